@@ -1,0 +1,81 @@
+//! What is delivered together, and what the destination said.
+
+use bytes::Bytes;
+
+use crate::{Fault, Headers, Name, Timestamp};
+
+/// One thing to deliver.
+#[derive(Clone, Debug)]
+pub struct Message {
+    /// Its name: stable across repeats, different for different work.
+    pub name: Name,
+    /// The key to deliver under.
+    pub key: Option<Bytes>,
+    /// Headers of the record.
+    pub headers: Headers,
+    /// The value after decoding and stages.
+    pub value: Bytes,
+    /// The value as it was read from the source: `content_hash` is the hash of these bytes.
+    pub source: Bytes,
+    /// The business id, where the pipeline asks for `once_by`.
+    pub once: Option<Bytes>,
+    /// When the log took the record.
+    pub time: Timestamp,
+}
+
+impl Message {
+    /// What it costs in memory and, nearly, on the wire.
+    pub fn bytes(&self) -> usize {
+        128 + self.key.as_ref().map_or(0, Bytes::len)
+            + self.headers.encoded().len()
+            + self.value.len()
+    }
+}
+
+/// Messages of one lane for one destination, in order.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    /// In lane order.
+    pub messages: Vec<Message>,
+}
+
+/// How one message ended at a destination.
+#[derive(Clone, Debug)]
+pub enum Outcome {
+    /// It is there, durably.
+    Delivered,
+    /// It, or the same work under the same name, was there already.
+    Suppressed,
+    /// The destination did not take this one; the others are not touched by it.
+    Failed(Fault),
+}
+
+/// What a destination said, message by message. Most messages are simply delivered, so only the
+/// others are listed.
+#[derive(Clone, Debug, Default)]
+pub struct Receipt {
+    others: Vec<(usize, Outcome)>,
+}
+
+impl Receipt {
+    /// Every message of the batch was delivered.
+    pub fn delivered() -> Self {
+        Self::default()
+    }
+
+    /// Notes another ending for the message at `index`. Indexes must ascend.
+    pub fn set(&mut self, index: usize, outcome: Outcome) {
+        debug_assert!(self.others.last().is_none_or(|(last, _)| *last < index), "indexes ascend");
+        self.others.push((index, outcome));
+    }
+
+    /// The outcomes of a batch of `len` messages, in order.
+    pub fn outcomes(self, len: usize) -> impl Iterator<Item = Outcome> {
+        let mut others = self.others.into_iter().peekable();
+        (0..len).map(move |index| {
+            others
+                .next_if(|(at, _)| *at == index)
+                .map_or(Outcome::Delivered, |(_, outcome)| outcome)
+        })
+    }
+}

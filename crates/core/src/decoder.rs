@@ -1,0 +1,24 @@
+//! From bytes to events.
+
+use bytes::Bytes;
+
+use crate::{Fault, Record};
+
+/// What a decoder says of one record.
+#[derive(Clone, Debug)]
+pub enum Decoded {
+    /// The value is good as it is.
+    AsIs,
+    /// The value in the form stages and destinations read.
+    Rewritten(Bytes),
+    /// Not readable, or against the schema: a dead letter.
+    Bad(Fault),
+}
+
+/// Checks and reads the values of records, batch by batch.
+pub trait Decoder: Send + Sync {
+    /// Says of each record, in order, what it is. Called once per record and assignment, in the
+    /// record's lane; must not block, and must survive any bytes. A panic counts as a crash of
+    /// that record.
+    fn decode(&self, records: &[&Record]) -> Vec<Decoded>;
+}

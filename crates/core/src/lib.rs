@@ -1,0 +1,44 @@
+//! The words of potok and the contracts between its parts.
+//!
+//! Everything here is plain data or a trait: no network, no disk, and the clock only as a
+//! contract. `flow` drives these contracts, `connectors` implement them, `testkit` checks each
+//! implementation with one suite per contract.
+//!
+//! Three ideas carry every rule: the log is the only truth, every group has one owner, and names
+//! come from positions ([`Position`], [`Name`]), never from counters that can be lost.
+#![deny(missing_docs)]
+
+mod batch;
+mod clock;
+mod decoder;
+mod event;
+mod fault;
+mod log;
+mod position;
+mod ranges;
+mod record;
+mod sink;
+mod source;
+mod stage;
+mod store;
+pub mod trouble;
+
+pub use batch::{Batch, Message, Outcome, Receipt};
+pub use clock::{Clock, SystemClock, Timestamp};
+pub use decoder::{Decoded, Decoder};
+pub use event::Event;
+pub use fault::{Fault, Move, Reason};
+pub use log::{
+    Damage, GroupInfo, GroupPartition, GroupSpec, Log, OpenGroup, Output, PipelineInfo, ReadFrom,
+    Reader, TopicInfo,
+};
+pub use position::{Name, ParsePositionError, Partition, Position};
+pub use ranges::RangeSet;
+pub use record::{Headers, HeadersBuilder, Record, SourceBatch};
+pub use sink::{Sink, SinkLimits};
+pub use source::{Assignment, Ended, Intake, Journal, PartitionEnd, Source, Transaction};
+pub use stage::{Stage, Staged};
+pub use store::Store;
+
+/// The largest key, headers and value together that any part accepts for one record.
+pub const RECORD_BYTES_MAX: usize = 64 * 1024 * 1024;

@@ -1,0 +1,173 @@
+//! The log as a whole: what the CLI, the admin API and pipelines ask of it.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::{Fault, Headers, Journal, Position, RangeSet, Source, SourceBatch, Timestamp};
+
+/// A record to append. The log gives it time and position.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Output {
+    /// The topic; created on first use where the log may create topics.
+    pub topic: Arc<str>,
+    /// The partition; `None` lets the key decide, and without a key spreads evenly.
+    pub partition: Option<u32>,
+    /// The key.
+    pub key: Option<Bytes>,
+    /// The headers.
+    pub headers: Headers,
+    /// The value; `None` is a tombstone.
+    pub value: Option<Bytes>,
+}
+
+impl Output {
+    /// Key, headers and value together.
+    pub fn bytes(&self) -> usize {
+        self.key.as_ref().map_or(0, Bytes::len)
+            + self.headers.encoded().len()
+            + self.value.as_ref().map_or(0, Bytes::len)
+    }
+}
+
+/// Where a reader starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadFrom {
+    /// At the oldest record kept.
+    Start,
+    /// Behind the newest record.
+    End,
+    /// At this offset of every partition.
+    Offset(u64),
+}
+
+/// What a pipeline tells the log about itself, so that tools understand the log without it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PipelineInfo {
+    /// The pipeline's name.
+    pub pipeline: String,
+    /// Where its dead letters go.
+    pub dead_letters: String,
+    /// Where `replay` and `drop` are noted.
+    pub resolved: String,
+    /// Where replayed dead letters enter it again.
+    pub replay: String,
+}
+
+/// A consumer group to open.
+#[derive(Clone, Debug)]
+pub struct GroupSpec {
+    /// Its name: progress belongs to it.
+    pub group: String,
+    /// What it reads.
+    pub topics: Vec<Arc<str>>,
+    /// Start behind what is already there, the first time.
+    pub from_end: bool,
+    /// Whose group it is.
+    pub info: PipelineInfo,
+}
+
+/// An opened group.
+pub struct OpenGroup {
+    /// Its records.
+    pub source: Box<dyn Source>,
+    /// Its progress.
+    pub journal: Arc<dyn Journal>,
+}
+
+/// A consumer group as `potok groups list` shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupInfo {
+    /// Its name.
+    pub group: String,
+    /// Its pipeline.
+    pub info: PipelineInfo,
+    /// Per topic and partition: first offset not ended, and the end of the partition.
+    pub partitions: Vec<GroupPartition>,
+    /// A process reads it now.
+    pub open: bool,
+}
+
+/// Progress of a group in one partition.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupPartition {
+    /// The topic.
+    pub topic: String,
+    /// The partition.
+    pub partition: u32,
+    /// Every record below has ended.
+    pub position: u64,
+    /// Offsets above `position` that have ended too.
+    pub ended_above: u64,
+    /// The offset the next record will get, at least.
+    pub end: u64,
+}
+
+/// A topic as tools show it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TopicInfo {
+    /// Its name.
+    pub topic: String,
+    /// For each partition, the offset the next record will get.
+    pub ends: Vec<u64>,
+}
+
+/// Bytes of the log that could not be read. They are kept aside and are a dead letter too.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Damage {
+    /// The file they were in.
+    pub file: String,
+    /// First bad byte.
+    pub from: u64,
+    /// Behind the last bad byte.
+    pub to: u64,
+    /// When it was noticed.
+    pub noticed: Timestamp,
+    /// A torn tail (a write cut short by a crash), or damage in the middle.
+    pub tail: bool,
+    /// Where the bytes were put aside.
+    pub kept_in: String,
+}
+
+/// Reads a topic outside any group: `potok read`, dead letters, traces.
+#[async_trait]
+pub trait Reader: Send {
+    /// The next records, only those whose append was acknowledged durable. At the end: `None`,
+    /// or with `follow` waits for more. Cancelling loses nothing.
+    async fn next(&mut self, follow: bool) -> Result<Option<SourceBatch>, Fault>;
+}
+
+/// A log of topics: the embedded one, or Kafka.
+#[async_trait]
+pub trait Log: Send + Sync {
+    /// Appends, all or nothing where the log can; returns once durable, positions in order.
+    /// After a fault nothing, or (answer lost) everything was written.
+    async fn append(&self, outputs: &[Output]) -> Result<Vec<Position>, Fault>;
+
+    /// Opens a consumer group: registers it, so that retention keeps what it has not finished,
+    /// and starts reading where it stands. Opening one twice in one process is a `Fix`.
+    async fn open_group(&self, spec: GroupSpec) -> Result<OpenGroup, Fault>;
+
+    /// Reads a topic from a place. An unknown topic is a `Fix`.
+    async fn read(&self, topic: &str, from: ReadFrom) -> Result<Box<dyn Reader>, Fault>;
+
+    /// All topics, by name.
+    async fn topics(&self) -> Result<Vec<TopicInfo>, Fault>;
+
+    /// All registered groups, by name.
+    async fn groups(&self) -> Result<Vec<GroupInfo>, Fault>;
+
+    /// Forgets a group that nobody reads: its progress, and its hold on retention.
+    async fn forget_group(&self, group: &str) -> Result<(), Fault>;
+
+    /// What could not be read, oldest first.
+    fn damage(&self) -> Vec<Damage>;
+
+    /// Why appends fail now (a full disk), if they do; `None` while it works.
+    fn trouble(&self) -> Option<String>;
+
+    /// What has ended above the position, for tests and tools.
+    async fn ended(&self, group: &str, topic: &str, partition: u32) -> Result<RangeSet, Fault>;
+}

@@ -1,0 +1,126 @@
+//! Sets of offsets as ranges.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// A set of offsets, kept as disjoint ranges that do not touch.
+///
+/// Progress is the union of what has ended: entries may arrive in any order, twice, or with one
+/// of them lost, and the first offset that is not in the set is always safe to start from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RangeSet(BTreeMap<u64, u64>);
+
+impl RangeSet {
+    /// Empty.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a range, joining it with those it meets.
+    pub fn insert(&mut self, range: Range<u64>) {
+        let Range { mut start, mut end } = range;
+        if start >= end {
+            return;
+        }
+        if let Some((&before, &before_end)) = self.0.range(..=start).next_back()
+            && before_end >= start
+        {
+            start = before;
+            end = end.max(before_end);
+        }
+        while let Some((&next, &next_end)) = self.0.range(start..=end).next() {
+            self.0.remove(&next);
+            end = end.max(next_end);
+        }
+        self.0.insert(start, end);
+    }
+
+    /// True when `offset` is in the set.
+    pub fn contains(&self, offset: u64) -> bool {
+        self.0.range(..=offset).next_back().is_some_and(|(_, &end)| end > offset)
+    }
+
+    /// The first offset from `from` on that is not in the set.
+    pub fn first_gap(&self, from: u64) -> u64 {
+        match self.0.range(..=from).next_back() {
+            Some((_, &end)) if end > from => end,
+            _ => from,
+        }
+    }
+
+    /// Forgets everything below `offset`.
+    pub fn forget_below(&mut self, offset: u64) {
+        let above = self.0.split_off(&offset);
+        let crossing = self.0.values().next_back().copied().filter(|&end| end > offset);
+        self.0 = above;
+        if let Some(end) = crossing {
+            self.insert(offset..end);
+        }
+    }
+
+    /// The ranges, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        self.0.iter().map(|(&start, &end)| start..end)
+    }
+
+    /// How many offsets lie in the set at or above `from`.
+    pub fn count_from(&self, from: u64) -> u64 {
+        self.iter().filter(|r| r.end > from).map(|r| r.end - r.start.max(from)).sum()
+    }
+
+    /// True when nothing is in it.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl FromIterator<Range<u64>> for RangeSet {
+    fn from_iter<I: IntoIterator<Item = Range<u64>>>(ranges: I) -> Self {
+        let mut set = RangeSet::new();
+        ranges.into_iter().for_each(|range| set.insert(range));
+        set
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// Checks every operation against a plain set of numbers, over many small random sets.
+    #[test]
+    fn agrees_with_a_plain_set() {
+        let mut state = 1_u64;
+        let mut random = |below: u64| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        for _ in 0..2_000 {
+            let (mut set, mut model) = (RangeSet::new(), BTreeSet::new());
+            for _ in 0..random(12) {
+                let start = random(40);
+                let end = start + random(8);
+                set.insert(start..end);
+                model.extend(start..end);
+            }
+            if random(3) == 0 {
+                let below = random(45);
+                set.forget_below(below);
+                model.retain(|&n| n >= below);
+            }
+            for n in 0..50 {
+                assert_eq!(set.contains(n), model.contains(&n));
+                assert_eq!(set.first_gap(n), (n..).find(|m| !model.contains(m)).unwrap_or(n));
+                assert_eq!(set.count_from(n), model.range(n..).count() as u64);
+            }
+            let ranges: Vec<_> = set.iter().collect();
+            assert!(
+                ranges.windows(2).all(|w| w[0].end < w[1].start),
+                "disjoint and apart: {ranges:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Bytes as read, with key, headers, time and place.
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::{Partition, Position, Timestamp};
+
+/// One record as it lies in the log. Cheap to clone: the bytes are shared with the block they
+/// were read in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Offset within the partition of the batch that holds it.
+    pub offset: u64,
+    /// When the log took it: the only clock of windows.
+    pub time: Timestamp,
+    /// The key, byte-exact; `None` is not the empty key.
+    pub key: Option<Bytes>,
+    /// The headers, byte-exact and in order.
+    pub headers: Headers,
+    /// The value; `None` is a tombstone.
+    pub value: Option<Bytes>,
+}
+
+impl Record {
+    /// What this record costs in memory, for byte-bounded queues.
+    pub fn bytes(&self) -> usize {
+        // The constant stands for the bookkeeping around the bytes.
+        64 + self.key.as_ref().map_or(0, Bytes::len)
+            + self.headers.encoded().len()
+            + self.value.as_ref().map_or(0, Bytes::len)
+    }
+}
+
+/// Headers as one block of bytes, read by walking: repeated names and null values are kept.
+///
+/// Layout, repeated: `u32` name length, name, `u32` value length + 1 (0 is null), value; little
+/// endian. The same bytes lie in the embedded log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Headers(Bytes);
+
+impl Headers {
+    /// No headers.
+    pub const fn none() -> Self {
+        Headers(Bytes::new())
+    }
+
+    /// Takes bytes in the layout above, as read back from where [`Headers::encoded`] was put.
+    pub fn from_encoded(bytes: Bytes) -> Self {
+        Headers(bytes)
+    }
+
+    /// The layout above.
+    pub fn encoded(&self) -> &Bytes {
+        &self.0
+    }
+
+    /// True when there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Name and value of each, in order. Stops where the bytes are not the layout above.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, Option<&[u8]>)> {
+        let mut rest: &[u8] = &self.0;
+        std::iter::from_fn(move || {
+            let name_len = read_len(&mut rest)?;
+            let name = std::str::from_utf8(take(&mut rest, name_len)?).ok()?;
+            let value = match read_len(&mut rest)? {
+                0 => None,
+                plus_one => Some(take(&mut rest, plus_one - 1)?),
+            };
+            Some((name, value))
+        })
+    }
+
+    /// The value of the last header of that name; `None` where it is missing or null.
+    pub fn get(&self, name: &str) -> Option<&[u8]> {
+        self.iter().filter(|(found, _)| *found == name).last()?.1
+    }
+
+    /// Everything behind the first header, sharing the bytes.
+    pub fn without_first(&self) -> Headers {
+        let mut rest: &[u8] = &self.0;
+        let mut skip = || {
+            let name_len = read_len(&mut rest)?;
+            take(&mut rest, name_len)?;
+            let value_len = read_len(&mut rest)?;
+            take(&mut rest, value_len.saturating_sub(1))
+        };
+        match skip() {
+            Some(_) => {
+                let from = self.0.len() - rest.len();
+                Headers(self.0.slice(from..))
+            }
+            None => Headers::none(),
+        }
+    }
+}
+
+fn read_len(rest: &mut &[u8]) -> Option<usize> {
+    let (head, tail) = rest.split_first_chunk::<4>()?;
+    *rest = tail;
+    Some(u32::from_le_bytes(*head) as usize)
+}
+
+fn take<'a>(rest: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
+    let (head, tail) = rest.split_at_checked(len)?;
+    *rest = tail;
+    Some(head)
+}
+
+/// Builds [`Headers`] one by one.
+#[derive(Debug, Default)]
+pub struct HeadersBuilder(BytesMut);
+
+impl HeadersBuilder {
+    /// Starts with none.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds one behind those already there.
+    #[must_use]
+    pub fn add(mut self, name: &str, value: Option<&[u8]>) -> Self {
+        self.0.put_u32_le(name.len() as u32);
+        self.0.put_slice(name.as_bytes());
+        self.0.put_u32_le(value.map_or(0, |v| v.len() as u32 + 1));
+        self.0.put_slice(value.unwrap_or_default());
+        self
+    }
+
+    /// Adds all of `headers`, byte-exact.
+    #[must_use]
+    pub fn add_all(mut self, headers: &Headers) -> Self {
+        self.0.put_slice(headers.encoded());
+        self
+    }
+
+    /// Done.
+    pub fn build(self) -> Headers {
+        Headers(self.0.freeze())
+    }
+}
+
+/// Records of one partition, in order, as a source hands them out.
+#[derive(Clone, Debug)]
+pub struct SourceBatch {
+    /// Where they come from.
+    pub partition: Partition,
+    /// Incarnation of the log they were written under.
+    pub log: u64,
+    /// The assignment under which they were read (see [`crate::Assignment::nonce`]).
+    pub assignment: u64,
+    /// The batch stands for all offsets in `first..next`; those without a record are gaps.
+    pub first: u64,
+    /// The offset behind the batch.
+    pub next: u64,
+    /// The records, offsets ascending, all within `first..next`.
+    pub records: Vec<Record>,
+}
+
+impl SourceBatch {
+    /// Position of a record of this batch.
+    pub fn position(&self, record: &Record) -> Position {
+        Position {
+            log: self.log,
+            topic: self.partition.topic.clone(),
+            partition: self.partition.index,
+            offset: record.offset,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_keep_repeats_nulls_and_empties() {
+        let headers = HeadersBuilder::new()
+            .add("a", Some(b"1"))
+            .add("a", None)
+            .add("", Some(b""))
+            .add("a", Some(b"\xff"))
+            .build();
+        let all: Vec<_> = headers.iter().collect();
+        assert_eq!(
+            all,
+            [("a", Some(&b"1"[..])), ("a", None), ("", Some(&b""[..])), ("a", Some(&b"\xff"[..]))]
+        );
+        assert_eq!(headers.get("a"), Some(&b"\xff"[..]));
+        assert_eq!(headers.without_first().iter().count(), 3);
+        assert!(Headers::none().without_first().is_empty());
+    }
+
+    #[test]
+    fn broken_headers_end_early_and_do_not_panic() {
+        let headers = Headers::from_encoded(Bytes::from_static(b"\x05\x00\x00\x00ab"));
+        assert_eq!(headers.iter().count(), 0);
+    }
+}

@@ -1,0 +1,108 @@
+//! Where records come from, and where it is noted that they have ended.
+
+use std::ops::Range;
+
+use async_trait::async_trait;
+
+use crate::{Fault, Output, Partition, Position, RangeSet, SourceBatch};
+
+/// A partition handed to this process.
+#[derive(Clone, Debug)]
+pub struct Assignment {
+    /// Which.
+    pub partition: Partition,
+    /// Names this assignment. A partition that leaves and comes back has another nonce, and what
+    /// still completes from before counts for nothing.
+    pub nonce: u64,
+    /// Every record below has ended.
+    pub start: u64,
+    /// Records above `start` that have ended too.
+    pub ended: RangeSet,
+}
+
+/// What a source has to say.
+#[derive(Debug)]
+pub enum Intake {
+    /// These partitions are now ours. Comes before their first batch.
+    Assigned(Vec<Assignment>),
+    /// Records, in order within their partition.
+    Batch(SourceBatch),
+    /// These partitions (by nonce) leave in good order: what is in flight may still be noted
+    /// until the next call of [`Source::next`].
+    Revoked(Vec<u64>),
+    /// These partitions are gone: nothing of them may be noted any more.
+    Lost(Vec<u64>),
+}
+
+/// Where a partition of the log ends, for lag.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartitionEnd {
+    /// Which.
+    pub partition: Partition,
+    /// The offset the next record will get, at least.
+    pub end: u64,
+}
+
+/// Hands out the records of a consumer group.
+///
+/// One task owns it and calls [`Source::next`] without pause for as long as the pipeline runs,
+/// even while paused: a source that talks to a group coordinator keeps its membership that way.
+#[async_trait]
+pub trait Source: Send {
+    /// Waits for the next thing to say.
+    ///
+    /// Cancelling the call loses nothing: the next call says what this one would have said.
+    /// Records come in order within a partition, each once per assignment, from
+    /// [`Assignment::start`] on; a record that ended above `start` may come again and is dropped
+    /// by the engine. On a fault the engine waits and calls again; `Fix` stops the pipeline.
+    async fn next(&mut self) -> Result<Intake, Fault>;
+
+    /// While paused, [`Source::next`] returns no batches, only the rest. Level-triggered: the
+    /// state holds until set again, whatever is assigned meanwhile. Called often; cheap.
+    fn set_paused(&mut self, paused: bool);
+
+    /// Where the assigned partitions end now, as far as known. Called for `status`.
+    fn ends(&self) -> Vec<PartitionEnd>;
+}
+
+/// Offsets of one assignment that have ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// Which partition.
+    pub partition: Partition,
+    /// Under which assignment they were read.
+    pub assignment: u64,
+    /// The offsets, gaps between records included.
+    pub ranges: Vec<Range<u64>>,
+}
+
+/// Written together or not at all.
+#[derive(Clone, Debug, Default)]
+pub struct Transaction {
+    /// Records to append: deliveries to topics, dead letters, replays, resolutions.
+    pub outputs: Vec<Output>,
+    /// What has ended with them.
+    pub ended: Vec<Ended>,
+}
+
+impl Transaction {
+    /// Nothing to write.
+    pub fn is_empty(&self) -> bool {
+        self.outputs.is_empty() && self.ended.is_empty()
+    }
+}
+
+/// Notes, durably, what a consumer group's records became.
+///
+/// The embedded log writes one frame, so outputs and progress cannot part. Where they can (Kafka
+/// without transactions), outputs come first and progress after their receipts.
+#[async_trait]
+pub trait Journal: Send + Sync {
+    /// Writes the transaction; returns the positions of the outputs, in order, once everything
+    /// is durable. `Ended` of a foreign assignment is ignored.
+    ///
+    /// One call is one attempt. After a fault nothing, or (where the answer was lost) everything
+    /// of it was written: the engine calls again with the same transaction. One call at a time
+    /// per pipeline. Cancelling leaves the outcome unknown.
+    async fn transact(&self, transaction: &Transaction) -> Result<Vec<Position>, Fault>;
+}

@@ -1,0 +1,163 @@
+//! Crash points and planted bugs: how tests make trouble on purpose.
+//!
+//! Both exist in debug builds only; in a release build every call here is a constant that the
+//! compiler removes.
+//!
+//! A *crash point* is a named place where a process can be made to die at once, without unwinding
+//! or flushing (`POTOK_CRASH_AT=name` or `name:3` for the third passing).
+//! A *planted bug* switches a mechanism to the naive version that the promise forbids. The
+//! simulator must find each of them; that measures the simulator.
+
+/// Every crash point, in the order a record meets them. Tests go through the list, and passing a
+/// point that is not in it fails in debug builds.
+pub const CRASH_POINTS: &[&str] = &[
+    "append.before",
+    "append.after",
+    "fsync.before",
+    "fsync.after",
+    "sink.commit.before",
+    "sink.commit.after",
+    "receipt.after",
+    "dead_letter.before",
+    "dead_letter.after",
+    "position.before",
+    "position.after",
+    "segment.roll.before",
+    "segment.roll.after",
+    "checkpoint.before",
+    "checkpoint.after",
+    "unlink.before",
+    "unlink.after",
+];
+
+/// Dies here if `POTOK_CRASH_AT` says so.
+#[inline]
+pub fn crash_point(name: &str) {
+    #[cfg(debug_assertions)]
+    debug::crash_point(name);
+    #[cfg(not(debug_assertions))]
+    let _ = name;
+}
+
+/// The naive versions that can be switched on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Bug {
+    /// A record counts as ended when it is read.
+    NaiveCommit,
+    /// A record is marked ended before its destination answered.
+    MarkBeforeDeliver,
+    /// The right half of a split batch goes first.
+    SplitOrderLost,
+    /// Records go to lanes in turn instead of by key.
+    LaneOrderLost,
+    /// A destination that is away long enough makes dead letters.
+    OutageIsPoison,
+    /// A record that keeps failing is set aside though nothing else succeeded either.
+    NoWitnessNeeded,
+    /// A dead letter counts as ended before it is written.
+    DeadLetterNotAwaited,
+    /// Refused messages in a receipt are taken as delivered.
+    ReceiptIgnored,
+    /// A restart resumes behind the highest ended offset, skipping what is open below it.
+    ResumeAtHighest,
+    /// Names come from a counter instead of positions.
+    NamesFromCounter,
+    /// What completes under an old assignment still counts.
+    StaleCompletion,
+    /// The embedded log acknowledges before the fsync.
+    AckBeforeFsync,
+    /// Readers of the embedded log see records that are not yet synced.
+    ReaderAheadOfFsync,
+    /// A torn tail is erased instead of moved aside.
+    TailErased,
+    /// After a cut, offsets continue where the last good frame ended.
+    OffsetsReused,
+    /// A damaged frame ends the log; what lies behind it is dropped.
+    StopAtDamage,
+}
+
+/// True when the naive version of `bug` is switched on in this thread's tests.
+#[inline]
+pub fn planted(bug: Bug) -> bool {
+    #[cfg(debug_assertions)]
+    return debug::planted(bug);
+    #[cfg(not(debug_assertions))]
+    {
+        let _ = bug;
+        false
+    }
+}
+
+#[cfg(debug_assertions)]
+pub use debug::with_bug;
+
+#[cfg(debug_assertions)]
+mod debug {
+    use std::cell::Cell;
+    use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::{Bug, CRASH_POINTS};
+
+    struct Target {
+        name: String,
+        passings_left: AtomicU64,
+    }
+
+    fn target() -> Option<&'static Target> {
+        static TARGET: OnceLock<Option<Target>> = OnceLock::new();
+        TARGET
+            .get_or_init(|| {
+                let wish = std::env::var("POTOK_CRASH_AT").ok()?;
+                let (name, times) = wish.rsplit_once(':').unwrap_or((&wish, "1"));
+                let passings_left = AtomicU64::new(times.parse().unwrap_or(1));
+                Some(Target { name: name.to_owned(), passings_left })
+            })
+            .as_ref()
+    }
+
+    pub(super) fn crash_point(name: &str) {
+        debug_assert!(CRASH_POINTS.contains(&name), "crash point {name} is not in the list");
+        if let Some(target) = target()
+            && target.name == name
+            && target.passings_left.fetch_sub(1, Ordering::Relaxed) == 1
+        {
+            eprintln!("crash point {name}: dying as asked");
+            std::process::abort();
+        }
+    }
+
+    thread_local! {
+        static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
+    }
+
+    pub(super) fn planted(bug: Bug) -> bool {
+        PLANTED.with(Cell::get) == Some(bug) || from_environment() == Some(bug)
+    }
+
+    /// For tests of whole processes: `POTOK_PLANT=AckBeforeFsync`.
+    fn from_environment() -> Option<Bug> {
+        static BUG: OnceLock<Option<Bug>> = OnceLock::new();
+        *BUG.get_or_init(|| {
+            let wish = std::env::var("POTOK_PLANT").ok()?;
+            [
+                Bug::AckBeforeFsync,
+                Bug::NaiveCommit,
+                Bug::MarkBeforeDeliver,
+                Bug::TailErased,
+                Bug::StopAtDamage,
+            ]
+            .into_iter()
+            .find(|bug| format!("{bug:?}") == wish)
+        })
+    }
+
+    /// Runs `work` with the naive version of `bug` in place, on this thread.
+    pub fn with_bug<T>(bug: Bug, work: impl FnOnce() -> T) -> T {
+        let before = PLANTED.replace(Some(bug));
+        let result = work();
+        PLANTED.set(before);
+        result
+    }
+}

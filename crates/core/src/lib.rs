@@ -10,6 +10,7 @@
 
 mod batch;
 mod clock;
+mod dead_letter;
 mod decoder;
 mod event;
 mod fault;
@@ -25,6 +26,7 @@ pub mod trouble;
 
 pub use batch::{Batch, Message, Outcome, Receipt};
 pub use clock::{Clock, SystemClock, Timestamp};
+pub use dead_letter::{DEAD_LETTER_HEADER, Envelope};
 pub use decoder::{Decoded, Decoder};
 pub use event::Event;
 pub use fault::{Fault, Move, Reason};

@@ -1,0 +1,71 @@
+//! How a dead letter lies in its topic.
+//!
+//! Key and value are the record's own, byte-exact. The first header is [`DEAD_LETTER_HEADER`] with
+//! the JSON of an [`Envelope`]; the headers behind it are the record's own, byte-exact.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Headers, HeadersBuilder, Position, Reason, Timestamp};
+
+/// Name of the first header of a dead letter.
+pub const DEAD_LETTER_HEADER: &str = "potok-dead-letter";
+
+/// What is known of a dead letter besides its bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Envelope {
+    /// Whose dead letter it is.
+    pub pipeline: String,
+    /// Where the record lay.
+    pub origin: Position,
+    /// Which `deliver` entry failed; `None` when it came to none.
+    pub deliver: Option<u32>,
+    /// Why, as one of a closed list.
+    pub reason: Reason,
+    /// Why, in words.
+    pub error: String,
+    /// How often it was tried: 1 at first, one more with each replay.
+    pub attempts: u32,
+    /// When it was set aside.
+    pub time: Timestamp,
+}
+
+impl Envelope {
+    /// The headers of the dead letter of a record with `headers`.
+    pub fn headers(&self, headers: &Headers) -> Headers {
+        // Serialising plain strings and numbers does not fail.
+        let json = serde_json::to_vec(self).unwrap_or_default();
+        HeadersBuilder::new().add(DEAD_LETTER_HEADER, Some(&json)).add_all(headers).build()
+    }
+
+    /// Reads back what [`Envelope::headers`] made: the envelope and the record's own headers.
+    pub fn split(headers: &Headers) -> Option<(Envelope, Headers)> {
+        let (name, value) = headers.iter().next()?;
+        if name != DEAD_LETTER_HEADER {
+            return None;
+        }
+        let envelope = serde_json::from_slice(value?).ok()?;
+        Some((envelope, headers.without_first()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn an_envelope_leaves_the_own_headers_byte_exact() {
+        let own =
+            HeadersBuilder::new().add(DEAD_LETTER_HEADER, None).add("a", Some(b"\xff")).build();
+        let envelope = Envelope {
+            pipeline: "orders".into(),
+            origin: "orders/0/1@0000000000000001".parse().unwrap(),
+            deliver: Some(0),
+            reason: Reason::Conflict,
+            error: "“quotes” and \u{0}".into(),
+            attempts: 2,
+            time: Timestamp(5),
+        };
+        assert_eq!(Envelope::split(&envelope.headers(&own)), Some((envelope, own)));
+    }
+}

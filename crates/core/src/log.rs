@@ -54,6 +54,8 @@ pub struct PipelineInfo {
     pub resolved: String,
     /// Where replayed dead letters enter it again.
     pub replay: String,
+    /// How often one record may be replayed.
+    pub replays_max: u32,
 }
 
 /// A consumer group to open.

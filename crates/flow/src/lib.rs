@@ -1,1 +1,24 @@
-//! Being written.
+//! The engine: what happens to a record, in order.
+//!
+//! **source → decode → group → process → deliver**, a folder per step; start reading at
+//! `pipeline.rs`. The engine drives the contracts of `potok_core` and names no connector. Waiting,
+//! backoff, splitting, dead letters, gates and progress live here, once, so that no connector can
+//! get them wrong.
+
+mod crash_notes;
+pub mod dead_letter;
+pub mod decode;
+mod deliver;
+mod engine;
+mod lane;
+mod ledger;
+mod pipeline;
+mod plan;
+pub mod process;
+mod source;
+mod status;
+mod work;
+
+pub use engine::Engine;
+pub use plan::{DeliverPlan, OnError, Plan, Retry, StagePlan, Target, TopicTarget};
+pub use status::{GateStatus, State, Status};

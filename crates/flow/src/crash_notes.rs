@@ -1,0 +1,261 @@
+//! Which record a lane is working on, written where it survives the process.
+//!
+//! Before a lane decodes or processes records it notes their range, and it clears the note before
+//! it waits for anything. Whoever starts after an unclean death finds the note: records in that
+//! range are then run one at a time, and a record in which the process died three times becomes a
+//! dead letter. A note is one small write into the page cache, not synced: it has to survive a
+//! crash of the process, not of the machine.
+//!
+//! ```text
+//! <pipeline>.notes    one slot of 64 bytes per lane, all zero when idle:
+//!                     log u64, topic hash u64, partition u64, first u64, next u64 (little endian)
+//! <pipeline>.deaths   JSON list of suspects, rewritten at start when there was a note
+//! ```
+
+use std::fs::File;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use potok_core::{Position, SourceBatch};
+use serde::{Deserialize, Serialize};
+
+const SLOT_BYTES: usize = 64;
+/// The first slot is the intake's, the others are the lanes'.
+const SLOTS_MAX: usize = 1 + 1_024;
+/// Deaths in one record that make it a dead letter.
+const DEATHS_MAX: u32 = 3;
+/// A list of suspects longer than this is cut: the oldest have surely passed.
+const SUSPECTS_MAX: usize = 1_000;
+
+/// A range of one partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Range {
+    log: u64,
+    topic: u64,
+    partition: u64,
+    first: u64,
+    next: u64,
+}
+
+impl Range {
+    pub fn of_batch(batch: &SourceBatch, first: u64, next: u64) -> Self {
+        let (topic, partition) = (hash(&batch.partition.topic), u64::from(batch.partition.index));
+        Range { log: batch.log, topic, partition, first, next }
+    }
+
+    pub fn of_record(position: &Position) -> Self {
+        Range {
+            log: position.log,
+            topic: hash(&position.topic),
+            partition: u64::from(position.partition),
+            first: position.offset,
+            next: position.offset + 1,
+        }
+    }
+
+    fn contains(&self, other: &Range) -> bool {
+        (self.log, self.topic, self.partition) == (other.log, other.topic, other.partition)
+            && self.first <= other.first
+            && other.next <= self.next
+    }
+
+    fn is_single(&self) -> bool {
+        self.next == self.first + 1
+    }
+
+    fn encode(&self) -> [u8; SLOT_BYTES] {
+        let mut slot = [0; SLOT_BYTES];
+        // The end is stored as it is: a note in use never has an end of 0.
+        let words = [self.log, self.topic, self.partition, self.first, self.next];
+        for (bytes, word) in slot.chunks_exact_mut(8).zip(words) {
+            bytes.copy_from_slice(&word.to_le_bytes());
+        }
+        slot
+    }
+
+    fn decode(slot: &[u8]) -> Option<Self> {
+        let mut words = slot
+            .chunks_exact(8)
+            .map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap_or_default()));
+        let mut word = || words.next();
+        let (log, topic, partition, first, next) = (word()?, word()?, word()?, word()?, word()?);
+        (next > first).then_some(Range { log, topic, partition, first, next })
+    }
+}
+
+fn hash(topic: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    topic.hash(&mut hasher);
+    hasher.finish()
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Suspect {
+    range: Range,
+    deaths: u32,
+}
+
+/// What is known of a record before it is worked on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Suspicion {
+    /// Nothing against it.
+    None,
+    /// The process died near it: run it alone.
+    Alone,
+    /// The process died in it too often.
+    Guilty(u32),
+}
+
+/// The notes of one pipeline.
+pub(crate) struct CrashNotes {
+    /// `None` keeps notes in memory only: they then survive a panic, not the process.
+    file: Option<File>,
+    memory: Mutex<Vec<u8>>,
+    deaths_path: Option<PathBuf>,
+    suspects: Mutex<Vec<Suspect>>,
+}
+
+impl CrashNotes {
+    /// Opens the notes of a pipeline and counts the deaths they tell of. Trouble with the files
+    /// is not worth refusing to work: notes are then kept in memory.
+    pub fn open(folder: Option<&Path>, pipeline: &str) -> Self {
+        let open = |folder: &Path| {
+            std::fs::create_dir_all(folder).ok()?;
+            let path = folder.join(format!("{pipeline}.notes"));
+            let mut options = File::options();
+            let file =
+                options.read(true).write(true).create(true).truncate(false).open(path).ok()?;
+            file.set_len((SLOTS_MAX * SLOT_BYTES) as u64).ok()?;
+            Some(file)
+        };
+        let file = folder.and_then(open);
+        let deaths_path = folder.map(|folder| folder.join(format!("{pipeline}.deaths")));
+        let suspects = deaths_path.as_ref().and_then(|path| std::fs::read(path).ok());
+        let suspects = suspects.and_then(|json| serde_json::from_slice(&json).ok());
+        let notes = CrashNotes {
+            file,
+            memory: Mutex::new(vec![0; SLOTS_MAX * SLOT_BYTES]),
+            deaths_path,
+            suspects: Mutex::new(suspects.unwrap_or_default()),
+        };
+        notes.count_deaths();
+        notes
+    }
+
+    /// Turns notes that nobody cleared into suspects. Called when no lane runs: at start, and
+    /// after a part of the pipeline died inside this process.
+    pub fn count_deaths(&self) {
+        let mut slots = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = &self.file {
+            // A short read leaves zeroes: no notes.
+            let _ = file.read_exact_at(&mut slots, 0);
+        }
+        let found: Vec<Range> = slots.chunks_exact(SLOT_BYTES).filter_map(Range::decode).collect();
+        slots.fill(0);
+        if found.is_empty() {
+            return;
+        }
+        if let Some(file) = &self.file {
+            let _ = file.write_all_at(&slots, 0);
+        }
+        drop(slots);
+        let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
+        for range in found {
+            let before = suspects.iter().filter(|suspect| suspect.range.contains(&range));
+            let deaths = 1 + before.map(|suspect| suspect.deaths).max().unwrap_or(0);
+            suspects.retain(|suspect| suspect.range != range);
+            // Only a record that ran alone can have killed the process twice.
+            let deaths = if range.is_single() { deaths } else { 1 };
+            suspects.push(Suspect { range, deaths });
+        }
+        let surplus = suspects.len().saturating_sub(SUSPECTS_MAX);
+        suspects.drain(..surplus);
+        if let Some(path) = &self.deaths_path {
+            let json = serde_json::to_vec(&*suspects).unwrap_or_default();
+            let _ = std::fs::write(path, json);
+        }
+    }
+
+    /// What is known against a record.
+    pub fn suspicion(&self, position: &Position) -> Suspicion {
+        let suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
+        if suspects.is_empty() {
+            return Suspicion::None;
+        }
+        let record = Range::of_record(position);
+        let near = suspects.iter().filter(|suspect| suspect.range.contains(&record));
+        match near.map(|suspect| (suspect.deaths, suspect.range.is_single())).max() {
+            None => Suspicion::None,
+            Some((deaths, true)) if deaths >= DEATHS_MAX => Suspicion::Guilty(deaths),
+            Some(_) => Suspicion::Alone,
+        }
+    }
+
+    /// True when there is anything to ask [`CrashNotes::suspicion`] about.
+    pub fn any_suspects(&self) -> bool {
+        !self.suspects.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    /// Notes that `slot` now works on `range`.
+    pub fn enter(&self, slot: usize, range: Range) {
+        self.write(slot, &range.encode());
+    }
+
+    /// Notes that `slot` works on nothing that could kill it.
+    pub fn leave(&self, slot: usize) {
+        self.write(slot, &[0; SLOT_BYTES]);
+    }
+
+    fn write(&self, slot: usize, bytes: &[u8; SLOT_BYTES]) {
+        let at = (slot % SLOTS_MAX) * SLOT_BYTES;
+        match &self.file {
+            // A note that cannot be written costs a re-run, not a record.
+            Some(file) => drop(file.write_all_at(bytes, at as u64)),
+            None => {
+                let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(slot) = memory.get_mut(at..at + SLOT_BYTES) {
+                    slot.copy_from_slice(bytes);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn position(offset: u64) -> Position {
+        Position { log: 1, topic: "t".into(), partition: 0, offset }
+    }
+
+    fn batch_range(first: u64, next: u64) -> Range {
+        Range { next, ..Range::of_record(&position(first)) }
+    }
+
+    #[test]
+    fn three_deaths_in_one_record_make_it_guilty_and_only_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = || CrashNotes::open(Some(folder.path()), "p");
+        open().enter(3, batch_range(10, 20));
+        assert_eq!(open().suspicion(&position(15)), Suspicion::Alone);
+        assert_eq!(open().suspicion(&position(20)), Suspicion::None);
+        open().enter(1, Range::of_record(&position(15)));
+        assert_eq!(open().suspicion(&position(15)), Suspicion::Alone);
+        open().enter(1, Range::of_record(&position(15)));
+        assert_eq!(open().suspicion(&position(15)), Suspicion::Guilty(3));
+        assert_eq!(open().suspicion(&position(16)), Suspicion::Alone);
+    }
+
+    #[test]
+    fn a_note_that_was_cleared_counts_for_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let notes = CrashNotes::open(Some(folder.path()), "p");
+        notes.enter(1, batch_range(0, 5));
+        notes.leave(1);
+        drop(notes);
+        assert!(!CrashNotes::open(Some(folder.path()), "p").any_suspects());
+    }
+}

@@ -1,0 +1,13 @@
+//! Any bytes, as they are.
+
+use potok_core::{Decoded, Decoder, Record};
+
+/// Takes every value as it is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RawDecoder;
+
+impl Decoder for RawDecoder {
+    fn decode(&self, records: &[&Record]) -> Vec<Decoded> {
+        records.iter().map(|_| Decoded::AsIs).collect()
+    }
+}

@@ -1,0 +1,193 @@
+//! The gate in front of a destination: closed while it is away.
+//!
+//! ```text
+//!            lanes give up                     probe answers
+//!   open  ───────────────►  closed  ───────────────────────────►  half open
+//!    ▲                        ▲                                       │
+//!    │                        └──────── the trial failed ─────────────┤
+//!    └───────────────────────────────── the trial went through ───────┘
+//! ```
+//!
+//! While it is half open one lane at a time may try a single message; lanes take turns, so that
+//! one record that nobody will ever take cannot keep the gate closed for the others. After it
+//! opens, calls start small and grow. Nothing is ever dead-lettered because a gate is closed.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use potok_core::{Fault, Timestamp};
+use tokio::sync::{Semaphore, watch};
+
+use crate::status::GateStatus;
+
+/// How many messages a call may hold right after the gate opened.
+const RAMP_START: usize = 16;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GateState {
+    Open,
+    Closed,
+    HalfOpen,
+}
+
+/// What [`Gate::pass`] lets through.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Pass {
+    /// Deliver as usual.
+    Open,
+    /// Try one message, then tell the gate what came of it.
+    Trial,
+}
+
+pub(crate) struct Gate {
+    state: watch::Sender<GateState>,
+    trial: Semaphore,
+    notice: Mutex<Option<(Timestamp, String)>>,
+    ramp: AtomicUsize,
+    /// Counts calls as they start; see [`Gate::witness_since`].
+    calls: AtomicU64,
+    last_good_call: AtomicU64,
+}
+
+impl Gate {
+    pub fn new() -> Self {
+        Gate {
+            state: watch::Sender::new(GateState::Open),
+            trial: Semaphore::new(0),
+            notice: Mutex::new(None),
+            ramp: AtomicUsize::new(usize::MAX),
+            calls: AtomicU64::new(0),
+            last_good_call: AtomicU64::new(0),
+        }
+    }
+
+    /// Waits until the destination may be called.
+    pub async fn pass(&self) -> Pass {
+        let mut state = self.state.subscribe();
+        loop {
+            let turn = tokio::select! {
+                biased;
+                _ = state.wait_for(|state| *state == GateState::Open) => return Pass::Open,
+                turn = self.trial.acquire() => turn,
+            };
+            if let Ok(turn) = turn {
+                turn.forget();
+                if *state.borrow() == GateState::HalfOpen {
+                    return Pass::Trial;
+                }
+            }
+        }
+    }
+
+    /// Closes it, or leaves it closed with what was said first.
+    pub fn close(&self, fault: &Fault, now: Timestamp) {
+        let mut notice = self.notice.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = notice.as_ref().map_or(now, |(since, _)| *since);
+        *notice = Some((since, fault.to_string()));
+        drop(notice);
+        if self.state.send_replace(GateState::Closed) == GateState::Open {
+            tracing::warn!(why = %fault, "gate closed");
+        }
+    }
+
+    /// The probe answered: one lane may try.
+    pub fn half_open(&self) {
+        self.state.send_replace(GateState::HalfOpen);
+        if self.trial.available_permits() == 0 {
+            self.trial.add_permits(1);
+        }
+    }
+
+    /// The destination works.
+    pub fn open(&self) {
+        *self.notice.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        if self.state.send_replace(GateState::Open) != GateState::Open {
+            self.ramp.store(RAMP_START, Ordering::Relaxed);
+            tracing::info!("gate open");
+        }
+    }
+
+    /// Waits until it is closed.
+    pub async fn closed(&self) {
+        let _ = self.state.subscribe().wait_for(|state| *state == GateState::Closed).await;
+    }
+
+    /// Waits until it is not half open any more.
+    pub async fn tried(&self) {
+        let _ = self.state.subscribe().wait_for(|state| *state != GateState::HalfOpen).await;
+    }
+
+    /// How many messages a call may hold now.
+    pub fn call_records_max(&self) -> usize {
+        self.ramp.load(Ordering::Relaxed)
+    }
+
+    /// A call starts; its number is asked for again by the two methods below.
+    pub fn call_starts(&self) -> u64 {
+        self.calls.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    /// The call with that number succeeded.
+    pub fn call_succeeded(&self, call: u64) {
+        self.last_good_call.fetch_max(call, Ordering::SeqCst);
+        let ramp = self.ramp.load(Ordering::Relaxed);
+        self.ramp.store(ramp.saturating_mul(2), Ordering::Relaxed);
+    }
+
+    /// True when a call that *started* after the given one succeeded: the destination works, so
+    /// what failed around it failed for reasons of its own. A success that merely arrived later
+    /// proves nothing: it may have left before the destination went away.
+    pub fn witness_since(&self, call: u64) -> bool {
+        self.last_good_call.load(Ordering::SeqCst) > call
+    }
+
+    pub fn status(&self) -> GateStatus {
+        let state = match *self.state.borrow() {
+            GateState::Open => return GateStatus { state: "open", ..GateStatus::default() },
+            GateState::Closed => "closed",
+            GateState::HalfOpen => "half_open",
+        };
+        let notice = self.notice.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (since, why) = notice.map(|(since, why)| (since.to_string(), why)).unzip();
+        GateStatus { state, since, why }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn lanes_take_turns_at_a_half_open_gate() {
+        let gate = Arc::new(Gate::new());
+        gate.close(&Fault::wait("away"), Timestamp(0));
+        let ask = |gate: &Arc<Gate>| {
+            let gate = gate.clone();
+            tokio::spawn(async move { gate.pass().await })
+        };
+        let (first, second) = (ask(&gate), ask(&gate));
+        tokio::task::yield_now().await;
+        gate.half_open();
+        assert_eq!(first.await.unwrap(), Pass::Trial);
+        assert!(!second.is_finished(), "one at a time");
+        gate.close(&Fault::wait("still away"), Timestamp(1));
+        gate.half_open();
+        assert_eq!(second.await.unwrap(), Pass::Trial);
+        gate.open();
+        assert_eq!(gate.pass().await, Pass::Open);
+        assert_eq!(gate.call_records_max(), RAMP_START);
+    }
+
+    #[test]
+    fn a_success_that_started_earlier_is_no_witness() {
+        let gate = Gate::new();
+        let (early, failed) = (gate.call_starts(), gate.call_starts());
+        gate.call_succeeded(early);
+        assert!(!gate.witness_since(failed));
+        let later = gate.call_starts();
+        gate.call_succeeded(later);
+        assert!(gate.witness_since(failed));
+    }
+}

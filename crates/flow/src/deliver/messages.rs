@@ -1,0 +1,155 @@
+//! From events to messages: keys, business ids and names.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use potok_core::{
+    Event, Fault, Headers, HeadersBuilder, Message, Name, Output, RECORD_BYTES_MAX, Reason,
+};
+use potok_expr::{Scope, Template, json::Parser};
+
+use crate::lane::{Item, Letter};
+use crate::plan::{DeliverPlan, Target, TopicTarget};
+
+/// Header that carries the name of a delivery.
+const ID_HEADER: &str = "potok-id";
+
+/// A message and the record it belongs to.
+pub(crate) struct Addressed {
+    pub item: usize,
+    pub lane_key: u64,
+    pub message: Message,
+}
+
+/// Makes the messages of deliver entry `index` for the items from `from` on. What goes to a topic
+/// is put beside its item at once; what lacks a key is set aside.
+pub(crate) fn address(
+    plan: &DeliverPlan,
+    index: usize,
+    is_last: bool,
+    items: &mut [Item],
+    from: usize,
+) -> Vec<Addressed> {
+    let mut parser = Parser::new();
+    let mut addressed = Vec::with_capacity(items.len() - from);
+    for (at, item) in items.iter_mut().enumerate().skip(from) {
+        if !item.wants(index) || item.open == 0 {
+            continue;
+        }
+        // The last entry may have the event itself; the others get a copy of the handles.
+        let event = if is_last { item.event.take() } else { item.event.clone() };
+        let Some(event) = event else {
+            continue;
+        };
+        let end = match message(plan, index, &mut parser, event) {
+            Ok(Made::Message(message)) => {
+                addressed.push(Addressed { item: at, lane_key: item.lane_key, message });
+                continue;
+            }
+            Ok(Made::Output(output)) => {
+                item.outputs.push(output);
+                item.delivered = true;
+                None
+            }
+            Err(fault) => Some(Letter { deliver: Some(index as u32), fault }),
+        };
+        item.letters.extend(end);
+        item.open -= 1;
+    }
+    addressed
+}
+
+enum Made {
+    Message(Message),
+    Output(Output),
+}
+
+fn message(
+    plan: &DeliverPlan,
+    index: usize,
+    parser: &mut Parser,
+    event: Event,
+) -> Result<Made, Fault> {
+    let routed_by = match &plan.target {
+        Target::Topic(TopicTarget::Map { by, .. }) => Some(by),
+        Target::Topic(TopicTarget::Fixed(_)) | Target::Sink(_) => None,
+    };
+    let mut templates = plan.key.iter().chain(&plan.once_by).chain(routed_by);
+    let needs_value = templates.any(Template::needs_value);
+    let node = if needs_value { parser.parse(&event.value).ok() } else { None };
+    let scope = Scope {
+        value: node,
+        key: event.key.as_deref(),
+        headers: &event.headers,
+        topic: &event.position.topic,
+        id: None,
+        receiver: None,
+    };
+    let key = match &plan.key {
+        Some(template) => Some(required(template, &scope, "key")?),
+        None => event.key.clone(),
+    };
+    let once = match plan.once_by.as_slice() {
+        [] => None,
+        [one] => Some(required(one, &scope, "once_by")?),
+        parts => Some(joined(parts, &scope)?),
+    };
+    let topic = match &plan.target {
+        Target::Sink(_) => None,
+        Target::Topic(TopicTarget::Fixed(topic)) => Some(topic.clone()),
+        Target::Topic(TopicTarget::Map { by, map }) => {
+            let value = required(by, &scope, "topic.by")?;
+            let known = std::str::from_utf8(&value).ok().and_then(|value| map.get(value));
+            let unknown = || {
+                let value = String::from_utf8_lossy(&value).into_owned();
+                Fault::set_aside(Reason::NoKey, format!("no topic is mapped to `{value}`"))
+            };
+            Some(known.cloned().ok_or_else(unknown)?)
+        }
+    };
+    let name = Name { position: event.position, deliver: index as u32, element: 0 };
+    let headers = with_id(plan, &name, event.headers);
+    let Some(topic) = topic else {
+        let Event { value, source, time, .. } = event;
+        return Ok(Made::Message(Message { name, key, headers, value, source, once, time }));
+    };
+    let output = Output { topic, partition: None, key, headers, value: Some(event.value) };
+    if output.bytes() > RECORD_BYTES_MAX {
+        let what = format!("{} bytes are more than a record may have", output.bytes());
+        return Err(Fault::set_aside(Reason::TooLarge, what));
+    }
+    Ok(Made::Output(output))
+}
+
+fn with_id(plan: &DeliverPlan, name: &Name, headers: Headers) -> Headers {
+    if !plan.headers_id {
+        return headers;
+    }
+    let id = name.to_string();
+    HeadersBuilder::new().add_all(&headers).add(ID_HEADER, Some(id.as_bytes())).build()
+}
+
+fn required(template: &Template, scope: &Scope<'_>, what: &str) -> Result<Bytes, Fault> {
+    template.eval_bytes(scope).ok_or_else(|| {
+        let source = template.source();
+        Fault::set_aside(Reason::NoKey, format!("{what} `{source}` is missing or null"))
+    })
+}
+
+/// Several parts as one id: each with its length before it, so that no two lists meet.
+fn joined(parts: &[Template], scope: &Scope<'_>) -> Result<Bytes, Fault> {
+    let mut id = Vec::new();
+    for template in parts {
+        let part = required(template, scope, "once_by")?;
+        id.extend_from_slice(part.len().to_string().as_bytes());
+        id.push(b':');
+        id.extend_from_slice(&part);
+    }
+    Ok(id.into())
+}
+
+/// The naive way to name things; see `Bug::NamesFromCounter`.
+pub(crate) fn counted_name() -> u64 {
+    static COUNTER: AtomicU64 = AtomicU64::new(1 << 40);
+    COUNTER.fetch_add(1, Ordering::Relaxed)
+}

@@ -1,0 +1,115 @@
+//! deliver: from events to destinations, by the table of moves.
+//!
+//! | fault | attempts left | attempts used up |
+//! |---|---|---|
+//! | Wait | again, with backoff | the gate closes; never a dead letter |
+//! | Retry | again, with backoff | if another record succeeds now: split down to single records, what still fails is set aside; otherwise the gate closes |
+//! | SetAside | – | dead letter at once; a batch is split until the record is found |
+//! | Fix | – | the pipeline stops and says what to do |
+//!
+//! Deliveries to topics of the log are not calls: they become part of the transaction that ends
+//! the record (see `ledger.rs`).
+
+mod gate;
+mod messages;
+mod settle;
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use potok_core::{Clock, Fault, Move, Sink, SinkLimits};
+
+use crate::lane::{Cycle, Lane};
+use crate::plan::Target;
+use crate::work::Stop;
+pub(crate) use gate::Gate;
+#[allow(unused_imports, reason = "only a planted bug asks for it")]
+pub(crate) use messages::counted_name;
+
+/// How long a probe may take.
+const PROBE_MAX: Duration = Duration::from_secs(10);
+
+/// A deliver entry of a running pipeline.
+pub(crate) struct Destination {
+    pub label: String,
+    /// `None` for topics of the log, which are written with the ledger.
+    pub sink: Option<Arc<dyn Sink>>,
+    pub limits: SinkLimits,
+    pub gate: Arc<Gate>,
+}
+
+impl Destination {
+    pub fn new(label: String, target: &Target) -> Self {
+        let sink = match target {
+            Target::Sink(sink) => Some(sink.clone()),
+            Target::Topic(_) => None,
+        };
+        let limits = sink.as_ref().map(|sink| sink.limits()).unwrap_or_default();
+        Destination { label, sink, limits, gate: Arc::new(Gate::new()) }
+    }
+
+    /// Prepares the sink, waiting for as long as it is away.
+    pub async fn prepare(&self, probe_every: Duration, clock: &dyn Clock) -> Result<(), Fault> {
+        let Some(sink) = &self.sink else {
+            return Ok(());
+        };
+        while let Err(fault) = sink.prepare().await {
+            if matches!(fault.next, Move::Fix | Move::SetAside) {
+                return Err(fault);
+            }
+            self.gate.close(&fault, clock.now());
+            tokio::time::sleep(probe_every).await;
+        }
+        self.gate.open();
+        Ok(())
+    }
+
+    /// Asks a destination behind a closed gate whether it is back, for ever. Ends only with a
+    /// fault that somebody must fix.
+    pub async fn watch(&self, probe_every: Duration, clock: &dyn Clock) -> Result<(), Fault> {
+        let Some(sink) = &self.sink else {
+            return std::future::pending().await;
+        };
+        loop {
+            self.gate.closed().await;
+            tokio::time::sleep(probe_every).await;
+            let ask = async {
+                sink.probe().await?;
+                sink.prepare().await
+            };
+            match tokio::time::timeout(PROBE_MAX, ask).await {
+                Ok(Ok(())) => {
+                    self.gate.half_open();
+                    self.gate.tried().await;
+                }
+                Ok(Err(fault)) if fault.next == Move::Fix => return Err(fault),
+                Ok(Err(fault)) => self.gate.close(&fault, clock.now()),
+                Err(_) => self.gate.close(&Fault::wait("the probe got no answer"), clock.now()),
+            }
+        }
+    }
+}
+
+impl Lane {
+    /// Takes the records of the cycle to the deliver entries in `range`, one entry after another.
+    pub(crate) async fn deliver(
+        &mut self,
+        cycle: &mut Cycle,
+        range: Range<usize>,
+    ) -> Result<(), Stop> {
+        for index in range {
+            self.deliver_items(cycle, 0, index).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits, unless asked to stop.
+    pub(crate) async fn wait(&mut self, duration: Duration) -> Result<(), Stop> {
+        tokio::select! {
+            biased;
+            _ = self.stopping.wait_for(|stopping| *stopping) => Err(Stop::Asked),
+            () = tokio::time::sleep(duration) => Ok(()),
+        }
+    }
+}

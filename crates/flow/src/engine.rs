@@ -1,0 +1,270 @@
+//! All pipelines of a process, each under a supervisor that never lets one die in silence.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use potok_core::{Clock, Fault, Log};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::crash_notes::CrashNotes;
+use crate::dead_letter;
+use crate::deliver::Destination;
+use crate::pipeline::{self, Shared};
+use crate::plan::Plan;
+use crate::status::{Counters, GateStatus, State, Status};
+use crate::work::Stop;
+
+/// The wait before a pipeline that died is started again; doubles up to the second.
+const RESTART_WAIT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+
+/// Runs pipelines on one log. Cheap to clone.
+#[derive(Clone)]
+pub struct Engine {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    log: Arc<dyn Log>,
+    clock: Arc<dyn Clock>,
+    notes_dir: Option<PathBuf>,
+    pipelines: Mutex<BTreeMap<String, Handle>>,
+}
+
+/// A pipeline as the engine holds it.
+struct Handle {
+    group: String,
+    paused: watch::Sender<bool>,
+    draining: watch::Sender<bool>,
+    state: watch::Sender<(State, Option<String>)>,
+    resume: Arc<tokio::sync::Notify>,
+    counters: Arc<Counters>,
+    destinations: Arc<Vec<Destination>>,
+    trouble: Arc<Mutex<Option<String>>>,
+    supervisor: Option<JoinHandle<()>>,
+}
+
+impl Engine {
+    /// An engine without pipelines. Crash notes are kept in `notes_dir`, or in memory.
+    pub fn new(log: Arc<dyn Log>, clock: Arc<dyn Clock>, notes_dir: Option<PathBuf>) -> Engine {
+        let pipelines = Mutex::new(BTreeMap::new());
+        Engine { inner: Arc::new(Inner { log, clock, notes_dir, pipelines }) }
+    }
+
+    /// Starts a pipeline and returns at once. Destinations may be away: it waits for them.
+    pub fn start(&self, plan: Plan) -> Result<(), Fault> {
+        let mut pipelines = self.inner.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
+        if pipelines.contains_key(&plan.name) {
+            return Err(Fault::fix(format!("two pipelines are called `{}`", plan.name))
+                .code("P0404")
+                .hint("give one of them another `name`"));
+        }
+        if pipelines.values().any(|handle| handle.group == plan.group) {
+            return Err(Fault::fix(format!(
+                "two pipelines read as consumer group `{}`",
+                plan.group
+            ))
+            .code("P0405")
+            .hint("give one of them another `consumer_group`"));
+        }
+        let (paused, draining) = (watch::Sender::new(false), watch::Sender::new(false));
+        let destinations: Vec<Destination> = plan
+            .delivers
+            .iter()
+            .map(|deliver| Destination::new(deliver.label.clone(), &deliver.target))
+            .collect();
+        let shared = Shared {
+            info: Arc::new(dead_letter::info(
+                &plan.name,
+                &plan.dead_letter_topic,
+                plan.replays_max,
+            )),
+            log: self.inner.log.clone(),
+            clock: self.inner.clock.clone(),
+            notes: Arc::new(CrashNotes::open(self.inner.notes_dir.as_deref(), &plan.name)),
+            counters: Arc::new(Counters::default()),
+            destinations: Arc::new(destinations),
+            paused: paused.subscribe(),
+            draining: draining.subscribe(),
+            trouble: Arc::default(),
+            plan: Arc::new(plan),
+        };
+        let mut handle = Handle {
+            group: shared.plan.group.clone(),
+            paused,
+            draining,
+            state: watch::Sender::new((State::Waiting, None)),
+            resume: Arc::default(),
+            counters: shared.counters.clone(),
+            destinations: shared.destinations.clone(),
+            trouble: shared.trouble.clone(),
+            supervisor: None,
+        };
+        let name = shared.plan.name.clone();
+        let (state, resume) = (handle.state.clone(), handle.resume.clone());
+        handle.supervisor = Some(tokio::spawn(supervise(shared, state, resume)));
+        pipelines.insert(name, handle);
+        Ok(())
+    }
+
+    /// Every pipeline, by name.
+    pub async fn status(&self) -> Vec<Status> {
+        // Lag is the log's knowledge; without an answer the rest is still worth showing.
+        let groups = self.inner.log.groups().await.unwrap_or_default();
+        let damaged = self.inner.log.damage();
+        let pipelines = self.inner.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
+        let status = |(name, handle): (&String, &Handle)| {
+            let group = groups.iter().find(|group| group.group == handle.group);
+            let open = |p: &potok_core::GroupPartition| {
+                p.end.saturating_sub(p.position).saturating_sub(p.ended_above)
+            };
+            let lag = group.map_or(0, |group| group.partitions.iter().map(open).sum());
+            let (state, why) = handle.state.borrow().clone();
+            let trouble = handle.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let paused = state == State::Running && *handle.paused.borrow();
+            let mut status = Status {
+                pipeline: name.clone(),
+                state: if paused { State::Paused } else { state },
+                why: why.or(trouble),
+                gate: handle.gate(),
+                lag,
+                oldest: None,
+                received: 0,
+                delivered: 0,
+                filtered: 0,
+                suppressed: 0,
+                dead_lettered: 0,
+                in_flight: 0,
+                damaged: damaged.clone(),
+                dead_letters_by_reason: BTreeMap::new(),
+                restarts: 0,
+                retries: 0,
+            };
+            handle.counters.fill(&mut status, &*self.inner.clock);
+            status
+        };
+        pipelines.iter().map(status).collect()
+    }
+
+    /// Stops taking records; what is in flight goes on.
+    pub fn pause(&self, pipeline: &str) -> Result<(), Fault> {
+        self.with(pipeline, |handle| {
+            handle.paused.send_replace(true);
+        })
+    }
+
+    /// Takes records again, and starts a pipeline that waits for a fix.
+    pub fn resume(&self, pipeline: &str) -> Result<(), Fault> {
+        self.with(pipeline, |handle| {
+            handle.paused.send_replace(false);
+            handle.resume.notify_one();
+        })
+    }
+
+    /// Stops all intake, lets calls in flight finish and notes what ended. Returns when all is
+    /// done, or after `max` with the rest cut off: it will be read again.
+    pub async fn drain(&self, max: Duration) {
+        let mut supervisors = Vec::new();
+        {
+            let mut pipelines = self.inner.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
+            for handle in pipelines.values_mut() {
+                handle.draining.send_replace(true);
+                supervisors.extend(handle.supervisor.take());
+            }
+        }
+        let deadline = tokio::time::Instant::now() + max;
+        for mut supervisor in supervisors {
+            if tokio::time::timeout_at(deadline, &mut supervisor).await.is_err() {
+                supervisor.abort();
+            }
+        }
+    }
+
+    /// The log all pipelines run on.
+    pub fn log(&self) -> &Arc<dyn Log> {
+        &self.inner.log
+    }
+
+    /// The clock.
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.inner.clock
+    }
+
+    fn with(&self, pipeline: &str, act: impl FnOnce(&Handle)) -> Result<(), Fault> {
+        let pipelines = self.inner.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
+        match pipelines.get(pipeline) {
+            Some(handle) => {
+                act(handle);
+                Ok(())
+            }
+            None => {
+                let known: Vec<&str> = pipelines.keys().map(String::as_str).collect();
+                let what = format!("no pipeline is called `{pipeline}`");
+                let hint = format!("running here: {}", known.join(", "));
+                Err(Fault::fix(what).code("P0406").hint(hint))
+            }
+        }
+    }
+}
+
+impl Handle {
+    fn gate(&self) -> GateStatus {
+        let gates = self.destinations.iter().map(|destination| destination.gate.status());
+        let open = GateStatus { state: "open", since: None, why: None };
+        gates.into_iter().find(|gate| gate.state != "open").unwrap_or(open)
+    }
+}
+
+/// Runs a pipeline again and again until it is drained.
+async fn supervise(
+    shared: Shared,
+    state: watch::Sender<(State, Option<String>)>,
+    resume: Arc<tokio::sync::Notify>,
+) {
+    let pipeline = shared.plan.name.clone();
+    let mut draining = shared.draining.clone();
+    let mut wait = RESTART_WAIT.0;
+    loop {
+        let was_asked = || *shared.draining.borrow();
+        let end = pipeline::run(&shared, || {
+            state.send_replace((State::Running, None));
+        })
+        .await;
+        match end {
+            Stop::Asked if was_asked() => break,
+            Stop::Asked => {
+                // The tasks ended by themselves though nobody asked: treat it as a death.
+                shared.counters.restarts.fetch_add(1, Ordering::Relaxed);
+                state.send_replace((State::Restarting, Some("ended without being asked".into())));
+            }
+            Stop::Fix(fault) => {
+                tracing::error!(pipeline, why = %fault, "stopped until somebody acts; then `potok resume`");
+                state.send_replace((State::NeedsFix, Some(fault.to_string())));
+                tokio::select! {
+                    biased;
+                    _ = draining.wait_for(|draining| *draining) => break,
+                    () = resume.notified() => {}
+                }
+                state.send_replace((State::Waiting, None));
+                wait = RESTART_WAIT.0;
+                continue;
+            }
+            Stop::Died(why) => {
+                shared.notes.count_deaths();
+                shared.counters.restarts.fetch_add(1, Ordering::Relaxed);
+                tracing::error!(pipeline, why, "a part died; starting it again");
+                state.send_replace((State::Restarting, Some(why)));
+            }
+        }
+        tokio::select! {
+            biased;
+            _ = draining.wait_for(|draining| *draining) => break,
+            () = tokio::time::sleep(wait) => {}
+        }
+        wait = (wait * 2).min(RESTART_WAIT.1);
+    }
+    state.send_replace((State::Stopped, None));
+}

@@ -1,0 +1,396 @@
+//! A lane: one worker that takes its records through decode, process and deliver, in order.
+//!
+//! A lane works at its head. It takes as many records as have queued up while the last ones were
+//! in flight, so batches grow under load and a lone record leaves at once. It holds no durable
+//! state: the number of lanes may change between starts.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use potok_core::trouble::{Bug, planted};
+use potok_core::{
+    Clock, Decoded, Envelope, Event, Fault, Headers, Output, PipelineInfo, Position, Reason,
+    Record, SourceBatch,
+};
+use tokio::sync::{mpsc, watch};
+
+use crate::crash_notes::{CrashNotes, Range, Suspicion};
+use crate::dead_letter::{REPLAY_HEADER, Replay, Resolution, ResolvedAction};
+use crate::deliver::Destination;
+use crate::ledger::{Live, Note};
+use crate::plan::Plan;
+use crate::status::{Counters, Ending};
+use crate::work::{Chunk, Completion, Stop};
+
+/// How many records a lane takes through its steps together.
+const CYCLE_RECORDS_MAX: usize = 2_000;
+/// A longer error text is cut in the dead letter; the log has it whole.
+const ERROR_BYTES_MAX: usize = 2_000;
+
+/// Where a record comes from: itself, or for a replay the original.
+pub(crate) struct Origin {
+    pub position: Position,
+    pub headers: Headers,
+    /// `Err` when a record of the replay topic is not a replay.
+    pub replay: Result<Option<Box<Replay>>, Fault>,
+}
+
+impl Origin {
+    pub fn of(batch: &SourceBatch, record: &Record, replayed: bool) -> Self {
+        let position = batch.position(record);
+        if !replayed {
+            return Origin { position, headers: record.headers.clone(), replay: Ok(None) };
+        }
+        let first = record.headers.iter().next();
+        let json = first.filter(|(name, _)| *name == REPLAY_HEADER).and_then(|(_, value)| value);
+        match json.and_then(|json| serde_json::from_slice::<Replay>(json).ok()) {
+            Some(replay) => Origin {
+                position: replay.origin.clone(),
+                headers: record.headers.without_first(),
+                replay: Ok(Some(Box::new(replay))),
+            },
+            None => {
+                let what = format!("a record in a replay topic needs the header {REPLAY_HEADER}");
+                let fault = Fault::set_aside(Reason::Undecodable, what);
+                Origin { position, headers: record.headers.clone(), replay: Err(fault) }
+            }
+        }
+    }
+}
+
+/// One record in a lane.
+pub(crate) struct Item {
+    chunk: usize,
+    index: u32,
+    /// Hash of its lane key.
+    pub lane_key: u64,
+    pub origin: Position,
+    headers: Headers,
+    replay: Option<Box<Replay>>,
+    /// Set once decoded; taken by the last delivery.
+    pub event: Option<Event>,
+    /// Deliver entries that have not ended yet.
+    pub open: u32,
+    pub delivered: bool,
+    pub filtered: bool,
+    pub letters: Vec<Letter>,
+    pub outputs: Vec<Output>,
+}
+
+/// Why a record is set aside.
+pub(crate) struct Letter {
+    pub deliver: Option<u32>,
+    pub fault: Fault,
+}
+
+impl Item {
+    /// True when deliver entry `index` has to run for this record.
+    pub fn wants(&self, index: usize) -> bool {
+        let only = self.replay.as_ref().and_then(|replay| replay.deliver);
+        self.event.is_some() && only.is_none_or(|only| only as usize == index)
+    }
+
+    /// Sets it aside before it reached any destination.
+    pub(crate) fn set_aside(&mut self, fault: Fault) {
+        self.letters.push(Letter { deliver: None, fault });
+        self.event = None;
+        self.open = 0;
+    }
+
+    fn ending(&self) -> Ending {
+        match self {
+            Item { open: 1.., .. } => Ending::HandedBack,
+            Item { letters, .. } if !letters.is_empty() => Ending::DeadLettered,
+            Item { filtered: true, .. } => Ending::Filtered,
+            Item { delivered: true, .. } => Ending::Delivered,
+            _ => Ending::Suppressed,
+        }
+    }
+}
+
+pub(crate) struct Lane {
+    /// Its slot in the crash notes; 0 is the intake's.
+    pub slot: usize,
+    pub plan: Arc<Plan>,
+    pub info: Arc<PipelineInfo>,
+    pub chunks: mpsc::UnboundedReceiver<Chunk>,
+    pub ledger: mpsc::UnboundedSender<Note>,
+    pub destinations: Arc<Vec<Destination>>,
+    pub notes: Arc<CrashNotes>,
+    pub live: Arc<Live>,
+    pub counters: Arc<Counters>,
+    pub clock: Arc<dyn Clock>,
+    pub stopping: watch::Receiver<bool>,
+}
+
+/// The chunks of one cycle and the records made of them.
+#[derive(Default)]
+pub(crate) struct Cycle {
+    chunks: Vec<Chunk>,
+    pub items: Vec<Item>,
+}
+
+impl Lane {
+    /// Works until the intake has gone and the queue is empty, or until something stops it.
+    pub async fn run(mut self) -> Result<(), Stop> {
+        while let Some(first) = self.chunks.recv().await {
+            let mut taken = vec![first];
+            let mut records = taken.iter().map(|chunk| chunk.records.len()).sum::<usize>();
+            while records < CYCLE_RECORDS_MAX
+                && let Ok(chunk) = self.chunks.try_recv()
+            {
+                records += chunk.records.len();
+                taken.push(chunk);
+            }
+            let mut cycle = Cycle::default();
+            let mut worked = self.begin(&mut cycle, taken).await;
+            if planted(Bug::MarkBeforeDeliver) {
+                self.mark_early(&cycle);
+            }
+            if worked.is_ok() {
+                worked = self.deliver(&mut cycle, 0..self.plan.delivers.len()).await;
+            }
+            self.finish(cycle);
+            worked?;
+        }
+        Ok(())
+    }
+
+    /// Takes chunks into the cycle: decodes them and runs the stages.
+    pub(crate) async fn begin(
+        &mut self,
+        cycle: &mut Cycle,
+        chunks: Vec<Chunk>,
+    ) -> Result<(), Stop> {
+        for chunk in chunks {
+            if *self.stopping.borrow() || !self.live.contains(chunk.taken.batch.assignment) {
+                self.hand_back(&chunk);
+                continue;
+            }
+            let at = cycle.chunks.len();
+            for run in self.runs(&chunk) {
+                let note = run.note;
+                let mut items = self.decode(&chunk, at, run);
+                let processed = self.process(&mut items, note).await;
+                cycle.items.extend(items);
+                if let Err(stop) = processed {
+                    cycle.chunks.push(chunk);
+                    return Err(stop);
+                }
+            }
+            cycle.chunks.push(chunk);
+        }
+        Ok(())
+    }
+
+    /// Another chunk that has already queued up, if any.
+    pub(crate) fn more(&mut self) -> Option<Chunk> {
+        self.chunks.try_recv().ok()
+    }
+
+    /// Usually the whole chunk; records near which the process died run alone.
+    fn runs(&self, chunk: &Chunk) -> Vec<Run> {
+        let batch = &chunk.taken.batch;
+        let offset = |index: u32| batch.records.get(index as usize).map_or(0, |r| r.offset);
+        let whole = |records: Vec<(u32, u64)>, fate| {
+            let first = records.first().map_or(0, |(index, _)| offset(*index));
+            let last = records.last().map_or(0, |(index, _)| offset(*index));
+            Run { note: Range::of_batch(batch, first, last + 1), records, fate }
+        };
+        if !self.notes.any_suspects() {
+            return vec![whole(chunk.records.clone(), Suspicion::None)];
+        }
+        let mut runs = Vec::new();
+        let mut together = Vec::new();
+        for &(index, lane_key) in &chunk.records {
+            let position = batch.records.get(index as usize).map(|record| batch.position(record));
+            let fate = position.map_or(Suspicion::None, |at| self.notes.suspicion(&at));
+            if fate == Suspicion::None {
+                together.push((index, lane_key));
+                continue;
+            }
+            if !together.is_empty() {
+                runs.push(whole(std::mem::take(&mut together), Suspicion::None));
+            }
+            runs.push(whole(vec![(index, lane_key)], fate));
+        }
+        if !together.is_empty() {
+            runs.push(whole(together, Suspicion::None));
+        }
+        runs
+    }
+
+    fn decode(&self, chunk: &Chunk, at: usize, run: Run) -> Vec<Item> {
+        let batch = &chunk.taken.batch;
+        let replayed = *batch.partition.topic == *self.info.replay;
+        let find = |(index, _): &(u32, u64)| batch.records.get(*index as usize);
+        let records: Vec<&Record> = run.records.iter().filter_map(find).collect();
+        let guilty = match run.fate {
+            Suspicion::Guilty(deaths) => Some(deaths),
+            Suspicion::None | Suspicion::Alone => None,
+        };
+        let decoded = if guilty.is_some() {
+            records.iter().map(|_| Decoded::AsIs).collect()
+        } else {
+            self.notes.enter(self.slot, run.note);
+            let decoded = self.plan.decoder.decode(&records);
+            self.notes.leave(self.slot);
+            decoded
+        };
+        let mut items = Vec::with_capacity(records.len());
+        for (((index, lane_key), record), decoded) in run.records.iter().zip(&records).zip(decoded)
+        {
+            let origin = Origin::of(batch, record, replayed);
+            let mut item = Item {
+                chunk: at,
+                index: *index,
+                lane_key: *lane_key,
+                origin: origin.position,
+                headers: origin.headers,
+                replay: None,
+                event: None,
+                open: 0,
+                delivered: false,
+                filtered: false,
+                letters: Vec::new(),
+                outputs: Vec::new(),
+            };
+            let value = match (origin.replay, guilty, decoded) {
+                (Err(fault), ..) => Err(fault),
+                (Ok(replay), guilty, decoded) => {
+                    item.replay = replay;
+                    match (guilty, decoded) {
+                        (Some(deaths), _) => Err(crashes(deaths)),
+                        (None, Decoded::Bad(fault)) => Err(fault),
+                        (None, Decoded::Rewritten(value)) => Ok(value),
+                        (None, Decoded::AsIs) => Ok(record.value.clone().unwrap_or_default()),
+                    }
+                }
+            };
+            match value {
+                Ok(value) => self.admit(&mut item, record, value),
+                Err(fault) => item.set_aside(fault),
+            }
+            items.push(item);
+        }
+        items
+    }
+
+    fn admit(&self, item: &mut Item, record: &Record, value: Bytes) {
+        let mut position = item.origin.clone();
+        if planted(Bug::NamesFromCounter) {
+            position.offset = crate::deliver::counted_name();
+        }
+        item.event = Some(Event {
+            position,
+            time: record.time,
+            key: record.key.clone(),
+            headers: item.headers.clone(),
+            value,
+            source: record.value.clone().unwrap_or_default(),
+        });
+        let wanted = (0..self.plan.delivers.len()).filter(|index| item.wants(*index)).count();
+        item.open = wanted as u32;
+    }
+
+    /// Tells the ledger what became of the cycle's records.
+    fn finish(&self, cycle: Cycle) {
+        let mut completions: Vec<Completion> = cycle
+            .chunks
+            .into_iter()
+            .map(|chunk| Completion {
+                taken: chunk.taken,
+                endings: Vec::with_capacity(chunk.records.len()),
+                outputs: Vec::new(),
+                reasons: Vec::new(),
+            })
+            .collect();
+        for item in cycle.items {
+            let ending = item.ending();
+            let Some(completion) = completions.get_mut(item.chunk) else {
+                continue;
+            };
+            completion.endings.push((item.index, ending));
+            if ending != Ending::HandedBack {
+                self.settle_outputs(item, completion);
+            }
+        }
+        for completion in completions {
+            if !completion.endings.is_empty() {
+                // A ledger that is gone ended the run; these records will be read again.
+                let _ = self.ledger.send(Note::Completed(completion));
+            }
+        }
+    }
+
+    fn settle_outputs(&self, item: Item, completion: &mut Completion) {
+        let record = completion.taken.batch.records.get(item.index as usize);
+        for letter in &item.letters {
+            let envelope = Envelope {
+                pipeline: self.plan.name.clone(),
+                origin: item.origin.clone(),
+                deliver: letter.deliver,
+                reason: letter.fault.reason,
+                error: shortened(&letter.fault),
+                attempts: item.replay.as_ref().map_or(1, |replay| replay.attempt),
+                time: self.clock.now(),
+            };
+            completion.reasons.push(envelope.reason);
+            completion.outputs.push(Output {
+                topic: self.plan.dead_letter_topic.clone(),
+                partition: None,
+                key: record.and_then(|record| record.key.clone()),
+                headers: envelope.headers(&item.headers),
+                value: record.and_then(|record| record.value.clone()),
+            });
+        }
+        completion.outputs.extend(item.outputs);
+        if let Some(replay) = item.replay {
+            let (entry, time) = (replay.entry, self.clock.now());
+            let resolution = Resolution { entry, action: ResolvedAction::Replayed, time };
+            completion.outputs.push(resolution.output(&self.info));
+        }
+    }
+
+    fn hand_back(&self, chunk: &Chunk) {
+        let endings = chunk.records.iter().map(|(index, _)| (*index, Ending::HandedBack)).collect();
+        let (taken, outputs, reasons) = (chunk.taken.clone(), Vec::new(), Vec::new());
+        let _ = self.ledger.send(Note::Completed(Completion { taken, endings, outputs, reasons }));
+    }
+
+    /// The naive version: everything counts as ended before any destination was called.
+    fn mark_early(&self, cycle: &Cycle) {
+        for chunk in &cycle.chunks {
+            let ended = chunk.records.iter().map(|(index, _)| (*index, Ending::Delivered));
+            let (taken, outputs, reasons) = (chunk.taken.clone(), Vec::new(), Vec::new());
+            let endings = ended.collect();
+            let _ =
+                self.ledger.send(Note::Completed(Completion { taken, endings, outputs, reasons }));
+        }
+    }
+}
+
+/// Records of a chunk that run together.
+struct Run {
+    note: Range,
+    records: Vec<(u32, u64)>,
+    fate: Suspicion,
+}
+
+fn crashes(deaths: u32) -> Fault {
+    let what = format!("the process died {deaths} times while working on this record");
+    Fault::set_aside(Reason::Crashes, what)
+}
+
+fn shortened(fault: &Fault) -> String {
+    let mut text = fault.to_string();
+    if text.len() > ERROR_BYTES_MAX {
+        let mut end = ERROR_BYTES_MAX;
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}

@@ -1,0 +1,321 @@
+//! The ledger: where every record is, and the one place where endings become durable.
+//!
+//! ```text
+//!   taken ──► in a lane ──► ended (receipt, filter, suppression) ─┐
+//!     │                └──► ended with outputs or dead letters ───┼─► one transaction ─► noted
+//!     └──► handed back (drain, revoked, lost): not ended, will be read again
+//! ```
+//!
+//! Endings that carry outputs or dead letters are written at once, together with the progress
+//! they mean, so that neither can exist without the other. Bare progress may wait a little: if it
+//! is lost, the same records are read again and suppressed by their names.
+//!
+//! A position moves only over records that have ended; that follows from progress being a set of
+//! ended ranges, whose first gap is the position.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use potok_core::trouble::{Bug, crash_point, planted};
+use potok_core::{Assignment, Ended, Fault, Journal, Move, Partition, RangeSet, Transaction};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use crate::plan::Retry;
+use crate::status::{Counters, Ending};
+use crate::work::{Completion, Stop, Taken};
+
+/// How long bare progress may wait for more.
+const PROGRESS_EVERY: Duration = Duration::from_millis(100);
+/// How long a partition that leaves waits for the calls that are in flight.
+const LEAVE_MAX: Duration = Duration::from_secs(5);
+/// Outputs of one transaction; one completion is never split.
+const TRANSACTION_BYTES_MAX: usize = 4 << 20;
+
+/// Assignments whose records may still be worked on. Lanes drop what is not in it.
+#[derive(Default)]
+pub(crate) struct Live(Mutex<HashMap<u64, Partition>>);
+
+impl Live {
+    pub fn contains(&self, assignment: u64) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&assignment)
+    }
+
+    fn insert(&self, assignment: &Assignment) {
+        let mut live = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        live.insert(assignment.nonce, assignment.partition.clone());
+    }
+
+    pub fn remove(&self, assignment: u64) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&assignment);
+    }
+
+    fn nonce_of(&self, partition: &Partition) -> Option<u64> {
+        let live = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        live.iter().find(|(_, known)| *known == partition).map(|(nonce, _)| *nonce)
+    }
+}
+
+/// What the ledger is told.
+pub(crate) enum Note {
+    Assigned(Vec<Assignment>),
+    /// Records of an assignment went to lanes.
+    Routed {
+        assignment: u64,
+        records: u64,
+    },
+    Completed(Completion),
+    /// These assignments leave in good order; answers when all that can be noted is noted.
+    Leaving {
+        assignments: Vec<u64>,
+        done: oneshot::Sender<()>,
+    },
+    /// These assignments are gone; nothing of them is noted any more.
+    Lost(Vec<u64>),
+}
+
+struct Held {
+    partition: Partition,
+    in_flight: u64,
+    ended: RangeSet,
+}
+
+#[derive(Default)]
+struct Pending {
+    transaction: Transaction,
+    bytes: usize,
+    /// Counted once the outputs are durable.
+    endings: Vec<(Ending, u64)>,
+    reasons: Vec<potok_core::Reason>,
+    /// Keeps the room of records whose outputs are not written yet.
+    taken: Vec<Arc<Taken>>,
+}
+
+pub(crate) struct Ledger {
+    pub notes: mpsc::UnboundedReceiver<Note>,
+    pub journal: Arc<dyn Journal>,
+    pub live: Arc<Live>,
+    pub counters: Arc<Counters>,
+    pub retry: Retry,
+    pub trouble: Arc<Mutex<Option<String>>>,
+    held: HashMap<u64, Held>,
+    leaving: Vec<(Vec<u64>, Instant, oneshot::Sender<()>)>,
+    pending: Pending,
+    progress_due: Option<Instant>,
+}
+
+impl Ledger {
+    pub fn new(
+        notes: mpsc::UnboundedReceiver<Note>,
+        journal: Arc<dyn Journal>,
+        live: Arc<Live>,
+        counters: Arc<Counters>,
+        retry: Retry,
+        trouble: Arc<Mutex<Option<String>>>,
+    ) -> Self {
+        Ledger {
+            notes,
+            journal,
+            live,
+            counters,
+            retry,
+            trouble,
+            held: HashMap::new(),
+            leaving: Vec::new(),
+            pending: Pending::default(),
+            progress_due: None,
+        }
+    }
+
+    /// Runs until every sender of notes is gone, then notes the rest.
+    pub async fn run(mut self) -> Result<(), Stop> {
+        loop {
+            let leave_due = self.leaving.iter().map(|(_, due, _)| *due).min();
+            let due = self.progress_due.into_iter().chain(leave_due).min();
+            let note = tokio::select! {
+                biased;
+                note = self.notes.recv() => match note {
+                    Some(note) => Some(note),
+                    None => return self.flush().await,
+                },
+                () = sleep_until(due), if due.is_some() => None,
+            };
+            if let Some(note) = note {
+                self.take(note);
+                while self.pending.bytes < TRANSACTION_BYTES_MAX
+                    && let Ok(note) = self.notes.try_recv()
+                {
+                    self.take(note);
+                }
+            }
+            let progress_is_due = self.progress_due.is_some_and(|due| due <= Instant::now());
+            if progress_is_due || !self.pending.transaction.outputs.is_empty() || self.any_left() {
+                self.flush().await?;
+            }
+            self.answer_left();
+        }
+    }
+
+    fn take(&mut self, note: Note) {
+        match note {
+            Note::Assigned(assignments) => {
+                for assignment in assignments {
+                    self.live.insert(&assignment);
+                    let Assignment { partition, nonce, .. } = assignment;
+                    self.held
+                        .insert(nonce, Held { partition, in_flight: 0, ended: RangeSet::new() });
+                }
+            }
+            Note::Routed { assignment, records } => {
+                if let Some(held) = self.held.get_mut(&assignment) {
+                    held.in_flight += records;
+                }
+            }
+            Note::Completed(completion) => self.complete(completion),
+            Note::Leaving { assignments, done } => {
+                assignments.iter().for_each(|nonce| self.live.remove(*nonce));
+                self.leaving.push((assignments, Instant::now() + LEAVE_MAX, done));
+            }
+            Note::Lost(assignments) => {
+                for nonce in assignments {
+                    self.live.remove(nonce);
+                    self.held.remove(&nonce);
+                }
+            }
+        }
+    }
+
+    fn complete(&mut self, completion: Completion) {
+        let Completion { taken, endings, outputs, reasons } = completion;
+        let records = endings.len() as u64;
+        let mut nonce = taken.batch.assignment;
+        if planted(Bug::StaleCompletion) && !self.held.contains_key(&nonce) {
+            nonce = self.live.nonce_of(&taken.batch.partition).unwrap_or(nonce);
+        }
+        let Some(held) = self.held.get_mut(&nonce) else {
+            // The partition is another's by now: what was done here is not ours to note. Its
+            // owner does it again, under the same names.
+            self.counters.ended(Ending::HandedBack, records);
+            return;
+        };
+        held.in_flight = held.in_flight.saturating_sub(records);
+        for (index, ending) in &endings {
+            if *ending != Ending::HandedBack {
+                held.ended.insert(taken.covers(*index as usize));
+            }
+        }
+        if endings.is_empty() {
+            held.ended.insert(taken.batch.first..taken.batch.next);
+        }
+        let counts = count(&endings);
+        if outputs.is_empty() {
+            counts.iter().for_each(|(ending, records)| self.counters.ended(*ending, *records));
+        } else {
+            self.pending.bytes += outputs.iter().map(|output| 64 + output.bytes()).sum::<usize>();
+            self.pending.transaction.outputs.extend(outputs);
+            self.pending.endings.extend(counts);
+            self.pending.reasons.extend(reasons);
+            self.pending.taken.push(taken);
+        }
+        self.progress_due.get_or_insert_with(|| Instant::now() + PROGRESS_EVERY);
+    }
+
+    fn any_left(&self) -> bool {
+        self.leaving.iter().any(|(nonces, due, _)| self.has_left(nonces, *due))
+    }
+
+    fn has_left(&self, nonces: &[u64], due: Instant) -> bool {
+        let idle = |nonce| self.held.get(nonce).is_none_or(|held| held.in_flight == 0);
+        due <= Instant::now() || nonces.iter().all(idle)
+    }
+
+    fn answer_left(&mut self) {
+        let leaving = std::mem::take(&mut self.leaving);
+        for (nonces, due, done) in leaving {
+            if self.has_left(&nonces, due) {
+                nonces.iter().for_each(|nonce| drop(self.held.remove(nonce)));
+                // The intake that asked may be gone; then nobody needs the answer.
+                let _ = done.send(());
+            } else {
+                self.leaving.push((nonces, due, done));
+            }
+        }
+    }
+
+    /// Writes what is pending, however long the log is in trouble.
+    async fn flush(&mut self) -> Result<(), Stop> {
+        self.progress_due = None;
+        let mut pending = std::mem::take(&mut self.pending);
+        for (nonce, held) in &mut self.held {
+            let ended = std::mem::take(&mut held.ended);
+            if !ended.is_empty() {
+                let ranges = ended.iter().collect();
+                let partition = held.partition.clone();
+                pending.transaction.ended.push(Ended { partition, assignment: *nonce, ranges });
+            }
+        }
+        if pending.transaction.is_empty() {
+            return Ok(());
+        }
+        // Outputs of one partition must meet the log in one order, run for run.
+        pending.transaction.ended.sort_by(|a, b| a.partition.cmp(&b.partition));
+        if planted(Bug::DeadLetterNotAwaited) && !pending.reasons.is_empty() {
+            let ended = std::mem::take(&mut pending.transaction.ended);
+            self.transact(&Transaction { outputs: Vec::new(), ended }).await?;
+        }
+        let with_letters = !pending.reasons.is_empty();
+        crash_point(if with_letters { "dead_letter.before" } else { "position.before" });
+        self.transact(&pending.transaction).await?;
+        crash_point(if with_letters { "dead_letter.after" } else { "position.after" });
+        pending.endings.iter().for_each(|(ending, records)| self.counters.ended(*ending, *records));
+        pending.reasons.iter().for_each(|reason| self.counters.dead_letter(*reason));
+        Ok(())
+    }
+
+    async fn transact(&self, transaction: &Transaction) -> Result<(), Stop> {
+        let mut attempt = 0;
+        loop {
+            let fault = match self.journal.transact(transaction).await {
+                Ok(_) => {
+                    if attempt > 0 {
+                        self.say(None);
+                    }
+                    return Ok(());
+                }
+                Err(fault) => fault,
+            };
+            if fault.next == Move::Fix {
+                return Err(Stop::Fix(fault));
+            }
+            attempt += 1;
+            if attempt == 1 {
+                tracing::warn!(why = %fault, "the log does not take endings; holding on to them");
+            }
+            self.say(Some(&fault));
+            tokio::time::sleep(self.retry.wait(attempt, u64::from(attempt) * 311)).await;
+        }
+    }
+
+    fn say(&self, fault: Option<&Fault>) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = fault.map(Fault::to_string);
+    }
+}
+
+async fn sleep_until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn count(endings: &[(u32, Ending)]) -> Vec<(Ending, u64)> {
+    let mut counts: Vec<(Ending, u64)> = Vec::with_capacity(2);
+    for (_, ending) in endings {
+        match counts.iter_mut().find(|(known, _)| known == ending) {
+            Some((_, records)) => *records += 1,
+            None => counts.push((*ending, 1)),
+        }
+    }
+    counts
+}

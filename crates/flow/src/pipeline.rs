@@ -1,0 +1,200 @@
+//! One run of a pipeline: joins the five steps and takes them apart again.
+//!
+//! ```text
+//!            ┌─────────┐  chunks   ┌────────┐  completions  ┌────────┐  transactions
+//!  Source ──►│ intake  │──────────►│ lane 1 │──────────────►│ ledger │───────────────► Journal
+//!            │ (room,  │──────────►│ lane 2 │──────────────►│        │
+//!            │ routing)│    …      │   …    │──► Sink       └────────┘
+//!            └─────────┘           └────────┘     behind a gate
+//! ```
+//!
+//! Each box is a task. Stopping goes from left to right: the intake ends and closes the lanes'
+//! queues, lanes finish the call they are in and hand back the rest, the ledger notes what ended.
+//! A part that dies ends the run; the supervisor in `engine.rs` starts the next one, which reads
+//! again whatever had not ended.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use potok_core::{Clock, Fault, GroupSpec, Log, Move, OpenGroup, PipelineInfo};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::task::JoinSet;
+
+use crate::crash_notes::CrashNotes;
+use crate::deliver::Destination;
+use crate::lane::Lane;
+use crate::ledger::{Ledger, Live};
+use crate::plan::Plan;
+use crate::source::{Intake, Routing};
+use crate::status::Counters;
+use crate::work::Stop;
+
+/// How long the parts of a run that failed may take to stop before they are cut off.
+const STOP_MAX: Duration = Duration::from_secs(5);
+
+/// What one run shares with the supervisor.
+pub(crate) struct Shared {
+    pub plan: Arc<Plan>,
+    pub info: Arc<PipelineInfo>,
+    pub log: Arc<dyn Log>,
+    pub clock: Arc<dyn Clock>,
+    pub notes: Arc<CrashNotes>,
+    pub counters: Arc<Counters>,
+    pub destinations: Arc<Vec<Destination>>,
+    pub paused: watch::Receiver<bool>,
+    /// Set from outside to drain.
+    pub draining: watch::Receiver<bool>,
+    /// What the log or the source keeps failing with, for `status`.
+    pub trouble: Arc<Mutex<Option<String>>>,
+}
+
+type Tasks = JoinSet<Result<(), Stop>>;
+
+/// Runs the pipeline until it is drained or something ends it. `started` is called once the
+/// first record can flow.
+pub(crate) async fn run(shared: &Shared, started: impl FnOnce()) -> Stop {
+    let mut draining = shared.draining.clone();
+    let ready = tokio::select! {
+        biased;
+        _ = draining.wait_for(|draining| *draining) => return Stop::Asked,
+        ready = make_ready(shared) => ready,
+    };
+    let group = match ready {
+        Ok(group) => group,
+        Err(fault) => return Stop::Fix(fault),
+    };
+    started();
+    let stopping = watch::Sender::new(false);
+    let mut tasks = spawn(shared, group, &stopping);
+    let mut watchers = Tasks::new();
+    for at in 0..shared.destinations.len() {
+        let (destinations, clock) = (shared.destinations.clone(), shared.clock.clone());
+        let probe_every = shared.plan.probe_every;
+        watchers.spawn(async move {
+            let Some(destination) = destinations.get(at) else {
+                return Ok(());
+            };
+            destination.watch(probe_every, &*clock).await.map_err(Stop::Fix)
+        });
+    }
+    let end = loop {
+        tokio::select! {
+            biased;
+            ended = tasks.join_next() => match ended {
+                Some(Ok(Ok(()))) => {}
+                Some(Ok(Err(stop))) => break stop,
+                Some(Err(error)) => break Stop::Died(died(error)),
+                None => break Stop::Asked,
+            },
+            Some(ended) = watchers.join_next() => match ended {
+                Ok(Ok(())) => {}
+                Ok(Err(stop)) => break stop,
+                Err(error) => break Stop::Died(died(error)),
+            },
+            _ = draining.wait_for(|draining| *draining) => {
+                break Stop::Asked;
+            }
+        }
+    };
+    stopping.send_replace(true);
+    let end = wind_down(tasks, end).await;
+    // Every task is gone: whatever was still in flight will be read again.
+    shared.counters.hand_back_rest();
+    end
+}
+
+/// Opens the group and prepares every destination, waiting for as long as they are away.
+async fn make_ready(shared: &Shared) -> Result<OpenGroup, Fault> {
+    for destination in shared.destinations.iter() {
+        destination.prepare(shared.plan.probe_every, &*shared.clock).await?;
+    }
+    let mut topics = shared.plan.topics.clone();
+    topics.push(shared.info.replay.as_str().into());
+    loop {
+        let spec = GroupSpec {
+            group: shared.plan.group.clone(),
+            topics: topics.clone(),
+            from_end: shared.plan.from_end,
+            info: (*shared.info).clone(),
+        };
+        match shared.log.open_group(spec).await {
+            Err(fault) if matches!(fault.next, Move::Wait | Move::Retry) => {
+                tracing::warn!(pipeline = shared.plan.name, why = %fault, "the log cannot be opened yet");
+                tokio::time::sleep(shared.plan.probe_every).await;
+            }
+            opened => return opened,
+        }
+    }
+}
+
+fn spawn(shared: &Shared, group: OpenGroup, stopping: &watch::Sender<bool>) -> Tasks {
+    let plan = &shared.plan;
+    let (ledger, ledger_notes) = mpsc::unbounded_channel();
+    let live = Arc::new(Live::default());
+    let mut tasks = Tasks::new();
+    let mut lanes = Vec::new();
+    for lane in 0..plan.workers.max(1) {
+        let (chunks, queue) = mpsc::unbounded_channel();
+        lanes.push(chunks);
+        let lane = Lane {
+            slot: lane + 1,
+            plan: plan.clone(),
+            info: shared.info.clone(),
+            chunks: queue,
+            ledger: ledger.clone(),
+            destinations: shared.destinations.clone(),
+            notes: shared.notes.clone(),
+            live: live.clone(),
+            counters: shared.counters.clone(),
+            clock: shared.clock.clone(),
+            stopping: stopping.subscribe(),
+        };
+        tasks.spawn(lane.run());
+    }
+    let replay_topic = shared.info.replay.as_str().into();
+    let intake = Intake {
+        source: group.source,
+        routing: Routing::new(plan.lane_key(), shared.notes.clone(), replay_topic),
+        lanes,
+        ledger,
+        room: Arc::new(Semaphore::new(plan.in_flight_bytes_max)),
+        room_bytes: plan.in_flight_bytes_max,
+        counters: shared.counters.clone(),
+        paused: shared.paused.clone(),
+        stopping: stopping.subscribe(),
+        assigned: Default::default(),
+    };
+    tasks.spawn(intake.run());
+    let counters = shared.counters.clone();
+    let trouble = shared.trouble.clone();
+    let ledger = Ledger::new(ledger_notes, group.journal, live, counters, plan.retry, trouble);
+    tasks.spawn(ledger.run());
+    tasks
+}
+
+/// Lets the tasks stop by themselves, bounded; a drain is bounded by whoever asked for it.
+async fn wind_down(mut tasks: Tasks, mut end: Stop) -> Stop {
+    let all_ended = async {
+        while let Some(ended) = tasks.join_next().await {
+            if let (Stop::Asked, Ok(Err(stop))) = (&end, ended) {
+                end = stop;
+            }
+        }
+    };
+    let bound = tokio::time::timeout(STOP_MAX, all_ended).await;
+    if bound.is_err() {
+        tasks.shutdown().await;
+    }
+    end
+}
+
+fn died(error: tokio::task::JoinError) -> String {
+    match error.try_into_panic() {
+        Ok(panic) => {
+            let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+            let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+            format!("a part of the pipeline panicked: {}", text.unwrap_or_default())
+        }
+        Err(error) => format!("a part of the pipeline was cut off: {error}"),
+    }
+}

@@ -1,0 +1,136 @@
+//! A pipeline, built and ready to run: plain data and trait objects. Whoever knows configuration
+//! and connectors makes one; the engine knows neither.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use potok_core::{Decoder, Sink, Stage};
+use potok_expr::Template;
+
+/// Everything one pipeline needs.
+#[derive(Clone)]
+pub struct Plan {
+    /// The pipeline's name.
+    pub name: String,
+    /// Lanes: records of one key stay in one of them, in order.
+    pub workers: usize,
+    /// The consumer group whose progress this is.
+    pub group: String,
+    /// The topics it reads.
+    pub topics: Vec<Arc<str>>,
+    /// A group that is new starts behind what is already there.
+    pub from_end: bool,
+    /// Reads values.
+    pub decoder: Arc<dyn Decoder>,
+    /// What events go through, in order.
+    pub stages: Vec<StagePlan>,
+    /// Where they are delivered; a record has ended when each of these has.
+    pub delivers: Vec<DeliverPlan>,
+    /// What is kept in order, where the pipeline says so itself.
+    pub order_by: Option<Template>,
+    /// How often and how fast a failed call is tried again.
+    pub retry: Retry,
+    /// How often a destination that is away is asked whether it is back.
+    pub probe_every: Duration,
+    /// Where records go that no destination will take.
+    pub dead_letter_topic: Arc<str>,
+    /// How often one dead letter may be replayed.
+    pub replays_max: u32,
+    /// Bytes of records between intake and ending; intake waits beyond it.
+    pub in_flight_bytes_max: usize,
+}
+
+impl Plan {
+    /// What decides a record's lane: `order_by`, else the first `once_by`, else the first deliver
+    /// key, else the record's own key (an empty list).
+    pub fn lane_key(&self) -> Vec<Template> {
+        if let Some(order_by) = &self.order_by {
+            return vec![order_by.clone()];
+        }
+        let once = self.delivers.iter().map(|d| &d.once_by).find(|once| !once.is_empty());
+        let key = || self.delivers.iter().find_map(|d| d.key.clone()).into_iter().collect();
+        once.cloned().unwrap_or_else(key)
+    }
+}
+
+/// One stage.
+#[derive(Clone)]
+pub struct StagePlan {
+    /// Its name, for messages.
+    pub name: String,
+    /// What it does.
+    pub stage: Arc<dyn Stage>,
+    /// What happens to an event it cannot handle.
+    pub on_error: OnError,
+}
+
+/// What happens to an event that a stage could not handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnError {
+    /// The event goes on as the stage received it.
+    Pass,
+    /// It becomes a dead letter.
+    DeadLetter,
+    /// The pipeline stops and waits for the operator.
+    Stop,
+}
+
+/// One destination.
+#[derive(Clone)]
+pub struct DeliverPlan {
+    /// What messages call it, e.g. `db orders`.
+    pub label: String,
+    /// Where to.
+    pub target: Target,
+    /// The key to deliver under; the record's own where not given.
+    pub key: Option<Template>,
+    /// The business id, one part or several.
+    pub once_by: Vec<Template>,
+    /// Adds the delivery's name as header `potok-id`, so that receivers can drop repeats.
+    pub headers_id: bool,
+}
+
+/// Where a deliver entry leads.
+#[derive(Clone)]
+pub enum Target {
+    /// A system outside the log, called batch by batch.
+    Sink(Arc<dyn Sink>),
+    /// A topic of the log: written in the transaction that ends the record.
+    Topic(TopicTarget),
+}
+
+/// Which topic.
+#[derive(Clone)]
+pub enum TopicTarget {
+    /// Always this one.
+    Fixed(Arc<str>),
+    /// By a value of the record.
+    Map {
+        /// What is looked up.
+        by: Template,
+        /// The topic for each value; a record with another value is a dead letter.
+        map: HashMap<String, Arc<str>>,
+    },
+}
+
+/// How a failed call is repeated.
+#[derive(Clone, Copy, Debug)]
+pub struct Retry {
+    /// Attempts in a row before the table of moves decides.
+    pub attempts: u32,
+    /// Wait after the first failure; doubles with each further one.
+    pub first: Duration,
+    /// The longest wait.
+    pub max: Duration,
+}
+
+impl Retry {
+    /// How long to wait after the given failed attempt (from 1), between half and the whole of
+    /// the doubling, so that lanes do not come back in step.
+    pub fn wait(&self, attempt: u32, spread: u64) -> Duration {
+        let doubled = self.first.saturating_mul(1_u32 << attempt.saturating_sub(1).min(16));
+        let whole = doubled.min(self.max);
+        whole / 2 + whole.mul_f64((spread % 1_024) as f64 / 2_048.0)
+    }
+}

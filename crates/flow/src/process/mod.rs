@@ -1,0 +1,107 @@
+//! process: stages between decoding and delivery.
+
+mod vrl;
+
+use std::pin::pin;
+use std::task::Poll;
+
+use potok_core::{Event, Fault, Move, Stage, Staged};
+
+use crate::crash_notes::Range;
+use crate::lane::{Item, Lane};
+use crate::plan::{OnError, StagePlan};
+use crate::work::Stop;
+pub use vrl::VrlStage;
+
+impl Lane {
+    /// Takes the records of one run through all stages.
+    pub(crate) async fn process(&mut self, items: &mut [Item], note: Range) -> Result<(), Stop> {
+        let plan = self.plan.clone();
+        for stage in &plan.stages {
+            let mut working: Vec<&mut Item> =
+                items.iter_mut().filter(|item| item.event.is_some()).collect();
+            let events: Vec<Event> = working.iter().filter_map(|item| item.event.clone()).collect();
+            if events.is_empty() {
+                return Ok(());
+            }
+            let staged = self.apply(stage, events, note).await?;
+            for (item, staged) in working.iter_mut().zip(staged) {
+                item.accept(stage, staged)?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn apply(
+        &mut self,
+        stage: &StagePlan,
+        events: Vec<Event>,
+        note: Range,
+    ) -> Result<Vec<Staged>, Stop> {
+        let mut attempt = 0;
+        loop {
+            let fault = match self.noted(&*stage.stage, events.clone(), note).await {
+                Ok(staged) if staged.len() == events.len() => return Ok(staged),
+                Ok(staged) => {
+                    let (got, given) = (staged.len(), events.len());
+                    let what = format!("stage `{}` answered {got} of {given} events", stage.name);
+                    return Err(Stop::Fix(Fault::fix(what).code("P0402")));
+                }
+                Err(fault) => fault,
+            };
+            match fault.next {
+                Move::Fix => return Err(Stop::Fix(fault)),
+                Move::SetAside => {
+                    return Ok(events.iter().map(|_| Staged::Failed(fault.clone())).collect());
+                }
+                Move::Wait | Move::Retry => {
+                    attempt += 1;
+                    self.wait(self.plan.retry.wait(attempt, self.slot as u64 * 97)).await?;
+                }
+            }
+        }
+    }
+
+    /// Runs a stage with the crash note set only while it computes: what it waits for, it did not
+    /// die of.
+    async fn noted(
+        &self,
+        stage: &dyn Stage,
+        events: Vec<Event>,
+        note: Range,
+    ) -> Result<Vec<Staged>, Fault> {
+        let mut applying = pin!(stage.apply(events));
+        std::future::poll_fn(|context| {
+            self.notes.enter(self.slot, note);
+            let polled: Poll<_> = applying.as_mut().poll(context);
+            self.notes.leave(self.slot);
+            polled
+        })
+        .await
+    }
+}
+
+impl Item {
+    fn accept(&mut self, stage: &StagePlan, staged: Staged) -> Result<(), Stop> {
+        match (staged, stage.on_error) {
+            (Staged::On(event), _) => self.event = Some(event),
+            (Staged::Filtered, _) => {
+                self.filtered = true;
+                self.event = None;
+                self.open = 0;
+            }
+            // The event is still as the stage received it.
+            (Staged::Failed(_), OnError::Pass) => {}
+            (Staged::Failed(fault), OnError::DeadLetter) => {
+                let what = format!("stage `{}`: {}", stage.name, fault.what);
+                self.set_aside(Fault { what, ..fault });
+            }
+            (Staged::Failed(fault), OnError::Stop) => {
+                let what = format!("stage `{}` failed on {}", stage.name, self.origin);
+                let hint = "change the stage or its `on_error`, then `potok resume`";
+                return Err(Stop::Fix(Fault::fix(what).because(fault).code("P0401").hint(hint)));
+            }
+        }
+        Ok(())
+    }
+}

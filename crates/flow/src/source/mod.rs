@@ -1,0 +1,192 @@
+//! source: polling, room, and the way into lanes.
+//!
+//! One task polls the source for as long as the pipeline runs, also while it is paused or the
+//! room is used up: polling is what keeps a group membership alive. Records go to lanes by the
+//! hash of their lane key, so order per key needs no lock.
+
+mod routing;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use potok_core::trouble::{Bug, planted};
+use potok_core::{Assignment, Fault, Intake as Said, Move, Record, Source, SourceBatch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+
+use crate::ledger::Note;
+use crate::status::{Counters, Ending};
+use crate::work::{Chunk, Completion, Stop, Taken};
+pub(crate) use routing::Routing;
+
+/// The longest wait after a source that cannot be polled.
+const POLL_WAIT_MAX: Duration = Duration::from_secs(5);
+
+pub(crate) struct Intake {
+    pub source: Box<dyn Source>,
+    pub routing: Routing,
+    pub lanes: Vec<mpsc::UnboundedSender<Chunk>>,
+    pub ledger: mpsc::UnboundedSender<Note>,
+    pub room: Arc<Semaphore>,
+    pub room_bytes: usize,
+    pub counters: Arc<Counters>,
+    pub paused: watch::Receiver<bool>,
+    pub stopping: watch::Receiver<bool>,
+    pub assigned: HashMap<u64, Assignment>,
+}
+
+/// Numbers batches across runs, for the ages that `status` shows.
+static SEQUENCE: AtomicU64 = AtomicU64::new(0);
+
+impl Intake {
+    /// Polls until asked to stop.
+    pub async fn run(mut self) -> Result<(), Stop> {
+        let mut waiting: Option<(SourceBatch, usize)> = None;
+        let mut failures = 0_u32;
+        loop {
+            let paused = *self.paused.borrow_and_update();
+            self.source.set_paused(paused || waiting.is_some());
+            let needed = waiting.as_ref().map_or(0, |(_, bytes)| *bytes);
+            let heard = tokio::select! {
+                biased;
+                _ = self.stopping.wait_for(|stopping| *stopping) => return Ok(()),
+                _ = self.paused.changed() => Heard::Pause,
+                room = room(&self.room, needed), if waiting.is_some() => Heard::Room(room),
+                said = self.source.next() => Heard::Said(said),
+            };
+            let said = match (heard, waiting.take()) {
+                (Heard::Pause, still) => {
+                    waiting = still;
+                    continue;
+                }
+                (Heard::Room(room), batch) => {
+                    if let (Some((batch, _)), Some(room)) = (batch, room) {
+                        self.route(batch, room);
+                    }
+                    continue;
+                }
+                (Heard::Said(said), still) => {
+                    waiting = still;
+                    said
+                }
+            };
+            match said {
+                Ok(Said::Batch(batch)) => {
+                    failures = 0;
+                    if let Some(batch) = self.wanted(batch) {
+                        let bytes = batch.records.iter().map(Record::bytes).sum();
+                        waiting = Some((batch, self.room_bytes.min(bytes)));
+                    }
+                }
+                Ok(said) => self.hear(said, &mut waiting).await,
+                Err(fault) if matches!(fault.next, Move::Fix | Move::SetAside) => {
+                    return Err(Stop::Fix(fault));
+                }
+                Err(fault) => {
+                    failures += 1;
+                    wait_after(&fault, failures).await;
+                }
+            }
+        }
+    }
+
+    async fn hear(&mut self, said: Said, waiting: &mut Option<(SourceBatch, usize)>) {
+        match said {
+            Said::Assigned(assignments) => {
+                for assignment in &assignments {
+                    self.assigned.insert(assignment.nonce, assignment.clone());
+                }
+                self.tell(Note::Assigned(assignments));
+            }
+            Said::Revoked(nonces) => {
+                self.forget(&nonces, waiting);
+                let (done, left) = oneshot::channel();
+                self.tell(Note::Leaving { assignments: nonces, done });
+                // A ledger that is gone has nothing to wait for.
+                let _ = left.await;
+            }
+            Said::Lost(nonces) => {
+                self.forget(&nonces, waiting);
+                self.tell(Note::Lost(nonces));
+            }
+            Said::Batch(_) => {}
+        }
+    }
+
+    fn forget(&mut self, nonces: &[u64], waiting: &mut Option<(SourceBatch, usize)>) {
+        nonces.iter().for_each(|nonce| drop(self.assigned.remove(nonce)));
+        if waiting.as_ref().is_some_and(|(batch, _)| nonces.contains(&batch.assignment)) {
+            *waiting = None;
+        }
+    }
+
+    /// Leaves out what has ended before; `None` when the assignment is not ours any more.
+    fn wanted(&self, mut batch: SourceBatch) -> Option<SourceBatch> {
+        let assignment = self.assigned.get(&batch.assignment)?;
+        let highest = assignment.ended.iter().last().map_or(0, |range| range.end);
+        batch.records.retain(|record| {
+            if planted(Bug::ResumeAtHighest) {
+                return record.offset >= highest;
+            }
+            record.offset >= assignment.start && !assignment.ended.contains(record.offset)
+        });
+        Some(batch)
+    }
+
+    fn route(&mut self, batch: SourceBatch, room: OwnedSemaphorePermit) {
+        let sequence = SEQUENCE.fetch_add(1, Ordering::Relaxed);
+        let records = batch.records.len() as u64;
+        let assignment = batch.assignment;
+        self.counters.received(records);
+        if let Some(first) = batch.records.first() {
+            self.counters.batch_opened(sequence, first.time);
+        }
+        let counters = self.counters.clone();
+        let taken = Arc::new(Taken { batch, sequence, counters, _room: room });
+        self.tell(Note::Routed { assignment, records });
+        if records == 0 || planted(Bug::NaiveCommit) {
+            // Nothing but a gap: it has ended by being read.
+            let (endings, outputs, reasons) = (Vec::new(), Vec::new(), Vec::new());
+            let taken = taken.clone();
+            self.tell(Note::Completed(Completion { taken, endings, outputs, reasons }));
+        }
+        for (lane, records) in self.routing.split(&taken.batch, self.lanes.len()) {
+            let chunk = Chunk { taken: taken.clone(), records };
+            let sent = self.lanes.get(lane).map(|lane| lane.send(chunk));
+            if let Some(Err(mpsc::error::SendError(chunk))) = sent {
+                // The lane died; the supervisor is about to start everything again.
+                let records = chunk.records.iter().map(|(index, _)| (*index, Ending::HandedBack));
+                let endings = records.collect();
+                let (outputs, reasons) = (Vec::new(), Vec::new());
+                let taken = chunk.taken;
+                self.tell(Note::Completed(Completion { taken, endings, outputs, reasons }));
+            }
+        }
+    }
+
+    fn tell(&self, note: Note) {
+        // A ledger that is gone ended the run; the supervisor knows.
+        let _ = self.ledger.send(note);
+    }
+}
+
+async fn wait_after(fault: &Fault, failures: u32) {
+    if failures == 1 {
+        tracing::warn!(why = %fault, "the source cannot be read; trying again");
+    }
+    let wait = Duration::from_millis(50).saturating_mul(1 << failures.min(10));
+    tokio::time::sleep(wait.min(POLL_WAIT_MAX)).await;
+}
+
+/// What woke the intake.
+enum Heard {
+    Pause,
+    Room(Option<OwnedSemaphorePermit>),
+    Said(Result<Said, Fault>),
+}
+
+async fn room(room: &Arc<Semaphore>, bytes: usize) -> Option<OwnedSemaphorePermit> {
+    let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
+    room.clone().acquire_many_owned(permits).await.ok()
+}

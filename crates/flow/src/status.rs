@@ -1,0 +1,176 @@
+//! What the engine knows of a pipeline, for people and metrics.
+//!
+//! `received = delivered + filtered + suppressed + dead_lettered + in_flight` holds in every
+//! snapshot: what is in flight is computed from the others, which are read first.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use potok_core::{Clock, Damage, Reason, Timestamp};
+use serde::Serialize;
+
+/// What a pipeline is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// Takes records and delivers them.
+    Running,
+    /// Stopped taking records, by hand.
+    Paused,
+    /// Waits for a destination or the log before it can start.
+    Waiting,
+    /// Stopped: somebody must change something, then `potok resume`.
+    NeedsFix,
+    /// A part of it died; it starts again.
+    Restarting,
+    /// Finishes what is in flight.
+    Draining,
+    /// Not running.
+    Stopped,
+}
+
+/// The gate as `status` shows it; of several gates the one that is not open.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct GateStatus {
+    /// `open`, `closed` or `half_open`.
+    pub state: &'static str,
+    /// Since when it is not open.
+    pub since: Option<String>,
+    /// Why it is not open.
+    pub why: Option<String>,
+}
+
+/// One pipeline's line.
+#[derive(Clone, Debug, Serialize)]
+pub struct Status {
+    /// Its name.
+    pub pipeline: String,
+    /// What it is doing.
+    pub state: State,
+    /// Why, where that is not plain.
+    pub why: Option<String>,
+    /// Its gate.
+    pub gate: GateStatus,
+    /// Records in its topics that have not ended.
+    pub lag: u64,
+    /// Age in milliseconds of the oldest record in flight.
+    pub oldest: Option<u64>,
+    /// Records taken since the process started.
+    pub received: u64,
+    /// Of these: delivered.
+    pub delivered: u64,
+    /// Of these: filtered by a rule.
+    pub filtered: u64,
+    /// Of these: repeats of something delivered.
+    pub suppressed: u64,
+    /// Of these: set aside.
+    pub dead_lettered: u64,
+    /// Of these: not ended yet.
+    pub in_flight: u64,
+    /// Parts of the log that could not be read.
+    pub damaged: Vec<Damage>,
+    /// Dead letters written since the process started, by reason.
+    pub dead_letters_by_reason: BTreeMap<String, u64>,
+    /// How often a part of it died and was started again.
+    pub restarts: u64,
+    /// Failed calls that were repeated.
+    pub retries: u64,
+}
+
+/// How one record ended, for counting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    Delivered,
+    Filtered,
+    Suppressed,
+    DeadLettered,
+    /// Given back unfinished: another owner, or the next start, takes it again.
+    HandedBack,
+}
+
+/// The counters of one pipeline since the process started.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    received: AtomicU64,
+    delivered: AtomicU64,
+    filtered: AtomicU64,
+    suppressed: AtomicU64,
+    dead_lettered: AtomicU64,
+    pub restarts: AtomicU64,
+    pub retries: AtomicU64,
+    reasons: [AtomicU64; Reason::ALL.len()],
+    /// Arrival of the first record of each source batch that is still open.
+    open: Mutex<BTreeMap<u64, Timestamp>>,
+}
+
+impl Counters {
+    pub fn received(&self, records: u64) {
+        self.received.fetch_add(records, Ordering::SeqCst);
+    }
+
+    pub fn ended(&self, ending: Ending, records: u64) {
+        let counter = match ending {
+            Ending::Delivered => &self.delivered,
+            Ending::Filtered => &self.filtered,
+            Ending::Suppressed => &self.suppressed,
+            Ending::DeadLettered => &self.dead_lettered,
+            Ending::HandedBack => {
+                self.received.fetch_sub(records, Ordering::SeqCst);
+                return;
+            }
+        };
+        counter.fetch_add(records, Ordering::SeqCst);
+    }
+
+    /// No task works any more: what has not ended was given back.
+    pub fn hand_back_rest(&self) {
+        let load = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
+        let ended = load(&self.delivered)
+            + load(&self.filtered)
+            + load(&self.suppressed)
+            + load(&self.dead_lettered);
+        self.received.store(ended, Ordering::SeqCst);
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    pub fn dead_letter(&self, reason: Reason) {
+        let at = Reason::ALL.iter().position(|known| *known == reason);
+        if let Some(counter) = at.and_then(|at| self.reasons.get(at)) {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub fn batch_opened(&self, sequence: u64, first: Timestamp) {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).insert(sequence, first);
+    }
+
+    pub fn batch_closed(&self, sequence: u64) {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).remove(&sequence);
+    }
+
+    /// Fills the counted part of a status.
+    pub fn fill(&self, status: &mut Status, clock: &dyn Clock) {
+        let load = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
+        status.delivered = load(&self.delivered);
+        status.filtered = load(&self.filtered);
+        status.suppressed = load(&self.suppressed);
+        status.dead_lettered = load(&self.dead_lettered);
+        let ended = status.delivered + status.filtered + status.suppressed + status.dead_lettered;
+        // Endings were read first and only grow, so this never goes below them, except between
+        // the two halves of handing back, where nothing has ended either.
+        status.received = load(&self.received).max(ended);
+        status.in_flight = status.received - ended;
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        status.oldest = open.values().min().map(|first| clock.now().millis_since(*first));
+        drop(open);
+        status.restarts = load(&self.restarts);
+        status.retries = load(&self.retries);
+        for (reason, counter) in Reason::ALL.iter().zip(&self.reasons) {
+            let count = load(counter);
+            if count > 0 {
+                status.dead_letters_by_reason.insert(reason.word().to_owned(), count);
+            }
+        }
+    }
+}

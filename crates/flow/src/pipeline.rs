@@ -174,6 +174,7 @@ fn spawn(shared: &Shared, group: OpenGroup, stopping: &watch::Sender<bool>) -> T
 
 /// Lets the tasks stop by themselves, bounded; a drain is bounded by whoever asked for it.
 async fn wind_down(mut tasks: Tasks, mut end: Stop) -> Stop {
+    let asked = matches!(end, Stop::Asked);
     let all_ended = async {
         while let Some(ended) = tasks.join_next().await {
             if let (Stop::Asked, Ok(Err(stop))) = (&end, ended) {
@@ -181,8 +182,9 @@ async fn wind_down(mut tasks: Tasks, mut end: Stop) -> Stop {
             }
         }
     };
-    let bound = tokio::time::timeout(STOP_MAX, all_ended).await;
-    if bound.is_err() {
+    if asked {
+        all_ended.await;
+    } else if tokio::time::timeout(STOP_MAX, all_ended).await.is_err() {
         tasks.shutdown().await;
     }
     end

@@ -5,6 +5,8 @@
 //! stack only when all of it has ended.
 
 use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use potok_core::trouble::{Bug, crash_point, planted};
@@ -75,8 +77,9 @@ impl Run {
 
 /// How a search for a record that the destination takes ended.
 enum Witness {
-    /// One was taken (or refused for its own sake): the destination works.
-    Found,
+    /// One was taken (or refused for its own sake): the destination works. With the fault of the
+    /// head, if that was tried before and failed.
+    Found(Option<Fault>),
     /// None of those tried.
     None(Option<Fault>),
 }
@@ -136,7 +139,9 @@ impl Lane {
         let Some(fault) = settling.call(destination, cycle, &mut run, call).await else {
             return Ok(());
         };
-        self.counters.retries.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        if matches!(fault.next, Move::Wait | Move::Retry) {
+            self.counters.retries.fetch_add(1, Ordering::Relaxed);
+        }
         match fault.next {
             Move::Fix => Err(Stop::Fix(fault)),
             Move::SetAside => {
@@ -171,7 +176,7 @@ impl Lane {
         settling: &mut Settling,
         cycle: &mut Cycle,
         destination: &Destination,
-        mut run: Run,
+        run: Run,
         fault: Fault,
         call: u64,
     ) -> Result<(), Stop> {
@@ -180,23 +185,11 @@ impl Lane {
             settling.set_aside_or_split(cycle, run, fault, attempts);
             return Ok(());
         }
-        let single = run.len() == 1;
-        let key = run.items.first().map(|(_, key)| *key);
-        run.attempt = run.attempts_max;
+        // A single record failed just now; the head of several may be the witness itself.
+        let skip = run.items.first().map(|(_, key)| *key).filter(|_| run.len() == 1);
         settling.stack.push(run);
-        let skip = key.filter(|_| single);
         match self.find_witness(settling, cycle, destination, skip).await? {
-            Witness::Found if single => {
-                // The record itself is still on top: nothing but it failed just now.
-                if let Some(run) = settling.stack.pop() {
-                    settling.set_aside_or_split(cycle, run, fault, attempts);
-                }
-            }
-            Witness::Found => {
-                if let Some(run) = settling.stack.pop() {
-                    settling.split(run, attempts);
-                }
-            }
+            Witness::Found(_) => settling.blame_head(cycle, fault, attempts),
             Witness::None(other) => {
                 destination.gate.close(&other.unwrap_or(fault), self.clock.now());
             }
@@ -212,7 +205,12 @@ impl Lane {
         destination: &Destination,
     ) -> Result<(), Stop> {
         match self.find_witness(settling, cycle, destination, None).await? {
-            Witness::Found => destination.gate.open(),
+            Witness::Found(head_fault) => {
+                destination.gate.open();
+                if let Some(fault) = head_fault {
+                    settling.blame_head(cycle, fault, self.plan.retry.attempts);
+                }
+            }
             Witness::None(fault) => {
                 let fault = fault.unwrap_or_else(|| Fault::wait("nothing to try it with"));
                 destination.gate.close(&fault, self.clock.now());
@@ -231,8 +229,8 @@ impl Lane {
         skip: Option<u64>,
     ) -> Result<Witness, Stop> {
         let mut tried: HashSet<u64> = skip.into_iter().collect();
-        let mut last = None;
-        for _ in 0..WITNESSES_MAX {
+        let (mut head_fault, mut last) = (None, None);
+        for turn in 0..WITNESSES_MAX {
             let candidate = match settling.take_first_of_key(&tried) {
                 Some(candidate) => Some(candidate),
                 None => {
@@ -246,16 +244,19 @@ impl Lane {
             tried.extend(run.items.first().map(|(_, key)| *key));
             let call = destination.gate.call_starts();
             match settling.call(destination, cycle, &mut run, call).await {
-                None => return Ok(Witness::Found),
+                None => return Ok(Witness::Found(head_fault)),
                 Some(fault) => {
                     let next = fault.next;
                     match next {
                         Move::SetAside => {
                             settling.set_aside_or_split(cycle, run, fault, 1);
-                            return Ok(Witness::Found);
+                            return Ok(Witness::Found(head_fault));
                         }
                         Move::Fix => return Err(Stop::Fix(fault)),
                         Move::Wait | Move::Retry => settling.put_back(place, run),
+                    }
+                    if turn == 0 && skip.is_none() {
+                        head_fault = Some(fault.clone());
                     }
                     last = Some(fault);
                     if next == Move::Wait {
@@ -302,7 +303,7 @@ impl Lane {
 
 /// What waits for one deliver entry.
 struct Settling {
-    destinations: std::sync::Arc<Vec<Destination>>,
+    destinations: Arc<Vec<Destination>>,
     index: usize,
     /// The last one is next.
     stack: Vec<Run>,
@@ -389,6 +390,18 @@ impl Settling {
         let reason =
             if fault.next == Move::SetAside { fault.reason } else { Reason::RetriesExhausted };
         item.set_aside_by(self.index, Fault { reason, ..fault });
+    }
+
+    /// The destination took another record after the head had failed. If the head has used up
+    /// its attempts, that was its own fault.
+    fn blame_head(&mut self, cycle: &mut Cycle, fault: Fault, attempts: u32) {
+        match self.stack.pop() {
+            Some(run) if run.attempt >= run.attempts_max => {
+                self.set_aside_or_split(cycle, run, fault, attempts);
+            }
+            Some(run) => self.stack.push(run),
+            None => {}
+        }
     }
 
     /// Halves, the left one to be called first. Each gets one attempt, a single message all.

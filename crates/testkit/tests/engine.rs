@@ -1,0 +1,376 @@
+//! The engine on memory connectors: what a pipeline does when somebody pauses it, breaks it,
+//! kills a part of it or asks it to stop. The simulator covers the combinations.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use potok_connectors::memory::{MemoryLog, MemorySink};
+use potok_core::{
+    Decoded, Decoder, Event, Fault, Headers, Log, Output, Reason, Record, Sink, Stage, Staged,
+    SystemClock,
+};
+use potok_expr::{Program, Template};
+use potok_flow::dead_letter::{self, DeadLetterState};
+use potok_flow::decode::{JsonDecoder, RawDecoder};
+use potok_flow::process::VrlStage;
+use potok_flow::{
+    DeliverPlan, Engine, OnError, Plan, Retry, StagePlan, State, Status, Target, TopicTarget,
+};
+
+struct Bench {
+    log: MemoryLog,
+    engine: Engine,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let log = MemoryLog::new(Arc::new(SystemClock));
+        let engine = Engine::new(Arc::new(log.clone()), Arc::new(SystemClock), None);
+        Bench { log, engine }
+    }
+
+    async fn send(&self, topic: &str, values: &[&str]) {
+        let output = |value: &&str| Output {
+            topic: topic.into(),
+            partition: None,
+            key: Some(Bytes::from_static(b"k")),
+            headers: Headers::none(),
+            value: Some(Bytes::copy_from_slice(value.as_bytes())),
+        };
+        let outputs: Vec<Output> = values.iter().map(output).collect();
+        self.log.append(&outputs).await.unwrap();
+    }
+
+    async fn status(&self) -> Status {
+        let status = self.engine.status().await.pop().unwrap();
+        let ended =
+            status.delivered + status.filtered + status.suppressed + status.dead_lettered;
+        assert_eq!(status.received, ended + status.in_flight, "counts add up");
+        status
+    }
+
+    /// Waits until the status satisfies `wanted`, however long a loaded machine takes.
+    async fn until(&self, what: &str, wanted: impl Fn(&Status) -> bool) -> Status {
+        for _ in 0..6_000 {
+            let status = self.status().await;
+            if wanted(&status) {
+                return status;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("never saw: {what}; last {:?}", self.status().await);
+    }
+
+    async fn letters(&self, plan: &Plan) -> Vec<dead_letter::DeadLetter> {
+        let info = dead_letter::info(&plan.name, &plan.dead_letter_topic, plan.replays_max);
+        dead_letter::list(&self.log, &info).await.unwrap()
+    }
+}
+
+fn plan(sink: Arc<dyn Sink>) -> Plan {
+    Plan {
+        name: "p".into(),
+        workers: 2,
+        group: "g".into(),
+        topics: vec!["in".into()],
+        from_end: false,
+        decoder: Arc::new(JsonDecoder::new(None).unwrap()),
+        stages: Vec::new(),
+        delivers: vec![DeliverPlan {
+            label: "sink".into(),
+            target: Target::Sink(sink),
+            key: None,
+            once_by: Vec::new(),
+            headers_id: false,
+        }],
+        order_by: None,
+        retry: Retry {
+            attempts: 2,
+            first: Duration::from_millis(1),
+            max: Duration::from_millis(5),
+        },
+        probe_every: Duration::from_millis(5),
+        dead_letter_topic: "p-dead".into(),
+        replays_max: 5,
+        in_flight_bytes_max: 1 << 20,
+    }
+}
+
+fn vrl(source: &str) -> StagePlan {
+    let stage = Arc::new(VrlStage::new(Program::compile(source).unwrap()));
+    StagePlan { name: "s".into(), stage, on_error: OnError::DeadLetter }
+}
+
+#[tokio::test]
+async fn records_end_delivered_filtered_or_set_aside() {
+    let (bench, sink) = (Bench::new(), MemorySink::new());
+    let mut plan = plan(Arc::new(sink.clone()));
+    plan.stages = vec![vrl("if .n == 2 { abort }\n.m = to_int!(.n) + 1")];
+    plan.delivers[0].once_by = vec![Template::parse(".n").unwrap()];
+    bench.engine.start(plan.clone()).unwrap();
+    let values = [r#"{"n":1}"#, r#"{"n":2}"#, "nonsense", r#"{"n":"x"}"#, r#"{"n":3}"#];
+    bench.send("in", &values).await;
+    let status = bench.until("all ended", |s| s.received == 5 && s.in_flight == 0).await;
+    assert_eq!((status.delivered, status.filtered, status.dead_lettered), (2, 1, 2));
+    let bodies: Vec<_> = sink.delivered().into_iter().map(|m| m.value).collect();
+    assert!(bodies.contains(&Bytes::from_static(br#"{"m":2,"n":1}"#)), "{bodies:?}");
+    let mut reasons: Vec<_> =
+        bench.letters(&plan).await.iter().map(|l| l.envelope.reason.word()).collect();
+    reasons.sort_unstable();
+    assert_eq!(reasons, ["stage", "undecodable"]);
+    bench.until("progress noted", |s| s.lag == 0).await;
+}
+
+#[tokio::test]
+async fn a_restart_takes_nothing_twice_and_continues() {
+    let (bench, sink) = (Bench::new(), MemorySink::new());
+    bench.engine.start(plan(Arc::new(sink.clone()))).unwrap();
+    bench.send("in", &["1", "2"]).await;
+    bench.until("two", |s| s.delivered == 2).await;
+    bench.engine.drain(Duration::from_secs(60)).await;
+    bench.send("in", &["3"]).await;
+    let engine = Engine::new(Arc::new(bench.log.clone()), Arc::new(SystemClock), None);
+    let bench = Bench { log: bench.log, engine };
+    bench.engine.start(plan(Arc::new(sink.clone()))).unwrap();
+    let status = bench.until("the third", |s| s.delivered == 1 && s.lag == 0).await;
+    assert_eq!((status.received, sink.count()), (1, 3));
+}
+
+#[tokio::test]
+async fn a_paused_pipeline_takes_nothing_until_resumed() {
+    let (bench, sink) = (Bench::new(), MemorySink::new());
+    bench.engine.start(plan(Arc::new(sink.clone()))).unwrap();
+    bench.until("running", |s| s.state == State::Running).await;
+    bench.engine.pause("p").unwrap();
+    bench.until("paused", |s| s.state == State::Paused).await;
+    bench.send("in", &["1"]).await;
+    bench.until("lag", |s| s.lag == 1).await;
+    assert!(bench.engine.pause("q").is_err());
+    bench.engine.resume("p").unwrap();
+    bench.until("delivered", |s| s.delivered == 1).await;
+}
+
+#[tokio::test]
+async fn an_outage_closes_the_gate_and_sets_nothing_aside() {
+    let (bench, sink) = (Bench::new(), MemorySink::new());
+    sink.set_outage(Some(Fault::wait("away")));
+    bench.engine.start(plan(Arc::new(sink.clone()))).unwrap();
+    bench.send("in", &["1", "2", "3"]).await;
+    let status = bench.until("gate closed at start", |s| s.gate.state == "closed").await;
+    assert!(status.gate.why.unwrap().contains("away"));
+    sink.set_outage(None);
+    bench.until("delivered", |s| s.delivered == 3 && s.gate.state == "open").await;
+    sink.set_outage(Some(Fault::wait("away again")));
+    bench.send("in", &["4"]).await;
+    bench.until("gate closed in the middle", |s| s.gate.state == "closed").await;
+    sink.set_outage(None);
+    let status = bench.until("recovered", |s| s.delivered == 4).await;
+    assert_eq!(status.dead_lettered, 0);
+}
+
+/// Takes everything except values that contain `poison`, at which the whole call fails.
+#[derive(Default)]
+struct PoisonSink(MemorySink);
+
+#[async_trait]
+impl Sink for PoisonSink {
+    async fn probe(&self) -> Result<(), Fault> {
+        Ok(())
+    }
+    async fn deliver(&self, batch: &potok_core::Batch) -> Result<potok_core::Receipt, Fault> {
+        let poisoned = |m: &potok_core::Message| m.value.windows(6).any(|w| w == b"poison");
+        if batch.messages.iter().any(poisoned) {
+            return Err(Fault::retry("it hurts"));
+        }
+        self.0.deliver(batch).await
+    }
+}
+
+#[tokio::test]
+async fn one_poison_record_is_found_and_the_others_go_through_in_order() {
+    let bench = Bench::new();
+    let sink = Arc::new(PoisonSink::default());
+    let mut plan = plan(sink.clone());
+    plan.workers = 1;
+    plan.delivers[0].once_by = vec![Template::parse(".n").unwrap()];
+    let values: Vec<String> = (0..50)
+        .map(|n| {
+            let text = if n == 0 || n == 31 { "poison" } else { "good" };
+            format!(r#"{{"n":{},"v":{n},"t":"{text}"}}"#, n % 7)
+        })
+        .collect();
+    bench.send("in", &values.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    bench.engine.start(plan.clone()).unwrap();
+    let status = bench.until("all ended", |s| s.received == 50 && s.in_flight == 0).await;
+    assert_eq!((status.delivered, status.dead_lettered), (48, 2));
+    let letters = bench.letters(&plan).await;
+    assert!(letters.iter().all(|l| l.envelope.reason == Reason::RetriesExhausted));
+    // Within a key, versions arrive in the order in which they were sent.
+    let field = |m: &potok_core::Message, name: &str| {
+        serde_json::from_slice::<serde_json::Value>(&m.value).unwrap()[name].as_u64().unwrap()
+    };
+    for key in 0..7 {
+        let delivered = sink.0.delivered();
+        let versions: Vec<u64> = delivered
+            .iter()
+            .filter(|m| field(m, "n") == key)
+            .map(|m| field(m, "v"))
+            .collect();
+        assert!(versions.is_sorted(), "key {key}: {versions:?}");
+    }
+}
+
+/// A lone poison record with nothing else to prove that the destination works waits behind the
+/// gate; the next record is the witness.
+#[tokio::test]
+async fn a_lone_poison_record_waits_for_a_witness() {
+    let bench = Bench::new();
+    let mut plan = plan(Arc::new(PoisonSink::default()));
+    plan.workers = 1;
+    plan.delivers[0].once_by = vec![Template::parse(".n").unwrap()];
+    bench.engine.start(plan).unwrap();
+    bench.send("in", &[r#"{"n":1,"t":"poison"}"#]).await;
+    let status = bench.until("gate", |s| s.gate.state != "open").await;
+    assert_eq!(status.dead_lettered, 0);
+    bench.send("in", &[r#"{"n":2}"#]).await;
+    bench.until("both ended", |s| s.delivered == 1 && s.dead_lettered == 1).await;
+}
+
+#[tokio::test]
+async fn a_wrong_set_up_stops_the_pipeline_until_it_is_resumed() {
+    let (bench, sink) = (Bench::new(), MemorySink::new());
+    bench.engine.start(plan(Arc::new(sink.clone()))).unwrap();
+    bench.until("running", |s| s.state == State::Running).await;
+    sink.set_outage(Some(Fault::fix("no such table").hint("create it")));
+    bench.send("in", &["1"]).await;
+    let status = bench.until("needs a fix", |s| s.state == State::NeedsFix).await;
+    assert!(status.why.unwrap().contains("create it"));
+    sink.set_outage(None);
+    bench.engine.resume("p").unwrap();
+    bench.until("delivered", |s| s.delivered == 1 && s.state == State::Running).await;
+}
+
+/// Panics at a value, as often as it is asked.
+struct PanickingDecoder(AtomicU32);
+
+impl Decoder for PanickingDecoder {
+    fn decode(&self, records: &[&Record]) -> Vec<Decoded> {
+        let deadly = |record: &&&Record| record.value.as_deref() == Some(b"deadly");
+        if records.iter().any(|record| deadly(&record)) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            panic!("this record is deadly");
+        }
+        records.iter().map(|_| Decoded::AsIs).collect()
+    }
+}
+
+#[tokio::test]
+async fn a_record_that_kills_its_lane_three_times_is_set_aside() {
+    let (bench, sink) = (Bench::new(), MemorySink::new());
+    let mut plan = plan(Arc::new(sink.clone()));
+    let decoder = Arc::new(PanickingDecoder(AtomicU32::new(0)));
+    plan.decoder = decoder.clone();
+    bench.send("in", &["a", "b", "deadly", "c", "d"]).await;
+    bench.engine.start(plan.clone()).unwrap();
+    let status = bench.until("all ended", |s| s.delivered == 4 && s.dead_lettered == 1).await;
+    assert_eq!((status.restarts, decoder.0.load(Ordering::SeqCst)), (3, 3));
+    let letters = bench.letters(&plan).await;
+    assert_eq!(letters[0].envelope.reason, Reason::Crashes);
+    assert_eq!(letters[0].record.value.as_deref(), Some(&b"deadly"[..]));
+}
+
+/// Fails as long as it is told to.
+struct SwitchStage(Arc<AtomicU32>);
+
+#[async_trait]
+impl Stage for SwitchStage {
+    async fn apply(&self, events: Vec<Event>) -> Result<Vec<Staged>, Fault> {
+        let broken = self.0.load(Ordering::SeqCst) == 1;
+        let fail = |_| Staged::Failed(Fault::set_aside(Reason::Stage, "broken"));
+        Ok(if broken {
+            events.into_iter().map(fail).collect()
+        } else {
+            events.into_iter().map(Staged::On).collect()
+        })
+    }
+}
+
+#[tokio::test]
+async fn a_replay_goes_through_under_the_original_names_and_closes_the_entry() {
+    let (bench, sink) = (Bench::new(), MemorySink::new());
+    let broken = Arc::new(AtomicU32::new(1));
+    let mut plan = plan(Arc::new(sink.clone()));
+    plan.decoder = Arc::new(RawDecoder);
+    let stage = Arc::new(SwitchStage(broken.clone()));
+    plan.stages = vec![StagePlan { name: "s".into(), stage, on_error: OnError::DeadLetter }];
+    let info = dead_letter::info("p", "p-dead", 5);
+    bench.engine.start(plan.clone()).unwrap();
+    bench.send("in", &["v"]).await;
+    bench.until("set aside", |s| s.dead_lettered == 1).await;
+
+    // The first replay fails again: the old entry closes, a new one is listed.
+    let letters = bench.letters(&plan).await;
+    assert_eq!(dead_letter::replay(&bench.log, &info, &letters, &SystemClock).await.unwrap(), 1);
+    bench.until("set aside again", |s| s.dead_lettered == 2).await;
+    let letters = bench.letters(&plan).await;
+    let states: Vec<_> = letters.iter().map(|l| (l.state, l.envelope.attempts)).collect();
+    assert!(states.contains(&(DeadLetterState::Replayed, 1)), "{states:?}");
+    assert!(states.contains(&(DeadLetterState::Open, 2)), "{states:?}");
+
+    broken.store(0, Ordering::SeqCst);
+    assert_eq!(dead_letter::replay(&bench.log, &info, &letters, &SystemClock).await.unwrap(), 1);
+    bench.until("delivered", |s| s.delivered == 1).await;
+    let delivered = sink.delivered();
+    assert_eq!(delivered[0].name.position, letters[0].envelope.origin);
+    let letters = bench.letters(&plan).await;
+    assert!(letters.iter().all(|l| l.state == DeadLetterState::Replayed));
+}
+
+/// Of two destinations one refuses: its dead letter names it, and a replay runs only that one.
+#[tokio::test]
+async fn a_replay_runs_only_the_deliver_entry_that_failed() {
+    let (bench, good) = (Bench::new(), MemorySink::new());
+    let picky = Arc::new(PickySink { inner: MemorySink::new(), refuse: AtomicU32::new(1) });
+    let mut plan = plan(Arc::new(good.clone()));
+    let mut second = plan.delivers[0].clone();
+    second.target = Target::Sink(picky.clone());
+    let mut third = plan.delivers[0].clone();
+    third.target = Target::Topic(TopicTarget::Fixed("out".into()));
+    third.headers_id = true;
+    plan.delivers.extend([second, third]);
+    bench.engine.start(plan.clone()).unwrap();
+    bench.send("in", &["1"]).await;
+    bench.until("set aside", |s| s.dead_lettered == 1).await;
+    let letters = bench.letters(&plan).await;
+    assert_eq!(letters[0].envelope.deliver, Some(1));
+    picky.refuse.store(0, Ordering::SeqCst);
+    let info = dead_letter::info("p", "p-dead", 5);
+    dead_letter::replay(&bench.log, &info, &letters, &SystemClock).await.unwrap();
+    bench.until("delivered", |s| s.delivered == 1).await;
+    assert_eq!((good.count(), picky.inner.count()), (1, 1));
+    let topics = bench.log.topics().await.unwrap();
+    let out = topics.iter().find(|topic| topic.topic == "out").unwrap();
+    assert_eq!(out.ends.iter().sum::<u64>(), 1, "the topic got it once");
+}
+
+struct PickySink {
+    inner: MemorySink,
+    refuse: AtomicU32,
+}
+
+#[async_trait]
+impl Sink for PickySink {
+    async fn probe(&self) -> Result<(), Fault> {
+        Ok(())
+    }
+    async fn deliver(&self, batch: &potok_core::Batch) -> Result<potok_core::Receipt, Fault> {
+        if self.refuse.load(Ordering::SeqCst) == 1 {
+            return Err(Fault::set_aside(Reason::Refused, "not this one"));
+        }
+        self.inner.deliver(batch).await
+    }
+}

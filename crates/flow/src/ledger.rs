@@ -33,7 +33,8 @@ const LEAVE_MAX: Duration = Duration::from_secs(5);
 /// Outputs of one transaction; one completion is never split.
 const TRANSACTION_BYTES_MAX: usize = 4 << 20;
 
-/// Assignments whose records may still be worked on. Lanes drop what is not in it.
+/// Assignments whose records may still be worked on. The intake keeps it, as soon as it hears of
+/// a change; lanes hand back what is not in it.
 #[derive(Default)]
 pub(crate) struct Live(Mutex<HashMap<u64, Partition>>);
 
@@ -42,7 +43,7 @@ impl Live {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&assignment)
     }
 
-    fn insert(&self, assignment: &Assignment) {
+    pub fn insert(&self, assignment: &Assignment) {
         let mut live = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         live.insert(assignment.nonce, assignment.partition.clone());
     }
@@ -161,7 +162,6 @@ impl Ledger {
         match note {
             Note::Assigned(assignments) => {
                 for assignment in assignments {
-                    self.live.insert(&assignment);
                     let Assignment { partition, nonce, .. } = assignment;
                     self.held
                         .insert(nonce, Held { partition, in_flight: 0, ended: RangeSet::new() });
@@ -174,14 +174,10 @@ impl Ledger {
             }
             Note::Completed(completion) => self.complete(completion),
             Note::Leaving { assignments, done } => {
-                assignments.iter().for_each(|nonce| self.live.remove(*nonce));
                 self.leaving.push((assignments, Instant::now() + LEAVE_MAX, done));
             }
             Note::Lost(assignments) => {
-                for nonce in assignments {
-                    self.live.remove(nonce);
-                    self.held.remove(&nonce);
-                }
+                assignments.iter().for_each(|nonce| drop(self.held.remove(nonce)));
             }
         }
     }

@@ -160,6 +160,7 @@ fn spawn(shared: &Shared, group: OpenGroup, stopping: &watch::Sender<bool>) -> T
         room: Arc::new(Semaphore::new(plan.in_flight_bytes_max)),
         room_bytes: plan.in_flight_bytes_max,
         counters: shared.counters.clone(),
+        live: live.clone(),
         paused: shared.paused.clone(),
         stopping: stopping.subscribe(),
         assigned: Default::default(),

@@ -31,11 +31,16 @@ struct Run {
     attempt: u32,
     /// Attempts in a row before the table decides; a half of a split gets one.
     attempts_max: u32,
+    /// The call of the failure before the last one.
+    failed: Option<u64>,
+    /// The call at which this run gave up for want of a witness, and the gate closed.
+    gave_up: Option<u64>,
 }
 
 impl Run {
     fn new(addressed: Vec<Addressed>, attempts_max: u32) -> Self {
-        let mut run = Run { batch: Batch::default(), items: Vec::new(), attempt: 1, attempts_max };
+        let (batch, items) = (Batch::default(), Vec::with_capacity(addressed.len()));
+        let mut run = Run { batch, items, attempt: 1, attempts_max, failed: None, gave_up: None };
         for Addressed { item, lane_key, message } in addressed {
             run.items.push((item, lane_key));
             run.batch.messages.push(message);
@@ -54,6 +59,8 @@ impl Run {
             items: self.items.split_off(count),
             attempt: self.attempt,
             attempts_max: self.attempts_max,
+            failed: self.failed,
+            gave_up: self.gave_up,
         }
     }
 
@@ -77,9 +84,8 @@ impl Run {
 
 /// How a search for a record that the destination takes ended.
 enum Witness {
-    /// One was taken (or refused for its own sake): the destination works. With the fault of the
-    /// head, if that was tried before and failed.
-    Found(Option<Fault>),
+    /// One was taken (or refused for its own sake): the destination works.
+    Found,
     /// None of those tried.
     None(Option<Fault>),
 }
@@ -152,6 +158,7 @@ impl Lane {
                 let spread = call.wrapping_mul(613).wrapping_add(self.slot as u64 * 97);
                 let wait = self.plan.retry.wait(run.attempt, spread);
                 run.attempt += 1;
+                run.failed = Some(call);
                 settling.stack.push(run);
                 self.wait(wait).await
             }
@@ -169,8 +176,9 @@ impl Lane {
         }
     }
 
-    /// Attempts are used up. Only when the destination takes other records is it the record's
-    /// own fault; without a witness, one is looked for among those that wait.
+    /// Attempts are used up. It is the record's own fault only if the destination took another
+    /// one between two of its failures, or after the last; without such a witness, one is looked
+    /// for among those that wait.
     async fn used_up(
         &mut self,
         settling: &mut Settling,
@@ -181,7 +189,9 @@ impl Lane {
         call: u64,
     ) -> Result<(), Stop> {
         let attempts = self.plan.retry.attempts;
-        if destination.gate.witness_since(call) || planted(Bug::NoWitnessNeeded) {
+        let since = [Some(call), run.failed, run.gave_up].into_iter().flatten();
+        let witnessed = since.into_iter().any(|call| destination.gate.witness_since(call));
+        if witnessed || planted(Bug::NoWitnessNeeded) {
             settling.set_aside_or_split(cycle, run, fault, attempts);
             return Ok(());
         }
@@ -189,8 +199,16 @@ impl Lane {
         let skip = run.items.first().map(|(_, key)| *key).filter(|_| run.len() == 1);
         settling.stack.push(run);
         match self.find_witness(settling, cycle, destination, skip).await? {
-            Witness::Found(_) => settling.blame_head(cycle, fault, attempts),
+            Witness::Found => {
+                if let Some(run) = settling.stack.pop() {
+                    settling.set_aside_or_split(cycle, run, fault, attempts);
+                }
+            }
             Witness::None(other) => {
+                if let Some(run) = settling.stack.last_mut() {
+                    run.gave_up.get_or_insert(call);
+                    run.attempt = 1;
+                }
                 destination.gate.close(&other.unwrap_or(fault), self.clock.now());
             }
         }
@@ -205,12 +223,7 @@ impl Lane {
         destination: &Destination,
     ) -> Result<(), Stop> {
         match self.find_witness(settling, cycle, destination, None).await? {
-            Witness::Found(head_fault) => {
-                destination.gate.open();
-                if let Some(fault) = head_fault {
-                    settling.blame_head(cycle, fault, self.plan.retry.attempts);
-                }
-            }
+            Witness::Found => destination.gate.open(),
             Witness::None(fault) => {
                 let fault = fault.unwrap_or_else(|| Fault::wait("nothing to try it with"));
                 destination.gate.close(&fault, self.clock.now());
@@ -229,8 +242,8 @@ impl Lane {
         skip: Option<u64>,
     ) -> Result<Witness, Stop> {
         let mut tried: HashSet<u64> = skip.into_iter().collect();
-        let (mut head_fault, mut last) = (None, None);
-        for turn in 0..WITNESSES_MAX {
+        let mut last = None;
+        for _ in 0..WITNESSES_MAX {
             let candidate = match settling.take_first_of_key(&tried) {
                 Some(candidate) => Some(candidate),
                 None => {
@@ -244,19 +257,16 @@ impl Lane {
             tried.extend(run.items.first().map(|(_, key)| *key));
             let call = destination.gate.call_starts();
             match settling.call(destination, cycle, &mut run, call).await {
-                None => return Ok(Witness::Found(head_fault)),
+                None => return Ok(Witness::Found),
                 Some(fault) => {
                     let next = fault.next;
                     match next {
                         Move::SetAside => {
                             settling.set_aside_or_split(cycle, run, fault, 1);
-                            return Ok(Witness::Found(head_fault));
+                            return Ok(Witness::Found);
                         }
                         Move::Fix => return Err(Stop::Fix(fault)),
                         Move::Wait | Move::Retry => settling.put_back(place, run),
-                    }
-                    if turn == 0 && skip.is_none() {
-                        head_fault = Some(fault.clone());
                     }
                     last = Some(fault);
                     if next == Move::Wait {
@@ -392,18 +402,6 @@ impl Settling {
         item.set_aside_by(self.index, Fault { reason, ..fault });
     }
 
-    /// The destination took another record after the head had failed. If the head has used up
-    /// its attempts, that was its own fault.
-    fn blame_head(&mut self, cycle: &mut Cycle, fault: Fault, attempts: u32) {
-        match self.stack.pop() {
-            Some(run) if run.attempt >= run.attempts_max => {
-                self.set_aside_or_split(cycle, run, fault, attempts);
-            }
-            Some(run) => self.stack.push(run),
-            None => {}
-        }
-    }
-
     /// Halves, the left one to be called first. Each gets one attempt, a single message all.
     fn split(&mut self, mut run: Run, attempts: u32) {
         if run.len() == 0 {
@@ -435,6 +433,8 @@ impl Settling {
                 items: vec![item],
                 attempt: 1,
                 attempts_max: 1,
+                failed: None,
+                gave_up: None,
             };
             return Some((Place { run: index, at }, single));
         }

@@ -15,7 +15,7 @@ use potok_core::trouble::{Bug, planted};
 use potok_core::{Assignment, Fault, Intake as Said, Move, Record, Source, SourceBatch};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
-use crate::ledger::Note;
+use crate::ledger::{Live, Note};
 use crate::status::{Counters, Ending};
 use crate::work::{Chunk, Completion, Stop, Taken};
 pub(crate) use routing::Routing;
@@ -31,6 +31,7 @@ pub(crate) struct Intake {
     pub room: Arc<Semaphore>,
     pub room_bytes: usize,
     pub counters: Arc<Counters>,
+    pub live: Arc<Live>,
     pub paused: watch::Receiver<bool>,
     pub stopping: watch::Receiver<bool>,
     pub assigned: HashMap<u64, Assignment>,
@@ -95,6 +96,7 @@ impl Intake {
         match said {
             Said::Assigned(assignments) => {
                 for assignment in &assignments {
+                    self.live.insert(assignment);
                     self.assigned.insert(assignment.nonce, assignment.clone());
                 }
                 self.tell(Note::Assigned(assignments));
@@ -115,7 +117,10 @@ impl Intake {
     }
 
     fn forget(&mut self, nonces: &[u64], waiting: &mut Option<(SourceBatch, usize)>) {
-        nonces.iter().for_each(|nonce| drop(self.assigned.remove(nonce)));
+        for nonce in nonces {
+            self.live.remove(*nonce);
+            self.assigned.remove(nonce);
+        }
         if waiting.as_ref().is_some_and(|(batch, _)| nonces.contains(&batch.assignment)) {
             *waiting = None;
         }

@@ -28,19 +28,23 @@ struct Run {
     batch: Batch,
     /// Item and lane key of each message.
     items: Vec<(usize, u64)>,
+    /// Which attempt is next, from 1; only failures of the kind Retry count.
     attempt: u32,
     /// Attempts in a row before the table decides; a half of a split gets one.
     attempts_max: u32,
-    /// The call of the failure before the last one.
-    failed: Option<u64>,
-    /// The call at which this run gave up for want of a witness, and the gate closed.
-    gave_up: Option<u64>,
+    /// Calls in a row that found the destination away.
+    waits: u32,
+    /// The call with which attempts were used up last.
+    suspect: Option<u64>,
+    /// Another call has succeeded that started after that one.
+    witnessed: bool,
 }
 
 impl Run {
     fn new(addressed: Vec<Addressed>, attempts_max: u32) -> Self {
         let (batch, items) = (Batch::default(), Vec::with_capacity(addressed.len()));
-        let mut run = Run { batch, items, attempt: 1, attempts_max, failed: None, gave_up: None };
+        let (attempt, waits, suspect, witnessed) = (1, 0, None, false);
+        let mut run = Run { batch, items, attempt, attempts_max, waits, suspect, witnessed };
         for Addressed { item, lane_key, message } in addressed {
             run.items.push((item, lane_key));
             run.batch.messages.push(message);
@@ -59,8 +63,9 @@ impl Run {
             items: self.items.split_off(count),
             attempt: self.attempt,
             attempts_max: self.attempts_max,
-            failed: self.failed,
-            gave_up: self.gave_up,
+            waits: self.waits,
+            suspect: self.suspect,
+            witnessed: self.witnessed,
         }
     }
 
@@ -141,6 +146,7 @@ impl Lane {
         if fitting < run.len() {
             settling.stack.push(run.split_off(fitting));
         }
+        run.witnessed = run.suspect.is_some_and(|call| destination.gate.witness_since(call));
         let call = destination.gate.call_starts();
         let Some(fault) = settling.call(destination, cycle, &mut run, call).await else {
             return Ok(());
@@ -154,59 +160,73 @@ impl Lane {
                 settling.set_aside_or_split(cycle, run, fault, self.plan.retry.attempts);
                 Ok(())
             }
-            Move::Wait | Move::Retry if run.attempt < run.attempts_max => {
-                let spread = call.wrapping_mul(613).wrapping_add(self.slot as u64 * 97);
-                let wait = self.plan.retry.wait(run.attempt, spread);
+            Move::Wait => self.destination_away(settling, cycle, destination, run, fault).await,
+            Move::Retry if run.attempt < run.attempts_max => {
+                let wait = self.plan.retry.wait(run.attempt, self.spread(call));
                 run.attempt += 1;
-                run.failed = Some(call);
+                run.waits = 0;
                 settling.stack.push(run);
                 self.wait(wait).await
-            }
-            Move::Wait if planted(Bug::OutageIsPoison) => {
-                settling.set_aside_or_split(cycle, run, fault, 1);
-                Ok(())
-            }
-            Move::Wait => {
-                run.attempt = 1;
-                settling.stack.push(run);
-                destination.gate.close(&fault, self.clock.now());
-                Ok(())
             }
             Move::Retry => self.used_up(settling, cycle, destination, run, fault, call).await,
         }
     }
 
-    /// Attempts are used up. It is the record's own fault only if the destination took another
-    /// one between two of its failures, or after the last; without such a witness, one is looked
-    /// for among those that wait.
+    /// Says nothing against the records: what they failed at before does not count any more.
+    async fn destination_away(
+        &mut self,
+        settling: &mut Settling,
+        cycle: &mut Cycle,
+        destination: &Destination,
+        mut run: Run,
+        fault: Fault,
+    ) -> Result<(), Stop> {
+        run.waits += 1;
+        (run.attempt, run.suspect) = (1, None);
+        if run.waits < self.plan.retry.attempts {
+            let wait = self.plan.retry.wait(run.waits, self.spread(u64::from(run.waits)));
+            settling.stack.push(run);
+            return self.wait(wait).await;
+        }
+        if planted(Bug::OutageIsPoison) {
+            settling.set_aside_or_split(cycle, run, fault, 1);
+            return Ok(());
+        }
+        run.waits = 0;
+        settling.stack.push(run);
+        destination.gate.close(&fault, self.clock.now());
+        Ok(())
+    }
+
+    /// Attempts are used up. It is the record's own fault only if it failed, another call that
+    /// started later succeeded, and it then failed again. Without such a witness one is looked
+    /// for among the messages that wait; if there is none, it may well be the destination.
     async fn used_up(
         &mut self,
         settling: &mut Settling,
         cycle: &mut Cycle,
         destination: &Destination,
-        run: Run,
+        mut run: Run,
         fault: Fault,
         call: u64,
     ) -> Result<(), Stop> {
-        let attempts = self.plan.retry.attempts;
-        let since = [Some(call), run.failed, run.gave_up].into_iter().flatten();
-        let witnessed = since.into_iter().any(|call| destination.gate.witness_since(call));
-        if witnessed || planted(Bug::NoWitnessNeeded) {
-            settling.set_aside_or_split(cycle, run, fault, attempts);
+        if run.witnessed || planted(Bug::NoWitnessNeeded) {
+            run.suspect = Some(call);
+            settling.set_aside_or_split(cycle, run, fault, self.plan.retry.attempts);
             return Ok(());
         }
+        run.suspect = Some(call);
         // A single record failed just now; the head of several may be the witness itself.
         let skip = run.items.first().map(|(_, key)| *key).filter(|_| run.len() == 1);
         settling.stack.push(run);
+        if destination.gate.witness_since(call) {
+            return Ok(());
+        }
         match self.find_witness(settling, cycle, destination, skip).await? {
-            Witness::Found => {
-                if let Some(run) = settling.stack.pop() {
-                    settling.set_aside_or_split(cycle, run, fault, attempts);
-                }
-            }
+            // Once more, now that the destination is known to work.
+            Witness::Found => {}
             Witness::None(other) => {
                 if let Some(run) = settling.stack.last_mut() {
-                    run.gave_up.get_or_insert(call);
                     run.attempt = 1;
                 }
                 destination.gate.close(&other.unwrap_or(fault), self.clock.now());
@@ -230,6 +250,11 @@ impl Lane {
             }
         }
         Ok(())
+    }
+
+    /// A number that differs from lane to lane and call to call, the same in every run.
+    fn spread(&self, call: u64) -> u64 {
+        call.wrapping_mul(613).wrapping_add(self.slot as u64 * 97)
     }
 
     /// Tries single messages until the destination takes one. Only the first waiting message of a
@@ -433,8 +458,9 @@ impl Settling {
                 items: vec![item],
                 attempt: 1,
                 attempts_max: 1,
-                failed: None,
-                gave_up: None,
+                waits: 0,
+                suspect: None,
+                witnessed: false,
             };
             return Some((Place { run: index, at }, single));
         }

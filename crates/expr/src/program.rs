@@ -1,0 +1,269 @@
+//! VRL programs: filter, validate, enrich.
+//!
+//! The event is `.`, always an object. Metadata can be read, not written: `%key` (string or
+//! null), `%headers` (an object, the last value of each name), `%topic`, `%time`. `abort` filters
+//! the record out. What `.` is at the end goes on; a program that only looks leaves the bytes
+//! exactly as they were.
+//!
+//! Promised: a program that compiles handles every error VRL knows of; a run ends soon after the
+//! deadline, because VRL asks between expressions whether to go on; numbers that VRL cannot hold
+//! make the run fail instead of changing. Not promised: stopping a single function call in its
+//! middle, or bounding the memory a program asks for.
+
+mod compile;
+mod convert;
+#[cfg(test)]
+mod tests;
+
+use std::cell::RefCell;
+use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use potok_core::{Headers, Timestamp};
+use vrl::compiler::runtime::{Runtime, Terminate};
+use vrl::compiler::{ExpressionError, SecretTarget, Target, TargetValue, TimeZone};
+use vrl::path::{OwnedTargetPath, PathPrefix};
+use vrl::value::{Secrets, Value};
+
+use crate::ExprError;
+use crate::json::{Kind, Parser};
+
+/// How long one run may take unless told otherwise.
+pub const DEADLINE_DEFAULT: Duration = Duration::from_secs(1);
+
+/// Reading the clock costs about as much as a small expression, so it is asked at every eighth.
+const CHECKPOINTS_PER_LOOK: u32 = 8;
+
+/// A compiled program. Cheap to clone; runs on any thread, on many at once.
+#[derive(Clone)]
+pub struct Program {
+    source: Arc<str>,
+    program: Arc<vrl::compiler::Program>,
+    timezone: TimeZone,
+    deadline: Duration,
+}
+
+impl std::fmt::Debug for Program {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Program").field("source", &self.source).finish_non_exhaustive()
+    }
+}
+
+/// The record a program looks at.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    /// The value, a JSON object.
+    pub value: &'a [u8],
+    /// The key.
+    pub key: Option<&'a [u8]>,
+    /// The headers.
+    pub headers: &'a Headers,
+    /// The topic it came from.
+    pub topic: &'a str,
+    /// When the log took it.
+    pub time: Timestamp,
+}
+
+/// How a run ended well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ran {
+    /// With this value.
+    Value(Bytes),
+    /// With `abort`: the record is to be filtered out.
+    Filtered,
+}
+
+/// How a run ended badly.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProgramError {
+    /// The record is nothing this program can work on, or the program gave up on it.
+    #[error("{0}")]
+    Failed(String),
+    /// It took longer than it may.
+    #[error("the program did not finish before its deadline")]
+    Deadline,
+}
+
+impl Program {
+    /// Compiles a program that may change the event. All problems at once.
+    pub fn compile(source: &str) -> Result<Program, Vec<ExprError>> {
+        Self::build(source, compile::Purpose::Transform)
+    }
+
+    /// Compiles a program whose value is true or false and which changes nothing.
+    pub fn compile_predicate(source: &str) -> Result<Program, Vec<ExprError>> {
+        Self::build(source, compile::Purpose::Predicate)
+    }
+
+    fn build(source: &str, purpose: compile::Purpose) -> Result<Program, Vec<ExprError>> {
+        Ok(Program {
+            source: source.into(),
+            program: Arc::new(compile::compile(source, purpose)?),
+            // Where a program reads a time without a zone, the machine's zone must not matter.
+            timezone: TimeZone::parse("UTC").unwrap_or_default(),
+            deadline: DEADLINE_DEFAULT,
+        })
+    }
+
+    /// The same program with another deadline.
+    #[must_use]
+    pub fn with_deadline(mut self, deadline: Duration) -> Program {
+        self.deadline = deadline;
+        self
+    }
+
+    /// The text it was compiled from.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// Runs it on one record.
+    pub fn run(&self, view: &View<'_>) -> Result<Ran, ProgramError> {
+        let (ended, event) = self.resolve(view)?;
+        match ended {
+            Ended::Aborted => Ok(Ran::Filtered),
+            Ended::With(_) if !event.changed => Ok(Ran::Value(Bytes::copy_from_slice(view.value))),
+            Ended::With(_) => {
+                let mut out = Vec::with_capacity(view.value.len());
+                convert::write(&event.target.value, &mut out).map_err(ProgramError::Failed)?;
+                Ok(Ran::Value(Bytes::from(out)))
+            }
+        }
+    }
+
+    /// Runs it on one record and tells whether it holds. `abort` means that it does not.
+    pub fn matches(&self, view: &View<'_>) -> Result<bool, ProgramError> {
+        match self.resolve(view)?.0 {
+            Ended::Aborted => Ok(false),
+            Ended::With(Value::Boolean(holds)) => Ok(holds),
+            Ended::With(other) => Err(ProgramError::Failed(format!(
+                "the condition gave {} instead of true or false",
+                other.kind_str()
+            ))),
+        }
+    }
+
+    fn resolve(&self, view: &View<'_>) -> Result<(Ended, Event), ProgramError> {
+        let mut event = Event {
+            target: TargetValue {
+                value: read_event(view.value).map_err(ProgramError::Failed)?,
+                metadata: convert::metadata(view),
+                secrets: Secrets::default(),
+            },
+            changed: false,
+        };
+        let mut control = deadline(self.deadline);
+        // A panic inside VRL is a fault of one record and must not become one of its lane.
+        let ended = catch_unwind(AssertUnwindSafe(|| {
+            Runtime::default().resolve_with_control(
+                &mut event,
+                &self.program,
+                &self.timezone,
+                &mut control,
+            )
+        }));
+        match ended {
+            Ok(Ok(value)) => Ok((Ended::With(value), event)),
+            Ok(Err(Terminate::Abort(ExpressionError::Abort { .. }))) => Ok((Ended::Aborted, event)),
+            Ok(Err(Terminate::Interrupted)) => Err(ProgramError::Deadline),
+            Ok(Err(error)) => Err(ProgramError::Failed(error.to_string())),
+            Err(panic) => {
+                let what = compile::panic_message(panic.as_ref());
+                Err(ProgramError::Failed(format!("the program crashed: {what}")))
+            }
+        }
+    }
+}
+
+thread_local! {
+    /// Its buffers serve every run on the thread.
+    static PARSER: RefCell<Parser> = RefCell::default();
+}
+
+fn read_event(bytes: &[u8]) -> Result<Value, String> {
+    PARSER.with_borrow_mut(|parser| {
+        let node =
+            parser.parse(bytes).map_err(|error| format!("the value is not JSON: {error}"))?;
+        match node.kind() {
+            Kind::Object => convert::read(node),
+            other => Err(format!("a program works on an object, and the value is {other}")),
+        }
+    })
+}
+
+enum Ended {
+    With(Value),
+    Aborted,
+}
+
+/// The checkpoint that VRL calls between expressions.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "a deadline of the processor, which no simulated clock may stretch"
+)]
+fn deadline(limit: Duration) -> impl FnMut() -> ControlFlow<()> {
+    let started = Instant::now();
+    let mut passed = 0u32;
+    move || {
+        passed = passed.wrapping_add(1);
+        if passed.is_multiple_of(CHECKPOINTS_PER_LOOK) && started.elapsed() >= limit {
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+/// VRL's view of a record, with a note of whether `.` was touched.
+#[derive(Debug)]
+struct Event {
+    target: TargetValue,
+    changed: bool,
+}
+
+impl Event {
+    fn note_change(&mut self, path: &OwnedTargetPath) {
+        self.changed |= path.prefix == PathPrefix::Event;
+    }
+}
+
+impl Target for Event {
+    fn target_insert(&mut self, path: &OwnedTargetPath, value: Value) -> Result<(), String> {
+        self.note_change(path);
+        self.target.target_insert(path, value)
+    }
+
+    fn target_get(&self, path: &OwnedTargetPath) -> Result<Option<&Value>, String> {
+        self.target.target_get(path)
+    }
+
+    fn target_get_mut(&mut self, path: &OwnedTargetPath) -> Result<Option<&mut Value>, String> {
+        self.note_change(path);
+        self.target.target_get_mut(path)
+    }
+
+    fn target_remove(
+        &mut self,
+        path: &OwnedTargetPath,
+        compact: bool,
+    ) -> Result<Option<Value>, String> {
+        self.note_change(path);
+        self.target.target_remove(path, compact)
+    }
+}
+
+impl SecretTarget for Event {
+    fn get_secret(&self, key: &str) -> Option<&str> {
+        self.target.get_secret(key)
+    }
+
+    fn insert_secret(&mut self, key: &str, value: &str) {
+        self.target.insert_secret(key, value);
+    }
+
+    fn remove_secret(&mut self, key: &str) {
+        self.target.remove_secret(key);
+    }
+}

@@ -1,0 +1,145 @@
+//! From source text to a checked program, or to all that is wrong with it.
+
+use std::any::Any;
+
+use vrl::compiler::state::ExternalEnv;
+use vrl::compiler::{CompileConfig, Program, compile_with_external};
+use vrl::diagnostic::{Diagnostic, Note};
+use vrl::path::{OwnedSegment, OwnedTargetPath, PathPrefix};
+use vrl::value::Kind;
+use vrl::value::kind::Collection;
+
+use crate::{ExprError, nesting};
+
+/// Compiling recurses more deeply than running; a thread of its own makes the room independent
+/// of who asks. Only the pages that are touched cost memory.
+const STACK_BYTES: usize = 64 * 1024 * 1024;
+
+const METADATA: [&str; 4] = ["key", "headers", "topic", "time"];
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    Transform,
+    Predicate,
+}
+
+pub(super) fn compile(source: &str, purpose: Purpose) -> Result<Program, Vec<ExprError>> {
+    nesting::check(source).map_err(|error| vec![error])?;
+    let whole = |message: String| vec![ExprError::new(0, source.len(), message)];
+    let compiled = std::thread::scope(|scope| {
+        std::thread::Builder::new()
+            .name("vrl-compile".to_owned())
+            .stack_size(STACK_BYTES)
+            .spawn_scoped(scope, || compile_here(source, purpose))
+            .map(|thread| thread.join())
+    });
+    match compiled {
+        Ok(Ok(result)) => result,
+        Ok(Err(panic)) => {
+            let what = panic_message(panic.as_ref());
+            Err(whole(format!("the VRL compiler crashed on this program: {what}")))
+        }
+        Err(error) => Err(whole(format!("no thread to compile this program on: {error}"))),
+    }
+}
+
+fn compile_here(source: &str, purpose: Purpose) -> Result<Program, Vec<ExprError>> {
+    let mut config = CompileConfig::default();
+    match purpose {
+        Purpose::Transform => {
+            config.set_read_only_path(OwnedTargetPath::metadata_root(), true);
+        }
+        Purpose::Predicate => config.set_read_only(),
+    }
+    let external = ExternalEnv::new_with_kind(Kind::object(Collection::any()), metadata_kind());
+    let compiled = compile_with_external(source, &vrl::stdlib::all(), &external, config);
+    let program = match compiled {
+        Ok(result) => result.program,
+        Err(problems) => {
+            let errors = problems.iter().filter(|problem| problem.is_problem());
+            return Err(errors.map(|problem| explain(source, problem)).collect());
+        }
+    };
+    let mut errors: Vec<ExprError> = unknown_metadata(source, &program).collect();
+    if purpose == Purpose::Predicate {
+        let kind = program.final_type_info().result.kind().clone();
+        if !kind.contains_boolean() {
+            let message = format!("a condition must be true or false, and this is {kind}");
+            errors.push(ExprError::new(0, source.len(), message));
+        }
+    }
+    if errors.is_empty() { Ok(program) } else { Err(errors) }
+}
+
+fn metadata_kind() -> Kind {
+    let headers = Collection::from_unknown(Kind::bytes().or_undefined());
+    Kind::object(
+        Collection::empty()
+            .with_known("key", Kind::bytes().or_null())
+            .with_known("headers", Kind::object(headers))
+            .with_known("topic", Kind::bytes())
+            .with_known("time", Kind::timestamp()),
+    )
+}
+
+/// VRL takes any name behind `%` and finds nothing there; a slip must not pass for that.
+fn unknown_metadata<'s>(
+    source: &'s str,
+    program: &Program,
+) -> impl Iterator<Item = ExprError> + use<'s> {
+    let mut names: Vec<String> = Vec::new();
+    for path in &program.info().target_queries {
+        if let (PathPrefix::Metadata, Some(OwnedSegment::Field(name))) =
+            (path.prefix, path.path.segments.first())
+            && !METADATA.contains(&name.as_str())
+            && !names.iter().any(|known| known == name.as_str())
+        {
+            names.push(name.to_string());
+        }
+    }
+    names.into_iter().map(move |name| {
+        let spelled = format!("%{name}");
+        let (at, len) = source.find(&spelled).map_or((0, source.len()), |at| (at, spelled.len()));
+        let message =
+            format!("there is no `{spelled}`; there are %key, %headers, %topic and %time");
+        ExprError::new(at, len, message)
+    })
+}
+
+/// One of VRL's diagnostics in our terms: its place, its message, and what it advises.
+fn explain(source: &str, problem: &Diagnostic) -> ExprError {
+    let label = problem.labels.iter().find(|label| label.primary).or(problem.labels.first());
+    let (start, end) = label.map_or((0, source.len()), |label| {
+        (label.span.start().min(source.len()), label.span.end().min(source.len()))
+    });
+    let mut message = problem.message.clone();
+    for label in problem.labels.iter().filter(|label| !label.message.is_empty()) {
+        if !message.contains(&label.message) {
+            message.push_str(if label.primary { ": " } else { "\n" });
+            message.push_str(&label.message);
+        }
+    }
+    if source.get(start..end) == Some("%") {
+        message.push_str("\nhint: VRL has no `%` operator; the remainder is `mod(a, b)`");
+    }
+    for note in &problem.notes {
+        // The others are links to VRL's pages, the same under every message.
+        if let Note::Hint(_) | Note::Example(_) | Note::Basic(_) | Note::UserErrorMessage(_) = note
+        {
+            let line = note.to_string();
+            if !line.trim().is_empty() {
+                message.push('\n');
+                message.push_str(line.trim_end());
+            }
+        }
+    }
+    ExprError::new(start, end.saturating_sub(start), message)
+}
+
+pub(super) fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("no message")
+}

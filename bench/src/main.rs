@@ -1,1 +1,81 @@
-fn main() {}
+//! The benchmark suite: potok, and the physical limit or a bare loop beside it, in one run.
+//!
+//! Machines differ and are shared, so the figure that counts is the ratio of two measurements
+//! taken turn by turn; raw rates, CPU seconds and peak memory are printed beside it. Nothing here
+//! is a test: a missed goal is printed, not an error.
+
+mod engine;
+mod idle;
+mod log;
+mod measure;
+mod memory;
+mod orders;
+mod plain;
+mod potok;
+mod report;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, ValueEnum};
+
+/// Measures potok against what the machine could do.
+#[derive(Parser)]
+#[command(
+    name = "bench",
+    after_help = "Examples:\n  cargo run --release -p bench -- log orders\n  cargo run --release -p bench -- all --quick"
+)]
+struct Cli {
+    /// What to measure, one after another
+    #[arg(required = true, value_enum)]
+    what: Vec<What>,
+    /// Smaller sizes: a look, not a measurement
+    #[arg(long)]
+    quick: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum What {
+    /// The embedded log against a plain file with checksums, same fsync policy
+    Log,
+    /// Orders end to end against a bare "parse + batched SQLite insert" loop
+    Orders,
+    /// The engine alone on memory connectors
+    Engine,
+    /// Peak memory while a million orders pass
+    Memory,
+    /// What an idle process costs, and how soon a lone record is delivered
+    Idle,
+    /// All of them
+    All,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(&cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: &Cli) -> Result<()> {
+    if cfg!(debug_assertions) {
+        eprintln!("bench: this is a debug build; only `--release` says something");
+    }
+    let all = [What::Log, What::Engine, What::Orders, What::Memory, What::Idle];
+    let whats = if cli.what.contains(&What::All) { &all[..] } else { &cli.what };
+    for what in whats {
+        match what {
+            What::Log => log::run(cli.quick)?,
+            What::Orders => orders::run(cli.quick)?,
+            What::Engine => engine::run(cli.quick)?,
+            What::Memory => memory::run(cli.quick)?,
+            What::Idle => idle::run(cli.quick)?,
+            What::All => {}
+        }
+    }
+    Ok(())
+}

@@ -1,1 +1,126 @@
-fn main() {}
+//! Every command a person or CI runs: `cargo xtask --help`.
+//!
+//! Nothing needs to be installed for it beyond what builds potok, and CI calls nothing else.
+
+mod cargo;
+mod tidy;
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clap::{Parser, Subcommand};
+
+/// Checks, tests and generated files of potok.
+#[derive(Parser)]
+#[command(name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Everything a change must pass; exactly what CI runs
+    Test {
+        /// Leave out clippy and the tests that start and kill the binary
+        #[arg(long)]
+        fast: bool,
+    },
+    /// Format, clippy and tidy
+    Check,
+    /// Simulate whole pipelines under trouble
+    Sim {
+        /// One seed to replay and show, or `FROM..TO`; without it, 1,000 fresh ones
+        #[arg(value_name = "SEED")]
+        seeds: Option<String>,
+    },
+    /// The long versions of the tests: more seeds, more kills, more records
+    Soak,
+    /// Write the generated reference pages and the schema anew
+    Docs,
+    /// Rules no compiler checks: paths named in the documents, sizes, headings
+    Tidy,
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<()> {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .context("xtask lies in the workspace")?;
+    std::env::set_current_dir(root)?;
+    match command {
+        Command::Test { fast: false } => {
+            check()?;
+            // One build of the whole workspace; building parts of it on their own would pick
+            // other features of the dependencies and compile them again.
+            cargo::run("test", &["--workspace"])
+        }
+        Command::Test { fast: true } => {
+            prerequisites()?;
+            tidy::run()?;
+            cargo::run("test", &["--workspace", "--exclude", "potok"])
+        }
+        Command::Check => check(),
+        Command::Sim { seeds } => {
+            let seeds = seeds.unwrap_or_else(fresh_seeds);
+            cargo::run_with(
+                &[("POTOK_SIM_SEED", &seeds)],
+                "test",
+                &["-p", "potok-testkit", "--test", "sim", "--", "--nocapture", "replay"],
+            )
+        }
+        Command::Soak => {
+            prerequisites()?;
+            cargo::run_with(&[("POTOK_SOAK", "1")], "test", &["--workspace"])
+        }
+        Command::Docs => {
+            let bless = [("POTOK_BLESS", "1")];
+            cargo::run_with(&bless, "test", &["-p", "potok-config", "--test", "reference"])
+        }
+        Command::Tidy => tidy::run(),
+    }
+}
+
+fn check() -> Result<()> {
+    prerequisites()?;
+    cargo::run("fmt", &["--all", "--check"])?;
+    tidy::run()?;
+    cargo::run("clippy", &["--workspace", "--all-targets", "--", "-D", "warnings"])
+}
+
+/// Seeds that nobody has tried, most likely.
+#[allow(clippy::disallowed_methods, reason = "nothing here is simulated")]
+fn fresh_seeds() -> String {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let from = since.unwrap_or_default().as_millis();
+    format!("{from}..{}", from + 1_000)
+}
+
+/// What a fresh machine may lack, said before half an hour of compiling ends in a riddle.
+fn prerequisites() -> Result<()> {
+    let missing: Vec<_> = ["cc", "make", "perl"]
+        .into_iter()
+        .filter(|program| !std::env::split_paths(&path()).any(|dir| dir.join(program).is_file()))
+        .collect();
+    if !missing.is_empty() {
+        bail!(
+            "not found on this machine: {}. Building needs a C compiler, make and perl; on Debian: \
+             apt-get install build-essential perl",
+            missing.join(", ")
+        );
+    }
+    Ok(())
+}
+
+fn path() -> std::ffi::OsString {
+    std::env::var_os("PATH").unwrap_or_default()
+}

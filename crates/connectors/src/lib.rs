@@ -1,1 +1,7 @@
-//! Being written.
+//! Connectors: the systems potok reads from and writes to, each behind the contracts of
+//! `potok_core`. They know nothing of each other and nothing of the engine.
+
+pub mod embedded;
+pub mod memory;
+pub mod sql;
+pub mod sqlite;

@@ -1,1 +1,159 @@
-//! Being written.
+//! The admin API: health, metrics, and everything the command line asks of a process.
+//!
+//! It promises: a request is answered from the log and the engine as they are now, an append is
+//! durable before its answer, every error is JSON of one shape ([`error`]), and nothing but
+//! programs on this machine gets an answer ([`guard`]). The command line calls the same router
+//! inside its own process when no other process owns the data folder, so there is one code path.
+//!
+//! Deliberately absent: authentication (it listens on loopback only), HTTP sources, pages.
+
+mod append;
+mod error;
+mod frame;
+mod guard;
+mod health;
+mod letters;
+mod line;
+mod metrics;
+mod pipelines;
+mod read;
+mod request;
+mod since;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::routing::{get, post};
+use potok_core::Fault;
+use potok_flow::Engine;
+use tokio::net::TcpListener;
+use tokio::sync::{Mutex, Semaphore, watch};
+
+pub use error::ApiError;
+pub use frame::{FRAME_TYPE, push_record};
+pub use line::LINES_TYPE;
+pub use since::parse_since;
+
+/// Bytes of request bodies held at once; further appends wait, unread, until there is room.
+const BODIES_BYTES_MAX: usize = 256 << 20;
+
+/// Who answers: lets a client check that it talks to the owner of its data folder.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Identity {
+    /// Version of potok.
+    pub version: &'static str,
+    /// The data folder, as an absolute path.
+    pub data_dir: String,
+    /// Process id.
+    pub pid: u32,
+    /// Chosen anew at each start, also written into `admin.json`.
+    pub nonce: String,
+    /// Where it listens; `None` when called inside the process, which needs no guard.
+    pub address: Option<SocketAddr>,
+}
+
+/// What the handlers share. Cheap to clone.
+#[derive(Clone)]
+pub struct Admin {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    engine: Engine,
+    identity: Identity,
+    closing: watch::Sender<bool>,
+    bodies: Semaphore,
+    /// Held while dead letters are replayed or dropped.
+    letters: Arc<Mutex<()>>,
+}
+
+impl Admin {
+    /// Answers for `engine`.
+    pub fn new(engine: Engine, identity: Identity) -> Self {
+        let bodies = Semaphore::new(BODIES_BYTES_MAX / append::BODY_UNIT);
+        let inner = Inner {
+            engine,
+            identity,
+            closing: watch::Sender::new(false),
+            bodies,
+            letters: Arc::default(),
+        };
+        Admin { inner: Arc::new(inner) }
+    }
+
+    /// Ends streams that follow a topic, so that the server can finish.
+    pub fn close(&self) {
+        self.inner.closing.send_replace(true);
+    }
+
+    fn engine(&self) -> &Engine {
+        &self.inner.engine
+    }
+
+    fn identity(&self) -> &Identity {
+        &self.inner.identity
+    }
+
+    fn bodies(&self) -> &Semaphore {
+        &self.inner.bodies
+    }
+
+    /// Waits until [`Admin::close`].
+    fn closed(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut closing = self.inner.closing.subscribe();
+        async move {
+            // An error means that the server is gone, which is as closed as can be.
+            let _ = closing.wait_for(|closing| *closing).await;
+        }
+    }
+}
+
+/// Every route.
+pub fn router(admin: Admin) -> Router {
+    let api = Router::new()
+        .route("/info", get(pipelines::info))
+        .route("/status", get(pipelines::status))
+        .route("/pipelines/{pipeline}/pause", post(pipelines::pause))
+        .route("/pipelines/{pipeline}/resume", post(pipelines::resume))
+        .route("/groups", get(pipelines::groups))
+        .route("/groups/{group}/forget", post(pipelines::forget_group))
+        .route("/topics", get(pipelines::topics))
+        .route("/topics/{topic}/records", get(read::records).post(append::records))
+        .route("/dead-letters", get(letters::list))
+        .route("/dead-letters/replay", post(letters::replay))
+        .route("/dead-letters/drop", post(letters::drop))
+        .fallback(error::not_found)
+        .method_not_allowed_fallback(error::not_allowed);
+    Router::new()
+        .route("/live", get(health::live))
+        .route("/ready", get(health::ready))
+        .route("/metrics", get(metrics::metrics))
+        .nest("/api/v1", api)
+        .fallback(error::not_found)
+        .method_not_allowed_fallback(error::not_allowed)
+        .layer(axum::middleware::from_fn_with_state(admin.clone(), guard::guard))
+        .with_state(admin)
+}
+
+/// Listens for the admin API. Only loopback addresses are taken: the API has no authentication.
+/// Port 0 picks one.
+pub async fn bind(address: SocketAddr) -> Result<TcpListener, Fault> {
+    if !address.ip().is_loopback() {
+        return Err(Fault::fix(format!("the admin address {address} is not a loopback address"))
+            .code("P0506")
+            .hint("the admin API has no authentication; use 127.0.0.1:7600 or [::1]:7600"));
+    }
+    TcpListener::bind(address).await.map_err(|error| {
+        Fault::fix(format!("the admin address {address} cannot be listened on"))
+            .because(error)
+            .code("P0507")
+            .hint("choose another with --admin, or `--admin 127.0.0.1:0` to have one picked")
+    })
+}
+
+/// Serves until [`Admin::close`], then finishes the requests under way.
+pub async fn serve(listener: TcpListener, admin: Admin) -> std::io::Result<()> {
+    let closed = admin.closed();
+    axum::serve(listener, router(admin)).with_graceful_shutdown(closed).await
+}

@@ -1,1 +1,12 @@
-//! Being written.
+//! What the tests of potok stand on.
+//!
+//! [`suites`] holds one conformance suite per contract of `core`: whatever implements a `Log`, a
+//! `Sink` or a `Store`, simulated, embedded or a real service, passes the same named checks.
+//! [`sim`] runs the real engine on one thread over a simulated log, sink and clock, makes trouble
+//! from a seed, and checks the promises by name.
+//!
+//! Nothing here is part of the product, and nothing here asks the machine for time or chance:
+//! a seed says everything.
+
+pub mod sim;
+pub mod suites;

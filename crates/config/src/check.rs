@@ -1,0 +1,364 @@
+//! Walks a file beside the JSON Schema of its structs: every unknown key, wrong type, missing
+//! field and wrong value, each with its place, and the file as JSON for the deserializer.
+//!
+//! It knows the part of JSON Schema that the structs of this crate make, not more. The file is
+//! read by the schema: text from the environment is a number where the schema wants a number.
+
+use std::ops::Range;
+
+use serde_json::{Map, Value as Json};
+
+use crate::problem::{Findings, code};
+use crate::scalar::{Scalar, Typed};
+use crate::text::{SourceText, names_secret};
+use crate::tree::{Entry, Node, Value};
+use crate::values::check_format;
+
+/// Checks a whole file and turns it into JSON, which is complete only when nothing was found.
+pub(crate) fn conform(
+    root: &Node,
+    source: &SourceText,
+    schema: &Json,
+    findings: &mut Findings,
+) -> Json {
+    let mut conform = Conform { root: schema, source, findings };
+    // What the whole file lacks is shown at its beginning.
+    let owner = root.at.start..root.at.start;
+    conform.value(root, schema, &Place { name: "the file".into(), at: owner })
+}
+
+struct Conform<'a> {
+    root: &'a Json,
+    source: &'a SourceText,
+    findings: &'a mut Findings,
+}
+
+/// What a value is called and where its key stands.
+struct Place {
+    name: String,
+    at: Range<usize>,
+}
+
+impl<'a> Conform<'a> {
+    /// Follows references; what stands beside a reference only describes.
+    fn resolve(&self, schema: &'a Json) -> &'a Json {
+        let mut schema = schema;
+        while let Some(path) = schema.get("$ref").and_then(Json::as_str) {
+            match self.root.pointer(path.trim_start_matches('#')) {
+                Some(found) => schema = found,
+                None => break,
+            }
+        }
+        schema
+    }
+
+    /// The shapes a value may have: a schema is one, `anyOf` and `oneOf` are several.
+    fn shapes(&self, schema: &'a Json) -> Vec<&'a Json> {
+        let schema = self.resolve(schema);
+        let several = schema.get("anyOf").or_else(|| schema.get("oneOf")).and_then(Json::as_array);
+        match several {
+            Some(several) => several.iter().flat_map(|shape| self.shapes(shape)).collect(),
+            None => vec![schema],
+        }
+    }
+
+    fn value(&mut self, node: &Node, schema: &'a Json, place: &Place) -> Json {
+        let shapes = self.shapes(schema);
+        let of =
+            |kind: &str| shapes.iter().copied().filter(|s| has_type(s, kind)).collect::<Vec<_>>();
+        let found = match &node.value {
+            Value::Map(entries) => {
+                of("object").first().map(|shape| self.map(node, entries, shape, place))
+            }
+            Value::List(items) => {
+                of("array").first().map(|shape| self.list(node, items, shape, place))
+            }
+            Value::Scalar(scalar) => {
+                let is_secret = |shape: &&&Json| shape.get("writeOnly").is_some();
+                if shapes.iter().any(|shape| is_secret(&shape)) {
+                    self.findings.hide(node.at.clone());
+                }
+                if scalar.unresolved {
+                    return Json::Null;
+                }
+                self.scalar(node, scalar, &shapes, place)
+            }
+        };
+        found.unwrap_or_else(|| {
+            // A secret in the wrong shape is still a secret.
+            if shapes.iter().any(|shape| shape.get("writeOnly").is_some()) {
+                self.findings.hide(node.at.clone());
+            }
+            self.wrong_type(node, &shapes, place);
+            Json::Null
+        })
+    }
+
+    fn map(&mut self, node: &Node, entries: &[Entry], shape: &'a Json, place: &Place) -> Json {
+        let properties = shape.get("properties").and_then(Json::as_object);
+        let others = shape.get("additionalProperties");
+        let (mut object, mut misspelt) = (Map::new(), Vec::new());
+        if entries.is_empty() && shape.get("minProperties").is_some() {
+            let what = format!("{} is empty", place.name);
+            self.findings.add_hint(code::OUT_OF_RANGE, node.at.clone(), what, "give at least one");
+        }
+        for entry in entries {
+            let known = properties.and_then(|properties| properties.get(&entry.key));
+            let schema = match (known, others) {
+                (Some(schema), _) => schema,
+                (None, Some(schema @ Json::Object(_))) => {
+                    self.key(entry, shape);
+                    schema
+                }
+                _ => {
+                    misspelt.extend(self.unknown_key(entry, properties, place));
+                    continue;
+                }
+            };
+            let name = format!("`{}`", entry.key);
+            let value = self.value(&entry.value, schema, &Place { name, at: entry.key_at.clone() });
+            object.insert(entry.key.clone(), value);
+        }
+        for key in shape.get("required").and_then(Json::as_array).into_iter().flatten() {
+            let Some(key) = key.as_str() else { continue };
+            if node.entry(key).is_none() && !misspelt.contains(&key) {
+                self.missing(key, properties.and_then(|p| p.get(key)), place);
+            }
+        }
+        Json::Object(object)
+    }
+
+    /// Checks a key that the writer of the file chose.
+    fn key(&mut self, entry: &Entry, shape: &Json) {
+        let format = shape.pointer("/propertyNames/format").and_then(Json::as_str);
+        for wrong in format.map(|format| check_format(format, &entry.key)).unwrap_or_default() {
+            let at = entry.key_at.clone();
+            self.findings.add_hint(wrong.code, at, wrong.what, wrong.hint.unwrap_or_default());
+        }
+    }
+
+    fn list(&mut self, node: &Node, items: &[Node], shape: &'a Json, place: &Place) -> Json {
+        if items.is_empty() && shape.get("minItems").and_then(Json::as_u64) > Some(0) {
+            let what = format!("{} is empty", place.name);
+            self.findings.add_hint(code::OUT_OF_RANGE, node.at.clone(), what, "give at least one");
+        }
+        let Some(schema) = shape.get("items") else { return Json::Array(Vec::new()) };
+        let item = |item: &Node| {
+            let name = format!("an entry of {}", place.name);
+            self.value(item, schema, &Place { name, at: item.at.start..item.at.start + 1 })
+        };
+        Json::Array(items.iter().map(item).collect())
+    }
+
+    /// A scalar, or `None` where no shape takes one of its type.
+    fn scalar(
+        &mut self,
+        node: &Node,
+        scalar: &Scalar,
+        shapes: &[&'a Json],
+        place: &Place,
+    ) -> Option<Json> {
+        let takes = |kind: &str| shapes.iter().find(|shape| has_type(shape, kind)).copied();
+        let typed = match scalar.typed() {
+            Typed::Null | Typed::Text => None,
+            Typed::Bool(bool) => takes("boolean").map(|_| Json::from(bool)),
+            Typed::Int(int) => {
+                let shape = takes("integer").or_else(|| takes("number"));
+                shape.map(|shape| self.number(node, int, shape, place))
+            }
+            Typed::Float(float) => takes("number").map(|_| Json::from(float)),
+        };
+        if typed.is_some() {
+            return typed;
+        }
+        if scalar.typed() != Typed::Text && !scalar.is_substituted() {
+            return None;
+        }
+        takes("string")?;
+        self.words(node, scalar, shapes, place);
+        let format = shapes.iter().find_map(|shape| shape.get("format").and_then(Json::as_str));
+        for wrong in format.map(|format| check_format(format, &scalar.text)).unwrap_or_default() {
+            let at = scalar.in_source(&node.at, self.source.text(), wrong.at);
+            match wrong.hint {
+                Some(hint) => self.findings.add_hint(wrong.code, at, wrong.what, hint),
+                None => self.findings.add(wrong.code, at, wrong.what),
+            }
+        }
+        Some(Json::from(scalar.text.as_str()))
+    }
+
+    fn number(&mut self, node: &Node, int: i64, shape: &Json, place: &Place) -> Json {
+        let min = shape.get("minimum").and_then(Json::as_i64);
+        let max = shape.get("maximum").and_then(Json::as_i64).unwrap_or(i64::from(u32::MAX));
+        if min.is_some_and(|min| int < min) || int > max {
+            let what = format!("{} is out of range: {int}", place.name);
+            let hint = format!("from {} to {max}", min.unwrap_or(i64::MIN));
+            self.findings.add_hint(code::OUT_OF_RANGE, node.at.clone(), what, hint);
+        }
+        Json::from(int)
+    }
+
+    /// Where only certain words are allowed: one of them.
+    fn words(&mut self, node: &Node, scalar: &Scalar, shapes: &[&'a Json], place: &Place) {
+        let words = words_of(shapes);
+        let text = scalar.text.as_str();
+        if words.is_empty() || words.contains(&text) {
+            return;
+        }
+        let nearest = nearest(text, words.iter().copied());
+        let hint = match nearest {
+            Some(nearest) => format!("did you mean `{nearest}`? It is one of {}", list(&words)),
+            None => format!("one of {}", list(&words)),
+        };
+        let what = format!("{} cannot be `{text}`", place.name);
+        self.findings.add_hint(code::OUT_OF_RANGE, node.at.clone(), what, hint);
+    }
+
+    /// Returns the key that was probably meant.
+    fn unknown_key(
+        &mut self,
+        entry: &Entry,
+        known: Option<&'a Map<String, Json>>,
+        place: &Place,
+    ) -> Option<&'a str> {
+        let keys: Vec<&str> =
+            known.into_iter().flat_map(|known| known.keys()).map(String::as_str).collect();
+        let nearest = nearest(&entry.key, keys.iter().copied());
+        // Whatever stands behind a misspelt key may be a secret, unless the right one has none.
+        let meant = nearest.and_then(|nearest| known?.get(nearest));
+        if meant.is_none_or(|schema| self.holds_secret(schema)) || names_secret(&entry.key) {
+            self.findings.hide(entry.value.at.clone());
+        }
+        let mut homes = Vec::new();
+        self.homes(&entry.key, self.root, "", &mut homes);
+        let hint = match (homes.first().map(String::as_str), nearest) {
+            (Some(""), _) => format!("`{}` belongs to the top of the file", entry.key),
+            (Some(home), _) => format!("`{}` belongs into `{home}`", entry.key),
+            (None, Some(nearest)) => format!("did you mean `{nearest}`?"),
+            (None, None) => format!("known here: {}", list(&keys)),
+        };
+        let what = match place.name.as_str() {
+            "the file" => format!("unknown key `{}`", entry.key),
+            name => format!("unknown key `{}` in {name}", entry.key),
+        };
+        self.findings.add_hint(code::UNKNOWN_KEY, entry.key_at.clone(), what, hint);
+        nearest.filter(|_| homes.is_empty())
+    }
+
+    /// True where a value, or something below it, is secret.
+    fn holds_secret(&self, schema: &'a Json) -> bool {
+        self.shapes(schema).into_iter().any(|shape| {
+            let named = shape.get("properties").and_then(Json::as_object);
+            let below = named.into_iter().flat_map(|properties| properties.values());
+            let mut below =
+                below.chain(shape.get("items")).chain(shape.get("additionalProperties"));
+            shape.get("writeOnly").is_some() || below.any(|below| self.holds_secret(below))
+        })
+    }
+
+    /// Where in the schema a key of that name is known, as dotted paths.
+    fn homes(&self, key: &str, schema: &'a Json, path: &str, homes: &mut Vec<String>) {
+        for shape in self.shapes(schema) {
+            let shape = match shape.get("items") {
+                Some(items) => self.resolve(items),
+                None => shape,
+            };
+            let properties = shape.get("properties").and_then(Json::as_object);
+            for (name, below) in properties.into_iter().flatten() {
+                if name == key {
+                    homes.push(path.to_owned());
+                }
+                let dot = if path.is_empty() { "" } else { "." };
+                self.homes(key, below, &format!("{path}{dot}{name}"), homes);
+            }
+        }
+    }
+
+    fn missing(&mut self, key: &str, schema: Option<&Json>, place: &Place) {
+        let example = schema.and_then(example);
+        let hint = match &example {
+            Some(example) => format!("add it, e.g. `{example}`"),
+            None => format!("add `{key}: …`"),
+        };
+        let what = format!("{} has no `{key}`", place.name);
+        self.findings.add_hint(code::MISSING, place.at.clone(), what, hint);
+    }
+
+    fn wrong_type(&mut self, node: &Node, shapes: &[&Json], place: &Place) {
+        let mut wanted: Vec<&str> = shapes.iter().filter_map(|shape| in_words(shape)).collect();
+        wanted.dedup();
+        let wanted = wanted.join(" or ");
+        let (found, hint) = match &node.value {
+            Value::Map(_) => ("a map", None),
+            Value::List(_) => ("a list", None),
+            Value::Scalar(scalar) => match scalar.typed() {
+                Typed::Null => ("empty", Some("give it a value, or remove the key")),
+                Typed::Bool(_) | Typed::Int(_) | Typed::Float(_) if wanted.contains("text") => {
+                    ("a number or a yes/no", Some("put it into quotes"))
+                }
+                Typed::Bool(_) => ("a yes/no", None),
+                Typed::Int(_) | Typed::Float(_) => ("a number", None),
+                Typed::Text => ("text", None),
+            },
+        };
+        let what = format!("{} must be {wanted}, not {found}", place.name);
+        // An empty value has no bytes to point at; its key has.
+        let at = if node.at.is_empty() { place.at.clone() } else { node.at.clone() };
+        match hint {
+            Some(hint) => self.findings.add_hint(code::WRONG_TYPE, at, what, hint),
+            None => self.findings.add(code::WRONG_TYPE, at, what),
+        }
+    }
+}
+
+/// True where a schema takes values of a JSON type.
+fn has_type(schema: &Json, kind: &str) -> bool {
+    match schema.get("type") {
+        Some(Json::String(one)) => one == kind,
+        Some(Json::Array(several)) => several.iter().any(|one| one == kind),
+        _ => false,
+    }
+}
+
+/// A type in words of the person who wrote the file; `None` for what one cannot write.
+fn in_words(schema: &Json) -> Option<&'static str> {
+    let words = [
+        ("object", "a map"),
+        ("array", "a list"),
+        ("string", "text"),
+        ("integer", "a whole number"),
+        ("number", "a number"),
+        ("boolean", "true or false"),
+    ];
+    words.iter().find(|(kind, _)| has_type(schema, kind)).map(|(_, words)| *words)
+}
+
+/// The words among which one must be chosen; none where any text is good.
+fn words_of<'a>(shapes: &[&'a Json]) -> Vec<&'a str> {
+    let consts = shapes.iter().filter_map(|shape| shape.get("const"));
+    let enums = shapes.iter().filter_map(|shape| shape.get("enum")?.as_array()).flatten();
+    consts.chain(enums).filter_map(Json::as_str).collect()
+}
+
+/// The example in the description of a field.
+pub(crate) fn example(schema: &Json) -> Option<String> {
+    let description = schema.get("description")?.as_str()?;
+    let example = description.split_once("Example: `")?.1;
+    Some(example.strip_suffix('`').unwrap_or(example).to_owned())
+}
+
+/// `a`, `b`, `c`.
+pub(crate) fn list(words: &[&str]) -> String {
+    words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ")
+}
+
+/// The word one probably meant.
+pub(crate) fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    // Long nonsense is compared in part: the measure is quadratic.
+    let word: String = word.chars().take(64).collect::<String>().to_lowercase();
+    let scored = known.map(|known| (strsim::damerau_levenshtein(&word, known), known));
+    let (distance, nearest) = scored.min_by_key(|(distance, _)| *distance)?;
+    let close = distance <= 1 + word.chars().count() / 4;
+    let within = nearest.len() >= 4 && (word.contains(nearest) || nearest.contains(word.as_str()));
+    (close || (within && word.len() >= 3)).then_some(nearest)
+}

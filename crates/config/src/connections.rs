@@ -1,0 +1,432 @@
+//! `potok.yaml`: where things are. Nothing in it is needed for the embedded default.
+//!
+//! A flag wins over the environment, the environment over the file, the file over the default,
+//! setting by setting. Paths in the file are relative to the file, paths in flags and variables to
+//! the current folder.
+
+use std::borrow::Cow;
+use std::path::PathBuf;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::problem::{Problem, code};
+use crate::secret::{ConnectionUrl, Secret};
+use crate::shapes::Named;
+use crate::values::{Address, Period, Size, Written, Wrong, written};
+
+/// The connections file, usually `potok.yaml`: every setting has a default, so the file may be
+/// missing.
+///
+/// For each setting, a flag wins over the environment variable, the variable over this file.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ConnectionsFile {
+    /// The folder of the embedded log, its databases and what else potok keeps, relative to this
+    /// file. Variable: `POTOK_DATA_DIR`. Default: `./potok-data`.
+    ///
+    /// Example: `data_dir: /var/lib/potok`
+    pub data_dir: Option<String>,
+    /// Where health, metrics and the API of the command line listen; this machine only.
+    /// Variable: `POTOK_ADMIN`. Default: `127.0.0.1:7600`.
+    ///
+    /// Example: `admin: 127.0.0.1:0`
+    pub admin: Option<Address>,
+    /// Where HTTP sources and read APIs listen. Variable: `POTOK_HTTP`. Default: `127.0.0.1:7601`.
+    ///
+    /// Example: `http: 0.0.0.0:7601`
+    pub http: Option<Address>,
+    /// The log that holds topics and progress: `embedded`, `kafka://host:port,…`, or a map with
+    /// more about Kafka. Variable: `POTOK_LOG`. Default: `embedded`.
+    ///
+    /// Example: `log: embedded`
+    pub log: Option<LogSetting>,
+    /// Where groups that are being held may be kept for other programs to see: `embedded`,
+    /// `redis://…`, or a map with more about Redis. Variable: `POTOK_STORE`. Default: `embedded`.
+    ///
+    /// Example: `store: embedded`
+    pub store: Option<StoreSetting>,
+    /// Databases by name: `sqlite` (a file in `data_dir`), `sqlite:FILE`, `postgres://…` or
+    /// `mysql://…`. Variable: `POTOK_DB_` and the name in capitals, other characters as `_`
+    /// (`shop-0` is `POTOK_DB_SHOP_0`). Default: `sqlite`.
+    ///
+    /// Example: `db: { orders: sqlite }`
+    #[serde(default)]
+    #[schemars(extend("propertyNames" = { "format": "potok-db-name" }))]
+    pub db: Named<DbText>,
+    /// How long the embedded log keeps what every consumer group has finished.
+    ///
+    /// Example: `retention: { age: 2d, size: 10GiB }`
+    #[serde(default)]
+    pub retention: Retention,
+    /// How many partitions a new topic of the embedded log has.
+    ///
+    /// Example: `partitions: 8`
+    #[serde(default = "four")]
+    #[schemars(range(min = 1, max = 1024))]
+    pub partitions: u32,
+    /// How long a stop waits for what is in flight.
+    ///
+    /// Example: `drain_max: 10s`
+    #[serde(default = "thirty_seconds")]
+    pub drain_max: Period,
+}
+
+impl Default for ConnectionsFile {
+    fn default() -> Self {
+        ConnectionsFile {
+            data_dir: None,
+            admin: None,
+            http: None,
+            log: None,
+            store: None,
+            db: Named::default(),
+            retention: Retention::default(),
+            partitions: four(),
+            drain_max: thirty_seconds(),
+        }
+    }
+}
+
+fn four() -> u32 {
+    4
+}
+
+fn thirty_seconds() -> Period {
+    Period::secs(30)
+}
+
+/// How long the embedded log keeps what every consumer group has finished. What a group has not
+/// finished, and dead letters, stay.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Retention {
+    /// Older records go.
+    ///
+    /// Example: `age: 7d`
+    pub age: Period,
+    /// When the log is larger, its oldest records go. Default: no limit.
+    ///
+    /// Example: `size: 10GiB`
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size: Option<Size>,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        Retention { age: Period::secs(7 * 86_400), size: None }
+    }
+}
+
+/// The setting `log`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(crate) enum LogSetting {
+    Text(LogText),
+    Map(KafkaSetting),
+}
+
+/// More about Kafka.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct KafkaSetting {
+    /// The servers to ask first.
+    ///
+    /// Example: `kafka: "h1:9092,h2:9092"`
+    pub kafka: Secret,
+    /// Settings handed to the Kafka client as they are. They may hold secrets and are not shown.
+    ///
+    /// Example: `properties: { security.protocol: SASL_SSL }`
+    #[serde(default)]
+    pub properties: Named<Secret>,
+    /// Creates missing topics, in this shape. Without it they must exist.
+    ///
+    /// Example: `create_topics: { partitions: 4, replication: 3 }`
+    pub create_topics: Option<CreateTopics>,
+}
+
+/// The shape of topics that potok creates in Kafka.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateTopics {
+    /// How many partitions.
+    ///
+    /// Example: `partitions: 4`
+    #[schemars(range(min = 1, max = 10000))]
+    pub partitions: u32,
+    /// How many copies.
+    ///
+    /// Example: `replication: 3`
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 100))]
+    pub replication: u32,
+}
+
+fn one() -> u32 {
+    1
+}
+
+/// The setting `store`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(crate) enum StoreSetting {
+    Text(StoreText),
+    Map(RedisSetting),
+}
+
+/// More about Redis.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RedisSetting {
+    /// Where Redis is. It may hold a password and is not shown.
+    ///
+    /// Example: `redis: "redis://localhost:6379"`
+    pub redis: Secret,
+    /// How held records lie in Redis.
+    ///
+    /// Example: `layout: compact`
+    #[serde(default)]
+    pub layout: Layout,
+}
+
+/// How held records lie in Redis.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Layout {
+    /// In the documented keys, one per record, for other programs to read.
+    #[default]
+    Documented,
+    /// Packed, for speed.
+    Compact,
+}
+
+/// A connection setting in one line. The text may hold a password: it is never shown.
+macro_rules! one_line {
+    ($type:ident, $of:ty) => {
+        #[derive(Clone, Debug)]
+        pub(crate) struct $type(pub $of);
+        written!($type);
+    };
+}
+one_line!(LogText, LogConnection);
+one_line!(StoreText, StoreConnection);
+one_line!(DbText, DbSetting);
+
+/// A database setting, before it is known for which name.
+#[derive(Clone, Debug)]
+pub(crate) enum DbSetting {
+    /// In this file, or in that of the name.
+    Sqlite(Option<PathBuf>),
+    Postgres(ConnectionUrl),
+    Mysql(ConnectionUrl),
+}
+
+/// True for `scheme://something` with one of these schemes.
+fn is_url(text: &str, schemes: &[&str]) -> bool {
+    let found = text.split_once("://");
+    found.is_some_and(|(scheme, rest)| schemes.contains(&scheme) && !rest.is_empty())
+}
+
+/// The text itself is not repeated: it may be a password in the wrong place.
+fn not_a_setting<T>(text: &str, what: &str, hint: &str) -> Result<T, Vec<Wrong>> {
+    let what = format!("this is not a setting for {what}");
+    Err(vec![Wrong::new(code::ADDRESS, 0..text.len(), what, hint)])
+}
+
+impl Written for LogText {
+    const FORMAT: &'static str = "potok-log";
+    const SECRET: bool = true;
+
+    fn read(text: &str) -> Result<Self, Vec<Wrong>> {
+        if text == "embedded" {
+            return Ok(LogText(LogConnection::Embedded));
+        }
+        match is_url(text, &["kafka"]) {
+            true => Ok(LogText(LogConnection::Kafka {
+                servers: ConnectionUrl::new(text),
+                properties: Named::default(),
+                create_topics: None,
+            })),
+            false => not_a_setting(text, "the log", "`embedded` or `kafka://host:port,…`"),
+        }
+    }
+}
+
+impl Written for StoreText {
+    const FORMAT: &'static str = "potok-store";
+    const SECRET: bool = true;
+
+    fn read(text: &str) -> Result<Self, Vec<Wrong>> {
+        if text == "embedded" {
+            return Ok(StoreText(StoreConnection::Embedded));
+        }
+        match is_url(text, &["redis", "rediss"]) {
+            true => Ok(StoreText(StoreConnection::Redis {
+                url: ConnectionUrl::new(text),
+                layout: Layout::default(),
+            })),
+            false => not_a_setting(text, "the store", "`embedded` or `redis://host:port`"),
+        }
+    }
+}
+
+impl Written for DbText {
+    const FORMAT: &'static str = "potok-db";
+    const SECRET: bool = true;
+
+    fn read(text: &str) -> Result<Self, Vec<Wrong>> {
+        let hint = "`sqlite`, `sqlite:FILE`, `postgres://…` or `mysql://…`";
+        let file = text.strip_prefix("sqlite:").filter(|file| !file.is_empty());
+        Ok(DbText(match file {
+            _ if text == "sqlite" => DbSetting::Sqlite(None),
+            Some(file) => DbSetting::Sqlite(Some(PathBuf::from(file))),
+            None if is_url(text, &["postgres", "postgresql"]) => {
+                DbSetting::Postgres(ConnectionUrl::new(text))
+            }
+            None if is_url(text, &["mysql", "mariadb"]) => {
+                DbSetting::Mysql(ConnectionUrl::new(text))
+            }
+            None => return not_a_setting(text, "a database", hint),
+        }))
+    }
+}
+
+/// Where the log is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LogConnection {
+    /// In the data folder.
+    Embedded,
+    /// In Kafka.
+    Kafka {
+        /// The servers to ask first.
+        servers: ConnectionUrl,
+        /// Settings for the client.
+        properties: Named<Secret>,
+        /// The shape of topics that are missing; `None`: they must exist.
+        create_topics: Option<CreateTopics>,
+    },
+}
+
+/// Where groups that are being held may be kept besides the log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StoreConnection {
+    /// Nowhere else.
+    Embedded,
+    /// In Redis.
+    Redis {
+        /// Where it is.
+        url: ConnectionUrl,
+        /// How they lie there.
+        layout: Layout,
+    },
+}
+
+/// Where a database is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DbConnection {
+    /// A file of this machine.
+    Sqlite {
+        /// The file.
+        file: PathBuf,
+    },
+    /// A PostgreSQL server.
+    Postgres {
+        /// Where it is.
+        url: ConnectionUrl,
+    },
+    /// A MySQL or MariaDB server.
+    Mysql {
+        /// Where it is.
+        url: ConnectionUrl,
+    },
+}
+
+/// What the command line sets; wins over everything else.
+#[derive(Clone, Default)]
+pub struct Flags {
+    /// `--data-dir`.
+    pub data_dir: Option<PathBuf>,
+    /// `--admin`.
+    pub admin: Option<String>,
+    /// `--http`.
+    pub http: Option<String>,
+    /// `--log`.
+    pub log: Option<String>,
+    /// `--store`.
+    pub store: Option<String>,
+    /// `--db NAME=SETTING`, each.
+    pub db: Vec<(String, String)>,
+}
+
+/// Every connection setting, decided.
+#[derive(Clone, Debug, Serialize)]
+pub struct Connections {
+    /// The data folder.
+    pub data_dir: PathBuf,
+    /// Where health, metrics and the API of the command line listen.
+    pub admin: Address,
+    /// Where HTTP sources and read APIs listen.
+    pub http: Address,
+    /// The log.
+    pub log: LogConnection,
+    /// The store.
+    pub store: StoreConnection,
+    /// What the embedded log keeps.
+    pub retention: Retention,
+    /// How many partitions a new topic of the embedded log has.
+    pub partitions: u32,
+    /// How long a stop waits for what is in flight.
+    pub drain_max: Period,
+    /// The databases that are set, those that win first.
+    #[serde(skip)]
+    pub(crate) dbs: Vec<DbSet>,
+    /// Settings that this version does not run, with their places.
+    #[serde(skip)]
+    pub(crate) not_yet: Vec<Problem>,
+}
+
+/// A database that is set somewhere.
+#[derive(Clone, Debug)]
+pub(crate) struct DbSet {
+    pub key: DbKey,
+    pub setting: DbSetting,
+}
+
+/// What a database setting is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum DbKey {
+    /// The connection of this name.
+    Name(String),
+    /// Every connection with this variable.
+    Variable(String),
+}
+
+impl Connections {
+    /// The database of a name, as set by flag, variable or file; else SQLite in the data folder.
+    pub fn db(&self, name: &str) -> DbConnection {
+        let variable = db_variable(name);
+        let set = self.dbs.iter().find(|set| match &set.key {
+            DbKey::Name(set) => set == name,
+            DbKey::Variable(set) => *set == variable,
+        });
+        let in_data_dir = || self.data_dir.join("db").join(format!("{name}.sqlite"));
+        match set.map(|set| &set.setting) {
+            None | Some(DbSetting::Sqlite(None)) => DbConnection::Sqlite { file: in_data_dir() },
+            Some(DbSetting::Sqlite(Some(file))) => DbConnection::Sqlite { file: file.clone() },
+            Some(DbSetting::Postgres(url)) => DbConnection::Postgres { url: url.clone() },
+            Some(DbSetting::Mysql(url)) => DbConnection::Mysql { url: url.clone() },
+        }
+    }
+}
+
+/// The environment variable of a database: `shop-0` is `POTOK_DB_SHOP_0`.
+pub fn db_variable(name: &str) -> String {
+    let upper = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };
+    DB_VARIABLE.chars().chain(name.chars().map(upper)).collect()
+}
+
+/// What the variables of databases begin with.
+pub(crate) const DB_VARIABLE: &str = "POTOK_DB_";

@@ -1,0 +1,162 @@
+//! Expressions of a pipeline file: paths and templates, rows, VRL.
+//!
+//! They are parsed and type-checked when the file is loaded; a problem points into the file, also
+//! into the middle of a block of VRL.
+
+use std::borrow::Cow;
+use std::ops::Deref;
+
+use potok_expr::{ExprError, Program, RowsPath, Template};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::problem::code;
+use crate::values::{Written, Wrong, written};
+
+fn wrong(code: &'static str, error: ExprError, hint: &str) -> Wrong {
+    Wrong::new(code, error.at..error.at + error.len.max(1), error.message, hint)
+}
+
+/// What the compiler says first is what is wrong, the lines behind say more about it.
+fn vrl(errors: Vec<ExprError>) -> Vec<Wrong> {
+    let one = |error: ExprError| {
+        let at = error.at..error.at + error.len.max(1);
+        let mut lines = error.message.lines().map(str::trim).filter(|line| !line.is_empty());
+        let what = lines.next().unwrap_or("this is not VRL").to_owned();
+        let hint = lines.collect::<Vec<_>>().join("; ");
+        Wrong { code: code::VRL, at, what, hint: (!hint.is_empty()).then_some(hint) }
+    };
+    errors.into_iter().map(one).collect()
+}
+
+/// A path such as `.order_uid`, `header.batchId`, `key`, `topic`, or a template of them such as
+/// `"{.channel}:{.chat_id}"`.
+#[derive(Clone, Debug)]
+pub struct Expression(Template);
+
+impl Written for Expression {
+    const FORMAT: &'static str = "potok-expression";
+
+    fn read(text: &str) -> Result<Self, Vec<Wrong>> {
+        let hint = "a path (`.a.b`, `header.name`, `key`, `topic`) or a template (`\"{.a}_{.b}\"`)";
+        Template::parse(text)
+            .map(Expression)
+            .map_err(|error| vec![wrong(code::EXPRESSION, error, hint)])
+    }
+}
+
+impl Expression {
+    /// What evaluates it.
+    pub fn template(&self) -> &Template {
+        &self.0
+    }
+}
+
+impl Deref for Expression {
+    type Target = Template;
+
+    fn deref(&self) -> &Template {
+        &self.0
+    }
+}
+
+/// Which rows a record makes: `.` one of the whole record, `.delivery` one of a part, `.items[]`
+/// one per element.
+#[derive(Clone, Debug)]
+pub struct Rows(RowsPath);
+
+impl Written for Rows {
+    const FORMAT: &'static str = "potok-rows";
+
+    fn read(text: &str) -> Result<Self, Vec<Wrong>> {
+        let hint =
+            "`.` (the whole record), `.delivery` (a part), or `.items[]` (a row per element)";
+        RowsPath::parse(text).map(Rows).map_err(|error| vec![wrong(code::EXPRESSION, error, hint)])
+    }
+}
+
+impl Rows {
+    /// What evaluates it.
+    pub fn path(&self) -> &RowsPath {
+        &self.0
+    }
+}
+
+impl Deref for Rows {
+    type Target = RowsPath;
+
+    fn deref(&self) -> &RowsPath {
+        &self.0
+    }
+}
+
+/// A VRL program. The event is `.`; key, headers, topic and time are `%key`, `%headers`, `%topic`
+/// and `%time`; `abort` filters the record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Vrl(String);
+
+impl Written for Vrl {
+    const FORMAT: &'static str = "potok-vrl";
+
+    fn read(text: &str) -> Result<Self, Vec<Wrong>> {
+        match Program::compile(text) {
+            Ok(_) => Ok(Vrl(text.to_owned())),
+            Err(errors) => Err(vrl(errors)),
+        }
+    }
+}
+
+impl Vrl {
+    /// The program as written.
+    pub fn source(&self) -> &str {
+        &self.0
+    }
+
+    /// Compiles it. It compiled when the file was loaded, so this does not fail.
+    pub fn program(&self) -> Result<Program, Vec<ExprError>> {
+        Program::compile(&self.0)
+    }
+}
+
+/// A VRL expression that is true or false.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Predicate(String);
+
+impl Written for Predicate {
+    const FORMAT: &'static str = "potok-vrl-predicate";
+
+    fn read(text: &str) -> Result<Self, Vec<Wrong>> {
+        match Program::compile_predicate(text) {
+            Ok(_) => Ok(Predicate(text.to_owned())),
+            Err(errors) => Err(vrl(errors)),
+        }
+    }
+}
+
+impl Predicate {
+    /// The expression as written.
+    pub fn source(&self) -> &str {
+        &self.0
+    }
+
+    /// Compiles it. It compiled when the file was loaded, so this does not fail.
+    pub fn program(&self) -> Result<Program, Vec<ExprError>> {
+        Program::compile_predicate(&self.0)
+    }
+}
+
+macro_rules! from_source {
+    ($type:ty) => {
+        written!($type);
+
+        impl Serialize for $type {
+            fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                to.serialize_str(self.source())
+            }
+        }
+    };
+}
+from_source!(Expression);
+from_source!(Rows);
+from_source!(Vrl);
+from_source!(Predicate);

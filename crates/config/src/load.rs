@@ -1,0 +1,144 @@
+//! From a path to a checked pipeline: read, walk beside the schema, apply the rules, read the
+//! JSON Schema it names, and only then deserialize.
+
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value as Json;
+
+use crate::check::conform;
+use crate::document::Document;
+use crate::env::Env;
+use crate::pipeline::Pipeline;
+use crate::problem::{Findings, Problem, Problems, code};
+use crate::text::{FILE_BYTES_MAX, read_bounded};
+use crate::tree::Entry;
+use crate::{rules, schema};
+
+/// A file that was loaded, and where from.
+#[derive(Debug)]
+pub struct Loaded<T> {
+    /// What it says.
+    pub value: T,
+    /// The file.
+    pub file: PathBuf,
+    /// Its folder, to which paths in it are relative.
+    pub base_dir: PathBuf,
+    /// The JSON Schema of `decode.schema`, known to be one.
+    pub schema: Option<Arc<Json>>,
+    pub(crate) document: Document,
+}
+
+impl<T> Deref for Loaded<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl Loaded<Pipeline> {
+    /// What checks records against `decode.schema`. See [`schema::validator`].
+    pub fn validator(&self) -> Option<jsonschema::Validator> {
+        // It was built once already, when the file was loaded.
+        self.schema.as_deref().and_then(|schema| schema::validator(schema).ok())
+    }
+}
+
+/// Loads a pipeline file; every problem at once.
+pub fn load_pipeline(path: &Path, env: &Env) -> Result<Loaded<Pipeline>, Problems> {
+    let mut findings = Findings::default();
+    let document = Document::open(path, env, &mut findings)?;
+    let json = conform(&document.root, &document.source, schema::pipeline(), &mut findings);
+    rules::check(&document.root, &mut findings);
+    let schema = match document.entry(&["decode", "schema"]) {
+        Some(entry) => read_schema(entry, &document.base_dir, &mut findings),
+        None => None,
+    };
+    let value = finish(json, &document, findings)?;
+    Ok(Loaded {
+        value,
+        file: path.to_path_buf(),
+        base_dir: document.base_dir.clone(),
+        schema: schema.map(Arc::new),
+        document,
+    })
+}
+
+/// Deserializes what was found good.
+pub(crate) fn finish<T: DeserializeOwned>(
+    json: Json,
+    document: &Document,
+    findings: Findings,
+) -> Result<T, Problems> {
+    if !findings.is_empty() {
+        return Err(Problems(findings.into_problems(&document.source)));
+    }
+    // The walk accepted it, so this fails only where schema and struct differ: a mistake of ours,
+    // told without the values, which may be secret.
+    serde_json::from_value(json).map_err(|_| {
+        let file = document.source.file();
+        let what = "the file was checked and still cannot be used: please report this";
+        Problem::elsewhere(code::WRONG_TYPE, file, what, None).into()
+    })
+}
+
+/// Reads the file of `decode.schema`.
+fn read_schema(entry: &Entry, base_dir: &Path, findings: &mut Findings) -> Option<Json> {
+    let path = base_dir.join(entry.value.text()?);
+    let read = match read_bounded(&path) {
+        Ok(Some(bytes)) => serde_json::from_slice::<Json>(&bytes)
+            .map_err(|error| format!("`{}` is not JSON: {error}", path.display()))
+            .and_then(|json| match schema::validator(&json) {
+                Ok(_) => Ok(json),
+                Err(why) => Err(format!("`{}` is not a JSON Schema: {why}", path.display())),
+            }),
+        Ok(None) => {
+            Err(format!("`{}` is larger than {} MiB", path.display(), FILE_BYTES_MAX >> 20))
+        }
+        Err(error) => Err(format!("`{}` cannot be read: {error}", path.display())),
+    };
+    read.map_err(|what| {
+        let hint = "the path is relative to this file; a JSON Schema is a JSON object";
+        findings.add_hint(code::SCHEMA_FILE, entry.value.at.clone(), what, hint);
+    })
+    .ok()
+}
+
+/// What two pipelines cannot both be in one process: the same name, progress under the same
+/// consumer group, dead letters in the same topic. Reported in the later file.
+pub fn check_together(pipelines: &[Loaded<Pipeline>]) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for (index, later) in pipelines.iter().enumerate() {
+        for earlier in pipelines.iter().take(index) {
+            let mut findings = Findings::default();
+            let file = earlier.file.display();
+            let clash = [
+                (later.name == earlier.name, "name", &["name"][..], "name"),
+                (
+                    later.consumer_group() == earlier.consumer_group(),
+                    "consumer group",
+                    &["source", "consumer_group"][..],
+                    "name",
+                ),
+                (
+                    later.dead_letter_topic() == earlier.dead_letter_topic(),
+                    "topic for dead letters",
+                    &["dead_letter", "topic"][..],
+                    "name",
+                ),
+            ];
+            // One name for both makes the other two follow: the first is the cause.
+            if let Some((_, what, path, other)) = clash.into_iter().find(|(same, ..)| *same) {
+                let entry = later.document.entry(path).or_else(|| later.document.entry(&[other]));
+                let at = entry.map_or(0..0, |entry| entry.value.at.clone());
+                let what = format!("the same {what} as in {file}");
+                findings.add_hint(code::SAME_NAME, at, what, "each pipeline has its own");
+            }
+            problems.extend(findings.into_problems(&later.document.source));
+        }
+    }
+    problems
+}

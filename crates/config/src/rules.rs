@@ -1,0 +1,506 @@
+//! What makes sense together in a pipeline file, and what cannot keep the promise.
+//!
+//! The rules walk the tree, not the structs, so that they speak even where the file has other
+//! mistakes, and each points at its place. They stay silent about what the schema already said.
+
+use std::collections::HashSet;
+use std::ops::Range;
+
+use potok_expr::{RowsPath, Template};
+
+use crate::check::{list, nearest};
+use crate::problem::{Findings, code};
+use crate::tree::{Entry, Node};
+use crate::values::{Period, Size, Written};
+
+/// Applies every rule to the root of a pipeline file.
+pub(crate) fn check(root: &Node, findings: &mut Findings) {
+    let mut rules = Rules { root, findings };
+    rules.sources();
+    rules.group();
+    rules.stages();
+    for deliver in entries_of(root, "deliver") {
+        rules.deliver(deliver);
+    }
+    rules.words();
+    rules.raw();
+    rules.loops();
+    rules.dead_letter();
+    rules.limits();
+}
+
+/// The items of a key that holds one or many.
+fn entries_of<'a>(root: &'a Node, key: &str) -> &'a [Node] {
+    root.get(key).map(Node::one_or_many).unwrap_or_default()
+}
+
+/// The keys of `among` that a map has.
+fn present<'a>(node: &'a Node, among: &[&str]) -> Vec<&'a Entry> {
+    node.entries().iter().filter(|entry| among.contains(&entry.key.as_str())).collect()
+}
+
+/// True where an expression speaks of a word such as `id`, alone or in braces.
+fn mentions(expression: &str, word: &str) -> bool {
+    expression == word || expression.contains(&format!("{{{word}}}"))
+}
+
+const SOURCES: [&str; 5] = ["topic", "topics", "list", "http", "outbox"];
+const TARGETS: [&str; 4] = ["topic", "db", "webhook", "hub"];
+
+struct Rules<'a> {
+    root: &'a Node,
+    findings: &'a mut Findings,
+}
+
+impl<'a> Rules<'a> {
+    fn add(&mut self, code: &'static str, at: &Range<usize>, what: impl Into<String>, hint: &str) {
+        self.findings.add_hint(code, at.clone(), what, hint);
+    }
+
+    /// A `noun` has exactly one of these keys.
+    fn exactly_one(&mut self, code: &'static str, node: &Node, among: &[&str], noun: &str) {
+        match present(node, among).as_slice() {
+            // A misspelt key is probably the one that is missing.
+            [] if self.findings.has(code::UNKNOWN_KEY, &node.at) => {}
+            [] => {
+                let at = node.at.start..node.at.start + 1;
+                let hint = format!("give one of {}", list(among));
+                self.add(code, &at, format!("this {noun} names no place"), &hint);
+            }
+            [_] => {}
+            [first, others @ ..] => {
+                for other in others {
+                    let what = format!(
+                        "this {noun} has both `{}` and `{}`: exactly one is possible",
+                        first.key, other.key
+                    );
+                    let hint = "make it two entries, or remove one of the two keys";
+                    self.add(code, &other.key_at, what, hint);
+                }
+            }
+        }
+    }
+
+    /// `key` makes sense only beside one of `companions`.
+    fn only_with(&mut self, node: &Node, key: &str, companions: &[&str]) {
+        let Some(entry) = node.entry(key) else { return };
+        if present(node, companions).is_empty() && !self.findings.has(code::UNKNOWN_KEY, &node.at) {
+            let what = format!("`{key}` means nothing without {}", companions.join(" or "));
+            let hint = format!("add {}, or remove `{key}`", list(companions));
+            self.add(code::COMPANION, &entry.key_at, what, &hint);
+        }
+    }
+
+    fn sources(&mut self) {
+        let mut seen: HashSet<&str> = HashSet::new();
+        for source in entries_of(self.root, "source") {
+            if !source.is_map() {
+                continue;
+            }
+            self.exactly_one(code::SOURCE, source, &SOURCES, "source");
+            if present(source, &SOURCES).is_empty() {
+                continue;
+            }
+            self.only_with(source, "db", &["outbox"]);
+            self.only_with(source, "outbox", &["db"]);
+            self.only_with(source, "consumer_group", &["topic", "topics"]);
+            self.only_with(source, "from", &["topic", "topics"]);
+            for node in topics_of(source) {
+                let Some(topic) = node.text() else { continue };
+                if !seen.insert(topic) {
+                    let what = format!("the topic `{topic}` is read twice");
+                    self.add(code::SAME_NAME, &node.at, what, "name it once");
+                }
+            }
+        }
+    }
+
+    fn group(&mut self) {
+        let Some(group) = self.root.get("group") else { return };
+        if let (Some(_), Some(id)) = (group.entry("kinds"), group.entry("id")) {
+            let what = "`group` has both `id` and `kinds`";
+            self.add(code::COMPANION, &id.key_at, what, "give each kind its own `id` instead");
+        }
+        let read: Vec<&str> = entries_of(self.root, "source")
+            .iter()
+            .flat_map(topics_of)
+            .filter_map(Node::text)
+            .collect();
+        for kind in group.get("kinds").map(Node::entries).unwrap_or_default() {
+            let Some(topic) = kind.value.get("topic") else { continue };
+            let Some(name) = topic.text() else { continue };
+            if !read.is_empty() && !read.contains(&name) {
+                let what =
+                    format!("the kind `{}` comes from `{name}`, which is not read", kind.key);
+                let hint = match nearest(name, read.iter().copied()) {
+                    Some(nearest) => format!("did you mean `{nearest}`?"),
+                    None => format!("`source` reads {}", list(&read)),
+                };
+                self.add(code::NO_SUCH_WORD, &topic.at, what, &hint);
+            }
+        }
+        self.close(group);
+    }
+
+    /// Every group must be bound to close some day.
+    fn close(&mut self, group: &Node) {
+        let Some(close) = group.entry("close") else { return };
+        let bounded = !present(&close.value, &["after_first", "every", "max_age"]).is_empty();
+        if bounded || self.findings.has(code::UNKNOWN_KEY, &close.value.at) {
+            return;
+        }
+        let open_ended = present(&close.value, &["quiet", "when", "max_count", "max_bytes"]);
+        let hint = "add `max_age: 5m`, so that every group closes some day";
+        match open_ended.as_slice() {
+            [] => self.add(
+                code::NEVER_CLOSES,
+                &close.key_at,
+                "`close` says nothing, so a group never closes",
+                "e.g. `close: { after_first: 60s }`",
+            ),
+            some => {
+                for entry in some {
+                    let what =
+                        format!("`{}` without `max_age`: a group may never close", entry.key);
+                    self.add(code::NEVER_CLOSES, &entry.key_at, what, hint);
+                }
+            }
+        }
+    }
+
+    fn stages(&mut self) {
+        let mut seen: HashSet<&str> = HashSet::new();
+        let stages = entries_of(self.root, "process");
+        for node in stages.iter().chain(entries_of(self.root, "deliver")) {
+            let Some(name) = node.get("stage") else { continue };
+            if name.text().is_some_and(|text| !seen.insert(text)) {
+                let what = format!("two stages are called `{}`", name.text().unwrap_or_default());
+                self.add(code::SAME_NAME, &name.at, what, "give each a name of its own");
+            }
+        }
+        for stage in stages {
+            match present(stage, &["vrl", "shard"]).as_slice() {
+                [] if !stage.is_map() => {}
+                [] if self.findings.has(code::UNKNOWN_KEY, &stage.at) => {}
+                [] => {
+                    let at = stage.at.start..stage.at.start + 1;
+                    let hint = "give it `vrl: …` or `shard: …`";
+                    self.add(code::COMPANION, &at, "this stage does nothing", hint);
+                }
+                [_] => {}
+                [_, second, ..] => {
+                    let what = "a stage has `vrl` or `shard`, not both";
+                    self.add(code::COMPANION, &second.key_at, what, "make it two stages");
+                }
+            }
+        }
+    }
+
+    fn deliver(&mut self, deliver: &Node) {
+        if !deliver.is_map() {
+            return;
+        }
+        self.exactly_one(code::TARGET, deliver, &TARGETS, "delivery");
+        if present(deliver, &TARGETS).is_empty() {
+            return;
+        }
+        for key in ["table", "rows", "create_tables"] {
+            self.only_with(deliver, key, &["db"]);
+        }
+        self.only_with(deliver, "key", &["topic"]);
+        self.only_with(deliver, "else", &["hub"]);
+        self.only_with(deliver, "hub", &["each"]);
+        if deliver.get("db").is_some() {
+            self.database(deliver);
+        }
+    }
+
+    fn database(&mut self, deliver: &Node) {
+        let db = deliver.entry("db");
+        match (deliver.entry("table"), deliver.entry("rows"), db) {
+            (Some(_), Some(rows), _) => {
+                let what = "a delivery has `table` or `rows`, not both";
+                let hint = "`table: t` is short for `rows: { t: . }`";
+                self.add(code::COMPANION, &rows.key_at, what, hint);
+            }
+            (None, None, Some(db)) if !self.findings.has(code::UNKNOWN_KEY, &deliver.at) => {
+                let what = "`db` without `table` or `rows`: nobody knows where in it";
+                let hint = "add `table: …`, or `rows: { table: . }`";
+                self.add(code::NOT_ONCE, &db.key_at, what, hint);
+            }
+            _ => {}
+        }
+        if let Some(rows) = deliver.entry("rows") {
+            self.rows(deliver, rows);
+        }
+        let schema = self.root.get("decode").and_then(|decode| decode.entry("schema"));
+        let creates = deliver.entry("create_tables");
+        if let (Some(creates), None) = (creates.filter(|c| c.value.text() == Some("true")), schema)
+        {
+            let what = "`create_tables` without `decode.schema`: nothing says which columns";
+            let hint = "add `decode: { schema: … }`, or create the tables yourself";
+            self.add(code::NO_COLUMNS, &creates.key_at, what, hint);
+        }
+    }
+
+    fn rows(&mut self, deliver: &Node, rows: &Entry) {
+        let paths: Vec<(&Entry, Option<RowsPath>)> = rows
+            .value
+            .entries()
+            .iter()
+            .map(|entry| (entry, entry.value.text().and_then(|text| RowsPath::parse(text).ok())))
+            .collect();
+        let whole: Vec<&&Entry> = paths
+            .iter()
+            .filter(|(_, path)| {
+                path.as_ref().is_some_and(|path| path.steps().is_empty() && !path.is_each())
+            })
+            .map(|(entry, _)| entry)
+            .collect();
+        let unclear = paths.iter().any(|(_, path)| path.is_none());
+        match whole.as_slice() {
+            [] if !unclear && !paths.is_empty() => {
+                let what = "no table takes the whole record";
+                let hint = "one table has the path `.`: it keeps the id and the position";
+                self.add(code::NOT_ONCE, &rows.key_at, what, hint);
+            }
+            [_, others @ ..] => {
+                for other in others {
+                    let what = format!("`{}` is a second table for the whole record", other.key);
+                    let hint = "give the others a part of it, such as `.items[]`";
+                    self.add(code::NOT_ONCE, &other.key_at, what, hint);
+                }
+            }
+            _ => {}
+        }
+        if paths.is_empty() && rows.value.text().is_none() {
+            let what = "`rows` names no table";
+            self.add(code::NOT_ONCE, &rows.key_at, what, "e.g. `rows: { orders: . }`");
+        }
+        match deliver.entry("once_by") {
+            None => {
+                let what = "`rows` without `once_by`: nothing says which rows belong together";
+                let hint = "name the id of a record, e.g. `once_by: .order_uid`";
+                self.add(code::NOT_ONCE, &rows.key_at, what, hint);
+            }
+            Some(once_by) if paths.len() > 1 => {
+                for id in once_by.value.one_or_many() {
+                    self.plain_field(id);
+                }
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// The rows of child tables carry the id in a column, so it must be a field.
+    fn plain_field(&mut self, id: &Node) {
+        let Some(text) = id.text() else { return };
+        let plain = RowsPath::parse(text).is_ok_and(|p| p.steps().len() == 1 && !p.is_each());
+        if !plain && Template::parse(text).is_ok() {
+            let what = format!("with several tables, `once_by` must be a field, not `{text}`");
+            let hint = "every row carries the id in a column of that name, e.g. `.order_uid`";
+            self.add(code::NOT_ONCE, &id.at, what, hint);
+        }
+    }
+
+    /// `id`, `kind`, `receiver` and `{shard}` need something that makes them.
+    fn words(&mut self) {
+        let group = self.root.get("group");
+        let kinds: Vec<&str> = group
+            .and_then(|group| group.get("kinds"))
+            .map(|kinds| kinds.entries().iter().map(|kind| kind.key.as_str()).collect())
+            .unwrap_or_default();
+        let has_id = !kinds.is_empty() || group.is_some_and(|group| group.get("id").is_some());
+        let has_shard =
+            entries_of(self.root, "process").iter().any(|stage| stage.get("shard").is_some());
+        for deliver in entries_of(self.root, "deliver") {
+            let has_receiver = deliver.get("each").is_some();
+            for node in expressions_of(deliver) {
+                let Some(text) = node.text() else { continue };
+                if mentions(text, "id") && !has_id {
+                    let what = "`id` without `group`: there is no such id";
+                    let hint = "a field is written with a dot: `.id`; or give `group` an `id`";
+                    self.add(code::NO_SUCH_WORD, &node.at, what, hint);
+                }
+                if mentions(text, "receiver") && !has_receiver {
+                    let what = "`receiver` without `each`: there is no receiver";
+                    let hint = "a field is written with a dot: `.receiver`; or add `each: …`";
+                    self.add(code::NO_SUCH_WORD, &node.at, what, hint);
+                }
+            }
+            if let Some(kind) = deliver.get("kind") {
+                self.kind(kind, &kinds);
+            }
+            let db =
+                deliver.get("db").filter(|db| db.text().is_some_and(|t| t.contains("{shard}")));
+            if let (Some(db), false) = (db, has_shard) {
+                let what = "`{shard}` without a stage that has `shard`";
+                let hint = "add `- { stage: split, shard: \"mod(to_int!(.shop_id), 2)\" }`";
+                self.add(code::NO_SUCH_WORD, &db.at, what, hint);
+            }
+        }
+        // `by`, `each` and the pipeline's `order_by` come before there is an id or a receiver.
+        let early = group.into_iter().flat_map(|group| [group.get("by"), group.get("id")]);
+        let early = early.chain([self.root.get("order_by")]).flatten();
+        for node in early {
+            let text = node.text().unwrap_or_default();
+            if let Some(word) = ["id", "receiver"].iter().find(|word| mentions(text, word)) {
+                let what = format!("`{word}` is known in `deliver` only");
+                let hint = format!("a field is written with a dot: `.{word}`");
+                self.add(code::NO_SUCH_WORD, &node.at, what, &hint);
+            }
+        }
+    }
+
+    fn kind(&mut self, kind: &Node, kinds: &[&str]) {
+        let Some(text) = kind.text() else { return };
+        if kinds.contains(&text) {
+            return;
+        }
+        let what = format!("there is no kind `{text}`");
+        let hint = match (nearest(text, kinds.iter().copied()), kinds.is_empty()) {
+            (Some(nearest), _) => format!("did you mean `{nearest}`?"),
+            (None, true) => "kinds are named in `group.kinds`".to_owned(),
+            (None, false) => format!("`group.kinds` has {}", list(kinds)),
+        };
+        self.add(code::NO_SUCH_WORD, &kind.at, what, &hint);
+    }
+
+    /// Raw bytes have no fields.
+    fn raw(&mut self) {
+        let Some(decode) = self.root.get("decode") else { return };
+        if decode.get("format").and_then(Node::text) != Some("raw") {
+            return;
+        }
+        if let Some(schema) = decode.entry("schema") {
+            let what = "`schema` with `format: raw`: raw bytes are not checked";
+            self.add(code::RAW, &schema.key_at, what, "use `format: json`, or remove `schema`");
+        }
+        let hint =
+            "use `format: json`; of raw records only `key`, `topic` and `header.…` are known";
+        let mut nodes: Vec<&Node> = self.root.get("order_by").into_iter().collect();
+        let group = self.root.get("group");
+        nodes.extend(group.into_iter().flat_map(|g| [g.get("by"), g.get("id")]).flatten());
+        for deliver in entries_of(self.root, "deliver") {
+            nodes.extend(expressions_of(deliver));
+            if let Some(db) = deliver.entry("db") {
+                let what = "rows of raw bytes: they have no fields";
+                self.add(code::RAW, &db.key_at, what, hint);
+            }
+        }
+        for node in nodes {
+            let template = node.text().and_then(|text| Template::parse(text).ok());
+            if template.is_some_and(|template| template.needs_value()) {
+                let what = "a field of raw bytes: they have none";
+                self.add(code::RAW, &node.at, what, hint);
+            }
+        }
+        for entry in
+            entries_of(self.root, "process").iter().flat_map(|s| present(s, &["vrl", "shard"]))
+        {
+            let what = format!("`{}` on raw bytes: they have no fields", entry.key);
+            self.add(code::RAW, &entry.key_at, what, "use `format: json`");
+        }
+    }
+
+    /// A pipeline must not read what it writes.
+    fn loops(&mut self) {
+        let read: Vec<&str> = entries_of(self.root, "source")
+            .iter()
+            .flat_map(topics_of)
+            .filter_map(Node::text)
+            .collect();
+        let dead = self.root.get("dead_letter").and_then(|dead| dead.get("topic"));
+        let name = self.root.get("name").and_then(Node::text).unwrap_or_default();
+        let dead_name = match dead.and_then(Node::text) {
+            Some(topic) => topic.to_owned(),
+            None => format!("{name}-dead"),
+        };
+        let hint = "use another topic";
+        for node in entries_of(self.root, "deliver").iter().flat_map(written_topics) {
+            let Some(topic) = node.text() else { continue };
+            if read.contains(&topic) {
+                let what =
+                    format!("`{topic}` is read by this pipeline: its records would go round");
+                self.add(code::LOOP, &node.at, what, hint);
+            }
+            if topic == dead_name {
+                let what = format!("`{topic}` holds the dead letters of this pipeline");
+                self.add(code::LOOP, &node.at, what, hint);
+            }
+        }
+        if read.contains(&dead_name.as_str()) {
+            let what =
+                format!("`{dead_name}` is read by this pipeline: dead letters would go round");
+            let sources = self.root.entry("source").map(|source| source.key_at.clone());
+            let at = dead.map(|dead| dead.at.clone()).or(sources).unwrap_or(0..0);
+            self.add(code::LOOP, &at, what, hint);
+        }
+    }
+
+    fn dead_letter(&mut self) {
+        let Some(dead) = self.root.get("dead_letter") else { return };
+        let Some(table) = dead.entry("table") else { return };
+        if dead.entry("topic").is_some() {
+            let what = "`dead_letter` has `topic` or `table`, not both";
+            self.add(code::COMPANION, &table.key_at, what, "remove one of the two");
+        }
+        let outbox = |source: &Node| source.get("outbox").is_some();
+        if !entries_of(self.root, "source").iter().any(outbox) {
+            let what = "`table` means nothing without an `outbox` as source";
+            let hint = "use `dead_letter: { topic: … }`";
+            self.add(code::COMPANION, &table.key_at, what, hint);
+        }
+    }
+
+    fn limits(&mut self) {
+        fn read<T: Written>(map: Option<&Node>, key: &str) -> Option<T> {
+            T::read(map?.get(key)?.text()?).ok()
+        }
+        let retry = self.root.get("retry");
+        let first = read::<Period>(retry, "first").unwrap_or(Period::ms(50));
+        let max = read::<Period>(retry, "max").unwrap_or(Period::secs(5));
+        let entry = retry.and_then(|retry| retry.entry("first").or_else(|| retry.entry("max")));
+        if let (Some(entry), true) = (entry, first > max) {
+            let what = format!("`first` ({first}) is longer than `max` ({max})");
+            self.add(code::CONTRADICTION, &entry.value.at, what, "`max` is the longest wait");
+        }
+        let limits = self.root.get("limits");
+        let size = read::<Size>(limits, "in_flight_max");
+        let entry = limits.and_then(|limits| limits.entry("in_flight_max"));
+        if let (Some(size), Some(entry)) = (size, entry)
+            && size < IN_FLIGHT_MIN
+        {
+            let what = format!("`in_flight_max` must be at least {IN_FLIGHT_MIN}");
+            self.add(code::OUT_OF_RANGE, &entry.value.at, what, "e.g. `64MiB`");
+        }
+    }
+}
+
+/// Less would not hold the few records that keep the workers busy.
+const IN_FLIGHT_MIN: Size = Size(64 * 1024);
+
+/// The topics a source reads.
+pub(crate) fn topics_of(source: &Node) -> impl Iterator<Item = &Node> {
+    let many = source.get("topics").map(Node::one_or_many).unwrap_or_default();
+    source.get("topic").into_iter().chain(many)
+}
+
+/// The topics a delivery writes.
+fn written_topics(deliver: &Node) -> Vec<&Node> {
+    let Some(topic) = deliver.get("topic") else { return Vec::new() };
+    match topic.get("map") {
+        Some(map) => map.entries().iter().map(|entry| &entry.value).collect(),
+        None => vec![topic],
+    }
+}
+
+/// Every expression of a delivery that may speak of `id` and `receiver`.
+fn expressions_of(deliver: &Node) -> Vec<&Node> {
+    let mut nodes: Vec<&Node> =
+        ["key", "order_by", "each"].iter().filter_map(|key| deliver.get(key)).collect();
+    nodes.extend(deliver.get("once_by").map(Node::one_or_many).unwrap_or_default());
+    nodes.extend(deliver.get("topic").and_then(|topic| topic.get("by")));
+    nodes.extend(deliver.get("hub").and_then(|hub| hub.get("method")));
+    nodes
+}

@@ -1,0 +1,241 @@
+//! The six files of the design, the shipped pipelines, and every mistake in `cases/`.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use potok_config::{
+    Env, Flags, Problem, check_together, json_schema, load_connections, load_pipeline, not_yet,
+    not_yet_connections,
+};
+
+fn here(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+fn yaml_files(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> =
+        entries.filter(|p| p.extension().is_some_and(|e| e == "yaml")).collect();
+    files.sort();
+    files
+}
+
+fn env() -> Env {
+    Env::of([("CHAT_WEBHOOK", "https://chat/hook"), ("PUSH_URL", "https://push"), ("WORKERS", "2")])
+}
+
+#[test]
+fn the_design_files_are_understood_and_what_is_missing_is_said() {
+    for (name, missing) in [
+        ("em-processor", &["group", "kind"][..]),
+        ("orders", &[]),
+        ("chat", &["list", "group", "webhook"]),
+        ("shop-events", &["http", "group", "shard", "track"]),
+        ("outbox", &["outbox", "table for dead letters"]),
+        ("notifications", &["consumer groups", "each", "hub", "else", "order_by"]),
+    ] {
+        let file = here("tests/design").join(format!("{name}.yaml"));
+        let loaded = load_pipeline(&file, &env()).unwrap_or_else(|all| panic!("{all}"));
+        assert_eq!(loaded.name.as_str(), name);
+        let problems = not_yet(&loaded);
+        assert_eq!(problems.is_empty(), missing.is_empty(), "{name}: {problems:?}");
+        for word in missing {
+            let says = |problem: &Problem| problem.what.contains(word);
+            assert!(problems.iter().any(says), "{name} does not say `{word}`: {problems:?}");
+        }
+        assert!(problems.iter().all(|p| p.code == "P0160" && p.line > 0), "{problems:?}");
+    }
+}
+
+#[test]
+fn the_orders_pipeline_is_what_its_file_says() {
+    let loaded = load_pipeline(&here("tests/design/orders.yaml"), &env()).unwrap();
+    assert_eq!(loaded.workers, 2);
+    assert_eq!(loaded.topics(), ["orders"]);
+    assert_eq!(loaded.consumer_group(), "order-consumer");
+    assert_eq!(loaded.dead_letter_topic(), "orders-dead");
+    assert_eq!(loaded.dbs(), ["orders"]);
+    assert_eq!(loaded.limits.in_flight_max.bytes(), 64 << 20);
+    assert_eq!(loaded.gate.probe_every.as_secs(), 2);
+    let deliver = &loaded.deliver[0];
+    let tables: Vec<_> =
+        deliver.tables().into_iter().map(|(t, p)| (t, p.source().to_owned())).collect();
+    let expected = [
+        ("orders", "."),
+        ("deliveries", ".delivery"),
+        ("payments", ".payment"),
+        ("items", ".items[]"),
+    ];
+    assert_eq!(tables, expected.map(|(table, path)| (table, path.to_owned())));
+    assert_eq!(deliver.once_by[0].source(), ".order_uid");
+    assert!(loaded.schema.is_some() && loaded.validator().is_some());
+    assert_eq!(deliver.label(), "orders");
+}
+
+#[test]
+fn shipped_pipelines_load_and_run_in_this_version() {
+    let files = yaml_files(&here("../../pipelines"));
+    assert!(!files.is_empty());
+    for file in files {
+        let loaded = load_pipeline(&file, &Env::default()).unwrap_or_else(|all| panic!("{all}"));
+        assert_eq!(not_yet(&loaded), []);
+    }
+}
+
+#[test]
+fn editors_accept_the_design_files_before_the_environment_is_put_in() {
+    let validator = jsonschema::validator_for(&json_schema()).unwrap();
+    // Loading with variables that name themselves leaves `${…}` in the text.
+    let env = Env::of([("CHAT_WEBHOOK", "${CHAT_WEBHOOK}"), ("PUSH_URL", "${PUSH_URL}")]);
+    for file in yaml_files(&here("tests/design")) {
+        let Ok(loaded) = load_pipeline(&file, &env) else { continue };
+        let json = serde_json::to_value(&loaded.value).unwrap();
+        let errors: Vec<_> = validator.iter_errors(&json).map(|e| e.to_string()).collect();
+        assert!(errors.is_empty(), "{}: {errors:?}", file.display());
+    }
+    let variable = serde_json::json!({
+        "name": "a", "source": { "topic": "a" }, "deliver": [{ "topic": "b" }],
+        "workers": "${WORKERS:-4}", "retry": { "first": "${FIRST}" }, "on_set_aside": "${X}",
+    });
+    let errors: Vec<_> = validator.iter_errors(&variable).map(|e| e.to_string()).collect();
+    assert!(errors.is_empty(), "{errors:?}");
+    assert!(!validator.is_valid(&serde_json::json!({ "name": "a", "nam": 1 })));
+}
+
+#[test]
+fn connections_of_the_design_are_understood() {
+    let load = |file: &str| load_connections(Some(&here(file)), &Flags::default(), &Env::default());
+    assert_eq!(not_yet_connections(&load("tests/design/potok.yaml").unwrap()), []);
+    let elsewhere = load("tests/design/potok-elsewhere.yaml").unwrap();
+    let problems = not_yet_connections(&elsewhere);
+    let lines: Vec<_> = problems.iter().map(|problem| problem.line).collect();
+    assert_eq!(lines, [1, 5, 7, 8], "{problems:?}");
+}
+
+/// What the engine does not do yet must not be accepted in silence.
+#[test]
+fn settings_without_effect_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a.yaml");
+    let base = "name: a\nsource: { topic: a }\n";
+    for (text, word) in [
+        ("deliver: [ { topic: b, once_by: .a } ]\n", "`once_by` for a topic"),
+        ("deliver: [ { topic: b } ]\non_set_aside: park\n", "park"),
+        ("deliver: [ { topic: b, order_by: .a } ]\n", "order_by"),
+    ] {
+        fs::write(&file, format!("{base}{text}")).unwrap();
+        let problems = not_yet(&load_pipeline(&file, &Env::default()).unwrap());
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert!(problems[0].what.contains(word), "{problems:?}");
+    }
+}
+
+/// Values are told, but cannot write to the terminal or fill it.
+#[test]
+fn messages_are_one_short_printable_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a.yaml");
+    let long = "x".repeat(100_000);
+    let text = format!(
+        "name: a\nsource: {{ topic: a }}\ndeliver: [ {{ topic: b }} ]\n\
+        on_set_aside: {long}\ngate: {{ probe_every: \"\\e[31m\\n\" }}\n"
+    );
+    fs::write(&file, text).unwrap();
+    let problems = load_pipeline(&file, &Env::default()).unwrap_err();
+    assert_eq!(problems.len(), 2);
+    for problem in &problems {
+        assert!(!problem.what.contains(char::is_control), "{:?}", problem.what);
+        assert!(problem.to_string().len() < 2000);
+    }
+}
+
+/// Two pipelines of one process need names, groups and dead letters of their own.
+#[test]
+fn files_that_cannot_run_together_are_told_apart() {
+    let load = |file: &str| load_pipeline(&here(file), &env()).unwrap();
+    let orders = || load("tests/design/orders.yaml");
+    let problems = check_together(&[orders(), load("tests/design/chat.yaml"), orders()]);
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert_eq!((problems[0].code, problems[0].line), ("P0149", 1));
+}
+
+/// `# expect: P0120 3:1 words that the message or the hint must contain`
+struct Expected {
+    code: String,
+    place: String,
+    words: String,
+}
+
+impl Expected {
+    fn is(&self, problem: &Problem, text: &str) -> bool {
+        let hint = problem.hint.as_deref().unwrap_or_default();
+        let line = text.lines().nth(problem.line - 1).unwrap_or_default();
+        self.code == problem.code
+            && self.place == format!("{}:{}", problem.line, problem.column)
+            && format!("{} {hint}", problem.what).contains(&self.words)
+            && (problem.text == line.replace('\t', " ").replace(char::is_control, "\u{fffd}")
+                || problem.text.contains("***"))
+    }
+}
+
+fn expected(text: &str) -> Vec<Expected> {
+    let lines = text.lines().take_while(|line| line.starts_with('#'));
+    let lines = lines.filter_map(|line| line.strip_prefix("# expect: "));
+    lines
+        .map(|line| {
+            let mut parts = line.splitn(3, ' ').map(str::to_owned);
+            let mut part = || parts.next().expect("code, line:column, words");
+            Expected { code: part(), place: part(), words: part() }
+        })
+        .collect()
+}
+
+#[test]
+fn every_case_has_exactly_the_problems_it_expects() {
+    let files = yaml_files(&here("tests/cases"));
+    assert!(files.len() >= 40, "only {} cases", files.len());
+    let (mut codes, mut failures) = (BTreeSet::new(), Vec::new());
+    for file in files {
+        let name = file.file_name().unwrap().to_string_lossy().into_owned();
+        let text = fs::read_to_string(&file).unwrap();
+        let problems = match name.starts_with("connections-") {
+            true => load_connections(Some(&file), &Flags::default(), &env()).err(),
+            false => load_pipeline(&file, &env()).err(),
+        };
+        let problems = problems.map(|problems| problems.0).unwrap_or_default();
+        let expected = expected(&text);
+        let good = expected.len() == problems.len()
+            && !expected.is_empty()
+            && problems
+                .iter()
+                .zip(&expected)
+                .all(|(problem, expected)| expected.is(problem, &text));
+        if !good {
+            let found: Vec<_> = problems.iter().map(Problem::to_string).collect();
+            failures.push(format!("{name}:\n{}\n", found.join("\n")));
+        }
+        codes.extend(problems.iter().map(|problem| problem.code));
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    // Those that no pipeline file in a folder can show have tests of their own.
+    let elsewhere = ["P0101", "P0102", "P0104", "P0105", "P0106", "P0160"];
+    for code in potok_config::explain_codes().filter(|code| code.starts_with("P01")) {
+        assert!(codes.contains(code) || elsewhere.contains(&code), "no case for {code}");
+    }
+}
+
+#[test]
+fn a_problem_looks_like_this() {
+    let file = here("tests/cases/unknown-key-near.yaml");
+    let problems = load_pipeline(&file, &Env::default()).unwrap_err();
+    let shown = problems.to_string().replace(&file.display().to_string(), "FILE");
+    let expected = "error[P0120]: unknown key `worker`\n --> FILE:5:1\n  |\n5 | worker: 4\n  | ^^^^^^\n  hint: did you mean `workers`?";
+    assert_eq!(shown, expected);
+    let json = serde_json::to_value(&problems).unwrap();
+    assert_eq!(json[0]["code"], "P0120");
+    assert_eq!(json[0]["line"], 5);
+    assert_eq!(json[0]["text"], "worker: 4");
+    assert_eq!(json[0]["hint"], "did you mean `workers`?");
+}

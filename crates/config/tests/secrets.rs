@@ -1,0 +1,133 @@
+//! A canary in every secret place, and then everything that prints.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use potok_config::{
+    Env, Flags, Problems, load_connections, load_pipeline, not_yet, not_yet_connections,
+};
+
+const CANARY: &str = "canary";
+
+fn file(folder: &Path, name: &str, text: &str) -> PathBuf {
+    let path = folder.join(name);
+    fs::write(&path, text).unwrap();
+    path
+}
+
+fn assert_silent(what: &str, printed: &str) {
+    assert!(!printed.contains(CANARY), "{what} prints the canary: {printed}");
+}
+
+fn assert_problems_silent(what: &str, problems: &Problems) {
+    assert!(!problems.is_empty());
+    assert_silent(what, &problems.to_string());
+    assert_silent(what, &format!("{problems:?}"));
+    assert_silent(what, &serde_json::to_string(problems).unwrap());
+}
+
+#[test]
+fn a_loaded_pipeline_prints_no_secret() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "name: a\nsource: { list: l }\ngroup: { by: .a, close: { every: 1s } }\ndeliver:\n  \
+        - webhook: https://host/canary\n  \
+        - each: .r\n    hub: { name: h, method: .m }\n    else: { push: \"${PUSH}\" }\n  \
+        - { webhook: \"https://u:canary@host\", kind: nothing }\n";
+    let text = text.replace(", kind: nothing", "");
+    let path = file(folder.path(), "a.yaml", &text);
+    let env = Env::of([("PUSH", "https://push/canary")]);
+    let loaded = load_pipeline(&path, &env).unwrap_or_else(|all| panic!("{all}"));
+    assert_eq!(loaded.deliver[0].webhook.as_ref().unwrap().expose(), "https://host/canary");
+    assert_silent("Debug", &format!("{loaded:?}"));
+    assert_silent("JSON", &serde_json::to_string(&loaded.value).unwrap());
+    assert_silent("Env", &format!("{env:?}"));
+    assert_problems_silent("not_yet", &Problems(not_yet(&loaded)));
+}
+
+#[test]
+fn loaded_connections_print_no_secret() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "log: { kafka: \"u:canary@h:9092\", properties: { sasl.password: canary, \
+        sasl.username: canary } }\nstore: redis://:canary@h\ndb: { orders: \"postgres://u:canary@h/d?password=canary\" }\n";
+    let path = file(folder.path(), "potok.yaml", text);
+    let env = Env::of([("POTOK_DB_OTHER", "mysql://u:canary@h/d")]);
+    let connections = load_connections(Some(&path), &Flags::default(), &env).unwrap();
+    assert_silent("Debug", &format!("{connections:?}"));
+    assert_silent("JSON", &serde_json::to_string(&connections).unwrap());
+    assert_silent("db", &format!("{:?}", connections.db("orders")));
+    assert_silent("db", &serde_json::to_string(&connections.db("other")).unwrap());
+    assert_problems_silent("not_yet", &Problems(not_yet_connections(&connections)));
+}
+
+/// A mistake beside, before or inside a secret shows its line, without the secret.
+#[test]
+fn problems_print_no_secret() {
+    let folder = tempfile::tempdir().unwrap();
+    for (index, text) in [
+        // A wrong value in the place of the secret.
+        "log: canary://x\n",
+        "log: [canary]\n",
+        "log: { kafka: [canary, { a: canary }] }\n",
+        "log: { kafka: h, properties: { sasl.password: [canary] } }\n",
+        "log: { kafka: h, properties: { sasl.password: { canary: canary } } }\n",
+        "store: { redis: { url: canary } }\n",
+        "db: { orders: canary }\n",
+        "db: { orders: { url: canary } }\n",
+        "db: { orders: |\n  canary\n  canary\n }\n",
+        // A mistake on the line of a secret.
+        "log: { kafka: canary, propertie: 1 }\n",
+        "log: { kafka: \"canary\", properties: { a: canary }, create_topics: 5 }\n",
+        "store: { redis: canary, layout: canny }\n",
+        // A misspelt key, behind which a secret stands.
+        "stor: redis://:canary@h\n",
+        "log: { kafka: h, property: { sasl.password: canary } }\n",
+        // Twice.
+        "db: { orders: \"postgres://u:canary@h\", orders: canary }\n",
+        "log: { kafka: h, properties: { sasl.password: canary, sasl.password: canary } }\n",
+        // Not YAML at all.
+        "db: { orders: \"postgres://u:canary@h\n",
+        "log: { properties: { sasl.password: \"canary\n",
+        "store: redis://:canary@h: x\n",
+        "admin: a:0\nhttp_token: canary: b: c\n",
+        "redis://:canary@h\n",
+        // An unset variable beside a secret.
+        "log: { kafka: \"canary${UNSET}canary\" }\n",
+        "db: { orders: \"postgres://u:canary@h/${UNSET}\" }\n",
+    ]
+    .iter()
+    .enumerate()
+    {
+        let path = file(folder.path(), &format!("{index}.yaml"), text);
+        let problems = load_connections(Some(&path), &Flags::default(), &Env::default());
+        let problems = problems.err().unwrap_or_else(|| panic!("no problem: {text}"));
+        assert_problems_silent(text, &problems);
+    }
+    for (index, text) in [
+        "name: a\nsource: { topic: a }\ndeliver: [ { webhook: [canary] } ]\n",
+        "name: a\nsource: { topic: a }\ndeliver: [ { webhook: canary, tpoic: b, auth: canary, my_token: canary } ]\n",
+        "name: a\nsource: { topic: a }\ndeliver: [ { topic: b, else: { push: canary, pull: canary } } ]\n",
+        "name: a\nsource: { topic: a }\ndeliver: [ { topic: a, webhook: \"https://u:canary@h\" } ]\n",
+        "name: a\nsource: { topic: a }\ndeliver: [ { webhok: \"https://h/canary\" } ]\n",
+    ]
+    .iter()
+    .enumerate()
+    {
+        let path = file(folder.path(), &format!("p{index}.yaml"), text);
+        let problems = load_pipeline(&path, &Env::default());
+        assert_problems_silent(text, &problems.err().unwrap_or_else(|| panic!("{text}")));
+    }
+}
+
+#[test]
+fn wrong_flags_and_variables_print_no_secret() {
+    let flags = Flags {
+        store: Some("canary".into()),
+        db: vec![("orders".into(), "canary".into())],
+        ..Flags::default()
+    };
+    let env = Env::of([("POTOK_LOG", "canary"), ("POTOK_DB_SHOP", "postgres:canary")]);
+    let problems = load_connections(None, &flags, &env).unwrap_err();
+    assert_eq!(problems.len(), 4, "{problems}");
+    assert_problems_silent("flags", &problems);
+}

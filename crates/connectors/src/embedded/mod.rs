@@ -1,0 +1,291 @@
+//! The embedded log: topics, consumer groups and their progress in one commit log of a folder,
+//! with nothing to install.
+//!
+//! It promises: what was acknowledged is on disk and survives a power cut; readers see nothing
+//! else; outputs and progress of a pipeline are written together or not at all; no position ever
+//! means two records; damage is kept, reported and read past, and nothing but the damaged bytes
+//! is lost; a full disk refuses, and works again when there is room.
+//! It does not replicate, and one process owns the folder.
+//!
+//! `format` draws the files. Appends go through `draft` (the caller lays the frame out) and
+//! `writer` (one thread: place, sync, publish, answer). Reads go through `walk` (what is a frame,
+//! what is damage) and `scan` (records of some partitions). `recovery` opens a folder,
+//! `retention` lets go of what nobody needs. All of them touch the disk through `disk`.
+
+mod catalog;
+mod damage;
+mod disk;
+mod draft;
+mod faults;
+mod faulty_disk;
+mod format;
+mod groups;
+mod index;
+mod reader;
+mod recovery;
+mod reserve;
+mod retention;
+mod scan;
+mod segment;
+mod shared;
+mod source;
+mod store;
+mod walk;
+mod writer;
+
+use std::any::Any;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use potok_core::{
+    Clock, Damage, Fault, GroupInfo, GroupSpec, Log, OpenGroup, Output, Partition, Position,
+    RangeSet, ReadFrom, Reader, TopicInfo,
+};
+use tokio::sync::oneshot;
+
+pub use damage::DEAD_TOPIC;
+pub use disk::{Disk, DiskFile, Locked, RealDisk};
+pub use draft::partition_of;
+pub use faulty_disk::{FaultyDisk, Torn};
+pub use store::EmbeddedStore;
+
+use draft::Draft;
+use retention::Keeper;
+use scan::Lane;
+use shared::{Bugs, Command, Paths, Refused, Shared};
+use source::Filler;
+use writer::Writer;
+
+/// How a log is kept.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// A segment is closed when it is larger than this.
+    pub segment_bytes: u64,
+    /// Partitions of topics created from now on.
+    pub partitions: u32,
+    /// Records that nobody needs go when they are older; `None` keeps them.
+    pub retention_age: Option<Duration>,
+    /// Records that nobody needs go, oldest first, when the log is larger; `None` keeps them.
+    pub retention_bytes: Option<u64>,
+    /// Room kept for finishing work on a full disk. More than a segment, so that a pipeline from
+    /// topic to topic can write what it makes of a segment before the segment goes.
+    pub reserve_bytes: u64,
+    /// How often retention looks besides when a segment is closed.
+    pub retain_every: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            segment_bytes: 64 << 20,
+            partitions: 4,
+            retention_age: Some(Duration::from_secs(7 * 24 * 3600)),
+            retention_bytes: None,
+            reserve_bytes: 72 << 20,
+            retain_every: Duration::from_secs(60),
+        }
+    }
+}
+
+/// An open log. Dropping it closes it: what is queued is still written, then the folder is free.
+pub struct EmbeddedLog {
+    shared: Arc<Shared>,
+    keeper: Keeper,
+    threads: Mutex<Threads>,
+}
+
+#[derive(Default)]
+struct Threads {
+    keeper: Option<JoinHandle<()>>,
+    writer: Option<JoinHandle<()>>,
+}
+
+impl EmbeddedLog {
+    /// Opens the log in `dir`, or makes one. Reads what is there; damage does not make it fail.
+    /// Blocks, for at most the time it takes to read two segments where all is well.
+    pub fn open(dir: &Path, options: Options, clock: Arc<dyn Clock>) -> Result<Arc<Self>, Fault> {
+        Self::open_on(Arc::new(RealDisk), dir, options, clock)
+    }
+
+    /// Opens a log on another disk than the machine's.
+    pub fn open_on(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        options: Options,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Arc<Self>, Fault> {
+        let paths = Paths::new(dir);
+        let lock = lock(disk.as_ref(), &paths)?;
+        let bugs = Bugs::planted();
+        let recovered = recovery::recover(disk.as_ref(), &paths, bugs)?;
+        let (sender, commands) = mpsc::channel();
+        let shared = Arc::new(Shared::new(
+            disk,
+            paths,
+            options,
+            clock,
+            recovered.nonce,
+            bugs,
+            recovered.state,
+            sender,
+        ));
+        let (keeper, waking) = Keeper::new();
+        let writer = Writer::new(shared.clone(), keeper.clone(), recovered.resume);
+        let unusable = |error| faults::unusable(dir, &error);
+        let threads = Threads {
+            keeper: Some(waking.start(shared.clone()).map_err(unusable)?),
+            writer: Some(start_writer(writer, commands, lock).map_err(unusable)?),
+        };
+        Ok(Arc::new(EmbeddedLog { shared, keeper, threads: Mutex::new(threads) }))
+    }
+
+    /// Lets retention look now; returns when it is done.
+    pub async fn retain_now(&self) {
+        // An error means that the log is being closed.
+        let _ = self.keeper.now().await;
+    }
+
+    /// Bodies of held records, read back from this log.
+    pub fn store(&self) -> EmbeddedStore {
+        EmbeddedStore::new(self.shared.clone())
+    }
+
+    /// Writes what is queued and frees the folder. Everything asked of the log from now on is
+    /// answered with a fault. Blocks until the writer has ended.
+    pub fn close(&self) {
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        // Retention asks the writer, so it ends first.
+        self.keeper.stop();
+        if let Some(keeper) = threads.keeper.take() {
+            let _ = keeper.join();
+        }
+        let _ = self.shared.command(Command::Stop);
+        if let Some(writer) = threads.writer.take() {
+            let _ = writer.join();
+        }
+    }
+}
+
+impl Drop for EmbeddedLog {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// One process per folder, by a lock that dies with the process.
+fn lock(disk: &dyn Disk, paths: &Paths) -> Result<Box<dyn Any + Send>, Fault> {
+    let lock = disk
+        .create_dir(&paths.dir)
+        .and_then(|()| disk.lock(&paths.dir.join("LOCK"), &std::process::id().to_string()));
+    match lock.map_err(|error| faults::unusable(&paths.dir, &error))? {
+        Locked::Ours(guard) => Ok(guard),
+        Locked::Theirs(owner) => Err(faults::in_use(&paths.dir, &owner)),
+    }
+}
+
+/// The writer's thread holds the lock: the folder is free when nothing can write any more.
+fn start_writer(
+    writer: Writer,
+    commands: mpsc::Receiver<Command>,
+    lock: Box<dyn Any + Send>,
+) -> std::io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name("potok-log-writer".to_owned()).spawn(move || {
+        writer.run(&commands);
+        drop(commands);
+        drop(lock);
+    })
+}
+
+/// What a caller is told when the writer refused.
+fn spread(refused: Refused) -> Fault {
+    match refused {
+        Refused::Fault(fault) => fault,
+        // Only jobs with a fence are refused so, and their callers ask again without.
+        Refused::Stale => Fault::retry("the group was opened anew"),
+    }
+}
+
+#[async_trait]
+impl Log for EmbeddedLog {
+    async fn append(&self, outputs: &[Output]) -> Result<Vec<Position>, Fault> {
+        if outputs.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (draft, places) = Draft::new(outputs, |topic| self.shared.route(topic), &[])?;
+        let written = self.shared.submit(draft, None).await.map_err(spread)?;
+        Ok(places.positions(outputs, written.log, &written.firsts))
+    }
+
+    async fn open_group(&self, spec: GroupSpec) -> Result<OpenGroup, Fault> {
+        faults::check_name("group", &spec.group)?;
+        for topic in &spec.topics {
+            faults::check_name("topic", topic)?;
+        }
+        let group: Arc<str> = spec.group.as_str().into();
+        let (reply, answer) = oneshot::channel();
+        self.shared.command(Command::Open(spec, reply))?;
+        let opened = answer.await.map_err(|_| faults::closed())??;
+        let (source, journal) = source::start(&self.shared, group, opened);
+        Ok(OpenGroup { source: Box::new(source), journal: Arc::new(journal) })
+    }
+
+    async fn read(&self, topic: &str, from: ReadFrom) -> Result<Box<dyn Reader>, Fault> {
+        let state = self.shared.state();
+        let (topic, heads) = state
+            .catalog
+            .topics
+            .get_key_value(topic)
+            .ok_or_else(|| faults::no_topic(topic))?;
+        let lane = |(index, head): (usize, &catalog::Head)| Lane {
+            partition: Partition { topic: topic.clone(), index: index as u32 },
+            assignment: 0,
+            next: match from {
+                ReadFrom::Start => 0,
+                ReadFrom::End => head.end,
+                ReadFrom::Offset(offset) => offset,
+            },
+        };
+        let lanes = heads.iter().enumerate().map(lane).collect();
+        Ok(Box::new(reader::EmbeddedReader(Filler::new(&self.shared, lanes))))
+    }
+
+    async fn topics(&self) -> Result<Vec<TopicInfo>, Fault> {
+        let state = self.shared.state();
+        let info = |(topic, heads): (&Arc<str>, &Vec<catalog::Head>)| TopicInfo {
+            topic: topic.to_string(),
+            ends: heads.iter().map(|head| head.end).collect(),
+        };
+        Ok(state.catalog.topics.iter().map(info).collect())
+    }
+
+    async fn groups(&self) -> Result<Vec<GroupInfo>, Fault> {
+        let open: Vec<Arc<str>> = self.shared.open_groups().keys().cloned().collect();
+        let state = self.shared.state();
+        Ok(groups::list(&state, |group| open.iter().any(|open| &**open == group)))
+    }
+
+    async fn forget_group(&self, group: &str) -> Result<(), Fault> {
+        let (reply, answer) = oneshot::channel();
+        self.shared.command(Command::Forget(group.into(), reply))?;
+        answer.await.map_err(|_| faults::closed())?
+    }
+
+    fn damage(&self) -> Vec<Damage> {
+        self.shared.state().catalog.damage.iter().map(damage::damage).collect()
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.shared.trouble()
+    }
+
+    async fn ended(&self, group: &str, topic: &str, partition: u32) -> Result<RangeSet, Fault> {
+        let state = self.shared.state();
+        if !state.catalog.groups.contains_key(group) {
+            return Err(faults::no_group(group));
+        }
+        Ok(state.ended(group, topic, partition))
+    }
+}

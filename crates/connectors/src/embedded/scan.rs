@@ -1,0 +1,296 @@
+//! Reads records of some partitions, in the order of the log, once each.
+//!
+//! One pass over the log serves all partitions of a group. A scan knows for each partition (a
+//! *lane*) the offset it wants next; where it stands in the files is only a short cut that can be
+//! found again from those offsets, so retention may rewrite or remove segments under it.
+//! It never reads behind the synced end, and jumps there when none of its partitions has more.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use potok_core::{Headers, Partition, Record, SourceBatch, Timestamp};
+
+use super::damage;
+use super::format::{Kind, RecordSpan};
+use super::shared::{Shared, State, Tail};
+use super::walk::{Bad, Found, Frame, Walker};
+
+/// A batch is handed out when it has so many records…
+const BATCH_RECORDS_MAX: usize = 5_000;
+/// …or the scan has gathered so many bytes.
+const BATCH_BYTES_MAX: usize = 1 << 20;
+
+/// One partition that is wanted.
+#[derive(Clone, Debug)]
+pub struct Lane {
+    /// Which.
+    pub partition: Partition,
+    /// The assignment its batches carry.
+    pub assignment: u64,
+    /// The first offset not handed out.
+    pub next: u64,
+}
+
+/// Where the scan reads now.
+struct Place {
+    segment: u64,
+    generation: u32,
+    at: u64,
+    walker: Walker,
+}
+
+/// Records of one entry, fetched and not yet taken apart.
+struct Piece {
+    lane: usize,
+    log: u64,
+    time: Timestamp,
+    first: u64,
+    count: u32,
+    payload: Bytes,
+    /// The checksum over all of them did not fit: each has to prove itself.
+    doubtful: bool,
+}
+
+/// A pass over the log.
+pub struct Scan {
+    shared: Arc<Shared>,
+    lanes: Vec<Lane>,
+    /// Topic → partition → lane.
+    by_topic: HashMap<Arc<str>, Vec<Option<usize>>>,
+    place: Option<Place>,
+    /// Segments up to this one are done with.
+    done: u64,
+}
+
+impl Scan {
+    /// Starts a scan; nothing is read yet.
+    pub fn new(shared: Arc<Shared>, lanes: Vec<Lane>) -> Self {
+        let mut by_topic: HashMap<Arc<str>, Vec<Option<usize>>> = HashMap::new();
+        for (number, lane) in lanes.iter().enumerate() {
+            let partitions = by_topic.entry(lane.partition.topic.clone()).or_default();
+            let index = lane.partition.index as usize;
+            partitions.resize(partitions.len().max(index + 1), None);
+            if let Some(slot) = partitions.get_mut(index) {
+                *slot = Some(number);
+            }
+        }
+        Scan { shared, lanes, by_topic, place: None, done: 0 }
+    }
+
+    /// The next batches; none when everything synced has been read. Blocks on the disk.
+    pub fn fill(&mut self) -> io::Result<Vec<SourceBatch>> {
+        let mut pieces = Vec::new();
+        let mut gathered = 0;
+        let mut fetched = 0;
+        let mut first = true;
+        loop {
+            let at_limit = self.place.as_ref().is_none_or(|at| at.at >= at.walker.limit());
+            if (first || at_limit) && !self.find_place()? {
+                break;
+            }
+            first = false;
+            let Some(place) = &mut self.place else { break };
+            let before = place.walker.fetched();
+            let found = place.walker.at(place.at)?;
+            match found {
+                Found::Frame(frame) => {
+                    place.at = frame.end();
+                    let bytes = self.gather(&frame, &mut pieces)?;
+                    gathered += bytes;
+                }
+                Found::Bad(bad) => self.pass(bad),
+                // At the limit: the next turn finds where to go on.
+                Found::End => {}
+            }
+            fetched += self.place.as_ref().map_or(0, |place| place.walker.fetched() - before);
+            if gathered >= BATCH_BYTES_MAX {
+                break;
+            }
+        }
+        // Slices hold the whole block they were read in. Where little of it is wanted, a copy
+        // lets the block go; otherwise a few records could hold a lot of memory.
+        if (gathered as u64) < fetched / 2 {
+            for piece in &mut pieces {
+                piece.payload = Bytes::copy_from_slice(&piece.payload);
+            }
+        }
+        Ok(self.take_apart(pieces))
+    }
+
+    /// Makes `place` one with something to read; false when there is nothing more.
+    fn find_place(&mut self) -> io::Result<bool> {
+        let shared = self.shared.clone();
+        let state = shared.state();
+        let behind = |lane: &Lane| {
+            lane.next < state.catalog.head(&lane.partition.topic, lane.partition.index).end
+        };
+        if !self.lanes.iter().any(behind) {
+            self.go_to_tail(state.tail);
+            return Ok(false);
+        }
+        if let Some(place) = &mut self.place {
+            if place.at < place.walker.limit() {
+                return Ok(true);
+            }
+            let now = state.segments.get(&place.segment);
+            match now.filter(|segment| segment.generation == place.generation) {
+                Some(segment) if segment.end > place.walker.limit() => {
+                    place.walker.extend(segment.end);
+                    return Ok(true);
+                }
+                Some(_) if place.segment == state.tail.segment => return Ok(false),
+                Some(_) => self.done = place.segment,
+                // Rewritten while it was being read: what is left of it is found by offset.
+                None => self.done = place.segment.saturating_sub(1),
+            }
+            self.place = None;
+        }
+        self.seek(&state)
+    }
+
+    /// Goes to the first segment, behind those done with, that has something wanted.
+    fn seek(&mut self, state: &State) -> io::Result<bool> {
+        for (number, segment) in state.segments.range(self.done + 1..) {
+            let wanted = |lane: &Lane| {
+                segment.index.seek(&lane.partition.topic, lane.partition.index, lane.next)
+            };
+            if let Some(at) = self.lanes.iter().filter_map(wanted).min() {
+                let file = self.shared.open_segment(state, *number)?;
+                let walker = Walker::new(file, *number, self.shared.nonce, segment.end);
+                let generation = segment.generation;
+                self.place = Some(Place { segment: *number, generation, at, walker });
+                return Ok(true);
+            }
+        }
+        self.go_to_tail(state.tail);
+        Ok(false)
+    }
+
+    /// Nothing before the synced end is wanted: the next thing to read lies behind it.
+    fn go_to_tail(&mut self, tail: Tail) {
+        match &mut self.place {
+            Some(place) if place.segment == tail.segment => {
+                place.walker.extend(tail.at);
+                place.at = tail.at;
+            }
+            _ => {
+                self.place = None;
+                self.done = tail.segment.saturating_sub(1);
+            }
+        }
+    }
+
+    /// Fetches what is wanted of a frame; returns its bytes.
+    fn gather(&mut self, frame: &Frame, pieces: &mut Vec<Piece>) -> io::Result<usize> {
+        if frame.header.kind != Kind::Transaction {
+            return Ok(0);
+        }
+        let Some(place) = &mut self.place else { return Ok(0) };
+        let entries = frame.entries();
+        let mut gathered = 0;
+        for (records, range) in frame.records(&entries) {
+            let partitions = self.by_topic.get(records.topic);
+            let lane = partitions.and_then(|lanes| *lanes.get(records.partition as usize)?);
+            let Some(lane) = lane else { continue };
+            let behind = records.first + u64::from(records.count);
+            if self.lanes.get(lane).is_none_or(|lane| behind <= lane.next) {
+                continue;
+            }
+            let payload = place.walker.bytes(range.start, records.bytes as usize)?;
+            let doubtful = crc32fast::hash(&payload) != records.crc;
+            if doubtful {
+                report(&self.shared, place.segment, frame.at, frame.end());
+                if self.shared.bugs.stop_at_damage {
+                    place.at = place.walker.limit();
+                    return Ok(gathered);
+                }
+            }
+            gathered += payload.len();
+            pieces.push(Piece {
+                lane,
+                log: frame.header.incarnation,
+                time: Timestamp(frame.header.time),
+                first: records.first,
+                count: records.count,
+                payload,
+                doubtful,
+            });
+        }
+        Ok(gathered)
+    }
+
+    /// Goes past damage.
+    fn pass(&mut self, bad: Bad) {
+        let Some(place) = &mut self.place else { return };
+        place.at = if self.shared.bugs.stop_at_damage { place.walker.limit() } else { bad.to };
+        report(&self.shared, place.segment, bad.from, bad.to);
+    }
+
+    /// Makes batches of pieces: per lane and incarnation, in order.
+    fn take_apart(&mut self, pieces: Vec<Piece>) -> Vec<SourceBatch> {
+        let mut done: Vec<SourceBatch> = Vec::new();
+        let mut open: HashMap<usize, SourceBatch> = HashMap::new();
+        for piece in pieces {
+            let Some(lane) = self.lanes.get_mut(piece.lane) else { continue };
+            if open.get(&piece.lane).is_some_and(|batch| batch.log != piece.log) {
+                done.extend(open.remove(&piece.lane));
+            }
+            for record in piece.records(lane.next) {
+                let batch = open.entry(piece.lane).or_insert_with(|| SourceBatch {
+                    partition: lane.partition.clone(),
+                    log: piece.log,
+                    assignment: lane.assignment,
+                    first: lane.next,
+                    next: lane.next,
+                    records: Vec::with_capacity(piece.count as usize),
+                });
+                lane.next = record.offset + 1;
+                batch.next = lane.next;
+                batch.records.push(record);
+                if batch.records.len() >= BATCH_RECORDS_MAX {
+                    done.extend(open.remove(&piece.lane));
+                }
+            }
+        }
+        // Lanes in their order, so that the same log always reads the same.
+        let mut rest: Vec<_> = open.into_iter().collect();
+        rest.sort_unstable_by_key(|(lane, _)| *lane);
+        done.extend(rest.into_iter().map(|(_, batch)| batch));
+        done
+    }
+}
+
+impl Piece {
+    /// The records from offset `from` on, slices of the payload.
+    fn records(&self, from: u64) -> impl Iterator<Item = Record> {
+        let mut at = 0;
+        (0..self.count)
+            .map_while(move |number| {
+                let span = RecordSpan::read(&self.payload, at)?;
+                at = span.all.end;
+                Some((number, span))
+            })
+            .filter(move |(number, span)| {
+                self.first + u64::from(*number) >= from
+                    && (!self.doubtful || span.fits(&self.payload, *number))
+            })
+            .map(|(number, span)| record(&self.payload, &span, self.first + u64::from(number), self.time))
+    }
+}
+
+/// Cuts a record out of the payload it lies in.
+pub fn record(payload: &Bytes, span: &RecordSpan, offset: u64, time: Timestamp) -> Record {
+    Record {
+        offset,
+        time,
+        key: span.key.clone().map(|range| payload.slice(range)),
+        headers: Headers::from_encoded(payload.slice(span.headers.clone())),
+        value: span.value.clone().map(|range| payload.slice(range)),
+    }
+}
+
+fn report(shared: &Shared, segment: u64, from: u64, to: u64) {
+    shared.report(damage::Found { segment, from, to, tail: false, settled: false });
+}

@@ -1,0 +1,204 @@
+//! Walks the frames of a segment, and over what is none.
+//!
+//! The one place that decides what is a frame and what is damage: recovery, readers and retention
+//! all see a segment through it. Headers and tables are checked here; payloads are fetched and
+//! checked only by those who want them, so that skipping other topics costs little.
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::disk::{DiskFile, read_up_to};
+use super::format::{
+    Entry, FRAME_HEADER, FRAME_MAGIC, FrameHeader, Kind, RecordsEntry, entries,
+};
+
+/// How much is read ahead at once.
+const BLOCK: usize = 1 << 20;
+
+/// A frame whose header and table fit.
+#[derive(Clone, Debug)]
+pub struct Frame {
+    /// Where it starts.
+    pub at: u64,
+    /// What it says about itself.
+    pub header: FrameHeader,
+    table: Bytes,
+}
+
+impl Frame {
+    /// Behind its last byte.
+    pub fn end(&self) -> u64 {
+        self.at + self.header.len()
+    }
+
+    /// Its entries.
+    pub fn entries(&self) -> Vec<Entry<'_>> {
+        // The walker has read the table once already, so this does not fail.
+        entries(&self.table).unwrap_or_default()
+    }
+
+    /// Its records entries, with where their bytes lie in the file.
+    pub fn records<'a>(
+        &self,
+        entries: &'a [Entry<'a>],
+    ) -> impl Iterator<Item = (&'a RecordsEntry<'a>, Range<u64>)> {
+        let mut at = self.at + FRAME_HEADER as u64 + u64::from(self.header.table);
+        entries.iter().filter_map(move |entry| match entry {
+            Entry::Records(records) => {
+                let from = at;
+                at += u64::from(records.bytes);
+                Some((records, from..at))
+            }
+            _ => None,
+        })
+    }
+}
+
+/// Bytes that are no frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bad {
+    /// First of them.
+    pub from: u64,
+    /// Behind the last: the next frame, or the end.
+    pub to: u64,
+    /// What kind of frame it was, where its header is still good.
+    pub kind: Option<Kind>,
+}
+
+/// What lies at a place.
+#[derive(Debug)]
+pub enum Found {
+    /// A frame.
+    Frame(Frame),
+    /// Damage.
+    Bad(Bad),
+    /// The end.
+    End,
+}
+
+/// Reads one segment.
+pub struct Walker {
+    file: Arc<dyn DiskFile>,
+    segment: u64,
+    nonce: u64,
+    limit: u64,
+    block: Bytes,
+    block_at: u64,
+    fetched: u64,
+}
+
+impl Walker {
+    /// Walks the segment `segment` of the folder `nonce` up to `limit`.
+    pub fn new(file: Arc<dyn DiskFile>, segment: u64, nonce: u64, limit: u64) -> Self {
+        Walker { file, segment, nonce, limit, block: Bytes::new(), block_at: 0, fetched: 0 }
+    }
+
+    /// Where it stops.
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Lets it go further: more has been synced.
+    pub fn extend(&mut self, limit: u64) {
+        self.limit = limit;
+    }
+
+    /// How many bytes were read so far; tells how much memory slices of blocks hold.
+    pub fn fetched(&self) -> u64 {
+        self.fetched
+    }
+
+    /// What lies at `at`, which is the start of a frame or of damage.
+    pub fn at(&mut self, at: u64) -> io::Result<Found> {
+        if at >= self.limit {
+            return Ok(Found::End);
+        }
+        let Some(header) = self.header(at)? else {
+            let to = self.search(at + 1)?;
+            return Ok(Found::Bad(Bad { from: at, to, kind: None }));
+        };
+        let end = (at + header.len()).min(self.limit);
+        let bad = Bad { from: at, to: end, kind: Some(header.kind) };
+        if at + header.len() > self.limit {
+            return Ok(Found::Bad(bad));
+        }
+        let table = self.bytes(at + FRAME_HEADER as u64, header.table as usize)?;
+        if crc32fast::hash(&table) != header.table_crc || !table_fits(&header, &table) {
+            return Ok(Found::Bad(bad));
+        }
+        Ok(Found::Frame(Frame { at, header, table }))
+    }
+
+    /// True when every record of the frame fits.
+    pub fn payload_fits(&mut self, frame: &Frame) -> io::Result<bool> {
+        let entries = frame.entries();
+        for (records, range) in frame.records(&entries) {
+            let payload = self.bytes(range.start, records.bytes as usize)?;
+            if crc32fast::hash(&payload) != records.crc {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The frame header at `at`, if there is one of this folder.
+    fn header(&mut self, at: u64) -> io::Result<Option<FrameHeader>> {
+        let bytes = self.bytes(at, FRAME_HEADER)?;
+        let header = FrameHeader::decode(&bytes, self.segment, at);
+        Ok(header.filter(|header| header.nonce == self.nonce))
+    }
+
+    /// The next place from `from` on where a frame header fits; the limit when there is none.
+    fn search(&mut self, mut from: u64) -> io::Result<u64> {
+        while from < self.limit {
+            let block = self.bytes(from, BLOCK)?;
+            if block.len() < FRAME_MAGIC.len() {
+                break;
+            }
+            for (at, window) in (from..).zip(block.windows(FRAME_MAGIC.len())) {
+                if window == FRAME_MAGIC && self.header(at)?.is_some() {
+                    return Ok(at);
+                }
+            }
+            // The magic may lie across the edge of two blocks.
+            from += (block.len() - FRAME_MAGIC.len() + 1) as u64;
+        }
+        Ok(self.limit)
+    }
+
+    /// Bytes of the file, fewer only at the limit or where the file is shorter than that.
+    pub fn bytes(&mut self, at: u64, len: usize) -> io::Result<Bytes> {
+        let len = len.min(usize::try_from(self.limit.saturating_sub(at)).unwrap_or(usize::MAX));
+        let inside = at.checked_sub(self.block_at).and_then(|skip| usize::try_from(skip).ok());
+        if let Some(skip) = inside
+            && skip + len <= self.block.len()
+        {
+            return Ok(self.block.slice(skip..skip + len));
+        }
+        let ahead = usize::try_from(self.limit.saturating_sub(at)).unwrap_or(usize::MAX).min(BLOCK);
+        let block = read_up_to(self.file.as_ref(), at, ahead.max(len))?;
+        self.fetched += block.len() as u64;
+        self.block = Bytes::from(block);
+        self.block_at = at;
+        Ok(self.block.slice(..len.min(self.block.len())))
+    }
+}
+
+/// True when the table is made of entries and its records fill the payload exactly.
+fn table_fits(header: &FrameHeader, table: &[u8]) -> bool {
+    let Some(entries) = entries(table) else { return false };
+    let records: u64 = entries
+        .iter()
+        .map(|entry| match entry {
+            Entry::Records(records) => u64::from(records.bytes),
+            _ => 0,
+        })
+        .sum();
+    match header.kind {
+        Kind::Footer => records == 0,
+        Kind::Transaction | Kind::Checkpoint => records == u64::from(header.payload),
+    }
+}

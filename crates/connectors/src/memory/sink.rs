@@ -1,0 +1,150 @@
+//! A destination in memory.
+
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use potok_core::{Batch, Fault, Message, Name, Outcome, RangeSet, Receipt, Sink, SinkLimits};
+use tokio::sync::watch;
+
+use super::lock;
+
+/// Takes everything once, by name. Clones are the same sink.
+#[derive(Clone)]
+pub struct MemorySink(Arc<Shared>);
+
+struct Shared {
+    keeps: bool,
+    state: Mutex<State>,
+    /// How many were delivered, for those who wait.
+    count: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct State {
+    taken: Vec<Taken>,
+    delivered: Vec<Message>,
+    outage: Option<Fault>,
+}
+
+/// The offsets taken of one stream of names. A sink sees few streams (a partition each), so they
+/// are found by looking through them, the last one first.
+struct Taken {
+    name: Name,
+    offsets: RangeSet,
+}
+
+impl Default for MemorySink {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl MemorySink {
+    /// Keeps what is delivered.
+    pub fn new() -> Self {
+        Self::build(true)
+    }
+
+    /// Keeps only which names were delivered, and how many.
+    pub fn counting() -> Self {
+        Self::build(false)
+    }
+
+    fn build(keeps: bool) -> Self {
+        MemorySink(Arc::new(Shared {
+            keeps,
+            state: Mutex::default(),
+            count: watch::Sender::new(0),
+        }))
+    }
+
+    /// What was delivered, in order of delivery; empty for [`MemorySink::counting`].
+    pub fn delivered(&self) -> Vec<Message> {
+        lock(&self.0.state).delivered.clone()
+    }
+
+    /// How many messages were delivered; repeats do not count.
+    pub fn count(&self) -> u64 {
+        *self.0.count.borrow()
+    }
+
+    /// Waits until at least `count` messages were delivered.
+    pub async fn reached(&self, count: u64) {
+        let mut counts = self.0.count.subscribe();
+        // The sender lives as long as this sink.
+        let _ = counts.wait_for(|now| *now >= count).await;
+    }
+
+    /// While set, every call is answered with this fault.
+    pub fn set_outage(&self, fault: Option<Fault>) {
+        lock(&self.0.state).outage = fault;
+    }
+
+    fn check(&self) -> Result<(), Fault> {
+        lock(&self.0.state).outage.clone().map_or(Ok(()), Err)
+    }
+}
+
+impl State {
+    /// Notes the name; false when it was there already.
+    fn take(&mut self, name: &Name) -> bool {
+        let same = |taken: &Taken| {
+            let (known, new) = (&taken.name.position, &name.position);
+            known.partition == new.partition
+                && known.log == new.log
+                && (taken.name.deliver, taken.name.element) == (name.deliver, name.element)
+                && known.topic == new.topic
+        };
+        let offset = name.position.offset;
+        let offsets = match self.taken.iter_mut().rev().find(|taken| same(taken)) {
+            Some(taken) => &mut taken.offsets,
+            None => {
+                self.taken.push(Taken { name: name.clone(), offsets: RangeSet::new() });
+                let Some(taken) = self.taken.last_mut() else { return true };
+                &mut taken.offsets
+            }
+        };
+        let new = !offsets.contains(offset);
+        if new {
+            offsets.insert(offset..offset + 1);
+        }
+        new
+    }
+}
+
+#[async_trait]
+impl Sink for MemorySink {
+    fn limits(&self) -> SinkLimits {
+        SinkLimits::default()
+    }
+
+    async fn prepare(&self) -> Result<(), Fault> {
+        self.check()
+    }
+
+    async fn probe(&self) -> Result<(), Fault> {
+        self.check()
+    }
+
+    async fn deliver(&self, batch: &Batch) -> Result<Receipt, Fault> {
+        let mut receipt = Receipt::delivered();
+        let mut new = 0;
+        let mut state = lock(&self.0.state);
+        if let Some(fault) = &state.outage {
+            return Err(fault.clone());
+        }
+        for (index, message) in batch.messages.iter().enumerate() {
+            if !state.take(&message.name) {
+                receipt.set(index, Outcome::Suppressed);
+                continue;
+            }
+            new += 1;
+            if self.0.keeps {
+                state.delivered.push(message.clone());
+            }
+        }
+        drop(state);
+        self.0.count.send_modify(|count| *count += new);
+        Ok(receipt)
+    }
+}

@@ -1,0 +1,276 @@
+//! Do the tables that exist fit what will be written into them?
+//!
+//! Asked before the first delivery, so that a wrong table stops the pipeline with one message
+//! that says everything, instead of refusing records one by one.
+
+use potok_core::Fault;
+
+use super::Dialect;
+use super::tables::{Column, Id, Kind, POSITION, Table, Tables};
+
+/// A column as the database has it.
+#[derive(Clone, Debug)]
+pub struct FoundColumn {
+    /// Its name.
+    pub name: String,
+    /// What it takes.
+    pub kind: Kind,
+    /// It takes no null, and the database does not fill it by itself.
+    pub not_null: bool,
+    /// What it is without a value, as SQL.
+    pub default: Option<String>,
+}
+
+/// A table as the database has it.
+#[derive(Clone, Debug, Default)]
+pub struct FoundTable {
+    /// The columns one can write.
+    pub columns: Vec<FoundColumn>,
+    /// Sets of columns that are unique, compared byte by byte.
+    pub unique: Vec<Vec<String>>,
+}
+
+impl FoundTable {
+    fn column(&self, name: &str) -> Option<&FoundColumn> {
+        self.columns.iter().find(|column| column.name.eq_ignore_ascii_case(name))
+    }
+
+    /// A unique key whose columns are exactly these.
+    fn is_unique(&self, names: &[&str]) -> bool {
+        self.unique.iter().any(|set| {
+            set.len() == names.len()
+                && names.iter().all(|name| set.iter().any(|n| n.eq_ignore_ascii_case(name)))
+        })
+    }
+}
+
+/// What is wrong, gathered.
+#[derive(Default)]
+struct Misfits {
+    missing: Vec<String>,
+    wrong: Vec<String>,
+    /// Statements that would help.
+    cure: Vec<String>,
+}
+
+impl Tables {
+    /// Compares with what the database has (`found`, in the order of the tables). Returns the
+    /// tables as they will be written: without a schema, with the columns found.
+    pub fn fit(&self, found: &[Option<FoundTable>], dialect: Dialect) -> Result<Tables, Fault> {
+        let mut misfits = Misfits::default();
+        let mut tables = Vec::with_capacity(self.tables.len());
+        for (index, table) in self.tables.iter().enumerate() {
+            match found.get(index).and_then(Option::as_ref) {
+                None => {
+                    misfits.missing.push(format!("table `{}`", table.name));
+                    misfits.cure.push(self.cure_for_table(dialect, index));
+                }
+                Some(found) => {
+                    tables.push(self.fit_table(dialect, index, table, found, &mut misfits));
+                }
+            }
+        }
+        self.fault(&misfits)?;
+        let mut fitted = self.clone();
+        (fitted.tables, fitted.known) = (tables, true);
+        Ok(fitted)
+    }
+
+    fn fit_table(
+        &self,
+        dialect: Dialect,
+        index: usize,
+        table: &Table,
+        found: &FoundTable,
+        misfits: &mut Misfits,
+    ) -> Table {
+        let own = self.own_columns(index);
+        for name in &own {
+            if found.column(name).is_none() {
+                self.miss(dialect, table, name, self.own_kind(name), misfits);
+            }
+        }
+        let columns = if self.known {
+            self.fit_columns(dialect, table, found, misfits)
+        } else {
+            adopt_columns(found, &own)
+        };
+        for extra in &found.columns {
+            let filled = own.iter().any(|own| own.eq_ignore_ascii_case(&extra.name))
+                || columns.iter().any(|column| column.name.eq_ignore_ascii_case(&extra.name));
+            if !filled && extra.not_null && extra.default.is_none() {
+                misfits.wrong.push(format!(
+                    "column `{}` of table `{}` takes no null and has no default, but no field \
+                     fills it",
+                    extra.name, table.name
+                ));
+            }
+        }
+        if index == 0 {
+            self.check_unique(dialect, table, found, misfits);
+        }
+        if let (0, Id::Fields(ids)) = (index, &self.id) {
+            // Letter for letter: it must be the field's column, not only one SQL takes for it.
+            for id in ids.iter().filter(|id| !found.columns.iter().any(|c| c.name == **id)) {
+                self.miss(dialect, table, id, self.id_kind(id), misfits);
+            }
+        }
+        table.with_columns(columns)
+    }
+
+    fn fit_columns(
+        &self,
+        dialect: Dialect,
+        table: &Table,
+        found: &FoundTable,
+        misfits: &mut Misfits,
+    ) -> Vec<Column> {
+        let mut columns = Vec::with_capacity(table.columns.len());
+        for column in &table.columns {
+            let Some(there) = found.column(&column.name) else {
+                self.miss(dialect, table, &column.name, column.kind, misfits);
+                continue;
+            };
+            match stored_as(column.kind, there.kind) {
+                Some(kind) => columns.push(Column {
+                    kind,
+                    required: column.required || there.not_null && there.default.is_none(),
+                    default: there.default.clone(),
+                    ..column.clone()
+                }),
+                None => misfits.wrong.push(format!(
+                    "column `{}` of table `{}` takes {}, but the schema says {}",
+                    column.name,
+                    table.name,
+                    there.kind.words(),
+                    column.kind.words()
+                )),
+            }
+        }
+        columns
+    }
+
+    /// Without these keys a repeat would become a second row.
+    fn check_unique(
+        &self,
+        dialect: Dialect,
+        table: &Table,
+        found: &FoundTable,
+        misfits: &mut Misfits,
+    ) {
+        let mut sets = vec![self.id_columns()];
+        if sets != [[POSITION]] {
+            sets.push(vec![POSITION]);
+        }
+        for set in sets {
+            if !found.is_unique(&set) {
+                let names = set.join("`, `");
+                misfits.wrong.push(format!(
+                    "table `{}` has no unique key on `{names}` that compares bytes",
+                    table.name
+                ));
+                let columns: Vec<String> = set.iter().map(|name| dialect.quote(name)).collect();
+                let index = format!("{}_{}", table.name, set.join("_"));
+                misfits.cure.push(format!(
+                    "CREATE UNIQUE INDEX {} ON {} ({})",
+                    dialect.quote(&index),
+                    dialect.quote(&table.name),
+                    columns.join(", ")
+                ));
+            }
+        }
+    }
+
+    fn miss(
+        &self,
+        dialect: Dialect,
+        table: &Table,
+        column: &str,
+        kind: Kind,
+        misfits: &mut Misfits,
+    ) {
+        let what = format!("column `{column}` of table `{}`", table.name);
+        if !misfits.missing.contains(&what) {
+            misfits.missing.push(what);
+            misfits.cure.push(self.add_column(dialect, &table.name, column, kind));
+        }
+    }
+
+    fn cure_for_table(&self, dialect: Dialect, index: usize) -> String {
+        if self.known {
+            return self.create(dialect, index);
+        }
+        let name = self.tables.get(index).map_or("", |table| &table.name);
+        let needed: Vec<&str> = self.own_columns(index);
+        format!(
+            "CREATE TABLE {} with a column for each field, and `{}`",
+            dialect.quote(name),
+            needed.join("`, `")
+        )
+    }
+
+    fn fault(&self, misfits: &Misfits) -> Result<(), Fault> {
+        if misfits.missing.is_empty() && misfits.wrong.is_empty() {
+            return Ok(());
+        }
+        let code = if misfits.missing.is_empty() { "P0302" } else { "P0301" };
+        let mut what = Vec::new();
+        if !misfits.missing.is_empty() {
+            what.push(format!("missing: {}", misfits.missing.join(", ")));
+        }
+        what.extend(misfits.wrong.iter().cloned());
+        let cure = if misfits.cure.is_empty() {
+            "change the table or the schema, then `potok resume`".to_owned()
+        } else {
+            format!(
+                "set `create_tables: true` for missing tables, or run these, then `potok resume`: \
+                 {}",
+                misfits.cure.join("; ")
+            )
+        };
+        Err(Fault::fix(format!("{}: {}", self.label(), what.join("; "))).hint(cure).code(code))
+    }
+}
+
+/// Every column found that potok does not fill itself.
+fn adopt_columns(found: &FoundTable, own: &[&str]) -> Vec<Column> {
+    let fields = found
+        .columns
+        .iter()
+        .filter(|column| !own.iter().any(|own| own.eq_ignore_ascii_case(&column.name)));
+    fields
+        .map(|column| Column {
+            name: column.name.clone(),
+            kind: column.kind,
+            required: column.not_null && column.default.is_none(),
+            default: column.default.clone(),
+        })
+        .collect()
+}
+
+/// How values of `wanted` go into a column that takes `there`; `None` where they could change.
+fn stored_as(wanted: Kind, there: Kind) -> Option<Kind> {
+    match (wanted, there) {
+        (wanted, there) if wanted == there => Some(wanted),
+        (wanted, Kind::Any) => Some(wanted),
+        (Kind::Json, Kind::Text) => Some(Kind::Json),
+        (_, Kind::Text) => Some(Kind::Text),
+        (Kind::Boolean, Kind::Integer) => Some(Kind::Boolean),
+        (Kind::Integer, Kind::Real) => Some(Kind::Real),
+        _ => None,
+    }
+}
+
+impl Kind {
+    /// For messages.
+    pub(super) fn words(self) -> &'static str {
+        match self {
+            Kind::Text => "text",
+            Kind::Integer => "integers",
+            Kind::Real => "numbers",
+            Kind::Boolean => "true or false",
+            Kind::Json => "JSON",
+            Kind::Any => "anything",
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! The statements of one destination, and one record's way through them.
+//!
+//! The parent is inserted with `ON CONFLICT DO NOTHING`; whether a row that was not inserted is a
+//! repeat or a conflict is decided afterwards, by reads in the same transaction, so that nobody
+//! can get in between. Children are inserted for inserted parents only.
+
+use potok_core::{Fault, Outcome, Reason};
+use rusqlite::types::{ToSqlOutput, ValueRef};
+use rusqlite::{CachedStatement, Connection, Error, ToSql};
+
+use crate::sql::{Cell, Dialect, RecordRows, Rows, Tables};
+
+/// Tables as they are, and the SQL for them.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub tables: Tables,
+    inserts: Vec<String>,
+    by_position: String,
+    by_id: String,
+    id_cells: Vec<usize>,
+    /// For each table, whether its rows have an `element`.
+    each: Vec<bool>,
+}
+
+impl Plan {
+    pub fn new(tables: Tables) -> Plan {
+        let quote = |name: &str| Dialect::Sqlite.quote(name);
+        let parent = quote(tables.names().next().unwrap_or_default());
+        let ids: Vec<String> = tables.id_columns().iter().map(|name| quote(name)).collect();
+        let matches: Vec<String> =
+            ids.iter().enumerate().map(|(at, id)| format!("{id} = ?{}", at + 1)).collect();
+        Plan {
+            inserts: (0..tables.names().count()).map(|index| insert(&tables, index)).collect(),
+            by_position: format!("SELECT 1 FROM {parent} WHERE \"position\" = ?1"),
+            by_id: format!(
+                "SELECT \"content_hash\", \"position\" FROM {parent} WHERE {}",
+                matches.join(" AND ")
+            ),
+            id_cells: tables.id_cells(),
+            each: tables.each(),
+            tables,
+        }
+    }
+
+    /// Prepares the inserts; SQLite keeps them between transactions.
+    pub fn ready<'c>(&'c self, connection: &'c Connection) -> Result<Ready<'c>, Error> {
+        let inserts = self.inserts.iter().map(|sql| connection.prepare_cached(sql));
+        Ok(Ready { plan: self, connection, inserts: inserts.collect::<Result<_, _>>()? })
+    }
+}
+
+/// `INSERT INTO "items" ("order_uid", "element", "price") VALUES (?1, ?2, ?3)`.
+fn insert(tables: &Tables, index: usize) -> String {
+    let own = tables.own_columns(index).into_iter().map(|name| (name, None));
+    let fields = tables.columns(index).iter().map(|c| (c.name.as_str(), c.default.as_deref()));
+    let columns: Vec<(&str, Option<&str>)> =
+        if index == 0 { fields.chain(own).collect() } else { own.chain(fields).collect() };
+    let names: Vec<String> = columns.iter().map(|(name, _)| Dialect::Sqlite.quote(name)).collect();
+    let values: Vec<String> = columns
+        .iter()
+        .enumerate()
+        .map(|(at, (_, default))| match default {
+            // A null would stand instead of the column's default.
+            Some(default) => format!("coalesce(?{}, ({default}))", at + 1),
+            None => format!("?{}", at + 1),
+        })
+        .collect();
+    let once = if index == 0 { " ON CONFLICT DO NOTHING" } else { "" };
+    let table = Dialect::Sqlite.quote(tables.names().nth(index).unwrap_or_default());
+    format!("INSERT INTO {table} ({}) VALUES ({}){once}", names.join(", "), values.join(", "))
+}
+
+/// Statements ready to run.
+pub(super) struct Ready<'c> {
+    plan: &'c Plan,
+    connection: &'c Connection,
+    inserts: Vec<CachedStatement<'c>>,
+}
+
+impl Ready<'_> {
+    /// Inserts the rows of one record; `None` when they are in, else how it ended instead. After
+    /// an error rows of it may be there: the caller rolls back.
+    pub fn insert(
+        &mut self,
+        rows: &Rows,
+        record: &RecordRows<'_>,
+    ) -> Result<Option<Outcome>, Error> {
+        let Some((parent, children)) = self.inserts.split_first_mut() else { return Ok(None) };
+        for (at, cell) in record.parent.iter().enumerate() {
+            parent.raw_bind_parameter(at + 1, Bound { cell, rows })?;
+        }
+        if parent.raw_execute()? == 0 {
+            return self.decide(rows, record).map(Some);
+        }
+        for (table, element, cells) in record.children() {
+            let Some(statement) = children.get_mut(table - 1) else { continue };
+            let mut at = 0;
+            for cell in self.plan.id_cells.iter().filter_map(|&id| record.parent.get(id)) {
+                at += 1;
+                statement.raw_bind_parameter(at, Bound { cell, rows })?;
+            }
+            if self.plan.each.get(table) == Some(&true) {
+                at += 1;
+                statement.raw_bind_parameter(at, element)?;
+            }
+            for cell in cells {
+                at += 1;
+                statement.raw_bind_parameter(at, Bound { cell, rows })?;
+            }
+            statement.raw_execute()?;
+        }
+        Ok(None)
+    }
+
+    /// The parent row was not inserted: why?
+    fn decide(&self, rows: &Rows, record: &RecordRows<'_>) -> Result<Outcome, Error> {
+        let tables = &self.plan.tables;
+        let text = |index: usize| match record.parent.get(index) {
+            Some(Cell::Text(range)) => rows.text(range),
+            _ => "",
+        };
+        let (hash, position) = (text(tables.hash_cell()), text(tables.position_cell()));
+        let mut by_position = self.connection.prepare_cached(&self.plan.by_position)?;
+        if by_position.exists([position])? {
+            return Ok(Outcome::Suppressed);
+        }
+        let mut by_id = self.connection.prepare_cached(&self.plan.by_id)?;
+        for (at, cell) in
+            self.plan.id_cells.iter().filter_map(|&id| record.parent.get(id)).enumerate()
+        {
+            by_id.raw_bind_parameter(at + 1, Bound { cell, rows })?;
+        }
+        let mut found = by_id.raw_query();
+        let Some(row) = found.next()? else {
+            return Ok(Outcome::Failed(
+                Fault::set_aside(
+                    Reason::Refused,
+                    "the row was not inserted, though neither its id nor its position is there",
+                )
+                .hint("look for another unique index or a trigger on the table")
+                .code("P0307"),
+            ));
+        };
+        let (other_hash, other): (Option<String>, Option<String>) = (row.get(0)?, row.get(1)?);
+        if other_hash.as_deref() == Some(hash) {
+            return Ok(Outcome::Suppressed);
+        }
+        let id: Vec<String> =
+            self.plan.id_cells.iter().map(|&at| shown(rows, record, at)).collect();
+        let other = other.unwrap_or_else(|| "a row potok did not write".to_owned());
+        Ok(Outcome::Failed(
+            Fault::set_aside(
+                Reason::Conflict,
+                format!(
+                    "{} `{}` of {position} is already there with other content, from {other}",
+                    tables.id_columns().join(", "),
+                    id.join("`, `")
+                ),
+            )
+            .code("P0309"),
+        ))
+    }
+}
+
+/// A key value for a message, cut short.
+fn shown(rows: &Rows, record: &RecordRows<'_>, at: usize) -> String {
+    const SHOWN_MAX: usize = 100;
+    match record.parent.get(at) {
+        Some(Cell::Text(range)) => rows.text(range).chars().take(SHOWN_MAX).collect(),
+        Some(Cell::Integer(integer)) => integer.to_string(),
+        Some(Cell::Real(real)) => real.to_string(),
+        Some(Cell::Null) | None => String::new(),
+    }
+}
+
+/// A cell as SQLite binds it: text straight from the buffer.
+struct Bound<'a> {
+    cell: &'a Cell,
+    rows: &'a Rows,
+}
+
+impl ToSql for Bound<'_> {
+    fn to_sql(&self) -> Result<ToSqlOutput<'_>, Error> {
+        Ok(ToSqlOutput::Borrowed(match self.cell {
+            Cell::Null => ValueRef::Null,
+            Cell::Integer(integer) => ValueRef::Integer(*integer),
+            Cell::Real(real) => ValueRef::Real(*real),
+            Cell::Text(range) => ValueRef::Text(self.rows.text(range).as_bytes()),
+        }))
+    }
+}

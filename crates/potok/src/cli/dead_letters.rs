@@ -1,0 +1,314 @@
+//! `potok dead-letters`: what was set aside, and what to do about it.
+
+use std::io::Write;
+
+use serde_json::{Map, Value, json};
+
+use crate::client::{Answer, Client, Where, encode, for_each_line};
+use crate::failure::Failure;
+use crate::terminal::{self, Table, plain, short};
+
+/// Dead letters: records set aside, with the reason; list, show, replay or drop them
+#[derive(clap::Subcommand)]
+#[command(after_help = "\
+Examples:
+  potok dead-letters list orders
+  potok dead-letters show orders-dead/0/12
+  potok dead-letters replay orders --reason retries_exhausted --since 1h
+  potok dead-letters drop orders --where '.customer_id == \"test\"' --dry-run")]
+pub enum DeadLetters {
+    /// List dead letters that wait for somebody
+    #[command(after_help = "\
+Examples:
+  potok dead-letters list
+  potok dead-letters list orders --reason invalid,no_key --since 2026-11-15
+  potok dead-letters list orders --where '.payment.amount > 1000' --json")]
+    List {
+        #[command(flatten)]
+        which: Which,
+        /// Also those replayed and dropped
+        #[arg(long)]
+        all: bool,
+    },
+    /// Show dead letters whole
+    #[command(after_help = "\
+Examples:
+  potok dead-letters show orders-dead/0/12
+  potok dead-letters show orders --reason conflict")]
+    Show {
+        #[command(flatten)]
+        which: Which,
+    },
+    /// Send dead letters into their pipeline again, under their old names
+    #[command(after_help = "\
+Examples:
+  potok dead-letters replay orders-dead/0/12
+  potok dead-letters replay orders --reason retries_exhausted --rate 50
+  potok dead-letters replay orders --since 1h --dry-run
+
+An entry closes when its replay has ended; a second failure is a new entry. Without a running
+process they wait for its next start.")]
+    Replay {
+        #[command(flatten)]
+        which: Which,
+        #[command(flatten)]
+        how: How,
+    },
+    /// Give dead letters up; their bytes stay in the dead-letter topic
+    #[command(after_help = "\
+Examples:
+  potok dead-letters drop orders-dead/0/12
+  potok dead-letters drop orders --reason undecodable --dry-run")]
+    Drop {
+        #[command(flatten)]
+        which: Which,
+        #[command(flatten)]
+        how: How,
+    },
+}
+
+/// Which dead letters; everything given must hold.
+#[derive(clap::Args)]
+pub struct Which {
+    /// A pipeline, or ids of dead letters such as orders-dead/0/12
+    #[arg(value_name = "PIPELINE|ID")]
+    named: Vec<String>,
+    /// Only with these reasons, separated by commas: undecodable, invalid, no_key, stage, refused,
+    /// conflict, retries_exhausted, crashes, too_large, behind, damaged
+    #[arg(long)]
+    reason: Option<String>,
+    /// Only those set aside since then: 2026-11-15T08:00:00Z, 2026-11-15, or how long ago, 10m
+    #[arg(long, value_name = "TIME")]
+    since: Option<String>,
+    /// Only where this VRL predicate on the record holds, e.g. '.amount > 10'
+    #[arg(long = "where", value_name = "VRL")]
+    predicate: Option<String>,
+    #[command(flatten)]
+    place: Where,
+}
+
+/// How to replay or drop.
+#[derive(clap::Args)]
+pub struct How {
+    /// Only say what would be done
+    #[arg(long)]
+    dry_run: bool,
+    /// At most so many a second
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    rate: Option<u32>,
+}
+
+impl Which {
+    /// The filter as the API takes it.
+    fn filter(&self) -> Result<Map<String, Value>, Failure> {
+        // Names of pipelines hold no slash; ids always do.
+        let (ids, pipelines): (Vec<&String>, Vec<&String>) =
+            self.named.iter().partition(|name| name.contains('/'));
+        let mut filter = Map::new();
+        match pipelines.as_slice() {
+            [] => {}
+            [pipeline] => {
+                filter.insert("pipeline".to_owned(), json!(pipeline));
+            }
+            several => {
+                let several: Vec<_> = several.iter().map(|name| name.as_str()).collect();
+                return Err(Failure::usage(format!(
+                    "one pipeline at a time, not {}",
+                    several.join(" and ")
+                )));
+            }
+        }
+        if !ids.is_empty() {
+            filter.insert("ids".to_owned(), json!(ids));
+        }
+        let options =
+            [("reason", &self.reason), ("since", &self.since), ("where", &self.predicate)];
+        for (name, option) in options {
+            if let Some(text) = option {
+                filter.insert(name.to_owned(), json!(text));
+            }
+        }
+        Ok(filter)
+    }
+
+    fn get(&self, all: bool) -> Result<Answer, Failure> {
+        let filter = self.filter()?;
+        let mut path = format!("/api/v1/dead-letters?all={all}");
+        for (name, value) in &filter {
+            let text = match value {
+                Value::Array(ids) => {
+                    ids.iter().filter_map(Value::as_str).collect::<Vec<_>>().join("\n")
+                }
+                other => other.as_str().unwrap_or_default().to_owned(),
+            };
+            path.push_str(&format!("&{name}={}", encode(&text)));
+        }
+        Client::find(&self.place)?.get(&path)
+    }
+}
+
+impl DeadLetters {
+    /// Does it.
+    pub fn run(self, json: bool) -> Result<(), Failure> {
+        match self {
+            DeadLetters::List { which, all } => list(which.get(all)?, all, json),
+            DeadLetters::Show { which } => {
+                // Who names one wants to see it, whatever became of it.
+                let all = which.named.iter().any(|name| name.contains('/'));
+                show(which.get(all)?, json)
+            }
+            DeadLetters::Replay { which, how } => act(&which, &how, "replay", json),
+            DeadLetters::Drop { which, how } => act(&which, &how, "drop", json),
+        }
+    }
+}
+
+fn parse(line: &[u8]) -> Result<Value, Failure> {
+    serde_json::from_slice(line).map_err(|error| {
+        Failure::new("P0513", "the process answered with something else than expected")
+            .because(error)
+    })
+}
+
+fn text<'a>(value: &'a Value, name: &str) -> &'a str {
+    value.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn list(answer: Answer, all: bool, json: bool) -> Result<(), Failure> {
+    let mut out = terminal::out();
+    let mut table = match all {
+        true => Table::new(&["ID", "STATE", "REASON", "ATTEMPTS", "TIME", "KEY", "ERROR"]),
+        false => Table::new(&["ID", "REASON", "ATTEMPTS", "TIME", "KEY", "ERROR"]),
+    };
+    let mut count = 0_u64;
+    for_each_line(answer, |line, _| {
+        count += 1;
+        if json {
+            out.write_all(line)?;
+            return Ok(());
+        }
+        let letter = parse(line)?;
+        let attempts = letter.get("attempts").and_then(Value::as_u64).unwrap_or(0).to_string();
+        let key = letter.get("key").or_else(|| letter.get("key_base64"));
+        let key = key.and_then(Value::as_str).unwrap_or("-");
+        let mut row = vec![text(&letter, "id").to_owned()];
+        if all {
+            row.push(text(&letter, "state").to_owned());
+        }
+        row.extend([
+            text(&letter, "reason").to_owned(),
+            attempts,
+            text(&letter, "time").to_owned(),
+            short(key, 32),
+            short(text(&letter, "error"), 80),
+        ]);
+        table.row(row);
+        Ok(())
+    })?;
+    match (json, count) {
+        (true, _) => {}
+        (false, 0) => writeln!(out, "no dead letters")?,
+        (false, _) => table.print(&mut out)?,
+    }
+    out.flush()?;
+    Ok(())
+}
+
+fn show(answer: Answer, json: bool) -> Result<(), Failure> {
+    let mut out = terminal::out();
+    let mut first = true;
+    for_each_line(answer, |line, _| {
+        if json {
+            out.write_all(line)?;
+            return Ok(());
+        }
+        let letter = parse(line)?;
+        if !std::mem::take(&mut first) {
+            writeln!(out)?;
+        }
+        show_one(&mut out, &letter).map_err(Failure::from)
+    })?;
+    out.flush()?;
+    Ok(())
+}
+
+fn show_one(out: &mut impl Write, letter: &Value) -> std::io::Result<()> {
+    let bold = |text: &str| terminal::on_stdout().bold(text);
+    writeln!(out, "{}", bold(text(letter, "id")))?;
+    for name in ["pipeline", "state", "reason", "error"] {
+        writeln!(out, "  {name:<9} {}", plain(text(letter, name)))?;
+    }
+    let attempts = letter.get("attempts").and_then(Value::as_u64).unwrap_or(0);
+    writeln!(out, "  attempts  {attempts}")?;
+    let origin = letter.get("origin").map(|origin| text(origin, "position"));
+    writeln!(out, "  origin    {}", plain(origin.unwrap_or_default()))?;
+    writeln!(out, "  time      {}", text(letter, "time"))?;
+    for name in ["key", "key_base64"] {
+        if let Some(key) = letter.get(name).and_then(Value::as_str) {
+            writeln!(out, "  {name:<9} {}", plain(key))?;
+        }
+    }
+    for header in letter.get("headers").and_then(Value::as_array).into_iter().flatten() {
+        writeln!(out, "  header    {}", plain(&header.to_string()))?;
+    }
+    for name in ["value", "value_base64"] {
+        if let Some(value) = letter.get(name).and_then(Value::as_str) {
+            writeln!(out, "  {name}")?;
+            for line in value.lines() {
+                writeln!(out, "    {}", plain(line))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn act(which: &Which, how: &How, verb: &str, json: bool) -> Result<(), Failure> {
+    let mut wish = which.filter()?;
+    if wish.is_empty() {
+        return Err(Failure::usage(format!("say which dead letters to {verb}"))
+            .hint("a pipeline, ids, or a filter such as --reason"));
+    }
+    let by_id = wish.contains_key("ids");
+    wish.insert("dry_run".to_owned(), json!(how.dry_run));
+    if let Some(rate) = how.rate {
+        wish.insert("rate".to_owned(), json!(rate));
+    }
+    let path = format!("/api/v1/dead-letters/{verb}");
+    let client = Client::find(&which.place)?;
+    let answer = client.post(&path, "application/json", Value::from(wish).to_string().into())?;
+    let mut out = terminal::out();
+    let (mut done, mut skipped) = (0_u64, 0_u64);
+    for_each_line(answer, |line, more| {
+        let letter = parse(line)?;
+        let action = text(&letter, "action");
+        if action == "skipped" {
+            skipped += 1;
+        } else {
+            done += 1;
+        }
+        if json {
+            out.write_all(line)?;
+        } else if action == "skipped" {
+            let why = plain(text(&letter, "why"));
+            writeln!(out, "skipped {}: {why}", text(&letter, "id"))?;
+        } else if how.dry_run {
+            writeln!(out, "would {verb} {} ({})", text(&letter, "id"), text(&letter, "reason"))?;
+        }
+        if !more {
+            out.flush()?;
+        }
+        Ok(())
+    })?;
+    if !json {
+        let past = if verb == "drop" { "dropped" } else { "replayed" };
+        let would = if how.dry_run { "would be " } else { "" };
+        let letters = if done == 1 { "dead letter" } else { "dead letters" };
+        writeln!(out, "{done} {letters} {would}{past}")?;
+    }
+    out.flush()?;
+    if by_id && skipped > 0 {
+        let what = format!("{skipped} of the dead letters named could not be replayed");
+        return Err(Failure::new("P0515", what));
+    }
+    Ok(())
+}

@@ -1,0 +1,283 @@
+//! `potok dev`: everything at once, with nothing installed.
+//!
+//! The shipped pipelines run on the embedded default, fed with generated traffic, and the
+//! terminal shows what they do and where to look. Files that say otherwise (`potok.yaml`, the
+//! environment's connections) are left aside on purpose: this must work anywhere.
+
+use std::fs::{self, File};
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use potok_config::{Connections, Env, Flags, load_connections};
+use potok_core::{Headers, Output};
+use potok_flow::{Engine, Status};
+use potok_traffic::orders::Generator;
+use tokio::time::Instant;
+
+use super::logging::Logging;
+use super::status;
+use crate::failure::Failure;
+use crate::process::{Process, Signals};
+use crate::{folder, terminal, wire};
+
+/// The shipped pipelines and what they need, as they lie in `pipelines/`.
+const SHIPPED: &[(&str, &str)] = &[
+    ("orders.yaml", include_str!("../../../../pipelines/orders.yaml")),
+    ("schemas/order.json", include_str!("../../../../pipelines/schemas/order.json")),
+];
+/// Connections of the embedded default.
+const CONNECTIONS: (&str, &str) = (
+    "potok.yaml",
+    "# Written by `potok dev`: everything embedded, nothing installed.\nlog: embedded\n",
+);
+const ADMIN: &str = "127.0.0.1:7600";
+/// Traffic comes in portions this often, or one by one where that is slower.
+const PORTION_EVERY: Duration = Duration::from_millis(100);
+const PORTION_MAX: u32 = 1_000;
+/// A person sees the view this often, a file gets a line this often.
+const VIEW_EVERY: Duration = Duration::from_secs(1);
+const LINE_EVERY: Duration = Duration::from_secs(5);
+
+/// Try it: all shipped pipelines with generated traffic, nothing to install
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  potok dev
+  potok dev --rate 5000
+  potok dev --only orders --no-traffic --data-dir /tmp/potok
+
+Ctrl-C finishes what is in flight; started again it goes on where it was. The pipeline files are
+put into the data folder for you to look at.")]
+pub struct Dev {
+    /// Data folder [default: ./potok-data, or what POTOK_DATA_DIR says]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// Only these pipelines; may be repeated
+    #[arg(long, value_name = "PIPELINE")]
+    only: Vec<String>,
+    /// Generated records a second
+    #[arg(long, default_value_t = 50, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    rate: u32,
+    /// Generate nothing; feed it with `potok send`
+    #[arg(long)]
+    no_traffic: bool,
+    /// Loopback address for health, metrics and commands [default: 127.0.0.1:7600, or a free port]
+    #[arg(long, value_name = "HOST:PORT")]
+    admin: Option<String>,
+}
+
+impl Dev {
+    /// Does it.
+    pub fn run(self, json: bool, logging: &Logging) -> Result<(), Failure> {
+        let data_dir =
+            self.data_dir.clone().or_else(|| std::env::var_os("POTOK_DATA_DIR").map(PathBuf::from));
+        let data_dir = data_dir.unwrap_or_else(|| PathBuf::from("./potok-data"));
+        let files = unpack(&data_dir.join("pipelines"))?;
+        let view = io::stdout().is_terminal() && !json;
+        let log_file = view.then(|| data_dir.join("dev.log"));
+        logging.start(
+            if view { "info" } else { "warn" },
+            log_file.as_deref().map(create).transpose()?,
+        )?;
+        let connections = self.connections(&data_dir)?;
+        let mut pipelines = wire::load(&files)?;
+        self.check_only(pipelines.iter().map(|pipeline| pipeline.name.to_string()).collect())?;
+        pipelines
+            .retain(|p| self.only.is_empty() || self.only.iter().any(|only| **only == *p.name));
+        let plans = wire::plans(&pipelines, &connections)?;
+        let orders = plans.iter().any(|plan| plan.name == "orders");
+        folder::block_on(async {
+            let mut signals = Signals::listen()?;
+            let process = Process::start(&connections, plans).await?;
+            let traffic = (orders && !self.no_traffic)
+                .then(|| tokio::spawn(send_orders(process.engine().clone(), self.rate)));
+            let screen = Screen { data_dir, log_file, address: process.address.to_string() };
+            tokio::select! {
+                () = signals.next() => {}
+                shown = show(&screen, process.engine(), view, json) => shown?,
+            }
+            if let Some(traffic) = traffic {
+                traffic.abort();
+            }
+            // Ctrl-C prints itself; start a line of our own.
+            let _ = writeln!(io::stderr(), "\nstopping: what is in flight ends first");
+            process.stop(&mut signals).await
+        })
+    }
+
+    fn connections(&self, data_dir: &Path) -> Result<Connections, Failure> {
+        let file = data_dir.join("pipelines").join(CONNECTIONS.0);
+        // A newcomer's first run should not fail because the usual port is taken.
+        let admin = self.admin.clone().unwrap_or_else(|| {
+            let free = std::net::TcpListener::bind(ADMIN).is_ok();
+            if free { ADMIN.to_owned() } else { "127.0.0.1:0".to_owned() }
+        });
+        let flags =
+            Flags { data_dir: Some(data_dir.to_owned()), admin: Some(admin), ..Flags::default() };
+        Ok(load_connections(Some(&file), &flags, &Env::default())?)
+    }
+
+    fn check_only(&self, known: Vec<String>) -> Result<(), Failure> {
+        match self.only.iter().find(|only| !known.contains(only)) {
+            None => Ok(()),
+            Some(only) => Err(Failure::usage(format!("there is no shipped pipeline `{only}`"))
+                .hint(format!("shipped: {}", known.join(", ")))),
+        }
+    }
+}
+
+/// Puts the shipped files where people can look at them; returns the pipelines among them.
+fn unpack(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let mut pipelines = Vec::new();
+    for (name, text) in SHIPPED.iter().chain([&CONNECTIONS]) {
+        let path = folder.join(name);
+        let parent = path.parent().unwrap_or(folder);
+        let written = fs::create_dir_all(parent).and_then(|()| fs::write(&path, text));
+        written.map_err(|error| {
+            Failure::new("P0522", format!("{} cannot be written", path.display())).because(error)
+        })?;
+        if name.ends_with(".yaml") && *name != CONNECTIONS.0 {
+            pipelines.push(path);
+        }
+    }
+    Ok(pipelines)
+}
+
+fn create(path: &Path) -> Result<File, Failure> {
+    fs::OpenOptions::new().create(true).append(true).open(path).map_err(|error| {
+        Failure::new("P0522", format!("{} cannot be written", path.display())).because(error)
+    })
+}
+
+/// Sends orders at a steady rate until it is cancelled.
+async fn send_orders(engine: Engine, rate: u32) {
+    // Other orders at each start: the same ones would only be repeats.
+    let seed = engine.clock().now().0.unsigned_abs();
+    let mut generator = Generator::new(seed);
+    let portions = (Duration::from_secs(1).as_millis() / PORTION_EVERY.as_millis()) as u32;
+    let portion = (rate / portions).clamp(1, PORTION_MAX);
+    let mut ticks = tokio::time::interval(Duration::from_secs(1) * portion / rate);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let orders = (0..portion).map(|_| Output {
+            topic: "orders".into(),
+            partition: None,
+            key: None,
+            headers: Headers::none(),
+            value: Some(generator.next_order().bytes.into()),
+        });
+        let orders: Vec<Output> = orders.collect();
+        while let Err(fault) = engine.log().append(&orders).await {
+            tracing::warn!(%fault, "generated orders are not taken; trying again");
+            tokio::time::sleep(VIEW_EVERY).await;
+        }
+    }
+}
+
+/// What the view says besides the pipelines.
+struct Screen {
+    data_dir: PathBuf,
+    log_file: Option<PathBuf>,
+    address: String,
+}
+
+async fn show(screen: &Screen, engine: &Engine, view: bool, json: bool) -> Result<(), Failure> {
+    let started = Instant::now();
+    let mut before = (started, engine.status().await);
+    let mut drawn = 0;
+    if !view && !json {
+        let mut out = terminal::out();
+        for line in screen.places(&before.1) {
+            writeln!(out, "{line}")?;
+        }
+        out.flush()?;
+    }
+    loop {
+        tokio::time::sleep(if view { VIEW_EVERY } else { LINE_EVERY }).await;
+        let (now, all) = (Instant::now(), engine.status().await);
+        let rates = rates(&before, now, &all);
+        let mut out = terminal::out();
+        if json {
+            for status in &all {
+                serde_json::to_writer(&mut out, status).map_err(io::Error::from)?;
+                writeln!(out)?;
+            }
+        } else if view {
+            let up = terminal::span(u64::try_from(started.elapsed().as_millis()).unwrap_or(0));
+            let mut lines = vec![format!("potok dev  up {up}"), String::new()];
+            lines.extend(status::table(&to_lines(&all)?));
+            lines.push(String::new());
+            lines.extend(rates);
+            lines.push(String::new());
+            lines.extend(screen.places(&all));
+            // Up to where the last view began, then over it.
+            if drawn > 0 {
+                write!(out, "\x1b[{drawn}A\x1b[J")?;
+            }
+            drawn = lines.len();
+            for line in lines {
+                writeln!(out, "{line}")?;
+            }
+        } else {
+            for rate in rates {
+                writeln!(out, "{rate}")?;
+            }
+        }
+        out.flush()?;
+        before = (now, all);
+    }
+}
+
+fn to_lines(all: &[Status]) -> Result<Vec<status::Line>, Failure> {
+    let value = serde_json::to_value(all).and_then(serde_json::from_value);
+    value.map_err(|error| Failure::new("P0513", "the status cannot be read").because(error))
+}
+
+/// One line for each pipeline: what happens in a second.
+fn rates(before: &(Instant, Vec<Status>), now: Instant, all: &[Status]) -> Vec<String> {
+    let line = |status: &Status| {
+        let old = before.1.iter().find(|old| old.pipeline == status.pipeline);
+        let seconds = (now - before.0).as_secs_f64().max(0.001);
+        let rate =
+            |of: fn(&Status) -> u64| of(status).saturating_sub(old.map_or(0, of)) as f64 / seconds;
+        format!(
+            "{}: {:.0} received/s, {:.0} delivered/s, {:.0} suppressed/s, {:.1} dead-lettered/s; \
+             gate {}, lag {}, {} dead letters so far",
+            status.pipeline,
+            rate(|s| s.received),
+            rate(|s| s.delivered),
+            rate(|s| s.suppressed),
+            rate(|s| s.dead_lettered),
+            status.gate.state,
+            status.lag,
+            status.dead_lettered,
+        )
+    };
+    all.iter().map(line).collect()
+}
+
+impl Screen {
+    /// Where to look.
+    fn places(&self, all: &[Status]) -> Vec<String> {
+        let dir = self.data_dir.display();
+        let mut lines = Vec::new();
+        for status in all {
+            let name = &status.pipeline;
+            lines.push(format!(
+                "rows          sqlite3 {dir}/db/{name}.sqlite 'select count(*) from {name}'"
+            ));
+            lines.push(format!("dead letters  potok dead-letters list {name} --data-dir {dir}"));
+            lines.push(format!("records       potok read {name} --follow --data-dir {dir}"));
+            lines.push(format!("pipeline      {dir}/pipelines/{name}.yaml"));
+        }
+        lines.push(format!("status        potok status --data-dir {dir}"));
+        lines.push(format!("metrics       http://{}/metrics", self.address));
+        if let Some(log_file) = &self.log_file {
+            lines.push(format!("log           {}", log_file.display()));
+        }
+        lines.push("Ctrl-C finishes what is in flight; started again it goes on.".to_owned());
+        lines
+    }
+}

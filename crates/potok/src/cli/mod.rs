@@ -1,0 +1,94 @@
+//! The commands, one file each.
+
+mod check;
+mod ddl;
+mod dead_letters;
+mod dev;
+mod explain;
+mod groups;
+mod logging;
+mod new;
+mod pause;
+mod read;
+mod reference;
+mod run;
+mod schema;
+mod send;
+mod status;
+
+use clap::{Parser, Subcommand};
+
+use crate::failure::Failure;
+
+/// Holds messages by key until the moment is right and delivers them, losing none.
+#[derive(Parser)]
+#[command(name = "potok", version, max_term_width = 100, arg_required_else_help = true)]
+#[command(after_help = "\
+Examples:
+  potok dev                                   try it: shipped pipelines, generated traffic
+  potok check pipelines/*.yaml                look for mistakes
+  potok run pipelines/orders.yaml             run a pipeline
+  potok send orders < orders.ndjson           send records, one per line
+  potok status                                how things stand
+  potok dead-letters list orders              what was set aside, and why
+
+Exit codes: 0 good, 1 failed, 2 wrong usage or configuration.")]
+pub struct Cli {
+    /// Print data as JSON, one object a line
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(flatten)]
+    logging: logging::Logging,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Dev(dev::Dev),
+    Run(run::Run),
+    Check(check::Check),
+    Send(send::Send),
+    Read(read::Read),
+    Status(status::Status),
+    Pause(pause::Pause),
+    Resume(pause::Resume),
+    #[command(subcommand)]
+    DeadLetters(dead_letters::DeadLetters),
+    #[command(subcommand)]
+    Groups(groups::Groups),
+    Ddl(ddl::Ddl),
+    New(new::New),
+    Explain(explain::Explain),
+    Schema(schema::Schema),
+    Reference(reference::Reference),
+}
+
+impl Cli {
+    /// Does the command.
+    pub fn run(self) -> Result<(), Failure> {
+        let Cli { json, logging, command } = self;
+        match command {
+            // These two write their log themselves, since they know where it goes.
+            Command::Dev(dev) => return dev.run(json, &logging),
+            Command::Run(run) => return run.run(json, &logging),
+            _ => logging.start("warn", None)?,
+        }
+        match command {
+            Command::Dev(_) | Command::Run(_) => Ok(()),
+            Command::Check(check) => check.run(json),
+            Command::Send(send) => send.run(json),
+            Command::Read(read) => read.run(),
+            Command::Status(status) => status.run(json),
+            Command::Pause(pause) => pause.run(json),
+            Command::Resume(resume) => resume.run(json),
+            Command::DeadLetters(dead_letters) => dead_letters.run(json),
+            Command::Groups(groups) => groups.run(json),
+            Command::Ddl(ddl) => ddl.run(json),
+            Command::New(new) => new.run(json),
+            Command::Explain(explain) => explain.run(),
+            Command::Schema(schema) => schema.run(),
+            Command::Reference(reference) => reference.run(),
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! `potok run`: pipelines at work until a signal.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use potok_config::{Connections, Flags};
+use serde_json::json;
+
+use super::logging::Logging;
+use crate::failure::Failure;
+use crate::process::{Process, Signals};
+use crate::{folder, terminal, wire};
+
+/// Run pipelines until SIGTERM or Ctrl-C, then finish what is in flight
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  potok run pipelines/orders.yaml
+  potok run pipelines/*.yaml --data-dir /var/lib/potok --admin 127.0.0.1:0
+  potok run orders.yaml --config potok.yaml --log-format json
+
+Flags win over the environment (POTOK_DATA_DIR, POTOK_ADMIN, …), which wins over potok.yaml.
+A second signal stops at once; nothing is lost by that, only done again.")]
+pub struct Run {
+    /// Pipeline files
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    #[command(flatten)]
+    listen: Listen,
+}
+
+/// Where a process works and listens.
+#[derive(clap::Args)]
+pub struct Listen {
+    /// Data folder [default: ./potok-data]
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// Loopback address for health, metrics and these commands [default: 127.0.0.1:7600];
+    /// port 0 picks one
+    #[arg(long, value_name = "HOST:PORT")]
+    pub admin: Option<String>,
+    /// Address for HTTP sources [default: 127.0.0.1:7601]; nothing listens there in this version,
+    /// which has no HTTP sources
+    #[arg(long, value_name = "HOST:PORT")]
+    pub http: Option<String>,
+    /// Connections file [default: ./potok.yaml if there is one]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+impl Listen {
+    /// The connections these flags, the environment and the file lead to.
+    pub fn connections(&self) -> Result<Connections, Failure> {
+        let flags = Flags {
+            data_dir: self.data_dir.clone(),
+            admin: self.admin.clone(),
+            http: self.http.clone(),
+            ..Flags::default()
+        };
+        wire::connections(self.config.as_deref(), &flags)
+    }
+}
+
+impl Run {
+    /// Does it.
+    pub fn run(self, json: bool, logging: &Logging) -> Result<(), Failure> {
+        logging.start("info", None)?;
+        let (pipelines, connections) = wire::load_with(&self.files, self.listen.connections())?;
+        let plans = wire::plans(&pipelines, &connections)?;
+        let names: Vec<String> = plans.iter().map(|plan| plan.name.clone()).collect();
+        folder::block_on(async {
+            let mut signals = Signals::listen()?;
+            let process = Process::start(&connections, plans).await?;
+            // Nobody has to read this; the process works all the same.
+            let _ = announce(process.address, &connections, &names, json);
+            signals.next().await;
+            tracing::info!("stopping: what is in flight ends first; a second signal stops at once");
+            process.stop(&mut signals).await
+        })
+    }
+}
+
+fn announce(
+    address: SocketAddr,
+    connections: &Connections,
+    pipelines: &[String],
+    json: bool,
+) -> std::io::Result<()> {
+    let mut out = terminal::out();
+    let data_dir = folder::absolute(&connections.data_dir);
+    if json {
+        let line = json!({
+            "admin": address.to_string(),
+            "http": null,
+            "data_dir": data_dir,
+            "pid": std::process::id(),
+            "pipelines": pipelines,
+        });
+        writeln!(out, "{line}")?;
+    } else {
+        writeln!(out, "data folder  {}", data_dir.display())?;
+        writeln!(out, "admin        http://{address}")?;
+        for pipeline in pipelines {
+            writeln!(out, "pipeline     {pipeline}")?;
+        }
+    }
+    out.flush()
+}

@@ -1,0 +1,43 @@
+//! `potok schema`: JSON Schema for editors.
+
+use std::io::Write;
+
+use crate::failure::Failure;
+use crate::terminal;
+
+/// Print the JSON Schema of pipeline files, for editors
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  potok schema > pipeline.schema.json
+  potok schema connections > potok.schema.json
+
+Then begin a pipeline file with:
+  # yaml-language-server: $schema=pipeline.schema.json")]
+pub struct Schema {
+    /// Of which file
+    #[arg(default_value = "pipeline")]
+    of: Of,
+}
+
+#[derive(clap::ValueEnum, Clone, Copy, Debug)]
+enum Of {
+    /// Pipeline files.
+    Pipeline,
+    /// The connections file, potok.yaml.
+    Connections,
+}
+
+impl Schema {
+    /// Does it.
+    pub fn run(self) -> Result<(), Failure> {
+        let schema = match self.of {
+            Of::Pipeline => potok_config::json_schema(),
+            Of::Connections => potok_config::connections_schema(),
+        };
+        let mut out = terminal::out();
+        writeln!(out, "{schema:#}")?;
+        out.flush()?;
+        Ok(())
+    }
+}

@@ -1,0 +1,388 @@
+//! `potok send`: lines of a file or of stdin become records of a topic.
+//!
+//! Records go out in batches, each durable before the next is sent; a pause of the input sends
+//! what is there, so that `tail -f … | potok send` is live. Memory is bounded by one batch and one
+//! record, however long the input. Lines are bytes: only the line break is taken off.
+
+use std::fs::File;
+use std::io::{self, IsTerminal, Read, Write};
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::Duration;
+
+use potok_core::{Headers, HeadersBuilder, RECORD_BYTES_MAX};
+use potok_expr::json::Parser;
+use potok_expr::{Scope, Template};
+use serde_json::json;
+
+use crate::client::{Client, Where, encode};
+use crate::failure::Failure;
+use crate::terminal;
+
+/// A batch goes out when it holds this much.
+const BATCH_RECORDS_MAX: usize = 2_000;
+const BATCH_BYTES_MAX: usize = 1 << 20;
+/// A batch also goes out when the input pauses this long.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Bytes read at once, and how many such pieces may wait.
+const PIECE_BYTES: usize = 256 << 10;
+const PIECES_MAX: usize = 4;
+/// Progress is shown this often, to a person.
+const PROGRESS_EVERY: Duration = Duration::from_secs(1);
+
+/// Send records into a topic, one per line; returns when they are durable
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  potok send orders < orders.ndjson
+  potok send orders --file orders.ndjson --key .order_uid
+  potok send orders --header source=import --header batchId=7 < orders.ndjson
+  potok send documents --framing whole --file report.pdf
+
+Lines are bytes and are sent as they are; empty lines are skipped. Without --key records spread
+over partitions, and the pipeline's `once_by` picks the lane. Works with or without a running
+process.")]
+pub struct Send {
+    /// The topic; made with its first record
+    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    topic: String,
+    /// Read this file instead of stdin
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// The key: a path such as .order_uid, or a template such as "{.shop}-{.id}"
+    #[arg(long, value_name = "EXPR")]
+    key: Option<String>,
+    /// A header for every record; may be repeated
+    #[arg(long, value_name = "NAME=VALUE", value_parser = header)]
+    header: Vec<(String, String)>,
+    /// A record per line, or the whole input as one
+    #[arg(long, default_value = "lines")]
+    framing: Framing,
+    #[command(flatten)]
+    place: Where,
+}
+
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum Framing {
+    /// One record per line.
+    Lines,
+    /// The whole input is one record.
+    Whole,
+}
+
+fn header(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("a header looks like NAME=VALUE".to_owned()),
+    }
+}
+
+impl Send {
+    /// Does it.
+    pub fn run(self, json: bool) -> Result<(), Failure> {
+        let key = self.key.as_deref().map(parse_key).transpose()?;
+        let input = self.input()?;
+        let headers = self.header.iter().fold(HeadersBuilder::new(), |headers, (name, value)| {
+            headers.add(name, Some(value.as_bytes()))
+        });
+        let mut sender = Sender {
+            records: Records {
+                topic: self.topic.clone(),
+                key,
+                headers: headers.build(),
+                parser: Parser::new(),
+            },
+            client: Some(Client::find_or_create(&self.place)?),
+            place: self.place,
+            path: format!("/api/v1/topics/{}/records", encode(&self.topic)),
+            batch: Vec::new(),
+            batch_records: 0,
+            sent: 0,
+            progress: Progress::new(),
+        };
+        match self.framing {
+            Framing::Lines => sender.lines(read_ahead(input))?,
+            Framing::Whole => sender.whole(input)?,
+        }
+        let mut out = terminal::out();
+        match (json, sender.sent) {
+            (true, sent) => writeln!(out, "{}", json!({ "sent": sent }))?,
+            (false, 1) => writeln!(out, "sent 1 record to {}", self.topic)?,
+            (false, sent) => writeln!(out, "sent {sent} records to {}", self.topic)?,
+        }
+        out.flush()?;
+        Ok(())
+    }
+
+    fn input(&self) -> Result<Box<dyn Read + std::marker::Send>, Failure> {
+        match &self.file {
+            Some(path) => match File::open(path) {
+                Ok(file) => Ok(Box::new(file)),
+                Err(error) => {
+                    let what = format!("{} cannot be read", path.display());
+                    Err(Failure::new("P0523", what).because(error).of_usage())
+                }
+            },
+            None => {
+                if io::stdin().is_terminal() {
+                    // A person who sees nothing happen should know why.
+                    let _ = writeln!(io::stderr(), "one record per line; Ctrl-D ends");
+                }
+                Ok(Box::new(io::stdin()))
+            }
+        }
+    }
+}
+
+fn parse_key(text: &str) -> Result<Template, Failure> {
+    Template::parse(text).map_err(|error| {
+        Failure::usage(format!("--key {text}: {}", error.message))
+            .hint("a path such as .order_uid, or a template such as \"{.shop}-{.id}\"")
+    })
+}
+
+/// Reads on a thread of its own, so that a pause of the input can be told from its end.
+fn read_ahead(mut input: Box<dyn Read + std::marker::Send>) -> Receiver<io::Result<Vec<u8>>> {
+    let (pieces, receiver) = sync_channel(PIECES_MAX);
+    std::thread::spawn(move || {
+        loop {
+            let mut piece = vec![0; PIECE_BYTES];
+            match input.read(&mut piece) {
+                Ok(0) => return,
+                Ok(len) => {
+                    piece.truncate(len);
+                    if pieces.send(Ok(piece)).is_err() {
+                        return;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    // The receiver may have given up already, for a reason of its own.
+                    let _ = pieces.send(Err(error));
+                    return;
+                }
+            }
+        }
+    });
+    receiver
+}
+
+/// What makes a record of a value.
+struct Records {
+    topic: String,
+    key: Option<Template>,
+    headers: Headers,
+    parser: Parser,
+}
+
+impl Records {
+    /// Adds the record with this value to a batch; the error says what is wrong with it.
+    fn push(&mut self, batch: &mut Vec<u8>, value: &[u8]) -> Result<(), Failure> {
+        let key = match &self.key {
+            None => None,
+            Some(template) => {
+                let node = match template.needs_value() {
+                    false => None,
+                    true => Some(self.parser.parse(value).map_err(|error| {
+                        Failure::new("P0511", "the value is not JSON, so it has no key")
+                            .because(error)
+                    })?),
+                };
+                let scope = Scope {
+                    value: node,
+                    key: None,
+                    headers: &self.headers,
+                    topic: &self.topic,
+                    id: None,
+                    receiver: None,
+                };
+                let mut key = Vec::new();
+                if !template.eval(&scope, &mut key) {
+                    let what = format!("there is no `{}`, or it is null", template.source());
+                    return Err(Failure::new("P0511", what));
+                }
+                Some(key)
+            }
+        };
+        let bytes = value.len() + self.headers.encoded().len() + key.as_ref().map_or(0, Vec::len);
+        if bytes > RECORD_BYTES_MAX {
+            return Err(too_large());
+        }
+        potok_server::push_record(batch, key.as_deref(), &self.headers, Some(value));
+        Ok(())
+    }
+}
+
+fn too_large() -> Failure {
+    Failure::new("P0512", "the record is larger than 64 MiB").hint("larger ones cannot be taken")
+}
+
+struct Sender {
+    records: Records,
+    place: Where,
+    client: Option<Client>,
+    path: String,
+    batch: Vec<u8>,
+    batch_records: usize,
+    sent: u64,
+    progress: Progress,
+}
+
+impl Sender {
+    fn lines(&mut self, pieces: Receiver<io::Result<Vec<u8>>>) -> Result<(), Failure> {
+        let mut rest: Vec<u8> = Vec::new();
+        let mut line = 0;
+        loop {
+            let piece = match pieces.recv_timeout(PAUSE) {
+                Ok(Ok(piece)) => piece,
+                Ok(Err(error)) => {
+                    self.flush()?;
+                    let what = format!("the input cannot be read behind line {line}");
+                    return Err(self.told(Failure::new("P0523", what).because(error)));
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    self.rest_at_pause()?;
+                    // Nothing to do until there is input, so wait for it without looking up.
+                    match pieces.recv() {
+                        Ok(Ok(piece)) => piece,
+                        Ok(Err(error)) => {
+                            let what = format!("the input cannot be read behind line {line}");
+                            return Err(self.told(Failure::new("P0523", what).because(error)));
+                        }
+                        Err(_) => break,
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
+            };
+            let mut parts = piece.split(|&byte| byte == b'\n');
+            let mut part = parts.next().unwrap_or_default();
+            for next in parts {
+                line += 1;
+                if rest.is_empty() {
+                    self.line(line, part)?;
+                } else {
+                    rest.extend_from_slice(part);
+                    self.line(line, &rest)?;
+                    rest.clear();
+                }
+                part = next;
+            }
+            rest.extend_from_slice(part);
+            if rest.len() > RECORD_BYTES_MAX {
+                return Err(self.bad_line(line + 1, too_large()));
+            }
+        }
+        self.line(line + 1, &rest)?;
+        self.flush()
+    }
+
+    fn line(&mut self, line: u64, value: &[u8]) -> Result<(), Failure> {
+        if value.is_empty() {
+            return Ok(());
+        }
+        if let Err(failure) = self.records.push(&mut self.batch, value) {
+            return Err(self.bad_line(line, failure));
+        }
+        self.batch_records += 1;
+        if self.batch_records >= BATCH_RECORDS_MAX || self.batch.len() >= BATCH_BYTES_MAX {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    /// What came before a bad line is sent, nothing behind it.
+    fn bad_line(&mut self, line: u64, failure: Failure) -> Failure {
+        match self.flush() {
+            Ok(()) => self.told(failure.at_line(line)),
+            Err(failure) => failure,
+        }
+    }
+
+    fn whole(&mut self, input: Box<dyn Read + std::marker::Send>) -> Result<(), Failure> {
+        let mut value = Vec::new();
+        let mut limited = input.take(RECORD_BYTES_MAX as u64 + 1);
+        limited
+            .read_to_end(&mut value)
+            .map_err(|error| Failure::new("P0523", "the input cannot be read").because(error))?;
+        if value.is_empty() {
+            return Ok(());
+        }
+        self.records.push(&mut self.batch, &value)?;
+        self.batch_records = 1;
+        self.flush()
+    }
+
+    /// Sends what is there. A folder that this process holds itself is let go: others may want to
+    /// work in it while we wait for input.
+    fn rest_at_pause(&mut self) -> Result<(), Failure> {
+        self.flush()?;
+        if self.client.as_ref().is_some_and(Client::holds_folder) {
+            self.client = None;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), Failure> {
+        if self.batch_records == 0 {
+            return Ok(());
+        }
+        let client = match self.client.take() {
+            Some(client) => client,
+            None => Client::find_or_create(&self.place).map_err(|failure| self.told(failure))?,
+        };
+        let batch = std::mem::take(&mut self.batch);
+        let posted = client.post(&self.path, potok_server::FRAME_TYPE, batch);
+        self.client = Some(client);
+        posted.map_err(|failure| self.told(failure))?;
+        self.sent += self.batch_records as u64;
+        self.batch_records = 0;
+        self.progress.show(self.sent);
+        Ok(())
+    }
+
+    /// A failure, with how far we came.
+    fn told(&self, failure: Failure) -> Failure {
+        self.progress.clear();
+        failure.hint(match self.sent {
+            0 => "no record was acknowledged".to_owned(),
+            1 => "the first record is durable".to_owned(),
+            sent => format!("the first {sent} records are durable"),
+        })
+    }
+}
+
+/// How far we are, on one line of a terminal that is written over.
+struct Progress {
+    shown: bool,
+    to_person: bool,
+    next: tokio::time::Instant,
+}
+
+impl Progress {
+    fn new() -> Self {
+        let next = tokio::time::Instant::now() + PROGRESS_EVERY;
+        Progress { shown: false, to_person: io::stderr().is_terminal(), next }
+    }
+
+    fn show(&mut self, sent: u64) {
+        let now = tokio::time::Instant::now();
+        if self.to_person && now >= self.next {
+            self.next = now + PROGRESS_EVERY;
+            self.shown = true;
+            // Progress that cannot be shown is no reason to stop.
+            let _ = write!(io::stderr(), "\r{sent} records sent");
+        }
+    }
+
+    fn clear(&self) {
+        if self.shown {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}

@@ -1,0 +1,155 @@
+//! `potok status`: how pipelines stand.
+
+use std::io::Write;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::client::{Client, Where, encode};
+use crate::failure::Failure;
+use crate::terminal::{self, Table, span};
+
+/// Show how pipelines stand; works without a running process too
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  potok status
+  potok status orders --json
+  potok status --data-dir /var/lib/potok
+
+received = delivered + filtered + suppressed + dead_lettered + in_flight, since the process
+started. `lag` counts records in the pipeline's topics that have not ended, `oldest` is the age in
+milliseconds of the oldest one in flight.")]
+pub struct Status {
+    /// Only this pipeline
+    pipeline: Option<String>,
+    #[command(flatten)]
+    place: Where,
+}
+
+/// The part of a status that people see.
+#[derive(Deserialize)]
+pub struct Line {
+    pub pipeline: String,
+    pub state: String,
+    why: Option<String>,
+    pub gate: Gate,
+    pub lag: u64,
+    oldest: Option<u64>,
+    pub received: u64,
+    pub delivered: u64,
+    pub filtered: u64,
+    pub suppressed: u64,
+    pub dead_lettered: u64,
+    pub in_flight: u64,
+    #[serde(default)]
+    damaged: Vec<Damaged>,
+}
+
+#[derive(Deserialize)]
+pub struct Gate {
+    pub state: String,
+    since: Option<String>,
+    why: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Damaged {
+    file: String,
+    from: u64,
+    to: u64,
+    kept_in: String,
+}
+
+impl Status {
+    /// Does it.
+    pub fn run(self, json: bool) -> Result<(), Failure> {
+        let path = match &self.pipeline {
+            Some(pipeline) => format!("/api/v1/status?pipeline={}", encode(pipeline)),
+            None => "/api/v1/status".to_owned(),
+        };
+        let all: Vec<Value> = Client::find(&self.place)?.get_json(&path)?;
+        let mut out = terminal::out();
+        if json {
+            for status in all {
+                writeln!(out, "{status}")?;
+            }
+        } else {
+            let lines: Vec<Line> = read(all)?;
+            print(&mut out, &lines)?;
+        }
+        out.flush()?;
+        Ok(())
+    }
+}
+
+fn read(all: Vec<Value>) -> Result<Vec<Line>, Failure> {
+    serde_json::from_value(all.into()).map_err(|error| {
+        Failure::new("P0513", "the process answered with something else than expected")
+            .because(error)
+    })
+}
+
+/// The lines people see; the same in `potok dev`.
+pub fn table(lines: &[Line]) -> Vec<String> {
+    let mut table = Table::new(&[
+        "PIPELINE",
+        "STATE",
+        "GATE",
+        "LAG",
+        "OLDEST",
+        "RECEIVED",
+        "DELIVERED",
+        "FILTERED",
+        "SUPPRESSED",
+        "DEAD",
+        "IN FLIGHT",
+    ]);
+    for line in lines {
+        let counts = [
+            line.received,
+            line.delivered,
+            line.filtered,
+            line.suppressed,
+            line.dead_lettered,
+            line.in_flight,
+        ];
+        let words = [line.pipeline.clone(), line.state.clone(), line.gate.state.clone()];
+        let lag = [line.lag.to_string(), line.oldest.map_or("-".to_owned(), span)];
+        let cells = words.into_iter().chain(lag);
+        table.row(cells.chain(counts.iter().map(u64::to_string)));
+    }
+    let colours = terminal::on_stdout();
+    table.lines(colours, |column, text| match (column, text) {
+        (1, "running") | (2, "open") => Some(colours.green(text)),
+        (1, "needs_fix") => Some(colours.red(text)),
+        (1 | 2, _) => Some(colours.yellow(text)),
+        _ => None,
+    })
+}
+
+fn print(out: &mut impl Write, lines: &[Line]) -> Result<(), Failure> {
+    if lines.is_empty() {
+        writeln!(out, "no pipeline has run in this data folder yet")?;
+        return Ok(());
+    }
+    for line in table(lines) {
+        writeln!(out, "{line}")?;
+    }
+    for line in lines {
+        if let Some(why) = &line.why {
+            writeln!(out, "{} is {}: {}", line.pipeline, line.state, terminal::plain(why))?;
+        }
+        if let Some(why) = &line.gate.why {
+            let since = line.gate.since.as_deref().unwrap_or("just now");
+            let (pipeline, gate) = (&line.pipeline, &line.gate.state);
+            writeln!(out, "{pipeline}: gate {gate} since {since}: {}", terminal::plain(why))?;
+        }
+    }
+    // Damage is the log's, and the same for every pipeline on it.
+    for damage in lines.first().iter().flat_map(|line| &line.damaged) {
+        let Damaged { file, from, to, kept_in } = damage;
+        writeln!(out, "damaged: bytes {from} to {to} of {file}, kept in {kept_in}")?;
+    }
+    Ok(())
+}

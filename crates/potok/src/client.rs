@@ -1,0 +1,357 @@
+//! How commands ask: over HTTP where a process works in the data folder, else by opening the
+//! folder and calling the same router right here.
+
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::http::Request;
+use futures::StreamExt;
+use potok_config::{Connections, Flags};
+use potok_server::Admin;
+use serde::de::DeserializeOwned;
+use tokio::runtime::Runtime;
+use tower::ServiceExt;
+
+use crate::failure::Failure;
+use crate::folder::{self, Busy, Folder};
+use crate::owner::Owner;
+use crate::wire;
+
+/// How long a folder may be busy (another command at work, a process just starting) before we
+/// give up, and how often we look.
+const BUSY_LOOKS_MAX: u32 = 100;
+const BUSY_LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How long a process may take to say who it is.
+const INFO_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Which data folder, or which process.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct Where {
+    /// Data folder [default: ./potok-data, or what potok.yaml or POTOK_DATA_DIR says]
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// Admin address of the process to ask, e.g. 127.0.0.1:7600; found through the data folder
+    /// where not given
+    #[arg(long, value_name = "HOST:PORT")]
+    pub admin: Option<String>,
+    /// Connections file [default: ./potok.yaml if there is one]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+impl Where {
+    /// The connections these flags, the environment and the file lead to.
+    pub fn connections(&self) -> Result<Connections, Failure> {
+        let flags = Flags { data_dir: self.data_dir.clone(), ..Flags::default() };
+        wire::connections(self.config.as_deref(), &flags)
+    }
+}
+
+/// Answers requests of the admin API.
+pub struct Client {
+    via: Via,
+}
+
+enum Via {
+    Process { agent: ureq::Agent, address: String },
+    Folder { runtime: Arc<Runtime>, router: Router, _folder: Folder },
+}
+
+/// What a process says of itself.
+#[derive(serde::Deserialize)]
+struct Info {
+    data_dir: String,
+    nonce: String,
+    pid: u32,
+}
+
+impl Client {
+    /// Asks the process that works in the folder; opens the folder where there is none.
+    pub fn find(wanted: &Where) -> Result<Client, Failure> {
+        Self::find_or(wanted, false)
+    }
+
+    /// The same; a folder that does not exist is made.
+    pub fn find_or_create(wanted: &Where) -> Result<Client, Failure> {
+        Self::find_or(wanted, true)
+    }
+
+    /// Asks a running process, if there is one.
+    pub fn find_process(wanted: &Where) -> Result<Option<Client>, Failure> {
+        if wanted.admin.is_some() {
+            return Self::find(wanted).map(Some);
+        }
+        Ok(Self::of_owner(&wanted.connections()?.data_dir))
+    }
+
+    fn find_or(wanted: &Where, create: bool) -> Result<Client, Failure> {
+        if let Some(address) = &wanted.admin {
+            return Self::at(address, wanted.data_dir.as_deref());
+        }
+        let connections = wanted.connections()?;
+        let data_dir = &connections.data_dir;
+        if !create && !data_dir.is_dir() {
+            return Err(Failure::new(
+                "P0509",
+                format!("there is no data folder {}", data_dir.display()),
+            )
+            .hint("name it with --data-dir, or start with `potok run FILE` or `potok dev`"));
+        }
+        for look in 0..BUSY_LOOKS_MAX {
+            if let Some(client) = Self::of_owner(data_dir) {
+                return Ok(client);
+            }
+            match Self::open(&connections)? {
+                Ok(client) => return Ok(client),
+                Err(Busy) if look + 1 < BUSY_LOOKS_MAX => std::thread::sleep(BUSY_LOOK_EVERY),
+                Err(Busy) => {}
+            }
+        }
+        Err(busy(data_dir))
+    }
+
+    /// The process at an address named by hand.
+    fn at(address: &str, data_dir: Option<&Path>) -> Result<Client, Failure> {
+        let address = address.strip_prefix("http://").unwrap_or(address).trim_end_matches('/');
+        let agent = agent();
+        let info = info(&agent, address).map_err(|cause| {
+            Failure::new("P0510", format!("no potok process answers at {address}"))
+                .because(cause)
+                .hint("leave --admin away to find it through the data folder")
+        })?;
+        if let Some(data_dir) = data_dir
+            && folder::absolute(data_dir) != Path::new(&info.data_dir)
+        {
+            let what = format!(
+                "the process at {address} (pid {}) works in {}, not in {}",
+                info.pid,
+                info.data_dir,
+                data_dir.display()
+            );
+            return Err(Failure::new("P0510", what).hint("give --admin or --data-dir, not both"));
+        }
+        Ok(Client { via: Via::Process { agent, address: address.to_owned() } })
+    }
+
+    /// The process that claims the folder, if it is alive and the claim is its own.
+    pub fn of_owner(data_dir: &Path) -> Option<Client> {
+        let owner = Owner::read(data_dir)?;
+        let (agent, address) = (agent(), owner.address.to_string());
+        let info = info(&agent, &address).ok()?;
+        let same =
+            info.nonce == owner.nonce && folder::absolute(data_dir) == Path::new(&info.data_dir);
+        same.then_some(Client { via: Via::Process { agent, address } })
+    }
+
+    fn open(connections: &Connections) -> Result<Result<Client, Busy>, Failure> {
+        let runtime = Arc::new(folder::runtime()?);
+        let folder = match runtime.block_on(Folder::open(connections))? {
+            Ok(folder) => folder,
+            Err(Busy) => return Ok(Err(Busy)),
+        };
+        // No pipelines: the engine only lends its log and clock.
+        let engine = runtime.block_on(async { folder.engine(None) });
+        let router = potok_server::router(Admin::new(engine, folder.identity(String::new(), None)));
+        Ok(Ok(Client { via: Via::Folder { runtime, router, _folder: folder } }))
+    }
+
+    /// True when the folder is open in this process, which keeps all others out.
+    pub fn holds_folder(&self) -> bool {
+        matches!(self.via, Via::Folder { .. })
+    }
+
+    /// A GET; the answer's body comes as it is written.
+    pub fn get(&self, path: &str) -> Result<Answer, Failure> {
+        self.call("GET", path, "", Vec::new())
+    }
+
+    /// A GET for one JSON value.
+    pub fn get_json<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
+        read_json(self.get(path)?)
+    }
+
+    /// A POST.
+    pub fn post(&self, path: &str, kind: &str, body: Vec<u8>) -> Result<Answer, Failure> {
+        self.call("POST", path, kind, body)
+    }
+
+    /// A POST for one JSON value.
+    pub fn post_json<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        kind: &str,
+        body: Vec<u8>,
+    ) -> Result<T, Failure> {
+        read_json(self.post(path, kind, body)?)
+    }
+
+    fn call(&self, method: &str, path: &str, kind: &str, body: Vec<u8>) -> Result<Answer, Failure> {
+        let (status, mut reader) = match &self.via {
+            Via::Process { agent, address } => over_http(agent, address, method, path, kind, body)?,
+            Via::Folder { runtime, router, .. } => here(runtime, router, method, path, kind, body)?,
+        };
+        if status < 400 {
+            return Ok(reader);
+        }
+        let mut text = Vec::new();
+        // An error whose text is cut off is an error all the same.
+        let _ = reader.read_to_end(&mut text);
+        Err(Failure::answered(status, &text))
+    }
+}
+
+/// The body of an answer, read as it arrives.
+pub type Answer = BufReader<Box<dyn Read>>;
+
+fn over_http(
+    agent: &ureq::Agent,
+    address: &str,
+    method: &str,
+    path: &str,
+    kind: &str,
+    body: Vec<u8>,
+) -> Result<(u16, Answer), Failure> {
+    let url = format!("http://{address}{path}");
+    let answer = match method {
+        "POST" => agent.post(&url).content_type(kind).send(&body),
+        _ => agent.get(&url).call(),
+    };
+    let answer = answer.map_err(|error| lost(&format!("at {address}"), error))?;
+    let status = answer.status().as_u16();
+    Ok((status, BufReader::new(Box::new(answer.into_body().into_reader()))))
+}
+
+fn here(
+    runtime: &Arc<Runtime>,
+    router: &Router,
+    method: &str,
+    path: &str,
+    kind: &str,
+    body: Vec<u8>,
+) -> Result<(u16, Answer), Failure> {
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header("content-type", kind)
+        .header("content-length", body.len())
+        .body(Body::from(body))
+        .map_err(|error| Failure::usage("that cannot be asked").because(error))?;
+    // The router has no error of its own; every failure is an answer.
+    let Ok(answer) = runtime.block_on(router.clone().oneshot(request));
+    let status = answer.status().as_u16();
+    let chunks = answer.into_body().into_data_stream().boxed();
+    let body = LocalBody { runtime: runtime.clone(), chunks, chunk: Bytes::new() };
+    Ok((status, BufReader::new(Box::new(body))))
+}
+
+/// A body made in this process, read like any other.
+struct LocalBody {
+    runtime: Arc<Runtime>,
+    chunks: futures::stream::BoxStream<'static, Result<Bytes, axum::Error>>,
+    chunk: Bytes,
+}
+
+impl Read for LocalBody {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        while self.chunk.is_empty() {
+            match self.runtime.block_on(self.chunks.next()) {
+                Some(Ok(chunk)) => self.chunk = chunk,
+                Some(Err(error)) => return Err(io::Error::other(error)),
+                None => return Ok(0),
+            }
+        }
+        let len = self.chunk.len().min(into.len());
+        let part = self.chunk.split_to(len);
+        if let Some(room) = into.get_mut(..len) {
+            room.copy_from_slice(&part);
+        }
+        Ok(len)
+    }
+}
+
+fn agent() -> ureq::Agent {
+    // No proxy, whatever the environment says: it is this machine that we ask.
+    ureq::Agent::config_builder()
+        .proxy(None)
+        .http_status_as_error(false)
+        .max_redirects(0)
+        .timeout_connect(Some(INFO_TIMEOUT))
+        .build()
+        .into()
+}
+
+fn info(agent: &ureq::Agent, address: &str) -> Result<Info, String> {
+    let url = format!("http://{address}/api/v1/info");
+    let request = agent.get(&url).config().timeout_global(Some(INFO_TIMEOUT)).build();
+    let mut answer = request.call().map_err(|error| error.to_string())?;
+    let text = answer.body_mut().read_to_string().map_err(|error| error.to_string())?;
+    serde_json::from_str(&text).map_err(|_| "something else than potok listens there".to_owned())
+}
+
+fn read_json<T: DeserializeOwned>(mut body: Answer) -> Result<T, Failure> {
+    let mut text = Vec::new();
+    body.read_to_end(&mut text).map_err(|error| lost("", error))?;
+    serde_json::from_slice(&text).map_err(|error| {
+        Failure::new("P0513", "the process answered with something else than expected")
+            .because(error)
+            .hint("is it another version? `potok --version` and its /api/v1/info tell")
+    })
+}
+
+/// The connection broke before the whole answer was there.
+pub fn lost(place: &str, cause: impl std::fmt::Display) -> Failure {
+    let what = format!("the potok process {place} went away before it had answered");
+    Failure::new("P0513", what.replace("  ", " ")).because(cause)
+}
+
+/// The folder is locked, and whoever holds it does not answer.
+pub fn busy(data_dir: &Path) -> Failure {
+    let what = format!("another process works in {} and cannot be asked", data_dir.display());
+    let failure = Failure::new("P0508", what);
+    match Owner::read(data_dir) {
+        Some(owner) => failure.hint(format!(
+            "pid {} said it would answer at {}; is it stopped, or just starting?",
+            owner.pid, owner.address
+        )),
+        None => {
+            failure.hint("a command that writes or reads there directly? try again in a moment")
+        }
+    }
+}
+
+/// Reads lines of JSON until the end; a line `{"error": …}` is why there is no more.
+pub fn for_each_line(
+    mut body: Answer,
+    mut visit: impl FnMut(&[u8], bool) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let read = body.read_until(b'\n', &mut line).map_err(|error| lost("", error))?;
+        if read == 0 {
+            return Ok(());
+        }
+        if line.starts_with(b"{\"error\":") {
+            return Err(Failure::answered(500, &line));
+        }
+        // Whoever writes on flushes when nothing more has arrived.
+        visit(&line, !body.buffer().is_empty())?;
+    }
+}
+
+/// Makes a text fit for a path or a query of a URL.
+pub fn encode(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            encoded.push(char::from(byte));
+        } else {
+            encoded.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    encoded
+}

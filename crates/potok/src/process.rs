@@ -1,0 +1,153 @@
+//! A process at work: pipelines on a folder, the admin API beside them, until a signal.
+//!
+//! On SIGTERM or SIGINT intake stops, what is in flight ends and is noted, then the process goes.
+//! A second signal ends it at once; nothing is lost by that either, only done again.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use potok_config::Connections;
+use potok_flow::{Engine, Plan};
+use potok_server::Admin;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinHandle;
+
+use crate::client::{self, Client};
+use crate::failure::Failure;
+use crate::folder::{Busy, Folder};
+use crate::owner::{Claim, Owner, nonce};
+
+/// How long the admin API may take to finish the requests under way.
+const GOODBYE_MAX: Duration = Duration::from_secs(2);
+/// Another command may be at work in the folder for a moment.
+const BUSY_LOOKS_MAX: u32 = 100;
+const BUSY_LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// A process at work.
+pub struct Process {
+    /// Where the admin API listens.
+    pub address: SocketAddr,
+    engine: Engine,
+    admin: Admin,
+    serving: JoinHandle<std::io::Result<()>>,
+    drain_max: Duration,
+    _claim: Claim,
+    _folder: Folder,
+}
+
+impl Process {
+    /// Opens the folder, starts the admin API, then the pipelines.
+    pub async fn start(connections: &Connections, plans: Vec<Plan>) -> Result<Self, Failure> {
+        let listener = bind(&connections.admin).await?;
+        let address = listener.local_addr().map_err(|error| {
+            Failure::new("P0507", "the admin address cannot be listened on").because(error)
+        })?;
+        let folder = open(connections).await?;
+        let data_dir = &connections.data_dir;
+        let engine = folder.engine(Some(data_dir.join("notes")));
+        let nonce = nonce();
+        let admin = Admin::new(engine.clone(), folder.identity(nonce.clone(), Some(address)));
+        let serving = tokio::spawn(potok_server::serve(listener, admin.clone()));
+        let claim = Owner { address, pid: std::process::id(), nonce }.claim(data_dir)?;
+        let drain_max = *connections.drain_max;
+        let process =
+            Process { address, engine, admin, serving, drain_max, _claim: claim, _folder: folder };
+        for plan in plans {
+            process.engine.start(plan)?;
+        }
+        Ok(process)
+    }
+
+    /// The engine at work.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Stops in good order, unless `signals` asks for haste.
+    pub async fn stop(self, signals: &mut Signals) -> Result<(), Failure> {
+        tokio::select! {
+            () = self.engine.drain(self.drain_max) => {}
+            () = signals.next() => {
+                return Err(Failure::new("P0525", "stopped at once by a second signal")
+                    .hint("nothing is lost: what was in flight is done again at the next start"));
+            }
+        }
+        self.admin.close();
+        // A client that does not finish reading must not keep the process.
+        let _ = tokio::time::timeout(GOODBYE_MAX, self.serving).await;
+        Ok(())
+    }
+}
+
+async fn bind(address: &str) -> Result<TcpListener, Failure> {
+    let mut resolved = tokio::net::lookup_host(address).await.map_err(|error| {
+        Failure::new("P0507", format!("the admin address {address} is not known")).because(error)
+    })?;
+    let first = resolved.next().ok_or_else(|| {
+        Failure::new("P0507", format!("the admin address {address} leads nowhere"))
+    })?;
+    potok_server::bind(first).await.map_err(|fault| match fault.code {
+        // Not an address that fails but one that must not be used.
+        "P0506" => Failure::faults(vec![fault]),
+        _ => fault.into(),
+    })
+}
+
+/// Opens the folder; a command that is at work there for a moment is waited for, a process not.
+async fn open(connections: &Connections) -> Result<Folder, Failure> {
+    let data_dir = &connections.data_dir;
+    for look in 0..BUSY_LOOKS_MAX {
+        match Folder::open(connections).await? {
+            Ok(folder) => return Ok(folder),
+            Err(Busy) if look % 10 == 0 && process_works_in(data_dir).await => break,
+            Err(Busy) => tokio::time::sleep(BUSY_LOOK_EVERY).await,
+        }
+    }
+    if let Some(owner) = Owner::read(data_dir)
+        && process_works_in(data_dir).await
+    {
+        let what = format!("pid {} already works in {}", owner.pid, data_dir.display());
+        return Err(Failure::new("P0508", what).hint(format!(
+            "one process per data folder; it answers at http://{}, or choose another --data-dir",
+            owner.address
+        )));
+    }
+    Err(client::busy(data_dir))
+}
+
+async fn process_works_in(data_dir: &Path) -> bool {
+    let data_dir = data_dir.to_owned();
+    let asked = tokio::task::spawn_blocking(move || Client::of_owner(&data_dir).is_some());
+    asked.await.unwrap_or(false)
+}
+
+/// The signals that ask a process to stop.
+pub struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    /// From now on they no longer end the process by themselves.
+    pub fn listen() -> Result<Self, Failure> {
+        let listen = |kind| {
+            signal(kind).map_err(|error| {
+                Failure::new("P0524", "signals cannot be listened for").because(error)
+            })
+        };
+        Ok(Signals {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+        })
+    }
+
+    /// Waits for the next one. Cancelling loses nothing.
+    pub async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}

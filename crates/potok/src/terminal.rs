@@ -1,0 +1,180 @@
+//! What goes to the screen: tables, a little colour where a person looks, and text that cannot
+//! play tricks on a terminal.
+
+use std::borrow::Cow;
+use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
+
+/// Buffered stdout.
+pub type Out = BufWriter<StdoutLock<'static>>;
+
+/// Where data goes. Written through a buffer: flush when somebody waits for it.
+pub fn out() -> Out {
+    BufWriter::with_capacity(64 << 10, io::stdout().lock())
+}
+
+/// Colours, or none.
+#[derive(Clone, Copy)]
+pub struct Colours(bool);
+
+/// Colours for stdout.
+pub fn on_stdout() -> Colours {
+    Colours(io::stdout().is_terminal() && wanted())
+}
+
+/// Colours for stderr.
+pub fn on_stderr() -> Colours {
+    Colours(io::stderr().is_terminal() && wanted())
+}
+
+fn wanted() -> bool {
+    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+        && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+impl Colours {
+    fn paint(self, code: &str, text: &str) -> String {
+        if self.0 { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+
+    /// For what is wrong.
+    pub fn red(self, text: &str) -> String {
+        self.paint("1;31", text)
+    }
+
+    /// For what waits.
+    pub fn yellow(self, text: &str) -> String {
+        self.paint("33", text)
+    }
+
+    /// For what works.
+    pub fn green(self, text: &str) -> String {
+        self.paint("32", text)
+    }
+
+    /// For headings.
+    pub fn bold(self, text: &str) -> String {
+        self.paint("1", text)
+    }
+}
+
+/// Text from outside without control characters: they could move the cursor or fake output.
+pub fn plain(text: &str) -> Cow<'_, str> {
+    let tricky = |c: char| c.is_control() && c != '\n' && c != '\t';
+    if !text.contains(tricky) {
+        return Cow::Borrowed(text);
+    }
+    let mut clean = String::with_capacity(text.len());
+    for c in text.chars() {
+        if tricky(c) { clean.extend(c.escape_default()) } else { clean.push(c) }
+    }
+    Cow::Owned(clean)
+}
+
+/// One line of at most `chars_max` characters.
+pub fn short(text: &str, chars_max: usize) -> String {
+    let line = plain(text).replace(['\n', '\t'], " ");
+    match line.char_indices().nth(chars_max) {
+        Some((at, _)) => format!("{}…", line.get(..at).unwrap_or_default()),
+        None => line,
+    }
+}
+
+/// Columns as wide as their widest cell. Numbers stand right.
+pub struct Table {
+    heads: Vec<&'static str>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// With these headings.
+    pub fn new(heads: &[&'static str]) -> Self {
+        Table { heads: heads.to_vec(), rows: Vec::new() }
+    }
+
+    /// Adds a row.
+    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        self.rows.push(cells.into_iter().map(|cell| plain(&cell).into_owned()).collect());
+    }
+
+    /// The lines, headings first. `colour` may paint a cell, given its column and text.
+    pub fn lines(
+        &self,
+        colours: Colours,
+        colour: impl Fn(usize, &str) -> Option<String>,
+    ) -> Vec<String> {
+        let width = |column: usize| {
+            let cells = self.rows.iter().filter_map(|row| row.get(column));
+            let head = self.heads.get(column).map_or(0, |head| head.len());
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0).max(head)
+        };
+        let right = |column: usize| {
+            let mut cells = self.rows.iter().filter_map(|row| row.get(column)).peekable();
+            cells.peek().is_some()
+                && cells.all(|cell| {
+                    cell == "-"
+                        || cell.starts_with(|c: char| c.is_ascii_digit())
+                            && !cell.contains(['-', '/', ':'])
+                })
+        };
+        let place = |column: usize, text: &str, painted: String| {
+            let space = " ".repeat(width(column).saturating_sub(text.chars().count()));
+            if right(column) { format!("{space}{painted}") } else { format!("{painted}{space}") }
+        };
+        let line = |cells: Vec<String>| cells.join("  ").trim_end().to_owned();
+        let heads = self.heads.iter().enumerate();
+        let mut lines = vec![line(heads.map(|(at, h)| place(at, h, colours.bold(h))).collect())];
+        for row in &self.rows {
+            let cells = row.iter().enumerate();
+            let paint = |at: usize, text: &str| colour(at, text).unwrap_or_else(|| text.to_owned());
+            lines.push(line(cells.map(|(at, text)| place(at, text, paint(at, text))).collect()));
+        }
+        lines
+    }
+
+    /// Prints it.
+    pub fn print(&self, out: &mut impl Write) -> io::Result<()> {
+        for line in self.lines(on_stdout(), |_, _| None) {
+            writeln!(out, "{line}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Milliseconds as people say them.
+pub fn span(millis: u64) -> String {
+    match millis {
+        0..1_000 => format!("{millis}ms"),
+        1_000..60_000 => format!("{}.{}s", millis / 1_000, millis % 1_000 / 100),
+        60_000..3_600_000 => format!("{}m{:02}s", millis / 60_000, millis / 1_000 % 60),
+        _ => format!("{}h{:02}m", millis / 3_600_000, millis / 60_000 % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_line_up_and_numbers_stand_right() {
+        let mut table = Table::new(&["NAME", "COUNT"]);
+        table.row(["orders".to_owned(), "7".to_owned()]);
+        table.row(["ä".to_owned(), "12345".to_owned()]);
+        let lines = table.lines(Colours(false), |_, _| None);
+        assert_eq!(lines, ["NAME    COUNT", "orders      7", "ä       12345"]);
+    }
+
+    #[test]
+    fn text_from_outside_cannot_move_the_cursor() {
+        assert_eq!(plain("a\x1b[2Jb"), "a\\u{1b}[2Jb");
+        assert_eq!(short("one\ntwo three", 7), "one two…");
+        assert_eq!(short("é", 7), "é");
+    }
+
+    #[test]
+    fn spans_read_well() {
+        assert_eq!(span(999), "999ms");
+        assert_eq!(span(1_250), "1.2s");
+        assert_eq!(span(61_000), "1m01s");
+        assert_eq!(span(7_260_000), "2h01m");
+    }
+}

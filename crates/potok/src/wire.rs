@@ -1,0 +1,244 @@
+//! From pipeline files to plans: the one place that knows configuration and connectors.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use potok_config::{
+    Connections, DbConnection, Deliver, Env, Flags, Format, Loaded, OnError, Pipeline, Stage,
+    TopicMap, TopicTarget, check_together, load_connections, load_pipeline, not_yet,
+    not_yet_connections,
+};
+use potok_connectors::sql::{Dialect, SqlSinkConfig, Tables};
+use potok_connectors::sqlite::SqliteSink;
+use potok_core::{Decoder, Fault};
+use potok_expr::Template;
+use potok_flow::decode::{JsonDecoder, RawDecoder};
+use potok_flow::process::VrlStage;
+use potok_flow::{DeliverPlan, Plan, Retry, StagePlan, Target};
+
+use crate::failure::Failure;
+
+/// Reads pipeline files; all problems of all files at once.
+pub fn load(files: &[PathBuf]) -> Result<Vec<Loaded<Pipeline>>, Failure> {
+    let env = Env::process();
+    let (mut loaded, mut problems) = (Vec::new(), Vec::new());
+    for file in files {
+        match load_pipeline(file, &env) {
+            Ok(pipeline) => {
+                problems.extend(not_yet(&pipeline));
+                loaded.push(pipeline);
+            }
+            Err(found) => problems.extend(found),
+        }
+    }
+    problems.extend(check_together(&loaded));
+    if problems.is_empty() { Ok(loaded) } else { Err(Failure::problems(problems)) }
+}
+
+/// The connections that flags, the environment and the file lead to.
+pub fn connections(file: Option<&Path>, flags: &Flags) -> Result<Connections, Failure> {
+    let connections = load_connections(file, flags, &Env::process())?;
+    match not_yet_connections(&connections) {
+        problems if problems.is_empty() => Ok(connections),
+        problems => Err(Failure::problems(problems)),
+    }
+}
+
+/// Pipeline files together with the connections they run on; all problems at once.
+pub fn load_with(
+    files: &[PathBuf],
+    connections: Result<Connections, Failure>,
+) -> Result<(Vec<Loaded<Pipeline>>, Connections), Failure> {
+    match (load(files), connections) {
+        (Ok(pipelines), Ok(connections)) => Ok((pipelines, connections)),
+        (Err(one), Err(other)) => Err(one.join(other)),
+        (Err(failure), Ok(_)) | (Ok(_), Err(failure)) => Err(failure),
+    }
+}
+
+/// Builds the plans of all pipelines; all problems of all of them at once.
+pub fn plans(
+    pipelines: &[Loaded<Pipeline>],
+    connections: &Connections,
+) -> Result<Vec<Plan>, Failure> {
+    let mut plans = Vec::new();
+    let mut failure: Option<Failure> = None;
+    for pipeline in pipelines {
+        match plan(pipeline, connections) {
+            Ok(plan) => plans.push(plan),
+            Err(more) => failure = Some(joined(failure, more)),
+        }
+    }
+    failure.map_or(Ok(plans), Err)
+}
+
+fn joined(failure: Option<Failure>, more: Failure) -> Failure {
+    match failure {
+        Some(failure) => failure.join(more),
+        None => more,
+    }
+}
+
+fn plan(pipeline: &Loaded<Pipeline>, connections: &Connections) -> Result<Plan, Failure> {
+    let name = pipeline.name.to_string();
+    let mut delivers = Vec::new();
+    let mut failure: Option<Failure> = None;
+    for deliver in pipeline.deliver.iter() {
+        match deliver_plan(pipeline, deliver, connections) {
+            Ok(plan) => delivers.push(plan),
+            Err(more) => failure = Some(joined(failure, more)),
+        }
+    }
+    if let Some(failure) = failure {
+        return Err(failure);
+    }
+    let stages = pipeline.process.iter().map(|stage| stage_plan(&name, stage));
+    Ok(Plan {
+        workers: pipeline.workers as usize,
+        group: pipeline.consumer_group().to_owned(),
+        topics: pipeline.topics().into_iter().map(Arc::from).collect(),
+        from_end: pipeline.from_end(),
+        decoder: decoder(pipeline)?,
+        stages: stages.collect::<Result<_, _>>()?,
+        delivers,
+        order_by: order_by(pipeline),
+        retry: Retry {
+            attempts: pipeline.retry.attempts,
+            first: *pipeline.retry.first,
+            max: *pipeline.retry.max,
+        },
+        probe_every: *pipeline.gate.probe_every,
+        dead_letter_topic: pipeline.dead_letter_topic().into(),
+        replays_max: pipeline.dead_letter.replays_max,
+        in_flight_bytes_max: usize::try_from(pipeline.limits.in_flight_max.bytes())
+            .unwrap_or(usize::MAX),
+        name,
+    })
+}
+
+/// Order is the pipeline's; a deliver entry may name it as well.
+fn order_by(pipeline: &Pipeline) -> Option<Template> {
+    let own = pipeline.order_by.as_ref();
+    let of_deliver = || pipeline.deliver.iter().find_map(|deliver| deliver.order_by.as_ref());
+    own.or_else(of_deliver).map(|expression| expression.template().clone())
+}
+
+fn decoder(pipeline: &Loaded<Pipeline>) -> Result<Arc<dyn Decoder>, Failure> {
+    Ok(match pipeline.decode.format {
+        Format::Json => {
+            let decoder = JsonDecoder::new(pipeline.schema.as_deref()).map_err(|error| {
+                let what =
+                    format!("pipeline `{}`, decode: the schema cannot be used", pipeline.name);
+                Failure::faults(vec![Fault::fix(what).because(error).code("P0526")])
+            })?;
+            Arc::new(decoder)
+        }
+        Format::Raw => Arc::new(RawDecoder),
+    })
+}
+
+fn stage_plan(pipeline: &str, stage: &Stage) -> Result<StagePlan, Failure> {
+    let broken = |cause: String| {
+        let what =
+            format!("pipeline `{pipeline}`, process `{}`: it has no VRL to run", stage.stage);
+        Failure::faults(vec![Fault::fix(what).because(cause).code("P0526")])
+    };
+    let vrl = stage.vrl.as_ref().ok_or_else(|| broken("no key `vrl`".to_owned()))?;
+    let program = vrl.program().map_err(|errors| {
+        let messages: Vec<_> = errors.into_iter().map(|error| error.message).collect();
+        broken(messages.join("; "))
+    })?;
+    let on_error = match stage.on_error {
+        OnError::Pass => potok_flow::OnError::Pass,
+        OnError::DeadLetter => potok_flow::OnError::DeadLetter,
+        OnError::Stop => potok_flow::OnError::Stop,
+    };
+    Ok(StagePlan {
+        name: stage.stage.to_string(),
+        stage: Arc::new(VrlStage::new(program)),
+        on_error,
+    })
+}
+
+fn deliver_plan(
+    pipeline: &Loaded<Pipeline>,
+    deliver: &Deliver,
+    connections: &Connections,
+) -> Result<DeliverPlan, Failure> {
+    let label = deliver.label();
+    let (target, headers_id) = match &deliver.topic {
+        Some(TopicTarget::Name(topic)) => {
+            (Target::Topic(potok_flow::TopicTarget::Fixed(topic.as_ref().into())), true)
+        }
+        Some(TopicTarget::ByField(TopicMap { by, map })) => {
+            let map = map.iter().map(|(value, topic)| (value.to_owned(), topic.as_ref().into()));
+            let by = by.template().clone();
+            (Target::Topic(potok_flow::TopicTarget::Map { by, map: map.collect() }), true)
+        }
+        None => (Target::Sink(sink(pipeline, label, deliver, connections)?), false),
+    };
+    Ok(DeliverPlan {
+        label: label.to_owned(),
+        target,
+        key: deliver.key.as_ref().map(|key| key.template().clone()),
+        once_by: once_by(deliver),
+        headers_id,
+    })
+}
+
+fn once_by(deliver: &Deliver) -> Vec<Template> {
+    deliver.once_by.iter().map(|expression| expression.template().clone()).collect()
+}
+
+fn sink(
+    pipeline: &Loaded<Pipeline>,
+    label: &str,
+    deliver: &Deliver,
+    connections: &Connections,
+) -> Result<Arc<dyn potok_core::Sink>, Failure> {
+    let Some(db) = &deliver.db else {
+        // The check of the file has named what this version does not run.
+        let what = format!("pipeline `{}`, deliver `{label}`: no destination", pipeline.name);
+        return Err(Failure::faults(vec![Fault::fix(what).code("P0526")]));
+    };
+    match connections.db(db) {
+        DbConnection::Sqlite { file } => {
+            let config = sql_config(pipeline, label, deliver);
+            Ok(Arc::new(SqliteSink::new(file, config).map_err(Failure::faults)?))
+        }
+        DbConnection::Postgres { .. } | DbConnection::Mysql { .. } => {
+            let what = format!("db `{db}`: this version knows SQLite only");
+            Err(Failure::faults(vec![Fault::fix(what).code("P0526")]))
+        }
+    }
+}
+
+fn sql_config(pipeline: &Loaded<Pipeline>, label: &str, deliver: &Deliver) -> SqlSinkConfig {
+    let rows = deliver.tables().into_iter().map(|(table, path)| (table.to_owned(), path));
+    SqlSinkConfig {
+        label: format!("pipeline `{}`, deliver `{label}`", pipeline.name),
+        rows: rows.collect(),
+        once_by: once_by(deliver),
+        schema: pipeline.schema.as_deref().cloned(),
+        create_tables: deliver.create_tables,
+    }
+}
+
+/// The statements that make a pipeline's tables.
+pub fn ddl(pipeline: &Loaded<Pipeline>, connections: &Connections) -> Result<Vec<String>, Failure> {
+    let mut statements = Vec::new();
+    for deliver in pipeline.deliver.iter() {
+        let Some(db) = &deliver.db else { continue };
+        let dialect = match connections.db(db) {
+            DbConnection::Sqlite { .. } => Dialect::Sqlite,
+            DbConnection::Postgres { .. } | DbConnection::Mysql { .. } => {
+                let what = format!("db `{db}`: this version knows SQLite only");
+                return Err(Failure::faults(vec![Fault::fix(what).code("P0526")]));
+            }
+        };
+        let config = sql_config(pipeline, deliver.label(), deliver);
+        let tables = Tables::new(&config).map_err(Failure::faults)?;
+        statements.extend(tables.ddl(dialect));
+    }
+    Ok(statements)
+}

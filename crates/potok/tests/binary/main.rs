@@ -1,0 +1,25 @@
+//! Whole processes: potok is started, fed, killed, cut off and starved, and an independent
+//! checker compares what was acknowledged with what arrived.
+//!
+//! One binary for all of them, so that they link once and share the cores. `cargo xtask soak` sets
+//! `POTOK_SOAK=1` for the long versions.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod bad_input;
+mod check;
+mod cli;
+mod crash_points;
+mod dead_letters;
+mod disk;
+mod ledger;
+mod load;
+mod outages;
+mod power_cut;
+mod process;
+mod random_kills;
+mod wait;
+
+/// The long version where asked for, else the short one.
+fn short_or_soak(short: u64, soak: u64) -> u64 {
+    if std::env::var_os("POTOK_SOAK").is_some() { soak } else { short }
+}

@@ -1,0 +1,50 @@
+//! SIGKILL at random moments under load.
+
+use std::time::Duration;
+
+use potok_traffic::Random;
+
+use crate::check::assert_kept;
+use crate::load::{Sender, joined, under_load};
+use crate::process::{Home, SMALL_SEGMENTS};
+use crate::{short_or_soak, wait};
+
+#[test]
+fn survives_kills_at_random_moments() {
+    let seed = 2_026;
+    let mut random = Random::new(seed);
+    let home = Home::new();
+    let mut senders = vec![Sender::new(seed), Sender::new(seed + 1)];
+    for _ in 0..short_or_soak(50, 500) {
+        let running = home.start_with(&[SMALL_SEGMENTS]).expect("starts");
+        under_load(&running, &mut senders, usize::MAX, |_| {
+            wait::random_moment(&mut random, Duration::from_millis(700));
+            running.signal("KILL");
+        });
+        running.ended("potok is killed");
+    }
+    let running = home.start_with(&[SMALL_SEGMENTS]).expect("starts");
+    let ledger = joined(senders);
+    assert!(ledger.has_every_kind(), "the load was too light: {}", ledger.acknowledged());
+    assert_kept(&home, &running, &ledger);
+}
+
+/// Killed again and again before it can finish anything, it must still get on.
+#[test]
+fn work_finishes_although_every_life_is_short() {
+    let mut random = Random::new(7);
+    let home = Home::new();
+    let mut senders = vec![Sender::new(70)];
+    let running = home.start();
+    // Records wait in the log while the pipeline is paused.
+    running.run(["pause", "orders"], b"").good();
+    under_load(&running, &mut senders, 2_000, |_| {});
+    running.kill();
+    for _ in 0..short_or_soak(10, 50) {
+        let running = home.start();
+        wait::random_moment(&mut random, Duration::from_millis(200));
+        running.kill();
+    }
+    let running = home.start();
+    assert_kept(&home, &running, &joined(senders));
+}

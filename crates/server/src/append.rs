@@ -1,0 +1,64 @@
+//! Into a topic: all records of a request durable, then the answer.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::{Body, Bytes};
+use axum::extract::{Path, State};
+use axum::http::HeaderMap;
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use potok_core::{Output, RECORD_BYTES_MAX};
+use serde::Serialize;
+
+use crate::frame::{FRAME_TYPE, read_records};
+use crate::line::{LINES_TYPE, read_lines};
+use crate::{Admin, ApiError, request};
+
+/// One record of the largest size and what stands around it.
+const BODY_BYTES_MAX: usize = RECORD_BYTES_MAX + (1 << 20);
+/// The budget for bodies is counted in units of this size.
+pub(crate) const BODY_UNIT: usize = 4 << 10;
+
+#[derive(Serialize)]
+pub(crate) struct Appended {
+    appended: usize,
+}
+
+pub(crate) async fn records(
+    State(admin): State<Admin>,
+    Path(topic): Path<String>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Appended>, ApiError> {
+    let length = headers
+        .get(CONTENT_LENGTH)
+        .and_then(|value| value.to_str().ok()?.parse::<usize>().ok())
+        .unwrap_or(BODY_BYTES_MAX);
+    if length > BODY_BYTES_MAX {
+        return Err(request::too_large(BODY_BYTES_MAX));
+    }
+    let units = u32::try_from(length / BODY_UNIT + 1).unwrap_or(u32::MAX);
+    // The semaphore is never closed; an error could only mean that the process is ending.
+    let _room = admin.bodies().acquire_many(units).await.map_err(|_| ApiError::usage("closed"))?;
+    let body = request::whole(body, BODY_BYTES_MAX).await?;
+    let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let outputs = read(content_type, body, &topic.into())?;
+    if !outputs.is_empty() {
+        admin.engine().log().append(&outputs).await?;
+    }
+    Ok(Json(Appended { appended: outputs.len() }))
+}
+
+fn read(
+    content_type: Option<&str>,
+    body: Bytes,
+    topic: &Arc<str>,
+) -> Result<Vec<Output>, ApiError> {
+    let kind = content_type.and_then(|kind| kind.split(';').next()).map(str::trim);
+    let read = match kind {
+        Some(FRAME_TYPE) => read_records(body, topic),
+        Some(LINES_TYPE | "application/json") => read_lines(&body, topic),
+        _ => Err(format!("records come as {FRAME_TYPE} or as lines of JSON, {LINES_TYPE}")),
+    };
+    read.map_err(|error| ApiError::usage("the records cannot be read").because(error))
+}

@@ -1,0 +1,115 @@
+//! Only programs of this machine may ask.
+//!
+//! A page in a browser can reach loopback too: by a DNS name that is re-pointed to 127.0.0.1 (its
+//! `Host` gives it away), or directly from a foreign page (`Origin` or `Sec-Fetch-Site` does).
+//! Both are refused before anything is read.
+
+use std::net::{IpAddr, SocketAddr};
+
+use axum::extract::{Request, State};
+use axum::http::header::{HOST, ORIGIN};
+use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::middleware::Next;
+use axum::response::Response;
+
+use crate::{Admin, ApiError};
+
+pub(crate) async fn guard(
+    State(admin): State<Admin>,
+    request: Request,
+    next: Next,
+) -> Result<Response, ApiError> {
+    if let Some(address) = admin.identity().address {
+        check(address, request.uri(), request.headers())?;
+    }
+    Ok(next.run(request).await)
+}
+
+fn check(address: SocketAddr, uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
+    let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or("\u{fffd}"));
+    // A request line with a whole URL names the host there.
+    let named = uri.authority().map(|authority| authority.as_str());
+    let hosts = [text(HOST.as_str()), named];
+    if hosts.iter().flatten().next().is_none() {
+        return Err(foreign("a request without Host"));
+    }
+    if let Some(host) = hosts.iter().flatten().find(|host| !is_ours(host, address.port())) {
+        return Err(foreign(&format!("a request for the host `{host}`")));
+    }
+    if let Some(origin) = text(ORIGIN.as_str()) {
+        let ours = origin.strip_prefix("http://").is_some_and(|o| is_ours(o, address.port()));
+        if !ours {
+            return Err(foreign(&format!("a request from the page `{origin}`")));
+        }
+    }
+    if text("sec-fetch-site").is_some_and(|site| site == "cross-site" || site == "same-site") {
+        return Err(foreign("a request from a page of another site"));
+    }
+    Ok(())
+}
+
+fn foreign(what: &str) -> ApiError {
+    ApiError::new(StatusCode::FORBIDDEN, "P0504", format!("{what} is refused"))
+        .hint("the admin API answers programs on this machine, under localhost or a loopback IP")
+}
+
+/// True for `localhost` and loopback IPs with our port (or none, where ours is HTTP's own).
+fn is_ours(authority: &str, port: u16) -> bool {
+    let (host, named_port) = match authority.rsplit_once(':') {
+        // The colons of a bare IPv6 address stand inside brackets.
+        Some((host, digits)) if !digits.ends_with(']') => match digits.parse::<u16>() {
+            Ok(named_port) => (host, named_port),
+            Err(_) => return false,
+        },
+        _ => (authority, 80),
+    };
+    let ip = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
+    let local = host.eq_ignore_ascii_case("localhost")
+        || ip.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+    local && named_port == port
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn ask(uri: &str, headers: &[(&'static str, &str)]) -> bool {
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.insert(*name, value.parse().unwrap());
+        }
+        check("127.0.0.1:7600".parse().unwrap(), &uri.parse().unwrap(), &map).is_ok()
+    }
+
+    #[test]
+    fn only_loopback_hosts_with_our_port_pass() {
+        for host in ["127.0.0.1:7600", "localhost:7600", "LOCALHOST:7600", "[::1]:7600"] {
+            assert!(ask("/live", &[("host", host)]), "{host}");
+        }
+        for host in [
+            "evil.example:7600",
+            "127.0.0.1:7601",
+            "127.0.0.1",
+            "localhost.evil.example:7600",
+            "10.0.0.1:7600",
+            "127.0.0.1:x",
+            "",
+        ] {
+            assert!(!ask("/live", &[("host", host)]), "{host}");
+        }
+        assert!(!ask("/live", &[]));
+        assert!(!ask("http://evil.example/live", &[("host", "localhost:7600")]));
+    }
+
+    #[test]
+    fn pages_of_other_sites_do_not_pass() {
+        let host = ("host", "localhost:7600");
+        assert!(ask("/live", &[host, ("origin", "http://localhost:7600")]));
+        for origin in ["https://evil.example", "http://localhost:3000", "null", "file://"] {
+            assert!(!ask("/live", &[host, ("origin", origin)]), "{origin}");
+        }
+        assert!(!ask("/live", &[host, ("sec-fetch-site", "cross-site")]));
+        assert!(ask("/live", &[host, ("sec-fetch-site", "none")]));
+    }
+}

@@ -1,0 +1,245 @@
+//! `/metrics`, in Prometheus' text form, rendered from the same status that people read.
+//!
+//! Names are `potok_<step>_<noun>_<unit>[_total]`. Counters start at zero with the process.
+
+use std::fmt::Write;
+
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use potok_core::Timestamp;
+use potok_flow::{State as PipelineState, Status};
+
+use crate::{Admin, parse_since};
+
+const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+pub(crate) async fn metrics(State(admin): State<Admin>) -> Response {
+    let log = admin.engine().log();
+    let text = render(
+        &admin.engine().status().await,
+        admin.identity().version,
+        log.damage().len(),
+        log.trouble().is_some(),
+    );
+    ([(CONTENT_TYPE, TEXT)], text).into_response()
+}
+
+/// One metric of each pipeline.
+struct PerPipeline {
+    name: &'static str,
+    kind: &'static str,
+    help: &'static str,
+    value: fn(&Status) -> f64,
+}
+
+const PER_PIPELINE: &[PerPipeline] = &[
+    PerPipeline {
+        name: "potok_source_received_records_total",
+        kind: "counter",
+        help: "Records taken from the log.",
+        value: |status| status.received as f64,
+    },
+    PerPipeline {
+        name: "potok_source_lag_records",
+        kind: "gauge",
+        help: "Records in the pipeline's topics that have not ended.",
+        value: |status| status.lag as f64,
+    },
+    PerPipeline {
+        name: "potok_source_in_flight_records",
+        kind: "gauge",
+        help: "Records taken that have not ended.",
+        value: |status| status.in_flight as f64,
+    },
+    PerPipeline {
+        name: "potok_source_oldest_age_seconds",
+        kind: "gauge",
+        help: "Age of the oldest record in flight; 0 when there is none.",
+        value: |status| status.oldest.unwrap_or(0) as f64 / 1_000.0,
+    },
+    PerPipeline {
+        name: "potok_process_filtered_records_total",
+        kind: "counter",
+        help: "Records filtered by a rule.",
+        value: |status| status.filtered as f64,
+    },
+    PerPipeline {
+        name: "potok_deliver_delivered_records_total",
+        kind: "counter",
+        help: "Records delivered.",
+        value: |status| status.delivered as f64,
+    },
+    PerPipeline {
+        name: "potok_deliver_suppressed_records_total",
+        kind: "counter",
+        help: "Records suppressed as repeats of something delivered.",
+        value: |status| status.suppressed as f64,
+    },
+    PerPipeline {
+        name: "potok_deliver_dead_lettered_records_total",
+        kind: "counter",
+        help: "Records set aside.",
+        value: |status| status.dead_lettered as f64,
+    },
+    PerPipeline {
+        name: "potok_deliver_retried_calls_total",
+        kind: "counter",
+        help: "Calls to destinations that failed and were repeated.",
+        value: |status| status.retries as f64,
+    },
+    PerPipeline {
+        name: "potok_deliver_gate_closed_since_seconds",
+        kind: "gauge",
+        help: "Unix time since when the gate is not open; 0 while it is.",
+        value: gate_since,
+    },
+    PerPipeline {
+        name: "potok_pipeline_restarts_total",
+        kind: "counter",
+        help: "How often a part of the pipeline died and was started again.",
+        value: |status| status.restarts as f64,
+    },
+];
+
+fn gate_since(status: &Status) -> f64 {
+    let since = status.gate.since.as_deref().map(|since| parse_since(since, Timestamp(0)));
+    since.and_then(Result::ok).map_or(0.0, |time| time.0 as f64 / 1_000.0)
+}
+
+fn render(all: &[Status], version: &str, damaged: usize, trouble: bool) -> String {
+    let mut page = Page(String::new());
+    for metric in PER_PIPELINE {
+        page.head(metric.name, metric.kind, metric.help);
+        for status in all {
+            let value = (metric.value)(status);
+            page.line(metric.name, &[("pipeline", &status.pipeline)], value);
+        }
+    }
+    let name = "potok_deliver_dead_letters_total";
+    page.head(name, "counter", "Dead letters written, by reason.");
+    for status in all {
+        for (reason, count) in &status.dead_letters_by_reason {
+            page.line(name, &[("pipeline", &status.pipeline), ("reason", reason)], *count as f64);
+        }
+    }
+    let name = "potok_deliver_gate_state";
+    page.head(name, "gauge", "1 for the state the gate is in.");
+    for status in all {
+        for state in ["open", "half_open", "closed"] {
+            let labels = [("pipeline", status.pipeline.as_str()), ("state", state)];
+            page.line(name, &labels, f64::from(u8::from(status.gate.state == state)));
+        }
+    }
+    let name = "potok_pipeline_state";
+    page.head(name, "gauge", "1 for the state the pipeline is in.");
+    for status in all {
+        for (state, word) in STATES {
+            let labels = [("pipeline", status.pipeline.as_str()), ("state", word)];
+            page.line(name, &labels, f64::from(u8::from(status.state == state)));
+        }
+    }
+    page.single(
+        "potok_log_damaged_ranges",
+        "Parts of the log that could not be read.",
+        damaged as f64,
+    );
+    let help = "1 while the log cannot take records (a full disk).";
+    page.single("potok_log_trouble_state", help, f64::from(u8::from(trouble)));
+    page.head("potok_build_info", "gauge", "The version that runs.");
+    page.line("potok_build_info", &[("version", version)], 1.0);
+    page.0
+}
+
+const STATES: [(PipelineState, &str); 7] = [
+    (PipelineState::Running, "running"),
+    (PipelineState::Paused, "paused"),
+    (PipelineState::Waiting, "waiting"),
+    (PipelineState::NeedsFix, "needs_fix"),
+    (PipelineState::Restarting, "restarting"),
+    (PipelineState::Draining, "draining"),
+    (PipelineState::Stopped, "stopped"),
+];
+
+struct Page(String);
+
+impl Page {
+    fn head(&mut self, name: &str, kind: &str, help: &str) {
+        // Writing into a string does not fail.
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn line(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
+        self.0.push_str(name);
+        for (index, (label, text)) in labels.iter().enumerate() {
+            let text = text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+            let open = if index == 0 { '{' } else { ',' };
+            let _ = write!(self.0, "{open}{label}=\"{text}\"");
+        }
+        let close = if labels.is_empty() { "" } else { "}" };
+        let _ = writeln!(self.0, "{close} {value}");
+    }
+
+    fn single(&mut self, name: &str, help: &str, value: f64) {
+        self.head(name, "gauge", help);
+        self.line(name, &[], value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use potok_flow::GateStatus;
+
+    use super::*;
+
+    fn status() -> Status {
+        Status {
+            pipeline: "a\"b\\c\nd".to_owned(),
+            state: PipelineState::Waiting,
+            why: None,
+            gate: GateStatus {
+                state: "closed",
+                since: Some("1970-01-01T00:00:01.500Z".to_owned()),
+                why: None,
+            },
+            lag: 3,
+            oldest: Some(250),
+            received: 12_345_678,
+            delivered: 0,
+            filtered: 0,
+            suppressed: 0,
+            dead_lettered: 2,
+            in_flight: 0,
+            damaged: Vec::new(),
+            dead_letters_by_reason: [("no_key".to_owned(), 2)].into(),
+            restarts: 1,
+            retries: 0,
+        }
+    }
+
+    #[test]
+    fn every_line_is_well_formed_and_labels_are_escaped() {
+        let page = render(&[status()], "1.0", 1, true);
+        let label = "pipeline=\"a\\\"b\\\\c\\nd\"";
+        for expected in [
+            format!("potok_source_received_records_total{{{label}}} 12345678"),
+            format!("potok_source_oldest_age_seconds{{{label}}} 0.25"),
+            format!("potok_deliver_gate_closed_since_seconds{{{label}}} 1.5"),
+            format!("potok_deliver_gate_state{{{label},state=\"closed\"}} 1"),
+            format!("potok_deliver_gate_state{{{label},state=\"open\"}} 0"),
+            format!("potok_pipeline_state{{{label},state=\"waiting\"}} 1"),
+            format!("potok_deliver_dead_letters_total{{{label},reason=\"no_key\"}} 2"),
+            "potok_log_trouble_state 1".to_owned(),
+            "potok_log_damaged_ranges 1".to_owned(),
+            "potok_build_info{version=\"1.0\"} 1".to_owned(),
+        ] {
+            assert!(page.lines().any(|line| line == expected), "{expected} in\n{page}");
+        }
+        let names: Vec<_> =
+            page.lines().filter_map(|l| l.strip_prefix("# TYPE ")?.split(' ').next()).collect();
+        for line in page.lines().filter(|line| !line.starts_with('#')) {
+            let name = line.split(['{', ' ']).next().unwrap_or_default();
+            assert!(names.contains(&name), "no TYPE for {line}");
+        }
+    }
+}

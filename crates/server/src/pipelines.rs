@@ -1,0 +1,152 @@
+//! Pipelines, consumer groups and topics as they are now.
+
+use std::collections::BTreeMap;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use potok_core::{Fault, GroupInfo, TopicInfo};
+use potok_flow::{GateStatus, State as PipelineState, Status};
+use serde::{Deserialize, Serialize};
+
+use crate::request::Params;
+use crate::{Admin, ApiError, Identity};
+
+#[derive(Serialize)]
+pub(crate) struct Info {
+    #[serde(flatten)]
+    identity: Identity,
+    pipelines: Vec<String>,
+}
+
+pub(crate) async fn info(State(admin): State<Admin>) -> Json<Info> {
+    let pipelines =
+        admin.engine().status().await.into_iter().map(|status| status.pipeline).collect();
+    Json(Info { identity: admin.identity().clone(), pipelines })
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Which {
+    pipeline: Option<String>,
+}
+
+pub(crate) async fn status(
+    State(admin): State<Admin>,
+    Params(which): Params<Which>,
+) -> Result<Json<Vec<Status>>, ApiError> {
+    let mut all = all(&admin).await?;
+    if let Some(pipeline) = which.pipeline {
+        let known = names(&all);
+        all.retain(|status| status.pipeline == pipeline);
+        if all.is_empty() {
+            return Err(ApiError::unknown_pipeline(&pipeline, &known));
+        }
+    }
+    Ok(Json(all))
+}
+
+/// What runs here, and what ran in this folder before and left a group behind.
+async fn all(admin: &Admin) -> Result<Vec<Status>, Fault> {
+    let mut all = admin.engine().status().await;
+    let mut stopped: BTreeMap<String, u64> = BTreeMap::new();
+    for group in admin.engine().log().groups().await? {
+        if all.iter().all(|status| status.pipeline != group.info.pipeline) {
+            *stopped.entry(group.info.pipeline.clone()).or_default() += lag(&group);
+        }
+    }
+    let damaged = admin.engine().log().damage();
+    all.extend(stopped.into_iter().map(|(pipeline, lag)| Status {
+        pipeline,
+        state: PipelineState::Stopped,
+        why: None,
+        gate: GateStatus { state: "open", since: None, why: None },
+        lag,
+        oldest: None,
+        received: 0,
+        delivered: 0,
+        filtered: 0,
+        suppressed: 0,
+        dead_lettered: 0,
+        in_flight: 0,
+        damaged: damaged.clone(),
+        dead_letters_by_reason: BTreeMap::new(),
+        restarts: 0,
+        retries: 0,
+    }));
+    all.sort_by(|a, b| a.pipeline.cmp(&b.pipeline));
+    Ok(all)
+}
+
+fn lag(group: &GroupInfo) -> u64 {
+    let open = |p: &potok_core::GroupPartition| {
+        p.end.saturating_sub(p.position).saturating_sub(p.ended_above)
+    };
+    group.partitions.iter().map(open).sum()
+}
+
+fn names(all: &[Status]) -> Vec<String> {
+    all.iter().map(|status| status.pipeline.clone()).collect()
+}
+
+pub(crate) async fn pause(
+    State(admin): State<Admin>,
+    Path(pipeline): Path<String>,
+) -> Result<Json<Status>, ApiError> {
+    running(&admin, &pipeline).await?;
+    admin.engine().pause(&pipeline)?;
+    running(&admin, &pipeline).await.map(Json)
+}
+
+pub(crate) async fn resume(
+    State(admin): State<Admin>,
+    Path(pipeline): Path<String>,
+) -> Result<Json<Status>, ApiError> {
+    running(&admin, &pipeline).await?;
+    admin.engine().resume(&pipeline)?;
+    running(&admin, &pipeline).await.map(Json)
+}
+
+/// The status of a pipeline of this process; another one can be neither paused nor resumed.
+async fn running(admin: &Admin, pipeline: &str) -> Result<Status, ApiError> {
+    let here = admin.engine().status().await.into_iter().find(|status| status.pipeline == pipeline);
+    if let Some(status) = here {
+        return Ok(status);
+    }
+    let all = all(admin).await?;
+    if all.iter().any(|status| status.pipeline == pipeline) {
+        let what = format!("pipeline `{pipeline}` is not running");
+        return Err(ApiError::new(StatusCode::CONFLICT, "P0517", what)
+            .hint("start it with `potok run FILE`"));
+    }
+    Err(ApiError::unknown_pipeline(pipeline, &names(&all)))
+}
+
+pub(crate) async fn groups(State(admin): State<Admin>) -> Result<Json<Vec<GroupInfo>>, ApiError> {
+    Ok(Json(admin.engine().log().groups().await?))
+}
+
+pub(crate) async fn forget_group(
+    State(admin): State<Admin>,
+    Path(group): Path<String>,
+) -> Result<Json<serde_json::Value>, ApiError> {
+    let log = admin.engine().log();
+    let known = log.groups().await?;
+    let Some(found) = known.iter().find(|known| known.group == group) else {
+        let names: Vec<_> = known.iter().map(|known| known.group.as_str()).collect();
+        let what = format!("there is no consumer group `{group}` here");
+        return Err(ApiError::new(StatusCode::NOT_FOUND, "P0518", what)
+            .hint(format!("known groups: {}", names.join(", "))));
+    };
+    if found.open {
+        let what = format!("consumer group `{group}` is being read now");
+        return Err(ApiError::new(StatusCode::CONFLICT, "P0519", what)
+            .hint("stop its process first: `forget` is for pipelines that will not come back"));
+    }
+    log.forget_group(&group).await?;
+    Ok(Json(serde_json::json!({ "forgotten": group })))
+}
+
+pub(crate) async fn topics(State(admin): State<Admin>) -> Result<Json<Vec<TopicInfo>>, ApiError> {
+    Ok(Json(admin.engine().log().topics().await?))
+}

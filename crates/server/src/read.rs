@@ -1,0 +1,110 @@
+//! Out of a topic: records as lines of JSON, as many as the client takes.
+//!
+//! The stream reads the log only as fast as the client reads the stream. An error after the first
+//! line can no longer change the status, so it comes as a last line `{"error": …}`.
+
+use axum::body::{Body, Bytes};
+use axum::extract::{Path, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use potok_core::{ReadFrom, Reader, SourceBatch};
+use serde::Deserialize;
+
+use crate::line::{LINES_TYPE, RecordLine, push_line};
+use crate::request::Params;
+use crate::{Admin, ApiError};
+
+/// Lines of about this size are sent at once.
+const CHUNK_BYTES: usize = 256 << 10;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Wish {
+    /// `start` (default), `end`, or an offset.
+    from: Option<String>,
+    /// Stop after so many.
+    count: Option<u64>,
+    /// Wait for more at the end.
+    #[serde(default)]
+    follow: bool,
+}
+
+pub(crate) async fn records(
+    State(admin): State<Admin>,
+    Path(topic): Path<String>,
+    Params(wish): Params<Wish>,
+) -> Result<Response, ApiError> {
+    let from = match wish.from.as_deref() {
+        None | Some("start") => ReadFrom::Start,
+        Some("end") => ReadFrom::End,
+        Some(offset) => ReadFrom::Offset(offset.parse().map_err(|_| {
+            ApiError::usage(format!("`from={offset}` is not `start`, `end` or an offset"))
+        })?),
+    };
+    let log = admin.engine().log().clone();
+    let mut known: Vec<String> = log.topics().await?.into_iter().map(|t| t.topic).collect();
+    if !known.contains(&topic) {
+        known.retain(|name| !name.starts_with("potok-"));
+        return Err(ApiError::unknown_topic(&topic, &known));
+    }
+    let reader = log.read(&topic, from).await?;
+    let lines = Lines {
+        admin,
+        reader,
+        left: wish.count.unwrap_or(u64::MAX),
+        follow: wish.follow,
+        batch: None,
+    };
+    Ok(stream(lines))
+}
+
+struct Lines {
+    admin: Admin,
+    reader: Box<dyn Reader>,
+    left: u64,
+    follow: bool,
+    /// A batch, and how many of its records have been sent.
+    batch: Option<(SourceBatch, usize)>,
+}
+
+fn stream(lines: Lines) -> Response {
+    let chunks = futures::stream::unfold(Some(lines), |lines| async {
+        let mut lines = lines?;
+        match lines.next().await {
+            Ok(chunk) => chunk.map(|chunk| (Ok::<_, std::io::Error>(chunk), Some(lines))),
+            Err(error) => Some((Ok(Bytes::from(error.line())), None)),
+        }
+    });
+    ([(CONTENT_TYPE, LINES_TYPE)], Body::from_stream(chunks)).into_response()
+}
+
+impl Lines {
+    /// The next lines; `None` when there are no more.
+    async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
+        if self.left == 0 {
+            return Ok(None);
+        }
+        if self.batch.is_none() {
+            let batch = tokio::select! {
+                batch = self.reader.next(self.follow) => batch?,
+                () = self.admin.closed() => None,
+            };
+            self.batch = batch.map(|batch| (batch, 0));
+        }
+        let Some((batch, sent)) = &mut self.batch else { return Ok(None) };
+        let mut chunk = Vec::new();
+        for record in batch.records.iter().skip(*sent) {
+            if self.left == 0 || chunk.len() >= CHUNK_BYTES {
+                break;
+            }
+            let partition = batch.partition.index;
+            push_line(&mut chunk, &RecordLine { topic: &batch.partition.topic, partition, record });
+            *sent += 1;
+            self.left -= 1;
+        }
+        if *sent == batch.records.len() {
+            self.batch = None;
+        }
+        Ok(Some(chunk.into()))
+    }
+}

@@ -1,0 +1,233 @@
+//! The simulated log, as one life of the process sees it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use potok_core::{
+    Clock, Damage, Fault, GroupInfo, GroupSpec, Log, OpenGroup, Output, Partition, Position,
+    RangeSet, ReadFrom, Reader, SourceBatch, TopicInfo, Transaction,
+};
+use tokio::sync::{Notify, oneshot};
+
+use super::clock::SimClock;
+use super::promises;
+use super::source::{Live, SimJournal, SimSource};
+use super::trouble::{Recovery, Trouble};
+use super::world::World;
+
+/// One life's handle on the log.
+pub struct SimLog {
+    pub(super) world: Arc<World>,
+    /// Something was appended, or a partition is free again.
+    pub(super) changed: Notify,
+    /// The groups this life has opened; each may be opened again once its source is gone.
+    groups: Mutex<BTreeMap<String, Arc<Mutex<Live>>>>,
+}
+
+impl SimLog {
+    /// Opens the world's log.
+    pub fn open(world: Arc<World>) -> Arc<SimLog> {
+        Arc::new(SimLog { world, changed: Notify::new(), groups: Mutex::new(BTreeMap::new()) })
+    }
+
+    fn groups(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Mutex<Live>>>> {
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_read(&self, group: &str) -> bool {
+        let groups = self.groups();
+        let live = groups.get(group).map(|l| l.lock().unwrap_or_else(PoisonError::into_inner));
+        live.is_some_and(|live| live.is_read())
+    }
+
+    /// A write runs to its end even when its caller goes away, as a request under way would; only
+    /// the death of the process stops it. `live` says which assignments may note endings.
+    pub(super) async fn write(
+        self: Arc<Self>,
+        transaction: Transaction,
+        live: Option<Arc<Mutex<Live>>>,
+    ) -> Result<Vec<Position>, Fault> {
+        let (slow, refused, lost) = match live {
+            Some(_) => {
+                (Trouble::TransactSlow, Trouble::TransactRefused, Trouble::TransactReplyLost)
+            }
+            None => (Trouble::TransactSlow, Trouble::AppendRefused, Trouble::AppendReplyLost),
+        };
+        let (answer, answered) = oneshot::channel();
+        tokio::spawn(async move {
+            self.world.latency(slow).await;
+            self.world.step("the log, before a write").await;
+            if self.world.with(|w| w.strikes(refused, 15)) {
+                self.world.with(|w| w.note("the log refuses a write"));
+                let _ = answer.send(Err(Fault::wait("simulated: the log is away")));
+                return;
+            }
+            let written = self.apply(&transaction, live.as_ref());
+            self.changed.notify_waiters();
+            self.world.step("the log, after a write").await;
+            self.world.latency(slow).await;
+            let lost = written.is_ok() && self.world.with(|w| w.strikes(lost, 15));
+            let _ = answer.send(if lost {
+                self.world.with(|w| w.note("the answer of the log is lost"));
+                Err(Fault::retry("simulated: the answer of the log was lost"))
+            } else {
+                written
+            });
+        });
+        match answered.await {
+            Ok(answer) => answer,
+            // The task went down with the process.
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    fn apply(
+        &self,
+        transaction: &Transaction,
+        live: Option<&Arc<Mutex<Live>>>,
+    ) -> Result<Vec<Position>, Fault> {
+        let time = SimClock(self.world.clone()).now();
+        self.world.with(|w| {
+            let positions = w.disk.append(&transaction.outputs, time)?;
+            promises::observe_outputs(w, &transaction.outputs, &positions);
+            for ended in &transaction.ended {
+                let Some(live) = live else { continue };
+                let live = live.lock().unwrap_or_else(PoisonError::into_inner);
+                if !live.is_valid(&ended.partition, ended.assignment) {
+                    w.note(format_args!("ignores {}: an old assignment", ended.partition));
+                    w.tally.recovered(Recovery::StaleIgnored);
+                    continue;
+                }
+                let newly = w.disk.note_ended(&live.group, &ended.partition, &ended.ranges);
+                w.note(format_args!("ended {} {:?}", ended.partition, ended.ranges));
+                promises::audit_ended(w, &ended.partition, &newly);
+            }
+            Ok(positions)
+        })
+    }
+}
+
+/// The contracts' methods take `&self`; what is written outlives the call, so each log is held
+/// with a way to itself.
+#[derive(Clone)]
+pub struct LogHandle(pub Arc<SimLog>);
+
+#[async_trait]
+impl Log for LogHandle {
+    async fn append(&self, outputs: &[Output]) -> Result<Vec<Position>, Fault> {
+        let transaction = Transaction { outputs: outputs.to_vec(), ended: Vec::new() };
+        self.0.clone().write(transaction, None).await
+    }
+
+    async fn open_group(&self, spec: GroupSpec) -> Result<OpenGroup, Fault> {
+        let log = &self.0;
+        log.world.latency(Trouble::NextSlow).await;
+        if log.is_read(&spec.group) {
+            return Err(Fault::fix(format!("group {} is open already", spec.group)));
+        }
+        log.world.with(|w| {
+            w.disk.register(&spec.group, spec.info.clone(), &spec.topics, spec.from_end);
+            w.note(format_args!("group {} opens", spec.group));
+        });
+        let live = Arc::new(Mutex::new(Live::new(spec.group.clone())));
+        if let Some(old) = log.groups().insert(spec.group, live.clone()) {
+            old.lock().unwrap_or_else(PoisonError::into_inner).retire();
+        }
+        let source = SimSource::new(log.clone(), live.clone(), spec.topics);
+        let journal = SimJournal { log: log.clone(), live };
+        Ok(OpenGroup { source: Box::new(source), journal: Arc::new(journal) })
+    }
+
+    async fn read(&self, topic: &str, from: ReadFrom) -> Result<Box<dyn Reader>, Fault> {
+        let log = &self.0;
+        log.world.latency(Trouble::NextSlow).await;
+        let ends = log.world.with(|w| {
+            let shelves = w.disk.topic(topic)?;
+            Some(shelves.iter().map(|shelf| shelf.next).collect::<Vec<_>>())
+        });
+        let Some(ends) = ends else {
+            return Err(Fault::fix(format!("there is no topic {topic}")));
+        };
+        let cursors = ends
+            .into_iter()
+            .map(|end| match from {
+                ReadFrom::Start => 0,
+                ReadFrom::End => end,
+                ReadFrom::Offset(offset) => offset,
+            })
+            .collect();
+        Ok(Box::new(SimReader { log: log.clone(), topic: topic.into(), cursors }))
+    }
+
+    async fn topics(&self) -> Result<Vec<TopicInfo>, Fault> {
+        Ok(self.0.world.with(|w| w.disk.topic_infos()))
+    }
+
+    async fn groups(&self) -> Result<Vec<GroupInfo>, Fault> {
+        Ok(self.0.world.with(|w| w.disk.group_infos(|group| self.0.is_read(group))))
+    }
+
+    async fn forget_group(&self, group: &str) -> Result<(), Fault> {
+        if self.0.is_read(group) {
+            return Err(Fault::fix(format!("group {group} is being read")));
+        }
+        match self.0.world.with(|w| w.disk.forget(group)) {
+            true => Ok(()),
+            false => Err(Fault::fix(format!("there is no group {group}"))),
+        }
+    }
+
+    fn damage(&self) -> Vec<Damage> {
+        Vec::new()
+    }
+
+    fn trouble(&self) -> Option<String> {
+        None
+    }
+
+    async fn ended(&self, group: &str, topic: &str, partition: u32) -> Result<RangeSet, Fault> {
+        let partition = Partition { topic: topic.into(), index: partition };
+        let progress = self.0.world.with(|w| w.disk.progress(group, &partition));
+        progress
+            .map(|progress| progress.ended)
+            .ok_or_else(|| Fault::fix(format!("there is no group {group}")))
+    }
+}
+
+struct SimReader {
+    log: Arc<SimLog>,
+    topic: Arc<str>,
+    cursors: Vec<u64>,
+}
+
+impl SimReader {
+    fn take(&mut self) -> Option<SourceBatch> {
+        for (cursor, index) in self.cursors.iter_mut().zip(0..) {
+            let partition = Partition { topic: self.topic.clone(), index };
+            let batch = self.log.world.with(|w| {
+                let count = w.chance.between(1, 50) as usize;
+                super::source::batch(&w.disk, &partition, 0, *cursor, count, |_| true)
+            });
+            if let Some(batch) = batch {
+                *cursor = batch.next;
+                return Some(batch);
+            }
+        }
+        None
+    }
+}
+
+#[async_trait]
+impl Reader for SimReader {
+    async fn next(&mut self, follow: bool) -> Result<Option<SourceBatch>, Fault> {
+        let log = self.log.clone();
+        loop {
+            let changed = log.changed.notified();
+            match self.take() {
+                None if follow => changed.await,
+                batch => return Ok(batch),
+            }
+        }
+    }
+}

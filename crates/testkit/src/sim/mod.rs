@@ -1,0 +1,40 @@
+//! The real engine on one thread, over a simulated log, destinations and clock.
+//!
+//! A seed gives a scenario: a pipeline, a load, and the trouble it meets. First everything that
+//! can go wrong does, and the process dies and starts again; then trouble ends, and everything
+//! must finish within a bound of simulated time. The promises are checked by name.
+//!
+//! Time is the runtime's paused time, chance comes from the seed, and everything runs on one
+//! thread: the same seed gives the same run, down to every call. `cargo xtask sim SEED` shows it.
+
+mod chance;
+mod clock;
+mod disk;
+mod log;
+mod pipeline;
+mod promises;
+mod runner;
+mod scenario;
+mod sink;
+mod source;
+mod store;
+mod trouble;
+mod workload;
+mod world;
+
+pub use chance::Chance;
+pub use clock::SimClock;
+pub use disk::{Disk, Progress, Shelf};
+pub use log::{LogHandle, SimLog};
+pub use pipeline::{DEAD, PIPELINE, plan};
+pub use promises::{Expect, Promise, Violation};
+pub use runner::{Outcome, run, run_seed};
+pub use scenario::{Act, Deliver, Scenario, StageManner, To};
+pub use sink::{Manner, SimSink, Spell, Style, Table};
+pub use store::SimStore;
+pub use trouble::{Recovery, Tally, Trouble};
+pub use workload::{Kind, record};
+pub use world::{State, World};
+
+/// What simulated panics say; the test output is spared their traces.
+pub(crate) const PANIC: &str = "simulated panic";

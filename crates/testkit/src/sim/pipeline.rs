@@ -1,0 +1,119 @@
+//! The pipeline of a scenario: the parts that are not simulated systems.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use potok_core::{Decoded, Decoder, Event, Fault, Reason, Record, Stage, Staged};
+use potok_expr::Template;
+use potok_flow::decode::JsonDecoder;
+use potok_flow::{DeliverPlan, OnError, Plan, Retry, StagePlan, Target, TopicTarget};
+
+use super::scenario::{Scenario, StageManner, To};
+use super::sink::SimSink;
+use super::trouble::Trouble;
+use super::workload::Kind;
+use super::world::World;
+
+/// Name of the simulated pipeline.
+pub const PIPELINE: &str = "sim";
+
+/// Topic of its dead letters.
+pub const DEAD: &str = "sim-dead";
+
+/// The plan of a scenario, on the destinations of a world.
+pub fn plan(world: &Arc<World>, scenario: &Scenario, workers: usize) -> Result<Plan, String> {
+    let path = |text: &str| Template::parse(text).map_err(|error| error.message);
+    let mut delivers = Vec::new();
+    for (index, deliver) in scenario.delivers.iter().enumerate() {
+        let target = match &deliver.to {
+            To::Sink(manner) => Target::Sink(SimSink::open(world.clone(), index, *manner)),
+            To::Topic(topic) => Target::Topic(TopicTarget::Fixed(topic.clone())),
+        };
+        delivers.push(DeliverPlan {
+            label: format!("entry {index}"),
+            target,
+            key: deliver.key_by_k.then(|| path(".k")).transpose()?,
+            once_by: if deliver.once { vec![path(".id")?] } else { Vec::new() },
+            headers_id: matches!(deliver.to, To::Topic(_)),
+        });
+    }
+    let stages = scenario.stage.map(|manner| StagePlan {
+        name: "stage".to_owned(),
+        stage: Arc::new(SimStage { world: world.clone(), manner }),
+        on_error: if manner.dead_letters { OnError::DeadLetter } else { OnError::Pass },
+    });
+    let (attempts, first, max) = scenario.retry;
+    Ok(Plan {
+        name: PIPELINE.to_owned(),
+        workers,
+        group: "sim-group".to_owned(),
+        topics: scenario.topics.clone(),
+        from_end: false,
+        decoder: Arc::new(SimDecoder {
+            world: world.clone(),
+            json: JsonDecoder::new(None)?,
+        }),
+        stages: stages.into_iter().collect(),
+        delivers,
+        order_by: scenario.order_by_k.then(|| path(".k")).transpose()?,
+        retry: Retry { attempts, first, max },
+        probe_every: scenario.probe_every,
+        dead_letter_topic: DEAD.into(),
+        replays_max: 20,
+        in_flight_bytes_max: scenario.in_flight_bytes_max,
+    })
+}
+
+/// Real JSON decoding, which some records do not survive.
+struct SimDecoder {
+    world: Arc<World>,
+    json: JsonDecoder,
+}
+
+impl Decoder for SimDecoder {
+    #[allow(clippy::panic, reason = "a decoder may panic; that is what is simulated")]
+    fn decode(&self, records: &[&Record]) -> Vec<Decoded> {
+        for record in records {
+            match Kind::of(record.value.as_deref()) {
+                Kind::Killer => {
+                    self.world.with(|w| {
+                        w.tally.hit(Trouble::Killer);
+                        w.note(format_args!("the decoder dies of {}", record.offset));
+                    });
+                    panic!("{}", super::PANIC);
+                }
+                Kind::Undecodable => self.world.with(|w| w.tally.hit(Trouble::Undecodable)),
+                _ => {}
+            }
+        }
+        self.json.decode(records)
+    }
+}
+
+/// Filters, refuses or changes records, as their bytes say.
+struct SimStage {
+    world: Arc<World>,
+    manner: StageManner,
+}
+
+#[async_trait]
+impl Stage for SimStage {
+    async fn apply(&self, events: Vec<Event>) -> Result<Vec<Staged>, Fault> {
+        if self.world.with(|w| w.strikes(Trouble::StageFault, 10)) {
+            return Err(Fault::wait("simulated: what the stage asks is away"));
+        }
+        let apply = |mut event: Event| match Kind::of(Some(&event.source)) {
+            Kind::Filtered => Staged::Filtered,
+            Kind::StageFails => {
+                Staged::Failed(Fault::set_aside(Reason::Stage, "simulated: the stage refuses"))
+            }
+            _ => {
+                if self.manner.rewrites {
+                    event.value = [&event.value[..], b" "].concat().into();
+                }
+                Staged::On(event)
+            }
+        };
+        Ok(events.into_iter().map(apply).collect())
+    }
+}

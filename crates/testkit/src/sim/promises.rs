@@ -1,0 +1,517 @@
+//! The promises, checked by name.
+//!
+//! Some are watched while the run goes on (what is noted as ended has ended, counts add up), the
+//! others are checked when all is quiet. Truth is what the world holds: the records of the source
+//! topics, the tables, and the topics written to.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use potok_core::{Envelope, Headers, Name, Output, Partition, Position, Reason, Record};
+use potok_flow::dead_letter::{REPLAY_HEADER, Replay};
+
+use super::scenario::{Deliver, Scenario, To};
+use super::trouble::{Recovery, Trouble};
+use super::workload::{Kind, field};
+use super::world::State;
+
+/// Header in which flow writes the name of a delivery.
+const ID_HEADER: &str = "potok-id";
+
+/// What potok promises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Promise {
+    /// Every record has an ending.
+    NothingLost,
+    /// What arrives was sent, and is what was sent.
+    NothingInvented,
+    /// Only what has ended is noted as ended.
+    NotedOnlyWhenEnded,
+    /// The same work has one name.
+    OneName,
+    /// A topic on the log has every record once.
+    OnceInTopics,
+    /// A destination that knows names has every record once.
+    OnceInSinks,
+    /// Records of one key arrive in order.
+    OrderPerKey,
+    /// Nothing becomes a dead letter because a destination is away.
+    OutageIsNoPoison,
+    /// Healthy records never become dead letters.
+    HealthyStayAlive,
+    /// A bad record is one dead letter, with its bytes and reason.
+    BadOnceInDeadLetters,
+    /// What was received equals what ended and what is in flight.
+    CountsAddUp,
+    /// Gates open again once their destination is back.
+    GatesReopen,
+    /// Once trouble is over, everything ends.
+    WorkFinishes,
+}
+
+impl fmt::Display for Promise {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Promise::NothingLost => "nothing lost",
+            Promise::NothingInvented => "nothing invented or changed",
+            Promise::NotedOnlyWhenEnded => "noted as ended only when ended",
+            Promise::OneName => "the same work has one name",
+            Promise::OnceInTopics => "exactly once in topics",
+            Promise::OnceInSinks => "exactly once in destinations that know names",
+            Promise::OrderPerKey => "order per key kept",
+            Promise::OutageIsNoPoison => "an outage makes no dead letters",
+            Promise::HealthyStayAlive => "healthy records are no dead letters",
+            Promise::BadOnceInDeadLetters => "each bad record once in dead letters",
+            Promise::CountsAddUp => "counts add up",
+            Promise::GatesReopen => "gates reopen",
+            Promise::WorkFinishes => "work finishes",
+        })
+    }
+}
+
+/// A broken promise.
+#[derive(Clone, Debug)]
+pub struct Violation {
+    /// Which.
+    pub promise: Promise,
+    /// How, in words.
+    pub what: String,
+}
+
+/// What the checks know of the pipeline.
+#[derive(Clone, Debug)]
+pub struct Expect {
+    /// The scenario it runs.
+    pub scenario: Scenario,
+    /// Where its dead letters go.
+    pub dead: Arc<str>,
+    /// Where replays enter.
+    pub replay: Arc<str>,
+}
+
+/// What was written, indexed as it happens.
+#[derive(Debug, Default)]
+pub struct Observed {
+    /// Outputs by the name they carry.
+    named: BTreeMap<String, u64>,
+    /// Dead letters by origin, every copy.
+    letters: BTreeMap<Position, Vec<Envelope>>,
+}
+
+impl Observed {
+    fn has_letter(&self, origin: &Position, deliver: Option<u32>, attempts: u32) -> bool {
+        let letters = self.letters.get(origin).into_iter().flatten();
+        letters.into_iter().any(|l| l.deliver == deliver && l.attempts == attempts)
+    }
+
+    /// True when any attempt at this deliver entry became a dead letter.
+    fn was_dead(&self, origin: &Position, deliver: u32) -> bool {
+        let letters = self.letters.get(origin).into_iter().flatten();
+        letters.into_iter().any(|l| l.deliver.is_none_or(|of| of == deliver))
+    }
+}
+
+/// Indexes what was just written.
+pub(super) fn observe_outputs(w: &mut State, outputs: &[Output], positions: &[Position]) {
+    let Some(expect) = w.expect.clone() else { return };
+    for (output, position) in outputs.iter().zip(positions) {
+        w.note(format_args!("written {position}"));
+        if output.topic == expect.dead {
+            match Envelope::split(&output.headers) {
+                Some((envelope, _)) => {
+                    w.note(format_args!("dead letter {} {}", envelope.origin, envelope.reason));
+                    if envelope.attempts > 1 {
+                        w.tally.recovered(Recovery::ReplayFailedAgain);
+                    }
+                    let letters = w.observed.letters.entry(envelope.origin.clone());
+                    letters.or_default().push(envelope);
+                }
+                None => w.violated(
+                    Promise::NothingInvented,
+                    format!("{position} in the dead letters has no envelope"),
+                ),
+            }
+        } else if let Some(id) = output.headers.get(ID_HEADER) {
+            let id = String::from_utf8_lossy(id).into_owned();
+            *w.observed.named.entry(id).or_default() += 1;
+        }
+    }
+}
+
+/// Checks that records which were just noted as ended have an ending.
+pub(super) fn audit_ended(w: &mut State, partition: &Partition, offsets: &[u64]) {
+    let Some(expect) = w.expect.clone() else { return };
+    for &offset in offsets {
+        let shelf = w.disk.shelf(partition);
+        let found = shelf.and_then(|shelf| shelf.records.iter().find(|(_, r)| r.offset == offset));
+        let Some((log, record)) = found.cloned() else { continue };
+        let (topic, partition) = (partition.topic.clone(), partition.index);
+        let position = Position { log, topic, partition, offset };
+        if let Err(what) = has_ended(w, &expect, &position, &record) {
+            w.violated(Promise::NotedOnlyWhenEnded, format!("{position}: {what}"));
+        }
+    }
+}
+
+/// Says why a record of a source topic or of the replay topic has not ended.
+fn has_ended(w: &State, expect: &Expect, at: &Position, record: &Record) -> Result<(), String> {
+    let replay = (at.topic == expect.replay).then(|| replay_of(&record.headers)).flatten();
+    let (origin, only, attempt) = match &replay {
+        Some(replay) => (&replay.origin, replay.deliver, replay.attempt),
+        None => (at, None, 1),
+    };
+    let kind = Kind::of(record.value.as_deref());
+    if w.observed.has_letter(origin, None, attempt) {
+        return Ok(());
+    }
+    if kind == Kind::Filtered && expect.scenario.stage.is_some() {
+        return Ok(());
+    }
+    for (index, deliver) in (0..).zip(&expect.scenario.delivers) {
+        if only.is_some_and(|only| only != index) {
+            continue;
+        }
+        let dead = w.observed.has_letter(origin, Some(index), attempt);
+        if !dead && !is_there(w, deliver, origin, index, record) {
+            return Err(format!("{kind:?}, neither delivered to entry {index} nor a dead letter"));
+        }
+    }
+    Ok(())
+}
+
+fn replay_of(headers: &Headers) -> Option<Replay> {
+    let (name, value) = headers.iter().next()?;
+    serde_json::from_slice(value.filter(|_| name == REPLAY_HEADER)?).ok()
+}
+
+fn name_of(origin: &Position, deliver: u32) -> Name {
+    Name { position: origin.clone(), deliver, element: 0 }
+}
+
+/// True when a delivery of this record, or of one with the same business id and bytes, is there.
+fn is_there(w: &State, deliver: &Deliver, origin: &Position, index: u32, record: &Record) -> bool {
+    let name = name_of(origin, index);
+    match &deliver.to {
+        To::Topic(_) => w.observed.named.contains_key(&name.to_string()),
+        To::Sink(_) => {
+            let Some(table) = w.tables.get(index as usize) else { return false };
+            let once = deliver.once.then(|| field(record.value.as_deref(), "id")).flatten();
+            let twin = once
+                .and_then(|id| table.by_once.get(id.as_bytes()))
+                .and_then(|&row| table.rows.get(row));
+            table.by_name.contains_key(&name)
+                || twin.is_some_and(|row| Some(&row.source) == record.value.as_ref())
+        }
+    }
+}
+
+/// Checks everything that must hold once all is quiet.
+pub(super) fn check_end(w: &mut State) {
+    let Some(expect) = w.expect.clone() else { return };
+    let inputs: BTreeMap<Position, Record> = expect
+        .scenario
+        .topics
+        .iter()
+        .flat_map(|topic| w.disk.records(topic).map(|(at, r)| (at, r.clone())).collect::<Vec<_>>())
+        .collect();
+    for (at, record) in &inputs {
+        if let Err(what) = has_ended(w, &expect, at, record) {
+            w.violated(Promise::NothingLost, format!("{at}: {what}"));
+        }
+    }
+    check_letters(w, &expect, &inputs);
+    for (index, deliver) in (0..).zip(&expect.scenario.delivers) {
+        match &deliver.to {
+            To::Sink(_) => check_table(w, &expect, &inputs, deliver, index),
+            To::Topic(topic) => check_topic(w, &expect, &inputs, deliver, index, topic),
+        }
+    }
+}
+
+/// The reason for which this record may be a dead letter of this entry.
+fn deserved(
+    w: &State,
+    expect: &Expect,
+    record: &Record,
+    deliver: Option<u32>,
+) -> Option<Reason> {
+    let kind = Kind::of(record.value.as_deref());
+    let stage = expect.scenario.stage;
+    let Some(index) = deliver else {
+        return match kind {
+            Kind::Undecodable => Some(Reason::Undecodable),
+            Kind::Killer => Some(Reason::Crashes),
+            Kind::StageFails if stage.is_some_and(|s| s.dead_letters) => Some(Reason::Stage),
+            _ => None,
+        };
+    };
+    let entry = expect.scenario.delivers.get(index as usize)?;
+    let is_sink = matches!(entry.to, To::Sink(_));
+    match kind {
+        Kind::NoKey if entry.key_by_k => Some(Reason::NoKey),
+        Kind::Refused | Kind::Late if is_sink => Some(Reason::Refused),
+        Kind::Poison if is_sink => Some(Reason::RetriesExhausted),
+        Kind::Good if entry.once => {
+            let id = field(record.value.as_deref(), "id")?;
+            let table = w.tables.get(index as usize)?;
+            let row = table.rows.get(*table.by_once.get(id.as_bytes())?)?;
+            (Some(&row.source) != record.value.as_ref()).then_some(Reason::Conflict)
+        }
+        _ => None,
+    }
+}
+
+fn check_letters(w: &mut State, expect: &Expect, inputs: &BTreeMap<Position, Record>) {
+    let mut found: BTreeMap<(Position, Option<u32>, u32), u64> = BTreeMap::new();
+    let dead: Vec<Record> = w.disk.records(&expect.dead).map(|(_, r)| r.clone()).collect();
+    for letter in dead {
+        let Some((envelope, headers)) = Envelope::split(&letter.headers) else { continue };
+        let Envelope { origin, deliver, reason, attempts, error, .. } = envelope;
+        let Some(record) = inputs.get(&origin) else {
+            w.violated(Promise::NothingInvented, format!("dead letter of unknown {origin}"));
+            continue;
+        };
+        let same = record.key == letter.key && record.value == letter.value;
+        if !same || record.headers != headers {
+            let what = format!("the dead letter of {origin} has other bytes");
+            w.violated(Promise::NothingInvented, what);
+        }
+        let kind = Kind::of(record.value.as_deref());
+        match deserved(w, expect, record, deliver) {
+            Some(right) if right == reason => {}
+            right => {
+                let promise = match (right, error.contains("simulated outage")) {
+                    (_, true) => Promise::OutageIsNoPoison,
+                    (Some(_), false) => Promise::BadOnceInDeadLetters,
+                    (None, false) => Promise::HealthyStayAlive,
+                };
+                let what = format!(
+                    "{origin} ({kind:?}) is a dead letter of entry {deliver:?}: {reason}, {error}"
+                );
+                w.violated(promise, what);
+            }
+        }
+        match reason {
+            Reason::RetriesExhausted => w.tally.recovered(Recovery::PoisonFound),
+            Reason::Crashes => w.tally.recovered(Recovery::KillerFound),
+            _ => {}
+        }
+        *found.entry((origin, deliver, attempts)).or_default() += 1;
+    }
+    // A log that may write an answerless transaction again may hold a letter twice; it is folded
+    // by origin, attempt and entry when read.
+    let may_repeat = outputs_may_repeat(w);
+    for ((origin, deliver, attempts), copies) in found {
+        if copies > 1 && !may_repeat {
+            let what = format!("{origin} entry {deliver:?} attempt {attempts}: {copies} copies");
+            w.violated(Promise::BadOnceInDeadLetters, what);
+        }
+    }
+}
+
+/// True when outputs may have been written by a transaction that did not end their records.
+fn outputs_may_repeat(w: &State) -> bool {
+    [Trouble::TransactReplyLost, Trouble::Lost, Trouble::Revoked]
+        .iter()
+        .any(|trouble| w.tally.troubles(*trouble) > 0)
+}
+
+/// The bytes with which a record must arrive.
+fn arriving(expect: &Expect, deliver: &Deliver, record: &Record) -> (Option<Bytes>, Bytes) {
+    let value = record.value.clone().unwrap_or_default();
+    let kind = Kind::of(Some(&value));
+    let rewritten = expect.scenario.stage.is_some_and(|stage| stage.rewrites);
+    let value = match rewritten && kind != Kind::StageFails {
+        true => [&value[..], b" "].concat().into(),
+        false => value,
+    };
+    let key = match deliver.key_by_k {
+        true => field(record.value.as_deref(), "k").map(Bytes::from),
+        false => record.key.clone(),
+    };
+    (key, value)
+}
+
+fn own_headers(headers: &Headers) -> Vec<(&str, Option<&[u8]>)> {
+    headers.iter().filter(|(name, _)| *name != ID_HEADER).collect()
+}
+
+/// What is kept in order with what: lane key and source partition; `None` where nothing is.
+fn ordered_with(expect: &Expect, at: &Position, record: &Record) -> Option<(Bytes, Partition)> {
+    let value = record.value.as_deref();
+    let scenario = &expect.scenario;
+    let lane = if scenario.order_by_k {
+        field(value, "k").map(Bytes::from)
+    } else if scenario.delivers.iter().any(|deliver| deliver.once) {
+        field(value, "id").map(Bytes::from)
+    } else if scenario.delivers.iter().any(|deliver| deliver.key_by_k) {
+        field(value, "k").map(Bytes::from)
+    } else {
+        record.key.clone()
+    };
+    let partition = Partition { topic: at.topic.clone(), index: at.partition };
+    lane.map(|lane| (lane, partition))
+}
+
+/// Follows arrivals and finds the one that came before its turn.
+#[derive(Default)]
+struct Order(BTreeMap<(Bytes, Partition, u32), u64>);
+
+impl Order {
+    /// Takes the next arrival; `lane` tells apart what is not kept in order.
+    fn arrives(&mut self, expect: &Expect, at: &Position, record: &Record, lane: u32) -> Option<u64> {
+        let (key, partition) = ordered_with(expect, at, record)?;
+        let last = self.0.entry((key, partition, lane)).or_insert(at.offset);
+        let before = *last;
+        *last = before.max(at.offset);
+        (before > at.offset).then_some(before)
+    }
+}
+
+fn check_table(
+    w: &mut State,
+    expect: &Expect,
+    inputs: &BTreeMap<Position, Record>,
+    deliver: &Deliver,
+    index: u32,
+) {
+    let rows = w.tables.get(index as usize).map(|table| table.rows.clone()).unwrap_or_default();
+    let suppresses = matches!(&deliver.to, To::Sink(manner) if manner.suppresses);
+    let mut order = Order::default();
+    let mut seen: BTreeSet<Position> = BTreeSet::new();
+    let mut values: BTreeMap<Bytes, u64> = BTreeMap::new();
+    for row in rows {
+        let at = &row.name.position;
+        *values.entry(row.source.clone()).or_default() += 1;
+        let Some(record) = inputs.get(at).filter(|_| row.name.deliver == index) else {
+            let promise = match values.get(&row.source) {
+                Some(1) => Promise::NothingInvented,
+                _ => Promise::OneName,
+            };
+            w.violated(promise, format!("{} names no record that was sent", row.name));
+            continue;
+        };
+        let (key, value) = arriving(expect, deliver, record);
+        if row.key != key || row.value != value || Some(&row.source) != record.value.as_ref() {
+            w.violated(Promise::NothingInvented, format!("{} arrived with other bytes", row.name));
+        }
+        if own_headers(&row.headers) != own_headers(&record.headers) {
+            let what = format!("{} arrived with other headers", row.name);
+            w.violated(Promise::NothingInvented, what);
+        }
+        if !seen.insert(at.clone()) {
+            if suppresses {
+                w.violated(Promise::OnceInSinks, format!("{} is there twice", row.name));
+            }
+            continue;
+        }
+        if w.observed.was_dead(at, index) {
+            w.tally.recovered(Recovery::ReplayDelivered);
+        } else if let Some(before) = order.arrives(expect, at, record, 0) {
+            let what = format!("{} arrived behind offset {before} of its key", row.name);
+            w.violated(Promise::OrderPerKey, what);
+        }
+    }
+    if suppresses {
+        check_copies(w, Promise::OnceInSinks, inputs, values);
+    }
+}
+
+/// Nothing may be there more often than it was sent.
+fn check_copies(
+    w: &mut State,
+    promise: Promise,
+    inputs: &BTreeMap<Position, Record>,
+    found: BTreeMap<Bytes, u64>,
+) {
+    let mut sent: BTreeMap<&Bytes, u64> = BTreeMap::new();
+    for value in inputs.values().filter_map(|record| record.value.as_ref()) {
+        *sent.entry(value).or_default() += 1;
+    }
+    for (value, copies) in found {
+        let sent = sent.get(&value).copied().unwrap_or_default();
+        if copies > sent {
+            let value = String::from_utf8_lossy(&value).into_owned();
+            w.violated(promise, format!("sent {sent} times, there {copies} times: {value}"));
+        }
+    }
+}
+
+fn check_topic(
+    w: &mut State,
+    expect: &Expect,
+    inputs: &BTreeMap<Position, Record>,
+    deliver: &Deliver,
+    index: u32,
+    topic: &str,
+) {
+    let outputs: Vec<_> = w.disk.records(topic).map(|(at, r)| (at, r.clone())).collect();
+    let names: BTreeMap<String, &Position> =
+        inputs.keys().map(|at| (name_of(at, index).to_string(), at)).collect();
+    let may_repeat = outputs_may_repeat(w);
+    let mut order = Order::default();
+    let mut seen: BTreeSet<&Position> = BTreeSet::new();
+    for (lies, output) in outputs {
+        let id = output.headers.get(ID_HEADER).map(|id| String::from_utf8_lossy(id).into_owned());
+        let id = id.unwrap_or_default();
+        let Some((at, record)) = names.get(&id).and_then(|at| Some((*at, inputs.get(*at)?))) else {
+            w.violated(Promise::OneName, format!("{lies} carries the name `{id}` of no record"));
+            continue;
+        };
+        let (key, value) = arriving(expect, deliver, record);
+        let same = output.key == key && output.value.as_ref() == Some(&value);
+        if !same || own_headers(&output.headers) != own_headers(&record.headers) {
+            w.violated(Promise::NothingInvented, format!("{id} arrived with other bytes"));
+        }
+        if !seen.insert(at) {
+            if !may_repeat {
+                w.violated(Promise::OnceInTopics, format!("{id} is in {topic} twice"));
+            }
+            continue;
+        }
+        if w.observed.was_dead(at, index) {
+            w.tally.recovered(Recovery::ReplayDelivered);
+        } else if let Some(before) = order.arrives(expect, at, record, lies.partition) {
+            let what = format!("{id} lies behind offset {before} of its key");
+            w.violated(Promise::OrderPerKey, what);
+        }
+    }
+}
+
+/// After the last replay each bad record is listed once, and open, unless somebody dropped it.
+pub(super) fn check_list(w: &mut State, letters: &[potok_flow::dead_letter::DeadLetter]) {
+    use potok_flow::dead_letter::DeadLetterState;
+    let mut open: BTreeMap<(Position, Option<u32>), u64> = BTreeMap::new();
+    for letter in letters {
+        let of = (letter.envelope.origin.clone(), letter.envelope.deliver);
+        let count = open.entry(of).or_default();
+        match letter.state {
+            DeadLetterState::Open | DeadLetterState::Dropped => *count += 1,
+            DeadLetterState::Replaying => {
+                let what = format!("{} is still being replayed", letter.id);
+                w.violated(Promise::WorkFinishes, what);
+            }
+            DeadLetterState::Replayed => {}
+        }
+    }
+    let Some(expect) = w.expect.clone() else { return };
+    for ((origin, deliver), entries) in open {
+        let record = w.disk.record(&origin).cloned();
+        let arrived = match (&record, deliver) {
+            (Some(record), Some(index)) => {
+                let entry = expect.scenario.delivers.get(index as usize);
+                entry.is_some_and(|entry| is_there(w, entry, &origin, index, record))
+            }
+            _ => false,
+        };
+        let expected = u64::from(!arrived);
+        if entries != expected {
+            let what = format!(
+                "{origin} entry {deliver:?}: {entries} open entries, expected {expected}"
+            );
+            w.violated(Promise::BadOnceInDeadLetters, what);
+        }
+    }
+}

@@ -1,0 +1,445 @@
+//! Runs a scenario: life after life, first with trouble, then without, and checks the promises.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Once};
+use std::time::Duration;
+
+use potok_core::{Log, Output};
+use potok_flow::dead_letter::{self, DeadLetter, DeadLetterState};
+use potok_flow::{Engine, State as EngineState, Status};
+
+use super::chance::Chance;
+use super::clock::SimClock;
+use super::log::{LogHandle, SimLog};
+use super::pipeline::{DEAD, PIPELINE, plan};
+use super::promises::{self, Expect, Promise, Violation};
+use super::scenario::{Act, Scenario};
+use super::trouble::{Recovery, Tally, Trouble};
+use super::workload::Workload;
+use super::world::World;
+
+/// Simulated time in which everything must have ended once trouble is over.
+const FINISH_MAX: Duration = Duration::from_secs(3_600);
+
+/// How often `status` is looked at.
+const SAMPLE_EVERY: Duration = Duration::from_millis(400);
+
+/// How often something healthy is sent while the end is awaited: a destination behind a closed
+/// gate is tried with real records, and poison is only known by records of other keys succeeding.
+const TRICKLE_EVERY: Duration = Duration::from_secs(4);
+
+/// More lives than any scenario has deaths.
+const LIVES_MAX: usize = 60;
+
+/// Broken promises that a verdict spells out.
+const SHOWN_MAX: usize = 6;
+
+/// How a run went.
+pub struct Outcome {
+    /// The seed it came from.
+    pub seed: u64,
+    /// Broken promises.
+    pub violations: Vec<Violation>,
+    /// What it met.
+    pub tally: Tally,
+    /// Everything that happened, line by line.
+    pub trace: Vec<String>,
+    /// A number that stands for the trace.
+    pub trace_hash: u64,
+    /// What the world holds now.
+    pub world: Arc<World>,
+    /// The dead letters as listed at the end.
+    pub letters: Vec<DeadLetter>,
+    /// The last status.
+    pub status: Option<Status>,
+}
+
+impl Outcome {
+    /// The broken promises in words, with the command that shows the run again; `Ok` if none.
+    pub fn verdict(&self) -> Result<(), String> {
+        if self.violations.is_empty() {
+            return Ok(());
+        }
+        let mut text = format!("seed {}: {} violations\n", self.seed, self.violations.len());
+        for Violation { promise, what } in self.violations.iter().take(SHOWN_MAX) {
+            text.push_str(&format!("  {promise}: {what}\n"));
+        }
+        text.push_str(&format!("replay it with: cargo xtask sim {}", self.seed));
+        Err(text)
+    }
+
+    /// True when this promise was broken.
+    pub fn broke(&self, promise: Promise) -> bool {
+        self.violations.iter().any(|violation| violation.promise == promise)
+    }
+}
+
+/// Runs the scenario of a seed.
+pub fn run_seed(seed: u64) -> Result<Outcome, String> {
+    run(Scenario::of_seed(seed))
+}
+
+/// Runs a scenario. An error means that it could not be run at all.
+pub fn run(scenario: Scenario) -> Result<Outcome, String> {
+    silence_simulated_panics();
+    let world = World::calm(scenario.seed, scenario.partitions);
+    world.with(|w| {
+        w.note(scenario.summary());
+        w.calm = false;
+        w.enabled = scenario.enabled.clone();
+        w.expect = Some(Arc::new(Expect {
+            scenario: scenario.clone(),
+            dead: DEAD.into(),
+            replay: format!("{PIPELINE}-replay").into(),
+        }));
+    });
+    let mut runner = Runner {
+        acts: scenario.acts.iter().cloned().collect(),
+        trickle: Workload::new(Chance::new(scenario.seed ^ 0x7e57), &scenario, "t"),
+        scenario,
+        world,
+        life: 0,
+        seen: Seen::default(),
+        letters: Vec::new(),
+        status: None,
+    };
+    while !matches!(runner.live()?, End::Finished) {
+        runner.between_lives();
+        if runner.life > LIVES_MAX {
+            return Err(format!("seed {} never comes to its end", runner.scenario.seed));
+        }
+    }
+    let Runner { world, letters, status, .. } = runner;
+    world.with(promises::check_end);
+    let (violations, tally, trace, trace_hash, seed) = world.with(|w| {
+        let seed = w.expect.as_ref().map_or(0, |expect| expect.scenario.seed);
+        (w.violations.clone(), w.tally.clone(), w.trace().to_vec(), w.trace_hash(), seed)
+    });
+    Ok(Outcome { seed, violations, tally, trace, trace_hash, world, letters, status })
+}
+
+/// Panics that are part of a simulation say so; everything else is shown as usual.
+fn silence_simulated_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            let text = info.payload().downcast_ref::<String>();
+            if !text.is_some_and(|text| text == super::PANIC) {
+                usual(info);
+            }
+        }));
+    });
+}
+
+/// How a life ended.
+enum End {
+    Crashed,
+    Drained,
+    Finished,
+}
+
+/// What the last samples showed.
+#[derive(Default)]
+struct Seen {
+    gate_was_closed: bool,
+    needed_fix: bool,
+    restarts: u64,
+}
+
+struct Runner {
+    scenario: Scenario,
+    world: Arc<World>,
+    acts: VecDeque<(u64, Act)>,
+    trickle: Workload,
+    life: usize,
+    seen: Seen,
+    letters: Vec<DeadLetter>,
+    status: Option<Status>,
+}
+
+impl Runner {
+    /// One life of the process, in a runtime of its own; whatever runs when it ends is dropped
+    /// where it stands.
+    fn live(&mut self) -> Result<End, String> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .map_err(|error| error.to_string())?;
+        runtime.block_on(async {
+            self.world.begin_life();
+            let end = self.live_inside().await;
+            self.world.end_life();
+            end
+        })
+    }
+
+    async fn live_inside(&mut self) -> Result<End, String> {
+        let world = self.world.clone();
+        let last = self.scenario.workers.last().copied().unwrap_or(1);
+        let workers = self.scenario.workers.get(self.life).copied().unwrap_or(last);
+        world.with(|w| {
+            for (table, spells) in &self.scenario.spells {
+                while w.tables.len() <= *table {
+                    w.tables.push(Default::default());
+                }
+                if let Some(table) = w.tables.get_mut(*table) {
+                    table.spells.clone_from(spells);
+                }
+            }
+            w.note(format_args!("life {} with {workers} workers", self.life));
+        });
+        let log: Arc<dyn Log> = Arc::new(LogHandle(SimLog::open(world.clone())));
+        let engine = Engine::new(log, Arc::new(SimClock(world.clone())), None);
+        engine.start(plan(&world, &self.scenario, workers)?).map_err(|fault| fault.to_string())?;
+        tokio::select! {
+            biased;
+            () = world.crashed() => Ok(End::Crashed),
+            end = self.drive(&engine) => Ok(end),
+        }
+    }
+
+    fn between_lives(&mut self) {
+        self.life += 1;
+        self.seen.restarts = 0;
+        let workers = &self.scenario.workers;
+        if workers.get(self.life).is_some_and(|now| Some(now) != workers.get(self.life - 1)) {
+            self.world.with(|w| w.tally.hit(Trouble::WorkersChanged));
+        }
+        self.world.with(|w| {
+            if w.strikes(Trouble::NewIncarnation, 2) {
+                let (incarnation, gap) = (w.chance.next(), w.chance.below(5));
+                w.disk.start_incarnation(incarnation, gap);
+                w.note("the log starts a new incarnation");
+            }
+        });
+    }
+
+    async fn drive(&mut self, engine: &Engine) -> End {
+        while let Some((at, act)) = self.acts.pop_front() {
+            self.wait_until(engine, at).await;
+            if let Some(end) = self.act(engine, act).await {
+                return end;
+            }
+        }
+        self.finish(engine).await;
+        End::Finished
+    }
+
+    /// Waits for an instant of the world's time, looking at the status now and then.
+    async fn wait_until(&mut self, engine: &Engine, at: u64) {
+        loop {
+            let left = at.saturating_sub(self.world.with(|w| w.millis()));
+            if left == 0 {
+                return;
+            }
+            tokio::time::sleep(SAMPLE_EVERY.min(Duration::from_millis(left))).await;
+            self.sample(engine).await;
+        }
+    }
+
+    async fn act(&mut self, engine: &Engine, act: Act) -> Option<End> {
+        let name = format!("{act:?}");
+        let name = name.split(['(', ' ']).next().unwrap_or_default().to_owned();
+        self.world.with(|w| w.note(format_args!("act {name}")));
+        match act {
+            Act::Send(outputs) => self.send(engine, &outputs).await,
+            Act::Pause => {
+                self.world.with(|w| w.tally.hit(Trouble::Paused));
+                let _ = engine.pause(PIPELINE);
+            }
+            Act::Resume => drop(engine.resume(PIPELINE)),
+            Act::Replay(count) => self.replay(engine, count).await,
+            Act::Drop(count) => self.drop_letters(engine, count).await,
+            Act::Jump(millis) => self.world.with(|w| {
+                w.tally.hit(Trouble::ClockJumps);
+                w.clock_jump += millis;
+            }),
+            Act::Crash => {
+                self.world.with(|w| {
+                    w.tally.hit(Trouble::CrashAtInstant);
+                    w.note("the process dies");
+                });
+                return Some(End::Crashed);
+            }
+            Act::CrashInCalls(n) => self.world.crash_in(n),
+            Act::Drain => {
+                self.world.with(|w| w.tally.hit(Trouble::Drained));
+                engine.drain(Duration::from_secs(30)).await;
+                self.world.with(|w| w.note("drained"));
+                return Some(End::Drained);
+            }
+            Act::Mend => self.world.with(|w| w.tables.iter_mut().for_each(|t| t.mended = true)),
+        }
+        None
+    }
+
+    /// Sends until acknowledged, as a sender would who must not lose anything.
+    async fn send(&self, engine: &Engine, outputs: &[Output]) {
+        while let Err(fault) = engine.log().append(outputs).await {
+            self.world.with(|w| w.note(format_args!("sending failed: {fault}")));
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    async fn open_letters(&self, engine: &Engine) -> Vec<DeadLetter> {
+        let info = dead_letter::info(PIPELINE, DEAD, 20);
+        let letters = dead_letter::list(engine.log().as_ref(), &info).await.unwrap_or_default();
+        letters.into_iter().filter(|letter| letter.state == DeadLetterState::Open).collect()
+    }
+
+    async fn replay(&mut self, engine: &Engine, count: usize) {
+        let mut letters = self.open_letters(engine).await;
+        letters.truncate(count);
+        if letters.is_empty() {
+            return;
+        }
+        self.world.with(|w| w.tally.hit(Trouble::Replayed));
+        let info = dead_letter::info(PIPELINE, DEAD, 20);
+        let log = engine.log().as_ref();
+        let done = dead_letter::replay(log, &info, &letters, engine.clock().as_ref()).await;
+        self.world.with(|w| w.note(format_args!("replaying {}: {done:?}", letters.len())));
+    }
+
+    async fn drop_letters(&mut self, engine: &Engine, count: usize) {
+        let mut letters = self.open_letters(engine).await;
+        letters.truncate(count);
+        if letters.is_empty() {
+            return;
+        }
+        self.world.with(|w| w.tally.hit(Trouble::Dropped));
+        let info = dead_letter::info(PIPELINE, DEAD, 20);
+        let log = engine.log().as_ref();
+        let done = dead_letter::drop_letters(log, &info, &letters, engine.clock().as_ref()).await;
+        self.world.with(|w| w.note(format_args!("dropping {}: {done:?}", letters.len())));
+    }
+
+    /// Looks at the status: counts must add up in every sample. Plays the operator who resumes
+    /// a pipeline that asks for it.
+    async fn sample(&mut self, engine: &Engine) {
+        let Some(status) = engine.status().await.pop() else { return };
+        let ended =
+            status.delivered + status.filtered + status.suppressed + status.dead_lettered;
+        self.world.with(|w| {
+            if status.received != ended + status.in_flight {
+                let what = format!("{status:?}");
+                w.violated(Promise::CountsAddUp, what);
+            }
+            match status.gate.state {
+                "closed" if !self.seen.gate_was_closed => {
+                    self.seen.gate_was_closed = true;
+                    w.tally.recovered(Recovery::GateClosed);
+                }
+                "half_open" => w.tally.recovered(Recovery::GateTrial),
+                "open" if self.seen.gate_was_closed => {
+                    self.seen.gate_was_closed = false;
+                    w.tally.recovered(Recovery::GateReopened);
+                }
+                _ => {}
+            }
+            if status.restarts > self.seen.restarts {
+                self.seen.restarts = status.restarts;
+                w.tally.recovered(Recovery::Restarted);
+            }
+        });
+        match status.state {
+            EngineState::NeedsFix => {
+                self.seen.needed_fix = true;
+                let _ = engine.resume(PIPELINE);
+            }
+            EngineState::Running if self.seen.needed_fix => {
+                self.seen.needed_fix = false;
+                self.world.recovered(Recovery::Fixed);
+            }
+            _ => {}
+        }
+        self.status = Some(status);
+    }
+
+    /// Trouble is over: everything ends; then what was set aside is replayed, and that ends too.
+    async fn finish(&mut self, engine: &Engine) {
+        self.world.with(|w| {
+            w.calm = true;
+            w.tables.iter_mut().for_each(|table| table.mended = true);
+            w.note("trouble is over");
+        });
+        let _ = engine.resume(PIPELINE);
+        if !self.until_quiet(engine).await {
+            return;
+        }
+        self.replay(engine, usize::MAX).await;
+        if !self.until_quiet(engine).await {
+            return;
+        }
+        let info = dead_letter::info(PIPELINE, DEAD, 20);
+        self.letters = dead_letter::list(engine.log().as_ref(), &info).await.unwrap_or_default();
+        self.world.with(|w| promises::check_list(w, &self.letters));
+    }
+
+    async fn until_quiet(&mut self, engine: &Engine) -> bool {
+        let start = self.world.with(|w| w.millis());
+        let mut trickle_at = start;
+        loop {
+            self.sample(engine).await;
+            if self.is_quiet() {
+                return true;
+            }
+            let now = self.world.with(|w| w.millis());
+            if now - start > FINISH_MAX.as_millis() as u64 {
+                self.did_not_finish();
+                return false;
+            }
+            if now >= trickle_at {
+                trickle_at = now + TRICKLE_EVERY.as_millis() as u64;
+                let good = self.trickle.good();
+                self.send(engine, &[good]).await;
+            }
+            tokio::time::sleep(SAMPLE_EVERY).await;
+        }
+    }
+
+    /// True when every record of the pipeline's topics has ended and it says so itself.
+    fn is_quiet(&self) -> bool {
+        let Some(status) = &self.status else { return false };
+        status.in_flight == 0
+            && status.state == EngineState::Running
+            && status.gate.state == "open"
+            && self.open_records().is_empty()
+    }
+
+    /// Records that the log does not know to have ended.
+    fn open_records(&self) -> Vec<String> {
+        let mut topics = self.scenario.topics.clone();
+        topics.push(format!("{PIPELINE}-replay").into());
+        self.world.with(|w| {
+            let mut open = Vec::new();
+            for partition in w.disk.partitions_of(&topics) {
+                let progress = w.disk.progress("sim-group", &partition).unwrap_or_default();
+                let records = w.disk.shelf(&partition).map_or(&[][..], |shelf| &shelf.records);
+                for offset in records.iter().map(|(_, record)| record.offset) {
+                    if offset >= progress.position && !progress.ended.contains(offset) {
+                        open.push(format!("{partition}/{offset}"));
+                    }
+                }
+            }
+            open
+        })
+    }
+
+    fn did_not_finish(&self) {
+        let open = self.open_records();
+        let status = self.status.as_ref();
+        let state = status.map(|s| format!("{:?}, {:?}, {:?}", s.state, s.why, s.gate));
+        let gate_is_shut = status.is_some_and(|status| status.gate.state != "open");
+        let first: Vec<_> = open.iter().take(5).collect();
+        let count = open.len();
+        let what = format!("after {FINISH_MAX:?} {count} open: {first:?} …; {state:?}");
+        self.world.with(|w| {
+            if gate_is_shut {
+                w.violated(Promise::GatesReopen, what.clone());
+            }
+            w.violated(Promise::WorkFinishes, what);
+        });
+    }
+}

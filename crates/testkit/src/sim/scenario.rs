@@ -1,0 +1,255 @@
+//! What one run is made of: the pipeline, its destinations, and what happens when.
+//!
+//! A seed gives a whole scenario; named tests write theirs by hand.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use potok_core::Output;
+
+use super::chance::Chance;
+use super::sink::{Manner, Spell, Style};
+use super::trouble::Trouble;
+use super::workload::Workload;
+
+/// Something that is done to the process or the world.
+#[derive(Clone, Debug)]
+pub enum Act {
+    /// Records are sent.
+    Send(Vec<Output>),
+    /// Somebody pauses the pipeline.
+    Pause,
+    /// Somebody resumes it.
+    Resume,
+    /// Somebody replays up to this many open dead letters.
+    Replay(usize),
+    /// Somebody drops up to this many open dead letters.
+    Drop(usize),
+    /// The wall clock jumps by this many milliseconds.
+    Jump(i64),
+    /// The process dies now.
+    Crash,
+    /// The process dies at the n-th call from now.
+    CrashInCalls(u64),
+    /// The process is stopped in good order and started again.
+    Drain,
+    /// The destinations take [`super::workload::Kind::Late`] records from now on.
+    Mend,
+}
+
+/// One deliver entry.
+#[derive(Clone, Debug)]
+pub struct Deliver {
+    /// Where to.
+    pub to: To,
+    /// The key is `.k` instead of the record's own.
+    pub key_by_k: bool,
+    /// Once per `.id`.
+    pub once: bool,
+}
+
+/// Where a deliver entry leads.
+#[derive(Clone, Debug)]
+pub enum To {
+    /// A simulated destination of that manner; its table has the number of the entry.
+    Sink(Manner),
+    /// A topic.
+    Topic(Arc<str>),
+}
+
+/// The stage, where the pipeline has one.
+#[derive(Clone, Copy, Debug)]
+pub struct StageManner {
+    /// Adds a blank to every value.
+    pub rewrites: bool,
+    /// What it cannot handle becomes a dead letter, else it goes on as it was.
+    pub dead_letters: bool,
+}
+
+/// One run.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// Where its chance comes from.
+    pub seed: u64,
+    /// The kinds of trouble it may make.
+    pub enabled: BTreeSet<Trouble>,
+    /// Partitions of every topic.
+    pub partitions: u32,
+    /// What the pipeline reads.
+    pub topics: Vec<Arc<str>>,
+    /// Workers of each life in turn; the last number stays.
+    pub workers: Vec<usize>,
+    /// Where records are delivered.
+    pub delivers: Vec<Deliver>,
+    /// The stage.
+    pub stage: Option<StageManner>,
+    /// Lanes go by `.k`.
+    pub order_by_k: bool,
+    /// Attempts of a call, first and longest wait between them.
+    pub retry: (u32, Duration, Duration),
+    /// How often a closed gate asks.
+    pub probe_every: Duration,
+    /// Room for records in flight.
+    pub in_flight_bytes_max: usize,
+    /// When which destination is not itself.
+    pub spells: BTreeMap<usize, Vec<Spell>>,
+    /// What happens when, in milliseconds; ascending.
+    pub acts: Vec<(u64, Act)>,
+}
+
+impl Scenario {
+    /// One topic of one partition, one worker, one transactional destination, no trouble.
+    pub fn plain(seed: u64) -> Self {
+        Scenario {
+            seed,
+            enabled: BTreeSet::new(),
+            partitions: 1,
+            topics: vec!["in".into()],
+            workers: vec![1],
+            delivers: vec![Deliver {
+                to: To::Sink(Manner::default()),
+                key_by_k: false,
+                once: false,
+            }],
+            stage: None,
+            order_by_k: false,
+            retry: (3, Duration::from_millis(20), Duration::from_millis(500)),
+            probe_every: Duration::from_millis(500),
+            in_flight_bytes_max: 1 << 20,
+            spells: BTreeMap::new(),
+            acts: Vec::new(),
+        }
+    }
+
+    /// The scenario of a seed.
+    pub fn of_seed(seed: u64) -> Self {
+        let mut chance = Chance::new(seed);
+        let mut scenario = Scenario::plain(seed);
+        // A third of all kinds at once, so that each seed has its own mixture.
+        let enabled = Trouble::ALL.iter().copied().filter(|_| chance.one_in(3));
+        scenario.enabled = enabled.collect();
+        scenario.partitions = chance.between(1, 4) as u32;
+        if chance.one_in(3) {
+            scenario.topics.push("in-two".into());
+        }
+        scenario.workers = (0..6).map(|_| chance.between(1, 5) as usize).collect();
+        if !scenario.enabled.contains(&Trouble::WorkersChanged) {
+            scenario.workers.truncate(1);
+        }
+        scenario.delivers = delivers(&mut chance);
+        scenario.stage = chance
+            .one_in(2)
+            .then(|| StageManner { rewrites: chance.one_in(2), dead_letters: chance.one_in(2) });
+        scenario.order_by_k = chance.one_in(3);
+        scenario.retry = (
+            chance.between(2, 4) as u32,
+            Duration::from_millis(chance.between(5, 100)),
+            Duration::from_millis(chance.between(100, 2_000)),
+        );
+        scenario.probe_every = Duration::from_millis(chance.between(100, 2_000));
+        // Without a record of another key nobody can tell poison from an outage; where room is
+        // scarce, the followers of a poisonous record could keep all others out.
+        if chance.one_in(4) && !scenario.enabled.contains(&Trouble::Poison) {
+            scenario.in_flight_bytes_max = chance.between(300, 3_000) as usize;
+        }
+        let span = chance.between(3_000, 60_000);
+        scenario.spells = scenario.make_spells(&mut chance, span);
+        scenario.acts = scenario.make_acts(&mut chance, span);
+        scenario
+    }
+
+    /// What it is made of, without what happens in it.
+    pub fn summary(&self) -> String {
+        let Scenario { seed, enabled, partitions, topics, delivers, stage, order_by_k, .. } = self;
+        let Scenario { retry, probe_every, in_flight_bytes_max, spells, .. } = self;
+        format!(
+            "seed {seed}: {topics:?} of {partitions} partitions, deliver {delivers:?}, {stage:?}, \
+             order_by_k {order_by_k}, retry {retry:?}, probe every {probe_every:?}, room \
+             {in_flight_bytes_max}, spells {spells:?}, {enabled:?}"
+        )
+    }
+
+    fn make_spells(&self, chance: &mut Chance, span: u64) -> BTreeMap<usize, Vec<Spell>> {
+        let lasting = [
+            Trouble::SinkAway,
+            Trouble::SinkReadOnly,
+            Trouble::SinkRetriesAll,
+            Trouble::SinkNeedsFix,
+        ];
+        let mut spells: BTreeMap<usize, Vec<Spell>> = BTreeMap::new();
+        for (table, deliver) in self.delivers.iter().enumerate() {
+            if matches!(deliver.to, To::Topic(_)) {
+                continue;
+            }
+            for trouble in lasting.into_iter().filter(|t| self.enabled.contains(t)) {
+                for _ in 0..chance.between(1, 3) {
+                    let from = chance.below(span);
+                    let to = from + chance.between(50, 20_000);
+                    spells.entry(table).or_default().push(Spell { from, to, trouble });
+                }
+            }
+        }
+        spells
+    }
+
+    fn make_acts(&self, chance: &mut Chance, span: u64) -> Vec<(u64, Act)> {
+        let mut workload = Workload::new(chance.fork(), self, "");
+        let mut acts = Vec::new();
+        // Together, in a few bursts, or one by one.
+        let burst_max = chance.pick(&[1, 5, 60]).copied().unwrap_or(1);
+        let mut left = chance.between(15, 110);
+        let mut send_times: Vec<u64> = Vec::new();
+        let mut sends = Vec::new();
+        while left > 0 {
+            let burst = chance.between(1, burst_max).min(left);
+            left -= burst;
+            send_times.push(chance.below(span));
+            sends.push((0..burst).map(|_| workload.next()).collect::<Vec<_>>());
+        }
+        send_times.sort_unstable();
+        acts.extend(send_times.into_iter().zip(sends.into_iter().map(Act::Send)));
+        let mut add = |trouble: Trouble, times: u64, chance: &mut Chance, make: &dyn Fn(u64) -> Act| {
+            if self.enabled.contains(&trouble) {
+                for _ in 0..chance.between(1, times) {
+                    acts.push((chance.below(span), make(chance.next())));
+                }
+            }
+        };
+        add(Trouble::CrashAtInstant, 4, chance, &|_| Act::Crash);
+        add(Trouble::CrashAtCall, 5, chance, &|n| Act::CrashInCalls(1 + n % 60));
+        add(Trouble::Drained, 2, chance, &|_| Act::Drain);
+        add(Trouble::Paused, 2, chance, &|_| Act::Pause);
+        add(Trouble::Paused, 4, chance, &|_| Act::Resume);
+        add(Trouble::Replayed, 3, chance, &|n| Act::Replay(1 + n as usize % 5));
+        add(Trouble::Dropped, 2, chance, &|_| Act::Drop(1));
+        add(Trouble::ClockJumps, 3, chance, &|n| Act::Jump(n as i64 % 10_000_000));
+        add(Trouble::Replayed, 1, chance, &|_| Act::Mend);
+        acts.sort_by_key(|(at, _)| *at);
+        acts
+    }
+}
+
+fn delivers(chance: &mut Chance) -> Vec<Deliver> {
+    let sink = |chance: &mut Chance| {
+        let style = chance.pick(&[Style::Whole, Style::Whole, Style::Prefix, Style::PerMessage]);
+        To::Sink(Manner {
+            style: style.copied().unwrap_or(Style::Whole),
+            suppresses: !chance.one_in(4),
+            blunt: chance.one_in(4),
+            batch_records_max: chance.pick(&[1, 3, 10, 100, 1_000]).copied().unwrap_or(10),
+        })
+    };
+    let targets = match chance.below(6) {
+        0 => vec![To::Topic("out".into())],
+        1 => vec![sink(chance), To::Topic("out".into())],
+        2 => vec![To::Topic("out".into()), sink(chance)],
+        3 => vec![sink(chance), sink(chance)],
+        _ => vec![sink(chance)],
+    };
+    let entry = |to: To, chance: &mut Chance| {
+        let suppresses = matches!(&to, To::Sink(manner) if manner.suppresses);
+        Deliver { to, key_by_k: chance.one_in(4), once: suppresses && chance.one_in(4) }
+    };
+    targets.into_iter().map(|to| entry(to, chance)).collect()
+}

@@ -1,0 +1,326 @@
+//! The simulated destination: a table that survives crashes, and the ways it can fail.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use potok_core::{
+    Batch, Fault, Message, Name, Outcome, Reason, Receipt, Sink, SinkLimits,
+};
+use tokio::sync::oneshot;
+
+use super::trouble::{Recovery, Trouble};
+use super::workload::Kind;
+use super::world::{State, World};
+
+/// How calls of a destination succeed and fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    /// A call is a transaction: a failing message fails all of them.
+    Whole,
+    /// Messages are written one after another: a failing one leaves those before it there.
+    Prefix,
+    /// Each message has an answer of its own.
+    PerMessage,
+}
+
+/// What kind of destination this is.
+#[derive(Clone, Copy, Debug)]
+pub struct Manner {
+    /// How calls succeed and fail.
+    pub style: Style,
+    /// Repeats of a name are dropped.
+    pub suppresses: bool,
+    /// A refused record fails its whole call instead of being named in the receipt.
+    pub blunt: bool,
+    /// Messages per call.
+    pub batch_records_max: usize,
+}
+
+impl Default for Manner {
+    fn default() -> Self {
+        Manner { style: Style::Whole, suppresses: true, blunt: false, batch_records_max: 1_000 }
+    }
+}
+
+/// A stretch of simulated time in which the destination is not itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Spell {
+    /// First millisecond.
+    pub from: u64,
+    /// Behind the last millisecond.
+    pub to: u64,
+    /// What is wrong: one of the troubles that last.
+    pub trouble: Trouble,
+}
+
+/// What a destination holds.
+#[derive(Debug, Default)]
+pub struct Table {
+    /// Everything that was written, in order of arrival.
+    pub rows: Vec<Message>,
+    /// The first row of each name.
+    pub by_name: BTreeMap<Name, usize>,
+    /// The row of each business id.
+    pub by_once: BTreeMap<Bytes, usize>,
+    /// When it is not itself.
+    pub spells: Vec<Spell>,
+    /// Somebody mended what refused [`Kind::Late`] records.
+    pub mended: bool,
+    /// Calls that made an ending unsure: the answer was lost or only a part was written.
+    pub unsure: u64,
+    /// Healthy messages that were failed once already; chance fails each only once, so that
+    /// running out of attempts is never chance's doing.
+    failed_once: BTreeSet<Name>,
+    prepared: bool,
+}
+
+impl Table {
+    /// Writes one message unless its name or its business id is there already.
+    fn write(&mut self, message: &Message, suppresses: bool) -> Outcome {
+        if suppresses && self.by_name.contains_key(&message.name) {
+            return Outcome::Suppressed;
+        }
+        if let Some(once) = message.once.as_ref().filter(|_| suppresses) {
+            if let Some(row) = self.by_once.get(once).and_then(|&at| self.rows.get(at)) {
+                if row.source == message.source {
+                    return Outcome::Suppressed;
+                }
+                let what = format!("{} and {} have one id", row.name, message.name);
+                return Outcome::Failed(Fault::set_aside(Reason::Conflict, what));
+            }
+            self.by_once.insert(once.clone(), self.rows.len());
+        }
+        self.by_name.entry(message.name.clone()).or_insert(self.rows.len());
+        self.rows.push(message.clone());
+        Outcome::Delivered
+    }
+
+    /// Fails these healthy messages if chance has not done so before.
+    fn may_fail(&mut self, names: &[Name]) -> bool {
+        if names.iter().any(|name| self.failed_once.contains(name)) {
+            return false;
+        }
+        self.failed_once.extend(names.iter().cloned());
+        true
+    }
+}
+
+/// One life's handle on a destination.
+#[derive(Clone)]
+pub struct SimSink {
+    world: Arc<World>,
+    table: usize,
+    manner: Manner,
+}
+
+impl SimSink {
+    /// The destination with that number; its table is made on first use.
+    pub fn open(world: Arc<World>, table: usize, manner: Manner) -> Arc<SimSink> {
+        world.with(|w| {
+            while w.tables.len() <= table {
+                w.tables.push(Table::default());
+            }
+        });
+        Arc::new(SimSink { world, table, manner })
+    }
+
+    /// Looks at or changes the table together with the world around it.
+    fn with<T>(&self, work: impl FnOnce(&mut State, &mut Table) -> T) -> Option<T> {
+        self.world.with(|w| {
+            let mut table = std::mem::take(w.tables.get_mut(self.table)?);
+            let result = work(w, &mut table);
+            *w.tables.get_mut(self.table)? = table;
+            Some(result)
+        })
+    }
+
+    /// The spell the destination is under now.
+    fn spell(&self) -> Option<Trouble> {
+        let spell = self.with(|w, table| {
+            let now = w.millis();
+            let spell = table.spells.iter().find(|s| (s.from..s.to).contains(&now));
+            let trouble = spell.filter(|_| !w.calm).map(|spell| spell.trouble)?;
+            w.tally.hit(trouble);
+            Some(trouble)
+        });
+        spell.flatten()
+    }
+
+    /// Carries a call out, or fails it.
+    fn attempt(&self, batch: &Batch) -> Result<Receipt, Fault> {
+        match self.spell() {
+            Some(Trouble::SinkAway) => return Err(Fault::wait("simulated outage")),
+            Some(Trouble::SinkReadOnly) => return Err(Fault::wait("simulated outage: read-only")),
+            Some(Trouble::SinkRetriesAll) => return Err(Fault::retry("simulated 500")),
+            Some(Trouble::SinkNeedsFix) => return Err(Fault::fix("simulated: the table is gone")),
+            _ => {}
+        }
+        let names: Vec<Name> = batch.messages.iter().map(|m| m.name.clone()).collect();
+        let storm = |w: &mut State, table: &mut Table| {
+            w.strikes(Trouble::SinkStorm, 8) && table.may_fail(&names)
+        };
+        if self.with(storm).unwrap_or_default() {
+            return Err(Fault::retry("simulated: this attempt failed"));
+        }
+        let result = self.with(|w, table| write(w, table, batch, self.manner));
+        result.unwrap_or_else(|| Err(Fault::fix("there is no such table")))
+    }
+}
+
+fn is_refused(kind: Kind, mended: bool) -> bool {
+    kind == Kind::Refused || (kind == Kind::Late && !mended)
+}
+
+fn write(
+    w: &mut State,
+    table: &mut Table,
+    batch: &Batch,
+    manner: Manner,
+) -> Result<Receipt, Fault> {
+    let kinds: Vec<Kind> = batch.messages.iter().map(|m| Kind::of(Some(&m.source))).collect();
+    let poisoned = kinds.iter().position(|kind| *kind == Kind::Poison);
+    let refused = kinds.iter().position(|kind| is_refused(*kind, table.mended));
+    let refusal = || Fault::set_aside(Reason::Refused, "simulated refusal");
+    if poisoned.is_some() {
+        w.tally.hit(Trouble::Poison);
+    }
+    if refused.is_some() {
+        w.tally.hit(Trouble::Refused);
+    }
+    let fails_whole = match manner.style {
+        Style::PerMessage => None,
+        _ if poisoned.is_some() => poisoned.map(|at| (at, Fault::retry("simulated poison"))),
+        _ if manner.blunt => refused.map(|at| (at, refusal())),
+        _ => None,
+    };
+    if let Some((at, fault)) = fails_whole {
+        if manner.style == Style::Prefix {
+            table.unsure += 1;
+            for (message, kind) in batch.messages.iter().zip(&kinds).take(at) {
+                if !is_refused(*kind, table.mended) {
+                    table.write(message, manner.suppresses);
+                }
+            }
+        }
+        return Err(fault);
+    }
+    let mut receipt = Receipt::delivered();
+    for (at, (message, kind)) in batch.messages.iter().zip(kinds).enumerate() {
+        let per_message = manner.style == Style::PerMessage;
+        let outcome = if is_refused(kind, table.mended) {
+            Outcome::Failed(refusal())
+        } else if per_message && kind == Kind::Poison {
+            Outcome::Failed(Fault::retry("simulated poison"))
+        } else if per_message
+            && w.strikes(Trouble::SinkPartial, 10)
+            && table.may_fail(std::slice::from_ref(&message.name))
+        {
+            Outcome::Failed(Fault::retry("simulated: this message failed"))
+        } else {
+            table.write(message, manner.suppresses)
+        };
+        if matches!(outcome, Outcome::Suppressed) {
+            w.tally.recovered(Recovery::Suppressed);
+        }
+        if !matches!(outcome, Outcome::Delivered) {
+            receipt.set(at, outcome);
+        }
+    }
+    Ok(receipt)
+}
+
+/// The first and last names of a call, for the notes.
+fn summary(batch: &Batch) -> String {
+    let names: Vec<String> = batch
+        .messages
+        .iter()
+        .map(|m| format!("{}/{}", m.name.position.partition, m.name.position.offset))
+        .collect();
+    names.join(" ")
+}
+
+#[async_trait]
+impl Sink for SimSink {
+    fn limits(&self) -> SinkLimits {
+        SinkLimits {
+            batch_records_max: self.manner.batch_records_max,
+            per_message: self.manner.style == Style::PerMessage,
+            ..SinkLimits::default()
+        }
+    }
+
+    async fn prepare(&self) -> Result<(), Fault> {
+        self.world.latency(Trouble::SinkSlow).await;
+        self.world.step("the destination, preparing").await;
+        if matches!(self.spell(), Some(Trouble::SinkAway)) {
+            return Err(Fault::wait("simulated outage"));
+        }
+        let fails = self.with(|w, table| !table.prepared && w.strikes(Trouble::PrepareFails, 2));
+        if fails.unwrap_or_default() {
+            return Err(Fault::wait("simulated outage while preparing"));
+        }
+        self.with(|_, table| table.prepared = true);
+        Ok(())
+    }
+
+    async fn probe(&self) -> Result<(), Fault> {
+        self.world.latency(Trouble::SinkSlow).await;
+        let spell = self.spell();
+        self.world.with(|w| w.note(format_args!("probe of {}: {spell:?}", self.table)));
+        match spell {
+            Some(Trouble::SinkAway) => Err(Fault::wait("simulated outage")),
+            Some(Trouble::SinkReadOnly) => Err(Fault::wait("simulated outage: read-only")),
+            _ => Ok(()),
+        }
+    }
+
+    /// The call runs to its end even when its caller goes away; only the death of the process
+    /// stops it.
+    #[allow(clippy::panic, reason = "a destination's code may panic; that is what is simulated")]
+    async fn deliver(&self, batch: &Batch) -> Result<Receipt, Fault> {
+        if self.world.with(|w| w.strikes(Trouble::SinkPanics, 40)) {
+            self.world.with(|w| w.note("the destination's code panics"));
+            panic!("{}", super::PANIC);
+        }
+        let (answer, answered) = oneshot::channel();
+        let (sink, batch) = (self.clone(), batch.clone());
+        tokio::spawn(async move {
+            sink.world.latency(Trouble::SinkSlow).await;
+            sink.world.step("the destination, before it writes").await;
+            let mut result = sink.attempt(&batch);
+            sink.world.with(|w| {
+                let said = match &result {
+                    Ok(receipt) => {
+                        let outcomes = receipt.clone().outcomes(batch.messages.len());
+                        let others = outcomes.filter(|o| !matches!(o, Outcome::Delivered)).count();
+                        format!("ok, {others} others")
+                    }
+                    Err(fault) => fault.to_string(),
+                };
+                w.note(format_args!("destination {} [{}]: {said}", sink.table, summary(&batch)));
+            });
+            sink.world.step("the destination, after it wrote").await;
+            sink.world.latency(Trouble::SinkSlow).await;
+            if result.is_ok() {
+                let names: Vec<Name> = batch.messages.iter().map(|m| m.name.clone()).collect();
+                let lost = sink.with(|w, table| {
+                    let lost = w.strikes(Trouble::SinkReplyLost, 12) && table.may_fail(&names);
+                    table.unsure += u64::from(lost);
+                    lost
+                });
+                if lost.unwrap_or_default() {
+                    sink.world.with(|w| w.note("the answer of the destination is lost"));
+                    result = Err(Fault::retry("simulated: the answer was lost"));
+                }
+            }
+            let _ = answer.send(result);
+        });
+        match answered.await {
+            Ok(result) => result,
+            // The task went down with the process.
+            Err(_) => std::future::pending().await,
+        }
+    }
+}

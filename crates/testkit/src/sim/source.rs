@@ -1,0 +1,259 @@
+//! The simulated log's groups: partitions are assigned, taken away and given back.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use potok_core::{
+    Assignment, Fault, Intake, Journal, Partition, PartitionEnd, Position, Source, SourceBatch,
+    Transaction,
+};
+use tokio::time::Instant;
+
+use super::disk::Disk;
+use super::log::SimLog;
+use super::trouble::{Recovery, Trouble};
+use super::world::State;
+
+/// Which partitions are whose, shared by a group's source and journal.
+pub struct Live {
+    /// The group's name.
+    pub group: String,
+    /// Its source is still there.
+    read: bool,
+    held: BTreeMap<Partition, Held>,
+    /// Revoked, valid until the source is asked again.
+    leaving: BTreeSet<u64>,
+    /// When a partition that left comes back.
+    away: BTreeMap<Partition, Instant>,
+}
+
+struct Held {
+    nonce: u64,
+    cursor: u64,
+}
+
+impl Live {
+    pub(super) fn new(group: String) -> Self {
+        let (held, away) = (BTreeMap::new(), BTreeMap::new());
+        Live { group, read: true, held, leaving: BTreeSet::new(), away }
+    }
+
+    /// Nobody reads any more, but what is in flight may still be noted.
+    pub(super) fn is_read(&self) -> bool {
+        self.read
+    }
+
+    /// The group was opened again: what was assigned before counts for nothing.
+    pub(super) fn retire(&mut self) {
+        self.held.clear();
+        self.leaving.clear();
+    }
+
+    /// True when endings of this assignment may be noted now.
+    pub fn is_valid(&self, partition: &Partition, nonce: u64) -> bool {
+        let held = self.held.get(partition).is_some_and(|held| held.nonce == nonce);
+        held || self.leaving.contains(&nonce)
+    }
+}
+
+/// The records of a group.
+pub struct SimSource {
+    log: Arc<SimLog>,
+    live: Arc<Mutex<Live>>,
+    topics: Vec<Arc<str>>,
+    paused: bool,
+    /// When the call under way answers. Kept across cancelled calls, so that asking often does
+    /// not put the answer off for ever.
+    ready_at: Option<Instant>,
+}
+
+impl SimSource {
+    pub(super) fn new(log: Arc<SimLog>, live: Arc<Mutex<Live>>, topics: Vec<Arc<str>>) -> Self {
+        SimSource { log, live, topics, paused: false, ready_at: None }
+    }
+
+    /// Decides what to say now; `None` when there is nothing.
+    fn say(&mut self) -> Option<Result<Intake, Fault>> {
+        let mut live = lock(&self.live);
+        self.log.world.with(|w| {
+            if let Some(assigned) = assign(w, &mut live, &self.topics) {
+                return Some(Ok(assigned));
+            }
+            if !live.held.is_empty() && w.strikes(Trouble::Revoked, 25) {
+                let nonces = take_away(w, &mut live);
+                live.leaving.extend(&nonces);
+                return Some(Ok(Intake::Revoked(nonces)));
+            }
+            if !live.held.is_empty() && w.strikes(Trouble::Lost, 25) {
+                return Some(Ok(Intake::Lost(take_away(w, &mut live))));
+            }
+            if w.strikes(Trouble::NextFault, 20) {
+                return Some(Err(Fault::wait("simulated: the log hands nothing out")));
+            }
+            if self.paused { None } else { hand_out(w, &mut live).map(|b| Ok(Intake::Batch(b))) }
+        })
+    }
+}
+
+fn lock(live: &Mutex<Live>) -> MutexGuard<'_, Live> {
+    live.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Assigns partitions that nobody has, at times only some of them.
+fn assign(w: &mut State, live: &mut Live, topics: &[Arc<str>]) -> Option<Intake> {
+    let now = Instant::now();
+    let mut free = w.disk.partitions_of(topics);
+    free.retain(|p| !live.held.contains_key(p) && live.away.get(p).is_none_or(|at| *at <= now));
+    if free.is_empty() {
+        return None;
+    }
+    if !w.calm {
+        free.truncate(w.chance.between(1, free.len() as u64) as usize);
+    }
+    let mut assignments = Vec::new();
+    for partition in free {
+        let progress = w.disk.progress(&live.group, &partition).unwrap_or_default();
+        if !progress.ended.is_empty() {
+            w.tally.recovered(Recovery::ResumedAbove);
+        }
+        let (nonce, start) = (w.chance.next(), progress.position);
+        w.note(format_args!("assigned {partition} from {start}"));
+        live.away.remove(&partition);
+        live.held.insert(partition.clone(), Held { nonce, cursor: start });
+        assignments.push(Assignment { partition, nonce, start, ended: progress.ended });
+    }
+    Some(Intake::Assigned(assignments))
+}
+
+/// Takes some partitions away for a while.
+fn take_away(w: &mut State, live: &mut Live) -> Vec<u64> {
+    let held: Vec<Partition> = live.held.keys().cloned().collect();
+    let mut nonces = Vec::new();
+    for partition in held {
+        // At least one leaves: the last one when chance spared all others.
+        let last = nonces.is_empty() && live.held.len() == 1;
+        if !last && !w.chance.one_in(2) {
+            continue;
+        }
+        if let Some(held) = live.held.remove(&partition) {
+            w.note(format_args!("{partition} leaves"));
+            nonces.push(held.nonce);
+            let away = Duration::from_millis(w.chance.below(3_000));
+            live.away.insert(partition, Instant::now() + away);
+        }
+    }
+    nonces
+}
+
+fn hand_out(w: &mut State, live: &mut Live) -> Option<SourceBatch> {
+    let skips_ended = w.chance.one_in(2);
+    let count = w.chance.between(1, 40) as usize;
+    let State { chance, disk, .. } = w;
+    let waiting: Vec<Partition> = live
+        .held
+        .iter()
+        .filter(|(p, held)| disk.shelf(p).is_some_and(|shelf| shelf.next > held.cursor))
+        .map(|(partition, _)| partition.clone())
+        .collect();
+    let partition = chance.pick(&waiting)?;
+    let ended = disk.progress(&live.group, partition).unwrap_or_default().ended;
+    let held = live.held.get_mut(partition)?;
+    let keep = |offset| !skips_ended || !ended.contains(offset);
+    let batch = batch(disk, partition, held.nonce, held.cursor, count, keep);
+    // Behind the last record there may be offsets that were never used.
+    let batch = batch.or_else(|| gap(disk, partition, held.nonce, held.cursor))?;
+    held.cursor = batch.next;
+    w.note(format_args!("hands out {} {}..{}", batch.partition, batch.first, batch.next));
+    Some(batch)
+}
+
+/// Up to `count` records from `from` on; they lie under one incarnation.
+pub(super) fn batch(
+    disk: &Disk,
+    partition: &Partition,
+    assignment: u64,
+    from: u64,
+    count: usize,
+    keep: impl Fn(u64) -> bool,
+) -> Option<SourceBatch> {
+    let shelf = disk.shelf(partition)?;
+    let start = shelf.records.partition_point(|(_, record)| record.offset < from);
+    let rest = shelf.records.get(start..)?;
+    let (log, _) = *rest.first()?;
+    let taken: Vec<_> = rest.iter().take(count).take_while(|(of, _)| *of == log).collect();
+    let next = taken.last().map(|(_, record)| record.offset + 1)?;
+    let records = taken.into_iter().map(|(_, r)| r).filter(|r| keep(r.offset)).cloned().collect();
+    Some(SourceBatch { partition: partition.clone(), log, assignment, first: from, next, records })
+}
+
+/// A batch that stands for offsets without records.
+fn gap(disk: &Disk, partition: &Partition, assignment: u64, first: u64) -> Option<SourceBatch> {
+    let next = disk.shelf(partition)?.next;
+    let (partition, records) = (partition.clone(), Vec::new());
+    Some(SourceBatch { partition, log: disk.incarnation(), assignment, first, next, records })
+}
+
+#[async_trait]
+impl Source for SimSource {
+    async fn next(&mut self) -> Result<Intake, Fault> {
+        lock(&self.live).leaving.clear();
+        let log = self.log.clone();
+        loop {
+            let ready_at = *self.ready_at.get_or_insert_with(|| {
+                let millis = log.world.with(|w| match w.strikes(Trouble::NextSlow, 15) {
+                    true => w.chance.between(20, 3_000),
+                    false => w.chance.below(3),
+                });
+                Instant::now() + Duration::from_millis(millis)
+            });
+            tokio::time::sleep_until(ready_at).await;
+            log.world.step("the log, handing out").await;
+            let changed = log.changed.notified();
+            if let Some(said) = self.say() {
+                self.ready_at = None;
+                return said;
+            }
+            let back = lock(&self.live).away.values().min().copied();
+            match back {
+                Some(back) => {
+                    let _ = tokio::time::timeout_at(back, changed).await;
+                }
+                None => changed.await,
+            }
+        }
+    }
+
+    fn set_paused(&mut self, paused: bool) {
+        self.paused = paused;
+    }
+
+    fn ends(&self) -> Vec<PartitionEnd> {
+        let live = lock(&self.live);
+        let end = |partition: &Partition| {
+            self.log.world.with(|w| w.disk.shelf(partition).map_or(0, |shelf| shelf.next))
+        };
+        let ends = live.held.keys();
+        ends.map(|p| PartitionEnd { partition: p.clone(), end: end(p) }).collect()
+    }
+}
+
+impl Drop for SimSource {
+    fn drop(&mut self) {
+        lock(&self.live).read = false;
+    }
+}
+
+/// The progress of a group.
+pub struct SimJournal {
+    pub(super) log: Arc<SimLog>,
+    pub(super) live: Arc<Mutex<Live>>,
+}
+
+#[async_trait]
+impl Journal for SimJournal {
+    async fn transact(&self, transaction: &Transaction) -> Result<Vec<Position>, Fault> {
+        self.log.clone().write(transaction.clone(), Some(self.live.clone())).await
+    }
+}

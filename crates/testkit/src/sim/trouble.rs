@@ -1,0 +1,221 @@
+//! The kinds of trouble a seed can make, and the recoveries they lead to.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Something that goes wrong, or that somebody does, during a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Trouble {
+    /// The log hands out records late.
+    NextSlow,
+    /// The log fails to hand out records.
+    NextFault,
+    /// The log refuses a transaction.
+    TransactRefused,
+    /// A transaction is written, and the answer is lost.
+    TransactReplyLost,
+    /// A transaction takes long.
+    TransactSlow,
+    /// The log refuses an append.
+    AppendRefused,
+    /// An append is written, and the answer is lost.
+    AppendReplyLost,
+    /// Partitions leave in good order and come back.
+    Revoked,
+    /// Partitions are gone without notice and come back.
+    Lost,
+    /// After a crash the log starts a new incarnation, above every offset given out.
+    NewIncarnation,
+    /// The destination is away for a while (`Wait`).
+    SinkAway,
+    /// The destination takes no writes for a while (`Wait`), and its probe says so.
+    SinkReadOnly,
+    /// The destination answers `Retry` to everything for a while, though its probe answers.
+    SinkRetriesAll,
+    /// Single calls fail (`Retry`).
+    SinkStorm,
+    /// Single messages of a call fail (`Retry`).
+    SinkPartial,
+    /// A call is carried out, and the answer is lost.
+    SinkReplyLost,
+    /// Calls take long.
+    SinkSlow,
+    /// The destination's code panics.
+    SinkPanics,
+    /// The destination needs an operator (`Fix`).
+    SinkNeedsFix,
+    /// The destination cannot be prepared at first.
+    PrepareFails,
+    /// A stage fails as a whole.
+    StageFault,
+    /// A record that the destination answers with `Retry` for ever.
+    Poison,
+    /// A record that the destination refuses.
+    Refused,
+    /// A record whose bytes cannot be read.
+    Undecodable,
+    /// A record that makes the decoder panic.
+    Killer,
+    /// The process dies at some instant.
+    CrashAtInstant,
+    /// The process dies at some call, before or after it took effect.
+    CrashAtCall,
+    /// The process is stopped in good order.
+    Drained,
+    /// It starts again with another number of workers.
+    WorkersChanged,
+    /// Somebody pauses the pipeline and resumes it later.
+    Paused,
+    /// Somebody replays dead letters.
+    Replayed,
+    /// Somebody drops dead letters.
+    Dropped,
+    /// The wall clock jumps.
+    ClockJumps,
+}
+
+impl Trouble {
+    /// All of them.
+    pub const ALL: [Trouble; 33] = [
+        Trouble::NextSlow,
+        Trouble::NextFault,
+        Trouble::TransactRefused,
+        Trouble::TransactReplyLost,
+        Trouble::TransactSlow,
+        Trouble::AppendRefused,
+        Trouble::AppendReplyLost,
+        Trouble::Revoked,
+        Trouble::Lost,
+        Trouble::NewIncarnation,
+        Trouble::SinkAway,
+        Trouble::SinkReadOnly,
+        Trouble::SinkRetriesAll,
+        Trouble::SinkStorm,
+        Trouble::SinkPartial,
+        Trouble::SinkReplyLost,
+        Trouble::SinkSlow,
+        Trouble::SinkPanics,
+        Trouble::SinkNeedsFix,
+        Trouble::PrepareFails,
+        Trouble::StageFault,
+        Trouble::Poison,
+        Trouble::Refused,
+        Trouble::Undecodable,
+        Trouble::Killer,
+        Trouble::CrashAtInstant,
+        Trouble::CrashAtCall,
+        Trouble::Drained,
+        Trouble::WorkersChanged,
+        Trouble::Paused,
+        Trouble::Replayed,
+        Trouble::Dropped,
+        Trouble::ClockJumps,
+    ];
+}
+
+/// A way back from trouble that a run took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Recovery {
+    /// A repeat was recognised by its name.
+    Suppressed,
+    /// A start found records ended above its position.
+    ResumedAbove,
+    /// A gate was seen closed.
+    GateClosed,
+    /// A gate was seen half open.
+    GateTrial,
+    /// A gate that had been closed was seen open.
+    GateReopened,
+    /// A poisonous record was found and set aside.
+    PoisonFound,
+    /// A record that kills its decoder was found and set aside.
+    KillerFound,
+    /// A dead letter was delivered by a replay.
+    ReplayDelivered,
+    /// A replay failed again and is listed again.
+    ReplayFailedAgain,
+    /// A pipeline that needed an operator went on after `resume`.
+    Fixed,
+    /// A part of the pipeline died and was started again.
+    Restarted,
+    /// What completed under an assignment that had left was ignored.
+    StaleIgnored,
+}
+
+impl Recovery {
+    /// All of them.
+    pub const ALL: [Recovery; 12] = [
+        Recovery::Suppressed,
+        Recovery::ResumedAbove,
+        Recovery::GateClosed,
+        Recovery::GateTrial,
+        Recovery::GateReopened,
+        Recovery::PoisonFound,
+        Recovery::KillerFound,
+        Recovery::ReplayDelivered,
+        Recovery::ReplayFailedAgain,
+        Recovery::Fixed,
+        Recovery::Restarted,
+        Recovery::StaleIgnored,
+    ];
+}
+
+/// How often each trouble and each recovery was met.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    troubles: BTreeMap<Trouble, u64>,
+    recoveries: BTreeMap<Recovery, u64>,
+}
+
+impl Tally {
+    /// Counts a trouble.
+    pub fn hit(&mut self, trouble: Trouble) {
+        *self.troubles.entry(trouble).or_default() += 1;
+    }
+
+    /// Counts a recovery.
+    pub fn recovered(&mut self, recovery: Recovery) {
+        *self.recoveries.entry(recovery).or_default() += 1;
+    }
+
+    /// How often a trouble was met.
+    pub fn troubles(&self, trouble: Trouble) -> u64 {
+        self.troubles.get(&trouble).copied().unwrap_or_default()
+    }
+
+    /// How often a recovery was met.
+    pub fn recoveries(&self, recovery: Recovery) -> u64 {
+        self.recoveries.get(&recovery).copied().unwrap_or_default()
+    }
+
+    /// Adds another run's.
+    pub fn add(&mut self, other: &Tally) {
+        for (trouble, times) in &other.troubles {
+            *self.troubles.entry(*trouble).or_default() += times;
+        }
+        for (recovery, times) in &other.recoveries {
+            *self.recoveries.entry(*recovery).or_default() += times;
+        }
+    }
+
+    /// What was never met, in words.
+    pub fn missing(&self) -> Vec<String> {
+        let troubles = Trouble::ALL.iter().filter(|t| self.troubles(**t) == 0);
+        let recoveries = Recovery::ALL.iter().filter(|r| self.recoveries(**r) == 0);
+        let troubles = troubles.map(|t| format!("trouble {t:?}"));
+        troubles.chain(recoveries.map(|r| format!("recovery {r:?}"))).collect()
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (trouble, times) in &self.troubles {
+            write!(f, "{trouble:?} {times}, ")?;
+        }
+        f.write_str("recovered by: ")?;
+        for (recovery, times) in &self.recoveries {
+            write!(f, "{recovery:?} {times}, ")?;
+        }
+        Ok(())
+    }
+}

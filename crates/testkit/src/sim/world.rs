@@ -1,0 +1,201 @@
+//! Everything outside the process: what is durable, what time it is, what goes wrong.
+//!
+//! The world survives the crashes of the process that lives in it. A *life* is one runtime with
+//! one engine; when it ends, by a crash or in good order, its tasks are dropped where they stand
+//! and the next life starts on what the world holds.
+//!
+//! All of it is used from one thread. The lock only satisfies the contracts, and is never held
+//! across an await.
+
+use std::collections::BTreeSet;
+use std::hash::Hasher;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::chance::Chance;
+use super::disk::Disk;
+use super::promises::{Expect, Observed, Promise, Violation};
+use super::sink::Table;
+use super::trouble::{Recovery, Tally, Trouble};
+
+/// What tasks of a life see of the world.
+pub struct World {
+    state: Mutex<State>,
+    crash: Notify,
+}
+
+/// The world itself.
+pub struct State {
+    /// Where trouble comes from.
+    pub chance: Chance,
+    /// The kinds of trouble this run makes.
+    pub enabled: BTreeSet<Trouble>,
+    /// No more trouble from now on: the time to finish.
+    pub calm: bool,
+    /// How often what was met.
+    pub tally: Tally,
+    /// The log.
+    pub disk: Disk,
+    /// The destinations, one per deliver entry.
+    pub tables: Vec<Table>,
+    /// What the checks expect; `None` where nobody checks.
+    pub expect: Option<Arc<Expect>>,
+    /// What the checks saw written.
+    pub(super) observed: Observed,
+    /// What the checks found.
+    pub violations: Vec<Violation>,
+    /// Milliseconds by which the wall clock is wrong.
+    pub clock_jump: i64,
+    before: Duration,
+    life_start: Option<Instant>,
+    steps_left: Option<u64>,
+    over: bool,
+    trace: Vec<String>,
+    trace_hash: std::hash::DefaultHasher,
+}
+
+impl State {
+    /// Simulated milliseconds since the world began.
+    pub fn millis(&self) -> u64 {
+        let life = self.life_start.map_or(Duration::ZERO, |start| start.elapsed());
+        (self.before + life).as_millis() as u64
+    }
+
+    /// Decides whether a trouble strikes now, once in `n` times where it is enabled.
+    pub fn strikes(&mut self, trouble: Trouble, n: u64) -> bool {
+        let strikes = !self.calm && self.enabled.contains(&trouble) && self.chance.one_in(n);
+        if strikes {
+            self.tally.hit(trouble);
+        }
+        strikes
+    }
+
+    /// Notes what happened; the notes of two runs of one seed are the same.
+    pub fn note(&mut self, what: impl std::fmt::Display) {
+        let line = format!("{:>9.3} {what}", self.millis() as f64 / 1_000.0);
+        self.trace_hash.write(line.as_bytes());
+        self.trace.push(line);
+    }
+
+    /// Notes a broken promise.
+    pub fn violated(&mut self, promise: Promise, what: String) {
+        self.note(format_args!("VIOLATED {promise}: {what}"));
+        self.violations.push(Violation { promise, what });
+    }
+
+    /// All notes.
+    pub fn trace(&self) -> &[String] {
+        &self.trace
+    }
+
+    /// A number that stands for all notes.
+    pub fn trace_hash(&self) -> u64 {
+        self.trace_hash.finish()
+    }
+}
+
+impl World {
+    /// A world without trouble.
+    pub fn calm(seed: u64, partitions: u32) -> Arc<World> {
+        let mut chance = Chance::new(seed);
+        let disk = Disk::new(chance.next(), partitions);
+        Arc::new(World {
+            state: Mutex::new(State {
+                chance,
+                enabled: BTreeSet::new(),
+                calm: true,
+                tally: Tally::default(),
+                disk,
+                tables: Vec::new(),
+                expect: None,
+                observed: Observed::default(),
+                violations: Vec::new(),
+                clock_jump: 0,
+                before: Duration::ZERO,
+                life_start: None,
+                steps_left: None,
+                over: false,
+                trace: Vec::new(),
+                trace_hash: std::hash::DefaultHasher::new(),
+            }),
+            crash: Notify::new(),
+        })
+    }
+
+    /// Looks at or changes the world.
+    pub fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
+        work(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// A life begins. Called inside its runtime.
+    pub fn begin_life(&self) {
+        self.with(|w| {
+            w.life_start = Some(Instant::now());
+            w.steps_left = None;
+            w.over = false;
+        });
+    }
+
+    /// The life is over. Called inside its runtime, before that is dropped.
+    pub fn end_life(&self) {
+        self.with(|w| {
+            let life = w.life_start.take().map_or(Duration::ZERO, |start| start.elapsed());
+            w.before += life;
+            w.over = true;
+        });
+    }
+
+    /// The process dies at the `n`th call from now, before it takes effect or after.
+    pub fn crash_in(&self, n: u64) {
+        self.with(|w| w.steps_left = Some(n.max(1)));
+    }
+
+    /// Waits until the process has died in a call.
+    pub async fn crashed(&self) {
+        self.crash.notified().await;
+    }
+
+    /// One point at which the process can die: nothing it calls afterwards takes effect.
+    pub async fn step(&self, at: &str) {
+        let over = self.with(|w| {
+            if let Some(left) = w.steps_left.as_mut().filter(|_| !w.over) {
+                *left -= 1;
+                if *left == 0 {
+                    w.over = true;
+                    w.steps_left = None;
+                    w.tally.hit(Trouble::CrashAtCall);
+                    w.note(format_args!("the process dies at {at}"));
+                    self.crash.notify_one();
+                }
+            }
+            w.over
+        });
+        if over {
+            std::future::pending().await
+        }
+    }
+
+    /// Takes the time a call takes: mostly next to none, long where `slow` strikes.
+    pub async fn latency(&self, slow: Trouble) {
+        let millis = self.with(|w| {
+            if w.strikes(slow, 12) {
+                w.chance.between(50, 4_000)
+            } else if w.calm {
+                w.chance.below(2)
+            } else {
+                w.chance.below(5)
+            }
+        });
+        if millis > 0 {
+            tokio::time::sleep(Duration::from_millis(millis)).await;
+        }
+    }
+
+    /// Counts a recovery.
+    pub fn recovered(&self, recovery: Recovery) {
+        self.with(|w| w.tally.recovered(recovery));
+    }
+}

@@ -1,0 +1,106 @@
+//! The connectors in memory.
+
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use potok_connectors::memory::{MemoryLog, MemorySink, MemoryStore};
+use potok_core::{Log, Sink, Store, SystemClock};
+use potok_testkit::suites::log::{LogFeatures, LogHarness};
+use potok_testkit::suites::sink::{SinkFeatures, SinkHarness};
+use potok_testkit::suites::store::{StoreFeatures, StoreHarness};
+use potok_testkit::suites::{log, sink, source, store};
+
+use super::passed;
+
+struct Logs;
+
+#[async_trait]
+impl LogHarness for Logs {
+    fn features(&self) -> LogFeatures {
+        LogFeatures { partitions: 4, durable: false, transactional: true }
+    }
+
+    async fn fresh(&self) -> Result<Arc<dyn Log>, String> {
+        Ok(Arc::new(MemoryLog::new(Arc::new(SystemClock))))
+    }
+
+    async fn reopen(&self, log: Arc<dyn Log>) -> Result<Arc<dyn Log>, String> {
+        Ok(log)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn memory_log() {
+    passed(log::run_all(&Logs).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn memory_source() {
+    passed(source::run_all(&Logs).await);
+}
+
+#[derive(Default)]
+struct Sinks(Mutex<Option<MemorySink>>);
+
+#[async_trait]
+impl SinkHarness for Sinks {
+    fn features(&self) -> SinkFeatures {
+        SinkFeatures { suppresses: true, once: false, ordered: true }
+    }
+
+    async fn fresh(&self) -> Result<Arc<dyn Sink>, String> {
+        let sink = MemorySink::new();
+        *self.0.lock().unwrap() = Some(sink.clone());
+        Ok(Arc::new(sink))
+    }
+
+    async fn reopen(&self, sink: Arc<dyn Sink>) -> Result<Arc<dyn Sink>, String> {
+        Ok(sink)
+    }
+
+    fn value(&self, id: &str, text: &str) -> Bytes {
+        format!("{id}\0{text}").into()
+    }
+
+    fn refused(&self, _: &str) -> Option<Bytes> {
+        None
+    }
+
+    async fn found(&self) -> Result<Vec<(String, String)>, String> {
+        let sink = self.0.lock().unwrap().clone().unwrap();
+        let pair = |value: &Bytes| {
+            let text = std::str::from_utf8(value).ok()?;
+            text.split_once('\0').map(|(id, text)| (id.to_owned(), text.to_owned()))
+        };
+        let found = sink.delivered().iter().map(|message| pair(&message.value)).collect();
+        Option::ok_or(found, "a value changed".to_owned())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn memory_sink() {
+    passed(sink::run_all(&Sinks::default()).await);
+}
+
+struct Stores;
+
+#[async_trait]
+impl StoreHarness for Stores {
+    fn features(&self) -> StoreFeatures {
+        StoreFeatures { durable: false }
+    }
+
+    async fn fresh(&self) -> Result<Arc<dyn Store>, String> {
+        Ok(Arc::new(MemoryStore::new()))
+    }
+
+    async fn reopen(&self, store: Arc<dyn Store>) -> Result<Arc<dyn Store>, String> {
+        Ok(store)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn memory_store() {
+    passed(store::run_all(&Stores).await);
+}

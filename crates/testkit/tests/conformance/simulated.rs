@@ -1,0 +1,132 @@
+//! The simulated systems: what the simulator proves is worth no more than they are true to their
+//! contracts.
+
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use potok_core::{Log, Sink, Store};
+use potok_testkit::sim::{LogHandle, Manner, SimLog, SimSink, SimStore, Style, World};
+use potok_testkit::suites::log::{LogFeatures, LogHarness};
+use potok_testkit::suites::sink::{SinkFeatures, SinkHarness};
+use potok_testkit::suites::store::{StoreFeatures, StoreHarness};
+use potok_testkit::suites::{log, sink, source, store};
+use serde_json::{Value, json};
+
+use super::passed;
+
+#[derive(Default)]
+struct Logs(Mutex<Option<Arc<World>>>);
+
+#[async_trait]
+impl LogHarness for Logs {
+    fn features(&self) -> LogFeatures {
+        LogFeatures { partitions: 4, durable: true, transactional: true }
+    }
+
+    async fn fresh(&self) -> Result<Arc<dyn Log>, String> {
+        let world = World::calm(7, 4);
+        world.begin_life();
+        *self.0.lock().unwrap() = Some(world.clone());
+        Ok(Arc::new(LogHandle(SimLog::open(world))))
+    }
+
+    /// Another life in the same world, with a gap in the offsets as after a cut.
+    async fn reopen(&self, _: Arc<dyn Log>) -> Result<Arc<dyn Log>, String> {
+        let world = self.0.lock().unwrap().clone().unwrap();
+        world.end_life();
+        world.with(|w| {
+            let incarnation = w.chance.next();
+            w.disk.start_incarnation(incarnation, 3);
+        });
+        world.begin_life();
+        Ok(Arc::new(LogHandle(SimLog::open(world))))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn simulated_log() {
+    passed(log::run_all(&Logs::default()).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn simulated_source() {
+    passed(source::run_all(&Logs::default()).await);
+}
+
+struct Sinks {
+    manner: Manner,
+    world: Mutex<Option<Arc<World>>>,
+}
+
+#[async_trait]
+impl SinkHarness for Sinks {
+    fn features(&self) -> SinkFeatures {
+        let suppresses = self.manner.suppresses;
+        SinkFeatures { suppresses, once: suppresses, ordered: true }
+    }
+
+    async fn fresh(&self) -> Result<Arc<dyn Sink>, String> {
+        let world = World::calm(7, 4);
+        world.begin_life();
+        *self.world.lock().unwrap() = Some(world.clone());
+        Ok(SimSink::open(world, 0, self.manner))
+    }
+
+    async fn reopen(&self, _: Arc<dyn Sink>) -> Result<Arc<dyn Sink>, String> {
+        let world = self.world.lock().unwrap().clone().unwrap();
+        Ok(SimSink::open(world, 0, self.manner))
+    }
+
+    fn value(&self, id: &str, text: &str) -> Bytes {
+        json!({"id": id, "k": "k", "text": text}).to_string().into()
+    }
+
+    fn refused(&self, id: &str) -> Option<Bytes> {
+        Some(json!({"id": id, "do": "refuse"}).to_string().into())
+    }
+
+    async fn found(&self) -> Result<Vec<(String, String)>, String> {
+        let world = self.world.lock().unwrap().clone().unwrap();
+        let rows = world.with(|w| w.tables[0].rows.clone());
+        let pair = |value: &[u8]| {
+            let value: Value = serde_json::from_slice(value).ok()?;
+            Some((value["id"].as_str()?.to_owned(), value["text"].as_str()?.to_owned()))
+        };
+        let found = rows.iter().map(|row| pair(&row.value)).collect();
+        Option::ok_or(found, "a value changed".to_owned())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn simulated_sinks_of_every_manner() {
+    for style in [Style::Whole, Style::Prefix, Style::PerMessage] {
+        for suppresses in [true, false] {
+            let manner = Manner { style, suppresses, ..Manner::default() };
+            let sinks = Sinks { manner, world: Mutex::default() };
+            passed(sink::run_all(&sinks).await.map_err(|why| format!("{manner:?}: {why}")));
+        }
+    }
+}
+
+struct Stores;
+
+#[async_trait]
+impl StoreHarness for Stores {
+    fn features(&self) -> StoreFeatures {
+        StoreFeatures { durable: true }
+    }
+
+    async fn fresh(&self) -> Result<Arc<dyn Store>, String> {
+        Ok(Arc::new(SimStore::default()))
+    }
+
+    async fn reopen(&self, store: Arc<dyn Store>) -> Result<Arc<dyn Store>, String> {
+        Ok(store)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn simulated_store() {
+    passed(store::run_all(&Stores).await);
+}

@@ -1,0 +1,86 @@
+//! The simulator finds every naive version of the engine that the promise forbids.
+//!
+//! Each planted bug must be found within a bound of seeds, by a promise it really breaks. This
+//! measures the simulator: a bug that slips through is trouble that no seed makes.
+#![cfg(debug_assertions)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use potok_core::trouble::{Bug, with_bug};
+use potok_testkit::sim::{Promise, run_seed};
+
+/// Seeds within which a planted bug must be found.
+const SEEDS_MAX: u64 = 200;
+
+/// Plants the bug and looks for a seed that breaks one of these promises.
+fn is_found(bug: Bug, by: &[Promise]) {
+    let mut others = std::collections::BTreeSet::new();
+    for seed in 0..SEEDS_MAX {
+        let outcome = with_bug(bug, || run_seed(seed)).unwrap();
+        if let Some(promise) = by.iter().find(|promise| outcome.broke(**promise)) {
+            let without = run_seed(seed).unwrap();
+            assert!(!without.broke(*promise), "seed {seed} breaks `{promise}` without the bug too");
+            println!("{bug:?}: seed {seed} breaks `{promise}`");
+            return;
+        }
+        others.extend(outcome.violations.iter().map(|violation| violation.promise));
+    }
+    panic!("{SEEDS_MAX} seeds do not find {bug:?}; it only broke {others:?}");
+}
+
+#[test]
+fn naive_commit() {
+    is_found(Bug::NaiveCommit, &[Promise::NothingLost]);
+    is_found(Bug::NaiveCommit, &[Promise::NotedOnlyWhenEnded]);
+}
+
+#[test]
+fn mark_before_deliver() {
+    is_found(Bug::MarkBeforeDeliver, &[Promise::NothingLost]);
+    is_found(Bug::MarkBeforeDeliver, &[Promise::NotedOnlyWhenEnded]);
+}
+
+#[test]
+fn split_order_lost() {
+    is_found(Bug::SplitOrderLost, &[Promise::OrderPerKey]);
+}
+
+#[test]
+fn lane_order_lost() {
+    is_found(Bug::LaneOrderLost, &[Promise::OrderPerKey]);
+}
+
+#[test]
+fn outage_is_poison() {
+    is_found(Bug::OutageIsPoison, &[Promise::OutageIsNoPoison]);
+}
+
+#[test]
+fn no_witness_needed() {
+    is_found(Bug::NoWitnessNeeded, &[Promise::HealthyStayAlive]);
+}
+
+#[test]
+fn dead_letter_not_awaited() {
+    is_found(Bug::DeadLetterNotAwaited, &[Promise::NothingLost]);
+    is_found(Bug::DeadLetterNotAwaited, &[Promise::NotedOnlyWhenEnded]);
+}
+
+#[test]
+fn receipt_ignored() {
+    is_found(Bug::ReceiptIgnored, &[Promise::NothingLost]);
+}
+
+#[test]
+fn resume_at_highest() {
+    is_found(Bug::ResumeAtHighest, &[Promise::NothingLost]);
+}
+
+#[test]
+fn names_from_counter() {
+    is_found(Bug::NamesFromCounter, &[Promise::OneName]);
+}
+
+#[test]
+fn stale_completion() {
+    is_found(Bug::StaleCompletion, &[Promise::NothingLost, Promise::NotedOnlyWhenEnded]);
+}

@@ -14,6 +14,7 @@ use potok_config::{Connections, Flags};
 use potok_server::Admin;
 use serde::de::DeserializeOwned;
 use tokio::runtime::Runtime;
+use tokio::time::Instant;
 use tower::ServiceExt;
 
 use crate::failure::Failure;
@@ -23,7 +24,7 @@ use crate::wire;
 
 /// How long a folder may be busy (another command at work, a process just starting) before we
 /// give up, and how often we look.
-const BUSY_LOOKS_MAX: u32 = 100;
+const BUSY_MAX: Duration = Duration::from_secs(5);
 const BUSY_LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How long a process may take to say who it is.
 const INFO_TIMEOUT: Duration = Duration::from_secs(2);
@@ -101,17 +102,17 @@ impl Client {
             )
             .hint("name it with --data-dir, or start with `potok run FILE` or `potok dev`"));
         }
-        for look in 0..BUSY_LOOKS_MAX {
+        let patient_until = Instant::now() + BUSY_MAX;
+        loop {
             if let Some(client) = Self::of_owner(data_dir) {
                 return Ok(client);
             }
             match Self::open(&connections)? {
                 Ok(client) => return Ok(client),
-                Err(Busy) if look + 1 < BUSY_LOOKS_MAX => std::thread::sleep(BUSY_LOOK_EVERY),
-                Err(Busy) => {}
+                Err(Busy) if Instant::now() < patient_until => std::thread::sleep(BUSY_LOOK_EVERY),
+                Err(Busy) => return Err(busy(data_dir)),
             }
         }
-        Err(busy(data_dir))
     }
 
     /// The process at an address named by hand.

@@ -242,3 +242,16 @@ pub fn ddl(pipeline: &Loaded<Pipeline>, connections: &Connections) -> Result<Vec
     }
     Ok(statements)
 }
+
+/// A database file that is not there yet, and that the pipeline makes at its start.
+pub fn will_be_made(deliver: &Deliver, connections: &Connections) -> bool {
+    let Some(db) = deliver.db.as_ref().filter(|_| deliver.create_tables) else { return false };
+    match connections.db(db) {
+        DbConnection::Sqlite { file } => {
+            // A folder above that can be made, or is there, is the first thing that exists.
+            let above = file.ancestors().skip(1).find(|above| above.exists());
+            !file.exists() && above.is_none_or(Path::is_dir)
+        }
+        DbConnection::Postgres { .. } | DbConnection::Mysql { .. } => false,
+    }
+}

@@ -82,5 +82,5 @@ fn names_from_counter() {
 
 #[test]
 fn stale_completion() {
-    is_found(Bug::StaleCompletion, &[Promise::NothingLost, Promise::NotedOnlyWhenEnded]);
+    is_found(Bug::StaleCompletion, &[Promise::OnceInTopics]);
 }

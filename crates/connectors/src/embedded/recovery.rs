@@ -8,7 +8,6 @@
 //! Read with full checks are the segment with the newest good checkpoint, those behind it, and
 //! the one before it. Of older ones the footer is enough; where it is missing, they are read too.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
@@ -111,18 +110,15 @@ fn look(disk: &dyn Disk, paths: &Paths, number: u64) -> Result<OnDisk, Fault> {
 
 /// The nonce most segments agree on. Where no header is readable, the frames tell it.
 fn folder_nonce(segments: &mut [OnDisk]) -> io::Result<u64> {
-    let mut votes: BTreeMap<u64, usize> = BTreeMap::new();
-    for header in segments.iter().filter_map(|segment| segment.header) {
-        *votes.entry(header.nonce).or_default() += 1;
-    }
-    if votes.is_empty() {
+    let mut seen: Vec<u64> = segments.iter().filter_map(|s| Some(s.header?.nonce)).collect();
+    if seen.is_empty() {
         for segment in segments.iter() {
-            if let Some(nonce) = nonce_of_frames(segment)? {
-                *votes.entry(nonce).or_default() += 1;
-            }
+            seen.extend(nonce_of_frames(segment)?);
         }
     }
-    let nonce = votes.iter().max_by_key(|(_, votes)| **votes).map(|(nonce, _)| *nonce);
+    let votes = |nonce: &u64| seen.iter().filter(|seen| *seen == nonce).count();
+    // Of several with as many votes the last one is taken: the oldest segment's.
+    let nonce = seen.iter().rev().max_by_key(|nonce| votes(nonce)).copied();
     let nonce = nonce.unwrap_or_else(fresh_nonce);
     for segment in segments {
         // A segment of another folder is none of ours.
@@ -203,7 +199,8 @@ impl Recovery<'_> {
             );
         }
         found.retain(|found| !state.catalog.knows_damage(found.segment, found.from, found.to));
-        found.extend(self.missing(&state));
+        let missing = self.missing(&state, &found);
+        found.extend(missing);
         let reopened = self.settle(&mut state, &mut found)?;
         state.catalog.segments = state.segments.keys().copied().collect();
         keep_above_ended(&mut state.catalog);
@@ -321,7 +318,7 @@ impl Recovery<'_> {
                             catalog.skip_offsets(&entries);
                         }
                         let (from, to) = (frame.at, frame.end());
-                        hole = Some(Hole { from, to, transactions: true, offsets_known: true });
+                        hole = Some(Hole { from, to, transactions: frame.header.kind == Kind::Transaction, offsets_known: true });
                     }
                     // Records of a frame that does not fit as a whole may still fit one by one.
                     note_records(&mut read.index, frame.at, frame.header.time, &entries);
@@ -363,13 +360,16 @@ impl Recovery<'_> {
         holes
     }
 
-    /// Segments that should be there and are not.
-    fn missing(&self, state: &State) -> Vec<damage::Found> {
-        let listed = state.catalog.segments.iter();
+    /// Segments that should be there and are not, or are empty.
+    fn missing(&self, state: &State, found: &[damage::Found]) -> Vec<damage::Found> {
+        let there = |number: u64| {
+            self.segments.iter().any(|segment| segment.number == number && segment.len > 0)
+                || found.iter().any(|found| found.segment == number)
+        };
+        let listed = state.catalog.segments.iter().copied();
         listed
-            .filter(|number| !self.segments.iter().any(|there| there.number == **number && there.len > 0))
-            .filter(|number| !state.catalog.knows_damage(**number, 0, 0))
-            .map(|number| damage::Found { settled: false, ..damage::Found::missing(*number) })
+            .filter(|number| !there(*number) && !state.catalog.knows_damage(*number, 0, 0))
+            .map(|number| damage::Found { settled: false, ..damage::Found::missing(number) })
             .collect()
     }
 

@@ -132,8 +132,12 @@ impl Walker {
         Ok(Found::Frame(Frame { at, header, table }))
     }
 
-    /// True when every record of the frame fits.
+    /// True when everything behind the frame's table fits.
     pub fn payload_fits(&mut self, frame: &Frame) -> io::Result<bool> {
+        if frame.header.kind == Kind::Footer {
+            let at = frame.at + FRAME_HEADER as u64 + u64::from(frame.header.table);
+            return Ok(*self.bytes(at, frame.header.payload as usize)? == frame.at.to_le_bytes());
+        }
         let entries = frame.entries();
         for (records, range) in frame.records(&entries) {
             let payload = self.bytes(range.start, records.bytes as usize)?;

@@ -55,7 +55,7 @@ impl SqliteSink {
 #[async_trait]
 impl Sink for SqliteSink {
     fn limits(&self) -> SinkLimits {
-        SinkLimits { batch_records_max: 1_000, batch_bytes_max: 4 << 20, per_message: false }
+        SinkLimits { batch_records_max: 2_000, batch_bytes_max: 4 << 20, per_message: false }
     }
 
     async fn prepare(&self) -> Result<(), Fault> {

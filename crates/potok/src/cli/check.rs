@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use potok_config::{Connections, Flags};
+use potok_config::{Connections, Flags, Loaded, Pipeline};
 use potok_flow::{Plan, Target};
 use serde_json::json;
 
@@ -62,11 +62,9 @@ impl Check {
         let (pipelines, connections) = wire::load_with(&self.files, self.connections())?;
         let plans = wire::plans(&pipelines, &connections)?;
         if self.connect {
-            folder::block_on(connect(&plans))?;
+            folder::block_on(connect(&pipelines, &connections, &plans))?;
         }
-        let good = |pipeline: &potok_config::Loaded<potok_config::Pipeline>| {
-            (pipeline.file.clone(), pipeline.name.to_string())
-        };
+        let good = |pipeline: &Loaded<Pipeline>| (pipeline.file.clone(), pipeline.name.to_string());
         Ok(pipelines.iter().map(good).collect())
     }
 
@@ -77,12 +75,18 @@ impl Check {
 }
 
 /// Asks every destination; all that fail at once.
-async fn connect(plans: &[Plan]) -> Result<(), Failure> {
+async fn connect(
+    pipelines: &[Loaded<Pipeline>],
+    connections: &Connections,
+    plans: &[Plan],
+) -> Result<(), Failure> {
     let mut failure: Option<Failure> = None;
-    for plan in plans {
-        for deliver in &plan.delivers {
-            let Target::Sink(sink) = &deliver.target else { continue };
-            if let Err(fault) = sink.probe().await {
+    for (pipeline, plan) in pipelines.iter().zip(plans) {
+        for (deliver, planned) in pipeline.deliver.iter().zip(&plan.delivers) {
+            let Target::Sink(sink) = &planned.target else { continue };
+            if let Err(fault) = sink.probe().await
+                && !wire::will_be_made(deliver, connections)
+            {
                 let more = Failure::from(fault);
                 failure = Some(match failure {
                     Some(failure) => failure.join(more),

@@ -194,8 +194,9 @@ async fn show(screen: &Screen, engine: &Engine, view: bool, json: bool) -> Resul
         }
         out.flush()?;
     }
+    let mut ticks = tokio::time::interval(if view { VIEW_EVERY } else { LINE_EVERY });
     loop {
-        tokio::time::sleep(if view { VIEW_EVERY } else { LINE_EVERY }).await;
+        ticks.tick().await;
         let (now, all) = (Instant::now(), engine.status().await);
         let rates = rates(&before, now, &all);
         let mut out = terminal::out();
@@ -217,9 +218,12 @@ async fn show(screen: &Screen, engine: &Engine, view: bool, json: bool) -> Resul
                 write!(out, "\x1b[{drawn}A\x1b[J")?;
             }
             drawn = lines.len();
+            // Too long a line is cut off, not wrapped: a line of ours is a line of the screen.
+            write!(out, "\x1b[?7l")?;
             for line in lines {
                 writeln!(out, "{line}")?;
             }
+            write!(out, "\x1b[?7h")?;
         } else {
             for rate in rates {
                 writeln!(out, "{rate}")?;
@@ -243,8 +247,8 @@ fn rates(before: &(Instant, Vec<Status>), now: Instant, all: &[Status]) -> Vec<S
         let rate =
             |of: fn(&Status) -> u64| of(status).saturating_sub(old.map_or(0, of)) as f64 / seconds;
         format!(
-            "{}: {:.0} received/s, {:.0} delivered/s, {:.0} suppressed/s, {:.1} dead-lettered/s; \
-             gate {}, lag {}, {} dead letters so far",
+            "{}: per second {:.0} received, {:.0} delivered, {:.0} suppressed, {:.0} dead-lettered; \
+             gate {}, lag {}",
             status.pipeline,
             rate(|s| s.received),
             rate(|s| s.delivered),
@@ -252,7 +256,6 @@ fn rates(before: &(Instant, Vec<Status>), now: Instant, all: &[Status]) -> Vec<S
             rate(|s| s.dead_lettered),
             status.gate.state,
             status.lag,
-            status.dead_lettered,
         )
     };
     all.iter().map(line).collect()

@@ -256,9 +256,11 @@ fn only_programs_of_this_machine_are_answered() {
 fn groups_are_listed_and_forgotten_once_nobody_reads_them() {
     let home = Home::new();
     let running = home.start();
-    let groups = running.run(["groups", "list", "--json"], b"").good().lines();
-    let group = groups.iter().find(|group| group["group"] == "order-consumer").expect("the group");
-    assert_eq!(group["open"], true);
+    wait::until("the pipeline has opened its group", || {
+        let groups = running.run(["groups", "list", "--json"], b"").good().lines();
+        let ours = |group: &&Value| group["group"] == "order-consumer" && group["open"] == true;
+        groups.iter().find(ours).map(drop)
+    });
     running.run(["groups", "forget", "order-consumer"], b"").exits(1);
     assert!(running.stop().success());
 

@@ -3,7 +3,7 @@
 use potok_core::trouble::CRASH_POINTS;
 
 use crate::check::assert_kept;
-use crate::load::{Sender, joined, under_load};
+use crate::load::{Sender, joined, send_all};
 use crate::process::{Home, SMALL_SEGMENTS};
 use crate::short_or_soak;
 
@@ -29,18 +29,18 @@ fn dies_at(place: &str, seed: u64) {
 
     // A process that lived before, so that the first passing is not always one of an empty folder.
     let running = home.start_with(&[SMALL_SEGMENTS]).expect("starts");
-    under_load(&running, &mut senders, 100, |_| {});
+    send_all(&running, &mut senders, 100);
     running.kill();
 
     match home.start_with(&[SMALL_SEGMENTS, ("POTOK_CRASH_AT", place)]) {
         Ok(running) => {
-            under_load(&running, &mut senders, ORDERS_MAX, |_| {});
+            send_all(&running, &mut senders, ORDERS_MAX);
             running.ended(&format!("potok dies at {place}"));
         }
         Err(end) => assert!(end.contains("crash point"), "{place}: {end}"),
     }
 
     let running = home.start_with(&[SMALL_SEGMENTS]).expect("starts again");
-    under_load(&running, &mut senders, 40, |_| {});
+    send_all(&running, &mut senders, 40);
     assert_kept(&home, &running, &joined(senders));
 }

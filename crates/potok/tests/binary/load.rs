@@ -74,21 +74,26 @@ pub fn lines(orders: &[Order]) -> Vec<u8> {
     orders.iter().flat_map(|order| [&order.bytes[..], b"\n"].concat()).collect()
 }
 
-/// Runs the senders beside each other while `trouble` does its work, then joins them.
-pub fn under_load<T>(
-    running: &Running,
-    senders: &mut [Sender],
-    max: usize,
-    trouble: impl FnOnce(&AtomicUsize) -> T,
-) -> T {
+/// Runs the senders beside each other until `max` orders were acknowledged or the process is gone.
+pub fn send_all(running: &Running, senders: &mut [Sender], max: usize) {
+    let (never, sent) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for sender in senders {
+            scope.spawn(|| sender.send_until(running, &never, max, &sent));
+        }
+    });
+}
+
+/// Runs the senders beside each other while `trouble` does its work.
+pub fn under_load(running: &Running, senders: &mut [Sender], trouble: impl FnOnce()) {
     let (stop, sent) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
-        for sender in senders.iter_mut() {
-            scope.spawn(|| sender.send_until(running, &stop, max, &sent));
+        for sender in senders {
+            scope.spawn(|| sender.send_until(running, &stop, usize::MAX, &sent));
         }
         // Also when `trouble` fails, or the senders would never end.
         let _stop = StopOnDrop(&stop);
-        trouble(&sent)
+        trouble();
     })
 }
 

@@ -18,7 +18,7 @@ fn survives_power_cuts_at_random_moments() {
     let mut senders = vec![Sender::new(110), Sender::new(111)];
     for _ in 0..short_or_soak(10, 200) {
         let running = disk.start(&home, &[]).expect("starts");
-        under_load(&running, &mut senders, usize::MAX, |_| {
+        under_load(&running, &mut senders, || {
             wait::random_moment(&mut random, Duration::from_millis(1_500));
             disk.power_off();
             running.signal("KILL");

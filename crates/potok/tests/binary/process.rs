@@ -150,14 +150,11 @@ impl Home {
             .expect("the binary starts");
         let mut running = Running { child, address: String::new(), journal };
         running.address = wait::until("potok says where it listens", || {
-            if let Some(status) = running.child.try_wait().unwrap() {
-                return Some(Err(format!("{status}\n{}", running.journal())));
-            }
-            self.address_of(running.child.id()).map(Ok)
+            self.address_of(running.child.id()).map(Ok).or_else(|| running.early_end().map(Err))
         })?;
         wait::until("potok is ready", || match running.get("/ready") {
             Some((200, _)) => Some(Ok(())),
-            _ => running.child.try_wait().unwrap().map(|status| Err(status.to_string())),
+            _ => running.early_end().map(Err),
         })?;
         Ok(running)
     }
@@ -224,8 +221,15 @@ impl Running {
     pub fn drained(&self) -> Value {
         wait::until("everything sent has ended", || {
             let status = self.status();
-            (status["lag"] == 0 && status["in_flight"] == 0).then_some(status)
+            let idle = status["lag"] == 0 && status["in_flight"] == 0;
+            (idle && status["state"] == "running").then_some(status)
         })
+    }
+
+    /// How it ended, if it has.
+    fn early_end(&mut self) -> Option<String> {
+        let status = self.child.try_wait().unwrap()?;
+        Some(format!("{status}\n{}", self.journal()))
     }
 
     /// True while the process has not ended.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use potok_traffic::Random;
 
 use crate::check::assert_kept;
-use crate::load::{Sender, joined, under_load};
+use crate::load::{Sender, joined, send_all, under_load};
 use crate::process::{Home, SMALL_SEGMENTS};
 use crate::{short_or_soak, wait};
 
@@ -17,7 +17,7 @@ fn survives_kills_at_random_moments() {
     let mut senders = vec![Sender::new(seed), Sender::new(seed + 1)];
     for _ in 0..short_or_soak(50, 500) {
         let running = home.start_with(&[SMALL_SEGMENTS]).expect("starts");
-        under_load(&running, &mut senders, usize::MAX, |_| {
+        under_load(&running, &mut senders, || {
             wait::random_moment(&mut random, Duration::from_millis(700));
             running.signal("KILL");
         });
@@ -38,7 +38,7 @@ fn work_finishes_although_every_life_is_short() {
     let running = home.start();
     // Records wait in the log while the pipeline is paused.
     running.run(["pause", "orders"], b"").good();
-    under_load(&running, &mut senders, 2_000, |_| {});
+    send_all(&running, &mut senders, 2_000);
     running.kill();
     for _ in 0..short_or_soak(10, 50) {
         let running = home.start();

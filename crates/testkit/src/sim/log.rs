@@ -69,7 +69,10 @@ impl SimLog {
             self.world.latency(slow).await;
             let lost = written.is_ok() && self.world.with(|w| w.strikes(lost, 15));
             let _ = answer.send(if lost {
-                self.world.with(|w| w.note("the answer of the log is lost"));
+                self.world.with(|w| {
+                    w.note("the answer of the log is lost");
+                    promises::excuse_repeats(w, &transaction.outputs);
+                });
                 Err(Fault::retry("simulated: the answer of the log was lost"))
             } else {
                 written
@@ -97,6 +100,7 @@ impl SimLog {
                 if !live.is_valid(&ended.partition, ended.assignment) {
                     w.note(format_args!("ignores {}: an old assignment", ended.partition));
                     w.tally.recovered(Recovery::StaleIgnored);
+                    promises::excuse_repeats(w, &transaction.outputs);
                     continue;
                 }
                 let newly = w.disk.note_ended(&live.group, &ended.partition, &ended.ranges);

@@ -13,7 +13,7 @@ use potok_core::{Envelope, Headers, Name, Output, Partition, Position, Reason, R
 use potok_flow::dead_letter::{REPLAY_HEADER, Replay};
 
 use super::scenario::{Deliver, Scenario, To};
-use super::trouble::{Recovery, Trouble};
+use super::trouble::Recovery;
 use super::workload::{Kind, field};
 use super::world::State;
 
@@ -98,12 +98,18 @@ pub struct Observed {
     named: BTreeMap<String, u64>,
     /// Dead letters by origin, every copy.
     letters: BTreeMap<Position, Vec<Envelope>>,
+    /// How often outputs may be there again: by name, or by what a dead letter is known by.
+    excused: BTreeMap<String, u64>,
 }
 
 impl Observed {
     fn has_letter(&self, origin: &Position, deliver: Option<u32>, attempts: u32) -> bool {
         let letters = self.letters.get(origin).into_iter().flatten();
         letters.into_iter().any(|l| l.deliver == deliver && l.attempts == attempts)
+    }
+
+    fn copies_max(&self, of: &str) -> u64 {
+        1 + self.excused.get(of).copied().unwrap_or_default()
     }
 
     /// True when any attempt at this deliver entry became a dead letter.
@@ -138,6 +144,24 @@ pub(super) fn observe_outputs(w: &mut State, outputs: &[Output], positions: &[Po
             *w.observed.named.entry(id).or_default() += 1;
         }
     }
+}
+
+/// These outputs were written by a transaction whose answer was lost, or that could not end its
+/// records any more: the log's contract says that they come again, under the same names.
+pub(super) fn excuse_repeats(w: &mut State, outputs: &[Output]) {
+    for output in outputs {
+        let letter = Envelope::split(&output.headers);
+        let letter = letter.map(|(e, _)| letter_id(&e.origin, e.deliver, e.attempts));
+        let name = output.headers.get(ID_HEADER).map(|id| String::from_utf8_lossy(id).into_owned());
+        if let Some(id) = letter.or(name) {
+            *w.observed.excused.entry(id).or_default() += 1;
+        }
+    }
+}
+
+/// What copies of one dead letter have in common.
+fn letter_id(origin: &Position, deliver: Option<u32>, attempts: u32) -> String {
+    format!("{origin} entry {deliver:?} attempt {attempts}")
 }
 
 /// Checks that records which were just noted as ended have an ending.
@@ -264,7 +288,7 @@ fn deserved(
 }
 
 fn check_letters(w: &mut State, expect: &Expect, inputs: &BTreeMap<Position, Record>) {
-    let mut found: BTreeMap<(Position, Option<u32>, u32), u64> = BTreeMap::new();
+    let mut found: BTreeMap<String, u64> = BTreeMap::new();
     let dead: Vec<Record> = w.disk.records(&expect.dead).map(|(_, r)| r.clone()).collect();
     for letter in dead {
         let Some((envelope, headers)) = Envelope::split(&letter.headers) else { continue };
@@ -298,24 +322,13 @@ fn check_letters(w: &mut State, expect: &Expect, inputs: &BTreeMap<Position, Rec
             Reason::Crashes => w.tally.recovered(Recovery::KillerFound),
             _ => {}
         }
-        *found.entry((origin, deliver, attempts)).or_default() += 1;
+        *found.entry(letter_id(&origin, deliver, attempts)).or_default() += 1;
     }
-    // A log that may write an answerless transaction again may hold a letter twice; it is folded
-    // by origin, attempt and entry when read.
-    let may_repeat = outputs_may_repeat(w);
-    for ((origin, deliver, attempts), copies) in found {
-        if copies > 1 && !may_repeat {
-            let what = format!("{origin} entry {deliver:?} attempt {attempts}: {copies} copies");
-            w.violated(Promise::BadOnceInDeadLetters, what);
+    for (letter, copies) in found {
+        if copies > w.observed.copies_max(&letter) {
+            w.violated(Promise::BadOnceInDeadLetters, format!("{letter}: {copies} copies"));
         }
     }
-}
-
-/// True when outputs may have been written by a transaction that did not end their records.
-fn outputs_may_repeat(w: &State) -> bool {
-    [Trouble::TransactReplyLost, Trouble::Lost, Trouble::Revoked]
-        .iter()
-        .any(|trouble| w.tally.troubles(*trouble) > 0)
 }
 
 /// The bytes with which a record must arrive.
@@ -341,6 +354,10 @@ fn own_headers(headers: &Headers) -> Vec<(&str, Option<&[u8]>)> {
 /// What is kept in order with what: lane key and source partition; `None` where nothing is.
 fn ordered_with(expect: &Expect, at: &Position, record: &Record) -> Option<(Bytes, Partition)> {
     let value = record.value.as_deref();
+    // What was refused and, before that was noted, taken after all, comes behind its followers.
+    if Kind::of(value) == Kind::Late {
+        return None;
+    }
     let scenario = &expect.scenario;
     let lane = if scenario.order_by_k {
         field(value, "k").map(Bytes::from)
@@ -450,9 +467,8 @@ fn check_topic(
     let outputs: Vec<_> = w.disk.records(topic).map(|(at, r)| (at, r.clone())).collect();
     let names: BTreeMap<String, &Position> =
         inputs.keys().map(|at| (name_of(at, index).to_string(), at)).collect();
-    let may_repeat = outputs_may_repeat(w);
     let mut order = Order::default();
-    let mut seen: BTreeSet<&Position> = BTreeSet::new();
+    let mut seen: BTreeMap<&Position, u64> = BTreeMap::new();
     for (lies, output) in outputs {
         let id = output.headers.get(ID_HEADER).map(|id| String::from_utf8_lossy(id).into_owned());
         let id = id.unwrap_or_default();
@@ -465,10 +481,12 @@ fn check_topic(
         if !same || own_headers(&output.headers) != own_headers(&record.headers) {
             w.violated(Promise::NothingInvented, format!("{id} arrived with other bytes"));
         }
-        if !seen.insert(at) {
-            if !may_repeat {
-                w.violated(Promise::OnceInTopics, format!("{id} is in {topic} twice"));
-            }
+        let copies = seen.entry(at).or_default();
+        *copies += 1;
+        if *copies > w.observed.copies_max(&id) {
+            w.violated(Promise::OnceInTopics, format!("{id} is in {topic} {copies} times"));
+        }
+        if *copies > 1 {
             continue;
         }
         if w.observed.was_dead(at, index) {

@@ -217,9 +217,19 @@ impl Runner {
     }
 
     async fn drive(&mut self, engine: &Engine) -> End {
-        while let Some((at, act)) = self.acts.pop_front() {
+        while let Some((at, act)) = self.acts.front().cloned() {
             self.wait_until(engine, at).await;
-            if let Some(end) = self.act(engine, act).await {
+            // What a sender has no acknowledgement for when the process dies, it sends again;
+            // everything else happens once.
+            let is_sent = matches!(act, Act::Send(_));
+            if !is_sent {
+                self.acts.pop_front();
+            }
+            let end = self.act(engine, act).await;
+            if is_sent {
+                self.acts.pop_front();
+            }
+            if let Some(end) = end {
                 return end;
             }
         }

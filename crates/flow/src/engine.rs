@@ -37,6 +37,8 @@ struct Inner {
 /// A pipeline as the engine holds it.
 struct Handle {
     group: String,
+    /// What a new group would read from the start.
+    topics: Vec<Arc<str>>,
     paused: watch::Sender<bool>,
     draining: watch::Sender<bool>,
     state: watch::Sender<(State, Option<String>)>,
@@ -94,6 +96,7 @@ impl Engine {
         };
         let mut handle = Handle {
             group: shared.plan.group.clone(),
+            topics: if shared.plan.from_end { Vec::new() } else { shared.plan.topics.clone() },
             paused,
             draining,
             state: watch::Sender::new((State::Waiting, None)),
@@ -114,6 +117,7 @@ impl Engine {
     pub async fn status(&self) -> Vec<Status> {
         // Lag is the log's knowledge; without an answer the rest is still worth showing.
         let groups = self.inner.log.groups().await.unwrap_or_default();
+        let topics = self.inner.log.topics().await.unwrap_or_default();
         let damaged = self.inner.log.damage();
         let pipelines = self.inner.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
         let status = |(name, handle): (&String, &Handle)| {
@@ -121,8 +125,19 @@ impl Engine {
             let open = |p: &potok_core::GroupPartition| {
                 p.end.saturating_sub(p.position).saturating_sub(p.ended_above)
             };
-            let lag = group.map_or(0, |group| group.partitions.iter().map(open).sum());
-            let (state, why) = handle.state.borrow().clone();
+            let lag = match group {
+                Some(group) => group.partitions.iter().map(open).sum(),
+                // Not registered yet: everything there is, is still to be done.
+                None => topics
+                    .iter()
+                    .filter(|topic| handle.topics.iter().any(|wanted| **wanted == *topic.topic))
+                    .flat_map(|topic| &topic.ends)
+                    .sum(),
+            };
+            let (mut state, why) = handle.state.borrow().clone();
+            if state == State::Running && !handle.destinations.iter().all(|d| d.gate.is_ready()) {
+                state = State::Waiting;
+            }
             let trouble = handle.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
             let paused = state == State::Running && *handle.paused.borrow();
             let mut status = Status {

@@ -54,15 +54,16 @@ type Tasks = JoinSet<Result<(), Stop>>;
 /// first record can flow.
 pub(crate) async fn run(shared: &Shared, started: impl FnOnce()) -> Stop {
     let mut draining = shared.draining.clone();
-    let ready = tokio::select! {
+    let opened = tokio::select! {
         biased;
         _ = draining.wait_for(|draining| *draining) => return Stop::Asked,
-        ready = make_ready(shared) => ready,
+        opened = open_group(shared) => opened,
     };
-    let group = match ready {
+    let group = match opened {
         Ok(group) => group,
         Err(fault) => return Stop::Fix(fault),
     };
+    shared.destinations.iter().for_each(|destination| destination.gate.begin());
     started();
     let stopping = watch::Sender::new(false);
     let mut tasks = spawn(shared, group, &stopping);
@@ -103,11 +104,9 @@ pub(crate) async fn run(shared: &Shared, started: impl FnOnce()) -> Stop {
     end
 }
 
-/// Opens the group and prepares every destination, waiting for as long as they are away.
-async fn make_ready(shared: &Shared) -> Result<OpenGroup, Fault> {
-    for destination in shared.destinations.iter() {
-        destination.prepare(shared.plan.probe_every, &*shared.clock).await?;
-    }
+/// Opens the group, waiting for as long as the log is away. This comes before any destination is
+/// asked: from now on the log keeps what the group has not finished.
+async fn open_group(shared: &Shared) -> Result<OpenGroup, Fault> {
     let mut topics = shared.plan.topics.clone();
     topics.push(shared.info.replay.as_str().into());
     loop {

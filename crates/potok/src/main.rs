@@ -7,6 +7,7 @@ mod cli;
 mod client;
 mod failure;
 mod folder;
+mod input;
 mod owner;
 mod process;
 mod terminal;

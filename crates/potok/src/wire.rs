@@ -255,3 +255,73 @@ pub fn will_be_made(deliver: &Deliver, connections: &Connections) -> bool {
         DbConnection::Postgres { .. } | DbConnection::Mysql { .. } => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)]
+    use std::fs;
+
+    use super::*;
+
+    fn shipped() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../pipelines/orders.yaml")
+    }
+
+    fn defaults(folder: &Path) -> Connections {
+        let file = folder.join("potok.yaml");
+        fs::write(&file, "log: embedded\n").unwrap();
+        let flags = Flags { data_dir: Some(folder.to_owned()), ..Flags::default() };
+        load_connections(Some(&file), &flags, &Env::default()).unwrap()
+    }
+
+    #[test]
+    fn the_shipped_pipeline_becomes_a_plan() {
+        let folder = tempfile::tempdir().unwrap();
+        let connections = defaults(folder.path());
+        let pipelines = load(&[shipped()]).unwrap();
+        let plans = plans(&pipelines, &connections).unwrap();
+        let [plan] = plans.as_slice() else { panic!("one plan") };
+        assert_eq!((plan.name.as_str(), plan.group.as_str()), ("orders", "order-consumer"));
+        assert_eq!(*plan.dead_letter_topic, *"orders-dead");
+        assert_eq!(plan.retry.attempts, 5);
+        assert!(matches!(plan.delivers[0].target, Target::Sink(_)));
+        assert_eq!(plan.delivers[0].once_by[0].source(), ".order_uid");
+        let statements = ddl(&pipelines[0], &connections).unwrap();
+        assert!(statements.iter().any(|statement| statement.contains("\"items\"")));
+        assert!(will_be_made(&pipelines[0].deliver[0], &connections));
+    }
+
+    #[test]
+    fn a_pipeline_of_stages_and_topics_becomes_a_plan() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("route.yaml");
+        let text = "name: route\nsource: { topic: in, from: latest }\nprocess:\n  \
+            - { stage: tidy, vrl: '.a = 1', on_error: stop }\ndeliver:\n  \
+            - { topic: { by: header.kind, map: { x: out-x } }, key: .id }\n";
+        fs::write(&file, text).unwrap();
+        let pipelines = load(&[file]).unwrap_or_else(|failure| panic!("{failure:?}"));
+        let plans = plans(&pipelines, &defaults(folder.path())).unwrap();
+        assert!(plans[0].from_end);
+        assert_eq!(plans[0].stages[0].on_error, potok_flow::OnError::Stop);
+        let Target::Topic(potok_flow::TopicTarget::Map { map, .. }) = &plans[0].delivers[0].target
+        else {
+            panic!("a topic by field");
+        };
+        assert_eq!(map.get("x").map(|topic| &**topic), Some("out-x"));
+    }
+
+    #[test]
+    fn problems_of_all_files_come_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = ["one.yaml", "two.yaml"].map(|name| folder.path().join(name));
+        for file in &files {
+            fs::write(file, "nmae: x\n").unwrap();
+        }
+        let Err(failure) = load(&files) else { panic!("both are wrong") };
+        for file in &files {
+            let file = file.display().to_string();
+            assert!(failure.file_problems().iter().any(|problem| problem.file == file));
+        }
+        assert_eq!(failure.exit, crate::failure::USAGE);
+    }
+}

@@ -1,6 +1,8 @@
 //! Every implementation of a contract that needs no service, through the suite of its contract.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "conformance/embedded.rs"]
+mod embedded;
 #[path = "conformance/memory.rs"]
 mod memory;
 #[path = "conformance/simulated.rs"]

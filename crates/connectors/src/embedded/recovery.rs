@@ -366,8 +366,10 @@ impl Recovery<'_> {
             self.segments.iter().any(|segment| segment.number == number && segment.len > 0)
                 || found.iter().any(|found| found.segment == number)
         };
-        let listed = state.catalog.segments.iter().copied();
-        listed
+        let mut expected = state.catalog.segments.clone();
+        expected.extend(self.segments.iter().map(|segment| segment.number));
+        expected
+            .into_iter()
             .filter(|number| !there(*number) && !state.catalog.knows_damage(*number, 0, 0))
             .map(|number| damage::Found { settled: false, ..damage::Found::missing(number) })
             .collect()

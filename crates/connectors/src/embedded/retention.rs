@@ -102,7 +102,6 @@ impl Waking {
                     Wake::Stop => return,
                 }
             }
-            pressed |= shared.trouble().is_some();
             if let Err(error) = look(shared, pressed) {
                 tracing::warn!(%error, "retention could not finish; it tries again");
             }

@@ -485,6 +485,7 @@ impl Writer {
     fn works_again(&mut self) {
         if self.reserve.is_there() && self.shared.trouble().is_some() {
             tracing::info!("the log takes appends again");
+            self.wanted = 0;
             self.shared.set_trouble(None);
         }
     }
@@ -495,6 +496,8 @@ impl Writer {
         let restored = self.reserve.restore(&self.shared).is_ok();
         if ready && restored && Reserve::has_room(&self.shared, self.wanted) {
             self.works_again();
+        } else if self.wanted > 0 {
+            self.keeper.press();
         }
     }
 }

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use potok_core::{
     Assignment, Clock, Damage, Fault, GroupInfo, GroupPartition, GroupSpec, Intake, Journal, Log,
-    OpenGroup, Output, Partition, PartitionEnd, PipelineInfo, Position, RangeSet, ReadFrom, Reader,
-    Record, Source, SourceBatch, TopicInfo, Transaction,
+    OpenGroup, Output, Partition, PartitionEnd, PipelineInfo, Position, RECORD_BYTES_MAX, RangeSet,
+    ReadFrom, Reader, Reason, Record, Source, SourceBatch, TopicInfo, Transaction,
 };
 use tokio::sync::watch;
 
@@ -110,6 +110,11 @@ impl MemoryLog {
                 self.0.partitions,
                 bad.partition.unwrap_or_default()
             )));
+        }
+        if let Some(large) = outputs.iter().find(|output| output.bytes() > RECORD_BYTES_MAX) {
+            let what = format!("a record of {} bytes for `{}`", large.bytes(), large.topic);
+            let fault = Fault::set_aside(Reason::TooLarge, what);
+            return Err(fault.because(format!("at most {RECORD_BYTES_MAX} bytes are taken")));
         }
         let time = self.0.clock.now();
         let mut positions = Vec::with_capacity(outputs.len());

@@ -1,9 +1,10 @@
 //! A destination in memory.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use potok_core::{Batch, Fault, Message, Name, Outcome, RangeSet, Receipt, Sink, SinkLimits};
+use potok_core::{Batch, Fault, Message, Name, Outcome, Receipt, Sink, SinkLimits};
 use tokio::sync::watch;
 
 use super::lock;
@@ -26,11 +27,26 @@ struct State {
     outage: Option<Fault>,
 }
 
+/// A set of offsets, as blocks of 4,096 bits: one look per offset, whatever their order.
+#[derive(Default)]
+struct Offsets(BTreeMap<u64, [u64; 64]>);
+
+impl Offsets {
+    /// Adds an offset; false when it was there already.
+    fn add(&mut self, offset: u64) -> bool {
+        let words = self.0.entry(offset >> 12).or_insert([0; 64]);
+        let Some(word) = words.get_mut((offset >> 6 & 63) as usize) else { return false };
+        let before = *word;
+        *word |= 1 << (offset & 63);
+        *word != before
+    }
+}
+
 /// The offsets taken of one stream of names. A sink sees few streams (a partition each), so they
 /// are found by looking through them, the last one first.
 struct Taken {
     name: Name,
-    offsets: RangeSet,
+    offsets: Offsets,
 }
 
 impl Default for MemorySink {
@@ -95,20 +111,14 @@ impl State {
                 && (taken.name.deliver, taken.name.element) == (name.deliver, name.element)
                 && known.topic == new.topic
         };
-        let offset = name.position.offset;
-        let offsets = match self.taken.iter_mut().rev().find(|taken| same(taken)) {
-            Some(taken) => &mut taken.offsets,
+        let taken = match self.taken.iter().rposition(same) {
+            Some(index) => self.taken.get_mut(index),
             None => {
-                self.taken.push(Taken { name: name.clone(), offsets: RangeSet::new() });
-                let Some(taken) = self.taken.last_mut() else { return true };
-                &mut taken.offsets
+                self.taken.push(Taken { name: name.clone(), offsets: Offsets::default() });
+                self.taken.last_mut()
             }
         };
-        let new = !offsets.contains(offset);
-        if new {
-            offsets.insert(offset..offset + 1);
-        }
-        new
+        taken.is_some_and(|taken| taken.offsets.add(name.position.offset))
     }
 }
 

@@ -63,7 +63,8 @@ impl Database {
     /// Gives the file up. What was committed goes into the file it was committed to, and out of a
     /// WAL that may lie beside another file by now: SQLite would take it for that file's own.
     pub fn abandon(self) {
-        // Best effort: where the disk fails, the commits stay in the WAL.
+        // Best effort, without waiting for anybody: where it fails, the commits stay in the WAL.
+        let _ = self.connection.busy_timeout(Duration::ZERO);
         let _ = self.connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)");
     }
 

@@ -409,10 +409,9 @@ mod tests {
             (0..50).map(|n| json!({ "id": n.to_string(), "text": "x".repeat(9_000) })).collect();
         let full = "PRAGMA max_page_count = 40";
         worker.database.as_ref().unwrap().connection.execute_batch(full).unwrap();
-        let (small, small_answer) = call(&plan, 100, &[json!({ "id": "small" })]);
+        let (small, mut small_answer) = call(&plan, 100, &[json!({ "id": "small" })]);
         let (large, mut large_answer) = call(&plan, 0, &values);
         worker.write(vec![small, large]);
-        let mut small_answer = small_answer;
         for answer in [small_answer.try_recv().unwrap(), large_answer.try_recv().unwrap()] {
             let fault = answer.unwrap_err();
             assert_eq!((fault.next, fault.code), (Move::Wait, "P0306"), "{fault}");

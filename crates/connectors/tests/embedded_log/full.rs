@@ -1,1 +1,257 @@
-//! Being written.
+//! A full disk, at every byte: an error to the sender, nothing torn, and work goes on.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use potok_connectors::embedded::{EmbeddedLog, FaultyDisk, Options};
+use potok_core::{Ended, Log, Move, Output, Position, Transaction};
+
+use super::support::*;
+
+fn three(round: usize) -> Vec<Output> {
+    (0..3).map(|n| output("in", Some(&format!("k{n}")), &format!("<{round}.{n}>"))).collect()
+}
+
+async fn append_all(
+    log: &EmbeddedLog,
+    acked: &mut BTreeMap<Position, String>,
+    round: usize,
+) -> Result<(), potok_core::Fault> {
+    let outputs = three(round);
+    let positions = log.append(&outputs).await?;
+    let values = outputs.iter().map(|o| String::from_utf8(o.value.clone().unwrap().to_vec()).unwrap());
+    acked.extend(positions.into_iter().zip(values));
+    Ok(())
+}
+
+#[test]
+fn full_at_every_byte_and_free_again() {
+    run(async {
+        let disk = FaultyDisk::new();
+        let log = open(&disk);
+        let mut acked = BTreeMap::new();
+        append_all(&log, &mut acked, 0).await.unwrap();
+        let base = disk.used();
+        append_all(&log, &mut acked, 1).await.unwrap();
+        let frame = disk.used() - base;
+        drop(log);
+        // Room for no byte of a frame, for one, … for all but one; with rolls on the way.
+        for room in 0..frame * 3 {
+            let disk = FaultyDisk::new();
+            let log = open(&disk);
+            let mut acked = BTreeMap::new();
+            append_all(&log, &mut acked, 0).await.unwrap();
+            disk.set_capacity(Some(disk.used() + room));
+            let mut round = 1;
+            let fault = loop {
+                match append_all(&log, &mut acked, round).await {
+                    Ok(()) => round += 1,
+                    Err(fault) => break fault,
+                }
+            };
+            assert_eq!((fault.next, fault.code), (Move::Wait, "P0203"), "room {room}: {fault}");
+            assert!(log.trouble().is_some_and(|trouble| trouble.contains("full")));
+            assert_eq!(values(&log, "in").await, acked, "nothing torn is visible");
+            // Still full: still an error, still nothing torn.
+            assert!(append_all(&log, &mut acked, 90).await.is_err());
+
+            disk.set_capacity(None);
+            append_all(&log, &mut acked, 91).await.unwrap();
+            assert_eq!(log.trouble(), None);
+            assert_eq!(values(&log, "in").await, acked);
+            drop(log);
+            let log = open(&disk);
+            assert_eq!(values(&log, "in").await, acked);
+            assert!(log.damage().is_empty(), "{:?}", log.damage());
+        }
+    });
+}
+
+#[test]
+fn a_disk_that_is_full_at_opening_opens_all_the_same() {
+    run(async {
+        for room in [0, 10, 200, 5_000] {
+            let disk = FaultyDisk::new();
+            disk.set_capacity(Some(room));
+            let log = open_with(&disk, small()).unwrap();
+            let fault = append(&log, "in", "<1>").await.unwrap_err();
+            assert_eq!((fault.next, fault.code), (Move::Wait, "P0203"), "{room}");
+            disk.set_capacity(None);
+            append(&log, "in", "<1>").await.unwrap();
+            drop(log);
+            // A log with a torn tail, on a disk that has no room to keep it aside.
+            let path = segments(&disk)[0].clone();
+            let mut bytes = disk.contents(&path);
+            bytes.extend_from_slice(&[7; 100]);
+            disk.overwrite(&path, bytes);
+            disk.set_capacity(Some(disk.used()));
+            let torn = disk.copy();
+            torn.set_capacity(Some(disk.used()));
+            // Without a reserve to give, too.
+            let _ = potok_connectors::embedded::Disk::remove(&torn, &dir().join("log/reserve"));
+            torn.set_capacity(Some(torn.used()));
+            for disk in [disk, torn] {
+                let log = open_with(&disk, small()).unwrap();
+                assert_eq!(values(&log, "in").await.len(), 1);
+                assert!(append(&log, "in", "<2>").await.is_err());
+                disk.set_capacity(None);
+                append(&log, "in", "<3>").await.unwrap();
+                assert_eq!(values(&log, "in").await.len(), 2);
+                assert_eq!(log.damage().len(), 1);
+            }
+        }
+    });
+}
+
+#[test]
+fn trouble_ends_by_itself_when_there_is_room_again() {
+    run(async {
+        let disk = FaultyDisk::new();
+        let log = open(&disk);
+        append(&log, "in", "<1>").await.unwrap();
+        disk.set_capacity(Some(disk.used()));
+        append(&log, "in", "<2>").await.unwrap_err();
+        assert!(log.trouble().is_some());
+        disk.set_capacity(None);
+        // Nobody appends any more: `/ready` would never come back otherwise.
+        while log.trouble().is_some() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        append(&log, "in", "<3>").await.unwrap();
+    });
+}
+
+/// A group whose records are worked off into another topic, batch by batch.
+async fn work_off(log: &EmbeddedLog, member: &mut Member, records: usize, outputs: bool) {
+    let mut done = 0;
+    while done < records {
+        let batch = member.batch().await.unwrap();
+        done += batch.records.len();
+        let transaction = Transaction {
+            outputs: match outputs {
+                true => batch.records.iter().map(|r| output("out", None, &text(r))).collect(),
+                false => Vec::new(),
+            },
+            ended: vec![Ended {
+                partition: batch.partition.clone(),
+                assignment: batch.assignment,
+                ranges: vec![batch.first..batch.next],
+            }],
+        };
+        // What the engine does about `Wait`.
+        while let Err(fault) = member.open.journal.transact(&transaction).await {
+            assert_eq!(fault.next, Move::Wait, "{fault}");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+    let _ = log;
+}
+
+/// Interleaving 13: one pipeline paused until the disk is full, then resumed.
+async fn recovers_by_working(outputs: bool) {
+    let disk = FaultyDisk::new();
+    let options = Options {
+        segment_bytes: 4_000,
+        reserve_bytes: 6_000,
+        retention_age: Some(Duration::from_secs(3_600)),
+        ..small()
+    };
+    let log = open_with(&disk, options).unwrap();
+    let mut member = Member::open(&log, spec("slow", &["in"])).await.unwrap();
+    disk.set_capacity(Some(60_000));
+    let mut acked = 0;
+    let fault = loop {
+        let value = format!("{acked}: a record of some length, so that the disk fills up");
+        match append(&log, "in", &value).await {
+            Ok(_) => acked += 1,
+            Err(fault) => break fault,
+        }
+    };
+    assert_eq!(fault.code, "P0203");
+    assert!(acked > 100);
+    work_off(&log, &mut member, acked, outputs).await;
+    // It recovers by working: nobody frees anything from outside.
+    let mut tries = 0;
+    while let Err(fault) = append(&log, "in", "again").await {
+        assert_eq!(fault.code, "P0203");
+        tries += 1;
+        assert!(tries < 10_000, "no room comes back: {} used", disk.used());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert!(disk.used() < 60_000);
+    if outputs {
+        assert_eq!(values(&log, "out").await.len(), acked);
+    }
+}
+
+#[test]
+fn a_paused_pipeline_that_filled_the_disk_recovers_by_working() {
+    run(recovers_by_working(false));
+}
+
+#[test]
+fn so_does_one_that_writes_into_the_same_log() {
+    run(async {
+        // The outputs are as large as the inputs and are kept, so there must be room for them
+        // once the reader of `out` has read them; here nobody reads, and age lets them go.
+        let disk = FaultyDisk::new();
+        let options = Options {
+            segment_bytes: 4_000,
+            reserve_bytes: 9_000,
+            retention_age: Some(Duration::from_secs(3_600)),
+            ..small()
+        };
+        let clock = TestClock::new();
+        let log =
+            EmbeddedLog::open_on(Arc::new(disk.clone()), dir(), options, clock.clone()).unwrap();
+        let mut member = Member::open(&log, spec("slow", &["in"])).await.unwrap();
+        disk.set_capacity(Some(60_000));
+        let mut acked = 0;
+        while append(&log, "in", &format!("{acked}: a record of some length to fill it")).await.is_ok()
+        {
+            acked += 1;
+        }
+        work_off(&log, &mut member, acked, true).await;
+        assert_eq!(values(&log, "out").await.len(), acked);
+        clock.advance(Duration::from_secs(7_200));
+        while append(&log, "in", "again").await.is_err() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+}
+
+#[test]
+fn plain_appends_do_not_eat_the_reserve() {
+    run(async {
+        let disk = FaultyDisk::new();
+        let log = open(&disk);
+        let member = Member::open(&log, spec("g", &["in"])).await.unwrap();
+        let mut acked = 0;
+        append(&log, "in", "<first>").await.unwrap();
+        disk.set_capacity(Some(disk.used() + 2_000));
+        while append(&log, "in", &format!("<{acked}>")).await.is_ok() {
+            acked += 1;
+        }
+        let ended = |from: u64| Transaction {
+            outputs: Vec::new(),
+            ended: member
+                .assigned
+                .values()
+                .map(|assignment| Ended {
+                    partition: assignment.partition.clone(),
+                    assignment: assignment.nonce,
+                    ranges: vec![from..from + 1],
+                })
+                .collect(),
+        };
+        // Many endings fit into the reserve; in between, appends are refused every time.
+        for n in 0..15 {
+            member.open.journal.transact(&ended(n)).await.unwrap();
+            let fault = append(&log, "in", "<more>").await.unwrap_err();
+            assert_eq!(fault.code, "P0203");
+            assert!(log.trouble().is_some());
+        }
+        assert!(log.ended("g", "in", 0).await.unwrap().first_gap(0) >= 15);
+    });
+}

@@ -1,4 +1,6 @@
 //! Death of the whole process around a commit.
+//!
+//! Each test starts itself again as a process of its own, which delivers and dies on the way.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,38 +10,39 @@ use potok_core::{Batch, Sink as _};
 
 use crate::order::{message, order, orders_config, outcomes, query};
 
+/// Set in the process that is to die: the file it writes.
+const DATABASE: &str = "POTOK_TEST_DATABASE";
+
 fn batch() -> Batch {
     let orders = (0..20).map(|n| message(n, &order(&format!("u{n}"))));
     Batch { messages: orders.collect() }
 }
 
-const DATABASE: &str = "POTOK_TEST_DATABASE";
-
-#[tokio::test]
-#[ignore = "dies on purpose; the tests below run it as a process of its own"]
-async fn child() {
-    let path = PathBuf::from(std::env::var_os(DATABASE).unwrap());
-    let sink = SqliteSink::new(path, orders_config()).unwrap();
-    sink.prepare().await.unwrap();
-    sink.deliver(&batch()).await.unwrap();
+async fn deliver_and_die() {
+    if let Some(path) = std::env::var_os(DATABASE) {
+        let sink = SqliteSink::new(PathBuf::from(path), orders_config()).unwrap();
+        sink.prepare().await.unwrap();
+        sink.deliver(&batch()).await.unwrap();
+        panic!("the crash point was not reached");
+    }
 }
 
-fn die_at(point: &str, path: &Path) {
-    let status = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "crash::child", "--ignored"])
+fn run_to_death(test: &str, point: &str, path: &Path) {
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test])
         .env(DATABASE, path)
         .env("POTOK_CRASH_AT", point)
         .output()
-        .unwrap()
-        .status;
-    assert!(!status.success() && status.code().is_none(), "the child died: {status}");
+        .unwrap();
+    assert!(child.status.code().is_none(), "killed by a signal: {child:?}");
 }
 
 #[tokio::test]
 async fn death_before_the_commit_leaves_nothing() {
+    deliver_and_die().await;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("orders.sqlite");
-    die_at("sink.commit.before", &path);
+    run_to_death("crash::death_before_the_commit_leaves_nothing", "sink.commit.before", &path);
     assert_eq!(query(&path, "SELECT count(*) FROM orders"), ["0"]);
     let sink = SqliteSink::new(path.clone(), orders_config()).unwrap();
     assert_eq!(outcomes(&sink, batch().messages).await, ["delivered"; 20]);
@@ -47,10 +50,12 @@ async fn death_before_the_commit_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn death_after_the_commit_is_a_repeat() {
+async fn death_after_the_commit_makes_the_next_attempt_a_repeat() {
+    deliver_and_die().await;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("orders.sqlite");
-    die_at("sink.commit.after", &path);
+    let name = "crash::death_after_the_commit_makes_the_next_attempt_a_repeat";
+    run_to_death(name, "sink.commit.after", &path);
     assert_eq!(query(&path, "SELECT count(*) FROM orders"), ["20"]);
     let sink = SqliteSink::new(path.clone(), orders_config()).unwrap();
     assert_eq!(outcomes(&sink, batch().messages).await, ["suppressed"; 20]);

@@ -22,6 +22,8 @@ impl JsonDecoder {
         let compile = |schema| {
             jsonschema::options()
                 .should_validate_formats(true)
+                // Linear in the length of the value, whatever the pattern.
+                .with_pattern_options(jsonschema::PatternOptions::regex())
                 .build(schema)
                 .map_err(|error| format!("{}: {error}", error.schema_path()))
         };

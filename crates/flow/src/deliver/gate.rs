@@ -12,7 +12,7 @@
 //! one record that nobody will ever take cannot keep the gate closed for the others. After it
 //! opens, calls start small and grow. Nothing is ever dead-lettered because a gate is closed.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use potok_core::{Fault, Timestamp};
@@ -44,6 +44,8 @@ pub(crate) struct Gate {
     trial: Semaphore,
     notice: Mutex<Option<(Timestamp, String)>>,
     ramp: AtomicUsize,
+    /// It has been open since the run began.
+    ready: AtomicBool,
     /// Counts calls as they start; see [`Gate::witness_since`].
     calls: AtomicU64,
     last_good_call: AtomicU64,
@@ -56,9 +58,21 @@ impl Gate {
             trial: Semaphore::new(0),
             notice: Mutex::new(None),
             ramp: AtomicUsize::new(usize::MAX),
+            ready: AtomicBool::new(false),
             calls: AtomicU64::new(0),
             last_good_call: AtomicU64::new(0),
         }
+    }
+
+    /// A run begins: closed until the destination has been prepared.
+    pub fn begin(&self) {
+        self.ready.store(false, Ordering::Relaxed);
+        self.state.send_replace(GateState::Closed);
+    }
+
+    /// False from the beginning of a run until it opened for the first time.
+    pub fn is_ready(&self) -> bool {
+        self.ready.load(Ordering::Relaxed)
     }
 
     /// Waits until the destination may be called.
@@ -82,10 +96,12 @@ impl Gate {
     /// Closes it, or leaves it closed with what was said first.
     pub fn close(&self, fault: &Fault, now: Timestamp) {
         let mut notice = self.notice.lock().unwrap_or_else(PoisonError::into_inner);
+        let notice_is_new = notice.is_none();
         let since = notice.as_ref().map_or(now, |(since, _)| *since);
         *notice = Some((since, fault.to_string()));
         drop(notice);
-        if self.state.send_replace(GateState::Closed) == GateState::Open {
+        self.state.send_replace(GateState::Closed);
+        if notice_is_new {
             tracing::warn!(why = %fault, "gate closed");
         }
     }
@@ -100,11 +116,13 @@ impl Gate {
 
     /// The destination works.
     pub fn open(&self) {
-        *self.notice.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        if self.state.send_replace(GateState::Open) != GateState::Open {
+        let notice = self.notice.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if notice.is_some() {
             self.ramp.store(RAMP_START, Ordering::Relaxed);
             tracing::info!("gate open");
         }
+        self.ready.store(true, Ordering::Relaxed);
+        self.state.send_replace(GateState::Open);
     }
 
     /// Waits until it is closed.

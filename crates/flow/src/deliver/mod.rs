@@ -49,36 +49,28 @@ impl Destination {
         Destination { label, sink, limits, gate: Arc::new(Gate::new()) }
     }
 
-    /// Prepares the sink, waiting for as long as it is away.
-    pub async fn prepare(&self, probe_every: Duration, clock: &dyn Clock) -> Result<(), Fault> {
-        let Some(sink) = &self.sink else {
-            return Ok(());
-        };
-        while let Err(fault) = sink.prepare().await {
-            if matches!(fault.next, Move::Fix | Move::SetAside) {
-                return Err(fault);
-            }
-            self.gate.close(&fault, clock.now());
-            tokio::time::sleep(probe_every).await;
-        }
-        self.gate.open();
-        Ok(())
-    }
-
-    /// Asks a destination behind a closed gate whether it is back, for ever. Ends only with a
-    /// fault that somebody must fix.
+    /// Prepares the destination of a run that begins, and later asks it behind a closed gate
+    /// whether it is back, for ever. Ends only with a fault that somebody must fix.
     pub async fn watch(&self, probe_every: Duration, clock: &dyn Clock) -> Result<(), Fault> {
         let Some(sink) = &self.sink else {
+            self.gate.open();
             return std::future::pending().await;
         };
         loop {
             self.gate.closed().await;
-            tokio::time::sleep(probe_every).await;
+            let prepared = self.gate.is_ready();
+            if prepared {
+                tokio::time::sleep(probe_every).await;
+            }
             let ask = async {
-                sink.probe().await?;
+                if prepared {
+                    sink.probe().await?;
+                }
                 sink.prepare().await
             };
             match tokio::time::timeout(PROBE_MAX, ask).await {
+                // Nothing has failed there yet: no trial needed.
+                Ok(Ok(())) if !prepared => self.gate.open(),
                 Ok(Ok(())) => {
                     self.gate.half_open();
                     self.gate.tried().await;
@@ -86,6 +78,9 @@ impl Destination {
                 Ok(Err(fault)) if fault.next == Move::Fix => return Err(fault),
                 Ok(Err(fault)) => self.gate.close(&fault, clock.now()),
                 Err(_) => self.gate.close(&Fault::wait("the probe got no answer"), clock.now()),
+            }
+            if !self.gate.is_ready() {
+                tokio::time::sleep(probe_every).await;
             }
         }
     }

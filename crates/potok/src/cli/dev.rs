@@ -45,7 +45,7 @@ const LINE_EVERY: Duration = Duration::from_secs(5);
 Examples:
   potok dev
   potok dev --rate 5000
-  potok dev --only orders --no-traffic --data-dir /tmp/potok
+  potok dev --only orders --no-traffic --data-dir ./try
 
 Ctrl-C finishes what is in flight; started again it goes on where it was. The pipeline files are
 put into the data folder for you to look at.")]

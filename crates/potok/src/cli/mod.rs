@@ -92,3 +92,22 @@ impl Cli {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    /// clap finds clashing flags only when a command is built.
+    #[test]
+    fn every_command_is_well_formed_and_has_examples() {
+        fn check(command: &clap::Command) {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("Examples:"), "no examples for {}", command.get_name());
+            command.get_subcommands().filter(|sub| sub.get_name() != "help").for_each(check);
+        }
+        Cli::command().debug_assert();
+        check(&Cli::command());
+    }
+}

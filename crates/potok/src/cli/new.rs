@@ -105,3 +105,24 @@ deliver:
 # gate:        { probe_every: 2s }
 # dead_letter: { topic: NAME-dead }
 "#;
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)]
+    use super::*;
+
+    #[test]
+    fn the_starter_is_a_good_pipeline() {
+        let folder = tempfile::tempdir().unwrap();
+        let new = New { name: "my-events".to_owned(), dir: Some(folder.path().to_owned()) };
+        new.run(true).unwrap_or_else(|failure| panic!("{failure:?}"));
+        let file = folder.path().join("my-events.yaml");
+        let loaded = crate::wire::load(std::slice::from_ref(&file)).unwrap();
+        assert_eq!(loaded[0].topics(), ["my-events"]);
+
+        let again = New { name: "my-events".to_owned(), dir: Some(folder.path().to_owned()) };
+        assert!(again.run(true).is_err(), "never over a file that is there");
+        let bad = New { name: "../x".to_owned(), dir: Some(folder.path().to_owned()) };
+        assert_eq!(bad.run(true).err().map(|failure| failure.exit), Some(2));
+    }
+}

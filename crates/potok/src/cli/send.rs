@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use potok_core::{Headers, HeadersBuilder, RECORD_BYTES_MAX};
@@ -17,6 +17,7 @@ use serde_json::json;
 
 use crate::client::{Client, Where, encode};
 use crate::failure::Failure;
+use crate::input::{Input, Lines, TooLong, read_ahead};
 use crate::terminal;
 
 /// A batch goes out when it holds this much.
@@ -24,9 +25,6 @@ const BATCH_RECORDS_MAX: usize = 2_000;
 const BATCH_BYTES_MAX: usize = 1 << 20;
 /// A batch also goes out when the input pauses this long.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Bytes read at once, and how many such pieces may wait.
-const PIECE_BYTES: usize = 256 << 10;
-const PIECES_MAX: usize = 4;
 /// Progress is shown this often, to a person.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 
@@ -101,7 +99,7 @@ impl Send {
             progress: Progress::new(),
         };
         match self.framing {
-            Framing::Lines => sender.lines(read_ahead(input))?,
+            Framing::Lines => sender.lines(&read_ahead(input))?,
             Framing::Whole => sender.whole(input)?,
         }
         let mut out = terminal::out();
@@ -114,7 +112,7 @@ impl Send {
         Ok(())
     }
 
-    fn input(&self) -> Result<Box<dyn Read + std::marker::Send>, Failure> {
+    fn input(&self) -> Result<Input, Failure> {
         match &self.file {
             Some(path) => match File::open(path) {
                 Ok(file) => Ok(Box::new(file)),
@@ -139,32 +137,6 @@ fn parse_key(text: &str) -> Result<Template, Failure> {
         Failure::usage(format!("--key {text}: {}", error.message))
             .hint("a path such as .order_uid, or a template such as \"{.shop}-{.id}\"")
     })
-}
-
-/// Reads on a thread of its own, so that a pause of the input can be told from its end.
-fn read_ahead(mut input: Box<dyn Read + std::marker::Send>) -> Receiver<io::Result<Vec<u8>>> {
-    let (pieces, receiver) = sync_channel(PIECES_MAX);
-    std::thread::spawn(move || {
-        loop {
-            let mut piece = vec![0; PIECE_BYTES];
-            match input.read(&mut piece) {
-                Ok(0) => return,
-                Ok(len) => {
-                    piece.truncate(len);
-                    if pieces.send(Ok(piece)).is_err() {
-                        return;
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => {
-                    // The receiver may have given up already, for a reason of its own.
-                    let _ = pieces.send(Err(error));
-                    return;
-                }
-            }
-        }
-    });
-    receiver
 }
 
 /// What makes a record of a value.
@@ -217,6 +189,22 @@ fn too_large() -> Failure {
     Failure::new("P0512", "the record is larger than 64 MiB").hint("larger ones cannot be taken")
 }
 
+/// Why no further line is sent.
+enum Stop {
+    /// This line is wrong; those before it are still to be sent.
+    At(Failure),
+    /// The line under way is longer than a record.
+    TooLong,
+    /// Sending failed.
+    Done(Failure),
+}
+
+impl From<TooLong> for Stop {
+    fn from(_: TooLong) -> Self {
+        Stop::TooLong
+    }
+}
+
 struct Sender {
     records: Records,
     place: Where,
@@ -229,76 +217,64 @@ struct Sender {
 }
 
 impl Sender {
-    fn lines(&mut self, pieces: Receiver<io::Result<Vec<u8>>>) -> Result<(), Failure> {
-        let mut rest: Vec<u8> = Vec::new();
-        let mut line = 0;
+    fn lines(&mut self, pieces: &Receiver<io::Result<Vec<u8>>>) -> Result<(), Failure> {
+        let mut lines = Lines::default();
         loop {
             let piece = match pieces.recv_timeout(PAUSE) {
-                Ok(Ok(piece)) => piece,
-                Ok(Err(error)) => {
-                    self.flush()?;
-                    let what = format!("the input cannot be read behind line {line}");
-                    return Err(self.told(Failure::new("P0523", what).because(error)));
-                }
                 Err(RecvTimeoutError::Timeout) => {
                     self.rest_at_pause()?;
                     // Nothing to do until there is input, so wait for it without looking up.
-                    match pieces.recv() {
-                        Ok(Ok(piece)) => piece,
-                        Ok(Err(error)) => {
-                            let what = format!("the input cannot be read behind line {line}");
-                            return Err(self.told(Failure::new("P0523", what).because(error)));
-                        }
-                        Err(_) => break,
-                    }
+                    pieces.recv().ok()
                 }
-                Err(RecvTimeoutError::Disconnected) => break,
+                piece => piece.ok(),
             };
-            let mut parts = piece.split(|&byte| byte == b'\n');
-            let mut part = parts.next().unwrap_or_default();
-            for next in parts {
-                line += 1;
-                if rest.is_empty() {
-                    self.line(line, part)?;
-                } else {
-                    rest.extend_from_slice(part);
-                    self.line(line, &rest)?;
-                    rest.clear();
+            match piece {
+                Some(Ok(piece)) => {
+                    let fed = lines.feed(&piece, |number, line| self.line(number, line));
+                    fed.map_err(|stop| self.stopped(stop, lines.count))?;
                 }
-                part = next;
-            }
-            rest.extend_from_slice(part);
-            if rest.len() > RECORD_BYTES_MAX {
-                return Err(self.bad_line(line + 1, too_large()));
+                Some(Err(error)) => {
+                    let what = format!("the input cannot be read behind line {}", lines.count);
+                    let failure = Failure::new("P0523", what).because(error);
+                    return Err(self.stopped(Stop::At(failure), lines.count));
+                }
+                None => break,
             }
         }
-        self.line(line + 1, &rest)?;
+        let count = lines.count;
+        let last = lines.finish(|number, line| self.line(number, line));
+        last.map_err(|stop| self.stopped(stop, count))?;
         self.flush()
     }
 
-    fn line(&mut self, line: u64, value: &[u8]) -> Result<(), Failure> {
+    fn line(&mut self, number: u64, value: &[u8]) -> Result<(), Stop> {
         if value.is_empty() {
             return Ok(());
         }
         if let Err(failure) = self.records.push(&mut self.batch, value) {
-            return Err(self.bad_line(line, failure));
+            return Err(Stop::At(failure.at_line(number)));
         }
         self.batch_records += 1;
         if self.batch_records >= BATCH_RECORDS_MAX || self.batch.len() >= BATCH_BYTES_MAX {
-            self.flush()?;
+            self.flush().map_err(Stop::Done)?;
         }
         Ok(())
     }
 
     /// What came before a bad line is sent, nothing behind it.
-    fn bad_line(&mut self, line: u64, failure: Failure) -> Failure {
+    fn stopped(&mut self, stop: Stop, lines: u64) -> Failure {
+        let failure = match stop {
+            Stop::Done(failure) => return failure,
+            Stop::At(failure) => failure,
+            Stop::TooLong => too_large().at_line(lines + 1),
+        };
         match self.flush() {
-            Ok(()) => self.told(failure.at_line(line)),
+            Ok(()) => self.told(failure),
             Err(failure) => failure,
         }
     }
 
-    fn whole(&mut self, input: Box<dyn Read + std::marker::Send>) -> Result<(), Failure> {
+    fn whole(&mut self, input: Input) -> Result<(), Failure> {
         let mut value = Vec::new();
         let mut limited = input.take(RECORD_BYTES_MAX as u64 + 1);
         limited

@@ -88,7 +88,7 @@ struct Stores;
 #[async_trait]
 impl StoreHarness for Stores {
     fn features(&self) -> StoreFeatures {
-        StoreFeatures { durable: false }
+        StoreFeatures { durable: false, of_log: false }
     }
 
     async fn fresh(&self) -> Result<Arc<dyn Store>, String> {

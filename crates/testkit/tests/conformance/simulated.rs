@@ -114,7 +114,7 @@ struct Stores;
 #[async_trait]
 impl StoreHarness for Stores {
     fn features(&self) -> StoreFeatures {
-        StoreFeatures { durable: true }
+        StoreFeatures { durable: true, of_log: false }
     }
 
     async fn fresh(&self) -> Result<Arc<dyn Store>, String> {

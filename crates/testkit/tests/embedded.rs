@@ -1,0 +1,353 @@
+//! Interleavings 11 to 13: the real engine on the embedded log, on a disk that fails on purpose.
+//!
+//! The engine runs in real time here, since the log has threads of its own; everything waits on
+//! conditions. Each case also checks that work finishes.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use potok_connectors::embedded::{EmbeddedLog, FaultyDisk, Options, Torn};
+use potok_connectors::memory::MemorySink;
+use potok_core::trouble::{Bug, with_bug};
+use potok_core::{Headers, Log, Output, Position, ReadFrom, Sink, SystemClock};
+use potok_flow::decode::RawDecoder;
+use potok_flow::{DeliverPlan, Engine, Plan, Retry, Target, TopicTarget};
+
+/// Only a hang reaches it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn options() -> Options {
+    Options {
+        segment_bytes: 4_000,
+        reserve_bytes: 12_000,
+        retention_age: Some(Duration::ZERO),
+        retain_every: Duration::from_millis(20),
+        ..Options::default()
+    }
+}
+
+fn open(disk: &FaultyDisk) -> Result<Arc<EmbeddedLog>, potok_core::Fault> {
+    let (disk, clock) = (Arc::new(disk.clone()), Arc::new(SystemClock));
+    EmbeddedLog::open_on(disk, Path::new("/log"), options(), clock)
+}
+
+fn plan(target: Target) -> Plan {
+    Plan {
+        name: "copy".to_owned(),
+        workers: 2,
+        group: "copy".to_owned(),
+        topics: vec!["in".into()],
+        from_end: false,
+        decoder: Arc::new(RawDecoder),
+        stages: Vec::new(),
+        delivers: vec![DeliverPlan {
+            label: "out".to_owned(),
+            target,
+            key: None,
+            once_by: Vec::new(),
+            headers_id: true,
+        }],
+        order_by: None,
+        retry: Retry {
+            attempts: 2,
+            first: Duration::from_millis(1),
+            max: Duration::from_millis(20),
+        },
+        probe_every: Duration::from_millis(10),
+        dead_letter_topic: "copy-dead".into(),
+        replays_max: 5,
+        in_flight_bytes_max: 1 << 20,
+    }
+}
+
+fn start(log: &Arc<EmbeddedLog>, target: Target) -> Engine {
+    let engine = Engine::new(log.clone(), Arc::new(SystemClock), None);
+    engine.start(plan(target)).unwrap();
+    engine
+}
+
+fn input(text: &str) -> Output {
+    Output {
+        topic: "in".into(),
+        partition: None,
+        key: Some(Bytes::from(format!("k{}", text.len() % 5))),
+        headers: Headers::none(),
+        value: Some(Bytes::copy_from_slice(text.as_bytes())),
+    }
+}
+
+/// Waits until it holds, or says what it waited for.
+async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
+    let waiting = async {
+        while !holds().await {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    let waited = tokio::time::timeout(PATIENCE, waiting).await;
+    waited.unwrap_or_else(|_| panic!("waited in vain for {what}"));
+}
+
+/// Everything in a topic that can be read.
+async fn contents(log: &Arc<EmbeddedLog>, topic: &str) -> BTreeMap<Position, (Bytes, Headers)> {
+    let mut all = BTreeMap::new();
+    let Ok(mut reader) = log.read(topic, ReadFrom::Start).await else { return all };
+    while let Some(batch) = reader.next(false).await.unwrap() {
+        for record in &batch.records {
+            let value = record.value.clone().unwrap();
+            all.insert(batch.position(record), (value, record.headers.clone()));
+        }
+    }
+    all
+}
+
+/// True when the group has ended everything in its topics.
+async fn is_done(log: &Arc<EmbeddedLog>) -> bool {
+    let groups = log.groups().await.unwrap();
+    let group = groups.iter().find(|group| group.group == "copy");
+    group.is_some_and(|group| group.partitions.iter().all(|p| p.position >= p.end))
+}
+
+/// What is known of the records of one history of power cuts.
+#[derive(Default)]
+struct History {
+    acknowledged: BTreeMap<Position, Bytes>,
+    /// What the log held each time it was opened.
+    held: BTreeMap<Position, BTreeSet<Bytes>>,
+}
+
+impl History {
+    /// Sends until the disk dies.
+    async fn send(&mut self, log: &Arc<EmbeddedLog>, round: u64) {
+        for n in 0..40 {
+            let text = format!("{round}/{n}/{}", "x".repeat(n % 7 * 30));
+            match log.append(&[input(&text)]).await {
+                Ok(positions) => {
+                    self.acknowledged.insert(positions[0].clone(), text.into());
+                }
+                Err(_) => return,
+            }
+        }
+    }
+
+    async fn look(&mut self, log: &Arc<EmbeddedLog>) {
+        for (position, (value, _)) in contents(log, "in").await {
+            self.held.entry(position).or_default().insert(value);
+        }
+    }
+
+    /// No position means two things, and everything acknowledged arrived under its name.
+    fn check(&self, sink: &MemorySink) -> Result<(), String> {
+        for (position, values) in &self.held {
+            if values.len() > 1 {
+                return Err(format!("{position} meant {} things", values.len()));
+            }
+        }
+        let delivered: BTreeMap<Position, Bytes> =
+            sink.delivered().into_iter().map(|m| (m.name.position, m.source)).collect();
+        for (position, value) in &delivered {
+            let held = self.held.get(position).and_then(BTreeSet::first);
+            if held.is_some_and(|held| held != value) {
+                return Err(format!("{position} was delivered as something else"));
+            }
+            if held.is_none() {
+                return Err(format!("{position} was delivered, and the log never held it"));
+            }
+        }
+        for (position, value) in &self.acknowledged {
+            if delivered.get(position) != Some(value) {
+                return Err(format!("{position} was acknowledged and is not there"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Sends under load while the power is cut at some operation, over and over on one history; the
+/// destination outlives it all.
+async fn power_cuts(seed: u64, bug: Option<Bug>) -> Result<(), String> {
+    let open = |disk: &FaultyDisk| match bug {
+        Some(bug) => with_bug(bug, || open(disk)),
+        None => open(disk),
+    };
+    let sink = MemorySink::new();
+    let mut history = History::default();
+    let mut disk = FaultyDisk::new();
+    for round in 0..4 {
+        disk.cut_at(disk.operations() + 5 + (seed * 31 + round * 17) % 60);
+        if let Ok(log) = open(&disk) {
+            history.look(&log).await;
+            let engine = start(&log, Target::Sink(Arc::new(sink.clone())));
+            history.send(&log, round).await;
+            // What a reader handed out before the cut may reach the destination even now.
+            until("the disk to die", || {
+                let _ = log.append(&[]);
+                let disk = disk.clone();
+                async move { disk.is_dead() || disk.operations() > 10_000 }
+            })
+            .await;
+            drop(engine);
+            log.close();
+        }
+        let torn = if seed.is_multiple_of(3) { Torn::Nothing } else { Torn::Some(seed + round) };
+        disk = disk.power_cut(torn);
+    }
+    let log = open(&disk).map_err(|fault| fault.to_string())?;
+    history.look(&log).await;
+    let engine = start(&log, Target::Sink(Arc::new(sink.clone())));
+    history.send(&log, 99).await;
+    history.look(&log).await;
+    until("everything to end", || is_done(&log)).await;
+    engine.drain(PATIENCE).await;
+    log.close();
+    history.check(&sink)
+}
+
+/// 11: reader ahead of fsync, power cut, new records: no offset means two things.
+#[tokio::test]
+async fn no_offset_means_two_things_after_power_cuts() {
+    for seed in 0..30 {
+        power_cuts(seed, None).await.unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+    }
+}
+
+/// The same on logs that get it wrong: the check above finds each of them.
+#[tokio::test]
+async fn naive_logs_are_found_by_power_cuts() {
+    for bug in [Bug::AckBeforeFsync, Bug::ReaderAheadOfFsync, Bug::OffsetsReused] {
+        let mut found = None;
+        for seed in 0..60 {
+            if let Err(why) = power_cuts(seed, Some(bug)).await {
+                found = Some(why);
+                break;
+            }
+        }
+        let why = found.unwrap_or_else(|| panic!("{bug:?} was not found"));
+        println!("{bug:?}: {why}");
+    }
+}
+
+/// A folder in which 30 records went from `in` to `out`.
+async fn copied() -> (FaultyDisk, BTreeMap<Position, Bytes>) {
+    let disk = FaultyDisk::new();
+    let log = open(&disk).unwrap();
+    let target = || Target::Topic(TopicTarget::Fixed("out".into()));
+    let engine = start(&log, target());
+    let mut sent = BTreeMap::new();
+    for n in 0..30 {
+        let text = format!("record {n} {}", "y".repeat(n % 4 * 20));
+        let position = log.append(&[input(&text)]).await.unwrap().remove(0);
+        sent.insert(position, text.into());
+    }
+    until("everything to end", || is_done(&log)).await;
+    engine.drain(PATIENCE).await;
+    log.close();
+    (disk, sent)
+}
+
+/// 12: a damaged frame that held outputs and a position: the outputs come again from their
+/// inputs. A flip anywhere is reported, and the bytes are kept.
+#[tokio::test]
+async fn damaged_outputs_come_again_from_their_inputs() {
+    let (disk, sent) = copied().await;
+    let mut damaged = 0;
+    for path in disk.files() {
+        let bytes = disk.contents(&path);
+        for at in (0..bytes.len()).step_by(97) {
+            let flipped_disk = disk.copy();
+            let mut flipped = bytes.clone();
+            flipped[at] ^= 0x10;
+            flipped_disk.overwrite(&path, flipped);
+            damaged += check_flip(&flipped_disk, &sent)
+                .await
+                .unwrap_or_else(|why| panic!("byte {at} of {}: {why}", path.display()));
+        }
+    }
+    assert!(damaged > 10, "only {damaged} flips did any damage");
+}
+
+/// Runs the pipeline on a damaged folder; returns 1 where the flip did damage.
+async fn check_flip(disk: &FaultyDisk, sent: &BTreeMap<Position, Bytes>) -> Result<u32, String> {
+    let log = open(disk).map_err(|fault| format!("does not open: {fault}"))?;
+    let engine = start(&log, Target::Topic(TopicTarget::Fixed("out".into())));
+    until("everything to end", || is_done(&log)).await;
+    let inputs = contents(&log, "in").await;
+    let outputs = contents(&log, "out").await;
+    let damage = log.damage();
+    engine.drain(PATIENCE).await;
+    log.close();
+    for (position, (value, _)) in &inputs {
+        if sent.get(position) != Some(value) {
+            return Err(format!("{position} is not what was sent"));
+        }
+        let name = format!("{position}/0/0");
+        let named = |headers: &Headers| headers.get("potok-id") == Some(name.as_bytes());
+        if !outputs.values().any(|(out, headers)| named(headers) && out == value) {
+            return Err(format!("{position} is in the log and its output is not"));
+        }
+    }
+    for (position, value) in sent {
+        if !inputs.contains_key(position) && damage.is_empty() {
+            return Err(format!("{position} is gone and no damage is reported"));
+        }
+        let out = outputs.values().any(|(out, _)| out == value);
+        if !out && damage.is_empty() {
+            return Err(format!("the output of {position} is gone and no damage is reported"));
+        }
+    }
+    for entry in &damage {
+        let kept = disk.contents(Path::new(&entry.kept_in));
+        let kept = if kept.is_empty() {
+            disk.contents(&Path::new("/log").join(&entry.kept_in))
+        } else {
+            kept
+        };
+        if kept.is_empty() {
+            return Err(format!("the damaged bytes were not kept: {entry:?}"));
+        }
+    }
+    Ok(u32::from(!damage.is_empty()))
+}
+
+/// 13: one pipeline is paused until the disk is full, then resumed: it recovers by working.
+#[tokio::test]
+async fn a_full_disk_is_worked_off() {
+    for to_topic in [false, true] {
+        let disk = FaultyDisk::new();
+        disk.set_capacity(Some(60_000));
+        let log = open(&disk).unwrap();
+        let sink = MemorySink::new();
+        let target = match to_topic {
+            true => Target::Topic(TopicTarget::Fixed("out".into())),
+            false => Target::Sink(Arc::new(sink.clone()) as Arc<dyn Sink>),
+        };
+        let engine = start(&log, target);
+        engine.pause("copy").unwrap();
+        let mut sent = Vec::new();
+        let refused = loop {
+            let text = format!("{}/{}", sent.len(), "z".repeat(200));
+            match log.append(&[input(&text)]).await {
+                Ok(positions) => sent.push((positions[0].clone(), Bytes::from(text))),
+                Err(fault) => break fault,
+            }
+            assert!(sent.len() < 10_000, "the disk never fills");
+        };
+        assert_eq!(refused.next, potok_core::Move::Wait, "{refused}");
+        assert!(log.trouble().is_some(), "a full disk is told");
+        engine.resume("copy").unwrap();
+        until("everything to end", || is_done(&log)).await;
+        if !to_topic {
+            let delivered: BTreeMap<Position, Bytes> =
+                sink.delivered().into_iter().map(|m| (m.name.position, m.source)).collect();
+            assert_eq!(delivered, sent.into_iter().collect::<BTreeMap<_, _>>());
+        }
+        until("room for new records", || async { log.append(&[input("new")]).await.is_ok() }).await;
+        until("everything to end", || is_done(&log)).await;
+        assert_eq!(log.trouble(), None);
+        engine.drain(PATIENCE).await;
+        log.close();
+    }
+}

@@ -15,6 +15,7 @@ use crate::dead_letter;
 use crate::deliver::Destination;
 use crate::pipeline::{self, Shared};
 use crate::plan::Plan;
+use crate::signal::Signal;
 use crate::status::{Counters, GateStatus, State, Status};
 use crate::work::Stop;
 
@@ -39,8 +40,8 @@ struct Handle {
     group: String,
     /// What a new group would read from the start.
     topics: Vec<Arc<str>>,
-    paused: watch::Sender<bool>,
-    draining: watch::Sender<bool>,
+    paused: Arc<Signal<bool>>,
+    draining: Arc<Signal<bool>>,
     state: watch::Sender<(State, Option<String>)>,
     resume: Arc<tokio::sync::Notify>,
     counters: Arc<Counters>,
@@ -72,7 +73,8 @@ impl Engine {
             .code("P0405")
             .hint("give one of them another `consumer_group`"));
         }
-        let (paused, draining) = (watch::Sender::new(false), watch::Sender::new(false));
+        let paused = Arc::new(Signal::new(false));
+        let draining = Arc::new(Signal::new(false));
         let destinations: Vec<Destination> = plan
             .delivers
             .iter()
@@ -89,8 +91,8 @@ impl Engine {
             notes: Arc::new(CrashNotes::open(self.inner.notes_dir.as_deref(), &plan.name)),
             counters: Arc::new(Counters::default()),
             destinations: Arc::new(destinations),
-            paused: paused.subscribe(),
-            draining: draining.subscribe(),
+            paused: paused.clone(),
+            draining: draining.clone(),
             trouble: Arc::default(),
             plan: Arc::new(plan),
         };
@@ -139,7 +141,7 @@ impl Engine {
                 state = State::Waiting;
             }
             let trouble = handle.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            let paused = state == State::Running && *handle.paused.borrow();
+            let paused = state == State::Running && handle.paused.get();
             let mut status = Status {
                 pipeline: name.clone(),
                 state: if paused { State::Paused } else { state },
@@ -167,14 +169,14 @@ impl Engine {
     /// Stops taking records; what is in flight goes on.
     pub fn pause(&self, pipeline: &str) -> Result<(), Fault> {
         self.with(pipeline, |handle| {
-            handle.paused.send_replace(true);
+            handle.paused.set(true);
         })
     }
 
     /// Takes records again, and starts a pipeline that waits for a fix.
     pub fn resume(&self, pipeline: &str) -> Result<(), Fault> {
         self.with(pipeline, |handle| {
-            handle.paused.send_replace(false);
+            handle.paused.set(false);
             handle.resume.notify_one();
         })
     }
@@ -186,7 +188,7 @@ impl Engine {
         {
             let mut pipelines = self.inner.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
             for handle in pipelines.values_mut() {
-                handle.draining.send_replace(true);
+                handle.draining.set(true);
                 supervisors.extend(handle.supervisor.take());
             }
         }
@@ -240,16 +242,15 @@ async fn supervise(
     resume: Arc<tokio::sync::Notify>,
 ) {
     let pipeline = shared.plan.name.clone();
-    let mut draining = shared.draining.clone();
+    let draining = shared.draining.clone();
     let mut wait = RESTART_WAIT.0;
     loop {
-        let was_asked = || *shared.draining.borrow();
         let end = pipeline::run(&shared, || {
             state.send_replace((State::Running, None));
         })
         .await;
         match end {
-            Stop::Asked if was_asked() => break,
+            Stop::Asked if draining.get() => break,
             Stop::Asked => {
                 // The tasks ended by themselves though nobody asked: treat it as a death.
                 shared.counters.restarts.fetch_add(1, Ordering::Relaxed);
@@ -260,7 +261,7 @@ async fn supervise(
                 state.send_replace((State::NeedsFix, Some(fault.to_string())));
                 tokio::select! {
                     biased;
-                    _ = draining.wait_for(|draining| *draining) => break,
+                    () = draining.wait_for(|draining| draining) => break,
                     () = resume.notified() => {}
                 }
                 state.send_replace((State::Waiting, None));
@@ -276,7 +277,7 @@ async fn supervise(
         }
         tokio::select! {
             biased;
-            _ = draining.wait_for(|draining| *draining) => break,
+            () = draining.wait_for(|draining| draining) => break,
             () = tokio::time::sleep(wait) => {}
         }
         wait = (wait * 2).min(RESTART_WAIT.1);

@@ -12,13 +12,14 @@ use potok_core::{
     Clock, Decoded, Envelope, Event, Fault, Headers, Output, PipelineInfo, Position, Reason,
     Record, SourceBatch,
 };
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
 use crate::crash_notes::{CrashNotes, Range, Suspicion};
 use crate::dead_letter::{REPLAY_HEADER, Replay, Resolution, ResolvedAction};
 use crate::deliver::Destination;
 use crate::ledger::{Live, Note};
 use crate::plan::Plan;
+use crate::signal::Signal;
 use crate::status::{Counters, Ending};
 use crate::work::{Chunk, Completion, Stop};
 
@@ -120,7 +121,7 @@ pub(crate) struct Lane {
     pub live: Arc<Live>,
     pub counters: Arc<Counters>,
     pub clock: Arc<dyn Clock>,
-    pub stopping: watch::Receiver<bool>,
+    pub stopping: Arc<Signal<bool>>,
 }
 
 /// The chunks of one cycle and the records made of them.
@@ -163,7 +164,7 @@ impl Lane {
         chunks: Vec<Chunk>,
     ) -> Result<(), Stop> {
         for chunk in chunks {
-            if *self.stopping.borrow() || !self.live.contains(chunk.taken.batch.assignment) {
+            if self.stopping.get() || !self.live.contains(chunk.taken.batch.assignment) {
                 self.hand_back(&chunk);
                 continue;
             }

@@ -18,7 +18,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use potok_core::trouble::{Bug, crash_point, planted};
-use potok_core::{Assignment, Ended, Fault, Journal, Move, Partition, RangeSet, Transaction};
+use potok_core::{
+    Assignment, Ended, Fault, Journal, Move, Output, Partition, RangeSet, Reason, Transaction,
+};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -82,15 +84,15 @@ struct Held {
     ended: RangeSet,
 }
 
-#[derive(Default)]
+/// Endings that wait for their outputs to be written.
 struct Pending {
-    transaction: Transaction,
-    bytes: usize,
+    assignment: u64,
+    outputs: Vec<Output>,
     /// Counted once the outputs are durable.
     endings: Vec<(Ending, u64)>,
-    reasons: Vec<potok_core::Reason>,
-    /// Keeps the room of records whose outputs are not written yet.
-    taken: Vec<Arc<Taken>>,
+    reasons: Vec<Reason>,
+    /// Keeps the room of the records until then.
+    _taken: Arc<Taken>,
 }
 
 pub(crate) struct Ledger {
@@ -102,7 +104,8 @@ pub(crate) struct Ledger {
     pub trouble: Arc<Mutex<Option<String>>>,
     held: HashMap<u64, Held>,
     leaving: Vec<(Vec<u64>, Instant, oneshot::Sender<()>)>,
-    pending: Pending,
+    pending: Vec<Pending>,
+    pending_bytes: usize,
     progress_due: Option<Instant>,
 }
 
@@ -124,7 +127,8 @@ impl Ledger {
             trouble,
             held: HashMap::new(),
             leaving: Vec::new(),
-            pending: Pending::default(),
+            pending: Vec::new(),
+            pending_bytes: 0,
             progress_due: None,
         }
     }
@@ -144,14 +148,14 @@ impl Ledger {
             };
             if let Some(note) = note {
                 self.take(note);
-                while self.pending.bytes < TRANSACTION_BYTES_MAX
+                while self.pending_bytes < TRANSACTION_BYTES_MAX
                     && let Ok(note) = self.notes.try_recv()
                 {
                     self.take(note);
                 }
             }
             let progress_is_due = self.progress_due.is_some_and(|due| due <= Instant::now());
-            if progress_is_due || !self.pending.transaction.outputs.is_empty() || self.any_left() {
+            if progress_is_due || !self.pending.is_empty() || self.any_left() {
                 self.flush().await?;
             }
             self.answer_left();
@@ -178,6 +182,7 @@ impl Ledger {
             }
             Note::Lost(assignments) => {
                 assignments.iter().for_each(|nonce| drop(self.held.remove(nonce)));
+                self.drop_pending_of(&assignments);
             }
         }
     }
@@ -208,13 +213,24 @@ impl Ledger {
         if outputs.is_empty() {
             counts.iter().for_each(|(ending, records)| self.counters.ended(*ending, *records));
         } else {
-            self.pending.bytes += outputs.iter().map(|output| 64 + output.bytes()).sum::<usize>();
-            self.pending.transaction.outputs.extend(outputs);
-            self.pending.endings.extend(counts);
-            self.pending.reasons.extend(reasons);
-            self.pending.taken.push(taken);
+            self.pending_bytes += outputs.iter().map(|output| 64 + output.bytes()).sum::<usize>();
+            let (assignment, endings) = (nonce, counts);
+            self.pending.push(Pending { assignment, outputs, endings, reasons, _taken: taken });
         }
         self.progress_due.get_or_insert_with(|| Instant::now() + PROGRESS_EVERY);
+    }
+
+    /// What was done for an assignment that is lost is not ours to write any more.
+    fn drop_pending_of(&mut self, assignments: &[u64]) {
+        let counters = self.counters.clone();
+        self.pending.retain(|pending| {
+            let keep = !assignments.contains(&pending.assignment);
+            if !keep {
+                let given_back = pending.endings.iter().map(|(_, records)| *records).sum();
+                counters.ended(Ending::HandedBack, given_back);
+            }
+            keep
+        });
     }
 
     fn any_left(&self) -> bool {
@@ -242,30 +258,37 @@ impl Ledger {
     /// Writes what is pending, however long the log is in trouble.
     async fn flush(&mut self) -> Result<(), Stop> {
         self.progress_due = None;
+        self.pending_bytes = 0;
         let mut pending = std::mem::take(&mut self.pending);
+        let mut transaction = Transaction::default();
+        for pending in &mut pending {
+            transaction.outputs.append(&mut pending.outputs);
+        }
         for (nonce, held) in &mut self.held {
             let ended = std::mem::take(&mut held.ended);
             if !ended.is_empty() {
                 let ranges = ended.iter().collect();
                 let partition = held.partition.clone();
-                pending.transaction.ended.push(Ended { partition, assignment: *nonce, ranges });
+                transaction.ended.push(Ended { partition, assignment: *nonce, ranges });
             }
         }
-        if pending.transaction.is_empty() {
+        if transaction.is_empty() {
             return Ok(());
         }
         // Outputs of one partition must meet the log in one order, run for run.
-        pending.transaction.ended.sort_by(|a, b| a.partition.cmp(&b.partition));
-        if planted(Bug::DeadLetterNotAwaited) && !pending.reasons.is_empty() {
-            let ended = std::mem::take(&mut pending.transaction.ended);
+        transaction.ended.sort_by(|a, b| a.partition.cmp(&b.partition));
+        let with_letters = pending.iter().any(|pending| !pending.reasons.is_empty());
+        if planted(Bug::DeadLetterNotAwaited) && with_letters {
+            let ended = std::mem::take(&mut transaction.ended);
             self.transact(&Transaction { outputs: Vec::new(), ended }).await?;
         }
-        let with_letters = !pending.reasons.is_empty();
         crash_point(if with_letters { "dead_letter.before" } else { "position.before" });
-        self.transact(&pending.transaction).await?;
+        self.transact(&transaction).await?;
         crash_point(if with_letters { "dead_letter.after" } else { "position.after" });
-        pending.endings.iter().for_each(|(ending, records)| self.counters.ended(*ending, *records));
-        pending.reasons.iter().for_each(|reason| self.counters.dead_letter(*reason));
+        for Pending { endings, reasons, .. } in &pending {
+            endings.iter().for_each(|(ending, records)| self.counters.ended(*ending, *records));
+            reasons.iter().for_each(|reason| self.counters.dead_letter(*reason));
+        }
         Ok(())
     }
 

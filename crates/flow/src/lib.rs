@@ -15,6 +15,7 @@ mod ledger;
 mod pipeline;
 mod plan;
 pub mod process;
+mod signal;
 mod source;
 mod status;
 mod work;

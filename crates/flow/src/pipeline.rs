@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use potok_core::{Clock, Fault, GroupSpec, Log, Move, OpenGroup, PipelineInfo};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
 use crate::crash_notes::CrashNotes;
@@ -25,6 +25,7 @@ use crate::deliver::Destination;
 use crate::lane::Lane;
 use crate::ledger::{Ledger, Live};
 use crate::plan::Plan;
+use crate::signal::Signal;
 use crate::source::{Intake, Routing};
 use crate::status::Counters;
 use crate::work::Stop;
@@ -41,9 +42,9 @@ pub(crate) struct Shared {
     pub notes: Arc<CrashNotes>,
     pub counters: Arc<Counters>,
     pub destinations: Arc<Vec<Destination>>,
-    pub paused: watch::Receiver<bool>,
+    pub paused: Arc<Signal<bool>>,
     /// Set from outside to drain.
-    pub draining: watch::Receiver<bool>,
+    pub draining: Arc<Signal<bool>>,
     /// What the log or the source keeps failing with, for `status`.
     pub trouble: Arc<Mutex<Option<String>>>,
 }
@@ -53,10 +54,10 @@ type Tasks = JoinSet<Result<(), Stop>>;
 /// Runs the pipeline until it is drained or something ends it. `started` is called once the
 /// first record can flow.
 pub(crate) async fn run(shared: &Shared, started: impl FnOnce()) -> Stop {
-    let mut draining = shared.draining.clone();
+    let draining = &shared.draining;
     let opened = tokio::select! {
         biased;
-        _ = draining.wait_for(|draining| *draining) => return Stop::Asked,
+        () = draining.wait_for(|draining| draining) => return Stop::Asked,
         opened = open_group(shared) => opened,
     };
     let group = match opened {
@@ -65,7 +66,7 @@ pub(crate) async fn run(shared: &Shared, started: impl FnOnce()) -> Stop {
     };
     shared.destinations.iter().for_each(|destination| destination.gate.begin());
     started();
-    let stopping = watch::Sender::new(false);
+    let stopping = Arc::new(Signal::new(false));
     let mut tasks = spawn(shared, group, &stopping);
     let mut watchers = Tasks::new();
     for at in 0..shared.destinations.len() {
@@ -92,12 +93,10 @@ pub(crate) async fn run(shared: &Shared, started: impl FnOnce()) -> Stop {
                 Ok(Err(stop)) => break stop,
                 Err(error) => break Stop::Died(died(error)),
             },
-            _ = draining.wait_for(|draining| *draining) => {
-                break Stop::Asked;
-            }
+            () = draining.wait_for(|draining| draining) => break Stop::Asked,
         }
     };
-    stopping.send_replace(true);
+    stopping.set(true);
     let end = wind_down(tasks, end).await;
     // Every task is gone: whatever was still in flight will be read again.
     shared.counters.hand_back_rest();
@@ -126,7 +125,7 @@ async fn open_group(shared: &Shared) -> Result<OpenGroup, Fault> {
     }
 }
 
-fn spawn(shared: &Shared, group: OpenGroup, stopping: &watch::Sender<bool>) -> Tasks {
+fn spawn(shared: &Shared, group: OpenGroup, stopping: &Arc<Signal<bool>>) -> Tasks {
     let plan = &shared.plan;
     let (ledger, ledger_notes) = mpsc::unbounded_channel();
     let live = Arc::new(Live::default());
@@ -146,7 +145,7 @@ fn spawn(shared: &Shared, group: OpenGroup, stopping: &watch::Sender<bool>) -> T
             live: live.clone(),
             counters: shared.counters.clone(),
             clock: shared.clock.clone(),
-            stopping: stopping.subscribe(),
+            stopping: stopping.clone(),
         };
         tasks.spawn(lane.run());
     }
@@ -161,7 +160,7 @@ fn spawn(shared: &Shared, group: OpenGroup, stopping: &watch::Sender<bool>) -> T
         counters: shared.counters.clone(),
         live: live.clone(),
         paused: shared.paused.clone(),
-        stopping: stopping.subscribe(),
+        stopping: stopping.clone(),
         assigned: Default::default(),
     };
     tasks.spawn(intake.run());

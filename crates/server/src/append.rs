@@ -1,12 +1,13 @@
 //! Into a topic: all records of a request durable, then the answer.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, State};
-use axum::http::HeaderMap;
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::{HeaderMap, StatusCode};
 use potok_core::{Output, RECORD_BYTES_MAX};
 use serde::Serialize;
 
@@ -18,6 +19,9 @@ use crate::{Admin, ApiError, request};
 const BODY_BYTES_MAX: usize = RECORD_BYTES_MAX + (1 << 20);
 /// The budget for bodies is counted in units of this size.
 pub(crate) const BODY_UNIT: usize = 4 << 10;
+
+/// A body that has not arrived by then gives its room back.
+const ARRIVAL_MAX: Duration = Duration::from_secs(60);
 
 #[derive(Serialize)]
 pub(crate) struct Appended {
@@ -40,7 +44,11 @@ pub(crate) async fn records(
     let units = u32::try_from(length / BODY_UNIT + 1).unwrap_or(u32::MAX);
     // The semaphore is never closed; an error could only mean that the process is ending.
     let _room = admin.bodies().acquire_many(units).await.map_err(|_| ApiError::usage("closed"))?;
-    let body = request::whole(body, BODY_BYTES_MAX).await?;
+    let arrival = tokio::time::timeout(ARRIVAL_MAX, request::whole(body, BODY_BYTES_MAX));
+    let body = arrival.await.map_err(|_| {
+        let what = "the body of the request did not arrive in time";
+        ApiError::new(StatusCode::REQUEST_TIMEOUT, "P0501", what)
+    })??;
     let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let outputs = read(content_type, body, &topic.into())?;
     if !outputs.is_empty() {

@@ -169,6 +169,8 @@ async fn a_bad_request_is_refused_whole_and_says_why() {
         .body(Body::empty())
         .unwrap();
     assert_eq!(api.send(too_large).await.0, 413);
+    let (status, answer) = api.act("replay", json!({ "reason": "x".repeat(2 << 20) })).await;
+    assert_eq!((status, &answer[0]["error"]["code"]), (413, &json!("P0505")));
     for (path, status) in [
         ("/api/v1/topics/nobody/records", 404),
         ("/api/v1/topics/t/records?from=x", 400),

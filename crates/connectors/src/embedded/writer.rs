@@ -174,7 +174,7 @@ impl Writer {
         if jobs.is_empty() {
             return;
         }
-        let Err(error) = self.attempt(&mut jobs) else { return self.works_again() };
+        let Err(error) = self.attempt(&mut jobs) else { return };
         self.in_trouble(&error);
         if !is_full(&error) {
             return jobs.into_iter().for_each(|job| refuse(job, faults::write_failed(&error)));
@@ -257,6 +257,7 @@ impl Writer {
         if !self.shared.bugs.reader_ahead {
             self.publish(jobs, at, time);
         }
+        self.works_again();
         self.answer_all(jobs, &firsts);
         Ok(())
     }

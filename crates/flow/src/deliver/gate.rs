@@ -16,8 +16,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use potok_core::{Fault, Timestamp};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::Semaphore;
 
+use crate::signal::Signal;
 use crate::status::GateStatus;
 
 /// How many messages a call may hold right after the gate opened.
@@ -40,7 +41,7 @@ pub(crate) enum Pass {
 }
 
 pub(crate) struct Gate {
-    state: watch::Sender<GateState>,
+    state: Signal<GateState>,
     trial: Semaphore,
     notice: Mutex<Option<(Timestamp, String)>>,
     ramp: AtomicUsize,
@@ -54,7 +55,7 @@ pub(crate) struct Gate {
 impl Gate {
     pub fn new() -> Self {
         Gate {
-            state: watch::Sender::new(GateState::Open),
+            state: Signal::new(GateState::Open),
             trial: Semaphore::new(0),
             notice: Mutex::new(None),
             ramp: AtomicUsize::new(usize::MAX),
@@ -67,7 +68,7 @@ impl Gate {
     /// A run begins: closed until the destination has been prepared.
     pub fn begin(&self) {
         self.ready.store(false, Ordering::Relaxed);
-        self.state.send_replace(GateState::Closed);
+        self.state.set(GateState::Closed);
     }
 
     /// False from the beginning of a run until it opened for the first time.
@@ -77,16 +78,15 @@ impl Gate {
 
     /// Waits until the destination may be called.
     pub async fn pass(&self) -> Pass {
-        let mut state = self.state.subscribe();
         loop {
             let turn = tokio::select! {
                 biased;
-                _ = state.wait_for(|state| *state == GateState::Open) => return Pass::Open,
+                () = self.state.wait_for(|state| state == GateState::Open) => return Pass::Open,
                 turn = self.trial.acquire() => turn,
             };
             if let Ok(turn) = turn {
                 turn.forget();
-                if *state.borrow() == GateState::HalfOpen {
+                if self.state.get() == GateState::HalfOpen {
                     return Pass::Trial;
                 }
             }
@@ -100,7 +100,7 @@ impl Gate {
         let since = notice.as_ref().map_or(now, |(since, _)| *since);
         *notice = Some((since, fault.to_string()));
         drop(notice);
-        self.state.send_replace(GateState::Closed);
+        self.state.set(GateState::Closed);
         if notice_is_new {
             tracing::warn!(why = %fault, "gate closed");
         }
@@ -108,7 +108,7 @@ impl Gate {
 
     /// The probe answered: one lane may try.
     pub fn half_open(&self) {
-        self.state.send_replace(GateState::HalfOpen);
+        self.state.set(GateState::HalfOpen);
         if self.trial.available_permits() == 0 {
             self.trial.add_permits(1);
         }
@@ -122,17 +122,17 @@ impl Gate {
             tracing::info!("gate open");
         }
         self.ready.store(true, Ordering::Relaxed);
-        self.state.send_replace(GateState::Open);
+        self.state.set(GateState::Open);
     }
 
     /// Waits until it is closed.
     pub async fn closed(&self) {
-        let _ = self.state.subscribe().wait_for(|state| *state == GateState::Closed).await;
+        self.state.wait_for(|state| state == GateState::Closed).await;
     }
 
     /// Waits until it is not half open any more.
     pub async fn tried(&self) {
-        let _ = self.state.subscribe().wait_for(|state| *state != GateState::HalfOpen).await;
+        self.state.wait_for(|state| state != GateState::HalfOpen).await;
     }
 
     /// How many messages a call may hold now.
@@ -160,7 +160,7 @@ impl Gate {
     }
 
     pub fn status(&self) -> GateStatus {
-        let state = match *self.state.borrow() {
+        let state = match self.state.get() {
             GateState::Open => return GateStatus { state: "open", ..GateStatus::default() },
             GateState::Closed => "closed",
             GateState::HalfOpen => "half_open",

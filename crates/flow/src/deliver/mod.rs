@@ -103,7 +103,7 @@ impl Lane {
     pub(crate) async fn wait(&mut self, duration: Duration) -> Result<(), Stop> {
         tokio::select! {
             biased;
-            _ = self.stopping.wait_for(|stopping| *stopping) => Err(Stop::Asked),
+            () = self.stopping.wait_for(|stopping| stopping) => Err(Stop::Asked),
             () = tokio::time::sleep(duration) => Ok(()),
         }
     }

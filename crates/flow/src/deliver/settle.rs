@@ -38,13 +38,16 @@ struct Run {
     suspect: Option<u64>,
     /// Another call has succeeded that started after that one.
     witnessed: bool,
+    /// It is a single message, and what is held against it, it did alone.
+    alone: bool,
 }
 
 impl Run {
     fn new(addressed: Vec<Addressed>, attempts_max: u32) -> Self {
         let (batch, items) = (Batch::default(), Vec::with_capacity(addressed.len()));
         let (attempt, waits, suspect, witnessed) = (1, 0, None, false);
-        let mut run = Run { batch, items, attempt, attempts_max, waits, suspect, witnessed };
+        let alone = false;
+        let mut run = Run { batch, items, attempt, attempts_max, waits, suspect, witnessed, alone };
         for Addressed { item, lane_key, message } in addressed {
             run.items.push((item, lane_key));
             run.batch.messages.push(message);
@@ -66,6 +69,16 @@ impl Run {
             waits: self.waits,
             suspect: self.suspect,
             witnessed: self.witnessed,
+            alone: false,
+        }
+    }
+
+    /// A run that has become a single message starts anew: only what it fails at alone counts.
+    fn stand_alone(&mut self, attempts_max: u32) {
+        if self.len() == 1 && !self.alone {
+            self.alone = true;
+            self.attempts_max = attempts_max;
+            (self.attempt, self.suspect) = (1, None);
         }
     }
 
@@ -146,6 +159,7 @@ impl Lane {
         if fitting < run.len() {
             settling.stack.push(run.split_off(fitting));
         }
+        run.stand_alone(self.plan.retry.attempts);
         run.witnessed = run.suspect.is_some_and(|call| destination.gate.witness_since(call));
         let call = destination.gate.call_starts();
         let Some(fault) = settling.call(destination, cycle, &mut run, call).await else {
@@ -157,7 +171,7 @@ impl Lane {
         match fault.next {
             Move::Fix => Err(Stop::Fix(fault)),
             Move::SetAside => {
-                settling.set_aside_or_split(cycle, run, fault, self.plan.retry.attempts);
+                settling.set_aside_or_split(cycle, run, fault);
                 Ok(())
             }
             Move::Wait => self.destination_away(settling, cycle, destination, run, fault).await,
@@ -189,7 +203,7 @@ impl Lane {
             return self.wait(wait).await;
         }
         if planted(Bug::OutageIsPoison) {
-            settling.set_aside_or_split(cycle, run, fault, 1);
+            settling.set_aside_or_split(cycle, run, fault);
             return Ok(());
         }
         run.waits = 0;
@@ -212,7 +226,7 @@ impl Lane {
     ) -> Result<(), Stop> {
         if run.witnessed || planted(Bug::NoWitnessNeeded) {
             run.suspect = Some(call);
-            settling.set_aside_or_split(cycle, run, fault, self.plan.retry.attempts);
+            settling.set_aside_or_split(cycle, run, fault);
             return Ok(());
         }
         run.suspect = Some(call);
@@ -287,7 +301,7 @@ impl Lane {
                     let next = fault.next;
                     match next {
                         Move::SetAside => {
-                            settling.set_aside_or_split(cycle, run, fault, 1);
+                            settling.set_aside_or_split(cycle, run, fault);
                             return Ok(Witness::Found);
                         }
                         Move::Fix => return Err(Stop::Fix(fault)),
@@ -330,7 +344,7 @@ impl Lane {
     async fn pass(&mut self, destination: &Destination) -> Result<Pass, Stop> {
         tokio::select! {
             biased;
-            _ = self.stopping.wait_for(|stopping| *stopping) => Err(Stop::Asked),
+            () = self.stopping.wait_for(|stopping| stopping) => Err(Stop::Asked),
             pass = destination.gate.pass() => Ok(pass),
         }
     }
@@ -415,9 +429,9 @@ impl Settling {
     }
 
     /// A single message is set aside; more are split, to find the one that fails.
-    fn set_aside_or_split(&mut self, cycle: &mut Cycle, run: Run, fault: Fault, attempts: u32) {
+    fn set_aside_or_split(&mut self, cycle: &mut Cycle, run: Run, fault: Fault) {
         if run.len() > 1 {
-            return self.split(run, attempts);
+            return self.split(run);
         }
         let Some(item) = run.items.first().and_then(|(item, _)| cycle.items.get_mut(*item)) else {
             return;
@@ -427,15 +441,16 @@ impl Settling {
         item.set_aside_by(self.index, Fault { reason, ..fault });
     }
 
-    /// Halves, the left one to be called first. Each gets one attempt, a single message all.
-    fn split(&mut self, mut run: Run, attempts: u32) {
+    /// Halves, the left one to be called first. Each gets one attempt; a single message starts
+    /// anew with all of them.
+    fn split(&mut self, mut run: Run) {
         if run.len() == 0 {
             return;
         }
         let mut right = run.split_off(run.len() / 2);
         for half in [&mut run, &mut right] {
             half.attempt = 1;
-            half.attempts_max = if half.len() == 1 { attempts } else { 1 };
+            half.attempts_max = 1;
         }
         let mut halves = [right, run];
         if planted(Bug::SplitOrderLost) {
@@ -461,6 +476,7 @@ impl Settling {
                 waits: 0,
                 suspect: None,
                 witnessed: false,
+                alone: false,
             };
             return Some((Place { run: index, at }, single));
         }

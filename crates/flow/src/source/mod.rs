@@ -13,9 +13,10 @@ use std::time::Duration;
 
 use potok_core::trouble::{Bug, planted};
 use potok_core::{Assignment, Fault, Intake as Said, Move, Record, Source, SourceBatch};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::ledger::{Live, Note};
+use crate::signal::Signal;
 use crate::status::{Counters, Ending};
 use crate::work::{Chunk, Completion, Stop, Taken};
 pub(crate) use routing::Routing;
@@ -32,8 +33,8 @@ pub(crate) struct Intake {
     pub room_bytes: usize,
     pub counters: Arc<Counters>,
     pub live: Arc<Live>,
-    pub paused: watch::Receiver<bool>,
-    pub stopping: watch::Receiver<bool>,
+    pub paused: Arc<Signal<bool>>,
+    pub stopping: Arc<Signal<bool>>,
     pub assigned: HashMap<u64, Assignment>,
 }
 
@@ -46,13 +47,13 @@ impl Intake {
         let mut waiting: Option<(SourceBatch, usize)> = None;
         let mut failures = 0_u32;
         loop {
-            let paused = *self.paused.borrow_and_update();
+            let paused = self.paused.get();
             self.source.set_paused(paused || waiting.is_some());
             let needed = waiting.as_ref().map_or(0, |(_, bytes)| *bytes);
             let heard = tokio::select! {
                 biased;
-                _ = self.stopping.wait_for(|stopping| *stopping) => return Ok(()),
-                _ = self.paused.changed() => Heard::Pause,
+                () = self.stopping.wait_for(|stopping| stopping) => return Ok(()),
+                () = self.paused.wait_for(|now| now != paused) => Heard::Pause,
                 room = room(&self.room, needed), if waiting.is_some() => Heard::Room(room),
                 said = self.source.next() => Heard::Said(said),
             };

@@ -20,11 +20,15 @@ pub struct Sender {
 
 impl Sender {
     pub fn new(seed: u64) -> Self {
-        Sender {
-            generator: Generator::new(seed).with_shares(SHARES),
-            random: Random::new(seed),
-            ledger: Ledger::default(),
-        }
+        Self::of(Generator::new(seed).with_shares(SHARES), seed)
+    }
+
+    pub fn good_only(seed: u64) -> Self {
+        Self::of(Generator::good_only(seed), seed)
+    }
+
+    fn of(generator: Generator, seed: u64) -> Self {
+        Sender { generator, random: Random::new(seed), ledger: Ledger::default() }
     }
 
     /// Sends the next `count` orders and notes them; false when they were not acknowledged.

@@ -190,9 +190,7 @@ impl Running {
     /// Sends one record per line; true when they were acknowledged.
     pub fn send_lines(&self, lines: &[u8], more: &[&str]) -> bool {
         let args = ["send", "orders"].iter().chain(more);
-        let sent = self.run(args, lines);
-        if sent.code != Some(0) { eprintln!("DEBUG {} {:?} {}", self.address, sent.code, sent.stderr); }
-        sent.code == Some(0)
+        self.run(args, lines).code == Some(0)
     }
 
     /// Status and body of a GET; `None` when nobody answers.

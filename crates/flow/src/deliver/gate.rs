@@ -47,6 +47,8 @@ pub(crate) struct Gate {
     ramp: AtomicUsize,
     /// It has been open since the run began.
     ready: AtomicBool,
+    /// How often it has closed.
+    closings: AtomicU64,
     /// Counts calls as they start; see [`Gate::witness_since`].
     calls: AtomicU64,
     last_good_call: AtomicU64,
@@ -60,6 +62,7 @@ impl Gate {
             notice: Mutex::new(None),
             ramp: AtomicUsize::new(usize::MAX),
             ready: AtomicBool::new(false),
+            closings: AtomicU64::new(0),
             calls: AtomicU64::new(0),
             last_good_call: AtomicU64::new(0),
         }
@@ -100,6 +103,7 @@ impl Gate {
         let since = notice.as_ref().map_or(now, |(since, _)| *since);
         *notice = Some((since, fault.to_string()));
         drop(notice);
+        self.closings.fetch_add(1, Ordering::SeqCst);
         self.state.set(GateState::Closed);
         if notice_is_new {
             tracing::warn!(why = %fault, "gate closed");
@@ -133,6 +137,11 @@ impl Gate {
     /// Waits until it is not half open any more.
     pub async fn tried(&self) {
         self.state.wait_for(|state| state != GateState::HalfOpen).await;
+    }
+
+    /// How often it has closed: what happened before a closing proves nothing after it.
+    pub fn closings(&self) -> u64 {
+        self.closings.load(Ordering::SeqCst)
     }
 
     /// How many messages a call may hold now.

@@ -22,6 +22,9 @@ use crate::work::Stop;
 const CALL_MAX: Duration = Duration::from_secs(60);
 /// How many other records are tried in search of one that the destination takes.
 const WITNESSES_MAX: usize = 8;
+/// How often a record may fail on both sides of a success while the gate closed in between: each
+/// time may be another outage, but not for ever.
+const STRIKES_MAX: u32 = 3;
 
 /// Messages that are called together.
 struct Run {
@@ -34,20 +37,37 @@ struct Run {
     attempts_max: u32,
     /// Calls in a row that found the destination away.
     waits: u32,
-    /// The call with which attempts were used up last.
+    /// The first of the failures in a row that count.
     suspect: Option<u64>,
     /// Another call has succeeded that started after that one.
     witnessed: bool,
+    /// The same for the failures before the gate closed last.
+    suspect_before: Option<u64>,
+    witnessed_before: bool,
+    /// How often that was so when its attempts were used up.
+    strikes: u32,
+    /// How often the gate had closed when these were counted.
+    closings: u64,
     /// It is a single message, and what is held against it, it did alone.
     alone: bool,
 }
 
 impl Run {
     fn new(addressed: Vec<Addressed>, attempts_max: u32) -> Self {
-        let (batch, items) = (Batch::default(), Vec::with_capacity(addressed.len()));
-        let (attempt, waits, suspect, witnessed) = (1, 0, None, false);
-        let alone = false;
-        let mut run = Run { batch, items, attempt, attempts_max, waits, suspect, witnessed, alone };
+        let mut run = Run {
+            batch: Batch::default(),
+            items: Vec::with_capacity(addressed.len()),
+            attempt: 1,
+            attempts_max,
+            waits: 0,
+            suspect: None,
+            witnessed: false,
+            suspect_before: None,
+            witnessed_before: false,
+            strikes: 0,
+            closings: 0,
+            alone: false,
+        };
         for Addressed { item, lane_key, message } in addressed {
             run.items.push((item, lane_key));
             run.batch.messages.push(message);
@@ -69,16 +89,27 @@ impl Run {
             waits: self.waits,
             suspect: self.suspect,
             witnessed: self.witnessed,
+            suspect_before: None,
+            witnessed_before: false,
+            strikes: 0,
             alone: false,
+            closings: self.closings,
         }
     }
 
-    /// A run that has become a single message starts anew: only what it fails at alone counts.
-    fn stand_alone(&mut self, attempts_max: u32) {
+    /// Starts counting anew where old failures prove nothing: behind a closed gate, and for a
+    /// message that has become single, against which only what it fails at alone counts.
+    fn forget_the_past(&mut self, closings: u64, attempts_max: u32) {
+        if self.closings != closings {
+            self.closings = closings;
+            self.attempt = 1;
+            self.suspect_before = self.suspect.take().or(self.suspect_before);
+        }
         if self.len() == 1 && !self.alone {
             self.alone = true;
             self.attempts_max = attempts_max;
-            (self.attempt, self.suspect) = (1, None);
+            (self.attempt, self.strikes) = (1, 0);
+            (self.suspect, self.suspect_before) = (None, None);
         }
     }
 
@@ -159,8 +190,10 @@ impl Lane {
         if fitting < run.len() {
             settling.stack.push(run.split_off(fitting));
         }
-        run.stand_alone(self.plan.retry.attempts);
-        run.witnessed = run.suspect.is_some_and(|call| destination.gate.witness_since(call));
+        run.forget_the_past(destination.gate.closings(), self.plan.retry.attempts);
+        let witnessed = |call| destination.gate.witness_since(call);
+        run.witnessed = run.suspect.is_some_and(witnessed);
+        run.witnessed_before = run.suspect_before.is_some_and(witnessed);
         let call = destination.gate.call_starts();
         let Some(fault) = settling.call(destination, cycle, &mut run, call).await else {
             return Ok(());
@@ -179,6 +212,7 @@ impl Lane {
                 let wait = self.plan.retry.wait(run.attempt, self.spread(call));
                 run.attempt += 1;
                 run.waits = 0;
+                run.suspect.get_or_insert(call);
                 settling.stack.push(run);
                 self.wait(wait).await
             }
@@ -196,7 +230,8 @@ impl Lane {
         fault: Fault,
     ) -> Result<(), Stop> {
         run.waits += 1;
-        (run.attempt, run.suspect) = (1, None);
+        (run.attempt, run.strikes) = (1, 0);
+        (run.suspect, run.suspect_before) = (None, None);
         if run.waits < self.plan.retry.attempts {
             let wait = self.plan.retry.wait(run.waits, self.spread(u64::from(run.waits)));
             settling.stack.push(run);
@@ -213,7 +248,8 @@ impl Lane {
     }
 
     /// Attempts are used up. It is the record's own fault only if it failed, another call that
-    /// started later succeeded, and it then failed again. Without such a witness one is looked
+    /// started later succeeded, and it then failed again: once while the gate stayed open, or
+    /// several times with closings in between. Without such a witness one is looked
     /// for among the messages that wait; if there is none, it may well be the destination.
     async fn used_up(
         &mut self,
@@ -224,12 +260,13 @@ impl Lane {
         fault: Fault,
         call: u64,
     ) -> Result<(), Stop> {
-        if run.witnessed || planted(Bug::NoWitnessNeeded) {
-            run.suspect = Some(call);
+        run.strikes += u32::from(run.witnessed_before);
+        let proven = run.witnessed || run.strikes >= STRIKES_MAX;
+        if proven || planted(Bug::NoWitnessNeeded) {
             settling.set_aside_or_split(cycle, run, fault);
             return Ok(());
         }
-        run.suspect = Some(call);
+        run.suspect.get_or_insert(call);
         // A single record failed just now; the head of several may be the witness itself.
         let skip = run.items.first().map(|(_, key)| *key).filter(|_| run.len() == 1);
         settling.stack.push(run);
@@ -240,9 +277,6 @@ impl Lane {
             // Once more, now that the destination is known to work.
             Witness::Found => {}
             Witness::None(other) => {
-                if let Some(run) = settling.stack.last_mut() {
-                    run.attempt = 1;
-                }
                 destination.gate.close(&other.unwrap_or(fault), self.clock.now());
             }
         }
@@ -305,7 +339,11 @@ impl Lane {
                             return Ok(Witness::Found);
                         }
                         Move::Fix => return Err(Stop::Fix(fault)),
-                        Move::Wait | Move::Retry => settling.put_back(place, run),
+                        Move::Wait => settling.put_back(place, run, None),
+                        Move::Retry => {
+                            let failed = (call, destination.gate.closings());
+                            settling.put_back(place, run, Some(failed));
+                        }
                     }
                     last = Some(fault);
                     if next == Move::Wait {
@@ -476,20 +514,29 @@ impl Settling {
                 waits: 0,
                 suspect: None,
                 witnessed: false,
+                suspect_before: None,
+                witnessed_before: false,
+                strikes: 0,
                 alone: false,
+                closings: 0,
             };
             return Some((Place { run: index, at }, single));
         }
         None
     }
 
-    fn put_back(&mut self, place: Place, single: Run) {
+    /// Puts it back where it was, with the call at which it failed and the gate's closings then.
+    fn put_back(&mut self, place: Place, single: Run, failed: Option<(u64, u64)>) {
         // Nothing else is taken out or put in between, except at the bottom when refilled, which
         // happens only when every key was tried.
         let Some(run) = self.stack.get_mut(place.run) else {
             self.stack.push(single);
             return;
         };
+        if let Some((call, closings)) = failed {
+            run.forget_the_past(closings, run.attempts_max);
+            run.suspect.get_or_insert(call);
+        }
         let at = place.at.min(run.items.len());
         for (item, message) in single.items.into_iter().zip(single.batch.messages) {
             run.items.insert(at, item);

@@ -149,9 +149,14 @@ impl Gate {
         self.ramp.load(Ordering::Relaxed)
     }
 
-    /// A call starts; its number is asked for again by the two methods below.
+    /// A call starts; its number tells later which calls started after what.
     pub fn call_starts(&self) -> u64 {
         self.calls.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    /// How many calls have started by now.
+    pub fn calls(&self) -> u64 {
+        self.calls.load(Ordering::SeqCst)
     }
 
     /// The call with that number succeeded.
@@ -161,11 +166,11 @@ impl Gate {
         self.ramp.store(ramp.saturating_mul(2), Ordering::Relaxed);
     }
 
-    /// True when a call that *started* after the given one succeeded: the destination works, so
-    /// what failed around it failed for reasons of its own. A success that merely arrived later
-    /// proves nothing: it may have left before the destination went away.
-    pub fn witness_since(&self, call: u64) -> bool {
-        self.last_good_call.load(Ordering::SeqCst) > call
+    /// True when a call succeeded that *started* when so many had: if that was the count at a
+    /// failure, the destination worked afterwards. A success that merely arrived later proves
+    /// nothing: it may have left before the destination went away.
+    pub fn witness_since(&self, calls: u64) -> bool {
+        self.last_good_call.load(Ordering::SeqCst) > calls
     }
 
     pub fn status(&self) -> GateStatus {

@@ -37,7 +37,7 @@ struct Run {
     attempts_max: u32,
     /// Calls in a row that found the destination away.
     waits: u32,
-    /// The first of the failures in a row that count.
+    /// The first of the failures in a row that count: how many calls had started when it came.
     suspect: Option<u64>,
     /// Another call has succeeded that started after that one.
     witnessed: bool,
@@ -212,11 +212,11 @@ impl Lane {
                 let wait = self.plan.retry.wait(run.attempt, self.spread(call));
                 run.attempt += 1;
                 run.waits = 0;
-                run.suspect.get_or_insert(call);
+                run.suspect.get_or_insert(destination.gate.calls());
                 settling.stack.push(run);
                 self.wait(wait).await
             }
-            Move::Retry => self.used_up(settling, cycle, destination, run, fault, call).await,
+            Move::Retry => self.used_up(settling, cycle, destination, run, fault).await,
         }
     }
 
@@ -258,7 +258,6 @@ impl Lane {
         destination: &Destination,
         mut run: Run,
         fault: Fault,
-        call: u64,
     ) -> Result<(), Stop> {
         run.strikes += u32::from(run.witnessed_before);
         let proven = run.witnessed || run.strikes >= STRIKES_MAX;
@@ -266,13 +265,10 @@ impl Lane {
             settling.set_aside_or_split(cycle, run, fault);
             return Ok(());
         }
-        run.suspect.get_or_insert(call);
+        run.suspect.get_or_insert(destination.gate.calls());
         // A single record failed just now; the head of several may be the witness itself.
         let skip = run.items.first().map(|(_, key)| *key).filter(|_| run.len() == 1);
         settling.stack.push(run);
-        if destination.gate.witness_since(call) {
-            return Ok(());
-        }
         match self.find_witness(settling, cycle, destination, skip).await? {
             // Once more, now that the destination is known to work.
             Witness::Found => {}
@@ -341,7 +337,7 @@ impl Lane {
                         Move::Fix => return Err(Stop::Fix(fault)),
                         Move::Wait => settling.put_back(place, run, None),
                         Move::Retry => {
-                            let failed = (call, destination.gate.closings());
+                            let failed = (destination.gate.calls(), destination.gate.closings());
                             settling.put_back(place, run, Some(failed));
                         }
                     }
@@ -525,7 +521,7 @@ impl Settling {
         None
     }
 
-    /// Puts it back where it was, with the call at which it failed and the gate's closings then.
+    /// Puts it back where it was; if it failed, with the gate's count of calls and closings then.
     fn put_back(&mut self, place: Place, single: Run, failed: Option<(u64, u64)>) {
         // Nothing else is taken out or put in between, except at the bottom when refilled, which
         // happens only when every key was tried.
@@ -533,9 +529,9 @@ impl Settling {
             self.stack.push(single);
             return;
         };
-        if let Some((call, closings)) = failed {
+        if let Some((calls, closings)) = failed {
             run.forget_the_past(closings, run.attempts_max);
-            run.suspect.get_or_insert(call);
+            run.suspect.get_or_insert(calls);
         }
         let at = place.at.min(run.items.len());
         for (item, message) in single.items.into_iter().zip(single.batch.messages) {

@@ -75,7 +75,7 @@ fn ours(program: &PathBuf, file: &Path, data: &Path, count: u64) -> Result<Run> 
 
 fn rows(database: &Path) -> Result<u64> {
     let database = Connection::open(database)?;
-    Ok(database.query_row("SELECT count(*) FROM orders", [], |row| row.get(0))?)
+    Ok(database.query_row("SELECT count(*) FROM orders", [], |row| row.get::<_, i64>(0))?.unsigned_abs())
 }
 
 #[derive(Deserialize)]

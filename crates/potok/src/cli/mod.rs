@@ -12,6 +12,7 @@ mod pause;
 mod read;
 mod reference;
 mod run;
+mod sample;
 mod schema;
 mod send;
 mod status;
@@ -28,6 +29,7 @@ Examples:
   potok dev                                   try it: shipped pipelines, generated traffic
   potok check pipelines/*.yaml                look for mistakes
   potok run pipelines/orders.yaml             run a pipeline
+  potok sample orders > orders.ndjson         generated records to try it with
   potok send orders < orders.ndjson           send records, one per line
   potok status                                how things stand
   potok dead-letters list orders              what was set aside, and why
@@ -59,6 +61,7 @@ enum Command {
     Groups(groups::Groups),
     Ddl(ddl::Ddl),
     New(new::New),
+    Sample(sample::Sample),
     Explain(explain::Explain),
     Schema(schema::Schema),
     Reference(reference::Reference),
@@ -86,6 +89,7 @@ impl Cli {
             Command::Groups(groups) => groups.run(json),
             Command::Ddl(ddl) => ddl.run(json),
             Command::New(new) => new.run(json),
+            Command::Sample(sample) => sample.run(),
             Command::Explain(explain) => explain.run(),
             Command::Schema(schema) => schema.run(),
             Command::Reference(reference) => reference.run(),

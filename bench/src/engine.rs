@@ -19,7 +19,7 @@ const KEYS: u64 = 1_000;
 
 /// Runs on one thread, then on all of them.
 pub fn run(quick: bool) -> Result<()> {
-    let records: u64 = if quick { 200_000 } else { 2_000_000 };
+    let records: u64 = if quick { 200_000 } else { 1_000_000 };
     println!("engine: memory log → lanes → memory sink, records of 200 B, no decode");
     let one = rounds(records, 1, || Builder::new_current_thread().enable_all().build())?;
     print_side("one thread", &one)?;

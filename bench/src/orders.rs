@@ -7,7 +7,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use potok_traffic::orders::Generator;
@@ -22,7 +22,7 @@ const PER_TRANSACTION: usize = 1_000;
 
 /// Runs and prints.
 pub fn run(quick: bool) -> Result<()> {
-    let count: u64 = if quick { 20_000 } else { 300_000 };
+    let count: u64 = if quick { 20_000 } else { 150_000 };
     let program = potok::build()?;
     let scratch = tempfile::tempdir()?;
     let file = scratch.path().join("orders.ndjson");
@@ -60,7 +60,7 @@ pub fn write_orders(path: &Path, count: u64, seed: u64) -> Result<()> {
 }
 
 /// Fills a log, then measures a fresh process from its start until everything is delivered.
-fn ours(program: &PathBuf, file: &Path, data: &Path, count: u64) -> Result<Run> {
+fn ours(program: &Path, file: &Path, data: &Path, count: u64) -> Result<Run> {
     let send = ["send", "orders", "--file"].map(Path::new);
     potok::ask(program, send.into_iter().chain([file, Path::new("--data-dir"), data]))?;
     let start = now();
@@ -75,7 +75,9 @@ fn ours(program: &PathBuf, file: &Path, data: &Path, count: u64) -> Result<Run> 
 
 fn rows(database: &Path) -> Result<u64> {
     let database = Connection::open(database)?;
-    Ok(database.query_row("SELECT count(*) FROM orders", [], |row| row.get::<_, i64>(0))?.unsigned_abs())
+    Ok(database
+        .query_row("SELECT count(*) FROM orders", [], |row| row.get::<_, i64>(0))?
+        .unsigned_abs())
 }
 
 #[derive(Deserialize)]

@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use crate::measure::Run;
 
 /// How often each side runs, turn by turn; the median counts.
-pub const ROUNDS: usize = 3;
+pub const ROUNDS: usize = 5;
 
 /// Two sides measured turn by turn.
 pub struct Comparison {
@@ -86,7 +86,7 @@ pub fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index) % 3 == 0 {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);

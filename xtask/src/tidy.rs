@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 
 /// Past this length, look for the second idea inside.
-const LINES_MAX: usize = 700;
+const LINES_MAX: usize = 750;
 /// Larger files do not belong into a repository.
 const BYTES_MAX: u64 = 512 * 1024;
 /// A file named like this says nothing about its duty.
@@ -174,14 +174,14 @@ fn sources(files: &Files, problems: &mut Vec<String>) {
 /// Every code in the sources has a page that its index names, and every page has its code.
 fn error_pages(files: &Files, problems: &mut Vec<String>) {
     let pages = Path::new("docs/errors");
-    let index = files.text("docs/errors/README.md").unwrap_or_default();
+    let index = files.text("docs/reference/errors.md").unwrap_or_default();
     let mut used = Vec::new();
-    for (path, text) in files.rust().filter(|(path, _)| path.starts_with("crates")) {
+    for (path, text) in files.rust().filter(|(path, _)| is_product(path)) {
         for code in codes(text) {
             if !pages.join(format!("{code}.md")).is_file() {
                 problems.push(format!("{}: {code} has no page in docs/errors", path.display()));
             } else if !index.contains(&code) {
-                problems.push(format!("docs/errors/README.md: does not list {code}"));
+                problems.push(format!("docs/reference/errors.md: does not list {code}"));
             }
             used.push(code);
         }
@@ -229,6 +229,11 @@ fn words(files: &Files, problems: &mut Vec<String>) {
 fn lines_with<'a>(text: &'a str, words: &[&str]) -> Vec<(usize, &'a str)> {
     let numbered = text.lines().enumerate().map(|(index, line)| (index + 1, line));
     numbered.filter(|(_, line)| words.iter().any(|word| line.contains(word))).collect()
+}
+
+/// Sources of the crates, without their tests, which also name codes that must not exist.
+fn is_product(path: &Path) -> bool {
+    path.starts_with("crates") && path.components().all(|part| part.as_os_str() != "tests")
 }
 
 #[cfg(test)]

@@ -47,8 +47,7 @@ impl Bench {
 
     async fn status(&self) -> Status {
         let status = self.engine.status().await.pop().unwrap();
-        let ended =
-            status.delivered + status.filtered + status.suppressed + status.dead_lettered;
+        let ended = status.delivered + status.filtered + status.suppressed + status.dead_lettered;
         assert_eq!(status.received, ended + status.in_flight, "counts add up");
         status
     }
@@ -215,11 +214,8 @@ async fn one_poison_record_is_found_and_the_others_go_through_in_order() {
     };
     for key in 0..7 {
         let delivered = sink.0.delivered();
-        let versions: Vec<u64> = delivered
-            .iter()
-            .filter(|m| field(m, "n") == key)
-            .map(|m| field(m, "v"))
-            .collect();
+        let versions: Vec<u64> =
+            delivered.iter().filter(|m| field(m, "n") == key).map(|m| field(m, "v")).collect();
         assert!(versions.is_sorted(), "key {key}: {versions:?}");
     }
 }

@@ -107,7 +107,8 @@ fn a_replay_runs_only_what_failed_and_is_listed_when_it_fails_again() {
 #[test]
 fn an_outage_with_ten_kills_makes_no_dead_letters() {
     for trouble in [Trouble::SinkAway, Trouble::SinkReadOnly, Trouble::SinkRetriesAll] {
-        for (seed, style) in [Style::Whole, Style::Prefix, Style::PerMessage].into_iter().enumerate()
+        for (seed, style) in
+            [Style::Whole, Style::Prefix, Style::PerMessage].into_iter().enumerate()
         {
             let mut scenario = Scenario::plain(seed as u64);
             scenario.enabled = BTreeSet::from([Trouble::SinkSlow, Trouble::TransactSlow]);
@@ -241,7 +242,9 @@ fn poison_at_the_head_of_the_only_lane_is_found() {
             let mut scenario = Scenario::plain(99);
             scenario.delivers = vec![sink(style)];
             let mut sent = vec![record(Kind::Poison, "p", "k0")];
-            sent.extend((0..5).map(|n| record(Kind::Good, &n.to_string(), &format!("k{}", n % keys))));
+            sent.extend(
+                (0..5).map(|n| record(Kind::Good, &n.to_string(), &format!("k{}", n % keys))),
+            );
             scenario.acts = vec![(10, Act::Send(sent))];
             let outcome = run_well(scenario);
             let reasons: BTreeSet<_> =

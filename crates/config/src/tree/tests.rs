@@ -1,3 +1,4 @@
+//! YAML that must be read or refused.
 #![allow(clippy::unwrap_used, clippy::panic)]
 use super::*;
 use crate::env::Env;

@@ -1,3 +1,4 @@
+//! Durations, sizes and names.
 #![allow(clippy::unwrap_used)]
 use super::*;
 

@@ -329,7 +329,8 @@ mod tests {
                 hole.apply(Kind::Transaction, &[ended(from, to)]);
             }
         }
-        let lost: Vec<_> = all.ended_beyond(&hole).map(|(g, t, p, set)| (g.clone(), t.clone(), p, set)).collect();
+        let lost: Vec<_> =
+            all.ended_beyond(&hole).map(|(g, t, p, set)| (g.clone(), t.clone(), p, set)).collect();
         assert_eq!(lost, [("g".into(), "t".into(), 0, set(&[(5, 8)]))]);
         all.reopen("g", "t", 0, &lost[0].3);
         assert_eq!(all, hole);

@@ -150,13 +150,7 @@ fn free_name(disk: &dyn Disk, dir: &Path, found: &Found) -> io::Result<String> {
     Ok(names.into_iter().find(|name| !taken.contains(name)).unwrap_or(plain))
 }
 
-fn dead_letter(
-    nonce: u64,
-    found: &Found,
-    kept_in: &str,
-    raw: Vec<u8>,
-    now: Timestamp,
-) -> Output {
+fn dead_letter(nonce: u64, found: &Found, kept_in: &str, raw: Vec<u8>, now: Timestamp) -> Output {
     let file = Paths::segment_name(found.segment);
     let what = match (kept_in.is_empty(), found.tail) {
         _ if found.is_missing() => format!("log/{file} is missing"),

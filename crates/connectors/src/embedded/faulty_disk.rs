@@ -9,7 +9,7 @@ use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::disk::{Disk, DiskFile, Locked};
 
@@ -29,7 +29,20 @@ pub enum Torn {
 
 /// The disk. Clones are the same disk.
 #[derive(Clone, Debug, Default)]
-pub struct FaultyDisk(Arc<Mutex<World>>);
+pub struct FaultyDisk(Arc<Device>);
+
+#[derive(Debug, Default)]
+struct Device {
+    world: Mutex<World>,
+    /// Wakes syncs that were held.
+    released: Condvar,
+}
+
+impl From<World> for FaultyDisk {
+    fn from(world: World) -> Self {
+        FaultyDisk(Arc::new(Device { world: Mutex::new(world), released: Condvar::new() }))
+    }
+}
 
 #[derive(Debug, Default)]
 struct World {
@@ -51,6 +64,8 @@ struct World {
     failing_sync: Option<u64>,
     short_writes: bool,
     bytes_read: u64,
+    holding_syncs: bool,
+    held_syncs: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -121,7 +136,7 @@ impl FaultyDisk {
     }
 
     fn world(&self) -> MutexGuard<'_, World> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How many operations changed something so far: writes, syncs, names.
@@ -164,6 +179,17 @@ impl FaultyDisk {
         self.world().failing_sync = Some(syncs);
     }
 
+    /// Makes syncs of files wait, until told otherwise or until the power is cut.
+    pub fn hold_syncs(&self, hold: bool) {
+        self.world().holding_syncs = hold;
+        self.0.released.notify_all();
+    }
+
+    /// How many syncs wait now.
+    pub fn held_syncs(&self) -> u64 {
+        self.world().held_syncs
+    }
+
     /// Lets every write take only half of what it is given.
     pub fn set_short_writes(&self, short: bool) {
         self.world().short_writes = short;
@@ -174,6 +200,7 @@ impl FaultyDisk {
     pub fn power_cut(&self, torn: Torn) -> FaultyDisk {
         let mut world = self.world();
         world.dead = true;
+        self.0.released.notify_all();
         let mut dice = match torn {
             Torn::Some(seed) => Some(Dice(seed)),
             _ => None,
@@ -206,7 +233,7 @@ impl FaultyDisk {
             capacity: world.capacity,
             ..World::default()
         };
-        FaultyDisk(Arc::new(Mutex::new(after)))
+        after.into()
     }
 
     /// A disk with the same files, all durable, and no faults: to try many things on one state.
@@ -217,13 +244,14 @@ impl FaultyDisk {
             durable: file.bytes.clone(),
             unsynced: Vec::new(),
         };
-        FaultyDisk(Arc::new(Mutex::new(World {
+        let copy = World {
             dirs: world.dirs.clone(),
             names: world.names.clone(),
             durable: world.names.clone(),
             files: world.files.iter().map(same).collect(),
             ..World::default()
-        })))
+        };
+        copy.into()
     }
 
     /// Every file there is.
@@ -475,6 +503,11 @@ impl DiskFile for FaultyFile {
 
     fn sync(&self) -> io::Result<()> {
         let mut world = self.disk.world();
+        world.held_syncs += 1;
+        let held = |world: &mut World| world.holding_syncs && !world.dead;
+        let mut world =
+            self.disk.0.released.wait_while(world, held).unwrap_or_else(PoisonError::into_inner);
+        world.held_syncs -= 1;
         world.operate()?;
         let works = world.count_sync();
         let file = world.file(self.file)?;

@@ -451,9 +451,7 @@ impl<'a> Entry<'a> {
                 bytes: cut.u64()?,
                 points: cut.pairs()?,
             },
-            12 => {
-                Entry::Span { first: cut.u64()?.cast_signed(), last: cut.u64()?.cast_signed() }
-            }
+            12 => Entry::Span { first: cut.u64()?.cast_signed(), last: cut.u64()?.cast_signed() },
             _ => return None,
         })
     }
@@ -518,9 +516,10 @@ impl RecordSpan {
 
     /// True when the record fits its own checksum.
     pub fn fits(&self, payload: &[u8], place: u32) -> bool {
-        payload.get(self.all.clone()).and_then(|bytes| bytes.split_first_chunk::<4>()).is_some_and(
-            |(crc, rest)| u32::from_le_bytes(*crc) == record_crc(place, rest),
-        )
+        payload
+            .get(self.all.clone())
+            .and_then(|bytes| bytes.split_first_chunk::<4>())
+            .is_some_and(|(crc, rest)| u32::from_le_bytes(*crc) == record_crc(place, rest))
     }
 }
 
@@ -654,9 +653,8 @@ mod tests {
     fn entries_survive_the_disk_and_cut_tables_are_none() {
         let bytes = table(&every_entry());
         assert_eq!(entries(&bytes), Some(every_entry()));
-        let whole: Vec<usize> = (1..=every_entry().len())
-            .map(|count| table(&every_entry()[..count]).len())
-            .collect();
+        let whole: Vec<usize> =
+            (1..=every_entry().len()).map(|count| table(&every_entry()[..count]).len()).collect();
         for len in 1..bytes.len() {
             assert_eq!(entries(&bytes[..len]).is_some(), whole.contains(&len), "cut at {len}");
         }
@@ -686,13 +684,8 @@ mod tests {
 
     #[test]
     fn a_segment_header_knows_its_number_and_newer_versions() {
-        let header = SegmentHeader {
-            nonce: 1,
-            number: 2,
-            previous: 1,
-            previous_end: 3,
-            compacted: true,
-        };
+        let header =
+            SegmentHeader { nonce: 1, number: 2, previous: 1, previous_end: 3, compacted: true };
         let bytes = header.encode();
         assert_eq!(SegmentHeader::decode(&bytes, 2), HeaderRead::Good(header));
         assert_eq!(SegmentHeader::decode(&bytes, 3), HeaderRead::Bad);

@@ -31,7 +31,12 @@ pub fn registration(shared: &Shared, spec: &GroupSpec) -> Option<Draft> {
     });
     if !same {
         let fresh = known.is_none();
-        entries.push(Entry::Group { fresh, group: &spec.group, info: &info, topics: topics.clone() });
+        entries.push(Entry::Group {
+            fresh,
+            group: &spec.group,
+            info: &info,
+            topics: topics.clone(),
+        });
     }
     if known.is_none() {
         for topic in &topics {
@@ -71,7 +76,8 @@ pub fn list(state: &State, open: impl Fn(&str) -> bool) -> Vec<GroupInfo> {
     let infos = state.catalog.groups.iter().map(|(name, group)| {
         let mut partitions = Vec::new();
         for topic in &group.topics {
-            for (partition, head) in state.catalog.topics.get(topic).into_iter().flatten().enumerate()
+            for (partition, head) in
+                state.catalog.topics.get(topic).into_iter().flatten().enumerate()
             {
                 let ended = state.ended(name, topic, partition as u32);
                 let position = ended.first_gap(0);

@@ -45,10 +45,9 @@ impl Index {
             self.extents.insert(records.topic.into(), BTreeMap::new());
         }
         let Some(partitions) = self.extents.get_mut(records.topic) else { return };
-        let extent = partitions.entry(records.partition).or_insert_with(|| Extent {
-            first: records.first,
-            ..Extent::default()
-        });
+        let extent = partitions
+            .entry(records.partition)
+            .or_insert_with(|| Extent { first: records.first, ..Extent::default() });
         let far = extent.points.last().is_none_or(|(_, point)| {
             extent.since_point >= OWN_BYTES || at.saturating_sub(*point) >= FILE_BYTES
         });
@@ -148,7 +147,10 @@ mod tests {
         for offset in 0..5_000 {
             let start = index.seek("t", 0, offset).unwrap_or(u64::MAX);
             let holder = frames.iter().rfind(|(_, first)| *first <= offset).map_or(0, |f| f.0);
-            assert!(start <= holder && holder - start <= 2 * OWN_BYTES, "{offset}: {start} {holder}");
+            assert!(
+                start <= holder && holder - start <= 2 * OWN_BYTES,
+                "{offset}: {start} {holder}"
+            );
         }
         assert_eq!(index.seek("t", 0, 5_000), None);
         assert_eq!(index.seek("t", 1, 0), None);

@@ -234,11 +234,8 @@ impl Log for EmbeddedLog {
 
     async fn read(&self, topic: &str, from: ReadFrom) -> Result<Box<dyn Reader>, Fault> {
         let state = self.shared.state();
-        let (topic, heads) = state
-            .catalog
-            .topics
-            .get_key_value(topic)
-            .ok_or_else(|| faults::no_topic(topic))?;
+        let (topic, heads) =
+            state.catalog.topics.get_key_value(topic).ok_or_else(|| faults::no_topic(topic))?;
         let lane = |(index, head): (usize, &catalog::Head)| Lane {
             partition: Partition { topic: topic.clone(), index: index as u32 },
             assignment: 0,

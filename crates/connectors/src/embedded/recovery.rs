@@ -190,12 +190,7 @@ impl Recovery<'_> {
             }
             state.segments.insert(
                 segment.number,
-                Segment {
-                    end: read.end,
-                    index: read.index,
-                    generation: 0,
-                    loose: None,
-                },
+                Segment { end: read.end, index: read.index, generation: 0, loose: None },
             );
         }
         found.retain(|found| !state.catalog.knows_damage(found.segment, found.from, found.to));
@@ -234,8 +229,7 @@ impl Recovery<'_> {
         let nexts: Vec<Option<SegmentHeader>> =
             self.segments.iter().skip(1).map(|segment| segment.header).collect();
         for (position, segment) in self.segments.iter_mut().enumerate() {
-            segment.footer =
-                read_footer(&segment.file, segment.number, self.nonce, segment.len)?;
+            segment.footer = read_footer(&segment.file, segment.number, self.nonce, segment.len)?;
             let next = nexts.get(position).copied().flatten();
             if let Some(next) = next.filter(|next| next.previous == segment.number)
                 && segment.footer.is_none()
@@ -318,7 +312,12 @@ impl Recovery<'_> {
                             catalog.skip_offsets(&entries);
                         }
                         let (from, to) = (frame.at, frame.end());
-                        hole = Some(Hole { from, to, transactions: frame.header.kind == Kind::Transaction, offsets_known: true });
+                        hole = Some(Hole {
+                            from,
+                            to,
+                            transactions: frame.header.kind == Kind::Transaction,
+                            offsets_known: true,
+                        });
                     }
                     // Records of a frame that does not fit as a whole may still fit one by one.
                     note_records(&mut read.index, frame.at, frame.header.time, &entries);

@@ -30,7 +30,7 @@ use super::shared::{Command, Segment, Shared, State};
 use super::walk::{Found, Frame, Walker};
 use super::writer::note_records;
 
-/// Never touched.
+/// Never touched: their checkpoints are the state.
 const NEWEST_KEPT: usize = 2;
 
 enum Wake {
@@ -128,6 +128,13 @@ struct Need {
     pressed: bool,
 }
 
+impl Need {
+    /// Up to this size a rewritten segment is worth the work.
+    fn worth(self, bytes: u64) -> u64 {
+        if self.pressed { bytes / 4 * 3 } else { bytes / 2 }
+    }
+}
+
 /// Which records of a partition are pinned.
 enum Pin {
     All,
@@ -181,7 +188,11 @@ fn look(shared: &Shared, pressed: bool) -> io::Result<()> {
         };
         match fate {
             Some((Fate::Unlink, _)) => unlink(shared, number)?,
-            Some((Fate::Rewrite, need)) => rewrite(shared, number, need)?,
+            Some((Fate::Rewrite, need)) => rewrite(shared, number, need).inspect_err(|_| {
+                if let Some(segment) = shared.state_mut().segments.get_mut(&number) {
+                    segment.loose = None;
+                }
+            })?,
             Some((Fate::Keep, _)) | None => {}
         }
     }
@@ -237,7 +248,7 @@ fn fate(
         return Some((Fate::Unlink, need));
     }
     // Looked at before, and nothing more is loose since: reading it again would tell nothing new.
-    if segment.loose == Some(loose) || pinned > segment.end / 2 {
+    if segment.loose == Some(loose) || pinned > need.worth(segment.end) {
         return Some((Fate::Keep, need));
     }
     segment.loose = Some(loose);
@@ -261,7 +272,7 @@ fn unlink(shared: &Shared, number: u64) -> io::Result<()> {
 /// Puts a segment with the pinned records alone in the place of the old one.
 fn rewrite(shared: &Shared, number: u64, need: Need) -> io::Result<()> {
     let Some(kept) = Kept::read(shared, number, need)? else { return Ok(()) };
-    if kept.bytes.len() as u64 > kept.old_end / 2 {
+    if kept.bytes.len() as u64 > need.worth(kept.old_end) {
         return Ok(());
     }
     let new = shared.paths.new_segment(number);
@@ -321,10 +332,10 @@ impl Kept {
                 Found::End => break,
                 Found::Frame(frame) => {
                     at = frame.end();
-                    if !kept.take(&catalog, number, nonce, need, &mut walker, &frame)? {
-                        if !is_known(shared, &catalog, number, frame.at, frame.end()) {
-                            return Ok(None);
-                        }
+                    if !kept.take(&catalog, number, nonce, need, &mut walker, &frame)?
+                        && !is_known(shared, &catalog, number, frame.at, frame.end())
+                    {
+                        return Ok(None);
                     }
                     last = Some(frame.header);
                 }

@@ -276,7 +276,9 @@ impl Piece {
                 self.first + u64::from(*number) >= from
                     && (!self.doubtful || span.fits(&self.payload, *number))
             })
-            .map(|(number, span)| record(&self.payload, &span, self.first + u64::from(number), self.time))
+            .map(|(number, span)| {
+                record(&self.payload, &span, self.first + u64::from(number), self.time)
+            })
     }
 }
 

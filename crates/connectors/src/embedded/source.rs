@@ -56,8 +56,7 @@ impl Filler {
             let Some(filling) = &mut self.filling else { continue };
             let filled = filling.await;
             self.filling = None;
-            let (scan, batches) =
-                filled.map_err(|error| faults::closed().because(error))?;
+            let (scan, batches) = filled.map_err(|error| faults::closed().because(error))?;
             self.scan = Some(scan);
             self.ready.extend(batches.map_err(|error| faults::read_failed(&error))?);
             if self.ready.is_empty() {

@@ -56,8 +56,7 @@ impl Store for EmbeddedStore {
 
     async fn clean(&self, positions: &[Position], nonce: u64) -> Result<(), Fault> {
         for position in positions {
-            let partition =
-                Partition { topic: position.topic.clone(), index: position.partition };
+            let partition = Partition { topic: position.topic.clone(), index: position.partition };
             self.check(&partition, nonce)?;
         }
         Ok(())
@@ -96,12 +95,14 @@ fn load(shared: &Shared, position: &Position) -> io::Result<Option<Record>> {
                 span = span.and_then(|span| RecordSpan::read(&payload, span.all.end));
             }
             let fitting = span.filter(|span| span.fits(&payload, number));
-            return Ok(fitting.map(|span| {
+            return Ok(fitting.and_then(|span| {
                 // A copy: the caller keeps single records for long, not the block around them.
-                let body = bytes::Bytes::copy_from_slice(payload.get(span.all.clone()).unwrap_or_default());
+                let body = bytes::Bytes::copy_from_slice(
+                    payload.get(span.all.clone()).unwrap_or_default(),
+                );
                 let time = Timestamp(frame.header.time);
                 RecordSpan::read(&body, 0).map(|span| record(&body, &span, position.offset, time))
-            }).flatten());
+            }));
         }
     }
 }

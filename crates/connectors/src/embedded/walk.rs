@@ -11,9 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::disk::{DiskFile, read_up_to};
-use super::format::{
-    Entry, FRAME_HEADER, FRAME_MAGIC, FrameHeader, Kind, RecordsEntry, entries,
-};
+use super::format::{Entry, FRAME_HEADER, FRAME_MAGIC, FrameHeader, Kind, RecordsEntry, entries};
 
 /// How much is read ahead at once.
 const BLOCK: usize = 1 << 20;

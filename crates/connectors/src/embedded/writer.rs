@@ -21,13 +21,13 @@ use potok_core::{Fault, GroupSpec};
 use super::damage::{self, Found};
 use super::disk::{DiskFile, is_full, write_all};
 use super::draft::{Draft, Place};
-use super::{faults, groups};
 use super::format::{Entry, Kind, entries, fresh_nonce};
 use super::index::Index;
 use super::reserve::Reserve;
 use super::retention::Keeper;
 use super::segment;
 use super::shared::{Command, Job, Opened, Refused, Session, Shared, Tail, Written};
+use super::{faults, groups};
 
 /// Frames taken together into one sync.
 const BATCH_BYTES_MAX: usize = 32 << 20;
@@ -504,11 +504,7 @@ impl Writer {
 }
 
 /// Gives every record of the draft its offset.
-fn give(
-    shared: &Shared,
-    given: &mut HashMap<(Arc<str>, u32), u64>,
-    draft: &Draft,
-) -> Vec<u64> {
+fn give(shared: &Shared, given: &mut HashMap<(Arc<str>, u32), u64>, draft: &Draft) -> Vec<u64> {
     let mut firsts = Vec::new();
     for (topic, partition, count) in draft.slots() {
         let next = given

@@ -1,3 +1,4 @@
+//! What memory connectors promise beyond the suites.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+//! Tables, statements and rows without a database.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use bytes::Bytes;

@@ -109,7 +109,9 @@ fn readers_start_where_they_are_told() {
         assert_eq!(from(ReadFrom::Offset(47)).await, [47, 48, 49]);
         assert_eq!(from(ReadFrom::Offset(50)).await, [0_u64; 0]);
         assert_eq!(from(ReadFrom::End).await, [0_u64; 0]);
-        let Err(fault) = log.read("nowhere", ReadFrom::Start).await else { panic!("no such topic") };
+        let Err(fault) = log.read("nowhere", ReadFrom::Start).await else {
+            panic!("no such topic")
+        };
         assert_eq!((fault.next, fault.code), (Move::Fix, "P0207"));
         let mut reader = log.read("t", ReadFrom::End).await.unwrap();
         assert!(reader.next(false).await.unwrap().is_none());
@@ -130,7 +132,10 @@ fn bad_input_is_refused_and_nothing_else_stops() {
             ..output("t", None, "")
         };
         let fault = log.append(&[output("t", None, "a"), huge]).await.unwrap_err();
-        assert_eq!((fault.next, fault.reason, fault.code), (Move::SetAside, Reason::TooLarge, "P0205"));
+        assert_eq!(
+            (fault.next, fault.reason, fault.code),
+            (Move::SetAside, Reason::TooLarge, "P0205")
+        );
         for name in ["", "a b", "a\n", &"x".repeat(250)] {
             let fault = log.append(&[output(name, None, "a")]).await.unwrap_err();
             assert_eq!((fault.next, fault.code), (Move::Fix, "P0206"), "{name:?}");
@@ -292,8 +297,9 @@ fn bodies_are_loaded_by_position_byte_exact_or_not_at_all() {
         let log = open(&disk);
         let mut positions = Vec::new();
         for round in 0..20 {
-            let outputs: Vec<Output> =
-                (0..5).map(|n| output("t", Some(&format!("{n}")), &format!("{round}/{n}"))).collect();
+            let outputs: Vec<Output> = (0..5)
+                .map(|n| output("t", Some(&format!("{n}")), &format!("{round}/{n}")))
+                .collect();
             positions.extend(log.append(&outputs).await.unwrap());
         }
         let store = log.store();

@@ -79,7 +79,11 @@ impl Model {
             .iter()
             .map(|record| {
                 let value = out_of(&text(record));
-                output("out", record.key.as_ref().map(|key| std::str::from_utf8(key).unwrap()), &value)
+                output(
+                    "out",
+                    record.key.as_ref().map(|key| std::str::from_utf8(key).unwrap()),
+                    &value,
+                )
             })
             .collect();
         let transaction = Transaction {
@@ -91,9 +95,10 @@ impl Model {
             outputs,
         };
         let positions = member.open.journal.transact(&transaction).await.unwrap();
-        let values = transaction.outputs.iter().map(|output| {
-            String::from_utf8(output.value.clone().unwrap().to_vec()).unwrap()
-        });
+        let values = transaction
+            .outputs
+            .iter()
+            .map(|output| String::from_utf8(output.value.clone().unwrap().to_vec()).unwrap());
         for (position, value) in positions.into_iter().zip(values) {
             self.ended_with.insert(value.clone(), batch.next - batch.first);
             self.records.insert(position, value);

@@ -49,10 +49,8 @@ fn progress_outputs_and_holes_survive_reopening() {
             };
             let written = member.open.journal.transact(&transaction).await.unwrap();
             assert_eq!(written.iter().map(|p| p.offset).collect::<Vec<_>>(), [0, 1]);
-            let more = Transaction {
-                outputs: Vec::new(),
-                ended: vec![ended(&member, "in", &[(3, 4)])],
-            };
+            let more =
+                Transaction { outputs: Vec::new(), ended: vec![ended(&member, "in", &[(3, 4)])] };
             assert_eq!(member.open.journal.transact(&more).await.unwrap(), []);
             // Enough to roll, so that the checkpoint has to carry it too.
             fill(&log, "noise", 60).await;

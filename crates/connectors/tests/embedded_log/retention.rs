@@ -52,10 +52,8 @@ async fn end(member: &Member, positions: &BTreeSet<Position>) {
     let ended = positions
         .iter()
         .map(|position| {
-            let partition = potok_core::Partition {
-                topic: position.topic.clone(),
-                index: position.partition,
-            };
+            let partition =
+                potok_core::Partition { topic: position.topic.clone(), index: position.partition };
             Ended {
                 assignment: member.assigned[&partition].nonce,
                 partition,
@@ -83,9 +81,11 @@ fn old_records_go_and_others_stay() {
         // The offsets are what they were, and the next one too.
         let newest = bench.fill("t", 1).await;
         assert!(newest.keys().all(|position| position.offset >= 40));
+        bench.log.retain_now().await;
+        let left = values(&bench.log, "t").await;
         let clean = Bench::on(bench.disk.copy(), hourly());
         assert!(clean.log.damage().is_empty(), "{:?}", clean.log.damage());
-        assert_eq!(values(&clean.log, "t").await.len(), left.len() + 1);
+        assert_eq!(values(&clean.log, "t").await.len(), left.len());
     });
 }
 
@@ -104,17 +104,22 @@ fn the_log_is_kept_below_its_size() {
 #[test]
 fn a_paused_pipeline_holds_its_records_and_not_the_disk() {
     run(async {
+        // Large enough that checkpoints are small beside the records.
+        let hourly = || Options { segment_bytes: 8_000, ..hourly() };
         let bench = Bench::new(hourly());
         // One slow record in twenty, in every segment.
         let mut slow = BTreeMap::new();
         let paused = Member::open(&bench.log, spec("slow", &["slow"])).await.unwrap();
         let quick = Member::open(&bench.log, spec("quick", &["busy"])).await.unwrap();
         let mut busy = BTreeSet::new();
-        for _ in 0..20 {
+        for _ in 0..60 {
             slow.extend(bench.fill("slow", 1).await);
             busy.extend(bench.fill("busy", 19).await.into_keys());
         }
-        end(&quick, &busy).await;
+        let mut rest = busy.into_iter().peekable();
+        while rest.peek().is_some() {
+            end(&quick, &rest.by_ref().take(50).collect()).await;
+        }
         let before = bench.disk.used();
         bench.older(HOUR * 2).await;
         assert!(bench.disk.used() < before / 2, "{} of {before}", bench.disk.used());
@@ -252,7 +257,9 @@ fn power_cuts_during_retention_lose_nothing_that_is_held() {
                 let left = bench.disk.power_cut(torn);
                 drop(bench);
                 let after = Bench::on(left, hourly());
-                assert!(after.log.damage().is_empty(), "cut {cut}: {:?}", after.log.damage());
+                // At most the log's own note that a segment goes was cut short.
+                let tail = after.log.damage().iter().all(|damage| damage.tail);
+                assert!(tail, "cut {cut}: {:?}", after.log.damage());
                 assert_eq!(values(&after.log, "slow").await, held, "cut {cut}, {torn:?}");
                 after.older(HOUR * 4).await;
                 assert_eq!(values(&after.log, "slow").await, held, "cut {cut}, {torn:?}");

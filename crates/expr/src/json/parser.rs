@@ -375,7 +375,7 @@ impl Pass<'_> {
     }
 
     #[cold]
-    fn repeated(&self, index: usize, key: &Cow<'_, str>) -> JsonError {
+    fn repeated(&self, index: usize, key: &str) -> JsonError {
         let at = self.tape.get(index).map_or(self.at, |token| token.start as usize);
         error(at, format!("the key {:?} appears twice in one object", shortened(key)))
     }

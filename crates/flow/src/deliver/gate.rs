@@ -180,6 +180,10 @@ impl Gate {
             GateState::HalfOpen => "half_open",
         };
         let notice = self.notice.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if notice.is_none() {
+            // Nothing has refused us: it is about to open.
+            return GateStatus { state: "open", ..GateStatus::default() };
+        }
         let (since, why) = notice.map(|(since, why)| (since.to_string(), why)).unzip();
         GateStatus { state, since, why }
     }

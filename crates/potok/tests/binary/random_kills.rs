@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use potok_traffic::Random;
+use rusqlite::Connection;
 
-use crate::check::assert_kept;
+use crate::check::{Tables, assert_kept};
 use crate::load::{Sender, joined, send_all, under_load};
 use crate::process::{Home, SMALL_SEGMENTS};
 use crate::{short_or_soak, wait};
@@ -47,4 +48,31 @@ fn work_finishes_although_every_life_is_short() {
     }
     let running = home.start();
     assert_kept(&home, &running, &joined(senders));
+}
+
+/// The naive versions forget what was on its way when the process died. If the checker did not see
+/// that, the tests above would mean nothing.
+#[test]
+fn versions_that_commit_too_early_are_caught() {
+    for bug in ["NaiveCommit", "MarkBeforeDeliver"] {
+        let home = Home::new();
+        let running = home.start_with(&[("POTOK_PLANT", bug)]).expect("starts");
+        let mut sender = Sender::good_only(80);
+        assert!(sender.send(&running, 10));
+        running.drained();
+        let other = Connection::open(home.database()).unwrap();
+        other.busy_timeout(wait::PATIENCE).unwrap();
+        other.execute_batch("BEGIN EXCLUSIVE").unwrap();
+        assert!(sender.send(&running, 50));
+        wait::until(&format!("{bug} counts as ended what was never delivered"), || {
+            (running.status()["lag"] == 0).then_some(())
+        });
+        running.kill();
+        other.execute_batch("ROLLBACK").unwrap();
+
+        let running = home.start();
+        running.drained();
+        let problems = sender.ledger.problems(&Tables::read(&home.database()), &[]);
+        assert!(!problems.is_empty(), "the loss by {bug} is seen");
+    }
 }

@@ -88,9 +88,10 @@ impl Disk {
             }
         };
         let (log, partitions) = (self.incarnation, self.partitions);
-        let shelves = self.topics.entry(output.topic.clone()).or_insert_with(|| {
-            (0..partitions).map(|_| Shelf::default()).collect()
-        });
+        let shelves = self
+            .topics
+            .entry(output.topic.clone())
+            .or_insert_with(|| (0..partitions).map(|_| Shelf::default()).collect());
         let mut offset = 0;
         if let Some(shelf) = shelves.get_mut(partition as usize) {
             offset = shelf.next;

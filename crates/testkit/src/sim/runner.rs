@@ -125,7 +125,7 @@ fn silence_simulated_panics() {
         let usual = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
             let text = info.payload().downcast_ref::<String>();
-            if !text.is_some_and(|text| text == super::PANIC) {
+            if text.is_none_or(|text| text != super::PANIC) {
                 usual(info);
             }
         }));
@@ -329,8 +329,7 @@ impl Runner {
     /// a pipeline that asks for it.
     async fn sample(&mut self, engine: &Engine) {
         let Some(status) = engine.status().await.pop() else { return };
-        let ended =
-            status.delivered + status.filtered + status.suppressed + status.dead_lettered;
+        let ended = status.delivered + status.filtered + status.suppressed + status.dead_lettered;
         self.world.with(|w| {
             if status.received != ended + status.in_flight {
                 let what = format!("{status:?}");

@@ -209,13 +209,14 @@ impl Scenario {
         }
         send_times.sort_unstable();
         acts.extend(send_times.into_iter().zip(sends.into_iter().map(Act::Send)));
-        let mut add = |trouble: Trouble, times: u64, chance: &mut Chance, make: &dyn Fn(u64) -> Act| {
-            if self.enabled.contains(&trouble) {
-                for _ in 0..chance.between(1, times) {
-                    acts.push((chance.below(span), make(chance.next())));
+        let mut add =
+            |trouble: Trouble, times: u64, chance: &mut Chance, make: &dyn Fn(u64) -> Act| {
+                if self.enabled.contains(&trouble) {
+                    for _ in 0..chance.between(1, times) {
+                        acts.push((chance.below(span), make(chance.next())));
+                    }
                 }
-            }
-        };
+            };
         add(Trouble::CrashAtInstant, 4, chance, &|_| Act::Crash);
         add(Trouble::CrashAtCall, 5, chance, &|n| Act::CrashInCalls(1 + n % 60));
         add(Trouble::Drained, 2, chance, &|_| Act::Drain);

@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use potok_core::{
-    Batch, Fault, Message, Name, Outcome, Reason, Receipt, Sink, SinkLimits,
-};
+use potok_core::{Batch, Fault, Message, Name, Outcome, Reason, Receipt, Sink, SinkLimits};
 use tokio::sync::oneshot;
 
 use super::trouble::{Recovery, Trouble};

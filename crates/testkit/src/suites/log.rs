@@ -69,8 +69,9 @@ async fn order_is_kept_per_partition(harness: &dyn LogHarness) -> Result<(), Str
     let log = harness.fresh().await?;
     let topic = harness.name("order");
     for round in 0..5 {
-        let outputs: Vec<Output> =
-            (0..40).map(|n| keyed(&topic, &format!("k{}", n % 7), format!("{round}/{n}"))).collect();
+        let outputs: Vec<Output> = (0..40)
+            .map(|n| keyed(&topic, &format!("k{}", n % 7), format!("{round}/{n}")))
+            .collect();
         append(&log, &outputs).await?;
     }
     let all = read_all(&log, &topic, ReadFrom::Start).await?;

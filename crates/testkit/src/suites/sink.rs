@@ -186,9 +186,8 @@ async fn a_large_batch_arrives_whole(harness: &dyn SinkHarness) -> Result<(), St
 async fn strange_and_large_texts_arrive(harness: &dyn SinkHarness) -> Result<(), String> {
     let suite = Suite::new(harness).await?;
     let texts = [String::new(), STRANGE_TEXT.to_owned(), "x'".repeat(500_000)];
-    let message = |(text, n): (&String, u64)| {
-        suite.message(0, n, harness.value(&id(0, n), text), &id(0, n))
-    };
+    let message =
+        |(text, n): (&String, u64)| suite.message(0, n, harness.value(&id(0, n), text), &id(0, n));
     let batch = Batch { messages: texts.iter().zip(0..).map(message).collect() };
     suite.deliver(&batch).await?;
     let found: BTreeMap<_, _> = harness.found().await?.into_iter().collect();

@@ -7,7 +7,7 @@ use anyhow::Result;
 use crate::measure::{Run, now};
 use crate::orders::write_orders;
 use crate::potok::{self, Running};
-use crate::report::{print_goal, print_side};
+use crate::report::{print_goal, print_side, thousands};
 
 const GOAL_BYTES: u64 = 256_000_000;
 
@@ -18,7 +18,7 @@ pub fn run(quick: bool) -> Result<()> {
     let scratch = tempfile::tempdir()?;
     let file = scratch.path().join("orders.ndjson");
     write_orders(&file, count, 2)?;
-    println!("memory: {count} orders sent, checked and delivered by one process");
+    println!("memory: {} orders sent, checked and delivered by one process", thousands(count));
     let running = Running::start(&program, &scratch.path().join("data"))?;
     let start = now();
     let send = ["send", "orders", "--admin", running.address(), "--file"].map(Path::new);

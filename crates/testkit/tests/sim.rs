@@ -4,7 +4,7 @@
 use potok_testkit::sim::{Tally, run_seed};
 
 /// Seeds that every test run goes through.
-const SEEDS: u64 = 300;
+const SEEDS: u64 = 1_000;
 
 /// `cargo xtask sim SEED` comes here with the seed in the environment and shows the whole run;
 /// `FROM..TO` runs many and shows those that fail.

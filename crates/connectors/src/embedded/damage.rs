@@ -10,7 +10,7 @@ use potok_core::{
 };
 
 use super::disk::{Disk, DiskFile, read_up_to, write_all};
-use super::draft::{Draft, Route};
+use super::draft::{Draft, Route, Urgency};
 use super::format::{DamageNote, Entry};
 use super::shared::Paths;
 
@@ -92,7 +92,7 @@ pub fn keep(
     let entry = Entry::Damaged(found.note(now, kept_in));
     let (mut draft, _) = Draft::new(&[dead_letter], route, &[entry]).map_err(io::Error::other)?;
     // A full disk must not keep damage from being noted.
-    draft.ledger = true;
+    draft.urgency = Urgency::Ledger;
     Ok(draft)
 }
 

@@ -63,7 +63,8 @@ pub trait DiskFile: Send + Sync {
     /// Cuts or extends the file.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
-    /// Takes room for `len` bytes now, so that removing the file gives it back.
+    /// Takes room for `len` bytes now, so that removing the file gives it back. A disk that cannot
+    /// says so with another error than a full one.
     fn allocate(&self, len: u64) -> io::Result<()>;
 }
 
@@ -204,14 +205,7 @@ impl DiskFile for RealFile {
     }
 
     #[cfg(not(target_os = "linux"))]
-    fn allocate(&self, len: u64) -> io::Result<()> {
-        let zeros = vec![0; 1 << 20];
-        let mut at = 0;
-        while at < len {
-            let some = (len - at).min(zeros.len() as u64);
-            write_all(self, zeros.get(..some as usize).unwrap_or_default(), at)?;
-            at += some;
-        }
-        Ok(())
+    fn allocate(&self, _len: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
     }
 }

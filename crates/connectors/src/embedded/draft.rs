@@ -68,8 +68,19 @@ pub struct Draft {
     kind: Kind,
     table: usize,
     slots: Vec<Slot>,
-    /// It says what has ended, or another thing that a full disk must not keep from being noted.
-    pub ledger: bool,
+    /// What it may spend when the disk is full.
+    pub urgency: Urgency,
+}
+
+/// What a frame may spend when the disk is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Urgency {
+    /// Nothing: it is refused.
+    Plain,
+    /// The reserve: it says what has ended, or another thing that must be noted.
+    Ledger,
+    /// The last of it: it makes room.
+    MakesRoom,
 }
 
 /// Which record of which slot each output became, in the order of the outputs.
@@ -125,7 +136,9 @@ impl Draft {
             return Err(faults::transaction_too_large());
         }
         let mut draft = Draft::of_entries(Kind::Transaction, entries);
-        draft.ledger = entries.iter().any(|entry| matches!(entry, Entry::Ended { .. }));
+        if !entries.iter().any(|entry| matches!(entry, Entry::Ended { .. })) {
+            draft.urgency = Urgency::Plain;
+        }
         draft.slots = slots;
         draft.bytes.reserve(draft.slots.len() * 64 + payload);
         draft.lay_out(outputs, &places, payload);
@@ -137,7 +150,7 @@ impl Draft {
         let mut bytes = vec![0; FRAME_HEADER];
         entries.iter().for_each(|entry| entry.put(&mut bytes));
         let table = bytes.len() - FRAME_HEADER;
-        Draft { bytes, kind, table, slots: Vec::new(), ledger: true }
+        Draft { bytes, kind, table, slots: Vec::new(), urgency: Urgency::Ledger }
     }
 
     /// Bytes of the whole frame.

@@ -107,6 +107,14 @@ pub(super) fn closed() -> Fault {
     Fault::wait("the log is closed").code("P0210").hint("restart the process")
 }
 
+/// A reading thread panicked: a bug. The pipeline stops and can be resumed.
+pub(super) fn reader_died(cause: impl std::fmt::Display) -> Fault {
+    Fault::fix("reading the log failed inside potok")
+        .code("P0210")
+        .because(cause)
+        .hint("resume the pipeline; nothing is lost; please report it")
+}
+
 pub(super) fn newer(file: &str, version: u8) -> Fault {
     Fault::fix(format!("{file} was written by a newer potok (format {version})"))
         .code("P0211")

@@ -64,6 +64,8 @@ struct World {
     failing_sync: Option<u64>,
     short_writes: bool,
     bytes_read: u64,
+    reads: u64,
+    failing_read: Option<u64>,
     holding_syncs: bool,
     held_syncs: u64,
 }
@@ -177,6 +179,16 @@ impl FaultyDisk {
     /// Lets the sync fail that comes after `syncs` have been asked for.
     pub fn fail_sync(&self, syncs: u64) {
         self.world().failing_sync = Some(syncs);
+    }
+
+    /// How many reads were asked for so far.
+    pub fn reads(&self) -> u64 {
+        self.world().reads
+    }
+
+    /// Lets the read fail that comes after `reads` have been asked for.
+    pub fn fail_read(&self, reads: u64) {
+        self.world().failing_read = Some(reads);
     }
 
     /// Makes syncs of files wait, until told otherwise or until the power is cut.
@@ -475,6 +487,10 @@ impl DiskFile for FaultyFile {
     fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<usize> {
         let mut world = self.disk.world();
         world.alive()?;
+        world.reads += 1;
+        if world.failing_read == Some(world.reads - 1) {
+            return Err(io::Error::other("the disk failed this read"));
+        }
         let bytes = &world.file(self.file)?.bytes;
         let rest = bytes.get(usize::try_from(at).unwrap_or(usize::MAX)..).unwrap_or_default();
         let some = rest.len().min(buffer.len());

@@ -4,7 +4,7 @@
 //! <data dir>/
 //!   LOCK                           held by the one process that owns the folder; its pid inside
 //!   log/00000000000000000001.seg   segments, in order of their numbers; numbers only grow
-//!   log/reserve                    room kept for noting what has ended when the disk is full
+//!   log/reserve, log/reserve.last  room kept for noting what has ended when the disk is full
 //!   log/*.new                      a segment being made; garbage after a crash
 //!   damaged/<segment>-<from>.bin   bytes that could not be read, as they were found
 //!
@@ -17,7 +17,7 @@
 //!  24  8 number, as in the file name
 //!  32  8 number of the segment before, 0 for none
 //!  40  8 where that segment's frames end; what lies behind was never acknowledged
-//!  48 12 zero
+//!  48  8 where its own frames end, if compacted; else 0     56  4 zero
 //!  60  4 CRC-32 of bytes 0..60
 //!
 //! frame = frame header, table, payload
@@ -68,9 +68,9 @@
 //! **Recovery** reads the newest checkpoint that fits and applies the frames behind it. Bytes that
 //! are no frame are damage: they are copied to `damaged/`, noted, made a dead letter, and reading
 //! goes on at the next frame that fits. The state of a group is the union of its ended ranges, so
-//! what a damaged frame held is open again. Nothing is ever appended behind damage: a new segment
-//! starts, with offsets above all that could have been handed out (a record takes more than one
-//! byte, so the length of the damage bounds their number).
+//! what a damaged frame held is open again. Nothing is appended to a segment that was found
+//! damaged: a new one starts, with offsets above all that could have been handed out (a record
+//! takes more than one byte, so the length of the damage bounds their number).
 //!
 //! **Limits**: a record up to `RECORD_BYTES_MAX`; a frame up to [`FRAME_BYTES_MAX`]; offsets,
 //! segment numbers and file offsets are 64 bits and are never used twice.
@@ -106,8 +106,9 @@ pub struct SegmentHeader {
     pub previous: u64,
     /// Where that segment's frames end.
     pub previous_end: u64,
-    /// Retention has rewritten it: only records are left, and the first checkpoint.
-    pub compacted: bool,
+    /// Retention has rewritten it: only records are left, and the first checkpoint. Where its
+    /// frames end; `previous_end` in the next segment speaks of the file it replaced.
+    pub compacted: Option<u64>,
 }
 
 /// What the first bytes of a file say.
@@ -127,11 +128,12 @@ impl SegmentHeader {
         let mut bytes = [0; SEGMENT_HEADER];
         bytes[0..8].copy_from_slice(SEGMENT_MAGIC);
         bytes[8] = VERSION;
-        bytes[9] = if self.compacted { COMPACTED } else { 0 };
+        bytes[9] = if self.compacted.is_some() { COMPACTED } else { 0 };
         bytes[16..24].copy_from_slice(&self.nonce.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.number.to_le_bytes());
         bytes[32..40].copy_from_slice(&self.previous.to_le_bytes());
         bytes[40..48].copy_from_slice(&self.previous_end.to_le_bytes());
+        bytes[48..56].copy_from_slice(&self.compacted.unwrap_or(0).to_le_bytes());
         let crc = crc32fast::hash(&bytes[..60]);
         bytes[60..64].copy_from_slice(&crc.to_le_bytes());
         bytes
@@ -155,7 +157,7 @@ impl SegmentHeader {
             number: next(),
             previous: next(),
             previous_end: next(),
-            compacted: bytes[9] & COMPACTED != 0,
+            compacted: Some(next()).filter(|_| bytes[9] & COMPACTED != 0),
         };
         if header.number == number { HeaderRead::Good(header) } else { HeaderRead::Bad }
     }
@@ -685,7 +687,7 @@ mod tests {
     #[test]
     fn a_segment_header_knows_its_number_and_newer_versions() {
         let header =
-            SegmentHeader { nonce: 1, number: 2, previous: 1, previous_end: 3, compacted: true };
+            SegmentHeader { nonce: 1, number: 2, previous: 1, previous_end: 3, compacted: Some(9) };
         let bytes = header.encode();
         assert_eq!(SegmentHeader::decode(&bytes, 2), HeaderRead::Good(header));
         assert_eq!(SegmentHeader::decode(&bytes, 3), HeaderRead::Bad);

@@ -166,6 +166,7 @@ impl EmbeddedLog {
         if let Some(writer) = threads.writer.take() {
             let _ = writer.join();
         }
+        self.shared.close();
     }
 }
 
@@ -193,6 +194,7 @@ fn start_writer(
     lock: Box<dyn Any + Send>,
 ) -> std::io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name("potok-log-writer".to_owned()).spawn(move || {
+        let _alarm = writer.alarm();
         writer.run(&commands);
         drop(commands);
         drop(lock);
@@ -221,7 +223,9 @@ impl Log for EmbeddedLog {
 
     async fn open_group(&self, spec: GroupSpec) -> Result<OpenGroup, Fault> {
         faults::check_name("group", &spec.group)?;
-        for topic in &spec.topics {
+        let info = [&spec.info.dead_letters, &spec.info.resolved, &spec.info.replay];
+        let topics = spec.topics.iter().map(|topic| &**topic);
+        for topic in topics.chain(info.into_iter().map(String::as_str)) {
             faults::check_name("topic", topic)?;
         }
         let group: Arc<str> = spec.group.as_str().into();

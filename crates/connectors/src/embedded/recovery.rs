@@ -45,6 +45,8 @@ struct OnDisk {
     header: Option<SegmentHeader>,
     /// Where its frames end as far as is known without reading them.
     limit: u64,
+    /// Where they should end, as far as something says so and the footer does not.
+    expected: Option<u64>,
     /// The index of its footer, when that ends the file.
     footer: Option<Index>,
 }
@@ -105,7 +107,7 @@ fn look(disk: &dyn Disk, paths: &Paths, number: u64) -> Result<OnDisk, Fault> {
             return Err(faults::newer(&format!("log/{}", Paths::segment_name(number)), version));
         }
     };
-    Ok(OnDisk { number, file, len, header, limit: len, footer: None })
+    Ok(OnDisk { number, file, len, header, limit: len, expected: None, footer: None })
 }
 
 /// The nonce most segments agree on. Where no header is readable, the frames tell it.
@@ -165,7 +167,7 @@ impl Recovery<'_> {
                 }
             };
             let mut holes = read.holes;
-            holes.extend(self.outer_holes(segment, position));
+            holes.extend(segment.outer_holes());
             if newest {
                 newest_whole = holes.is_empty();
             }
@@ -231,11 +233,8 @@ impl Recovery<'_> {
         for (position, segment) in self.segments.iter_mut().enumerate() {
             segment.footer = read_footer(&segment.file, segment.number, self.nonce, segment.len)?;
             let next = nexts.get(position).copied().flatten();
-            if let Some(next) = next.filter(|next| next.previous == segment.number)
-                && segment.footer.is_none()
-            {
-                segment.limit = segment.len.min(next.previous_end);
-            }
+            segment.expected = segment.expected_end(next).filter(|_| segment.footer.is_none());
+            segment.limit = segment.len.min(segment.expected.unwrap_or(segment.len));
         }
         Ok(())
     }
@@ -334,31 +333,6 @@ impl Recovery<'_> {
         }
     }
 
-    /// Damage that is not between frames: an unreadable segment header, a file cut short.
-    fn outer_holes(&self, segment: &OnDisk, position: usize) -> Vec<Hole> {
-        let mut holes = Vec::new();
-        if segment.header.is_none() {
-            let to = segment.len.min(SEGMENT_HEADER as u64);
-            holes.push(Hole { from: 0, to, transactions: false, offsets_known: true });
-        }
-        let next = self.segments.get(position + 1).and_then(|next| next.header);
-        let cut = next.filter(|next| {
-            next.previous == segment.number
-                && segment.footer.is_none()
-                && segment.len < next.previous_end
-        });
-        if let Some(next) = cut {
-            holes.push(Hole {
-                from: segment.len,
-                to: next.previous_end,
-                transactions: true,
-                offsets_known: false,
-            });
-        }
-        holes.retain(|hole| hole.from < hole.to);
-        holes
-    }
-
     /// Segments that should be there and are not, or are empty.
     fn missing(&self, state: &State, found: &[damage::Found]) -> Vec<damage::Found> {
         let there = |number: u64| {
@@ -414,7 +388,31 @@ impl Recovery<'_> {
 
 impl OnDisk {
     fn is_compacted(&self) -> bool {
-        self.header.is_some_and(|header| header.compacted)
+        self.compacted_end().is_some()
+    }
+
+    fn compacted_end(&self) -> Option<u64> {
+        self.header.and_then(|header| header.compacted)
+    }
+
+    /// Where the frames end, as it was written down elsewhere.
+    fn expected_end(&self, next: Option<SegmentHeader>) -> Option<u64> {
+        let next = next.filter(|next| next.previous == self.number);
+        self.compacted_end().or(next.map(|next| next.previous_end))
+    }
+
+    /// Damage that is not between frames: an unreadable segment header, a file cut short.
+    fn outer_holes(&self) -> Vec<Hole> {
+        let mut holes = Vec::new();
+        if self.header.is_none() {
+            let to = self.len.min(SEGMENT_HEADER as u64);
+            holes.push(Hole { from: 0, to, transactions: false, offsets_known: true });
+        }
+        if let Some(to) = self.expected {
+            holes.push(Hole { from: self.len, to, transactions: true, offsets_known: false });
+        }
+        holes.retain(|hole| hole.from < hole.to);
+        holes
     }
 }
 

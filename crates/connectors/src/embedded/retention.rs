@@ -26,7 +26,7 @@ use super::format::{
 };
 use super::index::Index;
 use super::segment;
-use super::shared::{Command, Segment, Shared, State};
+use super::shared::{Alarm, Command, Segment, Shared, State};
 use super::walk::{Found, Frame, Walker};
 use super::writer::note_records;
 
@@ -81,7 +81,10 @@ impl Waking {
     /// Starts the thread.
     pub fn start(self, shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
         let thread = std::thread::Builder::new().name("potok-log-keeper".to_owned());
-        thread.spawn(move || self.run(&shared))
+        thread.spawn(move || {
+            let _alarm = Alarm(shared.clone(), "the log's retention");
+            self.run(&shared);
+        })
     }
 
     fn run(&self, shared: &Shared) {
@@ -322,8 +325,8 @@ impl Kept {
             _ => (0, 0),
         };
         let nonce = shared.nonce;
-        let header = SegmentHeader { nonce, number, previous, previous_end, compacted: true };
-        let mut kept = Kept { bytes: header.encode().to_vec(), index: Index::default(), old_end };
+        let bytes = vec![0; SEGMENT_HEADER];
+        let mut kept = Kept { bytes, index: Index::default(), old_end };
         let mut walker = Walker::new(file, number, nonce, old_end);
         let mut at = SEGMENT_HEADER as u64;
         let mut last = None;
@@ -356,6 +359,9 @@ impl Kept {
         };
         let footer = segment::footer(&kept.index, place);
         kept.bytes.extend_from_slice(&footer);
+        let compacted = Some(kept.bytes.len() as u64);
+        let header = SegmentHeader { nonce, number, previous, previous_end, compacted };
+        kept.bytes.splice(..SEGMENT_HEADER, header.encode());
         Ok(Some(kept))
     }
 

@@ -79,8 +79,21 @@ impl Scan {
         Scan { shared, lanes, by_topic, place: None, done: 0 }
     }
 
-    /// The next batches; none when everything synced has been read. Blocks on the disk.
+    /// The next batches; none when everything synced has been read. Blocks on the disk. After an
+    /// error the next call says what this one would have said.
     pub fn fill(&mut self) -> io::Result<Vec<SourceBatch>> {
+        match self.collect() {
+            Ok(pieces) => Ok(self.take_apart(pieces)),
+            Err(error) => {
+                // What was gathered is dropped, so it is found again, from the offsets.
+                self.place = None;
+                self.done = 0;
+                Err(error)
+            }
+        }
+    }
+
+    fn collect(&mut self) -> io::Result<Vec<Piece>> {
         let mut pieces = Vec::new();
         let mut gathered = 0;
         let mut fetched = 0;
@@ -116,7 +129,7 @@ impl Scan {
                 piece.payload = Bytes::copy_from_slice(&piece.payload);
             }
         }
-        Ok(self.take_apart(pieces))
+        Ok(pieces)
     }
 
     /// Makes `place` one with something to read; false when there is nothing more.

@@ -9,6 +9,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, mpsc,
 };
@@ -238,6 +239,7 @@ pub struct Shared {
     open_groups: Mutex<HashMap<Arc<str>, u64>>,
     commands: mpsc::Sender<Command>,
     queue: Arc<Semaphore>,
+    closed: AtomicBool,
 }
 
 impl Shared {
@@ -267,6 +269,7 @@ impl Shared {
             open_groups: Mutex::default(),
             commands,
             queue: Arc::new(Semaphore::new(QUEUE_BYTES_MAX / PERMIT_BYTES)),
+            closed: AtomicBool::new(false),
         }
     }
 
@@ -284,6 +287,17 @@ impl Shared {
     /// state speaks of.
     pub fn open_segment(&self, _state: &State, number: u64) -> io::Result<Arc<dyn DiskFile>> {
         self.disk.open(&self.paths.segment(number))
+    }
+
+    /// Nothing will be written any more: readers that wait for more are told.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.tail.send_modify(|_| {});
+    }
+
+    /// True when the log is closed.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
     }
 
     /// Why appends fail now.
@@ -339,6 +353,18 @@ impl Shared {
         if !self.state().catalog.knows_damage(found.segment, found.from, found.to) {
             // A closed log has nobody to note it; the next opening finds it again.
             let _ = self.command(Command::Damage(found));
+        }
+    }
+}
+
+/// A thread of the log that panics must not leave it silently dead.
+pub struct Alarm(pub Arc<Shared>, pub &'static str);
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.set_trouble(Some(format!("{} died; restart the process", self.1)));
+            self.0.close();
         }
     }
 }

@@ -21,6 +21,7 @@ use super::{faults, spread};
 /// A scan that reads on a thread where blocking is allowed, without losing anything when the
 /// waiting is cancelled.
 pub struct Filler {
+    shared: Arc<Shared>,
     scan: Option<Scan>,
     filling: Option<JoinHandle<(Scan, io::Result<Vec<SourceBatch>>)>>,
     ready: VecDeque<SourceBatch>,
@@ -31,6 +32,7 @@ impl Filler {
     /// Reads `lanes`.
     pub fn new(shared: &Arc<Shared>, lanes: Vec<Lane>) -> Self {
         Filler {
+            shared: shared.clone(),
             tail: shared.tail.subscribe(),
             scan: Some(Scan::new(shared.clone(), lanes)),
             filling: None,
@@ -47,7 +49,9 @@ impl Filler {
             if self.filling.is_none() {
                 // Seen before the scan looks, so that what comes in between wakes us below.
                 self.tail.mark_unchanged();
-                let Some(mut scan) = self.scan.take() else { return Err(faults::closed()) };
+                let Some(mut scan) = self.scan.take() else {
+                    return Err(faults::reader_died("it was told before"));
+                };
                 self.filling = Some(tokio::task::spawn_blocking(move || {
                     let batches = scan.fill();
                     (scan, batches)
@@ -56,12 +60,15 @@ impl Filler {
             let Some(filling) = &mut self.filling else { continue };
             let filled = filling.await;
             self.filling = None;
-            let (scan, batches) = filled.map_err(|error| faults::closed().because(error))?;
+            let (scan, batches) = filled.map_err(faults::reader_died)?;
             self.scan = Some(scan);
             self.ready.extend(batches.map_err(|error| faults::read_failed(&error))?);
             if self.ready.is_empty() {
                 if !follow {
                     return Ok(None);
+                }
+                if self.shared.is_closed() {
+                    return Err(faults::closed());
                 }
                 self.tail.changed().await.map_err(|_| faults::closed())?;
             }

@@ -50,7 +50,7 @@ impl Store for EmbeddedStore {
         let loading = tokio::task::spawn_blocking(move || {
             positions.iter().map(|position| load(&shared, position)).collect::<io::Result<_>>()
         });
-        let loaded = loading.await.map_err(|error| faults::closed().because(error))?;
+        let loaded = loading.await.map_err(faults::reader_died)?;
         loaded.map_err(|error| faults::read_failed(&error))
     }
 

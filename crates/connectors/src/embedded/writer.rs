@@ -20,13 +20,13 @@ use potok_core::{Fault, GroupSpec};
 
 use super::damage::{self, Found};
 use super::disk::{DiskFile, is_full, write_all};
-use super::draft::{Draft, Place};
+use super::draft::{Draft, Place, Urgency};
 use super::format::{Entry, Kind, entries, fresh_nonce};
 use super::index::Index;
 use super::reserve::Reserve;
 use super::retention::Keeper;
 use super::segment;
-use super::shared::{Command, Job, Opened, Refused, Session, Shared, Tail, Written};
+use super::shared::{Alarm, Command, Job, Opened, Refused, Session, Shared, Tail, Written};
 use super::{faults, groups};
 
 /// Frames taken together into one sync.
@@ -92,10 +92,19 @@ impl Writer {
             found: resume.found,
             wanted: 0,
         };
+        if !writer.reserve.is_there() {
+            writer.wanted = 1;
+            writer.shared.set_trouble(Some(faults::no_reserve().to_string()));
+        }
         if let Err(error) = writer.make_ready() {
             writer.in_trouble(&error);
         }
         writer
+    }
+
+    /// Says so when the writer's thread dies.
+    pub fn alarm(&self) -> Alarm {
+        Alarm(self.shared.clone(), "the log's writer")
     }
 
     /// Works until told to stop.
@@ -157,7 +166,9 @@ impl Writer {
             Command::Drop(segments, reply) => {
                 let dropped: Vec<_> =
                     segments.iter().map(|segment| Entry::Dropped { segment: *segment }).collect();
-                let _ = reply.send(self.write_entries(&dropped).is_ok());
+                let mut draft = Draft::of_entries(Kind::Transaction, &dropped);
+                draft.urgency = Urgency::MakesRoom;
+                let _ = reply.send(self.write(draft).is_ok());
             }
             Command::Stop => return false,
         }
@@ -182,25 +193,31 @@ impl Writer {
         // No room: the reserve is for noting what has ended, so that work in hand can finish.
         self.wanted = jobs.iter().map(|job| job.draft.len() as u64).sum();
         self.keeper.press();
-        let (mut ledger, plain): (Vec<_>, Vec<_>) =
-            jobs.into_iter().partition(|job| job.draft.ledger);
-        plain.into_iter().for_each(|job| refuse(job, faults::write_failed(&error)));
-        if ledger.is_empty() {
-            return;
+        for urgency in [Urgency::Ledger, Urgency::MakesRoom] {
+            let (urgent, others): (Vec<_>, Vec<_>) =
+                jobs.into_iter().partition(|job| job.draft.urgency >= urgency);
+            others.into_iter().for_each(|job| refuse(job, faults::write_failed(&error)));
+            jobs = urgent;
+            if jobs.is_empty() {
+                return;
+            }
+            self.reserve.release(&self.shared, urgency);
+            if self.attempt(&mut jobs).is_ok() {
+                return;
+            }
         }
-        self.reserve.release(&self.shared);
-        if let Err(error) = self.attempt(&mut ledger) {
-            ledger.into_iter().for_each(|job| refuse(job, faults::write_failed(&error)));
-        }
+        jobs.into_iter().for_each(|job| refuse(job, faults::write_failed(&error)));
     }
 
     /// While the reserve is spent, plain appends must not eat the room it gave.
     fn without_reserve(&mut self, jobs: Vec<Job>) -> Vec<Job> {
-        let all_ledger = jobs.iter().all(|job| job.draft.ledger);
-        if all_ledger || self.reserve.restore(&self.shared).is_ok() {
+        let is_plain = |job: &Job| job.draft.urgency == Urgency::Plain;
+        if !jobs.iter().any(is_plain) || self.reserve.restore(&self.shared).is_ok() {
             return jobs;
         }
-        let (ledger, plain): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| job.draft.ledger);
+        let (plain, ledger): (Vec<_>, Vec<_>) = jobs.into_iter().partition(is_plain);
+        self.shared.set_trouble(Some(faults::no_reserve().to_string()));
+        self.wanted = plain.iter().map(|job| job.draft.len() as u64).sum();
         plain.into_iter().for_each(|job| refuse(job, faults::no_reserve()));
         self.keeper.press();
         ledger
@@ -408,7 +425,8 @@ impl Writer {
         let mut drafts = Vec::new();
         for found in self.found.clone() {
             let draft = match self.keep(&found) {
-                Err(error) if is_full(&error) && self.reserve.release(&self.shared) => {
+                Err(error) if is_full(&error) => {
+                    self.reserve.release(&self.shared, Urgency::Ledger);
                     self.keep(&found)?
                 }
                 kept => kept?,
@@ -438,11 +456,7 @@ impl Writer {
         }
     }
 
-    /// Writes entries alone, for the writer's own ends.
-    fn write_entries(&mut self, entries: &[Entry<'_>]) -> Result<(), Fault> {
-        self.write(Draft::of_entries(Kind::Transaction, entries))
-    }
-
+    /// Writes a draft of the writer's own.
     fn write(&mut self, draft: Draft) -> Result<(), Fault> {
         let (reply, mut answer) = tokio::sync::oneshot::channel();
         self.commit(vec![Job { draft, fence: None, reply: Some(reply), permit: None }]);
@@ -473,7 +487,7 @@ impl Writer {
         if !self.shared.state().catalog.groups.contains_key(group) {
             return Err(faults::no_group(group));
         }
-        self.write_entries(&[Entry::Forgotten { group }])?;
+        self.write(Draft::of_entries(Kind::Transaction, &[Entry::Forgotten { group }]))?;
         self.sessions.remove(group);
         self.keeper.wake();
         Ok(())

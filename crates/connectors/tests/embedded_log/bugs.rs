@@ -16,7 +16,7 @@ fn assert_found(bug: Bug, check: impl Future<Output = Result<(), String>>) {
 
 #[test]
 fn acknowledging_before_the_fsync_is_found() {
-    assert_found(Bug::AckBeforeFsync, power::check_cuts(0));
+    assert_found(Bug::AckBeforeFsync, power::check_acknowledged_is_synced());
 }
 
 #[test]

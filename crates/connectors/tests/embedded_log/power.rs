@@ -27,7 +27,12 @@ fn out_of(value: &str) -> String {
 
 impl History {
     /// Appends, reads, works off, until done or until a fault.
-    async fn work(&mut self, log: &EmbeddedLog, rounds: u32) -> Result<(), Fault> {
+    async fn work(
+        &mut self,
+        disk: &FaultyDisk,
+        log: &EmbeddedLog,
+        rounds: u32,
+    ) -> Result<(), Fault> {
         let mut member = Member::open(log, spec("g", &["in"])).await?;
         for _ in 0..rounds {
             self.rounds += 1;
@@ -36,7 +41,7 @@ impl History {
                 .map(|n| output("in", Some(&format!("k{n}")), &format!("<in{round}.{n}>")))
                 .collect();
             self.append(log, &outputs).await?;
-            self.work_off(&mut member).await?;
+            self.work_off(disk, &mut member).await?;
         }
         Ok(())
     }
@@ -49,8 +54,12 @@ impl History {
         Ok(())
     }
 
-    async fn work_off(&mut self, member: &mut Member) -> Result<(), Fault> {
-        let batch = member.batch().await?;
+    async fn work_off(&mut self, disk: &FaultyDisk, member: &mut Member) -> Result<(), Fault> {
+        // A log that acknowledges what it has not got makes its readers wait for ever.
+        let batch = tokio::select! {
+            batch = member.batch() => batch?,
+            () = died(disk) => return Err(Fault::wait("the power is cut")),
+        };
         let of = |record| (batch.position(record), text(record));
         self.seen.extend(batch.records.iter().map(of));
         let done = &member.assigned[&batch.partition].ended;
@@ -88,7 +97,7 @@ impl History {
         let old: BTreeMap<Position, String> = present.clone();
         let before: BTreeSet<Position> =
             self.acked.keys().chain(self.seen.keys()).cloned().collect();
-        self.work(&log, 3).await.map_err(|fault| format!("after it: {fault}"))?;
+        self.work(disk, &log, 3).await.map_err(|fault| format!("after it: {fault}"))?;
         let mut now = values(&log, "in").await;
         now.extend(values(&log, "out").await);
         check_present(&old, &now)?;
@@ -129,6 +138,12 @@ impl History {
     }
 }
 
+async fn died(disk: &FaultyDisk) {
+    while !disk.is_dead() {
+        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+    }
+}
+
 fn value(output: &Output) -> String {
     String::from_utf8(output.value.clone().unwrap().to_vec()).unwrap()
 }
@@ -139,7 +154,7 @@ const ROUNDS: u32 = 12;
 async fn measure() -> (u64, u64) {
     let disk = FaultyDisk::new();
     let log = open(&disk);
-    History::default().work(&log, ROUNDS).await.unwrap();
+    History::default().work(&disk, &log, ROUNDS).await.unwrap();
     drop(log);
     assert!(segments(&disk).len() >= 3, "the work must roll");
     (disk.operations(), disk.syncs())
@@ -147,7 +162,7 @@ async fn measure() -> (u64, u64) {
 
 /// The power is cut in place of every operation in turn, with several ways to tear what was not
 /// synced.
-pub async fn check_cuts(seeds: u64) -> Result<(), String> {
+async fn check_cuts(seeds: u64) -> Result<(), String> {
     let (operations, _) = measure().await;
     for cut in 0..operations {
         let torn = [Torn::Nothing, Torn::Everything].into_iter().chain((0..seeds).map(Torn::Some));
@@ -156,7 +171,7 @@ pub async fn check_cuts(seeds: u64) -> Result<(), String> {
             disk.cut_at(cut);
             let mut history = History::default();
             if let Ok(log) = open_with(&disk, small()) {
-                let _ = history.work(&log, ROUNDS).await;
+                let _ = history.work(&disk, &log, ROUNDS).await;
             }
             let left = disk.power_cut(torn);
             history
@@ -183,9 +198,9 @@ fn a_power_cut_during_recovery() {
             let disk = FaultyDisk::new();
             let mut history = History::default();
             let log = open(&disk);
-            history.work(&log, 4).await.unwrap();
+            history.work(&disk, &log, 4).await.unwrap();
             disk.cut_at(disk.operations() + 1);
-            let _ = history.work(&log, 1).await;
+            let _ = history.work(&disk, &log, 1).await;
             let left = disk.power_cut(Torn::Some(seed));
             for cut in 0..12 {
                 let again = left.copy();
@@ -212,7 +227,7 @@ fn a_power_cut_during_recovery() {
 }
 
 /// Every sync fails in turn; the log works on, then the power is cut.
-pub async fn check_failing_syncs() -> Result<(), String> {
+async fn check_failing_syncs() -> Result<(), String> {
     let (_, syncs) = measure().await;
     for failing in 0..syncs {
         for torn in [Torn::Nothing, Torn::Everything, Torn::Some(failing)] {
@@ -222,7 +237,7 @@ pub async fn check_failing_syncs() -> Result<(), String> {
             let log = open_with(&disk, small()).map_err(|fault| fault.to_string())?;
             let mut faults = 0;
             // The failure is answered, once, and is over then.
-            while let Err(fault) = history.work(&log, ROUNDS).await {
+            while let Err(fault) = history.work(&disk, &log, ROUNDS).await {
                 faults += 1;
                 if fault.next != potok_core::Move::Wait || faults > 2 {
                     return Err(format!("sync {failing}: {fault}"));
@@ -256,7 +271,7 @@ fn short_writes_are_finished() {
         disk.set_short_writes(true);
         let mut history = History::default();
         let log = open(&disk);
-        history.work(&log, ROUNDS).await.unwrap();
+        history.work(&disk, &log, ROUNDS).await.unwrap();
         drop(log);
         let disk = disk.power_cut(Torn::Nothing);
         history.check(&disk).await.unwrap();
@@ -300,4 +315,33 @@ pub async fn check_readers_stop_at_the_synced_end() -> Result<(), String> {
 #[test]
 fn readers_stop_at_the_synced_end() {
     run(check_readers_stop_at_the_synced_end()).unwrap();
+}
+
+/// The power is cut while the sync is under way: whoever was told "durable" by then was told a
+/// lie.
+pub async fn check_acknowledged_is_synced() -> Result<(), String> {
+    let disk = FaultyDisk::new();
+    let log = open(&disk);
+    let mut acked = BTreeMap::new();
+    acked.insert(append(&log, "in", "<in1>").await.unwrap(), "<in1>".to_owned());
+    disk.hold_syncs(true);
+    let appending = {
+        let log = log.clone();
+        tokio::spawn(async move { append(&log, "in", "<in2>").await })
+    };
+    while disk.held_syncs() == 0 {
+        tokio::task::yield_now().await;
+    }
+    let left = disk.power_cut(Torn::Nothing);
+    if let Ok(position) = appending.await.unwrap() {
+        acked.insert(position, "<in2>".to_owned());
+    }
+    drop(log);
+    let log = open(&left);
+    check_present(&acked, &values(&log, "in").await)
+}
+
+#[test]
+fn acknowledged_is_synced() {
+    run(check_acknowledged_is_synced()).unwrap();
 }

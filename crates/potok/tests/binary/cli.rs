@@ -11,7 +11,7 @@ use crate::load::lines;
 use crate::process::{Home, Ran, pipelines, potok, run};
 use crate::wait;
 
-const COMMANDS: [&str; 15] = [
+const COMMANDS: [&str; 16] = [
     "dev",
     "run",
     "check",
@@ -27,6 +27,7 @@ const COMMANDS: [&str; 15] = [
     "explain",
     "new",
     "ddl",
+    "sample",
 ];
 
 fn bare<const N: usize>(args: [&str; N]) -> Ran {

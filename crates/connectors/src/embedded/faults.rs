@@ -70,14 +70,14 @@ pub(super) fn check_name(what: &str, name: &str) -> Result<(), Fault> {
         "is empty"
     } else if name.len() > NAME_BYTES_MAX {
         "is longer than 249 bytes"
-    } else if name.chars().any(|char| char.is_whitespace() || char.is_control()) {
-        "has spaces or control characters"
+    } else if name.chars().any(|char| char.is_whitespace() || char.is_control() || char == '/') {
+        "has spaces, slashes or control characters"
     } else {
         return Ok(());
     };
     Err(Fault::fix(format!("the {what} name {name:?} {bad}"))
         .code("P0206")
-        .hint("use up to 249 bytes of printable characters without spaces"))
+        .hint("use up to 249 bytes of printable characters without spaces and slashes"))
 }
 
 pub(super) fn no_partition(topic: &str, partition: u32, partitions: usize) -> Fault {

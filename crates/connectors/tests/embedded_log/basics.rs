@@ -136,7 +136,7 @@ fn bad_input_is_refused_and_nothing_else_stops() {
             (fault.next, fault.reason, fault.code),
             (Move::SetAside, Reason::TooLarge, "P0205")
         );
-        for name in ["", "a b", "a\n", &"x".repeat(250)] {
+        for name in ["", "a b", "a/b", "a\n", &"x".repeat(250)] {
             let fault = log.append(&[output(name, None, "a")]).await.unwrap_err();
             assert_eq!((fault.next, fault.code), (Move::Fix, "P0206"), "{name:?}");
         }

@@ -65,7 +65,8 @@ fn versions_that_commit_too_early_are_caught() {
         other.execute_batch("BEGIN EXCLUSIVE").unwrap();
         assert!(sender.send(&running, 50));
         wait::until(&format!("{bug} counts as ended what was never delivered"), || {
-            (running.status()["lag"] == 0).then_some(())
+            // Not all of them: what a lane has not begun with is not marked early either.
+            running.status()["lag"].as_u64().is_some_and(|lag| lag < 50).then_some(())
         });
         running.kill();
         other.execute_batch("ROLLBACK").unwrap();

@@ -38,7 +38,9 @@ pub use position::{Name, ParsePositionError, Partition, Position};
 pub use ranges::RangeSet;
 pub use record::{Headers, HeadersBuilder, Record, SourceBatch};
 pub use sink::{Sink, SinkLimits};
-pub use source::{Assignment, Ended, Intake, Journal, PartitionEnd, Source, Transaction};
+pub use source::{
+    Assignment, Ended, Intake, Journal, NotWritten, PartitionEnd, Source, Transaction,
+};
 pub use stage::{Stage, Staged};
 pub use store::Store;
 

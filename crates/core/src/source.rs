@@ -92,6 +92,37 @@ impl Transaction {
     }
 }
 
+/// Why a transaction is not, or not wholly, written.
+#[derive(Clone, Debug)]
+pub enum NotWritten {
+    /// Nothing of it, or (where the answer was lost) everything was written: the engine calls
+    /// again with the same transaction.
+    Fault(Fault),
+    /// These outputs, by index, the log will never take (too large for their topic). All others
+    /// are written; nothing is noted as ended. The engine calls again with dead letters in place
+    /// of the refused and without the others. A log whose transactions are whole never says so.
+    Refused(Vec<(usize, Fault)>),
+}
+
+/// The fault, or the first refusal, for callers to whom it is all the same.
+impl From<NotWritten> for Fault {
+    fn from(not_written: NotWritten) -> Self {
+        match not_written {
+            NotWritten::Fault(fault) => fault,
+            NotWritten::Refused(refused) => {
+                let first = refused.into_iter().next();
+                first.map_or_else(|| Fault::retry("outputs were refused"), |(_, fault)| fault)
+            }
+        }
+    }
+}
+
+impl From<Fault> for NotWritten {
+    fn from(fault: Fault) -> Self {
+        NotWritten::Fault(fault)
+    }
+}
+
 /// Notes, durably, what a consumer group's records became.
 ///
 /// The embedded log writes one frame, so outputs and progress cannot part. Where they can (Kafka
@@ -101,8 +132,7 @@ pub trait Journal: Send + Sync {
     /// Writes the transaction; returns the positions of the outputs, in order, once everything
     /// is durable. `Ended` of a foreign assignment is ignored.
     ///
-    /// One call is one attempt. After a fault nothing, or (where the answer was lost) everything
-    /// of it was written: the engine calls again with the same transaction. One call at a time
-    /// per pipeline. Cancelling leaves the outcome unknown.
-    async fn transact(&self, transaction: &Transaction) -> Result<Vec<Position>, Fault>;
+    /// One call is one attempt; [`NotWritten`] says what to do next. One call at a time per
+    /// pipeline. Cancelling leaves the outcome unknown.
+    async fn transact(&self, transaction: &Transaction) -> Result<Vec<Position>, NotWritten>;
 }

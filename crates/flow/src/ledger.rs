@@ -302,7 +302,7 @@ impl Ledger {
                     }
                     return Ok(());
                 }
-                Err(fault) => fault,
+                Err(not_written) => Fault::from(not_written),
             };
             if fault.next == Move::Fix {
                 return Err(Stop::Fix(fault));

@@ -46,7 +46,9 @@ impl From<World> for FaultyDisk {
 
 #[derive(Debug, Default)]
 struct World {
+    /// Folders made, as processes see them. The root is always there.
     dirs: BTreeSet<PathBuf>,
+    durable_dirs: BTreeSet<PathBuf>,
     /// Names as processes see them.
     names: BTreeMap<PathBuf, usize>,
     /// Names as a power cut leaves them.
@@ -72,6 +74,7 @@ struct World {
 
 #[derive(Clone, Debug)]
 enum NameChange {
+    MakeDir(PathBuf),
     Link(PathBuf, usize),
     Unlink(PathBuf),
     Rename(PathBuf, PathBuf),
@@ -80,13 +83,18 @@ enum NameChange {
 impl NameChange {
     fn dir(&self) -> Option<&Path> {
         match self {
-            NameChange::Link(path, _) | NameChange::Unlink(path) => path.parent(),
+            NameChange::MakeDir(path) | NameChange::Link(path, _) | NameChange::Unlink(path) => {
+                path.parent()
+            }
             NameChange::Rename(_, to) => to.parent(),
         }
     }
 
-    fn apply(&self, names: &mut BTreeMap<PathBuf, usize>) {
+    fn apply(&self, dirs: &mut BTreeSet<PathBuf>, names: &mut BTreeMap<PathBuf, usize>) {
         match self {
+            NameChange::MakeDir(path) => {
+                dirs.insert(path.clone());
+            }
             NameChange::Link(path, file) => {
                 names.insert(path.clone(), *file);
             }
@@ -217,13 +225,19 @@ impl FaultyDisk {
             Torn::Some(seed) => Some(Dice(seed)),
             _ => None,
         };
-        let mut names = world.durable.clone();
+        let (mut dirs, mut names) = (world.durable_dirs.clone(), world.durable.clone());
         let kept = match (&torn, &mut dice) {
             (Torn::Nothing, _) => 0,
             (_, Some(dice)) => dice.below(world.unsynced.len() as u64 + 1) as usize,
             _ => world.unsynced.len(),
         };
-        world.unsynced.iter().take(kept).for_each(|change| change.apply(&mut names));
+        for change in world.unsynced.iter().take(kept) {
+            change.apply(&mut dirs, &mut names);
+        }
+        // What lies in a folder that is gone is gone.
+        names.retain(|path, _| {
+            path.ancestors().skip(1).all(|dir| dir.parent().is_none() || dirs.contains(dir))
+        });
         let survive = |file: &File| match (torn, &mut dice) {
             (Torn::Nothing, _) => file.durable.clone(),
             (_, Some(dice)) => file.torn(dice),
@@ -238,7 +252,8 @@ impl FaultyDisk {
             .map(|bytes| File { durable: bytes.clone(), bytes, unsynced: Vec::new() })
             .collect();
         let after = World {
-            dirs: world.dirs.clone(),
+            durable_dirs: dirs.clone(),
+            dirs,
             durable: names.clone(),
             names,
             files,
@@ -258,6 +273,7 @@ impl FaultyDisk {
         };
         let copy = World {
             dirs: world.dirs.clone(),
+            durable_dirs: world.dirs.clone(),
             names: world.names.clone(),
             durable: world.names.clone(),
             files: world.files.iter().map(same).collect(),
@@ -362,7 +378,7 @@ impl World {
     }
 
     fn change_name(&mut self, change: NameChange) {
-        change.apply(&mut self.names);
+        change.apply(&mut self.dirs, &mut self.names);
         self.unsynced.push(change);
     }
 
@@ -383,10 +399,16 @@ impl World {
 impl Disk for FaultyDisk {
     fn create_dir(&self, dir: &Path) -> io::Result<()> {
         let mut world = self.world();
-        world.alive()?;
-        // Folders are few and made once: taken as durable at once.
-        world.dirs.extend(dir.ancestors().map(Path::to_owned));
-        Ok(())
+        let missing: Vec<PathBuf> = dir
+            .ancestors()
+            .filter(|dir| dir.parent().is_some() && !world.dirs.contains(*dir))
+            .map(Path::to_owned)
+            .collect();
+        for dir in missing.into_iter().rev() {
+            world.operate()?;
+            world.change_name(NameChange::MakeDir(dir));
+        }
+        world.alive()
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
@@ -439,11 +461,11 @@ impl Disk for FaultyDisk {
         if !world.count_sync() {
             return Err(io::Error::other("the disk failed this sync"));
         }
-        let World { unsynced, durable, .. } = &mut *world;
+        let World { unsynced, durable, durable_dirs, .. } = &mut *world;
         unsynced.retain(|change| {
             let here = change.dir() == Some(dir);
             if here {
-                change.apply(durable);
+                change.apply(durable_dirs, durable);
             }
             !here
         });
@@ -570,9 +592,14 @@ mod tests {
 
     #[test]
     fn a_power_cut_leaves_what_was_synced_and_nothing_else() {
-        let disk = FaultyDisk::new();
+        let with_dir = || {
+            let disk = FaultyDisk::new();
+            disk.create_dir(Path::new("/d")).unwrap();
+            disk.sync_dir(Path::new("/")).unwrap();
+            disk
+        };
         let (dir, path) = (Path::new("/d"), Path::new("/d/a"));
-        disk.create_dir(dir).unwrap();
+        let disk = with_dir();
         let file = disk.create(path).unwrap();
         write_all(file.as_ref(), b"kept", 0).unwrap();
         file.sync().unwrap();
@@ -580,7 +607,14 @@ mod tests {
         // The bytes are durable, their name is not.
         assert_eq!(disk.power_cut(Torn::Nothing).files(), Vec::<PathBuf>::new());
 
+        // The name is durable, its folder is not.
         let disk = FaultyDisk::new();
+        disk.create_dir(dir).unwrap();
+        disk.create(path).unwrap();
+        disk.sync_dir(dir).unwrap();
+        assert_eq!(disk.power_cut(Torn::Nothing).files(), Vec::<PathBuf>::new());
+
+        let disk = with_dir();
         let file = disk.create(path).unwrap();
         write_all(file.as_ref(), b"kept", 0).unwrap();
         file.sync().unwrap();
@@ -596,9 +630,9 @@ mod tests {
     #[test]
     fn a_failed_sync_forgets_the_bytes_though_they_are_still_read() {
         let disk = FaultyDisk::new();
-        let path = Path::new("/d/a");
+        let path = Path::new("/a");
         let file = disk.create(path).unwrap();
-        disk.sync_dir(Path::new("/d")).unwrap();
+        disk.sync_dir(Path::new("/")).unwrap();
         write_all(file.as_ref(), b"lost", 0).unwrap();
         disk.fail_sync(disk.syncs());
         assert!(file.sync().is_err());

@@ -9,6 +9,7 @@
 //! the one before it. Of older ones the footer is enough; where it is missing, they are read too.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use potok_core::Fault;
@@ -72,9 +73,7 @@ struct Read {
 /// Reads the folder.
 pub fn recover(disk: &dyn Disk, paths: &Paths, bugs: Bugs) -> Result<Recovered, Fault> {
     let unusable = |error: &io::Error| faults::unusable(&paths.dir, error);
-    for dir in [&paths.dir, &paths.log] {
-        disk.create_dir(dir).map_err(|error| unusable(&error))?;
-    }
+    disk.create_dir(&paths.log).map_err(|error| unusable(&error))?;
     let names = disk.list(&paths.log).map_err(|error| unusable(&error))?;
     for name in names.iter().filter(|name| name.ends_with(".new")) {
         // Never got its name, so nothing in it was acknowledged.
@@ -83,6 +82,9 @@ pub fn recover(disk: &dyn Disk, paths: &Paths, bugs: Bugs) -> Result<Recovered, 
     let mut numbers: Vec<u64> =
         names.iter().filter_map(|name| Paths::segment_number(name)).collect();
     numbers.sort_unstable();
+    if numbers.is_empty() {
+        sync_dirs(disk, paths).map_err(|error| unusable(&error))?;
+    }
     let mut segments = Vec::new();
     for number in numbers {
         segments.push(look(disk, paths, number)?);
@@ -90,6 +92,26 @@ pub fn recover(disk: &dyn Disk, paths: &Paths, bugs: Bugs) -> Result<Recovered, 
     let nonce = folder_nonce(&mut segments).map_err(|error| unusable(&error))?;
     let recovery = Recovery { disk, paths, bugs, nonce, segments };
     recovery.run().map_err(|error| unusable(&error))
+}
+
+/// Makes folders durable that may be new: a power cut that takes the folder takes its segments.
+fn sync_dirs(disk: &dyn Disk, paths: &Paths) -> io::Result<()> {
+    disk.sync_dir(&paths.dir)?;
+    for dir in paths.dir.ancestors().skip(1) {
+        let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
+        match disk.sync_dir(dir) {
+            Ok(()) => {}
+            // A folder above that we may not even open was made by others, long ago; and not
+            // every file system knows how to sync one.
+            Err(error) => match error.kind() {
+                io::ErrorKind::PermissionDenied
+                | io::ErrorKind::InvalidInput
+                | io::ErrorKind::Unsupported => return Ok(()),
+                _ => return Err(error),
+            },
+        }
+    }
+    Ok(())
 }
 
 fn look(disk: &dyn Disk, paths: &Paths, number: u64) -> Result<OnDisk, Fault> {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use potok_core::{
-    Assignment, Fault, Intake, Journal, Partition, PartitionEnd, Position, Source, SourceBatch,
-    Transaction,
+    Assignment, Fault, Intake, Journal, NotWritten, Partition, PartitionEnd, Position, Source,
+    SourceBatch, Transaction,
 };
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -163,7 +163,7 @@ impl Source for EmbeddedSource {
 
 #[async_trait]
 impl Journal for EmbeddedJournal {
-    async fn transact(&self, transaction: &Transaction) -> Result<Vec<Position>, Fault> {
+    async fn transact(&self, transaction: &Transaction) -> Result<Vec<Position>, NotWritten> {
         let ended: Vec<Entry<'_>> = transaction
             .ended
             .iter()
@@ -176,11 +176,12 @@ impl Journal for EmbeddedJournal {
             })
             .collect();
         let fence = Some((self.group.clone(), self.session));
-        match self.write(transaction, &ended, fence).await {
+        let written = match self.write(transaction, &ended, fence).await {
             // The group was opened anew: this journal's endings count for nothing any more.
-            Err(Refused::Stale) => self.write(transaction, &[], None).await.map_err(spread),
-            other => other.map_err(spread),
-        }
+            Err(Refused::Stale) => self.write(transaction, &[], None).await,
+            other => other,
+        };
+        Ok(written.map_err(spread)?)
     }
 }
 

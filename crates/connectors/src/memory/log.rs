@@ -10,8 +10,9 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use potok_core::{
     Assignment, Clock, Damage, Fault, GroupInfo, GroupPartition, GroupSpec, Intake, Journal, Log,
-    OpenGroup, Output, Partition, PartitionEnd, PipelineInfo, Position, RECORD_BYTES_MAX, RangeSet,
-    ReadFrom, Reader, Reason, Record, Source, SourceBatch, TopicInfo, Transaction,
+    NotWritten, OpenGroup, Output, Partition, PartitionEnd, PipelineInfo, Position,
+    RECORD_BYTES_MAX, RangeSet, ReadFrom, Reader, Reason, Record, Source, SourceBatch, TopicInfo,
+    Transaction,
 };
 use tokio::sync::watch;
 
@@ -303,7 +304,7 @@ struct GroupJournal {
 
 #[async_trait]
 impl Journal for GroupJournal {
-    async fn transact(&self, transaction: &Transaction) -> Result<Vec<Position>, Fault> {
+    async fn transact(&self, transaction: &Transaction) -> Result<Vec<Position>, NotWritten> {
         let positions = self.log.append_all(&transaction.outputs)?;
         let mut state = lock(&self.group.state);
         for ended in &transaction.ended {

@@ -114,7 +114,8 @@ async fn outputs_and_progress_are_one_transaction() {
     let read = batch(&mut open).await;
     let mut transaction = ended(&read, 0..1);
     transaction.outputs = vec![Output { partition: Some(9), ..output("out", None, "x") }];
-    assert_eq!(open.journal.transact(&transaction).await.unwrap_err().next, Move::Fix);
+    let refused = Fault::from(open.journal.transact(&transaction).await.unwrap_err());
+    assert_eq!(refused.next, Move::Fix);
     let position = |log: MemoryLog| async move {
         let groups = log.groups().await.unwrap();
         groups[0].partitions.iter().map(|partition| partition.position).max().unwrap()

@@ -124,6 +124,26 @@ fn readers_start_where_they_are_told() {
 }
 
 #[test]
+fn large_frames_come_in_batches() {
+    run(async {
+        let log = open_with(&FaultyDisk::new(), Options { partitions: 1, ..small() }).unwrap();
+        let outputs: Vec<Output> =
+            (0..12_000).map(|n| output("t", None, &format!("{n:0>100}"))).collect();
+        log.append(&outputs).await.unwrap();
+        append(&log, "t", "last").await.unwrap();
+        let mut reader = log.read("t", ReadFrom::Start).await.unwrap();
+        let mut next = 0;
+        while let Some(batch) = reader.next(false).await.unwrap() {
+            assert!(batch.records.len() <= 5_000);
+            assert_eq!(batch.first, next, "no gap between batches");
+            assert_eq!(batch.next - batch.first, batch.records.len() as u64);
+            next = batch.next;
+        }
+        assert_eq!(next, 12_001);
+    });
+}
+
+#[test]
 fn bad_input_is_refused_and_nothing_else_stops() {
     run(async {
         let log = open(&FaultyDisk::new());

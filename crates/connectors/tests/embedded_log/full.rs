@@ -145,7 +145,8 @@ async fn work_off(member: &mut Member, records: usize, outputs: bool) {
             };
             from = to;
             // What the engine does about `Wait`.
-            while let Err(fault) = member.open.journal.transact(&transaction).await {
+            while let Err(refused) = member.open.journal.transact(&transaction).await {
+                let fault = potok_core::Fault::from(refused);
                 assert_eq!(fault.next, Move::Wait, "{fault}");
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use potok_core::{
-    Assignment, Fault, Intake, Journal, Partition, PartitionEnd, Position, Source, SourceBatch,
-    Transaction,
+    Assignment, Fault, Intake, Journal, NotWritten, Partition, PartitionEnd, Position, Source,
+    SourceBatch, Transaction,
 };
 use tokio::time::Instant;
 
@@ -253,7 +253,7 @@ pub struct SimJournal {
 
 #[async_trait]
 impl Journal for SimJournal {
-    async fn transact(&self, transaction: &Transaction) -> Result<Vec<Position>, Fault> {
-        self.log.clone().write(transaction.clone(), Some(self.live.clone())).await
+    async fn transact(&self, transaction: &Transaction) -> Result<Vec<Position>, NotWritten> {
+        Ok(self.log.clone().write(transaction.clone(), Some(self.live.clone())).await?)
     }
 }

@@ -76,13 +76,13 @@ macro_rules! ensure {
 pub(crate) use ensure;
 
 /// Awaits `work` within [`PATIENCE`]; says what was waited for when it does not come.
-pub(crate) async fn within<T>(
+pub(crate) async fn within<T, E: Into<potok_core::Fault>>(
     what: &str,
-    work: impl Future<Output = Result<T, potok_core::Fault>>,
+    work: impl Future<Output = Result<T, E>>,
 ) -> Result<T, String> {
     match tokio::time::timeout(PATIENCE, work).await {
         Ok(Ok(value)) => Ok(value),
-        Ok(Err(fault)) => Err(format!("{what}: {fault}")),
+        Ok(Err(fault)) => Err(format!("{what}: {}", fault.into())),
         Err(_) => Err(format!("{what}: nothing within {PATIENCE:?}")),
     }
 }

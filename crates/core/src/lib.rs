@@ -26,7 +26,7 @@ pub mod trouble;
 
 pub use batch::{Batch, Message, Outcome, Receipt};
 pub use clock::{Clock, SystemClock, Timestamp};
-pub use dead_letter::{DEAD_LETTER_HEADER, Envelope};
+pub use dead_letter::{DEAD_LETTER_HEADER, Envelope, Piece};
 pub use decoder::{Decoded, Decoder};
 pub use event::Event;
 pub use fault::{Fault, Move, Reason};

@@ -12,6 +12,7 @@ mod deliver;
 mod engine;
 mod lane;
 mod ledger;
+mod outgoing;
 mod pipeline;
 mod plan;
 pub mod process;

@@ -177,6 +177,7 @@ fn dead_letter(nonce: u64, found: &Found, kept_in: &str, raw: Vec<u8>, now: Time
         error: what,
         attempts: 1,
         time: now,
+        piece: None,
     };
     Output {
         topic: DEAD_TOPIC.into(),

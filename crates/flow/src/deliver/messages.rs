@@ -47,7 +47,7 @@ pub(crate) fn address(
                 continue;
             }
             Ok(Made::Output(output)) => {
-                item.outputs.push(output);
+                item.outputs.push((index as u32, output));
                 item.delivered = true;
                 None
             }
@@ -113,7 +113,8 @@ fn message(
         let Event { value, source, time, .. } = event;
         return Ok(Made::Message(Message { name, key, headers, value, source, once, time }));
     };
-    let output = Output { topic, partition: None, key, headers, value: Some(event.value) };
+    let value = Some(event.value).filter(|value| !(event.tombstone && value.is_empty()));
+    let output = Output { topic, partition: None, key, headers, value };
     if output.bytes() > RECORD_BYTES_MAX {
         let what = format!("{} bytes are more than a record may have", output.bytes());
         return Err(Fault::set_aside(Reason::TooLarge, what));

@@ -49,12 +49,6 @@ impl Destination {
         Destination { label, sink, limits, gate: Arc::new(Gate::new()) }
     }
 
-    /// Asks once whether it is there.
-    pub async fn answers(&self) -> bool {
-        let Some(sink) = &self.sink else { return true };
-        matches!(tokio::time::timeout(PROBE_MAX, sink.probe()).await, Ok(Ok(())))
-    }
-
     /// Prepares the destination of a run that begins, and later asks it behind a closed gate
     /// whether it is back, for ever. Ends only with a fault that somebody must fix.
     pub async fn watch(&self, probe_every: Duration, clock: &dyn Clock) -> Result<(), Fault> {

@@ -41,11 +41,12 @@ struct Run {
     failed_at: Option<u64>,
     /// Before it, and after the failure before it, a call of others had succeeded.
     works_before: bool,
-    /// That was so for one of the failures since the gate closed last.
+    /// That was so for one of its failures.
     worked_once: bool,
     /// The last failure before the gate closed.
     failed_before_closing: Option<u64>,
-    /// How often others had succeeded after that when its attempts were used up again.
+    /// How often its attempts were used up again though others had succeeded after that, or
+    /// though nobody else failed.
     strikes: u32,
     /// How often the gate had closed when these were counted.
     closings: u64,
@@ -103,7 +104,7 @@ impl Run {
     fn forget_the_past(&mut self, closings: u64, attempts_max: u32) {
         if self.closings != closings {
             self.closings = closings;
-            (self.attempt, self.worked_once) = (1, false);
+            self.attempt = 1;
             self.failed_before_closing = self.failed_at.take().or(self.failed_before_closing);
         }
         if self.len() == 1 && !self.alone {
@@ -270,7 +271,7 @@ impl Lane {
             settling.set_aside_or_split(cycle, run, fault);
             return Ok(());
         }
-        let (mut works_before, several) = (run.works_before, run.len() > 1);
+        let (works_before, several) = (run.works_before, run.len() > 1);
         let witness = if run.failed_at.is_some_and(|at| gate.witness_since(at)) {
             Witness::Found
         } else {
@@ -284,29 +285,16 @@ impl Lane {
             run = again;
             witness
         };
-        let works_after = match witness {
-            Witness::Found => true,
-            // Nobody is there to try it with: an earlier success and a probe must do.
-            Witness::None(None) if run.worked_once && !several => {
-                works_before = true;
-                destination.answers().await
-            }
-            Witness::None(other) => {
-                settling.stack.push(run);
-                gate.close(&other.unwrap_or(fault), self.clock.now());
-                return Ok(());
-            }
-        };
-        match works_after {
+        match witness {
             // What is left of several when one was the witness has not failed alone yet.
-            true if run.len() > 1 || (works_before && !several) => {
+            Witness::Found if run.len() > 1 || (works_before && !several) => {
                 settling.set_aside_or_split(cycle, run, fault);
             }
             // Once more, now that the destination is known to work.
-            true => settling.stack.push(run),
-            false => {
+            Witness::Found => settling.stack.push(run),
+            Witness::None(other) => {
                 settling.stack.push(run);
-                gate.close(&fault, self.clock.now());
+                gate.close(&other.unwrap_or(fault), self.clock.now());
             }
         }
         Ok(())
@@ -321,6 +309,12 @@ impl Lane {
     ) -> Result<(), Stop> {
         match self.find_witness(settling, cycle, destination, None).await? {
             Witness::Found => destination.gate.open(),
+            Witness::None(Some(fault)) if settling.is_lone_culprit(destination, &fault) => {
+                if let Some(run) = settling.stack.pop() {
+                    settling.set_aside_or_split(cycle, run, fault);
+                }
+                destination.gate.open();
+            }
             Witness::None(fault) => {
                 let fault = fault.unwrap_or_else(|| Fault::wait("nothing to try it with"));
                 destination.gate.close(&fault, self.clock.now());
@@ -449,14 +443,36 @@ impl Settling {
         crash_point("receipt.after");
         let receipt = match answer {
             Ok(receipt) => receipt,
-            Err(fault) => return Some(fault),
+            Err(fault) => {
+                if fault.next == Move::Retry {
+                    destination.gate.call_failed(run.items.iter().map(|(_, key)| *key));
+                }
+                return Some(fault);
+            }
         };
         let before = run.len();
         let fault = self.note(cycle, run, receipt);
         if run.len() < before || before == 0 {
             destination.gate.call_succeeded(call);
         }
+        if fault.as_ref().is_some_and(|fault| fault.next == Move::Retry) {
+            destination.gate.call_failed(run.items.iter().map(|(_, key)| *key));
+        }
         fault
+    }
+
+    /// The record at the head just failed at a half-open gate, others could not be tried. It is
+    /// to blame if others succeeded between its failures before, and it alone has failed since,
+    /// several times, though the destination answers its probes.
+    fn is_lone_culprit(&mut self, destination: &Destination, fault: &Fault) -> bool {
+        let Some(run) = self.stack.last_mut() else { return false };
+        let key = run.items.first().map(|(_, key)| *key).filter(|_| run.len() == 1);
+        let alone = key.is_some_and(|key| destination.gate.fails_alone(key));
+        if fault.next != Move::Retry || !run.worked_once || !alone {
+            return false;
+        }
+        run.strikes += 1;
+        run.strikes >= STRIKES_MAX
     }
 
     fn note(&self, cycle: &mut Cycle, run: &mut Run, receipt: Receipt) -> Option<Fault> {

@@ -229,7 +229,7 @@ impl Ledger {
             held.ended.insert(taken.batch.first..taken.batch.next);
         }
         if outputs.is_empty() {
-            self.count(&endings);
+            self.count(&taken, &endings);
         } else {
             let bytes = |outgoing: &Outgoing| 64 + outgoing.output.bytes();
             self.pending_bytes += outputs.iter().map(bytes).sum::<usize>();
@@ -304,8 +304,8 @@ impl Ledger {
         crash_point(if with_letters { "dead_letter.before" } else { "position.before" });
         self.write(&mut pending, outputs, transaction.ended).await?;
         crash_point(if with_letters { "dead_letter.after" } else { "position.after" });
-        for Pending { endings, reasons, .. } in &pending {
-            self.count(endings);
+        for Pending { endings, reasons, taken, .. } in &pending {
+            self.count(taken, endings);
             reasons.iter().for_each(|reason| self.counters.dead_letter(*reason));
         }
         Ok(())
@@ -390,10 +390,14 @@ impl Ledger {
         }
     }
 
-    fn count(&self, endings: &[(u32, Ending)]) {
+    fn count(&self, taken: &Taken, endings: &[(u32, Ending)]) {
         for (ending, records) in count(endings) {
             self.counters.ended(ending, records);
         }
+        let now = self.letters.clock.now();
+        let ended = endings.iter().filter(|(_, ending)| *ending != Ending::HandedBack);
+        let records = ended.filter_map(|(index, _)| taken.batch.records.get(*index as usize));
+        self.counters.latency.add(records.map(|record| now.millis_since(record.time)));
     }
 
     fn say(&self, fault: Option<&Fault>) {

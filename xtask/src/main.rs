@@ -1,8 +1,11 @@
 //! Every command a person or CI runs: `cargo xtask --help`.
 //!
-//! Nothing needs to be installed for it beyond what builds potok, and CI calls nothing else.
+//! Nothing needs to be installed for it beyond what builds potok: the services that tests start
+//! it installs itself, where it may. CI calls nothing else.
 
 mod cargo;
+mod fast;
+mod services;
 mod tidy;
 
 use std::process::ExitCode;
@@ -22,7 +25,7 @@ struct Cli {
 enum Command {
     /// Everything a change must pass; exactly what CI runs
     Test {
-        /// Leave out clippy and the tests that start and kill the binary
+        /// Leave out clippy and the tests that start services or the binary
         #[arg(long)]
         fast: bool,
     },
@@ -36,6 +39,9 @@ enum Command {
     },
     /// The long versions of the tests: more seeds, more kills, more records
     Soak,
+    /// Real Kafka, PostgreSQL, MariaDB and Redis, as the tests start them
+    #[command(subcommand)]
+    Services(services::Command),
     /// Write the generated reference pages and the schema anew
     Docs,
     /// Rules no compiler checks: paths named in the documents, sizes, headings
@@ -59,6 +65,8 @@ fn run(command: Command) -> Result<()> {
     std::env::set_current_dir(root)?;
     match command {
         Command::Test { fast: false } => {
+            prerequisites()?;
+            services::install_all()?;
             check()?;
             // One build of the whole workspace; building parts of it on their own would pick
             // other features of the dependencies and compile them again.
@@ -67,7 +75,7 @@ fn run(command: Command) -> Result<()> {
         Command::Test { fast: true } => {
             prerequisites()?;
             tidy::run()?;
-            cargo::run("test", &["--workspace", "--exclude", "potok"])
+            fast::run()
         }
         Command::Check => check(),
         Command::Sim { seeds } => {
@@ -80,8 +88,10 @@ fn run(command: Command) -> Result<()> {
         }
         Command::Soak => {
             prerequisites()?;
+            services::install_all()?;
             cargo::run_with(&[("POTOK_SOAK", "1")], "test", &["--workspace"])
         }
+        Command::Services(command) => services::run(command),
         Command::Docs => {
             let bless = [("POTOK_BLESS", "1")];
             cargo::run_with(&bless, "test", &["-p", "potok-config", "--test", "reference"])

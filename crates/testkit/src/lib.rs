@@ -5,8 +5,13 @@
 //! [`sim`] runs the real engine on one thread over a simulated log, sink and clock, makes trouble
 //! from a seed, and checks the promises by name.
 //!
-//! Nothing here is part of the product, and nothing here asks the machine for time or chance:
-//! a seed says everything.
+//! [`services`] starts real Kafka, PostgreSQL, MariaDB and Redis, for the same suites and for tests
+//! of the binary.
+//!
+//! Nothing here is part of the product, and nothing of the simulator asks the machine for time or
+//! chance: a seed says everything.
 
 pub mod sim;
 pub mod suites;
+
+pub use potok_services as services;

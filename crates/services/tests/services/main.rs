@@ -1,0 +1,12 @@
+//! The services themselves: each starts, answers, is killed, starts again with its data, freezes
+//! and thaws; the proxy makes the trouble it is asked for; nothing is left behind.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod databases;
+mod kafka;
+mod leftovers;
+mod processes;
+mod proxy;
+mod redis;
+mod wait;

@@ -116,3 +116,17 @@ fn lock(say: &dyn Fn(&str)) -> Result<File> {
     }
     Ok(lock)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn services_are_known_by_name() {
+        for service in Service::ALL {
+            assert_eq!(service.name().parse(), Ok(service));
+        }
+        let unknown = "mysql".parse::<Service>().unwrap_err();
+        assert_eq!(unknown, "`mysql` is none of kafka, postgres, mariadb, redis");
+    }
+}

@@ -381,7 +381,7 @@ fn every_file_missing() {
 }
 
 #[test]
-fn every_byte_of_rewritten_segments_flipped_and_cut() {
+fn every_byte_of_merged_segments_flipped_and_cut() {
     run(async {
         let model = build_rewritten().await;
         check_flips(&model, 1).await.unwrap();
@@ -389,7 +389,7 @@ fn every_byte_of_rewritten_segments_flipped_and_cut() {
     });
 }
 
-/// A log whose oldest segments retention has rewritten: `in` is held, `noise` is gone.
+/// A log whose oldest segments retention has merged: `in` is held, `noise` is gone.
 async fn build_rewritten() -> Model {
     let options = Options {
         segment_bytes: 2_500,
@@ -413,7 +413,7 @@ async fn build_rewritten() -> Model {
     clock.advance(std::time::Duration::from_secs(3_600));
     log.retain_now().await;
     let after = sizes(&disk);
-    assert!(after.len() == before.len() && after[0] < before[0] / 2, "{before:?} {after:?}");
+    assert!(after.len() < before.len() && after[0] < before[0] / 2, "{before:?} {after:?}");
     let records = present(&log).await;
     drop(log);
     let mut model = Model {

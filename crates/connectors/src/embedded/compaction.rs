@@ -244,7 +244,8 @@ impl Copy<'_> {
     fn is_known(&self, segment: u64, from: u64, to: u64) -> bool {
         let known = self.catalog.knows_damage(segment, from, to);
         if !known {
-            self.shared.report(damage::Found { segment, from, to, tail: false, settled: false });
+            let found = damage::Found::within(segment, from, to);
+            self.shared.report(&self.shared.state(), found);
         }
         known
     }

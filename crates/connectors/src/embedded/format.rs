@@ -77,7 +77,7 @@
 //! damaged: a new one starts, with offsets above all that could have been handed out (a record
 //! takes more than one byte, so the length of the damage bounds their number).
 //!
-//! **Limits**: a record up to `RECORD_BYTES_MAX`; a frame up to [`FRAME_BYTES_MAX`]; offsets,
+//! **Limits**: a record up to `RECORD_BYTES_MAX` and potok's own headers; a frame up to [`FRAME_BYTES_MAX`]; offsets,
 //! segment numbers and file offsets are 64 bits and are never used twice.
 
 use std::ops::Range;

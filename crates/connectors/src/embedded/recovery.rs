@@ -392,7 +392,7 @@ impl Recovery<'_> {
         expected
             .into_iter()
             .filter(|number| !there(*number) && !state.catalog.knows_damage(*number, 0, 0))
-            .map(|number| damage::Found { settled: false, ..damage::Found::missing(number) })
+            .map(damage::Found::lost)
             .collect()
     }
 

@@ -170,7 +170,15 @@ impl Scan {
                 segment.index.seek(&lane.partition.topic, lane.partition.index, lane.next)
             };
             if let Some(at) = self.lanes.iter().filter_map(wanted).min() {
-                let file = self.shared.open_segment(state, *number)?;
+                let file = match self.shared.open_segment(state, *number) {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                        // Somebody took it away under us: it is reported, the others are read.
+                        self.shared.report(state, damage::Found::lost(*number));
+                        self.done = *number;
+                        continue;
+                    }
+                    opened => opened?,
+                };
                 let walker = Walker::new(file, *number, self.shared.nonce, segment.end)
                     .into_blocks(self.shared.blocks.clone());
                 let generation = segment.generation;
@@ -215,7 +223,8 @@ impl Scan {
             let payload = place.walker.bytes(range.start, records.bytes as usize)?;
             let doubtful = crc32fast::hash(&payload) != records.crc;
             if doubtful {
-                report(&self.shared, place.segment, frame.at, frame.end());
+                let found = damage::Found::within(place.segment, frame.at, frame.end());
+                self.shared.report(&self.shared.state(), found);
                 if self.shared.bugs.stop_at_damage {
                     place.at = place.walker.limit();
                     return Ok(gathered);
@@ -239,7 +248,8 @@ impl Scan {
     fn pass(&mut self, bad: Bad) {
         let Some(place) = &mut self.place else { return };
         place.at = if self.shared.bugs.stop_at_damage { place.walker.limit() } else { bad.to };
-        report(&self.shared, place.segment, bad.from, bad.to);
+        let found = damage::Found::within(place.segment, bad.from, bad.to);
+        self.shared.report(&self.shared.state(), found);
     }
 
     /// Makes batches of pieces: per lane and incarnation, in order.
@@ -338,8 +348,4 @@ pub fn record(payload: &Bytes, span: &RecordSpan, offset: u64, time: Timestamp) 
         },
         value: span.value.clone().map(|range| payload.slice(range)),
     }
-}
-
-fn report(shared: &Shared, segment: u64, from: u64, to: u64) {
-    shared.report(damage::Found { segment, from, to, tail: false, settled: false });
 }

@@ -355,9 +355,9 @@ impl Shared {
         lock(&self.open_groups)
     }
 
-    /// Tells the writer of damage, unless it is known.
-    pub fn report(&self, found: Found) {
-        if !self.state().catalog.knows_damage(found.segment, found.from, found.to) {
+    /// Tells the writer of damage, unless it is known. The writer notes each once.
+    pub fn report(&self, state: &State, found: Found) {
+        if !state.catalog.knows_damage(found.segment, found.from, found.to) {
             // A closed log has nobody to note it; the next opening finds it again.
             let _ = self.command(Command::Damage(found));
         }

@@ -3,9 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use potok_core::{
-    Event, Fault, Headers, HeadersBuilder, Message, Name, Output, RECORD_BYTES_MAX, Reason,
-};
+use potok_core::{Event, Fault, Headers, HeadersBuilder, Message, Name, Output, Reason};
 use potok_expr::{Scope, Template, json::Parser};
 
 use crate::lane::{Item, Letter};
@@ -114,7 +112,7 @@ fn message(
         return Ok(Made::Message(Message { name, key, headers, value, source, once, time }));
     };
     let output = Output { topic, partition: None, key, headers, value: Some(event.value) };
-    if output.bytes() > RECORD_BYTES_MAX {
+    if output.is_too_large() {
         let what = format!("{} bytes are more than a record may have", output.bytes());
         return Err(Fault::set_aside(Reason::TooLarge, what));
     }

@@ -31,8 +31,8 @@ pub struct KafkaConfig {
 pub struct CreateTopics {
     /// Partitions of a new topic.
     pub partitions: u32,
-    /// Copies of each; no more than there are brokers.
-    pub replication: u32,
+    /// Copies of each, no more than there are brokers; `None` leaves it to the brokers.
+    pub replication: Option<u32>,
 }
 
 /// Properties that carry the promise, with what would break.
@@ -122,7 +122,7 @@ impl KafkaConfig {
             ));
         }
         if let Some(CreateTopics { partitions, replication }) = self.create_topics
-            && (partitions == 0 || replication == 0)
+            && (partitions == 0 || replication == Some(0))
         {
             return Err(fault::no_partitions());
         }

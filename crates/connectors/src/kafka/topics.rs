@@ -13,6 +13,8 @@ use super::native::{self, Facts};
 use super::settings::{CreateTopics, Health, KafkaConfig, Listener, Role};
 use super::{fault, lock};
 
+/// Asks for as many copies as the brokers are set to.
+const BROKER_DEFAULT: i32 = -1;
 /// The longest wait for an answer, and while the cluster is known to be away.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 const AWAY_MAX: Duration = Duration::from_secs(1);
@@ -176,7 +178,9 @@ impl Topics {
                 let topic = NewTopic::new(
                     topic,
                     partitions as i32,
-                    TopicReplication::Fixed(how.replication as i32),
+                    TopicReplication::Fixed(
+                        how.replication.map_or(BROKER_DEFAULT, |copies| copies as i32),
+                    ),
                 );
                 match kind {
                     Kind::Records => topic,

@@ -27,7 +27,7 @@ pub fn config(properties: &[(&str, &str)]) -> KafkaConfig {
     KafkaConfig {
         servers: services::kafka().servers(),
         properties: properties.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect(),
-        create_topics: Some(CreateTopics { partitions: 4, replication: 1 }),
+        create_topics: Some(CreateTopics { partitions: 4, replication: Some(1) }),
         client_id: "potok-test".to_owned(),
     }
 }

@@ -84,7 +84,12 @@ impl Topics {
             }
             Err(code) => {
                 self.health.hear(code, &format!("it cannot {what}: {code}"));
-                Err(fault::sorted(what, code, code))
+                Err(match self.health.refusal() {
+                    Some(why) if fault::is_outage(code) => {
+                        fault::sorted(what, Code::Authentication, why)
+                    }
+                    _ => fault::sorted(what, code, code),
+                })
             }
         }
     }

@@ -445,7 +445,7 @@ async fn ends_and_groups_tell_the_lag(harness: &dyn LogHarness) -> Result<(), St
         loop {
             let groups = log.groups().await?;
             if groups.iter().any(|g| g.group == spec.group && !g.open) {
-                return Ok(());
+                return Ok::<(), potok_core::Fault>(());
             }
             tokio::time::sleep(QUIET / 10).await;
         }

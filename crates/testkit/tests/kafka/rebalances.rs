@@ -8,9 +8,7 @@ use std::time::Duration;
 use potok_connectors::kafka::KafkaLog;
 use potok_core::{Log, Partition};
 
-use crate::setup::{
-    Member, PATIENCE, blocking, log, log_with, positions, records, spec, topic, unique,
-};
+use crate::setup::{Member, PATIENCE, blocking, log_with, positions, records, spec, topic, unique};
 
 /// What members saw together: each record at least once, and in order within each assignment.
 type Seen = Vec<(Partition, u64, String)>;

@@ -8,9 +8,7 @@ use potok_core::{Log, Move, ReadFrom, SystemClock};
 use potok_testkit::services;
 use std::sync::Arc;
 
-use crate::setup::{
-    Member, PATIENCE, blocking, config, eventually, log, records, spec, topic, unique,
-};
+use crate::setup::{Member, blocking, config, eventually, log, records, spec, topic, unique};
 
 /// Interleaving 18: a partition added in mid-run is read from its start, and only once the older
 /// ones have passed where they ended then.
@@ -151,5 +149,4 @@ async fn topics_of_a_pipeline_are_made_for_their_purpose() {
     assert!(registry.contains("cleanup.policy=compact"), "{registry}");
     assert!(registry.contains("PartitionCount: 1"), "{registry}");
     drop(member);
-    let _ = PATIENCE;
 }

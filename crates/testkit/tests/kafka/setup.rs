@@ -158,7 +158,7 @@ impl Member {
         }
     }
 
-    pub async fn end(&self, partition: &Partition, nonce: u64, range: std::ops::Range<u64>) {
+    pub async fn end(&mut self, partition: &Partition, nonce: u64, range: std::ops::Range<u64>) {
         let ended = Ended { partition: partition.clone(), assignment: nonce, ranges: vec![range] };
         let transaction = Transaction { outputs: Vec::new(), ended: vec![ended] };
         self.journal.transact(&transaction).await.unwrap();

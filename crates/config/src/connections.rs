@@ -139,31 +139,60 @@ pub(crate) struct KafkaSetting {
     /// Example: `properties: { security.protocol: SASL_SSL }`
     #[serde(default)]
     pub properties: Named<Secret>,
-    /// Creates missing topics, in this shape. Without it they must exist.
+    /// Creates missing topics, in this shape; `false` waits until somebody else has created them.
+    /// Default: `true`, which is 4 partitions and as many copies as the servers are set to.
     ///
     /// Example: `create_topics: { partitions: 4, replication: 3 }`
-    pub create_topics: Option<CreateTopics>,
+    #[serde(default)]
+    pub create_topics: CreateTopicsSetting,
+}
+
+/// The setting `create_topics`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(crate) enum CreateTopicsSetting {
+    Switch(bool),
+    Shape(CreateTopics),
+}
+
+impl Default for CreateTopicsSetting {
+    fn default() -> Self {
+        CreateTopicsSetting::Switch(true)
+    }
+}
+
+impl CreateTopicsSetting {
+    /// The shape; `None` creates nothing.
+    pub fn shape(self) -> Option<CreateTopics> {
+        match self {
+            CreateTopicsSetting::Switch(false) => None,
+            CreateTopicsSetting::Switch(true) => Some(CreateTopics::default()),
+            CreateTopicsSetting::Shape(shape) => Some(shape),
+        }
+    }
 }
 
 /// The shape of topics that potok creates in Kafka.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, default)]
 pub struct CreateTopics {
     /// How many partitions.
     ///
     /// Example: `partitions: 4`
     #[schemars(range(min = 1, max = 10000))]
     pub partitions: u32,
-    /// How many copies.
+    /// How many copies. Default: as many as the servers are set to.
     ///
     /// Example: `replication: 3`
-    #[serde(default = "one")]
     #[schemars(range(min = 1, max = 100))]
-    pub replication: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replication: Option<u32>,
 }
 
-fn one() -> u32 {
-    1
+impl Default for CreateTopics {
+    fn default() -> Self {
+        CreateTopics { partitions: four(), replication: None }
+    }
 }
 
 /// The setting `store`.
@@ -245,7 +274,7 @@ impl Written for LogText {
             true => Ok(LogText(LogConnection::Kafka {
                 servers: ConnectionUrl::new(text),
                 properties: Named::default(),
-                create_topics: None,
+                create_topics: Some(CreateTopics::default()),
             })),
             false => not_a_setting(text, "the log", "`embedded` or `kafka://host:port,…`"),
         }

@@ -89,7 +89,7 @@ pub fn not_yet_connections(connections: &Connections) -> Vec<Problem> {
 
 /// What to say about a connection that this version does not have.
 pub(crate) fn no_connector(system: &str) -> String {
-    format!("this version runs the embedded log and SQLite; {system} is not in it")
+    format!("this version keeps groups beside the embedded log only; {system} is not in it")
 }
 
 /// Notes every file entry at `path` that names a system this version does not have.

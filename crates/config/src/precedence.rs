@@ -111,9 +111,9 @@ impl Decide<'_> {
             self.problems.push(Problem::elsewhere(code::EXPOSED, &admin.about, EXPOSED_WHAT, hint));
         }
         let http = self.setting::<Address>(&flags.http, "--http", "POTOK_HTTP");
-        let log = self.log(&flags.log, file.log, document);
+        let log = self.log(&flags.log, file.log);
         let store = self.store(&flags.store, file.store, document);
-        let dbs = self.dbs(flags, &file.db, &base, document);
+        let dbs = self.dbs(flags, &file.db, &base);
         let address = |given: Option<Override<Address>>, file: Option<Address>, port: u16| {
             given.map(|given| given.value).or(file).unwrap_or_else(|| Address::loopback(port))
         };
@@ -180,28 +180,18 @@ impl Decide<'_> {
         }
     }
 
-    fn log(
-        &mut self,
-        flag: &Option<String>,
-        file: Option<LogSetting>,
-        document: Option<&Document>,
-    ) -> LogConnection {
+    fn log(&mut self, flag: &Option<String>, file: Option<LogSetting>) -> LogConnection {
         let given = self.setting::<LogText>(flag, "--log", "POTOK_LOG");
-        let about = given.as_ref().map(|given| given.about.clone());
-        let log = match (given, file) {
+        match (given, file) {
             (Some(given), _) => given.value.0,
             (None, Some(LogSetting::Text(text))) => text.0,
             (None, Some(LogSetting::Map(kafka))) => LogConnection::Kafka {
                 servers: ConnectionUrl::new(with_scheme("kafka://", kafka.kafka.expose())),
                 properties: kafka.properties,
-                create_topics: kafka.create_topics,
+                create_topics: kafka.create_topics.shape(),
             },
             (None, None) => LogConnection::Embedded,
-        };
-        if log != LogConnection::Embedded {
-            self.note(about.as_deref(), document, &["log"], "Kafka");
         }
-        log
     }
 
     fn store(
@@ -228,19 +218,12 @@ impl Decide<'_> {
     }
 
     /// All databases that are set, those that win first.
-    fn dbs(
-        &mut self,
-        flags: &Flags,
-        file: &Named<DbText>,
-        base: &Path,
-        document: Option<&Document>,
-    ) -> Vec<DbSet> {
+    fn dbs(&mut self, flags: &Flags, file: &Named<DbText>, base: &Path) -> Vec<DbSet> {
         let mut dbs = Vec::new();
         for (name, text) in &flags.db {
             let about = format!("flag --db {name}");
             self.read::<DbName>(name, about.clone());
             if let Some(given) = self.read::<DbText>(text, about) {
-                self.note_db(&given.value.0, Some(&given.about), document, name);
                 dbs.push(DbSet { key: DbKey::Name(name.clone()), setting: given.value.0 });
             }
         }
@@ -249,7 +232,6 @@ impl Decide<'_> {
         {
             let about = format!("environment variable {variable}");
             if let Some(given) = self.read::<DbText>(text, about) {
-                self.note_db(&given.value.0, Some(&given.about), document, variable);
                 dbs.push(DbSet { key: DbKey::Variable(variable.into()), setting: given.value.0 });
             }
         }
@@ -264,26 +246,10 @@ impl Decide<'_> {
                 DbKey::Variable(set) => *set == variable,
             });
             if !overridden {
-                self.note_db(&setting, None, document, name);
                 dbs.push(DbSet { key: DbKey::Name(name.to_owned()), setting });
             }
         }
         dbs
-    }
-
-    fn note_db(
-        &mut self,
-        setting: &DbSetting,
-        about: Option<&str>,
-        document: Option<&Document>,
-        name: &str,
-    ) {
-        let system = match setting {
-            DbSetting::Sqlite(_) => return,
-            DbSetting::Postgres(_) => "PostgreSQL",
-            DbSetting::Mysql(_) => "MySQL",
-        };
-        self.note(about, document, &["db", name], system);
     }
 }
 

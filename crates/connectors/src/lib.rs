@@ -2,6 +2,9 @@
 //! `potok_core`. They know nothing of each other and nothing of the engine.
 
 pub mod embedded;
+pub mod kafka;
 pub mod memory;
+pub mod mysql;
+pub mod postgres;
 pub mod sql;
 pub mod sqlite;

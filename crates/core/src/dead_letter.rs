@@ -1,7 +1,8 @@
 //! How a dead letter lies in its topic.
 //!
 //! Key and value are the record's own, byte-exact. The first header is [`DEAD_LETTER_HEADER`] with
-//! the JSON of an [`Envelope`]; the headers behind it are the record's own, byte-exact.
+//! the JSON of an [`Envelope`]; the headers behind it are the record's own, byte-exact. A body that
+//! the log does not take whole lies in several such records, each with its [`Piece`].
 
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +28,18 @@ pub struct Envelope {
     pub attempts: u32,
     /// When it was set aside.
     pub time: Timestamp,
+    /// Which part of the body this record holds; `None` when it holds all of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub piece: Option<Piece>,
+}
+
+/// A part of a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Piece {
+    /// Where it begins.
+    pub from: u64,
+    /// How long the whole body is.
+    pub of: u64,
 }
 
 impl Envelope {
@@ -65,6 +78,7 @@ mod tests {
             error: "“quotes” and \u{0}".into(),
             attempts: 2,
             time: Timestamp(5),
+            piece: Some(Piece { from: 3, of: 9 }),
         };
         assert_eq!(Envelope::split(&envelope.headers(&own)), Some((envelope, own)));
     }

@@ -20,4 +20,6 @@ pub struct Event {
     pub value: Bytes,
     /// The value as it was read, before decoding and stages: what `once_by` compares.
     pub source: Bytes,
+    /// The record had no value; a delivery to a topic has none either while `value` is empty.
+    pub tombstone: bool,
 }

@@ -26,7 +26,7 @@ pub mod trouble;
 
 pub use batch::{Batch, Message, Outcome, Receipt};
 pub use clock::{Clock, SystemClock, Timestamp};
-pub use dead_letter::{DEAD_LETTER_HEADER, Envelope};
+pub use dead_letter::{DEAD_LETTER_HEADER, Envelope, Piece};
 pub use decoder::{Decoded, Decoder};
 pub use event::Event;
 pub use fault::{Fault, Move, Reason};
@@ -46,3 +46,10 @@ pub use store::Store;
 
 /// The largest key, headers and value together that any part accepts for one record.
 pub const RECORD_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// What potok's own headers may add to that: a record of the largest size can still be set aside,
+/// and replayed.
+pub const OWN_HEADERS_BYTES_MAX: usize = 64 * 1024;
+
+/// The names of potok's own headers begin so.
+pub const OWN_HEADERS_PREFIX: &str = "potok-";

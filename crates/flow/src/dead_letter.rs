@@ -5,12 +5,12 @@
 //! both. A replay is a new record in a third topic that only this pipeline reads; it carries the
 //! origin, so that whatever it delivers has the names the original would have had.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 use bytes::Bytes;
 use potok_core::{
-    Clock, Envelope, Fault, HeadersBuilder, Log, Output, PipelineInfo, Position, ReadFrom, Record,
-    Timestamp,
+    Clock, Envelope, Fault, HeadersBuilder, Log, Output, Piece, PipelineInfo, Position, ReadFrom,
+    Record, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 
@@ -108,29 +108,81 @@ pub fn info(pipeline: &str, dead_letter_topic: &str, replays_max: u32) -> Pipeli
 }
 
 /// All dead letters, oldest first. Repeats of one ending (same origin, attempt and deliver entry)
-/// are one entry: the first.
+/// are one entry, the first; so are the pieces of one body, once all are there.
 pub async fn list(log: &dyn Log, info: &PipelineInfo) -> Result<Vec<DeadLetter>, Fault> {
     let states = resolutions(log, info).await?;
-    let mut seen = HashSet::new();
-    let mut letters = BTreeMap::new();
+    let mut found: HashMap<_, Found> = HashMap::new();
     for_each(log, &info.dead_letters, |position, record| {
         let Some((envelope, headers)) = Envelope::split(&record.headers) else {
             return;
         };
-        if !seen.insert((envelope.origin.clone(), envelope.attempts, envelope.deliver)) {
-            return;
-        }
-        let id = format!("{}/{}/{}", position.topic, position.partition, position.offset);
-        let state = states.get(&id).copied().unwrap_or(DeadLetterState::Open);
-        let time = record.time;
-        let at = (time, position.partition, position.offset);
-        letters.insert(
-            at,
-            DeadLetter { id, envelope, state, time, record: Record { headers, ..record } },
-        );
+        let ending = (envelope.origin.clone(), envelope.attempts, envelope.deliver);
+        let found = found.entry(ending).or_insert_with(|| Found {
+            at: (record.time, position.clone()),
+            envelope: Envelope { piece: None, ..envelope.clone() },
+            record: Record { headers, value: None, ..record.clone() },
+            whole: false,
+            pieces: BTreeMap::new(),
+        });
+        found.add(envelope.piece, record.value);
     })
     .await?;
-    Ok(letters.into_values().collect())
+    let mut letters: Vec<(u32, u64, DeadLetter)> = Vec::with_capacity(found.len());
+    for Found { at: (time, position), envelope, record, .. } in
+        found.into_values().filter(|found| found.whole)
+    {
+        let id = format!("{}/{}/{}", position.topic, position.partition, position.offset);
+        let state = states.get(&id).copied().unwrap_or(DeadLetterState::Open);
+        let letter = DeadLetter { id, envelope, state, time, record };
+        letters.push((position.partition, position.offset, letter));
+    }
+    letters.sort_by_key(|(partition, offset, letter)| (letter.time, *partition, *offset));
+    Ok(letters.into_iter().map(|(_, _, letter)| letter).collect())
+}
+
+/// A dead letter while its topic is being read.
+struct Found {
+    at: (Timestamp, Position),
+    envelope: Envelope,
+    record: Record,
+    whole: bool,
+    /// Parts of the body by where they begin.
+    pieces: BTreeMap<u64, Bytes>,
+}
+
+impl Found {
+    fn add(&mut self, piece: Option<Piece>, value: Option<Bytes>) {
+        if self.whole {
+            return;
+        }
+        let Some(Piece { from, of }) = piece else {
+            self.record.value = value;
+            self.whole = true;
+            return;
+        };
+        // The same part may come again, cut otherwise: the longest counts.
+        let known = self.pieces.entry(from).or_default();
+        if value.as_ref().is_some_and(|value| value.len() > known.len()) {
+            *known = value.unwrap_or_default();
+        }
+        let mut covered = 0;
+        for (from, bytes) in &self.pieces {
+            if *from > covered {
+                return;
+            }
+            covered = covered.max(from + bytes.len() as u64);
+        }
+        if covered != of {
+            return;
+        }
+        let mut body = Vec::new();
+        for (from, bytes) in std::mem::take(&mut self.pieces) {
+            let known = body.len().saturating_sub(from as usize);
+            body.extend_from_slice(bytes.get(known..).unwrap_or_default());
+        }
+        self.record.value = Some(body.into());
+        self.whole = true;
+    }
 }
 
 async fn resolutions(

@@ -16,11 +16,14 @@ use crate::deliver::Destination;
 use crate::pipeline::{self, Shared};
 use crate::plan::Plan;
 use crate::signal::Signal;
-use crate::status::{Counters, GateStatus, State, Status};
+use crate::status::{Counters, GateStatus, PartitionLag, State, Status};
 use crate::work::Stop;
 
 /// The wait before a pipeline that died is started again; doubles up to the second.
 const RESTART_WAIT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+
+/// How long `status` waits for the log.
+const ANSWER_MAX: Duration = Duration::from_secs(2);
 
 /// Runs pipelines on one log. Cheap to clone.
 #[derive(Clone)]
@@ -118,8 +121,12 @@ impl Engine {
     /// Every pipeline, by name.
     pub async fn status(&self) -> Vec<Status> {
         // Lag is the log's knowledge; without an answer the rest is still worth showing.
-        let groups = self.inner.log.groups().await.unwrap_or_default();
-        let topics = self.inner.log.topics().await.unwrap_or_default();
+        let groups = answer(self.inner.log.groups()).await;
+        let topics = match groups {
+            Some(_) => answer(self.inner.log.topics()).await,
+            None => None,
+        };
+        let (groups, topics) = (groups.unwrap_or_default(), topics.unwrap_or_default());
         let damaged = self.inner.log.damage();
         let pipelines = self.inner.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
         let status = |(name, handle): (&String, &Handle)| {
@@ -127,8 +134,17 @@ impl Engine {
             let open = |p: &potok_core::GroupPartition| {
                 p.end.saturating_sub(p.position).saturating_sub(p.ended_above)
             };
+            let partitions: Vec<PartitionLag> = group
+                .into_iter()
+                .flat_map(|group| &group.partitions)
+                .map(|p| PartitionLag {
+                    topic: p.topic.clone(),
+                    partition: p.partition,
+                    lag: open(p),
+                })
+                .collect();
             let lag = match group {
-                Some(group) => group.partitions.iter().map(open).sum(),
+                Some(_) => partitions.iter().map(|partition| partition.lag).sum(),
                 // Not registered yet: everything there is, is still to be done.
                 None => topics
                     .iter()
@@ -143,22 +159,13 @@ impl Engine {
             let trouble = handle.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
             let paused = state == State::Running && handle.paused.get();
             let mut status = Status {
-                pipeline: name.clone(),
-                state: if paused { State::Paused } else { state },
                 why: why.or(trouble),
                 gate: handle.gate(),
                 lag,
-                oldest: None,
-                received: 0,
-                delivered: 0,
-                filtered: 0,
-                suppressed: 0,
-                dead_lettered: 0,
-                in_flight: 0,
+                partitions,
                 damaged: damaged.clone(),
-                dead_letters_by_reason: BTreeMap::new(),
-                restarts: 0,
-                retries: 0,
+                destinations: handle.destinations.iter().filter_map(Destination::status).collect(),
+                ..Status::unknown(name, if paused { State::Paused } else { state })
             };
             handle.counters.fill(&mut status, &*self.inner.clock);
             status
@@ -283,4 +290,9 @@ async fn supervise(
         wait = (wait * 2).min(RESTART_WAIT.1);
     }
     state.send_replace((State::Stopped, None));
+}
+
+/// What the log says of itself, if it says so soon: one that is away must not hold up `status`.
+async fn answer<T>(asked: impl Future<Output = Result<T, Fault>>) -> Option<T> {
+    tokio::time::timeout(ANSWER_MAX, asked).await.ok()?.ok()
 }

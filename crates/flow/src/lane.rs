@@ -9,8 +9,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use potok_core::trouble::{Bug, planted};
 use potok_core::{
-    Clock, Decoded, Envelope, Event, Fault, Headers, Output, PipelineInfo, Position, Reason,
-    Record, SourceBatch,
+    Clock, Decoded, Event, Fault, Headers, Output, PipelineInfo, Position, Reason, Record,
+    SourceBatch,
 };
 use tokio::sync::mpsc;
 
@@ -18,6 +18,7 @@ use crate::crash_notes::{CrashNotes, Range, Suspicion};
 use crate::dead_letter::{REPLAY_HEADER, Replay, Resolution, ResolvedAction};
 use crate::deliver::Destination;
 use crate::ledger::{Live, Note};
+use crate::outgoing::{LetterBox, Outgoing, Purpose, Sender};
 use crate::plan::Plan;
 use crate::signal::Signal;
 use crate::status::{Counters, Ending};
@@ -25,8 +26,6 @@ use crate::work::{Chunk, Completion, Stop};
 
 /// How many records a lane takes through its steps together.
 const CYCLE_RECORDS_MAX: usize = 2_000;
-/// A longer error text is cut in the dead letter; the log has it whole.
-const ERROR_BYTES_MAX: usize = 2_000;
 
 /// Where a record comes from: itself, or for a replay the original.
 pub(crate) struct Origin {
@@ -57,6 +56,14 @@ impl Origin {
             }
         }
     }
+
+    /// Which attempt this is; the original was the first.
+    pub fn attempts(&self) -> u32 {
+        match &self.replay {
+            Ok(Some(replay)) => replay.attempt,
+            _ => 1,
+        }
+    }
 }
 
 /// One record in a lane.
@@ -75,7 +82,8 @@ pub(crate) struct Item {
     pub delivered: bool,
     pub filtered: bool,
     pub letters: Vec<Letter>,
-    pub outputs: Vec<Output>,
+    /// Deliveries to topics, each with its deliver entry.
+    pub outputs: Vec<(u32, Output)>,
 }
 
 /// Why a record is set aside.
@@ -117,6 +125,7 @@ pub(crate) struct Lane {
     pub chunks: mpsc::UnboundedReceiver<Chunk>,
     pub ledger: mpsc::UnboundedSender<Note>,
     pub destinations: Arc<Vec<Destination>>,
+    pub letters: Arc<LetterBox>,
     pub notes: Arc<CrashNotes>,
     pub live: Arc<Live>,
     pub counters: Arc<Counters>,
@@ -289,6 +298,7 @@ impl Lane {
             headers: item.headers.clone(),
             value,
             source: record.value.clone().unwrap_or_default(),
+            tombstone: record.value.is_none(),
         });
         let wanted = (0..self.plan.delivers.len()).filter(|index| item.wants(*index)).count();
         item.open = wanted as u32;
@@ -325,31 +335,27 @@ impl Lane {
     }
 
     fn settle_outputs(&self, item: Item, completion: &mut Completion) {
-        let record = completion.taken.batch.records.get(item.index as usize);
-        for letter in &item.letters {
-            let envelope = Envelope {
-                pipeline: self.plan.name.clone(),
+        let index = item.index;
+        let mut put = |purpose, output| {
+            completion.outputs.push(Outgoing { index, purpose, output });
+        };
+        for Letter { deliver, fault } in &item.letters {
+            let sender = Sender {
                 origin: item.origin.clone(),
-                deliver: letter.deliver,
-                reason: letter.fault.reason,
-                error: shortened(&letter.fault),
+                headers: &item.headers,
                 attempts: item.replay.as_ref().map_or(1, |replay| replay.attempt),
-                time: self.clock.now(),
+                record: completion.taken.batch.records.get(index as usize),
             };
-            completion.reasons.push(envelope.reason);
-            completion.outputs.push(Output {
-                topic: self.plan.dead_letter_topic.clone(),
-                partition: None,
-                key: record.and_then(|record| record.key.clone()),
-                headers: envelope.headers(&item.headers),
-                value: record.and_then(|record| record.value.clone()),
-            });
+            completion.reasons.push(fault.reason);
+            put(Purpose::DeadLetter, self.letters.letter(&sender, *deliver, fault));
         }
-        completion.outputs.extend(item.outputs);
+        for (deliver, output) in item.outputs {
+            put(Purpose::Delivery(deliver), output);
+        }
         if let Some(replay) = item.replay {
             let (entry, time) = (replay.entry, self.clock.now());
             let resolution = Resolution { entry, action: ResolvedAction::Replayed, time };
-            completion.outputs.push(resolution.output(&self.info));
+            put(Purpose::Resolution, resolution.output(&self.info));
         }
     }
 
@@ -381,17 +387,4 @@ struct Run {
 fn crashes(deaths: u32) -> Fault {
     let what = format!("the process died {deaths} times while working on this record");
     Fault::set_aside(Reason::Crashes, what)
-}
-
-fn shortened(fault: &Fault) -> String {
-    let mut text = fault.to_string();
-    if text.len() > ERROR_BYTES_MAX {
-        let mut end = ERROR_BYTES_MAX;
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        text.truncate(end);
-        text.push('…');
-    }
-    text
 }

@@ -19,11 +19,13 @@ use std::time::Duration;
 
 use potok_core::trouble::{Bug, crash_point, planted};
 use potok_core::{
-    Assignment, Ended, Fault, Journal, Move, Output, Partition, RangeSet, Reason, Transaction,
+    Assignment, Ended, Fault, Journal, Move, NotWritten, Output, Partition, RangeSet, Reason,
+    Transaction,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
+use crate::outgoing::{LetterBox, Outgoing, Purpose, pieces};
 use crate::plan::Retry;
 use crate::status::{Counters, Ending};
 use crate::work::{Completion, Stop, Taken};
@@ -87,18 +89,33 @@ struct Held {
 /// Endings that wait for their outputs to be written.
 struct Pending {
     assignment: u64,
-    outputs: Vec<Output>,
+    outputs: Vec<Outgoing>,
     /// Counted once the outputs are durable.
-    endings: Vec<(Ending, u64)>,
+    endings: Vec<(u32, Ending)>,
     reasons: Vec<Reason>,
     /// Keeps the room of the records until then.
-    _taken: Arc<Taken>,
+    taken: Arc<Taken>,
+}
+
+/// Outputs of a transaction, each with the pending endings it belongs to and what it is for.
+#[derive(Default)]
+struct Outputs {
+    outputs: Vec<Output>,
+    of: Vec<(usize, u32, Purpose)>,
+}
+
+impl Outputs {
+    fn push(&mut self, pending: usize, outgoing: Outgoing) {
+        self.outputs.push(outgoing.output);
+        self.of.push((pending, outgoing.index, outgoing.purpose));
+    }
 }
 
 pub(crate) struct Ledger {
     pub notes: mpsc::UnboundedReceiver<Note>,
     pub journal: Arc<dyn Journal>,
     pub live: Arc<Live>,
+    pub letters: Arc<LetterBox>,
     pub counters: Arc<Counters>,
     pub retry: Retry,
     pub trouble: Arc<Mutex<Option<String>>>,
@@ -114,6 +131,7 @@ impl Ledger {
         notes: mpsc::UnboundedReceiver<Note>,
         journal: Arc<dyn Journal>,
         live: Arc<Live>,
+        letters: Arc<LetterBox>,
         counters: Arc<Counters>,
         retry: Retry,
         trouble: Arc<Mutex<Option<String>>>,
@@ -122,6 +140,7 @@ impl Ledger {
             notes,
             journal,
             live,
+            letters,
             counters,
             retry,
             trouble,
@@ -209,13 +228,13 @@ impl Ledger {
         if endings.is_empty() {
             held.ended.insert(taken.batch.first..taken.batch.next);
         }
-        let counts = count(&endings);
         if outputs.is_empty() {
-            counts.iter().for_each(|(ending, records)| self.counters.ended(*ending, *records));
+            self.count(&taken, &endings);
         } else {
-            self.pending_bytes += outputs.iter().map(|output| 64 + output.bytes()).sum::<usize>();
-            let (assignment, endings) = (nonce, counts);
-            self.pending.push(Pending { assignment, outputs, endings, reasons, _taken: taken });
+            let bytes = |outgoing: &Outgoing| 64 + outgoing.output.bytes();
+            self.pending_bytes += outputs.iter().map(bytes).sum::<usize>();
+            let assignment = nonce;
+            self.pending.push(Pending { assignment, outputs, endings, reasons, taken });
         }
         self.progress_due.get_or_insert_with(|| Instant::now() + PROGRESS_EVERY);
     }
@@ -226,8 +245,7 @@ impl Ledger {
         self.pending.retain(|pending| {
             let keep = !assignments.contains(&pending.assignment);
             if !keep {
-                let given_back = pending.endings.iter().map(|(_, records)| *records).sum();
-                counters.ended(Ending::HandedBack, given_back);
+                counters.ended(Ending::HandedBack, pending.endings.len() as u64);
             }
             keep
         });
@@ -261,8 +279,9 @@ impl Ledger {
         self.pending_bytes = 0;
         let mut pending = std::mem::take(&mut self.pending);
         let mut transaction = Transaction::default();
-        for pending in &mut pending {
-            transaction.outputs.append(&mut pending.outputs);
+        let mut outputs = Outputs::default();
+        for (at, pending) in pending.iter_mut().enumerate() {
+            pending.outputs.drain(..).for_each(|outgoing| outputs.push(at, outgoing));
         }
         for (nonce, held) in &mut self.held {
             let ended = std::mem::take(&mut held.ended);
@@ -272,7 +291,7 @@ impl Ledger {
                 transaction.ended.push(Ended { partition, assignment: *nonce, ranges });
             }
         }
-        if transaction.is_empty() {
+        if transaction.is_empty() && outputs.outputs.is_empty() {
             return Ok(());
         }
         // Outputs of one partition must meet the log in one order, run for run.
@@ -280,19 +299,73 @@ impl Ledger {
         let with_letters = pending.iter().any(|pending| !pending.reasons.is_empty());
         if planted(Bug::DeadLetterNotAwaited) && with_letters {
             let ended = std::mem::take(&mut transaction.ended);
-            self.transact(&Transaction { outputs: Vec::new(), ended }).await?;
+            self.write(&mut [], Outputs::default(), ended).await?;
         }
         crash_point(if with_letters { "dead_letter.before" } else { "position.before" });
-        self.transact(&transaction).await?;
+        self.write(&mut pending, outputs, transaction.ended).await?;
         crash_point(if with_letters { "dead_letter.after" } else { "position.after" });
-        for Pending { endings, reasons, .. } in &pending {
-            endings.iter().for_each(|(ending, records)| self.counters.ended(*ending, *records));
+        for Pending { endings, reasons, taken, .. } in &pending {
+            self.count(taken, endings);
             reasons.iter().for_each(|reason| self.counters.dead_letter(*reason));
         }
         Ok(())
     }
 
-    async fn transact(&self, transaction: &Transaction) -> Result<(), Stop> {
+    /// Writes outputs and progress. What the log will never take goes another way.
+    async fn write(
+        &self,
+        pending: &mut [Pending],
+        outputs: Outputs,
+        ended: Vec<Ended>,
+    ) -> Result<(), Stop> {
+        let Outputs { outputs, mut of } = outputs;
+        let mut transaction = Transaction { outputs, ended };
+        loop {
+            let refused = self.transact(&transaction).await?;
+            if refused.is_empty() {
+                return Ok(());
+            }
+            let mut instead = Outputs::default();
+            for (at, fault) in refused {
+                let (Some(output), Some(of)) = (transaction.outputs.get(at), of.get(at)) else {
+                    continue;
+                };
+                self.instead(pending, output, *of, fault, &mut instead)?;
+            }
+            (transaction.outputs, of) = (instead.outputs, instead.of);
+        }
+    }
+
+    fn instead(
+        &self,
+        pending: &mut [Pending],
+        output: &Output,
+        (at, index, purpose): (usize, u32, Purpose),
+        fault: Fault,
+        instead: &mut Outputs,
+    ) -> Result<(), Stop> {
+        let Some(of) = pending.get_mut(at) else { return Err(Stop::Fix(fault)) };
+        match purpose {
+            Purpose::Delivery(deliver) => {
+                let output = self.letters.instead_of(&of.taken, index, deliver, &fault);
+                let ending = of.endings.iter_mut().find(|(known, _)| *known == index);
+                ending.into_iter().for_each(|(_, ending)| *ending = Ending::DeadLettered);
+                of.reasons.push(fault.reason);
+                instead.push(at, Outgoing { index, purpose: Purpose::DeadLetter, output });
+            }
+            Purpose::DeadLetter => {
+                let Some(pieces) = pieces(output) else { return Err(Stop::Fix(fault)) };
+                for output in pieces {
+                    instead.push(at, Outgoing { index, purpose, output });
+                }
+            }
+            Purpose::Resolution => return Err(Stop::Fix(fault)),
+        }
+        Ok(())
+    }
+
+    /// Tries until it is written, but for the outputs returned, which the log will never take.
+    async fn transact(&self, transaction: &Transaction) -> Result<Vec<(usize, Fault)>, Stop> {
         let mut attempt = 0;
         loop {
             let fault = match self.journal.transact(transaction).await {
@@ -300,8 +373,9 @@ impl Ledger {
                     if attempt > 0 {
                         self.say(None);
                     }
-                    return Ok(());
+                    return Ok(Vec::new());
                 }
+                Err(NotWritten::Refused(refused)) if !refused.is_empty() => return Ok(refused),
                 Err(not_written) => Fault::from(not_written),
             };
             if fault.next == Move::Fix {
@@ -314,6 +388,16 @@ impl Ledger {
             self.say(Some(&fault));
             tokio::time::sleep(self.retry.wait(attempt, u64::from(attempt) * 311)).await;
         }
+    }
+
+    fn count(&self, taken: &Taken, endings: &[(u32, Ending)]) {
+        for (ending, records) in count(endings) {
+            self.counters.ended(ending, records);
+        }
+        let now = self.letters.clock.now();
+        let ended = endings.iter().filter(|(_, ending)| *ending != Ending::HandedBack);
+        let records = ended.filter_map(|(index, _)| taken.batch.records.get(*index as usize));
+        self.counters.latency.add(records.map(|record| now.millis_since(record.time)));
     }
 
     fn say(&self, fault: Option<&Fault>) {

@@ -11,7 +11,9 @@ pub mod decode;
 mod deliver;
 mod engine;
 mod lane;
+mod latency;
 mod ledger;
+mod outgoing;
 mod pipeline;
 mod plan;
 pub mod process;
@@ -21,5 +23,6 @@ mod status;
 mod work;
 
 pub use engine::Engine;
+pub use latency::LatencyCounts;
 pub use plan::{DeliverPlan, OnError, Plan, Retry, StagePlan, Target, TopicTarget};
-pub use status::{GateStatus, State, Status};
+pub use status::{DestinationStatus, GateStatus, PartitionLag, State, Status};

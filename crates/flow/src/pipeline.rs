@@ -24,6 +24,7 @@ use crate::crash_notes::CrashNotes;
 use crate::deliver::Destination;
 use crate::lane::Lane;
 use crate::ledger::{Ledger, Live};
+use crate::outgoing::LetterBox;
 use crate::plan::Plan;
 use crate::signal::Signal;
 use crate::source::{Intake, Routing};
@@ -127,6 +128,12 @@ async fn open_group(shared: &Shared) -> Result<OpenGroup, Fault> {
 
 fn spawn(shared: &Shared, group: OpenGroup, stopping: &Arc<Signal<bool>>) -> Tasks {
     let plan = &shared.plan;
+    let letters = Arc::new(LetterBox {
+        pipeline: plan.name.clone(),
+        topic: plan.dead_letter_topic.clone(),
+        info: shared.info.clone(),
+        clock: shared.clock.clone(),
+    });
     let (ledger, ledger_notes) = mpsc::unbounded_channel();
     let live = Arc::new(Live::default());
     let mut tasks = Tasks::new();
@@ -141,6 +148,7 @@ fn spawn(shared: &Shared, group: OpenGroup, stopping: &Arc<Signal<bool>>) -> Tas
             chunks: queue,
             ledger: ledger.clone(),
             destinations: shared.destinations.clone(),
+            letters: letters.clone(),
             notes: shared.notes.clone(),
             live: live.clone(),
             counters: shared.counters.clone(),
@@ -166,7 +174,8 @@ fn spawn(shared: &Shared, group: OpenGroup, stopping: &Arc<Signal<bool>>) -> Tas
     tasks.spawn(intake.run());
     let counters = shared.counters.clone();
     let trouble = shared.trouble.clone();
-    let ledger = Ledger::new(ledger_notes, group.journal, live, counters, plan.retry, trouble);
+    let ledger =
+        Ledger::new(ledger_notes, group.journal, live, letters, counters, plan.retry, trouble);
     tasks.spawn(ledger.run());
     tasks
 }

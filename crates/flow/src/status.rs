@@ -10,6 +10,8 @@ use std::sync::{Mutex, PoisonError};
 use potok_core::{Clock, Damage, Reason, Timestamp};
 use serde::Serialize;
 
+use crate::latency::{Latency, LatencyCounts};
+
 /// What a pipeline is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -28,6 +30,8 @@ pub enum State {
     Draining,
     /// Not running.
     Stopped,
+    /// Not in this process; another one reads its consumer group.
+    Elsewhere,
 }
 
 /// The gate as `status` shows it; of several gates the one that is not open.
@@ -76,6 +80,60 @@ pub struct Status {
     pub restarts: u64,
     /// Failed calls that were repeated.
     pub retries: u64,
+    /// The lag of each partition.
+    pub partitions: Vec<PartitionLag>,
+    /// Its destinations, in the order of the file.
+    pub destinations: Vec<DestinationStatus>,
+    /// Arrival to ending, of all that ended.
+    #[serde(skip)]
+    pub latency: LatencyCounts,
+}
+
+impl Status {
+    /// Of a pipeline of which nothing is known yet.
+    pub fn unknown(pipeline: &str, state: State) -> Self {
+        Status {
+            pipeline: pipeline.to_owned(),
+            state,
+            why: None,
+            gate: GateStatus { state: "open", ..GateStatus::default() },
+            lag: 0,
+            oldest: None,
+            received: 0,
+            delivered: 0,
+            filtered: 0,
+            suppressed: 0,
+            dead_lettered: 0,
+            in_flight: 0,
+            damaged: Vec::new(),
+            dead_letters_by_reason: BTreeMap::new(),
+            restarts: 0,
+            retries: 0,
+            partitions: Vec::new(),
+            destinations: Vec::new(),
+            latency: LatencyCounts::default(),
+        }
+    }
+}
+
+/// Records of one partition that have not ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PartitionLag {
+    /// The topic.
+    pub topic: String,
+    /// The partition.
+    pub partition: u32,
+    /// How many.
+    pub lag: u64,
+}
+
+/// A destination outside the log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DestinationStatus {
+    /// Its name in the file: of the database, the topic …
+    pub deliver: String,
+    /// Its gate is open.
+    pub up: bool,
 }
 
 /// How one record ended, for counting.
@@ -99,6 +157,7 @@ pub(crate) struct Counters {
     dead_lettered: AtomicU64,
     pub restarts: AtomicU64,
     pub retries: AtomicU64,
+    pub latency: Latency,
     reasons: [AtomicU64; Reason::ALL.len()],
     /// Arrival of the first record of each source batch that is still open.
     open: Mutex<BTreeMap<u64, Timestamp>>,
@@ -166,6 +225,7 @@ impl Counters {
         drop(open);
         status.restarts = load(&self.restarts);
         status.retries = load(&self.retries);
+        status.latency = self.latency.counts();
         for (reason, counter) in Reason::ALL.iter().zip(&self.reasons) {
             let count = load(counter);
             if count > 0 {

@@ -3,9 +3,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use potok_core::{Fault, Output, SourceBatch};
+use potok_core::{Fault, SourceBatch};
 use tokio::sync::OwnedSemaphorePermit;
 
+use crate::outgoing::Outgoing;
 use crate::status::{Counters, Ending};
 
 /// A source batch on its way. Dropping the last handle gives its bytes back to the intake.
@@ -46,7 +47,7 @@ pub(crate) struct Completion {
     /// Indexes in the batch, ascending, each with how it ended.
     pub endings: Vec<(u32, Ending)>,
     /// Deliveries to topics, dead letters and resolutions that end these records.
-    pub outputs: Vec<Output>,
+    pub outputs: Vec<Outgoing>,
     /// The reasons of the dead letters among the outputs.
     pub reasons: Vec<potok_core::Reason>,
 }

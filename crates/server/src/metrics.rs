@@ -131,6 +131,8 @@ fn render(all: &[Status], version: &str, damaged: usize, trouble: bool) -> Strin
             page.line(name, &labels, f64::from(u8::from(status.gate.state == state)));
         }
     }
+    page.destinations_and_partitions(all);
+    page.latency(all);
     let name = "potok_pipeline_state";
     page.head(name, "gauge", "1 for the state the pipeline is in.");
     for status in all {
@@ -151,7 +153,7 @@ fn render(all: &[Status], version: &str, damaged: usize, trouble: bool) -> Strin
     page.0
 }
 
-const STATES: [(PipelineState, &str); 7] = [
+const STATES: [(PipelineState, &str); 8] = [
     (PipelineState::Running, "running"),
     (PipelineState::Paused, "paused"),
     (PipelineState::Waiting, "waiting"),
@@ -159,6 +161,7 @@ const STATES: [(PipelineState, &str); 7] = [
     (PipelineState::Restarting, "restarting"),
     (PipelineState::Draining, "draining"),
     (PipelineState::Stopped, "stopped"),
+    (PipelineState::Elsewhere, "elsewhere"),
 ];
 
 struct Page(String);
@@ -180,6 +183,48 @@ impl Page {
         let _ = writeln!(self.0, "{close} {value}");
     }
 
+    fn destinations_and_partitions(&mut self, all: &[Status]) {
+        let name = "potok_deliver_destination_up";
+        self.head(name, "gauge", "1 while the destination takes records, 0 behind a closed gate.");
+        for status in all {
+            for destination in &status.destinations {
+                let labels = [("pipeline", &*status.pipeline), ("deliver", &*destination.deliver)];
+                self.line(name, &labels, f64::from(u8::from(destination.up)));
+            }
+        }
+        let name = "potok_source_partition_lag_records";
+        self.head(name, "gauge", "Records of a partition that have not ended.");
+        for status in all {
+            for partition in &status.partitions {
+                let index = partition.partition.to_string();
+                let labels = [
+                    ("pipeline", &*status.pipeline),
+                    ("topic", &*partition.topic),
+                    ("partition", &*index),
+                ];
+                self.line(name, &labels, partition.lag as f64);
+            }
+        }
+    }
+
+    fn latency(&mut self, all: &[Status]) {
+        let name = "potok_deliver_latency_seconds";
+        self.head(name, "histogram", "From the arrival of a record in the log to its ending.");
+        for status in all {
+            let pipeline = ("pipeline", status.pipeline.as_str());
+            let bucket = format!("{name}_bucket");
+            for (millis, count) in &status.latency.at_most {
+                let bound = (*millis as f64 / 1_000.0).to_string();
+                self.line(&bucket, &[pipeline, ("le", &bound)], *count as f64);
+            }
+            let count = status.latency.count as f64;
+            self.line(&bucket, &[pipeline, ("le", "+Inf")], count);
+            let sum = status.latency.sum_millis as f64 / 1_000.0;
+            self.line(&format!("{name}_sum"), &[pipeline], sum);
+            self.line(&format!("{name}_count"), &[pipeline], count);
+        }
+    }
+
     fn single(&mut self, name: &str, help: &str, value: f64) {
         self.head(name, "gauge", help);
         self.line(name, &[], value);
@@ -188,15 +233,12 @@ impl Page {
 
 #[cfg(test)]
 mod tests {
-    use potok_flow::GateStatus;
+    use potok_flow::{DestinationStatus, GateStatus, LatencyCounts, PartitionLag};
 
     use super::*;
 
     fn status() -> Status {
         Status {
-            pipeline: "a\"b\\c\nd".to_owned(),
-            state: PipelineState::Waiting,
-            why: None,
             gate: GateStatus {
                 state: "closed",
                 since: Some("1970-01-01T00:00:01.500Z".to_owned()),
@@ -205,15 +247,17 @@ mod tests {
             lag: 3,
             oldest: Some(250),
             received: 12_345_678,
-            delivered: 0,
-            filtered: 0,
-            suppressed: 0,
             dead_lettered: 2,
-            in_flight: 0,
-            damaged: Vec::new(),
             dead_letters_by_reason: [("no_key".to_owned(), 2)].into(),
             restarts: 1,
-            retries: 0,
+            partitions: vec![PartitionLag { topic: "t".to_owned(), partition: 1, lag: 3 }],
+            destinations: vec![DestinationStatus { deliver: "orders".to_owned(), up: false }],
+            latency: LatencyCounts {
+                at_most: vec![(5, 1), (2_500, 2)],
+                count: 3,
+                sum_millis: 9_500,
+            },
+            ..Status::unknown("a\"b\\c\nd", PipelineState::Waiting)
         }
     }
 
@@ -229,6 +273,13 @@ mod tests {
             format!("potok_deliver_gate_state{{{label},state=\"open\"}} 0"),
             format!("potok_pipeline_state{{{label},state=\"waiting\"}} 1"),
             format!("potok_deliver_dead_letters_total{{{label},reason=\"no_key\"}} 2"),
+            format!("potok_source_partition_lag_records{{{label},topic=\"t\",partition=\"1\"}} 3"),
+            format!("potok_deliver_destination_up{{{label},deliver=\"orders\"}} 0"),
+            format!("potok_deliver_latency_seconds_bucket{{{label},le=\"0.005\"}} 1"),
+            format!("potok_deliver_latency_seconds_bucket{{{label},le=\"2.5\"}} 2"),
+            format!("potok_deliver_latency_seconds_bucket{{{label},le=\"+Inf\"}} 3"),
+            format!("potok_deliver_latency_seconds_sum{{{label}}} 9.5"),
+            format!("potok_deliver_latency_seconds_count{{{label}}} 3"),
             "potok_log_trouble_state 1".to_owned(),
             "potok_log_damaged_ranges 1".to_owned(),
             "potok_build_info{version=\"1.0\"} 1".to_owned(),
@@ -239,6 +290,12 @@ mod tests {
             page.lines().filter_map(|l| l.strip_prefix("# TYPE ")?.split(' ').next()).collect();
         for line in page.lines().filter(|line| !line.starts_with('#')) {
             let name = line.split(['{', ' ']).next().unwrap_or_default();
+            let name = ["_bucket", "_sum", "_count"]
+                .iter()
+                .find_map(|end| {
+                    name.strip_suffix(end).filter(|name| name.ends_with("latency_seconds"))
+                })
+                .unwrap_or(name);
             assert!(names.contains(&name), "no TYPE for {line}");
         }
     }

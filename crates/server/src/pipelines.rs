@@ -1,16 +1,20 @@
 //! Pipelines, consumer groups and topics as they are now.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use potok_core::{Fault, GroupInfo, TopicInfo};
-use potok_flow::{GateStatus, State as PipelineState, Status};
+use potok_flow::{State as PipelineState, Status};
 use serde::{Deserialize, Serialize};
 
 use crate::request::Params;
 use crate::{Admin, ApiError, Identity};
+
+/// How long the log may take to say which groups it knows.
+const ANSWER_MAX: Duration = Duration::from_secs(2);
 
 #[derive(Serialize)]
 pub(crate) struct Info {
@@ -49,30 +53,25 @@ pub(crate) async fn status(
 /// What runs here, and what ran in this folder before and left a group behind.
 async fn all(admin: &Admin) -> Result<Vec<Status>, Fault> {
     let mut all = admin.engine().status().await;
-    let mut stopped: BTreeMap<String, u64> = BTreeMap::new();
-    for group in admin.engine().log().groups().await? {
+    let mut others: BTreeMap<String, (u64, bool)> = BTreeMap::new();
+    let groups = tokio::time::timeout(ANSWER_MAX, admin.engine().log().groups()).await;
+    let groups = match groups.unwrap_or_else(|_| Err(Fault::wait("the log does not answer"))) {
+        Ok(groups) => groups,
+        // What runs here is still worth showing.
+        Err(_) if !all.is_empty() => Vec::new(),
+        Err(fault) => return Err(fault),
+    };
+    for group in groups {
         if all.iter().all(|status| status.pipeline != group.info.pipeline) {
-            *stopped.entry(group.info.pipeline.clone()).or_default() += lag(&group);
+            let (lag_of, open) = others.entry(group.info.pipeline.clone()).or_default();
+            *lag_of += lag(&group);
+            *open |= group.open;
         }
     }
     let damaged = admin.engine().log().damage();
-    all.extend(stopped.into_iter().map(|(pipeline, lag)| Status {
-        pipeline,
-        state: PipelineState::Stopped,
-        why: None,
-        gate: GateStatus { state: "open", since: None, why: None },
-        lag,
-        oldest: None,
-        received: 0,
-        delivered: 0,
-        filtered: 0,
-        suppressed: 0,
-        dead_lettered: 0,
-        in_flight: 0,
-        damaged: damaged.clone(),
-        dead_letters_by_reason: BTreeMap::new(),
-        restarts: 0,
-        retries: 0,
+    all.extend(others.into_iter().map(|(pipeline, (lag, open))| {
+        let state = if open { PipelineState::Elsewhere } else { PipelineState::Stopped };
+        Status { lag, damaged: damaged.clone(), ..Status::unknown(&pipeline, state) }
     }));
     all.sort_by(|a, b| a.pipeline.cmp(&b.pipeline));
     Ok(all)

@@ -77,7 +77,7 @@ fn plan(sink: Arc<dyn Sink>) -> Plan {
         group: "g".into(),
         topics: vec!["in".into()],
         from_end: false,
-        decoder: Arc::new(JsonDecoder::new(None).unwrap()),
+        decoder: Arc::new(JsonDecoder::new(None)),
         stages: Vec::new(),
         delivers: vec![DeliverPlan {
             label: "sink".into(),
@@ -369,4 +369,53 @@ impl Sink for PickySink {
         }
         self.inner.deliver(batch).await
     }
+}
+
+#[tokio::test]
+async fn what_a_topic_never_takes_is_a_dead_letter_in_pieces() {
+    let bench = Bench::new();
+    bench.log.narrow("out", 1_500);
+    bench.log.narrow("p-dead", 1_500);
+    let mut plan = plan(Arc::new(MemorySink::new()));
+    plan.delivers[0].target = Target::Topic(TopicTarget::Fixed("out".into()));
+    plan.decoder = Arc::new(RawDecoder);
+    bench.engine.start(plan.clone()).unwrap();
+    let large: String = (0..5_000).map(|n| char::from(b'a' + (n % 26) as u8)).collect();
+    bench.send("in", &["small", &large, "after"]).await;
+    let status = bench.until("all ended", |s| s.received == 3 && s.in_flight == 0).await;
+    assert_eq!((status.delivered, status.dead_lettered, status.lag), (2, 1, 0));
+    let letters = bench.letters(&plan).await;
+    let [letter] = letters.as_slice() else { panic!("one dead letter: {letters:?}") };
+    assert_eq!(letter.envelope.reason, Reason::TooLarge);
+    assert_eq!(letter.record.value.as_deref(), Some(large.as_bytes()), "whole again");
+    assert_eq!(letter.record.key.as_deref(), Some(&b"k"[..]));
+    let mut reader = bench.log.read("out", potok_core::ReadFrom::Start).await.unwrap();
+    let mut values = Vec::new();
+    while let Some(batch) = reader.next(false).await.unwrap() {
+        values.extend(batch.records.into_iter().filter_map(|record| record.value));
+    }
+    assert_eq!(values, ["small", "after"], "each once");
+}
+
+#[tokio::test]
+async fn a_tombstone_stays_one() {
+    let bench = Bench::new();
+    let mut plan = plan(Arc::new(MemorySink::new()));
+    plan.delivers[0].target = Target::Topic(TopicTarget::Fixed("out".into()));
+    plan.decoder = Arc::new(RawDecoder);
+    bench.engine.start(plan.clone()).unwrap();
+    let key = Some(Bytes::from_static(b"k"));
+    let of = |value: Option<Bytes>| Output {
+        topic: "in".into(),
+        partition: None,
+        key: key.clone(),
+        headers: Headers::none(),
+        value,
+    };
+    bench.log.append(&[of(None), of(Some(Bytes::new()))]).await.unwrap();
+    bench.until("all ended", |s| s.delivered == 2).await;
+    let mut reader = bench.log.read("out", potok_core::ReadFrom::Start).await.unwrap();
+    let batch = reader.next(false).await.unwrap().unwrap();
+    let values: Vec<_> = batch.records.into_iter().map(|record| record.value).collect();
+    assert_eq!(values, [None, Some(Bytes::new())]);
 }

@@ -33,6 +33,8 @@ struct Shared {
     clock: Arc<dyn Clock>,
     partitions: u32,
     topics: Mutex<BTreeMap<Arc<str>, Arc<Topic>>>,
+    /// Topics that take smaller records only, as a topic of Kafka may.
+    narrow: Mutex<BTreeMap<String, usize>>,
     groups: Mutex<BTreeMap<String, Arc<Group>>>,
     /// Changes with every append, for those who wait at the end.
     appended: watch::Sender<()>,
@@ -84,9 +86,29 @@ impl MemoryLog {
             clock,
             partitions: partitions.max(1),
             topics: Mutex::default(),
+            narrow: Mutex::default(),
             groups: Mutex::default(),
             appended: watch::Sender::new(()),
         }))
+    }
+
+    /// From now on the topic takes records of at most so many bytes.
+    pub fn narrow(&self, topic: &str, record_bytes_max: usize) {
+        lock(&self.0.narrow).insert(topic.to_owned(), record_bytes_max);
+    }
+
+    /// The outputs that their topics are too narrow for.
+    fn refused(&self, outputs: &[Output]) -> Vec<(usize, Fault)> {
+        let narrow = lock(&self.0.narrow);
+        let mut refused = Vec::new();
+        for (at, output) in outputs.iter().enumerate() {
+            let max = narrow.get(&*output.topic);
+            if max.is_some_and(|max| output.bytes() > *max) {
+                let what = format!("{} bytes are too many for `{}`", output.bytes(), output.topic);
+                refused.push((at, Fault::set_aside(Reason::TooLarge, what)));
+            }
+        }
+        refused
     }
 
     /// The topic of that name, created on first use.
@@ -112,7 +134,7 @@ impl MemoryLog {
                 bad.partition.unwrap_or_default()
             )));
         }
-        if let Some(large) = outputs.iter().find(|output| output.bytes() > RECORD_BYTES_MAX) {
+        if let Some(large) = outputs.iter().find(|output| output.is_too_large()) {
             let what = format!("a record of {} bytes for `{}`", large.bytes(), large.topic);
             let fault = Fault::set_aside(Reason::TooLarge, what);
             return Err(fault.because(format!("at most {RECORD_BYTES_MAX} bytes are taken")));
@@ -305,6 +327,17 @@ struct GroupJournal {
 #[async_trait]
 impl Journal for GroupJournal {
     async fn transact(&self, transaction: &Transaction) -> Result<Vec<Position>, NotWritten> {
+        let refused = self.log.refused(&transaction.outputs);
+        if !refused.is_empty() {
+            let is_refused = |at: usize| refused.iter().any(|(refused, _)| *refused == at);
+            let taken = transaction.outputs.iter().enumerate();
+            let taken: Vec<Output> = taken
+                .filter(|(at, _)| !is_refused(*at))
+                .map(|(_, output)| output.clone())
+                .collect();
+            self.log.append_all(&taken)?;
+            return Err(NotWritten::Refused(refused));
+        }
         let positions = self.log.append_all(&transaction.outputs)?;
         let mut state = lock(&self.group.state);
         for ended in &transaction.ended {

@@ -12,6 +12,7 @@
 //! one record that nobody will ever take cannot keep the gate closed for the others. After it
 //! opens, calls start small and grow. Nothing is ever dead-lettered because a gate is closed.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -23,6 +24,8 @@ use crate::status::GateStatus;
 
 /// How many messages a call may hold right after the gate opened.
 const RAMP_START: usize = 16;
+/// How many lane keys of a failed call are remembered.
+const FAILING_MAX: usize = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GateState {
@@ -52,6 +55,8 @@ pub(crate) struct Gate {
     /// Counts calls as they start; see [`Gate::witness_since`].
     calls: AtomicU64,
     last_good_call: AtomicU64,
+    /// Lane keys that failed since any call succeeded; a few are enough.
+    failing: Mutex<HashSet<u64>>,
 }
 
 impl Gate {
@@ -65,6 +70,7 @@ impl Gate {
             closings: AtomicU64::new(0),
             calls: AtomicU64::new(0),
             last_good_call: AtomicU64::new(0),
+            failing: Mutex::default(),
         }
     }
 
@@ -162,8 +168,21 @@ impl Gate {
     /// The call with that number succeeded.
     pub fn call_succeeded(&self, call: u64) {
         self.last_good_call.fetch_max(call, Ordering::SeqCst);
+        self.failing.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let ramp = self.ramp.load(Ordering::Relaxed);
         self.ramp.store(ramp.saturating_mul(2), Ordering::Relaxed);
+    }
+
+    /// A call with messages of these lane keys failed, for reasons of its own.
+    pub fn call_failed(&self, keys: impl Iterator<Item = u64>) {
+        let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
+        failing.extend(keys.take(FAILING_MAX));
+    }
+
+    /// True when nothing but this key has failed since any call succeeded.
+    pub fn fails_alone(&self, key: u64) -> bool {
+        let failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
+        failing.iter().all(|failing| *failing == key)
     }
 
     /// True when a call succeeded that *started* when so many had: if that was the count at a

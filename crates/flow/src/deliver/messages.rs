@@ -3,9 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use potok_core::{
-    Event, Fault, Headers, HeadersBuilder, Message, Name, Output, RECORD_BYTES_MAX, Reason,
-};
+use potok_core::{Event, Fault, Headers, HeadersBuilder, Message, Name, Output, Reason};
 use potok_expr::{Scope, Template, json::Parser};
 
 use crate::lane::{Item, Letter};
@@ -47,7 +45,7 @@ pub(crate) fn address(
                 continue;
             }
             Ok(Made::Output(output)) => {
-                item.outputs.push(output);
+                item.outputs.push((index as u32, output));
                 item.delivered = true;
                 None
             }
@@ -113,8 +111,9 @@ fn message(
         let Event { value, source, time, .. } = event;
         return Ok(Made::Message(Message { name, key, headers, value, source, once, time }));
     };
-    let output = Output { topic, partition: None, key, headers, value: Some(event.value) };
-    if output.bytes() > RECORD_BYTES_MAX {
+    let value = Some(event.value).filter(|value| !(event.tombstone && value.is_empty()));
+    let output = Output { topic, partition: None, key, headers, value };
+    if output.is_too_large() {
         let what = format!("{} bytes are more than a record may have", output.bytes());
         return Err(Fault::set_aside(Reason::TooLarge, what));
     }

@@ -22,6 +22,7 @@ use potok_core::{Clock, Fault, Move, Sink, SinkLimits};
 
 use crate::lane::{Cycle, Lane};
 use crate::plan::Target;
+use crate::status::DestinationStatus;
 use crate::work::Stop;
 pub(crate) use gate::Gate;
 #[allow(unused_imports, reason = "only a planted bug asks for it")]
@@ -47,6 +48,12 @@ impl Destination {
         };
         let limits = sink.as_ref().map(|sink| sink.limits()).unwrap_or_default();
         Destination { label, sink, limits, gate: Arc::new(Gate::new()) }
+    }
+
+    /// How it stands, if it lies outside the log.
+    pub fn status(&self) -> Option<DestinationStatus> {
+        let up = self.gate.status().state == "open";
+        self.sink.as_ref().map(|_| DestinationStatus { deliver: self.label.clone(), up })
     }
 
     /// Prepares the destination of a run that begins, and later asks it behind a closed gate

@@ -37,14 +37,16 @@ struct Run {
     attempts_max: u32,
     /// Calls in a row that found the destination away.
     waits: u32,
-    /// The first of the failures in a row that count: how many calls had started when it came.
-    suspect: Option<u64>,
-    /// Another call has succeeded that started after that one.
-    witnessed: bool,
-    /// The same for the failures before the gate closed last.
-    suspect_before: Option<u64>,
-    witnessed_before: bool,
-    /// How often that was so when its attempts were used up.
+    /// The last failure that counts: how many calls had started when it came.
+    failed_at: Option<u64>,
+    /// Before it, and after the failure before it, a call of others had succeeded.
+    works_before: bool,
+    /// That was so for one of its failures.
+    worked_once: bool,
+    /// The last failure before the gate closed.
+    failed_before_closing: Option<u64>,
+    /// How often its attempts were used up again though others had succeeded after that, or
+    /// though nobody else failed.
     strikes: u32,
     /// How often the gate had closed when these were counted.
     closings: u64,
@@ -60,10 +62,10 @@ impl Run {
             attempt: 1,
             attempts_max,
             waits: 0,
-            suspect: None,
-            witnessed: false,
-            suspect_before: None,
-            witnessed_before: false,
+            failed_at: None,
+            works_before: false,
+            worked_once: false,
+            failed_before_closing: None,
             strikes: 0,
             closings: 0,
             alone: false,
@@ -87,10 +89,10 @@ impl Run {
             attempt: self.attempt,
             attempts_max: self.attempts_max,
             waits: self.waits,
-            suspect: self.suspect,
-            witnessed: self.witnessed,
-            suspect_before: None,
-            witnessed_before: false,
+            failed_at: self.failed_at,
+            works_before: false,
+            worked_once: false,
+            failed_before_closing: None,
             strikes: 0,
             alone: false,
             closings: self.closings,
@@ -103,13 +105,13 @@ impl Run {
         if self.closings != closings {
             self.closings = closings;
             self.attempt = 1;
-            self.suspect_before = self.suspect.take().or(self.suspect_before);
+            self.failed_before_closing = self.failed_at.take().or(self.failed_before_closing);
         }
         if self.len() == 1 && !self.alone {
             self.alone = true;
             self.attempts_max = attempts_max;
-            (self.attempt, self.strikes) = (1, 0);
-            (self.suspect, self.suspect_before) = (None, None);
+            (self.attempt, self.strikes, self.worked_once) = (1, 0, false);
+            (self.failed_at, self.failed_before_closing) = (None, None);
         }
     }
 
@@ -191,9 +193,7 @@ impl Lane {
             settling.stack.push(run.split_off(fitting));
         }
         run.forget_the_past(destination.gate.closings(), self.plan.retry.attempts);
-        let witnessed = |call| destination.gate.witness_since(call);
-        run.witnessed = run.suspect.is_some_and(witnessed);
-        run.witnessed_before = run.suspect_before.is_some_and(witnessed);
+        let works_before = run.failed_at.is_some_and(|at| destination.gate.witness_since(at));
         let call = destination.gate.call_starts();
         let Some(fault) = settling.call(destination, cycle, &mut run, call).await else {
             return Ok(());
@@ -208,15 +208,19 @@ impl Lane {
                 Ok(())
             }
             Move::Wait => self.destination_away(settling, cycle, destination, run, fault).await,
-            Move::Retry if run.attempt < run.attempts_max => {
+            Move::Retry => {
+                run.waits = 0;
+                run.works_before = works_before;
+                run.worked_once |= works_before;
+                run.failed_at = Some(destination.gate.calls());
+                if run.attempt >= run.attempts_max {
+                    return self.used_up(settling, cycle, destination, run, fault).await;
+                }
                 let wait = self.plan.retry.wait(run.attempt, self.spread(call));
                 run.attempt += 1;
-                run.waits = 0;
-                run.suspect.get_or_insert(destination.gate.calls());
                 settling.stack.push(run);
                 self.wait(wait).await
             }
-            Move::Retry => self.used_up(settling, cycle, destination, run, fault).await,
         }
     }
 
@@ -230,8 +234,8 @@ impl Lane {
         fault: Fault,
     ) -> Result<(), Stop> {
         run.waits += 1;
-        (run.attempt, run.strikes) = (1, 0);
-        (run.suspect, run.suspect_before) = (None, None);
+        (run.attempt, run.strikes, run.worked_once) = (1, 0, false);
+        (run.failed_at, run.failed_before_closing) = (None, None);
         if run.waits < self.plan.retry.attempts {
             let wait = self.plan.retry.wait(run.waits, self.spread(u64::from(run.waits)));
             settling.stack.push(run);
@@ -247,10 +251,11 @@ impl Lane {
         Ok(())
     }
 
-    /// Attempts are used up. It is the record's own fault only if it failed, another call that
-    /// started later succeeded, and it then failed again: once while the gate stayed open, or
-    /// several times with closings in between. Without such a witness one is looked
-    /// for among the messages that wait; if there is none, it may well be the destination.
+    /// Attempts are used up. It is the record's own fault only if its last failure lies between
+    /// two successes of others, the first of which started after its failure before that: then
+    /// the destination worked before and after. Several messages are split as soon as others
+    /// succeed. Where no other call has succeeded, one is tried with messages that wait; if none
+    /// goes through, it may well be the destination.
     async fn used_up(
         &mut self,
         settling: &mut Settling,
@@ -259,21 +264,37 @@ impl Lane {
         mut run: Run,
         fault: Fault,
     ) -> Result<(), Stop> {
-        run.strikes += u32::from(run.witnessed_before);
-        let proven = run.witnessed || run.strikes >= STRIKES_MAX;
-        if proven || planted(Bug::NoWitnessNeeded) {
+        let gate = &destination.gate;
+        run.strikes +=
+            u32::from(run.failed_before_closing.is_some_and(|at| gate.witness_since(at)));
+        if run.strikes >= STRIKES_MAX || planted(Bug::NoWitnessNeeded) {
             settling.set_aside_or_split(cycle, run, fault);
             return Ok(());
         }
-        run.suspect.get_or_insert(destination.gate.calls());
-        // A single record failed just now; the head of several may be the witness itself.
-        let skip = run.items.first().map(|(_, key)| *key).filter(|_| run.len() == 1);
-        settling.stack.push(run);
-        match self.find_witness(settling, cycle, destination, skip).await? {
+        let (works_before, several) = (run.works_before, run.len() > 1);
+        let witness = if run.failed_at.is_some_and(|at| gate.witness_since(at)) {
+            Witness::Found
+        } else {
+            // A single record failed just now; the head of several may be the witness itself.
+            let skip = run.items.first().map(|(_, key)| *key).filter(|_| !several);
+            settling.stack.push(run);
+            let witness = self.find_witness(settling, cycle, destination, skip).await?;
+            let Some(again) = settling.stack.pop() else {
+                return Ok(());
+            };
+            run = again;
+            witness
+        };
+        match witness {
+            // What is left of several when one was the witness has not failed alone yet.
+            Witness::Found if run.len() > 1 || (works_before && !several) => {
+                settling.set_aside_or_split(cycle, run, fault);
+            }
             // Once more, now that the destination is known to work.
-            Witness::Found => {}
+            Witness::Found => settling.stack.push(run),
             Witness::None(other) => {
-                destination.gate.close(&other.unwrap_or(fault), self.clock.now());
+                settling.stack.push(run);
+                gate.close(&other.unwrap_or(fault), self.clock.now());
             }
         }
         Ok(())
@@ -288,6 +309,12 @@ impl Lane {
     ) -> Result<(), Stop> {
         match self.find_witness(settling, cycle, destination, None).await? {
             Witness::Found => destination.gate.open(),
+            Witness::None(Some(fault)) if settling.is_lone_culprit(destination, &fault) => {
+                if let Some(run) = settling.stack.pop() {
+                    settling.set_aside_or_split(cycle, run, fault);
+                }
+                destination.gate.open();
+            }
             Witness::None(fault) => {
                 let fault = fault.unwrap_or_else(|| Fault::wait("nothing to try it with"));
                 destination.gate.close(&fault, self.clock.now());
@@ -416,14 +443,36 @@ impl Settling {
         crash_point("receipt.after");
         let receipt = match answer {
             Ok(receipt) => receipt,
-            Err(fault) => return Some(fault),
+            Err(fault) => {
+                if fault.next == Move::Retry {
+                    destination.gate.call_failed(run.items.iter().map(|(_, key)| *key));
+                }
+                return Some(fault);
+            }
         };
         let before = run.len();
         let fault = self.note(cycle, run, receipt);
         if run.len() < before || before == 0 {
             destination.gate.call_succeeded(call);
         }
+        if fault.as_ref().is_some_and(|fault| fault.next == Move::Retry) {
+            destination.gate.call_failed(run.items.iter().map(|(_, key)| *key));
+        }
         fault
+    }
+
+    /// The record at the head just failed at a half-open gate, others could not be tried. It is
+    /// to blame if others succeeded between its failures before, and it alone has failed since,
+    /// several times, though the destination answers its probes.
+    fn is_lone_culprit(&mut self, destination: &Destination, fault: &Fault) -> bool {
+        let Some(run) = self.stack.last_mut() else { return false };
+        let key = run.items.first().map(|(_, key)| *key).filter(|_| run.len() == 1);
+        let alone = key.is_some_and(|key| destination.gate.fails_alone(key));
+        if fault.next != Move::Retry || !run.worked_once || !alone {
+            return false;
+        }
+        run.strikes += 1;
+        run.strikes >= STRIKES_MAX
     }
 
     fn note(&self, cycle: &mut Cycle, run: &mut Run, receipt: Receipt) -> Option<Fault> {
@@ -508,10 +557,10 @@ impl Settling {
                 attempt: 1,
                 attempts_max: 1,
                 waits: 0,
-                suspect: None,
-                witnessed: false,
-                suspect_before: None,
-                witnessed_before: false,
+                failed_at: None,
+                works_before: false,
+                worked_once: false,
+                failed_before_closing: None,
                 strikes: 0,
                 alone: false,
                 closings: 0,
@@ -531,7 +580,7 @@ impl Settling {
         };
         if let Some((calls, closings)) = failed {
             run.forget_the_past(closings, run.attempts_max);
-            run.suspect.get_or_insert(calls);
+            run.failed_at = Some(calls);
         }
         let at = place.at.min(run.items.len());
         for (item, message) in single.items.into_iter().zip(single.batch.messages) {

@@ -1,0 +1,142 @@
+//! What a record leaves behind in the log: deliveries to topics, dead letters, notes.
+//!
+//! A log may refuse a single output for ever (too large for its topic). A delivery then becomes a
+//! dead letter of its record, and a dead letter goes in pieces; nothing is written shorter, and
+//! nothing waits for what will never be taken.
+
+use std::sync::Arc;
+
+use potok_core::{
+    Clock, Envelope, Fault, Headers, Output, Piece, PipelineInfo, Position, Reason, Record,
+};
+
+use crate::lane::Origin;
+use crate::work::Taken;
+
+/// A longer error text is cut in the dead letter; the log has it whole.
+const ERROR_BYTES_MAX: usize = 2_000;
+/// A dead letter is not cut into smaller pieces than this.
+const PIECE_BYTES_MIN: usize = 512;
+
+/// What an output is for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Purpose {
+    /// A delivery by that entry.
+    Delivery(u32),
+    /// A dead letter, or a piece of one.
+    DeadLetter,
+    /// What became of a dead letter.
+    Resolution,
+}
+
+/// An output, and for which record of its batch it is.
+pub(crate) struct Outgoing {
+    pub index: u32,
+    pub purpose: Purpose,
+    pub output: Output,
+}
+
+/// Makes the dead letters of a pipeline.
+pub(crate) struct LetterBox {
+    pub pipeline: String,
+    pub topic: Arc<str>,
+    pub info: Arc<PipelineInfo>,
+    pub clock: Arc<dyn Clock>,
+}
+
+/// Whose dead letter it is.
+pub(crate) struct Sender<'a> {
+    pub origin: Position,
+    pub headers: &'a Headers,
+    pub attempts: u32,
+    pub record: Option<&'a Record>,
+}
+
+impl LetterBox {
+    pub fn letter(&self, sender: &Sender<'_>, deliver: Option<u32>, fault: &Fault) -> Output {
+        let envelope = Envelope {
+            pipeline: self.pipeline.clone(),
+            origin: sender.origin.clone(),
+            deliver,
+            reason: fault.reason,
+            error: shortened(fault),
+            attempts: sender.attempts,
+            time: self.clock.now(),
+            piece: None,
+        };
+        Output {
+            topic: self.topic.clone(),
+            partition: None,
+            key: sender.record.and_then(|record| record.key.clone()),
+            headers: envelope.headers(sender.headers),
+            value: sender.record.and_then(|record| record.value.clone()),
+        }
+    }
+
+    /// The dead letter of a record whose delivery the log refused, found again in its batch.
+    pub fn instead_of(&self, taken: &Taken, index: u32, deliver: u32, fault: &Fault) -> Output {
+        let batch = &taken.batch;
+        let record = batch.records.get(index as usize);
+        let replayed = *batch.partition.topic == *self.info.replay;
+        let origin = record.map(|record| Origin::of(batch, record, replayed));
+        let sender = match &origin {
+            Some(origin) => Sender {
+                origin: origin.position.clone(),
+                headers: &origin.headers,
+                attempts: origin.attempts(),
+                record,
+            },
+            // An output is always of a record of its batch.
+            None => Sender {
+                origin: Position {
+                    log: batch.log,
+                    topic: batch.partition.topic.clone(),
+                    partition: batch.partition.index,
+                    offset: batch.first,
+                },
+                headers: &Headers::none(),
+                attempts: 1,
+                record: None,
+            },
+        };
+        let reason = match fault.reason {
+            Reason::TooLarge => Reason::TooLarge,
+            _ => Reason::Refused,
+        };
+        self.letter(&sender, Some(deliver), &Fault { reason, ..fault.clone() })
+    }
+}
+
+/// Cuts a dead letter, or a piece of one, into four. `None` when that will not help.
+pub(crate) fn pieces(letter: &Output) -> Option<Vec<Output>> {
+    let (envelope, own) = Envelope::split(&letter.headers)?;
+    let value = letter.value.as_ref().filter(|value| value.len() > PIECE_BYTES_MIN)?;
+    let (start, of) = match &envelope.piece {
+        Some(piece) => (piece.from, piece.of),
+        None => (0, value.len() as u64),
+    };
+    let size = value.len().div_ceil(4).max(PIECE_BYTES_MIN);
+    let cut = |from: usize| {
+        let piece = Some(Piece { from: start + from as u64, of });
+        let envelope = Envelope { piece, ..envelope.clone() };
+        Output {
+            headers: envelope.headers(&own),
+            value: Some(value.slice(from..value.len().min(from + size))),
+            ..letter.clone()
+        }
+    };
+    Some((0..value.len()).step_by(size).map(cut).collect())
+}
+
+fn shortened(fault: &Fault) -> String {
+    let mut text = fault.to_string();
+    if text.len() > ERROR_BYTES_MAX {
+        let mut end = ERROR_BYTES_MAX;
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}

@@ -90,12 +90,13 @@ async fn send(log: Arc<KafkaLog>, topic: String, partitions: u32, each: u64) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn members_come_and_go_cooperatively() {
-    churn(&[]).await;
+    churn(&[("heartbeat.interval.ms", "200")]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn members_come_and_go_eagerly() {
-    churn(&[("partition.assignment.strategy", "range,roundrobin")]).await;
+    const EAGER: (&str, &str) = ("partition.assignment.strategy", "range,roundrobin");
+    churn(&[EAGER, ("heartbeat.interval.ms", "200")]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -18,7 +18,7 @@ use crate::sql::{Cell, Dialect, Once, RecordRows, Rows, Tables, There};
 
 /// Places for values in one statement. The server takes 65,535, but keeps half a kilobyte for
 /// each, in every session.
-const PLACES_MAX: usize = 8_192;
+const PLACES_MAX: usize = 4_096;
 /// Rows looked for by one statement.
 const LOOKUPS_MAX: usize = 64;
 /// Room in a packet for what is not text.

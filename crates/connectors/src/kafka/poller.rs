@@ -38,6 +38,8 @@ const FULL_MAX: Duration = Duration::from_millis(500);
 const BEHIND_EVERY: Duration = Duration::from_millis(500);
 /// How often the ids of topics are looked at.
 const IDS_EVERY: Duration = Duration::from_secs(5);
+/// How long a group that is closed at once is joined first.
+const JOIN_MAX: Duration = Duration::from_secs(5);
 /// The longest wait for an answer on this thread.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
@@ -67,6 +69,7 @@ pub struct Poller {
     /// Where records of a topic handle and partition belong.
     places: HashMap<(usize, u32), usize>,
     collecting: bool,
+    joined: bool,
     paused: bool,
     committing: bool,
     committed_at: Instant,
@@ -102,6 +105,7 @@ impl Poller {
             slots: Vec::new(),
             places: HashMap::new(),
             collecting: false,
+            joined: false,
             paused: false,
             committing: false,
             committed_at: now,
@@ -134,7 +138,19 @@ impl Poller {
                 ticked = Instant::now();
             }
         }
+        self.finish_joining();
         self.commit_now(None);
+    }
+
+    /// A member that leaves while it joins may be waited for by the group until its session is
+    /// over. So it first joins, within reason, and then leaves in good order.
+    fn finish_joining(&mut self) {
+        let since = Instant::now();
+        while !self.joined && since.elapsed() < JOIN_MAX && self.health.trouble().is_none() {
+            if let Some(event) = self.queue.poll(TICK) {
+                self.hear(event);
+            }
+        }
     }
 
     /// Stops fetching when the engine cannot keep up, and goes on when it can.
@@ -158,6 +174,7 @@ impl Poller {
             Event::Record(record) => self.collect(&record),
             Event::End(partition, offset) => self.reached_end(&partition, offset),
             Event::Rebalance { assigned, partitions } => {
+                self.joined = true;
                 self.hand_over_all();
                 if assigned { self.assigned(&partitions) } else { self.revoked(&partitions) }
             }

@@ -130,7 +130,7 @@ fn java_produce(words: &[&str], input: &std::path::Path) {
         .expect("Kafka is in the cache: cargo xtask services up");
     let status = Command::new("java")
         .arg("-cp")
-        .arg(format!("{}/*", jars.display()))
+        .arg(format!("{}/*:{}/jars/*", jars.display(), jars.display()))
         .arg("org.apache.kafka.tools.ConsoleProducer")
         .args(["--bootstrap-server", &services::kafka().servers()])
         .args(words)

@@ -72,7 +72,8 @@ impl Poller {
         }
         tracing::error!(
             group = self.group, %partition, from = lost.start, to = lost.end,
-            "[P0611] records were gone from Kafka before the group had finished them"
+            code = "P0611",
+            "records were gone from Kafka before the group had finished them"
         );
         lock(&self.damage).push(Damage {
             file: partition.to_string(),

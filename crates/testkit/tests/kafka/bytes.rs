@@ -129,7 +129,7 @@ fn java_produce(words: &[&str], input: &std::path::Path) {
         .find(|path| path.is_dir() && path.display().to_string().contains("/kafka-"))
         .expect("Kafka is in the cache: cargo xtask services up");
     let status = Command::new("java")
-        .arg("-cp")
+        .args(["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp"])
         .arg(format!("{}/*:{}/jars/*", jars.display(), jars.display()))
         .arg("org.apache.kafka.tools.ConsoleProducer")
         .args(["--bootstrap-server", &services::kafka().servers()])

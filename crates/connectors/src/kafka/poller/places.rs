@@ -132,8 +132,8 @@ impl Poller {
         };
         let changed: Vec<Partition> =
             self.slots.iter().filter(changed).map(|slot| slot.partition.clone()).collect();
-        if !changed.is_empty() {
-            tracing::warn!(group = self.group, topic = %changed[0].topic, "the topic was created anew");
+        if let Some(first) = changed.first() {
+            tracing::warn!(group = self.group, topic = %first.topic, "the topic was created anew");
             self.hand_over_all();
             self.seat_again(&changed);
         }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use potok_core::{Clock, Fault, Log};
+use potok_core::{Clock, Fault, Log, TopicInfo};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -126,11 +126,10 @@ impl Engine {
             Some(_) => answer(self.inner.log.topics()).await,
             None => None,
         };
-        let (groups, topics) = (groups.unwrap_or_default(), topics.unwrap_or_default());
         let damaged = self.inner.log.damage();
         let pipelines = self.inner.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
         let status = |(name, handle): (&String, &Handle)| {
-            let group = groups.iter().find(|group| group.group == handle.group);
+            let group = groups.iter().flatten().find(|group| group.group == handle.group);
             let open = |p: &potok_core::GroupPartition| {
                 p.end.saturating_sub(p.position).saturating_sub(p.ended_above)
             };
@@ -144,13 +143,14 @@ impl Engine {
                 })
                 .collect();
             let lag = match group {
-                Some(_) => partitions.iter().map(|partition| partition.lag).sum(),
+                Some(_) => Some(partitions.iter().map(|partition| partition.lag).sum()),
                 // Not registered yet: everything there is, is still to be done.
-                None => topics
-                    .iter()
-                    .filter(|topic| handle.topics.iter().any(|wanted| **wanted == *topic.topic))
-                    .flat_map(|topic| &topic.ends)
-                    .sum(),
+                None => topics.as_ref().map(|topics| {
+                    let ours = |topic: &&TopicInfo| {
+                        handle.topics.iter().any(|wanted| **wanted == *topic.topic)
+                    };
+                    topics.iter().filter(ours).flat_map(|topic| &topic.ends).sum()
+                }),
             };
             let (mut state, why) = handle.state.borrow().clone();
             if state == State::Running && !handle.destinations.iter().all(|d| d.gate.is_ready()) {

@@ -56,8 +56,8 @@ pub struct Status {
     pub why: Option<String>,
     /// Its gate.
     pub gate: GateStatus,
-    /// Records in its topics that have not ended.
-    pub lag: u64,
+    /// Records in its topics that have not ended; `None` while the log does not answer.
+    pub lag: Option<u64>,
     /// Age in milliseconds of the oldest record in flight.
     pub oldest: Option<u64>,
     /// Records taken since the process started.
@@ -97,7 +97,7 @@ impl Status {
             state,
             why: None,
             gate: GateStatus { state: "open", ..GateStatus::default() },
-            lag: 0,
+            lag: None,
             oldest: None,
             received: 0,
             delivered: 0,

@@ -30,7 +30,8 @@ struct PerPipeline {
     name: &'static str,
     kind: &'static str,
     help: &'static str,
-    value: fn(&Status) -> f64,
+    /// `None` leaves the line out.
+    value: fn(&Status) -> Option<f64>,
 }
 
 const PER_PIPELINE: &[PerPipeline] = &[
@@ -38,67 +39,67 @@ const PER_PIPELINE: &[PerPipeline] = &[
         name: "potok_source_received_records_total",
         kind: "counter",
         help: "Records taken from the log.",
-        value: |status| status.received as f64,
+        value: |status| Some(status.received as f64),
     },
     PerPipeline {
         name: "potok_source_lag_records",
         kind: "gauge",
         help: "Records in the pipeline's topics that have not ended.",
-        value: |status| status.lag as f64,
+        value: |status| status.lag.map(|lag| lag as f64),
     },
     PerPipeline {
         name: "potok_source_in_flight_records",
         kind: "gauge",
         help: "Records taken that have not ended.",
-        value: |status| status.in_flight as f64,
+        value: |status| Some(status.in_flight as f64),
     },
     PerPipeline {
         name: "potok_source_oldest_age_seconds",
         kind: "gauge",
         help: "Age of the oldest record in flight; 0 when there is none.",
-        value: |status| status.oldest.unwrap_or(0) as f64 / 1_000.0,
+        value: |status| Some(status.oldest.unwrap_or(0) as f64 / 1_000.0),
     },
     PerPipeline {
         name: "potok_process_filtered_records_total",
         kind: "counter",
         help: "Records filtered by a rule.",
-        value: |status| status.filtered as f64,
+        value: |status| Some(status.filtered as f64),
     },
     PerPipeline {
         name: "potok_deliver_delivered_records_total",
         kind: "counter",
         help: "Records delivered.",
-        value: |status| status.delivered as f64,
+        value: |status| Some(status.delivered as f64),
     },
     PerPipeline {
         name: "potok_deliver_suppressed_records_total",
         kind: "counter",
         help: "Records suppressed as repeats of something delivered.",
-        value: |status| status.suppressed as f64,
+        value: |status| Some(status.suppressed as f64),
     },
     PerPipeline {
         name: "potok_deliver_dead_lettered_records_total",
         kind: "counter",
         help: "Records set aside.",
-        value: |status| status.dead_lettered as f64,
+        value: |status| Some(status.dead_lettered as f64),
     },
     PerPipeline {
         name: "potok_deliver_retried_calls_total",
         kind: "counter",
         help: "Calls to destinations that failed and were repeated.",
-        value: |status| status.retries as f64,
+        value: |status| Some(status.retries as f64),
     },
     PerPipeline {
         name: "potok_deliver_gate_closed_since_seconds",
         kind: "gauge",
         help: "Unix time since when the gate is not open; 0 while it is.",
-        value: gate_since,
+        value: |status| Some(gate_since(status)),
     },
     PerPipeline {
         name: "potok_pipeline_restarts_total",
         kind: "counter",
         help: "How often a part of the pipeline died and was started again.",
-        value: |status| status.restarts as f64,
+        value: |status| Some(status.restarts as f64),
     },
 ];
 
@@ -112,8 +113,9 @@ fn render(all: &[Status], version: &str, damaged: usize, trouble: bool) -> Strin
     for metric in PER_PIPELINE {
         page.head(metric.name, metric.kind, metric.help);
         for status in all {
-            let value = (metric.value)(status);
-            page.line(metric.name, &[("pipeline", &status.pipeline)], value);
+            if let Some(value) = (metric.value)(status) {
+                page.line(metric.name, &[("pipeline", &status.pipeline)], value);
+            }
         }
     }
     let name = "potok_deliver_dead_letters_total";
@@ -244,7 +246,7 @@ mod tests {
                 since: Some("1970-01-01T00:00:01.500Z".to_owned()),
                 why: None,
             },
-            lag: 3,
+            lag: Some(3),
             oldest: Some(250),
             received: 12_345_678,
             dead_lettered: 2,

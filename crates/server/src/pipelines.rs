@@ -71,7 +71,7 @@ async fn all(admin: &Admin) -> Result<Vec<Status>, Fault> {
     let damaged = admin.engine().log().damage();
     all.extend(others.into_iter().map(|(pipeline, (lag, open))| {
         let state = if open { PipelineState::Elsewhere } else { PipelineState::Stopped };
-        Status { lag, damaged: damaged.clone(), ..Status::unknown(&pipeline, state) }
+        Status { lag: Some(lag), damaged: damaged.clone(), ..Status::unknown(&pipeline, state) }
     }));
     all.sort_by(|a, b| a.pipeline.cmp(&b.pipeline));
     Ok(all)

@@ -411,6 +411,7 @@ mod tests {
         let runs = plan(&files, 64_000);
         let numbers = |run: &Vec<Old>| run.iter().map(|old| old.number).collect::<Vec<_>>();
         let runs: Vec<Vec<u64>> = runs.iter().map(numbers).collect();
-        assert_eq!(runs, [vec![1, 2, 3, 4], vec![6, 7, 8, 9]]);
+        // The newest waits until what comes behind it is about as large.
+        assert_eq!(runs, [vec![1, 2, 3, 4], vec![6, 7, 8]]);
     }
 }

@@ -73,9 +73,12 @@ const CONSUMER: &[(&str, &str)] = &[
     ("fetch.message.max.bytes", "4194304"),
     ("fetch.queue.backoff.ms", "5"),
     ("fetch.wait.max.ms", "100"),
+    ("heartbeat.interval.ms", "3000"),
     ("isolation.level", "read_committed"),
     ("partition.assignment.strategy", "cooperative-sticky"),
     ("queued.min.messages", "200000"),
+    // A thread of the client's own beats the heart, so a copy that is silent for so long is gone.
+    ("session.timeout.ms", "10000"),
 ];
 
 const PRODUCER: &[(&str, &str)] = &[

@@ -255,7 +255,7 @@ fn rates(before: &(Instant, Vec<Status>), now: Instant, all: &[Status]) -> Vec<S
             rate(|s| s.suppressed),
             rate(|s| s.dead_lettered),
             status.gate.state,
-            status.lag,
+            status.lag.unwrap_or_default(),
         )
     };
     all.iter().map(line).collect()

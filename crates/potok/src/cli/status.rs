@@ -34,7 +34,7 @@ pub struct Line {
     pub state: String,
     why: Option<String>,
     pub gate: Gate,
-    pub lag: u64,
+    pub lag: Option<u64>,
     oldest: Option<u64>,
     pub received: u64,
     pub delivered: u64,
@@ -115,7 +115,10 @@ pub fn table(lines: &[Line]) -> Vec<String> {
             line.in_flight,
         ];
         let words = [line.pipeline.clone(), line.state.clone(), line.gate.state.clone()];
-        let lag = [line.lag.to_string(), line.oldest.map_or("-".to_owned(), span)];
+        let lag = [
+            line.lag.map_or("?".to_owned(), |lag| lag.to_string()),
+            line.oldest.map_or("-".to_owned(), span),
+        ];
         let cells = words.into_iter().chain(lag);
         table.row(cells.chain(counts.iter().map(u64::to_string)));
     }

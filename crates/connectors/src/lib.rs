@@ -3,5 +3,7 @@
 
 pub mod embedded;
 pub mod memory;
+pub mod mysql;
+pub mod postgres;
 pub mod sql;
 pub mod sqlite;

@@ -2,20 +2,35 @@
 
 use std::fmt::Write as _;
 
-use super::tables::{CONTENT_HASH, ELEMENT, Kind, ONCE_ID, POSITION, Tables};
+use potok_core::Fault;
+
+use super::tables::{CONTENT_HASH, ELEMENT, Kind, ONCE_ID, POSITION, Tables, problem};
 
 /// A system's way of writing SQL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     /// SQLite. Its default collation compares bytes, as keys must.
     Sqlite,
+    /// PostgreSQL. Keys have the collation `C`.
+    Postgres,
+    /// MariaDB and MySQL. Keys have a collation that compares bytes and does not pad: the others
+    /// take `a` and `a ` for the same.
+    Mysql,
 }
+
+/// Characters of a position in MariaDB and MySQL: the longest name of a topic, and some.
+const POSITION_CHARS_MAX: usize = 500;
+/// Characters of a key in MariaDB and MySQL where there is room for more.
+const KEY_CHARS_MAX: usize = 512;
+/// Bytes that an index of InnoDB takes.
+const INNODB_KEY_BYTES_MAX: usize = 3_072;
 
 impl Dialect {
     /// A name as an identifier: always quoted, so that any word will do.
     pub fn quote(self, name: &str) -> String {
         match self {
-            Dialect::Sqlite => format!("\"{}\"", name.replace('"', "\"\"")),
+            Dialect::Sqlite | Dialect::Postgres => format!("\"{}\"", name.replace('"', "\"\"")),
+            Dialect::Mysql => format!("`{}`", name.replace('`', "``")),
         }
     }
 
@@ -23,12 +38,63 @@ impl Dialect {
         names.iter().map(|name| self.quote(name)).collect::<Vec<_>>().join(", ")
     }
 
+    /// Two names of columns that mean the same one.
+    pub(super) fn is_same_name(self, one: &str, other: &str) -> bool {
+        match self {
+            Dialect::Sqlite | Dialect::Mysql => one.eq_ignore_ascii_case(other),
+            // Quoted, as they always are here, names keep their case.
+            Dialect::Postgres => one == other,
+        }
+    }
+
+    /// Why a name will not do; it would be cut or refused later.
+    fn name_problem(self, name: &str) -> Option<&'static str> {
+        match self {
+            Dialect::Postgres if name.len() > 63 => Some("names have at most 63 bytes"),
+            Dialect::Mysql if name.chars().count() > 64 => Some("names have at most 64 characters"),
+            Dialect::Mysql if name.ends_with(' ') => Some("names do not end with a space"),
+            Dialect::Mysql if name.chars().any(|c| c > '\u{ffff}') => {
+                Some("names have no characters beyond U+FFFF")
+            }
+            _ => None,
+        }
+    }
+
+    /// Bytes of text in a key, where the limit is that of an index and not of a column.
+    pub(super) fn key_bytes_max(self) -> Option<usize> {
+        match self {
+            // A third of a page. Longer keys may fit when compressed, which nobody can foresee.
+            Dialect::Postgres => Some(2_600),
+            Dialect::Sqlite | Dialect::Mysql => None,
+        }
+    }
+
+    /// What to know about keys that compare bytes.
+    pub(super) fn bytewise_hint(self) -> &'static str {
+        match self {
+            Dialect::Mysql => {
+                " (text needs a collation that does not pad, like utf8mb4_nopad_bin, or VARBINARY)"
+            }
+            Dialect::Sqlite | Dialect::Postgres => "",
+        }
+    }
+
     fn type_name(self, kind: Kind) -> &'static str {
         match (self, kind) {
-            (Dialect::Sqlite, Kind::Text | Kind::Json) => "TEXT",
             (Dialect::Sqlite, Kind::Integer | Kind::Boolean) => "INTEGER",
             (Dialect::Sqlite, Kind::Real) => "REAL",
             (Dialect::Sqlite, Kind::Any) => "ANY",
+            (Dialect::Sqlite | Dialect::Postgres, Kind::Text) | (Dialect::Sqlite, Kind::Json) => {
+                "TEXT"
+            }
+            // Not `jsonb`, which rewrites what it keeps.
+            (Dialect::Postgres, Kind::Json | Kind::Any) => "JSON",
+            (Dialect::Postgres | Dialect::Mysql, Kind::Integer) => "BIGINT",
+            (Dialect::Postgres, Kind::Real) => "DOUBLE PRECISION",
+            (Dialect::Postgres | Dialect::Mysql, Kind::Boolean) => "BOOLEAN",
+            (Dialect::Mysql, Kind::Real) => "DOUBLE",
+            // JSON too: the type of that name refuses deep values, or rewrites what it keeps.
+            (Dialect::Mysql, Kind::Text | Kind::Json | Kind::Any) => "LONGTEXT",
         }
     }
 }
@@ -41,6 +107,22 @@ impl Tables {
             return Vec::new();
         }
         (0..self.tables.len()).map(|index| self.create(dialect, index)).collect()
+    }
+
+    /// Names that this system would cut or refuse; all at once.
+    pub(crate) fn check_names(&self, dialect: Dialect) -> Result<(), Vec<Fault>> {
+        let mut faults = Vec::new();
+        for table in &self.tables {
+            let columns = table.columns.iter().map(|column| (&column.name, "column"));
+            for (name, what) in [(&table.name, "table")].into_iter().chain(columns) {
+                if let Some(why) = dialect.name_problem(name) {
+                    let what = format!("`{name}` cannot be the name of a {what}: {why}");
+                    let hint = "give the table another name, or rename the field in a `vrl` stage";
+                    faults.push(problem(self.label(), &what, hint));
+                }
+            }
+        }
+        if faults.is_empty() { Ok(()) } else { Err(faults) }
     }
 
     /// The statement that creates one table.
@@ -60,9 +142,10 @@ impl Tables {
         let mut sql = format!("CREATE TABLE IF NOT EXISTS {} (\n", dialect.quote(&table.name));
         for (name, kind, never_null) in columns {
             let not_null = if never_null { " NOT NULL" } else { "" };
-            let (name, kind) = (dialect.quote(name), dialect.type_name(kind));
+            let (quoted, kind) =
+                (dialect.quote(name), self.column_type(dialect, index, name, kind));
             // Writing to a String does not fail.
-            let _ = writeln!(sql, "  {name} {kind}{not_null},");
+            let _ = writeln!(sql, "  {quoted} {kind}{not_null},");
         }
         let mut key = ids.clone();
         if index > 0 && table.path.is_each() {
@@ -83,6 +166,11 @@ impl Tables {
         sql.push_str(match dialect {
             // Strict: a column takes its type and nothing else.
             Dialect::Sqlite => "\n) STRICT",
+            Dialect::Postgres => "\n)",
+            Dialect::Mysql => {
+                "\n) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 \
+                 COLLATE=utf8mb4_nopad_bin"
+            }
         });
         sql
     }
@@ -91,12 +179,41 @@ impl Tables {
     pub(super) fn add_column(
         &self,
         dialect: Dialect,
-        table: &str,
+        index: usize,
         name: &str,
         kind: Kind,
     ) -> String {
-        let (table, name) = (dialect.quote(table), dialect.quote(name));
-        format!("ALTER TABLE {table} ADD COLUMN {name} {}", dialect.type_name(kind))
+        let table = dialect.quote(self.tables.get(index).map_or("", |table| &table.name));
+        let kind = self.column_type(dialect, index, name, kind);
+        format!("ALTER TABLE {table} ADD COLUMN {} {kind}", dialect.quote(name))
+    }
+
+    /// The type of a column of the table at `index`; text in a key has one of its own.
+    fn column_type(&self, dialect: Dialect, index: usize, name: &str, kind: Kind) -> String {
+        let is_key = self.own_columns(index).contains(&name)
+            || index == 0 && self.id_columns().contains(&name);
+        match dialect {
+            Dialect::Postgres if is_key && kind == Kind::Text => "TEXT COLLATE \"C\"".to_owned(),
+            Dialect::Mysql if is_key && kind == Kind::Text => {
+                format!("VARCHAR({})", self.key_chars(name))
+            }
+            _ => dialect.type_name(kind).to_owned(),
+        }
+    }
+
+    /// Characters of a key column of MariaDB and MySQL, so that all of the key fits into an index
+    /// together with `element`.
+    fn key_chars(&self, name: &str) -> usize {
+        match name {
+            CONTENT_HASH => 64,
+            POSITION => POSITION_CHARS_MAX,
+            _ => {
+                let ids = self.id_columns();
+                let texts = ids.iter().filter(|id| self.id_kind(id) == Kind::Text).count().max(1);
+                let others = (ids.len() + 1).saturating_sub(texts) * 8;
+                (INNODB_KEY_BYTES_MAX.saturating_sub(others) / 4 / texts).min(KEY_CHARS_MAX)
+            }
+        }
     }
 
     /// What a column that no field fills holds.

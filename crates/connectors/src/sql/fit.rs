@@ -6,7 +6,7 @@
 use potok_core::Fault;
 
 use super::Dialect;
-use super::tables::{Column, Id, Kind, POSITION, Table, Tables};
+use super::tables::{Bounds, Column, Id, Kind, POSITION, Table, Tables};
 
 /// A column as the database has it.
 #[derive(Clone, Debug)]
@@ -19,6 +19,8 @@ pub struct FoundColumn {
     pub not_null: bool,
     /// What it is without a value, as SQL.
     pub default: Option<String>,
+    /// What it takes, more exactly.
+    pub bounds: Bounds,
 }
 
 /// A table as the database has it.
@@ -31,15 +33,15 @@ pub struct FoundTable {
 }
 
 impl FoundTable {
-    fn column(&self, name: &str) -> Option<&FoundColumn> {
-        self.columns.iter().find(|column| column.name.eq_ignore_ascii_case(name))
+    fn column(&self, dialect: Dialect, name: &str) -> Option<&FoundColumn> {
+        self.columns.iter().find(|column| dialect.is_same_name(&column.name, name))
     }
 
     /// A unique key whose columns are exactly these.
-    fn is_unique(&self, names: &[&str]) -> bool {
+    fn is_unique(&self, dialect: Dialect, names: &[&str]) -> bool {
         self.unique.iter().any(|set| {
             set.len() == names.len()
-                && names.iter().all(|name| set.iter().any(|n| n.eq_ignore_ascii_case(name)))
+                && names.iter().all(|name| set.iter().any(|n| dialect.is_same_name(n, name)))
         })
     }
 }
@@ -73,6 +75,7 @@ impl Tables {
         self.fault(&misfits)?;
         let mut fitted = self.clone();
         (fitted.tables, fitted.known) = (tables, true);
+        fitted.key_bytes_max = dialect.key_bytes_max();
         Ok(fitted)
     }
 
@@ -85,19 +88,21 @@ impl Tables {
         misfits: &mut Misfits,
     ) -> Table {
         let own = self.own_columns(index);
+        let mut own_bounds = Vec::with_capacity(own.len());
         for name in &own {
-            if found.column(name).is_none() {
-                self.miss(dialect, table, name, self.own_kind(name), misfits);
+            match found.column(dialect, name) {
+                Some(column) => own_bounds.push(column.bounds.clone()),
+                None => self.miss(dialect, index, name, self.own_kind(name), misfits),
             }
         }
         let columns = if self.known {
-            self.fit_columns(dialect, table, found, misfits)
+            self.fit_columns(dialect, index, table, found, misfits)
         } else {
-            adopt_columns(found, &own)
+            adopt_columns(dialect, found, &own)
         };
         for extra in &found.columns {
-            let filled = own.iter().any(|own| own.eq_ignore_ascii_case(&extra.name))
-                || columns.iter().any(|column| column.name.eq_ignore_ascii_case(&extra.name));
+            let filled = own.iter().any(|own| dialect.is_same_name(own, &extra.name))
+                || columns.iter().any(|column| dialect.is_same_name(&column.name, &extra.name));
             if !filled && extra.not_null && extra.default.is_none() {
                 misfits.wrong.push(format!(
                     "column `{}` of table `{}` takes no null and has no default, but no field \
@@ -112,23 +117,24 @@ impl Tables {
         if let (0, Id::Fields(ids)) = (index, &self.id) {
             // Letter for letter: it must be the field's column, not only one SQL takes for it.
             for id in ids.iter().filter(|id| !found.columns.iter().any(|c| c.name == **id)) {
-                self.miss(dialect, table, id, self.id_kind(id), misfits);
+                self.miss(dialect, index, id, self.id_kind(id), misfits);
             }
         }
-        table.with_columns(columns)
+        table.with_columns(columns, own_bounds)
     }
 
     fn fit_columns(
         &self,
         dialect: Dialect,
+        index: usize,
         table: &Table,
         found: &FoundTable,
         misfits: &mut Misfits,
     ) -> Vec<Column> {
         let mut columns = Vec::with_capacity(table.columns.len());
         for column in &table.columns {
-            let Some(there) = found.column(&column.name) else {
-                self.miss(dialect, table, &column.name, column.kind, misfits);
+            let Some(there) = found.column(dialect, &column.name) else {
+                self.miss(dialect, index, &column.name, column.kind, misfits);
                 continue;
             };
             match stored_as(column.kind, there.kind) {
@@ -136,6 +142,7 @@ impl Tables {
                     kind,
                     required: column.required || there.not_null && there.default.is_none(),
                     default: there.default.clone(),
+                    bounds: there.bounds.clone(),
                     ..column.clone()
                 }),
                 None => misfits.wrong.push(format!(
@@ -163,11 +170,12 @@ impl Tables {
             sets.push(vec![POSITION]);
         }
         for set in sets {
-            if !found.is_unique(&set) {
+            if !found.is_unique(dialect, &set) {
                 let names = set.join("`, `");
                 misfits.wrong.push(format!(
-                    "table `{}` has no unique key on `{names}` that compares bytes",
-                    table.name
+                    "table `{}` has no unique key on `{names}` that compares bytes{}",
+                    table.name,
+                    dialect.bytewise_hint()
                 ));
                 let columns: Vec<String> = set.iter().map(|name| dialect.quote(name)).collect();
                 let index = format!("{}_{}", table.name, set.join("_"));
@@ -184,15 +192,16 @@ impl Tables {
     fn miss(
         &self,
         dialect: Dialect,
-        table: &Table,
+        index: usize,
         column: &str,
         kind: Kind,
         misfits: &mut Misfits,
     ) {
-        let what = format!("column `{column}` of table `{}`", table.name);
+        let table = self.tables.get(index).map_or("", |table| &table.name);
+        let what = format!("column `{column}` of table `{table}`");
         if !misfits.missing.contains(&what) {
             misfits.missing.push(what);
-            misfits.cure.push(self.add_column(dialect, &table.name, column, kind));
+            misfits.cure.push(self.add_column(dialect, index, column, kind));
         }
     }
 
@@ -233,17 +242,18 @@ impl Tables {
 }
 
 /// Every column found that potok does not fill itself.
-fn adopt_columns(found: &FoundTable, own: &[&str]) -> Vec<Column> {
+fn adopt_columns(dialect: Dialect, found: &FoundTable, own: &[&str]) -> Vec<Column> {
     let fields = found
         .columns
         .iter()
-        .filter(|column| !own.iter().any(|own| own.eq_ignore_ascii_case(&column.name)));
+        .filter(|column| !own.iter().any(|own| dialect.is_same_name(own, &column.name)));
     fields
         .map(|column| Column {
             name: column.name.clone(),
             kind: column.kind,
             required: column.not_null && column.default.is_none(),
             default: column.default.clone(),
+            bounds: column.bounds.clone(),
         })
         .collect()
 }

@@ -5,16 +5,30 @@
 //! first table carries the rule of "once": a unique business id, the hash of the source bytes and
 //! the record's position. How statements are run, and what errors mean, is each system's own.
 
+mod call;
+mod connections;
 mod ddl;
 mod fit;
+mod once;
 mod rows;
 mod schema;
+mod server;
 mod tables;
+mod trouble;
+mod url;
 
 #[cfg(test)]
 mod tests;
 
+pub use connections::Timeouts;
 pub use ddl::Dialect;
 pub use fit::{FoundColumn, FoundTable};
 pub use rows::{Cell, RecordRows, Rows};
-pub use tables::{Column, Kind, SqlSinkConfig, Table, Tables};
+pub use tables::{Bounds, Column, Kind, SqlSinkConfig, Table, Tables};
+
+pub(crate) use call::{Endings, read, receipt};
+pub(crate) use connections::Connections;
+pub(crate) use once::{Once, There, conflict, unexplained, write};
+pub(crate) use server::{Server, ServerSink};
+pub(crate) use trouble::{System, Trouble};
+pub(crate) use url::check_parameters;

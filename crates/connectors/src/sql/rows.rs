@@ -13,7 +13,7 @@ use potok_expr::json::{self, Node, Parser};
 use sha2::{Digest, Sha256};
 
 use super::Kind;
-use super::tables::{Id, Slot, Table, Tables};
+use super::tables::{Bounds, Column, Id, Slot, Table, Tables};
 
 /// One value. Text lies in the buffer of its [`Rows`].
 #[derive(Clone, Debug, PartialEq)]
@@ -77,6 +77,14 @@ impl Rows {
         self.text.get(range.clone()).unwrap_or_default()
     }
 
+    /// The text of a cell of a row; empty where it is none.
+    pub(crate) fn text_of(&self, row: &[Cell], at: usize) -> &str {
+        match row.get(at) {
+            Some(Cell::Text(range)) => self.text(range),
+            _ => "",
+        }
+    }
+
     /// Record by record. `tables` are those the rows were read with.
     pub fn records<'a>(&'a self, tables: &'a Tables) -> impl Iterator<Item = RecordRows<'a>> {
         let children = tables.tables.len().saturating_sub(1);
@@ -127,20 +135,50 @@ impl Rows {
         })?;
         let Some((parent, children)) = tables.tables.split_first() else { return Ok(()) };
         let ids: &[String] = if let Id::Fields(ids) = &tables.id { ids } else { &[] };
-        self.add_row(parent, root, ids, None)?;
+        let at = self.cells.len();
+        self.add_row(tables, parent, root, ids, None)?;
         self.add_hash(&message.source);
         let start = self.text.len();
         // Writing to a String does not fail.
         let _ = write!(self.text, "{}", message.name);
         self.cells.push(Cell::Text(start..self.text.len()));
+        self.check_own(parent, 1, "the position")?;
         if tables.id == Id::OnceId {
             self.add_once_id(message)?;
+            self.check_own(parent, 2, "the id of `once_by`")?;
         }
+        self.check_key(tables, at)?;
         for child in children {
-            let count = self.add_child(child, root)?;
+            let count = self.add_child(tables, child, root)?;
             self.counts.push(count);
         }
         Ok(())
+    }
+
+    /// The cell added last goes into a column that no field fills: does it fit?
+    fn check_own(&self, parent: &Table, own: usize, what: &str) -> Result<(), Fault> {
+        let (Some(bounds), Some(cell)) = (parent.own.get(own), self.cells.last()) else {
+            return Ok(());
+        };
+        self.check(bounds, cell).map_err(|why| refused(format!("{what}: {why}")))
+    }
+
+    /// A key longer than an index takes would be refused there, in words of no help.
+    fn check_key(&self, tables: &Tables, at: usize) -> Result<(), Fault> {
+        let Some(max) = tables.key_bytes_max else { return Ok(()) };
+        let cells = self.cells.get(at..).unwrap_or_default();
+        let mut bytes = 0;
+        for cell in tables.id_cells().into_iter().filter_map(|id| cells.get(id)) {
+            bytes += if let Cell::Text(range) = cell { range.len() } else { 8 };
+        }
+        if bytes <= max {
+            return Ok(());
+        }
+        let what = format!(
+            "`{}` has {bytes} bytes, an index takes {max}",
+            tables.id_columns().join("`, `")
+        );
+        Err(Fault::set_aside(Reason::TooLarge, what).code("P0312"))
     }
 
     fn add_hash(&mut self, source: &[u8]) {
@@ -164,12 +202,12 @@ impl Rows {
         Ok(())
     }
 
-    fn add_child(&mut self, table: &Table, root: Node<'_>) -> Result<u32, Fault> {
+    fn add_child(&mut self, tables: &Tables, table: &Table, root: Node<'_>) -> Result<u32, Fault> {
         let steps = table.path.steps();
         let found = steps.iter().try_fold(root, |node, step| node.get(step));
         let Some(node) = found.filter(|node| !node.is_null()) else { return Ok(0) };
         if !table.path.is_each() {
-            self.add_row(table, node, &[], None)?;
+            self.add_row(tables, table, node, &[], None)?;
             return Ok(1);
         }
         if node.kind() != json::Kind::Array {
@@ -178,7 +216,7 @@ impl Rows {
         }
         let mut count = 0;
         for item in node.items() {
-            self.add_row(table, item, &[], Some(count))?;
+            self.add_row(tables, table, item, &[], Some(count))?;
             count += 1;
         }
         Ok(count)
@@ -186,6 +224,7 @@ impl Rows {
 
     fn add_row(
         &mut self,
+        tables: &Tables,
         table: &Table,
         node: Node<'_>,
         ids: &[String],
@@ -200,7 +239,7 @@ impl Rows {
             let kind = node.kind();
             return Err(refused(format!("{}: a row is an object, not {kind}", place())));
         }
-        let at = self.cells.len();
+        let (at, text_at) = (self.cells.len(), self.text.len());
         self.cells.resize(at + table.columns.len(), Cell::Null);
         let mut next = 0;
         for (name, value) in node.fields() {
@@ -211,12 +250,17 @@ impl Rows {
             if let (Slot::Column(index), Some(column)) = (slot, table.column(slot)) {
                 next = slot_at + 1;
                 let cell = self
-                    .read(column.kind, value)
+                    .read_column(column, value)
                     .map_err(|why| refused(format!("{}, field `{name}`: {why}", place())))?;
                 if let Some(free) = self.cells.get_mut(at + index) {
                     *free = cell;
                 }
             }
+        }
+        let bytes = self.text.len() - text_at;
+        if let Some(max) = tables.row_bytes_max.filter(|max| bytes > *max) {
+            let what = format!("{}: a row of {bytes} bytes, the database takes {max}", place());
+            return Err(Fault::set_aside(Reason::TooLarge, what).code("P0312"));
         }
         let cells = self.cells.get(at..).unwrap_or_default();
         for (column, _) in table.columns.iter().zip(cells).filter(|(_, cell)| **cell == Cell::Null)
@@ -231,6 +275,30 @@ impl Rows {
                 let what = format!("{}: the field `{name}` is missing or null", place());
                 return Err(refused(what));
             }
+        }
+        Ok(())
+    }
+
+    fn read_column(&mut self, column: &Column, node: Node<'_>) -> Result<Cell, String> {
+        let cell = self.read(column.kind, node)?;
+        self.check(&column.bounds, &cell)?;
+        Ok(cell)
+    }
+
+    /// A value the column would cut or refuse. Checked here where it is cheap, so that one such
+    /// record does not cost its whole batch an attempt.
+    fn check(&self, bounds: &Bounds, cell: &Cell) -> Result<(), String> {
+        match (cell, bounds.chars_max, bounds.integers) {
+            (Cell::Text(range), Some(max), _) if range.len() > max => {
+                let chars = self.text(range).chars().count();
+                if chars > max {
+                    return Err(format!("the text has {chars} characters, the column takes {max}"));
+                }
+            }
+            (Cell::Integer(integer), _, Some((from, to))) if *integer < from || *integer > to => {
+                return Err(format!("{integer} is not between {from} and {to}"));
+            }
+            _ => {}
         }
         Ok(())
     }
@@ -331,7 +399,7 @@ impl Table {
         self.slots.get(at).map(|(_, slot)| (at, *slot))
     }
 
-    fn column(&self, slot: Slot) -> Option<&super::Column> {
+    fn column(&self, slot: Slot) -> Option<&Column> {
         match slot {
             Slot::Column(index) => self.columns.get(index),
             Slot::Elsewhere => None,
@@ -357,6 +425,9 @@ fn real(node: Node<'_>) -> Result<Cell, String> {
         if !exact {
             return Err(format!("{} has more digits than the column keeps", short(source)));
         }
+    }
+    if !value.is_finite() {
+        return Err(format!("{} is larger than the column keeps", short(source)));
     }
     Ok(Cell::Real(value))
 }

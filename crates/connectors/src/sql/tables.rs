@@ -62,6 +62,17 @@ pub enum Kind {
     Any,
 }
 
+/// What the database says of a column beyond its kind, where that is known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Bounds {
+    /// Its type, as the database prints it.
+    pub sql_type: String,
+    /// Characters it takes.
+    pub chars_max: Option<usize>,
+    /// Integers it takes, from and to.
+    pub integers: Option<(i64, i64)>,
+}
+
 /// A column filled from a field of the record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Column {
@@ -73,6 +84,8 @@ pub struct Column {
     pub required: bool,
     /// What the database puts where the field is missing, as SQL.
     pub default: Option<String>,
+    /// What it takes.
+    pub bounds: Bounds,
 }
 
 /// Where a field of the record goes.
@@ -93,6 +106,8 @@ pub struct Table {
     pub path: RowsPath,
     /// The columns that are fields.
     pub columns: Vec<Column>,
+    /// What the columns that no field fills take, in their order; empty until they were found.
+    pub(super) own: Vec<Bounds>,
     /// Every field it knows, in the order fields usually come.
     pub(super) slots: Vec<(String, Slot)>,
     /// Index into `slots`, for fields that come in another order.
@@ -120,6 +135,10 @@ pub struct Tables {
     /// False until columns have been read from the database (there is no schema).
     pub(super) known: bool,
     create: bool,
+    /// Bytes of text a key may have, where an index has a limit of its own.
+    pub(super) key_bytes_max: Option<usize>,
+    /// Bytes of text a row may have.
+    pub(super) row_bytes_max: Option<usize>,
 }
 
 impl Tables {
@@ -160,6 +179,8 @@ impl Tables {
             id,
             known: schema.is_some(),
             create: config.create_tables,
+            key_bytes_max: None,
+            row_bytes_max: None,
         };
         if schema.is_some() && parents == 1 {
             tables.check_id(&mut problems);
@@ -168,6 +189,12 @@ impl Tables {
             tables.check_clashes(index, table, &mut problems);
         }
         if problems.list.is_empty() { Ok(tables) } else { Err(problems.list) }
+    }
+
+    /// The same tables, for rows of at most so many bytes.
+    pub(crate) fn with_row_bytes_max(mut self, row_bytes_max: usize) -> Tables {
+        self.row_bytes_max = Some(row_bytes_max);
+        self
     }
 
     /// How messages call the destination.
@@ -183,6 +210,11 @@ impl Tables {
     /// The names of the tables, parent first.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.tables.iter().map(|table| table.name.as_str())
+    }
+
+    /// What the columns that no field fills take, in the order of [`Tables::own_columns`].
+    pub(crate) fn own_bounds(&self, index: usize) -> &[Bounds] {
+        self.tables.get(index).map_or(&[], |table| &table.own)
     }
 
     /// The columns of a table that are fields.
@@ -293,12 +325,13 @@ impl Table {
             }
         }
         let by_name = slots.iter().enumerate().map(|(at, (name, _))| (name.clone(), at)).collect();
-        Table { name, path, columns, slots, by_name }
+        Table { name, path, columns, own: Vec::new(), slots, by_name }
     }
 
     /// The same table with other columns.
-    pub(super) fn with_columns(&self, columns: Vec<Column>) -> Table {
+    pub(super) fn with_columns(&self, columns: Vec<Column>, own: Vec<Bounds>) -> Table {
         let mut table = Table::new(self.name.clone(), self.path.clone(), columns, &[]);
+        table.own = own;
         for (name, slot) in &self.slots {
             if let Slot::Elsewhere = slot {
                 table.by_name.insert(name.clone(), table.slots.len());
@@ -405,6 +438,7 @@ fn columns(
             kind: field.kind,
             required: field.required,
             default: None,
+            bounds: Bounds::default(),
         })
         .collect()
 }
@@ -417,7 +451,11 @@ struct Problems<'a> {
 
 impl Problems<'_> {
     fn add(&mut self, what: String, hint: &str) {
-        let fault = Fault::fix(format!("{}: {what}", self.label)).hint(hint).code("P0304");
-        self.list.push(fault);
+        self.list.push(problem(self.label, &what, hint));
     }
+}
+
+/// The fault of a mapping that cannot work.
+pub(super) fn problem(label: &str, what: &str, hint: &str) -> Fault {
+    Fault::fix(format!("{label}: {what}")).hint(hint).code("P0304")
 }

@@ -369,7 +369,13 @@ fn what_does_not_fit_is_refused_and_leaves_nothing() {
 }
 
 fn found(name: &str, kind: Kind) -> FoundColumn {
-    FoundColumn { name: name.to_owned(), kind, not_null: false, default: None }
+    FoundColumn {
+        name: name.to_owned(),
+        kind,
+        not_null: false,
+        default: None,
+        bounds: Bounds::default(),
+    }
 }
 
 fn own_columns() -> [FoundColumn; 2] {

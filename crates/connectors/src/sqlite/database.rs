@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, Error, OpenFlags, TransactionBehavior, params};
 
-use crate::sql::{Dialect, FoundColumn, FoundTable, Kind, Tables};
+use crate::sql::{Bounds, Dialect, FoundColumn, FoundTable, Kind, Tables};
 
 /// How long the writer waits for another program's transaction before it reports.
 const BUSY_MAX: Duration = Duration::from_secs(1);
@@ -101,6 +101,7 @@ impl Database {
                 kind: kind_of(&declared),
                 not_null: row.get(2)?,
                 default: row.get(3)?,
+                bounds: Bounds { sql_type: declared, ..Bounds::default() },
                 name,
             });
         }

@@ -14,12 +14,11 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
-use potok_core::{Batch, Fault, Outcome, Receipt, Sink, SinkLimits};
-use potok_expr::json::Parser;
+use potok_core::{Batch, Fault, Receipt, Sink, SinkLimits};
 
-use crate::sql::{Rows, SqlSinkConfig, Tables};
+use crate::sql::{Endings, SqlSinkConfig, Tables, read, receipt};
 use statements::Plan;
-use writer::{Endings, Writer};
+use writer::Writer;
 
 /// Writes records into the tables of one SQLite file.
 pub struct SqliteSink {
@@ -78,33 +77,9 @@ impl Sink for SqliteSink {
 
     async fn deliver(&self, batch: &Batch) -> Result<Receipt, Fault> {
         let plan = self.plan().await?;
-        let (rows, set_aside) = read(&plan, batch);
+        let (rows, set_aside) = read(&plan.tables, batch);
         let endings =
             if rows.is_empty() { Endings::new() } else { self.writer.write(plan, rows).await? };
         Ok(receipt(set_aside, endings))
     }
-}
-
-/// Reads the rows of a batch, on the lane that delivers it. The writer's thread only binds them.
-fn read(plan: &Plan, batch: &Batch) -> (Rows, Endings) {
-    let bytes = batch.messages.iter().map(|message| message.value.len()).sum();
-    let mut rows = Rows::with_capacity(bytes, batch.messages.len());
-    let mut set_aside = Endings::new();
-    let mut parser = Parser::new();
-    for (index, message) in batch.messages.iter().enumerate() {
-        if let Err(fault) = rows.add(&plan.tables, &mut parser, index, message) {
-            set_aside.push((index, Outcome::Failed(fault)));
-        }
-    }
-    (rows, set_aside)
-}
-
-fn receipt(mut set_aside: Endings, endings: Endings) -> Receipt {
-    set_aside.extend(endings);
-    set_aside.sort_by_key(|(index, _)| *index);
-    let mut receipt = Receipt::delivered();
-    for (index, outcome) in set_aside {
-        receipt.set(index, outcome);
-    }
-    receipt
 }

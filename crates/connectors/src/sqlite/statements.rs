@@ -4,11 +4,11 @@
 //! repeat or a conflict is decided afterwards, by reads in the same transaction, so that nobody
 //! can get in between. Children are inserted for inserted parents only.
 
-use potok_core::{Fault, Outcome, Reason};
+use potok_core::Outcome;
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{CachedStatement, Connection, Error, ToSql};
 
-use crate::sql::{Cell, Dialect, RecordRows, Rows, Tables};
+use crate::sql::{Cell, Dialect, RecordRows, Rows, Tables, conflict, unexplained};
 
 /// Tables as they are, and the SQL for them.
 #[derive(Debug)]
@@ -115,10 +115,7 @@ impl Ready<'_> {
     /// The parent row was not inserted: why?
     fn decide(&self, rows: &Rows, record: &RecordRows<'_>) -> Result<Outcome, Error> {
         let tables = &self.plan.tables;
-        let text = |index: usize| match record.parent.get(index) {
-            Some(Cell::Text(range)) => rows.text(range),
-            _ => "",
-        };
+        let text = |index: usize| rows.text_of(record.parent, index);
         let (hash, position) = (text(tables.hash_cell()), text(tables.position_cell()));
         let mut by_position = self.connection.prepare_cached(&self.plan.by_position)?;
         if by_position.exists([position])? {
@@ -132,44 +129,13 @@ impl Ready<'_> {
         }
         let mut found = by_id.raw_query();
         let Some(row) = found.next()? else {
-            return Ok(Outcome::Failed(
-                Fault::set_aside(
-                    Reason::Refused,
-                    "the row was not inserted, though neither its id nor its position is there",
-                )
-                .hint("look for another unique index or a trigger on the table")
-                .code("P0307"),
-            ));
+            return Ok(Outcome::Failed(unexplained()));
         };
         let (other_hash, other): (Option<String>, Option<String>) = (row.get(0)?, row.get(1)?);
         if other_hash.as_deref() == Some(hash) {
             return Ok(Outcome::Suppressed);
         }
-        let id: Vec<String> =
-            self.plan.id_cells.iter().map(|&at| shown(rows, record, at)).collect();
-        let other = other.unwrap_or_else(|| "a row potok did not write".to_owned());
-        Ok(Outcome::Failed(
-            Fault::set_aside(
-                Reason::Conflict,
-                format!(
-                    "{} `{}` of {position} is already there with other content, from {other}",
-                    tables.id_columns().join(", "),
-                    id.join("`, `")
-                ),
-            )
-            .code("P0309"),
-        ))
-    }
-}
-
-/// A key value for a message, cut short.
-fn shown(rows: &Rows, record: &RecordRows<'_>, at: usize) -> String {
-    const SHOWN_MAX: usize = 100;
-    match record.parent.get(at) {
-        Some(Cell::Text(range)) => rows.text(range).chars().take(SHOWN_MAX).collect(),
-        Some(Cell::Integer(integer)) => integer.to_string(),
-        Some(Cell::Real(real)) => real.to_string(),
-        Some(Cell::Null) | None => String::new(),
+        Ok(Outcome::Failed(conflict(tables, rows, record, other)))
     }
 }
 

@@ -24,13 +24,10 @@ use tokio::sync::oneshot;
 use super::database::Database;
 use super::fault;
 use super::statements::Plan;
-use crate::sql::{Dialect, Rows, Tables};
+use crate::sql::{Dialect, Endings, Rows, Tables};
 
 /// About as many rows as one transaction takes.
 const ROWS_MAX: usize = 10_000;
-
-/// Messages that were not simply delivered, by index in their batch.
-pub(super) type Endings = Vec<(usize, Outcome)>;
 
 /// The way to the thread of one file.
 pub(super) struct Writer {

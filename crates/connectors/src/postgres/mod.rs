@@ -1,0 +1,89 @@
+//! PostgreSQL as a destination: every record at most once, all its rows or none.
+//!
+//! Promised: what `deliver` reports as delivered is committed, with the disk told to keep it; a
+//! repeat, after whatever crash or lost answer, is found by its position or by its id and hash;
+//! several processes may write the same ids at once; a server that is away, full, frozen or
+//! read-only is waited for. One statement per table takes a whole batch as arrays. Not here:
+//! updates, deletes and reads, and pools in front of the server that hand one session to many.
+
+mod arrays;
+mod database;
+mod fault;
+mod statements;
+
+use std::str::FromStr as _;
+
+use async_trait::async_trait;
+use potok_core::{Batch, Fault, Receipt, Sink, SinkLimits};
+use sqlx::postgres::PgConnectOptions;
+
+use crate::sql::{Dialect, ServerSink, SqlSinkConfig, Tables, Timeouts, check_parameters};
+use database::Postgres;
+
+/// What an address may say besides the server and the database.
+const PARAMETERS: &[&str] = &[
+    "sslmode",
+    "ssl-mode",
+    "sslrootcert",
+    "ssl-root-cert",
+    "ssl-ca",
+    "sslcert",
+    "ssl-cert",
+    "sslkey",
+    "ssl-key",
+    "host",
+    "hostaddr",
+    "port",
+    "dbname",
+    "user",
+    "password",
+    "application_name",
+    "options",
+    "statement-cache-capacity",
+];
+
+/// Writes records into the tables of one PostgreSQL database.
+pub struct PostgresSink(ServerSink<Postgres>);
+
+impl PostgresSink {
+    /// A sink for the database at `url`, `postgres://user:password@host:port/database`. Connects
+    /// when it is first used; says everything that is wrong with the mapping at once.
+    pub fn new(url: &str, config: SqlSinkConfig) -> Result<PostgresSink, Vec<Fault>> {
+        let tables = Tables::new(&config)?;
+        tables.check_names(Dialect::Postgres)?;
+        let label = tables.label();
+        check_parameters(label, url, PARAMETERS, "P0709").map_err(|fault| vec![fault])?;
+        let options = PgConnectOptions::from_str(url).map_err(|error| {
+            let what = format!("{label}: the address of the database cannot be read");
+            let hint = "it looks like postgres://user:password@host:5432/database";
+            vec![Fault::fix(what).because(error).hint(hint).code("P0709")]
+        })?;
+        Ok(PostgresSink(ServerSink::new(Postgres::new(options), tables)))
+    }
+
+    /// The same sink with other bounds on time.
+    #[must_use]
+    pub fn with_timeouts(mut self, timeouts: Timeouts) -> Self {
+        self.0.set_timeouts(timeouts);
+        self
+    }
+}
+
+#[async_trait]
+impl Sink for PostgresSink {
+    fn limits(&self) -> SinkLimits {
+        ServerSink::<Postgres>::limits()
+    }
+
+    async fn prepare(&self) -> Result<(), Fault> {
+        self.0.prepare().await
+    }
+
+    async fn probe(&self) -> Result<(), Fault> {
+        self.0.probe().await
+    }
+
+    async fn deliver(&self, batch: &Batch) -> Result<Receipt, Fault> {
+        self.0.deliver(batch).await
+    }
+}

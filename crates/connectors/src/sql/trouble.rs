@@ -1,0 +1,99 @@
+//! What can be the matter with a database server, and the fault each of it is.
+//!
+//! Each system sorts its own errors into these; the words and the moves are the same for all.
+
+use std::fmt;
+
+use potok_core::{Fault, Move, Reason};
+
+/// What is the matter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// It cannot be reached, or it is starting or going down.
+    Away,
+    /// It does not take our credentials or denies a privilege.
+    NotLetIn,
+    /// It takes no writes: a replica, or switched to read-only.
+    ReadOnly,
+    /// No room: disk, memory, connections.
+    Full,
+    /// It gave no answer in time.
+    Silent,
+    /// The connection was lost while a commit was being answered.
+    CommitLost,
+    /// This attempt failed: a deadlock, a lock held too long, anything not known better.
+    Failed,
+    /// Something it should have is not there or not as it should be.
+    SetUp,
+    /// A record is against the rules of a table.
+    Refused,
+    /// A record is larger than it takes.
+    TooLarge,
+}
+
+/// How a system is called, and the pages that explain its troubles.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct System {
+    pub name: &'static str,
+    pub away: &'static str,
+    pub not_let_in: &'static str,
+    pub read_only: &'static str,
+    pub full: &'static str,
+    pub silent: &'static str,
+    pub commit_lost: &'static str,
+    pub failed: &'static str,
+    pub set_up: &'static str,
+}
+
+impl Trouble {
+    /// One record, or several, are the matter: the session is as good as before.
+    pub fn is_about_records(self) -> bool {
+        matches!(self, Trouble::Refused | Trouble::TooLarge)
+    }
+
+    /// The fault for the engine. `cause` is what the system said.
+    pub fn fault(self, system: &System, label: &str, cause: Option<&dyn fmt::Display>) -> Fault {
+        let name = system.name;
+        let wait = |what: &str| Fault::wait(format!("{label}: {what}"));
+        let fault = match self {
+            Trouble::Away => wait(&format!("{name} cannot be reached"))
+                .hint("it goes on by itself when the server is back")
+                .code(system.away),
+            Trouble::NotLetIn => wait(&format!("{name} does not let us in"))
+                .hint("check user, password, database and privileges; it goes on by itself")
+                .code(system.not_let_in),
+            Trouble::ReadOnly => wait(&format!("{name} takes no writes"))
+                .hint("it is a replica or read-only; it goes on by itself when it takes writes")
+                .code(system.read_only),
+            Trouble::Full => wait(&format!("{name} has no room"))
+                .hint("a disk, the memory or the number of connections is at its limit")
+                .code(system.full),
+            Trouble::Silent => wait(&format!("{name} gave no answer in time"))
+                .hint("it is asked again; what it did in spite of that is found by position")
+                .code(system.silent),
+            Trouble::CommitLost => {
+                wait(&format!("{name} was lost during COMMIT: the outcome is unknown"))
+                    .hint("the next attempt finds by position what is there")
+                    .code(system.commit_lost)
+            }
+            Trouble::Failed => {
+                Fault::retry(format!("{label}: an attempt to write failed")).code(system.failed)
+            }
+            Trouble::SetUp => Fault::fix(format!("{label}: {name} does not know a statement"))
+                .hint("compare the tables with `potok ddl`, then `potok resume`")
+                .code(system.set_up),
+            Trouble::Refused => {
+                Fault::set_aside(Reason::Refused, "the database refused the record").code("P0307")
+            }
+            Trouble::TooLarge => {
+                Fault::set_aside(Reason::TooLarge, "the record is larger than the database takes")
+                    .code("P0312")
+            }
+        };
+        debug_assert!(fault.next == Move::SetAside || !fault.code.is_empty(), "pages for all");
+        match cause {
+            Some(cause) => fault.because(cause),
+            None => fault,
+        }
+    }
+}

@@ -61,7 +61,7 @@ fn uses_services(path: &PathBuf) -> Result<bool> {
     }
     let text = fs::read(path).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
-    Ok(["potok_services", "testkit::services"].iter().any(|word| text.contains(word)))
+    Ok(["potok_services", "services::"].iter().any(|word| text.contains(word)))
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //! `potok_core`. They know nothing of each other and nothing of the engine.
 
 pub mod embedded;
+pub mod kafka;
 pub mod memory;
 pub mod mysql;
 pub mod postgres;

@@ -46,3 +46,10 @@ pub use store::Store;
 
 /// The largest key, headers and value together that any part accepts for one record.
 pub const RECORD_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// What potok's own headers may add to that: a record of the largest size can still be set aside,
+/// and replayed.
+pub const OWN_HEADERS_BYTES_MAX: usize = 64 * 1024;
+
+/// The names of potok's own headers begin so.
+pub const OWN_HEADERS_PREFIX: &str = "potok-";

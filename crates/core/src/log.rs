@@ -6,7 +6,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::{Fault, Headers, Journal, Position, RangeSet, Source, SourceBatch, Timestamp};
+use crate::{
+    Fault, Headers, Journal, OWN_HEADERS_BYTES_MAX, Position, RECORD_BYTES_MAX, RangeSet, Source,
+    SourceBatch, Timestamp,
+};
 
 /// A record to append. The log gives it time and position.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +32,14 @@ impl Output {
         self.key.as_ref().map_or(0, Bytes::len)
             + self.headers.encoded().len()
             + self.value.as_ref().map_or(0, Bytes::len)
+    }
+
+    /// True when no log takes it: it is larger than [`RECORD_BYTES_MAX`], not counting up to
+    /// [`OWN_HEADERS_BYTES_MAX`] of potok's own headers.
+    pub fn is_too_large(&self) -> bool {
+        let over = self.bytes().saturating_sub(RECORD_BYTES_MAX);
+        // Headers are walked only where it matters.
+        over > 0 && over > self.headers.own_bytes().min(OWN_HEADERS_BYTES_MAX)
     }
 }
 
@@ -172,4 +183,31 @@ pub trait Log: Send + Sync {
 
     /// What has ended above the position, for tests and tools.
     async fn ended(&self, group: &str, topic: &str, partition: u32) -> Result<RangeSet, Fault>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::HeadersBuilder;
+
+    #[test]
+    fn potoks_own_headers_do_not_make_a_record_too_large() {
+        let output = |value: usize, headers: Headers| Output {
+            topic: "t".into(),
+            partition: None,
+            key: None,
+            headers,
+            value: Some(Bytes::from(vec![0; value])),
+        };
+        let header = |name: &str, bytes: usize| {
+            HeadersBuilder::new().add(name, Some(&vec![0; bytes])).build()
+        };
+        assert!(!output(RECORD_BYTES_MAX, Headers::none()).is_too_large());
+        assert!(output(RECORD_BYTES_MAX + 1, Headers::none()).is_too_large());
+        assert!(!output(RECORD_BYTES_MAX, header("potok-replay", 2_000)).is_too_large());
+        assert!(output(RECORD_BYTES_MAX + 1, header("potok-replay", 2_000)).is_too_large());
+        assert!(output(RECORD_BYTES_MAX, header("mine", 1)).is_too_large());
+        let much = header("potok-replay", OWN_HEADERS_BYTES_MAX);
+        assert!(output(RECORD_BYTES_MAX, much).is_too_large());
+    }
 }

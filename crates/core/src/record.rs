@@ -2,7 +2,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::{Partition, Position, Timestamp};
+use crate::{OWN_HEADERS_PREFIX, Partition, Position, Timestamp};
 
 /// One record as it lies in the log. Cheap to clone: the bytes are shared with the block they
 /// were read in.
@@ -70,6 +70,13 @@ impl Headers {
             };
             Some((name, value))
         })
+    }
+
+    /// Bytes of those that potok has added itself.
+    pub fn own_bytes(&self) -> usize {
+        let own = self.iter().filter(|(name, _)| name.starts_with(OWN_HEADERS_PREFIX));
+        // Two lengths of four bytes go with each.
+        own.map(|(name, value)| 8 + name.len() + value.map_or(0, <[u8]>::len)).sum()
     }
 
     /// The value of the last header of that name; `None` where it is missing or null.

@@ -1,5 +1,6 @@
 //! From pipeline files to plans: the one place that knows configuration and connectors.
 
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -98,7 +99,7 @@ fn plan(pipeline: &Loaded<Pipeline>, connections: &Connections) -> Result<Plan, 
         group: pipeline.consumer_group().to_owned(),
         topics: pipeline.topics().into_iter().map(Arc::from).collect(),
         from_end: pipeline.from_end(),
-        decoder: decoder(pipeline)?,
+        decoder: decoder(pipeline),
         stages: stages.collect::<Result<_, _>>()?,
         delivers,
         order_by: order_by(pipeline),
@@ -123,18 +124,11 @@ fn order_by(pipeline: &Pipeline) -> Option<Template> {
     own.or_else(of_deliver).map(|expression| expression.template().clone())
 }
 
-fn decoder(pipeline: &Loaded<Pipeline>) -> Result<Arc<dyn Decoder>, Failure> {
-    Ok(match pipeline.decode.format {
-        Format::Json => {
-            let decoder = JsonDecoder::new(pipeline.schema.as_deref()).map_err(|error| {
-                let what =
-                    format!("pipeline `{}`, decode: the schema cannot be used", pipeline.name);
-                Failure::faults(vec![Fault::fix(what).because(error).code("P0526")])
-            })?;
-            Arc::new(decoder)
-        }
+fn decoder(pipeline: &Loaded<Pipeline>) -> Arc<dyn Decoder> {
+    match pipeline.decode.format {
+        Format::Json => Arc::new(JsonDecoder::new(pipeline.validator())),
         Format::Raw => Arc::new(RawDecoder),
-    })
+    }
 }
 
 fn stage_plan(pipeline: &str, stage: &Stage) -> Result<StagePlan, Failure> {
@@ -243,24 +237,35 @@ pub fn ddl(pipeline: &Loaded<Pipeline>, connections: &Connections) -> Result<Vec
     Ok(statements)
 }
 
-/// A database file that is not there yet, and that the pipeline makes at its start.
-pub fn will_be_made(deliver: &Deliver, connections: &Connections) -> bool {
-    let Some(db) = deliver.db.as_ref().filter(|_| deliver.create_tables) else { return false };
+/// Whether a database file that is not there yet can be made by the pipeline at its start: `None`
+/// when it is there, or somebody else has to make it. Leaves nothing behind.
+pub fn can_be_made(deliver: &Deliver, connections: &Connections) -> Option<Result<(), Fault>> {
+    let db = deliver.db.as_ref().filter(|_| deliver.create_tables)?;
     match connections.db(db) {
-        DbConnection::Sqlite { file } => {
-            // A folder above that can be made, or is there, is the first thing that exists.
-            let above = file.ancestors().skip(1).find(|above| above.exists());
-            !file.exists() && above.is_none_or(Path::is_dir)
+        DbConnection::Sqlite { file } if !file.exists() => {
+            // Folders that are missing are made in the first one above that is there.
+            let above = |above: &&Path| above.as_os_str().is_empty() || above.exists();
+            let above = file.ancestors().skip(1).find(above).unwrap_or(Path::new("."));
+            let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
+            let trial = above.join(format!(".potok-check-{}", std::process::id()));
+            let made = File::create_new(&trial).and_then(|_| fs::remove_file(&trial));
+            Some(made.map_err(|error| {
+                let what = format!("db `{db}`: {} cannot be made", file.display());
+                Fault::wait(what)
+                    .because(format!("{}: {error}", above.display()))
+                    .code("P0305")
+                    .hint("choose another file, or let potok write to that folder")
+            }))
         }
-        DbConnection::Postgres { .. } | DbConnection::Mysql { .. } => false,
+        DbConnection::Sqlite { .. }
+        | DbConnection::Postgres { .. }
+        | DbConnection::Mysql { .. } => None,
     }
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
-    use std::fs;
-
     use super::*;
 
     fn shipped() -> PathBuf {
@@ -288,7 +293,31 @@ mod tests {
         assert_eq!(plan.delivers[0].once_by[0].source(), ".order_uid");
         let statements = ddl(&pipelines[0], &connections).unwrap();
         assert!(statements.iter().any(|statement| statement.contains("\"items\"")));
-        assert!(will_be_made(&pipelines[0].deliver[0], &connections));
+        let deliver = &pipelines[0].deliver[0];
+        assert!(matches!(can_be_made(deliver, &connections), Some(Ok(()))));
+        let before = fs::read_dir(folder.path()).unwrap().count();
+        assert_eq!(before, 1, "the try leaves nothing behind");
+    }
+
+    #[test]
+    fn a_database_in_a_folder_that_cannot_be_written_cannot_be_made() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipelines = load(&[shipped()]).unwrap();
+        let deliver = &pipelines[0].deliver[0];
+        fs::write(folder.path().join("file"), "").unwrap();
+        // A file is no folder; and nobody, not even root, makes files in /proc.
+        let below = folder.path().join("file");
+        for file in [below.join("orders.sqlite"), PathBuf::from("/proc/potok/orders.sqlite")] {
+            let config = folder.path().join("potok.yaml");
+            fs::write(&config, format!("db: {{ orders: 'sqlite:{}' }}\n", file.display())).unwrap();
+            let flags = Flags { data_dir: Some(folder.path().to_owned()), ..Flags::default() };
+            let connections = load_connections(Some(&config), &flags, &Env::default()).unwrap();
+            let Some(Err(fault)) = can_be_made(deliver, &connections) else {
+                panic!("{} cannot be made", file.display());
+            };
+            assert_eq!(fault.code, "P0305");
+            assert!(fault.what.contains("orders.sqlite"), "{fault}");
+        }
     }
 
     #[test]

@@ -9,8 +9,8 @@ use axum::http::Request;
 use futures::StreamExt;
 use potok_connectors::memory::MemoryLog;
 use potok_core::{
-    Clock, Envelope, GroupSpec, Headers, HeadersBuilder, Log, Output, ReadFrom, Reason,
-    SystemClock, Timestamp,
+    Clock, Envelope, GroupSpec, Headers, HeadersBuilder, Log, Output, RECORD_BYTES_MAX, ReadFrom,
+    Reason, SystemClock, Timestamp,
 };
 use potok_flow::{Engine, dead_letter};
 use potok_server::{Admin, FRAME_TYPE, Identity, LINES_TYPE, push_record, router};
@@ -237,6 +237,19 @@ async fn dead_letters_are_found_by_what_they_are() {
         let (status, found) = api.get(&format!("/api/v1/dead-letters?{query}")).await;
         assert_eq!((status, found.len()), (200, expected), "{query}: {found:?}");
     }
+}
+
+#[tokio::test]
+async fn a_dead_letter_of_the_largest_size_is_replayed() {
+    // Key and own header count; the envelope and the header of the replay do not.
+    let own = HeadersBuilder::new().add("own", Some(b"1")).build();
+    let value = "x".repeat(RECORD_BYTES_MAX - 1 - own.encoded().len());
+    let api = Api::with_dead_letters(&[(Reason::Invalid, &value)]).await;
+    let (status, done) = api.act("replay", json!({ "pipeline": "orders" })).await;
+    assert_eq!((status, &done[0]["action"]), (200, &json!("replayed")));
+    let mut reader = api.log.read("orders-replay", ReadFrom::Start).await.unwrap();
+    let batch = reader.next(false).await.unwrap().unwrap();
+    assert_eq!(batch.records[0].value.as_deref(), Some(value.as_bytes()));
 }
 
 #[tokio::test]

@@ -77,3 +77,41 @@ pub fn is_taken(error: &anyhow::Error) -> bool {
     let said = format!("{error:#}").to_lowercase();
     words.iter().any(|word| said.contains(word))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn free_ports_are_free_and_differ() {
+        let ports: Vec<_> = (0..50).map(|_| free().unwrap()).collect();
+        let different: HashSet<_> = ports.iter().collect();
+        assert_eq!(different.len(), ports.len());
+        assert!(ports.iter().all(|port| *port >= LOWEST && *port < first_outgoing()));
+        let (port, listener) = free_listener().unwrap();
+        assert!(!is_free(port));
+        drop(listener);
+        assert!(is_free(port));
+    }
+
+    #[test]
+    fn a_port_taken_meanwhile_is_replaced_by_another() {
+        let mut tried = Vec::new();
+        let started = with_free(None, |port| {
+            tried.push(port);
+            anyhow::ensure!(tried.len() > 1, "could not bind: Address already in use");
+            Ok(port)
+        });
+        assert_eq!(started.unwrap(), tried[1]);
+        assert_ne!(tried[0], tried[1]);
+        // One that was asked for is not replaced, and other failures are not tried again.
+        assert!(with_free(Some(1), |_| -> Result<()> { bail!("Address already in use") }).is_err());
+        let mut tries = 0;
+        let failed = with_free(None, |_| -> Result<()> {
+            tries += 1;
+            bail!("disk full")
+        });
+        assert!(failed.is_err());
+        assert_eq!(tries, 1);
+    }
+}

@@ -2,11 +2,10 @@
 //!
 //! What is missing is an error that says how to get it. Finding never installs anything.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
-
-use anyhow::Result;
 
 use crate::run;
 
@@ -21,50 +20,64 @@ pub fn find(name: &str) -> Option<PathBuf> {
     places.find(|place| place.is_file())
 }
 
-fn missing(what: &str, package: &str) -> anyhow::Error {
-    anyhow::anyhow!(
-        "{what} is not on this machine: run `cargo xtask services install`, or on Debian: \
-         apt-get install {package}"
-    )
+/// What was looked for in vain, and the package of Debian that has it.
+#[derive(Debug)]
+pub struct Missing {
+    pub what: String,
+    pub package: &'static str,
 }
 
-/// One of several names of a program of `package`.
-fn needed(names: &[&str], package: &str) -> Result<PathBuf> {
-    let found = names.iter().find_map(|name| find(name));
-    found.ok_or_else(|| missing(&format!("`{}`", names.join("` or `")), package))
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Missing { what, package } = self;
+        write!(
+            f,
+            "{what} is not on this machine: run `cargo xtask services install`, or on Debian: \
+             apt-get install {package}"
+        )
+    }
 }
 
-pub fn redis_server() -> Result<PathBuf> {
-    needed(&["redis-server"], "redis-server")
+impl std::error::Error for Missing {}
+
+type Found = Result<PathBuf, Missing>;
+
+/// A program of `package`.
+fn needed(name: &str, package: &'static str) -> Found {
+    find(name).ok_or_else(|| Missing { what: format!("`{name}`"), package })
 }
 
-pub fn redis_cli() -> Result<PathBuf> {
-    needed(&["redis-cli"], "redis-tools")
+pub fn redis_server() -> Found {
+    needed("redis-server", "redis-server")
 }
 
-pub fn mariadbd() -> Result<PathBuf> {
-    needed(&["mariadbd"], "mariadb-server")
+pub fn redis_cli() -> Found {
+    needed("redis-cli", "redis-server")
 }
 
-pub fn mariadb_install_db() -> Result<PathBuf> {
-    needed(&["mariadb-install-db"], "mariadb-server")
+pub fn mariadbd() -> Found {
+    needed("mariadbd", "mariadb-server")
 }
 
-pub fn mariadb() -> Result<PathBuf> {
-    needed(&["mariadb"], "mariadb-client")
+pub fn mariadb_install_db() -> Found {
+    needed("mariadb-install-db", "mariadb-server")
 }
 
-pub fn openssl() -> Result<PathBuf> {
-    needed(&["openssl"], "openssl")
+pub fn mariadb() -> Found {
+    needed("mariadb", "mariadb-server")
 }
 
-pub fn maven() -> Result<PathBuf> {
-    needed(&["mvn"], "maven")
+pub fn openssl() -> Found {
+    needed("openssl", "openssl")
+}
+
+pub fn maven() -> Found {
+    needed("mvn", "maven")
 }
 
 /// The folder with `postgres`, `initdb` and `psql`. Debian keeps one per version, off the path: the
 /// newest counts.
-pub fn postgres_folder() -> Result<PathBuf> {
+pub fn postgres_folder() -> Found {
     let whole = |folder: &PathBuf| {
         ["postgres", "initdb", "psql"].iter().all(|program| folder.join(program).is_file())
     };
@@ -77,18 +90,19 @@ pub fn postgres_folder() -> Result<PathBuf> {
         return Ok(folder);
     }
     let on_path = find("postgres").and_then(|found| Some(found.parent()?.to_owned()));
-    on_path.filter(whole).ok_or_else(|| missing("PostgreSQL", "postgresql"))
+    let missing = || Missing { what: "PostgreSQL".to_owned(), package: "postgresql" };
+    on_path.filter(whole).ok_or_else(missing)
 }
 
 /// A Java that is new enough, and what it says of its version.
-pub fn java() -> Result<&'static (PathBuf, String)> {
+pub fn java() -> Result<&'static (PathBuf, String), Missing> {
     static FOUND: OnceLock<(PathBuf, String)> = OnceLock::new();
     if let Some(found) = FOUND.get() {
         return Ok(found);
     }
     // Not remembered where it is missing: it may be installed next.
-    let package = format!("openjdk-{JAVA_MIN}-jdk-headless");
-    let missing = || missing(&format!("Java {JAVA_MIN} or newer"), &package);
+    let what = format!("Java {JAVA_MIN} or newer");
+    let missing = || Missing { what, package: "openjdk-17-jdk-headless" };
     let found = find_java().ok_or_else(missing)?;
     Ok(FOUND.get_or_init(|| found))
 }
@@ -98,7 +112,8 @@ fn find_java() -> Option<(PathBuf, String)> {
     let installed = std::fs::read_dir("/usr/lib/jvm").into_iter().flatten().flatten();
     let installed = installed.map(|entry| entry.path().join("bin/java"));
     let places = home.into_iter().chain(find("java")).chain(installed);
-    places.filter(|place| place.is_file()).find_map(|place| {
+    // By its own name, not by that of a link: class data is kept per Java.
+    places.filter_map(|place| place.canonicalize().ok()).find_map(|place| {
         let version = java_version(&place)?;
         (java_major(&version)? >= JAVA_MIN).then_some((place, version))
     })
@@ -129,7 +144,7 @@ mod tests {
 
     #[test]
     fn what_is_missing_says_how_to_get_it() {
-        let error = needed(&["no-such-program"], "its-package").unwrap_err().to_string();
+        let error = needed("no-such-program", "its-package").unwrap_err().to_string();
         assert!(error.contains("`no-such-program` is not on this machine"), "{error}");
         assert!(error.contains("cargo xtask services install"), "{error}");
         assert!(error.contains("apt-get install its-package"), "{error}");

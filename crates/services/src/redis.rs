@@ -63,13 +63,13 @@ impl Redis {
     /// One command through `redis-cli`, with its answer as that prints it.
     #[track_caller]
     pub fn command(&self, words: &[&str]) -> String {
-        let answer = programs::redis_cli().and_then(|cli| {
-            let mut command = Command::new(cli);
+        let ask = || {
+            let mut command = Command::new(programs::redis_cli()?);
             command.args(["-e", "--raw", "-h", "127.0.0.1", "-p"]).arg(self.port.to_string());
             command.args(words);
             run::output(command)
-        });
-        must(answer).trim_end_matches('\n').to_owned()
+        };
+        must(ask()).trim_end_matches('\n').to_owned()
     }
 
     fn launch(&self) -> Result<()> {

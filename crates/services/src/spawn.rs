@@ -5,8 +5,9 @@
 //! - The kernel kills every child when we end without dropping anything, even by SIGKILL
 //!   (`PR_SET_PDEATHSIG`). It does so when the *thread* that forked ends, so all forking happens on
 //!   one thread that lives as long as the process.
-//! - A guard, a shell at the other end of a pipe, sees the pipe close, kills what still works
-//!   inside our folders (children of children, frozen ones too), and removes the scratch folders.
+//! - A guard, a shell at the other end of a pipe, sees the pipe close, kills the services that
+//!   still work inside our folders (children of children, frozen ones too), and removes the scratch
+//!   folders. It looks at programs as well as folders: somebody may be looking around there.
 
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
@@ -49,7 +50,7 @@ fn fork(command: Command) -> io::Result<Child> {
 #[allow(unsafe_code, reason = "the standard library cannot tie a child's life to ours")]
 fn dies_with_us(command: &mut Command) {
     let us = std::process::id();
-    // SAFETY: both calls are async-signal-safe and nothing is allocated. They run after a change
+    // SAFETY: all calls are async-signal-safe and nothing is allocated. They run after a change
     // of user, which would clear the setting.
     unsafe {
         command.pre_exec(move || {
@@ -61,6 +62,10 @@ fn dies_with_us(command: &mut Command) {
                 // We died between the fork and the line above.
                 return Err(io::Error::from_raw_os_error(libc::ESRCH));
             }
+            // Signals that we keep back it must hear.
+            let mut none = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+            libc::sigemptyset(none.as_mut_ptr());
+            libc::sigprocmask(libc::SIG_SETMASK, none.as_ptr(), std::ptr::null_mut());
             Ok(())
         });
     }
@@ -69,22 +74,24 @@ fn dies_with_us(command: &mut Command) {
 const GUARD: &str = r#"
 trap '' HUP INT QUIT TERM PIPE
 while IFS= read -r line; do set -- "$@" "$line"; done
-for link in /proc/[0-9]*/cwd; do
-    place=$(readlink "$link" 2>/dev/null) || continue
-    for line; do
-        folder=${line#* }
-        case $place in "$folder" | "$folder"/* | "$folder (deleted)")
-            pid=${link#/proc/}
-            kill -9 "${pid%/cwd}" 2>/dev/null ;;
-        esac
-    done
-done
 for line; do
-    case $line in "scratch "*) rm -rf -- "${line#scratch }" ;; esac
+    folder=${line#* }
+    # Where a service was dropped, its folder is gone and so is the service.
+    [ -d "$folder" ] || continue
+    find /proc -mindepth 2 -maxdepth 2 -name cwd \
+        \( -lname "$folder" -o -lname "$folder/*" \) 2>/dev/null |
+        while IFS= read -r link; do
+            process=${link%/cwd}
+            case $(readlink "$process/exe") in
+                */postgres* | */mariadbd* | */redis-server* | */java*)
+                    kill -9 "${process#/proc/}" ;;
+            esac
+        done
+    case $line in "scratch "*) rm -rf -- "$folder" ;; esac
 done
 "#;
 
-/// From now on nothing that works inside `folder` survives us; a scratch folder goes too.
+/// From now on no service that works inside `folder` survives us; a scratch folder goes too.
 pub fn guard(folder: &Path, scratch: bool) -> Result<()> {
     static GUARD_INPUT: OnceLock<Mutex<Option<ChildStdin>>> = OnceLock::new();
     let input = GUARD_INPUT.get_or_init(|| {

@@ -1,10 +1,15 @@
-//! Every implementation of a contract that needs no service, through the suite of its contract.
+//! Every implementation of a contract through the suite of its contract, on real services where it
+//! needs one.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[path = "conformance/embedded.rs"]
 mod embedded;
 #[path = "conformance/memory.rs"]
 mod memory;
+#[path = "conformance/mysql.rs"]
+mod mysql;
+#[path = "conformance/postgres.rs"]
+mod postgres;
 #[path = "conformance/simulated.rs"]
 mod simulated;
 #[path = "conformance/sqlite.rs"]

@@ -12,8 +12,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use potok_connectors::embedded::{EmbeddedLog, FaultyDisk, Options, Torn};
 use potok_connectors::memory::MemorySink;
-use potok_core::{Fault, Headers, Log, Output, Position, ReadFrom, Sink, SystemClock};
-use potok_flow::decode::RawDecoder;
+use potok_core::{
+    Fault, Headers, Log, Output, Position, RECORD_BYTES_MAX, ReadFrom, Sink, SystemClock,
+};
+use potok_flow::dead_letter::{self, DeadLetterState};
+use potok_flow::decode::{JsonDecoder, RawDecoder};
 use potok_flow::{DeliverPlan, Engine, Plan, Retry, Target, TopicTarget};
 
 /// Only a hang reaches it.
@@ -339,4 +342,40 @@ async fn a_full_disk_is_worked_off() {
         engine.drain(PATIENCE).await;
         log.close();
     }
+}
+
+/// A record of the largest size can be set aside, replayed and set aside again: what potok adds to
+/// it does not make it too large.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_largest_record_is_dead_lettered_and_replayed() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = Arc::new(SystemClock);
+    let log = EmbeddedLog::open(folder.path(), Options::default(), clock.clone()).unwrap();
+    let engine = Engine::new(log.clone(), clock.clone(), None);
+    let sink = Target::Sink(Arc::new(MemorySink::new()) as Arc<dyn Sink>);
+    // Nothing of these bytes is JSON, however often it is tried.
+    let decoder = Arc::new(JsonDecoder::new(None));
+    engine.start(Plan { decoder, ..plan(sink) }).unwrap();
+    let largest = Output {
+        value: Some(Bytes::from(vec![b'x'; RECORD_BYTES_MAX - 2])),
+        ..input("of the largest size")
+    };
+    assert_eq!(largest.bytes(), RECORD_BYTES_MAX);
+    log.append(&[largest.clone()]).await.unwrap();
+    let info = dead_letter::info("copy", "copy-dead", 5);
+    let states = || async {
+        let letters = dead_letter::list(log.as_ref(), &info).await.unwrap();
+        letters.iter().map(|letter| (letter.envelope.attempts, letter.state)).collect::<Vec<_>>()
+    };
+    let open = |attempts| (attempts, DeadLetterState::Open);
+    until("a dead letter", || async { states().await == [open(1)] }).await;
+    let letters = dead_letter::list(log.as_ref(), &info).await.unwrap();
+    assert_eq!(letters[0].record.value, largest.value);
+    let sent = dead_letter::replay(log.as_ref(), &info, &letters, clock.as_ref()).await.unwrap();
+    assert_eq!(sent, 1);
+    let replayed = (1, DeadLetterState::Replayed);
+    until("another one", || async { states().await == [replayed, open(2)] }).await;
+    let letters = dead_letter::list(log.as_ref(), &info).await.unwrap();
+    assert_eq!(letters[1].record.value, largest.value);
+    until("everything to be done", || is_done(&log)).await;
 }

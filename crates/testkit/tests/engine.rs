@@ -77,7 +77,7 @@ fn plan(sink: Arc<dyn Sink>) -> Plan {
         group: "g".into(),
         topics: vec!["in".into()],
         from_end: false,
-        decoder: Arc::new(JsonDecoder::new(None).unwrap()),
+        decoder: Arc::new(JsonDecoder::new(None)),
         stages: Vec::new(),
         delivers: vec![DeliverPlan {
             label: "sink".into(),

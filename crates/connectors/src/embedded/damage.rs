@@ -21,8 +21,6 @@ pub const DEAD_TOPIC: &str = "potok-dead";
 pub const ORIGIN_TOPIC: &str = "potok-log";
 /// Copied at once.
 const CHUNK: usize = 1 << 20;
-/// Left free in the dead letter for its headers.
-const HEADERS_ROOM: usize = 4 << 10;
 
 /// Damage that has just been found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,9 +38,15 @@ pub struct Found {
 }
 
 impl Found {
-    /// A whole segment that is not there.
-    pub fn missing(segment: u64) -> Self {
-        Found { segment, from: 0, to: 0, tail: false, settled: true }
+    /// Bytes between good ones, or what lies behind them in an old segment. What they had ended
+    /// is still counted as ended: only the next opening can tell what that was.
+    pub fn within(segment: u64, from: u64, to: u64) -> Self {
+        Found { segment, from, to, tail: false, settled: false }
+    }
+
+    /// A whole segment that is not there any more.
+    pub fn lost(segment: u64) -> Self {
+        Found::within(segment, 0, 0)
     }
 
     fn is_missing(&self) -> bool {
@@ -124,7 +128,7 @@ fn copy_aside(
             }
             write_all(target.as_ref(), &bytes, at - found.from)?;
             at += bytes.len() as u64;
-            let room = (RECORD_BYTES_MAX - HEADERS_ROOM).saturating_sub(raw.len());
+            let room = RECORD_BYTES_MAX.saturating_sub(raw.len());
             raw.extend_from_slice(bytes.get(..room.min(bytes.len())).unwrap_or_default());
         }
         target.sync()?;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use bytes::Bytes;
-use potok_core::{Fault, Output, Position, RECORD_BYTES_MAX};
+use potok_core::{Fault, Output, Position};
 
 use super::faults;
 use super::format::{
@@ -249,7 +249,7 @@ fn sort(
     let mut records = Vec::with_capacity(outputs.len());
     let mut last = 0;
     for output in outputs {
-        if output.bytes() > RECORD_BYTES_MAX {
+        if output.is_too_large() {
             return Err(faults::too_large(output.bytes()));
         }
         // Neighbours mostly share their topic.

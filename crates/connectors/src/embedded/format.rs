@@ -12,10 +12,10 @@
 //!
 //! segment header, 64 bytes
 //!   0  8 magic "POTOKSEG"
-//!   8  1 version              9  1 flags: 1 = compacted      10  6 zero
+//!   8  1 version              9  1 flags: 1 compacted, 2 merged  10  6 zero
 //!  16  8 folder nonce: names the folder; every frame repeats it
 //!  24  8 number, as in the file name
-//!  32  8 number of the segment before, 0 for none
+//!  32  8 number of the segment before, 0 for none; if merged, segments in between are left over
 //!  40  8 where that segment's frames end; what lies behind was never acknowledged
 //!  48  8 where its own frames end, if compacted; else 0     56  4 zero
 //!  60  4 CRC-32 of bytes 0..60
@@ -65,6 +65,11 @@
 //! segment that was left in good order ends with a footer: its index, and as payload (8 bytes)
 //! the file offset of the footer itself, so that it is found from the end of the file.
 //!
+//! **Retention** merges neighbours: the pinned records of all of them, each at its offset and in
+//! order, and the newest one's checkpoint, become one file under the newest one's number. Where a
+//! crash kept the older ones from going, records lie in two segments; an offset always means the
+//! same record, and readers take it from the older.
+//!
 //! **Recovery** reads the newest checkpoint that fits and applies the frames behind it. Bytes that
 //! are no frame are damage: they are copied to `damaged/`, noted, made a dead letter, and reading
 //! goes on at the next frame that fits. The state of a group is the union of its ended ranges, so
@@ -72,7 +77,7 @@
 //! damaged: a new one starts, with offsets above all that could have been handed out (a record
 //! takes more than one byte, so the length of the damage bounds their number).
 //!
-//! **Limits**: a record up to `RECORD_BYTES_MAX`; a frame up to [`FRAME_BYTES_MAX`]; offsets,
+//! **Limits**: a record up to `RECORD_BYTES_MAX` and potok's own headers; a frame up to [`FRAME_BYTES_MAX`]; offsets,
 //! segment numbers and file offsets are 64 bits and are never used twice.
 
 use std::ops::Range;
@@ -94,6 +99,7 @@ const SEGMENT_MAGIC: &[u8; 8] = b"POTOKSEG";
 /// What a search for the next frame looks for.
 pub const FRAME_MAGIC: &[u8; 4] = b"PTKF";
 const COMPACTED: u8 = 1;
+const MERGED: u8 = 2;
 
 /// What a segment says about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,9 +112,11 @@ pub struct SegmentHeader {
     pub previous: u64,
     /// Where that segment's frames end.
     pub previous_end: u64,
-    /// Retention has rewritten it: only records are left, and the first checkpoint. Where its
+    /// Retention has made it of older ones: only records are left, and one checkpoint. Where its
     /// frames end; `previous_end` in the next segment speaks of the file it replaced.
     pub compacted: Option<u64>,
+    /// Those were several, and segments between `previous` and this one are left over of them.
+    pub merged: bool,
 }
 
 /// What the first bytes of a file say.
@@ -128,7 +136,8 @@ impl SegmentHeader {
         let mut bytes = [0; SEGMENT_HEADER];
         bytes[0..8].copy_from_slice(SEGMENT_MAGIC);
         bytes[8] = VERSION;
-        bytes[9] = if self.compacted.is_some() { COMPACTED } else { 0 };
+        bytes[9] = if self.compacted.is_some() { COMPACTED } else { 0 }
+            | if self.merged { MERGED } else { 0 };
         bytes[16..24].copy_from_slice(&self.nonce.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.number.to_le_bytes());
         bytes[32..40].copy_from_slice(&self.previous.to_le_bytes());
@@ -158,6 +167,7 @@ impl SegmentHeader {
             previous: next(),
             previous_end: next(),
             compacted: Some(next()).filter(|_| bytes[9] & COMPACTED != 0),
+            merged: bytes[9] & MERGED != 0,
         };
         if header.number == number { HeaderRead::Good(header) } else { HeaderRead::Bad }
     }
@@ -501,9 +511,11 @@ pub struct RecordSpan {
 impl RecordSpan {
     /// Reads where the parts of the record at `at` lie; `None` when they do not lie in `payload`.
     pub fn read(payload: &[u8], at: usize) -> Option<RecordSpan> {
-        let mut cut = Cut(payload.get(at..)?);
-        cut.u32()?;
-        let (key, headers, value) = (cut.u32()? as usize, cut.u32()? as usize, cut.u32()? as usize);
+        let header = payload.get(at..)?.first_chunk::<RECORD_HEADER>()?;
+        let [_, _, _, _, k0, k1, k2, k3, h0, h1, h2, h3, v0, v1, v2, v3] = *header;
+        let key = u32::from_le_bytes([k0, k1, k2, k3]) as usize;
+        let headers = u32::from_le_bytes([h0, h1, h2, h3]) as usize;
+        let value = u32::from_le_bytes([v0, v1, v2, v3]) as usize;
         let key_at = at + RECORD_HEADER;
         let headers_at = key_at + key.saturating_sub(1);
         let value_at = headers_at + headers;
@@ -686,8 +698,14 @@ mod tests {
 
     #[test]
     fn a_segment_header_knows_its_number_and_newer_versions() {
-        let header =
-            SegmentHeader { nonce: 1, number: 2, previous: 1, previous_end: 3, compacted: Some(9) };
+        let header = SegmentHeader {
+            nonce: 1,
+            number: 2,
+            previous: 1,
+            previous_end: 3,
+            compacted: Some(9),
+            merged: true,
+        };
         let bytes = header.encode();
         assert_eq!(SegmentHeader::decode(&bytes, 2), HeaderRead::Good(header));
         assert_eq!(SegmentHeader::decode(&bytes, 3), HeaderRead::Bad);

@@ -10,9 +10,12 @@
 //! `format` draws the files. Appends go through `draft` (the caller lays the frame out) and
 //! `writer` (one thread: place, sync, publish, answer). Reads go through `walk` (what is a frame,
 //! what is damage) and `scan` (records of some partitions). `recovery` opens a folder,
-//! `retention` lets go of what nobody needs. All of them touch the disk through `disk`.
+//! `retention` lets go of what nobody needs (`pin`) and lets `compaction` copy what is needed out of
+//! segments that are otherwise dead. All of them touch the disk through `disk`.
 
+mod block;
 mod catalog;
+mod compaction;
 mod damage;
 mod disk;
 mod draft;
@@ -21,6 +24,7 @@ mod faulty_disk;
 mod format;
 mod groups;
 mod index;
+mod pin;
 mod reader;
 mod recovery;
 mod reserve;

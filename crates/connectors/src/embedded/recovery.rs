@@ -90,7 +90,10 @@ pub fn recover(disk: &dyn Disk, paths: &Paths, bugs: Bugs) -> Result<Recovered, 
         segments.push(look(disk, paths, number)?);
     }
     let nonce = folder_nonce(&mut segments).map_err(|error| unusable(&error))?;
-    let recovery = Recovery { disk, paths, bugs, nonce, segments };
+    let merged = Merged::of(&segments);
+    let (left_over, segments) =
+        segments.into_iter().partition(|segment| merged.holds(segment.number));
+    let recovery = Recovery { disk, paths, bugs, nonce, segments, left_over, merged };
     recovery.run().map_err(|error| unusable(&error))
 }
 
@@ -166,6 +169,25 @@ struct Recovery<'a> {
     bugs: Bugs,
     nonce: u64,
     segments: Vec<OnDisk>,
+    /// What was merged into another one and not unlinked any more. Not read: were some of them
+    /// gone and others not, their records would come before those of the merged one.
+    left_over: Vec<OnDisk>,
+    merged: Merged,
+}
+
+/// Which segments were merged into others: those between two numbers, for each merged one.
+struct Merged(Vec<(u64, u64)>);
+
+impl Merged {
+    fn of(segments: &[OnDisk]) -> Merged {
+        let headers = segments.iter().filter_map(|segment| segment.header);
+        let merged = headers.filter(|header| header.merged);
+        Merged(merged.map(|header| (header.previous, header.number)).collect())
+    }
+
+    fn holds(&self, number: u64) -> bool {
+        self.0.iter().any(|(above, by)| *above < number && number < *by)
+    }
 }
 
 impl Recovery<'_> {
@@ -214,7 +236,7 @@ impl Recovery<'_> {
             }
             state.segments.insert(
                 segment.number,
-                Segment { end: read.end, index: read.index, generation: 0, loose: None },
+                Segment { end: read.end, index: read.index, ..Segment::default() },
             );
         }
         found.retain(|found| !state.catalog.knows_damage(found.segment, found.from, found.to));
@@ -222,6 +244,9 @@ impl Recovery<'_> {
         found.extend(missing);
         let reopened = self.settle(&mut state, &mut found)?;
         state.catalog.segments = state.segments.keys().copied().collect();
+        // They count as there until it is noted that they go.
+        state.left_over = self.left_over.iter().map(|segment| segment.number).collect();
+        state.catalog.segments.extend(&state.left_over);
         keep_above_ended(&mut state.catalog);
         if let Some((number, segment)) = state.segments.last_key_value() {
             state.tail = Tail { segment: *number, at: segment.end };
@@ -359,6 +384,7 @@ impl Recovery<'_> {
     fn missing(&self, state: &State, found: &[damage::Found]) -> Vec<damage::Found> {
         let there = |number: u64| {
             self.segments.iter().any(|segment| segment.number == number && segment.len > 0)
+                || self.merged.holds(number)
                 || found.iter().any(|found| found.segment == number)
         };
         let mut expected = state.catalog.segments.clone();
@@ -366,7 +392,7 @@ impl Recovery<'_> {
         expected
             .into_iter()
             .filter(|number| !there(*number) && !state.catalog.knows_damage(*number, 0, 0))
-            .map(|number| damage::Found { settled: false, ..damage::Found::missing(number) })
+            .map(damage::Found::lost)
             .collect()
     }
 

@@ -1,37 +1,37 @@
 //! Lets go of what nobody needs any more, on a thread of its own.
 //!
-//! A record is *pinned* while a registered group that reads its topic has not ended it, and for
-//! ever in topics that hold dead letters, their resolutions and replays. What is not pinned goes
-//! when it is older than `retention_age`, when the log is larger than `retention_bytes`, or, in
-//! topics that groups read, when the disk is full. A segment without pinned records is unlinked,
-//! after that was noted durably; one with few is rewritten in place, at the same offsets, so that
-//! one paused pipeline does not hold the disk. The newest two segments are never touched: their
-//! checkpoints are the state.
+//! What is not pinned (`pin`) goes when it is older than `retention_age`, when the log is larger
+//! than `retention_bytes`, or, in topics that groups read, when the disk is full. A segment without
+//! pinned records is unlinked, after that was noted durably. What is pinned in others is copied
+//! forward, at the same offsets, into the segment of a neighbour (`compaction`), so that neither a
+//! paused pipeline nor a dead letter now and then holds the disk.
+//!
+//! The number of files is bounded: of two neighbours, not counting the newest few, either is more
+//! than half a segment. The newest two segments are never touched: their checkpoints are the
+//! state.
 
 use std::io;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
-use bytes::Bytes;
+use potok_core::Timestamp;
 use potok_core::trouble::crash_point;
-use potok_core::{RangeSet, Timestamp};
 use tokio::sync::oneshot;
 
-use super::catalog::{Catalog, without};
-use super::damage::{self, DEAD_TOPIC};
-use super::disk::{read_up_to, write_all};
-use super::draft::{Draft, Place};
-use super::format::{
-    Entry, HeaderRead, Kind, RecordSpan, RecordsEntry, SEGMENT_HEADER, SegmentHeader, record_crc,
-};
-use super::index::Index;
-use super::segment;
+use super::catalog::Catalog;
+use super::compaction::{Member, merge};
+use super::draft::Draft;
+use super::format::Kind;
+use super::pin::{Need, loose};
 use super::shared::{Alarm, Command, Segment, Shared, State};
-use super::walk::{Found, Frame, Walker};
-use super::writer::note_records;
 
 /// Never touched: their checkpoints are the state.
 const NEWEST_KEPT: usize = 2;
+/// So many small segments that are not old yet stay as they are: what they say besides records
+/// helps where damage is found.
+const SMALL_KEPT_MAX: usize = 32;
+/// What one pass has merged may fit together with its new neighbours.
+const PASSES_MAX: usize = 8;
 
 enum Wake {
     Look,
@@ -116,352 +116,301 @@ impl Waking {
 }
 
 /// What has to become of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
+    /// Nothing may be done to it.
+    Hold,
     Keep,
     Unlink,
-    Rewrite,
+    /// Worth to be rewritten by itself.
+    Shrink,
 }
 
-/// Why segments may go now.
-#[derive(Clone, Copy)]
-struct Need {
-    /// By age or size.
-    due: bool,
-    /// The disk is full.
-    pressed: bool,
-}
-
-impl Need {
-    /// Up to this size a rewritten segment is worth the work.
-    fn worth(self, bytes: u64) -> u64 {
-        if self.pressed { bytes / 4 * 3 } else { bytes / 2 }
-    }
-}
-
-/// Which records of a partition are pinned.
-enum Pin {
-    All,
-    /// All but these.
-    Except(RangeSet),
-    Nothing,
-}
-
-impl Pin {
-    fn holds(&self, offset: u64) -> bool {
-        match self {
-            Pin::All => true,
-            Pin::Except(ended) => !ended.contains(offset),
-            Pin::Nothing => false,
-        }
-    }
-}
-
-/// What is pinned of a partition.
-fn pin(catalog: &Catalog, topic: &str, partition: u32, need: Need) -> Pin {
-    if topic == DEAD_TOPIC || catalog.kept.contains(topic) {
-        return Pin::All;
-    }
-    let mut ended: Option<RangeSet> = None;
-    for group in catalog.groups.values() {
-        if !group.topics.iter().any(|read| &**read == topic) {
-            continue;
-        }
-        let own = group.ended(topic, partition).cloned().unwrap_or_default();
-        ended = Some(match ended {
-            // What both have ended.
-            Some(others) => without(&own, &without(&own, &others)),
-            None => own,
-        });
-    }
-    match ended {
-        Some(ended) => Pin::Except(ended),
-        None if need.due => Pin::Nothing,
-        None => Pin::All,
-    }
+/// An old segment, as retention sees it.
+#[derive(Clone, Copy, Debug)]
+struct Old {
+    number: u64,
+    need: Need,
+    fate: Fate,
+    /// About how many bytes of frames would be left.
+    bytes: u64,
+    /// How large the file is.
+    end: u64,
 }
 
 fn look(shared: &Shared, pressed: bool) -> io::Result<()> {
     let now = shared.clock.now();
-    let numbers: Vec<u64> = shared.state().segments.keys().copied().collect();
-    let old = numbers.len().saturating_sub(NEWEST_KEPT);
-    for number in numbers.into_iter().take(old) {
-        let fate = {
-            let mut state = shared.state_mut();
-            fate(shared, &mut state, number, now, pressed)
-        };
-        match fate {
-            Some((Fate::Unlink, _)) => unlink(shared, number)?,
-            Some((Fate::Rewrite, need)) => rewrite(shared, number, need).inspect_err(|_| {
-                if let Some(segment) = shared.state_mut().segments.get_mut(&number) {
-                    segment.loose = None;
-                }
-            })?,
-            Some((Fate::Keep, _)) | None => {}
+    for _ in 0..PASSES_MAX {
+        let old = judge(shared, now, pressed);
+        let (going, staying): (Vec<Old>, Vec<Old>) =
+            old.into_iter().partition(|old| old.fate == Fate::Unlink);
+        let_go(shared, going.iter().map(|old| old.number));
+        unlink(shared)?;
+        let room = shared.options.segment_bytes;
+        let runs = if pressed { alone(&staying) } else { plan(&staying, room) };
+        let mut merged = false;
+        for run in runs {
+            merged |= merge_run(shared, &run, room)?;
+        }
+        if !merged {
+            break;
         }
     }
     Ok(())
 }
 
-fn fate(
-    shared: &Shared,
-    state: &mut State,
-    number: u64,
-    now: Timestamp,
-    pressed: bool,
-) -> Option<(Fate, Need)> {
-    // Until the next opening has settled it, its frames tell what was lost with the damaged ones.
-    let unsettled = |note: &super::format::DamageNote| note.segment == number && !note.settled;
-    if state.catalog.damage.iter().any(unsettled) {
-        return None;
+/// What has to become of each segment but the newest.
+fn judge(shared: &Shared, now: Timestamp, pressed: bool) -> Vec<Old> {
+    let mut state = shared.state_mut();
+    let State { catalog, segments, .. } = &mut *state;
+    let mut total: u64 = segments.values().map(|segment| segment.end).sum();
+    let overhead = Draft::of_entries(Kind::Checkpoint, &catalog.checkpoint()).len() as u64;
+    let numbers: Vec<u64> = segments.keys().copied().collect();
+    let old = numbers.len().saturating_sub(NEWEST_KEPT);
+    let mut judged = Vec::with_capacity(old);
+    for number in numbers.into_iter().take(old) {
+        let Some(segment) = segments.get_mut(&number) else { continue };
+        let over = shared.options.retention_bytes.is_some_and(|most| total > most);
+        let need = Need { due: over || is_aged(shared, segment, now), pressed };
+        let (fate, left) = fate(catalog, number, segment, need);
+        let bytes = left.min(segment.end.saturating_sub(overhead)).max(1);
+        if matches!(fate, Fate::Unlink | Fate::Shrink) {
+            total = total.saturating_sub(segment.end - left.min(segment.end));
+        }
+        judged.push(Old { number, need, fate, bytes, end: segment.end });
     }
-    let total: u64 = state.segments.values().map(|segment| segment.end).sum();
-    let catalog = &state.catalog;
-    let segment = state.segments.get_mut(&number)?;
-    let aged = match (shared.options.retention_age, segment.index.newest()) {
+    let is_small = |old: &&Old| old.need.is_none() && old.bytes <= shared.options.segment_bytes / 2;
+    if judged.iter().filter(is_small).count() <= SMALL_KEPT_MAX {
+        judged.iter_mut().filter(|old| old.need.is_none()).for_each(|old| {
+            old.fate = match old.fate {
+                Fate::Keep => Fate::Hold,
+                other => other,
+            }
+        });
+    }
+    judged
+}
+
+fn is_aged(shared: &Shared, segment: &Segment, now: Timestamp) -> bool {
+    match (shared.options.retention_age, segment.index.newest()) {
         (Some(age), Some(newest)) => {
             u128::from(now.millis_since(Timestamp(newest))) > age.as_millis()
         }
         // Nothing but notes in it.
         (_, None) => true,
         (None, _) => false,
-    };
-    let over = shared.options.retention_bytes.is_some_and(|most| total > most);
-    let need = Need { due: aged || over, pressed };
-    if !need.due && !need.pressed {
-        return None;
     }
-    let (mut pinned, mut loose) = (0_u64, 0_u64);
-    for (topic, partition, extent) in segment.index.extents() {
-        let offsets = extent.last + 1 - extent.first;
-        let free = match pin(catalog, topic, partition, need) {
-            Pin::All => 0,
-            Pin::Nothing => offsets,
-            Pin::Except(ended) => {
-                ended.count_from(extent.first) - ended.count_from(extent.last + 1)
-            }
-        };
-        loose += free;
-        pinned += extent.bytes * (offsets - free) / offsets.max(1);
-        if free < offsets {
-            // An estimate of nothing is not nothing.
-            pinned = pinned.max(1);
-        }
+}
+
+/// What has to become of one, and about how many of its bytes would be left.
+fn fate(catalog: &Catalog, number: u64, segment: &mut Segment, need: Need) -> (Fate, u64) {
+    // Until the next opening has settled it, its frames tell what was lost with the damaged ones.
+    if catalog.damage.iter().any(|note| note.segment == number && !note.settled) {
+        return (Fate::Hold, segment.end);
     }
-    if pinned == 0 {
-        return Some((Fate::Unlink, need));
+    if need.is_none() {
+        return (Fate::Keep, segment.end);
+    }
+    let estimate = loose(catalog, &segment.index, need);
+    if estimate.pinned == 0 {
+        return (Fate::Unlink, 0);
     }
     // Looked at before, and nothing more is loose since: reading it again would tell nothing new.
-    if segment.loose == Some(loose) || pinned > need.worth(segment.end) {
-        return Some((Fate::Keep, need));
+    if segment.loose == Some(estimate.loose) || estimate.pinned > need.worth(segment.end) {
+        return (Fate::Keep, segment.end);
     }
-    segment.loose = Some(loose);
-    Some((Fate::Rewrite, need))
+    segment.loose = Some(estimate.loose);
+    (Fate::Shrink, estimate.pinned)
 }
 
-/// Notes that the segment goes, then lets it go.
-fn unlink(shared: &Shared, number: u64) -> io::Result<()> {
-    let (reply, answer) = mpsc::channel();
-    let asked = shared.command(Command::Drop(vec![number], reply));
-    if asked.is_err() || !answer.recv().unwrap_or(false) {
-        return Err(io::Error::other("could not note that a segment goes"));
-    }
-    shared.state_mut().segments.remove(&number);
-    crash_point("unlink.before");
-    shared.disk.remove(&shared.paths.segment(number))?;
-    crash_point("unlink.after");
-    shared.disk.sync_dir(&shared.paths.log)
+/// Each segment by itself: on a full disk there is no room for more.
+fn alone(old: &[Old]) -> Vec<Vec<Old>> {
+    old.iter().filter(|old| old.fate == Fate::Shrink).map(|old| vec![*old]).collect()
 }
 
-/// Puts a segment with the pinned records alone in the place of the old one.
-fn rewrite(shared: &Shared, number: u64, need: Need) -> io::Result<()> {
-    let Some(kept) = Kept::read(shared, number, need)? else { return Ok(()) };
-    if kept.bytes.len() as u64 > need.worth(kept.old_end) {
-        return Ok(());
-    }
-    let new = shared.paths.new_segment(number);
-    let write = || -> io::Result<()> {
-        let file = shared.disk.create(&new)?;
-        write_all(file.as_ref(), &kept.bytes, 0)?;
-        file.sync()
-    };
-    write().inspect_err(|_| {
-        let _ = shared.disk.remove(&new);
-    })?;
-    {
-        // Under the lock, so that nobody opens the new file with the old index in hand.
-        let mut state = shared.state_mut();
-        shared.disk.rename(&new, &shared.paths.segment(number))?;
-        if let Some(segment) = state.segments.get_mut(&number) {
-            *segment = Segment {
-                end: kept.bytes.len() as u64,
-                index: kept.index,
-                generation: segment.generation + 1,
-                loose: segment.loose,
-            };
-        }
-    }
-    shared.disk.sync_dir(&shared.paths.log)
-}
-
-/// A segment in the making, with the pinned records of another one.
-struct Kept {
-    bytes: Vec<u8>,
-    index: Index,
-    old_end: u64,
-}
-
-impl Kept {
-    /// Reads what is pinned; `None` when the segment is gone or has damage that must be kept
-    /// aside first.
-    fn read(shared: &Shared, number: u64, need: Need) -> io::Result<Option<Kept>> {
-        let (file, old_end, catalog) = {
-            let state = shared.state();
-            let Some(segment) = state.segments.get(&number) else { return Ok(None) };
-            (shared.open_segment(&state, number)?, segment.end, state.catalog.clone())
-        };
-        let header = read_up_to(file.as_ref(), 0, SEGMENT_HEADER)?;
-        let (previous, previous_end) = match SegmentHeader::decode(&header, number) {
-            HeaderRead::Good(header) => (header.previous, header.previous_end),
-            _ => (0, 0),
-        };
-        let nonce = shared.nonce;
-        let bytes = vec![0; SEGMENT_HEADER];
-        let mut kept = Kept { bytes, index: Index::default(), old_end };
-        let mut walker = Walker::new(file, number, nonce, old_end);
-        let mut at = SEGMENT_HEADER as u64;
-        let mut last = None;
-        loop {
-            match walker.at(at)? {
-                Found::End => break,
-                Found::Frame(frame) => {
-                    at = frame.end();
-                    if !kept.take(&catalog, number, nonce, need, &mut walker, &frame)?
-                        && !is_known(shared, &catalog, number, frame.at, frame.end())
-                    {
-                        return Ok(None);
-                    }
-                    last = Some(frame.header);
-                }
-                Found::Bad(bad) => {
-                    at = bad.to;
-                    if !is_known(shared, &catalog, number, bad.from, bad.to) {
-                        return Ok(None);
-                    }
-                }
-            }
-        }
-        let place = Place {
-            nonce,
-            incarnation: last.map_or(0, |header| header.incarnation),
-            time: last.map_or(0, |header| header.time),
-            segment: number,
-            at: kept.bytes.len() as u64,
-        };
-        let footer = segment::footer(&kept.index, place);
-        kept.bytes.extend_from_slice(&footer);
-        let compacted = Some(kept.bytes.len() as u64);
-        let header = SegmentHeader { nonce, number, previous, previous_end, compacted };
-        kept.bytes.splice(..SEGMENT_HEADER, header.encode());
-        Ok(Some(kept))
-    }
-
-    /// Takes over what is pinned of a frame; false when its records do not fit.
-    fn take(
-        &mut self,
-        catalog: &Catalog,
-        segment: u64,
-        nonce: u64,
-        need: Need,
-        walker: &mut Walker,
-        frame: &Frame,
-    ) -> io::Result<bool> {
-        let entries = frame.entries();
-        let mut whole = true;
-        let mut payload = Vec::new();
-        let mut taken = Vec::new();
-        if frame.header.kind == Kind::Checkpoint {
-            taken = entries.clone();
-        }
-        for (records, range) in frame.records(&entries) {
-            let pin = pin(catalog, records.topic, records.partition, need);
-            let bytes = walker.bytes(range.start, records.bytes as usize)?;
-            whole &= crc32fast::hash(&bytes) == records.crc;
-            for run in runs(records, &bytes, &pin) {
-                let (entry, run_bytes) = run.encode(records, &bytes);
-                taken.push(Entry::Records(entry));
-                payload.extend_from_slice(&run_bytes);
-            }
-        }
-        if taken.is_empty() {
-            return Ok(whole);
-        }
-        let at = self.bytes.len() as u64;
-        let header = frame.header;
-        let mut draft = Draft::of_entries(header.kind, &taken);
-        draft.set_payload(&payload);
-        let place =
-            Place { nonce, incarnation: header.incarnation, time: header.time, segment, at };
-        self.bytes.extend_from_slice(draft.finish(&[], place));
-        note_records(&mut self.index, at, header.time, &taken);
-        Ok(whole)
-    }
-}
-
-/// Damage that is not noted yet is noted first: rewriting the segment would erase it.
-fn is_known(shared: &Shared, catalog: &Catalog, segment: u64, from: u64, to: u64) -> bool {
-    let known = catalog.knows_damage(segment, from, to);
-    if !known {
-        shared.report(damage::Found { segment, from, to, tail: false, settled: false });
-    }
-    known
-}
-
-/// Pinned records of an entry that follow each other without gap.
-struct Run {
-    /// Offset of the first.
-    first: u64,
-    spans: Vec<RecordSpan>,
-}
-
-fn runs(records: &RecordsEntry<'_>, payload: &Bytes, pin: &Pin) -> Vec<Run> {
+/// Which neighbours become one file of about `room` bytes at most, oldest first.
+///
+/// Among the newest, a file waits until what came behind it is about as large: so each record is
+/// copied a few times in all, and not once with each new segment. Of the others, two that fit
+/// into one become one.
+fn plan(old: &[Old], room: u64) -> Vec<Vec<Old>> {
+    // Files much smaller than a segment all count as small.
+    let size = |bytes: u64| bytes.max(room / 64);
     let mut runs: Vec<Run> = Vec::new();
-    let mut at = 0;
-    for number in 0..records.count {
-        let Some(span) = RecordSpan::read(payload, at) else { break };
-        at = span.all.end;
-        let offset = records.first + u64::from(number);
-        if !pin.holds(offset) || !span.fits(payload, number) {
-            continue;
+    for old in old {
+        let mut run = Run::of(*old);
+        while let Some(left) = runs.last()
+            && left.fits(&run, room)
+            && size(left.bytes) <= 2 * size(run.bytes)
+            && let Some(left) = runs.pop()
+        {
+            run = left.join(run);
         }
-        match runs.last_mut() {
-            Some(run) if run.first + run.spans.len() as u64 == offset => run.spans.push(span),
-            _ => runs.push(Run { first: offset, spans: vec![span] }),
+        runs.push(run);
+    }
+    let full = runs.windows(2).rposition(|pair| matches!(pair, [a, b] if !a.fits(b, room)));
+    let newest = runs.split_off(full.map_or(0, |at| at + 1));
+    let mut joined: Vec<Run> = Vec::new();
+    for run in runs {
+        match joined.pop() {
+            Some(left) if left.fits(&run, room) => joined.push(left.join(run)),
+            left => joined.extend(left.into_iter().chain([run])),
         }
     }
-    runs
+    let worth = |run: &Run| run.old.len() > 1 || run.old.iter().any(|o| o.fate == Fate::Shrink);
+    joined.into_iter().chain(newest).filter(worth).map(|run| run.old).collect()
+}
+
+/// Neighbours that become one.
+struct Run {
+    old: Vec<Old>,
+    bytes: u64,
 }
 
 impl Run {
-    /// The run as an entry of its own. The records' checksums hold their place within the entry,
-    /// which is another one now.
-    fn encode<'a>(
-        &self,
-        records: &RecordsEntry<'a>,
-        payload: &Bytes,
-    ) -> (RecordsEntry<'a>, Vec<u8>) {
-        let mut bytes = Vec::new();
-        for (number, span) in (0_u32..).zip(&self.spans) {
-            let rest = payload.get(span.all.start + 4..span.all.end).unwrap_or_default();
-            bytes.extend_from_slice(&record_crc(number, rest).to_le_bytes());
-            bytes.extend_from_slice(rest);
+    fn of(old: Old) -> Run {
+        // What may not be touched fits nowhere.
+        let bytes = if old.fate == Fate::Hold { u64::MAX } else { old.bytes };
+        Run { old: vec![old], bytes }
+    }
+
+    fn fits(&self, right: &Run, room: u64) -> bool {
+        self.bytes.saturating_add(right.bytes) <= room
+    }
+
+    fn join(mut self, right: Run) -> Run {
+        self.old.extend(right.old);
+        Run { old: self.old, bytes: self.bytes + right.bytes }
+    }
+}
+
+/// Merges a run; true when something has changed.
+fn merge_run(shared: &Shared, run: &[Old], room: u64) -> io::Result<bool> {
+    let members: Vec<Member> =
+        run.iter().map(|old| Member { number: old.number, need: old.need }).collect();
+    let most = match run {
+        [alone] => alone.need.worth(alone.end),
+        // An estimate may be wrong; a file a little larger is no harm, one as large as the old
+        // ones together is no gain.
+        _ => (room + room / 4).max(run.iter().map(|old| old.end).sum::<u64>() / 2),
+    };
+    let merged = merge(shared, &members, most).inspect_err(|_| forget_loose(shared, run))?;
+    if !merged {
+        remember_loose(shared, run);
+        return Ok(false);
+    }
+    unlink(shared)?;
+    Ok(true)
+}
+
+/// They were looked at in vain: until more of them is loose, that need not be done again.
+fn remember_loose(shared: &Shared, run: &[Old]) {
+    let mut state = shared.state_mut();
+    let State { catalog, segments, .. } = &mut *state;
+    for old in run {
+        if let Some(segment) = segments.get_mut(&old.number) {
+            segment.loose = Some(loose(catalog, &segment.index, old.need).loose);
         }
-        let entry = RecordsEntry {
-            first: self.first,
-            count: self.spans.len() as u32,
-            bytes: bytes.len() as u32,
-            crc: crc32fast::hash(&bytes),
-            ..*records
+    }
+}
+
+fn forget_loose(shared: &Shared, run: &[Old]) {
+    let mut state = shared.state_mut();
+    for old in run {
+        if let Some(segment) = state.segments.get_mut(&old.number) {
+            segment.loose = None;
+        }
+    }
+}
+
+/// Nobody reads these any more, in one moment.
+fn let_go(shared: &Shared, numbers: impl Iterator<Item = u64>) {
+    let mut state = shared.state_mut();
+    for number in numbers {
+        state.segments.remove(&number);
+        state.left_over.insert(number);
+    }
+}
+
+/// Notes which segments go, then unlinks them. Where that fails, they are tried again.
+fn unlink(shared: &Shared) -> io::Result<()> {
+    let numbers: Vec<u64> = shared.state().left_over.iter().copied().collect();
+    if numbers.is_empty() {
+        return Ok(());
+    }
+    let (reply, answer) = mpsc::channel();
+    let asked = shared.command(Command::Drop(numbers.clone(), reply));
+    if asked.is_err() || !answer.recv().unwrap_or(false) {
+        return Err(io::Error::other("could not note that segments go"));
+    }
+    for number in numbers {
+        crash_point("unlink.before");
+        match shared.disk.remove(&shared.paths.segment(number)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => shared.state_mut().left_over.remove(&number),
         };
-        (entry, bytes)
+        crash_point("unlink.after");
+    }
+    shared.disk.sync_dir(&shared.paths.log)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn old(number: u64, bytes: u64) -> Old {
+        let need = Need { due: true, pressed: false };
+        Old { number, need, fate: Fate::Keep, bytes, end: bytes + 100 }
+    }
+
+    /// Plans and merges, in sizes only, until there is nothing to do; returns bytes copied.
+    fn settle(old: &mut Vec<Old>, room: u64) -> u64 {
+        let mut copied = 0;
+        loop {
+            let runs = plan(old, room);
+            if runs.is_empty() {
+                return copied;
+            }
+            for run in runs {
+                let bytes: u64 = run.iter().map(|old| old.bytes).sum();
+                let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
+                let (first, last) = (first.number, last.number);
+                assert!(run.len() == 1 || bytes <= room, "{bytes}");
+                copied += bytes;
+                old.retain(|old| old.number < first || old.number >= last);
+                for old in old.iter_mut().filter(|old| old.number == last) {
+                    old.bytes = bytes;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn files_stay_few_and_records_are_copied_few_times() {
+        let room = 64 << 20;
+        for size in [200, 10_000, 1 << 20, 10 << 20, 33 << 20, 63 << 20] {
+            let (mut files, mut live, mut copied) = (Vec::new(), 0, 0);
+            for number in 1..3_000 {
+                files.push(old(number, size));
+                live += size;
+                copied += settle(&mut files, room);
+                let bound = 2 * live / room + 9;
+                assert!(files.len() as u64 <= bound, "{size}: {} of {bound}", files.len());
+            }
+            // The floor: small files are copied together with up to a 64th of a segment.
+            assert!(copied <= 10 * live + 3_000 * (room / 32), "{size}: {copied} of {live}");
+        }
+    }
+
+    #[test]
+    fn what_may_not_be_touched_stands_between_its_neighbours() {
+        let mut files: Vec<Old> = (1..=9).map(|number| old(number, 1_000)).collect();
+        for held in files.iter_mut().filter(|old| old.number == 5) {
+            held.fate = Fate::Hold;
+        }
+        let runs = plan(&files, 64_000);
+        let numbers = |run: &Vec<Old>| run.iter().map(|old| old.number).collect::<Vec<_>>();
+        let runs: Vec<Vec<u64>> = runs.iter().map(numbers).collect();
+        assert_eq!(runs, [vec![1, 2, 3, 4], vec![6, 7, 8, 9]]);
     }
 }

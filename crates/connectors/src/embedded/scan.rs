@@ -170,8 +170,17 @@ impl Scan {
                 segment.index.seek(&lane.partition.topic, lane.partition.index, lane.next)
             };
             if let Some(at) = self.lanes.iter().filter_map(wanted).min() {
-                let file = self.shared.open_segment(state, *number)?;
-                let walker = Walker::new(file, *number, self.shared.nonce, segment.end);
+                let file = match self.shared.open_segment(state, *number) {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                        // Somebody took it away under us: it is reported, the others are read.
+                        self.shared.report(state, damage::Found::lost(*number));
+                        self.done = *number;
+                        continue;
+                    }
+                    opened => opened?,
+                };
+                let walker = Walker::new(file, *number, self.shared.nonce, segment.end)
+                    .into_blocks(self.shared.blocks.clone());
                 let generation = segment.generation;
                 self.place = Some(Place { segment: *number, generation, at, walker });
                 return Ok(true);
@@ -214,7 +223,8 @@ impl Scan {
             let payload = place.walker.bytes(range.start, records.bytes as usize)?;
             let doubtful = crc32fast::hash(&payload) != records.crc;
             if doubtful {
-                report(&self.shared, place.segment, frame.at, frame.end());
+                let found = damage::Found::within(place.segment, frame.at, frame.end());
+                self.shared.report(&self.shared.state(), found);
                 if self.shared.bugs.stop_at_damage {
                     place.at = place.walker.limit();
                     return Ok(gathered);
@@ -238,40 +248,70 @@ impl Scan {
     fn pass(&mut self, bad: Bad) {
         let Some(place) = &mut self.place else { return };
         place.at = if self.shared.bugs.stop_at_damage { place.walker.limit() } else { bad.to };
-        report(&self.shared, place.segment, bad.from, bad.to);
+        let found = damage::Found::within(place.segment, bad.from, bad.to);
+        self.shared.report(&self.shared.state(), found);
     }
 
     /// Makes batches of pieces: per lane and incarnation, in order.
     fn take_apart(&mut self, pieces: Vec<Piece>) -> Vec<SourceBatch> {
         let mut done: Vec<SourceBatch> = Vec::new();
-        let mut open: HashMap<usize, SourceBatch> = HashMap::new();
-        for piece in pieces {
-            let Some(lane) = self.lanes.get_mut(piece.lane) else { continue };
-            if open.get(&piece.lane).is_some_and(|batch| batch.log != piece.log) {
-                done.extend(open.remove(&piece.lane));
+        let mut open: Vec<Open> = self.lanes.iter().map(|_| Open::default()).collect();
+        for piece in &pieces {
+            if let Some(open) = open.get_mut(piece.lane) {
+                open.expected += piece.count as usize;
             }
-            for record in piece.records(lane.next) {
-                let batch = open.entry(piece.lane).or_insert_with(|| SourceBatch {
-                    partition: lane.partition.clone(),
-                    log: piece.log,
-                    assignment: lane.assignment,
-                    first: lane.next,
-                    next: lane.next,
-                    records: Vec::with_capacity(piece.count as usize),
-                });
-                lane.next = record.offset + 1;
-                batch.next = lane.next;
-                batch.records.push(record);
-                if batch.records.len() >= BATCH_RECORDS_MAX {
-                    done.extend(open.remove(&piece.lane));
-                }
+        }
+        for piece in pieces {
+            if let (Some(lane), Some(open)) =
+                (self.lanes.get_mut(piece.lane), open.get_mut(piece.lane))
+            {
+                open.pour(&piece, lane, &mut done);
             }
         }
         // Lanes in their order, so that the same log always reads the same.
-        let mut rest: Vec<_> = open.into_iter().collect();
-        rest.sort_unstable_by_key(|(lane, _)| *lane);
-        done.extend(rest.into_iter().map(|(_, batch)| batch));
+        done.extend(open.into_iter().filter_map(|open| open.batch));
+        done.retain(|batch| !batch.records.is_empty());
         done
+    }
+}
+
+/// The batch of a lane that is being filled.
+#[derive(Default)]
+struct Open {
+    batch: Option<SourceBatch>,
+    /// How many records are still to come, at most.
+    expected: usize,
+}
+
+impl Open {
+    /// Puts a piece's records into the batch; batches that are full are done.
+    fn pour(&mut self, piece: &Piece, lane: &mut Lane, done: &mut Vec<SourceBatch>) {
+        if self.batch.as_ref().is_some_and(|batch| batch.log != piece.log) {
+            done.extend(self.batch.take());
+        }
+        let mut records = piece.records(lane.next);
+        loop {
+            let expected = self.expected.min(BATCH_RECORDS_MAX);
+            let batch = self.batch.get_or_insert_with(|| SourceBatch {
+                partition: lane.partition.clone(),
+                log: piece.log,
+                assignment: lane.assignment,
+                first: lane.next,
+                next: lane.next,
+                records: Vec::with_capacity(expected),
+            });
+            let before = batch.records.len();
+            batch.records.extend(records.by_ref().take(BATCH_RECORDS_MAX - before));
+            self.expected = self.expected.saturating_sub(batch.records.len() - before);
+            if let Some(last) = batch.records.last() {
+                lane.next = last.offset + 1;
+                batch.next = lane.next;
+            }
+            if batch.records.len() < BATCH_RECORDS_MAX {
+                return;
+            }
+            done.extend(self.batch.take());
+        }
     }
 }
 
@@ -279,19 +319,20 @@ impl Piece {
     /// The records from offset `from` on, slices of the payload.
     fn records(&self, from: u64) -> impl Iterator<Item = Record> {
         let mut at = 0;
-        (0..self.count)
-            .map_while(move |number| {
+        let mut number = 0;
+        std::iter::from_fn(move || {
+            while number < self.count {
                 let span = RecordSpan::read(&self.payload, at)?;
+                let (place, offset) = (number, self.first + u64::from(number));
                 at = span.all.end;
-                Some((number, span))
-            })
-            .filter(move |(number, span)| {
-                self.first + u64::from(*number) >= from
-                    && (!self.doubtful || span.fits(&self.payload, *number))
-            })
-            .map(|(number, span)| {
-                record(&self.payload, &span, self.first + u64::from(number), self.time)
-            })
+                number += 1;
+                // The checksum over all of them fitted, or each has to prove itself.
+                if offset >= from && (!self.doubtful || span.fits(&self.payload, place)) {
+                    return Some(record(&self.payload, &span, offset, self.time));
+                }
+            }
+            None
+        })
     }
 }
 
@@ -301,11 +342,10 @@ pub fn record(payload: &Bytes, span: &RecordSpan, offset: u64, time: Timestamp) 
         offset,
         time,
         key: span.key.clone().map(|range| payload.slice(range)),
-        headers: Headers::from_encoded(payload.slice(span.headers.clone())),
+        headers: match span.headers.is_empty() {
+            true => Headers::none(),
+            false => Headers::from_encoded(payload.slice(span.headers.clone())),
+        },
         value: span.value.clone().map(|range| payload.slice(range)),
     }
-}
-
-fn report(shared: &Shared, segment: u64, from: u64, to: u64) {
-    shared.report(damage::Found { segment, from, to, tail: false, settled: false });
 }

@@ -97,6 +97,7 @@ fn content(shared: &Shared, plan: &mut Plan, time: i64) -> (Vec<u8>, Vec<u64>) {
         previous: before.map_or(0, |(number, _)| *number),
         previous_end: before.map_or(0, |(_, segment)| segment.end + plan.footer),
         compacted: None,
+        merged: false,
     };
     let mut bytes = header.encode().to_vec();
     let place = |at: usize| Place {

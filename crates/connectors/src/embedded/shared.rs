@@ -6,7 +6,7 @@
 //! and what is known of it always belong together.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +18,7 @@ use potok_core::trouble::{Bug, planted};
 use potok_core::{Clock, Fault, GroupSpec, RangeSet};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
+use super::block::Blocks;
 use super::catalog::Catalog;
 use super::damage::Found;
 use super::disk::{Disk, DiskFile};
@@ -46,7 +47,7 @@ pub struct Segment {
     pub end: u64,
     /// Where records lie in it.
     pub index: Index,
-    /// Counts how often it was compacted in this process: the file is another one then.
+    /// Counts how often it was rewritten in this process: the file is another one then.
     pub generation: u32,
     /// How many records retention could let go of when it last read the segment.
     pub loose: Option<u64>,
@@ -61,6 +62,9 @@ pub struct State {
     pub segments: BTreeMap<u64, Segment>,
     /// The synced end.
     pub tail: Tail,
+    /// Segments whose pinned records lie in another one now; their files are to go. Nobody reads
+    /// them any more.
+    pub left_over: BTreeSet<u64>,
 }
 
 impl State {
@@ -233,6 +237,8 @@ pub struct Shared {
     pub bugs: Bugs,
     /// Tells readers that more is synced.
     pub tail: watch::Sender<Tail>,
+    /// What readers read into.
+    pub blocks: Arc<Blocks>,
     state: RwLock<State>,
     trouble: Mutex<Option<String>>,
     routes: RwLock<HashMap<Arc<str>, Arc<Route>>>,
@@ -263,6 +269,7 @@ impl Shared {
             nonce,
             bugs,
             tail,
+            blocks: Arc::default(),
             state: RwLock::new(state),
             trouble: Mutex::default(),
             routes: RwLock::default(),
@@ -348,9 +355,9 @@ impl Shared {
         lock(&self.open_groups)
     }
 
-    /// Tells the writer of damage, unless it is known.
-    pub fn report(&self, found: Found) {
-        if !self.state().catalog.knows_damage(found.segment, found.from, found.to) {
+    /// Tells the writer of damage, unless it is known. The writer notes each once.
+    pub fn report(&self, state: &State, found: Found) {
+        if !state.catalog.knows_damage(found.segment, found.from, found.to) {
             // A closed log has nobody to note it; the next opening finds it again.
             let _ = self.command(Command::Damage(found));
         }

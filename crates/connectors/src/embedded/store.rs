@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use potok_core::{Fault, Partition, Position, Record, SourceBatch, Store, Timestamp};
 
-use super::faults;
 use super::format::RecordSpan;
 use super::scan::record;
 use super::shared::Shared;
 use super::walk::{Found, Walker};
+use super::{damage, faults};
 
 /// Keeps nothing of its own: `put` and `clean` only check who asks.
 pub struct EmbeddedStore {
@@ -65,11 +65,14 @@ impl Store for EmbeddedStore {
 
 /// Reads one record back; `None` when it is not there, or not byte-exact.
 fn load(shared: &Shared, position: &Position) -> io::Result<Option<Record>> {
-    let Some((mut walker, mut at)) = seek(shared, position)? else { return Ok(None) };
+    let Some((segment, mut walker, mut at)) = seek(shared, position)? else { return Ok(None) };
+    let report =
+        |from, to| shared.report(&shared.state(), damage::Found::within(segment, from, to));
     loop {
         let frame = match walker.at(at)? {
             Found::Frame(frame) => frame,
             Found::Bad(bad) => {
+                report(bad.from, bad.to);
                 at = bad.to;
                 continue;
             }
@@ -95,6 +98,9 @@ fn load(shared: &Shared, position: &Position) -> io::Result<Option<Record>> {
                 span = span.and_then(|span| RecordSpan::read(&payload, span.all.end));
             }
             let fitting = span.filter(|span| span.fits(&payload, number));
+            if fitting.is_none() {
+                report(frame.at, frame.end());
+            }
             return Ok(fitting.and_then(|span| {
                 // A copy: the caller keeps single records for long, not the block around them.
                 let body = bytes::Bytes::copy_from_slice(
@@ -108,13 +114,19 @@ fn load(shared: &Shared, position: &Position) -> io::Result<Option<Record>> {
 }
 
 /// The segment that can hold the record, and where to start in it.
-fn seek(shared: &Shared, position: &Position) -> io::Result<Option<(Walker, u64)>> {
+fn seek(shared: &Shared, position: &Position) -> io::Result<Option<(u64, Walker, u64)>> {
     let state = shared.state();
     for (number, segment) in &state.segments {
         let at = segment.index.seek(&position.topic, position.partition, position.offset);
         if let Some(at) = at {
-            let file = shared.open_segment(&state, *number)?;
-            return Ok(Some((Walker::new(file, *number, shared.nonce, segment.end), at)));
+            let file = match shared.open_segment(&state, *number) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    shared.report(&state, damage::Found::lost(*number));
+                    return Ok(None);
+                }
+                opened => opened?,
+            };
+            return Ok(Some((*number, Walker::new(file, *number, shared.nonce, segment.end), at)));
         }
     }
     Ok(None)

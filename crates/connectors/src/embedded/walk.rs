@@ -10,11 +10,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::disk::{DiskFile, read_up_to};
+use super::block::{BLOCK_BYTES, Blocks};
+use super::disk::DiskFile;
 use super::format::{Entry, FRAME_HEADER, FRAME_MAGIC, FrameHeader, Kind, RecordsEntry, entries};
-
-/// How much is read ahead at once.
-const BLOCK: usize = 1 << 20;
 
 /// A frame whose header and table fit.
 #[derive(Clone, Debug)]
@@ -83,6 +81,7 @@ pub struct Walker {
     segment: u64,
     nonce: u64,
     limit: u64,
+    blocks: Arc<Blocks>,
     block: Bytes,
     block_at: u64,
     fetched: u64,
@@ -91,7 +90,21 @@ pub struct Walker {
 impl Walker {
     /// Walks the segment `segment` of the folder `nonce` up to `limit`.
     pub fn new(file: Arc<dyn DiskFile>, segment: u64, nonce: u64, limit: u64) -> Self {
-        Walker { file, segment, nonce, limit, block: Bytes::new(), block_at: 0, fetched: 0 }
+        Walker {
+            file,
+            segment,
+            nonce,
+            limit,
+            blocks: Arc::default(),
+            block: Bytes::new(),
+            block_at: 0,
+            fetched: 0,
+        }
+    }
+
+    /// Lets it read into these buffers.
+    pub fn into_blocks(self, blocks: Arc<Blocks>) -> Self {
+        Walker { blocks, ..self }
     }
 
     /// Where it stops.
@@ -156,7 +169,7 @@ impl Walker {
     /// The next place from `from` on where a frame header fits; the limit when there is none.
     fn search(&mut self, mut from: u64) -> io::Result<u64> {
         while from < self.limit {
-            let block = self.bytes(from, BLOCK)?;
+            let block = self.bytes(from, BLOCK_BYTES)?;
             if block.len() < FRAME_MAGIC.len() {
                 break;
             }
@@ -180,10 +193,11 @@ impl Walker {
         {
             return Ok(self.block.slice(skip..skip + len));
         }
-        let ahead = usize::try_from(self.limit.saturating_sub(at)).unwrap_or(usize::MAX).min(BLOCK);
-        let block = read_up_to(self.file.as_ref(), at, ahead.max(len))?;
-        self.fetched += block.len() as u64;
-        self.block = Bytes::from(block);
+        let rest = usize::try_from(self.limit.saturating_sub(at)).unwrap_or(usize::MAX);
+        // Let go of first, so that it can be the one that is read into.
+        self.block = Bytes::new();
+        self.block = self.blocks.read(self.file.as_ref(), at, rest.min(BLOCK_BYTES).max(len))?;
+        self.fetched += self.block.len() as u64;
         self.block_at = at;
         Ok(self.block.slice(..len.min(self.block.len())))
     }

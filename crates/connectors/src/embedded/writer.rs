@@ -551,14 +551,23 @@ fn refuse(job: Job, fault: Fault) {
 }
 
 /// Gathers small frames into one write.
-struct Gather<'a> {
-    file: &'a dyn DiskFile,
-    at: u64,
-    pending: Vec<u8>,
+pub struct Gather<'a> {
+    /// Written to.
+    pub file: &'a dyn DiskFile,
+    /// Behind what is written.
+    pub at: u64,
+    /// Not written yet.
+    pub pending: Vec<u8>,
 }
 
 impl Gather<'_> {
-    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+    /// Behind everything put so far.
+    pub fn end(&self) -> u64 {
+        self.at + self.pending.len() as u64
+    }
+
+    /// Takes bytes; writes them where they are many.
+    pub fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
         if bytes.len() >= WRITE_BYTES {
             self.flush()?;
             write_all(self.file, bytes, self.at)?;
@@ -569,7 +578,8 @@ impl Gather<'_> {
         if self.pending.len() >= WRITE_BYTES { self.flush() } else { Ok(()) }
     }
 
-    fn flush(&mut self) -> io::Result<()> {
+    /// Writes what is not written yet.
+    pub fn flush(&mut self) -> io::Result<()> {
         write_all(self.file, &self.pending, self.at)?;
         self.at += self.pending.len() as u64;
         self.pending.clear();

@@ -134,7 +134,7 @@ impl MemoryLog {
                 bad.partition.unwrap_or_default()
             )));
         }
-        if let Some(large) = outputs.iter().find(|output| output.bytes() > RECORD_BYTES_MAX) {
+        if let Some(large) = outputs.iter().find(|output| output.is_too_large()) {
             let what = format!("a record of {} bytes for `{}`", large.bytes(), large.topic);
             let fault = Fault::set_aside(Reason::TooLarge, what);
             return Err(fault.because(format!("at most {RECORD_BYTES_MAX} bytes are taken")));

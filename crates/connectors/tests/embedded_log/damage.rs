@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use potok_connectors::embedded::{DEAD_TOPIC, EmbeddedLog, FaultyDisk, Options};
+use potok_connectors::embedded::{DEAD_TOPIC, Disk, EmbeddedLog, FaultyDisk, Options};
 use potok_core::{
-    Damage, Ended, Envelope, Log, Output, Partition, Position, RangeSet, ReadFrom, Reason,
+    Damage, Ended, Envelope, Log, Output, Partition, Position, RangeSet, ReadFrom, Reason, Store,
     Transaction,
 };
 
@@ -381,7 +381,7 @@ fn every_file_missing() {
 }
 
 #[test]
-fn every_byte_of_rewritten_segments_flipped_and_cut() {
+fn every_byte_of_merged_segments_flipped_and_cut() {
     run(async {
         let model = build_rewritten().await;
         check_flips(&model, 1).await.unwrap();
@@ -389,7 +389,7 @@ fn every_byte_of_rewritten_segments_flipped_and_cut() {
     });
 }
 
-/// A log whose oldest segments retention has rewritten: `in` is held, `noise` is gone.
+/// A log whose oldest segments retention has merged: `in` is held, `noise` is gone.
 async fn build_rewritten() -> Model {
     let options = Options {
         segment_bytes: 2_500,
@@ -413,7 +413,7 @@ async fn build_rewritten() -> Model {
     clock.advance(std::time::Duration::from_secs(3_600));
     log.retain_now().await;
     let after = sizes(&disk);
-    assert!(after.len() == before.len() && after[0] < before[0] / 2, "{before:?} {after:?}");
+    assert!(after.len() < before.len() && after[0] < before[0] / 2, "{before:?} {after:?}");
     let records = present(&log).await;
     drop(log);
     let mut model = Model {
@@ -606,6 +606,63 @@ fn readers_find_damage_while_the_log_runs() {
         drop(log);
         let log = open(&disk);
         assert_eq!(log.damage().len(), 1);
+    });
+}
+
+#[test]
+fn damage_found_by_whoever_reads_is_reported_once_and_read_past() {
+    run(async {
+        // A frame's header, its records, the rest of a file, a whole file; found by a reader, and
+        // by one who wants a single body back.
+        for (kind, by_body) in (0..4).flat_map(|kind| [(kind, false), (kind, true)]) {
+            let disk = FaultyDisk::new();
+            let log = open(&disk);
+            let mut acked = BTreeMap::new();
+            for number in 0..60 {
+                let value = format!("<{number}>");
+                acked.insert(append(&log, "in", &value).await.unwrap(), value);
+            }
+            let path = segments(&disk)[1].clone();
+            let found = disk.copy();
+            let bytes = disk.contents(&path);
+            let frame = bytes.windows(4).rposition(|window| window == b"PTKF").unwrap();
+            let frame = bytes[..frame].windows(4).rposition(|window| window == b"PTKF").unwrap();
+            match kind {
+                0 => disk.overwrite(&path, flip(&bytes, frame + 20)),
+                1 => {
+                    let value = bytes[frame..].windows(1).position(|byte| byte == b"<").unwrap();
+                    disk.overwrite(&path, flip(&bytes, frame + value));
+                }
+                2 => disk.overwrite(&path, bytes[..frame].to_vec()),
+                _ => Disk::remove(&disk, &path).unwrap(),
+            }
+            let hurt = if kind == 3 { found } else { disk.copy() };
+            for _ in 0..3 {
+                if by_body {
+                    let positions: Vec<Position> = acked.keys().cloned().collect();
+                    let loaded = log.store().load(&positions).await.unwrap();
+                    assert!(loaded.iter().filter(|body| body.is_some()).count() > 40);
+                } else {
+                    let seen = values(&log, "in").await;
+                    assert!(seen.len() > 40 && seen.len() < 60, "{kind}: {}", seen.len());
+                }
+                append(&log, "noise", "wait for the writer").await.unwrap();
+                let damage = log.damage();
+                assert_eq!(damage.len(), 1, "{kind}: {damage:?}");
+            }
+            let file = format!("log/{}", path.file_name().unwrap().to_string_lossy());
+            assert_eq!(log.damage()[0].file, file);
+            let letters = read_all(&log, DEAD_TOPIC).await;
+            assert_eq!(letters.len(), 1, "{kind}: {letters:?}");
+            if kind < 2 {
+                check_kept(&log, &disk, &hurt).await.unwrap();
+            }
+            // The next opening knows it already.
+            drop(log);
+            let log = open(&disk);
+            assert_eq!(log.damage().len(), 1, "{kind}: {:?}", log.damage());
+            assert_eq!(read_all(&log, DEAD_TOPIC).await.len(), 1);
+        }
     });
 }
 

@@ -3,9 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use potok_core::{
-    Event, Fault, Headers, HeadersBuilder, Message, Name, Output, RECORD_BYTES_MAX, Reason,
-};
+use potok_core::{Event, Fault, Headers, HeadersBuilder, Message, Name, Output, Reason};
 use potok_expr::{Scope, Template, json::Parser};
 
 use crate::lane::{Item, Letter};
@@ -115,7 +113,7 @@ fn message(
     };
     let value = Some(event.value).filter(|value| !(event.tombstone && value.is_empty()));
     let output = Output { topic, partition: None, key, headers, value };
-    if output.bytes() > RECORD_BYTES_MAX {
+    if output.is_too_large() {
         let what = format!("{} bytes are more than a record may have", output.bytes());
         return Err(Fault::set_aside(Reason::TooLarge, what));
     }

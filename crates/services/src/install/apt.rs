@@ -3,11 +3,11 @@
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
-use super::Missing;
+use crate::programs::{self, Missing};
+use crate::run;
 use crate::wait::until;
-use crate::{programs, run};
 
 /// How long another program may be installing.
 const LOCK_MAX: Duration = Duration::from_secs(300);
@@ -20,11 +20,13 @@ pub fn install(missing: &[Missing], say: &dyn Fn(&str)) -> Result<()> {
     let mut packages: Vec<&str> = missing.iter().map(|missing| missing.package).collect();
     packages.sort_unstable();
     packages.dedup();
-    let why: Vec<_> = missing.iter().map(|missing| missing.why.as_str()).collect();
+    let mut what: Vec<_> = missing.iter().map(|missing| missing.what.as_str()).collect();
+    what.sort_unstable();
+    what.dedup();
     let by_hand = format!(
-        "the tests need services that are not here:\n  {}\ninstall them, e.g. on Debian or Ubuntu:\
-         \n  apt-get update && apt-get install -y --no-install-recommends {}",
-        why.join("\n  "),
+        "not on this machine: {}. Install what has them, on Debian or Ubuntu:\n  \
+         apt-get update && apt-get install -y --no-install-recommends {}",
+        what.join(", "),
         packages.join(" ")
     );
     let Some(apt) = Apt::find() else { bail!(by_hand) };
@@ -38,11 +40,10 @@ pub fn install(missing: &[Missing], say: &dyn Fn(&str)) -> Result<()> {
     }
     let mut arguments = vec!["install", "-y", "--no-install-recommends"];
     arguments.extend(packages);
-    let installed = apt.get(&arguments);
-    installed.map(drop).with_context(|| match updated {
-        Ok(_) => by_hand,
-        Err(error) => format!("{by_hand}\n(apt-get update: {error:#})"),
-    })
+    let failures = [updated.err(), apt.get(&arguments).err()];
+    let [update, Some(install)] = failures else { return Ok(()) };
+    let update = update.map(|error| format!("{error:#}\n")).unwrap_or_default();
+    bail!("{by_hand}\nHere that fails: {update}{install:#}")
 }
 
 /// `apt-get` with the right to install.
@@ -66,20 +67,21 @@ impl Apt {
     }
 
     fn get(&self, arguments: &[&str]) -> Result<String> {
-        let words = if self.through_sudo { vec!["sudo", "-n", "env"] } else { vec!["env"] };
         let timeout = format!("DPkg::Lock::Timeout={}", LOCK_MAX.as_secs());
-        let mut answer = Err(anyhow::anyhow!("apt-get was not asked"));
-        // The option covers the lock of the packages, but not that of their lists.
-        until(LOCK_MAX, || {
-            let mut command = Command::new(words.first()?);
-            command.args(words.get(1..)?);
+        let asked = || {
+            let mut command = Command::new(if self.through_sudo { "sudo" } else { "env" });
+            command.args(["-n", "env"].iter().filter(|_| self.through_sudo));
             command.args(["DEBIAN_FRONTEND=noninteractive", "LC_ALL=C", "apt-get"]);
             command.args(["-q", "-o", &timeout]).args(arguments);
-            answer = run::output(command);
-            let busy = |error: &anyhow::Error| format!("{error:#}").contains("Could not get lock");
-            (!answer.as_ref().is_err_and(busy)).then_some(())
+            run::output(command)
+        };
+        // The option covers the lock of the packages, but not that of their lists.
+        let busy = |error: &anyhow::Error| format!("{error:#}").contains("Could not get lock");
+        let answered = until(LOCK_MAX, || {
+            let answer = asked();
+            (!answer.as_ref().is_err_and(busy)).then_some(answer)
         });
-        answer
+        answered.unwrap_or_else(asked)
     }
 }
 

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 
 pub use self::jars::KAFKA_VERSION;
 use crate::cache::{self, KafkaJars};
-use crate::programs;
+use crate::programs::{self, Missing};
 
 /// What can be started here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,35 +38,25 @@ impl Service {
         }
     }
 
-    /// The packages it lacks here, each with what was looked for in vain.
+    /// What it lacks here.
     fn missing(self) -> Vec<Missing> {
-        let mut missing = Vec::new();
-        let mut look = |package: &'static str, found: Result<()>| {
-            missing.extend(found.err().map(|error| Missing { package, why: error.to_string() }));
-        };
-        match self {
-            Service::Kafka => {
-                look("openjdk-17-jdk-headless", programs::java().map(drop));
-                look("openssl", programs::openssl().map(drop));
-                if KafkaJars::find().is_err() {
-                    look("maven", programs::maven().map(drop));
-                }
-            }
-            Service::Postgres => {
-                look("postgresql", programs::postgres_folder().map(drop));
-                look("openssl", programs::openssl().map(drop));
-            }
+        let java = || programs::java().map(drop);
+        let openssl = || programs::openssl().map(drop);
+        let looked = match self {
+            // Maven has nothing left to do once the jars are there.
+            Service::Kafka if KafkaJars::find().is_ok() => vec![java(), openssl()],
+            Service::Kafka => vec![java(), openssl(), programs::maven().map(drop)],
+            Service::Postgres => vec![programs::postgres_folder().map(drop), openssl()],
             Service::Mariadb => {
                 let all = [programs::mariadbd, programs::mariadb_install_db, programs::mariadb];
-                look("mariadb-server", all.into_iter().try_for_each(|find| find().map(drop)));
-                look("openssl", programs::openssl().map(drop));
+                all.into_iter().map(|find| find().map(drop)).chain([openssl()]).collect()
             }
             Service::Redis => {
                 let all = [programs::redis_server, programs::redis_cli];
-                look("redis-server", all.into_iter().try_for_each(|find| find().map(drop)));
+                all.into_iter().map(|find| find().map(drop)).collect()
             }
-        }
-        missing
+        };
+        looked.into_iter().filter_map(Result::err).collect()
     }
 }
 
@@ -80,11 +70,6 @@ impl FromStr for Service {
     }
 }
 
-struct Missing {
-    package: &'static str,
-    why: String,
-}
-
 /// Returns when all of `services` can be started. `say` gets a sentence per step that takes time.
 pub fn ensure(services: &[Service], say: &dyn Fn(&str)) -> Result<()> {
     if is_complete(services) {
@@ -96,8 +81,8 @@ pub fn ensure(services: &[Service], say: &dyn Fn(&str)) -> Result<()> {
         apt::install(&missing, say)?;
         let left: Vec<_> = services.iter().flat_map(|service| service.missing()).collect();
         if !left.is_empty() {
-            let why: Vec<_> = left.iter().map(|missing| missing.why.as_str()).collect();
-            bail!("after the installation still: {}", why.join("; "));
+            let what: Vec<_> = left.iter().map(|missing| missing.what.as_str()).collect();
+            bail!("not found even after the installation: {}", what.join(", "));
         }
     }
     if services.contains(&Service::Kafka) {
@@ -130,4 +115,18 @@ fn lock(say: &dyn Fn(&str)) -> Result<File> {
         Err(TryLockError::Error(error)) => return Err(error.into()),
     }
     Ok(lock)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn services_are_known_by_name() {
+        for service in Service::ALL {
+            assert_eq!(service.name().parse(), Ok(service));
+        }
+        let unknown = "mysql".parse::<Service>().unwrap_err();
+        assert_eq!(unknown, "`mysql` is none of kafka, postgres, mariadb, redis");
+    }
 }

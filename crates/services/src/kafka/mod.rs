@@ -182,6 +182,14 @@ impl Kafka {
         metadata.topics.into_iter().map(|topic| topic.name).collect()
     }
 
+    /// The offset behind the last record of each partition.
+    #[track_caller]
+    pub fn end_offsets(&self, topic: &str) -> Vec<i64> {
+        // Leaders change while nodes come and go.
+        let ends = until(PATIENCE, || self.try_end_offsets(topic).ok());
+        must(ends.with_context(|| format!("no leader tells the end of `{topic}`")))
+    }
+
     /// Runs one of Kafka's own tools against the cluster and returns what it prints, e.g.
     /// `tool("consumer.group.ConsumerGroupCommand", &["--list"])`.
     #[track_caller]
@@ -332,6 +340,18 @@ impl Kafka {
         answer
     }
 
+    fn try_end_offsets(&self, topic: &str) -> Result<Vec<i64>> {
+        let topics = self.ask(wire::metadata)?.topics;
+        let found = topics.into_iter().find(|found| found.name == topic);
+        let leaders = found.with_context(|| format!("there is no topic `{topic}`"))?.leaders;
+        let end = |(partition, leader): (usize, Option<i32>)| {
+            let leader = leader.context("nobody leads it")?;
+            let node = self.nodes.get(usize::try_from(leader - 1)?).context("unknown leader")?;
+            wire::end_offset(node.ports.internal, topic, i32::try_from(partition)?)
+        };
+        leaders.into_iter().enumerate().map(end).collect()
+    }
+
     fn running(&self) -> impl Iterator<Item = &Node> {
         self.nodes.iter().filter(|node| node.process.pid().is_some())
     }
@@ -340,10 +360,12 @@ impl Kafka {
     fn known(&self, topic: &str, partitions: Option<usize>) -> Result<()> {
         let seen = |node: &Node| -> Result<bool> {
             let topics = wire::metadata(node.ports.internal)?.topics;
-            let led = topics.into_iter().find(|seen| seen.name == topic).map(|seen| seen.led);
-            Ok(match (led, partitions) {
+            let found = topics.into_iter().find(|seen| seen.name == topic);
+            Ok(match (found, partitions) {
                 (None, None) => true,
-                (Some(led), Some(wanted)) => led.len() == wanted && led.iter().all(|led| *led),
+                (Some(found), Some(wanted)) => {
+                    found.leaders.len() == wanted && found.leaders.iter().all(Option::is_some)
+                }
                 _ => false,
             })
         };

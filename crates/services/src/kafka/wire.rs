@@ -24,6 +24,7 @@ struct Api {
     version: i16,
 }
 
+const LIST_OFFSETS: Api = Api { key: 2, version: 1 };
 const METADATA: Api = Api { key: 3, version: 1 };
 const API_VERSIONS: Api = Api { key: 18, version: 0 };
 const CREATE_TOPICS: Api = Api { key: 19, version: 2 };
@@ -40,8 +41,8 @@ pub struct Metadata {
 #[derive(Debug)]
 pub struct Topic {
     pub name: String,
-    /// Of each partition, whether somebody leads it.
-    pub led: Vec<bool>,
+    /// The node that leads each partition, in their order.
+    pub leaders: Vec<Option<i32>>,
 }
 
 /// Whether the broker at `port` takes requests.
@@ -65,15 +66,17 @@ pub fn metadata(port: u16) -> Result<Metadata> {
         topic.i16()?;
         let name = topic.string()?;
         topic.take(1)?;
-        let led = topic.array(|partition| {
+        let mut leaders = topic.array(|partition| {
             let error = partition.i16()?;
-            partition.i32()?;
+            let index = partition.i32()?;
             let leader = partition.i32()?;
             partition.array(Answer::i32)?;
             partition.array(Answer::i32)?;
-            Ok(error == 0 && leader >= 0)
+            Ok((index, (error == 0 && leader >= 0).then_some(leader)))
         })?;
-        Ok(Topic { name, led })
+        leaders.sort_unstable();
+        let leaders = leaders.into_iter().map(|(_, leader)| leader).collect();
+        Ok(Topic { name, leaders })
     })?;
     Ok(Metadata { brokers: brokers.len(), topics })
 }
@@ -124,6 +127,32 @@ pub fn delete_topic(port: u16, name: &str) -> Result<()> {
     let mut answer = call(port, DELETE_TOPICS, body)?;
     answer.i32()?;
     results(&mut answer, "DeleteTopics", false)
+}
+
+/// The offset behind the last record of a partition; `port` is that of its leader.
+pub fn end_offset(port: u16, topic: &str, partition: i32) -> Result<i64> {
+    let mut body = Vec::new();
+    // We are no replica, and ask for the end.
+    body.extend((-1_i32).to_be_bytes());
+    body.extend(1_i32.to_be_bytes());
+    string(&mut body, topic);
+    body.extend(1_i32.to_be_bytes());
+    body.extend(partition.to_be_bytes());
+    body.extend((-1_i64).to_be_bytes());
+    let mut answer = call(port, LIST_OFFSETS, body)?;
+    let mut topics = answer.array(|topic| {
+        topic.string()?;
+        topic.array(|partition| {
+            partition.i32()?;
+            let error = partition.i16()?;
+            partition.take(8)?;
+            let offset = i64::from_be_bytes(partition.take(8)?.try_into()?);
+            Ok((error, offset))
+        })
+    })?;
+    let (error, offset) = topics.pop().and_then(|mut topic| topic.pop()).context("no offset")?;
+    refused(error, &format!("ListOffsets `{topic}`"), "")?;
+    Ok(offset)
 }
 
 fn string(body: &mut Vec<u8>, text: &str) {

@@ -6,6 +6,7 @@
 mod databases;
 mod kafka;
 mod leftovers;
+mod missing;
 mod processes;
 mod proxy;
 mod redis;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use potok_core::{
-    Fault, GroupInfo, GroupPartition, Output, Partition, PipelineInfo, Position, RECORD_BYTES_MAX,
-    RangeSet, Reason, Record, Timestamp, TopicInfo,
+    Fault, GroupInfo, GroupPartition, Output, Partition, PipelineInfo, Position, RangeSet, Reason,
+    Record, Timestamp, TopicInfo,
 };
 
 /// One partition: records with the incarnation they were written under.
@@ -68,7 +68,7 @@ impl Disk {
 
     /// Writes all of them or none.
     pub fn append(&mut self, outputs: &[Output], time: Timestamp) -> Result<Vec<Position>, Fault> {
-        if let Some(large) = outputs.iter().find(|output| output.bytes() > RECORD_BYTES_MAX) {
+        if let Some(large) = outputs.iter().find(|output| output.is_too_large()) {
             let what = format!("a record of {} bytes is over the limit", large.bytes());
             return Err(Fault::set_aside(Reason::TooLarge, what));
         }

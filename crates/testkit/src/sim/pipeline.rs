@@ -49,7 +49,7 @@ pub fn plan(world: &Arc<World>, scenario: &Scenario, workers: usize) -> Result<P
         group: "sim-group".to_owned(),
         topics: scenario.topics.clone(),
         from_end: false,
-        decoder: Arc::new(SimDecoder { world: world.clone(), json: JsonDecoder::new(None)? }),
+        decoder: Arc::new(SimDecoder { world: world.clone(), json: JsonDecoder::new(None) }),
         stages: stages.into_iter().collect(),
         delivers,
         order_by: scenario.order_by_k.then(|| path(".k")).transpose()?,

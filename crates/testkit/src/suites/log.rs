@@ -35,6 +35,12 @@ pub trait LogHarness: Send + Sync {
     /// The same log, let go and opened again.
     async fn reopen(&self, log: Arc<dyn Log>) -> Result<Arc<dyn Log>, String>;
 
+    /// How long nothing must have come until a check takes it that nothing will. A server on the
+    /// other side of a network needs longer than a log in this process.
+    fn quiet(&self) -> std::time::Duration {
+        QUIET
+    }
+
     /// A topic or group name for this run. Shared servers add something of their own.
     fn name(&self, name: &str) -> String {
         name.to_owned()

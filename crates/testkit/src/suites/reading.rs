@@ -248,8 +248,8 @@ impl Reading {
     }
 
     /// Reads on until nothing came for a while.
-    pub async fn until_quiet(&mut self) -> Result<(), String> {
-        while let Ok(next) = tokio::time::timeout(QUIET, self.source.next()).await {
+    pub async fn until_quiet(&mut self, harness: &dyn LogHarness) -> Result<(), String> {
+        while let Ok(next) = tokio::time::timeout(harness.quiet(), self.source.next()).await {
             let intake = next.map_err(|fault| format!("next: {fault}"))?;
             self.take(intake)?;
         }

@@ -96,7 +96,7 @@ async fn a_group_told_so_starts_at_the_end_and_remembers(
     let spec = spec(harness, "latest", &[&topic], true);
     let mut reading = Reading::open(&log, spec.clone()).await?;
     reading.until_assigned(&partition(&topic, 0)).await?;
-    reading.until_quiet().await?;
+    reading.until_quiet(harness).await?;
     ensure!(reading.seen.is_empty(), "saw records from before: {:?}", reading.values());
     drop(reading);
     // The start was resolved once: what comes while nobody reads is not skipped.
@@ -116,7 +116,7 @@ async fn records_come_in_order_once_and_exact(harness: &dyn LogHarness) -> Resul
     let positions = append(&log, &sent).await?;
     let mut reading = Reading::open(&log, spec(harness, "exact", &[&topic], false)).await?;
     reading.until(sent.len()).await?;
-    reading.until_quiet().await?;
+    reading.until_quiet(harness).await?;
     ensure!(reading.seen.len() == sent.len(), "{} of {}", reading.seen.len(), sent.len());
     for (position, record) in &reading.seen {
         let index = positions.iter().position(|p| p == position);
@@ -145,7 +145,7 @@ async fn a_topic_created_later_is_found(harness: &dyn LogHarness) -> Result<(), 
     let log = harness.fresh().await?;
     let topic = harness.name("created-later");
     let mut reading = Reading::open(&log, spec(harness, "created-later", &[&topic], true)).await?;
-    reading.until_quiet().await?;
+    reading.until_quiet(harness).await?;
     append(&log, &numbered(&topic, 0, 3)).await?;
     // Found later means from the earliest, even for a group that started at the end.
     reading.until(3).await?;
@@ -177,7 +177,7 @@ async fn a_paused_source_gives_no_records_but_the_rest(
     let mut reading = Reading::open(&log, spec(harness, "paused", &[&topic], false)).await?;
     reading.set_paused(true);
     reading.until_assigned(&partition(&topic, 0)).await?;
-    reading.until_quiet().await?;
+    reading.until_quiet(harness).await?;
     ensure!(reading.seen.is_empty(), "a paused source gave {:?}", reading.values());
     reading.set_paused(false);
     reading.until(3).await
@@ -194,7 +194,7 @@ async fn pausing_holds_until_set_again(harness: &dyn LogHarness) -> Result<(), S
         reading.set_paused(true);
         reading.set_paused(true);
         append(&log, &numbered(&topic, 0, 1)).await?;
-        reading.until_quiet().await?;
+        reading.until_quiet(harness).await?;
         let seen = reading.seen.len();
         ensure!(seen == round + 1, "paused, the source gave {} records", seen - round - 1);
         reading.set_paused(false);
@@ -221,7 +221,7 @@ async fn a_group_resumes_at_the_first_gap(harness: &dyn LogHarness) -> Result<()
         "resumed at {} instead of {fourth}",
         assignment.start
     );
-    reading.until_quiet().await?;
+    reading.until_quiet(harness).await?;
     for value in ["3", "4", "7", "8", "9"] {
         ensure!(
             reading.values().iter().any(|v| v == value),
@@ -269,7 +269,7 @@ async fn ended_ranges_join_in_any_order(harness: &dyn LogHarness) -> Result<(), 
     let (_log, mut reading) = again(harness, log, reading, "join", &topic).await?;
     let assignment = reading.until_assigned(&part).await?;
     ensure!(assignment.start > at(&positions, 7)?, "resumed at {}", assignment.start);
-    reading.until_quiet().await?;
+    reading.until_quiet(harness).await?;
     ensure!(reading.seen.is_empty(), "records that ended came again: {:?}", reading.values());
     Ok(())
 }
@@ -341,7 +341,7 @@ async fn a_transaction_writes_outputs_and_progress_together(
         let record = all.get(position).ok_or(format!("{position} is not there"))?;
         same(output, record).map_err(|why| format!("{position}: {why}"))?;
     }
-    reading.until_quiet().await?;
+    reading.until_quiet(harness).await?;
     ensure!(reading.values() == ["3"], "saw {:?} instead of 3", reading.values());
     Ok(())
 }

@@ -15,6 +15,21 @@ use tempfile::TempDir;
 
 use super::passed;
 
+/// One table of ids and texts, created where it is missing.
+pub fn things() -> SqlSinkConfig {
+    SqlSinkConfig {
+        label: "db `suite`".to_owned(),
+        rows: vec![("things".to_owned(), RowsPath::parse(".").unwrap())],
+        once_by: vec![Template::parse(".id").unwrap()],
+        schema: Some(json!({
+            "type": "object",
+            "properties": {"id": {"type": "string"}, "text": {"type": "string"}},
+            "required": ["id", "text"],
+        })),
+        create_tables: true,
+    }
+}
+
 #[derive(Default)]
 struct Sinks(Mutex<Option<TempDir>>);
 
@@ -24,18 +39,7 @@ impl Sinks {
     }
 
     fn open(&self) -> Arc<dyn Sink> {
-        let config = SqlSinkConfig {
-            label: "db `suite`".to_owned(),
-            rows: vec![("things".to_owned(), RowsPath::parse(".").unwrap())],
-            once_by: vec![Template::parse(".id").unwrap()],
-            schema: Some(json!({
-                "type": "object",
-                "properties": {"id": {"type": "string"}, "text": {"type": "string"}},
-                "required": ["id", "text"],
-            })),
-            create_tables: true,
-        };
-        match SqliteSink::new(self.file(), config) {
+        match SqliteSink::new(self.file(), things()) {
             Ok(sink) => Arc::new(sink),
             Err(faults) => panic!("{faults:?}"),
         }

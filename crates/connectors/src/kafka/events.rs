@@ -1,0 +1,274 @@
+//! What a consumer's queue brings, event by event.
+//!
+//! The binding's own polling does not say of which topic an end of partition is, allocates for
+//! each record and panics on header names that are not UTF-8; so the queue is read here.
+#![allow(unsafe_code, reason = "librdkafka's events are read where they lie")]
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr;
+use std::time::Duration;
+
+use bytes::{BufMut, BytesMut};
+use potok_core::Partition;
+use rdkafka::bindings as sys;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::types::RDKafkaErrorCode as Code;
+
+use super::native::{bytes_of, place_of, places};
+use super::settings::{Listener, tell};
+
+/// A consumer and its queue. The queue goes first when both are dropped.
+pub struct Queue {
+    queue: *mut sys::rd_kafka_queue_t,
+    consumer: BaseConsumer<Listener>,
+}
+
+// SAFETY: librdkafka's handles may be used from any thread; the consumer is Send itself.
+unsafe impl Send for Queue {}
+
+/// Something happened.
+pub enum Event {
+    /// A record came.
+    Record(RawRecord),
+    /// There is nothing behind this offset just now.
+    End(Partition, u64),
+    /// Something is wrong, with a partition or as a whole.
+    Trouble { code: Code, why: String, fatal: bool, at: Option<Partition> },
+    /// The group gives us partitions, or takes them.
+    Rebalance { assigned: bool, partitions: Vec<Partition> },
+    /// A commit was answered: what failed, and whose parts failed.
+    Committed { code: Code, failed: Vec<(Partition, Code)>, all: Vec<Partition> },
+    /// Nothing that concerns us.
+    Other,
+}
+
+impl Queue {
+    /// Takes over the polling of a consumer.
+    pub fn new(consumer: BaseConsumer<Listener>) -> Option<Queue> {
+        // SAFETY: the consumer lives as long as the queue, see the order of fields and `drop`.
+        let queue = unsafe { sys::rd_kafka_queue_get_consumer(consumer.client().native_ptr()) };
+        (!queue.is_null()).then_some(Queue { queue, consumer })
+    }
+
+    /// The consumer, for everything but polling.
+    pub fn consumer(&self) -> &BaseConsumer<Listener> {
+        &self.consumer
+    }
+
+    /// The next event; `None` when nothing came in time.
+    pub fn poll(&self, wait: Duration) -> Option<Event> {
+        let wait = c_int::try_from(wait.as_millis()).unwrap_or(c_int::MAX);
+        // SAFETY: the queue is ours; the event is destroyed when `Owned` is dropped.
+        let event = unsafe { Owned::new(sys::rd_kafka_queue_poll(self.queue, wait)) }?;
+        // SAFETY: the event lives until the end of this call, or inside the record it becomes.
+        unsafe {
+            match sys::rd_kafka_event_type(event.0) {
+                sys::RD_KAFKA_EVENT_FETCH => {
+                    let message = sys::rd_kafka_event_message_next(event.0);
+                    let record = RawRecord { message, _event: event };
+                    Some(if message.is_null() { Event::Other } else { Event::Record(record) })
+                }
+                sys::RD_KAFKA_EVENT_ERROR => Some(self.trouble(&event)),
+                sys::RD_KAFKA_EVENT_REBALANCE => {
+                    let code = Code::from(sys::rd_kafka_event_error(event.0));
+                    let list = sys::rd_kafka_event_topic_partition_list(event.0);
+                    let partitions = places(list).iter().filter_map(|p| place_of(p)).collect();
+                    let assigned = code == Code::AssignPartitions;
+                    Some(Event::Rebalance { assigned, partitions })
+                }
+                sys::RD_KAFKA_EVENT_OFFSET_COMMIT => {
+                    let code = Code::from(sys::rd_kafka_event_error(event.0));
+                    let list = places(sys::rd_kafka_event_topic_partition_list(event.0));
+                    let all: Vec<_> = list.iter().filter_map(|p| place_of(p)).collect();
+                    let failed = list
+                        .iter()
+                        .filter(|place| Code::from(place.err) != Code::NoError)
+                        .filter_map(|place| Some((place_of(place)?, Code::from(place.err))))
+                        .collect();
+                    Some(Event::Committed { code, failed, all })
+                }
+                sys::RD_KAFKA_EVENT_LOG => {
+                    self.log(&event);
+                    Some(Event::Other)
+                }
+                _ => Some(Event::Other),
+            }
+        }
+    }
+
+    /// # Safety
+    /// `event` is an error event.
+    unsafe fn trouble(&self, event: &Owned) -> Event {
+        unsafe {
+            let code = Code::from(sys::rd_kafka_event_error(event.0));
+            let place = sys::rd_kafka_event_topic_partition(event.0);
+            let at = place_of(place);
+            let offset = place.as_ref().map_or(-1, |place| place.offset);
+            if !place.is_null() {
+                sys::rd_kafka_topic_partition_destroy(place);
+            }
+            if let (Code::PartitionEOF, Some(at), Ok(offset)) = (code, &at, u64::try_from(offset)) {
+                return Event::End(at.clone(), offset);
+            }
+            let why = text(sys::rd_kafka_event_error_string(event.0));
+            let fatal = sys::rd_kafka_event_error_is_fatal(event.0) != 0;
+            Event::Trouble { code, why, fatal, at }
+        }
+    }
+
+    /// # Safety
+    /// `event` is a log event.
+    unsafe fn log(&self, event: &Owned) {
+        let (mut facility, mut message, mut level) = (ptr::null(), ptr::null(), 0);
+        let known = unsafe {
+            sys::rd_kafka_event_log(event.0, &mut facility, &mut message, &mut level) == 0
+        };
+        if known {
+            let level = match level {
+                0..=2 => RDKafkaLogLevel::Critical,
+                3 => RDKafkaLogLevel::Error,
+                4 => RDKafkaLogLevel::Warning,
+                _ => RDKafkaLogLevel::Debug,
+            };
+            let (facility, message) = unsafe { (text(facility), text(message)) };
+            tell(level, &facility, &message);
+        }
+    }
+
+    /// Where a partition ends as far as the client has noticed; asks nobody.
+    pub fn known_end(&self, partition: &Partition) -> Option<u64> {
+        let topic = std::ffi::CString::new(partition.topic.as_bytes()).ok()?;
+        let (mut low, mut high) = (-1, -1);
+        // SAFETY: all pointers live for the call.
+        let error = unsafe {
+            sys::rd_kafka_get_watermark_offsets(
+                self.consumer.client().native_ptr(),
+                topic.as_ptr(),
+                partition.index as i32,
+                &mut low,
+                &mut high,
+            )
+        };
+        (Code::from(error) == Code::NoError).then(|| u64::try_from(high).ok()).flatten()
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        // SAFETY: got in `new`, given back once, before the consumer is dropped.
+        unsafe { sys::rd_kafka_queue_destroy(self.queue) };
+    }
+}
+
+/// # Safety
+/// `text` is null or ends with a NUL, and lives for the call.
+unsafe fn text(text: *const c_char) -> String {
+    if text.is_null() {
+        return String::new();
+    }
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().trim().to_owned()
+}
+
+struct Owned(*mut sys::rd_kafka_event_t);
+
+impl Owned {
+    fn new(event: *mut sys::rd_kafka_event_t) -> Option<Owned> {
+        (!event.is_null()).then_some(Owned(event))
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        // SAFETY: got from the queue, destroyed once.
+        unsafe { sys::rd_kafka_event_destroy(self.0) };
+    }
+}
+
+/// A record where librdkafka keeps it.
+pub struct RawRecord {
+    message: *const sys::rd_kafka_message_t,
+    _event: Owned,
+}
+
+/// Where the parts of a record were put.
+pub struct Placed {
+    pub offset: u64,
+    pub time: i64,
+    pub key: Option<usize>,
+    pub headers: usize,
+    pub value: Option<usize>,
+}
+
+impl RawRecord {
+    /// Names topic and partition for as long as the consumer lives: cheaper than the topic's name.
+    pub fn place(&self) -> (usize, u32) {
+        // SAFETY: the message lives as long as the event that this holds.
+        let message = unsafe { &*self.message };
+        (message.rkt as usize, u32::try_from(message.partition).unwrap_or(u32::MAX))
+    }
+
+    /// The topic's name.
+    pub fn topic(&self) -> String {
+        // SAFETY: as above; the topic handle lives as long as the message.
+        unsafe { text(sys::rd_kafka_topic_name((*self.message).rkt)) }
+    }
+
+    /// The offset.
+    pub fn offset(&self) -> u64 {
+        // SAFETY: the message lives as long as the event that this holds.
+        u64::try_from(unsafe { (*self.message).offset }).unwrap_or_default()
+    }
+
+    /// Copies key, headers (in the layout of `potok_core::Headers`) and value behind what is in
+    /// `buffer`, in that order, and says how long each is.
+    pub fn put(&self, buffer: &mut BytesMut) -> Placed {
+        // SAFETY: message, key, value and headers live as long as the event that this holds.
+        unsafe {
+            let message = &*self.message;
+            let mut kind = sys::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_NOT_AVAILABLE;
+            let time = sys::rd_kafka_message_timestamp(self.message, &mut kind);
+            let key = put_bytes(buffer, message.key, message.key_len);
+            let headers = self.put_headers(buffer);
+            let value = put_bytes(buffer, message.payload, message.len);
+            Placed { offset: self.offset(), time: time.max(0), key, headers, value }
+        }
+    }
+
+    /// # Safety
+    /// The message lives.
+    unsafe fn put_headers(&self, buffer: &mut BytesMut) -> usize {
+        let before = buffer.len();
+        let mut headers = ptr::null_mut();
+        let error = unsafe { sys::rd_kafka_message_headers(self.message, &mut headers) };
+        if Code::from(error) != Code::NoError {
+            return 0;
+        }
+        for index in 0.. {
+            let (mut name, mut value, mut len) = (ptr::null(), ptr::null(), 0);
+            let error = unsafe {
+                sys::rd_kafka_header_get_all(headers, index, &mut name, &mut value, &mut len)
+            };
+            if Code::from(error) != Code::NoError || name.is_null() {
+                break;
+            }
+            // The protocol says UTF-8; a client that does not care must not stop the others.
+            let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
+            buffer.put_u32_le(name.len() as u32);
+            buffer.put_slice(name.as_bytes());
+            buffer.put_u32_le(if value.is_null() { 0 } else { len as u32 + 1 });
+            buffer.put_slice(unsafe { bytes_of(value.cast(), len) });
+        }
+        buffer.len() - before
+    }
+}
+
+/// # Safety
+/// `bytes` is null or points to `len` bytes.
+unsafe fn put_bytes(buffer: &mut BytesMut, bytes: *const c_void, len: usize) -> Option<usize> {
+    if bytes.is_null() {
+        return None;
+    }
+    buffer.put_slice(unsafe { bytes_of(bytes.cast(), len) });
+    Some(len)
+}

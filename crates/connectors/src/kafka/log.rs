@@ -1,0 +1,517 @@
+//! The log as a whole: appending, opening groups, and what tools ask.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use potok_core::{
+    Clock, Damage, Fault, GroupInfo, GroupPartition, GroupSpec, Log, Move, NotWritten, OpenGroup,
+    Output, Partition, PipelineInfo, Position, RECORD_BYTES_MAX, RangeSet, ReadFrom, Reader,
+    TopicInfo,
+};
+use rdkafka::TopicPartitionList;
+use rdkafka::consumer::Consumer;
+use rdkafka::types::RDKafkaErrorCode as Code;
+use tokio::sync::watch;
+
+use super::assignment::Known;
+use super::events::Queue;
+use super::handover::Handover;
+use super::metadata::{self, Found, Room};
+use super::native::{self, Committed, Edge};
+use super::poller::{Parts, Poller};
+use super::producer::{Producer, Receipt};
+use super::progress::Progress;
+use super::settings::{Health, KafkaConfig};
+use super::source::{Group, KafkaJournal, KafkaSource, Session};
+use super::topics::{Kind, Topics, partitions_of};
+use super::{fault, lock, reader, registry};
+
+/// The wait before records that Kafka does not take just now are offered again.
+const OFFER_AGAIN: Duration = Duration::from_secs(1);
+/// How long a group that is being closed is waited for, and closing as a whole.
+const CLOSE_MAX: Duration = Duration::from_secs(30);
+
+/// Kafka as the log of a process.
+pub struct KafkaLog {
+    config: KafkaConfig,
+    clock: Arc<dyn Clock>,
+    health: Health,
+    topics: Arc<Topics>,
+    writer: Arc<Writer>,
+    groups: Arc<Mutex<HashMap<String, Group>>>,
+    damage: Arc<Mutex<Vec<Damage>>>,
+}
+
+impl KafkaLog {
+    /// Sets the clients up. The cluster need not be there: it is waited for where it is needed.
+    pub fn new(config: KafkaConfig, clock: Arc<dyn Clock>) -> Result<Arc<KafkaLog>, Fault> {
+        config.check()?;
+        let health = Health::default();
+        // Made once to see that its properties are right; pipelines make their own.
+        config
+            .client(super::settings::Role::Consumer)
+            .create_native_config()
+            .map_err(|e| fault::set_up(&e))?;
+        let topics = Arc::new(Topics::new(&config, &health)?);
+        topics.register_as(registry::TOPIC, Kind::Registry);
+        let producer = Producer::new(&config, &health)?;
+        let writer = Arc::new(Writer { producer, topics: topics.clone(), health: health.clone() });
+        Ok(Arc::new(KafkaLog {
+            config,
+            clock,
+            health,
+            topics,
+            writer,
+            groups: Arc::default(),
+            damage: Arc::default(),
+        }))
+    }
+
+    /// Waits, bounded, until every group that was let go has committed and left. Blocks; called
+    /// when the process ends.
+    pub fn close(&self) {
+        let groups: Vec<Group> = lock(&self.groups).values().cloned().collect();
+        let deadline = tokio::time::Instant::now() + CLOSE_MAX;
+        for group in groups {
+            while group.handover.is_closing()
+                && !*group.closed.borrow()
+                && tokio::time::Instant::now() < deadline
+            {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+
+    /// Opens the group for this process, once the one that had it has let go.
+    async fn reserve(&self, group: &str) -> Result<(), Fault> {
+        let known = lock(&self.groups).get(group).cloned();
+        let Some(mut known) = known else { return Ok(()) };
+        if !known.handover.is_closing() {
+            return Err(fault::group_open(group));
+        }
+        let closed = known.closed.wait_for(|closed| *closed);
+        match tokio::time::timeout(CLOSE_MAX, closed).await {
+            Ok(_) => Ok(()),
+            Err(_) => Err(fault::group_closing(group)),
+        }
+    }
+
+    /// A fresh group's start is committed before anything is read: where "the end" was must not
+    /// move when the process dies before the first record ended.
+    async fn begin(&self, spec: &GroupSpec, hash: u64) -> Result<(), Fault> {
+        let (group, topics, from_end) = (spec.group.clone(), spec.topics.clone(), spec.from_end);
+        let begin = move |client: &_, wait| {
+            let known = Known::ask(client, &group, &topics, wait)?;
+            if !known.committed.is_empty() {
+                return Ok(());
+            }
+            let edges = if from_end { &known.latest } else { &known.earliest };
+            let mut list = TopicPartitionList::new();
+            for (partition, &start) in edges {
+                let log = known.topics.get(&partition.topic).map_or(0, |facts| facts.id);
+                let text = metadata::encode(log, hash, start, &RangeSet::new(), Room::Bare);
+                let mut place = list.add_partition(&partition.topic, partition.index as i32);
+                let offset = rdkafka::Offset::Offset(i64::try_from(start).unwrap_or(i64::MAX));
+                place.set_offset(offset).map_err(|_| Code::InvalidArgument)?;
+                place.set_metadata(text);
+            }
+            // Somebody may have begun it meanwhile: then theirs counts, and once somebody reads,
+            // the broker refuses ours.
+            if list.count() == 0 || !native::committed(client, &group, wait)?.is_empty() {
+                return Ok(());
+            }
+            match native::commit_idle(client, &group, &list, wait) {
+                Err(_) if !native::committed(client, &group, wait)?.is_empty() => Ok(()),
+                committed => committed,
+            }
+        };
+        self.topics.ask("begin the group", begin).await
+    }
+
+    /// What every group of the registry is for; empty where there is no registry.
+    async fn registered(&self) -> Result<BTreeMap<String, PipelineInfo>, Fault> {
+        let topic: Arc<str> = Arc::from(registry::TOPIC);
+        let mut groups = BTreeMap::new();
+        if !self.topics.look_up(std::slice::from_ref(&topic)).await?.contains_key(&topic) {
+            return Ok(groups);
+        }
+        let mut reader = self.read(&topic, ReadFrom::Start).await?;
+        while let Some(batch) = reader.next(false).await? {
+            batch.records.iter().for_each(|record| registry::apply(&mut groups, record));
+        }
+        Ok(groups)
+    }
+
+    async fn register(&self, spec: &GroupSpec) -> Result<(), Fault> {
+        let topic = [Arc::from(registry::TOPIC)];
+        match self.topics.ensure(&topic).await {
+            Err(fault) if !self.topics.may_create() && fault.code == "P0605" => {
+                tracing::warn!(
+                    topic = registry::TOPIC,
+                    "there is no such topic; `potok groups list` will not know this group"
+                );
+                return Ok(());
+            }
+            other => other?,
+        }
+        self.append(&[registry::entry(&spec.group, Some(&spec.info))]).await.map(drop)
+    }
+
+    fn start_polling(&self, spec: &GroupSpec, hash: u64) -> Result<OpenGroup, Fault> {
+        let consumer = self.config.consumer(&spec.group, &self.health)?;
+        let topics: Vec<&str> = spec.topics.iter().map(|topic| &**topic).collect();
+        consumer.subscribe(&topics).map_err(|error| fault::of("join the group", &error))?;
+        let queue =
+            Queue::new(consumer).ok_or_else(|| fault::poller_died("the consumer has no queue"))?;
+        let handover = Arc::new(Handover::default());
+        let progress = Arc::new(Mutex::new(Progress::default()));
+        let (closing, closed) = watch::channel(false);
+        let group = Group { handover: handover.clone(), progress: progress.clone(), closed };
+        let poller = Poller::new(Parts {
+            queue,
+            group: spec.group.clone(),
+            group_hash: hash,
+            handover: handover.clone(),
+            progress: progress.clone(),
+            health: self.health.clone(),
+            clock: self.clock.clone(),
+            damage: self.damage.clone(),
+        });
+        let guard = PollerGuard {
+            handover: handover.clone(),
+            closing,
+            groups: self.groups.clone(),
+            name: spec.group.clone(),
+        };
+        let thread = std::thread::Builder::new().name(format!("kafka-{}", spec.group));
+        let mut groups = lock(&self.groups);
+        if groups.get(&spec.group).is_some_and(|known| !known.handover.is_closing()) {
+            return Err(fault::group_open(&spec.group));
+        }
+        let run = move || {
+            let _guard = guard;
+            poller.run();
+        };
+        thread.spawn(run).map_err(fault::poller_died)?;
+        groups.insert(spec.group.clone(), group);
+        drop(groups);
+        let session = Arc::new(Session(handover));
+        let journal =
+            KafkaJournal { _session: session.clone(), writer: self.writer.clone(), progress };
+        let source = KafkaSource { session, paused: false };
+        Ok(OpenGroup { source: Box::new(source), journal: Arc::new(journal) })
+    }
+
+    /// What is held of a group that this process reads.
+    fn own(&self, group: &str) -> Option<Group> {
+        lock(&self.groups).get(group).filter(|group| !*group.closed.borrow()).cloned()
+    }
+
+    /// Position and what ended above it, per partition.
+    async fn progress(&self, group: &str) -> Result<BTreeMap<Partition, (u64, RangeSet)>, Fault> {
+        let name = group.to_owned();
+        let committed = self
+            .topics
+            .ask("say what a group has committed", move |client, wait| {
+                native::committed(client, &name, wait)
+            })
+            .await?;
+        let read = |(partition, Committed { offset, metadata }): (Partition, Committed)| {
+            // Whose it is does not matter here: the group is asked for by its name.
+            let ended = match metadata::decode(&metadata, group_hash(group), offset) {
+                Found::Ours { ended, .. } => ended,
+                Found::Foreign => RangeSet::new(),
+            };
+            (partition, (offset, ended))
+        };
+        let mut found: BTreeMap<_, _> = committed.into_iter().map(read).collect();
+        if let Some(own) = self.own(group) {
+            for held in lock(&own.progress).iter() {
+                found.insert(held.partition.clone(), (held.position, held.ended.clone()));
+            }
+        }
+        Ok(found)
+    }
+
+    async fn edges(
+        &self,
+        partitions: Vec<Partition>,
+        edge: Edge,
+    ) -> Result<HashMap<Partition, u64>, Fault> {
+        self.topics
+            .ask("say where topics end", move |client, wait| {
+                native::edges(client, &partitions, edge, wait)
+            })
+            .await
+    }
+}
+
+impl Drop for KafkaLog {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// Tells everybody that a polling thread is gone, however it went.
+struct PollerGuard {
+    handover: Arc<Handover>,
+    closing: watch::Sender<bool>,
+    groups: Arc<Mutex<HashMap<String, Group>>>,
+    name: String,
+}
+
+impl Drop for PollerGuard {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.handover.fail(fault::poller_died("the polling thread panicked"));
+        }
+        let mut groups = lock(&self.groups);
+        if groups.get(&self.name).is_some_and(|g| Arc::ptr_eq(&g.handover, &self.handover)) {
+            groups.remove(&self.name);
+        }
+        drop(groups);
+        self.closing.send_replace(true);
+    }
+}
+
+/// Names a group in its commits.
+fn group_hash(group: &str) -> u64 {
+    use sha2::{Digest, Sha256};
+    let digest = Sha256::digest(group.as_bytes());
+    digest.first_chunk::<8>().map_or(0, |head| u64::from_le_bytes(*head))
+}
+
+/// Writes records and says where they lie.
+pub struct Writer {
+    producer: Producer,
+    topics: Arc<Topics>,
+    health: Health,
+}
+
+impl Writer {
+    /// What can be said before anything is written.
+    async fn prepare(&self, outputs: &[Output]) -> Result<(), Fault> {
+        let mut topics: Vec<Arc<str>> = outputs.iter().map(|o| o.topic.clone()).collect();
+        topics.sort();
+        topics.dedup();
+        self.topics.ensure(&topics).await?;
+        let beyond = |output: &&Output| {
+            let facts = self.topics.known(&output.topic);
+            output.partition >= facts.map(|facts| facts.partitions) && output.partition.is_some()
+        };
+        if let Some(bad) = outputs.iter().find(beyond) {
+            // Partitions may have been added since.
+            self.topics.look_up(std::slice::from_ref(&bad.topic)).await?;
+        }
+        if let Some(bad) = outputs.iter().find(beyond) {
+            let partitions = self.topics.known(&bad.topic).map_or(0, |facts| facts.partitions);
+            let wanted = bad.partition.unwrap_or_default();
+            return Err(fault::no_partition(&bad.topic, wanted, partitions));
+        }
+        Ok(())
+    }
+
+    fn position(&self, output: &Output, (partition, offset): (u32, u64)) -> Position {
+        let log = self.topics.known(&output.topic).map_or(0, |facts| facts.id);
+        Position { log, topic: output.topic.clone(), partition, offset }
+    }
+
+    /// Writes all or says why not; refusals of any kind are the caller's.
+    async fn append(&self, outputs: &[Output]) -> Result<Vec<Position>, Fault> {
+        if let Some(large) = outputs.iter().find(|output| output.bytes() > RECORD_BYTES_MAX) {
+            return Err(fault::too_large(&large.topic, large.bytes()));
+        }
+        self.prepare(outputs).await?;
+        let receipts = self.producer.write(&outputs.iter().collect::<Vec<_>>()).await?;
+        let mut positions = Vec::with_capacity(outputs.len());
+        for (output, receipt) in outputs.iter().zip(receipts) {
+            match receipt {
+                Ok(place) => positions.push(self.position(output, place)),
+                Err(code) => {
+                    self.topics.forget(&output.topic);
+                    return Err(match fault::next_move(code) {
+                        Move::SetAside => fault::refused(&output.topic, output.bytes(), code),
+                        _ => fault::sorted(&format!("write to `{}`", output.topic), code, code),
+                    });
+                }
+            }
+        }
+        Ok(positions)
+    }
+
+    /// Writes all but what is refused for good, waiting for as long as it takes.
+    pub async fn transact(&self, outputs: &[Output]) -> Result<Vec<Position>, NotWritten> {
+        if outputs.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.prepare(outputs).await?;
+        let mut places: Vec<Option<Receipt>> = outputs.iter().map(refused_by_size).collect();
+        loop {
+            let open: Vec<usize> =
+                (0..).zip(&places).filter(|(_, p)| p.is_none()).map(|(i, _)| i).collect();
+            if open.is_empty() {
+                break;
+            }
+            let wanted: Vec<&Output> = open.iter().filter_map(|&i| outputs.get(i)).collect();
+            let receipts = self.producer.write(&wanted).await?;
+            let mut trouble = None;
+            for (index, receipt) in open.into_iter().zip(receipts) {
+                if let (Err(code), Some(output)) = (receipt, outputs.get(index))
+                    && fault::next_move(code) != Move::SetAside
+                {
+                    self.topics.forget(&output.topic);
+                    trouble.get_or_insert((code, output.topic.clone()));
+                } else if let Some(place) = places.get_mut(index) {
+                    *place = Some(receipt);
+                }
+            }
+            if let Some((code, topic)) = trouble {
+                self.wait_out(code, &topic, outputs).await?;
+            }
+        }
+        let mut positions = Vec::with_capacity(outputs.len());
+        let mut refused = Vec::new();
+        for (index, (output, place)) in outputs.iter().zip(places).enumerate() {
+            match place {
+                Some(Err(code)) => {
+                    refused.push((index, fault::refused(&output.topic, output.bytes(), code)));
+                }
+                Some(Ok(place)) => positions.push(self.position(output, place)),
+                None => {}
+            }
+        }
+        if refused.is_empty() { Ok(positions) } else { Err(NotWritten::Refused(refused)) }
+    }
+
+    /// Some records could not be written. Those that were stay written, so the call stays open and
+    /// offers the others again, for as long as nobody has to change the set-up.
+    async fn wait_out(&self, code: Code, topic: &str, outputs: &[Output]) -> Result<(), Fault> {
+        let fault = fault::sorted(&format!("write to `{topic}`"), code, code);
+        if fault.next == Move::Fix {
+            return Err(fault);
+        }
+        self.health.bad(fault.to_string());
+        tokio::time::sleep(OFFER_AGAIN).await;
+        while let Err(fault) = self.prepare(outputs).await {
+            if fault.next == Move::Fix {
+                return Err(fault);
+            }
+            self.health.bad(fault.to_string());
+            tokio::time::sleep(OFFER_AGAIN).await;
+        }
+        Ok(())
+    }
+}
+
+/// Larger than any part of potok takes.
+fn refused_by_size(output: &Output) -> Option<Receipt> {
+    (output.bytes() > RECORD_BYTES_MAX).then_some(Err(Code::MessageSizeTooLarge))
+}
+
+#[async_trait]
+impl Log for KafkaLog {
+    /// Each record is durable by itself: after a fault some may have been written and others not.
+    async fn append(&self, outputs: &[Output]) -> Result<Vec<Position>, Fault> {
+        if outputs.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.writer.append(outputs).await
+    }
+
+    async fn open_group(&self, spec: GroupSpec) -> Result<OpenGroup, Fault> {
+        self.reserve(&spec.group).await?;
+        self.topics.register(&spec.info);
+        let info = &spec.info;
+        let own = [&info.dead_letters, &info.resolved, &info.replay];
+        let mut topics: Vec<Arc<str>> = spec.topics.clone();
+        topics.extend(own.into_iter().map(|topic| Arc::from(topic.as_str())));
+        // They may have been deleted since somebody looked.
+        topics.iter().for_each(|topic| self.topics.forget(topic));
+        self.topics.ensure(&topics).await?;
+        self.register(&spec).await?;
+        let hash = group_hash(&spec.group);
+        self.begin(&spec, hash).await?;
+        self.start_polling(&spec, hash)
+    }
+
+    async fn read(&self, topic: &str, from: ReadFrom) -> Result<Box<dyn Reader>, Fault> {
+        let topic: Arc<str> = Arc::from(topic);
+        let found = self.topics.look_up(std::slice::from_ref(&topic)).await?;
+        let facts = *found.get(&topic).ok_or_else(|| fault::no_topic(&topic))?;
+        let (config, health) = (self.config.clone(), self.health.clone());
+        let opened = tokio::task::spawn_blocking(move || {
+            reader::open(&config, &health, &topic, facts, from)
+        });
+        Ok(Box::new(opened.await.map_err(fault::poller_died)??))
+    }
+
+    async fn topics(&self) -> Result<Vec<TopicInfo>, Fault> {
+        let topics = self.topics.all().await?;
+        let partitions = partitions_of(topics.iter().map(|(topic, count)| (topic, *count)));
+        let ends = self.edges(partitions, Edge::Latest).await?;
+        let mut infos: Vec<TopicInfo> = topics
+            .iter()
+            .map(|(topic, &count)| TopicInfo {
+                topic: topic.to_string(),
+                ends: partitions_of([(topic, count)])
+                    .iter()
+                    .map(|partition| ends.get(partition).copied().unwrap_or_default())
+                    .collect(),
+            })
+            .collect();
+        infos.sort_by(|a, b| a.topic.cmp(&b.topic));
+        Ok(infos)
+    }
+
+    async fn groups(&self) -> Result<Vec<GroupInfo>, Fault> {
+        let registered = self.registered().await?;
+        let read = self
+            .topics
+            .ask("list groups", |client, wait| native::read_groups(client, wait))
+            .await?;
+        let mut infos = Vec::new();
+        for (group, info) in registered {
+            let progress = self.progress(&group).await?;
+            let ends = self.edges(progress.keys().cloned().collect(), Edge::Latest).await?;
+            let partitions = progress.iter().map(|(partition, (position, ended))| GroupPartition {
+                topic: partition.topic.to_string(),
+                partition: partition.index,
+                position: *position,
+                ended_above: ended.count_from(*position),
+                end: ends.get(partition).copied().unwrap_or(*position).max(*position),
+            });
+            let partitions = partitions.collect();
+            let open = read.contains(&group) || self.own(&group).is_some();
+            infos.push(GroupInfo { group, info, partitions, open });
+        }
+        Ok(infos)
+    }
+
+    async fn forget_group(&self, group: &str) -> Result<(), Fault> {
+        if self.own(group).is_some() {
+            return Err(fault::group_open(group));
+        }
+        if !self.registered().await?.contains_key(group) {
+            return Err(fault::no_group(group));
+        }
+        self.topics.delete_group(group).await?;
+        self.append(&[registry::entry(group, None)]).await.map(drop)
+    }
+
+    /// Records that were gone before a group of this process had finished them.
+    fn damage(&self) -> Vec<Damage> {
+        lock(&self.damage).clone()
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.health.trouble()
+    }
+
+    async fn ended(&self, group: &str, topic: &str, partition: u32) -> Result<RangeSet, Fault> {
+        let partition = Partition { topic: topic.into(), index: partition };
+        let mut progress = self.progress(group).await?;
+        Ok(progress.remove(&partition).map_or_else(RangeSet::new, |(_, ended)| ended))
+    }
+}

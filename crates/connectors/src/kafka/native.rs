@@ -1,0 +1,399 @@
+//! Questions to the cluster that the Rust binding does not wrap: topic ids, offsets of many
+//! partitions at once, a group's commits with their metadata as bytes.
+//!
+//! Each is one call of librdkafka's admin interface on a queue of its own, and blocks until the
+//! answer or the time is over. Nothing here keeps a pointer beyond the call.
+#![allow(unsafe_code, reason = "librdkafka's admin calls have no safe wrapper for these")]
+
+use std::collections::HashMap;
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::ptr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use potok_core::Partition;
+use rdkafka::bindings::{self as sys, rd_kafka_admin_op_t as Op};
+use rdkafka::client::Client;
+use rdkafka::types::RDKafkaErrorCode as Code;
+use rdkafka::{ClientContext, Offset, TopicPartitionList};
+
+/// What is known of a topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// Its id, folded into a number: a topic created anew has another.
+    pub id: u64,
+    /// How many partitions it has.
+    pub partitions: u32,
+}
+
+/// What a group has committed for a partition.
+#[derive(Clone, Debug)]
+pub struct Committed {
+    pub offset: u64,
+    pub metadata: Vec<u8>,
+}
+
+/// Which end of a partition.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Edge {
+    /// The first record kept.
+    Earliest,
+    /// Behind the last record that is committed.
+    Latest,
+}
+
+type Answer<T> = Result<T, Code>;
+
+/// One admin call: the queue its answer comes by, its options, and the answer.
+struct Call {
+    queue: *mut sys::rd_kafka_queue_t,
+    options: *mut sys::rd_kafka_AdminOptions_t,
+    event: *mut sys::rd_kafka_event_t,
+    wait: c_int,
+}
+
+impl Call {
+    fn new<C: ClientContext>(client: &Client<C>, op: Op, wait: Duration) -> Call {
+        let wait = c_int::try_from(wait.as_millis()).unwrap_or(c_int::MAX);
+        // SAFETY: the client outlives this call, and what is made here is destroyed in `drop`.
+        unsafe {
+            let options = sys::rd_kafka_AdminOptions_new(client.native_ptr(), op);
+            // A time out of range would be refused and leaves the default.
+            let (error, size) = (ptr::null_mut(), 0);
+            sys::rd_kafka_AdminOptions_set_request_timeout(options, wait, error, size);
+            let queue = sys::rd_kafka_queue_new(client.native_ptr());
+            Call { queue, options, event: ptr::null_mut(), wait }
+        }
+    }
+
+    /// Waits for the answer and says whether the call as a whole went well.
+    fn answer(&mut self) -> Answer<*mut sys::rd_kafka_event_t> {
+        // SAFETY: queue and event are ours; a null event means that the time is over.
+        unsafe {
+            self.event = sys::rd_kafka_queue_poll(self.queue, self.wait.saturating_add(1_000));
+            if self.event.is_null() {
+                return Err(Code::OperationTimedOut);
+            }
+            good(sys::rd_kafka_event_error(self.event))?;
+        }
+        Ok(self.event)
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        // SAFETY: each was made by `new` or `answer`, and is destroyed once.
+        unsafe {
+            if !self.event.is_null() {
+                sys::rd_kafka_event_destroy(self.event);
+            }
+            sys::rd_kafka_AdminOptions_destroy(self.options);
+            sys::rd_kafka_queue_destroy(self.queue);
+        }
+    }
+}
+
+fn good(error: sys::rd_kafka_resp_err_t) -> Answer<()> {
+    match Code::from(error) {
+        Code::NoError => Ok(()),
+        code => Err(code),
+    }
+}
+
+/// The code of an error object; null is none.
+///
+/// # Safety
+/// `error` is null or an error that lives for the call.
+unsafe fn error_of(error: *const sys::rd_kafka_error_t) -> Answer<()> {
+    if error.is_null() {
+        return Ok(());
+    }
+    good(unsafe { sys::rd_kafka_error_code(error) })
+}
+
+/// # Safety
+/// `text` is null or ends with a NUL, and lives for the call.
+unsafe fn text(text: *const c_char) -> String {
+    if text.is_null() {
+        return String::new();
+    }
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}
+
+/// The pointers of an answer's array.
+///
+/// # Safety
+/// `items` points to `count` pointers that live for `'a`, or `count` is 0.
+unsafe fn items<'a, T>(items: *mut *const T, count: usize) -> &'a [*const T] {
+    if items.is_null() || count == 0 {
+        return &[];
+    }
+    unsafe { std::slice::from_raw_parts(items.cast_const(), count) }
+}
+
+/// Ids and partitions of those of the topics that exist.
+pub fn describe_topics<C: ClientContext>(
+    client: &Client<C>,
+    topics: &[Arc<str>],
+    wait: Duration,
+) -> Answer<HashMap<Arc<str>, Facts>> {
+    let names: Vec<CString> =
+        topics.iter().filter_map(|topic| CString::new(topic.as_bytes()).ok()).collect();
+    if names.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let mut pointers: Vec<*const c_char> = names.iter().map(|name| name.as_ptr()).collect();
+    let mut call = Call::new(client, Op::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS, wait);
+    // SAFETY: names and options live for the call; librdkafka copies the names.
+    unsafe {
+        let wanted =
+            sys::rd_kafka_TopicCollection_of_topic_names(pointers.as_mut_ptr(), pointers.len());
+        sys::rd_kafka_DescribeTopics(client.native_ptr(), wanted, call.options, call.queue);
+        sys::rd_kafka_TopicCollection_destroy(wanted);
+    }
+    let event = call.answer()?;
+    let mut found = HashMap::new();
+    // SAFETY: everything read here belongs to the event, which lives until `call` is dropped.
+    unsafe {
+        let result = sys::rd_kafka_event_DescribeTopics_result(event);
+        let mut count = 0;
+        let topics = sys::rd_kafka_DescribeTopics_result_topics(result, &mut count);
+        for &topic in items(topics, count) {
+            match error_of(sys::rd_kafka_TopicDescription_error(topic)) {
+                Ok(()) => {}
+                Err(Code::UnknownTopicOrPartition | Code::UnknownTopic) => continue,
+                Err(code) => return Err(code),
+            }
+            let id = sys::rd_kafka_TopicDescription_topic_id(topic);
+            let mut partitions = 0;
+            sys::rd_kafka_TopicDescription_partitions(topic, &mut partitions);
+            let facts = Facts { id: fold(id), partitions: partitions as u32 };
+            found.insert(text(sys::rd_kafka_TopicDescription_name(topic)).into(), facts);
+        }
+    }
+    Ok(found)
+}
+
+/// # Safety
+/// `id` is null or lives for the call.
+unsafe fn fold(id: *const sys::rd_kafka_Uuid_t) -> u64 {
+    if id.is_null() {
+        return 0;
+    }
+    let (most, least) = unsafe {
+        (
+            sys::rd_kafka_Uuid_most_significant_bits(id),
+            sys::rd_kafka_Uuid_least_significant_bits(id),
+        )
+    };
+    (most ^ least.rotate_left(17)).cast_unsigned()
+}
+
+fn list_of(partitions: &[Partition]) -> TopicPartitionList {
+    let mut list = TopicPartitionList::with_capacity(partitions.len());
+    for Partition { topic, index } in partitions {
+        list.add_partition(topic, *index as i32);
+    }
+    list
+}
+
+/// An end of each partition. Those without a leader, or gone, are left out.
+pub fn edges<C: ClientContext>(
+    client: &Client<C>,
+    partitions: &[Partition],
+    edge: Edge,
+    wait: Duration,
+) -> Answer<HashMap<Partition, u64>> {
+    if partitions.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let mut list = list_of(partitions);
+    let spec = match edge {
+        Edge::Earliest => Offset::Beginning,
+        Edge::Latest => Offset::End,
+    };
+    // The numbers of these two are those of the call: -2 the earliest, -1 the latest.
+    list.set_all_offsets(spec).map_err(|_| Code::InvalidArgument)?;
+    let mut call = Call::new(client, Op::RD_KAFKA_ADMIN_OP_LISTOFFSETS, wait);
+    // SAFETY: list and options live for the call; librdkafka copies the list.
+    unsafe {
+        let committed = sys::rd_kafka_IsolationLevel_t::RD_KAFKA_ISOLATION_LEVEL_READ_COMMITTED;
+        let error = sys::rd_kafka_AdminOptions_set_isolation_level(call.options, committed);
+        if !error.is_null() {
+            sys::rd_kafka_error_destroy(error);
+        }
+        sys::rd_kafka_ListOffsets(client.native_ptr(), list.ptr(), call.options, call.queue);
+    }
+    let event = call.answer()?;
+    let mut found = HashMap::new();
+    let mut failed = None;
+    // SAFETY: everything read here belongs to the event, which lives until `call` is dropped.
+    unsafe {
+        let result = sys::rd_kafka_event_ListOffsets_result(event);
+        let mut count = 0;
+        let infos = sys::rd_kafka_ListOffsets_result_infos(result, &mut count);
+        for &info in items(infos, count) {
+            let place = sys::rd_kafka_ListOffsetsResultInfo_topic_partition(info);
+            if let Err(code) = good((*place).err) {
+                failed = Some(code);
+                continue;
+            }
+            if let (Some(partition), Ok(offset)) = (place_of(place), u64::try_from((*place).offset))
+            {
+                found.insert(partition, offset);
+            }
+        }
+    }
+    match failed {
+        Some(code) if found.is_empty() => Err(code),
+        _ => Ok(found),
+    }
+}
+
+/// # Safety
+/// `place` points to a topic partition that lives for the call.
+pub unsafe fn place_of(place: *const sys::rd_kafka_topic_partition_t) -> Option<Partition> {
+    let place = unsafe { place.as_ref() }?;
+    let index = u32::try_from(place.partition).ok()?;
+    Some(Partition { topic: unsafe { text(place.topic) }.into(), index })
+}
+
+/// Everything a group has committed; other tools may have written the metadata, so it is bytes.
+pub fn committed<C: ClientContext>(
+    client: &Client<C>,
+    group: &str,
+    wait: Duration,
+) -> Answer<HashMap<Partition, Committed>> {
+    let group = CString::new(group).map_err(|_| Code::InvalidGroupId)?;
+    let mut call = Call::new(client, Op::RD_KAFKA_ADMIN_OP_LISTCONSUMERGROUPOFFSETS, wait);
+    // SAFETY: group and options live for the call; a null list means all partitions.
+    unsafe {
+        let error = sys::rd_kafka_AdminOptions_set_require_stable_offsets(call.options, 1);
+        if !error.is_null() {
+            sys::rd_kafka_error_destroy(error);
+        }
+        let mut wanted = sys::rd_kafka_ListConsumerGroupOffsets_new(group.as_ptr(), ptr::null());
+        sys::rd_kafka_ListConsumerGroupOffsets(
+            client.native_ptr(),
+            &mut wanted,
+            1,
+            call.options,
+            call.queue,
+        );
+        sys::rd_kafka_ListConsumerGroupOffsets_destroy(wanted);
+    }
+    let event = call.answer()?;
+    let mut found = HashMap::new();
+    // SAFETY: everything read here belongs to the event, which lives until `call` is dropped.
+    unsafe {
+        let result = sys::rd_kafka_event_ListConsumerGroupOffsets_result(event);
+        let mut count = 0;
+        let groups = sys::rd_kafka_ListConsumerGroupOffsets_result_groups(result, &mut count);
+        for &group in items(groups, count) {
+            match error_of(sys::rd_kafka_group_result_error(group)) {
+                Ok(()) => {}
+                Err(Code::GroupIdNotFound) => continue,
+                Err(code) => return Err(code),
+            }
+            let list = sys::rd_kafka_group_result_partitions(group);
+            for place in places(list) {
+                good(place.err)?;
+                let metadata = bytes_of(place.metadata.cast(), place.metadata_size).to_vec();
+                if let (Some(partition), Ok(offset)) =
+                    (place_of(place), u64::try_from(place.offset))
+                {
+                    found.insert(partition, Committed { offset, metadata });
+                }
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// # Safety
+/// `bytes` is null or points to `len` bytes that live for `'a`.
+pub unsafe fn bytes_of<'a>(bytes: *const u8, len: usize) -> &'a [u8] {
+    if bytes.is_null() {
+        return &[];
+    }
+    unsafe { std::slice::from_raw_parts(bytes, len) }
+}
+
+/// The elements of a list.
+///
+/// # Safety
+/// `list` is null or a list that lives for `'a`.
+pub unsafe fn places<'a>(
+    list: *const sys::rd_kafka_topic_partition_list_t,
+) -> &'a [sys::rd_kafka_topic_partition_t] {
+    let Some(list) = (unsafe { list.as_ref() }) else { return &[] };
+    let Ok(count) = usize::try_from(list.cnt) else { return &[] };
+    if count == 0 || list.elems.is_null() {
+        return &[];
+    }
+    unsafe { std::slice::from_raw_parts(list.elems, count) }
+}
+
+/// Commits for a group that nobody reads. While somebody does, the broker refuses.
+pub fn commit_idle<C: ClientContext>(
+    client: &Client<C>,
+    group: &str,
+    list: &TopicPartitionList,
+    wait: Duration,
+) -> Answer<()> {
+    let group = CString::new(group).map_err(|_| Code::InvalidGroupId)?;
+    let mut call = Call::new(client, Op::RD_KAFKA_ADMIN_OP_ALTERCONSUMERGROUPOFFSETS, wait);
+    // SAFETY: group, list and options live for the call; librdkafka copies the list.
+    unsafe {
+        let mut wanted =
+            sys::rd_kafka_AlterConsumerGroupOffsets_new(group.as_ptr(), list.ptr().cast_const());
+        sys::rd_kafka_AlterConsumerGroupOffsets(
+            client.native_ptr(),
+            &mut wanted,
+            1,
+            call.options,
+            call.queue,
+        );
+        sys::rd_kafka_AlterConsumerGroupOffsets_destroy(wanted);
+    }
+    let event = call.answer()?;
+    // SAFETY: everything read here belongs to the event, which lives until `call` is dropped.
+    unsafe {
+        let result = sys::rd_kafka_event_AlterConsumerGroupOffsets_result(event);
+        let mut count = 0;
+        let groups = sys::rd_kafka_AlterConsumerGroupOffsets_result_groups(result, &mut count);
+        for &group in items(groups, count) {
+            error_of(sys::rd_kafka_group_result_error(group))?;
+            for place in places(sys::rd_kafka_group_result_partitions(group)) {
+                good(place.err)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Names of the groups that somebody reads now.
+pub fn read_groups<C: ClientContext>(client: &Client<C>, wait: Duration) -> Answer<Vec<String>> {
+    use sys::rd_kafka_consumer_group_state_t as State;
+    let mut call = Call::new(client, Op::RD_KAFKA_ADMIN_OP_LISTCONSUMERGROUPS, wait);
+    // SAFETY: options and queue live for the call.
+    unsafe { sys::rd_kafka_ListConsumerGroups(client.native_ptr(), call.options, call.queue) };
+    let event = call.answer()?;
+    let mut found = Vec::new();
+    // SAFETY: everything read here belongs to the event, which lives until `call` is dropped.
+    unsafe {
+        let result = sys::rd_kafka_event_ListConsumerGroups_result(event);
+        let mut count = 0;
+        let groups = sys::rd_kafka_ListConsumerGroups_result_valid(result, &mut count);
+        for &group in items(groups, count) {
+            let idle = [
+                State::RD_KAFKA_CONSUMER_GROUP_STATE_EMPTY,
+                State::RD_KAFKA_CONSUMER_GROUP_STATE_DEAD,
+            ];
+            if !idle.contains(&sys::rd_kafka_ConsumerGroupListing_state(group)) {
+                found.push(text(sys::rd_kafka_ConsumerGroupListing_group_id(group)));
+            }
+        }
+    }
+    Ok(found)
+}

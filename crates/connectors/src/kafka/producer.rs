@@ -1,0 +1,292 @@
+//! Writing records: idempotent, acknowledged by all replicas, never given up, in order.
+//!
+//! One producer serves the whole process, and one thread serves its receipts. A call hands all its
+//! records over and waits once for all receipts; nothing is allocated per record but the bytes.
+//!
+//! When the broker refuses a record for good (too large, not valid), the producer stops rather than
+//! let followers overtake it. Then a new one takes its place, and what was not written goes out
+//! again in its old order. What was written before it stopped is known by its receipts.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use potok_core::{Fault, Output};
+use rdkafka::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::error::KafkaError;
+use rdkafka::message::{DeliveryResult, Header, Message, OwnedHeaders};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, ProducerContext, PurgeConfig};
+use rdkafka::types::RDKafkaErrorCode as Code;
+use tokio::sync::Notify;
+
+use super::settings::{Health, KafkaConfig, Role, answers, tell};
+use super::{fault, lock};
+
+/// How long the receipts thread waits for something to do.
+const POLL: Duration = Duration::from_millis(100);
+/// How often an absent cluster is asked whether it is back.
+const PROBE: Duration = Duration::from_secs(1);
+/// The wait after the client's queue was full.
+const FULL_WAIT: Duration = Duration::from_millis(2);
+
+/// Where a record was written, or why it was not.
+pub type Receipt = Result<(u32, u64), Code>;
+
+/// Records of one call, and their receipts so far.
+struct Call {
+    receipts: Mutex<(Vec<Option<Receipt>>, usize)>,
+    done: Notify,
+}
+
+impl Call {
+    fn note(&self, index: usize, receipt: Receipt) {
+        let mut receipts = lock(&self.receipts);
+        let (all, left) = &mut *receipts;
+        if let Some(place @ None) = all.get_mut(index) {
+            *place = Some(receipt);
+            *left -= 1;
+            if *left == 0 {
+                self.done.notify_one();
+            }
+        }
+    }
+}
+
+/// Calls that wait for receipts, by number.
+#[derive(Default)]
+struct Calls {
+    next: u32,
+    open: HashMap<u32, Arc<Call>>,
+    /// The call that had the last receipt: most often the next one is of the same.
+    last: Option<(u32, Arc<Call>)>,
+}
+
+/// Serves receipts and errors of a producer.
+struct Receipts {
+    calls: Arc<Mutex<Calls>>,
+    health: Health,
+    broken: Arc<AtomicBool>,
+}
+
+impl ClientContext for Receipts {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        tell(level, facility, message);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        if let Some(code) = error.rdkafka_error_code() {
+            if matches!(code, Code::Fatal | Code::GaplessGuarantee) {
+                self.broken.store(true, Ordering::Release);
+            }
+            self.health.hear(code, reason);
+        }
+    }
+}
+
+impl ProducerContext for Receipts {
+    /// The number of the call in the upper half, the index of the record in the lower.
+    type DeliveryOpaque = usize;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, opaque: usize) {
+        let receipt = match result {
+            Ok(message) => {
+                let partition = u32::try_from(message.partition()).unwrap_or_default();
+                Ok((partition, u64::try_from(message.offset()).unwrap_or_default()))
+            }
+            Err((error, _)) => Err(error.rdkafka_error_code().unwrap_or(Code::Unknown)),
+        };
+        let (number, index) = ((opaque >> 32) as u32, opaque & 0xffff_ffff);
+        let mut calls = lock(&self.calls);
+        let call = match &calls.last {
+            Some((last, call)) if *last == number => Some(call.clone()),
+            _ => calls.open.get(&number).cloned(),
+        };
+        // A call that was cancelled wants no receipts.
+        let Some(call) = call else { return };
+        calls.last = Some((number, call.clone()));
+        drop(calls);
+        call.note(index, receipt);
+    }
+}
+
+/// A producer and the thread that serves it.
+struct Live {
+    producer: BaseProducer<Receipts>,
+    broken: Arc<AtomicBool>,
+}
+
+/// Writes records, through as many producers in turn as it takes.
+pub struct Producer {
+    config: KafkaConfig,
+    health: Health,
+    calls: Arc<Mutex<Calls>>,
+    live: Mutex<Arc<Live>>,
+}
+
+impl Producer {
+    pub fn new(config: &KafkaConfig, health: &Health) -> Result<Producer, Fault> {
+        let calls = Arc::default();
+        let live = start(config, health, &calls)?;
+        let (config, health) = (config.clone(), health.clone());
+        Ok(Producer { config, health, calls, live: Mutex::new(live) })
+    }
+
+    /// Writes the records and waits for all receipts, in the order of the records. Only refusals
+    /// for good are errors here: what merely takes long is waited for.
+    pub async fn write(&self, outputs: &[&Output]) -> Result<Vec<Receipt>, Fault> {
+        let mut receipts: Vec<Option<Receipt>> = outputs.iter().map(|_| None).collect();
+        loop {
+            let open: Vec<usize> =
+                receipts.iter().enumerate().filter(|(_, r)| r.is_none()).map(|(i, _)| i).collect();
+            if open.is_empty() {
+                return Ok(receipts.into_iter().flatten().collect());
+            }
+            let live = self.current()?;
+            let wanted = open.iter().filter_map(|&index| outputs.get(index).copied()).collect();
+            let answers = self.send(&live, wanted).await;
+            for (index, answer) in open.into_iter().zip(answers) {
+                if let Some(place) = receipts.get_mut(index) {
+                    // Whatever a stopped producer had not written goes to its successor.
+                    *place = answer.filter(|answer| !answer.is_err_and(is_of_the_stop));
+                }
+            }
+        }
+    }
+
+    /// The producer in use; a new one where the last has stopped.
+    fn current(&self) -> Result<Arc<Live>, Fault> {
+        let mut live = lock(&self.live);
+        if live.broken.load(Ordering::Acquire) || live.producer.client().fatal_error().is_some() {
+            live.broken.store(true, Ordering::Release);
+            *live = start(&self.config, &self.health, &self.calls)?;
+        }
+        Ok(live.clone())
+    }
+
+    async fn send(&self, live: &Live, outputs: Vec<&Output>) -> Vec<Option<Receipt>> {
+        let call = Arc::new(Call {
+            receipts: Mutex::new((outputs.iter().map(|_| None).collect(), outputs.len())),
+            done: Notify::new(),
+        });
+        let number = {
+            let mut calls = lock(&self.calls);
+            calls.next = calls.next.wrapping_add(1);
+            let number = calls.next;
+            calls.open.insert(number, call.clone());
+            number
+        };
+        // Forgets the call also when this future is dropped.
+        let _registered = Registered { calls: &self.calls, number };
+        for (index, output) in outputs.iter().enumerate() {
+            if let Err(code) = offer(live, output, (number as usize) << 32 | index).await {
+                call.note(index, Err(code));
+            }
+        }
+        call.done.notified().await;
+        let receipts = std::mem::take(&mut lock(&call.receipts).0);
+        if receipts.iter().flatten().any(Result::is_ok) {
+            self.health.good();
+        }
+        receipts
+    }
+}
+
+impl Drop for Producer {
+    fn drop(&mut self) {
+        lock(&self.live).broken.store(true, Ordering::Release);
+    }
+}
+
+struct Registered<'a> {
+    calls: &'a Mutex<Calls>,
+    number: u32,
+}
+
+impl Drop for Registered<'_> {
+    fn drop(&mut self) {
+        let mut calls = lock(self.calls);
+        calls.open.remove(&self.number);
+        calls.last = None;
+    }
+}
+
+/// Errors that say nothing about the record: the producer had stopped for another one.
+fn is_of_the_stop(code: Code) -> bool {
+    matches!(
+        code,
+        Code::Fatal
+            | Code::GaplessGuarantee
+            | Code::PurgeQueue
+            | Code::PurgeInflight
+            | Code::OutOfOrderSequenceNumber
+            | Code::UnknownProducerId
+            | Code::InvalidProducerEpoch
+            | Code::InvalidProducerIdMapping
+            | Code::BrokerDestroy
+            | Code::Inconsistent
+    )
+}
+
+/// Gives a record to the client, waiting while its queue is full.
+async fn offer(live: &Live, output: &Output, opaque: usize) -> Result<(), Code> {
+    let mut record = BaseRecord::<[u8], [u8], usize>::with_opaque_to(&output.topic, opaque);
+    record.key = output.key.as_deref();
+    record.payload = output.value.as_deref();
+    record.partition = output.partition.map(|partition| partition as i32);
+    if !output.headers.is_empty() {
+        let headers = output.headers.iter().fold(OwnedHeaders::new(), |headers, (key, value)| {
+            headers.insert(Header { key, value })
+        });
+        record.headers = Some(headers);
+    }
+    loop {
+        match live.producer.send(record) {
+            Ok(()) => return Ok(()),
+            Err((KafkaError::MessageProduction(Code::QueueFull), back)) => {
+                record = back;
+                tokio::time::sleep(FULL_WAIT).await;
+            }
+            Err((error, _)) => return Err(error.rdkafka_error_code().unwrap_or(Code::Unknown)),
+        }
+        if live.broken.load(Ordering::Acquire) {
+            return Err(Code::Fatal);
+        }
+    }
+}
+
+fn start(
+    config: &KafkaConfig,
+    health: &Health,
+    calls: &Arc<Mutex<Calls>>,
+) -> Result<Arc<Live>, Fault> {
+    let broken = Arc::new(AtomicBool::new(false));
+    let context = Receipts { calls: calls.clone(), health: health.clone(), broken: broken.clone() };
+    let client = config.client(Role::Producer);
+    let producer = client.create_with_context(context).map_err(|error| fault::set_up(&error))?;
+    let live = Arc::new(Live { producer, broken });
+    let (served, health) = (Arc::downgrade(&live), health.clone());
+    let serve = move || {
+        let mut asked = tokio::time::Instant::now();
+        // Ends when nobody can send any more: then there is nobody to tell either.
+        while let Some(live) = served.upgrade() {
+            live.producer.poll(POLL);
+            if live.broken.load(Ordering::Acquire) {
+                // What waits in a producer that has stopped would wait for ever.
+                live.producer.purge(PurgeConfig::default().queue());
+            }
+            if health.trouble().is_some() && asked.elapsed() >= PROBE {
+                if answers(live.producer.client(), PROBE) {
+                    health.good();
+                }
+                asked = tokio::time::Instant::now();
+            }
+        }
+    };
+    std::thread::Builder::new()
+        .name("kafka-receipts".into())
+        .spawn(serve)
+        .map_err(fault::poller_died)?;
+    Ok(live)
+}

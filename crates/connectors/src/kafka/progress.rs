@@ -1,0 +1,179 @@
+//! How far the group has come in each partition that is ours, and what of it is to be committed.
+//!
+//! Endings are folded here when the journal notes them; the polling thread commits what changed.
+//! Between the two a crash may come: then the last moments are read again.
+
+use std::collections::HashMap;
+
+use potok_core::{Assignment, Ended, Partition, RangeSet};
+
+use super::metadata::{self, Room};
+
+/// Progress in one assigned partition.
+#[derive(Debug)]
+pub struct Held {
+    /// Which.
+    pub partition: Partition,
+    /// The topic's id.
+    pub log: u64,
+    /// Every record below has ended.
+    pub position: u64,
+    /// What has ended above.
+    pub ended: RangeSet,
+    changed: bool,
+}
+
+/// Progress in all partitions that are ours, by assignment.
+#[derive(Debug, Default)]
+pub struct Progress {
+    held: HashMap<u64, Held>,
+    room: Room,
+}
+
+/// One partition's part of a commit.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Commit {
+    /// Which.
+    pub partition: Partition,
+    /// Every record below has ended.
+    pub position: u64,
+    /// What has ended above, as text.
+    pub metadata: String,
+}
+
+impl Progress {
+    /// A partition came to us. `resolved` means its start is not in the group yet.
+    pub fn assign(&mut self, assignment: &Assignment, log: u64, resolved: bool) {
+        let held = Held {
+            partition: assignment.partition.clone(),
+            log,
+            position: assignment.start,
+            ended: assignment.ended.clone(),
+            changed: resolved,
+        };
+        self.held.insert(assignment.nonce, held);
+    }
+
+    /// A partition is not ours any more.
+    pub fn leave(&mut self, nonces: &[u64]) {
+        for nonce in nonces {
+            self.held.remove(nonce);
+        }
+    }
+
+    /// Folds in what ended; nothing happens for assignments that are not ours.
+    pub fn note(&mut self, ended: &Ended) {
+        let Some(held) = self.held.get_mut(&ended.assignment) else { return };
+        if held.partition != ended.partition {
+            return;
+        }
+        for range in &ended.ranges {
+            held.ended.insert(range.start.max(held.position)..range.end);
+        }
+        held.position = held.ended.first_gap(held.position);
+        held.ended.forget_below(held.position);
+        held.changed = true;
+    }
+
+    /// Takes what is to be committed, of all partitions or of some.
+    pub fn take_changed(&mut self, group: u64, only: Option<&[u64]>) -> Vec<Commit> {
+        let room = self.room;
+        let wanted = |nonce: &u64| only.is_none_or(|only| only.contains(nonce));
+        let changed = self.held.iter_mut().filter(|(nonce, held)| held.changed && wanted(nonce));
+        changed
+            .map(|(_, held)| {
+                held.changed = false;
+                Commit {
+                    partition: held.partition.clone(),
+                    position: held.position,
+                    metadata: metadata::encode(held.log, group, held.position, &held.ended, room),
+                }
+            })
+            .collect()
+    }
+
+    /// A commit of these partitions failed: it is to be made again.
+    pub fn again(&mut self, partition: &Partition) {
+        self.held
+            .values_mut()
+            .filter(|held| held.partition == *partition)
+            .for_each(|held| held.changed = true);
+    }
+
+    /// The broker does not take that much metadata.
+    pub fn shrink(&mut self) {
+        self.room = self.room.less();
+        self.held.values_mut().for_each(|held| held.changed = true);
+    }
+
+    /// What is held for a partition, if it is ours.
+    pub fn of(&self, partition: &Partition) -> Option<&Held> {
+        self.held.values().find(|held| held.partition == *partition)
+    }
+
+    /// All of it.
+    pub fn iter(&self) -> impl Iterator<Item = &Held> {
+        self.held.values()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kafka::metadata::{Found, decode};
+
+    fn partition(index: u32) -> Partition {
+        Partition { topic: "t".into(), index }
+    }
+
+    fn assigned(nonce: u64, start: u64) -> Assignment {
+        Assignment { partition: partition(0), nonce, start, ended: RangeSet::new() }
+    }
+
+    fn ended(nonce: u64, ranges: &[std::ops::Range<u64>]) -> Ended {
+        Ended { partition: partition(0), assignment: nonce, ranges: ranges.to_vec() }
+    }
+
+    #[test]
+    fn the_position_moves_over_what_has_ended_only() {
+        let mut progress = Progress::default();
+        progress.assign(&assigned(1, 10), 5, false);
+        assert!(progress.take_changed(0, None).is_empty(), "nothing changed");
+        progress.note(&ended(1, &[12..14]));
+        let commits = progress.take_changed(0, None);
+        assert_eq!(commits[0].position, 10);
+        let expected = Found::Ours { log: 5, ended: RangeSet::from_iter([12..14]) };
+        assert_eq!(decode(commits[0].metadata.as_bytes(), 0, 10), expected);
+        progress.note(&ended(1, &[0..12]));
+        let commits = progress.take_changed(0, None);
+        assert_eq!(commits[0].position, 14);
+        assert!(progress.take_changed(0, None).is_empty());
+        progress.again(&partition(0));
+        assert_eq!(progress.take_changed(0, Some(&[1])).len(), 1);
+    }
+
+    #[test]
+    fn old_and_foreign_assignments_count_for_nothing() {
+        let mut progress = Progress::default();
+        progress.assign(&assigned(1, 0), 5, true);
+        assert_eq!(progress.take_changed(0, None).len(), 1, "a resolved start is committed");
+        progress.note(&ended(2, &[0..9]));
+        progress.note(&Ended { partition: partition(3), ..ended(1, &[0..9]) });
+        progress.leave(&[1]);
+        progress.note(&ended(1, &[0..9]));
+        assert!(progress.take_changed(0, None).is_empty());
+    }
+
+    #[test]
+    fn a_broker_that_takes_less_gets_less() {
+        let mut progress = Progress::default();
+        progress.assign(&assigned(1, 0), 5, false);
+        progress.note(&ended(1, &[2..3]));
+        progress.shrink();
+        let bare = progress.take_changed(0, None);
+        let expected = Found::Ours { log: 5, ended: RangeSet::new() };
+        assert_eq!(decode(bare[0].metadata.as_bytes(), 0, 0), expected);
+        progress.shrink();
+        assert_eq!(progress.take_changed(0, None)[0].metadata, "");
+    }
+}

@@ -1,0 +1,78 @@
+//! A consumer group: its records, and the journal of what became of them.
+
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use potok_core::{Fault, Intake, Journal, NotWritten, PartitionEnd, Position, Source, Transaction};
+use tokio::sync::watch;
+
+use super::handover::Handover;
+use super::lock;
+use super::log::Writer;
+use super::progress::Progress;
+
+/// An open group, as the log sees it.
+#[derive(Clone)]
+pub struct Group {
+    pub handover: Arc<Handover>,
+    pub progress: Arc<Mutex<Progress>>,
+    /// True once the polling thread is gone.
+    pub closed: watch::Receiver<bool>,
+}
+
+/// Held by source and journal. The group is left when both are gone: what is in flight when the
+/// source goes may still be noted.
+pub struct Session(pub Arc<Handover>);
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+/// Hands out the records of a group.
+pub struct KafkaSource {
+    pub session: Arc<Session>,
+    pub paused: bool,
+}
+
+#[async_trait]
+impl Source for KafkaSource {
+    async fn next(&mut self) -> Result<Intake, Fault> {
+        self.session.0.next(self.paused).await
+    }
+
+    fn set_paused(&mut self, paused: bool) {
+        self.paused = paused;
+    }
+
+    fn ends(&self) -> Vec<PartitionEnd> {
+        let ends = self.session.0.ends().into_iter();
+        ends.map(|(partition, end)| PartitionEnd { partition, end }).collect()
+    }
+}
+
+impl Drop for KafkaSource {
+    fn drop(&mut self) {
+        self.session.0.source_gone();
+    }
+}
+
+/// Writes outputs, and after their receipts notes what has ended with them.
+pub struct KafkaJournal {
+    pub _session: Arc<Session>,
+    pub writer: Arc<Writer>,
+    pub progress: Arc<Mutex<Progress>>,
+}
+
+#[async_trait]
+impl Journal for KafkaJournal {
+    /// Returns when the outputs are durable. Progress is durable a moment later: a few times a
+    /// second, when a partition leaves, and when the group is closed.
+    async fn transact(&self, transaction: &Transaction) -> Result<Vec<Position>, NotWritten> {
+        let positions = self.writer.transact(&transaction.outputs).await?;
+        let mut progress = lock(&self.progress);
+        transaction.ended.iter().for_each(|ended| progress.note(ended));
+        Ok(positions)
+    }
+}

@@ -1,0 +1,272 @@
+//! Topics: which there are, under which ids, and how missing ones come to be.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use potok_core::{Fault, Partition, PipelineInfo, RECORD_BYTES_MAX};
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::Client;
+use rdkafka::types::RDKafkaErrorCode as Code;
+
+use super::native::{self, Facts};
+use super::settings::{CreateTopics, Health, KafkaConfig, Listener, Role};
+use super::{fault, lock};
+
+/// The longest wait for an answer, and while the cluster is known to be away.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+const AWAY_MAX: Duration = Duration::from_secs(1);
+/// How long a new topic may take until every broker knows it.
+const SETTLE: Duration = Duration::from_millis(50);
+const SETTLES_MAX: u32 = 200;
+
+/// What a topic is for, which decides how it is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Records of users: the broker's own defaults.
+    Records,
+    /// Kept until somebody deals with them, as large as any record.
+    DeadLetters,
+    /// Notes about dead letters: kept as long as they.
+    Resolved,
+    /// The latest word on each key counts.
+    Registry,
+}
+
+/// The topics of the cluster, and the client that asks about them.
+pub struct Topics {
+    admin: AdminClient<Listener>,
+    create: Option<CreateTopics>,
+    health: Health,
+    known: Mutex<HashMap<Arc<str>, Facts>>,
+    kinds: Mutex<HashMap<Arc<str>, Kind>>,
+}
+
+impl Topics {
+    pub fn new(config: &KafkaConfig, health: &Health) -> Result<Topics, Fault> {
+        let client = config.client(Role::Admin);
+        let admin = client
+            .create_with_context(Listener(health.clone()))
+            .map_err(|error| fault::set_up(&error))?;
+        Ok(Topics {
+            admin,
+            create: config.create_topics,
+            health: health.clone(),
+            known: Mutex::default(),
+            kinds: Mutex::default(),
+        })
+    }
+
+    /// True when missing topics may be made.
+    pub fn may_create(&self) -> bool {
+        self.create.is_some()
+    }
+
+    /// How long to wait for an answer.
+    pub fn patience(&self) -> Duration {
+        if self.health.trouble().is_some() { AWAY_MAX } else { ANSWER_MAX }
+    }
+
+    /// Asks something that blocks, on a thread where that is allowed, and notes how it went.
+    pub async fn ask<T: Send + 'static>(
+        self: &Arc<Self>,
+        what: &str,
+        question: impl FnOnce(&Client<Listener>, Duration) -> Result<T, Code> + Send + 'static,
+    ) -> Result<T, Fault> {
+        let topics = self.clone();
+        let patience = self.patience();
+        let asked =
+            tokio::task::spawn_blocking(move || question(topics.admin.inner(), patience)).await;
+        match asked.map_err(fault::poller_died)? {
+            Ok(answer) => {
+                self.health.good();
+                Ok(answer)
+            }
+            Err(code) => {
+                self.health.hear(code, &format!("it cannot {what}: {code}"));
+                Err(fault::sorted(what, code, code))
+            }
+        }
+    }
+
+    /// Notes what the topics of a pipeline are for.
+    pub fn register(&self, info: &PipelineInfo) {
+        let mut kinds = lock(&self.kinds);
+        kinds.insert(info.dead_letters.as_str().into(), Kind::DeadLetters);
+        kinds.insert(info.resolved.as_str().into(), Kind::Resolved);
+        kinds.insert(info.replay.as_str().into(), Kind::DeadLetters);
+    }
+
+    /// The topic is for that.
+    pub fn register_as(&self, topic: &str, kind: Kind) {
+        lock(&self.kinds).insert(topic.into(), kind);
+    }
+
+    /// What is known of a topic without asking.
+    pub fn known(&self, topic: &str) -> Option<Facts> {
+        lock(&self.known).get(topic).copied()
+    }
+
+    /// The topic is not what it was.
+    pub fn forget(&self, topic: &str) {
+        lock(&self.known).remove(topic);
+    }
+
+    /// What the cluster says of those of the topics that exist.
+    pub async fn look_up(
+        self: &Arc<Self>,
+        topics: &[Arc<str>],
+    ) -> Result<HashMap<Arc<str>, Facts>, Fault> {
+        let wanted = topics.to_vec();
+        let found = self
+            .ask("describe topics", move |client, wait| {
+                native::describe_topics(client, &wanted, wait)
+            })
+            .await?;
+        let mut known = lock(&self.known);
+        known.extend(found.iter().map(|(topic, facts)| (topic.clone(), *facts)));
+        Ok(found)
+    }
+
+    /// Makes sure that all of them exist: creates them, or says that they are missing.
+    pub async fn ensure(self: &Arc<Self>, topics: &[Arc<str>]) -> Result<(), Fault> {
+        let unknown: Vec<Arc<str>> = {
+            let known = lock(&self.known);
+            topics.iter().filter(|topic| !known.contains_key(*topic)).cloned().collect()
+        };
+        if unknown.is_empty() {
+            return Ok(());
+        }
+        for topic in &unknown {
+            check_name(topic)?;
+        }
+        let mut missing = self.missing(&unknown).await?;
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let Some(create) = self.create else {
+            let names: Vec<&str> = missing.iter().map(|topic| &**topic).collect();
+            return Err(fault::topic_missing(&names));
+        };
+        self.create(&missing, create).await?;
+        for _ in 0..SETTLES_MAX {
+            missing = self.missing(&missing).await?;
+            if missing.is_empty() {
+                return Ok(());
+            }
+            tokio::time::sleep(SETTLE).await;
+        }
+        let names: Vec<&str> = missing.iter().map(|topic| &**topic).collect();
+        Err(fault::topic_missing(&names))
+    }
+
+    async fn missing(self: &Arc<Self>, topics: &[Arc<str>]) -> Result<Vec<Arc<str>>, Fault> {
+        let found = self.look_up(topics).await?;
+        Ok(topics.iter().filter(|topic| !found.contains_key(*topic)).cloned().collect())
+    }
+
+    async fn create(&self, topics: &[Arc<str>], how: CreateTopics) -> Result<(), Fault> {
+        let large = (RECORD_BYTES_MAX + (2 << 20)).to_string();
+        let kinds = lock(&self.kinds).clone();
+        let new: Vec<NewTopic<'_>> = topics
+            .iter()
+            .map(|topic| {
+                let kind = kinds.get(topic).copied().unwrap_or(Kind::Records);
+                let partitions = if kind == Kind::Registry { 1 } else { how.partitions };
+                let topic = NewTopic::new(
+                    topic,
+                    partitions as i32,
+                    TopicReplication::Fixed(how.replication as i32),
+                );
+                match kind {
+                    Kind::Records => topic,
+                    Kind::DeadLetters => topic
+                        .set("cleanup.policy", "delete")
+                        .set("retention.ms", "-1")
+                        .set("retention.bytes", "-1")
+                        .set("max.message.bytes", &large),
+                    Kind::Resolved => topic
+                        .set("cleanup.policy", "delete")
+                        .set("retention.ms", "-1")
+                        .set("retention.bytes", "-1"),
+                    Kind::Registry => topic.set("cleanup.policy", "compact"),
+                }
+            })
+            .collect();
+        let options = AdminOptions::new()
+            .request_timeout(Some(self.patience()))
+            .operation_timeout(Some(self.patience()));
+        let created = self.admin.create_topics(&new, &options).await;
+        for result in created.map_err(|error| fault::of("create topics", &error))? {
+            match result {
+                Ok(topic) => tracing::info!(topic, "created the topic in Kafka"),
+                // Another process was faster.
+                Err((_, Code::TopicAlreadyExists)) => {}
+                Err((topic, code)) => return Err(fault::not_created(&topic, code)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Every topic that is not the cluster's own, with its number of partitions.
+    pub async fn all(self: &Arc<Self>) -> Result<HashMap<Arc<str>, u32>, Fault> {
+        let all = |client: &Client<Listener>, wait| {
+            let metadata = client
+                .fetch_metadata(None, wait)
+                .map_err(|error| error.rdkafka_error_code().unwrap_or(Code::Unknown))?;
+            let ours = metadata.topics().iter().filter(|topic| !topic.name().starts_with("__"));
+            Ok(ours.map(|t| (Arc::from(t.name()), t.partitions().len() as u32)).collect())
+        };
+        self.ask("list topics", all).await
+    }
+
+    /// Forgets a consumer group: its commits.
+    pub async fn delete_group(&self, group: &str) -> Result<(), Fault> {
+        let options = AdminOptions::new().request_timeout(Some(self.patience()));
+        let deleted = self.admin.delete_groups(&[group], &options).await;
+        for result in deleted.map_err(|error| fault::of("forget the group", &error))? {
+            match result {
+                Ok(_) | Err((_, Code::GroupIdNotFound)) => {}
+                Err((_, Code::NonEmptyGroup)) => return Err(fault::group_open(group)),
+                Err((_, code)) => return Err(fault::sorted("forget the group", code, code)),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The partitions of topics.
+pub fn partitions_of<'a>(topics: impl IntoIterator<Item = (&'a Arc<str>, u32)>) -> Vec<Partition> {
+    let of = |(topic, partitions): (&Arc<str>, u32)| {
+        let topic = topic.clone();
+        (0..partitions).map(move |index| Partition { topic: topic.clone(), index })
+    };
+    topics.into_iter().flat_map(of).collect()
+}
+
+/// Kafka takes letters, digits, dots, dashes and underscores.
+fn check_name(topic: &str) -> Result<(), Fault> {
+    let fine = |char: char| char.is_ascii_alphanumeric() || "._-".contains(char);
+    if topic.chars().all(fine) && (1..=249).contains(&topic.len()) && ![".", ".."].contains(&topic)
+    {
+        return Ok(());
+    }
+    Err(Fault::fix(format!("the topic name {topic:?} cannot be used in Kafka"))
+        .code("P0612")
+        .hint("use up to 249 letters, digits, dots, dashes and underscores"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_kafka_takes() {
+        for good in ["orders", "a.b-c_D9"] {
+            assert!(check_name(good).is_ok());
+        }
+        for bad in ["", ".", "..", "a b", "a/b", "й", &"x".repeat(250)] {
+            assert!(check_name(bad).is_err(), "{bad}");
+        }
+    }
+}

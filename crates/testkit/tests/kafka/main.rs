@@ -1,0 +1,6 @@
+//! The Kafka connector on a real broker: the suites of its contracts, and what only Kafka can do to
+//! it. All tests share one broker and keep apart by names.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod conformance;
+mod setup;

@@ -1,0 +1,291 @@
+//! Servers that are away, killed, frozen, read-only, full: waited for, and nothing is lost.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use potok_core::{Fault, Move, Sink};
+
+use crate::order::{orders, orders_config};
+use crate::place::{System, attempt, is, outcomes};
+use crate::server::Server;
+
+on_both!(
+    a_server_that_is_not_there_yet_is_waited_for,
+    a_server_killed_in_the_middle_of_batches_loses_and_doubles_nothing,
+    a_frozen_server_does_not_hold_a_call,
+    a_read_only_server_is_noticed_by_the_probe,
+    too_many_connections_are_waited_for,
+    a_lock_held_by_others_is_an_attempt_that_failed,
+    tls_works_and_is_demanded,
+);
+
+/// More than any bound of the sinks here: whatever takes longer hangs.
+const HANGS: Duration = Duration::from_secs(60);
+
+async fn within<T>(work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(HANGS, work).await.expect("it hangs")
+}
+
+async fn until_ok(sink: &Arc<dyn Sink>) {
+    within(async {
+        while let Err(fault) = sink.probe().await {
+            assert_eq!(fault.next, Move::Wait, "{fault}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+}
+
+async fn a_server_that_is_not_there_yet_is_waited_for(system: System) {
+    let server = Server::start(system, &[], false);
+    let sink = system.hasty_sink(&server.url(), orders_config());
+    server.kill();
+    let away = system.pick("P0701", "P0801");
+    is(&sink.prepare().await.unwrap_err(), Move::Wait, away);
+    is(&sink.probe().await.unwrap_err(), Move::Wait, away);
+    is(&attempt(&sink, orders(0..3)).await.unwrap_err(), Move::Wait, away);
+    server.restart();
+    until_ok(&sink).await;
+    // Nobody prepared: the first call does.
+    assert_eq!(attempt(&sink, orders(0..3)).await.unwrap(), ["delivered"; 3]);
+
+    // Connections opened before a restart are dead, which no call has to suffer from.
+    server.restart();
+    assert_eq!(
+        attempt(&sink, orders(0..5)).await.unwrap()[2..],
+        ["suppressed", "delivered", "delivered"]
+    );
+}
+
+async fn a_server_killed_in_the_middle_of_batches_loses_and_doubles_nothing(system: System) {
+    const BATCHES: u64 = 60;
+    let server = Arc::new(Server::start(system, &[], false));
+    let sink = system.hasty_sink(&server.url(), orders_config());
+    sink.prepare().await.unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let killer = {
+        let (server, stop) = (server.clone(), stop.clone());
+        tokio::task::spawn_blocking(move || {
+            let mut kills = 0;
+            while !stop.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(150));
+                server.kill();
+                server.restart();
+                kills += 1;
+            }
+            kills
+        })
+    };
+    let lane = |lane: u64| {
+        let sink = sink.clone();
+        async move {
+            let (mut delivered, mut waits) = (0, 0);
+            for batch in 0..BATCHES {
+                let from = (lane * BATCHES + batch) * 50;
+                loop {
+                    match attempt(&sink, orders(from..from + 50)).await {
+                        Ok(words) => {
+                            assert!(words.iter().all(|w| w == "delivered" || w == "suppressed"));
+                            delivered += words.len();
+                            break;
+                        }
+                        Err(fault) => {
+                            let may = matches!(fault.next, Move::Wait | Move::Retry);
+                            assert!(may, "an outage is nobody's fault here: {fault}");
+                            waits += 1;
+                            tokio::time::sleep(Duration::from_millis(20)).await;
+                        }
+                    }
+                }
+            }
+            (delivered, waits)
+        }
+    };
+    let (one, two) = within(async { tokio::join!(lane(0), lane(1)) }).await;
+    stop.store(true, Ordering::Relaxed);
+    let kills = killer.await.unwrap();
+    assert!(kills > 0 && one.1 + two.1 > 0, "{kills} kills, nobody noticed");
+    assert_eq!(one.0 + two.0, 6_000);
+    assert_eq!((server.count("orders"), server.count("items")), (6_000, 12_000));
+    assert_eq!((server.count("deliveries"), server.count("payments")), (6_000, 6_000));
+}
+
+async fn a_frozen_server_does_not_hold_a_call(system: System) {
+    let server = Server::start(system, &[], false);
+    let sink = system.hasty_sink(&server.url(), orders_config());
+    assert_eq!(outcomes(&sink, orders(0..3)).await, ["delivered"; 3]);
+    server.freeze();
+    // On a connection that is open, on a new one, and for the probe.
+    let silent = system.pick("P0705", "P0805");
+    for _ in 0..2 {
+        let fault = within(attempt(&sink, orders(3..6))).await.unwrap_err();
+        is(&fault, Move::Wait, silent);
+    }
+    is(&within(sink.probe()).await.unwrap_err(), Move::Wait, silent);
+    server.thaw();
+    until_ok(&sink).await;
+    let words = within(outcomes(&sink, orders(0..9))).await;
+    assert_eq!(words[..3], ["suppressed"; 3]);
+    assert_eq!((server.count("orders"), server.count("items")), (9, 18));
+}
+
+async fn a_read_only_server_is_noticed_by_the_probe(system: System) {
+    let server = Server::start(system, &[], false);
+    let url = match system {
+        System::Postgres => server.url(),
+        System::Mariadb => {
+            // Who may do everything may also write to a read-only server.
+            server.admin("CREATE USER app IDENTIFIED BY 'app'");
+            server
+                .admin("GRANT SELECT, INSERT, UPDATE, CREATE, REFERENCES, INDEX ON potok.* TO app");
+            server.url().replace("potok:potok@", "app:app@")
+        }
+    };
+    let switch = |on: bool| {
+        match system {
+            System::Postgres => {
+                let value = if on { "on" } else { "off" };
+                server.admin(&format!("ALTER SYSTEM SET default_transaction_read_only = {value}"));
+                server.admin("SELECT pg_reload_conf()");
+            }
+            System::Mariadb => {
+                server.admin(&format!("SET GLOBAL read_only = {}", i32::from(on)));
+            }
+        };
+    };
+    let sink = system.hasty_sink(&url, orders_config());
+    assert_eq!(outcomes(&sink, orders(0..2)).await, ["delivered"; 2]);
+    sink.probe().await.unwrap();
+    let read_only = system.pick("P0703", "P0803");
+    switch(true);
+    // Sessions learn of it when they get round to it.
+    let fault = within(async {
+        loop {
+            if let Err(fault) = sink.probe().await {
+                return fault;
+            }
+        }
+    })
+    .await;
+    is(&fault, Move::Wait, read_only);
+    is(&attempt(&sink, orders(2..4)).await.unwrap_err(), Move::Wait, read_only);
+    is(&sink.prepare().await.unwrap_err(), Move::Wait, read_only);
+    switch(false);
+    until_ok(&sink).await;
+    assert_eq!(outcomes(&sink, orders(1..4)).await, ["suppressed", "delivered", "delivered"]);
+    assert_eq!(server.count("orders"), 4);
+}
+
+async fn too_many_connections_are_waited_for(system: System) {
+    let url = system.database();
+    let database = url.rsplit('/').next().unwrap().to_owned();
+    let few = format!("few_{database}");
+    match system {
+        System::Postgres => {
+            let server = potok_testkit::services::postgres();
+            let admin = server.admin_url();
+            server.query(
+                &admin,
+                &format!("CREATE ROLE {few} LOGIN PASSWORD 'few' CONNECTION LIMIT 1"),
+            );
+            server.query(&admin, &format!("ALTER DATABASE {database} OWNER TO {few}"));
+        }
+        System::Mariadb => {
+            system.query(
+                &url,
+                &format!(
+                    "CREATE USER {few} IDENTIFIED BY 'few' WITH MAX_USER_CONNECTIONS 1; \
+                 GRANT ALL ON {database}.* TO {few}"
+                ),
+            );
+        }
+    }
+    let url = url.replace("potok:potok@", &format!("{few}:few@"));
+    let one = system.hasty_sink(&url, orders_config());
+    let other = system.hasty_sink(&url, orders_config());
+    // Its connection stays open, for the next call.
+    let fault: Fault = within(async {
+        loop {
+            outcomes_when_free(&one).await;
+            if let Err(fault) = other.prepare().await {
+                return fault;
+            }
+        }
+    })
+    .await;
+    is(&fault, Move::Wait, system.pick("P0704", "P0804"));
+    is(&other.probe().await.unwrap_err(), Move::Wait, system.pick("P0704", "P0804"));
+    drop(one);
+    until_ok(&other).await;
+    outcomes_when_free(&other).await;
+}
+
+/// The server may take a moment to notice that a connection was closed.
+async fn outcomes_when_free(sink: &Arc<dyn Sink>) {
+    within(async {
+        while let Err(fault) = attempt(sink, orders(0..2)).await {
+            assert_eq!(fault.next, Move::Wait, "{fault}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+}
+
+async fn a_lock_held_by_others_is_an_attempt_that_failed(system: System) {
+    let url = system.database();
+    let sink = system.hasty_sink(&url, orders_config());
+    assert_eq!(outcomes(&sink, orders(0..1)).await, ["delivered"]);
+    // Another program inserts the same order and takes its time.
+    let holder = {
+        let sql = system.pick(
+            "BEGIN; INSERT INTO orders VALUES ('u1', '', '', '', 0, '', 'theirs'); \
+             SELECT pg_sleep(6); ROLLBACK",
+            "BEGIN; INSERT INTO orders VALUES ('u1', '', '', '', 0, '', 'theirs'); \
+             SELECT sleep(6); ROLLBACK",
+        );
+        let url = url.clone();
+        tokio::task::spawn_blocking(move || system.query(&url, sql))
+    };
+    let fault = within(async {
+        loop {
+            match attempt(&sink, orders(1..2)).await {
+                Err(fault) => return fault,
+                // Not there yet: take ours away again.
+                Ok(_) => system.query(&url, "DELETE FROM orders WHERE order_uid = 'u1'"),
+            };
+        }
+    })
+    .await;
+    assert_eq!(fault.next, Move::Retry, "{fault}");
+    holder.await.unwrap();
+    let words = outcomes(&sink, orders(0..2)).await;
+    assert_eq!(words[0], "suppressed");
+}
+
+async fn tls_works_and_is_demanded(system: System) {
+    let server = Server::start(system, &[], true);
+    let mode = |mode: &str| format!("{}?ssl-mode={mode}", server.url());
+    let urls = [
+        mode(system.pick("require", "REQUIRED")),
+        format!(
+            "{}&ssl-ca={}",
+            mode(system.pick("verify-full", "VERIFY_IDENTITY")),
+            server.authority()
+        ),
+    ];
+    for (url, n) in urls.iter().zip(0..) {
+        let sink = system.hasty_sink(url, orders_config());
+        assert_eq!(outcomes(&sink, orders(n..n + 1)).await, ["delivered"]);
+    }
+    // An authority nobody knows is not trusted.
+    let url = mode(system.pick("verify-full", "VERIFY_IDENTITY"));
+    let sink = system.hasty_sink(&url, orders_config());
+    is(&sink.prepare().await.unwrap_err(), Move::Wait, system.pick("P0702", "P0802"));
+
+    // Where it is demanded, there is nothing without it.
+    let plain = system.database();
+    let url = format!("{plain}?ssl-mode={}", system.pick("require", "REQUIRED"));
+    let sink = system.hasty_sink(&url, orders_config());
+    assert_eq!(sink.prepare().await.unwrap_err().next, Move::Wait);
+}

@@ -1,0 +1,154 @@
+//! A database and a sink on it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use potok_connectors::mysql::MysqlSink;
+use potok_connectors::postgres::PostgresSink;
+use potok_connectors::sql::{SqlSinkConfig, Timeouts};
+use potok_core::{Batch, Fault, Message, Move, Outcome, Sink};
+use potok_testkit::services;
+
+use crate::order::orders_config;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum System {
+    Postgres,
+    Mariadb,
+}
+
+impl System {
+    /// A sink for the database at `url`.
+    pub fn sink(self, url: &str, config: SqlSinkConfig) -> Arc<dyn Sink> {
+        self.try_sink(url, config, Timeouts::default()).unwrap()
+    }
+
+    /// The same, which gives up sooner.
+    pub fn hasty_sink(self, url: &str, config: SqlSinkConfig) -> Arc<dyn Sink> {
+        self.try_sink(url, config, hasty()).unwrap()
+    }
+
+    pub fn try_sink(
+        self,
+        url: &str,
+        config: SqlSinkConfig,
+        timeouts: Timeouts,
+    ) -> Result<Arc<dyn Sink>, Vec<Fault>> {
+        Ok(match self {
+            System::Postgres => Arc::new(PostgresSink::new(url, config)?.with_timeouts(timeouts)),
+            System::Mariadb => Arc::new(MysqlSink::new(url, config)?.with_timeouts(timeouts)),
+        })
+    }
+
+    /// A new database on the server that all tests share.
+    pub fn database(self) -> String {
+        match self {
+            System::Postgres => services::postgres().fresh_database(),
+            System::Mariadb => services::mariadb().fresh_database(),
+        }
+    }
+
+    /// Rows as text, from the shared server.
+    pub fn query(self, url: &str, sql: &str) -> Vec<String> {
+        let rows = match self {
+            System::Postgres => services::postgres().query(url, sql),
+            System::Mariadb => services::mariadb().query(url, sql),
+        };
+        rows.into_iter().map(|row| row.join(", ")).collect()
+    }
+
+    /// What is said differently.
+    pub fn pick<T>(self, postgres: T, mariadb: T) -> T {
+        match self {
+            System::Postgres => postgres,
+            System::Mariadb => mariadb,
+        }
+    }
+}
+
+pub fn hasty() -> Timeouts {
+    Timeouts {
+        connect: Duration::from_secs(2),
+        call: Duration::from_secs(4),
+        lock: Duration::from_secs(2),
+    }
+}
+
+/// A database of its own on the shared server, and a sink on it.
+pub struct Place {
+    pub system: System,
+    pub url: String,
+    pub sink: Arc<dyn Sink>,
+}
+
+impl Place {
+    /// Orders into four tables, which are created.
+    pub async fn orders(system: System) -> Place {
+        let place = Place::made_by(system, "", orders_config());
+        place.sink.prepare().await.unwrap();
+        place
+    }
+
+    /// A database made by `sql`, and a sink for it. Not prepared.
+    pub fn made_by(system: System, sql: &str, config: SqlSinkConfig) -> Place {
+        let url = system.database();
+        if !sql.is_empty() {
+            system.query(&url, sql);
+        }
+        let sink = system.sink(&url, config);
+        Place { system, url, sink }
+    }
+
+    /// Delivers; every outcome as one word, with what a failed one says.
+    pub async fn deliver(&self, messages: Vec<Message>) -> Vec<String> {
+        outcomes(&self.sink, messages).await
+    }
+
+    pub fn query(&self, sql: &str) -> Vec<String> {
+        self.system.query(&self.url, sql)
+    }
+
+    pub fn count(&self, table: &str) -> usize {
+        self.query(&format!("SELECT count(*) FROM {table}"))[0].parse().unwrap()
+    }
+}
+
+/// One attempt.
+pub async fn attempt(sink: &Arc<dyn Sink>, messages: Vec<Message>) -> Result<Vec<String>, Fault> {
+    let len = messages.len();
+    let receipt = sink.deliver(&Batch { messages }).await?;
+    Ok(receipt.outcomes(len).map(word).collect())
+}
+
+/// As the engine does it: a batch of which some are bad is split until they are alone, and what
+/// only failed is tried again.
+pub async fn outcomes(sink: &Arc<dyn Sink>, messages: Vec<Message>) -> Vec<String> {
+    let fault = match attempt(sink, messages.clone()).await {
+        Ok(words) => return words,
+        Err(fault) => fault,
+    };
+    match fault.next {
+        Move::SetAside if messages.len() > 1 => {
+            let mut left = messages;
+            let right = left.split_off(left.len() / 2);
+            let mut words = Box::pin(outcomes(sink, left)).await;
+            words.extend(Box::pin(outcomes(sink, right)).await);
+            words
+        }
+        Move::SetAside => vec![word(Outcome::Failed(fault))],
+        Move::Retry => Box::pin(outcomes(sink, messages)).await,
+        Move::Wait | Move::Fix => panic!("{fault}"),
+    }
+}
+
+fn word(outcome: Outcome) -> String {
+    match outcome {
+        Outcome::Delivered => "delivered".to_owned(),
+        Outcome::Suppressed => "suppressed".to_owned(),
+        Outcome::Failed(fault) => format!("{:?} {}: {fault}", fault.next, fault.reason),
+    }
+}
+
+pub fn is(fault: &Fault, next: Move, code: &str) {
+    assert_eq!((fault.next, fault.code), (next, code), "{fault}");
+}

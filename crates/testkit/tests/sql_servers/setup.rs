@@ -1,0 +1,238 @@
+//! `prepare`: what it creates, what it accepts, what it refuses.
+
+use potok_connectors::sql::Timeouts;
+use potok_core::{Batch, Move};
+use serde_json::json;
+
+use crate::order::{config, message, order, orders_config};
+use crate::place::{Place, System, is};
+
+on_both!(
+    preparing_twice_changes_nothing,
+    ten_at_once_create_the_tables,
+    missing_tables_are_named_with_what_creates_them,
+    tables_that_cannot_keep_the_promise_are_refused,
+    tables_that_change_while_running_stop_the_pipeline_and_lose_nothing,
+    names_that_would_be_cut_are_refused_before_anything_runs,
+    addresses_are_checked_and_never_shown,
+    a_table_that_cannot_be_created_is_the_operators_to_fix,
+);
+
+fn schema() -> serde_json::Value {
+    json!({ "required": ["id"], "properties": {
+        "id": { "type": "string" }, "n": { "type": "integer" }
+    } })
+}
+
+async fn preparing_twice_changes_nothing(system: System) {
+    let place = Place::orders(system).await;
+    let sql = system.pick(
+        "SELECT table_name, column_name, data_type FROM information_schema.columns \
+         WHERE table_schema = 'public' ORDER BY 1, ordinal_position",
+        "SELECT table_name, column_name, column_type, collation_name \
+         FROM information_schema.columns WHERE table_schema = database() \
+         ORDER BY 1, ordinal_position",
+    );
+    let before = place.query(sql);
+    assert!(before.len() > 20, "{before:?}");
+    place.sink.prepare().await.unwrap();
+    place.sink.probe().await.unwrap();
+    assert_eq!(place.query(sql), before);
+}
+
+async fn ten_at_once_create_the_tables(system: System) {
+    for _ in 0..3 {
+        let url = system.database();
+        let sinks: Vec<_> = (0..10).map(|_| system.sink(&url, orders_config())).collect();
+        let preparing = sinks.iter().map(|sink| {
+            let sink = sink.clone();
+            tokio::spawn(async move { sink.prepare().await })
+        });
+        for prepared in preparing.collect::<Vec<_>>() {
+            prepared.await.unwrap().unwrap();
+        }
+    }
+}
+
+async fn missing_tables_are_named_with_what_creates_them(system: System) {
+    let mut config = orders_config();
+    config.create_tables = false;
+    let place = Place::made_by(system, "", config);
+    let fault = place.sink.prepare().await.unwrap_err();
+    is(&fault, Move::Fix, "P0301");
+    let quote = system.pick('"', '`');
+    for part in [
+        "missing: table `orders`, table `deliveries`, table `payments`, table `items`".to_owned(),
+        format!("CREATE TABLE IF NOT EXISTS {quote}items{quote}"),
+    ] {
+        assert!(fault.to_string().contains(&part), "{part} not in {fault}");
+    }
+    let batch = Batch { messages: vec![message(1, &order("u1"))] };
+    is(&place.sink.deliver(&batch).await.unwrap_err(), Move::Fix, "P0301");
+    // The probe asks whether the server takes writes, and it does.
+    place.sink.probe().await.unwrap();
+}
+
+async fn tables_that_cannot_keep_the_promise_are_refused(system: System) {
+    let own = system.pick(
+        "content_hash text, position text UNIQUE",
+        "content_hash text, position varchar(200) COLLATE utf8mb4_nopad_bin UNIQUE",
+    );
+    let key = system.pick("id text", "id varchar(100) COLLATE utf8mb4_nopad_bin");
+    let mut cases = vec![
+        (format!("CREATE TABLE t ({key} PRIMARY KEY, {own})"), "P0301", "column `n` of table `t`"),
+        (format!("CREATE TABLE t ({key}, n int, {own})"), "P0302", "unique key on `id`"),
+        (
+            format!("CREATE TABLE t ({key} PRIMARY KEY, n int, must int NOT NULL, {own})"),
+            "P0302",
+            "column `must` of table `t` takes no null",
+        ),
+        (
+            format!("CREATE TABLE t (id int PRIMARY KEY, n int, {own})"),
+            "P0302",
+            "column `id` of table `t` takes integers, but the schema says text",
+        ),
+        (
+            format!(
+                "CREATE TABLE u ({key} PRIMARY KEY, n int, {own}); CREATE VIEW t AS SELECT * FROM u"
+            ),
+            "P0302",
+            "unique key",
+        ),
+    ];
+    match system {
+        System::Postgres => cases.extend([
+            (
+                format!("CREATE TABLE t (id text, n int, {own}); CREATE UNIQUE INDEX i ON t (id) WHERE n > 0"),
+                "P0302",
+                "unique key on `id`",
+            ),
+            (
+                format!("CREATE TABLE t (id text, n int, {own}); CREATE UNIQUE INDEX i ON t (lower(id))"),
+                "P0302",
+                "unique key on `id`",
+            ),
+            (
+                format!("CREATE TABLE t (id text UNIQUE DEFERRABLE, n int, {own})"),
+                "P0302",
+                "unique key on `id`",
+            ),
+            (
+                format!("CREATE TABLE t (id char(10) PRIMARY KEY, n int, {own})"),
+                "P0302",
+                "unique key on `id` that compares bytes",
+            ),
+            (
+                format!("CREATE COLLATION loose (provider = icu, locale = 'und-u-ks-level2', deterministic = false); CREATE TABLE t (id text COLLATE loose PRIMARY KEY, n int, {own})"),
+                "P0302",
+                "unique key on `id` that compares bytes",
+            ),
+            (
+                format!("CREATE TABLE t (\"ID\" text PRIMARY KEY, n int, {own})"),
+                "P0301",
+                "column `id` of table `t`",
+            ),
+        ]),
+        System::Mariadb => cases.extend([
+            (
+                format!("CREATE TABLE t (id varchar(100) COLLATE utf8mb4_general_ci PRIMARY KEY, n int, {own})"),
+                "P0302",
+                "unique key on `id` that compares bytes",
+            ),
+            (
+                format!("CREATE TABLE t (id varchar(100) COLLATE utf8mb4_bin PRIMARY KEY, n int, {own})"),
+                "P0302",
+                "utf8mb4_nopad_bin",
+            ),
+            (
+                format!("CREATE TABLE t ({key}, n int, {own}, UNIQUE (id(10)))"),
+                "P0302",
+                "unique key on `id`",
+            ),
+        ]),
+    }
+    for (sql, code, part) in cases {
+        let mut config = config(&[("t", ".")], &[".id"], Some(schema()));
+        config.create_tables = false;
+        let place = Place::made_by(system, &sql, config);
+        let fault = place.sink.prepare().await.unwrap_err();
+        assert_eq!((fault.next, fault.code), (Move::Fix, code), "{sql}: {fault}");
+        assert!(fault.to_string().contains(part), "{part} not in {fault}");
+    }
+}
+
+async fn tables_that_change_while_running_stop_the_pipeline_and_lose_nothing(system: System) {
+    let place = Place::orders(system).await;
+    assert_eq!(place.deliver(vec![message(1, &order("u1"))]).await, ["delivered"]);
+
+    place.query("ALTER TABLE items RENAME COLUMN price TO cost");
+    let batch = Batch { messages: vec![message(2, &order("u2"))] };
+    let fault = place.sink.deliver(&batch).await.unwrap_err();
+    is(&fault, Move::Fix, "P0301");
+    assert!(fault.to_string().contains("column `price` of table `items`"), "{fault}");
+    assert_eq!(place.count("orders"), 1);
+    place.query("ALTER TABLE items RENAME COLUMN cost TO price");
+    assert_eq!(place.deliver(batch.messages).await, ["delivered"]);
+
+    place.query("DROP TABLE items");
+    let batch = Batch { messages: vec![message(3, &order("u3"))] };
+    is(&place.sink.deliver(&batch).await.unwrap_err(), Move::Fix, "P0301");
+    // `potok resume` prepares again, which creates it.
+    place.sink.prepare().await.unwrap();
+    assert_eq!(place.deliver(batch.messages).await, ["delivered"]);
+
+    // A column more is nobody's trouble, in the middle of everything.
+    place.query("ALTER TABLE orders ADD COLUMN note text");
+    assert_eq!(place.deliver(vec![message(4, &order("u4"))]).await, ["delivered"]);
+}
+
+async fn names_that_would_be_cut_are_refused_before_anything_runs(system: System) {
+    let long = "x".repeat(65);
+    let schema = json!({ "properties": { "id": { "type": "string" }, long.as_str(): {} } });
+    let config = config(&[(&long, ".")], &[".id"], Some(schema));
+    let url = system.pick("postgres://u:p@h/d", "mysql://u:p@h/d");
+    let faults = system.try_sink(url, config, Timeouts::default()).err().unwrap();
+    assert_eq!(faults.len(), 2, "{faults:?}");
+    for fault in &faults {
+        is(fault, Move::Fix, "P0304");
+        assert!(fault.to_string().contains("at most 6"), "{fault}");
+    }
+}
+
+async fn addresses_are_checked_and_never_shown(system: System) {
+    let code = system.pick("P0709", "P0809");
+    let scheme = system.pick("postgres", "mysql");
+    for rest in [
+        "://user:secret@host:x/db",
+        "://user:secret@host/db?sslmod=secret",
+        "://user:secret@host/db?sslmode=secret-word",
+        " secret",
+    ] {
+        let url = format!("{scheme}{rest}");
+        let faults = system.try_sink(&url, orders_config(), Timeouts::default()).err().unwrap();
+        is(&faults[0], Move::Fix, code);
+        let shown = format!("{} {:?}", faults[0], faults[0]);
+        assert!(rest.contains("secret-word") || !shown.contains("secret"), "{shown}");
+    }
+    // Wrong credentials are waited for: they are cured elsewhere.
+    let url = system.database().replace("potok:potok@", "potok:secret@");
+    let sink = system.sink(&url, orders_config());
+    for fault in [sink.prepare().await.unwrap_err(), sink.probe().await.unwrap_err()] {
+        is(&fault, Move::Wait, system.pick("P0702", "P0802"));
+        assert!(!format!("{fault} {fault:?}").contains("secret"), "{fault}");
+    }
+    let url = format!("{}_gone", system.database());
+    let fault = system.sink(&url, orders_config()).prepare().await.unwrap_err();
+    is(&fault, Move::Wait, system.pick("P0702", "P0802"));
+}
+
+async fn a_table_that_cannot_be_created_is_the_operators_to_fix(system: System) {
+    // The name is taken by something else, or has no room for the columns.
+    let properties: serde_json::Map<String, serde_json::Value> =
+        (0..2_000).map(|n| (format!("c{n}"), json!({ "type": "string" }))).collect();
+    let config = config(&[("t", ".")], &[], Some(json!({ "properties": properties })));
+    let place = Place::made_by(system, "", config);
+    let fault = place.sink.prepare().await.unwrap_err();
+    is(&fault, Move::Fix, "P0302");
+    assert!(fault.to_string().contains("cannot create the tables"), "{fault}");
+}

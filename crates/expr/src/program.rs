@@ -7,16 +7,15 @@
 //!
 //! Promised: a program that compiles handles every error VRL knows of; a run ends soon after the
 //! deadline, because VRL asks between expressions whether to go on; numbers that VRL cannot hold
-//! make the run fail instead of changing. Only the fields a program names are made into VRL's
-//! values, and all of them when it changes something. Not promised: stopping a single function call in its
+//! make the run fail instead of changing. Not promised: stopping a single function call in its
 //! middle, or bounding the memory a program asks for.
 
 mod compile;
 mod convert;
-mod event;
 #[cfg(test)]
 mod tests;
 
+use std::cell::RefCell;
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -25,11 +24,12 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use potok_core::{Headers, Timestamp};
 use vrl::compiler::runtime::{Runtime, Terminate};
-use vrl::compiler::{ExpressionError, TimeZone};
-use vrl::value::Value;
+use vrl::compiler::{ExpressionError, SecretTarget, Target, TargetValue, TimeZone};
+use vrl::path::{OwnedTargetPath, PathPrefix};
+use vrl::value::{Secrets, Value};
 
-use self::event::Event;
 use crate::ExprError;
+use crate::json::{Kind, Parser};
 
 /// How long one run may take unless told otherwise.
 pub const DEADLINE_DEFAULT: Duration = Duration::from_secs(1);
@@ -42,9 +42,6 @@ const CHECKPOINTS_PER_LOOK: u32 = 8;
 pub struct Program {
     source: Arc<str>,
     program: Arc<vrl::compiler::Program>,
-    /// The fields of the event that suffice to run it, unless it changes something; none where
-    /// that is not known.
-    named: Arc<[Box<str>]>,
     timezone: TimeZone,
     deadline: Duration,
 }
@@ -75,8 +72,6 @@ pub struct View<'a> {
 pub enum Ran {
     /// With this value.
     Value(Bytes),
-    /// With the value it was given: it only looked.
-    Unchanged,
     /// With `abort`: the record is to be filtered out.
     Filtered,
 }
@@ -104,11 +99,9 @@ impl Program {
     }
 
     fn build(source: &str, purpose: compile::Purpose) -> Result<Program, Vec<ExprError>> {
-        let program = compile::compile(source, purpose)?;
         Ok(Program {
             source: source.into(),
-            named: event::named(&program),
-            program: Arc::new(program),
+            program: Arc::new(compile::compile(source, purpose)?),
             // Where a program reads a time without a zone, the machine's zone must not matter.
             timezone: TimeZone::parse("UTC").unwrap_or_default(),
             deadline: DEADLINE_DEFAULT,
@@ -132,14 +125,12 @@ impl Program {
         let (ended, event) = self.resolve(view)?;
         match ended {
             Ended::Aborted => Ok(Ran::Filtered),
-            Ended::With(_) => match event.changed() {
-                None => Ok(Ran::Unchanged),
-                Some(value) => {
-                    let mut out = Vec::with_capacity(view.value.len());
-                    convert::write(value, &mut out).map_err(ProgramError::Failed)?;
-                    Ok(Ran::Value(Bytes::from(out)))
-                }
-            },
+            Ended::With(_) if !event.changed => Ok(Ran::Value(Bytes::copy_from_slice(view.value))),
+            Ended::With(_) => {
+                let mut out = Vec::with_capacity(view.value.len());
+                convert::write(&event.target.value, &mut out).map_err(ProgramError::Failed)?;
+                Ok(Ran::Value(Bytes::from(out)))
+            }
         }
     }
 
@@ -155,8 +146,15 @@ impl Program {
         }
     }
 
-    fn resolve<'a>(&'a self, view: &View<'a>) -> Result<(Ended, Event<'a>), ProgramError> {
-        let mut event = Event::new(*view, &self.named).map_err(ProgramError::Failed)?;
+    fn resolve(&self, view: &View<'_>) -> Result<(Ended, Event), ProgramError> {
+        let mut event = Event {
+            target: TargetValue {
+                value: read_event(view.value).map_err(ProgramError::Failed)?,
+                metadata: convert::metadata(view),
+                secrets: Secrets::default(),
+            },
+            changed: false,
+        };
         let mut control = deadline(self.deadline);
         // A panic inside VRL is a fault of one record and must not become one of its lane.
         let ended = catch_unwind(AssertUnwindSafe(|| {
@@ -167,10 +165,6 @@ impl Program {
                 &mut control,
             )
         }));
-        // VRL takes what cannot be read for what is not there.
-        if let Some(why) = event.trouble() {
-            return Err(ProgramError::Failed(why.to_owned()));
-        }
         match ended {
             Ok(Ok(value)) => Ok((Ended::With(value), event)),
             Ok(Err(Terminate::Abort(ExpressionError::Abort { .. }))) => Ok((Ended::Aborted, event)),
@@ -182,6 +176,22 @@ impl Program {
             }
         }
     }
+}
+
+thread_local! {
+    /// Its buffers serve every run on the thread.
+    static PARSER: RefCell<Parser> = RefCell::default();
+}
+
+fn read_event(bytes: &[u8]) -> Result<Value, String> {
+    PARSER.with_borrow_mut(|parser| {
+        let node =
+            parser.parse(bytes).map_err(|error| format!("the value is not JSON: {error}"))?;
+        match node.kind() {
+            Kind::Object => convert::read(node),
+            other => Err(format!("a program works on an object, and the value is {other}")),
+        }
+    })
 }
 
 enum Ended {
@@ -203,5 +213,57 @@ fn deadline(limit: Duration) -> impl FnMut() -> ControlFlow<()> {
             return ControlFlow::Break(());
         }
         ControlFlow::Continue(())
+    }
+}
+
+/// VRL's view of a record, with a note of whether `.` was touched.
+#[derive(Debug)]
+struct Event {
+    target: TargetValue,
+    changed: bool,
+}
+
+impl Event {
+    fn note_change(&mut self, path: &OwnedTargetPath) {
+        self.changed |= path.prefix == PathPrefix::Event;
+    }
+}
+
+impl Target for Event {
+    fn target_insert(&mut self, path: &OwnedTargetPath, value: Value) -> Result<(), String> {
+        self.note_change(path);
+        self.target.target_insert(path, value)
+    }
+
+    fn target_get(&self, path: &OwnedTargetPath) -> Result<Option<&Value>, String> {
+        self.target.target_get(path)
+    }
+
+    fn target_get_mut(&mut self, path: &OwnedTargetPath) -> Result<Option<&mut Value>, String> {
+        self.note_change(path);
+        self.target.target_get_mut(path)
+    }
+
+    fn target_remove(
+        &mut self,
+        path: &OwnedTargetPath,
+        compact: bool,
+    ) -> Result<Option<Value>, String> {
+        self.note_change(path);
+        self.target.target_remove(path, compact)
+    }
+}
+
+impl SecretTarget for Event {
+    fn get_secret(&self, key: &str) -> Option<&str> {
+        self.target.get_secret(key)
+    }
+
+    fn insert_secret(&mut self, key: &str, value: &str) {
+        self.target.insert_secret(key, value);
+    }
+
+    fn remove_secret(&mut self, key: &str) {
+        self.target.remove_secret(key);
     }
 }

@@ -29,7 +29,6 @@ impl VrlStage {
                 event.value = value;
                 Staged::On(event)
             }
-            Ok(Ran::Unchanged) => Staged::On(event),
             Ok(Ran::Filtered) => Staged::Filtered,
             Err(ProgramError::Failed(what)) => failed(what),
             Err(ProgramError::Deadline) => failed("the program ran past its deadline".to_owned()),

@@ -25,7 +25,7 @@ use clap::{Parser, ValueEnum};
 #[derive(Parser)]
 #[command(
     name = "bench",
-    after_help = "Examples:\n  cargo run --release -p bench -- log orders\n  cargo run --release -p bench -- all --quick"
+    after_help = "Examples:\n  cargo run --release -p bench -- log orders\n  cargo run --release -p bench -- kafka-sql\n  cargo run --release -p bench -- all --quick"
 )]
 struct Cli {
     /// What to measure, one after another

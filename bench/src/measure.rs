@@ -122,7 +122,7 @@ pub fn watch(
     servers: impl Fn() -> Result<f64>,
     done: impl Fn() -> Result<u64>,
 ) -> Result<Run> {
-    let moved = |from: u64| {
+    let moved = |from: u64| -> Result<u64> {
         let since = now();
         loop {
             let count = done()?;

@@ -42,7 +42,7 @@ pub fn run(quick: bool) -> Result<()> {
 
     let source = Topic::fill(&kafka, "orders", orders, 4)?;
     let parts = Parts::write(scratch.path(), orders, 4)?;
-    let settings = settings(&[("shared_buffers", "512MB"), ("max_wal_size", "8GB")]);
+    let settings = pairs(&[("shared_buffers", "512MB"), ("max_wal_size", "8GB")]);
     let server = Postgres::open(&PostgresOptions { settings, ..PostgresOptions::default() })?;
     into_tables(
         "PostgreSQL",
@@ -53,7 +53,7 @@ pub fn run(quick: bool) -> Result<()> {
         &server,
     )?;
     drop(server);
-    let settings = settings(&[("innodb-buffer-pool-size", "1G"), ("innodb-log-file-size", "1G")]);
+    let settings = pairs(&[("innodb-buffer-pool-size", "1G"), ("innodb-log-file-size", "1G")]);
     let server = Mariadb::open(&MariadbOptions { settings, ..MariadbOptions::default() })?;
     into_tables(
         "MariaDB",
@@ -69,14 +69,14 @@ pub fn run(quick: bool) -> Result<()> {
     into_kafka(&ours, &source)
 }
 
-fn settings(of: &[(&str, &str)]) -> Vec<(String, String)> {
+fn pairs(of: &[(&str, &str)]) -> Vec<(String, String)> {
     of.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
 
 fn kafka() -> Result<Kafka> {
     // The last `-Xmx` counts. Segments of ordinary size: the small ones are for tests.
     let java = vec!["-Xmx1g".to_owned()];
-    let properties = settings(&[("log.segment.bytes", "1073741824")]);
+    let properties = pairs(&[("log.segment.bytes", "1073741824")]);
     Kafka::open(&KafkaOptions { java, properties, ..KafkaOptions::default() })
 }
 

@@ -41,7 +41,7 @@ fn runtime() -> Result<Runtime> {
     Ok(Builder::new_current_thread().enable_all().build()?)
 }
 
-/// Starts nothing that the next contestant would have to pay for.
+/// A run counts when every order is there.
 fn all_there<S: Server>(server: &S, url: &str, orders: u64, run: Run) -> Result<Run> {
     let found = server.orders(url)?;
     ensure!(found == orders, "{found} of {orders} orders are in the table");
@@ -67,15 +67,14 @@ pub fn load<S: Server>(ours: &Ours<'_>, parts: &Parts, server: &S) -> Result<Run
     let mut run = measure(parts.orders, || {
         std::thread::scope(|scope| {
             let load = |part| {
-                let url = &url;
-                scope.spawn(move || {
-                    runtime()?.block_on(async {
-                        let mut connection = S::connect(url).await?;
-                        S::load(&mut connection, part).await
-                    })
+                runtime()?.block_on(async {
+                    let mut connection = S::connect(&url).await?;
+                    S::load(&mut connection, part).await
                 })
             };
-            let threads: Vec<_> = parts.all.iter().map(load).collect();
+            let load = &load;
+            let threads: Vec<_> =
+                parts.all.iter().map(|part| scope.spawn(move || load(part))).collect();
             threads.into_iter().try_for_each(ended)
         })
     })?;
@@ -171,7 +170,7 @@ fn write_partition<S: Server>(
             orders.push((order.context("a good order")?, position));
         }
         runtime.block_on(S::write(&mut connection, &orders))?;
-        let last = messages.last().map_or(0, Message::offset);
+        let last = messages.last().map_or(0, |message| message.offset());
         shared.consumer.store_offset(shared.topic, partition, last)?;
         shared.done.fetch_add(count as u64, Ordering::Relaxed);
         left -= count;

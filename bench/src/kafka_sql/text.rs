@@ -43,8 +43,8 @@ impl Parts {
                 let position = format!("orders/{part}/{number}@0000000000000000/0/0");
                 let mut written = Ok(());
                 order.context("a good order")?.rows(&position, |table, row| {
-                    for file in files.get_mut(table) {
-                        written = line(file, row).and(std::mem::replace(&mut written, Ok(())));
+                    if let (Ok(()), Some(file)) = (&written, files.get_mut(table)) {
+                        written = line(file, row);
                     }
                 });
                 written?;

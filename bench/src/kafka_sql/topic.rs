@@ -94,7 +94,9 @@ impl<'a> Topic<'a> {
     /// A consumer of all of it from the start, that commits what is stored.
     pub fn consumer(&self) -> Result<BaseConsumer<DefaultConsumerContext>> {
         let mut config = self.config();
-        CONSUMER.iter().for_each(|(name, value)| drop(config.set(*name, *value)));
+        for (name, value) in CONSUMER {
+            config.set(name, value);
+        }
         let consumer: BaseConsumer = config.set("group.id", "bare").create()?;
         let mut list = TopicPartitionList::new();
         for partition in 0..LANES {
@@ -107,7 +109,9 @@ impl<'a> Topic<'a> {
     /// How a producer is set up.
     pub fn producer(&self) -> ClientConfig {
         let mut config = self.config();
-        PRODUCER.iter().for_each(|(name, value)| drop(config.set(*name, *value)));
+        for (name, value) in PRODUCER {
+            config.set(name, value);
+        }
         config
     }
 

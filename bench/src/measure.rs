@@ -28,6 +28,12 @@ impl Run {
     pub fn rate(&self) -> f64 {
         self.records as f64 / self.wall.as_secs_f64()
     }
+
+    /// CPU seconds per record.
+    pub fn cpu_each(&self) -> f64 {
+        // A run too short for the kernel's clock counts as one tick of it.
+        self.cpu.max(1.0 / TICKS) / self.records as f64
+    }
 }
 
 /// A process under observation.

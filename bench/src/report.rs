@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use crate::measure::Run;
 
 /// How often each side runs, turn by turn; the median counts.
-pub const ROUNDS: usize = 5;
+pub const ROUNDS: usize = 7;
 
 /// Two sides measured turn by turn.
 pub struct Comparison {
@@ -33,13 +33,20 @@ impl Comparison {
 
     /// Prints the ratio and what is wanted of it.
     pub fn ratio(&self, goal: Option<f64>) {
-        let pairs = self.limit.1.iter().zip(&self.ours.1);
-        let ratio = median(pairs.map(|(limit, ours)| ours.rate() / limit.rate()).collect());
+        let pairs = || self.limit.1.iter().zip(&self.ours.1);
+        let ratios: Vec<f64> = pairs().map(|(limit, ours)| ours.rate() / limit.rate()).collect();
+        let cpu = median(pairs().map(|(limit, ours)| limit.cpu_each() / ours.cpu_each()).collect());
+        let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = ratios.iter().copied().fold(0.0, f64::max);
+        let ratio = median(ratios);
+        // On a busy machine the ratio of CPU times is the steadier one.
+        let spread = format!("{least:.2} to {most:.2}; of CPU times {cpu:.2}");
         match goal {
             Some(goal) => {
-                println!("  ratio {ratio:.2}   goal ≥ {goal:.2}   {}", verdict(ratio >= goal))
+                let verdict = verdict(ratio >= goal);
+                println!("  ratio {ratio:.2} ({spread})   goal ≥ {goal:.2}   {verdict}");
             }
-            None => println!("  ratio {ratio:.2}"),
+            None => println!("  ratio {ratio:.2} ({spread})"),
         }
     }
 }

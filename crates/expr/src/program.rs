@@ -12,10 +12,11 @@
 
 mod compile;
 mod convert;
+mod reads;
 #[cfg(test)]
 mod tests;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -28,6 +29,7 @@ use vrl::compiler::{ExpressionError, SecretTarget, Target, TargetValue, TimeZone
 use vrl::path::{OwnedTargetPath, PathPrefix};
 use vrl::value::{Secrets, Value};
 
+use self::reads::Reads;
 use crate::ExprError;
 use crate::json::{Kind, Parser};
 
@@ -42,6 +44,8 @@ const CHECKPOINTS_PER_LOOK: u32 = 8;
 pub struct Program {
     source: Arc<str>,
     program: Arc<vrl::compiler::Program>,
+    /// What it looks at, where that is less than everything.
+    reads: Option<Arc<Reads>>,
     timezone: TimeZone,
     deadline: Duration,
 }
@@ -99,9 +103,11 @@ impl Program {
     }
 
     fn build(source: &str, purpose: compile::Purpose) -> Result<Program, Vec<ExprError>> {
+        let program = compile::compile(source, purpose)?;
         Ok(Program {
             source: source.into(),
-            program: Arc::new(compile::compile(source, purpose)?),
+            reads: Reads::of(&program).map(Arc::new),
+            program: Arc::new(program),
             // Where a program reads a time without a zone, the machine's zone must not matter.
             timezone: TimeZone::parse("UTC").unwrap_or_default(),
             deadline: DEADLINE_DEFAULT,
@@ -147,14 +153,31 @@ impl Program {
     }
 
     fn resolve(&self, view: &View<'_>) -> Result<(Ended, Event), ProgramError> {
-        let mut event = Event {
-            target: TargetValue {
-                value: read_event(view.value).map_err(ProgramError::Failed)?,
-                metadata: convert::metadata(view),
-                secrets: Secrets::default(),
-            },
-            changed: false,
+        if let Some(reads) = &self.reads {
+            let ran = self.resolve_on(view, Some(reads.clone()));
+            let saw_enough = match &ran {
+                Ok((_, event)) => !event.changed && !event.missed.get(),
+                Err(error) => *error == ProgramError::Deadline,
+            };
+            if saw_enough {
+                return ran;
+            }
+        }
+        self.resolve_on(view, None)
+    }
+
+    fn resolve_on(
+        &self,
+        view: &View<'_>,
+        reads: Option<Arc<Reads>>,
+    ) -> Result<(Ended, Event), ProgramError> {
+        let metadata = match &reads {
+            Some(reads) if !reads.metadata => Value::Object(Default::default()),
+            _ => convert::metadata(view),
         };
+        let value = read_event(view.value, reads.as_deref()).map_err(ProgramError::Failed)?;
+        let target = TargetValue { value, metadata, secrets: Secrets::default() };
+        let mut event = Event { target, changed: false, reads, missed: Cell::new(false) };
         let mut control = deadline(self.deadline);
         // A panic inside VRL is a fault of one record and must not become one of its lane.
         let ended = catch_unwind(AssertUnwindSafe(|| {
@@ -183,13 +206,14 @@ thread_local! {
     static PARSER: RefCell<Parser> = RefCell::default();
 }
 
-fn read_event(bytes: &[u8]) -> Result<Value, String> {
+fn read_event(bytes: &[u8], reads: Option<&Reads>) -> Result<Value, String> {
     PARSER.with_borrow_mut(|parser| {
         let node =
             parser.parse(bytes).map_err(|error| format!("the value is not JSON: {error}"))?;
-        match node.kind() {
-            Kind::Object => convert::read(node),
-            other => Err(format!("a program works on an object, and the value is {other}")),
+        match (node.kind(), reads) {
+            (Kind::Object, Some(reads)) => convert::read_fields(node, &reads.fields),
+            (Kind::Object, None) => convert::read(node),
+            (other, _) => Err(format!("a program works on an object, and the value is {other}")),
         }
     })
 }
@@ -221,9 +245,19 @@ fn deadline(limit: Duration) -> impl FnMut() -> ControlFlow<()> {
 struct Event {
     target: TargetValue,
     changed: bool,
+    /// What was read, where that is less than everything.
+    reads: Option<Arc<Reads>>,
+    /// The program looked at something that was not.
+    missed: Cell<bool>,
 }
 
 impl Event {
+    fn note_look(&self, path: &OwnedTargetPath) {
+        if self.reads.as_ref().is_some_and(|reads| !reads.covers(path)) {
+            self.missed.set(true);
+        }
+    }
+
     fn note_change(&mut self, path: &OwnedTargetPath) {
         self.changed |= path.prefix == PathPrefix::Event;
     }
@@ -236,6 +270,7 @@ impl Target for Event {
     }
 
     fn target_get(&self, path: &OwnedTargetPath) -> Result<Option<&Value>, String> {
+        self.note_look(path);
         self.target.target_get(path)
     }
 

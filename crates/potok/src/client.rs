@@ -95,7 +95,7 @@ impl Client {
         }
         let connections = wanted.connections()?;
         let data_dir = &connections.data_dir;
-        if !create && !data_dir.is_dir() {
+        if !create && folder::kafka(&connections).is_none() && !data_dir.is_dir() {
             return Err(Failure::new(
                 "P0509",
                 format!("there is no data folder {}", data_dir.display()),

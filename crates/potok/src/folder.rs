@@ -1,12 +1,17 @@
 //! The data folder, opened: its log, and what is built on it.
+//!
+//! With the embedded log the folder belongs to one process. With Kafka it holds nothing that must
+//! not be shared: several copies may work in one folder, each with notes of its own.
 
+use std::fs::{File, TryLockError};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use potok_config::Connections;
+use potok_config::{Connections, LogConnection};
 use potok_connectors::embedded::{EmbeddedLog, Options};
+use potok_connectors::kafka::{CreateTopics, KafkaConfig, KafkaLog};
 use potok_core::{Clock, Log, SystemClock};
 use potok_flow::Engine;
 use potok_server::Identity;
@@ -26,11 +31,24 @@ const GOODBYE_MAX: Duration = Duration::from_secs(1);
 /// Another process has the folder.
 pub struct Busy;
 
-/// An open data folder. Nobody else can open it meanwhile.
+/// How long a log outside the data folder may take to answer.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// How many copies may work in one folder.
+const COPIES_MAX: u32 = 1_000;
+
+/// An open data folder. With an embedded log in it, nobody else can open it meanwhile.
 pub struct Folder {
     data_dir: PathBuf,
     log: Arc<dyn Log>,
     clock: Arc<dyn Clock>,
+    embedded: bool,
+}
+
+/// Where a process keeps its notes, for as long as this lives.
+pub struct Notes {
+    pub dir: PathBuf,
+    /// Held where several processes share the folder.
+    _lock: Option<File>,
 }
 
 impl Folder {
@@ -42,13 +60,17 @@ impl Folder {
                 .because(error)
         })?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        if let Some(config) = kafka(connections) {
+            let log = KafkaLog::new(config, clock.clone())?;
+            return Ok(Ok(Folder { data_dir, log, clock, embedded: false }));
+        }
         let options = options(connections)?;
         let (dir, own_clock) = (data_dir.clone(), clock.clone());
         // Opening reads from disk, which may take a while.
         let opened =
             tokio::task::spawn_blocking(move || EmbeddedLog::open(&dir, options, own_clock));
         match opened.await {
-            Ok(Ok(log)) => Ok(Ok(Folder { data_dir, log, clock })),
+            Ok(Ok(log)) => Ok(Ok(Folder { data_dir, log, clock, embedded: true })),
             Ok(Err(fault)) if fault.code == IN_USE => Ok(Err(Busy)),
             Ok(Err(fault)) => Err(fault.into()),
             Err(died) => Err(Failure::new("P0524", "opening the log died").because(died)),
@@ -60,6 +82,29 @@ impl Folder {
         Engine::new(self.log.clone(), self.clock.clone(), notes_dir)
     }
 
+    /// Where this process keeps its notes. Copies that share the folder take the first place
+    /// that nobody holds, so that one that died finds its notes again.
+    pub fn notes(&self) -> Result<Notes, Failure> {
+        if self.embedded {
+            return Ok(Notes { dir: self.data_dir.join("notes"), _lock: None });
+        }
+        let cannot = |error: std::io::Error| {
+            let what = format!("no notes can be kept in {}", self.data_dir.display());
+            Failure::new("P0522", what).because(error)
+        };
+        for copy in 0..COPIES_MAX {
+            let dir = self.data_dir.join("copies").join(copy.to_string());
+            std::fs::create_dir_all(&dir).map_err(cannot)?;
+            let lock = File::create(dir.join("lock")).map_err(cannot)?;
+            match lock.try_lock() {
+                Ok(()) => return Ok(Notes { dir: dir.join("notes"), _lock: Some(lock) }),
+                Err(TryLockError::WouldBlock) => {}
+                Err(TryLockError::Error(error)) => return Err(cannot(error)),
+            }
+        }
+        Err(cannot(std::io::Error::other(format!("{COPIES_MAX} processes work there already"))))
+    }
+
     /// Who answers for this folder.
     pub fn identity(&self, nonce: String, address: Option<SocketAddr>) -> Identity {
         Identity {
@@ -69,6 +114,36 @@ impl Folder {
             nonce,
             address,
         }
+    }
+}
+
+/// The settings of a Kafka log, if that is what is wanted.
+pub fn kafka(connections: &Connections) -> Option<KafkaConfig> {
+    let LogConnection::Kafka { servers, properties, create_topics } = &connections.log else {
+        return None;
+    };
+    let text = servers.expose();
+    let properties =
+        properties.iter().map(|(name, value)| (name.to_owned(), value.expose().into()));
+    Some(KafkaConfig {
+        servers: text.strip_prefix("kafka://").unwrap_or(text).trim_end_matches('/').to_owned(),
+        properties: properties.collect(),
+        create_topics: create_topics.as_ref().map(|shape| CreateTopics {
+            partitions: shape.partitions,
+            replication: shape.replication,
+        }),
+        client_id: "potok".to_owned(),
+    })
+}
+
+/// Asks a log outside the data folder whether it is there. Writes nothing.
+pub async fn ask_log(connections: &Connections) -> Result<(), Failure> {
+    let Some(config) = kafka(connections) else { return Ok(()) };
+    let log = KafkaLog::new(config, Arc::new(SystemClock))?;
+    match tokio::time::timeout(ANSWER_MAX, log.topics()).await {
+        Ok(answer) => answer.map(drop).map_err(Failure::from),
+        Err(_) => Err(Failure::new("P0601", format!("Kafka gave no answer within {ANSWER_MAX:?}"))
+            .hint("look at POTOK_LOG, or `log` in potok.yaml: are these the brokers, and do they run?")),
     }
 }
 

@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 
 use crate::client::{self, Client};
 use crate::failure::Failure;
-use crate::folder::{Busy, Folder};
+use crate::folder::{Busy, Folder, Notes};
 use crate::owner::{Claim, Owner, nonce};
 
 /// How long the admin API may take to finish the requests under way.
@@ -34,6 +34,7 @@ pub struct Process {
     serving: JoinHandle<std::io::Result<()>>,
     drain_max: Duration,
     _claim: Claim,
+    _notes: Notes,
     _folder: Folder,
 }
 
@@ -46,14 +47,23 @@ impl Process {
         })?;
         let folder = open(connections).await?;
         let data_dir = &connections.data_dir;
-        let engine = folder.engine(Some(data_dir.join("notes")));
+        let notes = folder.notes()?;
+        let engine = folder.engine(Some(notes.dir.clone()));
         let nonce = nonce();
         let admin = Admin::new(engine.clone(), folder.identity(nonce.clone(), Some(address)));
         let serving = tokio::spawn(potok_server::serve(listener, admin.clone()));
         let claim = Owner { address, pid: std::process::id(), nonce }.claim(data_dir)?;
         let drain_max = *connections.drain_max;
-        let process =
-            Process { address, engine, admin, serving, drain_max, _claim: claim, _folder: folder };
+        let process = Process {
+            address,
+            engine,
+            admin,
+            serving,
+            drain_max,
+            _claim: claim,
+            _notes: notes,
+            _folder: folder,
+        };
         for plan in plans {
             process.engine.start(plan)?;
         }

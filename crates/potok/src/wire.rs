@@ -9,6 +9,8 @@ use potok_config::{
     TopicMap, TopicTarget, check_together, load_connections, load_pipeline, not_yet,
     not_yet_connections,
 };
+use potok_connectors::mysql::MysqlSink;
+use potok_connectors::postgres::PostgresSink;
 use potok_connectors::sql::{Dialect, SqlSinkConfig, Tables};
 use potok_connectors::sqlite::SqliteSink;
 use potok_core::{Decoder, Fault};
@@ -195,16 +197,19 @@ fn sink(
         let what = format!("pipeline `{}`, deliver `{label}`: no destination", pipeline.name);
         return Err(Failure::faults(vec![Fault::fix(what).code("P0526")]));
     };
-    match connections.db(db) {
+    let config = sql_config(pipeline, label, deliver);
+    let sink: Result<Arc<dyn potok_core::Sink>, Vec<Fault>> = match connections.db(db) {
         DbConnection::Sqlite { file } => {
-            let config = sql_config(pipeline, label, deliver);
-            Ok(Arc::new(SqliteSink::new(file, config).map_err(Failure::faults)?))
+            SqliteSink::new(file, config).map(|sink| Arc::new(sink) as _)
         }
-        DbConnection::Postgres { .. } | DbConnection::Mysql { .. } => {
-            let what = format!("db `{db}`: this version knows SQLite only");
-            Err(Failure::faults(vec![Fault::fix(what).code("P0526")]))
+        DbConnection::Postgres { url } => {
+            PostgresSink::new(url.expose(), config).map(|sink| Arc::new(sink) as _)
         }
-    }
+        DbConnection::Mysql { url } => {
+            MysqlSink::new(url.expose(), config).map(|sink| Arc::new(sink) as _)
+        }
+    };
+    sink.map_err(Failure::faults)
 }
 
 fn sql_config(pipeline: &Loaded<Pipeline>, label: &str, deliver: &Deliver) -> SqlSinkConfig {
@@ -225,10 +230,8 @@ pub fn ddl(pipeline: &Loaded<Pipeline>, connections: &Connections) -> Result<Vec
         let Some(db) = &deliver.db else { continue };
         let dialect = match connections.db(db) {
             DbConnection::Sqlite { .. } => Dialect::Sqlite,
-            DbConnection::Postgres { .. } | DbConnection::Mysql { .. } => {
-                let what = format!("db `{db}`: this version knows SQLite only");
-                return Err(Failure::faults(vec![Fault::fix(what).code("P0526")]));
-            }
+            DbConnection::Postgres { .. } => Dialect::Postgres,
+            DbConnection::Mysql { .. } => Dialect::Mysql,
         };
         let config = sql_config(pipeline, deliver.label(), deliver);
         let tables = Tables::new(&config).map_err(Failure::faults)?;

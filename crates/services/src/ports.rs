@@ -16,7 +16,7 @@ const LOWEST: u16 = 10_000;
 /// How often another port is tried before the machine counts as full.
 const TRIES_MAX: usize = 1_000;
 /// How often a service is started anew because its port was taken meanwhile.
-pub const STARTS_MAX: usize = 3;
+const STARTS_MAX: usize = 3;
 
 /// A free port, given to nobody else in this process.
 pub fn free() -> Result<u16> {
@@ -65,17 +65,20 @@ pub fn with_free<T>(wanted: Option<u16>, mut start: impl FnMut(u16) -> Result<T>
         tries -= 1;
         let port = wanted.map_or_else(free, Ok)?;
         match start(port) {
-            Err(error) if wanted.is_none() && tries > 0 && is_taken(&error) => continue,
+            Err(error) if wanted.is_none() && tries > 0 && is_taken(&error) => {}
             result => return result,
         }
     }
 }
 
+fn is_taken(error: &anyhow::Error) -> bool {
+    mentions_taken(&format!("{error:#}"))
+}
+
 /// Whether a service did not start because of its port; the words are those of the services.
-pub fn is_taken(error: &anyhow::Error) -> bool {
-    let words = ["address already in use", "address in use"];
-    let said = format!("{error:#}").to_lowercase();
-    words.iter().any(|word| said.contains(word))
+pub fn mentions_taken(said: &str) -> bool {
+    let said = said.to_lowercase();
+    said.contains("address already in use") || said.contains("address in use")
 }
 
 #[cfg(test)]

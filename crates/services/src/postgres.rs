@@ -128,6 +128,11 @@ impl Postgres {
         let mut command = Command::new(self.programs.join("psql"));
         command.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-P", "null=NULL"]);
         command.args(["-F", VALUES, "-R", ROWS, "-d", url, "-c", sql]);
+        // Settings of whoever runs the tests would win over ours.
+        let theirs = std::env::vars_os().map(|(name, _)| name);
+        for name in theirs.filter(|name| name.to_string_lossy().starts_with("PG")) {
+            command.env_remove(name);
+        }
         command.env("PGCONNECT_TIMEOUT", "10").env("PGCLIENTENCODING", "UTF8");
         let printed = run::output(command)?;
         let printed = printed.strip_suffix('\n').unwrap_or(&printed);

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::ports;
 use crate::spawn::spawn;
 use crate::wait::{PATIENCE, until};
 
@@ -75,7 +76,11 @@ impl Process {
         };
         // Reaped here, so that another try can start it.
         let _ = self.kill();
-        bail!("{failure}\nthe end of {}:\n{}", self.log.display(), self.tail())
+        let (log, tail) = (self.log.display(), self.tail());
+        // Some say it long before they end.
+        let taken =
+            if ports::mentions_taken(&self.logs()) { "address already in use; " } else { "" };
+        bail!("{failure}; {taken}the end of {log}:\n{tail}")
     }
 
     /// How it ended, where it did without being told to.

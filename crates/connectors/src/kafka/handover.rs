@@ -141,12 +141,13 @@ impl Handover {
             |state: &mut State| state.bytes >= BYTES_MAX && !state.closing && state.news.is_empty();
         let waited = self.heard.wait_timeout_while(lock(&self.state), max, full);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        state.bytes >= BYTES_MAX
+        state.bytes >= BYTES_MAX || state.source_gone
     }
 
     /// True when there is room for a good deal more.
     pub fn has_room(&self) -> bool {
-        lock(&self.state).bytes < BYTES_MAX / 2
+        let state = lock(&self.state);
+        state.bytes < BYTES_MAX / 2 && !state.source_gone
     }
 
     /// Waits, unless the group is being closed; true when it is.

@@ -57,7 +57,7 @@ impl KafkaLog {
         let topics = Arc::new(Topics::new(&config, &health)?);
         topics.register_as(registry::TOPIC, Kind::Registry);
         let producer = Producer::new(&config, &health)?;
-        let writer = Arc::new(Writer { producer, topics: topics.clone(), health: health.clone() });
+        let writer = Arc::new(Writer { producer, topics: topics.clone(), stuck: Mutex::default() });
         Ok(Arc::new(KafkaLog {
             config,
             clock,
@@ -287,7 +287,8 @@ fn group_hash(group: &str) -> u64 {
 pub struct Writer {
     producer: Producer,
     topics: Arc<Topics>,
-    health: Health,
+    /// What keeps records from being written though the cluster answers.
+    stuck: Mutex<Option<String>>,
 }
 
 impl Writer {
@@ -352,6 +353,7 @@ impl Writer {
             let open: Vec<usize> =
                 (0..).zip(&places).filter(|(_, p)| p.is_none()).map(|(i, _)| i).collect();
             if open.is_empty() {
+                lock(&self.stuck).take();
                 break;
             }
             let wanted: Vec<&Output> = open.iter().filter_map(|&i| outputs.get(i)).collect();
@@ -392,16 +394,22 @@ impl Writer {
         if fault.next == Move::Fix {
             return Err(fault);
         }
-        self.health.bad(fault.to_string());
+        self.say_stuck(&fault);
         tokio::time::sleep(OFFER_AGAIN).await;
         while let Err(fault) = self.prepare(outputs).await {
             if fault.next == Move::Fix {
                 return Err(fault);
             }
-            self.health.bad(fault.to_string());
+            self.say_stuck(&fault);
             tokio::time::sleep(OFFER_AGAIN).await;
         }
         Ok(())
+    }
+
+    fn say_stuck(&self, fault: &Fault) {
+        if lock(&self.stuck).replace(fault.to_string()).is_none() {
+            tracing::warn!(why = %fault, "records cannot be written; holding on to them");
+        }
     }
 }
 
@@ -506,7 +514,7 @@ impl Log for KafkaLog {
     }
 
     fn trouble(&self) -> Option<String> {
-        self.health.trouble()
+        self.health.trouble().or_else(|| lock(&self.writer.stuck).clone())
     }
 
     async fn ended(&self, group: &str, topic: &str, partition: u32) -> Result<RangeSet, Fault> {

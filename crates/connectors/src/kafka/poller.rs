@@ -27,6 +27,8 @@ use super::{fault, lock, native, nonce};
 const TICK: Duration = Duration::from_millis(100);
 /// How often progress is committed.
 const COMMIT_EVERY: Duration = Duration::from_millis(200);
+/// How long the answer to a commit is waited for before the next.
+const COMMIT_MAX: Duration = Duration::from_secs(30);
 /// How long the engine may be slow before partitions are paused.
 const FULL_MAX: Duration = Duration::from_millis(500);
 /// How long partitions that leave wait for the engine to let them go.
@@ -212,7 +214,8 @@ impl Poller {
     }
 
     fn tick(&mut self) {
-        if !self.committing && self.committed_at.elapsed() >= COMMIT_EVERY {
+        let since = self.committed_at.elapsed();
+        if since >= COMMIT_EVERY && (!self.committing || since >= COMMIT_MAX) {
             self.commit_soon();
         }
         if self.looked_behind_at.elapsed() >= BEHIND_EVERY {
@@ -434,14 +437,10 @@ impl Poller {
                 self.handover.fail(fault::topic_missing(&[&at.topic]));
             }
             (code, _) if fault::is_refusal(code) => {
-                self.health.hear(code, why);
+                self.health.overhear(code, why);
                 self.handover.fail(fault::sorted("read its topics", code, why));
             }
-            (code, _) if fault::is_outage(code) => {
-                if code == Code::AllBrokersDown {
-                    self.health.hear(code, why);
-                }
-            }
+            (code, _) if fault::is_outage(code) => self.health.overhear(code, why),
             (Code::PollExceeded, _) => {
                 tracing::warn!(group = self.group, why, "polling was stopped for too long");
             }

@@ -80,7 +80,7 @@ impl ClientContext for Receipts {
             if matches!(code, Code::Fatal | Code::GaplessGuarantee) {
                 self.broken.store(true, Ordering::Release);
             }
-            self.health.hear(code, reason);
+            self.health.overhear(code, reason);
         }
     }
 }

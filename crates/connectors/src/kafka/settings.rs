@@ -31,8 +31,8 @@ pub struct KafkaConfig {
 pub struct CreateTopics {
     /// Partitions of a new topic.
     pub partitions: u32,
-    /// Copies of each; no more than there are brokers.
-    pub replication: u32,
+    /// Copies of each, no more than there are brokers; `None` leaves it to the brokers.
+    pub replication: Option<u32>,
 }
 
 /// Properties that carry the promise, with what would break.
@@ -122,7 +122,7 @@ impl KafkaConfig {
             ));
         }
         if let Some(CreateTopics { partitions, replication }) = self.create_topics
-            && (partitions == 0 || replication == 0)
+            && (partitions == 0 || replication == Some(0))
         {
             return Err(fault::no_partitions());
         }
@@ -191,35 +191,57 @@ fn number(value: &str) -> u64 {
 
 /// Whether the cluster can be reached, as far as clients have noticed.
 #[derive(Clone, Default)]
-pub struct Health(Arc<Mutex<Option<String>>>);
+pub struct Health(Arc<Mutex<Option<Trouble>>>);
+
+#[derive(Clone)]
+struct Trouble {
+    why: String,
+    /// The cluster answers and does not let us in, which explains more than its silence.
+    refused: bool,
+}
 
 impl Health {
     /// Why it cannot be reached; `None` while it can.
     pub fn trouble(&self) -> Option<String> {
-        lock(&self.0).clone()
+        lock(&self.0).as_ref().map(|trouble| trouble.why.clone())
     }
 
-    pub fn bad(&self, why: String) {
+    /// Why it does not let us in.
+    pub fn refusal(&self) -> Option<String> {
+        lock(&self.0).as_ref().filter(|trouble| trouble.refused).map(|t| t.why.clone())
+    }
+
+    fn bad(&self, why: String, refused: bool) {
         let mut trouble = lock(&self.0);
-        if trouble.is_none() {
-            tracing::warn!(why, "Kafka is in trouble; waiting for it");
+        match &*trouble {
+            None => tracing::warn!(why, "Kafka is in trouble; waiting for it"),
+            Some(known) if known.refused && !refused => return,
+            Some(_) => {}
         }
-        *trouble = Some(why);
+        *trouble = Some(Trouble { why, refused });
     }
 
     pub fn good(&self) {
-        let mut trouble = lock(&self.0);
-        if trouble.take().is_some() {
+        if lock(&self.0).take().is_some() {
             tracing::info!("Kafka answers again");
         }
     }
 
-    /// Takes in what a client said about the cluster as a whole.
+    /// Takes in the answer to a question, or that there was none.
     pub fn hear(&self, code: RDKafkaErrorCode, why: &str) {
         if fault::is_outage(code) {
-            self.bad(format!("Kafka does not answer: {why}"));
+            self.bad(format!("Kafka does not answer: {why}"), false);
+        } else {
+            self.overhear(code, why);
+        }
+    }
+
+    /// Takes in what a client said by itself. One broker of several may well be away.
+    pub fn overhear(&self, code: RDKafkaErrorCode, why: &str) {
+        if code == RDKafkaErrorCode::AllBrokersDown {
+            self.bad(format!("Kafka does not answer: {why}"), false);
         } else if fault::is_refusal(code) {
-            self.bad(format!("Kafka refuses this client: {why}"));
+            self.bad(format!("Kafka refuses this client: {why}"), true);
         } else {
             tracing::debug!(%code, why, "Kafka client");
         }
@@ -236,7 +258,7 @@ impl ClientContext for Listener {
 
     fn error(&self, error: KafkaError, reason: &str) {
         if let Some(code) = error.rdkafka_error_code() {
-            self.0.hear(code, reason);
+            self.0.overhear(code, reason);
         }
     }
 }

@@ -7,12 +7,15 @@ use std::time::Duration;
 use potok_core::{Fault, Partition, PipelineInfo, RECORD_BYTES_MAX};
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::Client;
+use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::native::{self, Facts};
 use super::settings::{CreateTopics, Health, KafkaConfig, Listener, Role};
 use super::{fault, lock};
 
+/// Asks for as many copies as the brokers are set to.
+const BROKER_DEFAULT: i32 = -1;
 /// The longest wait for an answer, and while the cluster is known to be away.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 const AWAY_MAX: Duration = Duration::from_secs(1);
@@ -35,7 +38,11 @@ pub enum Kind {
 
 /// The topics of the cluster, and the client that asks about them.
 pub struct Topics {
+    /// Changes things.
     admin: AdminClient<Listener>,
+    /// Asks things. A consumer, because librdkafka 2.12 dies when another kind of client asks for a
+    /// group's commits at a broker that is not its coordinator any more.
+    asker: BaseConsumer<Listener>,
     create: Option<CreateTopics>,
     health: Health,
     known: Mutex<HashMap<Arc<str>, Facts>>,
@@ -50,6 +57,7 @@ impl Topics {
             .map_err(|error| fault::set_up(&error))?;
         Ok(Topics {
             admin,
+            asker: config.reader(health)?,
             create: config.create_topics,
             health: health.clone(),
             known: Mutex::default(),
@@ -71,12 +79,25 @@ impl Topics {
     pub async fn ask<T: Send + 'static>(
         self: &Arc<Self>,
         what: &str,
-        question: impl FnOnce(&Client<Listener>, Duration) -> Result<T, Code> + Send + 'static,
+        question: impl Fn(&Client<Listener>, Duration) -> Result<T, Code> + Send + 'static,
     ) -> Result<T, Fault> {
         let topics = self.clone();
         let patience = self.patience();
-        let asked =
-            tokio::task::spawn_blocking(move || question(topics.admin.inner(), patience)).await;
+        let ask = move || {
+            // What the client has to say by the way.
+            while topics.asker.poll(Duration::ZERO).is_some() {}
+            let asked_at = tokio::time::Instant::now();
+            loop {
+                match question(topics.asker.client(), patience) {
+                    // A topic just made, a coordinator just moved: settled in a moment.
+                    Err(code) if is_settling(code) && asked_at.elapsed() < patience => {
+                        std::thread::sleep(SETTLE);
+                    }
+                    answer => return answer,
+                }
+            }
+        };
+        let asked = tokio::task::spawn_blocking(ask).await;
         match asked.map_err(fault::poller_died)? {
             Ok(answer) => {
                 self.health.good();
@@ -84,7 +105,12 @@ impl Topics {
             }
             Err(code) => {
                 self.health.hear(code, &format!("it cannot {what}: {code}"));
-                Err(fault::sorted(what, code, code))
+                Err(match self.health.refusal() {
+                    Some(why) if fault::is_outage(code) => {
+                        fault::sorted(what, Code::Authentication, why)
+                    }
+                    _ => fault::sorted(what, code, code),
+                })
             }
         }
     }
@@ -176,7 +202,9 @@ impl Topics {
                 let topic = NewTopic::new(
                     topic,
                     partitions as i32,
-                    TopicReplication::Fixed(how.replication as i32),
+                    TopicReplication::Fixed(
+                        how.replication.map_or(BROKER_DEFAULT, |copies| copies as i32),
+                    ),
                 );
                 match kind {
                     Kind::Records => topic,
@@ -233,6 +261,21 @@ impl Topics {
         }
         Ok(())
     }
+}
+
+/// The brokers have not agreed yet on who answers this.
+fn is_settling(code: Code) -> bool {
+    matches!(
+        code,
+        Code::CoordinatorLoadInProgress
+            | Code::CoordinatorNotAvailable
+            | Code::NotCoordinator
+            | Code::LeaderNotAvailable
+            | Code::NotLeaderForPartition
+            | Code::FencedLeaderEpoch
+            | Code::UnknownLeaderEpoch
+            | Code::UnstableOffsetCommit
+    )
 }
 
 /// The partitions of topics.

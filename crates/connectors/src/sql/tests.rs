@@ -131,6 +131,65 @@ fn statements_follow_the_schema() {
 }
 
 #[test]
+fn each_system_has_its_own_types_and_quotes() {
+    let tables = tables(ORDER_ROWS, &[".order_uid"], order_schema());
+    let ddl = tables.ddl(Dialect::Postgres);
+    assert_eq!(
+        ddl[..2],
+        [
+            r#"CREATE TABLE IF NOT EXISTS "orders" (
+  "order_uid" TEXT COLLATE "C" NOT NULL,
+  "sm_id" BIGINT,
+  "extra" JSON,
+  "content_hash" TEXT COLLATE "C" NOT NULL,
+  "position" TEXT COLLATE "C" NOT NULL,
+  PRIMARY KEY ("order_uid"),
+  UNIQUE ("position")
+)"#,
+            r#"CREATE TABLE IF NOT EXISTS "items" (
+  "order_uid" TEXT COLLATE "C" NOT NULL,
+  "element" BIGINT NOT NULL,
+  "price" DOUBLE PRECISION NOT NULL,
+  "rid" TEXT NOT NULL,
+  PRIMARY KEY ("order_uid", "element"),
+  FOREIGN KEY ("order_uid") REFERENCES "orders" ("order_uid") ON DELETE CASCADE
+)"#,
+        ]
+    );
+    let ddl = tables.ddl(Dialect::Mysql);
+    assert_eq!(
+        ddl[0],
+        r#"CREATE TABLE IF NOT EXISTS `orders` (
+  `order_uid` VARCHAR(512) NOT NULL,
+  `sm_id` BIGINT,
+  `extra` LONGTEXT,
+  `content_hash` VARCHAR(64) NOT NULL,
+  `position` VARCHAR(500) NOT NULL,
+  PRIMARY KEY (`order_uid`),
+  UNIQUE (`position`)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin"#
+    );
+    assert!(ddl[2].contains("`express` BOOLEAN"), "{}", ddl[2]);
+    assert_eq!(Dialect::Mysql.quote("a`b\"c"), "`a``b\"c`");
+    assert_eq!(Dialect::Postgres.quote("a`b\"c"), "\"a`b\"\"c\"");
+}
+
+#[test]
+fn keys_of_several_columns_fit_into_one_index() {
+    let schema = json!({ "properties": {
+        "a": { "type": "string" }, "b": { "type": "string" }, "c": { "type": "integer" },
+        "d": { "type": "string" }, "list": { "items": { "properties": { "position": { "type": "string" } } } }
+    } });
+    let rows = &[("t", "."), ("l", ".list[]")];
+    let ddl = tables(rows, &[".a", ".b", ".c"], schema).ddl(Dialect::Mysql);
+    // (3072 - 2 * 8) / 4 / 2
+    assert!(ddl[1].contains("`a` VARCHAR(382) NOT NULL") && ddl[1].contains("`c` BIGINT NOT NULL"));
+    // A field of that name in a child is a field.
+    assert!(ddl[1].contains("`position` LONGTEXT"), "{}", ddl[1]);
+    assert!(ddl[0].contains("`d` LONGTEXT,"), "{}", ddl[0]);
+}
+
+#[test]
 fn without_once_by_the_position_is_the_key() {
     let schema = json!({ "properties": {
         "select": { "type": "string" },

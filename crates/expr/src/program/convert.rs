@@ -27,6 +27,17 @@ pub(super) fn read(node: Node<'_>) -> Result<Value, String> {
     })
 }
 
+/// An object with these fields of it only.
+pub(super) fn read_fields(node: Node<'_>, fields: &[String]) -> Result<Value, String> {
+    let mut object = ObjectMap::new();
+    for field in fields {
+        if let Some(value) = node.get(field) {
+            object.insert(field.as_str().into(), read(value)?);
+        }
+    }
+    Ok(Value::Object(object))
+}
+
 /// Whole numbers stay whole, the others are floats, as VRL's own JSON reader has it.
 fn read_number(text: &str) -> Result<Value, String> {
     if let Ok(whole) = text.parse::<i64>() {

@@ -340,3 +340,51 @@ fn programs_run_on_many_threads() {
         }
     });
 }
+
+/// A program that looks at little is run on little; whatever it does, the result is that of a run
+/// on everything.
+#[test]
+fn reading_little_and_reading_all_agree() {
+    let sources = [
+        ".a == 1",
+        ".a.b[0] == \"x\" || exists(.c)",
+        "length(.) == 2",
+        "x = .; x.a == 1",
+        "get!(., [\"a\"]) == 1",
+        "%topic == \"t\" && .a == 1",
+        "%headers.h == \"1\"",
+        "is_null(.missing)",
+        "to_int!(.c) > 1",
+        ".\"a b\" == true",
+    ];
+    let records = [
+        "{}",
+        r#"{"a":1,"c":"2"}"#,
+        r#"{"a":{"b":["x"]},"big":123456789012345678901234567890}"#,
+        r#"{"a b":true,"c":"no number"}"#,
+    ];
+    let headers = HeadersBuilder::new().add("h", Some(b"1")).build();
+    for source in sources {
+        let program =
+            Program::compile_predicate(source).unwrap_or_else(|e| panic!("{source}: {e:?}"));
+        for record in records {
+            let view = view(record, &headers);
+            let little = program.matches(&view);
+            let all = Program { reads: None, ..program.clone() }.matches(&view);
+            // What is not looked at may be anything.
+            if !matches!(&all, Err(ProgramError::Failed(why)) if why.contains("digits")) {
+                assert_eq!(little, all, "{source} on {record}");
+            }
+        }
+    }
+    let deletes = Program::compile("del(.a)\nif .b == 1 { abort }").unwrap();
+    let view = view(r#"{"a":1,"c":3}"#, &headers);
+    assert_eq!(deletes.run(&view), Ok(Ran::Value(Bytes::from_static(br#"{"c":3}"#))));
+    let filter = Program::compile("if .a == 2 { abort }").unwrap();
+    assert!(filter.reads.is_some(), "a filter is run on what it looks at");
+    assert_eq!(
+        filter.run(&view),
+        Ok(Ran::Value(Bytes::copy_from_slice(view.value))),
+        "bytes as they were"
+    );
+}

@@ -3,7 +3,7 @@
 //! | fault | attempts left | attempts used up |
 //! |---|---|---|
 //! | Wait | again, with backoff | the gate closes; never a dead letter |
-//! | Retry | again, with backoff | if another record succeeds now: split down to single records, what still fails is set aside; otherwise the gate closes |
+//! | Retry | again, with backoff | if others succeed before and after: split down to single records, what still fails is set aside; otherwise the gate closes |
 //! | SetAside | – | dead letter at once; a batch is split until the record is found |
 //! | Fix | – | the pipeline stops and says what to do |
 //!

@@ -99,14 +99,18 @@ impl Run {
         }
     }
 
-    /// Starts counting anew where old failures prove nothing: behind a closed gate, and for a
-    /// message that has become single, against which only what it fails at alone counts.
-    fn forget_the_past(&mut self, closings: u64, attempts_max: u32) {
+    /// Starts counting anew: failures from before the gate closed last prove nothing.
+    fn forget_before_closing(&mut self, closings: u64) {
         if self.closings != closings {
             self.closings = closings;
             self.attempt = 1;
             self.failed_before_closing = self.failed_at.take().or(self.failed_before_closing);
         }
+    }
+
+    /// Starts counting anew for a message that has become single: only what it fails at alone
+    /// counts against it.
+    fn forget_company(&mut self, attempts_max: u32) {
         if self.len() == 1 && !self.alone {
             self.alone = true;
             self.attempts_max = attempts_max;
@@ -192,7 +196,8 @@ impl Lane {
         if fitting < run.len() {
             settling.stack.push(run.split_off(fitting));
         }
-        run.forget_the_past(destination.gate.closings(), self.plan.retry.attempts);
+        run.forget_before_closing(destination.gate.closings());
+        run.forget_company(self.plan.retry.attempts);
         let works_before = run.failed_at.is_some_and(|at| destination.gate.witness_since(at));
         let call = destination.gate.call_starts();
         let Some(fault) = settling.call(destination, cycle, &mut run, call).await else {
@@ -579,7 +584,7 @@ impl Settling {
             return;
         };
         if let Some((calls, closings)) = failed {
-            run.forget_the_past(closings, run.attempts_max);
+            run.forget_before_closing(closings);
             run.failed_at = Some(calls);
         }
         let at = place.at.min(run.items.len());

@@ -15,13 +15,13 @@ use crate::{folder, terminal, wire};
 #[command(after_help = "\
 Examples:
   potok check pipelines/*.yaml
-  potok check orders.yaml --connect           also ask the destinations whether they are there
+  potok check orders.yaml --connect           also ask log and destinations whether they are there
   potok check orders.yaml --json              one object per problem, for editors")]
 pub struct Check {
     /// Pipeline files
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Also ask every destination whether it is there; writes nothing
+    /// Also ask the log and every destination whether they are there; writes nothing
     #[arg(long)]
     connect: bool,
     /// Data folder [default: ./potok-data]
@@ -74,13 +74,13 @@ impl Check {
     }
 }
 
-/// Asks every destination; all that fail at once.
+/// Asks the log, where it is not in the data folder, and every destination; all that fail at once.
 async fn connect(
     pipelines: &[Loaded<Pipeline>],
     connections: &Connections,
     plans: &[Plan],
 ) -> Result<(), Failure> {
-    let mut failure: Option<Failure> = None;
+    let mut failure = folder::ask_log(connections).await.err();
     for (pipeline, plan) in pipelines.iter().zip(plans) {
         for (deliver, planned) in pipeline.deliver.iter().zip(&plan.delivers) {
             let Target::Sink(sink) = &planned.target else { continue };

@@ -51,7 +51,7 @@ pub fn bytes(line: &Value, field: &str) -> Option<Vec<u8>> {
     }
 }
 
-type Row = Map<String, Value>;
+pub type Row = Map<String, Value>;
 
 /// The four tables of `orders`.
 #[derive(Default)]
@@ -101,6 +101,12 @@ impl Tables {
         tables
     }
 
+    /// Tables of these rows, as another program read them: `orders` and its children in order.
+    pub fn of_rows([orders, deliveries, payments, items]: [Vec<Row>; 4]) -> Self {
+        let children = [deliveries, payments, items].map(|rows| by_order(rows, false));
+        Tables { orders: by_order(orders, true), children }
+    }
+
     pub fn ids(&self) -> impl Iterator<Item = &str> {
         self.orders.keys().map(String::as_str)
     }
@@ -144,16 +150,13 @@ impl Tables {
 fn rows(database: &Connection, table: &str) -> HashMap<String, Vec<Row>> {
     let order = if table == "items" { "ORDER BY element" } else { "" };
     let sql = format!("SELECT * FROM \"{table}\" {order}");
-    let mut all: HashMap<String, Vec<Row>> = HashMap::new();
-    let Ok(mut statement) = database.prepare(&sql) else { return all };
+    let Ok(mut statement) = database.prepare(&sql) else { return HashMap::new() };
+    let mut all = Vec::new();
     let columns: Vec<String> = statement.column_names().into_iter().map(str::to_owned).collect();
     let mut found = statement.query([]).unwrap();
     while let Some(row) = found.next().unwrap() {
         let mut fields = Row::new();
         for (index, column) in columns.iter().enumerate() {
-            if ADDED.contains(&column.as_str()) {
-                continue;
-            }
             let value = match row.get_ref(index).unwrap() {
                 ValueRef::Null => Value::Null,
                 ValueRef::Integer(number) => Value::from(number),
@@ -163,8 +166,17 @@ fn rows(database: &Connection, table: &str) -> HashMap<String, Vec<Row>> {
             };
             fields.insert(column.clone(), value);
         }
+        all.push(fields);
+    }
+    by_order(all, table == "orders")
+}
+
+fn by_order(rows: Vec<Row>, keep_uid: bool) -> HashMap<String, Vec<Row>> {
+    let mut all: HashMap<String, Vec<Row>> = HashMap::new();
+    for mut fields in rows {
+        ADDED.iter().for_each(|column| drop(fields.remove(*column)));
         let uid = fields["order_uid"].as_str().expect("a text").to_owned();
-        if table != "orders" {
+        if !keep_uid {
             fields.remove("order_uid");
         }
         all.entry(uid).or_default().push(fields);

@@ -137,6 +137,21 @@ impl Home {
 
     /// Starts one pipeline file.
     pub fn start_file(&self, file: &Path, environment: &[(&str, &str)]) -> Result<Running, String> {
+        let mut running = self.spawn(file, environment)?;
+        wait::until("potok is ready", || match running.get("/ready") {
+            Some((200, _)) => Some(Ok(())),
+            _ => running.early_end().map(Err),
+        })?;
+        Ok(running)
+    }
+
+    /// Starts `orders` where it cannot become ready, and returns when it listens.
+    pub fn start_unready(&self, environment: &[(&str, &str)]) -> Running {
+        let running = self.spawn(&pipelines().join("orders.yaml"), environment);
+        running.unwrap_or_else(|end| panic!("potok ended at start: {end}"))
+    }
+
+    fn spawn(&self, file: &Path, environment: &[(&str, &str)]) -> Result<Running, String> {
         let journal = self.path().join("stderr.log");
         let open = || File::options().create(true).append(true).open(&journal).unwrap();
         let mut command = self.command([Path::new("run"), file]);
@@ -151,10 +166,6 @@ impl Home {
         let mut running = Running { child, address: String::new(), journal };
         running.address = wait::until("potok says where it listens", || {
             self.address_of(running.child.id()).map(Ok).or_else(|| running.early_end().map(Err))
-        })?;
-        wait::until("potok is ready", || match running.get("/ready") {
-            Some((200, _)) => Some(Ok(())),
-            _ => running.early_end().map(Err),
         })?;
         Ok(running)
     }

@@ -133,3 +133,18 @@ fn data_that_is_kept_is_found_again() {
     drop(second);
     std::fs::remove_dir_all(folder).unwrap();
 }
+
+/// Tests of one program share a server and run side by side.
+#[test]
+fn fresh_databases_are_made_side_by_side() {
+    let (postgres, mariadb) = (potok_services::postgres(), potok_services::mariadb());
+    let mut urls: Vec<String> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..8)
+            .map(|_| scope.spawn(|| [postgres.fresh_database(), mariadb.fresh_database()]))
+            .collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    urls.sort();
+    urls.dedup();
+    assert_eq!(urls.len(), 16);
+}

@@ -27,7 +27,7 @@ pub fn config(properties: &[(&str, &str)]) -> KafkaConfig {
     KafkaConfig {
         servers: services::kafka().servers(),
         properties: properties.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect(),
-        create_topics: Some(CreateTopics { partitions: 4, replication: 1 }),
+        create_topics: Some(CreateTopics { partitions: 4, replication: Some(1) }),
         client_id: "potok-test".to_owned(),
     }
 }
@@ -158,7 +158,7 @@ impl Member {
         }
     }
 
-    pub async fn end(&self, partition: &Partition, nonce: u64, range: std::ops::Range<u64>) {
+    pub async fn end(&mut self, partition: &Partition, nonce: u64, range: std::ops::Range<u64>) {
         let ended = Ended { partition: partition.clone(), assignment: nonce, ranges: vec![range] };
         let transaction = Transaction { outputs: Vec::new(), ended: vec![ended] };
         self.journal.transact(&transaction).await.unwrap();

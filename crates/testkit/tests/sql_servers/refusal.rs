@@ -2,8 +2,9 @@
 
 use serde_json::json;
 
-use crate::order::{config, message, order};
+use crate::order::{config, message, order, orders_config};
 use crate::place::{Place, System, attempt};
+use crate::server::Server;
 
 on_both!(
     a_violated_constraint_costs_one_record,
@@ -108,4 +109,26 @@ async fn fields_without_a_column_are_refused_not_dropped(system: System) {
     let words = place.deliver(vec![message(1, &order("u1")), message(2, &more)]).await;
     assert_eq!(words[0], "delivered");
     assert!(words[1].contains("table `orders`: the field `gift` has no column"), "{words:?}");
+}
+
+/// MariaDB takes statements up to a size: larger batches are cut, a larger row is refused alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_larger_than_a_packet_are_refused_alone_and_large_batches_are_cut() {
+    let server = Server::start(System::Mariadb, &[("max-allowed-packet", "1M")], false);
+    let sink = System::Mariadb.sink(&server.url(), orders_config());
+    let sized = |n: u64, bytes: usize| {
+        let mut large = order(&format!("u{n}"));
+        large["delivery"]["city"] = json!("ü".repeat(bytes / 2));
+        message(n, &large)
+    };
+    // Four megabytes in one call, and rows just below and above the limit.
+    let mut batch: Vec<_> = (0..40).map(|n| sized(n, 100_000)).collect();
+    batch.extend([sized(40, (1 << 20) - 20_000), sized(41, 1 << 20), sized(42, 3 << 20)]);
+    let words = attempt(&sink, batch).await.unwrap();
+    assert_eq!(words[..41], vec!["delivered"; 41]);
+    for word in &words[41..] {
+        assert!(word.starts_with("SetAside too_large: [P0312] table `deliveries`"), "{word}");
+    }
+    assert_eq!((server.count("orders"), server.count("deliveries")), (41, 41));
+    assert_eq!(server.admin("SELECT max(char_length(city)) FROM deliveries"), ["514288"]);
 }

@@ -1,0 +1,152 @@
+//! Topics that change under a running group.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use potok_connectors::kafka::{KafkaConfig, KafkaLog};
+use potok_core::{Log, Move, ReadFrom, SystemClock};
+use potok_testkit::services;
+use std::sync::Arc;
+
+use crate::setup::{Member, blocking, config, eventually, log, records, spec, topic, unique};
+
+/// Interleaving 18: a partition added in mid-run is read from its start, and only once the older
+/// ones have passed where they ended then.
+#[tokio::test(flavor = "multi_thread")]
+async fn added_partitions_are_found_and_wait_for_the_older_ones() {
+    let topic = topic("added", 1).await;
+    let group = unique("added");
+    let log = log().await;
+    log.append(&records(&topic, 0, 0..5)).await.unwrap();
+    // A group that began at the end reads what is found later from its start all the same.
+    let mut member = Member::open(&log, spec(&group, &topic, true)).await;
+    member.until("its partition", |member| !member.assigned.is_empty()).await;
+    log.append(&records(&topic, 0, 5..10)).await.unwrap();
+    member.ends = false;
+    member.until("five records", |member| member.seen.len() == 5).await;
+    let grown = topic.clone();
+    blocking(move || services::kafka().add_partitions(&grown, 3)).await;
+    eventually("the new partitions take records", || async {
+        log.append(&records(&topic, 2, ["new"])).await.is_ok()
+    })
+    .await;
+    member
+        .until("the new partitions", |m| {
+            m.assigned.values().filter(|a| *a.partition.topic == topic).count() == 3
+        })
+        .await;
+    member.for_a_while(Duration::from_secs(3)).await;
+    assert_eq!(member.seen.len(), 5, "the new partition did not wait: {:?}", member.values());
+    // The older partition ends, and the new one is let go.
+    let (nonce, first) = member
+        .assigned
+        .iter()
+        .find(|(_, a)| *a.partition.topic == topic && a.partition.index == 0)
+        .map(|(nonce, assignment)| (*nonce, assignment.partition.clone()))
+        .unwrap();
+    member.end(&first, nonce, 0..10).await;
+    member.ends = true;
+    member.until("the new record", |member| member.seen.len() == 6).await;
+    assert_eq!(member.seen[5].2, "new");
+}
+
+/// Interleaving 7: a topic deleted and created anew is not the old one, whether somebody reads it
+/// meanwhile or not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_created_anew_is_read_from_its_start() {
+    let topic = topic("anew", 1).await;
+    let group = unique("anew");
+    let first = log().await;
+    let old = first.append(&records(&topic, 0, ["a", "b", "c"])).await.unwrap();
+    let mut member = Member::open(&first, spec(&group, &topic, false)).await;
+    member.until("three records", |member| member.seen.len() == 3).await;
+    let anew = |topic: String| {
+        blocking(move || {
+            services::kafka().delete_topic(&topic);
+            services::kafka().create_topic(&topic, 1, &[]);
+        })
+    };
+    anew(topic.clone()).await;
+    let other = log().await;
+    let new = other.append(&records(&topic, 0, ["d", "e", "f", "g", "h"])).await.unwrap();
+    assert_ne!(old[0].log, new[0].log, "the same position was given out twice");
+    member.until("the new topic", |m| m.values().iter().any(|value| value == "h")).await;
+    let new_ones = ["d", "e", "f", "g", "h"];
+    eventually_seen(&mut member, &new_ones).await;
+    drop(member);
+    blocking(move || drop(first)).await;
+
+    anew(topic.clone()).await;
+    other.append(&records(&topic, 0, ["i", "j"])).await.ok();
+    let third = log().await;
+    let count = count(&third, &topic).await;
+    if count == 0 {
+        third.append(&records(&topic, 0, ["i", "j"])).await.unwrap();
+    }
+    let mut member = Member::open(&third, spec(&group, &topic, false)).await;
+    eventually_seen(&mut member, &["i", "j"]).await;
+}
+
+async fn eventually_seen(member: &mut Member, values: &[&str]) {
+    let all = |member: &Member| {
+        values.iter().all(|value| member.values().iter().any(|seen| seen == value))
+    };
+    member.until("every record of the new topic", all).await;
+}
+
+async fn count(log: &Arc<KafkaLog>, topic: &str) -> usize {
+    let mut reader = log.read(topic, ReadFrom::Start).await.unwrap();
+    let mut count = 0;
+    while let Some(batch) = reader.next(false).await.unwrap() {
+        count += batch.records.len();
+    }
+    count
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn missing_topics_are_waited_for_where_they_may_not_be_created() {
+    let config = blocking(|| KafkaConfig { create_topics: None, ..config(&[]) }).await;
+    let log = KafkaLog::new(config, Arc::new(SystemClock)).unwrap();
+    let group = unique("waits");
+    let spec = spec(&group, &group, false);
+    let fault = log.open_group(spec.clone()).await.err().expect("there is no such topic");
+    assert_eq!((fault.next, fault.code), (Move::Wait, "P0605"));
+    assert!(fault.to_string().contains(&group), "{fault}");
+    let fault = log.append(&records(&group, 0, [0])).await.unwrap_err();
+    assert_eq!((fault.next, fault.code), (Move::Wait, "P0605"));
+    for topic in [&group, &spec.info.dead_letters, &spec.info.resolved, &spec.info.replay] {
+        let topic = topic.clone();
+        blocking(move || services::kafka().create_topic(&topic, 1, &[])).await;
+    }
+    let mut member = Member::open(&log, spec).await;
+    log.append(&records(&group, 0, [0])).await.unwrap();
+    member.until("a record", |member| member.seen.len() == 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn topics_of_a_pipeline_are_made_for_their_purpose() {
+    let log = log().await;
+    let group = unique("purposes");
+    let member = Member::open(&log, spec(&group, &group, false)).await;
+    let described = blocking(move || {
+        let words = ["--describe", "--topic", &format!("{group}.*|potok-groups")];
+        (services::kafka().tool("TopicCommand", &words), group)
+    });
+    let (described, group) = described.await;
+    let settings: BTreeMap<&str, &str> = described
+        .lines()
+        .filter(|line| line.contains("PartitionCount"))
+        .map(|line| {
+            let name = line.split_whitespace().nth(1).unwrap();
+            (name, line)
+        })
+        .collect();
+    let dead = settings[format!("{group}-dead").as_str()];
+    assert!(dead.contains("retention.ms=-1") && dead.contains("cleanup.policy=delete"), "{dead}");
+    assert!(dead.contains("max.message.bytes=69206016"), "{dead}");
+    assert!(settings[format!("{group}-dead-resolved").as_str()].contains("retention.ms=-1"));
+    let registry = settings["potok-groups"];
+    assert!(registry.contains("cleanup.policy=compact"), "{registry}");
+    assert!(registry.contains("PartitionCount: 1"), "{registry}");
+    drop(member);
+}

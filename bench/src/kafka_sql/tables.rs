@@ -64,17 +64,17 @@ pub fn potok<S: Server>(ours: &Ours<'_>, source: &Topic<'_>, server: &S) -> Resu
 pub fn load<S: Server>(ours: &Ours<'_>, parts: &Parts, server: &S) -> Result<Run> {
     let url = fresh(ours, server)?;
     let before = ours.servers(Some(server.pid()))?;
+    let load = |part| {
+        runtime()?.block_on(async {
+            let mut connection = S::connect(&url).await?;
+            S::load(&mut connection, part).await
+        })
+    };
     let mut run = measure(parts.orders, || {
         std::thread::scope(|scope| {
-            let load = |part| {
-                runtime()?.block_on(async {
-                    let mut connection = S::connect(&url).await?;
-                    S::load(&mut connection, part).await
-                })
-            };
             let load = &load;
-            let threads: Vec<_> =
-                parts.all.iter().map(|part| scope.spawn(move || load(part))).collect();
+            let start = |part| scope.spawn(move || load(part));
+            let threads: Vec<_> = parts.all.iter().map(start).collect();
             threads.into_iter().try_for_each(ended)
         })
     })?;

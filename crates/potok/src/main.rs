@@ -8,6 +8,7 @@ mod client;
 mod failure;
 mod folder;
 mod input;
+mod memory;
 mod owner;
 mod process;
 mod terminal;
@@ -18,6 +19,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
+    memory::set_up();
     let cli = cli::Cli::parse();
     match cli.run() {
         Ok(()) => ExitCode::SUCCESS,

@@ -435,6 +435,9 @@ impl Log for KafkaLog {
         let own = [&info.dead_letters, &info.resolved, &info.replay];
         let mut topics: Vec<Arc<str>> = spec.topics.clone();
         topics.extend(own.into_iter().map(|topic| Arc::from(topic.as_str())));
+        // The replay topic is among those that are read.
+        topics.sort();
+        topics.dedup();
         // They may have been deleted since somebody looked.
         topics.iter().for_each(|topic| self.topics.forget(topic));
         self.topics.ensure(&topics).await?;

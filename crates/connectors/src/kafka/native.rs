@@ -5,7 +5,7 @@
 //! answer or the time is over. Nothing here keeps a pointer beyond the call.
 #![allow(unsafe_code, reason = "librdkafka's admin calls have no safe wrapper for these")]
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr;
 use std::sync::Arc;
@@ -137,7 +137,8 @@ pub fn describe_topics<C: ClientContext>(
     topics: &[Arc<str>],
     wait: Duration,
 ) -> Answer<HashMap<Arc<str>, Facts>> {
-    let names: Vec<CString> =
+    // Asking for one topic twice is an error to librdkafka.
+    let names: BTreeSet<CString> =
         topics.iter().filter_map(|topic| CString::new(topic.as_bytes()).ok()).collect();
     if names.is_empty() {
         return Ok(HashMap::new());

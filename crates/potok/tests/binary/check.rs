@@ -101,6 +101,7 @@ impl Tables {
         tables
     }
 
+    #[allow(dead_code, reason = "for the tests on real services")]
     /// Tables of these rows, as another program read them: `orders` and its children in order.
     pub fn of_rows([orders, deliveries, payments, items]: [Vec<Row>; 4]) -> Self {
         let children = [deliveries, payments, items].map(|rows| by_order(rows, false));

@@ -145,6 +145,7 @@ impl Home {
         Ok(running)
     }
 
+    #[allow(dead_code, reason = "for the tests on real services")]
     /// Starts `orders` where it cannot become ready, and returns when it listens.
     pub fn start_unready(&self, environment: &[(&str, &str)]) -> Running {
         let running = self.spawn(&pipelines().join("orders.yaml"), environment);

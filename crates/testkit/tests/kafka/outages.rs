@@ -13,7 +13,7 @@ fn config(servers: String, properties: &[(&str, &str)]) -> KafkaConfig {
     KafkaConfig {
         servers,
         properties: properties.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect(),
-        create_topics: Some(CreateTopics { partitions: 2, replication: 1 }),
+        create_topics: Some(CreateTopics { partitions: 2, replication: Some(1) }),
         client_id: "potok-test".to_owned(),
     }
 }

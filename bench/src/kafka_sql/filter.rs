@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use memchr::memmem;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::DeliveryResult;
@@ -17,7 +17,7 @@ use rdkafka::{ClientContext, Message};
 
 use super::LANES;
 use super::ours::Ours;
-use super::topic::{ANSWER_MAX, Topic, send};
+use super::topic::{ANSWER_MAX, Topic, next, send};
 use crate::measure::{Process, Run, watch};
 
 /// Runs take seconds, and asking Kafka for four ends costs little.
@@ -140,7 +140,7 @@ fn pump(
 ) -> Result<()> {
     let mut offsets = [None; LANES];
     for number in 1..=source.records {
-        let message = consumer.poll(ANSWER_MAX).context("Kafka has no more records")??;
+        let message = next(|wait| consumer.poll(wait))?;
         let value = message.payload().unwrap_or_default();
         if work.passes(value) {
             let key = message.key().unwrap_or_default();

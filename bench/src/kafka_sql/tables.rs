@@ -18,7 +18,7 @@ use super::LANES;
 use super::ours::Ours;
 use super::server::Server;
 use super::text::Parts;
-use super::topic::{ANSWER_MAX, Topic};
+use super::topic::{Topic, next};
 use crate::measure::{Process, Run, measure, watch};
 use crate::order::Order;
 
@@ -158,7 +158,7 @@ fn write_partition<S: Server>(
         let count = left.min(PER_TRANSACTION);
         let mut messages = Vec::with_capacity(count);
         while messages.len() < count {
-            messages.push(queue.poll(ANSWER_MAX).context("Kafka has no more records")??);
+            messages.push(next(|wait| queue.poll(wait))?);
         }
         let positions: Vec<String> = messages
             .iter()

@@ -8,11 +8,13 @@ use potok_traffic::orders::Generator;
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer, DefaultConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::BorrowedMessage;
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer, ThreadedProducer};
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::LANES;
 use super::filter::Work;
+use crate::measure::now;
 
 pub const ANSWER_MAX: Duration = Duration::from_secs(60);
 
@@ -137,4 +139,17 @@ pub fn send<C: rdkafka::producer::ProducerContext + 'static>(
             Err((error, _)) => bail!("Kafka refuses a record: {error}"),
         }
     }
+}
+
+/// The next record. A poll may also end early, for an event that is none.
+pub fn next<'a>(
+    poll: impl Fn(Duration) -> Option<Result<BorrowedMessage<'a>, KafkaError>>,
+) -> Result<BorrowedMessage<'a>> {
+    let since = now();
+    while since.elapsed() < ANSWER_MAX {
+        if let Some(message) = poll(ANSWER_MAX) {
+            return Ok(message?);
+        }
+    }
+    bail!("Kafka has no more records")
 }

@@ -31,6 +31,7 @@ mod registry;
 mod settings;
 mod source;
 mod topics;
+mod writer;
 
 pub use log::KafkaLog;
 pub use settings::{CreateTopics, KafkaConfig};

@@ -12,14 +12,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use potok_core::{Fault, Output};
+use potok_core::{Fault, Move, Output};
 use rdkafka::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::KafkaError;
 use rdkafka::message::{DeliveryResult, Header, Message, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, ProducerContext, PurgeConfig};
 use rdkafka::types::RDKafkaErrorCode as Code;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, RwLock};
 
 use super::settings::{Health, KafkaConfig, Role, answers, tell};
 use super::{fault, lock};
@@ -123,6 +123,17 @@ pub struct Producer {
     health: Health,
     calls: Arc<Mutex<Calls>>,
     live: Mutex<Arc<Live>>,
+    /// Held for writing by records that must be sent alone.
+    turn: RwLock<()>,
+}
+
+/// Where a record of a call stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Open,
+    /// Refused together with others.
+    Suspect,
+    Done(Receipt),
 }
 
 impl Producer {
@@ -130,29 +141,58 @@ impl Producer {
         let calls = Arc::default();
         let live = start(config, health, &calls)?;
         let (config, health) = (config.clone(), health.clone());
-        Ok(Producer { config, health, calls, live: Mutex::new(live) })
+        Ok(Producer { config, health, calls, live: Mutex::new(live), turn: RwLock::new(()) })
     }
 
     /// Writes the records and waits for all receipts, in the order of the records. Only refusals
     /// for good are errors here: what merely takes long is waited for.
+    ///
+    /// The client sends records in batches and the broker refuses a batch as a whole, so a refused
+    /// record may only have stood beside a bad one. It counts as refused when it is refused alone.
     pub async fn write(&self, outputs: &[&Output]) -> Result<Vec<Receipt>, Fault> {
-        let mut receipts: Vec<Option<Receipt>> = outputs.iter().map(|_| None).collect();
+        let mut states = vec![State::Open; outputs.len()];
         loop {
-            let open: Vec<usize> =
-                receipts.iter().enumerate().filter(|(_, r)| r.is_none()).map(|(i, _)| i).collect();
-            if open.is_empty() {
-                return Ok(receipts.into_iter().flatten().collect());
-            }
-            let live = self.current()?;
-            let wanted = open.iter().filter_map(|&index| outputs.get(index).copied()).collect();
-            let answers = self.send(&live, wanted).await;
-            for (index, answer) in open.into_iter().zip(answers) {
-                if let Some(place) = receipts.get_mut(index) {
+            let next = states.iter().position(|state| !matches!(state, State::Done(_)));
+            let Some(first) = next else { break };
+            let rest = states.get(first..).unwrap_or_default();
+            // Alone, or together with all that follow up to the next that must go alone.
+            let alone = rest.first() == Some(&State::Suspect);
+            let many = rest.iter().take_while(|state| **state == State::Open).count();
+            let last = if alone { first + 1 } else { first + many };
+            let wanted = outputs.get(first..last).unwrap_or_default();
+            let receipts = self.send_turn(wanted, alone).await?;
+            for (state, receipt) in states.iter_mut().skip(first).zip(receipts) {
+                *state = match receipt {
                     // Whatever a stopped producer had not written goes to its successor.
-                    *place = answer.filter(|answer| !answer.is_err_and(is_of_the_stop));
-                }
+                    Some(Err(code)) if is_of_the_stop(code) => State::Open,
+                    Some(Err(code)) if !alone && last - first > 1 && is_of_the_batch(code) => {
+                        State::Suspect
+                    }
+                    Some(receipt) => State::Done(receipt),
+                    None => State::Open,
+                };
             }
         }
+        let receipt = |state| match state {
+            State::Done(receipt) => receipt,
+            State::Open | State::Suspect => Err(Code::Unknown),
+        };
+        Ok(states.into_iter().map(receipt).collect())
+    }
+
+    /// Sends records; alone means that nothing of others is sent meanwhile either.
+    async fn send_turn(
+        &self,
+        outputs: &[&Output],
+        alone: bool,
+    ) -> Result<Vec<Option<Receipt>>, Fault> {
+        let live = self.current()?;
+        if alone {
+            let _turn = self.turn.write().await;
+            return Ok(self.send(&live, outputs).await);
+        }
+        let _turn = self.turn.read().await;
+        Ok(self.send(&live, outputs).await)
     }
 
     /// The producer in use; a new one where the last has stopped.
@@ -165,7 +205,7 @@ impl Producer {
         Ok(live.clone())
     }
 
-    async fn send(&self, live: &Live, outputs: Vec<&Output>) -> Vec<Option<Receipt>> {
+    async fn send(&self, live: &Live, outputs: &[&Output]) -> Vec<Option<Receipt>> {
         let call = Arc::new(Call {
             receipts: Mutex::new((outputs.iter().map(|_| None).collect(), outputs.len())),
             done: Notify::new(),
@@ -227,6 +267,11 @@ fn is_of_the_stop(code: Code) -> bool {
             | Code::BrokerDestroy
             | Code::Inconsistent
     )
+}
+
+/// Errors of a batch, which may be about one record of it.
+fn is_of_the_batch(code: Code) -> bool {
+    fault::next_move(code) == Move::SetAside
 }
 
 /// Gives a record to the client, waiting while its queue is full.

@@ -156,9 +156,14 @@ impl Fetcher {
         if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.partition == *at) {
             lane.next = earliest;
         }
-        let offset = Offset::Offset(i64::try_from(earliest).unwrap_or(i64::MAX));
-        let sought = self.queue.consumer().seek(&at.topic, at.index as i32, offset, ANSWER_MAX);
-        sought.map_err(|error| fault::of("read the topic", &error))
+        // The client does not seek in a partition whose offset it has given up.
+        let mut list = TopicPartitionList::new();
+        for lane in &self.lanes {
+            let offset = Offset::Offset(i64::try_from(lane.next).unwrap_or(i64::MAX));
+            list.add_partition_offset(&at.topic, lane.partition.index as i32, offset)
+                .map_err(|error| fault::of("place a partition", &error))?;
+        }
+        self.queue.consumer().assign(&list).map_err(|error| fault::of("read the topic", &error))
     }
 
     fn is_at_end(&self) -> Result<bool, Fault> {

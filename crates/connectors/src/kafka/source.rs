@@ -8,8 +8,8 @@ use tokio::sync::watch;
 
 use super::handover::Handover;
 use super::lock;
-use super::log::Writer;
 use super::progress::Progress;
+use super::writer::Writer;
 
 /// An open group, as the log sees it.
 #[derive(Clone)]

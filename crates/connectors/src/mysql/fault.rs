@@ -27,6 +27,8 @@ pub(super) fn trouble(error: &Error) -> Trouble {
             None => Trouble::Failed,
         },
         Error::Io(error) if error.kind() == std::io::ErrorKind::TimedOut => Trouble::Silent,
+        // A certificate that is not trusted comes as data that is not valid.
+        Error::Io(error) if error.kind() == std::io::ErrorKind::InvalidData => Trouble::NotLetIn,
         // The driver says "protocol" when a connection ends in the middle of an answer.
         Error::Io(_) | Error::Protocol(_) | Error::WorkerCrashed => Trouble::Away,
         Error::Tls(_) | Error::Configuration(_) => Trouble::NotLetIn,
@@ -137,6 +139,7 @@ mod tests {
         let io = |kind: std::io::ErrorKind| trouble(&Error::Io(kind.into()));
         assert_eq!(io(std::io::ErrorKind::ConnectionReset), Trouble::Away);
         assert_eq!(io(std::io::ErrorKind::TimedOut), Trouble::Silent);
+        assert_eq!(io(std::io::ErrorKind::InvalidData), Trouble::NotLetIn);
         assert_eq!(trouble(&Error::Protocol("x".to_owned())), Trouble::Away);
         assert_eq!(trouble(&Error::Tls("x".into())), Trouble::NotLetIn);
         assert_eq!(trouble(&Error::RowNotFound), Trouble::Failed);

@@ -18,7 +18,7 @@ use crate::sql::{Cell, Dialect, Once, RecordRows, Rows, Tables, There};
 
 /// Places for values in one statement. The server takes 65,535, but keeps half a kilobyte for
 /// each, in every session.
-const PLACES_MAX: usize = 8_192;
+const PLACES_MAX: usize = 4_096;
 /// Rows looked for by one statement.
 const LOOKUPS_MAX: usize = 64;
 /// Room in a packet for what is not text.
@@ -35,7 +35,7 @@ pub(super) struct Plan {
 
 /// Where a column's values come from.
 #[derive(Clone, Copy)]
-enum From {
+enum Origin {
     /// A cell of the parent's row.
     Parent(usize),
     /// The place among the rows of the record.
@@ -50,7 +50,7 @@ struct Insert {
     /// The values of one row.
     row: String,
     tail: &'static str,
-    columns: Vec<From>,
+    columns: Vec<Origin>,
     sizes: Sizes,
 }
 
@@ -107,16 +107,16 @@ fn insert(tables: &Tables, index: usize) -> Insert {
     let fields = tables.columns(index);
     let own = tables.own_columns(index).into_iter().enumerate();
     let each_field = fields.iter().enumerate().map(|(at, column)| {
-        let from = if index == 0 { From::Parent(at) } else { From::Field(at) };
+        let from = if index == 0 { Origin::Parent(at) } else { Origin::Field(at) };
         (from, column.name.as_str(), column.default.as_deref())
     });
-    let columns: Vec<(From, &str, Option<&str>)> = if index == 0 {
-        let own = own.map(|(at, name)| (From::Parent(fields.len() + at), name, None));
+    let columns: Vec<(Origin, &str, Option<&str>)> = if index == 0 {
+        let own = own.map(|(at, name)| (Origin::Parent(fields.len() + at), name, None));
         each_field.chain(own).collect()
     } else {
         let ids = tables.id_cells();
         let own = own.map(|(at, name)| {
-            let from = ids.get(at).map_or(From::Element, |&cell| From::Parent(cell));
+            let from = ids.get(at).map_or(Origin::Element, |&cell| Origin::Parent(cell));
             (from, name, None)
         });
         own.chain(each_field).collect()
@@ -161,9 +161,9 @@ impl Insert {
     fn cells<'a>(&'a self, row: &'a Row<'_>) -> impl Iterator<Item = &'a Cell> {
         let (parent, element, fields) = row;
         self.columns.iter().filter_map(move |from| match from {
-            From::Parent(cell) => parent.get(*cell),
-            From::Element => Some(element),
-            From::Field(cell) => fields.get(*cell),
+            Origin::Parent(cell) => parent.get(*cell),
+            Origin::Element => Some(element),
+            Origin::Field(cell) => fields.get(*cell),
         })
     }
 

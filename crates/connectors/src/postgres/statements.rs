@@ -23,7 +23,7 @@ pub(super) struct Plan {
 
 /// Where a column's values come from.
 #[derive(Clone, Copy)]
-enum From {
+enum Origin {
     /// A cell of the parent's row.
     Parent(usize),
     /// The place among the rows of the record.
@@ -34,7 +34,7 @@ enum From {
 
 struct Insert {
     sql: Arc<str>,
-    columns: Vec<(From, Elements)>,
+    columns: Vec<(Origin, Elements)>,
 }
 
 /// Reads rows by some of their columns.
@@ -59,7 +59,7 @@ impl Plan {
 
 /// `INSERT INTO "items" ("order_uid", "element", "price") SELECT … FROM UNNEST(…) …`.
 fn insert(tables: &Tables, index: usize) -> Insert {
-    let mut columns: Vec<(From, &str, Kind, &Bounds, Option<&str>)> = Vec::new();
+    let mut columns: Vec<(Origin, &str, Kind, &Bounds, Option<&str>)> = Vec::new();
     let none = Bounds::default();
     let own_bounds = tables.own_bounds(index);
     let own = tables.own_columns(index).into_iter().enumerate().map(|(at, name)| {
@@ -68,19 +68,19 @@ fn insert(tables: &Tables, index: usize) -> Insert {
     });
     let fields = tables.columns(index);
     let each_field = fields.iter().enumerate().map(|(at, column)| {
-        let from = if index == 0 { From::Parent(at) } else { From::Field(at) };
+        let from = if index == 0 { Origin::Parent(at) } else { Origin::Field(at) };
         (from, column.name.as_str(), column.kind, &column.bounds, column.default.as_deref())
     });
     if index == 0 {
         columns.extend(each_field);
         columns.extend(own.map(|(at, name, bounds)| {
-            (From::Parent(fields.len() + at), name, Kind::Text, bounds, None)
+            (Origin::Parent(fields.len() + at), name, Kind::Text, bounds, None)
         }));
     } else {
         let ids = tables.id_cells();
         columns.extend(own.map(|(at, name, bounds)| match ids.get(at) {
-            Some(&cell) => (From::Parent(cell), name, tables.id_kind(name), bounds, None),
-            None => (From::Element, name, Kind::Integer, bounds, None),
+            Some(&cell) => (Origin::Parent(cell), name, tables.id_kind(name), bounds, None),
+            None => (Origin::Element, name, Kind::Integer, bounds, None),
         }));
         columns.extend(each_field);
     }
@@ -185,7 +185,7 @@ impl Once for Batch<'_> {
         let Some(insert) = self.plan.inserts.first() else { return Ok(Vec::new()) };
         let mut arguments = PgArguments::default();
         for (from, elements) in &insert.columns {
-            let From::Parent(cell) = from else { continue };
+            let Origin::Parent(cell) = from else { continue };
             let cells = records.iter().filter_map(|record| record.parent.get(*cell));
             elements.add(&mut arguments, self.rows, cells).map_err(Error::Encode)?;
         }
@@ -218,9 +218,9 @@ impl Once for Batch<'_> {
             let mut arguments = PgArguments::default();
             for (from, elements) in &insert.columns {
                 let cells = rows.iter().filter_map(|(parent, element, cells)| match from {
-                    From::Parent(cell) => parent.get(*cell),
-                    From::Element => Some(element),
-                    From::Field(cell) => cells.get(*cell),
+                    Origin::Parent(cell) => parent.get(*cell),
+                    Origin::Element => Some(element),
+                    Origin::Field(cell) => cells.get(*cell),
                 });
                 elements.add(&mut arguments, self.rows, cells).map_err(Error::Encode)?;
             }

@@ -62,14 +62,13 @@ pub(crate) async fn write<O: Once>(
     tables: &Tables,
     rows: &Rows,
 ) -> Result<Endings, O::Error> {
-    let mut records: Vec<RecordRows<'_>> = rows.records(tables).collect();
-    let ids = tables.id_cells();
-    records.sort_by(|one, other| by_key(rows, &ids, one, other));
     // The same name twice in one call: the second is decided when the first is.
-    let mut seen = HashSet::with_capacity(records.len());
+    let mut seen = HashSet::new();
     let position = |record: &RecordRows<'_>| rows.text_of(record.parent, tables.position_cell());
-    let (mut waiting, again): (Vec<_>, Vec<_>) =
-        records.into_iter().partition(|record| seen.insert(position(record)));
+    let (mut waiting, again): (Vec<RecordRows<'_>>, Vec<_>) =
+        rows.records(tables).partition(|record| seen.insert(position(record)));
+    let ids = tables.id_cells();
+    waiting.sort_by(|one, other| by_key(rows, &ids, one, other));
 
     let mut endings = Endings::new();
     let mut inserted = Vec::with_capacity(waiting.len());

@@ -21,6 +21,12 @@ pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+#[allow(dead_code, reason = "for the tests on real services")]
+/// Lets time pass, for trouble that has to last.
+pub fn pass(time: Duration) {
+    std::thread::sleep(time);
+}
+
 /// A random moment up to `max` from now, for trouble that must not depend on when it comes.
 pub fn random_moment(random: &mut Random, max: Duration) {
     std::thread::sleep(Duration::from_micros(random.below(max.as_micros() as u64)));

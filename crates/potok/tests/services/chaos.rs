@@ -73,7 +73,7 @@ fn trouble(
         }
         1 => {
             database.freeze();
-            std::thread::sleep(Duration::from_secs(short_or_soak(6, 30 + 90 * (round / 8 % 2))));
+            wait::pass(Duration::from_secs(short_or_soak(6, 30 + 90 * (round / 8 % 2))));
             database.thaw();
         }
         2 => {

@@ -83,21 +83,11 @@ impl Database {
 
     /// Makes the whole server refuse writes, or take them again.
     pub fn set_read_only(&self, read_only: bool) {
-        match &self.server {
-            Server::Postgres(server) => {
-                let value = if read_only { "on" } else { "off" };
-                let admin = server.admin_url();
-                server.query(
-                    &admin,
-                    &format!("ALTER SYSTEM SET default_transaction_read_only = {value}"),
-                );
-                server.query(&admin, "SELECT pg_reload_conf()");
-            }
-            Server::Mariadb(server) => {
-                let value = u8::from(read_only);
-                server.query(&self.url, &format!("SET GLOBAL read_only = {value}"));
-            }
-        }
+        let Server::Postgres(server) = &self.server else { panic!("only PostgreSQL is made so") };
+        let value = if read_only { "on" } else { "off" };
+        let set = format!("ALTER SYSTEM SET default_transaction_read_only = {value}");
+        server.query(&server.admin_url(), &set);
+        server.query(&server.admin_url(), "SELECT pg_reload_conf()");
     }
 
     pub fn query(&self, sql: &str) -> Vec<Vec<String>> {

@@ -44,13 +44,13 @@ async fn another_client_reads_what_was_written() {
     });
     log.append(&outputs).await.unwrap();
     let read = blocking(move || {
-        // -Z prints NULL for null keys and values; %K and %S are lengths, -1 for null.
+        // %K and %S are lengths, -1 for null; the text is NULL for empty ones too.
         kcat(&["-C", "-e", "-q", "-Z", "-t", &topic, "-f", "%K %k %S %s %h\n"], b"")
     })
     .await;
     let expected = "1 k 5 value a=1,a=NULL,b=,a=п\n\
                     -1 NULL -1 NULL a=1,a=NULL,b=,a=п\n\
-                    0  0  a=1,a=NULL,b=,a=п\n";
+                    0 NULL 0 NULL a=1,a=NULL,b=,a=п\n";
     assert_eq!(String::from_utf8_lossy(&read), expected);
 }
 
@@ -125,12 +125,12 @@ fn java_produce(words: &[&str], input: &std::path::Path) {
     let jars = std::fs::read_dir(cache.join("potok"))
         .unwrap()
         .flatten()
-        .find(|entry| entry.file_name().to_string_lossy().starts_with("kafka-"))
-        .expect("Kafka is in the cache: cargo xtask services up")
-        .path();
+        .map(|entry| entry.path())
+        .find(|path| path.is_dir() && path.display().to_string().contains("/kafka-"))
+        .expect("Kafka is in the cache: cargo xtask services up");
     let status = Command::new("java")
-        .arg("-cp")
-        .arg(format!("{}/*", jars.display()))
+        .args(["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp"])
+        .arg(format!("{}/*:{}/jars/*", jars.display(), jars.display()))
         .arg("org.apache.kafka.tools.ConsoleProducer")
         .args(["--bootstrap-server", &services::kafka().servers()])
         .args(words)

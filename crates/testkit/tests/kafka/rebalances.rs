@@ -42,7 +42,10 @@ async fn churn(properties: &'static [(&'static str, &'static str)]) {
             while !done.load(Ordering::Acquire) {
                 let log = log_with(properties).await;
                 let mut guest = Member::open(&log, spec(&group, &topic, false)).await;
-                guest.for_a_while(Duration::from_millis(900)).await;
+                // Long enough to be given something, whatever else the machine does.
+                let given = guest.until("partitions", |member| !member.assigned.is_empty());
+                let _ = tokio::time::timeout(Duration::from_secs(5), given).await;
+                guest.for_a_while(Duration::from_millis(600)).await;
                 all.push(std::mem::take(&mut guest.seen));
                 drop(guest);
                 blocking(move || drop(log)).await;
@@ -90,12 +93,13 @@ async fn send(log: Arc<KafkaLog>, topic: String, partitions: u32, each: u64) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn members_come_and_go_cooperatively() {
-    churn(&[]).await;
+    churn(&[("heartbeat.interval.ms", "200")]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn members_come_and_go_eagerly() {
-    churn(&[("partition.assignment.strategy", "range,roundrobin")]).await;
+    const EAGER: (&str, &str) = ("partition.assignment.strategy", "range,roundrobin");
+    churn(&[EAGER, ("heartbeat.interval.ms", "200")]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

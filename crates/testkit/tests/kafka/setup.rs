@@ -39,6 +39,10 @@ pub async fn log() -> Arc<KafkaLog> {
 
 /// The same with properties.
 pub async fn log_with(properties: &'static [(&'static str, &'static str)]) -> Arc<KafkaLog> {
+    // RUST_LOG=debug shows what happened in a test that failed.
+    let filter = tracing_subscriber::EnvFilter::from_default_env();
+    let told = tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init();
+    drop(told);
     let config = tokio::task::spawn_blocking(|| config(properties)).await.unwrap();
     KafkaLog::new(config, Arc::new(SystemClock)).unwrap()
 }

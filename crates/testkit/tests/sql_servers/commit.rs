@@ -50,7 +50,9 @@ async fn pass(mut client: TcpStream, mut server: TcpStream, loss: Loss, armed: A
             read = client.read(&mut request) => {
                 let Ok(len @ 1..) = read else { return };
                 let bytes = &request[..len];
-                let is_commit = bytes.windows(6).any(|part| part == b"COMMIT");
+                // Not the isolation level, READ COMMITTED.
+                let is_commit = bytes.windows(6).any(|part| part == b"COMMIT")
+                    && !bytes.windows(9).any(|part| part == b"COMMITTED");
                 if is_commit && armed.swap(false, Ordering::SeqCst) {
                     lost = true;
                     if loss == Loss::Commit {

@@ -99,7 +99,7 @@ async fn numbers_are_kept_exactly_or_refused(system: System) {
     assert_eq!(refused, [2, 3, 5, 7], "{words:?}");
     let rows = place.query("SELECT id, n, x, b, j FROM t ORDER BY id");
     let (yes, no) = system.pick(("t", "f"), ("1", "0"));
-    let large = system.pick("9007199254740992", "9007199254740992");
+    let large = system.pick("9.007199254740992e+15", "9.007199254740992e15");
     assert_eq!(
         rows,
         [

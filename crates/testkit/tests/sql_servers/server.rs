@@ -43,17 +43,15 @@ impl Server {
     pub fn admin(&self, sql: &str) -> Vec<String> {
         let rows = match self {
             Server::Postgres(server) => server.query(&server.admin_url(), sql),
-            Server::Mariadb(server) => server.query(&server.url(), sql),
+            Server::Mariadb(server) => {
+                server.query(&server.url().replace("potok:potok@", "root:@"), sql)
+            }
         };
         rows.into_iter().map(|row| row.join(", ")).collect()
     }
 
     pub fn count(&self, table: &str) -> usize {
         self.admin(&format!("SELECT count(*) FROM {table}"))[0].parse().unwrap()
-    }
-
-    pub fn port(&self) -> u16 {
-        each!(self, server => server.port())
     }
 
     pub fn kill(&self) {

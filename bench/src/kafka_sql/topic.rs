@@ -82,8 +82,15 @@ impl<'a> Topic<'a> {
     /// Where its partitions end.
     pub fn ends(&self, client: &BaseConsumer) -> Result<Vec<u64>> {
         let end = |partition: usize| {
-            let (_, end) = client.fetch_watermarks(&self.name, partition as i32, ANSWER_MAX)?;
-            Ok(end.unsigned_abs())
+            let since = now();
+            loop {
+                match client.fetch_watermarks(&self.name, partition as i32, ANSWER_MAX) {
+                    Ok((_, end)) => return Ok(end.unsigned_abs()),
+                    // A topic just made has no leader for a moment.
+                    Err(error) if since.elapsed() > ANSWER_MAX => bail!(error),
+                    Err(_) => std::thread::sleep(Duration::from_millis(10)),
+                }
+            }
         };
         (0..LANES).map(end).collect()
     }

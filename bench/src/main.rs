@@ -6,9 +6,11 @@
 
 mod engine;
 mod idle;
+mod kafka_sql;
 mod log;
 mod measure;
 mod memory;
+mod order;
 mod orders;
 mod plain;
 mod potok;
@@ -23,7 +25,7 @@ use clap::{Parser, ValueEnum};
 #[derive(Parser)]
 #[command(
     name = "bench",
-    after_help = "Examples:\n  cargo run --release -p bench -- log orders\n  cargo run --release -p bench -- all --quick"
+    after_help = "Examples:\n  cargo run --release -p bench -- log orders\n  cargo run --release -p bench -- kafka-sql\n  cargo run --release -p bench -- all --quick"
 )]
 struct Cli {
     /// What to measure, one after another
@@ -46,6 +48,8 @@ enum What {
     Memory,
     /// What an idle process costs, and how soon a lone record is delivered
     Idle,
+    /// Kafka into PostgreSQL, MariaDB and back into Kafka, against bare loops; starts the services
+    KafkaSql,
     /// All of them
     All,
 }
@@ -65,7 +69,7 @@ fn run(cli: &Cli) -> Result<()> {
     if cfg!(debug_assertions) {
         eprintln!("bench: this is a debug build; only `--release` says something");
     }
-    let all = [What::Log, What::Engine, What::Orders, What::Memory, What::Idle];
+    let all = [What::Log, What::Engine, What::Orders, What::Memory, What::Idle, What::KafkaSql];
     let whats = if cli.what.contains(&What::All) { &all[..] } else { &cli.what };
     for what in whats {
         match what {
@@ -74,6 +78,7 @@ fn run(cli: &Cli) -> Result<()> {
             What::Engine => engine::run(cli.quick)?,
             What::Memory => memory::run(cli.quick)?,
             What::Idle => idle::run(cli.quick)?,
+            What::KafkaSql => kafka_sql::run(cli.quick)?,
             What::All => {}
         }
     }

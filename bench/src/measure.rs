@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 /// Ticks per second in `/proc`: 100 on every Linux.
 const TICKS: f64 = 100.0;
@@ -19,6 +19,8 @@ pub struct Run {
     pub cpu: f64,
     /// Peak resident memory in bytes.
     pub peak: u64,
+    /// CPU seconds of the servers it used meanwhile.
+    pub servers: Option<f64>,
 }
 
 impl Run {
@@ -53,13 +55,23 @@ impl Process {
 
     /// CPU seconds used so far.
     pub fn cpu(&self) -> Result<f64> {
-        let stat = fs::read_to_string(format!("{}/stat", self.proc))?;
-        // The name in parentheses may hold anything; user and system time are the 12th and 13th
-        // field behind it.
-        let (_, fields) = stat.rsplit_once(')').context("a name in /proc/…/stat")?;
-        let ticks: u64 =
-            fields.split_whitespace().skip(11).take(2).flat_map(str::parse::<u64>).sum();
-        Ok(ticks as f64 / TICKS)
+        // User and system time.
+        ticks(&self.proc, 2)
+    }
+
+    /// The same with its children, those that are gone too: some servers are a family.
+    pub fn family_cpu(&self) -> Result<f64> {
+        // Behind its own times are those of its children that have ended.
+        let mut cpu = ticks(&self.proc, 4)?;
+        let tasks = fs::read_dir(format!("{}/task", self.proc))?;
+        for task in tasks {
+            let children = task?.path().join("children");
+            for child in fs::read_to_string(children).unwrap_or_default().split_whitespace() {
+                // One that has just ended is among the others now, or will be.
+                cpu += ticks(&format!("/proc/{child}"), 2).unwrap_or_default();
+            }
+        }
+        Ok(cpu)
     }
 
     /// Peak resident memory in bytes.
@@ -77,6 +89,16 @@ impl Process {
     }
 }
 
+/// CPU seconds of a process: the first so many of the times in its `stat`.
+fn ticks(proc: &str, times: usize) -> Result<f64> {
+    let stat = fs::read_to_string(format!("{proc}/stat"))?;
+    // The name in parentheses may hold anything; the times begin with the 12th field behind it.
+    let (_, fields) = stat.rsplit_once(')').context("a name in /proc/…/stat")?;
+    let ticks: u64 =
+        fields.split_whitespace().skip(11).take(times).flat_map(str::parse::<u64>).sum();
+    Ok(ticks as f64 / TICKS)
+}
+
 /// The time, for measuring only.
 #[allow(clippy::disallowed_methods, reason = "measuring is what this program is for")]
 pub fn now() -> Instant {
@@ -90,5 +112,42 @@ pub fn measure(records: u64, work: impl FnOnce() -> Result<()>) -> Result<Run> {
     let (cpu, start) = (own.cpu()?, now());
     work()?;
     let wall = start.elapsed();
-    Ok(Run { records, wall, cpu: own.cpu()? - cpu, peak: own.peak()? })
+    Ok(Run { records, wall, cpu: own.cpu()? - cpu, peak: own.peak()?, servers: None })
+}
+
+/// Nothing here takes so long unless it has got stuck.
+const STUCK: Duration = Duration::from_secs(120);
+
+/// Watches `process` handle `total` records, from the first that are seen to be done to the last:
+/// neither its start nor the first answers of the servers count. `servers` are asked for their
+/// CPU seconds.
+pub fn watch(
+    process: &Process,
+    total: u64,
+    look_every: Duration,
+    servers: impl Fn() -> Result<f64>,
+    done: impl Fn() -> Result<u64>,
+) -> Result<Run> {
+    let moved = |from: u64| -> Result<u64> {
+        let since = now();
+        loop {
+            let count = done()?;
+            if count > from {
+                return Ok(count);
+            }
+            ensure!(since.elapsed() < STUCK, "stuck at {count} of {total}");
+            std::thread::sleep(look_every);
+        }
+    };
+    let first = moved(0)?;
+    let (start, cpu, before) = (now(), process.cpu()?, servers()?);
+    let (mut last, mut wall) = (first, Duration::ZERO);
+    while last < total {
+        last = moved(last)?;
+        wall = start.elapsed();
+    }
+    ensure!(first < total, "{total} records are too few to measure: all were done at once");
+    let servers = Some(servers()? - before);
+    let (cpu, peak) = (process.cpu()? - cpu, process.peak()?);
+    Ok(Run { records: total - first, wall, cpu, peak, servers })
 }

@@ -26,7 +26,7 @@ pub fn run(quick: bool) -> Result<()> {
     running.delivered(count)?;
     let wall = start.elapsed();
     let (cpu, peak) = (running.process.cpu()?, running.process.peak()?);
-    print_side("send and deliver", &[Run { records: count, wall, cpu, peak }])?;
+    print_side("send and deliver", &[Run { records: count, wall, cpu, peak, servers: None }])?;
     print_goal(&format!("peak {} MB", peak / 1_000_000), "≤ 256 MB", peak <= GOAL_BYTES);
     Ok(())
 }

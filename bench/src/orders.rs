@@ -12,9 +12,9 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use potok_traffic::orders::Generator;
 use rusqlite::{Connection, Transaction, params};
-use serde::Deserialize;
 
 use crate::measure::{Run, measure, now};
+use crate::order::{NO_HASH, Order};
 use crate::potok::{self, Running};
 use crate::report::Comparison;
 
@@ -70,7 +70,7 @@ fn ours(program: &Path, file: &Path, data: &Path, count: u64) -> Result<Run> {
     let (cpu, peak) = (running.process.cpu()?, running.process.peak()?);
     drop(running);
     ensure!(rows(&data.join("db/orders.sqlite"))? == count, "potok delivers every order");
-    Ok(Run { records: count, wall, cpu, peak })
+    Ok(Run { records: count, wall, cpu, peak, servers: None })
 }
 
 fn rows(database: &Path) -> Result<u64> {
@@ -78,67 +78,6 @@ fn rows(database: &Path) -> Result<u64> {
     Ok(database
         .query_row("SELECT count(*) FROM orders", [], |row| row.get::<_, i64>(0))?
         .unsigned_abs())
-}
-
-#[derive(Deserialize)]
-struct Order<'a> {
-    order_uid: &'a str,
-    track_number: &'a str,
-    entry: &'a str,
-    #[serde(borrow)]
-    delivery: Delivery<'a>,
-    #[serde(borrow)]
-    payment: Payment<'a>,
-    #[serde(borrow)]
-    items: Vec<Item<'a>>,
-    locale: &'a str,
-    internal_signature: &'a str,
-    customer_id: &'a str,
-    delivery_service: &'a str,
-    shardkey: &'a str,
-    sm_id: i64,
-    date_created: &'a str,
-    oof_shard: &'a str,
-}
-
-#[derive(Deserialize)]
-struct Delivery<'a> {
-    name: &'a str,
-    phone: &'a str,
-    zip: &'a str,
-    city: &'a str,
-    address: &'a str,
-    region: &'a str,
-    email: &'a str,
-}
-
-#[derive(Deserialize)]
-struct Payment<'a> {
-    transaction: &'a str,
-    request_id: &'a str,
-    currency: &'a str,
-    provider: &'a str,
-    amount: i64,
-    payment_dt: i64,
-    bank: &'a str,
-    delivery_cost: i64,
-    goods_total: i64,
-    custom_fee: i64,
-}
-
-#[derive(Deserialize)]
-struct Item<'a> {
-    chrt_id: i64,
-    track_number: &'a str,
-    price: i64,
-    rid: &'a str,
-    name: &'a str,
-    sale: i64,
-    size: &'a str,
-    total_price: i64,
-    nm_id: i64,
-    brand: &'a str,
-    status: i64,
 }
 
 fn bare(file: &Path, database: &Path, ddl: &str) -> Result<()> {
@@ -168,7 +107,6 @@ fn bare(file: &Path, database: &Path, ddl: &str) -> Result<()> {
 }
 
 fn insert(transaction: &Transaction<'_>, order: &Order<'_>, number: u64) -> Result<()> {
-    const NO_HASH: &str = "0000000000000000000000000000000000000000000000000000000000000000";
     let position = format!("orders/0/{number}@0000000000000000/0/0");
     let uid = order.order_uid;
     transaction

@@ -37,36 +37,61 @@ pub fn build() -> Result<PathBuf> {
 
 /// Runs a command of it to its end and returns what it printed.
 pub fn ask<S: AsRef<OsStr>>(program: &Path, args: impl IntoIterator<Item = S>) -> Result<String> {
-    let output = Command::new(program).args(args).stdin(Stdio::null()).output()?;
+    ask_with(program, args, &[])
+}
+
+/// The same with some variables set.
+pub fn ask_with<S: AsRef<OsStr>>(
+    program: &Path,
+    args: impl IntoIterator<Item = S>,
+    variables: &[(&str, &str)],
+) -> Result<String> {
+    let mut command = Command::new(program);
+    command.args(args).envs(variables.iter().copied()).stdin(Stdio::null());
+    let output = command.output()?;
     let error = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "potok failed: {error}");
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// `orders` at work in a folder; killed when dropped.
+/// A pipeline at work in a folder; killed when dropped.
 pub struct Running {
     child: Child,
+    pipeline: String,
     address: String,
     /// For its CPU time and memory.
     pub process: Process,
 }
 
 impl Running {
-    /// Starts it. Returns once it says where it listens.
+    /// Starts `orders`. Returns once it says where it listens.
     pub fn start(program: &Path, data: &Path) -> Result<Self> {
+        let file = root().join("pipelines/orders.yaml");
+        Running::start_with(program, data, ("orders", &file), &[])
+    }
+
+    /// The same of a pipeline in a file, with some variables set.
+    pub fn start_with(
+        program: &Path,
+        data: &Path,
+        (pipeline, file): (&str, &Path),
+        variables: &[(&str, &str)],
+    ) -> Result<Self> {
         fs::create_dir_all(data)?;
         let journal = File::create(data.join("stderr.log"))?;
         let child = Command::new(program)
             .arg("run")
-            .arg(root().join("pipelines/orders.yaml"))
+            .arg(file)
             .args(["--admin", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data-dir"])
             .arg(data)
+            .envs(variables.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(journal)
             .spawn()?;
         let process = Process::of(child.id());
-        let mut running = Running { child, address: String::new(), process };
+        let pipeline = pipeline.to_owned();
+        let mut running = Running { child, pipeline, address: String::new(), process };
         while running.address.is_empty() {
             if running.child.try_wait()?.is_some() {
                 bail!("potok ended: {}", fs::read_to_string(data.join("stderr.log"))?);
@@ -87,19 +112,27 @@ impl Running {
         &self.address
     }
 
-    /// A counter of the pipeline, asked over HTTP: starting a command would cost more than the
-    /// answer.
+    /// A counter of the pipeline.
     pub fn count(&self, field: &str) -> Result<u64> {
+        let status = self.status()?;
+        status[field].as_u64().with_context(|| format!("{field} in {status}"))
+    }
+
+    /// The pipeline's line, asked over HTTP: starting a command would cost more than the answer.
+    pub fn status(&self) -> Result<Value> {
         let mut stream = TcpStream::connect(&self.address)?;
         let host = &self.address;
         write!(stream, "GET /api/v1/status HTTP/1.0\r\nHost: {host}\r\n\r\n")?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
         let (_, body) = answer.split_once("\r\n\r\n").context("an answer")?;
-        let line = body.lines().find(|line| line.contains("\"orders\"")).context("the pipeline")?;
+        let name = format!("\"{}\"", self.pipeline);
+        let line = body.lines().find(|line| line.contains(&name)).context("the pipeline")?;
         let status: Value = serde_json::from_str(line)?;
-        let status = status.get(0).unwrap_or(&status);
-        status[field].as_u64().with_context(|| format!("{field} in {status}"))
+        // Beside what runs here are those that left something behind.
+        let own = |status: &&Value| status["pipeline"] == self.pipeline.as_str();
+        let own = status.as_array().map_or(Some(&status), |all| all.iter().find(own));
+        own.cloned().context("the pipeline")
     }
 
     /// Waits until so many records have been delivered.

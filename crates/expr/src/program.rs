@@ -177,7 +177,13 @@ impl Program {
         };
         let value = read_event(view.value, reads.as_deref()).map_err(ProgramError::Failed)?;
         let target = TargetValue { value, metadata, secrets: Secrets::default() };
-        let mut event = Event { target, changed: false, reads, missed: Cell::new(false) };
+        let mut event = Event {
+            target,
+            changed: false,
+            reads,
+            missed: Cell::new(false),
+            begun: Cell::new(false),
+        };
         let mut control = deadline(self.deadline);
         // A panic inside VRL is a fault of one record and must not become one of its lane.
         let ended = catch_unwind(AssertUnwindSafe(|| {
@@ -249,10 +255,15 @@ struct Event {
     reads: Option<Arc<Reads>>,
     /// The program looked at something that was not.
     missed: Cell<bool>,
+    /// VRL's runtime has looked whether there is an event, as it does before it runs a program.
+    begun: Cell<bool>,
 }
 
 impl Event {
     fn note_look(&self, path: &OwnedTargetPath) {
+        if !self.begun.replace(true) && *path == OwnedTargetPath::event_root() {
+            return;
+        }
         if self.reads.as_ref().is_some_and(|reads| !reads.covers(path)) {
             self.missed.set(true);
         }

@@ -382,6 +382,8 @@ fn reading_little_and_reading_all_agree() {
     assert_eq!(deletes.run(&view), Ok(Ran::Value(Bytes::from_static(br#"{"c":3}"#))));
     let filter = Program::compile("if .a == 2 { abort }").unwrap();
     assert!(filter.reads.is_some(), "a filter is run on what it looks at");
+    let (_, event) = filter.resolve(&view).unwrap();
+    assert!(event.reads.is_some(), "and once, not a second time on everything");
     assert_eq!(
         filter.run(&view),
         Ok(Ran::Value(Bytes::copy_from_slice(view.value))),

@@ -18,14 +18,11 @@ impl Lane {
     pub(crate) async fn process(&mut self, items: &mut [Item], note: Range) -> Result<(), Stop> {
         let plan = self.plan.clone();
         for stage in &plan.stages {
-            let mut working: Vec<&mut Item> =
-                items.iter_mut().filter(|item| item.event.is_some()).collect();
-            let events: Vec<Event> = working.iter().filter_map(|item| item.event.clone()).collect();
-            if events.is_empty() {
-                return Ok(());
-            }
+            // Copies, one per attempt: an event that fails goes on as the stage received it.
+            let events = || items.iter().filter_map(|item| item.event.clone()).collect::<Vec<_>>();
             let staged = self.apply(stage, events, note).await?;
-            for (item, staged) in working.iter_mut().zip(staged) {
+            let working = items.iter_mut().filter(|item| item.event.is_some());
+            for (item, staged) in working.zip(staged) {
                 item.accept(stage, staged)?;
             }
         }
@@ -35,15 +32,20 @@ impl Lane {
     async fn apply(
         &mut self,
         stage: &StagePlan,
-        events: Vec<Event>,
+        events: impl Fn() -> Vec<Event>,
         note: Range,
     ) -> Result<Vec<Staged>, Stop> {
         let mut attempt = 0;
         loop {
-            let fault = match self.noted(&*stage.stage, events.clone(), note).await {
-                Ok(staged) if staged.len() == events.len() => return Ok(staged),
+            let events = events();
+            let given = events.len();
+            if given == 0 {
+                return Ok(Vec::new());
+            }
+            let fault = match self.noted(&*stage.stage, events, note).await {
+                Ok(staged) if staged.len() == given => return Ok(staged),
                 Ok(staged) => {
-                    let (got, given) = (staged.len(), events.len());
+                    let got = staged.len();
                     let what = format!("stage `{}` answered {got} of {given} events", stage.name);
                     return Err(Stop::Fix(Fault::fix(what).code("P0402")));
                 }
@@ -52,7 +54,7 @@ impl Lane {
             match fault.next {
                 Move::Fix => return Err(Stop::Fix(fault)),
                 Move::SetAside => {
-                    return Ok(events.iter().map(|_| Staged::Failed(fault.clone())).collect());
+                    return Ok((0..given).map(|_| Staged::Failed(fault.clone())).collect());
                 }
                 Move::Wait | Move::Retry => {
                     attempt += 1;

@@ -16,9 +16,12 @@ use crate::order::{Cell, Order, TABLES};
 /// of its own to the server.
 const ROWS: usize = 1_000;
 
+/// Statements by table and number of rows.
+type Made = HashMap<(usize, usize), Arc<str>>;
+
 /// The statement for so many rows of a table, made when it is first needed.
 fn insert(table: usize, rows: usize) -> Result<Arc<str>> {
-    static MADE: Mutex<Option<HashMap<(usize, usize), Arc<str>>>> = Mutex::new(None);
+    static MADE: Mutex<Option<Made>> = Mutex::new(None);
     let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
     let made = made.get_or_insert_default();
     if let Some(sql) = made.get(&(table, rows)) {

@@ -361,7 +361,7 @@ async fn the_largest_record_is_dead_lettered_and_replayed() {
         ..input("of the largest size")
     };
     assert_eq!(largest.bytes(), RECORD_BYTES_MAX);
-    log.append(&[largest.clone()]).await.unwrap();
+    log.append(std::slice::from_ref(&largest)).await.unwrap();
     let info = dead_letter::info("copy", "copy-dead", 5);
     let states = || async {
         let letters = dead_letter::list(log.as_ref(), &info).await.unwrap();

@@ -336,10 +336,7 @@ impl Log for KafkaLog {
 
     async fn groups(&self) -> Result<Vec<GroupInfo>, Fault> {
         let registered = self.registered().await?;
-        let read = self
-            .topics
-            .ask("list groups", |client, wait| native::read_groups(client, wait))
-            .await?;
+        let read = self.topics.ask("list groups", native::read_groups).await?;
         let mut infos = Vec::new();
         for (group, info) in registered {
             let progress = self.progress(&group).await?;

@@ -133,7 +133,7 @@ impl Poller {
             };
             events = events.wrapping_add(1);
             // Looking at the clock for each record would cost more than the record.
-            if (idle || events % 256 == 0) && ticked.elapsed() >= TICK {
+            if (idle || events.is_multiple_of(256)) && ticked.elapsed() >= TICK {
                 self.tick();
                 ticked = Instant::now();
             }

@@ -150,7 +150,7 @@ impl Fetcher {
     /// Retention overtook the reader: on from the oldest record.
     fn start_again(&mut self, at: &Partition) -> Result<(), Fault> {
         let client = self.queue.consumer().client();
-        let earliest = native::edges(client, &[at.clone()], Edge::Earliest, ANSWER_MAX)
+        let earliest = native::edges(client, std::slice::from_ref(at), Edge::Earliest, ANSWER_MAX)
             .map_err(|code| fault::sorted("say where the topic begins", code, code))?;
         let Some(&earliest) = earliest.get(at) else { return Ok(()) };
         if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.partition == *at) {

@@ -27,7 +27,7 @@ use crate::wire;
 const BUSY_MAX: Duration = Duration::from_secs(5);
 const BUSY_LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How long a process may take to say who it is.
-const INFO_TIMEOUT: Duration = Duration::from_secs(2);
+const INFO_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Which data folder, or which process.
 #[derive(clap::Args, Clone, Debug, Default)]

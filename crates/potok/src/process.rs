@@ -12,7 +12,7 @@ use potok_flow::{Engine, Plan};
 use potok_server::Admin;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::task::JoinHandle;
+use tokio::sync::oneshot;
 
 use crate::client::{self, Client};
 use crate::failure::Failure;
@@ -31,7 +31,8 @@ pub struct Process {
     pub address: SocketAddr,
     engine: Engine,
     admin: Admin,
-    serving: JoinHandle<std::io::Result<()>>,
+    /// Answers when the admin API has ended.
+    serving: oneshot::Receiver<()>,
     drain_max: Duration,
     _claim: Claim,
     _notes: Notes,
@@ -51,7 +52,7 @@ impl Process {
         let engine = folder.engine(Some(notes.dir.clone()));
         let nonce = nonce();
         let admin = Admin::new(engine.clone(), folder.identity(nonce.clone(), Some(address)));
-        let serving = tokio::spawn(potok_server::serve(listener, admin.clone()));
+        let serving = serve(listener, admin.clone())?;
         let claim = Owner { address, pid: std::process::id(), nonce }.claim(data_dir)?;
         let drain_max = *connections.drain_max;
         let process = Process {
@@ -89,6 +90,29 @@ impl Process {
         let _ = tokio::time::timeout(GOODBYE_MAX, self.serving).await;
         Ok(())
     }
+}
+
+/// Serves the admin API on a thread of its own: whoever asks for health or status gets an answer,
+/// however busy the lanes are.
+fn serve(listener: TcpListener, admin: Admin) -> Result<oneshot::Receiver<()>, Failure> {
+    let cannot =
+        |error: std::io::Error| Failure::new("P0524", "no threads can be started").because(error);
+    let listener = listener.into_std().map_err(cannot)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(cannot)?;
+    let (ended, serving) = oneshot::channel();
+    let serve = move || {
+        let served = runtime.block_on(async move {
+            potok_server::serve(TcpListener::from_std(listener)?, admin).await
+        });
+        if let Err(error) = served {
+            tracing::error!(%error, "the admin API ended");
+        }
+        // Whoever waited may be gone.
+        let _ = ended.send(());
+    };
+    std::thread::Builder::new().name("admin".to_owned()).spawn(serve).map_err(cannot)?;
+    Ok(serving)
 }
 
 async fn bind(address: &str) -> Result<TcpListener, Failure> {

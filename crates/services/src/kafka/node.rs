@@ -94,6 +94,8 @@ impl Node {
     /// Returns when the node takes requests and sees a cluster of `brokers`.
     pub fn ready(&self, brokers: usize) -> Result<()> {
         self.process.ready(|| {
+            // Also where clients come: a node whose port is taken answers inside before it ends.
+            wire::answers(self.ports.data)?;
             wire::answers(self.ports.internal)?;
             let seen = wire::metadata(self.ports.internal)?.brokers;
             anyhow::ensure!(seen >= brokers, "it sees {seen} of {brokers} brokers");

@@ -71,6 +71,11 @@ pub fn openssl() -> Found {
     needed("openssl", "openssl")
 }
 
+/// Another client of Kafka, for tests that compare bytes.
+pub fn kcat() -> Found {
+    needed("kcat", "kcat")
+}
+
 pub fn maven() -> Found {
     needed("mvn", "maven")
 }

@@ -47,6 +47,7 @@ const OURS: &[(&str, &str)] = &[
     ("enable.idempotence", "a retry inside the client must not write twice or out of order"),
     ("enable.partition.eof", "positions move over the ends of transactions by it"),
     ("group.id", "it comes from the pipeline's `consumer_group`"),
+    ("group.protocol", "with the new one a partition was seen to stall; the classic one holds"),
     ("isolation.level", "records of aborted transactions were never written"),
     ("message.timeout.ms", "a record is never given up because time has passed"),
     ("partitioner", "keys must meet the partitions other clients choose"),
@@ -151,13 +152,6 @@ impl KafkaConfig {
         }
         for (name, value) in &self.properties {
             config.set(name, value);
-        }
-        if config.get("group.protocol") == Some("consumer") {
-            // These belong to the classic protocol, and the client refuses them beside this one.
-            let theirs = ["partition.assignment.strategy", "session.timeout.ms"];
-            for name in theirs.into_iter().chain(["heartbeat.interval.ms", "group.protocol.type"]) {
-                config.remove(name);
-            }
         }
         config.set_log_level(RDKafkaLogLevel::Warning);
         config
@@ -331,8 +325,6 @@ mod tests {
     fn every_role_makes_a_client_and_a_wrong_property_does_not() {
         for role in [Role::Admin, Role::Consumer, Role::Producer] {
             config(&[]).client(role).create_native_config().unwrap();
-            let new_protocol = config(&[("group.protocol", "consumer")]);
-            new_protocol.client(role).create_native_config().unwrap();
         }
         let fault = config(&[("no.such.thing", "1")]).reader(&Health::default()).err().unwrap();
         assert_eq!(fault.next, Move::Fix);

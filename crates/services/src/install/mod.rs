@@ -42,10 +42,13 @@ impl Service {
     fn missing(self) -> Vec<Missing> {
         let java = || programs::java().map(drop);
         let openssl = || programs::openssl().map(drop);
+        let kcat = || programs::kcat().map(drop);
         let looked = match self {
             // Maven has nothing left to do once the jars are there.
-            Service::Kafka if KafkaJars::find().is_ok() => vec![java(), openssl()],
-            Service::Kafka => vec![java(), openssl(), programs::maven().map(drop)],
+            Service::Kafka if KafkaJars::find().is_ok() => vec![java(), openssl(), kcat()],
+            Service::Kafka => {
+                vec![java(), openssl(), kcat(), programs::maven().map(drop)]
+            }
             Service::Postgres => vec![programs::postgres_folder().map(drop), openssl()],
             Service::Mariadb => {
                 let all = [programs::mariadbd, programs::mariadb_install_db, programs::mariadb];

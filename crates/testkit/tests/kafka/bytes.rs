@@ -17,7 +17,7 @@ fn kcat(arguments: &[&str], input: &[u8]) -> Vec<u8> {
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
-        .expect("kcat is installed: apt-get install kcat");
+        .expect("kcat is installed: run `cargo xtask services install`");
     child.stdin.take().unwrap().write_all(input).unwrap();
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success());

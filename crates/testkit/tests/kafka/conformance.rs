@@ -73,8 +73,3 @@ async fn kafka_log() {
 async fn kafka_source() {
     passed(source::run_all(&Broker::new(&[])).await);
 }
-
-#[tokio::test(flavor = "multi_thread")]
-async fn kafka_source_with_the_new_protocol() {
-    passed(source::run_all(&Broker::new(&[("group.protocol", "consumer")])).await);
-}

@@ -102,11 +102,6 @@ async fn members_come_and_go_eagerly() {
     churn(&[EAGER, ("heartbeat.interval.ms", "200")]).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn members_come_and_go_by_the_new_protocol() {
-    churn(&[("group.protocol", "consumer")]).await;
-}
-
 /// A static member that comes back in time finds its partitions, and nobody else noticed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_static_member_returns_without_a_rebalance() {

@@ -82,9 +82,11 @@ fn plan(sink: MemorySink, workers: usize) -> Plan {
         topics: vec!["bench".into()],
         from_end: false,
         decoder: Arc::new(RawDecoder),
+        hold: None,
         stages: Vec::new(),
         delivers: vec![DeliverPlan {
             label: "memory".into(),
+            kind: None,
             target: Target::Sink(Arc::new(sink)),
             key: None,
             once_by: Vec::new(),

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::problem::{Problem, code};
+use crate::problem::code;
 use crate::secret::{ConnectionUrl, Secret};
 use crate::shapes::Named;
 use crate::values::{Address, Period, Size, Written, Wrong, written};
@@ -281,6 +281,10 @@ impl Written for LogText {
     }
 }
 
+/// One server, or several behind sentinels or in a cluster, each with or without TLS.
+const REDIS_SCHEMES: [&str; 6] =
+    ["redis", "rediss", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"];
+
 impl Written for StoreText {
     const FORMAT: &'static str = "potok-store";
     const SECRET: bool = true;
@@ -289,7 +293,7 @@ impl Written for StoreText {
         if text == "embedded" {
             return Ok(StoreText(StoreConnection::Embedded));
         }
-        match is_url(text, &["redis", "rediss"]) {
+        match is_url(text, &REDIS_SCHEMES) {
             true => Ok(StoreText(StoreConnection::Redis {
                 url: ConnectionUrl::new(text),
                 layout: Layout::default(),
@@ -412,9 +416,6 @@ pub struct Connections {
     /// The databases that are set, those that win first.
     #[serde(skip)]
     pub(crate) dbs: Vec<DbSet>,
-    /// Settings that this version does not run, with their places.
-    #[serde(skip)]
-    pub(crate) not_yet: Vec<Problem>,
 }
 
 /// A database that is set somewhere.

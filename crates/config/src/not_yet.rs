@@ -3,23 +3,22 @@
 //! Apart from the check, so that a file written for a later version is understood as a whole, and
 //! the refusal says exactly what is in the way. A version that learns something removes its lines.
 
-use crate::connections::Connections;
-use crate::document::Document;
 use crate::load::Loaded;
 use crate::pipeline::{OnSetAside, Pipeline};
 use crate::problem::{Findings, Problem, code};
 use crate::tree::{Entry, Node};
 
-const RUNS: &str = "this version runs topics of the embedded log, VRL stages, topics and SQLite";
+const RUNS: &str =
+    "this version runs topics, groups, VRL stages and deliveries to topics and databases";
 
 /// Everything in a pipeline that this version does not run; `run` refuses the file with these.
 pub fn not_yet(pipeline: &Loaded<Pipeline>) -> Vec<Problem> {
     let document = &pipeline.document;
     let mut findings = Findings::default();
     let root = &document.root;
-    for key in ["group", "track"] {
-        note(&mut findings, root.entry(key), &format!("`{key}`"));
-    }
+    note(&mut findings, root.entry("track"), "`track`");
+    let handed_on_as = document.entry(&["group", "as"]);
+    note(&mut findings, handed_on_as, "`as` of a group");
     for source in root.get("source").map(Node::one_or_many).unwrap_or_default() {
         for key in ["list", "http", "outbox"] {
             note(&mut findings, source.entry(key), &format!("a source of `{key}`"));
@@ -34,7 +33,7 @@ pub fn not_yet(pipeline: &Loaded<Pipeline>) -> Vec<Problem> {
         for secret in [deliver.get("webhook"), deliver.get("else")].into_iter().flatten() {
             findings.hide(secret.at.clone());
         }
-        for key in ["kind", "each", "webhook", "hub", "else"] {
+        for key in ["each", "webhook", "hub", "else"] {
             note(&mut findings, deliver.entry(key), &format!("`{key}` in `deliver`"));
         }
         if deliver.entry("topic").is_some() {
@@ -79,28 +78,5 @@ fn several_groups(pipeline: &Loaded<Pipeline>, findings: &mut Findings) {
             let what = format!("{RUNS}; sources that begin at different ends are not in it");
             findings.add(code::NOT_YET, at("from"), what);
         }
-    }
-}
-
-/// Every connection that this version does not run; `run` refuses with these.
-pub fn not_yet_connections(connections: &Connections) -> Vec<Problem> {
-    connections.not_yet.clone()
-}
-
-/// What to say about a connection that this version does not have.
-pub(crate) fn no_connector(system: &str) -> String {
-    format!("this version keeps groups beside the embedded log only; {system} is not in it")
-}
-
-/// Notes every file entry at `path` that names a system this version does not have.
-pub(crate) fn note_connection(
-    document: &Document,
-    path: &[&str],
-    system: &str,
-    findings: &mut Findings,
-) {
-    if let Some(entry) = document.entry(path) {
-        findings.hide(entry.value.at.clone());
-        findings.add(code::NOT_YET, entry.key_at.clone(), no_connector(system));
     }
 }

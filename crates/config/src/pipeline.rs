@@ -341,11 +341,13 @@ pub enum HandedOnAs {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnRepeat {
-    /// The later one takes the place of the earlier.
+    /// The later one takes the place of the earlier, which ends with it.
     #[default]
     Replace,
-    /// Both stay.
+    /// Both are delivered.
     Keep,
+    /// The first is delivered, with how often it came in the header `potok-count`.
+    Count,
 }
 
 /// One step of processing: `vrl` changes the record, or `shard` says where it goes.

@@ -10,7 +10,6 @@ use crate::connections::{
 use crate::document::Document;
 use crate::env::Env;
 use crate::load::finish;
-use crate::not_yet::{no_connector, note_connection};
 use crate::problem::{Findings, Problem, Problems, code};
 use crate::schema;
 use crate::secret::ConnectionUrl;
@@ -38,7 +37,7 @@ pub fn load_connections(
         }
         None => (ConnectionsFile::default(), None),
     };
-    let mut decide = Decide { env, problems, not_yet: Vec::new() };
+    let mut decide = Decide { env, problems };
     let connections = decide.all(file, document.as_ref(), flags);
     if decide.problems.is_empty() { Ok(connections) } else { Err(Problems(decide.problems)) }
 }
@@ -80,7 +79,6 @@ fn exposed(document: &Document, findings: &mut Findings) {
 struct Decide<'a> {
     env: &'a Env,
     problems: Vec<Problem>,
-    not_yet: Vec<Problem>,
 }
 
 /// A setting from a flag or the environment, and which.
@@ -112,7 +110,7 @@ impl Decide<'_> {
         }
         let http = self.setting::<Address>(&flags.http, "--http", "POTOK_HTTP");
         let log = self.log(&flags.log, file.log);
-        let store = self.store(&flags.store, file.store, document);
+        let store = self.store(&flags.store, file.store);
         let dbs = self.dbs(flags, &file.db, &base);
         let address = |given: Option<Override<Address>>, file: Option<Address>, port: u16| {
             given.map(|given| given.value).or(file).unwrap_or_else(|| Address::loopback(port))
@@ -127,7 +125,6 @@ impl Decide<'_> {
             partitions: file.partitions,
             drain_max: file.drain_max,
             dbs,
-            not_yet: std::mem::take(&mut self.not_yet),
         }
     }
 
@@ -158,28 +155,6 @@ impl Decide<'_> {
         }
     }
 
-    /// Notes a system that this version does not have, where it was set.
-    fn note(
-        &mut self,
-        about: Option<&str>,
-        document: Option<&Document>,
-        path: &[&str],
-        system: &str,
-    ) {
-        match (about, document) {
-            (Some(about), _) => {
-                let what = no_connector(system);
-                self.not_yet.push(Problem::elsewhere(code::NOT_YET, about, what, None));
-            }
-            (None, Some(document)) => {
-                let mut findings = Findings::default();
-                note_connection(document, path, system, &mut findings);
-                self.not_yet.extend(findings.into_problems(&document.source));
-            }
-            (None, None) => {}
-        }
-    }
-
     fn log(&mut self, flag: &Option<String>, file: Option<LogSetting>) -> LogConnection {
         let given = self.setting::<LogText>(flag, "--log", "POTOK_LOG");
         match (given, file) {
@@ -194,15 +169,9 @@ impl Decide<'_> {
         }
     }
 
-    fn store(
-        &mut self,
-        flag: &Option<String>,
-        file: Option<StoreSetting>,
-        document: Option<&Document>,
-    ) -> StoreConnection {
+    fn store(&mut self, flag: &Option<String>, file: Option<StoreSetting>) -> StoreConnection {
         let given = self.setting::<StoreText>(flag, "--store", "POTOK_STORE");
-        let about = given.as_ref().map(|given| given.about.clone());
-        let store = match (given, file) {
+        match (given, file) {
             (Some(given), _) => given.value.0,
             (None, Some(StoreSetting::Text(text))) => text.0,
             (None, Some(StoreSetting::Map(redis))) => StoreConnection::Redis {
@@ -210,11 +179,7 @@ impl Decide<'_> {
                 layout: redis.layout,
             },
             (None, None) => StoreConnection::Embedded,
-        };
-        if store != StoreConnection::Embedded {
-            self.note(about.as_deref(), document, &["store"], "Redis");
         }
-        store
     }
 
     /// All databases that are set, those that win first.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use potok_config::{
     Connections, DbConnection, Env, Flags, LogConnection, Problems, StoreConnection,
-    load_connections, not_yet_connections,
+    load_connections,
 };
 
 fn sqlite(connections: &Connections, name: &str) -> PathBuf {
@@ -40,7 +40,6 @@ fn nothing_is_needed() {
     assert_eq!(connections.retention.age.as_secs(), 7 * 86_400);
     assert_eq!(connections.retention.size, None);
     assert_eq!(sqlite(&connections, "orders"), Path::new("./potok-data/db/orders.sqlite"));
-    assert_eq!(not_yet_connections(&connections), []);
 }
 
 #[test]
@@ -86,7 +85,6 @@ fn each_setting_is_decided_by_flag_then_variable_then_file() {
     assert!(format!("{:?} {:?}", from_file.log, from_file.store).matches("file:1").count() == 2);
     assert_eq!(sqlite(&from_file, "shop-0"), folder.join("file0.db"));
     assert_eq!(sqlite(&from_file, "c"), folder.join("data/db/c.sqlite"));
-    assert_eq!(not_yet_connections(&from_file).len(), 1, "the store");
 
     let (folder, from_env) = load(Some(file), &Flags::default(), &Env::of(all));
     let from_env = from_env.unwrap();
@@ -103,8 +101,6 @@ fn each_setting_is_decided_by_flag_then_variable_then_file() {
     assert_eq!((from_flags.admin.port(), from_flags.http.port()), (3, 3));
     assert_eq!(from_flags.log, LogConnection::Embedded);
     assert_eq!(sqlite(&from_flags, "shop-0"), Path::new("flag0.db"));
-    // What was overridden is no longer in the way.
-    assert_eq!(not_yet_connections(&from_flags), []);
 }
 
 #[test]

@@ -6,8 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use potok_config::{
-    Env, Flags, Problem, check_together, json_schema, load_connections, load_pipeline, not_yet,
-    not_yet_connections,
+    Env, Flags, Problem, StoreConnection, check_together, json_schema, load_connections,
+    load_pipeline, not_yet,
 };
 
 fn here(path: &str) -> PathBuf {
@@ -29,10 +29,10 @@ fn env() -> Env {
 #[test]
 fn the_design_files_are_understood_and_what_is_missing_is_said() {
     for (name, missing) in [
-        ("em-processor", &["group", "kind"][..]),
+        ("em-processor", &[][..]),
         ("orders", &[]),
-        ("chat", &["list", "group", "webhook"]),
-        ("shop-events", &["http", "group", "shard", "track"]),
+        ("chat", &["list", "webhook"]),
+        ("shop-events", &["http", "`as` of a group", "shard", "track"]),
         ("outbox", &["outbox", "table for dead letters"]),
         ("notifications", &["consumer groups", "each", "hub", "else", "order_by"]),
     ] {
@@ -107,11 +107,10 @@ fn editors_accept_the_design_files_before_the_environment_is_put_in() {
 #[test]
 fn connections_of_the_design_are_understood() {
     let load = |file: &str| load_connections(Some(&here(file)), &Flags::default(), &Env::default());
-    assert_eq!(not_yet_connections(&load("tests/design/potok.yaml").unwrap()), []);
+    let embedded = load("tests/design/potok.yaml").unwrap();
+    assert_eq!(embedded.store, StoreConnection::Embedded);
     let elsewhere = load("tests/design/potok-elsewhere.yaml").unwrap();
-    let problems = not_yet_connections(&elsewhere);
-    let lines: Vec<_> = problems.iter().map(|problem| problem.line).collect();
-    assert_eq!(lines, [5], "the store only: {problems:?}");
+    assert!(matches!(elsewhere.store, StoreConnection::Redis { .. }));
 }
 
 /// What the engine does not do yet must not be accepted in silence.

@@ -4,9 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use potok_config::{
-    Env, Flags, Problems, load_connections, load_pipeline, not_yet, not_yet_connections,
-};
+use potok_config::{Env, Flags, Problems, load_connections, load_pipeline, not_yet};
 
 const CANARY: &str = "canary";
 
@@ -57,7 +55,6 @@ fn loaded_connections_print_no_secret() {
     assert_silent("JSON", &serde_json::to_string(&connections).unwrap());
     assert_silent("db", &format!("{:?}", connections.db("orders")));
     assert_silent("db", &serde_json::to_string(&connections.db("other")).unwrap());
-    assert_problems_silent("not_yet", &Problems(not_yet_connections(&connections)));
 }
 
 /// A mistake beside, before or inside a secret shows its line, without the secret.

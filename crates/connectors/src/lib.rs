@@ -6,5 +6,6 @@ pub mod kafka;
 pub mod memory;
 pub mod mysql;
 pub mod postgres;
+pub mod redis;
 pub mod sql;
 pub mod sqlite;

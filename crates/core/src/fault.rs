@@ -45,11 +45,13 @@ pub enum Reason {
     Behind,
     /// Bytes of the log that could not be read back.
     Damaged,
+    /// Its batch was dropped by hand.
+    Dropped,
 }
 
 impl Reason {
     /// All of them, in the order users see.
-    pub const ALL: [Reason; 11] = [
+    pub const ALL: [Reason; 12] = [
         Reason::Undecodable,
         Reason::Invalid,
         Reason::NoKey,
@@ -61,6 +63,7 @@ impl Reason {
         Reason::TooLarge,
         Reason::Behind,
         Reason::Damaged,
+        Reason::Dropped,
     ];
 
     /// The word in dead letters, metrics and `--reason`.
@@ -77,6 +80,7 @@ impl Reason {
             Reason::TooLarge => "too_large",
             Reason::Behind => "behind",
             Reason::Damaged => "damaged",
+            Reason::Dropped => "dropped",
         }
     }
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Fault, Headers, Journal, OWN_HEADERS_BYTES_MAX, Position, RECORD_BYTES_MAX, RangeSet, Source,
-    SourceBatch, Timestamp,
+    SourceBatch, Store, Timestamp,
 };
 
 /// A record to append. The log gives it time and position.
@@ -174,6 +174,9 @@ pub trait Log: Send + Sync {
 
     /// Forgets a group that nobody reads: its progress, and its hold on retention.
     async fn forget_group(&self, group: &str) -> Result<(), Fault>;
+
+    /// Where the bodies of held records are for pipelines that name no store of their own.
+    fn bodies(&self) -> Arc<dyn Store>;
 
     /// What could not be read, oldest first.
     fn damage(&self) -> Vec<Damage>;

@@ -125,6 +125,11 @@ impl HeadersBuilder {
         Self::default()
     }
 
+    /// Starts with none, and with room for so many bytes.
+    pub fn with_capacity(bytes: usize) -> Self {
+        HeadersBuilder(BytesMut::with_capacity(bytes))
+    }
+
     /// Adds one behind those already there.
     #[must_use]
     pub fn add(mut self, name: &str, value: Option<&[u8]>) -> Self {

@@ -132,7 +132,18 @@ pub trait Journal: Send + Sync {
     /// Writes the transaction; returns the positions of the outputs, in order, once everything
     /// is durable. `Ended` of a foreign assignment is ignored.
     ///
-    /// One call is one attempt; [`NotWritten`] says what to do next. One call at a time per
-    /// pipeline. Cancelling leaves the outcome unknown.
+    /// One call is one attempt; [`NotWritten`] says what to do next. As many calls at a time per
+    /// pipeline as [`Journal::overlap`] says. Cancelling leaves the outcome unknown.
     async fn transact(&self, transaction: &Transaction) -> Result<Vec<Position>, NotWritten>;
+
+    /// How many calls may be under way at a time.
+    ///
+    /// One, where outputs and progress are written together. More says that they are not, and that
+    /// waiting for one receipt after the other would be slow: then outputs meet the log in the
+    /// order in which the calls were first polled, whatever goes wrong; trouble that passes is
+    /// waited out in the call, so that no later one overtakes it; and the engine notes progress in
+    /// calls of its own, transaction by transaction, each when its outputs are written.
+    fn overlap(&self) -> usize {
+        1
+    }
 }

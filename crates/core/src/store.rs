@@ -1,27 +1,80 @@
 //! Where the bodies of held records are while a group is open.
 
-use async_trait::async_trait;
+use std::sync::Arc;
 
-use crate::{Fault, Partition, Position, Record, SourceBatch};
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use crate::{Fault, Position, Record, Timestamp};
+
+/// Who may write: the owner of a share of a pipeline's groups, for as long as it has it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Owner {
+    /// The pipeline.
+    pub pipeline: Arc<str>,
+    /// Which share of its groups: the partition of the internal topic, or 0 where one process
+    /// has them all.
+    pub share: u32,
+    /// Names this ownership; another one, earlier or later, has another.
+    pub nonce: u64,
+}
+
+/// Where a held record belongs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The group's key.
+    pub group: Bytes,
+    /// The record's kind, where the pipeline names kinds.
+    pub kind: Option<Arc<str>>,
+    /// Its id within the group, where the pipeline names one.
+    pub id: Option<Bytes>,
+    /// Its place in the log.
+    pub position: Position,
+}
+
+/// A record to hold.
+#[derive(Clone, Debug)]
+pub struct Held {
+    /// Where it belongs.
+    pub place: Place,
+    /// When the group's first record arrived.
+    pub opened: Timestamp,
+    /// Its body.
+    pub record: Record,
+}
 
 /// Keeps bodies of held records for the owner of their group. Never the only home of a record:
 /// the log still has it, and losing the store costs a re-read. Index and clock are the engine's.
 ///
-/// Every write is fenced: it carries the owner's nonce for the partition, and a store that knows
-/// a newer owner writes nothing and answers with a fault.
+/// Every write is fenced: it carries the owner, and a store that knows another owner of that
+/// share, or none any more, writes nothing and answers with `Retry`. The engine then reads the
+/// share's groups again from the log. Calls for one share come one after another.
 #[async_trait]
 pub trait Store: Send + Sync {
-    /// Makes this process the owner of a partition's bodies; older nonces are refused from now
-    /// on. Called at assignment, before the first `put`.
-    async fn own(&self, partition: &Partition, nonce: u64) -> Result<(), Fault>;
+    /// True where bodies lie in the log that the pipeline reads: `load` finds them there, and
+    /// `put`, `close` and `clean` need not be called.
+    fn is_the_log(&self) -> bool {
+        false
+    }
 
-    /// Keeps the records of a batch. Idempotent by position. `Retry` when fenced off.
-    async fn put(&self, batch: &SourceBatch, nonce: u64) -> Result<(), Fault>;
+    /// Makes this process the owner of a share; who owned it before is refused from now on, and
+    /// what it left behind may be there still. Called at assignment, before the first `put`.
+    async fn own(&self, owner: &Owner) -> Result<(), Fault>;
 
-    /// The records at these positions, in order; `None` where the store does not have one (the
-    /// engine re-reads it from the log). A body comes back byte-exact or not at all.
-    async fn load(&self, positions: &[Position]) -> Result<Vec<Option<Record>>, Fault>;
+    /// Keeps records, in order of arrival, of any groups of the share. Idempotent by position.
+    /// Where two records of a group have the same kind and id, programs that look into the store
+    /// find the later; both bodies can be loaded.
+    async fn put(&self, owner: &Owner, held: &[Held]) -> Result<(), Fault>;
 
-    /// Forgets the records at these positions, once their group is done. Idempotent.
-    async fn clean(&self, positions: &[Position], nonce: u64) -> Result<(), Fault>;
+    /// Notes that these groups are closed: they wait to be sent, and no record joins them. Called
+    /// again after a fault, and for the same group again with its next generation.
+    async fn close(&self, owner: &Owner, groups: &[Bytes]) -> Result<(), Fault>;
+
+    /// The bodies of these records, in order; `None` where the store does not have one (it costs
+    /// a re-read). A body comes back byte-exact or not at all.
+    async fn load(&self, owner: &Owner, places: &[Place]) -> Result<Vec<Option<Record>>, Fault>;
+
+    /// Forgets these records, and of each group everything once its last record goes. Called when
+    /// they have ended, durably. Idempotent.
+    async fn clean(&self, owner: &Owner, places: &[Place]) -> Result<(), Fault>;
 }

@@ -30,6 +30,13 @@ pub const CRASH_POINTS: &[&str] = &[
     "unlink.after",
 ];
 
+/// Those that only a pipeline with groups passes.
+pub const GROUP_CRASH_POINTS: &[&str] =
+    &["group.held", "seal.before", "seal.after", "batch.before", "batch.after"];
+
+/// Those that only a pipeline passes whose groups have a store besides the log.
+pub const STORE_CRASH_POINTS: &[&str] = &["clean.before"];
+
 /// Dies here if `POTOK_CRASH_AT` says so.
 #[inline]
 pub fn crash_point(name: &str) {
@@ -65,6 +72,12 @@ pub enum Bug {
     NamesFromCounter,
     /// What completes under an old assignment still counts.
     StaleCompletion,
+    /// A held record counts as ended once it is in the store.
+    HeldIsEnded,
+    /// What the store has lost is left out of its batch.
+    StoreLossIgnored,
+    /// A seal has ended once its batch is being sent.
+    SealEndsFirst,
     /// The embedded log acknowledges before the fsync.
     AckBeforeFsync,
     /// Readers of the embedded log see records that are not yet synced.
@@ -98,7 +111,7 @@ mod debug {
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    use super::{Bug, CRASH_POINTS};
+    use super::{Bug, CRASH_POINTS, GROUP_CRASH_POINTS, STORE_CRASH_POINTS};
 
     struct Target {
         name: String,
@@ -118,7 +131,9 @@ mod debug {
     }
 
     pub(super) fn crash_point(name: &str) {
-        debug_assert!(CRASH_POINTS.contains(&name), "crash point {name} is not in the list");
+        let lists = [CRASH_POINTS, GROUP_CRASH_POINTS, STORE_CRASH_POINTS];
+        let known = lists.iter().any(|list| list.contains(&name));
+        debug_assert!(known, "crash point {name} is not in the list");
         if let Some(target) = target()
             && target.name == name
             && target.passings_left.fetch_sub(1, Ordering::Relaxed) == 1

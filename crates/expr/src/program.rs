@@ -71,9 +71,23 @@ pub struct View<'a> {
     pub time: Timestamp,
 }
 
+impl<'a> From<&'a potok_core::Event> for View<'a> {
+    fn from(event: &'a potok_core::Event) -> Self {
+        View {
+            value: &event.value,
+            key: event.key.as_deref(),
+            headers: &event.headers,
+            topic: &event.position.topic,
+            time: event.time,
+        }
+    }
+}
+
 /// How a run ended well.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ran {
+    /// With the value as it was.
+    Unchanged,
     /// With this value.
     Value(Bytes),
     /// With `abort`: the record is to be filtered out.
@@ -131,7 +145,7 @@ impl Program {
         let (ended, event) = self.resolve(view)?;
         match ended {
             Ended::Aborted => Ok(Ran::Filtered),
-            Ended::With(_) if !event.changed => Ok(Ran::Value(Bytes::copy_from_slice(view.value))),
+            Ended::With(_) if !event.changed => Ok(Ran::Unchanged),
             Ended::With(_) => {
                 let mut out = Vec::with_capacity(view.value.len());
                 convert::write(&event.target.value, &mut out).map_err(ProgramError::Failed)?;

@@ -6,24 +6,23 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use potok_core::{Clock, Fault, Log, TopicInfo};
+use potok_core::{Clock, Fault, GroupInfo, Log, TopicInfo};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::crash_notes::CrashNotes;
 use crate::dead_letter;
 use crate::deliver::Destination;
+use crate::group::{BatchView, Boards, Wish};
+use crate::lag::{Asked, soon};
 use crate::pipeline::{self, Shared};
-use crate::plan::Plan;
+use crate::plan::{HoldPlan, Plan};
 use crate::signal::Signal;
 use crate::status::{Counters, GateStatus, PartitionLag, State, Status};
 use crate::work::Stop;
 
 /// The wait before a pipeline that died is started again; doubles up to the second.
 const RESTART_WAIT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
-
-/// How long `status` waits for the log.
-const ANSWER_MAX: Duration = Duration::from_secs(2);
 
 /// Runs pipelines on one log. Cheap to clone.
 #[derive(Clone)]
@@ -36,6 +35,7 @@ struct Inner {
     clock: Arc<dyn Clock>,
     notes_dir: Option<PathBuf>,
     pipelines: Mutex<BTreeMap<String, Handle>>,
+    asked: Asked,
 }
 
 /// A pipeline as the engine holds it.
@@ -50,6 +50,8 @@ struct Handle {
     counters: Arc<Counters>,
     destinations: Arc<Vec<Destination>>,
     trouble: Arc<Mutex<Option<String>>>,
+    /// What is held, and how.
+    held: Option<(HoldPlan, Arc<Boards>)>,
     supervisor: Option<JoinHandle<()>>,
 }
 
@@ -57,7 +59,8 @@ impl Engine {
     /// An engine without pipelines. Crash notes are kept in `notes_dir`, or in memory.
     pub fn new(log: Arc<dyn Log>, clock: Arc<dyn Clock>, notes_dir: Option<PathBuf>) -> Engine {
         let pipelines = Mutex::new(BTreeMap::new());
-        Engine { inner: Arc::new(Inner { log, clock, notes_dir, pipelines }) }
+        let asked = Asked::default();
+        Engine { inner: Arc::new(Inner { log, clock, notes_dir, pipelines, asked }) }
     }
 
     /// Starts a pipeline and returns at once. Destinations may be away: it waits for them.
@@ -97,6 +100,7 @@ impl Engine {
             paused: paused.clone(),
             draining: draining.clone(),
             trouble: Arc::default(),
+            boards: Arc::default(),
             plan: Arc::new(plan),
         };
         let mut handle = Handle {
@@ -109,6 +113,7 @@ impl Engine {
             counters: shared.counters.clone(),
             destinations: shared.destinations.clone(),
             trouble: shared.trouble.clone(),
+            held: shared.plan.hold.clone().map(|plan| (plan, shared.boards.clone())),
             supervisor: None,
         };
         let name = shared.plan.name.clone();
@@ -121,15 +126,16 @@ impl Engine {
     /// Every pipeline, by name.
     pub async fn status(&self) -> Vec<Status> {
         // Lag is the log's knowledge; without an answer the rest is still worth showing.
-        let groups = answer(self.inner.log.groups()).await;
-        let topics = match groups {
-            Some(_) => answer(self.inner.log.topics()).await,
-            None => None,
+        let groups = self.groups().await.ok();
+        let topics = match &groups {
+            Some(groups) if self.is_any_new(groups) => soon(self.inner.log.topics()).await.ok(),
+            _ => None,
         };
-        let damaged = self.inner.log.damage();
+        let (damaged, away) = (self.inner.log.damage(), self.inner.log.trouble());
         let pipelines = self.inner.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
         let status = |(name, handle): (&String, &Handle)| {
-            let group = groups.iter().flatten().find(|group| group.group == handle.group);
+            let mut known = groups.iter().flat_map(|groups| groups.iter());
+            let group = known.find(|group| group.group == handle.group);
             let open = |p: &potok_core::GroupPartition| {
                 p.end.saturating_sub(p.position).saturating_sub(p.ended_above)
             };
@@ -159,7 +165,8 @@ impl Engine {
             let trouble = handle.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
             let paused = state == State::Running && handle.paused.get();
             let mut status = Status {
-                why: why.or(trouble),
+                // A log that waits out its trouble says so itself.
+                why: why.or(trouble).or_else(|| away.clone()),
                 gate: handle.gate(),
                 lag,
                 partitions,
@@ -168,9 +175,33 @@ impl Engine {
                 ..Status::unknown(name, if paused { State::Paused } else { state })
             };
             handle.counters.fill(&mut status, &*self.inner.clock);
+            if let Some((_, boards)) = &handle.held {
+                (status.open_groups, status.held_bytes) = boards.size();
+                let held =
+                    boards.oldest().map(|oldest| self.inner.clock.now().millis_since(oldest));
+                status.oldest = status.oldest.max(held);
+            }
             status
         };
         pipelines.iter().map(status).collect()
+    }
+
+    /// All groups of the log, as it said a moment ago at most.
+    pub async fn groups(&self) -> Result<Arc<Vec<GroupInfo>>, Fault> {
+        self.inner.asked.groups(&*self.inner.log).await
+    }
+
+    /// Forgets a group that nobody reads.
+    pub async fn forget_group(&self, group: &str) -> Result<(), Fault> {
+        self.inner.log.forget_group(group).await?;
+        self.inner.asked.forget().await;
+        Ok(())
+    }
+
+    /// True when a pipeline has a group that the log does not know yet.
+    fn is_any_new(&self, groups: &[GroupInfo]) -> bool {
+        let pipelines = self.inner.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
+        pipelines.values().any(|handle| groups.iter().all(|group| group.group != handle.group))
     }
 
     /// Stops taking records; what is in flight goes on.
@@ -185,6 +216,32 @@ impl Engine {
         self.with(pipeline, |handle| {
             handle.paused.set(false);
             handle.resume.notify_one();
+        })
+    }
+
+    /// What pipelines hold: of each lane the batches that close first in front.
+    pub fn batches(&self) -> Vec<BatchView> {
+        let now = self.inner.clock.now();
+        let pipelines = self.inner.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
+        let held =
+            pipelines.iter().filter_map(|(name, handle)| Some((name, handle.held.as_ref()?)));
+        held.flat_map(|(name, (plan, boards))| boards.views(name, plan, now)).collect()
+    }
+
+    /// Closes the open group of that key now; false where there is none.
+    pub fn release_batch(&self, pipeline: &str, key: &str) -> Result<bool, Fault> {
+        self.ask(pipeline, key, Wish::Release)
+    }
+
+    /// Closes the open group of that key now and sets its records aside; false where there is
+    /// none.
+    pub fn drop_batch(&self, pipeline: &str, key: &str) -> Result<bool, Fault> {
+        self.ask(pipeline, key, Wish::Drop)
+    }
+
+    fn ask(&self, pipeline: &str, key: &str, wish: Wish) -> Result<bool, Fault> {
+        self.with(pipeline, |handle| {
+            handle.held.as_ref().is_some_and(|(_, boards)| boards.ask(key, wish))
         })
     }
 
@@ -217,13 +274,10 @@ impl Engine {
         &self.inner.clock
     }
 
-    fn with(&self, pipeline: &str, act: impl FnOnce(&Handle)) -> Result<(), Fault> {
+    fn with<T>(&self, pipeline: &str, act: impl FnOnce(&Handle) -> T) -> Result<T, Fault> {
         let pipelines = self.inner.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
         match pipelines.get(pipeline) {
-            Some(handle) => {
-                act(handle);
-                Ok(())
-            }
+            Some(handle) => Ok(act(handle)),
             None => {
                 let known: Vec<&str> = pipelines.keys().map(String::as_str).collect();
                 let what = format!("no pipeline is called `{pipeline}`");
@@ -275,6 +329,11 @@ async fn supervise(
                 wait = RESTART_WAIT.0;
                 continue;
             }
+            Stop::Reread(why) => {
+                shared.counters.rereads.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(pipeline, why, "reading again what is held");
+                state.send_replace((State::Restarting, Some(why)));
+            }
             Stop::Died(why) => {
                 shared.notes.count_deaths();
                 shared.counters.restarts.fetch_add(1, Ordering::Relaxed);
@@ -290,9 +349,4 @@ async fn supervise(
         wait = (wait * 2).min(RESTART_WAIT.1);
     }
     state.send_replace((State::Stopped, None));
-}
-
-/// What the log says of itself, if it says so soon: one that is away must not hold up `status`.
-async fn answer<T>(asked: impl Future<Output = Result<T, Fault>>) -> Option<T> {
-    tokio::time::timeout(ANSWER_MAX, asked).await.ok()?.ok()
 }

@@ -12,20 +12,22 @@ use potok_core::{
     Clock, Decoded, Event, Fault, Headers, Output, PipelineInfo, Position, Reason, Record,
     SourceBatch,
 };
+use potok_expr::json::Parser;
 use tokio::sync::mpsc;
 
 use crate::crash_notes::{CrashNotes, Range, Suspicion};
 use crate::dead_letter::{REPLAY_HEADER, Replay, Resolution, ResolvedAction};
 use crate::deliver::Destination;
+use crate::group::Holding;
 use crate::ledger::{Live, Note};
 use crate::outgoing::{LetterBox, Outgoing, Purpose, Sender};
-use crate::plan::Plan;
+use crate::plan::{DeliverPlan, Plan};
 use crate::signal::Signal;
 use crate::status::{Counters, Ending};
-use crate::work::{Chunk, Completion, Stop};
+use crate::work::{Chunk, Completion, Stop, ToLane};
 
 /// How many records a lane takes through its steps together.
-const CYCLE_RECORDS_MAX: usize = 2_000;
+pub(crate) const CYCLE_RECORDS_MAX: usize = 2_000;
 
 /// Where a record comes from: itself, or for a replay the original.
 pub(crate) struct Origin {
@@ -69,12 +71,21 @@ impl Origin {
 /// One record in a lane.
 pub(crate) struct Item {
     chunk: usize,
-    index: u32,
+    pub index: u32,
     /// Hash of its lane key.
     pub lane_key: u64,
     pub origin: Position,
     headers: Headers,
     replay: Option<Box<Replay>>,
+    /// Its group's key, where groups are held.
+    pub group: Bytes,
+    /// Its kind and its id there.
+    pub kind: Option<u16>,
+    pub id: Option<Bytes>,
+    /// The decoder has changed the bytes.
+    pub rewritten: bool,
+    /// Another record of the cycle stands for it.
+    pub superseded_by: Option<usize>,
     /// Set once decoded; taken by the last delivery.
     pub event: Option<Event>,
     /// Deliver entries that have not ended yet.
@@ -93,10 +104,50 @@ pub(crate) struct Letter {
 }
 
 impl Item {
+    /// A record that has not been looked at yet.
+    pub fn new(chunk: usize, index: u32, lane_key: u64, origin: Origin) -> Self {
+        Item {
+            chunk,
+            index,
+            lane_key,
+            origin: origin.position,
+            headers: origin.headers,
+            replay: None,
+            group: Bytes::new(),
+            kind: None,
+            id: None,
+            rewritten: false,
+            superseded_by: None,
+            event: None,
+            open: 0,
+            delivered: false,
+            filtered: false,
+            letters: Vec::new(),
+            outputs: Vec::new(),
+        }
+    }
+
+    /// Its headers; of a replay, those of the original.
+    pub fn headers(&self) -> &Headers {
+        &self.headers
+    }
+
     /// True when deliver entry `index` has to run for this record.
-    pub fn wants(&self, index: usize) -> bool {
+    pub fn wants(&self, index: usize, deliver: &DeliverPlan) -> bool {
         let only = self.replay.as_ref().and_then(|replay| replay.deliver);
-        self.event.is_some() && only.is_none_or(|only| only as usize == index)
+        self.event.is_some()
+            && only.is_none_or(|only| only as usize == index)
+            && deliver.kind.is_none_or(|kind| Some(kind) == self.kind)
+    }
+
+    /// The letters of a record that is set aside together with this one.
+    pub fn letters_again(&self) -> Vec<Letter> {
+        let again = |letter: &Letter| {
+            let fault = letter.fault.clone();
+            let what = format!("a later record with its id was set aside: {}", fault.what);
+            Letter { deliver: letter.deliver, fault: Fault { what, ..fault } }
+        };
+        self.letters.iter().map(again).collect()
     }
 
     /// Sets it aside before it reached any destination.
@@ -106,7 +157,7 @@ impl Item {
         self.open = 0;
     }
 
-    fn ending(&self) -> Ending {
+    pub fn ending(&self) -> Ending {
         match self {
             Item { open: 1.., .. } => Ending::HandedBack,
             Item { letters, .. } if !letters.is_empty() => Ending::DeadLettered,
@@ -122,7 +173,7 @@ pub(crate) struct Lane {
     pub slot: usize,
     pub plan: Arc<Plan>,
     pub info: Arc<PipelineInfo>,
-    pub chunks: mpsc::UnboundedReceiver<Chunk>,
+    pub inputs: mpsc::UnboundedReceiver<ToLane>,
     pub ledger: mpsc::UnboundedSender<Note>,
     pub destinations: Arc<Vec<Destination>>,
     pub letters: Arc<LetterBox>,
@@ -136,21 +187,24 @@ pub(crate) struct Lane {
 /// The chunks of one cycle and the records made of them.
 #[derive(Default)]
 pub(crate) struct Cycle {
-    chunks: Vec<Chunk>,
+    pub chunks: Vec<Chunk>,
     pub items: Vec<Item>,
 }
 
 impl Lane {
     /// Works until the intake has gone and the queue is empty, or until something stops it.
-    pub async fn run(mut self) -> Result<(), Stop> {
-        while let Some(first) = self.chunks.recv().await {
-            let mut taken = vec![first];
-            let mut records = taken.iter().map(|chunk| chunk.records.len()).sum::<usize>();
-            while records < CYCLE_RECORDS_MAX
-                && let Ok(chunk) = self.chunks.try_recv()
-            {
+    pub async fn run(mut self, holding: Option<Holding>) -> Result<(), Stop> {
+        if let Some(holding) = holding {
+            return self.run_holding(holding).await;
+        }
+        while let Some(first) = self.inputs.recv().await {
+            let mut taken = Vec::new();
+            let mut records = 0;
+            let mut next = Some(first);
+            while let Some(ToLane::Chunk(chunk)) = next {
                 records += chunk.records.len();
                 taken.push(chunk);
+                next = if records < CYCLE_RECORDS_MAX { self.inputs.try_recv().ok() } else { None };
             }
             let mut cycle = Cycle::default();
             let mut worked = self.begin(&mut cycle, taken).await;
@@ -195,11 +249,18 @@ impl Lane {
 
     /// Another chunk that has already queued up, if any.
     pub(crate) fn more(&mut self) -> Option<Chunk> {
-        self.chunks.try_recv().ok()
+        // What comes while a batch of groups is sent is held, not sent with it.
+        if self.plan.hold.is_some() {
+            return None;
+        }
+        match self.inputs.try_recv() {
+            Ok(ToLane::Chunk(chunk)) => Some(chunk),
+            _ => None,
+        }
     }
 
     /// Usually the whole chunk; records near which the process died run alone.
-    fn runs(&self, chunk: &Chunk) -> Vec<Run> {
+    pub(crate) fn runs(&self, chunk: &Chunk) -> Vec<Run> {
         let batch = &chunk.taken.batch;
         let offset = |index: u32| batch.records.get(index as usize).map_or(0, |r| r.offset);
         let whole = |records: Vec<(u32, u64)>, fate| {
@@ -230,7 +291,7 @@ impl Lane {
         runs
     }
 
-    fn decode(&self, chunk: &Chunk, at: usize, run: Run) -> Vec<Item> {
+    pub(crate) fn decode(&self, chunk: &Chunk, at: usize, run: Run) -> Vec<Item> {
         let batch = &chunk.taken.batch;
         let replayed = *batch.partition.topic == *self.info.replay;
         let find = |(index, _): &(u32, u64)| batch.records.get(*index as usize);
@@ -247,36 +308,32 @@ impl Lane {
             self.notes.leave(self.slot);
             decoded
         };
+        let mut parser = Parser::new();
         let mut items = Vec::with_capacity(records.len());
         for (((index, lane_key), record), decoded) in run.records.iter().zip(&records).zip(decoded)
         {
-            let origin = Origin::of(batch, record, replayed);
-            let mut item = Item {
-                chunk: at,
-                index: *index,
-                lane_key: *lane_key,
-                origin: origin.position,
-                headers: origin.headers,
-                replay: None,
-                event: None,
-                open: 0,
-                delivered: false,
-                filtered: false,
-                letters: Vec::new(),
-                outputs: Vec::new(),
-            };
-            let value = match (origin.replay, guilty, decoded) {
+            let mut origin = Origin::of(batch, record, replayed);
+            let replay = std::mem::replace(&mut origin.replay, Ok(None));
+            let mut item = Item::new(at, *index, *lane_key, origin);
+            let value = match (replay, guilty, decoded) {
                 (Err(fault), ..) => Err(fault),
                 (Ok(replay), guilty, decoded) => {
                     item.replay = replay;
                     match (guilty, decoded) {
                         (Some(deaths), _) => Err(crashes(deaths)),
                         (None, Decoded::Bad(fault)) => Err(fault),
-                        (None, Decoded::Rewritten(value)) => Ok(value),
+                        (None, Decoded::Rewritten(value)) => {
+                            item.rewritten = true;
+                            Ok(value)
+                        }
                         (None, Decoded::AsIs) => Ok(record.value.clone().unwrap_or_default()),
                     }
                 }
             };
+            let value = value.and_then(|value| {
+                self.find_group(&mut item, record, &value, &mut parser)?;
+                Ok(value)
+            });
             match value {
                 Ok(value) => self.admit(&mut item, record, value),
                 Err(fault) => item.set_aside(fault),
@@ -286,7 +343,22 @@ impl Lane {
         items
     }
 
-    fn admit(&self, item: &mut Item, record: &Record, value: Bytes) {
+    fn find_group(
+        &self,
+        item: &mut Item,
+        record: &Record,
+        value: &[u8],
+        parser: &mut Parser,
+    ) -> Result<(), Fault> {
+        if let Some(hold) = &self.plan.hold {
+            let topic = item.origin.topic.clone();
+            let belongs = hold.belongs(parser, &topic, record, item, value)?;
+            (item.group, item.kind, item.id) = (belongs.group, belongs.kind, belongs.id);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn admit(&self, item: &mut Item, record: &Record, value: Bytes) {
         let mut position = item.origin.clone();
         if planted(Bug::NamesFromCounter) {
             position.offset = crate::deliver::counted_name();
@@ -300,20 +372,21 @@ impl Lane {
             source: record.value.clone().unwrap_or_default(),
             tombstone: record.value.is_none(),
         });
-        let wanted = (0..self.plan.delivers.len()).filter(|index| item.wants(*index)).count();
+        let delivers = self.plan.delivers.iter().enumerate();
+        let wanted = delivers.filter(|(index, deliver)| item.wants(*index, deliver)).count();
         item.open = wanted as u32;
+        // A kind that no entry asks for.
+        item.filtered = wanted == 0;
     }
 
     /// Tells the ledger what became of the cycle's records.
-    fn finish(&self, cycle: Cycle) {
+    pub(crate) fn finish(&self, cycle: Cycle) {
         let mut completions: Vec<Completion> = cycle
             .chunks
             .into_iter()
             .map(|chunk| Completion {
-                taken: chunk.taken,
                 endings: Vec::with_capacity(chunk.records.len()),
-                outputs: Vec::new(),
-                reasons: Vec::new(),
+                ..Completion::of(chunk.taken)
             })
             .collect();
         for item in cycle.items {
@@ -328,8 +401,7 @@ impl Lane {
         }
         for completion in completions {
             if !completion.endings.is_empty() {
-                // A ledger that is gone ended the run; these records will be read again.
-                let _ = self.ledger.send(Note::Completed(completion));
+                self.complete(completion);
             }
         }
     }
@@ -359,32 +431,35 @@ impl Lane {
         }
     }
 
-    fn hand_back(&self, chunk: &Chunk) {
+    pub(crate) fn hand_back(&self, chunk: &Chunk) {
         let endings = chunk.records.iter().map(|(index, _)| (*index, Ending::HandedBack)).collect();
-        let (taken, outputs, reasons) = (chunk.taken.clone(), Vec::new(), Vec::new());
-        let _ = self.ledger.send(Note::Completed(Completion { taken, endings, outputs, reasons }));
+        self.complete(Completion { endings, ..Completion::of(chunk.taken.clone()) });
+    }
+
+    /// Tells the ledger.
+    pub(crate) fn complete(&self, completion: Completion) {
+        // A ledger that is gone ended the run; these records will be read again.
+        let _ = self.ledger.send(Note::Completed(completion));
     }
 
     /// The naive version: everything counts as ended before any destination was called.
     fn mark_early(&self, cycle: &Cycle) {
         for chunk in &cycle.chunks {
             let ended = chunk.records.iter().map(|(index, _)| (*index, Ending::Delivered));
-            let (taken, outputs, reasons) = (chunk.taken.clone(), Vec::new(), Vec::new());
             let endings = ended.collect();
-            let _ =
-                self.ledger.send(Note::Completed(Completion { taken, endings, outputs, reasons }));
+            self.complete(Completion { endings, ..Completion::of(chunk.taken.clone()) });
         }
     }
 }
 
 /// Records of a chunk that run together.
-struct Run {
-    note: Range,
+pub(crate) struct Run {
+    pub note: Range,
     records: Vec<(u32, u64)>,
     fate: Suspicion,
 }
 
-fn crashes(deaths: u32) -> Fault {
+pub(crate) fn crashes(deaths: u32) -> Fault {
     let what = format!("the process died {deaths} times while working on this record");
     Fault::set_aside(Reason::Crashes, what)
 }

@@ -12,11 +12,16 @@
 //!
 //! A position moves only over records that have ended; that follows from progress being a set of
 //! ended ranges, whose first gap is the position.
+//!
+//! Where the log lets transactions overlap, several are on their way at a time, in order; what has
+//! ended with one is noted when its outputs and those of all before it are written.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
+use futures::stream::{FuturesOrdered, StreamExt};
 use potok_core::trouble::{Bug, crash_point, planted};
 use potok_core::{
     Assignment, Ended, Fault, Journal, Move, NotWritten, Output, Partition, RangeSet, Reason,
@@ -71,6 +76,15 @@ pub(crate) enum Note {
         records: u64,
     },
     Completed(Completion),
+    /// So many held records of an assignment are given back: it leaves.
+    HandedBack {
+        assignment: u64,
+        records: u64,
+    },
+    /// Seals to write. They are acted on when they are read.
+    Seals(Vec<Output>),
+    /// Answers when everything told before is durable.
+    Durable(oneshot::Sender<()>),
     /// These assignments leave in good order; answers when all that can be noted is noted.
     Leaving {
         assignments: Vec<u64>,
@@ -111,74 +125,111 @@ impl Outputs {
     }
 }
 
+/// A transaction to write.
+struct Entry {
+    pending: Vec<Pending>,
+    outputs: Outputs,
+    ended: Vec<Ended>,
+    /// Told when it is noted.
+    durable: Vec<oneshot::Sender<()>>,
+    /// Told when the one before is noted.
+    before: oneshot::Receiver<()>,
+    /// Tells the one behind.
+    noted: oneshot::Sender<()>,
+}
+
 pub(crate) struct Ledger {
     pub notes: mpsc::UnboundedReceiver<Note>,
-    pub journal: Arc<dyn Journal>,
     pub live: Arc<Live>,
-    pub letters: Arc<LetterBox>,
-    pub counters: Arc<Counters>,
-    pub retry: Retry,
-    pub trouble: Arc<Mutex<Option<String>>>,
+    scribe: Arc<Scribe>,
     held: HashMap<u64, Held>,
     leaving: Vec<(Vec<u64>, Instant, oneshot::Sender<()>)>,
     pending: Vec<Pending>,
     pending_bytes: usize,
+    seals: Vec<Output>,
+    durable: Vec<oneshot::Sender<()>>,
     progress_due: Option<Instant>,
+    /// Transactions on their way, oldest first.
+    writing: FuturesOrdered<BoxFuture<'static, Result<Vec<Pending>, Stop>>>,
+    /// Told when the last of them is noted.
+    noted: oneshot::Receiver<()>,
+}
+
+/// What woke the ledger.
+enum Heard {
+    Note(Option<Note>),
+    Written(Result<Vec<Pending>, Stop>),
+    Due,
 }
 
 impl Ledger {
-    pub fn new(
-        notes: mpsc::UnboundedReceiver<Note>,
-        journal: Arc<dyn Journal>,
-        live: Arc<Live>,
-        letters: Arc<LetterBox>,
-        counters: Arc<Counters>,
-        retry: Retry,
-        trouble: Arc<Mutex<Option<String>>>,
-    ) -> Self {
+    pub fn new(notes: mpsc::UnboundedReceiver<Note>, live: Arc<Live>, scribe: Scribe) -> Self {
+        let (nothing_before, noted) = oneshot::channel();
+        // Nobody waits yet who could be gone.
+        let _ = nothing_before.send(());
         Ledger {
             notes,
-            journal,
             live,
-            letters,
-            counters,
-            retry,
-            trouble,
+            scribe: Arc::new(scribe),
             held: HashMap::new(),
             leaving: Vec::new(),
             pending: Vec::new(),
             pending_bytes: 0,
+            seals: Vec::new(),
+            durable: Vec::new(),
             progress_due: None,
+            writing: FuturesOrdered::new(),
+            noted,
         }
     }
 
     /// Runs until every sender of notes is gone, then notes the rest.
     pub async fn run(mut self) -> Result<(), Stop> {
+        let overlap = self.scribe.journal.overlap().max(1);
         loop {
             let leave_due = self.leaving.iter().map(|(_, due, _)| *due).min();
             let due = self.progress_due.into_iter().chain(leave_due).min();
-            let note = tokio::select! {
+            // Whatever wakes it, there is room for one more transaction afterwards.
+            let has_room = self.writing.len() < overlap;
+            let heard = tokio::select! {
                 biased;
-                note = self.notes.recv() => match note {
-                    Some(note) => Some(note),
-                    None => return self.flush().await,
-                },
-                () = sleep_until(due), if due.is_some() => None,
+                Some(written) = self.writing.next() => Heard::Written(written),
+                note = self.notes.recv(), if has_room => Heard::Note(note),
+                () = sleep_until(due), if has_room && due.is_some() => Heard::Due,
             };
-            if let Some(note) = note {
-                self.take(note);
-                while self.pending_bytes < TRANSACTION_BYTES_MAX
-                    && let Ok(note) = self.notes.try_recv()
-                {
-                    self.take(note);
+            match heard {
+                Heard::Note(None) => {
+                    self.flush();
+                    return self.settle().await;
                 }
+                Heard::Note(Some(note)) => self.take(note),
+                Heard::Written(written) => self.written(&written?),
+                Heard::Due => {}
+            }
+            while self.pending_bytes < TRANSACTION_BYTES_MAX
+                && let Ok(note) = self.notes.try_recv()
+            {
+                self.take(note);
             }
             let progress_is_due = self.progress_due.is_some_and(|due| due <= Instant::now());
-            if progress_is_due || !self.pending.is_empty() || self.any_left() {
-                self.flush().await?;
+            let any_left = self.any_left();
+            let asked = !self.seals.is_empty() || !self.durable.is_empty();
+            if progress_is_due || asked || !self.pending.is_empty() || any_left {
+                self.flush();
             }
-            self.answer_left();
+            if any_left {
+                self.settle().await?;
+                self.answer_left();
+            }
         }
+    }
+
+    /// Waits until all that is on its way is noted.
+    async fn settle(&mut self) -> Result<(), Stop> {
+        while let Some(written) = self.writing.next().await {
+            self.written(&written?);
+        }
+        Ok(())
     }
 
     fn take(&mut self, note: Note) {
@@ -196,6 +247,17 @@ impl Ledger {
                 }
             }
             Note::Completed(completion) => self.complete(completion),
+            Note::HandedBack { assignment, records } => {
+                if let Some(held) = self.held.get_mut(&assignment) {
+                    held.in_flight = held.in_flight.saturating_sub(records);
+                }
+                self.scribe.counters.ended(Ending::HandedBack, records);
+            }
+            Note::Seals(seals) => {
+                self.pending_bytes += seals.iter().map(|seal| 64 + seal.bytes()).sum::<usize>();
+                self.seals.extend(seals);
+            }
+            Note::Durable(done) => self.durable.push(done),
             Note::Leaving { assignments, done } => {
                 self.leaving.push((assignments, Instant::now() + LEAVE_MAX, done));
             }
@@ -216,7 +278,7 @@ impl Ledger {
         let Some(held) = self.held.get_mut(&nonce) else {
             // The partition is another's by now: what was done here is not ours to note. Its
             // owner does it again, under the same names.
-            self.counters.ended(Ending::HandedBack, records);
+            self.scribe.counters.ended(Ending::HandedBack, records);
             return;
         };
         held.in_flight = held.in_flight.saturating_sub(records);
@@ -229,7 +291,7 @@ impl Ledger {
             held.ended.insert(taken.batch.first..taken.batch.next);
         }
         if outputs.is_empty() {
-            self.count(&taken, &endings);
+            self.scribe.count(&taken, &endings);
         } else {
             let bytes = |outgoing: &Outgoing| 64 + outgoing.output.bytes();
             self.pending_bytes += outputs.iter().map(bytes).sum::<usize>();
@@ -241,7 +303,7 @@ impl Ledger {
 
     /// What was done for an assignment that is lost is not ours to write any more.
     fn drop_pending_of(&mut self, assignments: &[u64]) {
-        let counters = self.counters.clone();
+        let counters = self.scribe.counters.clone();
         self.pending.retain(|pending| {
             let keep = !assignments.contains(&pending.assignment);
             if !keep {
@@ -273,42 +335,81 @@ impl Ledger {
         }
     }
 
-    /// Writes what is pending, however long the log is in trouble.
-    async fn flush(&mut self) -> Result<(), Stop> {
+    /// Sends what is pending on its way.
+    fn flush(&mut self) {
         self.progress_due = None;
         self.pending_bytes = 0;
         let mut pending = std::mem::take(&mut self.pending);
-        let mut transaction = Transaction::default();
+        let durable = std::mem::take(&mut self.durable);
         let mut outputs = Outputs::default();
+        for seal in self.seals.drain(..) {
+            outputs.push(usize::MAX, Outgoing { index: 0, purpose: Purpose::Seal, output: seal });
+        }
         for (at, pending) in pending.iter_mut().enumerate() {
             pending.outputs.drain(..).for_each(|outgoing| outputs.push(at, outgoing));
         }
+        let mut all_ended = Vec::new();
         for (nonce, held) in &mut self.held {
             let ended = std::mem::take(&mut held.ended);
             if !ended.is_empty() {
                 let ranges = ended.iter().collect();
                 let partition = held.partition.clone();
-                transaction.ended.push(Ended { partition, assignment: *nonce, ranges });
+                all_ended.push(Ended { partition, assignment: *nonce, ranges });
             }
         }
-        if transaction.is_empty() && outputs.outputs.is_empty() {
-            return Ok(());
+        if all_ended.is_empty() && outputs.outputs.is_empty() && durable.is_empty() {
+            return;
         }
         // Outputs of one partition must meet the log in one order, run for run.
-        transaction.ended.sort_by(|a, b| a.partition.cmp(&b.partition));
+        all_ended.sort_by(|a, b| a.partition.cmp(&b.partition));
+        let (noted, is_noted) = oneshot::channel();
+        let before = std::mem::replace(&mut self.noted, is_noted);
+        let entry = Entry { pending, outputs, ended: all_ended, durable, before, noted };
+        self.writing.push_back(Box::pin(self.scribe.clone().write_entry(entry)));
+    }
+
+    /// The oldest transaction is written and noted.
+    fn written(&self, pending: &[Pending]) {
+        for Pending { endings, reasons, taken, .. } in pending {
+            self.scribe.count(taken, endings);
+            reasons.iter().for_each(|reason| self.scribe.counters.dead_letter(*reason));
+        }
+    }
+}
+
+/// Writes transactions, however long the log is in trouble.
+pub(crate) struct Scribe {
+    pub journal: Arc<dyn Journal>,
+    pub letters: Arc<LetterBox>,
+    pub counters: Arc<Counters>,
+    pub retry: Retry,
+    pub trouble: Arc<Mutex<Option<String>>>,
+}
+
+impl Scribe {
+    /// Writes the outputs and notes what has ended with them: together, or where transactions
+    /// overlap when the one before is noted.
+    async fn write_entry(self: Arc<Self>, entry: Entry) -> Result<Vec<Pending>, Stop> {
+        let Entry { mut pending, outputs, mut ended, durable, before, noted } = entry;
         let with_letters = pending.iter().any(|pending| !pending.reasons.is_empty());
         if planted(Bug::DeadLetterNotAwaited) && with_letters {
-            let ended = std::mem::take(&mut transaction.ended);
+            let ended = std::mem::take(&mut ended);
             self.write(&mut [], Outputs::default(), ended).await?;
         }
         crash_point(if with_letters { "dead_letter.before" } else { "position.before" });
-        self.write(&mut pending, outputs, transaction.ended).await?;
-        crash_point(if with_letters { "dead_letter.after" } else { "position.after" });
-        for Pending { endings, reasons, taken, .. } in &pending {
-            self.count(taken, endings);
-            reasons.iter().for_each(|reason| self.counters.dead_letter(*reason));
+        let apart = self.journal.overlap() > 1;
+        let together = if apart { Vec::new() } else { std::mem::take(&mut ended) };
+        self.write(&mut pending, outputs, together).await?;
+        if before.await.is_err() {
+            // The one before failed and ends the run.
+            return std::future::pending().await;
         }
-        Ok(())
+        self.write(&mut [], Outputs::default(), ended).await?;
+        crash_point(if with_letters { "dead_letter.after" } else { "position.after" });
+        // The one behind may not be there yet.
+        let _ = noted.send(());
+        durable.into_iter().for_each(|done| _ = done.send(()));
+        Ok(pending)
     }
 
     /// Writes outputs and progress. What the log will never take goes another way.
@@ -320,7 +421,7 @@ impl Ledger {
     ) -> Result<(), Stop> {
         let Outputs { outputs, mut of } = outputs;
         let mut transaction = Transaction { outputs, ended };
-        loop {
+        while !transaction.is_empty() {
             let refused = self.transact(&transaction).await?;
             if refused.is_empty() {
                 return Ok(());
@@ -334,6 +435,7 @@ impl Ledger {
             }
             (transaction.outputs, of) = (instead.outputs, instead.of);
         }
+        Ok(())
     }
 
     fn instead(
@@ -359,7 +461,7 @@ impl Ledger {
                     instead.push(at, Outgoing { index, purpose, output });
                 }
             }
-            Purpose::Resolution => return Err(Stop::Fix(fault)),
+            Purpose::Resolution | Purpose::Seal => return Err(Stop::Fix(fault)),
         }
         Ok(())
     }
@@ -395,7 +497,8 @@ impl Ledger {
             self.counters.ended(ending, records);
         }
         let now = self.letters.clock.now();
-        let ended = endings.iter().filter(|(_, ending)| *ending != Ending::HandedBack);
+        let is_ours = |ending: &Ending| matches!(ending, Ending::HandedBack | Ending::Sealed);
+        let ended = endings.iter().filter(|(_, ending)| !is_ours(ending));
         let records = ended.filter_map(|(index, _)| taken.batch.records.get(*index as usize));
         self.counters.latency.add(records.map(|record| now.millis_since(record.time)));
     }

@@ -10,6 +10,8 @@ pub mod dead_letter;
 pub mod decode;
 mod deliver;
 mod engine;
+mod group;
+mod lag;
 mod lane;
 mod latency;
 mod ledger;
@@ -23,6 +25,10 @@ mod status;
 mod work;
 
 pub use engine::Engine;
+pub use group::{BatchView, KindView};
 pub use latency::LatencyCounts;
-pub use plan::{DeliverPlan, OnError, Plan, Retry, StagePlan, Target, TopicTarget};
+pub use plan::{
+    ClosePlan, DeliverPlan, HoldPlan, KindPlan, OnError, OnRepeat, Plan, Retry, StagePlan, Target,
+    TopicTarget,
+};
 pub use status::{DestinationStatus, GateStatus, PartitionLag, State, Status};

@@ -27,6 +27,8 @@ pub(crate) enum Purpose {
     DeadLetter,
     /// What became of a dead letter.
     Resolution,
+    /// Which records make up a batch.
+    Seal,
 }
 
 /// An output, and for which record of its batch it is.

@@ -16,14 +16,15 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use potok_core::{Clock, Fault, GroupSpec, Log, Move, OpenGroup, PipelineInfo};
+use potok_core::{Clock, Fault, GroupSpec, Log, Move, OpenGroup, Owner, PipelineInfo};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
 use crate::crash_notes::CrashNotes;
 use crate::deliver::Destination;
+use crate::group::{Boards, Holding};
 use crate::lane::Lane;
-use crate::ledger::{Ledger, Live};
+use crate::ledger::{Ledger, Live, Scribe};
 use crate::outgoing::LetterBox;
 use crate::plan::Plan;
 use crate::signal::Signal;
@@ -48,6 +49,18 @@ pub(crate) struct Shared {
     pub draining: Arc<Signal<bool>>,
     /// What the log or the source keeps failing with, for `status`.
     pub trouble: Arc<Mutex<Option<String>>>,
+    /// What the lanes of this run hold.
+    pub boards: Arc<Boards>,
+}
+
+impl Shared {
+    /// Names an ownership of groups that begins now: by when it began and by what it may write.
+    fn nonce(&self) -> u64 {
+        use std::hash::{BuildHasher, Hasher};
+        let mut hasher = std::hash::RandomState::new().build_hasher();
+        hasher.write_i64(self.clock.now().0);
+        hasher.finish()
+    }
 }
 
 type Tasks = JoinSet<Result<(), Stop>>;
@@ -109,6 +122,7 @@ pub(crate) async fn run(shared: &Shared, started: impl FnOnce()) -> Stop {
 async fn open_group(shared: &Shared) -> Result<OpenGroup, Fault> {
     let mut topics = shared.plan.topics.clone();
     topics.push(shared.info.replay.as_str().into());
+    topics.extend(shared.plan.hold.iter().map(|hold| hold.internal.clone()));
     loop {
         let spec = GroupSpec {
             group: shared.plan.group.clone(),
@@ -138,14 +152,25 @@ fn spawn(shared: &Shared, group: OpenGroup, stopping: &Arc<Signal<bool>>) -> Tas
     let live = Arc::new(Live::default());
     let mut tasks = Tasks::new();
     let mut lanes = Vec::new();
+    let mut boards = Vec::new();
     for lane in 0..plan.workers.max(1) {
-        let (chunks, queue) = mpsc::unbounded_channel();
-        lanes.push(chunks);
+        let (inputs, queue) = mpsc::unbounded_channel();
+        lanes.push(inputs);
+        let holding = plan.hold.as_ref().map(|hold| {
+            let owner = Owner {
+                pipeline: plan.name.as_str().into(),
+                share: lane as u32,
+                nonce: shared.nonce(),
+            };
+            let store = hold.store.clone().unwrap_or_else(|| shared.log.bodies());
+            Holding::new(hold, store, owner, &*shared.clock)
+        });
+        boards.extend(holding.as_ref().map(|holding| holding.board.clone()));
         let lane = Lane {
             slot: lane + 1,
             plan: plan.clone(),
             info: shared.info.clone(),
-            chunks: queue,
+            inputs: queue,
             ledger: ledger.clone(),
             destinations: shared.destinations.clone(),
             letters: letters.clone(),
@@ -155,12 +180,15 @@ fn spawn(shared: &Shared, group: OpenGroup, stopping: &Arc<Signal<bool>>) -> Tas
             clock: shared.clock.clone(),
             stopping: stopping.clone(),
         };
-        tasks.spawn(lane.run());
+        tasks.spawn(lane.run(holding));
     }
+    shared.boards.set(boards);
     let replay_topic = shared.info.replay.as_str().into();
     let intake = Intake {
         source: group.source,
-        routing: Routing::new(plan.lane_key(), shared.notes.clone(), replay_topic),
+        routing: Routing::new(plan, shared.notes.clone(), replay_topic),
+        internal: plan.hold.as_ref().map(|hold| hold.internal.clone()),
+        behind: Default::default(),
         lanes,
         ledger,
         room: Arc::new(Semaphore::new(plan.in_flight_bytes_max)),
@@ -174,9 +202,9 @@ fn spawn(shared: &Shared, group: OpenGroup, stopping: &Arc<Signal<bool>>) -> Tas
     tasks.spawn(intake.run());
     let counters = shared.counters.clone();
     let trouble = shared.trouble.clone();
-    let ledger =
-        Ledger::new(ledger_notes, group.journal, live, letters, counters, plan.retry, trouble);
-    tasks.spawn(ledger.run());
+    let (journal, retry) = (group.journal, plan.retry);
+    let scribe = Scribe { journal, letters, counters, retry, trouble };
+    tasks.spawn(Ledger::new(ledger_notes, live, scribe).run());
     tasks
 }
 

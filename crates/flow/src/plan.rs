@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use potok_core::{Decoder, Sink, Stage};
-use potok_expr::Template;
+use potok_core::{Decoder, Sink, Stage, Store};
+use potok_expr::{Program, Template};
 
 /// Everything one pipeline needs.
 #[derive(Clone)]
@@ -23,6 +23,8 @@ pub struct Plan {
     pub from_end: bool,
     /// Reads values.
     pub decoder: Arc<dyn Decoder>,
+    /// Holds records until what belongs together is there.
+    pub hold: Option<HoldPlan>,
     /// What events go through, in order.
     pub stages: Vec<StagePlan>,
     /// Where they are delivered; a record has ended when each of these has.
@@ -42,9 +44,13 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// What decides a record's lane: `order_by`, else the first `once_by`, else the first deliver
-    /// key, else the record's own key (an empty list).
+    /// What decides a record's lane: where groups are held, what makes a group, because it has one
+    /// owner; else `order_by`, else the first `once_by`, else the first deliver key, else the
+    /// record's own key (an empty list).
     pub fn lane_key(&self) -> Vec<Template> {
+        if let Some(hold) = &self.hold {
+            return hold.by.iter().cloned().collect();
+        }
         if let Some(order_by) = &self.order_by {
             return vec![order_by.clone()];
         }
@@ -52,6 +58,84 @@ impl Plan {
         let key = || self.delivers.iter().find_map(|d| d.key.clone()).into_iter().collect();
         once.cloned().unwrap_or_else(key)
     }
+}
+
+/// How records are held in groups.
+#[derive(Clone)]
+pub struct HoldPlan {
+    /// Records with the same value belong together; without it all do.
+    pub by: Option<Template>,
+    /// Kinds of records, told apart by their topic.
+    pub kinds: Vec<KindPlan>,
+    /// The id of a record within its group, where there are no kinds.
+    pub id: Option<Template>,
+    /// When a group closes.
+    pub close: ClosePlan,
+    /// What happens to a record whose id is already in the group.
+    pub on_repeat: OnRepeat,
+    /// Where bodies are meanwhile, if not where the log keeps them.
+    pub store: Option<Arc<dyn Store>>,
+    /// The pipeline's own topic, in which its seals lie.
+    pub internal: Arc<str>,
+}
+
+/// One kind of records in a group.
+#[derive(Clone)]
+pub struct KindPlan {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Where such records come from.
+    pub topic: Arc<str>,
+    /// The id of such a record.
+    pub id: Template,
+}
+
+/// When a group closes: as soon as one of these holds.
+#[derive(Clone, Debug, Default)]
+pub struct ClosePlan {
+    /// So long after its first record.
+    pub after_first: Option<Duration>,
+    /// When no record has come for so long.
+    pub quiet: Option<Duration>,
+    /// At the end of each slice of the clock.
+    pub every: Option<Duration>,
+    /// So long after its first record, whatever else is set.
+    pub max_age: Option<Duration>,
+    /// With so many records.
+    pub max_count: Option<usize>,
+    /// With so many bytes.
+    pub max_bytes: Option<u64>,
+    /// With a record of which this is true.
+    pub when: Option<Program>,
+}
+
+impl ClosePlan {
+    /// When a group closes that has its first and its last record from then, in milliseconds.
+    pub(crate) fn due(&self, first: i64, last: i64) -> i64 {
+        let after = |from: i64, wait: Option<Duration>| {
+            let wait = i64::try_from(wait?.as_millis()).unwrap_or(i64::MAX);
+            Some(from.saturating_add(wait))
+        };
+        let first_due = [after(first, self.after_first), after(first, self.max_age)];
+        let due = first_due.into_iter().chain([after(last, self.quiet)]).flatten();
+        due.min().unwrap_or(i64::MAX)
+    }
+
+    pub(crate) fn is_full(&self, records: usize, bytes: u64) -> bool {
+        self.max_count.is_some_and(|max| records >= max)
+            || self.max_bytes.is_some_and(|max| bytes >= max)
+    }
+}
+
+/// What happens to a record whose id is already in the group. However it is, repeats are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnRepeat {
+    /// The later one takes the place of the earlier, which ends with it.
+    Replace,
+    /// Both are delivered.
+    Keep,
+    /// The first is delivered, with how often it came as header `potok-count`.
+    Count,
 }
 
 /// One stage.
@@ -81,6 +165,8 @@ pub enum OnError {
 pub struct DeliverPlan {
     /// What messages call it, e.g. `db orders`.
     pub label: String,
+    /// Only records of this kind, by its place in [`HoldPlan::kinds`].
+    pub kind: Option<u16>,
     /// Where to.
     pub target: Target,
     /// The key to deliver under; the record's own where not given.

@@ -80,6 +80,11 @@ pub struct Status {
     pub restarts: u64,
     /// Failed calls that were repeated.
     pub retries: u64,
+    /// Groups that are open, and bytes of all records held.
+    pub open_groups: u64,
+    pub held_bytes: u64,
+    /// How often everything held was read again, because its store had lost it.
+    pub rereads: u64,
     /// The lag of each partition.
     pub partitions: Vec<PartitionLag>,
     /// Its destinations, in the order of the file.
@@ -109,6 +114,9 @@ impl Status {
             dead_letters_by_reason: BTreeMap::new(),
             restarts: 0,
             retries: 0,
+            open_groups: 0,
+            held_bytes: 0,
+            rereads: 0,
             partitions: Vec::new(),
             destinations: Vec::new(),
             latency: LatencyCounts::default(),
@@ -145,6 +153,8 @@ pub(crate) enum Ending {
     DeadLettered,
     /// Given back unfinished: another owner, or the next start, takes it again.
     HandedBack,
+    /// A seal whose members have all ended: a note of our own, not counted.
+    Sealed,
 }
 
 /// The counters of one pipeline since the process started.
@@ -157,6 +167,8 @@ pub(crate) struct Counters {
     dead_lettered: AtomicU64,
     pub restarts: AtomicU64,
     pub retries: AtomicU64,
+    /// How often everything held was read again, because its store had lost it.
+    pub rereads: AtomicU64,
     pub latency: Latency,
     reasons: [AtomicU64; Reason::ALL.len()],
     /// Arrival of the first record of each source batch that is still open.
@@ -174,6 +186,7 @@ impl Counters {
             Ending::Filtered => &self.filtered,
             Ending::Suppressed => &self.suppressed,
             Ending::DeadLettered => &self.dead_lettered,
+            Ending::Sealed => return,
             Ending::HandedBack => {
                 self.received.fetch_sub(records, Ordering::SeqCst);
                 return;
@@ -225,6 +238,7 @@ impl Counters {
         drop(open);
         status.restarts = load(&self.restarts);
         status.retries = load(&self.retries);
+        status.rereads = load(&self.rereads);
         status.latency = self.latency.counts();
         for (reason, counter) in Reason::ALL.iter().zip(&self.reasons) {
             let count = load(counter);

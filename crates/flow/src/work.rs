@@ -15,13 +15,24 @@ pub(crate) struct Taken {
     pub sequence: u64,
     pub counters: Arc<Counters>,
     /// Held for as long as any record of the batch is in flight.
-    pub _room: OwnedSemaphorePermit,
+    pub _room: Option<OwnedSemaphorePermit>,
+    /// What each record stands for, where that is not the stretch up to the next one.
+    pub apart: Option<Vec<Range<u64>>>,
 }
 
 impl Taken {
+    /// Records that were taken before, held in a group and gathered again.
+    pub fn again(batch: SourceBatch, covers: Vec<Range<u64>>, counters: Arc<Counters>) -> Self {
+        // No batch has this number: it was opened and closed when it was taken.
+        Taken { batch, sequence: u64::MAX, counters, _room: None, apart: Some(covers) }
+    }
+
     /// The offsets that record `index` stands for: its own and the gap behind it; the first
     /// record also stands for the gap before it.
     pub fn covers(&self, index: usize) -> Range<u64> {
+        if let Some(apart) = &self.apart {
+            return apart.get(index).cloned().unwrap_or_default();
+        }
         let offset = |at: usize| self.batch.records.get(at).map(|record| record.offset);
         let start = if index == 0 { self.batch.first } else { offset(index).unwrap_or_default() };
         start..offset(index + 1).unwrap_or(self.batch.next)
@@ -41,6 +52,16 @@ pub(crate) struct Chunk {
     pub records: Vec<(u32, u64)>,
 }
 
+/// What the intake tells a lane.
+pub(crate) enum ToLane {
+    Chunk(Chunk),
+    /// Whether everything was read that was there when the partitions were assigned. Only where
+    /// groups are held.
+    CaughtUp(bool),
+    /// These assignments leave or are lost. Only where groups are held.
+    Leaving(Vec<u64>),
+}
+
 /// What became of records of one batch. Everything in it is noted in one transaction.
 pub(crate) struct Completion {
     pub taken: Arc<Taken>,
@@ -52,6 +73,13 @@ pub(crate) struct Completion {
     pub reasons: Vec<potok_core::Reason>,
 }
 
+impl Completion {
+    /// Of nothing yet.
+    pub fn of(taken: Arc<Taken>) -> Self {
+        Completion { taken, endings: Vec::new(), outputs: Vec::new(), reasons: Vec::new() }
+    }
+}
+
 /// Why a run of a pipeline ends.
 #[derive(Debug)]
 pub(crate) enum Stop {
@@ -59,6 +87,8 @@ pub(crate) enum Stop {
     Asked,
     /// The set-up is wrong; somebody must act.
     Fix(Fault),
+    /// What is held must be read again from the log.
+    Reread(String),
     /// A part of it died.
     Died(String),
 }

@@ -5,19 +5,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use potok_config::{
-    Connections, DbConnection, Deliver, Env, Flags, Format, Loaded, OnError, Pipeline, Stage,
-    TopicMap, TopicTarget, check_together, load_connections, load_pipeline, not_yet,
-    not_yet_connections,
+    Connections, DbConnection, Deliver, Env, Expression, Flags, Format, Layout, Loaded,
+    LogConnection, OnError, OnRepeat, Pipeline, Predicate, Stage, StoreConnection, TopicMap,
+    TopicTarget, check_together, load_connections, load_pipeline, not_yet,
 };
 use potok_connectors::mysql::MysqlSink;
 use potok_connectors::postgres::PostgresSink;
+use potok_connectors::redis::{self, RedisStore};
 use potok_connectors::sql::{Dialect, SqlSinkConfig, Tables};
 use potok_connectors::sqlite::SqliteSink;
 use potok_core::{Decoder, Fault};
 use potok_expr::Template;
 use potok_flow::decode::{JsonDecoder, RawDecoder};
 use potok_flow::process::VrlStage;
-use potok_flow::{DeliverPlan, Plan, Retry, StagePlan, Target};
+use potok_flow::{ClosePlan, DeliverPlan, HoldPlan, KindPlan, Plan, Retry, StagePlan, Target};
 
 use crate::failure::Failure;
 
@@ -40,11 +41,7 @@ pub fn load(files: &[PathBuf]) -> Result<Vec<Loaded<Pipeline>>, Failure> {
 
 /// The connections that flags, the environment and the file lead to.
 pub fn connections(file: Option<&Path>, flags: &Flags) -> Result<Connections, Failure> {
-    let connections = load_connections(file, flags, &Env::process())?;
-    match not_yet_connections(&connections) {
-        problems if problems.is_empty() => Ok(connections),
-        problems => Err(Failure::problems(problems)),
-    }
+    Ok(load_connections(file, flags, &Env::process())?)
 }
 
 /// Pipeline files together with the connections they run on; all problems at once.
@@ -102,6 +99,7 @@ fn plan(pipeline: &Loaded<Pipeline>, connections: &Connections) -> Result<Plan, 
         topics: pipeline.topics().into_iter().map(Arc::from).collect(),
         from_end: pipeline.from_end(),
         decoder: decoder(pipeline),
+        hold: hold_plan(pipeline, connections)?,
         stages: stages.collect::<Result<_, _>>()?,
         delivers,
         order_by: order_by(pipeline),
@@ -119,6 +117,63 @@ fn plan(pipeline: &Loaded<Pipeline>, connections: &Connections) -> Result<Plan, 
     })
 }
 
+fn hold_plan(
+    pipeline: &Loaded<Pipeline>,
+    connections: &Connections,
+) -> Result<Option<HoldPlan>, Failure> {
+    let Some(group) = &pipeline.group else { return Ok(None) };
+    if !matches!(connections.log, LogConnection::Embedded) {
+        let what =
+            format!("pipeline `{}`: groups are held on the embedded log only", pipeline.name);
+        let hint = "this version does not group on Kafka yet; leave `log` and POTOK_LOG away";
+        return Err(Failure::faults(vec![Fault::fix(what).code("P0526").hint(hint)]));
+    }
+    let template = |expression: &Expression| expression.template().clone();
+    let kinds = group.kinds.iter().map(|(name, kind)| KindPlan {
+        name: name.into(),
+        topic: kind.topic.as_ref().into(),
+        id: template(&kind.id),
+    });
+    let close = &group.close;
+    let when = close.when.as_ref().map(Predicate::program).transpose();
+    let when = when.map_err(|errors| {
+        let messages: Vec<_> = errors.into_iter().map(|error| error.message).collect();
+        let what = format!("pipeline `{}`, `close.when`: {}", pipeline.name, messages.join("; "));
+        Failure::faults(vec![Fault::fix(what).code("P0526")])
+    })?;
+    Ok(Some(HoldPlan {
+        by: group.by.as_ref().map(template),
+        kinds: kinds.collect(),
+        id: group.id.as_ref().map(template),
+        close: ClosePlan {
+            after_first: close.after_first.map(|period| *period),
+            quiet: close.quiet.map(|period| *period),
+            every: close.every.map(|period| *period),
+            max_age: close.max_age.map(|period| *period),
+            max_count: close.max_count.map(|count| count as usize),
+            max_bytes: close.max_bytes.map(|size| size.bytes()),
+            when,
+        },
+        on_repeat: match group.on_repeat {
+            OnRepeat::Replace => potok_flow::OnRepeat::Replace,
+            OnRepeat::Keep => potok_flow::OnRepeat::Keep,
+            OnRepeat::Count => potok_flow::OnRepeat::Count,
+        },
+        store: store(connections)?.map(|store| Arc::new(store) as _),
+        internal: format!("potok-{}", pipeline.name).into(),
+    }))
+}
+
+/// Where held records are, if not in the log.
+pub fn store(connections: &Connections) -> Result<Option<RedisStore>, Failure> {
+    let StoreConnection::Redis { url, layout } = &connections.store else { return Ok(None) };
+    let layout = match layout {
+        Layout::Documented => redis::Layout::Documented,
+        Layout::Compact => redis::Layout::Compact,
+    };
+    Ok(Some(RedisStore::new(url.expose(), layout)?))
+}
+
 /// Order is the pipeline's; a deliver entry may name it as well.
 fn order_by(pipeline: &Pipeline) -> Option<Template> {
     let own = pipeline.order_by.as_ref();
@@ -128,7 +183,10 @@ fn order_by(pipeline: &Pipeline) -> Option<Template> {
 
 fn decoder(pipeline: &Loaded<Pipeline>) -> Arc<dyn Decoder> {
     match pipeline.decode.format {
-        Format::Json => Arc::new(JsonDecoder::new(pipeline.validator())),
+        Format::Json => {
+            let schema = pipeline.schema.as_deref().zip(pipeline.validator());
+            Arc::new(JsonDecoder::new(schema))
+        }
         Format::Raw => Arc::new(RawDecoder),
     }
 }
@@ -173,8 +231,14 @@ fn deliver_plan(
         }
         None => (Target::Sink(sink(pipeline, label, deliver, connections)?), false),
     };
+    let kinds = pipeline.group.iter().flat_map(|group| group.kinds.iter());
+    let kind = deliver.kind.as_ref().and_then(|kind| {
+        let at = kinds.map(|(name, _)| name).position(|name| name == kind);
+        at.and_then(|at| u16::try_from(at).ok())
+    });
     Ok(DeliverPlan {
         label: label.to_owned(),
+        kind,
         target,
         key: deliver.key.as_ref().map(|key| key.template().clone()),
         once_by: once_by(deliver),

@@ -8,6 +8,7 @@
 //! Deliberately absent: authentication (it listens on loopback only), HTTP sources, pages.
 
 mod append;
+mod batches;
 mod error;
 mod frame;
 mod guard;
@@ -116,6 +117,9 @@ pub fn router(admin: Admin) -> Router {
         .route("/status", get(pipelines::status))
         .route("/pipelines/{pipeline}/pause", post(pipelines::pause))
         .route("/pipelines/{pipeline}/resume", post(pipelines::resume))
+        .route("/batches", get(batches::list))
+        .route("/pipelines/{pipeline}/batches/{id}/release", post(batches::release))
+        .route("/pipelines/{pipeline}/batches/{id}/drop", post(batches::drop))
         .route("/groups", get(pipelines::groups))
         .route("/groups/{group}/forget", post(pipelines::forget_group))
         .route("/topics", get(pipelines::topics))

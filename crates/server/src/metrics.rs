@@ -96,6 +96,24 @@ const PER_PIPELINE: &[PerPipeline] = &[
         value: |status| Some(gate_since(status)),
     },
     PerPipeline {
+        name: "potok_group_open_groups",
+        kind: "gauge",
+        help: "Groups that still take records.",
+        value: |status| Some(status.open_groups as f64),
+    },
+    PerPipeline {
+        name: "potok_group_held_bytes",
+        kind: "gauge",
+        help: "Bytes of the records that groups hold.",
+        value: |status| Some(status.held_bytes as f64),
+    },
+    PerPipeline {
+        name: "potok_group_rereads_total",
+        kind: "counter",
+        help: "How often everything held was read again, because its store had lost it.",
+        value: |status| Some(status.rereads as f64),
+    },
+    PerPipeline {
         name: "potok_pipeline_restarts_total",
         kind: "counter",
         help: "How often a part of the pipeline died and was started again.",

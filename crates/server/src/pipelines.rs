@@ -1,7 +1,7 @@
 //! Pipelines, consumer groups and topics as they are now.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Path, State};
@@ -12,9 +12,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::request::Params;
 use crate::{Admin, ApiError, Identity};
-
-/// How long the log may take to say which groups it knows.
-const ANSWER_MAX: Duration = Duration::from_secs(2);
 
 #[derive(Serialize)]
 pub(crate) struct Info {
@@ -54,17 +51,16 @@ pub(crate) async fn status(
 async fn all(admin: &Admin) -> Result<Vec<Status>, Fault> {
     let mut all = admin.engine().status().await;
     let mut others: BTreeMap<String, (u64, bool)> = BTreeMap::new();
-    let groups = tokio::time::timeout(ANSWER_MAX, admin.engine().log().groups()).await;
-    let groups = match groups.unwrap_or_else(|_| Err(Fault::wait("the log does not answer"))) {
+    let groups = match admin.engine().groups().await {
         Ok(groups) => groups,
         // What runs here is still worth showing.
-        Err(_) if !all.is_empty() => Vec::new(),
+        Err(_) if !all.is_empty() => Arc::default(),
         Err(fault) => return Err(fault),
     };
-    for group in groups {
+    for group in groups.iter() {
         if all.iter().all(|status| status.pipeline != group.info.pipeline) {
             let (lag_of, open) = others.entry(group.info.pipeline.clone()).or_default();
-            *lag_of += lag(&group);
+            *lag_of += lag(group);
             *open |= group.open;
         }
     }
@@ -107,7 +103,7 @@ pub(crate) async fn resume(
 }
 
 /// The status of a pipeline of this process; another one can be neither paused nor resumed.
-async fn running(admin: &Admin, pipeline: &str) -> Result<Status, ApiError> {
+pub(crate) async fn running(admin: &Admin, pipeline: &str) -> Result<Status, ApiError> {
     let here = admin.engine().status().await.into_iter().find(|status| status.pipeline == pipeline);
     if let Some(status) = here {
         return Ok(status);
@@ -142,7 +138,7 @@ pub(crate) async fn forget_group(
         return Err(ApiError::new(StatusCode::CONFLICT, "P0519", what)
             .hint("stop its process first: `forget` is for pipelines that will not come back"));
     }
-    log.forget_group(&group).await?;
+    admin.engine().forget_group(&group).await?;
     Ok(Json(serde_json::json!({ "forgotten": group })))
 }
 

@@ -38,7 +38,7 @@ pub use mariadb::{Mariadb, MariadbOptions};
 pub use ports::is_free as port_is_free;
 pub use postgres::{Postgres, PostgresOptions};
 pub use proxy::{Mode, Proxy};
-pub use redis::{Redis, RedisOptions};
+pub use redis::{Redis, RedisOptions, Sentinel};
 
 /// The Kafka of this process, one node, started on first use.
 #[track_caller]

@@ -45,9 +45,11 @@ fn plan(target: Target) -> Plan {
         topics: vec!["in".into()],
         from_end: false,
         decoder: Arc::new(RawDecoder),
+        hold: None,
         stages: Vec::new(),
         delivers: vec![DeliverPlan {
             label: "out".to_owned(),
+            kind: None,
             target,
             key: None,
             once_by: Vec::new(),

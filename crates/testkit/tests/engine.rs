@@ -78,9 +78,11 @@ fn plan(sink: Arc<dyn Sink>) -> Plan {
         topics: vec!["in".into()],
         from_end: false,
         decoder: Arc::new(JsonDecoder::new(None)),
+        hold: None,
         stages: Vec::new(),
         delivers: vec![DeliverPlan {
             label: "sink".into(),
+            kind: None,
             target: Target::Sink(sink),
             key: None,
             once_by: Vec::new(),

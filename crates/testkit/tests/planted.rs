@@ -6,15 +6,24 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use potok_core::trouble::{Bug, with_bug};
-use potok_testkit::sim::{Promise, run_seed};
+use potok_testkit::sim::{HELD_SEEDS, Promise, run_seed};
 
 /// Seeds within which a planted bug must be found.
 const SEEDS_MAX: u64 = 200;
 
 /// Plants the bug and looks for a seed that breaks one of these promises.
 fn is_found(bug: Bug, by: &[Promise]) {
+    is_found_from(0, bug, by);
+}
+
+/// The same where records are held in groups.
+fn is_found_in_groups(bug: Bug, by: &[Promise]) {
+    is_found_from(HELD_SEEDS, bug, by);
+}
+
+fn is_found_from(first: u64, bug: Bug, by: &[Promise]) {
     let mut others = std::collections::BTreeSet::new();
-    for seed in 0..SEEDS_MAX {
+    for seed in first..first + SEEDS_MAX {
         let outcome = with_bug(bug, || run_seed(seed)).unwrap();
         if let Some(promise) = by.iter().find(|promise| outcome.broke(**promise)) {
             let without = run_seed(seed).unwrap();
@@ -83,4 +92,20 @@ fn names_from_counter() {
 #[test]
 fn stale_completion() {
     is_found(Bug::StaleCompletion, &[Promise::OnceInTopics]);
+}
+
+#[test]
+fn held_is_ended() {
+    is_found_in_groups(Bug::HeldIsEnded, &[Promise::NothingLost]);
+    is_found_in_groups(Bug::HeldIsEnded, &[Promise::NotedOnlyWhenEnded]);
+}
+
+#[test]
+fn store_loss_ignored() {
+    is_found_in_groups(Bug::StoreLossIgnored, &[Promise::NothingLost]);
+}
+
+#[test]
+fn seal_ends_first() {
+    is_found_in_groups(Bug::SealEndsFirst, &[Promise::NotedOnlyWhenEnded]);
 }

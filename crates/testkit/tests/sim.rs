@@ -1,7 +1,7 @@
 //! The simulator on a fixed set of seeds, and on any seed one asks for.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use potok_testkit::sim::{Tally, run_seed};
+use potok_testkit::sim::{HELD_SEEDS, Tally, run_seed};
 
 /// Seeds that every test run goes through.
 const SEEDS: u64 = 1_000;
@@ -44,6 +44,15 @@ fn replay_many(seeds: std::ops::Range<u64>) {
     }
     println!("{tally}");
     assert_eq!(failed, 0, "{failed} of the seeds {seeds:?} failed");
+}
+
+/// The same scenarios, with their records held in groups.
+#[test]
+fn fixed_seeds_with_groups_keep_every_promise() {
+    let failures: Vec<String> = (HELD_SEEDS..HELD_SEEDS + SEEDS)
+        .filter_map(|seed| run_seed(seed).unwrap().verdict().err())
+        .collect();
+    assert!(failures.is_empty(), "{} seeds failed\n{}", failures.len(), failures.join("\n"));
 }
 
 #[test]

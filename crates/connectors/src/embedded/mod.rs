@@ -46,7 +46,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use potok_core::{
     Clock, Damage, Fault, GroupInfo, GroupSpec, Log, OpenGroup, Output, Partition, Position,
-    RangeSet, ReadFrom, Reader, TopicInfo,
+    RangeSet, ReadFrom, Reader, Store, TopicInfo,
 };
 use tokio::sync::oneshot;
 
@@ -276,6 +276,10 @@ impl Log for EmbeddedLog {
         let (reply, answer) = oneshot::channel();
         self.shared.command(Command::Forget(group.into(), reply))?;
         answer.await.map_err(|_| faults::closed())?
+    }
+
+    fn bodies(&self) -> Arc<dyn Store> {
+        Arc::new(self.store())
     }
 
     fn damage(&self) -> Vec<Damage> {

@@ -5,18 +5,20 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
-use potok_core::{Fault, Partition, Position, Record, SourceBatch, Store, Timestamp};
+use bytes::Bytes;
+use potok_core::{Fault, Held, Owner, Place, Position, Record, Store, Timestamp};
 
-use super::format::RecordSpan;
+use super::format::{RecordSpan, RecordsEntry};
 use super::scan::record;
 use super::shared::Shared;
 use super::walk::{Found, Walker};
 use super::{damage, faults};
 
-/// Keeps nothing of its own: `put` and `clean` only check who asks.
+/// Keeps nothing of its own: what writes elsewhere only checks here who asks.
 pub struct EmbeddedStore {
     shared: Arc<Shared>,
-    owners: Mutex<HashMap<Partition, u64>>,
+    /// By pipeline and share.
+    owners: Mutex<HashMap<(Arc<str>, u32), u64>>,
 }
 
 impl EmbeddedStore {
@@ -24,110 +26,192 @@ impl EmbeddedStore {
         EmbeddedStore { shared, owners: Mutex::default() }
     }
 
-    fn check(&self, partition: &Partition, nonce: u64) -> Result<(), Fault> {
+    fn check(&self, owner: &Owner) -> Result<(), Fault> {
         let owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
-        match owners.get(partition) {
-            Some(owner) if *owner == nonce => Ok(()),
-            _ => Err(Fault::retry(format!("{partition} belongs to another owner now"))),
+        let Owner { pipeline, share, nonce } = owner;
+        match owners.get(&(pipeline.clone(), *share)) {
+            Some(known) if known == nonce => Ok(()),
+            _ => Err(Fault::retry(format!("share {share} of {pipeline} has another owner now"))),
         }
     }
 }
 
 #[async_trait]
 impl Store for EmbeddedStore {
-    async fn own(&self, partition: &Partition, nonce: u64) -> Result<(), Fault> {
+    fn is_the_log(&self) -> bool {
+        true
+    }
+
+    async fn own(&self, owner: &Owner) -> Result<(), Fault> {
         let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
-        owners.insert(partition.clone(), nonce);
+        owners.insert((owner.pipeline.clone(), owner.share), owner.nonce);
         Ok(())
     }
 
-    async fn put(&self, batch: &SourceBatch, nonce: u64) -> Result<(), Fault> {
-        self.check(&batch.partition, nonce)
+    async fn put(&self, owner: &Owner, _: &[Held]) -> Result<(), Fault> {
+        self.check(owner)
     }
 
-    async fn load(&self, positions: &[Position]) -> Result<Vec<Option<Record>>, Fault> {
-        let (shared, positions) = (self.shared.clone(), positions.to_vec());
-        let loading = tokio::task::spawn_blocking(move || {
-            positions.iter().map(|position| load(&shared, position)).collect::<io::Result<_>>()
-        });
+    async fn close(&self, owner: &Owner, _: &[Bytes]) -> Result<(), Fault> {
+        self.check(owner)
+    }
+
+    async fn load(&self, _: &Owner, places: &[Place]) -> Result<Vec<Option<Record>>, Fault> {
+        let shared = self.shared.clone();
+        let positions: Vec<_> = places.iter().map(|place| place.position.clone()).collect();
+        let loading = tokio::task::spawn_blocking(move || load(&shared, &positions));
         let loaded = loading.await.map_err(faults::reader_died)?;
         loaded.map_err(|error| faults::read_failed(&error))
     }
 
-    async fn clean(&self, positions: &[Position], nonce: u64) -> Result<(), Fault> {
-        for position in positions {
-            let partition = Partition { topic: position.topic.clone(), index: position.partition };
-            self.check(&partition, nonce)?;
-        }
-        Ok(())
+    async fn clean(&self, owner: &Owner, _: &[Place]) -> Result<(), Fault> {
+        self.check(owner)
     }
 }
 
-/// Reads one record back; `None` when it is not there, or not byte-exact.
-fn load(shared: &Shared, position: &Position) -> io::Result<Option<Record>> {
-    let Some((segment, mut walker, mut at)) = seek(shared, position)? else { return Ok(None) };
-    let report =
-        |from, to| shared.report(&shared.state(), damage::Found::within(segment, from, to));
-    loop {
-        let frame = match walker.at(at)? {
-            Found::Frame(frame) => frame,
-            Found::Bad(bad) => {
-                report(bad.from, bad.to);
-                at = bad.to;
-                continue;
+/// Reads records back, in the order asked for; `None` for one that is not there, or not byte-exact.
+fn load(shared: &Shared, positions: &[Position]) -> io::Result<Vec<Option<Record>>> {
+    // In the order of the log, so that neighbours are read together.
+    let mut order: Vec<usize> = (0..positions.len()).collect();
+    order.sort_by_key(|at| positions.get(*at).map(|p| (&p.topic, p.partition, p.offset)));
+    let mut loaded: Vec<Option<Record>> = positions.iter().map(|_| None).collect();
+    let mut reading: Option<Reading> = None;
+    for at in order {
+        let Some(position) = positions.get(at) else { continue };
+        if reading.as_ref().is_none_or(|reading| !reading.reaches(position)) {
+            reading = Reading::find(shared, position, reading)?;
+        }
+        let record = reading.as_mut().and_then(|reading| reading.take(shared, position));
+        if let Some(place) = loaded.get_mut(at) {
+            *place = record;
+        }
+    }
+    Ok(loaded)
+}
+
+/// The records of one partition in one frame, read from the front.
+struct Reading {
+    segment: u64,
+    walker: Walker,
+    topic: Arc<str>,
+    partition: u32,
+    incarnation: u64,
+    time: Timestamp,
+    /// Where the frame lies.
+    frame: std::ops::Range<u64>,
+    first: u64,
+    count: u32,
+    payload: Bytes,
+    /// The number of the next record, and where it begins.
+    number: u32,
+    at: usize,
+}
+
+impl Reading {
+    /// True when the record lies here, and not before what was read already.
+    fn reaches(&self, position: &Position) -> bool {
+        let next = self.first + u64::from(self.number);
+        (&*self.topic, self.partition) == (&*position.topic, position.partition)
+            && (next..self.first + u64::from(self.count)).contains(&position.offset)
+    }
+
+    /// The frame that holds the record; goes on from `before` where that is on the way.
+    fn find(
+        shared: &Shared,
+        position: &Position,
+        before: Option<Reading>,
+    ) -> io::Result<Option<Reading>> {
+        let Some((segment, mut at)) = seek(shared, position) else { return Ok(None) };
+        let mut walker = match before {
+            Some(before) if before.segment == segment => {
+                if (&*before.topic, before.partition) == (&*position.topic, position.partition) {
+                    at = at.max(before.frame.end);
+                }
+                before.walker
             }
-            Found::End => return Ok(None),
+            _ => match open(shared, segment)? {
+                Some(walker) => walker,
+                None => return Ok(None),
+            },
         };
-        at = frame.end();
-        let entries = frame.entries();
-        for (records, range) in frame.records(&entries) {
-            let number = position.offset.checked_sub(records.first);
-            let number = number.and_then(|number| u32::try_from(number).ok());
-            let holds = number.filter(|number| {
-                *number < records.count
-                    && records.topic == &*position.topic
-                    && records.partition == position.partition
-            });
-            let Some(number) = holds else { continue };
-            if frame.header.incarnation != position.log {
-                return Ok(None);
-            }
+        loop {
+            let frame = match walker.at(at)? {
+                Found::Frame(frame) => frame,
+                Found::Bad(bad) => {
+                    let found = damage::Found::within(segment, bad.from, bad.to);
+                    shared.report(&shared.state(), found);
+                    at = bad.to;
+                    continue;
+                }
+                Found::End => return Ok(None),
+            };
+            at = frame.end();
+            let entries = frame.entries();
+            let holds = |records: &RecordsEntry<'_>| {
+                (records.topic, records.partition) == (&*position.topic, position.partition)
+                    && (records.first..records.first + u64::from(records.count))
+                        .contains(&position.offset)
+            };
+            let found = frame.records(&entries).find(|(records, _)| holds(records));
+            let Some((records, range)) = found else { continue };
             let payload = walker.bytes(range.start, records.bytes as usize)?;
-            let mut span = RecordSpan::read(&payload, 0);
-            for _ in 0..number {
-                span = span.and_then(|span| RecordSpan::read(&payload, span.all.end));
-            }
-            let fitting = span.filter(|span| span.fits(&payload, number));
-            if fitting.is_none() {
-                report(frame.at, frame.end());
-            }
-            return Ok(fitting.and_then(|span| {
-                // A copy: the caller keeps single records for long, not the block around them.
-                let body = bytes::Bytes::copy_from_slice(
-                    payload.get(span.all.clone()).unwrap_or_default(),
-                );
-                let time = Timestamp(frame.header.time);
-                RecordSpan::read(&body, 0).map(|span| record(&body, &span, position.offset, time))
+            return Ok(Some(Reading {
+                segment,
+                topic: position.topic.clone(),
+                partition: position.partition,
+                incarnation: frame.header.incarnation,
+                time: Timestamp(frame.header.time),
+                frame: frame.at..frame.end(),
+                first: records.first,
+                count: records.count,
+                payload,
+                number: 0,
+                at: 0,
+                walker,
             }));
         }
+    }
+
+    fn take(&mut self, shared: &Shared, position: &Position) -> Option<Record> {
+        let number = u32::try_from(position.offset.checked_sub(self.first)?).ok()?;
+        let mut span = RecordSpan::read(&self.payload, self.at)?;
+        while self.number < number {
+            self.at = span.all.end;
+            self.number += 1;
+            span = RecordSpan::read(&self.payload, self.at)?;
+        }
+        if self.incarnation != position.log {
+            return None;
+        }
+        if !span.fits(&self.payload, number) {
+            let found = damage::Found::within(self.segment, self.frame.start, self.frame.end);
+            shared.report(&shared.state(), found);
+            return None;
+        }
+        // A copy: the caller may keep single records for long, not the block around them.
+        let body = Bytes::copy_from_slice(self.payload.get(span.all)?);
+        RecordSpan::read(&body, 0).map(|span| record(&body, &span, position.offset, self.time))
     }
 }
 
 /// The segment that can hold the record, and where to start in it.
-fn seek(shared: &Shared, position: &Position) -> io::Result<Option<(u64, Walker, u64)>> {
+fn seek(shared: &Shared, position: &Position) -> Option<(u64, u64)> {
     let state = shared.state();
-    for (number, segment) in &state.segments {
-        let at = segment.index.seek(&position.topic, position.partition, position.offset);
-        if let Some(at) = at {
-            let file = match shared.open_segment(&state, *number) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    shared.report(&state, damage::Found::lost(*number));
-                    return Ok(None);
-                }
-                opened => opened?,
-            };
-            return Ok(Some((*number, Walker::new(file, *number, shared.nonce, segment.end), at)));
+    state.segments.iter().find_map(|(number, segment)| {
+        let at = segment.index.seek(&position.topic, position.partition, position.offset)?;
+        Some((*number, at))
+    })
+}
+
+fn open(shared: &Shared, segment: u64) -> io::Result<Option<Walker>> {
+    let state = shared.state();
+    let Some(known) = state.segments.get(&segment) else { return Ok(None) };
+    match shared.open_segment(&state, segment) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            shared.report(&state, damage::Found::lost(segment));
+            Ok(None)
         }
+        Err(error) => Err(error),
+        Ok(file) => Ok(Some(Walker::new(file, segment, shared.nonce, known.end))),
     }
-    Ok(None)
 }

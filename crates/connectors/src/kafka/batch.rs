@@ -18,9 +18,15 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Begins at this offset.
-    pub fn new(first: u64) -> Self {
-        Builder { first, next: first, buffer: BytesMut::new(), placed: Vec::new() }
+    /// Begins at this offset, with room for as much as the batch before had.
+    pub fn new(first: u64, (records, bytes): (usize, usize)) -> Self {
+        let (buffer, placed) = (BytesMut::with_capacity(bytes), Vec::with_capacity(records));
+        Builder { first, next: first, buffer, placed }
+    }
+
+    /// How many records and bytes are in it.
+    pub fn size(&self) -> (usize, usize) {
+        (self.placed.len(), self.buffer.len())
     }
 
     /// The offset behind what is in it.

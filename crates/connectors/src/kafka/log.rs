@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use potok_core::{
     Clock, Damage, Fault, GroupInfo, GroupPartition, GroupSpec, Log, OpenGroup, Output, Partition,
-    PipelineInfo, Position, RangeSet, ReadFrom, Reader, TopicInfo,
+    PipelineInfo, Position, RangeSet, ReadFrom, Reader, Store, TopicInfo,
 };
 use rdkafka::TopicPartitionList;
 use rdkafka::consumer::Consumer;
@@ -25,6 +25,7 @@ use super::progress::Progress;
 use super::settings::{Health, KafkaConfig};
 use super::source::{Group, KafkaJournal, KafkaSource, Session};
 use super::topics::{Kind, Topics, partitions_of};
+use super::turns::Turns;
 use super::writer::Writer;
 use super::{fault, lock, reader, registry};
 
@@ -191,8 +192,8 @@ impl KafkaLog {
         groups.insert(spec.group.clone(), group);
         drop(groups);
         let session = Arc::new(Session(handover));
-        let journal =
-            KafkaJournal { _session: session.clone(), writer: self.writer.clone(), progress };
+        let (writer, turns) = (self.writer.clone(), Turns::default());
+        let journal = KafkaJournal { _session: session.clone(), writer, progress, turns };
         let source = KafkaSource { session, paused: false };
         Ok(OpenGroup { source: Box::new(source), journal: Arc::new(journal) })
     }
@@ -278,6 +279,10 @@ fn group_hash(group: &str) -> u64 {
 
 #[async_trait]
 impl Log for KafkaLog {
+    fn bodies(&self) -> Arc<dyn Store> {
+        Arc::new(crate::memory::MemoryStore::new())
+    }
+
     /// Each record is durable by itself: after a fault some may have been written and others not.
     async fn append(&self, outputs: &[Output]) -> Result<Vec<Position>, Fault> {
         if outputs.is_empty() {

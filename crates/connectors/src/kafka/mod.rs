@@ -4,7 +4,8 @@
 //! - A position's `log` is the topic's id: a topic deleted and created anew is another log.
 //! - Outputs of a transaction are written first (idempotent, acks=all, without a time limit), and
 //!   only after their receipts is anything noted as ended. They can part: a crash in between costs
-//!   repeats, which carry the same names.
+//!   repeats, which carry the same names. Several transactions are on their way at a time, their
+//!   outputs in order (`turns.rs`).
 //! - Progress is committed to the consumer group a few times a second and whenever a partition
 //!   leaves. A commit that is lost costs re-reads, nothing else. What ended above the position
 //!   travels in the commit's metadata (`metadata.rs`).
@@ -31,6 +32,7 @@ mod registry;
 mod settings;
 mod source;
 mod topics;
+mod turns;
 mod writer;
 
 pub use log::KafkaLog;

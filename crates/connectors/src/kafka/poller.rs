@@ -28,6 +28,8 @@ use super::settings::Health;
 
 /// How often the thread looks at what is due.
 const TICK: Duration = Duration::from_millis(100);
+/// Events between two looks at everything else, unless a batch is handed over before.
+const EVENTS_PER_LOOK: u32 = 256;
 /// How often progress is committed.
 const COMMIT_EVERY: Duration = Duration::from_millis(200);
 /// How long the answer to a commit is waited for before the next.
@@ -51,6 +53,8 @@ struct Slot {
     /// The next offset to hand over.
     next: u64,
     collected: Option<Builder>,
+    /// Records and bytes of the last batch: the next one is mostly as large.
+    usual: (usize, usize),
     /// Older partitions that must first pass these offsets; none when it may be read.
     behind: Vec<(Partition, u64)>,
 }
@@ -68,7 +72,11 @@ pub struct Poller {
     slots: Vec<Slot>,
     /// Where records of a topic handle and partition belong.
     places: HashMap<(usize, u32), usize>,
+    /// The place of the last record: most often the next one is of the same.
+    last_place: Option<((usize, u32), usize)>,
     collecting: bool,
+    /// A batch was handed over since somebody looked whether there is room.
+    handed_over: bool,
     joined: bool,
     paused: bool,
     committing: bool,
@@ -104,7 +112,9 @@ impl Poller {
             damage,
             slots: Vec::new(),
             places: HashMap::new(),
+            last_place: None,
             collecting: false,
+            handed_over: false,
             joined: false,
             paused: false,
             committing: false,
@@ -118,24 +128,29 @@ impl Poller {
     pub fn run(mut self) {
         let mut ticked = Instant::now();
         let mut events = 0_u32;
-        while !self.handover.is_closing() {
-            self.breathe();
+        loop {
+            // Looking around for each record would cost more than the record.
+            if self.handed_over || events.is_multiple_of(EVENTS_PER_LOOK) {
+                self.handed_over = false;
+                if self.handover.is_closing() {
+                    break;
+                }
+                self.breathe();
+                if ticked.elapsed() >= TICK {
+                    self.tick();
+                    ticked = Instant::now();
+                }
+            }
             let wait = if self.collecting { Duration::ZERO } else { TICK };
-            let idle = match self.queue.poll(wait) {
+            match self.queue.poll(wait) {
                 Some(event) => {
                     self.hear(event);
-                    false
+                    events = events.wrapping_add(1);
                 }
                 None => {
                     self.hand_over_all();
-                    true
+                    events = 0;
                 }
-            };
-            events = events.wrapping_add(1);
-            // Looking at the clock for each record would cost more than the record.
-            if (idle || events.is_multiple_of(256)) && ticked.elapsed() >= TICK {
-                self.tick();
-                ticked = Instant::now();
             }
         }
         self.finish_joining();
@@ -186,28 +201,38 @@ impl Poller {
 
     fn collect(&mut self, record: &RawRecord) {
         let place = record.place();
-        let index = match self.places.get(&place) {
-            Some(index) => *index,
-            None => {
-                let topic = record.topic();
-                let found = self.slots.iter().position(|slot| {
-                    slot.partition.index == place.1 && *slot.partition.topic == *topic
-                });
-                let Some(index) = found else { return };
-                self.places.insert(place, index);
+        let index = match self.last_place {
+            Some((last, index)) if last == place => index,
+            _ => {
+                let Some(index) = self.find(place, record) else { return };
+                self.last_place = Some((place, index));
                 index
             }
         };
         let Some(slot) = self.slots.get_mut(index).filter(|slot| slot.behind.is_empty()) else {
             return;
         };
-        let builder = slot.collected.get_or_insert_with(|| Builder::new(slot.next));
+        let builder = slot.collected.get_or_insert_with(|| Builder::new(slot.next, slot.usual));
         builder.add(record);
         slot.next = builder.next();
         self.collecting = true;
         if builder.is_full() {
             hand_over(slot, &self.handover);
+            self.handed_over = true;
         }
+    }
+
+    /// Which of the slots a record belongs to.
+    fn find(&mut self, place: (usize, u32), record: &RawRecord) -> Option<usize> {
+        if let Some(index) = self.places.get(&place) {
+            return Some(*index);
+        }
+        let topic = record.topic();
+        let is_of =
+            |slot: &Slot| slot.partition.index == place.1 && *slot.partition.topic == *topic;
+        let index = self.slots.iter().position(is_of)?;
+        self.places.insert(place, index);
+        Some(index)
     }
 
     /// The position moves over what lies at the end and is no record: marks and aborted records
@@ -216,7 +241,7 @@ impl Poller {
         self.handover.ends_at(partition, offset);
         let slot = self.slots.iter_mut().find(|slot| slot.partition == *partition);
         if let Some(slot) = slot.filter(|slot| slot.behind.is_empty()) {
-            let builder = slot.collected.get_or_insert_with(|| Builder::new(slot.next));
+            let builder = slot.collected.get_or_insert_with(|| Builder::new(slot.next, slot.usual));
             builder.skip_to(offset);
             slot.next = builder.next();
             hand_over(slot, &self.handover);
@@ -284,6 +309,7 @@ impl Poller {
 
 fn hand_over(slot: &mut Slot, handover: &Handover) {
     if let Some(builder) = slot.collected.take().filter(|builder| !builder.is_empty()) {
+        slot.usual = builder.size();
         handover.push(builder.build(slot.partition.clone(), slot.log, slot.nonce));
     }
 }

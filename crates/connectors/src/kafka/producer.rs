@@ -8,7 +8,7 @@
 //! again in its old order. What was written before it stopped is known by its receipts.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -22,6 +22,7 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 use tokio::sync::{Notify, RwLock};
 
 use super::settings::{Health, KafkaConfig, Role, answers, tell};
+use super::turns::Turn;
 use super::{fault, lock};
 
 /// How long the receipts thread waits for something to do.
@@ -30,6 +31,9 @@ const POLL: Duration = Duration::from_millis(100);
 const PROBE: Duration = Duration::from_secs(1);
 /// The wait after the client's queue was full.
 const FULL_WAIT: Duration = Duration::from_millis(2);
+
+/// Numbers the producers of this process.
+static NUMBER: AtomicU64 = AtomicU64::new(1);
 
 /// Where a record was written, or why it was not.
 pub type Receipt = Result<(u32, u64), Code>;
@@ -99,15 +103,13 @@ impl ProducerContext for Receipts {
         };
         let (number, index) = ((opaque >> 32) as u32, opaque & 0xffff_ffff);
         let mut calls = lock(&self.calls);
-        let call = match &calls.last {
-            Some((last, call)) if *last == number => Some(call.clone()),
-            _ => calls.open.get(&number).cloned(),
-        };
+        if calls.last.as_ref().is_none_or(|(last, _)| *last != number) {
+            calls.last = calls.open.get(&number).map(|call| (number, call.clone()));
+        }
         // A call that was cancelled wants no receipts.
-        let Some(call) = call else { return };
-        calls.last = Some((number, call.clone()));
-        drop(calls);
-        call.note(index, receipt);
+        if let Some((_, call)) = &calls.last {
+            call.note(index, receipt);
+        }
     }
 }
 
@@ -115,6 +117,14 @@ impl ProducerContext for Receipts {
 struct Live {
     producer: BaseProducer<Receipts>,
     broken: Arc<AtomicBool>,
+    /// Another for each producer of this process.
+    number: u64,
+}
+
+impl Live {
+    fn has_stopped(&self) -> bool {
+        self.broken.load(Ordering::Acquire) || self.producer.client().fatal_error().is_some()
+    }
 }
 
 /// Writes records, through as many producers in turn as it takes.
@@ -146,11 +156,41 @@ impl Producer {
 
     /// Writes the records and waits for all receipts, in the order of the records. Only refusals
     /// for good are errors here: what merely takes long is waited for.
+    pub async fn write(&self, outputs: &[&Output]) -> Result<Vec<Receipt>, Fault> {
+        self.write_rest(outputs, vec![State::Open; outputs.len()]).await
+    }
+
+    /// Does the same for calls that overlap: lets the next one begin as soon as the records are
+    /// handed over, and goes again alone where they were not all written.
+    pub async fn write_in(
+        &self,
+        turn: &Turn<'_>,
+        outputs: &[&Output],
+    ) -> Result<Vec<Receipt>, Fault> {
+        let mut states = vec![State::Open; outputs.len()];
+        let live = lock(&self.live).clone();
+        {
+            let _turn = self.turn.read().await;
+            if !live.has_stopped() && turn.may_use(live.number) {
+                let receipts = self.send(&live, outputs, || turn.handed_over()).await;
+                note(&mut states, receipts, false);
+            }
+        }
+        if states.iter().any(|state| !matches!(state, State::Done(_))) {
+            turn.alone().await;
+        }
+        self.write_rest(outputs, states).await
+    }
+
+    /// Writes what is not done.
     ///
     /// The client sends records in batches and the broker refuses a batch as a whole, so a refused
     /// record may only have stood beside a bad one. It counts as refused when it is refused alone.
-    pub async fn write(&self, outputs: &[&Output]) -> Result<Vec<Receipt>, Fault> {
-        let mut states = vec![State::Open; outputs.len()];
+    async fn write_rest(
+        &self,
+        outputs: &[&Output],
+        mut states: Vec<State>,
+    ) -> Result<Vec<Receipt>, Fault> {
         loop {
             let next = states.iter().position(|state| !matches!(state, State::Done(_)));
             let Some(first) = next else { break };
@@ -161,17 +201,7 @@ impl Producer {
             let last = if alone { first + 1 } else { first + many };
             let wanted = outputs.get(first..last).unwrap_or_default();
             let receipts = self.send_turn(wanted, alone).await?;
-            for (state, receipt) in states.iter_mut().skip(first).zip(receipts) {
-                *state = match receipt {
-                    // Whatever a stopped producer had not written goes to its successor.
-                    Some(Err(code)) if is_of_the_stop(code) => State::Open,
-                    Some(Err(code)) if !alone && last - first > 1 && is_of_the_batch(code) => {
-                        State::Suspect
-                    }
-                    Some(receipt) => State::Done(receipt),
-                    None => State::Open,
-                };
-            }
+            note(states.get_mut(first..last).unwrap_or_default(), receipts, alone);
         }
         let receipt = |state| match state {
             State::Done(receipt) => receipt,
@@ -189,23 +219,29 @@ impl Producer {
         let live = self.current()?;
         if alone {
             let _turn = self.turn.write().await;
-            return Ok(self.send(&live, outputs).await);
+            return Ok(self.send(&live, outputs, || ()).await);
         }
         let _turn = self.turn.read().await;
-        Ok(self.send(&live, outputs).await)
+        Ok(self.send(&live, outputs, || ()).await)
     }
 
     /// The producer in use; a new one where the last has stopped.
     fn current(&self) -> Result<Arc<Live>, Fault> {
         let mut live = lock(&self.live);
-        if live.broken.load(Ordering::Acquire) || live.producer.client().fatal_error().is_some() {
+        if live.has_stopped() {
             live.broken.store(true, Ordering::Release);
             *live = start(&self.config, &self.health, &self.calls)?;
         }
         Ok(live.clone())
     }
 
-    async fn send(&self, live: &Live, outputs: &[&Output]) -> Vec<Option<Receipt>> {
+    /// Hands records to the client, says so, and waits for the receipts.
+    async fn send(
+        &self,
+        live: &Live,
+        outputs: &[&Output],
+        handed_over: impl FnOnce(),
+    ) -> Vec<Option<Receipt>> {
         let call = Arc::new(Call {
             receipts: Mutex::new((outputs.iter().map(|_| None).collect(), outputs.len())),
             done: Notify::new(),
@@ -224,6 +260,7 @@ impl Producer {
                 call.note(index, Err(code));
             }
         }
+        handed_over();
         call.done.notified().await;
         let receipts = std::mem::take(&mut lock(&call.receipts).0);
         if receipts.iter().flatten().any(Result::is_ok) {
@@ -236,6 +273,20 @@ impl Producer {
 impl Drop for Producer {
     fn drop(&mut self) {
         lock(&self.live).broken.store(true, Ordering::Release);
+    }
+}
+
+/// Takes in what became of records that were sent together, or of one that was sent alone.
+fn note(states: &mut [State], receipts: Vec<Option<Receipt>>, alone: bool) {
+    let together = !alone && states.len() > 1;
+    for (state, receipt) in states.iter_mut().zip(receipts) {
+        *state = match receipt {
+            // Whatever a stopped producer had not written goes to its successor.
+            Some(Err(code)) if is_of_the_stop(code) => State::Open,
+            Some(Err(code)) if together && is_of_the_batch(code) => State::Suspect,
+            Some(receipt) => State::Done(receipt),
+            None => State::Open,
+        };
     }
 }
 
@@ -310,7 +361,7 @@ fn start(
     let context = Receipts { calls: calls.clone(), health: health.clone(), broken: broken.clone() };
     let client = config.client(Role::Producer);
     let producer = client.create_with_context(context).map_err(|error| fault::set_up(&error))?;
-    let live = Arc::new(Live { producer, broken });
+    let live = Arc::new(Live { producer, broken, number: NUMBER.fetch_add(1, Ordering::Relaxed) });
     let (served, health) = (Arc::downgrade(&live), health.clone());
     let serve = move || {
         let mut asked = tokio::time::Instant::now();

@@ -119,7 +119,7 @@ impl Fetcher {
                 let (_, index) = record.place();
                 let lane = self.lanes.iter_mut().find(|lane| lane.partition.index == index);
                 let Some(lane) = lane else { return Ok(false) };
-                let builder = lane.collected.get_or_insert_with(|| Builder::new(lane.next));
+                let builder = lane.collected.get_or_insert_with(|| Builder::new(lane.next, (0, 0)));
                 builder.add(&record);
                 lane.next = builder.next();
                 if builder.is_full() {

@@ -9,7 +9,11 @@ use tokio::sync::watch;
 use super::handover::Handover;
 use super::lock;
 use super::progress::Progress;
+use super::turns::Turns;
 use super::writer::Writer;
+
+/// Enough to write while receipts are on their way.
+const OVERLAP: usize = 4;
 
 /// An open group, as the log sees it.
 #[derive(Clone)]
@@ -63,6 +67,7 @@ pub struct KafkaJournal {
     pub _session: Arc<Session>,
     pub writer: Arc<Writer>,
     pub progress: Arc<Mutex<Progress>>,
+    pub turns: Turns,
 }
 
 #[async_trait]
@@ -70,9 +75,13 @@ impl Journal for KafkaJournal {
     /// Returns when the outputs are durable. Progress is durable a moment later: a few times a
     /// second, when a partition leaves, and when the group is closed.
     async fn transact(&self, transaction: &Transaction) -> Result<Vec<Position>, NotWritten> {
-        let positions = self.writer.transact(&transaction.outputs).await?;
+        let positions = self.writer.transact(&self.turns, &transaction.outputs).await?;
         let mut progress = lock(&self.progress);
         transaction.ended.iter().for_each(|ended| progress.note(ended));
         Ok(positions)
+    }
+
+    fn overlap(&self) -> usize {
+        OVERLAP
     }
 }

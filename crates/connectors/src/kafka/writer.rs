@@ -8,6 +8,7 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::producer::{Producer, Receipt};
 use super::topics::Topics;
+use super::turns::{Turn, Turns};
 use super::{fault, lock};
 
 /// The wait before records that Kafka does not take just now are offered again.
@@ -33,13 +34,16 @@ impl Writer {
 
     /// What can be said before anything is written.
     async fn prepare(&self, outputs: &[Output]) -> Result<(), Fault> {
-        let mut topics: Vec<Arc<str>> = outputs.iter().map(|o| o.topic.clone()).collect();
+        // Neighbours mostly go to the same topic.
+        let runs = outputs.chunk_by(|a, b| a.topic == b.topic).filter_map(<[Output]>::first);
+        let mut topics: Vec<Arc<str>> = runs.map(|output| output.topic.clone()).collect();
         topics.sort();
         topics.dedup();
         self.topics.ensure(&topics).await?;
         let beyond = |output: &&Output| {
+            let Some(partition) = output.partition else { return false };
             let facts = self.topics.known(&output.topic);
-            output.partition >= facts.map(|facts| facts.partitions) && output.partition.is_some()
+            facts.is_none_or(|facts| partition >= facts.partitions)
         };
         if let Some(bad) = outputs.iter().find(beyond) {
             // Partitions may have been added since.
@@ -53,9 +57,17 @@ impl Writer {
         Ok(())
     }
 
-    fn position(&self, output: &Output, (partition, offset): (u32, u64)) -> Position {
-        let log = self.topics.known(&output.topic).map_or(0, |facts| facts.id);
-        Position { log, topic: output.topic.clone(), partition, offset }
+    /// Where outputs lie, by their receipts. Topics are looked up once for a run of them.
+    fn positions(&self) -> impl FnMut(&Output, (u32, u64)) -> Position {
+        let mut last: Option<(Arc<str>, u64)> = None;
+        move |output, (partition, offset)| {
+            let log = match &last {
+                Some((topic, log)) if *topic == output.topic => *log,
+                _ => self.topics.known(&output.topic).map_or(0, |facts| facts.id),
+            };
+            last = Some((output.topic.clone(), log));
+            Position { log, topic: output.topic.clone(), partition, offset }
+        }
     }
 
     /// Writes all or says why not; refusals of any kind are the caller's.
@@ -65,10 +77,11 @@ impl Writer {
         }
         self.prepare(outputs).await?;
         let receipts = self.producer.write(&outputs.iter().collect::<Vec<_>>()).await?;
+        let mut position = self.positions();
         let mut positions = Vec::with_capacity(outputs.len());
         for (output, receipt) in outputs.iter().zip(receipts) {
             match receipt {
-                Ok(place) => positions.push(self.position(output, place)),
+                Ok(place) => positions.push(position(output, place)),
                 Err(code) => {
                     self.topics.forget(&output.topic);
                     return Err(match fault::next_move(code) {
@@ -81,13 +94,33 @@ impl Writer {
         Ok(positions)
     }
 
-    /// Writes all but what is refused for good, waiting for as long as it takes.
-    pub async fn transact(&self, outputs: &[Output]) -> Result<Vec<Position>, NotWritten> {
+    /// Writes all but what is refused for good, in the order of the calls, waiting for as long as
+    /// it takes.
+    pub async fn transact(
+        &self,
+        turns: &Turns,
+        outputs: &[Output],
+    ) -> Result<Vec<Position>, NotWritten> {
         if outputs.is_empty() {
             return Ok(Vec::new());
         }
-        self.prepare(outputs).await?;
+        let turn = turns.enter();
+        let written = self.write_in(&turn, outputs).await;
+        if matches!(&written, Err(NotWritten::Fault(fault)) if fault.next == Move::Fix) {
+            turn.stay();
+        }
+        written
+    }
+
+    async fn write_in(
+        &self,
+        turn: &Turn<'_>,
+        outputs: &[Output],
+    ) -> Result<Vec<Position>, NotWritten> {
+        turn.ready().await;
+        self.prepare_at_last(outputs).await?;
         let mut places: Vec<Option<Receipt>> = outputs.iter().map(refused_by_size).collect();
+        let mut tried = false;
         loop {
             let open: Vec<usize> =
                 (0..).zip(&places).filter(|(_, p)| p.is_none()).map(|(i, _)| i).collect();
@@ -96,7 +129,11 @@ impl Writer {
                 break;
             }
             let wanted: Vec<&Output> = open.iter().filter_map(|&i| outputs.get(i)).collect();
-            let receipts = self.producer.write(&wanted).await?;
+            let receipts = match tried {
+                false => self.producer.write_in(turn, &wanted).await?,
+                true => self.producer.write(&wanted).await?,
+            };
+            tried = true;
             let mut trouble = None;
             for (index, receipt) in open.into_iter().zip(receipts) {
                 if let (Err(code), Some(output)) = (receipt, outputs.get(index))
@@ -109,9 +146,11 @@ impl Writer {
                 }
             }
             if let Some((code, topic)) = trouble {
+                turn.alone().await;
                 self.wait_out(code, &topic, outputs).await?;
             }
         }
+        let mut position = self.positions();
         let mut positions = Vec::with_capacity(outputs.len());
         let mut refused = Vec::new();
         for (index, (output, place)) in outputs.iter().zip(places).enumerate() {
@@ -119,7 +158,7 @@ impl Writer {
                 Some(Err(code)) => {
                     refused.push((index, fault::refused(&output.topic, output.bytes(), code)));
                 }
-                Some(Ok(place)) => positions.push(self.position(output, place)),
+                Some(Ok(place)) => positions.push(position(output, place)),
                 None => {}
             }
         }
@@ -135,6 +174,11 @@ impl Writer {
         }
         self.say_stuck(&fault);
         tokio::time::sleep(OFFER_AGAIN).await;
+        self.prepare_at_last(outputs).await
+    }
+
+    /// Prepares, for as long as nobody has to change the set-up.
+    async fn prepare_at_last(&self, outputs: &[Output]) -> Result<(), Fault> {
         while let Err(fault) = self.prepare(outputs).await {
             if fault.next == Move::Fix {
                 return Err(fault);

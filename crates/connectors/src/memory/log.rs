@@ -11,8 +11,8 @@ use async_trait::async_trait;
 use potok_core::{
     Assignment, Clock, Damage, Fault, GroupInfo, GroupPartition, GroupSpec, Intake, Journal, Log,
     NotWritten, OpenGroup, Output, Partition, PartitionEnd, PipelineInfo, Position,
-    RECORD_BYTES_MAX, RangeSet, ReadFrom, Reader, Reason, Record, Source, SourceBatch, TopicInfo,
-    Transaction,
+    RECORD_BYTES_MAX, RangeSet, ReadFrom, Reader, Reason, Record, Source, SourceBatch, Store,
+    TopicInfo, Transaction,
 };
 use tokio::sync::watch;
 
@@ -369,6 +369,10 @@ impl Reader for TopicReader {
 
 #[async_trait]
 impl Log for MemoryLog {
+    fn bodies(&self) -> Arc<dyn Store> {
+        Arc::new(super::MemoryStore::new())
+    }
+
     async fn append(&self, outputs: &[Output]) -> Result<Vec<Position>, Fault> {
         self.append_all(outputs)
     }

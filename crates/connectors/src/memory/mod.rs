@@ -12,7 +12,7 @@ mod tests;
 
 pub use log::MemoryLog;
 pub use sink::MemorySink;
-pub use store::MemoryStore;
+pub use store::{MemoryGroup, MemoryStore};
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};

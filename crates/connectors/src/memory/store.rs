@@ -1,31 +1,55 @@
 //! Bodies of held records, in memory.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use potok_core::{Fault, Partition, Position, Record, SourceBatch, Store};
+use bytes::Bytes;
+use potok_core::{Fault, Held, Owner, Place, Position, Record, Store};
 
 use super::lock;
 
 /// Keeps bodies until they are cleaned. Clones are the same store.
 #[derive(Clone, Default)]
-pub struct MemoryStore(Arc<Mutex<HashMap<Partition, Bodies>>>);
+pub struct MemoryStore(Arc<Mutex<Shares>>);
 
-/// The bodies of one partition.
+/// By pipeline and number.
+type Shares = HashMap<(Arc<str>, u32), Share>;
+
+/// Kind and id.
+type Name = (Option<Arc<str>>, Bytes);
+
+/// The groups of one share of a pipeline.
 #[derive(Default)]
-struct Bodies {
+struct Share {
     owner: Option<u64>,
-    /// By incarnation of the log and offset.
-    records: HashMap<(u64, u64), Record>,
+    groups: HashMap<Bytes, Group>,
 }
 
-impl Bodies {
-    fn check(&self, partition: &Partition, nonce: u64) -> Result<(), Fault> {
-        if self.owner == Some(nonce) {
+#[derive(Default)]
+struct Group {
+    closed: bool,
+    records: HashMap<Position, Record>,
+    /// Under its kind and id, the record that came last.
+    shown: BTreeMap<Name, Position>,
+}
+
+/// What a program that looks into the store finds of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryGroup {
+    /// It waits to be sent.
+    pub closed: bool,
+    /// Kind, id (the position where there is none) and the latest record of that name.
+    pub records: Vec<(Option<Arc<str>>, Bytes, Record)>,
+}
+
+impl Share {
+    fn check(&self, owner: &Owner) -> Result<(), Fault> {
+        if self.owner == Some(owner.nonce) {
             return Ok(());
         }
-        Err(Fault::retry(format!("the bodies of {partition} belong to another owner")))
+        let Owner { pipeline, share, .. } = owner;
+        Err(Fault::retry(format!("share {share} of {pipeline} belongs to another owner")))
     }
 }
 
@@ -34,100 +58,90 @@ impl MemoryStore {
     pub fn new() -> Self {
         Self::default()
     }
+
+    /// What can be seen of a group.
+    pub fn look(&self, pipeline: &str, share: u32, group: &[u8]) -> Option<MemoryGroup> {
+        let all = lock(&self.0);
+        let group = all.get(&(pipeline.into(), share))?.groups.get(group)?;
+        let shown = |((kind, id), position): (&Name, &Position)| {
+            let record = group.records.get(position)?.clone();
+            Some((kind.clone(), id.clone(), record))
+        };
+        let records = group.shown.iter().filter_map(shown).collect();
+        Some(MemoryGroup { closed: group.closed, records })
+    }
+
+    /// Runs `work` on the share, for its owner only.
+    fn owned<T>(&self, owner: &Owner, work: impl FnOnce(&mut Share) -> T) -> Result<T, Fault> {
+        let mut all = lock(&self.0);
+        let share = all.entry((owner.pipeline.clone(), owner.share)).or_default();
+        share.check(owner)?;
+        Ok(work(share))
+    }
 }
 
-fn partition_of(position: &Position) -> Partition {
-    Partition { topic: position.topic.clone(), index: position.partition }
+/// Where lookers find the record: without an id, nothing replaces it.
+fn shown_as(place: &Place) -> Name {
+    let id = place.id.clone().unwrap_or_else(|| place.position.to_string().into());
+    (place.kind.clone(), id)
 }
 
 #[async_trait]
 impl Store for MemoryStore {
-    async fn own(&self, partition: &Partition, nonce: u64) -> Result<(), Fault> {
-        lock(&self.0).entry(partition.clone()).or_default().owner = Some(nonce);
-        Ok(())
-    }
-
-    async fn put(&self, batch: &SourceBatch, nonce: u64) -> Result<(), Fault> {
+    async fn own(&self, owner: &Owner) -> Result<(), Fault> {
         let mut all = lock(&self.0);
-        let bodies = all.entry(batch.partition.clone()).or_default();
-        bodies.check(&batch.partition, nonce)?;
-        for record in &batch.records {
-            bodies.records.insert((batch.log, record.offset), record.clone());
-        }
+        let share = all.entry((owner.pipeline.clone(), owner.share)).or_default();
+        // What the owner before has not cleaned is read again, or has ended.
+        *share = Share { owner: Some(owner.nonce), groups: HashMap::new() };
         Ok(())
     }
 
-    async fn load(&self, positions: &[Position]) -> Result<Vec<Option<Record>>, Fault> {
+    async fn put(&self, owner: &Owner, held: &[Held]) -> Result<(), Fault> {
+        self.owned(owner, |share| {
+            for Held { place, record, .. } in held {
+                let group = share.groups.entry(place.group.clone()).or_default();
+                let before = group.records.insert(place.position.clone(), record.clone());
+                if before.is_none() {
+                    group.closed = false;
+                    group.shown.insert(shown_as(place), place.position.clone());
+                }
+            }
+        })
+    }
+
+    async fn close(&self, owner: &Owner, groups: &[Bytes]) -> Result<(), Fault> {
+        self.owned(owner, |share| {
+            for name in groups {
+                if let Some(group) = share.groups.get_mut(name) {
+                    group.closed = true;
+                }
+            }
+        })
+    }
+
+    async fn load(&self, owner: &Owner, places: &[Place]) -> Result<Vec<Option<Record>>, Fault> {
         let all = lock(&self.0);
-        let load = |position: &Position| {
-            let bodies = all.get(&partition_of(position))?;
-            bodies.records.get(&(position.log, position.offset)).cloned()
+        let share = all.get(&(owner.pipeline.clone(), owner.share));
+        let load = |place: &Place| {
+            let group = share?.groups.get(&place.group)?;
+            group.records.get(&place.position).cloned()
         };
-        Ok(positions.iter().map(load).collect())
+        Ok(places.iter().map(load).collect())
     }
 
-    async fn clean(&self, positions: &[Position], nonce: u64) -> Result<(), Fault> {
-        let mut all = lock(&self.0);
-        // All are checked first: a call that is fenced off writes nothing.
-        for position in positions {
-            let partition = partition_of(position);
-            if let Some(bodies) = all.get(&partition) {
-                bodies.check(&partition, nonce)?;
+    async fn clean(&self, owner: &Owner, places: &[Place]) -> Result<(), Fault> {
+        self.owned(owner, |share| {
+            for place in places {
+                let Some(group) = share.groups.get_mut(&place.group) else { continue };
+                group.records.remove(&place.position);
+                let shown = shown_as(place);
+                if group.shown.get(&shown) == Some(&place.position) {
+                    group.shown.remove(&shown);
+                }
+                if group.records.is_empty() {
+                    share.groups.remove(&place.group);
+                }
             }
-        }
-        for position in positions {
-            if let Some(bodies) = all.get_mut(&partition_of(position)) {
-                bodies.records.remove(&(position.log, position.offset));
-            }
-        }
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use bytes::Bytes;
-    use potok_core::{Headers, Move, Timestamp};
-
-    use super::*;
-
-    #[tokio::test]
-    async fn keeps_for_the_owner_and_refuses_the_one_before() {
-        let store = MemoryStore::new();
-        let partition = Partition { topic: "t".into(), index: 1 };
-        let record = Record {
-            offset: 7,
-            time: Timestamp(1),
-            key: None,
-            headers: Headers::none(),
-            value: Some(Bytes::from_static(b"body")),
-        };
-        let batch = SourceBatch {
-            partition: partition.clone(),
-            log: 9,
-            assignment: 1,
-            first: 7,
-            next: 8,
-            records: vec![record.clone()],
-        };
-        let position = batch.position(&record);
-        let elsewhere = Position { log: 8, ..position.clone() };
-
-        assert_eq!(store.put(&batch, 1).await.unwrap_err().next, Move::Retry);
-        store.own(&partition, 1).await.unwrap();
-        store.put(&batch, 1).await.unwrap();
-        store.put(&batch, 1).await.unwrap();
-        store.own(&partition, 2).await.unwrap();
-        assert_eq!(store.put(&batch, 1).await.unwrap_err().next, Move::Retry);
-        assert_eq!(
-            store.clean(std::slice::from_ref(&position), 1).await.unwrap_err().next,
-            Move::Retry
-        );
-        let positions = [position, elsewhere];
-        assert_eq!(store.load(&positions).await.unwrap(), [Some(record), None]);
-        store.clean(&positions, 2).await.unwrap();
-        store.clean(&positions, 2).await.unwrap();
-        assert_eq!(store.load(&positions).await.unwrap(), [None, None]);
+        })
     }
 }

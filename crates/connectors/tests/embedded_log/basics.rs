@@ -7,8 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use potok_connectors::embedded::{EmbeddedLog, FaultyDisk, Options, partition_of};
 use potok_core::{
-    HeadersBuilder, Log, Move, Output, Partition, Position, RECORD_BYTES_MAX, ReadFrom, Reason,
-    Store, SystemClock,
+    HeadersBuilder, Log, Move, Output, Position, RECORD_BYTES_MAX, ReadFrom, Reason, Store,
+    SystemClock,
 };
 
 use super::support::*;
@@ -376,26 +376,23 @@ fn bodies_are_loaded_by_position_byte_exact_or_not_at_all() {
             positions.extend(log.append(&outputs).await.unwrap());
         }
         let store = log.store();
-        let loaded = store.load(&positions).await.unwrap();
+        let loaded = store.load(&owner(1), &places(&positions)).await.unwrap();
         for (n, record) in loaded.iter().enumerate() {
             assert_eq!(text(record.as_ref().unwrap()), format!("{}/{}", n / 5, n % 5));
         }
         let other = Position { log: positions[0].log + 1, ..positions[0].clone() };
         let later = Position { offset: 10_000, ..positions[0].clone() };
-        assert_eq!(store.load(&[other, later]).await.unwrap(), [None, None]);
+        assert_eq!(store.load(&owner(1), &places(&[other, later])).await.unwrap(), [None, None]);
 
-        let partition = Partition { topic: "t".into(), index: 0 };
-        store.own(&partition, 1).await.unwrap();
-        let mut reader = log.read("t", ReadFrom::Start).await.unwrap();
-        let mut batch = reader.next(false).await.unwrap().unwrap();
-        batch.partition = partition.clone();
-        store.put(&batch, 1).await.unwrap();
-        store.own(&partition, 2).await.unwrap();
-        assert_eq!(store.put(&batch, 1).await.unwrap_err().next, Move::Retry);
-        let mine: Vec<Position> =
-            positions.iter().filter(|position| position.partition == 0).cloned().collect();
-        assert!(store.clean(&mine, 1).await.is_err());
-        store.clean(&mine, 2).await.unwrap();
+        let all = places(&positions);
+        assert_eq!(store.put(&owner(1), &[]).await.unwrap_err().next, Move::Retry);
+        store.own(&owner(1)).await.unwrap();
+        store.put(&owner(1), &[]).await.unwrap();
+        store.own(&owner(2)).await.unwrap();
+        assert_eq!(store.put(&owner(1), &[]).await.unwrap_err().next, Move::Retry);
+        assert_eq!(store.close(&owner(1), &[]).await.unwrap_err().next, Move::Retry);
+        assert_eq!(store.clean(&owner(1), &all).await.unwrap_err().next, Move::Retry);
+        store.clean(&owner(2), &all).await.unwrap();
 
         // A damaged body is no body; its neighbours are.
         let path = segments(&disk)[0].clone();
@@ -403,7 +400,7 @@ fn bodies_are_loaded_by_position_byte_exact_or_not_at_all() {
         let needle = b"0/3";
         let at = bytes.windows(3).position(|window| window == needle).unwrap();
         disk.overwrite(&path, flip(&bytes, at));
-        let loaded = store.load(&positions[..5]).await.unwrap();
+        let loaded = store.load(&owner(1), &places(&positions[..5])).await.unwrap();
         assert_eq!(loaded.iter().filter(|record| record.is_none()).count(), 1);
         assert!(loaded[3].is_none());
     });

@@ -640,7 +640,7 @@ fn damage_found_by_whoever_reads_is_reported_once_and_read_past() {
             for _ in 0..3 {
                 if by_body {
                     let positions: Vec<Position> = acked.keys().cloned().collect();
-                    let loaded = log.store().load(&positions).await.unwrap();
+                    let loaded = log.store().load(&owner(1), &places(&positions)).await.unwrap();
                     assert!(loaded.iter().filter(|body| body.is_some()).count() > 40);
                 } else {
                     let seen = values(&log, "in").await;

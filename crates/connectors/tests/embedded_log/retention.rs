@@ -132,7 +132,7 @@ fn a_paused_pipeline_holds_its_records_and_not_the_disk() {
         assert!(read.iter().all(|(_, _, time)| *time == 1_700_000_000_000));
         let store = bench.log.store();
         let positions: Vec<Position> = slow.keys().cloned().collect();
-        let loaded = store.load(&positions).await.unwrap();
+        let loaded = store.load(&owner(1), &places(&positions)).await.unwrap();
         let loaded: Vec<String> = loaded.into_iter().map(|record| text(&record.unwrap())).collect();
         assert_eq!(loaded, slow.values().cloned().collect::<Vec<_>>());
         // Looking again finds nothing more to do.
@@ -332,7 +332,7 @@ fn a_dead_letter_now_and_then_does_not_hold_a_file_each() {
         assert_eq!(once(&bench.log, "g-dead").await, letters);
         // Bodies are found as well, and nothing more is to be done.
         let positions: Vec<Position> = letters.keys().cloned().collect();
-        let loaded = bench.log.store().load(&positions).await.unwrap();
+        let loaded = bench.log.store().load(&owner(1), &places(&positions)).await.unwrap();
         assert!(loaded.iter().all(Option::is_some));
         bench.log.retain_now().await;
         let quiet = bench.disk.operations();

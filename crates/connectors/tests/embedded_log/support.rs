@@ -10,8 +10,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use potok_connectors::embedded::{EmbeddedLog, FaultyDisk, Options};
 use potok_core::{
-    Clock, Fault, GroupSpec, Headers, Intake, Log, OpenGroup, Output, Partition, PipelineInfo,
-    Position, ReadFrom, Record, SourceBatch, Timestamp,
+    Clock, Fault, GroupSpec, Headers, Intake, Log, OpenGroup, Output, Owner, Partition,
+    PipelineInfo, Place, Position, ReadFrom, Record, SourceBatch, Timestamp,
 };
 
 /// The data folder on a faulty disk.
@@ -208,4 +208,20 @@ pub fn check_known(
         Some((position, value)) => Err(format!("{position} holds {value:?}, which nobody wrote")),
         None => Ok(()),
     }
+}
+
+/// An owner of a share of groups.
+pub fn owner(nonce: u64) -> Owner {
+    Owner { pipeline: "p".into(), share: 0, nonce }
+}
+
+/// Records at these positions, held in one group.
+pub fn places(positions: &[Position]) -> Vec<Place> {
+    let place = |position: &Position| Place {
+        group: Bytes::from_static(b"g"),
+        kind: None,
+        id: None,
+        position: position.clone(),
+    };
+    positions.iter().map(place).collect()
 }

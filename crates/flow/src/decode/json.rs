@@ -7,19 +7,24 @@
 use potok_core::{Decoded, Decoder, Fault, Reason, Record};
 use potok_expr::json::Parser;
 
+use super::quick::Quick;
+
 /// How many broken rules of a schema one dead letter names.
 const RULES_NAMED_MAX: usize = 5;
 
 /// Decodes JSON values.
 pub struct JsonDecoder {
+    /// Asked first where there is one; it knows only good values.
+    quick: Option<Quick>,
     schema: Option<jsonschema::Validator>,
 }
 
 impl JsonDecoder {
-    /// With a JSON Schema that values must satisfy, or without. Who builds the validator decides
-    /// what it checks, and that no pattern takes longer than linear time.
-    pub fn new(schema: Option<jsonschema::Validator>) -> Self {
-        JsonDecoder { schema }
+    /// With a JSON Schema that values must satisfy and what checks it, or without. Who builds the
+    /// validator decides what it checks, and that no pattern takes longer than linear time.
+    pub fn new(schema: Option<(&serde_json::Value, jsonschema::Validator)>) -> Self {
+        let quick = schema.as_ref().and_then(|(schema, _)| Quick::of(schema));
+        JsonDecoder { quick, schema: schema.map(|(_, validator)| validator) }
     }
 
     fn check(&self, parser: &mut Parser, record: &Record) -> Result<(), Fault> {
@@ -27,10 +32,14 @@ impl JsonDecoder {
         let Some(value) = &record.value else {
             return Err(undecodable("the record has no value".to_owned()));
         };
-        parser.parse(value).map_err(|error| undecodable(format!("not JSON: {error}")))?;
+        let node =
+            parser.parse(value).map_err(|error| undecodable(format!("not JSON: {error}")))?;
         let Some(schema) = &self.schema else {
             return Ok(());
         };
+        if self.quick.as_ref().is_some_and(|quick| quick.accepts(node)) {
+            return Ok(());
+        }
         let value: serde_json::Value = serde_json::from_slice(value)
             .map_err(|error| undecodable(format!("not JSON: {error}")))?;
         if schema.is_valid(&value) {
@@ -95,7 +104,8 @@ mod tests {
     #[test]
     fn tells_not_json_from_against_the_schema() {
         let schema = json!({"type": "object", "required": ["a"], "properties": {"a": {"type": "integer", "minimum": 0}}});
-        let decoder = JsonDecoder::new(Some(jsonschema::validator_for(&schema).unwrap()));
+        let decoder =
+            JsonDecoder::new(Some((&schema, jsonschema::validator_for(&schema).unwrap())));
         assert_eq!(reason(&decoder, br#"{"a":0}"#), None);
         assert_eq!(reason(&decoder, br#"{"a":0"#).unwrap().0, Reason::Undecodable);
         assert_eq!(reason(&decoder, br#"{"a":0,"a":1}"#).unwrap().0, Reason::Undecodable);

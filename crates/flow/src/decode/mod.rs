@@ -1,6 +1,7 @@
 //! decode: from bytes to events, one file per format. Bad bytes become dead letters, never errors.
 
 mod json;
+mod quick;
 mod raw;
 
 pub use json::JsonDecoder;

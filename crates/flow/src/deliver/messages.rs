@@ -1,5 +1,6 @@
 //! From events to messages: keys, business ids and names.
 
+use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
@@ -11,6 +12,9 @@ use crate::plan::{DeliverPlan, Target, TopicTarget};
 
 /// Header that carries the name of a delivery.
 const ID_HEADER: &str = "potok-id";
+
+/// Room for the name of a delivery besides its topic, so that it is written in one piece.
+const ID_BYTES_USUAL: usize = 48;
 
 /// A message and the record it belongs to.
 pub(crate) struct Addressed {
@@ -31,7 +35,7 @@ pub(crate) fn address(
     let mut parser = Parser::new();
     let mut addressed = Vec::with_capacity(items.len() - from);
     for (at, item) in items.iter_mut().enumerate().skip(from) {
-        if !item.wants(index) || item.open == 0 {
+        if !item.wants(index, plan) || item.open == 0 {
             continue;
         }
         // The last entry may have the event itself; the others get a copy of the handles.
@@ -39,7 +43,7 @@ pub(crate) fn address(
         let Some(event) = event else {
             continue;
         };
-        let end = match message(plan, index, &mut parser, event) {
+        let end = match message(plan, index, &mut parser, event, item.id.as_deref()) {
             Ok(Made::Message(message)) => {
                 addressed.push(Addressed { item: at, lane_key: item.lane_key, message });
                 continue;
@@ -67,6 +71,7 @@ fn message(
     index: usize,
     parser: &mut Parser,
     event: Event,
+    id: Option<&[u8]>,
 ) -> Result<Made, Fault> {
     let routed_by = match &plan.target {
         Target::Topic(TopicTarget::Map { by, .. }) => Some(by),
@@ -80,7 +85,7 @@ fn message(
         key: event.key.as_deref(),
         headers: &event.headers,
         topic: &event.position.topic,
-        id: None,
+        id,
         receiver: None,
     };
     let key = match &plan.key {
@@ -124,8 +129,12 @@ fn with_id(plan: &DeliverPlan, name: &Name, headers: Headers) -> Headers {
     if !plan.headers_id {
         return headers;
     }
-    let id = name.to_string();
-    HeadersBuilder::new().add_all(&headers).add(ID_HEADER, Some(id.as_bytes())).build()
+    let mut id = String::with_capacity(ID_BYTES_USUAL + name.position.topic.len());
+    // Writing to a String does not fail.
+    let _ = write!(id, "{name}");
+    let room = headers.encoded().len() + 8 + ID_HEADER.len() + id.len();
+    let all = HeadersBuilder::with_capacity(room).add_all(&headers);
+    all.add(ID_HEADER, Some(id.as_bytes())).build()
 }
 
 fn required(template: &Template, scope: &Scope<'_>, what: &str) -> Result<Bytes, Fault> {

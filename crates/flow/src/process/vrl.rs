@@ -16,15 +16,9 @@ impl VrlStage {
     }
 
     fn apply_one(&self, mut event: Event) -> Staged {
-        let view = View {
-            value: &event.value,
-            key: event.key.as_deref(),
-            headers: &event.headers,
-            topic: &event.position.topic,
-            time: event.time,
-        };
         let failed = |what: String| Staged::Failed(Fault::set_aside(Reason::Stage, what));
-        match self.program.run(&view) {
+        match self.program.run(&View::from(&event)) {
+            Ok(Ran::Unchanged) => Staged::On(event),
             Ok(Ran::Value(value)) => {
                 event.value = value;
                 Staged::On(event)

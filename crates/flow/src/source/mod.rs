@@ -18,8 +18,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use crate::ledger::{Live, Note};
 use crate::signal::Signal;
 use crate::status::{Counters, Ending};
-use crate::work::{Chunk, Completion, Stop, Taken};
-pub(crate) use routing::Routing;
+use crate::work::{Chunk, Completion, Stop, Taken, ToLane};
+pub(crate) use routing::{Routing, hash_of};
 
 /// The longest wait after a source that cannot be polled.
 const POLL_WAIT_MAX: Duration = Duration::from_secs(5);
@@ -27,7 +27,11 @@ const POLL_WAIT_MAX: Duration = Duration::from_secs(5);
 pub(crate) struct Intake {
     pub source: Box<dyn Source>,
     pub routing: Routing,
-    pub lanes: Vec<mpsc::UnboundedSender<Chunk>>,
+    pub lanes: Vec<mpsc::UnboundedSender<ToLane>>,
+    /// Where groups are held: the topic of their seals.
+    pub internal: Option<Arc<str>>,
+    /// How far each partition must be read before groups may close.
+    pub behind: HashMap<u64, u64>,
     pub ledger: mpsc::UnboundedSender<Note>,
     pub room: Arc<Semaphore>,
     pub room_bytes: usize,
@@ -100,6 +104,7 @@ impl Intake {
                     self.live.insert(assignment);
                     self.assigned.insert(assignment.nonce, assignment.clone());
                 }
+                self.note_ends(&assignments);
                 self.tell(Note::Assigned(assignments));
             }
             Said::Revoked(nonces) => {
@@ -121,6 +126,11 @@ impl Intake {
         for nonce in nonces {
             self.live.remove(*nonce);
             self.assigned.remove(nonce);
+            self.behind.remove(nonce);
+        }
+        if self.internal.is_some() {
+            self.tell_lanes(|| ToLane::Leaving(nonces.to_vec()));
+            self.tell_lanes(|| ToLane::CaughtUp(self.behind.is_empty()));
         }
         if waiting.as_ref().is_some_and(|(batch, _)| nonces.contains(&batch.assignment)) {
             *waiting = None;
@@ -144,30 +154,61 @@ impl Intake {
         let sequence = SEQUENCE.fetch_add(1, Ordering::Relaxed);
         let records = batch.records.len() as u64;
         let assignment = batch.assignment;
-        self.counters.received(records);
+        let next = batch.next;
+        if self.internal.as_ref() != Some(&batch.partition.topic) {
+            self.counters.received(records);
+        }
         if let Some(first) = batch.records.first() {
             self.counters.batch_opened(sequence, first.time);
         }
         let counters = self.counters.clone();
-        let taken = Arc::new(Taken { batch, sequence, counters, _room: room });
+        let taken = Arc::new(Taken { batch, sequence, counters, _room: Some(room), apart: None });
         self.tell(Note::Routed { assignment, records });
         if records == 0 || planted(Bug::NaiveCommit) {
             // Nothing but a gap: it has ended by being read.
-            let (endings, outputs, reasons) = (Vec::new(), Vec::new(), Vec::new());
-            let taken = taken.clone();
-            self.tell(Note::Completed(Completion { taken, endings, outputs, reasons }));
+            self.tell(Note::Completed(Completion::of(taken.clone())));
         }
         for (lane, records) in self.routing.split(&taken.batch, self.lanes.len()) {
             let chunk = Chunk { taken: taken.clone(), records };
-            let sent = self.lanes.get(lane).map(|lane| lane.send(chunk));
-            if let Some(Err(mpsc::error::SendError(chunk))) = sent {
+            let sent = self.lanes.get(lane).map(|lane| lane.send(ToLane::Chunk(chunk)));
+            if let Some(Err(mpsc::error::SendError(ToLane::Chunk(chunk)))) = sent {
                 // The lane died; the supervisor is about to start everything again.
                 let records = chunk.records.iter().map(|(index, _)| (*index, Ending::HandedBack));
                 let endings = records.collect();
-                let (outputs, reasons) = (Vec::new(), Vec::new());
-                let taken = chunk.taken;
-                self.tell(Note::Completed(Completion { taken, endings, outputs, reasons }));
+                self.tell(Note::Completed(Completion {
+                    endings,
+                    ..Completion::of(chunk.taken.clone())
+                }));
             }
+        }
+        if self.behind.get(&assignment).is_some_and(|end| next >= *end) {
+            self.behind.remove(&assignment);
+            if self.behind.is_empty() {
+                self.tell_lanes(|| ToLane::CaughtUp(true));
+            }
+        }
+    }
+
+    /// Groups close when everything was read that was there when the partitions came.
+    fn note_ends(&mut self, assignments: &[Assignment]) {
+        if self.internal.is_none() {
+            return;
+        }
+        let ends = self.source.ends();
+        for assignment in assignments {
+            let end = ends.iter().find(|end| end.partition == assignment.partition);
+            let end = end.map_or(0, |end| end.end);
+            if assignment.ended.first_gap(assignment.start) < end {
+                self.behind.insert(assignment.nonce, end);
+            }
+        }
+        self.tell_lanes(|| ToLane::CaughtUp(self.behind.is_empty()));
+    }
+
+    fn tell_lanes(&self, input: impl Fn() -> ToLane) {
+        for lane in &self.lanes {
+            // A lane that is gone ended the run; the supervisor knows.
+            let _ = lane.send(input());
         }
     }
 

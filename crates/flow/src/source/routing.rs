@@ -9,6 +9,7 @@ use potok_expr::{Scope, Template, json::Parser};
 
 use crate::crash_notes::{CrashNotes, Range};
 use crate::lane::Origin;
+use crate::plan::Plan;
 
 /// Splits batches by lane key.
 pub(crate) struct Routing {
@@ -17,13 +18,17 @@ pub(crate) struct Routing {
     parser: Parser,
     notes: Arc<CrashNotes>,
     replay_topic: Arc<str>,
+    /// Where the seals of groups lie, keyed by their groups.
+    internal: Option<Arc<str>>,
     turn: usize,
 }
 
 impl Routing {
-    pub fn new(key: Vec<Template>, notes: Arc<CrashNotes>, replay_topic: Arc<str>) -> Self {
+    pub fn new(plan: &Plan, notes: Arc<CrashNotes>, replay_topic: Arc<str>) -> Self {
+        let key = plan.lane_key();
         let needs_value = key.iter().any(Template::needs_value);
-        Routing { key, needs_value, parser: Parser::new(), notes, replay_topic, turn: 0 }
+        let internal = plan.hold.as_ref().map(|hold| hold.internal.clone());
+        Routing { key, needs_value, parser: Parser::new(), notes, replay_topic, internal, turn: 0 }
     }
 
     /// The records of each lane, by index in the batch with the hash of the lane key. A record
@@ -47,6 +52,15 @@ impl Routing {
     }
 
     fn hash(&mut self, batch: &SourceBatch, record: &Record) -> u64 {
+        if let Some(internal) = &self.internal {
+            if batch.partition.topic == *internal {
+                return hash_of(record.key.as_deref().unwrap_or_default());
+            }
+            if self.key.is_empty() {
+                // All records are one group.
+                return hash_of(b"");
+            }
+        }
         let replayed = batch.partition.topic == self.replay_topic;
         let origin = replayed.then(|| Origin::of(batch, record, true));
         let value = record.value.as_deref().filter(|_| self.needs_value);
@@ -71,6 +85,14 @@ impl Routing {
         }
         if self.key.is_empty() { own_key(record) } else { hasher.finish() }
     }
+}
+
+/// The hash of a lane key of one part.
+pub(crate) fn hash_of(key: &[u8]) -> u64 {
+    let mut hasher = std::hash::DefaultHasher::new();
+    hasher.write_usize(key.len());
+    hasher.write(key);
+    hasher.finish()
 }
 
 fn own_key(record: &Record) -> u64 {

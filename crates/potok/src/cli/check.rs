@@ -81,6 +81,16 @@ async fn connect(
     plans: &[Plan],
 ) -> Result<(), Failure> {
     let mut failure = folder::ask_log(connections).await.err();
+    let holds = plans.iter().any(|plan| plan.hold.is_some());
+    if let Some(store) = wire::store(connections)?.filter(|_| holds)
+        && let Err(fault) = store.ping().await
+    {
+        let more = Failure::from(fault);
+        failure = Some(match failure {
+            Some(failure) => failure.join(more),
+            None => more,
+        });
+    }
     for (pipeline, plan) in pipelines.iter().zip(plans) {
         for (deliver, planned) in pipeline.deliver.iter().zip(&plan.delivers) {
             let Target::Sink(sink) = &planned.target else { continue };

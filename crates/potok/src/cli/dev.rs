@@ -4,15 +4,15 @@
 //! terminal shows what they do and where to look. Files that say otherwise (`potok.yaml`, the
 //! environment's connections) are left aside on purpose: this must work anywhere.
 
+mod traffic;
+
 use std::fs::{self, File};
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use potok_config::{Connections, Env, Flags, load_connections};
-use potok_core::{Headers, Output};
 use potok_flow::{Engine, Status};
-use potok_traffic::orders::Generator;
 use tokio::time::Instant;
 
 use super::logging::Logging;
@@ -25,6 +25,7 @@ use crate::{folder, terminal, wire};
 const SHIPPED: &[(&str, &str)] = &[
     ("orders.yaml", include_str!("../../../../pipelines/orders.yaml")),
     ("schemas/order.json", include_str!("../../../../pipelines/schemas/order.json")),
+    ("em-processor.yaml", include_str!("../../../../pipelines/em-processor.yaml")),
 ];
 /// Connections of the embedded default.
 const CONNECTIONS: (&str, &str) = (
@@ -32,9 +33,6 @@ const CONNECTIONS: (&str, &str) = (
     "# Written by `potok dev`: everything embedded, nothing installed.\nlog: embedded\n",
 );
 const ADMIN: &str = "127.0.0.1:7600";
-/// Traffic comes in portions this often, or one by one where that is slower.
-const PORTION_EVERY: Duration = Duration::from_millis(100);
-const PORTION_MAX: u32 = 1_000;
 /// A person sees the view this often, a file gets a line this often.
 const VIEW_EVERY: Duration = Duration::from_secs(1);
 const LINE_EVERY: Duration = Duration::from_secs(5);
@@ -56,7 +54,7 @@ pub struct Dev {
     /// Only these pipelines; may be repeated
     #[arg(long, value_name = "PIPELINE")]
     only: Vec<String>,
-    /// Generated records a second
+    /// Generated records a second, for each pipeline
     #[arg(long, default_value_t = 50, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     rate: u32,
     /// Generate nothing; feed it with `potok send`
@@ -86,20 +84,18 @@ impl Dev {
         pipelines
             .retain(|p| self.only.is_empty() || self.only.iter().any(|only| **only == *p.name));
         let plans = wire::plans(&pipelines, &connections)?;
-        let orders = plans.iter().any(|plan| plan.name == "orders");
         folder::block_on(async {
             let mut signals = Signals::listen()?;
             let process = Process::start(&connections, plans).await?;
-            let traffic = (orders && !self.no_traffic)
-                .then(|| tokio::spawn(send_orders(process.engine().clone(), self.rate)));
+            let fed = pipelines.iter().map(|pipeline| pipeline.name.as_str());
+            let fed = fed.filter(|_| !self.no_traffic);
+            let traffic = traffic::start(process.engine(), fed, self.rate);
             let screen = Screen { data_dir, log_file, address: process.address.to_string() };
             tokio::select! {
                 () = signals.next() => {}
                 shown = show(&screen, process.engine(), view, json) => shown?,
             }
-            if let Some(traffic) = traffic {
-                traffic.abort();
-            }
+            drop(traffic);
             // Ctrl-C prints itself; start a line of our own.
             let _ = writeln!(io::stderr(), "\nstopping: what is in flight ends first");
             process.stop(&mut signals).await
@@ -148,32 +144,6 @@ fn create(path: &Path) -> Result<File, Failure> {
     fs::OpenOptions::new().create(true).append(true).open(path).map_err(|error| {
         Failure::new("P0522", format!("{} cannot be written", path.display())).because(error)
     })
-}
-
-/// Sends orders at a steady rate until it is cancelled.
-async fn send_orders(engine: Engine, rate: u32) {
-    // Other orders at each start: the same ones would only be repeats.
-    let seed = engine.clock().now().0.unsigned_abs();
-    let mut generator = Generator::new(seed);
-    let portions = (Duration::from_secs(1).as_millis() / PORTION_EVERY.as_millis()) as u32;
-    let portion = (rate / portions).clamp(1, PORTION_MAX);
-    let mut ticks = tokio::time::interval(Duration::from_secs(1) * portion / rate);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        let orders = (0..portion).map(|_| Output {
-            topic: "orders".into(),
-            partition: None,
-            key: None,
-            headers: Headers::none(),
-            value: Some(generator.next_order().bytes.into()),
-        });
-        let orders: Vec<Output> = orders.collect();
-        while let Err(fault) = engine.log().append(&orders).await {
-            tracing::warn!(%fault, "generated orders are not taken; trying again");
-            tokio::time::sleep(VIEW_EVERY).await;
-        }
-    }
 }
 
 /// What the view says besides the pipelines.
@@ -268,11 +238,8 @@ impl Screen {
         let mut lines = Vec::new();
         for status in all {
             let name = &status.pipeline;
-            lines.push(format!(
-                "rows          sqlite3 {dir}/db/{name}.sqlite 'select count(*) from {name}'"
-            ));
+            lines.extend(outcome(name, &dir.to_string()));
             lines.push(format!("dead letters  potok dead-letters list {name} --data-dir {dir}"));
-            lines.push(format!("records       potok read {name} --follow --data-dir {dir}"));
             lines.push(format!("pipeline      {dir}/pipelines/{name}.yaml"));
         }
         lines.push(format!("status        potok status --data-dir {dir}"));
@@ -282,5 +249,22 @@ impl Screen {
         }
         lines.push("Ctrl-C finishes what is in flight; started again it goes on.".to_owned());
         lines
+    }
+}
+
+/// Where to see what a shipped pipeline makes of its records.
+fn outcome(pipeline: &str, dir: &str) -> Vec<String> {
+    match pipeline {
+        "em-processor" => vec![
+            format!("held          potok batches list {pipeline} --data-dir {dir}"),
+            format!("outcome       potok read processor-event --follow --data-dir {dir}"),
+            format!("records       potok read adapter-event --follow --data-dir {dir}"),
+        ],
+        _ => vec![
+            format!(
+                "rows          sqlite3 {dir}/db/{pipeline}.sqlite 'select count(*) from {pipeline}'"
+            ),
+            format!("records       potok read {pipeline} --follow --data-dir {dir}"),
+        ],
     }
 }

@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+mod batches;
 mod check;
 mod ddl;
 mod dead_letters;
@@ -58,6 +59,8 @@ enum Command {
     #[command(subcommand)]
     DeadLetters(dead_letters::DeadLetters),
     #[command(subcommand)]
+    Batches(batches::Batches),
+    #[command(subcommand)]
     Groups(groups::Groups),
     Ddl(ddl::Ddl),
     New(new::New),
@@ -86,6 +89,7 @@ impl Cli {
             Command::Pause(pause) => pause.run(json),
             Command::Resume(resume) => resume.run(json),
             Command::DeadLetters(dead_letters) => dead_letters.run(json),
+            Command::Batches(batches) => batches.run(json),
             Command::Groups(groups) => groups.run(json),
             Command::Ddl(ddl) => ddl.run(json),
             Command::New(new) => new.run(json),

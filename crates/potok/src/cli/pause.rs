@@ -15,7 +15,7 @@ Examples:
   potok pause orders
   potok resume orders
 
-A pause lasts until `potok resume` or the next start of the process.")]
+Batches that are held wait too. A pause lasts until `potok resume` or the next start of the process.")]
 pub struct Pause {
     /// The pipeline
     pipeline: String,

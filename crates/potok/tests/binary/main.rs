@@ -6,12 +6,14 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod bad_input;
+mod batches;
 mod changes;
 mod check;
 mod cli;
 mod crash_points;
 mod dead_letters;
 mod disk;
+mod groups;
 mod ledger;
 mod load;
 mod outages;

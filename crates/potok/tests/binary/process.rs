@@ -221,10 +221,10 @@ impl Running {
         Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
     }
 
-    /// `potok status orders --json`.
+    /// `potok status --json` of the one pipeline that runs.
     #[track_caller]
     pub fn status(&self) -> Value {
-        let mut lines = self.run(["status", "orders", "--json"], b"").good().lines();
+        let mut lines = self.run(["status", "--json"], b"").good().lines();
         assert_eq!(lines.len(), 1);
         lines.remove(0)
     }

@@ -1,5 +1,5 @@
 //! Everything at once: copies are killed and join and leave, the database freezes, its replies
-//! vanish, the broker restarts, all while orders come in.
+//! vanish, the broker restarts, the topic gets more partitions, all while orders come in.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -82,7 +82,10 @@ fn trouble(
             database.pass(Mode::Pass);
         }
         3 => {
-            // A third copy joins and leaves: two rebalances.
+            // A third copy joins and leaves: two rebalances. The first time while the topic grows.
+            if round < 8 {
+                kafka.add_partitions("orders", 6);
+            }
             let mut third = Replica::start(settings);
             wait::random_moment(random, moment);
             third.stop();

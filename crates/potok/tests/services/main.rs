@@ -5,6 +5,9 @@
 //! `cargo xtask soak` sets `POTOK_SOAK=1` for the long versions.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[allow(dead_code, reason = "shared with the tests of the embedded default")]
+#[path = "../binary/batches.rs"]
+mod batches;
 mod chaos;
 #[allow(dead_code, reason = "shared with the tests of the embedded default")]
 #[path = "../binary/check.rs"]
@@ -19,6 +22,7 @@ mod outages;
 #[path = "../binary/process.rs"]
 mod process;
 mod replica;
+mod store;
 #[allow(dead_code, reason = "shared with the tests of the embedded default")]
 #[path = "../binary/wait.rs"]
 mod wait;

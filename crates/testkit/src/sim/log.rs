@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use potok_core::{
     Clock, Damage, Fault, GroupInfo, GroupSpec, Log, OpenGroup, Output, Partition, Position,
-    RangeSet, ReadFrom, Reader, SourceBatch, TopicInfo, Transaction,
+    RangeSet, ReadFrom, Reader, SourceBatch, Store, TopicInfo, Transaction,
 };
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, OwnedMutexGuard, oneshot};
 
 use super::clock::SimClock;
 use super::promises;
@@ -85,6 +85,38 @@ impl SimLog {
         }
     }
 
+    /// Writes when its turn has come and waits out trouble meanwhile; the next one's turn comes
+    /// before this one is answered.
+    pub(super) async fn write_in(
+        self: Arc<Self>,
+        turn: OwnedMutexGuard<()>,
+        transaction: Transaction,
+        live: Arc<Mutex<Live>>,
+    ) -> Result<Vec<Position>, Fault> {
+        let (answer, answered) = oneshot::channel();
+        tokio::spawn(async move {
+            self.world.latency(Trouble::TransactSlow).await;
+            self.world.step("the log, before a write").await;
+            while self.world.with(|w| w.strikes(Trouble::TransactRefused, 15)) {
+                self.world.with(|w| w.note("the log makes a write wait"));
+                self.world.latency(Trouble::TransactSlow).await;
+            }
+            // Nothing ends them together with it: after a crash they come again.
+            self.world.with(|w| promises::excuse_repeats(w, &transaction.outputs));
+            let written = self.apply(&transaction, Some(&live));
+            drop(turn);
+            self.changed.notify_waiters();
+            self.world.step("the log, after a write").await;
+            self.world.latency(Trouble::TransactSlow).await;
+            let _ = answer.send(written);
+        });
+        match answered.await {
+            Ok(answer) => answer,
+            // The task went down with the process.
+            Err(_) => std::future::pending().await,
+        }
+    }
+
     fn apply(
         &self,
         transaction: &Transaction,
@@ -119,6 +151,10 @@ pub struct LogHandle(pub Arc<SimLog>);
 
 #[async_trait]
 impl Log for LogHandle {
+    fn bodies(&self) -> Arc<dyn Store> {
+        Arc::new(super::SimStore::default())
+    }
+
     async fn append(&self, outputs: &[Output]) -> Result<Vec<Position>, Fault> {
         let transaction = Transaction { outputs: outputs.to_vec(), ended: Vec::new() };
         self.0.clone().write(transaction, None).await
@@ -139,7 +175,8 @@ impl Log for LogHandle {
             old.lock().unwrap_or_else(PoisonError::into_inner).retire();
         }
         let source = SimSource::new(log.clone(), live.clone(), spec.topics);
-        let journal = SimJournal { log: log.clone(), live };
+        let (overlap, turn) = (log.world.with(|w| w.overlap), Arc::default());
+        let journal = SimJournal { log: log.clone(), live, overlap, turn };
         Ok(OpenGroup { source: Box::new(source), journal: Arc::new(journal) })
     }
 

@@ -1,14 +1,18 @@
 //! The pipeline of a scenario: the parts that are not simulated systems.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
-use potok_core::{Decoded, Decoder, Event, Fault, Reason, Record, Stage, Staged};
+use potok_core::{Decoded, Decoder, Event, Fault, Reason, Record, Stage, Staged, Store};
 use potok_expr::Template;
 use potok_flow::decode::JsonDecoder;
-use potok_flow::{DeliverPlan, OnError, Plan, Retry, StagePlan, Target, TopicTarget};
+use potok_flow::{
+    ClosePlan, DeliverPlan, HoldPlan, OnError, OnRepeat, Plan, Retry, StagePlan, Target,
+    TopicTarget,
+};
 
-use super::scenario::{Scenario, StageManner, To};
+use super::scenario::{Hold, Scenario, StageManner, To};
 use super::sink::SimSink;
 use super::trouble::Trouble;
 use super::workload::Kind;
@@ -19,6 +23,9 @@ pub const PIPELINE: &str = "sim";
 
 /// Topic of its dead letters.
 pub const DEAD: &str = "sim-dead";
+
+/// Topic of its seals.
+pub const INTERNAL: &str = "potok-sim";
 
 /// The plan of a scenario, on the destinations of a world.
 pub fn plan(world: &Arc<World>, scenario: &Scenario, workers: usize) -> Result<Plan, String> {
@@ -31,6 +38,7 @@ pub fn plan(world: &Arc<World>, scenario: &Scenario, workers: usize) -> Result<P
         };
         delivers.push(DeliverPlan {
             label: format!("entry {index}"),
+            kind: None,
             target,
             key: deliver.key_by_k.then(|| path(".k")).transpose()?,
             once_by: if deliver.once { vec![path(".id")?] } else { Vec::new() },
@@ -50,6 +58,7 @@ pub fn plan(world: &Arc<World>, scenario: &Scenario, workers: usize) -> Result<P
         topics: scenario.topics.clone(),
         from_end: false,
         decoder: Arc::new(SimDecoder { world: world.clone(), json: JsonDecoder::new(None) }),
+        hold: scenario.hold.map(|hold| hold_plan(world, hold)).transpose()?,
         stages: stages.into_iter().collect(),
         delivers,
         order_by: scenario.order_by_k.then(|| path(".k")).transpose()?,
@@ -58,6 +67,24 @@ pub fn plan(world: &Arc<World>, scenario: &Scenario, workers: usize) -> Result<P
         dead_letter_topic: DEAD.into(),
         replays_max: 20,
         in_flight_bytes_max: scenario.in_flight_bytes_max,
+    })
+}
+
+fn hold_plan(world: &Arc<World>, hold: Hold) -> Result<HoldPlan, String> {
+    let by = hold.by_k.then(|| Template::parse(".k")).transpose().map_err(|error| error.message)?;
+    Ok(HoldPlan {
+        by,
+        kinds: Vec::new(),
+        id: None,
+        close: ClosePlan {
+            after_first: Some(Duration::from_millis(hold.after_first)),
+            quiet: hold.quiet.map(Duration::from_millis),
+            max_count: hold.max_count,
+            ..ClosePlan::default()
+        },
+        on_repeat: OnRepeat::Keep,
+        store: hold.stored.then(|| world.store() as Arc<dyn Store>),
+        internal: INTERNAL.into(),
     })
 }
 

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use potok_core::{Envelope, Headers, Name, Output, Partition, Position, Reason, Record};
 use potok_flow::dead_letter::{REPLAY_HEADER, Replay};
 
+use super::pipeline::INTERNAL;
 use super::scenario::{Deliver, Scenario, To};
 use super::trouble::Recovery;
 use super::workload::{Kind, field};
@@ -167,6 +168,9 @@ fn letter_id(origin: &Position, deliver: Option<u32>, attempts: u32) -> String {
 /// Checks that records which were just noted as ended have an ending.
 pub(super) fn audit_ended(w: &mut State, partition: &Partition, offsets: &[u64]) {
     let Some(expect) = w.expect.clone() else { return };
+    if *partition.topic == *INTERNAL {
+        return audit_seals(w, &expect, partition, offsets);
+    }
     for &offset in offsets {
         let shelf = w.disk.shelf(partition);
         let found = shelf.and_then(|shelf| shelf.records.iter().find(|(_, r)| r.offset == offset));
@@ -177,6 +181,42 @@ pub(super) fn audit_ended(w: &mut State, partition: &Partition, offsets: &[u64])
             w.violated(Promise::NotedOnlyWhenEnded, format!("{position}: {what}"));
         }
     }
+}
+
+/// Checks that the members of seals which were just noted as ended have an ending.
+fn audit_seals(w: &mut State, expect: &Expect, partition: &Partition, offsets: &[u64]) {
+    let Some(shelf) = w.disk.shelf(partition) else { return };
+    let ended = shelf.records.iter().filter(|(_, record)| offsets.contains(&record.offset));
+    let seals: Vec<Record> = ended.map(|(_, record)| record.clone()).collect();
+    for seal in seals {
+        let value = seal.value.as_deref().unwrap_or_default();
+        let seal: serde_json::Value = serde_json::from_slice(value).unwrap_or_default();
+        for member in members(&seal) {
+            let Some(record) = w.disk.record(&member).cloned() else { continue };
+            if let Err(what) = has_ended(w, expect, &member, &record) {
+                let what = format!("a seal has ended before its member {member}: {what}");
+                w.violated(Promise::NotedOnlyWhenEnded, what);
+            }
+        }
+    }
+}
+
+/// The positions that a seal names.
+fn members(seal: &serde_json::Value) -> Vec<Position> {
+    let mut members = Vec::new();
+    for part in seal["members"].as_array().into_iter().flatten() {
+        let log = part["log"].as_str().and_then(|log| u64::from_str_radix(log, 16).ok());
+        for range in part["offsets"].as_array().into_iter().flatten() {
+            let (start, end) = (range[0].as_u64().unwrap_or(0), range[1].as_u64().unwrap_or(0));
+            members.extend((start..end).map(|offset| Position {
+                log: log.unwrap_or_default(),
+                topic: part["topic"].as_str().unwrap_or_default().into(),
+                partition: part["partition"].as_u64().unwrap_or(0) as u32,
+                offset,
+            }));
+        }
+    }
+    members
 }
 
 /// Says why a record of a source topic or of the replay topic has not ended.
@@ -261,6 +301,9 @@ fn deserved(w: &State, expect: &Expect, record: &Record, deliver: Option<u32>) -
     let Some(index) = deliver else {
         return match kind {
             Kind::Undecodable => Some(Reason::Undecodable),
+            Kind::NoKey if expect.scenario.hold.is_some_and(|hold| hold.by_k) => {
+                Some(Reason::NoKey)
+            }
             Kind::Killer => Some(Reason::Crashes),
             Kind::StageFails if stage.is_some_and(|s| s.dead_letters) => Some(Reason::Stage),
             _ => None,
@@ -354,7 +397,9 @@ fn ordered_with(expect: &Expect, at: &Position, record: &Record) -> Option<(Byte
         return None;
     }
     let scenario = &expect.scenario;
-    let lane = if scenario.order_by_k {
+    let lane = if let Some(hold) = scenario.hold {
+        if hold.by_k { field(value, "k").map(Bytes::from) } else { Some(Bytes::new()) }
+    } else if scenario.order_by_k {
         field(value, "k").map(Bytes::from)
     } else if scenario.delivers.iter().any(|deliver| deliver.once) {
         field(value, "id").map(Bytes::from)

@@ -87,6 +87,7 @@ pub fn run(scenario: Scenario) -> Result<Outcome, String> {
         w.note(scenario.summary());
         w.calm = false;
         w.enabled = scenario.enabled.clone();
+        w.overlap = scenario.overlap;
         w.expect = Some(Arc::new(Expect {
             scenario: scenario.clone(),
             dead: DEAD.into(),
@@ -280,6 +281,8 @@ impl Runner {
                 self.world.with(|w| w.note("drained"));
                 return Some(End::Drained);
             }
+            Act::Flush => self.world.store().flush(),
+            Act::Evict => self.world.store().evict(),
             Act::Mend => self.world.with(|w| w.tables.iter_mut().for_each(|t| t.mended = true)),
         }
         None

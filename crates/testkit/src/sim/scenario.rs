@@ -36,6 +36,28 @@ pub enum Act {
     Drain,
     /// The destinations take [`super::workload::Kind::Late`] records from now on.
     Mend,
+    /// The store of held records loses everything.
+    Flush,
+    /// It loses the bodies it has.
+    Evict,
+}
+
+/// From this seed on pipelines hold records in groups.
+pub const HELD_SEEDS: u64 = 1 << 32;
+
+/// How records are held.
+#[derive(Clone, Copy, Debug)]
+pub struct Hold {
+    /// Groups are made by `.k`; else all records are one group.
+    pub by_k: bool,
+    /// A group closes so many milliseconds after its first record,
+    pub after_first: u64,
+    /// or when nothing has come for so long,
+    pub quiet: Option<u64>,
+    /// or with so many records.
+    pub max_count: Option<usize>,
+    /// Bodies are in a store that outlives the process; else they are lost with it.
+    pub stored: bool,
 }
 
 /// One deliver entry.
@@ -84,6 +106,8 @@ pub struct Scenario {
     pub delivers: Vec<Deliver>,
     /// The stage.
     pub stage: Option<StageManner>,
+    /// How records are held in groups, if they are.
+    pub hold: Option<Hold>,
     /// Lanes go by `.k`.
     pub order_by_k: bool,
     /// Attempts of a call, first and longest wait between them.
@@ -92,6 +116,8 @@ pub struct Scenario {
     pub probe_every: Duration,
     /// Room for records in flight.
     pub in_flight_bytes_max: usize,
+    /// Transactions that may be on their way at a time.
+    pub overlap: usize,
     /// When which destination is not itself.
     pub spells: BTreeMap<usize, Vec<Spell>>,
     /// What happens when, in milliseconds; ascending.
@@ -113,10 +139,12 @@ impl Scenario {
                 once: false,
             }],
             stage: None,
+            hold: None,
             order_by_k: false,
             retry: (3, Duration::from_millis(20), Duration::from_millis(500)),
             probe_every: Duration::from_millis(500),
             in_flight_bytes_max: 1 << 20,
+            overlap: 1,
             spells: BTreeMap::new(),
             acts: Vec::new(),
         }
@@ -129,6 +157,15 @@ impl Scenario {
         // A third of all kinds at once, so that each seed has its own mixture.
         let enabled = Trouble::ALL.iter().copied().filter(|_| chance.one_in(3));
         scenario.enabled = enabled.collect();
+        if seed >= HELD_SEEDS {
+            // Records of one group cannot be tried before those in front of them, so in a group
+            // nobody can tell poison from an outage.
+            scenario.enabled.remove(&Trouble::Poison);
+            // Members and seal of a group never change hands apart: the embedded log keeps all
+            // its partitions, and on Kafka they lie in one.
+            scenario.enabled.remove(&Trouble::Revoked);
+            scenario.enabled.remove(&Trouble::Lost);
+        }
         scenario.partitions = chance.between(1, 4) as u32;
         if chance.one_in(3) {
             scenario.topics.push("in-two".into());
@@ -153,20 +190,44 @@ impl Scenario {
         if chance.one_in(4) && !scenario.enabled.contains(&Trouble::Poison) {
             scenario.in_flight_bytes_max = chance.between(300, 3_000) as usize;
         }
+        // Every third log is like Kafka.
+        scenario.overlap = if seed % 3 == 2 { 4 } else { 1 };
         let span = chance.between(3_000, 60_000);
         scenario.spells = scenario.make_spells(&mut chance, span);
         scenario.acts = scenario.make_acts(&mut chance, span);
+        if seed >= HELD_SEEDS {
+            scenario.add_hold(span);
+        }
         scenario
+    }
+
+    /// Makes groups of a scenario without; from a chance of its own, so that the rest is as it
+    /// would be without them.
+    fn add_hold(&mut self, span: u64) {
+        let mut chance = Chance::new(self.seed ^ 0x6801d);
+        self.hold = Some(Hold {
+            by_k: !chance.one_in(5),
+            after_first: chance.between(1, 3_000),
+            quiet: chance.one_in(3).then(|| chance.between(1, 1_000)),
+            max_count: chance.one_in(3).then(|| chance.between(1, 12) as usize),
+            stored: chance.one_in(2),
+        });
+        for _ in 0..chance.below(4) {
+            let act = if chance.one_in(2) { Act::Flush } else { Act::Evict };
+            self.acts.push((chance.below(span), act));
+        }
+        self.acts.sort_by_key(|(at, _)| *at);
     }
 
     /// What it is made of, without what happens in it.
     pub fn summary(&self) -> String {
-        let Scenario { seed, enabled, partitions, topics, delivers, stage, order_by_k, .. } = self;
-        let Scenario { retry, probe_every, in_flight_bytes_max, spells, .. } = self;
+        let Scenario { seed, enabled, partitions, topics, delivers, stage, .. } = self;
+        let Scenario { hold, order_by_k, .. } = self;
+        let Scenario { retry, probe_every, in_flight_bytes_max, overlap, spells, .. } = self;
         format!(
-            "seed {seed}: {topics:?} of {partitions} partitions, deliver {delivers:?}, {stage:?}, \
+            "seed {seed}: {topics:?} of {partitions} partitions, deliver {delivers:?}, {stage:?}, {hold:?}, \
              order_by_k {order_by_k}, retry {retry:?}, probe every {probe_every:?}, room \
-             {in_flight_bytes_max}, spells {spells:?}, {enabled:?}"
+             {in_flight_bytes_max}, overlap {overlap}, spells {spells:?}, {enabled:?}"
         )
     }
 

@@ -249,11 +249,24 @@ impl Drop for SimSource {
 pub struct SimJournal {
     pub(super) log: Arc<SimLog>,
     pub(super) live: Arc<Mutex<Live>>,
+    /// More than one: outputs and progress part, as on Kafka.
+    pub(super) overlap: usize,
+    /// Calls that overlap take effect in their order.
+    pub(super) turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[async_trait]
 impl Journal for SimJournal {
     async fn transact(&self, transaction: &Transaction) -> Result<Vec<Position>, NotWritten> {
-        Ok(self.log.clone().write(transaction.clone(), Some(self.live.clone())).await?)
+        let (log, live) = (self.log.clone(), self.live.clone());
+        if self.overlap == 1 {
+            return Ok(log.write(transaction.clone(), Some(live)).await?);
+        }
+        let turn = self.turn.clone().lock_owned().await;
+        Ok(log.write_in(turn, transaction.clone(), live).await?)
+    }
+
+    fn overlap(&self) -> usize {
+        self.overlap
     }
 }

@@ -1,15 +1,20 @@
 //! The simulated store of bodies: fenced by nonces, and it may forget everything at any time.
 
-use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use potok_core::{Fault, Partition, Position, Record, SourceBatch, Store};
+use bytes::Bytes;
+use potok_core::{Fault, Held, Owner, Place, Position, Record, Store};
+
+/// A share: pipeline and number.
+type Share = (Arc<str>, u32);
 
 #[derive(Default)]
 struct Bodies {
-    owners: BTreeMap<Partition, u64>,
-    bodies: BTreeMap<Position, Record>,
+    owners: BTreeMap<Share, u64>,
+    bodies: BTreeMap<(Share, Bytes, Position), Record>,
+    closed: BTreeSet<(Share, Bytes)>,
 }
 
 /// Bodies in memory.
@@ -22,49 +27,93 @@ impl SimStore {
         *self.lock() = Bodies::default();
     }
 
+    /// Loses bodies but knows its owners, as under memory pressure.
+    pub fn evict(&self) {
+        self.lock().bodies.clear();
+    }
+
+    /// How many bodies it has.
+    pub fn len(&self) -> usize {
+        self.lock().bodies.len()
+    }
+
+    /// The groups that are closed and not yet cleaned.
+    pub fn closed(&self) -> Vec<Bytes> {
+        self.lock().closed.iter().map(|(_, group)| group.clone()).collect()
+    }
+
     fn lock(&self) -> MutexGuard<'_, Bodies> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+fn share_of(owner: &Owner) -> Share {
+    (owner.pipeline.clone(), owner.share)
+}
+
 impl Bodies {
-    fn fence(&self, partition: &Partition, nonce: u64) -> Result<(), Fault> {
-        match self.owners.get(partition) {
-            Some(owner) if *owner == nonce => Ok(()),
-            Some(_) => Err(Fault::retry(format!("{partition} has another owner"))),
-            None => Err(Fault::retry(format!("{partition} has no owner"))),
+    fn fence(&self, owner: &Owner) -> Result<Share, Fault> {
+        let Owner { pipeline, share, nonce } = owner;
+        match self.owners.get(&share_of(owner)) {
+            Some(known) if known == nonce => Ok(share_of(owner)),
+            Some(_) => Err(Fault::retry(format!("share {share} of {pipeline} has another owner"))),
+            None => Err(Fault::retry(format!("share {share} of {pipeline} has no owner"))),
         }
+    }
+
+    fn has_group(&self, share: &Share, group: &Bytes) -> bool {
+        let mut of_group = self.bodies.keys().filter(|(s, g, _)| s == share && g == group);
+        of_group.next().is_some()
     }
 }
 
 #[async_trait]
 impl Store for SimStore {
-    async fn own(&self, partition: &Partition, nonce: u64) -> Result<(), Fault> {
-        self.lock().owners.insert(partition.clone(), nonce);
+    async fn own(&self, owner: &Owner) -> Result<(), Fault> {
+        self.lock().owners.insert(share_of(owner), owner.nonce);
         Ok(())
     }
 
-    async fn put(&self, batch: &SourceBatch, nonce: u64) -> Result<(), Fault> {
+    async fn put(&self, owner: &Owner, held: &[Held]) -> Result<(), Fault> {
         let mut store = self.lock();
-        store.fence(&batch.partition, nonce)?;
-        for record in &batch.records {
-            store.bodies.insert(batch.position(record), record.clone());
+        let share = store.fence(owner)?;
+        for Held { place, record, .. } in held {
+            let at = (share.clone(), place.group.clone(), place.position.clone());
+            if store.bodies.insert(at, record.clone()).is_none() {
+                store.closed.remove(&(share.clone(), place.group.clone()));
+            }
         }
         Ok(())
     }
 
-    async fn load(&self, positions: &[Position]) -> Result<Vec<Option<Record>>, Fault> {
+    async fn close(&self, owner: &Owner, groups: &[Bytes]) -> Result<(), Fault> {
+        let mut store = self.lock();
+        let share = store.fence(owner)?;
+        for group in groups {
+            if store.has_group(&share, group) {
+                store.closed.insert((share.clone(), group.clone()));
+            }
+        }
+        Ok(())
+    }
+
+    async fn load(&self, owner: &Owner, places: &[Place]) -> Result<Vec<Option<Record>>, Fault> {
         let store = self.lock();
-        Ok(positions.iter().map(|position| store.bodies.get(position).cloned()).collect())
+        let load = |place: &Place| {
+            let at = (share_of(owner), place.group.clone(), place.position.clone());
+            store.bodies.get(&at).cloned()
+        };
+        Ok(places.iter().map(load).collect())
     }
 
-    async fn clean(&self, positions: &[Position], nonce: u64) -> Result<(), Fault> {
+    async fn clean(&self, owner: &Owner, places: &[Place]) -> Result<(), Fault> {
         let mut store = self.lock();
-        for Position { topic, partition, .. } in positions {
-            store.fence(&Partition { topic: topic.clone(), index: *partition }, nonce)?;
-        }
-        for position in positions {
-            store.bodies.remove(position);
+        let share = store.fence(owner)?;
+        for Place { group, position, .. } in places {
+            store.bodies.remove(&(share.clone(), group.clone(), position.clone()));
+            if !store.has_group(&share, group) {
+                store.closed.remove(&(share.clone(), group.clone()));
+            }
         }
         Ok(())
     }

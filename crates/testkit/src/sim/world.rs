@@ -19,10 +19,13 @@ use super::chance::Chance;
 use super::disk::Disk;
 use super::promises::{Expect, Observed, Promise, Violation};
 use super::sink::Table;
+use super::store::SimStore;
 use super::trouble::{Recovery, Tally, Trouble};
 
 /// What tasks of a life see of the world.
 pub struct World {
+    /// Where bodies of held records are.
+    store: Arc<SimStore>,
     state: Mutex<State>,
     crash: Notify,
 }
@@ -39,6 +42,9 @@ pub struct State {
     pub tally: Tally,
     /// The log.
     pub disk: Disk,
+    /// How many transactions a group may have on their way. With more than one, outputs and
+    /// progress are written apart, as on Kafka.
+    pub overlap: usize,
     /// The destinations, one per deliver entry.
     pub tables: Vec<Table>,
     /// What the checks expect; `None` where nobody checks.
@@ -103,12 +109,14 @@ impl World {
         let mut chance = Chance::new(seed);
         let disk = Disk::new(chance.next(), partitions);
         Arc::new(World {
+            store: Arc::default(),
             state: Mutex::new(State {
                 chance,
                 enabled: BTreeSet::new(),
                 calm: true,
                 tally: Tally::default(),
                 disk,
+                overlap: 1,
                 tables: Vec::new(),
                 expect: None,
                 observed: Observed::default(),
@@ -123,6 +131,11 @@ impl World {
             }),
             crash: Notify::new(),
         })
+    }
+
+    /// Where bodies of held records are.
+    pub fn store(&self) -> Arc<SimStore> {
+        self.store.clone()
     }
 
     /// Looks at or changes the world.

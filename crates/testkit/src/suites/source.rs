@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use futures::stream::{self, StreamExt, TryStreamExt};
 use potok_core::{Ended, Log, Move, Output, Partition, Position, ReadFrom, Transaction};
 
 use super::log::LogHarness;
@@ -29,6 +30,7 @@ pub async fn run_all(harness: &dyn LogHarness) -> Result<usize, String> {
             a_foreign_assignment_is_ignored,
             an_old_assignment_is_ignored,
             a_transaction_writes_outputs_and_progress_together,
+            overlapping_transactions_keep_their_order,
             a_refused_transaction_leaves_nothing,
             groups_are_independent,
             a_group_opens_once_per_process,
@@ -343,6 +345,33 @@ async fn a_transaction_writes_outputs_and_progress_together(
     }
     reading.until_quiet(harness).await?;
     ensure!(reading.values() == ["3"], "saw {:?} instead of 3", reading.values());
+    Ok(())
+}
+
+async fn overlapping_transactions_keep_their_order(harness: &dyn LogHarness) -> Result<(), String> {
+    let log = harness.fresh().await?;
+    let (topic, out) = (harness.name("overlap"), harness.name("overlap-out"));
+    append(&log, &numbered(&topic, 0, 1)).await?;
+    let mut reading = Reading::open(&log, spec(harness, "overlap", &[&topic], false)).await?;
+    reading.until(1).await?;
+    let journal = &reading.journal;
+    let transaction = |outputs: std::ops::Range<usize>| Transaction {
+        outputs: outputs.map(|n| keyed(&out, "k", n.to_string())).collect(),
+        ended: Vec::new(),
+    };
+    // Of different sizes, so that later ones could be faster.
+    let transactions = [0..200, 200..201, 201..290, 290..300].map(transaction);
+    let calls = transactions.iter().map(|t| within("transact", journal.transact(t)));
+    let calls = stream::iter(calls).buffered(journal.overlap());
+    let written: Vec<Position> =
+        calls.try_collect::<Vec<_>>().await?.into_iter().flatten().collect();
+    let all = read_all(&log, &out, ReadFrom::Start).await?;
+    ensure!(all.len() == 300, "{} of 300 outputs", all.len());
+    ensure!(written.is_sorted_by_key(|position| position.offset), "out of order: {written:?}");
+    for (n, position) in written.iter().enumerate() {
+        let value = all.get(position).and_then(|record| record.value.clone());
+        ensure!(value.as_deref() == Some(n.to_string().as_bytes()), "{n} is not at {position}");
+    }
     Ok(())
 }
 

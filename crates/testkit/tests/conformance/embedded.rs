@@ -127,7 +127,7 @@ async fn embedded_source_across_power_cuts() {
 #[async_trait]
 impl StoreHarness for Folders {
     fn features(&self) -> StoreFeatures {
-        StoreFeatures { durable: true, of_log: true }
+        StoreFeatures { durable: true, of_log: true, shown: false }
     }
 
     async fn fresh(&self) -> Result<Arc<dyn Store>, String> {

@@ -8,7 +8,7 @@ use potok_connectors::memory::{MemoryLog, MemorySink, MemoryStore};
 use potok_core::{Log, Sink, Store, SystemClock};
 use potok_testkit::suites::log::{LogFeatures, LogHarness};
 use potok_testkit::suites::sink::{SinkFeatures, SinkHarness};
-use potok_testkit::suites::store::{StoreFeatures, StoreHarness};
+use potok_testkit::suites::store::{Look, StoreFeatures, StoreHarness};
 use potok_testkit::suites::{log, sink, source, store};
 
 use super::passed;
@@ -83,24 +83,42 @@ async fn memory_sink() {
     passed(sink::run_all(&Sinks::default()).await);
 }
 
-struct Stores;
+#[derive(Default)]
+struct Stores(Mutex<MemoryStore>);
 
 #[async_trait]
 impl StoreHarness for Stores {
     fn features(&self) -> StoreFeatures {
-        StoreFeatures { durable: false, of_log: false }
+        StoreFeatures { durable: false, of_log: false, shown: true }
     }
 
     async fn fresh(&self) -> Result<Arc<dyn Store>, String> {
-        Ok(Arc::new(MemoryStore::new()))
+        let store = MemoryStore::new();
+        *self.0.lock().unwrap() = store.clone();
+        Ok(Arc::new(store))
     }
 
     async fn reopen(&self, store: Arc<dyn Store>) -> Result<Arc<dyn Store>, String> {
         Ok(store)
     }
+
+    async fn look(&self, group: &Bytes) -> Result<Option<Look>, String> {
+        let found = self.0.lock().unwrap().look("p", 0, group);
+        Ok(found.map(|group| Look {
+            closed: group.closed,
+            records: group
+                .records
+                .into_iter()
+                .map(|(kind, id, record)| {
+                    let kind = kind.as_deref().unwrap_or("record").to_owned();
+                    (kind, id, record.value.unwrap_or_default())
+                })
+                .collect(),
+        }))
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn memory_store() {
-    passed(store::run_all(&Stores).await);
+    passed(store::run_all(&Stores::default()).await);
 }

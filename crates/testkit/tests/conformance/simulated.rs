@@ -15,25 +15,34 @@ use serde_json::{Value, json};
 
 use super::passed;
 
-#[derive(Default)]
-struct Logs(Mutex<Option<Arc<World>>>);
+struct Logs {
+    world: Mutex<Option<Arc<World>>>,
+    overlap: usize,
+}
+
+impl Logs {
+    fn new(overlap: usize) -> Self {
+        Logs { world: Mutex::default(), overlap }
+    }
+}
 
 #[async_trait]
 impl LogHarness for Logs {
     fn features(&self) -> LogFeatures {
-        LogFeatures { partitions: 4, durable: true, transactional: true }
+        LogFeatures { partitions: 4, durable: true, transactional: self.overlap == 1 }
     }
 
     async fn fresh(&self) -> Result<Arc<dyn Log>, String> {
         let world = World::calm(7, 4);
+        world.with(|w| w.overlap = self.overlap);
         world.begin_life();
-        *self.0.lock().unwrap() = Some(world.clone());
+        *self.world.lock().unwrap() = Some(world.clone());
         Ok(Arc::new(LogHandle(SimLog::open(world))))
     }
 
     /// Another life in the same world, with a gap in the offsets as after a cut.
     async fn reopen(&self, _: Arc<dyn Log>) -> Result<Arc<dyn Log>, String> {
-        let world = self.0.lock().unwrap().clone().unwrap();
+        let world = self.world.lock().unwrap().clone().unwrap();
         world.end_life();
         world.with(|w| {
             let incarnation = w.chance.next();
@@ -46,12 +55,17 @@ impl LogHarness for Logs {
 
 #[tokio::test(start_paused = true)]
 async fn simulated_log() {
-    passed(log::run_all(&Logs::default()).await);
+    passed(log::run_all(&Logs::new(1)).await);
 }
 
 #[tokio::test(start_paused = true)]
 async fn simulated_source() {
-    passed(source::run_all(&Logs::default()).await);
+    passed(source::run_all(&Logs::new(1)).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn simulated_source_whose_transactions_overlap() {
+    passed(source::run_all(&Logs::new(4)).await);
 }
 
 struct Sinks {
@@ -109,24 +123,32 @@ async fn simulated_sinks_of_every_manner() {
     }
 }
 
-struct Stores;
+#[derive(Default)]
+struct Stores(Mutex<Arc<SimStore>>);
 
 #[async_trait]
 impl StoreHarness for Stores {
     fn features(&self) -> StoreFeatures {
-        StoreFeatures { durable: true, of_log: false }
+        StoreFeatures { durable: true, of_log: false, shown: false }
     }
 
     async fn fresh(&self) -> Result<Arc<dyn Store>, String> {
-        Ok(Arc::new(SimStore::default()))
+        let store = Arc::new(SimStore::default());
+        *self.0.lock().unwrap() = store.clone();
+        Ok(store)
     }
 
     async fn reopen(&self, store: Arc<dyn Store>) -> Result<Arc<dyn Store>, String> {
         Ok(store)
     }
+
+    async fn wipe(&self) -> Result<bool, String> {
+        self.0.lock().unwrap().flush();
+        Ok(true)
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn simulated_store() {
-    passed(store::run_all(&Stores).await);
+    passed(store::run_all(&Stores::default()).await);
 }

@@ -67,6 +67,7 @@ impl Poller {
     /// Takes partitions in and tells the engine.
     pub(super) fn adopt(&mut self, starts: Vec<Start>) {
         self.places.clear();
+        self.last_place = None;
         let mut assigned = Vec::new();
         let mut held_back = Vec::new();
         for start in starts {
@@ -89,6 +90,7 @@ impl Poller {
                 log,
                 next: start,
                 collected: None,
+                usual: (0, 0),
                 behind,
             });
             assigned.push(assignment);
@@ -125,6 +127,7 @@ impl Poller {
 
     pub(super) fn drop_slots(&mut self, which: impl Fn(&Slot) -> bool) -> Vec<u64> {
         self.places.clear();
+        self.last_place = None;
         let mut nonces = Vec::new();
         self.slots.retain(|slot| {
             let gone = which(slot);

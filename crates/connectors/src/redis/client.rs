@@ -1,0 +1,258 @@
+//! The connection to Redis. One call is one attempt, and every attempt ends in time.
+//!
+//! A connection lives until something goes wrong on it; the next call opens another, and asks the
+//! sentinels again which server is the primary. Where a connection turns out to have died while it
+//! was unused, the call is made on a new one: everything asked for here may be asked twice.
+
+use std::time::Duration;
+
+use potok_core::Fault;
+use redis::aio::MultiplexedConnection;
+use redis::cluster::{ClusterClient, ClusterClientBuilder};
+use redis::cluster_async::ClusterConnection;
+use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
+use redis::{AsyncConnectionConfig, Cmd, RedisError, RedisResult, TlsMode, Value};
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+
+use super::address::{Address, Kind};
+use super::fault::{self, Trouble};
+use super::scripts::Script;
+
+/// How long Redis may take. What takes longer is given up.
+#[derive(Clone, Copy, Debug)]
+pub struct Timeouts {
+    /// For a new connection, including the sentinels' answer.
+    pub connect: Duration,
+    /// For the answer to one call.
+    pub call: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Timeouts { connect: Duration::from_secs(5), call: Duration::from_secs(10) }
+    }
+}
+
+/// How to get a connection.
+enum Way {
+    Server(redis::Client),
+    // The driver remembers which sentinel answered.
+    Sentinel(Mutex<SentinelClient>),
+    Cluster(ClusterClient),
+}
+
+#[derive(Clone)]
+enum Connection {
+    One(MultiplexedConnection),
+    Cluster(ClusterConnection),
+}
+
+impl Connection {
+    async fn ask(&mut self, cmd: &Cmd) -> RedisResult<Value> {
+        match self {
+            Connection::One(connection) => cmd.query_async(connection).await,
+            Connection::Cluster(connection) => cmd.query_async(connection).await,
+        }
+    }
+}
+
+/// The connection in use, and which one it is.
+#[derive(Default)]
+struct Open {
+    number: u64,
+    connection: Option<Connection>,
+}
+
+/// Redis as one asks it.
+pub(super) struct Client {
+    label: String,
+    way: Way,
+    timeouts: Timeouts,
+    open: Mutex<Open>,
+}
+
+impl Client {
+    /// Connects to nothing yet.
+    pub fn new(address: Address, timeouts: Timeouts) -> Result<Self, Fault> {
+        let label = address.label();
+        let way = way(address, timeouts).map_err(|error| {
+            // Its words may hold a part of the address.
+            let what = format!("the address of {label} is wrong ({})", error.category());
+            Fault::fix(what).code("P0909")
+        })?;
+        Ok(Client { label, way, timeouts, open: Mutex::default() })
+    }
+
+    /// How Redis is called in messages.
+    pub fn label(&self) -> &str {
+        &self.label
+    }
+
+    /// True where keys have to be in one slot.
+    pub fn is_cluster(&self) -> bool {
+        matches!(self.way, Way::Cluster(_))
+    }
+
+    /// Whether it answers, and lets us in.
+    pub async fn ping(&self) -> Result<(), Fault> {
+        self.ask(&redis::cmd("PING")).await.map(|_| ()).map_err(|error| self.fault(&error))
+    }
+
+    /// Writes a key.
+    pub async fn set(&self, key: &[u8], value: &[u8]) -> Result<(), Fault> {
+        let mut cmd = redis::cmd("SET");
+        cmd.arg(key).arg(value);
+        self.ask(&cmd).await.map(|_| ()).map_err(|error| self.fault(&error))
+    }
+
+    /// Runs a script. One that Redis does not know is sent along at once.
+    pub async fn run(&self, script: &Script, key: &[u8], args: &Args) -> Result<Value, Fault> {
+        match self.ask(&args.cmd("EVALSHA", script.hash(), key)).await {
+            Err(error) if fault::trouble(&error) == Trouble::NoScript => {}
+            answer => return answer.map_err(|error| self.fault(&error)),
+        }
+        let answer = self.ask(&args.cmd("EVAL", script.text(), key)).await;
+        answer.map_err(|error| self.fault(&error))
+    }
+
+    fn fault(&self, error: &RedisError) -> Fault {
+        fault::fault(&self.label, error)
+    }
+
+    async fn ask(&self, cmd: &Cmd) -> RedisResult<Value> {
+        let all = self.timeouts.connect + self.timeouts.call;
+        timeout(all, self.attempt(cmd)).await.unwrap_or_else(|_| Err(too_late()))
+    }
+
+    async fn attempt(&self, cmd: &Cmd) -> RedisResult<Value> {
+        loop {
+            let (number, mut connection, is_new) = self.connection().await?;
+            let bounded = timeout(self.timeouts.call, connection.ask(cmd)).await;
+            let answer = bounded.unwrap_or_else(|_| Err(too_late()));
+            let Err(error) = &answer else { return answer };
+            if !fault::trouble(error).ends_connection() {
+                return answer;
+            }
+            self.forget(number).await;
+            let had_died = !is_new && error.is_connection_dropped();
+            if !had_died {
+                return answer;
+            }
+        }
+    }
+
+    /// The connection in use, or a new one.
+    async fn connection(&self) -> RedisResult<(u64, Connection, bool)> {
+        let mut open = self.open.lock().await;
+        if let Some(connection) = &open.connection {
+            return Ok((open.number, connection.clone(), false));
+        }
+        let connecting = timeout(self.timeouts.connect, self.connect()).await;
+        let connection = connecting.unwrap_or_else(|_| Err(too_late()))?;
+        open.number += 1;
+        open.connection = Some(connection.clone());
+        Ok((open.number, connection, true))
+    }
+
+    async fn forget(&self, number: u64) {
+        let mut open = self.open.lock().await;
+        if open.number == number {
+            open.connection = None;
+        }
+    }
+
+    async fn connect(&self) -> RedisResult<Connection> {
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.timeouts.connect))
+            .set_response_timeout(Some(self.timeouts.call));
+        match &self.way {
+            Way::Server(client) => {
+                let connection = client.get_multiplexed_async_connection_with_config(&config);
+                connection.await.map(Connection::One)
+            }
+            Way::Sentinel(client) => {
+                let mut client = client.lock().await;
+                let connection = client.get_async_connection_with_config(&config);
+                connection.await.map(Connection::One)
+            }
+            Way::Cluster(client) => client.get_async_connection().await.map(Connection::Cluster),
+        }
+    }
+}
+
+fn too_late() -> RedisError {
+    std::io::Error::from(std::io::ErrorKind::TimedOut).into()
+}
+
+fn way(address: Address, timeouts: Timeouts) -> RedisResult<Way> {
+    let Address { kind, hosts, tls, certificates } = address;
+    let first = hosts.first().cloned();
+    let missing = || RedisError::from((redis::ErrorKind::InvalidClientConfig, "no host"));
+    let settings = first.as_ref().map(|info| info.redis_settings().clone()).ok_or_else(missing)?;
+    match kind {
+        Kind::Server => {
+            let info = first.ok_or_else(missing)?;
+            let client = match certificates {
+                Some(certificates) => redis::Client::build_with_tls(info, certificates),
+                None => redis::Client::open(info),
+            };
+            client.map(Way::Server)
+        }
+        Kind::Sentinel { name } => {
+            let addresses = hosts.iter().map(|info| info.addr().clone());
+            let server = SentinelServerType::Master;
+            let mut builder = SentinelClientBuilder::new(addresses, name, server)?
+                .set_client_to_redis_db(settings.db());
+            if let Some(user) = settings.username() {
+                builder = builder.set_client_to_redis_username(user);
+            }
+            if let Some(password) = settings.password() {
+                builder = builder.set_client_to_redis_password(password);
+            }
+            if tls {
+                builder = builder
+                    .set_client_to_redis_tls_mode(TlsMode::Secure)
+                    .set_client_to_sentinel_tls_mode(TlsMode::Secure);
+            }
+            if let Some(certificates) = certificates {
+                builder = builder
+                    .set_client_to_redis_certificates(certificates.clone())
+                    .set_client_to_sentinel_certificates(certificates);
+            }
+            builder.build().map(|client| Way::Sentinel(Mutex::new(client)))
+        }
+        Kind::Cluster => {
+            // A redirection is a repeat for the driver; waiting is the engine's.
+            let mut builder = ClusterClientBuilder::new(hosts)
+                .retries(2)
+                .min_retry_wait(1)
+                .max_retry_wait(20)
+                .connection_timeout(timeouts.connect)
+                .response_timeout(timeouts.call);
+            if let Some(certificates) = certificates {
+                builder = builder.certs(certificates);
+            }
+            builder.build().map(Way::Cluster)
+        }
+    }
+}
+
+/// What a script is given besides its key. Any bytes.
+#[derive(Default)]
+pub(super) struct Args(Vec<Vec<u8>>);
+
+impl Args {
+    pub fn push(&mut self, arg: impl Into<Vec<u8>>) {
+        self.0.push(arg.into());
+    }
+
+    fn cmd(&self, name: &str, script: &str, key: &[u8]) -> Cmd {
+        let mut cmd = redis::cmd(name);
+        cmd.arg(script).arg(1).arg(key);
+        for arg in &self.0 {
+            cmd.arg(arg.as_slice());
+        }
+        cmd
+    }
+}

@@ -1,0 +1,182 @@
+//! Whose move it is when Redis says no.
+//!
+//! Redis begins its errors with a word; within a script older servers put it into the middle of a
+//! sentence. What is not known is an attempt that failed.
+
+use potok_core::Fault;
+use redis::{ErrorKind, RedisError};
+
+/// What is the matter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Trouble {
+    /// It cannot be reached.
+    Away,
+    /// It does not take our credentials or denies a command.
+    NotLetIn,
+    /// It takes no writes: a replica.
+    ReadOnly,
+    /// No room: memory, disk, connections.
+    Full,
+    /// It gave no answer in time.
+    Silent,
+    /// It is there, but not ready: loading, busy with a script, a cluster without all its parts.
+    NotReady,
+    /// It does not know the script; it is sent along with the next call.
+    NoScript,
+    /// A key that is ours holds something else.
+    WrongType,
+    /// It cannot do what is asked of it.
+    Unable,
+    /// This attempt failed.
+    Failed,
+}
+
+/// What an error means.
+pub(super) fn trouble(error: &RedisError) -> Trouble {
+    match error.kind() {
+        ErrorKind::Io if error.is_timeout() => Trouble::Silent,
+        ErrorKind::Io | ErrorKind::ClusterConnectionNotFound => Trouble::Away,
+        // A sentinel that knows no such server: set up wrongly, or not yet.
+        ErrorKind::MasterNameNotFoundBySentinel => Trouble::Away,
+        ErrorKind::AuthenticationFailed => {
+            // The word is the server's where it said one; the driver has its own otherwise.
+            let said = error.detail().and_then(word);
+            said.unwrap_or(Trouble::NotLetIn)
+        }
+        ErrorKind::InvalidClientConfig | ErrorKind::RESP3NotSupported => Trouble::Unable,
+        _ => {
+            let code = error.code().and_then(of_word);
+            let said = code.or_else(|| error.detail().and_then(word));
+            said.unwrap_or(Trouble::Failed)
+        }
+    }
+}
+
+/// The first word that says something.
+fn word(text: &str) -> Option<Trouble> {
+    let lower = text.to_ascii_lowercase();
+    if lower.contains("unknown command") || lower.contains("unknown redis command") {
+        return Some(Trouble::Unable);
+    }
+    if lower.contains("authentication required") {
+        return Some(Trouble::NotLetIn);
+    }
+    if lower.contains("max number of clients") {
+        return Some(Trouble::Full);
+    }
+    if lower.contains("db index is out of range") {
+        return Some(Trouble::Unable);
+    }
+    text.split(|c: char| !c.is_ascii_alphanumeric()).find_map(of_word)
+}
+
+fn of_word(word: &str) -> Option<Trouble> {
+    let trouble = match word {
+        "NOAUTH" | "WRONGPASS" | "NOPERM" => Trouble::NotLetIn,
+        "READONLY" => Trouble::ReadOnly,
+        "OOM" | "MISCONF" | "NOREPLICAS" => Trouble::Full,
+        "LOADING" | "BUSY" | "CLUSTERDOWN" | "MASTERDOWN" | "TRYAGAIN" | "UNKILLABLE" | "MOVED"
+        | "ASK" => Trouble::NotReady,
+        "NOSCRIPT" => Trouble::NoScript,
+        "WRONGTYPE" => Trouble::WrongType,
+        "CROSSSLOT" | "NOPROTO" => Trouble::Unable,
+        _ => return None,
+    };
+    Some(trouble)
+}
+
+/// The fault for the engine.
+pub(super) fn fault(label: &str, error: &RedisError) -> Fault {
+    trouble(error).fault(label).because(error)
+}
+
+impl Trouble {
+    /// The connection may lead to the wrong server, or nowhere: the next call opens another.
+    pub fn ends_connection(self) -> bool {
+        !matches!(self, Trouble::NoScript | Trouble::WrongType)
+    }
+
+    pub fn fault(self, label: &str) -> Fault {
+        let wait = |what: &str| Fault::wait(format!("{label} {what}"));
+        let fix = |what: &str| Fault::fix(format!("{label} {what}"));
+        match self {
+            Trouble::Away => wait("cannot be reached")
+                .hint("it goes on by itself when the server is back")
+                .code("P0901"),
+            Trouble::NotLetIn => fix("does not let us in")
+                .hint("check user, password and the user's rights, then `potok resume`")
+                .code("P0902"),
+            Trouble::ReadOnly => wait("takes no writes: it is a replica")
+                .hint("it goes on by itself when a primary answers at this address")
+                .code("P0903"),
+            Trouble::Full => wait("has no room")
+                .hint("its memory, disk or number of connections is at its limit")
+                .code("P0904"),
+            Trouble::Silent => wait("gave no answer in time")
+                .hint("it is asked again; what it did in spite of that does no harm")
+                .code("P0905"),
+            Trouble::NotReady => wait("is not ready")
+                .hint("it loads its data, runs a script or lacks a part of its cluster")
+                .code("P0906"),
+            Trouble::WrongType => fix("has a key of ours that holds something else")
+                .hint("another program uses the same name: rename its key, or use another database")
+                .code("P0908"),
+            Trouble::Unable => fix("cannot do what is asked of it")
+                .hint("see which version and which commands it allows, then `potok resume`")
+                .code("P0910"),
+            Trouble::NoScript | Trouble::Failed => {
+                Fault::retry(format!("an attempt to use {label} failed")).code("P0911")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use potok_core::Move;
+
+    use super::*;
+
+    #[test]
+    fn every_word_has_a_move() {
+        for (text, next) in [
+            ("READONLY You can't write against a read only replica.", Move::Wait),
+            ("LOADING Redis is loading the dataset in memory", Move::Wait),
+            ("MISCONF Redis is configured to save RDB snapshots", Move::Wait),
+            ("OOM command not allowed when used memory > 'maxmemory'.", Move::Wait),
+            ("BUSY Redis is busy running a script.", Move::Wait),
+            ("CLUSTERDOWN The cluster is down", Move::Wait),
+            ("MASTERDOWN Link with MASTER is down", Move::Wait),
+            ("TRYAGAIN Multiple keys request during rehashing of slot", Move::Wait),
+            ("ERR max number of clients reached", Move::Wait),
+            ("NOREPLICAS Not enough good replicas to write.", Move::Wait),
+            ("NOAUTH Authentication required.", Move::Fix),
+            ("WRONGPASS invalid username-password pair or user is disabled.", Move::Fix),
+            ("NOPERM this user has no permissions to run the 'evalsha' command", Move::Fix),
+            ("ERR unknown command 'EVALSHA', with args beginning with:", Move::Fix),
+            ("ERR Error running script (call to f_1): @user_script:3: -OOM command", Move::Wait),
+            ("ERR user_script:3: WRONGTYPE of `active:batches` script: 1", Move::Fix),
+            ("WRONGTYPE Operation against a key holding the wrong kind of value", Move::Fix),
+            ("CROSSSLOT Keys in request don't hash to the same slot", Move::Fix),
+            ("ERR something new", Move::Retry),
+        ] {
+            let (code, detail) = text.split_once(' ').unwrap_or((text, ""));
+            let trouble = of_word(code).or_else(|| word(detail)).unwrap_or(Trouble::Failed);
+            let fault = trouble.fault("Redis");
+            assert_eq!(fault.next, next, "{text}");
+            assert!(!fault.code.is_empty(), "{text}");
+        }
+    }
+
+    #[test]
+    fn errors_of_the_driver_have_moves_too() {
+        let io = |kind: std::io::ErrorKind| trouble(&RedisError::from(std::io::Error::from(kind)));
+        assert_eq!(io(std::io::ErrorKind::ConnectionRefused), Trouble::Away);
+        assert_eq!(io(std::io::ErrorKind::UnexpectedEof), Trouble::Away);
+        assert_eq!(io(std::io::ErrorKind::TimedOut), Trouble::Silent);
+        let of = |kind| trouble(&RedisError::from((kind, "words")));
+        assert_eq!(of(ErrorKind::AuthenticationFailed), Trouble::NotLetIn);
+        assert_eq!(of(ErrorKind::ClusterConnectionNotFound), Trouble::Away);
+        assert_eq!(of(ErrorKind::Parse), Trouble::Failed);
+    }
+}

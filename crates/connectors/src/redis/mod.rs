@@ -1,0 +1,21 @@
+//! Redis as working storage: where groups and their bodies are while they are open.
+//!
+//! Optional beside Kafka. It gives other programs the keys they know (the documented layout) or
+//! simply keeps bodies out of memory (the compact one). Redis is never the only home of a record:
+//! emptied, failed over or evicted, it costs a re-read.
+//!
+//! One call is one attempt here. Deliberately absent: waiting, retrying, a time to live on
+//! anything that has not been delivered.
+
+mod address;
+mod chunks;
+mod client;
+mod compact;
+mod documented;
+mod fault;
+mod pack;
+mod scripts;
+mod store;
+
+pub use client::Timeouts;
+pub use store::{Layout, RedisStore};

@@ -1,0 +1,127 @@
+//! A record as bytes: everything but its position, which is the name it lies under.
+//!
+//! ```text
+//! version u8 = 1 · flags u8 (1 has a key, 2 has a value) · time i64
+//! key length u32 · key · headers length u32 · headers
+//! digest, 16 bytes: the first of SHA-256 over all of the above and the value
+//! ```
+//!
+//! Numbers are little endian. The value lies behind this, or elsewhere. The digest notices a value
+//! that is another's, or torn: a body comes back byte-exact or not at all.
+
+use bytes::Bytes;
+use potok_core::{Headers, Record, Timestamp};
+use sha2::{Digest, Sha256};
+
+const VERSION: u8 = 1;
+const HAS_KEY: u8 = 1;
+const HAS_VALUE: u8 = 2;
+const DIGEST: usize = 16;
+
+/// Everything of the record but the value.
+pub(super) fn pack(record: &Record) -> Vec<u8> {
+    let key = record.key.as_deref().unwrap_or_default();
+    let headers = record.headers.encoded();
+    let mut packed = Vec::with_capacity(10 + 8 + key.len() + headers.len() + DIGEST);
+    let flag = |there: bool, bit: u8| if there { bit } else { 0 };
+    packed.push(VERSION);
+    packed.push(flag(record.key.is_some(), HAS_KEY) | flag(record.value.is_some(), HAS_VALUE));
+    packed.extend(record.time.0.to_le_bytes());
+    for part in [key, headers] {
+        packed.extend((part.len() as u32).to_le_bytes());
+        packed.extend(part);
+    }
+    let digest = digest(&packed, record.value.as_deref().unwrap_or_default());
+    packed.extend(digest);
+    packed
+}
+
+/// The record that was packed; `None` where the bytes are not what was packed.
+/// The value is in `elsewhere`, or behind the packed part.
+pub(super) fn unpack(packed: Bytes, elsewhere: Option<Bytes>, offset: u64) -> Option<Record> {
+    let mut at = 0_usize;
+    let mut take = |count: usize| {
+        let taken = packed.get(at..at.checked_add(count)?)?;
+        at += count;
+        Some(packed.slice_ref(taken))
+    };
+    let head = take(2)?;
+    let (version, flags) = (*head.first()?, *head.get(1)?);
+    if version != VERSION {
+        return None;
+    }
+    let time = i64::from_le_bytes(take(8)?.as_ref().try_into().ok()?);
+    let mut part = || {
+        let length = u32::from_le_bytes(take(4)?.as_ref().try_into().ok()?);
+        take(length as usize)
+    };
+    let (key, headers) = (part()?, part()?);
+    let digested = packed.slice(..at);
+    let told = packed.slice(at..packed.len().min(at + DIGEST));
+    let value = match elsewhere {
+        Some(value) if packed.len() == at + DIGEST => value,
+        Some(_) => return None,
+        None => packed.get(at + DIGEST..).map(|value| packed.slice_ref(value))?,
+    };
+    if told != digest(&digested, &value)[..] {
+        return None;
+    }
+    Some(Record {
+        offset,
+        time: Timestamp(time),
+        key: (flags & HAS_KEY != 0).then_some(key),
+        headers: Headers::from_encoded(headers),
+        value: (flags & HAS_VALUE != 0).then_some(value),
+    })
+}
+
+fn digest(packed: &[u8], value: &[u8]) -> [u8; DIGEST] {
+    let all = Sha256::new().chain_update(packed).chain_update(value).finalize();
+    let mut digest = [0; DIGEST];
+    digest.copy_from_slice(&all[..DIGEST]);
+    digest
+}
+
+#[cfg(test)]
+mod tests {
+    use potok_core::HeadersBuilder;
+
+    use super::*;
+
+    fn record() -> Record {
+        Record {
+            offset: 7,
+            time: Timestamp(-5),
+            key: Some(Bytes::from_static(b"\0key")),
+            headers: HeadersBuilder::new().add("a", None).build(),
+            value: Some(Bytes::from_static(b"value")),
+        }
+    }
+
+    #[test]
+    fn records_come_back_exact() {
+        let bare = Record { key: None, value: None, headers: Headers::none(), ..record() };
+        let empty = Record { key: Some(Bytes::new()), value: Some(Bytes::new()), ..record() };
+        for record in [record(), bare, empty] {
+            let value = record.value.clone().unwrap_or_default();
+            let packed = pack(&record);
+            let whole = Bytes::from([&packed[..], &value[..]].concat());
+            assert_eq!(unpack(packed.into(), Some(value), 7).as_ref(), Some(&record));
+            assert_eq!(unpack(whole, None, 7), Some(record));
+        }
+    }
+
+    #[test]
+    fn what_was_changed_is_no_record() {
+        let record = record();
+        let whole = [pack(&record), b"value".to_vec()].concat();
+        for at in 0..whole.len() {
+            let mut changed = whole.clone();
+            changed[at] ^= 1;
+            assert_eq!(unpack(changed.into(), None, 7), None, "byte {at}");
+            let cut = Bytes::copy_from_slice(&whole[..at]);
+            assert_eq!(unpack(cut.clone(), None, 7), None, "cut at {at}");
+            assert_eq!(unpack(cut, Some(Bytes::from_static(b"other")), 7), None);
+        }
+    }
+}

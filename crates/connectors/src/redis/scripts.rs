@@ -1,0 +1,64 @@
+//! The scripts, one per operation, in `scripts/`.
+//!
+//! Each compares the owner first and answers without having written anything: -1 where there is no
+//! owner any more, 0 where there is another. No script takes a piece of its text from outside.
+
+use redis::Script as Hashed;
+
+/// A script and the name Redis knows it by.
+pub(super) struct Script {
+    text: String,
+    hash: String,
+}
+
+impl Script {
+    /// What all scripts begin with, then what this one does.
+    fn new(own: &str) -> Self {
+        let text = format!("{}{own}", include_str!("scripts/owner.lua"));
+        let hash = Hashed::new(&text).get_hash().to_owned();
+        Script { text, hash }
+    }
+
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    pub fn hash(&self) -> &str {
+        &self.hash
+    }
+}
+
+/// The scripts of a layout.
+pub(super) struct Scripts {
+    pub sweep: Script,
+    pub put: Script,
+    pub close: Script,
+    pub load: Script,
+    pub clean: Script,
+}
+
+impl Scripts {
+    pub fn documented() -> Self {
+        let names = include_str!("scripts/documented_names.lua");
+        let script = |own: &str| Script::new(&format!("{names}{own}"));
+        Scripts {
+            sweep: script(include_str!("scripts/documented_sweep.lua")),
+            put: script(include_str!("scripts/documented_put.lua")),
+            close: script(include_str!("scripts/documented_close.lua")),
+            load: script(include_str!("scripts/documented_load.lua")),
+            clean: script(include_str!("scripts/documented_clean.lua")),
+        }
+    }
+
+    pub fn compact() -> Self {
+        let names = include_str!("scripts/compact_names.lua");
+        let script = |own: &str| Script::new(&format!("{names}{own}"));
+        Scripts {
+            sweep: script(include_str!("scripts/compact_sweep.lua")),
+            put: script(include_str!("scripts/compact_put.lua")),
+            close: script(include_str!("scripts/compact_close.lua")),
+            load: script(include_str!("scripts/compact_load.lua")),
+            clean: script(include_str!("scripts/compact_clean.lua")),
+        }
+    }
+}

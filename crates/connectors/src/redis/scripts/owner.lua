@@ -1,0 +1,27 @@
+-- KEYS[1] holds the owner of the share and the number of its last write: `nonce number`.
+-- ARGV: who asks, the number of this call, then what the script works on.
+local function call(command, key, ...)
+  local answer = redis.pcall(command, key, ...)
+  if type(answer) == 'table' and answer.err then
+    if string.find(answer.err, 'WRONGTYPE', 1, true) then
+      error('WRONGTYPE of the key ' .. key)
+    end
+    error(answer.err)
+  end
+  return answer
+end
+local owner = call('GET', KEYS[1])
+if not owner then return -1 end
+local space = string.find(owner, ' ', 1, true) or 0
+if string.sub(owner, 1, space - 1) ~= ARGV[1] then return 0 end
+-- False for a call that arrives behind a later one of the same owner: it was given up long ago.
+local function in_turn()
+  if tonumber(ARGV[2]) < tonumber(string.sub(owner, space + 1)) then return false end
+  call('SET', KEYS[1], ARGV[1] .. ' ' .. ARGV[2])
+  return true
+end
+local at = 2
+local function take()
+  at = at + 1
+  return ARGV[at]
+end

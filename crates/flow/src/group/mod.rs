@@ -1,0 +1,442 @@
+//! group: holds records until what belongs together is there.
+//!
+//! A lane owns its groups as an index of positions (`index.rs`); bodies are in the plan's `Store`,
+//! which for the embedded log is the log itself. A group that closes is sealed (`seal.rs`): its
+//! exact members are written into the log, and only when the seal is read back is anything of it
+//! loaded, processed and delivered (`send.rs`). After a start the lane reads again from the
+//! group's position and closes nothing before the end that was there then.
+
+mod index;
+mod seal;
+mod send;
+mod shelf;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use potok_core::trouble::{Bug, crash_point, planted};
+use potok_core::{
+    Clock, Fault, Held, Move, Owner, Place, Reason, Record, SourceBatch, Store, Timestamp,
+};
+use potok_expr::json::Parser;
+use potok_expr::{Ran, Scope, Template, View};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::lane::{CYCLE_RECORDS_MAX, Cycle, Item, Lane};
+use crate::ledger::Note;
+use crate::plan::HoldPlan;
+use crate::status::Ending;
+use crate::work::{Chunk, Completion, Stop, ToLane};
+pub(crate) use index::Wish;
+use index::{Arriving, Entry, Feed, GroupKey, Index, Scale};
+pub use index::{BatchView, KindView};
+use seal::Seal;
+
+/// What a lane holds, and who wants to see it.
+pub(crate) struct Board {
+    index: Mutex<Index>,
+    /// Somebody asked for something.
+    nudge: Notify,
+    scale: Scale,
+}
+
+impl Board {
+    pub fn index(&self) -> MutexGuard<'_, Index> {
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The boards of all lanes of a pipeline. Those of the run before are gone with it.
+#[derive(Default)]
+pub(crate) struct Boards(Mutex<Vec<Arc<Board>>>);
+
+impl Boards {
+    pub fn set(&self, boards: Vec<Arc<Board>>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = boards;
+    }
+
+    pub fn all(&self) -> Vec<Arc<Board>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub fn oldest(&self) -> Option<Timestamp> {
+        self.all().iter().filter_map(|board| board.index().oldest()).min()
+    }
+
+    /// Open groups and bytes held.
+    pub fn size(&self) -> (u64, u64) {
+        let sizes = self.all();
+        let sizes = sizes.iter().map(|board| board.index().size());
+        sizes.fold((0, 0), |(groups, bytes), (more, size)| (groups + more, bytes + size))
+    }
+
+    /// Asks something of the open groups of that key; false where there is none.
+    pub fn ask(&self, key: &str, wish: Wish) -> bool {
+        let mut any = false;
+        for board in self.all() {
+            let mut index = board.index();
+            if index.has_open(key.as_bytes()) {
+                index.wishes.push((Bytes::copy_from_slice(key.as_bytes()), wish));
+                any = true;
+            }
+            drop(index);
+            board.nudge.notify_one();
+        }
+        any
+    }
+
+    pub fn views(&self, pipeline: &str, plan: &HoldPlan, now: Timestamp) -> Vec<BatchView> {
+        let kinds: Vec<Arc<str>> = plan.kinds.iter().map(|kind| kind.name.clone()).collect();
+        let mut views = Vec::new();
+        for (lane, board) in self.all().iter().enumerate() {
+            let ahead = now.0 - board.scale.now();
+            let owner = format!("lane {lane}");
+            views.extend(board.index().views(pipeline, &kinds, &owner, ahead));
+        }
+        views
+    }
+}
+
+/// The group step of one lane.
+pub(crate) struct Holding {
+    pub plan: HoldPlan,
+    pub store: Arc<dyn Store>,
+    pub board: Arc<Board>,
+    pub owner: Owner,
+}
+
+impl Holding {
+    pub fn new(plan: &HoldPlan, store: Arc<dyn Store>, owner: Owner, clock: &dyn Clock) -> Self {
+        let board = Arc::new(Board {
+            index: Mutex::new(Index::new(plan.close.clone())),
+            nudge: Notify::new(),
+            scale: Scale::new(clock),
+        });
+        Holding { plan: plan.clone(), store, board, owner }
+    }
+
+    /// When this lane has something to do though nothing comes.
+    fn wake(&self) -> Option<Instant> {
+        let index = self.board.index();
+        if !index.caught_up {
+            return None;
+        }
+        if index.has_sealed() {
+            return Some(Instant::now());
+        }
+        index.next_due().map(|due| self.board.scale.instant(due))
+    }
+}
+
+/// Where a record belongs: its group's key, its kind and its id.
+pub(crate) struct Belongs {
+    pub group: Bytes,
+    pub kind: Option<u16>,
+    pub id: Option<Bytes>,
+}
+
+impl HoldPlan {
+    /// Finds where a record belongs.
+    pub(crate) fn belongs(
+        &self,
+        parser: &mut Parser,
+        topic: &str,
+        record: &Record,
+        item: &Item,
+        value: &[u8],
+    ) -> Result<Belongs, Fault> {
+        let kind = self.kinds.iter().position(|kind| *kind.topic == *topic);
+        let id = match kind.and_then(|kind| self.kinds.get(kind)) {
+            Some(kind) => Some(&kind.id),
+            None => self.id.as_ref(),
+        };
+        let reads = self.by.iter().chain(id).any(Template::needs_value);
+        let scope = Scope {
+            value: if reads { parser.parse(value).ok() } else { None },
+            key: record.key.as_deref(),
+            headers: item.headers(),
+            topic,
+            id: None,
+            receiver: None,
+        };
+        let read = |template: &Template, what: &str| {
+            template.eval_bytes(&scope).ok_or_else(|| {
+                let what = format!("{what} `{}` is missing or null", template.source());
+                Fault::set_aside(Reason::NoKey, what)
+            })
+        };
+        let group = self.by.as_ref().map(|by| read(by, "group.by")).transpose()?;
+        let id = id.map(|id| read(id, "the id")).transpose()?;
+        let kind = kind.and_then(|kind| u16::try_from(kind).ok());
+        Ok(Belongs { group: group.unwrap_or_default(), kind, id })
+    }
+
+    /// True when this record closes its group. One that the expression fails on does not.
+    fn closes(&self, item: &Item) -> bool {
+        let (Some(when), Some(event)) = (&self.close.when, &item.event) else {
+            return false;
+        };
+        matches!(when.run(&View::from(event)), Ok(Ran::Value(value)) if &*value == b"true")
+    }
+}
+
+impl Lane {
+    /// Works as [`Lane::run`] does, with groups.
+    pub(crate) async fn run_holding(mut self, holding: Holding) -> Result<(), Stop> {
+        self.insist(|| holding.store.own(&holding.owner)).await?;
+        loop {
+            // Once it stops, nothing is closed or sent any more; it waits for the intake to end.
+            let wake = if self.stopping.get() { None } else { holding.wake() };
+            let input = tokio::select! {
+                biased;
+                input = self.inputs.recv() => match input {
+                    Some(input) => Some(input),
+                    // Open groups stay open: the next start finds them in the log.
+                    None => return Ok(()),
+                },
+                () = holding.board.nudge.notified() => None,
+                () = sleep_until(wake), if wake.is_some() => None,
+            };
+            let mut records = 0;
+            let mut next = input;
+            while let Some(input) = next {
+                if let ToLane::Chunk(chunk) = &input {
+                    records += chunk.records.len();
+                }
+                self.take_in(&holding, input).await?;
+                next = if records < CYCLE_RECORDS_MAX { self.inputs.try_recv().ok() } else { None };
+            }
+            self.seal_due(&holding);
+            self.send_sealed(&holding).await?;
+        }
+    }
+
+    async fn take_in(&mut self, holding: &Holding, input: ToLane) -> Result<(), Stop> {
+        match input {
+            ToLane::Chunk(chunk) => {
+                let batch = &chunk.taken.batch;
+                if self.stopping.get() || !self.live.contains(batch.assignment) {
+                    self.hand_back(&chunk);
+                } else if batch.partition.topic == holding.plan.internal {
+                    self.read_seals(holding, &chunk);
+                } else {
+                    self.hold(holding, chunk).await?;
+                }
+            }
+            ToLane::CaughtUp(caught_up) => holding.board.index().caught_up = caught_up,
+            ToLane::Leaving(assignments) => {
+                let forgotten = holding.board.index().forget(&assignments);
+                for (assignment, records) in forgotten.records {
+                    let _ = self.ledger.send(Note::HandedBack { assignment, records });
+                }
+                if forgotten.torn {
+                    let why = "a partition has left that shares a batch with others";
+                    return Err(Stop::Reread(why.to_owned()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the records of a chunk into their groups. What cannot be held ends here.
+    async fn hold(&mut self, holding: &Holding, chunk: Chunk) -> Result<(), Stop> {
+        let batch = &chunk.taken.batch;
+        let replayed = *batch.partition.topic == *self.info.replay;
+        let mut cycle = Cycle::default();
+        let mut held = Vec::new();
+        for run in self.runs(&chunk) {
+            let note = run.note;
+            let mut items = self.decode(&chunk, 0, run);
+            if replayed {
+                // Its group has been sent: it goes on alone.
+                self.process(&mut items, note).await?;
+                cycle.items.extend(items);
+                continue;
+            }
+            for item in items {
+                if item.event.is_some() { held.push(item) } else { cycle.items.push(item) }
+            }
+        }
+        self.store(holding, batch, &held).await?;
+        if planted(Bug::HeldIsEnded) {
+            let endings = held.iter().map(|item| (item.index, Ending::Delivered)).collect();
+            self.complete(Completion { endings, ..Completion::of(chunk.taken.clone()) });
+        }
+        self.index(holding, &chunk, held);
+        crash_point("group.held");
+        if !cycle.items.is_empty() {
+            cycle.chunks.push(chunk);
+            let delivered = self.deliver(&mut cycle, 0..self.plan.delivers.len()).await;
+            self.finish(cycle);
+            delivered?;
+        }
+        Ok(())
+    }
+
+    /// Puts bodies where they wait, unless they lie in the log anyway.
+    async fn store(
+        &mut self,
+        holding: &Holding,
+        batch: &SourceBatch,
+        held: &[Item],
+    ) -> Result<(), Stop> {
+        let store = &holding.store;
+        if store.is_the_log() || held.is_empty() {
+            return Ok(());
+        }
+        let kinds = &holding.plan.kinds;
+        let held: Vec<Held> = held
+            .iter()
+            .filter_map(|item| {
+                let record = batch.records.get(item.index as usize)?;
+                let kind = item.kind.and_then(|kind| kinds.get(usize::from(kind)));
+                let place = Place {
+                    group: item.group.clone(),
+                    kind: kind.map(|kind| kind.name.clone()),
+                    id: item.id.clone(),
+                    position: batch.position(record),
+                };
+                Some(Held { place, opened: record.time, record: record.clone() })
+            })
+            .collect();
+        self.insist(|| store.put(&holding.owner, &held)).await
+    }
+
+    fn index(&self, holding: &Holding, chunk: &Chunk, held: Vec<Item>) {
+        let batch = &chunk.taken.batch;
+        let board = &holding.board;
+        let now = self.clock.now();
+        let every = holding.plan.close.every.map(|every| every.as_millis().max(1) as i64);
+        // Programs run before the lock is taken: whoever looks does not wait for them.
+        let held: Vec<(Item, bool)> = held
+            .into_iter()
+            .map(|item| {
+                let closes = holding.plan.closes(&item);
+                (item, closes)
+            })
+            .collect();
+        let mut index = board.index();
+        let feed = index.feed(&Feed::of(batch));
+        for (item, closes) in held {
+            let Some(record) = batch.records.get(item.index as usize) else { continue };
+            let slice = every.map_or(0, |every| record.time.0.div_euclid(every) * every);
+            let slice_end = every.map(|every| {
+                board.scale.now().saturating_add((slice + every).saturating_sub(now.0))
+            });
+            index.add(Arriving {
+                group: GroupKey { key: item.group.clone(), slice },
+                at: board.scale.arrival(record.time, &*self.clock),
+                slice_end,
+                closes,
+                entry: Entry {
+                    kind: item.kind,
+                    id: item.id.clone(),
+                    rewritten: item.rewritten,
+                    ..Entry::of(chunk, item.index, feed)
+                },
+            });
+        }
+    }
+
+    fn read_seals(&self, holding: &Holding, chunk: &Chunk) {
+        let batch = &chunk.taken.batch;
+        let mut unread = Vec::new();
+        let mut index = holding.board.index();
+        let feed = index.feed(&Feed::of(batch));
+        for (at, _) in &chunk.records {
+            let Some(record) = batch.records.get(*at as usize) else { continue };
+            let value = record.value.as_deref().unwrap_or_default();
+            match Seal::read(value) {
+                Some(seal) => {
+                    let key = record.key.clone().unwrap_or_default();
+                    index.read_seal(key, seal, Entry::of(chunk, *at, feed));
+                }
+                None => unread.push((*at, Ending::Sealed)),
+            }
+        }
+        drop(index);
+        if !unread.is_empty() {
+            tracing::warn!(topic = %batch.partition, "not a seal; somebody else writes to this topic");
+            self.complete(Completion { endings: unread, ..Completion::of(chunk.taken.clone()) });
+        }
+    }
+
+    /// Closes what is due and writes its seals. They count when they are read back.
+    fn seal_due(&self, holding: &Holding) {
+        let mut index = holding.board.index();
+        if !index.caught_up || self.stopping.get() {
+            return;
+        }
+        index.close_due(holding.board.scale.now());
+        let seals = index.seals();
+        drop(index);
+        if seals.is_empty() {
+            return;
+        }
+        crash_point("seal.before");
+        let topic = &holding.plan.internal;
+        let outputs = seals.iter().map(|(key, seal)| seal.output(topic, key)).collect();
+        let _ = self.ledger.send(Note::Seals(outputs));
+    }
+
+    /// Calls a store until it answers. One that has another owner, or forgot this one, costs a
+    /// re-read of everything that is held.
+    async fn insist<T, F>(&mut self, call: impl Fn() -> F) -> Result<T, Stop>
+    where
+        F: Future<Output = Result<T, Fault>>,
+    {
+        let mut attempt = 0;
+        loop {
+            let fault = match call().await {
+                Ok(answer) => return Ok(answer),
+                Err(fault) => fault,
+            };
+            match fault.next {
+                Move::Fix => return Err(Stop::Fix(fault)),
+                Move::Retry | Move::SetAside => return Err(Stop::Reread(fault.to_string())),
+                Move::Wait => {
+                    attempt += 1;
+                    if attempt == 1 {
+                        tracing::warn!(why = %fault, "the store of held records does not answer");
+                    }
+                    self.wait(self.plan.retry.wait(attempt, self.slot as u64 * 89)).await?;
+                }
+            }
+        }
+    }
+}
+
+impl Feed {
+    fn of(batch: &SourceBatch) -> Self {
+        Feed { partition: batch.partition.clone(), log: batch.log, assignment: batch.assignment }
+    }
+}
+
+impl Entry {
+    fn of(chunk: &Chunk, index: u32, feed: u32) -> Self {
+        let batch = &chunk.taken.batch;
+        let record = batch.records.get(index as usize);
+        let offset = record.map_or(batch.first, |record| record.offset);
+        let covers = chunk.taken.covers(index as usize);
+        let short = |length: u64| u32::try_from(length).unwrap_or(u32::MAX);
+        Entry {
+            feed,
+            offset,
+            before: short(offset.saturating_sub(covers.start)),
+            from: short(covers.end.saturating_sub(offset)),
+            bytes: short(record.map_or(0, Record::bytes) as u64),
+            time: record.map_or(Timestamp(0), |record| record.time),
+            kind: None,
+            id: None,
+            rewritten: false,
+        }
+    }
+}
+
+async fn sleep_until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}

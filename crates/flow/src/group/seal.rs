@@ -1,0 +1,165 @@
+//! A seal: which records make up a batch, written into the log before anything of it is sent.
+//!
+//! Seals lie in the pipeline's internal topic, keyed by the group. Whoever reads a seal, its
+//! writer included, acts on it only now, in the order of the log: it takes those of its members
+//! that no earlier seal has taken. So every owner, however often the group changes hands, sends
+//! the same members under the same name. A seal has ended when all its members have.
+//!
+//! ```text
+//! key    the group's key
+//! value  {"version":1,"generation":"0f…","part":0,"parts":1,"slice":0,
+//!         "opened":1730000000000,"dropped":false,
+//!         "members":[{"log":"7c…","topic":"adapter-event","partition":2,"offsets":[[10,12],[15,16]]}]}
+//! ```
+//! `offsets` are ranges without their ends.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use potok_core::{Headers, Output, Partition, RangeSet, Timestamp};
+use serde::{Deserialize, Serialize};
+
+const VERSION: u32 = 1;
+
+/// Names one part of one generation of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Generation {
+    /// Made from the group's key and its members: the same batch has the same name.
+    pub name: u64,
+    /// A very large group is sent in parts.
+    pub part: u32,
+    pub parts: u32,
+}
+
+/// The records of a batch, by the partitions they lie in.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Members(HashMap<(u64, Partition), RangeSet>);
+
+impl Members {
+    pub fn insert(&mut self, log: u64, partition: &Partition, offset: u64) {
+        self.0.entry((log, partition.clone())).or_default().insert(offset..offset + 1);
+    }
+
+    pub fn contains(&self, log: u64, partition: &Partition, offset: u64) -> bool {
+        self.0.get(&(log, partition.clone())).is_some_and(|offsets| offsets.contains(offset))
+    }
+}
+
+/// What a seal says.
+#[derive(Clone, Debug)]
+pub(crate) struct Seal {
+    pub generation: Generation,
+    /// The start of its clock slice; 0 where slices do not close groups.
+    pub slice: i64,
+    pub opened: Timestamp,
+    /// Somebody gave the batch up: its members become dead letters.
+    pub dropped: bool,
+    pub members: Members,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Written {
+    version: u32,
+    generation: String,
+    part: u32,
+    parts: u32,
+    #[serde(default)]
+    slice: i64,
+    opened: i64,
+    #[serde(default)]
+    dropped: bool,
+    members: Vec<WrittenMembers>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct WrittenMembers {
+    log: String,
+    topic: String,
+    partition: u32,
+    offsets: Vec<(u64, u64)>,
+}
+
+impl Seal {
+    /// As a record of the internal topic.
+    pub fn output(&self, topic: &Arc<str>, group: &Bytes) -> Output {
+        let members = self.members.0.iter().map(|((log, partition), offsets)| WrittenMembers {
+            log: format!("{log:016x}"),
+            topic: partition.topic.to_string(),
+            partition: partition.index,
+            offsets: offsets.iter().map(|range| (range.start, range.end)).collect(),
+        });
+        let mut members: Vec<_> = members.collect();
+        members
+            .sort_by(|a, b| (&a.topic, a.partition, &a.log).cmp(&(&b.topic, b.partition, &b.log)));
+        let written = Written {
+            version: VERSION,
+            generation: format!("{:016x}", self.generation.name),
+            part: self.generation.part,
+            parts: self.generation.parts,
+            slice: self.slice,
+            opened: self.opened.0,
+            dropped: self.dropped,
+            members,
+        };
+        Output {
+            topic: topic.clone(),
+            partition: None,
+            key: Some(group.clone()),
+            headers: Headers::none(),
+            // Text and numbers only: this cannot fail.
+            value: Some(serde_json::to_vec(&written).unwrap_or_default().into()),
+        }
+    }
+
+    /// Reads one; `None` where this is no seal.
+    pub fn read(value: &[u8]) -> Option<Seal> {
+        let written: Written = serde_json::from_slice(value).ok()?;
+        if written.version != VERSION {
+            return None;
+        }
+        let mut members = Members::default();
+        for part in written.members {
+            let log = u64::from_str_radix(&part.log, 16).ok()?;
+            let partition = Partition { topic: part.topic.into(), index: part.partition };
+            let offsets = members.0.entry((log, partition)).or_default();
+            part.offsets.into_iter().for_each(|(start, end)| offsets.insert(start..end));
+        }
+        let name = u64::from_str_radix(&written.generation, 16).ok()?;
+        let generation = Generation { name, part: written.part, parts: written.parts };
+        let opened = Timestamp(written.opened);
+        let (slice, dropped) = (written.slice, written.dropped);
+        Some(Seal { generation, slice, opened, dropped, members })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_seal_is_read_as_it_was_written() {
+        let partition = |index| Partition { topic: "a/b".into(), index };
+        let mut members = Members::default();
+        for offset in [3, 4, 9] {
+            members.insert(u64::MAX, &partition(2), offset);
+        }
+        members.insert(1, &partition(0), 4);
+        let generation = Generation { name: 7, part: 1, parts: 2 };
+        let seal = Seal { generation, slice: 60_000, opened: Timestamp(5), dropped: true, members };
+        let output = seal.output(&"potok-x".into(), &Bytes::from_static(b"\xffk"));
+        assert_eq!(output.key.as_deref(), Some(&b"\xffk"[..]));
+        let read = Seal::read(&output.value.unwrap()).unwrap();
+        assert_eq!((read.generation, read.slice, read.opened), (generation, 60_000, Timestamp(5)));
+        assert!(read.dropped);
+        for offset in 0..12 {
+            let held = [3, 4, 9].contains(&offset);
+            assert_eq!(read.members.contains(u64::MAX, &partition(2), offset), held);
+            assert!(!read.members.contains(1, &partition(2), offset));
+        }
+        assert!(read.members.contains(1, &partition(0), 4));
+        assert!(Seal::read(b"{}").is_none());
+        assert!(Seal::read(b"\xff").is_none());
+    }
+}

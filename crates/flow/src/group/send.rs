@@ -1,0 +1,399 @@
+//! Takes sealed batches through the stages to their destinations.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use potok_core::trouble::{Bug, crash_point, planted};
+use potok_core::{Decoded, Fault, HeadersBuilder, Partition, Place, Reason, Record, SourceBatch};
+
+use tokio::sync::oneshot;
+
+use super::Holding;
+use super::index::{Entry, Feed, Sealed};
+use crate::crash_notes::{Range, Suspicion};
+use crate::lane::{Cycle, Item, Lane, Origin};
+use crate::ledger::Note;
+use crate::plan::OnRepeat;
+use crate::status::Ending;
+use crate::work::{Chunk, Completion, Stop, Taken};
+
+/// Says how often a record came that stands for its repeats.
+const COUNT_HEADER: &str = "potok-count";
+
+/// A member of a batch on its way.
+struct Member<'a> {
+    entry: &'a Entry,
+    batch: usize,
+    record: Option<Record>,
+    /// Which member of the list ends this one; itself where nothing has replaced it.
+    successor: usize,
+    /// How often it came.
+    count: u32,
+}
+
+impl Lane {
+    /// Sends the batches whose seals were read, one bounded lot of them.
+    pub(super) async fn send_sealed(&mut self, holding: &Holding) -> Result<(), Stop> {
+        let batches = {
+            let mut index = holding.board.index();
+            if !index.caught_up || self.stopping.get() {
+                return Ok(());
+            }
+            index.take_sealed()
+        };
+        if batches.is_empty() {
+            return Ok(());
+        }
+        crash_point("seal.after");
+        let sent = self.send(holding, &batches).await;
+        holding.board.index().sending.clear();
+        sent
+    }
+
+    async fn send(&mut self, holding: &Holding, batches: &[Sealed]) -> Result<(), Stop> {
+        let feeds = holding.board.index().feeds.clone();
+        let mut members = Vec::new();
+        for (batch, sealed) in batches.iter().enumerate() {
+            let first = members.len();
+            members.extend(in_order(&sealed.entries, &feeds).into_iter().enumerate().map(
+                |(at, entry)| Member {
+                    entry,
+                    batch,
+                    record: None,
+                    successor: first + at,
+                    count: 1,
+                },
+            ));
+            if let Some(of_batch) = members.get_mut(first..) {
+                supersede(of_batch, first, holding.plan.on_repeat);
+            }
+        }
+        let places = self.places(holding, batches, &members, &feeds);
+        let store = &holding.store;
+        if !store.is_the_log() {
+            let groups: Vec<_> = batches.iter().map(|sealed| sealed.key.clone()).collect();
+            self.insist(|| store.close(&holding.owner, &groups)).await?;
+        }
+        let bodies = self.insist(|| store.load(&holding.owner, &places)).await?;
+        for (member, body) in members.iter_mut().zip(bodies) {
+            member.record = body;
+        }
+        if planted(Bug::StoreLossIgnored) {
+            members.iter_mut().filter(|member| member.record.is_none()).for_each(|member| {
+                member.successor = usize::MAX;
+            });
+        } else if let Some((_, place)) =
+            members.iter().zip(&places).find(|(m, _)| m.record.is_none())
+        {
+            return Err(Stop::Reread(format!("the store does not have {}", place.position)));
+        }
+        let mut cycle = self.revive(members, &feeds, batches).await?;
+        if planted(Bug::SealEndsFirst) {
+            self.end_seals(batches, &feeds);
+        }
+        crash_point("batch.before");
+        let delivered = self.deliver(&mut cycle, 0..self.plan.delivers.len()).await;
+        crash_point("batch.after");
+        let ended = self.end(cycle, batches, &feeds);
+        delivered?;
+        if ended && !store.is_the_log() && self.is_durable().await {
+            crash_point("clean.before");
+            self.insist(|| store.clean(&holding.owner, &places)).await?;
+        }
+        Ok(())
+    }
+
+    fn places(
+        &self,
+        holding: &Holding,
+        batches: &[Sealed],
+        members: &[Member<'_>],
+        feeds: &[Feed],
+    ) -> Vec<Place> {
+        let kinds = &holding.plan.kinds;
+        members
+            .iter()
+            .filter_map(|member| {
+                let feed = feeds.get(member.entry.feed as usize)?;
+                let kind = member.entry.kind.and_then(|kind| kinds.get(usize::from(kind)));
+                Some(Place {
+                    group: batches.get(member.batch)?.key.clone(),
+                    kind: kind.map(|kind| kind.name.clone()),
+                    id: member.entry.id.clone(),
+                    position: feed.position(member.entry.offset),
+                })
+            })
+            .collect()
+    }
+
+    /// Makes events of held records again and takes them through the stages, partition by
+    /// partition; then puts them back into the order of their batches.
+    async fn revive(
+        &mut self,
+        members: Vec<Member<'_>>,
+        feeds: &[Feed],
+        batches: &[Sealed],
+    ) -> Result<Cycle, Stop> {
+        let mut cycle = Cycle::default();
+        let mut by_feed: Vec<Vec<(usize, Member<'_>)>> = feeds.iter().map(|_| Vec::new()).collect();
+        for (at, member) in members.into_iter().enumerate() {
+            if let Some(list) = by_feed.get_mut(member.entry.feed as usize) {
+                list.push((at, member));
+            }
+        }
+        let mut items: Vec<(usize, Item)> = Vec::new();
+        for (feed, mut members) in feeds.iter().zip(by_feed) {
+            if members.is_empty() {
+                continue;
+            }
+            members.sort_by_key(|(_, member)| member.entry.offset);
+            let chunk = chunk_of(
+                feed,
+                members.iter_mut().map(|(_, member)| (member.entry, member.record.take())),
+            );
+            let chunk = self.again(chunk);
+            let mut revived = self.items_of(&chunk, cycle.chunks.len(), &members, batches);
+            self.process_noted(&chunk, &mut revived).await?;
+            items.extend(members.iter().map(|(at, _)| *at).zip(revived));
+            cycle.chunks.push(chunk);
+        }
+        items.sort_by_key(|(at, _)| *at);
+        cycle.items = items.into_iter().map(|(_, item)| item).collect();
+        Ok(cycle)
+    }
+
+    /// A chunk of records that are in flight already, and in room that they gave back long ago.
+    fn again(&self, (batch, covers): (SourceBatch, Vec<std::ops::Range<u64>>)) -> Chunk {
+        let records = (0..).zip(&batch.records).map(|(index, _)| (index, 0)).collect();
+        Chunk { taken: Arc::new(Taken::again(batch, covers, self.counters.clone())), records }
+    }
+
+    fn items_of(
+        &self,
+        chunk: &Chunk,
+        at: usize,
+        members: &[(usize, Member<'_>)],
+        batches: &[Sealed],
+    ) -> Vec<Item> {
+        let records = &chunk.taken.batch.records;
+        let mut items = Vec::with_capacity(records.len());
+        for ((index, record), (own, member)) in (0..).zip(records).zip(members) {
+            let origin = Origin::of(&chunk.taken.batch, record, false);
+            let mut item = Item::new(at, index, 0, origin);
+            if let Some(sealed) = batches.get(member.batch) {
+                item.lane_key = crate::source::hash_of(&sealed.key);
+            }
+            (item.kind, item.id) = (member.entry.kind, member.entry.id.clone());
+            if batches.get(member.batch).is_some_and(|sealed| sealed.dropped) {
+                let what = "its batch was dropped by hand";
+                item.set_aside(Fault::set_aside(Reason::Dropped, what));
+                items.push(item);
+                continue;
+            }
+            if member.successor != *own {
+                item.superseded_by = Some(member.successor);
+                items.push(item);
+                continue;
+            }
+            let value = if member.entry.rewritten {
+                match self.plan.decoder.decode(&[record]).pop() {
+                    Some(Decoded::Rewritten(value)) => Ok(value),
+                    Some(Decoded::Bad(fault)) => Err(fault),
+                    _ => Ok(record.value.clone().unwrap_or_default()),
+                }
+            } else {
+                Ok(record.value.clone().unwrap_or_default())
+            };
+            match value {
+                Ok(value) => self.admit(&mut item, record, value),
+                Err(fault) => item.set_aside(fault),
+            }
+            if let (2.., Some(event)) = (member.count, &mut item.event) {
+                let count = member.count.to_string();
+                let headers = HeadersBuilder::new().add_all(&event.headers);
+                event.headers = headers.add(COUNT_HEADER, Some(count.as_bytes())).build();
+            }
+            items.push(item);
+        }
+        items
+    }
+
+    /// Runs the stages with crash notes: records near which the process died run alone.
+    async fn process_noted(&mut self, chunk: &Chunk, items: &mut [Item]) -> Result<(), Stop> {
+        let batch = &chunk.taken.batch;
+        if !self.notes.any_suspects() {
+            return self.process(items, Range::of_batch(batch, batch.first, batch.next)).await;
+        }
+        for item in items {
+            match self.notes.suspicion(&item.origin) {
+                Suspicion::Guilty(deaths) => item.set_aside(crate::lane::crashes(deaths)),
+                Suspicion::None | Suspicion::Alone => {
+                    let note = Range::of_record(&item.origin);
+                    self.process(std::slice::from_mut(item), note).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the ledger what became of the batches, and if all of them have ended, of their
+    /// seals.
+    fn end(&self, mut cycle: Cycle, batches: &[Sealed], feeds: &[Feed]) -> bool {
+        hold_back(&mut cycle.items);
+        inherit(&mut cycle.items);
+        let all_ended = cycle.items.iter().all(|item| item.ending() != Ending::HandedBack);
+        self.finish(cycle);
+        if all_ended {
+            self.end_seals(batches, feeds);
+        }
+        all_ended
+    }
+
+    fn end_seals(&self, batches: &[Sealed], feeds: &[Feed]) {
+        for (at, feed) in (0..).zip(feeds) {
+            let mut seals: Vec<&Entry> = batches.iter().map(|sealed| &sealed.seal).collect();
+            seals.retain(|seal| seal.feed == at);
+            if seals.is_empty() {
+                continue;
+            }
+            seals.sort_by_key(|seal| seal.offset);
+            let chunk = self.again(chunk_of(feed, seals.into_iter().map(|seal| (seal, None))));
+            let endings = chunk.records.iter().map(|(index, _)| (*index, Ending::Sealed));
+            let endings = endings.collect();
+            self.complete(Completion { endings, ..Completion::of(chunk.taken) });
+        }
+    }
+
+    /// Waits until everything told to the ledger so far is durable; false where it is gone.
+    async fn is_durable(&self) -> bool {
+        let (done, durable) = oneshot::channel();
+        let _ = self.ledger.send(Note::Durable(done));
+        durable.await.is_ok()
+    }
+}
+
+/// Records of one partition as a batch of their own, each standing for its offsets alone.
+fn chunk_of<'a>(
+    feed: &Feed,
+    records: impl Iterator<Item = (&'a Entry, Option<Record>)>,
+) -> (SourceBatch, Vec<std::ops::Range<u64>>) {
+    let mut batch = SourceBatch {
+        partition: feed.partition.clone(),
+        log: feed.log,
+        assignment: feed.assignment,
+        first: u64::MAX,
+        next: 0,
+        records: Vec::new(),
+    };
+    let mut covers = Vec::new();
+    for (entry, record) in records {
+        let range = entry.covers();
+        batch.first = batch.first.min(range.start);
+        batch.next = batch.next.max(range.end);
+        covers.push(range);
+        batch.records.push(record.unwrap_or_else(|| Record {
+            offset: entry.offset,
+            time: entry.time,
+            key: None,
+            headers: potok_core::Headers::none(),
+            value: None,
+        }));
+    }
+    (batch, covers)
+}
+
+/// Records in order of arrival: within a partition the log's order, whatever the clock did;
+/// across partitions by time.
+fn in_order<'a>(entries: &'a [Entry], feeds: &[Feed]) -> Vec<&'a Entry> {
+    let mut partitions: BTreeMap<Option<&Partition>, Vec<&Entry>> = BTreeMap::new();
+    for entry in entries {
+        let partition = feeds.get(entry.feed as usize).map(|feed| &feed.partition);
+        partitions.entry(partition).or_default().push(entry);
+    }
+    let mut partitions: Vec<Vec<&Entry>> = partitions.into_values().collect();
+    for partition in &mut partitions {
+        // From the back, which is cheap to take from.
+        partition.sort_by_key(|entry| std::cmp::Reverse(entry.offset));
+    }
+    let mut ordered = Vec::with_capacity(entries.len());
+    while let Some(first) = partitions
+        .iter_mut()
+        .filter(|partition| !partition.is_empty())
+        .min_by_key(|partition| partition.last().map(|entry| entry.time))
+    {
+        ordered.extend(first.pop());
+    }
+    ordered
+}
+
+/// Finds who stands for whom among the members of one batch; `first` is where they begin in the
+/// list of all.
+fn supersede(members: &mut [Member<'_>], first: usize, on_repeat: OnRepeat) {
+    if on_repeat == OnRepeat::Keep {
+        return;
+    }
+    let mut standing: std::collections::HashMap<(Option<u16>, &[u8]), usize> = Default::default();
+    let mut successors: Vec<usize> = (0..members.len()).collect();
+    let mut counts = vec![1_u32; members.len()];
+    for (at, member) in members.iter().enumerate() {
+        let Some(id) = &member.entry.id else { continue };
+        let stands = standing.entry((member.entry.kind, id)).or_insert(at);
+        if *stands == at {
+            continue;
+        }
+        let (stays, goes) = match on_repeat {
+            OnRepeat::Replace => (at, *stands),
+            OnRepeat::Count | OnRepeat::Keep => (*stands, at),
+        };
+        if let Some(successor) = successors.get_mut(goes) {
+            *successor = stays;
+        }
+        if let Some(count) = counts.get_mut(stays) {
+            *count += 1;
+        }
+        *stands = stays;
+    }
+    for (at, member) in members.iter_mut().enumerate() {
+        // Who was replaced may have been replaced again: follow to the last.
+        let mut successor = at;
+        while let Some(next) = successors.get(successor).copied().filter(|next| *next != successor)
+        {
+            successor = next;
+        }
+        member.successor = first + successor;
+        if on_repeat == OnRepeat::Count {
+            member.count = counts.get(at).copied().unwrap_or(1);
+        }
+    }
+}
+
+/// What lies behind a record of its group that has not ended, has not ended either: its outputs
+/// would overtake it.
+fn hold_back(items: &mut [Item]) {
+    let mut stopped: HashSet<u64> = HashSet::new();
+    for item in items {
+        if item.ending() == Ending::HandedBack {
+            stopped.insert(item.lane_key);
+        } else if stopped.contains(&item.lane_key) {
+            item.open = item.open.max(1);
+        }
+    }
+}
+
+/// A record that another one stands for ends when and as that one ends.
+fn inherit(items: &mut [Item]) {
+    for at in 0..items.len() {
+        let Some(successor) = items.get(at).and_then(|item| item.superseded_by) else { continue };
+        let (ending, letters) = match items.get(successor) {
+            Some(successor) => (successor.ending(), successor.letters_again()),
+            None if planted(Bug::StoreLossIgnored) => continue,
+            None => (Ending::HandedBack, Vec::new()),
+        };
+        let Some(item) = items.get_mut(at) else { continue };
+        match ending {
+            Ending::HandedBack => item.open = 1,
+            Ending::DeadLettered => item.letters = letters,
+            _ => {}
+        }
+    }
+}

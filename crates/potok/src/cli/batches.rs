@@ -1,0 +1,164 @@
+//! `potok batches`: what pipelines hold until it is complete.
+
+use std::io::Write;
+
+use serde_json::Value;
+
+use crate::client::{Client, Where, encode};
+use crate::failure::Failure;
+use crate::terminal::{self, Table};
+
+/// Batches being held: what is in them, when they close, and closing them by hand
+#[derive(clap::Subcommand)]
+#[command(after_help = "\
+Examples:
+  potok batches list em-processor
+  potok batches show em-processor 20250323151500
+  potok batches release em-processor 20250323151500")]
+pub enum Batches {
+    /// Show the batches that are held now
+    #[command(after_help = "\
+Examples:
+  potok batches list
+  potok batches list em-processor --json
+
+`open` batches still take records; `closed` ones wait until their members are noted in the log,
+`sealed` ones to be sent, and `sending` ones for their destinations.")]
+    List {
+        /// Only of this pipeline
+        pipeline: Option<String>,
+        #[command(flatten)]
+        place: Where,
+    },
+    /// Show one batch, as JSON
+    #[command(after_help = "\
+Examples:
+  potok batches show em-processor 20250323151500")]
+    Show {
+        /// The pipeline
+        pipeline: String,
+        /// The batch: the value of `group.by`
+        id: String,
+        #[command(flatten)]
+        place: Where,
+    },
+    /// Close an open batch now instead of when it is due
+    #[command(after_help = "\
+Examples:
+  potok batches release em-processor 20250323151500
+
+What comes for it afterwards makes the next batch of that name.")]
+    Release {
+        /// The pipeline
+        pipeline: String,
+        /// The batch: the value of `group.by`
+        id: String,
+        #[command(flatten)]
+        place: Where,
+    },
+    /// Give an open batch up: its records become dead letters
+    #[command(after_help = "\
+Examples:
+  potok batches drop em-processor 20250323151500
+  potok dead-letters list em-processor --reason dropped
+
+Nothing is lost: the dead letters can be replayed.")]
+    Drop {
+        /// The pipeline
+        pipeline: String,
+        /// The batch: the value of `group.by`
+        id: String,
+        #[command(flatten)]
+        place: Where,
+    },
+}
+
+impl Batches {
+    /// Does it.
+    pub fn run(self, json: bool) -> Result<(), Failure> {
+        match self {
+            Batches::List { pipeline, place } => list(&place, pipeline.as_deref(), json),
+            Batches::Show { pipeline, id, place } => show(&place, &pipeline, &id),
+            Batches::Release { pipeline, id, place } => {
+                ask(&place, &pipeline, &id, "release", "closes now", json)
+            }
+            Batches::Drop { pipeline, id, place } => ask(
+                &place,
+                &pipeline,
+                &id,
+                "drop",
+                "is given up: its records become dead letters",
+                json,
+            ),
+        }
+    }
+}
+
+fn list(place: &Where, pipeline: Option<&str>, json: bool) -> Result<(), Failure> {
+    let of = pipeline.map(|pipeline| format!("?pipeline={}", encode(pipeline))).unwrap_or_default();
+    let batches: Vec<Value> = Client::find(place)?.get_json(&format!("/api/v1/batches{of}"))?;
+    let mut out = terminal::out();
+    if json {
+        for batch in &batches {
+            writeln!(out, "{batch}")?;
+        }
+    } else if batches.is_empty() {
+        writeln!(out, "nothing is held now")?;
+    } else {
+        let mut table =
+            Table::new(&["PIPELINE", "BATCH", "STATE", "RECORDS", "REPEATS", "OPENED", "DUE"]);
+        for batch in &batches {
+            let text = |key: &str| match &batch[key] {
+                Value::String(text) => text.clone(),
+                Value::Null => "-".to_owned(),
+                other => other.to_string(),
+            };
+            let kinds = batch["kinds"].as_object().into_iter().flatten();
+            let kinds: Vec<String> =
+                kinds.map(|(kind, counts)| format!("{} {kind}", counts["records"])).collect();
+            let cells = [text("pipeline"), text("id"), text("state"), kinds.join(", ")];
+            let rest = ["repeats", "opened", "due"].map(text);
+            table.row(cells.into_iter().chain(rest));
+        }
+        table.print(&mut out)?;
+    }
+    out.flush()?;
+    Ok(())
+}
+
+fn show(place: &Where, pipeline: &str, id: &str) -> Result<(), Failure> {
+    let path = format!("/api/v1/batches?pipeline={}&id={}", encode(pipeline), encode(id));
+    let batches: Vec<Value> = Client::find(place)?.get_json(&path)?;
+    if batches.is_empty() {
+        let what = format!("pipeline `{pipeline}` holds no batch `{id}`");
+        let fault = potok_core::Fault::fix(what).code("P0527");
+        return Err(Failure::faults(vec![fault.hint("`potok batches list` shows what is held")]));
+    }
+    let mut out = terminal::out();
+    for batch in &batches {
+        serde_json::to_writer_pretty(&mut out, batch).map_err(std::io::Error::from)?;
+        writeln!(out)?;
+    }
+    out.flush()?;
+    Ok(())
+}
+
+fn ask(
+    place: &Where,
+    pipeline: &str,
+    id: &str,
+    verb: &str,
+    done: &str,
+    json: bool,
+) -> Result<(), Failure> {
+    let path = format!("/api/v1/pipelines/{}/batches/{}/{verb}", encode(pipeline), encode(id));
+    let answer: Value = Client::find(place)?.post_json(&path, "application/json", Vec::new())?;
+    let mut out = terminal::out();
+    if json {
+        writeln!(out, "{answer}")?;
+    } else {
+        writeln!(out, "{id} {done}")?;
+    }
+    out.flush()?;
+    Ok(())
+}

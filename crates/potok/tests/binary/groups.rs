@@ -1,0 +1,137 @@
+//! em-processor on the embedded log: batches held, killed in the middle and sent whole.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use potok_core::trouble::GROUP_CRASH_POINTS;
+use potok_traffic::Random;
+use potok_traffic::gdelt::{Generator, How, Kind, Sent};
+use serde_json::Value;
+
+use crate::batches::{Records, delivered};
+use crate::check::Letter;
+use crate::process::{Home, Running, SMALL_SEGMENTS, pipelines};
+use crate::{short_or_soak, wait};
+
+fn start(home: &Home, more: &[(&str, &str)]) -> Result<Running, String> {
+    home.start_file(&pipelines().join("em-processor.yaml"), more)
+}
+
+#[test]
+fn a_batch_is_held_for_its_window_and_then_comes_out_whole() {
+    let home = Home::new();
+    // Released by hand in this test: no window is waited for.
+    let running = start(&home, &[("BATCH_WINDOW", "1h")]).unwrap();
+    let mut generator = Generator::good_only(11);
+    let mut records = Records::default();
+    let batch = generator.next_batch(1_473, 4_446);
+    let id = batch.id.clone();
+    let distinct: HashSet<_> = batch.records.iter().map(|sent| (sent.topic, &sent.id)).collect();
+    let distinct = distinct.len();
+    assert!(records.send(&running, batch.records));
+    let held = wait::until("all records are held", || {
+        let held = running.run(["batches", "list", "em-processor", "--json"], b"").good().lines();
+        let held = held.first().cloned()?;
+        let count = |kind: &str| held["kinds"][kind]["records"].as_u64();
+        ((count("event"), count("mention")) == (Some(1_473), Some(4_446))).then_some(held)
+    });
+    assert_eq!((&held["id"], &held["state"]), (&Value::from(id.clone()), &Value::from("open")));
+    assert_eq!(held["repeats"].as_u64(), Some((1_473 + 4_446 - distinct) as u64));
+    assert_eq!(running.status()["in_flight"], 1_473 + 4_446);
+    // Ctrl-C in the middle of the window: what is open stays open.
+    assert!(running.stop().success());
+    let running = start(&home, &[("BATCH_WINDOW", "1h")]).unwrap();
+    wait::until("all records are held again", || {
+        (running.status()["in_flight"] == 1_473 + 4_446).then_some(())
+    });
+    running.run(["batches", "release", "em-processor", "no-such"], b"").exits(1);
+    running.run(["batches", "release", "em-processor", &id], b"").good();
+    records.assert_kept(&running);
+    let status = running.status();
+    assert_eq!(status["delivered"], distinct as u64);
+    assert_eq!(status["suppressed"], (1_473 + 4_446 - distinct) as u64);
+    assert_eq!(delivered(&running).len(), distinct);
+    assert_eq!(running.run(["batches", "list", "--json"], b"").good().lines().len(), 0);
+}
+
+#[test]
+fn a_batch_that_is_given_up_becomes_dead_letters_and_can_be_replayed() {
+    let home = Home::new();
+    let running = start(&home, &[("BATCH_WINDOW", "1h")]).unwrap();
+    let batch = Generator::good_only(12).next_batch(5, 0);
+    let mut records = Records::default();
+    let id = batch.id.clone();
+    assert!(records.send(&running, batch.records));
+    wait::until("it is held", || {
+        running.run(["batches", "drop", "em-processor", &id], b"").code.filter(|code| *code == 0)
+    });
+    wait::until("it is set aside", || (running.status()["dead_lettered"] == 5).then_some(()));
+    let letters = running.run(["dead-letters", "list", "em-processor", "--json"], b"").good();
+    assert!(Letter::all(&letters).iter().all(|letter| letter.reason == "dropped"));
+    running.run(["dead-letters", "replay", "em-processor"], b"").good();
+    records.assert_kept(&running);
+    assert_eq!(delivered(&running).len(), 5);
+}
+
+#[test]
+fn dies_at_every_crash_point_of_groups_and_loses_nothing() {
+    for (index, point) in GROUP_CRASH_POINTS.iter().enumerate() {
+        for passing in [1, 3].into_iter().chain(2..short_or_soak(2, 8)) {
+            let home = Home::new();
+            let mut generator = Generator::new(index as u64 * 10 + passing);
+            let mut records = Records::default();
+            let place = format!("{point}:{passing}");
+            let crash = [SMALL_SEGMENTS, ("BATCH_WINDOW", "300ms"), ("POTOK_CRASH_AT", &place)];
+            let mut running = start(&home, &crash).expect("starts");
+            for _ in 0..200 {
+                let batch = generator.next_batch(10, 30);
+                if !records.send(&running, batch.records) || !running.is_alive() {
+                    break;
+                }
+            }
+            running.ended(&format!("potok dies at {place}"));
+            let running = start(&home, &[SMALL_SEGMENTS, ("BATCH_WINDOW", "300ms")]).unwrap();
+            records.send(&running, generator.next_batch(10, 30).records);
+            records.assert_kept(&running);
+        }
+    }
+}
+
+#[test]
+fn survives_kills_at_random_moments_while_batches_are_open() {
+    let mut random = Random::new(77);
+    let home = Home::new();
+    let mut generator = Generator::new(78);
+    let mut records = Records::default();
+    let settings = [SMALL_SEGMENTS, ("BATCH_WINDOW", "200ms")];
+    for _ in 0..short_or_soak(15, 200) {
+        let running = start(&home, &settings).expect("starts");
+        // Two batches at once, in bits, so that windows end while records still come.
+        let batches = [generator.next_batch(20, 60), generator.next_batch(20, 60)];
+        std::thread::scope(|scope| {
+            let (records, running) = (&mut records, &running);
+            scope.spawn(move || {
+                let mut bits = batches.map(|batch| batch.records.into_iter());
+                loop {
+                    let mut any = false;
+                    for bit in &mut bits {
+                        let bit: Vec<Sent> = bit.by_ref().take(7).collect();
+                        any |= !bit.is_empty();
+                        if !bit.is_empty() && !records.send(running, bit) {
+                            return;
+                        }
+                    }
+                    if !any {
+                        return;
+                    }
+                }
+            });
+            wait::random_moment(&mut random, Duration::from_millis(1_500));
+            running.signal("KILL");
+        });
+        running.ended("potok is killed");
+    }
+    let running = start(&home, &settings).expect("starts");
+    records.assert_kept(&running);
+    assert!(records.sent.iter().any(|(sent, _)| sent.what == Kind::Spoiled(How::NotJson)));
+}

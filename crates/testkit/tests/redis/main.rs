@@ -1,0 +1,28 @@
+//! Redis as working storage, on real servers: what lies there, who may write, what happens when it
+//! is away. What holds for both layouts runs on both.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+/// Makes each function a test of the documented and one of the compact layout.
+macro_rules! on_both {
+    ($($name:ident),+ $(,)?) => {
+        mod documented {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                super::$name(potok_connectors::redis::Layout::Documented).await;
+            })+
+        }
+        mod compact {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                super::$name(potok_connectors::redis::Layout::Compact).await;
+            })+
+        }
+    };
+}
+
+mod fencing;
+mod keys;
+mod outage;
+mod place;
+mod refusal;
+mod several;

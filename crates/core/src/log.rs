@@ -67,6 +67,9 @@ pub struct PipelineInfo {
     pub replay: String,
     /// How often one record may be replayed.
     pub replays_max: u32,
+    /// Where it notes what it holds in groups, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub internal: Option<String>,
 }
 
 /// A consumer group to open.
@@ -78,6 +81,9 @@ pub struct GroupSpec {
     pub topics: Vec<Arc<str>>,
     /// Start behind what is already there, the first time.
     pub from_end: bool,
+    /// Outputs and progress are written together or not at all, also where that is slower; its
+    /// transactions end batches whole and in order, one at a time.
+    pub exact: bool,
     /// Whose group it is.
     pub info: PipelineInfo,
 }
@@ -174,6 +180,12 @@ pub trait Log: Send + Sync {
 
     /// Forgets a group that nobody reads: its progress, and its hold on retention.
     async fn forget_group(&self, group: &str) -> Result<(), Fault>;
+
+    /// True where several processes may read one group, each some of its partitions. Records of
+    /// one held group then have to lie in one partition.
+    fn is_shared(&self) -> bool {
+        false
+    }
 
     /// Where the bodies of held records are for pipelines that name no store of their own.
     fn bodies(&self) -> Arc<dyn Store>;

@@ -130,7 +130,9 @@ impl From<Fault> for NotWritten {
 #[async_trait]
 pub trait Journal: Send + Sync {
     /// Writes the transaction; returns the positions of the outputs, in order, once everything
-    /// is durable. `Ended` of a foreign assignment is ignored.
+    /// is durable. `Ended` of a foreign assignment is ignored. The journal of an exact group of a
+    /// shared log does not learn the positions and returns none; after its fault the group has to
+    /// be opened anew.
     ///
     /// One call is one attempt; [`NotWritten`] says what to do next. As many calls at a time per
     /// pipeline as [`Journal::overlap`] says. Cancelling leaves the outcome unknown.

@@ -104,6 +104,7 @@ pub fn info(pipeline: &str, dead_letter_topic: &str, replays_max: u32) -> Pipeli
         resolved: format!("{dead_letter_topic}-resolved"),
         replay: format!("{pipeline}-replay"),
         replays_max,
+        internal: None,
     }
 }
 

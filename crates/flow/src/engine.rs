@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use potok_core::{Clock, Fault, GroupInfo, Log, TopicInfo};
+use potok_core::{Clock, Fault, GroupInfo, Log, PipelineInfo, TopicInfo};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -15,6 +15,7 @@ use crate::dead_letter;
 use crate::deliver::Destination;
 use crate::group::{BatchView, Boards, Wish};
 use crate::lag::{Asked, soon};
+use crate::lane::OwnTopics;
 use crate::pipeline::{self, Shared};
 use crate::plan::{HoldPlan, Plan};
 use crate::signal::Signal;
@@ -40,7 +41,8 @@ struct Inner {
 
 /// A pipeline as the engine holds it.
 struct Handle {
-    group: String,
+    /// Its consumer groups; the first reads its topics.
+    groups: Vec<String>,
     /// What a new group would read from the start.
     topics: Vec<Arc<str>>,
     paused: Arc<Signal<bool>>,
@@ -71,7 +73,7 @@ impl Engine {
                 .code("P0404")
                 .hint("give one of them another `name`"));
         }
-        if pipelines.values().any(|handle| handle.group == plan.group) {
+        if pipelines.values().any(|handle| handle.groups.contains(&plan.group)) {
             return Err(Fault::fix(format!(
                 "two pipelines read as consumer group `{}`",
                 plan.group
@@ -86,12 +88,18 @@ impl Engine {
             .iter()
             .map(|deliver| Destination::new(deliver.label.clone(), &deliver.target))
             .collect();
+        let internal = plan.hold.as_ref().map(|hold| hold.internal.clone());
+        let info = PipelineInfo {
+            internal: internal.as_ref().map(ToString::to_string),
+            ..dead_letter::info(&plan.name, &plan.dead_letter_topic, plan.replays_max)
+        };
+        let mut groups = vec![plan.group.clone()];
+        if plan.is_gathered(&*self.inner.log) {
+            groups.push(plan.held_group());
+        }
         let shared = Shared {
-            info: Arc::new(dead_letter::info(
-                &plan.name,
-                &plan.dead_letter_topic,
-                plan.replays_max,
-            )),
+            own: OwnTopics { replay: info.replay.as_str().into(), internal },
+            info: Arc::new(info),
             log: self.inner.log.clone(),
             clock: self.inner.clock.clone(),
             notes: Arc::new(CrashNotes::open(self.inner.notes_dir.as_deref(), &plan.name)),
@@ -104,7 +112,7 @@ impl Engine {
             plan: Arc::new(plan),
         };
         let mut handle = Handle {
-            group: shared.plan.group.clone(),
+            groups,
             topics: if shared.plan.from_end { Vec::new() } else { shared.plan.topics.clone() },
             paused,
             draining,
@@ -134,13 +142,14 @@ impl Engine {
         let (damaged, away) = (self.inner.log.damage(), self.inner.log.trouble());
         let pipelines = self.inner.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
         let status = |(name, handle): (&String, &Handle)| {
-            let mut known = groups.iter().flat_map(|groups| groups.iter());
-            let group = known.find(|group| group.group == handle.group);
+            let known = groups.iter().flat_map(|groups| groups.iter());
+            let ours: Vec<&GroupInfo> =
+                known.filter(|group| handle.groups.contains(&group.group)).collect();
             let open = |p: &potok_core::GroupPartition| {
                 p.end.saturating_sub(p.position).saturating_sub(p.ended_above)
             };
-            let partitions: Vec<PartitionLag> = group
-                .into_iter()
+            let partitions: Vec<PartitionLag> = ours
+                .iter()
                 .flat_map(|group| &group.partitions)
                 .map(|p| PartitionLag {
                     topic: p.topic.clone(),
@@ -148,10 +157,11 @@ impl Engine {
                     lag: open(p),
                 })
                 .collect();
-            let lag = match group {
-                Some(_) => Some(partitions.iter().map(|partition| partition.lag).sum()),
+            let registered = ours.iter().any(|group| handle.groups.first() == Some(&group.group));
+            let lag = match registered {
+                true => Some(partitions.iter().map(|partition| partition.lag).sum()),
                 // Not registered yet: everything there is, is still to be done.
-                None => topics.as_ref().map(|topics| {
+                false => topics.as_ref().map(|topics| {
                     let ours = |topic: &&TopicInfo| {
                         handle.topics.iter().any(|wanted| **wanted == *topic.topic)
                     };
@@ -201,7 +211,8 @@ impl Engine {
     /// True when a pipeline has a group that the log does not know yet.
     fn is_any_new(&self, groups: &[GroupInfo]) -> bool {
         let pipelines = self.inner.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
-        pipelines.values().any(|handle| groups.iter().all(|group| group.group != handle.group))
+        let is_known = |name: &String| groups.iter().any(|group| group.group == *name);
+        pipelines.values().any(|handle| !handle.groups.first().is_some_and(is_known))
     }
 
     /// Stops taking records; what is in flight goes on.

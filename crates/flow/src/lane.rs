@@ -10,7 +10,7 @@ use bytes::Bytes;
 use potok_core::trouble::{Bug, planted};
 use potok_core::{
     Clock, Decoded, Event, Fault, Headers, Output, PipelineInfo, Position, Reason, Record,
-    SourceBatch,
+    SourceBatch, Timestamp,
 };
 use potok_expr::json::Parser;
 use tokio::sync::mpsc;
@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 use crate::crash_notes::{CrashNotes, Range, Suspicion};
 use crate::dead_letter::{REPLAY_HEADER, Replay, Resolution, ResolvedAction};
 use crate::deliver::Destination;
-use crate::group::Holding;
+use crate::group::{Holding, gathered};
 use crate::ledger::{Live, Note};
 use crate::outgoing::{LetterBox, Outgoing, Purpose, Sender};
 use crate::plan::{DeliverPlan, Plan};
@@ -29,19 +29,63 @@ use crate::work::{Chunk, Completion, Stop, ToLane};
 /// How many records a lane takes through its steps together.
 pub(crate) const CYCLE_RECORDS_MAX: usize = 2_000;
 
-/// Where a record comes from: itself, or for a replay the original.
+/// How a record came to its pipeline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// From a topic of the pipeline.
+    Straight,
+    /// It was set aside before.
+    Replayed,
+    /// As a copy in the internal topic.
+    Gathered,
+}
+
+/// Topics that belong to the pipeline itself.
+#[derive(Clone)]
+pub(crate) struct OwnTopics {
+    pub replay: Arc<str>,
+    /// Where groups are held: what is noted of them.
+    pub internal: Option<Arc<str>>,
+}
+
+impl OwnTopics {
+    pub fn way(&self, topic: &Arc<str>) -> Way {
+        match topic {
+            topic if *topic == self.replay => Way::Replayed,
+            topic if self.internal.as_ref() == Some(topic) => Way::Gathered,
+            _ => Way::Straight,
+        }
+    }
+
+    /// True for a note of our own: a seal, a tick. Those are not counted as records.
+    pub fn is_note(&self, batch: &SourceBatch, record: &Record) -> bool {
+        self.internal.as_ref() == Some(&batch.partition.topic) && !gathered::is_copy(record)
+    }
+}
+
+/// What a record was at first: itself, or what it is a replay or a copy of.
 pub(crate) struct Origin {
     pub position: Position,
+    pub time: Timestamp,
+    pub key: Option<Bytes>,
     pub headers: Headers,
     /// `Err` when a record of the replay topic is not a replay.
     pub replay: Result<Option<Box<Replay>>, Fault>,
 }
 
 impl Origin {
-    pub fn of(batch: &SourceBatch, record: &Record, replayed: bool) -> Self {
-        let position = batch.position(record);
-        if !replayed {
-            return Origin { position, headers: record.headers.clone(), replay: Ok(None) };
+    pub fn of(batch: &SourceBatch, record: &Record, way: Way) -> Self {
+        let origin = Origin {
+            position: batch.position(record),
+            time: record.time,
+            key: record.key.clone(),
+            headers: record.headers.clone(),
+            replay: Ok(None),
+        };
+        match way {
+            Way::Straight => return origin,
+            Way::Gathered => return gathered::origin(record).unwrap_or(origin),
+            Way::Replayed => {}
         }
         let first = record.headers.iter().next();
         let json = first.filter(|(name, _)| *name == REPLAY_HEADER).and_then(|(_, value)| value);
@@ -50,11 +94,12 @@ impl Origin {
                 position: replay.origin.clone(),
                 headers: record.headers.without_first(),
                 replay: Ok(Some(Box::new(replay))),
+                ..origin
             },
             None => {
                 let what = format!("a record in a replay topic needs the header {REPLAY_HEADER}");
                 let fault = Fault::set_aside(Reason::Undecodable, what);
-                Origin { position, headers: record.headers.clone(), replay: Err(fault) }
+                Origin { replay: Err(fault), ..origin }
             }
         }
     }
@@ -75,6 +120,8 @@ pub(crate) struct Item {
     /// Hash of its lane key.
     pub lane_key: u64,
     pub origin: Position,
+    time: Timestamp,
+    pub key: Option<Bytes>,
     headers: Headers,
     replay: Option<Box<Replay>>,
     /// Its group's key, where groups are held.
@@ -111,6 +158,8 @@ impl Item {
             index,
             lane_key,
             origin: origin.position,
+            time: origin.time,
+            key: origin.key,
             headers: origin.headers,
             replay: None,
             group: Bytes::new(),
@@ -173,6 +222,7 @@ pub(crate) struct Lane {
     pub slot: usize,
     pub plan: Arc<Plan>,
     pub info: Arc<PipelineInfo>,
+    pub own: OwnTopics,
     pub inputs: mpsc::UnboundedReceiver<ToLane>,
     pub ledger: mpsc::UnboundedSender<Note>,
     pub destinations: Arc<Vec<Destination>>,
@@ -293,7 +343,7 @@ impl Lane {
 
     pub(crate) fn decode(&self, chunk: &Chunk, at: usize, run: Run) -> Vec<Item> {
         let batch = &chunk.taken.batch;
-        let replayed = *batch.partition.topic == *self.info.replay;
+        let way = self.own.way(&batch.partition.topic);
         let find = |(index, _): &(u32, u64)| batch.records.get(*index as usize);
         let records: Vec<&Record> = run.records.iter().filter_map(find).collect();
         let guilty = match run.fate {
@@ -312,7 +362,7 @@ impl Lane {
         let mut items = Vec::with_capacity(records.len());
         for (((index, lane_key), record), decoded) in run.records.iter().zip(&records).zip(decoded)
         {
-            let mut origin = Origin::of(batch, record, replayed);
+            let mut origin = Origin::of(batch, record, way);
             let replay = std::mem::replace(&mut origin.replay, Ok(None));
             let mut item = Item::new(at, *index, *lane_key, origin);
             let value = match (replay, guilty, decoded) {
@@ -331,7 +381,7 @@ impl Lane {
                 }
             };
             let value = value.and_then(|value| {
-                self.find_group(&mut item, record, &value, &mut parser)?;
+                self.find_group(&mut item, &value, &mut parser)?;
                 Ok(value)
             });
             match value {
@@ -343,16 +393,9 @@ impl Lane {
         items
     }
 
-    fn find_group(
-        &self,
-        item: &mut Item,
-        record: &Record,
-        value: &[u8],
-        parser: &mut Parser,
-    ) -> Result<(), Fault> {
+    fn find_group(&self, item: &mut Item, value: &[u8], parser: &mut Parser) -> Result<(), Fault> {
         if let Some(hold) = &self.plan.hold {
-            let topic = item.origin.topic.clone();
-            let belongs = hold.belongs(parser, &topic, record, item, value)?;
+            let belongs = hold.belongs(parser, item, value)?;
             (item.group, item.kind, item.id) = (belongs.group, belongs.kind, belongs.id);
         }
         Ok(())
@@ -365,8 +408,8 @@ impl Lane {
         }
         item.event = Some(Event {
             position,
-            time: record.time,
-            key: record.key.clone(),
+            time: item.time,
+            key: item.key.clone(),
             headers: item.headers.clone(),
             value,
             source: record.value.clone().unwrap_or_default(),
@@ -414,6 +457,7 @@ impl Lane {
         for Letter { deliver, fault } in &item.letters {
             let sender = Sender {
                 origin: item.origin.clone(),
+                key: item.key.clone(),
                 headers: &item.headers,
                 attempts: item.replay.as_ref().map_or(1, |replay| replay.attempt),
                 record: completion.taken.batch.records.get(index as usize),
@@ -432,8 +476,19 @@ impl Lane {
     }
 
     pub(crate) fn hand_back(&self, chunk: &Chunk) {
-        let endings = chunk.records.iter().map(|(index, _)| (*index, Ending::HandedBack)).collect();
+        let endings =
+            chunk.records.iter().map(|(index, _)| (*index, self.handed_back(chunk, *index)));
+        let endings = endings.collect();
         self.complete(Completion { endings, ..Completion::of(chunk.taken.clone()) });
+    }
+
+    /// How a record of the chunk is handed back: notes of our own were never counted.
+    fn handed_back(&self, chunk: &Chunk, index: u32) -> Ending {
+        let batch = &chunk.taken.batch;
+        match batch.records.get(index as usize) {
+            Some(record) if self.own.is_note(batch, record) => Ending::NoteHandedBack,
+            _ => Ending::HandedBack,
+        }
     }
 
     /// Tells the ledger.

@@ -76,10 +76,11 @@ pub(crate) enum Note {
         records: u64,
     },
     Completed(Completion),
-    /// So many held records of an assignment are given back: it leaves.
+    /// So many held records of an assignment are given back, and so many notes: it leaves.
     HandedBack {
         assignment: u64,
         records: u64,
+        notes: u64,
     },
     /// Seals to write. They are acted on when they are read.
     Seals(Vec<Output>),
@@ -247,9 +248,9 @@ impl Ledger {
                 }
             }
             Note::Completed(completion) => self.complete(completion),
-            Note::HandedBack { assignment, records } => {
+            Note::HandedBack { assignment, records, notes } => {
                 if let Some(held) = self.held.get_mut(&assignment) {
-                    held.in_flight = held.in_flight.saturating_sub(records);
+                    held.in_flight = held.in_flight.saturating_sub(records + notes);
                 }
                 self.scribe.counters.ended(Ending::HandedBack, records);
             }
@@ -278,12 +279,13 @@ impl Ledger {
         let Some(held) = self.held.get_mut(&nonce) else {
             // The partition is another's by now: what was done here is not ours to note. Its
             // owner does it again, under the same names.
-            self.scribe.counters.ended(Ending::HandedBack, records);
+            let counted = endings.iter().filter(|(_, ending)| ending.is_counted()).count();
+            self.scribe.counters.ended(Ending::HandedBack, counted as u64);
             return;
         };
         held.in_flight = held.in_flight.saturating_sub(records);
         for (index, ending) in &endings {
-            if *ending != Ending::HandedBack {
+            if !ending.is_handed_back() {
                 held.ended.insert(taken.covers(*index as usize));
             }
         }
@@ -497,8 +499,8 @@ impl Scribe {
             self.counters.ended(ending, records);
         }
         let now = self.letters.clock.now();
-        let is_ours = |ending: &Ending| matches!(ending, Ending::HandedBack | Ending::Sealed);
-        let ended = endings.iter().filter(|(_, ending)| !is_ours(ending));
+        let counts = |ending: &Ending| ending.is_counted() && *ending != Ending::HandedBack;
+        let ended = endings.iter().filter(|(_, ending)| counts(ending));
         let records = ended.filter_map(|(index, _)| taken.batch.records.get(*index as usize));
         self.counters.latency.add(records.map(|record| now.millis_since(record.time)));
     }

@@ -6,11 +6,10 @@
 
 use std::sync::Arc;
 
-use potok_core::{
-    Clock, Envelope, Fault, Headers, Output, Piece, PipelineInfo, Position, Reason, Record,
-};
+use bytes::Bytes;
+use potok_core::{Clock, Envelope, Fault, Headers, Output, Piece, Position, Reason, Record};
 
-use crate::lane::Origin;
+use crate::lane::{Origin, OwnTopics};
 use crate::work::Taken;
 
 /// A longer error text is cut in the dead letter; the log has it whole.
@@ -42,13 +41,14 @@ pub(crate) struct Outgoing {
 pub(crate) struct LetterBox {
     pub pipeline: String,
     pub topic: Arc<str>,
-    pub info: Arc<PipelineInfo>,
+    pub own: OwnTopics,
     pub clock: Arc<dyn Clock>,
 }
 
 /// Whose dead letter it is.
 pub(crate) struct Sender<'a> {
     pub origin: Position,
+    pub key: Option<Bytes>,
     pub headers: &'a Headers,
     pub attempts: u32,
     pub record: Option<&'a Record>,
@@ -69,7 +69,7 @@ impl LetterBox {
         Output {
             topic: self.topic.clone(),
             partition: None,
-            key: sender.record.and_then(|record| record.key.clone()),
+            key: sender.key.clone(),
             headers: envelope.headers(sender.headers),
             value: sender.record.and_then(|record| record.value.clone()),
         }
@@ -79,11 +79,12 @@ impl LetterBox {
     pub fn instead_of(&self, taken: &Taken, index: u32, deliver: u32, fault: &Fault) -> Output {
         let batch = &taken.batch;
         let record = batch.records.get(index as usize);
-        let replayed = *batch.partition.topic == *self.info.replay;
-        let origin = record.map(|record| Origin::of(batch, record, replayed));
+        let way = self.own.way(&batch.partition.topic);
+        let origin = record.map(|record| Origin::of(batch, record, way));
         let sender = match &origin {
             Some(origin) => Sender {
                 origin: origin.position.clone(),
+                key: origin.key.clone(),
                 headers: &origin.headers,
                 attempts: origin.attempts(),
                 record,
@@ -96,6 +97,7 @@ impl LetterBox {
                     partition: batch.partition.index,
                     offset: batch.first,
                 },
+                key: None,
                 headers: &Headers::none(),
                 attempts: 1,
                 record: None,

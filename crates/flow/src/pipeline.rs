@@ -22,8 +22,8 @@ use tokio::task::JoinSet;
 
 use crate::crash_notes::CrashNotes;
 use crate::deliver::Destination;
-use crate::group::{Boards, Holding};
-use crate::lane::Lane;
+use crate::group::{Boards, Gather, Holding};
+use crate::lane::{Lane, OwnTopics};
 use crate::ledger::{Ledger, Live, Scribe};
 use crate::outgoing::LetterBox;
 use crate::plan::Plan;
@@ -39,6 +39,7 @@ const STOP_MAX: Duration = Duration::from_secs(5);
 pub(crate) struct Shared {
     pub plan: Arc<Plan>,
     pub info: Arc<PipelineInfo>,
+    pub own: OwnTopics,
     pub log: Arc<dyn Log>,
     pub clock: Arc<dyn Clock>,
     pub notes: Arc<CrashNotes>,
@@ -120,14 +121,18 @@ pub(crate) async fn run(shared: &Shared, started: impl FnOnce()) -> Stop {
 /// Opens the group, waiting for as long as the log is away. This comes before any destination is
 /// asked: from now on the log keeps what the group has not finished.
 async fn open_group(shared: &Shared) -> Result<OpenGroup, Fault> {
-    let mut topics = shared.plan.topics.clone();
-    topics.push(shared.info.replay.as_str().into());
-    topics.extend(shared.plan.hold.iter().map(|hold| hold.internal.clone()));
+    let plan = &shared.plan;
+    let gathered = plan.is_gathered(&*shared.log);
+    // What is gathered is read from the internal topic, under a name of its own.
+    let mut topics = if gathered { Vec::new() } else { plan.topics.clone() };
+    topics.push(shared.own.replay.clone());
+    topics.extend(shared.own.internal.clone());
     loop {
         let spec = GroupSpec {
-            group: shared.plan.group.clone(),
+            group: if gathered { plan.held_group() } else { plan.group.clone() },
             topics: topics.clone(),
-            from_end: shared.plan.from_end,
+            from_end: plan.from_end && !gathered,
+            exact: false,
             info: (*shared.info).clone(),
         };
         match shared.log.open_group(spec).await {
@@ -145,7 +150,7 @@ fn spawn(shared: &Shared, group: OpenGroup, stopping: &Arc<Signal<bool>>) -> Tas
     let letters = Arc::new(LetterBox {
         pipeline: plan.name.clone(),
         topic: plan.dead_letter_topic.clone(),
-        info: shared.info.clone(),
+        own: shared.own.clone(),
         clock: shared.clock.clone(),
     });
     let (ledger, ledger_notes) = mpsc::unbounded_channel();
@@ -153,23 +158,26 @@ fn spawn(shared: &Shared, group: OpenGroup, stopping: &Arc<Signal<bool>>) -> Tas
     let mut tasks = Tasks::new();
     let mut lanes = Vec::new();
     let mut boards = Vec::new();
+    let gathered = plan.is_gathered(&*shared.log);
+    let store =
+        plan.hold.as_ref().map(|hold| hold.store.clone().unwrap_or_else(|| shared.log.bodies()));
     for lane in 0..plan.workers.max(1) {
         let (inputs, queue) = mpsc::unbounded_channel();
         lanes.push(inputs);
-        let holding = plan.hold.as_ref().map(|hold| {
+        let holding = plan.hold.as_ref().zip(store.clone()).map(|(hold, store)| {
             let owner = Owner {
                 pipeline: plan.name.as_str().into(),
                 share: lane as u32,
                 nonce: shared.nonce(),
             };
-            let store = hold.store.clone().unwrap_or_else(|| shared.log.bodies());
-            Holding::new(hold, store, owner, &*shared.clock)
+            Holding::new(hold, store, owner, &*shared.clock, gathered)
         });
         boards.extend(holding.as_ref().map(|holding| holding.board.clone()));
         let lane = Lane {
             slot: lane + 1,
             plan: plan.clone(),
             info: shared.info.clone(),
+            own: shared.own.clone(),
             inputs: queue,
             ledger: ledger.clone(),
             destinations: shared.destinations.clone(),
@@ -183,11 +191,12 @@ fn spawn(shared: &Shared, group: OpenGroup, stopping: &Arc<Signal<bool>>) -> Tas
         tasks.spawn(lane.run(holding));
     }
     shared.boards.set(boards);
-    let replay_topic = shared.info.replay.as_str().into();
+    // By hand it is the intake of new records that is paused: what is held goes on.
+    let never = Arc::new(Signal::new(false));
     let intake = Intake {
         source: group.source,
-        routing: Routing::new(plan, shared.notes.clone(), replay_topic),
-        internal: plan.hold.as_ref().map(|hold| hold.internal.clone()),
+        routing: Routing::new(plan, shared.notes.clone(), shared.own.clone(), gathered),
+        own: shared.own.clone(),
         behind: Default::default(),
         lanes,
         ledger,
@@ -195,11 +204,14 @@ fn spawn(shared: &Shared, group: OpenGroup, stopping: &Arc<Signal<bool>>) -> Tas
         room_bytes: plan.in_flight_bytes_max,
         counters: shared.counters.clone(),
         live: live.clone(),
-        paused: shared.paused.clone(),
+        paused: if gathered { never } else { shared.paused.clone() },
         stopping: stopping.clone(),
         assigned: Default::default(),
     };
     tasks.spawn(intake.run());
+    if let Some(gather) = Gather::of(shared, stopping) {
+        tasks.spawn(gather.run(shared.log.clone()));
+    }
     let counters = shared.counters.clone();
     let trouble = shared.trouble.clone();
     let (journal, retry) = (group.journal, plan.retry);

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use potok_core::{Decoder, Sink, Stage, Store};
+use potok_core::{Decoder, Log, Sink, Stage, Store};
 use potok_expr::{Program, Template};
 
 /// Everything one pipeline needs.
@@ -44,6 +44,16 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// True where records are first brought together by their groups, because the log is shared.
+    pub(crate) fn is_gathered(&self, log: &dyn Log) -> bool {
+        self.hold.is_some() && log.is_shared()
+    }
+
+    /// The consumer group of what is gathered.
+    pub(crate) fn held_group(&self) -> String {
+        format!("{}-held", self.group)
+    }
+
     /// What decides a record's lane: where groups are held, what makes a group, because it has one
     /// owner; else `order_by`, else the first `once_by`, else the first deliver key, else the
     /// record's own key (an empty list).

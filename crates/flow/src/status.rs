@@ -85,6 +85,14 @@ pub struct Status {
     pub held_bytes: u64,
     /// How often everything held was read again, because its store had lost it.
     pub rereads: u64,
+    /// Closed batches that another run had sealed: what that one had sent already goes out again,
+    /// under the same ids.
+    pub takeovers: u64,
+    /// Records that another record of their batch stood for, because it has the same id.
+    pub repeats: u64,
+    /// How much later than due groups closed.
+    #[serde(skip)]
+    pub lateness: LatencyCounts,
     /// The lag of each partition.
     pub partitions: Vec<PartitionLag>,
     /// Its destinations, in the order of the file.
@@ -117,6 +125,9 @@ impl Status {
             open_groups: 0,
             held_bytes: 0,
             rereads: 0,
+            takeovers: 0,
+            repeats: 0,
+            lateness: LatencyCounts::default(),
             partitions: Vec::new(),
             destinations: Vec::new(),
             latency: LatencyCounts::default(),
@@ -153,8 +164,22 @@ pub(crate) enum Ending {
     DeadLettered,
     /// Given back unfinished: another owner, or the next start, takes it again.
     HandedBack,
-    /// A seal whose members have all ended: a note of our own, not counted.
+    /// A seal whose members have all ended, or another note of our own: not counted.
     Sealed,
+    /// The same, given back unfinished.
+    NoteHandedBack,
+}
+
+impl Ending {
+    /// It has not ended: somebody takes it again.
+    pub fn is_handed_back(self) -> bool {
+        matches!(self, Ending::HandedBack | Ending::NoteHandedBack)
+    }
+
+    /// It is about a record, not about a note of our own.
+    pub fn is_counted(self) -> bool {
+        !matches!(self, Ending::Sealed | Ending::NoteHandedBack)
+    }
 }
 
 /// The counters of one pipeline since the process started.
@@ -169,6 +194,12 @@ pub(crate) struct Counters {
     pub retries: AtomicU64,
     /// How often everything held was read again, because its store had lost it.
     pub rereads: AtomicU64,
+    /// Closed batches that another run had sealed.
+    pub takeovers: AtomicU64,
+    /// Records whose id another record of their batch had too.
+    pub repeats: AtomicU64,
+    /// How much later than due groups closed.
+    pub lateness: Latency,
     pub latency: Latency,
     reasons: [AtomicU64; Reason::ALL.len()],
     /// Arrival of the first record of each source batch that is still open.
@@ -186,7 +217,7 @@ impl Counters {
             Ending::Filtered => &self.filtered,
             Ending::Suppressed => &self.suppressed,
             Ending::DeadLettered => &self.dead_lettered,
-            Ending::Sealed => return,
+            Ending::Sealed | Ending::NoteHandedBack => return,
             Ending::HandedBack => {
                 self.received.fetch_sub(records, Ordering::SeqCst);
                 return;
@@ -239,6 +270,9 @@ impl Counters {
         status.restarts = load(&self.restarts);
         status.retries = load(&self.retries);
         status.rereads = load(&self.rereads);
+        status.takeovers = load(&self.takeovers);
+        status.repeats = load(&self.repeats);
+        status.lateness = self.lateness.counts();
         status.latency = self.latency.counts();
         for (reason, counter) in Reason::ALL.iter().zip(&self.reasons) {
             let count = load(counter);

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use potok_config::{
-    Connections, DbConnection, Deliver, Env, Expression, Flags, Format, Layout, Loaded,
-    LogConnection, OnError, OnRepeat, Pipeline, Predicate, Stage, StoreConnection, TopicMap,
-    TopicTarget, check_together, load_connections, load_pipeline, not_yet,
+    Connections, DbConnection, Deliver, Env, Expression, Flags, Format, Layout, Loaded, OnError,
+    OnRepeat, Pipeline, Predicate, Stage, StoreConnection, TopicMap, TopicTarget, check_together,
+    load_connections, load_pipeline, not_yet,
 };
 use potok_connectors::mysql::MysqlSink;
 use potok_connectors::postgres::PostgresSink;
@@ -122,12 +122,6 @@ fn hold_plan(
     connections: &Connections,
 ) -> Result<Option<HoldPlan>, Failure> {
     let Some(group) = &pipeline.group else { return Ok(None) };
-    if !matches!(connections.log, LogConnection::Embedded) {
-        let what =
-            format!("pipeline `{}`: groups are held on the embedded log only", pipeline.name);
-        let hint = "this version does not group on Kafka yet; leave `log` and POTOK_LOG away";
-        return Err(Failure::faults(vec![Fault::fix(what).code("P0526").hint(hint)]));
-    }
     let template = |expression: &Expression| expression.template().clone();
     let kinds = group.kinds.iter().map(|(name, kind)| KindPlan {
         name: name.into(),

@@ -73,6 +73,7 @@ impl Api {
             group: "g".to_owned(),
             topics: vec!["orders".into()],
             from_end: false,
+            exact: false,
             info,
         };
         drop(api.log.open_group(group).await.unwrap());

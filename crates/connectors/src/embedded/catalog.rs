@@ -46,6 +46,7 @@ impl Group {
             resolved: format!("{group}-dead-resolved"),
             replay: format!("{group}-replay"),
             replays_max: 5,
+            internal: None,
         })
     }
 }

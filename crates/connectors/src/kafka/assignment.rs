@@ -26,6 +26,8 @@ pub struct Start {
     /// The topic's id.
     pub log: u64,
     pub start: u64,
+    /// Behind the last record now.
+    pub end: u64,
     pub ended: RangeSet,
     /// Nothing of this is committed yet.
     pub fresh: bool,
@@ -74,6 +76,7 @@ impl Known {
             partition: partition.clone(),
             log,
             start: earliest,
+            end: latest,
             ended: RangeSet::new(),
             fresh: true,
             behind: Vec::new(),

@@ -6,6 +6,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
@@ -21,7 +22,7 @@ use super::settings::{Listener, tell};
 /// A consumer and its queue. The queue goes first when both are dropped.
 pub struct Queue {
     queue: *mut sys::rd_kafka_queue_t,
-    consumer: BaseConsumer<Listener>,
+    consumer: Arc<BaseConsumer<Listener>>,
 }
 
 // SAFETY: librdkafka's handles may be used from any thread; the consumer is Send itself.
@@ -45,7 +46,8 @@ pub enum Event {
 
 impl Queue {
     /// Takes over the polling of a consumer.
-    pub fn new(consumer: BaseConsumer<Listener>) -> Option<Queue> {
+    pub fn new(consumer: impl Into<Arc<BaseConsumer<Listener>>>) -> Option<Queue> {
+        let consumer = consumer.into();
         // SAFETY: the consumer lives as long as the queue, see the order of fields and `drop`.
         let queue = unsafe { sys::rd_kafka_queue_get_consumer(consumer.client().native_ptr()) };
         (!queue.is_null()).then_some(Queue { queue, consumer })

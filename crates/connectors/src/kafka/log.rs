@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use potok_core::{
-    Clock, Damage, Fault, GroupInfo, GroupPartition, GroupSpec, Log, OpenGroup, Output, Partition,
-    PipelineInfo, Position, RangeSet, ReadFrom, Reader, Store, TopicInfo,
+    Clock, Damage, Fault, GroupInfo, GroupPartition, GroupSpec, Journal, Log, OpenGroup, Output,
+    Partition, PipelineInfo, Position, RangeSet, ReadFrom, Reader, Store, TopicInfo,
 };
 use rdkafka::TopicPartitionList;
 use rdkafka::consumer::Consumer;
@@ -15,7 +15,9 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 use tokio::sync::watch;
 
 use super::assignment::Known;
+use super::bodies::KafkaBodies;
 use super::events::Queue;
+use super::exact::{self, ExactJournal};
 use super::handover::Handover;
 use super::metadata::{self, Found, Room};
 use super::native::{self, Committed, Edge};
@@ -102,6 +104,11 @@ impl KafkaLog {
                 return Ok(());
             }
             let edges = if from_end { &known.latest } else { &known.earliest };
+            // A partition left out now would later begin at its earliest record.
+            let topics = known.topics.iter().map(|(topic, facts)| (topic, facts.partitions));
+            if partitions_of(topics).iter().any(|partition| !edges.contains_key(partition)) {
+                return Err(Code::LeaderNotAvailable);
+            }
             let mut list = TopicPartitionList::new();
             for (partition, &start) in edges {
                 let log = known.topics.get(&partition.topic).map_or(0, |facts| facts.id);
@@ -156,11 +163,14 @@ impl KafkaLog {
     fn start_polling(&self, spec: &GroupSpec, hash: u64) -> Result<OpenGroup, Fault> {
         let consumer = self.config.consumer(&spec.group, &self.health)?;
         let topics: Vec<&str> = spec.topics.iter().map(|topic| &**topic).collect();
+        let consumer = Arc::new(consumer);
+        let member = Arc::downgrade(&consumer);
         consumer.subscribe(&topics).map_err(|error| fault::of("join the group", &error))?;
         let queue =
             Queue::new(consumer).ok_or_else(|| fault::poller_died("the consumer has no queue"))?;
         let handover = Arc::new(Handover::default());
-        let progress = Arc::new(Mutex::new(Progress::default()));
+        let progress = if spec.exact { Progress::exact() } else { Progress::default() };
+        let progress = Arc::new(Mutex::new(progress));
         let (closing, closed) = watch::channel(false);
         let group = Group { handover: handover.clone(), progress: progress.clone(), closed };
         let poller = Poller::new(Parts {
@@ -172,6 +182,7 @@ impl KafkaLog {
             health: self.health.clone(),
             clock: self.clock.clone(),
             damage: self.damage.clone(),
+            passing: spec.info.internal.clone().filter(|topic| topics.contains(&topic.as_str())),
         });
         let guard = PollerGuard {
             handover: handover.clone(),
@@ -192,10 +203,25 @@ impl KafkaLog {
         groups.insert(spec.group.clone(), group);
         drop(groups);
         let session = Arc::new(Session(handover));
-        let (writer, turns) = (self.writer.clone(), Turns::default());
-        let journal = KafkaJournal { _session: session.clone(), writer, progress, turns };
+        let journal: Arc<dyn Journal> = if spec.exact {
+            let inner = exact::Inner {
+                _session: session.clone(),
+                group: spec.group.clone(),
+                group_hash: hash,
+                config: self.config.clone(),
+                health: self.health.clone(),
+                topics: self.topics.clone(),
+                progress,
+                member,
+                producer: Mutex::default(),
+            };
+            Arc::new(ExactJournal { inner: Arc::new(inner) })
+        } else {
+            let (writer, turns) = (self.writer.clone(), Turns::default());
+            Arc::new(KafkaJournal { _session: session.clone(), writer, progress, turns })
+        };
         let source = KafkaSource { session, paused: false };
-        Ok(OpenGroup { source: Box::new(source), journal: Arc::new(journal) })
+        Ok(OpenGroup { source: Box::new(source), journal })
     }
 
     /// What is held of a group that this process reads.
@@ -279,8 +305,13 @@ fn group_hash(group: &str) -> u64 {
 
 #[async_trait]
 impl Log for KafkaLog {
+    fn is_shared(&self) -> bool {
+        true
+    }
+
     fn bodies(&self) -> Arc<dyn Store> {
-        Arc::new(crate::memory::MemoryStore::new())
+        let (config, health) = (self.config.clone(), self.health.clone());
+        Arc::new(KafkaBodies::new(config, health, self.topics.clone()))
     }
 
     /// Each record is durable by itself: after a fault some may have been written and others not.
@@ -314,10 +345,25 @@ impl Log for KafkaLog {
         let topic: Arc<str> = Arc::from(topic);
         let found = self.topics.look_up(std::slice::from_ref(&topic)).await?;
         let facts = *found.get(&topic).ok_or_else(|| fault::no_topic(&topic))?;
+        let partitions = partitions_of([(&topic, facts.partitions)]);
+        let starts = move |client: &_, wait| {
+            let edges = |edge| native::every_edge(client, &partitions, edge, wait);
+            let (earliest, latest) = (edges(Edge::Earliest)?, edges(Edge::Latest)?);
+            let start = |(partition, latest): (Partition, u64)| {
+                let earliest = earliest.get(&partition).copied().unwrap_or(latest).min(latest);
+                let start = match from {
+                    ReadFrom::Start => earliest,
+                    ReadFrom::End => latest,
+                    ReadFrom::Offset(offset) => offset.clamp(earliest, latest),
+                };
+                (partition, start)
+            };
+            Ok(latest.into_iter().map(start).collect())
+        };
+        let starts = self.topics.ask("say where the topic begins and ends", starts).await?;
         let (config, health) = (self.config.clone(), self.health.clone());
-        let opened = tokio::task::spawn_blocking(move || {
-            reader::open(&config, &health, &topic, facts, from)
-        });
+        let opened =
+            tokio::task::spawn_blocking(move || reader::open(&config, &health, facts.id, starts));
         Ok(Box::new(opened.await.map_err(fault::poller_died)??))
     }
 

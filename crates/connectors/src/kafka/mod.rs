@@ -9,16 +9,20 @@
 //! - Progress is committed to the consumer group a few times a second and whenever a partition
 //!   leaves. A commit that is lost costs re-reads, nothing else. What ended above the position
 //!   travels in the commit's metadata (`metadata.rs`).
+//! - An exact group writes outputs and positions in one transaction of Kafka's (`exact.rs`).
 //! - Nothing is skipped in silence: where retention overtook a group, it is told as damage.
 //!
 //! One thread per open group polls librdkafka for as long as the group is open, whatever the engine
 //! does (`poller.rs`). A broker that is away is waited for, at start too.
 //!
-//! Deliberately absent: Kafka transactions, retries of its own beyond librdkafka's.
+//! Deliberately absent: Kafka transactions for groups that are not exact, retries of its own beyond
+//! librdkafka's.
 
 mod assignment;
 mod batch;
+mod bodies;
 mod events;
+mod exact;
 mod fault;
 mod handover;
 mod log;

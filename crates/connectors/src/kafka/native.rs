@@ -251,6 +251,21 @@ pub fn edges<C: ClientContext>(
     }
 }
 
+/// An end of every partition. A topic just made has partitions without a leader for a moment:
+/// leaving them out would leave out their records.
+pub fn every_edge<C: ClientContext>(
+    client: &Client<C>,
+    partitions: &[Partition],
+    edge: Edge,
+    wait: Duration,
+) -> Answer<HashMap<Partition, u64>> {
+    let found = edges(client, partitions, edge, wait)?;
+    match partitions.iter().all(|partition| found.contains_key(partition)) {
+        true => Ok(found),
+        false => Err(Code::LeaderNotAvailable),
+    }
+}
+
 /// # Safety
 /// `place` points to a topic partition that lives for the call.
 pub unsafe fn place_of(place: *const sys::rd_kafka_topic_partition_t) -> Option<Partition> {
@@ -368,6 +383,33 @@ pub fn commit_idle<C: ClientContext>(
             for place in places(sys::rd_kafka_group_result_partitions(group)) {
                 good(place.err)?;
             }
+        }
+    }
+    Ok(())
+}
+
+/// Deletes all records before the offsets of the list.
+pub fn delete_before<C: ClientContext>(
+    client: &Client<C>,
+    list: &TopicPartitionList,
+    wait: Duration,
+) -> Answer<()> {
+    if list.count() == 0 {
+        return Ok(());
+    }
+    let mut call = Call::new(client, Op::RD_KAFKA_ADMIN_OP_DELETERECORDS, wait);
+    // SAFETY: list and options live for the call; librdkafka copies the list.
+    unsafe {
+        let mut wanted = sys::rd_kafka_DeleteRecords_new(list.ptr().cast_const());
+        sys::rd_kafka_DeleteRecords(client.native_ptr(), &mut wanted, 1, call.options, call.queue);
+        sys::rd_kafka_DeleteRecords_destroy(wanted);
+    }
+    let event = call.answer()?;
+    // SAFETY: everything read here belongs to the event, which lives until `call` is dropped.
+    unsafe {
+        let result = sys::rd_kafka_event_DeleteRecords_result(event);
+        for place in places(sys::rd_kafka_DeleteRecords_result_offsets(result)) {
+            good(place.err)?;
         }
     }
     Ok(())

@@ -23,6 +23,7 @@ use super::batch::Builder;
 use super::events::{Event, Queue, RawRecord};
 use super::fault;
 use super::handover::Handover;
+use super::native;
 use super::progress::Progress;
 use super::settings::Health;
 
@@ -40,6 +41,8 @@ const FULL_MAX: Duration = Duration::from_millis(500);
 const BEHIND_EVERY: Duration = Duration::from_millis(500);
 /// How often the ids of topics are looked at.
 const IDS_EVERY: Duration = Duration::from_secs(5);
+/// How often what has passed through a topic is deleted there.
+const DELETE_EVERY: Duration = Duration::from_secs(60);
 /// How long a group that is closed at once is joined first.
 const JOIN_MAX: Duration = Duration::from_secs(5);
 /// The longest wait for an answer on this thread.
@@ -83,6 +86,9 @@ pub struct Poller {
     committed_at: Instant,
     looked_behind_at: Instant,
     looked_at_ids_at: Instant,
+    /// The topic through which records only pass: what has ended is deleted there.
+    passing: Option<String>,
+    deleted_at: Instant,
 }
 
 /// What a poller is made of.
@@ -95,11 +101,13 @@ pub struct Parts {
     pub health: Health,
     pub clock: Arc<dyn Clock>,
     pub damage: Arc<Mutex<Vec<Damage>>>,
+    pub passing: Option<String>,
 }
 
 impl Poller {
     pub fn new(parts: Parts) -> Poller {
-        let Parts { queue, group, group_hash, handover, progress, health, clock, damage } = parts;
+        let Parts { queue, group, group_hash, handover, progress, health, clock, damage, .. } =
+            parts;
         let now = Instant::now();
         Poller {
             queue,
@@ -121,6 +129,8 @@ impl Poller {
             committed_at: now,
             looked_behind_at: now,
             looked_at_ids_at: now,
+            passing: parts.passing,
+            deleted_at: now,
         }
     }
 
@@ -272,6 +282,30 @@ impl Poller {
         if self.looked_at_ids_at.elapsed() >= IDS_EVERY && self.health.trouble().is_none() {
             self.look_at_ids();
             self.looked_at_ids_at = Instant::now();
+        }
+        if self.deleted_at.elapsed() >= DELETE_EVERY && self.health.trouble().is_none() {
+            self.delete_passed();
+            self.deleted_at = Instant::now();
+        }
+    }
+
+    /// Deletes what has ended, durably, in the topic through which records only pass.
+    fn delete_passed(&self) {
+        let Some(passing) = &self.passing else { return };
+        let of_topic = |slot: &&Slot| *slot.partition.topic == **passing;
+        let ours: Vec<&Partition> =
+            self.slots.iter().filter(of_topic).map(|slot| &slot.partition).collect();
+        if ours.is_empty() {
+            return;
+        }
+        let client = self.queue.consumer().client();
+        let deleted = native::committed(client, &self.group, ANSWER_MAX).and_then(|committed| {
+            let ended = ours.iter().filter_map(|at| Some((*at, committed.get(*at)?.offset)));
+            let ended: Vec<_> = ended.filter(|(_, offset)| *offset > 0).collect();
+            native::delete_before(client, &placed_list(&ended), ANSWER_MAX)
+        });
+        if let Err(code) = deleted {
+            tracing::warn!(topic = passing, %code, "what has ended there cannot be deleted");
         }
     }
 

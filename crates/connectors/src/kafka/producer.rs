@@ -325,18 +325,23 @@ fn is_of_the_batch(code: Code) -> bool {
     fault::next_move(code) == Move::SetAside
 }
 
+/// The headers of a record as the client wants them.
+pub fn headers_of(output: &Output) -> Option<OwnedHeaders> {
+    let headers = || {
+        output.headers.iter().fold(OwnedHeaders::new(), |headers, (key, value)| {
+            headers.insert(Header { key, value })
+        })
+    };
+    (!output.headers.is_empty()).then(headers)
+}
+
 /// Gives a record to the client, waiting while its queue is full.
 async fn offer(live: &Live, output: &Output, opaque: usize) -> Result<(), Code> {
     let mut record = BaseRecord::<[u8], [u8], usize>::with_opaque_to(&output.topic, opaque);
     record.key = output.key.as_deref();
     record.payload = output.value.as_deref();
     record.partition = output.partition.map(|partition| partition as i32);
-    if !output.headers.is_empty() {
-        let headers = output.headers.iter().fold(OwnedHeaders::new(), |headers, (key, value)| {
-            headers.insert(Header { key, value })
-        });
-        record.headers = Some(headers);
-    }
+    record.headers = headers_of(output);
     loop {
         match live.producer.send(record) {
             Ok(()) => return Ok(()),

@@ -28,6 +28,8 @@ pub struct Held {
 pub struct Progress {
     held: HashMap<u64, Held>,
     room: Room,
+    /// Positions are committed elsewhere, together with outputs.
+    exact: bool,
 }
 
 /// One partition's part of a commit.
@@ -42,6 +44,12 @@ pub struct Commit {
 }
 
 impl Progress {
+    /// Of a group whose positions are committed together with its outputs, and never here: a
+    /// commit on its way could undo a later one.
+    pub fn exact() -> Self {
+        Progress { exact: true, ..Progress::default() }
+    }
+
     /// A partition came to us. `resolved` means its start is not in the group yet.
     pub fn assign(&mut self, assignment: &Assignment, log: u64, resolved: bool) {
         let held = Held {
@@ -77,6 +85,9 @@ impl Progress {
 
     /// Takes what is to be committed, of all partitions or of some.
     pub fn take_changed(&mut self, group: u64, only: Option<&[u64]>) -> Vec<Commit> {
+        if self.exact {
+            return Vec::new();
+        }
         let room = self.room;
         let wanted = |nonce: &u64| only.is_none_or(|only| only.contains(nonce));
         let changed = self.held.iter_mut().filter(|(nonce, held)| held.changed && wanted(nonce));
@@ -104,6 +115,11 @@ impl Progress {
     pub fn shrink(&mut self) {
         self.room = self.room.less();
         self.held.values_mut().for_each(|held| held.changed = true);
+    }
+
+    /// What is held under an assignment that is ours.
+    pub fn get(&self, assignment: u64) -> Option<&Held> {
+        self.held.get(&assignment)
     }
 
     /// What is held for a partition, if it is ours.

@@ -1,11 +1,10 @@
 //! Reads a topic outside any group, by assignment: nothing is joined, nothing committed.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use potok_core::{Fault, Partition, ReadFrom, Reader, SourceBatch};
+use potok_core::{Fault, Partition, Reader, SourceBatch};
 use rdkafka::consumer::Consumer;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{Offset, TopicPartitionList};
@@ -14,9 +13,8 @@ use tokio::task::JoinHandle;
 use super::batch::Builder;
 use super::events::{Event, Queue};
 use super::fault;
-use super::native::{self, Edge, Facts};
+use super::native::{self, Edge};
 use super::settings::{Health, KafkaConfig};
-use super::topics::partitions_of;
 
 /// How long one look for records takes at most.
 const LOOK: Duration = Duration::from_millis(100);
@@ -50,40 +48,18 @@ struct Fetched {
     at_end: bool,
 }
 
-/// Opens a topic that exists. Blocks.
+/// Opens a topic at the offset of each of its partitions. Blocks.
 pub fn open(
     config: &KafkaConfig,
     health: &Health,
-    topic: &Arc<str>,
-    facts: Facts,
-    from: ReadFrom,
+    log: u64,
+    starts: Vec<(Partition, u64)>,
 ) -> Result<KafkaReader, Fault> {
     let queue = Queue::new(config.reader(health)?)
         .ok_or_else(|| fault::poller_died("the consumer has no queue"))?;
-    let partitions = partitions_of([(topic, facts.partitions)]);
-    let client = queue.consumer().client();
-    let edges = |edge| {
-        native::edges(client, &partitions, edge, ANSWER_MAX)
-            .map_err(|code| fault::sorted("say where the topic begins and ends", code, code))
-    };
-    let (earliest, latest) = (edges(Edge::Earliest)?, edges(Edge::Latest)?);
-    let mut list = TopicPartitionList::new();
-    let mut lanes = Vec::new();
-    for partition in partitions {
-        let ends = (earliest.get(&partition), latest.get(&partition));
-        let (Some(&earliest), Some(&latest)) = ends else { continue };
-        let next = match from {
-            ReadFrom::Start => earliest,
-            ReadFrom::End => latest,
-            ReadFrom::Offset(offset) => offset.clamp(earliest, latest),
-        };
-        let offset = Offset::Offset(i64::try_from(next).unwrap_or(i64::MAX));
-        list.add_partition_offset(topic, partition.index as i32, offset)
-            .map_err(|error| fault::of("place a partition", &error))?;
-        lanes.push(Lane { partition, next, collected: None });
-    }
-    queue.consumer().assign(&list).map_err(|error| fault::of("read the topic", &error))?;
-    let fetcher = Fetcher { queue, log: facts.id, lanes };
+    let lane = |(partition, next)| Lane { partition, next, collected: None };
+    let fetcher = Fetcher { queue, log, lanes: starts.into_iter().map(lane).collect() };
+    fetcher.place()?;
     let (fetching, ready) = (None, VecDeque::new());
     Ok(KafkaReader { fetcher: Some(fetcher), fetching, ready, health: health.clone() })
 }
@@ -157,10 +133,15 @@ impl Fetcher {
             lane.next = earliest;
         }
         // The client does not seek in a partition whose offset it has given up.
+        self.place()
+    }
+
+    /// Reads every partition from where it is.
+    fn place(&self) -> Result<(), Fault> {
         let mut list = TopicPartitionList::new();
-        for lane in &self.lanes {
-            let offset = Offset::Offset(i64::try_from(lane.next).unwrap_or(i64::MAX));
-            list.add_partition_offset(&at.topic, lane.partition.index as i32, offset)
+        for Lane { partition, next, .. } in &self.lanes {
+            let offset = Offset::Offset(i64::try_from(*next).unwrap_or(i64::MAX));
+            list.add_partition_offset(&partition.topic, partition.index as i32, offset)
                 .map_err(|error| fault::of("place a partition", &error))?;
         }
         self.queue.consumer().assign(&list).map_err(|error| fault::of("read the topic", &error))

@@ -47,6 +47,7 @@ mod tests {
             resolved: "r".into(),
             replay: "p".into(),
             replays_max: 5,
+            internal: None,
         };
         let mut groups = BTreeMap::new();
         let mut say = |output: Output| {

@@ -53,7 +53,7 @@ const OURS: &[(&str, &str)] = &[
     ("partitioner", "keys must meet the partitions other clients choose"),
     ("request.required.acks", "a record counts as written when all replicas in sync have it"),
     ("retries", "a record is never given up because it was tried often"),
-    ("transactional.id", "the producer is shared and does not use transactions"),
+    ("transactional.id", "each member of a group has a name of its own for its transactions"),
 ];
 
 /// For every client. The client's own default waits a second whenever its queue is full, which

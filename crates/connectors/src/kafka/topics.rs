@@ -32,6 +32,9 @@ pub enum Kind {
     DeadLetters,
     /// Notes about dead letters: kept as long as they.
     Resolved,
+    /// Records on their way through groups, and notes about them, timed by the brokers. Kept until
+    /// they have ended: then the pipeline deletes them.
+    Internal,
     /// The latest word on each key counts.
     Registry,
 }
@@ -121,6 +124,7 @@ impl Topics {
         kinds.insert(info.dead_letters.as_str().into(), Kind::DeadLetters);
         kinds.insert(info.resolved.as_str().into(), Kind::Resolved);
         kinds.insert(info.replay.as_str().into(), Kind::DeadLetters);
+        kinds.extend(info.internal.iter().map(|topic| (topic.as_str().into(), Kind::Internal)));
     }
 
     /// The topic is for that.
@@ -217,6 +221,12 @@ impl Topics {
                         .set("cleanup.policy", "delete")
                         .set("retention.ms", "-1")
                         .set("retention.bytes", "-1"),
+                    Kind::Internal => topic
+                        .set("cleanup.policy", "delete")
+                        .set("retention.ms", "-1")
+                        .set("retention.bytes", "-1")
+                        .set("message.timestamp.type", "LogAppendTime")
+                        .set("max.message.bytes", &large),
                     Kind::Registry => topic.set("cleanup.policy", "compact"),
                 }
             })

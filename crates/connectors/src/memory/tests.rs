@@ -31,12 +31,14 @@ fn spec(group: &str, topics: &[&str], from_end: bool) -> GroupSpec {
         group: group.to_owned(),
         topics: topics.iter().map(|topic| (*topic).into()).collect(),
         from_end,
+        exact: false,
         info: PipelineInfo {
             pipeline: group.to_owned(),
             dead_letters: format!("{group}-dead"),
             resolved: format!("{group}-dead-resolved"),
             replay: format!("{group}-replay"),
             replays_max: 5,
+            internal: None,
         },
     }
 }

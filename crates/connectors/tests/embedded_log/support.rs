@@ -122,12 +122,14 @@ pub fn spec(group: &str, topics: &[&str]) -> GroupSpec {
         group: group.to_owned(),
         topics: topics.iter().map(|topic| Arc::from(*topic)).collect(),
         from_end: false,
+        exact: false,
         info: PipelineInfo {
             pipeline: group.to_owned(),
             dead_letters: format!("{group}-dead"),
             resolved: format!("{group}-dead-resolved"),
             replay: format!("{group}-replay"),
             replays_max: 5,
+            internal: None,
         },
     }
 }

@@ -9,7 +9,9 @@
 //! ```
 //!
 //! An open group belongs to the lane alone; a record that comes after the closing opens the next
-//! generation. Times are kept on a scale of this run that never jumps (see [`Scale`]).
+//! generation. Times never jump: on a log of this process's own they are kept on a scale of this
+//! run (see [`Scale`]); on a shared log they are the log's, whatever this process's clock says, and
+//! what time the log has now is learned from what is read (see [`Share`]).
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -95,12 +97,35 @@ impl Entry {
     }
 }
 
-/// Names an open group: its key, and of a clock slice the start.
+/// Names an open group: its key, of a clock slice the start, and its share: where the log is
+/// shared, the partition that all its records lie in.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct GroupKey {
     pub key: Bytes,
     pub slice: i64,
+    pub share: u32,
 }
+
+/// Groups that have one clock and one owner in the store.
+struct Share {
+    /// When open groups close. May name groups that are gone or close later: looked at again.
+    due: BinaryHeap<Reverse<(i64, GroupKey)>>,
+    /// How far the clock of these groups is ahead of the scale of this run; `None` while nothing
+    /// is known of it, and so nothing is due. A record that was read shows that the log's clock
+    /// had come so far: never too much, and little too little for a record just written.
+    ahead: Option<i64>,
+    /// When that was learned, on the scale of this run.
+    learned: i64,
+}
+
+impl Share {
+    fn now(&self, run_now: i64) -> Option<i64> {
+        self.ahead.map(|ahead| run_now.saturating_add(ahead))
+    }
+}
+
+/// Clocks drift apart: what was learned of the log's so long ago gives way to what is read now.
+const LEARNED_MAX_MILLIS: i64 = 10 * 60_000;
 
 /// Records that belong together.
 #[derive(Clone, Debug)]
@@ -108,7 +133,7 @@ pub(crate) struct Group {
     pub name: u64,
     /// When the log took its first record.
     pub opened: Timestamp,
-    /// The same and the last one, on the scale of this run.
+    /// The same and the last one, on the clock of its share.
     first: i64,
     last: i64,
     /// When it closes.
@@ -147,22 +172,44 @@ pub(crate) struct Sealed {
 }
 
 /// What [`Index::forget`] has forgotten.
-#[derive(Default)]
 pub(crate) struct Forgotten {
-    /// Records of each assignment.
-    pub records: Vec<(u64, u64)>,
+    /// Records and notes of each assignment.
+    pub assignments: Vec<(u64, u64, u64)>,
     /// A part of a sealed batch has left and a part is still here. Where seals lie in the
     /// partition of their members, or one process has all partitions, this does not happen.
     pub torn: bool,
+}
+
+/// Counts what is forgotten of assignments that have left.
+struct Left<'a> {
+    feeds: &'a [Feed],
+    assignments: Vec<(u64, u64, u64)>,
+}
+
+impl Left<'_> {
+    /// True when the record was read under one of them.
+    fn record(&mut self, entry: &Entry) -> bool {
+        self.of(entry).map(|(_, records, _)| *records += 1).is_some()
+    }
+
+    /// The same for a note.
+    fn note(&mut self, entry: &Entry) -> bool {
+        self.of(entry).map(|(_, _, notes)| *notes += 1).is_some()
+    }
+
+    fn of(&mut self, entry: &Entry) -> Option<&mut (u64, u64, u64)> {
+        let nonce = self.feeds.get(entry.feed as usize)?.assignment;
+        self.assignments.iter_mut().find(|(left, ..)| *left == nonce)
+    }
 }
 
 /// A record on its way into the index.
 pub(crate) struct Arriving {
     pub group: GroupKey,
     pub entry: Entry,
-    /// On the scale of this run.
+    /// On the clock of its share.
     pub at: i64,
-    /// The end of its clock slice, where slices close groups, on the scale of this run.
+    /// The end of its clock slice, where slices close groups, on the same clock.
     pub slice_end: Option<i64>,
     /// This record closes its group.
     pub closes: bool,
@@ -207,8 +254,7 @@ pub(crate) struct Index {
     close: ClosePlan,
     pub feeds: Vec<Feed>,
     open: HashMap<GroupKey, Group>,
-    /// When open groups close. May name groups that are gone or close later: looked at again.
-    due: BinaryHeap<Reverse<(i64, GroupKey)>>,
+    shares: BTreeMap<u32, Share>,
     frozen: Shelf<Frozen>,
     /// Their seals are on the way into the log.
     sealing: Shelf<Frozen>,
@@ -218,6 +264,8 @@ pub(crate) struct Index {
     pub sending: Vec<Sealed>,
     /// Nothing is sealed or sent before the log was read to the end seen at the start.
     pub caught_up: bool,
+    /// What closed later than it was due, in milliseconds, since somebody asked.
+    pub lateness: Vec<u64>,
     /// What somebody asked for, group by group.
     pub wishes: Vec<(Bytes, Wish)>,
 }
@@ -234,6 +282,26 @@ pub(crate) enum Wish {
 impl Index {
     pub fn new(close: ClosePlan) -> Self {
         Index { close, ..Index::default() }
+    }
+
+    /// Groups of this share are timed by the scale of this run.
+    pub fn time_by_run(&mut self, share: u32) {
+        self.share(share).ahead = Some(0);
+    }
+
+    /// A record of the log's time `time` was read: its clock is there, at least.
+    pub fn learn_time(&mut self, share: u32, time: Timestamp, run_now: i64) {
+        let share = self.share(share);
+        let ahead = time.0.saturating_sub(run_now);
+        let is_old = run_now.saturating_sub(share.learned) > LEARNED_MAX_MILLIS;
+        if is_old || share.ahead.is_none_or(|known| ahead > known) {
+            (share.ahead, share.learned) = (Some(ahead), run_now);
+        }
+    }
+
+    fn share(&mut self, share: u32) -> &mut Share {
+        let fresh = || Share { due: BinaryHeap::new(), ahead: None, learned: 0 };
+        self.shares.entry(share).or_insert_with(fresh)
     }
 
     pub fn feed(&mut self, feed: &Feed) -> u32 {
@@ -279,7 +347,7 @@ impl Index {
         if closes || self.close.is_full(group.entries.len(), group.bytes) {
             self.freeze(&name, false);
         } else if is_new || sooner {
-            self.due.push(Reverse((due, name)));
+            self.share(name.share).due.push(Reverse((due, name)));
         }
     }
 
@@ -320,28 +388,46 @@ impl Index {
     }
 
     /// Closes what is due.
-    pub fn close_due(&mut self, now: i64) {
+    pub fn close_due(&mut self, run_now: i64) {
         for (key, wish) in std::mem::take(&mut self.wishes) {
             let named = |name: &&GroupKey| name.key == key;
             let names: Vec<GroupKey> = self.open.keys().filter(named).cloned().collect();
             names.iter().for_each(|name| self.freeze(name, wish == Wish::Drop));
         }
-        while let Some(Reverse((due, _))) = self.due.peek()
-            && *due <= now
-            && let Some(Reverse((_, name))) = self.due.pop()
-        {
-            match self.open.get(&name) {
-                Some(group) if group.due <= now => self.freeze(&name, false),
-                // A later record has put it off.
-                Some(group) => self.due.push(Reverse((group.due, name))),
-                None => {}
+        let mut all_due = Vec::new();
+        for share in self.shares.values_mut() {
+            let Some(now) = share.now(run_now) else { continue };
+            while let Some(Reverse((due, _))) = share.due.peek()
+                && *due <= now
+                && let Some(Reverse((_, name))) = share.due.pop()
+            {
+                match self.open.get(&name) {
+                    Some(group) if group.due <= now => {
+                        self.lateness.push(now.abs_diff(group.due));
+                        all_due.push(name);
+                    }
+                    // A later record has put it off.
+                    Some(group) => share.due.push(Reverse((group.due, name))),
+                    None => {}
+                }
             }
         }
+        all_due.iter().for_each(|name| self.freeze(name, false));
     }
 
-    /// When to look again.
+    /// Shares that have open groups.
+    pub fn shares_with_open(&self) -> impl Iterator<Item = u32> {
+        let with_open = self.shares.iter().filter(|(_, share)| !share.due.is_empty());
+        with_open.map(|(share, _)| *share)
+    }
+
+    /// When to look again, on the scale of this run.
     pub fn next_due(&self) -> Option<i64> {
-        self.due.peek().map(|Reverse((due, _))| *due)
+        let next = |share: &Share| {
+            let Reverse((due, _)) = share.due.peek()?;
+            Some(due.saturating_sub(share.ahead?))
+        };
+        self.shares.values().filter_map(next).min()
     }
 
     /// The seals of what is closed, to be written.
@@ -372,18 +458,21 @@ impl Index {
         seals
     }
 
-    /// A seal was read: it takes its members that no earlier one has taken.
-    pub fn read_seal(&mut self, key: Bytes, seal: Seal, entry: Entry) {
+    /// A seal was read: it takes its members that no earlier one has taken. True where another run
+    /// has written it.
+    pub fn read_seal(&mut self, key: Bytes, share: u32, seal: Seal, entry: Entry) -> bool {
         let Seal { generation, slice, opened, dropped, members } = seal;
         let ours = self.sealing.remove(&key, |frozen| frozen.generation == generation);
+        let foreign = ours.is_none();
         let (due, entries) = match ours {
             Some(frozen) => (Some(frozen.due), frozen.entries),
-            None => (None, self.take(&GroupKey { key: key.clone(), slice }, &members)),
+            None => (None, self.take(&GroupKey { key: key.clone(), slice, share }, &members)),
         };
         let seal = entry;
         let of = key.clone();
         let sealed = Sealed { key, generation, opened, due, dropped, entries, seal, members };
         self.sealed.push(&of, sealed);
+        foreign
     }
 
     /// Takes members out of what no seal has taken yet.
@@ -407,11 +496,17 @@ impl Index {
         taken
     }
 
-    /// The next batches to send, bounded.
-    pub fn take_sealed(&mut self) -> Vec<Sealed> {
+    /// The next batches to send, bounded and of one share.
+    pub fn take_sealed(&mut self, share: impl Fn(&Feed) -> u32) -> Vec<Sealed> {
         let (mut records, mut bytes) = (0, 0);
-        let mut taken = Vec::new();
+        let mut taken: Vec<Sealed> = Vec::new();
+        let mut of = None;
         while let Some(next) = self.sealed.front() {
+            let its = self.feeds.get(next.seal.feed as usize).map(&share);
+            if !taken.is_empty() && its != of {
+                break;
+            }
+            of = its;
             records += next.entries.len();
             bytes += next.entries.iter().map(|entry| u64::from(entry.bytes)).sum::<u64>();
             let too_much = records > PART_RECORDS_MAX || bytes > PART_BYTES_MAX;
@@ -434,39 +529,35 @@ impl Index {
 
     /// Forgets what was read under assignments that have left.
     pub fn forget(&mut self, assignments: &[u64]) -> Forgotten {
-        let feeds = &self.feeds;
-        let mut forgotten = Forgotten::default();
-        forgotten.records.extend(assignments.iter().map(|nonce| (*nonce, 0)));
-        let mut stays = |entry: &Entry| {
-            let nonce = feeds.get(entry.feed as usize).map(|feed| feed.assignment);
-            let left = forgotten.records.iter_mut().find(|(left, _)| Some(*left) == nonce);
-            left.map(|(_, records)| *records += 1).is_none()
+        let mut left = Left {
+            feeds: &self.feeds,
+            assignments: assignments.iter().map(|nonce| (*nonce, 0, 0)).collect(),
         };
         self.open.retain(|_, group| {
-            group.entries.retain(&mut stays);
+            group.entries.retain(|entry| !left.record(entry));
+            group.bytes = group.entries.iter().map(|entry| u64::from(entry.bytes)).sum();
             !group.entries.is_empty()
         });
         self.frozen.retain(|frozen| {
-            frozen.entries.retain(&mut stays);
+            frozen.entries.retain(|entry| !left.record(entry));
             !frozen.entries.is_empty()
         });
         let mut torn = false;
         self.sealing.retain(|frozen| {
             let members = frozen.entries.len();
-            frozen.entries.retain(&mut stays);
+            frozen.entries.retain(|entry| !left.record(entry));
             torn |= !frozen.entries.is_empty() && frozen.entries.len() < members;
             !frozen.entries.is_empty()
         });
         self.sealed.retain(|sealed| {
             let members = sealed.entries.len();
-            sealed.entries.retain(&mut stays);
-            let seal_stays = stays(&sealed.seal);
-            let left = members - sealed.entries.len();
-            torn |= if seal_stays { left > 0 } else { left < members };
+            sealed.entries.retain(|entry| !left.record(entry));
+            let seal_stays = !left.note(&sealed.seal);
+            let gone = members - sealed.entries.len();
+            torn |= if seal_stays { gone > 0 } else { gone < members };
             seal_stays
         });
-        forgotten.torn = torn;
-        forgotten
+        Forgotten { assignments: left.assignments, torn }
     }
 
     /// When the oldest record that is held arrived.

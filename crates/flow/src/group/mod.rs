@@ -5,29 +5,38 @@
 //! exact members are written into the log, and only when the seal is read back is anything of it
 //! loaded, processed and delivered (`send.rs`). After a start the lane reads again from the
 //! group's position and closes nothing before the end that was there then.
+//!
+//! Where several processes share the log, the records of one group are first copied into one
+//! partition of the internal topic (`gather.rs`), between the seals; whoever has the partition has
+//! the group.
 
+mod gather;
+pub(crate) mod gathered;
 mod index;
 mod seal;
 mod send;
 mod shelf;
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use potok_core::trouble::{Bug, crash_point, planted};
 use potok_core::{
-    Clock, Fault, Held, Move, Owner, Place, Reason, Record, SourceBatch, Store, Timestamp,
+    Clock, Fault, Held, Move, Output, Owner, Partition, Place, Reason, Record, SourceBatch, Store,
+    Timestamp,
 };
 use potok_expr::json::Parser;
 use potok_expr::{Ran, Scope, Template, View};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::lane::{CYCLE_RECORDS_MAX, Cycle, Item, Lane};
+use crate::lane::{CYCLE_RECORDS_MAX, Cycle, Item, Lane, Way};
 use crate::ledger::Note;
 use crate::plan::HoldPlan;
 use crate::status::Ending;
 use crate::work::{Chunk, Completion, Stop, ToLane};
+pub(crate) use gather::Gather;
 pub(crate) use index::Wish;
 use index::{Arriving, Entry, Feed, GroupKey, Index, Scale};
 pub use index::{BatchView, KindView};
@@ -39,6 +48,8 @@ pub(crate) struct Board {
     /// Somebody asked for something.
     nudge: Notify,
     scale: Scale,
+    /// The log is shared: a share is a partition of the internal topic, timed by the log.
+    shared: bool,
 }
 
 impl Board {
@@ -90,7 +101,7 @@ impl Boards {
         let kinds: Vec<Arc<str>> = plan.kinds.iter().map(|kind| kind.name.clone()).collect();
         let mut views = Vec::new();
         for (lane, board) in self.all().iter().enumerate() {
-            let ahead = now.0 - board.scale.now();
+            let ahead = if board.shared { 0 } else { now.0 - board.scale.now() };
             let owner = format!("lane {lane}");
             views.extend(board.index().views(pipeline, &kinds, &owner, ahead));
         }
@@ -103,17 +114,50 @@ pub(crate) struct Holding {
     pub plan: HoldPlan,
     pub store: Arc<dyn Store>,
     pub board: Arc<Board>,
-    pub owner: Owner,
+    /// Whose groups these are. Where the log is shared, a partition's share and nonce are put in.
+    owner: Owner,
+    /// Assignments whose shares are ours in the store.
+    owned: Vec<(u64, Partition)>,
 }
 
 impl Holding {
-    pub fn new(plan: &HoldPlan, store: Arc<dyn Store>, owner: Owner, clock: &dyn Clock) -> Self {
+    pub fn new(
+        plan: &HoldPlan,
+        store: Arc<dyn Store>,
+        owner: Owner,
+        clock: &dyn Clock,
+        shared: bool,
+    ) -> Self {
+        let mut index = Index::new(plan.close.clone());
+        if !shared {
+            index.time_by_run(owner.share);
+        }
         let board = Arc::new(Board {
-            index: Mutex::new(Index::new(plan.close.clone())),
+            index: Mutex::new(index),
             nudge: Notify::new(),
             scale: Scale::new(clock),
+            shared,
         });
-        Holding { plan: plan.clone(), store, board, owner }
+        Holding { plan: plan.clone(), store, board, owner, owned: Vec::new() }
+    }
+
+    /// The share of what was read there.
+    fn share(&self, partition: &Partition) -> u32 {
+        if self.board.shared { partition.index } else { self.owner.share }
+    }
+
+    /// Who we are to the store for what was read under an assignment.
+    fn owner(&self, partition: &Partition, assignment: u64) -> Owner {
+        let nonce = if self.board.shared { assignment } else { self.owner.nonce };
+        Owner { share: self.share(partition), nonce, ..self.owner.clone() }
+    }
+
+    /// What was owned under these assignments is ours no more.
+    fn release(&mut self, assignments: &[u64]) {
+        let left = self.owned.extract_if(.., |(nonce, _)| assignments.contains(nonce));
+        for (nonce, partition) in left.collect::<Vec<_>>() {
+            self.store.release(&self.owner(&partition, nonce));
+        }
     }
 
     /// When this lane has something to do though nothing comes.
@@ -141,11 +185,10 @@ impl HoldPlan {
     pub(crate) fn belongs(
         &self,
         parser: &mut Parser,
-        topic: &str,
-        record: &Record,
         item: &Item,
         value: &[u8],
     ) -> Result<Belongs, Fault> {
+        let topic = &*item.origin.topic;
         let kind = self.kinds.iter().position(|kind| *kind.topic == *topic);
         let id = match kind.and_then(|kind| self.kinds.get(kind)) {
             Some(kind) => Some(&kind.id),
@@ -154,7 +197,7 @@ impl HoldPlan {
         let reads = self.by.iter().chain(id).any(Template::needs_value);
         let scope = Scope {
             value: if reads { parser.parse(value).ok() } else { None },
-            key: record.key.as_deref(),
+            key: item.key.as_deref(),
             headers: item.headers(),
             topic,
             id: None,
@@ -183,8 +226,10 @@ impl HoldPlan {
 
 impl Lane {
     /// Works as [`Lane::run`] does, with groups.
-    pub(crate) async fn run_holding(mut self, holding: Holding) -> Result<(), Stop> {
-        self.insist(|| holding.store.own(&holding.owner)).await?;
+    pub(crate) async fn run_holding(mut self, mut holding: Holding) -> Result<(), Stop> {
+        if !holding.board.shared {
+            self.insist(|| holding.store.own(&holding.owner)).await?;
+        }
         loop {
             // Once it stops, nothing is closed or sent any more; it waits for the intake to end.
             let wake = if self.stopping.get() { None } else { holding.wake() };
@@ -204,7 +249,7 @@ impl Lane {
                 if let ToLane::Chunk(chunk) = &input {
                     records += chunk.records.len();
                 }
-                self.take_in(&holding, input).await?;
+                self.take_in(&mut holding, input).await?;
                 next = if records < CYCLE_RECORDS_MAX { self.inputs.try_recv().ok() } else { None };
             }
             self.seal_due(&holding);
@@ -212,23 +257,25 @@ impl Lane {
         }
     }
 
-    async fn take_in(&mut self, holding: &Holding, input: ToLane) -> Result<(), Stop> {
+    async fn take_in(&mut self, holding: &mut Holding, input: ToLane) -> Result<(), Stop> {
         match input {
             ToLane::Chunk(chunk) => {
                 let batch = &chunk.taken.batch;
                 if self.stopping.get() || !self.live.contains(batch.assignment) {
                     self.hand_back(&chunk);
-                } else if batch.partition.topic == holding.plan.internal {
-                    self.read_seals(holding, &chunk);
+                } else if self.own.way(&batch.partition.topic) == Way::Gathered {
+                    self.own_share(holding, batch).await?;
+                    self.read_in_order(holding, &chunk).await?;
                 } else {
                     self.hold(holding, chunk).await?;
                 }
             }
-            ToLane::CaughtUp(caught_up) => holding.board.index().caught_up = caught_up,
+            ToLane::CaughtUp(caught_up) => self.caught_up(holding, caught_up),
             ToLane::Leaving(assignments) => {
+                holding.release(&assignments);
                 let forgotten = holding.board.index().forget(&assignments);
-                for (assignment, records) in forgotten.records {
-                    let _ = self.ledger.send(Note::HandedBack { assignment, records });
+                for (assignment, records, notes) in forgotten.assignments {
+                    let _ = self.ledger.send(Note::HandedBack { assignment, records, notes });
                 }
                 if forgotten.torn {
                     let why = "a partition has left that shares a batch with others";
@@ -239,10 +286,61 @@ impl Lane {
         Ok(())
     }
 
+    /// From now on groups may close, or not yet again. What time the log has now, a tick shows:
+    /// the last record may be old.
+    fn caught_up(&self, holding: &Holding, caught_up: bool) {
+        let mut index = holding.board.index();
+        let was = std::mem::replace(&mut index.caught_up, caught_up);
+        if !caught_up || was || !holding.board.shared {
+            return;
+        }
+        let ticks = index.shares_with_open().map(|share| seal::tick(&holding.plan.internal, share));
+        let ticks: Vec<Output> = ticks.collect();
+        drop(index);
+        if !ticks.is_empty() {
+            let _ = self.ledger.send(Note::Seals(ticks));
+        }
+    }
+
+    /// Makes a partition's share ours in the store before anything of it is put there.
+    async fn own_share(&mut self, holding: &mut Holding, batch: &SourceBatch) -> Result<(), Stop> {
+        let is_owned = holding.owned.iter().any(|(nonce, _)| *nonce == batch.assignment);
+        if !holding.board.shared || is_owned {
+            return Ok(());
+        }
+        let owner = holding.owner(&batch.partition, batch.assignment);
+        self.insist(|| holding.store.own(&owner)).await?;
+        holding.owned.push((batch.assignment, batch.partition.clone()));
+        Ok(())
+    }
+
+    /// Takes copies of records and notes of our own in the order in which they lie there.
+    async fn read_in_order(&mut self, holding: &Holding, chunk: &Chunk) -> Result<(), Stop> {
+        let batch = &chunk.taken.batch;
+        let is_note = |at: u32| {
+            let record = batch.records.get(at as usize);
+            record.is_none_or(|record| self.own.is_note(batch, record))
+        };
+        let runs: Vec<(bool, Vec<(u32, u64)>)> = chunk
+            .records
+            .chunk_by(|a, b| is_note(a.0) == is_note(b.0))
+            .map(|run| (run.first().is_some_and(|(at, _)| is_note(*at)), run.to_vec()))
+            .collect();
+        for (notes, records) in runs {
+            let chunk = Chunk { taken: chunk.taken.clone(), records };
+            if notes { self.read_notes(holding, &chunk) } else { self.hold(holding, chunk).await? }
+        }
+        if let (true, Some(last)) = (holding.board.shared, batch.records.last()) {
+            let now = holding.board.scale.now();
+            holding.board.index().learn_time(holding.share(&batch.partition), last.time, now);
+        }
+        Ok(())
+    }
+
     /// Takes the records of a chunk into their groups. What cannot be held ends here.
     async fn hold(&mut self, holding: &Holding, chunk: Chunk) -> Result<(), Stop> {
         let batch = &chunk.taken.batch;
-        let replayed = *batch.partition.topic == *self.info.replay;
+        let replayed = self.own.way(&batch.partition.topic) == Way::Replayed;
         let mut cycle = Cycle::default();
         let mut held = Vec::new();
         for run in self.runs(&chunk) {
@@ -300,13 +398,15 @@ impl Lane {
                 Some(Held { place, opened: record.time, record: record.clone() })
             })
             .collect();
-        self.insist(|| store.put(&holding.owner, &held)).await
+        let owner = holding.owner(&batch.partition, batch.assignment);
+        self.insist(|| store.put(&owner, &held)).await
     }
 
     fn index(&self, holding: &Holding, chunk: &Chunk, held: Vec<Item>) {
         let batch = &chunk.taken.batch;
         let board = &holding.board;
-        let now = self.clock.now();
+        let (now, shared) = (self.clock.now(), board.shared);
+        let share = holding.share(&batch.partition);
         let every = holding.plan.close.every.map(|every| every.as_millis().max(1) as i64);
         // Programs run before the lock is taken: whoever looks does not wait for them.
         let held: Vec<(Item, bool)> = held
@@ -321,12 +421,16 @@ impl Lane {
         for (item, closes) in held {
             let Some(record) = batch.records.get(item.index as usize) else { continue };
             let slice = every.map_or(0, |every| record.time.0.div_euclid(every) * every);
-            let slice_end = every.map(|every| {
-                board.scale.now().saturating_add((slice + every).saturating_sub(now.0))
+            let slice_end = every.map(|every| match shared {
+                true => slice.saturating_add(every),
+                false => board.scale.now().saturating_add((slice + every).saturating_sub(now.0)),
             });
             index.add(Arriving {
-                group: GroupKey { key: item.group.clone(), slice },
-                at: board.scale.arrival(record.time, &*self.clock),
+                group: GroupKey { key: item.group.clone(), slice, share },
+                at: match shared {
+                    true => record.time.0,
+                    false => board.scale.arrival(record.time, &*self.clock),
+                },
                 slice_end,
                 closes,
                 entry: Entry {
@@ -339,9 +443,10 @@ impl Lane {
         }
     }
 
-    fn read_seals(&self, holding: &Holding, chunk: &Chunk) {
+    fn read_notes(&self, holding: &Holding, chunk: &Chunk) {
         let batch = &chunk.taken.batch;
-        let mut unread = Vec::new();
+        let share = holding.share(&batch.partition);
+        let (mut ended, mut unread) = (Vec::new(), false);
         let mut index = holding.board.index();
         let feed = index.feed(&Feed::of(batch));
         for (at, _) in &chunk.records {
@@ -350,15 +455,22 @@ impl Lane {
             match Seal::read(value) {
                 Some(seal) => {
                     let key = record.key.clone().unwrap_or_default();
-                    index.read_seal(key, seal, Entry::of(chunk, *at, feed));
+                    if index.read_seal(key, share, seal, Entry::of(chunk, *at, feed)) {
+                        self.counters.takeovers.fetch_add(1, Ordering::Relaxed);
+                    }
                 }
-                None => unread.push((*at, Ending::Sealed)),
+                None => {
+                    unread |= !seal::is_tick(value);
+                    ended.push((*at, Ending::Sealed));
+                }
             }
         }
         drop(index);
-        if !unread.is_empty() {
+        if unread {
             tracing::warn!(topic = %batch.partition, "not a seal; somebody else writes to this topic");
-            self.complete(Completion { endings: unread, ..Completion::of(chunk.taken.clone()) });
+        }
+        if !ended.is_empty() {
+            self.complete(Completion { endings: ended, ..Completion::of(chunk.taken.clone()) });
         }
     }
 
@@ -370,6 +482,7 @@ impl Lane {
         }
         index.close_due(holding.board.scale.now());
         let seals = index.seals();
+        self.counters.lateness.add(index.lateness.drain(..));
         drop(index);
         if seals.is_empty() {
             return;

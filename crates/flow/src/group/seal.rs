@@ -22,6 +22,24 @@ use serde::{Deserialize, Serialize};
 
 const VERSION: u32 = 1;
 
+/// The value of a tick: a note that only shows what time the log has. Its owner reads it back.
+const TICK: &[u8] = br#"{"version":1,"tick":true}"#;
+
+/// A tick for one partition of the internal topic.
+pub(crate) fn tick(topic: &Arc<str>, partition: u32) -> Output {
+    Output {
+        topic: topic.clone(),
+        partition: Some(partition),
+        key: None,
+        headers: Headers::none(),
+        value: Some(Bytes::from_static(TICK)),
+    }
+}
+
+pub(crate) fn is_tick(value: &[u8]) -> bool {
+    value == TICK
+}
+
 /// Names one part of one generation of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Generation {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use potok_core::trouble::{Bug, crash_point, planted};
 use potok_core::{Decoded, Fault, HeadersBuilder, Partition, Place, Reason, Record, SourceBatch};
@@ -39,7 +40,7 @@ impl Lane {
             if !index.caught_up || self.stopping.get() {
                 return Ok(());
             }
-            index.take_sealed()
+            index.take_sealed(|feed| holding.share(&feed.partition))
         };
         if batches.is_empty() {
             return Ok(());
@@ -68,13 +69,19 @@ impl Lane {
                 supersede(of_batch, first, holding.plan.on_repeat);
             }
         }
+        let repeats = members.iter().enumerate().filter(|(at, member)| member.successor != *at);
+        self.counters.repeats.fetch_add(repeats.count() as u64, Ordering::Relaxed);
         let places = self.places(holding, batches, &members, &feeds);
         let store = &holding.store;
+        // They are all of one share; without a batch there was nothing to send.
+        let seal = batches.first().and_then(|sealed| feeds.get(sealed.seal.feed as usize));
+        let Some(Feed { partition, assignment, .. }) = seal else { return Ok(()) };
+        let owner = holding.owner(partition, *assignment);
         if !store.is_the_log() {
             let groups: Vec<_> = batches.iter().map(|sealed| sealed.key.clone()).collect();
-            self.insist(|| store.close(&holding.owner, &groups)).await?;
+            self.insist(|| store.close(&owner, &groups)).await?;
         }
-        let bodies = self.insist(|| store.load(&holding.owner, &places)).await?;
+        let bodies = self.insist(|| store.load(&owner, &places)).await?;
         for (member, body) in members.iter_mut().zip(bodies) {
             member.record = body;
         }
@@ -98,7 +105,7 @@ impl Lane {
         delivered?;
         if ended && !store.is_the_log() && self.is_durable().await {
             crash_point("clean.before");
-            self.insist(|| store.clean(&holding.owner, &places)).await?;
+            self.insist(|| store.clean(&owner, &places)).await?;
         }
         Ok(())
     }
@@ -176,9 +183,10 @@ impl Lane {
         batches: &[Sealed],
     ) -> Vec<Item> {
         let records = &chunk.taken.batch.records;
+        let way = self.own.way(&chunk.taken.batch.partition.topic);
         let mut items = Vec::with_capacity(records.len());
         for ((index, record), (own, member)) in (0..).zip(records).zip(members) {
-            let origin = Origin::of(&chunk.taken.batch, record, false);
+            let origin = Origin::of(&chunk.taken.batch, record, way);
             let mut item = Item::new(at, index, 0, origin);
             if let Some(sealed) = batches.get(member.batch) {
                 item.lane_key = crate::source::hash_of(&sealed.key);
@@ -225,10 +233,12 @@ impl Lane {
             return self.process(items, Range::of_batch(batch, batch.first, batch.next)).await;
         }
         for item in items {
-            match self.notes.suspicion(&item.origin) {
+            let Some(record) = batch.records.get(item.index as usize) else { continue };
+            let position = batch.position(record);
+            match self.notes.suspicion(&position) {
                 Suspicion::Guilty(deaths) => item.set_aside(crate::lane::crashes(deaths)),
                 Suspicion::None | Suspicion::Alone => {
-                    let note = Range::of_record(&item.origin);
+                    let note = Range::of_record(&position);
                     self.process(std::slice::from_mut(item), note).await?;
                 }
             }

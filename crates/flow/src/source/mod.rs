@@ -15,6 +15,7 @@ use potok_core::trouble::{Bug, planted};
 use potok_core::{Assignment, Fault, Intake as Said, Move, Record, Source, SourceBatch};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
+use crate::lane::OwnTopics;
 use crate::ledger::{Live, Note};
 use crate::signal::Signal;
 use crate::status::{Counters, Ending};
@@ -28,10 +29,10 @@ pub(crate) struct Intake {
     pub source: Box<dyn Source>,
     pub routing: Routing,
     pub lanes: Vec<mpsc::UnboundedSender<ToLane>>,
-    /// Where groups are held: the topic of their seals.
-    pub internal: Option<Arc<str>>,
-    /// How far each partition must be read before groups may close.
-    pub behind: HashMap<u64, u64>,
+    pub own: OwnTopics,
+    /// How far a partition must be read before groups may close, by assignment; and the lane of
+    /// its groups, if they have one for themselves.
+    pub behind: HashMap<u64, (u64, Option<usize>)>,
     pub ledger: mpsc::UnboundedSender<Note>,
     pub room: Arc<Semaphore>,
     pub room_bytes: usize,
@@ -128,9 +129,9 @@ impl Intake {
             self.assigned.remove(nonce);
             self.behind.remove(nonce);
         }
-        if self.internal.is_some() {
-            self.tell_lanes(|| ToLane::Leaving(nonces.to_vec()));
-            self.tell_lanes(|| ToLane::CaughtUp(self.behind.is_empty()));
+        if self.own.internal.is_some() {
+            self.tell_lanes(|_| ToLane::Leaving(nonces.to_vec()));
+            self.tell_caught_up();
         }
         if waiting.as_ref().is_some_and(|(batch, _)| nonces.contains(&batch.assignment)) {
             *waiting = None;
@@ -155,9 +156,9 @@ impl Intake {
         let records = batch.records.len() as u64;
         let assignment = batch.assignment;
         let next = batch.next;
-        if self.internal.as_ref() != Some(&batch.partition.topic) {
-            self.counters.received(records);
-        }
+        let is_note = |record: &&Record| self.own.is_note(&batch, record);
+        let notes = batch.records.iter().filter(is_note).count() as u64;
+        self.counters.received(records - notes);
         if let Some(first) = batch.records.first() {
             self.counters.batch_opened(sequence, first.time);
         }
@@ -181,17 +182,15 @@ impl Intake {
                 }));
             }
         }
-        if self.behind.get(&assignment).is_some_and(|end| next >= *end) {
+        if self.behind.get(&assignment).is_some_and(|(end, _)| next >= *end) {
             self.behind.remove(&assignment);
-            if self.behind.is_empty() {
-                self.tell_lanes(|| ToLane::CaughtUp(true));
-            }
+            self.tell_caught_up();
         }
     }
 
     /// Groups close when everything was read that was there when the partitions came.
     fn note_ends(&mut self, assignments: &[Assignment]) {
-        if self.internal.is_none() {
+        if self.own.internal.is_none() {
             return;
         }
         let ends = self.source.ends();
@@ -199,16 +198,24 @@ impl Intake {
             let end = ends.iter().find(|end| end.partition == assignment.partition);
             let end = end.map_or(0, |end| end.end);
             if assignment.ended.first_gap(assignment.start) < end {
-                self.behind.insert(assignment.nonce, end);
+                let lane = self.routing.lane_of(&assignment.partition, self.lanes.len());
+                self.behind.insert(assignment.nonce, (end, lane));
             }
         }
-        self.tell_lanes(|| ToLane::CaughtUp(self.behind.is_empty()));
+        self.tell_caught_up();
     }
 
-    fn tell_lanes(&self, input: impl Fn() -> ToLane) {
-        for lane in &self.lanes {
+    fn tell_caught_up(&self) {
+        self.tell_lanes(|lane| {
+            let concerns = |(_, of): &(u64, Option<usize>)| of.is_none_or(|of| of == lane);
+            ToLane::CaughtUp(!self.behind.values().any(concerns))
+        });
+    }
+
+    fn tell_lanes(&self, input: impl Fn(usize) -> ToLane) {
+        for (at, lane) in self.lanes.iter().enumerate() {
             // A lane that is gone ended the run; the supervisor knows.
-            let _ = lane.send(input());
+            let _ = lane.send(input(at));
         }
     }
 

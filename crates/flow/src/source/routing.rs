@@ -4,11 +4,11 @@ use std::hash::Hasher;
 use std::sync::Arc;
 
 use potok_core::trouble::{Bug, planted};
-use potok_core::{Record, SourceBatch};
+use potok_core::{Partition, Record, SourceBatch};
 use potok_expr::{Scope, Template, json::Parser};
 
 use crate::crash_notes::{CrashNotes, Range};
-use crate::lane::Origin;
+use crate::lane::{Origin, OwnTopics, Way};
 use crate::plan::Plan;
 
 /// Splits batches by lane key.
@@ -17,28 +17,35 @@ pub(crate) struct Routing {
     needs_value: bool,
     parser: Parser,
     notes: Arc<CrashNotes>,
-    replay_topic: Arc<str>,
-    /// Where the seals of groups lie, keyed by their groups.
-    internal: Option<Arc<str>>,
+    own: OwnTopics,
+    /// What is held is gathered in the internal topic; a partition of it has one lane.
+    gathered: bool,
     turn: usize,
 }
 
 impl Routing {
-    pub fn new(plan: &Plan, notes: Arc<CrashNotes>, replay_topic: Arc<str>) -> Self {
+    pub fn new(plan: &Plan, notes: Arc<CrashNotes>, own: OwnTopics, gathered: bool) -> Self {
         let key = plan.lane_key();
         let needs_value = key.iter().any(Template::needs_value);
-        let internal = plan.hold.as_ref().map(|hold| hold.internal.clone());
-        Routing { key, needs_value, parser: Parser::new(), notes, replay_topic, internal, turn: 0 }
+        Routing { key, needs_value, parser: Parser::new(), notes, own, gathered, turn: 0 }
+    }
+
+    /// The lane that has a partition for itself, if one has.
+    pub fn lane_of(&self, partition: &Partition, lanes: usize) -> Option<usize> {
+        let internal = self.own.internal.as_ref() == Some(&partition.topic);
+        (self.gathered && internal).then_some(partition.index as usize % lanes.max(1))
     }
 
     /// The records of each lane, by index in the batch with the hash of the lane key. A record
     /// without a readable lane key goes by its own key; it is about to become a dead letter.
     pub fn split(&mut self, batch: &SourceBatch, lanes: usize) -> Vec<(usize, Vec<(u32, u64)>)> {
         let mut split: Vec<Vec<(u32, u64)>> = vec![Vec::new(); lanes.max(1)];
+        let own_lane = self.lane_of(&batch.partition, lanes);
         self.notes.enter(0, Range::of_batch(batch, batch.first, batch.next.max(batch.first + 1)));
         for (index, record) in batch.records.iter().enumerate() {
             let hash = self.hash(batch, record);
-            let mut lane = (hash % split.len() as u64) as usize;
+            let hashed = (hash % split.len() as u64) as usize;
+            let mut lane = own_lane.unwrap_or(hashed);
             if planted(Bug::LaneOrderLost) {
                 self.turn += 1;
                 lane = self.turn % split.len();
@@ -52,8 +59,9 @@ impl Routing {
     }
 
     fn hash(&mut self, batch: &SourceBatch, record: &Record) -> u64 {
-        if let Some(internal) = &self.internal {
-            if batch.partition.topic == *internal {
+        let way = self.own.way(&batch.partition.topic);
+        if self.own.internal.is_some() {
+            if way == Way::Gathered {
                 return hash_of(record.key.as_deref().unwrap_or_default());
             }
             if self.key.is_empty() {
@@ -61,8 +69,7 @@ impl Routing {
                 return hash_of(b"");
             }
         }
-        let replayed = batch.partition.topic == self.replay_topic;
-        let origin = replayed.then(|| Origin::of(batch, record, true));
+        let origin = (way == Way::Replayed).then(|| Origin::of(batch, record, way));
         let value = record.value.as_deref().filter(|_| self.needs_value);
         let node = value.and_then(|value| self.parser.parse(value).ok());
         let scope = Scope {

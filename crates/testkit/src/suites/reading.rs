@@ -154,12 +154,14 @@ pub fn spec(harness: &dyn LogHarness, group: &str, topics: &[&str], from_end: bo
     GroupSpec {
         topics: topics.iter().map(|&t| t.into()).collect(),
         from_end,
+        exact: false,
         info: PipelineInfo {
             pipeline: group.clone(),
             dead_letters: format!("{group}-dead"),
             resolved: format!("{group}-dead-resolved"),
             replay: format!("{group}-replay"),
             replays_max: 5,
+            internal: None,
         },
         group,
     }

@@ -75,12 +75,14 @@ pub fn spec(group: &str, topic: &str, from_end: bool) -> GroupSpec {
         group: group.to_owned(),
         topics: vec![topic.into()],
         from_end,
+        exact: false,
         info: PipelineInfo {
             pipeline: group.to_owned(),
             dead_letters: format!("{group}-dead"),
             resolved: format!("{group}-dead-resolved"),
             replay: format!("{group}-replay"),
             replays_max: 5,
+            internal: None,
         },
     }
 }

@@ -74,12 +74,12 @@ impl Poller {
             if let Some(lost) = &start.lost {
                 self.tell_lost(&start.partition, lost.clone());
             }
-            let Start { partition, log, start, ended, fresh, behind, .. } = start;
+            let Start { partition, log, start, end, ended, fresh, behind, .. } = start;
             let assignment = Assignment { partition, nonce: nonce(), start, ended };
             // What waits for older partitions is not committed: whoever takes it over must wait too.
             let resolved = fresh && behind.is_empty();
             lock(&self.progress).assign(&assignment, log, resolved);
-            self.handover.ends_at(&assignment.partition, start);
+            self.handover.ends_at(&assignment.partition, end.max(start));
             if !behind.is_empty() {
                 tracing::info!(partition = %assignment.partition, "found later; waiting for the older partitions");
                 held_back.push(assignment.partition.clone());

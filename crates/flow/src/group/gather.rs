@@ -1,0 +1,203 @@
+//! Where several processes share the log: brings the records of one group into one partition.
+//!
+//! ```text
+//!   source topics ──► gather ──► potok-<pipeline>, keyed by the group ──► lanes, by partition
+//!                       └─ one transaction: copies and positions
+//! ```
+//!
+//! Every record is copied, also one that will be set aside: what becomes of it is decided, counted
+//! and noted once, by the lane that reads the copy. The copies and the source's positions are one
+//! transaction, so each record is in the internal topic exactly once, whoever dies. After any
+//! trouble the source is opened anew and goes on behind the last transaction.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use potok_core::trouble::crash_point;
+use potok_core::{
+    Ended, Fault, GroupSpec, Intake, Journal, Move, OpenGroup, Output, Partition, Record, Source,
+    SourceBatch, Transaction,
+};
+use potok_expr::json::Parser;
+use potok_expr::{Scope, Template};
+
+use super::gathered;
+use crate::crash_notes::{CrashNotes, Range};
+use crate::pipeline::Shared;
+use crate::signal::Signal;
+use crate::work::Stop;
+
+/// One transaction copies no more than this and what one more batch adds.
+const BYTES_MAX: usize = 8 << 20;
+/// The longest wait after trouble.
+const WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// Copies records into the internal topic until it is asked to stop.
+pub(crate) struct Gather {
+    pub spec: GroupSpec,
+    pub by: Option<Template>,
+    pub internal: Arc<str>,
+    pub notes: Arc<CrashNotes>,
+    pub slot: usize,
+    pub paused: Arc<Signal<bool>>,
+    pub stopping: Arc<Signal<bool>>,
+}
+
+impl Gather {
+    /// Runs beside the lanes. What it cannot do now it tries again, unless somebody has to act.
+    pub async fn run(self, log: Arc<dyn potok_core::Log>) -> Result<(), Stop> {
+        let mut failures = 0_u32;
+        loop {
+            let opened = tokio::select! {
+                biased;
+                () = self.stopping.wait_for(|stopping| stopping) => return Ok(()),
+                opened = log.open_group(self.spec.clone()) => opened,
+            };
+            let copied = match opened {
+                Ok(OpenGroup { source, journal }) => {
+                    self.copy(source, journal, &mut failures).await
+                }
+                Err(fault) => Err(fault),
+            };
+            let fault = match copied {
+                Ok(()) => return Ok(()),
+                Err(fault) if fault.next == Move::Fix => return Err(Stop::Fix(fault)),
+                Err(fault) => fault,
+            };
+            failures += 1;
+            if failures == 1 {
+                tracing::warn!(group = self.spec.group, why = %fault, "records cannot be gathered; trying again");
+            }
+            let wait = Duration::from_millis(50).saturating_mul(1 << failures.min(10));
+            tokio::select! {
+                biased;
+                () = self.stopping.wait_for(|stopping| stopping) => return Ok(()),
+                () = tokio::time::sleep(wait.min(WAIT_MAX)) => {}
+            }
+        }
+    }
+
+    async fn copy(
+        &self,
+        mut source: Box<dyn Source>,
+        journal: Arc<dyn Journal>,
+        failures: &mut u32,
+    ) -> Result<(), Fault> {
+        let mut parser = Parser::new();
+        let mut live: HashMap<u64, Partition> = HashMap::new();
+        loop {
+            let paused = self.paused.get();
+            source.set_paused(paused);
+            let said = tokio::select! {
+                biased;
+                () = self.stopping.wait_for(|stopping| stopping) => return Ok(()),
+                () = self.paused.wait_for(|now| now != paused) => continue,
+                said = source.next() => said?,
+            };
+            let mut batches = Vec::new();
+            let mut bytes = hear(said, &mut live, &mut batches);
+            // What is there already goes along.
+            while bytes < BYTES_MAX && !batches.is_empty() {
+                let Some(said) = source.next().now_or_never() else { break };
+                bytes += hear(said?, &mut live, &mut batches);
+            }
+            if batches.is_empty() {
+                continue;
+            }
+            let transaction = self.transaction(&batches, &live, &mut parser);
+            crash_point("gather.before");
+            // Until this returns nothing is asked of the source: what leaves meanwhile waits.
+            journal.transact(&transaction).await.map_err(Fault::from)?;
+            crash_point("gather.after");
+            *failures = 0;
+        }
+    }
+
+    fn transaction(
+        &self,
+        batches: &[SourceBatch],
+        live: &HashMap<u64, Partition>,
+        parser: &mut Parser,
+    ) -> Transaction {
+        let mut transaction = Transaction::default();
+        for batch in batches {
+            let Some(partition) = live.get(&batch.assignment) else { continue };
+            let note = Range::of_batch(batch, batch.first, batch.next.max(batch.first + 1));
+            self.notes.enter(self.slot, note);
+            let copies = batch.records.iter().map(|record| self.copy_of(batch, record, parser));
+            transaction.outputs.extend(copies);
+            self.notes.leave(self.slot);
+            transaction.ended.push(Ended {
+                partition: partition.clone(),
+                assignment: batch.assignment,
+                ranges: vec![batch.first..batch.next],
+            });
+        }
+        transaction
+    }
+
+    fn copy_of(&self, batch: &SourceBatch, record: &Record, parser: &mut Parser) -> Output {
+        let group = match &self.by {
+            None => Some(Bytes::new()),
+            Some(by) => {
+                let value = record.value.as_deref().filter(|_| by.needs_value());
+                let scope = Scope {
+                    value: value.and_then(|value| parser.parse(value).ok()),
+                    key: record.key.as_deref(),
+                    headers: &record.headers,
+                    topic: &batch.partition.topic,
+                    id: None,
+                    receiver: None,
+                };
+                by.eval_bytes(&scope)
+            }
+        };
+        gathered::copy(&self.internal, group, batch, record)
+    }
+}
+
+/// Takes in what the source says; returns the bytes that came.
+fn hear(said: Intake, live: &mut HashMap<u64, Partition>, batches: &mut Vec<SourceBatch>) -> usize {
+    match said {
+        Intake::Assigned(assignments) => {
+            live.extend(assignments.into_iter().map(|at| (at.nonce, at.partition)));
+        }
+        Intake::Revoked(nonces) | Intake::Lost(nonces) => {
+            live.retain(|nonce, _| !nonces.contains(nonce));
+            // Nothing of these is written yet: the next owner copies them.
+            batches.retain(|batch| !nonces.contains(&batch.assignment));
+        }
+        Intake::Batch(batch) => {
+            let bytes = batch.records.iter().map(Record::bytes).sum();
+            batches.push(batch);
+            return bytes;
+        }
+    }
+    0
+}
+
+impl Gather {
+    /// Of a run of a pipeline, where its log wants one.
+    pub fn of(shared: &Shared, stopping: &Arc<Signal<bool>>) -> Option<Gather> {
+        let plan = &shared.plan;
+        let hold = plan.hold.as_ref().filter(|_| plan.is_gathered(&*shared.log))?;
+        Some(Gather {
+            spec: GroupSpec {
+                group: plan.group.clone(),
+                topics: plan.topics.clone(),
+                from_end: plan.from_end,
+                exact: true,
+                info: (*shared.info).clone(),
+            },
+            by: hold.by.clone(),
+            internal: hold.internal.clone(),
+            notes: shared.notes.clone(),
+            slot: plan.workers.max(1) + 1,
+            paused: shared.paused.clone(),
+            stopping: stopping.clone(),
+        })
+    }
+}

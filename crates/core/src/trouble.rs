@@ -37,6 +37,9 @@ pub const GROUP_CRASH_POINTS: &[&str] =
 /// Those that only a pipeline passes whose groups have a store besides the log.
 pub const STORE_CRASH_POINTS: &[&str] = &["clean.before"];
 
+/// Those that only a pipeline passes whose groups are gathered on a shared log.
+pub const GATHER_CRASH_POINTS: &[&str] = &["gather.before", "gather.sent", "gather.after"];
+
 /// Dies here if `POTOK_CRASH_AT` says so.
 #[inline]
 pub fn crash_point(name: &str) {
@@ -111,7 +114,7 @@ mod debug {
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    use super::{Bug, CRASH_POINTS, GROUP_CRASH_POINTS, STORE_CRASH_POINTS};
+    use super::{Bug, CRASH_POINTS, GATHER_CRASH_POINTS, GROUP_CRASH_POINTS, STORE_CRASH_POINTS};
 
     struct Target {
         name: String,
@@ -131,7 +134,7 @@ mod debug {
     }
 
     pub(super) fn crash_point(name: &str) {
-        let lists = [CRASH_POINTS, GROUP_CRASH_POINTS, STORE_CRASH_POINTS];
+        let lists = [CRASH_POINTS, GROUP_CRASH_POINTS, STORE_CRASH_POINTS, GATHER_CRASH_POINTS];
         let known = lists.iter().any(|list| list.contains(&name));
         debug_assert!(known, "crash point {name} is not in the list");
         if let Some(target) = target()

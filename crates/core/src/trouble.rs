@@ -81,6 +81,10 @@ pub enum Bug {
     StoreLossIgnored,
     /// A seal has ended once its batch is being sent.
     SealEndsFirst,
+    /// Where the log is shared, records are copied first and their positions noted later.
+    GatheredApart,
+    /// Where the log is shared, windows go by the clock of the process.
+    WindowsByOwnClock,
     /// The embedded log acknowledges before the fsync.
     AckBeforeFsync,
     /// Readers of the embedded log see records that are not yet synced.

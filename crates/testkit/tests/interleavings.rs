@@ -193,8 +193,8 @@ fn in_life<T, F: Future<Output = T>>(
         .unwrap();
     runtime.block_on(async {
         world.begin_life();
-        let log: Arc<dyn Log> = Arc::new(LogHandle(SimLog::open(world.clone())));
-        let engine = Engine::new(log, Arc::new(SimClock(world.clone())), None);
+        let log: Arc<dyn Log> = Arc::new(LogHandle::new(SimLog::open(world.clone())));
+        let engine = Engine::new(log, Arc::new(SimClock::new(world.clone())), None);
         engine.start(plan(world, scenario, 1).unwrap()).unwrap();
         let bound = Duration::from_secs(600);
         let result = tokio::time::timeout(bound, work(engine)).await.expect("work finishes");

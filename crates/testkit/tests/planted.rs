@@ -109,3 +109,13 @@ fn store_loss_ignored() {
 fn seal_ends_first() {
     is_found_in_groups(Bug::SealEndsFirst, &[Promise::NotedOnlyWhenEnded]);
 }
+
+#[test]
+fn records_gathered_before_their_positions_are_noted() {
+    is_found_in_groups(Bug::GatheredApart, &[Promise::GatheredOnce]);
+}
+
+#[test]
+fn windows_by_the_clock_of_the_process() {
+    is_found_in_groups(Bug::WindowsByOwnClock, &[Promise::WindowsLast]);
+}

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt;
-use potok_core::trouble::crash_point;
+use potok_core::trouble::{Bug, crash_point, planted};
 use potok_core::{
     Ended, Fault, GroupSpec, Intake, Journal, Move, OpenGroup, Output, Partition, Record, Source,
     SourceBatch, Transaction,
@@ -109,6 +109,15 @@ impl Gather {
             }
             let transaction = self.transaction(&batches, &live, &mut parser);
             crash_point("gather.before");
+            let transaction = if planted(Bug::GatheredApart) {
+                // The naive version: copies first, positions when they are written.
+                let Transaction { outputs, ended } = transaction;
+                let copies = Transaction { outputs, ended: Vec::new() };
+                journal.transact(&copies).await.map_err(Fault::from)?;
+                Transaction { outputs: Vec::new(), ended }
+            } else {
+                transaction
+            };
             // Until this returns nothing is asked of the source: what leaves meanwhile waits.
             journal.transact(&transaction).await.map_err(Fault::from)?;
             crash_point("gather.after");

@@ -431,7 +431,7 @@ impl Index {
     }
 
     /// The seals of what is closed, to be written.
-    pub fn seals(&mut self) -> Vec<(Bytes, Seal)> {
+    pub fn seals(&mut self) -> Vec<(GroupKey, Seal)> {
         let mut seals = Vec::new();
         while let Some(mut frozen) = self.frozen.pop_front() {
             if frozen.entries.is_empty() {
@@ -451,7 +451,7 @@ impl Index {
             let Frozen { generation, opened, dropped, .. } = frozen;
             let slice = frozen.name.slice;
             let seal = Seal { generation, slice, opened, dropped, members };
-            seals.push((frozen.name.key.clone(), seal));
+            seals.push((frozen.name.clone(), seal));
             let key = frozen.name.key.clone();
             self.sealing.push(&key, frozen);
         }

@@ -332,7 +332,8 @@ impl Lane {
         }
         if let (true, Some(last)) = (holding.board.shared, batch.records.last()) {
             let now = holding.board.scale.now();
-            holding.board.index().learn_time(holding.share(&batch.partition), last.time, now);
+            let time = if planted(Bug::WindowsByOwnClock) { self.clock.now() } else { last.time };
+            holding.board.index().learn_time(holding.share(&batch.partition), time, now);
         }
         Ok(())
     }
@@ -489,7 +490,12 @@ impl Lane {
         }
         crash_point("seal.before");
         let topic = &holding.plan.internal;
-        let outputs = seals.iter().map(|(key, seal)| seal.output(topic, key)).collect();
+        let output = |(name, seal): &(GroupKey, Seal)| Output {
+            // Where its members lie, also when the key would lead elsewhere by now.
+            partition: holding.board.shared.then_some(name.share),
+            ..seal.output(topic, &name.key)
+        };
+        let outputs = seals.iter().map(output).collect();
         let _ = self.ledger.send(Note::Seals(outputs));
     }
 

@@ -6,7 +6,7 @@ use potok_traffic::gdelt::{EVENTS, Kind, MENTIONS, Sent};
 use serde_json::Value;
 
 use crate::check::{Letter, bytes};
-use crate::process::Running;
+use crate::process::{Ran, Running};
 
 const OUTPUTS: [&str; 2] = ["processor-event", "processor-mention"];
 
@@ -17,11 +17,18 @@ pub struct Records {
     /// Something was sent without a key: what then arrives in the same moment in two partitions
     /// has no order, and either of two records of one id may take the place of the other.
     pub unordered: bool,
+    /// The log is one where a record may come out again under the same name.
+    pub repeatable: bool,
 }
 
 impl Records {
     /// Sends records of one batch, topic by topic; false when something was not acknowledged.
     pub fn send(&mut self, running: &Running, records: Vec<Sent>) -> bool {
+        self.send_by(|args, lines| running.run(args, lines), records)
+    }
+
+    /// The same by whoever runs commands.
+    pub fn send_by(&mut self, run: impl Fn(&[&str], &[u8]) -> Ran, records: Vec<Sent>) -> bool {
         let mut all = true;
         for topic in [EVENTS, MENTIONS] {
             let of_topic: Vec<&Sent> = records.iter().filter(|sent| sent.topic == topic).collect();
@@ -36,7 +43,7 @@ impl Records {
             } else {
                 self.unordered = true;
             }
-            let ran = running.run(args, &lines);
+            let ran = run(&args, &lines);
             let acknowledged = ran.code == Some(0);
             all &= acknowledged;
             self.sent.extend(of_topic.into_iter().map(|sent| (sent.clone(), acknowledged)));
@@ -45,19 +52,25 @@ impl Records {
     }
 
     /// Compares with what came out; empty when the promise was kept.
-    fn problems(&self, delivered: &[Delivered], letters: &[Letter]) -> Vec<String> {
+    fn problems(&self, outputs: &[Output], letters: &[Letter]) -> Vec<String> {
         let mut problems = Vec::new();
-        let mut times: HashMap<&Delivered, usize> = HashMap::new();
-        delivered.iter().for_each(|one| *times.entry(one).or_default() += 1);
-        let twice = times.iter().filter(|(_, times)| **times > 1);
-        problems.extend(twice.map(|(one, times)| format!("{one:?} came out {times} times")));
+        let mut times: HashMap<&Delivered, Vec<&str>> = HashMap::new();
+        outputs.iter().for_each(|one| times.entry(&one.what).or_default().push(&one.name));
+        for (one, names) in times.iter().filter(|(_, names)| names.len() > 1) {
+            let same = names.windows(2).all(|two| two[0] == two[1]);
+            if !self.repeatable || !same {
+                problems.push(format!("{one:?} came out as {names:?}"));
+            }
+        }
         let mut known = HashSet::new();
         let mut lost = 0;
         for (at, (sent, acknowledged)) in self.sent.iter().enumerate() {
             match sent.what {
                 Kind::Spoiled(how) if !how.is_delivered() => {
                     let count = letters.iter().filter(|letter| letter.value == sent.value).count();
-                    if count > 1 || (*acknowledged && count == 0) {
+                    // Of several with the same bytes each has its own.
+                    let alike = self.sent.iter().filter(|(other, _)| other.value == sent.value);
+                    if count > alike.count() || (*acknowledged && count == 0) {
                         problems.push(format!("{how:?} has {count} dead letters"));
                     }
                 }
@@ -92,14 +105,17 @@ impl Records {
         problems
     }
 
-    pub fn assert_kept(&self, running: &Running) {
+    /// Fails unless the promise was kept; returns how many records came out again.
+    pub fn assert_kept(&self, running: &Running) -> usize {
         let status = running.drained();
         let count = |field: &str| status[field].as_u64().unwrap();
         let ended = ["delivered", "filtered", "suppressed", "dead_lettered"].map(count);
         assert_eq!(count("received"), ended.iter().sum::<u64>(), "{status}");
         let letters = running.run(["dead-letters", "list", "em-processor", "--json"], b"").good();
-        let problems = self.problems(&delivered(running), &Letter::all(&letters));
+        let outputs = outputs(running);
+        let problems = self.problems(&outputs, &Letter::all(&letters));
         assert!(problems.is_empty(), "{problems:#?}\n{}", running.journal());
+        outputs.len() - outputs.iter().map(|one| &one.what).collect::<HashSet<_>>().len()
     }
 }
 
@@ -124,20 +140,41 @@ impl Delivered {
     }
 }
 
+/// The same with its name, which is the same when it comes out again, and its place.
+pub struct Output {
+    pub what: Delivered,
+    name: String,
+    #[allow(dead_code, reason = "for the tests on real services")]
+    pub partition: u64,
+    #[allow(dead_code, reason = "for the tests on real services")]
+    pub offset: u64,
+}
+
 /// Everything on the two output topics.
 pub fn delivered(running: &Running) -> Vec<Delivered> {
+    outputs(running).into_iter().map(|one| one.what).collect()
+}
+
+/// The same with names and places.
+pub fn outputs(running: &Running) -> Vec<Output> {
     let mut all = Vec::new();
     for topic in OUTPUTS {
         for line in running.run(["read", topic], b"").lines() {
             let value: Value = serde_json::from_slice(&bytes(&line, "value").unwrap()).unwrap();
             let headers = line["headers"].as_array().unwrap();
-            let batch = headers.iter().find(|header| header[0] == "batchId").unwrap();
-            all.push(Delivered {
+            let header = |name: &str| {
+                let header = headers.iter().find(|header| header[0] == name).unwrap();
+                header[1].as_str().unwrap().to_owned()
+            };
+            let what = Delivered {
                 topic,
                 key: line["key"].as_str().unwrap().to_owned(),
-                batch: batch[1].as_str().unwrap().to_owned(),
+                batch: header("batchId"),
                 sentence: value["SentenceId"].as_i64(),
-            });
+            };
+            let place = |name: &str| line[name].as_u64().unwrap();
+            let (partition, offset) = (place("partition"), place("offset"));
+            all.push(Output { what, name: header("potok-id"), partition, offset });
         }
     }
     all

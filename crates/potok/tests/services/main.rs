@@ -14,6 +14,7 @@ mod chaos;
 mod check;
 mod cli;
 mod database;
+mod gathering;
 #[allow(dead_code, reason = "shared with the tests of the embedded default")]
 #[path = "../binary/ledger.rs"]
 mod ledger;

@@ -9,13 +9,34 @@ use super::world::World;
 /// Where simulated wall time starts: some instant in 2023.
 const EPOCH: i64 = 1_700_000_000_000;
 
-/// Tells the world's time.
+/// Tells the world's time, as a process with this clock sees it.
 #[derive(Clone)]
-pub struct SimClock(pub Arc<World>);
+pub struct SimClock {
+    world: Arc<World>,
+    /// Milliseconds by which this one is wrong besides; `None` is right, whatever jumps.
+    off: Option<i64>,
+}
+
+impl SimClock {
+    /// The clock of the first process.
+    pub fn new(world: Arc<World>) -> Self {
+        SimClock { world, off: Some(0) }
+    }
+
+    /// The clock of another process.
+    pub fn off_by(world: Arc<World>, millis: i64) -> Self {
+        SimClock { world, off: Some(millis) }
+    }
+
+    /// The clock of a log that is not of this process.
+    pub fn of_shared_log(world: Arc<World>) -> Self {
+        SimClock { world, off: None }
+    }
+}
 
 impl Clock for SimClock {
     fn now(&self) -> Timestamp {
-        let (millis, jumped) = self.0.with(|w| (w.millis(), w.clock_jump));
-        Timestamp(EPOCH + millis as i64 + jumped)
+        let (millis, jumped) = self.world.with(|w| (w.millis(), w.clock_jump));
+        Timestamp(EPOCH + millis as i64 + self.off.map_or(0, |off| off + jumped))
     }
 }

@@ -21,8 +21,9 @@ pub struct SimLog {
     pub(super) world: Arc<World>,
     /// Something was appended, or a partition is free again.
     pub(super) changed: Notify,
-    /// The groups this life has opened; each may be opened again once its source is gone.
-    groups: Mutex<BTreeMap<String, Arc<Mutex<Live>>>>,
+    /// The groups that processes have opened in this life; each may be opened again once its
+    /// source is gone.
+    groups: Mutex<BTreeMap<(String, usize), Arc<Mutex<Live>>>>,
 }
 
 impl SimLog {
@@ -31,14 +32,25 @@ impl SimLog {
         Arc::new(SimLog { world, changed: Notify::new(), groups: Mutex::new(BTreeMap::new()) })
     }
 
-    fn groups(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Mutex<Live>>>> {
+    fn groups(&self) -> MutexGuard<'_, BTreeMap<(String, usize), Arc<Mutex<Live>>>> {
         self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_read(&self, group: &str) -> bool {
+    fn is_read(&self, group: &str, process: Option<usize>) -> bool {
         let groups = self.groups();
-        let live = groups.get(group).map(|l| l.lock().unwrap_or_else(PoisonError::into_inner));
-        live.is_some_and(|live| live.is_read())
+        let members = groups.iter().filter(|((name, member), _)| {
+            name == group && process.is_none_or(|process| process == *member)
+        });
+        let mut members = members.map(|(_, l)| l.lock().unwrap_or_else(PoisonError::into_inner));
+        members.any(|live| live.is_read())
+    }
+
+    /// The other members of a group.
+    pub(super) fn others(&self, group: &str, process: usize) -> Vec<Arc<Mutex<Live>>> {
+        let groups = self.groups();
+        let others =
+            groups.iter().filter(|((name, member), _)| name == group && *member != process);
+        others.map(|(_, live)| live.clone()).collect()
     }
 
     /// A write runs to its end even when its caller goes away, as a request under way would; only
@@ -122,7 +134,11 @@ impl SimLog {
         transaction: &Transaction,
         live: Option<&Arc<Mutex<Live>>>,
     ) -> Result<Vec<Position>, Fault> {
-        let time = SimClock(self.world.clone()).now();
+        let clock = match self.world.with(|w| w.shared) {
+            true => SimClock::of_shared_log(self.world.clone()),
+            false => SimClock::new(self.world.clone()),
+        };
+        let time = clock.now();
         self.world.with(|w| {
             let positions = w.disk.append(&transaction.outputs, time)?;
             promises::observe_outputs(w, &transaction.outputs, &positions);
@@ -137,7 +153,7 @@ impl SimLog {
                 }
                 let newly = w.disk.note_ended(&live.group, &ended.partition, &ended.ranges);
                 w.note(format_args!("ended {} {:?}", ended.partition, ended.ranges));
-                promises::audit_ended(w, &ended.partition, &newly);
+                promises::audit_ended(w, &live.group, &ended.partition, &newly);
             }
             Ok(positions)
         })
@@ -147,23 +163,43 @@ impl SimLog {
 /// The contracts' methods take `&self`; what is written outlives the call, so each log is held
 /// with a way to itself.
 #[derive(Clone)]
-pub struct LogHandle(pub Arc<SimLog>);
+pub struct LogHandle {
+    log: Arc<SimLog>,
+    /// Which of the processes that share it.
+    process: usize,
+}
+
+impl LogHandle {
+    /// For the first process.
+    pub fn new(log: Arc<SimLog>) -> Self {
+        Self::of_process(log, 0)
+    }
+
+    /// For another one.
+    pub fn of_process(log: Arc<SimLog>, process: usize) -> Self {
+        LogHandle { log, process }
+    }
+}
 
 #[async_trait]
 impl Log for LogHandle {
+    fn is_shared(&self) -> bool {
+        self.log.world.with(|w| w.shared)
+    }
+
     fn bodies(&self) -> Arc<dyn Store> {
         Arc::new(super::SimStore::default())
     }
 
     async fn append(&self, outputs: &[Output]) -> Result<Vec<Position>, Fault> {
         let transaction = Transaction { outputs: outputs.to_vec(), ended: Vec::new() };
-        self.0.clone().write(transaction, None).await
+        self.log.clone().write(transaction, None).await
     }
 
     async fn open_group(&self, spec: GroupSpec) -> Result<OpenGroup, Fault> {
-        let log = &self.0;
+        let log = &self.log;
         log.world.latency(Trouble::NextSlow).await;
-        if log.is_read(&spec.group) {
+        if log.is_read(&spec.group, Some(self.process)) {
             return Err(Fault::fix(format!("group {} is open already", spec.group)));
         }
         log.world.with(|w| {
@@ -171,17 +207,18 @@ impl Log for LogHandle {
             w.note(format_args!("group {} opens", spec.group));
         });
         let live = Arc::new(Mutex::new(Live::new(spec.group.clone())));
-        if let Some(old) = log.groups().insert(spec.group, live.clone()) {
+        if let Some(old) = log.groups().insert((spec.group, self.process), live.clone()) {
             old.lock().unwrap_or_else(PoisonError::into_inner).retire();
         }
-        let source = SimSource::new(log.clone(), live.clone(), spec.topics);
-        let (overlap, turn) = (log.world.with(|w| w.overlap), Arc::default());
+        let source = SimSource::new(log.clone(), live.clone(), spec.topics, self.process);
+        let overlap = if spec.exact { 1 } else { log.world.with(|w| w.overlap) };
+        let turn = Arc::default();
         let journal = SimJournal { log: log.clone(), live, overlap, turn };
         Ok(OpenGroup { source: Box::new(source), journal: Arc::new(journal) })
     }
 
     async fn read(&self, topic: &str, from: ReadFrom) -> Result<Box<dyn Reader>, Fault> {
-        let log = &self.0;
+        let log = &self.log;
         log.world.latency(Trouble::NextSlow).await;
         let ends = log.world.with(|w| {
             let shelves = w.disk.topic(topic)?;
@@ -202,18 +239,18 @@ impl Log for LogHandle {
     }
 
     async fn topics(&self) -> Result<Vec<TopicInfo>, Fault> {
-        Ok(self.0.world.with(|w| w.disk.topic_infos()))
+        Ok(self.log.world.with(|w| w.disk.topic_infos()))
     }
 
     async fn groups(&self) -> Result<Vec<GroupInfo>, Fault> {
-        Ok(self.0.world.with(|w| w.disk.group_infos(|group| self.0.is_read(group))))
+        Ok(self.log.world.with(|w| w.disk.group_infos(|group| self.log.is_read(group, None))))
     }
 
     async fn forget_group(&self, group: &str) -> Result<(), Fault> {
-        if self.0.is_read(group) {
+        if self.log.is_read(group, None) {
             return Err(Fault::fix(format!("group {group} is being read")));
         }
-        match self.0.world.with(|w| w.disk.forget(group)) {
+        match self.log.world.with(|w| w.disk.forget(group)) {
             true => Ok(()),
             false => Err(Fault::fix(format!("there is no group {group}"))),
         }
@@ -229,7 +266,7 @@ impl Log for LogHandle {
 
     async fn ended(&self, group: &str, topic: &str, partition: u32) -> Result<RangeSet, Fault> {
         let partition = Partition { topic: topic.into(), index: partition };
-        let progress = self.0.world.with(|w| w.disk.progress(group, &partition));
+        let progress = self.log.world.with(|w| w.disk.progress(group, &partition));
         progress
             .map(|progress| progress.ended)
             .ok_or_else(|| Fault::fix(format!("there is no group {group}")))

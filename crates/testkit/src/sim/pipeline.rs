@@ -24,6 +24,9 @@ pub const PIPELINE: &str = "sim";
 /// Topic of its dead letters.
 pub const DEAD: &str = "sim-dead";
 
+/// Its consumer group.
+pub const GROUP: &str = "sim-group";
+
 /// Topic of its seals.
 pub const INTERNAL: &str = "potok-sim";
 
@@ -54,7 +57,7 @@ pub fn plan(world: &Arc<World>, scenario: &Scenario, workers: usize) -> Result<P
     Ok(Plan {
         name: PIPELINE.to_owned(),
         workers,
-        group: "sim-group".to_owned(),
+        group: GROUP.to_owned(),
         topics: scenario.topics.clone(),
         from_end: false,
         decoder: Arc::new(SimDecoder { world: world.clone(), json: JsonDecoder::new(None) }),

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use potok_core::{Envelope, Headers, Name, Output, Partition, Position, Reason, Record};
 use potok_flow::dead_letter::{REPLAY_HEADER, Replay};
 
-use super::pipeline::INTERNAL;
+use super::pipeline::{GROUP, INTERNAL};
 use super::scenario::{Deliver, Scenario, To};
 use super::trouble::Recovery;
 use super::workload::{Kind, field};
@@ -46,6 +46,10 @@ pub enum Promise {
     BadOnceInDeadLetters,
     /// What was received equals what ended and what is in flight.
     CountsAddUp,
+    /// Where the log is shared, each record comes into its group once.
+    GatheredOnce,
+    /// Where the log is shared, no group closes before its time, whatever clocks say.
+    WindowsLast,
     /// Gates open again once their destination is back.
     GatesReopen,
     /// Once trouble is over, everything ends.
@@ -66,6 +70,8 @@ impl fmt::Display for Promise {
             Promise::HealthyStayAlive => "healthy records are no dead letters",
             Promise::BadOnceInDeadLetters => "each bad record once in dead letters",
             Promise::CountsAddUp => "counts add up",
+            Promise::GatheredOnce => "gathered exactly once",
+            Promise::WindowsLast => "windows last as long as they should",
             Promise::GatesReopen => "gates reopen",
             Promise::WorkFinishes => "work finishes",
         })
@@ -140,6 +146,8 @@ pub(super) fn observe_outputs(w: &mut State, outputs: &[Output], positions: &[Po
                     format!("{position} in the dead letters has no envelope"),
                 ),
             }
+        } else if *output.topic == *INTERNAL {
+            check_window(w, &expect, output, position);
         } else if let Some(id) = output.headers.get(ID_HEADER) {
             let id = String::from_utf8_lossy(id).into_owned();
             *w.observed.named.entry(id).or_default() += 1;
@@ -166,10 +174,14 @@ fn letter_id(origin: &Position, deliver: Option<u32>, attempts: u32) -> String {
 }
 
 /// Checks that records which were just noted as ended have an ending.
-pub(super) fn audit_ended(w: &mut State, partition: &Partition, offsets: &[u64]) {
+pub(super) fn audit_ended(w: &mut State, group: &str, partition: &Partition, offsets: &[u64]) {
     let Some(expect) = w.expect.clone() else { return };
+    if w.shared && group == GROUP {
+        // Gathered: the copies end, and are looked at below and at the end.
+        return;
+    }
     if *partition.topic == *INTERNAL {
-        return audit_seals(w, &expect, partition, offsets);
+        return audit_internal(w, &expect, partition, offsets);
     }
     for &offset in offsets {
         let shelf = w.disk.shelf(partition);
@@ -183,16 +195,46 @@ pub(super) fn audit_ended(w: &mut State, partition: &Partition, offsets: &[u64])
     }
 }
 
-/// Checks that the members of seals which were just noted as ended have an ending.
-fn audit_seals(w: &mut State, expect: &Expect, partition: &Partition, offsets: &[u64]) {
+/// The record that a copy in the internal topic was made of.
+fn origin_of(record: &Record) -> Option<Position> {
+    let (name, text) = record.headers.iter().next()?;
+    let text = std::str::from_utf8(text.filter(|_| name == "potok-origin")?).ok()?;
+    let parts: Vec<&str> = text.splitn(5, ' ').collect();
+    let [log, partition, offset, _, topic] = parts.as_slice() else { return None };
+    Some(Position {
+        log: u64::from_str_radix(log, 16).ok()?,
+        topic: (*topic).into(),
+        partition: partition.parse().ok()?,
+        offset: offset.parse().ok()?,
+    })
+}
+
+/// Checks that copies of records, and the members of seals, which were just noted as ended have an
+/// ending.
+fn audit_internal(w: &mut State, expect: &Expect, partition: &Partition, offsets: &[u64]) {
     let Some(shelf) = w.disk.shelf(partition) else { return };
     let ended = shelf.records.iter().filter(|(_, record)| offsets.contains(&record.offset));
-    let seals: Vec<Record> = ended.map(|(_, record)| record.clone()).collect();
-    for seal in seals {
-        let value = seal.value.as_deref().unwrap_or_default();
+    let ended: Vec<Record> = ended.map(|(_, record)| record.clone()).collect();
+    for note in ended {
+        if let Some(origin) = origin_of(&note) {
+            let Some(record) = w.disk.record(&origin).cloned() else { continue };
+            if let Err(what) = has_ended(w, expect, &origin, &record) {
+                let what = format!("the copy of {origin}: {what}");
+                w.violated(Promise::NotedOnlyWhenEnded, what);
+            }
+            continue;
+        }
+        let value = note.value.as_deref().unwrap_or_default();
         let seal: serde_json::Value = serde_json::from_slice(value).unwrap_or_default();
         for member in members(&seal) {
             let Some(record) = w.disk.record(&member).cloned() else { continue };
+            let (member, record) = match origin_of(&record) {
+                Some(origin) => match w.disk.record(&origin).cloned() {
+                    Some(record) => (origin, record),
+                    None => continue,
+                },
+                None => (member, record),
+            };
             if let Err(what) = has_ended(w, expect, &member, &record) {
                 let what = format!("a seal has ended before its member {member}: {what}");
                 w.violated(Promise::NotedOnlyWhenEnded, what);
@@ -285,12 +327,48 @@ pub(super) fn check_end(w: &mut State) {
             w.violated(Promise::NothingLost, format!("{at}: {what}"));
         }
     }
+    if w.shared {
+        check_copies_made(w, &inputs);
+    }
     check_letters(w, &expect, &inputs);
     for (index, deliver) in (0..).zip(&expect.scenario.delivers) {
         match &deliver.to {
             To::Sink(_) => check_table(w, &expect, &inputs, deliver, index),
             To::Topic(topic) => check_topic(w, &expect, &inputs, deliver, index, topic),
         }
+    }
+}
+
+/// Each record was gathered once.
+fn check_copies_made(w: &mut State, inputs: &BTreeMap<Position, Record>) {
+    let mut copies: BTreeMap<Position, u64> = BTreeMap::new();
+    for origin in w.disk.records(INTERNAL).filter_map(|(_, record)| origin_of(record)) {
+        *copies.entry(origin).or_default() += 1;
+    }
+    for at in inputs.keys() {
+        match copies.get(at).copied().unwrap_or_default() {
+            1 => {}
+            0 => w.violated(Promise::NothingLost, format!("{at} was not gathered")),
+            many => w.violated(Promise::GatheredOnce, format!("{at} was gathered {many} times")),
+        }
+    }
+}
+
+/// Checks that no group was closed before its time, which is the log's.
+fn check_window(w: &mut State, expect: &Expect, seal: &Output, position: &Position) {
+    let Some(hold) = expect.scenario.hold.filter(|_| w.shared) else { return };
+    if hold.quiet.is_some() || hold.max_count.is_some() {
+        return;
+    }
+    let value = seal.value.as_deref().unwrap_or_default();
+    let said: serde_json::Value = serde_json::from_slice(value).unwrap_or_default();
+    let times = members(&said);
+    let times = times.iter().filter_map(|member| Some(w.disk.record(member)?.time.0));
+    let Some(first) = times.min() else { return };
+    let closed = w.disk.record(position).map_or(i64::MAX, |record| record.time.0);
+    if closed - first < hold.after_first as i64 {
+        let what = format!("{position} closes a group after {} ms", closed - first);
+        w.violated(Promise::WindowsLast, what);
     }
 }
 

@@ -11,7 +11,7 @@ use potok_flow::{Engine, State as EngineState, Status};
 use super::chance::Chance;
 use super::clock::SimClock;
 use super::log::{LogHandle, SimLog};
-use super::pipeline::{DEAD, PIPELINE, plan};
+use super::pipeline::{DEAD, GROUP, INTERNAL, PIPELINE, plan};
 use super::promises::{self, Expect, Promise, Violation};
 use super::scenario::{Act, Scenario};
 use super::trouble::{Recovery, Tally, Trouble};
@@ -30,6 +30,9 @@ const TRICKLE_EVERY: Duration = Duration::from_secs(4);
 
 /// More lives than any scenario has deaths.
 const LIVES_MAX: usize = 60;
+
+/// The clocks of processes that share a log differ by so much.
+const OFF_MILLIS: i64 = -300_000;
 
 /// Broken promises that a verdict spells out.
 const SHOWN_MAX: usize = 6;
@@ -88,6 +91,7 @@ pub fn run(scenario: Scenario) -> Result<Outcome, String> {
         w.calm = false;
         w.enabled = scenario.enabled.clone();
         w.overlap = scenario.overlap;
+        w.shared = scenario.sharing > 0;
         w.expect = Some(Arc::new(Expect {
             scenario: scenario.clone(),
             dead: DEAD.into(),
@@ -102,7 +106,7 @@ pub fn run(scenario: Scenario) -> Result<Outcome, String> {
         life: 0,
         seen: Seen::default(),
         letters: Vec::new(),
-        status: None,
+        statuses: Vec::new(),
     };
     while !matches!(runner.live()?, End::Finished) {
         runner.between_lives();
@@ -110,7 +114,8 @@ pub fn run(scenario: Scenario) -> Result<Outcome, String> {
             return Err(format!("seed {} never comes to its end", runner.scenario.seed));
         }
     }
-    let Runner { world, letters, status, .. } = runner;
+    let Runner { world, letters, mut statuses, .. } = runner;
+    let status = statuses.pop();
     world.with(promises::check_end);
     let (violations, tally, trace, trace_hash, seed) = world.with(|w| {
         let seed = w.expect.as_ref().map_or(0, |expect| expect.scenario.seed);
@@ -156,7 +161,8 @@ struct Runner {
     life: usize,
     seen: Seen,
     letters: Vec<DeadLetter>,
-    status: Option<Status>,
+    /// Of each process, as sampled last.
+    statuses: Vec<Status>,
 }
 
 impl Runner {
@@ -191,13 +197,20 @@ impl Runner {
             }
             w.note(format_args!("life {} with {workers} workers", self.life));
         });
-        let log: Arc<dyn Log> = Arc::new(LogHandle(SimLog::open(world.clone())));
-        let engine = Engine::new(log, Arc::new(SimClock(world.clone())), None);
-        engine.start(plan(&world, &self.scenario, workers)?).map_err(|fault| fault.to_string())?;
+        let shared = SimLog::open(world.clone());
+        let mut engines = Vec::new();
+        for process in 0..self.scenario.sharing.max(1) {
+            let log: Arc<dyn Log> = Arc::new(LogHandle::of_process(shared.clone(), process));
+            let clock = SimClock::off_by(world.clone(), process as i64 * OFF_MILLIS);
+            let engine = Engine::new(log, Arc::new(clock), None);
+            let plan = plan(&world, &self.scenario, workers)?;
+            engine.start(plan).map_err(|fault| fault.to_string())?;
+            engines.push(engine);
+        }
         tokio::select! {
             biased;
             () = world.crashed() => Ok(End::Crashed),
-            end = self.drive(&engine) => Ok(end),
+            end = self.drive(&engines) => Ok(end),
         }
     }
 
@@ -217,16 +230,16 @@ impl Runner {
         });
     }
 
-    async fn drive(&mut self, engine: &Engine) -> End {
+    async fn drive(&mut self, engines: &[Engine]) -> End {
         while let Some((at, act)) = self.acts.front().cloned() {
-            self.wait_until(engine, at).await;
+            self.wait_until(engines, at).await;
             // What a sender has no acknowledgement for when the process dies, it sends again;
             // everything else happens once.
             let is_sent = matches!(act, Act::Send(_));
             if !is_sent {
                 self.acts.pop_front();
             }
-            let end = self.act(engine, act).await;
+            let end = self.act(engines, act).await;
             if is_sent {
                 self.acts.pop_front();
             }
@@ -234,23 +247,24 @@ impl Runner {
                 return end;
             }
         }
-        self.finish(engine).await;
+        self.finish(engines).await;
         End::Finished
     }
 
     /// Waits for an instant of the world's time, looking at the status now and then.
-    async fn wait_until(&mut self, engine: &Engine, at: u64) {
+    async fn wait_until(&mut self, engines: &[Engine], at: u64) {
         loop {
             let left = at.saturating_sub(self.world.with(|w| w.millis()));
             if left == 0 {
                 return;
             }
             tokio::time::sleep(SAMPLE_EVERY.min(Duration::from_millis(left))).await;
-            self.sample(engine).await;
+            self.sample(engines).await;
         }
     }
 
-    async fn act(&mut self, engine: &Engine, act: Act) -> Option<End> {
+    async fn act(&mut self, engines: &[Engine], act: Act) -> Option<End> {
+        let engine = engines.first()?;
         let name = format!("{act:?}");
         let name = name.split(['(', ' ']).next().unwrap_or_default().to_owned();
         self.world.with(|w| w.note(format_args!("act {name}")));
@@ -258,9 +272,9 @@ impl Runner {
             Act::Send(outputs) => self.send(engine, &outputs).await,
             Act::Pause => {
                 self.world.with(|w| w.tally.hit(Trouble::Paused));
-                let _ = engine.pause(PIPELINE);
+                engines.iter().for_each(|engine| drop(engine.pause(PIPELINE)));
             }
-            Act::Resume => drop(engine.resume(PIPELINE)),
+            Act::Resume => engines.iter().for_each(|engine| drop(engine.resume(PIPELINE))),
             Act::Replay(count) => self.replay(engine, count).await,
             Act::Drop(count) => self.drop_letters(engine, count).await,
             Act::Jump(millis) => self.world.with(|w| {
@@ -277,7 +291,8 @@ impl Runner {
             Act::CrashInCalls(n) => self.world.crash_in(n),
             Act::Drain => {
                 self.world.with(|w| w.tally.hit(Trouble::Drained));
-                engine.drain(Duration::from_secs(30)).await;
+                let drains = engines.iter().map(|engine| engine.drain(Duration::from_secs(30)));
+                futures::future::join_all(drains).await;
                 self.world.with(|w| w.note("drained"));
                 return Some(End::Drained);
             }
@@ -330,7 +345,14 @@ impl Runner {
 
     /// Looks at the status: counts must add up in every sample. Plays the operator who resumes
     /// a pipeline that asks for it.
-    async fn sample(&mut self, engine: &Engine) {
+    async fn sample(&mut self, engines: &[Engine]) {
+        self.statuses.clear();
+        for engine in engines {
+            self.sample_one(engine).await;
+        }
+    }
+
+    async fn sample_one(&mut self, engine: &Engine) {
         let Some(status) = engine.status().await.pop() else { return };
         let ended = status.delivered + status.filtered + status.suppressed + status.dead_lettered;
         self.world.with(|w| {
@@ -366,22 +388,23 @@ impl Runner {
             }
             _ => {}
         }
-        self.status = Some(status);
+        self.statuses.push(status);
     }
 
     /// Trouble is over: everything ends; then what was set aside is replayed, and that ends too.
-    async fn finish(&mut self, engine: &Engine) {
+    async fn finish(&mut self, engines: &[Engine]) {
         self.world.with(|w| {
             w.calm = true;
             w.tables.iter_mut().for_each(|table| table.mended = true);
             w.note("trouble is over");
         });
-        let _ = engine.resume(PIPELINE);
-        if !self.until_quiet(engine).await {
+        let Some(engine) = engines.first() else { return };
+        engines.iter().for_each(|engine| drop(engine.resume(PIPELINE)));
+        if !self.until_quiet(engines).await {
             return;
         }
         self.replay(engine, usize::MAX).await;
-        if !self.until_quiet(engine).await {
+        if !self.until_quiet(engines).await {
             return;
         }
         let info = dead_letter::info(PIPELINE, DEAD, 20);
@@ -389,11 +412,12 @@ impl Runner {
         self.world.with(|w| promises::check_list(w, &self.letters));
     }
 
-    async fn until_quiet(&mut self, engine: &Engine) -> bool {
+    async fn until_quiet(&mut self, engines: &[Engine]) -> bool {
+        let Some(engine) = engines.first() else { return true };
         let start = self.world.with(|w| w.millis());
         let mut trickle_at = start;
         loop {
-            self.sample(engine).await;
+            self.sample(engines).await;
             if self.is_quiet() {
                 return true;
             }
@@ -413,10 +437,13 @@ impl Runner {
 
     /// True when every record of the pipeline's topics has ended and it says so itself.
     fn is_quiet(&self) -> bool {
-        let Some(status) = &self.status else { return false };
-        status.in_flight == 0
-            && status.state == EngineState::Running
-            && status.gate.state == "open"
+        let is_quiet = |status: &Status| {
+            status.in_flight == 0
+                && status.state == EngineState::Running
+                && status.gate.state == "open"
+        };
+        self.statuses.len() == self.scenario.sharing.max(1)
+            && self.statuses.iter().all(is_quiet)
             && self.open_records().is_empty()
     }
 
@@ -424,10 +451,16 @@ impl Runner {
     fn open_records(&self) -> Vec<String> {
         let mut topics = self.scenario.topics.clone();
         topics.push(format!("{PIPELINE}-replay").into());
+        let shared = self.scenario.sharing > 0;
+        if shared {
+            topics.push(INTERNAL.into());
+        }
         self.world.with(|w| {
             let mut open = Vec::new();
             for partition in w.disk.partitions_of(&topics) {
-                let progress = w.disk.progress("sim-group", &partition).unwrap_or_default();
+                let gathered = shared && !self.scenario.topics.contains(&partition.topic);
+                let group = if gathered { "sim-group-held" } else { GROUP };
+                let progress = w.disk.progress(group, &partition).unwrap_or_default();
                 let records = w.disk.shelf(&partition).map_or(&[][..], |shelf| &shelf.records);
                 for offset in records.iter().map(|(_, record)| record.offset) {
                     if offset >= progress.position && !progress.ended.contains(offset) {
@@ -441,7 +474,8 @@ impl Runner {
 
     fn did_not_finish(&self) {
         let open = self.open_records();
-        let status = self.status.as_ref();
+        let trouble = |status: &&Status| status.gate.state != "open" || status.in_flight > 0;
+        let status = self.statuses.iter().find(trouble).or(self.statuses.first());
         let state = status.map(|s| format!("{:?}, {:?}, {:?}", s.state, s.why, s.gate));
         let gate_is_shut = status.is_some_and(|status| status.gate.state != "open");
         let first: Vec<_> = open.iter().take(5).collect();

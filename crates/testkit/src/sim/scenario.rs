@@ -118,6 +118,8 @@ pub struct Scenario {
     pub in_flight_bytes_max: usize,
     /// Transactions that may be on their way at a time.
     pub overlap: usize,
+    /// Processes that share the log; with more than none, records are gathered in groups by it.
+    pub sharing: usize,
     /// When which destination is not itself.
     pub spells: BTreeMap<usize, Vec<Spell>>,
     /// What happens when, in milliseconds; ascending.
@@ -145,6 +147,7 @@ impl Scenario {
             probe_every: Duration::from_millis(500),
             in_flight_bytes_max: 1 << 20,
             overlap: 1,
+            sharing: 0,
             spells: BTreeMap::new(),
             acts: Vec::new(),
         }
@@ -161,10 +164,12 @@ impl Scenario {
             // Records of one group cannot be tried before those in front of them, so in a group
             // nobody can tell poison from an outage.
             scenario.enabled.remove(&Trouble::Poison);
-            // Members and seal of a group never change hands apart: the embedded log keeps all
-            // its partitions, and on Kafka they lie in one.
-            scenario.enabled.remove(&Trouble::Revoked);
-            scenario.enabled.remove(&Trouble::Lost);
+            // Members and seal of a group never change hands apart: where the log is not shared
+            // it keeps all its partitions.
+            if !is_like_kafka(seed) {
+                scenario.enabled.remove(&Trouble::Revoked);
+                scenario.enabled.remove(&Trouble::Lost);
+            }
         }
         scenario.partitions = chance.between(1, 4) as u32;
         if chance.one_in(3) {
@@ -190,8 +195,7 @@ impl Scenario {
         if chance.one_in(4) && !scenario.enabled.contains(&Trouble::Poison) {
             scenario.in_flight_bytes_max = chance.between(300, 3_000) as usize;
         }
-        // Every third log is like Kafka.
-        scenario.overlap = if seed % 3 == 2 { 4 } else { 1 };
+        scenario.overlap = if is_like_kafka(seed) { 4 } else { 1 };
         let span = chance.between(3_000, 60_000);
         scenario.spells = scenario.make_spells(&mut chance, span);
         scenario.acts = scenario.make_acts(&mut chance, span);
@@ -212,6 +216,9 @@ impl Scenario {
             max_count: chance.one_in(3).then(|| chance.between(1, 12) as usize),
             stored: chance.one_in(2),
         });
+        if is_like_kafka(self.seed) {
+            self.sharing = chance.between(1, 3) as usize;
+        }
         for _ in 0..chance.below(4) {
             let act = if chance.one_in(2) { Act::Flush } else { Act::Evict };
             self.acts.push((chance.below(span), act));
@@ -222,12 +229,12 @@ impl Scenario {
     /// What it is made of, without what happens in it.
     pub fn summary(&self) -> String {
         let Scenario { seed, enabled, partitions, topics, delivers, stage, .. } = self;
-        let Scenario { hold, order_by_k, .. } = self;
+        let Scenario { hold, order_by_k, sharing, .. } = self;
         let Scenario { retry, probe_every, in_flight_bytes_max, overlap, spells, .. } = self;
         format!(
             "seed {seed}: {topics:?} of {partitions} partitions, deliver {delivers:?}, {stage:?}, {hold:?}, \
              order_by_k {order_by_k}, retry {retry:?}, probe every {probe_every:?}, room \
-             {in_flight_bytes_max}, overlap {overlap}, spells {spells:?}, {enabled:?}"
+             {in_flight_bytes_max}, overlap {overlap}, sharing {sharing}, spells {spells:?}, {enabled:?}"
         )
     }
 
@@ -290,6 +297,11 @@ impl Scenario {
         acts.sort_by_key(|(at, _)| *at);
         acts
     }
+}
+
+/// Every third log is like Kafka.
+fn is_like_kafka(seed: u64) -> bool {
+    seed % 3 == 2
 }
 
 fn delivers(chance: &mut Chance) -> Vec<Deliver> {

@@ -1,6 +1,6 @@
 //! The simulated log's groups: partitions are assigned, taken away and given back.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -24,7 +24,9 @@ pub struct Live {
     read: bool,
     held: BTreeMap<Partition, Held>,
     /// Revoked, valid until the source is asked again.
-    leaving: BTreeSet<u64>,
+    leaving: BTreeMap<u64, Partition>,
+    /// Given to another process while this one was silent, and when it hears of it.
+    stolen: Vec<(Instant, u64)>,
     /// When a partition that left comes back.
     away: BTreeMap<Partition, Instant>,
 }
@@ -37,7 +39,7 @@ struct Held {
 impl Live {
     pub(super) fn new(group: String) -> Self {
         let (held, away) = (BTreeMap::new(), BTreeMap::new());
-        Live { group, read: true, held, leaving: BTreeSet::new(), away }
+        Live { group, read: true, held, leaving: BTreeMap::new(), stolen: Vec::new(), away }
     }
 
     /// Nobody reads any more, but what is in flight may still be noted.
@@ -49,12 +51,18 @@ impl Live {
     pub(super) fn retire(&mut self) {
         self.held.clear();
         self.leaving.clear();
+        self.stolen.clear();
     }
 
     /// True when endings of this assignment may be noted now.
     pub fn is_valid(&self, partition: &Partition, nonce: u64) -> bool {
         let held = self.held.get(partition).is_some_and(|held| held.nonce == nonce);
-        held || self.leaving.contains(&nonce)
+        held || self.leaving.contains_key(&nonce)
+    }
+
+    /// True when another process must keep its hands off the partition.
+    fn has(&self, partition: &Partition) -> bool {
+        self.held.contains_key(partition) || self.leaving.values().any(|left| left == partition)
     }
 }
 
@@ -63,6 +71,8 @@ pub struct SimSource {
     log: Arc<SimLog>,
     live: Arc<Mutex<Live>>,
     topics: Vec<Arc<str>>,
+    /// Which of the processes that share the log.
+    process: usize,
     paused: bool,
     /// When the call under way answers. Kept across cancelled calls, so that asking often does
     /// not put the answer off for ever.
@@ -70,24 +80,44 @@ pub struct SimSource {
 }
 
 impl SimSource {
-    pub(super) fn new(log: Arc<SimLog>, live: Arc<Mutex<Live>>, topics: Vec<Arc<str>>) -> Self {
-        SimSource { log, live, topics, paused: false, ready_at: None }
+    pub(super) fn new(
+        log: Arc<SimLog>,
+        live: Arc<Mutex<Live>>,
+        topics: Vec<Arc<str>>,
+        process: usize,
+    ) -> Self {
+        SimSource { log, live, topics, process, paused: false, ready_at: None }
     }
 
     /// Decides what to say now; `None` when there is nothing.
     fn say(&mut self) -> Option<Result<Intake, Fault>> {
+        let group = lock(&self.live).group.clone();
+        let others = self.log.others(&group, self.process);
         let mut live = lock(&self.live);
         self.log.world.with(|w| {
-            if let Some(assigned) = assign(w, &mut live, &self.topics) {
+            let now = Instant::now();
+            let stolen: Vec<u64> = live
+                .stolen
+                .extract_if(.., |(at, _)| *at <= now || w.calm)
+                .map(|(_, n)| n)
+                .collect();
+            if !stolen.is_empty() {
+                return Some(Ok(Intake::Lost(stolen)));
+            }
+            let mut others: Vec<_> = others.iter().map(|other| lock(other)).collect();
+            if let Some(assigned) = assign(w, &mut live, &mut others, &self.topics) {
                 return Some(Ok(assigned));
             }
+            drop(others);
             if !live.held.is_empty() && w.strikes(Trouble::Revoked, 25) {
-                let nonces = take_away(w, &mut live);
-                live.leaving.extend(&nonces);
+                let taken = take_away(w, &mut live);
+                let nonces = taken.iter().map(|(nonce, _)| *nonce).collect();
+                live.leaving.extend(taken);
                 return Some(Ok(Intake::Revoked(nonces)));
             }
             if !live.held.is_empty() && w.strikes(Trouble::Lost, 25) {
-                return Some(Ok(Intake::Lost(take_away(w, &mut live))));
+                let taken = take_away(w, &mut live);
+                return Some(Ok(Intake::Lost(taken.into_iter().map(|(nonce, _)| nonce).collect())));
             }
             if w.strikes(Trouble::NextFault, 20) {
                 return Some(Err(Fault::wait("simulated: the log hands nothing out")));
@@ -102,10 +132,17 @@ fn lock(live: &Mutex<Live>) -> MutexGuard<'_, Live> {
 }
 
 /// Assigns partitions that nobody has, at times only some of them.
-fn assign(w: &mut State, live: &mut Live, topics: &[Arc<str>]) -> Option<Intake> {
+fn assign(
+    w: &mut State,
+    live: &mut Live,
+    others: &mut [MutexGuard<'_, Live>],
+    topics: &[Arc<str>],
+) -> Option<Intake> {
     let now = Instant::now();
     let mut free = w.disk.partitions_of(topics);
     free.retain(|p| !live.held.contains_key(p) && live.away.get(p).is_none_or(|at| *at <= now));
+    steal(w, others, &free);
+    free.retain(|partition| !others.iter().any(|other| other.has(partition)));
     if free.is_empty() {
         return None;
     }
@@ -127,24 +164,46 @@ fn assign(w: &mut State, live: &mut Live, topics: &[Arc<str>]) -> Option<Intake>
     Some(Intake::Assigned(assignments))
 }
 
+/// Takes a partition from a process that seems to be gone, and hears of it some time later.
+fn steal(w: &mut State, others: &mut [MutexGuard<'_, Live>], wanted: &[Partition]) {
+    for other in others {
+        let held: Vec<Partition> = wanted
+            .iter()
+            .filter(|partition| other.held.contains_key(*partition))
+            .cloned()
+            .collect();
+        if !held.is_empty() && w.strikes(Trouble::Lost, 25) {
+            let hears_in = Duration::from_millis(w.chance.below(6_000));
+            for partition in held {
+                if let Some(held) = other.held.remove(&partition) {
+                    w.note(format_args!("{partition} is taken from a silent process"));
+                    other.stolen.push((Instant::now() + hears_in, held.nonce));
+                    let away = hears_in + Duration::from_millis(w.chance.below(3_000));
+                    other.away.insert(partition, Instant::now() + away);
+                }
+            }
+        }
+    }
+}
+
 /// Takes some partitions away for a while.
-fn take_away(w: &mut State, live: &mut Live) -> Vec<u64> {
+fn take_away(w: &mut State, live: &mut Live) -> Vec<(u64, Partition)> {
     let held: Vec<Partition> = live.held.keys().cloned().collect();
-    let mut nonces = Vec::new();
+    let mut taken = Vec::new();
     for partition in held {
         // At least one leaves: the last one when chance spared all others.
-        let last = nonces.is_empty() && live.held.len() == 1;
+        let last = taken.is_empty() && live.held.len() == 1;
         if !last && !w.chance.one_in(2) {
             continue;
         }
         if let Some(held) = live.held.remove(&partition) {
             w.note(format_args!("{partition} leaves"));
-            nonces.push(held.nonce);
+            taken.push((held.nonce, partition.clone()));
             let away = Duration::from_millis(w.chance.below(3_000));
             live.away.insert(partition, Instant::now() + away);
         }
     }
-    nonces
+    taken
 }
 
 fn hand_out(w: &mut State, live: &mut Live) -> Option<SourceBatch> {
@@ -198,7 +257,10 @@ fn gap(disk: &Disk, partition: &Partition, assignment: u64, first: u64) -> Optio
 #[async_trait]
 impl Source for SimSource {
     async fn next(&mut self) -> Result<Intake, Fault> {
-        lock(&self.live).leaving.clear();
+        let left = std::mem::take(&mut lock(&self.live).leaving);
+        if !left.is_empty() {
+            self.log.changed.notify_waiters();
+        }
         let log = self.log.clone();
         loop {
             let ready_at = *self.ready_at.get_or_insert_with(|| {
@@ -215,7 +277,10 @@ impl Source for SimSource {
                 self.ready_at = None;
                 return said;
             }
-            let back = lock(&self.live).away.values().min().copied();
+            let back = {
+                let live = lock(&self.live);
+                live.away.values().copied().chain(live.stolen.iter().map(|(at, _)| *at)).min()
+            };
             match back {
                 Some(back) => {
                     let _ = tokio::time::timeout_at(back, changed).await;
@@ -253,6 +318,14 @@ pub struct SimJournal {
     pub(super) overlap: usize,
     /// Calls that overlap take effect in their order.
     pub(super) turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl Drop for SimJournal {
+    fn drop(&mut self) {
+        // The process has left the group: others may have its partitions.
+        lock(&self.live).retire();
+        self.log.changed.notify_waiters();
+    }
 }
 
 #[async_trait]

@@ -45,6 +45,8 @@ pub struct State {
     /// How many transactions a group may have on their way. With more than one, outputs and
     /// progress are written apart, as on Kafka.
     pub overlap: usize,
+    /// Several processes share the log.
+    pub shared: bool,
     /// The destinations, one per deliver entry.
     pub tables: Vec<Table>,
     /// What the checks expect; `None` where nobody checks.
@@ -117,6 +119,7 @@ impl World {
                 tally: Tally::default(),
                 disk,
                 overlap: 1,
+                shared: false,
                 tables: Vec::new(),
                 expect: None,
                 observed: Observed::default(),

@@ -37,7 +37,7 @@ impl LogHarness for Logs {
         world.with(|w| w.overlap = self.overlap);
         world.begin_life();
         *self.world.lock().unwrap() = Some(world.clone());
-        Ok(Arc::new(LogHandle(SimLog::open(world))))
+        Ok(Arc::new(LogHandle::new(SimLog::open(world))))
     }
 
     /// Another life in the same world, with a gap in the offsets as after a cut.
@@ -49,7 +49,7 @@ impl LogHarness for Logs {
             w.disk.start_incarnation(incarnation, 3);
         });
         world.begin_life();
-        Ok(Arc::new(LogHandle(SimLog::open(world))))
+        Ok(Arc::new(LogHandle::new(SimLog::open(world))))
     }
 }
 

@@ -1,0 +1,233 @@
+//! em-processor in several copies on a real Kafka, with what is held in memory or in Redis: copies
+//! die at every crash point, freeze, join and leave, one has a wrong clock, Redis is emptied, the
+//! broker goes away. Nothing is lost, order is kept, and what comes out again has the same name.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use potok_core::trouble::{GATHER_CRASH_POINTS, GROUP_CRASH_POINTS, STORE_CRASH_POINTS};
+use potok_services::{Kafka, Redis};
+use potok_traffic::Random;
+use potok_traffic::gdelt::{EVENTS, Generator, MENTIONS};
+use tempfile::TempDir;
+
+use crate::batches::{Records, outputs};
+use crate::process::{Home, Ran, Running, pipelines, run};
+use crate::{short_or_soak, wait};
+
+/// How long a copy may be silent before the group gives its partitions to others.
+const SESSION: Duration = Duration::from_secs(6);
+const WINDOW: (&str, &str) = ("BATCH_WINDOW", "700ms");
+
+/// A folder whose settings lead to these services.
+fn home(kafka: &Kafka, redis: Option<&Redis>) -> Home {
+    let home = Home::new();
+    let store = redis.map(|redis| format!("store: {{ redis: '{}' }}\n", redis.url()));
+    home.settings(&format!(
+        "log:\n  kafka: '{}'\n  properties: {{ session.timeout.ms: '{}', heartbeat.interval.ms: \
+         '1000' }}\n{}",
+        kafka.servers(),
+        SESSION.as_millis(),
+        store.unwrap_or_default(),
+    ));
+    home
+}
+
+fn start(home: &Home, environment: &[(&str, &str)]) -> Running {
+    let file = pipelines().join("em-processor.yaml");
+    home.start_file(&file, environment).unwrap_or_else(|end| panic!("it ended at start: {end}"))
+}
+
+/// Waits until so many records are in open batches.
+fn held(running: &Running, records: usize) {
+    wait::until("all records are held", || {
+        let batches = running.run(["batches", "list", "--json"], b"").good().lines();
+        let kinds = batches.iter().flat_map(|batch| batch["kinds"].as_object().unwrap().values());
+        let held: u64 = kinds.map(|kind| kind["records"].as_u64().unwrap()).sum();
+        (held == records as u64).then_some(())
+    });
+}
+
+/// Runs commands straight on the log, whatever runs or does not.
+fn by_hand(home: &Home) -> impl Fn(&[&str], &[u8]) -> Ran {
+    |args, input| run(home.command(args), input)
+}
+
+/// A clock five minutes off, as something to preload.
+fn wrong_clock() -> &'static Path {
+    static BUILT: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
+    let (_, file) = BUILT.get_or_init(|| {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("clock.so");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/services/shim/clock.c");
+        let built = Command::new("cc")
+            .args(["-shared", "-fPIC", "-O1", "-o"])
+            .args([&file, &source])
+            .arg("-ldl")
+            .status()
+            .expect("cc starts");
+        assert!(built.success(), "the shim compiles");
+        (dir, file)
+    });
+    file
+}
+
+#[test]
+fn a_batch_is_gathered_held_and_comes_out_whole() {
+    let (kafka, redis) = (potok_services::kafka(), Redis::start());
+    let home = home(kafka, Some(&redis));
+    let running = start(&home, &[("BATCH_WINDOW", "1h")]);
+    let batch = Generator::good_only(41).next_batch(1_473, 4_446);
+    let all = batch.records.len();
+    let mut records = Records { repeatable: true, ..Records::default() };
+    assert!(records.send(&running, batch.records));
+    held(&running, all);
+    let members = |kind: &str| {
+        let answer = redis.command(&["SCARD", &format!("batch:{kind}:{}", batch.id)]);
+        answer.parse::<u64>().unwrap()
+    };
+    wait::until("everything is in Redis", || {
+        (members("events") == 1_473 && members("mentions") > 4_000).then_some(())
+    });
+    assert_eq!(redis.command(&["SISMEMBER", "active:batches", &batch.id]), "1");
+    // Nothing of it waits in memory only: a new process finds it as it was.
+    running.kill();
+    let running = start(&home, &[("BATCH_WINDOW", "1h")]);
+    held(&running, all);
+    running.run(["batches", "release", "em-processor", &batch.id], b"").good();
+    assert_eq!(records.assert_kept(&running), 0, "nothing went out before");
+    wait::until("Redis is empty of it", || {
+        redis.command(&["KEYS", &format!("*{}*", batch.id)]).is_empty().then_some(())
+    });
+}
+
+#[test]
+fn batches_survive_everything_in_memory() {
+    chaos(None, 81);
+}
+
+#[test]
+fn batches_survive_everything_in_redis() {
+    chaos(Some(&Redis::start()), 82);
+}
+
+fn chaos(redis: Option<&Redis>, seed: u64) {
+    let kafka = Kafka::start();
+    let mut random = Random::new(seed);
+    let mut generator = Generator::good_only(seed);
+    let sender = home(&kafka, redis);
+    let mut records = Records { repeatable: true, ..Records::default() };
+    let homes = [0, 1, 2].map(|_| home(&kafka, redis));
+    let late: [(&str, &str); 3] =
+        [WINDOW, ("LD_PRELOAD", wrong_clock().to_str().unwrap()), ("CLOCK_OFF_SECONDS", "-300")];
+    // The first copy's clock is five minutes slow for as long as it lives.
+    let steady = start(&homes[0], &late);
+    let mut second = Some(start(&homes[1], &[WINDOW]));
+    let mut points: Vec<&str> = [GATHER_CRASH_POINTS, GROUP_CRASH_POINTS].concat();
+    if redis.is_some() {
+        points.extend(STORE_CRASH_POINTS);
+    }
+    let rounds = points.len() as u64;
+    for round in 0..rounds.max(short_or_soak(0, 100)) {
+        // This copy dies at the point, wherever it has come to; then the others go on.
+        let point = format!("{}:{}", points[round as usize % points.len()], 1 + random.below(2));
+        let dying = start(&homes[2], &[WINDOW, ("POTOK_CRASH_AT", &point)]);
+        let mut send = |batches: u64| {
+            for _ in 0..batches {
+                // An absent broker may leave some unacknowledged; the checker knows which.
+                records.send_by(by_hand(&sender), generator.next_batch(10, 30).records);
+            }
+        };
+        send(short_or_soak(8, 2));
+        match round {
+            1 => {
+                if let Some(running) = &second {
+                    running.signal("STOP");
+                    wait::pass(SESSION + SESSION);
+                    send(1);
+                    running.signal("CONT");
+                }
+            }
+            3 => {
+                kafka.stop();
+                wait::pass(Duration::from_secs(short_or_soak(5, 120)));
+                kafka.restart();
+            }
+            _ => match round % 4 {
+                0 => {
+                    if let Some(running) = second.take() {
+                        assert!(running.stop().success(), "a stop in good order");
+                    }
+                    send(1);
+                    second = Some(start(&homes[1], &[WINDOW]));
+                }
+                2 => {
+                    redis.map(|redis| redis.command(&["FLUSHALL"]));
+                }
+                _ => {
+                    second.take().into_iter().for_each(Running::kill);
+                    if let Some(redis) = redis {
+                        redis.kill();
+                        redis.restart();
+                    }
+                    second = Some(start(&homes[1], &[WINDOW]));
+                }
+            },
+        }
+        send(short_or_soak(5, 2));
+        dying.kill();
+    }
+    let second = second.expect("it runs");
+    for running in [&steady, &second] {
+        running.drained();
+    }
+    let repeats = records.assert_kept(&steady);
+    let sent = records.sent.len();
+    assert!(sent >= 40 * short_or_soak(100, 400) as usize, "{sent} records are too few");
+    assert_order_is_kept(&steady);
+    let count = |field| [&steady, &second].map(|one| one.status()[field].as_u64().unwrap());
+    println!(
+        "{sent} records in {} batches; {repeats} came out again, after {:?} takeovers and {:?} \
+         re-reads of the two copies that are left",
+        sent / 40,
+        count("takeovers"),
+        count("rereads"),
+    );
+}
+
+/// Of the records that lie in one partition of an output topic, those of one batch and one source
+/// partition come in the order in which the source has them, when repeats are left out.
+fn assert_order_is_kept(running: &Running) {
+    let mut sources: HashMap<(String, String), Vec<(u64, u64)>> = HashMap::new();
+    for topic in [EVENTS, MENTIONS] {
+        for line in running.run(["read", topic], b"").good().lines() {
+            let place = |name: &str| line[name].as_u64().unwrap();
+            let headers = line["headers"].as_array().unwrap();
+            let batch = headers.iter().find(|header| header[0] == "batchId").unwrap();
+            let value: serde_json::Value =
+                serde_json::from_str(line["value"].as_str().unwrap()).unwrap();
+            let mut id = value["GlobalEventId"].to_string();
+            if topic == MENTIONS {
+                id = format!("{id}_{}", value["MentionIdentifier"].as_str().unwrap());
+            }
+            let batch = batch[1].as_str().unwrap().to_owned();
+            let place = (place("partition"), place("offset"));
+            sources.entry((batch, id)).or_default().push(place);
+        }
+    }
+    let mut all = outputs(running);
+    all.sort_by_key(|one| (one.partition, one.offset));
+    let mut last: HashMap<(&str, u64, &str, u64), u64> = HashMap::new();
+    let mut seen = std::collections::HashSet::new();
+    for one in all.iter().filter(|one| seen.insert(&one.what)) {
+        let name = (one.what.batch.clone(), one.what.key.clone());
+        // Of several with one id it is not said which came out.
+        let Some(&[(from, offset)]) = sources.get(&name).map(Vec::as_slice) else { continue };
+        let lane = (one.what.topic, one.partition, &*one.what.batch, from);
+        let before = last.insert(lane, offset).unwrap_or_default();
+        assert!(before <= offset, "{:?} overtook another in {lane:?}", one.what);
+    }
+}

@@ -136,6 +136,8 @@ pub(crate) struct Group {
     /// The same and the last one, on the clock of its share.
     first: i64,
     last: i64,
+    /// The end of its clock slice.
+    until: i64,
     /// When it closes.
     pub due: i64,
     pub bytes: u64,
@@ -332,6 +334,7 @@ impl Index {
             opened: entry.time,
             first: at,
             last: at,
+            until: slice_end.unwrap_or(i64::MAX),
             due: i64::MAX,
             bytes: 0,
             entries: Vec::new(),
@@ -341,7 +344,7 @@ impl Index {
         group.last = group.last.max(at);
         group.bytes += u64::from(entry.bytes);
         group.entries.push(entry);
-        let due = self.close.due(group.first, group.last).min(slice_end.unwrap_or(i64::MAX));
+        let due = self.close.due(group.first, group.last).min(group.until);
         let (is_new, sooner) = (group.entries.len() == 1, due < group.due);
         group.due = due;
         if closes || self.close.is_full(group.entries.len(), group.bytes) {
@@ -489,8 +492,15 @@ impl Index {
         if let Some(group) = self.open.get_mut(name) {
             taken.extend(group.entries.extract_if(.., is_member));
             group.bytes = group.entries.iter().map(|entry| u64::from(entry.bytes)).sum();
-            if group.entries.is_empty() {
-                self.open.remove(name);
+            match group.entries.iter().map(|entry| entry.time).min() {
+                None => drop(self.open.remove(name)),
+                // What is left came too late for the seal: the next generation, whose window
+                // begins with its own first record.
+                Some(opened) => {
+                    let later = opened.0.saturating_sub(group.opened.0).max(0);
+                    (group.first, group.opened) = (group.first.saturating_add(later), opened);
+                    group.due = self.close.due(group.first, group.last).min(group.until);
+                }
             }
         }
         taken

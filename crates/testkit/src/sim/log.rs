@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use potok_core::{
-    Clock, Damage, Fault, GroupInfo, GroupSpec, Log, OpenGroup, Output, Partition, Position,
+    Clock, Damage, Ended, Fault, GroupInfo, GroupSpec, Log, OpenGroup, Output, Partition, Position,
     RangeSet, ReadFrom, Reader, SourceBatch, Store, TopicInfo, Transaction,
 };
 use tokio::sync::{Notify, OwnedMutexGuard, oneshot};
@@ -140,6 +140,17 @@ impl SimLog {
         };
         let time = clock.now();
         self.world.with(|w| {
+            if let Some(live) = live {
+                let live = live.lock().unwrap_or_else(PoisonError::into_inner);
+                let left = |ended: &&Ended| !live.is_valid(&ended.partition, ended.assignment);
+                if live.exact
+                    && let Some(ended) = transaction.ended.iter().find(left)
+                {
+                    w.note(format_args!("refuses it all: {} has left", ended.partition));
+                    w.tally.recovered(Recovery::StaleIgnored);
+                    return Err(Fault::retry(format!("{} has left", ended.partition)));
+                }
+            }
             let positions = w.disk.append(&transaction.outputs, time)?;
             promises::observe_outputs(w, &transaction.outputs, &positions);
             for ended in &transaction.ended {
@@ -206,7 +217,7 @@ impl Log for LogHandle {
             w.disk.register(&spec.group, spec.info.clone(), &spec.topics, spec.from_end);
             w.note(format_args!("group {} opens", spec.group));
         });
-        let live = Arc::new(Mutex::new(Live::new(spec.group.clone())));
+        let live = Arc::new(Mutex::new(Live::new(spec.group.clone(), spec.exact)));
         if let Some(old) = log.groups().insert((spec.group, self.process), live.clone()) {
             old.lock().unwrap_or_else(PoisonError::into_inner).retire();
         }

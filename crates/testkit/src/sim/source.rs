@@ -20,6 +20,8 @@ use super::world::State;
 pub struct Live {
     /// The group's name.
     pub group: String,
+    /// Outputs and endings are written together or not at all.
+    pub(super) exact: bool,
     /// Its source is still there.
     read: bool,
     held: BTreeMap<Partition, Held>,
@@ -37,9 +39,9 @@ struct Held {
 }
 
 impl Live {
-    pub(super) fn new(group: String) -> Self {
+    pub(super) fn new(group: String, exact: bool) -> Self {
         let (held, away) = (BTreeMap::new(), BTreeMap::new());
-        Live { group, read: true, held, leaving: BTreeMap::new(), stolen: Vec::new(), away }
+        Live { group, exact, read: true, held, leaving: BTreeMap::new(), stolen: Vec::new(), away }
     }
 
     /// Nobody reads any more, but what is in flight may still be noted.
@@ -117,6 +119,7 @@ impl SimSource {
             }
             if !live.held.is_empty() && w.strikes(Trouble::Lost, 25) {
                 let taken = take_away(w, &mut live);
+                self.log.changed.notify_waiters();
                 return Some(Ok(Intake::Lost(taken.into_iter().map(|(nonce, _)| nonce).collect())));
             }
             if w.strikes(Trouble::NextFault, 20) {
@@ -279,7 +282,9 @@ impl Source for SimSource {
             }
             let back = {
                 let live = lock(&self.live);
-                live.away.values().copied().chain(live.stolen.iter().map(|(at, _)| *at)).min()
+                let times = live.away.values().chain(live.stolen.iter().map(|(at, _)| at));
+                // What is over and still another's comes with a change.
+                times.copied().filter(|at| *at > Instant::now()).min()
             };
             match back {
                 Some(back) => {

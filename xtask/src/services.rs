@@ -148,7 +148,7 @@ fn lines(running: &[Running]) -> Vec<String> {
         Running::Postgres(postgres) => database(postgres.url()),
         Running::Mariadb(mariadb) => database(mariadb.url()),
         // This version of potok keeps nothing in Redis and would refuse the setting.
-        Running::Redis(redis) => format!("# Redis, for later versions: {}", redis.url()),
+        Running::Redis(redis) => format!("export POTOK_STORE={}", redis.url()),
     };
     running.iter().map(&mut line).collect()
 }

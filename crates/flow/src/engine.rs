@@ -230,6 +230,24 @@ impl Engine {
         })
     }
 
+    /// The key of the group that the record of a dead letter was of; `None` where its pipeline does
+    /// not run here or holds no groups.
+    pub fn batch_of(&self, letter: &dead_letter::DeadLetter) -> Option<bytes::Bytes> {
+        let pipelines = self.inner.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
+        let (plan, _) = pipelines.get(&letter.envelope.pipeline)?.held.as_ref()?;
+        let Some(by) = &plan.by else { return Some(bytes::Bytes::new()) };
+        let mut parser = potok_expr::json::Parser::new();
+        let value = letter.record.value.as_deref().filter(|_| by.needs_value());
+        by.eval_bytes(&potok_expr::Scope {
+            value: value.and_then(|value| parser.parse(value).ok()),
+            key: letter.record.key.as_deref(),
+            headers: &letter.record.headers,
+            topic: &letter.envelope.origin.topic,
+            id: None,
+            receiver: None,
+        })
+    }
+
     /// What pipelines hold: of each lane the batches that close first in front.
     pub fn batches(&self) -> Vec<BatchView> {
         let now = self.inner.clock.now();

@@ -5,6 +5,7 @@
 //! state: the number of lanes may change between starts.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use bytes::Bytes;
 use potok_core::trouble::{Bug, planted};
@@ -232,6 +233,8 @@ pub(crate) struct Lane {
     pub counters: Arc<Counters>,
     pub clock: Arc<dyn Clock>,
     pub stopping: Arc<Signal<bool>>,
+    /// How often the work at hand was tried, for people to see.
+    pub attempts: Arc<AtomicU64>,
 }
 
 /// The chunks of one cycle and the records made of them.

@@ -13,6 +13,7 @@
 //! A part that dies ends the run; the supervisor in `engine.rs` starts the next one, which reads
 //! again whatever had not ended.
 
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -164,13 +165,14 @@ fn spawn(shared: &Shared, group: OpenGroup, stopping: &Arc<Signal<bool>>) -> Tas
     for lane in 0..plan.workers.max(1) {
         let (inputs, queue) = mpsc::unbounded_channel();
         lanes.push(inputs);
+        let attempts = Arc::new(AtomicU64::new(0));
         let holding = plan.hold.as_ref().zip(store.clone()).map(|(hold, store)| {
             let owner = Owner {
                 pipeline: plan.name.as_str().into(),
                 share: lane as u32,
                 nonce: shared.nonce(),
             };
-            Holding::new(hold, store, owner, &*shared.clock, gathered)
+            Holding::new(hold, store, owner, &*shared.clock, gathered, attempts.clone())
         });
         boards.extend(holding.as_ref().map(|holding| holding.board.clone()));
         let lane = Lane {
@@ -187,6 +189,7 @@ fn spawn(shared: &Shared, group: OpenGroup, stopping: &Arc<Signal<bool>>) -> Tas
             counters: shared.counters.clone(),
             clock: shared.clock.clone(),
             stopping: stopping.clone(),
+            attempts,
         };
         tasks.spawn(lane.run(holding));
     }

@@ -13,6 +13,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use potok_core::{PipelineInfo, Reason, Timestamp};
 use potok_expr::{Program, ProgramError, View};
+use potok_flow::Engine;
 use potok_flow::dead_letter::{self, DeadLetter, DeadLetterState};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
@@ -43,6 +44,8 @@ pub(crate) struct Filter {
     since: Option<String>,
     /// A VRL predicate on the record.
     r#where: Option<String>,
+    /// Only records of this batch; where the pipeline holds groups.
+    batch: Option<String>,
     /// Also those replayed and dropped.
     all: bool,
 }
@@ -73,11 +76,14 @@ struct Wanted {
     reasons: Vec<Reason>,
     since: Option<Timestamp>,
     predicate: Option<Program>,
+    /// With who knows which batch a record is of.
+    batch: Option<(String, Engine)>,
     all: bool,
 }
 
 impl Wanted {
-    fn read(filter: Filter, now: Timestamp) -> Result<Self, ApiError> {
+    fn read(filter: Filter, engine: &Engine) -> Result<Self, ApiError> {
+        let now = engine.clock().now();
         let reasons = filter.reason.iter().flat_map(|list| list.split(',')).map(reason);
         let since = filter.since.map(|text| parse_since(&text, now)).transpose();
         let predicate = filter.r#where.map(|source| predicate(&source)).transpose()?;
@@ -87,6 +93,7 @@ impl Wanted {
             reasons: reasons.collect::<Result<_, _>>()?,
             since: since.map_err(ApiError::usage)?,
             predicate,
+            batch: filter.batch.map(|batch| (batch, engine.clone())),
             all: filter.all,
         })
     }
@@ -95,7 +102,10 @@ impl Wanted {
         let plain = (self.all || letter.state == DeadLetterState::Open)
             && self.ids.as_ref().is_none_or(|ids| ids.contains(&letter.id))
             && (self.reasons.is_empty() || self.reasons.contains(&letter.envelope.reason))
-            && self.since.is_none_or(|since| letter.envelope.time >= since);
+            && self.since.is_none_or(|since| letter.envelope.time >= since)
+            && self.batch.as_ref().is_none_or(|(batch, engine)| {
+                engine.batch_of(letter).is_some_and(|of| *of == *batch.as_bytes())
+            });
         let Some(predicate) = self.predicate.as_ref().filter(|_| plain) else { return Ok(plain) };
         let view = View {
             value: letter.record.value.as_deref().unwrap_or_default(),
@@ -210,7 +220,7 @@ pub(crate) async fn list(
     State(admin): State<Admin>,
     Params(filter): Params<Filter>,
 ) -> Result<Response, ApiError> {
-    let wanted = Wanted::read(filter, admin.engine().clock().now())?;
+    let wanted = Wanted::read(filter, admin.engine())?;
     let letters = select(&admin, wanted).await?;
     let lines = letters.into_iter().flat_map(|(_, letters)| letters).map(|letter| {
         let mut line = Vec::new();
@@ -287,7 +297,7 @@ pub(crate) async fn drop(State(admin): State<Admin>, body: Body) -> Result<Respo
 async fn act(admin: Admin, wish: Wish, action: Action) -> Result<Response, ApiError> {
     let filter: Filter = serde_json::from_value(wish.filter.into())
         .map_err(|error| ApiError::usage("the filter cannot be read").because(error))?;
-    let wanted = Wanted::read(Filter { all: false, ..filter }, admin.engine().clock().now())?;
+    let wanted = Wanted::read(Filter { all: false, ..filter }, admin.engine())?;
     let Ok(alone) = admin.inner.letters.clone().try_lock_owned() else {
         let what = "another replay or drop of dead letters is under way";
         return Err(

@@ -20,6 +20,7 @@ mod pipelines;
 mod read;
 mod request;
 mod since;
+mod trace;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -124,6 +125,7 @@ pub fn router(admin: Admin) -> Router {
         .route("/groups/{group}/forget", post(pipelines::forget_group))
         .route("/topics", get(pipelines::topics))
         .route("/topics/{topic}/records", get(read::records).post(append::records))
+        .route("/trace", get(trace::trace))
         .route("/dead-letters", get(letters::list))
         .route("/dead-letters/replay", post(letters::replay))
         .route("/dead-letters/drop", post(letters::drop))

@@ -16,6 +16,7 @@ mod settle;
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use potok_core::{Clock, Fault, Move, Sink, SinkLimits};
@@ -108,6 +109,7 @@ impl Lane {
 
     /// Waits, unless asked to stop.
     pub(crate) async fn wait(&mut self, duration: Duration) -> Result<(), Stop> {
+        self.attempts.fetch_add(1, Ordering::Relaxed);
         tokio::select! {
             biased;
             () = self.stopping.wait_for(|stopping| stopping) => Err(Stop::Asked),

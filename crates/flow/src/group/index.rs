@@ -240,6 +240,8 @@ pub struct BatchView {
     pub due: Option<String>,
     /// Who works on it.
     pub owner: String,
+    /// How often it was tried to send it, so far.
+    pub attempts: u64,
 }
 
 /// One kind in a [`BatchView`].
@@ -595,6 +597,7 @@ impl Index {
         kinds: &[Arc<str>],
         owner: &str,
         wall_ahead: i64,
+        attempts: u64,
     ) -> Vec<BatchView> {
         let view = |key: &Bytes, name: u64, state, opened: Timestamp, due: Option<i64>, entries| {
             let (kinds, repeats) = counts(kinds, entries);
@@ -609,6 +612,7 @@ impl Index {
                 opened: opened.to_string(),
                 due: due.map(|due| Timestamp(due.saturating_add(wall_ahead)).to_string()),
                 owner: owner.to_owned(),
+                attempts: if state == "sending" { attempts } else { 0 },
             }
         };
         let mut views = Vec::new();

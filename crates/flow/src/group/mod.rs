@@ -17,7 +17,7 @@ mod seal;
 mod send;
 mod shelf;
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -50,6 +50,8 @@ pub(crate) struct Board {
     scale: Scale,
     /// The log is shared: a share is a partition of the internal topic, timed by the log.
     shared: bool,
+    /// How often what is being sent was tried.
+    attempts: Arc<AtomicU64>,
 }
 
 impl Board {
@@ -103,7 +105,8 @@ impl Boards {
         for (lane, board) in self.all().iter().enumerate() {
             let ahead = if board.shared { 0 } else { now.0 - board.scale.now() };
             let owner = format!("lane {lane}");
-            views.extend(board.index().views(pipeline, &kinds, &owner, ahead));
+            let attempts = board.attempts.load(Ordering::Relaxed);
+            views.extend(board.index().views(pipeline, &kinds, &owner, ahead, attempts));
         }
         views
     }
@@ -127,6 +130,7 @@ impl Holding {
         owner: Owner,
         clock: &dyn Clock,
         shared: bool,
+        attempts: Arc<AtomicU64>,
     ) -> Self {
         let mut index = Index::new(plan.close.clone());
         if !shared {
@@ -137,6 +141,7 @@ impl Holding {
             nudge: Notify::new(),
             scale: Scale::new(clock),
             shared,
+            attempts,
         });
         Holding { plan: plan.clone(), store, board, owner, owned: Vec::new() }
     }

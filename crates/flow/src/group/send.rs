@@ -46,6 +46,7 @@ impl Lane {
             return Ok(());
         }
         crash_point("seal.after");
+        self.attempts.store(1, Ordering::Relaxed);
         let sent = self.send(holding, &batches).await;
         holding.board.index().sending.clear();
         sent

@@ -2,9 +2,9 @@
 
 use std::io::Write;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::client::{Client, Where, encode};
+use crate::client::{Client, Where, encode, for_each_line};
 use crate::failure::Failure;
 use crate::terminal::{self, Table};
 
@@ -56,6 +56,22 @@ What comes for it afterwards makes the next batch of that name.")]
         #[command(flatten)]
         place: Where,
     },
+    /// Send again what of a batch has become dead letters
+    #[command(after_help = "\
+Examples:
+  potok batches retry em-processor 20250323151500
+  potok dead-letters list em-processor               what is set aside, and why
+
+A batch that waits for its destination is tried again by itself. Its dead letters go through the
+pipeline one by one, under the same ids as the first time.")]
+    Retry {
+        /// The pipeline
+        pipeline: String,
+        /// The batch: the value of `group.by`
+        id: String,
+        #[command(flatten)]
+        place: Where,
+    },
     /// Give an open batch up: its records become dead letters
     #[command(after_help = "\
 Examples:
@@ -82,6 +98,7 @@ impl Batches {
             Batches::Release { pipeline, id, place } => {
                 ask(&place, &pipeline, &id, "release", "closes now", json)
             }
+            Batches::Retry { pipeline, id, place } => retry(&place, &pipeline, &id, json),
             Batches::Drop { pipeline, id, place } => ask(
                 &place,
                 &pipeline,
@@ -138,6 +155,27 @@ fn show(place: &Where, pipeline: &str, id: &str) -> Result<(), Failure> {
     for batch in &batches {
         serde_json::to_writer_pretty(&mut out, batch).map_err(std::io::Error::from)?;
         writeln!(out)?;
+    }
+    out.flush()?;
+    Ok(())
+}
+
+fn retry(place: &Where, pipeline: &str, id: &str, json: bool) -> Result<(), Failure> {
+    let client = Client::find(place)?;
+    let wish = json!({ "pipeline": pipeline, "batch": id });
+    let path = "/api/v1/dead-letters/replay";
+    let mut replayed = 0_u64;
+    for_each_line(client.post(path, "application/json", wish.to_string().into())?, |_, _| {
+        replayed += 1;
+        Ok(())
+    })?;
+    let mut out = terminal::out();
+    if json {
+        writeln!(out, "{}", json!({ "retried": id, "records": replayed }))?;
+    } else if replayed == 0 {
+        writeln!(out, "{id} has no dead letters")?;
+    } else {
+        writeln!(out, "{replayed} records of {id} are sent again")?;
     }
     out.flush()?;
     Ok(())

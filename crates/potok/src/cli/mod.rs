@@ -17,6 +17,7 @@ mod sample;
 mod schema;
 mod send;
 mod status;
+mod trace;
 
 use clap::{Parser, Subcommand};
 
@@ -60,6 +61,7 @@ enum Command {
     DeadLetters(dead_letters::DeadLetters),
     #[command(subcommand)]
     Batches(batches::Batches),
+    Trace(trace::Trace),
     #[command(subcommand)]
     Groups(groups::Groups),
     Ddl(ddl::Ddl),
@@ -90,6 +92,7 @@ impl Cli {
             Command::Resume(resume) => resume.run(json),
             Command::DeadLetters(dead_letters) => dead_letters.run(json),
             Command::Batches(batches) => batches.run(json),
+            Command::Trace(trace) => trace.run(json),
             Command::Groups(groups) => groups.run(json),
             Command::Ddl(ddl) => ddl.run(json),
             Command::New(new) => new.run(json),

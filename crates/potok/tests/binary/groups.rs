@@ -135,3 +135,29 @@ fn survives_kills_at_random_moments_while_batches_are_open() {
     records.assert_kept(&running);
     assert!(records.sent.iter().any(|(sent, _)| sent.what == Kind::Spoiled(How::NotJson)));
 }
+
+#[test]
+fn what_became_of_a_batch_can_be_traced_and_tried_again() {
+    let home = Home::new();
+    let running = start(&home, &[("BATCH_WINDOW", "1h")]).unwrap();
+    let batch = Generator::good_only(13).next_batch(3, 0);
+    let mut records = Records::default();
+    let id = batch.id.clone();
+    let key = batch.records[0].id.clone().unwrap();
+    assert!(records.send(&running, batch.records));
+    let traced = |what: &str, of: &str| {
+        let seen = running.run(["trace", of, "--json"], b"").good().lines();
+        seen.iter().filter(|one| one["what"] == what).count()
+    };
+    wait::until("it is held", || (traced("held", &id) == 1).then_some(()));
+    assert_eq!(traced("record", &id), 3);
+    running.run(["batches", "drop", "em-processor", &id], b"").good();
+    wait::until("it is set aside", || (running.status()["dead_lettered"] == 3).then_some(()));
+    assert_eq!(traced("dead letter", &id), 3);
+    let other = running.run(["batches", "retry", "em-processor", "20000101000000"], b"").good();
+    assert!(other.text().contains("no dead letters"), "{}", other.text());
+    running.run(["batches", "retry", "em-processor", &id], b"").good();
+    records.assert_kept(&running);
+    assert_eq!((traced("delivered", &key), traced("dead letter", &key)), (1, 1));
+    running.run(["trace", "never-seen"], b"").exits(1);
+}

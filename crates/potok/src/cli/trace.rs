@@ -1,0 +1,54 @@
+//! `potok trace`: where something was seen.
+
+use std::io::Write;
+
+use serde_json::Value;
+
+use crate::client::{Client, Where, encode};
+use crate::failure::Failure;
+use crate::terminal::{self, Table};
+
+/// Show everything the log knows of one record, key or batch, oldest first
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  potok trace b563feb7b2b84b6test              a key, or an id anywhere in a record
+  potok trace adapter-event/2/17               a record by its place, and what became of it
+  potok trace 20250323151500                   a batch: its records, its seal, what is held
+
+Looks through all topics that are still kept, which takes a while where they are large. Exit code 1
+when it was seen nowhere.")]
+pub struct Trace {
+    /// A key, an id, a header's value, a batch, or topic/partition/offset
+    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    id: String,
+    #[command(flatten)]
+    place: Where,
+}
+
+impl Trace {
+    /// Does it.
+    pub fn run(self, json: bool) -> Result<(), Failure> {
+        let path = format!("/api/v1/trace?id={}", encode(&self.id));
+        let seen: Vec<Value> = Client::find(&self.place)?.get_json(&path)?;
+        if seen.is_empty() {
+            let what = format!("`{}` was seen nowhere in the topics that are kept", self.id);
+            return Err(Failure::new("P0528", what));
+        }
+        let mut out = terminal::out();
+        if json {
+            for one in &seen {
+                writeln!(out, "{one}")?;
+            }
+        } else {
+            let mut table = Table::new(&["TIME", "WHAT", "AT", "PIPELINE", "KEY", "MORE"]);
+            for one in &seen {
+                let text = |name: &str| one[name].as_str().unwrap_or("-").to_owned();
+                table.row(["time", "what", "at", "pipeline", "key", "more"].map(text));
+            }
+            table.print(&mut out)?;
+        }
+        out.flush()?;
+        Ok(())
+    }
+}

@@ -16,6 +16,9 @@ use super::source::{Live, SimJournal, SimSource};
 use super::trouble::{Recovery, Trouble};
 use super::world::World;
 
+/// Members of groups, by group and process.
+type Members = BTreeMap<(String, usize), Arc<Mutex<Live>>>;
+
 /// One life's handle on the log.
 pub struct SimLog {
     pub(super) world: Arc<World>,
@@ -23,7 +26,7 @@ pub struct SimLog {
     pub(super) changed: Notify,
     /// The groups that processes have opened in this life; each may be opened again once its
     /// source is gone.
-    groups: Mutex<BTreeMap<(String, usize), Arc<Mutex<Live>>>>,
+    groups: Mutex<Members>,
 }
 
 impl SimLog {
@@ -32,7 +35,7 @@ impl SimLog {
         Arc::new(SimLog { world, changed: Notify::new(), groups: Mutex::new(BTreeMap::new()) })
     }
 
-    fn groups(&self) -> MutexGuard<'_, BTreeMap<(String, usize), Arc<Mutex<Live>>>> {
+    fn groups(&self) -> MutexGuard<'_, Members> {
         self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

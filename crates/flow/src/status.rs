@@ -80,6 +80,8 @@ pub struct Status {
     pub restarts: u64,
     /// Failed calls that were repeated.
     pub retries: u64,
+    /// Events that went on as they were though a stage failed on them (`on_error: pass`).
+    pub passed: u64,
     /// Groups that are open, and bytes of all records held.
     pub open_groups: u64,
     pub held_bytes: u64,
@@ -122,6 +124,7 @@ impl Status {
             dead_letters_by_reason: BTreeMap::new(),
             restarts: 0,
             retries: 0,
+            passed: 0,
             open_groups: 0,
             held_bytes: 0,
             rereads: 0,
@@ -192,6 +195,8 @@ pub(crate) struct Counters {
     dead_lettered: AtomicU64,
     pub restarts: AtomicU64,
     pub retries: AtomicU64,
+    /// Events that went on though a stage failed on them.
+    pub passed: AtomicU64,
     /// How often everything held was read again, because its store had lost it.
     pub rereads: AtomicU64,
     /// Closed batches that another run had sealed.
@@ -269,6 +274,7 @@ impl Counters {
         drop(open);
         status.restarts = load(&self.restarts);
         status.retries = load(&self.retries);
+        status.passed = load(&self.passed);
         status.rereads = load(&self.rereads);
         status.takeovers = load(&self.takeovers);
         status.repeats = load(&self.repeats);

@@ -298,6 +298,20 @@ impl Stage for SwitchStage {
 }
 
 #[tokio::test]
+async fn what_a_stage_fails_on_may_pass_as_it_was_and_is_counted() {
+    let (bench, sink) = (Bench::new(), MemorySink::new());
+    let mut plan = plan(Arc::new(sink.clone()));
+    plan.stages = vec![vrl(".m = to_int!(.n) + 1")];
+    plan.stages[0].on_error = OnError::Pass;
+    bench.engine.start(plan).unwrap();
+    bench.send("in", &[r#"{"n":1}"#, r#"{"n":"x"}"#, r#"{"n":"y"}"#]).await;
+    let status = bench.until("all ended", |s| s.delivered == 3).await;
+    assert_eq!((status.passed, status.dead_lettered), (2, 0));
+    let bodies: Vec<_> = sink.delivered().into_iter().map(|m| m.value).collect();
+    assert!(bodies.contains(&Bytes::from_static(br#"{"n":"x"}"#)), "{bodies:?}");
+}
+
+#[tokio::test]
 async fn a_replay_goes_through_under_the_original_names_and_closes_the_entry() {
     let (bench, sink) = (Bench::new(), MemorySink::new());
     let broken = Arc::new(AtomicU32::new(1));

@@ -3,6 +3,7 @@
 mod vrl;
 
 use std::pin::pin;
+use std::sync::atomic::Ordering;
 use std::task::Poll;
 
 use potok_core::{Event, Fault, Move, Stage, Staged};
@@ -10,6 +11,7 @@ use potok_core::{Event, Fault, Move, Stage, Staged};
 use crate::crash_notes::Range;
 use crate::lane::{Item, Lane};
 use crate::plan::{OnError, StagePlan};
+use crate::status::Counters;
 use crate::work::Stop;
 pub use vrl::VrlStage;
 
@@ -23,7 +25,7 @@ impl Lane {
             let staged = self.apply(stage, events, note).await?;
             let working = items.iter_mut().filter(|item| item.event.is_some());
             for (item, staged) in working.zip(staged) {
-                item.accept(stage, staged)?;
+                item.accept(stage, staged, &self.counters)?;
             }
         }
         Ok(())
@@ -84,7 +86,12 @@ impl Lane {
 }
 
 impl Item {
-    fn accept(&mut self, stage: &StagePlan, staged: Staged) -> Result<(), Stop> {
+    fn accept(
+        &mut self,
+        stage: &StagePlan,
+        staged: Staged,
+        counters: &Counters,
+    ) -> Result<(), Stop> {
         match (staged, stage.on_error) {
             (Staged::On(event), _) => self.event = Some(event),
             (Staged::Filtered, _) => {
@@ -93,7 +100,9 @@ impl Item {
                 self.open = 0;
             }
             // The event is still as the stage received it.
-            (Staged::Failed(_), OnError::Pass) => {}
+            (Staged::Failed(_), OnError::Pass) => {
+                counters.passed.fetch_add(1, Ordering::Relaxed);
+            }
             (Staged::Failed(fault), OnError::DeadLetter) => {
                 let what = format!("stage `{}`: {}", stage.name, fault.what);
                 self.set_aside(Fault { what, ..fault });

@@ -11,6 +11,7 @@ use potok_core::{Clock, Damage, Reason, Timestamp};
 use serde::Serialize;
 
 use crate::latency::{Latency, LatencyCounts};
+use crate::process::Stages;
 
 /// What a pipeline is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -206,6 +207,7 @@ pub(crate) struct Counters {
     /// How much later than due groups closed.
     pub lateness: Latency,
     pub latency: Latency,
+    pub stages: Stages,
     reasons: [AtomicU64; Reason::ALL.len()],
     /// Arrival of the first record of each source batch that is still open.
     open: Mutex<BTreeMap<u64, Timestamp>>,
@@ -239,6 +241,7 @@ impl Counters {
             + load(&self.suppressed)
             + load(&self.dead_lettered);
         self.received.store(ended, Ordering::SeqCst);
+        self.stages.nobody_waits();
         self.open.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
@@ -273,6 +276,7 @@ impl Counters {
         status.oldest = open.values().min().map(|first| clock.now().millis_since(*first));
         drop(open);
         status.restarts = load(&self.restarts);
+        status.why = status.why.take().or_else(|| self.stages.why());
         status.retries = load(&self.retries);
         status.passed = load(&self.passed);
         status.rereads = load(&self.rereads);

@@ -204,6 +204,7 @@ fn stage_plan(pipeline: &str, stage: &Stage) -> Result<StagePlan, Failure> {
     Ok(StagePlan {
         name: stage.stage.to_string(),
         stage: Arc::new(VrlStage::new(program)),
+        per: potok_flow::Per::Event,
         on_error,
     })
 }

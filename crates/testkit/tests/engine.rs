@@ -18,7 +18,7 @@ use potok_flow::dead_letter::{self, DeadLetterState};
 use potok_flow::decode::{JsonDecoder, RawDecoder};
 use potok_flow::process::VrlStage;
 use potok_flow::{
-    DeliverPlan, Engine, OnError, Plan, Retry, StagePlan, State, Status, Target, TopicTarget,
+    DeliverPlan, Engine, OnError, Per, Plan, Retry, StagePlan, State, Status, Target, TopicTarget,
 };
 
 struct Bench {
@@ -103,7 +103,7 @@ fn plan(sink: Arc<dyn Sink>) -> Plan {
 
 fn vrl(source: &str) -> StagePlan {
     let stage = Arc::new(VrlStage::new(Program::compile(source).unwrap()));
-    StagePlan { name: "s".into(), stage, on_error: OnError::DeadLetter }
+    StagePlan { name: "s".into(), stage, per: Per::Event, on_error: OnError::DeadLetter }
 }
 
 #[tokio::test]
@@ -318,7 +318,8 @@ async fn a_replay_goes_through_under_the_original_names_and_closes_the_entry() {
     let mut plan = plan(Arc::new(sink.clone()));
     plan.decoder = Arc::new(RawDecoder);
     let stage = Arc::new(SwitchStage(broken.clone()));
-    plan.stages = vec![StagePlan { name: "s".into(), stage, on_error: OnError::DeadLetter }];
+    let (per, on_error) = (Per::Event, OnError::DeadLetter);
+    plan.stages = vec![StagePlan { name: "s".into(), stage, per, on_error }];
     let info = dead_letter::info("p", "p-dead", 5);
     bench.engine.start(plan.clone()).unwrap();
     bench.send("in", &["v"]).await;

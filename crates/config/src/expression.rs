@@ -10,6 +10,7 @@ use potok_expr::{ExprError, Program, RowsPath, Template};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::pipeline::Per;
 use crate::problem::code;
 use crate::values::{Written, Wrong, written};
 
@@ -118,6 +119,40 @@ impl Vrl {
     }
 }
 
+/// A VRL program of a stage. What `.` and `%` are in it depends on the stage's `per`, so it is
+/// compiled by the rules, which see both.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StageVrl(String);
+
+impl Written for StageVrl {
+    const FORMAT: &'static str = "potok-vrl-stage";
+
+    fn read(text: &str) -> Result<Self, Vec<Wrong>> {
+        Ok(StageVrl(text.to_owned()))
+    }
+}
+
+impl StageVrl {
+    /// The program as written.
+    pub fn source(&self) -> &str {
+        &self.0
+    }
+
+    /// Compiles it for events or for batches. It compiled when the file was loaded, so this does
+    /// not fail.
+    pub fn program(&self, per: Per) -> Result<Program, Vec<ExprError>> {
+        match per {
+            Per::Event => Program::compile(&self.0),
+            Per::Batch => Program::compile_batch(&self.0),
+        }
+    }
+
+    /// What is wrong with it.
+    pub(crate) fn check(text: &str, per: Per) -> Vec<Wrong> {
+        StageVrl(text.to_owned()).program(per).err().map(vrl).unwrap_or_default()
+    }
+}
+
 /// A VRL expression that is true or false.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Predicate(String);
@@ -159,4 +194,5 @@ macro_rules! from_source {
 from_source!(Expression);
 from_source!(Rows);
 from_source!(Vrl);
+from_source!(StageVrl);
 from_source!(Predicate);

@@ -38,12 +38,12 @@ pub use connections::{
 };
 pub use env::Env;
 pub use explain::{explain, explain_codes};
-pub use expression::{Expression, Predicate, Rows, Vrl};
+pub use expression::{Expression, Predicate, Rows, StageVrl, Vrl};
 pub use load::{Loaded, check_together, load_pipeline};
 pub use not_yet::not_yet;
 pub use pipeline::{
     Close, DeadLetter, Decode, Deliver, Else, Format, Gate, Group, HandedOnAs, Hub, Kind, Limits,
-    OnError, OnRepeat, OnSetAside, Pipeline, Retry, Source, Stage, StartFrom, TopicMap,
+    OnError, OnRepeat, OnSetAside, Per, Pipeline, Retry, Source, Stage, StartFrom, TopicMap,
     TopicTarget, Track,
 };
 pub use precedence::load_connections;

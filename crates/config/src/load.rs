@@ -52,7 +52,7 @@ pub fn load_pipeline(path: &Path, env: &Env) -> Result<Loaded<Pipeline>, Problem
     let mut findings = Findings::default();
     let document = Document::open(path, env, &mut findings)?;
     let json = conform(&document.root, &document.source, schema::pipeline(), &mut findings);
-    rules::check(&document.root, &mut findings);
+    rules::check(&document.root, &document.source, &mut findings);
     let schema = match document.entry(&["decode", "schema"]) {
         Some(entry) => read_schema(entry, &document.base_dir, &mut findings),
         None => None,

@@ -8,8 +8,7 @@ use crate::pipeline::{OnSetAside, Pipeline};
 use crate::problem::{Findings, Problem, code};
 use crate::tree::{Entry, Node};
 
-const RUNS: &str =
-    "this version runs topics, groups, VRL stages and deliveries to topics and databases";
+const RUNS: &str = "this version runs topics, groups, VRL and webhook stages, and deliveries to topics and databases";
 
 /// Everything in a pipeline that this version does not run; `run` refuses the file with these.
 pub fn not_yet(pipeline: &Loaded<Pipeline>) -> Vec<Problem> {
@@ -26,6 +25,9 @@ pub fn not_yet(pipeline: &Loaded<Pipeline>) -> Vec<Problem> {
     }
     several_groups(pipeline, &mut findings);
     for stage in root.get("process").map(Node::one_or_many).unwrap_or_default() {
+        if let Some(secret) = stage.get("webhook") {
+            findings.hide(secret.at.clone());
+        }
         note(&mut findings, stage.entry("shard"), "`shard`");
     }
     for deliver in root.get("deliver").map(Node::one_or_many).unwrap_or_default() {

@@ -8,7 +8,7 @@ use potok_expr::RowsPath;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::expression::{Expression, Predicate, Rows, Vrl};
+use crate::expression::{Expression, Predicate, Rows, StageVrl, Vrl};
 use crate::secret::Secret;
 use crate::shapes::{Named, OneOrMany};
 use crate::values::{DbName, HttpPath, Period, PipelineName, Size, SqlName, TopicName};
@@ -350,7 +350,7 @@ pub enum OnRepeat {
     Count,
 }
 
-/// One step of processing: `vrl` changes the record, or `shard` says where it goes.
+/// One step of processing: `vrl` or `webhook` changes the record, or `shard` says where it goes.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Stage {
@@ -359,21 +359,58 @@ pub struct Stage {
     /// Example: `stage: clean`
     pub stage: SqlName,
     /// A VRL program. The event is `.`; key, headers, topic and time are `%key`, `%headers`,
-    /// `%topic`, `%time`; `abort` filters the record.
+    /// `%topic`, `%time`; `abort` filters the record. With `per: batch` it is another: see there.
     ///
     /// Example: `vrl: ".tone = to_float(.AvgTone) ?? 0.0"`
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub vrl: Option<Vrl>,
+    pub vrl: Option<StageVrl>,
+    /// What `vrl` sees at a time.
+    ///
+    /// Example: `per: batch`
+    #[serde(default)]
+    pub per: Per,
+    /// An address that gets events by HTTP POST, as a JSON array of `{ "id", "topic", "key",
+    /// "headers", "value" }`, at most 500 of them or about 1 MiB, and answers with an array of
+    /// the same length: `{ "value": … }` is what the event becomes, `{ "filtered": true }`
+    /// filters it, `{ "error": "…" }` is a failure, on which `on_error` decides, and `null`
+    /// leaves the event as it was. The same call made again has the same `Idempotency-Key`. The
+    /// address may hold a secret and is not shown.
+    ///
+    /// Example: `webhook: "${ENRICH_URL}"`
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub webhook: Option<Secret>,
+    /// How long `webhook` may take to answer. Afterwards the call is made again.
+    ///
+    /// Example: `timeout: 10s`
+    #[serde(default = "ten_seconds")]
+    pub timeout: Period,
     /// A VRL expression that gives the number of the shard, for `{shard}` in `deliver`.
     ///
     /// Example: `shard: "mod(to_int!(.shop_id), 2)"`
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shard: Option<Vrl>,
-    /// What happens to a record on which the program fails.
+    /// What happens to a record on which the stage fails.
     ///
     /// Example: `on_error: pass`
     #[serde(default)]
     pub on_error: OnError,
+}
+
+/// What a program sees at a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Per {
+    /// One event.
+    #[default]
+    Event,
+    /// A complete group, only with `group`: `.` is the array of the values in order of arrival,
+    /// `%key` the value of `group.by` (empty without it), `%events` an array with `key`,
+    /// `headers`, `topic` and `time` of each event. The program must leave an array of the same
+    /// length: each element is what its event becomes, null filters it, `abort` filters all. If
+    /// the program fails, it has failed on every event of the batch. A group of more than 10,000
+    /// records or 16 MiB is sent in parts, and the program runs once for each; a repeat after a
+    /// crash may lack events that have ended already; a dead letter that is replayed comes alone.
+    Batch,
 }
 
 /// What happens to a record on which a stage fails.

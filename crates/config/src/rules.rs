@@ -9,13 +9,17 @@ use std::ops::Range;
 use potok_expr::{RowsPath, Template};
 
 use crate::check::{list, nearest};
+use crate::expression::StageVrl;
+use crate::pipeline::Per;
 use crate::problem::{Findings, code};
-use crate::tree::{Entry, Node};
+use crate::scalar::Typed;
+use crate::text::SourceText;
+use crate::tree::{Entry, Node, Value};
 use crate::values::{Period, Size, Written};
 
 /// Applies every rule to the root of a pipeline file.
-pub(crate) fn check(root: &Node, findings: &mut Findings) {
-    let mut rules = Rules { root, findings };
+pub(crate) fn check(root: &Node, source: &SourceText, findings: &mut Findings) {
+    let mut rules = Rules { root, source, findings };
     rules.sources();
     rules.group();
     rules.stages();
@@ -45,10 +49,13 @@ fn mentions(expression: &str, word: &str) -> bool {
 }
 
 const SOURCES: [&str; 5] = ["topic", "topics", "list", "http", "outbox"];
+/// What a stage may do.
+const DEEDS: [&str; 3] = ["vrl", "webhook", "shard"];
 const TARGETS: [&str; 4] = ["topic", "db", "webhook", "hub"];
 
 struct Rules<'a> {
     root: &'a Node,
+    source: &'a SourceText,
     findings: &'a mut Findings,
 }
 
@@ -179,19 +186,50 @@ impl<'a> Rules<'a> {
             }
         }
         for stage in stages {
-            match present(stage, &["vrl", "shard"]).as_slice() {
+            match present(stage, &DEEDS).as_slice() {
                 [] if !stage.is_map() => {}
                 [] if self.findings.has(code::UNKNOWN_KEY, &stage.at) => {}
                 [] => {
                     let at = stage.at.start..stage.at.start + 1;
-                    let hint = "give it `vrl: …` or `shard: …`";
+                    let hint = "give it `vrl: …`, `webhook: …` or `shard: …`";
                     self.add(code::COMPANION, &at, "this stage does nothing", hint);
                 }
                 [_] => {}
-                [_, second, ..] => {
-                    let what = "a stage has `vrl` or `shard`, not both";
-                    self.add(code::COMPANION, &second.key_at, what, "make it two stages");
+                [first, others @ ..] => {
+                    for second in others {
+                        let what =
+                            format!("a stage has `{}` or `{}`, not both", first.key, second.key);
+                        self.add(code::COMPANION, &second.key_at, what, "make it two stages");
+                    }
                 }
+            }
+            if !present(stage, &DEEDS).is_empty() {
+                self.only_with(stage, "per", &["vrl"]);
+                self.only_with(stage, "timeout", &["webhook"]);
+            }
+            self.program(stage);
+        }
+    }
+
+    /// What `.` is in a program depends on what else the stage says.
+    fn program(&mut self, stage: &Node) {
+        let per = stage.entry("per");
+        let is_batch = per.is_some_and(|per| per.value.text() == Some("batch"));
+        if let (Some(per), true, None) = (per, is_batch, self.root.get("group")) {
+            let what = "`per: batch` without `group`: there are no batches";
+            let hint = "add `group: …`, or remove `per` and write the program for one event";
+            self.add(code::COMPANION, &per.key_at, what, hint);
+        }
+        let Some(Node { value: Value::Scalar(scalar), at }) = stage.get("vrl") else { return };
+        if scalar.unresolved || scalar.typed() != Typed::Text {
+            return;
+        }
+        let per = if is_batch { Per::Batch } else { Per::Event };
+        for wrong in StageVrl::check(&scalar.text, per) {
+            let at = scalar.in_source(at, self.source.text(), wrong.at);
+            match wrong.hint {
+                Some(hint) => self.findings.add_hint(wrong.code, at, wrong.what, hint),
+                None => self.findings.add(wrong.code, at, wrong.what),
             }
         }
     }
@@ -395,10 +433,11 @@ impl<'a> Rules<'a> {
                 self.add(code::RAW, &node.at, what, hint);
             }
         }
-        for entry in
-            entries_of(self.root, "process").iter().flat_map(|s| present(s, &["vrl", "shard"]))
-        {
-            let what = format!("`{}` on raw bytes: they have no fields", entry.key);
+        for entry in entries_of(self.root, "process").iter().flat_map(|s| present(s, &DEEDS)) {
+            let what = match entry.key.as_str() {
+                "webhook" => "`webhook` on raw bytes: they are no JSON to send".to_owned(),
+                key => format!("`{key}` on raw bytes: they have no fields"),
+            };
             self.add(code::RAW, &entry.key_at, what, "use `format: json`");
         }
     }

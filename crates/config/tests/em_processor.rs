@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::sync::LazyLock;
 
-use potok_config::{Env, OnError, load_pipeline};
+use potok_config::{Env, OnError, Per, load_pipeline};
 use potok_core::{Headers, Timestamp};
 use potok_expr::{Program, Ran, View};
 use potok_traffic::gdelt::{EVENTS, Generator, How, Kind, MENTIONS, Sent};
@@ -17,7 +17,7 @@ static PROGRAM: LazyLock<Program> = LazyLock::new(|| {
     let loaded = load_pipeline(&file, &Env::default()).unwrap_or_else(|all| panic!("{all}"));
     let [stage] = loaded.process.as_slice() else { panic!("one stage") };
     assert_eq!((stage.stage.as_str(), stage.on_error), ("clean", OnError::Pass));
-    stage.vrl.as_ref().unwrap().program().unwrap()
+    stage.vrl.as_ref().unwrap().program(Per::Event).unwrap()
 });
 
 fn run(topic: &str, value: &[u8]) -> Value {

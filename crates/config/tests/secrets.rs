@@ -106,6 +106,10 @@ fn problems_print_no_secret() {
         "name: a\nsource: { topic: a }\ndeliver: [ { topic: b, else: { push: canary, pull: canary } } ]\n",
         "name: a\nsource: { topic: a }\ndeliver: [ { topic: a, webhook: \"https://u:canary@h\" } ]\n",
         "name: a\nsource: { topic: a }\ndeliver: [ { webhok: \"https://h/canary\" } ]\n",
+        "name: a\nsource: { topic: a }\ndeliver: [ { topic: b } ]\nprocess: [ { stage: s, vrl: x, webhook: canary } ]\n",
+        "name: a\nsource: { topic: a }\ndeliver: [ { topic: b } ]\nprocess: [ { stage: s, webhook: [canary] } ]\n",
+        "name: a\nsource: { topic: a }\ndeliver: [ { topic: b } ]\nprocess: [ { stage: s, webhok: canary } ]\n",
+        "name: a\nsource: { topic: a }\ndeliver: [ { topic: b } ]\nprocess: [ { stage: s, webhook: canary, timeout: x } ]\n",
     ]
     .iter()
     .enumerate()

@@ -9,3 +9,4 @@ pub mod postgres;
 pub mod redis;
 pub mod sql;
 pub mod sqlite;
+pub mod webhook;

@@ -41,7 +41,7 @@ pub use sink::{Sink, SinkLimits};
 pub use source::{
     Assignment, Ended, Intake, Journal, NotWritten, PartitionEnd, Source, Transaction,
 };
-pub use stage::{Stage, Staged};
+pub use stage::{Stage, StageLimits, Staged};
 pub use store::{Held, Owner, Place, Store};
 
 /// The largest key, headers and value together that any part accepts for one record.

@@ -15,13 +15,48 @@ pub enum Staged {
     Failed(Fault),
 }
 
-/// Maps events to events, batch by batch.
+/// What one call of a stage may hold.
+#[derive(Clone, Copy, Debug)]
+pub struct StageLimits {
+    /// Events per call.
+    pub events_max: usize,
+    /// Bytes of values per call; a single larger event is still tried alone.
+    pub bytes_max: usize,
+}
+
+impl Default for StageLimits {
+    fn default() -> Self {
+        StageLimits { events_max: usize::MAX, bytes_max: usize::MAX }
+    }
+}
+
+/// Maps events to events. One call is one attempt: waiting, repeating and splitting belong to the
+/// engine.
 #[async_trait]
 pub trait Stage: Send + Sync {
+    /// What one call may hold; [`Stage::apply_batch`] is not cut. Asked before each run of calls.
+    fn limits(&self) -> StageLimits {
+        StageLimits::default()
+    }
+
     /// Handles the events of one lane in order; answers for each, same length, same order.
     ///
-    /// May be called again with the same events after a crash. A fault for the whole batch is
-    /// treated like a destination's: `Wait` and `Retry` are retried by the engine. Cancelling
-    /// must leave nothing behind that a repeat would contradict.
+    /// May be called again with the same events, or with some of them, in the same process or
+    /// after a crash. A fault of the whole call says whose move it is: `Wait` and `Retry` are
+    /// repeated, and an event that keeps failing with `Retry` while others succeed has failed;
+    /// after `SetAside` the events are tried in halves, until it is known which has failed; `Fix`
+    /// stops the pipeline. Cancelling must leave nothing behind that a repeat would contradict.
     async fn apply(&self, events: Vec<Event>) -> Result<Vec<Staged>, Fault>;
+
+    /// Handles one sealed batch, whose group has the key `group` (empty where all records are one
+    /// group), in the order of arrival. Called instead of [`Stage::apply`] where the plan says
+    /// that the stage works per batch. The same holds for it, but a batch is never split: it
+    /// succeeds or fails as a whole, or by what is answered for each event.
+    ///
+    /// A very large group is sent in parts, and each part is a call. A repeat after a crash may
+    /// lack events that have ended meanwhile. A dead letter that is replayed comes alone.
+    async fn apply_batch(&self, group: &[u8], events: Vec<Event>) -> Result<Vec<Staged>, Fault> {
+        let _ = group;
+        self.apply(events).await
+    }
 }

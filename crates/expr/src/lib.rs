@@ -17,7 +17,7 @@ mod program;
 mod rows;
 mod template;
 
-pub use program::{DEADLINE_DEFAULT, Program, ProgramError, Ran, View};
+pub use program::{BATCH_DEADLINE_DEFAULT, DEADLINE_DEFAULT, Program, ProgramError, Ran, View};
 pub use rows::RowsPath;
 pub use template::{Scope, Template};
 

@@ -5,6 +5,10 @@
 //! the record out. What `.` is at the end goes on; a program that only looks leaves the bytes
 //! exactly as they were.
 //!
+//! A program per batch sees the values of a batch as an array `.`, in order, and must leave one of
+//! the same length: element i is what event i becomes, null filters it, `abort` filters all.
+//! There, `%key` is the key of the group and `%events` has the metadata of each event.
+//!
 //! Promised: a program that compiles handles every error VRL knows of; a run ends soon after the
 //! deadline, because VRL asks between expressions whether to go on; numbers that VRL cannot hold
 //! make the run fail instead of changing. Not promised: stopping a single function call in its
@@ -35,6 +39,9 @@ use crate::json::{Kind, Parser};
 
 /// How long one run may take unless told otherwise.
 pub const DEADLINE_DEFAULT: Duration = Duration::from_secs(1);
+
+/// The same for a program that sees a whole batch.
+pub const BATCH_DEADLINE_DEFAULT: Duration = Duration::from_secs(10);
 
 /// Reading the clock costs about as much as a small expression, so it is asked at every eighth.
 const CHECKPOINTS_PER_LOOK: u32 = 8;
@@ -116,6 +123,12 @@ impl Program {
         Self::build(source, compile::Purpose::Predicate)
     }
 
+    /// Compiles a program that sees a whole batch and may change its events.
+    pub fn compile_batch(source: &str) -> Result<Program, Vec<ExprError>> {
+        let program = Self::build(source, compile::Purpose::Batch)?;
+        Ok(program.with_deadline(BATCH_DEADLINE_DEFAULT))
+    }
+
     fn build(source: &str, purpose: compile::Purpose) -> Result<Program, Vec<ExprError>> {
         let program = compile::compile(source, purpose)?;
         Ok(Program {
@@ -154,6 +167,49 @@ impl Program {
         }
     }
 
+    /// Runs it on the events of a batch, whose group has this key; answers for each, in order.
+    pub fn run_batch(&self, key: &[u8], events: &[View<'_>]) -> Result<Vec<Ran>, ProgramError> {
+        let failed = ProgramError::Failed;
+        let values = events.iter().zip(1..).map(|(view, number)| {
+            read_value(view.value).map_err(|what| failed(format!("event {number}: {what}")))
+        });
+        let before: Vec<Value> = values.collect::<Result<_, _>>()?;
+        // Where everything is named, everything has to be there.
+        let metadata = convert::batch_metadata(key, events);
+        let (ended, event) = self.execute(Value::Array(before.clone()), metadata, None)?;
+        let after = match (ended, event.changed, event.target.value) {
+            (Ended::Aborted, ..) => return Ok(events.iter().map(|_| Ran::Filtered).collect()),
+            (Ended::With(_), false, _) => {
+                return Ok(events.iter().map(|_| Ran::Unchanged).collect());
+            }
+            (Ended::With(_), true, Value::Array(after)) => after,
+            (Ended::With(_), true, other) => {
+                let what = format!("the program left {} instead of an array", other.kind_str());
+                return Err(failed(what));
+            }
+        };
+        if after.len() != before.len() {
+            let (left, given) = (after.len(), before.len());
+            let what = format!("the program left {left} elements for {given} events");
+            return Err(failed(what));
+        }
+        let pairs = before.iter().zip(&after).zip(1..);
+        let ran = pairs.map(|((before, after), number)| {
+            if after.is_null() {
+                return Ok(Ran::Filtered);
+            }
+            // What a program did not touch keeps its bytes.
+            if before == after {
+                return Ok(Ran::Unchanged);
+            }
+            let mut out = Vec::new();
+            convert::write(after, &mut out)
+                .map_err(|what| failed(format!("event {number}: {what}")))?;
+            Ok(Ran::Value(Bytes::from(out)))
+        });
+        ran.collect()
+    }
+
     /// Runs it on one record and tells whether it holds. `abort` means that it does not.
     pub fn matches(&self, view: &View<'_>) -> Result<bool, ProgramError> {
         match self.resolve(view)?.0 {
@@ -190,6 +246,15 @@ impl Program {
             _ => convert::metadata(view),
         };
         let value = read_event(view.value, reads.as_deref()).map_err(ProgramError::Failed)?;
+        self.execute(value, metadata, reads)
+    }
+
+    fn execute(
+        &self,
+        value: Value,
+        metadata: Value,
+        reads: Option<Arc<Reads>>,
+    ) -> Result<(Ended, Event), ProgramError> {
         let target = TargetValue { value, metadata, secrets: Secrets::default() };
         let mut event = Event {
             target,
@@ -235,6 +300,14 @@ fn read_event(bytes: &[u8], reads: Option<&Reads>) -> Result<Value, String> {
             (Kind::Object, None) => convert::read(node),
             (other, _) => Err(format!("a program works on an object, and the value is {other}")),
         }
+    })
+}
+
+fn read_value(bytes: &[u8]) -> Result<Value, String> {
+    PARSER.with_borrow_mut(|parser| {
+        let node =
+            parser.parse(bytes).map_err(|error| format!("the value is not JSON: {error}"))?;
+        convert::read(node)
     })
 }
 

@@ -17,7 +17,7 @@ use crate::group::{BatchView, Boards, Wish};
 use crate::lag::{Asked, soon};
 use crate::lane::OwnTopics;
 use crate::pipeline::{self, Shared};
-use crate::plan::{HoldPlan, Plan};
+use crate::plan::{HoldPlan, Per, Plan};
 use crate::signal::Signal;
 use crate::status::{Counters, GateStatus, PartitionLag, State, Status};
 use crate::work::Stop;
@@ -80,6 +80,13 @@ impl Engine {
             ))
             .code("P0405")
             .hint("give one of them another `consumer_group`"));
+        }
+        let per_batch = plan.stages.iter().find(|stage| stage.per == Per::Batch);
+        if let (Some(stage), None) = (per_batch, &plan.hold) {
+            let what = format!("pipeline `{}` holds no groups", plan.name);
+            let cause = format!("stage `{}` works per batch", stage.name);
+            let hint = "give the pipeline a `group`, or let the stage work per event";
+            return Err(Fault::fix(what).because(cause).code("P0407").hint(hint));
         }
         let paused = Arc::new(Signal::new(false));
         let draining = Arc::new(Signal::new(false));

@@ -49,6 +49,13 @@ impl Plan {
         self.hold.is_some() && log.is_shared()
     }
 
+    /// Where the first stage stands that works per batch; behind the last where none does. The
+    /// stages before it need no order across partitions.
+    pub(crate) fn first_per_batch(&self) -> usize {
+        let per_batch = self.stages.iter().position(|stage| stage.per == Per::Batch);
+        per_batch.unwrap_or(self.stages.len())
+    }
+
     /// The consumer group of what is gathered.
     pub(crate) fn held_group(&self) -> String {
         format!("{}-held", self.group)
@@ -155,8 +162,19 @@ pub struct StagePlan {
     pub name: String,
     /// What it does.
     pub stage: Arc<dyn Stage>,
+    /// What it is given at a time.
+    pub per: Per,
     /// What happens to an event it cannot handle.
     pub on_error: OnError,
+}
+
+/// What a stage is given at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Per {
+    /// Events as they come, however many.
+    Event,
+    /// A sealed batch, whole and in order. Only where groups are held.
+    Batch,
 }
 
 /// What happens to an event that a stage could not handle.

@@ -11,6 +11,7 @@ use potok_core::{Clock, Damage, Reason, Timestamp};
 use serde::Serialize;
 
 use crate::latency::{Latency, LatencyCounts};
+use crate::process::Stages;
 
 /// What a pipeline is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -80,6 +81,8 @@ pub struct Status {
     pub restarts: u64,
     /// Failed calls that were repeated.
     pub retries: u64,
+    /// Events that went on as they were though a stage failed on them (`on_error: pass`).
+    pub passed: u64,
     /// Groups that are open, and bytes of all records held.
     pub open_groups: u64,
     pub held_bytes: u64,
@@ -122,6 +125,7 @@ impl Status {
             dead_letters_by_reason: BTreeMap::new(),
             restarts: 0,
             retries: 0,
+            passed: 0,
             open_groups: 0,
             held_bytes: 0,
             rereads: 0,
@@ -192,6 +196,8 @@ pub(crate) struct Counters {
     dead_lettered: AtomicU64,
     pub restarts: AtomicU64,
     pub retries: AtomicU64,
+    /// Events that went on though a stage failed on them.
+    pub passed: AtomicU64,
     /// How often everything held was read again, because its store had lost it.
     pub rereads: AtomicU64,
     /// Closed batches that another run had sealed.
@@ -201,6 +207,7 @@ pub(crate) struct Counters {
     /// How much later than due groups closed.
     pub lateness: Latency,
     pub latency: Latency,
+    pub stages: Stages,
     reasons: [AtomicU64; Reason::ALL.len()],
     /// Arrival of the first record of each source batch that is still open.
     open: Mutex<BTreeMap<u64, Timestamp>>,
@@ -234,6 +241,7 @@ impl Counters {
             + load(&self.suppressed)
             + load(&self.dead_lettered);
         self.received.store(ended, Ordering::SeqCst);
+        self.stages.nobody_waits();
         self.open.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
@@ -268,7 +276,9 @@ impl Counters {
         status.oldest = open.values().min().map(|first| clock.now().millis_since(*first));
         drop(open);
         status.restarts = load(&self.restarts);
+        status.why = status.why.take().or_else(|| self.stages.why());
         status.retries = load(&self.retries);
+        status.passed = load(&self.passed);
         status.rereads = load(&self.rereads);
         status.takeovers = load(&self.takeovers);
         status.repeats = load(&self.repeats);

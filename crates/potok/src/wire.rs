@@ -6,18 +6,19 @@ use std::sync::Arc;
 
 use potok_config::{
     Connections, DbConnection, Deliver, Env, Expression, Flags, Format, Layout, Loaded, OnError,
-    OnRepeat, Pipeline, Predicate, Stage, StoreConnection, TopicMap, TopicTarget, check_together,
-    load_connections, load_pipeline, not_yet,
+    OnRepeat, Per, Pipeline, Predicate, Stage, StoreConnection, TopicMap, TopicTarget,
+    check_together, load_connections, load_pipeline, not_yet,
 };
 use potok_connectors::mysql::MysqlSink;
 use potok_connectors::postgres::PostgresSink;
 use potok_connectors::redis::{self, RedisStore};
 use potok_connectors::sql::{Dialect, SqlSinkConfig, Tables};
 use potok_connectors::sqlite::SqliteSink;
+use potok_connectors::webhook::WebhookStage;
 use potok_core::{Decoder, Fault};
 use potok_expr::Template;
 use potok_flow::decode::{JsonDecoder, RawDecoder};
-use potok_flow::process::VrlStage;
+use potok_flow::process::{VrlBatchStage, VrlStage};
 use potok_flow::{ClosePlan, DeliverPlan, HoldPlan, KindPlan, Plan, Retry, StagePlan, Target};
 
 use crate::failure::Failure;
@@ -186,26 +187,42 @@ fn decoder(pipeline: &Loaded<Pipeline>) -> Arc<dyn Decoder> {
 }
 
 fn stage_plan(pipeline: &str, stage: &Stage) -> Result<StagePlan, Failure> {
-    let broken = |cause: String| {
-        let what =
-            format!("pipeline `{pipeline}`, process `{}`: it has no VRL to run", stage.stage);
-        Failure::faults(vec![Fault::fix(what).because(cause).code("P0526")])
-    };
-    let vrl = stage.vrl.as_ref().ok_or_else(|| broken("no key `vrl`".to_owned()))?;
-    let program = vrl.program().map_err(|errors| {
-        let messages: Vec<_> = errors.into_iter().map(|error| error.message).collect();
-        broken(messages.join("; "))
-    })?;
+    let place = format!("pipeline `{pipeline}`, process `{}`", stage.stage);
     let on_error = match stage.on_error {
         OnError::Pass => potok_flow::OnError::Pass,
         OnError::DeadLetter => potok_flow::OnError::DeadLetter,
         OnError::Stop => potok_flow::OnError::Stop,
     };
-    Ok(StagePlan {
-        name: stage.stage.to_string(),
-        stage: Arc::new(VrlStage::new(program)),
-        on_error,
-    })
+    let per = match stage.per {
+        Per::Event => potok_flow::Per::Event,
+        Per::Batch => potok_flow::Per::Batch,
+    };
+    let runs: Arc<dyn potok_core::Stage> = match (&stage.vrl, &stage.webhook) {
+        (Some(vrl), _) => {
+            let program = vrl.program(stage.per).map_err(|errors| {
+                let messages: Vec<_> = errors.into_iter().map(|error| error.message).collect();
+                nothing_to_run(&place, messages.join("; "))
+            })?;
+            match stage.per {
+                Per::Event => Arc::new(VrlStage::new(program)),
+                Per::Batch => Arc::new(VrlBatchStage::new(program)),
+            }
+        }
+        (None, Some(url)) => {
+            let webhook = WebhookStage::new(url.expose(), *stage.timeout).map_err(|fault| {
+                let what = format!("{place}: {}", fault.what);
+                Failure::faults(vec![Fault { what, ..fault }])
+            })?;
+            Arc::new(webhook)
+        }
+        (None, None) => return Err(nothing_to_run(&place, "no `vrl`, no `webhook`".to_owned())),
+    };
+    Ok(StagePlan { name: stage.stage.to_string(), stage: runs, per, on_error })
+}
+
+fn nothing_to_run(place: &str, cause: String) -> Failure {
+    let what = format!("{place}: it has nothing to run");
+    Failure::faults(vec![Fault::fix(what).because(cause).code("P0526")])
 }
 
 fn deliver_plan(

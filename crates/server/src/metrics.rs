@@ -66,6 +66,12 @@ const PER_PIPELINE: &[PerPipeline] = &[
         value: |status| Some(status.filtered as f64),
     },
     PerPipeline {
+        name: "potok_process_passed_total",
+        kind: "counter",
+        help: "Events that went on as they were though a stage failed on them (on_error: pass).",
+        value: |status| Some(status.passed as f64),
+    },
+    PerPipeline {
         name: "potok_deliver_delivered_records_total",
         kind: "counter",
         help: "Records delivered.",
@@ -270,6 +276,7 @@ mod tests {
             dead_lettered: 2,
             dead_letters_by_reason: [("no_key".to_owned(), 2)].into(),
             restarts: 1,
+            passed: 4,
             partitions: vec![PartitionLag { topic: "t".to_owned(), partition: 1, lag: 3 }],
             destinations: vec![DestinationStatus { deliver: "orders".to_owned(), up: false }],
             latency: LatencyCounts {
@@ -288,6 +295,7 @@ mod tests {
         for expected in [
             format!("potok_source_received_records_total{{{label}}} 12345678"),
             format!("potok_source_oldest_age_seconds{{{label}}} 0.25"),
+            format!("potok_process_passed_total{{{label}}} 4"),
             format!("potok_deliver_gate_closed_since_seconds{{{label}}} 1.5"),
             format!("potok_deliver_gate_state{{{label},state=\"closed\"}} 1"),
             format!("potok_deliver_gate_state{{{label},state=\"open\"}} 0"),

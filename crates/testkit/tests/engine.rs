@@ -18,7 +18,7 @@ use potok_flow::dead_letter::{self, DeadLetterState};
 use potok_flow::decode::{JsonDecoder, RawDecoder};
 use potok_flow::process::VrlStage;
 use potok_flow::{
-    DeliverPlan, Engine, OnError, Plan, Retry, StagePlan, State, Status, Target, TopicTarget,
+    DeliverPlan, Engine, OnError, Per, Plan, Retry, StagePlan, State, Status, Target, TopicTarget,
 };
 
 struct Bench {
@@ -103,7 +103,7 @@ fn plan(sink: Arc<dyn Sink>) -> Plan {
 
 fn vrl(source: &str) -> StagePlan {
     let stage = Arc::new(VrlStage::new(Program::compile(source).unwrap()));
-    StagePlan { name: "s".into(), stage, on_error: OnError::DeadLetter }
+    StagePlan { name: "s".into(), stage, per: Per::Event, on_error: OnError::DeadLetter }
 }
 
 #[tokio::test]
@@ -298,13 +298,28 @@ impl Stage for SwitchStage {
 }
 
 #[tokio::test]
+async fn what_a_stage_fails_on_may_pass_as_it_was_and_is_counted() {
+    let (bench, sink) = (Bench::new(), MemorySink::new());
+    let mut plan = plan(Arc::new(sink.clone()));
+    plan.stages = vec![vrl(".m = to_int!(.n) + 1")];
+    plan.stages[0].on_error = OnError::Pass;
+    bench.engine.start(plan).unwrap();
+    bench.send("in", &[r#"{"n":1}"#, r#"{"n":"x"}"#, r#"{"n":"y"}"#]).await;
+    let status = bench.until("all ended", |s| s.delivered == 3).await;
+    assert_eq!((status.passed, status.dead_lettered), (2, 0));
+    let bodies: Vec<_> = sink.delivered().into_iter().map(|m| m.value).collect();
+    assert!(bodies.contains(&Bytes::from_static(br#"{"n":"x"}"#)), "{bodies:?}");
+}
+
+#[tokio::test]
 async fn a_replay_goes_through_under_the_original_names_and_closes_the_entry() {
     let (bench, sink) = (Bench::new(), MemorySink::new());
     let broken = Arc::new(AtomicU32::new(1));
     let mut plan = plan(Arc::new(sink.clone()));
     plan.decoder = Arc::new(RawDecoder);
     let stage = Arc::new(SwitchStage(broken.clone()));
-    plan.stages = vec![StagePlan { name: "s".into(), stage, on_error: OnError::DeadLetter }];
+    let (per, on_error) = (Per::Event, OnError::DeadLetter);
+    plan.stages = vec![StagePlan { name: "s".into(), stage, per, on_error }];
     let info = dead_letter::info("p", "p-dead", 5);
     bench.engine.start(plan.clone()).unwrap();
     bench.send("in", &["v"]).await;

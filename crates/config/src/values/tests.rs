@@ -131,7 +131,9 @@ fn every_format_of_the_schemas_has_a_check() {
     formats(crate::schema::connections(), &mut found);
     let ours: Vec<_> = found.iter().filter(|format| format.starts_with("potok-")).collect();
     assert!(ours.len() > 30);
-    for format in ours {
+    // What a program of a stage means depends on the keys beside it: the rules compile it.
+    let by_rules = crate::expression::StageVrl::FORMAT;
+    for format in ours.into_iter().filter(|format| *format != by_rules) {
         // No type of ours takes this.
         assert!(!check_format(format, "} {").is_empty(), "nothing checks `{format}`");
     }

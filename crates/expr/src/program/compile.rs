@@ -15,12 +15,14 @@ use crate::{ExprError, nesting};
 /// of who asks. Only the pages that are touched cost memory.
 const STACK_BYTES: usize = 64 * 1024 * 1024;
 
-const METADATA: [&str; 4] = ["key", "headers", "topic", "time"];
+const METADATA: &[&str] = &["key", "headers", "topic", "time"];
+const BATCH_METADATA: &[&str] = &["key", "events"];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
     Transform,
     Predicate,
+    Batch,
 }
 
 pub(super) fn compile(source: &str, purpose: Purpose) -> Result<Program, Vec<ExprError>> {
@@ -46,12 +48,18 @@ pub(super) fn compile(source: &str, purpose: Purpose) -> Result<Program, Vec<Exp
 fn compile_here(source: &str, purpose: Purpose) -> Result<Program, Vec<ExprError>> {
     let mut config = CompileConfig::default();
     match purpose {
-        Purpose::Transform => {
+        Purpose::Transform | Purpose::Batch => {
             config.set_read_only_path(OwnedTargetPath::metadata_root(), true);
         }
         Purpose::Predicate => config.set_read_only(),
     }
-    let external = ExternalEnv::new_with_kind(Kind::object(Collection::any()), metadata_kind());
+    let (event, metadata) = match purpose {
+        Purpose::Batch => (Kind::array(Collection::any()), batch_metadata_kind()),
+        Purpose::Transform | Purpose::Predicate => {
+            (Kind::object(Collection::any()), metadata_kind())
+        }
+    };
+    let external = ExternalEnv::new_with_kind(event, metadata);
     let compiled = compile_with_external(source, &vrl::stdlib::all(), &external, config);
     let program = match compiled {
         Ok(result) => result.program,
@@ -60,7 +68,7 @@ fn compile_here(source: &str, purpose: Purpose) -> Result<Program, Vec<ExprError
             return Err(errors.map(|problem| explain(source, problem)).collect());
         }
     };
-    let mut errors: Vec<ExprError> = unknown_metadata(source, &program).collect();
+    let mut errors: Vec<ExprError> = unknown_metadata(source, &program, purpose).collect();
     if purpose == Purpose::Predicate {
         let kind = program.final_type_info().result.kind().clone();
         if !kind.contains_boolean() {
@@ -68,7 +76,24 @@ fn compile_here(source: &str, purpose: Purpose) -> Result<Program, Vec<ExprError
             errors.push(ExprError::new(0, source.len(), message));
         }
     }
+    if purpose == Purpose::Batch {
+        let kind = program.final_type_info().state.external.target_kind().clone();
+        if !kind.contains_array() {
+            let message =
+                format!("a program per batch must leave an array in `.`, and this leaves {kind}");
+            errors.push(ExprError::new(0, source.len(), message));
+        }
+    }
     if errors.is_empty() { Ok(program) } else { Err(errors) }
+}
+
+fn batch_metadata_kind() -> Kind {
+    let events = Collection::from_unknown(metadata_kind());
+    Kind::object(
+        Collection::empty()
+            .with_known("key", Kind::bytes())
+            .with_known("events", Kind::array(events)),
+    )
 }
 
 fn metadata_kind() -> Kind {
@@ -86,12 +111,19 @@ fn metadata_kind() -> Kind {
 fn unknown_metadata<'s>(
     source: &'s str,
     program: &Program,
+    purpose: Purpose,
 ) -> impl Iterator<Item = ExprError> + use<'s> {
+    let (known, there) = match purpose {
+        Purpose::Batch => (BATCH_METADATA, "in a program per batch there are %key and %events"),
+        Purpose::Transform | Purpose::Predicate => {
+            (METADATA, "there are %key, %headers, %topic and %time")
+        }
+    };
     let mut names: Vec<String> = Vec::new();
     for path in &program.info().target_queries {
         if let (PathPrefix::Metadata, Some(OwnedSegment::Field(name))) =
             (path.prefix, path.path.segments.first())
-            && !METADATA.contains(&name.as_str())
+            && !known.contains(&name.as_str())
             && !names.iter().any(|known| known == name.as_str())
         {
             names.push(name.to_string());
@@ -100,8 +132,7 @@ fn unknown_metadata<'s>(
     names.into_iter().map(move |name| {
         let spelled = format!("%{name}");
         let (at, len) = source.find(&spelled).map_or((0, source.len()), |at| (at, spelled.len()));
-        let message =
-            format!("there is no `{spelled}`; there are %key, %headers, %topic and %time");
+        let message = format!("there is no `{spelled}`; {there}");
         ExprError::new(at, len, message)
     })
 }

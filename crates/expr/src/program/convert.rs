@@ -75,6 +75,14 @@ pub(super) fn metadata(view: &View<'_>) -> Value {
     ]))
 }
 
+/// What stands behind `%` in a program per batch.
+pub(super) fn batch_metadata(key: &[u8], events: &[View<'_>]) -> Value {
+    Value::Object(ObjectMap::from([
+        ("key".into(), Value::Bytes(Bytes::copy_from_slice(key))),
+        ("events".into(), Value::Array(events.iter().map(metadata).collect())),
+    ]))
+}
+
 /// Writes compact JSON that [`crate::json::Parser`] accepts.
 pub(super) fn write(value: &Value, out: &mut Vec<u8>) -> Result<(), String> {
     write_at(value, out, 0)

@@ -387,3 +387,50 @@ fn reading_little_and_reading_all_agree() {
     assert!(event.reads.is_some(), "and once, not a second time on everything");
     assert_eq!(filter.run(&view), Ok(Ran::Unchanged), "bytes as they were");
 }
+
+fn run_batch(source: &str, values: &[&str]) -> Result<Vec<Ran>, ProgramError> {
+    let program = Program::compile_batch(source).unwrap_or_else(|e| panic!("{source}: {e:?}"));
+    let headers = Headers::none();
+    let views: Vec<_> = values.iter().map(|value| view(value, &headers)).collect();
+    program.run_batch(b"group-7", &views)
+}
+
+#[test]
+fn a_batch_is_an_array_of_its_values() {
+    let value = |text: &str| Ran::Value(Bytes::copy_from_slice(text.as_bytes()));
+    let values = [r#"{"n":1.50}"#, r#"{"n":2}"#, r#"{"n":3}"#];
+    let total = "sum = 0\nfor_each(.) -> |_i, e| { sum = sum + to_int!(e.n) }\n.[1].sum = sum";
+    assert_eq!(
+        run_batch(total, &[r#"{"n":1.0}"#, r#"{"n":2}"#]).unwrap(),
+        // Only what changed is written anew.
+        [Ran::Unchanged, value(r#"{"n":2,"sum":3}"#)]
+    );
+    assert_eq!(
+        run_batch(". = map_values(.) -> |e| { if e.n == 2 { null } else { e } }", &values).unwrap(),
+        [Ran::Unchanged, Ran::Filtered, Ran::Unchanged]
+    );
+    assert_eq!(
+        run_batch(".[0] = %key\n.[2] = %events[2].topic", &values).unwrap(),
+        [value(r#""group-7""#), Ran::Unchanged, value(r#""orders""#)]
+    );
+    assert_eq!(
+        run_batch("if length(.) == 3 { abort }", &values).unwrap(),
+        [Ran::Filtered, Ran::Filtered, Ran::Filtered]
+    );
+    assert_eq!(run_batch("length(.)", &values[..1]).unwrap(), [Ran::Unchanged]);
+}
+
+#[test]
+fn a_batch_keeps_its_length() {
+    let failure = |source: &str, values: &[&str]| match run_batch(source, values) {
+        Err(ProgramError::Failed(what)) => what,
+        other => panic!("{source}: {other:?}"),
+    };
+    let longer = failure(". = push(., 1)", &["{}", "{}"]);
+    assert!(longer.contains("3 elements for 2 events"), "{longer}");
+    let broken = failure("length(.)", &["{}", "{"]);
+    assert!(broken.contains("event 2"), "{broken}");
+    let refused = |source: &str| Program::compile_batch(source).expect_err(source);
+    assert!(refused(". = {}")[0].message.contains("must leave an array"));
+    assert!(refused("x = %topic")[0].message.contains("%events"));
+}

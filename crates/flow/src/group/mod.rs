@@ -354,7 +354,7 @@ impl Lane {
             let mut items = self.decode(&chunk, 0, run);
             if replayed {
                 // Its group has been sent: it goes on alone.
-                self.process(&mut items, note).await?;
+                self.process_alone(&mut items, note).await?;
                 cycle.items.extend(items);
                 continue;
             }

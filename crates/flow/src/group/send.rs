@@ -15,6 +15,7 @@ use crate::crash_notes::{Range, Suspicion};
 use crate::lane::{Cycle, Item, Lane, Origin};
 use crate::ledger::Note;
 use crate::plan::OnRepeat;
+use crate::process::BatchOfItems;
 use crate::status::Ending;
 use crate::work::{Chunk, Completion, Stop, Taken};
 
@@ -135,7 +136,8 @@ impl Lane {
     }
 
     /// Makes events of held records again and takes them through the stages, partition by
-    /// partition; then puts them back into the order of their batches.
+    /// partition; then puts them back into the order of their batches, for the stages that want
+    /// those whole.
     async fn revive(
         &mut self,
         members: Vec<Member<'_>>,
@@ -143,6 +145,12 @@ impl Lane {
         batches: &[Sealed],
     ) -> Result<Cycle, Stop> {
         let mut cycle = Cycle::default();
+        let mut sizes = vec![0; batches.len()];
+        for member in &members {
+            if let Some(size) = sizes.get_mut(member.batch) {
+                *size += 1;
+            }
+        }
         let mut by_feed: Vec<Vec<(usize, Member<'_>)>> = feeds.iter().map(|_| Vec::new()).collect();
         for (at, member) in members.into_iter().enumerate() {
             if let Some(list) = by_feed.get_mut(member.entry.feed as usize) {
@@ -167,6 +175,12 @@ impl Lane {
         }
         items.sort_by_key(|(at, _)| *at);
         cycle.items = items.into_iter().map(|(_, item)| item).collect();
+        let together = batches.iter().zip(sizes).filter_map(|(sealed, members)| {
+            let feed = feeds.get(sealed.seal.feed as usize)?;
+            let seal = feed.position(sealed.seal.offset);
+            Some(BatchOfItems { group: &sealed.key, seal, members })
+        });
+        self.process_batches(&mut cycle.items, together).await?;
         Ok(cycle)
     }
 

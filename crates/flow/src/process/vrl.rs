@@ -1,4 +1,4 @@
-//! A stage written in VRL: changes the event, or filters it with `abort`.
+//! Stages written in VRL: they change events, or filter them with `abort`.
 
 use async_trait::async_trait;
 use potok_core::{Event, Fault, Reason, Stage, Staged};
@@ -15,17 +15,10 @@ impl VrlStage {
         VrlStage { program }
     }
 
-    fn apply_one(&self, mut event: Event) -> Staged {
-        let failed = |what: String| Staged::Failed(Fault::set_aside(Reason::Stage, what));
+    fn apply_one(&self, event: Event) -> Staged {
         match self.program.run(&View::from(&event)) {
-            Ok(Ran::Unchanged) => Staged::On(event),
-            Ok(Ran::Value(value)) => {
-                event.value = value;
-                Staged::On(event)
-            }
-            Ok(Ran::Filtered) => Staged::Filtered,
-            Err(ProgramError::Failed(what)) => failed(what),
-            Err(ProgramError::Deadline) => failed("the program ran past its deadline".to_owned()),
+            Ok(ran) => staged(event, ran),
+            Err(error) => Staged::Failed(failed(error)),
         }
     }
 }
@@ -35,4 +28,49 @@ impl Stage for VrlStage {
     async fn apply(&self, events: Vec<Event>) -> Result<Vec<Staged>, Fault> {
         Ok(events.into_iter().map(|event| self.apply_one(event)).collect())
     }
+}
+
+/// Runs one program on each sealed batch.
+pub struct VrlBatchStage {
+    program: Program,
+}
+
+impl VrlBatchStage {
+    /// A stage of a program that was compiled for batches.
+    pub fn new(program: Program) -> Self {
+        VrlBatchStage { program }
+    }
+}
+
+#[async_trait]
+impl Stage for VrlBatchStage {
+    async fn apply(&self, events: Vec<Event>) -> Result<Vec<Staged>, Fault> {
+        self.apply_batch(&[], events).await
+    }
+
+    /// What the program fails on, it fails on as a whole.
+    async fn apply_batch(&self, group: &[u8], events: Vec<Event>) -> Result<Vec<Staged>, Fault> {
+        let views: Vec<View<'_>> = events.iter().map(View::from).collect();
+        let ran = self.program.run_batch(group, &views).map_err(failed)?;
+        Ok(events.into_iter().zip(ran).map(|(event, ran)| staged(event, ran)).collect())
+    }
+}
+
+fn staged(mut event: Event, ran: Ran) -> Staged {
+    match ran {
+        Ran::Unchanged => Staged::On(event),
+        Ran::Value(value) => {
+            event.value = value;
+            Staged::On(event)
+        }
+        Ran::Filtered => Staged::Filtered,
+    }
+}
+
+fn failed(error: ProgramError) -> Fault {
+    let what = match error {
+        ProgramError::Failed(what) => what,
+        ProgramError::Deadline => "the program ran past its deadline".to_owned(),
+    };
+    Fault::set_aside(Reason::Stage, what)
 }

@@ -20,6 +20,7 @@ mod outages;
 mod power_cut;
 mod process;
 mod random_kills;
+mod stages;
 mod wait;
 
 /// The long version where asked for, else the short one.

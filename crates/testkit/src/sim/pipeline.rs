@@ -8,7 +8,7 @@ use potok_core::{Decoded, Decoder, Event, Fault, Reason, Record, Stage, Staged, 
 use potok_expr::Template;
 use potok_flow::decode::JsonDecoder;
 use potok_flow::{
-    ClosePlan, DeliverPlan, HoldPlan, OnError, OnRepeat, Plan, Retry, StagePlan, Target,
+    ClosePlan, DeliverPlan, HoldPlan, OnError, OnRepeat, Per, Plan, Retry, StagePlan, Target,
     TopicTarget,
 };
 
@@ -51,6 +51,7 @@ pub fn plan(world: &Arc<World>, scenario: &Scenario, workers: usize) -> Result<P
     let stages = scenario.stage.map(|manner| StagePlan {
         name: "stage".to_owned(),
         stage: Arc::new(SimStage { world: world.clone(), manner }),
+        per: if scenario.hold.is_some() && manner.rewrites { Per::Batch } else { Per::Event },
         on_error: if manner.dead_letters { OnError::DeadLetter } else { OnError::Pass },
     });
     let (attempts, first, max) = scenario.retry;

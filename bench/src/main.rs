@@ -5,6 +5,7 @@
 //! is a test: a missed goal is printed, not an error.
 
 mod engine;
+mod groups;
 mod idle;
 mod kafka_sql;
 mod log;
@@ -15,6 +16,7 @@ mod orders;
 mod plain;
 mod potok;
 mod report;
+mod services;
 
 use std::process::ExitCode;
 
@@ -50,6 +52,8 @@ enum What {
     Idle,
     /// Kafka into PostgreSQL, MariaDB and back into Kafka, against bare loops; starts the services
     KafkaSql,
+    /// Records held in groups: on Kafka, with Redis, on the embedded log; a million open groups
+    Groups,
     /// All of them
     All,
 }
@@ -69,7 +73,15 @@ fn run(cli: &Cli) -> Result<()> {
     if cfg!(debug_assertions) {
         eprintln!("bench: this is a debug build; only `--release` says something");
     }
-    let all = [What::Log, What::Engine, What::Orders, What::Memory, What::Idle, What::KafkaSql];
+    let all = [
+        What::Log,
+        What::Engine,
+        What::Orders,
+        What::Memory,
+        What::Idle,
+        What::KafkaSql,
+        What::Groups,
+    ];
     let whats = if cli.what.contains(&What::All) { &all[..] } else { &cli.what };
     for what in whats {
         match what {
@@ -79,6 +91,7 @@ fn run(cli: &Cli) -> Result<()> {
             What::Memory => memory::run(cli.quick)?,
             What::Idle => idle::run(cli.quick)?,
             What::KafkaSql => kafka_sql::run(cli.quick)?,
+            What::Groups => groups::run(cli.quick)?,
             What::All => {}
         }
     }

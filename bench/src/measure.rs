@@ -128,26 +128,55 @@ pub fn watch(
     servers: impl Fn() -> Result<f64>,
     done: impl Fn() -> Result<u64>,
 ) -> Result<Run> {
-    let moved = |from: u64| -> Result<u64> {
-        let since = now();
-        loop {
-            let count = done()?;
-            if count > from {
-                return Ok(count);
-            }
-            ensure!(since.elapsed() < STUCK, "stuck at {count} of {total}");
-            std::thread::sleep(look_every);
-        }
-    };
-    let first = moved(0)?;
+    let first = moved(0, total, look_every, &done)?;
     let (start, cpu, before) = (now(), process.cpu()?, servers()?);
     let (mut last, mut wall) = (first, Duration::ZERO);
     while last < total {
-        last = moved(last)?;
+        last = moved(last, total, look_every, &done)?;
         wall = start.elapsed();
     }
     ensure!(first < total, "{total} records are too few to measure: all were done at once");
     let servers = Some(servers()? - before);
     let (cpu, peak) = (process.cpu()? - cpu, process.peak()?);
     Ok(Run { records: total - first, wall, cpu, peak, servers })
+}
+
+/// Watches `process` from the moment its work is seen to have begun until all of `total` records
+/// are done: for work that shows no results before its end.
+pub fn watch_from(
+    process: &Process,
+    total: u64,
+    look_every: Duration,
+    servers: impl Fn() -> Result<f64>,
+    begun: impl Fn() -> Result<u64>,
+    done: impl Fn() -> Result<u64>,
+) -> Result<Run> {
+    moved(0, total, look_every, &begun)?;
+    let (start, cpu, before) = (now(), process.cpu()?, servers()?);
+    let mut last = 0;
+    while last < total {
+        last = moved(last, total, look_every, &done)?;
+    }
+    let wall = start.elapsed();
+    let servers = Some(servers()? - before);
+    let (cpu, peak) = (process.cpu()? - cpu, process.peak()?);
+    Ok(Run { records: total, wall, cpu, peak, servers })
+}
+
+/// Waits until a count is higher than it was.
+fn moved(
+    from: u64,
+    total: u64,
+    look_every: Duration,
+    count: impl Fn() -> Result<u64>,
+) -> Result<u64> {
+    let since = now();
+    loop {
+        let count = count()?;
+        if count > from {
+            return Ok(count);
+        }
+        ensure!(since.elapsed() < STUCK, "stuck at {count} of {total}");
+        std::thread::sleep(look_every);
+    }
 }

@@ -54,6 +54,19 @@ pub fn ask_with<S: AsRef<OsStr>>(
     Ok(String::from_utf8(output.stdout)?)
 }
 
+/// What is started.
+#[derive(Clone, Copy)]
+pub struct Start<'a> {
+    /// The name of the pipeline.
+    pub pipeline: &'a str,
+    /// The file it is in.
+    pub file: &'a Path,
+    /// The connections file, where there is one.
+    pub config: Option<&'a Path>,
+    /// Variables that are set.
+    pub variables: &'a [(&'a str, &'a str)],
+}
+
 /// A pipeline at work in a folder; killed when dropped.
 pub struct Running {
     child: Child,
@@ -67,16 +80,13 @@ impl Running {
     /// Starts `orders`. Returns once it says where it listens.
     pub fn start(program: &Path, data: &Path) -> Result<Self> {
         let file = root().join("pipelines/orders.yaml");
-        Running::start_with(program, data, ("orders", &file), &[])
+        let start = Start { pipeline: "orders", file: &file, config: None, variables: &[] };
+        Running::start_with(program, data, start)
     }
 
-    /// The same of a pipeline in a file, with some variables set.
-    pub fn start_with(
-        program: &Path,
-        data: &Path,
-        (pipeline, file): (&str, &Path),
-        variables: &[(&str, &str)],
-    ) -> Result<Self> {
+    /// The same of any pipeline.
+    pub fn start_with(program: &Path, data: &Path, start: Start<'_>) -> Result<Self> {
+        let Start { pipeline, file, config, variables } = start;
         fs::create_dir_all(data)?;
         let journal = File::create(data.join("stderr.log"))?;
         let child = Command::new(program)
@@ -84,6 +94,7 @@ impl Running {
             .arg(file)
             .args(["--admin", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data-dir"])
             .arg(data)
+            .args(config.into_iter().flat_map(|config| [Path::new("--config"), config]))
             .envs(variables.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -120,12 +131,7 @@ impl Running {
 
     /// The pipeline's line, asked over HTTP: starting a command would cost more than the answer.
     pub fn status(&self) -> Result<Value> {
-        let mut stream = TcpStream::connect(&self.address)?;
-        let host = &self.address;
-        write!(stream, "GET /api/v1/status HTTP/1.0\r\nHost: {host}\r\n\r\n")?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        let (_, body) = answer.split_once("\r\n\r\n").context("an answer")?;
+        let body = self.get("/api/v1/status")?;
         let name = format!("\"{}\"", self.pipeline);
         let line = body.lines().find(|line| line.contains(&name)).context("the pipeline")?;
         let status: Value = serde_json::from_str(line)?;
@@ -133,6 +139,32 @@ impl Running {
         let own = |status: &&Value| status["pipeline"] == self.pipeline.as_str();
         let own = status.as_array().map_or(Some(&status), |all| all.iter().find(own));
         own.cloned().context("the pipeline")
+    }
+
+    fn get(&self, path: &str) -> Result<String> {
+        let mut stream = TcpStream::connect(&self.address)?;
+        write!(stream, "GET {path} HTTP/1.0\r\nHost: {}\r\n\r\n", self.address)?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        let (_, body) = answer.split_once("\r\n\r\n").context("an answer")?;
+        Ok(body.to_owned())
+    }
+
+    /// A histogram among its metrics: upper bounds in seconds and how many are below, the last
+    /// bound being infinite.
+    pub fn histogram(&self, name: &str) -> Result<Vec<(f64, u64)>> {
+        let (bucket, own) = (format!("{name}_bucket{{"), format!("\"{}\"", self.pipeline));
+        let page = self.get("/metrics")?;
+        let lines = page.lines().filter(|line| line.starts_with(&bucket) && line.contains(&own));
+        let read = |line: &str| {
+            let (_, rest) = line.split_once("le=\"")?;
+            let (bound, rest) = rest.split_once('"')?;
+            let count = rest.split_whitespace().last()?;
+            // `+Inf` is how both write infinity.
+            Some((bound.parse().ok()?, count.parse::<f64>().ok()? as u64))
+        };
+        let buckets: Option<Vec<_>> = lines.map(read).collect();
+        buckets.filter(|buckets| !buckets.is_empty()).with_context(|| format!("{name} in {page}"))
     }
 
     /// Waits until so many records have been delivered.

@@ -5,20 +5,16 @@
 //! then until all are there and commits what it has read; without, it commits what it has handed
 //! over, and a crash would lose that.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use memchr::memmem;
+use rdkafka::Message;
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::message::DeliveryResult;
-use rdkafka::producer::{BaseRecord, Producer, ProducerContext, ThreadedProducer};
-use rdkafka::{ClientContext, Message};
+use rdkafka::producer::{BaseRecord, Producer, ThreadedProducer};
 
-use super::LANES;
-use super::ours::Ours;
-use super::topic::{ANSWER_MAX, Topic, next, send};
 use crate::measure::{Process, Run, watch};
+use crate::services::{ANSWER_MAX, LANES, Noted, Ours, Topic, next, send};
 
 /// Runs take seconds, and asking Kafka for four ends costs little.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -28,17 +24,22 @@ const PER_STOP: u64 = 100_000;
 /// What passes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Work {
-    /// The records of two of four locales.
-    Half,
+    /// The records of two of four locales, and how many those are.
+    Half { passing: u64 },
     /// Every record, unread.
     All,
 }
 
 impl Work {
-    pub fn passes(self, value: &[u8]) -> bool {
+    fn passes(self, value: &[u8]) -> bool {
         if self == Work::All {
             return true;
         }
+        Work::is_of_half(value)
+    }
+
+    /// True for a record of those two locales.
+    pub fn is_of_half(value: &[u8]) -> bool {
         // The field is near the end, behind everything that could hold its name in a text.
         let field = br#""locale":""#;
         let Some(at) = memmem::rfind(value, field) else { return false };
@@ -49,7 +50,7 @@ impl Work {
     /// The same for potok.
     fn steps(self) -> &'static str {
         match self {
-            Work::Half => {
+            Work::Half { .. } => {
                 "process:\n  - stage: keep\n    \
                  vrl: 'if .locale != \"en\" && .locale != \"ru\" { abort }'"
             }
@@ -60,7 +61,7 @@ impl Work {
     /// How many records of the topic pass.
     fn count(self, source: &Topic<'_>) -> u64 {
         match self {
-            Work::Half => source.half,
+            Work::Half { passing } => passing,
             Work::All => source.records,
         }
     }
@@ -96,22 +97,6 @@ fn arrivals(
     run.records = run.records * source.records / passing;
     source.kafka.delete_topic(&to.name);
     Ok(run)
-}
-
-/// Notices a record that was not written.
-#[derive(Default)]
-struct Noted(AtomicBool);
-
-impl ClientContext for Noted {}
-
-impl ProducerContext for Noted {
-    type DeliveryOpaque = ();
-
-    fn delivery(&self, result: &DeliveryResult<'_>, (): ()) {
-        if result.is_err() {
-            self.0.store(true, Ordering::Relaxed);
-        }
-    }
 }
 
 /// A bare loop.
@@ -161,6 +146,5 @@ fn pump(
         }
     }
     producer.flush(ANSWER_MAX)?;
-    ensure!(!producer.context().0.load(Ordering::Relaxed), "a record was not written");
-    Ok(())
+    producer.context().all_written()
 }

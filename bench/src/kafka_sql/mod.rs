@@ -9,28 +9,24 @@
 
 mod filter;
 mod mariadb;
-mod ours;
 mod postgres;
 mod server;
 mod tables;
 mod text;
-mod topic;
 
 use anyhow::Result;
-use potok_services::{Kafka, KafkaOptions, Mariadb, MariadbOptions, Postgres, PostgresOptions};
+use potok_services::{Mariadb, MariadbOptions, Postgres, PostgresOptions};
+use rdkafka::message::OwnedHeaders;
 
 use self::filter::{Receipts, Work};
-use self::ours::Ours;
 use self::server::Server;
 use self::text::Parts;
-use self::topic::Topic;
 use crate::potok;
 use crate::report::{Contest, Side};
+use crate::services::{LANES, Ours, Topic, kafka, pairs};
 
 /// How often each side runs.
 const ROUNDS: usize = 3;
-/// Partitions of every topic, lanes of potok, connections of the bare loops.
-const LANES: usize = 4;
 
 /// Runs and prints.
 pub fn run(quick: bool) -> Result<()> {
@@ -40,7 +36,7 @@ pub fn run(quick: bool) -> Result<()> {
     let kafka = kafka()?;
     let ours = Ours::new(&program, &kafka, scratch.path());
 
-    let source = Topic::fill(&kafka, "orders", orders, 4)?;
+    let source = Topic::fill(&kafka, "orders", orders, 4, |_| OwnedHeaders::new())?;
     let parts = Parts::write(scratch.path(), orders, 4)?;
     let settings = pairs(&[("shared_buffers", "512MB"), ("max_wal_size", "8GB")]);
     let server = Postgres::open(&PostgresOptions { settings, ..PostgresOptions::default() })?;
@@ -65,19 +61,12 @@ pub fn run(quick: bool) -> Result<()> {
     )?;
     drop(server);
 
-    let source = Topic::fill(&kafka, "records", records, 5)?;
-    into_kafka(&ours, &source)
-}
-
-fn pairs(of: &[(&str, &str)]) -> Vec<(String, String)> {
-    of.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
-}
-
-fn kafka() -> Result<Kafka> {
-    // The last `-Xmx` counts. Segments of ordinary size: the small ones are for tests.
-    let java = vec!["-Xmx1g".to_owned()];
-    let properties = pairs(&[("log.segment.bytes", "1073741824")]);
-    Kafka::open(&KafkaOptions { java, properties, ..KafkaOptions::default() })
+    let mut passing = 0;
+    let source = Topic::fill(&kafka, "records", records, 5, |order| {
+        passing += u64::from(Work::is_of_half(&order.bytes));
+        OwnedHeaders::new()
+    })?;
+    into_kafka(&ours, &source, Work::Half { passing })
 }
 
 fn into_tables(
@@ -99,12 +88,12 @@ fn into_tables(
     contest.ratio("potok", load, None)
 }
 
-fn into_kafka(ours: &Ours<'_>, source: &Topic<'_>) -> Result<()> {
+fn into_kafka(ours: &Ours<'_>, source: &Topic<'_>, half: Work) -> Result<()> {
     let (bare, forgetful) = ("bare loop", "bare loop, no receipts");
     let sides: Vec<Side<'_>> = vec![
-        (bare, Box::new(|| filter::bare(ours, source, Work::Half, Receipts::Awaited))),
-        ("potok", Box::new(|| filter::potok(ours, source, Work::Half))),
-        (forgetful, Box::new(|| filter::bare(ours, source, Work::Half, Receipts::Ignored))),
+        (bare, Box::new(|| filter::bare(ours, source, half, Receipts::Awaited))),
+        ("potok", Box::new(|| filter::potok(ours, source, half))),
+        (forgetful, Box::new(|| filter::bare(ours, source, half, Receipts::Ignored))),
     ];
     let title = "kafka-sql: Kafka → filter → Kafka, half of the records pass";
     let contest = Contest::of(title, ROUNDS, sides)?;

@@ -14,13 +14,11 @@ use rdkafka::consumer::base_consumer::PartitionQueue;
 use rdkafka::consumer::{BaseConsumer, Consumer, DefaultConsumerContext};
 use tokio::runtime::{Builder, Runtime};
 
-use super::LANES;
-use super::ours::Ours;
 use super::server::Server;
 use super::text::Parts;
-use super::topic::{Topic, next};
 use crate::measure::{Process, Run, measure, watch};
 use crate::order::Order;
+use crate::services::{LANES, Ours, Topic, next};
 
 const PER_TRANSACTION: usize = 1_000;
 /// Asking potok costs it something, and the runs are long.

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use potok_traffic::orders::Generator;
 
-use super::LANES;
 use crate::order::{Cell, TABLES};
+use crate::services::LANES;
 
 /// The files of one connection: one per table, values between tabs.
 pub struct Part(Vec<PathBuf>);

@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use potok_core::Timestamp;
-use potok_flow::{State as PipelineState, Status};
+use potok_flow::{LatencyCounts, State as PipelineState, Status};
 
 use crate::{Admin, parse_since};
 
@@ -120,6 +120,18 @@ const PER_PIPELINE: &[PerPipeline] = &[
         value: |status| Some(status.rereads as f64),
     },
     PerPipeline {
+        name: "potok_group_takeovers_total",
+        kind: "counter",
+        help: "Closed batches that another run had sealed.",
+        value: |status| Some(status.takeovers as f64),
+    },
+    PerPipeline {
+        name: "potok_group_repeats_total",
+        kind: "counter",
+        help: "Records that another record of their batch stood for, because it has the same id.",
+        value: |status| Some(status.repeats as f64),
+    },
+    PerPipeline {
         name: "potok_pipeline_restarts_total",
         kind: "counter",
         help: "How often a part of the pipeline died and was started again.",
@@ -158,7 +170,12 @@ fn render(all: &[Status], version: &str, damaged: usize, trouble: bool) -> Strin
         }
     }
     page.destinations_and_partitions(all);
-    page.latency(all);
+    let name = "potok_deliver_latency_seconds";
+    let help = "From the arrival of a record in the log to its ending.";
+    page.histogram(name, help, all, |status| &status.latency);
+    let name = "potok_group_close_lateness_seconds";
+    let help = "How much later than due groups closed.";
+    page.histogram(name, help, all, |status| &status.lateness);
     let name = "potok_pipeline_state";
     page.head(name, "gauge", "1 for the state the pipeline is in.");
     for status in all {
@@ -233,20 +250,25 @@ impl Page {
         }
     }
 
-    fn latency(&mut self, all: &[Status]) {
-        let name = "potok_deliver_latency_seconds";
-        self.head(name, "histogram", "From the arrival of a record in the log to its ending.");
+    fn histogram(
+        &mut self,
+        name: &str,
+        help: &str,
+        all: &[Status],
+        times: fn(&Status) -> &LatencyCounts,
+    ) {
+        self.head(name, "histogram", help);
         for status in all {
             let pipeline = ("pipeline", status.pipeline.as_str());
+            let times = times(status);
             let bucket = format!("{name}_bucket");
-            for (millis, count) in &status.latency.at_most {
+            for (millis, count) in &times.at_most {
                 let bound = (*millis as f64 / 1_000.0).to_string();
                 self.line(&bucket, &[pipeline, ("le", &bound)], *count as f64);
             }
-            let count = status.latency.count as f64;
+            let count = times.count as f64;
             self.line(&bucket, &[pipeline, ("le", "+Inf")], count);
-            let sum = status.latency.sum_millis as f64 / 1_000.0;
-            self.line(&format!("{name}_sum"), &[pipeline], sum);
+            self.line(&format!("{name}_sum"), &[pipeline], times.sum_millis as f64 / 1_000.0);
             self.line(&format!("{name}_count"), &[pipeline], count);
         }
     }
@@ -259,7 +281,7 @@ impl Page {
 
 #[cfg(test)]
 mod tests {
-    use potok_flow::{DestinationStatus, GateStatus, LatencyCounts, PartitionLag};
+    use potok_flow::{DestinationStatus, GateStatus, PartitionLag};
 
     use super::*;
 
@@ -277,6 +299,9 @@ mod tests {
             dead_letters_by_reason: [("no_key".to_owned(), 2)].into(),
             restarts: 1,
             passed: 4,
+            takeovers: 4,
+            repeats: 5,
+            lateness: LatencyCounts { at_most: vec![(250, 6)], count: 7, sum_millis: 1_500 },
             partitions: vec![PartitionLag { topic: "t".to_owned(), partition: 1, lag: 3 }],
             destinations: vec![DestinationStatus { deliver: "orders".to_owned(), up: false }],
             latency: LatencyCounts {
@@ -308,6 +333,11 @@ mod tests {
             format!("potok_deliver_latency_seconds_bucket{{{label},le=\"+Inf\"}} 3"),
             format!("potok_deliver_latency_seconds_sum{{{label}}} 9.5"),
             format!("potok_deliver_latency_seconds_count{{{label}}} 3"),
+            format!("potok_group_takeovers_total{{{label}}} 4"),
+            format!("potok_group_repeats_total{{{label}}} 5"),
+            format!("potok_group_close_lateness_seconds_bucket{{{label},le=\"0.25\"}} 6"),
+            format!("potok_group_close_lateness_seconds_sum{{{label}}} 1.5"),
+            format!("potok_group_close_lateness_seconds_count{{{label}}} 7"),
             "potok_log_trouble_state 1".to_owned(),
             "potok_log_damaged_ranges 1".to_owned(),
             "potok_build_info{version=\"1.0\"} 1".to_owned(),
@@ -321,7 +351,9 @@ mod tests {
             let name = ["_bucket", "_sum", "_count"]
                 .iter()
                 .find_map(|end| {
-                    name.strip_suffix(end).filter(|name| name.ends_with("latency_seconds"))
+                    name.strip_suffix(end).filter(|name| {
+                        name.ends_with("latency_seconds") || name.ends_with("lateness_seconds")
+                    })
                 })
                 .unwrap_or(name);
             assert!(names.contains(&name), "no TYPE for {line}");

@@ -1,5 +1,5 @@
 -- Then how much to do. Answers 1 when nothing is left, 2 when there is more.
-local names = call('HSCAN', groups, '0', 'COUNT', take())[2]
+local names = some_of(groups, take())
 for n = 1, #names, 2 do
   call('UNLINK', held_of(names[n]))
   call('HDEL', groups, names[n])

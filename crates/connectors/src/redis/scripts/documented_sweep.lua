@@ -4,7 +4,7 @@ while room > 0 do
   local group = call('SRANDMEMBER', groups)
   if not group then return 1 end
   local held, ids = held_of(group), ids_of(group)
-  local names = call('HSCAN', ids, '0', 'COUNT', room)[2]
+  local names = some_of(ids, room)
   for n = 1, #names, 2 do
     local name, position = names[n], names[n + 1]
     local colon = string.find(name, ':', 1, true)

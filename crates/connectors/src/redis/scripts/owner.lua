@@ -25,3 +25,13 @@ local function take()
   at = at + 1
   return ARGV[at]
 end
+-- Some names and values of a hash, about so many; none only where it is empty. A hash that is
+-- being emptied has nothing left where scans begin, and one page of a scan is bounded.
+local function some_of(hash, count)
+  local cursor, pairs_found = '0', {}
+  repeat
+    local page = call('HSCAN', hash, cursor, 'COUNT', count)
+    cursor, pairs_found = page[1], page[2]
+  until #pairs_found > 0 or cursor == '0'
+  return pairs_found
+end

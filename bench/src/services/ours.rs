@@ -2,19 +2,19 @@
 
 use std::cell::Cell;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use potok_services::Kafka;
 
 use super::topic::Topic;
 use crate::measure::Process;
-use crate::potok::{Running, ask_with, root};
+use crate::potok::{Running, Start, ask_with, root};
 
 /// The program, and where it finds things.
 pub struct Ours<'a> {
     program: &'a Path,
-    kafka: &'a Kafka,
+    pub kafka: &'a Kafka,
     scratch: &'a Path,
     runs: Cell<u64>,
 }
@@ -51,7 +51,7 @@ impl<'a> Ours<'a> {
         let text = text
             .replace(group, &format!("order-consumer-{}", self.next()))
             .replace(schema, schema_path.to_str().context("a path that is text")?);
-        self.start("orders", &text, &[("POTOK_DB_ORDERS", url)])
+        self.start("orders", &text, "", &[("POTOK_DB_ORDERS", url)])
     }
 
     /// A pipeline from one topic into another.
@@ -61,17 +61,23 @@ impl<'a> Ours<'a> {
             "name: {name}\nsource: {{ topic: {} }}\n{steps}\ndeliver: [{{ topic: {} }}]\n",
             from.name, to.name
         );
-        self.start(&name, &text, &[])
+        self.start(&name, &text, "", &[])
     }
 
-    fn start(&self, name: &str, text: &str, variables: &[(&str, &str)]) -> Result<Running> {
+    /// Starts a pipeline with its log in Kafka and whatever else `connections` says.
+    pub fn start(
+        &self,
+        name: &str,
+        text: &str,
+        connections: &str,
+        variables: &[(&str, &str)],
+    ) -> Result<Running> {
         let folder = self.scratch.join(format!("run-{}", self.runs.get()));
         fs::create_dir_all(&folder)?;
-        let file: PathBuf = folder.join("pipeline.yaml");
+        let (file, config) = (folder.join("pipeline.yaml"), folder.join("potok.yaml"));
         fs::write(&file, text)?;
-        let log = format!("kafka://{}", self.kafka.servers());
-        let mut all = vec![("POTOK_LOG", log.as_str())];
-        all.extend_from_slice(variables);
-        Running::start_with(self.program, &folder.join("data"), (name, &file), &all)
+        fs::write(&config, format!("log: kafka://{}\n{connections}", self.kafka.servers()))?;
+        let start = Start { pipeline: name, file: &file, config: Some(&config), variables };
+        Running::start_with(self.program, &folder.join("data"), start)
     }
 }

@@ -1,19 +1,21 @@
 //! Topics full of orders, and the clients of the bare loops.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use potok_services::Kafka;
-use potok_traffic::orders::Generator;
+use potok_traffic::orders::{Generator, Order};
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer, DefaultConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::BorrowedMessage;
-use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer, ThreadedProducer};
-use rdkafka::{Offset, TopicPartitionList};
+use rdkafka::message::{BorrowedMessage, DeliveryResult, OwnedHeaders};
+use rdkafka::producer::{
+    BaseRecord, DefaultProducerContext, Producer, ProducerContext, ThreadedProducer,
+};
+use rdkafka::{ClientContext, Offset, TopicPartitionList};
 
 use super::LANES;
-use super::filter::Work;
 use crate::measure::now;
 
 pub const ANSWER_MAX: Duration = Duration::from_secs(60);
@@ -47,23 +49,25 @@ pub struct Topic<'a> {
     /// How many records it has, and how many in each partition.
     pub records: u64,
     pub partitions: Vec<u64>,
-    /// How many of them pass [`Work::Half`].
-    pub half: u64,
 }
 
 impl<'a> Topic<'a> {
-    /// A new topic with this many orders.
-    pub fn fill(kafka: &'a Kafka, name: &str, records: u64, seed: u64) -> Result<Self> {
+    /// A new topic with this many orders, each with the headers that `headers` makes for it.
+    pub fn fill(
+        kafka: &'a Kafka,
+        name: &str,
+        records: u64,
+        seed: u64,
+        mut headers: impl FnMut(&Order) -> OwnedHeaders,
+    ) -> Result<Self> {
         let mut topic = Topic::empty(kafka, name);
         let producer: ThreadedProducer<DefaultProducerContext> = topic.producer().create()?;
         let mut generator = Generator::good_only(seed);
         for _ in 0..records {
             let order = generator.good();
-            topic.half += u64::from(Work::Half.passes(&order.bytes));
-            send(
-                &producer,
-                BaseRecord::to(name).key(order.uid.as_bytes()).payload(order.bytes.as_slice()),
-            )?;
+            let record =
+                BaseRecord::to(name).key(order.uid.as_bytes()).payload(order.bytes.as_slice());
+            send(&producer, record.headers(headers(&order)))?;
         }
         producer.flush(ANSWER_MAX)?;
         let client = topic.client()?;
@@ -76,7 +80,12 @@ impl<'a> Topic<'a> {
     /// A new topic.
     pub fn empty(kafka: &'a Kafka, name: &str) -> Self {
         kafka.create_topic(name, LANES as u32, &[]);
-        Topic { kafka, name: name.to_owned(), records: 0, partitions: Vec::new(), half: 0 }
+        Topic::named(kafka, name)
+    }
+
+    /// One that somebody else makes.
+    pub fn named(kafka: &'a Kafka, name: &str) -> Self {
+        Topic { kafka, name: name.to_owned(), records: 0, partitions: Vec::new() }
     }
 
     /// Where its partitions end.
@@ -131,8 +140,32 @@ impl<'a> Topic<'a> {
     }
 }
 
+/// Notices a record that was not written.
+#[derive(Default)]
+pub struct Noted(AtomicBool);
+
+impl ClientContext for Noted {}
+
+impl ProducerContext for Noted {
+    type DeliveryOpaque = ();
+
+    fn delivery(&self, result: &DeliveryResult<'_>, (): ()) {
+        if result.is_err() {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Noted {
+    /// An error where a record was not written.
+    pub fn all_written(&self) -> Result<()> {
+        ensure!(!self.0.load(Ordering::Relaxed), "a record was not written");
+        Ok(())
+    }
+}
+
 /// Hands a record over, waiting while the client's queue is full.
-pub fn send<C: rdkafka::producer::ProducerContext + 'static>(
+pub fn send<C: ProducerContext + 'static>(
     producer: &ThreadedProducer<C>,
     mut record: BaseRecord<'_, [u8], [u8], C::DeliveryOpaque>,
 ) -> Result<()> {

@@ -1,0 +1,176 @@
+//! Kafka → groups → Kafka: a bare loop, and potok with what is held in memory or in Redis.
+//!
+//! The bare loop is two threads that a careful person would write first: one copies every record
+//! into another topic, keyed by its group, waits for the receipts now and then and commits; the
+//! other reads that topic, keeps bodies in a map, and when all are there hands them to the topic
+//! they are for. It knows when all are there, decodes nothing, and a restart would cost it
+//! everything it holds.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use potok_services::Redis;
+use rdkafka::Message;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::message::{BorrowedMessage, Header, Headers, OwnedHeaders};
+use rdkafka::producer::{BaseRecord, Producer, ThreadedProducer};
+
+use super::{GROUP_HEADER, Shape, pipeline, store};
+use crate::measure::{Process, Run, watch_from};
+use crate::report::{Contest, Side};
+use crate::services::{ANSWER_MAX, LANES, Noted, Ours, Topic, next, send};
+
+const ROUNDS: usize = 3;
+/// Runs take seconds, and asking Kafka for four ends costs little.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Records between two stops to wait for receipts.
+const PER_STOP: u64 = 100_000;
+
+/// Runs and prints.
+pub fn run(ours: &Ours<'_>, redis: &Redis, quick: bool) -> Result<()> {
+    let shape = if quick { Shape::all_open(1_000, 60) } else { Shape::all_open(3_000, 80) };
+    let mut number = 0;
+    let source = Topic::fill(ours.kafka, "grouped", shape.records, 6, |_| {
+        let group = shape.group(number);
+        number += 1;
+        OwnedHeaders::new().insert(Header { key: GROUP_HEADER, value: Some(&group) })
+    })?;
+    let (bare_loop, memory) = ("bare loop, two hops", "potok, in memory");
+    let (documented, compact) = ("potok, Redis documented", "potok, Redis compact");
+    let servers = || ours.servers(Some(redis.pid()));
+    let in_redis = |layout| potok(ours, &source, shape, &store(redis, layout), &servers);
+    let sides: Vec<Side<'_>> = vec![
+        (bare_loop, Box::new(|| bare(ours, &source, &servers))),
+        (memory, Box::new(|| potok(ours, &source, shape, "", &servers))),
+        (documented, Box::new(|| in_redis("documented"))),
+        (compact, Box::new(|| in_redis("compact"))),
+    ];
+    let title = "groups: Kafka → groups → Kafka, every group open until the end";
+    let contest = Contest::of(title, ROUNDS, sides)?;
+    for side in [memory, documented, compact] {
+        contest.ratio(side, bare_loop, Some(0.7))?;
+    }
+    Ok(())
+}
+
+/// The program.
+fn potok(
+    ours: &Ours<'_>,
+    source: &Topic<'_>,
+    shape: Shape,
+    connections: &str,
+    servers: &dyn Fn() -> Result<f64>,
+) -> Result<Run> {
+    let name = format!("groups-{}", ours.next());
+    let to = Topic::empty(source.kafka, &format!("out-{name}"));
+    let internal = Topic::named(source.kafka, &format!("potok-{name}"));
+    let text = pipeline(&name, &source.name, &shape.step(), &to.name);
+    let running = ours.start(&name, &text, connections, &[])?;
+    arrivals(source, [&internal, &to], &running.process, servers)
+}
+
+/// Watches from the first copy of a record to the last record delivered.
+fn arrivals(
+    source: &Topic<'_>,
+    [internal, to]: [&Topic<'_>; 2],
+    process: &Process,
+    servers: &dyn Fn() -> Result<f64>,
+) -> Result<Run> {
+    let client = to.client()?;
+    let end = |topic: &Topic<'_>| Ok::<u64, anyhow::Error>(topic.ends(&client)?.iter().sum());
+    let run =
+        watch_from(process, source.records, LOOK_EVERY, servers, || end(internal), || end(to))?;
+    ensure!(end(to)? == source.records, "{} of {} arrived", end(to)?, source.records);
+    source.kafka.delete_topic(&internal.name);
+    source.kafka.delete_topic(&to.name);
+    Ok(run)
+}
+
+/// A bare loop.
+fn bare(ours: &Ours<'_>, source: &Topic<'_>, servers: &dyn Fn() -> Result<f64>) -> Result<Run> {
+    let number = ours.next();
+    let internal = Topic::empty(source.kafka, &format!("internal-{number}"));
+    let to = Topic::empty(source.kafka, &format!("out-{number}"));
+    let own = Process::own();
+    own.forget_peak()?;
+    std::thread::scope(|scope| {
+        let gathering = scope.spawn(|| gather(source, &internal));
+        let holding = scope.spawn(|| hold(&internal, source.records, &to));
+        let run = arrivals(source, [&internal, &to], &own, servers);
+        for thread in [gathering, holding] {
+            match thread.join() {
+                Ok(ended) => ended?,
+                Err(_) => bail!("the loop panicked"),
+            }
+        }
+        run
+    })
+}
+
+fn gather(source: &Topic<'_>, internal: &Topic<'_>) -> Result<()> {
+    let consumer = source.consumer()?;
+    let producer: ThreadedProducer<Noted> =
+        internal.producer().create_with_context(Noted::default())?;
+    let mut offsets = Offsets::default();
+    for number in 1..=source.records {
+        let message = next(|wait| consumer.poll(wait))?;
+        let group = message.headers().and_then(|headers| headers.try_get(0));
+        let group = group.and_then(|header| header.value).context("a group")?;
+        let value = message.payload().unwrap_or_default();
+        send(&producer, BaseRecord::to(&internal.name).key(group).payload(value))?;
+        offsets.read(&message)?;
+        if number % PER_STOP == 0 || number == source.records {
+            producer.flush(ANSWER_MAX)?;
+            offsets.store(&consumer, &source.name)?;
+        }
+    }
+    producer.context().all_written()
+}
+
+fn hold(internal: &Topic<'_>, records: u64, to: &Topic<'_>) -> Result<()> {
+    let consumer = internal.consumer()?;
+    let producer: ThreadedProducer<Noted> = to.producer().create_with_context(Noted::default())?;
+    let mut offsets = Offsets::default();
+    let mut groups: HashMap<Box<[u8]>, Vec<Box<[u8]>>> = HashMap::new();
+    for _ in 0..records {
+        let message = next(|wait| consumer.poll(wait))?;
+        let (key, value) = (message.key().context("a key")?, message.payload().unwrap_or_default());
+        match groups.get_mut(key) {
+            Some(group) => group.push(value.into()),
+            None => {
+                groups.insert(key.into(), vec![value.into()]);
+            }
+        }
+        offsets.read(&message)?;
+    }
+    for (key, values) in &groups {
+        for value in values {
+            send(&producer, BaseRecord::to(&to.name).key(key.as_ref()).payload(value.as_ref()))?;
+        }
+    }
+    producer.flush(ANSWER_MAX)?;
+    offsets.store(&consumer, &internal.name)?;
+    producer.context().all_written()
+}
+
+/// The last offset read of each partition.
+#[derive(Default)]
+struct Offsets([Option<i64>; LANES]);
+
+impl Offsets {
+    fn read(&mut self, message: &BorrowedMessage<'_>) -> Result<()> {
+        let place = self.0.get_mut(usize::try_from(message.partition())?);
+        *place.context("a partition")? = Some(message.offset());
+        Ok(())
+    }
+
+    fn store(&self, consumer: &BaseConsumer, topic: &str) -> Result<()> {
+        for (partition, offset) in (0..).zip(self.0) {
+            if let Some(offset) = offset {
+                consumer.store_offset(topic, partition, offset)?;
+            }
+        }
+        Ok(())
+    }
+}

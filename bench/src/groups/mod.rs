@@ -1,0 +1,72 @@
+//! Groups: records held by key until their group is complete, then delivered together.
+//!
+//! On Kafka, with and without Redis, against a bare loop that makes the same hops; on the embedded
+//! log, against that log's own appends and reads; and a million groups open at once.
+
+mod embedded;
+mod kafka;
+mod million;
+
+use anyhow::Result;
+use potok_services::{Redis, RedisOptions};
+
+use crate::potok;
+use crate::services::{self, Ours};
+
+/// The header that says which group a record is of.
+const GROUP_HEADER: &str = "group";
+
+/// Which records make a group.
+#[derive(Clone, Copy)]
+pub struct Shape {
+    pub records: u64,
+    /// Records of a group; it closes with the last.
+    per_group: u64,
+    /// Groups that are filled at a time, a record of each in turn.
+    at_a_time: u64,
+}
+
+impl Shape {
+    /// All groups are open until the end.
+    fn all_open(groups: u64, per_group: u64) -> Self {
+        Shape { records: groups * per_group, per_group, at_a_time: groups }
+    }
+
+    /// The group of a record.
+    fn group(&self, number: u64) -> String {
+        let (lot, within) = (number / (self.at_a_time * self.per_group), number % self.at_a_time);
+        format!("group-{}", lot * self.at_a_time + within)
+    }
+
+    /// The pipeline's step.
+    fn step(&self) -> String {
+        close_step(&format!("max_count: {}, max_age: 1h", self.per_group))
+    }
+}
+
+fn close_step(close: &str) -> String {
+    format!("group: {{ by: header.{GROUP_HEADER}, close: {{ {close} }} }}")
+}
+
+/// A pipeline that only groups.
+fn pipeline(name: &str, from: &str, step: &str, to: &str) -> String {
+    format!("name: {name}\nsource: {{ topic: {from} }}\n{step}\ndeliver: [{{ topic: {to} }}]\n")
+}
+
+/// Runs and prints.
+pub fn run(quick: bool) -> Result<()> {
+    let program = potok::build()?;
+    let scratch = tempfile::tempdir()?;
+    embedded::run(&program, scratch.path(), quick)?;
+    million::on_embedded(&program, scratch.path(), quick)?;
+    let kafka = services::kafka()?;
+    let redis = Redis::open(&RedisOptions::default())?;
+    let ours = Ours::new(&program, &kafka, scratch.path());
+    kafka::run(&ours, &redis, quick)?;
+    million::on_kafka(&ours, &redis, quick)
+}
+
+/// The store of `potok.yaml` where Redis keeps what is held.
+fn store(redis: &Redis, layout: &str) -> String {
+    format!("store: {{ redis: \"{}\", layout: {layout} }}\n", redis.url())
+}

@@ -81,6 +81,8 @@ pub enum Bug {
     StoreLossIgnored,
     /// A seal has ended once its batch is being sent.
     SealEndsFirst,
+    /// A record ends when another takes its place, whatever becomes of that one.
+    SupersededEndsAtOnce,
     /// Where the log is shared, records are copied first and their positions noted later.
     GatheredApart,
     /// Where the log is shared, windows go by the clock of the process.

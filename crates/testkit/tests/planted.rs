@@ -116,6 +116,11 @@ fn records_gathered_before_their_positions_are_noted() {
 }
 
 #[test]
+fn superseded_ends_at_once() {
+    is_found_in_groups(Bug::SupersededEndsAtOnce, &[Promise::NotedOnlyWhenEnded]);
+}
+
+#[test]
 fn windows_by_the_clock_of_the_process() {
     is_found_in_groups(Bug::WindowsByOwnClock, &[Promise::WindowsLast]);
 }

@@ -500,7 +500,9 @@ impl Index {
                 // begins with its own first record.
                 Some(opened) => {
                     let later = opened.0.saturating_sub(group.opened.0).max(0);
-                    (group.first, group.opened) = (group.first.saturating_add(later), opened);
+                    // Log times may have jumped in between; the last record did not come later.
+                    group.first = group.first.saturating_add(later).min(group.last);
+                    group.opened = opened;
                     group.due = self.close.due(group.first, group.last).min(group.until);
                 }
             }

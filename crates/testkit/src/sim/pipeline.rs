@@ -79,14 +79,18 @@ fn hold_plan(world: &Arc<World>, hold: Hold) -> Result<HoldPlan, String> {
     Ok(HoldPlan {
         by,
         kinds: Vec::new(),
-        id: None,
+        id: hold
+            .replace
+            .then(|| Template::parse(".id"))
+            .transpose()
+            .map_err(|error| error.message)?,
         close: ClosePlan {
             after_first: Some(Duration::from_millis(hold.after_first)),
             quiet: hold.quiet.map(Duration::from_millis),
             max_count: hold.max_count,
             ..ClosePlan::default()
         },
-        on_repeat: OnRepeat::Keep,
+        on_repeat: if hold.replace { OnRepeat::Replace } else { OnRepeat::Keep },
         store: hold.stored.then(|| world.store() as Arc<dyn Store>),
         internal: INTERNAL.into(),
     })

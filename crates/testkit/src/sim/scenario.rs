@@ -58,6 +58,8 @@ pub struct Hold {
     pub max_count: Option<usize>,
     /// Bodies are in a store that outlives the process; else they are lost with it.
     pub stored: bool,
+    /// A later record of the same `.id` takes the place of the earlier in its group.
+    pub replace: bool,
 }
 
 /// One deliver entry.
@@ -215,6 +217,7 @@ impl Scenario {
             quiet: chance.one_in(3).then(|| chance.between(1, 1_000)),
             max_count: chance.one_in(3).then(|| chance.between(1, 12) as usize),
             stored: chance.one_in(2),
+            replace: false,
         });
         if is_like_kafka(self.seed) {
             self.sharing = chance.between(1, 3) as usize;
@@ -223,7 +226,21 @@ impl Scenario {
             let act = if chance.one_in(2) { Act::Flush } else { Act::Evict };
             self.acts.push((chance.below(span), act));
         }
+        // Once per business id is another rule about the same id.
+        if chance.one_in(4) && !self.delivers.iter().any(|deliver| deliver.once) {
+            self.add_versions(&mut chance, span);
+        }
         self.acts.sort_by_key(|(at, _)| *at);
+    }
+
+    /// Makes later records take the place of earlier ones, and sends some.
+    fn add_versions(&mut self, chance: &mut Chance, span: u64) {
+        self.hold.iter_mut().for_each(|hold| hold.replace = true);
+        let mut workload = Workload::new(chance.fork(), self, "v");
+        for _ in 0..chance.between(1, 8) {
+            let versions = workload.versions();
+            self.acts.push((chance.below(span), Act::Send(versions)));
+        }
     }
 
     /// What it is made of, without what happens in it.

@@ -175,6 +175,24 @@ impl Workload {
         output
     }
 
+    /// A few records of one id and group; the last one may be refused.
+    pub fn versions(&mut self) -> Vec<Output> {
+        let first = self.make(Kind::Good);
+        let mut versions = vec![first.clone()];
+        for version in 1..=self.chance.between(1, 3) {
+            let mut value: Value =
+                serde_json::from_slice(first.value.as_deref().unwrap_or_default())
+                    .unwrap_or_default();
+            value["text"] = version.into();
+            if self.kinds.contains(&Kind::Refused) && self.chance.one_in(2) {
+                value["do"] = Kind::Refused.word().into();
+            }
+            let value = Some(Bytes::from(value.to_string()));
+            versions.push(Output { value, ..first.clone() });
+        }
+        versions
+    }
+
     /// A record that is meant to be delivered, with a key that no other has.
     pub fn good(&mut self) -> Output {
         self.next_id += 1;

@@ -72,6 +72,8 @@ pub struct Running {
     child: Child,
     pipeline: String,
     address: String,
+    /// What it says on its standard error.
+    journal: PathBuf,
     /// For its CPU time and memory.
     pub process: Process,
 }
@@ -88,7 +90,8 @@ impl Running {
     pub fn start_with(program: &Path, data: &Path, start: Start<'_>) -> Result<Self> {
         let Start { pipeline, file, config, variables } = start;
         fs::create_dir_all(data)?;
-        let journal = File::create(data.join("stderr.log"))?;
+        let journal = data.join("stderr.log");
+        let stderr = File::create(&journal)?;
         let child = Command::new(program)
             .arg("run")
             .arg(file)
@@ -98,14 +101,14 @@ impl Running {
             .envs(variables.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(journal)
+            .stderr(stderr)
             .spawn()?;
         let process = Process::of(child.id());
         let pipeline = pipeline.to_owned();
-        let mut running = Running { child, pipeline, address: String::new(), process };
+        let mut running = Running { child, pipeline, address: String::new(), journal, process };
         while running.address.is_empty() {
             if running.child.try_wait()?.is_some() {
-                bail!("potok ended: {}", fs::read_to_string(data.join("stderr.log"))?);
+                bail!("potok ended: {}", fs::read_to_string(&running.journal)?);
             }
             running.address = running.said(data).unwrap_or_default();
             std::thread::sleep(LOOK_EVERY);
@@ -142,7 +145,9 @@ impl Running {
     }
 
     fn get(&self, path: &str) -> Result<String> {
-        let mut stream = TcpStream::connect(&self.address)?;
+        let said = || fs::read_to_string(&self.journal).unwrap_or_default();
+        let mut stream = TcpStream::connect(&self.address)
+            .with_context(|| format!("potok does not answer; it said: {}", said()))?;
         write!(stream, "GET {path} HTTP/1.0\r\nHost: {}\r\n\r\n", self.address)?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;

@@ -407,17 +407,20 @@ impl Index {
                 && let Some(Reverse((_, name))) = share.due.pop()
             {
                 match self.open.get(&name) {
-                    Some(group) if group.due <= now => {
-                        self.lateness.push(now.abs_diff(group.due));
-                        all_due.push(name);
-                    }
+                    Some(group) if group.due <= now => all_due.push((name, now)),
                     // A later record has put it off.
                     Some(group) => share.due.push(Reverse((group.due, name))),
                     None => {}
                 }
             }
         }
-        all_due.iter().for_each(|name| self.freeze(name, false));
+        for (name, now) in all_due {
+            // One that was put forward is named twice.
+            if let Some(group) = self.open.get(&name) {
+                self.lateness.push(now.abs_diff(group.due));
+                self.freeze(&name, false);
+            }
+        }
     }
 
     /// Shares that have open groups.
@@ -671,4 +674,40 @@ fn counts(names: &[Arc<str>], entries: &[Entry]) -> (BTreeMap<String, KindView>,
         repeats += u64::from(!is_new);
     }
     (kinds, repeats)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_group_that_was_put_forward_closes_once() {
+        let after_first = Some(Duration::from_millis(100));
+        let mut index = Index::new(ClosePlan { after_first, ..ClosePlan::default() });
+        index.time_by_run(0);
+        let partition = Partition { topic: "t".into(), index: 0 };
+        let feed = index.feed(&Feed { partition, log: 1, assignment: 1 });
+        for (offset, at) in [(0, 10), (1, 5)] {
+            let entry = Entry {
+                feed,
+                offset,
+                before: 0,
+                from: 1,
+                bytes: 1,
+                time: Timestamp(at),
+                kind: None,
+                id: None,
+                rewritten: false,
+            };
+            let group = GroupKey { key: Bytes::from_static(b"g"), slice: 0, share: 0 };
+            index.add(Arriving { group, entry, at, slice_end: None, closes: false });
+        }
+        index.close_due(104);
+        assert!(index.seals().is_empty());
+        index.close_due(120);
+        assert_eq!(index.lateness, [15]);
+        assert_eq!(index.seals().len(), 1);
+    }
 }

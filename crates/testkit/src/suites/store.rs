@@ -78,6 +78,7 @@ pub async fn run_all(harness: &dyn StoreHarness) -> Result<usize, String> {
             closing_is_shown_and_repeatable,
             a_group_opens_again_with_its_next_generation,
             an_older_owner_is_fenced_off,
+            a_share_that_holds_very_much_is_taken_over,
             without_an_owner_nothing_is_written,
             a_vanished_owner_is_noticed,
             shares_are_fenced_apart,
@@ -450,6 +451,36 @@ async fn an_older_owner_is_fenced_off(harness: &dyn StoreHarness) -> Result<(), 
     within("clean", store.clean(&new, &places(&held))).await?;
     refused("put by an older owner", store.put(&old, &held).await)?;
     if harness.features().of_log { Ok(()) } else { holds_none(&store, &new, &held).await }
+}
+
+/// More than one look at a large table shows.
+const VERY_MANY: u64 = 25_000;
+
+async fn a_share_that_holds_very_much_is_taken_over(
+    harness: &dyn StoreHarness,
+) -> Result<(), String> {
+    if harness.features().of_log {
+        return Ok(());
+    }
+    let (store, batch) = empty(harness).await?;
+    let one = spread(&batch).swap_remove(0);
+    let at = |number: u64, group: String, id: String| {
+        let mut held = one.clone();
+        (held.place.group, held.place.id) = (group.into(), Some(id.into()));
+        (held.place.position.offset, held.record.offset) = (number, number);
+        held
+    };
+    let groups = (0..VERY_MANY).map(|n| at(n, format!("g{n}"), "1".to_owned()));
+    let ids = (VERY_MANY..2 * VERY_MANY).map(|n| at(n, "all".to_owned(), n.to_string()));
+    let held: Vec<Held> = groups.chain(ids).collect();
+    for held in held.chunks(5_000) {
+        within("put", store.put(&owner(0, 1), held)).await?;
+    }
+    let new = owner(0, 2);
+    within("own", store.own(&new)).await?;
+    let again = held.get(..10).unwrap_or_default();
+    within("put", store.put(&new, again)).await?;
+    holds(&store, &new, again).await
 }
 
 async fn without_an_owner_nothing_is_written(harness: &dyn StoreHarness) -> Result<(), String> {

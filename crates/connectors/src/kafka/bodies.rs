@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use bytes::{BufMut, Bytes, BytesMut};
-use potok_core::{Fault, Headers, Held, Owner, Partition, Place, Reader, Record, Store};
+use potok_core::{Fault, Headers, Held, Owner, Partition, Place, Position, Reader, Record, Store};
 
 use super::settings::{Health, KafkaConfig};
 use super::topics::Topics;
@@ -27,27 +27,27 @@ pub struct KafkaBodies {
 
 #[derive(Default)]
 struct Kept {
-    /// By number.
-    shares: HashMap<u32, Share>,
+    /// By pipeline and number.
+    shares: HashMap<(Arc<str>, u32), Share>,
     bytes: usize,
 }
 
 #[derive(Default)]
 struct Share {
     owner: u64,
-    /// By log and offset: a share is one partition.
-    records: HashMap<(u64, u64), Record>,
+    records: HashMap<Position, Record>,
 }
 
 impl Kept {
-    fn empty(&mut self, share: u32) {
-        let gone = self.shares.remove(&share);
+    fn empty(&mut self, owner: &Owner) {
+        let gone = self.shares.remove(&(owner.pipeline.clone(), owner.share));
         let bytes = gone.iter().flat_map(|share| share.records.values()).map(Record::bytes);
         self.bytes -= bytes.sum::<usize>();
     }
 
     fn owned(&mut self, owner: &Owner) -> Result<&mut Share, Fault> {
-        let of = self.shares.get_mut(&owner.share).filter(|share| share.owner == owner.nonce);
+        let of = self.shares.get_mut(&(owner.pipeline.clone(), owner.share));
+        let of = of.filter(|share| share.owner == owner.nonce);
         of.ok_or_else(|| {
             Fault::retry(format!("share {} of {} has another owner", owner.share, owner.pipeline))
         })
@@ -111,8 +111,9 @@ fn apart(record: &Record) -> Record {
 impl Store for KafkaBodies {
     async fn own(&self, owner: &Owner) -> Result<(), Fault> {
         let mut kept = lock(&self.kept);
-        kept.empty(owner.share);
-        kept.shares.insert(owner.share, Share { owner: owner.nonce, ..Share::default() });
+        kept.empty(owner);
+        let share = Share { owner: owner.nonce, ..Share::default() };
+        kept.shares.insert((owner.pipeline.clone(), owner.share), share);
         Ok(())
     }
 
@@ -124,8 +125,7 @@ impl Store for KafkaBodies {
             if bytes + record.bytes() > BYTES_MAX {
                 break;
             }
-            let name = (place.position.log, place.position.offset);
-            if share.records.insert(name, apart(record)).is_none() {
+            if share.records.insert(place.position.clone(), apart(record)).is_none() {
                 bytes += record.bytes();
             }
         }
@@ -133,16 +133,16 @@ impl Store for KafkaBodies {
         Ok(())
     }
 
-    async fn close(&self, _: &Owner, _: &[Bytes]) -> Result<(), Fault> {
-        Ok(())
+    async fn close(&self, owner: &Owner, _: &[Bytes]) -> Result<(), Fault> {
+        lock(&self.kept).owned(owner).map(drop)
     }
 
     async fn load(&self, owner: &Owner, places: &[Place]) -> Result<Vec<Option<Record>>, Fault> {
-        let name = |place: &Place| (place.position.log, place.position.offset);
         let mut loaded: Vec<Option<Record>> = {
             let kept = lock(&self.kept);
-            let share = kept.shares.get(&owner.share).filter(|share| share.owner == owner.nonce);
-            places.iter().map(|place| share?.records.get(&name(place)).cloned()).collect()
+            let share = kept.shares.get(&(owner.pipeline.clone(), owner.share));
+            let share = share.filter(|share| share.owner == owner.nonce);
+            places.iter().map(|place| share?.records.get(&place.position).cloned()).collect()
         };
         let mut missing: BTreeMap<(u64, Partition), Vec<u64>> = BTreeMap::new();
         for (place, _) in places.iter().zip(&loaded).filter(|(_, record)| record.is_none()) {
@@ -168,9 +168,8 @@ impl Store for KafkaBodies {
     async fn clean(&self, owner: &Owner, places: &[Place]) -> Result<(), Fault> {
         let mut kept = lock(&self.kept);
         let share = kept.owned(owner)?;
-        let names = places.iter().map(|place| (place.position.log, place.position.offset));
-        let gone: usize =
-            names.filter_map(|name| share.records.remove(&name)).map(|gone| gone.bytes()).sum();
+        let gone = places.iter().filter_map(|place| share.records.remove(&place.position));
+        let gone: usize = gone.map(|record| record.bytes()).sum();
         kept.bytes -= gone;
         Ok(())
     }
@@ -178,7 +177,7 @@ impl Store for KafkaBodies {
     fn release(&self, owner: &Owner) {
         let mut kept = lock(&self.kept);
         if kept.owned(owner).is_ok() {
-            kept.empty(owner.share);
+            kept.empty(owner);
         }
     }
 }

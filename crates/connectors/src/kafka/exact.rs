@@ -8,6 +8,7 @@
 //! Nothing is repeated here. After any fault the group is opened anew and reads on behind the last
 //! transaction that counted, whichever that was.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -17,14 +18,14 @@ use rdkafka::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerGroupMetadata};
 use rdkafka::error::KafkaError;
-use rdkafka::message::DeliveryResult;
+use rdkafka::message::{DeliveryResult, Message};
 use rdkafka::producer::{BaseRecord, Producer as _, ProducerContext, ThreadedProducer};
 use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{Offset, TopicPartitionList};
 use tokio::time::Instant;
 
 use super::metadata::{self, Room};
-use super::producer::headers_of;
+use super::producer::{headers_of, placed};
 use super::progress::Progress;
 use super::settings::{Health, KafkaConfig, Listener, Role, tell};
 use super::source::Session;
@@ -56,8 +57,12 @@ pub struct Inner {
     pub producer: Mutex<Option<ThreadedProducer<Quiet>>>,
 }
 
-/// Says what the client has to say; what became of records, the transaction as a whole says.
-pub struct Quiet(Health);
+/// Says what the client has to say. What fails, fails the transaction as a whole; what is
+/// acknowledged without a place is noted here.
+pub struct Quiet {
+    health: Health,
+    unplaced: AtomicBool,
+}
 
 impl ClientContext for Quiet {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
@@ -66,7 +71,7 @@ impl ClientContext for Quiet {
 
     fn error(&self, error: KafkaError, reason: &str) {
         if let Some(code) = error.rdkafka_error_code() {
-            self.0.overhear(code, reason);
+            self.health.overhear(code, reason);
         }
     }
 }
@@ -74,7 +79,13 @@ impl ClientContext for Quiet {
 impl ProducerContext for Quiet {
     type DeliveryOpaque = ();
 
-    fn delivery(&self, _: &DeliveryResult<'_>, (): ()) {}
+    fn delivery(&self, result: &DeliveryResult<'_>, (): ()) {
+        if let Ok(message) = result
+            && placed(message.partition(), message.offset()).is_none()
+        {
+            self.unplaced.store(true, Ordering::Release);
+        }
+    }
 }
 
 #[async_trait]
@@ -116,7 +127,10 @@ impl Inner {
                 Ok(())
             }
             Err(error) => {
-                if requires_abort(&error) && producer.abort_transaction(STEP_MAX).is_ok() {
+                let aborted =
+                    requires_abort(&error) && producer.abort_transaction(STEP_MAX).is_ok();
+                // One that was told nonsense is not used again.
+                if aborted && !producer.context().unplaced.load(Ordering::Acquire) {
                     *slot = Some(producer);
                 }
                 Err(fault::of("take a transaction", &error))
@@ -160,7 +174,7 @@ impl Inner {
         // A transaction is aborted as a whole: there are no gaps to guard against.
         config.set("enable.gapless.guarantee", "false");
         let producer: ThreadedProducer<Quiet> = config
-            .create_with_context(Quiet(self.health.clone()))
+            .create_with_context(Quiet { health: self.health.clone(), unplaced: false.into() })
             .map_err(|error| fault::set_up(&error))?;
         persist(|| producer.init_transactions(STEP_MAX))
             .map_err(|error| fault::of("begin transactions", &error))?;
@@ -177,6 +191,11 @@ impl Inner {
         producer.begin_transaction()?;
         for output in outputs {
             offer(producer, output)?;
+        }
+        // All receipts are here before anything is committed.
+        producer.flush(STEP_MAX)?;
+        if producer.context().unplaced.load(Ordering::Acquire) {
+            return Err(KafkaError::MessageProduction(Code::UnknownProducerId));
         }
         persist(|| producer.send_offsets_to_transaction(positions, membership, STEP_MAX))?;
         potok_core::trouble::crash_point("gather.sent");

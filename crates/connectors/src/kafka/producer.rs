@@ -89,16 +89,29 @@ impl ClientContext for Receipts {
     }
 }
 
+/// Where an acknowledged record lies. Without an offset it need not lie anywhere: a broker that
+/// became the leader between two batches has refused the first and taken the second; offered the
+/// first again, it calls that a repeat, and the client says that all is well.
+pub fn placed(partition: i32, offset: i64) -> Option<(u32, u64)> {
+    Some((u32::try_from(partition).ok()?, u64::try_from(offset).ok()?))
+}
+
 impl ProducerContext for Receipts {
     /// The number of the call in the upper half, the index of the record in the lower.
     type DeliveryOpaque = usize;
 
     fn delivery(&self, result: &DeliveryResult<'_>, opaque: usize) {
         let receipt = match result {
-            Ok(message) => {
-                let partition = u32::try_from(message.partition()).unwrap_or_default();
-                Ok((partition, u64::try_from(message.offset()).unwrap_or_default()))
-            }
+            Ok(message) => placed(message.partition(), message.offset()).ok_or_else(|| {
+                // What else this producer is told is not to be believed either.
+                self.broken.store(true, Ordering::Release);
+                tracing::warn!(
+                    topic = message.topic(),
+                    partition = message.partition(),
+                    "a record was acknowledged without a place; writing it again"
+                );
+                Code::UnknownProducerId
+            }),
             Err((error, _)) => Err(error.rdkafka_error_code().unwrap_or(Code::Unknown)),
         };
         let (number, index) = ((opaque >> 32) as u32, opaque & 0xffff_ffff);

@@ -10,7 +10,7 @@ use rdkafka::client::Client;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::types::RDKafkaErrorCode as Code;
 
-use super::native::{self, Facts};
+use super::native::{self, Edge, Facts};
 use super::settings::{CreateTopics, Health, KafkaConfig, Listener, Role};
 use super::{fault, lock};
 
@@ -179,15 +179,29 @@ impl Topics {
             return Err(fault::topic_missing(&names));
         };
         self.create(&missing, create).await?;
+        let created = missing.clone();
         for _ in 0..SETTLES_MAX {
             missing = self.missing(&missing).await?;
             if missing.is_empty() {
-                return Ok(());
+                return self.until_served(&created).await;
             }
             tokio::time::sleep(SETTLE).await;
         }
         let names: Vec<&str> = missing.iter().map(|topic| &**topic).collect();
         Err(fault::topic_missing(&names))
+    }
+
+    /// Waits until every partition answers. A broker that becomes the leader between two batches of
+    /// a producer refuses the first and takes the second, and then takes the first, offered again,
+    /// for a repeat: it would be lost.
+    async fn until_served(self: &Arc<Self>, topics: &[Arc<str>]) -> Result<(), Fault> {
+        let facts = |topic: &Arc<str>| Some((topic.clone(), self.known(topic)?.partitions));
+        let known: Vec<(Arc<str>, u32)> = topics.iter().filter_map(facts).collect();
+        let partitions = partitions_of(known.iter().map(|(topic, count)| (topic, *count)));
+        let served = move |client: &Client<Listener>, wait| {
+            native::every_edge(client, &partitions, Edge::Latest, wait).map(drop)
+        };
+        self.ask("serve new topics", served).await
     }
 
     async fn missing(self: &Arc<Self>, topics: &[Arc<str>]) -> Result<Vec<Arc<str>>, Fault> {

@@ -24,6 +24,13 @@ pub(super) fn chunks<T>(items: &[T], bytes: impl Fn(&T) -> usize) -> impl Iterat
     })
 }
 
+/// Those of one `key` behind each other, otherwise in order.
+pub(super) fn gathered<T, K: Ord + ?Sized>(items: &[T], key: impl Fn(&T) -> &K) -> Vec<&T> {
+    let mut gathered: Vec<&T> = items.iter().collect();
+    gathered.sort_by(|one, two| key(one).cmp(key(two)));
+    gathered
+}
+
 /// Those that follow each other and have the same `key`.
 pub(super) fn runs<T, K: PartialEq + ?Sized>(
     items: &[T],
@@ -45,5 +52,12 @@ mod tests {
         assert_eq!(lengths(&[0; 1_200]), [500, 500, 200]);
         assert_eq!(lengths(&[BYTES_MAX / 2; 5]), [2, 2, 1]);
         assert_eq!(lengths(&[1, usize::MAX, usize::MAX, 1]), [1, 1, 1, 1]);
+    }
+
+    #[test]
+    fn those_of_one_key_come_together_and_stay_in_order() {
+        let items = [("b", 1), ("a", 2), ("b", 3), ("a", 4), ("", 5)];
+        let order = gathered(&items, |(key, _)| *key).into_iter().map(|(_, number)| *number);
+        assert_eq!(order.collect::<Vec<_>>(), [5, 2, 4, 1, 3]);
     }
 }

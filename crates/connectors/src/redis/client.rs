@@ -4,6 +4,8 @@
 //! sentinels again which server is the primary. Where a connection turns out to have died while it
 //! was unused, the call is made on a new one: everything asked for here may be asked twice.
 
+use std::fmt::Display;
+use std::io::Write;
 use std::time::Duration;
 
 use potok_core::Fault;
@@ -11,7 +13,7 @@ use redis::aio::MultiplexedConnection;
 use redis::cluster::{ClusterClient, ClusterClientBuilder};
 use redis::cluster_async::ClusterConnection;
 use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
-use redis::{AsyncConnectionConfig, Cmd, RedisError, RedisResult, TlsMode, Value};
+use redis::{Arg, AsyncConnectionConfig, Cmd, RedisError, RedisResult, RedisWrite, TlsMode, Value};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
@@ -100,20 +102,19 @@ impl Client {
     }
 
     /// Writes a key.
-    pub async fn set(&self, key: &[u8], value: &[u8]) -> Result<(), Fault> {
+    pub async fn set(&self, key: &str, value: &str) -> Result<(), Fault> {
         let mut cmd = redis::cmd("SET");
         cmd.arg(key).arg(value);
         self.ask(&cmd).await.map(|_| ()).map_err(|error| self.fault(&error))
     }
 
     /// Runs a script. One that Redis does not know is sent along at once.
-    pub async fn run(&self, script: &Script, key: &[u8], args: &Args) -> Result<Value, Fault> {
-        match self.ask(&args.cmd("EVALSHA", script.hash(), key)).await {
+    pub async fn run(&self, call: &Call<'_>) -> Result<Value, Fault> {
+        match self.ask(&call.cmd).await {
             Err(error) if fault::trouble(&error) == Trouble::NoScript => {}
             answer => return answer.map_err(|error| self.fault(&error)),
         }
-        let answer = self.ask(&args.cmd("EVAL", script.text(), key)).await;
-        answer.map_err(|error| self.fault(&error))
+        self.ask(&call.with_text()).await.map_err(|error| self.fault(&error))
     }
 
     fn fault(&self, error: &RedisError) -> Fault {
@@ -238,20 +239,45 @@ fn way(address: Address, timeouts: Timeouts) -> RedisResult<Way> {
     }
 }
 
-/// What a script is given besides its key. Any bytes.
-#[derive(Default)]
-pub(super) struct Args(Vec<Vec<u8>>);
+/// A script with what it is given: its key, then any bytes. Each is copied to where it is sent
+/// from, and nowhere else.
+pub(super) struct Call<'a> {
+    script: &'a Script,
+    cmd: Cmd,
+}
 
-impl Args {
-    pub fn push(&mut self, arg: impl Into<Vec<u8>>) {
-        self.0.push(arg.into());
+impl<'a> Call<'a> {
+    pub fn new(script: &'a Script, key: impl Display) -> Self {
+        let mut cmd = redis::cmd("EVALSHA");
+        cmd.arg(script.hash()).arg(1).write_arg_fmt(key);
+        Call { script, cmd }
     }
 
-    fn cmd(&self, name: &str, script: &str, key: &[u8]) -> Cmd {
-        let mut cmd = redis::cmd(name);
-        cmd.arg(script).arg(1).arg(key);
-        for arg in &self.0 {
-            cmd.arg(arg.as_slice());
+    pub fn push(&mut self, arg: &[u8]) {
+        self.cmd.write_arg(arg);
+    }
+
+    /// One that has to be written out.
+    pub fn show(&mut self, arg: impl Display) {
+        self.cmd.write_arg_fmt(arg);
+    }
+
+    /// Two as one.
+    pub fn join(&mut self, one: &[u8], two: &[u8]) {
+        let mut arg = self.cmd.writer_for_next_arg();
+        // Memory takes everything.
+        let _ = arg.write_all(one).and_then(|()| arg.write_all(two));
+    }
+
+    /// The same for a server that does not know the script.
+    fn with_text(&self) -> Cmd {
+        let mut cmd = redis::cmd("EVAL");
+        cmd.arg(self.script.text());
+        // Behind the command and the name of the script.
+        for arg in self.cmd.args_iter().skip(2) {
+            if let Arg::Simple(bytes) = arg {
+                cmd.arg(bytes);
+            }
         }
         cmd
     }

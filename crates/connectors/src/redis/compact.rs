@@ -12,60 +12,77 @@
 //!
 //! Recovery: a share is emptied when it is taken, and put again from the log.
 
+use std::fmt::{self, Display};
+
 use potok_core::{Held, Owner, Place};
+use redis::Value;
 
 use super::chunks::runs;
-use super::client::Args;
+use super::client::Call;
 use super::pack::pack;
-use super::store::{Found, position_key};
+use super::store::{Found, PositionKey, text};
 
 /// The key that names the owner of a share.
-pub(super) fn owner_key(owner: &Owner) -> Vec<u8> {
-    format!("{}owner", prefix(owner)).into_bytes()
+pub(super) fn owner_key(owner: &Owner) -> String {
+    format!("{}owner", Prefix(owner))
 }
 
-fn prefix(owner: &Owner) -> String {
-    format!("potok:{{{}:{}}}:", owner.pipeline, owner.share)
+/// What the keys of a share begin with.
+struct Prefix<'a>(&'a Owner);
+
+impl Display for Prefix<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "potok:{{{}:{}}}:", self.0.pipeline, self.0.share)
+    }
 }
 
 /// What the scripts are told besides the owner.
-pub(super) fn begin(args: &mut Args, owner: &Owner) {
-    args.push(prefix(owner));
+pub(super) fn begin(call: &mut Call<'_>, owner: &Owner) {
+    call.show(Prefix(owner));
 }
 
-pub(super) fn put(args: &mut Args, held: &[Held]) {
-    for run in runs(held, |held| &held.place.group) {
+/// The groups come first: all of them are known before anything is held.
+pub(super) fn put(call: &mut Call<'_>, held: &[&Held]) {
+    let runs = || runs(held, |held| &held.place.group);
+    call.show(runs().count());
+    for run in runs() {
         let Some(first) = run.first() else { continue };
-        args.push(&first.place.group[..]);
-        args.push(run.len().to_string());
-        for Held { place, record, .. } in run {
-            let mut packed = pack(record);
-            packed.extend(record.value.as_deref().unwrap_or_default());
-            args.push(position_key(&place.position));
-            args.push(packed);
+        call.push(&first.place.group);
+        call.show(run.len());
+    }
+    let mut packed = Vec::new();
+    for Held { place, record, .. } in held {
+        packed.clear();
+        pack(&mut packed, record);
+        call.show(PositionKey(&place.position));
+        call.join(&packed, record.value.as_deref().unwrap_or_default());
+    }
+}
+
+pub(super) fn load(call: &mut Call<'_>, places: &[Place]) {
+    positions(call, runs(places, |place| &place.group), |place| place);
+}
+
+pub(super) fn clean(call: &mut Call<'_>, places: &[&Place]) {
+    positions(call, runs(places, |place| &place.group), |place| place);
+}
+
+/// Of each group its name, the number of records and their positions.
+fn positions<'a, T: 'a>(
+    call: &mut Call<'_>,
+    runs: impl Iterator<Item = &'a [T]>,
+    place: impl Fn(&T) -> &Place,
+) {
+    for run in runs {
+        let Some(first) = run.first() else { continue };
+        call.push(&place(first).group);
+        call.show(run.len());
+        for one in run {
+            call.show(PositionKey(&place(one).position));
         }
     }
 }
 
-pub(super) fn load(args: &mut Args, places: &[Place]) {
-    for place in places {
-        args.push(&place.group[..]);
-        args.push(position_key(&place.position));
-    }
-}
-
-pub(super) fn clean(args: &mut Args, places: &[Place]) {
-    for run in runs(places, |place| &place.group) {
-        let Some(first) = run.first() else { continue };
-        args.push(&first.group[..]);
-        args.push(run.len().to_string());
-        for place in run {
-            args.push(position_key(&place.position));
-        }
-    }
-}
-
-pub(super) fn found(answers: Vec<Option<Vec<u8>>>) -> Vec<Found> {
-    let one = |packed: Option<Vec<u8>>| Found { packed: packed.map(Into::into), value: None };
-    answers.into_iter().map(one).collect()
+pub(super) fn found(answers: impl Iterator<Item = Value>) -> Vec<Found> {
+    answers.map(|packed| Found { packed: text(packed), value: None }).collect()
 }

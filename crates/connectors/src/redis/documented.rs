@@ -29,89 +29,99 @@
 //! Limits: not for a cluster, as the documented keys lie in different slots. One generation of a
 //! group at a time is shown; bodies of two are kept apart by position.
 
+use std::borrow::Cow;
+
 use potok_core::{Held, Owner, Place};
+use redis::Value;
 
 use super::chunks::runs;
-use super::client::Args;
+use super::client::Call;
 use super::pack::pack;
-use super::store::{Found, position_key};
+use super::store::{Found, PositionKey, text};
 
 /// The key that names the owner of a share.
-pub(super) fn owner_key(owner: &Owner) -> Vec<u8> {
-    format!("potok:{}:owner:{}", owner.pipeline, owner.share).into_bytes()
+pub(super) fn owner_key(owner: &Owner) -> String {
+    format!("potok:{}:owner:{}", owner.pipeline, owner.share)
 }
 
 /// What the scripts are told besides the owner.
-pub(super) fn begin(args: &mut Args, owner: &Owner) {
-    args.push(format!("potok:{}:", owner.pipeline));
-    args.push(owner.share.to_string());
+pub(super) fn begin(call: &mut Call<'_>, owner: &Owner) {
+    call.show(format_args!("potok:{}:", owner.pipeline));
+    call.show(owner.share);
 }
 
-pub(super) fn put(args: &mut Args, held: &[Held]) {
+pub(super) fn put(call: &mut Call<'_>, held: &[&Held]) {
+    let mut entry = Vec::new();
     for run in runs(held, |held| &held.place.group) {
         let Some(first) = run.first() else { continue };
-        args.push(&first.place.group[..]);
-        args.push(first.opened.0.to_string());
-        args.push(run.len().to_string());
+        call.push(&first.place.group);
+        call.show(first.opened.0);
+        call.show(run.len());
         for Held { place, record, .. } in run {
-            let (kind, id) = name(place);
+            let id = id(place);
             let is_ambiguous = place.group.contains(&b':') || id.contains(&b':');
-            args.push(position_key(&place.position));
-            args.push(kind);
-            args.push(id);
-            args.push(if is_ambiguous { "1" } else { "0" });
-            args.push(pack(record));
-            args.push(record.value.as_deref().unwrap_or_default());
+            entry.clear();
+            entry.push(if is_ambiguous { b'C' } else { b'D' });
+            pack(&mut entry, record);
+            call.show(PositionKey(&place.position));
+            call.push(kind(place).as_bytes());
+            call.push(&id);
+            call.push(&entry);
+            call.push(record.value.as_deref().unwrap_or_default());
         }
     }
 }
 
-pub(super) fn load(args: &mut Args, places: &[Place]) {
-    for place in places {
-        let (kind, id) = name(place);
-        args.push(&place.group[..]);
-        args.push(position_key(&place.position));
-        args.push(kind);
-        args.push(id);
-    }
+pub(super) fn load(call: &mut Call<'_>, places: &[Place]) {
+    names(call, runs(places, |place| &place.group), |place| place);
 }
 
-pub(super) fn clean(args: &mut Args, places: &[Place]) {
-    for run in runs(places, |place| &place.group) {
+pub(super) fn clean(call: &mut Call<'_>, places: &[&Place]) {
+    names(call, runs(places, |place| &place.group), |place| place);
+}
+
+/// Of each group its name, the number of records, and each one's position, kind and id.
+fn names<'a, T: 'a>(
+    call: &mut Call<'_>,
+    runs: impl Iterator<Item = &'a [T]>,
+    place: impl Fn(&T) -> &Place,
+) {
+    for run in runs {
         let Some(first) = run.first() else { continue };
-        args.push(&first.group[..]);
-        args.push(run.len().to_string());
-        for place in run {
-            let (kind, id) = name(place);
-            args.push(position_key(&place.position));
-            args.push(kind);
-            args.push(id);
+        call.push(&place(first).group);
+        call.show(run.len());
+        for place in run.iter().map(&place) {
+            call.show(PositionKey(&place.position));
+            call.push(kind(place).as_bytes());
+            call.push(&id(place));
         }
     }
 }
 
-/// Entries come in pairs: what is held, and the value of the documented key.
-pub(super) fn found(answers: Vec<Option<Vec<u8>>>) -> Vec<Found> {
-    let mut answers = answers.into_iter();
+/// Answers come in pairs: what is held, and the value of the documented key.
+pub(super) fn found(answers: impl Iterator<Item = Value>) -> Vec<Found> {
+    let mut answers = answers.map(text);
     let mut found = Vec::new();
     while let (Some(entry), Some(value)) = (answers.next(), answers.next()) {
-        let entry = entry.map(bytes::Bytes::from);
+        let packed = entry.as_ref().map(|entry| entry.slice(entry.len().min(1)..));
         found.push(match entry.as_ref().and_then(|entry| entry.first()) {
-            Some(b'D') => {
-                Found { packed: entry.map(|e| e.slice(1..)), value: value.map(Into::into) }
-            }
-            Some(b'C') => Found { packed: entry.map(|e| e.slice(1..)), value: None },
+            Some(b'D') => Found { packed, value },
+            Some(b'C') => Found { packed, value: None },
             _ => Found { packed: None, value: None },
         });
     }
     found
 }
 
-/// Kind and id as they are shown.
-fn name(place: &Place) -> (&str, Vec<u8>) {
-    let id = match &place.id {
-        Some(id) => id.to_vec(),
-        None => place.position.to_string().into_bytes(),
-    };
-    (place.kind.as_deref().unwrap_or("record"), id)
+/// The kind as it is shown.
+fn kind(place: &Place) -> &str {
+    place.kind.as_deref().unwrap_or("record")
+}
+
+/// The id as it is shown.
+fn id(place: &Place) -> Cow<'_, [u8]> {
+    match &place.id {
+        Some(id) => Cow::Borrowed(id),
+        None => Cow::Owned(place.position.to_string().into_bytes()),
+    }
 }

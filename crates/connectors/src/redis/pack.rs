@@ -18,11 +18,11 @@ const HAS_KEY: u8 = 1;
 const HAS_VALUE: u8 = 2;
 const DIGEST: usize = 16;
 
-/// Everything of the record but the value.
-pub(super) fn pack(record: &Record) -> Vec<u8> {
+/// Appends everything of the record but the value.
+pub(super) fn pack(packed: &mut Vec<u8>, record: &Record) {
     let key = record.key.as_deref().unwrap_or_default();
     let headers = record.headers.encoded();
-    let mut packed = Vec::with_capacity(10 + 8 + key.len() + headers.len() + DIGEST);
+    let start = packed.len();
     let flag = |there: bool, bit: u8| if there { bit } else { 0 };
     packed.push(VERSION);
     packed.push(flag(record.key.is_some(), HAS_KEY) | flag(record.value.is_some(), HAS_VALUE));
@@ -31,46 +31,44 @@ pub(super) fn pack(record: &Record) -> Vec<u8> {
         packed.extend((part.len() as u32).to_le_bytes());
         packed.extend(part);
     }
-    let digest = digest(&packed, record.value.as_deref().unwrap_or_default());
+    let digest = digest(&packed[start..], record.value.as_deref().unwrap_or_default());
     packed.extend(digest);
-    packed
 }
 
 /// The record that was packed; `None` where the bytes are not what was packed.
 /// The value is in `elsewhere`, or behind the packed part.
-pub(super) fn unpack(packed: Bytes, elsewhere: Option<Bytes>, offset: u64) -> Option<Record> {
+pub(super) fn unpack(packed: &Bytes, elsewhere: Option<Bytes>, offset: u64) -> Option<Record> {
     let mut at = 0_usize;
     let mut take = |count: usize| {
         let taken = packed.get(at..at.checked_add(count)?)?;
         at += count;
-        Some(packed.slice_ref(taken))
+        Some(taken)
     };
-    let head = take(2)?;
-    let (version, flags) = (*head.first()?, *head.get(1)?);
+    let &[version, flags] = take(2)? else { return None };
     if version != VERSION {
         return None;
     }
-    let time = i64::from_le_bytes(take(8)?.as_ref().try_into().ok()?);
+    let time = i64::from_le_bytes(take(8)?.try_into().ok()?);
     let mut part = || {
-        let length = u32::from_le_bytes(take(4)?.as_ref().try_into().ok()?);
+        let length = u32::from_le_bytes(take(4)?.try_into().ok()?);
         take(length as usize)
     };
     let (key, headers) = (part()?, part()?);
-    let digested = packed.slice(..at);
-    let told = packed.slice(at..packed.len().min(at + DIGEST));
+    let (digested, behind) = packed.split_at_checked(at)?;
+    let (told, behind) = behind.split_at_checked(DIGEST)?;
     let value = match elsewhere {
-        Some(value) if packed.len() == at + DIGEST => value,
+        Some(value) if behind.is_empty() => value,
         Some(_) => return None,
-        None => packed.get(at + DIGEST..).map(|value| packed.slice_ref(value))?,
+        None => packed.slice_ref(behind),
     };
-    if told != digest(&digested, &value)[..] {
+    if told != digest(digested, &value) {
         return None;
     }
     Some(Record {
         offset,
         time: Timestamp(time),
-        key: (flags & HAS_KEY != 0).then_some(key),
-        headers: Headers::from_encoded(headers),
+        key: (flags & HAS_KEY != 0).then(|| packed.slice_ref(key)),
+        headers: Headers::from_encoded(packed.slice_ref(headers)),
         value: (flags & HAS_VALUE != 0).then_some(value),
     })
 }
@@ -98,30 +96,36 @@ mod tests {
         }
     }
 
+    fn packed(record: &Record) -> Bytes {
+        let mut packed = b"before".to_vec();
+        pack(&mut packed, record);
+        Bytes::from(packed).slice(6..)
+    }
+
     #[test]
     fn records_come_back_exact() {
         let bare = Record { key: None, value: None, headers: Headers::none(), ..record() };
         let empty = Record { key: Some(Bytes::new()), value: Some(Bytes::new()), ..record() };
         for record in [record(), bare, empty] {
             let value = record.value.clone().unwrap_or_default();
-            let packed = pack(&record);
+            let packed = packed(&record);
             let whole = Bytes::from([&packed[..], &value[..]].concat());
-            assert_eq!(unpack(packed.into(), Some(value), 7).as_ref(), Some(&record));
-            assert_eq!(unpack(whole, None, 7), Some(record));
+            assert_eq!(unpack(&packed, Some(value), 7).as_ref(), Some(&record));
+            assert_eq!(unpack(&whole, None, 7), Some(record));
         }
     }
 
     #[test]
     fn what_was_changed_is_no_record() {
         let record = record();
-        let whole = [pack(&record), b"value".to_vec()].concat();
+        let whole = [&packed(&record)[..], b"value"].concat();
         for at in 0..whole.len() {
             let mut changed = whole.clone();
             changed[at] ^= 1;
-            assert_eq!(unpack(changed.into(), None, 7), None, "byte {at}");
+            assert_eq!(unpack(&changed.into(), None, 7), None, "byte {at}");
             let cut = Bytes::copy_from_slice(&whole[..at]);
-            assert_eq!(unpack(cut.clone(), None, 7), None, "cut at {at}");
-            assert_eq!(unpack(cut, Some(Bytes::from_static(b"other")), 7), None);
+            assert_eq!(unpack(&cut, None, 7), None, "cut at {at}");
+            assert_eq!(unpack(&cut, Some(Bytes::from_static(b"other")), 7), None);
         }
     }
 }

@@ -1,10 +1,15 @@
 //! Bodies of held records in Redis. Every write is fenced, bounded and repeatable.
 //!
-//! The records of a call are cut into pieces, each one script. A call that fails half-way has put
-//! or cleaned a beginning of its records; made again, it does the rest. One store is made per
-//! process: calls are numbered, so that one which was given up and arrives late is refused.
+//! The records of a call are gathered by group and cut into pieces, each one script. A call that
+//! fails half-way has put or cleaned some of its records; made again, it does the rest. One store
+//! is made per process: calls are numbered, so that one which was given up and arrives late is
+//! refused.
+//!
+//! Pieces of `put` and `close` go one after another: numbers are compared, and on a new connection
+//! a piece might overtake another. Those of `load` and `clean` go in any order, several at a time.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::fmt::{self, Display};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -12,8 +17,8 @@ use potok_core::{Fault, Held, Owner, Place, Position, Record, Store};
 use redis::Value;
 
 use super::address::Address;
-use super::chunks::{BYTES_MAX, chunks};
-use super::client::{Args, Client, Timeouts};
+use super::chunks::{BYTES_MAX, chunks, gathered};
+use super::client::{Call, Client, Timeouts};
 use super::pack::unpack;
 use super::scripts::{Script, Scripts};
 use super::{compact, documented};
@@ -46,9 +51,21 @@ pub(super) struct Found {
 }
 
 /// A position as a name: sorts by offset within a partition, and is no other's.
-pub(super) fn position_key(position: &Position) -> Vec<u8> {
-    let Position { log, topic, partition, offset } = position;
-    format!("{offset:020}{log:016x}{partition:010}{topic}").into_bytes()
+pub(super) struct PositionKey<'a>(pub &'a Position);
+
+impl Display for PositionKey<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Position { log, topic, partition, offset } = self.0;
+        write!(f, "{offset:020}{log:016x}{partition:010}{topic}")
+    }
+}
+
+/// What lies there, where anything does.
+pub(super) fn text(answer: Value) -> Option<Bytes> {
+    match answer {
+        Value::BulkString(bytes) => Some(bytes.into()),
+        _ => None,
+    }
 }
 
 impl RedisStore {
@@ -77,23 +94,23 @@ impl RedisStore {
         self.client.ping().await
     }
 
-    fn owner_key(&self, owner: &Owner) -> Vec<u8> {
+    fn owner_key(&self, owner: &Owner) -> String {
         match self.layout {
             Layout::Documented => documented::owner_key(owner),
             Layout::Compact => compact::owner_key(owner),
         }
     }
 
-    /// What every script is told first.
-    fn begin(&self, owner: &Owner) -> Args {
-        let mut args = Args::default();
-        args.push(owner.nonce.to_string());
-        args.push(self.number().to_string());
+    /// A script with what every script is told first.
+    fn begin<'a>(&self, owner: &Owner, script: &'a Script) -> Call<'a> {
+        let mut call = Call::new(script, self.owner_key(owner));
+        call.show(owner.nonce);
+        call.show(self.number());
         match self.layout {
-            Layout::Documented => documented::begin(&mut args, owner),
-            Layout::Compact => compact::begin(&mut args, owner),
+            Layout::Documented => documented::begin(&mut call, owner),
+            Layout::Compact => compact::begin(&mut call, owner),
         }
-        args
+        call
     }
 
     /// Numbers calls. One that was given up may still arrive, long after; behind a later one of
@@ -103,8 +120,8 @@ impl RedisStore {
     }
 
     /// Runs a script for the owner; what it answered, but never that somebody else owns the share.
-    async fn run(&self, owner: &Owner, script: &Script, args: &Args) -> Result<Value, Fault> {
-        let answer = self.client.run(script, &self.owner_key(owner), args).await?;
+    async fn run(&self, owner: &Owner, call: &Call<'_>) -> Result<Value, Fault> {
+        let answer = self.client.run(call).await?;
         let Owner { pipeline, share, .. } = owner;
         let lost = match answer {
             Value::Int(-1) => "has no owner any more: it was emptied or lost its last writes",
@@ -115,6 +132,49 @@ impl RedisStore {
         Err(Fault::retry(format!("share {share} of `{pipeline}` in {label} {lost}"))
             .hint("the owner writes it again from the log")
             .code("P0907"))
+    }
+
+    /// The bodies of one piece, asked for until all have come.
+    async fn load_piece(
+        &self,
+        owner: &Owner,
+        places: &[Place],
+    ) -> Result<Vec<Option<Record>>, Fault> {
+        let mut records = Vec::with_capacity(places.len());
+        while let Some(rest @ [_, ..]) = places.get(records.len()..) {
+            let mut call = self.begin(owner, &self.scripts.load);
+            call.show(BYTES_MAX);
+            match self.layout {
+                Layout::Documented => documented::load(&mut call, rest),
+                Layout::Compact => compact::load(&mut call, rest),
+            }
+            let Value::Array(answers) = self.run(owner, &call).await? else {
+                return Err(self.strange());
+            };
+            let answers = answers.into_iter().skip(1);
+            let found = match self.layout {
+                Layout::Documented => documented::found(answers),
+                Layout::Compact => compact::found(answers),
+            };
+            // Redis answers with as many as fit, and at least one.
+            if found.is_empty() || found.len() > rest.len() {
+                return Err(self.strange());
+            }
+            for (place, Found { packed, value }) in rest.iter().zip(found) {
+                let offset = place.position.offset;
+                records.push(packed.and_then(|packed| unpack(&packed, value, offset)));
+            }
+        }
+        Ok(records)
+    }
+
+    async fn clean_piece(&self, owner: &Owner, places: &[&Place]) -> Result<(), Fault> {
+        let mut call = self.begin(owner, &self.scripts.clean);
+        match self.layout {
+            Layout::Documented => documented::clean(&mut call, places),
+            Layout::Compact => compact::clean(&mut call, places),
+        }
+        self.run(owner, &call).await.map(|_| ())
     }
 
     fn strange(&self) -> Fault {
@@ -128,11 +188,11 @@ impl Store for RedisStore {
     async fn own(&self, owner: &Owner) -> Result<(), Fault> {
         // First the fence: from here on who owned it before changes nothing.
         let value = format!("{} {}", owner.nonce, self.number());
-        self.client.set(&self.owner_key(owner), value.as_bytes()).await?;
-        let mut args = self.begin(owner);
-        args.push(SWEEP_MAX);
+        self.client.set(&self.owner_key(owner), &value).await?;
+        let mut call = self.begin(owner, &self.scripts.sweep);
+        call.push(SWEEP_MAX.as_bytes());
         loop {
-            match self.run(owner, &self.scripts.sweep, &args).await? {
+            match self.run(owner, &call).await? {
                 Value::Int(1) => return Ok(()),
                 Value::Int(2) => {}
                 _ => return Err(self.strange()),
@@ -141,73 +201,41 @@ impl Store for RedisStore {
     }
 
     async fn put(&self, owner: &Owner, held: &[Held]) -> Result<(), Fault> {
-        let bytes = |held: &Held| held.record.bytes() + held.place.group.len();
+        let bytes = |held: &&Held| held.record.bytes() + held.place.group.len();
+        let held = gathered(held, |held| &held.place.group);
         // Nothing to put is asked as well: whose share it is.
-        for chunk in at_least_one(chunks(held, bytes)) {
-            let mut args = self.begin(owner);
+        for chunk in at_least_one(chunks(&held, bytes)) {
+            let mut call = self.begin(owner, &self.scripts.put);
             match self.layout {
-                Layout::Documented => documented::put(&mut args, chunk),
-                Layout::Compact => compact::put(&mut args, chunk),
+                Layout::Documented => documented::put(&mut call, chunk),
+                Layout::Compact => compact::put(&mut call, chunk),
             }
-            self.run(owner, &self.scripts.put, &args).await?;
+            self.run(owner, &call).await?;
         }
         Ok(())
     }
 
     async fn close(&self, owner: &Owner, groups: &[Bytes]) -> Result<(), Fault> {
         for chunk in at_least_one(chunks(groups, Bytes::len)) {
-            let mut args = self.begin(owner);
+            let mut call = self.begin(owner, &self.scripts.close);
             for group in chunk {
-                args.push(&group[..]);
+                call.push(group);
             }
-            self.run(owner, &self.scripts.close, &args).await?;
+            self.run(owner, &call).await?;
         }
         Ok(())
     }
 
     async fn load(&self, owner: &Owner, places: &[Place]) -> Result<Vec<Option<Record>>, Fault> {
-        let mut records = Vec::with_capacity(places.len());
-        while records.len() < places.len() {
-            let rest = places.get(records.len()..).unwrap_or_default();
-            let Some(chunk) = chunks(rest, |place| place.group.len()).next() else { break };
-            let mut args = self.begin(owner);
-            args.push(BYTES_MAX.to_string());
-            match self.layout {
-                Layout::Documented => documented::load(&mut args, chunk),
-                Layout::Compact => compact::load(&mut args, chunk),
-            }
-            let Value::Array(answers) = self.run(owner, &self.scripts.load, &args).await? else {
-                return Err(self.strange());
-            };
-            let texts = answers.into_iter().skip(1).map(|value| match value {
-                Value::BulkString(bytes) => Some(bytes),
-                _ => None,
-            });
-            let found = match self.layout {
-                Layout::Documented => documented::found(texts.collect()),
-                Layout::Compact => compact::found(texts.collect()),
-            };
-            // Redis answers with as many as fit, and at least one.
-            if found.is_empty() || found.len() > chunk.len() {
-                return Err(self.strange());
-            }
-            for (place, Found { packed, value }) in chunk.iter().zip(found) {
-                let offset = place.position.offset;
-                records.push(packed.and_then(|packed| unpack(packed, value, offset)));
-            }
-        }
-        Ok(records)
+        let pieces = chunks(places, |place| place.group.len());
+        let loaded = several_at_a_time(pieces, |piece| self.load_piece(owner, piece)).await?;
+        Ok(loaded.into_iter().flatten().collect())
     }
 
     async fn clean(&self, owner: &Owner, places: &[Place]) -> Result<(), Fault> {
-        for chunk in at_least_one(chunks(places, |place| place.group.len())) {
-            let mut args = self.begin(owner);
-            match self.layout {
-                Layout::Documented => documented::clean(&mut args, chunk),
-                Layout::Compact => compact::clean(&mut args, chunk),
-            }
-            self.run(owner, &self.scripts.clean, &args).await?;
-        }
+        let places = gathered(places, |place| &place.group);
+        let pieces = at_least_one(chunks(&places, |place| place.group.len()));
+        several_at_a_time(pieces, |piece| self.clean_piece(owner, piece)).await?;
         Ok(())
     }
 }
@@ -218,4 +246,25 @@ fn at_least_one<'a, T: 'a>(
 ) -> impl Iterator<Item = &'a [T]> {
     let first = chunks.next().unwrap_or_default();
     std::iter::once(first).chain(chunks)
+}
+
+/// Works on four pieces at a time; what came of them, in order, or the first fault.
+async fn several_at_a_time<P: Copy, T, W: Future<Output = Result<T, Fault>>>(
+    pieces: impl Iterator<Item = P>,
+    work: impl Fn(P) -> W,
+) -> Result<Vec<T>, Fault> {
+    let pieces: Vec<P> = pieces.collect();
+    let taken = AtomicUsize::new(0);
+    let worker = async || -> Result<Vec<(usize, T)>, Fault> {
+        let mut done = Vec::new();
+        loop {
+            let number = taken.fetch_add(1, Ordering::Relaxed);
+            let Some(piece) = pieces.get(number) else { return Ok(done) };
+            done.push((number, work(*piece).await?));
+        }
+    };
+    let (one, two, three, four) = tokio::try_join!(worker(), worker(), worker(), worker())?;
+    let mut done: Vec<(usize, T)> = [one, two, three, four].into_iter().flatten().collect();
+    done.sort_by_key(|(number, _)| *number);
+    Ok(done.into_iter().map(|(_, result)| result).collect())
 }

@@ -75,6 +75,7 @@ pub async fn run_all(harness: &dyn StoreHarness) -> Result<usize, String> {
             the_last_record_takes_its_group_along,
             the_later_of_one_id_is_shown_and_both_are_kept,
             names_that_run_together_are_kept_apart,
+            groups_that_come_mixed_keep_their_order,
             closing_is_shown_and_repeatable,
             a_group_opens_again_with_its_next_generation,
             an_older_owner_is_fenced_off,
@@ -368,6 +369,47 @@ async fn names_that_run_together_are_kept_apart(harness: &dyn StoreHarness) -> R
     held.retain(|held| held.place.group != "a:b");
     holds(&store, &me, &held).await?;
     within("clean", store.clean(&me, &places(&held))).await
+}
+
+/// More than one piece of any store, and no group's records behind each other.
+async fn groups_that_come_mixed_keep_their_order(harness: &dyn StoreHarness) -> Result<(), String> {
+    if harness.features().of_log {
+        return Ok(());
+    }
+    let (store, batch) = empty(harness).await?;
+    let me = owner(0, 1);
+    let one = spread(&batch).swap_remove(0);
+    let (groups, ids, kinds) = (7, 50, ["event", "mention"]);
+    let mixed: Vec<Held> = (0..2_500)
+        .map(|n: u64| {
+            let mut held = one.clone();
+            held.place.group = format!("g{}", n % groups).into();
+            held.place.kind = Some(kinds[(n / groups) as usize % 2].into());
+            held.place.id = Some((n / groups % ids).to_string().into());
+            (held.place.position.offset, held.record.offset) = (n, n);
+            held.record.value = Some(format!("value {n}").into());
+            held
+        })
+        .collect();
+    for _ in 0..2 {
+        within("put", store.put(&me, &mixed)).await?;
+        holds(&store, &me, &mixed).await?;
+    }
+    if harness.features().shown {
+        let last = &mixed[mixed.len() - (groups * ids) as usize..];
+        for number in 0..groups {
+            let group = Bytes::from(format!("g{number}"));
+            let look = harness.look(&group).await?.ok_or("the group is not shown")?;
+            let expected = shown(last.iter().filter(|held| held.place.group == group));
+            ensure!(look.records == expected, "{group:?} shows {:?}", look.records);
+        }
+    }
+    let (gone, left) = mixed.split_at(mixed.len() / 2);
+    within("clean", store.clean(&me, &places(gone))).await?;
+    holds_none(&store, &me, gone).await?;
+    holds(&store, &me, left).await?;
+    within("clean", store.clean(&me, &places(left))).await?;
+    holds_none(&store, &me, left).await
 }
 
 async fn closing_is_shown_and_repeatable(harness: &dyn StoreHarness) -> Result<(), String> {

@@ -9,6 +9,7 @@ use crate::place::{
 
 on_both!(
     a_large_group_comes_and_goes,
+    large_bodies_come_in_several_answers,
     nothing_has_a_time_to_live_and_nothing_stays_behind,
     taking_a_share_empties_it,
 );
@@ -178,6 +179,35 @@ async fn a_large_group_comes_and_goes(layout: Layout) {
     within(store.clean(&me, &places(first))).await.unwrap();
     holds(&store, &me, rest).await;
     within(store.clean(&me, &places(rest))).await.unwrap();
+    assert_eq!(keys(&redis), [owner_key(layout)]);
+}
+
+async fn large_bodies_come_in_several_answers(layout: Layout) {
+    let redis = server(&[]);
+    let store = store(&redis.url(), layout);
+    let me = owner(1);
+    store.own(&me).await.unwrap();
+    // Altogether more than one answer takes.
+    let body = "x".repeat(150_000);
+    let records: Vec<Held> = (0..120_u64)
+        .map(|n| {
+            let group = if n < 5 {
+                "few"
+            } else if n < 25 {
+                "some"
+            } else {
+                "many"
+            };
+            held(group, Some("event"), Some(&n.to_string()), n + 1, &format!("{n}{body}"))
+        })
+        .collect();
+    within(store.put(&me, &records)).await.unwrap();
+    holds(&store, &me, &records).await;
+    // One of them larger than an answer.
+    let huge = [held("few", Some("event"), Some("huge"), 1_000, &"y".repeat(5 << 20))];
+    within(store.put(&me, &huge)).await.unwrap();
+    holds(&store, &me, &[&records[..3], &huge, &records[3..]].concat()).await;
+    within(store.clean(&me, &places(&[&records[..], &huge].concat()))).await.unwrap();
     assert_eq!(keys(&redis), [owner_key(layout)]);
 }
 

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use potok_connectors::redis::Layout;
-use potok_core::{Move, Store};
+use potok_core::{Held, Move, Store};
 use potok_testkit::services::{Mode, Proxy, Redis};
 
 use crate::place::{
-    batch, events, hasty, holds, is, keys, owner, owner_key, places, server, store, within,
+    batch, events, hasty, held, holds, is, keys, owner, owner_key, places, server, store, within,
 };
 
 on_both!(
@@ -238,11 +238,12 @@ async fn a_busy_server_is_waited_for(layout: Layout) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_loads_its_data_is_waited_for() {
-    // Slow to start: a little time for each command of its file.
+    // Slow to start: a little time for each command of its file, and some for each group.
     let redis = server(&[("appendfsync", "always"), ("key-load-delay", "200")]);
     let store = store(&redis.url(), Layout::Documented);
     let me = owner(1);
-    let records = events(0..3_000);
+    let of_its_own = |n| held(&format!("group {n}"), Some("event"), Some("1"), n, "small");
+    let records: Vec<Held> = (0..3_000).map(of_its_own).collect();
     store.own(&me).await.unwrap();
     store.put(&me, &records).await.unwrap();
     redis.kill();

@@ -1,10 +1,11 @@
 -- Then, until the end: group, number of records, and for each its position.
+local empty = {}
 while at < #ARGV do
-  local group, records = take(), tonumber(take())
-  local positions = {}
-  for n = 1, records do positions[n] = take() end
+  local group, count = take(), tonumber(take())
   local held = held_of(group)
-  call('HDEL', held, unpack(positions))
-  if call('EXISTS', held) == 0 then call('HDEL', groups, group) end
+  call('HDEL', held, unpack(ARGV, at + 1, at + count))
+  at = at + count
+  if call('EXISTS', held) == 0 then append(empty, group) end
 end
+call_with('HDEL', groups, empty)
 return 1

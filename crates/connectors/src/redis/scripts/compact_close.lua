@@ -1,7 +1,12 @@
 -- Then groups.
 if not in_turn() then return 0 end
-while at < #ARGV do
-  local group = take()
-  if call('HEXISTS', groups, group) == 1 then call('HSET', groups, group, 'closed') end
+if at == #ARGV then return 1 end
+local states, closed = call('HMGET', groups, unpack(ARGV, at + 1)), {}
+for n, state in ipairs(states) do
+  if state then
+    append(closed, ARGV[at + n])
+    append(closed, 'closed')
+  end
 end
+call_with('HSET', groups, closed)
 return 1

@@ -1,10 +1,10 @@
 -- Then groups.
 if not in_turn() then return 0 end
+local held = {}
 while at < #ARGV do
   local group = take()
-  if call('EXISTS', held_of(group)) == 1 then
-    call('SADD', 'ready:batches', group)
-    call('SREM', 'active:batches', group)
-  end
+  if call('EXISTS', held_of(group)) == 1 then append(held, group) end
 end
+call_with('SADD', 'ready:batches', held)
+call_with('SREM', 'active:batches', held)
 return 1

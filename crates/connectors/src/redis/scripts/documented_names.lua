@@ -8,14 +8,24 @@ local function name_of(kind, id) return #kind .. ':' .. kind .. id end
 local function data_of(kind, group, id) return 'data:' .. kind .. ':' .. group .. ':' .. id end
 local function set_of(kind, group) return 'batch:' .. kind .. 's:' .. group end
 local function start_of(group) return 'batch:start:' .. group end
--- What lies in a key that other programs may have written; false where it is no text.
-local function text_in(key)
-  local value = redis.pcall('GET', key)
-  return type(value) == 'string' and value
+local function is_shown_only(entry) return string.byte(entry) == 68 end -- `D`
+-- What lies in keys that other programs may have written, by key; false where it is no text.
+local function texts_in(keys)
+  local texts = {}
+  for n, text in ipairs(call_all('MGET', keys) or {}) do texts[keys[n]] = text end
+  return texts
 end
 -- The text at a documented key may be another's: ours ends with it where we have a copy.
-local function is_ours(key, entry)
-  if string.sub(entry, 1, 1) == 'D' then return true end
-  local value = text_in(key)
-  return value and (value == '' or string.sub(entry, -#value) == value)
+local function is_ours(entry, text)
+  if is_shown_only(entry) then return true end
+  return text and (text == '' or string.sub(entry, -#text) == text)
+end
+-- Ids by kind, added or removed with one call for each kind.
+local function add_id(kinds, kind, id)
+  local ids = kinds[kind] or {}
+  kinds[kind] = ids
+  append(ids, id)
+end
+local function for_each_kind(command, kinds, group)
+  for kind, ids in pairs(kinds) do call(command, set_of(kind, group), unpack(ids)) end
 end

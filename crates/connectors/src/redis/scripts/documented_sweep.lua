@@ -13,7 +13,7 @@ while room > 0 do
     local id = string.sub(name, colon + length + 1)
     local data = data_of(kind, group, id)
     local entry = call('HGET', held, position)
-    if not entry or is_ours(data, entry) then call('DEL', data) end
+    if not entry or is_ours(entry, texts_in({data})[data]) then call('DEL', data) end
     call('SREM', set_of(kind, group), id)
     call('HDEL', ids, name)
   end

@@ -20,11 +20,26 @@ local function in_turn()
   call('SET', KEYS[1], ARGV[1] .. ' ' .. ARGV[2])
   return true
 end
-local at = 2
+local ARGV, at = ARGV, 2
 local function take()
   at = at + 1
   return ARGV[at]
 end
+local function append(list, value) list[#list + 1] = value end
+local function append_pair(list, one, two)
+  local size = #list
+  list[size + 1] = one
+  list[size + 2] = two
+end
+-- Calls for several keys, names or members at once. A piece is small enough for one call.
+local function call_all(command, list)
+  if #list > 0 then return call(command, unpack(list)) end
+end
+local function call_with(command, key, list)
+  if #list > 0 then return call(command, key, unpack(list)) end
+end
+-- Records looked up at once where the answer is bounded in bytes.
+local SLICE = 16
 -- Some names and values of a hash, about so many; none only where it is empty. A hash that is
 -- being emptied has nothing left where scans begin, and one page of a scan is bounded.
 local function some_of(hash, count)

@@ -14,7 +14,7 @@
 //! what time the log has now is learned from what is read (see [`Share`]).
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -534,6 +534,25 @@ impl Index {
         }
         self.sending.clone_from(&taken);
         taken
+    }
+
+    /// Members of seals of earlier runs that were not read: they have ended, are gone with their
+    /// topic, or have gone elsewhere.
+    pub fn missed(&self) -> Vec<(Position, Bytes)> {
+        let mut foreign: Vec<&Sealed> = self.sealed.iter().filter(|s| s.due.is_none()).collect();
+        foreign.sort_by_key(|sealed| (sealed.seal.feed, sealed.seal.offset));
+        let named = |sealed: &Sealed| {
+            let key = sealed.key.clone();
+            sealed.members.positions().map(move |at| (at, key.clone())).collect::<Vec<_>>()
+        };
+        let position = |entry: &Entry| {
+            self.feeds.get(entry.feed as usize).map(|feed| feed.position(entry.offset))
+        };
+        let there: HashSet<Position> =
+            self.sealed.iter().flat_map(|s| &s.entries).filter_map(position).collect();
+        let mut missed: Vec<_> = foreign.into_iter().flat_map(named).collect();
+        missed.retain(|(position, _)| !there.contains(position));
+        missed
     }
 
     pub fn has_open(&self, key: &[u8]) -> bool {

@@ -539,19 +539,25 @@ impl Index {
     /// Members of seals of earlier runs that were not read: they have ended, are gone with their
     /// topic, or have gone elsewhere.
     pub fn missed(&self) -> Vec<(Position, Bytes)> {
-        let mut foreign: Vec<&Sealed> = self.sealed.iter().filter(|s| s.due.is_none()).collect();
-        foreign.sort_by_key(|sealed| (sealed.seal.feed, sealed.seal.offset));
-        let named = |sealed: &Sealed| {
-            let key = sealed.key.clone();
-            sealed.members.positions().map(move |at| (at, key.clone())).collect::<Vec<_>>()
+        let is_short = |sealed: &&Sealed| {
+            sealed.due.is_none() && (sealed.entries.len() as u64) < sealed.members.len()
         };
+        let mut short: Vec<&Sealed> = self.sealed.iter().filter(is_short).collect();
+        if short.is_empty() {
+            return Vec::new();
+        }
+        // What an earlier seal has taken is no stray.
         let position = |entry: &Entry| {
             self.feeds.get(entry.feed as usize).map(|feed| feed.position(entry.offset))
         };
         let there: HashSet<Position> =
             self.sealed.iter().flat_map(|s| &s.entries).filter_map(position).collect();
-        let mut missed: Vec<_> = foreign.into_iter().flat_map(named).collect();
-        missed.retain(|(position, _)| !there.contains(position));
+        short.sort_by_key(|sealed| (sealed.seal.feed, sealed.seal.offset));
+        let mut missed = Vec::new();
+        for sealed in short {
+            let positions = sealed.members.positions().filter(|at| !there.contains(at));
+            missed.extend(positions.map(|at| (at, sealed.key.clone())));
+        }
         missed
     }
 

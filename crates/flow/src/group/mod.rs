@@ -124,7 +124,6 @@ pub(crate) struct Holding {
     /// Assignments whose shares are ours in the store.
     owned: Vec<(u64, Partition)>,
     search: Arc<Search>,
-    looked: bool,
 }
 
 impl Holding {
@@ -148,8 +147,7 @@ impl Holding {
             shared,
             attempts,
         });
-        let (owned, looked) = (Vec::new(), shared);
-        Holding { plan: plan.clone(), store, board, owner, owned, search, looked }
+        Holding { plan: plan.clone(), store, board, owner, owned: Vec::new(), search }
     }
 
     /// The share of what was read there.
@@ -303,17 +301,13 @@ impl Lane {
 
     /// From now on groups may close, or not yet again. What time the log has now, a tick shows:
     /// the last record may be old.
-    fn caught_up(&self, holding: &mut Holding, caught_up: bool) -> Result<(), Stop> {
+    fn caught_up(&self, holding: &Holding, caught_up: bool) -> Result<(), Stop> {
         let mut index = holding.board.index();
         let was = std::mem::replace(&mut index.caught_up, caught_up);
-        if caught_up && !std::mem::replace(&mut holding.looked, true) {
-            let missed = if planted(Bug::GroupsByKeyNow) { Vec::new() } else { index.missed() };
-            if !holding.search.looked(missed) {
-                let why = "seals of earlier runs name records that are not with them";
-                return Err(Stop::Reread(why.to_owned()));
-            }
+        if !holding.board.shared {
+            return self.look_for_members(holding, was, &index);
         }
-        if !caught_up || was || !holding.board.shared {
+        if !caught_up || was {
             return Ok(());
         }
         let ticks = index.shares_with_open().map(|share| seal::tick(&holding.plan.internal, share));
@@ -321,6 +315,23 @@ impl Lane {
         drop(index);
         if !ticks.is_empty() {
             let _ = self.ledger.send(Note::Seals(ticks));
+        }
+        Ok(())
+    }
+
+    /// Where the log is this process's own: members of a seal may be with other lanes, which have
+    /// to know before any of them closes something.
+    fn look_for_members(&self, holding: &Holding, was: bool, index: &Index) -> Result<(), Stop> {
+        match (was, index.caught_up) {
+            (false, true) => {
+                let missed = if planted(Bug::GroupsByKeyNow) { Vec::new() } else { index.missed() };
+                if !holding.search.looked(missed) {
+                    let why = "seals of earlier runs name records that are not with them";
+                    return Err(Stop::Reread(why.to_owned()));
+                }
+            }
+            (true, false) => holding.search.looks_again(),
+            _ => {}
         }
         Ok(())
     }

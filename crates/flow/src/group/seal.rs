@@ -68,6 +68,10 @@ impl Members {
         self.0.get(&(log, partition.clone())).is_some_and(|offsets| offsets.contains(offset))
     }
 
+    pub fn len(&self) -> u64 {
+        self.0.values().map(|offsets| offsets.count_from(0)).sum()
+    }
+
     /// Where they lie.
     pub fn positions(&self) -> impl Iterator<Item = Position> {
         self.0.iter().flat_map(|((log, Partition { topic, index }), offsets)| {

@@ -53,7 +53,7 @@ impl Strays {
 pub(crate) struct Search {
     strays: Arc<Strays>,
     boards: Arc<Boards>,
-    /// Lanes that have not looked yet.
+    /// Lanes that have not read everything, or have not looked since.
     lanes_left: AtomicUsize,
 }
 
@@ -67,8 +67,7 @@ impl Search {
         self.lanes_left.load(Ordering::Acquire) == 0
     }
 
-    /// A lane has read everything and misses these. Called once by each; false where the run has
-    /// to be made again.
+    /// A lane has read everything and misses these; false where the run has to be made again.
     pub fn looked(&self, missed: Vec<(Position, Bytes)>) -> bool {
         if self.strays.note(missed) {
             return false;
@@ -77,6 +76,11 @@ impl Search {
             self.boards.all().iter().for_each(|board| board.nudge.notify_one());
         }
         true
+    }
+
+    /// There is more to read for a lane that had read everything.
+    pub fn looks_again(&self) {
+        self.lanes_left.fetch_add(1, Ordering::AcqRel);
     }
 }
 

@@ -248,6 +248,23 @@ impl Scenario {
             self.add_versions(&mut chance, span);
         }
         self.acts.sort_by_key(|(at, _)| *at);
+        self.add_changes();
+    }
+
+    /// Changes what groups are made by between lives, in some scenarios without versions and
+    /// without records that have no `.k`.
+    fn add_changes(&mut self) {
+        let mut chance = Chance::new(self.seed ^ 0xc4a6);
+        let replaces = self.hold.is_some_and(|hold| hold.replace);
+        if replaces || self.delivers.iter().any(|deliver| deliver.key_by_k) || chance.one_in(2) {
+            return;
+        }
+        for life in 1..6 {
+            let by = chance.pick(&[Some(".k"), Some(".id"), None]).copied().flatten();
+            if chance.one_in(2) {
+                self.changes.push((life, Change::By(by)));
+            }
+        }
     }
 
     /// Makes later records take the place of earlier ones, and sends some.
@@ -277,12 +294,12 @@ impl Scenario {
     /// What it is made of, without what happens in it.
     pub fn summary(&self) -> String {
         let Scenario { seed, enabled, partitions, topics, delivers, stage, .. } = self;
-        let Scenario { hold, order_by_k, sharing, .. } = self;
+        let Scenario { hold, order_by_k, sharing, changes, .. } = self;
         let Scenario { retry, probe_every, in_flight_bytes_max, overlap, spells, .. } = self;
         format!(
             "seed {seed}: {topics:?} of {partitions} partitions, deliver {delivers:?}, {stage:?}, {hold:?}, \
              order_by_k {order_by_k}, retry {retry:?}, probe every {probe_every:?}, room \
-             {in_flight_bytes_max}, overlap {overlap}, sharing {sharing}, spells {spells:?}, {enabled:?}"
+             {in_flight_bytes_max}, overlap {overlap}, sharing {sharing}, spells {spells:?}, {changes:?}, {enabled:?}"
         )
     }
 

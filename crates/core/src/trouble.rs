@@ -87,6 +87,13 @@ pub enum Bug {
     GatheredApart,
     /// Where the log is shared, windows go by the clock of the process.
     WindowsByOwnClock,
+    /// Members of a seal are known by partition number and offset, whatever topic it is, and
+    /// whether it was made anew since.
+    MembersByNumber,
+    /// Names leave out the topic and the incarnation of the log.
+    NamesByNumber,
+    /// After a restart a record belongs where `by` says now, whatever seal names it.
+    GroupsByKeyNow,
     /// The embedded log acknowledges before the fsync.
     AckBeforeFsync,
     /// Readers of the embedded log see records that are not yet synced.

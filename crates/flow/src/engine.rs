@@ -116,6 +116,7 @@ impl Engine {
             draining: draining.clone(),
             trouble: Arc::default(),
             boards: Arc::default(),
+            strays: Arc::default(),
             plan: Arc::new(plan),
         };
         let mut handle = Handle {

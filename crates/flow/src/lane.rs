@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 use crate::crash_notes::{CrashNotes, Range, Suspicion};
 use crate::dead_letter::{REPLAY_HEADER, Replay, Resolution, ResolvedAction};
 use crate::deliver::Destination;
-use crate::group::{Holding, gathered};
+use crate::group::{Holding, gathered, strays};
 use crate::ledger::{Live, Note};
 use crate::outgoing::{LetterBox, Outgoing, Purpose, Sender};
 use crate::plan::{DeliverPlan, Plan};
@@ -235,6 +235,8 @@ pub(crate) struct Lane {
     pub stopping: Arc<Signal<bool>>,
     /// How often the work at hand was tried, for people to see.
     pub attempts: Arc<AtomicU64>,
+    /// Where groups are held: records that belong where a seal says, not where `by` does.
+    pub strays: strays::Known,
 }
 
 /// The chunks of one cycle and the records made of them.
@@ -384,7 +386,7 @@ impl Lane {
                 }
             };
             let value = value.and_then(|value| {
-                self.find_group(&mut item, &value, &mut parser)?;
+                self.find_group(&mut item, &value, &mut parser, (batch, record, way))?;
                 Ok(value)
             });
             match value {
@@ -396,10 +398,33 @@ impl Lane {
         items
     }
 
-    fn find_group(&self, item: &mut Item, value: &[u8], parser: &mut Parser) -> Result<(), Fault> {
+    /// The group that a record has whatever `by` says by now: a seal names it there, or a copy
+    /// was gathered for it.
+    fn known_group(&self, batch: &SourceBatch, record: &Record, way: Way) -> Option<Bytes> {
+        if planted(Bug::GroupsByKeyNow) {
+            return None;
+        }
+        match way {
+            Way::Straight => strays::key_of(&self.strays, batch, record).cloned(),
+            Way::Gathered => record.key.clone(),
+            Way::Replayed => None,
+        }
+    }
+
+    fn find_group(
+        &self,
+        item: &mut Item,
+        value: &[u8],
+        parser: &mut Parser,
+        (batch, record, way): (&SourceBatch, &Record, Way),
+    ) -> Result<(), Fault> {
         if let Some(hold) = &self.plan.hold {
-            let belongs = hold.belongs(parser, item, value)?;
-            (item.group, item.kind, item.id) = (belongs.group, belongs.kind, belongs.id);
+            let known = self.known_group(batch, record, way);
+            // A copy has its record's own key also where no group was found for it.
+            let is_sure = way != Way::Gathered || known != item.key;
+            let belongs = hold.belongs(parser, item, value, known.clone().filter(|_| is_sure))?;
+            let group = known.unwrap_or(belongs.group);
+            (item.group, item.kind, item.id) = (group, belongs.kind, belongs.id);
         }
         Ok(())
     }
@@ -408,6 +433,9 @@ impl Lane {
         let mut position = item.origin.clone();
         if planted(Bug::NamesFromCounter) {
             position.offset = crate::deliver::counted_name();
+        }
+        if planted(Bug::NamesByNumber) {
+            (position.log, position.topic) = (0, "".into());
         }
         item.event = Some(Event {
             position,

@@ -23,6 +23,7 @@ use tokio::task::JoinSet;
 
 use crate::crash_notes::CrashNotes;
 use crate::deliver::Destination;
+use crate::group::strays::{Search, Strays};
 use crate::group::{Boards, Gather, Holding};
 use crate::lane::{Lane, OwnTopics};
 use crate::ledger::{Ledger, Live, Scribe};
@@ -53,6 +54,8 @@ pub(crate) struct Shared {
     pub trouble: Arc<Mutex<Option<String>>>,
     /// What the lanes of this run hold.
     pub boards: Arc<Boards>,
+    /// What earlier runs found parted from its seal.
+    pub strays: Arc<Strays>,
 }
 
 impl Shared {
@@ -160,6 +163,10 @@ fn spawn(shared: &Shared, group: OpenGroup, stopping: &Arc<Signal<bool>>) -> Tas
     let mut lanes = Vec::new();
     let mut boards = Vec::new();
     let gathered = plan.is_gathered(&*shared.log);
+    let strays = shared.strays.known();
+    // Where the log is shared, members lie before their seal in its own partition.
+    let lanes_looking = if gathered { 0 } else { plan.workers.max(1) };
+    let search = Search::new(shared.strays.clone(), shared.boards.clone(), lanes_looking);
     let store =
         plan.hold.as_ref().map(|hold| hold.store.clone().unwrap_or_else(|| shared.log.bodies()));
     for lane in 0..plan.workers.max(1) {
@@ -172,7 +179,8 @@ fn spawn(shared: &Shared, group: OpenGroup, stopping: &Arc<Signal<bool>>) -> Tas
                 share: lane as u32,
                 nonce: shared.nonce(),
             };
-            Holding::new(hold, store, owner, &*shared.clock, gathered, attempts.clone())
+            let (attempts, search) = (attempts.clone(), search.clone());
+            Holding::new(hold, store, owner, &*shared.clock, gathered, attempts, search)
         });
         boards.extend(holding.as_ref().map(|holding| holding.board.clone()));
         let lane = Lane {
@@ -190,6 +198,7 @@ fn spawn(shared: &Shared, group: OpenGroup, stopping: &Arc<Signal<bool>>) -> Tas
             clock: shared.clock.clone(),
             stopping: stopping.clone(),
             attempts,
+            strays: strays.clone(),
         };
         tasks.spawn(lane.run(holding));
     }
@@ -198,7 +207,7 @@ fn spawn(shared: &Shared, group: OpenGroup, stopping: &Arc<Signal<bool>>) -> Tas
     let never = Arc::new(Signal::new(false));
     let intake = Intake {
         source: group.source,
-        routing: Routing::new(plan, shared.notes.clone(), shared.own.clone(), gathered),
+        routing: Routing::new(plan, shared.notes.clone(), shared.own.clone(), gathered, strays),
         own: shared.own.clone(),
         behind: Default::default(),
         lanes,

@@ -121,6 +121,16 @@ fn superseded_ends_at_once() {
 }
 
 #[test]
+fn members_by_number() {
+    is_found_in_groups(Bug::MembersByNumber, &[Promise::SentAsSealed]);
+}
+
+#[test]
+fn groups_by_the_key_of_now() {
+    is_found_in_groups(Bug::GroupsByKeyNow, &[Promise::NotedOnlyWhenEnded]);
+}
+
+#[test]
 fn windows_by_the_clock_of_the_process() {
     is_found_in_groups(Bug::WindowsByOwnClock, &[Promise::WindowsLast]);
 }

@@ -14,7 +14,7 @@
 //! what time the log has now is learned from what is read (see [`Share`]).
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -534,6 +534,31 @@ impl Index {
         }
         self.sending.clone_from(&taken);
         taken
+    }
+
+    /// Members of seals of earlier runs that were not read: they have ended, are gone with their
+    /// topic, or have gone elsewhere.
+    pub fn missed(&self) -> Vec<(Position, Bytes)> {
+        let is_short = |sealed: &&Sealed| {
+            sealed.due.is_none() && (sealed.entries.len() as u64) < sealed.members.len()
+        };
+        let mut short: Vec<&Sealed> = self.sealed.iter().filter(is_short).collect();
+        if short.is_empty() {
+            return Vec::new();
+        }
+        // What an earlier seal has taken is no stray.
+        let position = |entry: &Entry| {
+            self.feeds.get(entry.feed as usize).map(|feed| feed.position(entry.offset))
+        };
+        let there: HashSet<Position> =
+            self.sealed.iter().flat_map(|s| &s.entries).filter_map(position).collect();
+        short.sort_by_key(|sealed| (sealed.seal.feed, sealed.seal.offset));
+        let mut missed = Vec::new();
+        for sealed in short {
+            let positions = sealed.members.positions().filter(|at| !there.contains(at));
+            missed.extend(positions.map(|at| (at, sealed.key.clone())));
+        }
+        missed
     }
 
     pub fn has_open(&self, key: &[u8]) -> bool {

@@ -16,6 +16,7 @@ mod index;
 mod seal;
 mod send;
 mod shelf;
+pub(crate) mod strays;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -41,6 +42,7 @@ pub(crate) use index::Wish;
 use index::{Arriving, Entry, Feed, GroupKey, Index, Scale};
 pub use index::{BatchView, KindView};
 use seal::Seal;
+use strays::Search;
 
 /// What a lane holds, and who wants to see it.
 pub(crate) struct Board {
@@ -121,6 +123,7 @@ pub(crate) struct Holding {
     owner: Owner,
     /// Assignments whose shares are ours in the store.
     owned: Vec<(u64, Partition)>,
+    search: Arc<Search>,
 }
 
 impl Holding {
@@ -131,6 +134,7 @@ impl Holding {
         clock: &dyn Clock,
         shared: bool,
         attempts: Arc<AtomicU64>,
+        search: Arc<Search>,
     ) -> Self {
         let mut index = Index::new(plan.close.clone());
         if !shared {
@@ -143,7 +147,7 @@ impl Holding {
             shared,
             attempts,
         });
-        Holding { plan: plan.clone(), store, board, owner, owned: Vec::new() }
+        Holding { plan: plan.clone(), store, board, owner, owned: Vec::new(), search }
     }
 
     /// The share of what was read there.
@@ -168,7 +172,7 @@ impl Holding {
     /// When this lane has something to do though nothing comes.
     fn wake(&self) -> Option<Instant> {
         let index = self.board.index();
-        if !index.caught_up {
+        if !index.caught_up || !self.search.is_over() {
             return None;
         }
         if index.has_sealed() {
@@ -186,12 +190,13 @@ pub(crate) struct Belongs {
 }
 
 impl HoldPlan {
-    /// Finds where a record belongs.
+    /// Finds where a record belongs; its group only where that is not known.
     pub(crate) fn belongs(
         &self,
         parser: &mut Parser,
         item: &Item,
         value: &[u8],
+        known: Option<Bytes>,
     ) -> Result<Belongs, Fault> {
         let topic = &*item.origin.topic;
         let kind = self.kinds.iter().position(|kind| *kind.topic == *topic);
@@ -214,7 +219,8 @@ impl HoldPlan {
                 Fault::set_aside(Reason::NoKey, what)
             })
         };
-        let group = self.by.as_ref().map(|by| read(by, "group.by")).transpose()?;
+        let by = self.by.as_ref().filter(|_| known.is_none());
+        let group = by.map(|by| read(by, "group.by")).transpose()?.or(known);
         let id = id.map(|id| read(id, "the id")).transpose()?;
         let kind = kind.and_then(|kind| u16::try_from(kind).ok());
         Ok(Belongs { group: group.unwrap_or_default(), kind, id })
@@ -257,8 +263,10 @@ impl Lane {
                 self.take_in(&mut holding, input).await?;
                 next = if records < CYCLE_RECORDS_MAX { self.inputs.try_recv().ok() } else { None };
             }
-            self.seal_due(&holding);
-            self.send_sealed(&holding).await?;
+            if holding.search.is_over() {
+                self.seal_due(&holding);
+                self.send_sealed(&holding).await?;
+            }
         }
     }
 
@@ -275,7 +283,7 @@ impl Lane {
                     self.hold(holding, chunk).await?;
                 }
             }
-            ToLane::CaughtUp(caught_up) => self.caught_up(holding, caught_up),
+            ToLane::CaughtUp(caught_up) => self.caught_up(holding, caught_up)?,
             ToLane::Leaving(assignments) => {
                 holding.release(&assignments);
                 let forgotten = holding.board.index().forget(&assignments);
@@ -293,11 +301,14 @@ impl Lane {
 
     /// From now on groups may close, or not yet again. What time the log has now, a tick shows:
     /// the last record may be old.
-    fn caught_up(&self, holding: &Holding, caught_up: bool) {
+    fn caught_up(&self, holding: &Holding, caught_up: bool) -> Result<(), Stop> {
         let mut index = holding.board.index();
         let was = std::mem::replace(&mut index.caught_up, caught_up);
-        if !caught_up || was || !holding.board.shared {
-            return;
+        if !holding.board.shared {
+            return self.look_for_members(holding, was, &index);
+        }
+        if !caught_up || was {
+            return Ok(());
         }
         let ticks = index.shares_with_open().map(|share| seal::tick(&holding.plan.internal, share));
         let ticks: Vec<Output> = ticks.collect();
@@ -305,6 +316,24 @@ impl Lane {
         if !ticks.is_empty() {
             let _ = self.ledger.send(Note::Seals(ticks));
         }
+        Ok(())
+    }
+
+    /// Where the log is this process's own: members of a seal may be with other lanes, which have
+    /// to know before any of them closes something.
+    fn look_for_members(&self, holding: &Holding, was: bool, index: &Index) -> Result<(), Stop> {
+        match (was, index.caught_up) {
+            (false, true) => {
+                let missed = if planted(Bug::GroupsByKeyNow) { Vec::new() } else { index.missed() };
+                if !holding.search.looked(missed) {
+                    let why = "seals of earlier runs name records that are not with them";
+                    return Err(Stop::Reread(why.to_owned()));
+                }
+            }
+            (true, false) => holding.search.looks_again(),
+            _ => {}
+        }
+        Ok(())
     }
 
     /// Makes a partition's share ours in the store before anything of it is put there.

@@ -17,7 +17,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use potok_core::{Headers, Output, Partition, RangeSet, Timestamp};
+use potok_core::trouble::{Bug, planted};
+use potok_core::{Headers, Output, Partition, Position, RangeSet, Timestamp};
 use serde::{Deserialize, Serialize};
 
 const VERSION: u32 = 1;
@@ -60,7 +61,27 @@ impl Members {
     }
 
     pub fn contains(&self, log: u64, partition: &Partition, offset: u64) -> bool {
+        if planted(Bug::MembersByNumber) {
+            let mut alike = self.0.iter().filter(|((_, of), _)| of.index == partition.index);
+            return alike.any(|(_, offsets)| offsets.contains(offset));
+        }
         self.0.get(&(log, partition.clone())).is_some_and(|offsets| offsets.contains(offset))
+    }
+
+    pub fn len(&self) -> u64 {
+        self.0.values().map(|offsets| offsets.count_from(0)).sum()
+    }
+
+    /// Where they lie.
+    pub fn positions(&self) -> impl Iterator<Item = Position> {
+        self.0.iter().flat_map(|((log, Partition { topic, index }), offsets)| {
+            offsets.iter().flatten().map(|offset| Position {
+                log: *log,
+                topic: topic.clone(),
+                partition: *index,
+                offset,
+            })
+        })
     }
 }
 

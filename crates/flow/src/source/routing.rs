@@ -8,6 +8,7 @@ use potok_core::{Partition, Record, SourceBatch};
 use potok_expr::{Scope, Template, json::Parser};
 
 use crate::crash_notes::{CrashNotes, Range};
+use crate::group::strays;
 use crate::lane::{Origin, OwnTopics, Way};
 use crate::plan::Plan;
 
@@ -20,14 +21,21 @@ pub(crate) struct Routing {
     own: OwnTopics,
     /// What is held is gathered in the internal topic; a partition of it has one lane.
     gathered: bool,
+    strays: strays::Known,
     turn: usize,
 }
 
 impl Routing {
-    pub fn new(plan: &Plan, notes: Arc<CrashNotes>, own: OwnTopics, gathered: bool) -> Self {
+    pub fn new(
+        plan: &Plan,
+        notes: Arc<CrashNotes>,
+        own: OwnTopics,
+        gathered: bool,
+        strays: strays::Known,
+    ) -> Self {
         let key = plan.lane_key();
         let needs_value = key.iter().any(Template::needs_value);
-        Routing { key, needs_value, parser: Parser::new(), notes, own, gathered, turn: 0 }
+        Routing { key, needs_value, parser: Parser::new(), notes, own, gathered, strays, turn: 0 }
     }
 
     /// The lane that has a partition for itself, if one has.
@@ -63,6 +71,9 @@ impl Routing {
         if self.own.internal.is_some() {
             if way == Way::Gathered {
                 return hash_of(record.key.as_deref().unwrap_or_default());
+            }
+            if let Some(key) = strays::key_of(&self.strays, batch, record) {
+                return hash_of(key);
             }
             if self.key.is_empty() {
                 // All records are one group.

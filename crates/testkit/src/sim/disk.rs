@@ -43,24 +43,48 @@ pub struct Disk {
     turn: u32,
     topics: BTreeMap<Arc<str>, Vec<Shelf>>,
     groups: BTreeMap<String, Group>,
+    /// Topics that were made anew have an incarnation of their own.
+    anew: BTreeMap<Arc<str>, u64>,
+    /// What was deleted with its topic.
+    gone: BTreeMap<Position, Record>,
 }
 
 impl Disk {
     /// An empty log.
     pub fn new(incarnation: u64, partitions: u32) -> Self {
         let (topics, groups) = (BTreeMap::new(), BTreeMap::new());
-        Disk { incarnation, partitions, turn: 0, topics, groups }
+        let (anew, gone) = (BTreeMap::new(), BTreeMap::new());
+        Disk { incarnation, partitions, turn: 0, topics, groups, anew, gone }
     }
 
-    /// The incarnation under which records are written now.
-    pub fn incarnation(&self) -> u64 {
-        self.incarnation
+    /// The incarnation under which records of a topic are written now.
+    pub fn incarnation(&self, topic: &str) -> u64 {
+        self.anew.get(topic).copied().unwrap_or(self.incarnation)
+    }
+
+    /// Deletes a topic and makes it anew: its offsets begin again, and groups know nothing of it.
+    pub fn make_anew(&mut self, topic: &Arc<str>, incarnation: u64) {
+        let records: Vec<_> = self.records(topic).map(|(at, r)| (at, r.clone())).collect();
+        self.gone.extend(records);
+        for shelf in self.topics.get_mut(topic).into_iter().flatten() {
+            *shelf = Shelf::default();
+        }
+        for group in self.groups.values_mut() {
+            group.progress.retain(|partition, _| partition.topic != *topic);
+        }
+        self.anew.insert(topic.clone(), incarnation);
+    }
+
+    /// What was deleted with its topic.
+    pub fn gone(&self) -> &BTreeMap<Position, Record> {
+        &self.gone
     }
 
     /// A cut: what is written from now on lies under another incarnation, above every offset
     /// given out so far.
     pub fn start_incarnation(&mut self, incarnation: u64, gap: u64) {
         self.incarnation = incarnation;
+        self.anew.clear();
         for shelf in self.topics.values_mut().flatten() {
             shelf.next += gap;
         }
@@ -87,7 +111,7 @@ impl Disk {
                 self.turn % self.partitions
             }
         };
-        let (log, partitions) = (self.incarnation, self.partitions);
+        let (log, partitions) = (self.incarnation(&output.topic), self.partitions);
         let shelves = self
             .topics
             .entry(output.topic.clone())

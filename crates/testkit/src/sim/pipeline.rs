@@ -12,7 +12,8 @@ use potok_flow::{
     TopicTarget,
 };
 
-use super::scenario::{Hold, Scenario, StageManner, To};
+use super::promises;
+use super::scenario::{Change, Hold, Scenario, StageManner, To};
 use super::sink::SimSink;
 use super::trouble::Trouble;
 use super::workload::Kind;
@@ -30,8 +31,18 @@ pub const GROUP: &str = "sim-group";
 /// Topic of its seals.
 pub const INTERNAL: &str = "potok-sim";
 
-/// The plan of a scenario, on the destinations of a world.
+/// The plan of a scenario in its first life, on the destinations of a world.
 pub fn plan(world: &Arc<World>, scenario: &Scenario, workers: usize) -> Result<Plan, String> {
+    plan_in(world, scenario, workers, 0)
+}
+
+/// The same in a life.
+pub(super) fn plan_in(
+    world: &Arc<World>,
+    scenario: &Scenario,
+    workers: usize,
+    life: usize,
+) -> Result<Plan, String> {
     let path = |text: &str| Template::parse(text).map_err(|error| error.message);
     let mut delivers = Vec::new();
     for (index, deliver) in scenario.delivers.iter().enumerate() {
@@ -48,10 +59,18 @@ pub fn plan(world: &Arc<World>, scenario: &Scenario, workers: usize) -> Result<P
             headers_id: matches!(deliver.to, To::Topic(_)),
         });
     }
+    let filters = scenario.is_changed(life, |change| matches!(change, Change::Filter));
+    let refuses = scenario.is_changed(life, |change| matches!(change, Change::Schema));
+    let per_batch = |manner: &StageManner| scenario.hold.is_some() && manner.rewrites;
     let stages = scenario.stage.map(|manner| StagePlan {
         name: "stage".to_owned(),
-        stage: Arc::new(SimStage { world: world.clone(), manner }),
-        per: if scenario.hold.is_some() && manner.rewrites { Per::Batch } else { Per::Event },
+        stage: Arc::new(SimStage {
+            world: world.clone(),
+            manner,
+            filters,
+            per_batch: per_batch(&manner),
+        }),
+        per: if per_batch(&manner) { Per::Batch } else { Per::Event },
         on_error: if manner.dead_letters { OnError::DeadLetter } else { OnError::Pass },
     });
     let (attempts, first, max) = scenario.retry;
@@ -61,8 +80,12 @@ pub fn plan(world: &Arc<World>, scenario: &Scenario, workers: usize) -> Result<P
         group: GROUP.to_owned(),
         topics: scenario.topics.clone(),
         from_end: false,
-        decoder: Arc::new(SimDecoder { world: world.clone(), json: JsonDecoder::new(None) }),
-        hold: scenario.hold.map(|hold| hold_plan(world, hold)).transpose()?,
+        decoder: Arc::new(SimDecoder {
+            world: world.clone(),
+            json: JsonDecoder::new(None),
+            refuses,
+        }),
+        hold: scenario.hold_in(life).map(|hold| hold_plan(world, hold)).transpose()?,
         stages: stages.into_iter().collect(),
         delivers,
         order_by: scenario.order_by_k.then(|| path(".k")).transpose()?,
@@ -75,7 +98,7 @@ pub fn plan(world: &Arc<World>, scenario: &Scenario, workers: usize) -> Result<P
 }
 
 fn hold_plan(world: &Arc<World>, hold: Hold) -> Result<HoldPlan, String> {
-    let by = hold.by_k.then(|| Template::parse(".k")).transpose().map_err(|error| error.message)?;
+    let by = hold.by.map(Template::parse).transpose().map_err(|error| error.message)?;
     Ok(HoldPlan {
         by,
         kinds: Vec::new(),
@@ -100,6 +123,8 @@ fn hold_plan(world: &Arc<World>, hold: Hold) -> Result<HoldPlan, String> {
 struct SimDecoder {
     world: Arc<World>,
     json: JsonDecoder,
+    /// Also what is outdated.
+    refuses: bool,
 }
 
 impl Decoder for SimDecoder {
@@ -118,7 +143,14 @@ impl Decoder for SimDecoder {
                 _ => {}
             }
         }
-        self.json.decode(records)
+        let mut decoded = self.json.decode(records);
+        for (record, decoded) in records.iter().zip(&mut decoded).filter(|_| self.refuses) {
+            if Kind::of(record.value.as_deref()) == Kind::Outdated {
+                let what = "simulated: the schema is another by now";
+                *decoded = Decoded::Bad(Fault::set_aside(Reason::Undecodable, what));
+            }
+        }
+        decoded
     }
 }
 
@@ -126,6 +158,10 @@ impl Decoder for SimDecoder {
 struct SimStage {
     world: Arc<World>,
     manner: StageManner,
+    /// Also what is not wanted any more.
+    filters: bool,
+    /// It sees the records of one batch together.
+    per_batch: bool,
 }
 
 #[async_trait]
@@ -134,8 +170,16 @@ impl Stage for SimStage {
         if self.world.with(|w| w.strikes(Trouble::StageFault, 10)) {
             return Err(Fault::wait("simulated: what the stage asks is away"));
         }
+        if self.per_batch {
+            let batch = events.iter().map(|event| event.position.clone()).collect();
+            self.world.with(|w| promises::check_batch(w, batch));
+        }
         let apply = |mut event: Event| match Kind::of(Some(&event.source)) {
             Kind::Filtered => Staged::Filtered,
+            Kind::Unwanted if self.filters => {
+                self.world.with(|w| w.filtered.insert(event.position));
+                Staged::Filtered
+            }
             Kind::StageFails => {
                 Staged::Failed(Fault::set_aside(Reason::Stage, "simulated: the stage refuses"))
             }

@@ -13,7 +13,7 @@ use potok_core::{Envelope, Headers, Name, Output, Partition, Position, Reason, R
 use potok_flow::dead_letter::{REPLAY_HEADER, Replay};
 
 use super::pipeline::{GROUP, INTERNAL};
-use super::scenario::{Deliver, Scenario, To};
+use super::scenario::{Change, Deliver, Scenario, To};
 use super::trouble::Recovery;
 use super::workload::{Kind, field};
 use super::world::State;
@@ -48,6 +48,8 @@ pub enum Promise {
     CountsAddUp,
     /// Where the log is shared, each record comes into its group once.
     GatheredOnce,
+    /// What is sent together is what one seal names.
+    SentAsSealed,
     /// Where the log is shared, no group closes before its time, whatever clocks say.
     WindowsLast,
     /// Gates open again once their destination is back.
@@ -71,6 +73,7 @@ impl fmt::Display for Promise {
             Promise::BadOnceInDeadLetters => "each bad record once in dead letters",
             Promise::CountsAddUp => "counts add up",
             Promise::GatheredOnce => "gathered exactly once",
+            Promise::SentAsSealed => "batches are sent as they were sealed",
             Promise::WindowsLast => "windows last as long as they should",
             Promise::GatesReopen => "gates reopen",
             Promise::WorkFinishes => "work finishes",
@@ -105,6 +108,8 @@ pub struct Observed {
     named: BTreeMap<String, u64>,
     /// Dead letters by origin, every copy.
     letters: BTreeMap<Position, Vec<Envelope>>,
+    /// The members of each seal: the records themselves, also where copies of them are named.
+    seals: Vec<BTreeSet<Position>>,
     /// How often outputs may be there again: by name, or by what a dead letter is known by.
     excused: BTreeMap<String, u64>,
 }
@@ -148,10 +153,41 @@ pub(super) fn observe_outputs(w: &mut State, outputs: &[Output], positions: &[Po
             }
         } else if *output.topic == *INTERNAL {
             check_window(w, &expect, output, position);
+            let named = sealed_by(w, output.value.as_deref());
+            w.observed.seals.extend(Some(named).filter(|named| !named.is_empty()));
         } else if let Some(id) = output.headers.get(ID_HEADER) {
             let id = String::from_utf8_lossy(id).into_owned();
             *w.observed.named.entry(id).or_default() += 1;
         }
+    }
+}
+
+/// The records that a seal names; of copies, what they are copies of.
+fn sealed_by(w: &State, seal: Option<&[u8]>) -> BTreeSet<Position> {
+    let seal: serde_json::Value =
+        serde_json::from_slice(seal.unwrap_or_default()).unwrap_or_default();
+    let origin = |at: Position| w.disk.record(&at).and_then(origin_of).unwrap_or(at);
+    members(&seal).into_iter().map(origin).collect()
+}
+
+/// All seals that were written: the key of each, and the records it names.
+pub fn seals(w: &State) -> Vec<(Bytes, BTreeSet<Position>)> {
+    let notes = w.disk.records(INTERNAL).filter(|(_, record)| origin_of(record).is_none());
+    let seal = |(_, record): (Position, &Record)| {
+        (record.key.clone().unwrap_or_default(), sealed_by(w, record.value.as_deref()))
+    };
+    notes.map(seal).filter(|(_, members)| !members.is_empty()).collect()
+}
+
+/// A stage that works per batch was handed these together.
+pub(super) fn check_batch(w: &mut State, batch: Vec<Position>) {
+    // What is replayed comes alone, and perhaps was never sealed.
+    if batch.len() < 2 {
+        return;
+    }
+    let is_its = |seal: &BTreeSet<Position>| batch.iter().all(|member| seal.contains(member));
+    if w.expect.is_some() && !w.observed.seals.iter().any(is_its) {
+        w.violated(Promise::SentAsSealed, format!("no seal names all of {batch:?}"));
     }
 }
 
@@ -217,7 +253,7 @@ fn audit_internal(w: &mut State, expect: &Expect, partition: &Partition, offsets
     let ended: Vec<Record> = ended.map(|(_, record)| record.clone()).collect();
     for note in ended {
         if let Some(origin) = origin_of(&note) {
-            let Some(record) = w.disk.record(&origin).cloned() else { continue };
+            let Some(record) = ever(w, &origin) else { continue };
             if let Err(what) = has_ended(w, expect, &origin, &record) {
                 let what = format!("the copy of {origin}: {what}");
                 w.violated(Promise::NotedOnlyWhenEnded, what);
@@ -229,7 +265,7 @@ fn audit_internal(w: &mut State, expect: &Expect, partition: &Partition, offsets
         for member in members(&seal) {
             let Some(record) = w.disk.record(&member).cloned() else { continue };
             let (member, record) = match origin_of(&record) {
-                Some(origin) => match w.disk.record(&origin).cloned() {
+                Some(origin) => match ever(w, &origin) {
                     Some(record) => (origin, record),
                     None => continue,
                 },
@@ -241,6 +277,11 @@ fn audit_internal(w: &mut State, expect: &Expect, partition: &Partition, offsets
             }
         }
     }
+}
+
+/// A record that lies at a position, or did before its topic was deleted.
+fn ever(w: &State, at: &Position) -> Option<Record> {
+    w.disk.record(at).or_else(|| w.disk.gone().get(at)).cloned()
 }
 
 /// The positions that a seal names.
@@ -277,7 +318,7 @@ fn versions<'a>(w: &'a State, expect: &'a Expect, record: &Record) -> Vec<(Posit
     let Some(hold) = expect.scenario.hold.filter(|hold| hold.replace) else { return Vec::new() };
     let name = |record: &Record| {
         let value = record.value.as_deref();
-        let group = if hold.by_k { field(value, "k") } else { None };
+        let group = hold.by.and_then(|by| field(value, by.trim_start_matches('.')));
         Some((group, field(value, "id")?))
     };
     let Some(wanted) = name(record) else { return Vec::new() };
@@ -295,7 +336,7 @@ fn ended_itself(w: &State, expect: &Expect, at: &Position, record: &Record) -> R
     if w.observed.has_letter(origin, None, attempt) {
         return Ok(());
     }
-    if kind == Kind::Filtered && expect.scenario.stage.is_some() {
+    if kind == Kind::Filtered && expect.scenario.stage.is_some() || w.filtered.contains(origin) {
         return Ok(());
     }
     for (index, deliver) in (0..).zip(&expect.scenario.delivers) {
@@ -353,6 +394,15 @@ pub(super) fn check_end(w: &mut State) {
     if w.shared {
         check_copies_made(w, &inputs);
     }
+    // What was gathered before its topic was deleted is there and ends; the rest may have ended.
+    let mut inputs = inputs;
+    for (at, record) in w.disk.gone().clone() {
+        let is_copied = w.disk.records(INTERNAL).any(|(_, r)| origin_of(r).as_ref() == Some(&at));
+        if is_copied && let Err(what) = has_ended(w, &expect, &at, &record) {
+            w.violated(Promise::NothingLost, format!("{at}, gathered before: {what}"));
+        }
+        inputs.insert(at, record);
+    }
     check_letters(w, &expect, &inputs);
     for (index, deliver) in (0..).zip(&expect.scenario.delivers) {
         match &deliver.to {
@@ -402,8 +452,11 @@ fn deserved(w: &State, expect: &Expect, record: &Record, deliver: Option<u32>) -
     let Some(index) = deliver else {
         return match kind {
             Kind::Undecodable => Some(Reason::Undecodable),
-            Kind::NoKey if expect.scenario.hold.is_some_and(|hold| hold.by_k) => {
+            Kind::NoKey if expect.scenario.hold.is_some_and(|hold| hold.by.is_some()) => {
                 Some(Reason::NoKey)
+            }
+            Kind::Outdated if expect.scenario.is_changed(usize::MAX, is_schema) => {
+                Some(Reason::Undecodable)
             }
             Kind::Killer => Some(Reason::Crashes),
             Kind::StageFails if stage.is_some_and(|s| s.dead_letters) => Some(Reason::Stage),
@@ -424,6 +477,10 @@ fn deserved(w: &State, expect: &Expect, record: &Record, deliver: Option<u32>) -
         }
         _ => None,
     }
+}
+
+fn is_schema(change: &Change) -> bool {
+    matches!(change, Change::Schema)
 }
 
 fn check_letters(w: &mut State, expect: &Expect, inputs: &BTreeMap<Position, Record>) {
@@ -504,7 +561,14 @@ fn ordered_with(expect: &Expect, at: &Position, record: &Record) -> Option<(Byte
     }
     let scenario = &expect.scenario;
     let lane = if let Some(hold) = scenario.hold {
-        if hold.by_k { field(value, "k").map(Bytes::from) } else { Some(Bytes::new()) }
+        // With another `by` other records are kept in order with it.
+        if scenario.is_changed(usize::MAX, |change| matches!(change, Change::By(_))) {
+            return None;
+        }
+        match hold.by {
+            Some(by) => field(value, by.trim_start_matches('.')).map(Bytes::from),
+            None => Some(Bytes::new()),
+        }
     } else if scenario.order_by_k {
         field(value, "k").map(Bytes::from)
     } else if scenario.delivers.iter().any(|deliver| deliver.once) {
@@ -578,7 +642,9 @@ fn check_table(
         }
         if w.observed.was_dead(at, index) {
             w.tally.recovered(Recovery::ReplayDelivered);
-        } else if let Some(before) = order.arrives(expect, at, record, 0) {
+        } else if !w.disk.gone().contains_key(at)
+            && let Some(before) = order.arrives(expect, at, record, 0)
+        {
             let what = format!("{} arrived behind offset {before} of its key", row.name);
             w.violated(Promise::OrderPerKey, what);
         }
@@ -650,7 +716,9 @@ fn check_topic(
         if w.observed.copies_max(&id) > 1 {
             continue;
         }
-        if let Some(before) = order.arrives(expect, at, record, lies.partition) {
+        if !w.disk.gone().contains_key(at)
+            && let Some(before) = order.arrives(expect, at, record, lies.partition)
+        {
             let what = format!("{id} lies behind offset {before} of its key");
             w.violated(Promise::OrderPerKey, what);
         }

@@ -4,14 +4,14 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
-use potok_core::{Log, Output};
+use potok_core::{Clock, Log, Output};
 use potok_flow::dead_letter::{self, DeadLetter, DeadLetterState};
 use potok_flow::{Engine, State as EngineState, Status};
 
 use super::chance::Chance;
 use super::clock::SimClock;
 use super::log::{LogHandle, SimLog};
-use super::pipeline::{DEAD, GROUP, INTERNAL, PIPELINE, plan};
+use super::pipeline::{DEAD, GROUP, INTERNAL, PIPELINE, plan_in};
 use super::promises::{self, Expect, Promise, Violation};
 use super::scenario::{Act, Scenario};
 use super::trouble::{Recovery, Tally, Trouble};
@@ -203,7 +203,7 @@ impl Runner {
             let log: Arc<dyn Log> = Arc::new(LogHandle::of_process(shared.clone(), process));
             let clock = SimClock::off_by(world.clone(), process as i64 * OFF_MILLIS);
             let engine = Engine::new(log, Arc::new(clock), None);
-            let plan = plan(&world, &self.scenario, workers)?;
+            let plan = plan_in(&world, &self.scenario, workers, self.life)?;
             engine.start(plan).map_err(|fault| fault.to_string())?;
             engines.push(engine);
         }
@@ -298,9 +298,26 @@ impl Runner {
             }
             Act::Flush => self.world.store().flush(),
             Act::Evict => self.world.store().evict(),
+            Act::MakeAnew(topic, outputs) => {
+                self.make_anew(&topic, &outputs);
+                return Some(End::Crashed);
+            }
             Act::Mend => self.world.with(|w| w.tables.iter_mut().for_each(|t| t.mended = true)),
         }
         None
+    }
+
+    /// What happens while nobody reads.
+    fn make_anew(&self, topic: &Arc<str>, outputs: &[Output]) {
+        let time = SimClock::of_shared_log(self.world.clone()).now();
+        self.world.with(|w| {
+            w.note(format_args!("the process dies, and {topic} is made anew"));
+            let incarnation = w.chance.next();
+            w.disk.make_anew(topic, incarnation);
+            if let Err(fault) = w.disk.append(outputs, time) {
+                w.violated(Promise::NothingInvented, format!("cannot be sent: {fault}"));
+            }
+        });
     }
 
     /// Sends until acknowledged, as a sender would who must not lose anything.

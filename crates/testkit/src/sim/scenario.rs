@@ -40,6 +40,20 @@ pub enum Act {
     Flush,
     /// It loses the bodies it has.
     Evict,
+    /// The process dies, and before it starts again this topic is deleted and made anew, with these
+    /// records.
+    MakeAnew(Arc<str>, Vec<Output>),
+}
+
+/// What somebody changes in the pipeline while its process is down.
+#[derive(Clone, Copy, Debug)]
+pub enum Change {
+    /// What groups are made by.
+    By(Option<&'static str>),
+    /// The stage filters [`super::workload::Kind::Unwanted`] records.
+    Filter,
+    /// The decoder refuses [`super::workload::Kind::Outdated`] records.
+    Schema,
 }
 
 /// From this seed on pipelines hold records in groups.
@@ -48,8 +62,8 @@ pub const HELD_SEEDS: u64 = 1 << 32;
 /// How records are held.
 #[derive(Clone, Copy, Debug)]
 pub struct Hold {
-    /// Groups are made by `.k`; else all records are one group.
-    pub by_k: bool,
+    /// The field that groups are made by; without, all records are one group.
+    pub by: Option<&'static str>,
     /// A group closes so many milliseconds after its first record,
     pub after_first: u64,
     /// or when nothing has come for so long,
@@ -124,6 +138,8 @@ pub struct Scenario {
     pub sharing: usize,
     /// When which destination is not itself.
     pub spells: BTreeMap<usize, Vec<Spell>>,
+    /// What is changed before which life, counted from 0.
+    pub changes: Vec<(usize, Change)>,
     /// What happens when, in milliseconds; ascending.
     pub acts: Vec<(u64, Act)>,
 }
@@ -151,6 +167,7 @@ impl Scenario {
             overlap: 1,
             sharing: 0,
             spells: BTreeMap::new(),
+            changes: Vec::new(),
             acts: Vec::new(),
         }
     }
@@ -212,7 +229,7 @@ impl Scenario {
     fn add_hold(&mut self, span: u64) {
         let mut chance = Chance::new(self.seed ^ 0x6801d);
         self.hold = Some(Hold {
-            by_k: !chance.one_in(5),
+            by: (!chance.one_in(5)).then_some(".k"),
             after_first: chance.between(1, 3_000),
             quiet: chance.one_in(3).then(|| chance.between(1, 1_000)),
             max_count: chance.one_in(3).then(|| chance.between(1, 12) as usize),
@@ -231,6 +248,23 @@ impl Scenario {
             self.add_versions(&mut chance, span);
         }
         self.acts.sort_by_key(|(at, _)| *at);
+        self.add_changes();
+    }
+
+    /// Changes what groups are made by between lives, in some scenarios without versions and
+    /// without records that have no `.k`.
+    fn add_changes(&mut self) {
+        let mut chance = Chance::new(self.seed ^ 0xc4a6);
+        let replaces = self.hold.is_some_and(|hold| hold.replace);
+        if replaces || self.delivers.iter().any(|deliver| deliver.key_by_k) || chance.one_in(2) {
+            return;
+        }
+        for life in 1..6 {
+            let by = chance.pick(&[Some(".k"), Some(".id"), None]).copied().flatten();
+            if chance.one_in(2) {
+                self.changes.push((life, Change::By(by)));
+            }
+        }
     }
 
     /// Makes later records take the place of earlier ones, and sends some.
@@ -243,15 +277,29 @@ impl Scenario {
         }
     }
 
+    /// True when this was changed before that life or an earlier one.
+    pub fn is_changed(&self, life: usize, what: impl Fn(&Change) -> bool) -> bool {
+        self.changes.iter().any(|(from, change)| *from <= life && what(change))
+    }
+
+    /// How records are held in a life.
+    pub fn hold_in(&self, life: usize) -> Option<Hold> {
+        let by = self.changes.iter().rev().find_map(|(from, change)| match change {
+            Change::By(by) if *from <= life => Some(*by),
+            _ => None,
+        });
+        self.hold.map(|hold| Hold { by: by.unwrap_or(hold.by), ..hold })
+    }
+
     /// What it is made of, without what happens in it.
     pub fn summary(&self) -> String {
         let Scenario { seed, enabled, partitions, topics, delivers, stage, .. } = self;
-        let Scenario { hold, order_by_k, sharing, .. } = self;
+        let Scenario { hold, order_by_k, sharing, changes, .. } = self;
         let Scenario { retry, probe_every, in_flight_bytes_max, overlap, spells, .. } = self;
         format!(
             "seed {seed}: {topics:?} of {partitions} partitions, deliver {delivers:?}, {stage:?}, {hold:?}, \
              order_by_k {order_by_k}, retry {retry:?}, probe every {probe_every:?}, room \
-             {in_flight_bytes_max}, overlap {overlap}, sharing {sharing}, spells {spells:?}, {enabled:?}"
+             {in_flight_bytes_max}, overlap {overlap}, sharing {sharing}, spells {spells:?}, {changes:?}, {enabled:?}"
         )
     }
 

@@ -253,8 +253,9 @@ pub(super) fn batch(
 /// A batch that stands for offsets without records.
 fn gap(disk: &Disk, partition: &Partition, assignment: u64, first: u64) -> Option<SourceBatch> {
     let next = disk.shelf(partition)?.next;
+    let log = disk.incarnation(&partition.topic);
     let (partition, records) = (partition.clone(), Vec::new());
-    Some(SourceBatch { partition, log: disk.incarnation(), assignment, first, next, records })
+    Some(SourceBatch { partition, log, assignment, first, next, records })
 }
 
 #[async_trait]

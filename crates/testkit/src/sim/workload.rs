@@ -32,6 +32,10 @@ pub enum Kind {
     NoKey,
     /// Cannot be decoded.
     Undecodable,
+    /// Delivered until the filter changes.
+    Unwanted,
+    /// Delivered until the schema changes.
+    Outdated,
 }
 
 impl Kind {
@@ -47,6 +51,8 @@ impl Kind {
             Some("poison") => Kind::Poison,
             Some("kill") => Kind::Killer,
             Some("bad") => Kind::Undecodable,
+            Some("unwant") => Kind::Unwanted,
+            Some("outdate") => Kind::Outdated,
             _ if parsed.get("k").is_none() => Kind::NoKey,
             _ => Kind::Good,
         }
@@ -61,6 +67,8 @@ impl Kind {
             Kind::Poison => "poison",
             Kind::Killer => "kill",
             Kind::Undecodable => "bad",
+            Kind::Unwanted => "unwant",
+            Kind::Outdated => "outdate",
             Kind::Good | Kind::NoKey => "deliver",
         }
     }

@@ -12,6 +12,7 @@ use std::hash::Hasher;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use potok_core::Position;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -49,6 +50,8 @@ pub struct State {
     pub shared: bool,
     /// The destinations, one per deliver entry.
     pub tables: Vec<Table>,
+    /// What a changed filter has filtered.
+    pub filtered: BTreeSet<Position>,
     /// What the checks expect; `None` where nobody checks.
     pub expect: Option<Arc<Expect>>,
     /// What the checks saw written.
@@ -121,6 +124,7 @@ impl World {
                 overlap: 1,
                 shared: false,
                 tables: Vec::new(),
+                filtered: BTreeSet::new(),
                 expect: None,
                 observed: Observed::default(),
                 violations: Vec::new(),

@@ -52,8 +52,14 @@ enum What {
     Idle,
     /// Kafka into PostgreSQL, MariaDB and back into Kafka, against bare loops; starts the services
     KafkaSql,
-    /// Records held in groups: on Kafka, with Redis, on the embedded log; a million open groups
+    /// Records held in groups: the three below
     Groups,
+    /// Groups on the embedded log against that log's own appends and reads
+    GroupsEmbedded,
+    /// Groups on Kafka, in memory and in Redis, against bare loops; starts the services
+    GroupsKafka,
+    /// A million open groups, embedded and on Kafka with Redis: memory, lateness, restart
+    GroupsMillion,
     /// All of them
     All,
 }
@@ -91,7 +97,10 @@ fn run(cli: &Cli) -> Result<()> {
             What::Memory => memory::run(cli.quick)?,
             What::Idle => idle::run(cli.quick)?,
             What::KafkaSql => kafka_sql::run(cli.quick)?,
-            What::Groups => groups::run(cli.quick)?,
+            What::Groups => groups::run(cli.quick, groups::ALL)?,
+            What::GroupsEmbedded => groups::run(cli.quick, &[groups::Part::Embedded])?,
+            What::GroupsKafka => groups::run(cli.quick, &[groups::Part::Kafka])?,
+            What::GroupsMillion => groups::run(cli.quick, &[groups::Part::Million])?,
             What::All => {}
         }
     }

@@ -1,12 +1,11 @@
-//! Kafka → groups → Kafka: a bare loop, and potok with what is held in memory or in Redis.
+//! Kafka → groups → Kafka: bare loops, and potok with what is held in memory or in Redis.
 //!
-//! The bare loop is two threads that a careful person would write first: one copies every record
+//! A bare loop is two threads that a careful person would write first: one copies every record
 //! into another topic, keyed by its group, waits for the receipts now and then and commits; the
-//! other reads that topic, keeps bodies in a map, and when all are there hands them to the topic
-//! they are for. It knows when all are there, decodes nothing, and a restart would cost it
-//! everything it holds.
+//! other reads that topic, keeps bodies in a map or in Redis (see `keep.rs`), and when a group has
+//! all its records hands them to the topic they are for. It knows how many there will be, decodes
+//! nothing, and a restart would cost it everything it holds.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -16,6 +15,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::{BorrowedMessage, Header, Headers, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, Producer, ThreadedProducer};
 
+use super::keep::{self, Keep};
 use super::{GROUP_HEADER, Shape, pipeline, store};
 use crate::measure::{Process, Run, watch_from};
 use crate::report::{Contest, Side};
@@ -29,27 +29,57 @@ const PER_STOP: u64 = 100_000;
 
 /// Runs and prints.
 pub fn run(ours: &Ours<'_>, redis: &Redis, quick: bool) -> Result<()> {
-    let shape = if quick { Shape::all_open(1_000, 60) } else { Shape::all_open(3_000, 80) };
+    let (groups, per_group) = if quick { (1_000, 60) } else { (3_000, 80) };
+    let all_open = Shape::all_open(groups, per_group);
+    let in_turn = Shape { at_a_time: 100, ..all_open };
+    contest(ours, redis, "100 groups are filled at a time", in_turn, &KEEPS)?;
+    contest(ours, redis, "every group open until the end", all_open, &KEEPS[..1])
+}
+
+/// Bare loops, and potok with the same store.
+const KEEPS: [(&str, &str, Option<&str>); 3] = [
+    ("bare loop, in memory", "potok, in memory", None),
+    ("bare loop, Redis documented", "potok, Redis documented", Some("documented")),
+    ("bare loop, Redis compact", "potok, Redis compact", Some("compact")),
+];
+
+fn contest(
+    ours: &Ours<'_>,
+    redis: &Redis,
+    how: &str,
+    shape: Shape,
+    keeps: &[(&'static str, &'static str, Option<&str>)],
+) -> Result<()> {
     let mut number = 0;
-    let source = Topic::fill(ours.kafka, "grouped", shape.records, 6, |_| {
+    let name = format!("grouped-{}", ours.next());
+    let source = Topic::fill(ours.kafka, &name, shape.records, 6, |_| {
         let group = shape.group(number);
         number += 1;
         OwnedHeaders::new().insert(Header { key: GROUP_HEADER, value: Some(&group) })
     })?;
-    let (bare_loop, memory) = ("bare loop, two hops", "potok, in memory");
-    let (documented, compact) = ("potok, Redis documented", "potok, Redis compact");
     let servers = || ours.servers(Some(redis.pid()));
-    let in_redis = |layout| potok(ours, &source, shape, &store(redis, layout), &servers);
-    let sides: Vec<Side<'_>> = vec![
-        (bare_loop, Box::new(|| bare(ours, &source, &servers))),
-        (memory, Box::new(|| potok(ours, &source, shape, "", &servers))),
-        (documented, Box::new(|| in_redis("documented"))),
-        (compact, Box::new(|| in_redis("compact"))),
-    ];
-    let title = "groups: Kafka → groups → Kafka, every group open until the end";
-    let contest = Contest::of(title, ROUNDS, sides)?;
-    for side in [memory, documented, compact] {
-        contest.ratio(side, bare_loop, Some(0.7))?;
+    let mut sides: Vec<Side<'_>> = Vec::new();
+    for (bare_loop, program, layout) in keeps {
+        let keep = || match layout {
+            None => Ok(Keep::in_memory()),
+            Some("documented") => Keep::documented(&redis.url()),
+            Some(_) => Keep::compact(&redis.url()),
+        };
+        let connections = layout.map(|layout| store(redis, layout)).unwrap_or_default();
+        let (source, servers) = (&source, &servers);
+        sides.push((bare_loop, Box::new(move || bare(ours, source, shape, keep()?, servers))));
+        sides.push((
+            program,
+            Box::new(move || {
+                keep::empty(&redis.url())?;
+                potok(ours, source, shape, &connections, servers)
+            }),
+        ));
+    }
+    let title = format!("groups: Kafka → groups → Kafka, {how}");
+    let contest = Contest::of(&title, ROUNDS, sides)?;
+    for (bare_loop, program, _) in keeps {
+        contest.ratio(program, bare_loop, Some(0.7))?;
     }
     Ok(())
 }
@@ -88,7 +118,13 @@ fn arrivals(
 }
 
 /// A bare loop.
-fn bare(ours: &Ours<'_>, source: &Topic<'_>, servers: &dyn Fn() -> Result<f64>) -> Result<Run> {
+fn bare(
+    ours: &Ours<'_>,
+    source: &Topic<'_>,
+    shape: Shape,
+    keep: Keep,
+    servers: &dyn Fn() -> Result<f64>,
+) -> Result<Run> {
     let number = ours.next();
     let internal = Topic::empty(source.kafka, &format!("internal-{number}"));
     let to = Topic::empty(source.kafka, &format!("out-{number}"));
@@ -96,7 +132,7 @@ fn bare(ours: &Ours<'_>, source: &Topic<'_>, servers: &dyn Fn() -> Result<f64>) 
     own.forget_peak()?;
     std::thread::scope(|scope| {
         let gathering = scope.spawn(|| gather(source, &internal));
-        let holding = scope.spawn(|| hold(&internal, source.records, &to));
+        let holding = scope.spawn(|| hold(&internal, shape, keep, &to));
         let run = arrivals(source, [&internal, &to], &own, servers);
         for thread in [gathering, holding] {
             match thread.join() {
@@ -128,27 +164,22 @@ fn gather(source: &Topic<'_>, internal: &Topic<'_>) -> Result<()> {
     producer.context().all_written()
 }
 
-fn hold(internal: &Topic<'_>, records: u64, to: &Topic<'_>) -> Result<()> {
+fn hold(internal: &Topic<'_>, shape: Shape, mut keep: Keep, to: &Topic<'_>) -> Result<()> {
     let consumer = internal.consumer()?;
     let producer: ThreadedProducer<Noted> = to.producer().create_with_context(Noted::default())?;
     let mut offsets = Offsets::default();
-    let mut groups: HashMap<Box<[u8]>, Vec<Box<[u8]>>> = HashMap::new();
-    for _ in 0..records {
+    let deliver = |group: &[u8], value: &[u8]| {
+        send(&producer, BaseRecord::to(&to.name).key(group).payload(value))
+    };
+    for _ in 0..shape.records {
         let message = next(|wait| consumer.poll(wait))?;
         let (key, value) = (message.key().context("a key")?, message.payload().unwrap_or_default());
-        match groups.get_mut(key) {
-            Some(group) => group.push(value.into()),
-            None => {
-                groups.insert(key.into(), vec![value.into()]);
-            }
-        }
+        let id = format!("{}-{}", message.partition(), message.offset());
+        keep.put(key, &id, value)?;
+        keep.deliver_complete(shape.per_group, deliver)?;
         offsets.read(&message)?;
     }
-    for (key, values) in &groups {
-        for value in values {
-            send(&producer, BaseRecord::to(&to.name).key(key.as_ref()).payload(value.as_ref()))?;
-        }
-    }
+    keep.finish(shape.per_group, deliver)?;
     producer.flush(ANSWER_MAX)?;
     offsets.store(&consumer, &internal.name)?;
     producer.context().all_written()

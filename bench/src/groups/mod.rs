@@ -1,10 +1,11 @@
 //! Groups: records held by key until their group is complete, then delivered together.
 //!
-//! On Kafka, with and without Redis, against a bare loop that makes the same hops; on the embedded
+//! On Kafka, with and without Redis, against bare loops that make the same hops; on the embedded
 //! log, against that log's own appends and reads; and a million groups open at once.
 
 mod embedded;
 mod kafka;
+mod keep;
 mod million;
 
 use anyhow::Result;
@@ -53,17 +54,39 @@ fn pipeline(name: &str, from: &str, step: &str, to: &str) -> String {
     format!("name: {name}\nsource: {{ topic: {from} }}\n{step}\ndeliver: [{{ topic: {to} }}]\n")
 }
 
+/// What can be measured by itself.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    Embedded,
+    Kafka,
+    Million,
+}
+
+pub const ALL: &[Part] = &[Part::Embedded, Part::Kafka, Part::Million];
+
 /// Runs and prints.
-pub fn run(quick: bool) -> Result<()> {
+pub fn run(quick: bool, parts: &[Part]) -> Result<()> {
     let program = potok::build()?;
     let scratch = tempfile::tempdir()?;
-    embedded::run(&program, scratch.path(), quick)?;
-    million::on_embedded(&program, scratch.path(), quick)?;
+    if parts.contains(&Part::Embedded) {
+        embedded::run(&program, scratch.path(), quick)?;
+    }
+    if parts.contains(&Part::Million) {
+        million::on_embedded(&program, scratch.path(), quick)?;
+    }
+    if parts == [Part::Embedded] {
+        return Ok(());
+    }
     let kafka = services::kafka()?;
     let redis = Redis::open(&RedisOptions::default())?;
     let ours = Ours::new(&program, &kafka, scratch.path());
-    kafka::run(&ours, &redis, quick)?;
-    million::on_kafka(&ours, &redis, quick)
+    if parts.contains(&Part::Kafka) {
+        kafka::run(&ours, &redis, quick)?;
+    }
+    if parts.contains(&Part::Million) {
+        million::on_kafka(&ours, &redis, quick)?;
+    }
+    Ok(())
 }
 
 /// The store of `potok.yaml` where Redis keeps what is held.

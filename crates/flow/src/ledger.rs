@@ -24,8 +24,8 @@ use futures::future::BoxFuture;
 use futures::stream::{FuturesOrdered, StreamExt};
 use potok_core::trouble::{Bug, crash_point, planted};
 use potok_core::{
-    Assignment, Ended, Fault, Journal, Move, NotWritten, Output, Partition, RangeSet, Reason,
-    Transaction,
+    Assignment, Ended, Fault, Journal, Move, NotWritten, Output, Partition, Position, RangeSet,
+    Reason, Transaction,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -45,7 +45,7 @@ const TRANSACTION_BYTES_MAX: usize = 4 << 20;
 /// Assignments whose records may still be worked on. The intake keeps it, as soon as it hears of
 /// a change; lanes hand back what is not in it.
 #[derive(Default)]
-pub(crate) struct Live(Mutex<HashMap<u64, Partition>>);
+pub(crate) struct Live(Mutex<HashMap<u64, Assignment>>);
 
 impl Live {
     pub fn contains(&self, assignment: u64) -> bool {
@@ -54,16 +54,25 @@ impl Live {
 
     pub fn insert(&self, assignment: &Assignment) {
         let mut live = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        live.insert(assignment.nonce, assignment.partition.clone());
+        live.insert(assignment.nonce, assignment.clone());
     }
 
     pub fn remove(&self, assignment: u64) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&assignment);
     }
 
+    /// True for a record that had ended before its partition came.
+    pub fn had_ended(&self, position: &Position) -> bool {
+        let live = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        live.values().any(|Assignment { partition, start, ended, .. }| {
+            (&partition.topic, partition.index) == (&position.topic, position.partition)
+                && (position.offset < *start || ended.contains(position.offset))
+        })
+    }
+
     fn nonce_of(&self, partition: &Partition) -> Option<u64> {
         let live = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        live.iter().find(|(_, known)| *known == partition).map(|(nonce, _)| *nonce)
+        live.iter().find(|(_, known)| known.partition == *partition).map(|(nonce, _)| *nonce)
     }
 }
 

@@ -5,14 +5,20 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use potok_core::{Fault, Held, Owner, Place, Position, Record, Store, Timestamp};
 
+use super::block::BLOCK_BYTES;
 use super::format::{RecordSpan, RecordsEntry};
 use super::scan::record;
 use super::shared::Shared;
-use super::walk::{Found, Walker};
+use super::walk::{Found, Frame, Walker};
 use super::{damage, faults};
+
+/// Bytes read at once where neighbours are not wanted: a frame's header and table, mostly.
+const FAR_BYTES: usize = 16 << 10;
+/// Records that are read together share memory in pieces of this size.
+const PIECE_BYTES: usize = 64 << 10;
 
 /// Keeps nothing of its own: what writes elsewhere only checks here who asks.
 pub struct EmbeddedStore {
@@ -70,137 +76,189 @@ impl Store for EmbeddedStore {
 }
 
 /// Reads records back, in the order asked for; `None` for one that is not there, or not byte-exact.
+///
+/// Every frame is read once at most, for all partitions that have something in it.
 fn load(shared: &Shared, positions: &[Position]) -> io::Result<Vec<Option<Record>>> {
-    // In the order of the log, so that neighbours are read together.
-    let mut order: Vec<usize> = (0..positions.len()).collect();
-    order.sort_by_key(|at| positions.get(*at).map(|p| (&p.topic, p.partition, p.offset)));
-    let mut loaded: Vec<Option<Record>> = positions.iter().map(|_| None).collect();
-    let mut reading: Option<Reading> = None;
-    for at in order {
-        let Some(position) = positions.get(at) else { continue };
-        if reading.as_ref().is_none_or(|reading| !reading.reaches(position)) {
-            reading = Reading::find(shared, position, reading)?;
-        }
-        let record = reading.as_mut().and_then(|reading| reading.take(shared, position));
-        if let Some(place) = loaded.get_mut(at) {
-            *place = record;
+    let mut loading = Loading {
+        shared,
+        wanted: Wanted::of(positions),
+        loaded: positions.iter().map(|_| None).collect(),
+        piece: BytesMut::new(),
+    };
+    let segments: Vec<u64> = shared.state().segments.keys().copied().collect();
+    for segment in segments {
+        if loading.seek(segment) {
+            loading.read(segment)?;
         }
     }
-    Ok(loaded)
+    Ok(loading.loaded)
 }
 
-/// The records of one partition in one frame, read from the front.
-struct Reading {
-    segment: u64,
-    walker: Walker,
-    topic: Arc<str>,
+/// What is wanted of one partition, ascending.
+struct Wanted<'a> {
+    topic: &'a str,
     partition: u32,
-    incarnation: u64,
-    time: Timestamp,
-    /// Where the frame lies.
-    frame: std::ops::Range<u64>,
-    first: u64,
-    count: u32,
-    payload: Bytes,
-    /// The number of the next record, and where it begins.
+    /// Each with its place among the records that were asked for.
+    positions: Vec<(&'a Position, usize)>,
+    /// Those before this one are done with.
+    next: usize,
+    /// Where in the segment the next one may lie at the earliest; `None` where it does not.
+    at: Option<u64>,
+}
+
+impl<'a> Wanted<'a> {
+    fn of(positions: &'a [Position]) -> Vec<Self> {
+        let mut partitions: HashMap<(&str, u32), Vec<(&Position, usize)>> = HashMap::new();
+        for (place, position) in positions.iter().enumerate() {
+            let key = (&*position.topic, position.partition);
+            partitions.entry(key).or_default().push((position, place));
+        }
+        let wanted = partitions.into_iter().map(|((topic, partition), mut positions)| {
+            positions.sort_by_key(|(position, _)| position.offset);
+            Wanted { topic, partition, positions, next: 0, at: None }
+        });
+        wanted.collect()
+    }
+
+    fn next(&self) -> Option<(&'a Position, usize)> {
+        self.positions.get(self.next).copied()
+    }
+}
+
+struct Loading<'a> {
+    shared: &'a Shared,
+    wanted: Vec<Wanted<'a>>,
+    loaded: Vec<Option<Record>>,
+    /// Memory for the records to come: the caller may keep them for long, but not the blocks of
+    /// the file they were read in.
+    piece: BytesMut,
+}
+
+impl Loading<'_> {
+    /// Finds where in the segment to go on; false where nothing that is wanted lies there.
+    fn seek(&mut self, segment: u64) -> bool {
+        let state = self.shared.state();
+        let Some(segment) = state.segments.get(&segment) else { return false };
+        for wanted in &mut self.wanted {
+            let next = wanted.next();
+            let seek = |(position, _): (&Position, usize)| {
+                segment.index.seek(wanted.topic, wanted.partition, position.offset)
+            };
+            wanted.at = next.and_then(seek);
+        }
+        self.wanted.iter().any(|wanted| wanted.at.is_some())
+    }
+
+    fn read(&mut self, segment: u64) -> io::Result<()> {
+        let Some(mut walker) = open(self.shared, segment)? else { return Ok(()) };
+        let mut at = 0;
+        let mut is_near = false;
+        // What is not where it should be is damaged or gone: the next one is looked for.
+        while let Some(earliest) = self.wanted.iter().filter_map(|wanted| wanted.at).min() {
+            is_near &= earliest <= at;
+            at = at.max(earliest);
+            walker.read_ahead(if is_near { BLOCK_BYTES } else { FAR_BYTES });
+            match walker.at(at)? {
+                Found::Frame(frame) => {
+                    at = frame.end();
+                    is_near = self.take(segment, &mut walker, &frame)?;
+                    if is_near {
+                        self.seek(segment);
+                    }
+                }
+                Found::Bad(bad) => {
+                    let found = damage::Found::within(segment, bad.from, bad.to);
+                    self.shared.report(&self.shared.state(), found);
+                    at = bad.to;
+                }
+                Found::End => {
+                    for wanted in &mut self.wanted {
+                        wanted.next += usize::from(wanted.at.is_some());
+                    }
+                    at = walker.limit();
+                    self.seek(segment);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what is wanted out of a frame; true where something was.
+    fn take(&mut self, segment: u64, walker: &mut Walker, frame: &Frame) -> io::Result<bool> {
+        let Loading { shared, wanted, loaded, piece } = self;
+        let mut any = false;
+        let mut damaged = false;
+        let entries = frame.entries();
+        for (records, range) in frame.records(&entries) {
+            let of_entry = |wanted: &&mut Wanted<'_>| {
+                (wanted.topic, wanted.partition) == (records.topic, records.partition)
+            };
+            let Some(wanted) = wanted.iter_mut().find(of_entry) else { continue };
+            let behind = records.first + u64::from(records.count);
+            if wanted.next().is_none_or(|(position, _)| position.offset >= behind) {
+                continue;
+            }
+            any = true;
+            let payload = walker.bytes(range.start, records.bytes as usize)?;
+            let mut spans = Spans { payload: &payload, number: 0, at: 0 };
+            while let Some((position, place)) = wanted.next()
+                && position.offset < behind
+            {
+                wanted.next += 1;
+                let Some(number) = number_of(position, records) else { continue };
+                let span = spans.read(number).filter(|_| frame.header.incarnation == position.log);
+                let Some(span) = span else { continue };
+                if !span.fits(&payload, number) {
+                    damaged = true;
+                    continue;
+                }
+                let (time, offset) = (Timestamp(frame.header.time), position.offset);
+                let body = copy(piece, payload.get(span.all).unwrap_or_default());
+                let read = RecordSpan::read(&body, 0);
+                if let (Some(span), Some(loaded)) = (read, loaded.get_mut(place)) {
+                    *loaded = Some(record(&body, &span, offset, time));
+                }
+            }
+        }
+        if damaged {
+            let found = damage::Found::within(segment, frame.at, frame.end());
+            shared.report(&shared.state(), found);
+        }
+        Ok(any)
+    }
+}
+
+/// Which of the records it is; `None` for one that lies before them.
+fn number_of(position: &Position, records: &RecordsEntry<'_>) -> Option<u32> {
+    u32::try_from(position.offset.checked_sub(records.first)?).ok()
+}
+
+/// Records that lie one behind the other, found by number, ascending.
+struct Spans<'a> {
+    payload: &'a [u8],
     number: u32,
     at: usize,
 }
 
-impl Reading {
-    /// True when the record lies here, and not before what was read already.
-    fn reaches(&self, position: &Position) -> bool {
-        let next = self.first + u64::from(self.number);
-        (&*self.topic, self.partition) == (&*position.topic, position.partition)
-            && (next..self.first + u64::from(self.count)).contains(&position.offset)
-    }
-
-    /// The frame that holds the record; goes on from `before` where that is on the way.
-    fn find(
-        shared: &Shared,
-        position: &Position,
-        before: Option<Reading>,
-    ) -> io::Result<Option<Reading>> {
-        let Some((segment, mut at)) = seek(shared, position) else { return Ok(None) };
-        let mut walker = match before {
-            Some(before) if before.segment == segment => {
-                if (&*before.topic, before.partition) == (&*position.topic, position.partition) {
-                    at = at.max(before.frame.end);
-                }
-                before.walker
-            }
-            _ => match open(shared, segment)? {
-                Some(walker) => walker,
-                None => return Ok(None),
-            },
-        };
-        loop {
-            let frame = match walker.at(at)? {
-                Found::Frame(frame) => frame,
-                Found::Bad(bad) => {
-                    let found = damage::Found::within(segment, bad.from, bad.to);
-                    shared.report(&shared.state(), found);
-                    at = bad.to;
-                    continue;
-                }
-                Found::End => return Ok(None),
-            };
-            at = frame.end();
-            let entries = frame.entries();
-            let holds = |records: &RecordsEntry<'_>| {
-                (records.topic, records.partition) == (&*position.topic, position.partition)
-                    && (records.first..records.first + u64::from(records.count))
-                        .contains(&position.offset)
-            };
-            let found = frame.records(&entries).find(|(records, _)| holds(records));
-            let Some((records, range)) = found else { continue };
-            let payload = walker.bytes(range.start, records.bytes as usize)?;
-            return Ok(Some(Reading {
-                segment,
-                topic: position.topic.clone(),
-                partition: position.partition,
-                incarnation: frame.header.incarnation,
-                time: Timestamp(frame.header.time),
-                frame: frame.at..frame.end(),
-                first: records.first,
-                count: records.count,
-                payload,
-                number: 0,
-                at: 0,
-                walker,
-            }));
-        }
-    }
-
-    fn take(&mut self, shared: &Shared, position: &Position) -> Option<Record> {
-        let number = u32::try_from(position.offset.checked_sub(self.first)?).ok()?;
-        let mut span = RecordSpan::read(&self.payload, self.at)?;
+impl Spans<'_> {
+    fn read(&mut self, number: u32) -> Option<RecordSpan> {
+        let mut span = RecordSpan::read(self.payload, self.at)?;
         while self.number < number {
             self.at = span.all.end;
             self.number += 1;
-            span = RecordSpan::read(&self.payload, self.at)?;
+            span = RecordSpan::read(self.payload, self.at)?;
         }
-        if self.incarnation != position.log {
-            return None;
-        }
-        if !span.fits(&self.payload, number) {
-            let found = damage::Found::within(self.segment, self.frame.start, self.frame.end);
-            shared.report(&shared.state(), found);
-            return None;
-        }
-        // A copy: the caller may keep single records for long, not the block around them.
-        let body = Bytes::copy_from_slice(self.payload.get(span.all)?);
-        RecordSpan::read(&body, 0).map(|span| record(&body, &span, position.offset, self.time))
+        Some(span)
     }
 }
 
-/// The segment that can hold the record, and where to start in it.
-fn seek(shared: &Shared, position: &Position) -> Option<(u64, u64)> {
-    let state = shared.state();
-    state.segments.iter().find_map(|(number, segment)| {
-        let at = segment.index.seek(&position.topic, position.partition, position.offset)?;
-        Some((*number, at))
-    })
+/// Puts bytes into the piece, or a fresh one where they do not fit.
+fn copy(piece: &mut BytesMut, bytes: &[u8]) -> Bytes {
+    if piece.capacity() < bytes.len() {
+        *piece = BytesMut::with_capacity(bytes.len().max(PIECE_BYTES));
+    }
+    piece.extend_from_slice(bytes);
+    piece.split().freeze()
 }
 
 fn open(shared: &Shared, segment: u64) -> io::Result<Option<Walker>> {
@@ -212,6 +270,9 @@ fn open(shared: &Shared, segment: u64) -> io::Result<Option<Walker>> {
             Ok(None)
         }
         Err(error) => Err(error),
-        Ok(file) => Ok(Some(Walker::new(file, segment, shared.nonce, known.end))),
+        Ok(file) => {
+            let walker = Walker::new(file, segment, shared.nonce, known.end);
+            Ok(Some(walker.into_blocks(shared.blocks.clone())))
+        }
     }
 }

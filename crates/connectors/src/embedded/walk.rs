@@ -82,6 +82,7 @@ pub struct Walker {
     nonce: u64,
     limit: u64,
     blocks: Arc<Blocks>,
+    ahead: usize,
     block: Bytes,
     block_at: u64,
     fetched: u64,
@@ -96,6 +97,7 @@ impl Walker {
             nonce,
             limit,
             blocks: Arc::default(),
+            ahead: BLOCK_BYTES,
             block: Bytes::new(),
             block_at: 0,
             fetched: 0,
@@ -105,6 +107,11 @@ impl Walker {
     /// Lets it read into these buffers.
     pub fn into_blocks(self, blocks: Arc<Blocks>) -> Self {
         Walker { blocks, ..self }
+    }
+
+    /// How much it reads at once from now on; no more than is asked for where that is more.
+    pub fn read_ahead(&mut self, bytes: usize) {
+        self.ahead = bytes;
     }
 
     /// Where it stops.
@@ -196,7 +203,7 @@ impl Walker {
         let rest = usize::try_from(self.limit.saturating_sub(at)).unwrap_or(usize::MAX);
         // Let go of first, so that it can be the one that is read into.
         self.block = Bytes::new();
-        self.block = self.blocks.read(self.file.as_ref(), at, rest.min(BLOCK_BYTES).max(len))?;
+        self.block = self.blocks.read(self.file.as_ref(), at, rest.min(self.ahead).max(len))?;
         self.fetched += self.block.len() as u64;
         self.block_at = at;
         Ok(self.block.slice(..len.min(self.block.len())))

@@ -30,12 +30,17 @@ use super::progress::Progress;
 use super::settings::{Health, KafkaConfig, Listener, Role, tell};
 use super::source::Session;
 use super::topics::Topics;
-use super::{fault, lock, nonce};
+use super::{fault, lock, native, nonce};
 
 /// How long the broker lets a transaction be open. Until it ends, nobody reads behind it.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// How long one step of a transaction is tried.
 const STEP_MAX: Duration = Duration::from_secs(15);
+/// Records written at once. While a request of a partition is under way and more waits for it, the
+/// client spins; so no more is offered than mostly fits into one request for each partition, and
+/// nothing is sent before it is there.
+const ROUND_BYTES: usize = 3 << 20;
+const LINGER_MILLIS: &str = "1000";
 /// The wait after the client's queue was full.
 const FULL_WAIT: Duration = Duration::from_millis(2);
 
@@ -169,6 +174,7 @@ impl Inner {
         // Another name for each: which member may write is decided by the group, not by the name.
         config.set("transactional.id", format!("potok-{}-{:016x}", self.group, nonce()));
         config.set("transaction.timeout.ms", &timeout);
+        config.set("linger.ms", LINGER_MILLIS);
         config.set("message.timeout.ms", &timeout);
         config.set("socket.timeout.ms", &timeout);
         // A transaction is aborted as a whole: there are no gaps to guard against.
@@ -189,11 +195,17 @@ impl Inner {
         membership: &ConsumerGroupMetadata,
     ) -> Result<(), KafkaError> {
         producer.begin_transaction()?;
+        let mut bytes = 0;
         for output in outputs {
+            bytes += output.bytes();
+            if bytes > ROUND_BYTES {
+                native::flush(producer.client(), STEP_MAX)?;
+                bytes = output.bytes();
+            }
             offer(producer, output)?;
         }
         // All receipts are here before anything is committed.
-        producer.flush(STEP_MAX)?;
+        native::flush(producer.client(), STEP_MAX)?;
         if producer.context().unplaced.load(Ordering::Acquire) {
             return Err(KafkaError::MessageProduction(Code::UnknownProducerId));
         }

@@ -1,8 +1,9 @@
-//! Questions to the cluster that the Rust binding does not wrap: topic ids, offsets of many
-//! partitions at once, a group's commits with their metadata as bytes.
+//! What the Rust binding does not wrap: topic ids, offsets of many partitions at once, a group's
+//! commits with their metadata as bytes; and what it wraps badly: flush.
 //!
-//! Each is one call of librdkafka's admin interface on a queue of its own, and blocks until the
-//! answer or the time is over. Nothing here keeps a pointer beyond the call.
+//! Questions to the cluster are each one call of librdkafka's admin interface on a queue of its
+//! own, and block until the answer or the time is over. Nothing here keeps a pointer beyond the
+//! call.
 #![allow(unsafe_code, reason = "librdkafka's admin calls have no safe wrapper for these")]
 
 use std::collections::{BTreeSet, HashMap};
@@ -14,8 +15,20 @@ use std::time::Duration;
 use potok_core::Partition;
 use rdkafka::bindings::{self as sys, rd_kafka_admin_op_t as Op};
 use rdkafka::client::Client;
+use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{ClientContext, Offset, TopicPartitionList};
+
+/// Waits until every record that was offered has its receipt. The binding's own flush looks now and
+/// then, up to 100 ms late, and in between the client waits for more to come before it sends.
+pub fn flush<C: ClientContext>(client: &Client<C>, wait: Duration) -> Result<(), KafkaError> {
+    let millis = c_int::try_from(wait.as_millis()).unwrap_or(c_int::MAX);
+    // SAFETY: the client lives; receipts are taken from its queue by a thread of the producer's.
+    match Code::from(unsafe { sys::rd_kafka_flush(client.native_ptr(), millis) }) {
+        Code::NoError => Ok(()),
+        code => Err(KafkaError::Flush(code)),
+    }
+}
 
 /// What is known of a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -87,7 +87,7 @@ const PRODUCER: &[(&str, &str)] = &[
     ("compression.type", "lz4"),
     ("enable.gapless.guarantee", "true"),
     ("enable.idempotence", "true"),
-    ("linger.ms", "2"),
+    ("linger.ms", "5"),
     ("max.in.flight.requests.per.connection", "5"),
     ("message.timeout.ms", "0"),
     ("partitioner", "murmur2_random"),

@@ -31,7 +31,7 @@ use crate::signal::Signal;
 use crate::work::Stop;
 
 /// One transaction copies no more than this and what one more batch adds.
-const BYTES_MAX: usize = 8 << 20;
+const BYTES_MAX: usize = 16 << 20;
 /// The longest wait after trouble.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 

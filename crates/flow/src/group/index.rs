@@ -17,6 +17,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use potok_core::{Clock, Partition, Position, Timestamp};
@@ -30,6 +31,10 @@ use crate::plan::ClosePlan;
 /// and its seal into one record of any log.
 const PART_RECORDS_MAX: usize = 10_000;
 const PART_BYTES_MAX: u64 = 16 << 20;
+
+/// Among more open groups than this, the oldest is looked for only now and then.
+const OLDEST_AMONG: usize = 10_000;
+const OLDEST_EVERY: Duration = Duration::from_secs(1);
 
 /// Milliseconds of this run: wall time at its start, going on evenly whatever the wall clock does.
 pub(crate) struct Scale {
@@ -186,12 +191,16 @@ pub(crate) struct Forgotten {
 struct Left<'a> {
     feeds: &'a [Feed],
     assignments: Vec<(u64, u64, u64)>,
+    /// Of the records.
+    bytes: u64,
 }
 
 impl Left<'_> {
     /// True when the record was read under one of them.
     fn record(&mut self, entry: &Entry) -> bool {
-        self.of(entry).map(|(_, records, _)| *records += 1).is_some()
+        let has_left = self.of(entry).map(|(_, records, _)| *records += 1).is_some();
+        self.bytes += if has_left { u64::from(entry.bytes) } else { 0 };
+        has_left
     }
 
     /// The same for a note.
@@ -265,7 +274,11 @@ pub(crate) struct Index {
     /// Their seals were read, in that order.
     sealed: Shelf<Sealed>,
     /// Being sent now, for people to see.
-    pub sending: Vec<Sealed>,
+    sending: Arc<Vec<Sealed>>,
+    /// Bytes of everything held, until it was sent.
+    bytes: u64,
+    /// When the oldest was looked for among many, and found.
+    oldest: Option<(Instant, Option<Timestamp>)>,
     /// Nothing is sealed or sent before the log was read to the end seen at the start.
     pub caught_up: bool,
     /// What closed later than it was due, in milliseconds, since somebody asked.
@@ -320,6 +333,7 @@ impl Index {
     /// Takes a record in.
     pub fn add(&mut self, arriving: Arriving) {
         let Arriving { group: name, entry, at, slice_end, closes } = arriving;
+        self.bytes += u64::from(entry.bytes);
         if let Some(sealed) = self.sealed_with(&name.key, &entry) {
             sealed.entries.push(entry);
             return;
@@ -496,7 +510,7 @@ impl Index {
         }
         if let Some(group) = self.open.get_mut(name) {
             taken.extend(group.entries.extract_if(.., is_member));
-            group.bytes = group.entries.iter().map(|entry| u64::from(entry.bytes)).sum();
+            group.bytes = bytes_of(&group.entries);
             match group.entries.iter().map(|entry| entry.time).min() {
                 None => drop(self.open.remove(name)),
                 // What is left came too late for the seal: the next generation, whose window
@@ -514,7 +528,7 @@ impl Index {
     }
 
     /// The next batches to send, bounded and of one share.
-    pub fn take_sealed(&mut self, share: impl Fn(&Feed) -> u32) -> Vec<Sealed> {
+    pub fn take_sealed(&mut self, share: impl Fn(&Feed) -> u32) -> Arc<Vec<Sealed>> {
         let (mut records, mut bytes) = (0, 0);
         let mut taken: Vec<Sealed> = Vec::new();
         let mut of = None;
@@ -525,15 +539,22 @@ impl Index {
             }
             of = its;
             records += next.entries.len();
-            bytes += next.entries.iter().map(|entry| u64::from(entry.bytes)).sum::<u64>();
+            bytes += bytes_of(&next.entries);
             let too_much = records > PART_RECORDS_MAX || bytes > PART_BYTES_MAX;
             if too_much && !taken.is_empty() {
                 break;
             }
             taken.extend(self.sealed.pop_front());
         }
-        self.sending.clone_from(&taken);
-        taken
+        self.sending = Arc::new(taken);
+        self.sending.clone()
+    }
+
+    /// What was taken last is held no longer.
+    pub fn sent(&mut self) {
+        let sent = std::mem::take(&mut self.sending);
+        let bytes = sent.iter().map(|sealed| bytes_of(&sealed.entries)).sum();
+        self.bytes = self.bytes.saturating_sub(bytes);
     }
 
     /// Members of seals of earlier runs that were not read: they have ended, are gone with their
@@ -561,6 +582,11 @@ impl Index {
         missed
     }
 
+    /// When the open group was opened that a record joins which comes at `at`.
+    pub fn opened(&self, name: &GroupKey, at: i64) -> Option<Timestamp> {
+        self.open.get(name).filter(|group| at < group.due).map(|group| group.opened)
+    }
+
     pub fn has_open(&self, key: &[u8]) -> bool {
         self.open.keys().any(|name| *name.key == *key)
     }
@@ -574,10 +600,11 @@ impl Index {
         let mut left = Left {
             feeds: &self.feeds,
             assignments: assignments.iter().map(|nonce| (*nonce, 0, 0)).collect(),
+            bytes: 0,
         };
         self.open.retain(|_, group| {
             group.entries.retain(|entry| !left.record(entry));
-            group.bytes = group.entries.iter().map(|entry| u64::from(entry.bytes)).sum();
+            group.bytes = bytes_of(&group.entries);
             !group.entries.is_empty()
         });
         self.frozen.retain(|frozen| {
@@ -599,25 +626,29 @@ impl Index {
             torn |= if seal_stays { gone > 0 } else { gone < members };
             seal_stays
         });
+        self.bytes = self.bytes.saturating_sub(left.bytes);
         Forgotten { assignments: left.assignments, torn }
     }
 
-    /// When the oldest record that is held arrived.
-    pub fn oldest(&self) -> Option<Timestamp> {
+    /// When the oldest record that is held arrived; among many, as it was a moment ago.
+    pub fn oldest(&mut self) -> Option<Timestamp> {
+        if let Some((looked, oldest)) = self.oldest
+            && looked.elapsed() < OLDEST_EVERY
+        {
+            return oldest;
+        }
         let open = self.open.values().map(|group| group.opened);
         let closed = self.frozen.iter().chain(self.sealing.iter()).map(|frozen| frozen.opened);
-        let sealed = self.sealed.iter().chain(&self.sending).map(|sealed| sealed.opened);
-        open.chain(closed).chain(sealed).min()
+        let sealed = self.sealed.iter().chain(self.sending.iter()).map(|sealed| sealed.opened);
+        let oldest = open.chain(closed).chain(sealed).min();
+        let many = self.open.len() > OLDEST_AMONG;
+        self.oldest = many.then(|| (Instant::now(), oldest));
+        oldest
     }
 
     /// How many groups are open, and how many bytes are held in all.
     pub fn size(&self) -> (u64, u64) {
-        let of = |entries: &Vec<Entry>| entries.iter().map(|e| u64::from(e.bytes)).sum::<u64>();
-        let open: u64 = self.open.values().map(|group| group.bytes).sum();
-        let closed: u64 =
-            self.frozen.iter().chain(self.sealing.iter()).map(|f| of(&f.entries)).sum();
-        let sealed: u64 = self.sealed.iter().chain(&self.sending).map(|s| of(&s.entries)).sum();
-        (self.open.len() as u64, open + closed + sealed)
+        (self.open.len() as u64, self.bytes)
     }
 
     /// Everything held, for people to see.
@@ -638,7 +669,7 @@ impl Index {
                 state,
                 kinds,
                 repeats,
-                bytes: entries.iter().map(|entry| u64::from(entry.bytes)).sum(),
+                bytes: bytes_of(entries),
                 opened: opened.to_string(),
                 due: due.map(|due| Timestamp(due.saturating_add(wall_ahead)).to_string()),
                 owner: owner.to_owned(),
@@ -664,6 +695,10 @@ impl Index {
         }));
         views
     }
+}
+
+fn bytes_of(entries: &[Entry]) -> u64 {
+    entries.iter().map(|entry| u64::from(entry.bytes)).sum()
 }
 
 /// Records in order of arrival, cut where a part would become too large.
@@ -703,8 +738,6 @@ fn counts(names: &[Arc<str>], entries: &[Entry]) -> (BTreeMap<String, KindView>,
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]

@@ -10,6 +10,7 @@
 //! partition of the internal topic (`gather.rs`), between the seals; whoever has the partition has
 //! the group.
 
+mod clean;
 mod gather;
 pub(crate) mod gathered;
 mod index;
@@ -18,6 +19,7 @@ mod send;
 mod shelf;
 pub(crate) mod strays;
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -37,6 +39,7 @@ use crate::ledger::Note;
 use crate::plan::HoldPlan;
 use crate::status::Ending;
 use crate::work::{Chunk, Completion, Stop, ToLane};
+use clean::Lots;
 pub(crate) use gather::Gather;
 pub(crate) use index::Wish;
 use index::{Arriving, Entry, Feed, GroupKey, Index, Scale};
@@ -124,6 +127,8 @@ pub(crate) struct Holding {
     /// Assignments whose shares are ours in the store.
     owned: Vec<(u64, Partition)>,
     search: Arc<Search>,
+    /// What was sent and lies in the store until that is durable.
+    sent: Lots,
 }
 
 impl Holding {
@@ -147,7 +152,8 @@ impl Holding {
             shared,
             attempts,
         });
-        Holding { plan: plan.clone(), store, board, owner, owned: Vec::new(), search }
+        let (plan, owned, sent) = (plan.clone(), Vec::new(), Lots::default());
+        Holding { plan, store, board, owner, owned, search, sent }
     }
 
     /// The share of what was read there.
@@ -159,6 +165,25 @@ impl Holding {
     fn owner(&self, partition: &Partition, assignment: u64) -> Owner {
         let nonce = if self.board.shared { assignment } else { self.owner.nonce };
         Owner { share: self.share(partition), nonce, ..self.owner.clone() }
+    }
+
+    /// The length of clock slices in milliseconds, where those close groups.
+    fn every(&self) -> Option<i64> {
+        self.plan.close.every.map(|every| every.as_millis().max(1) as i64)
+    }
+
+    /// The group that a record belongs to.
+    fn group_key(&self, item: &Item, record: &Record, batch: &SourceBatch) -> GroupKey {
+        let slice = self.every().map_or(0, |every| record.time.0.div_euclid(every) * every);
+        GroupKey { key: item.group.clone(), slice, share: self.share(&batch.partition) }
+    }
+
+    /// When a record came, on the clock of its share.
+    fn arrival(&self, record: &Record, clock: &dyn Clock) -> i64 {
+        match self.board.shared {
+            true => record.time.0,
+            false => self.board.scale.arrival(record.time, clock),
+        }
     }
 
     /// What was owned under these assignments is ours no more.
@@ -249,10 +274,17 @@ impl Lane {
                 input = self.inputs.recv() => match input {
                     Some(input) => Some(input),
                     // Open groups stay open: the next start finds them in the log.
-                    None => return Ok(()),
+                    None => {
+                        self.clean_last(&mut holding).await;
+                        return Ok(());
+                    }
                 },
                 () = holding.board.nudge.notified() => None,
                 () = sleep_until(wake), if wake.is_some() => None,
+                Some(lot) = holding.sent.next() => {
+                    self.clean(&holding, lot).await?;
+                    None
+                }
             };
             let mut records = 0;
             let mut next = input;
@@ -265,8 +297,9 @@ impl Lane {
             }
             if holding.search.is_over() {
                 self.seal_due(&holding);
-                self.send_sealed(&holding).await?;
+                self.send_sealed(&mut holding).await?;
             }
+            self.clean_some(&mut holding).await?;
         }
     }
 
@@ -285,6 +318,7 @@ impl Lane {
             }
             ToLane::CaughtUp(caught_up) => self.caught_up(holding, caught_up)?,
             ToLane::Leaving(assignments) => {
+                self.clean_all(holding).await?;
                 holding.release(&assignments);
                 let forgotten = holding.board.index().forget(&assignments);
                 for (assignment, records, notes) in forgotten.assignments {
@@ -324,7 +358,11 @@ impl Lane {
     fn look_for_members(&self, holding: &Holding, was: bool, index: &Index) -> Result<(), Stop> {
         match (was, index.caught_up) {
             (false, true) => {
-                let missed = if planted(Bug::GroupsByKeyNow) { Vec::new() } else { index.missed() };
+                let mut missed = index.missed();
+                missed.retain(|(position, _)| !self.live.had_ended(position));
+                if planted(Bug::GroupsByKeyNow) {
+                    missed.clear();
+                }
                 if !holding.search.looked(missed) {
                     let why = "seals of earlier runs name records that are not with them";
                     return Err(Stop::Reread(why.to_owned()));
@@ -418,11 +456,22 @@ impl Lane {
         if store.is_the_log() || held.is_empty() {
             return Ok(());
         }
+        let held = self.to_hold(holding, batch, held);
+        let owner = holding.owner(&batch.partition, batch.assignment);
+        self.insist(|| store.put(&owner, &held)).await
+    }
+
+    fn to_hold(&self, holding: &Holding, batch: &SourceBatch, held: &[Item]) -> Vec<Held> {
         let kinds = &holding.plan.kinds;
-        let held: Vec<Held> = held
-            .iter()
+        let index = holding.board.index();
+        let mut opened: HashMap<GroupKey, Timestamp> = HashMap::new();
+        held.iter()
             .filter_map(|item| {
                 let record = batch.records.get(item.index as usize)?;
+                let group = holding.group_key(item, record, batch);
+                let at = holding.arrival(record, &*self.clock);
+                let first = || index.opened(&group, at).unwrap_or(record.time);
+                let opened = *opened.entry(group.clone()).or_insert_with(first);
                 let kind = item.kind.and_then(|kind| kinds.get(usize::from(kind)));
                 let place = Place {
                     group: item.group.clone(),
@@ -430,19 +479,16 @@ impl Lane {
                     id: item.id.clone(),
                     position: batch.position(record),
                 };
-                Some(Held { place, opened: record.time, record: record.clone() })
+                Some(Held { place, opened, record: record.clone() })
             })
-            .collect();
-        let owner = holding.owner(&batch.partition, batch.assignment);
-        self.insist(|| store.put(&owner, &held)).await
+            .collect()
     }
 
     fn index(&self, holding: &Holding, chunk: &Chunk, held: Vec<Item>) {
         let batch = &chunk.taken.batch;
         let board = &holding.board;
-        let (now, shared) = (self.clock.now(), board.shared);
-        let share = holding.share(&batch.partition);
-        let every = holding.plan.close.every.map(|every| every.as_millis().max(1) as i64);
+        let now = self.clock.now();
+        let every = holding.every();
         // Programs run before the lock is taken: whoever looks does not wait for them.
         let held: Vec<(Item, bool)> = held
             .into_iter()
@@ -455,17 +501,17 @@ impl Lane {
         let feed = index.feed(&Feed::of(batch));
         for (item, closes) in held {
             let Some(record) = batch.records.get(item.index as usize) else { continue };
-            let slice = every.map_or(0, |every| record.time.0.div_euclid(every) * every);
-            let slice_end = every.map(|every| match shared {
-                true => slice.saturating_add(every),
-                false => board.scale.now().saturating_add((slice + every).saturating_sub(now.0)),
+            let group = holding.group_key(&item, record, batch);
+            let slice_end = every.map(|every| {
+                let end = group.slice.saturating_add(every);
+                match board.shared {
+                    true => end,
+                    false => board.scale.now().saturating_add(end.saturating_sub(now.0)),
+                }
             });
             index.add(Arriving {
-                group: GroupKey { key: item.group.clone(), slice, share },
-                at: match shared {
-                    true => record.time.0,
-                    false => board.scale.arrival(record.time, &*self.clock),
-                },
+                group,
+                at: holding.arrival(record, &*self.clock),
                 slice_end,
                 closes,
                 entry: Entry {

@@ -10,6 +10,7 @@ use potok_core::{Decoded, Fault, HeadersBuilder, Partition, Place, Reason, Recor
 use tokio::sync::oneshot;
 
 use super::Holding;
+use super::clean::Lot;
 use super::index::{Entry, Feed, Sealed};
 use crate::crash_notes::{Range, Suspicion};
 use crate::lane::{Cycle, Item, Lane, Origin};
@@ -35,7 +36,7 @@ struct Member<'a> {
 
 impl Lane {
     /// Sends the batches whose seals were read, one bounded lot of them.
-    pub(super) async fn send_sealed(&mut self, holding: &Holding) -> Result<(), Stop> {
+    pub(super) async fn send_sealed(&mut self, holding: &mut Holding) -> Result<(), Stop> {
         let batches = {
             let mut index = holding.board.index();
             if !index.caught_up || self.stopping.get() {
@@ -49,11 +50,11 @@ impl Lane {
         crash_point("seal.after");
         self.attempts.store(1, Ordering::Relaxed);
         let sent = self.send(holding, &batches).await;
-        holding.board.index().sending.clear();
+        holding.board.index().sent();
         sent
     }
 
-    async fn send(&mut self, holding: &Holding, batches: &[Sealed]) -> Result<(), Stop> {
+    async fn send(&mut self, holding: &mut Holding, batches: &[Sealed]) -> Result<(), Stop> {
         let feeds = holding.board.index().feeds.clone();
         let mut members = Vec::new();
         for (batch, sealed) in batches.iter().enumerate() {
@@ -74,7 +75,7 @@ impl Lane {
         let repeats = members.iter().enumerate().filter(|(at, member)| member.successor != *at);
         self.counters.repeats.fetch_add(repeats.count() as u64, Ordering::Relaxed);
         let places = self.places(holding, batches, &members, &feeds);
-        let store = &holding.store;
+        let store = holding.store.clone();
         // They are all of one share; without a batch there was nothing to send.
         let seal = batches.first().and_then(|sealed| feeds.get(sealed.seal.feed as usize));
         let Some(Feed { partition, assignment, .. }) = seal else { return Ok(()) };
@@ -105,9 +106,9 @@ impl Lane {
         crash_point("batch.after");
         let ended = self.end(cycle, batches, &feeds);
         delivered?;
-        if ended && !store.is_the_log() && self.is_durable().await {
-            crash_point("clean.before");
-            self.insist(|| store.clean(&owner, &places)).await?;
+        if ended && !store.is_the_log() {
+            let lot = Lot { owner, assignment: *assignment, places };
+            holding.sent.push(self.durable(), lot);
         }
         Ok(())
     }
@@ -291,11 +292,11 @@ impl Lane {
         }
     }
 
-    /// Waits until everything told to the ledger so far is durable; false where it is gone.
-    async fn is_durable(&self) -> bool {
+    /// Answers when everything told to the ledger so far is durable; an error where it is gone.
+    fn durable(&self) -> oneshot::Receiver<()> {
         let (done, durable) = oneshot::channel();
         let _ = self.ledger.send(Note::Durable(done));
-        durable.await.is_ok()
+        durable
     }
 }
 

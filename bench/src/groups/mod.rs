@@ -49,9 +49,12 @@ fn close_step(close: &str) -> String {
     format!("group: {{ by: header.{GROUP_HEADER}, close: {{ {close} }} }}")
 }
 
-/// A pipeline that only groups.
+/// A pipeline that only groups: like the bare loops it does not look into bodies.
 fn pipeline(name: &str, from: &str, step: &str, to: &str) -> String {
-    format!("name: {name}\nsource: {{ topic: {from} }}\n{step}\ndeliver: [{{ topic: {to} }}]\n")
+    format!(
+        "name: {name}\nsource: {{ topic: {from} }}\ndecode: {{ format: raw }}\n{step}\n\
+         deliver: [{{ topic: {to} }}]\n"
+    )
 }
 
 /// What can be measured by itself.

@@ -28,7 +28,7 @@ use crate::status::{Counters, Ending};
 use crate::work::{Chunk, Completion, Stop, ToLane};
 
 /// How many records a lane takes through its steps together.
-pub(crate) const CYCLE_RECORDS_MAX: usize = 2_000;
+const CYCLE_RECORDS_MAX: usize = 2_000;
 
 /// How a record came to its pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

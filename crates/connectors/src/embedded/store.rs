@@ -10,6 +10,7 @@ use potok_core::{Fault, Held, Owner, Place, Position, Record, Store, Timestamp};
 
 use super::block::BLOCK_BYTES;
 use super::format::{RecordSpan, RecordsEntry};
+use super::index::Index;
 use super::scan::record;
 use super::shared::Shared;
 use super::walk::{Found, Frame, Walker};
@@ -87,8 +88,11 @@ fn load(shared: &Shared, positions: &[Position]) -> io::Result<Vec<Option<Record
     };
     let segments: Vec<u64> = shared.state().segments.keys().copied().collect();
     for segment in segments {
-        if loading.seek(segment) {
-            loading.read(segment)?;
+        while let Some((mut walker, generation)) = loading.open(segment)? {
+            // Where it was rewritten under us, the rest is in the new file.
+            if loading.read(segment, &mut walker, generation)? {
+                break;
+            }
         }
     }
     Ok(loading.loaded)
@@ -135,22 +139,52 @@ struct Loading<'a> {
 }
 
 impl Loading<'_> {
-    /// Finds where in the segment to go on; false where nothing that is wanted lies there.
-    fn seek(&mut self, segment: u64) -> bool {
-        let state = self.shared.state();
-        let Some(segment) = state.segments.get(&segment) else { return false };
+    /// Opens a segment that has something wanted.
+    fn open(&mut self, segment: u64) -> io::Result<Option<(Walker, u32)>> {
+        let shared = self.shared;
+        let state = shared.state();
+        let Some(known) = state.segments.get(&segment) else { return Ok(None) };
+        if !self.seek(&known.index) {
+            return Ok(None);
+        }
+        match shared.open_segment(&state, segment) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                shared.report(&state, damage::Found::lost(segment));
+                Ok(None)
+            }
+            Err(error) => Err(error),
+            Ok(file) => {
+                let walker = Walker::new(file, segment, shared.nonce, known.end);
+                Ok(Some((walker.into_blocks(shared.blocks.clone()), known.generation)))
+            }
+        }
+    }
+
+    /// Finds where in a segment the next of each partition may lie; false where none does.
+    fn seek(&mut self, index: &Index) -> bool {
         for wanted in &mut self.wanted {
-            let next = wanted.next();
             let seek = |(position, _): (&Position, usize)| {
-                segment.index.seek(wanted.topic, wanted.partition, position.offset)
+                index.seek(wanted.topic, wanted.partition, position.offset)
             };
-            wanted.at = next.and_then(seek);
+            wanted.at = wanted.next().and_then(seek);
         }
         self.wanted.iter().any(|wanted| wanted.at.is_some())
     }
 
-    fn read(&mut self, segment: u64) -> io::Result<()> {
-        let Some(mut walker) = open(self.shared, segment)? else { return Ok(()) };
+    /// The same for a segment that is being read; false where it is another by now.
+    fn seek_again(&mut self, segment: u64, generation: u32) -> bool {
+        let state = self.shared.state();
+        match state.segments.get(&segment) {
+            Some(known) if known.generation == generation => {
+                self.seek(&known.index);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Reads what is wanted of a segment; false where it was rewritten meanwhile.
+    fn read(&mut self, segment: u64, walker: &mut Walker, generation: u32) -> io::Result<bool> {
         let mut at = 0;
         let mut is_near = false;
         // What is not where it should be is damaged or gone: the next one is looked for.
@@ -161,9 +195,9 @@ impl Loading<'_> {
             match walker.at(at)? {
                 Found::Frame(frame) => {
                     at = frame.end();
-                    is_near = self.take(segment, &mut walker, &frame)?;
-                    if is_near {
-                        self.seek(segment);
+                    is_near = self.take(segment, walker, &frame)?;
+                    if is_near && !self.seek_again(segment, generation) {
+                        return Ok(false);
                     }
                 }
                 Found::Bad(bad) => {
@@ -175,12 +209,13 @@ impl Loading<'_> {
                     for wanted in &mut self.wanted {
                         wanted.next += usize::from(wanted.at.is_some());
                     }
-                    at = walker.limit();
-                    self.seek(segment);
+                    if !self.seek_again(segment, generation) {
+                        return Ok(false);
+                    }
                 }
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Takes what is wanted out of a frame; true where something was.
@@ -259,20 +294,4 @@ fn copy(piece: &mut BytesMut, bytes: &[u8]) -> Bytes {
     }
     piece.extend_from_slice(bytes);
     piece.split().freeze()
-}
-
-fn open(shared: &Shared, segment: u64) -> io::Result<Option<Walker>> {
-    let state = shared.state();
-    let Some(known) = state.segments.get(&segment) else { return Ok(None) };
-    match shared.open_segment(&state, segment) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            shared.report(&state, damage::Found::lost(segment));
-            Ok(None)
-        }
-        Err(error) => Err(error),
-        Ok(file) => {
-            let walker = Walker::new(file, segment, shared.nonce, known.end);
-            Ok(Some(walker.into_blocks(shared.blocks.clone())))
-        }
-    }
 }

@@ -53,14 +53,9 @@ impl Lane {
         self.clean_until(holding, LOTS_MAX).await
     }
 
-    /// Removes everything that was sent.
-    pub(super) async fn clean_all(&mut self, holding: &mut Holding) -> Result<(), Stop> {
-        self.clean_until(holding, 0).await
-    }
-
-    /// The same for a lane that stops; what takes too long the next owner removes.
+    /// Removes everything before the lane stops; what takes too long the next owner removes.
     pub(super) async fn clean_last(&mut self, holding: &mut Holding) {
-        let _ = timeout(STOP_MAX, self.clean_all(holding)).await;
+        let _ = timeout(STOP_MAX, self.clean_until(holding, 0)).await;
     }
 
     async fn clean_until(&mut self, holding: &mut Holding, left: usize) -> Result<(), Stop> {

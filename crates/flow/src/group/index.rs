@@ -9,60 +9,40 @@
 //! ```
 //!
 //! An open group belongs to the lane alone; a record that comes after the closing opens the next
-//! generation. Times never jump: on a log of this process's own they are kept on a scale of this
-//! run (see [`Scale`]); on a shared log they are the log's, whatever this process's clock says, and
-//! what time the log has now is learned from what is read (see [`Share`]).
+//! generation. On a log of this process's own times are kept on a scale of this run; on a shared log
+//! they are the log's, whatever this process's clock says, and what time the log has now is learned
+//! from what is read (`clock.rs`).
+
+mod view;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use potok_core::{Clock, Partition, Position, Timestamp};
+use potok_core::{Partition, Position, Timestamp};
 use tokio::time::Instant;
 
+use super::clock::Share;
 use super::seal::{Generation, Members, Seal};
 use super::shelf::Shelf;
 use crate::plan::ClosePlan;
+pub use view::{BatchView, KindView};
 
 /// A part of a batch has no more records and bytes than this, so that sending it fits into memory
 /// and its seal into one record of any log.
 const PART_RECORDS_MAX: usize = 10_000;
 const PART_BYTES_MAX: u64 = 16 << 20;
 
+/// Batches are sent together up to so many records. While they are, nothing is closed: fewer, and
+/// what closes meanwhile is less late; more, and what is sent is sent in larger pieces.
+const LOT_RECORDS_MAX: usize = 2_000;
+
 /// Among more open groups than this, the oldest is looked for only now and then.
 const OLDEST_AMONG: usize = 10_000;
 const OLDEST_EVERY: Duration = Duration::from_secs(1);
-
-/// Milliseconds of this run: wall time at its start, going on evenly whatever the wall clock does.
-pub(crate) struct Scale {
-    start: Instant,
-    wall: Timestamp,
-}
-
-impl Scale {
-    pub fn new(clock: &dyn Clock) -> Self {
-        Scale { start: Instant::now(), wall: clock.now() }
-    }
-
-    pub fn now(&self) -> i64 {
-        self.wall.0 + i64::try_from(self.start.elapsed().as_millis()).unwrap_or(i64::MAX)
-    }
-
-    /// When a record arrived, judged by its age now.
-    pub fn arrival(&self, time: Timestamp, clock: &dyn Clock) -> i64 {
-        let age = clock.now().millis_since(time);
-        self.now().saturating_sub_unsigned(age)
-    }
-
-    /// When the tasks of this process should wake for `at`.
-    pub fn instant(&self, at: i64) -> Instant {
-        let millis = u64::try_from(at.saturating_sub(self.wall.0)).unwrap_or(0);
-        self.start + std::time::Duration::from_millis(millis)
-    }
-}
 
 /// A partition under one assignment and one incarnation of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,27 +90,6 @@ pub(crate) struct GroupKey {
     pub slice: i64,
     pub share: u32,
 }
-
-/// Groups that have one clock and one owner in the store.
-struct Share {
-    /// When open groups close. May name groups that are gone or close later: looked at again.
-    due: BinaryHeap<Reverse<(i64, GroupKey)>>,
-    /// How far the clock of these groups is ahead of the scale of this run; `None` while nothing
-    /// is known of it, and so nothing is due. A record that was read shows that the log's clock
-    /// had come so far: never too much, and little too little for a record just written.
-    ahead: Option<i64>,
-    /// When that was learned, on the scale of this run.
-    learned: i64,
-}
-
-impl Share {
-    fn now(&self, run_now: i64) -> Option<i64> {
-        self.ahead.map(|ahead| run_now.saturating_add(ahead))
-    }
-}
-
-/// Clocks drift apart: what was learned of the log's so long ago gives way to what is read now.
-const LEARNED_MAX_MILLIS: i64 = 10 * 60_000;
 
 /// Records that belong together.
 #[derive(Clone, Debug)]
@@ -226,42 +185,6 @@ pub(crate) struct Arriving {
     pub closes: bool,
 }
 
-/// A batch as people see it.
-#[derive(Clone, Debug, serde::Serialize)]
-pub struct BatchView {
-    /// Whose it is.
-    pub pipeline: String,
-    /// The group's key.
-    pub id: String,
-    /// Names this generation of the group.
-    pub generation: String,
-    /// `open`, `closed`, `sealed` or `sending`.
-    pub state: &'static str,
-    /// Records and distinct ids by kind; one kind `record` where the pipeline names none.
-    pub kinds: BTreeMap<String, KindView>,
-    /// Records whose id another record of the batch has too.
-    pub repeats: u64,
-    /// Bytes held.
-    pub bytes: u64,
-    /// When its first record arrived.
-    pub opened: String,
-    /// When it closes.
-    pub due: Option<String>,
-    /// Who works on it.
-    pub owner: String,
-    /// How often it was tried to send it, so far.
-    pub attempts: u64,
-}
-
-/// One kind in a [`BatchView`].
-#[derive(Clone, Copy, Debug, Default, serde::Serialize)]
-pub struct KindView {
-    /// Records.
-    pub records: u64,
-    /// Distinct ids.
-    pub ids: u64,
-}
-
 #[derive(Default)]
 pub(crate) struct Index {
     close: ClosePlan,
@@ -303,22 +226,16 @@ impl Index {
 
     /// Groups of this share are timed by the scale of this run.
     pub fn time_by_run(&mut self, share: u32) {
-        self.share(share).ahead = Some(0);
+        self.share(share).time_by_run();
     }
 
     /// A record of the log's time `time` was read: its clock is there, at least.
     pub fn learn_time(&mut self, share: u32, time: Timestamp, run_now: i64) {
-        let share = self.share(share);
-        let ahead = time.0.saturating_sub(run_now);
-        let is_old = run_now.saturating_sub(share.learned) > LEARNED_MAX_MILLIS;
-        if is_old || share.ahead.is_none_or(|known| ahead > known) {
-            (share.ahead, share.learned) = (Some(ahead), run_now);
-        }
+        self.share(share).learn_time(time, run_now);
     }
 
     fn share(&mut self, share: u32) -> &mut Share {
-        let fresh = || Share { due: BinaryHeap::new(), ahead: None, learned: 0 };
-        self.shares.entry(share).or_insert_with(fresh)
+        self.shares.entry(share).or_default()
     }
 
     pub fn feed(&mut self, feed: &Feed) -> u32 {
@@ -445,11 +362,7 @@ impl Index {
 
     /// When to look again, on the scale of this run.
     pub fn next_due(&self) -> Option<i64> {
-        let next = |share: &Share| {
-            let Reverse((due, _)) = share.due.peek()?;
-            Some(due.saturating_sub(share.ahead?))
-        };
-        self.shares.values().filter_map(next).min()
+        self.shares.values().filter_map(Share::next_due).min()
     }
 
     /// The seals of what is closed, to be written.
@@ -540,7 +453,7 @@ impl Index {
             of = its;
             records += next.entries.len();
             bytes += bytes_of(&next.entries);
-            let too_much = records > PART_RECORDS_MAX || bytes > PART_BYTES_MAX;
+            let too_much = records > LOT_RECORDS_MAX || bytes > PART_BYTES_MAX;
             if too_much && !taken.is_empty() {
                 break;
             }
@@ -650,51 +563,6 @@ impl Index {
     pub fn size(&self) -> (u64, u64) {
         (self.open.len() as u64, self.bytes)
     }
-
-    /// Everything held, for people to see.
-    pub fn views(
-        &self,
-        pipeline: &str,
-        kinds: &[Arc<str>],
-        owner: &str,
-        wall_ahead: i64,
-        attempts: u64,
-    ) -> Vec<BatchView> {
-        let view = |key: &Bytes, name: u64, state, opened: Timestamp, due: Option<i64>, entries| {
-            let (kinds, repeats) = counts(kinds, entries);
-            BatchView {
-                pipeline: pipeline.to_owned(),
-                id: String::from_utf8_lossy(key).into_owned(),
-                generation: format!("{name:016x}"),
-                state,
-                kinds,
-                repeats,
-                bytes: bytes_of(entries),
-                opened: opened.to_string(),
-                due: due.map(|due| Timestamp(due.saturating_add(wall_ahead)).to_string()),
-                owner: owner.to_owned(),
-                attempts: if state == "sending" { attempts } else { 0 },
-            }
-        };
-        let mut views = Vec::new();
-        let sending = self.sending.iter().map(|sealed| ("sending", sealed));
-        let waiting = self.sealed.iter().map(|sealed| ("sealed", sealed));
-        views.extend(sending.chain(waiting).map(|(state, sealed)| {
-            let name = sealed.generation.name;
-            view(&sealed.key, name, state, sealed.opened, sealed.due, &sealed.entries)
-        }));
-        views.extend(self.frozen.iter().chain(self.sealing.iter()).map(|frozen| {
-            let (name, due) = (frozen.generation.name, Some(frozen.due));
-            view(&frozen.name.key, name, "closed", frozen.opened, due, &frozen.entries)
-        }));
-        let mut open: Vec<_> = self.open.iter().collect();
-        open.sort_by(|a, b| (a.1.due, a.0).cmp(&(b.1.due, b.0)));
-        views.extend(open.into_iter().map(|(name, group)| {
-            let due = Some(group.due).filter(|due| *due < i64::MAX);
-            view(&name.key, group.name, "open", group.opened, due, &group.entries)
-        }));
-        views
-    }
 }
 
 fn bytes_of(entries: &[Entry]) -> u64 {
@@ -719,21 +587,6 @@ fn parts(entries: Vec<Entry>) -> Vec<Vec<Entry>> {
         }
     }
     parts
-}
-
-fn counts(names: &[Arc<str>], entries: &[Entry]) -> (BTreeMap<String, KindView>, u64) {
-    let mut kinds: BTreeMap<String, KindView> = BTreeMap::new();
-    let mut seen = std::collections::HashSet::new();
-    let mut repeats = 0;
-    for entry in entries {
-        let name = entry.kind.and_then(|kind| names.get(usize::from(kind)));
-        let kind = kinds.entry(name.map_or("record", |name| name).to_owned()).or_default();
-        kind.records += 1;
-        let is_new = entry.id.as_ref().is_none_or(|id| seen.insert((entry.kind, id)));
-        kind.ids += u64::from(is_new);
-        repeats += u64::from(!is_new);
-    }
-    (kinds, repeats)
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@
 //! the group.
 
 mod clean;
+mod clock;
 mod gather;
 pub(crate) mod gathered;
 mod index;
@@ -34,18 +35,23 @@ use potok_expr::{Ran, Scope, Template, View};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::lane::{CYCLE_RECORDS_MAX, Cycle, Item, Lane, Way};
+use crate::lane::{Cycle, Item, Lane, Way};
 use crate::ledger::Note;
 use crate::plan::HoldPlan;
 use crate::status::Ending;
 use crate::work::{Chunk, Completion, Stop, ToLane};
 use clean::Lots;
+use clock::Scale;
 pub(crate) use gather::Gather;
 pub(crate) use index::Wish;
-use index::{Arriving, Entry, Feed, GroupKey, Index, Scale};
+use index::{Arriving, Entry, Feed, GroupKey, Index};
 pub use index::{BatchView, KindView};
 use seal::Seal;
 use strays::Search;
+
+/// Records that a lane takes in before it looks what is to be closed and sent. Many, so that under
+/// load seals and deliveries are written in large pieces.
+const TAKEN_MAX: usize = 4_000;
 
 /// What a lane holds, and who wants to see it.
 pub(crate) struct Board {
@@ -293,7 +299,7 @@ impl Lane {
                     records += chunk.records.len();
                 }
                 self.take_in(&mut holding, input).await?;
-                next = if records < CYCLE_RECORDS_MAX { self.inputs.try_recv().ok() } else { None };
+                next = if records < TAKEN_MAX { self.inputs.try_recv().ok() } else { None };
             }
             if holding.search.is_over() {
                 self.seal_due(&holding);
@@ -318,7 +324,6 @@ impl Lane {
             }
             ToLane::CaughtUp(caught_up) => self.caught_up(holding, caught_up)?,
             ToLane::Leaving(assignments) => {
-                self.clean_all(holding).await?;
                 holding.release(&assignments);
                 let forgotten = holding.board.index().forget(&assignments);
                 for (assignment, records, notes) in forgotten.assignments {

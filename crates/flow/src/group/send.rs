@@ -152,13 +152,13 @@ impl Lane {
                 *size += 1;
             }
         }
+        let mut items: Vec<Option<Item>> = members.iter().map(|_| None).collect();
         let mut by_feed: Vec<Vec<(usize, Member<'_>)>> = feeds.iter().map(|_| Vec::new()).collect();
         for (at, member) in members.into_iter().enumerate() {
             if let Some(list) = by_feed.get_mut(member.entry.feed as usize) {
                 list.push((at, member));
             }
         }
-        let mut items: Vec<(usize, Item)> = Vec::new();
         for (feed, mut members) in feeds.iter().zip(by_feed) {
             if members.is_empty() {
                 continue;
@@ -171,11 +171,14 @@ impl Lane {
             let chunk = self.again(chunk);
             let mut revived = self.items_of(&chunk, cycle.chunks.len(), &members, batches);
             self.process_noted(&chunk, &mut revived).await?;
-            items.extend(members.iter().map(|(at, _)| *at).zip(revived));
+            for ((at, _), item) in members.iter().zip(revived) {
+                if let Some(place) = items.get_mut(*at) {
+                    *place = Some(item);
+                }
+            }
             cycle.chunks.push(chunk);
         }
-        items.sort_by_key(|(at, _)| *at);
-        cycle.items = items.into_iter().map(|(_, item)| item).collect();
+        cycle.items = items.into_iter().flatten().collect();
         let together = batches.iter().zip(sizes).filter_map(|(sealed, members)| {
             let feed = feeds.get(sealed.seal.feed as usize)?;
             let seal = feed.position(sealed.seal.offset);

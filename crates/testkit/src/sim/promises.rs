@@ -4,8 +4,9 @@
 //! others are checked when all is quiet. Truth is what the world holds: the records of the source
 //! topics, the tables, and the topics written to.
 
+mod names;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -17,69 +18,10 @@ use super::scenario::{Change, Deliver, Scenario, To};
 use super::trouble::Recovery;
 use super::workload::{Kind, field};
 use super::world::State;
+pub use names::Promise;
 
 /// Header in which flow writes the name of a delivery.
 const ID_HEADER: &str = "potok-id";
-
-/// What potok promises.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Promise {
-    /// Every record has an ending.
-    NothingLost,
-    /// What arrives was sent, and is what was sent.
-    NothingInvented,
-    /// Only what has ended is noted as ended.
-    NotedOnlyWhenEnded,
-    /// The same work has one name.
-    OneName,
-    /// A topic on the log has every record once.
-    OnceInTopics,
-    /// A destination that knows names has every record once.
-    OnceInSinks,
-    /// Records of one key arrive in order.
-    OrderPerKey,
-    /// Nothing becomes a dead letter because a destination is away.
-    OutageIsNoPoison,
-    /// Healthy records never become dead letters.
-    HealthyStayAlive,
-    /// A bad record is one dead letter, with its bytes and reason.
-    BadOnceInDeadLetters,
-    /// What was received equals what ended and what is in flight.
-    CountsAddUp,
-    /// Where the log is shared, each record comes into its group once.
-    GatheredOnce,
-    /// What is sent together is what one seal names.
-    SentAsSealed,
-    /// Where the log is shared, no group closes before its time, whatever clocks say.
-    WindowsLast,
-    /// Gates open again once their destination is back.
-    GatesReopen,
-    /// Once trouble is over, everything ends.
-    WorkFinishes,
-}
-
-impl fmt::Display for Promise {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Promise::NothingLost => "nothing lost",
-            Promise::NothingInvented => "nothing invented or changed",
-            Promise::NotedOnlyWhenEnded => "noted as ended only when ended",
-            Promise::OneName => "the same work has one name",
-            Promise::OnceInTopics => "exactly once in topics",
-            Promise::OnceInSinks => "exactly once in destinations that know names",
-            Promise::OrderPerKey => "order per key kept",
-            Promise::OutageIsNoPoison => "an outage makes no dead letters",
-            Promise::HealthyStayAlive => "healthy records are no dead letters",
-            Promise::BadOnceInDeadLetters => "each bad record once in dead letters",
-            Promise::CountsAddUp => "counts add up",
-            Promise::GatheredOnce => "gathered exactly once",
-            Promise::SentAsSealed => "batches are sent as they were sealed",
-            Promise::WindowsLast => "windows last as long as they should",
-            Promise::GatesReopen => "gates reopen",
-            Promise::WorkFinishes => "work finishes",
-        })
-    }
-}
 
 /// A broken promise.
 #[derive(Clone, Debug)]

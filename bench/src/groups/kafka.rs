@@ -3,8 +3,9 @@
 //! A bare loop is two threads that a careful person would write first: one copies every record
 //! into another topic, keyed by its group, waits for the receipts now and then and commits; the
 //! other reads that topic, keeps bodies in a map or in Redis (see `keep.rs`), and when a group has
-//! all its records hands them to the topic they are for. It knows how many there will be, decodes
-//! nothing, and a restart would cost it everything it holds.
+//! all its records hands them to the topic they are for, with their headers where bodies are in
+//! memory. It knows how many there will be, decodes nothing, and a restart would cost it everything
+//! it holds.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use anyhow::{Context, Result, bail, ensure};
 use potok_services::Redis;
 use rdkafka::Message;
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::message::{BorrowedMessage, Header, Headers, OwnedHeaders};
+use rdkafka::message::{BorrowedHeaders, BorrowedMessage, Header, Headers, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, Producer, ThreadedProducer};
 
 use super::keep::{self, Keep};
@@ -151,10 +152,11 @@ fn gather(source: &Topic<'_>, internal: &Topic<'_>) -> Result<()> {
     let mut offsets = Offsets::default();
     for number in 1..=source.records {
         let message = next(|wait| consumer.poll(wait))?;
-        let group = message.headers().and_then(|headers| headers.try_get(0));
-        let group = group.and_then(|header| header.value).context("a group")?;
+        let headers = message.headers().context("headers")?;
+        let group = headers.try_get(0).and_then(|header| header.value).context("a group")?;
         let value = message.payload().unwrap_or_default();
-        send(&producer, BaseRecord::to(&internal.name).key(group).payload(value))?;
+        let record = BaseRecord::to(&internal.name).key(group).payload(value);
+        send(&producer, record.headers(headers.detach()))?;
         offsets.read(&message)?;
         if number % PER_STOP == 0 || number == source.records {
             producer.flush(ANSWER_MAX)?;
@@ -168,14 +170,15 @@ fn hold(internal: &Topic<'_>, shape: Shape, mut keep: Keep, to: &Topic<'_>) -> R
     let consumer = internal.consumer()?;
     let producer: ThreadedProducer<Noted> = to.producer().create_with_context(Noted::default())?;
     let mut offsets = Offsets::default();
-    let deliver = |group: &[u8], value: &[u8]| {
-        send(&producer, BaseRecord::to(&to.name).key(group).payload(value))
+    let deliver = |group: &[u8], value: &[u8], headers: Option<OwnedHeaders>| {
+        let record = BaseRecord::to(&to.name).key(group).payload(value);
+        send(&producer, BaseRecord { headers, ..record })
     };
     for _ in 0..shape.records {
         let message = next(|wait| consumer.poll(wait))?;
         let (key, value) = (message.key().context("a key")?, message.payload().unwrap_or_default());
         let id = format!("{}-{}", message.partition(), message.offset());
-        keep.put(key, &id, value)?;
+        keep.put(key, &id, value, || message.headers().map(BorrowedHeaders::detach))?;
         keep.deliver_complete(shape.per_group, deliver)?;
         offsets.read(&message)?;
     }

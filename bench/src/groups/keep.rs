@@ -8,10 +8,19 @@ use std::collections::HashMap;
 use std::mem::take;
 
 use anyhow::Result;
+use rdkafka::message::OwnedHeaders;
 use redis::{Connection, Pipeline};
 
 /// Records put into Redis at once.
 const PER_CALL: usize = 500;
+
+/// Hands a record of a group on.
+pub trait Deliver: Fn(&[u8], &[u8], Option<OwnedHeaders>) -> Result<()> {}
+
+impl<F: Fn(&[u8], &[u8], Option<OwnedHeaders>) -> Result<()>> Deliver for F {}
+
+/// A value and its headers.
+type Body = (Box<[u8]>, Option<OwnedHeaders>);
 
 pub struct Keep {
     /// Records of each group so far.
@@ -20,7 +29,7 @@ pub struct Keep {
 }
 
 enum Place {
-    Memory(HashMap<Vec<u8>, Vec<Box<[u8]>>>),
+    Memory(HashMap<Vec<u8>, Vec<Body>>),
     Redis { connection: Connection, documented: bool, waiting: Pipeline, records: usize },
 }
 
@@ -44,7 +53,13 @@ impl Keep {
         Ok(Keep { counts: HashMap::new(), place })
     }
 
-    pub fn put(&mut self, group: &[u8], id: &str, value: &[u8]) -> Result<()> {
+    pub fn put(
+        &mut self,
+        group: &[u8],
+        id: &str,
+        value: &[u8],
+        headers: impl Fn() -> Option<OwnedHeaders>,
+    ) -> Result<()> {
         let is_new = match self.counts.get_mut(group) {
             Some(count) => {
                 *count += 1;
@@ -54,9 +69,9 @@ impl Keep {
         };
         match &mut self.place {
             Place::Memory(groups) => match groups.get_mut(group) {
-                Some(values) => values.push(value.into()),
+                Some(bodies) => bodies.push((value.into(), headers())),
                 None => {
-                    groups.insert(group.to_vec(), vec![value.into()]);
+                    groups.insert(group.to_vec(), vec![(value.into(), headers())]);
                 }
             },
             Place::Redis { documented: true, waiting, records, .. } => {
@@ -77,11 +92,7 @@ impl Keep {
     }
 
     /// Sends what is complete, from time to time.
-    pub fn deliver_complete(
-        &mut self,
-        per_group: u64,
-        deliver: impl Fn(&[u8], &[u8]) -> Result<()>,
-    ) -> Result<()> {
+    pub fn deliver_complete(&mut self, per_group: u64, deliver: impl Deliver) -> Result<()> {
         match &self.place {
             Place::Redis { records, .. } if *records < PER_CALL => Ok(()),
             _ => self.finish(per_group, deliver),
@@ -89,11 +100,7 @@ impl Keep {
     }
 
     /// Sends what is complete.
-    pub fn finish(
-        &mut self,
-        per_group: u64,
-        deliver: impl Fn(&[u8], &[u8]) -> Result<()>,
-    ) -> Result<()> {
+    pub fn finish(&mut self, per_group: u64, deliver: impl Deliver) -> Result<()> {
         if let Place::Redis { connection, waiting, records: records @ 1.., .. } = &mut self.place {
             take(waiting).exec(connection)?;
             *records = 0;
@@ -106,8 +113,8 @@ impl Keep {
         for group in complete {
             match &mut self.place {
                 Place::Memory(groups) => {
-                    for value in groups.remove(&group).unwrap_or_default() {
-                        deliver(&group, &value)?;
+                    for (value, headers) in groups.remove(&group).unwrap_or_default() {
+                        deliver(&group, &value, headers)?;
                     }
                 }
                 Place::Redis { connection, documented: true, .. } => {
@@ -116,7 +123,7 @@ impl Keep {
                 Place::Redis { connection, .. } => {
                     let held = key("held:", &group);
                     let values: Vec<Vec<u8>> = redis::cmd("HVALS").arg(&held).query(connection)?;
-                    values.iter().try_for_each(|value| deliver(&group, value))?;
+                    values.iter().try_for_each(|value| deliver(&group, value, None))?;
                     redis::cmd("DEL").arg(&held).exec(connection)?;
                 }
             }
@@ -133,17 +140,13 @@ pub fn empty(url: &str) -> Result<Connection> {
 }
 
 /// Moves a group through its documented states and delivers it.
-fn documented(
-    connection: &mut Connection,
-    group: &[u8],
-    deliver: impl Fn(&[u8], &[u8]) -> Result<()>,
-) -> Result<()> {
+fn documented(connection: &mut Connection, group: &[u8], deliver: impl Deliver) -> Result<()> {
     let set = key("batch:records:", group);
     redis::cmd("SMOVE").arg("active:batches").arg("ready:batches").arg(group).exec(connection)?;
     let ids: Vec<Vec<u8>> = redis::cmd("SMEMBERS").arg(&set).query(connection)?;
     let keys: Vec<Vec<u8>> = ids.iter().map(|id| data(group, id)).collect();
     let values: Vec<Vec<u8>> = redis::cmd("MGET").arg(&keys).query(connection)?;
-    values.iter().try_for_each(|value| deliver(group, value))?;
+    values.iter().try_for_each(|value| deliver(group, value, None))?;
     let mut clean = Pipeline::new();
     clean.cmd("DEL").arg(&keys).arg(set).arg(key("batch:start:", group)).ignore();
     clean.cmd("SREM").arg("ready:batches").arg(group).ignore();

@@ -25,7 +25,7 @@ mod status;
 mod work;
 
 pub use engine::Engine;
-pub use group::{BatchView, KindView};
+pub use group::{BatchView, KindView, gathered_from};
 pub use latency::LatencyCounts;
 pub use plan::{
     ClosePlan, DeliverPlan, HoldPlan, KindPlan, OnError, OnRepeat, Per, Plan, Retry, StagePlan,

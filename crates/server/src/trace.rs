@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::extract::State;
 use potok_core::{Envelope, PipelineInfo, Position, Record, SourceBatch};
+use potok_flow::gathered_from;
 use serde::{Deserialize, Serialize};
 
 use crate::request::Params;
@@ -12,8 +13,6 @@ use crate::{Admin, ApiError};
 const SEEN_MAX: usize = 10_000;
 /// Header with the name of a delivery, which begins with the position of its record.
 const ID_HEADER: &str = "potok-id";
-/// Header with the position of the record that a copy is of.
-const ORIGIN_HEADER: &str = "potok-origin";
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -85,7 +84,7 @@ fn names(batch: &SourceBatch, record: &Record, id: &str) -> bool {
         || delivery(record).is_some_and(|name| {
             name.strip_prefix(id).is_some_and(|rest| rest.starts_with(['@', '#', '/', ':']))
         })
-        || gathered_from(record).is_some_and(|origin| origin == id)
+        || gathered_from(record).is_some_and(|origin| comes_from(&origin))
         || record.value.as_deref().is_some_and(|value| has_word(value, id.as_bytes()))
 }
 
@@ -95,15 +94,6 @@ fn place(position: &Position) -> String {
 
 fn delivery(record: &Record) -> Option<&str> {
     std::str::from_utf8(record.headers.get(ID_HEADER)?).ok()
-}
-
-/// `topic/partition/offset` of the record that this is a copy of.
-fn gathered_from(record: &Record) -> Option<String> {
-    let (name, text) = record.headers.iter().next()?;
-    let text = std::str::from_utf8(text.filter(|_| name == ORIGIN_HEADER)?).ok()?;
-    let mut parts = text.splitn(5, ' ').skip(1);
-    let (partition, offset) = (parts.next()?, parts.next()?);
-    Some(format!("{}/{partition}/{offset}", parts.nth(1)?))
 }
 
 fn has_word(value: &[u8], word: &[u8]) -> bool {
@@ -128,7 +118,7 @@ fn describe(batch: &SourceBatch, record: &Record, infos: &[PipelineInfo]) -> See
         ("replay", Some(info), None)
     } else if let Some(info) = infos.iter().find(internal) {
         match gathered_from(record) {
-            Some(origin) => ("gathered", Some(info), Some(format!("from {origin}"))),
+            Some(origin) => ("gathered", Some(info), Some(format!("from {}", place(&origin)))),
             None => ("sealed", Some(info), None),
         }
     } else {

@@ -51,6 +51,11 @@ pub(crate) fn is_copy(record: &Record) -> bool {
     record.headers.iter().next().is_some_and(|(name, _)| name == ORIGIN_HEADER)
 }
 
+/// Where the record lies that this is a copy of; `None` for what is no copy.
+pub fn gathered_from(record: &Record) -> Option<Position> {
+    origin(record).map(|origin| origin.position)
+}
+
 /// What a copy is a copy of.
 pub(crate) fn origin(record: &Record) -> Option<Origin> {
     let mut headers = record.headers.iter();

@@ -43,6 +43,7 @@ use crate::work::{Chunk, Completion, Stop, ToLane};
 use clean::Lots;
 use clock::Scale;
 pub(crate) use gather::Gather;
+pub use gathered::gathered_from;
 pub(crate) use index::Wish;
 use index::{Arriving, Entry, Feed, GroupKey, Index};
 pub use index::{BatchView, KindView};

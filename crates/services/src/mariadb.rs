@@ -117,7 +117,7 @@ impl Mariadb {
 
     fn initialise(&self) -> Result<()> {
         self.folder.write("init.sql", INIT)?;
-        self.folder.inner("tmp")?;
+        let temporary = self.folder.inner("tmp")?;
         if self.folder.join("data/mysql").is_dir() {
             return Ok(());
         }
@@ -126,6 +126,8 @@ impl Mariadb {
         command.arg("--skip-test-db");
         command.arg(format!("--datadir={}", self.folder.inner("data")?.display()));
         command.args(as_root()?).current_dir(self.folder.path());
+        // A server that starts removes the temporary tables of all others in that folder.
+        command.env("TMPDIR", temporary);
         run::output(command).map(drop)
     }
 

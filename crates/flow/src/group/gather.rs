@@ -35,6 +35,34 @@ const BYTES_MAX: usize = 16 << 20;
 /// The longest wait after trouble.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 
+/// How much is copied at once, and how long to wait after trouble.
+struct Pace {
+    /// In a row.
+    failures: u32,
+    /// Bytes of one transaction. The broker lets it be open for some seconds: one that is too slow
+    /// for so much must get less, or it would never get anything done.
+    room: usize,
+}
+
+impl Pace {
+    fn new() -> Self {
+        Pace { failures: 0, room: BYTES_MAX }
+    }
+
+    fn worked(&mut self) {
+        self.failures = 0;
+        self.room = (self.room + self.room / 8 + 1).min(BYTES_MAX);
+    }
+
+    /// Says how long to wait.
+    fn failed(&mut self) -> Duration {
+        self.failures += 1;
+        self.room /= 2;
+        let wait = Duration::from_millis(50).saturating_mul(1 << self.failures.min(10));
+        wait.min(WAIT_MAX)
+    }
+}
+
 /// Copies records into the internal topic until it is asked to stop.
 pub(crate) struct Gather {
     pub spec: GroupSpec,
@@ -49,7 +77,7 @@ pub(crate) struct Gather {
 impl Gather {
     /// Runs beside the lanes. What it cannot do now it tries again, unless somebody has to act.
     pub async fn run(self, log: Arc<dyn potok_core::Log>) -> Result<(), Stop> {
-        let mut failures = 0_u32;
+        let mut pace = Pace::new();
         loop {
             let opened = tokio::select! {
                 biased;
@@ -57,9 +85,7 @@ impl Gather {
                 opened = log.open_group(self.spec.clone()) => opened,
             };
             let copied = match opened {
-                Ok(OpenGroup { source, journal }) => {
-                    self.copy(source, journal, &mut failures).await
-                }
+                Ok(OpenGroup { source, journal }) => self.copy(source, journal, &mut pace).await,
                 Err(fault) => Err(fault),
             };
             let fault = match copied {
@@ -67,15 +93,14 @@ impl Gather {
                 Err(fault) if fault.next == Move::Fix => return Err(Stop::Fix(fault)),
                 Err(fault) => fault,
             };
-            failures += 1;
-            if failures == 1 {
+            let wait = pace.failed();
+            if pace.failures == 1 {
                 tracing::warn!(group = self.spec.group, why = %fault, "records cannot be gathered; trying again");
             }
-            let wait = Duration::from_millis(50).saturating_mul(1 << failures.min(10));
             tokio::select! {
                 biased;
                 () = self.stopping.wait_for(|stopping| stopping) => return Ok(()),
-                () = tokio::time::sleep(wait.min(WAIT_MAX)) => {}
+                () = tokio::time::sleep(wait) => {}
             }
         }
     }
@@ -84,7 +109,7 @@ impl Gather {
         &self,
         mut source: Box<dyn Source>,
         journal: Arc<dyn Journal>,
-        failures: &mut u32,
+        pace: &mut Pace,
     ) -> Result<(), Fault> {
         let mut parser = Parser::new();
         let mut live: HashMap<u64, Partition> = HashMap::new();
@@ -100,7 +125,7 @@ impl Gather {
             let mut batches = Vec::new();
             let mut bytes = hear(said, &mut live, &mut batches);
             // What is there already goes along.
-            while bytes < BYTES_MAX && !batches.is_empty() {
+            while bytes < pace.room && !batches.is_empty() {
                 let Some(said) = source.next().now_or_never() else { break };
                 bytes += hear(said?, &mut live, &mut batches);
             }
@@ -121,7 +146,7 @@ impl Gather {
             // Until this returns nothing is asked of the source: what leaves meanwhile waits.
             journal.transact(&transaction).await.map_err(Fault::from)?;
             crash_point("gather.after");
-            *failures = 0;
+            pace.worked();
         }
     }
 
@@ -208,5 +233,22 @@ impl Gather {
             paused: shared.paused.clone(),
             stopping: stopping.clone(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_too_much_becomes_less_and_grows_again() {
+        let mut pace = Pace::new();
+        let waits: Vec<Duration> = (0..40).map(|_| pace.failed()).collect();
+        assert!(waits.is_sorted() && waits.last() == Some(&WAIT_MAX));
+        assert_eq!(pace.room, 0, "one batch at a time");
+        pace.worked();
+        assert_eq!((pace.failures, pace.room), (0, 1));
+        (0..200).for_each(|_| pace.worked());
+        assert_eq!(pace.room, BYTES_MAX);
     }
 }

@@ -30,7 +30,8 @@ fn what_was_delivered_before_a_change_is_not_delivered_again() {
     let home = Home::new();
     let order = Generator::good_only(90).good();
     let running = home.start_with(&[("POTOK_CRASH_AT", "sink.commit.after")]).expect("starts");
-    assert!(running.send_lines(&lines(std::slice::from_ref(&order)), &[]));
+    // Its answer may be lost with the process.
+    let _ = running.send_lines(&lines(std::slice::from_ref(&order)), &[]);
     running.ended("potok dies behind the commit of the database");
     assert_eq!(Tables::read(&home.database()).count(), 1);
 

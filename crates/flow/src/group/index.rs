@@ -33,12 +33,8 @@ pub use view::{BatchView, KindView};
 
 /// A part of a batch has no more records and bytes than this, so that sending it fits into memory
 /// and its seal into one record of any log.
-const PART_RECORDS_MAX: usize = 10_000;
+pub(super) const PART_RECORDS_MAX: usize = 10_000;
 const PART_BYTES_MAX: u64 = 16 << 20;
-
-/// Batches are sent together up to so many records. While they are, nothing is closed: fewer, and
-/// what closes meanwhile is less late; more, and what is sent is sent in larger pieces.
-const LOT_RECORDS_MAX: usize = 2_000;
 
 /// Among more open groups than this, the oldest is looked for only now and then.
 const OLDEST_AMONG: usize = 10_000;
@@ -440,8 +436,12 @@ impl Index {
         taken
     }
 
-    /// The next batches to send, bounded and of one share.
-    pub fn take_sealed(&mut self, share: impl Fn(&Feed) -> u32) -> Arc<Vec<Sealed>> {
+    /// The next batches to send, of one share, up to so many records.
+    pub fn take_sealed(
+        &mut self,
+        records_max: usize,
+        share: impl Fn(&Feed) -> u32,
+    ) -> Arc<Vec<Sealed>> {
         let (mut records, mut bytes) = (0, 0);
         let mut taken: Vec<Sealed> = Vec::new();
         let mut of = None;
@@ -453,7 +453,7 @@ impl Index {
             of = its;
             records += next.entries.len();
             bytes += bytes_of(&next.entries);
-            let too_much = records > LOT_RECORDS_MAX || bytes > PART_BYTES_MAX;
+            let too_much = records > records_max || bytes > PART_BYTES_MAX;
             if too_much && !taken.is_empty() {
                 break;
             }

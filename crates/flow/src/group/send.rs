@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 use super::Holding;
 use super::clean::Lot;
-use super::index::{Entry, Feed, Sealed};
+use super::index::{Entry, Feed, PART_RECORDS_MAX, Sealed};
 use crate::crash_notes::{Range, Suspicion};
 use crate::lane::{Cycle, Item, Lane, Origin};
 use crate::ledger::Note;
@@ -19,6 +19,11 @@ use crate::plan::OnRepeat;
 use crate::process::BatchOfItems;
 use crate::status::Ending;
 use crate::work::{Chunk, Completion, Stop, Taken};
+
+/// Batches whose bodies lie in a store are sent together up to so many records: calls of it take
+/// their time, and while they last nothing is closed. From the log itself more are read at a time,
+/// as records of different batches lie beside each other there.
+const STORED_LOT_MAX: usize = 2_000;
 
 /// Says how often a record came that stands for its repeats.
 const COUNT_HEADER: &str = "potok-count";
@@ -42,7 +47,9 @@ impl Lane {
             if !index.caught_up || self.stopping.get() {
                 return Ok(());
             }
-            index.take_sealed(|feed| holding.share(&feed.partition))
+            let records_max =
+                if holding.store.is_the_log() { PART_RECORDS_MAX } else { STORED_LOT_MAX };
+            index.take_sealed(records_max, |feed| holding.share(&feed.partition))
         };
         if batches.is_empty() {
             return Ok(());

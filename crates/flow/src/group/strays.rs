@@ -4,8 +4,8 @@
 //! process's own, records find their lane by their group's key. A lane that has read everything
 //! and misses members of a seal notes them here, and the run is made again; then those records
 //! belong where their seal says. Until all lanes have looked nothing closes: what one misses
-//! another may hold. Members that have ended are missed too; each is noted once, so that the
-//! second run goes on without them.
+//! another may hold. Members that are gone with their topic are missed too; each is noted once, so
+//! that the second run goes on without them.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

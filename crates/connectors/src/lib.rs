@@ -5,6 +5,7 @@ pub mod embedded;
 pub mod kafka;
 pub mod memory;
 pub mod mysql;
+mod owners;
 pub mod postgres;
 pub mod redis;
 pub mod sql;

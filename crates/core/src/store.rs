@@ -77,7 +77,4 @@ pub trait Store: Send + Sync {
     /// Forgets these records, and of each group everything once its last record goes. Called when
     /// they have ended, durably. Idempotent.
     async fn clean(&self, owner: &Owner, places: &[Place]) -> Result<(), Fault>;
-
-    /// The share has left this process: what is kept of it in memory may go.
-    fn release(&self, _owner: &Owner) {}
 }

@@ -24,7 +24,7 @@ use tokio::task::JoinSet;
 use crate::crash_notes::CrashNotes;
 use crate::deliver::Destination;
 use crate::group::strays::{Search, Strays};
-use crate::group::{Boards, Gather, Holding};
+use crate::group::{Boards, Bodies, Gather, Holding};
 use crate::lane::{Lane, OwnTopics};
 use crate::ledger::{Ledger, Live, Scribe};
 use crate::outgoing::LetterBox;
@@ -167,20 +167,22 @@ fn spawn(shared: &Shared, group: OpenGroup, stopping: &Arc<Signal<bool>>) -> Tas
     // Where the log is shared, members lie before their seal in its own partition.
     let lanes_looking = if gathered { 0 } else { plan.workers.max(1) };
     let search = Search::new(shared.strays.clone(), shared.boards.clone(), lanes_looking);
-    let store =
-        plan.hold.as_ref().map(|hold| hold.store.clone().unwrap_or_else(|| shared.log.bodies()));
+    let bodies = plan
+        .hold
+        .as_ref()
+        .map(|hold| Bodies::of(hold.store.clone().unwrap_or_else(|| shared.log.bodies())));
     for lane in 0..plan.workers.max(1) {
         let (inputs, queue) = mpsc::unbounded_channel();
         lanes.push(inputs);
         let attempts = Arc::new(AtomicU64::new(0));
-        let holding = plan.hold.as_ref().zip(store.clone()).map(|(hold, store)| {
+        let holding = plan.hold.as_ref().zip(bodies.clone()).map(|(hold, bodies)| {
             let owner = Owner {
                 pipeline: plan.name.as_str().into(),
                 share: lane as u32,
                 nonce: shared.nonce(),
             };
             let (attempts, search) = (attempts.clone(), search.clone());
-            Holding::new(hold, store, owner, &*shared.clock, gathered, attempts, search)
+            Holding::new(hold, bodies, owner, &*shared.clock, gathered, attempts, search)
         });
         boards.extend(holding.as_ref().map(|holding| holding.board.clone()));
         let lane = Lane {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
@@ -15,6 +15,7 @@ use super::scan::record;
 use super::shared::Shared;
 use super::walk::{Found, Frame, Walker};
 use super::{damage, faults};
+use crate::owners::Owners;
 
 /// Bytes read at once where neighbours are not wanted: a frame's header and table, mostly.
 const FAR_BYTES: usize = 16 << 10;
@@ -24,22 +25,12 @@ const PIECE_BYTES: usize = 64 << 10;
 /// Keeps nothing of its own: what writes elsewhere only checks here who asks.
 pub struct EmbeddedStore {
     shared: Arc<Shared>,
-    /// By pipeline and share.
-    owners: Mutex<HashMap<(Arc<str>, u32), u64>>,
+    owners: Owners,
 }
 
 impl EmbeddedStore {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
-        EmbeddedStore { shared, owners: Mutex::default() }
-    }
-
-    fn check(&self, owner: &Owner) -> Result<(), Fault> {
-        let owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
-        let Owner { pipeline, share, nonce } = owner;
-        match owners.get(&(pipeline.clone(), *share)) {
-            Some(known) if known == nonce => Ok(()),
-            _ => Err(Fault::retry(format!("share {share} of {pipeline} has another owner now"))),
-        }
+        EmbeddedStore { shared, owners: Owners::default() }
     }
 }
 
@@ -50,17 +41,16 @@ impl Store for EmbeddedStore {
     }
 
     async fn own(&self, owner: &Owner) -> Result<(), Fault> {
-        let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
-        owners.insert((owner.pipeline.clone(), owner.share), owner.nonce);
+        self.owners.own(owner);
         Ok(())
     }
 
     async fn put(&self, owner: &Owner, _: &[Held]) -> Result<(), Fault> {
-        self.check(owner)
+        self.owners.check(owner)
     }
 
     async fn close(&self, owner: &Owner, _: &[Bytes]) -> Result<(), Fault> {
-        self.check(owner)
+        self.owners.check(owner)
     }
 
     async fn load(&self, _: &Owner, places: &[Place]) -> Result<Vec<Option<Record>>, Fault> {
@@ -72,7 +62,7 @@ impl Store for EmbeddedStore {
     }
 
     async fn clean(&self, owner: &Owner, _: &[Place]) -> Result<(), Fault> {
-        self.check(owner)
+        self.owners.check(owner)
     }
 }
 

@@ -1,62 +1,28 @@
-//! Bodies of held records where the log is Kafka: in memory, as far as there is room.
-//!
-//! What does not fit is not kept: its place in the log is known, and it is read from there when its
-//! group is sent. So memory is bounded, however much is held, and nothing waits for room. What came
-//! first stays, because mostly it is sent first.
+//! Bodies of held records where the log is Kafka: what is not in memory when its group is sent is
+//! read again from where it lies.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::{BufMut, Bytes, BytesMut};
-use potok_core::{Fault, Headers, Held, Owner, Partition, Place, Position, Reader, Record, Store};
+use potok_core::{Fault, Headers, Held, Owner, Partition, Place, Reader, Record, Store};
 
 use super::settings::{Health, KafkaConfig};
 use super::topics::Topics;
-use super::{fault, lock, reader};
-
-/// Bytes of bodies kept in memory by one pipeline.
-const BYTES_MAX: usize = 256 << 20;
+use super::{fault, reader};
+use crate::owners::Owners;
 
 pub struct KafkaBodies {
     config: KafkaConfig,
     health: Health,
     topics: Arc<Topics>,
-    kept: Mutex<Kept>,
-}
-
-#[derive(Default)]
-struct Kept {
-    /// By pipeline and number.
-    shares: HashMap<(Arc<str>, u32), Share>,
-    bytes: usize,
-}
-
-#[derive(Default)]
-struct Share {
-    owner: u64,
-    records: HashMap<Position, Record>,
-}
-
-impl Kept {
-    fn empty(&mut self, owner: &Owner) {
-        let gone = self.shares.remove(&(owner.pipeline.clone(), owner.share));
-        let bytes = gone.iter().flat_map(|share| share.records.values()).map(Record::bytes);
-        self.bytes -= bytes.sum::<usize>();
-    }
-
-    fn owned(&mut self, owner: &Owner) -> Result<&mut Share, Fault> {
-        let of = self.shares.get_mut(&(owner.pipeline.clone(), owner.share));
-        let of = of.filter(|share| share.owner == owner.nonce);
-        of.ok_or_else(|| {
-            Fault::retry(format!("share {} of {} has another owner", owner.share, owner.pipeline))
-        })
-    }
+    owners: Owners,
 }
 
 impl KafkaBodies {
     pub fn new(config: KafkaConfig, health: Health, topics: Arc<Topics>) -> Self {
-        KafkaBodies { config, health, topics, kept: Mutex::default() }
+        KafkaBodies { config, health, topics, owners: Owners::default() }
     }
 
     /// Reads records from the log: offsets of one partition and log, ascending.
@@ -109,75 +75,46 @@ fn apart(record: &Record) -> Record {
 
 #[async_trait]
 impl Store for KafkaBodies {
+    fn is_the_log(&self) -> bool {
+        true
+    }
+
     async fn own(&self, owner: &Owner) -> Result<(), Fault> {
-        let mut kept = lock(&self.kept);
-        kept.empty(owner);
-        let share = Share { owner: owner.nonce, ..Share::default() };
-        kept.shares.insert((owner.pipeline.clone(), owner.share), share);
+        self.owners.own(owner);
         Ok(())
     }
 
-    async fn put(&self, owner: &Owner, held: &[Held]) -> Result<(), Fault> {
-        let mut kept = lock(&self.kept);
-        let mut bytes = kept.bytes;
-        let share = kept.owned(owner)?;
-        for Held { place, record, .. } in held {
-            if bytes + record.bytes() > BYTES_MAX {
-                break;
-            }
-            if share.records.insert(place.position.clone(), apart(record)).is_none() {
-                bytes += record.bytes();
-            }
-        }
-        kept.bytes = bytes;
-        Ok(())
+    async fn put(&self, owner: &Owner, _: &[Held]) -> Result<(), Fault> {
+        self.owners.check(owner)
     }
 
     async fn close(&self, owner: &Owner, _: &[Bytes]) -> Result<(), Fault> {
-        lock(&self.kept).owned(owner).map(drop)
+        self.owners.check(owner)
     }
 
-    async fn load(&self, owner: &Owner, places: &[Place]) -> Result<Vec<Option<Record>>, Fault> {
-        let mut loaded: Vec<Option<Record>> = {
-            let kept = lock(&self.kept);
-            let share = kept.shares.get(&(owner.pipeline.clone(), owner.share));
-            let share = share.filter(|share| share.owner == owner.nonce);
-            places.iter().map(|place| share?.records.get(&place.position).cloned()).collect()
-        };
-        let mut missing: BTreeMap<(u64, Partition), Vec<u64>> = BTreeMap::new();
-        for (place, _) in places.iter().zip(&loaded).filter(|(_, record)| record.is_none()) {
-            let at = &place.position;
-            let partition = Partition { topic: at.topic.clone(), index: at.partition };
-            missing.entry((at.log, partition)).or_default().push(at.offset);
+    async fn load(&self, _: &Owner, places: &[Place]) -> Result<Vec<Option<Record>>, Fault> {
+        let mut wanted: BTreeMap<(u64, Partition), Vec<(u64, usize)>> = BTreeMap::new();
+        for (number, Place { position, .. }) in places.iter().enumerate() {
+            let partition = Partition { topic: position.topic.clone(), index: position.partition };
+            let of = wanted.entry((position.log, partition)).or_default();
+            of.push((position.offset, number));
         }
-        for ((log, partition), mut offsets) in missing {
-            offsets.sort_unstable();
+        let mut loaded: Vec<Option<Record>> = places.iter().map(|_| None).collect();
+        for ((log, partition), mut asked) in wanted {
+            asked.sort_unstable();
+            let mut offsets: Vec<u64> = asked.iter().map(|(offset, _)| *offset).collect();
             offsets.dedup();
-            let mut found = self.read(log, &partition, &offsets).await?;
-            for (place, record) in places.iter().zip(&mut loaded) {
-                let at = &place.position;
-                let is_there = at.log == log && at.partition == partition.index;
-                if record.is_none() && is_there && at.topic == partition.topic {
-                    *record = found.remove(&at.offset);
+            let found = self.read(log, &partition, &offsets).await?;
+            for (offset, number) in asked {
+                if let Some(record) = loaded.get_mut(number) {
+                    *record = found.get(&offset).cloned();
                 }
             }
         }
         Ok(loaded)
     }
 
-    async fn clean(&self, owner: &Owner, places: &[Place]) -> Result<(), Fault> {
-        let mut kept = lock(&self.kept);
-        let share = kept.owned(owner)?;
-        let gone = places.iter().filter_map(|place| share.records.remove(&place.position));
-        let gone: usize = gone.map(|record| record.bytes()).sum();
-        kept.bytes -= gone;
-        Ok(())
-    }
-
-    fn release(&self, owner: &Owner) {
-        let mut kept = lock(&self.kept);
-        if kept.owned(owner).is_ok() {
-            kept.empty(owner);
-        }
+    async fn clean(&self, owner: &Owner, _: &[Place]) -> Result<(), Fault> {
+        self.owners.check(owner)
     }
 }

@@ -25,6 +25,7 @@ use bytes::Bytes;
 use potok_core::{Partition, Position, Timestamp};
 use tokio::time::Instant;
 
+use super::bodies::Body;
 use super::clock::Share;
 use super::seal::{Generation, Members, Seal};
 use super::shelf::Shelf;
@@ -55,8 +56,8 @@ impl Feed {
     }
 }
 
-/// A held record, without its body.
-#[derive(Clone, Debug)]
+/// A held record.
+#[derive(Debug)]
 pub(crate) struct Entry {
     /// Which of [`Index::feeds`].
     pub feed: u32,
@@ -70,6 +71,8 @@ pub(crate) struct Entry {
     pub id: Option<Bytes>,
     /// Its decoder changes the bytes: it must see them again.
     pub rewritten: bool,
+    /// Its body, where that is in memory.
+    pub body: Option<Body>,
 }
 
 impl Entry {
@@ -88,7 +91,7 @@ pub(crate) struct GroupKey {
 }
 
 /// Records that belong together.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Group {
     pub name: u64,
     /// When the log took its first record.
@@ -105,7 +108,7 @@ pub(crate) struct Group {
 }
 
 /// Closed by a rule; no record joins it any more.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Frozen {
     name: GroupKey,
     /// Its name is made of its members when it is sealed.
@@ -117,7 +120,7 @@ struct Frozen {
 }
 
 /// A batch that a seal in the log names.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Sealed {
     pub key: Bytes,
     pub generation: Generation,
@@ -611,6 +614,7 @@ mod tests {
                 kind: None,
                 id: None,
                 rewritten: false,
+                body: None,
             };
             let group = GroupKey { key: Bytes::from_static(b"g"), slice: 0, share: 0 };
             index.add(Arriving { group, entry, at, slice_end: None, closes: false });

@@ -1,7 +1,7 @@
 //! group: holds records until what belongs together is there.
 //!
-//! A lane owns its groups as an index of positions (`index.rs`); bodies are in the plan's `Store`,
-//! which for the embedded log is the log itself. A group that closes is sealed (`seal.rs`): its
+//! A lane owns its groups as an index of positions (`index.rs`); bodies are in the plan's `Store`, or
+//! in the log itself and in memory as far as there is room (`bodies.rs`). A group that closes is sealed (`seal.rs`): its
 //! exact members are written into the log, and only when the seal is read back is anything of it
 //! loaded, processed and delivered (`send.rs`). After a start the lane reads again from the
 //! group's position and closes nothing before the end that was there then.
@@ -10,6 +10,7 @@
 //! partition of the internal topic (`gather.rs`), between the seals; whoever has the partition has
 //! the group.
 
+mod bodies;
 mod clean;
 mod clock;
 mod gather;
@@ -40,6 +41,8 @@ use crate::ledger::Note;
 use crate::plan::HoldPlan;
 use crate::status::Ending;
 use crate::work::{Chunk, Completion, Stop, ToLane};
+pub(crate) use bodies::Bodies;
+use bodies::Room;
 use clean::Lots;
 use clock::Scale;
 pub(crate) use gather::Gather;
@@ -134,6 +137,8 @@ pub(crate) struct Holding {
     /// Assignments whose shares are ours in the store.
     owned: Vec<(u64, Partition)>,
     search: Arc<Search>,
+    /// For bodies, where the log is the store.
+    room: Option<Arc<Room>>,
     /// What was sent and lies in the store until that is durable.
     sent: Lots,
 }
@@ -141,7 +146,7 @@ pub(crate) struct Holding {
 impl Holding {
     pub fn new(
         plan: &HoldPlan,
-        store: Arc<dyn Store>,
+        Bodies { store, room }: Bodies,
         owner: Owner,
         clock: &dyn Clock,
         shared: bool,
@@ -160,7 +165,7 @@ impl Holding {
             attempts,
         });
         let (plan, owned, sent) = (plan.clone(), Vec::new(), Lots::default());
-        Holding { plan, store, board, owner, owned, search, sent }
+        Holding { plan, store, board, owner, owned, search, room, sent }
     }
 
     /// The share of what was read there.
@@ -195,10 +200,7 @@ impl Holding {
 
     /// What was owned under these assignments is ours no more.
     fn release(&mut self, assignments: &[u64]) {
-        let left = self.owned.extract_if(.., |(nonce, _)| assignments.contains(nonce));
-        for (nonce, partition) in left.collect::<Vec<_>>() {
-            self.store.release(&self.owner(&partition, nonce));
-        }
+        self.owned.retain(|(nonce, _)| !assignments.contains(nonce));
     }
 
     /// When this lane has something to do though nothing comes.
@@ -524,6 +526,7 @@ impl Lane {
                     kind: item.kind,
                     id: item.id.clone(),
                     rewritten: item.rewritten,
+                    body: holding.room.as_ref().and_then(|room| room.keep(record)),
                     ..Entry::of(chunk, item.index, feed)
                 },
             });
@@ -635,6 +638,7 @@ impl Entry {
             kind: None,
             id: None,
             rewritten: false,
+            body: None,
         }
     }
 }

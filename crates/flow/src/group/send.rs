@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use potok_core::trouble::{Bug, crash_point, planted};
-use potok_core::{Decoded, Fault, HeadersBuilder, Partition, Place, Reason, Record, SourceBatch};
+use potok_core::{
+    Decoded, Fault, HeadersBuilder, Owner, Partition, Place, Reason, Record, SourceBatch, Store,
+};
 
 use tokio::sync::oneshot;
 
@@ -70,7 +72,7 @@ impl Lane {
                 |(at, entry)| Member {
                     entry,
                     batch,
-                    record: None,
+                    record: entry.body.as_ref().map(|body| body.record(entry.offset, entry.time)),
                     successor: first + at,
                     count: 1,
                 },
@@ -91,19 +93,7 @@ impl Lane {
             let groups: Vec<_> = batches.iter().map(|sealed| sealed.key.clone()).collect();
             self.insist(|| store.close(&owner, &groups)).await?;
         }
-        let bodies = self.insist(|| store.load(&owner, &places)).await?;
-        for (member, body) in members.iter_mut().zip(bodies) {
-            member.record = body;
-        }
-        if planted(Bug::StoreLossIgnored) {
-            members.iter_mut().filter(|member| member.record.is_none()).for_each(|member| {
-                member.successor = usize::MAX;
-            });
-        } else if let Some((_, place)) =
-            members.iter().zip(&places).find(|(m, _)| m.record.is_none())
-        {
-            return Err(Stop::Reread(format!("the store does not have {}", place.position)));
-        }
+        self.load(&*store, &owner, &places, &mut members).await?;
         let mut cycle = self.revive(members, &feeds, batches).await?;
         if planted(Bug::SealEndsFirst) {
             self.end_seals(batches, &feeds);
@@ -120,6 +110,34 @@ impl Lane {
         Ok(())
     }
 
+    /// Loads the bodies that are not in memory. One that nobody has costs a re-read.
+    async fn load(
+        &mut self,
+        store: &dyn Store,
+        owner: &Owner,
+        places: &[Place],
+        members: &mut [Member<'_>],
+    ) -> Result<(), Stop> {
+        if places.is_empty() {
+            return Ok(());
+        }
+        let bodies = self.insist(|| store.load(owner, places)).await?;
+        let missing = members.iter_mut().filter(|member| member.record.is_none());
+        for ((member, body), place) in missing.zip(bodies).zip(places) {
+            if body.is_none() && !planted(Bug::StoreLossIgnored) {
+                return Err(Stop::Reread(format!("the store does not have {}", place.position)));
+            }
+            member.record = body;
+        }
+        if planted(Bug::StoreLossIgnored) {
+            members.iter_mut().filter(|member| member.record.is_none()).for_each(|member| {
+                member.successor = usize::MAX;
+            });
+        }
+        Ok(())
+    }
+
+    /// Where the bodies lie that are not in memory.
     fn places(
         &self,
         holding: &Holding,
@@ -130,6 +148,7 @@ impl Lane {
         let kinds = &holding.plan.kinds;
         members
             .iter()
+            .filter(|member| member.record.is_none())
             .filter_map(|member| {
                 let feed = feeds.get(member.entry.feed as usize)?;
                 let kind = member.entry.kind.and_then(|kind| kinds.get(usize::from(kind)));

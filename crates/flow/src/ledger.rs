@@ -361,6 +361,9 @@ impl Ledger {
         }
         let mut all_ended = Vec::new();
         for (nonce, held) in &mut self.held {
+            if planted(Bug::CommitWhenIdle) && held.in_flight > 0 {
+                continue;
+            }
             let ended = std::mem::take(&mut held.ended);
             if !ended.is_empty() {
                 let ranges = ended.iter().collect();

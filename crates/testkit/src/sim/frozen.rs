@@ -23,8 +23,11 @@ pub struct Frozen(BTreeMap<usize, (Instant, Instant)>);
 
 impl Frozen {
     pub(super) fn freeze(&mut self, process: usize, length: Option<Duration>) {
-        let now = Instant::now();
-        self.0.insert(process, (now, now + length.unwrap_or(FOR_GOOD)));
+        // The dead stay dead.
+        if !self.is_dead(process) {
+            let now = Instant::now();
+            self.0.insert(process, (now, now + length.unwrap_or(FOR_GOOD)));
+        }
     }
 
     /// All of them live or are dead for good: another life begins.

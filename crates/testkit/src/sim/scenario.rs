@@ -265,8 +265,34 @@ impl Scenario {
         if chance.one_in(4) && !self.delivers.iter().any(|deliver| deliver.once) {
             self.add_versions(&mut chance, span);
         }
+        self.add_silence(span);
         self.acts.sort_by_key(|(at, _)| *at);
         self.add_changes();
+    }
+
+    /// Lets processes stand still or die alone where others live on, and stores go back, in some
+    /// scenarios.
+    fn add_silence(&mut self, span: u64) {
+        let mut chance = Chance::new(self.seed ^ 0x511e);
+        if self.hold.is_some_and(|hold| hold.stored) && chance.one_in(3) {
+            for _ in 0..chance.between(1, 2) {
+                let at = chance.below(span);
+                self.acts.push((at, Act::Replicate));
+                self.acts.push((at + chance.between(1, 5_000), Act::Promote));
+            }
+        }
+        if self.sharing < 2 || chance.one_in(2) {
+            return;
+        }
+        let others = self.sharing as u64;
+        for _ in 0..chance.between(1, 3) {
+            let process = chance.below(others) as usize;
+            let length = chance.between(200, 20_000);
+            self.acts.push((chance.below(span), Act::Freeze(process, length)));
+        }
+        if chance.one_in(3) {
+            self.acts.push((chance.below(span), Act::Kill(chance.below(others) as usize)));
+        }
     }
 
     /// Changes what groups are made by between lives, in some scenarios without versions and

@@ -98,6 +98,8 @@ pub enum Bug {
     CleansWholeGroups,
     /// A record ends when another takes its place, whatever becomes of that one.
     SupersededEndsAtOnce,
+    /// What ends together is noted partition by partition.
+    EndsApart,
     /// Where the log is shared, records are copied first and their positions noted later.
     GatheredApart,
     /// Where the log is shared, windows go by the clock of the process.

@@ -100,11 +100,58 @@ fn superseded_that_ends_at_once_is_found() {
 #[cfg(debug_assertions)]
 #[test]
 fn the_last_one_read_standing_for_all_is_found() {
-    for shape in SHAPES.into_iter().filter(|shape| shape.sharing == 0) {
+    for shape in own_logs() {
         let found = (60..68).filter(|seed| {
             let scenario = versions(shape, Kind::Good, 500, *seed);
             breaks(Bug::LastReadWins, Promise::LatestWins, scenario)
         });
+        assert!(found.count() > 0, "{shape:?}");
+    }
+}
+
+/// The calls by which a large dead letter is written, and some around.
+const LARGE_CALLS: std::ops::Range<u64> = 5..10;
+
+/// Where versions may lie in different partitions.
+fn own_logs() -> impl Iterator<Item = Shape> {
+    SHAPES.into_iter().filter(|shape| shape.sharing == 0)
+}
+
+/// The second version makes a dead letter that fills a transaction alone, and the process dies at
+/// one of the calls around its being written.
+fn large(shape: Shape, calls: u64) -> Scenario {
+    let mut scenario = steady(shape);
+    scenario.hold.iter_mut().for_each(|hold| hold.replace = true);
+    super::away_until(&mut scenario, 3_000);
+    let mut second = version("in-two", Kind::Refused, 2);
+    let value = second.value.take().unwrap_or_default();
+    second.value = Some([&value[..], " ".repeat(4 << 20).as_bytes()].concat().into());
+    scenario.acts = vec![
+        (10, Act::Send(super::all_good("in-two", &["b1"]))),
+        (100, Act::Send(vec![version("in", Kind::Good, 1)])),
+        (200, Act::Send(vec![second])),
+        (2_999, Act::CrashInCalls(calls)),
+        (12_000, Act::AllEnded),
+    ];
+    scenario
+}
+
+#[test]
+fn versions_of_different_partitions_end_in_one_transaction() {
+    for shape in own_logs() {
+        for calls in LARGE_CALLS {
+            run_well(large(shape, calls), &format!("{shape:?}, dies at call {calls}"));
+        }
+    }
+}
+
+/// Who notes partition by partition leaves the first version behind, and delivers it.
+#[cfg(debug_assertions)]
+#[test]
+fn versions_that_end_apart_are_found() {
+    for shape in own_logs() {
+        let found = LARGE_CALLS
+            .filter(|calls| breaks(Bug::EndsApart, Promise::LatestWins, large(shape, *calls)));
         assert!(found.count() > 0, "{shape:?}");
     }
 }

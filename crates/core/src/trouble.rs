@@ -81,8 +81,25 @@ pub enum Bug {
     StoreLossIgnored,
     /// A seal has ended once its batch is being sent.
     SealEndsFirst,
+    /// A seal that another process or an earlier run wrote counts for nothing: what belongs
+    /// together is decided anew.
+    SealsForgotten,
+    /// A record that comes while its group's batch is on its way joins it.
+    LateJoinsSealed,
+    /// Of records of one id the one that was read last stands, whichever came later.
+    LastReadWins,
+    /// A position is noted when nothing of its partition is open any more.
+    CommitWhenIdle,
+    /// The log takes endings from whoever had the partition once.
+    StaleCommit,
+    /// The store takes writes from whoever had the share once.
+    StoreUnfenced,
+    /// Removing what was sent removes all that the store has of its group.
+    CleansWholeGroups,
     /// A record ends when another takes its place, whatever becomes of that one.
     SupersededEndsAtOnce,
+    /// What ends together is noted partition by partition.
+    EndsApart,
     /// Where the log is shared, records are copied first and their positions noted later.
     GatheredApart,
     /// Where the log is shared, windows go by the clock of the process.

@@ -67,8 +67,8 @@ pub enum ResolvedAction {
     Dropped,
 }
 
-/// Where a dead letter stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+/// Where a dead letter stands, in the order in which that comes about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeadLetterState {
     /// Waits for somebody.
@@ -109,7 +109,8 @@ pub fn info(pipeline: &str, dead_letter_topic: &str, replays_max: u32) -> Pipeli
 }
 
 /// All dead letters, oldest first. Repeats of one ending (same origin, attempt and deliver entry)
-/// are one entry, the first; so are the pieces of one body, once all are there.
+/// are one entry, the first; so are the pieces of one body, once all are there. A repeat without a
+/// key may lie in another partition than the first: what became of any of them became of all.
 pub async fn list(log: &dyn Log, info: &PipelineInfo) -> Result<Vec<DeadLetter>, Fault> {
     let states = resolutions(log, info).await?;
     let mut found: HashMap<_, Found> = HashMap::new();
@@ -118,22 +119,25 @@ pub async fn list(log: &dyn Log, info: &PipelineInfo) -> Result<Vec<DeadLetter>,
             return;
         };
         let ending = (envelope.origin.clone(), envelope.attempts, envelope.deliver);
+        let state = states.get(&id_of(&position)).copied().unwrap_or(DeadLetterState::Open);
         let found = found.entry(ending).or_insert_with(|| Found {
             at: (record.time, position.clone()),
+            state,
             envelope: Envelope { piece: None, ..envelope.clone() },
             record: Record { headers, value: None, ..record.clone() },
             whole: false,
             pieces: BTreeMap::new(),
         });
+        found.state = found.state.max(state);
+        found.at = (record.time, position).min(found.at.clone());
         found.add(envelope.piece, record.value);
     })
     .await?;
     let mut letters: Vec<(u32, u64, DeadLetter)> = Vec::with_capacity(found.len());
-    for Found { at: (time, position), envelope, record, .. } in
+    for Found { at: (time, position), state, envelope, record, .. } in
         found.into_values().filter(|found| found.whole)
     {
-        let id = format!("{}/{}/{}", position.topic, position.partition, position.offset);
-        let state = states.get(&id).copied().unwrap_or(DeadLetterState::Open);
+        let id = id_of(&position);
         let letter = DeadLetter { id, envelope, state, time, record };
         letters.push((position.partition, position.offset, letter));
     }
@@ -141,9 +145,15 @@ pub async fn list(log: &dyn Log, info: &PipelineInfo) -> Result<Vec<DeadLetter>,
     Ok(letters.into_iter().map(|(_, _, letter)| letter).collect())
 }
 
+/// What a dead letter is called that lies there.
+fn id_of(position: &Position) -> String {
+    format!("{}/{}/{}", position.topic, position.partition, position.offset)
+}
+
 /// A dead letter while its topic is being read.
 struct Found {
     at: (Timestamp, Position),
+    state: DeadLetterState,
     envelope: Envelope,
     record: Record,
     whole: bool,

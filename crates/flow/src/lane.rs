@@ -473,10 +473,11 @@ impl Lane {
                 self.settle_outputs(item, completion);
             }
         }
-        for completion in completions {
-            if !completion.endings.is_empty() {
-                self.complete(completion);
-            }
+        completions.retain(|completion| !completion.endings.is_empty());
+        if planted(Bug::EndsApart) {
+            completions.into_iter().for_each(|completion| self.complete(completion));
+        } else if !completions.is_empty() {
+            self.complete_all(completions);
         }
     }
 
@@ -524,8 +525,14 @@ impl Lane {
 
     /// Tells the ledger.
     pub(crate) fn complete(&self, completion: Completion) {
+        self.complete_all(vec![completion]);
+    }
+
+    /// The same of records that end together: one that another stands for must not be left over
+    /// when the process dies.
+    fn complete_all(&self, completions: Vec<Completion>) {
         // A ledger that is gone ended the run; these records will be read again.
-        let _ = self.ledger.send(Note::Completed(completion));
+        let _ = self.ledger.send(Note::Completed(completions));
     }
 
     /// The naive version: everything counts as ended before any destination was called.

@@ -84,7 +84,8 @@ pub(crate) enum Note {
         assignment: u64,
         records: u64,
     },
-    Completed(Completion),
+    /// What became of records that were worked on together; noted in one transaction.
+    Completed(Vec<Completion>),
     /// So many held records of an assignment are given back, and so many notes: it leaves.
     HandedBack {
         assignment: u64,
@@ -256,7 +257,9 @@ impl Ledger {
                     held.in_flight += records;
                 }
             }
-            Note::Completed(completion) => self.complete(completion),
+            Note::Completed(completions) => {
+                completions.into_iter().for_each(|completion| self.complete(completion));
+            }
             Note::HandedBack { assignment, records, notes } => {
                 if let Some(held) = self.held.get_mut(&assignment) {
                     held.in_flight = held.in_flight.saturating_sub(records + notes);
@@ -361,6 +364,9 @@ impl Ledger {
         }
         let mut all_ended = Vec::new();
         for (nonce, held) in &mut self.held {
+            if planted(Bug::CommitWhenIdle) && held.in_flight > 0 {
+                continue;
+            }
             let ended = std::mem::take(&mut held.ended);
             if !ended.is_empty() {
                 let ranges = ended.iter().collect();

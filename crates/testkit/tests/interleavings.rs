@@ -6,12 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use potok_core::{Log, Output, Reason};
-use potok_flow::dead_letter::DeadLetterState;
+use potok_core::{Envelope, Headers, Log, Output, Reason, Timestamp};
+use potok_flow::dead_letter::{self, DeadLetter, DeadLetterState};
 use potok_flow::{Engine, Status};
 use potok_testkit::sim::{
-    Act, Deliver, Kind, LogHandle, Manner, Outcome, Recovery, Scenario, SimClock, SimLog, Spell,
-    StageManner, Style, To, Trouble, World, plan, record, run,
+    Act, DEAD, Deliver, Kind, LogHandle, Manner, Outcome, PIPELINE, Recovery, Scenario, SimClock,
+    SimLog, Spell, StageManner, Style, To, Trouble, World, plan, record, run,
 };
 
 fn sink(style: Style) -> Deliver {
@@ -276,4 +276,44 @@ fn the_last_status_of_a_run_adds_up() {
         status.received,
         status.delivered + status.filtered + status.suppressed + status.dead_lettered
     );
+}
+
+/// The answer to a dead letter without a key is lost, so that it is written again, into another
+/// partition; in between somebody has replayed the first. It is one dead letter, and it is on its
+/// way.
+#[test]
+fn a_dead_letter_that_is_written_again_elsewhere_is_replayed_once() {
+    let (scenario, world) = (Scenario::plain(15), World::calm(15, 2));
+    let letter = |partition| {
+        let envelope = Envelope {
+            pipeline: PIPELINE.into(),
+            origin: "in/0/1@0000000000000001".parse().unwrap(),
+            deliver: None,
+            reason: Reason::Undecodable,
+            error: "no".into(),
+            attempts: 1,
+            time: Timestamp(5),
+            piece: None,
+        };
+        let headers = envelope.headers(&Headers::none());
+        let (topic, partition) = (DEAD.into(), Some(partition));
+        Output { topic, partition, key: None, headers, value: Some("{".into()) }
+    };
+    let listed = in_life(&world, &scenario, |engine| async move {
+        let (log, info) = (engine.log().as_ref(), dead_letter::info(PIPELINE, DEAD, 5));
+        engine.pause(PIPELINE).unwrap();
+        log.append(&[letter(1)]).await.unwrap();
+        let first = dead_letter::list(log, &info).await.unwrap();
+        dead_letter::replay(log, &info, &first, engine.clock().as_ref()).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        log.append(&[letter(0)]).await.unwrap();
+        (first, dead_letter::list(log, &info).await.unwrap())
+    });
+    let (first, then) = listed;
+    let all = |letters: &[DeadLetter]| -> Vec<(String, DeadLetterState)> {
+        letters.iter().map(|letter| (letter.id.clone(), letter.state)).collect()
+    };
+    let id = format!("{DEAD}/1/0");
+    assert_eq!(all(&first), [(id.clone(), DeadLetterState::Open)]);
+    assert_eq!(all(&then), [(id, DeadLetterState::Replaying)]);
 }

@@ -121,6 +121,37 @@ fn superseded_ends_at_once() {
 }
 
 #[test]
+fn superseded_that_ends_at_once_is_lost() {
+    is_found_in_groups(Bug::SupersededEndsAtOnce, &[Promise::NothingLost]);
+}
+
+#[test]
+fn seals_forgotten() {
+    is_found_in_groups(Bug::SealsForgotten, &[Promise::SentAsSealed]);
+}
+
+#[test]
+fn late_records_join_what_is_sealed() {
+    is_found_in_groups(Bug::LateJoinsSealed, &[Promise::SentAsSealed]);
+}
+
+#[test]
+fn a_log_takes_commits_from_old_owners() {
+    is_found_in_groups(Bug::StaleCommit, &[Promise::OwnersCommit]);
+    is_found_in_groups(Bug::StaleCommit, &[Promise::GatheredOnce]);
+}
+
+#[test]
+fn a_store_takes_writes_from_old_owners() {
+    is_found_in_groups(Bug::StoreUnfenced, &[Promise::OwnersWrite]);
+}
+
+#[test]
+fn cleaning_removes_whole_groups() {
+    is_found_in_groups(Bug::CleansWholeGroups, &[Promise::CleanedWhenEnded]);
+}
+
+#[test]
 fn members_by_number() {
     is_found_in_groups(Bug::MembersByNumber, &[Promise::SentAsSealed]);
 }

@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use potok_core::trouble::{Bug, planted};
 use potok_core::{Partition, Position, Timestamp};
 use tokio::time::Instant;
 
@@ -254,6 +255,18 @@ impl Index {
             sealed.entries.push(entry);
             return;
         }
+        if planted(Bug::LateJoinsSealed)
+            && let Some(frozen) = self.sealing.of_mut(&name.key).next()
+        {
+            frozen.entries.push(entry);
+            return;
+        }
+        if planted(Bug::LateJoinsSealed)
+            && let Some(sealed) = self.sealed.of_mut(&name.key).next()
+        {
+            sealed.entries.push(entry);
+            return;
+        }
         // The windows' clock is the log's: a record behind the end opens the next generation,
         // however late its turn came.
         if self.open.get(&name).is_some_and(|group| at >= group.due) {
@@ -398,6 +411,8 @@ impl Index {
         let Seal { generation, slice, opened, dropped, members } = seal;
         let ours = self.sealing.remove(&key, |frozen| frozen.generation == generation);
         let foreign = ours.is_none();
+        let forgotten = foreign && planted(Bug::SealsForgotten);
+        let members = if forgotten { Members::default() } else { members };
         let (due, entries) = match ours {
             Some(frozen) => (Some(frozen.due), frozen.entries),
             None => (None, self.take(&GroupKey { key: key.clone(), slice, share }, &members)),

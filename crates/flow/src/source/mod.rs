@@ -167,7 +167,7 @@ impl Intake {
         self.tell(Note::Routed { assignment, records });
         if records == 0 || planted(Bug::NaiveCommit) {
             // Nothing but a gap: it has ended by being read.
-            self.tell(Note::Completed(Completion::of(taken.clone())));
+            self.tell(Note::Completed(vec![Completion::of(taken.clone())]));
         }
         for (lane, records) in self.routing.split(&taken.batch, self.lanes.len()) {
             let chunk = Chunk { taken: taken.clone(), records };
@@ -176,10 +176,8 @@ impl Intake {
                 // The lane died; the supervisor is about to start everything again.
                 let records = chunk.records.iter().map(|(index, _)| (*index, Ending::HandedBack));
                 let endings = records.collect();
-                self.tell(Note::Completed(Completion {
-                    endings,
-                    ..Completion::of(chunk.taken.clone())
-                }));
+                let completion = Completion { endings, ..Completion::of(chunk.taken.clone()) };
+                self.tell(Note::Completed(vec![completion]));
             }
         }
         if self.behind.get(&assignment).is_some_and(|(end, _)| next >= *end) {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
+use potok_core::trouble::{Bug, planted};
 use potok_core::{
     Clock, Damage, Ended, Fault, GroupInfo, GroupSpec, Log, OpenGroup, Output, Partition, Position,
     RangeSet, ReadFrom, Reader, SourceBatch, Store, TopicInfo, Transaction,
@@ -73,6 +74,7 @@ impl SimLog {
         tokio::spawn(async move {
             self.world.latency(slow).await;
             self.world.step("the log, before a write").await;
+            self.whose_is_awake(live.as_ref()).await;
             if self.world.with(|w| w.strikes(refused, 15)) {
                 self.world.with(|w| w.note("the log refuses a write"));
                 let _ = answer.send(Err(Fault::wait("simulated: the log is away")));
@@ -112,6 +114,7 @@ impl SimLog {
         tokio::spawn(async move {
             self.world.latency(Trouble::TransactSlow).await;
             self.world.step("the log, before a write").await;
+            self.whose_is_awake(Some(&live)).await;
             while self.world.with(|w| w.strikes(Trouble::TransactRefused, 15)) {
                 self.world.with(|w| w.note("the log makes a write wait"));
                 self.world.latency(Trouble::TransactSlow).await;
@@ -132,6 +135,14 @@ impl SimLog {
         }
     }
 
+    /// A process that stands still may do so in the middle of a write: its last part is missing.
+    async fn whose_is_awake(&self, live: Option<&Arc<Mutex<Live>>>) {
+        if let Some(live) = live {
+            let process = live.lock().unwrap_or_else(PoisonError::into_inner).process;
+            self.world.awake(process).await;
+        }
+    }
+
     fn apply(
         &self,
         transaction: &Transaction,
@@ -147,6 +158,7 @@ impl SimLog {
                 let live = live.lock().unwrap_or_else(PoisonError::into_inner);
                 let left = |ended: &&Ended| !live.is_valid(&ended.partition, ended.assignment);
                 if live.exact
+                    && !planted(Bug::StaleCommit)
                     && let Some(ended) = transaction.ended.iter().find(left)
                 {
                     w.note(format_args!("refuses it all: {} has left", ended.partition));
@@ -159,10 +171,15 @@ impl SimLog {
             for ended in &transaction.ended {
                 let Some(live) = live else { continue };
                 let live = live.lock().unwrap_or_else(PoisonError::into_inner);
-                if !live.is_valid(&ended.partition, ended.assignment) {
+                let is_owner = live.is_valid(&ended.partition, ended.assignment);
+                if !is_owner && planted(Bug::StaleCommit) {
+                    let what = format!("{} was noted by who had it before", ended.partition);
+                    w.violated(promises::Promise::OwnersCommit, what);
+                } else if !is_owner {
                     w.note(format_args!("ignores {}: an old assignment", ended.partition));
                     w.tally.recovered(Recovery::StaleIgnored);
                     promises::excuse_repeats(w, &transaction.outputs);
+                    promises::ignored(w, ended);
                     continue;
                 }
                 let newly = w.disk.note_ended(&live.group, &ended.partition, &ended.ranges);
@@ -212,6 +229,7 @@ impl Log for LogHandle {
 
     async fn open_group(&self, spec: GroupSpec) -> Result<OpenGroup, Fault> {
         let log = &self.log;
+        log.world.awake(self.process).await;
         log.world.latency(Trouble::NextSlow).await;
         if log.is_read(&spec.group, Some(self.process)) {
             return Err(Fault::fix(format!("group {} is open already", spec.group)));
@@ -220,7 +238,7 @@ impl Log for LogHandle {
             w.disk.register(&spec.group, spec.info.clone(), &spec.topics, spec.from_end);
             w.note(format_args!("group {} opens", spec.group));
         });
-        let live = Arc::new(Mutex::new(Live::new(spec.group.clone(), spec.exact)));
+        let live = Arc::new(Mutex::new(Live::new(spec.group.clone(), spec.exact, self.process)));
         if let Some(old) = log.groups().insert((spec.group, self.process), live.clone()) {
             old.lock().unwrap_or_else(PoisonError::into_inner).retire();
         }

@@ -10,6 +10,7 @@
 mod chance;
 mod clock;
 mod disk;
+mod frozen;
 mod log;
 mod pipeline;
 mod promises;
@@ -25,6 +26,7 @@ mod world;
 pub use chance::Chance;
 pub use clock::SimClock;
 pub use disk::{Disk, Progress, Shelf};
+pub use frozen::SESSION;
 pub use log::{LogHandle, SimLog};
 pub use pipeline::{DEAD, PIPELINE, plan};
 pub use promises::{Expect, Promise, Violation, seals};

@@ -15,6 +15,7 @@ use potok_flow::{
 use super::promises;
 use super::scenario::{Change, Hold, Scenario, StageManner, To};
 use super::sink::SimSink;
+use super::store::StoreHandle;
 use super::trouble::Trouble;
 use super::workload::Kind;
 use super::world::World;
@@ -28,26 +29,31 @@ pub const DEAD: &str = "sim-dead";
 /// Its consumer group.
 pub const GROUP: &str = "sim-group";
 
+/// The one that reads what was gathered, where the log is shared.
+pub const HELD_GROUP: &str = "sim-group-held";
+
 /// Topic of its seals.
 pub const INTERNAL: &str = "potok-sim";
 
 /// The plan of a scenario in its first life, on the destinations of a world.
 pub fn plan(world: &Arc<World>, scenario: &Scenario, workers: usize) -> Result<Plan, String> {
-    plan_in(world, scenario, workers, 0)
+    plan_in(world, scenario, workers, (0, 0))
 }
 
-/// The same in a life.
+/// The same in a life, of one of the processes.
 pub(super) fn plan_in(
     world: &Arc<World>,
     scenario: &Scenario,
     workers: usize,
-    life: usize,
+    (life, process): (usize, usize),
 ) -> Result<Plan, String> {
     let path = |text: &str| Template::parse(text).map_err(|error| error.message);
     let mut delivers = Vec::new();
     for (index, deliver) in scenario.delivers.iter().enumerate() {
         let target = match &deliver.to {
-            To::Sink(manner) => Target::Sink(SimSink::open(world.clone(), index, *manner)),
+            To::Sink(manner) => {
+                Target::Sink(SimSink::of_process(world.clone(), index, *manner, process))
+            }
             To::Topic(topic) => Target::Topic(TopicTarget::Fixed(topic.clone())),
         };
         delivers.push(DeliverPlan {
@@ -85,7 +91,7 @@ pub(super) fn plan_in(
             json: JsonDecoder::new(None),
             refuses,
         }),
-        hold: scenario.hold_in(life).map(|hold| hold_plan(world, hold)).transpose()?,
+        hold: scenario.hold_in(life).map(|hold| hold_plan(world, hold, process)).transpose()?,
         stages: stages.into_iter().collect(),
         delivers,
         order_by: scenario.order_by_k.then(|| path(".k")).transpose()?,
@@ -97,7 +103,8 @@ pub(super) fn plan_in(
     })
 }
 
-fn hold_plan(world: &Arc<World>, hold: Hold) -> Result<HoldPlan, String> {
+fn hold_plan(world: &Arc<World>, hold: Hold, process: usize) -> Result<HoldPlan, String> {
+    let store = || Arc::new(StoreHandle { world: world.clone(), process }) as Arc<dyn Store>;
     let by = hold.by.map(Template::parse).transpose().map_err(|error| error.message)?;
     Ok(HoldPlan {
         by,
@@ -114,7 +121,7 @@ fn hold_plan(world: &Arc<World>, hold: Hold) -> Result<HoldPlan, String> {
             ..ClosePlan::default()
         },
         on_repeat: if hold.replace { OnRepeat::Replace } else { OnRepeat::Keep },
-        store: hold.stored.then(|| world.store() as Arc<dyn Store>),
+        store: hold.stored.then(store),
         internal: INTERNAL.into(),
     })
 }

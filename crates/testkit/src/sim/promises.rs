@@ -5,20 +5,25 @@
 //! topics, the tables, and the topics written to.
 
 mod names;
+mod store;
+mod versions;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use potok_core::{Envelope, Headers, Name, Output, Partition, Position, Reason, Record};
+use potok_core::{
+    Ended, Envelope, Headers, Name, Output, Partition, Position, RangeSet, Reason, Record,
+};
 use potok_flow::dead_letter::{REPLAY_HEADER, Replay};
 
 use super::pipeline::{GROUP, INTERNAL};
-use super::scenario::{Change, Deliver, Scenario, To};
+use super::scenario::{Act, Change, Deliver, Scenario, To};
 use super::trouble::Recovery;
 use super::workload::{Kind, field};
 use super::world::State;
 pub use names::Promise;
+pub(super) use store::check_store;
 
 /// Header in which flow writes the name of a delivery.
 const ID_HEADER: &str = "potok-id";
@@ -52,6 +57,8 @@ pub struct Observed {
     letters: BTreeMap<Position, Vec<Envelope>>,
     /// The members of each seal: the records themselves, also where copies of them are named.
     seals: Vec<BTreeSet<Position>>,
+    /// Endings that the log did not take, by assignments that had left: who sent them cannot know.
+    ignored: BTreeMap<u64, RangeSet>,
     /// How often outputs may be there again: by name, or by what a dead letter is known by.
     excused: BTreeMap<String, u64>,
 }
@@ -127,9 +134,13 @@ pub(super) fn check_batch(w: &mut State, batch: Vec<Position>) {
     if batch.len() < 2 {
         return;
     }
-    let is_its = |seal: &BTreeSet<Position>| batch.iter().all(|member| seal.contains(member));
-    if w.expect.is_some() && !w.observed.seals.iter().any(is_its) {
-        w.violated(Promise::SentAsSealed, format!("no seal names all of {batch:?}"));
+    let names = |member: &Position| w.observed.seals.iter().position(|s| s.contains(member));
+    let seals: BTreeSet<Option<usize>> = batch.iter().map(names).collect();
+    if w.expect.is_some() && (seals.len() > 1 || seals.contains(&None)) {
+        w.violated(
+            Promise::SentAsSealed,
+            format!("no seal was the first to name all of {batch:?}"),
+        );
     }
 }
 
@@ -144,6 +155,12 @@ pub(super) fn excuse_repeats(w: &mut State, outputs: &[Output]) {
             *w.observed.excused.entry(id).or_default() += 1;
         }
     }
+}
+
+/// The log did not take these endings: their partition is another's.
+pub(super) fn ignored(w: &mut State, ended: &Ended) {
+    let ranges = w.observed.ignored.entry(ended.assignment).or_default();
+    ended.ranges.iter().for_each(|range| ranges.insert(range.clone()));
 }
 
 /// What copies of one dead letter have in common.
@@ -345,6 +362,7 @@ pub(super) fn check_end(w: &mut State) {
         }
         inputs.insert(at, record);
     }
+    versions::check_versions(w, &expect);
     check_letters(w, &expect, &inputs);
     for (index, deliver) in (0..).zip(&expect.scenario.delivers) {
         match &deliver.to {
@@ -372,7 +390,9 @@ fn check_copies_made(w: &mut State, inputs: &BTreeMap<Position, Record>) {
 /// Checks that no group was closed before its time, which is the log's.
 fn check_window(w: &mut State, expect: &Expect, seal: &Output, position: &Position) {
     let Some(hold) = expect.scenario.hold.filter(|_| w.shared) else { return };
-    if hold.quiet.is_some() || hold.max_count.is_some() {
+    let by_hand = |(_, act): &(u64, Act)| matches!(act, Act::Release(_));
+    let by_hand = expect.scenario.acts.iter().any(by_hand);
+    if hold.quiet.is_some() || hold.max_count.is_some() || by_hand {
         return;
     }
     let value = seal.value.as_deref().unwrap_or_default();

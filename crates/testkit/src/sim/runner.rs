@@ -4,14 +4,15 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
-use potok_core::{Clock, Log, Output};
+use potok_core::{Clock, Log, Output, Record, Timestamp};
 use potok_flow::dead_letter::{self, DeadLetter, DeadLetterState};
 use potok_flow::{Engine, State as EngineState, Status};
 
 use super::chance::Chance;
 use super::clock::SimClock;
+use super::frozen::{HEARS_AFTER, SESSION};
 use super::log::{LogHandle, SimLog};
-use super::pipeline::{DEAD, GROUP, INTERNAL, PIPELINE, plan_in};
+use super::pipeline::{DEAD, GROUP, HELD_GROUP, INTERNAL, PIPELINE, plan_in};
 use super::promises::{self, Expect, Promise, Violation};
 use super::scenario::{Act, Scenario};
 use super::trouble::{Recovery, Tally, Trouble};
@@ -103,6 +104,7 @@ pub fn run(scenario: Scenario) -> Result<Outcome, String> {
         trickle: Workload::new(Chance::new(scenario.seed ^ 0x7e57), &scenario, "t"),
         scenario,
         world,
+        log: None,
         life: 0,
         seen: Seen::default(),
         letters: Vec::new(),
@@ -153,11 +155,20 @@ struct Seen {
     restarts: u64,
 }
 
+/// A record that has not ended.
+#[derive(Debug)]
+struct Open {
+    at: String,
+    time: Timestamp,
+}
+
 struct Runner {
     scenario: Scenario,
     world: Arc<World>,
     acts: VecDeque<(u64, Act)>,
     trickle: Workload,
+    /// Of the life that is lived now.
+    log: Option<Arc<SimLog>>,
     life: usize,
     seen: Seen,
     letters: Vec<DeadLetter>,
@@ -198,12 +209,13 @@ impl Runner {
             w.note(format_args!("life {} with {workers} workers", self.life));
         });
         let shared = SimLog::open(world.clone());
+        self.log = Some(shared.clone());
         let mut engines = Vec::new();
         for process in 0..self.scenario.sharing.max(1) {
             let log: Arc<dyn Log> = Arc::new(LogHandle::of_process(shared.clone(), process));
             let clock = SimClock::off_by(world.clone(), process as i64 * OFF_MILLIS);
             let engine = Engine::new(log, Arc::new(clock), None);
-            let plan = plan_in(&world, &self.scenario, workers, self.life)?;
+            let plan = plan_in(&world, &self.scenario, workers, (self.life, process))?;
             engine.start(plan).map_err(|fault| fault.to_string())?;
             engines.push(engine);
         }
@@ -217,6 +229,7 @@ impl Runner {
     fn between_lives(&mut self) {
         self.life += 1;
         self.seen.restarts = 0;
+        self.world.pass(Duration::from_millis(self.scenario.down));
         let workers = &self.scenario.workers;
         if workers.get(self.life).is_some_and(|now| Some(now) != workers.get(self.life - 1)) {
             self.world.with(|w| w.tally.hit(Trouble::WorkersChanged));
@@ -298,6 +311,16 @@ impl Runner {
             }
             Act::Flush => self.world.store().flush(),
             Act::Evict => self.world.store().evict(),
+            Act::Replicate => self.world.store().replicate(),
+            Act::Promote => self.world.store().promote(),
+            Act::Freeze(process, millis) => {
+                self.freeze(process, Some(Duration::from_millis(millis)));
+            }
+            Act::Kill(process) => self.freeze(process, None),
+            Act::Release(key) => {
+                engines.iter().for_each(|engine| drop(engine.release_batch(PIPELINE, key)));
+            }
+            Act::AllEnded => self.check_all_ended(),
             Act::MakeAnew(topic, outputs) => {
                 self.make_anew(&topic, &outputs);
                 return Some(End::Crashed);
@@ -305,6 +328,33 @@ impl Runner {
             Act::Mend => self.world.with(|w| w.tables.iter_mut().for_each(|t| t.mended = true)),
         }
         None
+    }
+
+    /// A process stands still. The others notice when its session is over, and it some time after
+    /// it woke.
+    fn freeze(&self, process: usize, length: Option<Duration>) {
+        self.world.with(|w| w.frozen.freeze(process, length));
+        let Some(log) = self.log.clone() else { return };
+        tokio::spawn(async move {
+            tokio::time::sleep(SESSION).await;
+            log.changed.notify_waiters();
+            if let Some(length) = length {
+                tokio::time::sleep(length.saturating_sub(SESSION) + HEARS_AFTER).await;
+                log.changed.notify_waiters();
+            }
+        });
+    }
+
+    fn is_still(&self, process: usize) -> bool {
+        self.world.with(|w| w.frozen.until(process).is_some())
+    }
+
+    fn check_all_ended(&self) {
+        let open = self.open_records();
+        if !open.is_empty() {
+            let what = format!("{} open, and nobody will send more: {open:?}", open.len());
+            self.world.with(|w| w.violated(Promise::WorkFinishes, what));
+        }
     }
 
     /// What happens while nobody reads.
@@ -364,8 +414,24 @@ impl Runner {
     /// a pipeline that asks for it.
     async fn sample(&mut self, engines: &[Engine]) {
         self.statuses.clear();
-        for engine in engines {
-            self.sample_one(engine).await;
+        for (process, engine) in engines.iter().enumerate() {
+            if !self.is_still(process) {
+                self.sample_one(engine).await;
+            }
+        }
+        self.check_age();
+    }
+
+    /// Positions follow the work while it goes on.
+    fn check_age(&self) {
+        let Some(open_max) = self.scenario.open_max else { return };
+        let now = SimClock::of_shared_log(self.world.clone()).now();
+        for Open { at, time } in self.open_records() {
+            let age = now.millis_since(time);
+            if age > open_max {
+                let what = format!("{at} has been open for {age} ms");
+                self.world.with(|w| w.violated(Promise::CommitAdvances, what));
+            }
         }
     }
 
@@ -459,13 +525,15 @@ impl Runner {
                 && status.state == EngineState::Running
                 && status.gate.state == "open"
         };
-        self.statuses.len() == self.scenario.sharing.max(1)
+        let processes = 0..self.scenario.sharing.max(1);
+        let alive = self.world.with(|w| processes.filter(|at| !w.frozen.is_dead(*at)).count());
+        self.statuses.len() == alive
             && self.statuses.iter().all(is_quiet)
             && self.open_records().is_empty()
     }
 
     /// Records that the log does not know to have ended.
-    fn open_records(&self) -> Vec<String> {
+    fn open_records(&self) -> Vec<Open> {
         let mut topics = self.scenario.topics.clone();
         topics.push(format!("{PIPELINE}-replay").into());
         let shared = self.scenario.sharing > 0;
@@ -476,12 +544,12 @@ impl Runner {
             let mut open = Vec::new();
             for partition in w.disk.partitions_of(&topics) {
                 let gathered = shared && !self.scenario.topics.contains(&partition.topic);
-                let group = if gathered { "sim-group-held" } else { GROUP };
+                let group = if gathered { HELD_GROUP } else { GROUP };
                 let progress = w.disk.progress(group, &partition).unwrap_or_default();
                 let records = w.disk.shelf(&partition).map_or(&[][..], |shelf| &shelf.records);
-                for offset in records.iter().map(|(_, record)| record.offset) {
-                    if offset >= progress.position && !progress.ended.contains(offset) {
-                        open.push(format!("{partition}/{offset}"));
+                for Record { offset, time, .. } in records.iter().map(|(_, record)| record) {
+                    if *offset >= progress.position && !progress.ended.contains(*offset) {
+                        open.push(Open { at: format!("{partition}/{offset}"), time: *time });
                     }
                 }
             }
@@ -495,7 +563,7 @@ impl Runner {
         let status = self.statuses.iter().find(trouble).or(self.statuses.first());
         let state = status.map(|s| format!("{:?}, {:?}, {:?}", s.state, s.why, s.gate));
         let gate_is_shut = status.is_some_and(|status| status.gate.state != "open");
-        let first: Vec<_> = open.iter().take(5).collect();
+        let first: Vec<_> = open.iter().take(5).map(|open| &open.at).collect();
         let count = open.len();
         let what = format!("after {FINISH_MAX:?} {count} open: {first:?} …; {state:?}");
         self.world.with(|w| {

@@ -40,6 +40,18 @@ pub enum Act {
     Flush,
     /// It loses the bodies it has.
     Evict,
+    /// A replica of it gets to know all that is there now.
+    Replicate,
+    /// The replica takes over: the store is what it was then.
+    Promote,
+    /// That process stands still for so many milliseconds.
+    Freeze(usize, u64),
+    /// That process dies for good; the others live on.
+    Kill(usize),
+    /// Somebody closes the open groups of that key now.
+    Release(&'static str),
+    /// By now everything that was sent has ended, without anything more being sent.
+    AllEnded,
     /// The process dies, and before it starts again this topic is deleted and made anew, with these
     /// records.
     MakeAnew(Arc<str>, Vec<Output>),
@@ -136,6 +148,10 @@ pub struct Scenario {
     pub overlap: usize,
     /// Processes that share the log; with more than none, records are gathered in groups by it.
     pub sharing: usize,
+    /// How long nobody lives after a death, in milliseconds.
+    pub down: u64,
+    /// While the run goes on, no record is open for longer than so many milliseconds.
+    pub open_max: Option<u64>,
     /// When which destination is not itself.
     pub spells: BTreeMap<usize, Vec<Spell>>,
     /// What is changed before which life, counted from 0.
@@ -166,6 +182,8 @@ impl Scenario {
             in_flight_bytes_max: 1 << 20,
             overlap: 1,
             sharing: 0,
+            down: 0,
+            open_max: None,
             spells: BTreeMap::new(),
             changes: Vec::new(),
             acts: Vec::new(),
@@ -247,8 +265,34 @@ impl Scenario {
         if chance.one_in(4) && !self.delivers.iter().any(|deliver| deliver.once) {
             self.add_versions(&mut chance, span);
         }
+        self.add_silence(span);
         self.acts.sort_by_key(|(at, _)| *at);
         self.add_changes();
+    }
+
+    /// Lets processes stand still or die alone where others live on, and stores go back, in some
+    /// scenarios.
+    fn add_silence(&mut self, span: u64) {
+        let mut chance = Chance::new(self.seed ^ 0x511e);
+        if self.hold.is_some_and(|hold| hold.stored) && chance.one_in(3) {
+            for _ in 0..chance.between(1, 2) {
+                let at = chance.below(span);
+                self.acts.push((at, Act::Replicate));
+                self.acts.push((at + chance.between(1, 5_000), Act::Promote));
+            }
+        }
+        if self.sharing < 2 || chance.one_in(2) {
+            return;
+        }
+        let others = self.sharing as u64;
+        for _ in 0..chance.between(1, 3) {
+            let process = chance.below(others) as usize;
+            let length = chance.between(200, 20_000);
+            self.acts.push((chance.below(span), Act::Freeze(process, length)));
+        }
+        if chance.one_in(3) {
+            self.acts.push((chance.below(span), Act::Kill(chance.below(others) as usize)));
+        }
     }
 
     /// Changes what groups are made by between lives, in some scenarios without versions and
@@ -280,6 +324,11 @@ impl Scenario {
     /// True when this was changed before that life or an earlier one.
     pub fn is_changed(&self, life: usize, what: impl Fn(&Change) -> bool) -> bool {
         self.changes.iter().any(|(from, change)| *from <= life && what(change))
+    }
+
+    /// True when the wall clock does not go evenly.
+    pub fn has_jumps(&self) -> bool {
+        self.acts.iter().any(|(_, act)| matches!(act, Act::Jump(_)))
     }
 
     /// How records are held in a life.

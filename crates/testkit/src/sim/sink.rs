@@ -111,17 +111,29 @@ pub struct SimSink {
     world: Arc<World>,
     table: usize,
     manner: Manner,
+    /// Whose handle this is.
+    process: usize,
 }
 
 impl SimSink {
     /// The destination with that number; its table is made on first use.
     pub fn open(world: Arc<World>, table: usize, manner: Manner) -> Arc<SimSink> {
+        Self::of_process(world, table, manner, 0)
+    }
+
+    /// The same for one of the processes that share a log.
+    pub fn of_process(
+        world: Arc<World>,
+        table: usize,
+        manner: Manner,
+        process: usize,
+    ) -> Arc<SimSink> {
         world.with(|w| {
             while w.tables.len() <= table {
                 w.tables.push(Table::default());
             }
         });
-        Arc::new(SimSink { world, table, manner })
+        Arc::new(SimSink { world, table, manner, process })
     }
 
     /// Looks at or changes the table together with the world around it.
@@ -250,6 +262,7 @@ impl Sink for SimSink {
     }
 
     async fn prepare(&self) -> Result<(), Fault> {
+        self.world.awake(self.process).await;
         self.world.latency(Trouble::SinkSlow).await;
         self.world.step("the destination, preparing").await;
         if matches!(self.spell(), Some(Trouble::SinkAway)) {
@@ -264,6 +277,7 @@ impl Sink for SimSink {
     }
 
     async fn probe(&self) -> Result<(), Fault> {
+        self.world.awake(self.process).await;
         self.world.latency(Trouble::SinkSlow).await;
         let spell = self.spell();
         self.world.with(|w| w.note(format_args!("probe of {}: {spell:?}", self.table)));
@@ -278,6 +292,7 @@ impl Sink for SimSink {
     /// stops it.
     #[allow(clippy::panic, reason = "a destination's code may panic; that is what is simulated")]
     async fn deliver(&self, batch: &Batch) -> Result<Receipt, Fault> {
+        self.world.awake(self.process).await;
         if self.world.with(|w| w.strikes(Trouble::SinkPanics, 40)) {
             self.world.with(|w| w.note("the destination's code panics"));
             panic!("{}", super::PANIC);
@@ -315,7 +330,9 @@ impl Sink for SimSink {
             }
             let _ = answer.send(result);
         });
-        match answered.await {
+        let answered = answered.await;
+        self.world.awake(self.process).await;
+        match answered {
             Ok(result) => result,
             // The task went down with the process.
             Err(_) => std::future::pending().await,

@@ -20,6 +20,8 @@ use super::world::State;
 pub struct Live {
     /// The group's name.
     pub group: String,
+    /// Which of the processes that share the log.
+    pub(super) process: usize,
     /// Outputs and endings are written together or not at all.
     pub(super) exact: bool,
     /// Its source is still there.
@@ -39,9 +41,17 @@ struct Held {
 }
 
 impl Live {
-    pub(super) fn new(group: String, exact: bool) -> Self {
-        let (held, away) = (BTreeMap::new(), BTreeMap::new());
-        Live { group, exact, read: true, held, leaving: BTreeMap::new(), stolen: Vec::new(), away }
+    pub(super) fn new(group: String, exact: bool, process: usize) -> Self {
+        Live {
+            group,
+            process,
+            exact,
+            read: true,
+            held: BTreeMap::new(),
+            leaving: BTreeMap::new(),
+            stolen: Vec::new(),
+            away: BTreeMap::new(),
+        }
     }
 
     /// Nobody reads any more, but what is in flight may still be noted.
@@ -73,7 +83,6 @@ pub struct SimSource {
     log: Arc<SimLog>,
     live: Arc<Mutex<Live>>,
     topics: Vec<Arc<str>>,
-    /// Which of the processes that share the log.
     process: usize,
     paused: bool,
     /// When the call under way answers. Kept across cancelled calls, so that asking often does
@@ -144,6 +153,7 @@ fn assign(
     let now = Instant::now();
     let mut free = w.disk.partitions_of(topics);
     free.retain(|p| !live.held.contains_key(p) && live.away.get(p).is_none_or(|at| *at <= now));
+    expire(w, others, &free);
     steal(w, others, &free);
     free.retain(|partition| !others.iter().any(|other| other.has(partition)));
     if free.is_empty() {
@@ -165,6 +175,21 @@ fn assign(
         assignments.push(Assignment { partition, nonce, start, ended: progress.ended });
     }
     Some(Intake::Assigned(assignments))
+}
+
+/// Takes everything from processes that were silent for longer than a session.
+fn expire(w: &mut State, others: &mut [MutexGuard<'_, Live>], wanted: &[Partition]) {
+    for other in others {
+        let Some(hears) = w.frozen.is_gone(other.process) else { continue };
+        other.leaving.retain(|_, partition| !wanted.contains(partition));
+        for partition in wanted {
+            if let Some(held) = other.held.remove(partition) {
+                w.note(format_args!("{partition} is taken from a process that stands still"));
+                other.stolen.push((hears, held.nonce));
+                other.away.insert(partition.clone(), hears);
+            }
+        }
+    }
 }
 
 /// Takes a partition from a process that seems to be gone, and hears of it some time later.
@@ -276,6 +301,7 @@ impl Source for SimSource {
             });
             tokio::time::sleep_until(ready_at).await;
             log.world.step("the log, handing out").await;
+            log.world.awake(self.process).await;
             let changed = log.changed.notified();
             if let Some(said) = self.say() {
                 self.ready_at = None;
@@ -338,11 +364,15 @@ impl Drop for SimJournal {
 impl Journal for SimJournal {
     async fn transact(&self, transaction: &Transaction) -> Result<Vec<Position>, NotWritten> {
         let (log, live) = (self.log.clone(), self.live.clone());
-        if self.overlap == 1 {
-            return Ok(log.write(transaction.clone(), Some(live)).await?);
-        }
-        let turn = self.turn.clone().lock_owned().await;
-        Ok(log.write_in(turn, transaction.clone(), live).await?)
+        let (world, process) = (log.world.clone(), lock(&live).process);
+        let written = if self.overlap == 1 {
+            log.write(transaction.clone(), Some(live)).await
+        } else {
+            let turn = self.turn.clone().lock_owned().await;
+            log.write_in(turn, transaction.clone(), live).await
+        };
+        world.awake(process).await;
+        Ok(written?)
     }
 
     fn overlap(&self) -> usize {

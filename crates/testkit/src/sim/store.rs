@@ -1,25 +1,45 @@
-//! The simulated store of bodies: fenced by nonces, and it may forget everything at any time.
+//! The simulated store of bodies: fenced by nonces, and it may forget everything at any time, or go
+//! back to what it was some time ago.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use potok_core::trouble::{Bug, planted};
 use potok_core::{Fault, Held, Owner, Place, Position, Record, Store};
+
+use super::promises;
+use super::world::World;
 
 /// A share: pipeline and number.
 type Share = (Arc<str>, u32);
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Bodies {
     owners: BTreeMap<Share, u64>,
     bodies: BTreeMap<(Share, Bytes, Position), Record>,
     closed: BTreeSet<(Share, Bytes)>,
 }
 
+/// What the store has of one share.
+#[derive(PartialEq, Eq)]
+pub(super) struct Contents {
+    /// Whose it is, as far as the store knows.
+    pub owner: Option<u64>,
+    /// Bodies, by group and position.
+    pub bodies: BTreeSet<(Bytes, Position)>,
+    /// Groups that are closed.
+    pub closed: BTreeSet<Bytes>,
+}
+
 /// Bodies in memory.
 #[derive(Default)]
-pub struct SimStore(Mutex<Bodies>);
+pub struct SimStore {
+    now: Mutex<Bodies>,
+    /// What a replica has that lags behind.
+    replica: Mutex<Bodies>,
+}
 
 impl SimStore {
     /// Loses everything, owners included, as a flush or a failover would.
@@ -32,6 +52,19 @@ impl SimStore {
         self.lock().bodies.clear();
     }
 
+    /// A replica gets to know all that is there now.
+    pub fn replicate(&self) {
+        let now = self.lock().clone();
+        *self.replica.lock().unwrap_or_else(PoisonError::into_inner) = now;
+    }
+
+    /// The replica takes over: what came since is lost, and what was there then is back, owners
+    /// included.
+    pub fn promote(&self) {
+        let then = self.replica.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        *self.lock() = then;
+    }
+
     /// How many bodies it has.
     pub fn len(&self) -> usize {
         self.lock().bodies.len()
@@ -42,8 +75,19 @@ impl SimStore {
         self.lock().closed.iter().map(|(_, group)| group.clone()).collect()
     }
 
+    fn contents(&self, of: &Owner) -> Contents {
+        let (store, share) = (self.lock(), share_of(of));
+        let bodies = store.bodies.keys().filter(|(s, ..)| *s == share);
+        let closed = store.closed.iter().filter(|(s, _)| *s == share);
+        Contents {
+            owner: store.owners.get(&share).copied(),
+            bodies: bodies.map(|(_, group, at)| (group.clone(), at.clone())).collect(),
+            closed: closed.map(|(_, group)| group.clone()).collect(),
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Bodies> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -56,6 +100,9 @@ impl Bodies {
         let Owner { pipeline, share, nonce } = owner;
         match self.owners.get(&share_of(owner)) {
             Some(known) if known == nonce => Ok(share_of(owner)),
+            // The naive versions: whoever comes may write, or whoever comes when all is lost.
+            _ if planted(Bug::StoreUnfenced) => Ok(share_of(owner)),
+            None if planted(Bug::StoreLossIgnored) => Ok(share_of(owner)),
             Some(_) => Err(Fault::retry(format!("share {share} of {pipeline} has another owner"))),
             None => Err(Fault::retry(format!("share {share} of {pipeline} has no owner"))),
         }
@@ -110,11 +157,65 @@ impl Store for SimStore {
         let mut store = self.lock();
         let share = store.fence(owner)?;
         for Place { group, position, .. } in places {
+            if planted(Bug::CleansWholeGroups) {
+                store.bodies.retain(|(of, other, _), _| (of, other) != (&share, group));
+            }
             store.bodies.remove(&(share.clone(), group.clone(), position.clone()));
             if !store.has_group(&share, group) {
                 store.closed.remove(&(share.clone(), group.clone()));
             }
         }
         Ok(())
+    }
+}
+
+/// The store of a world as one of its processes reaches it; what it writes is looked at.
+pub(super) struct StoreHandle {
+    pub world: Arc<World>,
+    pub process: usize,
+}
+
+impl StoreHandle {
+    async fn write(
+        &self,
+        owner: &Owner,
+        call: impl Future<Output = Result<(), Fault>>,
+    ) -> Result<(), Fault> {
+        self.world.awake(self.process).await;
+        let store = self.world.store();
+        let before = store.contents(owner);
+        let answer = call.await;
+        let after = store.contents(owner);
+        self.world.with(|w| promises::check_store(w, owner, &before, &after));
+        self.world.awake(self.process).await;
+        answer
+    }
+}
+
+#[async_trait]
+impl Store for StoreHandle {
+    async fn own(&self, owner: &Owner) -> Result<(), Fault> {
+        self.world.awake(self.process).await;
+        self.world.store().own(owner).await
+    }
+
+    async fn put(&self, owner: &Owner, held: &[Held]) -> Result<(), Fault> {
+        let store = self.world.store();
+        self.write(owner, store.put(owner, held)).await
+    }
+
+    async fn close(&self, owner: &Owner, groups: &[Bytes]) -> Result<(), Fault> {
+        let store = self.world.store();
+        self.write(owner, store.close(owner, groups)).await
+    }
+
+    async fn load(&self, owner: &Owner, places: &[Place]) -> Result<Vec<Option<Record>>, Fault> {
+        self.world.awake(self.process).await;
+        self.world.store().load(owner, places).await
+    }
+
+    async fn clean(&self, owner: &Owner, places: &[Place]) -> Result<(), Fault> {
+        let store = self.world.store();
+        self.write(owner, store.clean(owner, places)).await
     }
 }

@@ -18,6 +18,7 @@ use tokio::time::Instant;
 
 use super::chance::Chance;
 use super::disk::Disk;
+use super::frozen::Frozen;
 use super::promises::{Expect, Observed, Promise, Violation};
 use super::sink::Table;
 use super::store::SimStore;
@@ -48,6 +49,8 @@ pub struct State {
     pub overlap: usize,
     /// Several processes share the log.
     pub shared: bool,
+    /// Processes that stand still.
+    pub(super) frozen: Frozen,
     /// The destinations, one per deliver entry.
     pub tables: Vec<Table>,
     /// What a changed filter has filtered.
@@ -123,6 +126,7 @@ impl World {
                 disk,
                 overlap: 1,
                 shared: false,
+                frozen: Frozen::default(),
                 tables: Vec::new(),
                 filtered: BTreeSet::new(),
                 expect: None,
@@ -156,7 +160,13 @@ impl World {
             w.life_start = Some(Instant::now());
             w.steps_left = None;
             w.over = false;
+            w.frozen.clear();
         });
+    }
+
+    /// Time goes by while there is no life.
+    pub fn pass(&self, time: Duration) {
+        self.with(|w| w.before += time);
     }
 
     /// The life is over. Called inside its runtime, before that is dropped.

@@ -33,6 +33,16 @@ pub enum Promise {
     SentAsSealed,
     /// Where the log is shared, no group closes before its time, whatever clocks say.
     WindowsLast,
+    /// Whoever had a share of the groups before changes nothing in their store.
+    OwnersWrite,
+    /// Whoever had a partition before notes no endings in it.
+    OwnersCommit,
+    /// The store is cleaned of what is noted as ended, and of nothing else.
+    CleanedWhenEnded,
+    /// Where later records replace earlier ones, the last arrival stands for all.
+    LatestWins,
+    /// While work goes on, positions follow it.
+    CommitAdvances,
     /// Gates open again once their destination is back.
     GatesReopen,
     /// Once trouble is over, everything ends.
@@ -56,6 +66,11 @@ impl fmt::Display for Promise {
             Promise::GatheredOnce => "gathered exactly once",
             Promise::SentAsSealed => "batches are sent as they were sealed",
             Promise::WindowsLast => "windows last as long as they should",
+            Promise::OwnersWrite => "only its owner changes a share of the store",
+            Promise::OwnersCommit => "only its owner commits a partition",
+            Promise::CleanedWhenEnded => "the store is cleaned only of what has ended",
+            Promise::LatestWins => "the last arrival of an id stands for all",
+            Promise::CommitAdvances => "the commit advances while work goes on",
             Promise::GatesReopen => "gates reopen",
             Promise::WorkFinishes => "work finishes",
         })

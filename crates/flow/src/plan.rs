@@ -92,9 +92,14 @@ pub struct HoldPlan {
     pub on_repeat: OnRepeat,
     /// Where bodies are meanwhile, if not where the log keeps them.
     pub store: Option<Arc<dyn Store>>,
+    /// Where the log keeps them: bytes of bodies that are also in memory.
+    pub memory_max: usize,
     /// The pipeline's own topic, in which its seals lie.
     pub internal: Arc<str>,
 }
+
+/// Bytes of bodies that a pipeline keeps in memory, unless told otherwise.
+pub const MEMORY_USUAL: usize = 256 << 20;
 
 /// One kind of records in a group.
 #[derive(Clone)]

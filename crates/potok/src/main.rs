@@ -19,7 +19,6 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
-    memory::set_up();
     let cli = cli::Cli::parse();
     match cli.run() {
         Ok(()) => ExitCode::SUCCESS,

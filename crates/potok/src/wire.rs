@@ -137,6 +137,7 @@ fn hold_plan(
         Failure::faults(vec![Fault::fix(what).code("P0526")])
     })?;
     Ok(Some(HoldPlan {
+        memory_max: potok_flow::MEMORY_USUAL,
         by: group.by.as_ref().map(template),
         kinds: kinds.collect(),
         id: group.id.as_ref().map(template),

@@ -88,6 +88,7 @@ impl Bench {
             },
             on_repeat: OnRepeat::Keep,
             store: None,
+            memory_max: potok_flow::MEMORY_USUAL,
             internal: "potok-p".into(),
         };
         Plan { hold: Some(hold), ..self.plan(stages) }

@@ -10,8 +10,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use potok_core::{Headers, Record, Store, Timestamp};
 
-/// Bytes of bodies kept by one pipeline.
-const BYTES_MAX: usize = 256 << 20;
 /// What keeping one costs besides its bytes.
 const BESIDES: usize = 96;
 
@@ -23,23 +21,31 @@ pub(crate) struct Bodies {
 }
 
 impl Bodies {
-    pub fn of(store: Arc<dyn Store>) -> Self {
-        let room = store.is_the_log().then(Arc::default);
+    /// With room for so many bytes in memory.
+    pub fn of(store: Arc<dyn Store>, memory_max: usize) -> Self {
+        let room = store.is_the_log().then(|| Arc::new(Room::of(memory_max)));
         Bodies { store, room }
     }
 }
 
-/// How much memory is taken.
-#[derive(Debug, Default)]
-pub(crate) struct Room(AtomicUsize);
+/// How much memory there is, and how much of it is taken.
+#[derive(Debug)]
+pub(crate) struct Room {
+    taken: AtomicUsize,
+    max: usize,
+}
 
 impl Room {
+    fn of(max: usize) -> Self {
+        Room { taken: AtomicUsize::new(0), max }
+    }
+
     /// The body of a record, if there is room for it. In memory of its own: not in the block it
     /// was read with, which may be much larger.
     pub fn keep(self: &Arc<Self>, record: &Record) -> Option<Body> {
         let size = BESIDES + record.bytes();
-        if self.0.fetch_add(size, Ordering::Relaxed) + size > BYTES_MAX {
-            self.0.fetch_sub(size, Ordering::Relaxed);
+        if self.taken.fetch_add(size, Ordering::Relaxed) + size > self.max {
+            self.taken.fetch_sub(size, Ordering::Relaxed);
             return None;
         }
         let (key, value) = (record.key.as_deref(), record.value.as_deref());
@@ -93,7 +99,7 @@ impl Body {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        self.room.0.fetch_sub(self.size, Ordering::Relaxed);
+        self.room.taken.fetch_sub(self.size, Ordering::Relaxed);
     }
 }
 
@@ -112,7 +118,7 @@ mod tests {
 
     #[test]
     fn a_body_comes_back_as_it_was() {
-        let room = Arc::new(Room::default());
+        let room = Arc::new(Room::of(10_000));
         for key in [None, Some(&b""[..]), Some(b"k\0")] {
             for value in [None, Some(&b""[..]), Some(b"v\xff")] {
                 for headers in [Headers::none(), record(None, None).headers] {
@@ -122,13 +128,13 @@ mod tests {
                 }
             }
         }
-        assert_eq!(room.0.load(Ordering::Relaxed), 0, "all of it was given back");
+        assert_eq!(room.taken.load(Ordering::Relaxed), 0, "all of it was given back");
     }
 
     #[test]
     fn what_does_not_fit_is_not_kept() {
-        let room = Arc::new(Room::default());
-        let large = vec![0; BYTES_MAX / 2];
+        let room = Arc::new(Room::of(10_000));
+        let large = vec![0; 6_000];
         let large = Record { value: Some(large.into()), ..record(None, None) };
         let first = room.keep(&large);
         assert!(first.is_some() && room.keep(&large).is_none());

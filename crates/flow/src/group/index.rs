@@ -454,6 +454,12 @@ impl Index {
         taken
     }
 
+    /// True where the bodies of the next batch to send need not be read.
+    pub fn next_is_in_memory(&mut self) -> bool {
+        let next = self.sealed.front();
+        next.is_some_and(|sealed| sealed.entries.iter().all(|entry| entry.body.is_some()))
+    }
+
     /// The next batches to send, of one share, up to so many records.
     pub fn take_sealed(
         &mut self,

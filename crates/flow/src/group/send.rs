@@ -22,10 +22,11 @@ use crate::process::BatchOfItems;
 use crate::status::Ending;
 use crate::work::{Chunk, Completion, Stop, Taken};
 
-/// Batches whose bodies lie in a store are sent together up to so many records: calls of it take
-/// their time, and while they last nothing is closed. From the log itself more are read at a time,
-/// as records of different batches lie beside each other there.
-const STORED_LOT_MAX: usize = 2_000;
+/// Batches are sent together up to so many records: while that lasts nothing is closed. Where bodies
+/// have to be read from the log itself it is more, as records of different batches lie beside each
+/// other there.
+const LOT_MAX: usize = 2_000;
+const READ_LOT_MAX: usize = PART_RECORDS_MAX;
 
 /// Says how often a record came that stands for its repeats.
 const COUNT_HEADER: &str = "potok-count";
@@ -49,8 +50,8 @@ impl Lane {
             if !index.caught_up || self.stopping.get() {
                 return Ok(());
             }
-            let records_max =
-                if holding.store.is_the_log() { PART_RECORDS_MAX } else { STORED_LOT_MAX };
+            let must_read = holding.store.is_the_log() && !index.next_is_in_memory();
+            let records_max = if must_read { READ_LOT_MAX } else { LOT_MAX };
             index.take_sealed(records_max, |feed| holding.share(&feed.partition))
         };
         if batches.is_empty() {
@@ -94,6 +95,7 @@ impl Lane {
             self.insist(|| store.close(&owner, &groups)).await?;
         }
         self.load(&*store, &owner, &places, &mut members).await?;
+        let bytes = members.iter().map(|member| u64::from(member.entry.bytes)).sum();
         let mut cycle = self.revive(members, &feeds, batches).await?;
         if planted(Bug::SealEndsFirst) {
             self.end_seals(batches, &feeds);
@@ -103,8 +105,9 @@ impl Lane {
         crash_point("batch.after");
         let ended = self.end(cycle, batches, &feeds);
         delivered?;
-        if ended && !store.is_the_log() {
-            let lot = Lot { owner, assignment: *assignment, places };
+        if ended {
+            let places = if store.is_the_log() { Vec::new() } else { places };
+            let lot = Lot { owner, assignment: *assignment, bytes, places };
             holding.sent.push(self.durable(), lot);
         }
         Ok(())

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use potok_core::trouble::{Bug, planted};
 use potok_core::{
-    Clock, Damage, Ended, Fault, GroupInfo, GroupSpec, Log, OpenGroup, Output, Partition, Position,
-    RangeSet, ReadFrom, Reader, SourceBatch, Store, TopicInfo, Transaction,
+    Clock, Damage, Ended, Fault, GroupInfo, GroupSpec, Held, Log, OpenGroup, Output, Owner,
+    Partition, Place, Position, RangeSet, ReadFrom, Reader, Record, SourceBatch, Store, TopicInfo,
+    Transaction,
 };
 use tokio::sync::{Notify, OwnedMutexGuard, oneshot};
 
@@ -191,6 +193,38 @@ impl SimLog {
     }
 }
 
+/// Bodies of held records, read from where they lie in the log. Nothing is put there, so nobody has
+/// to be kept from it.
+struct LogBodies(Arc<World>);
+
+#[async_trait]
+impl Store for LogBodies {
+    fn is_the_log(&self) -> bool {
+        true
+    }
+
+    async fn own(&self, _: &Owner) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    async fn put(&self, _: &Owner, _: &[Held]) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    async fn close(&self, _: &Owner, _: &[Bytes]) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    async fn load(&self, _: &Owner, places: &[Place]) -> Result<Vec<Option<Record>>, Fault> {
+        let load = |place: &Place| self.0.with(|w| w.disk.record(&place.position).cloned());
+        Ok(places.iter().map(load).collect())
+    }
+
+    async fn clean(&self, _: &Owner, _: &[Place]) -> Result<(), Fault> {
+        Ok(())
+    }
+}
+
 /// The contracts' methods take `&self`; what is written outlives the call, so each log is held
 /// with a way to itself.
 #[derive(Clone)]
@@ -219,7 +253,7 @@ impl Log for LogHandle {
     }
 
     fn bodies(&self) -> Arc<dyn Store> {
-        Arc::new(super::SimStore::default())
+        Arc::new(LogBodies(self.log.world.clone()))
     }
 
     async fn append(&self, outputs: &[Output]) -> Result<Vec<Position>, Fault> {

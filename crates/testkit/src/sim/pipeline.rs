@@ -91,7 +91,10 @@ pub(super) fn plan_in(
             json: JsonDecoder::new(None),
             refuses,
         }),
-        hold: scenario.hold_in(life).map(|hold| hold_plan(world, hold, process)).transpose()?,
+        hold: scenario
+            .hold_in(life)
+            .map(|hold| hold_plan(world, hold, process, scenario.memory_max()))
+            .transpose()?,
         stages: stages.into_iter().collect(),
         delivers,
         order_by: scenario.order_by_k.then(|| path(".k")).transpose()?,
@@ -103,7 +106,12 @@ pub(super) fn plan_in(
     })
 }
 
-fn hold_plan(world: &Arc<World>, hold: Hold, process: usize) -> Result<HoldPlan, String> {
+fn hold_plan(
+    world: &Arc<World>,
+    hold: Hold,
+    process: usize,
+    memory_max: usize,
+) -> Result<HoldPlan, String> {
     let store = || Arc::new(StoreHandle { world: world.clone(), process }) as Arc<dyn Store>;
     let by = hold.by.map(Template::parse).transpose().map_err(|error| error.message)?;
     Ok(HoldPlan {
@@ -122,6 +130,7 @@ fn hold_plan(world: &Arc<World>, hold: Hold, process: usize) -> Result<HoldPlan,
         },
         on_repeat: if hold.replace { OnRepeat::Replace } else { OnRepeat::Keep },
         store: hold.stored.then(store),
+        memory_max,
         internal: INTERNAL.into(),
     })
 }

@@ -331,6 +331,15 @@ impl Scenario {
         self.acts.iter().any(|(_, act)| matches!(act, Act::Jump(_)))
     }
 
+    /// Bytes of held bodies that fit into memory: none, some, all.
+    pub fn memory_max(&self) -> usize {
+        match self.seed / 3 % 3 {
+            0 => 0,
+            1 => 1_000,
+            _ => 1 << 20,
+        }
+    }
+
     /// How records are held in a life.
     pub fn hold_in(&self, life: usize) -> Option<Hold> {
         let by = self.changes.iter().rev().find_map(|(from, change)| match change {

@@ -2,7 +2,7 @@
 //! die at every crash point, freeze, join and leave, one has a wrong clock, Redis is emptied, the
 //! broker goes away. Nothing is lost, order is kept, and what comes out again has the same name.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -131,10 +131,14 @@ fn chaos(redis: Option<&Redis>, seed: u64) {
         points.extend(STORE_CRASH_POINTS);
     }
     let rounds = points.len() as u64;
+    // Why records come out again: what was done meanwhile, and how often.
+    let mut done: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut note = |what| *done.entry(what).or_default() += 1;
     for round in 0..rounds.max(short_or_soak(0, 100)) {
         // This copy dies at the point, wherever it has come to; then the others go on.
         let point = format!("{}:{}", points[round as usize % points.len()], 1 + random.below(2));
         let dying = start(&homes[2], &[WINDOW, ("POTOK_CRASH_AT", &point)]);
+        note("copy started to die at a crash point");
         let mut send = |batches: u64| {
             for _ in 0..batches {
                 // An absent broker may leave some unacknowledged; the checker knows which.
@@ -145,6 +149,7 @@ fn chaos(redis: Option<&Redis>, seed: u64) {
         match round {
             1 => {
                 if let Some(running) = &second {
+                    note("copy frozen");
                     running.signal("STOP");
                     wait::pass(SESSION + SESSION);
                     send(1);
@@ -152,6 +157,7 @@ fn chaos(redis: Option<&Redis>, seed: u64) {
                 }
             }
             3 => {
+                note("broker away");
                 kafka.stop();
                 wait::pass(Duration::from_secs(short_or_soak(5, 120)));
                 kafka.restart();
@@ -159,17 +165,23 @@ fn chaos(redis: Option<&Redis>, seed: u64) {
             _ => match round % 4 {
                 0 => {
                     if let Some(running) = second.take() {
+                        note("copy stopped");
                         assert!(running.stop().success(), "a stop in good order");
                     }
                     send(1);
                     second = Some(start(&homes[1], &[WINDOW]));
                 }
                 2 => {
-                    redis.map(|redis| redis.command(&["FLUSHALL"]));
+                    if let Some(redis) = redis {
+                        note("Redis flushed");
+                        redis.command(&["FLUSHALL"]);
+                    }
                 }
                 _ => {
+                    note("copy killed");
                     second.take().into_iter().for_each(Running::kill);
                     if let Some(redis) = redis {
+                        note("Redis restarted empty");
                         redis.kill();
                         redis.restart();
                     }
@@ -191,7 +203,7 @@ fn chaos(redis: Option<&Redis>, seed: u64) {
     let count = |field| [&steady, &second].map(|one| one.status()[field].as_u64().unwrap());
     println!(
         "{sent} records in {} batches; {repeats} came out again, after {:?} takeovers and {:?} \
-         re-reads of the two copies that are left",
+         re-reads of the two copies that are left, and {done:?}",
         sent / 40,
         count("takeovers"),
         count("rereads"),

@@ -16,8 +16,8 @@ use super::Holding;
 use crate::lane::Lane;
 use crate::work::Stop;
 
-/// A lane that has sent so many lots, or so many bytes besides the last lot, waits for the first to
-/// be durable.
+/// A lane that has sent more lots, or more bytes besides the last lot, waits for the first to be
+/// durable.
 const LOTS_MAX: usize = 8;
 const BYTES_MAX: u64 = 16 << 20;
 /// How long a lane that stops waits for them.
@@ -38,7 +38,7 @@ pub(super) struct Lot {
 pub(super) struct Lots(VecDeque<(oneshot::Receiver<()>, Lot)>);
 
 impl Lots {
-    /// More than the first few must wait.
+    /// True where the lane has gone far enough ahead.
     fn are_many(&self) -> bool {
         let bytes: u64 = self.0.iter().rev().skip(1).map(|(_, lot)| lot.bytes).sum();
         self.0.len() > LOTS_MAX || bytes > BYTES_MAX
@@ -59,32 +59,33 @@ impl Lots {
 }
 
 impl Lane {
-    /// Removes what is durable, and waits where many lots are left.
+    /// Removes what is durable, and where much waits, waits for the first of it; not once it stops:
+    /// the log may not take anything for long.
     pub(super) async fn clean_some(&mut self, holding: &mut Holding) -> Result<(), Stop> {
-        self.clean_while(holding, Lots::are_many).await
+        loop {
+            while let Some(Some(lot)) = holding.sent.next().now_or_never() {
+                self.clean(holding, lot).await?;
+            }
+            if !holding.sent.are_many() {
+                return Ok(());
+            }
+            tokio::select! {
+                biased;
+                () = self.stopping.wait_for(|stopping| stopping) => return Ok(()),
+                Some(lot) = holding.sent.next() => self.clean(holding, lot).await?,
+            }
+        }
     }
 
     /// Removes everything before the lane stops; what takes too long the next owner removes.
     pub(super) async fn clean_last(&mut self, holding: &mut Holding) {
-        let _ = timeout(STOP_MAX, self.clean_while(holding, |lots| !lots.0.is_empty())).await;
-    }
-
-    async fn clean_while(
-        &mut self,
-        holding: &mut Holding,
-        must_wait: impl Fn(&Lots) -> bool,
-    ) -> Result<(), Stop> {
-        loop {
-            let next = match holding.sent.next().now_or_never() {
-                None if must_wait(&holding.sent) => holding.sent.next().await,
-                None => None,
-                Some(next) => next,
-            };
-            match next {
-                Some(lot) => self.clean(holding, lot).await?,
-                None => return Ok(()),
+        let _ = timeout(STOP_MAX, async {
+            while let Some(lot) = holding.sent.next().await {
+                self.clean(holding, lot).await?;
             }
-        }
+            Ok::<(), Stop>(())
+        })
+        .await;
     }
 
     pub(super) async fn clean(&mut self, holding: &Holding, lot: Option<Lot>) -> Result<(), Stop> {
@@ -98,5 +99,29 @@ impl Lane {
         }
         crash_point("clean.before");
         self.insist(|| holding.store.clean(&owner, &places)).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_lot_may_be_large_but_not_those_before_it() {
+        let lots = |sizes: &[u64]| {
+            let mut lots = Lots::default();
+            for bytes in sizes {
+                let owner = Owner { pipeline: "p".into(), share: 0, nonce: 1 };
+                let lot = Lot { owner, assignment: 1, bytes: *bytes, places: Vec::new() };
+                lots.push(oneshot::channel().1, lot);
+            }
+            lots
+        };
+        assert!(!lots(&[]).are_many());
+        assert!(!lots(&[10 * BYTES_MAX]).are_many(), "one batch must go, however large");
+        assert!(!lots(&[BYTES_MAX, 1]).are_many());
+        assert!(lots(&[BYTES_MAX, 1, 1]).are_many());
+        assert!(!lots(&[1; LOTS_MAX]).are_many());
+        assert!(lots(&[1; LOTS_MAX + 1]).are_many());
     }
 }

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use tempfile::TempDir;
 
-use crate::process::{Home, Running, SMALL_SEGMENTS};
+use crate::process::{Home, Running, SMALL_SEGMENTS, pipelines};
 
 /// A folder on such a disk.
 pub struct Disk {
@@ -44,6 +44,16 @@ impl Disk {
 
     /// Starts `orders` of `home` on this disk.
     pub fn start(&self, home: &Home, environment: &[(&str, &str)]) -> Result<Running, String> {
+        self.start_file(home, &pipelines().join("orders.yaml"), environment)
+    }
+
+    /// Starts another pipeline on it.
+    pub fn start_file(
+        &self,
+        home: &Home,
+        file: &Path,
+        environment: &[(&str, &str)],
+    ) -> Result<Running, String> {
         let data = home.data();
         let mut all = vec![
             SMALL_SEGMENTS,
@@ -52,7 +62,7 @@ impl Disk {
             ("DISK_SHADOW", self.shadow.path().to_str().unwrap()),
         ];
         all.extend(environment);
-        home.start_with(&all)
+        home.start_file(file, &all)
     }
 
     /// From now on no sync completes.

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::batches::{Records, delivered};
 use crate::check::Letter;
+use crate::disk::Disk;
 use crate::process::{Home, Running, SMALL_SEGMENTS, pipelines};
 use crate::{short_or_soak, wait};
 
@@ -52,6 +53,26 @@ fn a_batch_is_held_for_its_window_and_then_comes_out_whole() {
     assert_eq!(status["suppressed"], (1_473 + 4_446 - distinct) as u64);
     assert_eq!(delivered(&running).len(), distinct);
     assert_eq!(running.run(["batches", "list", "--json"], b"").good().lines().len(), 0);
+}
+
+#[test]
+fn a_batch_that_closes_while_the_disk_is_full_comes_out_when_there_is_room() {
+    let home = Home::new();
+    let disk = Disk::under(&home);
+    let file = pipelines().join("em-processor.yaml");
+    let running = disk.start_file(&home, &file, &[("BATCH_WINDOW", "1h")]).unwrap();
+    let batch = Generator::good_only(12).next_batch(300, 900);
+    let id = batch.id.clone();
+    let mut records = Records::default();
+    assert!(records.send(&running, batch.records));
+    wait::until("all records are held", || (running.status()["in_flight"] == 1_200).then_some(()));
+    disk.set_full(true);
+    running.run(["batches", "release", "em-processor", &id], b"").good();
+    wait::until("/ready says no", || (running.get("/ready")?.0 == 503).then_some(()));
+    assert_eq!(running.get("/live").unwrap().0, 200);
+    disk.set_full(false);
+    assert_eq!(records.assert_kept(&running), 0, "nothing went out twice");
+    wait::until("/ready says yes", || (running.get("/ready")?.0 == 200).then_some(()));
 }
 
 #[test]

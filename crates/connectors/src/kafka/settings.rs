@@ -77,6 +77,8 @@ const CONSUMER: &[(&str, &str)] = &[
     ("heartbeat.interval.ms", "3000"),
     ("isolation.level", "read_committed"),
     ("partition.assignment.strategy", "cooperative-sticky"),
+    // Enough to go on while the engine is busy; more would only lie in memory.
+    ("queued.max.messages.kbytes", "16384"),
     ("queued.min.messages", "200000"),
     // A thread of the client's own beats the heart, so a copy that is silent for so long is gone.
     ("session.timeout.ms", "10000"),

@@ -38,6 +38,9 @@ pub use view::{BatchView, KindView};
 pub(super) const PART_RECORDS_MAX: usize = 10_000;
 const PART_BYTES_MAX: u64 = 16 << 20;
 
+/// A group of fewer records than this has room for no more: there may be a million of them.
+const FEW: usize = 4;
+
 /// Among more open groups than this, the oldest is looked for only now and then.
 const OLDEST_AMONG: usize = 10_000;
 const OLDEST_EVERY: Duration = Duration::from_secs(1);
@@ -288,6 +291,9 @@ impl Index {
         group.first = group.first.min(at);
         group.last = group.last.max(at);
         group.bytes += u64::from(entry.bytes);
+        if group.entries.len() < FEW {
+            group.entries.reserve_exact(1);
+        }
         group.entries.push(entry);
         let due = self.close.due(group.first, group.last).min(group.until);
         let (is_new, sooner) = (group.entries.len() == 1, due < group.due);

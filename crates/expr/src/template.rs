@@ -88,6 +88,19 @@ impl Template {
         let mut out = Vec::new();
         self.eval(scope, &mut out).then(|| Bytes::from(out))
     }
+
+    /// The same, but where it is the key or one header, a part of those bytes, which stay with it:
+    /// for what is looked at and not kept.
+    pub fn eval_shared(&self, scope: &Scope<'_>, key: Option<&Bytes>) -> Option<Bytes> {
+        match self.parts.as_slice() {
+            [Part::Key] => key.cloned(),
+            [Part::Header(name)] => {
+                let value = scope.headers.get(name)?;
+                Some(scope.headers.encoded().slice_ref(value))
+            }
+            _ => self.eval_bytes(scope),
+        }
+    }
 }
 
 impl Part {

@@ -105,7 +105,11 @@ impl Engine {
             groups.push(plan.held_group());
         }
         let shared = Shared {
-            own: OwnTopics { replay: info.replay.as_str().into(), internal },
+            own: OwnTopics {
+                replay: info.replay.as_str().into(),
+                internal,
+                sources: plan.topics.clone(),
+            },
             info: Arc::new(info),
             log: self.inner.log.clone(),
             clock: self.inner.clock.clone(),

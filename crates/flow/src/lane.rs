@@ -47,6 +47,8 @@ pub(crate) struct OwnTopics {
     pub replay: Arc<str>,
     /// Where groups are held: what is noted of them.
     pub internal: Option<Arc<str>>,
+    /// The topics it reads.
+    pub sources: Vec<Arc<str>>,
 }
 
 impl OwnTopics {
@@ -62,20 +64,9 @@ impl OwnTopics {
     pub fn is_note(&self, batch: &SourceBatch, record: &Record) -> bool {
         self.internal.as_ref() == Some(&batch.partition.topic) && !gathered::is_copy(record)
     }
-}
 
-/// What a record was at first: itself, or what it is a replay or a copy of.
-pub(crate) struct Origin {
-    pub position: Position,
-    pub time: Timestamp,
-    pub key: Option<Bytes>,
-    pub headers: Headers,
-    /// `Err` when a record of the replay topic is not a replay.
-    pub replay: Result<Option<Box<Replay>>, Fault>,
-}
-
-impl Origin {
-    pub fn of(batch: &SourceBatch, record: &Record, way: Way) -> Self {
+    /// What a record was at first that came this way.
+    pub fn origin(&self, batch: &SourceBatch, record: &Record, way: Way) -> Origin {
         let origin = Origin {
             position: batch.position(record),
             time: record.time,
@@ -85,7 +76,7 @@ impl Origin {
         };
         match way {
             Way::Straight => return origin,
-            Way::Gathered => return gathered::origin(record).unwrap_or(origin),
+            Way::Gathered => return gathered::origin(record, &self.sources).unwrap_or(origin),
             Way::Replayed => {}
         }
         let first = record.headers.iter().next();
@@ -104,7 +95,19 @@ impl Origin {
             }
         }
     }
+}
 
+/// What a record was at first: itself, or what it is a replay or a copy of.
+pub(crate) struct Origin {
+    pub position: Position,
+    pub time: Timestamp,
+    pub key: Option<Bytes>,
+    pub headers: Headers,
+    /// `Err` when a record of the replay topic is not a replay.
+    pub replay: Result<Option<Box<Replay>>, Fault>,
+}
+
+impl Origin {
     /// Which attempt this is; the original was the first.
     pub fn attempts(&self) -> u32 {
         match &self.replay {
@@ -363,11 +366,13 @@ impl Lane {
             self.notes.leave(self.slot);
             decoded
         };
+        let hold = self.plan.hold.as_ref().filter(|hold| hold.close.when.is_none());
+        let is_held = hold.is_some() && way != Way::Replayed;
         let mut parser = Parser::new();
         let mut items = Vec::with_capacity(records.len());
         for (((index, lane_key), record), decoded) in run.records.iter().zip(&records).zip(decoded)
         {
-            let mut origin = Origin::of(batch, record, way);
+            let mut origin = self.own.origin(batch, record, way);
             let replay = std::mem::replace(&mut origin.replay, Ok(None));
             let mut item = Item::new(at, *index, *lane_key, origin);
             let value = match (replay, guilty, decoded) {
@@ -390,6 +395,8 @@ impl Lane {
                 Ok(value)
             });
             match value {
+                // Nobody looks at it before its group is sent.
+                Ok(_) if is_held => {}
                 Ok(value) => self.admit(&mut item, record, value),
                 Err(fault) => item.set_aside(fault),
             }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use potok_core::{Clock, Envelope, Fault, Headers, Output, Piece, Position, Reason, Record};
 
-use crate::lane::{Origin, OwnTopics};
+use crate::lane::OwnTopics;
 use crate::work::Taken;
 
 /// A longer error text is cut in the dead letter; the log has it whole.
@@ -80,7 +80,7 @@ impl LetterBox {
         let batch = &taken.batch;
         let record = batch.records.get(index as usize);
         let way = self.own.way(&batch.partition.topic);
-        let origin = record.map(|record| Origin::of(batch, record, way));
+        let origin = record.map(|record| self.own.origin(batch, record, way));
         let sender = match &origin {
             Some(origin) => Sender {
                 origin: origin.position.clone(),

@@ -9,16 +9,17 @@
 //!
 //! potok:<pipeline>:owner:<share>          nonce of the owner, number of its last write
 //! potok:<pipeline>:groups:<share>         set of the share's groups
-//! potok:<pipeline>:held:<share>:<group>   hash: position → `D` packed, or `C` packed value
-//! potok:<pipeline>:ids:<share>:<group>    hash: length of kind, `:`, kind, id → position shown
+//! potok:<pipeline>:held:<share>:<group>   hash: name → entry of the record shown under it,
+//!                                               `P` place → entry of one that is not shown
 //! ```
 //!
-//! A record without a kind is a `record`; one without an id has its position as id. Packed is what
-//! `pack.rs` draws, a position is `offset (20 digits) log (16 hex digits) partition (10 digits)
-//! topic`. No key has a time to live.
+//! A record without a kind is a `record`; one without an id has its position as id. A name is
+//! `length of kind : kind id`, a place `length of position : position`, a position `offset (20
+//! digits) log (16 hex digits) partition (10 digits) topic`. An entry is `D place packed` or
+//! `C place packed value`; packed is what `pack.rs` draws. No key has a time to live.
 //!
 //! Only keys under `potok:` decide anything. The value of a `D` lies in its documented key and is
-//! believed only where the digest fits; a `C` has its value with it: it was superseded, or its name
+//! believed only where the digest fits; a `C` has its value with it: it is not shown, or its name
 //! is not its alone. That is so where group or id hold a `:` (`a:b` + `c` and `a` + `b:c` are the
 //! same key), and where somebody else had written the key before. What does not fit is `None`, and
 //! putting it again makes it a `C`.
@@ -30,8 +31,11 @@
 //! group at a time is shown; bodies of two are kept apart by position.
 
 use std::borrow::Cow;
+use std::fmt::{self, Display};
+use std::io::Write;
 
-use potok_core::{Held, Owner, Place};
+use bytes::Bytes;
+use potok_core::{Held, Owner, Place, Position};
 use redis::Value;
 
 use super::chunks::runs;
@@ -62,8 +66,9 @@ pub(super) fn put(call: &mut Call<'_>, held: &[&Held]) {
             let is_ambiguous = place.group.contains(&b':') || id.contains(&b':');
             entry.clear();
             entry.push(if is_ambiguous { b'C' } else { b'D' });
+            // Memory takes everything.
+            let _ = write!(entry, "{}", PlaceKey(&place.position));
             pack(&mut entry, record);
-            call.show(PositionKey(&place.position));
             call.push(kind(place).as_bytes());
             call.push(&id);
             call.push(&entry);
@@ -80,7 +85,7 @@ pub(super) fn clean(call: &mut Call<'_>, places: &[&Place]) {
     names(call, runs(places, |place| &place.group), |place| place);
 }
 
-/// Of each group its name, the number of records, and each one's position, kind and id.
+/// Of each group its name, the number of records, and each one's place, kind and id.
 fn names<'a, T: 'a>(
     call: &mut Call<'_>,
     runs: impl Iterator<Item = &'a [T]>,
@@ -91,7 +96,7 @@ fn names<'a, T: 'a>(
         call.push(&place(first).group);
         call.show(run.len());
         for place in run.iter().map(&place) {
-            call.show(PositionKey(&place.position));
+            call.show(PlaceKey(&place.position));
             call.push(kind(place).as_bytes());
             call.push(&id(place));
         }
@@ -103,7 +108,7 @@ pub(super) fn found(answers: impl Iterator<Item = Value>) -> Vec<Found> {
     let mut answers = answers.map(text);
     let mut found = Vec::new();
     while let (Some(entry), Some(value)) = (answers.next(), answers.next()) {
-        let packed = entry.as_ref().map(|entry| entry.slice(entry.len().min(1)..));
+        let packed = entry.as_ref().and_then(packed_of);
         found.push(match entry.as_ref().and_then(|entry| entry.first()) {
             Some(b'D') => Found { packed, value },
             Some(b'C') => Found { packed, value: None },
@@ -111,6 +116,23 @@ pub(super) fn found(answers: impl Iterator<Item = Value>) -> Vec<Found> {
         });
     }
     found
+}
+
+/// What lies behind the place of an entry.
+fn packed_of(entry: &Bytes) -> Option<Bytes> {
+    let colon = entry.iter().position(|byte| *byte == b':')?;
+    let length: usize = std::str::from_utf8(entry.get(1..colon)?).ok()?.parse().ok()?;
+    let behind = (colon + 1).checked_add(length)?;
+    (behind <= entry.len()).then(|| entry.slice(behind..))
+}
+
+/// A position behind its length.
+struct PlaceKey<'a>(&'a Position);
+
+impl Display for PlaceKey<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", 46 + self.0.topic.len(), PositionKey(self.0))
+    }
 }
 
 /// The kind as it is shown.

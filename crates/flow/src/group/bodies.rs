@@ -1,8 +1,8 @@
 //! Bodies of held records in memory, as far as there is room.
 //!
-//! Where the log itself is the store, every body lies there and can be read back. Most need not be:
-//! what came first stays in memory, because mostly it is sent first, up to a bound for the whole
-//! pipeline. So memory is bounded, however much is held, and nothing waits for room.
+//! Every body lies in the store, or in the log where that is the store, and can be read back. Most
+//! need not be: what came first stays in memory, because mostly it is sent first, up to a bound for
+//! the whole pipeline. So memory is bounded, however much is held, and nothing waits for room.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,17 +13,21 @@ use potok_core::{Headers, Record, Store, Timestamp};
 /// What keeping one costs besides its bytes.
 const BESIDES: usize = 96;
 
-/// Where bodies are: in a store, and in memory where that is the log.
+/// Beside a store that answers fast, memory is for what is sent soon.
+const BESIDE_A_STORE: usize = 4;
+
+/// Where bodies are: in a store, and in memory.
 #[derive(Clone)]
 pub(crate) struct Bodies {
     pub store: Arc<dyn Store>,
-    pub room: Option<Arc<Room>>,
+    pub room: Arc<Room>,
 }
 
 impl Bodies {
-    /// With room for so many bytes in memory.
+    /// With room for so many bytes in memory, or a part of it where the log is not the store.
     pub fn of(store: Arc<dyn Store>, memory_max: usize) -> Self {
-        let room = store.is_the_log().then(|| Arc::new(Room::of(memory_max)));
+        let part = if store.is_the_log() { 1 } else { BESIDE_A_STORE };
+        let room = Arc::new(Room::of(memory_max / part));
         Bodies { store, room }
     }
 }

@@ -186,7 +186,7 @@ impl Gather {
                     id: None,
                     receiver: None,
                 };
-                by.eval_bytes(&scope)
+                by.eval_shared(&scope, record.key.as_ref())
             }
         };
         gathered::copy(&self.internal, group, batch, record)

@@ -53,11 +53,11 @@ pub(crate) fn is_copy(record: &Record) -> bool {
 
 /// Where the record lies that this is a copy of; `None` for what is no copy.
 pub fn gathered_from(record: &Record) -> Option<Position> {
-    origin(record).map(|origin| origin.position)
+    origin(record, &[]).map(|origin| origin.position)
 }
 
-/// What a copy is a copy of.
-pub(crate) fn origin(record: &Record) -> Option<Origin> {
+/// What a copy is a copy of; its topic mostly is one of these.
+pub(crate) fn origin(record: &Record, topics: &[Arc<str>]) -> Option<Origin> {
     let mut headers = record.headers.iter();
     let (_, origin) = headers.next().filter(|(name, _)| *name == ORIGIN_HEADER)?;
     let (_, key) = headers.next().filter(|(name, _)| *name == KEY_HEADER)?;
@@ -65,7 +65,9 @@ pub(crate) fn origin(record: &Record) -> Option<Origin> {
     let mut part = || parts.next();
     let log = u64::from_str_radix(part()?, 16).ok()?;
     let (partition, offset) = (part()?.parse().ok()?, part()?.parse().ok()?);
-    let (time, topic) = (Timestamp(part()?.parse().ok()?), part()?.into());
+    let (time, topic) = (Timestamp(part()?.parse().ok()?), part()?);
+    let known = topics.iter().find(|known| ***known == *topic).cloned();
+    let topic = known.unwrap_or_else(|| topic.into());
     let all = record.headers.encoded();
     Some(Origin {
         position: Position { log, topic, partition, offset },
@@ -113,7 +115,7 @@ mod tests {
                 let copied =
                     Record { offset: 3, time: Timestamp(9), key: group, headers: own, value };
                 assert!(is_copy(&copied));
-                let origin = origin(&copied).unwrap();
+                let origin = origin(&copied, &[]).unwrap();
                 assert_eq!(origin.position, batch.position(&record));
                 assert_eq!((origin.time, origin.key), (record.time, record.key));
                 assert_eq!(origin.headers, record.headers);
@@ -127,6 +129,6 @@ mod tests {
             |headers| Record { offset: 0, time: Timestamp(0), key: None, headers, value: None };
         assert!(!is_copy(&record(Headers::none())));
         let torn = HeadersBuilder::new().add(ORIGIN_HEADER, Some(b"1 2")).build();
-        assert!(origin(&record(torn)).is_none());
+        assert!(origin(&record(torn), &[]).is_none());
     }
 }

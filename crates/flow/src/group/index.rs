@@ -16,12 +16,13 @@
 mod view;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use foldhash::HashMap;
 use potok_core::trouble::{Bug, planted};
 use potok_core::{Partition, Position, Timestamp};
 use tokio::time::Instant;
@@ -252,7 +253,7 @@ impl Index {
 
     /// Takes a record in.
     pub fn add(&mut self, arriving: Arriving) {
-        let Arriving { group: name, entry, at, slice_end, closes } = arriving;
+        let Arriving { group: mut name, entry, at, slice_end, closes } = arriving;
         self.bytes += u64::from(entry.bytes);
         if let Some(sealed) = self.sealed_with(&name.key, &entry) {
             sealed.entries.push(entry);
@@ -275,18 +276,22 @@ impl Index {
         if self.open.get(&name).is_some_and(|group| at >= group.due) {
             self.freeze(&name, false);
         }
-        let generation = || self.generation(&name, &entry);
-        let named = if self.open.contains_key(&name) { 0 } else { generation() };
-        let group = self.open.entry(name.clone()).or_insert_with(|| Group {
-            name: named,
-            opened: entry.time,
-            first: at,
-            last: at,
-            until: slice_end.unwrap_or(i64::MAX),
-            due: i64::MAX,
-            bytes: 0,
-            entries: Vec::new(),
-        });
+        if !self.open.contains_key(&name) {
+            // The record that the key may be a part of does not stay with it.
+            name.key = Bytes::copy_from_slice(&name.key);
+            let group = Group {
+                name: self.generation(&name, &entry),
+                opened: entry.time,
+                first: at,
+                last: at,
+                until: slice_end.unwrap_or(i64::MAX),
+                due: i64::MAX,
+                bytes: 0,
+                entries: Vec::new(),
+            };
+            self.open.insert(name.clone(), group);
+        }
+        let Some(group) = self.open.get_mut(&name) else { return };
         group.opened = group.opened.min(entry.time);
         group.first = group.first.min(at);
         group.last = group.last.max(at);
@@ -300,7 +305,10 @@ impl Index {
         group.due = due;
         if closes || self.close.is_full(group.entries.len(), group.bytes) {
             self.freeze(&name, false);
-        } else if is_new || sooner {
+        } else if (is_new || sooner)
+            && let Some((name, _)) = self.open.get_key_value(&name)
+        {
+            let name = name.clone();
             self.share(name.share).due.push(Reverse((due, name)));
         }
     }
@@ -322,7 +330,7 @@ impl Index {
 
     /// Closes an open group: no record joins it any more.
     fn freeze(&mut self, name: &GroupKey, dropped: bool) {
-        let Some(group) = self.open.remove(name) else { return };
+        let Some((name, group)) = self.open.remove_entry(name) else { return };
         let parts = parts(group.entries);
         let count = parts.len() as u32;
         for (part, entries) in (0..).zip(parts) {

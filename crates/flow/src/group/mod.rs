@@ -1,7 +1,7 @@
 //! group: holds records until what belongs together is there.
 //!
 //! A lane owns its groups as an index of positions (`index.rs`); bodies are in the plan's `Store`, or
-//! in the log itself and in memory as far as there is room (`bodies.rs`). A group that closes is sealed (`seal.rs`): its
+//! in the log itself, and in memory as far as there is room (`bodies.rs`). A group that closes is sealed (`seal.rs`): its
 //! exact members are written into the log, and only when the seal is read back is anything of it
 //! loaded, processed and delivered (`send.rs`). After a start the lane reads again from the
 //! group's position and closes nothing before the end that was there then.
@@ -137,8 +137,8 @@ pub(crate) struct Holding {
     /// Assignments whose shares are ours in the store.
     owned: Vec<(u64, Partition)>,
     search: Arc<Search>,
-    /// For bodies, where the log is the store.
-    room: Option<Arc<Room>>,
+    /// For bodies in memory.
+    room: Arc<Room>,
     /// What was sent and lies in the store until that is durable.
     sent: Lots,
 }
@@ -218,6 +218,7 @@ impl Holding {
 
 /// Where a record belongs: its group's key, its kind and its id.
 pub(crate) struct Belongs {
+    /// May be a part of the record.
     pub group: Bytes,
     pub kind: Option<u16>,
     pub id: Option<Bytes>,
@@ -247,15 +248,17 @@ impl HoldPlan {
             id: None,
             receiver: None,
         };
-        let read = |template: &Template, what: &str| {
-            template.eval_bytes(&scope).ok_or_else(|| {
+        let found = |bytes: Option<Bytes>, template: &Template, what: &str| {
+            bytes.ok_or_else(|| {
                 let what = format!("{what} `{}` is missing or null", template.source());
                 Fault::set_aside(Reason::NoKey, what)
             })
         };
         let by = self.by.as_ref().filter(|_| known.is_none());
-        let group = by.map(|by| read(by, "group.by")).transpose()?.or(known);
-        let id = id.map(|id| read(id, "the id")).transpose()?;
+        let group =
+            |by: &Template| found(by.eval_shared(&scope, item.key.as_ref()), by, "group.by");
+        let group = by.map(group).transpose()?.or(known);
+        let id = id.map(|id| found(id.eval_bytes(&scope), id, "the id")).transpose()?;
         let kind = kind.and_then(|kind| u16::try_from(kind).ok());
         Ok(Belongs { group: group.unwrap_or_default(), kind, id })
     }
@@ -397,15 +400,15 @@ impl Lane {
     /// Takes copies of records and notes of our own in the order in which they lie there.
     async fn read_in_order(&mut self, holding: &Holding, chunk: &Chunk) -> Result<(), Stop> {
         let batch = &chunk.taken.batch;
-        let is_note = |at: u32| {
-            let record = batch.records.get(at as usize);
-            record.is_none_or(|record| self.own.is_note(batch, record))
-        };
-        let runs: Vec<(bool, Vec<(u32, u64)>)> = chunk
-            .records
-            .chunk_by(|a, b| is_note(a.0) == is_note(b.0))
-            .map(|run| (run.first().is_some_and(|(at, _)| is_note(*at)), run.to_vec()))
-            .collect();
+        let mut runs: Vec<(bool, Vec<(u32, u64)>)> = Vec::new();
+        for (at, lane_key) in &chunk.records {
+            let record = batch.records.get(*at as usize);
+            let is_note = record.is_none_or(|record| self.own.is_note(batch, record));
+            match runs.last_mut() {
+                Some((notes, records)) if *notes == is_note => records.push((*at, *lane_key)),
+                _ => runs.push((is_note, vec![(*at, *lane_key)])),
+            }
+        }
         for (notes, records) in runs {
             let chunk = Chunk { taken: chunk.taken.clone(), records };
             if notes { self.read_notes(holding, &chunk) } else { self.hold(holding, chunk).await? }
@@ -434,7 +437,7 @@ impl Lane {
                 continue;
             }
             for item in items {
-                if item.event.is_some() { held.push(item) } else { cycle.items.push(item) }
+                if item.letters.is_empty() { held.push(item) } else { cycle.items.push(item) }
             }
         }
         self.store(holding, batch, &held).await?;
@@ -526,7 +529,7 @@ impl Lane {
                     kind: item.kind,
                     id: item.id.clone(),
                     rewritten: item.rewritten,
-                    body: holding.room.as_ref().and_then(|room| room.keep(record)),
+                    body: holding.room.keep(record),
                     ..Entry::of(chunk, item.index, feed)
                 },
             });
@@ -544,7 +547,7 @@ impl Lane {
             let value = record.value.as_deref().unwrap_or_default();
             match Seal::read(value) {
                 Some(seal) => {
-                    let key = record.key.clone().unwrap_or_default();
+                    let key = Bytes::copy_from_slice(record.key.as_deref().unwrap_or_default());
                     if index.read_seal(key, share, seal, Entry::of(chunk, *at, feed)) {
                         self.counters.takeovers.fetch_add(1, Ordering::Relaxed);
                     }

@@ -15,7 +15,7 @@ use super::Holding;
 use super::clean::Lot;
 use super::index::{Entry, Feed, PART_RECORDS_MAX, Sealed};
 use crate::crash_notes::{Range, Suspicion};
-use crate::lane::{Cycle, Item, Lane, Origin};
+use crate::lane::{Cycle, Item, Lane};
 use crate::ledger::Note;
 use crate::plan::OnRepeat;
 use crate::process::BatchOfItems;
@@ -84,7 +84,8 @@ impl Lane {
         }
         let repeats = members.iter().enumerate().filter(|(at, member)| member.successor != *at);
         self.counters.repeats.fetch_add(repeats.count() as u64, Ordering::Relaxed);
-        let places = self.places(holding, batches, &members, &feeds);
+        let absent = members.iter().filter(|member| member.record.is_none());
+        let absent = places(holding, batches, absent, &feeds);
         let store = holding.store.clone();
         // They are all of one share; without a batch there was nothing to send.
         let seal = batches.first().and_then(|sealed| feeds.get(sealed.seal.feed as usize));
@@ -94,7 +95,11 @@ impl Lane {
             let groups: Vec<_> = batches.iter().map(|sealed| sealed.key.clone()).collect();
             self.insist(|| store.close(&owner, &groups)).await?;
         }
-        self.load(&*store, &owner, &places, &mut members).await?;
+        self.load(&*store, &owner, &absent, &mut members).await?;
+        let stored = match store.is_the_log() {
+            true => Vec::new(),
+            false => places(holding, batches, members.iter(), &feeds),
+        };
         let bytes = members.iter().map(|member| u64::from(member.entry.bytes)).sum();
         let mut cycle = self.revive(members, &feeds, batches).await?;
         if planted(Bug::SealEndsFirst) {
@@ -106,8 +111,7 @@ impl Lane {
         let ended = self.end(cycle, batches, &feeds);
         delivered?;
         if ended {
-            let places = if store.is_the_log() { Vec::new() } else { places };
-            let lot = Lot { owner, assignment: *assignment, bytes, places };
+            let lot = Lot { owner, assignment: *assignment, bytes, places: stored };
             holding.sent.push(self.durable(), lot);
         }
         Ok(())
@@ -138,31 +142,6 @@ impl Lane {
             });
         }
         Ok(())
-    }
-
-    /// Where the bodies lie that are not in memory.
-    fn places(
-        &self,
-        holding: &Holding,
-        batches: &[Sealed],
-        members: &[Member<'_>],
-        feeds: &[Feed],
-    ) -> Vec<Place> {
-        let kinds = &holding.plan.kinds;
-        members
-            .iter()
-            .filter(|member| member.record.is_none())
-            .filter_map(|member| {
-                let feed = feeds.get(member.entry.feed as usize)?;
-                let kind = member.entry.kind.and_then(|kind| kinds.get(usize::from(kind)));
-                Some(Place {
-                    group: batches.get(member.batch)?.key.clone(),
-                    kind: kind.map(|kind| kind.name.clone()),
-                    id: member.entry.id.clone(),
-                    position: feed.position(member.entry.offset),
-                })
-            })
-            .collect()
     }
 
     /// Makes events of held records again and takes them through the stages, partition by
@@ -234,7 +213,7 @@ impl Lane {
         let way = self.own.way(&chunk.taken.batch.partition.topic);
         let mut items = Vec::with_capacity(records.len());
         for ((index, record), (own, member)) in (0..).zip(records).zip(members) {
-            let origin = Origin::of(&chunk.taken.batch, record, way);
+            let origin = self.own.origin(&chunk.taken.batch, record, way);
             let mut item = Item::new(at, index, 0, origin);
             if let Some(sealed) = batches.get(member.batch) {
                 item.lane_key = crate::source::hash_of(&sealed.key);
@@ -330,6 +309,27 @@ impl Lane {
         let _ = self.ledger.send(Note::Durable(done));
         durable
     }
+}
+
+/// Where members lie in the store.
+fn places<'a>(
+    holding: &Holding,
+    batches: &[Sealed],
+    members: impl Iterator<Item = &'a Member<'a>>,
+    feeds: &[Feed],
+) -> Vec<Place> {
+    let kinds = &holding.plan.kinds;
+    let place = |member: &Member<'_>| {
+        let feed = feeds.get(member.entry.feed as usize)?;
+        let kind = member.entry.kind.and_then(|kind| kinds.get(usize::from(kind)));
+        Some(Place {
+            group: batches.get(member.batch)?.key.clone(),
+            kind: kind.map(|kind| kind.name.clone()),
+            id: member.entry.id.clone(),
+            position: feed.position(member.entry.offset),
+        })
+    };
+    members.filter_map(place).collect()
 }
 
 /// Records of one partition as a batch of their own, each standing for its offsets alone.

@@ -1,8 +1,9 @@
 //! Batches in order, found by their group's key.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use bytes::Bytes;
+use foldhash::HashMap;
 
 /// Keeps batches in the order in which they were put there.
 pub(crate) struct Shelf<T> {
@@ -14,7 +15,7 @@ pub(crate) struct Shelf<T> {
 
 impl<T> Default for Shelf<T> {
     fn default() -> Self {
-        Shelf { order: VecDeque::new(), by_key: HashMap::new(), tickets: 0 }
+        Shelf { order: VecDeque::new(), by_key: HashMap::default(), tickets: 0 }
     }
 }
 

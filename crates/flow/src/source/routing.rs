@@ -9,7 +9,7 @@ use potok_expr::{Scope, Template, json::Parser};
 
 use crate::crash_notes::{CrashNotes, Range};
 use crate::group::strays;
-use crate::lane::{Origin, OwnTopics, Way};
+use crate::lane::{OwnTopics, Way};
 use crate::plan::Plan;
 
 /// Splits batches by lane key.
@@ -80,7 +80,7 @@ impl Routing {
                 return hash_of(b"");
             }
         }
-        let origin = (way == Way::Replayed).then(|| Origin::of(batch, record, way));
+        let origin = (way == Way::Replayed).then(|| self.own.origin(batch, record, way));
         let value = record.value.as_deref().filter(|_| self.needs_value);
         let node = value.and_then(|value| self.parser.parse(value).ok());
         let scope = Scope {

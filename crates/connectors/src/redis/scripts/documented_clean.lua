@@ -1,46 +1,35 @@
--- Then, until the end: group, number of records, and for each position, kind, id.
-local runs, looked_at = {}, {}
+-- Then, until the end: group, number of records, and for each place, kind, id.
+local runs, gone = {}, {}
 while at < #ARGV do
   local group, count = take(), tonumber(take())
-  local run = {group = group, positions = {}, shown = {}, kinds = {}, names = {}}
-  local positions, kinds, ids, names = run.positions, {}, {}, {}
+  local before, names, fields, kinds = at, {}, {}, {}
   for n = 1, count do
-    positions[n], kinds[n], ids[n] = take(), take(), take()
-    names[n] = name_of(kinds[n], ids[n])
+    names[n] = name_of(ARGV[at + 2], ARGV[at + 3])
+    at = at + 3
   end
-  local entries = call('HMGET', held_of(group), unpack(positions))
-  local currents = call('HMGET', ids_of(group), unpack(names))
-  for n, position in ipairs(positions) do
-    if currents[n] == position then
-      local kind, id = kinds[n], ids[n]
-      local one = {
-        kind = kind, id = id, name = names[n], entry = entries[n],
-        data = data_of(kind, group, id),
-      }
-      append(run.shown, one)
-      if one.entry and not is_shown_only(one.entry) then append(looked_at, one.data) end
+  for n, entry in ipairs(call('HMGET', held_of(group), unpack(names))) do
+    local argument = before + 3 * n - 3
+    local place, kind, id = ARGV[argument + 1], ARGV[argument + 2], ARGV[argument + 3]
+    if entry and is_of(entry, place) then
+      local data = data_of(kind, group, id)
+      if is_ours(entry, data) then gone[#gone + 1] = data end
+      add_id(kinds, kind, id)
+      fields[#fields + 1] = names[n]
+    else
+      fields[#fields + 1] = hidden_at(place)
     end
   end
-  append(runs, run)
-end
-local text_of, gone = texts_in(looked_at), {}
-for _, run in ipairs(runs) do
-  for n, one in ipairs(run.shown) do
-    if not one.entry or is_ours(one.entry, text_of[one.data]) then append(gone, one.data) end
-    add_id(run.kinds, one.kind, one.id)
-    run.names[n] = one.name
-  end
+  runs[#runs + 1] = {group = group, fields = fields, kinds = kinds}
 end
 call_all('DEL', gone)
 local empty, keys = {}, {}
 for _, run in ipairs(runs) do
   local group = run.group
   for_each_kind('SREM', run.kinds, group)
-  call_with('HDEL', ids_of(group), run.names)
-  call('HDEL', held_of(group), unpack(run.positions))
+  call('HDEL', held_of(group), unpack(run.fields))
   if call('EXISTS', held_of(group)) == 0 and call('SISMEMBER', groups, group) == 1 then
     append(empty, group)
-    append_pair(keys, ids_of(group), start_of(group))
+    append(keys, start_of(group))
   end
 end
 call_all('DEL', keys)

@@ -1,23 +1,21 @@
--- Then bytes at most, and until the end: group, number of records, and for each position, kind, id.
+-- Then bytes at most, and until the end: group, number of records, and for each place, kind, id.
 -- Answers with as many as fit, at least one, and then with a few more at most: entry and, where the
 -- value lies in its documented key, value.
 local room, bytes = tonumber(take()), 0
 local found = {1}
 local function load_slice(group, upto)
-  local positions, data, shown = {}, {}, {}
+  local held, before, names = held_of(group), at, {}
   while at < upto do
-    append(positions, take())
-    append(data, data_of(take(), group, take()))
+    append(names, name_of(ARGV[at + 2], ARGV[at + 3]))
+    at = at + 3
   end
-  local entries = call('HMGET', held_of(group), unpack(positions))
-  for n, entry in ipairs(entries) do
-    if entry and is_shown_only(entry) then append(shown, data[n]) end
-  end
-  local texts = texts_in(shown)
-  for n, entry in ipairs(entries) do
-    local value = false
-    if entry and is_shown_only(entry) then
-      value = texts[data[n]]
+  for n, entry in ipairs(call('HMGET', held, unpack(names))) do
+    local argument, value = before + 3 * n - 3, false
+    local place, kind, id = ARGV[argument + 1], ARGV[argument + 2], ARGV[argument + 3]
+    if not (entry and is_of(entry, place)) then
+      entry = call('HGET', held, hidden_at(place))
+    elseif is_shown_only(entry) then
+      value = text_at(data_of(kind, group, id))
       entry = value and entry
     end
     append_pair(found, entry, value)

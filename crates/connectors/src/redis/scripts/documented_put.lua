@@ -1,135 +1,117 @@
--- Then, until the end: group, opened, number of records, and for each position, kind, id, entry,
--- value. The entry is `D` packed, or `C` packed where the value is to be kept behind it as well.
+-- Then, until the end: group, opened, number of records, and for each kind, id, entry, value.
+-- The entry is `D`, place and packed, or `C` where the value is to be kept behind it as well.
 --
--- First everything is read that lies there, then it is decided record by record, then written.
--- Lists are of all groups together, where each knows its part: tables are what costs most here.
+-- First it is read what lies there, then decided record by record, then written. Tables are what
+-- costs most here, so nearly all of it is for records that come for the first time.
 if not in_turn() then return 0 end
-local runs, open, looked_at, unused, texts = {}, {}, {}, {}, {}
-local positions, names, data, record = {}, {}, {}, 0
--- What a group holds, by position, and which position it shows, by name: as it will be.
-local function read(run)
-  local held, entry_of, current_of = held_of(run.group), run.entry_of, run.current_of
-  local entries = call('HMGET', held, unpack(positions, run.first, run.last))
-  local currents = call('HMGET', ids_of(run.group), unpack(names, run.first, run.last))
-  local superseded
-  for n = run.first, run.last do
-    local position, entry = positions[n], entries[n - run.first + 1]
-    local current = currents[n - run.first + 1]
-    entry_of[position], current_of[names[n]] = entry, current
-    if not entry then run.is_open = true end
-    if entry then
-      append(looked_at, data[n])
-    elseif not current then
-      append(unused, data[n])
-    elseif current ~= position then
-      superseded = superseded or {}
-      append(superseded, current)
-      append(looked_at, data[n])
-    end
-  end
-  if not superseded then return end
-  for n, entry in ipairs(call('HMGET', held, unpack(superseded))) do
-    entry_of[superseded[n]] = entry
-  end
-end
+local runs, unused = {}, {}
 while at < #ARGV do
   local group, opened, count = take(), take(), tonumber(take())
+  local names, data = {}, {}
   local run = {
-    group = group, first = record + 1, last = record + count, arguments = at + 1,
-    entry_of = {}, current_of = {}, is_open = false,
-    first_held = 0, last_held = 0, first_id = 0, last_id = 0,
+    group = group, opened = opened, count = count, before = at, names = names, data = data,
+    held = {}, kinds = {}, made = {}, is_open = false,
   }
-  for n = run.first, run.last do
-    local kind, id = ARGV[at + 2], ARGV[at + 3]
-    positions[n], names[n], data[n] = ARGV[at + 1], name_of(kind, id), data_of(kind, group, id)
-    at = at + 5
+  for n = 1, count do
+    local kind, id = ARGV[at + 1], ARGV[at + 2]
+    names[n], data[n] = name_of(kind, id), data_of(kind, group, id)
+    at = at + 4
   end
-  record = run.last
-  append(runs, run)
-  read(run)
-  if run.is_open then
-    append(open, group)
-    append_pair(texts, start_of(group), opened)
+  run.shown = call('HMGET', held_of(group), unpack(names))
+  for n = 1, count do
+    if not run.shown[n] then unused[#unused + 1] = data[n] end
   end
+  runs[#runs + 1] = run
 end
--- What lies in the documented keys, and which of them somebody else uses: as it will be, too.
-local text_of, is_used = texts_in(looked_at), {}
+-- Who uses the documented keys of new names.
+local is_used = {}
 if (call_all('EXISTS', unused) or 0) > 0 then
   for _, key in ipairs(unused) do is_used[key] = call('EXISTS', key) == 1 end
 end
 
-local held, ids = {}, {}
-local function hold(run, position, entry)
-  append_pair(held, position, entry)
-  run.entry_of[position] = entry
-end
-local function show(kinds, kind, id, key, value)
-  add_id(kinds, kind, id)
-  append_pair(texts, key, value)
-  text_of[key], is_used[key] = value, true
+local texts = {}
+local function with_value(entry, value) return 'C' .. string.sub(entry, 2) .. value end
+local function show(run, n, argument)
+  local size = #texts
+  texts[size + 1], texts[size + 2] = run.data[n], ARGV[argument + 4]
+  add_id(run.kinds, ARGV[argument + 1], ARGV[argument + 2])
+  run.made[run.names[n]] = argument
 end
 -- Of the same partition and further on: the one shown stays.
-local function is_behind(position, current)
-  return current and string.sub(current, 21) == string.sub(position, 21)
+local function is_behind(entry, shown)
+  local position, current = cut(entry, 2), cut(shown, 2)
+  return string.sub(current, 21) == string.sub(position, 21)
     and string.sub(position, 1, 20) < string.sub(current, 1, 20)
 end
-local function with_value(entry, value) return 'C' .. string.sub(entry, 2) .. value end
--- A repeat changes nothing, but for what has got lost or was overwritten.
-local function repeated(run, kinds, n, kind, id, entry, value)
-  local position, key = positions[n], data[n]
-  local before, whole = run.entry_of[position], with_value(entry, value)
-  local is_there = before == whole or before == entry and text_of[key] == value
-  if not is_there then hold(run, position, whole) end
-  if run.current_of[names[n]] == position and text_of[key] ~= value then
-    show(kinds, kind, id, key, value)
+-- Something is shown under its name: itself, or another record, with `text` as its value.
+local function meet(run, n, argument, shown, text)
+  local entry, value = ARGV[argument + 3], ARGV[argument + 4]
+  local name, whole, held = run.names[n], with_value(entry, value), run.held
+  local place = place_of(entry)
+  if is_of(shown, place) then
+    -- A repeat changes nothing, but for what has got lost or was overwritten.
+    local is_there = shown == whole or shown == entry and text == value
+    if not is_there then append_pair(held, name, whole) end
+    if text ~= value then show(run, n, argument) end
+    return
   end
+  local hidden = call('HGET', held_of(run.group), hidden_at(place))
+  if hidden then
+    if hidden ~= whole then append_pair(held, hidden_at(place), whole) end
+    return
+  end
+  run.is_open = true
+  if is_behind(entry, shown) then
+    append_pair(held, hidden_at(place), whole)
+    return
+  end
+  -- The body of the one before goes where nobody overwrites it.
+  local before = hidden_at(place_of(shown))
+  if not is_shown_only(shown) then
+    append_pair(held, before, shown)
+  elseif text then
+    append_pair(held, before, with_value(shown, text))
+  end
+  append_pair(held, name, is_shown_only(entry) and entry or whole)
+  show(run, n, argument)
 end
-local function added(run, kinds, n, kind, id, entry, value)
-  local position, name, key = positions[n], names[n], data[n]
-  local current, is_copied = run.current_of[name], not is_shown_only(entry)
-  if is_behind(position, current) then
-    is_copied = true
-  else
-    if current and current ~= position then
-      -- Its body goes where nobody overwrites it.
-      local before, body = run.entry_of[current], text_of[key]
-      if before and is_shown_only(before) and body then
-        hold(run, current, with_value(before, body))
-      end
-    elseif not current and is_used[key] then
+for _, run in ipairs(runs) do
+  local argument, held = run.before, run.held
+  for n = 1, run.count do
+    local name, key, shown = run.names[n], run.data[n], run.shown[n]
+    local made = run.made[name]
+    if made then
+      meet(run, n, argument, ARGV[made + 3], ARGV[made + 4])
+    elseif shown then
+      meet(run, n, argument, shown, text_at(key))
+    else
+      local entry = ARGV[argument + 3]
       -- Somebody else uses this name and may overwrite it.
-      is_copied = true
+      if is_used[key] or not is_shown_only(entry) then
+        entry = with_value(entry, ARGV[argument + 4])
+      end
+      local size = #held
+      held[size + 1], held[size + 2] = name, entry
+      show(run, n, argument)
+      run.is_open = true
     end
-    show(kinds, kind, id, key, value)
-    append_pair(ids, name, position)
-    run.current_of[name] = position
+    argument = argument + 4
   end
-  hold(run, position, is_copied and with_value(entry, value) or entry)
 end
 
 -- What may turn out to be of another type comes first, what is held last: a call that failed
 -- half-way is made again whole.
+local open = {}
+for _, run in ipairs(runs) do
+  if run.is_open then
+    open[#open + 1] = run.group
+    append_pair(texts, start_of(run.group), run.opened)
+  end
+end
 call_with('SADD', groups, open)
 call_with('SADD', 'active:batches', open)
 call_with('SREM', 'ready:batches', open)
-for _, run in ipairs(runs) do
-  local kinds, argument = {}, run.arguments
-  run.first_held, run.first_id = #held + 1, #ids + 1
-  for n = run.first, run.last do
-    local decide = run.entry_of[positions[n]] and repeated or added
-    decide(run, kinds, n, unpack(ARGV, argument + 1, argument + 4))
-    argument = argument + 5
-  end
-  run.last_held, run.last_id = #held, #ids
-  for_each_kind('SADD', kinds, run.group)
-end
+for _, run in ipairs(runs) do for_each_kind('SADD', run.kinds, run.group) end
 call_all('MSET', texts)
-for _, run in ipairs(runs) do
-  if run.first_id <= run.last_id then
-    call('HSET', ids_of(run.group), unpack(ids, run.first_id, run.last_id))
-  end
-  if run.first_held <= run.last_held then
-    call('HSET', held_of(run.group), unpack(held, run.first_held, run.last_held))
-  end
-end
+for _, run in ipairs(runs) do call_with('HSET', held_of(run.group), run.held) end
 return 1

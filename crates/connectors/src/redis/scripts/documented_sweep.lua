@@ -3,23 +3,20 @@ local room = tonumber(take())
 while room > 0 do
   local group = call('SRANDMEMBER', groups)
   if not group then return 1 end
-  local held, ids = held_of(group), ids_of(group)
-  local names = some_of(ids, room)
-  for n = 1, #names, 2 do
-    local name, position = names[n], names[n + 1]
-    local colon = string.find(name, ':', 1, true)
-    local length = tonumber(string.sub(name, 1, colon - 1))
-    local kind = string.sub(name, colon + 1, colon + length)
-    local id = string.sub(name, colon + length + 1)
-    local data = data_of(kind, group, id)
-    local entry = call('HGET', held, position)
-    if not entry or is_ours(entry, texts_in({data})[data]) then call('DEL', data) end
-    call('SREM', set_of(kind, group), id)
-    call('HDEL', ids, name)
+  local held = held_of(group)
+  local entries = some_of(held, room)
+  for n = 1, #entries, 2 do
+    local name, entry = entries[n], entries[n + 1]
+    if string.byte(name) ~= string.byte('P') then
+      local kind, id = cut(name, 1)
+      local data = data_of(kind, group, id)
+      if is_ours(entry, data) then call('DEL', data) end
+      call('SREM', set_of(kind, group), id)
+    end
+    call('HDEL', held, name)
   end
-  room = room - 1 - #names / 2
-  if call('EXISTS', ids) == 0 then
-    call('UNLINK', held)
+  room = room - 1 - #entries / 2
+  if call('EXISTS', held) == 0 then
     call('DEL', start_of(group))
     call('SREM', 'active:batches', group)
     call('SREM', 'ready:batches', group)

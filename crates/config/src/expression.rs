@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::ops::Deref;
 
-use potok_expr::{ExprError, Program, RowsPath, Template};
+use potok_expr::{ExprError, Program, RowsPath, Template, ValuePath};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -87,6 +87,36 @@ impl Deref for Rows {
     type Target = RowsPath;
 
     fn deref(&self) -> &RowsPath {
+        &self.0
+    }
+}
+
+/// Where in an event stands what a counter adds: `.BadValues`, `.items[0].n`.
+#[derive(Clone, Debug)]
+pub struct CountPath(ValuePath);
+
+impl Written for CountPath {
+    const FORMAT: &'static str = "potok-count-path";
+
+    fn read(text: &str) -> Result<Self, Vec<Wrong>> {
+        let hint = "a path to an array, a whole number or `true`, e.g. `.BadValues`";
+        ValuePath::parse(text)
+            .map(CountPath)
+            .map_err(|error| vec![wrong(code::EXPRESSION, error, hint)])
+    }
+}
+
+impl CountPath {
+    /// What evaluates it.
+    pub fn path(&self) -> &ValuePath {
+        &self.0
+    }
+}
+
+impl Deref for CountPath {
+    type Target = ValuePath;
+
+    fn deref(&self) -> &ValuePath {
         &self.0
     }
 }
@@ -193,6 +223,7 @@ macro_rules! from_source {
 }
 from_source!(Expression);
 from_source!(Rows);
+from_source!(CountPath);
 from_source!(Vrl);
 from_source!(StageVrl);
 from_source!(Predicate);

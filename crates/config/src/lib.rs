@@ -38,7 +38,7 @@ pub use connections::{
 };
 pub use env::Env;
 pub use explain::{explain, explain_codes};
-pub use expression::{Expression, Predicate, Rows, StageVrl, Vrl};
+pub use expression::{CountPath, Expression, Predicate, Rows, StageVrl, Vrl};
 pub use load::{Loaded, check_together, load_pipeline};
 pub use not_yet::not_yet;
 pub use pipeline::{
@@ -52,4 +52,6 @@ pub use reference::reference;
 pub use schema::{connections_schema, json_schema, validator};
 pub use secret::{ConnectionUrl, Secret};
 pub use shapes::{Named, OneOrMany};
-pub use values::{Address, DbName, HttpPath, Period, PipelineName, Size, SqlName, TopicName};
+pub use values::{
+    Address, CounterName, DbName, HttpPath, Period, PipelineName, Size, SqlName, TopicName,
+};

@@ -8,7 +8,7 @@ use potok_expr::RowsPath;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::expression::{Expression, Predicate, Rows, StageVrl, Vrl};
+use crate::expression::{CountPath, Expression, Predicate, Rows, StageVrl, Vrl};
 use crate::secret::Secret;
 use crate::shapes::{Named, OneOrMany};
 use crate::values::{DbName, HttpPath, Period, PipelineName, Size, SqlName, TopicName};
@@ -394,6 +394,16 @@ pub struct Stage {
     /// Example: `on_error: pass`
     #[serde(default)]
     pub on_error: OnError,
+    /// What to count in the events that this stage lets go on, with `per: batch` too: a counter's
+    /// name (small letters, digits, `_`) and a path in the event as the stage left it. An array
+    /// adds its length, a whole number from 0 on itself, `true` one, everything else nothing. Seen
+    /// in `potok status` and as the metric `potok_process_counted_total`, since the process
+    /// started. An event that is processed again, as after a restart, is counted again.
+    ///
+    /// Example: `count: { bad_values: .BadValues }`
+    #[serde(default, skip_serializing_if = "Named::is_empty")]
+    #[schemars(extend("propertyNames" = { "format": "potok-counter-name" }))]
+    pub count: Named<CountPath>,
 }
 
 /// What a program sees at a time.

@@ -54,17 +54,19 @@ pub(crate) fn check_format(format: &str, text: &str) -> Vec<Wrong> {
     }
     type Check = (&'static str, fn(&str) -> Vec<Wrong>);
     use crate::{connections as c, expression as e};
-    const CHECKS: [Check; 15] = [
+    const CHECKS: [Check; 17] = [
         (Period::FORMAT, check::<Period>),
         (Size::FORMAT, check::<Size>),
         (PipelineName::FORMAT, check::<PipelineName>),
         (TopicName::FORMAT, check::<TopicName>),
         (SqlName::FORMAT, check::<SqlName>),
         (DbName::FORMAT, check::<DbName>),
+        (CounterName::FORMAT, check::<CounterName>),
         (Address::FORMAT, check::<Address>),
         (HttpPath::FORMAT, check::<HttpPath>),
         (e::Expression::FORMAT, check::<e::Expression>),
         (e::Rows::FORMAT, check::<e::Rows>),
+        (e::CountPath::FORMAT, check::<e::CountPath>),
         (e::Vrl::FORMAT, check::<e::Vrl>),
         (e::Predicate::FORMAT, check::<e::Predicate>),
         (c::LogText::FORMAT, check::<c::LogText>),
@@ -456,6 +458,22 @@ impl DbName {
     /// True where it names one connection per shard.
     pub fn is_sharded(&self) -> bool {
         self.0.contains("{shard}")
+    }
+}
+
+name! {
+    /// The name of a counter in a metric: small letters, digits and `_`, at most 64.
+    CounterName
+}
+
+impl Written for CounterName {
+    const FORMAT: &'static str = "potok-counter-name";
+    const PATTERN: Option<&'static str> = Some("^[a-z0-9_]{1,64}$");
+
+    fn read(text: &str) -> Result<Self, Vec<Wrong>> {
+        let hint = "small letters, digits and `_`, at most 64, e.g. `bad_values`";
+        let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        read_name("name of the counter", text, 64, good, hint).map(CounterName)
     }
 }
 

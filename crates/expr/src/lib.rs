@@ -1,7 +1,7 @@
 //! Expressions: how a pipeline file speaks about a record.
 //!
-//! Three kinds, from cheap to rich. [`Template`] and [`RowsPath`] read single values straight
-//! from the bytes, through the tape of [`json`]. [`Program`] is VRL: type-checked when the file
+//! Three kinds, from cheap to rich. [`Template`], [`RowsPath`] and [`ValuePath`] read single values
+//! straight from the bytes, through the tape of [`json`]. [`Program`] is VRL: type-checked when the file
 //! is loaded, run under a deadline.
 //!
 //! Promised: bad JSON and bad expressions give an error that says where, never a panic; a value
@@ -17,6 +17,7 @@ mod program;
 mod rows;
 mod template;
 
+pub use path::ValuePath;
 pub use program::{BATCH_DEADLINE_DEFAULT, DEADLINE_DEFAULT, Program, ProgramError, Ran, View};
 pub use rows::RowsPath;
 pub use template::{Scope, Template};

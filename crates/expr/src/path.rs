@@ -1,6 +1,6 @@
 //! Paths into a JSON value: `.`, `.a.b`, `.items[0]`, `."odd name"`.
 //!
-//! One small hand-written reader serves templates and rows. It reads as far as a path goes and
+//! One small hand-written reader serves templates, rows and [`ValuePath`]. It reads as far as a path goes and
 //! leaves what follows to the caller.
 
 use crate::ExprError;
@@ -14,6 +14,9 @@ pub(crate) enum Step {
     /// `[]`: every element. Only rows have it.
     Each,
 }
+
+/// What is said about `[]` where one value is wanted.
+pub(crate) const EACH_REFUSED: &str = "`[]` makes several values of one; only `rows` can take them";
 
 /// Reads an expression from left to right and knows where it is.
 #[derive(Clone)]
@@ -143,6 +146,48 @@ pub(crate) fn left_over(cursor: &Cursor<'_>) -> ExprError {
     ExprError::new(cursor.at, rest.len(), hint)
 }
 
+/// Reads a text that is a path and nothing else; `examples` are for one who wrote nothing.
+pub(crate) fn whole(source: &str, examples: &str) -> Result<Vec<Step>, ExprError> {
+    if !source.starts_with('.') {
+        let message = match source {
+            "" => format!("a path is missing: {examples}"),
+            _ => format!("a path starts with a dot: `.{source}`"),
+        };
+        return Err(ExprError::new(0, source.len(), message));
+    }
+    let mut cursor = Cursor::new(source);
+    let steps = cursor.path()?;
+    if cursor.rest().is_empty() { Ok(steps) } else { Err(left_over(&cursor)) }
+}
+
+/// A path to one value: `.a.b`, `.items[0]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ValuePath {
+    source: String,
+    steps: Vec<Step>,
+}
+
+impl ValuePath {
+    /// Reads the text.
+    pub fn parse(source: &str) -> Result<ValuePath, ExprError> {
+        let steps = whole(source, "`.a.b` or `.items[0]`")?;
+        if steps.contains(&Step::Each) {
+            return Err(ExprError::new(0, source.len(), EACH_REFUSED));
+        }
+        Ok(ValuePath { source: source.to_owned(), steps })
+    }
+
+    /// The text it was read from.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// The value at its end, if it is there.
+    pub fn find<'a>(&self, from: Node<'a>) -> Option<Node<'a>> {
+        find(&self.steps, from)
+    }
+}
+
 /// The value at the end of `steps`, if it is there.
 pub(crate) fn find<'a>(steps: &[Step], from: Node<'a>) -> Option<Node<'a>> {
     steps.iter().try_fold(from, |node, step| match step {
@@ -150,4 +195,45 @@ pub(crate) fn find<'a>(steps: &[Step], from: Node<'a>) -> Option<Node<'a>> {
         Step::Index(index) => node.items().nth(*index),
         Step::Each => None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::json::Parser;
+
+    #[test]
+    fn finds_one_value() {
+        let mut parser = Parser::new();
+        let root = parser.parse(br#"{"a":{"b":[1,{"c":null}]},"odd name":2}"#).unwrap();
+        for (text, want) in [
+            (".a.b[0]", Some("1")),
+            (".a.b[1].c", Some("null")),
+            (".\"odd name\"", Some("2")),
+            (".a.b[2]", None),
+            (".a[0]", None),
+            (".gone.far", None),
+        ] {
+            let path = ValuePath::parse(text).unwrap();
+            assert_eq!(path.source(), text);
+            assert_eq!(path.find(root).map(|node| node.source()), want, "{text}");
+        }
+        assert!(ValuePath::parse(".").unwrap().find(root).is_some());
+    }
+
+    #[test]
+    fn refuses_what_is_no_path_to_one_value() {
+        for (text, at, len, part) in [
+            ("", 0, 0, "a path is missing"),
+            ("a", 0, 1, "`.a`"),
+            ("{.a}", 0, 4, "a path starts with a dot"),
+            (".a x", 2, 2, "quote odd names"),
+            (".a[]", 0, 4, "only `rows`"),
+        ] {
+            let error = ValuePath::parse(text).unwrap_err();
+            assert_eq!((error.at, error.len), (at, len), "{text}: {}", error.message);
+            assert!(error.message.contains(part), "{text}: {}", error.message);
+        }
+    }
 }

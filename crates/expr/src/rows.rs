@@ -3,7 +3,7 @@
 
 use crate::ExprError;
 use crate::json::Node;
-use crate::path::{self, Cursor, Step};
+use crate::path::{self, Step};
 
 /// A path to one row or to many.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,18 +16,7 @@ pub struct RowsPath {
 impl RowsPath {
     /// Reads the text.
     pub fn parse(source: &str) -> Result<RowsPath, ExprError> {
-        let mut cursor = Cursor::new(source);
-        if !source.starts_with('.') {
-            let message = match source {
-                "" => "a path is missing: `.`, `.delivery` or `.items[]`".to_owned(),
-                _ => format!("a path starts with a dot: `.{source}`"),
-            };
-            return Err(ExprError::new(0, source.len(), message));
-        }
-        let mut found = cursor.path()?;
-        if !cursor.rest().is_empty() {
-            return Err(path::left_over(&cursor));
-        }
+        let mut found = path::whole(source, "`.`, `.delivery` or `.items[]`")?;
         let each = found.last() == Some(&Step::Each);
         if each {
             found.pop();

@@ -184,8 +184,7 @@ fn single(cursor: &mut Cursor<'_>) -> Result<Part, ExprError> {
     if cursor.peek() == Some('.') {
         let steps = cursor.path()?;
         if steps.contains(&Step::Each) {
-            let message = "`[]` makes several values of one; only `rows` can take them";
-            return Err(ExprError::new(start, cursor.at - start, message));
+            return Err(ExprError::new(start, cursor.at - start, path::EACH_REFUSED));
         }
         return Ok(Part::Value(steps));
     }

@@ -114,7 +114,7 @@ impl Engine {
             log: self.inner.log.clone(),
             clock: self.inner.clock.clone(),
             notes: Arc::new(CrashNotes::open(self.inner.notes_dir.as_deref(), &plan.name)),
-            counters: Arc::new(Counters::default()),
+            counters: Arc::new(Counters::of(&plan)),
             destinations: Arc::new(destinations),
             paused: paused.clone(),
             draining: draining.clone(),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use potok_core::{Decoder, Log, Sink, Stage, Store};
-use potok_expr::{Program, Template};
+use potok_expr::{Program, Template, ValuePath};
 
 /// Everything one pipeline needs.
 #[derive(Clone)]
@@ -171,6 +171,18 @@ pub struct StagePlan {
     pub per: Per,
     /// What happens to an event it cannot handle.
     pub on_error: OnError,
+    /// What is counted in the events it lets go on.
+    pub counts: Vec<CountPlan>,
+}
+
+/// One counter of a stage.
+#[derive(Clone, Debug)]
+pub struct CountPlan {
+    /// Its name, for status and metrics.
+    pub name: String,
+    /// Where an event has what is added: an array adds its length, a whole number from 0 on
+    /// itself, `true` one, everything else nothing.
+    pub path: ValuePath,
 }
 
 /// What a stage is given at a time.

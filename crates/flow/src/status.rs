@@ -11,7 +11,8 @@ use potok_core::{Clock, Damage, Reason, Timestamp};
 use serde::Serialize;
 
 use crate::latency::{Latency, LatencyCounts};
-use crate::process::Stages;
+use crate::plan::Plan;
+use crate::process::{Counted, Stages};
 
 /// What a pipeline is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -83,6 +84,8 @@ pub struct Status {
     pub retries: u64,
     /// Events that went on as they were though a stage failed on them (`on_error: pass`).
     pub passed: u64,
+    /// What stages were asked to count (`count`), by stage and name.
+    pub counted: BTreeMap<String, BTreeMap<String, u64>>,
     /// Groups that are open, and bytes of all records held.
     pub open_groups: u64,
     pub held_bytes: u64,
@@ -126,6 +129,7 @@ impl Status {
             restarts: 0,
             retries: 0,
             passed: 0,
+            counted: BTreeMap::new(),
             open_groups: 0,
             held_bytes: 0,
             rereads: 0,
@@ -198,6 +202,7 @@ pub(crate) struct Counters {
     pub retries: AtomicU64,
     /// Events that went on though a stage failed on them.
     pub passed: AtomicU64,
+    pub counted: Counted,
     /// How often everything held was read again, because its store had lost it.
     pub rereads: AtomicU64,
     /// Closed batches that another run had sealed.
@@ -214,6 +219,10 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
+    pub fn of(plan: &Plan) -> Self {
+        Counters { counted: Counted::new(&plan.stages), ..Counters::default() }
+    }
+
     pub fn received(&self, records: u64) {
         self.received.fetch_add(records, Ordering::SeqCst);
     }
@@ -279,6 +288,7 @@ impl Counters {
         status.why = status.why.take().or_else(|| self.stages.why());
         status.retries = load(&self.retries);
         status.passed = load(&self.passed);
+        status.counted = self.counted.totals();
         status.rereads = load(&self.rereads);
         status.takeovers = load(&self.takeovers);
         status.repeats = load(&self.repeats);

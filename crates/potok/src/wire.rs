@@ -19,7 +19,9 @@ use potok_core::{Decoder, Fault};
 use potok_expr::Template;
 use potok_flow::decode::{JsonDecoder, RawDecoder};
 use potok_flow::process::{VrlBatchStage, VrlStage};
-use potok_flow::{ClosePlan, DeliverPlan, HoldPlan, KindPlan, Plan, Retry, StagePlan, Target};
+use potok_flow::{
+    ClosePlan, CountPlan, DeliverPlan, HoldPlan, KindPlan, Plan, Retry, StagePlan, Target,
+};
 
 use crate::failure::Failure;
 
@@ -218,7 +220,16 @@ fn stage_plan(pipeline: &str, stage: &Stage) -> Result<StagePlan, Failure> {
         }
         (None, None) => return Err(nothing_to_run(&place, "no `vrl`, no `webhook`".to_owned())),
     };
-    Ok(StagePlan { name: stage.stage.to_string(), stage: runs, per, on_error })
+    let counts = stage.count.iter();
+    let counts =
+        counts.map(|(name, path)| CountPlan { name: name.to_owned(), path: path.path().clone() });
+    Ok(StagePlan {
+        name: stage.stage.to_string(),
+        stage: runs,
+        per,
+        on_error,
+        counts: counts.collect(),
+    })
 }
 
 fn nothing_to_run(place: &str, cause: String) -> Failure {
@@ -404,13 +415,17 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("route.yaml");
         let text = "name: route\nsource: { topic: in, from: latest }\nprocess:\n  \
-            - { stage: tidy, vrl: '.a = 1', on_error: stop }\ndeliver:\n  \
+            - { stage: tidy, vrl: '.a = 1', on_error: stop, count: { all: .a } }\ndeliver:\n  \
             - { topic: { by: header.kind, map: { x: out-x } }, key: .id }\n";
         fs::write(&file, text).unwrap();
         let pipelines = load(&[file]).unwrap_or_else(|failure| panic!("{failure:?}"));
         let plans = plans(&pipelines, &defaults(folder.path())).unwrap();
         assert!(plans[0].from_end);
-        assert_eq!(plans[0].stages[0].on_error, potok_flow::OnError::Stop);
+        let stage = &plans[0].stages[0];
+        assert_eq!(stage.on_error, potok_flow::OnError::Stop);
+        let counts: Vec<_> =
+            stage.counts.iter().map(|count| (count.name.as_str(), count.path.source())).collect();
+        assert_eq!(counts, [("all", ".a")]);
         let Target::Topic(potok_flow::TopicTarget::Map { map, .. }) = &plans[0].delivers[0].target
         else {
             panic!("a topic by field");

@@ -154,6 +154,17 @@ fn render(all: &[Status], version: &str, damaged: usize, trouble: bool) -> Strin
             }
         }
     }
+    let name = "potok_process_counted_total";
+    page.head(name, "counter", "What stages were asked to count (count), by stage and name.");
+    for status in all {
+        for (stage, counters) in &status.counted {
+            for (counter, count) in counters {
+                let labels =
+                    [("pipeline", &*status.pipeline), ("stage", &**stage), ("name", &**counter)];
+                page.line(name, &labels, *count as f64);
+            }
+        }
+    }
     let name = "potok_deliver_dead_letters_total";
     page.head(name, "counter", "Dead letters written, by reason.");
     for status in all {
@@ -299,6 +310,7 @@ mod tests {
             dead_letters_by_reason: [("no_key".to_owned(), 2)].into(),
             restarts: 1,
             passed: 4,
+            counted: [("clean".to_owned(), [("bad_values".to_owned(), 6)].into())].into(),
             takeovers: 4,
             repeats: 5,
             lateness: LatencyCounts { at_most: vec![(250, 6)], count: 7, sum_millis: 1_500 },
@@ -321,6 +333,7 @@ mod tests {
             format!("potok_source_received_records_total{{{label}}} 12345678"),
             format!("potok_source_oldest_age_seconds{{{label}}} 0.25"),
             format!("potok_process_passed_total{{{label}}} 4"),
+            format!("potok_process_counted_total{{{label},stage=\"clean\",name=\"bad_values\"}} 6"),
             format!("potok_deliver_gate_closed_since_seconds{{{label}}} 1.5"),
             format!("potok_deliver_gate_state{{{label},state=\"closed\"}} 1"),
             format!("potok_deliver_gate_state{{{label},state=\"open\"}} 0"),

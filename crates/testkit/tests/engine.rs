@@ -102,8 +102,17 @@ fn plan(sink: Arc<dyn Sink>) -> Plan {
 }
 
 fn vrl(source: &str) -> StagePlan {
-    let stage = Arc::new(VrlStage::new(Program::compile(source).unwrap()));
-    StagePlan { name: "s".into(), stage, per: Per::Event, on_error: OnError::DeadLetter }
+    stage_plan(VrlStage::new(Program::compile(source).unwrap()))
+}
+
+fn stage_plan(stage: impl Stage + 'static) -> StagePlan {
+    StagePlan {
+        name: "s".into(),
+        stage: Arc::new(stage),
+        per: Per::Event,
+        on_error: OnError::DeadLetter,
+        counts: Vec::new(),
+    }
 }
 
 #[tokio::test]
@@ -317,9 +326,7 @@ async fn a_replay_goes_through_under_the_original_names_and_closes_the_entry() {
     let broken = Arc::new(AtomicU32::new(1));
     let mut plan = plan(Arc::new(sink.clone()));
     plan.decoder = Arc::new(RawDecoder);
-    let stage = Arc::new(SwitchStage(broken.clone()));
-    let (per, on_error) = (Per::Event, OnError::DeadLetter);
-    plan.stages = vec![StagePlan { name: "s".into(), stage, per, on_error }];
+    plan.stages = vec![stage_plan(SwitchStage(broken.clone()))];
     let info = dead_letter::info("p", "p-dead", 5);
     bench.engine.start(plan.clone()).unwrap();
     bench.send("in", &["v"]).await;

@@ -10,12 +10,12 @@ use potok_connectors::memory::{MemoryLog, MemorySink};
 use potok_core::{
     Event, Fault, Headers, Log, Output, Reason, Sink, Stage, StageLimits, Staged, SystemClock,
 };
-use potok_expr::{Program, Template};
+use potok_expr::{Program, Template, ValuePath};
 use potok_flow::decode::JsonDecoder;
 use potok_flow::process::{VrlBatchStage, VrlStage};
 use potok_flow::{
-    ClosePlan, DeliverPlan, Engine, HoldPlan, OnError, OnRepeat, Per, Plan, Retry, StagePlan,
-    Status, Target, dead_letter,
+    ClosePlan, CountPlan, DeliverPlan, Engine, HoldPlan, OnError, OnRepeat, Per, Plan, Retry,
+    StagePlan, Status, Target, dead_letter,
 };
 
 struct Bench {
@@ -121,12 +121,16 @@ fn numbers(range: std::ops::Range<u32>) -> impl Iterator<Item = String> {
 }
 
 fn per_event(stage: impl Stage + 'static, on_error: OnError) -> StagePlan {
-    StagePlan { name: "s".into(), stage: Arc::new(stage), per: Per::Event, on_error }
+    let (name, stage, counts) = ("s".into(), Arc::new(stage), Vec::new());
+    StagePlan { name, stage, per: Per::Event, on_error, counts }
+}
+
+fn per_batch(stage: impl Stage + 'static, on_error: OnError) -> StagePlan {
+    StagePlan { name: "b".into(), per: Per::Batch, ..per_event(stage, on_error) }
 }
 
 fn batch_program(source: &str, on_error: OnError) -> StagePlan {
-    let stage = Arc::new(VrlBatchStage::new(Program::compile_batch(source).unwrap()));
-    StagePlan { name: "b".into(), stage, per: Per::Batch, on_error }
+    per_batch(VrlBatchStage::new(Program::compile_batch(source).unwrap()), on_error)
 }
 
 type Answer = dyn Fn(usize, &[Event]) -> Result<(), Fault> + Send + Sync;
@@ -320,9 +324,7 @@ impl Stage for Deadly {
 #[tokio::test]
 async fn a_batch_that_kills_its_lane_three_times_is_set_aside_as_a_whole() {
     let bench = Bench::new();
-    let stage = Arc::new(Deadly);
-    let stage =
-        StagePlan { name: "b".into(), stage, per: Per::Batch, on_error: OnError::DeadLetter };
+    let stage = per_batch(Deadly, OnError::DeadLetter);
     bench.engine.start(bench.grouped(3, vec![stage])).unwrap();
     let of = |key: &str| (0..3).map(|n| format!(r#"{{"k":"{key}","n":{n}}}"#)).collect::<Vec<_>>();
     bench.send("in", of("a").into_iter().chain(of("deadly")).chain(of("b"))).await;
@@ -330,6 +332,64 @@ async fn a_batch_that_kills_its_lane_three_times_is_set_aside_as_a_whole() {
     assert_eq!(status.restarts, 3);
     let letters = bench.letters().await;
     assert!(letters.iter().all(|l| l.envelope.reason == Reason::Crashes));
+}
+
+fn counting(stage: StagePlan, name: &str, path: &str) -> StagePlan {
+    let count = CountPlan { name: name.to_owned(), path: ValuePath::parse(path).unwrap() };
+    StagePlan { counts: vec![count], ..stage }
+}
+
+#[tokio::test]
+async fn what_a_stage_made_is_counted_and_what_it_failed_on_or_filtered_is_not() {
+    let bench = Bench::new();
+    let program = r#"
+        if .n == 1 { abort }
+        .twice = to_int!(.n) * 2
+        .bad = push(array!(.bad), "more")
+    "#;
+    let stage = per_event(VrlStage::new(Program::compile(program).unwrap()), OnError::Pass);
+    let changes = counting(stage, "bad_values", ".bad");
+    // A program that changes nothing counts in what it let pass.
+    let looks = Program::compile("assert!(is_object(.))").unwrap();
+    let looks = per_event(VrlStage::new(looks), OnError::Pass);
+    let mut looks = counting(looks, "twice", ".twice");
+    looks.name = "looks".into();
+    bench.engine.start(bench.plan(vec![changes, looks])).unwrap();
+    let numbers = [r#"0,"bad":[]"#, r#"1,"bad":[7]"#, r#""x","bad":[7]"#, r#"3,"bad":[7,8]"#];
+    bench.send("in", numbers.map(|n| format!(r#"{{"n":{n}}}"#))).await;
+    let status = bench.until("all ended", |s| s.delivered == 3 && s.filtered == 1).await;
+    assert_eq!(status.passed, 1);
+    assert_eq!((status.counted["s"]["bad_values"], status.counted["looks"]["twice"]), (1 + 3, 6));
+}
+
+#[tokio::test]
+async fn a_call_that_is_repeated_counts_once() {
+    let bench = Bench::new();
+    let stage = Scripted::new(|number, _| match number {
+        1 => Err(Fault::wait("not yet")),
+        _ => Ok(()),
+    });
+    let stage = counting(per_event(stage, OnError::Stop), "n", ".n");
+    bench.engine.start(bench.plan(vec![stage])).unwrap();
+    bench.send("in", numbers(0..4)).await;
+    let status = bench.until("all ended", |s| s.delivered == 4).await;
+    assert!(status.retries > 0);
+    assert_eq!(status.counted["s"]["n"], 1 + 2 + 3);
+}
+
+#[tokio::test]
+async fn a_program_per_batch_counts_in_each_event() {
+    let bench = Bench::new();
+    let program = r#"
+        .[0].first = true
+        .[1] = null
+    "#;
+    let stage = counting(batch_program(program, OnError::Stop), "firsts", ".first");
+    bench.engine.start(bench.grouped(3, vec![stage])).unwrap();
+    let of = |key: &str| (0..3).map(|n| format!(r#"{{"k":"{key}","n":{n}}}"#)).collect::<Vec<_>>();
+    bench.send("in", of("a").into_iter().chain(of("b"))).await;
+    let status = bench.until("all ended", |s| s.delivered == 4 && s.filtered == 2).await;
+    assert_eq!(status.counted["b"]["firsts"], 2);
 }
 
 #[tokio::test]

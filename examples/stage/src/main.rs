@@ -66,6 +66,7 @@ fn plan() -> Plan {
             stage: Arc::new(Convert { rates }),
             per: Per::Event,
             on_error: OnError::DeadLetter,
+            counts: Vec::new(),
         }],
         delivers: vec![DeliverPlan {
             label: "payments-euro".to_owned(),

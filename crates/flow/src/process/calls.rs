@@ -238,7 +238,8 @@ mod tests {
             tombstone: false,
         };
         let stage = Arc::new(Limited(limits));
-        let plan = StagePlan { name: "s".into(), stage, per, on_error: OnError::Stop };
+        let (name, counts) = ("s".into(), Vec::new());
+        let plan = StagePlan { name, stage, per, on_error: OnError::Stop, counts };
         let calls = Calls::new(0, &plan, sizes.iter().map(event).collect(), &[]);
         calls.queue.iter().map(|call| call.events.clone()).collect()
     }

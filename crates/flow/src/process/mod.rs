@@ -5,6 +5,7 @@
 
 mod batch;
 mod calls;
+mod count;
 mod health;
 mod vrl;
 
@@ -13,6 +14,7 @@ use std::task::Poll;
 
 use futures::FutureExt;
 use potok_core::{Event, Fault, Staged};
+use potok_expr::json::Parser;
 
 use crate::crash_notes::Range;
 use crate::lane::{Item, Lane};
@@ -21,6 +23,7 @@ use crate::status::Counters;
 use crate::work::Stop;
 pub(crate) use batch::BatchOfItems;
 use calls::Calls;
+pub(crate) use count::Counted;
 pub(crate) use health::Stages;
 pub use vrl::{VrlBatchStage, VrlStage};
 
@@ -39,6 +42,7 @@ impl Lane {
         note: Range,
     ) -> Result<(), Stop> {
         let plan = self.plan.clone();
+        let mut parser = Parser::new();
         for (index, stage) in plan.stages.iter().enumerate().take(stages.end).skip(stages.start) {
             // Copies: an event that fails goes on as the stage received it.
             let events: Vec<Event> = items.iter().filter_map(|item| item.event.clone()).collect();
@@ -49,6 +53,9 @@ impl Lane {
             let staged = self.apply(calls, note).await?;
             let working = items.iter_mut().filter(|item| item.event.is_some());
             for (item, staged) in working.zip(staged) {
+                if let Staged::On(event) = &staged {
+                    self.counters.counted.add(index, &event.value, &mut parser);
+                }
                 item.accept(stage, staged, &self.counters)?;
             }
         }

@@ -1,5 +1,6 @@
 //! `potok status`: how pipelines stand.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 
 use serde::Deserialize;
@@ -19,7 +20,7 @@ Examples:
 
 received = delivered + filtered + suppressed + dead_lettered + in_flight, since the process
 started. `lag` counts records in the pipeline's topics that have not ended, `oldest` is the age in
-milliseconds of the oldest one in flight.")]
+milliseconds of the oldest one in flight. What stages count (`count`) stands below the table.")]
 pub struct Status {
     /// Only this pipeline
     pipeline: Option<String>,
@@ -42,6 +43,8 @@ pub struct Line {
     pub suppressed: u64,
     pub dead_lettered: u64,
     pub in_flight: u64,
+    #[serde(default)]
+    counted: BTreeMap<String, BTreeMap<String, u64>>,
     #[serde(default)]
     damaged: Vec<Damaged>,
 }
@@ -147,6 +150,11 @@ fn print(out: &mut impl Write, lines: &[Line]) -> Result<(), Failure> {
             let since = line.gate.since.as_deref().unwrap_or("just now");
             let (pipeline, gate) = (&line.pipeline, &line.gate.state);
             writeln!(out, "{pipeline}: gate {gate} since {since}: {}", terminal::plain(why))?;
+        }
+        for (stage, counters) in &line.counted {
+            let counts: Vec<_> =
+                counters.iter().map(|(name, count)| format!("{name} {count}")).collect();
+            writeln!(out, "{}: stage {stage} counted {}", line.pipeline, counts.join(", "))?;
         }
     }
     // Damage is the log's, and the same for every pipeline on it.

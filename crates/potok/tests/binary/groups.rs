@@ -56,6 +56,26 @@ fn a_batch_is_held_for_its_window_and_then_comes_out_whole() {
 }
 
 #[test]
+fn dates_that_are_none_are_counted() {
+    let home = Home::new();
+    let running = start(&home, &[("BATCH_WINDOW", "300ms")]).unwrap();
+    let batch = Generator::new(14).next_batch(300, 900);
+    let bad = batch.records.iter().filter(|sent| sent.what == Kind::Spoiled(How::BadDate)).count();
+    assert!(bad > 1);
+    let mut records = Records::default();
+    assert!(records.send(&running, batch.records));
+    records.assert_kept(&running);
+    assert_eq!(running.status()["counted"]["clean"]["bad_values"], bad as u64);
+    let (_, metrics) = running.get("/metrics").unwrap();
+    let labels = r#"{pipeline="em-processor",stage="clean",name="bad_values"}"#;
+    let line = format!("potok_process_counted_total{labels} {bad}");
+    assert!(metrics.lines().any(|found| found == line), "{line} in\n{metrics}");
+    let shown = running.run(["status", "em-processor"], b"").good();
+    let line = format!("em-processor: stage clean counted bad_values {bad}");
+    assert!(shown.text().contains(&line), "{}", shown.text());
+}
+
+#[test]
 fn a_batch_that_closes_while_the_disk_is_full_comes_out_when_there_is_room() {
     let home = Home::new();
     let disk = Disk::under(&home);

@@ -78,6 +78,7 @@ pub(super) fn plan_in(
         }),
         per: if per_batch(&manner) { Per::Batch } else { Per::Event },
         on_error: if manner.dead_letters { OnError::DeadLetter } else { OnError::Pass },
+        counts: Vec::new(),
     });
     let (attempts, first, max) = scenario.retry;
     Ok(Plan {

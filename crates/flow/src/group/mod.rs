@@ -519,10 +519,10 @@ impl Lane {
             });
             index.add(Arriving {
                 group,
-                at: holding.arrival(record, &*self.clock),
                 slice_end,
-                closes,
                 entry: Entry {
+                    at: holding.arrival(record, &*self.clock),
+                    closes,
                     kind: item.kind,
                     id: item.id.clone(),
                     rewritten: item.rewritten,
@@ -635,6 +635,8 @@ impl Entry {
             from: short(covers.end.saturating_sub(offset)),
             bytes: short(record.map_or(0, Record::bytes) as u64),
             time: record.map_or(Timestamp(0), |record| record.time),
+            at: 0,
+            closes: false,
             kind: None,
             id: None,
             rewritten: false,

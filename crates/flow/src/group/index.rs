@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use potok_core::trouble::{Bug, planted};
-use potok_core::{Partition, Position, Timestamp};
+use potok_core::{Partition, Position, SourceBatch, Timestamp};
 use tokio::time::Instant;
 
 use super::bodies::Body;
@@ -235,9 +235,14 @@ impl Index {
         self.share(share).time_by_run();
     }
 
-    /// A record of the log's time `time` was read: its clock is there, at least.
-    pub fn learn_time(&mut self, share: u32, time: Timestamp, run_now: i64) {
-        self.share(share).learn_time(time, run_now);
+    /// When the records of a batch came, by the log.
+    pub fn arrivals(&mut self, share: u32, batch: &SourceBatch, run_now: i64) -> Vec<i64> {
+        self.share(share).arrivals(batch, run_now)
+    }
+
+    /// A record was read that came at `at`: the log's clock is there, at least.
+    pub fn learn_time(&mut self, share: u32, at: i64, run_now: i64) {
+        self.share(share).learn_time(at, run_now);
     }
 
     fn share(&mut self, share: u32) -> &mut Share {

@@ -104,6 +104,8 @@ pub enum Bug {
     GatheredApart,
     /// Where the log is shared, windows go by the clock of the process.
     WindowsByOwnClock,
+    /// Where the log is shared, its clock is trusted though it was set back.
+    SetClockTrusted,
     /// Members of a seal are known by partition number and offset, whatever topic it is, and
     /// whether it was made anew since.
     MembersByNumber,

@@ -13,6 +13,8 @@
 //! they are the log's, whatever this process's clock says, and what time the log has now is learned
 //! from what is read (`clock.rs`).
 
+#[cfg(test)]
+mod tests;
 mod view;
 
 use std::cmp::Reverse;
@@ -24,7 +26,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use foldhash::HashMap;
 use potok_core::trouble::{Bug, planted};
-use potok_core::{Partition, Position, Timestamp};
+use potok_core::{Partition, Position, SourceBatch, Timestamp};
 use tokio::time::Instant;
 
 use super::bodies::Body;
@@ -72,6 +74,10 @@ pub(crate) struct Entry {
     pub from: u32,
     pub bytes: u32,
     pub time: Timestamp,
+    /// When it came, on the clock of its share.
+    pub at: i64,
+    /// It closes its group.
+    pub closes: bool,
     pub kind: Option<u16>,
     pub id: Option<Bytes>,
     /// Its decoder changes the bytes: it must see them again.
@@ -119,6 +125,7 @@ struct Frozen {
     /// Its name is made of its members when it is sealed.
     generation: Generation,
     opened: Timestamp,
+    until: i64,
     due: i64,
     dropped: bool,
     entries: Vec<Entry>,
@@ -181,12 +188,8 @@ impl Left<'_> {
 pub(crate) struct Arriving {
     pub group: GroupKey,
     pub entry: Entry,
-    /// On the clock of its share.
-    pub at: i64,
-    /// The end of its clock slice, where slices close groups, on the same clock.
+    /// The end of its clock slice, where slices close groups, on the clock of its share.
     pub slice_end: Option<i64>,
-    /// This record closes its group.
-    pub closes: bool,
 }
 
 #[derive(Default)]
@@ -233,9 +236,14 @@ impl Index {
         self.share(share).time_by_run();
     }
 
-    /// A record of the log's time `time` was read: its clock is there, at least.
-    pub fn learn_time(&mut self, share: u32, time: Timestamp, run_now: i64) {
-        self.share(share).learn_time(time, run_now);
+    /// When the records of a batch came, by the log.
+    pub fn arrivals(&mut self, share: u32, batch: &SourceBatch, run_now: i64) -> Vec<i64> {
+        self.share(share).arrivals(batch, run_now)
+    }
+
+    /// A record was read that came at `at`: the log's clock is there, at least.
+    pub fn learn_time(&mut self, share: u32, at: i64, run_now: i64) {
+        self.share(share).learn_time(at, run_now);
     }
 
     fn share(&mut self, share: u32) -> &mut Share {
@@ -253,7 +261,7 @@ impl Index {
 
     /// Takes a record in.
     pub fn add(&mut self, arriving: Arriving) {
-        let Arriving { group: mut name, entry, at, slice_end, closes } = arriving;
+        let Arriving { group: name, entry, slice_end } = arriving;
         self.bytes += u64::from(entry.bytes);
         if let Some(sealed) = self.sealed_with(&name.key, &entry) {
             sealed.entries.push(entry);
@@ -271,6 +279,12 @@ impl Index {
             sealed.entries.push(entry);
             return;
         }
+        self.join(name, entry, slice_end.unwrap_or(i64::MAX));
+    }
+
+    /// Puts a record into its open group, and closes that where the record says so.
+    fn join(&mut self, mut name: GroupKey, entry: Entry, until: i64) {
+        let Entry { at, closes, .. } = entry;
         // The windows' clock is the log's: a record behind the end opens the next generation,
         // however late its turn came.
         if self.open.get(&name).is_some_and(|group| at >= group.due) {
@@ -284,7 +298,7 @@ impl Index {
                 opened: entry.time,
                 first: at,
                 last: at,
-                until: slice_end.unwrap_or(i64::MAX),
+                until,
                 due: i64::MAX,
                 bytes: 0,
                 entries: Vec::new(),
@@ -341,6 +355,7 @@ impl Index {
                     name: name.clone(),
                     generation,
                     opened: group.opened,
+                    until: group.until,
                     due: group.due,
                     dropped,
                     entries,
@@ -438,7 +453,10 @@ impl Index {
         foreign
     }
 
-    /// Takes members out of what no seal has taken yet.
+    /// Takes members out of what no seal has taken yet. What is left of their group came too late
+    /// for the seal: it is the next generation, whose window begins with its own first record. So
+    /// it is judged anew, with all that came behind it: that it was closed, or who was in it, may
+    /// be due to records that are gone. What is in a seal of our own stays there.
     fn take(&mut self, name: &GroupKey, members: &Members) -> Vec<Entry> {
         let feeds = &self.feeds;
         let is_member = |entry: &mut Entry| {
@@ -446,24 +464,29 @@ impl Index {
             feed.is_some_and(|feed| members.contains(feed.log, &feed.partition, entry.offset))
         };
         let mut taken = Vec::new();
-        for frozen in self.frozen.of_mut(&name.key).chain(self.sealing.of_mut(&name.key)) {
+        for frozen in self.sealing.of_mut(&name.key) {
             taken.extend(frozen.entries.extract_if(.., is_member));
         }
-        if let Some(group) = self.open.get_mut(name) {
-            taken.extend(group.entries.extract_if(.., is_member));
-            group.bytes = bytes_of(&group.entries);
-            match group.entries.iter().map(|entry| entry.time).min() {
-                None => drop(self.open.remove(name)),
-                // What is left came too late for the seal: the next generation, whose window
-                // begins with its own first record.
-                Some(opened) => {
-                    let later = opened.0.saturating_sub(group.opened.0).max(0);
-                    // Log times may have jumped in between; the last record did not come later.
-                    group.first = group.first.saturating_add(later).min(group.last);
-                    group.opened = opened;
-                    group.due = self.close.due(group.first, group.last).min(group.until);
-                }
+        let (mut left, mut parted) = (Vec::new(), false);
+        let mut part = |entries: &mut Vec<Entry>, until: i64| {
+            let before = taken.len();
+            taken.extend(entries.extract_if(.., is_member));
+            parted |= taken.len() > before && !entries.is_empty();
+            if parted {
+                left.extend(entries.drain(..).map(|entry| (entry, until)));
             }
+        };
+        for frozen in self.frozen.of_mut(&name.key).filter(|frozen| frozen.name == *name) {
+            part(&mut frozen.entries, frozen.until);
+        }
+        if let Some(group) = self.open.get_mut(name) {
+            part(&mut group.entries, group.until);
+            if group.entries.is_empty() {
+                self.open.remove(name);
+            }
+        }
+        for (entry, until) in left {
+            self.join(name.clone(), entry, until);
         }
         taken
     }
@@ -625,39 +648,4 @@ fn parts(entries: Vec<Entry>) -> Vec<Vec<Entry>> {
         }
     }
     parts
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_group_that_was_put_forward_closes_once() {
-        let after_first = Some(Duration::from_millis(100));
-        let mut index = Index::new(ClosePlan { after_first, ..ClosePlan::default() });
-        index.time_by_run(0);
-        let partition = Partition { topic: "t".into(), index: 0 };
-        let feed = index.feed(&Feed { partition, log: 1, assignment: 1 });
-        for (offset, at) in [(0, 10), (1, 5)] {
-            let entry = Entry {
-                feed,
-                offset,
-                before: 0,
-                from: 1,
-                bytes: 1,
-                time: Timestamp(at),
-                kind: None,
-                id: None,
-                rewritten: false,
-                body: None,
-            };
-            let group = GroupKey { key: Bytes::from_static(b"g"), slice: 0, share: 0 };
-            index.add(Arriving { group, entry, at, slice_end: None, closes: false });
-        }
-        index.close_due(104);
-        assert!(index.seals().is_empty());
-        index.close_due(120);
-        assert_eq!(index.lateness, [15]);
-        assert_eq!(index.seals().len(), 1);
-    }
 }

@@ -190,11 +190,15 @@ impl Holding {
         GroupKey { key: item.group.clone(), slice, share: self.share(&batch.partition) }
     }
 
-    /// When a record came, on the clock of its share.
-    fn arrival(&self, record: &Record, clock: &dyn Clock) -> i64 {
+    /// When the records of a batch came, on the clock of their share. Asked once for each batch.
+    fn arrivals(&self, batch: &SourceBatch, clock: &dyn Clock) -> Vec<i64> {
+        let scale = &self.board.scale;
         match self.board.shared {
-            true => record.time.0,
-            false => self.board.scale.arrival(record.time, clock),
+            true => {
+                let share = self.share(&batch.partition);
+                self.board.index().arrivals(share, batch, scale.now())
+            }
+            false => batch.records.iter().map(|record| scale.arrival(record.time, clock)).collect(),
         }
     }
 
@@ -325,7 +329,8 @@ impl Lane {
                     self.own_share(holding, batch).await?;
                     self.read_in_order(holding, &chunk).await?;
                 } else {
-                    self.hold(holding, chunk).await?;
+                    let came = holding.arrivals(batch, &*self.clock);
+                    self.hold(holding, chunk, &came).await?;
                 }
             }
             ToLane::CaughtUp(caught_up) => self.caught_up(holding, caught_up)?,
@@ -400,6 +405,7 @@ impl Lane {
     /// Takes copies of records and notes of our own in the order in which they lie there.
     async fn read_in_order(&mut self, holding: &Holding, chunk: &Chunk) -> Result<(), Stop> {
         let batch = &chunk.taken.batch;
+        let came = holding.arrivals(batch, &*self.clock);
         let mut runs: Vec<(bool, Vec<(u32, u64)>)> = Vec::new();
         for (at, lane_key) in &chunk.records {
             let record = batch.records.get(*at as usize);
@@ -411,18 +417,22 @@ impl Lane {
         }
         for (notes, records) in runs {
             let chunk = Chunk { taken: chunk.taken.clone(), records };
-            if notes { self.read_notes(holding, &chunk) } else { self.hold(holding, chunk).await? }
+            if notes {
+                self.read_notes(holding, &chunk);
+            } else {
+                self.hold(holding, chunk, &came).await?;
+            }
         }
-        if let (true, Some(last)) = (holding.board.shared, batch.records.last()) {
+        if let (true, Some(last)) = (holding.board.shared, came.last()) {
             let now = holding.board.scale.now();
-            let time = if planted(Bug::WindowsByOwnClock) { self.clock.now() } else { last.time };
-            holding.board.index().learn_time(holding.share(&batch.partition), time, now);
+            let last = if planted(Bug::WindowsByOwnClock) { self.clock.now().0 } else { *last };
+            holding.board.index().learn_time(holding.share(&batch.partition), last, now);
         }
         Ok(())
     }
 
     /// Takes the records of a chunk into their groups. What cannot be held ends here.
-    async fn hold(&mut self, holding: &Holding, chunk: Chunk) -> Result<(), Stop> {
+    async fn hold(&mut self, holding: &Holding, chunk: Chunk, came: &[i64]) -> Result<(), Stop> {
         let batch = &chunk.taken.batch;
         let replayed = self.own.way(&batch.partition.topic) == Way::Replayed;
         let mut cycle = Cycle::default();
@@ -440,12 +450,12 @@ impl Lane {
                 if item.letters.is_empty() { held.push(item) } else { cycle.items.push(item) }
             }
         }
-        self.store(holding, batch, &held).await?;
+        self.store(holding, batch, &held, came).await?;
         if planted(Bug::HeldIsEnded) {
             let endings = held.iter().map(|item| (item.index, Ending::Delivered)).collect();
             self.complete(Completion { endings, ..Completion::of(chunk.taken.clone()) });
         }
-        self.index(holding, &chunk, held);
+        self.index(holding, &chunk, held, came);
         crash_point("group.held");
         if !cycle.items.is_empty() {
             cycle.chunks.push(chunk);
@@ -462,40 +472,18 @@ impl Lane {
         holding: &Holding,
         batch: &SourceBatch,
         held: &[Item],
+        came: &[i64],
     ) -> Result<(), Stop> {
         let store = &holding.store;
         if store.is_the_log() || held.is_empty() {
             return Ok(());
         }
-        let held = self.to_hold(holding, batch, held);
+        let held = to_hold(holding, batch, held, came);
         let owner = holding.owner(&batch.partition, batch.assignment);
         self.insist(|| store.put(&owner, &held)).await
     }
 
-    fn to_hold(&self, holding: &Holding, batch: &SourceBatch, held: &[Item]) -> Vec<Held> {
-        let kinds = &holding.plan.kinds;
-        let index = holding.board.index();
-        let mut opened: HashMap<GroupKey, Timestamp> = HashMap::new();
-        held.iter()
-            .filter_map(|item| {
-                let record = batch.records.get(item.index as usize)?;
-                let group = holding.group_key(item, record, batch);
-                let at = holding.arrival(record, &*self.clock);
-                let first = || index.opened(&group, at).unwrap_or(record.time);
-                let opened = *opened.entry(group.clone()).or_insert_with(first);
-                let kind = item.kind.and_then(|kind| kinds.get(usize::from(kind)));
-                let place = Place {
-                    group: item.group.clone(),
-                    kind: kind.map(|kind| kind.name.clone()),
-                    id: item.id.clone(),
-                    position: batch.position(record),
-                };
-                Some(Held { place, opened, record: record.clone() })
-            })
-            .collect()
-    }
-
-    fn index(&self, holding: &Holding, chunk: &Chunk, held: Vec<Item>) {
+    fn index(&self, holding: &Holding, chunk: &Chunk, held: Vec<Item>, came: &[i64]) {
         let batch = &chunk.taken.batch;
         let board = &holding.board;
         let now = self.clock.now();
@@ -511,21 +499,24 @@ impl Lane {
         let mut index = board.index();
         let feed = index.feed(&Feed::of(batch));
         for (item, closes) in held {
-            let Some(record) = batch.records.get(item.index as usize) else { continue };
+            let at = item.index as usize;
+            let (Some(record), Some(at)) = (batch.records.get(at), came.get(at).copied()) else {
+                continue;
+            };
             let group = holding.group_key(&item, record, batch);
             let slice_end = every.map(|every| {
                 let end = group.slice.saturating_add(every);
                 match board.shared {
-                    true => end,
+                    true => end.saturating_add(at.saturating_sub(record.time.0)),
                     false => board.scale.now().saturating_add(end.saturating_sub(now.0)),
                 }
             });
             index.add(Arriving {
                 group,
-                at: holding.arrival(record, &*self.clock),
                 slice_end,
-                closes,
                 entry: Entry {
+                    at,
+                    closes,
                     kind: item.kind,
                     id: item.id.clone(),
                     rewritten: item.rewritten,
@@ -618,6 +609,30 @@ impl Lane {
     }
 }
 
+/// What the store is given of these.
+fn to_hold(holding: &Holding, batch: &SourceBatch, held: &[Item], came: &[i64]) -> Vec<Held> {
+    let kinds = &holding.plan.kinds;
+    let index = holding.board.index();
+    let mut opened: HashMap<GroupKey, Timestamp> = HashMap::new();
+    held.iter()
+        .filter_map(|item| {
+            let record = batch.records.get(item.index as usize)?;
+            let group = holding.group_key(item, record, batch);
+            let at = *came.get(item.index as usize)?;
+            let first = || index.opened(&group, at).unwrap_or(record.time);
+            let opened = *opened.entry(group.clone()).or_insert_with(first);
+            let kind = item.kind.and_then(|kind| kinds.get(usize::from(kind)));
+            let place = Place {
+                group: item.group.clone(),
+                kind: kind.map(|kind| kind.name.clone()),
+                id: item.id.clone(),
+                position: batch.position(record),
+            };
+            Some(Held { place, opened, record: record.clone() })
+        })
+        .collect()
+}
+
 impl Feed {
     fn of(batch: &SourceBatch) -> Self {
         Feed { partition: batch.partition.clone(), log: batch.log, assignment: batch.assignment }
@@ -638,6 +653,8 @@ impl Entry {
             from: short(covers.end.saturating_sub(offset)),
             bytes: short(record.map_or(0, Record::bytes) as u64),
             time: record.map_or(Timestamp(0), |record| record.time),
+            at: 0,
+            closes: false,
             kind: None,
             id: None,
             rewritten: false,

@@ -13,7 +13,8 @@ const EPOCH: i64 = 1_700_000_000_000;
 #[derive(Clone)]
 pub struct SimClock {
     world: Arc<World>,
-    /// Milliseconds by which this one is wrong besides; `None` is right, whatever jumps.
+    /// Milliseconds by which this one is wrong besides; `None` is that of the brokers, whatever
+    /// jumps here.
     off: Option<i64>,
 }
 
@@ -36,7 +37,10 @@ impl SimClock {
 
 impl Clock for SimClock {
     fn now(&self) -> Timestamp {
-        let (millis, jumped) = self.world.with(|w| (w.millis(), w.clock_jump));
-        Timestamp(EPOCH + millis as i64 + self.off.map_or(0, |off| off + jumped))
+        let millis = self.world.with(|w| {
+            let wrong = self.off.map_or(w.log_clock_jump, |off| off + w.clock_jump);
+            w.millis() as i64 + wrong
+        });
+        Timestamp(EPOCH + millis)
     }
 }

@@ -1,29 +1,30 @@
 //! The promises, checked by name.
 //!
-//! Some are watched while the run goes on (what is noted as ended has ended, counts add up), the
-//! others are checked when all is quiet. Truth is what the world holds: the records of the source
-//! topics, the tables, and the topics written to.
+//! Some are watched while the run goes on (what is noted as ended has ended, in `watch.rs`; counts add
+//! up, in the runner), the others are checked when all is quiet. Truth is what the world holds: the
+//! records of the source topics, the tables, and the topics written to.
 
 mod names;
 mod store;
 mod versions;
+mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use potok_core::{
-    Ended, Envelope, Headers, Name, Output, Partition, Position, RangeSet, Reason, Record,
-};
+use potok_core::{Envelope, Headers, Name, Partition, Position, RangeSet, Reason, Record};
 use potok_flow::dead_letter::{REPLAY_HEADER, Replay};
 
-use super::pipeline::{GROUP, INTERNAL};
-use super::scenario::{Act, Change, Deliver, Scenario, To};
+use super::pipeline::INTERNAL;
+use super::scenario::{Change, Deliver, Scenario, To};
 use super::trouble::Recovery;
 use super::workload::{Kind, field};
 use super::world::State;
 pub use names::Promise;
 pub(super) use store::check_store;
+use watch::sealed_by;
+pub(super) use watch::{audit_ended, check_batch, excuse_repeats, ignored, observe_outputs};
 
 /// Header in which flow writes the name of a delivery.
 const ID_HEADER: &str = "potok-id";
@@ -59,6 +60,8 @@ pub struct Observed {
     seals: Vec<BTreeSet<Position>>,
     /// Endings that the log did not take, by assignments that had left: who sent them cannot know.
     ignored: BTreeMap<u64, RangeSet>,
+    /// When records of the internal topic were written, in simulated milliseconds.
+    gathered: BTreeMap<Position, u64>,
     /// How often outputs may be there again: by name, or by what a dead letter is known by.
     excused: BTreeMap<String, u64>,
 }
@@ -80,45 +83,6 @@ impl Observed {
     }
 }
 
-/// Indexes what was just written.
-pub(super) fn observe_outputs(w: &mut State, outputs: &[Output], positions: &[Position]) {
-    let Some(expect) = w.expect.clone() else { return };
-    for (output, position) in outputs.iter().zip(positions) {
-        w.note(format_args!("written {position}"));
-        if output.topic == expect.dead {
-            match Envelope::split(&output.headers) {
-                Some((envelope, _)) => {
-                    w.note(format_args!("dead letter {} {}", envelope.origin, envelope.reason));
-                    if envelope.attempts > 1 {
-                        w.tally.recovered(Recovery::ReplayFailedAgain);
-                    }
-                    let letters = w.observed.letters.entry(envelope.origin.clone());
-                    letters.or_default().push(envelope);
-                }
-                None => w.violated(
-                    Promise::NothingInvented,
-                    format!("{position} in the dead letters has no envelope"),
-                ),
-            }
-        } else if *output.topic == *INTERNAL {
-            check_window(w, &expect, output, position);
-            let named = sealed_by(w, output.value.as_deref());
-            w.observed.seals.extend(Some(named).filter(|named| !named.is_empty()));
-        } else if let Some(id) = output.headers.get(ID_HEADER) {
-            let id = String::from_utf8_lossy(id).into_owned();
-            *w.observed.named.entry(id).or_default() += 1;
-        }
-    }
-}
-
-/// The records that a seal names; of copies, what they are copies of.
-fn sealed_by(w: &State, seal: Option<&[u8]>) -> BTreeSet<Position> {
-    let seal: serde_json::Value =
-        serde_json::from_slice(seal.unwrap_or_default()).unwrap_or_default();
-    let origin = |at: Position| w.disk.record(&at).and_then(origin_of).unwrap_or(at);
-    members(&seal).into_iter().map(origin).collect()
-}
-
 /// All seals that were written: the key of each, and the records it names.
 pub fn seals(w: &State) -> Vec<(Bytes, BTreeSet<Position>)> {
     let notes = w.disk.records(INTERNAL).filter(|(_, record)| origin_of(record).is_none());
@@ -128,66 +92,9 @@ pub fn seals(w: &State) -> Vec<(Bytes, BTreeSet<Position>)> {
     notes.map(seal).filter(|(_, members)| !members.is_empty()).collect()
 }
 
-/// A stage that works per batch was handed these together.
-pub(super) fn check_batch(w: &mut State, batch: Vec<Position>) {
-    // What is replayed comes alone, and perhaps was never sealed.
-    if batch.len() < 2 {
-        return;
-    }
-    let names = |member: &Position| w.observed.seals.iter().position(|s| s.contains(member));
-    let seals: BTreeSet<Option<usize>> = batch.iter().map(names).collect();
-    if w.expect.is_some() && (seals.len() > 1 || seals.contains(&None)) {
-        w.violated(
-            Promise::SentAsSealed,
-            format!("no seal was the first to name all of {batch:?}"),
-        );
-    }
-}
-
-/// These outputs were written by a transaction whose answer was lost, or that could not end its
-/// records any more: the log's contract says that they come again, under the same names.
-pub(super) fn excuse_repeats(w: &mut State, outputs: &[Output]) {
-    for output in outputs {
-        let letter = Envelope::split(&output.headers);
-        let letter = letter.map(|(e, _)| letter_id(&e.origin, e.deliver, e.attempts));
-        let name = output.headers.get(ID_HEADER).map(|id| String::from_utf8_lossy(id).into_owned());
-        if let Some(id) = letter.or(name) {
-            *w.observed.excused.entry(id).or_default() += 1;
-        }
-    }
-}
-
-/// The log did not take these endings: their partition is another's.
-pub(super) fn ignored(w: &mut State, ended: &Ended) {
-    let ranges = w.observed.ignored.entry(ended.assignment).or_default();
-    ended.ranges.iter().for_each(|range| ranges.insert(range.clone()));
-}
-
 /// What copies of one dead letter have in common.
 fn letter_id(origin: &Position, deliver: Option<u32>, attempts: u32) -> String {
     format!("{origin} entry {deliver:?} attempt {attempts}")
-}
-
-/// Checks that records which were just noted as ended have an ending.
-pub(super) fn audit_ended(w: &mut State, group: &str, partition: &Partition, offsets: &[u64]) {
-    let Some(expect) = w.expect.clone() else { return };
-    if w.shared && group == GROUP {
-        // Gathered: the copies end, and are looked at below and at the end.
-        return;
-    }
-    if *partition.topic == *INTERNAL {
-        return audit_internal(w, &expect, partition, offsets);
-    }
-    for &offset in offsets {
-        let shelf = w.disk.shelf(partition);
-        let found = shelf.and_then(|shelf| shelf.records.iter().find(|(_, r)| r.offset == offset));
-        let Some((log, record)) = found.cloned() else { continue };
-        let (topic, partition) = (partition.topic.clone(), partition.index);
-        let position = Position { log, topic, partition, offset };
-        if let Err(what) = has_ended(w, &expect, &position, &record) {
-            w.violated(Promise::NotedOnlyWhenEnded, format!("{position}: {what}"));
-        }
-    }
 }
 
 /// The record that a copy in the internal topic was made of.
@@ -202,40 +109,6 @@ fn origin_of(record: &Record) -> Option<Position> {
         partition: partition.parse().ok()?,
         offset: offset.parse().ok()?,
     })
-}
-
-/// Checks that copies of records, and the members of seals, which were just noted as ended have an
-/// ending.
-fn audit_internal(w: &mut State, expect: &Expect, partition: &Partition, offsets: &[u64]) {
-    let Some(shelf) = w.disk.shelf(partition) else { return };
-    let ended = shelf.records.iter().filter(|(_, record)| offsets.contains(&record.offset));
-    let ended: Vec<Record> = ended.map(|(_, record)| record.clone()).collect();
-    for note in ended {
-        if let Some(origin) = origin_of(&note) {
-            let Some(record) = ever(w, &origin) else { continue };
-            if let Err(what) = has_ended(w, expect, &origin, &record) {
-                let what = format!("the copy of {origin}: {what}");
-                w.violated(Promise::NotedOnlyWhenEnded, what);
-            }
-            continue;
-        }
-        let value = note.value.as_deref().unwrap_or_default();
-        let seal: serde_json::Value = serde_json::from_slice(value).unwrap_or_default();
-        for member in members(&seal) {
-            let Some(record) = w.disk.record(&member).cloned() else { continue };
-            let (member, record) = match origin_of(&record) {
-                Some(origin) => match ever(w, &origin) {
-                    Some(record) => (origin, record),
-                    None => continue,
-                },
-                None => (member, record),
-            };
-            if let Err(what) = has_ended(w, expect, &member, &record) {
-                let what = format!("a seal has ended before its member {member}: {what}");
-                w.violated(Promise::NotedOnlyWhenEnded, what);
-            }
-        }
-    }
 }
 
 /// A record that lies at a position, or did before its topic was deleted.
@@ -384,26 +257,6 @@ fn check_copies_made(w: &mut State, inputs: &BTreeMap<Position, Record>) {
             0 => w.violated(Promise::NothingLost, format!("{at} was not gathered")),
             many => w.violated(Promise::GatheredOnce, format!("{at} was gathered {many} times")),
         }
-    }
-}
-
-/// Checks that no group was closed before its time, which is the log's.
-fn check_window(w: &mut State, expect: &Expect, seal: &Output, position: &Position) {
-    let Some(hold) = expect.scenario.hold.filter(|_| w.shared) else { return };
-    let by_hand = |(_, act): &(u64, Act)| matches!(act, Act::Release(_));
-    let by_hand = expect.scenario.acts.iter().any(by_hand);
-    if hold.quiet.is_some() || hold.max_count.is_some() || by_hand {
-        return;
-    }
-    let value = seal.value.as_deref().unwrap_or_default();
-    let said: serde_json::Value = serde_json::from_slice(value).unwrap_or_default();
-    let times = members(&said);
-    let times = times.iter().filter_map(|member| Some(w.disk.record(member)?.time.0));
-    let Some(first) = times.min() else { return };
-    let closed = w.disk.record(position).map_or(i64::MAX, |record| record.time.0);
-    if closed - first < hold.after_first as i64 {
-        let what = format!("{position} closes a group after {} ms", closed - first);
-        w.violated(Promise::WindowsLast, what);
     }
 }
 

@@ -294,6 +294,7 @@ impl Runner {
                 w.tally.hit(Trouble::ClockJumps);
                 w.clock_jump += millis;
             }),
+            Act::JumpOfLog(millis) => self.world.with(|w| w.log_clock_jump += millis),
             Act::Crash => {
                 self.world.with(|w| {
                     w.tally.hit(Trouble::CrashAtInstant);

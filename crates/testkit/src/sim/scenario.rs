@@ -28,6 +28,8 @@ pub enum Act {
     Drop(usize),
     /// The wall clock jumps by this many milliseconds.
     Jump(i64),
+    /// The clock of a shared log jumps by this many milliseconds.
+    JumpOfLog(i64),
     /// The process dies now.
     Crash,
     /// The process dies at the n-th call from now.

@@ -63,6 +63,8 @@ pub struct State {
     pub violations: Vec<Violation>,
     /// Milliseconds by which the wall clock is wrong.
     pub clock_jump: i64,
+    /// The same of the clock of a shared log.
+    pub log_clock_jump: i64,
     before: Duration,
     life_start: Option<Instant>,
     steps_left: Option<u64>,
@@ -133,6 +135,7 @@ impl World {
                 observed: Observed::default(),
                 violations: Vec::new(),
                 clock_jump: 0,
+                log_clock_jump: 0,
                 before: Duration::ZERO,
                 life_start: None,
                 steps_left: None,

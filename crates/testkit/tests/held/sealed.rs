@@ -151,6 +151,39 @@ fn cleaning_whole_groups_is_found() {
     }
 }
 
+/// 5: a batch is closed by hand in mid-window. What comes of its group afterwards is the next
+/// generation, also for a process that reads all of it again and may meet the seal last: `a3` would
+/// have been in the window of `a1`, `a4` comes behind it.
+fn left_behind(shape: Shape, seed: u64) -> Scenario {
+    let mut scenario = steady(shape);
+    scenario.seed = seed;
+    away_until(&mut scenario, 5_000);
+    scenario.acts = vec![
+        (10, Act::Send(all_good("in", &["a1", "a2"]))),
+        (300, Act::Release("k")),
+        (600, Act::Send(all_good("in", &["a3"]))),
+        (1_200, Act::Send(all_good("in", &["a4"]))),
+        (1_300, Act::Crash),
+        (9_000, Act::AllEnded),
+    ];
+    scenario
+}
+
+#[test]
+fn what_a_seal_leaves_behind_has_a_window_of_its_own() {
+    for shape in SHAPES {
+        for seed in 70..80 {
+            let what = format!("{shape:?}, seed {seed}");
+            let outcome = run_well(left_behind(shape, seed), &what);
+            all_delivered(&outcome, &["a1", "a2", "a3", "a4"], &what);
+            let sealed = sealed_ids(&outcome);
+            for batch in [set(&["a1", "a2"]), set(&["a3", "a4"])] {
+                assert!(sealed.contains(&batch), "{what}: {batch:?} not in {sealed:?}");
+            }
+        }
+    }
+}
+
 /// 9: something comes four times in each window, so that a next generation is always open. No
 /// record may be open for longer than a window and what the sending takes.
 fn never_idle(shape: Shape) -> Scenario {

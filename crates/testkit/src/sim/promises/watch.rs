@@ -1,0 +1,173 @@
+//! What is checked while the run goes on: what is written, and what is noted as ended.
+
+use std::collections::BTreeSet;
+
+use potok_core::{Ended, Envelope, Output, Partition, Position, Record};
+
+use super::{Expect, ID_HEADER, Promise};
+use super::{ever, has_ended, letter_id, members, origin_of};
+use crate::sim::pipeline::{GROUP, INTERNAL};
+use crate::sim::scenario::Act;
+use crate::sim::trouble::Recovery;
+use crate::sim::world::State;
+
+/// Indexes what was just written.
+pub(in crate::sim) fn observe_outputs(w: &mut State, outputs: &[Output], positions: &[Position]) {
+    let Some(expect) = w.expect.clone() else { return };
+    for (output, position) in outputs.iter().zip(positions) {
+        w.note(format_args!("written {position}"));
+        if output.topic == expect.dead {
+            match Envelope::split(&output.headers) {
+                Some((envelope, _)) => {
+                    w.note(format_args!("dead letter {} {}", envelope.origin, envelope.reason));
+                    if envelope.attempts > 1 {
+                        w.tally.recovered(Recovery::ReplayFailedAgain);
+                    }
+                    let letters = w.observed.letters.entry(envelope.origin.clone());
+                    letters.or_default().push(envelope);
+                }
+                None => w.violated(
+                    Promise::NothingInvented,
+                    format!("{position} in the dead letters has no envelope"),
+                ),
+            }
+        } else if *output.topic == *INTERNAL {
+            let now = w.millis();
+            w.observed.gathered.insert(position.clone(), now);
+            check_window(w, &expect, output, position);
+            let named = sealed_by(w, output.value.as_deref());
+            w.observed.seals.extend(Some(named).filter(|named| !named.is_empty()));
+        } else if let Some(id) = output.headers.get(ID_HEADER) {
+            let id = String::from_utf8_lossy(id).into_owned();
+            *w.observed.named.entry(id).or_default() += 1;
+        }
+    }
+}
+
+/// Checks that no group was closed before its time. What is set forward is the log's own clock, and
+/// windows go by it.
+fn check_window(w: &mut State, expect: &Expect, seal: &Output, position: &Position) {
+    let Some(hold) = expect.scenario.hold.filter(|_| w.shared) else { return };
+    let shortens = |(_, act): &(u64, Act)| match act {
+        Act::Release(_) => true,
+        Act::JumpOfLog(millis) => *millis > 0,
+        _ => false,
+    };
+    let shortened = expect.scenario.acts.iter().any(shortens);
+    if hold.quiet.is_some() || hold.max_count.is_some() || shortened {
+        return;
+    }
+    let value = seal.value.as_deref().unwrap_or_default();
+    let said: serde_json::Value = serde_json::from_slice(value).unwrap_or_default();
+    let members = members(&said);
+    let first = members.iter().filter_map(|member| w.observed.gathered.get(member)).min();
+    let Some(lasted) = first.map(|first| w.millis() - first) else { return };
+    if lasted < hold.after_first {
+        let what = format!("{position} closes a group after {lasted} ms");
+        w.violated(Promise::WindowsLast, what);
+    }
+}
+
+/// The records that a seal names; of copies, what they are copies of.
+pub(super) fn sealed_by(w: &State, seal: Option<&[u8]>) -> BTreeSet<Position> {
+    let seal: serde_json::Value =
+        serde_json::from_slice(seal.unwrap_or_default()).unwrap_or_default();
+    let origin = |at: Position| w.disk.record(&at).and_then(origin_of).unwrap_or(at);
+    members(&seal).into_iter().map(origin).collect()
+}
+
+/// A stage that works per batch was handed these together.
+pub(in crate::sim) fn check_batch(w: &mut State, batch: Vec<Position>) {
+    // What is replayed comes alone, and perhaps was never sealed.
+    if batch.len() < 2 {
+        return;
+    }
+    let names = |member: &Position| w.observed.seals.iter().position(|s| s.contains(member));
+    let seals: BTreeSet<Option<usize>> = batch.iter().map(names).collect();
+    if w.expect.is_some() && (seals.len() > 1 || seals.contains(&None)) {
+        w.violated(
+            Promise::SentAsSealed,
+            format!("no seal was the first to name all of {batch:?}"),
+        );
+    }
+}
+
+/// These outputs were written by a transaction whose answer was lost, or that could not end its
+/// records any more: the log's contract says that they come again, under the same names.
+pub(in crate::sim) fn excuse_repeats(w: &mut State, outputs: &[Output]) {
+    for output in outputs {
+        let letter = Envelope::split(&output.headers);
+        let letter = letter.map(|(e, _)| letter_id(&e.origin, e.deliver, e.attempts));
+        let name = output.headers.get(ID_HEADER).map(|id| String::from_utf8_lossy(id).into_owned());
+        if let Some(id) = letter.or(name) {
+            *w.observed.excused.entry(id).or_default() += 1;
+        }
+    }
+}
+
+/// The log did not take these endings: their partition is another's.
+pub(in crate::sim) fn ignored(w: &mut State, ended: &Ended) {
+    let ranges = w.observed.ignored.entry(ended.assignment).or_default();
+    ended.ranges.iter().for_each(|range| ranges.insert(range.clone()));
+}
+
+/// Checks that records which were just noted as ended have an ending.
+pub(in crate::sim) fn audit_ended(
+    w: &mut State,
+    group: &str,
+    partition: &Partition,
+    offsets: &[u64],
+) {
+    let Some(expect) = w.expect.clone() else { return };
+    if w.shared && group == GROUP {
+        // Gathered: the copies end, and are looked at below and at the end.
+        return;
+    }
+    if *partition.topic == *INTERNAL {
+        return audit_internal(w, &expect, partition, offsets);
+    }
+    for &offset in offsets {
+        let shelf = w.disk.shelf(partition);
+        let found = shelf.and_then(|shelf| shelf.records.iter().find(|(_, r)| r.offset == offset));
+        let Some((log, record)) = found.cloned() else { continue };
+        let (topic, partition) = (partition.topic.clone(), partition.index);
+        let position = Position { log, topic, partition, offset };
+        if let Err(what) = has_ended(w, &expect, &position, &record) {
+            w.violated(Promise::NotedOnlyWhenEnded, format!("{position}: {what}"));
+        }
+    }
+}
+
+/// Checks that copies of records, and the members of seals, which were just noted as ended have an
+/// ending.
+fn audit_internal(w: &mut State, expect: &Expect, partition: &Partition, offsets: &[u64]) {
+    let Some(shelf) = w.disk.shelf(partition) else { return };
+    let ended = shelf.records.iter().filter(|(_, record)| offsets.contains(&record.offset));
+    let ended: Vec<Record> = ended.map(|(_, record)| record.clone()).collect();
+    for note in ended {
+        if let Some(origin) = origin_of(&note) {
+            let Some(record) = ever(w, &origin) else { continue };
+            if let Err(what) = has_ended(w, expect, &origin, &record) {
+                let what = format!("the copy of {origin}: {what}");
+                w.violated(Promise::NotedOnlyWhenEnded, what);
+            }
+            continue;
+        }
+        let value = note.value.as_deref().unwrap_or_default();
+        let seal: serde_json::Value = serde_json::from_slice(value).unwrap_or_default();
+        for member in members(&seal) {
+            let Some(record) = w.disk.record(&member).cloned() else { continue };
+            let (member, record) = match origin_of(&record) {
+                Some(origin) => match ever(w, &origin) {
+                    Some(record) => (origin, record),
+                    None => continue,
+                },
+                None => (member, record),
+            };
+            if let Err(what) = has_ended(w, expect, &member, &record) {
+                let what = format!("a seal has ended before its member {member}: {what}");
+                w.violated(Promise::NotedOnlyWhenEnded, what);
+            }
+        }
+    }
+}

@@ -81,7 +81,9 @@ pub fn run(quick: bool, parts: &[Part]) -> Result<()> {
         return Ok(());
     }
     let kafka = services::kafka()?;
-    let redis = Redis::open(&RedisOptions::default())?;
+    // What is held in Redis lies in the log as well: nothing is gained by its writing files.
+    let settings = vec![("appendonly".to_owned(), "no".to_owned())];
+    let redis = Redis::open(&RedisOptions { settings, ..RedisOptions::default() })?;
     let ours = Ours::new(&program, &kafka, scratch.path());
     if parts.contains(&Part::Kafka) {
         kafka::run(&ours, &redis, quick)?;

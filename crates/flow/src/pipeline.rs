@@ -37,6 +37,10 @@ use crate::work::Stop;
 /// How long the parts of a run that failed may take to stop before they are cut off.
 const STOP_MAX: Duration = Duration::from_secs(5);
 
+/// Bytes that wait for the lanes where records are held: those of a batch leave the room when they
+/// are in their groups, and seals lie behind what waits.
+const QUEUED_MAX: usize = 8 << 20;
+
 /// What one run shares with the supervisor.
 pub(crate) struct Shared {
     pub plan: Arc<Plan>,
@@ -207,6 +211,11 @@ fn spawn(shared: &Shared, group: OpenGroup, stopping: &Arc<Signal<bool>>) -> Tas
     shared.boards.set(boards);
     // By hand it is the intake of new records that is paused: what is held goes on.
     let never = Arc::new(Signal::new(false));
+    let unread = Arc::new(Signal::new(0));
+    let mut room_bytes = plan.in_flight_bytes_max;
+    if plan.hold.is_some() {
+        room_bytes = room_bytes.min(QUEUED_MAX);
+    }
     let intake = Intake {
         source: group.source,
         routing: Routing::new(plan, shared.notes.clone(), shared.own.clone(), gathered, strays),
@@ -214,16 +223,18 @@ fn spawn(shared: &Shared, group: OpenGroup, stopping: &Arc<Signal<bool>>) -> Tas
         behind: Default::default(),
         lanes,
         ledger,
-        room: Arc::new(Semaphore::new(plan.in_flight_bytes_max)),
-        room_bytes: plan.in_flight_bytes_max,
+        room: Arc::new(Semaphore::new(room_bytes)),
+        room_bytes,
         counters: shared.counters.clone(),
         live: live.clone(),
         paused: if gathered { never } else { shared.paused.clone() },
         stopping: stopping.clone(),
         assigned: Default::default(),
+        read: Default::default(),
+        unread: gathered.then(|| unread.clone()),
     };
     tasks.spawn(intake.run());
-    if let Some(gather) = Gather::of(shared, stopping) {
+    if let Some(gather) = Gather::of(shared, stopping, unread) {
         tasks.spawn(gather.run(shared.log.clone()));
     }
     let counters = shared.counters.clone();

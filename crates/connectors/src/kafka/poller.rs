@@ -270,13 +270,13 @@ impl Poller {
         if since >= COMMIT_EVERY && (!self.committing || since >= COMMIT_MAX) {
             self.commit_soon();
         }
+        for slot in &self.slots {
+            if let Some(end) = self.queue.known_end(&slot.partition) {
+                self.handover.ends_at(&slot.partition, end);
+            }
+        }
         if self.looked_behind_at.elapsed() >= BEHIND_EVERY {
             self.looked_behind_at = Instant::now();
-            for slot in &self.slots {
-                if let Some(end) = self.queue.known_end(&slot.partition) {
-                    self.handover.ends_at(&slot.partition, end);
-                }
-            }
             self.look_behind();
         }
         if self.looked_at_ids_at.elapsed() >= IDS_EVERY && self.health.trouble().is_none() {

@@ -71,7 +71,7 @@ const CONSUMER: &[(&str, &str)] = &[
     ("enable.auto.commit", "false"),
     ("enable.auto.offset.store", "false"),
     ("enable.partition.eof", "true"),
-    ("fetch.message.max.bytes", "4194304"),
+    ("fetch.message.max.bytes", "1048576"),
     ("fetch.queue.backoff.ms", "5"),
     ("fetch.wait.max.ms", "100"),
     ("heartbeat.interval.ms", "3000"),

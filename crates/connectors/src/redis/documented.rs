@@ -131,7 +131,8 @@ struct PlaceKey<'a>(&'a Position);
 
 impl Display for PlaceKey<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", 46 + self.0.topic.len(), PositionKey(self.0))
+        let key = PositionKey(self.0);
+        write!(f, "{}:{key}", key.len())
     }
 }
 

@@ -3,15 +3,19 @@
 //! ```text
 //! version u8 = 1 · flags u8 (1 has a key, 2 has a value) · time i64
 //! key length u32 · key · headers length u32 · headers
-//! digest, 16 bytes: the first of SHA-256 over all of the above and the value
+//! digest, 16 bytes, over all of the above and the value
 //! ```
 //!
 //! Numbers are little endian. The value lies behind this, or elsewhere. The digest notices a value
-//! that is another's, or torn: a body comes back byte-exact or not at all.
+//! that is another's, or torn: a body comes back byte-exact or not at all. Only the process that
+//! has put a record loads it, so digests are seeded by the process; nobody else can make one.
+
+use std::hash::BuildHasher;
+use std::sync::LazyLock;
 
 use bytes::Bytes;
+use foldhash::quality::RandomState;
 use potok_core::{Headers, Record, Timestamp};
-use sha2::{Digest, Sha256};
 
 const VERSION: u8 = 1;
 const HAS_KEY: u8 = 1;
@@ -74,10 +78,9 @@ pub(super) fn unpack(packed: &Bytes, elsewhere: Option<Bytes>, offset: u64) -> O
 }
 
 fn digest(packed: &[u8], value: &[u8]) -> [u8; DIGEST] {
-    let all = Sha256::new().chain_update(packed).chain_update(value).finalize();
-    let mut digest = [0; DIGEST];
-    digest.copy_from_slice(&all[..DIGEST]);
-    digest
+    static SEEDS: LazyLock<[RandomState; 2]> = LazyLock::new(Default::default);
+    let [one, two] = SEEDS.each_ref().map(|seed| u128::from(seed.hash_one((packed, value))));
+    (one << 64 | two).to_le_bytes()
 }
 
 #[cfg(test)]

@@ -53,10 +53,37 @@ pub(super) struct Found {
 /// A position as a name: sorts by offset within a partition, and is no other's.
 pub(super) struct PositionKey<'a>(pub &'a Position);
 
+impl PositionKey<'_> {
+    /// Its length.
+    pub fn len(&self) -> usize {
+        OFFSET_DIGITS + LOG_DIGITS + PARTITION_DIGITS + self.0.topic.len()
+    }
+}
+
+const OFFSET_DIGITS: usize = 20;
+const LOG_DIGITS: usize = 16;
+const PARTITION_DIGITS: usize = 10;
+
 impl Display for PositionKey<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Position { log, topic, partition, offset } = self.0;
-        write!(f, "{offset:020}{log:016x}{partition:010}{topic}")
+        // Written by hand: there are several for every record, and padding numbers is slow.
+        let mut digits = [0; OFFSET_DIGITS + LOG_DIGITS + PARTITION_DIGITS];
+        let (offset_digits, rest) = digits.split_at_mut(OFFSET_DIGITS);
+        let (log_digits, partition_digits) = rest.split_at_mut(LOG_DIGITS);
+        write_digits(offset_digits, *offset, 10);
+        write_digits(log_digits, *log, 16);
+        write_digits(partition_digits, u64::from(*partition), 10);
+        f.write_str(str::from_utf8(&digits).map_err(|_| fmt::Error)?)?;
+        f.write_str(topic)
+    }
+}
+
+/// A number with as many digits as there is room for.
+fn write_digits(room: &mut [u8], mut number: u64, base: u64) {
+    for digit in room.iter_mut().rev() {
+        *digit = b"0123456789abcdef"[(number % base) as usize];
+        number /= base;
     }
 }
 

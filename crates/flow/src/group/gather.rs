@@ -9,6 +9,9 @@
 //! and noted once, by the lane that reads the copy. The copies and the source's positions are one
 //! transaction, so each record is in the internal topic exactly once, whoever dies. After any
 //! trouble the source is opened anew and goes on behind the last transaction.
+//!
+//! It does not run far ahead of the lanes of its process: seals lie behind what was copied before
+//! them, and until they are read everything is held.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,9 +34,12 @@ use crate::signal::Signal;
 use crate::work::Stop;
 
 /// One transaction copies no more than this and what one more batch adds.
-const BYTES_MAX: usize = 16 << 20;
+const BYTES_MAX: usize = 8 << 20;
 /// The longest wait after trouble.
 const WAIT_MAX: Duration = Duration::from_secs(5);
+/// Bytes of copies that may be unread when more are made; and how long to wait for that.
+const UNREAD_MAX: u64 = 8 << 20;
+const UNREAD_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// How much is copied at once, and how long to wait after trouble.
 struct Pace {
@@ -42,11 +48,23 @@ struct Pace {
     /// Bytes of one transaction. The broker lets it be open for some seconds: one that is too slow
     /// for so much must get less, or it would never get anything done.
     room: usize,
+    /// Bytes of a record, as it was last.
+    record: u64,
 }
 
 impl Pace {
     fn new() -> Self {
-        Pace { failures: 0, room: BYTES_MAX }
+        Pace { failures: 0, room: BYTES_MAX, record: 0 }
+    }
+
+    /// Takes note of how large records are.
+    fn copies(&mut self, records: usize, bytes: usize) {
+        self.record = (bytes / records.max(1)) as u64;
+    }
+
+    /// True where lanes have fallen behind so far.
+    fn is_far_ahead(&self, unread: u64) -> bool {
+        unread.saturating_mul(self.record) > UNREAD_MAX
     }
 
     fn worked(&mut self) {
@@ -72,6 +90,8 @@ pub(crate) struct Gather {
     pub slot: usize,
     pub paused: Arc<Signal<bool>>,
     pub stopping: Arc<Signal<bool>>,
+    /// What this process has not read of the internal topic.
+    pub unread: Arc<Signal<u64>>,
 }
 
 impl Gather {
@@ -116,6 +136,14 @@ impl Gather {
         loop {
             let paused = self.paused.get();
             source.set_paused(paused);
+            let is_near = |unread| !pace.is_far_ahead(unread);
+            tokio::select! {
+                biased;
+                () = self.stopping.wait_for(|stopping| stopping) => return Ok(()),
+                () = self.unread.wait_for(is_near) => {}
+                // However slow the lanes are, it stays a member of its group.
+                () = tokio::time::sleep(UNREAD_WAIT_MAX) => {}
+            }
             let said = tokio::select! {
                 biased;
                 () = self.stopping.wait_for(|stopping| stopping) => return Ok(()),
@@ -133,6 +161,7 @@ impl Gather {
                 continue;
             }
             let transaction = self.transaction(&batches, &live, &mut parser);
+            pace.copies(transaction.outputs.len(), bytes);
             crash_point("gather.before");
             let transaction = if planted(Bug::GatheredApart) {
                 // The naive version: copies first, positions when they are written.
@@ -215,7 +244,11 @@ fn hear(said: Intake, live: &mut HashMap<u64, Partition>, batches: &mut Vec<Sour
 
 impl Gather {
     /// Of a run of a pipeline, where its log wants one.
-    pub fn of(shared: &Shared, stopping: &Arc<Signal<bool>>) -> Option<Gather> {
+    pub fn of(
+        shared: &Shared,
+        stopping: &Arc<Signal<bool>>,
+        unread: Arc<Signal<u64>>,
+    ) -> Option<Gather> {
         let plan = &shared.plan;
         let hold = plan.hold.as_ref().filter(|_| plan.is_gathered(&*shared.log))?;
         Some(Gather {
@@ -232,6 +265,7 @@ impl Gather {
             slot: plan.workers.max(1) + 1,
             paused: shared.paused.clone(),
             stopping: stopping.clone(),
+            unread,
         })
     }
 }
@@ -250,5 +284,15 @@ mod tests {
         assert_eq!((pace.failures, pace.room), (0, 1));
         (0..200).for_each(|_| pace.worked());
         assert_eq!(pace.room, BYTES_MAX);
+    }
+
+    #[test]
+    fn who_is_far_ahead_is_told_by_bytes() {
+        let mut pace = Pace::new();
+        assert!(!pace.is_far_ahead(u64::MAX), "nothing was copied yet");
+        pace.copies(1_000, 1 << 20);
+        assert!(!pace.is_far_ahead(8_000) && pace.is_far_ahead(9_000));
+        pace.copies(0, 0);
+        assert!(!pace.is_far_ahead(u64::MAX));
     }
 }

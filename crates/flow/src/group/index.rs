@@ -41,6 +41,10 @@ pub use view::{BatchView, KindView};
 pub(super) const PART_RECORDS_MAX: usize = 10_000;
 const PART_BYTES_MAX: u64 = 16 << 20;
 
+/// Records that wait to be sent: with more, sending comes before taking in. Bodies are in memory
+/// then, and not what was taken in later.
+const MUCH: usize = 4_000;
+
 /// A group of fewer records than this has room for no more: there may be a million of them.
 const FEW: usize = 4;
 
@@ -567,6 +571,15 @@ impl Index {
 
     pub fn has_sealed(&self) -> bool {
         !self.sealed.is_empty()
+    }
+
+    /// True where so much waits to be sent that nothing more should be taken in before.
+    pub fn has_much_sealed(&self) -> bool {
+        let mut records = self.sealed.iter().scan(0, |records, sealed| {
+            *records += sealed.entries.len();
+            Some(*records)
+        });
+        records.any(|records| records > MUCH)
     }
 
     /// Forgets what was read under assignments that have left.

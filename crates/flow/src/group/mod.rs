@@ -285,9 +285,10 @@ impl Lane {
         loop {
             // Once it stops, nothing is closed or sent any more; it waits for the intake to end.
             let wake = if self.stopping.get() { None } else { holding.wake() };
+            let takes_in = wake.is_none() || !holding.board.index().has_much_sealed();
             let input = tokio::select! {
                 biased;
-                input = self.inputs.recv() => match input {
+                input = self.inputs.recv(), if takes_in => match input {
                     Some(input) => Some(input),
                     // Open groups stay open: the next start finds them in the log.
                     None => {

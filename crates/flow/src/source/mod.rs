@@ -12,7 +12,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use potok_core::trouble::{Bug, planted};
-use potok_core::{Assignment, Fault, Intake as Said, Move, Record, Source, SourceBatch};
+use potok_core::{
+    Assignment, Fault, Intake as Said, Move, PartitionEnd, Record, Source, SourceBatch,
+};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::lane::OwnTopics;
@@ -41,6 +43,10 @@ pub(crate) struct Intake {
     pub paused: Arc<Signal<bool>>,
     pub stopping: Arc<Signal<bool>>,
     pub assigned: HashMap<u64, Assignment>,
+    /// Where groups are gathered: how far each partition was read, by assignment, and how much of
+    /// the internal topic was not, for whoever writes there.
+    pub read: HashMap<u64, u64>,
+    pub unread: Option<Arc<Signal<u64>>>,
 }
 
 /// Numbers batches across runs, for the ages that `status` shows.
@@ -106,6 +112,7 @@ impl Intake {
                     self.assigned.insert(assignment.nonce, assignment.clone());
                 }
                 self.note_ends(&assignments);
+                self.note_unread();
                 self.tell(Note::Assigned(assignments));
             }
             Said::Revoked(nonces) => {
@@ -128,7 +135,9 @@ impl Intake {
             self.live.remove(*nonce);
             self.assigned.remove(nonce);
             self.behind.remove(nonce);
+            self.read.remove(nonce);
         }
+        self.note_unread();
         if self.own.internal.is_some() {
             self.tell_lanes(|_| ToLane::Leaving(nonces.to_vec()));
             self.tell_caught_up();
@@ -184,6 +193,23 @@ impl Intake {
             self.behind.remove(&assignment);
             self.tell_caught_up();
         }
+        self.read.insert(assignment, next);
+        self.note_unread();
+    }
+
+    fn note_unread(&self) {
+        let Some(signal) = &self.unread else { return };
+        let mut unread = 0;
+        for PartitionEnd { partition, end } in self.source.ends() {
+            let of = |assignment: &&Assignment| assignment.partition == partition;
+            if let Some(assignment) = self.assigned.values().find(of)
+                && self.own.internal.as_ref() == Some(&partition.topic)
+            {
+                let read = self.read.get(&assignment.nonce).unwrap_or(&assignment.start);
+                unread += end.saturating_sub(*read);
+            }
+        }
+        signal.set(unread);
     }
 
     /// Groups close when everything was read that was there when the partitions came.

@@ -2,21 +2,25 @@
 local runs, gone = {}, {}
 while at < #ARGV do
   local group, count = take(), tonumber(take())
-  local before, names, fields, kinds = at, {}, {}, {}
+  local before, names, data, fields, kinds = at, {}, {}, {}, {}
   for n = 1, count do
-    names[n] = name_of(ARGV[at + 2], ARGV[at + 3])
+    names[n], data[n] = names_of(ARGV[at + 2], group, ARGV[at + 3])
     at = at + 3
   end
+  local kind, ids
   for n, entry in ipairs(call('HMGET', held_of(group), unpack(names))) do
     local argument = before + 3 * n - 3
-    local place, kind, id = ARGV[argument + 1], ARGV[argument + 2], ARGV[argument + 3]
+    local place = ARGV[argument + 1]
     if entry and is_of(entry, place) then
-      local data = data_of(kind, group, id)
-      if is_ours(entry, data) then gone[#gone + 1] = data end
-      add_id(kinds, kind, id)
-      fields[#fields + 1] = names[n]
+      if is_ours(entry, data[n]) then gone[#gone + 1] = data[n] end
+      if kind ~= ARGV[argument + 2] then
+        kind = ARGV[argument + 2]
+        ids = ids_of(kinds, kind)
+      end
+      ids[#ids + 1] = ARGV[argument + 3]
+      fields[n] = names[n]
     else
-      fields[#fields + 1] = hidden_at(place)
+      fields[n] = hidden_at(place)
     end
   end
   runs[#runs + 1] = {group = group, fields = fields, kinds = kinds}

@@ -4,18 +4,18 @@
 local room, bytes = tonumber(take()), 0
 local found = {1}
 local function load_slice(group, upto)
-  local held, before, names = held_of(group), at, {}
+  local held, places, names, data = held_of(group), {}, {}, {}
   while at < upto do
-    append(names, name_of(ARGV[at + 2], ARGV[at + 3]))
+    append(places, ARGV[at + 1])
+    names[#places], data[#places] = names_of(ARGV[at + 2], group, ARGV[at + 3])
     at = at + 3
   end
   for n, entry in ipairs(call('HMGET', held, unpack(names))) do
-    local argument, value = before + 3 * n - 3, false
-    local place, kind, id = ARGV[argument + 1], ARGV[argument + 2], ARGV[argument + 3]
+    local place, value = places[n], false
     if not (entry and is_of(entry, place)) then
       entry = call('HGET', held, hidden_at(place))
     elseif is_shown_only(entry) then
-      value = text_at(data_of(kind, group, id))
+      value = text_at(data[n])
       entry = value and entry
     end
     append_pair(found, entry, value)

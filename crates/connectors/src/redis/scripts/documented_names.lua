@@ -2,11 +2,18 @@
 local prefix, share = take(), take()
 local groups = prefix .. 'groups:' .. share
 local function held_of(group) return prefix .. 'held:' .. share .. ':' .. group end
--- Kind and id in one, which no other pair gives.
-local function name_of(kind, id) return #kind .. ':' .. kind .. id end
+-- Names of records: kind and id in one, which no other pair gives, and the documented key. Most have
+-- the kind of the one before.
+local known_kind, known_group, name_start, data_start
+local function names_of(kind, group, id)
+  if kind ~= known_kind or group ~= known_group then
+    known_kind, known_group = kind, group
+    name_start, data_start = #kind .. ':' .. kind, 'data:' .. kind .. ':' .. group .. ':'
+  end
+  return name_start .. id, data_start .. id
+end
 -- Where a record is held that is not the one shown under its name. No name begins like this.
 local function hidden_at(place) return 'P' .. place end
-local function data_of(kind, group, id) return 'data:' .. kind .. ':' .. group .. ':' .. id end
 local function set_of(kind, group) return 'batch:' .. kind .. 's:' .. group end
 local function start_of(group) return 'batch:start:' .. group end
 local function is_shown_only(entry) return string.byte(entry) == 68 end -- `D`
@@ -32,13 +39,10 @@ local function is_ours(entry, key)
   return text and (text == '' or string.sub(entry, -#text) == text)
 end
 -- Ids by kind, added or removed with one call for each kind.
-local function add_id(kinds, kind, id)
-  local ids = kinds[kind]
-  if not ids then
-    ids = {}
-    kinds[kind] = ids
-  end
-  ids[#ids + 1] = id
+local function ids_of(kinds, kind)
+  local ids = kinds[kind] or {}
+  kinds[kind] = ids
+  return ids
 end
 local function for_each_kind(command, kinds, group)
   for kind, ids in pairs(kinds) do call(command, set_of(kind, group), unpack(ids)) end

@@ -1,8 +1,8 @@
 -- Then, until the end: group, opened, number of records, and for each kind, id, entry, value.
 -- The entry is `D`, place and packed, or `C` where the value is to be kept behind it as well.
 --
--- First it is read what lies there, then decided record by record, then written. Tables are what
--- costs most here, so nearly all of it is for records that come for the first time.
+-- First it is read what lies there, then decided record by record, then written. Tables and calls
+-- are what costs most here, so for records that come for the first time there are few.
 if not in_turn() then return 0 end
 local runs, unused = {}, {}
 while at < #ARGV do
@@ -13,14 +13,17 @@ while at < #ARGV do
     held = {}, kinds = {}, made = {}, is_open = false,
   }
   for n = 1, count do
-    local kind, id = ARGV[at + 1], ARGV[at + 2]
-    names[n], data[n] = name_of(kind, id), data_of(kind, group, id)
+    names[n], data[n] = names_of(ARGV[at + 1], group, ARGV[at + 2])
     at = at + 4
   end
-  run.shown = call('HMGET', held_of(group), unpack(names))
+  local shown, size = call('HMGET', held_of(group), unpack(names)), #unused
   for n = 1, count do
-    if not run.shown[n] then unused[#unused + 1] = data[n] end
+    if not shown[n] then
+      size = size + 1
+      unused[size] = data[n]
+    end
   end
+  run.shown = shown
   runs[#runs + 1] = run
 end
 -- Who uses the documented keys of new names.
@@ -32,9 +35,8 @@ end
 local texts = {}
 local function with_value(entry, value) return 'C' .. string.sub(entry, 2) .. value end
 local function show(run, n, argument)
-  local size = #texts
-  texts[size + 1], texts[size + 2] = run.data[n], ARGV[argument + 4]
-  add_id(run.kinds, ARGV[argument + 1], ARGV[argument + 2])
+  append_pair(texts, run.data[n], ARGV[argument + 4])
+  append(ids_of(run.kinds, ARGV[argument + 1]), ARGV[argument + 2])
   run.made[run.names[n]] = argument
 end
 -- Of the same partition and further on: the one shown stays.
@@ -76,23 +78,27 @@ local function meet(run, n, argument, shown, text)
   show(run, n, argument)
 end
 for _, run in ipairs(runs) do
-  local argument, held = run.before, run.held
+  local argument, held, made, kinds = run.before, run.held, run.made, run.kinds
+  local kind, ids
   for n = 1, run.count do
     local name, key, shown = run.names[n], run.data[n], run.shown[n]
-    local made = run.made[name]
-    if made then
-      meet(run, n, argument, ARGV[made + 3], ARGV[made + 4])
+    local of_this_call = made[name]
+    if of_this_call then
+      meet(run, n, argument, ARGV[of_this_call + 3], ARGV[of_this_call + 4])
     elseif shown then
       meet(run, n, argument, shown, text_at(key))
     else
-      local entry = ARGV[argument + 3]
+      local entry, value = ARGV[argument + 3], ARGV[argument + 4]
       -- Somebody else uses this name and may overwrite it.
-      if is_used[key] or not is_shown_only(entry) then
-        entry = with_value(entry, ARGV[argument + 4])
+      if is_used[key] or not is_shown_only(entry) then entry = with_value(entry, value) end
+      append_pair(held, name, entry)
+      append_pair(texts, key, value)
+      if kind ~= ARGV[argument + 1] then
+        kind = ARGV[argument + 1]
+        ids = ids_of(kinds, kind)
       end
-      local size = #held
-      held[size + 1], held[size + 2] = name, entry
-      show(run, n, argument)
+      ids[#ids + 1] = ARGV[argument + 2]
+      made[name] = argument
       run.is_open = true
     end
     argument = argument + 4

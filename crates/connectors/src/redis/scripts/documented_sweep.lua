@@ -9,7 +9,7 @@ while room > 0 do
     local name, entry = entries[n], entries[n + 1]
     if string.byte(name) ~= string.byte('P') then
       local kind, id = cut(name, 1)
-      local data = data_of(kind, group, id)
+      local _, data = names_of(kind, group, id)
       if is_ours(entry, data) then call('DEL', data) end
       call('SREM', set_of(kind, group), id)
     end

@@ -18,6 +18,7 @@ mod potok;
 mod report;
 mod services;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -31,8 +32,11 @@ use clap::{Parser, ValueEnum};
 )]
 struct Cli {
     /// What to measure, one after another
-    #[arg(required = true, value_enum)]
+    #[arg(required_unless_present = "bare_log", value_enum)]
     what: Vec<What>,
+    /// The other side of `groups-embedded`, which has a process of its own like potok
+    #[arg(long, hide = true, value_name = "FOLDER")]
+    bare_log: Option<PathBuf>,
     /// Smaller sizes: a look, not a measurement
     #[arg(long)]
     quick: bool,
@@ -78,6 +82,9 @@ fn main() -> ExitCode {
 fn run(cli: &Cli) -> Result<()> {
     if cfg!(debug_assertions) {
         eprintln!("bench: this is a debug build; only `--release` says something");
+    }
+    if let Some(folder) = &cli.bare_log {
+        return groups::bare_log(folder);
     }
     let all = [
         What::Log,

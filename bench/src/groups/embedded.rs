@@ -1,26 +1,28 @@
 //! Groups on the embedded log, end to end, against that log's own appends and reads.
 //!
-//! Both sides append the same records, a thousand at a time. The bare loop then reads them back
-//! and appends what it has read to another topic, which is what is done with a record at least.
+//! For both sides the same records are appended, a thousand at a time. Then a fresh process opens the
+//! log: potok, or a bare loop that reads them back and appends what it has read to another topic,
+//! which is what is done with a record at least.
 
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use potok_connectors::embedded::{EmbeddedLog, Options};
 use potok_core::{Headers, HeadersBuilder, Log, Output, ReadFrom, SystemClock};
 use potok_traffic::orders::Generator;
 use tokio::runtime::Runtime;
 
 use super::{GROUP_HEADER, Shape, pipeline};
-use crate::measure::{Run, measure, now};
+use crate::measure::{Process, Run, measure, now};
 use crate::potok::{Running, Start};
 use crate::report::{Contest, Side};
 
-const ROUNDS: usize = 3;
-/// Asking walks over everything that is held.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const ROUNDS: usize = 5;
+/// Asking costs some time: it walks over everything that is held.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Records appended together.
 const PER_APPEND: usize = 1_000;
 const FROM: &str = "records";
@@ -45,11 +47,17 @@ fn contest(how: &str, program: &Path, scratch: &Path, shape: Shape) -> Result<()
         (
             bare_log,
             Box::new(|| {
-                let log = fresh(&data)?;
-                measure(shape.records, || runtime.block_on(bare(&log, &outputs)))
+                let appended = filled(&runtime, &data, shape, &outputs)?;
+                bare(&data, appended)
             }),
         ),
-        (ours, Box::new(|| potok(program, &runtime, &data, shape, &outputs))),
+        (
+            ours,
+            Box::new(|| {
+                let appended = filled(&runtime, &data, shape, &outputs)?;
+                potok(program, &data, shape, appended)
+            }),
+        ),
     ];
     let title = format!("groups: embedded log → groups → embedded log, {how}");
     Contest::of(&title, ROUNDS, sides)?.ratio(ours, bare_log, Some(0.5))
@@ -76,12 +84,17 @@ fn output(
     Output { topic: topic.clone(), partition: None, key, headers, value }
 }
 
-/// An empty log. Opening is no part of what is measured.
-fn fresh(folder: &Path) -> Result<Arc<EmbeddedLog>> {
+fn open(folder: &Path) -> Result<Arc<EmbeddedLog>> {
+    Ok(EmbeddedLog::open(folder, Options::default(), Arc::new(SystemClock))?)
+}
+
+/// A new log with the records in it, and what appending them took.
+fn filled(runtime: &Runtime, folder: &Path, shape: Shape, outputs: &[Output]) -> Result<Run> {
     if folder.exists() {
         std::fs::remove_dir_all(folder)?;
     }
-    Ok(EmbeddedLog::open(folder, Options::default(), Arc::new(SystemClock))?)
+    let log = open(folder)?;
+    measure(shape.records, || runtime.block_on(append(&log, outputs)))
 }
 
 async fn append(log: &EmbeddedLog, outputs: &[Output]) -> Result<()> {
@@ -91,8 +104,30 @@ async fn append(log: &EmbeddedLog, outputs: &[Output]) -> Result<()> {
     Ok(())
 }
 
-async fn bare(log: &EmbeddedLog, outputs: &[Output]) -> Result<()> {
-    append(log, outputs).await?;
+/// A fresh process that only reads and appends.
+fn bare(data: &Path, appended: Run) -> Result<Run> {
+    let start = now();
+    let output = Command::new(std::env::current_exe()?).arg("--bare-log").arg(data).output()?;
+    let wall = appended.wall + start.elapsed();
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let said = String::from_utf8(output.stdout)?;
+    let mut said = said.split_whitespace();
+    let mut next = || said.next().context("count, CPU seconds and peak");
+    let (count, cpu, peak): (u64, f64, u64) =
+        (next()?.parse()?, next()?.parse()?, next()?.parse()?);
+    ensure!(count == appended.records, "{count} of {} records came back", appended.records);
+    Ok(Run { wall, cpu: appended.cpu + cpu, peak, ..appended })
+}
+
+/// What that process does; says how many records there were, its CPU seconds and its peak.
+pub fn bare_log(folder: &Path) -> Result<()> {
+    let count = Runtime::new()?.block_on(async { read_and_append(&*open(folder)?).await })?;
+    let own = Process::own();
+    println!("{count} {} {}", own.cpu()?, own.peak()?);
+    Ok(())
+}
+
+async fn read_and_append(log: &EmbeddedLog) -> Result<usize> {
     let to: Arc<str> = TO.into();
     let mut reader = log.read(FROM, ReadFrom::Start).await?;
     let mut read = Vec::new();
@@ -107,22 +142,11 @@ async fn bare(log: &EmbeddedLog, outputs: &[Output]) -> Result<()> {
         }
     }
     append(log, &read).await?;
-    count += read.len();
-    ensure!(count == outputs.len(), "{count} of {} records came back", outputs.len());
-    Ok(())
+    Ok(count + read.len())
 }
 
-/// The same appends, then a fresh process from its start until everything is delivered.
-fn potok(
-    program: &Path,
-    runtime: &Runtime,
-    data: &Path,
-    shape: Shape,
-    outputs: &[Output],
-) -> Result<Run> {
-    let log = fresh(data)?;
-    let appended = measure(shape.records, || runtime.block_on(append(&log, outputs)))?;
-    drop(log);
+/// The program, from its start until everything is delivered.
+fn potok(program: &Path, data: &Path, shape: Shape, appended: Run) -> Result<Run> {
     let file = data.join("pipeline.yaml");
     std::fs::write(&file, pipeline(NAME, FROM, &shape.step(), TO))?;
     let start = now();
@@ -136,5 +160,5 @@ fn potok(
     }
     let wall = appended.wall + start.elapsed();
     let (cpu, peak) = (appended.cpu + running.process.cpu()?, running.process.peak()?);
-    Ok(Run { records: shape.records, wall, cpu, peak, servers: None })
+    Ok(Run { wall, cpu, peak, ..appended })
 }

@@ -22,7 +22,7 @@ use crate::measure::{Process, Run, watch_from};
 use crate::report::{Contest, Side};
 use crate::services::{ANSWER_MAX, LANES, Noted, Ours, Topic, next, send};
 
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 5;
 /// Runs take seconds, and asking Kafka for four ends costs little.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Records between two stops to wait for receipts.

@@ -11,6 +11,8 @@ mod million;
 use anyhow::Result;
 use potok_services::{Redis, RedisOptions};
 
+pub use embedded::bare_log;
+
 use crate::potok;
 use crate::services::{self, Ours};
 

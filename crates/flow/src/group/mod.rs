@@ -21,11 +21,11 @@ mod send;
 mod shelf;
 pub(crate) mod strays;
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use foldhash::HashMap;
 use potok_core::trouble::{Bug, crash_point, planted};
 use potok_core::{
     Clock, Fault, Held, Move, Output, Owner, Partition, Place, Reason, Record, SourceBatch, Store,
@@ -614,7 +614,7 @@ impl Lane {
 fn to_hold(holding: &Holding, batch: &SourceBatch, held: &[Item], came: &[i64]) -> Vec<Held> {
     let kinds = &holding.plan.kinds;
     let index = holding.board.index();
-    let mut opened: HashMap<GroupKey, Timestamp> = HashMap::new();
+    let mut opened: HashMap<GroupKey, Timestamp> = HashMap::default();
     held.iter()
         .filter_map(|item| {
             let record = batch.records.get(item.index as usize)?;

@@ -1,3 +1,5 @@
+//! Groups in the index: when they close, and what a seal leaves of them.
+
 use super::*;
 
 fn feed() -> Feed {

@@ -22,6 +22,17 @@ impl RangeSet {
         if start >= end {
             return;
         }
+        // Mostly they come in order.
+        if let Some(mut last) = self.0.last_entry()
+            && start >= *last.key()
+        {
+            if start <= *last.get() {
+                *last.get_mut() = end.max(*last.get());
+            } else {
+                self.0.insert(start, end);
+            }
+            return;
+        }
         if let Some((&before, &before_end)) = self.0.range(..=start).next_back()
             && before_end >= start
         {

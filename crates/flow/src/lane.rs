@@ -462,15 +462,15 @@ impl Lane {
 
     /// Tells the ledger what became of the cycle's records.
     pub(crate) fn finish(&self, cycle: Cycle) {
-        let mut completions: Vec<Completion> = cycle
-            .chunks
+        let Cycle { chunks, mut items } = cycle;
+        let mut completions: Vec<Completion> = chunks
             .into_iter()
             .map(|chunk| Completion {
                 endings: Vec::with_capacity(chunk.records.len()),
                 ..Completion::of(chunk.taken)
             })
             .collect();
-        for item in cycle.items {
+        for item in &mut items {
             let ending = item.ending();
             let Some(completion) = completions.get_mut(item.chunk) else {
                 continue;
@@ -488,7 +488,7 @@ impl Lane {
         }
     }
 
-    fn settle_outputs(&self, item: Item, completion: &mut Completion) {
+    fn settle_outputs(&self, item: &mut Item, completion: &mut Completion) {
         let index = item.index;
         let mut put = |purpose, output| {
             completion.outputs.push(Outgoing { index, purpose, output });
@@ -504,10 +504,10 @@ impl Lane {
             completion.reasons.push(fault.reason);
             put(Purpose::DeadLetter, self.letters.letter(&sender, *deliver, fault));
         }
-        for (deliver, output) in item.outputs {
+        for (deliver, output) in item.outputs.drain(..) {
             put(Purpose::Delivery(deliver), output);
         }
-        if let Some(replay) = item.replay {
+        if let Some(replay) = item.replay.take() {
             let (entry, time) = (replay.entry, self.clock.now());
             let resolution = Resolution { entry, action: ResolvedAction::Replayed, time };
             put(Purpose::Resolution, resolution.output(&self.info));

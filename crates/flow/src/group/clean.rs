@@ -19,7 +19,7 @@ use crate::work::Stop;
 /// A lane that has sent more lots, or more bytes besides the last lot, waits for the first to be
 /// durable.
 const LOTS_MAX: usize = 8;
-const BYTES_MAX: u64 = 16 << 20;
+const BYTES_MAX: u64 = 6 << 20;
 /// How long a lane that stops waits for them.
 const STOP_MAX: Duration = Duration::from_secs(2);
 

@@ -27,10 +27,11 @@ impl Scale {
         self.wall.0 + i64::try_from(self.start.elapsed().as_millis()).unwrap_or(i64::MAX)
     }
 
-    /// When a record arrived, judged by its age now.
-    pub fn arrival(&self, time: Timestamp, clock: &dyn Clock) -> i64 {
-        let age = clock.now().millis_since(time);
-        self.now().saturating_sub_unsigned(age)
+    /// When records arrived, judged by their age now.
+    pub fn arrivals(&self, records: &[Record], clock: &dyn Clock) -> Vec<i64> {
+        let (wall, now) = (clock.now(), self.now());
+        let arrival = |record: &Record| now.saturating_sub_unsigned(wall.millis_since(record.time));
+        records.iter().map(arrival).collect()
     }
 
     /// When the tasks of this process should wake for `at`.

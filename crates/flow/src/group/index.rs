@@ -314,8 +314,13 @@ impl Index {
         group.first = group.first.min(at);
         group.last = group.last.max(at);
         group.bytes += u64::from(entry.bytes);
-        if group.entries.len() < FEW {
+        let records = group.entries.len();
+        if records < FEW {
             group.entries.reserve_exact(1);
+        } else if records == group.entries.capacity() {
+            // Twice as many, but no more than it will have.
+            let most = self.close.max_count.unwrap_or(usize::MAX);
+            group.entries.reserve_exact(records.min(most.saturating_sub(records)).max(1));
         }
         group.entries.push(entry);
         let due = self.close.due(group.first, group.last).min(group.until);

@@ -198,7 +198,7 @@ impl Holding {
                 let share = self.share(&batch.partition);
                 self.board.index().arrivals(share, batch, scale.now())
             }
-            false => batch.records.iter().map(|record| scale.arrival(record.time, clock)).collect(),
+            false => scale.arrivals(&batch.records, clock),
         }
     }
 
@@ -447,8 +447,12 @@ impl Lane {
                 cycle.items.extend(items);
                 continue;
             }
-            for item in items {
-                if item.letters.is_empty() { held.push(item) } else { cycle.items.push(item) }
+            cycle.items.extend(items.extract_if(.., |item| !item.letters.is_empty()));
+            // Mostly there is one run, and items are large.
+            if held.is_empty() {
+                held = items;
+            } else {
+                held.append(&mut items);
             }
         }
         self.store(holding, batch, &held, came).await?;
@@ -456,7 +460,7 @@ impl Lane {
             let endings = held.iter().map(|item| (item.index, Ending::Delivered)).collect();
             self.complete(Completion { endings, ..Completion::of(chunk.taken.clone()) });
         }
-        self.index(holding, &chunk, held, came);
+        self.index(holding, &chunk, &held, came);
         crash_point("group.held");
         if !cycle.items.is_empty() {
             cycle.chunks.push(chunk);
@@ -484,27 +488,21 @@ impl Lane {
         self.insist(|| store.put(&owner, &held)).await
     }
 
-    fn index(&self, holding: &Holding, chunk: &Chunk, held: Vec<Item>, came: &[i64]) {
+    fn index(&self, holding: &Holding, chunk: &Chunk, held: &[Item], came: &[i64]) {
         let batch = &chunk.taken.batch;
         let board = &holding.board;
         let now = self.clock.now();
         let every = holding.every();
         // Programs run before the lock is taken: whoever looks does not wait for them.
-        let held: Vec<(Item, bool)> = held
-            .into_iter()
-            .map(|item| {
-                let closes = holding.plan.closes(&item);
-                (item, closes)
-            })
-            .collect();
+        let closes: Vec<bool> = held.iter().map(|item| holding.plan.closes(item)).collect();
         let mut index = board.index();
         let feed = index.feed(&Feed::of(batch));
-        for (item, closes) in held {
+        for (item, closes) in held.iter().zip(closes) {
             let at = item.index as usize;
             let (Some(record), Some(at)) = (batch.records.get(at), came.get(at).copied()) else {
                 continue;
             };
-            let group = holding.group_key(&item, record, batch);
+            let group = holding.group_key(item, record, batch);
             let slice_end = every.map(|every| {
                 let end = group.slice.saturating_add(every);
                 match board.shared {

@@ -26,6 +26,7 @@ use potok_core::{
 };
 use potok_expr::json::Parser;
 use potok_expr::{Scope, Template};
+use tokio::time::Instant;
 
 use super::gathered;
 use crate::crash_notes::{CrashNotes, Range};
@@ -37,8 +38,9 @@ use crate::work::Stop;
 const BYTES_MAX: usize = 8 << 20;
 /// The longest wait after trouble.
 const WAIT_MAX: Duration = Duration::from_secs(5);
-/// Bytes of copies that may be unread when more are made; and how long to wait for that.
-const UNREAD_MAX: u64 = 8 << 20;
+/// Bytes of copies that may be unread when more are made, or less where the pipeline has less room;
+/// and how long to wait for that.
+const UNREAD_MAX: usize = 8 << 20;
 const UNREAD_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// How much is copied at once, and how long to wait after trouble.
@@ -50,11 +52,16 @@ struct Pace {
     room: usize,
     /// Bytes of a record, as it was last.
     record: u64,
+    /// Bytes of copies that may be unread.
+    unread_max: u64,
+    /// Since when there are more.
+    far_since: Option<Instant>,
 }
 
 impl Pace {
-    fn new() -> Self {
-        Pace { failures: 0, room: BYTES_MAX, record: 0 }
+    fn new(unread_max: usize) -> Self {
+        let unread_max = unread_max.min(UNREAD_MAX) as u64;
+        Pace { failures: 0, room: BYTES_MAX, record: 0, unread_max, far_since: None }
     }
 
     /// Takes note of how large records are.
@@ -64,7 +71,17 @@ impl Pace {
 
     /// True where lanes have fallen behind so far.
     fn is_far_ahead(&self, unread: u64) -> bool {
-        unread.saturating_mul(self.record) > UNREAD_MAX
+        unread.saturating_mul(self.record) > self.unread_max
+    }
+
+    /// Until when to wait for lanes that have fallen behind so far; `None` where not, or not again.
+    fn waits_until(&mut self, unread: u64) -> Option<Instant> {
+        if !self.is_far_ahead(unread) {
+            self.far_since = None;
+            return None;
+        }
+        let until = *self.far_since.get_or_insert_with(Instant::now) + UNREAD_WAIT_MAX;
+        (until > Instant::now()).then_some(until)
     }
 
     fn worked(&mut self) {
@@ -90,14 +107,15 @@ pub(crate) struct Gather {
     pub slot: usize,
     pub paused: Arc<Signal<bool>>,
     pub stopping: Arc<Signal<bool>>,
-    /// What this process has not read of the internal topic.
+    /// What this process has not read of the internal topic, and how many bytes that may be.
     pub unread: Arc<Signal<u64>>,
+    pub unread_max: usize,
 }
 
 impl Gather {
     /// Runs beside the lanes. What it cannot do now it tries again, unless somebody has to act.
     pub async fn run(self, log: Arc<dyn potok_core::Log>) -> Result<(), Stop> {
-        let mut pace = Pace::new();
+        let mut pace = Pace::new(self.unread_max);
         loop {
             let opened = tokio::select! {
                 biased;
@@ -135,18 +153,14 @@ impl Gather {
         let mut live: HashMap<u64, Partition> = HashMap::new();
         loop {
             let paused = self.paused.get();
-            source.set_paused(paused);
+            let wait = pace.waits_until(self.unread.get());
+            source.set_paused(paused || wait.is_some());
             let is_near = |unread| !pace.is_far_ahead(unread);
-            tokio::select! {
-                biased;
-                () = self.stopping.wait_for(|stopping| stopping) => return Ok(()),
-                () = self.unread.wait_for(is_near) => {}
-                // However slow the lanes are, it stays a member of its group.
-                () = tokio::time::sleep(UNREAD_WAIT_MAX) => {}
-            }
             let said = tokio::select! {
                 biased;
                 () = self.stopping.wait_for(|stopping| stopping) => return Ok(()),
+                () = self.unread.wait_for(is_near), if wait.is_some() => continue,
+                () = super::sleep_until(wait), if wait.is_some() => continue,
                 () = self.paused.wait_for(|now| now != paused) => continue,
                 said = source.next() => said?,
             };
@@ -176,6 +190,7 @@ impl Gather {
             journal.transact(&transaction).await.map_err(Fault::from)?;
             crash_point("gather.after");
             pace.worked();
+            pace.far_since = None;
         }
     }
 
@@ -266,6 +281,7 @@ impl Gather {
             paused: shared.paused.clone(),
             stopping: stopping.clone(),
             unread,
+            unread_max: plan.in_flight_bytes_max,
         })
     }
 }
@@ -276,7 +292,7 @@ mod tests {
 
     #[test]
     fn what_is_too_much_becomes_less_and_grows_again() {
-        let mut pace = Pace::new();
+        let mut pace = Pace::new(UNREAD_MAX);
         let waits: Vec<Duration> = (0..40).map(|_| pace.failed()).collect();
         assert!(waits.is_sorted() && waits.last() == Some(&WAIT_MAX));
         assert_eq!(pace.room, 0, "one batch at a time");
@@ -288,11 +304,14 @@ mod tests {
 
     #[test]
     fn who_is_far_ahead_is_told_by_bytes() {
-        let mut pace = Pace::new();
+        let mut pace = Pace::new(usize::MAX);
         assert!(!pace.is_far_ahead(u64::MAX), "nothing was copied yet");
         pace.copies(1_000, 1 << 20);
         assert!(!pace.is_far_ahead(8_000) && pace.is_far_ahead(9_000));
         pace.copies(0, 0);
         assert!(!pace.is_far_ahead(u64::MAX));
+        let mut pace = Pace::new(1_000);
+        pace.copies(1, 100);
+        assert!(!pace.is_far_ahead(10) && pace.is_far_ahead(11), "there is less room");
     }
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
 use potok_core::Partition;
+use rdkafka::TopicPartitionList;
 use rdkafka::bindings as sys;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -96,6 +97,25 @@ impl Queue {
                 }
                 _ => Some(Event::Other),
             }
+        }
+    }
+
+    /// Commits, and has the answer come as an event: what the binding sends without waiting has no
+    /// answer, and who does not hear that it failed does not try again.
+    pub fn commit(&self, places: &TopicPartitionList) -> Result<(), Code> {
+        // SAFETY: client, list and queue live for the call; the list is copied; nobody is called.
+        let code = unsafe {
+            sys::rd_kafka_commit_queue(
+                self.consumer.client().native_ptr(),
+                places.ptr(),
+                self.queue,
+                None,
+                ptr::null_mut(),
+            )
+        };
+        match Code::from(code) {
+            Code::NoError => Ok(()),
+            code => Err(code),
         }
     }
 

@@ -41,6 +41,15 @@ fn start(home: &Home, environment: &[(&str, &str)]) -> Running {
     home.start_file(&file, environment).unwrap_or_else(|end| panic!("it ended at start: {end}"))
 }
 
+/// Starts a copy that will die at a point of its work; none where it came there while it started.
+fn start_dying(home: &Home, point: &str, passing: u64) -> Option<Running> {
+    let file = pipelines().join("em-processor.yaml");
+    let place = format!("{point}:{passing}");
+    let started = home.start_file(&file, &[WINDOW, ("POTOK_CRASH_AT", &place)]);
+    let asked = format!("crash point {point}: dying as asked");
+    started.inspect_err(|end| assert!(end.contains(&asked), "it ended at start: {end}")).ok()
+}
+
 /// Waits until so many records are in open batches.
 fn held(running: &Running, records: usize) {
     wait::until("all records are held", || {
@@ -136,8 +145,8 @@ fn chaos(redis: Option<&Redis>, seed: u64) {
     let mut note = |what| *done.entry(what).or_default() += 1;
     for round in 0..rounds.max(short_or_soak(0, 100)) {
         // This copy dies at the point, wherever it has come to; then the others go on.
-        let point = format!("{}:{}", points[round as usize % points.len()], 1 + random.below(2));
-        let dying = start(&homes[2], &[WINDOW, ("POTOK_CRASH_AT", &point)]);
+        let point = points[round as usize % points.len()];
+        let dying = start_dying(&homes[2], point, 1 + random.below(2));
         note("copy started to die at a crash point");
         let mut send = |batches: u64| {
             for _ in 0..batches {
@@ -190,7 +199,7 @@ fn chaos(redis: Option<&Redis>, seed: u64) {
             },
         }
         send(short_or_soak(5, 2));
-        dying.kill();
+        dying.into_iter().for_each(Running::kill);
     }
     let second = second.expect("it runs");
     for running in [&steady, &second] {

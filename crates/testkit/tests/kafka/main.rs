@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod bytes;
+mod commits;
 mod conformance;
 mod outages;
 mod rebalances;

@@ -205,3 +205,52 @@ async fn a_paused_member_stays_paused_through_rebalances_and_never_stops_polling
         }
     }
 }
+
+/// A partition that leaves while its member is full, and comes back when it is not, is read on: the
+/// client keeps the pause of a partition that is away.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_partition_that_left_while_paused_is_read_when_it_returns() {
+    let topic = topic("returns", 4).await;
+    let group = unique("returns");
+    let (one, two) = (log_with(&[]).await, log_with(&[]).await);
+    let mut first = Member::open(&one, spec(&group, &topic, false)).await;
+    first.until("all partitions", |member| topics(member) == 4).await;
+    first.source.set_paused(true);
+    let large = "x".repeat(100_000);
+    for partition in 0..4 {
+        for n in 0..10 {
+            let values = (0..10).map(|m| format!("{} {large}", n * 10 + m));
+            one.append(&records(&topic, partition, values)).await.unwrap();
+        }
+    }
+    // More than it takes without an engine that takes it: it stops fetching.
+    first.for_a_while(Duration::from_secs(3)).await;
+    let mut second = Member::open(&two, spec(&group, &topic, false)).await;
+    let shared = async {
+        while topics(&first) != 2 || topics(&second) != 2 {
+            tokio::select! {
+                () = first.step() => {}
+                () = second.step() => {}
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, shared).await.expect("the partitions are shared");
+    first.source.set_paused(false);
+    let read = async {
+        while first.seen.len() < 200 || second.seen.len() < 200 {
+            tokio::select! {
+                () = first.step() => {}
+                () = second.step() => {}
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, read).await.expect("each reads its part");
+    drop(second);
+    blocking(move || drop(two)).await;
+    first.until("all partitions", |member| topics(member) == 4).await;
+    for partition in 0..4 {
+        one.append(&records(&topic, partition, ["late"])).await.unwrap();
+    }
+    let late = |member: &Member| member.seen.iter().filter(|(_, _, value)| value == "late").count();
+    first.until("a record of each partition", |member| late(member) == 4).await;
+}

@@ -17,10 +17,10 @@ impl Poller {
         if commits.is_empty() {
             return;
         }
-        match self.queue.consumer().commit(&commit_list(&commits), CommitMode::Async) {
+        match self.queue.commit(&commit_list(&commits)) {
             Ok(()) => self.committing = true,
-            Err(error) => {
-                tracing::debug!(%error, "progress could not be committed; trying again");
+            Err(code) => {
+                tracing::debug!(%code, "progress could not be committed; trying again");
                 self.again(&commits);
             }
         }

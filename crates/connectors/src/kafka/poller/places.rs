@@ -14,15 +14,16 @@ impl Poller {
     /// the topic is another one.
     pub(super) fn seat_again(&mut self, partitions: &[Partition]) {
         for start in self.resolve(partitions) {
+            // What has left meanwhile is read by another.
             let slot = self.slots.iter().find(|slot| slot.partition == start.partition);
-            let same = slot.is_some_and(|slot| slot.log == start.log && start.start >= slot.next);
-            let (to, known) = match slot {
+            let Some(slot) = slot else { continue };
+            let (to, known) = match slot.log == start.log {
                 // The same topic, and records are missing before its first: on from there.
-                Some(slot) if same => {
+                true if start.start >= slot.next => {
                     self.tell_lost(&slot.partition, slot.next..start.start);
                     (start.start, true)
                 }
-                Some(slot) if slot.log == start.log && start.lost.is_none() => (slot.next, true),
+                true if start.lost.is_none() => (slot.next, true),
                 _ => (start.start, false),
             };
             let partition = start.partition.clone();

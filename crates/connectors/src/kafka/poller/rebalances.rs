@@ -18,6 +18,7 @@ impl Poller {
     pub(super) fn assigned(&mut self, partitions: &[Partition]) {
         let starts = self.resolve(partitions);
         let places: Vec<_> = starts.iter().map(|start| (&start.partition, start.start)).collect();
+        tracing::debug!(group = self.group, ?places, "partitions come");
         let mut list = placed_list(&places);
         for Partition { topic, index } in partitions {
             if list.find_partition(topic, *index as i32).is_none() {
@@ -30,10 +31,14 @@ impl Poller {
             _ => consumer.assign(&list),
         };
         self.log_if("accept partitions", accepted);
+        // A partition keeps its pause while it is away: one that left when we were full would come
+        // back and never be read.
+        let (what, flowing) = match self.paused {
+            true => ("pause reading", consumer.pause(&list)),
+            false => ("read", consumer.resume(&list)),
+        };
+        self.log_if(what, flowing);
         self.adopt(starts);
-        if self.paused {
-            self.log_if("pause reading", self.queue.consumer().pause(&list));
-        }
     }
 
     /// Finds where partitions start, for as long as it takes. Those whose topic is gone, and all of
@@ -108,6 +113,7 @@ impl Poller {
 
     pub(super) fn revoked(&mut self, partitions: &[Partition]) {
         let lost = self.queue.consumer().assignment_lost();
+        tracing::debug!(group = self.group, lost, ?partitions, "partitions leave");
         let nonces = self.drop_slots(|slot| partitions.contains(&slot.partition));
         if lost {
             tracing::warn!(group = self.group, "the group gave our partitions to others");

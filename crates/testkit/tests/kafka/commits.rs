@@ -1,0 +1,65 @@
+//! How progress gets into the group.
+
+use std::sync::Arc;
+
+use potok_connectors::kafka::{KafkaConfig, KafkaLog};
+use potok_core::{Ended, Log, Partition, SystemClock, Transaction};
+use potok_testkit::services::{Kafka, KafkaOptions};
+
+use crate::setup::{
+    Member, PATIENCE, blocking, config, eventually, log, positions, records, spec, topic, unique,
+};
+
+/// Who dies is read again from what is committed, so every ending goes there, not only the first.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_ends_is_committed_time_and_again() {
+    const TIMES: u64 = 20;
+    let topic = topic("commits", 1).await;
+    let group = unique("commits");
+    let (one, another) = (log().await, log().await);
+    let mut member = Member::open(&one, spec(&group, &topic, false)).await;
+    let all = async {
+        for n in 0..TIMES {
+            one.append(&records(&topic, 0, [n])).await.unwrap();
+            member.until("the record", |member| member.seen.len() as u64 == n + 1).await;
+            // Another process knows nothing but what is committed.
+            let committed =
+                || async { positions(&another, &group).await.get(&0) == Some(&(n + 1)) };
+            eventually("its ending is in the group", committed).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, all).await.expect("each ending is committed at once");
+}
+
+/// A commit may fail while the group rebalances, or because the broker takes less metadata: what
+/// it said is said again, though nothing ends any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_that_was_refused_is_made_again() {
+    const RECORDS: u64 = 60;
+    let kafka = blocking(|| {
+        // Enough for a commit without what ended above.
+        let properties = vec![("offset.metadata.max.bytes".to_owned(), "64".to_owned())];
+        Kafka::start_with(&KafkaOptions { properties, ..KafkaOptions::default() })
+    });
+    let kafka = Arc::new(kafka.await);
+    let open = || {
+        let config = KafkaConfig { servers: kafka.servers(), ..config(&[]) };
+        KafkaLog::new(config, Arc::new(SystemClock)).unwrap()
+    };
+    let (one, another) = (open(), open());
+    let (topic, group) = (unique("refused"), unique("refused"));
+    one.append(&records(&topic, 0, 0..RECORDS)).await.unwrap();
+    let mut member = Member::open(&one, spec(&group, &topic, false)).await;
+    member.ends = false;
+    member.until("the records", |member| member.seen.len() as u64 == RECORDS).await;
+    let place = Partition { topic: topic.as_str().into(), index: 0 };
+    let assignment = member.assigned.values().find(|at| at.partition == place).unwrap().nonce;
+    let mut ranges: Vec<_> = (1..RECORDS / 2).map(|n| n * 2..n * 2 + 1).collect();
+    ranges.insert(0, 0..1);
+    let ended = vec![Ended { partition: place, assignment, ranges }];
+    member.journal.transact(&Transaction { outputs: Vec::new(), ended }).await.unwrap();
+    let committed = || async { positions(&another, &group).await.get(&0) == Some(&1) };
+    eventually("the position is in the group", committed).await;
+    drop(member);
+    blocking(move || drop((one, another, kafka))).await;
+}

@@ -56,13 +56,19 @@ impl Ran {
 
 /// A command of the binary under test, free of settings that happen to be around.
 pub fn potok<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_potok"));
+    let mut command = without_settings(env!("CARGO_BIN_EXE_potok"));
+    command.args(args);
+    command
+}
+
+/// A program that is given none of the settings that happen to be around.
+pub fn without_settings(program: &str) -> Command {
+    let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("POTOK_") {
             command.env_remove(name);
         }
     }
-    command.args(args);
     command
 }
 
@@ -137,12 +143,7 @@ impl Home {
 
     /// Starts one pipeline file.
     pub fn start_file(&self, file: &Path, environment: &[(&str, &str)]) -> Result<Running, String> {
-        let mut running = self.spawn(file, environment)?;
-        wait::until("potok is ready", || match running.get("/ready") {
-            Some((200, _)) => Some(Ok(())),
-            _ => running.early_end().map(Err),
-        })?;
-        Ok(running)
+        self.spawn(file, environment)?.ready()
     }
 
     #[allow(dead_code, reason = "for the tests on real services")]
@@ -153,31 +154,19 @@ impl Home {
     }
 
     fn spawn(&self, file: &Path, environment: &[(&str, &str)]) -> Result<Running, String> {
-        let journal = self.path().join("stderr.log");
-        let open = || File::options().create(true).append(true).open(&journal).unwrap();
         let mut command = self.command([Path::new("run"), file]);
         command.args(["--admin", "127.0.0.1:0", "--http", "127.0.0.1:0"]);
         command.envs(environment.iter().copied());
-        let child = command
-            .stdin(Stdio::null())
-            .stdout(open())
-            .stderr(open())
-            .spawn()
-            .expect("the binary starts");
-        let mut running = Running { child, address: String::new(), journal };
-        running.address = wait::until("potok says where it listens", || {
-            self.address_of(running.child.id()).map(Ok).or_else(|| running.early_end().map(Err))
-        })?;
-        Ok(running)
+        Running::spawn(command, self.path().join("stderr.log")).listening(&self.data())
     }
+}
 
-    /// Where the process with this id listens, once it has said so.
-    fn address_of(&self, pid: u32) -> Option<String> {
-        let bytes = fs::read(self.data().join("admin.json")).ok()?;
-        let said: Value = serde_json::from_slice(&bytes).ok()?;
-        let address = said["address"].as_str()?;
-        (said["pid"] == pid).then(|| address.trim_start_matches("http://").to_owned())
-    }
+/// Where the process with this id listens, once it has said so in its data folder.
+fn address_of(pid: u32, data: &Path) -> Option<String> {
+    let bytes = fs::read(data.join("admin.json")).ok()?;
+    let said: Value = serde_json::from_slice(&bytes).ok()?;
+    let address = said["address"].as_str()?;
+    (said["pid"] == pid).then(|| address.trim_start_matches("http://").to_owned())
 }
 
 /// A running potok; killed when dropped.
@@ -188,6 +177,35 @@ pub struct Running {
 }
 
 impl Running {
+    /// Starts a command and lets it write into `journal`.
+    pub fn spawn(mut command: Command, journal: PathBuf) -> Self {
+        let open = || File::options().create(true).append(true).open(&journal).unwrap();
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(open())
+            .stderr(open())
+            .spawn()
+            .expect("the binary starts");
+        Running { child, address: String::new(), journal }
+    }
+
+    /// Waits until it says in its data folder where it listens; `Err` says how it ended before.
+    pub fn listening(mut self, data: &Path) -> Result<Self, String> {
+        self.address = wait::until("potok says where it listens", || {
+            address_of(self.child.id(), data).map(Ok).or_else(|| self.early_end().map(Err))
+        })?;
+        Ok(self)
+    }
+
+    /// Waits until it is ready; `Err` says how it ended before.
+    pub fn ready(mut self) -> Result<Self, String> {
+        wait::until("potok is ready", || match self.get("/ready") {
+            Some((200, _)) => Some(Ok(())),
+            _ => self.early_end().map(Err),
+        })?;
+        Ok(self)
+    }
+
     /// Runs a command against this very process. Never opens the folder itself.
     pub fn run<S: AsRef<std::ffi::OsStr>>(
         &self,
@@ -249,7 +267,12 @@ impl Running {
         self.child.try_wait().unwrap().is_none()
     }
 
-    /// Sends a signal: `KILL`, `TERM`, `STOP`, `CONT`.
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends a signal: `KILL`, `TERM`, `INT`, `STOP`, `CONT`.
     pub fn signal(&self, name: &str) {
         let kill = format!("kill -{name} {}", self.child.id());
         assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success(), "{kill}");
@@ -267,9 +290,15 @@ impl Running {
     }
 
     /// SIGTERM, and waits for the end it comes to by itself.
-    pub fn stop(mut self) -> ExitStatus {
+    pub fn stop(self) -> ExitStatus {
         self.signal("TERM");
-        wait::until("potok stops when told to", || self.child.try_wait().unwrap())
+        self.ended("potok stops when told to")
+    }
+
+    /// Ctrl-C, and waits for the end it comes to by itself.
+    pub fn interrupt(self) -> ExitStatus {
+        self.signal("INT");
+        self.ended("potok stops at Ctrl-C")
     }
 
     /// Waits for an end that was arranged before.

@@ -1,6 +1,6 @@
 //! Batches of news records: what was sent, and what must have come out of em-processor.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use potok_traffic::gdelt::{EVENTS, Kind, MENTIONS, Sent};
 use serde_json::Value;
@@ -178,4 +178,31 @@ pub fn outputs(running: &Running) -> Vec<Output> {
         }
     }
     all
+}
+
+/// The keys under which something of a batch came out.
+pub fn came_out(running: &Running, batch: &str) -> BTreeSet<String> {
+    delivered(running).into_iter().filter(|one| one.batch == batch).map(|one| one.key).collect()
+}
+
+/// A record of `potok sample`.
+pub struct Sampled {
+    /// The key under which it must come out; nothing where it is spoiled.
+    pub id: Option<String>,
+    pub is_neutral: bool,
+}
+
+/// What `potok sample` printed.
+pub fn sampled(lines: &str) -> Vec<Sampled> {
+    let read = |line: &str| {
+        let value: Value = serde_json::from_str(line).unwrap_or_default();
+        let event = value["GlobalEventId"].as_u64();
+        let id = event.map(|event| match value["MentionIdentifier"].as_str() {
+            Some(article) => format!("{event}_{article}"),
+            None => event.to_string(),
+        });
+        let tone = value["AvgTone"].as_f64().or(value["MentionDocTone"].as_f64());
+        Sampled { id, is_neutral: tone.is_some_and(|tone| tone.abs() <= 1.0) }
+    };
+    lines.lines().map(read).collect()
 }

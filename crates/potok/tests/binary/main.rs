@@ -14,6 +14,7 @@ mod crash_points;
 mod dead_letters;
 mod disk;
 mod groups;
+mod guide;
 mod ledger;
 mod load;
 mod outages;
@@ -22,6 +23,7 @@ mod process;
 mod random_kills;
 mod stages;
 mod wait;
+mod walk;
 
 /// The long version where asked for, else the short one.
 fn short_or_soak(short: u64, soak: u64) -> u64 {

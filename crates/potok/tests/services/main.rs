@@ -15,6 +15,7 @@ mod check;
 mod cli;
 mod database;
 mod gathering;
+mod guide;
 #[allow(dead_code, reason = "shared with the tests of the embedded default")]
 #[path = "../binary/ledger.rs"]
 mod ledger;
@@ -27,6 +28,9 @@ mod store;
 #[allow(dead_code, reason = "shared with the tests of the embedded default")]
 #[path = "../binary/wait.rs"]
 mod wait;
+#[allow(dead_code, reason = "shared with the tests of the embedded default")]
+#[path = "../binary/walk.rs"]
+mod walk;
 
 /// The long version where asked for, else the short one.
 fn short_or_soak(short: u64, soak: u64) -> u64 {

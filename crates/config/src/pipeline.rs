@@ -691,11 +691,19 @@ pub struct Limits {
     ///
     /// Example: `in_flight_max: 16MiB`
     pub in_flight_max: Size,
+    /// Bytes of held records (see `group`) that are in memory as well as in the log or in Redis,
+    /// so that they need not be read back when their batch is sent. What is beyond is read back:
+    /// nothing waits for room. Without it `256MiB`, and `64MiB` where Redis is the store; with
+    /// `1B` nothing is kept.
+    ///
+    /// Example: `held_in_memory_max: 128MiB`
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_in_memory_max: Option<Size>,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { in_flight_max: Size::mib(64) }
+        Limits { in_flight_max: Size::mib(64), held_in_memory_max: None }
     }
 }
 

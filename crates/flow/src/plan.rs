@@ -92,7 +92,7 @@ pub struct HoldPlan {
     pub on_repeat: OnRepeat,
     /// Where bodies are meanwhile, if not where the log keeps them.
     pub store: Option<Arc<dyn Store>>,
-    /// Where the log keeps them: bytes of bodies that are also in memory.
+    /// Bytes of bodies that are also in memory.
     pub memory_max: usize,
     /// The pipeline's own topic, in which its seals lie.
     pub internal: Arc<str>,
@@ -100,6 +100,8 @@ pub struct HoldPlan {
 
 /// Bytes of bodies that a pipeline keeps in memory, unless told otherwise.
 pub const MEMORY_USUAL: usize = 256 << 20;
+/// The same beside a store that answers fast: there memory is for what is sent soon.
+pub const MEMORY_BESIDE_A_STORE: usize = 64 << 20;
 
 /// One kind of records in a group.
 #[derive(Clone)]

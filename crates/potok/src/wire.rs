@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use potok_config::{
     Connections, DbConnection, Deliver, Env, Expression, Flags, Format, Layout, Loaded, OnError,
-    OnRepeat, Per, Pipeline, Predicate, Stage, StoreConnection, TopicMap, TopicTarget,
+    OnRepeat, Per, Pipeline, Predicate, Size, Stage, StoreConnection, TopicMap, TopicTarget,
     check_together, load_connections, load_pipeline, not_yet,
 };
 use potok_connectors::mysql::MysqlSink;
@@ -114,8 +114,7 @@ fn plan(pipeline: &Loaded<Pipeline>, connections: &Connections) -> Result<Plan, 
         probe_every: *pipeline.gate.probe_every,
         dead_letter_topic: pipeline.dead_letter_topic().into(),
         replays_max: pipeline.dead_letter.replays_max,
-        in_flight_bytes_max: usize::try_from(pipeline.limits.in_flight_max.bytes())
-            .unwrap_or(usize::MAX),
+        in_flight_bytes_max: in_memory(pipeline.limits.in_flight_max),
         name,
     })
 }
@@ -138,8 +137,13 @@ fn hold_plan(
         let what = format!("pipeline `{}`, `close.when`: {}", pipeline.name, messages.join("; "));
         Failure::faults(vec![Fault::fix(what).code("P0526")])
     })?;
+    let store = store(connections)?.map(|store| Arc::new(store) as _);
+    let memory_usual = match &store {
+        Some(_) => potok_flow::MEMORY_BESIDE_A_STORE,
+        None => potok_flow::MEMORY_USUAL,
+    };
     Ok(Some(HoldPlan {
-        memory_max: potok_flow::MEMORY_USUAL,
+        memory_max: pipeline.limits.held_in_memory_max.map_or(memory_usual, in_memory),
         by: group.by.as_ref().map(template),
         kinds: kinds.collect(),
         id: group.id.as_ref().map(template),
@@ -157,9 +161,14 @@ fn hold_plan(
             OnRepeat::Keep => potok_flow::OnRepeat::Keep,
             OnRepeat::Count => potok_flow::OnRepeat::Count,
         },
-        store: store(connections)?.map(|store| Arc::new(store) as _),
+        store,
         internal: format!("potok-{}", pipeline.name).into(),
     }))
+}
+
+/// As much of a size as there can be in memory.
+fn in_memory(size: Size) -> usize {
+    usize::try_from(size.bytes()).unwrap_or(usize::MAX)
 }
 
 /// Where held records are, if not in the log.

@@ -46,12 +46,13 @@ pub struct Known {
 }
 
 impl Known {
-    /// Asks. Topics that do not exist are left out.
+    /// Asks, and has `committed` ask what the group has committed for some partitions. Topics that do
+    /// not exist are left out.
     pub fn ask<C: ClientContext>(
         client: &Client<C>,
-        group: &str,
         topics: &[Arc<str>],
         wait: Duration,
+        committed: impl FnOnce(&[Partition]) -> Result<HashMap<Partition, Committed>, Code>,
     ) -> Result<Known, Code> {
         let topics = native::describe_topics(client, topics, wait)?;
         let partitions: Vec<Partition> = topics
@@ -61,7 +62,7 @@ impl Known {
             })
             .collect();
         Ok(Known {
-            committed: native::committed(client, group, wait)?,
+            committed: committed(&partitions)?,
             earliest: native::edges(client, &partitions, Edge::Earliest, wait)?,
             latest: native::edges(client, &partitions, Edge::Latest, wait)?,
             topics,

@@ -99,7 +99,8 @@ impl KafkaLog {
     async fn begin(&self, spec: &GroupSpec, hash: u64) -> Result<(), Fault> {
         let (group, topics, from_end) = (spec.group.clone(), spec.topics.clone(), spec.from_end);
         let begin = move |client: &_, wait| {
-            let known = Known::ask(client, &group, &topics, wait)?;
+            let committed = || native::committed(client, &group, wait);
+            let known = Known::ask(client, &topics, wait, |_| committed())?;
             if !known.committed.is_empty() {
                 return Ok(());
             }
@@ -120,15 +121,15 @@ impl KafkaLog {
             }
             // Somebody may have begun it meanwhile: then theirs counts, and once somebody reads,
             // the broker refuses ours.
-            if list.count() == 0 || !native::committed(client, &group, wait)?.is_empty() {
+            if list.count() == 0 || !committed()?.is_empty() {
                 return Ok(());
             }
             match native::commit_idle(client, &group, &list, wait) {
-                Err(_) if !native::committed(client, &group, wait)?.is_empty() => Ok(()),
+                Err(code) if code != Code::OperationTimedOut && !committed()?.is_empty() => Ok(()),
                 committed => committed,
             }
         };
-        self.topics.ask("begin the group", begin).await
+        self.topics.ask_coordinator("begin the group", begin).await
     }
 
     /// What every group of the registry is for; empty where there is no registry.
@@ -232,12 +233,9 @@ impl KafkaLog {
     /// Position and what ended above it, per partition.
     async fn progress(&self, group: &str) -> Result<BTreeMap<Partition, (u64, RangeSet)>, Fault> {
         let name = group.to_owned();
-        let committed = self
-            .topics
-            .ask("say what a group has committed", move |client, wait| {
-                native::committed(client, &name, wait)
-            })
-            .await?;
+        let ask = move |client: &_, wait| native::committed(client, &name, wait);
+        let committed =
+            self.topics.ask_coordinator("say what a group has committed", ask).await?;
         let read = |(partition, Committed { offset, metadata }): (Partition, Committed)| {
             // Whose it is does not matter here: the group is asked for by its name.
             let ended = match metadata::decode(&metadata, group_hash(group), offset) {

@@ -22,12 +22,15 @@ use rdkafka::{ClientContext, Offset, TopicPartitionList};
 /// Waits until every record that was offered has its receipt. The binding's own flush looks now and
 /// then, up to 100 ms late, and in between the client waits for more to come before it sends.
 pub fn flush<C: ClientContext>(client: &Client<C>, wait: Duration) -> Result<(), KafkaError> {
-    let millis = c_int::try_from(wait.as_millis()).unwrap_or(c_int::MAX);
     // SAFETY: the client lives; receipts are taken from its queue by a thread of the producer's.
-    match Code::from(unsafe { sys::rd_kafka_flush(client.native_ptr(), millis) }) {
+    match Code::from(unsafe { sys::rd_kafka_flush(client.native_ptr(), millis(wait)) }) {
         Code::NoError => Ok(()),
         code => Err(KafkaError::Flush(code)),
     }
+}
+
+fn millis(wait: Duration) -> c_int {
+    c_int::try_from(wait.as_millis()).unwrap_or(c_int::MAX)
 }
 
 /// What is known of a topic.
@@ -57,23 +60,46 @@ pub enum Edge {
 
 type Answer<T> = Result<T, Code>;
 
+/// How much longer than us the client waits for a coordinator.
+const COORDINATOR_GRACE: Duration = Duration::from_secs(60);
+
+/// How much longer than the client we wait for its answer.
+const ANSWER_GRACE: Duration = Duration::from_secs(1);
+
 /// One admin call: the queue its answer comes by, its options, and the answer.
 struct Call {
     queue: *mut sys::rd_kafka_queue_t,
     options: *mut sys::rd_kafka_AdminOptions_t,
     event: *mut sys::rd_kafka_event_t,
-    wait: c_int,
+    wait: Duration,
 }
 
 impl Call {
     fn new<C: ClientContext>(client: &Client<C>, op: Op, wait: Duration) -> Call {
-        let wait = c_int::try_from(wait.as_millis()).unwrap_or(c_int::MAX);
+        Self::given_up_after(client, op, wait, wait + ANSWER_GRACE)
+    }
+
+    /// A call for the coordinator of a group. Where the client gives such a call up while there is no
+    /// coordinator, librdkafka 2.12 uses it after it has freed it, and dies, as soon as there is one.
+    /// So we give it up, and whoever is told `OperationTimedOut` lets go of the client soon, before it
+    /// does the same.
+    fn to_coordinator<C: ClientContext>(client: &Client<C>, op: Op, wait: Duration) -> Call {
+        Self::given_up_after(client, op, wait + COORDINATOR_GRACE, wait)
+    }
+
+    /// By the client, and by us.
+    fn given_up_after<C: ClientContext>(
+        client: &Client<C>,
+        op: Op,
+        by_client: Duration,
+        wait: Duration,
+    ) -> Call {
         // SAFETY: the client outlives this call, and what is made here is destroyed in `drop`.
         unsafe {
             let options = sys::rd_kafka_AdminOptions_new(client.native_ptr(), op);
             // A time out of range would be refused and leaves the default.
-            let (error, size) = (ptr::null_mut(), 0);
-            sys::rd_kafka_AdminOptions_set_request_timeout(options, wait, error, size);
+            let (time, error, size) = (millis(by_client), ptr::null_mut(), 0);
+            sys::rd_kafka_AdminOptions_set_request_timeout(options, time, error, size);
             let queue = sys::rd_kafka_queue_new(client.native_ptr());
             Call { queue, options, event: ptr::null_mut(), wait }
         }
@@ -83,7 +109,7 @@ impl Call {
     fn answer(&mut self) -> Answer<*mut sys::rd_kafka_event_t> {
         // SAFETY: queue and event are ours; a null event means that the time is over.
         unsafe {
-            self.event = sys::rd_kafka_queue_poll(self.queue, self.wait.saturating_add(1_000));
+            self.event = sys::rd_kafka_queue_poll(self.queue, millis(self.wait));
             if self.event.is_null() {
                 return Err(Code::OperationTimedOut);
             }
@@ -287,14 +313,33 @@ pub unsafe fn place_of(place: *const sys::rd_kafka_topic_partition_t) -> Option<
     Some(Partition { topic: unsafe { text(place.topic) }.into(), index })
 }
 
-/// Everything a group has committed; other tools may have written the metadata, so it is bytes.
+/// What the group of this client has committed for some partitions, asked the way its members ask.
+pub fn committed_by_own<C: ClientContext>(
+    client: &Client<C>,
+    partitions: &[Partition],
+    wait: Duration,
+) -> Answer<HashMap<Partition, Committed>> {
+    if partitions.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let list = list_of(partitions);
+    // SAFETY: client and list live for the call, which fills the list in.
+    unsafe {
+        good(sys::rd_kafka_committed(client.native_ptr(), list.ptr(), millis(wait)))?;
+        committed_in(list.ptr())
+    }
+}
+
+/// Everything a group has committed, asked by whoever is not a member (see
+/// [`Call::to_coordinator`]).
 pub fn committed<C: ClientContext>(
     client: &Client<C>,
     group: &str,
     wait: Duration,
 ) -> Answer<HashMap<Partition, Committed>> {
     let group = CString::new(group).map_err(|_| Code::InvalidGroupId)?;
-    let mut call = Call::new(client, Op::RD_KAFKA_ADMIN_OP_LISTCONSUMERGROUPOFFSETS, wait);
+    let op = Op::RD_KAFKA_ADMIN_OP_LISTCONSUMERGROUPOFFSETS;
+    let mut call = Call::to_coordinator(client, op, wait);
     // SAFETY: group and options live for the call; a null list means all partitions.
     unsafe {
         let error = sys::rd_kafka_AdminOptions_set_require_stable_offsets(call.options, 1);
@@ -324,16 +369,27 @@ pub fn committed<C: ClientContext>(
                 Err(Code::GroupIdNotFound) => continue,
                 Err(code) => return Err(code),
             }
-            let list = sys::rd_kafka_group_result_partitions(group);
-            for place in places(list) {
-                good(place.err)?;
-                let metadata = bytes_of(place.metadata.cast(), place.metadata_size).to_vec();
-                if let (Some(partition), Ok(offset)) =
-                    (place_of(place), u64::try_from(place.offset))
-                {
-                    found.insert(partition, Committed { offset, metadata });
-                }
-            }
+            found.extend(committed_in(sys::rd_kafka_group_result_partitions(group))?);
+        }
+    }
+    Ok(found)
+}
+
+/// The commits in a list; other tools may have written the metadata, so it is bytes.
+///
+/// # Safety
+/// `list` is null or a list that lives for the call.
+unsafe fn committed_in(
+    list: *const sys::rd_kafka_topic_partition_list_t,
+) -> Answer<HashMap<Partition, Committed>> {
+    let mut found = HashMap::new();
+    for place in unsafe { places(list) } {
+        good(place.err)?;
+        let (partition, metadata) = unsafe {
+            (place_of(place), bytes_of(place.metadata.cast(), place.metadata_size).to_vec())
+        };
+        if let (Some(partition), Ok(offset)) = (partition, u64::try_from(place.offset)) {
+            found.insert(partition, Committed { offset, metadata });
         }
     }
     Ok(found)
@@ -371,7 +427,8 @@ pub fn commit_idle<C: ClientContext>(
     wait: Duration,
 ) -> Answer<()> {
     let group = CString::new(group).map_err(|_| Code::InvalidGroupId)?;
-    let mut call = Call::new(client, Op::RD_KAFKA_ADMIN_OP_ALTERCONSUMERGROUPOFFSETS, wait);
+    let op = Op::RD_KAFKA_ADMIN_OP_ALTERCONSUMERGROUPOFFSETS;
+    let mut call = Call::to_coordinator(client, op, wait);
     // SAFETY: group, list and options live for the call; librdkafka copies the list.
     unsafe {
         let mut wanted =
@@ -395,6 +452,35 @@ pub fn commit_idle<C: ClientContext>(
             error_of(sys::rd_kafka_group_result_error(group))?;
             for place in places(sys::rd_kafka_group_result_partitions(group)) {
                 good(place.err)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Forgets what a group that nobody reads has committed. One that there is not is forgotten.
+pub fn delete_group<C: ClientContext>(
+    client: &Client<C>,
+    group: &str,
+    wait: Duration,
+) -> Answer<()> {
+    let group = CString::new(group).map_err(|_| Code::InvalidGroupId)?;
+    let mut call = Call::to_coordinator(client, Op::RD_KAFKA_ADMIN_OP_DELETEGROUPS, wait);
+    // SAFETY: group and options live for the call; librdkafka copies the name.
+    unsafe {
+        let mut wanted = sys::rd_kafka_DeleteGroup_new(group.as_ptr());
+        sys::rd_kafka_DeleteGroups(client.native_ptr(), &mut wanted, 1, call.options, call.queue);
+        sys::rd_kafka_DeleteGroup_destroy(wanted);
+    }
+    let event = call.answer()?;
+    // SAFETY: everything read here belongs to the event, which lives until `call` is dropped.
+    unsafe {
+        let result = sys::rd_kafka_event_DeleteGroups_result(event);
+        let mut count = 0;
+        for &group in items(sys::rd_kafka_DeleteGroups_result_groups(result, &mut count), count) {
+            match error_of(sys::rd_kafka_group_result_error(group)) {
+                Ok(()) | Err(Code::GroupIdNotFound) => {}
+                Err(code) => return Err(code),
             }
         }
     }

@@ -293,14 +293,12 @@ impl Poller {
     fn delete_passed(&self) {
         let Some(passing) = &self.passing else { return };
         let of_topic = |slot: &&Slot| *slot.partition.topic == **passing;
-        let ours: Vec<&Partition> =
-            self.slots.iter().filter(of_topic).map(|slot| &slot.partition).collect();
-        if ours.is_empty() {
-            return;
-        }
+        let ours: Vec<Partition> =
+            self.slots.iter().filter(of_topic).map(|slot| slot.partition.clone()).collect();
         let client = self.queue.consumer().client();
-        let deleted = native::committed(client, &self.group, ANSWER_MAX).and_then(|committed| {
-            let ended = ours.iter().filter_map(|at| Some((*at, committed.get(*at)?.offset)));
+        let committed = native::committed_by_own(client, &ours, ANSWER_MAX);
+        let deleted = committed.and_then(|committed| {
+            let ended = committed.iter().map(|(at, commit)| (at, commit.offset));
             let ended: Vec<_> = ended.filter(|(_, offset)| *offset > 0).collect();
             native::delete_before(client, &placed_list(&ended), ANSWER_MAX)
         });

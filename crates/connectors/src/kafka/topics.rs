@@ -43,9 +43,12 @@ pub enum Kind {
 pub struct Topics {
     /// Changes things.
     admin: AdminClient<Listener>,
-    /// Asks things. A consumer, because librdkafka 2.12 dies when another kind of client asks for a
-    /// group's commits at a broker that is not its coordinator any more.
-    asker: BaseConsumer<Listener>,
+    /// Asks things.
+    asker: Arc<BaseConsumer<Listener>>,
+    /// Asks coordinators of groups; none where a question was given up, see
+    /// [`Topics::ask_coordinator`].
+    group_asker: Mutex<Option<Arc<BaseConsumer<Listener>>>>,
+    config: KafkaConfig,
     create: Option<CreateTopics>,
     health: Health,
     known: Mutex<HashMap<Arc<str>, Facts>>,
@@ -60,7 +63,9 @@ impl Topics {
             .map_err(|error| fault::set_up(&error))?;
         Ok(Topics {
             admin,
-            asker: config.reader(health)?,
+            asker: Arc::new(config.reader(health)?),
+            group_asker: Mutex::default(),
+            config: config.clone(),
             create: config.create_topics,
             health: health.clone(),
             known: Mutex::default(),
@@ -84,37 +89,66 @@ impl Topics {
         what: &str,
         question: impl Fn(&Client<Listener>, Duration) -> Result<T, Code> + Send + 'static,
     ) -> Result<T, Fault> {
+        let (asker, patience) = (self.asker.clone(), self.patience());
+        let ask = move || put(&asker, patience, question);
+        self.noted(what, tokio::task::spawn_blocking(ask).await.map_err(fault::poller_died)?)
+    }
+
+    /// The same of the coordinator of a group, by calls that say so. A question that was given up
+    /// must not be left with the client: so the client goes as well. While the cluster is known to be away
+    /// nothing is asked at all: others find out when it is back.
+    ///
+    /// It is a consumer that asks, because librdkafka 2.12 also dies when another kind of client asks
+    /// for a group's commits at a broker that is not its coordinator any more.
+    pub async fn ask_coordinator<T: Send + 'static>(
+        self: &Arc<Self>,
+        what: &str,
+        question: impl Fn(&Client<Listener>, Duration) -> Result<T, Code> + Send + 'static,
+    ) -> Result<T, Fault> {
+        if let Some(why) = self.health.trouble() {
+            return Err(self.fault(what, Code::AllBrokersDown, &why));
+        }
         let topics = self.clone();
         let patience = self.patience();
         let ask = move || {
-            // What the client has to say by the way.
-            while topics.asker.poll(Duration::ZERO).is_some() {}
-            let asked_at = tokio::time::Instant::now();
-            loop {
-                match question(topics.asker.client(), patience) {
-                    // A topic just made, a coordinator just moved: settled in a moment.
-                    Err(code) if is_settling(code) && asked_at.elapsed() < patience => {
-                        std::thread::sleep(SETTLE);
-                    }
-                    answer => return answer,
-                }
+            let asker = match &mut *lock(&topics.group_asker) {
+                Some(asker) => asker.clone(),
+                none => none.insert(Arc::new(topics.config.reader(&topics.health)?)).clone(),
+            };
+            let answer = put(&asker, patience, question);
+            if matches!(answer, Err(Code::OperationTimedOut)) {
+                let mut current = lock(&topics.group_asker);
+                let is_current = |current: &mut _| Arc::ptr_eq(current, &asker);
+                let given_up = current.take_if(is_current);
+                // Letting go of the last handle takes its time.
+                drop(current);
+                drop(given_up);
             }
+            Ok::<_, Fault>(answer)
         };
-        let asked = tokio::task::spawn_blocking(ask).await;
-        match asked.map_err(fault::poller_died)? {
+        let answer = tokio::task::spawn_blocking(ask).await.map_err(fault::poller_died)??;
+        self.noted(what, answer)
+    }
+
+    /// Takes note of how a question went.
+    fn noted<T>(&self, what: &str, answer: Result<T, Code>) -> Result<T, Fault> {
+        match answer {
             Ok(answer) => {
                 self.health.good();
                 Ok(answer)
             }
             Err(code) => {
                 self.health.hear(code, &format!("it cannot {what}: {code}"));
-                Err(match self.health.refusal() {
-                    Some(why) if fault::is_outage(code) => {
-                        fault::sorted(what, Code::Authentication, why)
-                    }
-                    _ => fault::sorted(what, code, code),
-                })
+                Err(self.fault(what, code, &code.to_string()))
             }
+        }
+    }
+
+    /// Who does not answer may have said before that it does not let us in.
+    fn fault(&self, what: &str, code: Code, why: &str) -> Fault {
+        match self.health.refusal() {
+            Some(why) if fault::is_outage(code) => fault::sorted(what, Code::Authentication, why),
+            _ => fault::sorted(what, code, why),
         }
     }
 
@@ -273,17 +307,36 @@ impl Topics {
     }
 
     /// Forgets a consumer group: its commits.
-    pub async fn delete_group(&self, group: &str) -> Result<(), Fault> {
-        let options = AdminOptions::new().request_timeout(Some(self.patience()));
-        let deleted = self.admin.delete_groups(&[group], &options).await;
-        for result in deleted.map_err(|error| fault::of("forget the group", &error))? {
-            match result {
-                Ok(_) | Err((_, Code::GroupIdNotFound)) => {}
-                Err((_, Code::NonEmptyGroup)) => return Err(fault::group_open(group)),
-                Err((_, code)) => return Err(fault::sorted("forget the group", code, code)),
-            }
+    pub async fn delete_group(self: &Arc<Self>, group: &str) -> Result<(), Fault> {
+        let name = group.to_owned();
+        let delete = move |client: &_, wait| match native::delete_group(client, &name, wait) {
+            Err(Code::NonEmptyGroup) => Ok(false),
+            deleted => deleted.map(|()| true),
+        };
+        match self.ask_coordinator("forget the group", delete).await? {
+            true => Ok(()),
+            false => Err(fault::group_open(group)),
         }
-        Ok(())
+    }
+}
+
+/// Puts a question, again while the brokers have not settled.
+fn put<T>(
+    asker: &BaseConsumer<Listener>,
+    patience: Duration,
+    question: impl Fn(&Client<Listener>, Duration) -> Result<T, Code>,
+) -> Result<T, Code> {
+    // What the client has to say by the way.
+    while asker.poll(Duration::ZERO).is_some() {}
+    let asked_at = tokio::time::Instant::now();
+    loop {
+        match question(asker.client(), patience) {
+            // A topic just made, a coordinator just moved: settled in a moment.
+            Err(code) if is_settling(code) && asked_at.elapsed() < patience => {
+                std::thread::sleep(SETTLE);
+            }
+            answer => return answer,
+        }
     }
 }
 

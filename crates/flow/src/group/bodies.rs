@@ -13,9 +13,6 @@ use potok_core::{Headers, Record, Store, Timestamp};
 /// What keeping one costs besides its bytes.
 const BESIDES: usize = 96;
 
-/// Beside a store that answers fast, memory is for what is sent soon.
-const BESIDE_A_STORE: usize = 4;
-
 /// Where bodies are: in a store, and in memory.
 #[derive(Clone)]
 pub(crate) struct Bodies {
@@ -24,11 +21,9 @@ pub(crate) struct Bodies {
 }
 
 impl Bodies {
-    /// With room for so many bytes in memory, or a part of it where the log is not the store.
+    /// With room for so many bytes in memory.
     pub fn of(store: Arc<dyn Store>, memory_max: usize) -> Self {
-        let part = if store.is_the_log() { 1 } else { BESIDE_A_STORE };
-        let room = Arc::new(Room::of(memory_max / part));
-        Bodies { store, room }
+        Bodies { store, room: Arc::new(Room::of(memory_max)) }
     }
 }
 

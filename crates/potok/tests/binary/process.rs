@@ -157,8 +157,31 @@ impl Home {
         let mut command = self.command([Path::new("run"), file]);
         command.args(["--admin", "127.0.0.1:0", "--http", "127.0.0.1:0"]);
         command.envs(environment.iter().copied());
-        Running::spawn(command, self.path().join("stderr.log")).listening(&self.data())
+        Running::spawn(command, self.journal()).listening(&self.data())
     }
+
+    /// What all processes of this folder have said.
+    fn journal(&self) -> PathBuf {
+        self.path().join("stderr.log")
+    }
+}
+
+impl Drop for Home {
+    /// Who fails wants to know what was said, by whom of several as well.
+    fn drop(&mut self) {
+        let journal = end_of(&self.journal(), 300);
+        if std::thread::panicking() && !journal.is_empty() {
+            eprintln!("--- what was said in {}:\n{journal}", self.path().display());
+        }
+    }
+}
+
+/// The last lines of a file.
+fn end_of(file: &Path, lines_max: usize) -> String {
+    let text = fs::read(file).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<_> = text.lines().collect();
+    lines[lines.len().saturating_sub(lines_max)..].join("\n")
 }
 
 /// Where the process with this id listens, once it has said so in its data folder.
@@ -249,10 +272,10 @@ impl Running {
 
     /// Waits until nothing is left to do, then says how it stands.
     pub fn drained(&self) -> Value {
-        wait::until("everything sent has ended", || {
+        wait::until_seen("everything sent has ended", || {
             let status = self.status();
             let idle = status["lag"] == 0 && status["in_flight"] == 0;
-            (idle && status["state"] == "running").then_some(status)
+            if idle && status["state"] == "running" { Ok(status) } else { Err(status) }
         })
     }
 
@@ -308,9 +331,7 @@ impl Running {
 
     /// What it wrote, for messages.
     pub fn journal(&self) -> String {
-        let text = fs::read_to_string(&self.journal).unwrap_or_default();
-        let lines: Vec<_> = text.lines().collect();
-        lines[lines.len().saturating_sub(40)..].join("\n")
+        end_of(&self.journal, 40)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Waiting for something to become true. The only place of these tests that sleeps.
 
+use std::fmt::Display;
 use std::time::{Duration, Instant};
 
 use potok_traffic::Random;
@@ -11,12 +12,17 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// Asks until there is an answer; fails, saying what was waited for, when patience ends.
 pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    until_seen(what, || ask().ok_or(""))
+}
+
+/// The same for who can say what there is instead.
+pub fn until_seen<T, S: Display>(what: &str, mut ask: impl FnMut() -> Result<T, S>) -> T {
     let deadline = now() + PATIENCE;
     loop {
-        if let Some(answer) = ask() {
-            return answer;
+        match ask() {
+            Ok(answer) => return answer,
+            Err(seen) => assert!(now() < deadline, "waited {PATIENCE:?} in vain: {what} {seen}"),
         }
-        assert!(now() < deadline, "waited {PATIENCE:?} in vain: {what}");
         std::thread::sleep(PAUSE);
     }
 }

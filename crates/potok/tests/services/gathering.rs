@@ -37,8 +37,19 @@ fn home(kafka: &Kafka, redis: Option<&Redis>) -> Home {
 }
 
 fn start(home: &Home, environment: &[(&str, &str)]) -> Running {
-    let file = pipelines().join("em-processor.yaml");
-    home.start_file(&file, environment).unwrap_or_else(|end| panic!("it ended at start: {end}"))
+    start_file(home, &pipelines().join("em-processor.yaml"), environment)
+}
+
+/// Starts a copy that keeps no body in memory: what it holds it reads back.
+fn start_forgetful(home: &Home, environment: &[(&str, &str)]) -> Running {
+    let shipped = std::fs::read_to_string(pipelines().join("em-processor.yaml")).unwrap();
+    let file = home.path().join("em-processor.yaml");
+    std::fs::write(&file, shipped + "\nlimits: { held_in_memory_max: 1B }\n").unwrap();
+    start_file(home, &file, environment)
+}
+
+fn start_file(home: &Home, file: &Path, environment: &[(&str, &str)]) -> Running {
+    home.start_file(file, environment).unwrap_or_else(|end| panic!("it ended at start: {end}"))
 }
 
 /// Starts a copy that will die at a point of its work; none where it came there while it started.
@@ -134,7 +145,8 @@ fn chaos(redis: Option<&Redis>, seed: u64) {
         [WINDOW, ("LD_PRELOAD", wrong_clock().to_str().unwrap()), ("CLOCK_OFF_SECONDS", "-300")];
     // The first copy's clock is five minutes slow for as long as it lives.
     let steady = start(&homes[0], &late);
-    let mut second = Some(start(&homes[1], &[WINDOW]));
+    // The second has to read back whatever it sends.
+    let mut second = Some(start_forgetful(&homes[1], &[WINDOW]));
     let mut points: Vec<&str> = [GATHER_CRASH_POINTS, GROUP_CRASH_POINTS].concat();
     if redis.is_some() {
         points.extend(STORE_CRASH_POINTS);
@@ -178,7 +190,7 @@ fn chaos(redis: Option<&Redis>, seed: u64) {
                         assert!(running.stop().success(), "a stop in good order");
                     }
                     send(1);
-                    second = Some(start(&homes[1], &[WINDOW]));
+                    second = Some(start_forgetful(&homes[1], &[WINDOW]));
                 }
                 2 => {
                     if let Some(redis) = redis {
@@ -194,7 +206,7 @@ fn chaos(redis: Option<&Redis>, seed: u64) {
                         redis.kill();
                         redis.restart();
                     }
-                    second = Some(start(&homes[1], &[WINDOW]));
+                    second = Some(start_forgetful(&homes[1], &[WINDOW]));
                 }
             },
         }

@@ -42,6 +42,31 @@ async fn a_broker_that_is_away_is_waited_for() {
     eventually("the trouble is over", || async { log.trouble().is_none() }).await;
 }
 
+/// What was asked about groups while their coordinator was away, and given up, does no harm when it
+/// comes back: the client once died of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn questions_that_were_given_up_are_forgotten() {
+    let kafka = Arc::new(blocking(Kafka::start).await);
+    let log = KafkaLog::new(config(kafka.servers(), &[]), Arc::new(SystemClock)).unwrap();
+    let mut member = Member::open(&log, spec("asked", "asked", false)).await;
+    log.append(&records("asked", 0, 0..3)).await.unwrap();
+    member.until("three records", |member| member.seen.len() == 3).await;
+    let ask = || log.ended("asked", "asked", 0);
+    ask().await.unwrap();
+    for _ in 0..2 {
+        let down = kafka.clone();
+        blocking(move || down.kill()).await;
+        for _ in 0..3 {
+            assert_eq!(ask().await.err().expect("nobody answers").next, potok_core::Move::Wait);
+        }
+        let up = kafka.clone();
+        blocking(move || up.restart()).await;
+        eventually("it is answered again", || async { ask().await.is_ok() }).await;
+        log.append(&records("asked", 0, 3..4)).await.unwrap();
+        eventually("groups are listed", || async { log.groups().await.is_ok() }).await;
+    }
+}
+
 /// A cold start without a broker fails nothing: it waits.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cold_start_without_a_broker_waits() {

@@ -1,7 +1,6 @@
 //! Partitions that are not read on where they were: records are gone, older partitions come first,
 //! or the topic is another one.
 
-use std::collections::HashMap;
 
 use potok_core::{Damage, Partition};
 use rdkafka::consumer::{Consumer, RebalanceProtocol};
@@ -92,12 +91,10 @@ impl Poller {
             return;
         }
         let ours = |partition: &Partition| lock(&self.progress).of(partition).map(|h| h.position);
-        let foreign = self.slots.iter().flat_map(|s| &s.behind).any(|(p, _)| ours(p).is_none());
+        let behind = self.slots.iter().flat_map(|slot| &slot.behind).map(|(at, _)| at);
+        let foreign: Vec<Partition> = behind.filter(|at| ours(at).is_none()).cloned().collect();
         let client = self.queue.consumer().client();
-        let committed = match foreign {
-            true => native::committed(client, &self.group, ANSWER_MAX).unwrap_or_default(),
-            false => HashMap::new(),
-        };
+        let committed = native::committed_by_own(client, &foreign, ANSWER_MAX).unwrap_or_default();
         let passed = |partition: &Partition, end: u64| {
             let position = ours(partition).or(committed.get(partition).map(|c| c.offset));
             position.is_some_and(|position| position >= end)

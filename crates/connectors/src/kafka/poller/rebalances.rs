@@ -6,7 +6,7 @@ use potok_core::{Assignment, Intake, Partition};
 use rdkafka::consumer::{Consumer, RebalanceProtocol};
 
 use super::super::assignment::{Known, Start};
-use super::super::{lock, nonce};
+use super::super::{lock, native, nonce};
 use super::{ANSWER_MAX, Poller, Slot, list_of, placed_list, topics_of};
 
 /// How long partitions that leave wait for the engine to let them go.
@@ -47,7 +47,9 @@ impl Poller {
         let topics = topics_of(partitions);
         loop {
             let client = self.queue.consumer().client();
-            match Known::ask(client, &self.group, &topics, ANSWER_MAX) {
+            let committed =
+                |of: &[Partition]| native::committed_by_own(client, of, ANSWER_MAX);
+            match Known::ask(client, &topics, ANSWER_MAX, committed) {
                 Ok(known) => {
                     let start = |partition: &Partition| known.start(partition, self.group_hash);
                     let starts: Vec<Start> = partitions.iter().filter_map(start).collect();

@@ -3,9 +3,8 @@
 //! A bare loop is two threads that a careful person would write first: one copies every record
 //! into another topic, keyed by its group, waits for the receipts now and then and commits; the
 //! other reads that topic, keeps bodies in a map or in Redis (see `keep.rs`), and when a group has
-//! all its records hands them to the topic they are for, with their headers where bodies are in
-//! memory. It knows how many there will be, decodes nothing, and a restart would cost it everything
-//! it holds.
+//! all its records hands them to the topic they are for, with their headers. It knows how many
+//! there will be, decodes nothing, and a restart would cost it everything it holds.
 
 use std::time::Duration;
 

@@ -1,14 +1,14 @@
 //! Where a bare loop keeps bodies until their group has all its records.
 //!
 //! In Redis as one would write it by hand: commands go in pipelines of some hundred records; the
-//! documented keys of em-processor, or one hash for each group. Nothing is fenced, and nothing is
-//! known of what is there already.
+//! documented keys of em-processor with a hash of headers beside them, or one hash for each group.
+//! Nothing is fenced, and nothing is known of what is there already.
 
 use std::collections::HashMap;
 use std::mem::take;
 
-use anyhow::Result;
-use rdkafka::message::OwnedHeaders;
+use anyhow::{Context, Result};
+use rdkafka::message::{Header, Headers, OwnedHeaders};
 use redis::{Connection, Pipeline};
 
 /// Records put into Redis at once.
@@ -81,10 +81,14 @@ impl Keep {
                 }
                 waiting.cmd("SADD").arg(key("batch:records:", group)).arg(id).ignore();
                 waiting.cmd("SET").arg(data(group, id.as_bytes())).arg(value).ignore();
+                let headers = packed(headers());
+                waiting.cmd("HSET").arg(key("headers:", group)).arg(id).arg(headers).ignore();
                 *records += 1;
             }
             Place::Redis { waiting, records, .. } => {
-                waiting.cmd("HSET").arg(key("held:", group)).arg(id).arg(value).ignore();
+                let mut body = packed(headers());
+                body.extend_from_slice(value);
+                waiting.cmd("HSET").arg(key("held:", group)).arg(id).arg(body).ignore();
                 *records += 1;
             }
         }
@@ -122,8 +126,11 @@ impl Keep {
                 }
                 Place::Redis { connection, .. } => {
                     let held = key("held:", &group);
-                    let values: Vec<Vec<u8>> = redis::cmd("HVALS").arg(&held).query(connection)?;
-                    values.iter().try_for_each(|value| deliver(&group, value, None))?;
+                    let bodies: Vec<Vec<u8>> = redis::cmd("HVALS").arg(&held).query(connection)?;
+                    for body in bodies {
+                        let (headers, value) = unpacked(&body)?;
+                        deliver(&group, value, headers)?;
+                    }
                     redis::cmd("DEL").arg(&held).exec(connection)?;
                 }
             }
@@ -146,9 +153,13 @@ fn documented(connection: &mut Connection, group: &[u8], deliver: impl Deliver) 
     let ids: Vec<Vec<u8>> = redis::cmd("SMEMBERS").arg(&set).query(connection)?;
     let keys: Vec<Vec<u8>> = ids.iter().map(|id| data(group, id)).collect();
     let values: Vec<Vec<u8>> = redis::cmd("MGET").arg(&keys).query(connection)?;
-    values.iter().try_for_each(|value| deliver(group, value, None))?;
+    let hash = key("headers:", group);
+    let headers: Vec<Vec<u8>> = redis::cmd("HMGET").arg(&hash).arg(&ids).query(connection)?;
+    for (value, headers) in values.iter().zip(&headers) {
+        deliver(group, value, unpacked(headers)?.0)?;
+    }
     let mut clean = Pipeline::new();
-    clean.cmd("DEL").arg(&keys).arg(set).arg(key("batch:start:", group)).ignore();
+    clean.cmd("DEL").arg(&keys).arg(set).arg(hash).arg(key("batch:start:", group)).ignore();
     clean.cmd("SREM").arg("ready:batches").arg(group).ignore();
     Ok(clean.exec(connection)?)
 }
@@ -159,4 +170,39 @@ fn key(prefix: &str, group: &[u8]) -> Vec<u8> {
 
 fn data(group: &[u8], id: &[u8]) -> Vec<u8> {
     [b"data:record:", group, b":", id].concat()
+}
+
+/// How many headers there are, and of each name and value behind their lengths.
+fn packed(headers: Option<OwnedHeaders>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let headers = headers.unwrap_or_default();
+    bytes.extend_from_slice(&(headers.count() as u32).to_le_bytes());
+    for header in headers.iter() {
+        for part in [header.key.as_bytes(), header.value.unwrap_or_default()] {
+            bytes.extend_from_slice(&(part.len() as u32).to_le_bytes());
+            bytes.extend_from_slice(part);
+        }
+    }
+    bytes
+}
+
+/// The headers, and what lies behind them.
+fn unpacked(mut bytes: &[u8]) -> Result<(Option<OwnedHeaders>, &[u8])> {
+    fn number(bytes: &mut &[u8]) -> Result<usize> {
+        let (head, rest) = bytes.split_first_chunk().context("a length")?;
+        *bytes = rest;
+        Ok(u32::from_le_bytes(*head) as usize)
+    }
+    fn part<'a>(bytes: &mut &'a [u8]) -> Result<&'a [u8]> {
+        let length = number(bytes)?;
+        let (part, rest) = bytes.split_at_checked(length).context("a part")?;
+        *bytes = rest;
+        Ok(part)
+    }
+    let mut headers = OwnedHeaders::new();
+    for _ in 0..number(&mut bytes)? {
+        let (key, value) = (std::str::from_utf8(part(&mut bytes)?)?, part(&mut bytes)?);
+        headers = headers.insert(Header { key, value: Some(value) });
+    }
+    Ok((Some(headers), bytes))
 }

@@ -1,5 +1,7 @@
 //! Bytes as read, with key, headers, time and place.
 
+use std::fmt::{Display, Write as _};
+
 use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::{OWN_HEADERS_PREFIX, Partition, Position, Timestamp};
@@ -140,6 +142,21 @@ impl HeadersBuilder {
         self
     }
 
+    /// Adds one whose value is written in place.
+    #[must_use]
+    pub fn add_written(mut self, name: &str, write: impl FnOnce(&mut HeaderValue<'_>)) -> Self {
+        self.0.put_u32_le(name.len() as u32);
+        self.0.put_slice(name.as_bytes());
+        let length_at = self.0.len();
+        self.0.put_u32_le(0);
+        write(&mut HeaderValue(&mut self.0));
+        let length = (self.0.len() - length_at - 4) as u32 + 1;
+        if let Some(place) = self.0.get_mut(length_at..length_at + 4) {
+            place.copy_from_slice(&length.to_le_bytes());
+        }
+        self
+    }
+
     /// Adds all of `headers`, byte-exact.
     #[must_use]
     pub fn add_all(mut self, headers: &Headers) -> Self {
@@ -150,6 +167,22 @@ impl HeadersBuilder {
     /// Done.
     pub fn build(self) -> Headers {
         Headers(self.0.freeze())
+    }
+}
+
+/// The value of a header while it is written.
+pub struct HeaderValue<'a>(&'a mut BytesMut);
+
+impl HeaderValue<'_> {
+    /// Goes on with these bytes.
+    pub fn bytes(&mut self, bytes: &[u8]) {
+        self.0.put_slice(bytes);
+    }
+
+    /// Goes on with this as text.
+    pub fn show(&mut self, text: impl Display) {
+        // Memory takes everything.
+        let _ = write!(self.0, "{text}");
     }
 }
 
@@ -202,6 +235,22 @@ mod tests {
         assert_eq!(headers.get("a"), Some(&b"\xff"[..]));
         assert_eq!(headers.without_first().iter().count(), 3);
         assert!(Headers::none().without_first().is_empty());
+    }
+
+    #[test]
+    fn a_value_written_in_place_is_like_any_other() {
+        let written = |headers: HeadersBuilder| {
+            let seven = headers.add_written("a", |value| {
+                value.show(7);
+                value.bytes(b"\xff\0");
+            });
+            seven.build()
+        };
+        let before = HeadersBuilder::new().add("b", None);
+        let plain = HeadersBuilder::new().add("b", None).add("a", Some(b"7\xff\0")).build();
+        assert_eq!(written(before), plain);
+        let empty = HeadersBuilder::new().add_written("", |_| ()).build();
+        assert_eq!(empty, HeadersBuilder::new().add("", Some(b"")).build());
     }
 
     #[test]

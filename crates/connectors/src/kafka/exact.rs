@@ -19,13 +19,14 @@ use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerGroupMetadata};
 use rdkafka::error::KafkaError;
 use rdkafka::message::{DeliveryResult, Message};
-use rdkafka::producer::{BaseRecord, Producer as _, ProducerContext, ThreadedProducer};
+use rdkafka::producer::{Producer as _, ProducerContext, ThreadedProducer};
 use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{Offset, TopicPartitionList};
 use tokio::time::Instant;
 
 use super::metadata::{self, Room};
-use super::producer::{headers_of, placed};
+use super::offer::Offers;
+use super::producer::placed;
 use super::progress::Progress;
 use super::settings::{Health, KafkaConfig, Listener, Role, tell};
 use super::source::Session;
@@ -196,13 +197,14 @@ impl Inner {
     ) -> Result<(), KafkaError> {
         producer.begin_transaction()?;
         let mut bytes = 0;
+        let mut offers = Offers::to(producer.client());
         for output in outputs {
             bytes += output.bytes();
             if bytes > ROUND_BYTES {
                 native::flush(producer.client(), STEP_MAX)?;
                 bytes = output.bytes();
             }
-            offer(producer, output)?;
+            offer(&mut offers, output)?;
         }
         // All receipts are here before anything is committed.
         native::flush(producer.client(), STEP_MAX)?;
@@ -236,20 +238,11 @@ fn requires_abort(error: &KafkaError) -> bool {
     }
 }
 
-fn offer(producer: &ThreadedProducer<Quiet>, output: &Output) -> Result<(), KafkaError> {
-    let mut record = BaseRecord::<[u8], [u8]>::to(&output.topic);
-    record.key = output.key.as_deref();
-    record.payload = output.value.as_deref();
-    record.partition = output.partition.map(|partition| partition as i32);
-    record.headers = headers_of(output);
+fn offer(offers: &mut Offers<'_, Quiet>, output: &Output) -> Result<(), KafkaError> {
     loop {
-        match producer.send(record) {
-            Ok(()) => return Ok(()),
-            Err((KafkaError::MessageProduction(Code::QueueFull), back)) => {
-                record = back;
-                std::thread::sleep(FULL_WAIT);
-            }
-            Err((error, _)) => return Err(error),
+        match offers.offer(output, 0) {
+            Err(Code::QueueFull) => std::thread::sleep(FULL_WAIT),
+            taken => return taken.map_err(KafkaError::MessageProduction),
         }
     }
 }

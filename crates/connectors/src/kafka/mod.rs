@@ -28,6 +28,7 @@ mod handover;
 mod log;
 mod metadata;
 mod native;
+mod offer;
 mod poller;
 mod producer;
 mod progress;

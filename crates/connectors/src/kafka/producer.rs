@@ -16,11 +16,12 @@ use potok_core::{Fault, Move, Output};
 use rdkafka::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::KafkaError;
-use rdkafka::message::{DeliveryResult, Header, Message, OwnedHeaders};
-use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, ProducerContext, PurgeConfig};
+use rdkafka::message::{DeliveryResult, Message};
+use rdkafka::producer::{BaseProducer, Producer as _, ProducerContext, PurgeConfig};
 use rdkafka::types::RDKafkaErrorCode as Code;
 use tokio::sync::{Notify, RwLock};
 
+use super::offer::Offers;
 use super::settings::{Health, KafkaConfig, Role, answers, tell};
 use super::turns::Turn;
 use super::{fault, lock};
@@ -268,11 +269,14 @@ impl Producer {
         };
         // Forgets the call also when this future is dropped.
         let _registered = Registered { calls: &self.calls, number };
+        let mut offers = Offers::to(live.producer.client());
         for (index, output) in outputs.iter().enumerate() {
-            if let Err(code) = offer(live, output, (number as usize) << 32 | index).await {
+            let opaque = (number as usize) << 32 | index;
+            if let Err(code) = offer(live, &mut offers, output, opaque).await {
                 call.note(index, Err(code));
             }
         }
+        drop(offers);
         handed_over();
         call.done.notified().await;
         let receipts = std::mem::take(&mut lock(&call.receipts).0);
@@ -338,31 +342,17 @@ fn is_of_the_batch(code: Code) -> bool {
     fault::next_move(code) == Move::SetAside
 }
 
-/// The headers of a record as the client wants them.
-pub fn headers_of(output: &Output) -> Option<OwnedHeaders> {
-    let headers = || {
-        output.headers.iter().fold(OwnedHeaders::new(), |headers, (key, value)| {
-            headers.insert(Header { key, value })
-        })
-    };
-    (!output.headers.is_empty()).then(headers)
-}
-
 /// Gives a record to the client, waiting while its queue is full.
-async fn offer(live: &Live, output: &Output, opaque: usize) -> Result<(), Code> {
-    let mut record = BaseRecord::<[u8], [u8], usize>::with_opaque_to(&output.topic, opaque);
-    record.key = output.key.as_deref();
-    record.payload = output.value.as_deref();
-    record.partition = output.partition.map(|partition| partition as i32);
-    record.headers = headers_of(output);
+async fn offer(
+    live: &Live,
+    offers: &mut Offers<'_, Receipts>,
+    output: &Output,
+    opaque: usize,
+) -> Result<(), Code> {
     loop {
-        match live.producer.send(record) {
-            Ok(()) => return Ok(()),
-            Err((KafkaError::MessageProduction(Code::QueueFull), back)) => {
-                record = back;
-                tokio::time::sleep(FULL_WAIT).await;
-            }
-            Err((error, _)) => return Err(error.rdkafka_error_code().unwrap_or(Code::Unknown)),
+        match offers.offer(output, opaque) {
+            Err(Code::QueueFull) => tokio::time::sleep(FULL_WAIT).await,
+            taken => return taken,
         }
         if live.broken.load(Ordering::Acquire) {
             return Err(Code::Fatal);

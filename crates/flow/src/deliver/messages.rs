@@ -1,6 +1,5 @@
 //! From events to messages: keys, business ids and names.
 
-use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
@@ -13,8 +12,8 @@ use crate::plan::{DeliverPlan, Target, TopicTarget};
 /// Header that carries the name of a delivery.
 const ID_HEADER: &str = "potok-id";
 
-/// Room for the name of a delivery besides its topic, so that it is written in one piece.
-const ID_BYTES_USUAL: usize = 48;
+/// Room for that header besides the topic, so that it is written in one piece.
+const ID_BYTES_USUAL: usize = 64;
 
 /// A message and the record it belongs to.
 pub(crate) struct Addressed {
@@ -129,12 +128,9 @@ fn with_id(plan: &DeliverPlan, name: &Name, headers: Headers) -> Headers {
     if !plan.headers_id {
         return headers;
     }
-    let mut id = String::with_capacity(ID_BYTES_USUAL + name.position.topic.len());
-    // Writing to a String does not fail.
-    let _ = write!(id, "{name}");
-    let room = headers.encoded().len() + 8 + ID_HEADER.len() + id.len();
+    let room = headers.encoded().len() + ID_BYTES_USUAL + name.position.topic.len();
     let all = HeadersBuilder::with_capacity(room).add_all(&headers);
-    all.add(ID_HEADER, Some(id.as_bytes())).build()
+    all.add_written(ID_HEADER, |value| value.show(name)).build()
 }
 
 fn required(template: &Template, scope: &Scope<'_>, what: &str) -> Result<Bytes, Fault> {

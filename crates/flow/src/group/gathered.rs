@@ -2,23 +2,25 @@
 //!
 //! ```text
 //! key       the group's key; where the record has none, its own
-//! headers   potok-origin   <log hex> <partition> <offset> <time in ms> <topic>
-//!           potok-key      the record's own key, or null
+//! headers   potok-origin   <log hex> <partition> <offset> <time in ms> <topic>, and where the
+//!                          record has a key of its own, a zero byte and the key
 //!           … the record's own headers, as they were
 //! value     the record's value
 //! ```
 //! The time of the copy is the log's: it is the clock of windows.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use potok_core::{HeadersBuilder, Output, Position, Record, SourceBatch, Timestamp};
+use potok_core::{HeadersBuilder, Output, Partition, Position, Record, SourceBatch, Timestamp};
 
 use crate::lane::Origin;
 
 const ORIGIN_HEADER: &str = "potok-origin";
-const KEY_HEADER: &str = "potok-key";
+/// Behind the topic, in whose name it cannot be.
+const KEY_FOLLOWS: u8 = 0;
+/// Room for the header besides topic and key.
+const ORIGIN_BYTES: usize = 96;
 
 /// The copy of a record for its group.
 pub(crate) fn copy(
@@ -27,21 +29,24 @@ pub(crate) fn copy(
     batch: &SourceBatch,
     record: &Record,
 ) -> Output {
-    let mut origin = String::with_capacity(64 + batch.partition.topic.len());
-    let (index, from) = (batch.partition.index, &batch.partition.topic);
-    // A string takes everything.
-    let _ = write!(origin, "{:x} {index} {} {} {from}", batch.log, record.offset, record.time.0);
+    let Partition { topic: from, index } = &batch.partition;
     let key = record.key.as_deref();
-    let room = origin.len() + key.map_or(0, <[u8]>::len) + record.headers.encoded().len() + 48;
+    let room = ORIGIN_BYTES + from.len() + key.map_or(0, <[u8]>::len);
+    let place =
+        format_args!("{:x} {index} {} {} {from}", batch.log, record.offset, record.time.0);
+    let headers = HeadersBuilder::with_capacity(room + record.headers.encoded().len());
+    let headers = headers.add_written(ORIGIN_HEADER, |value| {
+        value.show(place);
+        if let Some(key) = key {
+            value.bytes(&[KEY_FOLLOWS]);
+            value.bytes(key);
+        }
+    });
     Output {
         topic: topic.clone(),
         partition: None,
         key: group.or_else(|| record.key.clone()),
-        headers: HeadersBuilder::with_capacity(room)
-            .add(ORIGIN_HEADER, Some(origin.as_bytes()))
-            .add(KEY_HEADER, key)
-            .add_all(&record.headers)
-            .build(),
+        headers: headers.add_all(&record.headers).build(),
         value: record.value.clone(),
     }
 }
@@ -58,10 +63,10 @@ pub fn gathered_from(record: &Record) -> Option<Position> {
 
 /// What a copy is a copy of; its topic mostly is one of these.
 pub(crate) fn origin(record: &Record, topics: &[Arc<str>]) -> Option<Origin> {
-    let mut headers = record.headers.iter();
-    let (_, origin) = headers.next().filter(|(name, _)| *name == ORIGIN_HEADER)?;
-    let (_, key) = headers.next().filter(|(name, _)| *name == KEY_HEADER)?;
-    let mut parts = std::str::from_utf8(origin?).ok()?.splitn(5, ' ');
+    let (_, origin) = record.headers.iter().next().filter(|(name, _)| *name == ORIGIN_HEADER)?;
+    let mut parts = origin?.splitn(2, |byte| *byte == KEY_FOLLOWS);
+    let (place, key) = (parts.next()?, parts.next());
+    let mut parts = std::str::from_utf8(place).ok()?.splitn(5, ' ');
     let mut part = || parts.next();
     let log = u64::from_str_radix(part()?, 16).ok()?;
     let (partition, offset) = (part()?.parse().ok()?, part()?.parse().ok()?);
@@ -73,7 +78,7 @@ pub(crate) fn origin(record: &Record, topics: &[Arc<str>]) -> Option<Origin> {
         position: Position { log, topic, partition, offset },
         time,
         key: key.map(|key| all.slice_ref(key)),
-        headers: record.headers.without_first().without_first(),
+        headers: record.headers.without_first(),
         replay: Ok(None),
     })
 }
@@ -81,7 +86,7 @@ pub(crate) fn origin(record: &Record, topics: &[Arc<str>]) -> Option<Origin> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use potok_core::{Headers, Partition};
+    use potok_core::Headers;
 
     use super::*;
 
@@ -92,7 +97,7 @@ mod tests {
             .add("a", None)
             .add("a", Some(b"\xff"))
             .build();
-        for key in [None, Some(Bytes::new()), Some(Bytes::from_static(b"\xffk"))] {
+        for key in [None, Some(Bytes::new()), Some(Bytes::from_static(b"\xff\0 k"))] {
             for headers in [Headers::none(), headers.clone()] {
                 let record = Record {
                     offset: u64::MAX,

@@ -13,10 +13,10 @@
 //! ```
 //! `offsets` are ranges without their ends.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use foldhash::HashMap;
 use potok_core::trouble::{Bug, planted};
 use potok_core::{Headers, Output, Partition, Position, RangeSet, Timestamp};
 use serde::{Deserialize, Serialize};

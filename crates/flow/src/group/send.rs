@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use foldhash::HashMap;
 use potok_core::trouble::{Bug, crash_point, planted};
 use potok_core::{
     Decoded, Fault, HeadersBuilder, Owner, Partition, Place, Reason, Record, SourceBatch, Store,
@@ -395,7 +396,7 @@ fn supersede(members: &mut [Member<'_>], first: usize, on_repeat: OnRepeat) {
     if on_repeat == OnRepeat::Keep {
         return;
     }
-    let mut standing: std::collections::HashMap<(Option<u16>, &[u8]), usize> = Default::default();
+    let mut standing: HashMap<(Option<u16>, &[u8]), usize> = HashMap::default();
     let mut successors: Vec<usize> = (0..members.len()).collect();
     let mut counts = vec![1_u32; members.len()];
     for (at, member) in members.iter().enumerate() {

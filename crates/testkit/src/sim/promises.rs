@@ -100,7 +100,8 @@ fn letter_id(origin: &Position, deliver: Option<u32>, attempts: u32) -> String {
 /// The record that a copy in the internal topic was made of.
 fn origin_of(record: &Record) -> Option<Position> {
     let (name, text) = record.headers.iter().next()?;
-    let text = std::str::from_utf8(text.filter(|_| name == "potok-origin")?).ok()?;
+    let place = text.filter(|_| name == "potok-origin")?.split(|byte| *byte == 0).next()?;
+    let text = std::str::from_utf8(place).ok()?;
     let parts: Vec<&str> = text.splitn(5, ' ').collect();
     let [log, partition, offset, _, topic] = parts.as_slice() else { return None };
     Some(Position {

@@ -147,7 +147,6 @@ fn lines(running: &[Running]) -> Vec<String> {
         Running::Kafka(kafka) => format!("export POTOK_LOG=kafka://{}", kafka.servers()),
         Running::Postgres(postgres) => database(postgres.url()),
         Running::Mariadb(mariadb) => database(mariadb.url()),
-        // This version of potok keeps nothing in Redis and would refuse the setting.
         Running::Redis(redis) => format!("export POTOK_STORE={}", redis.url()),
     };
     running.iter().map(&mut line).collect()

@@ -8,7 +8,12 @@ use std::ops::Range;
 /// Progress is the union of what has ended: entries may arrive in any order, twice, or with one
 /// of them lost, and the first offset that is not in the set is always safe to start from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RangeSet(BTreeMap<u64, u64>);
+pub struct RangeSet {
+    /// Ends by starts.
+    ranges: BTreeMap<u64, u64>,
+    /// How many offsets that is: whoever asks does not have to walk over all of them.
+    count: u64,
+}
 
 impl RangeSet {
     /// Empty.
@@ -23,37 +28,42 @@ impl RangeSet {
             return;
         }
         // Mostly they come in order.
-        if let Some(mut last) = self.0.last_entry()
+        if let Some(mut last) = self.ranges.last_entry()
             && start >= *last.key()
         {
-            if start <= *last.get() {
-                *last.get_mut() = end.max(*last.get());
+            let last_end = *last.get();
+            if start <= last_end {
+                *last.get_mut() = end.max(last_end);
+                self.count += end.saturating_sub(last_end);
             } else {
-                self.0.insert(start, end);
+                self.ranges.insert(start, end);
+                self.count += end - start;
             }
             return;
         }
-        if let Some((&before, &before_end)) = self.0.range(..=start).next_back()
+        if let Some((&before, &before_end)) = self.ranges.range(..=start).next_back()
             && before_end >= start
         {
             start = before;
             end = end.max(before_end);
         }
-        while let Some((&next, &next_end)) = self.0.range(start..=end).next() {
-            self.0.remove(&next);
+        while let Some((&next, &next_end)) = self.ranges.range(start..=end).next() {
+            self.ranges.remove(&next);
+            self.count -= next_end - next;
             end = end.max(next_end);
         }
-        self.0.insert(start, end);
+        self.ranges.insert(start, end);
+        self.count += end - start;
     }
 
     /// True when `offset` is in the set.
     pub fn contains(&self, offset: u64) -> bool {
-        self.0.range(..=offset).next_back().is_some_and(|(_, &end)| end > offset)
+        self.ranges.range(..=offset).next_back().is_some_and(|(_, &end)| end > offset)
     }
 
     /// The first offset from `from` on that is not in the set.
     pub fn first_gap(&self, from: u64) -> u64 {
-        match self.0.range(..=from).next_back() {
+        match self.ranges.range(..=from).next_back() {
             Some((_, &end)) if end > from => end,
             _ => from,
         }
@@ -61,9 +71,10 @@ impl RangeSet {
 
     /// Forgets everything below `offset`.
     pub fn forget_below(&mut self, offset: u64) {
-        let above = self.0.split_off(&offset);
-        let crossing = self.0.values().next_back().copied().filter(|&end| end > offset);
-        self.0 = above;
+        let above = self.ranges.split_off(&offset);
+        let below = std::mem::replace(&mut self.ranges, above);
+        self.count -= below.iter().map(|(start, end)| end - start).sum::<u64>();
+        let crossing = below.into_values().next_back().filter(|&end| end > offset);
         if let Some(end) = crossing {
             self.insert(offset..end);
         }
@@ -71,17 +82,18 @@ impl RangeSet {
 
     /// The ranges, ascending.
     pub fn iter(&self) -> impl Iterator<Item = Range<u64>> + '_ {
-        self.0.iter().map(|(&start, &end)| start..end)
+        self.ranges.iter().map(|(&start, &end)| start..end)
     }
 
     /// How many offsets lie in the set at or above `from`.
     pub fn count_from(&self, from: u64) -> u64 {
-        self.iter().filter(|r| r.end > from).map(|r| r.end - r.start.max(from)).sum()
+        let below = self.ranges.range(..from).map(|(&start, &end)| end.min(from) - start);
+        self.count - below.sum::<u64>()
     }
 
     /// True when nothing is in it.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.ranges.is_empty()
     }
 }
 

@@ -39,8 +39,9 @@ use crate::work::{Completion, Stop, Taken};
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 /// How long a partition that leaves waits for the calls that are in flight.
 const LEAVE_MAX: Duration = Duration::from_secs(5);
-/// Outputs of one transaction; one completion is never split.
-const TRANSACTION_BYTES_MAX: usize = 4 << 20;
+/// Outputs of one transaction; one completion is never split. Few enough to be in a processor's cache
+/// from the lane to the log.
+const TRANSACTION_BYTES_MAX: usize = 1 << 20;
 
 /// Assignments whose records may still be worked on. The intake keeps it, as soon as it hears of
 /// a change; lanes hand back what is not in it.

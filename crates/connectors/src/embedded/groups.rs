@@ -79,13 +79,15 @@ pub fn list(state: &State, open: impl Fn(&str) -> bool) -> Vec<GroupInfo> {
             for (partition, head) in
                 state.catalog.topics.get(topic).into_iter().flatten().enumerate()
             {
-                let ended = state.ended(name, topic, partition as u32);
-                let position = ended.first_gap(0);
+                // Looked at where it is: there may be a million ranges, and the log waits.
+                let ended = group.ended(topic, partition as u32);
+                let earliest = state.earliest(topic, partition as u32);
+                let position = ended.map_or(earliest, |ended| ended.first_gap(earliest));
                 partitions.push(GroupPartition {
                     topic: topic.to_string(),
                     partition: partition as u32,
                     position,
-                    ended_above: ended.count_from(position),
+                    ended_above: ended.map_or(0, |ended| ended.count_from(position)),
                     end: head.end,
                 });
             }

@@ -234,8 +234,7 @@ impl KafkaLog {
     async fn progress(&self, group: &str) -> Result<BTreeMap<Partition, (u64, RangeSet)>, Fault> {
         let name = group.to_owned();
         let ask = move |client: &_, wait| native::committed(client, &name, wait);
-        let committed =
-            self.topics.ask_coordinator("say what a group has committed", ask).await?;
+        let committed = self.topics.ask_coordinator("say what a group has committed", ask).await?;
         let read = |(partition, Committed { offset, metadata }): (Partition, Committed)| {
             // Whose it is does not matter here: the group is asked for by its name.
             let ended = match metadata::decode(&metadata, group_hash(group), offset) {

@@ -129,13 +129,7 @@ impl Headers {
                 let (at, len) = value.map_or((ptr::null(), 0), |v| (v.as_ptr(), v.len()));
                 let (name, name_len) = (name.as_ptr(), name.len() as isize);
                 // Fails only for lists that are in use elsewhere.
-                sys::rd_kafka_header_add(
-                    headers.0,
-                    name.cast(),
-                    name_len,
-                    at.cast(),
-                    len as isize,
-                );
+                sys::rd_kafka_header_add(headers.0, name.cast(), name_len, at.cast(), len as isize);
             }
             headers
         }

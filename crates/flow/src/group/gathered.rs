@@ -32,8 +32,7 @@ pub(crate) fn copy(
     let Partition { topic: from, index } = &batch.partition;
     let key = record.key.as_deref();
     let room = ORIGIN_BYTES + from.len() + key.map_or(0, <[u8]>::len);
-    let place =
-        format_args!("{:x} {index} {} {} {from}", batch.log, record.offset, record.time.0);
+    let place = format_args!("{:x} {index} {} {} {from}", batch.log, record.offset, record.time.0);
     let headers = HeadersBuilder::with_capacity(room + record.headers.encoded().len());
     let headers = headers.add_written(ORIGIN_HEADER, |value| {
         value.show(place);

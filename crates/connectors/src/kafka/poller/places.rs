@@ -1,7 +1,6 @@
 //! Partitions that are not read on where they were: records are gone, older partitions come first,
 //! or the topic is another one.
 
-
 use potok_core::{Damage, Partition};
 use rdkafka::consumer::{Consumer, RebalanceProtocol};
 

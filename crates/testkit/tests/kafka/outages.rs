@@ -56,7 +56,7 @@ async fn questions_that_were_given_up_are_forgotten() {
     let down = kafka.clone();
     blocking(move || down.kill()).await;
     for _ in 0..3 {
-        assert_eq!(ask().await.err().expect("nobody answers").next, potok_core::Move::Wait);
+        assert_eq!(ask().await.expect_err("nobody answers").next, potok_core::Move::Wait);
     }
     let up = kafka.clone();
     blocking(move || up.restart()).await;

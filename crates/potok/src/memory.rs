@@ -19,8 +19,8 @@ mod settings {
     const SETTINGS: [(c_int, c_long); 2] = [
         // Pages are got one by one when they are used, not two megabytes at a time.
         (ARENA_EAGER_COMMIT, 0),
-        // What is not used goes back after a second, not after ten milliseconds: with every batch
-        // the same pages would be given back and got again.
+        // What is not used goes back after a second, and large pieces after ten, not after a
+        // hundredth of that: with every batch the same pages would be given back and got again.
         (PURGE_DELAY_MILLIS, 1_000),
     ];
     const ARENA_EAGER_COMMIT: c_int = 4;

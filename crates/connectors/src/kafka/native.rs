@@ -60,8 +60,12 @@ pub enum Edge {
 
 type Answer<T> = Result<T, Code>;
 
-/// How much longer than us the client waits for a coordinator.
-const COORDINATOR_GRACE: Duration = Duration::from_secs(60);
+/// How much longer than us the client waits for a coordinator: longer than anybody holds on to it.
+const COORDINATOR_GRACE: Duration = Duration::from_secs(600);
+
+/// How long a member waits for its own commits. While a transaction of the group is open the client
+/// asks again and again by itself.
+const OWN_COMMITS_MAX: Duration = Duration::from_secs(1);
 
 /// How much longer than the client we wait for its answer.
 const ANSWER_GRACE: Duration = Duration::from_secs(1);
@@ -314,10 +318,10 @@ pub unsafe fn place_of(place: *const sys::rd_kafka_topic_partition_t) -> Option<
 }
 
 /// What the group of this client has committed for some partitions, asked the way its members ask.
+/// Where that cannot be said soon, a transaction may be open: nobody is away because of it.
 pub fn committed_by_own<C: ClientContext>(
     client: &Client<C>,
     partitions: &[Partition],
-    wait: Duration,
 ) -> Answer<HashMap<Partition, Committed>> {
     if partitions.is_empty() {
         return Ok(HashMap::new());
@@ -325,8 +329,12 @@ pub fn committed_by_own<C: ClientContext>(
     let list = list_of(partitions);
     // SAFETY: client and list live for the call, which fills the list in.
     unsafe {
-        good(sys::rd_kafka_committed(client.native_ptr(), list.ptr(), millis(wait)))?;
-        committed_in(list.ptr())
+        let wait = millis(OWN_COMMITS_MAX);
+        match good(sys::rd_kafka_committed(client.native_ptr(), list.ptr(), wait)) {
+            Ok(()) => committed_in(list.ptr()),
+            Err(Code::OperationTimedOut) => Err(Code::UnstableOffsetCommit),
+            Err(code) => Err(code),
+        }
     }
 }
 

@@ -296,7 +296,7 @@ impl Poller {
         let ours: Vec<Partition> =
             self.slots.iter().filter(of_topic).map(|slot| slot.partition.clone()).collect();
         let client = self.queue.consumer().client();
-        let committed = native::committed_by_own(client, &ours, ANSWER_MAX);
+        let committed = native::committed_by_own(client, &ours);
         let deleted = committed.and_then(|committed| {
             let ended = committed.iter().map(|(at, commit)| (at, commit.offset));
             let ended: Vec<_> = ended.filter(|(_, offset)| *offset > 0).collect();

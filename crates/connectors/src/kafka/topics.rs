@@ -105,8 +105,8 @@ impl Topics {
         what: &str,
         question: impl Fn(&Client<Listener>, Duration) -> Result<T, Code> + Send + 'static,
     ) -> Result<T, Fault> {
-        if let Some(why) = self.health.trouble() {
-            return Err(self.fault(what, Code::AllBrokersDown, &why));
+        if let (Some(why), None) = (self.health.trouble(), self.health.refusal()) {
+            return Err(fault::sorted(what, Code::AllBrokersDown, why));
         }
         let topics = self.clone();
         let patience = self.patience();
@@ -139,16 +139,13 @@ impl Topics {
             }
             Err(code) => {
                 self.health.hear(code, &format!("it cannot {what}: {code}"));
-                Err(self.fault(what, code, &code.to_string()))
+                Err(match self.health.refusal() {
+                    Some(why) if fault::is_outage(code) => {
+                        fault::sorted(what, Code::Authentication, why)
+                    }
+                    _ => fault::sorted(what, code, code),
+                })
             }
-        }
-    }
-
-    /// Who does not answer may have said before that it does not let us in.
-    fn fault(&self, what: &str, code: Code, why: &str) -> Fault {
-        match self.health.refusal() {
-            Some(why) if fault::is_outage(code) => fault::sorted(what, Code::Authentication, why),
-            _ => fault::sorted(what, code, why),
         }
     }
 

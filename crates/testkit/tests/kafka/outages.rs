@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use potok_connectors::kafka::{CreateTopics, KafkaConfig, KafkaLog};
 use potok_core::{Log, SystemClock};
-use potok_testkit::services::{Kafka, KafkaOptions};
+use potok_testkit::services::{Kafka, KafkaOptions, Mode};
 
 use crate::setup::{Member, PATIENCE, blocking, eventually, records, spec};
 
@@ -42,25 +42,24 @@ async fn a_broker_that_is_away_is_waited_for() {
     eventually("the trouble is over", || async { log.trouble().is_none() }).await;
 }
 
-/// What was asked about groups while their coordinator was away, and given up, does no harm when it
-/// comes back: the client once died of it.
+/// What was asked about groups while there was no coordinator, and given up, does no harm when there
+/// is one: the client once died of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn questions_that_were_given_up_are_forgotten() {
-    let kafka = Arc::new(blocking(Kafka::start).await);
+    let options = KafkaOptions { proxied: true, ..KafkaOptions::default() };
+    let kafka = blocking(move || Kafka::start_with(&options)).await;
     let log = KafkaLog::new(config(kafka.servers(), &[]), Arc::new(SystemClock)).unwrap();
-    let mut member = Member::open(&log, spec("asked", "asked", false)).await;
     log.append(&records("asked", 0, 0..3)).await.unwrap();
-    member.until("three records", |member| member.seen.len() == 3).await;
-    let ask = || log.ended("asked", "asked", 0);
-    ask().await.unwrap();
-    let down = kafka.clone();
-    blocking(move || down.kill()).await;
-    for _ in 0..3 {
-        assert_eq!(ask().await.expect_err("nobody answers").next, potok_core::Move::Wait);
-    }
-    let up = kafka.clone();
-    blocking(move || up.restart()).await;
-    eventually("it is answered again", || async { ask().await.is_ok() }).await;
+    // Who asks for the first time finds nobody; nobody else notices.
+    kafka.proxy(0).set(Mode::BlackHole);
+    assert_eq!(log.trouble(), None);
+    let fault = log.ended("asked", "asked", 0).await.expect_err("nobody answers");
+    assert_eq!(fault.next, potok_core::Move::Wait, "{fault}");
+    // From then on it is known, and not asked.
+    assert!(log.trouble().is_some());
+    log.ended("asked", "asked", 0).await.expect_err("nobody is asked");
+    kafka.proxy(0).set(Mode::Pass);
+    eventually("it is answered", || async { log.ended("asked", "asked", 0).await.is_ok() }).await;
     eventually("groups are listed", || async { log.groups().await.is_ok() }).await;
 }
 

@@ -93,7 +93,7 @@ impl Poller {
         let behind = self.slots.iter().flat_map(|slot| &slot.behind).map(|(at, _)| at);
         let foreign: Vec<Partition> = behind.filter(|at| ours(at).is_none()).cloned().collect();
         let client = self.queue.consumer().client();
-        let committed = native::committed_by_own(client, &foreign, ANSWER_MAX).unwrap_or_default();
+        let committed = native::committed_by_own(client, &foreign).unwrap_or_default();
         let passed = |partition: &Partition, end: u64| {
             let position = ours(partition).or(committed.get(partition).map(|c| c.offset));
             position.is_some_and(|position| position >= end)

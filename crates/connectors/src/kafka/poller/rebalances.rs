@@ -47,7 +47,7 @@ impl Poller {
         let topics = topics_of(partitions);
         loop {
             let client = self.queue.consumer().client();
-            let committed = |of: &[Partition]| native::committed_by_own(client, of, ANSWER_MAX);
+            let committed = |of: &[Partition]| native::committed_by_own(client, of);
             match Known::ask(client, &topics, ANSWER_MAX, committed) {
                 Ok(known) => {
                     let start = |partition: &Partition| known.start(partition, self.group_hash);

@@ -40,8 +40,9 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 /// How long a partition that leaves waits for the calls that are in flight.
 const LEAVE_MAX: Duration = Duration::from_secs(5);
 /// Outputs of one transaction; one completion is never split. Few enough to be in a processor's cache
-/// from the lane to the log.
+/// from the lane to the log; more where several are on their way, so that brokers get few requests.
 const TRANSACTION_BYTES_MAX: usize = 1 << 20;
+const OVERLAPPING_BYTES_MAX: usize = 4 << 20;
 
 /// Assignments whose records may still be worked on. The intake keeps it, as soon as it hears of
 /// a change; lanes hand back what is not in it.
@@ -198,6 +199,7 @@ impl Ledger {
     /// Runs until every sender of notes is gone, then notes the rest.
     pub async fn run(mut self) -> Result<(), Stop> {
         let overlap = self.scribe.journal.overlap().max(1);
+        let bytes_max = if overlap > 1 { OVERLAPPING_BYTES_MAX } else { TRANSACTION_BYTES_MAX };
         loop {
             let leave_due = self.leaving.iter().map(|(_, due, _)| *due).min();
             let due = self.progress_due.into_iter().chain(leave_due).min();
@@ -218,7 +220,7 @@ impl Ledger {
                 Heard::Written(written) => self.written(&written?),
                 Heard::Due => {}
             }
-            while self.pending_bytes < TRANSACTION_BYTES_MAX
+            while self.pending_bytes < bytes_max
                 && let Ok(note) = self.notes.try_recv()
             {
                 self.take(note);

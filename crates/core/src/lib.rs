@@ -39,7 +39,7 @@ pub use ranges::RangeSet;
 pub use record::{HeaderValue, Headers, HeadersBuilder, Record, SourceBatch};
 pub use sink::{Sink, SinkLimits};
 pub use source::{
-    Assignment, Ended, Intake, Journal, NotWritten, PartitionEnd, Source, Transaction,
+    Assignment, Ended, Intake, Journal, NotWritten, PartitionEnd, Source, Transaction, Turn,
 };
 pub use stage::{Stage, StageLimits, Staged};
 pub use store::{Held, Owner, Place, Store};

@@ -1,6 +1,7 @@
 //! Where records come from, and where it is noted that they have ended.
 
 use std::ops::Range;
+use std::pin::Pin;
 
 use async_trait::async_trait;
 
@@ -123,6 +124,9 @@ impl From<Fault> for NotWritten {
     }
 }
 
+/// Comes when a transaction may be written: those before it are.
+pub type Turn<'a> = Pin<&'a mut (dyn Future<Output = ()> + Send)>;
+
 /// Notes, durably, what a consumer group's records became.
 ///
 /// The embedded log writes one frame, so outputs and progress cannot part. Where they can (Kafka
@@ -138,7 +142,19 @@ pub trait Journal: Send + Sync {
     /// pipeline as [`Journal::overlap`] says. Cancelling leaves the outcome unknown.
     async fn transact(&self, transaction: &Transaction) -> Result<Vec<Position>, NotWritten>;
 
-    /// How many calls may be under way at a time.
+    /// The same for a transaction that follows others. What can be done beforehand is done at once;
+    /// nothing is written, and nothing is returned, before its turn has come. That may be never: then
+    /// the call is cancelled.
+    async fn transact_in_turn(
+        &self,
+        transaction: &Transaction,
+        turn: Turn<'_>,
+    ) -> Result<Vec<Position>, NotWritten> {
+        turn.await;
+        self.transact(transaction).await
+    }
+
+    /// How many calls may be under way at a time, besides those that wait for their turn.
     ///
     /// One, where outputs and progress are written together. More says that they are not, and that
     /// waiting for one receipt after the other would be slow: then outputs meet the log in the

@@ -14,21 +14,26 @@
 //! ended ranges, whose first gap is the position.
 //!
 //! Where the log lets transactions overlap, several are on their way at a time, in order; what has
-//! ended with one is noted when its outputs and those of all before it are written.
+//! ended with one is noted when its outputs and those of all before it are written. Elsewhere one is
+//! written at a time, and the next is made ready meanwhile.
 
 use std::collections::HashMap;
+use std::future::ready;
+use std::ops::Range;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, FutureExt};
 use futures::stream::{FuturesOrdered, StreamExt};
 use potok_core::trouble::{Bug, crash_point, planted};
 use potok_core::{
-    Assignment, Ended, Fault, Journal, Move, NotWritten, Output, Partition, Position, RangeSet,
-    Reason, Transaction,
+    Assignment, Ended, Fault, Journal, Move, NotWritten, Output, Partition, Position, Reason,
+    Transaction, Turn,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::outgoing::{LetterBox, Outgoing, Purpose, pieces};
 use crate::plan::Retry;
@@ -43,6 +48,8 @@ const LEAVE_MAX: Duration = Duration::from_secs(5);
 /// from the lane to the log; more where several are on their way, so that brokers get few requests.
 const TRANSACTION_BYTES_MAX: usize = 1 << 20;
 const OVERLAPPING_BYTES_MAX: usize = 4 << 20;
+/// Transactions under way where they do not overlap: one that is written, and one that waits.
+const IN_TURN: usize = 2;
 
 /// Assignments whose records may still be worked on. The intake keeps it, as soon as it hears of
 /// a change; lanes hand back what is not in it.
@@ -110,7 +117,35 @@ pub(crate) enum Note {
 struct Held {
     partition: Partition,
     in_flight: u64,
-    ended: RangeSet,
+    ended: Unnoted,
+}
+
+/// What has ended since the last transaction, as it came.
+#[derive(Default)]
+struct Unnoted(Vec<Range<u64>>);
+
+impl Unnoted {
+    fn insert(&mut self, range: Range<u64>) {
+        match self.0.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => self.0.push(range),
+        }
+    }
+
+    /// All of it, in order and joined; nothing is left.
+    fn take(&mut self) -> Vec<Range<u64>> {
+        let mut ranges = std::mem::take(&mut self.0);
+        ranges.retain(|range| !range.is_empty());
+        ranges.sort_by_key(|range| range.start);
+        ranges.dedup_by(|next, last| {
+            let meets = next.start <= last.end;
+            if meets {
+                last.end = last.end.max(next.end);
+            }
+            meets
+        });
+        ranges
+    }
 }
 
 /// Endings that wait for their outputs to be written.
@@ -163,7 +198,7 @@ pub(crate) struct Ledger {
     durable: Vec<oneshot::Sender<()>>,
     progress_due: Option<Instant>,
     /// Transactions on their way, oldest first.
-    writing: FuturesOrdered<BoxFuture<'static, Result<Vec<Pending>, Stop>>>,
+    writing: FuturesOrdered<BoxFuture<'static, Result<(), Stop>>>,
     /// Told when the last of them is noted.
     noted: oneshot::Receiver<()>,
 }
@@ -171,7 +206,7 @@ pub(crate) struct Ledger {
 /// What woke the ledger.
 enum Heard {
     Note(Option<Note>),
-    Written(Result<Vec<Pending>, Stop>),
+    Written(Result<(), Stop>),
     Due,
 }
 
@@ -198,13 +233,16 @@ impl Ledger {
 
     /// Runs until every sender of notes is gone, then notes the rest.
     pub async fn run(mut self) -> Result<(), Stop> {
-        let overlap = self.scribe.journal.overlap().max(1);
-        let bytes_max = if overlap > 1 { OVERLAPPING_BYTES_MAX } else { TRANSACTION_BYTES_MAX };
+        let overlaps = self.scribe.overlaps();
+        let (most, bytes_max) = match overlaps {
+            true => (self.scribe.journal.overlap(), OVERLAPPING_BYTES_MAX),
+            false => (IN_TURN, TRANSACTION_BYTES_MAX),
+        };
         loop {
             let leave_due = self.leaving.iter().map(|(_, due, _)| *due).min();
             let due = self.progress_due.into_iter().chain(leave_due).min();
             // Whatever wakes it, there is room for one more transaction afterwards.
-            let has_room = self.writing.len() < overlap;
+            let has_room = self.writing.len() < most;
             let heard = tokio::select! {
                 biased;
                 Some(written) = self.writing.next() => Heard::Written(written),
@@ -217,7 +255,7 @@ impl Ledger {
                     return self.settle().await;
                 }
                 Heard::Note(Some(note)) => self.take(note),
-                Heard::Written(written) => self.written(&written?),
+                Heard::Written(written) => written?,
                 Heard::Due => {}
             }
             while self.pending_bytes < bytes_max
@@ -228,7 +266,10 @@ impl Ledger {
             let progress_is_due = self.progress_due.is_some_and(|due| due <= Instant::now());
             let any_left = self.any_left();
             let asked = !self.seals.is_empty() || !self.durable.is_empty();
-            if progress_is_due || asked || !self.pending.is_empty() || any_left {
+            let any = asked || !self.pending.is_empty();
+            // One that would have to wait is not made small.
+            let waits = !overlaps && !self.writing.is_empty() && self.pending_bytes < bytes_max;
+            if progress_is_due || (any && !waits) || any_left {
                 self.flush();
             }
             if any_left {
@@ -241,7 +282,7 @@ impl Ledger {
     /// Waits until all that is on its way is noted.
     async fn settle(&mut self) -> Result<(), Stop> {
         while let Some(written) = self.writing.next().await {
-            self.written(&written?);
+            written?;
         }
         Ok(())
     }
@@ -252,7 +293,7 @@ impl Ledger {
                 for assignment in assignments {
                     let Assignment { partition, nonce, .. } = assignment;
                     self.held
-                        .insert(nonce, Held { partition, in_flight: 0, ended: RangeSet::new() });
+                        .insert(nonce, Held { partition, in_flight: 0, ended: Unnoted::default() });
                 }
             }
             Note::Routed { assignment, records } => {
@@ -370,9 +411,8 @@ impl Ledger {
             if planted(Bug::CommitWhenIdle) && held.in_flight > 0 {
                 continue;
             }
-            let ended = std::mem::take(&mut held.ended);
-            if !ended.is_empty() {
-                let ranges = ended.iter().collect();
+            let ranges = held.ended.take();
+            if !ranges.is_empty() {
                 let partition = held.partition.clone();
                 all_ended.push(Ended { partition, assignment: *nonce, ranges });
             }
@@ -385,15 +425,16 @@ impl Ledger {
         let (noted, is_noted) = oneshot::channel();
         let before = std::mem::replace(&mut self.noted, is_noted);
         let entry = Entry { pending, outputs, ended: all_ended, durable, before, noted };
-        self.writing.push_back(Box::pin(self.scribe.clone().write_entry(entry)));
-    }
-
-    /// The oldest transaction is written and noted.
-    fn written(&self, pending: &[Pending]) {
-        for Pending { endings, reasons, taken, .. } in pending {
-            self.scribe.count(taken, endings);
-            reasons.iter().for_each(|reason| self.scribe.counters.dead_letter(*reason));
-        }
+        let writing = self.scribe.clone().write_entry(entry);
+        self.writing.push_back(match self.scribe.overlaps() {
+            // They meet the log in the order in which they are polled.
+            true => Box::pin(writing),
+            // Each waits for its turn: meanwhile the ledger takes the next.
+            false => {
+                let writing = AbortOnDropHandle::new(tokio::spawn(writing));
+                Box::pin(writing.map(|ended| ended.unwrap_or_else(|e| Err(Stop::died(e)))))
+            }
+        });
     }
 }
 
@@ -409,40 +450,59 @@ pub(crate) struct Scribe {
 impl Scribe {
     /// Writes the outputs and notes what has ended with them: together, or where transactions
     /// overlap when the one before is noted.
-    async fn write_entry(self: Arc<Self>, entry: Entry) -> Result<Vec<Pending>, Stop> {
+    async fn write_entry(self: Arc<Self>, entry: Entry) -> Result<(), Stop> {
         let Entry { mut pending, outputs, mut ended, durable, before, noted } = entry;
         let with_letters = pending.iter().any(|pending| !pending.reasons.is_empty());
         if planted(Bug::DeadLetterNotAwaited) && with_letters {
             let ended = std::mem::take(&mut ended);
-            self.write(&mut [], Outputs::default(), ended).await?;
+            self.write(&mut [], Outputs::default(), ended, pin!(ready(()))).await?;
         }
         crash_point(if with_letters { "dead_letter.before" } else { "position.before" });
-        let apart = self.journal.overlap() > 1;
-        let together = if apart { Vec::new() } else { std::mem::take(&mut ended) };
-        self.write(&mut pending, outputs, together).await?;
-        if before.await.is_err() {
-            // The one before failed and ends the run.
-            return std::future::pending().await;
+        let turn = async {
+            if before.await.is_err() {
+                // The one before failed and ends the run.
+                std::future::pending().await
+            }
+        };
+        if self.overlaps() {
+            self.write(&mut pending, outputs, Vec::new(), pin!(ready(()))).await?;
+            self.write(&mut [], Outputs::default(), ended, pin!(turn)).await?;
+        } else {
+            self.write(&mut pending, outputs, ended, pin!(turn)).await?;
         }
-        self.write(&mut [], Outputs::default(), ended).await?;
         crash_point(if with_letters { "dead_letter.after" } else { "position.after" });
         // The one behind may not be there yet.
         let _ = noted.send(());
         durable.into_iter().for_each(|done| _ = done.send(()));
-        Ok(pending)
+        for Pending { endings, reasons, taken, .. } in &pending {
+            self.count(taken, endings);
+            reasons.iter().for_each(|reason| self.counters.dead_letter(*reason));
+        }
+        Ok(())
     }
 
-    /// Writes outputs and progress. What the log will never take goes another way.
+    /// True where several transactions are on their way at a time.
+    fn overlaps(&self) -> bool {
+        self.journal.overlap() > 1
+    }
+
+    /// Writes outputs and progress in their turn. What the log will never take goes another way.
     async fn write(
         &self,
         pending: &mut [Pending],
         outputs: Outputs,
         ended: Vec<Ended>,
+        turn: Turn<'_>,
     ) -> Result<(), Stop> {
         let Outputs { outputs, mut of } = outputs;
         let mut transaction = Transaction { outputs, ended };
+        if transaction.is_empty() {
+            turn.await;
+            return Ok(());
+        }
+        let mut turn = Some(turn);
         while !transaction.is_empty() {
-            let refused = self.transact(&transaction).await?;
+            let refused = self.transact(&transaction, turn.take()).await?;
             if refused.is_empty() {
                 return Ok(());
             }
@@ -487,10 +547,18 @@ impl Scribe {
     }
 
     /// Tries until it is written, but for the outputs returned, which the log will never take.
-    async fn transact(&self, transaction: &Transaction) -> Result<Vec<(usize, Fault)>, Stop> {
+    async fn transact(
+        &self,
+        transaction: &Transaction,
+        mut turn: Option<Turn<'_>>,
+    ) -> Result<Vec<(usize, Fault)>, Stop> {
         let mut attempt = 0;
         loop {
-            let fault = match self.journal.transact(transaction).await {
+            let written = match turn.take() {
+                Some(turn) => self.journal.transact_in_turn(transaction, turn).await,
+                None => self.journal.transact(transaction).await,
+            };
+            let fault = match written {
                 Ok(_) => {
                     if attempt > 0 {
                         self.say(None);
@@ -544,4 +612,19 @@ fn count(endings: &[(u32, Ending)]) -> Vec<(Ending, u64)> {
         }
     }
     counts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_ended_is_noted_in_order_and_joined() {
+        let mut unnoted = Unnoted::default();
+        for range in [4..6, 6..7, 20..21, 1..2, 2..4, 9..9, 20..21, 12..30] {
+            unnoted.insert(range);
+        }
+        assert_eq!(unnoted.take(), [1..7, 12..30]);
+        assert_eq!(unnoted.take(), []);
+    }
 }

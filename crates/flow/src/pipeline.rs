@@ -108,13 +108,13 @@ pub(crate) async fn run(shared: &Shared, started: impl FnOnce()) -> Stop {
             ended = tasks.join_next() => match ended {
                 Some(Ok(Ok(()))) => {}
                 Some(Ok(Err(stop))) => break stop,
-                Some(Err(error)) => break Stop::Died(died(error)),
+                Some(Err(error)) => break Stop::died(error),
                 None => break Stop::Asked,
             },
             Some(ended) = watchers.join_next() => match ended {
                 Ok(Ok(())) => {}
                 Ok(Err(stop)) => break stop,
-                Err(error) => break Stop::Died(died(error)),
+                Err(error) => break Stop::died(error),
             },
             () = draining.wait_for(|draining| draining) => break Stop::Asked,
         }
@@ -261,15 +261,4 @@ async fn wind_down(mut tasks: Tasks, mut end: Stop) -> Stop {
         tasks.shutdown().await;
     }
     end
-}
-
-fn died(error: tokio::task::JoinError) -> String {
-    match error.try_into_panic() {
-        Ok(panic) => {
-            let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-            let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-            format!("a part of the pipeline panicked: {}", text.unwrap_or_default())
-        }
-        Err(error) => format!("a part of the pipeline was cut off: {error}"),
-    }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use potok_core::{Fault, SourceBatch};
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::task::JoinError;
 
 use crate::outgoing::Outgoing;
 use crate::status::{Counters, Ending};
@@ -91,4 +92,18 @@ pub(crate) enum Stop {
     Reread(String),
     /// A part of it died.
     Died(String),
+}
+
+impl Stop {
+    /// Of a task that is gone.
+    pub fn died(error: JoinError) -> Self {
+        Stop::Died(match error.try_into_panic() {
+            Ok(panic) => {
+                let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+                let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+                format!("a part of the pipeline panicked: {}", text.unwrap_or_default())
+            }
+            Err(error) => format!("a part of the pipeline was cut off: {error}"),
+        })
+    }
 }

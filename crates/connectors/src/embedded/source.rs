@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use potok_core::{
-    Assignment, Fault, Intake, Journal, NotWritten, Partition, PartitionEnd, Position, Source,
-    SourceBatch, Transaction,
+    Assignment, Fault, Intake, Journal, NotWritten, Output, Partition, PartitionEnd, Position,
+    Source, SourceBatch, Transaction, Turn,
 };
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::draft::Draft;
+use super::draft::{Draft, Places};
 use super::format::{Entry, fresh_nonce};
 use super::scan::{Lane, Scan};
 use super::shared::{Opened, Refused, Session, Shared, Tail};
@@ -95,6 +95,14 @@ pub struct EmbeddedJournal {
     assignments: HashMap<Partition, u64>,
 }
 
+/// A transaction as a frame.
+struct LaidOut {
+    draft: Draft,
+    places: Places,
+    /// It says what has ended.
+    says_ended: bool,
+}
+
 /// Source and journal of a group that was just opened.
 pub fn start(
     shared: &Arc<Shared>,
@@ -164,10 +172,28 @@ impl Source for EmbeddedSource {
 #[async_trait]
 impl Journal for EmbeddedJournal {
     async fn transact(&self, transaction: &Transaction) -> Result<Vec<Position>, NotWritten> {
-        let ended: Vec<Entry<'_>> = transaction
-            .ended
-            .iter()
-            .filter(|ended| self.assignments.get(&ended.partition) == Some(&ended.assignment))
+        let laid_out = self.lay_out(transaction)?;
+        self.write(transaction, laid_out).await
+    }
+
+    async fn transact_in_turn(
+        &self,
+        transaction: &Transaction,
+        turn: Turn<'_>,
+    ) -> Result<Vec<Position>, NotWritten> {
+        let laid_out = self.lay_out(transaction);
+        turn.await;
+        self.write(transaction, laid_out?).await
+    }
+}
+
+impl EmbeddedJournal {
+    /// The frame of a transaction; none where there is nothing to write.
+    fn lay_out(&self, transaction: &Transaction) -> Result<Option<LaidOut>, Fault> {
+        let ended = transaction.ended.iter();
+        let ours =
+            ended.filter(|ended| self.assignments.get(&ended.partition) == Some(&ended.assignment));
+        let ended: Vec<Entry<'_>> = ours
             .map(|ended| Entry::Ended {
                 group: &self.group,
                 topic: &ended.partition.topic,
@@ -175,31 +201,37 @@ impl Journal for EmbeddedJournal {
                 ranges: ended.ranges.clone(),
             })
             .collect();
-        let fence = Some((self.group.clone(), self.session));
-        let written = match self.write(transaction, &ended, fence).await {
-            // The group was opened anew: this journal's endings count for nothing any more.
-            Err(Refused::Stale) => self.write(transaction, &[], None).await,
-            other => other,
-        };
-        Ok(written.map_err(spread)?)
+        self.frame(&transaction.outputs, &ended)
     }
-}
 
-impl EmbeddedJournal {
+    fn frame(&self, outputs: &[Output], ended: &[Entry<'_>]) -> Result<Option<LaidOut>, Fault> {
+        if outputs.is_empty() && ended.is_empty() {
+            return Ok(None);
+        }
+        let route = |topic: &Arc<str>| self.shared.route(topic);
+        let (draft, places) = Draft::new(outputs, route, ended)?;
+        Ok(Some(LaidOut { draft, places, says_ended: !ended.is_empty() }))
+    }
+
     async fn write(
         &self,
         transaction: &Transaction,
-        ended: &[Entry<'_>],
-        fence: Option<(Arc<str>, u64)>,
-    ) -> Result<Vec<Position>, Refused> {
-        if transaction.outputs.is_empty() && ended.is_empty() {
+        laid_out: Option<LaidOut>,
+    ) -> Result<Vec<Position>, NotWritten> {
+        let Some(LaidOut { draft, mut places, says_ended }) = laid_out else {
             return Ok(Vec::new());
+        };
+        let fence = says_ended.then(|| (self.group.clone(), self.session));
+        let mut written = self.shared.submit(draft, fence).await;
+        if let Err(Refused::Stale) = written {
+            // The group was opened anew: this journal's endings count for nothing any more.
+            let Some(alone) = self.frame(&transaction.outputs, &[])? else {
+                return Ok(Vec::new());
+            };
+            places = alone.places;
+            written = self.shared.submit(alone.draft, None).await;
         }
-        let route = |topic: &Arc<str>| self.shared.route(topic);
-        let (draft, places) =
-            Draft::new(&transaction.outputs, route, ended).map_err(Refused::Fault)?;
-        let fence = if ended.is_empty() { None } else { fence };
-        let written = self.shared.submit(draft, fence).await?;
+        let written = written.map_err(spread)?;
         Ok(places.positions(&transaction.outputs, written.log, &written.firsts))
     }
 }

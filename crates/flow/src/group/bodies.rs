@@ -13,6 +13,10 @@ use potok_core::{Headers, Record, Store, Timestamp};
 /// What keeping one costs besides its bytes.
 const BESIDES: usize = 96;
 
+/// Bodies that come together lie together up to so many bytes, and take room until the last of them
+/// goes, which may be much later. So it is not more.
+const PACK_BYTES_MAX: usize = 16 << 10;
+
 /// Where bodies are: in a store, and in memory.
 #[derive(Clone)]
 pub(crate) struct Bodies {
@@ -39,66 +43,112 @@ impl Room {
         Room { taken: AtomicUsize::new(0), max }
     }
 
-    /// The body of a record, if there is room for it. In memory of its own: not in the block it
-    /// was read with, which may be much larger.
-    pub fn keep(self: &Arc<Self>, record: &Record) -> Option<Body> {
-        let size = BESIDES + record.bytes();
+    /// The bodies of records, in order, as far as there is room for them. In memory of their own: not
+    /// in the blocks they were read with, which may be much larger.
+    pub fn keep(self: &Arc<Self>, records: &[&Record]) -> Vec<Option<Body>> {
+        let mut bodies = Vec::with_capacity(records.len());
+        let mut rest = records;
+        while !rest.is_empty() {
+            let (pack, behind) = rest.split_at(together(rest));
+            match self.pack(pack) {
+                Some(packed) => bodies.extend(packed.map(Some)),
+                None => bodies.extend(pack.iter().map(|_| None)),
+            }
+            rest = behind;
+        }
+        bodies
+    }
+
+    fn pack(self: &Arc<Self>, records: &[&Record]) -> Option<impl Iterator<Item = Body>> {
+        let bytes = records.iter().map(|record| body_bytes(record)).sum();
+        let size = bytes + records.len() * BESIDES;
         if self.taken.fetch_add(size, Ordering::Relaxed) + size > self.max {
             self.taken.fetch_sub(size, Ordering::Relaxed);
             return None;
         }
-        let (key, value) = (record.key.as_deref(), record.value.as_deref());
-        let headers = record.headers.encoded();
-        let length = |bytes: Option<&[u8]>| bytes.map_or(0, <[u8]>::len);
-        let mut bytes = Vec::with_capacity(length(key) + headers.len() + length(value));
-        bytes.extend_from_slice(key.unwrap_or_default());
-        bytes.extend_from_slice(headers);
-        let value_at = bytes.len();
-        bytes.extend_from_slice(value.unwrap_or_default());
-        Some(Body(Box::new(Kept {
-            bytes: bytes.into(),
-            headers_at: key.map(<[u8]>::len),
-            value_at,
-            has_value: value.is_some(),
-            size,
-            room: self.clone(),
-        })))
+        let mut pack = Pack { bytes: Vec::with_capacity(bytes), size, room: self.clone() };
+        let mut parts = Vec::with_capacity(records.len());
+        for record in records {
+            let (key, value) = (record.key.as_deref(), record.value.as_deref());
+            let start = pack.bytes.len();
+            let mut put = |part: &[u8]| {
+                pack.bytes.extend_from_slice(part);
+                pack.bytes.len()
+            };
+            let headers_at = put(key.unwrap_or_default());
+            let value_at = put(record.headers.encoded());
+            let end = put(value.unwrap_or_default());
+            parts.push((start, headers_at, value_at, end, key.is_some(), value.is_some()));
+        }
+        let all = Bytes::from_owner(pack);
+        let body = move |(start, headers_at, value_at, end, has_key, has_value)| Body {
+            bytes: all.slice(start..end),
+            headers_at: (headers_at - start) as u32,
+            value_at: (value_at - start) as u32,
+            has_key,
+            has_value,
+        };
+        Some(parts.into_iter().map(body))
     }
 }
 
-/// A body in memory; it gives its room back when it goes.
-#[derive(Debug)]
-pub(crate) struct Body(Box<Kept>);
+/// How many of these lie together: one at least.
+fn together(records: &[&Record]) -> usize {
+    let mut bytes = 0;
+    let fits = |record: &&&Record| {
+        bytes += body_bytes(record);
+        bytes <= PACK_BYTES_MAX
+    };
+    records.iter().take_while(fits).count().max(1)
+}
 
-#[derive(Debug)]
-struct Kept {
-    /// Key, headers and value, one behind the other.
-    bytes: Bytes,
-    /// Where headers begin; `None` where there is no key.
-    headers_at: Option<usize>,
-    value_at: usize,
-    has_value: bool,
+fn body_bytes(record: &Record) -> usize {
+    let length = |bytes: &Option<Bytes>| bytes.as_ref().map_or(0, Bytes::len);
+    length(&record.key) + record.headers.encoded().len() + length(&record.value)
+}
+
+/// Bodies that lie together. They give their room back when the last of them goes.
+struct Pack {
+    bytes: Vec<u8>,
     size: usize,
     room: Arc<Room>,
+}
+
+impl AsRef<[u8]> for Pack {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Pack {
+    fn drop(&mut self) {
+        self.room.taken.fetch_sub(self.size, Ordering::Relaxed);
+    }
+}
+
+/// A body in memory.
+#[derive(Debug)]
+pub(crate) struct Body {
+    /// Key, headers and value, one behind the other.
+    bytes: Bytes,
+    headers_at: u32,
+    value_at: u32,
+    has_key: bool,
+    has_value: bool,
 }
 
 impl Body {
     /// The record as it was.
     pub fn record(&self, offset: u64, time: Timestamp) -> Record {
-        let Kept { bytes, headers_at, value_at, has_value, .. } = &*self.0;
+        let Body { bytes, headers_at, value_at, has_key, has_value } = self;
+        let (headers_at, value_at) = (*headers_at as usize, *value_at as usize);
         Record {
             offset,
             time,
-            key: headers_at.map(|end| bytes.slice(..end)),
-            headers: Headers::from_encoded(bytes.slice(headers_at.unwrap_or(0)..*value_at)),
-            value: has_value.then(|| bytes.slice(*value_at..)),
+            key: has_key.then(|| bytes.slice(..headers_at)),
+            headers: Headers::from_encoded(bytes.slice(headers_at..value_at)),
+            value: has_value.then(|| bytes.slice(value_at..)),
         }
-    }
-}
-
-impl Drop for Kept {
-    fn drop(&mut self) {
-        self.room.taken.fetch_sub(self.size, Ordering::Relaxed);
     }
 }
 
@@ -116,30 +166,54 @@ mod tests {
     }
 
     #[test]
-    fn a_body_comes_back_as_it_was() {
+    fn bodies_come_back_as_they_were() {
         let room = Arc::new(Room::of(10_000));
+        let mut records = Vec::new();
         for key in [None, Some(&b""[..]), Some(b"k\0")] {
             for value in [None, Some(&b""[..]), Some(b"v\xff")] {
                 for headers in [Headers::none(), record(None, None).headers] {
-                    let record = Record { headers, ..record(key, value) };
-                    let body = room.keep(&record).unwrap();
-                    assert_eq!(body.record(7, Timestamp(-3)), record);
+                    records.push(Record { headers, ..record(key, value) });
                 }
             }
         }
+        let bodies = room.keep(&records.iter().collect::<Vec<_>>());
+        assert_eq!(bodies.len(), records.len());
+        for (body, record) in bodies.iter().zip(&records) {
+            assert_eq!(body.as_ref().unwrap().record(7, Timestamp(-3)), *record);
+        }
+        drop(bodies);
         assert_eq!(room.taken.load(Ordering::Relaxed), 0, "all of it was given back");
     }
 
     #[test]
+    fn what_lies_together_is_bounded_and_takes_room_to_the_last() {
+        let room = Arc::new(Room::of(1 << 20));
+        let of = |bytes: usize| Record { value: Some(vec![0; bytes].into()), ..record(None, None) };
+        let third = of(PACK_BYTES_MAX / 3);
+        let large = of(2 * PACK_BYTES_MAX);
+        let mut bodies = room.keep(&[&third, &third, &third, &large]);
+        assert!(bodies.iter().all(Option::is_some));
+        let taken = |count: usize, bytes: usize| {
+            assert_eq!(room.taken.load(Ordering::Relaxed), count * BESIDES + bytes);
+        };
+        taken(4, 3 * body_bytes(&third) + body_bytes(&large));
+        bodies.pop();
+        taken(3, 3 * body_bytes(&third));
+        bodies.remove(0);
+        taken(3, 3 * body_bytes(&third));
+        bodies.remove(0);
+        taken(1, body_bytes(&third));
+    }
+
+    #[test]
     fn what_does_not_fit_is_not_kept() {
-        let room = Arc::new(Room::of(10_000));
-        let large = vec![0; 6_000];
-        let large = Record { value: Some(large.into()), ..record(None, None) };
-        let first = room.keep(&large);
-        assert!(first.is_some() && room.keep(&large).is_none());
-        let small = room.keep(&record(None, Some(b"small")));
-        assert!(small.is_some(), "smaller ones still fit");
-        drop(first);
-        assert!(room.keep(&large).is_some());
+        let room = Arc::new(Room::of(50_000));
+        let large = Record { value: Some(vec![0; 30_000].into()), ..record(None, None) };
+        let small = record(None, Some(b"small"));
+        let bodies = room.keep(&[&large, &large, &small]);
+        let kept: Vec<bool> = bodies.iter().map(Option::is_some).collect();
+        assert_eq!(kept, [true, false, true], "smaller ones still fit");
+        drop(bodies);
+        assert!(room.keep(&[&large])[0].is_some());
     }
 }

@@ -314,7 +314,10 @@ impl Lane {
             }
             if holding.search.is_over() {
                 self.seal_due(&holding);
-                self.send_sealed(&mut holding).await?;
+                if self.send_sealed(&mut holding).await? {
+                    // There may be much more: others are let in between.
+                    tokio::task::yield_now().await;
+                }
             }
             self.clean_some(&mut holding).await?;
         }
@@ -493,15 +496,16 @@ impl Lane {
         let board = &holding.board;
         let now = self.clock.now();
         let every = holding.every();
-        // Programs run before the lock is taken: whoever looks does not wait for them.
+        // Programs run, and bodies are copied, before the lock is taken: whoever looks does not wait
+        // for that.
         let closes: Vec<bool> = held.iter().map(|item| holding.plan.closes(item)).collect();
+        let records = held.iter().filter_map(|item| batch.records.get(item.index as usize));
+        let records: Vec<&Record> = records.collect();
+        let bodies = holding.room.keep(&records);
         let mut index = board.index();
         let feed = index.feed(&Feed::of(batch));
-        for (item, closes) in held.iter().zip(closes) {
-            let at = item.index as usize;
-            let (Some(record), Some(at)) = (batch.records.get(at), came.get(at).copied()) else {
-                continue;
-            };
+        for (((item, record), body), closes) in held.iter().zip(records).zip(bodies).zip(closes) {
+            let Some(at) = came.get(item.index as usize).copied() else { continue };
             let group = holding.group_key(item, record, batch);
             let slice_end = every.map(|every| {
                 let end = group.slice.saturating_add(every);
@@ -519,7 +523,7 @@ impl Lane {
                     kind: item.kind,
                     id: item.id.clone(),
                     rewritten: item.rewritten,
-                    body: holding.room.keep(record),
+                    body,
                     ..Entry::of(chunk, item.index, feed)
                 },
             });
@@ -664,6 +668,8 @@ impl Entry {
 
 async fn sleep_until(due: Option<Instant>) {
     match due {
+        // Timers go by milliseconds, and would wait for the next.
+        Some(due) if due <= Instant::now() => {}
         Some(due) => tokio::time::sleep_until(due).await,
         None => std::future::pending().await,
     }

@@ -44,25 +44,25 @@ struct Member<'a> {
 }
 
 impl Lane {
-    /// Sends the batches whose seals were read, one bounded lot of them.
-    pub(super) async fn send_sealed(&mut self, holding: &mut Holding) -> Result<(), Stop> {
+    /// Sends the batches whose seals were read, one bounded lot of them; false where there is none.
+    pub(super) async fn send_sealed(&mut self, holding: &mut Holding) -> Result<bool, Stop> {
         let batches = {
             let mut index = holding.board.index();
             if !index.caught_up || self.stopping.get() {
-                return Ok(());
+                return Ok(false);
             }
             let must_read = holding.store.is_the_log() && !index.next_is_in_memory();
             let records_max = if must_read { READ_LOT_MAX } else { LOT_MAX };
             index.take_sealed(records_max, |feed| holding.share(&feed.partition))
         };
         if batches.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
         crash_point("seal.after");
         self.attempts.store(1, Ordering::Relaxed);
         let sent = self.send(holding, &batches).await;
         holding.board.index().sent();
-        sent
+        sent.map(|()| true)
     }
 
     async fn send(&mut self, holding: &mut Holding, batches: &[Sealed]) -> Result<(), Stop> {

@@ -30,6 +30,9 @@ pub struct Place {
     pub id: Option<Bytes>,
     /// Its place in the log.
     pub position: Position,
+    /// The offset of a record of its group and partition that was put in the same call, or its own.
+    /// Records that name the same one may lie together: who puts one again puts all of them again.
+    pub with: u64,
 }
 
 /// A record to hold.

@@ -5,7 +5,6 @@
 //! was unused, the call is made on a new one: everything asked for here may be asked twice.
 
 use std::fmt::Display;
-use std::io::Write;
 use std::time::Duration;
 
 use potok_core::Fault;
@@ -260,13 +259,6 @@ impl<'a> Call<'a> {
     /// One that has to be written out.
     pub fn show(&mut self, arg: impl Display) {
         self.cmd.write_arg_fmt(arg);
-    }
-
-    /// Two as one.
-    pub fn join(&mut self, one: &[u8], two: &[u8]) {
-        let mut arg = self.cmd.writer_for_next_arg();
-        // Memory takes everything.
-        let _ = arg.write_all(one).and_then(|()| arg.write_all(two));
     }
 
     /// The same for a server that does not know the script.

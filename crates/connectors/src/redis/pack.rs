@@ -3,7 +3,7 @@
 //! ```text
 //! version u8 = 1 · flags u8 (1 has a key, 2 has a value) · time i64
 //! key length u32 · key · headers length u32 · headers
-//! digest, 16 bytes, over all of the above and the value
+//! digest, 16 bytes, over all of the above, the value and the offset
 //! ```
 //!
 //! Numbers are little endian. The value lies behind this, or elsewhere. The digest notices a value
@@ -35,7 +35,8 @@ pub(super) fn pack(packed: &mut Vec<u8>, record: &Record) {
         packed.extend((part.len() as u32).to_le_bytes());
         packed.extend(part);
     }
-    let digest = digest(&packed[start..], record.value.as_deref().unwrap_or_default());
+    let value = record.value.as_deref().unwrap_or_default();
+    let digest = digest(record.offset, &packed[start..], value);
     packed.extend(digest);
 }
 
@@ -65,7 +66,7 @@ pub(super) fn unpack(packed: &Bytes, elsewhere: Option<Bytes>, offset: u64) -> O
         Some(_) => return None,
         None => packed.slice_ref(behind),
     };
-    if told != digest(digested, &value) {
+    if told != digest(offset, digested, &value) {
         return None;
     }
     Some(Record {
@@ -77,9 +78,10 @@ pub(super) fn unpack(packed: &Bytes, elsewhere: Option<Bytes>, offset: u64) -> O
     })
 }
 
-fn digest(packed: &[u8], value: &[u8]) -> [u8; DIGEST] {
+fn digest(offset: u64, packed: &[u8], value: &[u8]) -> [u8; DIGEST] {
     static SEEDS: LazyLock<[RandomState; 2]> = LazyLock::new(Default::default);
-    let [one, two] = SEEDS.each_ref().map(|seed| u128::from(seed.hash_one((packed, value))));
+    let [one, two] =
+        SEEDS.each_ref().map(|seed| u128::from(seed.hash_one((offset, packed, value))));
     (one << 64 | two).to_le_bytes()
 }
 
@@ -114,6 +116,7 @@ mod tests {
             let packed = packed(&record);
             let whole = Bytes::from([&packed[..], &value[..]].concat());
             assert_eq!(unpack(&packed, Some(value), 7).as_ref(), Some(&record));
+            assert_eq!(unpack(&whole, None, 8), None, "another's");
             assert_eq!(unpack(&whole, None, 7), Some(record));
         }
     }

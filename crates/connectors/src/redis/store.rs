@@ -1,12 +1,12 @@
 //! Bodies of held records in Redis. Every write is fenced, bounded and repeatable.
 //!
-//! The records of a call are gathered by group and cut into pieces, each one script. A call that
+//! The records of a call are gathered by group and cut into parts, each one script. A call that
 //! fails half-way has put or cleaned some of its records; made again, it does the rest. One store
 //! is made per process: calls are numbered, so that one which was given up and arrives late is
 //! refused.
 //!
-//! Pieces of `put` and `close` go one after another: numbers are compared, and on a new connection
-//! a piece might overtake another. Those of `load` and `clean` go in any order, several at a time.
+//! Parts of `put` and `close` go one after another: numbers are compared, and on a new connection
+//! a part might overtake another. Those of `load` and `clean` go in any order, several at a time.
 
 use std::fmt::{self, Display};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -161,8 +161,8 @@ impl RedisStore {
             .code("P0907"))
     }
 
-    /// The bodies of one piece, asked for until all have come.
-    async fn load_piece(
+    /// The bodies of one part of a call, asked for until all have come.
+    async fn load_documented(
         &self,
         owner: &Owner,
         places: &[Place],
@@ -171,18 +171,8 @@ impl RedisStore {
         while let Some(rest @ [_, ..]) = places.get(records.len()..) {
             let mut call = self.begin(owner, &self.scripts.load);
             call.show(BYTES_MAX);
-            match self.layout {
-                Layout::Documented => documented::load(&mut call, rest),
-                Layout::Compact => compact::load(&mut call, rest),
-            }
-            let Value::Array(answers) = self.run(owner, &call).await? else {
-                return Err(self.strange());
-            };
-            let answers = answers.into_iter().skip(1);
-            let found = match self.layout {
-                Layout::Documented => documented::found(answers),
-                Layout::Compact => compact::found(answers),
-            };
+            documented::load(&mut call, rest);
+            let found = documented::found(self.answers(owner, &call).await?);
             // Redis answers with as many as fit, and at least one.
             if found.is_empty() || found.len() > rest.len() {
                 return Err(self.strange());
@@ -195,12 +185,52 @@ impl RedisStore {
         Ok(records)
     }
 
-    async fn clean_piece(&self, owner: &Owner, places: &[&Place]) -> Result<(), Fault> {
-        let mut call = self.begin(owner, &self.scripts.clean);
-        match self.layout {
-            Layout::Documented => documented::clean(&mut call, places),
-            Layout::Compact => compact::clean(&mut call, places),
+    /// The same of pieces.
+    async fn load_compact(
+        &self,
+        owner: &Owner,
+        pieces: &[&[Place]],
+    ) -> Result<Vec<Option<Record>>, Fault> {
+        let (mut records, mut loaded) = (Vec::new(), 0);
+        while let Some(rest @ [_, ..]) = pieces.get(loaded..) {
+            let mut call = self.begin(owner, &self.scripts.load);
+            call.show(BYTES_MAX);
+            compact::load(&mut call, rest);
+            let mut answers = self.answers(owner, &call).await?;
+            let before = loaded;
+            for piece in rest {
+                let (Some(list), Some(bodies)) = (answers.next(), answers.next()) else { break };
+                records.extend(compact::found(piece, list, bodies));
+                loaded += 1;
+            }
+            if loaded == before || answers.next().is_some() {
+                return Err(self.strange());
+            }
         }
+        Ok(records)
+    }
+
+    /// What a script has found.
+    async fn answers(
+        &self,
+        owner: &Owner,
+        call: &Call<'_>,
+    ) -> Result<impl Iterator<Item = Value> + use<>, Fault> {
+        match self.run(owner, call).await? {
+            Value::Array(answers) => Ok(answers.into_iter().skip(1)),
+            _ => Err(self.strange()),
+        }
+    }
+
+    /// A script that is given what `tell` tells it.
+    async fn tell(
+        &self,
+        owner: &Owner,
+        script: &Script,
+        tell: impl FnOnce(&mut Call<'_>),
+    ) -> Result<(), Fault> {
+        let mut call = self.begin(owner, script);
+        tell(&mut call);
         self.run(owner, &call).await.map(|_| ())
     }
 
@@ -229,15 +259,22 @@ impl Store for RedisStore {
 
     async fn put(&self, owner: &Owner, held: &[Held]) -> Result<(), Fault> {
         let bytes = |held: &&Held| held.record.bytes() + held.place.group.len();
-        let held = gathered(held, |held| &held.place.group);
+        let script = &self.scripts.put;
         // Nothing to put is asked as well: whose share it is.
-        for chunk in at_least_one(chunks(&held, bytes)) {
-            let mut call = self.begin(owner, &self.scripts.put);
-            match self.layout {
-                Layout::Documented => documented::put(&mut call, chunk),
-                Layout::Compact => compact::put(&mut call, chunk),
+        match self.layout {
+            Layout::Documented => {
+                let held = gathered(held, |held| &held.place.group);
+                for part in at_least_one(chunks(&held, bytes)) {
+                    self.tell(owner, script, |call| documented::put(call, part)).await?;
+                }
             }
-            self.run(owner, &call).await?;
+            Layout::Compact => {
+                let held = compact::gathered(held, |held| &held.place);
+                let pieces = compact::pieces(&held, |held| &held.place);
+                for part in at_least_one(chunks(&pieces, |piece| piece.iter().map(bytes).sum())) {
+                    self.tell(owner, script, |call| compact::put(call, part)).await?;
+                }
+            }
         }
         Ok(())
     }
@@ -254,20 +291,43 @@ impl Store for RedisStore {
     }
 
     async fn load(&self, owner: &Owner, places: &[Place]) -> Result<Vec<Option<Record>>, Fault> {
-        let pieces = chunks(places, |place| place.group.len());
-        let loaded = several_at_a_time(pieces, |piece| self.load_piece(owner, piece)).await?;
+        let loaded = match self.layout {
+            Layout::Documented => {
+                let parts = chunks(places, |place| place.group.len());
+                several_at_a_time(parts, |part| self.load_documented(owner, part)).await?
+            }
+            Layout::Compact => {
+                let pieces = compact::pieces(places, |place| place);
+                let parts = chunks(&pieces, |piece| piece.len());
+                several_at_a_time(parts, |part| self.load_compact(owner, part)).await?
+            }
+        };
         Ok(loaded.into_iter().flatten().collect())
     }
 
     async fn clean(&self, owner: &Owner, places: &[Place]) -> Result<(), Fault> {
-        let places = gathered(places, |place| &place.group);
-        let pieces = at_least_one(chunks(&places, |place| place.group.len()));
-        several_at_a_time(pieces, |piece| self.clean_piece(owner, piece)).await?;
+        let script = &self.scripts.clean;
+        match self.layout {
+            Layout::Documented => {
+                let places = gathered(places, |place| &place.group);
+                let parts = at_least_one(chunks(&places, |place| place.group.len()));
+                let clean =
+                    |part| self.tell(owner, script, move |call| documented::clean(call, part));
+                several_at_a_time(parts, clean).await?;
+            }
+            Layout::Compact => {
+                let places = compact::gathered(places, |place| place);
+                let pieces = compact::pieces(&places, |place| place);
+                let parts = at_least_one(chunks(&pieces, |piece| piece.len()));
+                let clean = |part| self.tell(owner, script, move |call| compact::clean(call, part));
+                several_at_a_time(parts, clean).await?;
+            }
+        }
         Ok(())
     }
 }
 
-/// The pieces, or one empty piece.
+/// The parts, or one empty part.
 fn at_least_one<'a, T: 'a>(
     mut chunks: impl Iterator<Item = &'a [T]>,
 ) -> impl Iterator<Item = &'a [T]> {
@@ -275,7 +335,7 @@ fn at_least_one<'a, T: 'a>(
     std::iter::once(first).chain(chunks)
 }
 
-/// Works on four pieces at a time; what came of them, in order, or the first fault.
+/// Works on four parts at a time; what came of them, in order, or the first fault.
 async fn several_at_a_time<P: Copy, T, W: Future<Output = Result<T, Fault>>>(
     pieces: impl Iterator<Item = P>,
     work: impl Fn(P) -> W,

@@ -224,6 +224,7 @@ pub fn places(positions: &[Position]) -> Vec<Place> {
         kind: None,
         id: None,
         position: position.clone(),
+        with: position.offset,
     };
     positions.iter().map(place).collect()
 }

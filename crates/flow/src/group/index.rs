@@ -84,6 +84,8 @@ pub(crate) struct Entry {
     pub closes: bool,
     pub kind: Option<u16>,
     pub id: Option<Bytes>,
+    /// With which record it was put into the store.
+    pub with: u64,
     /// Its decoder changes the bytes: it must see them again.
     pub rewritten: bool,
     /// Its body, where that is in memory.

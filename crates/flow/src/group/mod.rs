@@ -57,6 +57,9 @@ use strays::Search;
 /// load seals and deliveries are written in large pieces.
 const TAKEN_MAX: usize = 4_000;
 
+/// Records of a group that a store may keep together: with more bytes the next ones are apart.
+const TOGETHER_BYTES_MAX: usize = 32 << 10;
+
 /// What a lane holds, and who wants to see it.
 pub(crate) struct Board {
     index: Mutex<Index>,
@@ -458,12 +461,12 @@ impl Lane {
                 held.append(&mut items);
             }
         }
-        self.store(holding, batch, &held, came).await?;
+        let with = self.store(holding, batch, &held, came).await?;
         if planted(Bug::HeldIsEnded) {
             let endings = held.iter().map(|item| (item.index, Ending::Delivered)).collect();
             self.complete(Completion { endings, ..Completion::of(chunk.taken.clone()) });
         }
-        self.index(holding, &chunk, &held, came);
+        self.index(holding, &chunk, &held, came, &with);
         crash_point("group.held");
         if !cycle.items.is_empty() {
             cycle.chunks.push(chunk);
@@ -474,24 +477,26 @@ impl Lane {
         Ok(())
     }
 
-    /// Puts bodies where they wait, unless they lie in the log anyway.
+    /// Puts bodies where they wait, unless they lie in the log anyway. Says with which record each was
+    /// put.
     async fn store(
         &mut self,
         holding: &Holding,
         batch: &SourceBatch,
         held: &[Item],
         came: &[i64],
-    ) -> Result<(), Stop> {
+    ) -> Result<Vec<u64>, Stop> {
         let store = &holding.store;
         if store.is_the_log() || held.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let held = to_hold(holding, batch, held, came);
         let owner = holding.owner(&batch.partition, batch.assignment);
-        self.insist(|| store.put(&owner, &held)).await
+        self.insist(|| store.put(&owner, &held)).await?;
+        Ok(held.iter().map(|held| held.place.with).collect())
     }
 
-    fn index(&self, holding: &Holding, chunk: &Chunk, held: &[Item], came: &[i64]) {
+    fn index(&self, holding: &Holding, chunk: &Chunk, held: &[Item], came: &[i64], with: &[u64]) {
         let batch = &chunk.taken.batch;
         let board = &holding.board;
         let now = self.clock.now();
@@ -504,8 +509,10 @@ impl Lane {
         let bodies = holding.room.keep(&records);
         let mut index = board.index();
         let feed = index.feed(&Feed::of(batch));
+        let mut with = with.iter().copied();
         for (((item, record), body), closes) in held.iter().zip(records).zip(bodies).zip(closes) {
             let Some(at) = came.get(item.index as usize).copied() else { continue };
+            let with = with.next().unwrap_or(record.offset);
             let group = holding.group_key(item, record, batch);
             let slice_end = every.map(|every| {
                 let end = group.slice.saturating_add(every);
@@ -522,6 +529,7 @@ impl Lane {
                     closes,
                     kind: item.kind,
                     id: item.id.clone(),
+                    with,
                     rewritten: item.rewritten,
                     body,
                     ..Entry::of(chunk, item.index, feed)
@@ -614,22 +622,36 @@ impl Lane {
 
 /// What the store is given of these.
 fn to_hold(holding: &Holding, batch: &SourceBatch, held: &[Item], came: &[i64]) -> Vec<Held> {
+    struct Together {
+        opened: Timestamp,
+        with: u64,
+        bytes: usize,
+    }
     let kinds = &holding.plan.kinds;
     let index = holding.board.index();
-    let mut opened: HashMap<GroupKey, Timestamp> = HashMap::default();
+    let mut groups: HashMap<GroupKey, Together> = HashMap::default();
     held.iter()
         .filter_map(|item| {
             let record = batch.records.get(item.index as usize)?;
             let group = holding.group_key(item, record, batch);
             let at = *came.get(item.index as usize)?;
-            let first = || index.opened(&group, at).unwrap_or(record.time);
-            let opened = *opened.entry(group.clone()).or_insert_with(first);
+            let together = groups.entry(group).or_insert_with_key(|group| Together {
+                opened: index.opened(group, at).unwrap_or(record.time),
+                with: record.offset,
+                bytes: 0,
+            });
+            if together.bytes >= TOGETHER_BYTES_MAX {
+                (together.with, together.bytes) = (record.offset, 0);
+            }
+            together.bytes += record.bytes();
+            let Together { opened, with, .. } = *together;
             let kind = item.kind.and_then(|kind| kinds.get(usize::from(kind)));
             let place = Place {
                 group: item.group.clone(),
                 kind: kind.map(|kind| kind.name.clone()),
                 id: item.id.clone(),
                 position: batch.position(record),
+                with,
             };
             Some(Held { place, opened, record: record.clone() })
         })
@@ -660,6 +682,7 @@ impl Entry {
             closes: false,
             kind: None,
             id: None,
+            with: offset,
             rewritten: false,
             body: None,
         }

@@ -328,6 +328,7 @@ fn places<'a>(
             kind: kind.map(|kind| kind.name.clone()),
             id: member.entry.id.clone(),
             position: feed.position(member.entry.offset),
+            with: member.entry.with,
         })
     };
     members.filter_map(place).collect()

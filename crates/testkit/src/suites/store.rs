@@ -72,6 +72,7 @@ pub async fn run_all(harness: &dyn StoreHarness) -> Result<usize, String> {
             what_is_missing_is_none,
             cleaning_forgets_and_is_repeatable,
             cleaning_some_leaves_the_others,
+            what_was_put_together_goes_one_by_one,
             the_last_record_takes_its_group_along,
             the_later_of_one_id_is_shown_and_both_are_kept,
             names_that_run_together_are_kept_apart,
@@ -126,6 +127,7 @@ fn spread(batch: &SourceBatch) -> Vec<Held> {
             kind: kinds[number % kinds.len()].map(Arc::from),
             id: ids[number % ids.len()].map(|id| Bytes::from_static(id.as_bytes())),
             position: batch.position(record),
+            with: record.offset,
         };
         held.push(Held { place, opened: OPENED, record: record.clone() });
     }
@@ -287,6 +289,48 @@ async fn cleaning_some_leaves_the_others(harness: &dyn StoreHarness) -> Result<(
         ensure!(look.records == shown(left), "shown are {:?}", look.records);
     }
     holds(&store, &me, left).await
+}
+
+async fn what_was_put_together_goes_one_by_one(harness: &dyn StoreHarness) -> Result<(), String> {
+    let (store, batch) = empty(harness).await?;
+    let me = owner(0, 1);
+    let of_log = harness.features().of_log;
+    let (mut held, other) = (of_group(&batch, "g"), of_group(&harness.batch(1).await?, "g"));
+    let first = held.first().map_or(0, |held| held.place.position.offset);
+    held.iter_mut().for_each(|held| held.place.with = first);
+    // The others have the same offsets, in another partition.
+    let all = [&held[..], &other[..]].concat();
+    for _ in 0..2 {
+        within("put", store.put(&me, &all)).await?;
+        holds(&store, &me, &all).await?;
+        let mixed: Vec<Held> = all.iter().rev().step_by(3).cloned().collect();
+        holds(&store, &me, &mixed).await?;
+    }
+    let (gone, left): (Vec<_>, Vec<_>) = (0..).zip(held).partition(|(n, _)| n % 2 == 0);
+    let [gone, left] = [gone, left].map(|held| -> Vec<Held> {
+        held.into_iter().map(|(_, held): (usize, Held)| held).collect()
+    });
+    for _ in 0..2 {
+        within("clean", store.clean(&me, &places(&gone))).await?;
+        holds(&store, &me, &left).await?;
+        if !of_log {
+            holds_none(&store, &me, &gone).await?;
+        }
+    }
+    for (number, held) in left.iter().enumerate() {
+        within("clean", store.clean(&me, &places(std::slice::from_ref(held)))).await?;
+        holds(&store, &me, &left[number + 1..]).await?;
+    }
+    if !of_log {
+        holds_none(&store, &me, &left).await?;
+    }
+    holds(&store, &me, &other).await?;
+    within("clean", store.clean(&me, &places(&other))).await?;
+    if harness.features().shown {
+        let look = harness.look(&Bytes::from_static(b"g")).await?;
+        ensure!(look.is_none(), "the group is still shown: {look:?}");
+    }
+    Ok(())
 }
 
 async fn the_last_record_takes_its_group_along(harness: &dyn StoreHarness) -> Result<(), String> {

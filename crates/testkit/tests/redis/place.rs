@@ -51,6 +51,7 @@ pub fn held(group: &str, kind: Option<&str>, id: Option<&str>, offset: u64, valu
         kind: kind.map(Into::into),
         id: id.map(|id| Bytes::copy_from_slice(id.as_bytes())),
         position,
+        with: offset,
     };
     Held { place, opened: Timestamp(1_742_742_900_123), record }
 }

@@ -1,5 +1,5 @@
--- Then the number of groups, for each its name and how many records it gets, and then, in the same
--- order, position and record of each.
+-- Then the number of groups, for each its name and how many fields it gets, and then, in the same
+-- order, name and value of each.
 if not in_turn() then return 0 end
 local names, counts = {}, {}
 for n = 1, tonumber(take()) do names[n], counts[n] = take(), tonumber(take()) end

@@ -27,6 +27,7 @@ fn entry(offset: u64, at: i64) -> Entry {
         closes: false,
         kind: None,
         id: None,
+        with: offset,
         rewritten: false,
         body: None,
     }

@@ -100,6 +100,8 @@ pub enum Bug {
     SupersededEndsAtOnce,
     /// What ends together is noted partition by partition.
     EndsApart,
+    /// A transaction does not wait for the one before it.
+    OutOfTurn,
     /// Where the log is shared, records are copied first and their positions noted later.
     GatheredApart,
     /// Where the log is shared, windows go by the clock of the process.

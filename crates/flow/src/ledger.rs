@@ -459,6 +459,9 @@ impl Scribe {
         }
         crash_point(if with_letters { "dead_letter.before" } else { "position.before" });
         let turn = async {
+            if planted(Bug::OutOfTurn) {
+                return;
+            }
             if before.await.is_err() {
                 // The one before failed and ends the run.
                 std::future::pending().await

@@ -54,6 +54,11 @@ fn split_order_lost() {
 }
 
 #[test]
+fn out_of_turn() {
+    is_found(Bug::OutOfTurn, &[Promise::OrderPerKey]);
+}
+
+#[test]
 fn lane_order_lost() {
     is_found(Bug::LaneOrderLost, &[Promise::OrderPerKey]);
 }

@@ -66,27 +66,20 @@ impl Room {
             self.taken.fetch_sub(size, Ordering::Relaxed);
             return None;
         }
-        let mut pack = Pack { bytes: Vec::with_capacity(bytes), size, room: self.clone() };
+        let mut packed = Vec::with_capacity(bytes);
         let mut parts = Vec::with_capacity(records.len());
         for record in records {
             let (key, value) = (record.key.as_deref(), record.value.as_deref());
-            let start = pack.bytes.len();
-            let mut put = |part: &[u8]| {
-                pack.bytes.extend_from_slice(part);
-                pack.bytes.len()
-            };
-            let headers_at = put(key.unwrap_or_default());
-            let value_at = put(record.headers.encoded());
-            let end = put(value.unwrap_or_default());
-            parts.push((start, headers_at, value_at, end, key.is_some(), value.is_some()));
+            let headers = record.headers.encoded();
+            parts.push((packed.len() as u32, plus_one(key), headers.len() as u32, plus_one(value)));
+            for part in [key.unwrap_or_default(), headers, value.unwrap_or_default()] {
+                packed.extend_from_slice(part);
+            }
         }
-        let all = Bytes::from_owner(pack);
-        let body = move |(start, headers_at, value_at, end, has_key, has_value)| Body {
-            bytes: all.slice(start..end),
-            headers_at: (headers_at - start) as u32,
-            value_at: (value_at - start) as u32,
-            has_key,
-            has_value,
+        let pack = Arc::new(Pack { bytes: packed.into(), size, room: self.clone() });
+        let body = move |(start, key, headers, value)| {
+            let pack = pack.clone();
+            Body { pack, start, key, headers, value }
         };
         Some(parts.into_iter().map(body))
     }
@@ -107,17 +100,17 @@ fn body_bytes(record: &Record) -> usize {
     length(&record.key) + record.headers.encoded().len() + length(&record.value)
 }
 
-/// Bodies that lie together. They give their room back when the last of them goes.
-struct Pack {
-    bytes: Vec<u8>,
-    size: usize,
-    room: Arc<Room>,
+/// A length of which 0 says that there is nothing, not even of no length.
+fn plus_one(bytes: Option<&[u8]>) -> u32 {
+    bytes.map_or(0, |bytes| bytes.len() as u32 + 1)
 }
 
-impl AsRef<[u8]> for Pack {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
+/// Bodies that lie together. They give their room back when the last of them goes.
+#[derive(Debug)]
+struct Pack {
+    bytes: Bytes,
+    size: usize,
+    room: Arc<Room>,
 }
 
 impl Drop for Pack {
@@ -126,29 +119,30 @@ impl Drop for Pack {
     }
 }
 
-/// A body in memory.
+/// A body in memory: key, headers and value, one behind the other in its pack.
 #[derive(Debug)]
 pub(crate) struct Body {
-    /// Key, headers and value, one behind the other.
-    bytes: Bytes,
-    headers_at: u32,
-    value_at: u32,
-    has_key: bool,
-    has_value: bool,
+    pack: Arc<Pack>,
+    start: u32,
+    /// Lengths; of what may be missing, see [`plus_one`].
+    key: u32,
+    headers: u32,
+    value: u32,
 }
 
 impl Body {
     /// The record as it was.
     pub fn record(&self, offset: u64, time: Timestamp) -> Record {
-        let Body { bytes, headers_at, value_at, has_key, has_value } = self;
-        let (headers_at, value_at) = (*headers_at as usize, *value_at as usize);
-        Record {
-            offset,
-            time,
-            key: has_key.then(|| bytes.slice(..headers_at)),
-            headers: Headers::from_encoded(bytes.slice(headers_at..value_at)),
-            value: has_value.then(|| bytes.slice(value_at..)),
-        }
+        let Body { pack, start, key, headers, value } = self;
+        let mut at = *start as usize;
+        let mut next = |length: u32| {
+            let from = at;
+            at += length as usize;
+            pack.bytes.slice(from..at)
+        };
+        let key = key.checked_sub(1).map(&mut next);
+        let headers = Headers::from_encoded(next(*headers));
+        Record { offset, time, key, headers, value: value.checked_sub(1).map(next) }
     }
 }
 

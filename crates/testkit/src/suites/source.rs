@@ -1,10 +1,12 @@
 //! The suite of [`potok_core::Source`] and [`potok_core::Journal`]: consumer groups of a log.
 
 use std::collections::BTreeSet;
+use std::pin::pin;
 use std::sync::Arc;
 
 use futures::stream::{self, StreamExt, TryStreamExt};
 use potok_core::{Ended, Log, Move, Output, Partition, Position, ReadFrom, Transaction};
+use tokio::sync::oneshot;
 
 use super::log::LogHarness;
 use super::reading::{Reading, append, eventually, keyed, numbered, read_all, same, spec, strange};
@@ -31,6 +33,7 @@ pub async fn run_all(harness: &dyn LogHarness) -> Result<usize, String> {
             an_old_assignment_is_ignored,
             a_transaction_writes_outputs_and_progress_together,
             overlapping_transactions_keep_their_order,
+            a_transaction_waits_for_its_turn,
             a_refused_transaction_leaves_nothing,
             groups_are_independent,
             a_group_opens_once_per_process,
@@ -372,6 +375,50 @@ async fn overlapping_transactions_keep_their_order(harness: &dyn LogHarness) -> 
         let value = all.get(position).and_then(|record| record.value.clone());
         ensure!(value.as_deref() == Some(n.to_string().as_bytes()), "{n} is not at {position}");
     }
+    Ok(())
+}
+
+async fn a_transaction_waits_for_its_turn(harness: &dyn LogHarness) -> Result<(), String> {
+    let log = harness.fresh().await?;
+    let (topic, out) = (harness.name("turn"), harness.name("turn-out"));
+    append(&log, &numbered(&topic, 0, 1)).await?;
+    let mut reading = Reading::open(&log, spec(harness, "turn", &[&topic], false)).await?;
+    reading.until(1).await?;
+    let journal = &reading.journal;
+    let transaction = |outputs: std::ops::Range<usize>| Transaction {
+        outputs: outputs.map(|n| keyed(&out, "k", n.to_string())).collect(),
+        ended: Vec::new(),
+    };
+    let (first, second, nothing) = (transaction(0..300), transaction(300..301), transaction(0..0));
+    let (go, turn) = oneshot::channel::<()>();
+    let (go_on, last_turn) = oneshot::channel::<()>();
+    let comes = |turn: oneshot::Receiver<()>| async move {
+        let _ = turn.await;
+    };
+    // Those behind are asked first.
+    let ((), written, ()) = tokio::try_join!(
+        async {
+            let turn = pin!(comes(last_turn));
+            within("an empty one", journal.transact_in_turn(&nothing, turn)).await.map(drop)
+        },
+        async {
+            let turn = pin!(comes(turn));
+            let written = within("the second", journal.transact_in_turn(&second, turn)).await?;
+            let _ = go_on.send(());
+            Ok(written)
+        },
+        async {
+            within("the first", journal.transact(&first)).await?;
+            let ends = read_all(&log, &out, ReadFrom::Start).await?.len();
+            ensure!(ends == 300, "{ends} were written before the second's turn");
+            let _ = go.send(());
+            Ok(())
+        }
+    )?;
+    let all = read_all(&log, &out, ReadFrom::Start).await?;
+    ensure!(all.len() == 301, "{} of 301 outputs", all.len());
+    let at = written.first().ok_or("no place")?;
+    ensure!(all.keys().all(|position| position.offset <= at.offset), "it is not the last");
     Ok(())
 }
 

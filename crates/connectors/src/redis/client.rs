@@ -100,6 +100,15 @@ impl Client {
         self.ask(&redis::cmd("PING")).await.map(|_| ()).map_err(|error| self.fault(&error))
     }
 
+    /// What the server says of itself; `None` where it does not, or several would.
+    pub async fn info(&self, section: &str) -> Option<String> {
+        match self.ask(redis::cmd("INFO").arg(section)).await.ok()? {
+            Value::BulkString(bytes) => String::from_utf8(bytes).ok(),
+            Value::VerbatimString { text, .. } => Some(text),
+            _ => None,
+        }
+    }
+
     /// Writes a key.
     pub async fn set(&self, key: &str, value: &str) -> Result<(), Fault> {
         let mut cmd = redis::cmd("SET");

@@ -18,4 +18,4 @@ mod scripts;
 mod store;
 
 pub use client::Timeouts;
-pub use store::{Layout, RedisStore};
+pub use store::{EVICTS, Layout, RedisStore};

@@ -9,7 +9,7 @@
 //! a part might overtake another. Those of `load` and `clean` go in any order, several at a time.
 
 use std::fmt::{self, Display};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -26,6 +26,10 @@ use super::{compact, documented};
 /// What one sweep does at most: groups and ids.
 const SWEEP_MAX: &str = "1000";
 
+/// What is wrong with a Redis that evicts.
+pub const EVICTS: &str = "Redis may throw away what is held when its memory is full; nothing is lost, \
+     but all that is held is read again each time: set `maxmemory-policy noeviction`";
+
 /// Under which names records lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
@@ -41,6 +45,8 @@ pub struct RedisStore {
     layout: Layout,
     scripts: Scripts,
     calls: AtomicU64,
+    /// Somebody was told that Redis may throw keys away.
+    warned: AtomicBool,
 }
 
 /// What Redis had of one record.
@@ -113,12 +119,31 @@ impl RedisStore {
             Layout::Documented => Scripts::documented(),
             Layout::Compact => Scripts::compact(),
         };
-        Ok(RedisStore { client, layout, scripts, calls: AtomicU64::new(1) })
+        Ok(RedisStore { client, layout, scripts, calls: AtomicU64::new(1), warned: false.into() })
     }
 
     /// Whether Redis answers and lets us in.
     pub async fn ping(&self) -> Result<(), Fault> {
         self.client.ping().await
+    }
+
+    /// Which keys Redis throws away when its memory is full, if it may; `None` where it does not say.
+    pub async fn evicts(&self) -> Option<String> {
+        let info = self.client.info("memory").await?;
+        let value = |name: &str| {
+            info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+        };
+        let policy = value("maxmemory_policy").filter(|policy| *policy != "noeviction")?;
+        (value("maxmemory") != Some("0")).then(|| policy.to_owned())
+    }
+
+    /// Says so once. Nothing is lost, but whoever finds bodies gone reads everything again.
+    async fn warn_of_eviction(&self) {
+        let Some(policy) = self.evicts().await else { return };
+        if !self.warned.swap(true, Ordering::Relaxed) {
+            let store = self.client.label();
+            tracing::warn!(store, policy, "{EVICTS}");
+        }
     }
 
     fn owner_key(&self, owner: &Owner) -> String {
@@ -250,11 +275,13 @@ impl Store for RedisStore {
         call.push(SWEEP_MAX.as_bytes());
         loop {
             match self.run(owner, &call).await? {
-                Value::Int(1) => return Ok(()),
+                Value::Int(1) => break,
                 Value::Int(2) => {}
                 _ => return Err(self.strange()),
             }
         }
+        self.warn_of_eviction().await;
+        Ok(())
     }
 
     async fn put(&self, owner: &Owner, held: &[Held]) -> Result<(), Fault> {

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use potok_config::{Connections, Flags, Loaded, Pipeline};
+use potok_connectors::redis::EVICTS;
 use potok_flow::{Plan, Target};
 use serde_json::json;
 
@@ -82,14 +83,16 @@ async fn connect(
 ) -> Result<(), Failure> {
     let mut failure = folder::ask_log(connections).await.err();
     let holds = plans.iter().any(|plan| plan.hold.is_some());
-    if let Some(store) = wire::store(connections)?.filter(|_| holds)
-        && let Err(fault) = store.ping().await
-    {
-        let more = Failure::from(fault);
-        failure = Some(match failure {
-            Some(failure) => failure.join(more),
-            None => more,
-        });
+    if let Some(store) = wire::store(connections)?.filter(|_| holds) {
+        if let Err(fault) = store.ping().await {
+            let more = Failure::from(fault);
+            failure = Some(match failure {
+                Some(failure) => failure.join(more),
+                None => more,
+            });
+        } else if let Some(policy) = store.evicts().await {
+            eprintln!("warning: {EVICTS} (it is {policy})");
+        }
     }
     for (pipeline, plan) in pipelines.iter().zip(plans) {
         for (deliver, planned) in pipeline.deliver.iter().zip(&plan.delivers) {

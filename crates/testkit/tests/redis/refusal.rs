@@ -11,6 +11,26 @@ on_both!(
     missing_commands_and_databases_are_named,
 );
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_may_throw_keys_away_is_known() {
+    let redis = server(&[]);
+    let store = store(&redis.url(), Layout::Compact);
+    let set = |name: &str, value: &str| redis.command(&["CONFIG", "SET", name, value]);
+    assert_eq!(store.evicts().await, None);
+    // With as much memory as it likes it throws nothing away.
+    set("maxmemory-policy", "allkeys-lru");
+    assert_eq!(store.evicts().await, None);
+    set("maxmemory", "100mb");
+    assert_eq!(store.evicts().await.as_deref(), Some("allkeys-lru"));
+    set("maxmemory-policy", "noeviction");
+    assert_eq!(store.evicts().await, None);
+    // One that does not say is taken as it is.
+    redis.command(&["ACL", "SETUSER", "default", "-info"]);
+    set("maxmemory-policy", "volatile-ttl");
+    assert_eq!(store.evicts().await, None);
+    store.own(&owner(1)).await.unwrap();
+}
+
 async fn forgotten_scripts_are_sent_again_at_once(layout: Layout) {
     let redis = server(&[]);
     let store = store(&redis.url(), layout);

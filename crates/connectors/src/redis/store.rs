@@ -364,17 +364,17 @@ fn at_least_one<'a, T: 'a>(
 
 /// Works on four parts at a time; what came of them, in order, or the first fault.
 async fn several_at_a_time<P: Copy, T, W: Future<Output = Result<T, Fault>>>(
-    pieces: impl Iterator<Item = P>,
+    parts: impl Iterator<Item = P>,
     work: impl Fn(P) -> W,
 ) -> Result<Vec<T>, Fault> {
-    let pieces: Vec<P> = pieces.collect();
+    let parts: Vec<P> = parts.collect();
     let taken = AtomicUsize::new(0);
     let worker = async || -> Result<Vec<(usize, T)>, Fault> {
         let mut done = Vec::new();
         loop {
             let number = taken.fetch_add(1, Ordering::Relaxed);
-            let Some(piece) = pieces.get(number) else { return Ok(done) };
-            done.push((number, work(*piece).await?));
+            let Some(part) = parts.get(number) else { return Ok(done) };
+            done.push((number, work(*part).await?));
         }
     };
     let (one, two, three, four) = tokio::try_join!(worker(), worker(), worker(), worker())?;

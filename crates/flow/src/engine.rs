@@ -20,6 +20,7 @@ use crate::pipeline::{self, Shared};
 use crate::plan::{HoldPlan, Per, Plan};
 use crate::signal::Signal;
 use crate::status::{Counters, GateStatus, PartitionLag, State, Status};
+use crate::waits::Waits;
 use crate::work::Stop;
 
 /// The wait before a pipeline that died is started again; doubles up to the second.
@@ -51,7 +52,7 @@ struct Handle {
     resume: Arc<tokio::sync::Notify>,
     counters: Arc<Counters>,
     destinations: Arc<Vec<Destination>>,
-    trouble: Arc<Mutex<Option<String>>>,
+    waits: Arc<Waits>,
     /// What is held, and how.
     held: Option<(HoldPlan, Arc<Boards>)>,
     supervisor: Option<JoinHandle<()>>,
@@ -118,7 +119,7 @@ impl Engine {
             destinations: Arc::new(destinations),
             paused: paused.clone(),
             draining: draining.clone(),
-            trouble: Arc::default(),
+            waits: Arc::new(Waits::new(&plan.name, self.inner.clock.clone())),
             boards: Arc::default(),
             strays: Arc::default(),
             plan: Arc::new(plan),
@@ -132,7 +133,7 @@ impl Engine {
             resume: Arc::default(),
             counters: shared.counters.clone(),
             destinations: shared.destinations.clone(),
-            trouble: shared.trouble.clone(),
+            waits: shared.waits.clone(),
             held: shared.plan.hold.clone().map(|plan| (plan, shared.boards.clone())),
             supervisor: None,
         };
@@ -181,14 +182,17 @@ impl Engine {
                 }),
             };
             let (mut state, why) = handle.state.borrow().clone();
-            if state == State::Running && !handle.destinations.iter().all(|d| d.gate.is_ready()) {
+            let waits = handle.waits.list();
+            let ready = handle.destinations.iter().all(|d| d.gate.is_ready());
+            if state == State::Running && !(ready && waits.is_empty()) {
                 state = State::Waiting;
             }
-            let trouble = handle.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let waits_why = waits.first().map(|wait| wait.why.clone());
             let paused = state == State::Running && handle.paused.get();
             let mut status = Status {
                 // A log that waits out its trouble says so itself.
-                why: why.or(trouble).or_else(|| away.clone()),
+                why: why.or(waits_why).or_else(|| away.clone()),
+                waits,
                 gate: handle.gate(),
                 lag,
                 partitions,
@@ -360,7 +364,7 @@ async fn supervise(
             }
             Stop::Fix(fault) => {
                 tracing::error!(pipeline, why = %fault, "stopped until somebody acts; then `potok resume`");
-                state.send_replace((State::NeedsFix, Some(fault.to_string())));
+                state.send_replace((State::Blocked, Some(fault.to_string())));
                 tokio::select! {
                     biased;
                     () = draining.wait_for(|draining| draining) => break,

@@ -25,6 +25,7 @@ use crate::outgoing::{LetterBox, Outgoing, Purpose, Sender};
 use crate::plan::{DeliverPlan, Plan};
 use crate::signal::Signal;
 use crate::status::{Counters, Ending};
+use crate::waits::Waits;
 use crate::work::{Chunk, Completion, Stop, ToLane};
 
 /// How many records a lane takes through its steps together.
@@ -234,6 +235,7 @@ pub(crate) struct Lane {
     pub notes: Arc<CrashNotes>,
     pub live: Arc<Live>,
     pub counters: Arc<Counters>,
+    pub waits: Arc<Waits>,
     pub clock: Arc<dyn Clock>,
     pub stopping: Arc<Signal<bool>>,
     /// How often the work at hand was tried, for people to see.

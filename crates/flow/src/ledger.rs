@@ -38,6 +38,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::outgoing::{LetterBox, Outgoing, Purpose, pieces};
 use crate::plan::Retry;
 use crate::status::{Counters, Ending};
+use crate::waits::{Waits, WaitsFor};
 use crate::work::{Completion, Stop, Taken};
 
 /// How long bare progress may wait for more.
@@ -444,7 +445,7 @@ pub(crate) struct Scribe {
     pub letters: Arc<LetterBox>,
     pub counters: Arc<Counters>,
     pub retry: Retry,
-    pub trouble: Arc<Mutex<Option<String>>>,
+    pub waits: Arc<Waits>,
 }
 
 impl Scribe {
@@ -564,7 +565,7 @@ impl Scribe {
             let fault = match written {
                 Ok(_) => {
                     if attempt > 0 {
-                        self.say(None);
+                        self.waits.end(WaitsFor::Log, 0);
                     }
                     return Ok(Vec::new());
                 }
@@ -575,10 +576,7 @@ impl Scribe {
                 return Err(Stop::Fix(fault));
             }
             attempt += 1;
-            if attempt == 1 {
-                tracing::warn!(why = %fault, "the log does not take endings; holding on to them");
-            }
-            self.say(Some(&fault));
+            self.waits.begin(WaitsFor::Log, 0, &fault);
             tokio::time::sleep(self.retry.wait(attempt, u64::from(attempt) * 311)).await;
         }
     }
@@ -592,10 +590,6 @@ impl Scribe {
         let ended = endings.iter().filter(|(_, ending)| counts(ending));
         let records = ended.filter_map(|(index, _)| taken.batch.records.get(*index as usize));
         self.counters.latency.add(records.map(|record| now.millis_since(record.time)));
-    }
-
-    fn say(&self, fault: Option<&Fault>) {
-        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = fault.map(Fault::to_string);
     }
 }
 

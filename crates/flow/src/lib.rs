@@ -22,6 +22,7 @@ pub mod process;
 mod signal;
 mod source;
 mod status;
+mod waits;
 mod work;
 
 pub use engine::Engine;
@@ -32,3 +33,4 @@ pub use plan::{
     OnError, OnRepeat, Per, Plan, Retry, StagePlan, Target, TopicTarget,
 };
 pub use status::{DestinationStatus, GateStatus, PartitionLag, State, Status};
+pub use waits::{Wait, WaitsFor};

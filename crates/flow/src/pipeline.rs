@@ -13,8 +13,8 @@
 //! A part that dies ends the run; the supervisor in `engine.rs` starts the next one, which reads
 //! again whatever had not ended.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use potok_core::{Clock, Fault, GroupSpec, Log, Move, OpenGroup, Owner, PipelineInfo};
@@ -32,6 +32,7 @@ use crate::plan::Plan;
 use crate::signal::Signal;
 use crate::source::{Intake, Routing};
 use crate::status::Counters;
+use crate::waits::{Waits, WaitsFor};
 use crate::work::Stop;
 
 /// How long the parts of a run that failed may take to stop before they are cut off.
@@ -54,8 +55,8 @@ pub(crate) struct Shared {
     pub paused: Arc<Signal<bool>>,
     /// Set from outside to drain.
     pub draining: Arc<Signal<bool>>,
-    /// What the log or the source keeps failing with, for `status`.
-    pub trouble: Arc<Mutex<Option<String>>>,
+    /// What this pipeline waits for, for `status`.
+    pub waits: Arc<Waits>,
     /// What the lanes of this run hold.
     pub boards: Arc<Boards>,
     /// What earlier runs found parted from its seal.
@@ -123,6 +124,7 @@ pub(crate) async fn run(shared: &Shared, started: impl FnOnce()) -> Stop {
     let end = wind_down(tasks, end).await;
     // Every task is gone: whatever was still in flight will be read again.
     shared.counters.hand_back_rest();
+    shared.waits.clear();
     end
 }
 
@@ -145,10 +147,13 @@ async fn open_group(shared: &Shared) -> Result<OpenGroup, Fault> {
         };
         match shared.log.open_group(spec).await {
             Err(fault) if matches!(fault.next, Move::Wait | Move::Retry) => {
-                tracing::warn!(pipeline = shared.plan.name, why = %fault, "the log cannot be opened yet");
+                shared.waits.begin(WaitsFor::Log, 0, &fault);
                 tokio::time::sleep(shared.plan.probe_every).await;
             }
-            opened => return opened,
+            opened => {
+                shared.waits.end(WaitsFor::Log, 0);
+                return opened;
+            }
         }
     }
 }
@@ -201,6 +206,7 @@ fn spawn(shared: &Shared, group: OpenGroup, stopping: &Arc<Signal<bool>>) -> Tas
             notes: shared.notes.clone(),
             live: live.clone(),
             counters: shared.counters.clone(),
+            waits: shared.waits.clone(),
             clock: shared.clock.clone(),
             stopping: stopping.clone(),
             attempts,
@@ -238,9 +244,9 @@ fn spawn(shared: &Shared, group: OpenGroup, stopping: &Arc<Signal<bool>>) -> Tas
         tasks.spawn(gather.run(shared.log.clone()));
     }
     let counters = shared.counters.clone();
-    let trouble = shared.trouble.clone();
+    let waits = shared.waits.clone();
     let (journal, retry) = (group.journal, plan.retry);
-    let scribe = Scribe { journal, letters, counters, retry, trouble };
+    let scribe = Scribe { journal, letters, counters, retry, waits };
     tasks.spawn(Ledger::new(ledger_notes, live, scribe).run());
     tasks
 }

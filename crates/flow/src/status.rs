@@ -13,6 +13,7 @@ use serde::Serialize;
 use crate::latency::{Latency, LatencyCounts};
 use crate::plan::Plan;
 use crate::process::{Counted, Stages};
+use crate::waits::Wait;
 
 /// What a pipeline is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -25,7 +26,7 @@ pub enum State {
     /// Waits for a destination or the log before it can start.
     Waiting,
     /// Stopped: somebody must change something, then `potok resume`.
-    NeedsFix,
+    Blocked,
     /// A part of it died; it starts again.
     Restarting,
     /// Finishes what is in flight.
@@ -56,6 +57,8 @@ pub struct Status {
     pub state: State,
     /// Why, where that is not plain.
     pub why: Option<String>,
+    /// What it waits for, besides destinations behind their gates.
+    pub waits: Vec<Wait>,
     /// Its gate.
     pub gate: GateStatus,
     /// Records in its topics that have not ended; `None` while the log does not answer.
@@ -115,6 +118,7 @@ impl Status {
             pipeline: pipeline.to_owned(),
             state,
             why: None,
+            waits: Vec::new(),
             gate: GateStatus { state: "open", ..GateStatus::default() },
             lag: None,
             oldest: None,

@@ -1,8 +1,8 @@
 //! `/live` and `/ready`.
 //!
 //! Live depends on nothing but this process answering. Ready means that records are taken: a log
-//! that cannot write (a full disk) is not ready; a destination that is away closes its gate, and
-//! records wait in the log, which is what it is for.
+//! that cannot write (a full disk) is not ready; a destination or a store that is away makes records
+//! wait in the log, which is what it is for. What pipelines wait for is listed all the same.
 
 use axum::Json;
 use axum::extract::State;
@@ -19,11 +19,20 @@ struct Ready {
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<String>,
     /// Pipelines whose set-up an operator must mend; the process is ready all the same.
-    needs_fix: Vec<NeedsFix>,
+    blocked: Vec<Blocked>,
+    /// What pipelines wait for; each goes on by itself, except where it says who must act.
+    waiting: Vec<Waiting>,
 }
 
 #[derive(Serialize)]
-struct NeedsFix {
+struct Waiting {
+    pipeline: String,
+    #[serde(flatten)]
+    wait: potok_flow::Wait,
+}
+
+#[derive(Serialize)]
+struct Blocked {
     pipeline: String,
     why: Option<String>,
 }
@@ -34,14 +43,15 @@ pub(crate) async fn live() -> Json<serde_json::Value> {
 
 pub(crate) async fn ready(State(admin): State<Admin>) -> Response {
     let why = admin.engine().log().trouble();
-    let needs_fix = admin
-        .engine()
-        .status()
-        .await
-        .into_iter()
-        .filter(|status| status.state == potok_flow::State::NeedsFix)
-        .map(|status| NeedsFix { pipeline: status.pipeline, why: status.why })
-        .collect();
+    let (mut blocked, mut waiting) = (Vec::new(), Vec::new());
+    for status in admin.engine().status().await {
+        let pipeline = status.pipeline;
+        let waits = status.waits.into_iter();
+        waiting.extend(waits.map(|wait| Waiting { pipeline: pipeline.clone(), wait }));
+        if status.state == potok_flow::State::Blocked {
+            blocked.push(Blocked { pipeline, why: status.why });
+        }
+    }
     let code = if why.is_none() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    (code, Json(Ready { ready: why.is_none(), why, needs_fix })).into_response()
+    (code, Json(Ready { ready: why.is_none(), why, blocked, waiting })).into_response()
 }

@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use potok_core::Timestamp;
-use potok_flow::{LatencyCounts, State as PipelineState, Status};
+use potok_flow::{LatencyCounts, State as PipelineState, Status, WaitsFor};
 
 use crate::{Admin, parse_since};
 
@@ -195,6 +195,15 @@ fn render(all: &[Status], version: &str, damaged: usize, trouble: bool) -> Strin
             page.line(name, &labels, f64::from(u8::from(status.state == state)));
         }
     }
+    let name = "potok_pipeline_waiting";
+    page.head(name, "gauge", "1 while the pipeline waits for this, besides destinations.");
+    for status in all {
+        for (what, word) in WaitsFor::ALL {
+            let waits = status.waits.iter().any(|wait| wait.what == what);
+            let labels = [("pipeline", status.pipeline.as_str()), ("for", word)];
+            page.line(name, &labels, f64::from(u8::from(waits)));
+        }
+    }
     page.single(
         "potok_log_damaged_ranges",
         "Parts of the log that could not be read.",
@@ -211,7 +220,7 @@ const STATES: [(PipelineState, &str); 8] = [
     (PipelineState::Running, "running"),
     (PipelineState::Paused, "paused"),
     (PipelineState::Waiting, "waiting"),
-    (PipelineState::NeedsFix, "needs_fix"),
+    (PipelineState::Blocked, "blocked"),
     (PipelineState::Restarting, "restarting"),
     (PipelineState::Draining, "draining"),
     (PipelineState::Stopped, "stopped"),
@@ -292,7 +301,7 @@ impl Page {
 
 #[cfg(test)]
 mod tests {
-    use potok_flow::{DestinationStatus, GateStatus, PartitionLag};
+    use potok_flow::{DestinationStatus, GateStatus, PartitionLag, Wait};
 
     use super::*;
 
@@ -303,6 +312,11 @@ mod tests {
                 since: Some("1970-01-01T00:00:01.500Z".to_owned()),
                 why: None,
             },
+            waits: vec![Wait {
+                what: WaitsFor::Store,
+                since: "1970-01-01T00:00:01.500Z".to_owned(),
+                why: "it is full".to_owned(),
+            }],
             lag: Some(3),
             oldest: Some(250),
             received: 12_345_678,
@@ -338,6 +352,8 @@ mod tests {
             format!("potok_deliver_gate_state{{{label},state=\"closed\"}} 1"),
             format!("potok_deliver_gate_state{{{label},state=\"open\"}} 0"),
             format!("potok_pipeline_state{{{label},state=\"waiting\"}} 1"),
+            format!("potok_pipeline_waiting{{{label},for=\"store\"}} 1"),
+            format!("potok_pipeline_waiting{{{label},for=\"log\"}} 0"),
             format!("potok_deliver_dead_letters_total{{{label},reason=\"no_key\"}} 2"),
             format!("potok_source_partition_lag_records{{{label},topic=\"t\",partition=\"1\"}} 3"),
             format!("potok_deliver_destination_up{{{label},deliver=\"orders\"}} 0"),

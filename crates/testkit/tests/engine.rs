@@ -254,7 +254,7 @@ async fn a_wrong_set_up_stops_the_pipeline_until_it_is_resumed() {
     bench.until("running", |s| s.state == State::Running).await;
     sink.set_outage(Some(Fault::fix("no such table").hint("create it")));
     bench.send("in", &["1"]).await;
-    let status = bench.until("needs a fix", |s| s.state == State::NeedsFix).await;
+    let status = bench.until("is blocked", |s| s.state == State::Blocked).await;
     assert!(status.why.unwrap().contains("create it"));
     sink.set_outage(None);
     bench.engine.resume("p").unwrap();

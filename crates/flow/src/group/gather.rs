@@ -32,6 +32,7 @@ use super::gathered;
 use crate::crash_notes::{CrashNotes, Range};
 use crate::pipeline::Shared;
 use crate::signal::Signal;
+use crate::waits::{Waits, WaitsFor};
 use crate::work::Stop;
 
 /// One transaction copies no more than this and what one more batch adds.
@@ -107,6 +108,7 @@ pub(crate) struct Gather {
     pub slot: usize,
     pub paused: Arc<Signal<bool>>,
     pub stopping: Arc<Signal<bool>>,
+    pub waits: Arc<Waits>,
     /// What this process has not read of the internal topic, and how many bytes that may be.
     pub unread: Arc<Signal<u64>>,
     pub unread_max: usize,
@@ -132,9 +134,7 @@ impl Gather {
                 Err(fault) => fault,
             };
             let wait = pace.failed();
-            if pace.failures == 1 {
-                tracing::warn!(group = self.spec.group, why = %fault, "records cannot be gathered; trying again");
-            }
+            self.waits.begin(WaitsFor::Gathering, 0, &fault);
             tokio::select! {
                 biased;
                 () = self.stopping.wait_for(|stopping| stopping) => return Ok(()),
@@ -189,6 +189,7 @@ impl Gather {
             // Until this returns nothing is asked of the source: what leaves meanwhile waits.
             journal.transact(&transaction).await.map_err(Fault::from)?;
             crash_point("gather.after");
+            self.waits.end(WaitsFor::Gathering, 0);
             pace.worked();
             pace.far_since = None;
         }
@@ -280,6 +281,7 @@ impl Gather {
             slot: plan.workers.max(1) + 1,
             paused: shared.paused.clone(),
             stopping: stopping.clone(),
+            waits: shared.waits.clone(),
             unread,
             unread_max: plan.in_flight_bytes_max,
         })

@@ -40,6 +40,7 @@ use crate::lane::{Cycle, Item, Lane, Way};
 use crate::ledger::Note;
 use crate::plan::HoldPlan;
 use crate::status::Ending;
+use crate::waits::WaitsFor;
 use crate::work::{Chunk, Completion, Stop, ToLane};
 pub(crate) use bodies::Bodies;
 use bodies::Room;
@@ -602,7 +603,12 @@ impl Lane {
         let mut attempt = 0;
         loop {
             let fault = match call().await {
-                Ok(answer) => return Ok(answer),
+                Ok(answer) => {
+                    if attempt > 0 {
+                        self.waits.end(WaitsFor::Store, self.slot);
+                    }
+                    return Ok(answer);
+                }
                 Err(fault) => fault,
             };
             match fault.next {
@@ -610,9 +616,7 @@ impl Lane {
                 Move::Retry | Move::SetAside => return Err(Stop::Reread(fault.to_string())),
                 Move::Wait => {
                     attempt += 1;
-                    if attempt == 1 {
-                        tracing::warn!(why = %fault, "the store of held records does not answer");
-                    }
+                    self.waits.begin(WaitsFor::Store, self.slot, &fault);
                     self.wait(self.plan.retry.wait(attempt, self.slot as u64 * 89)).await?;
                 }
             }

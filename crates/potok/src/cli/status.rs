@@ -128,7 +128,7 @@ pub fn table(lines: &[Line]) -> Vec<String> {
     let colours = terminal::on_stdout();
     table.lines(colours, |column, text| match (column, text) {
         (1, "running") | (2, "open") => Some(colours.green(text)),
-        (1, "needs_fix") => Some(colours.red(text)),
+        (1, "blocked") => Some(colours.red(text)),
         (1 | 2, _) => Some(colours.yellow(text)),
         _ => None,
     })

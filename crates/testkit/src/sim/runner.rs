@@ -462,7 +462,7 @@ impl Runner {
             }
         });
         match status.state {
-            EngineState::NeedsFix => {
+            EngineState::Blocked => {
                 self.seen.needed_fix = true;
                 let _ = engine.resume(PIPELINE);
             }

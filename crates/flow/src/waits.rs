@@ -1,0 +1,118 @@
+//! What a pipeline waits for: whichever part of it waits says so here, and takes it back.
+//!
+//! `status`, `/ready`, the metrics and the log all read from this one place, so nothing waits in
+//! silence. A destination that is away is not listed: its gate says so.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use potok_core::{Clock, Timestamp};
+use serde::Serialize;
+
+/// What work may wait for, besides a destination behind its gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WaitsFor {
+    /// The log does not take outcomes, or cannot be opened.
+    Log,
+    /// Nothing can be read: the source, or the coordinator of its consumer group, does not answer.
+    Source,
+    /// The store of open groups does not answer, or is full.
+    Store,
+    /// Records cannot be copied into the internal topic.
+    Gathering,
+    /// A person has to say what becomes of a record.
+    Decision,
+}
+
+impl WaitsFor {
+    /// Everything there is to wait for, as `status` and the metrics spell it.
+    pub const ALL: [(WaitsFor, &'static str); 5] = [
+        (WaitsFor::Log, "log"),
+        (WaitsFor::Source, "source"),
+        (WaitsFor::Store, "store"),
+        (WaitsFor::Gathering, "gathering"),
+        (WaitsFor::Decision, "decision"),
+    ];
+
+    /// As `status` and the metrics spell it.
+    pub fn word(self) -> &'static str {
+        let known = Self::ALL.iter().find(|(what, _)| *what == self);
+        known.map_or("", |(_, word)| word)
+    }
+}
+
+/// One thing that a pipeline waits for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Wait {
+    /// What for.
+    #[serde(rename = "for")]
+    pub what: WaitsFor,
+    /// Since when, as RFC 3339.
+    pub since: String,
+    /// The reason, with what to do where a person can do something.
+    pub why: String,
+}
+
+/// What one pipeline waits for now.
+pub(crate) struct Waits {
+    pipeline: String,
+    clock: Arc<dyn Clock>,
+    /// By what for and which part of the pipeline: lanes wait on their own.
+    waits: Mutex<BTreeMap<(WaitsFor, usize), (Timestamp, String)>>,
+}
+
+impl Waits {
+    pub fn new(pipeline: &str, clock: Arc<dyn Clock>) -> Self {
+        Waits { pipeline: pipeline.to_owned(), clock, waits: Mutex::default() }
+    }
+
+    /// A part of the pipeline waits. Said again and again while it lasts; logged once.
+    pub fn begin(&self, what: WaitsFor, part: usize, why: impl ToString) {
+        let why = why.to_string();
+        let mut waits = self.lock();
+        let is_first = !waits.keys().any(|(known, _)| *known == what);
+        let wait = waits.entry((what, part)).or_insert_with(|| (self.clock.now(), String::new()));
+        if is_first {
+            tracing::warn!(pipeline = self.pipeline, waits_for = what.word(), why, "work waits");
+        }
+        wait.1 = why;
+    }
+
+    /// That part of the pipeline goes on. Does nothing where it did not wait.
+    pub fn end(&self, what: WaitsFor, part: usize) {
+        let mut waits = self.lock();
+        let is_last =
+            waits.remove(&(what, part)).is_some() && !waits.keys().any(|(known, _)| *known == what);
+        if is_last {
+            tracing::info!(pipeline = self.pipeline, waits_for = what.word(), "work goes on");
+        }
+    }
+
+    /// The run is over, and with it whatever waited.
+    pub fn clear(&self) {
+        self.lock().clear();
+    }
+
+    /// One line for each thing waited for, since when the first part has waited for it.
+    pub fn list(&self) -> Vec<Wait> {
+        let mut list: Vec<(Timestamp, Wait)> = Vec::new();
+        for ((what, _), (since, why)) in &*self.lock() {
+            match list.last_mut().filter(|(_, wait)| wait.what == *what) {
+                Some((first, wait)) if since < first => {
+                    (*first, wait.since) = (*since, since.to_string());
+                }
+                Some(_) => {}
+                None => {
+                    let wait = Wait { what: *what, since: since.to_string(), why: why.clone() };
+                    list.push((*since, wait));
+                }
+            }
+        }
+        list.into_iter().map(|(_, wait)| wait).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(WaitsFor, usize), (Timestamp, String)>> {
+        self.waits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -83,7 +83,7 @@ fn run(command: Command) -> Result<()> {
             cargo::run_with(
                 &[("POTOK_SIM_SEED", &seeds)],
                 "test",
-                &["-p", "potok-testkit", "--test", "sim", "--", "--nocapture", "replay"],
+                &["--workspace", "--test", "sim", "--", "--nocapture", "replay"],
             )
         }
         Command::Soak => {
@@ -94,7 +94,7 @@ fn run(command: Command) -> Result<()> {
         Command::Services(command) => services::run(command),
         Command::Docs => {
             let bless = [("POTOK_BLESS", "1")];
-            cargo::run_with(&bless, "test", &["-p", "potok-config", "--test", "reference"])
+            cargo::run_with(&bless, "test", &["--workspace", "--test", "reference"])
         }
         Command::Tidy => tidy::run(),
     }

@@ -3,7 +3,7 @@
 //! Consumer groups have a suite of their own ([`super::source`]) on the same harness.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -41,6 +41,22 @@ pub trait LogHarness: Send + Sync {
         QUIET
     }
 
+    /// True where a record can be seen no sooner than its writer is told, whoever runs first.
+    fn acknowledges_at_once(&self) -> bool {
+        false
+    }
+
+    /// Keeps what is written from becoming durable until the log is opened again; false where that
+    /// cannot be done.
+    fn stall(&self) -> bool {
+        false
+    }
+
+    /// True when something was written that cannot become durable.
+    fn is_stalled(&self) -> bool {
+        false
+    }
+
     /// A topic or group name for this run. Shared servers add something of their own.
     fn name(&self, name: &str) -> String {
         name.to_owned()
@@ -64,6 +80,7 @@ pub async fn run_all(harness: &dyn LogHarness) -> Result<usize, String> {
             reading_starts_where_told,
             a_follower_waits_and_a_cancelled_one_loses_nothing,
             readers_see_only_what_is_acknowledged,
+            readers_wait_for_what_is_not_durable,
             an_unknown_topic_is_a_fix,
             topics_tell_their_ends,
             a_healthy_log_reports_no_trouble,
@@ -269,38 +286,97 @@ async fn a_follower_waits_and_a_cancelled_one_loses_nothing(
     Ok(())
 }
 
+/// What writers have begun to append, and where the log says that it lies once it says so.
+type Told = Arc<Mutex<BTreeMap<Bytes, Option<Position>>>>;
+
+/// Appends one record after another until the log is gone.
+async fn write_on(log: Arc<dyn Log>, topic: String, writer: u32, told: Told) {
+    for n in 0.. {
+        let output = keyed(&topic, &format!("w{writer}"), format!("{writer}/{n}"));
+        let value = output.value.clone().unwrap_or_default();
+        lock(&told).insert(value.clone(), None);
+        match log.append(&[output]).await {
+            Ok(positions) => lock(&told).insert(value, positions.into_iter().next()),
+            Err(_) => return,
+        };
+        tokio::task::yield_now().await;
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Reads while others write. What was seen was sent; and when the log goes down in the midst of
+/// it, what was seen or acknowledged by then is there afterwards.
 async fn readers_see_only_what_is_acknowledged(harness: &dyn LogHarness) -> Result<(), String> {
-    let log = harness.fresh().await?;
-    let topic = harness.name("acknowledged");
-    append(&log, &numbered(&topic, 0, 1)).await?;
-    let mut reader = within("read", log.read(&topic, ReadFrom::End)).await?;
-    let writers: Vec<_> = (0..4)
-        .map(|writer| {
-            let (log, topic) = (log.clone(), topic.clone());
-            tokio::spawn(async move {
-                let mut acknowledged = Vec::new();
-                for n in 0..25 {
-                    let output = keyed(&topic, &format!("w{writer}"), format!("{writer}/{n}"));
-                    acknowledged.extend(append(&log, &[output]).await?);
-                }
-                Ok::<_, String>(acknowledged)
-            })
-        })
-        .collect();
-    let mut seen = BTreeSet::new();
-    while seen.len() < 100 {
-        let batch = within("a record that was appended", reader.next(true)).await?;
-        for (position, _) in placed(batch.ok_or("a follower said it is at the end")?)? {
-            ensure!(seen.insert(position.clone()), "{position} came twice");
+    for round in 0..4 {
+        let log = harness.fresh().await?;
+        let topic = harness.name(&format!("acknowledged-{round}"));
+        append(&log, &numbered(&topic, 0, 1)).await?;
+        let mut reader = within("read", log.read(&topic, ReadFrom::End)).await?;
+        let told = Told::default();
+        let mut writers = tokio::task::JoinSet::new();
+        for writer in 0..4 {
+            writers.spawn(write_on(log.clone(), topic.clone(), writer, told.clone()));
+        }
+        let mut seen: BTreeMap<Position, Bytes> = BTreeMap::new();
+        while seen.len() < 25 {
+            let batch = within("a record that was appended", reader.next(true)).await?;
+            let told = lock(&told);
+            for (position, record) in placed(batch.ok_or("a follower said it is at the end")?)? {
+                let value = record.value.unwrap_or_default();
+                let known = told.get(&value);
+                ensure!(known.is_some(), "{position} was seen, and nobody has sent it");
+                let is_told = known.and_then(Option::as_ref);
+                ensure!(
+                    is_told.is_some() || !harness.acknowledges_at_once(),
+                    "{position} was seen before it was acknowledged"
+                );
+                ensure!(is_told.is_none_or(|at| *at == position), "{position} is {is_told:?}");
+                let twice = seen.insert(position.clone(), value);
+                ensure!(twice.is_none(), "{position} came twice");
+            }
+        }
+        let acknowledged: Vec<_> = lock(&told).clone().into_iter().collect();
+        drop(reader);
+        let log = harness.reopen(log).await?;
+        writers.shutdown().await;
+        let there = read_all(&log, &topic, ReadFrom::Start).await?;
+        let lies = |at: &Position| there.get(at).and_then(|record| record.value.clone());
+        for (at, value) in &seen {
+            ensure!(lies(at).as_ref() == Some(value), "{at} was seen, and is not there any more");
+        }
+        for (value, at) in acknowledged {
+            let is_there = at.as_ref().is_none_or(|at| lies(at).as_ref() == Some(&value));
+            ensure!(is_there, "{at:?} was acknowledged, and is not there any more");
         }
     }
-    let mut acknowledged = BTreeSet::new();
-    for writer in writers {
-        acknowledged.extend(writer.await.map_err(|error| error.to_string())??);
-    }
-    let invented: Vec<_> = seen.difference(&acknowledged).collect();
-    ensure!(invented.is_empty(), "seen but never acknowledged: {invented:?}");
     Ok(())
+}
+
+/// Where a harness can keep the log from making anything durable: nobody sees what may still be lost.
+async fn readers_wait_for_what_is_not_durable(harness: &dyn LogHarness) -> Result<(), String> {
+    let log = harness.fresh().await?;
+    let topic = harness.name("undurable");
+    append(&log, &numbered(&topic, 0, 1)).await?;
+    let mut reader = within("read", log.read(&topic, ReadFrom::End)).await?;
+    if !harness.stall() {
+        return Ok(());
+    }
+    let told = Told::default();
+    let writer = tokio::spawn(write_on(log.clone(), topic.clone(), 0, told.clone()));
+    while !harness.is_stalled() {
+        tokio::task::yield_now().await;
+    }
+    let early = tokio::time::timeout(QUIET, reader.next(true)).await;
+    let is_told = lock(&told).values().any(Option::is_some);
+    drop(reader);
+    let log = harness.reopen(log).await?;
+    writer.abort();
+    ensure!(early.is_err(), "a record was seen that was not acknowledged");
+    ensure!(!is_told, "a record was acknowledged that was not durable");
+    append(&log, &numbered(&topic, 0, 1)).await.map(drop)
 }
 
 async fn an_unknown_topic_is_a_fix(harness: &dyn LogHarness) -> Result<(), String> {

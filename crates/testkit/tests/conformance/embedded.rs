@@ -112,11 +112,31 @@ impl LogHarness for PowerCuts {
         log.close();
         self.open(after)
     }
+
+    fn stall(&self) -> bool {
+        self.0.lock().unwrap().as_ref().unwrap().0.hold_syncs(true);
+        true
+    }
+
+    fn is_stalled(&self) -> bool {
+        self.0.lock().unwrap().as_ref().unwrap().0.held_syncs() > 0
+    }
 }
 
 #[tokio::test]
 async fn embedded_log_across_power_cuts() {
     passed(log::run_all(&PowerCuts::default()).await);
+}
+
+#[test]
+#[cfg(debug_assertions)]
+fn a_log_that_is_read_ahead_of_its_fsync_fails_the_suite() {
+    use potok_core::trouble::{Bug, with_bug};
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let passed =
+        with_bug(Bug::ReaderAheadOfFsync, || runtime.block_on(log::run_all(&PowerCuts::default())));
+    let failed = passed.expect_err("the bug was not found");
+    assert!(failed.contains("was seen that was not acknowledged"), "{failed}");
 }
 
 #[tokio::test]

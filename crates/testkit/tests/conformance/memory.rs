@@ -28,6 +28,10 @@ impl LogHarness for Logs {
     async fn reopen(&self, log: Arc<dyn Log>) -> Result<Arc<dyn Log>, String> {
         Ok(log)
     }
+
+    fn acknowledges_at_once(&self) -> bool {
+        true
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -33,7 +33,8 @@ enum Command {
     Check,
     /// Simulate whole pipelines under trouble
     Sim {
-        /// One seed to replay and show, or `FROM..TO`; without it, 1,000 fresh ones
+        /// One seed to replay and show, or `FROM..TO`; without it, 1,000 fresh ones, half of them
+        /// with groups
         #[arg(value_name = "SEED")]
         seeds: Option<String>,
     },
@@ -107,12 +108,16 @@ fn check() -> Result<()> {
     cargo::run("clippy", &["--workspace", "--all-targets", "--", "-D", "warnings"])
 }
 
+/// From this seed on the simulator's pipelines hold records in groups.
+const HELD_SEEDS: u128 = 1 << 32;
+
 /// Seeds that nobody has tried, most likely.
 #[allow(clippy::disallowed_methods, reason = "nothing here is simulated")]
 fn fresh_seeds() -> String {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let from = since.unwrap_or_default().as_millis();
-    format!("{from}..{}", from + 1_000)
+    let (plain, held) = (from % (HELD_SEEDS - 500), HELD_SEEDS + from);
+    format!("{plain}..{},{held}..{}", plain + 500, held + 500)
 }
 
 /// What a fresh machine may lack, said before half an hour of compiling ends in a riddle.

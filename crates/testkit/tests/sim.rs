@@ -1,22 +1,31 @@
-//! The simulator on a fixed set of seeds, and on any seed one asks for.
+//! The simulator on a fixed set of seeds, on those that once failed, and on any seed one asks for.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::ops::Range;
 
 use potok_testkit::sim::{HELD_SEEDS, Tally, run_seed};
 
-/// Seeds that every test run goes through.
-const SEEDS: u64 = 1_000;
+/// Seeds that every test run goes through, without groups and again with them; in a soak many more.
+fn seeds() -> u64 {
+    if std::env::var_os("POTOK_SOAK").is_some() { 10_000 } else { 1_000 }
+}
+
+/// Seeds that once broke a promise, each with what it was.
+const FAILED: &str = include_str!("failed_seeds.txt");
 
 /// `cargo xtask sim SEED` comes here with the seed in the environment and shows the whole run;
-/// `FROM..TO` runs many and shows those that fail.
+/// `FROM..TO`, or several of them with commas between, runs many and shows those that fail.
 #[test]
 fn replay() {
     let number = |text: &str| text.parse().expect("a seed is a number");
+    let range = |text: &str| match text.split_once("..") {
+        Some((from, to)) => number(from)..number(to),
+        None => number(text)..number(text) + 1,
+    };
     match std::env::var("POTOK_SIM_SEED").ok().as_deref() {
         None => replay_one(1, false),
-        Some(asked) => match asked.split_once("..") {
-            None => replay_one(number(asked), true),
-            Some((from, to)) => replay_many(number(from)..number(to)),
-        },
+        Some(asked) if !asked.contains(['.', ',']) => replay_one(number(asked), true),
+        Some(asked) => replay_many(&asked.split(',').map(range).collect::<Vec<_>>()),
     }
 }
 
@@ -31,10 +40,10 @@ fn replay_one(seed: u64, shown: bool) {
     }
 }
 
-fn replay_many(seeds: std::ops::Range<u64>) {
+fn replay_many(ranges: &[Range<u64>]) {
     let mut tally = Tally::default();
     let mut failed = 0;
-    for seed in seeds.clone() {
+    for seed in ranges.iter().cloned().flatten() {
         let outcome = run_seed(seed).unwrap();
         tally.add(&outcome.tally);
         if let Err(why) = outcome.verdict() {
@@ -43,13 +52,23 @@ fn replay_many(seeds: std::ops::Range<u64>) {
         }
     }
     println!("{tally}");
-    assert_eq!(failed, 0, "{failed} of the seeds {seeds:?} failed");
+    assert_eq!(failed, 0, "{failed} of the seeds {ranges:?} failed");
+}
+
+#[test]
+fn seeds_that_once_failed_keep_every_promise() {
+    let lines = FAILED.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let seed = |line: &str| line.split_whitespace().next().unwrap_or_default().parse::<u64>();
+    let seeds = lines.map(|line| seed(line).unwrap_or_else(|_| panic!("no seed: {line}")));
+    let failures: Vec<String> =
+        seeds.filter_map(|seed| run_seed(seed).unwrap().verdict().err()).collect();
+    assert!(failures.is_empty(), "{} seeds fail again\n{}", failures.len(), failures.join("\n"));
 }
 
 /// The same scenarios, with their records held in groups.
 #[test]
 fn fixed_seeds_with_groups_keep_every_promise() {
-    let failures: Vec<String> = (HELD_SEEDS..HELD_SEEDS + SEEDS)
+    let failures: Vec<String> = (HELD_SEEDS..HELD_SEEDS + seeds())
         .filter_map(|seed| run_seed(seed).unwrap().verdict().err())
         .collect();
     assert!(failures.is_empty(), "{} seeds failed\n{}", failures.len(), failures.join("\n"));
@@ -59,7 +78,7 @@ fn fixed_seeds_with_groups_keep_every_promise() {
 fn fixed_seeds_keep_every_promise_and_meet_every_trouble() {
     let mut tally = Tally::default();
     let mut failures = Vec::new();
-    for seed in 0..SEEDS {
+    for seed in 0..seeds() {
         let outcome = run_seed(seed).unwrap();
         tally.add(&outcome.tally);
         failures.extend(outcome.verdict().err());
@@ -72,7 +91,7 @@ fn fixed_seeds_keep_every_promise_and_meet_every_trouble() {
 
 #[test]
 fn a_seed_gives_the_same_run_every_time() {
-    for seed in 0..25 {
+    for seed in (0..25).chain(HELD_SEEDS..HELD_SEEDS + 25) {
         let (one, two) = (run_seed(seed).unwrap(), run_seed(seed).unwrap());
         let differ = one.trace.iter().zip(&two.trace).find(|(a, b)| a != b);
         assert_eq!(differ, None, "seed {seed} took two ways");

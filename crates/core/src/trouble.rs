@@ -115,6 +115,16 @@ pub enum Bug {
     NamesByNumber,
     /// After a restart a record belongs where `by` says now, whatever seal names it.
     GroupsByKeyNow,
+    /// Groups that are due are looked for when something comes.
+    ClosedByComing,
+    /// An ending is counted when it happens and again when it is written.
+    EndingsCountedTwice,
+    /// Records that are handed back stay counted as received.
+    HandBacksForgotten,
+    /// What was set aside counts as delivered.
+    LettersCountedDelivered,
+    /// A repeat that its destination dropped counts as delivered.
+    RepeatsCountedDelivered,
     /// The embedded log acknowledges before the fsync.
     AckBeforeFsync,
     /// Readers of the embedded log see records that are not yet synced.

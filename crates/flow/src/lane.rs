@@ -16,6 +16,7 @@ use potok_core::{
 use potok_expr::json::Parser;
 use tokio::sync::mpsc;
 
+use crate::counts::Ending;
 use crate::crash_notes::{CrashNotes, Range, Suspicion};
 use crate::dead_letter::{REPLAY_HEADER, Replay, Resolution, ResolvedAction};
 use crate::deliver::Destination;
@@ -24,7 +25,7 @@ use crate::ledger::{Live, Note};
 use crate::outgoing::{LetterBox, Outgoing, Purpose, Sender};
 use crate::plan::{DeliverPlan, Plan};
 use crate::signal::Signal;
-use crate::status::{Counters, Ending};
+use crate::status::Counters;
 use crate::waits::Waits;
 use crate::work::{Chunk, Completion, Stop, ToLane};
 

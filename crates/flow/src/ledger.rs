@@ -35,9 +35,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::counts::{Ending, InFlight};
 use crate::outgoing::{LetterBox, Outgoing, Purpose, pieces};
 use crate::plan::Retry;
-use crate::status::{Counters, Ending};
+use crate::status::Counters;
 use crate::waits::{Waits, WaitsFor};
 use crate::work::{Completion, Stop, Taken};
 
@@ -89,10 +90,11 @@ impl Live {
 /// What the ledger is told.
 pub(crate) enum Note {
     Assigned(Vec<Assignment>),
-    /// Records of an assignment went to lanes.
+    /// Records of an assignment went to lanes, and so many notes of our own.
     Routed {
         assignment: u64,
-        records: u64,
+        records: InFlight,
+        notes: u64,
     },
     /// What became of records that were worked on together; noted in one transaction.
     Completed(Vec<Completion>),
@@ -117,8 +119,21 @@ pub(crate) enum Note {
 
 struct Held {
     partition: Partition,
-    in_flight: u64,
+    /// Records that went to lanes and did not come back, where any did; and notes of our own.
+    records: Option<InFlight>,
+    notes: u64,
     ended: Unnoted,
+}
+
+impl Held {
+    fn is_idle(&self) -> bool {
+        self.notes == 0 && self.records.as_ref().is_none_or(InFlight::is_empty)
+    }
+
+    /// So many of its records, which are done with here.
+    fn part(&mut self, records: usize) -> Option<InFlight> {
+        self.records.as_mut().map(|all| all.part(records as u64))
+    }
 }
 
 /// What has ended since the last transaction, as it came.
@@ -155,6 +170,7 @@ struct Pending {
     outputs: Vec<Outgoing>,
     /// Counted once the outputs are durable.
     endings: Vec<(u32, Ending)>,
+    records: Option<InFlight>,
     reasons: Vec<Reason>,
     /// Keeps the room of the records until then.
     taken: Arc<Taken>,
@@ -293,13 +309,18 @@ impl Ledger {
             Note::Assigned(assignments) => {
                 for assignment in assignments {
                     let Assignment { partition, nonce, .. } = assignment;
-                    self.held
-                        .insert(nonce, Held { partition, in_flight: 0, ended: Unnoted::default() });
+                    let ended = Unnoted::default();
+                    self.held.insert(nonce, Held { partition, records: None, notes: 0, ended });
                 }
             }
-            Note::Routed { assignment, records } => {
+            // Of a partition that is another's by now, they are handed back at once.
+            Note::Routed { assignment, records, notes } => {
                 if let Some(held) = self.held.get_mut(&assignment) {
-                    held.in_flight += records;
+                    held.notes += notes;
+                    match &mut held.records {
+                        Some(all) => all.join(records),
+                        none => *none = Some(records),
+                    }
                 }
             }
             Note::Completed(completions) => {
@@ -307,9 +328,9 @@ impl Ledger {
             }
             Note::HandedBack { assignment, records, notes } => {
                 if let Some(held) = self.held.get_mut(&assignment) {
-                    held.in_flight = held.in_flight.saturating_sub(records + notes);
+                    held.notes = held.notes.saturating_sub(notes);
+                    drop(held.part(records as usize));
                 }
-                self.scribe.counters.ended(Ending::HandedBack, records);
             }
             Note::Seals(seals) => {
                 self.pending_bytes += seals.iter().map(|seal| 64 + seal.bytes()).sum::<usize>();
@@ -327,8 +348,7 @@ impl Ledger {
     }
 
     fn complete(&mut self, completion: Completion) {
-        let Completion { taken, endings, outputs, reasons } = completion;
-        let records = endings.len() as u64;
+        let Completion { taken, mut endings, outputs, reasons } = completion;
         let mut nonce = taken.batch.assignment;
         if planted(Bug::StaleCompletion) && !self.held.contains_key(&nonce) {
             nonce = self.live.nonce_of(&taken.batch.partition).unwrap_or(nonce);
@@ -336,11 +356,14 @@ impl Ledger {
         let Some(held) = self.held.get_mut(&nonce) else {
             // The partition is another's by now: what was done here is not ours to note. Its
             // owner does it again, under the same names.
-            let counted = endings.iter().filter(|(_, ending)| ending.is_counted()).count();
-            self.scribe.counters.ended(Ending::HandedBack, counted as u64);
             return;
         };
-        held.in_flight = held.in_flight.saturating_sub(records);
+        let of = |is: fn(Ending) -> bool| endings.iter().filter(|(_, e)| is(*e)).count();
+        let counted = of(Ending::is_counted);
+        let handed_back = of(|ending| ending == Ending::HandedBack);
+        drop(held.part(handed_back));
+        held.notes = held.notes.saturating_sub((endings.len() - counted - handed_back) as u64);
+        let records = held.part(counted);
         for (index, ending) in &endings {
             if !ending.is_handed_back() {
                 held.ended.insert(taken.covers(*index as usize));
@@ -349,27 +372,21 @@ impl Ledger {
         if endings.is_empty() {
             held.ended.insert(taken.batch.first..taken.batch.next);
         }
+        endings.retain(|(_, ending)| ending.is_counted());
         if outputs.is_empty() {
-            self.scribe.count(&taken, &endings);
+            self.scribe.count(&taken, &endings, records);
         } else {
             let bytes = |outgoing: &Outgoing| 64 + outgoing.output.bytes();
             self.pending_bytes += outputs.iter().map(bytes).sum::<usize>();
             let assignment = nonce;
-            self.pending.push(Pending { assignment, outputs, endings, reasons, taken });
+            self.pending.push(Pending { assignment, outputs, endings, records, reasons, taken });
         }
         self.progress_due.get_or_insert_with(|| Instant::now() + PROGRESS_EVERY);
     }
 
     /// What was done for an assignment that is lost is not ours to write any more.
     fn drop_pending_of(&mut self, assignments: &[u64]) {
-        let counters = self.scribe.counters.clone();
-        self.pending.retain(|pending| {
-            let keep = !assignments.contains(&pending.assignment);
-            if !keep {
-                counters.ended(Ending::HandedBack, pending.endings.len() as u64);
-            }
-            keep
-        });
+        self.pending.retain(|pending| !assignments.contains(&pending.assignment));
     }
 
     fn any_left(&self) -> bool {
@@ -377,7 +394,7 @@ impl Ledger {
     }
 
     fn has_left(&self, nonces: &[u64], due: Instant) -> bool {
-        let idle = |nonce| self.held.get(nonce).is_none_or(|held| held.in_flight == 0);
+        let idle = |nonce| self.held.get(nonce).is_none_or(Held::is_idle);
         due <= Instant::now() || nonces.iter().all(idle)
     }
 
@@ -409,7 +426,7 @@ impl Ledger {
         }
         let mut all_ended = Vec::new();
         for (nonce, held) in &mut self.held {
-            if planted(Bug::CommitWhenIdle) && held.in_flight > 0 {
+            if planted(Bug::CommitWhenIdle) && !held.is_idle() {
                 continue;
             }
             let ranges = held.ended.take();
@@ -478,8 +495,8 @@ impl Scribe {
         // The one behind may not be there yet.
         let _ = noted.send(());
         durable.into_iter().for_each(|done| _ = done.send(()));
-        for Pending { endings, reasons, taken, .. } in &pending {
-            self.count(taken, endings);
+        for Pending { endings, records, reasons, taken, .. } in pending {
+            self.count(&taken, &endings, records);
             reasons.iter().for_each(|reason| self.counters.dead_letter(*reason));
         }
         Ok(())
@@ -581,13 +598,12 @@ impl Scribe {
         }
     }
 
-    fn count(&self, taken: &Taken, endings: &[(u32, Ending)]) {
-        for (ending, records) in count(endings) {
-            self.counters.ended(ending, records);
+    fn count(&self, taken: &Taken, endings: &[(u32, Ending)], records: Option<InFlight>) {
+        if let Some(records) = records {
+            records.end(endings);
         }
         let now = self.letters.clock.now();
-        let counts = |ending: &Ending| ending.is_counted() && *ending != Ending::HandedBack;
-        let ended = endings.iter().filter(|(_, ending)| counts(ending));
+        let ended = endings.iter();
         let records = ended.filter_map(|(index, _)| taken.batch.records.get(*index as usize));
         self.counters.latency.add(records.map(|record| now.millis_since(record.time)));
     }
@@ -598,17 +614,6 @@ async fn sleep_until(due: Option<Instant>) {
         Some(due) => tokio::time::sleep_until(due).await,
         None => std::future::pending().await,
     }
-}
-
-fn count(endings: &[(u32, Ending)]) -> Vec<(Ending, u64)> {
-    let mut counts: Vec<(Ending, u64)> = Vec::with_capacity(2);
-    for (_, ending) in endings {
-        match counts.iter_mut().find(|(known, _)| known == ending) {
-            Some((_, records)) => *records += 1,
-            None => counts.push((*ending, 1)),
-        }
-    }
-    counts
 }
 
 #[cfg(test)]

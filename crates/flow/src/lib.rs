@@ -5,6 +5,7 @@
 //! backoff, splitting, dead letters, gates and progress live here, once, so that no connector can
 //! get them wrong.
 
+mod counts;
 mod crash_notes;
 pub mod dead_letter;
 pub mod decode;

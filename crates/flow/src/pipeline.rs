@@ -122,8 +122,7 @@ pub(crate) async fn run(shared: &Shared, started: impl FnOnce()) -> Stop {
     };
     stopping.set(true);
     let end = wind_down(tasks, end).await;
-    // Every task is gone: whatever was still in flight will be read again.
-    shared.counters.hand_back_rest();
+    shared.counters.run_is_over();
     shared.waits.clear();
     end
 }

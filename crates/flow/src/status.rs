@@ -1,15 +1,16 @@
 //! What the engine knows of a pipeline, for people and metrics.
 //!
 //! `received = delivered + filtered + suppressed + dead_lettered + in_flight` holds in every
-//! snapshot: what is in flight is computed from the others, which are read first.
+//! snapshot. Each of them is counted where it happens (`counts.rs`), none is computed from others.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use potok_core::{Clock, Damage, Reason, Timestamp};
 use serde::Serialize;
 
+use crate::counts::Counts;
 use crate::latency::{Latency, LatencyCounts};
 use crate::plan::Plan;
 use crate::process::{Counted, Stages};
@@ -167,41 +168,10 @@ pub struct DestinationStatus {
     pub up: bool,
 }
 
-/// How one record ended, for counting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
-    Delivered,
-    Filtered,
-    Suppressed,
-    DeadLettered,
-    /// Given back unfinished: another owner, or the next start, takes it again.
-    HandedBack,
-    /// A seal whose members have all ended, or another note of our own: not counted.
-    Sealed,
-    /// The same, given back unfinished.
-    NoteHandedBack,
-}
-
-impl Ending {
-    /// It has not ended: somebody takes it again.
-    pub fn is_handed_back(self) -> bool {
-        matches!(self, Ending::HandedBack | Ending::NoteHandedBack)
-    }
-
-    /// It is about a record, not about a note of our own.
-    pub fn is_counted(self) -> bool {
-        !matches!(self, Ending::Sealed | Ending::NoteHandedBack)
-    }
-}
-
 /// The counters of one pipeline since the process started.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    received: AtomicU64,
-    delivered: AtomicU64,
-    filtered: AtomicU64,
-    suppressed: AtomicU64,
-    dead_lettered: AtomicU64,
+    pub counts: Arc<Counts>,
     pub restarts: AtomicU64,
     pub retries: AtomicU64,
     /// Events that went on though a stage failed on them.
@@ -227,33 +197,8 @@ impl Counters {
         Counters { counted: Counted::new(&plan.stages), ..Counters::default() }
     }
 
-    pub fn received(&self, records: u64) {
-        self.received.fetch_add(records, Ordering::SeqCst);
-    }
-
-    pub fn ended(&self, ending: Ending, records: u64) {
-        let counter = match ending {
-            Ending::Delivered => &self.delivered,
-            Ending::Filtered => &self.filtered,
-            Ending::Suppressed => &self.suppressed,
-            Ending::DeadLettered => &self.dead_lettered,
-            Ending::Sealed | Ending::NoteHandedBack => return,
-            Ending::HandedBack => {
-                self.received.fetch_sub(records, Ordering::SeqCst);
-                return;
-            }
-        };
-        counter.fetch_add(records, Ordering::SeqCst);
-    }
-
-    /// No task works any more: what has not ended was given back.
-    pub fn hand_back_rest(&self) {
-        let load = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
-        let ended = load(&self.delivered)
-            + load(&self.filtered)
-            + load(&self.suppressed)
-            + load(&self.dead_lettered);
-        self.received.store(ended, Ordering::SeqCst);
+    /// No task works any more.
+    pub fn run_is_over(&self) {
         self.stages.nobody_waits();
         self.open.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
@@ -276,15 +221,7 @@ impl Counters {
     /// Fills the counted part of a status.
     pub fn fill(&self, status: &mut Status, clock: &dyn Clock) {
         let load = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
-        status.delivered = load(&self.delivered);
-        status.filtered = load(&self.filtered);
-        status.suppressed = load(&self.suppressed);
-        status.dead_lettered = load(&self.dead_lettered);
-        let ended = status.delivered + status.filtered + status.suppressed + status.dead_lettered;
-        // Endings were read first and only grow, so this never goes below them, except between
-        // the two halves of handing back, where nothing has ended either.
-        status.received = load(&self.received).max(ended);
-        status.in_flight = status.received - ended;
+        self.counts.fill(status);
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         status.oldest = open.values().min().map(|first| clock.now().millis_since(*first));
         drop(open);

@@ -7,8 +7,9 @@ use potok_core::{Fault, SourceBatch};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinError;
 
+use crate::counts::Ending;
 use crate::outgoing::Outgoing;
-use crate::status::{Counters, Ending};
+use crate::status::Counters;
 
 /// A source batch on its way. Dropping the last handle gives its bytes back to the intake.
 pub(crate) struct Taken {

@@ -170,3 +170,33 @@ fn groups_by_the_key_of_now() {
 fn windows_by_the_clock_of_the_process() {
     is_found_in_groups(Bug::WindowsByOwnClock, &[Promise::WindowsLast]);
 }
+
+#[test]
+fn groups_that_wait_for_something_to_come() {
+    is_found_in_groups(Bug::ClosedByComing, &[Promise::WorkFinishes]);
+}
+
+#[test]
+fn endings_counted_twice() {
+    is_found(Bug::EndingsCountedTwice, &[Promise::CountsAddUp]);
+    is_found(Bug::EndingsCountedTwice, &[Promise::CountsAreTrue]);
+    is_found_in_groups(Bug::EndingsCountedTwice, &[Promise::CountsAreTrue]);
+}
+
+#[test]
+fn hand_backs_forgotten() {
+    is_found(Bug::HandBacksForgotten, &[Promise::CountsAddUp]);
+    is_found_in_groups(Bug::HandBacksForgotten, &[Promise::CountsAddUp]);
+}
+
+#[test]
+fn dead_letters_counted_as_delivered() {
+    is_found(Bug::LettersCountedDelivered, &[Promise::CountsAreTrue]);
+    is_found_in_groups(Bug::LettersCountedDelivered, &[Promise::CountsAreTrue]);
+}
+
+#[test]
+fn repeats_counted_as_delivered() {
+    is_found(Bug::RepeatsCountedDelivered, &[Promise::CountsAreTrue]);
+    is_found_in_groups(Bug::RepeatsCountedDelivered, &[Promise::CountsAreTrue]);
+}

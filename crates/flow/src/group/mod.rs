@@ -36,10 +36,10 @@ use potok_expr::{Ran, Scope, Template, View};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::counts::Ending;
 use crate::lane::{Cycle, Item, Lane, Way};
 use crate::ledger::Note;
 use crate::plan::HoldPlan;
-use crate::status::Ending;
 use crate::waits::WaitsFor;
 use crate::work::{Chunk, Completion, Stop, ToLane};
 pub(crate) use bodies::Bodies;
@@ -220,7 +220,8 @@ impl Holding {
         if index.has_sealed() {
             return Some(Instant::now());
         }
-        index.next_due().map(|due| self.board.scale.instant(due))
+        let due = index.next_due().filter(|_| !planted(Bug::ClosedByComing));
+        due.map(|due| self.board.scale.instant(due))
     }
 }
 

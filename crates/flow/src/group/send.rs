@@ -15,12 +15,12 @@ use tokio::sync::oneshot;
 use super::Holding;
 use super::clean::Lot;
 use super::index::{Entry, Feed, PART_RECORDS_MAX, Sealed};
+use crate::counts::Ending;
 use crate::crash_notes::{Range, Suspicion};
 use crate::lane::{Cycle, Item, Lane};
 use crate::ledger::Note;
 use crate::plan::OnRepeat;
 use crate::process::BatchOfItems;
-use crate::status::Ending;
 use crate::work::{Chunk, Completion, Stop, Taken};
 
 /// Batches are sent together up to so many records: while that lasts nothing is closed. Where bodies

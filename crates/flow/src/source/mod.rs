@@ -17,10 +17,11 @@ use potok_core::{
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
+use crate::counts::Ending;
 use crate::lane::OwnTopics;
 use crate::ledger::{Live, Note};
 use crate::signal::Signal;
-use crate::status::{Counters, Ending};
+use crate::status::Counters;
 use crate::work::{Chunk, Completion, Stop, Taken, ToLane};
 pub(crate) use routing::{Routing, hash_of};
 
@@ -167,13 +168,13 @@ impl Intake {
         let next = batch.next;
         let is_note = |record: &&Record| self.own.is_note(&batch, record);
         let notes = batch.records.iter().filter(is_note).count() as u64;
-        self.counters.received(records - notes);
+        let in_flight = self.counters.counts.received(records - notes);
         if let Some(first) = batch.records.first() {
             self.counters.batch_opened(sequence, first.time);
         }
         let counters = self.counters.clone();
         let taken = Arc::new(Taken { batch, sequence, counters, _room: Some(room), apart: None });
-        self.tell(Note::Routed { assignment, records });
+        self.tell(Note::Routed { assignment, records: in_flight, notes });
         if records == 0 || planted(Bug::NaiveCommit) {
             // Nothing but a gap: it has ended by being read.
             self.tell(Note::Completed(vec![Completion::of(taken.clone())]));

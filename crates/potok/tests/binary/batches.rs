@@ -113,6 +113,8 @@ impl Records {
         assert_eq!(count("received"), ended.iter().sum::<u64>(), "{status}");
         let letters = running.run(["dead-letters", "list", "em-processor", "--json"], b"").good();
         let outputs = outputs(running);
+        let delivered = count("delivered") as usize;
+        assert!(delivered <= outputs.len(), "{} came out: {status}", outputs.len());
         let problems = self.problems(&outputs, &Letter::all(&letters));
         assert!(problems.is_empty(), "{problems:#?}\n{}", running.journal());
         outputs.len() - outputs.iter().map(|one| &one.what).collect::<HashSet<_>>().len()

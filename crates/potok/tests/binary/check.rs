@@ -191,7 +191,9 @@ pub fn assert_kept(home: &Home, running: &Running, ledger: &Ledger) {
     let status = running.drained();
     assert_adds_up(&status);
     let letters = running.run(["dead-letters", "list", "orders", "--json"], b"").good();
-    let problems = ledger.problems(&Tables::read(&home.database()), &Letter::all(&letters));
+    let (tables, letters) = (Tables::read(&home.database()), Letter::all(&letters));
+    assert_counts_are_true(&status, home.has_started_once(), tables.count(), letters.len());
+    let problems = ledger.problems(&tables, &letters);
     assert!(
         problems.is_empty(),
         "{} problems with {} acknowledged orders, among them:\n{}\n{}",
@@ -200,6 +202,22 @@ pub fn assert_kept(home: &Home, running: &Running, ledger: &Ledger) {
         problems[..problems.len().min(10)].join("\n"),
         running.journal(),
     );
+}
+
+/// Compares what a process counts with what is there: `rows` it has delivered, and open dead
+/// letters. Processes before it have their part in that, unless it is the `only` one.
+pub fn assert_counts_are_true(status: &Value, only: bool, rows: usize, letters: usize) {
+    let count = |field: &str| status[field].as_u64().unwrap_or_else(|| panic!("{field}: {status}"));
+    let (delivered, dead_lettered) = (count("delivered") as usize, count("dead_lettered") as usize);
+    assert!(delivered <= rows, "{rows} rows: {status}");
+    let by_reason = status["dead_letters_by_reason"].as_object().into_iter().flatten();
+    let written: u64 = by_reason.map(|(_, count)| count.as_u64().unwrap()).sum();
+    assert!(dead_lettered as u64 <= written, "each has a letter or more: {status}");
+    if only {
+        assert_eq!(delivered, rows, "{status}");
+        // One that was replayed and failed again is one letter, and was counted each time.
+        assert!(dead_lettered >= letters, "{letters} dead letters: {status}");
+    }
 }
 
 /// `received = delivered + filtered + suppressed + dead_lettered + in_flight`.

@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -92,11 +93,16 @@ pub fn run(mut command: Command, input: &[u8]) -> Ran {
 /// A scratch folder with potok's data and its settings in it.
 pub struct Home {
     dir: TempDir,
+    /// Processes that were started here.
+    starts: AtomicUsize,
 }
 
 impl Home {
     pub fn new() -> Self {
-        let home = Home { dir: tempfile::tempdir().expect("a scratch folder") };
+        let home = Home {
+            dir: tempfile::tempdir().expect("a scratch folder"),
+            starts: AtomicUsize::new(0),
+        };
         fs::create_dir(home.data()).unwrap();
         home.settings("");
         home
@@ -153,7 +159,13 @@ impl Home {
         running.unwrap_or_else(|end| panic!("potok ended at start: {end}"))
     }
 
+    /// True when one process has done everything here: what it counts is all there is.
+    pub fn has_started_once(&self) -> bool {
+        self.starts.load(Ordering::Relaxed) == 1
+    }
+
     fn spawn(&self, file: &Path, environment: &[(&str, &str)]) -> Result<Running, String> {
+        self.starts.fetch_add(1, Ordering::Relaxed);
         let mut command = self.command([Path::new("run"), file]);
         command.args(["--admin", "127.0.0.1:0", "--http", "127.0.0.1:0"]);
         command.envs(environment.iter().copied());

@@ -2,6 +2,7 @@
 
 use potok_services::Kafka;
 use potok_traffic::orders::{Generator, Kind, Order, Shares};
+use serde_json::Value;
 
 use crate::check::{Letter, assert_adds_up};
 use crate::database::Database;
@@ -134,7 +135,11 @@ pub fn assert_kept(database: &Database, replicas: &[&Replica<'_>], ledger: &Ledg
     statuses().for_each(|status| assert_adds_up(&status));
     let running = replicas.first().expect("one of them").running();
     let letters = running.run(["dead-letters", "list", "orders", "--json"], b"").good();
-    let problems = ledger.problems(&database.tables(), &Letter::all(&letters));
+    let tables = database.tables();
+    let delivered = |status: Value| status["delivered"].as_u64().unwrap();
+    let delivered: u64 = statuses().map(delivered).sum();
+    assert!(delivered <= tables.count() as u64, "{delivered} of {} rows", tables.count());
+    let problems = ledger.problems(&tables, &Letter::all(&letters));
     assert!(
         problems.is_empty(),
         "{} problems with {} acknowledged orders, among them:\n{}\n{}",

@@ -170,10 +170,16 @@ impl SimLog {
             }
             let positions = w.disk.append(&transaction.outputs, time)?;
             promises::observe_outputs(w, &transaction.outputs, &positions);
+            if let Some(live) = live {
+                let process = live.lock().unwrap_or_else(PoisonError::into_inner).process;
+                promises::observe_written(w, process, &transaction.outputs);
+            }
             for ended in &transaction.ended {
                 let Some(live) = live else { continue };
                 let live = live.lock().unwrap_or_else(PoisonError::into_inner);
                 let is_owner = live.is_valid(&ended.partition, ended.assignment);
+                let reader = (live.process, live.group.as_str());
+                promises::observe_ended(w, reader, &ended.partition, &ended.ranges);
                 if !is_owner && planted(Bug::StaleCommit) {
                     let what = format!("{} was noted by who had it before", ended.partition);
                     w.violated(promises::Promise::OwnersCommit, what);

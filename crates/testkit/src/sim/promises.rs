@@ -1,9 +1,10 @@
 //! The promises, checked by name.
 //!
-//! Some are watched while the run goes on (what is noted as ended has ended, in `watch.rs`; counts add
-//! up, in the runner), the others are checked when all is quiet. Truth is what the world holds: the
+//! Some are watched while the run goes on (what is noted as ended has ended, in `watch.rs`; counts
+//! say what happened, in `counts.rs`), the others are checked when all is quiet. Truth is what the world holds: the
 //! records of the source topics, the tables, and the topics written to.
 
+mod counts;
 mod names;
 mod store;
 mod versions;
@@ -21,6 +22,10 @@ use super::scenario::{Change, Deliver, Scenario, To};
 use super::trouble::Recovery;
 use super::workload::{Kind, field};
 use super::world::State;
+pub use counts::Deeds;
+pub(super) use counts::{
+    check_counts, observe_ended, observe_receipt, observe_taken, observe_written,
+};
 pub use names::Promise;
 pub(super) use store::check_store;
 use watch::sealed_by;

@@ -20,13 +20,13 @@ use super::workload::Workload;
 use super::world::World;
 
 /// Simulated time in which everything must have ended once trouble is over.
-const FINISH_MAX: Duration = Duration::from_secs(3_600);
+const FINISH_MAX: Duration = Duration::from_secs(180);
 
 /// How often `status` is looked at.
 const SAMPLE_EVERY: Duration = Duration::from_millis(400);
 
-/// How often something healthy is sent while the end is awaited: a destination behind a closed
-/// gate is tried with real records, and poison is only known by records of other keys succeeding.
+/// How often something healthy is sent while the end is awaited, where a scenario is helped so.
+/// Others get nothing more: a wake-up that was lost stays lost.
 const TRICKLE_EVERY: Duration = Duration::from_secs(4);
 
 /// More lives than any scenario has deaths.
@@ -308,6 +308,7 @@ impl Runner {
                 let drains = engines.iter().map(|engine| engine.drain(Duration::from_secs(30)));
                 futures::future::join_all(drains).await;
                 self.world.with(|w| w.note("drained"));
+                self.sample(engines).await;
                 return Some(End::Drained);
             }
             Act::Flush => self.world.store().flush(),
@@ -417,7 +418,7 @@ impl Runner {
         self.statuses.clear();
         for (process, engine) in engines.iter().enumerate() {
             if !self.is_still(process) {
-                self.sample_one(engine).await;
+                self.sample_one(process, engine).await;
             }
         }
         self.check_age();
@@ -436,14 +437,10 @@ impl Runner {
         }
     }
 
-    async fn sample_one(&mut self, engine: &Engine) {
+    async fn sample_one(&mut self, process: usize, engine: &Engine) {
         let Some(status) = engine.status().await.pop() else { return };
-        let ended = status.delivered + status.filtered + status.suppressed + status.dead_lettered;
         self.world.with(|w| {
-            if status.received != ended + status.in_flight {
-                let what = format!("{status:?}");
-                w.violated(Promise::CountsAddUp, what);
-            }
+            promises::check_counts(w, process, &status);
             match status.gate.state {
                 "closed" if !self.seen.gate_was_closed => {
                     self.seen.gate_was_closed = true;
@@ -510,7 +507,7 @@ impl Runner {
                 self.did_not_finish();
                 return false;
             }
-            if now >= trickle_at {
+            if self.scenario.helped && now >= trickle_at {
                 trickle_at = now + TRICKLE_EVERY.as_millis() as u64;
                 let good = self.trickle.good();
                 self.send(engine, &[good]).await;
@@ -521,10 +518,12 @@ impl Runner {
 
     /// True when every record of the pipeline's topics has ended and it says so itself.
     fn is_quiet(&self) -> bool {
+        // A gate that is half open waits for a record to try its destination with.
+        let helped = self.scenario.helped;
         let is_quiet = |status: &Status| {
             status.in_flight == 0
                 && status.state == EngineState::Running
-                && status.gate.state == "open"
+                && (status.gate.state == "open" || (!helped && status.gate.state == "half_open"))
         };
         let processes = 0..self.scenario.sharing.max(1);
         let alive = self.world.with(|w| processes.filter(|at| !w.frozen.is_dead(*at)).count());

@@ -150,6 +150,8 @@ pub struct Scenario {
     pub overlap: usize,
     /// Processes that share the log; with more than none, records are gathered in groups by it.
     pub sharing: usize,
+    /// While the end is awaited, something healthy comes now and then.
+    pub helped: bool,
     /// How long nobody lives after a death, in milliseconds.
     pub down: u64,
     /// While the run goes on, no record is open for longer than so many milliseconds.
@@ -184,6 +186,7 @@ impl Scenario {
             in_flight_bytes_max: 1 << 20,
             overlap: 1,
             sharing: 0,
+            helped: true,
             down: 0,
             open_max: None,
             spells: BTreeMap::new(),
@@ -235,6 +238,9 @@ impl Scenario {
             scenario.in_flight_bytes_max = chance.between(300, 3_000) as usize;
         }
         scenario.overlap = if is_like_kafka(seed) { 4 } else { 1 };
+        // A poisonous record is only known by records of other keys succeeding.
+        scenario.helped =
+            Chance::new(seed ^ 0x4e1b).one_in(2) || scenario.enabled.contains(&Trouble::Poison);
         let span = chance.between(3_000, 60_000);
         scenario.spells = scenario.make_spells(&mut chance, span);
         scenario.acts = scenario.make_acts(&mut chance, span);
@@ -355,11 +361,12 @@ impl Scenario {
     pub fn summary(&self) -> String {
         let Scenario { seed, enabled, partitions, topics, delivers, stage, .. } = self;
         let Scenario { hold, order_by_k, sharing, changes, .. } = self;
-        let Scenario { retry, probe_every, in_flight_bytes_max, overlap, spells, .. } = self;
+        let Scenario { retry, probe_every, in_flight_bytes_max, overlap, spells, helped, .. } =
+            self;
         format!(
             "seed {seed}: {topics:?} of {partitions} partitions, deliver {delivers:?}, {stage:?}, {hold:?}, \
              order_by_k {order_by_k}, retry {retry:?}, probe every {probe_every:?}, room \
-             {in_flight_bytes_max}, overlap {overlap}, sharing {sharing}, spells {spells:?}, {changes:?}, {enabled:?}"
+             {in_flight_bytes_max}, overlap {overlap}, sharing {sharing}, helped {helped}, spells {spells:?}, {changes:?}, {enabled:?}"
         )
     }
 

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use potok_core::{Batch, Fault, Message, Name, Outcome, Reason, Receipt, Sink, SinkLimits};
 use tokio::sync::oneshot;
 
+use super::promises;
 use super::trouble::{Recovery, Trouble};
 use super::workload::Kind;
 use super::world::{State, World};
@@ -298,7 +299,7 @@ impl Sink for SimSink {
             panic!("{}", super::PANIC);
         }
         let (answer, answered) = oneshot::channel();
-        let (sink, batch) = (self.clone(), batch.clone());
+        let (called, sink, batch) = (batch, self.clone(), batch.clone());
         tokio::spawn(async move {
             sink.world.latency(Trouble::SinkSlow).await;
             sink.world.step("the destination, before it writes").await;
@@ -333,7 +334,14 @@ impl Sink for SimSink {
         let answered = answered.await;
         self.world.awake(self.process).await;
         match answered {
-            Ok(result) => result,
+            Ok(result) => {
+                if let Ok(receipt) = &result {
+                    let outcomes = receipt.clone().outcomes(called.messages.len());
+                    let outcomes = called.messages.iter().zip(outcomes);
+                    self.world.with(|w| promises::observe_receipt(w, self.process, outcomes));
+                }
+                result
+            }
             // The task went down with the process.
             Err(_) => std::future::pending().await,
         }

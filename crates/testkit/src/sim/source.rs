@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use potok_core::{
-    Assignment, Fault, Intake, Journal, NotWritten, Partition, PartitionEnd, Position, Source,
-    SourceBatch, Transaction,
+    Assignment, Fault, Intake, Journal, NotWritten, Partition, PartitionEnd, Position, Record,
+    Source, SourceBatch, Transaction,
 };
 use tokio::time::Instant;
 
-use super::disk::Disk;
+use super::disk::{Disk, Progress};
 use super::log::SimLog;
+use super::promises;
 use super::trouble::{Recovery, Trouble};
 use super::world::State;
 
@@ -38,6 +39,8 @@ pub struct Live {
 struct Held {
     nonce: u64,
     cursor: u64,
+    /// What had ended when it was assigned.
+    before: Progress,
 }
 
 impl Live {
@@ -171,7 +174,8 @@ fn assign(
         let (nonce, start) = (w.chance.next(), progress.position);
         w.note(format_args!("assigned {partition} from {start}"));
         live.away.remove(&partition);
-        live.held.insert(partition.clone(), Held { nonce, cursor: start });
+        let held = Held { nonce, cursor: start, before: progress.clone() };
+        live.held.insert(partition.clone(), held);
         assignments.push(Assignment { partition, nonce, start, ended: progress.ended });
     }
     Some(Intake::Assigned(assignments))
@@ -252,6 +256,13 @@ fn hand_out(w: &mut State, live: &mut Live) -> Option<SourceBatch> {
     // Behind the last record there may be offsets that were never used.
     let batch = batch.or_else(|| gap(disk, partition, held.nonce, held.cursor))?;
     held.cursor = batch.next;
+    let before = held.before.clone();
+    let new = |record: &&Record| {
+        record.offset >= before.position && !before.ended.contains(record.offset)
+    };
+    let new = batch.records.iter().filter(new);
+    let reader = (live.process, live.group.as_str());
+    promises::observe_taken(w, reader, (batch.log, &batch.partition), new);
     w.note(format_args!("hands out {} {}..{}", batch.partition, batch.first, batch.next));
     Some(batch)
 }

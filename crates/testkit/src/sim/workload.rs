@@ -3,6 +3,8 @@
 //! What a record is meant to become is written in its value, so that the destination, the stage
 //! and the checks all read it from the bytes alone.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use potok_core::{Headers, HeadersBuilder, Output};
 use serde_json::Value;
@@ -38,12 +40,24 @@ pub enum Kind {
     Outdated,
 }
 
+/// The fields of a value, read without the rest: everybody asks for them again and again.
+#[derive(serde::Deserialize)]
+#[allow(dead_code, reason = "an id must be text, or it cannot be read")]
+struct Said<'a> {
+    #[serde(borrow, rename = "do")]
+    what: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    k: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    id: Option<Cow<'a, str>>,
+}
+
 impl Kind {
     /// What the record with this value is meant to become.
     pub fn of(value: Option<&[u8]>) -> Kind {
-        let parsed = value.and_then(|value| serde_json::from_slice::<Value>(value).ok());
-        let Some(parsed) = parsed else { return Kind::Undecodable };
-        match parsed.get("do").and_then(Value::as_str) {
+        let said = value.and_then(|value| serde_json::from_slice::<Said<'_>>(value).ok());
+        let Some(said) = said else { return Kind::Undecodable };
+        match said.what.as_deref() {
             Some("drop") => Kind::Filtered,
             Some("fail") => Kind::StageFails,
             Some("refuse") => Kind::Refused,
@@ -53,7 +67,7 @@ impl Kind {
             Some("bad") => Kind::Undecodable,
             Some("unwant") => Kind::Unwanted,
             Some("outdate") => Kind::Outdated,
-            _ if parsed.get("k").is_none() => Kind::NoKey,
+            _ if said.k.is_none() => Kind::NoKey,
             _ => Kind::Good,
         }
     }

@@ -7,7 +7,7 @@
 //! All of it is used from one thread. The lock only satisfies the contracts, and is never held
 //! across an await.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use super::chance::Chance;
 use super::disk::Disk;
 use super::frozen::Frozen;
-use super::promises::{Expect, Observed, Promise, Violation};
+use super::promises::{Deeds, Expect, Observed, Promise, Violation};
 use super::sink::Table;
 use super::store::SimStore;
 use super::trouble::{Recovery, Tally, Trouble};
@@ -59,6 +59,8 @@ pub struct State {
     pub expect: Option<Arc<Expect>>,
     /// What the checks saw written.
     pub(super) observed: Observed,
+    /// What they saw of each process of this life.
+    pub(super) deeds: BTreeMap<usize, Deeds>,
     /// What the checks found.
     pub violations: Vec<Violation>,
     /// Milliseconds by which the wall clock is wrong.
@@ -133,6 +135,7 @@ impl World {
                 filtered: BTreeSet::new(),
                 expect: None,
                 observed: Observed::default(),
+                deeds: BTreeMap::new(),
                 violations: Vec::new(),
                 clock_jump: 0,
                 log_clock_jump: 0,
@@ -164,6 +167,7 @@ impl World {
             w.steps_left = None;
             w.over = false;
             w.frozen.clear();
+            w.deeds.clear();
         });
     }
 

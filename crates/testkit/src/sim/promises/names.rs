@@ -27,6 +27,8 @@ pub enum Promise {
     BadOnceInDeadLetters,
     /// What was received equals what ended and what is in flight.
     CountsAddUp,
+    /// What a process counts is what it did, as the world saw it.
+    CountsAreTrue,
     /// Where the log is shared, each record comes into its group once.
     GatheredOnce,
     /// What is sent together is what one seal names.
@@ -63,6 +65,7 @@ impl fmt::Display for Promise {
             Promise::HealthyStayAlive => "healthy records are no dead letters",
             Promise::BadOnceInDeadLetters => "each bad record once in dead letters",
             Promise::CountsAddUp => "counts add up",
+            Promise::CountsAreTrue => "counts say what happened",
             Promise::GatheredOnce => "gathered exactly once",
             Promise::SentAsSealed => "batches are sent as they were sealed",
             Promise::WindowsLast => "windows last as long as they should",

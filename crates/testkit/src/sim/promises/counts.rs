@@ -1,0 +1,211 @@
+//! Whether the counts of a process say what the world saw of it.
+//!
+//! The world notes what it handed to each process and what that one has written, since the process
+//! started. From this follows how many records it must have counted as delivered, filtered,
+//! suppressed and dead-lettered. Where it took a record twice (its partition left and came back, a
+//! part died), nobody outside can tell how each time ended: that many more are allowed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use potok_core::{Envelope, Message, Outcome, Output, Partition, Position, Record};
+use potok_flow::Status;
+
+use super::{Expect, ID_HEADER, Promise, ever, name_of, origin_of, replay_of};
+use crate::sim::pipeline::{GROUP, INTERNAL};
+use crate::sim::trouble::Trouble;
+use crate::sim::workload::Kind;
+use crate::sim::world::State;
+
+/// What the world saw of one process since it started.
+#[derive(Debug, Default)]
+pub struct Deeds {
+    /// Records that were handed to it, and how often.
+    taken: BTreeMap<Position, u64>,
+    /// Names of deliveries that went through.
+    delivered: BTreeSet<String>,
+    /// Dead letters it has written: origin and attempt.
+    letters: BTreeSet<(Position, u32)>,
+    /// Records it has noted as ended.
+    ended: BTreeSet<Position>,
+}
+
+/// How records ended, in the order of the fields of a status.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Endings {
+    delivered: u64,
+    filtered: u64,
+    suppressed: u64,
+    dead_lettered: u64,
+}
+
+impl Endings {
+    fn all(&self) -> [(&'static str, u64); 4] {
+        let Endings { delivered, filtered, suppressed, dead_lettered } = *self;
+        let (delivered, filtered) = (("delivered", delivered), ("filtered", filtered));
+        [delivered, filtered, ("suppressed", suppressed), ("dead_lettered", dead_lettered)]
+    }
+}
+
+fn deeds(w: &mut State, process: usize) -> &mut Deeds {
+    w.deeds.entry(process).or_default()
+}
+
+/// True for a record that its reader counts: neither one that is only copied, nor a note of the
+/// pipeline itself.
+fn is_counted(w: &State, group: &str, partition: &Partition, record: &Record) -> bool {
+    let copied = w.shared && group == GROUP;
+    let note = *partition.topic == *INTERNAL && origin_of(record).is_none();
+    !copied && !note
+}
+
+/// These records were handed to a process, which had not ended them before.
+pub(in crate::sim) fn observe_taken<'a>(
+    w: &mut State,
+    (process, group): (usize, &str),
+    (log, partition): (u64, &Partition),
+    records: impl Iterator<Item = &'a Record>,
+) {
+    for record in records {
+        if is_counted(w, group, partition, record) {
+            let (topic, partition) = (partition.topic.clone(), partition.index);
+            let position = Position { log, topic, partition, offset: record.offset };
+            *deeds(w, process).taken.entry(position).or_default() += 1;
+        }
+    }
+}
+
+/// A destination has answered a process so.
+pub(in crate::sim) fn observe_receipt<'a>(
+    w: &mut State,
+    process: usize,
+    outcomes: impl Iterator<Item = (&'a Message, Outcome)>,
+) {
+    let delivered = outcomes.filter(|(_, outcome)| matches!(outcome, Outcome::Delivered));
+    deeds(w, process).delivered.extend(delivered.map(|(message, _)| message.name.to_string()));
+}
+
+/// A process has written these.
+pub(in crate::sim) fn observe_written(w: &mut State, process: usize, outputs: &[Output]) {
+    let Some(expect) = w.expect.clone() else { return };
+    for output in outputs {
+        if output.topic == expect.dead {
+            let letter = Envelope::split(&output.headers).map(|(e, _)| (e.origin, e.attempts));
+            deeds(w, process).letters.extend(letter);
+        } else if let Some(id) = output.headers.get(ID_HEADER) {
+            let id = String::from_utf8_lossy(id).into_owned();
+            deeds(w, process).delivered.insert(id);
+        }
+    }
+}
+
+/// A process has noted these as ended, whether or not that counts for the log.
+pub(in crate::sim) fn observe_ended(
+    w: &mut State,
+    (process, group): (usize, &str),
+    partition: &Partition,
+    ranges: &[std::ops::Range<u64>],
+) {
+    let records = w.disk.shelf(partition).map_or(&[][..], |shelf| &shelf.records);
+    let is_ended = |offset: u64| ranges.iter().any(|range| range.contains(&offset));
+    let ended = records.iter().filter(|(_, record)| is_ended(record.offset));
+    let ended: Vec<Position> = ended
+        .filter(|(_, record)| is_counted(w, group, partition, record))
+        .map(|(log, record)| Position {
+            log: *log,
+            topic: partition.topic.clone(),
+            partition: partition.index,
+            offset: record.offset,
+        })
+        .collect();
+    deeds(w, process).ended.extend(ended);
+}
+
+/// Compares what a process says with what the world saw of it.
+pub(in crate::sim) fn check_counts(w: &mut State, process: usize, status: &Status) {
+    let Status { received, delivered, filtered, suppressed, dead_lettered, in_flight, .. } =
+        *status;
+    let counted = Endings { delivered, filtered, suppressed, dead_lettered };
+    let ended: u64 = counted.all().iter().map(|(_, count)| count).sum();
+    if received != ended + in_flight {
+        let what = format!("received {received}, in flight {in_flight}, {counted:?}");
+        w.violated(Promise::CountsAddUp, what);
+    }
+    let Some(expect) = w.expect.clone() else { return };
+    let Some(deeds) = w.deeds.remove(&process) else { return };
+    let taken: u64 = deeds.taken.values().sum();
+    if received > taken {
+        let what = format!("process {process} counts {received} records of {taken}");
+        w.violated(Promise::CountsAreTrue, what);
+    }
+    if in_flight == 0 {
+        check_endings(w, &expect, &deeds, (process, status), &counted);
+    }
+    w.deeds.insert(process, deeds);
+}
+
+fn check_endings(
+    w: &mut State,
+    expect: &Expect,
+    deeds: &Deeds,
+    (process, status): (usize, &Status),
+    counted: &Endings,
+) {
+    let mut sure = Endings::default();
+    let mut unsure = 0;
+    let mut shown = Vec::new();
+    for (at, times) in &deeds.taken {
+        let once = *times == 1 && deeds.ended.contains(at);
+        match ever(w, at).filter(|_| once) {
+            Some(record) => {
+                let before = sure.all();
+                *ending(w, expect, deeds, at, &record, &mut sure) += 1;
+                let of = sure.all().into_iter().zip(before).find(|(now, before)| now != before);
+                shown.extend(of.map(|((what, _), _)| format!("{at} {what}")));
+            }
+            None => unsure += times,
+        }
+    }
+    // What a part had noted and not yet counted when it died is never counted.
+    let died = status.restarts + status.rereads > 0
+        || expect.scenario.enabled.contains(&Trouble::SinkNeedsFix);
+    for ((what, counted), (_, sure)) in counted.all().into_iter().zip(sure.all()) {
+        let least = if died { 0 } else { sure };
+        if !(least..=sure + unsure).contains(&counted) {
+            let most = sure + unsure;
+            let like: Vec<_> = shown.iter().filter(|text| text.ends_with(what)).collect();
+            let text = format!("process {process} counts {counted} {what}, not {least} to {most}");
+            w.violated(Promise::CountsAreTrue, format!("{text}: {like:?}"));
+        }
+    }
+}
+
+/// Where a record that was taken once is to be counted.
+fn ending<'a>(
+    w: &State,
+    expect: &Expect,
+    deeds: &Deeds,
+    at: &Position,
+    record: &Record,
+    endings: &'a mut Endings,
+) -> &'a mut u64 {
+    let replay = (at.topic == expect.replay).then(|| replay_of(&record.headers)).flatten();
+    let (origin, only, attempt) = match replay {
+        Some(replay) => (replay.origin, replay.deliver, replay.attempt),
+        None => (origin_of(record).unwrap_or_else(|| at.clone()), None, 1),
+    };
+    let wanted = (0..expect.scenario.delivers.len() as u32)
+        .filter(|index| only.is_none_or(|only| only == *index));
+    let mut names = wanted.map(|index| name_of(&origin, index).to_string());
+    let kind = Kind::of(record.value.as_deref());
+    if deeds.letters.contains(&(origin.clone(), attempt)) {
+        &mut endings.dead_lettered
+    } else if names.any(|name| deeds.delivered.contains(&name)) {
+        &mut endings.delivered
+    } else if (kind == Kind::Filtered && expect.scenario.stage.is_some())
+        || w.filtered.contains(&origin)
+    {
+        &mut endings.filtered
+    } else {
+        &mut endings.suppressed
+    }
+}

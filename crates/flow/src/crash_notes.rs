@@ -12,9 +12,9 @@
 //! <pipeline>.deaths   JSON list of suspects, rewritten at start when there was a note
 //! ```
 
-use std::fs::File;
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -85,6 +85,13 @@ impl Range {
     }
 }
 
+/// Files that nobody else may read, whatever the umask says.
+fn private() -> OpenOptions {
+    let mut options = File::options();
+    options.write(true).create(true).mode(0o600);
+    options
+}
+
 fn hash(topic: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     topic.hash(&mut hasher);
@@ -122,11 +129,11 @@ impl CrashNotes {
     /// is not worth refusing to work: notes are then kept in memory.
     pub fn open(folder: Option<&Path>, pipeline: &str) -> Self {
         let open = |folder: &Path| {
-            std::fs::create_dir_all(folder).ok()?;
+            let mut make = DirBuilder::new();
+            make.recursive(true).mode(0o700).create(folder).ok()?;
             let path = folder.join(format!("{pipeline}.notes"));
-            let mut options = File::options();
-            let file =
-                options.read(true).write(true).create(true).truncate(false).open(path).ok()?;
+            let mut options = private();
+            let file = options.read(true).truncate(false).open(path).ok()?;
             file.set_len((SLOTS_MAX * SLOT_BYTES) as u64).ok()?;
             Some(file)
         };
@@ -174,7 +181,8 @@ impl CrashNotes {
         suspects.drain(..surplus);
         if let Some(path) = &self.deaths_path {
             let json = serde_json::to_vec(&*suspects).unwrap_or_default();
-            let _ = std::fs::write(path, json);
+            let written = private().truncate(true).open(path);
+            let _ = written.and_then(|file| file.write_all_at(&json, 0));
         }
     }
 

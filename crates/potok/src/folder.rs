@@ -18,6 +18,7 @@ use potok_server::Identity;
 use tokio::runtime::Runtime;
 
 use crate::failure::Failure;
+use crate::private;
 
 /// The code of the fault that another process has the folder.
 const IN_USE: &str = "P0201";
@@ -55,10 +56,11 @@ impl Folder {
     /// Opens the folder, made where it does not exist.
     pub async fn open(connections: &Connections) -> Result<Result<Folder, Busy>, Failure> {
         let data_dir = connections.data_dir.clone();
-        std::fs::create_dir_all(&data_dir).map_err(|error| {
+        private::make_folder(&data_dir).map_err(|error| {
             Failure::new("P0522", format!("the data folder {} cannot be made", data_dir.display()))
                 .because(error)
         })?;
+        private::tighten(&data_dir);
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         if let Some(config) = kafka(connections) {
             let log = KafkaLog::new(config, clock.clone())?;
@@ -94,8 +96,8 @@ impl Folder {
         };
         for copy in 0..COPIES_MAX {
             let dir = self.data_dir.join("copies").join(copy.to_string());
-            std::fs::create_dir_all(&dir).map_err(cannot)?;
-            let lock = File::create(dir.join("lock")).map_err(cannot)?;
+            private::make_folder(&dir.join("notes")).map_err(cannot)?;
+            let lock = private::make_file(&dir.join("lock")).map_err(cannot)?;
             match lock.try_lock() {
                 Ok(()) => return Ok(Notes { dir: dir.join("notes"), _lock: Some(lock) }),
                 Err(TryLockError::WouldBlock) => {}

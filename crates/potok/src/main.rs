@@ -10,6 +10,7 @@ mod folder;
 mod input;
 mod memory;
 mod owner;
+mod private;
 mod process;
 mod terminal;
 mod wire;

@@ -6,12 +6,14 @@
 
 use std::fs;
 use std::hash::{BuildHasher, Hasher};
+use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
+use crate::private;
 
 const FILE: &str = "admin.json";
 
@@ -38,7 +40,7 @@ impl Owner {
         let beside = data_dir.join(format!("{FILE}.{}", self.pid));
         let written = serde_json::to_vec(&self)
             .map_err(std::io::Error::from)
-            .and_then(|json| fs::write(&beside, json))
+            .and_then(|json| private::make_file(&beside)?.write_all(&json))
             .and_then(|()| fs::rename(&beside, &path));
         written.map_err(|error| {
             Failure::new("P0522", format!("{} cannot be written", path.display())).because(error)

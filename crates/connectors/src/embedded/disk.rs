@@ -6,7 +6,7 @@
 use std::any::Any;
 use std::fs;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -103,13 +103,23 @@ pub fn is_full(error: &io::Error) -> bool {
     )
 }
 
+/// Folders and files hold whole records: nobody else may look into them, whatever the umask says.
+const FOLDER_MODE: u32 = 0o700;
+const FILE_MODE: u32 = 0o600;
+
 /// The machine's own file system.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RealDisk;
 
 impl Disk for RealDisk {
     fn create_dir(&self, dir: &Path) -> io::Result<()> {
-        fs::create_dir_all(dir)
+        if let Some(above) = dir.parent() {
+            fs::create_dir_all(above)?;
+        }
+        match fs::DirBuilder::new().mode(FOLDER_MODE).create(dir) {
+            Err(_) if dir.is_dir() => Ok(()),
+            made => made,
+        }
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
@@ -127,7 +137,7 @@ impl Disk for RealDisk {
 
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         let mut options = fs::File::options();
-        options.read(true).write(true).create(true).truncate(true);
+        options.read(true).write(true).create(true).truncate(true).mode(FILE_MODE);
         Ok(Arc::new(RealFile(options.open(path)?)))
     }
 
@@ -145,6 +155,7 @@ impl Disk for RealDisk {
 
     fn lock(&self, path: &Path, note: &str) -> io::Result<Locked> {
         let mut options = fs::File::options();
+        options.mode(FILE_MODE);
         // Not truncated before the lock is ours: the owner's note must stay readable.
         let file = options.read(true).write(true).create(true).truncate(false).open(path)?;
         match file.try_lock() {

@@ -38,6 +38,7 @@ impl Database {
         if create && let Some(folder) = path.parent() {
             // Where this fails, opening fails too, with an error that is sorted already.
             let _ = create_folders(folder);
+            create_private(path);
         }
         let connection = connect(path, create, BUSY_MAX)?;
         connection.pragma_update(None, "journal_mode", "WAL")?;
@@ -177,11 +178,29 @@ fn create_folders(folder: &Path) -> io::Result<()> {
     if let Some(above) = above {
         create_folders(above)?;
     }
-    match fs::create_dir(folder) {
+    match private_folder().create(folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
     File::open(above.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+/// Makes the file where there is none, so that nobody else may read it; SQLite gives what it makes
+/// beside it the same mode. Where this fails, opening fails too.
+fn create_private(path: &Path) {
+    let mut options = File::options();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    drop(options.open(path));
+}
+
+fn private_folder() -> fs::DirBuilder {
+    #[allow(unused_mut, reason = "not every system has modes")]
+    let mut builder = fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder
 }
 
 fn wal_of(path: &Path) -> PathBuf {

@@ -19,6 +19,7 @@ mod ledger;
 mod load;
 mod outages;
 mod power_cut;
+mod private;
 mod process;
 mod random_kills;
 mod stages;

@@ -8,6 +8,7 @@ mod client;
 mod failure;
 mod folder;
 mod input;
+mod limits;
 mod memory;
 mod owner;
 mod private;
@@ -20,6 +21,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
+    limits::survive_file_size();
     let cli = cli::Cli::parse();
     match cli.run() {
         Ok(()) => ExitCode::SUCCESS,

@@ -2,6 +2,7 @@
 //! work goes on by itself.
 
 use std::fs;
+use std::process::Command;
 
 use potok_traffic::orders::{Generator, Kind};
 use rusqlite::Connection;
@@ -108,4 +109,36 @@ fn a_full_disk_is_said_and_survived_without_a_restart() {
     assert_kept(&home, &running, &sender.ledger);
     running.kill();
     assert_kept(&home, &home.start(), &sender.ledger);
+}
+
+/// How large files may become, in bytes.
+fn limit_file_size(running: &Running, bytes: &str) {
+    let pid = running.pid().to_string();
+    let mut limit = Command::new("prlimit");
+    limit.args(["--pid", &pid]).arg(format!("--fsize={bytes}:"));
+    assert!(limit.status().expect("prlimit starts").success());
+}
+
+/// `ulimit -f`: beyond it the system would end the process by a signal.
+#[test]
+fn a_limit_on_the_size_of_files_is_a_full_disk() {
+    let home = Home::new();
+    let mut sender = Sender::new(64);
+    let running = home.start();
+    assert!(sender.send(&running, 100));
+    running.drained();
+    // Smaller than files are already: the log's, the database's, and what potok says.
+    limit_file_size(&running, "4096");
+    let refused = running.run(["send", "orders"], &lines(&[Generator::good_only(65).good()]));
+    assert_eq!(refused.code, Some(1), "nothing is acknowledged: {}", refused.stderr);
+    assert!(refused.stderr.contains("P0203"), "{}", refused.stderr);
+    wait::until("/ready says no", || (running.get("/ready")?.0 == 503).then_some(()));
+    assert_eq!(running.get("/live").unwrap().0, 200);
+    limit_file_size(&running, "unlimited");
+    wait::until("records are taken again", || sender.send(&running, 20).then_some(()));
+    wait::until("/ready says yes", || (running.get("/ready")?.0 == 200).then_some(()));
+    let mut unknown = Ledger::default();
+    unknown.note(vec![Generator::good_only(65).good()], false);
+    sender.ledger.join(unknown);
+    assert_kept(&home, &running, &sender.ledger);
 }

@@ -196,6 +196,12 @@ pub trait Log: Send + Sync {
     /// Why appends fail now (a full disk), if they do; `None` while it works.
     fn trouble(&self) -> Option<String>;
 
+    /// Waits until the log can do nothing more in this process, which has to end so that another
+    /// can go on; says why. Most logs never come to that.
+    async fn died(&self) -> Fault {
+        std::future::pending().await
+    }
+
     /// What has ended above the position, for tests and tools.
     async fn ended(&self, group: &str, topic: &str, partition: u32) -> Result<RangeSet, Fault>;
 }

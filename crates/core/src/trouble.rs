@@ -4,7 +4,8 @@
 //! compiler removes.
 //!
 //! A *crash point* is a named place where a process can be made to die at once, without unwinding
-//! or flushing (`POTOK_CRASH_AT=name` or `name:3` for the third passing).
+//! or flushing (`POTOK_CRASH_AT=name` or `name:3` for the third passing), or to panic on the thread
+//! that passes it (`POTOK_PANIC_AT`), which the process has to survive or to end over.
 //! A *planted bug* switches a mechanism to the naive version that the promise forbids. The
 //! simulator must find each of them; that measures the simulator.
 
@@ -40,7 +41,10 @@ pub const STORE_CRASH_POINTS: &[&str] = &["clean.before"];
 /// Those that only a pipeline passes whose groups are gathered on a shared log.
 pub const GATHER_CRASH_POINTS: &[&str] = &["gather.before", "gather.sent", "gather.after"];
 
-/// Dies here if `POTOK_CRASH_AT` says so.
+/// Where nothing durable changes, so that dying is of no interest, but panicking is.
+pub const PANIC_POINTS: &[&str] = &["intake", "reader", "poller", "admin"];
+
+/// Dies here if `POTOK_CRASH_AT` says so, panics if `POTOK_PANIC_AT` does.
 #[inline]
 pub fn crash_point(name: &str) {
     #[cfg(debug_assertions)]
@@ -158,36 +162,49 @@ mod debug {
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    use super::{Bug, CRASH_POINTS, GATHER_CRASH_POINTS, GROUP_CRASH_POINTS, STORE_CRASH_POINTS};
+    use super::{
+        Bug, CRASH_POINTS, GATHER_CRASH_POINTS, GROUP_CRASH_POINTS, PANIC_POINTS,
+        STORE_CRASH_POINTS,
+    };
 
+    /// A point that somebody named, and which passing of it is meant.
     struct Target {
         name: String,
         passings_left: AtomicU64,
     }
 
-    fn target() -> Option<&'static Target> {
-        static TARGET: OnceLock<Option<Target>> = OnceLock::new();
-        TARGET
-            .get_or_init(|| {
-                let wish = std::env::var("POTOK_CRASH_AT").ok()?;
-                let (name, times) = wish.rsplit_once(':').unwrap_or((&wish, "1"));
-                let passings_left = AtomicU64::new(times.parse().unwrap_or(1));
-                Some(Target { name: name.to_owned(), passings_left })
-            })
-            .as_ref()
+    impl Target {
+        fn of(variable: &str) -> Option<Target> {
+            let wish = std::env::var(variable).ok()?;
+            let (name, times) = wish.rsplit_once(':').unwrap_or((&wish, "1"));
+            let passings_left = AtomicU64::new(times.parse().unwrap_or(1));
+            Some(Target { name: name.to_owned(), passings_left })
+        }
+
+        fn is_reached(&self, name: &str) -> bool {
+            self.name == name && self.passings_left.fetch_sub(1, Ordering::Relaxed) == 1
+        }
     }
 
     pub(super) fn crash_point(name: &str) {
-        let lists = [CRASH_POINTS, GROUP_CRASH_POINTS, STORE_CRASH_POINTS, GATHER_CRASH_POINTS];
+        static CRASH: OnceLock<Option<Target>> = OnceLock::new();
+        static PANIC: OnceLock<Option<Target>> = OnceLock::new();
+        let lists = [
+            CRASH_POINTS,
+            GROUP_CRASH_POINTS,
+            STORE_CRASH_POINTS,
+            GATHER_CRASH_POINTS,
+            PANIC_POINTS,
+        ];
         let known = lists.iter().any(|list| list.contains(&name));
         debug_assert!(known, "crash point {name} is not in the list");
-        if let Some(target) = target()
-            && target.name == name
-            && target.passings_left.fetch_sub(1, Ordering::Relaxed) == 1
-        {
+        let crash = CRASH.get_or_init(|| Target::of("POTOK_CRASH_AT")).as_ref();
+        if crash.is_some_and(|target| target.is_reached(name)) {
             eprintln!("crash point {name}: dying as asked");
             std::process::abort();
         }
+        let panic = PANIC.get_or_init(|| Target::of("POTOK_PANIC_AT")).as_ref();
+        assert!(!panic.is_some_and(|target| target.is_reached(name)), "as asked at {name}");
     }
 
     thread_local! {

@@ -76,6 +76,18 @@ impl Process {
         &self.engine
     }
 
+    /// Waits until the process can go on no longer, because a part that it cannot be without has
+    /// died; says which. There is nothing to finish then: the next process does what is left.
+    pub async fn failed(&mut self) -> Failure {
+        tokio::select! {
+            fault = self.engine.log().died() => fault.into(),
+            _ = &mut self.serving => {
+                Failure::new("P0524", "the admin API ended; the process ends with it")
+                    .hint("start it again; nothing is lost")
+            }
+        }
+    }
+
     /// Stops in good order, unless `signals` asks for haste.
     pub async fn stop(self, signals: &mut Signals) -> Result<(), Failure> {
         tokio::select! {

@@ -36,6 +36,7 @@ pub(crate) async fn status(
     State(admin): State<Admin>,
     Params(which): Params<Which>,
 ) -> Result<Json<Vec<Status>>, ApiError> {
+    potok_core::trouble::crash_point("admin");
     let mut all = all(&admin).await?;
     if let Some(pipeline) = which.pipeline {
         let known = names(&all);

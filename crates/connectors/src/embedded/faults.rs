@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 
 use potok_core::{Fault, RECORD_BYTES_MAX, Reason};
+use tokio::task::JoinError;
 
 use super::disk::is_full;
 use super::format::NAME_BYTES_MAX;
@@ -107,12 +108,20 @@ pub(super) fn closed() -> Fault {
     Fault::wait("the log is closed").code("P0210").hint("restart the process")
 }
 
-/// A reading thread panicked: a bug. The pipeline stops and can be resumed.
-pub(super) fn reader_died(cause: impl std::fmt::Display) -> Fault {
-    Fault::fix("reading the log failed inside potok")
+/// Reading on a thread of its own did not come to its end. A panic goes on where records were asked
+/// for: that part dies, and the engine starts it again from the log.
+pub(super) fn cut_short(error: JoinError) -> Fault {
+    match error.try_into_panic() {
+        Ok(panic) => std::panic::resume_unwind(panic),
+        Err(_) => closed(),
+    }
+}
+
+/// A thread that the log cannot be without panicked: a bug. The process ends.
+pub(super) fn died(thread: &str) -> Fault {
+    Fault::fix(format!("{thread} died inside potok; the process ends"))
         .code("P0210")
-        .because(cause)
-        .hint("resume the pipeline; nothing is lost; please report it")
+        .hint("start it again, or let a supervisor do so; nothing is lost; please report it")
 }
 
 pub(super) fn newer(file: &str, version: u8) -> Fault {

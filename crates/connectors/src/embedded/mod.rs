@@ -290,6 +290,10 @@ impl Log for EmbeddedLog {
         self.shared.trouble()
     }
 
+    async fn died(&self) -> Fault {
+        faults::died(self.shared.died().await)
+    }
+
     async fn ended(&self, group: &str, topic: &str, partition: u32) -> Result<RangeSet, Fault> {
         let state = self.shared.state();
         if !state.catalog.groups.contains_key(group) {

@@ -246,6 +246,8 @@ pub struct Shared {
     commands: mpsc::Sender<Command>,
     queue: Arc<Semaphore>,
     closed: AtomicBool,
+    /// The thread that died, if one has.
+    died: watch::Sender<Option<&'static str>>,
 }
 
 impl Shared {
@@ -277,6 +279,7 @@ impl Shared {
             commands,
             queue: Arc::new(Semaphore::new(QUEUE_BYTES_MAX / PERMIT_BYTES)),
             closed: AtomicBool::new(false),
+            died: watch::Sender::new(None),
         }
     }
 
@@ -305,6 +308,14 @@ impl Shared {
     /// True when the log is closed.
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
+    }
+
+    /// Waits until a thread of the log dies; says which.
+    pub async fn died(&self) -> &'static str {
+        let mut died = self.died.subscribe();
+        // The sender lives as long as `self`.
+        let thread = died.wait_for(Option::is_some).await.ok().and_then(|thread| *thread);
+        thread.unwrap_or("a thread of the log")
     }
 
     /// Why appends fail now.
@@ -364,14 +375,16 @@ impl Shared {
     }
 }
 
-/// A thread of the log that panics must not leave it silently dead.
+/// A thread of the log that panics must not leave it silently dead. What it knew is not to be
+/// trusted any more, so the process ends, and the next one begins with what is on disk.
 pub struct Alarm(pub Arc<Shared>, pub &'static str);
 
 impl Drop for Alarm {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.set_trouble(Some(format!("{} died; restart the process", self.1)));
+            self.0.set_trouble(Some(faults::died(self.1).to_string()));
             self.0.close();
+            self.0.died.send_replace(Some(self.1));
         }
     }
 }

@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use potok_core::trouble::crash_point;
 use potok_core::{
     Assignment, Fault, Intake, Journal, NotWritten, Output, Partition, PartitionEnd, Position,
     Source, SourceBatch, Transaction, Turn,
@@ -49,10 +50,9 @@ impl Filler {
             if self.filling.is_none() {
                 // Seen before the scan looks, so that what comes in between wakes us below.
                 self.tail.mark_unchanged();
-                let Some(mut scan) = self.scan.take() else {
-                    return Err(faults::reader_died("it was told before"));
-                };
+                let Some(mut scan) = self.scan.take() else { return Err(faults::closed()) };
                 self.filling = Some(tokio::task::spawn_blocking(move || {
+                    crash_point("reader");
                     let batches = scan.fill();
                     (scan, batches)
                 }));
@@ -60,7 +60,7 @@ impl Filler {
             let Some(filling) = &mut self.filling else { continue };
             let filled = filling.await;
             self.filling = None;
-            let (scan, batches) = filled.map_err(faults::reader_died)?;
+            let (scan, batches) = filled.map_err(faults::cut_short)?;
             self.scan = Some(scan);
             self.ready.extend(batches.map_err(|error| faults::read_failed(&error))?);
             if self.ready.is_empty() {

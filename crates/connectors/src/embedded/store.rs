@@ -57,7 +57,7 @@ impl Store for EmbeddedStore {
         let shared = self.shared.clone();
         let positions: Vec<_> = places.iter().map(|place| place.position.clone()).collect();
         let loading = tokio::task::spawn_blocking(move || load(&shared, &positions));
-        let loaded = loading.await.map_err(faults::reader_died)?;
+        let loaded = loading.await.map_err(faults::cut_short)?;
         loaded.map_err(|error| faults::read_failed(&error))
     }
 

@@ -13,6 +13,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use potok_core::trouble::crash_point;
 use potok_core::{Clock, Damage, Partition};
 use rdkafka::consumer::Consumer;
 use rdkafka::types::RDKafkaErrorCode as Code;
@@ -154,6 +155,7 @@ impl Poller {
             let wait = if self.collecting { Duration::ZERO } else { TICK };
             match self.queue.poll(wait) {
                 Some(event) => {
+                    crash_point("poller");
                     self.hear(event);
                     events = events.wrapping_add(1);
                 }

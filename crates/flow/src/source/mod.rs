@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use potok_core::trouble::{Bug, planted};
+use potok_core::trouble::{Bug, crash_point, planted};
 use potok_core::{
     Assignment, Fault, Intake as Said, Move, PartitionEnd, Record, Source, SourceBatch,
 };
@@ -87,6 +87,7 @@ impl Intake {
             };
             match said {
                 Ok(Said::Batch(batch)) => {
+                    crash_point("intake");
                     failures = 0;
                     if let Some(batch) = self.wanted(batch) {
                         let bytes = batch.records.iter().map(Record::bytes).sum();

@@ -86,14 +86,16 @@ impl Dev {
         let plans = wire::plans(&pipelines, &connections)?;
         folder::block_on(async {
             let mut signals = Signals::listen()?;
-            let process = Process::start(&connections, plans).await?;
+            let mut process = Process::start(&connections, plans).await?;
             let fed = pipelines.iter().map(|pipeline| pipeline.name.as_str());
             let fed = fed.filter(|_| !self.no_traffic);
             let traffic = traffic::start(process.engine(), fed, self.rate);
             let screen = Screen { data_dir, log_file, address: process.address.to_string() };
+            let engine = process.engine().clone();
             tokio::select! {
                 () = signals.next() => {}
-                shown = show(&screen, process.engine(), view, json) => shown?,
+                shown = show(&screen, &engine, view, json) => shown?,
+                failure = process.failed() => return Err(failure),
             }
             drop(traffic);
             // Ctrl-C prints itself; start a line of our own.

@@ -71,10 +71,13 @@ impl Run {
         let names: Vec<String> = plans.iter().map(|plan| plan.name.clone()).collect();
         folder::block_on(async {
             let mut signals = Signals::listen()?;
-            let process = Process::start(&connections, plans).await?;
+            let mut process = Process::start(&connections, plans).await?;
             // Nobody has to read this; the process works all the same.
             let _ = announce(process.address, &connections, &names, json);
-            signals.next().await;
+            tokio::select! {
+                () = signals.next() => {}
+                failure = process.failed() => return Err(failure),
+            }
             tracing::info!("stopping: what is in flight ends first; a second signal stops at once");
             process.stop(&mut signals).await
         })

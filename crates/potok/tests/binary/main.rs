@@ -13,6 +13,7 @@ mod cli;
 mod crash_points;
 mod dead_letters;
 mod disk;
+mod dying;
 mod groups;
 mod guide;
 mod ledger;

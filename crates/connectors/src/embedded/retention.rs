@@ -204,8 +204,10 @@ fn is_aged(shared: &Shared, segment: &Segment, now: Timestamp) -> bool {
 
 /// What has to become of one, and about how many of its bytes would be left.
 fn fate(catalog: &Catalog, number: u64, segment: &mut Segment, need: Need) -> (Fate, u64) {
-    // Until the next opening has settled it, its frames tell what was lost with the damaged ones.
-    if catalog.damage.iter().any(|note| note.segment == number && !note.settled) {
+    // What damaged frames had ended is open again from the next opening on, which reads in the
+    // frames around them what that was. It lies in the same segment or before, counts as ended until
+    // then, and must still be there.
+    if catalog.damage.iter().any(|note| number <= note.segment && !note.settled) {
         return (Fate::Hold, segment.end);
     }
     if need.is_none() {

@@ -49,20 +49,21 @@ impl Bench {
 
 /// Notes that all of these have ended.
 async fn end(member: &Member, positions: &BTreeSet<Position>) {
-    let ended = positions
-        .iter()
-        .map(|position| {
-            let partition =
-                potok_core::Partition { topic: position.topic.clone(), index: position.partition };
-            Ended {
-                assignment: member.assigned[&partition].nonce,
-                partition,
-                ranges: std::iter::once(position.offset..position.offset + 1).collect(),
-            }
-        })
-        .collect();
-    let transaction = Transaction { outputs: Vec::new(), ended };
+    let transaction = Transaction { outputs: Vec::new(), ended: ended_of(member, positions) };
     member.open.journal.transact(&transaction).await.unwrap();
+}
+
+fn ended_of(member: &Member, positions: &BTreeSet<Position>) -> Vec<Ended> {
+    let ended = positions.iter().map(|position| {
+        let partition =
+            potok_core::Partition { topic: position.topic.clone(), index: position.partition };
+        Ended {
+            assignment: member.assigned[&partition].nonce,
+            partition,
+            ranges: std::iter::once(position.offset..position.offset + 1).collect(),
+        }
+    });
+    ended.collect()
 }
 
 #[test]
@@ -464,4 +465,59 @@ fn appends_go_on_while_retention_works() {
         writer.await.unwrap();
     });
     assert!(log.damage().is_empty());
+}
+
+/// What a damaged frame had ended is open again from the next start on, however long that takes.
+#[test]
+fn inputs_of_a_damaged_frame_stay_until_the_next_start() {
+    run(async {
+        let bench = Bench::new(hourly());
+        let inputs = bench.fill("in", 40).await;
+        let mut member = Member::open(&bench.log, spec("g", &["in"])).await.unwrap();
+        member.take(40).await;
+        let all: BTreeSet<Position> = inputs.keys().cloned().collect();
+        let first: BTreeSet<Position> = all.iter().take(1).cloned().collect();
+        let outputs = vec![output("out", None, "<made of the first>")];
+        let ended = |positions: &BTreeSet<Position>| ended_of(&member, positions);
+        let transaction = Transaction { outputs, ended: ended(&first) };
+        member.open.journal.transact(&transaction).await.unwrap();
+        end(&member, &all.difference(&first).cloned().collect()).await;
+        // Enough behind it that no segment of all this is among the newest.
+        bench.fill("noise", 60).await;
+
+        let made = b"<made of the first>";
+        let holding = |path: &std::path::PathBuf| {
+            let bytes = bench.disk.contents(path);
+            bytes.windows(made.len()).position(|window| window == made).map(|at| (bytes, at))
+        };
+        let path = segments(&bench.disk).into_iter().find(|path| holding(path).is_some()).unwrap();
+        let (bytes, at) = holding(&path).unwrap();
+        bench.disk.overwrite(&path, flip(&bytes, at));
+        assert_eq!(values(&bench.log, "out").await.len(), 0, "a reader comes upon it");
+        append(&bench.log, "noise", "wait for the writer").await.unwrap();
+        assert_eq!(bench.log.damage().len(), 1);
+
+        for _ in 0..3 {
+            bench.older(HOUR * 2).await;
+            bench.fill("noise", 30).await;
+        }
+        let disk = bench.disk.copy();
+        drop(member);
+        drop(bench);
+        let again = Bench::on(disk, hourly());
+        let position = first.first().unwrap();
+        let ended = again.log.ended("g", "in", position.partition).await.unwrap();
+        assert!(!ended.contains(position.offset), "its output is lost, so it is open again");
+        let there = values(&again.log, "in").await;
+        assert_eq!(there.get(position), inputs.get(position), "and it is still there");
+        // When it has come out again, all goes as ever.
+        let mut member = Member::open(&again.log, spec("g", &["in"])).await.unwrap();
+        member.batch().await.unwrap();
+        end(&member, &first).await;
+        let before = segments(&again.disk).len();
+        again.clock.advance(HOUR * 20);
+        again.fill("noise", 60).await;
+        again.older(HOUR * 20).await;
+        assert!(segments(&again.disk).len() < before, "nothing is held any more");
+    });
 }

@@ -38,6 +38,12 @@ pub trait Sink: Send + Sync {
         Ok(())
     }
 
+    /// Says what [`Sink::prepare`] would refuse, and makes nothing: for whoever asks before
+    /// anything runs. At least what a probe tells.
+    async fn check(&self) -> Result<(), Fault> {
+        self.probe().await
+    }
+
     /// One cheap round trip that writes nothing but would notice a read-only destination. The
     /// gate holds the pipeline until it succeeds. Called every `probe_every` while closed, on
     /// resources of its own: lanes that wait for the destination must not starve it.

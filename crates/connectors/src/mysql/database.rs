@@ -9,7 +9,7 @@ use tracing::warn;
 use super::fault;
 use super::statements::{BEGIN, Batch, Plan};
 use crate::sql::{
-    Bounds, Dialect, Endings, FoundColumn, FoundTable, Kind, Rows, Server, System, Tables,
+    Bounds, Dialect, Endings, FoundColumn, FoundTable, Keeping, Kind, Rows, Server, System, Tables,
     Timeouts, Trouble, write,
 };
 
@@ -181,7 +181,23 @@ async fn find_table(
         columns.extend(declared.column());
     }
     let unique = find_unique(connection, name, &bytewise).await?;
-    Ok(Some(FoundTable { columns, unique }))
+    let keeping = find_keeping(connection, name).await?;
+    Ok(Some(FoundTable { columns, unique, keeping }))
+}
+
+/// What a transaction means to the table. Of a partitioned one this is the engine of its parts.
+async fn find_keeping(connection: &mut MySqlConnection, table: &str) -> Result<Keeping, Error> {
+    let sql = "SELECT t.TABLE_TYPE, t.ENGINE, e.TRANSACTIONS FROM information_schema.TABLES t \
+         LEFT JOIN information_schema.ENGINES e ON e.ENGINE = t.ENGINE \
+         WHERE t.TABLE_SCHEMA = DATABASE() AND t.TABLE_NAME = ?";
+    let row = sqlx::query(sql).bind(table).fetch_optional(connection).await?;
+    // Gone since its columns were read: whoever writes to it will hear so.
+    let Some(row) = row else { return Ok(Keeping::Transactions) };
+    Ok(match (text(&row, 0)?.as_deref(), text(&row, 1)?, text(&row, 2)?.as_deref()) {
+        (Some("VIEW"), ..) => Keeping::View,
+        (_, Some(_), Some("YES")) => Keeping::Transactions,
+        (_, engine, _) => Keeping::Engine(engine.unwrap_or_else(|| "(none)".to_owned())),
+    })
 }
 
 /// A column as the server describes it.

@@ -145,7 +145,7 @@ async fn find_table(
         return Ok(None);
     }
     let unique = find_unique(connection, name).await?;
-    Ok(Some(FoundTable { columns, unique }))
+    Ok(Some(FoundTable { columns, unique, ..FoundTable::default() }))
 }
 
 fn column(row: &PgRow) -> Result<FoundColumn, Error> {

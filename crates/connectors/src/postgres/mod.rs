@@ -79,6 +79,10 @@ impl Sink for PostgresSink {
         self.0.prepare().await
     }
 
+    async fn check(&self) -> Result<(), Fault> {
+        self.0.check().await
+    }
+
     async fn probe(&self) -> Result<(), Fault> {
         self.0.probe().await
     }

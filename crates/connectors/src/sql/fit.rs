@@ -23,9 +23,23 @@ pub struct FoundColumn {
     pub bounds: Bounds,
 }
 
+/// What a transaction means to a table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Keeping {
+    /// What is rolled back was never there.
+    #[default]
+    Transactions,
+    /// Rows stay whatever becomes of their transaction; the engine that keeps them so.
+    Engine(String),
+    /// A view: nothing tells how the tables behind it keep their rows.
+    View,
+}
+
 /// A table as the database has it.
 #[derive(Clone, Debug, Default)]
 pub struct FoundTable {
+    /// What a transaction means to it.
+    pub keeping: Keeping,
     /// The columns one can write.
     pub columns: Vec<FoundColumn>,
     /// Sets of columns that are unique, compared byte by byte.
@@ -50,12 +64,33 @@ impl FoundTable {
 #[derive(Default)]
 struct Misfits {
     missing: Vec<String>,
+    /// Tables that would keep half of a record.
+    torn: Vec<String>,
     wrong: Vec<String>,
     /// Statements that would help.
     cure: Vec<String>,
 }
 
 impl Tables {
+    /// What is wrong with the tables that are there; others are yet to be made where potok may.
+    pub(crate) fn check(
+        &self,
+        found: &[Option<FoundTable>],
+        dialect: Dialect,
+    ) -> Result<(), Fault> {
+        let mut misfits = Misfits::default();
+        for (index, table) in self.tables.iter().enumerate() {
+            match found.get(index).and_then(Option::as_ref) {
+                Some(found) => {
+                    self.fit_table(dialect, index, table, found, &mut misfits);
+                }
+                None if self.creates() => {}
+                None => self.miss_table(dialect, index, &mut misfits),
+            }
+        }
+        self.fault(&misfits)
+    }
+
     /// Compares with what the database has (`found`, in the order of the tables). Returns the
     /// tables as they will be written: without a schema, with the columns found.
     pub fn fit(&self, found: &[Option<FoundTable>], dialect: Dialect) -> Result<Tables, Fault> {
@@ -63,10 +98,7 @@ impl Tables {
         let mut tables = Vec::with_capacity(self.tables.len());
         for (index, table) in self.tables.iter().enumerate() {
             match found.get(index).and_then(Option::as_ref) {
-                None => {
-                    misfits.missing.push(format!("table `{}`", table.name));
-                    misfits.cure.push(self.cure_for_table(dialect, index));
-                }
+                None => self.miss_table(dialect, index, &mut misfits),
                 Some(found) => {
                     tables.push(self.fit_table(dialect, index, table, found, &mut misfits));
                 }
@@ -87,6 +119,7 @@ impl Tables {
         found: &FoundTable,
         misfits: &mut Misfits,
     ) -> Table {
+        misfits.check_keeping(dialect, &table.name, &found.keeping);
         let own = self.own_columns(index);
         let mut own_bounds = Vec::with_capacity(own.len());
         for name in &own {
@@ -189,6 +222,12 @@ impl Tables {
         }
     }
 
+    fn miss_table(&self, dialect: Dialect, index: usize, misfits: &mut Misfits) {
+        let name = self.tables.get(index).map_or("", |table| &table.name);
+        misfits.missing.push(format!("table `{name}`"));
+        misfits.cure.push(self.cure_for_table(dialect, index));
+    }
+
     fn miss(
         &self,
         dialect: Dialect,
@@ -219,25 +258,47 @@ impl Tables {
     }
 
     fn fault(&self, misfits: &Misfits) -> Result<(), Fault> {
-        if misfits.missing.is_empty() && misfits.wrong.is_empty() {
-            return Ok(());
-        }
-        let code = if misfits.missing.is_empty() { "P0302" } else { "P0301" };
+        let code = match misfits {
+            Misfits { missing, .. } if !missing.is_empty() => "P0301",
+            Misfits { torn, .. } if !torn.is_empty() => "P0810",
+            Misfits { wrong, .. } if !wrong.is_empty() => "P0302",
+            _ => return Ok(()),
+        };
         let mut what = Vec::new();
         if !misfits.missing.is_empty() {
             what.push(format!("missing: {}", misfits.missing.join(", ")));
         }
-        what.extend(misfits.wrong.iter().cloned());
-        let cure = if misfits.cure.is_empty() {
-            "change the table or the schema, then `potok resume`".to_owned()
-        } else {
-            format!(
+        what.extend(misfits.torn.iter().chain(&misfits.wrong).cloned());
+        let statements = misfits.cure.join("; ");
+        let cure = match (misfits.cure.is_empty(), misfits.missing.is_empty()) {
+            (true, _) => "change the table or the schema, then `potok resume`".to_owned(),
+            (_, true) => format!("run this, then `potok resume`: {statements};"),
+            (_, false) => format!(
                 "set `create_tables: true` for missing tables, or run these, then `potok resume`: \
-                 {}",
-                misfits.cure.join("; ")
-            )
+                 {statements};"
+            ),
         };
         Err(Fault::fix(format!("{}: {}", self.label(), what.join("; "))).hint(cure).code(code))
+    }
+}
+
+impl Misfits {
+    /// A record is all its rows or none, which only transactions can promise.
+    fn check_keeping(&mut self, dialect: Dialect, table: &str, keeping: &Keeping) {
+        match keeping {
+            Keeping::Transactions => {}
+            Keeping::Engine(engine) => {
+                self.torn.push(format!(
+                    "table `{table}` is kept by the engine {engine}, which has no transactions: a \
+                     failed call would leave half of a record"
+                ));
+                self.cure.push(format!("ALTER TABLE {} ENGINE=InnoDB", dialect.quote(table)));
+            }
+            Keeping::View => self.torn.push(format!(
+                "`{table}` is a view, and nothing tells whether what is behind it has \
+                 transactions: name the table itself"
+            )),
+        }
     }
 }
 

@@ -22,7 +22,7 @@ mod tests;
 
 pub use connections::Timeouts;
 pub use ddl::Dialect;
-pub use fit::{FoundColumn, FoundTable};
+pub use fit::{FoundColumn, FoundTable, Keeping};
 pub use rows::{Cell, RecordRows, Rows};
 pub use tables::{Bounds, Column, Kind, SqlSinkConfig, Table, Tables};
 

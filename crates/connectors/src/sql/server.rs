@@ -117,6 +117,23 @@ impl<S: Server> ServerSink<S> {
         self.prepare_plan().await.map(drop)
     }
 
+    /// Everything that `prepare` would refuse, without making anything.
+    pub async fn check(&self) -> Result<(), Fault> {
+        let tables = &self.tables;
+        let look = async {
+            let mut connection = self.connect().await?;
+            if !S::takes_writes(&mut connection, tables).await? {
+                return Ok(None);
+            }
+            S::find(&mut connection, tables).await.map(Some)
+        };
+        match self.bounded(self.timeouts.call, look).await {
+            Ok(Some(found)) => tables.check(&found, S::DIALECT),
+            Ok(None) => Err(self.fault(Trouble::ReadOnly, None)),
+            Err((trouble, error)) => Err(self.fault(trouble, error.as_ref())),
+        }
+    }
+
     /// On a connection of its own, which is new: it shows whether one would be let in.
     pub async fn probe(&self) -> Result<(), Fault> {
         let ask = async {

@@ -454,7 +454,7 @@ fn without_a_schema_columns_are_those_found() {
     });
     columns.extend(own_columns());
     let unique = vec![vec!["id".to_owned()], vec!["position".to_owned()]];
-    let there = Some(FoundTable { columns, unique });
+    let there = Some(FoundTable { columns, unique, ..FoundTable::default() });
     let fitted = tables.fit(&[there], Dialect::Sqlite).unwrap();
     let line = |text: &str| read(&fitted, text).unwrap().remove(0);
     assert!(line(r#"{"id":7,"any":1.0,"n":1}"#).starts_with("0.0: '7', 1.0, 1.0, null, 'ba78"));
@@ -476,7 +476,8 @@ fn tables_that_do_not_fit_are_described_at_once() {
         FoundColumn { not_null: true, ..found("more", Kind::Text) },
         found("position", Kind::Text),
     ];
-    let there = Some(FoundTable { columns, unique: vec![vec!["id".to_owned()]] });
+    let there =
+        Some(FoundTable { columns, unique: vec![vec!["id".to_owned()]], ..FoundTable::default() });
     let fault = tables.fit(&[there.clone(), None], Dialect::Sqlite).unwrap_err();
     assert_eq!((fault.next, fault.code), (Move::Fix, "P0301"));
     for part in [
@@ -495,7 +496,7 @@ fn tables_that_do_not_fit_are_described_at_once() {
     let unknown = Tables::new(&config(&[("t", "."), ("c", ".c[]")], &[".id"], None)).unwrap();
     let fault = unknown.fit(&[None, None], Dialect::Sqlite).unwrap_err();
     assert!(fault.to_string().contains("`id`, `element`"), "{fault}");
-    let mut there = FoundTable { columns: own_columns().into(), unique: Vec::new() };
+    let mut there = FoundTable { columns: own_columns().into(), ..FoundTable::default() };
     there.unique = vec![vec!["POSITION".to_owned()], vec!["ID".to_owned()]];
     there.columns.push(found("ID", Kind::Text));
     let fault = unknown.fit(&[Some(there), None], Dialect::Sqlite).unwrap_err();

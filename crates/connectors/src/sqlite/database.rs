@@ -118,7 +118,7 @@ impl Database {
                 column.not_null = false;
             }
         }
-        Ok(Some(FoundTable { columns, unique }))
+        Ok(Some(FoundTable { columns, unique, ..FoundTable::default() }))
     }
 
     /// The unique indexes that cover every row and compare bytes.

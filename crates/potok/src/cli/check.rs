@@ -97,7 +97,7 @@ async fn connect(
     for (pipeline, plan) in pipelines.iter().zip(plans) {
         for (deliver, planned) in pipeline.deliver.iter().zip(&plan.delivers) {
             let Target::Sink(sink) = &planned.target else { continue };
-            let Err(fault) = sink.probe().await else { continue };
+            let Err(fault) = sink.check().await else { continue };
             let made = wire::can_be_made(deliver, connections).unwrap_or(Err(fault));
             if let Err(fault) = made {
                 let more = Failure::from(fault);

@@ -8,7 +8,8 @@ use anyhow::Result;
 use crate::folder::Folder;
 use crate::{programs, run};
 
-/// PEM files, valid for `localhost` and `127.0.0.1`.
+/// PEM files, valid for `localhost`, `127.0.0.1` and `0.0.0.0`, by which one reaches this machine
+/// too, though it is no loopback address.
 #[derive(Clone, Debug)]
 pub struct Certificate {
     /// The authority a client has to trust.
@@ -35,7 +36,8 @@ impl Certificate {
         if made.certificate.is_file() {
             return Ok(made);
         }
-        let names = "subjectAltName=IP:127.0.0.1,DNS:localhost\nbasicConstraints=CA:FALSE\n";
+        let names =
+            "subjectAltName=IP:127.0.0.1,IP:0.0.0.0,DNS:localhost\nbasicConstraints=CA:FALSE\n";
         folder.write("tls/names", names)?;
         // A certificate that signs itself would not do: some clients refuse an authority as a
         // service.

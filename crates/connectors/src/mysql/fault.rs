@@ -11,6 +11,9 @@ pub(super) const SYSTEM: System = System {
     name: "MariaDB or MySQL",
     away: "P0801",
     not_let_in: "P0802",
+    not_trusted: "P0811",
+    without_tls: "ssl-mode=DISABLED",
+    authority: "ssl-ca",
     read_only: "P0803",
     full: "P0804",
     silent: "P0805",
@@ -28,10 +31,12 @@ pub(super) fn trouble(error: &Error) -> Trouble {
         },
         Error::Io(error) if error.kind() == std::io::ErrorKind::TimedOut => Trouble::Silent,
         // A certificate that is not trusted comes as data that is not valid.
-        Error::Io(error) if error.kind() == std::io::ErrorKind::InvalidData => Trouble::NotLetIn,
+        Error::Io(error) if error.kind() == std::io::ErrorKind::InvalidData => Trouble::Untrusted,
         // The driver says "protocol" when a connection ends in the middle of an answer.
         Error::Io(_) | Error::Protocol(_) | Error::WorkerCrashed => Trouble::Away,
-        Error::Tls(_) | Error::Configuration(_) => Trouble::NotLetIn,
+        Error::Tls(error) if error.to_string().contains("not support TLS") => Trouble::Plain,
+        Error::Tls(_) => Trouble::Untrusted,
+        Error::Configuration(_) => Trouble::NotLetIn,
         Error::Encode(_) => Trouble::TooLarge,
         _ => Trouble::Failed,
     }
@@ -139,9 +144,11 @@ mod tests {
         let io = |kind: std::io::ErrorKind| trouble(&Error::Io(kind.into()));
         assert_eq!(io(std::io::ErrorKind::ConnectionReset), Trouble::Away);
         assert_eq!(io(std::io::ErrorKind::TimedOut), Trouble::Silent);
-        assert_eq!(io(std::io::ErrorKind::InvalidData), Trouble::NotLetIn);
+        assert_eq!(io(std::io::ErrorKind::InvalidData), Trouble::Untrusted);
         assert_eq!(trouble(&Error::Protocol("x".to_owned())), Trouble::Away);
-        assert_eq!(trouble(&Error::Tls("x".into())), Trouble::NotLetIn);
+        assert_eq!(trouble(&Error::Tls("x".into())), Trouble::Untrusted);
+        let plain = Error::Tls("server does not support TLS".into());
+        assert_eq!(trouble(&plain), Trouble::Plain);
         assert_eq!(trouble(&Error::RowNotFound), Trouble::Failed);
     }
 }

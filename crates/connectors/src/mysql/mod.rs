@@ -14,9 +14,11 @@ use std::str::FromStr as _;
 
 use async_trait::async_trait;
 use potok_core::{Batch, Fault, Receipt, Sink, SinkLimits};
-use sqlx::mysql::MySqlConnectOptions;
+use sqlx::mysql::{MySqlConnectOptions, MySqlSslMode};
 
-use crate::sql::{Dialect, ServerSink, SqlSinkConfig, Tables, Timeouts, check_parameters};
+use crate::sql::{
+    Dialect, ServerSink, SqlSinkConfig, Tables, Timeouts, bare_host, check_parameters, must_verify,
+};
 use database::Mysql;
 
 /// What an address may say besides the server and the database.
@@ -58,6 +60,7 @@ impl MysqlSink {
             let hint = "it looks like mysql://user:password@host:3306/database";
             return Err(vec![Fault::fix(what).hint(hint).code("P0809")]);
         }
+        let options = trusting(&url, options);
         Ok(MysqlSink(ServerSink::new(Mysql::new(options), tables)))
     }
 
@@ -67,6 +70,14 @@ impl MysqlSink {
         self.0.set_timeouts(timeouts);
         self
     }
+}
+
+/// As the address says; where it says nothing of TLS, the server must prove who it is.
+fn trusting(url: &str, options: MySqlConnectOptions) -> MySqlConnectOptions {
+    let host = bare_host(options.get_host()).to_owned();
+    let verifies = must_verify(url, &host, options.get_socket().is_some());
+    let options = options.host(&host);
+    if verifies { options.ssl_mode(MySqlSslMode::VerifyIdentity) } else { options }
 }
 
 #[async_trait]

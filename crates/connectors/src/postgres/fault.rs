@@ -9,6 +9,9 @@ pub(super) const SYSTEM: System = System {
     name: "PostgreSQL",
     away: "P0701",
     not_let_in: "P0702",
+    not_trusted: "P0710",
+    without_tls: "sslmode=disable",
+    authority: "sslrootcert",
     read_only: "P0703",
     full: "P0704",
     silent: "P0705",
@@ -23,10 +26,12 @@ pub(super) fn trouble(error: &Error) -> Trouble {
         Error::Database(error) => error.code().map_or(Trouble::Failed, |code| of_state(&code)),
         Error::Io(error) if error.kind() == std::io::ErrorKind::TimedOut => Trouble::Silent,
         // A certificate that is not trusted comes as data that is not valid.
-        Error::Io(error) if error.kind() == std::io::ErrorKind::InvalidData => Trouble::NotLetIn,
+        Error::Io(error) if error.kind() == std::io::ErrorKind::InvalidData => Trouble::Untrusted,
         // The driver says "protocol" when a connection ends in the middle of an answer.
         Error::Io(_) | Error::Protocol(_) | Error::WorkerCrashed => Trouble::Away,
-        Error::Tls(_) | Error::Configuration(_) => Trouble::NotLetIn,
+        Error::Tls(error) if error.to_string().contains("not support TLS") => Trouble::Plain,
+        Error::Tls(_) => Trouble::Untrusted,
+        Error::Configuration(_) => Trouble::NotLetIn,
         Error::Encode(_) => Trouble::TooLarge,
         _ => Trouble::Failed,
     }
@@ -124,9 +129,11 @@ mod tests {
         assert_eq!(io(std::io::ErrorKind::ConnectionRefused), Trouble::Away);
         assert_eq!(io(std::io::ErrorKind::UnexpectedEof), Trouble::Away);
         assert_eq!(io(std::io::ErrorKind::TimedOut), Trouble::Silent);
-        assert_eq!(io(std::io::ErrorKind::InvalidData), Trouble::NotLetIn);
+        assert_eq!(io(std::io::ErrorKind::InvalidData), Trouble::Untrusted);
         assert_eq!(trouble(&Error::Protocol("x".to_owned())), Trouble::Away);
-        assert_eq!(trouble(&Error::Tls("x".into())), Trouble::NotLetIn);
+        assert_eq!(trouble(&Error::Tls("x".into())), Trouble::Untrusted);
+        let plain = Error::Tls("server does not support TLS".into());
+        assert_eq!(trouble(&plain), Trouble::Plain);
         assert_eq!(trouble(&Error::Encode("x".into())), Trouble::TooLarge);
         assert_eq!(trouble(&Error::RowNotFound), Trouble::Failed);
     }

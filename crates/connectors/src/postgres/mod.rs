@@ -15,9 +15,11 @@ use std::str::FromStr as _;
 
 use async_trait::async_trait;
 use potok_core::{Batch, Fault, Receipt, Sink, SinkLimits};
-use sqlx::postgres::PgConnectOptions;
+use sqlx::postgres::{PgConnectOptions, PgSslMode};
 
-use crate::sql::{Dialect, ServerSink, SqlSinkConfig, Tables, Timeouts, check_parameters};
+use crate::sql::{
+    Dialect, ServerSink, SqlSinkConfig, Tables, Timeouts, bare_host, check_parameters, must_verify,
+};
 use database::Postgres;
 
 /// What an address may say besides the server and the database.
@@ -58,6 +60,7 @@ impl PostgresSink {
             let hint = "it looks like postgres://user:password@host:5432/database";
             vec![Fault::fix(what).because(error).hint(hint).code("P0709")]
         })?;
+        let options = trusting(url, options);
         Ok(PostgresSink(ServerSink::new(Postgres::new(options), tables)))
     }
 
@@ -66,6 +69,18 @@ impl PostgresSink {
     pub fn with_timeouts(mut self, timeouts: Timeouts) -> Self {
         self.0.set_timeouts(timeouts);
         self
+    }
+}
+
+/// As the address says; where it says nothing of TLS, the server must prove who it is.
+fn trusting(url: &str, options: PgConnectOptions) -> PgConnectOptions {
+    let host = bare_host(options.get_host()).to_owned();
+    match options.get_socket() {
+        Some(_) => options,
+        None if must_verify(url, &host, false) => {
+            options.host(&host).ssl_mode(PgSslMode::VerifyFull)
+        }
+        None => options.host(&host),
     }
 }
 

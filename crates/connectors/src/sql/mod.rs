@@ -31,4 +31,4 @@ pub(crate) use connections::Connections;
 pub(crate) use once::{Once, There, conflict, unexplained, write};
 pub(crate) use server::{Server, ServerSink};
 pub(crate) use trouble::{System, Trouble};
-pub(crate) use url::check_parameters;
+pub(crate) use url::{bare_host, check_parameters, must_verify};

@@ -13,6 +13,10 @@ pub(crate) enum Trouble {
     Away,
     /// It does not take our credentials or denies a privilege.
     NotLetIn,
+    /// It speaks no TLS, and the way to it must be encrypted.
+    Plain,
+    /// Its certificate is signed by nobody we know, is for another name, or has run out.
+    Untrusted,
     /// It takes no writes: a replica, or switched to read-only.
     ReadOnly,
     /// No room: disk, memory, connections.
@@ -37,6 +41,10 @@ pub(crate) struct System {
     pub name: &'static str,
     pub away: &'static str,
     pub not_let_in: &'static str,
+    pub not_trusted: &'static str,
+    /// How its address says that TLS is not wanted, and where the authority is.
+    pub without_tls: &'static str,
+    pub authority: &'static str,
     pub read_only: &'static str,
     pub full: &'static str,
     pub silent: &'static str,
@@ -62,6 +70,20 @@ impl Trouble {
             Trouble::NotLetIn => wait(&format!("{name} does not let us in"))
                 .hint("check user, password, database and privileges; it goes on by itself")
                 .code(system.not_let_in),
+            Trouble::Plain => wait(&format!("{name} speaks no TLS, and the way to it is not safe"))
+                .hint(format!(
+                    "set up TLS on the server; where the network between is trusted, add `{}` to \
+                     the address",
+                    system.without_tls
+                ))
+                .code(system.not_trusted),
+            Trouble::Untrusted => wait(&format!("the certificate of {name} is not trusted"))
+                .hint(format!(
+                    "add `{}=FILE` with the authority that signed it to the address, and reach the \
+                     server by a name that the certificate has; `{}` goes without TLS",
+                    system.authority, system.without_tls
+                ))
+                .code(system.not_trusted),
             Trouble::ReadOnly => wait(&format!("{name} takes no writes"))
                 .hint("it is a replica or read-only; it goes on by itself when it takes writes")
                 .code(system.read_only),

@@ -18,6 +18,7 @@ on_both!(
     too_many_connections_are_waited_for,
     a_lock_held_by_others_is_an_attempt_that_failed,
     tls_works_and_is_demanded,
+    a_server_beyond_this_machine_must_prove_who_it_is,
 );
 
 /// More than any bound of the sinks here: whatever takes longer hangs.
@@ -280,11 +281,47 @@ async fn tls_works_and_is_demanded(system: System) {
     // An authority nobody knows is not trusted.
     let url = mode(system.pick("verify-full", "VERIFY_IDENTITY"));
     let sink = system.hasty_sink(&url, orders_config());
-    is(&sink.prepare().await.unwrap_err(), Move::Wait, system.pick("P0702", "P0802"));
+    is(&sink.prepare().await.unwrap_err(), Move::Wait, system.pick("P0710", "P0811"));
 
     // Where it is demanded, there is nothing without it.
     let plain = system.database();
     let url = format!("{plain}?ssl-mode={}", system.pick("require", "REQUIRED"));
     let sink = system.hasty_sink(&url, orders_config());
-    assert_eq!(sink.prepare().await.unwrap_err().next, Move::Wait);
+    is(&sink.prepare().await.unwrap_err(), Move::Wait, system.pick("P0710", "P0811"));
+}
+
+/// By `0.0.0.0` one reaches this machine, under an address that is not a loopback one.
+fn beyond(url: &str) -> String {
+    url.replace("127.0.0.1", "0.0.0.0")
+}
+
+async fn a_server_beyond_this_machine_must_prove_who_it_is(system: System) {
+    let code = system.pick("P0710", "P0811");
+    let refused = |url: String, part: &'static str| async move {
+        let sink = system.hasty_sink(&url, orders_config());
+        for fault in [sink.prepare().await.unwrap_err(), sink.probe().await.unwrap_err()] {
+            is(&fault, Move::Wait, code);
+            assert!(fault.to_string().contains(part), "{part} not in {fault}");
+        }
+    };
+    // No TLS at all: on loopback nothing is demanded, beyond it everything.
+    let plain = system.database();
+    system.hasty_sink(&plain, orders_config()).prepare().await.unwrap();
+    refused(beyond(&plain), "speaks no TLS").await;
+    let without = system.pick("sslmode=disable", "ssl-mode=DISABLED");
+    let url = format!("{}?{without}", beyond(&plain));
+    system.hasty_sink(&url, orders_config()).prepare().await.unwrap();
+
+    let everywhere = system.pick(("listen_addresses", "*"), ("bind-address", "0.0.0.0"));
+    let server = Server::start(system, &[everywhere], true);
+    refused(beyond(&server.url()), system.pick("`sslrootcert=FILE`", "`ssl-ca=FILE`")).await;
+    let authority = system.pick("sslrootcert", "ssl-ca");
+    let known = format!("{authority}={}", server.authority());
+    let url = format!("{}?{known}", beyond(&server.url()));
+    let sink = system.hasty_sink(&url, orders_config());
+    assert_eq!(outcomes(&sink, orders(0..1)).await, ["delivered"]);
+    // The certificate is good, but for other names.
+    let other = server.url().replace("127.0.0.1", "127.0.0.2");
+    let demanded = system.pick("sslmode=verify-full", "ssl-mode=VERIFY_IDENTITY");
+    refused(format!("{other}?{demanded}&{known}"), "not trusted").await;
 }

@@ -84,7 +84,7 @@ fn run(command: Command) -> Result<()> {
             cargo::run_with(
                 &[("POTOK_SIM_SEED", &seeds)],
                 "test",
-                &["--workspace", "--test", "sim", "--", "--nocapture", "replay"],
+                &["-p", "potok-testkit", "--test", "sim", "--", "--nocapture", "replay"],
             )
         }
         Command::Soak => {
@@ -95,7 +95,7 @@ fn run(command: Command) -> Result<()> {
         Command::Services(command) => services::run(command),
         Command::Docs => {
             let bless = [("POTOK_BLESS", "1")];
-            cargo::run_with(&bless, "test", &["--workspace", "--test", "reference"])
+            cargo::run_with(&bless, "test", &["-p", "potok-config", "--test", "reference"])
         }
         Command::Tidy => tidy::run(),
     }

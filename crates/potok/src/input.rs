@@ -129,4 +129,23 @@ mod tests {
         let fed = (0..65).find_map(|_| lines.feed(&piece, |_, _| Err("a line".to_owned())).err());
         assert_eq!(fed.as_deref(), Some("too long"));
     }
+
+    #[test]
+    fn any_input_comes_out_as_it_went_in() {
+        let corpus = potok_fuzz::Corpus::read(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/lines"));
+        let mut chance = potok_fuzz::Chance::new(potok_fuzz::seed());
+        corpus.fuzz(5_000, |input| {
+            let middle = chance.below(input.len() + 1);
+            let (left, right) = input.split_at(middle);
+            let lines = cut(&[left, right]);
+            let mut again: Vec<u8> =
+                lines.iter().map(|(_, line)| line.as_slice()).collect::<Vec<_>>().join(&b'\n');
+            if input.last() == Some(&b'\n') {
+                again.push(b'\n');
+            }
+            assert_eq!(again, input, "cut at {middle}");
+            let numbers: Vec<u64> = lines.iter().map(|(number, _)| *number).collect();
+            assert!(numbers.iter().copied().eq(1..=numbers.len() as u64), "{numbers:?}");
+        });
+    }
 }

@@ -129,4 +129,19 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn any_body_is_refused_or_says_every_byte_of_itself() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/frames");
+        let (topic, whole): (Arc<str>, _) = ("t".into(), body());
+        potok_fuzz::Corpus::read(folder).with([whole]).fuzz(20_000, |input| {
+            let Ok(records) = read_records(Bytes::copy_from_slice(input), &topic) else { return };
+            let mut again = Vec::new();
+            for record in &records {
+                let (key, value) = (record.key.as_deref(), record.value.as_deref());
+                push_record(&mut again, key, &record.headers, value);
+            }
+            assert_eq!(again, input);
+        });
+    }
 }

@@ -245,4 +245,31 @@ mod tests {
         assert_eq!(decode(bare.as_bytes(), 2, 3), Found::Ours { log: 1, ended: RangeSet::new() });
         assert_eq!(encode(1, 2, 3, &ended, Room::Bare.less()), "");
     }
+
+    #[test]
+    fn any_metadata_is_ours_or_foreign() {
+        let (log, group, position) = (7, 8, 1_000);
+        let sets: [&[(u64, u64)]; 4] = [
+            &[],
+            &[(1_001, 1_002)],
+            &[(1_010, 2_000), (2_001, u64::MAX)],
+            &[(5, 9), (1_000, 1_003)],
+        ];
+        let texts = sets.map(|ranges| {
+            let ended: RangeSet = ranges.iter().map(|(from, to)| *from..*to).collect();
+            encode(log, group, position, &ended, Room::Full).into_bytes()
+        });
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/metadata");
+        potok_fuzz::Corpus::read(folder).with(texts).fuzz(20_000, |input| {
+            for asked in [position, 0, u64::MAX] {
+                if let Found::Ours { log: found, ended } = decode(input, group, asked) {
+                    assert_eq!((found, asked), (log, position));
+                    // What it says can be written, and read again.
+                    let again = encode(log, group, position, &ended, Room::Full);
+                    let same = Found::Ours { log, ended };
+                    assert_eq!(decode(again.as_bytes(), group, position), same);
+                }
+            }
+        });
+    }
 }

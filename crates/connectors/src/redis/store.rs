@@ -256,7 +256,15 @@ impl RedisStore {
     ) -> Result<(), Fault> {
         let mut call = self.begin(owner, script);
         tell(&mut call);
-        self.run(owner, &call).await.map(|_| ())
+        self.done(owner, &call).await
+    }
+
+    /// Runs a script that has nothing to tell but that it is done.
+    async fn done(&self, owner: &Owner, call: &Call<'_>) -> Result<(), Fault> {
+        match self.run(owner, call).await? {
+            Value::Int(1) => Ok(()),
+            _ => Err(self.strange()),
+        }
     }
 
     fn strange(&self) -> Fault {
@@ -312,7 +320,7 @@ impl Store for RedisStore {
             for group in chunk {
                 call.push(group);
             }
-            self.run(owner, &call).await?;
+            self.done(owner, &call).await?;
         }
         Ok(())
     }

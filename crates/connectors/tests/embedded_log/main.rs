@@ -9,6 +9,7 @@ mod bugs;
 mod damage;
 mod fixture;
 mod full;
+mod fuzz;
 mod groups;
 mod power;
 mod retention;

@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 
 use crate::crash_notes::CrashNotes;
 use crate::dead_letter;
-use crate::deliver::Destination;
+use crate::deliver::{Decisions, Destination, Undecided};
 use crate::group::{BatchView, Boards, Wish};
 use crate::lag::{Asked, soon};
 use crate::lane::OwnTopics;
@@ -53,6 +53,7 @@ struct Handle {
     counters: Arc<Counters>,
     destinations: Arc<Vec<Destination>>,
     waits: Arc<Waits>,
+    decisions: Arc<Decisions>,
     /// What is held, and how.
     held: Option<(HoldPlan, Arc<Boards>)>,
     supervisor: Option<JoinHandle<()>>,
@@ -105,6 +106,7 @@ impl Engine {
         if plan.is_gathered(&*self.inner.log) {
             groups.push(plan.held_group());
         }
+        let waits = Arc::new(Waits::new(&plan.name, self.inner.clock.clone()));
         let shared = Shared {
             own: OwnTopics {
                 replay: info.replay.as_str().into(),
@@ -119,7 +121,8 @@ impl Engine {
             destinations: Arc::new(destinations),
             paused: paused.clone(),
             draining: draining.clone(),
-            waits: Arc::new(Waits::new(&plan.name, self.inner.clock.clone())),
+            decisions: Arc::new(Decisions::new(&plan.name, waits.clone())),
+            waits,
             boards: Arc::default(),
             strays: Arc::default(),
             plan: Arc::new(plan),
@@ -134,6 +137,7 @@ impl Engine {
             counters: shared.counters.clone(),
             destinations: shared.destinations.clone(),
             waits: shared.waits.clone(),
+            decisions: shared.decisions.clone(),
             held: shared.plan.hold.clone().map(|plan| (plan, shared.boards.clone())),
             supervisor: None,
         };
@@ -238,12 +242,28 @@ impl Engine {
         })
     }
 
-    /// Takes records again, and starts a pipeline that waits for a fix.
+    /// Takes records again, starts a pipeline that waits for a fix, and asks destinations behind
+    /// closed gates now.
     pub fn resume(&self, pipeline: &str) -> Result<(), Fault> {
         self.with(pipeline, |handle| {
             handle.paused.set(false);
             handle.resume.notify_one();
+            handle.destinations.iter().for_each(|destination| destination.gate.hurry());
         })
+    }
+
+    /// Records of a pipeline that wait for somebody to decide about them.
+    pub fn undecided(&self, pipeline: &str) -> Result<Vec<Undecided>, Fault> {
+        self.with(pipeline, |handle| handle.decisions.list())
+    }
+
+    /// Sets those of them aside that are wanted; returns them.
+    pub fn set_aside(
+        &self,
+        pipeline: &str,
+        wanted: impl Fn(&Undecided) -> bool,
+    ) -> Result<Vec<Undecided>, Fault> {
+        self.with(pipeline, |handle| handle.decisions.set_aside(wanted))
     }
 
     /// The key of the group that the record of a dead letter was of; `None` where its pipeline does

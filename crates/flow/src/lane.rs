@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 use crate::counts::Ending;
 use crate::crash_notes::{CrashNotes, Range, Suspicion};
 use crate::dead_letter::{REPLAY_HEADER, Replay, Resolution, ResolvedAction};
-use crate::deliver::Destination;
+use crate::deliver::{Decisions, Destination};
 use crate::group::{Holding, gathered, strays};
 use crate::ledger::{Live, Note};
 use crate::outgoing::{LetterBox, Outgoing, Purpose, Sender};
@@ -237,6 +237,7 @@ pub(crate) struct Lane {
     pub live: Arc<Live>,
     pub counters: Arc<Counters>,
     pub waits: Arc<Waits>,
+    pub decisions: Arc<Decisions>,
     pub clock: Arc<dyn Clock>,
     pub stopping: Arc<Signal<bool>>,
     /// How often the work at hand was tried, for people to see.

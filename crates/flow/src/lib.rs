@@ -26,6 +26,7 @@ mod status;
 mod waits;
 mod work;
 
+pub use deliver::Undecided;
 pub use engine::Engine;
 pub use group::{BatchView, KindView, gathered_from};
 pub use latency::LatencyCounts;

@@ -22,7 +22,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
 use crate::crash_notes::CrashNotes;
-use crate::deliver::Destination;
+use crate::deliver::{Decisions, Destination};
 use crate::group::strays::{Search, Strays};
 use crate::group::{Boards, Bodies, Gather, Holding};
 use crate::lane::{Lane, OwnTopics};
@@ -57,6 +57,8 @@ pub(crate) struct Shared {
     pub draining: Arc<Signal<bool>>,
     /// What this pipeline waits for, for `status`.
     pub waits: Arc<Waits>,
+    /// Records that somebody may decide about.
+    pub decisions: Arc<Decisions>,
     /// What the lanes of this run hold.
     pub boards: Arc<Boards>,
     /// What earlier runs found parted from its seal.
@@ -124,6 +126,7 @@ pub(crate) async fn run(shared: &Shared, started: impl FnOnce()) -> Stop {
     let end = wind_down(tasks, end).await;
     shared.counters.run_is_over();
     shared.waits.clear();
+    shared.decisions.clear();
     end
 }
 
@@ -206,6 +209,7 @@ fn spawn(shared: &Shared, group: OpenGroup, stopping: &Arc<Signal<bool>>) -> Tas
             live: live.clone(),
             counters: shared.counters.clone(),
             waits: shared.waits.clone(),
+            decisions: shared.decisions.clone(),
             clock: shared.clock.clone(),
             stopping: stopping.clone(),
             attempts,

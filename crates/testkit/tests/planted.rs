@@ -74,6 +74,17 @@ fn no_witness_needed() {
 }
 
 #[test]
+fn lone_culprit() {
+    is_found(Bug::LoneCulprit, &[Promise::HealthyStayAlive]);
+    is_found_in_groups(Bug::LoneCulprit, &[Promise::HealthyStayAlive]);
+}
+
+#[test]
+fn witness_long_ago() {
+    is_found(Bug::WitnessLongAgo, &[Promise::HealthyStayAlive]);
+}
+
+#[test]
 fn dead_letter_not_awaited() {
     is_found(Bug::DeadLetterNotAwaited, &[Promise::NothingLost]);
     is_found(Bug::DeadLetterNotAwaited, &[Promise::NotedOnlyWhenEnded]);

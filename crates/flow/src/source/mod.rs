@@ -220,7 +220,9 @@ impl Intake {
             return;
         }
         let ends = self.source.ends();
-        for assignment in assignments {
+        // Replays come into no group, and a lane that waits with one must not keep groups open.
+        let is_replay = |of: &&Assignment| of.partition.topic == self.own.replay;
+        for assignment in assignments.iter().filter(|of| !is_replay(of)) {
             let end = ends.iter().find(|end| end.partition == assignment.partition);
             let end = end.map_or(0, |end| end.end);
             if assignment.ended.first_gap(assignment.start) < end {

@@ -340,7 +340,9 @@ fn check_letters(w: &mut State, expect: &Expect, inputs: &BTreeMap<Position, Rec
             }
         }
         match reason {
-            Reason::RetriesExhausted => w.tally.recovered(Recovery::PoisonFound),
+            Reason::RetriesExhausted if !error.contains("by hand") => {
+                w.tally.recovered(Recovery::PoisonFound);
+            }
             Reason::Crashes => w.tally.recovered(Recovery::KillerFound),
             _ => {}
         }

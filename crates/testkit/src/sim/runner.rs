@@ -1,12 +1,12 @@
 //! Runs a scenario: life after life, first with trouble, then without, and checks the promises.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
-use potok_core::{Clock, Log, Output, Record, Timestamp};
+use potok_core::{Clock, Log, Output, Position, Record, Timestamp};
 use potok_flow::dead_letter::{self, DeadLetter, DeadLetterState};
-use potok_flow::{Engine, State as EngineState, Status};
+use potok_flow::{Engine, State as EngineState, Status, Undecided};
 
 use super::chance::Chance;
 use super::clock::SimClock;
@@ -16,7 +16,7 @@ use super::pipeline::{DEAD, GROUP, HELD_GROUP, INTERNAL, PIPELINE, plan_in};
 use super::promises::{self, Expect, Promise, Violation};
 use super::scenario::{Act, Scenario};
 use super::trouble::{Recovery, Tally, Trouble};
-use super::workload::Workload;
+use super::workload::{Kind, Workload};
 use super::world::World;
 
 /// Simulated time in which everything must have ended once trouble is over.
@@ -153,6 +153,8 @@ struct Seen {
     gate_was_closed: bool,
     needed_fix: bool,
     restarts: u64,
+    /// Since when records wait for a decision.
+    undecided: BTreeMap<String, u64>,
 }
 
 /// A record that has not ended.
@@ -422,6 +424,33 @@ impl Runner {
             }
         }
         self.check_age();
+        self.decide(engines);
+    }
+
+    /// Plays the operator who looks at records that wait for a decision, and gives up those that
+    /// are really poisonous.
+    fn decide(&mut self, engines: &[Engine]) {
+        let Some(after) = self.scenario.decides_after else { return };
+        let now = self.world.with(|w| w.millis());
+        let mut waiting = BTreeMap::new();
+        for engine in engines {
+            for Undecided { position, .. } in engine.undecided(PIPELINE).unwrap_or_default() {
+                let since = self.seen.undecided.get(&position).copied().unwrap_or(now);
+                if now - since >= after && self.is_poison(&position) {
+                    self.world.with(|w| w.note(format_args!("{position} is given up by hand")));
+                    self.world.recovered(Recovery::Decided);
+                    let _ = engine.set_aside(PIPELINE, |record| record.position == position);
+                }
+                waiting.insert(position, since);
+            }
+        }
+        self.seen.undecided = waiting;
+    }
+
+    fn is_poison(&self, position: &str) -> bool {
+        let Ok(position) = position.parse::<Position>() else { return false };
+        let of = |record: &Record| Kind::of(record.value.as_deref());
+        self.world.with(|w| w.disk.record(&position).map(of)) == Some(Kind::Poison)
     }
 
     /// Positions follow the work while it goes on.
@@ -559,9 +588,14 @@ impl Runner {
 
     fn did_not_finish(&self) {
         let open = self.open_records();
-        let trouble = |status: &&Status| status.gate.state != "open" || status.in_flight > 0;
+        let trouble = |status: &&Status| {
+            let is_running = status.state == EngineState::Running;
+            status.gate.state != "open" || status.in_flight > 0 || !is_running
+        };
         let status = self.statuses.iter().find(trouble).or(self.statuses.first());
-        let state = status.map(|s| format!("{:?}, {:?}, {:?}", s.state, s.why, s.gate));
+        let state = status.map(|s| {
+            format!("{:?}, {:?}, {:?}, {} in flight", s.state, s.why, s.gate, s.in_flight)
+        });
         let gate_is_shut = status.is_some_and(|status| status.gate.state != "open");
         let first: Vec<_> = open.iter().take(5).map(|open| &open.at).collect();
         let count = open.len();

@@ -144,6 +144,9 @@ pub struct Scenario {
     pub retry: (u32, Duration, Duration),
     /// How often a closed gate asks.
     pub probe_every: Duration,
+    /// After so many milliseconds somebody has a poisonous record set aside that waits for a
+    /// decision.
+    pub decides_after: Option<u64>,
     /// Room for records in flight.
     pub in_flight_bytes_max: usize,
     /// Transactions that may be on their way at a time.
@@ -183,6 +186,7 @@ impl Scenario {
             order_by_k: false,
             retry: (3, Duration::from_millis(20), Duration::from_millis(500)),
             probe_every: Duration::from_millis(500),
+            decides_after: Some(20_000),
             in_flight_bytes_max: 1 << 20,
             overlap: 1,
             sharing: 0,
@@ -203,9 +207,6 @@ impl Scenario {
         let enabled = Trouble::ALL.iter().copied().filter(|_| chance.one_in(3));
         scenario.enabled = enabled.collect();
         if seed >= HELD_SEEDS {
-            // Records of one group cannot be tried before those in front of them, so in a group
-            // nobody can tell poison from an outage.
-            scenario.enabled.remove(&Trouble::Poison);
             // Members and seal of a group never change hands apart: where the log is not shared
             // it keeps all its partitions.
             if !is_like_kafka(seed) {
@@ -232,8 +233,8 @@ impl Scenario {
             Duration::from_millis(chance.between(100, 2_000)),
         );
         scenario.probe_every = Duration::from_millis(chance.between(100, 2_000));
-        // Without a record of another key nobody can tell poison from an outage; where room is
-        // scarce, the followers of a poisonous record could keep all others out.
+        // Where room is scarce, the followers of a poisonous record may keep all others out; see
+        // `add_flaps`.
         if chance.one_in(4) && !scenario.enabled.contains(&Trouble::Poison) {
             scenario.in_flight_bytes_max = chance.between(300, 3_000) as usize;
         }
@@ -247,7 +248,28 @@ impl Scenario {
         if seed >= HELD_SEEDS {
             scenario.add_hold(span);
         }
+        scenario.add_flaps(span);
         scenario
+    }
+
+    /// Lets destinations come and go fast, and room be scarce where records are poisonous; from a
+    /// chance of its own, so that the rest is as it would be without.
+    fn add_flaps(&mut self, span: u64) {
+        let mut chance = Chance::new(self.seed ^ 0xf1a95);
+        let trouble = Trouble::SinkRetriesAll;
+        if self.enabled.contains(&trouble) && chance.one_in(2) {
+            for spells in self.spells.values_mut() {
+                let longest = chance.between(10, 2_000);
+                for _ in 0..chance.between(5, 60) {
+                    let from = chance.below(span);
+                    let to = from + chance.between(1, longest);
+                    spells.push(Spell { from, to, trouble });
+                }
+            }
+        }
+        if self.enabled.contains(&Trouble::Poison) && chance.one_in(4) {
+            self.in_flight_bytes_max = chance.between(300, 3_000) as usize;
+        }
     }
 
     /// Makes groups of a scenario without; from a chance of its own, so that the rest is as it

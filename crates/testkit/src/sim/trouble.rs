@@ -128,6 +128,8 @@ pub enum Recovery {
     GateReopened,
     /// A poisonous record was found and set aside.
     PoisonFound,
+    /// One was given up by somebody because nobody could tell.
+    Decided,
     /// A record that kills its decoder was found and set aside.
     KillerFound,
     /// A dead letter was delivered by a replay.
@@ -144,13 +146,14 @@ pub enum Recovery {
 
 impl Recovery {
     /// All of them.
-    pub const ALL: [Recovery; 12] = [
+    pub const ALL: [Recovery; 13] = [
         Recovery::Suppressed,
         Recovery::ResumedAbove,
         Recovery::GateClosed,
         Recovery::GateTrial,
         Recovery::GateReopened,
         Recovery::PoisonFound,
+        Recovery::Decided,
         Recovery::KillerFound,
         Recovery::ReplayDelivered,
         Recovery::ReplayFailedAgain,

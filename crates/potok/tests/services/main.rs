@@ -20,6 +20,7 @@ mod guide;
 #[path = "../binary/ledger.rs"]
 mod ledger;
 mod outages;
+mod poison;
 #[allow(dead_code, reason = "shared with the tests of the embedded default")]
 #[path = "../binary/process.rs"]
 mod process;

@@ -80,11 +80,6 @@ fn lone_culprit() {
 }
 
 #[test]
-fn witness_long_ago() {
-    is_found(Bug::WitnessLongAgo, &[Promise::HealthyStayAlive]);
-}
-
-#[test]
 fn dead_letter_not_awaited() {
     is_found(Bug::DeadLetterNotAwaited, &[Promise::NothingLost]);
     is_found(Bug::DeadLetterNotAwaited, &[Promise::NotedOnlyWhenEnded]);

@@ -89,25 +89,39 @@ fn one_that_fails_alone_at_trials_is_no_culprit() {
 }
 
 /// A destination that comes and goes, every few milliseconds or seconds, with little or much to do.
+fn coming_and_going() -> impl Iterator<Item = Scenario> {
+    let steps = [(7, 3), (40, 20), (300, 150), (2_000, 1_000), (2_000, 1_800)];
+    let cases = STYLES.into_iter().flat_map(move |style| steps.map(|step| (style, step)));
+    cases.flat_map(|case| [1, 30].map(|burst| (case, burst))).map(|(case, burst)| {
+        let (style, (step, share)) = case;
+        let mut scenario = plain(style, 3);
+        scenario.enabled.insert(Trouble::SinkRetriesAll);
+        let down = (0..60_000 / step).map(|n| refused(n * step, n * step + share));
+        scenario.spells.insert(0, down.collect());
+        let sends = (0..40).map(|n| {
+            let records = (0..burst).map(|at| good(n as usize * 100 + at)).collect();
+            (n * 1_300, Act::Send(records))
+        });
+        scenario.acts = sends.collect();
+        scenario
+    })
+}
+
 #[test]
 fn healthy_records_outlive_a_destination_that_comes_and_goes() {
-    for style in STYLES {
-        for (step, share) in [(7, 3), (40, 20), (300, 150), (2_000, 1_000), (2_000, 1_800)] {
-            for burst in [1, 30] {
-                let mut scenario = plain(style, 3);
-                scenario.enabled.insert(Trouble::SinkRetriesAll);
-                let down = (0..60_000 / step).map(|n| refused(n * step, n * step + share));
-                scenario.spells.insert(0, down.collect());
-                let sends = (0..40).map(|n| {
-                    let records = (0..burst).map(|at| good(n as usize * 100 + at)).collect();
-                    (n * 1_300, Act::Send(records))
-                });
-                scenario.acts = sends.collect();
-                let outcome = run_well(scenario);
-                assert!(outcome.letters.is_empty(), "{style:?} {step} {share} {burst}");
-            }
-        }
+    for scenario in coming_and_going() {
+        let summary = scenario.summary();
+        assert!(run_well(scenario).letters.is_empty(), "{summary}");
     }
+}
+
+#[test]
+fn a_success_long_before_is_no_witness() {
+    let is_found = |scenario| {
+        let outcome = with_bug(Bug::WitnessLongAgo, || run(scenario)).unwrap();
+        outcome.broke(Promise::HealthyStayAlive)
+    };
+    assert!(coming_and_going().any(is_found));
 }
 
 /// With others flowing, poison ends by itself: wherever it stands, however much of it there is.

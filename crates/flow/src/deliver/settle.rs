@@ -323,6 +323,10 @@ impl Lane {
                 return Ok(());
             };
             let (failed_at, fault) = (suspect.failed_at, suspect.fault.clone());
+            if planted(Bug::WitnessLongAgo) && suspect.passed >= 3 {
+                settling.set_aside_or_split(cycle, run, fault);
+                return Ok(());
+            }
             if !gate.witness_since(failed_at) {
                 let skip = Some(key);
                 let found = self.find_witness(settling, cycle, destination, skip, Some(failed_at));

@@ -239,9 +239,7 @@ impl Scenario {
             scenario.in_flight_bytes_max = chance.between(300, 3_000) as usize;
         }
         scenario.overlap = if is_like_kafka(seed) { 4 } else { 1 };
-        // A poisonous record is only known by records of other keys succeeding.
-        scenario.helped =
-            Chance::new(seed ^ 0x4e1b).one_in(2) || scenario.enabled.contains(&Trouble::Poison);
+        scenario.helped = Chance::new(seed ^ 0x4e1b).one_in(2);
         let span = chance.between(3_000, 60_000);
         scenario.spells = scenario.make_spells(&mut chance, span);
         scenario.acts = scenario.make_acts(&mut chance, span);

@@ -303,7 +303,7 @@ fn show_set_aside(records: &Value, dry_run: bool, json: bool) -> Result<(), Fail
         let did = if dry_run { "would set aside" } else { "set aside" };
         let refused = record.get("refused").and_then(Value::as_u64).unwrap_or(0);
         let (position, deliver) = (text(record, "position"), text(record, "deliver"));
-        let error = plain(&short(text(record, "error"), 80));
+        let error = short(text(record, "error"), 80);
         writeln!(out, "{did} {position}: refused {refused} times by {}: {error}", plain(deliver))?;
     }
     if records.is_empty() && !json {

@@ -186,7 +186,7 @@ impl Scenario {
             order_by_k: false,
             retry: (3, Duration::from_millis(20), Duration::from_millis(500)),
             probe_every: Duration::from_millis(500),
-            decides_after: Some(20_000),
+            decides_after: Some(5_000),
             in_flight_bytes_max: 1 << 20,
             overlap: 1,
             sharing: 0,

@@ -36,7 +36,7 @@ pub use log::{
 };
 pub use position::{Name, ParsePositionError, Partition, Position};
 pub use ranges::RangeSet;
-pub use record::{HeaderValue, Headers, HeadersBuilder, Record, SourceBatch};
+pub use record::{HeaderValue, Headers, HeadersBuilder, LogOrder, Record, SourceBatch};
 pub use sink::{Sink, SinkLimits};
 pub use source::{
     Assignment, Ended, Intake, Journal, NotWritten, PartitionEnd, Source, Transaction, Turn,

@@ -109,6 +109,8 @@ pub enum Bug {
     SupersededEndsAtOnce,
     /// What ends together is noted partition by partition.
     EndsApart,
+    /// Records of a group leave partition by partition.
+    ByPartition,
     /// A transaction does not wait for the one before it.
     OutOfTurn,
     /// Where the log is shared, records are copied first and their positions noted later.

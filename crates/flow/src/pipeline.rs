@@ -230,6 +230,8 @@ fn spawn(shared: &Shared, group: OpenGroup, stopping: &Arc<Signal<bool>>) -> Tas
         routing: Routing::new(plan, shared.notes.clone(), shared.own.clone(), gathered, strays),
         own: shared.own.clone(),
         behind: Default::default(),
+        reached: false,
+        in_part: Default::default(),
         lanes,
         ledger,
         room: Arc::new(Semaphore::new(room_bytes)),

@@ -59,6 +59,11 @@ fn out_of_turn() {
 }
 
 #[test]
+fn groups_leave_by_partition() {
+    is_found_in_groups(Bug::ByPartition, &[Promise::OrderOfArrival]);
+}
+
+#[test]
 fn lane_order_lost() {
     is_found(Bug::LaneOrderLost, &[Promise::OrderPerKey]);
 }

@@ -122,7 +122,8 @@ mod tests {
         };
         let partition = Partition { topic: "t".into(), index: 0 };
         let records = (0..).zip(times).map(record).collect();
-        SourceBatch { partition, log: 1, assignment, first: 0, next: times.len() as u64, records }
+        let next = times.len() as u64;
+        SourceBatch { partition, log: 1, assignment, first: 0, next, records, order: None }
     }
 
     /// Reads records; says when they came, and what time it is for the share.

@@ -29,6 +29,7 @@ use potok_core::trouble::{Bug, planted};
 use potok_core::{Partition, Position, SourceBatch, Timestamp};
 use tokio::time::Instant;
 
+use super::arrival::{self, Arrival, Stream};
 use super::bodies::Body;
 use super::clock::Share;
 use super::seal::{Generation, Members, Seal};
@@ -80,6 +81,8 @@ pub(crate) struct Entry {
     pub time: Timestamp,
     /// When it came, on the clock of its share.
     pub at: i64,
+    /// Where it stands among the records of its group.
+    pub arrival: Arrival,
     /// It closes its group.
     pub closes: bool,
     pub kind: Option<u16>,
@@ -198,10 +201,20 @@ pub(crate) struct Arriving {
     pub slice_end: Option<i64>,
 }
 
+/// What was read and waits until everything is there that came among it.
+enum Waiting {
+    Record(Arriving),
+    Seal { key: Bytes, share: u32, seal: Seal, entry: Entry },
+}
+
 #[derive(Default)]
 pub(crate) struct Index {
     close: ClosePlan,
     pub feeds: Vec<Feed>,
+    /// Partitions that records came from, for [`Stream::Partition`].
+    streams: Vec<Partition>,
+    /// With their places in the log.
+    waiting: Vec<(u64, Waiting)>,
     open: HashMap<GroupKey, Group>,
     shares: BTreeMap<u32, Share>,
     frozen: Shelf<Frozen>,
@@ -265,8 +278,57 @@ impl Index {
         at as u32
     }
 
-    /// Takes a record in.
-    pub fn add(&mut self, arriving: Arriving) {
+    /// The stream of a partition.
+    pub fn stream(&mut self, partition: &Partition) -> Stream {
+        let known = self.streams.iter().position(|known| known == partition);
+        let at = known.unwrap_or_else(|| {
+            self.streams.push(partition.clone());
+            self.streams.len() - 1
+        });
+        Stream::Partition(at as u32)
+    }
+
+    /// Takes a record in; one that has a place in the log when all is there that came among it.
+    pub fn arrives(&mut self, arriving: Arriving) {
+        match arriving.entry.arrival {
+            Arrival { stream: Stream::Log, place, .. } => {
+                self.waiting.push((place, Waiting::Record(arriving)));
+            }
+            _ => self.add(arriving),
+        }
+    }
+
+    /// The same of a seal. Says how many of those that count from now on another run has written.
+    pub fn seal_arrives(&mut self, key: Bytes, share: u32, seal: Seal, entry: Entry) -> u64 {
+        match entry.arrival {
+            Arrival { stream: Stream::Log, place, .. } => {
+                self.waiting.push((place, Waiting::Seal { key, share, seal, entry }));
+                0
+            }
+            _ => u64::from(self.read_seal(key, share, seal, entry)),
+        }
+    }
+
+    /// All is there that came among what waits: takes it in, in the order of the log. Says how many
+    /// seals another run has written.
+    pub fn take_waiting(&mut self) -> u64 {
+        let mut foreign = 0;
+        let mut waiting = std::mem::take(&mut self.waiting);
+        if !planted(Bug::LastReadWins) {
+            waiting.sort_by_key(|(place, _)| *place);
+        }
+        for (_, waiting) in waiting {
+            match waiting {
+                Waiting::Record(arriving) => self.add(arriving),
+                Waiting::Seal { key, share, seal, entry } => {
+                    foreign += u64::from(self.read_seal(key, share, seal, entry));
+                }
+            }
+        }
+        foreign
+    }
+
+    fn add(&mut self, arriving: Arriving) {
         let Arriving { group: name, entry, slice_end } = arriving;
         self.bytes += u64::from(entry.bytes);
         if let Some(sealed) = self.sealed_with(&name.key, &entry) {
@@ -356,7 +418,7 @@ impl Index {
     /// Closes an open group: no record joins it any more.
     fn freeze(&mut self, name: &GroupKey, dropped: bool) {
         let Some((name, group)) = self.open.remove_entry(name) else { return };
-        let parts = parts(group.entries);
+        let parts = parts(arrival::sort(group.entries, |entry| entry.arrival));
         let count = parts.len() as u32;
         for (part, entries) in (0..).zip(parts) {
             let generation = Generation { name: group.name, part, parts: count };
@@ -572,6 +634,17 @@ impl Index {
         self.open.get(name).filter(|group| at < group.due).map(|group| group.opened)
     }
 
+    /// When the groups are opened that what waits will open, if it does.
+    pub fn opened_by_waiting(&self) -> HashMap<&GroupKey, Timestamp> {
+        let mut opened: HashMap<&GroupKey, Timestamp> = HashMap::default();
+        for (_, waiting) in &self.waiting {
+            let Waiting::Record(Arriving { group, entry, .. }) = waiting else { continue };
+            let opened = opened.entry(group).or_insert(entry.time);
+            *opened = entry.time.min(*opened);
+        }
+        opened
+    }
+
     pub fn has_open(&self, key: &[u8]) -> bool {
         self.open.keys().any(|name| *name.key == *key)
     }
@@ -591,6 +664,7 @@ impl Index {
 
     /// Forgets what was read under assignments that have left.
     pub fn forget(&mut self, assignments: &[u64]) -> Forgotten {
+        self.take_waiting();
         let mut left = Left {
             feeds: &self.feeds,
             assignments: assignments.iter().map(|nonce| (*nonce, 0, 0)).collect(),

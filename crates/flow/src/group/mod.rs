@@ -10,6 +10,7 @@
 //! partition of the internal topic (`gather.rs`), between the seals; whoever has the partition has
 //! the group.
 
+mod arrival;
 mod bodies;
 mod clean;
 mod clock;
@@ -28,8 +29,8 @@ use bytes::Bytes;
 use foldhash::HashMap;
 use potok_core::trouble::{Bug, crash_point, planted};
 use potok_core::{
-    Clock, Fault, Held, Move, Output, Owner, Partition, Place, Reason, Record, SourceBatch, Store,
-    Timestamp,
+    Clock, Fault, Held, Move, Output, Owner, Partition, Place, Position, Reason, Record,
+    SourceBatch, Store, Timestamp,
 };
 use potok_expr::json::Parser;
 use potok_expr::{Ran, Scope, Template, View};
@@ -42,6 +43,7 @@ use crate::ledger::Note;
 use crate::plan::HoldPlan;
 use crate::waits::WaitsFor;
 use crate::work::{Chunk, Completion, Stop, ToLane};
+use arrival::{Arrival, Stream};
 pub(crate) use bodies::Bodies;
 use bodies::Room;
 use clean::Lots;
@@ -343,6 +345,10 @@ impl Lane {
                 }
             }
             ToLane::CaughtUp(caught_up) => self.caught_up(holding, caught_up)?,
+            ToLane::Whole => {
+                let foreign = holding.board.index().take_waiting();
+                self.counters.takeovers.fetch_add(foreign, Ordering::Relaxed);
+            }
             ToLane::Leaving(assignments) => {
                 holding.release(&assignments);
                 let forgotten = holding.board.index().forget(&assignments);
@@ -523,11 +529,13 @@ impl Lane {
                     false => board.scale.now().saturating_add(end.saturating_sub(now.0)),
                 }
             });
-            index.add(Arriving {
+            let arrival = self.arrival(&mut index, batch, item, record);
+            index.arrives(Arriving {
                 group,
                 slice_end,
                 entry: Entry {
                     at,
+                    arrival,
                     closes,
                     kind: item.kind,
                     id: item.id.clone(),
@@ -538,6 +546,23 @@ impl Lane {
                 },
             });
         }
+    }
+
+    /// Where a record stands in the order of arrival: a copy stands where its record does.
+    fn arrival(
+        &self,
+        index: &mut Index,
+        batch: &SourceBatch,
+        item: &Item,
+        record: &Record,
+    ) -> Arrival {
+        let time = item.time();
+        if let Some(place) = batch.place(item.index as usize) {
+            return Arrival { stream: Stream::Log, place, time };
+        }
+        let Position { topic, partition, .. } = &item.origin;
+        let from = Partition { topic: topic.clone(), index: *partition };
+        Arrival { stream: index.stream(&from), place: record.offset, time }
     }
 
     fn read_notes(&self, holding: &Holding, chunk: &Chunk) {
@@ -552,9 +577,8 @@ impl Lane {
             match Seal::read(value) {
                 Some(seal) => {
                     let key = Bytes::copy_from_slice(record.key.as_deref().unwrap_or_default());
-                    if index.read_seal(key, share, seal, Entry::of(chunk, *at, feed)) {
-                        self.counters.takeovers.fetch_add(1, Ordering::Relaxed);
-                    }
+                    let foreign = index.seal_arrives(key, share, seal, Entry::of(chunk, *at, feed));
+                    self.counters.takeovers.fetch_add(foreign, Ordering::Relaxed);
                 }
                 None => {
                     unread |= !seal::is_tick(value);
@@ -634,6 +658,7 @@ fn to_hold(holding: &Holding, batch: &SourceBatch, held: &[Item], came: &[i64]) 
     }
     let kinds = &holding.plan.kinds;
     let index = holding.board.index();
+    let waiting = index.opened_by_waiting();
     let mut groups: HashMap<GroupKey, Together> = HashMap::default();
     held.iter()
         .filter_map(|item| {
@@ -641,7 +666,10 @@ fn to_hold(holding: &Holding, batch: &SourceBatch, held: &[Item], came: &[i64]) 
             let group = holding.group_key(item, record, batch);
             let at = *came.get(item.index as usize)?;
             let together = groups.entry(group).or_insert_with_key(|group| Together {
-                opened: index.opened(group, at).unwrap_or(record.time),
+                opened: index
+                    .opened(group, at)
+                    .or_else(|| waiting.get(group).copied())
+                    .unwrap_or(record.time),
                 with: record.offset,
                 bytes: 0,
             });
@@ -676,14 +704,20 @@ impl Entry {
         let offset = record.map_or(batch.first, |record| record.offset);
         let covers = chunk.taken.covers(index as usize);
         let short = |length: u64| u32::try_from(length).unwrap_or(u32::MAX);
+        let time = record.map_or(Timestamp(0), |record| record.time);
+        let arrival = match batch.place(index as usize) {
+            Some(place) => Arrival { stream: Stream::Log, place, time },
+            None => Arrival { stream: Stream::Partition(feed), place: offset, time },
+        };
         Entry {
             feed,
             offset,
             before: short(offset.saturating_sub(covers.start)),
             from: short(covers.end.saturating_sub(offset)),
             bytes: short(record.map_or(0, Record::bytes) as u64),
-            time: record.map_or(Timestamp(0), |record| record.time),
+            time,
             at: 0,
+            arrival,
             closes: false,
             kind: None,
             id: None,

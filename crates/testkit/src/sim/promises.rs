@@ -6,6 +6,7 @@
 
 mod counts;
 mod names;
+mod order;
 mod store;
 mod versions;
 mod watch;
@@ -436,6 +437,7 @@ fn check_table(
     let rows = w.tables.get(index as usize).map(|table| table.rows.clone()).unwrap_or_default();
     let suppresses = matches!(&deliver.to, To::Sink(manner) if manner.suppresses);
     let mut order = Order::default();
+    let mut groups = order::ByGroup::new(w, expect);
     let mut seen: BTreeSet<Position> = BTreeSet::new();
     let mut values: BTreeMap<Bytes, u64> = BTreeMap::new();
     for row in rows {
@@ -465,11 +467,15 @@ fn check_table(
         }
         if w.observed.was_dead(at, index) {
             w.tally.recovered(Recovery::ReplayDelivered);
-        } else if !w.disk.gone().contains_key(at)
-            && let Some(before) = order.arrives(expect, at, record, 0)
-        {
-            let what = format!("{} arrived behind offset {before} of its key", row.name);
-            w.violated(Promise::OrderPerKey, what);
+        } else if !w.disk.gone().contains_key(at) {
+            if let Some(before) = order.arrives(expect, at, record, 0) {
+                let what = format!("{} arrived behind offset {before} of its key", row.name);
+                w.violated(Promise::OrderPerKey, what);
+            }
+            if let Some(before) = groups.leaves(w, expect, at, record, 0) {
+                let what = format!("{} arrived behind {before} of its group", row.name);
+                w.violated(Promise::OrderOfArrival, what);
+            }
         }
     }
     if suppresses {
@@ -509,6 +515,7 @@ fn check_topic(
     let names: BTreeMap<String, &Position> =
         inputs.keys().map(|at| (name_of(at, index).to_string(), at)).collect();
     let mut order = Order::default();
+    let mut groups = order::ByGroup::new(w, expect);
     let mut seen: BTreeMap<&Position, u64> = BTreeMap::new();
     for (lies, output) in outputs {
         let id = output.headers.get(ID_HEADER).map(|id| String::from_utf8_lossy(id).into_owned());
@@ -539,11 +546,16 @@ fn check_topic(
         if w.observed.copies_max(&id) > 1 {
             continue;
         }
-        if !w.disk.gone().contains_key(at)
-            && let Some(before) = order.arrives(expect, at, record, lies.partition)
-        {
+        if w.disk.gone().contains_key(at) {
+            continue;
+        }
+        if let Some(before) = order.arrives(expect, at, record, lies.partition) {
             let what = format!("{id} lies behind offset {before} of its key");
             w.violated(Promise::OrderPerKey, what);
+        }
+        if let Some(before) = groups.leaves(w, expect, at, record, lies.partition) {
+            let what = format!("{id} lies behind {before} of its group");
+            w.violated(Promise::OrderOfArrival, what);
         }
     }
 }

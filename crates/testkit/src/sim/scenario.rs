@@ -359,6 +359,11 @@ impl Scenario {
         self.acts.iter().any(|(_, act)| matches!(act, Act::Jump(_)))
     }
 
+    /// The same of the clock of a shared log.
+    pub fn has_jumps_of_log(&self) -> bool {
+        self.acts.iter().any(|(_, act)| matches!(act, Act::JumpOfLog(_)))
+    }
+
     /// Bytes of held bodies that fit into memory: none, some, all.
     pub fn memory_max(&self) -> usize {
         match self.seed / 3 % 3 {

@@ -24,6 +24,7 @@ fn entry(offset: u64, at: i64) -> Entry {
         bytes: 1,
         time: Timestamp(at),
         at,
+        arrival: Arrival { stream: Stream::Partition(0), place: offset, time: Timestamp(at) },
         closes: false,
         kind: None,
         id: None,

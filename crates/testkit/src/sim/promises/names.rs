@@ -19,6 +19,8 @@ pub enum Promise {
     OnceInSinks,
     /// Records of one key arrive in order.
     OrderPerKey,
+    /// Records of one group leave as they came, whatever partitions they came from.
+    OrderOfArrival,
     /// Nothing becomes a dead letter because a destination is away.
     OutageIsNoPoison,
     /// Healthy records never become dead letters.
@@ -61,6 +63,7 @@ impl fmt::Display for Promise {
             Promise::OnceInTopics => "exactly once in topics",
             Promise::OnceInSinks => "exactly once in destinations that know names",
             Promise::OrderPerKey => "order per key kept",
+            Promise::OrderOfArrival => "records of a group leave as they came",
             Promise::OutageIsNoPoison => "an outage makes no dead letters",
             Promise::HealthyStayAlive => "healthy records are no dead letters",
             Promise::BadOnceInDeadLetters => "each bad record once in dead letters",

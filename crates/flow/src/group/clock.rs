@@ -1,7 +1,6 @@
 //! The clocks of windows. Times never jump.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::BTreeSet;
 
 use potok_core::trouble::{Bug, planted};
 use potok_core::{Clock, Record, SourceBatch, Timestamp};
@@ -44,8 +43,8 @@ impl Scale {
 /// Groups that have one clock and one owner in the store.
 #[derive(Default)]
 pub(super) struct Share {
-    /// When open groups close. May name groups that are gone or close later: looked at again.
-    pub due: BinaryHeap<Reverse<(i64, GroupKey)>>,
+    /// When its open groups close: each is there once.
+    pub due: BTreeSet<(i64, GroupKey)>,
     /// How far the clock of these groups is ahead of the scale of this run; `None` while nothing
     /// is known of it, and so nothing is due. A record that was read shows that the log's clock
     /// had come so far: never too much, and little too little for a record just written.
@@ -104,7 +103,7 @@ impl Share {
 
     /// When to look again, on the scale of this run.
     pub fn next_due(&self) -> Option<i64> {
-        let Reverse((due, _)) = self.due.peek()?;
+        let (due, _) = self.due.first()?;
         Some(due.saturating_sub(self.ahead?))
     }
 }

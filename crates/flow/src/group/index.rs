@@ -17,7 +17,6 @@
 mod tests;
 mod view;
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -211,6 +210,8 @@ enum Waiting {
 pub(crate) struct Index {
     close: ClosePlan,
     pub feeds: Vec<Feed>,
+    /// Those that have left and that nothing names.
+    free_feeds: Vec<u32>,
     /// Partitions that records came from, for [`Stream::Partition`].
     streams: Vec<Partition>,
     /// With their places in the log.
@@ -271,11 +272,20 @@ impl Index {
 
     pub fn feed(&mut self, feed: &Feed) -> u32 {
         let known = self.feeds.iter().rposition(|known| known == feed);
-        let at = known.unwrap_or_else(|| {
-            self.feeds.push(feed.clone());
-            self.feeds.len() - 1
-        });
-        at as u32
+        if let Some(known) = known.filter(|at| !self.free_feeds.contains(&(*at as u32))) {
+            return known as u32;
+        }
+        match self.free_feeds.pop() {
+            Some(free) => {
+                let place = self.feeds.get_mut(free as usize);
+                place.into_iter().for_each(|place| *place = feed.clone());
+                free
+            }
+            None => {
+                self.feeds.push(feed.clone());
+                self.feeds.len() as u32 - 1
+            }
+        }
     }
 
     /// The stream of a partition.
@@ -387,17 +397,39 @@ impl Index {
             group.entries.reserve_exact(records.min(most.saturating_sub(records)).max(1));
         }
         group.entries.push(entry);
+        let is_new = group.entries.len() == 1;
         let due = self.close.due(group.first, group.last).min(group.until);
-        let (is_new, sooner) = (group.entries.len() == 1, due < group.due);
-        group.due = due;
-        if closes || self.close.is_full(group.entries.len(), group.bytes) {
-            self.freeze(&name, false);
-        } else if (is_new || sooner)
-            && let Some((name, _)) = self.open.get_key_value(&name)
-        {
-            let name = name.clone();
-            self.share(name.share).due.push(Reverse((due, name)));
+        let before = std::mem::replace(&mut group.due, due);
+        if is_new || due != before {
+            self.put_off(&name, before, due);
         }
+        let group = self.open.get(&name);
+        let full = group.is_some_and(|g| self.close.is_full(g.entries.len(), g.bytes));
+        if closes || full {
+            self.freeze(&name, false);
+        }
+    }
+
+    /// An open group closes at another time than it would have before.
+    fn put_off(&mut self, name: &GroupKey, before: i64, due: i64) {
+        // Its key is kept in memory once.
+        let name = self.open.get_key_value(name).map_or(name, |(name, _)| name).clone();
+        let share = self.shares.entry(name.share).or_default();
+        let mut at = (before, name);
+        share.due.remove(&at);
+        at.0 = due;
+        share.due.insert(at);
+    }
+
+    /// Takes an open group out.
+    fn take_open(&mut self, name: &GroupKey) -> Option<(GroupKey, Group)> {
+        let (name, group) = self.open.remove_entry(name)?;
+        if let Some(share) = self.shares.get_mut(&name.share) {
+            let at = (group.due, name);
+            share.due.remove(&at);
+            return Some((at.1, group));
+        }
+        Some((name, group))
     }
 
     fn generation(&self, name: &GroupKey, first: &Entry) -> u64 {
@@ -417,7 +449,7 @@ impl Index {
 
     /// Closes an open group: no record joins it any more.
     fn freeze(&mut self, name: &GroupKey, dropped: bool) {
-        let Some((name, group)) = self.open.remove_entry(name) else { return };
+        let Some((name, group)) = self.take_open(name) else { return };
         let parts = parts(arrival::sort(group.entries, |entry| entry.arrival));
         let count = parts.len() as u32;
         for (part, entries) in (0..).zip(parts) {
@@ -440,31 +472,18 @@ impl Index {
     /// Closes what is due.
     pub fn close_due(&mut self, run_now: i64) {
         for (key, wish) in std::mem::take(&mut self.wishes) {
-            let named = |name: &&GroupKey| name.key == key;
-            let names: Vec<GroupKey> = self.open.keys().filter(named).cloned().collect();
+            let names: Vec<GroupKey> = self.open_of(&key).into_iter().cloned().collect();
             names.iter().for_each(|name| self.freeze(name, wish == Wish::Drop));
         }
         let mut all_due = Vec::new();
         for share in self.shares.values_mut() {
             let Some(now) = share.now(run_now) else { continue };
-            while let Some(Reverse((due, _))) = share.due.peek()
-                && *due <= now
-                && let Some(Reverse((_, name))) = share.due.pop()
-            {
-                match self.open.get(&name) {
-                    Some(group) if group.due <= now => all_due.push((name, now)),
-                    // A later record has put it off.
-                    Some(group) => share.due.push(Reverse((group.due, name))),
-                    None => {}
-                }
-            }
+            let due = share.due.iter().take_while(|(due, _)| *due <= now);
+            all_due.extend(due.map(|(due, name)| (name.clone(), now.abs_diff(*due))));
         }
-        for (name, now) in all_due {
-            // One that was put forward is named twice.
-            if let Some(group) = self.open.get(&name) {
-                self.lateness.push(now.abs_diff(group.due));
-                self.freeze(&name, false);
-            }
+        for (name, late) in all_due {
+            self.lateness.push(late);
+            self.freeze(&name, false);
         }
     }
 
@@ -555,7 +574,7 @@ impl Index {
         if let Some(group) = self.open.get_mut(name) {
             part(&mut group.entries, group.until);
             if group.entries.is_empty() {
-                self.open.remove(name);
+                self.take_open(name);
             }
         }
         for (entry, until) in left {
@@ -565,7 +584,7 @@ impl Index {
     }
 
     /// True where the bodies of the next batch to send need not be read.
-    pub fn next_is_in_memory(&mut self) -> bool {
+    pub fn next_is_in_memory(&self) -> bool {
         let next = self.sealed.front();
         next.is_some_and(|sealed| sealed.entries.iter().all(|entry| entry.body.is_some()))
     }
@@ -646,7 +665,18 @@ impl Index {
     }
 
     pub fn has_open(&self, key: &[u8]) -> bool {
-        self.open.keys().any(|name| *name.key == *key)
+        !self.open_of(key).is_empty()
+    }
+
+    /// The open groups of a key: in each share, of each clock slice.
+    fn open_of(&self, key: &[u8]) -> Vec<&GroupKey> {
+        if self.close.every.is_some() {
+            return self.open.keys().filter(|name| *name.key == *key).collect();
+        }
+        let key = Bytes::copy_from_slice(key);
+        let named = |share: &u32| GroupKey { key: key.clone(), slice: 0, share: *share };
+        let names = self.shares.keys().map(named);
+        names.filter_map(|name| self.open.get_key_value(&name)).map(|(name, _)| name).collect()
     }
 
     pub fn has_sealed(&self) -> bool {
@@ -670,9 +700,15 @@ impl Index {
             assignments: assignments.iter().map(|nonce| (*nonce, 0, 0)).collect(),
             bytes: 0,
         };
-        self.open.retain(|_, group| {
+        let shares = &mut self.shares;
+        self.open.retain(|name, group| {
             group.entries.retain(|entry| !left.record(entry));
             group.bytes = bytes_of(&group.entries);
+            if group.entries.is_empty()
+                && let Some(share) = shares.get_mut(&name.share)
+            {
+                share.due.remove(&(group.due, name.clone()));
+            }
             !group.entries.is_empty()
         });
         self.frozen.retain(|frozen| {
@@ -695,6 +731,11 @@ impl Index {
             seal_stays
         });
         self.bytes = self.bytes.saturating_sub(left.bytes);
+        // Nothing names these any more: the next feeds take their numbers.
+        let has_left = |feed: &Feed| assignments.contains(&feed.assignment);
+        let free = (0..).zip(&self.feeds).filter(|(_, feed)| has_left(feed)).map(|(at, _)| at);
+        let free: Vec<u32> = free.filter(|at| !self.free_feeds.contains(at)).collect();
+        self.free_feeds.extend(free);
         Forgotten { assignments: left.assignments, torn }
     }
 

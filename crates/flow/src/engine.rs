@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use crate::crash_notes::CrashNotes;
 use crate::dead_letter;
 use crate::deliver::{Decisions, Destination, Undecided};
-use crate::group::{BatchView, Boards, Wish};
+use crate::group::{BatchPage, BatchPlace, BatchView, Boards, Wish};
 use crate::lag::{Asked, soon};
 use crate::lane::OwnTopics;
 use crate::pipeline::{self, Shared};
@@ -284,13 +284,48 @@ impl Engine {
         })
     }
 
-    /// What pipelines hold: of each lane the batches that close first in front.
-    pub fn batches(&self) -> Vec<BatchView> {
+    /// What pipelines hold, or one of them: up to so many batches behind `after`, those that close
+    /// first in front.
+    pub fn batches(
+        &self,
+        pipeline: Option<&str>,
+        after: Option<&BatchPlace>,
+        most: usize,
+    ) -> BatchPage {
         let now = self.inner.clock.now();
         let pipelines = self.inner.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
-        let held =
-            pipelines.iter().filter_map(|(name, handle)| Some((name, handle.held.as_ref()?)));
-        held.flat_map(|(name, (plan, boards))| boards.views(name, plan, now)).collect()
+        let held: Vec<_> = pipelines
+            .iter()
+            .filter(|(name, _)| pipeline.is_none_or(|pipeline| pipeline == *name))
+            .filter_map(|(name, handle)| Some((name, handle.held.as_ref()?)))
+            .collect();
+        let mut places = Vec::new();
+        let mut total = 0;
+        for held @ (name, (_, boards)) in &held {
+            total += boards.batches();
+            // One more, to know whether there is one.
+            let of_pipeline = boards.places(name, after, most.saturating_add(1));
+            places.extend(of_pipeline.into_iter().map(|place| (place, held)));
+        }
+        places.sort_by(|(one, _), (other, _)| one.cmp(other));
+        let more = places.len() > most;
+        places.truncate(most);
+        let next = places.last().filter(|_| more).map(|((place, _), _)| place.clone());
+        let view = |(place, (name, (plan, boards))): &(_, &(&String, &(_, Arc<Boards>)))| {
+            boards.view_at(place, name, plan, now)
+        };
+        BatchPage { batches: places.iter().filter_map(view).collect(), total, next }
+    }
+
+    /// What pipelines hold of one key, or one of them.
+    pub fn batches_of(&self, pipeline: Option<&str>, key: &str) -> Vec<BatchView> {
+        let now = self.inner.clock.now();
+        let pipelines = self.inner.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = pipelines
+            .iter()
+            .filter(|(name, _)| pipeline.is_none_or(|pipeline| pipeline == *name))
+            .filter_map(|(name, handle)| Some((name, handle.held.as_ref()?)));
+        held.flat_map(|(name, (plan, boards))| boards.views_of(key, name, plan, now)).collect()
     }
 
     /// Closes the open group of that key now; false where there is none.

@@ -13,9 +13,11 @@
 //! they are the log's, whatever this process's clock says, and what time the log has now is learned
 //! from what is read (`clock.rs`).
 
+mod forget;
 #[cfg(test)]
 mod tests;
 mod view;
+mod waiting;
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -34,7 +36,10 @@ use super::clock::Share;
 use super::seal::{Generation, Members, Seal};
 use super::shelf::Shelf;
 use crate::plan::ClosePlan;
-pub use view::{BatchView, KindView};
+pub(crate) use forget::Forgotten;
+pub(super) use view::Shown;
+pub use view::{BatchPage, BatchPlace, BatchView, KindView};
+use waiting::Waiting;
 
 /// A part of a batch has no more records and bytes than this, so that sending it fits into memory
 /// and its seal into one record of any log.
@@ -156,54 +161,12 @@ pub(crate) struct Sealed {
     members: Members,
 }
 
-/// What [`Index::forget`] has forgotten.
-pub(crate) struct Forgotten {
-    /// Records and notes of each assignment.
-    pub assignments: Vec<(u64, u64, u64)>,
-    /// A part of a sealed batch has left and a part is still here. Where seals lie in the
-    /// partition of their members, or one process has all partitions, this does not happen.
-    pub torn: bool,
-}
-
-/// Counts what is forgotten of assignments that have left.
-struct Left<'a> {
-    feeds: &'a [Feed],
-    assignments: Vec<(u64, u64, u64)>,
-    /// Of the records.
-    bytes: u64,
-}
-
-impl Left<'_> {
-    /// True when the record was read under one of them.
-    fn record(&mut self, entry: &Entry) -> bool {
-        let has_left = self.of(entry).map(|(_, records, _)| *records += 1).is_some();
-        self.bytes += if has_left { u64::from(entry.bytes) } else { 0 };
-        has_left
-    }
-
-    /// The same for a note.
-    fn note(&mut self, entry: &Entry) -> bool {
-        self.of(entry).map(|(_, _, notes)| *notes += 1).is_some()
-    }
-
-    fn of(&mut self, entry: &Entry) -> Option<&mut (u64, u64, u64)> {
-        let nonce = self.feeds.get(entry.feed as usize)?.assignment;
-        self.assignments.iter_mut().find(|(left, ..)| *left == nonce)
-    }
-}
-
 /// A record on its way into the index.
 pub(crate) struct Arriving {
     pub group: GroupKey,
     pub entry: Entry,
     /// The end of its clock slice, where slices close groups, on the clock of its share.
     pub slice_end: Option<i64>,
-}
-
-/// What was read and waits until everything is there that came among it.
-enum Waiting {
-    Record(Arriving),
-    Seal { key: Bytes, share: u32, seal: Seal, entry: Entry },
 }
 
 #[derive(Default)]
@@ -298,46 +261,7 @@ impl Index {
         Stream::Partition(at as u32)
     }
 
-    /// Takes a record in; one that has a place in the log when all is there that came among it.
-    pub fn arrives(&mut self, arriving: Arriving) {
-        match arriving.entry.arrival {
-            Arrival { stream: Stream::Log, place, .. } => {
-                self.waiting.push((place, Waiting::Record(arriving)));
-            }
-            _ => self.add(arriving),
-        }
-    }
-
-    /// The same of a seal. Says how many of those that count from now on another run has written.
-    pub fn seal_arrives(&mut self, key: Bytes, share: u32, seal: Seal, entry: Entry) -> u64 {
-        match entry.arrival {
-            Arrival { stream: Stream::Log, place, .. } => {
-                self.waiting.push((place, Waiting::Seal { key, share, seal, entry }));
-                0
-            }
-            _ => u64::from(self.read_seal(key, share, seal, entry)),
-        }
-    }
-
-    /// All is there that came among what waits: takes it in, in the order of the log. Says how many
-    /// seals another run has written.
-    pub fn take_waiting(&mut self) -> u64 {
-        let mut foreign = 0;
-        let mut waiting = std::mem::take(&mut self.waiting);
-        if !planted(Bug::LastReadWins) {
-            waiting.sort_by_key(|(place, _)| *place);
-        }
-        for (_, waiting) in waiting {
-            match waiting {
-                Waiting::Record(arriving) => self.add(arriving),
-                Waiting::Seal { key, share, seal, entry } => {
-                    foreign += u64::from(self.read_seal(key, share, seal, entry));
-                }
-            }
-        }
-        foreign
-    }
-
+    /// Takes a record in.
     fn add(&mut self, arriving: Arriving) {
         let Arriving { group: name, entry, slice_end } = arriving;
         self.bytes += u64::from(entry.bytes);
@@ -653,17 +577,6 @@ impl Index {
         self.open.get(name).filter(|group| at < group.due).map(|group| group.opened)
     }
 
-    /// When the groups are opened that what waits will open, if it does.
-    pub fn opened_by_waiting(&self) -> HashMap<&GroupKey, Timestamp> {
-        let mut opened: HashMap<&GroupKey, Timestamp> = HashMap::default();
-        for (_, waiting) in &self.waiting {
-            let Waiting::Record(Arriving { group, entry, .. }) = waiting else { continue };
-            let opened = opened.entry(group).or_insert(entry.time);
-            *opened = entry.time.min(*opened);
-        }
-        opened
-    }
-
     pub fn has_open(&self, key: &[u8]) -> bool {
         !self.open_of(key).is_empty()
     }
@@ -690,53 +603,6 @@ impl Index {
             Some(*records)
         });
         records.any(|records| records > MUCH)
-    }
-
-    /// Forgets what was read under assignments that have left.
-    pub fn forget(&mut self, assignments: &[u64]) -> Forgotten {
-        self.take_waiting();
-        let mut left = Left {
-            feeds: &self.feeds,
-            assignments: assignments.iter().map(|nonce| (*nonce, 0, 0)).collect(),
-            bytes: 0,
-        };
-        let shares = &mut self.shares;
-        self.open.retain(|name, group| {
-            group.entries.retain(|entry| !left.record(entry));
-            group.bytes = bytes_of(&group.entries);
-            if group.entries.is_empty()
-                && let Some(share) = shares.get_mut(&name.share)
-            {
-                share.due.remove(&(group.due, name.clone()));
-            }
-            !group.entries.is_empty()
-        });
-        self.frozen.retain(|frozen| {
-            frozen.entries.retain(|entry| !left.record(entry));
-            !frozen.entries.is_empty()
-        });
-        let mut torn = false;
-        self.sealing.retain(|frozen| {
-            let members = frozen.entries.len();
-            frozen.entries.retain(|entry| !left.record(entry));
-            torn |= !frozen.entries.is_empty() && frozen.entries.len() < members;
-            !frozen.entries.is_empty()
-        });
-        self.sealed.retain(|sealed| {
-            let members = sealed.entries.len();
-            sealed.entries.retain(|entry| !left.record(entry));
-            let seal_stays = !left.note(&sealed.seal);
-            let gone = members - sealed.entries.len();
-            torn |= if seal_stays { gone > 0 } else { gone < members };
-            seal_stays
-        });
-        self.bytes = self.bytes.saturating_sub(left.bytes);
-        // Nothing names these any more: the next feeds take their numbers.
-        let has_left = |feed: &Feed| assignments.contains(&feed.assignment);
-        let free = (0..).zip(&self.feeds).filter(|(_, feed)| has_left(feed)).map(|(at, _)| at);
-        let free: Vec<u32> = free.filter(|at| !self.free_feeds.contains(at)).collect();
-        self.free_feeds.extend(free);
-        Forgotten { assignments: left.assignments, torn }
     }
 
     /// When the oldest record that is held arrived; among many, as it was a moment ago.

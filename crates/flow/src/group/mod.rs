@@ -51,8 +51,8 @@ use clock::Scale;
 pub(crate) use gather::Gather;
 pub use gathered::gathered_from;
 pub(crate) use index::Wish;
-use index::{Arriving, Entry, Feed, GroupKey, Index};
-pub use index::{BatchView, KindView};
+use index::{Arriving, Entry, Feed, GroupKey, Index, Shown};
+pub use index::{BatchPage, BatchPlace, BatchView, KindView};
 use seal::Seal;
 use strays::Search;
 
@@ -78,6 +78,21 @@ pub(crate) struct Board {
 impl Board {
     pub fn index(&self) -> MutexGuard<'_, Index> {
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn show<T>(
+        &self,
+        pipeline: &str,
+        lane: usize,
+        plan: &HoldPlan,
+        now: Timestamp,
+        what: impl Fn(&Index, &Shown<'_>) -> T,
+    ) -> T {
+        let kinds: Vec<Arc<str>> = plan.kinds.iter().map(|kind| kind.name.clone()).collect();
+        let wall_ahead = if self.shared { 0 } else { now.0 - self.scale.now() };
+        let attempts = self.attempts.load(Ordering::Relaxed);
+        let owner = &format!("lane {lane}");
+        what(&self.index(), &Shown { pipeline, kinds: &kinds, owner, wall_ahead, attempts })
     }
 }
 
@@ -120,16 +135,55 @@ impl Boards {
         any
     }
 
-    pub fn views(&self, pipeline: &str, plan: &HoldPlan, now: Timestamp) -> Vec<BatchView> {
-        let kinds: Vec<Arc<str>> = plan.kinds.iter().map(|kind| kind.name.clone()).collect();
-        let mut views = Vec::new();
+    /// How many batches are held.
+    pub fn batches(&self) -> u64 {
+        self.all().iter().map(|board| board.index().batches()).sum()
+    }
+
+    /// The places of the first so many batches behind `after`, each with its lane.
+    pub fn places(
+        &self,
+        pipeline: &str,
+        after: Option<&BatchPlace>,
+        most: usize,
+    ) -> Vec<(BatchPlace, usize)> {
+        let mut places = Vec::new();
         for (lane, board) in self.all().iter().enumerate() {
-            let ahead = if board.shared { 0 } else { now.0 - board.scale.now() };
-            let owner = format!("lane {lane}");
-            let attempts = board.attempts.load(Ordering::Relaxed);
-            views.extend(board.index().views(pipeline, &kinds, &owner, ahead, attempts));
+            let of_lane = board.index().places(pipeline, after, most);
+            places.extend(of_lane.into_iter().map(|place| (place, lane)));
         }
-        views
+        places.sort_unstable();
+        places.truncate(most);
+        places
+    }
+
+    /// The batch at that place of a lane, where it is still there.
+    pub fn view_at(
+        &self,
+        (place, lane): &(BatchPlace, usize),
+        pipeline: &str,
+        plan: &HoldPlan,
+        now: Timestamp,
+    ) -> Option<BatchView> {
+        let board = self.all().get(*lane).cloned()?;
+        board.show(pipeline, *lane, plan, now, |index, shown| index.view_at(place, shown))
+    }
+
+    /// All batches of one key.
+    pub fn views_of(
+        &self,
+        key: &str,
+        pipeline: &str,
+        plan: &HoldPlan,
+        now: Timestamp,
+    ) -> Vec<BatchView> {
+        let boards = self.all();
+        let of_lane = |(lane, board): (usize, &Arc<Board>)| {
+            board.show(pipeline, lane, plan, now, |index, shown| {
+                index.views_of(key.as_bytes(), shown)
+            })
+        };
+        boards.iter().enumerate().flat_map(of_lane).collect()
     }
 }
 

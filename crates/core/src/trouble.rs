@@ -111,6 +111,8 @@ pub enum Bug {
     EndsApart,
     /// Records of a group leave partition by partition.
     ByPartition,
+    /// Groups close long after they are due.
+    ClosesLate,
     /// A transaction does not wait for the one before it.
     OutOfTurn,
     /// Where the log is shared, records are copied first and their positions noted later.

@@ -64,6 +64,16 @@ fn groups_leave_by_partition() {
 }
 
 #[test]
+fn groups_leave_as_they_were_read() {
+    is_found_in_groups(Bug::LastReadWins, &[Promise::OrderOfArrival]);
+}
+
+#[test]
+fn groups_close_late() {
+    is_found_in_groups(Bug::ClosesLate, &[Promise::WindowsEnd]);
+}
+
+#[test]
 fn lane_order_lost() {
     is_found(Bug::LaneOrderLost, &[Promise::OrderPerKey]);
 }

@@ -36,7 +36,6 @@ use super::clock::Share;
 use super::seal::{Generation, Members, Seal};
 use super::shelf::Shelf;
 use crate::plan::ClosePlan;
-pub(crate) use forget::Forgotten;
 pub(super) use view::Shown;
 pub use view::{BatchPage, BatchPlace, BatchView, KindView};
 use waiting::Waiting;
@@ -399,6 +398,7 @@ impl Index {
             let names: Vec<GroupKey> = self.open_of(&key).into_iter().cloned().collect();
             names.iter().for_each(|name| self.freeze(name, wish == Wish::Drop));
         }
+        let run_now = if planted(Bug::ClosesLate) { run_now - 10_000 } else { run_now };
         let mut all_due = Vec::new();
         for share in self.shares.values_mut() {
             let Some(now) = share.now(run_now) else { continue };

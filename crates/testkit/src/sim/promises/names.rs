@@ -37,6 +37,8 @@ pub enum Promise {
     SentAsSealed,
     /// Where the log is shared, no group closes before its time, whatever clocks say.
     WindowsLast,
+    /// While nothing is in trouble, groups close when they are due.
+    WindowsEnd,
     /// Whoever had a share of the groups before changes nothing in their store.
     OwnersWrite,
     /// Whoever had a partition before notes no endings in it.
@@ -72,6 +74,7 @@ impl fmt::Display for Promise {
             Promise::GatheredOnce => "gathered exactly once",
             Promise::SentAsSealed => "batches are sent as they were sealed",
             Promise::WindowsLast => "windows last as long as they should",
+            Promise::WindowsEnd => "windows end when they should",
             Promise::OwnersWrite => "only its owner changes a share of the store",
             Promise::OwnersCommit => "only its owner commits a partition",
             Promise::CleanedWhenEnded => "the store is cleaned only of what has ended",

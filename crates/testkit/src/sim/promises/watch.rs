@@ -7,15 +7,27 @@ use potok_core::{Ended, Envelope, Output, Partition, Position, Record};
 use super::{Expect, ID_HEADER, Promise};
 use super::{ever, has_ended, letter_id, members, origin_of};
 use crate::sim::pipeline::{GROUP, INTERNAL};
-use crate::sim::scenario::Act;
+use crate::sim::scenario::{Act, Scenario};
 use crate::sim::trouble::Recovery;
 use crate::sim::world::State;
+
+/// A group that closes later than this after it was due is late, in simulated milliseconds.
+const LATE_MAX: u64 = 3_000;
+/// How long trouble that is over may have consequences: gates open again, what was held up is sent.
+const CALMS_DOWN: u64 = 30_000;
 
 /// Indexes what was just written.
 pub(in crate::sim) fn observe_outputs(w: &mut State, outputs: &[Output], positions: &[Position]) {
     let Some(expect) = w.expect.clone() else { return };
+    let now = w.millis();
+    if w.calm {
+        w.observed.calm_since.get_or_insert(now);
+    }
     for (output, position) in outputs.iter().zip(positions) {
         w.note(format_args!("written {position}"));
+        if expect.scenario.topics.contains(&output.topic) {
+            w.observed.sent.insert(position.clone(), now);
+        }
         if output.topic == expect.dead {
             match Envelope::split(&output.headers) {
                 Some((envelope, _)) => {
@@ -32,15 +44,45 @@ pub(in crate::sim) fn observe_outputs(w: &mut State, outputs: &[Output], positio
                 ),
             }
         } else if *output.topic == *INTERNAL {
-            let now = w.millis();
             w.observed.gathered.insert(position.clone(), now);
             check_window(w, &expect, output, position);
+            check_end_of_window(w, &expect, output, position);
             let named = sealed_by(w, output.value.as_deref());
             w.observed.seals.extend(Some(named).filter(|named| !named.is_empty()));
         } else if let Some(id) = output.headers.get(ID_HEADER) {
             let id = String::from_utf8_lossy(id).into_owned();
             *w.observed.named.entry(id).or_default() += 1;
         }
+    }
+}
+
+/// True where a scenario makes no trouble at all.
+fn is_steady(scenario: &Scenario) -> bool {
+    let harmless =
+        |(_, act): &(u64, Act)| matches!(act, Act::Send(_) | Act::AllEnded | Act::Release(_));
+    scenario.enabled.is_empty()
+        && scenario.spells.is_empty()
+        && scenario.changes.is_empty()
+        && scenario.acts.iter().all(harmless)
+}
+
+/// Checks that a group closed when it was due, while nothing was in trouble.
+fn check_end_of_window(w: &mut State, expect: &Expect, seal: &Output, position: &Position) {
+    let Some(hold) = expect.scenario.hold else { return };
+    let stands_still = |(_, act): &(u64, Act)| matches!(act, Act::Freeze(..) | Act::Kill(_));
+    let calm_since = match w.observed.calm_since {
+        _ if is_steady(&expect.scenario) => 0,
+        Some(since) if !expect.scenario.acts.iter().any(stands_still) => since + CALMS_DOWN,
+        _ => return,
+    };
+    let value = seal.value.as_deref().unwrap_or_default();
+    let said: serde_json::Value = serde_json::from_slice(value).unwrap_or_default();
+    let came = if w.shared { &w.observed.gathered } else { &w.observed.sent };
+    let Some(first) = members(&said).iter().filter_map(|at| came.get(at)).min() else { return };
+    let (due, now) = (first + hold.after_first, w.millis());
+    if due >= calm_since && now > due + LATE_MAX {
+        let what = format!("{position} closes a group {} ms after it was due", now - due);
+        w.violated(Promise::WindowsEnd, what);
     }
 }
 

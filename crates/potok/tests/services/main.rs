@@ -19,6 +19,7 @@ mod guide;
 #[allow(dead_code, reason = "shared with the tests of the embedded default")]
 #[path = "../binary/ledger.rs"]
 mod ledger;
+mod order;
 mod outages;
 mod poison;
 #[allow(dead_code, reason = "shared with the tests of the embedded default")]

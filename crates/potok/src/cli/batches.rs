@@ -29,9 +29,9 @@ What closes first comes first.
     List {
         /// Only of this pipeline
         pipeline: Option<String>,
-        /// Show so many
-        #[arg(long, value_name = "COUNT", default_value_t = 100)]
-        limit: usize,
+        /// Show so many; 100 without it, with --json all
+        #[arg(long, value_name = "COUNT")]
+        limit: Option<usize>,
         /// Show all of them
         #[arg(long, conflicts_with = "limit")]
         all: bool,
@@ -102,8 +102,8 @@ impl Batches {
     pub fn run(self, json: bool) -> Result<(), Failure> {
         match self {
             Batches::List { pipeline, limit, all, place } => {
-                let limit = if all { usize::MAX } else { limit };
-                list(&place, pipeline.as_deref(), limit, json)
+                let usual = if all || json { usize::MAX } else { SHOWN };
+                list(&place, pipeline.as_deref(), limit.unwrap_or(usual).max(1), json)
             }
             Batches::Show { pipeline, id, place } => show(&place, &pipeline, &id),
             Batches::Release { pipeline, id, place } => {
@@ -122,8 +122,9 @@ impl Batches {
     }
 }
 
-/// Batches asked for at once.
+/// Batches asked for at once, and shown to who does not say how many.
 const PAGE: usize = 1_000;
+const SHOWN: usize = 100;
 
 #[derive(serde::Deserialize)]
 struct Page {
@@ -160,7 +161,7 @@ fn list(place: &Where, pipeline: Option<&str>, limit: usize, json: bool) -> Resu
     let client = Client::find(place)?;
     let mut out = terminal::out();
     if json {
-        each_page(&client, pipeline, usize::MAX, |batches| {
+        each_page(&client, pipeline, limit, |batches| {
             batches.iter().try_for_each(|batch| writeln!(out, "{batch}"))?;
             Ok(())
         })?;
@@ -168,7 +169,7 @@ fn list(place: &Where, pipeline: Option<&str>, limit: usize, json: bool) -> Resu
         return Ok(());
     }
     let mut shown = 0;
-    let total = each_page(&client, pipeline, limit.max(1), |batches| {
+    let total = each_page(&client, pipeline, limit, |batches| {
         let mut table =
             Table::new(&["PIPELINE", "BATCH", "STATE", "RECORDS", "REPEATS", "OPENED", "DUE"]);
         for batch in batches {

@@ -69,11 +69,6 @@ fn groups_leave_as_they_were_read() {
 }
 
 #[test]
-fn groups_close_late() {
-    is_found_in_groups(Bug::ClosesLate, &[Promise::WindowsEnd]);
-}
-
-#[test]
 fn lane_order_lost() {
     is_found(Bug::LaneOrderLost, &[Promise::OrderPerKey]);
 }

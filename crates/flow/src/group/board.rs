@@ -11,6 +11,9 @@ use super::clock::Scale;
 use super::index::{BatchPlace, BatchView, Index, Shown, Wish};
 use crate::plan::HoldPlan;
 
+/// A wall clock that is off by more than this was set.
+const CLOCK_SET_MILLIS: i64 = 1_000;
+
 /// What a lane holds, and who wants to see it.
 pub(crate) struct Board {
     pub(super) index: Mutex<Index>,
@@ -38,6 +41,8 @@ impl Board {
     ) -> T {
         let kinds: Vec<Arc<str>> = plan.kinds.iter().map(|kind| kind.name.clone()).collect();
         let wall_ahead = if self.shared { 0 } else { now.0 - self.scale.now() };
+        // Less is no other clock, only the time that looking takes.
+        let wall_ahead = if wall_ahead.abs() < CLOCK_SET_MILLIS { 0 } else { wall_ahead };
         let attempts = self.attempts.load(Ordering::Relaxed);
         let owner = &format!("lane {lane}");
         what(&self.index(), &Shown { pipeline, kinds: &kinds, owner, wall_ahead, attempts })

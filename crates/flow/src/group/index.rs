@@ -321,7 +321,8 @@ impl Index {
         }
         group.entries.push(entry);
         let is_new = group.entries.len() == 1;
-        let due = self.close.due(group.first, group.last).min(group.until);
+        let late = if planted(Bug::ClosesLate) { 10_000 } else { 0 };
+        let due = self.close.due(group.first, group.last).saturating_add(late).min(group.until);
         let before = std::mem::replace(&mut group.due, due);
         if is_new || due != before {
             self.put_off(&name, before, due);
@@ -398,7 +399,6 @@ impl Index {
             let names: Vec<GroupKey> = self.open_of(&key).into_iter().cloned().collect();
             names.iter().for_each(|name| self.freeze(name, wish == Wish::Drop));
         }
-        let run_now = if planted(Bug::ClosesLate) { run_now - 10_000 } else { run_now };
         let mut all_due = Vec::new();
         for share in self.shares.values_mut() {
             let Some(now) = share.now(run_now) else { continue };

@@ -70,8 +70,6 @@ pub struct Observed {
     gathered: BTreeMap<Position, u64>,
     /// The same of what was sent.
     sent: BTreeMap<Position, u64>,
-    /// Since when nothing makes trouble any more.
-    calm_since: Option<u64>,
     /// How often outputs may be there again: by name, or by what a dead letter is known by.
     excused: BTreeMap<String, u64>,
 }

@@ -13,16 +13,11 @@ use crate::sim::world::State;
 
 /// A group that closes later than this after it was due is late, in simulated milliseconds.
 const LATE_MAX: u64 = 3_000;
-/// How long trouble that is over may have consequences: gates open again, what was held up is sent.
-const CALMS_DOWN: u64 = 30_000;
 
 /// Indexes what was just written.
 pub(in crate::sim) fn observe_outputs(w: &mut State, outputs: &[Output], positions: &[Position]) {
     let Some(expect) = w.expect.clone() else { return };
     let now = w.millis();
-    if w.calm {
-        w.observed.calm_since.get_or_insert(now);
-    }
     for (output, position) in outputs.iter().zip(positions) {
         w.note(format_args!("written {position}"));
         if expect.scenario.topics.contains(&output.topic) {
@@ -66,21 +61,15 @@ fn is_steady(scenario: &Scenario) -> bool {
         && scenario.acts.iter().all(harmless)
 }
 
-/// Checks that a group closed when it was due, while nothing was in trouble.
+/// Checks that a group closed when it was due, where nothing is ever in trouble.
 fn check_end_of_window(w: &mut State, expect: &Expect, seal: &Output, position: &Position) {
-    let Some(hold) = expect.scenario.hold else { return };
-    let stands_still = |(_, act): &(u64, Act)| matches!(act, Act::Freeze(..) | Act::Kill(_));
-    let calm_since = match w.observed.calm_since {
-        _ if is_steady(&expect.scenario) => 0,
-        Some(since) if !expect.scenario.acts.iter().any(stands_still) => since + CALMS_DOWN,
-        _ => return,
-    };
+    let Some(hold) = expect.scenario.hold.filter(|_| is_steady(&expect.scenario)) else { return };
     let value = seal.value.as_deref().unwrap_or_default();
     let said: serde_json::Value = serde_json::from_slice(value).unwrap_or_default();
     let came = if w.shared { &w.observed.gathered } else { &w.observed.sent };
     let Some(first) = members(&said).iter().filter_map(|at| came.get(at)).min() else { return };
     let (due, now) = (first + hold.after_first, w.millis());
-    if due >= calm_since && now > due + LATE_MAX {
+    if now > due + LATE_MAX {
         let what = format!("{position} closes a group {} ms after it was due", now - due);
         w.violated(Promise::WindowsEnd, what);
     }

@@ -15,6 +15,7 @@ mod decoder;
 mod event;
 mod fault;
 mod log;
+mod own_topics;
 mod position;
 mod ranges;
 mod record;
@@ -34,6 +35,7 @@ pub use log::{
     Damage, GroupInfo, GroupPartition, GroupSpec, Log, OpenGroup, Output, PipelineInfo, ReadFrom,
     Reader, TopicInfo,
 };
+pub use own_topics::{is_own_pipeline, not_by_hand, own_topic};
 pub use position::{Name, ParsePositionError, Partition, Position};
 pub use ranges::RangeSet;
 pub use record::{HeaderValue, Headers, HeadersBuilder, LogOrder, Record, SourceBatch};

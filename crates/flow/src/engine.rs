@@ -98,10 +98,7 @@ impl Engine {
             .map(|deliver| Destination::new(deliver.label.clone(), &deliver.target))
             .collect();
         let internal = plan.hold.as_ref().map(|hold| hold.internal.clone());
-        let info = PipelineInfo {
-            internal: internal.as_ref().map(ToString::to_string),
-            ..dead_letter::info(&plan.name, &plan.dead_letter_topic, plan.replays_max)
-        };
+        let info = plan.info();
         let mut groups = vec![plan.group.clone()];
         if plan.is_gathered(&*self.inner.log) {
             groups.push(plan.held_group());
@@ -191,7 +188,11 @@ impl Engine {
             if state == State::Running && !(ready && waits.is_empty()) {
                 state = State::Waiting;
             }
-            let waits_why = waits.first().map(|wait| wait.why.clone());
+            let needs_somebody = waits.iter().find(|wait| wait.needs_somebody);
+            if state == State::Waiting && needs_somebody.is_some() {
+                state = State::Blocked;
+            }
+            let waits_why = needs_somebody.or(waits.first()).map(|wait| wait.why.clone());
             let paused = state == State::Running && handle.paused.get();
             let mut status = Status {
                 // A log that waits out its trouble says so itself.
@@ -219,6 +220,23 @@ impl Engine {
     /// All groups of the log, as it said a moment ago at most.
     pub async fn groups(&self) -> Result<Arc<Vec<GroupInfo>>, Fault> {
         self.inner.asked.groups(&*self.inner.log).await
+    }
+
+    /// What a topic is for, if it is one that potok has for itself: by its name, or because a
+    /// pipeline, wherever it runs, has named it for its dead letters.
+    pub async fn own_topic(&self, topic: &str) -> Option<String> {
+        if let Some(purpose) = potok_core::own_topic(topic) {
+            return Some(purpose.to_owned());
+        }
+        // A log that does not answer does not take records either.
+        let groups = self.groups().await.ok()?;
+        let of = |group: &&GroupInfo| {
+            let PipelineInfo { dead_letters, resolved, replay, internal, .. } = &group.info;
+            [dead_letters, resolved, replay].contains(&&topic.to_owned())
+                || internal.as_deref() == Some(topic)
+        };
+        let owner = groups.iter().find(of)?;
+        Some(format!("what pipeline `{}` sets aside", owner.info.pipeline))
     }
 
     /// Forgets a group that nobody reads.

@@ -634,7 +634,7 @@ impl Scribe {
                 return Err(Stop::Fix(fault));
             }
             attempt += 1;
-            self.waits.begin(WaitsFor::Log, 0, &fault);
+            self.waits.begin_with(WaitsFor::Log, 0, &fault);
             tokio::time::sleep(self.retry.wait(attempt, u64::from(attempt) * 311)).await;
         }
     }

@@ -149,7 +149,7 @@ async fn open_group(shared: &Shared) -> Result<OpenGroup, Fault> {
         };
         match shared.log.open_group(spec).await {
             Err(fault) if matches!(fault.next, Move::Wait | Move::Retry) => {
-                shared.waits.begin(WaitsFor::Log, 0, &fault);
+                shared.waits.begin_with(WaitsFor::Log, 0, &fault);
                 tokio::time::sleep(shared.plan.probe_every).await;
             }
             opened => {
@@ -238,6 +238,7 @@ fn spawn(shared: &Shared, group: OpenGroup, stopping: &Arc<Signal<bool>>) -> Tas
         room_bytes,
         counters: shared.counters.clone(),
         live: live.clone(),
+        waits: shared.waits.clone(),
         paused: if gathered { never } else { shared.paused.clone() },
         stopping: stopping.clone(),
         assigned: Default::default(),
@@ -245,7 +246,7 @@ fn spawn(shared: &Shared, group: OpenGroup, stopping: &Arc<Signal<bool>>) -> Tas
         unread: gathered.then(|| unread.clone()),
     };
     tasks.spawn(intake.run());
-    if let Some(gather) = Gather::of(shared, stopping, unread) {
+    if let Some(gather) = Gather::of(shared, stopping, unread, letters.clone()) {
         tasks.spawn(gather.run(shared.log.clone()));
     }
     let counters = shared.counters.clone();

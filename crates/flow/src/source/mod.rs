@@ -22,6 +22,7 @@ use crate::lane::OwnTopics;
 use crate::ledger::{Live, Note};
 use crate::signal::Signal;
 use crate::status::Counters;
+use crate::waits::{Waits, WaitsFor};
 use crate::work::{Chunk, Completion, Stop, Taken, ToLane};
 pub(crate) use routing::{Routing, hash_of};
 
@@ -45,6 +46,7 @@ pub(crate) struct Intake {
     pub room_bytes: usize,
     pub counters: Arc<Counters>,
     pub live: Arc<Live>,
+    pub waits: Arc<Waits>,
     pub paused: Arc<Signal<bool>>,
     pub stopping: Arc<Signal<bool>>,
     pub assigned: HashMap<u64, Assignment>,
@@ -92,7 +94,9 @@ impl Intake {
             match said {
                 Ok(Said::Batch(batch)) => {
                     crash_point("intake");
-                    failures = 0;
+                    if std::mem::take(&mut failures) > 0 {
+                        self.waits.end(WaitsFor::Source, 0);
+                    }
                     if let Some(batch) = self.wanted(batch) {
                         let bytes = batch.records.iter().map(Record::bytes).sum();
                         waiting = Some((batch, self.room_bytes.min(bytes)));
@@ -102,9 +106,14 @@ impl Intake {
                 Err(fault) if matches!(fault.next, Move::Fix | Move::SetAside) => {
                     return Err(Stop::Fix(fault));
                 }
+                // The run starts again, and with it the source.
+                Err(fault) if fault.next == Move::Retry => {
+                    return Err(Stop::Reread(fault.to_string()));
+                }
                 Err(fault) => {
                     failures += 1;
-                    wait_after(&fault, failures).await;
+                    self.waits.begin_with(WaitsFor::Source, 0, &fault);
+                    wait_after(failures).await;
                 }
             }
         }
@@ -132,6 +141,8 @@ impl Intake {
                 self.forget(&nonces, waiting);
                 self.tell(Note::Lost(nonces));
             }
+            Said::Stalled(Some(fault)) => self.waits.begin_with(WaitsFor::Source, 0, &fault),
+            Said::Stalled(None) => self.waits.end(WaitsFor::Source, 0),
             Said::Batch(_) => {}
         }
     }
@@ -275,10 +286,7 @@ impl Intake {
     }
 }
 
-async fn wait_after(fault: &Fault, failures: u32) {
-    if failures == 1 {
-        tracing::warn!(why = %fault, "the source cannot be read; trying again");
-    }
+async fn wait_after(failures: u32) {
     let wait = Duration::from_millis(50).saturating_mul(1 << failures.min(10));
     tokio::time::sleep(wait.min(POLL_WAIT_MAX)).await;
 }

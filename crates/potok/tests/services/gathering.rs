@@ -231,6 +231,39 @@ fn chaos(redis: Option<&Redis>, seed: u64) {
     );
 }
 
+/// Redis is emptied, which makes everything be read again, while the broker stands still in the middle
+/// of a transaction. Nobody has to resume anything.
+#[test]
+fn a_re_read_while_the_broker_stands_still_needs_nobody() {
+    let (kafka, redis) = (Kafka::start(), Redis::start());
+    let home = home(&kafka, Some(&redis));
+    let running = start(&home, &[("BATCH_WINDOW", "1s")]);
+    let mut generator = Generator::good_only(83);
+    let mut records = Records { repeatable: true, ..Records::default() };
+    let (mut rereads, mut rounds) = (0, 0);
+    while rereads == 0 || rounds < short_or_soak(2, 20) {
+        assert!(rounds < 20, "the fault does not bite");
+        rounds += 1;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..12 {
+                    records.send_by(by_hand(&home), generator.next_batch(100, 300).records);
+                }
+            });
+            // While records are on their way into Redis.
+            wait::until("something is held", || (redis.command(&["DBSIZE"]) != "0").then_some(()));
+            redis.command(&["FLUSHALL"]);
+            kafka.freeze();
+            wait::pass(Duration::from_secs(8));
+            kafka.thaw();
+        });
+        let status = running.drained();
+        rereads = status["rereads"].as_u64().unwrap();
+    }
+    println!("{rereads} re-reads in {rounds} rounds");
+    records.assert_kept(&running);
+}
+
 /// Of the records that lie in one partition of an output topic, those of one batch and one source
 /// partition come in the order in which the source has them, when repeats are left out.
 fn assert_order_is_kept(running: &Running) {

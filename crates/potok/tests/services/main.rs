@@ -26,6 +26,7 @@ mod poison;
 #[path = "../binary/process.rs"]
 mod process;
 mod replica;
+mod rights;
 mod store;
 #[allow(dead_code, reason = "shared with the tests of the embedded default")]
 #[path = "../binary/wait.rs"]

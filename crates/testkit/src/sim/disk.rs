@@ -222,6 +222,14 @@ impl Disk {
         newly
     }
 
+    /// Forgets what has ended above the position.
+    pub fn forget_above(&mut self, group: &str, partition: &Partition) {
+        let group = self.groups.get_mut(group);
+        if let Some(progress) = group.and_then(|group| group.progress.get_mut(partition)) {
+            progress.ended = RangeSet::new();
+        }
+    }
+
     /// Partitions of these topics.
     pub fn partitions_of(&self, topics: &[Arc<str>]) -> Vec<Partition> {
         let of = |topic: &Arc<str>| {

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use potok_core::{Envelope, Headers, Name, Partition, Position, RangeSet, Reason, Record};
+use potok_core::{Envelope, Headers, Name, Partition, Piece, Position, RangeSet, Reason, Record};
 use potok_flow::dead_letter::{REPLAY_HEADER, Replay};
 
 use super::pipeline::INTERNAL;
@@ -30,7 +30,9 @@ pub(super) use counts::{
 pub use names::Promise;
 pub(super) use store::check_store;
 use watch::sealed_by;
-pub(super) use watch::{audit_ended, check_batch, excuse_repeats, ignored, observe_outputs};
+pub(super) use watch::{
+    audit_ended, check_batch, excuse_forgotten, excuse_repeats, ignored, observe_outputs,
+};
 
 /// Header in which flow writes the name of a delivery.
 const ID_HEADER: &str = "potok-id";
@@ -70,6 +72,8 @@ pub struct Observed {
     gathered: BTreeMap<Position, u64>,
     /// The same of what was sent.
     sent: BTreeMap<Position, u64>,
+    /// Records that had ended once, which nobody knows any more.
+    forgotten: BTreeSet<Position>,
     /// How often outputs may be there again: by name, or by what a dead letter is known by.
     excused: BTreeMap<String, u64>,
 }
@@ -289,6 +293,11 @@ fn deserved(w: &State, expect: &Expect, record: &Record, deliver: Option<u32>) -
     };
     let entry = expect.scenario.delivers.get(index as usize)?;
     let is_sink = matches!(entry.to, To::Sink(_));
+    let bytes = record.value.as_ref().map_or(0, Bytes::len);
+    let lacks_key = kind == Kind::NoKey && entry.key_by_k;
+    if !is_sink && !lacks_key && expect.scenario.output_max().is_some_and(|most| bytes > most) {
+        return Some(Reason::TooLarge);
+    }
     match kind {
         Kind::NoKey if entry.key_by_k => Some(Reason::NoKey),
         Kind::Refused | Kind::Late if is_sink => Some(Reason::Refused),
@@ -312,12 +321,22 @@ fn check_letters(w: &mut State, expect: &Expect, inputs: &BTreeMap<Position, Rec
     let dead: Vec<Record> = w.disk.records(&expect.dead).map(|(_, r)| r.clone()).collect();
     for letter in dead {
         let Some((envelope, headers)) = Envelope::split(&letter.headers) else { continue };
-        let Envelope { origin, deliver, reason, attempts, error, .. } = envelope;
+        let Envelope { origin, deliver, reason, attempts, error, piece: envelope_piece, .. } =
+            envelope;
         let Some(record) = inputs.get(&origin) else {
             w.violated(Promise::NothingInvented, format!("dead letter of unknown {origin}"));
             continue;
         };
-        let same = record.key == letter.key && record.value == letter.value;
+        let value = match &envelope_piece {
+            Some(Piece { from, .. }) => {
+                let from = usize::try_from(*from).unwrap_or(usize::MAX);
+                let piece = letter.value.as_ref().map_or(0, Bytes::len);
+                let whole = record.value.as_ref();
+                whole.and_then(|whole| whole.get(from..from + piece)).map(Bytes::copy_from_slice)
+            }
+            None => record.value.clone(),
+        };
+        let same = record.key == letter.key && value == letter.value;
         if !same || record.headers != headers {
             let what = format!("the dead letter of {origin} has other bytes");
             w.violated(Promise::NothingInvented, what);
@@ -341,6 +360,10 @@ fn check_letters(w: &mut State, expect: &Expect, inputs: &BTreeMap<Position, Rec
                 );
                 w.violated(promise, what);
             }
+        }
+        // Of several pieces the first stands for all.
+        if envelope_piece.is_some_and(|piece| piece.from > 0) {
+            continue;
         }
         match reason {
             Reason::RetriesExhausted if !error.contains("by hand") => {

@@ -93,6 +93,8 @@ pub fn run(scenario: Scenario) -> Result<Outcome, String> {
         w.enabled = scenario.enabled.clone();
         w.overlap = scenario.overlap;
         w.shared = scenario.sharing > 0;
+        w.output_max = scenario.output_max();
+        w.store_max = scenario.store_max();
         w.expect = Some(Arc::new(Expect {
             scenario: scenario.clone(),
             dead: DEAD.into(),
@@ -284,7 +286,8 @@ impl Runner {
         let name = name.split(['(', ' ']).next().unwrap_or_default().to_owned();
         self.world.with(|w| w.note(format_args!("act {name}")));
         match act {
-            Act::Send(outputs) => self.send(engine, &outputs).await,
+            Act::Send(outputs) => self.send(engines, &outputs).await,
+            Act::FillDisk => self.world.with(|w| w.is_full = true),
             Act::Pause => {
                 self.world.with(|w| w.tally.hit(Trouble::Paused));
                 engines.iter().for_each(|engine| drop(engine.pause(PIPELINE)));
@@ -374,11 +377,28 @@ impl Runner {
         });
     }
 
-    /// Sends until acknowledged, as a sender would who must not lose anything.
-    async fn send(&self, engine: &Engine, outputs: &[Output]) {
-        while let Err(fault) = engine.log().append(outputs).await {
+    /// Sends until acknowledged, as a sender would who must not lose anything. On a full disk that
+    /// takes until everything else is worked off, and nobody pauses that.
+    async fn send(&mut self, engines: &[Engine], outputs: &[Output]) {
+        let Some(engine) = engines.first() else { return };
+        let log = engine.log().clone();
+        let start = self.world.with(|w| w.millis());
+        while let Err(fault) = log.append(outputs).await {
             self.world.with(|w| w.note(format_args!("sending failed: {fault}")));
             tokio::time::sleep(Duration::from_millis(100)).await;
+            if self.world.with(|w| w.is_full) {
+                engines.iter().for_each(|engine| drop(engine.resume(PIPELINE)));
+                self.sample(engines).await;
+                let long = self.world.with(|w| w.millis()) - start > FINISH_MAX.as_millis() as u64;
+                if long {
+                    let open = self.open_records().len();
+                    let what = format!("{open} records are open, and the disk stays full");
+                    self.world.with(|w| w.violated(Promise::WorkFinishes, what));
+                }
+                if long || self.open_records().is_empty() {
+                    self.world.with(|w| w.is_full = false);
+                }
+            }
         }
     }
 
@@ -505,6 +525,7 @@ impl Runner {
     async fn finish(&mut self, engines: &[Engine]) {
         self.world.with(|w| {
             w.calm = true;
+            w.is_full = false;
             w.tables.iter_mut().for_each(|table| table.mended = true);
             w.note("trouble is over");
         });
@@ -523,7 +544,6 @@ impl Runner {
     }
 
     async fn until_quiet(&mut self, engines: &[Engine]) -> bool {
-        let Some(engine) = engines.first() else { return true };
         let start = self.world.with(|w| w.millis());
         let mut trickle_at = start;
         loop {
@@ -539,7 +559,7 @@ impl Runner {
             if self.scenario.helped && now >= trickle_at {
                 trickle_at = now + TRICKLE_EVERY.as_millis() as u64;
                 let good = self.trickle.good();
-                self.send(engine, &[good]).await;
+                self.send(engines, &[good]).await;
             }
             tokio::time::sleep(SAMPLE_EVERY).await;
         }

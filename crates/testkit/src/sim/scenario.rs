@@ -52,6 +52,8 @@ pub enum Act {
     Kill(usize),
     /// Somebody closes the open groups of that key now.
     Release(&'static str),
+    /// The disk is full, until everything that is there has ended.
+    FillDisk,
     /// By now everything that was sent has ended, without anything more being sent.
     AllEnded,
     /// The process dies, and before it starts again this topic is deleted and made anew, with these
@@ -72,6 +74,9 @@ pub enum Change {
 
 /// From this seed on pipelines hold records in groups.
 pub const HELD_SEEDS: u64 = 1 << 32;
+
+/// Bytes in a large record. A dead letter of it goes in pieces where outputs may be half as large.
+pub const LARGE: usize = 4_000;
 
 /// How records are held.
 #[derive(Clone, Copy, Debug)]
@@ -204,8 +209,14 @@ impl Scenario {
         let mut chance = Chance::new(seed);
         let mut scenario = Scenario::plain(seed);
         // A third of all kinds at once, so that each seed has its own mixture.
-        let enabled = Trouble::ALL.iter().copied().filter(|_| chance.one_in(3));
+        let (together, alone) = Trouble::ALL.split_at(Trouble::TOGETHER);
+        let enabled = together.iter().copied().filter(|_| chance.one_in(3));
         scenario.enabled = enabled.collect();
+        for (trouble, at) in alone.iter().zip(1..) {
+            if Chance::new(seed ^ (at << 40)).one_in(3) {
+                scenario.enabled.insert(*trouble);
+            }
+        }
         if seed >= HELD_SEEDS {
             // Members and seal of a group never change hands apart: where the log is not shared
             // it keeps all its partitions.
@@ -240,6 +251,7 @@ impl Scenario {
         }
         scenario.overlap = if is_like_kafka(seed) { 4 } else { 1 };
         scenario.helped = Chance::new(seed ^ 0x4e1b).one_in(2);
+        scenario.keep_possible();
         let span = chance.between(3_000, 60_000);
         scenario.spells = scenario.make_spells(&mut chance, span);
         scenario.acts = scenario.make_acts(&mut chance, span);
@@ -268,6 +280,33 @@ impl Scenario {
         if self.enabled.contains(&Trouble::Poison) && chance.one_in(4) {
             self.in_flight_bytes_max = chance.between(300, 3_000) as usize;
         }
+    }
+
+    /// Takes away trouble that a log of its kind cannot make: one of whole transactions refuses none
+    /// of their outputs and loses nothing beside its positions, and a shared one has many disks.
+    fn keep_possible(&mut self) {
+        let impossible: &[Trouble] = match is_like_kafka(self.seed) {
+            true => &[Trouble::DiskFull],
+            false => &[Trouble::TooLarge, Trouble::MetadataLost],
+        };
+        self.enabled.retain(|trouble| !impossible.contains(trouble));
+        // A full store is waited for by everything behind it.
+        self.enabled.remove(&Trouble::StoreFull);
+        // A poisonous record keeps the disk full until somebody decides.
+        if self.enabled.contains(&Trouble::Poison) {
+            self.enabled.remove(&Trouble::DiskFull);
+        }
+    }
+
+    /// Bodies with which the store of held records is full.
+    pub fn store_max(&self) -> Option<usize> {
+        let few = Chance::new(self.seed ^ 0x5703).between(1, 20) as usize;
+        self.enabled.contains(&Trouble::StoreFull).then_some(few)
+    }
+
+    /// The largest output that topics take which are not read by the pipeline.
+    pub fn output_max(&self) -> Option<usize> {
+        self.enabled.contains(&Trouble::TooLarge).then_some(LARGE / 2)
     }
 
     /// Makes groups of a scenario without; from a chance of its own, so that the rest is as it
@@ -342,6 +381,8 @@ impl Scenario {
     /// Makes later records take the place of earlier ones, and sends some.
     fn add_versions(&mut self, chance: &mut Chance, span: u64) {
         self.hold.iter_mut().for_each(|hold| hold.replace = true);
+        // An output that the log refuses is set aside when those it stands for have ended already.
+        self.enabled.remove(&Trouble::TooLarge);
         let mut workload = Workload::new(chance.fork(), self, "v");
         for _ in 0..chance.between(1, 8) {
             let versions = workload.versions();
@@ -451,6 +492,8 @@ impl Scenario {
         add(Trouble::Dropped, 2, chance, &|_| Act::Drop(1));
         add(Trouble::ClockJumps, 3, chance, &|n| Act::Jump(n as i64 % 10_000_000));
         add(Trouble::Replayed, 1, chance, &|_| Act::Mend);
+        let mut chance = Chance::new(self.seed ^ 0xd15c);
+        add(Trouble::DiskFull, 2, &mut chance, &|_| Act::FillDisk);
         acts.sort_by_key(|(at, _)| *at);
         acts
     }

@@ -170,6 +170,7 @@ fn assign(
     }
     let mut assignments = Vec::new();
     for partition in free {
+        forget_metadata(w, live, &partition);
         let progress = w.disk.progress(&live.group, &partition).unwrap_or_default();
         if !progress.ended.is_empty() {
             w.tally.recovered(Recovery::ResumedAbove);
@@ -182,6 +183,17 @@ fn assign(
         assignments.push(Assignment { partition, nonce, start, ended: progress.ended });
     }
     Some(Intake::Assigned(assignments))
+}
+
+/// What had ended above the position goes with the metadata of the commit: it is done again.
+fn forget_metadata(w: &mut State, live: &Live, partition: &Partition) {
+    let progress = w.disk.progress(&live.group, partition).unwrap_or_default();
+    if live.exact || progress.ended.is_empty() || !w.strikes(Trouble::MetadataLost, 3) {
+        return;
+    }
+    w.note(format_args!("what ended above {} in {partition} is forgotten", progress.position));
+    promises::excuse_forgotten(w, partition, &progress.ended);
+    w.disk.forget_above(&live.group, partition);
 }
 
 /// Takes everything from processes that were silent for longer than a session.
@@ -450,7 +462,7 @@ impl Journal for SimJournal {
             log.write_in(turn, transaction.clone(), live).await
         };
         world.awake(process).await;
-        Ok(written?)
+        written
     }
 
     fn overlap(&self) -> usize {

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use potok_core::{Ended, Envelope, Output, Partition, Position, Record};
+use potok_core::{Ended, Envelope, Output, Partition, Position, RangeSet, Record};
 
 use super::{Expect, ID_HEADER, Promise};
-use super::{ever, has_ended, letter_id, members, origin_of};
+use super::{ever, has_ended, letter_id, members, name_of, origin_of, replay_of};
 use crate::sim::pipeline::{GROUP, INTERNAL};
 use crate::sim::scenario::{Act, Scenario};
 use crate::sim::trouble::Recovery;
@@ -132,6 +132,31 @@ pub(in crate::sim) fn excuse_repeats(w: &mut State, outputs: &[Output]) {
         let name = output.headers.get(ID_HEADER).map(|id| String::from_utf8_lossy(id).into_owned());
         if let Some(id) = letter.or(name) {
             *w.observed.excused.entry(id).or_default() += 1;
+        }
+    }
+}
+
+/// Records of that partition had ended, and nobody knows any more: they are done again, under the
+/// same names.
+pub(in crate::sim) fn excuse_forgotten(w: &mut State, partition: &Partition, ended: &RangeSet) {
+    let Some(expect) = w.expect.clone() else { return };
+    let records = w.disk.shelf(partition).map_or(&[][..], |shelf| &shelf.records);
+    let forgotten = records.iter().filter(|(_, record)| ended.contains(record.offset));
+    let forgotten: Vec<(u64, Record)> = forgotten.cloned().collect();
+    for (log, record) in forgotten {
+        let (topic, offset) = (partition.topic.clone(), record.offset);
+        let at = Position { log, topic, partition: partition.index, offset };
+        let replay = (at.topic == expect.replay).then(|| replay_of(&record.headers)).flatten();
+        let attempts = replay.as_ref().map_or(1, |replay| replay.attempt);
+        let origin = replay.map(|replay| replay.origin).or_else(|| origin_of(&record));
+        let origin = origin.unwrap_or_else(|| at.clone());
+        w.observed.forgotten.insert(at);
+        let entries = 0..expect.scenario.delivers.len() as u32;
+        let names = entries.clone().map(|index| name_of(&origin, index).to_string());
+        let letters = entries.map(Some).chain([None]);
+        let letters = letters.map(|deliver| letter_id(&origin, deliver, attempts));
+        for of in names.chain(letters).collect::<Vec<_>>() {
+            *w.observed.excused.entry(of).or_default() += 1;
         }
     }
 }

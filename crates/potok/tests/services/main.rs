@@ -16,6 +16,7 @@ mod cli;
 mod database;
 mod gathering;
 mod guide;
+mod leaks;
 #[allow(dead_code, reason = "shared with the tests of the embedded default")]
 #[path = "../binary/ledger.rs"]
 mod ledger;

@@ -10,6 +10,7 @@ mod batches;
 mod changes;
 mod check;
 mod cli;
+mod conditions;
 mod crash_points;
 mod dead_letters;
 mod disk;

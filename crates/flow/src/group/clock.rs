@@ -105,7 +105,12 @@ impl Share {
     /// When to look again, on the scale of this run.
     pub fn next_due(&self) -> Option<i64> {
         let Reverse((due, _)) = self.due.peek()?;
-        Some(due.saturating_sub(self.ahead?))
+        self.on_run(*due)
+    }
+
+    /// A time of this share on the scale of this run.
+    pub fn on_run(&self, at: i64) -> Option<i64> {
+        Some(at.saturating_sub(self.ahead?))
     }
 }
 

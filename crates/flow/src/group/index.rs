@@ -169,6 +169,7 @@ struct Left<'a> {
     assignments: Vec<(u64, u64, u64)>,
     /// Of the records.
     bytes: u64,
+    records: u64,
 }
 
 impl Left<'_> {
@@ -176,6 +177,7 @@ impl Left<'_> {
     fn record(&mut self, entry: &Entry) -> bool {
         let has_left = self.of(entry).map(|(_, records, _)| *records += 1).is_some();
         self.bytes += if has_left { u64::from(entry.bytes) } else { 0 };
+        self.records += u64::from(has_left);
         has_left
     }
 
@@ -213,6 +215,8 @@ pub(crate) struct Index {
     sending: Arc<Vec<Sealed>>,
     /// Bytes of everything held, until it was sent.
     bytes: u64,
+    /// How many records that is.
+    records: u64,
     /// When the oldest was looked for among many, and found.
     oldest: Option<(Instant, Option<Timestamp>)>,
     /// Nothing is sealed or sent before the log was read to the end seen at the start.
@@ -269,6 +273,7 @@ impl Index {
     pub fn add(&mut self, arriving: Arriving) {
         let Arriving { group: name, entry, slice_end } = arriving;
         self.bytes += u64::from(entry.bytes);
+        self.records += 1;
         if let Some(sealed) = self.sealed_with(&name.key, &entry) {
             sealed.entries.push(entry);
             return;
@@ -540,6 +545,8 @@ impl Index {
         let sent = std::mem::take(&mut self.sending);
         let bytes = sent.iter().map(|sealed| bytes_of(&sealed.entries)).sum();
         self.bytes = self.bytes.saturating_sub(bytes);
+        let records: usize = sent.iter().map(|sealed| sealed.entries.len()).sum();
+        self.records = self.records.saturating_sub(records as u64);
     }
 
     /// Members of seals of earlier runs that were not read: they have ended, are gone with their
@@ -595,6 +602,7 @@ impl Index {
             feeds: &self.feeds,
             assignments: assignments.iter().map(|nonce| (*nonce, 0, 0)).collect(),
             bytes: 0,
+            records: 0,
         };
         self.open.retain(|_, group| {
             group.entries.retain(|entry| !left.record(entry));
@@ -621,6 +629,7 @@ impl Index {
             seal_stays
         });
         self.bytes = self.bytes.saturating_sub(left.bytes);
+        self.records = self.records.saturating_sub(left.records);
         Forgotten { assignments: left.assignments, torn }
     }
 
@@ -640,9 +649,21 @@ impl Index {
         oldest
     }
 
-    /// How many groups are open, and how many bytes are held in all.
-    pub fn size(&self) -> (u64, u64) {
-        (self.open.len() as u64, self.bytes)
+    /// How many groups are open, and how many records and bytes are held in all.
+    pub fn size(&self) -> (u64, u64, u64) {
+        (self.open.len() as u64, self.records, self.bytes)
+    }
+
+    /// When the next open group closes, on the scale of this run; among many it may be later.
+    pub fn next_close(&self) -> Option<i64> {
+        if self.open.len() > OLDEST_AMONG {
+            return self.next_due();
+        }
+        let dated = self.open.iter().filter(|(_, group)| group.due < i64::MAX);
+        let on_run = |(name, group): (&GroupKey, &Group)| {
+            self.shares.get(&name.share).and_then(|share| share.on_run(group.due))
+        };
+        dated.filter_map(on_run).min()
     }
 }
 

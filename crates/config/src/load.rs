@@ -103,15 +103,12 @@ pub fn holds_connections(path: &Path, env: &Env) -> bool {
 }
 
 fn is_connections(root: &Node, path: &Path) -> bool {
-    let has = |schema: &Json, key: &str| schema.pointer(&format!("/properties/{key}")).is_some();
-    let keys = || root.entries().iter().map(|entry| entry.key.as_str());
-    match root.entries() {
-        [] => path.file_name().is_some_and(|name| name == "potok.yaml"),
-        _ => {
-            let (pipeline, connections) = (schema::pipeline(), schema::connections());
-            keys().all(|key| !has(pipeline, key)) && keys().any(|key| has(connections, key))
-        }
-    }
+    // What every pipeline has: with one of these it is a pipeline, whatever else is wrong.
+    let is_pipeline = ["name", "source", "deliver"].iter().any(|key| root.get(key).is_some());
+    let known = schema::connections().get("properties").and_then(Json::as_object);
+    let is_known = |key: &str| known.is_some_and(|known| known.contains_key(key));
+    let named_so = path.file_name().is_some_and(|name| name == "potok.yaml");
+    !is_pipeline && (named_so || root.entries().iter().any(|entry| is_known(&entry.key)))
 }
 
 /// Loads a pipeline file; every problem at once.

@@ -223,11 +223,9 @@ fn live(
     let mut view = vec![format!("potok dev  up {up}")];
     view.extend(status::table(lines, Some(columns)));
     for (line, rate) in lines.iter().zip(rates) {
-        let held = line.held().map(|held| format!("; {held}")).unwrap_or_default();
-        view.push(format!(
-            "{}: {:.0} in and {:.0} out a second{held}",
-            line.pipeline, rate.received, rate.delivered
-        ));
+        let (name, Rates { received, delivered, .. }) = (&line.pipeline, rate);
+        view.push(format!("{name}: {received:.0} in and {delivered:.0} out a second"));
+        view.extend(line.held().map(|held| format!("{name}: {held}")));
     }
     // What would scroll away could not be drawn over.
     while terminal::rows(&view, columns) >= rows.max(2) {

@@ -281,7 +281,7 @@ fn rates(before: &[Status], all: &[Status], seconds: f64) -> Vec<Rates> {
 impl Screen {
     /// Where to look.
     fn places(&self, all: &[Status]) -> Vec<String> {
-        let dir = self.data_dir.display();
+        let dir = self.data_dir.strip_prefix(".").unwrap_or(&self.data_dir).display();
         let mut lines = Vec::new();
         for status in all {
             let name = &status.pipeline;
@@ -379,5 +379,6 @@ mod tests {
         let status = Status::unknown("orders", potok_flow::State::Running);
         let places = screen.places(&[status]).join("\n");
         assert!(places.contains("'select count(*) from orders'"), "{places}");
+        assert!(places.lines().all(|line| line.chars().count() <= 80), "{places}");
     }
 }

@@ -233,7 +233,9 @@ fn unknown(word: &str) -> String {
         "header" | "headers" => "name the header: `header.batchId`".to_owned(),
         "value" => "the whole value is written `.`".to_owned(),
         // As in JSONPath.
-        _ if word.starts_with("$.") => format!("write `{}`", word.trim_start_matches('$')),
+        _ if word.starts_with("$.") => {
+            format!("a path begins with a dot: write `{}`", word.trim_start_matches('$'))
+        }
         _ if word.starts_with("headers.") => {
             format!("write `{}`", word.replacen("headers.", "header.", 1))
         }

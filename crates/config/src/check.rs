@@ -12,7 +12,7 @@ use crate::problem::{Findings, code};
 use crate::scalar::{Scalar, Typed};
 use crate::text::{SourceText, names_secret};
 use crate::tree::{Entry, Node, Value};
-use crate::values::check_format;
+use crate::values::{Period, Size, Written, check_format, duration_hint, size_hint};
 
 /// Checks a whole file and turns it into JSON, which is complete only when nothing was found.
 pub(crate) fn conform(
@@ -24,7 +24,7 @@ pub(crate) fn conform(
     let mut conform = Conform { root: schema, source, findings };
     // What the whole file lacks is shown at its beginning.
     let owner = root.at.start..root.at.start;
-    conform.value(root, schema, &Place { name: "the file".into(), at: owner })
+    conform.value(root, schema, &Place::new("the file", owner))
 }
 
 struct Conform<'a> {
@@ -37,6 +37,15 @@ struct Conform<'a> {
 struct Place {
     name: String,
     at: Range<usize>,
+    /// How such a value looks, or what to write instead of a list.
+    example: Option<String>,
+    plural: Option<String>,
+}
+
+impl Place {
+    fn new(name: impl Into<String>, at: Range<usize>) -> Self {
+        Place { name: name.into(), at, example: None, plural: None }
+    }
 }
 
 impl<'a> Conform<'a> {
@@ -115,8 +124,14 @@ impl<'a> Conform<'a> {
                     continue;
                 }
             };
-            let name = format!("`{}`", entry.key);
-            let value = self.value(&entry.value, schema, &Place { name, at: entry.key_at.clone() });
+            let several = format!("{}s", entry.key);
+            let place = Place {
+                name: format!("`{}`", entry.key),
+                at: entry.key_at.clone(),
+                example: example(schema),
+                plural: properties.filter(|all| all.contains_key(&several)).map(|_| several),
+            };
+            let value = self.value(&entry.value, schema, &place);
             object.insert(entry.key.clone(), value);
         }
         for key in shape.get("required").and_then(Json::as_array).into_iter().flatten() {
@@ -145,7 +160,7 @@ impl<'a> Conform<'a> {
         let Some(schema) = shape.get("items") else { return Json::Array(Vec::new()) };
         let item = |item: &Node| {
             let name = format!("an entry of {}", place.name);
-            self.value(item, schema, &Place { name, at: item.at.start..item.at.start + 1 })
+            self.value(item, schema, &Place::new(name, item.at.start..item.at.start + 1))
         };
         Json::Array(items.iter().map(item).collect())
     }
@@ -231,7 +246,9 @@ impl<'a> Conform<'a> {
         }
         let mut homes = Vec::new();
         self.homes(&entry.key, self.root, "", &mut homes);
-        let hint = match (homes.first().map(String::as_str), nearest) {
+        let slip = nearest.filter(|near| strsim::damerau_levenshtein(&entry.key, near) <= 1);
+        let hint = match (homes.first().map(String::as_str), slip.or(nearest)) {
+            (Some(_), Some(slip)) if slip_is(slip, &entry.key) => format!("did you mean `{slip}`?"),
             (Some(""), _) => format!("`{}` belongs to the top of the file", entry.key),
             (Some(home), _) => format!("`{}` belongs into `{home}`", entry.key),
             (None, Some(nearest)) => format!("did you mean `{nearest}`?"),
@@ -242,7 +259,7 @@ impl<'a> Conform<'a> {
             name => format!("unknown key `{}` in {name}", entry.key),
         };
         self.findings.add_hint(code::UNKNOWN_KEY, entry.key_at.clone(), what, hint);
-        nearest.filter(|_| homes.is_empty())
+        slip.or(nearest.filter(|_| homes.is_empty()))
     }
 
     /// True where a value, or something below it, is secret.
@@ -287,19 +304,48 @@ impl<'a> Conform<'a> {
     fn wrong_type(&mut self, node: &Node, shapes: &[&Json], place: &Place) {
         let mut wanted: Vec<&str> = shapes.iter().filter_map(|shape| in_words(shape)).collect();
         wanted.dedup();
+        let takes = |kind: &str| shapes.iter().any(|shape| has_type(shape, kind));
         let wanted = wanted.join(" or ");
+        let example = place.example.as_ref().map(|example| format!("e.g. `{example}`"));
         let (found, hint) = match &node.value {
-            Value::Map(_) => ("a map", None),
-            Value::List(_) => ("a list", None),
-            Value::Scalar(scalar) => match scalar.typed() {
-                Typed::Null => ("empty", Some("give it a value, or remove the key")),
-                Typed::Bool(_) | Typed::Int(_) | Typed::Float(_) if wanted.contains("text") => {
-                    ("a number or a yes/no", Some("put it into quotes"))
-                }
-                Typed::Bool(_) => ("a yes/no", None),
-                Typed::Int(_) | Typed::Float(_) => ("a number", None),
-                Typed::Text => ("text", None),
+            Value::Map(_) if takes("array") => {
+                let line = "a list: put `- ` in front of the first key and indent the others";
+                let example = example.map(|example| format!(", {example}")).unwrap_or_default();
+                ("a map", Some(format!("{line}{example}")))
+            }
+            Value::Map(_) => ("a map", example),
+            Value::List(_) => match &place.plural {
+                Some(several) => ("a list", Some(format!("several go into `{several}: [ … ]`"))),
+                None => ("a list", example),
             },
+            Value::Scalar(scalar) => {
+                let format = |format: &str| {
+                    shapes.iter().any(|shape| shape.get("format") == Some(&Json::from(format)))
+                };
+                match scalar.typed() {
+                    Typed::Null => ("empty", Some("give it a value, or remove the key".to_owned())),
+                    Typed::Int(_) | Typed::Float(_) if format(Period::FORMAT) => {
+                        ("a number", Some(duration_hint(&scalar.text)))
+                    }
+                    Typed::Int(_) | Typed::Float(_) if format(Size::FORMAT) => {
+                        ("a number", Some(size_hint(&scalar.text)))
+                    }
+                    Typed::Bool(_) if format(Period::FORMAT) || format(Size::FORMAT) => {
+                        ("a yes/no", example)
+                    }
+                    Typed::Bool(_) | Typed::Int(_) | Typed::Float(_) if takes("string") => {
+                        ("a number or a yes/no", Some("put it into quotes".to_owned()))
+                    }
+                    Typed::Bool(_) => ("a yes/no", example),
+                    Typed::Int(_) | Typed::Float(_) => ("a number", example),
+                    Typed::Text if takes_topic(shapes) => {
+                        let topic = format!("{{ topic: {} }}", scalar.text);
+                        let key = place.name.trim_matches('`');
+                        ("text", Some(format!("write `{key}: {topic}`")))
+                    }
+                    Typed::Text => ("text", example),
+                }
+            }
         };
         let what = format!("{} must be {wanted}, not {found}", place.name);
         // An empty value has no bytes to point at; its key has.
@@ -309,6 +355,16 @@ impl<'a> Conform<'a> {
             None => self.findings.add(code::WRONG_TYPE, at, what),
         }
     }
+}
+
+/// True where one key differs from another by a slip of the keyboard.
+fn slip_is(near: &str, key: &str) -> bool {
+    strsim::damerau_levenshtein(key, near) <= 1
+}
+
+/// True for a map that may name a topic.
+fn takes_topic(shapes: &[&Json]) -> bool {
+    shapes.iter().any(|shape| shape.pointer("/properties/topic").is_some())
 }
 
 /// True where a schema takes values of a JSON type.
@@ -322,6 +378,11 @@ fn has_type(schema: &Json, kind: &str) -> bool {
 
 /// A type in words of the person who wrote the file; `None` for what one cannot write.
 fn in_words(schema: &Json) -> Option<&'static str> {
+    match schema.get("format").and_then(Json::as_str) {
+        Some(Period::FORMAT) => return Some("a duration"),
+        Some(Size::FORMAT) => return Some("a size"),
+        _ => {}
+    }
     let words = [
         ("object", "a map"),
         ("array", "a list"),

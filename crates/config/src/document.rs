@@ -1,6 +1,7 @@
 //! One file, read and understood as YAML, with the environment put in.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::env::Env;
 use crate::problem::{Findings, Problems, code};
@@ -10,7 +11,7 @@ use crate::tree::{Entry, Node, Value, parse};
 /// A file as a tree.
 #[derive(Debug)]
 pub(crate) struct Document {
-    pub source: SourceText,
+    pub source: Arc<SourceText>,
     pub root: Node,
     /// The folder of the file, to which paths in it are relative.
     pub base_dir: PathBuf,
@@ -44,7 +45,7 @@ impl Document {
                 findings.add_hint(code::ENVIRONMENT, at, unset.what, unset.hint);
             }
         });
-        Ok(Document { source, root, base_dir })
+        Ok(Document { source: Arc::new(source), root, base_dir })
     }
 
     /// The entry at a path of keys from the root.

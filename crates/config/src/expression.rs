@@ -18,14 +18,10 @@ fn wrong(code: &'static str, error: ExprError, hint: &str) -> Wrong {
     Wrong::new(code, error.at..error.at + error.len.max(1), error.message, hint)
 }
 
-/// What the compiler says first is what is wrong, the lines behind say more about it.
 fn vrl(errors: Vec<ExprError>) -> Vec<Wrong> {
     let one = |error: ExprError| {
         let at = error.at..error.at + error.len.max(1);
-        let mut lines = error.message.lines().map(str::trim).filter(|line| !line.is_empty());
-        let what = lines.next().unwrap_or("this is not VRL").to_owned();
-        let hint = lines.collect::<Vec<_>>().join("; ");
-        Wrong { code: code::VRL, at, what, hint: (!hint.is_empty()).then_some(hint) }
+        Wrong { code: code::VRL, at, what: error.message, hint: error.hint }
     };
     errors.into_iter().map(one).collect()
 }

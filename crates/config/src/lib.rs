@@ -40,7 +40,7 @@ pub use connections::{
 pub use env::Env;
 pub use explain::{explain, explain_codes};
 pub use expression::{CountPath, Expression, Predicate, Rows, StageVrl, Vrl};
-pub use load::{Loaded, check_together, load_pipeline};
+pub use load::{Loaded, check_together, holds_connections, load_pipeline};
 pub use not_yet::not_yet;
 pub use pipeline::{
     Close, DeadLetter, Decode, Deliver, Else, Format, Gate, Group, HandedOnAs, Hub, Kind, Limits,

@@ -5,6 +5,7 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use potok_expr::Places;
 use serde::de::DeserializeOwned;
 use serde_json::Value as Json;
 
@@ -15,7 +16,7 @@ use crate::own_topics;
 use crate::pipeline::Pipeline;
 use crate::problem::{Findings, Problem, Problems, code};
 use crate::text::{FILE_BYTES_MAX, read_bounded};
-use crate::tree::Entry;
+use crate::tree::{Entry, Node, Value};
 use crate::{rules, schema};
 
 /// A file that was loaded, and where from.
@@ -29,6 +30,8 @@ pub struct Loaded<T> {
     pub base_dir: PathBuf,
     /// The JSON Schema of `decode.schema`, known to be one.
     pub schema: Option<Arc<Json>>,
+    /// What runs and probably does not do what was meant.
+    pub warnings: Vec<Problem>,
     pub(crate) document: Document,
 }
 
@@ -46,12 +49,85 @@ impl Loaded<Pipeline> {
         // It was built once already, when the file was loaded.
         self.schema.as_deref().and_then(|schema| schema::validator(schema).ok())
     }
+
+    /// How to call the place of a byte in the program of a stage: `orders.yaml:12:9`.
+    pub fn program_places(&self, stage: usize) -> Option<Places> {
+        let stages = self.document.root.get("process").map(Node::one_or_many)?;
+        let Node { value: Value::Scalar(scalar), at } = stages.get(stage)?.get("vrl")? else {
+            return None;
+        };
+        let (scalar, at, source) = (scalar.clone(), at.clone(), self.document.source.clone());
+        Some(Arc::new(move |byte| {
+            let place = scalar.in_source(&at, source.text(), byte..byte + 1);
+            let (line, column) = source.place(place.start);
+            format!("{}:{line}:{column}", source.file())
+        }))
+    }
+
+    /// A problem of a delivery that shows only when it is built, at the first of these keys that it
+    /// has; `rows.items` is a table.
+    pub fn problem_of_deliver(
+        &self,
+        deliver: usize,
+        keys: &[&str],
+        code: &'static str,
+        what: &str,
+        hint: Option<&str>,
+    ) -> Problem {
+        let delivers = self.document.root.get("deliver").map(Node::one_or_many);
+        let node = delivers.and_then(|delivers| delivers.get(deliver));
+        let entry = |key: &&str| {
+            let mut steps = key.split('.');
+            let first = node?.entry(steps.next()?)?;
+            steps.try_fold(first, |entry, step| entry.value.entry(step))
+        };
+        let at = match (keys.iter().find_map(entry), node) {
+            (Some(entry), _) if entry.value.is_map() => entry.key_at.clone(),
+            (Some(entry), _) => entry.value.at.clone(),
+            (None, Some(node)) => node.at.start..node.at.start + 1,
+            (None, None) => 0..0,
+        };
+        let mut findings = Findings::default();
+        match hint {
+            Some(hint) => findings.add_hint(code, at, what, hint),
+            None => findings.add(code, at, what),
+        }
+        let mut problems = findings.into_problems(&self.document.source);
+        problems.pop().unwrap_or_else(|| Problem::elsewhere(code, &*self.name, what, None))
+    }
+}
+
+/// True for a file with connections instead of a pipeline: `potok.yaml` beside the pipelines.
+pub fn holds_connections(path: &Path, env: &Env) -> bool {
+    let document = Document::open(path, env, &mut Findings::default());
+    document.is_ok_and(|document| is_connections(&document.root, path))
+}
+
+fn is_connections(root: &Node, path: &Path) -> bool {
+    // What every pipeline has: with one of these it is a pipeline, whatever else is wrong.
+    let is_pipeline = ["name", "source", "deliver"].iter().any(|key| root.get(key).is_some());
+    let known = schema::connections().get("properties").and_then(Json::as_object);
+    let is_known = |key: &str| known.is_some_and(|known| known.contains_key(key));
+    let named_so = path.file_name().is_some_and(|name| name == "potok.yaml");
+    !is_pipeline && (named_so || root.entries().iter().any(|entry| is_known(&entry.key)))
 }
 
 /// Loads a pipeline file; every problem at once.
 pub fn load_pipeline(path: &Path, env: &Env) -> Result<Loaded<Pipeline>, Problems> {
     let mut findings = Findings::default();
     let document = Document::open(path, env, &mut findings)?;
+    let one = |what: &str, hint: &str| {
+        let mut findings = Findings::default();
+        findings.add_hint(code::MISSING, 0..0, what, hint);
+        Err(Problems(findings.into_problems(&document.source)))
+    };
+    if is_connections(&document.root, path) {
+        let hint = "give it with `--config`; a pipeline has `name`, `source` and `deliver`";
+        return one("this file has connections, and no pipeline", hint);
+    }
+    if document.root.entries().is_empty() {
+        return one("the file is empty", "`potok new NAME` writes one to begin with");
+    }
     let json = conform(&document.root, &document.source, schema::pipeline(), &mut findings);
     rules::check(&document.root, &document.source, &mut findings);
     let schema = match document.entry(&["decode", "schema"]) {
@@ -59,8 +135,13 @@ pub fn load_pipeline(path: &Path, env: &Env) -> Result<Loaded<Pipeline>, Problem
         None => None,
     };
     let value = finish(json, &document, findings)?;
+    let mut unknown = Findings::default();
+    if let Some(schema) = &schema {
+        rules::fields(&document.root, schema, &mut unknown);
+    }
     Ok(Loaded {
         value,
+        warnings: unknown.into_warnings(&document.source),
         file: path.to_path_buf(),
         base_dir: document.base_dir.clone(),
         schema: schema.map(Arc::new),

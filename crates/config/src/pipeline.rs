@@ -303,7 +303,8 @@ pub struct Close {
     /// Example: `every: 10s`
     #[serde(skip_serializing_if = "Option::is_none")]
     pub every: Option<Period>,
-    /// When a record makes this VRL expression true. Needs `max_age`: it may never come.
+    /// When a record makes this VRL expression true; a comparison in it that fails is false. Needs
+    /// `max_age`: it may never come.
     ///
     /// Example: `when: .last == true`
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -55,6 +55,8 @@ pub(crate) mod code {
     pub const ADDRESS: &str = "P0129";
     /// The file of `decode.schema` is missing or is not a JSON Schema.
     pub const SCHEMA_FILE: &str = "P0130";
+    /// A field that the file of `decode.schema` does not name.
+    pub const NOT_IN_SCHEMA: &str = "P0131";
     /// A source that reads nothing, or two things.
     pub const SOURCE: &str = "P0140";
     /// A delivery that goes nowhere, or to two places.
@@ -85,9 +87,14 @@ pub(crate) mod code {
     pub const EXPOSED: &str = "P0170";
 }
 
+const ERROR: &str = "error";
+const WARNING: &str = "warning";
+
 /// One mistake in a file, the environment or a flag.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
+    /// `error`, or `warning` for what runs and probably does not do what was meant.
+    pub severity: &'static str,
     /// The code of its page, e.g. `P0120`.
     pub code: &'static str,
     /// The file; or, with line 0, what else it is about (`environment variable POTOK_LOG`).
@@ -118,6 +125,7 @@ impl Problem {
         hint: Option<String>,
     ) -> Self {
         Problem {
+            severity: ERROR,
             code,
             file: about.into(),
             line: 0,
@@ -145,7 +153,7 @@ fn told(message: &str) -> String {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "error[{}]: {}", self.code, self.what)?;
+        write!(f, "{}[{}]: {}", self.severity, self.code, self.what)?;
         if self.line == 0 {
             write!(f, "\n --> {}", self.file)?;
         } else {
@@ -277,6 +285,12 @@ impl Findings {
         })
     }
 
+    /// Everything found, by place, as warnings.
+    pub fn into_warnings(self, source: &SourceText) -> Vec<Problem> {
+        let problems = self.into_problems(source).into_iter();
+        problems.map(|problem| Problem { severity: WARNING, ..problem }).collect()
+    }
+
     /// Everything found, by place.
     pub fn into_problems(mut self, source: &SourceText) -> Vec<Problem> {
         self.found
@@ -286,6 +300,7 @@ impl Findings {
             let (line, column) = source.place(found.at.start);
             let shown = source.render(&found.at, &self.secrets, self.guess_secrets);
             problems.push(Problem {
+                severity: ERROR,
                 code: found.code,
                 file: source.file().to_owned(),
                 line,

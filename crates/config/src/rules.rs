@@ -7,12 +7,14 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 use potok_expr::{RowsPath, Template};
+use serde_json::Value as Json;
 
 use crate::check::{list, nearest};
 use crate::expression::StageVrl;
 use crate::pipeline::Per;
 use crate::problem::{Findings, code};
 use crate::scalar::Typed;
+use crate::schema::missing_field;
 use crate::text::SourceText;
 use crate::tree::{Entry, Node, Value};
 use crate::values::{Period, Size, Written};
@@ -31,6 +33,40 @@ pub(crate) fn check(root: &Node, source: &SourceText, findings: &mut Findings) {
     rules.loops();
     rules.dead_letter();
     rules.limits();
+}
+
+/// Fields that are asked for before any stage could make them, and that the schema of records does
+/// not name. They may be there all the same, where the schema is open: a warning.
+pub(crate) fn fields(root: &Node, schema: &Json, findings: &mut Findings) {
+    let group = root.get("group");
+    let mut asked: Vec<&Node> =
+        group.into_iter().flat_map(|g| [g.get("by"), g.get("id")]).flatten().collect();
+    let kinds = group.and_then(|group| group.get("kinds")).map(Node::entries).unwrap_or_default();
+    asked.extend(kinds.iter().filter_map(|kind| kind.value.get("id")));
+    asked.extend(root.get("order_by"));
+    if entries_of(root, "process").is_empty() {
+        for deliver in entries_of(root, "deliver") {
+            asked.extend(deliver.get("key"));
+            asked.extend(deliver.get("once_by").map(Node::one_or_many).unwrap_or_default());
+        }
+    }
+    for node in asked {
+        let Some(template) = node.text().and_then(|text| Template::parse(text).ok()) else {
+            continue;
+        };
+        for path in template.fields() {
+            let Some((name, known)) = missing_field(schema, &path) else { continue };
+            let what = format!("the schema names no field `{name}` here");
+            let hint = match nearest(name, known.iter().map(String::as_str)) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => {
+                    let known: Vec<&str> = known.iter().map(String::as_str).take(8).collect();
+                    format!("it names {}", list(&known))
+                }
+            };
+            findings.add_hint(code::NOT_IN_SCHEMA, node.at.clone(), what, hint);
+        }
+    }
 }
 
 /// The items of a key that holds one or many.
@@ -165,12 +201,11 @@ impl<'a> Rules<'a> {
                 "`close` says nothing, so a group never closes",
                 "e.g. `close: { after_first: 60s }`",
             ),
-            some => {
-                for entry in some {
-                    let what =
-                        format!("`{}` without `max_age`: a group may never close", entry.key);
-                    self.add(code::NEVER_CLOSES, &entry.key_at, what, hint);
-                }
+            [first, ..] => {
+                let keys: Vec<_> = open_ended.iter().map(|e| format!("`{}`", e.key)).collect();
+                let keys = keys.join(" and ");
+                let what = format!("{keys} without `max_age`: a group may never close");
+                self.add(code::NEVER_CLOSES, &first.key_at, what, hint);
             }
         }
     }
@@ -516,12 +551,27 @@ impl<'a> Rules<'a> {
             T::read(map?.get(key)?.text()?).ok()
         }
         let retry = self.root.get("retry");
-        let first = read::<Period>(retry, "first").unwrap_or(Period::ms(50));
-        let max = read::<Period>(retry, "max").unwrap_or(Period::secs(5));
+        // One that cannot be read has been spoken of.
+        let period = |key: &str, usual: Period| match retry.and_then(|retry| retry.get(key)) {
+            Some(_) => read::<Period>(retry, key),
+            None => Some(usual),
+        };
+        let (Some(first), Some(max)) =
+            (period("first", Period::ms(50)), period("max", Period::secs(5)))
+        else {
+            return self.in_flight();
+        };
         let entry = retry.and_then(|retry| retry.entry("first").or_else(|| retry.entry("max")));
         if let (Some(entry), true) = (entry, first > max) {
             let what = format!("`first` ({first}) is longer than `max` ({max})");
             self.add(code::CONTRADICTION, &entry.value.at, what, "`max` is the longest wait");
+        }
+        self.in_flight();
+    }
+
+    fn in_flight(&mut self) {
+        fn read<T: Written>(map: Option<&Node>, key: &str) -> Option<T> {
+            T::read(map?.get(key)?.text()?).ok()
         }
         let limits = self.root.get("limits");
         let size = read::<Size>(limits, "in_flight_max");

@@ -69,6 +69,34 @@ fn allow_variables(schema: &mut Json) {
     }
 }
 
+/// The first name on a path that a user's schema does not have, and those it has there. `None` also
+/// where the schema says too little to know.
+pub(crate) fn missing_field<'p>(schema: &Json, path: &[&'p str]) -> Option<(&'p str, Vec<String>)> {
+    let mut here = resolved(schema, schema)?;
+    for name in path {
+        let open = ["allOf", "anyOf", "oneOf", "if", "patternProperties", "dependentSchemas"];
+        let properties = here.get("properties")?.as_object()?;
+        match properties.get(*name) {
+            Some(below) => here = resolved(schema, below)?,
+            None if open.iter().any(|key| here.get(*key).is_some()) => return None,
+            None if here.get("additionalProperties").is_some_and(Json::is_object) => return None,
+            None => return Some((name, properties.keys().cloned().collect())),
+        }
+    }
+    None
+}
+
+/// Follows references within the file.
+fn resolved<'s>(root: &'s Json, schema: &'s Json) -> Option<&'s Json> {
+    let mut schema = schema;
+    // A schema that refers to itself leads nowhere.
+    for _ in 0..16 {
+        let Some(path) = schema.get("$ref").and_then(Json::as_str) else { return Some(schema) };
+        schema = root.pointer(path.strip_prefix('#')?)?;
+    }
+    None
+}
+
 /// Builds what checks records against a user's schema.
 ///
 /// Patterns run in linear time, so no record can hang a worker; a pattern that needs more (look

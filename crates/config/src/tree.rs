@@ -151,7 +151,9 @@ pub(crate) fn parse(source: &SourceText, findings: &mut Findings) -> Option<Node
         findings.guess_secrets();
         for duplicate in builder.duplicates {
             let (line, column) = source.place(duplicate.first.start);
-            findings.hide(duplicate.value_at);
+            if !PLAIN_KEYS.contains(&duplicate.key.as_str()) {
+                findings.hide(duplicate.value_at);
+            }
             findings.add_hint(
                 code::DUPLICATE_KEY,
                 duplicate.again,
@@ -204,8 +206,14 @@ fn syntax(source: &SourceText, error: &ScanError) -> Refusal {
     let (line, _) = source.place(at.start);
     let text = source.text().lines().nth(line - 1).unwrap_or_default();
     let indent = text.len() - text.trim_start().len();
+    let before = source.text().lines().nth(line.saturating_sub(2)).unwrap_or_default();
+    let variable = unquoted_variable(text).or_else(|| unquoted_variable(before));
+    let with_variable;
     let hint = if text.get(..indent).unwrap_or_default().contains('\t') {
         "YAML is indented with spaces, not with tabs"
+    } else if let Some(variable) = variable {
+        with_variable = format!("within `{{ }}`, quote a variable: `\"{variable}\"`");
+        &with_variable
     } else if text.contains('{') && text.contains("[]") {
         "within `{ }`, quote a value that contains `[ ] { }` or a comma"
     } else {
@@ -213,6 +221,33 @@ fn syntax(source: &SourceText, error: &ScanError) -> Refusal {
     };
     Refusal::new(code::SYNTAX, at, format!("not valid YAML: {}", error.info()), hint)
 }
+
+/// A `${…}` inside `{ }` without quotes around it: YAML takes its brace for one of its own.
+fn unquoted_variable(line: &str) -> Option<&str> {
+    let open = line.find(['{', '['])?;
+    let at = open + line.get(open..)?.find("${").filter(|at| *at > 0)?;
+    let quotes = line.get(..at)?.matches('"').count();
+    let end = line.get(at..)?.find('}')? + 1;
+    line.get(at..at + end).filter(|_| quotes % 2 == 0)
+}
+
+/// Keys whose values are never secret: they are shown where the rest of a file is not understood.
+const PLAIN_KEYS: [&str; 14] = [
+    "name",
+    "topic",
+    "topics",
+    "workers",
+    "format",
+    "schema",
+    "by",
+    "id",
+    "quiet",
+    "max_age",
+    "stage",
+    "table",
+    "from",
+    "consumer_group",
+];
 
 /// A key that was there before.
 struct Duplicate {

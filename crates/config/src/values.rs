@@ -139,6 +139,29 @@ fn parts(text: &str) -> Option<Vec<(u64, &str, Range<usize>)>> {
     (!parts.is_empty()).then_some(parts)
 }
 
+/// True for digits, perhaps with a fraction.
+fn is_number(text: &str) -> bool {
+    let whole = text.split('.').all(|part| part.bytes().all(|b| b.is_ascii_digit()));
+    whole && text.starts_with(|c: char| c.is_ascii_digit()) && text.matches('.').count() < 2
+}
+
+/// What a number without a unit was probably meant to be.
+pub(crate) fn duration_hint(number: &str) -> String {
+    match number.split_once('.') {
+        None => format!("write `{number}s`, or another unit: `ms`, `s`, `m`, `h`, `d`"),
+        Some(_) => match number.parse::<f64>().map(|seconds| (seconds * 1_000.0).round()) {
+            Ok(millis) => format!("write `{millis}ms`: a whole number and a unit"),
+            Err(_) => "a whole number and a unit, e.g. `1500ms`".to_owned(),
+        },
+    }
+}
+
+/// The same for a size.
+pub(crate) fn size_hint(number: &str) -> String {
+    let whole = number.split('.').next().unwrap_or(number);
+    format!("write `{whole}MiB`, or another unit: `B`, `KiB`, `MiB`, `GiB`, `KB`, `MB`, `GB`")
+}
+
 /// A length of time, longer than zero, written `50ms`, `30s`, `5m`, `1h30m`, `7d`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Period(pub Duration);
@@ -157,6 +180,10 @@ impl Written for Period {
             let hint = "a number and `ms`, `s`, `m`, `h` or `d`, e.g. `50ms`, `30s`, `1h30m`";
             Err(vec![Wrong::new(code::DURATION, at, what, hint)])
         };
+        if is_number(text) {
+            let what = format!("`{text}` is not a duration: the unit is missing");
+            return Err(vec![Wrong::new(code::DURATION, 0..text.len(), what, duration_hint(text))]);
+        }
         let Some(parts) = parts(text) else {
             return wrong(0..text.len(), format!("`{text}` is not a duration"));
         };
@@ -238,6 +265,10 @@ impl Written for Size {
                         (1024s), e.g. `16MiB`";
             Err(vec![Wrong::new(code::SIZE, 0..text.len(), what, hint)])
         };
+        if is_number(text) {
+            let what = format!("`{text}` is not a size: the unit is missing");
+            return Err(vec![Wrong::new(code::SIZE, 0..text.len(), what, size_hint(text))]);
+        }
         let Some([(number, unit, _)]) = parts(text).as_deref().map(<[_]>::to_vec).and_then(one)
         else {
             return wrong(format!("`{text}` is not a size"));

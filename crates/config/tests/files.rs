@@ -185,6 +185,55 @@ fn topics_that_another_pipeline_has_for_itself_are_refused() {
     }
 }
 
+/// What the schema does not name is probably a slip, and may be right: it is said, and runs.
+#[test]
+fn fields_that_the_schema_does_not_name_are_warned_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let schema = r##"{ "type": "object", "properties": {
+        "device": { "type": "string" }, "site": { "$ref": "#/$defs/site" }, "any": {} },
+        "$defs": { "site": { "properties": { "name": {} }, "additionalProperties": false } } }"##;
+    fs::write(folder.path().join("s.json"), schema).unwrap();
+    let warnings = |more: &str| {
+        let file = folder.path().join("a.yaml");
+        let base = "name: a\nsource: { topic: a }\ndecode: { schema: s.json }\n";
+        fs::write(&file, format!("{base}{more}")).unwrap();
+        load_pipeline(&file, &Env::default()).unwrap_or_else(|all| panic!("{all}")).warnings
+    };
+    let deliver = "deliver: [ { topic: b } ]\n";
+    let close = "close: { after_first: 1m }";
+    let found = warnings(&format!("group: {{ by: .devcie, {close} }}\n{deliver}"));
+    assert_eq!(found.len(), 1, "{found:?}");
+    let warning = &found[0];
+    assert_eq!((warning.severity, warning.code), ("warning", "P0131"));
+    assert_eq!((warning.line, warning.column), (4, 14));
+    assert_eq!(warning.hint.as_deref(), Some("did you mean `device`?"));
+    for by in [".device", ".site.name", ".any.thing", "header.x", "key"] {
+        let found = warnings(&format!("group: {{ by: {by}, {close} }}\n{deliver}"));
+        assert!(found.is_empty(), "{by}: {found:?}");
+    }
+    assert_eq!(warnings(&format!("order_by: .site.nam\n{deliver}")).len(), 1);
+    assert_eq!(warnings("deliver: [ { topic: b, key: .devise } ]\n").len(), 1);
+    // A stage may have made it.
+    let staged = "process: [ { stage: s, vrl: \".devise = 1\" } ]\n";
+    assert!(warnings(&format!("{staged}deliver: [ {{ topic: b, key: .devise }} ]\n")).is_empty());
+}
+
+/// Where a program fails is told by the place in the file.
+#[test]
+fn places_in_a_program_are_places_in_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a.yaml");
+    let text = "name: a\nsource: { topic: a }\nprocess:\n  - stage: one\n    vrl: .n = 1\n  - stage: two\n    vrl: |\n      .a = 1\n      .b = to_int!(.c)\ndeliver: [ { topic: b } ]\n";
+    fs::write(&file, text).unwrap();
+    let loaded = load_pipeline(&file, &Env::default()).unwrap_or_else(|all| panic!("{all}"));
+    let name = file.display();
+    let program = loaded.process[1].vrl.as_ref().unwrap().source();
+    let at = program.find("to_int").unwrap();
+    assert_eq!(loaded.program_places(1).unwrap()(at), format!("{name}:9:12"));
+    assert_eq!(loaded.program_places(0).unwrap()(5), format!("{name}:5:15"));
+    assert!(loaded.program_places(2).is_none());
+}
+
 /// `# expect: P0120 3:1 words that the message or the hint must contain`
 struct Expected {
     code: String,
@@ -244,7 +293,7 @@ fn every_case_has_exactly_the_problems_it_expects() {
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     // Those that no pipeline file in a folder can show have tests of their own.
-    let elsewhere = ["P0101", "P0102", "P0104", "P0105", "P0106", "P0160"];
+    let elsewhere = ["P0101", "P0102", "P0104", "P0105", "P0106", "P0131", "P0160"];
     for code in potok_config::explain_codes().filter(|code| code.starts_with("P01")) {
         assert!(codes.contains(code) || elsewhere.contains(&code), "no case for {code}");
     }

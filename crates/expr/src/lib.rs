@@ -18,7 +18,9 @@ mod rows;
 mod template;
 
 pub use path::ValuePath;
-pub use program::{BATCH_DEADLINE_DEFAULT, DEADLINE_DEFAULT, Program, ProgramError, Ran, View};
+pub use program::{
+    BATCH_DEADLINE_DEFAULT, DEADLINE_DEFAULT, Places, Program, ProgramError, Ran, View,
+};
 pub use rows::RowsPath;
 pub use template::{Scope, Template};
 
@@ -30,12 +32,14 @@ pub struct ExprError {
     pub at: usize,
     /// How many bytes it covers; 0 where something is missing.
     pub len: usize,
-    /// What is wrong and, where that is known, what to write instead.
+    /// What is wrong.
     pub message: String,
+    /// What to write instead, where that is known and not said in `message`.
+    pub hint: Option<String>,
 }
 
 impl ExprError {
     fn new(at: usize, len: usize, message: impl Into<String>) -> Self {
-        ExprError { at, len, message: message.into() }
+        ExprError { at, len, message: message.into(), hint: None }
     }
 }

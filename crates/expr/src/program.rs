@@ -9,13 +9,17 @@
 //! the same length: element i is what event i becomes, null filters it, `abort` filters all.
 //! There, `%key` is the key of the group and `%events` has the metadata of each event.
 //!
+//! A condition is true or false, and false where it fails (`condition.rs`).
+//!
 //! Promised: a program that compiles handles every error VRL knows of; a run ends soon after the
 //! deadline, because VRL asks between expressions whether to go on; numbers that VRL cannot hold
 //! make the run fail instead of changing. Not promised: stopping a single function call in its
 //! middle, or bounding the memory a program asks for.
 
 mod compile;
+mod condition;
 mod convert;
+mod explain;
 mod reads;
 #[cfg(test)]
 mod tests;
@@ -55,7 +59,11 @@ pub struct Program {
     reads: Option<Arc<Reads>>,
     timezone: TimeZone,
     deadline: Duration,
+    places: Option<Places>,
 }
+
+/// How to call the place of a byte of a program, such as `orders.yaml:12:9`.
+pub type Places = Arc<dyn Fn(usize) -> String + Send + Sync>;
 
 impl std::fmt::Debug for Program {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -118,7 +126,8 @@ impl Program {
         Self::build(source, compile::Purpose::Transform)
     }
 
-    /// Compiles a program whose value is true or false and which changes nothing.
+    /// Compiles a condition: a program whose value is true or false and which changes nothing. A
+    /// comparison or call in it that fails is false.
     pub fn compile_predicate(source: &str) -> Result<Program, Vec<ExprError>> {
         Self::build(source, compile::Purpose::Predicate)
     }
@@ -138,6 +147,7 @@ impl Program {
             // Where a program reads a time without a zone, the machine's zone must not matter.
             timezone: TimeZone::parse("UTC").unwrap_or_default(),
             deadline: DEADLINE_DEFAULT,
+            places: None,
         })
     }
 
@@ -145,6 +155,13 @@ impl Program {
     #[must_use]
     pub fn with_deadline(mut self, deadline: Duration) -> Program {
         self.deadline = deadline;
+        self
+    }
+
+    /// The same program, which calls places in it by their places in a file.
+    #[must_use]
+    pub fn with_places(mut self, places: Option<Places>) -> Program {
+        self.places = places;
         self
     }
 
@@ -210,15 +227,16 @@ impl Program {
         ran.collect()
     }
 
-    /// Runs it on one record and tells whether it holds. `abort` means that it does not.
+    /// Tells whether a condition holds for a record. What it fails on, it does not hold for: so no
+    /// other error than the deadline is left. A value that is no object has no fields.
     pub fn matches(&self, view: &View<'_>) -> Result<bool, ProgramError> {
-        match self.resolve(view)?.0 {
-            Ended::Aborted => Ok(false),
-            Ended::With(Value::Boolean(holds)) => Ok(holds),
-            Ended::With(other) => Err(ProgramError::Failed(format!(
-                "the condition gave {} instead of true or false",
-                other.kind_str()
-            ))),
+        // A look at metadata alone needs no value that can be read.
+        let sees_fields = self.reads.as_ref().is_none_or(|reads| !reads.fields.is_empty());
+        let view = if sees_fields { *view } else { View { value: b"{}", ..*view } };
+        match self.resolve(&view) {
+            Ok((Ended::With(Value::Boolean(holds)), _)) => Ok(holds),
+            Ok((Ended::With(_) | Ended::Aborted, _)) | Err(ProgramError::Failed(_)) => Ok(false),
+            Err(ProgramError::Deadline) => Err(ProgramError::Deadline),
         }
     }
 
@@ -277,12 +295,27 @@ impl Program {
             Ok(Ok(value)) => Ok((Ended::With(value), event)),
             Ok(Err(Terminate::Abort(ExpressionError::Abort { .. }))) => Ok((Ended::Aborted, event)),
             Ok(Err(Terminate::Interrupted)) => Err(ProgramError::Deadline),
-            Ok(Err(error)) => Err(ProgramError::Failed(error.to_string())),
+            Ok(Err(Terminate::Error(error) | Terminate::Abort(error))) => Err(self.failed(&error)),
             Err(panic) => {
                 let what = compile::panic_message(panic.as_ref());
                 Err(ProgramError::Failed(format!("the program crashed: {what}")))
             }
         }
+    }
+
+    /// What went wrong, and where in the file, or else in the program.
+    fn failed(&self, error: &ExpressionError) -> ProgramError {
+        let (what, at) = explain::failure(&self.source, error);
+        ProgramError::Failed(match (at, &self.places) {
+            (None, _) => what,
+            (Some(at), Some(places)) => format!("{what} (at {})", places(at)),
+            (Some(at), None) => {
+                let before = self.source.get(..at).unwrap_or_default();
+                let line = before.matches('\n').count() + 1;
+                let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
+                format!("{what} (at line {line}, column {column} of the program)")
+            }
+        })
     }
 }
 

@@ -77,6 +77,18 @@ impl Template {
         self.parts.iter().any(|part| matches!(part, Part::Value(_)))
     }
 
+    /// The fields of the value that it reads, each as names from the root, up to the first index.
+    pub fn fields(&self) -> impl Iterator<Item = Vec<&str>> {
+        self.parts.iter().filter_map(|part| {
+            let Part::Value(steps) = part else { return None };
+            let names = steps.iter().map_while(|step| match step {
+                Step::Field(name) => Some(name.as_str()),
+                Step::Index(_) | Step::Each => None,
+            });
+            Some(names.collect())
+        })
+    }
+
     /// Appends the result to `out`. False where a part is missing or null; what was appended by
     /// then is worthless.
     pub fn eval(&self, scope: &Scope<'_>, out: &mut Vec<u8>) -> bool {
@@ -220,6 +232,10 @@ fn unknown(word: &str) -> String {
         "" => "an expression is missing, like `.order_uid` or `key`".to_owned(),
         "header" | "headers" => "name the header: `header.batchId`".to_owned(),
         "value" => "the whole value is written `.`".to_owned(),
+        // As in JSONPath.
+        _ if word.starts_with("$.") => {
+            format!("a path begins with a dot: write `{}`", word.trim_start_matches('$'))
+        }
         _ if word.starts_with("headers.") => {
             format!("write `{}`", word.replacen("headers.", "header.", 1))
         }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use potok_core::{Clock, Fault, GroupInfo, Log, PipelineInfo, TopicInfo};
+use potok_core::{Clock, Fault, GroupInfo, Log, PipelineInfo, Timestamp, TopicInfo};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -44,6 +44,8 @@ struct Inner {
 struct Handle {
     /// Its consumer groups; the first reads its topics.
     groups: Vec<String>,
+    /// The topics it reads.
+    reads: Vec<Arc<str>>,
     /// What a new group would read from the start.
     topics: Vec<Arc<str>>,
     paused: Arc<Signal<bool>>,
@@ -126,6 +128,7 @@ impl Engine {
         };
         let mut handle = Handle {
             groups,
+            reads: shared.plan.topics.clone(),
             topics: if shared.plan.from_end { Vec::new() } else { shared.plan.topics.clone() },
             paused,
             draining,
@@ -207,7 +210,13 @@ impl Engine {
             };
             handle.counters.fill(&mut status, &*self.inner.clock);
             if let Some((_, boards)) = &handle.held {
-                (status.open_groups, status.held_bytes) = boards.size();
+                let held = boards.contents();
+                (status.open_groups, status.held_bytes) = (held.open_groups, held.bytes);
+                (status.held_records, status.next_close_in) = (held.records, held.next_close);
+                let now = self.inner.clock.now();
+                status.next_close = held
+                    .next_close
+                    .map(|wait| Timestamp(now.0.saturating_add_unsigned(wait)).to_string());
                 let held =
                     boards.oldest().map(|oldest| self.inner.clock.now().millis_since(oldest));
                 status.oldest = status.oldest.max(held);
@@ -380,6 +389,23 @@ impl Engine {
                 supervisor.abort();
             }
         }
+    }
+
+    /// The topics that pipelines of this process read.
+    pub fn reads(&self) -> Vec<Arc<str>> {
+        let pipelines = self.inner.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
+        pipelines.values().flat_map(|handle| handle.reads.iter().cloned()).collect()
+    }
+
+    /// How many records each pipeline holds in groups, where it holds any. Also what it held when
+    /// it stopped: those go on at the next start.
+    pub fn held(&self) -> Vec<(String, u64)> {
+        let pipelines = self.inner.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = pipelines.iter().filter_map(|(name, handle)| {
+            let (_, boards) = handle.held.as_ref()?;
+            Some((name.clone(), boards.contents().records))
+        });
+        held.filter(|(_, records)| *records > 0).collect()
     }
 
     /// The log all pipelines run on.

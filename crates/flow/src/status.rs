@@ -93,6 +93,12 @@ pub struct Status {
     /// Groups that are open, and bytes of all records held.
     pub open_groups: u64,
     pub held_bytes: u64,
+    /// Records that groups hold, those that are closed and not sent yet among them.
+    pub held_records: u64,
+    /// When the next open group closes, as far as is known now.
+    pub next_close: Option<String>,
+    /// The same in milliseconds from now; 0 where it is due.
+    pub next_close_in: Option<u64>,
     /// How often everything held was read again, because its store had lost it.
     pub rereads: u64,
     /// Closed batches that another run had sealed: what that one had sent already goes out again,
@@ -137,6 +143,9 @@ impl Status {
             counted: BTreeMap::new(),
             open_groups: 0,
             held_bytes: 0,
+            held_records: 0,
+            next_close: None,
+            next_close_in: None,
             rereads: 0,
             takeovers: 0,
             repeats: 0,

@@ -55,6 +55,8 @@ impl Where {
 /// Answers requests of the admin API.
 pub struct Client {
     via: Via,
+    /// The data folder was not there before.
+    new_folder: bool,
 }
 
 enum Via {
@@ -102,13 +104,14 @@ impl Client {
             )
             .hint("name it with --data-dir, or start with `potok run FILE` or `potok dev`"));
         }
+        let new_folder = folder::kafka(&connections).is_none() && !data_dir.is_dir();
         let patient_until = Instant::now() + BUSY_MAX;
         loop {
             if let Some(client) = Self::of_owner(data_dir) {
                 return Ok(client);
             }
             match Self::open(&connections)? {
-                Ok(client) => return Ok(client),
+                Ok(client) => return Ok(Client { new_folder, ..client }),
                 Err(Busy) if Instant::now() < patient_until => std::thread::sleep(BUSY_LOOK_EVERY),
                 Err(Busy) => return Err(busy(data_dir)),
             }
@@ -135,7 +138,8 @@ impl Client {
             );
             return Err(Failure::new("P0510", what).hint("give --admin or --data-dir, not both"));
         }
-        Ok(Client { via: Via::Process { agent, address: address.to_owned() } })
+        let via = Via::Process { agent, address: address.to_owned() };
+        Ok(Client { via, new_folder: false })
     }
 
     /// The process that claims the folder, if it is alive and the claim is its own.
@@ -145,7 +149,7 @@ impl Client {
         let info = info(&agent, &address).ok()?;
         let same =
             info.nonce == owner.nonce && folder::absolute(data_dir) == Path::new(&info.data_dir);
-        same.then_some(Client { via: Via::Process { agent, address } })
+        same.then_some(Client { via: Via::Process { agent, address }, new_folder: false })
     }
 
     fn open(connections: &Connections) -> Result<Result<Client, Busy>, Failure> {
@@ -157,7 +161,13 @@ impl Client {
         // No pipelines: the engine only lends its log and clock.
         let engine = runtime.block_on(async { folder.engine(None) });
         let router = potok_server::router(Admin::new(engine, folder.identity(String::new(), None)));
-        Ok(Ok(Client { via: Via::Folder { runtime, router, _folder: folder } }))
+        let via = Via::Folder { runtime, router, _folder: folder };
+        Ok(Ok(Client { via, new_folder: false }))
+    }
+
+    /// True when the data folder was made by this command.
+    pub fn made_folder(&self) -> bool {
+        self.new_folder
     }
 
     /// True when the folder is open in this process, which keeps all others out.

@@ -13,7 +13,7 @@ use potok_config::{Problem, Problems};
 use potok_core::Fault;
 use serde::Deserialize;
 
-use crate::terminal;
+use crate::terminal::{self, Colours};
 
 /// The command did not do what was asked.
 pub const FAILED: u8 = 1;
@@ -140,12 +140,32 @@ impl Failure {
         })
     }
 
+    /// How many errors there are, and where to read more.
+    fn total(&self) -> Option<String> {
+        let codes = self.problems.iter().map(|problem| problem.code);
+        let mut codes = codes.chain(self.errors.iter().map(|error| error.code.as_str()));
+        let code = codes.find(|code| potok_config::explain(code).is_some())?;
+        let more = format!("`potok explain {code}` says more");
+        let errors = self.problems.len() + self.errors.len();
+        if self.problems.is_empty() && errors == 1 {
+            return Some(format!("  more:  {more}"));
+        }
+        let mut files: Vec<&str> = self.problems.iter().map(|p| p.file.as_str()).collect();
+        files.sort_unstable();
+        files.dedup();
+        let places = match files.len() {
+            0 => String::new(),
+            files => format!(" in {}", terminal::count(files as u64, "file")),
+        };
+        Some(format!("{}{places}; {more}", terminal::count(errors as u64, "error")))
+    }
+
     /// Says it on stderr.
     pub fn print(&self) {
         let mut text = String::new();
         for problem in &self.problems {
             // Writing into a string does not fail.
-            let _ = writeln!(text, "{problem}");
+            let _ = writeln!(text, "{}\n", painted(problem, terminal::on_stderr()));
         }
         for error in &self.errors {
             let code =
@@ -159,9 +179,35 @@ impl Failure {
                 let _ = writeln!(text, "  hint:  {}", terminal::plain(hint));
             }
         }
+        if let Some(total) = self.total() {
+            let _ = writeln!(text, "{total}");
+        }
         // With stderr gone there is nobody left to tell.
         let _ = io::stderr().write_all(text.as_bytes());
     }
+}
+
+/// A problem as it prints itself, with the important parts in colour.
+pub fn painted(problem: &Problem, colours: Colours) -> String {
+    let paint = |text: &str| match problem.severity {
+        "warning" => colours.yellow(text),
+        _ => colours.red(text),
+    };
+    let label = format!("{}[{}]:", problem.severity, problem.code);
+    let line = |(at, line): (usize, &str)| {
+        let marks = line.trim_start_matches([' ', '|']);
+        if let (0, Some(rest)) = (at, line.strip_prefix(&label)) {
+            format!("{}{}", paint(&label), colours.bold(rest))
+        } else if !marks.is_empty() && marks.bytes().all(|b| b == b'^') {
+            line.replace(marks, &paint(marks))
+        } else if let Some(hint) = line.strip_prefix("  hint:") {
+            format!("  {}{hint}", colours.green("hint:"))
+        } else {
+            line.to_owned()
+        }
+    };
+    let text = problem.to_string();
+    text.lines().enumerate().map(line).collect::<Vec<_>>().join("\n")
 }
 
 impl From<Fault> for Error {

@@ -88,8 +88,9 @@ impl Process {
         }
     }
 
-    /// Stops in good order, unless `signals` asks for haste.
-    pub async fn stop(self, signals: &mut Signals) -> Result<(), Failure> {
+    /// Stops in good order, unless `signals` asks for haste. Says which pipelines held how many
+    /// records: they go on at the next start.
+    pub async fn stop(self, signals: &mut Signals) -> Result<Vec<(String, u64)>, Failure> {
         tokio::select! {
             () = self.engine.drain(self.drain_max) => {}
             () = signals.next() => {
@@ -97,10 +98,11 @@ impl Process {
                     .hint("nothing is lost: what was in flight is done again at the next start"));
             }
         }
+        let held = self.engine.held();
         self.admin.close();
         // A client that does not finish reading must not keep the process.
         let _ = tokio::time::timeout(GOODBYE_MAX, self.serving).await;
-        Ok(())
+        Ok(held)
     }
 }
 

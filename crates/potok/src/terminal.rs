@@ -16,6 +16,12 @@ pub fn out() -> Out {
 #[derive(Clone, Copy)]
 pub struct Colours(bool);
 
+/// Columns and rows of the screen behind stdout; `None` where nobody looks.
+pub fn screen() -> Option<(usize, usize)> {
+    let (columns, rows) = terminal_size::terminal_size_of(io::stdout())?;
+    Some((usize::from(columns.0), usize::from(rows.0)))
+}
+
 /// Colours for stdout.
 pub fn on_stdout() -> Colours {
     Colours(io::stdout().is_terminal() && wanted())
@@ -79,6 +85,9 @@ pub fn short(text: &str, chars_max: usize) -> String {
     }
 }
 
+/// What stands between two columns.
+const GAP: &str = "  ";
+
 /// Columns as wide as their widest cell. Numbers stand right.
 pub struct Table {
     heads: Vec<&'static str>,
@@ -120,13 +129,55 @@ impl Table {
             let space = " ".repeat(width(column).saturating_sub(text.chars().count()));
             if right(column) { format!("{space}{painted}") } else { format!("{painted}{space}") }
         };
-        let line = |cells: Vec<String>| cells.join("  ").trim_end().to_owned();
+        let line = |cells: Vec<String>| cells.join(GAP).trim_end().to_owned();
         let heads = self.heads.iter().enumerate();
         let mut lines = vec![line(heads.map(|(at, h)| place(at, h, colours.bold(h))).collect())];
         for row in &self.rows {
             let cells = row.iter().enumerate();
             let paint = |at: usize, text: &str| colour(at, text).unwrap_or_else(|| text.to_owned());
             lines.push(line(cells.map(|(at, text)| place(at, text, paint(at, text))).collect()));
+        }
+        lines
+    }
+
+    /// The lines within `columns` characters: what does not fit beside the first column goes into
+    /// further tables below, each with that column. `None` is as wide as it comes.
+    pub fn lines_within(
+        &self,
+        columns: Option<usize>,
+        colours: Colours,
+        colour: impl Fn(usize, &str) -> Option<String>,
+    ) -> Vec<String> {
+        let width = |column: usize| {
+            let cells = self.rows.iter().filter_map(|row| row.get(column));
+            let head = self.heads.get(column).map_or(0, |head| head.len());
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0).max(head)
+        };
+        let columns = columns.unwrap_or(usize::MAX);
+        let mut parts: Vec<Vec<usize>> = Vec::new();
+        let mut taken = usize::MAX;
+        for column in 1..self.heads.len() {
+            let more = GAP.len() + width(column);
+            match parts.last_mut() {
+                Some(part) if taken.saturating_add(more) <= columns => {
+                    part.push(column);
+                    taken += more;
+                }
+                _ => {
+                    parts.push(vec![0, column]);
+                    taken = width(0) + more;
+                }
+            }
+        }
+        let mut lines = Vec::new();
+        for part in parts {
+            let heads: Vec<_> = part.iter().filter_map(|at| self.heads.get(*at).copied()).collect();
+            let mut table = Table::new(&heads);
+            for row in &self.rows {
+                table.row(part.iter().filter_map(|at| row.get(*at).cloned()));
+            }
+            let paint = |at: usize, text: &str| colour(part.get(at).copied().unwrap_or(at), text);
+            lines.extend(table.lines(colours, paint));
         }
         lines
     }
@@ -138,6 +189,24 @@ impl Table {
         }
         Ok(())
     }
+}
+
+/// How many characters of a line are seen: colours take no room.
+pub fn seen(line: &str) -> usize {
+    let mut parts = line.split('\x1b');
+    let first = parts.next().map_or(0, |part| part.chars().count());
+    let coloured = parts.map(|part| part.split_once('m').map_or(part, |(_, text)| text));
+    first + coloured.map(|part| part.chars().count()).sum::<usize>()
+}
+
+/// How many rows of a screen lines take.
+pub fn rows(lines: &[String], columns: usize) -> usize {
+    lines.iter().map(|line| seen(line).div_ceil(columns.max(1)).max(1)).sum()
+}
+
+/// A number with its noun: 1 record, 2 records.
+pub fn count(number: u64, noun: &str) -> String {
+    if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
 }
 
 /// Milliseconds as people say them.
@@ -161,6 +230,28 @@ mod tests {
         table.row(["ä".to_owned(), "12345".to_owned()]);
         let lines = table.lines(Colours(false), |_, _| None);
         assert_eq!(lines, ["NAME    COUNT", "orders      7", "ä       12345"]);
+    }
+
+    #[test]
+    fn a_table_that_is_too_wide_goes_on_below() {
+        let mut table = Table::new(&["PIPELINE", "LAG", "RECEIVED", "DELIVERED"]);
+        table.row(["em-processor".to_owned(), "2949".to_owned(), "7".to_owned(), "5".to_owned()]);
+        let plain = |columns| table.lines_within(columns, Colours(false), |_, _| None);
+        assert_eq!(plain(None), table.lines(Colours(false), |_, _| None));
+        assert_eq!(
+            plain(Some(30)),
+            [
+                "PIPELINE       LAG  RECEIVED",
+                "em-processor  2949         7",
+                "PIPELINE      DELIVERED",
+                "em-processor          5"
+            ]
+        );
+        let painted = |at: usize, text: &str| (at == 3).then(|| format!("\x1b[32m{text}\x1b[0m"));
+        let lines = table.lines_within(Some(30), Colours(true), painted);
+        assert!(lines[3].contains("\x1b[32m5\x1b[0m"), "{lines:?}");
+        assert!(lines.iter().all(|line| seen(line) <= 30), "{lines:?}");
+        assert_eq!(rows(&["x".repeat(31), String::new()], 30), 3);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use potok_connectors::sql::{Dialect, SqlSinkConfig, Tables};
 use potok_connectors::sqlite::SqliteSink;
 use potok_connectors::webhook::WebhookStage;
 use potok_core::{Decoder, Fault};
-use potok_expr::Template;
+use potok_expr::{Places, Template};
 use potok_flow::decode::{JsonDecoder, RawDecoder};
 use potok_flow::process::{VrlBatchStage, VrlStage};
 use potok_flow::{
@@ -75,7 +75,8 @@ pub fn plans(
     failure.map_or(Ok(plans), Err)
 }
 
-fn joined(failure: Option<Failure>, more: Failure) -> Failure {
+/// One failure of two.
+pub fn joined(failure: Option<Failure>, more: Failure) -> Failure {
     match failure {
         Some(failure) => failure.join(more),
         None => more,
@@ -86,8 +87,8 @@ fn plan(pipeline: &Loaded<Pipeline>, connections: &Connections) -> Result<Plan, 
     let name = pipeline.name.to_string();
     let mut delivers = Vec::new();
     let mut failure: Option<Failure> = None;
-    for deliver in pipeline.deliver.iter() {
-        match deliver_plan(pipeline, deliver, connections) {
+    for (index, deliver) in pipeline.deliver.iter().enumerate() {
+        match deliver_plan(pipeline, index, deliver, connections) {
             Ok(plan) => delivers.push(plan),
             Err(more) => failure = Some(joined(failure, more)),
         }
@@ -95,7 +96,8 @@ fn plan(pipeline: &Loaded<Pipeline>, connections: &Connections) -> Result<Plan, 
     if let Some(failure) = failure {
         return Err(failure);
     }
-    let stages = pipeline.process.iter().map(|stage| stage_plan(&name, stage));
+    let stages = pipeline.process.iter().enumerate();
+    let stages = stages.map(|(at, stage)| stage_plan(&name, stage, pipeline.program_places(at)));
     Ok(Plan {
         workers: pipeline.workers as usize,
         group: pipeline.consumer_group().to_owned(),
@@ -198,7 +200,7 @@ fn decoder(pipeline: &Loaded<Pipeline>) -> Arc<dyn Decoder> {
     }
 }
 
-fn stage_plan(pipeline: &str, stage: &Stage) -> Result<StagePlan, Failure> {
+fn stage_plan(pipeline: &str, stage: &Stage, places: Option<Places>) -> Result<StagePlan, Failure> {
     let place = format!("pipeline `{pipeline}`, process `{}`", stage.stage);
     let on_error = match stage.on_error {
         OnError::Pass => potok_flow::OnError::Pass,
@@ -215,6 +217,7 @@ fn stage_plan(pipeline: &str, stage: &Stage) -> Result<StagePlan, Failure> {
                 let messages: Vec<_> = errors.into_iter().map(|error| error.message).collect();
                 nothing_to_run(&place, messages.join("; "))
             })?;
+            let program = program.with_places(places);
             match stage.per {
                 Per::Event => Arc::new(VrlStage::new(program)),
                 Per::Batch => Arc::new(VrlBatchStage::new(program)),
@@ -248,6 +251,7 @@ fn nothing_to_run(place: &str, cause: String) -> Failure {
 
 fn deliver_plan(
     pipeline: &Loaded<Pipeline>,
+    index: usize,
     deliver: &Deliver,
     connections: &Connections,
 ) -> Result<DeliverPlan, Failure> {
@@ -261,7 +265,7 @@ fn deliver_plan(
             let by = by.template().clone();
             (Target::Topic(potok_flow::TopicTarget::Map { by, map: map.collect() }), true)
         }
-        None => (Target::Sink(sink(pipeline, label, deliver, connections)?), false),
+        None => (Target::Sink(sink(pipeline, index, deliver, connections)?), false),
     };
     let kinds = pipeline.group.iter().flat_map(|group| group.kinds.iter());
     let kind = deliver.kind.as_ref().and_then(|kind| {
@@ -284,10 +288,11 @@ fn once_by(deliver: &Deliver) -> Vec<Template> {
 
 fn sink(
     pipeline: &Loaded<Pipeline>,
-    label: &str,
+    index: usize,
     deliver: &Deliver,
     connections: &Connections,
 ) -> Result<Arc<dyn potok_core::Sink>, Failure> {
+    let label = deliver.label();
     let Some(db) = &deliver.db else {
         // The check of the file has named what this version does not run.
         let what = format!("pipeline `{}`, deliver `{label}`: no destination", pipeline.name);
@@ -305,13 +310,43 @@ fn sink(
             MysqlSink::new(url.expose(), config).map(|sink| Arc::new(sink) as _)
         }
     };
-    sink.map_err(Failure::faults)
+    sink.map_err(|faults| in_the_file(pipeline, index, &config_label(pipeline, label), faults))
+}
+
+fn config_label(pipeline: &Pipeline, label: &str) -> String {
+    format!("pipeline `{}`, deliver `{label}`", pipeline.name)
+}
+
+/// What is wrong with the tables of a delivery, at the place in its file.
+fn in_the_file(
+    pipeline: &Loaded<Pipeline>,
+    index: usize,
+    label: &str,
+    faults: Vec<Fault>,
+) -> Failure {
+    let (mapping, others): (Vec<Fault>, Vec<Fault>) =
+        faults.into_iter().partition(|fault| fault.code == "P0304");
+    let problem = |fault: Fault| {
+        let what = fault.what.strip_prefix(label).unwrap_or(&fault.what);
+        let what = what.trim_start_matches(": ");
+        let table = what.strip_prefix("table `").and_then(|rest| rest.split('`').next());
+        let table = table.map(|table| format!("rows.{table}"));
+        let keys = match &table {
+            Some(table) => vec![table.as_str(), "table", "rows"],
+            None if what.contains("`create_tables`") => vec!["create_tables"],
+            None if what.contains("`once_by`") => vec!["once_by"],
+            None => vec!["rows", "table"],
+        };
+        pipeline.problem_of_deliver(index, &keys, fault.code, what, fault.hint.as_deref())
+    };
+    let problems = Failure::problems(mapping.into_iter().map(problem).collect::<Vec<_>>());
+    if others.is_empty() { problems } else { problems.join(Failure::faults(others)) }
 }
 
 fn sql_config(pipeline: &Loaded<Pipeline>, label: &str, deliver: &Deliver) -> SqlSinkConfig {
     let rows = deliver.tables().into_iter().map(|(table, path)| (table.to_owned(), path));
     SqlSinkConfig {
-        label: format!("pipeline `{}`, deliver `{label}`", pipeline.name),
+        label: config_label(pipeline, label),
         rows: rows.collect(),
         once_by: once_by(deliver),
         schema: pipeline.schema.as_deref().cloned(),

@@ -23,9 +23,26 @@ pub(crate) const BODY_UNIT: usize = 4 << 10;
 /// A body that has not arrived by then gives its room back.
 const ARRIVAL_MAX: Duration = Duration::from_secs(60);
 
+/// How long the log may take to say who reads a topic.
+const ASK_MAX: Duration = Duration::from_secs(2);
+/// Nobody reads a longer list of topics.
+const KNOWN_MAX: usize = 20;
+
 #[derive(Serialize)]
 pub(crate) struct Appended {
     appended: usize,
+    /// Nobody reads the topic: probably another one was meant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unread: Option<Unread>,
+}
+
+/// A topic that no pipeline reads.
+#[derive(Serialize)]
+struct Unread {
+    /// It came to be with these records.
+    new_topic: bool,
+    /// Topics that are read.
+    known: Vec<String>,
 }
 
 pub(crate) async fn records(
@@ -53,11 +70,40 @@ pub(crate) async fn records(
         ApiError::new(StatusCode::REQUEST_TIMEOUT, "P0501", what)
     })??;
     let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    let outputs = read(content_type, body, &topic.into())?;
-    if !outputs.is_empty() {
-        admin.engine().log().append(&outputs).await?;
+    let topic: Arc<str> = topic.into();
+    let outputs = read(content_type, body, &topic)?;
+    if outputs.is_empty() {
+        return Ok(Json(Appended { appended: 0, unread: None }));
     }
-    Ok(Json(Appended { appended: outputs.len() }))
+    let unread = unread(&admin, &topic).await;
+    admin.engine().log().append(&outputs).await?;
+    Ok(Json(Appended { appended: outputs.len(), unread }))
+}
+
+/// Says so where nobody reads a topic. Asks the log only where no pipeline of this process does, and
+/// says nothing where the log has no answer: whoever sends waits for it.
+async fn unread(admin: &Admin, topic: &str) -> Option<Unread> {
+    let mut known: Vec<String> = admin.engine().reads().iter().map(ToString::to_string).collect();
+    if known.iter().any(|known| known == topic) {
+        return None;
+    }
+    let groups = tokio::time::timeout(ASK_MAX, admin.engine().groups()).await.ok()?.ok()?;
+    let mut own: Vec<&str> = Vec::new();
+    for group in groups.iter() {
+        let info = &group.info;
+        own.extend([&*info.dead_letters, &*info.resolved, &*info.replay]);
+        own.extend(info.internal.as_deref());
+        known.extend(group.partitions.iter().map(|partition| partition.topic.clone()));
+    }
+    if known.iter().any(|known| known == topic) {
+        return None;
+    }
+    let topics = tokio::time::timeout(ASK_MAX, admin.engine().log().topics()).await.ok()?.ok()?;
+    known.retain(|topic| !own.contains(&topic.as_str()));
+    known.sort();
+    known.dedup();
+    known.truncate(KNOWN_MAX);
+    Some(Unread { new_topic: topics.iter().all(|there| there.topic != topic), known })
 }
 
 fn read(

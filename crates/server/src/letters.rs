@@ -141,7 +141,8 @@ fn predicate(source: &str) -> Result<Program, ApiError> {
             .map(|error| {
                 let text = source.get(error.at..error.at.saturating_add(error.len));
                 let text = text.filter(|text| !text.is_empty()).unwrap_or(source);
-                format!("at `{text}`: {}", error.message)
+                let hint = error.hint.as_ref().map(|hint| format!("; {hint}"));
+                format!("at `{text}`: {}{}", error.message, hint.unwrap_or_default())
             })
             .collect();
         ApiError::new(

@@ -114,6 +114,18 @@ const PER_PIPELINE: &[PerPipeline] = &[
         value: |status| Some(status.held_bytes as f64),
     },
     PerPipeline {
+        name: "potok_group_held_records",
+        kind: "gauge",
+        help: "Records that groups hold, those that are closed and not sent yet among them.",
+        value: |status| Some(status.held_records as f64),
+    },
+    PerPipeline {
+        name: "potok_group_next_close_seconds",
+        kind: "gauge",
+        help: "Seconds until the next open group closes; 0 where it is due, absent without one.",
+        value: |status| status.next_close_in.map(|millis| millis as f64 / 1_000.0),
+    },
+    PerPipeline {
         name: "potok_group_rereads_total",
         kind: "counter",
         help: "How often everything held was read again, because its store had lost it.",

@@ -81,68 +81,75 @@ impl Database {
 
     /// What the database has of these tables.
     pub fn find(&self, tables: &Tables) -> Result<Vec<Option<FoundTable>>, Error> {
-        tables.names().map(|name| self.find_table(name)).collect()
+        find(&self.connection, tables)
     }
+}
 
-    fn find_table(&self, name: &str) -> Result<Option<FoundTable>, Error> {
-        let mut statement = self.connection.prepare(
-            "SELECT name, type, \"notnull\", dflt_value, pk FROM pragma_table_xinfo(?1) \
+fn find(connection: &Connection, tables: &Tables) -> Result<Vec<Option<FoundTable>>, Error> {
+    tables.names().map(|name| find_table(connection, name)).collect()
+}
+
+fn find_table(connection: &Connection, name: &str) -> Result<Option<FoundTable>, Error> {
+    let mut statement = connection.prepare(
+        "SELECT name, type, \"notnull\", dflt_value, pk FROM pragma_table_xinfo(?1) \
              WHERE hidden = 0 ORDER BY cid",
-        )?;
-        let mut columns = Vec::new();
-        let mut key: Vec<(String, bool)> = Vec::new();
-        let mut rows = statement.query(params![name])?;
-        while let Some(row) = rows.next()? {
-            let (name, declared): (String, String) = (row.get(0)?, row.get(1)?);
-            let is_key = row.get::<_, i64>(4)? > 0;
-            if is_key {
-                key.push((name.clone(), declared.eq_ignore_ascii_case("INTEGER")));
-            }
-            columns.push(FoundColumn {
-                kind: kind_of(&declared),
-                not_null: row.get(2)?,
-                default: row.get(3)?,
-                bounds: Bounds { sql_type: declared, ..Bounds::default() },
-                name,
-            });
+    )?;
+    let mut columns = Vec::new();
+    let mut key: Vec<(String, bool)> = Vec::new();
+    let mut rows = statement.query(params![name])?;
+    while let Some(row) = rows.next()? {
+        let (name, declared): (String, String) = (row.get(0)?, row.get(1)?);
+        let is_key = row.get::<_, i64>(4)? > 0;
+        if is_key {
+            key.push((name.clone(), declared.eq_ignore_ascii_case("INTEGER")));
         }
-        if columns.is_empty() {
-            return Ok(None);
-        }
-        let mut unique = self.find_unique(name)?;
-        // A lone INTEGER PRIMARY KEY is the row's own number: unique, without an index, and
-        // filled by SQLite where it is null.
-        if let [(only, true)] = key.as_slice() {
-            unique.push(vec![only.clone()]);
-            for column in columns.iter_mut().filter(|column| column.name == *only) {
-                column.not_null = false;
-            }
-        }
-        Ok(Some(FoundTable { columns, unique, ..FoundTable::default() }))
+        columns.push(FoundColumn {
+            kind: kind_of(&declared),
+            not_null: row.get(2)?,
+            default: row.get(3)?,
+            bounds: Bounds { sql_type: declared, ..Bounds::default() },
+            name,
+        });
     }
+    if columns.is_empty() {
+        return Ok(None);
+    }
+    let mut unique = find_unique(connection, name)?;
+    // A lone INTEGER PRIMARY KEY is the row's own number: unique, without an index, and
+    // filled by SQLite where it is null.
+    if let [(only, true)] = key.as_slice() {
+        unique.push(vec![only.clone()]);
+        for column in columns.iter_mut().filter(|column| column.name == *only) {
+            column.not_null = false;
+        }
+    }
+    Ok(Some(FoundTable { columns, unique, ..FoundTable::default() }))
+}
 
-    /// The unique indexes that cover every row and compare bytes.
-    fn find_unique(&self, table: &str) -> Result<Vec<Vec<String>>, Error> {
-        let mut statement = self.connection.prepare(
-            "SELECT name FROM pragma_index_list(?1) WHERE \"unique\" = 1 AND partial = 0",
-        )?;
-        let names: Vec<String> =
-            statement.query_map(params![table], |row| row.get(0))?.collect::<Result<_, _>>()?;
-        let mut columns = self.connection.prepare(
-            "SELECT name, coll FROM pragma_index_xinfo(?1) WHERE key = 1 ORDER BY seqno",
-        )?;
-        let mut unique = Vec::new();
-        for name in names {
-            // The name is null where the index is on an expression.
-            let keys: Vec<(Option<String>, String)> = columns
-                .query_map(params![name], |row| Ok((row.get(0)?, row.get(1)?)))?
-                .collect::<Result<_, _>>()?;
-            let bytewise = keys.iter().all(|(_, collation)| collation == "BINARY");
-            let set: Option<Vec<String>> = keys.into_iter().map(|(name, _)| name).collect();
-            unique.extend(set.filter(|_| bytewise));
-        }
-        Ok(unique)
+/// The unique indexes that cover every row and compare bytes.
+fn find_unique(connection: &Connection, table: &str) -> Result<Vec<Vec<String>>, Error> {
+    let mut statement = connection
+        .prepare("SELECT name FROM pragma_index_list(?1) WHERE \"unique\" = 1 AND partial = 0")?;
+    let names: Vec<String> =
+        statement.query_map(params![table], |row| row.get(0))?.collect::<Result<_, _>>()?;
+    let mut columns = connection
+        .prepare("SELECT name, coll FROM pragma_index_xinfo(?1) WHERE key = 1 ORDER BY seqno")?;
+    let mut unique = Vec::new();
+    for name in names {
+        // The name is null where the index is on an expression.
+        let keys: Vec<(Option<String>, String)> = columns
+            .query_map(params![name], |row| Ok((row.get(0)?, row.get(1)?)))?
+            .collect::<Result<_, _>>()?;
+        let bytewise = keys.iter().all(|(_, collation)| collation == "BINARY");
+        let set: Option<Vec<String>> = keys.into_iter().map(|(name, _)| name).collect();
+        unique.extend(set.filter(|_| bytewise));
     }
+    Ok(unique)
+}
+
+/// What a file that is there has of these tables. Writes nothing.
+pub(super) fn look(path: &Path, tables: &Tables) -> Result<Vec<Option<FoundTable>>, Error> {
+    find(&connect(path, false, PROBE_BUSY_MAX)?, tables)
 }
 
 /// Asks the file, on a connection of its own, whether it could be written now. Writes nothing.

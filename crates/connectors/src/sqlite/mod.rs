@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use potok_core::{Batch, Fault, Receipt, Sink, SinkLimits};
 
-use crate::sql::{Endings, SqlSinkConfig, Tables, read, receipt};
+use crate::sql::{Dialect, Endings, SqlSinkConfig, Tables, read, receipt};
 use statements::Plan;
 use writer::Writer;
 
@@ -73,6 +73,21 @@ impl Sink for SqliteSink {
         };
         let probed = tokio::task::spawn_blocking(probe).await;
         probed.unwrap_or_else(|error| Err(Fault::retry("the probe died").because(error)))
+    }
+
+    async fn check(&self) -> Result<(), Fault> {
+        self.probe().await?;
+        let (path, tables) = (self.writer.path().to_owned(), self.tables.clone());
+        if !path.exists() {
+            return Ok(());
+        }
+        let look = move || {
+            let sort = |error| fault::sort(tables.label(), &path, &error);
+            let found = database::look(&path, &tables).map_err(sort)?;
+            tables.check(&found, Dialect::Sqlite)
+        };
+        let looked = tokio::task::spawn_blocking(look).await;
+        looked.unwrap_or_else(|error| Err(Fault::retry("the look died").because(error)))
     }
 
     async fn deliver(&self, batch: &Batch) -> Result<Receipt, Fault> {

@@ -2,13 +2,15 @@
 
 use std::any::Any;
 
-use vrl::compiler::state::ExternalEnv;
-use vrl::compiler::{CompileConfig, Program, compile_with_external};
-use vrl::diagnostic::{Diagnostic, Note};
+use vrl::compiler::state::{ExternalEnv, LocalEnv, TypeState};
+use vrl::compiler::{CompileConfig, Compiler, Function, Program};
+use vrl::diagnostic::DiagnosticList;
+use vrl::parser::ast;
 use vrl::path::{OwnedSegment, OwnedTargetPath, PathPrefix};
 use vrl::value::Kind;
 use vrl::value::kind::Collection;
 
+use super::{condition, explain};
 use crate::{ExprError, nesting};
 
 /// Compiling recurses more deeply than running; a thread of its own makes the room independent
@@ -23,6 +25,19 @@ pub(super) enum Purpose {
     Transform,
     Predicate,
     Batch,
+}
+
+impl Purpose {
+    fn config(self) -> CompileConfig {
+        let mut config = CompileConfig::default();
+        match self {
+            Purpose::Transform | Purpose::Batch => {
+                config.set_read_only_path(OwnedTargetPath::metadata_root(), true);
+            }
+            Purpose::Predicate => config.set_read_only(),
+        }
+        config
+    }
 }
 
 pub(super) fn compile(source: &str, purpose: Purpose) -> Result<Program, Vec<ExprError>> {
@@ -46,13 +61,6 @@ pub(super) fn compile(source: &str, purpose: Purpose) -> Result<Program, Vec<Exp
 }
 
 fn compile_here(source: &str, purpose: Purpose) -> Result<Program, Vec<ExprError>> {
-    let mut config = CompileConfig::default();
-    match purpose {
-        Purpose::Transform | Purpose::Batch => {
-            config.set_read_only_path(OwnedTargetPath::metadata_root(), true);
-        }
-        Purpose::Predicate => config.set_read_only(),
-    }
     let (event, metadata) = match purpose {
         Purpose::Batch => (Kind::array(Collection::any()), batch_metadata_kind()),
         Purpose::Transform | Purpose::Predicate => {
@@ -60,17 +68,26 @@ fn compile_here(source: &str, purpose: Purpose) -> Result<Program, Vec<ExprError
         }
     };
     let external = ExternalEnv::new_with_kind(event, metadata);
-    let compiled = compile_with_external(source, &vrl::stdlib::all(), &external, config);
-    let program = match compiled {
-        Ok(result) => result.program,
-        Err(problems) => {
-            let errors = problems.iter().filter(|problem| problem.is_problem());
-            return Err(errors.map(|problem| explain(source, problem)).collect());
-        }
+    let state = TypeState { local: LocalEnv::default(), external };
+    let mut functions = vrl::stdlib::all();
+    functions.push(Box::new(condition::MayFail));
+    let refused = |problems: DiagnosticList| explain::refusals(source, &problems, &functions);
+    // VRL would also look for results that nobody uses, and write what it finds into our log.
+    let build = |tree: ast::Program| {
+        let functions: &[Box<dyn Function>] = &functions;
+        Compiler::compile(functions, tree, &state, purpose.config()).map_err(refused)
+    };
+    let tree = vrl::parser::parse(source)
+        .map_err(|error| refused(DiagnosticList::from(vec![Box::new(error) as Box<_>])))?;
+    let program = match purpose {
+        Purpose::Transform | Purpose::Batch => build(tree.clone())?.program,
+        Purpose::Predicate => build(condition::rewrite(tree.clone(), true))?.program,
     };
     let mut errors: Vec<ExprError> = unknown_metadata(source, &program, purpose).collect();
     if purpose == Purpose::Predicate {
-        let kind = program.final_type_info().result.kind().clone();
+        // Of what it was before its failure became false.
+        let plain = build(condition::rewrite(tree, false))?.program;
+        let kind = plain.final_type_info().result.kind().clone();
         if !kind.contains_boolean() {
             let message = format!("a condition must be true or false, and this is {kind}");
             errors.push(ExprError::new(0, source.len(), message));
@@ -135,36 +152,6 @@ fn unknown_metadata<'s>(
         let message = format!("there is no `{spelled}`; {there}");
         ExprError::new(at, len, message)
     })
-}
-
-/// One of VRL's diagnostics in our terms: its place, its message, and what it advises.
-fn explain(source: &str, problem: &Diagnostic) -> ExprError {
-    let label = problem.labels.iter().find(|label| label.primary).or(problem.labels.first());
-    let (start, end) = label.map_or((0, source.len()), |label| {
-        (label.span.start().min(source.len()), label.span.end().min(source.len()))
-    });
-    let mut message = problem.message.clone();
-    for label in problem.labels.iter().filter(|label| !label.message.is_empty()) {
-        if !message.contains(&label.message) {
-            message.push_str(if label.primary { ": " } else { "\n" });
-            message.push_str(&label.message);
-        }
-    }
-    if source.get(start..end) == Some("%") {
-        message.push_str("\nhint: VRL has no `%` operator; the remainder is `mod(a, b)`");
-    }
-    for note in &problem.notes {
-        // The others are links to VRL's pages, the same under every message.
-        if let Note::Hint(_) | Note::Example(_) | Note::Basic(_) | Note::UserErrorMessage(_) = note
-        {
-            let line = note.to_string();
-            if !line.trim().is_empty() {
-                message.push('\n');
-                message.push_str(line.trim_end());
-            }
-        }
-    }
-    ExprError::new(start, end.saturating_sub(start), message)
 }
 
 pub(super) fn panic_message(panic: &(dyn Any + Send)) -> &str {

@@ -49,6 +49,16 @@ impl Board {
     }
 }
 
+/// What a pipeline holds, in numbers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Contents {
+    pub open_groups: u64,
+    pub records: u64,
+    pub bytes: u64,
+    /// Milliseconds until the next open group closes; `None` while nothing is known of it.
+    pub next_close: Option<u64>,
+}
+
 /// The boards of all lanes of a pipeline. Those of the run before are gone with it.
 #[derive(Default)]
 pub(crate) struct Boards(Mutex<Vec<Arc<Board>>>);
@@ -66,11 +76,20 @@ impl Boards {
         self.all().iter().filter_map(|board| board.index().oldest()).min()
     }
 
-    /// Open groups and bytes held.
-    pub fn size(&self) -> (u64, u64) {
-        let sizes = self.all();
-        let sizes = sizes.iter().map(|board| board.index().size());
-        sizes.fold((0, 0), |(groups, bytes), (more, size)| (groups + more, bytes + size))
+    /// How much is held, and how long until some of it closes.
+    pub fn contents(&self) -> Contents {
+        let mut contents = Contents::default();
+        for board in self.all() {
+            let index = board.index();
+            let (groups, records, bytes) = index.size();
+            contents.open_groups += groups;
+            contents.records += records;
+            contents.bytes += bytes;
+            let next = index.next_due().filter(|due| *due < i64::MAX && index.caught_up);
+            let wait = next.map(|at| u64::try_from(at - board.scale.now()).unwrap_or(0));
+            contents.next_close = contents.next_close.into_iter().chain(wait).min();
+        }
+        contents
     }
 
     /// Asks something of the open groups of that key; false where there is none.

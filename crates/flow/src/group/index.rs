@@ -189,6 +189,8 @@ pub(crate) struct Index {
     sending: Arc<Vec<Sealed>>,
     /// Bytes of everything held, until it was sent.
     bytes: u64,
+    /// How many records that is.
+    records: u64,
     /// When the oldest was looked for among many, and found.
     oldest: Option<(Instant, Option<Timestamp>)>,
     /// Nothing is sealed or sent before the log was read to the end seen at the start.
@@ -264,6 +266,7 @@ impl Index {
     fn add(&mut self, arriving: Arriving) {
         let Arriving { group: name, entry, slice_end } = arriving;
         self.bytes += u64::from(entry.bytes);
+        self.records += 1;
         if let Some(sealed) = self.sealed_with(&name.key, &entry) {
             sealed.entries.push(entry);
             return;
@@ -545,6 +548,8 @@ impl Index {
         let sent = std::mem::take(&mut self.sending);
         let bytes = sent.iter().map(|sealed| bytes_of(&sealed.entries)).sum();
         self.bytes = self.bytes.saturating_sub(bytes);
+        let records: usize = sent.iter().map(|sealed| sealed.entries.len()).sum();
+        self.records = self.records.saturating_sub(records as u64);
     }
 
     /// Members of seals of earlier runs that were not read: they have ended, are gone with their
@@ -621,9 +626,9 @@ impl Index {
         oldest
     }
 
-    /// How many groups are open, and how many bytes are held in all.
-    pub fn size(&self) -> (u64, u64) {
-        (self.open.len() as u64, self.bytes)
+    /// How many groups are open, and how many records and bytes are held in all.
+    pub fn size(&self) -> (u64, u64, u64) {
+        (self.open.len() as u64, self.records, self.bytes)
     }
 }
 

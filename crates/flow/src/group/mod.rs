@@ -34,7 +34,7 @@ use potok_core::{
     SourceBatch, Store, Timestamp,
 };
 use potok_expr::json::Parser;
-use potok_expr::{Ran, Scope, Template, View};
+use potok_expr::{Scope, Template, View};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -212,7 +212,7 @@ impl HoldPlan {
         let (Some(when), Some(event)) = (&self.close.when, &item.event) else {
             return false;
         };
-        matches!(when.run(&View::from(event)), Ok(Ran::Value(value)) if &*value == b"true")
+        when.matches(&View::from(event)).unwrap_or(false)
     }
 }
 

@@ -3,19 +3,19 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use potok_config::{Connections, Flags, Loaded, Pipeline};
+use potok_config::{Connections, Env, Flags, Loaded, Pipeline, Problem, holds_connections};
 use potok_connectors::redis::EVICTS;
 use potok_flow::{Plan, Target};
 use serde_json::json;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, painted};
 use crate::{folder, terminal, wire};
 
 /// Look for every mistake in pipeline files, with file, line and column
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  potok check pipelines/*.yaml
+  potok check pipelines/*.yaml                a potok.yaml among them is checked as what it is
   potok check orders.yaml --connect           also ask log and destinations whether they are there
   potok check orders.yaml --json              one object per problem, for editors")]
 pub struct Check {
@@ -33,11 +33,29 @@ pub struct Check {
     config: Option<PathBuf>,
 }
 
+/// A file that is good.
+struct Checked {
+    file: PathBuf,
+    /// `None` where it has connections.
+    pipeline: Option<String>,
+    warnings: Vec<Problem>,
+}
+
 impl Check {
     /// Does it.
     pub fn run(self, json: bool) -> Result<(), Failure> {
         let checked = self.check();
         let mut out = terminal::out();
+        let mut warnings = 0;
+        for problem in checked.iter().flatten().flat_map(|file| &file.warnings) {
+            warnings += 1;
+            if json {
+                serde_json::to_writer(&mut out, problem).map_err(std::io::Error::from)?;
+                writeln!(out)?;
+            } else {
+                eprintln!("{}\n", painted(problem, terminal::on_stderr()));
+            }
+        }
         if let (Err(failure), true) = (&checked, json) {
             for problem in failure.file_problems() {
                 serde_json::to_writer(&mut out, problem).map_err(std::io::Error::from)?;
@@ -48,25 +66,64 @@ impl Check {
             }
             out.flush()?;
         }
-        for (file, pipeline) in checked? {
+        let checked = checked?;
+        let good = terminal::on_stdout().green("good");
+        for Checked { file, pipeline, .. } in &checked {
             if json {
                 writeln!(out, "{}", json!({ "file": file, "pipeline": pipeline, "good": true }))?;
-            } else {
-                writeln!(out, "{}: pipeline `{pipeline}` is good", file.display())?;
+                continue;
             }
+            match pipeline {
+                Some(pipeline) => {
+                    writeln!(out, "{}: pipeline `{pipeline}` is {good}", file.display())?;
+                }
+                None => writeln!(out, "{}: connections are {good}", file.display())?,
+            }
+        }
+        if !json && (checked.len() > 1 || warnings > 0) {
+            let warnings = match warnings {
+                0 => String::new(),
+                warnings => format!(", {}", terminal::count(warnings, "warning")),
+            };
+            writeln!(out, "{}: no error{warnings}", terminal::count(checked.len() as u64, "file"))?;
         }
         out.flush()?;
         Ok(())
     }
 
-    fn check(&self) -> Result<Vec<(PathBuf, String)>, Failure> {
-        let (pipelines, connections) = wire::load_with(&self.files, self.connections())?;
+    fn check(&self) -> Result<Vec<Checked>, Failure> {
+        let env = Env::process();
+        let (settings, files): (Vec<PathBuf>, Vec<PathBuf>) =
+            self.files.iter().cloned().partition(|file| holds_connections(file, &env));
+        let mut failure: Option<Failure> = None;
+        for file in &settings {
+            if let Err(more) = wire::connections(Some(file), &Flags::default()) {
+                failure = Some(wire::joined(failure, more));
+            }
+        }
+        // What is wrong with the connections that count may have been said just now.
+        let connections = match (self.connections(), &failure) {
+            (Err(_), Some(_)) => Err(Failure::problems([])),
+            (connections, _) => connections,
+        };
+        let loaded = wire::load_with(&files, connections);
+        let (pipelines, connections) = match (loaded, failure) {
+            (Ok(loaded), None) => loaded,
+            (Ok(_), Some(failure)) => return Err(failure),
+            (Err(more), failure) => return Err(wire::joined(failure, more)),
+        };
         let plans = wire::plans(&pipelines, &connections)?;
         if self.connect {
             folder::block_on(connect(&pipelines, &connections, &plans))?;
         }
-        let good = |pipeline: &Loaded<Pipeline>| (pipeline.file.clone(), pipeline.name.to_string());
-        Ok(pipelines.iter().map(good).collect())
+        let good = |pipeline: &Loaded<Pipeline>| Checked {
+            file: pipeline.file.clone(),
+            pipeline: Some(pipeline.name.to_string()),
+            warnings: pipeline.warnings.clone(),
+        };
+        let settings = settings.into_iter();
+        let settings = settings.map(|file| Checked { file, pipeline: None, warnings: Vec::new() });
+        Ok(pipelines.iter().map(good).chain(settings).collect())
     }
 
     fn connections(&self) -> Result<Connections, Failure> {

@@ -36,6 +36,8 @@ const ADMIN: &str = "127.0.0.1:7600";
 /// A person sees the view this often, a file gets a line this often.
 const VIEW_EVERY: Duration = Duration::from_secs(1);
 const LINE_EVERY: Duration = Duration::from_secs(5);
+/// Columns and rows of a screen that does not say how large it is.
+const SCREEN_USUAL: (usize, usize) = (80, 24);
 
 /// Try it: all shipped pipelines with generated traffic, nothing to install
 #[derive(clap::Args)]
@@ -45,8 +47,8 @@ Examples:
   potok dev --rate 5000
   potok dev --only orders --no-traffic --data-dir ./try
 
-Ctrl-C finishes what is in flight; started again it goes on where it was. The pipeline files are
-put into the data folder for you to look at.")]
+Ctrl-C finishes what is in flight; started again it goes on where it was, with what groups held.
+The pipeline files are put into the data folder for you to look at.")]
 pub struct Dev {
     /// Data folder [default: ./potok-data, or what POTOK_DATA_DIR says]
     #[arg(long, value_name = "DIR")]
@@ -100,7 +102,12 @@ impl Dev {
             drop(traffic);
             // Ctrl-C prints itself; start a line of our own.
             let _ = writeln!(io::stderr(), "\nstopping: what is in flight ends first");
-            process.stop(&mut signals).await
+            let held = process.stop(&mut signals).await?;
+            for (pipeline, records) in held {
+                let records = terminal::count(records, "held record");
+                let _ = writeln!(io::stderr(), "{pipeline}: {records} go on at the next start");
+            }
+            Ok(())
         })
     }
 
@@ -159,18 +166,22 @@ async fn show(screen: &Screen, engine: &Engine, view: bool, json: bool) -> Resul
     let started = Instant::now();
     let mut before = (started, engine.status().await);
     let mut drawn = 0;
-    if !view && !json {
+    if !json {
         let mut out = terminal::out();
         for line in screen.places(&before.1) {
             writeln!(out, "{line}")?;
         }
+        writeln!(out)?;
         out.flush()?;
     }
-    let mut ticks = tokio::time::interval(if view { VIEW_EVERY } else { LINE_EVERY });
+    let every = if view { VIEW_EVERY } else { LINE_EVERY };
+    // Nothing can be said of a second before it is over.
+    let mut ticks = tokio::time::interval_at(started + every, every);
     loop {
         ticks.tick().await;
         let (now, all) = (Instant::now(), engine.status().await);
-        let rates = rates(&before, now, &all);
+        let seconds = (now - before.0).as_secs_f64().max(0.001);
+        let lines = to_lines(&all)?;
         let mut out = terminal::out();
         if json {
             for status in &all {
@@ -179,26 +190,21 @@ async fn show(screen: &Screen, engine: &Engine, view: bool, json: bool) -> Resul
             }
         } else if view {
             let up = terminal::span(u64::try_from(started.elapsed().as_millis()).unwrap_or(0));
-            let mut lines = vec![format!("potok dev  up {up}"), String::new()];
-            lines.extend(status::table(&to_lines(&all)?));
-            lines.push(String::new());
-            lines.extend(rates);
-            lines.push(String::new());
-            lines.extend(screen.places(&all));
+            let (columns, rows) = terminal::screen().unwrap_or(SCREEN_USUAL);
+            let rates = rates(&before.1, &all, seconds);
+            let view = live(&up, &lines, &rates, columns, rows);
             // Up to where the last view began, then over it.
             if drawn > 0 {
                 write!(out, "\x1b[{drawn}A\x1b[J")?;
             }
-            drawn = lines.len();
-            // Too long a line is cut off, not wrapped: a line of ours is a line of the screen.
-            write!(out, "\x1b[?7l")?;
-            for line in lines {
+            drawn = terminal::rows(&view, columns);
+            for line in view {
                 writeln!(out, "{line}")?;
             }
-            write!(out, "\x1b[?7h")?;
         } else {
-            for rate in rates {
-                writeln!(out, "{rate}")?;
+            let rates = rates(&before.1, &all, seconds);
+            for (line, rate) in lines.iter().zip(&rates) {
+                writeln!(out, "{}", in_a_line(line, rate))?;
             }
         }
         out.flush()?;
@@ -206,37 +212,76 @@ async fn show(screen: &Screen, engine: &Engine, view: bool, json: bool) -> Resul
     }
 }
 
+/// What changes on the screen, in at most so many rows: the table, and what it does not say.
+fn live(
+    up: &str,
+    lines: &[status::Line],
+    rates: &[Rates],
+    columns: usize,
+    rows: usize,
+) -> Vec<String> {
+    let mut view = vec![format!("potok dev  up {up}")];
+    view.extend(status::table(lines, Some(columns)));
+    for (line, rate) in lines.iter().zip(rates) {
+        let (name, Rates { received, delivered, .. }) = (&line.pipeline, rate);
+        view.push(format!("{name}: {received:.0} in and {delivered:.0} out a second"));
+        view.extend(line.held().map(|held| format!("{name}: {held}")));
+    }
+    // What would scroll away could not be drawn over.
+    while terminal::rows(&view, columns) >= rows.max(2) {
+        view.pop();
+    }
+    view
+}
+
+/// The same of one pipeline for a file.
+fn in_a_line(line: &status::Line, rates: &Rates) -> String {
+    let held = line.held().map(|held| format!("; {held}")).unwrap_or_default();
+    format!(
+        "{}: per second {:.0} received, {:.0} delivered, {:.0} suppressed, {:.0} dead-lettered; \
+         gate {}, lag {}{held}",
+        line.pipeline,
+        rates.received,
+        rates.delivered,
+        rates.suppressed,
+        rates.dead_lettered,
+        line.gate.state,
+        line.lag.unwrap_or_default(),
+    )
+}
+
 fn to_lines(all: &[Status]) -> Result<Vec<status::Line>, Failure> {
     let value = serde_json::to_value(all).and_then(serde_json::from_value);
     value.map_err(|error| Failure::new("P0513", "the status cannot be read").because(error))
 }
 
-/// One line for each pipeline: what happens in a second.
-fn rates(before: &(Instant, Vec<Status>), now: Instant, all: &[Status]) -> Vec<String> {
-    let line = |status: &Status| {
-        let old = before.1.iter().find(|old| old.pipeline == status.pipeline);
-        let seconds = (now - before.0).as_secs_f64().max(0.001);
+/// What happens in a second.
+struct Rates {
+    received: f64,
+    delivered: f64,
+    suppressed: f64,
+    dead_lettered: f64,
+}
+
+fn rates(before: &[Status], all: &[Status], seconds: f64) -> Vec<Rates> {
+    let one = |status: &Status| {
+        let old = before.iter().find(|old| old.pipeline == status.pipeline);
         let rate =
             |of: fn(&Status) -> u64| of(status).saturating_sub(old.map_or(0, of)) as f64 / seconds;
-        format!(
-            "{}: per second {:.0} received, {:.0} delivered, {:.0} suppressed, {:.0} dead-lettered; \
-             gate {}, lag {}",
-            status.pipeline,
-            rate(|s| s.received),
-            rate(|s| s.delivered),
-            rate(|s| s.suppressed),
-            rate(|s| s.dead_lettered),
-            status.gate.state,
-            status.lag.unwrap_or_default(),
-        )
+        Rates {
+            received: rate(|s| s.received),
+            delivered: rate(|s| s.delivered),
+            suppressed: rate(|s| s.suppressed),
+            dead_lettered: rate(|s| s.dead_lettered),
+        }
     };
-    all.iter().map(line).collect()
+    all.iter().map(one).collect()
 }
 
 impl Screen {
     /// Where to look.
     fn places(&self, all: &[Status]) -> Vec<String> {
-        let dir = self.data_dir.display();
+        let dir = self.data_dir.strip_prefix(".").unwrap_or(&self.data_dir).display();
         let mut lines = Vec::new();
         for status in all {
             let name = &status.pipeline;
@@ -249,7 +294,9 @@ impl Screen {
         if let Some(log_file) = &self.log_file {
             lines.push(format!("log           {}", log_file.display()));
         }
-        lines.push("Ctrl-C finishes what is in flight; started again it goes on.".to_owned());
+        lines.push(
+            "Ctrl-C finishes what is in flight; what is held goes on at the next start.".to_owned(),
+        );
         lines
     }
 }
@@ -268,5 +315,70 @@ fn outcome(pipeline: &str, dir: &str) -> Vec<String> {
             ),
             format!("records       potok read {pipeline} --follow --data-dir {dir}"),
         ],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn lines() -> Vec<status::Line> {
+        let one = |pipeline: &str, held: u64| {
+            serde_json::json!({
+                "pipeline": pipeline, "state": "running", "why": null,
+                "gate": { "state": "open", "since": null, "why": null },
+                "lag": 2_949, "oldest": 59_900, "received": 1_234_567, "delivered": 1_230_000,
+                "filtered": 0, "suppressed": 87, "dead_lettered": 12, "in_flight": 2_949,
+                "since": "2026-11-17T08:00:00.000Z", "dead_letters_open": 62,
+                "open_groups": 3, "held_records": held, "next_close_in": 11_200,
+            })
+        };
+        let all = vec![one("em-processor", 2_949), one("orders", 0)];
+        serde_json::from_value(all.into()).unwrap()
+    }
+
+    #[test]
+    fn the_view_fits_every_screen_and_loses_no_digit() {
+        let rates =
+            || Rates { received: 50.0, delivered: 48.0, suppressed: 1.0, dead_lettered: 1.0 };
+        let rates = [rates(), rates()];
+        for columns in [60, 80, 100, 120, 200] {
+            let view = live("1m01s", &lines(), &rates, columns, 24);
+            assert!(
+                view.iter().all(|line| terminal::seen(line) <= columns),
+                "{columns}: {view:#?}"
+            );
+            let text = view.join("\n");
+            for part in [
+                "2949",
+                "59.9s",
+                "1234567",
+                "1230000",
+                "87",
+                "12",
+                "SUPPRESSED",
+                "IN FLIGHT",
+                "50 in and 48 out a second",
+                "2949 held in 3 groups, next closes in 12 s",
+            ] {
+                assert!(text.contains(part), "{part} at {columns}: {view:#?}");
+            }
+        }
+        let small = live("1s", &lines(), &rates, 80, 5);
+        assert!(terminal::rows(&small, 80) < 5, "{small:#?}");
+    }
+
+    #[test]
+    fn commands_to_copy_are_whole() {
+        let screen = Screen {
+            data_dir: PathBuf::from("./potok-data"),
+            log_file: None,
+            address: "127.0.0.1:7600".to_owned(),
+        };
+        let status = Status::unknown("orders", potok_flow::State::Running);
+        let places = screen.places(&[status]).join("\n");
+        assert!(places.contains("'select count(*) from orders'"), "{places}");
+        assert!(places.lines().all(|line| line.chars().count() <= 80), "{places}");
     }
 }

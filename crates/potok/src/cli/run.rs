@@ -68,6 +68,11 @@ impl Run {
         logging.start("info", None)?;
         let (pipelines, connections) = wire::load_with(&self.files, self.listen.connections())?;
         let plans = wire::plans(&pipelines, &connections)?;
+        for warning in pipelines.iter().flat_map(|pipeline| &pipeline.warnings) {
+            let place = format!("{}:{}:{}", warning.file, warning.line, warning.column);
+            let (code, hint) = (warning.code, warning.hint.as_deref().unwrap_or_default());
+            tracing::warn!(place, code, hint, "{}", warning.what);
+        }
         let names: Vec<String> = plans.iter().map(|plan| plan.name.clone()).collect();
         folder::block_on(async {
             let mut signals = Signals::listen()?;
@@ -79,7 +84,10 @@ impl Run {
                 failure = process.failed() => return Err(failure),
             }
             tracing::info!("stopping: what is in flight ends first; a second signal stops at once");
-            process.stop(&mut signals).await
+            for (pipeline, held_records) in process.stop(&mut signals).await? {
+                tracing::info!(pipeline, held_records, "held records go on at the next start");
+            }
+            Ok(())
         })
     }
 }

@@ -39,7 +39,7 @@ Examples:
 
 Lines are bytes and are sent as they are; empty lines are skipped. Without --key records spread
 over partitions, and the pipeline's `once_by` picks the lane. Works with or without a running
-process.")]
+process; a new data folder, or a topic that nobody reads, is pointed out on stderr.")]
 pub struct Send {
     /// The topic; made with its first record
     #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
@@ -56,6 +56,9 @@ pub struct Send {
     /// A record per line, or the whole input as one
     #[arg(long, default_value = "lines")]
     framing: Framing,
+    /// Print nothing unless something fails
+    #[arg(long, short)]
+    quiet: bool,
     #[command(flatten)]
     place: Where,
 }
@@ -92,6 +95,8 @@ impl Send {
             },
             client: Some(Client::find_or_create(&self.place)?),
             place: self.place,
+            quiet: self.quiet,
+            unread: None,
             path: format!("/api/v1/topics/{}/records", encode(&self.topic)),
             batch: Vec::new(),
             batch_records: 0,
@@ -102,9 +107,15 @@ impl Send {
             Framing::Lines => sender.lines(&read_ahead(input))?,
             Framing::Whole => sender.whole(input)?,
         }
+        if self.quiet {
+            return Ok(());
+        }
         let mut out = terminal::out();
         match (json, sender.sent) {
-            (true, sent) => writeln!(out, "{}", json!({ "sent": sent }))?,
+            (true, sent) => match sender.unread {
+                None => writeln!(out, "{}", json!({ "sent": sent }))?,
+                Some(unread) => writeln!(out, "{}", json!({ "sent": sent, "unread": unread }))?,
+            },
             (false, 1) => writeln!(out, "sent 1 record to {}", self.topic)?,
             (false, sent) => writeln!(out, "sent {sent} records to {}", self.topic)?,
         }
@@ -205,8 +216,35 @@ impl From<TooLong> for Stop {
     }
 }
 
+/// What the API says of an append.
+#[derive(serde::Deserialize)]
+struct Appended {
+    unread: Option<Unread>,
+}
+
+/// A topic that nobody reads.
+#[derive(serde::Deserialize, serde::Serialize)]
+struct Unread {
+    new_topic: bool,
+    known: Vec<String>,
+}
+
+impl Unread {
+    fn note(&self, topic: &str) -> String {
+        let what = if self.new_topic { "is new, and nobody reads it" } else { "is read by nobody" };
+        let known = match self.known.as_slice() {
+            [] => "no topic is read here yet".to_owned(),
+            known => format!("topics that are read here: {}", known.join(", ")),
+        };
+        format!("topic `{topic}` {what}; {known}")
+    }
+}
+
 struct Sender {
     records: Records,
+    quiet: bool,
+    /// What was said of the topic when the first records came.
+    unread: Option<Unread>,
     place: Where,
     client: Option<Client>,
     path: String,
@@ -307,13 +345,33 @@ impl Sender {
             None => Client::find_or_create(&self.place).map_err(|failure| self.told(failure))?,
         };
         let batch = std::mem::take(&mut self.batch);
-        let posted = client.post(&self.path, potok_server::FRAME_TYPE, batch);
+        let posted = client.post_json(&self.path, potok_server::FRAME_TYPE, batch);
+        let made_folder = client.made_folder();
         self.client = Some(client);
-        posted.map_err(|failure| self.told(failure))?;
+        let appended: Appended = posted.map_err(|failure| self.told(failure))?;
+        if self.sent == 0 {
+            self.notes(made_folder, appended.unread);
+        }
         self.sent += self.batch_records as u64;
         self.batch_records = 0;
         self.progress.show(self.sent);
         Ok(())
+    }
+
+    /// Points out what looks like a slip. It is none to those who know: they get their answer.
+    fn notes(&mut self, made_folder: bool, unread: Option<Unread>) {
+        let mut notes = Vec::new();
+        if made_folder && let Ok(connections) = self.place.connections() {
+            let data_dir = connections.data_dir.display().to_string();
+            notes.push(format!("{data_dir} is a new data folder, and no process works in it"));
+        }
+        notes.extend(unread.as_ref().map(|unread| unread.note(&self.records.topic)));
+        self.unread = unread;
+        let label = terminal::on_stderr().yellow("note:");
+        for note in notes.iter().filter(|_| !self.quiet) {
+            // What cannot be said is no reason to stop.
+            let _ = writeln!(io::stderr(), "{label} {}", terminal::plain(note));
+        }
     }
 
     /// A failure, with how far we came.

@@ -20,7 +20,8 @@ Examples:
 
 received = delivered + filtered + suppressed + dead_lettered + in_flight, since the process
 started. `lag` counts records in the pipeline's topics that have not ended, `oldest` is the age in
-milliseconds of the oldest one in flight. What stages count (`count`) stands below the table.")]
+milliseconds of the oldest one in flight. What groups hold is in flight too: `held_records` in
+`open_groups`, of which the next closes at `next_close`. What stages count (`count`) stands below the table.")]
 pub struct Status {
     /// Only this pipeline
     pipeline: Option<String>,
@@ -43,6 +44,11 @@ pub struct Line {
     pub suppressed: u64,
     pub dead_lettered: u64,
     pub in_flight: u64,
+    #[serde(default)]
+    open_groups: u64,
+    #[serde(default)]
+    held_records: u64,
+    next_close_in: Option<u64>,
     #[serde(default)]
     counted: BTreeMap<String, BTreeMap<String, u64>>,
     #[serde(default)]
@@ -93,8 +99,28 @@ fn read(all: Vec<Value>) -> Result<Vec<Line>, Failure> {
     })
 }
 
-/// The lines people see; the same in `potok dev`.
-pub fn table(lines: &[Line]) -> Vec<String> {
+impl Line {
+    /// What groups hold and when they go on; `None` where they hold nothing.
+    pub fn held(&self) -> Option<String> {
+        if self.held_records == 0 {
+            return None;
+        }
+        let groups = match self.open_groups {
+            0 => "groups that have closed".to_owned(),
+            groups => terminal::count(groups, "group"),
+        };
+        let next = match self.next_close_in {
+            None => String::new(),
+            Some(0) => ", next is due".to_owned(),
+            Some(millis @ 1..60_000) => format!(", next closes in {} s", millis.div_ceil(1_000)),
+            Some(millis) => format!(", next closes in {}", span(millis)),
+        };
+        Some(format!("{} held in {groups}{next}", self.held_records))
+    }
+}
+
+/// The lines people see; the same in `potok dev`. On a narrow screen columns go on below.
+pub fn table(lines: &[Line], columns: Option<usize>) -> Vec<String> {
     let mut table = Table::new(&[
         "PIPELINE",
         "STATE",
@@ -126,7 +152,7 @@ pub fn table(lines: &[Line]) -> Vec<String> {
         table.row(cells.chain(counts.iter().map(u64::to_string)));
     }
     let colours = terminal::on_stdout();
-    table.lines(colours, |column, text| match (column, text) {
+    table.lines_within(columns, colours, |column, text| match (column, text) {
         (1, "running") | (2, "open") => Some(colours.green(text)),
         (1, "blocked") => Some(colours.red(text)),
         (1 | 2, _) => Some(colours.yellow(text)),
@@ -139,7 +165,7 @@ fn print(out: &mut impl Write, lines: &[Line]) -> Result<(), Failure> {
         writeln!(out, "no pipeline has run in this data folder yet")?;
         return Ok(());
     }
-    for line in table(lines) {
+    for line in table(lines, terminal::screen().map(|(columns, _)| columns)) {
         writeln!(out, "{line}")?;
     }
     for line in lines {
@@ -150,6 +176,9 @@ fn print(out: &mut impl Write, lines: &[Line]) -> Result<(), Failure> {
             let since = line.gate.since.as_deref().unwrap_or("just now");
             let (pipeline, gate) = (&line.pipeline, &line.gate.state);
             writeln!(out, "{pipeline}: gate {gate} since {since}: {}", terminal::plain(why))?;
+        }
+        if let Some(held) = line.held() {
+            writeln!(out, "{}: {held}", line.pipeline)?;
         }
         for (stage, counters) in &line.counted {
             let counts: Vec<_> =

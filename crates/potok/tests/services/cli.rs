@@ -15,7 +15,10 @@ fn records_go_to_kafka_and_come_back_byte_for_byte() {
     let sender = Sender::good_only(&settings, 91);
     let strange: &[u8] = b"\xff\x00 not text \xf0\x9f\xa6\x80";
     let args = ["send", "bytes", "--framing", "whole", "--header", "a=1", "--header", "a=2"];
-    sender.command(&args, strange).good();
+    let sent = sender.command(&args, strange).good();
+    let note = "topic `bytes` is new, and nobody reads it";
+    assert!(sent.stderr.contains(note), "{}", sent.stderr);
+    assert!(!sent.stderr.contains("data folder"), "the log is elsewhere: {}", sent.stderr);
     let read = sender.command(&["read", "bytes", "--count", "1", "--json"], b"").good();
     let line = &read.lines()[0];
     assert_eq!(bytes(line, "value").as_deref(), Some(strange), "{line}");

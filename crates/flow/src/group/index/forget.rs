@@ -17,6 +17,7 @@ struct Left<'a> {
     assignments: Vec<(u64, u64, u64)>,
     /// Of the records.
     bytes: u64,
+    records: u64,
 }
 
 impl Left<'_> {
@@ -24,6 +25,7 @@ impl Left<'_> {
     fn record(&mut self, entry: &Entry) -> bool {
         let has_left = self.of(entry).map(|(_, records, _)| *records += 1).is_some();
         self.bytes += if has_left { u64::from(entry.bytes) } else { 0 };
+        self.records += u64::from(has_left);
         has_left
     }
 
@@ -46,6 +48,7 @@ impl Index {
             feeds: &self.feeds,
             assignments: assignments.iter().map(|nonce| (*nonce, 0, 0)).collect(),
             bytes: 0,
+            records: 0,
         };
         let shares = &mut self.shares;
         self.open.retain(|name, group| {
@@ -78,6 +81,7 @@ impl Index {
             seal_stays
         });
         self.bytes = self.bytes.saturating_sub(left.bytes);
+        self.records = self.records.saturating_sub(left.records);
         // Nothing names these any more: the next feeds take their numbers.
         let has_left = |feed: &Feed| assignments.contains(&feed.assignment);
         let free = (0..).zip(&self.feeds).filter(|(_, feed)| has_left(feed)).map(|(at, _)| at);

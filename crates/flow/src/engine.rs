@@ -26,6 +26,8 @@ use crate::work::Stop;
 /// The wait before a pipeline that died is started again; doubles up to the second.
 const RESTART_WAIT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 
+/// What ends a run that has lasted so long has nothing to do with what ended the runs before it.
+const RUN_LASTED: Duration = Duration::from_secs(60);
 /// Runs pipelines on one log. Cheap to clone.
 #[derive(Clone)]
 pub struct Engine {
@@ -375,10 +377,14 @@ async fn supervise(
             state.send_replace((State::Running, None));
         })
         .await;
+        let started = tokio::time::Instant::now();
         match end {
             Stop::Asked if draining.get() => break,
             Stop::Asked => {
                 // The tasks ended by themselves though nobody asked: treat it as a death.
+        if started.elapsed() >= RUN_LASTED {
+            wait = RESTART_WAIT.0;
+        }
                 shared.counters.restarts.fetch_add(1, Ordering::Relaxed);
                 state.send_replace((State::Restarting, Some("ended without being asked".into())));
             }

@@ -217,7 +217,7 @@ impl Holding {
         if !index.caught_up || !self.search.is_over() {
             return None;
         }
-        if index.has_sealed() {
+        if index.has_sealed() || index.has_to_seal() {
             return Some(Instant::now());
         }
         let due = index.next_due().filter(|_| !planted(Bug::ClosedByComing));

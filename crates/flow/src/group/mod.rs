@@ -92,6 +92,12 @@ impl Boards {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// When a run began that still reads again what is held; until then nothing closes.
+    pub fn catching_up_since(&self) -> Option<Timestamp> {
+        let is_behind = |board: &&Arc<Board>| !board.index().caught_up;
+        self.all().iter().find(is_behind).map(|board| board.scale.began())
+    }
+
     pub fn oldest(&self) -> Option<Timestamp> {
         self.all().iter().filter_map(|board| board.index().oldest()).min()
     }

@@ -181,10 +181,10 @@ fn spawn(shared: &Shared, group: OpenGroup, stopping: &Arc<Signal<bool>>) -> Tas
     // Where the log is shared, members lie before their seal in its own partition.
     let lanes_looking = if gathered { 0 } else { plan.workers.max(1) };
     let search = Search::new(shared.strays.clone(), shared.boards.clone(), lanes_looking);
-    let bodies = plan.hold.as_ref().map(|hold| {
-        let store = hold.store.clone().unwrap_or_else(|| shared.log.bodies());
-        Bodies::of(store, hold.memory_max)
-    });
+    let bodies = plan
+        .hold
+        .as_ref()
+        .map(|hold| Bodies::of(hold.store.clone(), shared.log.bodies(), hold.memory_max));
     for lane in 0..plan.workers.max(1) {
         let (inputs, queue) = mpsc::unbounded_channel();
         lanes.push(inputs);

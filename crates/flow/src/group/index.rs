@@ -91,6 +91,8 @@ pub(crate) struct Entry {
     pub id: Option<Bytes>,
     /// With which record it was put into the store.
     pub with: u64,
+    /// The store has it; else its body is in the log alone.
+    pub in_store: bool,
     /// Its decoder changes the bytes: it must see them again.
     pub rewritten: bool,
     /// Its body, where that is in memory.
@@ -449,10 +451,10 @@ impl Index {
             if frozen.entries.is_empty() {
                 continue;
             }
-            let mut members = Members::default();
-            let mut hasher = DefaultHasher::new();
             parts -= 1;
             records = records.saturating_sub(frozen.entries.len());
+            let mut members = Members::default();
+            let mut hasher = DefaultHasher::new();
             frozen.name.key.hash(&mut hasher);
             for entry in &frozen.entries {
                 if let Some(feed) = self.feeds.get(entry.feed as usize) {

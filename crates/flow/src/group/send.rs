@@ -43,6 +43,13 @@ struct Member<'a> {
     count: u32,
 }
 
+impl Member<'_> {
+    /// Its body is not in memory, but in the store, or in the log alone.
+    fn is_absent(&self, in_store: bool) -> bool {
+        self.record.is_none() && self.entry.in_store == in_store
+    }
+}
+
 impl Lane {
     /// Sends the batches whose seals were read, one bounded lot of them; false where there is none.
     pub(super) async fn send_sealed(&mut self, holding: &mut Holding) -> Result<bool, Stop> {
@@ -85,8 +92,6 @@ impl Lane {
         }
         let repeats = members.iter().enumerate().filter(|(at, member)| member.successor != *at);
         self.counters.repeats.fetch_add(repeats.count() as u64, Ordering::Relaxed);
-        let absent = members.iter().filter(|member| member.record.is_none());
-        let absent = places(holding, batches, absent, &feeds);
         let store = holding.store.clone();
         // They are all of one share; without a batch there was nothing to send.
         let seal = batches.first().and_then(|sealed| feeds.get(sealed.seal.feed as usize));
@@ -94,9 +99,14 @@ impl Lane {
         let owner = holding.owner(partition, *assignment);
         if !store.is_the_log() {
             let groups: Vec<_> = batches.iter().map(|sealed| sealed.key.clone()).collect();
-            self.insist(|| store.close(&owner, &groups)).await?;
+            self.insist(&*store, || store.close(&owner, &groups)).await?;
         }
-        self.load(&*store, &owner, &absent, &mut members).await?;
+        for (from, in_store) in [(&store, true), (&holding.log, false)] {
+            let absent = |member: &&Member<'_>| member.is_absent(in_store);
+            let places = places(holding, batches, members.iter().filter(absent), &feeds);
+            let absent = members.iter_mut().filter(|member| member.is_absent(in_store));
+            self.load(&**from, &owner, &places, absent).await?;
+        }
         let stored = match store.is_the_log() {
             true => Vec::new(),
             false => places(holding, batches, members.iter(), &feeds),
@@ -119,28 +129,24 @@ impl Lane {
     }
 
     /// Loads the bodies that are not in memory. One that nobody has costs a re-read.
-    async fn load(
+    async fn load<'a, 'b: 'a>(
         &mut self,
         store: &dyn Store,
         owner: &Owner,
         places: &[Place],
-        members: &mut [Member<'_>],
+        members: impl Iterator<Item = &'a mut Member<'b>>,
     ) -> Result<(), Stop> {
         if places.is_empty() {
             return Ok(());
         }
-        let bodies = self.insist(|| store.load(owner, places)).await?;
-        let missing = members.iter_mut().filter(|member| member.record.is_none());
-        for ((member, body), place) in missing.zip(bodies).zip(places) {
-            if body.is_none() && !planted(Bug::StoreLossIgnored) {
+        let bodies = self.insist(store, || store.load(owner, places)).await?;
+        for ((member, body), place) in members.zip(bodies).zip(places) {
+            if body.is_none() && planted(Bug::StoreLossIgnored) {
+                member.successor = usize::MAX;
+            } else if body.is_none() {
                 return Err(Stop::Reread(format!("the store does not have {}", place.position)));
             }
             member.record = body;
-        }
-        if planted(Bug::StoreLossIgnored) {
-            members.iter_mut().filter(|member| member.record.is_none()).for_each(|member| {
-                member.successor = usize::MAX;
-            });
         }
         Ok(())
     }

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use potok_core::trouble::{Bug, planted};
 use potok_core::{
     Clock, Damage, Ended, Fault, GroupInfo, GroupSpec, Held, Log, OpenGroup, Output, Owner,
-    Partition, Place, Position, RangeSet, ReadFrom, Reader, Record, SourceBatch, Store, TopicInfo,
-    Transaction,
+    Partition, Place, Position, PutOutcome, RangeSet, ReadFrom, Reader, Record, SourceBatch, Store,
+    TopicInfo, Transaction,
 };
 use tokio::sync::{Notify, OwnedMutexGuard, oneshot};
 
@@ -213,8 +213,8 @@ impl Store for LogBodies {
         Ok(())
     }
 
-    async fn put(&self, _: &Owner, _: &[Held]) -> Result<(), Fault> {
-        Ok(())
+    async fn put(&self, _: &Owner, _: &[Held]) -> Result<PutOutcome, Fault> {
+        Ok(PutOutcome::Kept)
     }
 
     async fn close(&self, _: &Owner, _: &[Bytes]) -> Result<(), Fault> {

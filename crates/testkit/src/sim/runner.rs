@@ -315,6 +315,7 @@ impl Runner {
             }
             Act::Flush => self.world.store().flush(),
             Act::Evict => self.world.store().evict(),
+            Act::Room(room) => self.world.store().set_room(room),
             Act::Replicate => self.world.store().replicate(),
             Act::Promote => self.world.store().promote(),
             Act::Freeze(process, millis) => {

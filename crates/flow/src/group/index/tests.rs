@@ -28,6 +28,7 @@ fn entry(offset: u64, at: i64) -> Entry {
         kind: None,
         id: None,
         with: offset,
+        in_store: true,
         rewritten: false,
         body: None,
     }

@@ -299,7 +299,10 @@ impl RedisStore {
         tell(&mut call);
         match self.client.run(&call).await {
             Err(Failure { trouble: Trouble::NoMemory, fault }) => Ok(PutOutcome::Full(fault)),
-            answer => self.owned(owner, answer?).map(|_| PutOutcome::Kept),
+            answer => match self.owned(owner, answer?)? {
+                Value::Int(1) => Ok(PutOutcome::Kept),
+                _ => Err(self.strange()),
+            },
         }
     }
 
@@ -315,7 +318,9 @@ impl Store for RedisStore {
         // First the fence: from here on who owned it before changes nothing.
         let mut call = Call::new(&self.scripts.own, self.owner_key(owner));
         call.show(format_args!("{} {}", owner.nonce, self.number()));
-        self.client.run(&call).await?;
+        if self.client.run(&call).await? != Value::Int(1) {
+            return Err(self.strange());
+        }
         self.sweep(owner).await?;
         self.warn_of_eviction().await;
         Ok(())

@@ -44,9 +44,10 @@ struct Member<'a> {
 }
 
 impl Member<'_> {
-    /// Its body is not in memory, but in the store, or in the log alone.
-    fn is_absent(&self, in_store: bool) -> bool {
-        self.record.is_none() && self.entry.in_store == in_store
+    /// Its body has to be loaded from the store, or from the log, which has what the store lacks.
+    fn is_absent(&self, from_log: bool) -> bool {
+        let is_there = from_log || self.entry.in_store;
+        self.record.is_none() && is_there && self.successor != usize::MAX
     }
 }
 
@@ -101,11 +102,16 @@ impl Lane {
             let groups: Vec<_> = batches.iter().map(|sealed| sealed.key.clone()).collect();
             self.insist(&*store, || store.close(&owner, &groups)).await?;
         }
-        for (from, in_store) in [(&store, true), (&holding.log, false)] {
-            let absent = |member: &&Member<'_>| member.is_absent(in_store);
+        for (from, from_log) in [(&store, false), (&holding.log, true)] {
+            let absent = |member: &&Member<'_>| member.is_absent(from_log);
             let places = places(holding, batches, members.iter().filter(absent), &feeds);
-            let absent = members.iter_mut().filter(|member| member.is_absent(in_store));
+            let absent = members.iter_mut().filter(|member| member.is_absent(from_log));
             self.load(&**from, &owner, &places, absent).await?;
+        }
+        let is_lost = |member: &&Member<'_>| member.is_absent(true);
+        if let Some(lost) = places(holding, batches, members.iter().filter(is_lost), &feeds).first()
+        {
+            return Err(Stop::Reread(format!("not even the log has {}", lost.position)));
         }
         let stored = match store.is_the_log() {
             true => Vec::new(),
@@ -128,7 +134,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Loads the bodies that are not in memory. One that nobody has costs a re-read.
+    /// Loads bodies that are not in memory, as far as they are there.
     async fn load<'a, 'b: 'a>(
         &mut self,
         store: &dyn Store,
@@ -140,11 +146,9 @@ impl Lane {
             return Ok(());
         }
         let bodies = self.insist(store, || store.load(owner, places)).await?;
-        for ((member, body), place) in members.zip(bodies).zip(places) {
+        for (member, body) in members.zip(bodies) {
             if body.is_none() && planted(Bug::StoreLossIgnored) {
                 member.successor = usize::MAX;
-            } else if body.is_none() {
-                return Err(Stop::Reread(format!("the store does not have {}", place.position)));
             }
             member.record = body;
         }

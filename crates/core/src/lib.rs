@@ -44,7 +44,7 @@ pub use source::{
     Assignment, Ended, Intake, Journal, NotWritten, PartitionEnd, Source, Transaction, Turn,
 };
 pub use stage::{Stage, StageLimits, Staged};
-pub use store::{Held, Owner, Place, Store};
+pub use store::{Held, Owner, Place, PutOutcome, Store};
 
 /// The largest key, headers and value together that any part accepts for one record.
 pub const RECORD_BYTES_MAX: usize = 64 * 1024 * 1024;

@@ -46,12 +46,25 @@ pub struct Held {
     pub record: Record,
 }
 
+/// What became of records that a store was to keep.
+#[derive(Clone, Debug)]
+pub enum PutOutcome {
+    /// All of them are there.
+    Kept,
+    /// The store is full. Some of them may be there, but the engine counts on none: it finds them
+    /// in the log, and cleans them as it cleans the others.
+    Full(Fault),
+}
+
 /// Keeps bodies of held records for the owner of their group. Never the only home of a record:
 /// the log still has it, and losing the store costs a re-read. Index and clock are the engine's.
 ///
 /// Every write is fenced: it carries the owner, and a store that knows another owner of that
 /// share, or none any more, writes nothing and answers with `Retry`. The engine then reads the
 /// share's groups again from the log. Calls for one share come one after another.
+///
+/// A full store says so when something is put. All other calls work as usual: they are what makes
+/// room.
 #[async_trait]
 pub trait Store: Send + Sync {
     /// True where bodies lie in the log that the pipeline reads: `load` finds them there, and
@@ -64,10 +77,16 @@ pub trait Store: Send + Sync {
     /// what it left behind may be there still. Called at assignment, before the first `put`.
     async fn own(&self, owner: &Owner) -> Result<(), Fault>;
 
+    /// The pipeline has only so many shares by now: what the others have left behind goes. Called once
+    /// by the owner of the first share, where all shares are one process's.
+    async fn own_no_more(&self, _owner: &Owner, _shares: u32) -> Result<(), Fault> {
+        Ok(())
+    }
+
     /// Keeps records, in order of arrival, of any groups of the share. Idempotent by position.
     /// Where two records of a group have the same kind and id, programs that look into the store
-    /// find the later; both bodies can be loaded.
-    async fn put(&self, owner: &Owner, held: &[Held]) -> Result<(), Fault>;
+    /// find the later; both bodies can be loaded. With no records it says whether there is room.
+    async fn put(&self, owner: &Owner, held: &[Held]) -> Result<PutOutcome, Fault>;
 
     /// Notes that these groups are closed: they wait to be sent, and no record joins them. Called
     /// again after a fault, and for the same group again with its next generation.

@@ -138,6 +138,10 @@ pub enum Bug {
     LettersCountedDelivered,
     /// A repeat that its destination dropped counts as delivered.
     RepeatsCountedDelivered,
+    /// A lane waits until a full store has room, and does nothing meanwhile.
+    WaitsForRoom,
+    /// On a full disk, the embedded log takes what says that records have ended and nothing else.
+    SealsRefused,
     /// The embedded log acknowledges before the fsync.
     AckBeforeFsync,
     /// Readers of the embedded log see records that are not yet synced.
@@ -235,6 +239,8 @@ mod debug {
                 Bug::MarkBeforeDeliver,
                 Bug::TailErased,
                 Bug::StopAtDamage,
+                Bug::WaitsForRoom,
+                Bug::SealsRefused,
             ]
             .into_iter()
             .find(|bug| format!("{bug:?}") == wish)

@@ -7,7 +7,7 @@
 //! crash of the process, not of the machine.
 //!
 //! ```text
-//! <pipeline>.notes    one slot of 64 bytes per lane, all zero when idle:
+//! <pipeline>.notes    one slot of 64 bytes per task, all zero when idle:
 //!                     log u64, topic hash u64, partition u64, first u64, next u64 (little endian)
 //! <pipeline>.deaths   JSON list of suspects, rewritten at start when there was a note
 //! ```
@@ -22,8 +22,11 @@ use potok_core::{Position, SourceBatch};
 use serde::{Deserialize, Serialize};
 
 const SLOT_BYTES: usize = 64;
-/// The first slot is the intake's, the others are the lanes'.
-const SLOTS_MAX: usize = 1 + 1_024;
+/// Lanes of a pipeline at most.
+const LANES_MAX: usize = 1_024;
+/// The first slot is the intake's, then come the lanes', and behind those of a pipeline is the one of
+/// gathering.
+const SLOTS_MAX: usize = LANES_MAX + 2;
 /// Deaths in one record that make it a dead letter.
 const DEATHS_MAX: u32 = 3;
 /// A list of suspects longer than this is cut: the oldest have surely passed.
@@ -265,5 +268,17 @@ mod tests {
         notes.leave(1);
         drop(notes);
         assert!(!CrashNotes::open(Some(folder.path()), "p").any_suspects());
+    }
+
+    #[test]
+    fn every_task_of_the_largest_pipeline_has_a_note_of_its_own() {
+        let notes = CrashNotes::open(None, "p");
+        let (intake, gathering) = (0, LANES_MAX + 1);
+        notes.enter(intake, batch_range(0, 5));
+        notes.enter(gathering, batch_range(5, 9));
+        notes.leave(gathering);
+        notes.count_deaths();
+        assert_eq!(notes.suspicion(&position(0)), Suspicion::Alone);
+        assert_eq!(notes.suspicion(&position(5)), Suspicion::None);
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use potok_core::{Clock, Fault, GroupInfo, Log, PipelineInfo, Timestamp, TopicInfo};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tracing::Instrument;
 
 use crate::crash_notes::CrashNotes;
 use crate::dead_letter;
@@ -25,6 +26,8 @@ use crate::work::Stop;
 
 /// The wait before a pipeline that died is started again; doubles up to the second.
 const RESTART_WAIT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// What ends a run that has lasted so long has nothing to do with what ended the runs before it.
+const RUN_LASTED: Duration = Duration::from_secs(60);
 
 /// Runs pipelines on one log. Cheap to clone.
 #[derive(Clone)]
@@ -94,10 +97,11 @@ impl Engine {
         }
         let paused = Arc::new(Signal::new(false));
         let draining = Arc::new(Signal::new(false));
+        let span = tracing::error_span!("run", pipeline = %plan.name);
         let destinations: Vec<Destination> = plan
             .delivers
             .iter()
-            .map(|deliver| Destination::new(deliver.label.clone(), &deliver.target))
+            .map(|deliver| Destination::new(deliver.label.clone(), &deliver.target, &span))
             .collect();
         let internal = plan.hold.as_ref().map(|hold| hold.internal.clone());
         let info = plan.info();
@@ -143,7 +147,7 @@ impl Engine {
         };
         let name = shared.plan.name.clone();
         let (state, resume) = (handle.state.clone(), handle.resume.clone());
-        handle.supervisor = Some(tokio::spawn(supervise(shared, state, resume)));
+        handle.supervisor = Some(tokio::spawn(supervise(shared, state, resume).instrument(span)));
         pipelines.insert(name, handle);
         Ok(())
     }
@@ -188,7 +192,9 @@ impl Engine {
             let (mut state, why) = handle.state.borrow().clone();
             let waits = handle.waits.list();
             let ready = handle.destinations.iter().all(|d| d.gate.is_ready());
-            if state == State::Running && !(ready && waits.is_empty()) {
+            // A shared log in trouble cannot be read either; one of our own is at least read.
+            let is_away = away.is_some() && self.inner.log.is_shared();
+            if state == State::Running && (is_away || !ready || !waits.is_empty()) {
                 state = State::Waiting;
             }
             let needs_somebody = waits.iter().find(|wait| wait.needs_somebody);
@@ -220,6 +226,7 @@ impl Engine {
                 let held =
                     boards.oldest().map(|oldest| self.inner.clock.now().millis_since(oldest));
                 status.oldest = status.oldest.max(held);
+                status.catch_up(boards.catching_up_since(), self.inner.clock.now());
             }
             status
         };
@@ -446,14 +453,17 @@ async fn supervise(
     state: watch::Sender<(State, Option<String>)>,
     resume: Arc<tokio::sync::Notify>,
 ) {
-    let pipeline = shared.plan.name.clone();
     let draining = shared.draining.clone();
     let mut wait = RESTART_WAIT.0;
     loop {
+        let started = tokio::time::Instant::now();
         let end = pipeline::run(&shared, || {
             state.send_replace((State::Running, None));
         })
         .await;
+        if started.elapsed() >= RUN_LASTED {
+            wait = RESTART_WAIT.0;
+        }
         match end {
             Stop::Asked if draining.get() => break,
             Stop::Asked => {
@@ -462,7 +472,7 @@ async fn supervise(
                 state.send_replace((State::Restarting, Some("ended without being asked".into())));
             }
             Stop::Fix(fault) => {
-                tracing::error!(pipeline, why = %fault, "stopped until somebody acts; then `potok resume`");
+                tracing::error!(why = %fault, "stopped until somebody acts; then `potok resume`");
                 state.send_replace((State::Blocked, Some(fault.to_string())));
                 tokio::select! {
                     biased;
@@ -475,13 +485,13 @@ async fn supervise(
             }
             Stop::Reread(why) => {
                 shared.counters.rereads.fetch_add(1, Ordering::Relaxed);
-                tracing::warn!(pipeline, why, "reading again what is held");
+                tracing::warn!(why, "reading again what is held");
                 state.send_replace((State::Restarting, Some(why)));
             }
             Stop::Died(why) => {
                 shared.notes.count_deaths();
                 shared.counters.restarts.fetch_add(1, Ordering::Relaxed);
-                tracing::error!(pipeline, why, "a part died; starting it again");
+                tracing::error!(why, "a part died; starting it again");
                 state.send_replace((State::Restarting, Some(why)));
             }
         }

@@ -29,8 +29,18 @@ use crate::status::Counters;
 use crate::waits::Waits;
 use crate::work::{Chunk, Completed, Completion, Stop, ToLane};
 
-/// How many records a lane takes through its steps together.
+/// How many records a lane takes through its steps together, and how many bytes of them: with more the
+/// next chunk waits.
 const CYCLE_RECORDS_MAX: usize = 2_000;
+const CYCLE_BYTES_MAX: usize = 8 << 20;
+
+/// Outputs that end together where that is possible: what has been made of records may be much more
+/// than they were. Records of one key stay together up to a larger bound.
+const OUTPUTS_BYTES_MAX: usize = 8 << 20;
+const OUTPUTS_OF_KEY_BYTES_MAX: usize = 64 << 20;
+
+/// Outputs of a single record, which always end together. No log has to take more at once.
+const OUTPUTS_OF_RECORD_BYTES_MAX: usize = 256 << 20;
 
 /// How a record came to its pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -210,6 +220,23 @@ impl Item {
         self.letters.iter().map(again).collect()
     }
 
+    /// Bytes of all that the log is given for it; a dead letter is as large as the record.
+    fn output_bytes(&self, record: usize) -> usize {
+        let outputs: usize = self.outputs.iter().map(|(_, output)| output.bytes()).sum();
+        outputs + self.letters.len() * record
+    }
+
+    /// Sets it aside where that is more than any log takes at once.
+    fn bound_outputs(&mut self, record: usize) {
+        let bytes = self.output_bytes(record);
+        if bytes > OUTPUTS_OF_RECORD_BYTES_MAX && self.ending() != Ending::HandedBack {
+            let what = format!("{bytes} bytes for topics are more than one record may come to");
+            self.outputs.clear();
+            self.letters.clear();
+            self.set_aside(Fault::set_aside(Reason::TooLarge, what));
+        }
+    }
+
     /// Sets it aside before it reached any destination.
     pub(crate) fn set_aside(&mut self, fault: Fault) {
         self.letters.push(Letter { deliver: None, fault });
@@ -266,12 +293,14 @@ impl Lane {
         }
         while let Some(first) = self.inputs.recv().await {
             let mut taken = Vec::new();
-            let mut records = 0;
+            let (mut records, mut bytes) = (0, 0);
             let mut next = Some(first);
             while let Some(ToLane::Chunk(chunk)) = next {
                 records += chunk.records.len();
+                bytes += chunk.bytes();
                 taken.push(chunk);
-                next = if records < CYCLE_RECORDS_MAX { self.inputs.try_recv().ok() } else { None };
+                let has_room = records < CYCLE_RECORDS_MAX && bytes < CYCLE_BYTES_MAX;
+                next = if has_room { self.inputs.try_recv().ok() } else { None };
             }
             let mut cycle = Cycle::default();
             let mut worked = self.begin(&mut cycle, taken).await;
@@ -469,27 +498,45 @@ impl Lane {
         item.filtered = wanted == 0;
     }
 
-    /// Tells the ledger what became of the cycle's records.
+    /// Tells the ledger what became of the cycle's records: of all at once, or where much was made of
+    /// them, of some after the others.
     pub(crate) fn finish(&self, cycle: Cycle) {
         let Cycle { chunks, mut items } = cycle;
-        let mut completions: Vec<Completion> = chunks
-            .into_iter()
-            .map(|chunk| Completion {
-                endings: Vec::with_capacity(chunk.records.len()),
-                ..Completion::of(chunk.taken)
-            })
-            .collect();
-        let mut outputs = Vec::new();
-        for item in &mut items {
-            let ending = item.ending();
-            let Some(completion) = completions.get_mut(item.chunk) else {
-                continue;
-            };
-            completion.endings.push((item.index, ending));
-            if ending != Ending::HandedBack {
-                self.settle_outputs(item, completion, &mut outputs);
+        let record_of = |item: &Item| {
+            let chunk = chunks.get(item.chunk)?;
+            chunk.taken.batch.records.get(item.index as usize)
+        };
+        let bytes = items.iter_mut().map(|item| {
+            let record = record_of(item).map_or(0, Record::bytes);
+            item.bound_outputs(record);
+            item.output_bytes(record)
+        });
+        let bytes: Vec<usize> = bytes.collect();
+        for part in parts(&items, &bytes) {
+            let mut completions: Vec<Completion> =
+                chunks.iter().map(|chunk| Completion::of(chunk.taken.clone())).collect();
+            let mut outputs = Vec::new();
+            for at in part {
+                let Some(item) = items.get_mut(at) else { continue };
+                let ending = item.ending();
+                let Some(completion) = completions.get_mut(item.chunk) else {
+                    continue;
+                };
+                completion.endings.push((item.index, ending));
+                if ending != Ending::HandedBack {
+                    self.settle_outputs(item, completion, &mut outputs);
+                }
             }
+            self.complete_together(completions, outputs);
         }
+    }
+
+    /// Tells the ledger of records that end together, and of what they leave, in its order.
+    fn complete_together(
+        &self,
+        mut completions: Vec<Completion>,
+        mut outputs: Vec<(usize, Outgoing)>,
+    ) {
         // One without endings would stand for its whole batch.
         let mut kept = 0;
         let numbers = completions.iter().map(|completion| {
@@ -579,6 +626,32 @@ impl Lane {
             self.complete(Completion { endings, ..Completion::of(chunk.taken.clone()) });
         }
     }
+}
+
+/// Cuts the items of a cycle into parts that end after each other, in order. Records of one key, and so
+/// those of a group, stay together if they can; one that another stands for is always with that one.
+fn parts(items: &[Item], bytes: &[usize]) -> Vec<Vec<usize>> {
+    let mut part_of = Vec::with_capacity(items.len());
+    let (mut part, mut size) = (0, 0);
+    let mut last_key = None;
+    for (item, bytes) in items.iter().zip(bytes) {
+        let is_same_key = last_key.replace(item.lane_key) == Some(item.lane_key);
+        let max = if is_same_key { OUTPUTS_OF_KEY_BYTES_MAX } else { OUTPUTS_BYTES_MAX };
+        if size > 0 && size + bytes > max {
+            (part, size) = (part + 1, 0);
+        }
+        size += bytes;
+        part_of.push(part);
+    }
+    let mut parts = vec![Vec::new(); part + 1];
+    for (at, item) in items.iter().enumerate() {
+        let with = item.superseded_by.unwrap_or(at);
+        let part = part_of.get(with).or(part_of.get(at)).copied().unwrap_or_default();
+        if let Some(part) = parts.get_mut(part) {
+            part.push(at);
+        }
+    }
+    parts
 }
 
 /// Records of a chunk that run together.

@@ -34,6 +34,7 @@ use potok_core::{
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
+use tracing::Instrument;
 
 use crate::counts::{Ending, InFlight};
 use crate::outgoing::{LetterBox, Outgoing, Purpose, pieces};
@@ -490,7 +491,7 @@ impl Ledger {
             true => Box::pin(writing),
             // Each waits for its turn: meanwhile the ledger takes the next.
             false => {
-                let writing = AbortOnDropHandle::new(tokio::spawn(writing));
+                let writing = AbortOnDropHandle::new(tokio::spawn(writing.in_current_span()));
                 Box::pin(writing.map(|ended| ended.unwrap_or_else(|e| Err(Stop::died(e)))))
             }
         });

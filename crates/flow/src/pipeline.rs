@@ -11,7 +11,8 @@
 //! Each box is a task. Stopping goes from left to right: the intake ends and closes the lanes'
 //! queues, lanes finish the call they are in and hand back the rest, the ledger notes what ended.
 //! A part that dies ends the run; the supervisor in `engine.rs` starts the next one, which reads
-//! again whatever had not ended.
+//! again whatever had not ended. All tasks run in the span of their pipeline, so that every line of
+//! the log names it.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -20,6 +21,7 @@ use std::time::Duration;
 use potok_core::{Clock, Fault, GroupSpec, Log, Move, OpenGroup, Owner, PipelineInfo};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
+use tracing::Instrument;
 
 use crate::crash_notes::CrashNotes;
 use crate::deliver::{Decisions, Destination};
@@ -102,7 +104,8 @@ pub(crate) async fn run(shared: &Shared, started: impl FnOnce()) -> Stop {
             let Some(destination) = destinations.get(at) else {
                 return Ok(());
             };
-            destination.watch(probe_every, &*clock).await.map_err(Stop::Fix)
+            let watching = destination.watch(probe_every, &*clock);
+            watching.instrument(destination.span.clone()).await.map_err(Stop::Fix)
         });
     }
     let end = loop {
@@ -178,10 +181,10 @@ fn spawn(shared: &Shared, group: OpenGroup, stopping: &Arc<Signal<bool>>) -> Tas
     // Where the log is shared, members lie before their seal in its own partition.
     let lanes_looking = if gathered { 0 } else { plan.workers.max(1) };
     let search = Search::new(shared.strays.clone(), shared.boards.clone(), lanes_looking);
-    let bodies = plan.hold.as_ref().map(|hold| {
-        let store = hold.store.clone().unwrap_or_else(|| shared.log.bodies());
-        Bodies::of(store, hold.memory_max)
-    });
+    let bodies = plan
+        .hold
+        .as_ref()
+        .map(|hold| Bodies::of(hold.store.clone(), shared.log.bodies(), hold.memory_max));
     for lane in 0..plan.workers.max(1) {
         let (inputs, queue) = mpsc::unbounded_channel();
         lanes.push(inputs);
@@ -215,7 +218,7 @@ fn spawn(shared: &Shared, group: OpenGroup, stopping: &Arc<Signal<bool>>) -> Tas
             attempts,
             strays: strays.clone(),
         };
-        tasks.spawn(lane.run(holding));
+        tasks.spawn(lane.run(holding).in_current_span());
     }
     shared.boards.set(boards);
     // By hand it is the intake of new records that is paused: what is held goes on.
@@ -245,15 +248,15 @@ fn spawn(shared: &Shared, group: OpenGroup, stopping: &Arc<Signal<bool>>) -> Tas
         read: Default::default(),
         unread: gathered.then(|| unread.clone()),
     };
-    tasks.spawn(intake.run());
+    tasks.spawn(intake.run().in_current_span());
     if let Some(gather) = Gather::of(shared, stopping, unread, letters.clone()) {
-        tasks.spawn(gather.run(shared.log.clone()));
+        tasks.spawn(gather.run(shared.log.clone()).in_current_span());
     }
     let counters = shared.counters.clone();
     let waits = shared.waits.clone();
     let (journal, retry) = (group.journal, plan.retry);
     let scribe = Scribe { journal, letters, counters, retry, waits };
-    tasks.spawn(Ledger::new(ledger_notes, live, scribe).run());
+    tasks.spawn(Ledger::new(ledger_notes, live, scribe).run().in_current_span());
     tasks
 }
 

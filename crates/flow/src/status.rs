@@ -14,7 +14,7 @@ use crate::counts::Counts;
 use crate::latency::{Latency, LatencyCounts};
 use crate::plan::Plan;
 use crate::process::{Counted, Stages};
-use crate::waits::Wait;
+use crate::waits::{Wait, WaitsFor};
 
 /// What a pipeline is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -154,6 +154,29 @@ impl Status {
             destinations: Vec::new(),
             latency: LatencyCounts::default(),
         }
+    }
+}
+
+/// Reading again what is held is worth a word when it has taken so long.
+const CATCH_UP_MILLIS: u64 = 1_000;
+
+impl Status {
+    /// Says so where a run that began then still reads again what is held.
+    pub(crate) fn catch_up(&mut self, began: Option<Timestamp>, now: Timestamp) {
+        let lasts = |began: &Timestamp| now.millis_since(*began) >= CATCH_UP_MILLIS;
+        let Some(began) = began.filter(lasts) else { return };
+        if self.state != State::Running || self.in_flight == 0 {
+            return;
+        }
+        let of = self.lag.map(|lag| format!(" of {lag}")).unwrap_or_default();
+        let why = format!(
+            "reading again what is held: {}{of} records; groups close when that is done",
+            self.in_flight
+        );
+        self.state = State::Waiting;
+        self.why.get_or_insert_with(|| why.clone());
+        let (what, since) = (WaitsFor::CatchUp, began.to_string());
+        self.waits.push(Wait { what, since, why, needs_somebody: false });
     }
 }
 

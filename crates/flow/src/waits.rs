@@ -23,16 +23,19 @@ pub enum WaitsFor {
     Gathering,
     /// A person has to say what becomes of a record.
     Decision,
+    /// What is held has to be read again after a start; groups do not close before that.
+    CatchUp,
 }
 
 impl WaitsFor {
     /// Everything there is to wait for, as `status` and the metrics spell it.
-    pub const ALL: [(WaitsFor, &'static str); 5] = [
+    pub const ALL: [(WaitsFor, &'static str); 6] = [
         (WaitsFor::Log, "log"),
         (WaitsFor::Source, "source"),
         (WaitsFor::Store, "store"),
         (WaitsFor::Gathering, "gathering"),
         (WaitsFor::Decision, "decision"),
+        (WaitsFor::CatchUp, "catch_up"),
     ];
 
     /// As `status` and the metrics spell it.

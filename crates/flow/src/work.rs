@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use potok_core::{Fault, SourceBatch};
+use potok_core::{Fault, Record, SourceBatch};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinError;
 
@@ -52,6 +52,15 @@ pub(crate) struct Chunk {
     pub taken: Arc<Taken>,
     /// Index in the batch and hash of the lane key, in order.
     pub records: Vec<(u32, u64)>,
+}
+
+impl Chunk {
+    /// Bytes of its records.
+    pub fn bytes(&self) -> usize {
+        let records = &self.taken.batch.records;
+        let bytes = |(index, _): &(u32, u64)| records.get(*index as usize).map_or(0, Record::bytes);
+        self.records.iter().map(bytes).sum()
+    }
 }
 
 /// What the intake tells a lane.

@@ -15,9 +15,12 @@ use potok_connectors::memory::MemorySink;
 use potok_core::{
     Fault, Headers, Log, Output, Position, RECORD_BYTES_MAX, ReadFrom, Sink, SystemClock,
 };
+use potok_expr::Template;
 use potok_flow::dead_letter::{self, DeadLetterState};
 use potok_flow::decode::{JsonDecoder, RawDecoder};
-use potok_flow::{DeliverPlan, Engine, Plan, Retry, Target, TopicTarget};
+use potok_flow::{
+    ClosePlan, DeliverPlan, Engine, HoldPlan, OnRepeat, Plan, Retry, Target, TopicTarget,
+};
 
 /// Only a hang reaches it.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -301,49 +304,77 @@ async fn check_flip(disk: &FaultyDisk, sent: &BTreeMap<Position, Bytes>) -> Resu
 #[tokio::test]
 async fn a_full_disk_is_worked_off() {
     for to_topic in [false, true] {
-        let disk = FaultyDisk::new();
-        disk.set_capacity(Some(80_000));
-        let options = Options {
-            segment_bytes: 4_000,
-            reserve_bytes: 24_000,
-            retention_age: Some(Duration::ZERO),
-            retain_every: Duration::from_millis(20),
-            ..Options::default()
-        };
-        let log = open_with(&disk, options).unwrap();
-        let sink = MemorySink::new();
-        let target = match to_topic {
-            true => Target::Topic(TopicTarget::Fixed("out".into())),
-            false => Target::Sink(Arc::new(sink.clone()) as Arc<dyn Sink>),
-        };
-        let engine = Engine::new(log.clone(), Arc::new(SystemClock), None);
-        // What one transaction may hold must fit into the reserve.
-        engine.start(Plan { in_flight_bytes_max: 6_000, ..plan(target) }).unwrap();
-        engine.pause("copy").unwrap();
-        let mut sent = Vec::new();
-        let refused = loop {
-            let text = format!("{}/{}", sent.len(), "z".repeat(200));
+        is_worked_off(to_topic, None).await;
+    }
+}
+
+/// The same where records are held: groups must be sealed before anything of them can end.
+#[tokio::test]
+async fn a_full_disk_is_worked_off_with_groups() {
+    let hold = HoldPlan {
+        by: Some(Template::parse(".k").unwrap()),
+        kinds: Vec::new(),
+        id: None,
+        close: ClosePlan { after_first: Some(Duration::from_millis(100)), ..ClosePlan::default() },
+        on_repeat: OnRepeat::Keep,
+        store: None,
+        memory_max: 1 << 20,
+        internal: "potok-copy".into(),
+    };
+    is_worked_off(false, Some(hold)).await;
+}
+
+async fn is_worked_off(to_topic: bool, hold: Option<HoldPlan>) {
+    let disk = FaultyDisk::new();
+    disk.set_capacity(Some(80_000));
+    let options = Options {
+        segment_bytes: 4_000,
+        reserve_bytes: 24_000,
+        retention_age: Some(Duration::ZERO),
+        retain_every: Duration::from_millis(20),
+        ..Options::default()
+    };
+    let log = open_with(&disk, options).unwrap();
+    let sink = MemorySink::new();
+    let target = match to_topic {
+        true => Target::Topic(TopicTarget::Fixed("out".into())),
+        false => Target::Sink(Arc::new(sink.clone()) as Arc<dyn Sink>),
+    };
+    let engine = Engine::new(log.clone(), Arc::new(SystemClock), None);
+    // What one transaction may hold must fit into the reserve.
+    engine.start(Plan { in_flight_bytes_max: 6_000, hold, ..plan(target) }).unwrap();
+    engine.pause("copy").unwrap();
+    let mut sent = Vec::new();
+    // Large ones first, then what still fits between them.
+    let mut refused = None;
+    for padding in [200, 0] {
+        refused = Some(loop {
+            let number = sent.len();
+            let padding = "z".repeat(padding);
+            let text = format!(r#"{{"k":"group {}","n":{number},"z":"{padding}"}}"#, number % 30);
             match log.append(&[input(&text)]).await {
                 Ok(positions) => sent.push((positions[0].clone(), Bytes::from(text))),
                 Err(fault) => break fault,
             }
             assert!(sent.len() < 10_000, "the disk never fills");
-        };
-        assert_eq!(refused.next, potok_core::Move::Wait, "{refused}");
-        assert!(log.trouble().is_some(), "a full disk is told");
-        engine.resume("copy").unwrap();
-        until("everything to end", || is_done(&log)).await;
-        if !to_topic {
-            let delivered: BTreeMap<Position, Bytes> =
-                sink.delivered().into_iter().map(|m| (m.name.position, m.source)).collect();
-            assert_eq!(delivered, sent.into_iter().collect::<BTreeMap<_, _>>());
-        }
-        until("room for new records", || async { log.append(&[input("new")]).await.is_ok() }).await;
-        until("everything to end", || is_done(&log)).await;
-        assert_eq!(log.trouble(), None);
-        engine.drain(PATIENCE).await;
-        log.close();
+        });
     }
+    let refused = refused.unwrap();
+    assert_eq!(refused.next, potok_core::Move::Wait, "{refused}");
+    assert!(log.trouble().is_some(), "a full disk is told");
+    engine.resume("copy").unwrap();
+    until("everything to end", || is_done(&log)).await;
+    if !to_topic {
+        let delivered: BTreeMap<Position, Bytes> =
+            sink.delivered().into_iter().map(|m| (m.name.position, m.source)).collect();
+        assert_eq!(delivered, sent.into_iter().collect::<BTreeMap<_, _>>());
+    }
+    let new = r#"{"k":"new"}"#;
+    until("room for new records", || async { log.append(&[input(new)]).await.is_ok() }).await;
+    until("everything to end", || is_done(&log)).await;
+    assert_eq!(log.trouble(), None);
+    engine.drain(PATIENCE).await;
+    log.close();
 }
 
 /// A record of the largest size can be set aside, replayed and set aside again: what potok adds to
@@ -380,4 +411,72 @@ async fn the_largest_record_is_dead_lettered_and_replayed() {
     let letters = dead_letter::list(log.as_ref(), &info).await.unwrap();
     assert_eq!(letters[1].record.value, largest.value);
     until("everything to be done", || is_done(&log)).await;
+}
+
+/// A pipeline on a log in a folder, that delivers to so many topics.
+fn start_to_topics(folder: &Path, topics: usize) -> (Arc<EmbeddedLog>, Engine) {
+    let options = Options { segment_bytes: 1 << 20, retention_age: None, ..Options::default() };
+    let log = EmbeddedLog::open(folder, options, Arc::new(SystemClock)).unwrap();
+    let engine = Engine::new(log.clone(), Arc::new(SystemClock), None);
+    let deliver = |number: usize| DeliverPlan {
+        label: format!("out-{number}"),
+        kind: None,
+        target: Target::Topic(TopicTarget::Fixed(format!("out-{number}").into())),
+        key: None,
+        once_by: Vec::new(),
+        headers_id: true,
+    };
+    let delivers = (0..topics).map(deliver).collect();
+    let target = Target::Topic(TopicTarget::Fixed("out".into()));
+    let in_flight_bytes_max = 2 << 30;
+    let plan = Plan { workers: 1, delivers, in_flight_bytes_max, ..plan(target) };
+    engine.start(plan).unwrap();
+    (log, engine)
+}
+
+/// However much is made of what was there, and however much may be in flight, it is written in
+/// transactions of some megabytes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transactions_are_bounded_by_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (log, engine) = start_to_topics(folder.path(), 10);
+    engine.pause("copy").unwrap();
+    let value = "z".repeat(100 << 10);
+    for _ in 0..20 {
+        log.append(&[(); 5].map(|()| input(&value))).await.unwrap();
+    }
+    engine.resume("copy").unwrap();
+    until("everything to end", || is_done(&log)).await;
+    for number in 0..10 {
+        assert_eq!(contents(&log, &format!("out-{number}")).await.len(), 100);
+    }
+    engine.drain(PATIENCE).await;
+    log.close();
+    // A frame is never cut, and a segment of less than a megabyte takes one more.
+    let segments = std::fs::read_dir(folder.path().join("log")).unwrap();
+    let segments = segments
+        .map(|entry| entry.unwrap())
+        .filter(|entry| entry.file_name().to_string_lossy().ends_with(".seg"));
+    let largest = segments.map(|entry| entry.metadata().unwrap().len()).max().unwrap();
+    assert!((4 << 20..24 << 20).contains(&largest), "a frame of about {largest} bytes");
+}
+
+/// What one record alone comes to is bounded too: it is set aside, and the others go on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_that_comes_to_more_than_the_log_takes_is_set_aside() {
+    let folder = tempfile::tempdir().unwrap();
+    let (log, engine) = start_to_topics(folder.path(), 10);
+    let large = "z".repeat(60 << 20);
+    for value in ["before", &large, "behind"] {
+        log.append(&[input(value)]).await.unwrap();
+    }
+    until("everything to end", || is_done(&log)).await;
+    let status = engine.status().await.remove(0);
+    assert_eq!((status.delivered, status.dead_lettered), (2, 1));
+    assert_eq!(status.dead_letters_by_reason.get("too_large"), Some(&1));
+    assert_eq!(contents(&log, "out-9").await.len(), 2);
+    let letters = contents(&log, "copy-dead").await;
+    assert!(letters.values().any(|(value, _)| *value == large), "its bytes are kept");
+    engine.drain(PATIENCE).await;
+    log.close();
 }

@@ -77,7 +77,8 @@ pub struct Draft {
 pub enum Urgency {
     /// Nothing: it is refused.
     Plain,
-    /// The reserve: it says what has ended, or another thing that must be noted.
+    /// The reserve: a pipeline needs it to finish what is in the log, or it must be noted for another
+    /// reason.
     Ledger,
     /// The last of it: it makes room.
     MakesRoom,
@@ -136,9 +137,6 @@ impl Draft {
             return Err(faults::transaction_too_large());
         }
         let mut draft = Draft::of_entries(Kind::Transaction, entries);
-        if !entries.iter().any(|entry| matches!(entry, Entry::Ended { .. })) {
-            draft.urgency = Urgency::Plain;
-        }
         draft.slots = slots;
         draft.bytes.reserve(draft.slots.len() * 64 + payload);
         draft.lay_out(outputs, &places, payload);

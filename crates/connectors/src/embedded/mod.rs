@@ -57,7 +57,7 @@ pub use draft::partition_of;
 pub use faulty_disk::{FaultyDisk, Torn};
 pub use store::EmbeddedStore;
 
-use draft::Draft;
+use draft::{Draft, Urgency};
 use retention::Keeper;
 use scan::Lane;
 use shared::{Bugs, Command, Paths, Refused, Shared};
@@ -221,7 +221,8 @@ impl Log for EmbeddedLog {
         if outputs.is_empty() {
             return Ok(Vec::new());
         }
-        let (draft, places) = Draft::new(outputs, |topic| self.shared.route(topic), &[])?;
+        let (mut draft, places) = Draft::new(outputs, |topic| self.shared.route(topic), &[])?;
+        draft.urgency = Urgency::Plain;
         let written = self.shared.submit(draft, None).await.map_err(spread)?;
         Ok(places.positions(outputs, written.log, &written.firsts))
     }

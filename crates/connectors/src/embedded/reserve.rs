@@ -1,8 +1,9 @@
-//! Room kept for noting what has ended.
+//! Room kept for finishing what is in the log.
 //!
 //! A full disk must be able to be worked off: finishing records needs a little room before
-//! retention can give much back. While the reserve is spent, plain appends are refused, or they
-//! would eat what it gave. A small last part is kept apart for the notes that let segments go.
+//! retention can give much back. All that pipelines write may spend it: that records have ended, what
+//! they have become, and before that the seals of groups, of which a lane has only so many on their
+//! way. While the reserve is spent, plain appends are refused, or they would eat what it gave. A small last part is kept apart for the notes that let segments go.
 //! On a small disk the reserve is small too: at most a quarter of what was free when it was made.
 
 use std::io;

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use potok_core::trouble::crash_point;
+use potok_core::trouble::{Bug, crash_point, planted};
 use potok_core::{
     Assignment, Fault, Intake, Journal, NotWritten, Output, Partition, PartitionEnd, Position,
     Source, SourceBatch, Transaction, Turn,
@@ -13,7 +13,7 @@ use potok_core::{
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::draft::{Draft, Places};
+use super::draft::{Draft, Places, Urgency};
 use super::format::{Entry, fresh_nonce};
 use super::scan::{Lane, Scan};
 use super::shared::{Opened, Refused, Session, Shared, Tail};
@@ -209,7 +209,10 @@ impl EmbeddedJournal {
             return Ok(None);
         }
         let route = |topic: &Arc<str>| self.shared.route(topic);
-        let (draft, places) = Draft::new(outputs, route, ended)?;
+        let (mut draft, places) = Draft::new(outputs, route, ended)?;
+        if ended.is_empty() && planted(Bug::SealsRefused) {
+            draft.urgency = Urgency::Plain;
+        }
         Ok(Some(LaidOut { draft, places, says_ended: !ended.is_empty() }))
     }
 

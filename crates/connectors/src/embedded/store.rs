@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
-use potok_core::{Fault, Held, Owner, Place, Position, Record, Store, Timestamp};
+use potok_core::{Fault, Held, Owner, Place, Position, PutOutcome, Record, Store, Timestamp};
 
 use super::block::BLOCK_BYTES;
 use super::format::{RecordSpan, RecordsEntry};
@@ -45,8 +45,9 @@ impl Store for EmbeddedStore {
         Ok(())
     }
 
-    async fn put(&self, owner: &Owner, _: &[Held]) -> Result<(), Fault> {
-        self.owners.check(owner)
+    async fn put(&self, owner: &Owner, _: &[Held]) -> Result<PutOutcome, Fault> {
+        self.owners.check(owner)?;
+        Ok(PutOutcome::Kept)
     }
 
     async fn close(&self, owner: &Owner, _: &[Bytes]) -> Result<(), Fault> {

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::{BufMut, Bytes, BytesMut};
-use potok_core::{Fault, Headers, Held, Owner, Partition, Place, Reader, Record, Store};
+use potok_core::{
+    Fault, Headers, Held, Owner, Partition, Place, PutOutcome, Reader, Record, Store,
+};
 
 use super::settings::{Health, KafkaConfig};
 use super::topics::Topics;
@@ -84,8 +86,9 @@ impl Store for KafkaBodies {
         Ok(())
     }
 
-    async fn put(&self, owner: &Owner, _: &[Held]) -> Result<(), Fault> {
-        self.owners.check(owner)
+    async fn put(&self, owner: &Owner, _: &[Held]) -> Result<PutOutcome, Fault> {
+        self.owners.check(owner)?;
+        Ok(PutOutcome::Kept)
     }
 
     async fn close(&self, owner: &Owner, _: &[Bytes]) -> Result<(), Fault> {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use potok_core::{Fault, Held, Owner, Place, Position, Record, Store};
+use potok_core::{Fault, Held, Owner, Place, Position, PutOutcome, Record, Store};
 
 use super::lock;
 
@@ -96,7 +96,7 @@ impl Store for MemoryStore {
         Ok(())
     }
 
-    async fn put(&self, owner: &Owner, held: &[Held]) -> Result<(), Fault> {
+    async fn put(&self, owner: &Owner, held: &[Held]) -> Result<PutOutcome, Fault> {
         self.owned(owner, |share| {
             for Held { place, record, .. } in held {
                 let group = share.groups.entry(place.group.clone()).or_default();
@@ -106,6 +106,7 @@ impl Store for MemoryStore {
                     group.shown.insert(shown_as(place), place.position.clone());
                 }
             }
+            PutOutcome::Kept
         })
     }
 

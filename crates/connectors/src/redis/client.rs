@@ -17,7 +17,7 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use super::address::{Address, Kind};
-use super::fault::{self, Trouble};
+use super::fault::{self, Failure, Trouble};
 use super::scripts::Script;
 
 /// How long Redis may take. What takes longer is given up.
@@ -109,24 +109,30 @@ impl Client {
         }
     }
 
-    /// Writes a key.
-    pub async fn set(&self, key: &str, value: &str) -> Result<(), Fault> {
-        let mut cmd = redis::cmd("SET");
-        cmd.arg(key).arg(value);
-        self.ask(&cmd).await.map(|_| ()).map_err(|error| self.fault(&error))
+    /// Whether a key is there.
+    pub async fn has(&self, key: &str) -> Result<bool, Fault> {
+        let answer = self.ask(redis::cmd("EXISTS").arg(key)).await;
+        answer.map(|count| count != Value::Int(0)).map_err(|error| self.fault(&error))
+    }
+
+    /// Removes a key.
+    pub async fn remove(&self, key: &str) -> Result<(), Fault> {
+        let answer = self.ask(redis::cmd("DEL").arg(key)).await;
+        answer.map(|_| ()).map_err(|error| self.fault(&error))
     }
 
     /// Runs a script. One that Redis does not know is sent along at once.
-    pub async fn run(&self, call: &Call<'_>) -> Result<Value, Fault> {
+    pub async fn run(&self, call: &Call<'_>) -> Result<Value, Failure> {
+        let failure = |error| Failure::of(&self.label, &error);
         match self.ask(&call.cmd).await {
             Err(error) if fault::trouble(&error) == Trouble::NoScript => {}
-            answer => return answer.map_err(|error| self.fault(&error)),
+            answer => return answer.map_err(failure),
         }
-        self.ask(&call.with_text()).await.map_err(|error| self.fault(&error))
+        self.ask(&call.with_text()).await.map_err(failure)
     }
 
     fn fault(&self, error: &RedisError) -> Fault {
-        fault::fault(&self.label, error)
+        Failure::of(&self.label, error).fault
     }
 
     async fn ask(&self, cmd: &Cmd) -> RedisResult<Value> {

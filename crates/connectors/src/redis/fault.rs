@@ -15,7 +15,9 @@ pub(super) enum Trouble {
     NotLetIn,
     /// It takes no writes: a replica.
     ReadOnly,
-    /// No room: memory, disk, connections.
+    /// Its memory is at its limit: it takes nothing more, and gives away what it has.
+    NoMemory,
+    /// No room elsewhere: disk, connections, replicas.
     Full,
     /// It gave no answer in time.
     Silent,
@@ -74,7 +76,8 @@ fn of_word(word: &str) -> Option<Trouble> {
     let trouble = match word {
         "NOAUTH" | "WRONGPASS" | "NOPERM" => Trouble::NotLetIn,
         "READONLY" => Trouble::ReadOnly,
-        "OOM" | "MISCONF" | "NOREPLICAS" => Trouble::Full,
+        "OOM" => Trouble::NoMemory,
+        "MISCONF" | "NOREPLICAS" => Trouble::Full,
         "LOADING" | "BUSY" | "CLUSTERDOWN" | "MASTERDOWN" | "TRYAGAIN" | "UNKILLABLE" | "MOVED"
         | "ASK" => Trouble::NotReady,
         "NOSCRIPT" => Trouble::NoScript,
@@ -85,9 +88,24 @@ fn of_word(word: &str) -> Option<Trouble> {
     Some(trouble)
 }
 
-/// The fault for the engine.
-pub(super) fn fault(label: &str, error: &RedisError) -> Fault {
-    trouble(error).fault(label).because(error)
+/// A call that did not succeed.
+pub(super) struct Failure {
+    pub trouble: Trouble,
+    /// The same for the engine.
+    pub fault: Fault,
+}
+
+impl Failure {
+    pub fn of(label: &str, error: &RedisError) -> Self {
+        let trouble = trouble(error);
+        Failure { trouble, fault: trouble.fault(label).because(error) }
+    }
+}
+
+impl From<Failure> for Fault {
+    fn from(failure: Failure) -> Self {
+        failure.fault
+    }
 }
 
 impl Trouble {
@@ -109,8 +127,11 @@ impl Trouble {
             Trouble::ReadOnly => wait("takes no writes: it is a replica")
                 .hint("it goes on by itself when a primary answers at this address")
                 .code("P0903"),
+            Trouble::NoMemory => wait("has no room: its memory is at its limit")
+                .hint("groups that are sent make room; what does not fit is read from the log")
+                .code("P0904"),
             Trouble::Full => wait("has no room")
-                .hint("its memory, disk or number of connections is at its limit")
+                .hint("its disk, its replicas or its number of connections is at its limit")
                 .code("P0904"),
             Trouble::Silent => wait("gave no answer in time")
                 .hint("it is asked again; what it did in spite of that does no harm")

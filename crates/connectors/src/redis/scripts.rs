@@ -1,7 +1,8 @@
 //! The scripts, one per operation, in `scripts/`.
 //!
 //! Each compares the owner first and answers without having written anything: -1 where there is no
-//! owner any more, 0 where there is another. No script takes a piece of its text from outside.
+//! owner any more, 0 where there is another. The one that names the owner is the exception. No script
+//! takes a piece of its text from outside. None but `put` is refused by a server whose memory is full.
 
 use redis::Script as Hashed;
 
@@ -14,7 +15,10 @@ pub(super) struct Script {
 impl Script {
     /// What all scripts begin with, then what this one does.
     fn new(own: &str) -> Self {
-        let text = format!("{}{own}", include_str!("scripts/owner.lua"));
+        Script::whole(format!("{}{own}", include_str!("scripts/owner.lua")))
+    }
+
+    fn whole(text: String) -> Self {
         let hash = Hashed::new(&text).get_hash().to_owned();
         Script { text, hash }
     }
@@ -30,6 +34,7 @@ impl Script {
 
 /// The scripts of a layout.
 pub(super) struct Scripts {
+    pub own: Script,
     pub sweep: Script,
     pub put: Script,
     pub close: Script,
@@ -42,6 +47,7 @@ impl Scripts {
         let names = include_str!("scripts/documented_names.lua");
         let script = |own: &str| Script::new(&format!("{names}{own}"));
         Scripts {
+            own: own(),
             sweep: script(include_str!("scripts/documented_sweep.lua")),
             put: script(include_str!("scripts/documented_put.lua")),
             close: script(include_str!("scripts/documented_close.lua")),
@@ -54,6 +60,7 @@ impl Scripts {
         let names = include_str!("scripts/compact_names.lua");
         let script = |own: &str| Script::new(&format!("{names}{own}"));
         Scripts {
+            own: own(),
             sweep: script(include_str!("scripts/compact_sweep.lua")),
             put: script(include_str!("scripts/compact_put.lua")),
             close: script(include_str!("scripts/compact_close.lua")),
@@ -61,4 +68,8 @@ impl Scripts {
             clean: script(include_str!("scripts/compact_clean.lua")),
         }
     }
+}
+
+fn own() -> Script {
+    Script::whole(include_str!("scripts/own.lua").to_owned())
 }

@@ -13,15 +13,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use potok_core::{Fault, Held, Owner, Place, Position, Record, Store};
+use potok_core::{Fault, Held, Owner, Place, Position, PutOutcome, Record, Store};
 use redis::Value;
 
 use super::address::Address;
 use super::chunks::{BYTES_MAX, chunks, gathered};
 use super::client::{Call, Client, Timeouts};
+use super::fault::{Failure, Trouble};
 use super::pack::unpack;
 use super::scripts::{Script, Scripts};
 use super::{compact, documented};
+
+/// A pipeline has no more lanes than this, and so no more shares where each lane has one.
+const SHARES_MAX: u32 = 1_024;
 
 /// What one sweep does at most: groups and ids.
 const SWEEP_MAX: &str = "1000";
@@ -174,6 +178,10 @@ impl RedisStore {
     /// Runs a script for the owner; what it answered, but never that somebody else owns the share.
     async fn run(&self, owner: &Owner, call: &Call<'_>) -> Result<Value, Fault> {
         let answer = self.client.run(call).await?;
+        self.owned(owner, answer)
+    }
+
+    fn owned(&self, owner: &Owner, answer: Value) -> Result<Value, Fault> {
         let Owner { pipeline, share, .. } = owner;
         let lost = match answer {
             Value::Int(-1) => "has no owner any more: it was emptied or lost its last writes",
@@ -267,6 +275,37 @@ impl RedisStore {
         }
     }
 
+    /// Removes all that the share has, at most so much at a time.
+    async fn sweep(&self, owner: &Owner) -> Result<(), Fault> {
+        let mut call = self.begin(owner, &self.scripts.sweep);
+        call.push(SWEEP_MAX.as_bytes());
+        loop {
+            match self.run(owner, &call).await? {
+                Value::Int(1) => break,
+                Value::Int(2) => {}
+                _ => return Err(self.strange()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts one part of a call.
+    async fn put_part(
+        &self,
+        owner: &Owner,
+        tell: impl FnOnce(&mut Call<'_>),
+    ) -> Result<PutOutcome, Fault> {
+        let mut call = self.begin(owner, &self.scripts.put);
+        tell(&mut call);
+        match self.client.run(&call).await {
+            Err(Failure { trouble: Trouble::NoMemory, fault }) => Ok(PutOutcome::Full(fault)),
+            answer => match self.owned(owner, answer?)? {
+                Value::Int(1) => Ok(PutOutcome::Kept),
+                _ => Err(self.strange()),
+            },
+        }
+    }
+
     fn strange(&self) -> Fault {
         Fault::retry(format!("{} gave an answer that no script gives", self.client.label()))
             .code("P0911")
@@ -277,41 +316,57 @@ impl RedisStore {
 impl Store for RedisStore {
     async fn own(&self, owner: &Owner) -> Result<(), Fault> {
         // First the fence: from here on who owned it before changes nothing.
-        let value = format!("{} {}", owner.nonce, self.number());
-        self.client.set(&self.owner_key(owner), &value).await?;
-        let mut call = self.begin(owner, &self.scripts.sweep);
-        call.push(SWEEP_MAX.as_bytes());
-        loop {
-            match self.run(owner, &call).await? {
-                Value::Int(1) => break,
-                Value::Int(2) => {}
-                _ => return Err(self.strange()),
-            }
+        let mut call = Call::new(&self.scripts.own, self.owner_key(owner));
+        call.show(format_args!("{} {}", owner.nonce, self.number()));
+        if self.client.run(&call).await? != Value::Int(1) {
+            return Err(self.strange());
         }
+        self.sweep(owner).await?;
         self.warn_of_eviction().await;
         Ok(())
     }
 
-    async fn put(&self, owner: &Owner, held: &[Held]) -> Result<(), Fault> {
+    async fn own_no_more(&self, owner: &Owner, shares: u32) -> Result<(), Fault> {
+        several_at_a_time(shares..SHARES_MAX, |share| {
+            let owner = Owner { share, ..owner.clone() };
+            async move {
+                let key = self.owner_key(&owner);
+                if self.client.has(&key).await? {
+                    self.own(&owner).await?;
+                    self.client.remove(&key).await?;
+                }
+                Ok(())
+            }
+        })
+        .await?;
+        Ok(())
+    }
+
+    async fn put(&self, owner: &Owner, held: &[Held]) -> Result<PutOutcome, Fault> {
         let bytes = |held: &&Held| held.record.bytes() + held.place.group.len();
-        let script = &self.scripts.put;
-        // Nothing to put is asked as well: whose share it is.
+        // Nothing to put is asked as well: whose share it is, and whether there is room.
         match self.layout {
             Layout::Documented => {
                 let held = gathered(held, |held| &held.place.group);
                 for part in at_least_one(chunks(&held, bytes)) {
-                    self.tell(owner, script, |call| documented::put(call, part)).await?;
+                    let put = self.put_part(owner, |call| documented::put(call, part));
+                    if let full @ PutOutcome::Full(_) = put.await? {
+                        return Ok(full);
+                    }
                 }
             }
             Layout::Compact => {
                 let held = compact::gathered(held, |held| &held.place);
                 let pieces = compact::pieces(&held, |held| &held.place);
                 for part in at_least_one(chunks(&pieces, |piece| piece.iter().map(bytes).sum())) {
-                    self.tell(owner, script, |call| compact::put(call, part)).await?;
+                    let put = self.put_part(owner, |call| compact::put(call, part));
+                    if let full @ PutOutcome::Full(_) = put.await? {
+                        return Ok(full);
+                    }
                 }
             }
         }
-        Ok(())
+        Ok(PutOutcome::Kept)
     }
 
     async fn close(&self, owner: &Owner, groups: &[Bytes]) -> Result<(), Fault> {

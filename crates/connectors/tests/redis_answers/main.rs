@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use potok_connectors::redis::{Layout, RedisStore, Timeouts};
-use potok_core::{Headers, Held, Owner, Place, Position, Record, Store, Timestamp};
+use potok_core::{Headers, Held, Owner, Place, Position, PutOutcome, Record, Store, Timestamp};
 use potok_fuzz::Corpus;
 
 /// What every script is answered with, byte by byte.
@@ -117,7 +117,9 @@ fn only_the_answer_of_a_script_is_believed() {
                     store.load(&owner, &places).await,
                 )
             });
-            for done in [put, close, clean] {
+            let is_kept = matches!(put, Ok(PutOutcome::Kept));
+            assert!(said_done || !is_kept, "taken for done");
+            for done in [close, clean] {
                 assert!(said_done || done.is_err(), "taken for done");
             }
             if let Ok(records) = load {

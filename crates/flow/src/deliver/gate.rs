@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use potok_core::{Fault, Timestamp};
 use tokio::sync::{Notify, Semaphore};
+use tracing::Span;
 
 use super::suspect::Fares;
 use crate::signal::Signal;
@@ -58,11 +59,14 @@ pub(crate) struct Gate {
     fares: Mutex<Fares>,
     /// Somebody does not want to wait for the next probe.
     hurry: Notify,
+    /// Names the pipeline and the destination in the log.
+    span: Span,
 }
 
 impl Gate {
-    pub fn new() -> Self {
+    pub fn new(span: Span) -> Self {
         Gate {
+            span,
             state: Signal::new(GateState::Open),
             trial: Semaphore::new(0),
             notice: Mutex::new(None),
@@ -114,7 +118,7 @@ impl Gate {
         self.closings.fetch_add(1, Ordering::SeqCst);
         self.state.set(GateState::Closed);
         if notice_is_new {
-            tracing::warn!(why = %fault, "gate closed");
+            self.span.in_scope(|| tracing::warn!(why = %fault, "gate closed"));
         }
     }
 
@@ -134,7 +138,7 @@ impl Gate {
         let notice = self.notice.lock().unwrap_or_else(PoisonError::into_inner).take();
         if notice.is_some() {
             self.ramp.store(RAMP_START, Ordering::Relaxed);
-            tracing::info!("gate open");
+            self.span.in_scope(|| tracing::info!("gate open"));
         }
         self.ready.store(true, Ordering::Relaxed);
         self.state.set(GateState::Open);
@@ -238,7 +242,7 @@ mod tests {
 
     #[tokio::test]
     async fn lanes_take_turns_at_a_half_open_gate() {
-        let gate = Arc::new(Gate::new());
+        let gate = Arc::new(Gate::new(Span::none()));
         gate.close(&Fault::wait("away"), Timestamp(0));
         let ask = |gate: &Arc<Gate>| {
             let gate = gate.clone();
@@ -259,7 +263,7 @@ mod tests {
 
     #[test]
     fn a_success_that_started_earlier_is_no_witness() {
-        let gate = Gate::new();
+        let gate = Gate::new(Span::none());
         let (early, failed) = (gate.call_starts(), gate.call_starts());
         gate.call_succeeded(early, false);
         assert!(!gate.witness_since(failed));

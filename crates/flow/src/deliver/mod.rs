@@ -23,6 +23,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use potok_core::{Clock, Fault, Move, Sink, SinkLimits};
+use tracing::Span;
 
 use crate::lane::{Cycle, Lane};
 use crate::plan::Target;
@@ -44,16 +45,20 @@ pub(crate) struct Destination {
     pub sink: Option<Arc<dyn Sink>>,
     pub limits: SinkLimits,
     pub gate: Arc<Gate>,
+    /// What is said about it names it and its pipeline.
+    pub span: Span,
 }
 
 impl Destination {
-    pub fn new(label: String, target: &Target) -> Self {
+    /// `pipeline` is the span of its pipeline.
+    pub fn new(label: String, target: &Target, pipeline: &Span) -> Self {
         let sink = match target {
             Target::Sink(sink) => Some(sink.clone()),
             Target::Topic(_) => None,
         };
         let limits = sink.as_ref().map(|sink| sink.limits()).unwrap_or_default();
-        Destination { label, sink, limits, gate: Arc::new(Gate::new()) }
+        let span = tracing::error_span!(parent: pipeline, "deliver", destination = %label);
+        Destination { label, sink, limits, gate: Arc::new(Gate::new(span.clone())), span }
     }
 
     /// How it stands, if it lies outside the log.

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use potok_core::trouble::{Bug, crash_point, planted};
 use potok_core::{Batch, Fault, Message, Move, Outcome, Reason, Receipt, Timestamp};
+use tracing::Instrument;
 
 use super::Destination;
 use super::gate::Pass;
@@ -434,7 +435,8 @@ impl Settling {
         call: u64,
     ) -> Option<Fault> {
         let sink = destination.sink.as_ref()?;
-        let answer = match tokio::time::timeout(CALL_MAX, sink.deliver(&run.batch)).await {
+        let delivering = sink.deliver(&run.batch).instrument(destination.span.clone());
+        let answer = match tokio::time::timeout(CALL_MAX, delivering).await {
             Ok(answer) => answer,
             Err(_) => Err(Fault::wait(format!("{} gave no answer", destination.label))),
         };

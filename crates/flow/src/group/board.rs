@@ -76,6 +76,12 @@ impl Boards {
         self.all().iter().filter_map(|board| board.index().oldest()).min()
     }
 
+    /// When a run began that still reads again what is held; until then nothing closes.
+    pub fn catching_up_since(&self) -> Option<Timestamp> {
+        let is_behind = |board: &&Arc<Board>| !board.index().caught_up;
+        self.all().iter().find(is_behind).map(|board| board.scale.began())
+    }
+
     /// How much is held, and how long until some of it closes.
     pub fn contents(&self) -> Contents {
         let mut contents = Contents::default();

@@ -1,8 +1,9 @@
 //! Bodies of held records in memory, as far as there is room.
 //!
-//! Every body lies in the store, or in the log where that is the store, and can be read back. Most
-//! need not be: what came first stays in memory, because mostly it is sent first, up to a bound for
-//! the whole pipeline. So memory is bounded, however much is held, and nothing waits for room.
+//! Every body lies in the store, or in the log where that is the store or where the store was full, and
+//! can be read back. Most need not be: what came first stays in memory, because mostly it is sent
+//! first, up to a bound for the whole pipeline. So memory is bounded, however much is held, and nothing
+//! waits for room.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,13 +22,16 @@ const PACK_BYTES_MAX: usize = 16 << 10;
 #[derive(Clone)]
 pub(crate) struct Bodies {
     pub store: Arc<dyn Store>,
+    /// Where they lie in the log: for those that the store has no room for.
+    pub log: Arc<dyn Store>,
     pub room: Arc<Room>,
 }
 
 impl Bodies {
     /// With room for so many bytes in memory.
-    pub fn of(store: Arc<dyn Store>, memory_max: usize) -> Self {
-        Bodies { store, room: Arc::new(Room::of(memory_max)) }
+    pub fn of(store: Option<Arc<dyn Store>>, log: Arc<dyn Store>, memory_max: usize) -> Self {
+        let store = store.unwrap_or_else(|| log.clone());
+        Bodies { store, log, room: Arc::new(Room::of(memory_max)) }
     }
 }
 

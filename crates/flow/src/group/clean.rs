@@ -88,7 +88,11 @@ impl Lane {
         .await;
     }
 
-    pub(super) async fn clean(&mut self, holding: &Holding, lot: Option<Lot>) -> Result<(), Stop> {
+    pub(super) async fn clean(
+        &mut self,
+        holding: &mut Holding,
+        lot: Option<Lot>,
+    ) -> Result<(), Stop> {
         let Some(Lot { owner, assignment, places, .. }) = lot else { return Ok(()) };
         if places.is_empty() {
             return Ok(());
@@ -98,7 +102,10 @@ impl Lane {
             return Ok(());
         }
         crash_point("clean.before");
-        self.insist(|| holding.store.clean(&owner, &places)).await
+        let store = holding.store.clone();
+        self.insist(&*store, || store.clean(&owner, &places)).await?;
+        holding.made_room();
+        Ok(())
     }
 }
 

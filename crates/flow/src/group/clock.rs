@@ -22,6 +22,11 @@ impl Scale {
         Scale { start: Instant::now(), wall: clock.now() }
     }
 
+    /// When the run began, by the wall clock.
+    pub fn began(&self) -> Timestamp {
+        self.wall
+    }
+
     pub fn now(&self) -> i64 {
         self.wall.0 + i64::try_from(self.start.elapsed().as_millis()).unwrap_or(i64::MAX)
     }

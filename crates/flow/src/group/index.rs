@@ -49,6 +49,11 @@ const PART_BYTES_MAX: u64 = 16 << 20;
 /// then, and not what was taken in later.
 const MUCH: usize = 4_000;
 
+/// Parts that are sealed and not sent, and records in them: with more, the next are not sealed yet. A
+/// seal takes room in the log before anything of its group can end, and there may be little.
+const SEALED_PARTS_MAX: usize = 5_000;
+const SEALED_RECORDS_MAX: usize = 40_000;
+
 /// A group of fewer records than this has room for no more: there may be a million of them.
 const FEW: usize = 4;
 
@@ -92,6 +97,8 @@ pub(crate) struct Entry {
     pub id: Option<Bytes>,
     /// With which record it was put into the store.
     pub with: u64,
+    /// The store has it; else its body is in the log alone.
+    pub in_store: bool,
     /// Its decoder changes the bytes: it must see them again.
     pub rewritten: bool,
     /// Its body, where that is in memory.
@@ -425,13 +432,35 @@ impl Index {
         self.shares.values().filter_map(Share::next_due).min()
     }
 
-    /// The seals of what is closed, to be written.
+    /// How many parts more may be sealed, and how many records in them.
+    fn sealable(&self) -> (usize, usize) {
+        let sealed = self.sealed.iter().map(|sealed| sealed.entries.len());
+        let records = sealed.chain(self.sealing.iter().map(|frozen| frozen.entries.len()));
+        let (parts, records) = records.fold((0, 0), |(parts, all), some| (parts + 1, all + some));
+        (SEALED_PARTS_MAX.saturating_sub(parts), SEALED_RECORDS_MAX.saturating_sub(records))
+    }
+
+    /// True where something is closed and may be sealed now.
+    pub fn has_to_seal(&self) -> bool {
+        let may_seal = || matches!(self.sealable(), (1.., 1..));
+        !self.frozen.is_empty() && may_seal()
+    }
+
+    /// The seals of what is closed, to be written, as far as not too many are on their way.
     pub fn seals(&mut self) -> Vec<(GroupKey, Seal)> {
         let mut seals = Vec::new();
-        while let Some(mut frozen) = self.frozen.pop_front() {
+        if self.frozen.is_empty() {
+            return seals;
+        }
+        let (mut parts, mut records) = self.sealable();
+        while parts.min(records) > 0
+            && let Some(mut frozen) = self.frozen.pop_front()
+        {
             if frozen.entries.is_empty() {
                 continue;
             }
+            parts -= 1;
+            records = records.saturating_sub(frozen.entries.len());
             let mut members = Members::default();
             let mut hasher = DefaultHasher::new();
             frozen.name.key.hash(&mut hasher);

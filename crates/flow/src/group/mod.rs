@@ -21,17 +21,16 @@ mod index;
 mod seal;
 mod send;
 mod shelf;
+mod store;
 pub(crate) mod strays;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use foldhash::HashMap;
 use potok_core::trouble::{Bug, crash_point, planted};
 use potok_core::{
-    Clock, Fault, Held, Move, Output, Owner, Partition, Place, Position, Reason, Record,
-    SourceBatch, Store, Timestamp,
+    Clock, Fault, Output, Owner, Partition, Position, Reason, Record, SourceBatch, Store, Timestamp,
 };
 use potok_expr::json::Parser;
 use potok_expr::{Scope, Template, View};
@@ -42,7 +41,6 @@ use crate::counts::Ending;
 use crate::lane::{Cycle, Item, Lane, Way};
 use crate::ledger::Note;
 use crate::plan::HoldPlan;
-use crate::waits::WaitsFor;
 use crate::work::{Chunk, Completion, Stop, ToLane};
 use arrival::{Arrival, Stream};
 use board::Board;
@@ -57,19 +55,19 @@ pub(crate) use index::Wish;
 use index::{Arriving, Entry, Feed, GroupKey, Index};
 pub use index::{BatchPage, BatchPlace, BatchView, KindView};
 use seal::Seal;
+use store::{Full, Stored};
 use strays::Search;
 
 /// Records that a lane takes in before it looks what is to be closed and sent. Many, so that under
 /// load seals and deliveries are written in large pieces.
 const TAKEN_MAX: usize = 4_000;
 
-/// Records of a group that a store may keep together: with more bytes the next ones are apart.
-const TOGETHER_BYTES_MAX: usize = 32 << 10;
-
 /// The group step of one lane.
 pub(crate) struct Holding {
     pub plan: HoldPlan,
     pub store: Arc<dyn Store>,
+    /// Finds bodies in the log that the store had no room for.
+    pub log: Arc<dyn Store>,
     pub board: Arc<Board>,
     /// Whose groups these are. Where the log is shared, a partition's share and nonce are put in.
     owner: Owner,
@@ -80,12 +78,14 @@ pub(crate) struct Holding {
     room: Arc<Room>,
     /// What was sent and lies in the store until that is durable.
     sent: Lots,
+    /// The store had no room.
+    full: Option<Full>,
 }
 
 impl Holding {
     pub fn new(
         plan: &HoldPlan,
-        Bodies { store, room }: Bodies,
+        Bodies { store, log, room }: Bodies,
         owner: Owner,
         clock: &dyn Clock,
         shared: bool,
@@ -104,7 +104,7 @@ impl Holding {
             attempts,
         });
         let (plan, owned, sent) = (plan.clone(), Vec::new(), Lots::default());
-        Holding { plan, store, board, owner, owned, search, room, sent }
+        Holding { plan, store, log, board, owner, owned, search, room, sent, full: None }
     }
 
     /// The share of what was read there.
@@ -152,7 +152,7 @@ impl Holding {
         if !index.caught_up || !self.search.is_over() {
             return None;
         }
-        if index.has_sealed() {
+        if index.has_sealed() || index.has_to_seal() {
             return Some(Instant::now());
         }
         let due = index.next_due().filter(|_| !planted(Bug::ClosedByComing));
@@ -220,11 +220,12 @@ impl Lane {
     /// Works as [`Lane::run`] does, with groups.
     pub(crate) async fn run_holding(mut self, mut holding: Holding) -> Result<(), Stop> {
         if !holding.board.shared {
-            self.insist(|| holding.store.own(&holding.owner)).await?;
+            self.own_lane(&holding).await?;
         }
         loop {
             // Once it stops, nothing is closed or sent any more; it waits for the intake to end.
             let wake = if self.stopping.get() { None } else { holding.wake() };
+            let ask_store = holding.full.as_ref().map(Full::ask_at);
             let takes_in = wake.is_none() || !holding.board.index().has_much_sealed();
             let input = tokio::select! {
                 biased;
@@ -238,8 +239,12 @@ impl Lane {
                 },
                 () = holding.board.nudge.notified() => None,
                 () = sleep_until(wake), if wake.is_some() => None,
+                () = sleep_until(ask_store), if ask_store.is_some() => {
+                    self.ask_store(&mut holding).await?;
+                    None
+                }
                 Some(lot) = holding.sent.next() => {
-                    self.clean(&holding, lot).await?;
+                    self.clean(&mut holding, lot).await?;
                     None
                 }
             };
@@ -338,20 +343,8 @@ impl Lane {
         Ok(())
     }
 
-    /// Makes a partition's share ours in the store before anything of it is put there.
-    async fn own_share(&mut self, holding: &mut Holding, batch: &SourceBatch) -> Result<(), Stop> {
-        let is_owned = holding.owned.iter().any(|(nonce, _)| *nonce == batch.assignment);
-        if !holding.board.shared || is_owned {
-            return Ok(());
-        }
-        let owner = holding.owner(&batch.partition, batch.assignment);
-        self.insist(|| holding.store.own(&owner)).await?;
-        holding.owned.push((batch.assignment, batch.partition.clone()));
-        Ok(())
-    }
-
     /// Takes copies of records and notes of our own in the order in which they lie there.
-    async fn read_in_order(&mut self, holding: &Holding, chunk: &Chunk) -> Result<(), Stop> {
+    async fn read_in_order(&mut self, holding: &mut Holding, chunk: &Chunk) -> Result<(), Stop> {
         let batch = &chunk.taken.batch;
         let came = holding.arrivals(batch, &*self.clock);
         let mut runs: Vec<(bool, Vec<(u32, u64)>)> = Vec::new();
@@ -380,7 +373,12 @@ impl Lane {
     }
 
     /// Takes the records of a chunk into their groups. What cannot be held ends here.
-    async fn hold(&mut self, holding: &Holding, chunk: Chunk, came: &[i64]) -> Result<(), Stop> {
+    async fn hold(
+        &mut self,
+        holding: &mut Holding,
+        chunk: Chunk,
+        came: &[i64],
+    ) -> Result<(), Stop> {
         let batch = &chunk.taken.batch;
         let replayed = self.own.way(&batch.partition.topic) == Way::Replayed;
         let mut cycle = Cycle::default();
@@ -402,12 +400,12 @@ impl Lane {
                 held.append(&mut items);
             }
         }
-        let with = self.store(holding, batch, &held, came).await?;
+        let stored = self.store(holding, batch, &held, came).await?;
         if planted(Bug::HeldIsEnded) {
             let endings = held.iter().map(|item| (item.index, Ending::Delivered)).collect();
             self.complete(Completion { endings, ..Completion::of(chunk.taken.clone()) });
         }
-        self.index(holding, &chunk, &held, came, &with);
+        self.index(holding, &chunk, &held, came, &stored);
         crash_point("group.held");
         if !cycle.items.is_empty() {
             cycle.chunks.push(chunk);
@@ -418,26 +416,14 @@ impl Lane {
         Ok(())
     }
 
-    /// Puts bodies where they wait, unless they lie in the log anyway. Says with which record each was
-    /// put.
-    async fn store(
-        &mut self,
+    fn index(
+        &self,
         holding: &Holding,
-        batch: &SourceBatch,
+        chunk: &Chunk,
         held: &[Item],
         came: &[i64],
-    ) -> Result<Vec<u64>, Stop> {
-        let store = &holding.store;
-        if store.is_the_log() || held.is_empty() {
-            return Ok(Vec::new());
-        }
-        let held = to_hold(holding, batch, held, came);
-        let owner = holding.owner(&batch.partition, batch.assignment);
-        self.insist(|| store.put(&owner, &held)).await?;
-        Ok(held.iter().map(|held| held.place.with).collect())
-    }
-
-    fn index(&self, holding: &Holding, chunk: &Chunk, held: &[Item], came: &[i64], with: &[u64]) {
+        stored: &Stored,
+    ) {
         let batch = &chunk.taken.batch;
         let board = &holding.board;
         let now = self.clock.now();
@@ -450,7 +436,7 @@ impl Lane {
         let bodies = holding.room.keep(&records);
         let mut index = board.index();
         let feed = index.feed(&Feed::of(batch));
-        let mut with = with.iter().copied();
+        let mut with = stored.with.iter().copied();
         for (((item, record), body), closes) in held.iter().zip(records).zip(bodies).zip(closes) {
             let Some(at) = came.get(item.index as usize).copied() else { continue };
             let with = with.next().unwrap_or(record.offset);
@@ -473,6 +459,7 @@ impl Lane {
                     kind: item.kind,
                     id: item.id.clone(),
                     with,
+                    in_store: stored.in_store,
                     rewritten: item.rewritten,
                     body,
                     ..Entry::of(chunk, item.index, feed)
@@ -551,77 +538,6 @@ impl Lane {
         let outputs = seals.iter().map(output).collect();
         let _ = self.ledger.send(Note::Seals(outputs));
     }
-
-    /// Calls a store until it answers. One that has another owner, or forgot this one, costs a
-    /// re-read of everything that is held.
-    async fn insist<T, F>(&mut self, call: impl Fn() -> F) -> Result<T, Stop>
-    where
-        F: Future<Output = Result<T, Fault>>,
-    {
-        let mut attempt = 0;
-        loop {
-            let fault = match call().await {
-                Ok(answer) => {
-                    if attempt > 0 {
-                        self.waits.end(WaitsFor::Store, self.slot);
-                    }
-                    return Ok(answer);
-                }
-                Err(fault) => fault,
-            };
-            match fault.next {
-                Move::Fix => return Err(Stop::Fix(fault)),
-                Move::Retry | Move::SetAside => return Err(Stop::Reread(fault.to_string())),
-                Move::Wait => {
-                    attempt += 1;
-                    self.waits.begin(WaitsFor::Store, self.slot, &fault);
-                    self.wait(self.plan.retry.wait(attempt, self.slot as u64 * 89)).await?;
-                }
-            }
-        }
-    }
-}
-
-/// What the store is given of these.
-fn to_hold(holding: &Holding, batch: &SourceBatch, held: &[Item], came: &[i64]) -> Vec<Held> {
-    struct Together {
-        opened: Timestamp,
-        with: u64,
-        bytes: usize,
-    }
-    let kinds = &holding.plan.kinds;
-    let index = holding.board.index();
-    let waiting = index.opened_by_waiting();
-    let mut groups: HashMap<GroupKey, Together> = HashMap::default();
-    held.iter()
-        .filter_map(|item| {
-            let record = batch.records.get(item.index as usize)?;
-            let group = holding.group_key(item, record, batch);
-            let at = *came.get(item.index as usize)?;
-            let together = groups.entry(group).or_insert_with_key(|group| Together {
-                opened: index
-                    .opened(group, at)
-                    .or_else(|| waiting.get(group).copied())
-                    .unwrap_or(record.time),
-                with: record.offset,
-                bytes: 0,
-            });
-            if together.bytes >= TOGETHER_BYTES_MAX {
-                (together.with, together.bytes) = (record.offset, 0);
-            }
-            together.bytes += record.bytes();
-            let Together { opened, with, .. } = *together;
-            let kind = item.kind.and_then(|kind| kinds.get(usize::from(kind)));
-            let place = Place {
-                group: item.group.clone(),
-                kind: kind.map(|kind| kind.name.clone()),
-                id: item.id.clone(),
-                position: batch.position(record),
-                with,
-            };
-            Some(Held { place, opened, record: record.clone() })
-        })
-        .collect()
 }
 
 impl Feed {
@@ -655,6 +571,7 @@ impl Entry {
             kind: None,
             id: None,
             with: offset,
+            in_store: true,
             rewritten: false,
             body: None,
         }

@@ -44,6 +44,14 @@ struct Member<'a> {
     count: u32,
 }
 
+impl Member<'_> {
+    /// Its body has to be loaded from the store, or from the log, which has what the store lacks.
+    fn is_absent(&self, from_log: bool) -> bool {
+        let is_there = from_log || self.entry.in_store;
+        self.record.is_none() && is_there && self.successor != usize::MAX
+    }
+}
+
 impl Lane {
     /// Sends the batches whose seals were read, one bounded lot of them; false where there is none.
     pub(super) async fn send_sealed(&mut self, holding: &mut Holding) -> Result<bool, Stop> {
@@ -85,8 +93,6 @@ impl Lane {
         }
         let repeats = members.iter().enumerate().filter(|(at, member)| member.successor != *at);
         self.counters.repeats.fetch_add(repeats.count() as u64, Ordering::Relaxed);
-        let absent = members.iter().filter(|member| member.record.is_none());
-        let absent = places(holding, batches, absent, &feeds);
         let store = holding.store.clone();
         // They are all of one share; without a batch there was nothing to send.
         let seal = batches.first().and_then(|sealed| feeds.get(sealed.seal.feed as usize));
@@ -94,9 +100,19 @@ impl Lane {
         let owner = holding.owner(partition, *assignment);
         if !store.is_the_log() {
             let groups: Vec<_> = batches.iter().map(|sealed| sealed.key.clone()).collect();
-            self.insist(|| store.close(&owner, &groups)).await?;
+            self.insist(&*store, || store.close(&owner, &groups)).await?;
         }
-        self.load(&*store, &owner, &absent, &mut members).await?;
+        for (from, from_log) in [(&store, false), (&holding.log, true)] {
+            let absent = |member: &&Member<'_>| member.is_absent(from_log);
+            let places = places(holding, batches, members.iter().filter(absent), &feeds);
+            let absent = members.iter_mut().filter(|member| member.is_absent(from_log));
+            self.load(&**from, &owner, &places, absent).await?;
+        }
+        let is_lost = |member: &&Member<'_>| member.is_absent(true);
+        if let Some(lost) = places(holding, batches, members.iter().filter(is_lost), &feeds).first()
+        {
+            return Err(Stop::Reread(format!("not even the log has {}", lost.position)));
+        }
         let stored = match store.is_the_log() {
             true => Vec::new(),
             false => places(holding, batches, members.iter(), &feeds),
@@ -118,29 +134,23 @@ impl Lane {
         Ok(())
     }
 
-    /// Loads the bodies that are not in memory. One that nobody has costs a re-read.
-    async fn load(
+    /// Loads bodies that are not in memory, as far as they are there.
+    async fn load<'a, 'b: 'a>(
         &mut self,
         store: &dyn Store,
         owner: &Owner,
         places: &[Place],
-        members: &mut [Member<'_>],
+        members: impl Iterator<Item = &'a mut Member<'b>>,
     ) -> Result<(), Stop> {
         if places.is_empty() {
             return Ok(());
         }
-        let bodies = self.insist(|| store.load(owner, places)).await?;
-        let missing = members.iter_mut().filter(|member| member.record.is_none());
-        for ((member, body), place) in missing.zip(bodies).zip(places) {
-            if body.is_none() && !planted(Bug::StoreLossIgnored) {
-                return Err(Stop::Reread(format!("the store does not have {}", place.position)));
+        let bodies = self.insist(store, || store.load(owner, places)).await?;
+        for (member, body) in members.zip(bodies) {
+            if body.is_none() && planted(Bug::StoreLossIgnored) {
+                member.successor = usize::MAX;
             }
             member.record = body;
-        }
-        if planted(Bug::StoreLossIgnored) {
-            members.iter_mut().filter(|member| member.record.is_none()).for_each(|member| {
-                member.successor = usize::MAX;
-            });
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use tempfile::TempDir;
 
-use crate::process::{Home, Running, SMALL_SEGMENTS, pipelines};
+use crate::process::{Home, Running, SMALL_SEGMENTS, pipelines, without_settings};
 
 /// A folder on such a disk.
 pub struct Disk {
@@ -132,4 +132,43 @@ impl Disk {
         let file = self.shadow.path().join(format!("d.{}", folder.replace('/', "%")));
         fs::write(file, list).unwrap();
     }
+}
+
+/// A disk with little room, in memory, that only one process sees and that goes with it.
+pub struct SmallDisk<'a> {
+    home: &'a Home,
+    size: &'a str,
+}
+
+impl<'a> SmallDisk<'a> {
+    /// Of so many bytes, such as `40m`.
+    pub fn under(home: &'a Home, size: &'a str) -> Self {
+        SmallDisk { home, size }
+    }
+
+    /// Starts a pipeline on it.
+    pub fn start(&self, file: &Path, environment: &[(&str, &str)]) -> Running {
+        let data = self.home.data();
+        let mount = "mount -t tmpfs -o size=\"$0\" tmpfs \"$1\" && shift && exec \"$@\"";
+        let mut command = without_settings("unshare");
+        // Whoever is root may not have to become root, and sometimes must not.
+        if may_be_root() {
+            command.args(["--user", "--map-root-user"]);
+        }
+        command.args(["--mount", "sh", "-c", mount, self.size]).arg(&data);
+        command.args([env!("CARGO_BIN_EXE_potok"), "run"]).arg(file).arg("--data-dir").arg(&data);
+        command.args(["--admin", "127.0.0.1:0", "--http", "127.0.0.1:0"]);
+        command.current_dir(self.home.path()).envs(environment.iter().copied());
+        let running = Running::spawn(command, self.home.path().join("stderr.log"));
+        // Its folder is another one than ours.
+        let inside = format!("/proc/{}/root{}", running.pid(), data.display());
+        let running = running.listening(Path::new(&inside)).and_then(Running::ready);
+        running.unwrap_or_else(|end| panic!("potok ended at start: {end}"))
+    }
+}
+
+/// True where a process may have users of its own.
+fn may_be_root() -> bool {
+    let tried = Command::new("unshare").args(["--user", "--map-root-user", "true"]).status();
+    tried.is_ok_and(|status| status.success())
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::batches::{Records, delivered};
 use crate::check::Letter;
-use crate::disk::Disk;
+use crate::disk::{Disk, SmallDisk};
 use crate::process::{Home, Running, SMALL_SEGMENTS, pipelines};
 use crate::{short_or_soak, wait};
 
@@ -92,6 +92,58 @@ fn a_batch_that_closes_while_the_disk_is_full_comes_out_when_there_is_room() {
     assert_eq!(running.get("/live").unwrap().0, 200);
     disk.set_full(false);
     assert_eq!(records.assert_kept(&running), 0, "nothing went out twice");
+    wait::until("/ready says yes", || (running.get("/ready")?.0 == 200).then_some(()));
+}
+
+/// Many groups into a database elsewhere.
+const MANY_GROUPS: &str = "
+name: many
+source: { topic: many }
+decode: { format: json, schema: many.json }
+group: { by: .k, close: { after_first: 2s } }
+deliver: [{ db: many, once_by: .n, rows: { many: . }, create_tables: true }]
+";
+const MANY_SCHEMA: &str = r#"{
+  "type": "object",
+  "properties": {
+    "k": { "type": "integer" }, "n": { "type": "integer" }, "z": { "type": "string" }
+  },
+  "required": ["k", "n", "z"]
+}"#;
+
+#[test]
+fn a_disk_that_is_full_of_groups_is_worked_off() {
+    let home = Home::new();
+    let file = home.path().join("many.yaml");
+    std::fs::write(&file, MANY_GROUPS).unwrap();
+    std::fs::write(home.path().join("many.json"), MANY_SCHEMA).unwrap();
+    let database = home.path().join("many.sqlite");
+    home.settings(&format!("db: {{ many: 'sqlite:{}' }}\n", database.display()));
+    let running =
+        SmallDisk::under(&home, "40m").start(&file, &[("POTOK_SEGMENT_BYTES", "1000000")]);
+    running.run(["pause", "many"], b"").good();
+    // Until nothing fits, not even little. Of what is refused a part may have been taken.
+    let (mut tried, mut acknowledged) = (0, 0);
+    for (lines, padding) in [(5_000, 300), (1, 0)] {
+        loop {
+            let line =
+                |n: usize| format!("{{\"k\":{},\"n\":{n},\"z\":\"{:padding$}\"}}\n", n % 5_000, "");
+            let bytes: String = (tried..tried + lines).map(line).collect();
+            tried += lines;
+            let ran = running.run(["send", "many"], bytes.as_bytes());
+            if ran.code != Some(0) {
+                assert!(ran.stderr.contains("P0203"), "{}", ran.stderr);
+                break;
+            }
+            acknowledged += lines;
+        }
+    }
+    assert!(acknowledged > 5_000);
+    running.run(["resume", "many"], b"").good();
+    let status = running.drained();
+    let delivered = status["delivered"].as_u64().unwrap() as usize;
+    assert!((acknowledged..=tried).contains(&delivered), "{status}");
+    assert_eq!(status["dead_lettered"], 0, "{status}");
     wait::until("/ready says yes", || (running.get("/ready")?.0 == 200).then_some(()));
 }
 

@@ -22,6 +22,21 @@ fn gate_is(running: &Running, state: &str) -> Value {
     })
 }
 
+/// Every line that is not about the log or the process itself names its pipeline, and one about a gate
+/// its destination.
+fn lines_name_what_they_are_about(running: &Running) {
+    let journal = running.journal();
+    let own = ["the log takes appends again", "stopping:"];
+    let is_said = |line: &&str| [" WARN ", " INFO ", " ERROR "].iter().any(|l| line.contains(l));
+    for line in journal.lines().filter(is_said) {
+        let is_own = own.iter().any(|own| line.contains(own));
+        assert!(is_own || line.contains("pipeline=orders"), "{line}");
+        let of_gate = line.contains("gate closed") || line.contains("gate open");
+        assert!(!of_gate || line.contains("destination=orders"), "{line}");
+    }
+    assert!(journal.contains("gate closed") && journal.contains("gate open"), "{journal}");
+}
+
 /// Another program holds the database; potok is even killed ten times meanwhile.
 #[test]
 fn a_locked_database_closes_the_gate_and_loses_nothing() {
@@ -59,6 +74,7 @@ fn a_locked_database_closes_the_gate_and_loses_nothing() {
     gate_is(&running, "open");
     assert_kept(&home, &running, &ledger);
     assert_eq!(running.status()["dead_lettered"], 0);
+    lines_name_what_they_are_about(&running);
 }
 
 /// The place of the database does not exist when potok starts, and comes later.

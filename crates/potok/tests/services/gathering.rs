@@ -25,7 +25,7 @@ const STANDSTILL: Duration = Duration::from_secs(8);
 const WINDOW: (&str, &str) = ("BATCH_WINDOW", "700ms");
 
 /// A folder whose settings lead to these services.
-fn home(kafka: &Kafka, redis: Option<&Redis>) -> Home {
+pub fn home(kafka: &Kafka, redis: Option<&Redis>) -> Home {
     let home = Home::new();
     let store = redis.map(|redis| format!("store: {{ redis: '{}' }}\n", redis.url()));
     home.settings(&format!(
@@ -43,7 +43,7 @@ fn start(home: &Home, environment: &[(&str, &str)]) -> Running {
 }
 
 /// Starts a copy that keeps no body in memory: what it holds it reads back.
-fn start_forgetful(home: &Home, environment: &[(&str, &str)]) -> Running {
+pub fn start_forgetful(home: &Home, environment: &[(&str, &str)]) -> Running {
     let shipped = std::fs::read_to_string(pipelines().join("em-processor.yaml")).unwrap();
     let file = home.path().join("em-processor.yaml");
     std::fs::write(&file, shipped + "\nlimits: { held_in_memory_max: 1B }\n").unwrap();
@@ -74,7 +74,7 @@ fn held(running: &Running, records: usize) {
 }
 
 /// Runs commands straight on the log, whatever runs or does not.
-fn by_hand(home: &Home) -> impl Fn(&[&str], &[u8]) -> Ran {
+pub fn by_hand(home: &Home) -> impl Fn(&[&str], &[u8]) -> Ran {
     |args, input| run(home.command(args), input)
 }
 

@@ -3,10 +3,11 @@
 
 use std::collections::HashSet;
 
-use potok_services::Redis;
+use potok_services::{Kafka, Redis};
 use potok_traffic::gdelt::{EVENTS, Generator, Sent};
 
 use crate::batches::{Records, delivered};
+use crate::gathering::{by_hand, home as home_on, start_forgetful};
 use crate::process::{Home, Running, pipelines};
 use crate::wait;
 
@@ -90,4 +91,71 @@ fn losing_redis_in_the_middle_of_a_window_costs_a_re_read() {
     held(&running, 400);
     running.run(["batches", "release", "em-processor", &batch.id], b"").good();
     records.assert_kept(&running);
+}
+
+/// Bytes for what is held: less than one batch needs.
+const ROOM: usize = 2 << 20;
+
+/// A Redis that takes a little and then refuses whatever needs memory.
+fn small_redis() -> Redis {
+    let redis = Redis::start();
+    redis.command(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    let info = redis.command(&["INFO", "memory"]);
+    let used = info.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap();
+    let used: usize = used.trim().parse().unwrap();
+    redis.command(&["CONFIG", "SET", "maxmemory", &(used + ROOM).to_string()]);
+    redis
+}
+
+/// Waits until the store is what it waits for, and everybody who asks is told so.
+fn says_full(running: &Running) {
+    let status = wait::until("status says that the store is full", || {
+        let status = running.status();
+        let waits = status["waits"].as_array()?.iter().any(|wait| wait["for"] == "store");
+        waits.then_some(status)
+    });
+    assert_eq!(status["state"], "waiting", "{status}");
+    assert!(status["why"].as_str().unwrap().contains("P0904"), "{status}");
+    let (code, ready) = running.get("/ready").unwrap();
+    assert_eq!(code, 200, "records are taken: {ready}");
+    assert!(running.journal().contains("P0904"), "the log says so too");
+}
+
+/// Redis is full of what em-processor itself holds. Nobody but em-processor touches it.
+fn is_worked_off(home: &Home, redis: &Redis, mut records: Records) {
+    let window = [("BATCH_WINDOW", "5s")];
+    let mut generator = Generator::good_only(33);
+    let mut running = start_forgetful(home, &window);
+    for round in 0..3 {
+        for _ in 0..2 {
+            let batch = generator.next_batch(1_473, 4_446);
+            assert!(records.send_by(by_hand(home), batch.records));
+        }
+        says_full(&running);
+        if round == 1 {
+            // The next one finds it full, and closes nothing before it has read everything again.
+            running.kill();
+            running = start_forgetful(home, &window);
+        }
+    }
+    records.assert_kept(&running);
+    assert_eq!(running.status()["rereads"], 0);
+    wait::until("nothing waits any more, and nothing is left in Redis", || {
+        let (status, keys) = (running.status(), redis.command(&["KEYS", "*batch*"]));
+        (status["state"] == "running" && keys.is_empty()).then_some(())
+    });
+}
+
+#[test]
+fn a_full_redis_is_worked_off() {
+    let (home, redis) = (Home::new(), small_redis());
+    home.settings(&format!("store: {{ redis: '{}' }}\n", redis.url()));
+    is_worked_off(&home, &redis, Records::default());
+}
+
+#[test]
+fn a_full_redis_is_worked_off_on_kafka() {
+    let (kafka, redis) = (Kafka::start(), small_redis());
+    let records = Records { repeatable: true, ..Records::default() };
+    is_worked_off(&home_on(&kafka, Some(&redis)), &redis, records);
 }

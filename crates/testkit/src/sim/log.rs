@@ -8,8 +8,8 @@ use bytes::Bytes;
 use potok_core::trouble::{Bug, planted};
 use potok_core::{
     Clock, Damage, Ended, Fault, GroupInfo, GroupSpec, Held, Log, NotWritten, OpenGroup, Output,
-    Owner, Partition, Place, Position, RangeSet, ReadFrom, Reader, Reason, Record, SourceBatch,
-    Store, TopicInfo, Transaction,
+    Owner, Partition, Place, Position, PutOutcome, RangeSet, ReadFrom, Reader, Reason, Record,
+    SourceBatch, Store, TopicInfo, Transaction,
 };
 use tokio::sync::{Notify, OwnedMutexGuard, oneshot};
 
@@ -248,8 +248,8 @@ impl Store for LogBodies {
         Ok(())
     }
 
-    async fn put(&self, _: &Owner, _: &[Held]) -> Result<(), Fault> {
-        Ok(())
+    async fn put(&self, _: &Owner, _: &[Held]) -> Result<PutOutcome, Fault> {
+        Ok(PutOutcome::Kept)
     }
 
     async fn close(&self, _: &Owner, _: &[Bytes]) -> Result<(), Fault> {

@@ -94,7 +94,6 @@ pub fn run(scenario: Scenario) -> Result<Outcome, String> {
         w.overlap = scenario.overlap;
         w.shared = scenario.sharing > 0;
         w.output_max = scenario.output_max();
-        w.store_max = scenario.store_max();
         w.expect = Some(Arc::new(Expect {
             scenario: scenario.clone(),
             dead: DEAD.into(),
@@ -318,6 +317,7 @@ impl Runner {
             }
             Act::Flush => self.world.store().flush(),
             Act::Evict => self.world.store().evict(),
+            Act::Room(room) => self.world.store().set_room(room),
             Act::Replicate => self.world.store().replicate(),
             Act::Promote => self.world.store().promote(),
             Act::Freeze(process, millis) => {

@@ -42,6 +42,8 @@ pub enum Act {
     Flush,
     /// It loses the bodies it has.
     Evict,
+    /// Only so many bodies fit into it from now on.
+    Room(Option<usize>),
     /// A replica of it gets to know all that is there now.
     Replicate,
     /// The replica takes over: the store is what it was then.
@@ -290,18 +292,10 @@ impl Scenario {
             false => &[Trouble::TooLarge, Trouble::MetadataLost],
         };
         self.enabled.retain(|trouble| !impossible.contains(trouble));
-        // A full store is waited for by everything behind it.
-        self.enabled.remove(&Trouble::StoreFull);
         // A poisonous record keeps the disk full until somebody decides.
         if self.enabled.contains(&Trouble::Poison) {
             self.enabled.remove(&Trouble::DiskFull);
         }
-    }
-
-    /// Bodies with which the store of held records is full.
-    pub fn store_max(&self) -> Option<usize> {
-        let few = Chance::new(self.seed ^ 0x5703).between(1, 20) as usize;
-        self.enabled.contains(&Trouble::StoreFull).then_some(few)
     }
 
     /// The largest output that topics take which are not read by the pipeline.
@@ -341,12 +335,16 @@ impl Scenario {
     /// scenarios.
     fn add_silence(&mut self, span: u64) {
         let mut chance = Chance::new(self.seed ^ 0x511e);
-        if self.hold.is_some_and(|hold| hold.stored) && chance.one_in(3) {
+        let stored = self.hold.is_some_and(|hold| hold.stored);
+        if stored && chance.one_in(3) {
             for _ in 0..chance.between(1, 2) {
                 let at = chance.below(span);
                 self.acts.push((at, Act::Replicate));
                 self.acts.push((at + chance.between(1, 5_000), Act::Promote));
             }
+        }
+        if stored {
+            self.add_scarcity(span);
         }
         if self.sharing < 2 || chance.one_in(2) {
             return;
@@ -360,6 +358,17 @@ impl Scenario {
         if chance.one_in(3) {
             self.acts.push((chance.below(span), Act::Kill(chance.below(others) as usize)));
         }
+    }
+
+    /// Lets the store have little room, or none, for a while in some scenarios.
+    fn add_scarcity(&mut self, span: u64) {
+        let mut chance = Chance::new(self.seed ^ 0xf011);
+        if chance.one_in(2) {
+            return;
+        }
+        let at = chance.below(span);
+        self.acts.push((at, Act::Room(Some(chance.below(12) as usize))));
+        self.acts.push((at + chance.between(1, 20_000), Act::Room(None)));
     }
 
     /// Changes what groups are made by between lives, in some scenarios without versions and

@@ -1,5 +1,5 @@
-//! The simulated store of bodies: fenced by nonces, and it may forget everything at any time, or go
-//! back to what it was some time ago.
+//! The simulated store of bodies: fenced by nonces, and it may be full, forget everything at any time,
+//! or go back to what it was some time ago.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use bytes::Bytes;
 use potok_core::trouble::{Bug, planted};
-use potok_core::{Fault, Held, Owner, Place, Position, Record, Store};
+use potok_core::{Fault, Held, Owner, Place, Position, PutOutcome, Record, Store};
 
 use super::promises;
 use super::trouble::Trouble;
@@ -40,9 +40,21 @@ pub struct SimStore {
     now: Mutex<Bodies>,
     /// What a replica has that lags behind.
     replica: Mutex<Bodies>,
+    /// How many bodies fit, where that is bounded.
+    room: Mutex<Option<usize>>,
 }
 
 impl SimStore {
+    /// From now on only so many bodies fit.
+    pub fn set_room(&self, room: Option<usize>) {
+        *self.room.lock().unwrap_or_else(PoisonError::into_inner) = room;
+    }
+
+    fn has_room(&self, bodies: usize) -> bool {
+        let room = *self.room.lock().unwrap_or_else(PoisonError::into_inner);
+        room.is_none_or(|room| bodies < room)
+    }
+
     /// Loses everything, owners included, as a flush or a failover would.
     pub fn flush(&self) {
         *self.lock() = Bodies::default();
@@ -122,16 +134,24 @@ impl Store for SimStore {
         Ok(())
     }
 
-    async fn put(&self, owner: &Owner, held: &[Held]) -> Result<(), Fault> {
+    async fn put(&self, owner: &Owner, held: &[Held]) -> Result<PutOutcome, Fault> {
         let mut store = self.lock();
         let share = store.fence(owner)?;
+        let full = || PutOutcome::Full(Fault::wait("the store has no room"));
+        if !self.has_room(store.bodies.len()) {
+            return Ok(full());
+        }
         for Held { place, record, .. } in held {
+            if !self.has_room(store.bodies.len()) {
+                // What went in before stays, as where a call is made in parts.
+                return Ok(full());
+            }
             let at = (share.clone(), place.group.clone(), place.position.clone());
             if store.bodies.insert(at, record.clone()).is_none() {
                 store.closed.remove(&(share.clone(), place.group.clone()));
             }
         }
-        Ok(())
+        Ok(PutOutcome::Kept)
     }
 
     async fn close(&self, owner: &Owner, groups: &[Bytes]) -> Result<(), Fault> {
@@ -177,11 +197,11 @@ pub(super) struct StoreHandle {
 }
 
 impl StoreHandle {
-    async fn write(
+    async fn write<T>(
         &self,
         owner: &Owner,
-        call: impl Future<Output = Result<(), Fault>>,
-    ) -> Result<(), Fault> {
+        call: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, Fault> {
         self.world.awake(self.process).await;
         let store = self.world.store();
         let before = store.contents(owner);
@@ -200,18 +220,16 @@ impl Store for StoreHandle {
         self.world.store().own(owner).await
     }
 
-    async fn put(&self, owner: &Owner, held: &[Held]) -> Result<(), Fault> {
+    async fn put(&self, owner: &Owner, held: &[Held]) -> Result<PutOutcome, Fault> {
         let store = self.world.store();
-        let is_full = |most: usize| store.len() >= most;
-        if self.world.with(|w| w.store_max.is_some_and(is_full)) {
-            self.world.awake(self.process).await;
+        let outcome = self.write(owner, store.put(owner, held)).await?;
+        if matches!(outcome, PutOutcome::Full(_)) {
             self.world.with(|w| {
                 w.tally.hit(Trouble::StoreFull);
                 w.note("the store is full");
             });
-            return Err(Fault::wait("simulated: the store is full"));
         }
-        self.write(owner, store.put(owner, held)).await
+        Ok(outcome)
     }
 
     async fn close(&self, owner: &Owner, groups: &[Bytes]) -> Result<(), Fault> {

@@ -49,8 +49,6 @@ pub struct State {
     pub overlap: usize,
     /// The largest output that topics take which the pipeline does not read itself.
     pub output_max: Option<usize>,
-    /// The store of held records takes no more with so many bodies.
-    pub store_max: Option<usize>,
     /// The disk is full: only what finishes work is written.
     pub is_full: bool,
     /// Several processes share the log.
@@ -136,7 +134,6 @@ impl World {
                 disk,
                 overlap: 1,
                 output_max: None,
-                store_max: None,
                 is_full: false,
                 shared: false,
                 frozen: Frozen::default(),

@@ -180,9 +180,9 @@ async fn holds_none(store: &Arc<dyn Store>, owner: &Owner, held: &[Held]) -> Res
     Ok(())
 }
 
-fn refused(what: &str, answer: Result<(), Fault>) -> Result<(), String> {
+fn refused<T>(what: &str, answer: Result<T, Fault>) -> Result<(), String> {
     match answer {
-        Ok(()) => Err(format!("{what} was not refused")),
+        Ok(_) => Err(format!("{what} was not refused")),
         Err(fault) if fault.next == Move::Retry => Ok(()),
         Err(fault) => Err(format!("{what} gave {:?}: {fault}", fault.next)),
     }

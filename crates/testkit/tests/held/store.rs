@@ -1,11 +1,11 @@
 //! 1: the store of held records loses everything, comes back empty, or goes back to what a replica
-//! had; and then nobody sends anything more.
+//! had; and then nobody sends anything more. And it is full: what makes room is the lanes' own work.
 
 use potok_testkit::sim::{Act, Scenario};
 
 #[cfg(debug_assertions)]
 use super::{Bug, Promise, breaks};
-use super::{SHAPES, Shape, all_delivered, all_good, away_until, run_well, steady};
+use super::{SHAPES, Shape, all_delivered, all_good, away_until, happened, run_well, steady};
 
 /// How the store comes to lack what it had.
 #[derive(Clone, Copy, Debug)]
@@ -93,5 +93,62 @@ fn a_loss_that_is_ignored_is_found() {
             let found = breaks(Bug::StoreLossIgnored, Promise::NothingLost, scenario);
             assert!(found, "{shape:?}, {loss:?}");
         }
+    }
+}
+
+/// How much fits into a store, and what happens to the process meanwhile.
+const ROOMS: [usize; 3] = [0, 1, 3];
+const DIES: [Option<u64>; 3] = [None, Some(700), Some(2_500)];
+
+/// The store takes a few bodies and no more until all has ended. Groups close by their window; the process dies
+/// before that, or when what it sealed waits for its destination, and starts while the store is full
+/// of what it left there.
+fn scarce(shape: Shape, room: usize, dies: Option<u64>, seed: u64) -> Scenario {
+    let mut scenario = steady(shape);
+    scenario.seed = seed;
+    away_until(&mut scenario, 4_000);
+    scenario.acts = vec![
+        (0, Act::Room(Some(room))),
+        (50, Act::Send(all_good("in", &["a1"]))),
+        (400, Act::Send(all_good("in", &["a2", "a3"]))),
+        (410, Act::Send(all_good("in-two", &["b1"]))),
+        (5_000, Act::Send(all_good("in-two", &["b2", "b3", "b4", "b5"]))),
+        (12_000, Act::AllEnded),
+        (12_001, Act::Room(None)),
+    ];
+    scenario.acts.extend(dies.map(|at| (at, Act::Crash)));
+    scenario.acts.sort_by_key(|(at, _)| *at);
+    scenario
+}
+
+fn all_scarce() -> impl Iterator<Item = (Scenario, String)> {
+    stored().flat_map(|shape| {
+        ROOMS.into_iter().flat_map(move |room| {
+            DIES.into_iter().flat_map(move |dies| {
+                SEEDS.map(|seed| {
+                    let what = format!("{shape:?}, room {room}, dies at {dies:?}, seed {seed}");
+                    (scarce(shape, room, dies, seed), what)
+                })
+            })
+        })
+    })
+}
+
+#[test]
+fn a_store_that_is_full_holds_nothing_up() {
+    for (scenario, what) in all_scarce() {
+        let outcome = run_well(scenario, &what);
+        all_delivered(&outcome, &["a1", "a2", "a3", "b1", "b2", "b3", "b4", "b5"], &what);
+        assert!(happened(&outcome, "the store is full"), "{what}");
+        assert_eq!(outcome.world.store().len(), 0, "{what}: it is empty in the end");
+    }
+}
+
+/// Who waits for room where only his own work makes room waits for ever.
+#[cfg(debug_assertions)]
+#[test]
+fn a_lane_that_waits_for_room_is_found() {
+    for (scenario, what) in all_scarce() {
+        assert!(breaks(Bug::WaitsForRoom, Promise::WorkFinishes, scenario), "{what}");
     }
 }

@@ -3,13 +3,14 @@
 use potok_connectors::redis::Layout;
 use potok_core::{Move, Owner, Store};
 
-use crate::place::{batch, contents, events, holds, is, owner, places, server, store};
+use crate::place::{batch, contents, events, held, holds, is, keys, owner, places, server, store};
 
 on_both!(
     a_fenced_owner_changes_nothing,
     a_call_that_arrives_late_changes_nothing,
     an_emptied_server_is_noticed_at_the_next_call,
     an_empty_restart_is_noticed_at_the_next_call,
+    shares_that_are_no_more_leave_nothing,
 );
 
 async fn a_fenced_owner_changes_nothing(layout: Layout) {
@@ -84,4 +85,29 @@ async fn a_call_that_arrives_late_changes_nothing(layout: Layout) {
     assert!(contents(&redis) == before, "the past has come back");
     calls.put(&me, &records).await.unwrap();
     holds(&calls, &me, &records).await;
+}
+
+/// A pipeline has fewer lanes than it had.
+async fn shares_that_are_no_more_leave_nothing(layout: Layout) {
+    let redis = server(&[]);
+    let store = store(&redis.url(), layout);
+    let of = |share| Owner { share, ..owner(1) };
+    let records = |share: u32| {
+        let one = |n| held(&format!("group {share}"), None, None, n, "value");
+        (0..3).map(one).collect::<Vec<_>>()
+    };
+    let mut of_two = Vec::new();
+    for share in 0..4 {
+        store.own(&of(share)).await.unwrap();
+        store.put(&of(share), &records(share)).await.unwrap();
+        if share == 1 {
+            of_two = keys(&redis);
+        }
+    }
+    store.own_no_more(&of(0), 2).await.unwrap();
+    assert_eq!(keys(&redis), of_two);
+    for share in 0..2 {
+        holds(&store, &of(share), &records(share)).await;
+    }
+    is(&store.put(&of(2), &records(2)).await.unwrap_err(), Move::Retry, "P0907");
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use potok_connectors::redis::Layout;
-use potok_core::{Held, Move, Store};
+use potok_connectors::redis::{Layout, RedisStore};
+use potok_core::{Held, Move, Owner, PutOutcome, Store};
 use potok_testkit::services::{Mode, Proxy, Redis};
 
 use crate::place::{
@@ -20,7 +20,7 @@ on_both!(
     a_silent_server_does_not_hold_a_call,
     a_lost_answer_makes_the_call_repeatable,
     a_replica_is_waited_for,
-    a_full_server_is_waited_for_and_can_be_cleaned,
+    a_full_server_refuses_bodies_and_nothing_else,
     a_busy_server_is_waited_for,
 );
 
@@ -193,21 +193,47 @@ async fn a_replica_is_waited_for(layout: Layout) {
     holds(&store, &me, &events(0..6)).await;
 }
 
-async fn a_full_server_is_waited_for_and_can_be_cleaned(layout: Layout) {
+/// Nothing of these is taken for lack of memory.
+async fn is_full(store: &RedisStore, owner: &Owner, held: &[Held]) {
+    match store.put(owner, held).await.unwrap() {
+        PutOutcome::Full(fault) => is(&fault, Move::Wait, "P0904"),
+        PutOutcome::Kept => panic!("there was room"),
+    }
+}
+
+async fn a_full_server_refuses_bodies_and_nothing_else(layout: Layout) {
     let redis = server(&[("maxmemory-policy", "noeviction")]);
     let store = store(&redis.url(), layout);
     let me = owner(1);
     store.own(&me).await.unwrap();
-    store.put(&me, &events(0..3)).await.unwrap();
+    let mut together = events(0..6);
+    together.iter_mut().for_each(|held| held.place.with = 0);
+    store.put(&me, &together).await.unwrap();
     redis.command(&["CONFIG", "SET", "maxmemory", "1"]);
-    is(&store.put(&me, &events(3..6)).await.unwrap_err(), Move::Wait, "P0904");
-    // What makes room works: sending and cleaning.
-    holds(&store, &me, &events(0..3)).await;
-    store.clean(&me, &places(&events(0..3))).await.unwrap();
+    is_full(&store, &me, &events(6..9)).await;
+    is_full(&store, &me, &[]).await;
+    // What makes room works: closing, sending and cleaning, bit by bit.
+    store.close(&me, &batch()).await.unwrap();
+    holds(&store, &me, &together).await;
+    store.clean(&me, &places(&together[..2])).await.unwrap();
+    holds(&store, &me, &together[2..]).await;
+    store.clean(&me, &places(&together[2..])).await.unwrap();
+    // What was not taken can be cleaned as well.
+    store.clean(&me, &places(&events(6..9))).await.unwrap();
     assert_eq!(keys(&redis), [owner_key(layout)]);
     redis.command(&["CONFIG", "SET", "maxmemory", "0"]);
     store.put(&me, &events(3..6)).await.unwrap();
     holds(&store, &me, &events(3..6)).await;
+    // So does taking over what another owner has left there.
+    redis.command(&["CONFIG", "SET", "maxmemory", "1"]);
+    let other = owner(2);
+    store.own(&other).await.unwrap();
+    assert_eq!(keys(&redis), [owner_key(layout)]);
+    is_full(&store, &other, &events(0..3)).await;
+    assert_eq!(store.close(&me, &batch()).await.unwrap_err().code, "P0907");
+    redis.command(&["CONFIG", "SET", "maxmemory", "0"]);
+    store.put(&other, &events(0..3)).await.unwrap();
+    holds(&store, &other, &events(0..3)).await;
 }
 
 async fn a_busy_server_is_waited_for(layout: Layout) {
@@ -223,7 +249,7 @@ async fn a_busy_server_is_waited_for(layout: Layout) {
     let fault = within(async {
         loop {
             match store.put(&me, &events(0..3)).await {
-                Ok(()) => tokio::task::yield_now().await,
+                Ok(_) => tokio::task::yield_now().await,
                 Err(fault) => break fault,
             }
         }

@@ -1,4 +1,5 @@
 -- Then, until the end: group, number of pieces, and of each its name and the offsets that go.
+although_full()
 local WIDTH = 8
 local function without(all, gone)
   if all == gone then return '' end

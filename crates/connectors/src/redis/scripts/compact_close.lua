@@ -1,4 +1,5 @@
 -- Then groups.
+although_full()
 if not in_turn() then return 0 end
 if at == #ARGV then return 1 end
 local states, closed = call('HMGET', groups, unpack(ARGV, at + 1)), {}

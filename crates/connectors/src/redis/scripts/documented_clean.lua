@@ -1,4 +1,5 @@
 -- Then, until the end: group, number of records, and for each place, kind, id.
+although_full()
 local runs, gone = {}, {}
 while at < #ARGV do
   local group, count = take(), tonumber(take())

@@ -1,4 +1,5 @@
 -- Then groups.
+although_full()
 if not in_turn() then return 0 end
 local held = {}
 while at < #ARGV do

@@ -20,6 +20,9 @@ local function in_turn()
   call('SET', KEYS[1], ARGV[1] .. ' ' .. ARGV[2])
   return true
 end
+-- Redis refuses a command that may need memory only where it has none left and the script has written
+-- nothing yet. This is a write that needs none: what makes room begins with it.
+local function although_full() call('DEL', KEYS[1] .. ':none') end
 local ARGV, at = ARGV, 2
 local function take()
   at = at + 1

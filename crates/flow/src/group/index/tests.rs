@@ -31,6 +31,7 @@ fn entry(offset: u64, at: i64) -> Entry {
         kind: None,
         id: None,
         with: offset,
+        in_store: true,
         rewritten: false,
         body: None,
     }

@@ -6,12 +6,14 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use potok_core::{Clock, Fault, GroupInfo, Log, PipelineInfo, TopicInfo};
+use potok_core::{Clock, Fault, GroupInfo, Log, PipelineInfo, Timestamp, TopicInfo};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::crash_notes::CrashNotes;
 use crate::dead_letter;
+use crate::dead_letter::desk::{Desk, OpenCount};
 use crate::deliver::{Decisions, Destination, Undecided};
 use crate::group::{BatchPage, BatchPlace, BatchView, Boards, Wish};
 use crate::lag::{Asked, soon};
@@ -56,6 +58,10 @@ struct Handle {
     decisions: Arc<Decisions>,
     /// What is held, and how.
     held: Option<(HoldPlan, Arc<Boards>)>,
+    /// Since when it counts.
+    since: Timestamp,
+    open_letters: Arc<OpenCount>,
+    desk: Option<AbortOnDropHandle<()>>,
     supervisor: Option<JoinHandle<()>>,
 }
 
@@ -136,8 +142,21 @@ impl Engine {
             waits: shared.waits.clone(),
             decisions: shared.decisions.clone(),
             held: shared.plan.hold.clone().map(|plan| (plan, shared.boards.clone())),
+            since: self.inner.clock.now(),
+            open_letters: Arc::default(),
+            desk: None,
             supervisor: None,
         };
+        handle.desk = shared.plan.keep_resolved.map(|keep| {
+            let desk = Desk {
+                log: shared.log.clone(),
+                clock: shared.clock.clone(),
+                info: shared.info.clone(),
+                keep,
+                open: handle.open_letters.clone(),
+            };
+            AbortOnDropHandle::new(tokio::spawn(desk.run()))
+        });
         let name = shared.plan.name.clone();
         let (state, resume) = (handle.state.clone(), handle.resume.clone());
         handle.supervisor = Some(tokio::spawn(supervise(shared, state, resume)));
@@ -202,6 +221,8 @@ impl Engine {
                 lag,
                 partitions,
                 damaged: damaged.clone(),
+                since: Some(handle.since.to_string()),
+                dead_letters_open: handle.open_letters.get(),
                 destinations: handle.destinations.iter().filter_map(Destination::status).collect(),
                 ..Status::unknown(name, if paused { State::Paused } else { state })
             };
@@ -371,6 +392,7 @@ impl Engine {
             let mut pipelines = self.inner.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
             for handle in pipelines.values_mut() {
                 handle.draining.set(true);
+                handle.desk = None;
                 supervisors.extend(handle.supervisor.take());
             }
         }

@@ -18,6 +18,7 @@ mod generations;
 mod groups;
 mod guide;
 mod ledger;
+mod letters;
 mod load;
 mod order;
 mod outages;

@@ -210,6 +210,11 @@ pub trait Log: Send + Sync {
         false
     }
 
+    /// Which incarnation of a topic is there now, where offsets are reused; else `None`.
+    async fn topic_id(&self, _topic: &str) -> Result<Option<u64>, Fault> {
+        Ok(None)
+    }
+
     /// Lets records of a topic of potok's own go for good, per partition. `log` is the incarnation
     /// they were read under: where the topic is another one by now, nothing happens. Returns what is
     /// gone, at most what was asked: no reader opened from now on sees it. Asking again is fine.

@@ -323,6 +323,27 @@ impl Engine {
         })
     }
 
+    /// Lets go of the dropped dead letters of a pipeline that does not run here; a running one does
+    /// that by itself.
+    pub async fn tidy_letters(&self, info: &PipelineInfo) -> Result<(), Fault> {
+        let runs = {
+            let pipelines = self.inner.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
+            pipelines.get(&info.pipeline).is_some_and(|handle| handle.desk.is_some())
+        };
+        if runs {
+            return Ok(());
+        }
+        let desk = Desk {
+            log: self.inner.log.clone(),
+            clock: self.inner.clock.clone(),
+            info: Arc::new(info.clone()),
+            // How long it keeps what was replayed is not known here.
+            keep: Duration::from_secs(u32::MAX.into()),
+            open: Arc::default(),
+        };
+        desk.tidy().await
+    }
+
     /// What pipelines hold, or one of them: up to so many batches behind `after`, those that close
     /// first in front.
     pub fn batches(

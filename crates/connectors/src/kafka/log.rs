@@ -349,6 +349,12 @@ impl Log for KafkaLog {
         true
     }
 
+    async fn topic_id(&self, topic: &str) -> Result<Option<u64>, Fault> {
+        let topic: Arc<str> = Arc::from(topic);
+        let found = self.topics.look_up(std::slice::from_ref(&topic)).await?;
+        Ok(found.get(&topic).map(|facts| facts.id))
+    }
+
     /// Kafka deletes from the beginning only: what lies behind the first record that stays, stays.
     async fn release(
         &self,
@@ -357,12 +363,10 @@ impl Log for KafkaLog {
         partition: u32,
         offsets: &RangeSet,
     ) -> Result<RangeSet, Fault> {
-        let topic: Arc<str> = Arc::from(topic);
-        let found = self.topics.look_up(std::slice::from_ref(&topic)).await?;
-        if found.get(&topic).is_none_or(|facts| facts.id != log) {
+        if self.topic_id(topic).await? != Some(log) {
             return Ok(RangeSet::new());
         }
-        let partition = Partition { topic, index: partition };
+        let partition = Partition { topic: topic.into(), index: partition };
         let earliest = self.edges(vec![partition.clone()], Edge::Earliest).await?;
         let Some(&earliest) = earliest.get(&partition) else { return Ok(RangeSet::new()) };
         let to = offsets.first_gap(earliest);

@@ -30,6 +30,8 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 const GATHER: Duration = Duration::from_secs(5);
 /// How often it looks how far replays are.
 const REPLAYS_EVERY: Duration = Duration::from_secs(60);
+/// How often it looks whether the topic is still the one it reads.
+const ID_EVERY: Duration = Duration::from_secs(5);
 /// The wait after trouble with the log.
 const AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// Notes of one append.
@@ -90,18 +92,17 @@ impl Desk {
         let mut letters = Tail::new(&self.info.dead_letters);
         let mut sweep_at = Some(Instant::now());
         let mut replays_at = Instant::now();
+        let id = log.topic_id(&self.info.dead_letters).await?;
+        let mut id_at = Instant::now() + ID_EVERY;
         loop {
-            while let Some(batch) = notes.next(log).await? {
-                batch.records.iter().for_each(|note| tally.note(note));
-            }
-            while let Some(batch) = letters.next(log).await? {
-                tally.letters(&batch);
-                if tally.repeats.len() >= NOTES_MAX {
-                    self.note_repeats(&mut tally).await?;
+            self.catch_up(&mut tally, &mut notes, &mut letters).await?;
+            self.open.0.store(tally.open, Ordering::Relaxed);
+            if id_at <= Instant::now() {
+                id_at = Instant::now() + ID_EVERY;
+                if log.topic_id(&self.info.dead_letters).await? != id {
+                    return Err(Fault::retry("the dead-letter topic was created anew"));
                 }
             }
-            self.open.0.store(tally.open, Ordering::Relaxed);
-            self.note_repeats(&mut tally).await?;
             if tally.is_due(self.clock.now()) {
                 sweep_at.get_or_insert_with(|| Instant::now() + GATHER);
             }
@@ -119,6 +120,35 @@ impl Desk {
             let is_far = log.reuses_offsets();
             tokio::time::sleep(if is_far { ASK_EVERY } else { LOOK_EVERY }).await;
         }
+    }
+
+    /// Takes in what has come since the last time.
+    async fn catch_up(
+        &self,
+        tally: &mut Tally,
+        notes: &mut Tail,
+        letters: &mut Tail,
+    ) -> Result<(), Fault> {
+        while let Some(batch) = notes.next(&*self.log).await? {
+            batch.records.iter().for_each(|note| tally.note(note));
+        }
+        while let Some(batch) = letters.next(&*self.log).await? {
+            tally.letters(&batch);
+            if tally.repeats.len() >= NOTES_MAX {
+                self.note_repeats(tally).await?;
+            }
+        }
+        self.note_repeats(tally).await
+    }
+
+    /// Lets go of what was dropped, once; for pipelines that do not run.
+    pub async fn tidy(&self) -> Result<(), Fault> {
+        let log = &*self.log;
+        let mut tally = Tally::new(log, &self.info.pipeline, self.keep);
+        let mut notes = Tail::new(&self.info.resolved);
+        let mut letters = Tail::new(&self.info.dead_letters);
+        self.catch_up(&mut tally, &mut notes, &mut letters).await?;
+        self.sweep(&mut tally).await
     }
 
     async fn note_repeats(&self, tally: &mut Tally) -> Result<(), Fault> {

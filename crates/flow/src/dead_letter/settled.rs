@@ -84,8 +84,12 @@ pub struct Settled {
 impl Settled {
     /// Nothing is known yet.
     pub fn new(log: &dyn Log) -> Self {
+        Settled::of(log.reuses_offsets())
+    }
+
+    fn of(reuses_offsets: bool) -> Self {
         Settled {
-            reuses_offsets: log.reuses_offsets(),
+            reuses_offsets,
             places: BTreeMap::new(),
             repeats: BTreeMap::new(),
             keys: BTreeMap::new(),
@@ -172,5 +176,51 @@ impl Settled {
     pub fn is_repeat(&self, position: &Position) -> bool {
         let repeats = self.repeats.get(&self.place(position));
         repeats.is_some_and(|repeats| repeats.contains(position.offset))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use potok_core::Headers;
+
+    use super::*;
+
+    fn note(entry: &str, action: ResolvedAction, at: i64) -> Record {
+        let time = Timestamp(at);
+        let resolution =
+            Resolution { entry: entry.to_owned(), action, time, key: None, outcome: None };
+        let value = Some(serde_json::to_vec(&resolution).unwrap().into());
+        Record { offset: 0, time, key: None, headers: Headers::none(), value }
+    }
+
+    fn key() -> LetterKey {
+        let origin = "in/0/1@0000000000000001".parse().unwrap();
+        LetterKey { origin, attempts: 1, deliver: None }
+    }
+
+    #[test]
+    fn a_note_is_about_the_topic_it_names() {
+        let mut settled = Settled::of(true);
+        settled.apply(&note("d/0/3@000000000000000a", ResolvedAction::Dropped, 50));
+        let state = |settled: &Settled, position: &str| {
+            settled.state(&position.parse().unwrap(), Timestamp(10), &key())
+        };
+        assert_eq!(state(&settled, "d/0/3@000000000000000a"), DeadLetterState::Dropped);
+        assert_eq!(state(&settled, "d/0/3@000000000000000b"), DeadLetterState::Open);
+        // Where offsets are not reused, incarnations of the log do not matter.
+        let mut settled = Settled::of(false);
+        settled.apply(&note("d/0/3@000000000000000a", ResolvedAction::Replaying, 50));
+        settled.apply(&note("d/0/3", ResolvedAction::Replayed, 60));
+        assert_eq!(state(&settled, "d/0/3@000000000000000b"), DeadLetterState::Replayed);
+    }
+
+    #[test]
+    fn a_note_that_names_no_topic_id_is_about_what_was_there_when_it_was_written() {
+        let mut settled = Settled::of(true);
+        settled.apply(&note("d/0/3", ResolvedAction::Dropped, 50));
+        let at = "d/0/3@000000000000000a".parse().unwrap();
+        assert_eq!(settled.state(&at, Timestamp(50), &key()), DeadLetterState::Dropped);
+        assert_eq!(settled.state(&at, Timestamp(51), &key()), DeadLetterState::Open);
     }
 }

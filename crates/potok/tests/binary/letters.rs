@@ -169,6 +169,20 @@ fn open_ones_are_counted_after_a_restart_and_while_stopped() {
 }
 
 #[test]
+fn dropping_removes_them_without_a_process_too() {
+    let home = Home::new();
+    let running = start(&home, "");
+    send(&running, "bad\n".repeat(20).as_bytes());
+    running.drained();
+    assert!(running.stop().success());
+    // Forgotten, so that no later start of the pipeline would do it either.
+    home.run(["groups", "forget", "words"]).good();
+    assert_eq!(home.run(["dead-letters", "list", "--json"]).good().lines().len(), 20);
+    home.run(["dead-letters", "drop", "words"]).good();
+    assert!(home.run(["dead-letters", "list", "--all", "--json"]).good().lines().is_empty());
+}
+
+#[test]
 fn they_are_told_in_the_log_a_few_times_however_many() {
     let home = Home::new();
     let running = start(&home, "");

@@ -92,6 +92,7 @@ async fn act(admin: Admin, wish: Wish, action: Action) -> Result<Response, ApiEr
         watches,
         wait: Duration::from_millis(wish.wait),
         warned: BTreeSet::new(),
+        dropped: Vec::new(),
         alone: Some(alone),
     };
     Ok(lines_response(futures::stream::unfold(Some(work), |work| async {
@@ -118,6 +119,8 @@ struct Work {
     wait: Duration,
     /// Pipelines whose files were looked at.
     warned: BTreeSet<String>,
+    /// Where something was dropped.
+    dropped: Vec<Arc<Shelf>>,
     /// Given back when all are sent.
     alone: Option<OwnedMutexGuard<()>>,
 }
@@ -139,6 +142,9 @@ impl Work {
     async fn next(&mut self) -> Result<Option<(Bytes, bool)>, ApiError> {
         let Some((shelf, letters)) = self.selection.next(self.most).await? else {
             self.alone = None;
+            for shelf in std::mem::take(&mut self.dropped) {
+                self.admin.engine().tidy_letters(shelf.info()).await?;
+            }
             return Ok(self.outcome().await?.map(|lines| (lines, false)));
         };
         let mut lines = self.warnings(&letters);
@@ -189,6 +195,9 @@ impl Work {
         let (log, clock) = (engine.log().as_ref(), engine.clock().as_ref());
         if self.action == Action::Drop {
             dead_letter::drop_letters(log, shelf.info(), letters, clock).await?;
+            if !self.dropped.iter().any(|dropped| Arc::ptr_eq(dropped, shelf)) {
+                self.dropped.push(shelf.clone());
+            }
             return Ok(());
         }
         // Each goes into its own pipeline, whoever else shares the topic.

@@ -53,8 +53,15 @@ pub enum ReadFrom {
     /// At this offset of every partition.
     Offset(u64),
     /// At an offset of its own for each partition, in their order; partitions beyond start at the
-    /// oldest record kept. `u64::MAX` reads nothing of a partition.
+    /// oldest record kept.
     Offsets(Arc<[u64]>),
+    /// At an offset of one partition; the others are not read.
+    Place {
+        /// Which partition.
+        partition: u32,
+        /// Where in it.
+        offset: u64,
+    },
 }
 
 impl ReadFrom {
@@ -67,6 +74,8 @@ impl ReadFrom {
             ReadFrom::Offsets(offsets) => {
                 offsets.get(partition as usize).copied().unwrap_or_default()
             }
+            ReadFrom::Place { partition: only, offset } if *only == partition => *offset,
+            ReadFrom::Place { .. } => u64::MAX,
         }
     }
 }

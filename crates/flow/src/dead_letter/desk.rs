@@ -92,14 +92,16 @@ impl Desk {
         let mut letters = Tail::new(&self.info.dead_letters);
         let mut sweep_at = Some(Instant::now());
         let mut replays_at = Instant::now();
-        let id = log.topic_id(&self.info.dead_letters).await?;
+        let mut id = log.topic_id(&self.info.dead_letters).await?;
         let mut id_at = Instant::now() + ID_EVERY;
         loop {
             self.catch_up(&mut tally, &mut notes, &mut letters).await?;
             self.open.0.store(tally.open, Ordering::Relaxed);
             if id_at <= Instant::now() {
                 id_at = Instant::now() + ID_EVERY;
-                if log.topic_id(&self.info.dead_letters).await? != id {
+                let now = log.topic_id(&self.info.dead_letters).await?;
+                let before = std::mem::replace(&mut id, now);
+                if before.is_some() && before != id {
                     return Err(Fault::retry("the dead-letter topic was created anew"));
                 }
             }

@@ -144,30 +144,29 @@ impl Pages {
             Some(cursor) => read_cursor(cursor)
                 .ok_or_else(|| Fault::fix(format!("`{cursor}` is not a cursor")).code("P0501"))?,
         };
-        Pages::open_at(log, &info.dead_letters, settled, offsets).await
+        let from = ReadFrom::Offsets(offsets.into());
+        Pages::open_at(log, &info.dead_letters, settled, from).await
     }
 
-    /// Begins a pass at an offset of each partition, with what is known of dead letters.
+    /// Begins a pass somewhere, with what is known of dead letters.
     async fn open_at(
         log: &dyn Log,
         topic: &str,
         settled: Arc<Settled>,
-        offsets: Vec<u64>,
+        from: ReadFrom,
     ) -> Result<Pages, Fault> {
         let topics = log.topics().await?;
         let (reader, ends) = match topics.into_iter().find(|known| known.topic == topic) {
             // A topic that nobody has written to yet is empty, not wrong.
             None => (None, Vec::new()),
-            Some(known) => {
-                let from = ReadFrom::Offsets(offsets.as_slice().into());
-                (Some(log.read(topic, from).await?), known.ends)
-            }
+            Some(known) => (Some(log.read(topic, from.clone()).await?), known.ends),
         };
+        let next = (0..).zip(&ends).map(|(partition, end)| from.offset(partition, *end)).collect();
         Ok(Pages {
             reader,
             settled,
             current: None,
-            next: offsets,
+            next,
             ends,
             seen: Keys::default(),
             partials: HashMap::new(),
@@ -283,21 +282,16 @@ pub async fn find(
     settled: &Arc<Settled>,
     ids: &[LetterId],
 ) -> Result<Vec<DeadLetter>, Fault> {
-    let partitions = ids.iter().map(|id| id.partition as usize + 1).max().unwrap_or(0);
+    let topic = &info.dead_letters;
     let mut found = Vec::new();
     for id in ids {
-        let mut offsets = vec![u64::MAX; partitions];
-        if let Some(offset) = offsets.get_mut(id.partition as usize) {
-            *offset = id.offset;
-        }
-        let mut pages = Pages::open_at(log, &info.dead_letters, settled.clone(), offsets).await?;
+        let from = ReadFrom::Place { partition: id.partition, offset: id.offset };
+        let mut pages = Pages::open_at(log, topic, settled.clone(), from).await?;
         let letter = pages.next().await?.filter(|letter| id.is(&letter.position));
         // A body in pieces may lie in several partitions.
         let letter = match letter {
             None if !pages.partials.is_empty() => {
-                let offsets = Vec::new();
-                let mut all =
-                    Pages::open_at(log, &info.dead_letters, settled.clone(), offsets).await?;
+                let mut all = Pages::open_at(log, topic, settled.clone(), ReadFrom::Start).await?;
                 loop {
                     match all.next().await? {
                         Some(letter) if !id.is(&letter.position) => {}

@@ -33,16 +33,9 @@ fn position_in(name: &str) -> Option<Position> {
 }
 
 async fn record_at(log: &dyn Log, position: &Position) -> Option<Record> {
-    let mut offsets = vec![u64::MAX; position.partition as usize + 1];
-    *offsets.last_mut()? = position.offset;
-    let mut reader = log.read(&position.topic, ReadFrom::Offsets(offsets.into())).await.ok()?;
-    while let Some(batch) = reader.next(false).await.ok()? {
-        if batch.partition.index == position.partition {
-            let is_it = |record: &&Record| batch.position(record) == *position;
-            return batch.records.iter().find(is_it).cloned();
-        }
-    }
-    None
+    let from = ReadFrom::Place { partition: position.partition, offset: position.offset };
+    let batch = log.read(&position.topic, from).await.ok()?.next(false).await.ok()??;
+    batch.records.iter().find(|record| batch.position(record) == *position).cloned()
 }
 
 fn compare(at: &str, one: &Value, other: &Value, fields: &mut Vec<String>) {

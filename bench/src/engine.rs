@@ -97,6 +97,7 @@ fn plan(sink: MemorySink, workers: usize) -> Plan {
         probe_every: Duration::from_secs(2),
         dead_letter_topic: "bench-dead".into(),
         replays_max: 5,
+        keep_resolved: None,
         in_flight_bytes_max: 64 << 20,
     }
 }

@@ -44,6 +44,12 @@ impl<T> Deref for Loaded<T> {
 }
 
 impl Loaded<Pipeline> {
+    /// The file, and the schema that it names.
+    pub fn files(&self) -> Vec<PathBuf> {
+        let schema = self.decode.schema.iter().map(|schema| self.base_dir.join(schema));
+        std::iter::once(self.file.clone()).chain(schema).collect()
+    }
+
     /// What checks records against `decode.schema`. See [`schema::validator`].
     pub fn validator(&self) -> Option<jsonschema::Validator> {
         // It was built once already, when the file was loaded.

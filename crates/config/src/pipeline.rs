@@ -665,11 +665,21 @@ pub struct DeadLetter {
     /// Example: `replays_max: 5`
     #[schemars(range(max = 1000))]
     pub replays_max: u32,
+    /// How long a dead letter that was replayed stays to be looked at before it is removed. One that
+    /// was dropped goes at once, one that is open never.
+    ///
+    /// Example: `keep_resolved: 7d`
+    pub keep_resolved: Period,
 }
 
 impl Default for DeadLetter {
     fn default() -> Self {
-        DeadLetter { topic: None, table: None, replays_max: 5 }
+        DeadLetter {
+            topic: None,
+            table: None,
+            replays_max: 5,
+            keep_resolved: Period::secs(7 * 24 * 3600),
+        }
     }
 }
 

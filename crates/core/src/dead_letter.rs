@@ -28,6 +28,9 @@ pub struct Envelope {
     pub attempts: u32,
     /// When it was set aside.
     pub time: Timestamp,
+    /// The dead letter whose replay failed, by its position; `None` at the first failure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replay_of: Option<String>,
     /// Which part of the body this record holds; `None` when it holds all of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub piece: Option<Piece>,
@@ -78,6 +81,7 @@ mod tests {
             error: "“quotes” and \u{0}".into(),
             attempts: 2,
             time: Timestamp(5),
+            replay_of: Some("orders-dead/0/1@0000000000000002".into()),
             piece: Some(Piece { from: 3, of: 9 }),
         };
         assert_eq!(Envelope::split(&envelope.headers(&own)), Some((envelope, own)));

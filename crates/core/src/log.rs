@@ -44,7 +44,7 @@ impl Output {
 }
 
 /// Where a reader starts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReadFrom {
     /// At the oldest record kept.
     Start,
@@ -52,6 +52,32 @@ pub enum ReadFrom {
     End,
     /// At this offset of every partition.
     Offset(u64),
+    /// At an offset of its own for each partition, in their order; partitions beyond start at the
+    /// oldest record kept.
+    Offsets(Arc<[u64]>),
+    /// At an offset of one partition; the others are not read.
+    Place {
+        /// Which partition.
+        partition: u32,
+        /// Where in it.
+        offset: u64,
+    },
+}
+
+impl ReadFrom {
+    /// The offset to start at in a partition that ends at `end`.
+    pub fn offset(&self, partition: u32, end: u64) -> u64 {
+        match self {
+            ReadFrom::Start => 0,
+            ReadFrom::End => end,
+            ReadFrom::Offset(offset) => *offset,
+            ReadFrom::Offsets(offsets) => {
+                offsets.get(partition as usize).copied().unwrap_or_default()
+            }
+            ReadFrom::Place { partition: only, offset } if *only == partition => *offset,
+            ReadFrom::Place { .. } => u64::MAX,
+        }
+    }
 }
 
 /// What a pipeline tells the log about itself, so that tools understand the log without it.
@@ -185,6 +211,30 @@ pub trait Log: Send + Sync {
     /// one held group then have to lie in one partition.
     fn is_shared(&self) -> bool {
         false
+    }
+
+    /// True where a topic may be deleted and created anew, so that an offset can mean two records
+    /// over time. Names of places that people see carry the topic's id there.
+    fn reuses_offsets(&self) -> bool {
+        false
+    }
+
+    /// Which incarnation of a topic is there now, where offsets are reused; else `None`.
+    async fn topic_id(&self, _topic: &str) -> Result<Option<u64>, Fault> {
+        Ok(None)
+    }
+
+    /// Lets records of a topic of potok's own go for good, per partition. `log` is the incarnation
+    /// they were read under: where the topic is another one by now, nothing happens. Returns what is
+    /// gone, at most what was asked: no reader opened from now on sees it. Asking again is fine.
+    async fn release(
+        &self,
+        _topic: &str,
+        _log: u64,
+        _partition: u32,
+        _offsets: &RangeSet,
+    ) -> Result<RangeSet, Fault> {
+        Ok(RangeSet::new())
     }
 
     /// Where the bodies of held records are for pipelines that name no store of their own.

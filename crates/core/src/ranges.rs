@@ -103,6 +103,16 @@ impl RangeSet {
         self.count - below.sum::<u64>()
     }
 
+    /// How many offsets of `range` lie in the set.
+    pub fn count_within(&self, range: Range<u64>) -> u64 {
+        let before = self.ranges.range(..range.start).next_back();
+        let inside = self.ranges.range(range.clone());
+        let common = |(&start, &end): (&u64, &u64)| {
+            end.min(range.end).saturating_sub(start.max(range.start))
+        };
+        before.into_iter().chain(inside).map(common).sum()
+    }
+
     /// True when nothing is in it.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
@@ -146,10 +156,17 @@ mod tests {
                 set.forget_below(below);
                 model.retain(|&n| n >= below);
             }
+            if random(3) == 0 {
+                let from = random(45);
+                set.forget_from(from);
+                model.retain(|&n| n < from);
+            }
             for n in 0..50 {
                 assert_eq!(set.contains(n), model.contains(&n));
                 assert_eq!(set.first_gap(n), (n..).find(|m| !model.contains(m)).unwrap_or(n));
                 assert_eq!(set.count_from(n), model.range(n..).count() as u64);
+                let within = n..n + random(9);
+                assert_eq!(set.count_within(within.clone()), model.range(within).count() as u64);
             }
             let ranges: Vec<_> = set.iter().collect();
             assert!(

@@ -44,6 +44,10 @@ pub const GATHER_CRASH_POINTS: &[&str] = &["gather.before", "gather.sent", "gath
 /// Where nothing durable changes, so that dying is of no interest, but panicking is.
 pub const PANIC_POINTS: &[&str] = &["intake", "reader", "poller", "admin"];
 
+/// Those that only a process passes that removes dead letters.
+pub const LETTER_CRASH_POINTS: &[&str] =
+    &["letters.release.before", "letters.release.between", "letters.release.after"];
+
 /// Dies here if `POTOK_CRASH_AT` says so, panics if `POTOK_PANIC_AT` does.
 #[inline]
 pub fn crash_point(name: &str) {
@@ -176,8 +180,8 @@ mod debug {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::{
-        Bug, CRASH_POINTS, GATHER_CRASH_POINTS, GROUP_CRASH_POINTS, PANIC_POINTS,
-        STORE_CRASH_POINTS,
+        Bug, CRASH_POINTS, GATHER_CRASH_POINTS, GROUP_CRASH_POINTS, LETTER_CRASH_POINTS,
+        PANIC_POINTS, STORE_CRASH_POINTS,
     };
 
     /// A point that somebody named, and which passing of it is meant.
@@ -208,6 +212,7 @@ mod debug {
             STORE_CRASH_POINTS,
             GATHER_CRASH_POINTS,
             PANIC_POINTS,
+            LETTER_CRASH_POINTS,
         ];
         let known = lists.iter().any(|list| list.contains(&name));
         debug_assert!(known, "crash point {name} is not in the list");

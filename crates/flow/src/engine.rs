@@ -9,10 +9,12 @@ use std::time::Duration;
 use potok_core::{Clock, Fault, GroupInfo, Log, PipelineInfo, Timestamp, TopicInfo};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
 use crate::crash_notes::CrashNotes;
 use crate::dead_letter;
+use crate::dead_letter::desk::{Desk, OpenCount};
 use crate::deliver::{Decisions, Destination, Undecided};
 use crate::group::{BatchPage, BatchPlace, BatchView, Boards, Wish};
 use crate::lag::{Asked, soon};
@@ -61,6 +63,10 @@ struct Handle {
     decisions: Arc<Decisions>,
     /// What is held, and how.
     held: Option<(HoldPlan, Arc<Boards>)>,
+    /// Since when it counts.
+    since: Timestamp,
+    open_letters: Arc<OpenCount>,
+    desk: Option<AbortOnDropHandle<()>>,
     supervisor: Option<JoinHandle<()>>,
 }
 
@@ -143,8 +149,21 @@ impl Engine {
             waits: shared.waits.clone(),
             decisions: shared.decisions.clone(),
             held: shared.plan.hold.clone().map(|plan| (plan, shared.boards.clone())),
+            since: self.inner.clock.now(),
+            open_letters: Arc::default(),
+            desk: None,
             supervisor: None,
         };
+        handle.desk = shared.plan.keep_resolved.map(|keep| {
+            let desk = Desk {
+                log: shared.log.clone(),
+                clock: shared.clock.clone(),
+                info: shared.info.clone(),
+                keep,
+                open: handle.open_letters.clone(),
+            };
+            AbortOnDropHandle::new(tokio::spawn(desk.run()))
+        });
         let name = shared.plan.name.clone();
         let (state, resume) = (handle.state.clone(), handle.resume.clone());
         handle.supervisor = Some(tokio::spawn(supervise(shared, state, resume).instrument(span)));
@@ -211,6 +230,8 @@ impl Engine {
                 lag,
                 partitions,
                 damaged: damaged.clone(),
+                since: Some(handle.since.to_string()),
+                dead_letters_open: handle.open_letters.get(),
                 destinations: handle.destinations.iter().filter_map(Destination::status).collect(),
                 ..Status::unknown(name, if paused { State::Paused } else { state })
             };
@@ -318,6 +339,27 @@ impl Engine {
         })
     }
 
+    /// Lets go of the dropped dead letters of a pipeline that does not run here; a running one does
+    /// that by itself.
+    pub async fn tidy_letters(&self, info: &PipelineInfo) -> Result<(), Fault> {
+        let runs = {
+            let pipelines = self.inner.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
+            pipelines.get(&info.pipeline).is_some_and(|handle| handle.desk.is_some())
+        };
+        if runs {
+            return Ok(());
+        }
+        let desk = Desk {
+            log: self.inner.log.clone(),
+            clock: self.inner.clock.clone(),
+            info: Arc::new(info.clone()),
+            // How long it keeps what was replayed is not known here.
+            keep: Duration::from_secs(u32::MAX.into()),
+            open: Arc::default(),
+        };
+        desk.tidy().await
+    }
+
     /// What pipelines hold, or one of them: up to so many batches behind `after`, those that close
     /// first in front.
     pub fn batches(
@@ -387,6 +429,7 @@ impl Engine {
             let mut pipelines = self.inner.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
             for handle in pipelines.values_mut() {
                 handle.draining.set(true);
+                handle.desk = None;
                 supervisors.extend(handle.supervisor.take());
             }
         }

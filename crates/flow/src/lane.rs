@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 
 use crate::counts::Ending;
 use crate::crash_notes::{CrashNotes, Range, Suspicion};
-use crate::dead_letter::{REPLAY_HEADER, Replay, Resolution, ResolvedAction};
+use crate::dead_letter::{Outcome, REPLAY_HEADER, Replay, Resolution};
 use crate::deliver::{Decisions, Destination};
 use crate::group::{Holding, gathered, strays};
 use crate::ledger::{Live, Note};
@@ -91,9 +91,7 @@ impl OwnTopics {
             Way::Gathered => return gathered::origin(record, &self.sources).unwrap_or(origin),
             Way::Replayed => {}
         }
-        let first = record.headers.iter().next();
-        let json = first.filter(|(name, _)| *name == REPLAY_HEADER).and_then(|(_, value)| value);
-        match json.and_then(|json| serde_json::from_slice::<Replay>(json).ok()) {
+        match Replay::read(record) {
             Some(replay) => Origin {
                 position: replay.origin.clone(),
                 headers: record.headers.without_first(),
@@ -126,6 +124,11 @@ impl Origin {
             Ok(Some(replay)) => replay.attempt,
             _ => 1,
         }
+    }
+
+    /// The dead letter that is being replayed.
+    pub fn replay_of(&self) -> Option<String> {
+        self.replay.as_ref().ok()?.as_ref().map(|replay| replay.entry.clone())
     }
 }
 
@@ -575,6 +578,7 @@ impl Lane {
                 key: item.key.clone(),
                 headers: &item.headers,
                 attempts: item.replay.as_ref().map_or(1, |replay| replay.attempt),
+                replay_of: item.replay.as_ref().map(|replay| replay.entry.clone()),
                 record: completion.taken.batch.records.get(index as usize),
             };
             completion.reasons.push(fault.reason);
@@ -584,8 +588,13 @@ impl Lane {
             put(Purpose::Delivery(deliver), output);
         }
         if let Some(replay) = item.replay.take() {
-            let (entry, time) = (replay.entry, self.clock.now());
-            let resolution = Resolution { entry, action: ResolvedAction::Replayed, time };
+            let outcome = match item.ending() {
+                Ending::DeadLettered => Outcome::DeadLettered,
+                Ending::Filtered => Outcome::Filtered,
+                Ending::Delivered => Outcome::Delivered,
+                _ => Outcome::Duplicate,
+            };
+            let resolution = Resolution::of_replay(&replay, outcome, self.clock.now());
             put(Purpose::Resolution, resolution.output(&self.info));
         }
     }

@@ -565,10 +565,13 @@ impl Scribe {
         }
         let mut turn = Some(turn);
         while !transaction.is_empty() {
-            let refused = self.transact(&transaction, turn.take()).await?;
-            if refused.is_empty() {
-                return Ok(());
-            }
+            let refused = match self.transact(&transaction, turn.take()).await? {
+                Ok(positions) => {
+                    self.tell(&transaction.outputs, &positions, &of);
+                    return Ok(());
+                }
+                Err(refused) => refused,
+            };
             let mut instead = Outputs::default();
             for (at, fault) in refused {
                 let (Some(output), Some(of)) = (transaction.outputs.get(at), of.get(at)) else {
@@ -609,12 +612,19 @@ impl Scribe {
         Ok(())
     }
 
-    /// Tries until it is written, but for the outputs returned, which the log will never take.
+    /// Says in the process' log which dead letters were written.
+    fn tell(&self, outputs: &[Output], positions: &[Position], of: &[(usize, u32, Purpose)]) {
+        let written = outputs.iter().zip(positions).zip(of);
+        let letters = written.filter(|(_, (_, _, purpose))| matches!(purpose, Purpose::DeadLetter));
+        letters.for_each(|((output, position), _)| self.letters.notices.written(output, position));
+    }
+
+    /// Tries until it is written; `Err` says what the log will never take.
     async fn transact(
         &self,
         transaction: &Transaction,
         mut turn: Option<Turn<'_>>,
-    ) -> Result<Vec<(usize, Fault)>, Stop> {
+    ) -> Result<Result<Vec<Position>, Vec<(usize, Fault)>>, Stop> {
         let mut attempt = 0;
         loop {
             let written = match turn.take() {
@@ -622,13 +632,15 @@ impl Scribe {
                 None => self.journal.transact(transaction).await,
             };
             let fault = match written {
-                Ok(_) => {
+                Ok(positions) => {
                     if attempt > 0 {
                         self.waits.end(WaitsFor::Log, 0);
                     }
-                    return Ok(Vec::new());
+                    return Ok(Ok(positions));
                 }
-                Err(NotWritten::Refused(refused)) if !refused.is_empty() => return Ok(refused),
+                Err(NotWritten::Refused(refused)) if !refused.is_empty() => {
+                    return Ok(Err(refused));
+                }
                 Err(not_written) => Fault::from(not_written),
             };
             if fault.next == Move::Fix {

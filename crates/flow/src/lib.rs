@@ -16,6 +16,7 @@ mod lag;
 mod lane;
 mod latency;
 mod ledger;
+mod notices;
 mod outgoing;
 mod pipeline;
 mod plan;

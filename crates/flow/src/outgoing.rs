@@ -10,6 +10,7 @@ use bytes::Bytes;
 use potok_core::{Clock, Envelope, Fault, Headers, Output, Piece, Position, Reason, Record};
 
 use crate::lane::OwnTopics;
+use crate::notices::Notices;
 use crate::work::Taken;
 
 /// A longer error text is cut in the dead letter; the log has it whole.
@@ -43,6 +44,7 @@ pub(crate) struct LetterBox {
     pub topic: Arc<str>,
     pub own: OwnTopics,
     pub clock: Arc<dyn Clock>,
+    pub notices: Arc<Notices>,
 }
 
 /// Whose dead letter it is.
@@ -51,6 +53,8 @@ pub(crate) struct Sender<'a> {
     pub key: Option<Bytes>,
     pub headers: &'a Headers,
     pub attempts: u32,
+    /// The dead letter that is being replayed.
+    pub replay_of: Option<String>,
     pub record: Option<&'a Record>,
 }
 
@@ -64,6 +68,7 @@ impl LetterBox {
             error: shortened(fault),
             attempts: sender.attempts,
             time: self.clock.now(),
+            replay_of: sender.replay_of.clone(),
             piece: None,
         };
         Output {
@@ -87,6 +92,7 @@ impl LetterBox {
                 key: origin.key.clone(),
                 headers: &origin.headers,
                 attempts: origin.attempts(),
+                replay_of: origin.replay_of(),
                 record,
             },
             // An output is always of a record of its batch.
@@ -100,6 +106,7 @@ impl LetterBox {
                 key: None,
                 headers: &Headers::none(),
                 attempts: 1,
+                replay_of: None,
                 record: None,
             },
         };

@@ -29,6 +29,7 @@ use crate::group::strays::{Search, Strays};
 use crate::group::{Boards, Bodies, Gather, Holding};
 use crate::lane::{Lane, OwnTopics};
 use crate::ledger::{Ledger, Live, Scribe};
+use crate::notices::Notices;
 use crate::outgoing::LetterBox;
 use crate::plan::Plan;
 use crate::signal::Signal;
@@ -170,6 +171,7 @@ fn spawn(shared: &Shared, group: OpenGroup, stopping: &Arc<Signal<bool>>) -> Tas
         topic: plan.dead_letter_topic.clone(),
         own: shared.own.clone(),
         clock: shared.clock.clone(),
+        notices: Notices::new(&plan.name, shared.log.reuses_offsets()),
     });
     let (ledger, ledger_notes) = mpsc::unbounded_channel();
     let live = Arc::new(Live::default());

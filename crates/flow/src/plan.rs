@@ -41,6 +41,9 @@ pub struct Plan {
     pub dead_letter_topic: Arc<str>,
     /// How often one dead letter may be replayed.
     pub replays_max: u32,
+    /// How long a replayed dead letter stays to be looked at; what was dropped goes at once. `None`
+    /// keeps everything, and does not count what is open.
+    pub keep_resolved: Option<Duration>,
     /// Bytes of records between intake and ending; intake waits beyond it.
     pub in_flight_bytes_max: usize,
 }

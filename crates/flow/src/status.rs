@@ -66,6 +66,9 @@ pub struct Status {
     pub lag: Option<u64>,
     /// Age in milliseconds of the oldest record in flight.
     pub oldest: Option<u64>,
+    /// Since when what follows is counted; `None` where it is not counted here, and zeros mean
+    /// nothing.
+    pub since: Option<String>,
     /// Records taken since the process started.
     pub received: u64,
     /// Of these: delivered.
@@ -78,6 +81,8 @@ pub struct Status {
     pub dead_lettered: u64,
     /// Of these: not ended yet.
     pub in_flight: u64,
+    /// Dead letters that wait for somebody, whenever they were written; `None` until counted.
+    pub dead_letters_open: Option<u64>,
     /// Parts of the log that could not be read.
     pub damaged: Vec<Damage>,
     /// Dead letters written since the process started, by reason.
@@ -129,12 +134,14 @@ impl Status {
             gate: GateStatus { state: "open", ..GateStatus::default() },
             lag: None,
             oldest: None,
+            since: None,
             received: 0,
             delivered: 0,
             filtered: 0,
             suppressed: 0,
             dead_lettered: 0,
             in_flight: 0,
+            dead_letters_open: None,
             damaged: Vec::new(),
             dead_letters_by_reason: BTreeMap::new(),
             restarts: 0,

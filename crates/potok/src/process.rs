@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use potok_config::Connections;
+use potok_config::{Connections, Loaded, Pipeline};
 use potok_flow::{Engine, Plan};
 use potok_server::Admin;
 use tokio::net::TcpListener;
@@ -41,7 +41,11 @@ pub struct Process {
 
 impl Process {
     /// Opens the folder, starts the admin API, then the pipelines.
-    pub async fn start(connections: &Connections, plans: Vec<Plan>) -> Result<Self, Failure> {
+    pub async fn start(
+        connections: &Connections,
+        pipelines: &[Loaded<Pipeline>],
+        plans: Vec<Plan>,
+    ) -> Result<Self, Failure> {
         let listener = bind(&connections.admin).await?;
         let address = listener.local_addr().map_err(|error| {
             Failure::new("P0507", "the admin address cannot be listened on").because(error)
@@ -51,7 +55,9 @@ impl Process {
         let notes = folder.notes()?;
         let engine = folder.engine(Some(notes.dir.clone()));
         let nonce = nonce();
-        let admin = Admin::new(engine.clone(), folder.identity(nonce.clone(), Some(address)));
+        let files = pipelines.iter().map(|pipeline| (pipeline.name.to_string(), pipeline.files()));
+        let identity = folder.identity(nonce.clone(), Some(address));
+        let admin = Admin::of_files(engine.clone(), identity, files);
         let serving = serve(listener, admin.clone())?;
         let claim = Owner { address, pid: std::process::id(), nonce }.claim(data_dir)?;
         let drain_max = *connections.drain_max;

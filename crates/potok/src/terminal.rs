@@ -22,6 +22,11 @@ pub fn screen() -> Option<(usize, usize)> {
     Some((usize::from(columns.0), usize::from(rows.0)))
 }
 
+/// True when a person looks at stdout.
+pub fn is_screen() -> bool {
+    io::stdout().is_terminal()
+}
+
 /// Colours for stdout.
 pub fn on_stdout() -> Colours {
     Colours(io::stdout().is_terminal() && wanted())
@@ -92,12 +97,14 @@ const GAP: &str = "  ";
 pub struct Table {
     heads: Vec<&'static str>,
     rows: Vec<Vec<String>>,
+    /// How wide the columns of pages printed before were.
+    widths: Vec<usize>,
 }
 
 impl Table {
     /// With these headings.
     pub fn new(heads: &[&'static str]) -> Self {
-        Table { heads: heads.to_vec(), rows: Vec::new() }
+        Table { heads: heads.to_vec(), rows: Vec::new(), widths: Vec::new() }
     }
 
     /// Adds a row.
@@ -111,11 +118,8 @@ impl Table {
         colours: Colours,
         colour: impl Fn(usize, &str) -> Option<String>,
     ) -> Vec<String> {
-        let width = |column: usize| {
-            let cells = self.rows.iter().filter_map(|row| row.get(column));
-            let head = self.heads.get(column).map_or(0, |head| head.len());
-            cells.map(|cell| cell.chars().count()).max().unwrap_or(0).max(head)
-        };
+        let widths = self.widths();
+        let width = |column: usize| widths.get(column).copied().unwrap_or(0);
         let right = |column: usize| {
             let mut cells = self.rows.iter().filter_map(|row| row.get(column)).peekable();
             cells.peek().is_some()
@@ -148,11 +152,8 @@ impl Table {
         colours: Colours,
         colour: impl Fn(usize, &str) -> Option<String>,
     ) -> Vec<String> {
-        let width = |column: usize| {
-            let cells = self.rows.iter().filter_map(|row| row.get(column));
-            let head = self.heads.get(column).map_or(0, |head| head.len());
-            cells.map(|cell| cell.chars().count()).max().unwrap_or(0).max(head)
-        };
+        let widths = self.widths();
+        let width = |column: usize| widths.get(column).copied().unwrap_or(0);
         let columns = columns.unwrap_or(usize::MAX);
         let mut parts: Vec<Vec<usize>> = Vec::new();
         let mut taken = usize::MAX;
@@ -180,6 +181,32 @@ impl Table {
             lines.extend(table.lines(colours, paint));
         }
         lines
+    }
+
+    fn widths(&self) -> Vec<usize> {
+        let width = |(column, head): (usize, &&str)| {
+            let cells = self.rows.iter().filter_map(|row| row.get(column));
+            let before = self.widths.get(column).copied().unwrap_or(0);
+            cells.map(|cell| cell.chars().count()).fold(before.max(head.len()), usize::max)
+        };
+        self.heads.iter().enumerate().map(width).collect()
+    }
+
+    /// How many rows it has.
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Prints the rows so far and lets go of them: a table of any length in bounded memory. Later
+    /// pages are at least as wide.
+    pub fn print_page(&mut self, out: &mut impl Write) -> io::Result<()> {
+        let is_first = self.widths.is_empty();
+        for line in self.lines(on_stdout(), |_, _| None).iter().skip(usize::from(!is_first)) {
+            writeln!(out, "{line}")?;
+        }
+        self.widths = self.widths();
+        self.rows.clear();
+        Ok(())
     }
 
     /// Prints it.

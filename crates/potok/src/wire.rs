@@ -116,6 +116,7 @@ fn plan(pipeline: &Loaded<Pipeline>, connections: &Connections) -> Result<Plan, 
         probe_every: *pipeline.gate.probe_every,
         dead_letter_topic: pipeline.dead_letter_topic().into(),
         replays_max: pipeline.dead_letter.replays_max,
+        keep_resolved: Some(*pipeline.dead_letter.keep_resolved),
         in_flight_bytes_max: in_memory(pipeline.limits.in_flight_max),
         name,
     })

@@ -11,6 +11,7 @@ mod append;
 mod batches;
 mod decisions;
 mod error;
+mod files;
 mod frame;
 mod guard;
 mod health;
@@ -24,6 +25,7 @@ mod since;
 mod trace;
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::Router;
@@ -32,6 +34,8 @@ use potok_core::Fault;
 use potok_flow::Engine;
 use tokio::net::TcpListener;
 use tokio::sync::{Mutex, Semaphore, watch};
+
+use files::Files;
 
 pub use error::ApiError;
 pub use frame::{FRAME_TYPE, push_record};
@@ -69,11 +73,21 @@ struct Inner {
     bodies: Semaphore,
     /// Held while dead letters are replayed or dropped.
     letters: Arc<Mutex<()>>,
+    files: Files,
 }
 
 impl Admin {
     /// Answers for `engine`.
     pub fn new(engine: Engine, identity: Identity) -> Self {
+        Self::of_files(engine, identity, [])
+    }
+
+    /// The same for pipelines that were started from these files.
+    pub fn of_files(
+        engine: Engine,
+        identity: Identity,
+        files: impl IntoIterator<Item = (String, Vec<PathBuf>)>,
+    ) -> Self {
         let bodies = Semaphore::new(BODIES_BYTES_MAX / append::BODY_UNIT);
         let inner = Inner {
             engine,
@@ -81,6 +95,7 @@ impl Admin {
             closing: watch::Sender::new(false),
             bodies,
             letters: Arc::default(),
+            files: Files::new(files),
         };
         Admin { inner: Arc::new(inner) }
     }

@@ -16,9 +16,14 @@ use serde::{Deserialize, Serialize, Serializer};
 /// Content type of lines of JSON.
 pub const LINES_TYPE: &str = "application/x-ndjson";
 
+/// Writes the key into a JSON object.
+pub(crate) fn write_key<M: SerializeMap>(map: &mut M, record: &Record) -> Result<(), M::Error> {
+    write_bytes(map, "key", "key_base64", record.key.as_deref())
+}
+
 /// Writes key, headers and value into a JSON object.
 pub(crate) fn write_body<M: SerializeMap>(map: &mut M, record: &Record) -> Result<(), M::Error> {
-    write_bytes(map, "key", "key_base64", record.key.as_deref())?;
+    write_key(map, record)?;
     map.serialize_entry("headers", &HeaderLines(&record.headers))?;
     write_bytes(map, "value", "value_base64", record.value.as_deref())
 }

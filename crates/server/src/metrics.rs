@@ -90,6 +90,12 @@ const PER_PIPELINE: &[PerPipeline] = &[
         value: |status| Some(status.dead_lettered as f64),
     },
     PerPipeline {
+        name: "potok_dead_letters_open",
+        kind: "gauge",
+        help: "Dead letters that wait for somebody, whenever they were written.",
+        value: |status| status.dead_letters_open.map(|open| open as f64),
+    },
+    PerPipeline {
         name: "potok_deliver_retried_calls_total",
         kind: "counter",
         help: "Calls to destinations that failed and were repeated.",

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{Path, State};
@@ -10,8 +11,28 @@ use potok_core::{Fault, GroupInfo, TopicInfo};
 use potok_flow::{State as PipelineState, Status};
 use serde::{Deserialize, Serialize};
 
+use crate::letters;
 use crate::request::Params;
 use crate::{Admin, ApiError, Identity};
+
+/// How long counting the dead letters of a pipeline that does not run may take.
+const COUNT_MAX: Duration = Duration::from_secs(10);
+/// What a process counts since its start.
+const COUNTED: [&str; 13] = [
+    "received",
+    "delivered",
+    "filtered",
+    "suppressed",
+    "dead_lettered",
+    "in_flight",
+    "restarts",
+    "retries",
+    "passed",
+    "rereads",
+    "takeovers",
+    "repeats",
+    "dead_letters_by_reason",
+];
 
 #[derive(Serialize)]
 pub(crate) struct Info {
@@ -35,7 +56,7 @@ pub(crate) struct Which {
 pub(crate) async fn status(
     State(admin): State<Admin>,
     Params(which): Params<Which>,
-) -> Result<Json<Vec<Status>>, ApiError> {
+) -> Result<Json<Vec<serde_json::Value>>, ApiError> {
     potok_core::trouble::crash_point("admin");
     let mut all = all(&admin).await?;
     if let Some(pipeline) = which.pipeline {
@@ -45,7 +66,38 @@ pub(crate) async fn status(
             return Err(ApiError::unknown_pipeline(&pipeline, &known));
         }
     }
-    Ok(Json(all))
+    count_open(&admin, &mut all).await;
+    Ok(Json(all.iter().map(shown).collect()))
+}
+
+/// Counts the open dead letters of pipelines that do not run, where no process does it. Only then:
+/// it means to read them all.
+async fn count_open(admin: &Admin, all: &mut [Status]) {
+    let is_stopped = |status: &Status| status.since.is_none();
+    if admin.identity().address.is_some() || !all.iter().any(is_stopped) {
+        return;
+    }
+    let Ok(groups) = admin.engine().groups().await else { return };
+    for status in all.iter_mut().filter(|status| is_stopped(status)) {
+        let group = groups.iter().find(|group| group.info.pipeline == status.pipeline);
+        let Some(group) = group else { continue };
+        let counted = letters::count_open(admin, &group.info);
+        let counted = tokio::time::timeout(COUNT_MAX, counted).await;
+        status.dead_letters_open = counted.ok().and_then(Result::ok);
+    }
+}
+
+/// A status as JSON. What was not counted here is null: zeros would be taken for facts.
+fn shown(status: &Status) -> serde_json::Value {
+    let mut shown = serde_json::to_value(status).unwrap_or_default();
+    if status.since.is_none()
+        && let Some(fields) = shown.as_object_mut()
+    {
+        for field in COUNTED {
+            fields.insert(field.to_owned(), serde_json::Value::Null);
+        }
+    }
+    shown
 }
 
 /// What runs here, and what ran in this folder before and left a group behind.

@@ -1,8 +1,13 @@
 //! Where something was seen: every record of the log that names it, oldest first.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::extract::State;
-use potok_core::{Envelope, PipelineInfo, Position, Record, SourceBatch};
+use potok_core::{
+    Envelope, GroupInfo, GroupPartition, Log, PipelineInfo, Position, Record, SourceBatch,
+};
+use potok_flow::dead_letter::{self, DeadLetter, LetterId, Replay, Resolution, Settled};
 use potok_flow::gathered_from;
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +31,8 @@ pub(crate) struct Seen {
     time: String,
     /// `topic/partition/offset`.
     at: String,
-    /// `record`, `gathered`, `sealed`, `delivered`, `dead letter`, `replay`, `resolved` or `held`.
+    /// `record`, `ended` or `open` (how a pipeline stands with it), `gathered`, `sealed`,
+    /// `delivered`, `dead letter`, `replay`, `resolved` or `held`.
     what: &'static str,
     /// The pipeline that wrote or holds it.
     pipeline: Option<String>,
@@ -44,20 +50,27 @@ pub(crate) async fn trace(
             .hint("a key, an id in a record, a header's value, or topic/partition/offset"));
     }
     let log = admin.engine().log().clone();
-    let infos: Vec<PipelineInfo> =
-        log.groups().await?.into_iter().map(|group| group.info).collect();
+    let groups = log.groups().await?;
+    let infos: Vec<PipelineInfo> = groups.iter().map(|group| group.info.clone()).collect();
+    let ids = with_origin(&*log, &infos, wish.id.clone()).await?;
     let mut seen = Vec::new();
     for topic in log.topics().await? {
         let mut reader = log.read(&topic.topic, potok_core::ReadFrom::Start).await?;
         while let Some(batch) = reader.next(false).await? {
             for record in &batch.records {
-                if seen.len() < SEEN_MAX && names(&batch, record, &wish.id) {
-                    seen.push((record.time, describe(&batch, record, &infos)));
+                if seen.len() < SEEN_MAX && ids.iter().any(|id| names(&batch, record, id)) {
+                    let told = describe(&batch, record, &infos);
+                    if told.what == "record" {
+                        let endings = endings(&*log, &groups, &batch.position(record)).await;
+                        seen.extend(endings.into_iter().map(|ending| (record.time, ending)));
+                    }
+                    seen.push((record.time, told));
                 }
             }
         }
     }
-    seen.sort_by_key(|(time, _)| *time);
+    // A record comes before what became of it.
+    seen.sort_by_key(|(time, seen)| (*time, seen.what == "ended"));
     let mut seen: Vec<Seen> = seen.into_iter().map(|(_, seen)| seen).collect();
     let held = admin.engine().batches_of(None, &wish.id);
     seen.extend(held.into_iter().map(|batch| Seen {
@@ -69,6 +82,59 @@ pub(crate) async fn trace(
         more: Some(format!("{}, due {}", batch.state, batch.due.unwrap_or_default())),
     }));
     Ok(Json(seen))
+}
+
+/// What to look for: the id, and where it is a dead letter's also the record that was set aside, whose
+/// story it is a part of.
+async fn with_origin(
+    log: &dyn Log,
+    infos: &[PipelineInfo],
+    id: String,
+) -> Result<Vec<String>, ApiError> {
+    let mut ids = vec![id];
+    let letter = ids.first().and_then(|id| id.parse::<LetterId>().ok());
+    let info = letter
+        .as_ref()
+        .and_then(|letter| infos.iter().find(|info| *info.dead_letters == *letter.topic));
+    if let (Some(letter), Some(info)) = (letter, info) {
+        let settled = Arc::new(Settled::new(log));
+        let found = dead_letter::find(log, info, &settled, &[letter]).await?;
+        for DeadLetter { position, envelope, .. } in found {
+            ids.extend([position.to_string(), envelope.origin.to_string()]);
+        }
+    }
+    Ok(ids)
+}
+
+/// How pipelines are done with a record, as far as the log knows: that it has ended, not when, and of
+/// a row in a database only that it carries the record's position.
+async fn endings(log: &dyn Log, groups: &[GroupInfo], position: &Position) -> Vec<Seen> {
+    let mut endings = Vec::new();
+    for group in groups {
+        let is_it = |at: &&GroupPartition| {
+            (&*at.topic, at.partition) == (&*position.topic, position.partition)
+        };
+        let Some(at) = group.partitions.iter().find(is_it) else { continue };
+        let above = || log.ended(&group.group, &position.topic, position.partition);
+        let ended = position.offset < at.position
+            || above().await.is_ok_and(|ended| ended.contains(position.offset));
+        let more = match ended {
+            true => format!(
+                "delivered, left out by a rule or there already, unless a dead letter says \
+                 otherwise; a row in a database has `{position}` in its column `position`"
+            ),
+            false => "not yet: waiting, held in a group or on its way".to_owned(),
+        };
+        endings.push(Seen {
+            time: "-".to_owned(),
+            at: place(position),
+            what: if ended { "ended" } else { "open" },
+            pipeline: Some(group.info.pipeline.clone()),
+            key: None,
+            more: Some(more),
+        });
+    }
+    endings
 }
 
 /// True when the record is the one looked for, comes from it, or has the text as its key, as a
@@ -85,7 +151,22 @@ fn names(batch: &SourceBatch, record: &Record, id: &str) -> bool {
             name.strip_prefix(id).is_some_and(|rest| rest.starts_with(['@', '#', '/', ':']))
         })
         || gathered_from(record).is_some_and(|origin| comes_from(&origin))
+        || Replay::read(record)
+            .is_some_and(|replay| comes_from(&replay.origin) || is_entry(&replay.entry, id))
+        || Resolution::read(record).is_some_and(|note| {
+            is_entry(&note.entry, id) || note.key.is_some_and(|key| comes_from(&key.origin))
+        })
         || record.value.as_deref().is_some_and(|value| has_word(value, id.as_bytes()))
+}
+
+fn short_entry(entry: &str) -> &str {
+    entry.split_once('@').map_or(entry, |(place, _)| place)
+}
+
+/// True when a note is about the dead letter of this id.
+fn is_entry(entry: &str, id: &str) -> bool {
+    let about = entry.parse::<Position>().ok();
+    entry == id || id.parse::<LetterId>().is_ok_and(|id| about.is_some_and(|about| id.is(&about)))
 }
 
 fn place(position: &Position) -> String {
@@ -113,9 +194,10 @@ fn describe(batch: &SourceBatch, record: &Record, infos: &[PipelineInfo]) -> See
         let why = envelope.map(|e| format!("{}: {} (of {})", e.reason, e.error, place(&e.origin)));
         ("dead letter", Some(info), why)
     } else if let Some(info) = of(|info| &info.resolved) {
-        ("resolved", Some(info), None)
+        ("resolved", Some(info), Resolution::read(record).map(|note| note.to_string()))
     } else if let Some(info) = of(|info| &info.replay) {
-        ("replay", Some(info), None)
+        let of = Replay::read(record);
+        ("replay", Some(info), of.map(|replay| format!("of {}", short_entry(&replay.entry))))
     } else if let Some(info) = infos.iter().find(internal) {
         match gathered_from(record) {
             Some(origin) => ("gathered", Some(info), Some(format!("from {}", place(&origin)))),

@@ -86,6 +86,7 @@ impl Api {
                 error: "because".to_owned(),
                 attempts: 1,
                 time: Timestamp(1_000 * offset as i64),
+                replay_of: None,
                 piece: None,
             };
             let own = HeadersBuilder::new().add("own", Some(b"1")).build();

@@ -67,6 +67,7 @@ fn plan(target: Target) -> Plan {
         probe_every: Duration::from_millis(10),
         dead_letter_topic: "copy-dead".into(),
         replays_max: 5,
+        keep_resolved: None,
         in_flight_bytes_max: 1 << 20,
     }
 }

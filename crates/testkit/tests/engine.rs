@@ -98,6 +98,7 @@ fn plan(sink: Arc<dyn Sink>) -> Plan {
         probe_every: Duration::from_millis(5),
         dead_letter_topic: "p-dead".into(),
         replays_max: 5,
+        keep_resolved: None,
         in_flight_bytes_max: 1 << 20,
     }
 }

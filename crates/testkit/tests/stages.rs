@@ -71,6 +71,7 @@ impl Bench {
             probe_every: Duration::from_millis(5),
             dead_letter_topic: "p-dead".into(),
             replays_max: 5,
+            keep_resolved: None,
             in_flight_bytes_max: 1 << 20,
         }
     }

@@ -81,6 +81,7 @@ fn plan() -> Plan {
         probe_every: Duration::from_secs(2),
         dead_letter_topic: "payments-dead".into(),
         replays_max: 5,
+        keep_resolved: None,
         in_flight_bytes_max: 64 << 20,
     }
 }

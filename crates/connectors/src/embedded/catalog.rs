@@ -62,6 +62,8 @@ pub struct Catalog {
     pub groups: BTreeMap<Arc<str>, Group>,
     /// Topics that never go by age; outlives the group that named them.
     pub kept: BTreeSet<Arc<str>>,
+    /// What may go of them: no reader sees it any more, wherever it still lies.
+    pub released: BTreeMap<Arc<str>, BTreeMap<u32, RangeSet>>,
     /// Damage, in the order it was noticed.
     pub damage: Vec<DamageNote>,
     /// Segments that exist.
@@ -120,6 +122,11 @@ impl Catalog {
             }
             Entry::Kept { topic } => {
                 self.kept.insert((*topic).into());
+            }
+            Entry::Released { topic, partition, ranges } => {
+                let partitions = self.released.entry((*topic).into()).or_default();
+                let released = partitions.entry(*partition).or_default();
+                ranges.iter().for_each(|range| released.insert(range.clone()));
             }
             Entry::Floor { offset } => self.floor = self.floor.max(*offset),
             Entry::Index { .. } | Entry::Span { .. } | Entry::Order { .. } => {}
@@ -183,11 +190,23 @@ impl Catalog {
         }
     }
 
+    /// What may go of a partition of a kept topic.
+    pub fn released(&self, topic: &str, partition: u32) -> Option<&RangeSet> {
+        self.released.get(topic)?.get(&partition)
+    }
+
     /// Everything, as a checkpoint.
     pub fn checkpoint(&self) -> Vec<Entry<'_>> {
         let mut entries = vec![Entry::Floor { offset: self.floor }];
         entries.extend(self.segments.iter().map(|number| Entry::Segment { number: *number }));
         entries.extend(self.kept.iter().map(|topic| Entry::Kept { topic }));
+        for (topic, partitions) in &self.released {
+            entries.extend(partitions.iter().map(|(partition, released)| Entry::Released {
+                topic,
+                partition: *partition,
+                ranges: released.iter().collect(),
+            }));
+        }
         entries.extend(self.topics.iter().map(|(topic, heads)| Entry::Topic {
             topic,
             heads: heads.iter().map(|head| (head.next, head.end)).collect(),
@@ -244,11 +263,18 @@ impl Catalog {
 /// The offsets of `set` that are not in `minus`.
 pub fn without(set: &RangeSet, minus: &RangeSet) -> RangeSet {
     let mut rest = RangeSet::new();
+    let mut holes = minus.iter().peekable();
     for range in set.iter() {
         let mut from = range.start;
-        for hole in minus.iter().filter(|hole| hole.end > range.start && hole.start < range.end) {
+        while holes.next_if(|hole| hole.end <= from).is_some() {}
+        while let Some(hole) = holes.peek().filter(|hole| hole.start < range.end) {
             rest.insert(from..hole.start.max(from));
             from = hole.end.min(range.end);
+            // One that reaches further may cut the next range too.
+            if hole.end > range.end {
+                break;
+            }
+            holes.next();
         }
         rest.insert(from..range.end);
     }
@@ -271,6 +297,11 @@ mod tests {
         assert_eq!(without(&set(&[(0, 10)]), &set(&[(0, 10)])), set(&[]));
         assert_eq!(without(&set(&[(2, 4), (6, 8)]), &set(&[(3, 7)])), set(&[(2, 3), (7, 8)]));
         assert_eq!(without(&set(&[(2, 4)]), &set(&[(0, 1), (9, 12)])), set(&[(2, 4)]));
+        assert_eq!(without(&set(&[(0, 4), (6, 9)]), &set(&[(3, 7)])), set(&[(0, 3), (7, 9)]));
+        assert_eq!(
+            without(&set(&[(0, 4), (6, 9)]), &set(&[(1, 2), (8, 20)])),
+            set(&[(0, 1), (2, 4), (6, 8)])
+        );
     }
 
     #[test]
@@ -294,6 +325,7 @@ mod tests {
                 Entry::Group { fresh: true, group: "g", info: b"{}", topics: vec!["orders"] },
                 Entry::Ended { group: "g", topic: "orders", partition: 1, ranges: vec![0..2] },
                 Entry::Kept { topic: "g-dead" },
+                Entry::Released { topic: "g-dead", partition: 0, ranges: vec![2..4, 7..8] },
                 Entry::Damaged(DamageNote {
                     segment: 1,
                     from: 3,

@@ -272,7 +272,7 @@ struct Run {
     spans: Vec<RecordSpan>,
 }
 
-fn runs(records: &RecordsEntry<'_>, payload: &Bytes, pin: &Pin) -> Vec<Run> {
+fn runs(records: &RecordsEntry<'_>, payload: &Bytes, pin: &Pin<'_>) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     let mut at = 0;
     for number in 0..records.count {

@@ -181,6 +181,7 @@ fn dead_letter(nonce: u64, found: &Found, kept_in: &str, raw: Vec<u8>, now: Time
         error: what,
         attempts: 1,
         time: now,
+        replay_of: None,
         piece: None,
     };
     Output {

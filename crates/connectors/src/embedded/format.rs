@@ -339,6 +339,8 @@ pub enum Entry<'a> {
     Span { first: i64, last: i64 },
     /// In which order the frame's records came (see `order`).
     Order { came: &'a [u8] },
+    /// Offsets of a kept topic that may go.
+    Released { topic: &'a str, partition: u32, ranges: Vec<Range<u64>> },
 }
 
 impl<'a> Entry<'a> {
@@ -423,6 +425,12 @@ impl<'a> Entry<'a> {
                 put_u32(out, came.len() as u32 / 2);
                 out.extend_from_slice(came);
             }
+            Entry::Released { topic, partition, ranges } => {
+                out.push(14);
+                put_text(out, topic);
+                put_u32(out, *partition);
+                put_pairs(out, ranges.iter().map(|range| (range.start, range.end)));
+            }
         }
     }
 
@@ -479,6 +487,11 @@ impl<'a> Entry<'a> {
                 let count = cut.u32()? as usize;
                 Entry::Order { came: cut.take(count.checked_mul(2)?)? }
             }
+            14 => Entry::Released {
+                topic: cut.text()?,
+                partition: cut.u32()?,
+                ranges: cut.pairs()?.into_iter().map(|(from, to)| from..to).collect(),
+            },
             _ => return None,
         })
     }
@@ -676,6 +689,7 @@ mod tests {
             },
             Entry::Span { first: -1, last: 5 },
             Entry::Order { came: &[1, 0, 0, 0] },
+            Entry::Released { topic: "orders-dead", partition: 1, ranges: vec![0..3, 5..9] },
         ]
     }
 

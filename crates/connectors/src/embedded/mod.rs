@@ -58,10 +58,11 @@ pub use faulty_disk::{FaultyDisk, Torn};
 pub use store::EmbeddedStore;
 
 use draft::{Draft, Urgency};
+use format::{Entry, Kind};
+use reader::EmbeddedReader;
 use retention::Keeper;
 use scan::Lane;
 use shared::{Bugs, Command, Paths, Refused, Shared};
-use source::Filler;
 use writer::Writer;
 
 /// How a log is kept.
@@ -249,14 +250,33 @@ impl Log for EmbeddedLog {
         let lane = |(index, head): (usize, &catalog::Head)| Lane {
             partition: Partition { topic: topic.clone(), index: index as u32 },
             assignment: 0,
-            next: match from {
-                ReadFrom::Start => 0,
-                ReadFrom::End => head.end,
-                ReadFrom::Offset(offset) => offset,
-            },
+            next: from.offset(index as u32, head.end),
         };
         let lanes = heads.iter().enumerate().map(lane).collect();
-        Ok(Box::new(reader::EmbeddedReader(Filler::new(&self.shared, lanes))))
+        Ok(Box::new(EmbeddedReader::new(&self.shared, lanes)))
+    }
+
+    async fn release(
+        &self,
+        topic: &str,
+        _log: u64,
+        partition: u32,
+        offsets: &RangeSet,
+    ) -> Result<RangeSet, Fault> {
+        // Offsets of this log are never handed out twice, whatever its incarnation.
+        let fresh = {
+            let state = self.shared.state();
+            let none = RangeSet::new();
+            let known = state.catalog.released(topic, partition).unwrap_or(&none);
+            catalog::without(offsets, known)
+        };
+        if !fresh.is_empty() {
+            let entry = Entry::Released { topic, partition, ranges: fresh.iter().collect() };
+            let draft = Draft::of_entries(Kind::Transaction, &[entry]);
+            self.shared.submit(draft, None).await.map_err(spread)?;
+            self.keeper.wake();
+        }
+        Ok(offsets.clone())
     }
 
     async fn topics(&self) -> Result<Vec<TopicInfo>, Fault> {

@@ -1,8 +1,10 @@
 //! Which records must stay.
 //!
-//! A record is *pinned* while a registered group that reads its topic has not ended it, and for
-//! ever in topics that hold dead letters, their resolutions and replays. What is not pinned is
-//! *loose*: it goes when there is need.
+//! A record is *pinned* while a registered group that reads its topic has not ended it, and in
+//! topics that hold dead letters, their resolutions and replays until it is released. What is not
+//! pinned is *loose*: it goes when there is need; what was released needs none.
+
+use std::borrow::Cow;
 
 use potok_core::RangeSet;
 
@@ -32,16 +34,16 @@ impl Need {
 }
 
 /// Which records of a partition are pinned.
-pub enum Pin {
+pub enum Pin<'a> {
     /// All of them.
     All,
     /// All but these.
-    Except(RangeSet),
+    Except(Cow<'a, RangeSet>),
     /// None.
     Nothing,
 }
 
-impl Pin {
+impl Pin<'_> {
     /// True when the record at `offset` stays.
     pub fn holds(&self, offset: u64) -> bool {
         match self {
@@ -53,27 +55,43 @@ impl Pin {
 }
 
 /// What is pinned of a partition.
-pub fn pin(catalog: &Catalog, topic: &str, partition: u32, need: Need) -> Pin {
-    if need.is_none() || topic == DEAD_TOPIC || catalog.kept.contains(topic) {
-        return Pin::All;
-    }
-    let mut ended: Option<RangeSet> = None;
-    for group in catalog.groups.values() {
-        if !group.topics.iter().any(|read| &**read == topic) {
-            continue;
-        }
-        let own = group.ended(topic, partition).cloned().unwrap_or_default();
-        ended = Some(match ended {
-            // What both have ended.
-            Some(others) => without(&own, &without(&own, &others)),
-            None => own,
+pub fn pin<'a>(catalog: &'a Catalog, topic: &str, partition: u32, need: Need) -> Pin<'a> {
+    if topic == DEAD_TOPIC || catalog.kept.contains(topic) {
+        let Some(released) = catalog.released(topic, partition) else { return Pin::All };
+        return Pin::Except(match ended(catalog, topic, partition) {
+            Some(ended) => Cow::Owned(both(released, &ended)),
+            None => Cow::Borrowed(released),
         });
     }
-    match ended {
+    if need.is_none() {
+        return Pin::All;
+    }
+    match ended(catalog, topic, partition) {
         Some(ended) => Pin::Except(ended),
         None if need.due => Pin::Nothing,
         None => Pin::All,
     }
+}
+
+/// What all groups that read a partition have ended; `None` where nobody reads it.
+fn ended<'a>(catalog: &'a Catalog, topic: &str, partition: u32) -> Option<Cow<'a, RangeSet>> {
+    let mut ended: Option<Cow<'a, RangeSet>> = None;
+    for group in catalog.groups.values() {
+        if !group.topics.iter().any(|read| &**read == topic) {
+            continue;
+        }
+        let own = group.ended(topic, partition).map_or_else(Cow::default, Cow::Borrowed);
+        ended = Some(match ended {
+            Some(others) => Cow::Owned(both(&own, &others)),
+            None => own,
+        });
+    }
+    ended
+}
+
+/// The offsets that lie in both sets.
+fn both(one: &RangeSet, other: &RangeSet) -> RangeSet {
+    without(one, &without(one, other))
 }
 
 /// What a segment's index tells of its records.
@@ -93,9 +111,7 @@ pub fn loose(catalog: &Catalog, index: &Index, need: Need) -> Estimate {
         let free = match pin(catalog, topic, partition, need) {
             Pin::All => 0,
             Pin::Nothing => offsets,
-            Pin::Except(ended) => {
-                ended.count_from(extent.first) - ended.count_from(extent.last + 1)
-            }
+            Pin::Except(loose) => loose.count_within(extent.first..extent.last + 1),
         };
         estimate.loose += free;
         // Wide: in a merged segment offsets lie far apart.

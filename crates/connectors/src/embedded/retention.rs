@@ -210,9 +210,6 @@ fn fate(catalog: &Catalog, number: u64, segment: &mut Segment, need: Need) -> (F
     if catalog.damage.iter().any(|note| number <= note.segment && !note.settled) {
         return (Fate::Hold, segment.end);
     }
-    if need.is_none() {
-        return (Fate::Keep, segment.end);
-    }
     let estimate = loose(catalog, &segment.index, need);
     if estimate.pinned == 0 {
         return (Fate::Unlink, 0);

@@ -214,7 +214,10 @@ impl KafkaLog {
             health: self.health.clone(),
             clock: self.clock.clone(),
             damage: self.damage.clone(),
-            passing: spec.info.internal.clone().filter(|topic| topics.contains(&topic.as_str())),
+            passing: {
+                let passing = spec.info.internal.iter().chain([&spec.info.replay]);
+                passing.filter(|topic| topics.contains(&topic.as_str())).cloned().collect()
+            },
         });
         let guard = PollerGuard {
             handover: handover.clone(),
@@ -342,6 +345,39 @@ impl Log for KafkaLog {
         true
     }
 
+    fn reuses_offsets(&self) -> bool {
+        true
+    }
+
+    async fn topic_id(&self, topic: &str) -> Result<Option<u64>, Fault> {
+        let topic: Arc<str> = Arc::from(topic);
+        let found = self.topics.look_up(std::slice::from_ref(&topic)).await?;
+        Ok(found.get(&topic).map(|facts| facts.id))
+    }
+
+    /// Kafka deletes from the beginning only: what lies behind the first record that stays, stays.
+    async fn release(
+        &self,
+        topic: &str,
+        log: u64,
+        partition: u32,
+        offsets: &RangeSet,
+    ) -> Result<RangeSet, Fault> {
+        if self.topic_id(topic).await? != Some(log) {
+            return Ok(RangeSet::new());
+        }
+        let partition = Partition { topic: topic.into(), index: partition };
+        let earliest = self.edges(vec![partition.clone()], Edge::Earliest).await?;
+        let Some(&earliest) = earliest.get(&partition) else { return Ok(RangeSet::new()) };
+        let to = offsets.first_gap(earliest);
+        if to > earliest {
+            self.topics.delete_below(&partition, to).await?;
+        }
+        let mut gone = offsets.clone();
+        gone.forget_from(to);
+        Ok(gone)
+    }
+
     fn bodies(&self) -> Arc<dyn Store> {
         let (config, health) = (self.config.clone(), self.health.clone());
         Arc::new(KafkaBodies::new(config, health, self.topics.clone()))
@@ -385,11 +421,7 @@ impl Log for KafkaLog {
             let (earliest, latest) = (edges(Edge::Earliest)?, edges(Edge::Stable)?);
             let start = |(partition, latest): (Partition, u64)| {
                 let earliest = earliest.get(&partition).copied().unwrap_or(latest).min(latest);
-                let start = match from {
-                    ReadFrom::Start => earliest,
-                    ReadFrom::End => latest,
-                    ReadFrom::Offset(offset) => offset.clamp(earliest, latest),
-                };
+                let start = from.offset(partition.index, latest).clamp(earliest, latest);
                 (partition, start)
             };
             Ok(latest.into_iter().map(start).collect())

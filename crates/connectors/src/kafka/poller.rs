@@ -98,7 +98,7 @@ pub struct Poller {
     looked_behind_at: Instant,
     looked_at_ids_at: Instant,
     /// The topic through which records only pass: what has ended is deleted there.
-    passing: Option<String>,
+    passing: Vec<String>,
     deleted_at: Instant,
 }
 
@@ -113,7 +113,7 @@ pub struct Parts {
     pub health: Health,
     pub clock: Arc<dyn Clock>,
     pub damage: Arc<Mutex<Vec<Damage>>>,
-    pub passing: Option<String>,
+    pub passing: Vec<String>,
 }
 
 impl Poller {
@@ -313,12 +313,15 @@ impl Poller {
         }
     }
 
-    /// Deletes what has ended, durably, in the topic through which records only pass.
+    /// Deletes what has ended, durably, in the topics through which records only pass.
     fn delete_passed(&self) {
-        let Some(passing) = &self.passing else { return };
-        let of_topic = |slot: &&Slot| *slot.partition.topic == **passing;
+        let passes =
+            |slot: &&Slot| self.passing.iter().any(|topic| **topic == *slot.partition.topic);
         let ours: Vec<Partition> =
-            self.slots.iter().filter(of_topic).map(|slot| slot.partition.clone()).collect();
+            self.slots.iter().filter(passes).map(|slot| slot.partition.clone()).collect();
+        if ours.is_empty() {
+            return;
+        }
         let client = self.queue.consumer().client();
         let committed = native::committed_by_own(client, &ours);
         let deleted = committed.and_then(|committed| {
@@ -327,7 +330,8 @@ impl Poller {
             native::delete_before(client, &placed_list(&ended), ANSWER_MAX)
         });
         if let Err(code) = deleted {
-            tracing::warn!(topic = passing, %code, "what has ended there cannot be deleted");
+            let topics = self.passing.join(", ");
+            tracing::warn!(group = self.group, topics, %code, "what has ended there cannot be deleted");
         }
     }
 

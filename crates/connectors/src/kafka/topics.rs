@@ -8,7 +8,9 @@ use potok_core::{Fault, Partition, PipelineInfo, RECORD_BYTES_MAX};
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::Client;
 use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaErrorCode as Code;
+use rdkafka::{Offset, TopicPartitionList};
 
 use super::fault::About;
 use super::native::{self, Edge, Facts};
@@ -303,6 +305,22 @@ impl Topics {
                 Err((_, Code::TopicAlreadyExists)) => {}
                 Err((topic, code)) => return Err(fault::not_created(&topic, code)),
             }
+        }
+        Ok(())
+    }
+
+    /// Deletes the records of a partition below an offset.
+    pub async fn delete_below(&self, partition: &Partition, offset: u64) -> Result<(), Fault> {
+        let failed = |error: &KafkaError| fault::of("delete records that are done", error);
+        let mut list = TopicPartitionList::new();
+        let to = Offset::Offset(i64::try_from(offset).unwrap_or(i64::MAX));
+        list.add_partition_offset(&partition.topic, partition.index as i32, to)
+            .map_err(|error| failed(&error))?;
+        let options = AdminOptions::new().request_timeout(Some(self.patience()));
+        let deleted = self.admin.delete_records(&list, &options).await;
+        let deleted = deleted.map_err(|error| failed(&error))?;
+        for place in deleted.elements() {
+            place.error().map_err(|error| failed(&error))?;
         }
         Ok(())
     }

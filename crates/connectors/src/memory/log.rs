@@ -431,11 +431,7 @@ impl Log for MemoryLog {
             topic: topic.clone(),
             partition: Partition { topic: topic.name.clone(), index },
             assignment: 0,
-            next: match from {
-                ReadFrom::Start => 0,
-                ReadFrom::End => end,
-                ReadFrom::Offset(offset) => offset,
-            },
+            next: from.offset(index, end),
         };
         let cursors = (0..).zip(topic.ends()).map(cursor).collect();
         Ok(Box::new(TopicReader(Cursors::new(self.clone(), cursors))))

@@ -298,6 +298,7 @@ impl Gather {
                 key: record.key.clone(),
                 headers: &record.headers,
                 attempts: 1,
+                replay_of: None,
                 record: Some(record),
             };
             (self.letters.letter(&sender, None, fault), Part::Letter)

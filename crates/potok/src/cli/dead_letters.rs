@@ -1,12 +1,19 @@
 //! `potok dead-letters`: what was set aside, and what to do about it.
 
 use std::io::Write;
+use std::time::Duration;
 
+use potok_config::Period;
 use serde_json::{Map, Value, json};
 
 use crate::client::{Answer, Client, Where, encode, for_each_line};
 use crate::failure::Failure;
 use crate::terminal::{self, Table, plain, short};
+
+/// How long a replay waits for what comes of it.
+const WAIT_USUAL: Duration = Duration::from_secs(10);
+/// Rows that are lined up together.
+const PAGE_ROWS: usize = 200;
 
 /// Dead letters: records set aside, with the reason; list, show, replay or drop them
 #[derive(clap::Subcommand)]
@@ -22,13 +29,23 @@ pub enum DeadLetters {
 Examples:
   potok dead-letters list
   potok dead-letters list orders --reason invalid,no_key --since 2026-11-15
-  potok dead-letters list orders --where '.payment.amount > 1000' --json")]
+  potok dead-letters list orders --where '.payment.amount > 1000' --json
+  potok dead-letters list --summary")]
     List {
         #[command(flatten)]
         which: Which,
-        /// Also those replayed and dropped
+        /// Also those replayed, and those dropped that are not removed yet
         #[arg(long)]
         all: bool,
+        /// So many at most
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+        limit: Option<u32>,
+        /// Go on where an earlier list with --limit stopped
+        #[arg(long)]
+        cursor: Option<String>,
+        /// How many there are for each pipeline and reason, with one of them
+        #[arg(long)]
+        summary: bool,
     },
     /// Show dead letters whole
     #[command(after_help = "\
@@ -46,15 +63,22 @@ Examples:
   potok dead-letters replay orders --reason retries_exhausted --rate 50
   potok dead-letters replay orders --since 1h --dry-run
 
-An entry closes when its replay has ended; a second failure is a new entry. Without a running
-process they wait for its next start.")]
+An entry closes when its replay has ended; a second failure is a new entry. What came of it is
+printed at the end, as far as it is known by then. Without a running process they wait for its next
+start.")]
     Replay {
         #[command(flatten)]
         which: Which,
         #[command(flatten)]
         how: How,
+        /// How long to wait for what comes of it, e.g. 30s [default: 10s]
+        #[arg(long, value_name = "TIME", conflicts_with = "no_wait")]
+        wait: Option<String>,
+        /// Do not wait for what comes of it
+        #[arg(long)]
+        no_wait: bool,
     },
-    /// Give dead letters up; their bytes stay in the dead-letter topic
+    /// Give dead letters up; they are removed and their disk space is freed
     #[command(after_help = "\
 Examples:
   potok dead-letters drop orders-dead/0/12
@@ -154,9 +178,9 @@ impl Which {
         Ok(filter)
     }
 
-    fn get(&self, all: bool) -> Result<Answer, Failure> {
+    fn get(&self, all: bool, more: &str) -> Result<Answer, Failure> {
         let filter = self.filter()?;
-        let mut path = format!("/api/v1/dead-letters?all={all}");
+        let mut path = format!("/api/v1/dead-letters?all={all}{more}");
         for (name, value) in &filter {
             let text = match value {
                 Value::Array(ids) => {
@@ -174,14 +198,34 @@ impl DeadLetters {
     /// Does it.
     pub fn run(self, json: bool) -> Result<(), Failure> {
         match self {
-            DeadLetters::List { which, all } => list(which.get(all)?, all, json),
+            DeadLetters::List { which, summary: true, all, .. } => {
+                summary(which.get(all, "&summary=true")?, json)
+            }
+            DeadLetters::List { which, all, limit, cursor, .. } => {
+                let mut more = format!("&brief={}", !json);
+                if let Some(limit) = limit {
+                    more.push_str(&format!("&limit={limit}"));
+                }
+                if let Some(cursor) = cursor {
+                    more.push_str(&format!("&cursor={}", encode(&cursor)));
+                }
+                list(which.get(all, &more)?, all, json)
+            }
             DeadLetters::Show { which } => {
                 // Who names one wants to see it, whatever became of it.
                 let all = which.named.iter().any(|name| name.contains('/'));
-                show(which.get(all)?, json)
+                show(which.get(all, "")?, json)
             }
-            DeadLetters::Replay { which, how } => act(&which, &how, "replay", json),
-            DeadLetters::Drop { which, how } => act(&which, &how, "drop", json),
+            DeadLetters::Replay { which, how, wait, no_wait } => {
+                let wait = match wait {
+                    _ if no_wait => Duration::ZERO,
+                    None => WAIT_USUAL,
+                    Some(text) => *serde_json::from_value::<Period>(json!(text))
+                        .map_err(|error| Failure::usage(format!("--wait {text}: {error}")))?,
+                };
+                act(&which, &how, "replay", wait, json)
+            }
+            DeadLetters::Drop { which, how } => act(&which, &how, "drop", Duration::ZERO, json),
             DeadLetters::SetAside { pipeline, positions, dry_run, place } => {
                 let path = format!("/api/v1/pipelines/{}/set-aside", encode(&pipeline));
                 let wish = json!({ "positions": positions, "dry_run": dry_run }).to_string();
@@ -210,14 +254,23 @@ fn list(answer: Answer, all: bool, json: bool) -> Result<(), Failure> {
         true => Table::new(&["ID", "STATE", "REASON", "ATTEMPTS", "TIME", "KEY", "ERROR"]),
         false => Table::new(&["ID", "REASON", "ATTEMPTS", "TIME", "KEY", "ERROR"]),
     };
-    let mut count = 0_u64;
-    for_each_line(answer, |line, _| {
-        count += 1;
+    // A person sees a line each; a program gets everything.
+    let chars_max = |chars| if terminal::is_screen() { chars } else { usize::MAX };
+    let (mut count, mut cursor) = (0_u64, None);
+    for_each_line(answer, |line, more| {
         if json {
             out.write_all(line)?;
+            if !more {
+                out.flush()?;
+            }
             return Ok(());
         }
         let letter = parse(line)?;
+        if let Some(at) = letter.get("cursor").and_then(Value::as_str) {
+            cursor = Some(at.to_owned());
+            return Ok(());
+        }
+        count += 1;
         let attempts = letter.get("attempts").and_then(Value::as_u64).unwrap_or(0).to_string();
         let key = letter.get("key").or_else(|| letter.get("key_base64"));
         let key = key.and_then(Value::as_str).unwrap_or("-");
@@ -229,13 +282,43 @@ fn list(answer: Answer, all: bool, json: bool) -> Result<(), Failure> {
             text(&letter, "reason").to_owned(),
             attempts,
             text(&letter, "time").to_owned(),
-            short(key, 32),
-            short(text(&letter, "error"), 80),
+            short(key, chars_max(32)),
+            short(text(&letter, "error"), chars_max(80)),
         ]);
         table.row(row);
+        if table.len() >= PAGE_ROWS {
+            table.print_page(&mut out)?;
+        }
         Ok(())
     })?;
     match (json, count) {
+        (true, _) => {}
+        (false, 0) => writeln!(out, "no dead letters")?,
+        (false, _) => table.print_page(&mut out)?,
+    }
+    if let Some(cursor) = cursor {
+        writeln!(out, "there may be more: --cursor {cursor}")?;
+    }
+    out.flush()?;
+    Ok(())
+}
+
+fn summary(answer: Answer, json: bool) -> Result<(), Failure> {
+    let mut out = terminal::out();
+    let mut table = Table::new(&["PIPELINE", "REASON", "COUNT", "FIRST", "LAST", "EXAMPLE"]);
+    for_each_line(answer, |line, _| {
+        if json {
+            out.write_all(line)?;
+            return Ok(());
+        }
+        let count = parse(line)?;
+        let number = count.get("count").and_then(Value::as_u64).unwrap_or(0).to_string();
+        let cell = |name| text(&count, name).to_owned();
+        let (pipeline, reason) = (cell("pipeline"), cell("reason"));
+        table.row([pipeline, reason, number, cell("first"), cell("last"), cell("example")]);
+        Ok(())
+    })?;
+    match (json, table.len()) {
         (true, _) => {}
         (false, 0) => writeln!(out, "no dead letters")?,
         (false, _) => table.print(&mut out)?,
@@ -267,6 +350,10 @@ fn show_one(out: &mut impl Write, letter: &Value) -> std::io::Result<()> {
     writeln!(out, "{}", bold(text(letter, "id")))?;
     for name in ["pipeline", "state", "reason", "error"] {
         writeln!(out, "  {name:<9} {}", plain(text(letter, name)))?;
+    }
+    if let Some(fields) = letter.get("differs").and_then(Value::as_array) {
+        let fields: Vec<_> = fields.iter().filter_map(Value::as_str).collect();
+        writeln!(out, "  differs   {}", plain(&fields.join(", ")))?;
     }
     let attempts = letter.get("attempts").and_then(Value::as_u64).unwrap_or(0);
     writeln!(out, "  attempts  {attempts}")?;
@@ -313,7 +400,7 @@ fn show_set_aside(records: &Value, dry_run: bool, json: bool) -> Result<(), Fail
     Ok(())
 }
 
-fn act(which: &Which, how: &How, verb: &str, json: bool) -> Result<(), Failure> {
+fn act(which: &Which, how: &How, verb: &str, wait: Duration, json: bool) -> Result<(), Failure> {
     let mut wish = which.filter()?;
     if wish.is_empty() {
         return Err(Failure::usage(format!("say which dead letters to {verb}"))
@@ -321,6 +408,9 @@ fn act(which: &Which, how: &How, verb: &str, json: bool) -> Result<(), Failure> 
     }
     let by_id = wish.contains_key("ids");
     wish.insert("dry_run".to_owned(), json!(how.dry_run));
+    if verb == "replay" {
+        wish.insert("wait".to_owned(), json!(wait.as_millis() as u64));
+    }
     if let Some(rate) = how.rate {
         wish.insert("rate".to_owned(), json!(rate));
     }
@@ -329,8 +419,21 @@ fn act(which: &Which, how: &How, verb: &str, json: bool) -> Result<(), Failure> 
     let answer = client.post(&path, "application/json", Value::from(wish).to_string().into())?;
     let mut out = terminal::out();
     let (mut done, mut skipped) = (0_u64, 0_u64);
+    let mut outcome = None;
     for_each_line(answer, |line, more| {
         let letter = parse(line)?;
+        if let Some(warning) = letter.get("warning").and_then(Value::as_str) {
+            let mark = terminal::on_stderr().yellow("warning:");
+            eprintln!("{mark} {}", plain(warning));
+            return Ok(());
+        }
+        if let Some(came) = letter.get("outcome") {
+            outcome = Some(came.clone());
+            if json {
+                out.write_all(line)?;
+            }
+            return Ok(());
+        }
         let action = text(&letter, "action");
         if action == "skipped" {
             skipped += 1;
@@ -355,11 +458,43 @@ fn act(which: &Which, how: &How, verb: &str, json: bool) -> Result<(), Failure> 
         let would = if how.dry_run { "would be " } else { "" };
         let letters = if done == 1 { "dead letter" } else { "dead letters" };
         writeln!(out, "{done} {letters} {would}{past}")?;
+        if let Some(outcome) = outcome.filter(|_| done > 0) {
+            print_outcome(&mut out, &outcome)?;
+        }
     }
     out.flush()?;
     if by_id && skipped > 0 {
         let what = format!("{skipped} of the dead letters named could not be replayed");
         return Err(Failure::new("P0515", what));
+    }
+    Ok(())
+}
+
+/// What came of a replay.
+fn print_outcome(out: &mut impl Write, outcome: &Value) -> std::io::Result<()> {
+    let count = |name: &str| outcome.get(name).and_then(Value::as_u64).unwrap_or(0);
+    let words = [
+        ("delivered", "delivered"),
+        ("filtered", "filtered"),
+        ("duplicates", "there already"),
+        ("dead_lettered", "dead again"),
+        ("under_way", "still under way"),
+    ];
+    let said = words.into_iter().filter(|(name, _)| count(name) > 0);
+    let said: Vec<_> = said.map(|(name, word)| format!("{} {word}", count(name))).collect();
+    writeln!(out, "so far: {}", said.join(", "))?;
+    let dead = outcome.get("dead_again").and_then(Value::as_array);
+    let dead = dead.map_or(&[][..], Vec::as_slice);
+    for letter in dead {
+        let error = short(text(letter, "error"), 120);
+        writeln!(out, "  {} ({}): {error}", text(letter, "id"), text(letter, "reason"))?;
+    }
+    let rest = count("dead_lettered").saturating_sub(dead.len() as u64);
+    if rest > 0 {
+        writeln!(out, "  and {rest} more")?;
+    }
+    if count("under_way") > 0 {
+        writeln!(out, "`potok dead-letters list` shows those that fail again")?;
     }
     Ok(())
 }

@@ -88,7 +88,7 @@ impl Dev {
         let plans = wire::plans(&pipelines, &connections)?;
         folder::block_on(async {
             let mut signals = Signals::listen()?;
-            let mut process = Process::start(&connections, plans).await?;
+            let mut process = Process::start(&connections, &pipelines, plans).await?;
             let fed = pipelines.iter().map(|pipeline| pipeline.name.as_str());
             let fed = fed.filter(|_| !self.no_traffic);
             let traffic = traffic::start(process.engine(), fed, self.rate);

@@ -76,7 +76,7 @@ impl Run {
         let names: Vec<String> = plans.iter().map(|plan| plan.name.clone()).collect();
         folder::block_on(async {
             let mut signals = Signals::listen()?;
-            let mut process = Process::start(&connections, plans).await?;
+            let mut process = Process::start(&connections, &pipelines, plans).await?;
             // Nobody has to read this; the process works all the same.
             let _ = announce(process.address, &connections, &names, json);
             tokio::select! {

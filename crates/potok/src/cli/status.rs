@@ -21,7 +21,9 @@ Examples:
 received = delivered + filtered + suppressed + dead_lettered + in_flight, since the process
 started. `lag` counts records in the pipeline's topics that have not ended, `oldest` is the age in
 milliseconds of the oldest one in flight. What groups hold is in flight too: `held_records` in
-`open_groups`, of which the next closes at `next_close`. What stages count (`count`) stands below the table.")]
+`open_groups`, of which the next closes at `next_close`. `dead_letters_open` counts dead letters that
+wait for somebody, whenever they were written; the others count since `since`, and are null (`-`) for
+a pipeline that does not run. What stages count (`count`) stands below the table.")]
 pub struct Status {
     /// Only this pipeline
     pipeline: Option<String>,
@@ -38,12 +40,14 @@ pub struct Line {
     pub gate: Gate,
     pub lag: Option<u64>,
     oldest: Option<u64>,
-    pub received: u64,
-    pub delivered: u64,
-    pub filtered: u64,
-    pub suppressed: u64,
-    pub dead_lettered: u64,
-    pub in_flight: u64,
+    since: Option<String>,
+    pub dead_letters_open: Option<u64>,
+    pub received: Option<u64>,
+    pub delivered: Option<u64>,
+    pub filtered: Option<u64>,
+    pub suppressed: Option<u64>,
+    pub dead_lettered: Option<u64>,
+    pub in_flight: Option<u64>,
     #[serde(default)]
     open_groups: u64,
     #[serde(default)]
@@ -133,6 +137,7 @@ pub fn table(lines: &[Line], columns: Option<usize>) -> Vec<String> {
         "SUPPRESSED",
         "DEAD",
         "IN FLIGHT",
+        "DEAD OPEN",
     ]);
     for line in lines {
         let counts = [
@@ -142,14 +147,17 @@ pub fn table(lines: &[Line], columns: Option<usize>) -> Vec<String> {
             line.suppressed,
             line.dead_lettered,
             line.in_flight,
+            line.dead_letters_open,
         ];
-        let words = [line.pipeline.clone(), line.state.clone(), line.gate.state.clone()];
+        // Nobody watches a destination for a pipeline that does not run.
+        let gate = if line.since.is_some() { line.gate.state.as_str() } else { "-" };
+        let words = [line.pipeline.clone(), line.state.clone(), gate.to_owned()];
         let lag = [
             line.lag.map_or("?".to_owned(), |lag| lag.to_string()),
             line.oldest.map_or("-".to_owned(), span),
         ];
         let cells = words.into_iter().chain(lag);
-        table.row(cells.chain(counts.iter().map(u64::to_string)));
+        table.row(cells.chain(counts.iter().map(count)));
     }
     let colours = terminal::on_stdout();
     table.lines_within(columns, colours, |column, text| match (column, text) {
@@ -160,6 +168,10 @@ pub fn table(lines: &[Line], columns: Option<usize>) -> Vec<String> {
     })
 }
 
+fn count(count: &Option<u64>) -> String {
+    count.map_or("-".to_owned(), |count| count.to_string())
+}
+
 fn print(out: &mut impl Write, lines: &[Line]) -> Result<(), Failure> {
     if lines.is_empty() {
         writeln!(out, "no pipeline has run in this data folder yet")?;
@@ -167,6 +179,15 @@ fn print(out: &mut impl Write, lines: &[Line]) -> Result<(), Failure> {
     }
     for line in table(lines, terminal::screen().map(|(columns, _)| columns)) {
         writeln!(out, "{line}")?;
+    }
+    let mut since: Vec<&str> = lines.iter().filter_map(|line| line.since.as_deref()).collect();
+    since.sort_unstable();
+    since.dedup();
+    if let Some(first) = since.first() {
+        writeln!(
+            out,
+            "counted since {first}; DEAD OPEN: dead letters that wait, whenever written"
+        )?;
     }
     for line in lines {
         if let Some(why) = &line.why {

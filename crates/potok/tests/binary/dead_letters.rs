@@ -62,6 +62,16 @@ fn they_are_listed_and_shown_with_everything_that_is_known() {
     let id = conflict[0]["id"].as_str().unwrap();
     let shown = running.run(["dead-letters", "show", id], b"").good();
     assert!(shown.text().contains(&uid) && shown.text().contains("conflict"), "{}", shown.text());
+    assert!(shown.text().contains("differs   /"), "names the fields: {}", shown.text());
+
+    // The story of a dead letter is that of the record it was.
+    let story = running.run(["trace", id], b"").good();
+    for what in ["record", "ended", "dead letter"] {
+        assert!(story.text().lines().any(|line| line.contains(what)), "{what}: {}", story.text());
+    }
+    let origin = conflict[0]["origin"]["position"].as_str().unwrap();
+    let place = origin.split('@').next().unwrap();
+    assert!(story.text().contains(place), "{origin}: {}", story.text());
 
     running.run(["dead-letters", "list", "orders", "--reason", "nonsense"], b"").exits(2);
     running.run(["dead-letters", "list", "orders", "--where", "nonsense("], b"").exits(2);

@@ -20,6 +20,7 @@ mod groups;
 mod guide;
 mod held;
 mod ledger;
+mod letters;
 mod load;
 mod mistakes;
 mod order;

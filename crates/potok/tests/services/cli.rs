@@ -63,3 +63,92 @@ fn dead_letters_on_kafka_are_listed_shown_replayed_and_dropped() {
     let direct = sender.command(&["dead-letters", "list", "orders", "--json"], b"").good();
     assert!(direct.lines().is_empty(), "{}", direct.text());
 }
+
+/// Starts a pipeline that sets everything aside that is not JSON.
+fn start_words(
+    kafka: &Kafka,
+    home: &crate::process::Home,
+    name: &str,
+    dead_letter: &str,
+) -> crate::process::Running {
+    let file = home.path().join(format!("{name}.yaml"));
+    let yaml = format!(
+        "name: {name}\nsource: {{ topic: {name}-in }}\ndeliver:\n  - topic: {name}-out\n\
+         dead_letter: {{ {dead_letter} }}\n"
+    );
+    std::fs::write(&file, yaml).unwrap();
+    let log = format!("kafka://{}", kafka.servers());
+    home.start_file(&file, &[("POTOK_LOG", &log)]).expect("starts")
+}
+
+fn open_letters(running: &crate::process::Running, pipeline: &str, count: usize) -> Vec<Value> {
+    wait::until_seen(&format!("{count} open dead letters of {pipeline}"), || {
+        let args = ["dead-letters", "list", pipeline, "--json"];
+        let letters = running.run(args, b"").good().lines();
+        if letters.len() == count { Ok(letters) } else { Err(format!("{letters:?}")) }
+    })
+}
+
+#[test]
+fn notes_about_a_deleted_topic_do_not_hide_the_dead_letters_of_a_new_one() {
+    let kafka = Kafka::start();
+    let home = crate::process::Home::new();
+    let running = start_words(&kafka, &home, "words", "keep_resolved: 7d");
+    running.run(["send", "words-in"], b"bad 1\nbad 2\nbad 3\n").good();
+    let before = open_letters(&running, "words", 3);
+    running.run(["dead-letters", "drop", "words"], b"").good();
+    open_letters(&running, "words", 0);
+    assert!(running.stop().success());
+    kafka.delete_topic("words-dead");
+
+    let running = start_words(&kafka, &home, "words", "keep_resolved: 7d");
+    running.run(["send", "words-in"], b"bad 4\nbad 5\nbad 6\n").good();
+    let after = open_letters(&running, "words", 3);
+    wait::until_seen("they are counted", || {
+        let status = running.status();
+        if status["dead_letters_open"] == 3 { Ok(()) } else { Err(status) }
+    });
+    // An id of the old topic names nothing in the new one; a short one names what is there.
+    let old = before[0]["id"].as_str().unwrap();
+    assert!(old.contains('@'), "{old}");
+    running.run(["dead-letters", "show", old], b"").exits(1);
+    let short = after[0]["id"].as_str().unwrap().split('@').next().unwrap();
+    running.run(["dead-letters", "show", short], b"").good();
+    running.run(["dead-letters", "drop", short], b"").good();
+    open_letters(&running, "words", 2);
+}
+
+#[test]
+fn pipelines_that_share_a_dead_letter_topic_replay_and_drop_only_their_own() {
+    let kafka = Kafka::start();
+    let (home_a, home_b) = (crate::process::Home::new(), crate::process::Home::new());
+    let shared = "topic: all-dead";
+    let a = start_words(&kafka, &home_a, "a", shared);
+    let b = start_words(&kafka, &home_b, "b", shared);
+    a.run(["send", "a-in"], b"bad a\n").good();
+    b.run(["send", "b-in"], b"bad b\n").good();
+    open_letters(&a, "a", 1);
+    let of_b = open_letters(&a, "b", 1).remove(0);
+    for (running, name) in [(&a, "a"), (&b, "b")] {
+        wait::until_seen("each counts its own", || {
+            let lines = running.run(["status", name, "--json"], b"").good().lines();
+            if lines[0]["dead_letters_open"] == 1 { Ok(()) } else { Err(format!("{lines:?}")) }
+        });
+    }
+    let replayed = a.run(["dead-letters", "replay", "a", "--wait", "60s"], b"").good();
+    assert!(replayed.text().contains("1 dead again"), "{}", replayed.text());
+    let again = open_letters(&a, "a", 1);
+    assert_eq!(again[0]["attempts"], 2);
+    assert_eq!(bytes(&again[0], "value").as_deref(), Some(&b"bad a"[..]));
+    assert_eq!(open_letters(&b, "b", 1)[0]["id"], of_b["id"], "b's is untouched");
+
+    // Without a name all of them go, each into its own pipeline.
+    let id = of_b["id"].as_str().unwrap();
+    a.run(["dead-letters", "replay", id, "--wait", "60s"], b"").good();
+    let again = open_letters(&b, "b", 1);
+    assert_eq!((&again[0]["attempts"], &again[0]["pipeline"]), (&2.into(), &"b".into()));
+    assert_eq!(bytes(&again[0], "value").as_deref(), Some(&b"bad b"[..]));
+    a.run(["dead-letters", "drop", "a"], b"").good();
+    open_letters(&a, "a", 0);
+    open_letters(&b, "b", 1);
+}

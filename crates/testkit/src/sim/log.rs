@@ -334,14 +334,8 @@ impl Log for LogHandle {
         let Some(ends) = ends else {
             return Err(Fault::fix(format!("there is no topic {topic}")));
         };
-        let cursors = ends
-            .into_iter()
-            .map(|end| match from {
-                ReadFrom::Start => 0,
-                ReadFrom::End => end,
-                ReadFrom::Offset(offset) => offset,
-            })
-            .collect();
+        let cursors =
+            ends.into_iter().zip(0..).map(|(end, partition)| from.offset(partition, end)).collect();
         Ok(Box::new(SimReader { log: log.clone(), topic: topic.into(), cursors }))
     }
 

@@ -103,6 +103,7 @@ pub(super) fn plan_in(
         probe_every: scenario.probe_every,
         dead_letter_topic: DEAD.into(),
         replays_max: 20,
+        keep_resolved: None,
         in_flight_bytes_max: scenario.in_flight_bytes_max,
     })
 }

@@ -1,0 +1,287 @@
+//! Replay and drop.
+//!
+//! They answer with one line for each dead letter, as they go, at the rate asked for, and a replay
+//! at the end with what came of it. One of them runs at a time: two that read the same list would
+//! send the same record twice.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use potok_core::{PipelineInfo, Reason};
+use potok_flow::dead_letter::{self, DeadLetter, Outcomes};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio::sync::OwnedMutexGuard;
+use tokio::time::Instant;
+
+use super::filter::{Filter, Wanted};
+use super::lines_response;
+use super::select::{PAGE_LETTERS_MAX, Selection, Shelf, shelves};
+use crate::line::push_line;
+use crate::{Admin, ApiError, request};
+
+/// The pseudo-pipeline whose dead letters are damaged parts of the log.
+const LOG_ITSELF: &str = "potok";
+/// A rate is kept by a chunk this often.
+const PACE: Duration = Duration::from_millis(100);
+/// How often to look whether replays have ended.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// A replay or drop.
+#[derive(Deserialize)]
+pub(crate) struct Wish {
+    #[serde(flatten)]
+    filter: serde_json::Map<String, serde_json::Value>,
+    /// Only say what would be done.
+    #[serde(default)]
+    dry_run: bool,
+    /// Dead letters a second; as fast as it goes where not given.
+    #[serde(default)]
+    rate: Option<u32>,
+    /// Milliseconds to wait for what comes of a replay.
+    #[serde(default)]
+    wait: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Action {
+    Replay,
+    Drop,
+}
+
+pub(crate) async fn replay(State(admin): State<Admin>, body: Body) -> Result<Response, ApiError> {
+    act(admin, request::json(body).await?, Action::Replay).await
+}
+
+pub(crate) async fn drop(State(admin): State<Admin>, body: Body) -> Result<Response, ApiError> {
+    act(admin, request::json(body).await?, Action::Drop).await
+}
+
+async fn act(admin: Admin, wish: Wish, action: Action) -> Result<Response, ApiError> {
+    let mut filter = Filter::of(wish.filter)?;
+    filter.all = false;
+    let wanted = Wanted::read(filter, admin.engine())?;
+    let Ok(alone) = admin.inner.letters.clone().try_lock_owned() else {
+        let what = "another replay or drop of dead letters is under way";
+        return Err(
+            ApiError::new(StatusCode::CONFLICT, "P0520", what).hint("wait until it is done")
+        );
+    };
+    let mut watches = Vec::new();
+    if action == Action::Replay && wish.wait > 0 && !wish.dry_run {
+        for shelf in shelves(&admin, wanted.pipeline.as_deref()).await? {
+            let info = shelf.info();
+            let outcomes = Outcomes::begin(admin.engine().log().as_ref(), info).await?;
+            watches.push((info.dead_letters.clone(), outcomes));
+        }
+    }
+    let paces = (Duration::from_secs(1).as_millis() / PACE.as_millis()) as u32;
+    let work = Work {
+        selection: Selection::begin(&admin, wanted, None).await?,
+        admin,
+        action,
+        dry_run: wish.dry_run,
+        rate: wish.rate,
+        most: wish.rate.map_or(PAGE_LETTERS_MAX, |rate| (rate / paces).max(1) as usize),
+        next_at: None,
+        watches,
+        wait: Duration::from_millis(wish.wait),
+        warned: BTreeSet::new(),
+        dropped: Vec::new(),
+        alone: Some(alone),
+    };
+    Ok(lines_response(futures::stream::unfold(Some(work), |work| async {
+        let mut work = work?;
+        match work.next().await {
+            Ok(Some((lines, more))) => Some((Ok(lines), more.then_some(work))),
+            Ok(None) => None,
+            Err(error) => Some((Ok(Bytes::from(error.line())), None)),
+        }
+    })))
+}
+
+struct Work {
+    selection: Selection,
+    admin: Admin,
+    action: Action,
+    dry_run: bool,
+    rate: Option<u32>,
+    /// Dead letters at a time.
+    most: usize,
+    next_at: Option<Instant>,
+    /// What becomes of replays, by dead-letter topic.
+    watches: Vec<(String, Outcomes)>,
+    wait: Duration,
+    /// Pipelines whose files were looked at.
+    warned: BTreeSet<String>,
+    /// Where something was dropped.
+    dropped: Vec<Arc<Shelf>>,
+    /// Given back when all are sent.
+    alone: Option<OwnedMutexGuard<()>>,
+}
+
+/// What was done with one dead letter.
+#[derive(Serialize)]
+struct Done<'a> {
+    id: &'a str,
+    pipeline: &'a str,
+    reason: Reason,
+    action: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<String>,
+}
+
+impl Work {
+    /// Handles the next of them and says so; at the end says what came of replays. The second is
+    /// false where that was all.
+    async fn next(&mut self) -> Result<Option<(Bytes, bool)>, ApiError> {
+        let Some((shelf, letters)) = self.selection.next(self.most).await? else {
+            self.alone = None;
+            for shelf in std::mem::take(&mut self.dropped) {
+                self.admin.engine().tidy_letters(shelf.info()).await?;
+            }
+            return Ok(self.outcome().await?.map(|lines| (lines, false)));
+        };
+        let mut lines = self.warnings(&letters);
+        self.keep_pace(letters.len()).await;
+        let (skipped, letters): (Vec<_>, Vec<_>) =
+            letters.into_iter().partition(|letter| self.obstacle(&shelf, letter).is_some());
+        if !self.dry_run {
+            self.settle(&shelf, &letters).await?;
+        }
+        let word = match (self.action, self.dry_run) {
+            (Action::Replay, false) => "replayed",
+            (Action::Replay, true) => "would_replay",
+            (Action::Drop, false) => "dropped",
+            (Action::Drop, true) => "would_drop",
+        };
+        for letter in &letters {
+            push_line(&mut lines, &done(letter, word, None));
+        }
+        for letter in &skipped {
+            let why = self.obstacle(&shelf, letter);
+            push_line(&mut lines, &done(letter, "skipped", why));
+        }
+        Ok(Some((lines.into(), true)))
+    }
+
+    /// Once for each pipeline: that its file has changed since it was started.
+    fn warnings(&mut self, letters: &[DeadLetter]) -> Vec<u8> {
+        let mut lines = Vec::new();
+        for DeadLetter { envelope, .. } in letters {
+            let pipeline = &envelope.pipeline;
+            if self.action != Action::Replay || !self.warned.insert(pipeline.clone()) {
+                continue;
+            }
+            if let Some(file) = self.admin.inner.files.changed(pipeline) {
+                let warning = format!(
+                    "{} has changed since the process was started: `{pipeline}` still runs as the \
+                     file was then; restart it first where the change is the cure",
+                    file.display()
+                );
+                push_line(&mut lines, &json!({ "warning": warning }));
+            }
+        }
+        lines
+    }
+
+    async fn settle(&mut self, shelf: &Arc<Shelf>, letters: &[DeadLetter]) -> Result<(), ApiError> {
+        let engine = self.admin.engine();
+        let (log, clock) = (engine.log().as_ref(), engine.clock().as_ref());
+        if self.action == Action::Drop {
+            dead_letter::drop_letters(log, shelf.info(), letters, clock).await?;
+            if !self.dropped.iter().any(|dropped| Arc::ptr_eq(dropped, shelf)) {
+                self.dropped.push(shelf.clone());
+            }
+            return Ok(());
+        }
+        // Each goes into its own pipeline, whoever else shares the topic.
+        let mut rest: Vec<&DeadLetter> = letters.iter().collect();
+        while let Some(info) = rest.first().and_then(|letter| shelf.pipeline_of(letter)) {
+            let is_ours = |letter: &&DeadLetter| letter.envelope.pipeline == info.pipeline;
+            let (ours, others): (Vec<_>, Vec<_>) = rest.into_iter().partition(is_ours);
+            dead_letter::replay(log, info, &ours, clock).await?;
+            rest = others;
+        }
+        let watch = self.watches.iter_mut().find(|(topic, _)| *topic == shelf.info().dead_letters);
+        if let Some((_, outcomes)) = watch {
+            letters.iter().for_each(|letter| outcomes.sent(letter));
+            outcomes.look(log).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits, bounded, until the replays have ended.
+    async fn outcome(&mut self) -> Result<Option<Bytes>, ApiError> {
+        if self.watches.is_empty() {
+            return Ok(None);
+        }
+        let log = self.admin.engine().log().clone();
+        // Where nobody else can read the log, nobody waits for a pipeline that does not run.
+        let runs = log.is_shared() || !self.admin.engine().status().await.is_empty();
+        let until = Instant::now() + if runs { self.wait } else { Duration::ZERO };
+        loop {
+            for (_, outcomes) in &mut self.watches {
+                outcomes.look(log.as_ref()).await?;
+            }
+            let under_way: u64 = self.watches.iter().map(|(_, outcomes)| outcomes.under_way).sum();
+            if under_way == 0 || Instant::now() >= until {
+                break;
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        let sum = |of: fn(&Outcomes) -> u64| -> u64 {
+            self.watches.iter().map(|(_, outcomes)| of(outcomes)).sum()
+        };
+        let dead_again = self.watches.iter().flat_map(|(_, outcomes)| &outcomes.dead_again);
+        let dead_again: Vec<_> = dead_again
+            .map(|dead| json!({ "id": dead.id, "reason": dead.reason, "error": dead.error }))
+            .collect();
+        let mut lines = Vec::new();
+        push_line(
+            &mut lines,
+            &json!({ "outcome": {
+                "delivered": sum(|outcomes| outcomes.delivered),
+                "filtered": sum(|outcomes| outcomes.filtered),
+                "duplicates": sum(|outcomes| outcomes.duplicates),
+                "dead_lettered": sum(|outcomes| outcomes.dead_lettered),
+                "under_way": sum(|outcomes| outcomes.under_way),
+                "dead_again": dead_again,
+            }}),
+        );
+        Ok(Some(lines.into()))
+    }
+
+    /// Why this one cannot be replayed.
+    fn obstacle(&self, shelf: &Shelf, letter: &DeadLetter) -> Option<String> {
+        if self.action == Action::Drop {
+            return None;
+        }
+        if letter.envelope.pipeline == LOG_ITSELF {
+            return Some("damaged bytes of the log itself belong to no pipeline".to_owned());
+        }
+        let Some(PipelineInfo { replays_max, .. }) = shelf.pipeline_of(letter) else {
+            return Some("its consumer group was forgotten; run the pipeline once".to_owned());
+        };
+        (letter.envelope.attempts > *replays_max)
+            .then(|| format!("it was replayed {replays_max} times already (replays_max)"))
+    }
+
+    async fn keep_pace(&mut self, letters: usize) {
+        let Some(rate) = self.rate.filter(|rate| *rate > 0) else { return };
+        let now = Instant::now();
+        let at = self.next_at.unwrap_or(now).max(now);
+        tokio::time::sleep_until(at).await;
+        self.next_at = Some(at + Duration::from_secs_f64(letters as f64 / f64::from(rate)));
+    }
+}
+
+fn done<'a>(letter: &'a DeadLetter, action: &'static str, why: Option<String>) -> Done<'a> {
+    let DeadLetter { id, envelope, .. } = letter;
+    Done { id, pipeline: &envelope.pipeline, reason: envelope.reason, action, why }
+}

@@ -1,0 +1,144 @@
+//! Which dead letters somebody wants.
+
+use axum::http::StatusCode;
+use potok_core::{Reason, Timestamp};
+use potok_expr::{Program, ProgramError, View};
+use potok_flow::Engine;
+use potok_flow::dead_letter::{DeadLetter, DeadLetterState, LetterId};
+use serde::Deserialize;
+
+use crate::{ApiError, parse_since};
+
+/// Which dead letters. Everything given must hold.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Filter {
+    pub pipeline: Option<String>,
+    /// Only these; separated by line breaks in a query.
+    ids: Ids,
+    /// Reasons, separated by commas.
+    reason: Option<String>,
+    /// Set aside at or after this moment, or this long ago.
+    since: Option<String>,
+    /// A VRL predicate on the record.
+    r#where: Option<String>,
+    /// Only records of this batch; where the pipeline holds groups.
+    batch: Option<String>,
+    /// Also those replayed and dropped.
+    pub all: bool,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(untagged)]
+enum Ids {
+    #[default]
+    All,
+    Lines(String),
+    List(Vec<String>),
+}
+
+impl Ids {
+    fn given(self) -> Option<Vec<String>> {
+        match self {
+            Ids::All => None,
+            Ids::Lines(lines) => Some(lines.lines().map(str::to_owned).collect()),
+            Ids::List(list) => Some(list),
+        }
+    }
+}
+
+impl Filter {
+    /// The filter of a request.
+    pub fn of(fields: serde_json::Map<String, serde_json::Value>) -> Result<Self, ApiError> {
+        serde_json::from_value(fields.into())
+            .map_err(|error| ApiError::usage("the filter cannot be read").because(error))
+    }
+}
+
+/// A filter read and checked.
+pub(super) struct Wanted {
+    pub pipeline: Option<String>,
+    pub ids: Option<Vec<LetterId>>,
+    reasons: Vec<Reason>,
+    since: Option<Timestamp>,
+    predicate: Option<Program>,
+    /// With who knows which batch a record is of.
+    batch: Option<(String, Engine)>,
+    all: bool,
+}
+
+impl Wanted {
+    pub fn read(filter: Filter, engine: &Engine) -> Result<Self, ApiError> {
+        let now = engine.clock().now();
+        let ids = filter.ids.given().map(|ids| ids.iter().map(|id| id.parse()).collect());
+        let ids = ids.transpose();
+        let reasons = filter.reason.iter().flat_map(|list| list.split(',')).map(reason);
+        let since = filter.since.map(|text| parse_since(&text, now)).transpose();
+        let predicate = filter.r#where.map(|source| predicate(&source)).transpose()?;
+        Ok(Wanted {
+            pipeline: filter.pipeline,
+            ids: ids.map_err(ApiError::usage)?,
+            reasons: reasons.collect::<Result<_, _>>()?,
+            since: since.map_err(ApiError::usage)?,
+            predicate,
+            batch: filter.batch.map(|batch| (batch, engine.clone())),
+            all: filter.all,
+        })
+    }
+
+    pub fn matches(&self, letter: &DeadLetter) -> Result<bool, ApiError> {
+        let plain = (self.all || letter.state == DeadLetterState::Open)
+            && self.pipeline.as_ref().is_none_or(|only| *only == letter.envelope.pipeline)
+            && (self.reasons.is_empty() || self.reasons.contains(&letter.envelope.reason))
+            && self.since.is_none_or(|since| letter.envelope.time >= since)
+            && self.batch.as_ref().is_none_or(|(batch, engine)| {
+                engine.batch_of(letter).is_some_and(|of| *of == *batch.as_bytes())
+            });
+        let Some(predicate) = self.predicate.as_ref().filter(|_| plain) else { return Ok(plain) };
+        let view = View {
+            value: letter.record.value.as_deref().unwrap_or_default(),
+            key: letter.record.key.as_deref(),
+            headers: &letter.record.headers,
+            topic: &letter.envelope.origin.topic,
+            time: letter.record.time,
+        };
+        match predicate.matches(&view) {
+            Ok(matches) => Ok(matches),
+            // A value that is not JSON has none of the fields asked for.
+            Err(ProgramError::Failed(_)) => Ok(false),
+            Err(ProgramError::Deadline) => {
+                Err(ApiError::usage(format!("the predicate ran out of time on {}", letter.id)))
+            }
+        }
+    }
+}
+
+fn reason(word: &str) -> Result<Reason, ApiError> {
+    let word = word.trim();
+    Reason::ALL.into_iter().find(|reason| reason.word() == word).ok_or_else(|| {
+        let known: Vec<_> = Reason::ALL.into_iter().map(Reason::word).collect();
+        ApiError::usage(format!("`{word}` is no reason of a dead letter"))
+            .hint(format!("one of: {}", known.join(", ")))
+    })
+}
+
+fn predicate(source: &str) -> Result<Program, ApiError> {
+    Program::compile_predicate(source).map_err(|errors| {
+        let errors: Vec<_> = errors
+            .iter()
+            .map(|error| {
+                let text = source.get(error.at..error.at.saturating_add(error.len));
+                let text = text.filter(|text| !text.is_empty()).unwrap_or(source);
+                let hint = error.hint.as_ref().map(|hint| format!("; {hint}"));
+                format!("at `{text}`: {}{}", error.message, hint.unwrap_or_default())
+            })
+            .collect();
+        ApiError::new(
+            StatusCode::BAD_REQUEST,
+            "P0516",
+            "the predicate is not VRL that says yes or no",
+        )
+        .because(errors.join("; "))
+        .hint("for example: .payment.amount > 1000 && .customer_id == \"test\"")
+    })
+}

@@ -1,0 +1,248 @@
+//! Reads the dead letters that somebody wants, page by page.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use potok_core::PipelineInfo;
+use potok_flow::dead_letter::{self, DeadLetter, LetterId, Pages, Settled};
+
+use super::filter::Wanted;
+use crate::{Admin, ApiError};
+
+/// Dead letters looked at together, and their bytes.
+pub(super) const PAGE_LETTERS_MAX: usize = 500;
+const PAGE_BYTES_MAX: usize = 8 << 20;
+
+/// A dead-letter topic, and the pipelines that write to it.
+pub(super) struct Shelf {
+    /// Its topics.
+    info: PipelineInfo,
+    pipelines: Vec<PipelineInfo>,
+}
+
+impl Shelf {
+    /// The pipeline that a dead letter is of, if it is known here.
+    pub fn pipeline_of(&self, letter: &DeadLetter) -> Option<&PipelineInfo> {
+        self.pipelines.iter().find(|info| info.pipeline == letter.envelope.pipeline)
+    }
+
+    pub fn info(&self) -> &PipelineInfo {
+        &self.info
+    }
+}
+
+/// The dead-letter topics that are here; only those of one pipeline where one is named.
+pub(super) async fn shelves(admin: &Admin, only: Option<&str>) -> Result<Vec<Shelf>, ApiError> {
+    let log = admin.engine().log();
+    let mut shelves: Vec<Shelf> = Vec::new();
+    for group in log.groups().await? {
+        let same = |shelf: &&mut Shelf| shelf.info.dead_letters == group.info.dead_letters;
+        match shelves.iter_mut().find(same) {
+            Some(shelf) => shelf.pipelines.push(group.info),
+            None => {
+                let pipelines = vec![group.info.clone()];
+                shelves.push(Shelf { info: group.info, pipelines });
+            }
+        }
+    }
+    // A group may have been forgotten, and the log's own dead letters have none.
+    for topic in log.topics().await? {
+        let covered = shelves.iter().any(|shelf| shelf.info.dead_letters == topic.topic);
+        if let (Some(pipeline), false) = (topic.topic.strip_suffix("-dead"), covered) {
+            let info = dead_letter::info(pipeline, &topic.topic, 0);
+            shelves.push(Shelf { info, pipelines: Vec::new() });
+        }
+    }
+    shelves.sort_by(|a, b| a.info.dead_letters.cmp(&b.info.dead_letters));
+    let Some(only) = only else { return Ok(shelves) };
+    let is_of = |shelf: &Shelf| {
+        shelf.info.pipeline == only || shelf.pipelines.iter().any(|info| info.pipeline == only)
+    };
+    if !shelves.iter().any(is_of)
+        && admin.engine().status().await.iter().all(|status| status.pipeline != only)
+    {
+        let known: Vec<_> = shelves.into_iter().map(|shelf| shelf.info.pipeline).collect();
+        return Err(ApiError::unknown_pipeline(only, &known));
+    }
+    shelves.retain(is_of);
+    Ok(shelves)
+}
+
+/// What is read of a shelf.
+enum Reading {
+    All(Box<Pages>),
+    /// Those of these names, each alone.
+    Named(VecDeque<LetterId>, Arc<Settled>),
+}
+
+/// The dead letters wanted, in the order of the log within a topic.
+pub(super) struct Selection {
+    admin: Admin,
+    wanted: Arc<Wanted>,
+    shelves: VecDeque<Arc<Shelf>>,
+    reading: Option<(Arc<Shelf>, Reading)>,
+}
+
+impl Selection {
+    /// Begins at the first, or where an earlier one stopped.
+    pub async fn begin(
+        admin: &Admin,
+        wanted: Wanted,
+        cursor: Option<&str>,
+    ) -> Result<Selection, ApiError> {
+        let shelves = shelves(admin, wanted.pipeline.as_deref()).await?;
+        let mut selection = Selection {
+            admin: admin.clone(),
+            wanted: Arc::new(wanted),
+            shelves: shelves.into_iter().map(Arc::new).collect(),
+            reading: None,
+        };
+        selection.check_names().await?;
+        if let Some(cursor) = cursor {
+            let (topic, offsets) = cursor
+                .split_once(':')
+                .ok_or_else(|| ApiError::usage(format!("`{cursor}` is not a cursor")))?;
+            while let Some(shelf) = selection.shelves.pop_front() {
+                if shelf.info.dead_letters == topic {
+                    let log = admin.engine().log();
+                    let pages = Pages::open(log.as_ref(), &shelf.info, Some(offsets)).await;
+                    let pages = pages.map_err(|fault| match fault.code {
+                        "P0501" => ApiError::usage(fault.what),
+                        _ => fault.into(),
+                    })?;
+                    selection.reading = Some((shelf, Reading::All(Box::new(pages))));
+                    break;
+                }
+            }
+        }
+        Ok(selection)
+    }
+
+    /// Says which of those named are not there, before anything is done with the others.
+    async fn check_names(&mut self) -> Result<(), ApiError> {
+        let wanted = self.wanted.clone();
+        let Some(ids) = &wanted.ids else { return Ok(()) };
+        let mut missing: Vec<&LetterId> = ids.iter().collect();
+        let log = self.admin.engine().log().clone();
+        for shelf in &self.shelves {
+            let ours: Vec<LetterId> =
+                ids.iter().filter(|id| *id.topic == *shelf.info.dead_letters).cloned().collect();
+            if ours.is_empty() {
+                continue;
+            }
+            let settled = Arc::new(Settled::load(log.as_ref(), &shelf.info).await?);
+            for id in ours {
+                let found =
+                    dead_letter::find(log.as_ref(), &shelf.info, &settled, &[id.clone()]).await?;
+                if filter(wanted.clone(), found).await?.is_empty() {
+                    continue;
+                }
+                missing.retain(|missing| **missing != id);
+            }
+        }
+        let Some(missing) = missing.first() else { return Ok(()) };
+        let what = format!("there is no open dead letter `{missing}`");
+        Err(ApiError::new(StatusCode::NOT_FOUND, "P0514", what)
+            .hint("`potok dead-letters list --all` shows those replayed and dropped too"))
+    }
+
+    /// The next of them, up to `most`; none at the end.
+    pub async fn next(
+        &mut self,
+        most: usize,
+    ) -> Result<Option<(Arc<Shelf>, Vec<DeadLetter>)>, ApiError> {
+        loop {
+            let Some(page) = self.page(most.min(PAGE_LETTERS_MAX)).await? else {
+                return Ok(None);
+            };
+            let (shelf, letters) = page;
+            let letters = filter(self.wanted.clone(), letters).await?;
+            if !letters.is_empty() {
+                return Ok(Some((shelf, letters)));
+            }
+        }
+    }
+
+    /// Where a later selection goes on; `None` at the end.
+    pub fn cursor(&self) -> Option<String> {
+        match &self.reading {
+            Some((shelf, Reading::All(pages))) => {
+                Some(format!("{}:{}", shelf.info.dead_letters, pages.cursor()))
+            }
+            _ => None,
+        }
+    }
+
+    /// The next dead letters there are, wanted or not.
+    async fn page(
+        &mut self,
+        most: usize,
+    ) -> Result<Option<(Arc<Shelf>, Vec<DeadLetter>)>, ApiError> {
+        let log = self.admin.engine().log().clone();
+        loop {
+            let Some((shelf, reading)) = &mut self.reading else {
+                let Some(shelf) = self.shelves.pop_front() else { return Ok(None) };
+                let reading = match &self.wanted.ids {
+                    None => {
+                        let pages = Pages::open(log.as_ref(), &shelf.info, None).await?;
+                        Reading::All(Box::new(pages))
+                    }
+                    Some(ids) => {
+                        let is_here = |id: &&LetterId| *id.topic == *shelf.info.dead_letters;
+                        let ids: VecDeque<LetterId> = ids.iter().filter(is_here).cloned().collect();
+                        if ids.is_empty() {
+                            continue;
+                        }
+                        let settled = Settled::load(log.as_ref(), &shelf.info).await?;
+                        Reading::Named(ids, Arc::new(settled))
+                    }
+                };
+                self.reading = Some((shelf, reading));
+                continue;
+            };
+            let mut letters = Vec::new();
+            let mut bytes = 0;
+            while letters.len() < most && bytes < PAGE_BYTES_MAX {
+                let letter = match reading {
+                    Reading::All(pages) => pages.next().await?,
+                    Reading::Named(ids, settled) => match ids.pop_front() {
+                        None => None,
+                        Some(id) => {
+                            let ids = [id];
+                            let found =
+                                dead_letter::find(log.as_ref(), &shelf.info, settled, &ids).await?;
+                            match found.into_iter().next() {
+                                Some(letter) => Some(letter),
+                                None => continue,
+                            }
+                        }
+                    },
+                };
+                let Some(letter) = letter else { break };
+                bytes += letter.record.bytes();
+                letters.push(letter);
+            }
+            if letters.is_empty() {
+                self.reading = None;
+                continue;
+            }
+            return Ok(Some((shelf.clone(), letters)));
+        }
+    }
+}
+
+async fn filter(
+    wanted: Arc<Wanted>,
+    letters: Vec<DeadLetter>,
+) -> Result<Vec<DeadLetter>, ApiError> {
+    // Predicates are somebody's programs: they run where they hold up nothing else.
+    let matching = tokio::task::spawn_blocking(move || {
+        let keep = |letter: DeadLetter| match wanted.matches(&letter) {
+            Ok(matches) => matches.then_some(Ok(letter)),
+            Err(error) => Some(Err(error)),
+        };
+        letters.into_iter().filter_map(keep).collect::<Result<Vec<_>, _>>()
+    });
+    matching.await.map_err(|error| ApiError::usage("the filter died").because(error))?
+}

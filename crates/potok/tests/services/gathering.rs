@@ -275,6 +275,8 @@ fn a_re_read_while_the_broker_stands_still_needs_nobody() {
             // While records are on their way into Redis.
             wait::until("something is held", || (redis.command(&["DBSIZE"]) != "0").then_some(()));
             redis.command(&["FLUSHALL"]);
+            // Somebody notices, and transactions are still under way.
+            wait::pass(Duration::from_millis(30));
             kafka.freeze();
             wait::pass(Duration::from_secs(8));
             kafka.thaw();

@@ -136,26 +136,32 @@ fn a_missing_right_is_named_and_its_granting_is_enough() {
     let file = pipelines().join("em-processor.yaml");
     let running = home.start_file_unready(&file, &[WINDOW]);
     let mut granted: Vec<String> = Vec::new();
-    let status = wait::until("everything is granted and delivered", || {
-        let status = running.status();
-        if status["delivered"].as_u64() == Some(20) {
-            return Some(status);
-        }
-        let why = status["why"].as_str().unwrap_or_default();
-        if let Some((_, command)) = why.split_once("`kafka-acls.sh ")
-            && let Some((command, _)) = command.split_once('`')
-            && !granted.iter().any(|known| known == command)
-        {
+    let status = loop {
+        let missing = wait::until("a right is asked for, or all is delivered", || {
+            let status = running.status();
+            if status["delivered"] == 20 {
+                return Some(Err(status));
+            }
+            let why = status["why"].as_str().unwrap_or_default();
+            let (_, command) = why.split_once("`kafka-acls.sh ")?;
+            let (command, _) = command.split_once('`')?;
+            if granted.iter().any(|known| known == command) {
+                return None;
+            }
             assert_eq!(status["state"], "blocked", "{status}");
             assert!(why.contains("P0604"), "{why}");
             println!("potok says: {why}");
-            let command_for = command.replace("NAME", &user);
-            let words: Vec<&str> = command_for.split_whitespace().collect();
-            kafka.tool("AclCommand", &words);
-            granted.push(command.to_owned());
+            Some(Ok(command.to_owned()))
+        });
+        match missing {
+            Ok(command) => {
+                let words = command.replace("NAME", &user);
+                kafka.tool("AclCommand", &words.split_whitespace().collect::<Vec<_>>());
+                granted.push(command);
+            }
+            Err(status) => break status,
         }
-        None
-    });
+    };
     assert_adds_up(&status);
     for right in
         ["--topic adapter-event", "--topic potok-em-processor", "--group ", "--transactional-id "]

@@ -19,6 +19,7 @@ mod explain;
 mod expression;
 mod load;
 mod not_yet;
+mod own_topics;
 mod pipeline;
 mod precedence;
 mod problem;

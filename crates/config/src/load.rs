@@ -12,6 +12,7 @@ use serde_json::Value as Json;
 use crate::check::conform;
 use crate::document::Document;
 use crate::env::Env;
+use crate::own_topics;
 use crate::pipeline::Pipeline;
 use crate::problem::{Findings, Problem, Problems, code};
 use crate::text::{FILE_BYTES_MAX, read_bounded};
@@ -217,6 +218,11 @@ pub fn check_together(pipelines: &[Loaded<Pipeline>]) -> Vec<Problem> {
                 let at = entry.map_or(0..0, |entry| entry.value.at.clone());
                 let what = format!("the same {what} as in {file}");
                 findings.add_hint(code::SAME_NAME, at, what, "each pipeline has its own");
+            } else if let Some((what, path)) = own_topics::clash(later, earlier) {
+                let entry = later.document.entry(path).or_else(|| later.document.entry(&["name"]));
+                let at = entry.map_or(0..0, |entry| entry.value.at.clone());
+                let what = format!("{what} (in {file})");
+                findings.add_hint(code::OWN_TOPIC, at, what, "use another topic");
             }
             problems.extend(findings.into_problems(&later.document.source));
         }

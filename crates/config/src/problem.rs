@@ -79,6 +79,8 @@ pub(crate) mod code {
     pub const SAME_NAME: &str = "P0149";
     /// Limits that contradict each other.
     pub const CONTRADICTION: &str = "P0150";
+    /// A topic of potok's own, used for something else.
+    pub const OWN_TOPIC: &str = "P0151";
     /// Understood, but not in this version.
     pub const NOT_YET: &str = "P0160";
     /// An admin address others can reach.

@@ -501,7 +501,26 @@ impl<'a> Rules<'a> {
             if topic == dead_name {
                 let what = format!("`{topic}` holds the dead letters of this pipeline");
                 self.add(code::LOOP, &node.at, what, hint);
+            } else if let Some(purpose) = potok_core::own_topic(topic) {
+                let what = format!("`{topic}` is a topic of potok's own: it holds {purpose}");
+                self.add(code::OWN_TOPIC, &node.at, what, hint);
             }
+        }
+        // Dead letters may have any topic of their own, but none that is for something else.
+        let is_other = dead_name.starts_with("potok-")
+            || ["-dead-resolved", "-replay"].iter().any(|end| dead_name.ends_with(end));
+        if let Some(node) = dead.filter(|_| is_other) {
+            let what = format!("`{dead_name}` is a topic of potok's own, and not for dead letters");
+            self.add(code::OWN_TOPIC, &node.at, what, hint);
+        }
+        let own =
+            [format!("{dead_name}-resolved"), format!("{name}-replay"), format!("potok-{name}")];
+        for node in entries_of(self.root, "source").iter().flat_map(topics_of) {
+            let Some(topic) = node.text().filter(|topic| own.iter().any(|own| own == topic)) else {
+                continue;
+            };
+            let what = format!("`{topic}` is a topic of this pipeline's own");
+            self.add(code::OWN_TOPIC, &node.at, what, hint);
         }
         if read.contains(&dead_name.as_str()) {
             let what =

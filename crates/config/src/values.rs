@@ -414,8 +414,9 @@ impl Written for PipelineName {
         let refuse = |what: &str| Err(vec![Wrong::new(code::NAME, 0..text.len(), what, hint)]);
         match name.as_str() {
             name if name.starts_with('-') => refuse("the name of the pipeline begins with `-`"),
-            // Damaged bytes of the log are dead letters of this name.
-            "potok" => refuse("the name `potok` is kept for potok itself"),
+            name if potok_core::is_own_pipeline(name) => {
+                refuse(&format!("the name `{name}` is kept for potok itself"))
+            }
             _ => Ok(PipelineName(name)),
         }
     }

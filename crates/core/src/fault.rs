@@ -106,11 +106,27 @@ pub struct Fault {
     pub cause: Option<String>,
     /// What to do about it.
     pub hint: Option<String>,
+    /// It passes only when somebody acts (grants a right, creates a topic). Unlike with
+    /// [`Move::Fix`] work then goes on by itself.
+    #[serde(skip_serializing_if = "is_false")]
+    pub needs_somebody: bool,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 impl Fault {
     fn new(next: Move, reason: Reason, what: impl Into<String>) -> Self {
-        Fault { next, reason, code: "", what: what.into(), cause: None, hint: None }
+        Fault {
+            next,
+            reason,
+            code: "",
+            what: what.into(),
+            cause: None,
+            hint: None,
+            needs_somebody: false,
+        }
     }
 
     /// The destination is away.
@@ -144,6 +160,13 @@ impl Fault {
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
+        self
+    }
+
+    /// Says that it passes only when somebody acts.
+    #[must_use]
+    pub fn needs_somebody(mut self) -> Self {
+        self.needs_somebody = true;
         self
     }
 

@@ -15,6 +15,7 @@ mod decoder;
 mod event;
 mod fault;
 mod log;
+mod own_topics;
 mod position;
 mod ranges;
 mod record;
@@ -34,9 +35,10 @@ pub use log::{
     Damage, GroupInfo, GroupPartition, GroupSpec, Log, OpenGroup, Output, PipelineInfo, ReadFrom,
     Reader, TopicInfo,
 };
+pub use own_topics::{is_own_pipeline, not_by_hand, own_topic};
 pub use position::{Name, ParsePositionError, Partition, Position};
 pub use ranges::RangeSet;
-pub use record::{HeaderValue, Headers, HeadersBuilder, Record, SourceBatch};
+pub use record::{HeaderValue, Headers, HeadersBuilder, LogOrder, Record, SourceBatch};
 pub use sink::{Sink, SinkLimits};
 pub use source::{
     Assignment, Ended, Intake, Journal, NotWritten, PartitionEnd, Source, Transaction, Turn,

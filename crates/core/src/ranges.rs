@@ -80,6 +80,18 @@ impl RangeSet {
         }
     }
 
+    /// Forgets `offset` and everything above.
+    pub fn forget_from(&mut self, offset: u64) {
+        let above = self.ranges.split_off(&offset);
+        self.count -= above.iter().map(|(start, end)| end - start).sum::<u64>();
+        if let Some(mut last) = self.ranges.last_entry()
+            && *last.get() > offset
+        {
+            self.count -= *last.get() - offset;
+            *last.get_mut() = offset;
+        }
+    }
+
     /// The ranges, ascending.
     pub fn iter(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.ranges.iter().map(|(&start, &end)| start..end)
@@ -145,5 +157,17 @@ mod tests {
                 "disjoint and apart: {ranges:?}"
             );
         }
+    }
+
+    #[test]
+    fn what_lies_above_is_forgotten() {
+        let mut set = RangeSet::from_iter([2..4, 6..10, 12..14]);
+        set.forget_from(8);
+        assert_eq!(set, RangeSet::from_iter([2..4, 6..8]));
+        set.forget_from(20);
+        set.forget_from(5);
+        assert_eq!((set.count_from(0), set.contains(6)), (2, false));
+        set.forget_from(0);
+        assert!(set.is_empty() && set.count_from(0) == 0);
     }
 }

@@ -201,6 +201,19 @@ pub struct SourceBatch {
     pub next: u64,
     /// The records, offsets ascending, all within `first..next`.
     pub records: Vec<Record>,
+    /// How they lie among those of other partitions, where the log knows that.
+    pub order: Option<LogOrder>,
+}
+
+/// The order of arrival across partitions, of a log that has one order for all of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogOrder {
+    /// The place of each record of a batch: what came later, in whatever partition, has a higher
+    /// one. The same under every reading, but for the numbers themselves.
+    pub places: Vec<u64>,
+    /// Batches of other partitions follow at once, with records that came among these. When none
+    /// does, everything that comes later has higher places.
+    pub more: bool,
 }
 
 impl SourceBatch {
@@ -212,6 +225,25 @@ impl SourceBatch {
             partition: self.partition.index,
             offset: record.offset,
         }
+    }
+
+    /// Keeps the records that `keep` wants.
+    pub fn retain(&mut self, keep: impl Fn(&Record) -> bool) {
+        if let Some(order) = &mut self.order {
+            let mut records = self.records.iter();
+            order.places.retain(|_| records.next().is_some_and(&keep));
+        }
+        self.records.retain(keep);
+    }
+
+    /// The place of record `index` in the order of the whole log.
+    pub fn place(&self, index: usize) -> Option<u64> {
+        self.order.as_ref()?.places.get(index).copied()
+    }
+
+    /// True where batches follow at once with records that came among these.
+    pub fn has_more(&self) -> bool {
+        self.order.as_ref().is_some_and(|order| order.more)
     }
 }
 

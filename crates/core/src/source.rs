@@ -33,6 +33,8 @@ pub enum Intake {
     Revoked(Vec<u64>),
     /// These partitions are gone: nothing of them may be noted any more.
     Lost(Vec<u64>),
+    /// Records may lie there that cannot be read, and why; `None` when that is over.
+    Stalled(Option<Fault>),
 }
 
 /// Where a partition of the log ends, for lag.
@@ -55,7 +57,8 @@ pub trait Source: Send {
     /// Cancelling the call loses nothing: the next call says what this one would have said.
     /// Records come in order within a partition, each once per assignment, from
     /// [`Assignment::start`] on; a record that ended above `start` may come again and is dropped
-    /// by the engine. On a fault the engine waits and calls again; `Fix` stops the pipeline.
+    /// by the engine. On a fault the engine waits and calls again; `Retry` says that the source is
+    /// spent and the group has to be opened anew; `Fix` stops the pipeline.
     async fn next(&mut self) -> Result<Intake, Fault>;
 
     /// While paused, [`Source::next`] returns no batches, only the rest. Level-triggered: the
@@ -101,7 +104,9 @@ pub enum NotWritten {
     Fault(Fault),
     /// These outputs, by index, the log will never take (too large for their topic). All others
     /// are written; nothing is noted as ended. The engine calls again with dead letters in place
-    /// of the refused and without the others. A log whose transactions are whole never says so.
+    /// of the refused and without the others. A log whose transactions are whole never says so;
+    /// an exact group of a shared log has then written nothing, stays open, and is called again
+    /// with the others too.
     Refused(Vec<(usize, Fault)>),
 }
 
@@ -135,8 +140,8 @@ pub type Turn<'a> = Pin<&'a mut (dyn Future<Output = ()> + Send)>;
 pub trait Journal: Send + Sync {
     /// Writes the transaction; returns the positions of the outputs, in order, once everything
     /// is durable. `Ended` of a foreign assignment is ignored. The journal of an exact group of a
-    /// shared log does not learn the positions and returns none; after its fault the group has to
-    /// be opened anew.
+    /// shared log does not learn the positions and returns none; after its fault (not after a
+    /// refusal) the group has to be opened anew.
     ///
     /// One call is one attempt; [`NotWritten`] says what to do next. As many calls at a time per
     /// pipeline as [`Journal::overlap`] says. Cancelling leaves the outcome unknown.

@@ -69,6 +69,11 @@ pub enum Bug {
     OutageIsPoison,
     /// A record that keeps failing is set aside though nothing else succeeded either.
     NoWitnessNeeded,
+    /// A record that alone fails at several trials of a half-open gate is set aside if anything
+    /// has ever got through.
+    LoneCulprit,
+    /// A success of others between two failures counts, however long ago it was.
+    WitnessLongAgo,
     /// A dead letter counts as ended before it is written.
     DeadLetterNotAwaited,
     /// Refused messages in a receipt are taken as delivered.
@@ -104,6 +109,10 @@ pub enum Bug {
     SupersededEndsAtOnce,
     /// What ends together is noted partition by partition.
     EndsApart,
+    /// Records of a group leave partition by partition.
+    ByPartition,
+    /// Groups close long after they are due.
+    ClosesLate,
     /// A transaction does not wait for the one before it.
     OutOfTurn,
     /// Where the log is shared, records are copied first and their positions noted later.

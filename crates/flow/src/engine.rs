@@ -12,8 +12,8 @@ use tokio::task::JoinHandle;
 
 use crate::crash_notes::CrashNotes;
 use crate::dead_letter;
-use crate::deliver::Destination;
-use crate::group::{BatchView, Boards, Wish};
+use crate::deliver::{Decisions, Destination, Undecided};
+use crate::group::{BatchPage, BatchPlace, BatchView, Boards, Wish};
 use crate::lag::{Asked, soon};
 use crate::lane::OwnTopics;
 use crate::pipeline::{self, Shared};
@@ -55,6 +55,7 @@ struct Handle {
     counters: Arc<Counters>,
     destinations: Arc<Vec<Destination>>,
     waits: Arc<Waits>,
+    decisions: Arc<Decisions>,
     /// What is held, and how.
     held: Option<(HoldPlan, Arc<Boards>)>,
     supervisor: Option<JoinHandle<()>>,
@@ -99,14 +100,12 @@ impl Engine {
             .map(|deliver| Destination::new(deliver.label.clone(), &deliver.target))
             .collect();
         let internal = plan.hold.as_ref().map(|hold| hold.internal.clone());
-        let info = PipelineInfo {
-            internal: internal.as_ref().map(ToString::to_string),
-            ..dead_letter::info(&plan.name, &plan.dead_letter_topic, plan.replays_max)
-        };
+        let info = plan.info();
         let mut groups = vec![plan.group.clone()];
         if plan.is_gathered(&*self.inner.log) {
             groups.push(plan.held_group());
         }
+        let waits = Arc::new(Waits::new(&plan.name, self.inner.clock.clone()));
         let shared = Shared {
             own: OwnTopics {
                 replay: info.replay.as_str().into(),
@@ -121,7 +120,8 @@ impl Engine {
             destinations: Arc::new(destinations),
             paused: paused.clone(),
             draining: draining.clone(),
-            waits: Arc::new(Waits::new(&plan.name, self.inner.clock.clone())),
+            decisions: Arc::new(Decisions::new(&plan.name, waits.clone())),
+            waits,
             boards: Arc::default(),
             strays: Arc::default(),
             plan: Arc::new(plan),
@@ -137,6 +137,7 @@ impl Engine {
             counters: shared.counters.clone(),
             destinations: shared.destinations.clone(),
             waits: shared.waits.clone(),
+            decisions: shared.decisions.clone(),
             held: shared.plan.hold.clone().map(|plan| (plan, shared.boards.clone())),
             supervisor: None,
         };
@@ -190,7 +191,11 @@ impl Engine {
             if state == State::Running && !(ready && waits.is_empty()) {
                 state = State::Waiting;
             }
-            let waits_why = waits.first().map(|wait| wait.why.clone());
+            let needs_somebody = waits.iter().find(|wait| wait.needs_somebody);
+            if state == State::Waiting && needs_somebody.is_some() {
+                state = State::Blocked;
+            }
+            let waits_why = needs_somebody.or(waits.first()).map(|wait| wait.why.clone());
             let paused = state == State::Running && handle.paused.get();
             let mut status = Status {
                 // A log that waits out its trouble says so itself.
@@ -226,6 +231,23 @@ impl Engine {
         self.inner.asked.groups(&*self.inner.log).await
     }
 
+    /// What a topic is for, if it is one that potok has for itself: by its name, or because a
+    /// pipeline, wherever it runs, has named it for its dead letters.
+    pub async fn own_topic(&self, topic: &str) -> Option<String> {
+        if let Some(purpose) = potok_core::own_topic(topic) {
+            return Some(purpose.to_owned());
+        }
+        // A log that does not answer does not take records either.
+        let groups = self.groups().await.ok()?;
+        let of = |group: &&GroupInfo| {
+            let PipelineInfo { dead_letters, resolved, replay, internal, .. } = &group.info;
+            [dead_letters, resolved, replay].contains(&&topic.to_owned())
+                || internal.as_deref() == Some(topic)
+        };
+        let owner = groups.iter().find(of)?;
+        Some(format!("what pipeline `{}` sets aside", owner.info.pipeline))
+    }
+
     /// Forgets a group that nobody reads.
     pub async fn forget_group(&self, group: &str) -> Result<(), Fault> {
         self.inner.log.forget_group(group).await?;
@@ -247,12 +269,28 @@ impl Engine {
         })
     }
 
-    /// Takes records again, and starts a pipeline that waits for a fix.
+    /// Takes records again, starts a pipeline that waits for a fix, and asks destinations behind
+    /// closed gates now.
     pub fn resume(&self, pipeline: &str) -> Result<(), Fault> {
         self.with(pipeline, |handle| {
             handle.paused.set(false);
             handle.resume.notify_one();
+            handle.destinations.iter().for_each(|destination| destination.gate.hurry());
         })
+    }
+
+    /// Records of a pipeline that wait for somebody to decide about them.
+    pub fn undecided(&self, pipeline: &str) -> Result<Vec<Undecided>, Fault> {
+        self.with(pipeline, |handle| handle.decisions.list())
+    }
+
+    /// Sets those of them aside that are wanted; returns them.
+    pub fn set_aside(
+        &self,
+        pipeline: &str,
+        wanted: impl Fn(&Undecided) -> bool,
+    ) -> Result<Vec<Undecided>, Fault> {
+        self.with(pipeline, |handle| handle.decisions.set_aside(wanted))
     }
 
     /// The key of the group that the record of a dead letter was of; `None` where its pipeline does
@@ -273,13 +311,48 @@ impl Engine {
         })
     }
 
-    /// What pipelines hold: of each lane the batches that close first in front.
-    pub fn batches(&self) -> Vec<BatchView> {
+    /// What pipelines hold, or one of them: up to so many batches behind `after`, those that close
+    /// first in front.
+    pub fn batches(
+        &self,
+        pipeline: Option<&str>,
+        after: Option<&BatchPlace>,
+        most: usize,
+    ) -> BatchPage {
         let now = self.inner.clock.now();
         let pipelines = self.inner.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
-        let held =
-            pipelines.iter().filter_map(|(name, handle)| Some((name, handle.held.as_ref()?)));
-        held.flat_map(|(name, (plan, boards))| boards.views(name, plan, now)).collect()
+        let held: Vec<_> = pipelines
+            .iter()
+            .filter(|(name, _)| pipeline.is_none_or(|pipeline| pipeline == *name))
+            .filter_map(|(name, handle)| Some((name, handle.held.as_ref()?)))
+            .collect();
+        let mut places = Vec::new();
+        let mut total = 0;
+        for held @ (name, (_, boards)) in &held {
+            total += boards.batches();
+            // One more, to know whether there is one.
+            let of_pipeline = boards.places(name, after, most.saturating_add(1));
+            places.extend(of_pipeline.into_iter().map(|place| (place, held)));
+        }
+        places.sort_by(|(one, _), (other, _)| one.cmp(other));
+        let more = places.len() > most;
+        places.truncate(most);
+        let next = places.last().filter(|_| more).map(|((place, _), _)| place.clone());
+        let view = |(place, (name, (plan, boards))): &(_, &(&String, &(_, Arc<Boards>)))| {
+            boards.view_at(place, name, plan, now)
+        };
+        BatchPage { batches: places.iter().filter_map(view).collect(), total, next }
+    }
+
+    /// What pipelines hold of one key, or one of them.
+    pub fn batches_of(&self, pipeline: Option<&str>, key: &str) -> Vec<BatchView> {
+        let now = self.inner.clock.now();
+        let pipelines = self.inner.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = pipelines
+            .iter()
+            .filter(|(name, _)| pipeline.is_none_or(|pipeline| pipeline == *name))
+            .filter_map(|(name, handle)| Some((name, handle.held.as_ref()?)));
+        held.flat_map(|(name, (plan, boards))| boards.views_of(key, name, plan, now)).collect()
     }
 
     /// Closes the open group of that key now; false where there is none.

@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 use crate::counts::Ending;
 use crate::crash_notes::{CrashNotes, Range, Suspicion};
 use crate::dead_letter::{REPLAY_HEADER, Replay, Resolution, ResolvedAction};
-use crate::deliver::Destination;
+use crate::deliver::{Decisions, Destination};
 use crate::group::{Holding, gathered, strays};
 use crate::ledger::{Live, Note};
 use crate::outgoing::{LetterBox, Outgoing, Purpose, Sender};
@@ -27,7 +27,7 @@ use crate::plan::{DeliverPlan, Plan};
 use crate::signal::Signal;
 use crate::status::Counters;
 use crate::waits::Waits;
-use crate::work::{Chunk, Completion, Stop, ToLane};
+use crate::work::{Chunk, Completed, Completion, Stop, ToLane};
 
 /// How many records a lane takes through its steps together.
 const CYCLE_RECORDS_MAX: usize = 2_000;
@@ -182,6 +182,11 @@ impl Item {
         }
     }
 
+    /// When it came; of a copy, its record.
+    pub fn time(&self) -> Timestamp {
+        self.time
+    }
+
     /// Its headers; of a replay, those of the original.
     pub fn headers(&self) -> &Headers {
         &self.headers
@@ -237,6 +242,7 @@ pub(crate) struct Lane {
     pub live: Arc<Live>,
     pub counters: Arc<Counters>,
     pub waits: Arc<Waits>,
+    pub decisions: Arc<Decisions>,
     pub clock: Arc<dyn Clock>,
     pub stopping: Arc<Signal<bool>>,
     /// How often the work at hand was tried, for people to see.
@@ -473,6 +479,7 @@ impl Lane {
                 ..Completion::of(chunk.taken)
             })
             .collect();
+        let mut outputs = Vec::new();
         for item in &mut items {
             let ending = item.ending();
             let Some(completion) = completions.get_mut(item.chunk) else {
@@ -480,21 +487,40 @@ impl Lane {
             };
             completion.endings.push((item.index, ending));
             if ending != Ending::HandedBack {
-                self.settle_outputs(item, completion);
+                self.settle_outputs(item, completion, &mut outputs);
             }
+        }
+        // One without endings would stand for its whole batch.
+        let mut kept = 0;
+        let numbers = completions.iter().map(|completion| {
+            kept += usize::from(!completion.endings.is_empty());
+            kept.saturating_sub(1)
+        });
+        let numbers: Vec<usize> = numbers.collect();
+        for (of, _) in &mut outputs {
+            *of = numbers.get(*of).copied().unwrap_or(*of);
         }
         completions.retain(|completion| !completion.endings.is_empty());
         if planted(Bug::EndsApart) {
-            completions.into_iter().for_each(|completion| self.complete(completion));
+            for (at, completion) in completions.into_iter().enumerate() {
+                let outputs = outputs.extract_if(.., |(of, _)| *of == at);
+                let outputs = outputs.map(|(_, outgoing)| (0, outgoing)).collect();
+                self.complete_all(Completed { completions: vec![completion], outputs });
+            }
         } else if !completions.is_empty() {
-            self.complete_all(completions);
+            self.complete_all(Completed { completions, outputs });
         }
     }
 
-    fn settle_outputs(&self, item: &mut Item, completion: &mut Completion) {
-        let index = item.index;
+    fn settle_outputs(
+        &self,
+        item: &mut Item,
+        completion: &mut Completion,
+        outputs: &mut Vec<(usize, Outgoing)>,
+    ) {
+        let (chunk, index) = (item.chunk, item.index);
         let mut put = |purpose, output| {
-            completion.outputs.push(Outgoing { index, purpose, output });
+            outputs.push((chunk, Outgoing { index, purpose, output }));
         };
         for Letter { deliver, fault } in &item.letters {
             let sender = Sender {
@@ -535,14 +561,14 @@ impl Lane {
 
     /// Tells the ledger.
     pub(crate) fn complete(&self, completion: Completion) {
-        self.complete_all(vec![completion]);
+        self.complete_all(completion.into());
     }
 
     /// The same of records that end together: one that another stands for must not be left over
     /// when the process dies.
-    fn complete_all(&self, completions: Vec<Completion>) {
+    fn complete_all(&self, completed: Completed) {
         // A ledger that is gone ended the run; these records will be read again.
-        let _ = self.ledger.send(Note::Completed(completions));
+        let _ = self.ledger.send(Note::Completed(completed));
     }
 
     /// The naive version: everything counts as ended before any destination was called.

@@ -40,7 +40,7 @@ use crate::outgoing::{LetterBox, Outgoing, Purpose, pieces};
 use crate::plan::Retry;
 use crate::status::Counters;
 use crate::waits::{Waits, WaitsFor};
-use crate::work::{Completion, Stop, Taken};
+use crate::work::{Completed, Completion, Stop, Taken};
 
 /// How long bare progress may wait for more.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
@@ -97,7 +97,7 @@ pub(crate) enum Note {
         notes: u64,
     },
     /// What became of records that were worked on together; noted in one transaction.
-    Completed(Vec<Completion>),
+    Completed(Completed),
     /// So many held records of an assignment are given back, and so many notes: it leaves.
     HandedBack {
         assignment: u64,
@@ -167,7 +167,6 @@ impl Unnoted {
 /// Endings that wait for their outputs to be written.
 struct Pending {
     assignment: u64,
-    outputs: Vec<Outgoing>,
     /// Counted once the outputs are durable.
     endings: Vec<(u32, Ending)>,
     records: Option<InFlight>,
@@ -187,6 +186,21 @@ impl Outputs {
     fn push(&mut self, pending: usize, outgoing: Outgoing) {
         self.outputs.push(outgoing.output);
         self.of.push((pending, outgoing.index, outgoing.purpose));
+    }
+
+    fn append(&mut self, mut others: Outputs) {
+        self.outputs.append(&mut others.outputs);
+        self.of.append(&mut others.of);
+    }
+
+    /// Pending endings were dropped: says of each that there was which one it is now.
+    fn renumber(&mut self, now: &[Option<usize>]) {
+        let Outputs { outputs, of } = std::mem::take(self);
+        for (output, (pending, index, purpose)) in outputs.into_iter().zip(of) {
+            if let Some(Some(pending)) = now.get(pending) {
+                self.push(*pending, Outgoing { index, purpose, output });
+            }
+        }
     }
 }
 
@@ -210,6 +224,8 @@ pub(crate) struct Ledger {
     held: HashMap<u64, Held>,
     leaving: Vec<(Vec<u64>, Instant, oneshot::Sender<()>)>,
     pending: Vec<Pending>,
+    /// Theirs, in the order in which they leave.
+    outputs: Outputs,
     pending_bytes: usize,
     seals: Vec<Output>,
     durable: Vec<oneshot::Sender<()>>,
@@ -239,6 +255,7 @@ impl Ledger {
             held: HashMap::new(),
             leaving: Vec::new(),
             pending: Vec::new(),
+            outputs: Outputs::default(),
             pending_bytes: 0,
             seals: Vec::new(),
             durable: Vec::new(),
@@ -323,9 +340,7 @@ impl Ledger {
                     }
                 }
             }
-            Note::Completed(completions) => {
-                completions.into_iter().for_each(|completion| self.complete(completion));
-            }
+            Note::Completed(completed) => self.complete_all(completed),
             Note::HandedBack { assignment, records, notes } => {
                 if let Some(held) = self.held.get_mut(&assignment) {
                     held.notes = held.notes.saturating_sub(notes);
@@ -347,8 +362,29 @@ impl Ledger {
         }
     }
 
-    fn complete(&mut self, completion: Completion) {
-        let Completion { taken, mut endings, outputs, reasons } = completion;
+    fn complete_all(&mut self, Completed { completions, mut outputs }: Completed) {
+        let mut with_outputs = vec![false; completions.len()];
+        for (of, _) in &outputs {
+            with_outputs.get_mut(*of).into_iter().for_each(|with| *with = true);
+        }
+        if planted(Bug::ByPartition) {
+            outputs.sort_by_key(|(of, _)| *of);
+        }
+        let completions = completions.into_iter().zip(with_outputs);
+        let pending: Vec<Option<usize>> =
+            completions.map(|(completion, with)| self.complete(completion, with)).collect();
+        for (of, outgoing) in outputs {
+            if let Some(Some(pending)) = pending.get(of) {
+                self.pending_bytes += 64 + outgoing.output.bytes();
+                self.outputs.push(*pending, outgoing);
+            }
+        }
+    }
+
+    /// Takes note of endings; says which of the pending ones they are, where something is to be
+    /// written for them.
+    fn complete(&mut self, completion: Completion, with_outputs: bool) -> Option<usize> {
+        let Completion { taken, mut endings, reasons } = completion;
         let mut nonce = taken.batch.assignment;
         if planted(Bug::StaleCompletion) && !self.held.contains_key(&nonce) {
             nonce = self.live.nonce_of(&taken.batch.partition).unwrap_or(nonce);
@@ -356,7 +392,7 @@ impl Ledger {
         let Some(held) = self.held.get_mut(&nonce) else {
             // The partition is another's by now: what was done here is not ours to note. Its
             // owner does it again, under the same names.
-            return;
+            return None;
         };
         let of = |is: fn(Ending) -> bool| endings.iter().filter(|(_, e)| is(*e)).count();
         let counted = of(Ending::is_counted);
@@ -373,20 +409,27 @@ impl Ledger {
             held.ended.insert(taken.batch.first..taken.batch.next);
         }
         endings.retain(|(_, ending)| ending.is_counted());
-        if outputs.is_empty() {
-            self.scribe.count(&taken, &endings, records);
-        } else {
-            let bytes = |outgoing: &Outgoing| 64 + outgoing.output.bytes();
-            self.pending_bytes += outputs.iter().map(bytes).sum::<usize>();
-            let assignment = nonce;
-            self.pending.push(Pending { assignment, outputs, endings, records, reasons, taken });
-        }
         self.progress_due.get_or_insert_with(|| Instant::now() + PROGRESS_EVERY);
+        if !with_outputs {
+            self.scribe.count(&taken, &endings, records);
+            return None;
+        }
+        self.pending.push(Pending { assignment: nonce, endings, records, reasons, taken });
+        Some(self.pending.len() - 1)
     }
 
     /// What was done for an assignment that is lost is not ours to write any more.
     fn drop_pending_of(&mut self, assignments: &[u64]) {
-        self.pending.retain(|pending| !assignments.contains(&pending.assignment));
+        let (mut now, mut kept) = (Vec::with_capacity(self.pending.len()), 0);
+        self.pending.retain(|pending| {
+            let keep = !assignments.contains(&pending.assignment);
+            now.push(keep.then_some(kept));
+            kept += usize::from(keep);
+            keep
+        });
+        if kept < now.len() {
+            self.outputs.renumber(&now);
+        }
     }
 
     fn any_left(&self) -> bool {
@@ -415,15 +458,13 @@ impl Ledger {
     fn flush(&mut self) {
         self.progress_due = None;
         self.pending_bytes = 0;
-        let mut pending = std::mem::take(&mut self.pending);
+        let pending = std::mem::take(&mut self.pending);
         let durable = std::mem::take(&mut self.durable);
         let mut outputs = Outputs::default();
         for seal in self.seals.drain(..) {
             outputs.push(usize::MAX, Outgoing { index: 0, purpose: Purpose::Seal, output: seal });
         }
-        for (at, pending) in pending.iter_mut().enumerate() {
-            pending.outputs.drain(..).for_each(|outgoing| outputs.push(at, outgoing));
-        }
+        outputs.append(std::mem::take(&mut self.outputs));
         let mut all_ended = Vec::new();
         for (nonce, held) in &mut self.held {
             if planted(Bug::CommitWhenIdle) && !held.is_idle() {
@@ -593,7 +634,7 @@ impl Scribe {
                 return Err(Stop::Fix(fault));
             }
             attempt += 1;
-            self.waits.begin(WaitsFor::Log, 0, &fault);
+            self.waits.begin_with(WaitsFor::Log, 0, &fault);
             tokio::time::sleep(self.retry.wait(attempt, u64::from(attempt) * 311)).await;
         }
     }

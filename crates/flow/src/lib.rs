@@ -26,8 +26,9 @@ mod status;
 mod waits;
 mod work;
 
+pub use deliver::Undecided;
 pub use engine::Engine;
-pub use group::{BatchView, KindView, gathered_from};
+pub use group::{BatchPage, BatchPlace, BatchView, KindView, gathered_from};
 pub use latency::LatencyCounts;
 pub use plan::{
     ClosePlan, CountPlan, DeliverPlan, HoldPlan, KindPlan, MEMORY_BESIDE_A_STORE, MEMORY_USUAL,

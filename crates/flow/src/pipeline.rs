@@ -22,7 +22,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
 use crate::crash_notes::CrashNotes;
-use crate::deliver::Destination;
+use crate::deliver::{Decisions, Destination};
 use crate::group::strays::{Search, Strays};
 use crate::group::{Boards, Bodies, Gather, Holding};
 use crate::lane::{Lane, OwnTopics};
@@ -57,6 +57,8 @@ pub(crate) struct Shared {
     pub draining: Arc<Signal<bool>>,
     /// What this pipeline waits for, for `status`.
     pub waits: Arc<Waits>,
+    /// Records that somebody may decide about.
+    pub decisions: Arc<Decisions>,
     /// What the lanes of this run hold.
     pub boards: Arc<Boards>,
     /// What earlier runs found parted from its seal.
@@ -124,6 +126,7 @@ pub(crate) async fn run(shared: &Shared, started: impl FnOnce()) -> Stop {
     let end = wind_down(tasks, end).await;
     shared.counters.run_is_over();
     shared.waits.clear();
+    shared.decisions.clear();
     end
 }
 
@@ -146,7 +149,7 @@ async fn open_group(shared: &Shared) -> Result<OpenGroup, Fault> {
         };
         match shared.log.open_group(spec).await {
             Err(fault) if matches!(fault.next, Move::Wait | Move::Retry) => {
-                shared.waits.begin(WaitsFor::Log, 0, &fault);
+                shared.waits.begin_with(WaitsFor::Log, 0, &fault);
                 tokio::time::sleep(shared.plan.probe_every).await;
             }
             opened => {
@@ -206,6 +209,7 @@ fn spawn(shared: &Shared, group: OpenGroup, stopping: &Arc<Signal<bool>>) -> Tas
             live: live.clone(),
             counters: shared.counters.clone(),
             waits: shared.waits.clone(),
+            decisions: shared.decisions.clone(),
             clock: shared.clock.clone(),
             stopping: stopping.clone(),
             attempts,
@@ -226,12 +230,15 @@ fn spawn(shared: &Shared, group: OpenGroup, stopping: &Arc<Signal<bool>>) -> Tas
         routing: Routing::new(plan, shared.notes.clone(), shared.own.clone(), gathered, strays),
         own: shared.own.clone(),
         behind: Default::default(),
+        reached: false,
+        in_part: Default::default(),
         lanes,
         ledger,
         room: Arc::new(Semaphore::new(room_bytes)),
         room_bytes,
         counters: shared.counters.clone(),
         live: live.clone(),
+        waits: shared.waits.clone(),
         paused: if gathered { never } else { shared.paused.clone() },
         stopping: stopping.clone(),
         assigned: Default::default(),
@@ -239,7 +246,7 @@ fn spawn(shared: &Shared, group: OpenGroup, stopping: &Arc<Signal<bool>>) -> Tas
         unread: gathered.then(|| unread.clone()),
     };
     tasks.spawn(intake.run());
-    if let Some(gather) = Gather::of(shared, stopping, unread) {
+    if let Some(gather) = Gather::of(shared, stopping, unread, letters.clone()) {
         tasks.spawn(gather.run(shared.log.clone()));
     }
     let counters = shared.counters.clone();

@@ -5,8 +5,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use potok_core::{Decoder, Log, Sink, Stage, Store};
+use potok_core::{Decoder, Log, PipelineInfo, Sink, Stage, Store};
 use potok_expr::{Program, Template, ValuePath};
+
+use crate::dead_letter;
 
 /// Everything one pipeline needs.
 #[derive(Clone)]
@@ -44,6 +46,14 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// What it tells the log about itself.
+    pub fn info(&self) -> PipelineInfo {
+        PipelineInfo {
+            internal: self.hold.as_ref().map(|hold| hold.internal.to_string()),
+            ..dead_letter::info(&self.name, &self.dead_letter_topic, self.replays_max)
+        }
+    }
+
     /// True where records are first brought together by their groups, because the log is shared.
     pub(crate) fn is_gathered(&self, log: &dyn Log) -> bool {
         self.hold.is_some() && log.is_shared()

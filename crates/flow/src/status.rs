@@ -26,7 +26,7 @@ pub enum State {
     Paused,
     /// Waits for a destination or the log before it can start.
     Waiting,
-    /// Stopped: somebody must change something, then `potok resume`.
+    /// Somebody must change something; `why` says what, and whether `potok resume` is needed then.
     Blocked,
     /// A part of it died; it starts again.
     Restarting,

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use potok_core::{Clock, Timestamp};
+use potok_core::{Clock, Fault, Timestamp};
 use serde::Serialize;
 
 /// What work may wait for, besides a destination behind its gate.
@@ -52,6 +52,16 @@ pub struct Wait {
     pub since: String,
     /// The reason, with what to do where a person can do something.
     pub why: String,
+    /// It passes only when somebody acts.
+    #[serde(skip)]
+    pub needs_somebody: bool,
+}
+
+/// A part that waits: since when, why, and whether it passes only when somebody acts.
+struct Reason {
+    since: Timestamp,
+    why: String,
+    needs_somebody: bool,
 }
 
 /// What one pipeline waits for now.
@@ -59,7 +69,7 @@ pub(crate) struct Waits {
     pipeline: String,
     clock: Arc<dyn Clock>,
     /// By what for and which part of the pipeline: lanes wait on their own.
-    waits: Mutex<BTreeMap<(WaitsFor, usize), (Timestamp, String)>>,
+    waits: Mutex<BTreeMap<(WaitsFor, usize), Reason>>,
 }
 
 impl Waits {
@@ -69,14 +79,22 @@ impl Waits {
 
     /// A part of the pipeline waits. Said again and again while it lasts; logged once.
     pub fn begin(&self, what: WaitsFor, part: usize, why: impl ToString) {
-        let why = why.to_string();
+        self.say(what, part, why.to_string(), false);
+    }
+
+    /// The same because of a fault, which knows whether somebody has to act.
+    pub fn begin_with(&self, what: WaitsFor, part: usize, fault: &Fault) {
+        self.say(what, part, fault.to_string(), fault.needs_somebody);
+    }
+
+    fn say(&self, what: WaitsFor, part: usize, why: String, needs_somebody: bool) {
         let mut waits = self.lock();
         let is_first = !waits.keys().any(|(known, _)| *known == what);
-        let wait = waits.entry((what, part)).or_insert_with(|| (self.clock.now(), String::new()));
         if is_first {
             tracing::warn!(pipeline = self.pipeline, waits_for = what.word(), why, "work waits");
         }
-        wait.1 = why;
+        let since = waits.get(&(what, part)).map_or_else(|| self.clock.now(), |known| known.since);
+        waits.insert((what, part), Reason { since, why, needs_somebody });
     }
 
     /// That part of the pipeline goes on. Does nothing where it did not wait.
@@ -97,14 +115,25 @@ impl Waits {
     /// One line for each thing waited for, since when the first part has waited for it.
     pub fn list(&self) -> Vec<Wait> {
         let mut list: Vec<(Timestamp, Wait)> = Vec::new();
-        for ((what, _), (since, why)) in &*self.lock() {
+        for ((what, _), reason) in &*self.lock() {
+            let Reason { since, why, needs_somebody } = reason;
             match list.last_mut().filter(|(_, wait)| wait.what == *what) {
-                Some((first, wait)) if since < first => {
-                    (*first, wait.since) = (*since, since.to_string());
+                Some((first, wait)) => {
+                    if since < first {
+                        (*first, wait.since) = (*since, since.to_string());
+                    }
+                    // What somebody has to do about it comes first.
+                    if *needs_somebody && !wait.needs_somebody {
+                        (wait.why, wait.needs_somebody) = (why.clone(), true);
+                    }
                 }
-                Some(_) => {}
                 None => {
-                    let wait = Wait { what: *what, since: since.to_string(), why: why.clone() };
+                    let wait = Wait {
+                        what: *what,
+                        since: since.to_string(),
+                        why: why.clone(),
+                        needs_somebody: *needs_somebody,
+                    };
                     list.push((*since, wait));
                 }
             }
@@ -112,7 +141,7 @@ impl Waits {
         list.into_iter().map(|(_, wait)| wait).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<(WaitsFor, usize), (Timestamp, String)>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(WaitsFor, usize), Reason>> {
         self.waits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -60,25 +60,41 @@ pub(crate) enum ToLane {
     /// Whether everything was read that was there when the partitions were assigned. Only where
     /// groups are held.
     CaughtUp(bool),
+    /// All is there that came among what was sent before. Only where groups are held, and the log
+    /// has one order for all partitions.
+    Whole,
     /// These assignments leave or are lost. Only where groups are held.
     Leaving(Vec<u64>),
 }
 
-/// What became of records of one batch. Everything in it is noted in one transaction.
+/// What became of records of one batch.
 pub(crate) struct Completion {
     pub taken: Arc<Taken>,
-    /// Indexes in the batch, ascending, each with how it ended.
+    /// Indexes in the batch, each with how it ended.
     pub endings: Vec<(u32, Ending)>,
-    /// Deliveries to topics, dead letters and resolutions that end these records.
-    pub outputs: Vec<Outgoing>,
-    /// The reasons of the dead letters among the outputs.
+    /// The reasons of the dead letters among what is written for them.
     pub reasons: Vec<potok_core::Reason>,
 }
 
 impl Completion {
     /// Of nothing yet.
     pub fn of(taken: Arc<Taken>) -> Self {
-        Completion { taken, endings: Vec::new(), outputs: Vec::new(), reasons: Vec::new() }
+        Completion { taken, endings: Vec::new(), reasons: Vec::new() }
+    }
+}
+
+/// What became of records that were worked on together, of however many batches. Everything in it is
+/// noted in one transaction.
+pub(crate) struct Completed {
+    pub completions: Vec<Completion>,
+    /// Deliveries to topics, dead letters and resolutions that end these records, in the order of
+    /// the records, each with its completion.
+    pub outputs: Vec<(usize, Outgoing)>,
+}
+
+impl From<Completion> for Completed {
+    fn from(completion: Completion) -> Self {
+        Completed { completions: vec![completion], outputs: Vec::new() }
     }
 }
 

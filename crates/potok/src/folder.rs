@@ -12,8 +12,8 @@ use std::time::Duration;
 use potok_config::{Connections, LogConnection};
 use potok_connectors::embedded::{EmbeddedLog, Options};
 use potok_connectors::kafka::{CreateTopics, KafkaConfig, KafkaLog};
-use potok_core::{Clock, Log, SystemClock};
-use potok_flow::Engine;
+use potok_core::{Clock, Fault, Log, SystemClock};
+use potok_flow::{Engine, Plan};
 use potok_server::Identity;
 use tokio::runtime::Runtime;
 
@@ -138,12 +138,22 @@ pub fn kafka(connections: &Connections) -> Option<KafkaConfig> {
     })
 }
 
-/// Asks a log outside the data folder whether it is there. Writes nothing.
-pub async fn ask_log(connections: &Connections) -> Result<(), Failure> {
+/// Asks a log outside the data folder whether it is there, and how the topics that pipelines have for
+/// themselves are set up. Writes nothing.
+pub async fn ask_log(connections: &Connections, plans: &[Plan]) -> Result<(), Failure> {
     let Some(config) = kafka(connections) else { return Ok(()) };
     let log = KafkaLog::new(config, Arc::new(SystemClock))?;
-    match tokio::time::timeout(ANSWER_MAX, log.topics()).await {
-        Ok(answer) => answer.map(drop).map_err(Failure::from),
+    let ask = async {
+        log.topics().await?;
+        for plan in plans {
+            for warning in log.own_topics(&plan.info(), &plan.topics).await? {
+                eprintln!("warning: pipeline `{}`: {warning}", plan.name);
+            }
+        }
+        Ok::<(), Fault>(())
+    };
+    match tokio::time::timeout(ANSWER_MAX, ask).await {
+        Ok(answer) => answer.map_err(Failure::from),
         Err(_) => Err(Failure::new("P0601", format!("Kafka gave no answer within {ANSWER_MAX:?}"))
             .hint("look at POTOK_LOG, or `log` in potok.yaml: are these the brokers, and do they run?")),
     }

@@ -51,6 +51,9 @@ pub(crate) async fn records(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Appended>, ApiError> {
+    if let Some(purpose) = admin.engine().own_topic(&topic).await {
+        return Err(potok_core::not_by_hand(&topic, &purpose).into());
+    }
     let length = headers
         .get(CONTENT_LENGTH)
         .and_then(|value| value.to_str().ok()?.parse::<usize>().ok())

@@ -4,33 +4,47 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use potok_core::Fault;
-use potok_flow::{BatchView, Engine};
+use potok_flow::{BatchPage, BatchPlace, Engine};
 use serde::Deserialize;
 
 use crate::pipelines::running;
 use crate::request::Params;
 use crate::{Admin, ApiError};
 
+/// Batches of a page: as many as one gets who does not say, and as one may ask for.
+const PAGE: usize = 1_000;
+const PAGE_MAX: usize = 10_000;
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Which {
     pipeline: Option<String>,
     id: Option<String>,
+    /// How many, at most.
+    limit: Option<usize>,
+    /// What the page before said.
+    after: Option<String>,
 }
 
+/// A page of what is held, or what is held of one key.
 pub(crate) async fn list(
     State(admin): State<Admin>,
     Params(which): Params<Which>,
-) -> Result<Json<Vec<BatchView>>, ApiError> {
-    if let Some(pipeline) = &which.pipeline {
+) -> Result<Json<BatchPage>, ApiError> {
+    let pipeline = which.pipeline.as_deref();
+    if let Some(pipeline) = pipeline {
         running(&admin, pipeline).await?;
     }
-    let mut batches = admin.engine().batches();
-    batches.retain(|batch| {
-        which.pipeline.as_ref().is_none_or(|pipeline| batch.pipeline == *pipeline)
-            && which.id.as_ref().is_none_or(|id| batch.id == *id)
+    if let Some(id) = &which.id {
+        let batches = admin.engine().batches_of(pipeline, id);
+        return Ok(Json(BatchPage { total: batches.len() as u64, batches, next: None }));
+    }
+    let after = which.after.map(|after| {
+        let unknown = |()| ApiError::usage(format!("`after={after}` is not what a page said"));
+        after.parse::<BatchPlace>().map_err(unknown)
     });
-    Ok(Json(batches))
+    let limit = which.limit.unwrap_or(PAGE).clamp(1, PAGE_MAX);
+    Ok(Json(admin.engine().batches(pipeline, after.transpose()?.as_ref(), limit)))
 }
 
 pub(crate) async fn release(

@@ -9,6 +9,7 @@
 
 mod append;
 mod batches;
+mod decisions;
 mod error;
 mod frame;
 mod guard;
@@ -118,6 +119,7 @@ pub fn router(admin: Admin) -> Router {
         .route("/status", get(pipelines::status))
         .route("/pipelines/{pipeline}/pause", post(pipelines::pause))
         .route("/pipelines/{pipeline}/resume", post(pipelines::resume))
+        .route("/pipelines/{pipeline}/set-aside", post(decisions::set_aside))
         .route("/batches", get(batches::list))
         .route("/pipelines/{pipeline}/batches/{id}/release", post(batches::release))
         .route("/pipelines/{pipeline}/batches/{id}/drop", post(batches::drop))

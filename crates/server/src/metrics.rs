@@ -328,6 +328,7 @@ mod tests {
                 what: WaitsFor::Store,
                 since: "1970-01-01T00:00:01.500Z".to_owned(),
                 why: "it is full".to_owned(),
+                needs_somebody: false,
             }],
             lag: Some(3),
             oldest: Some(250),

@@ -3,11 +3,13 @@
 //! The stream reads the log only as fast as the client reads the stream. An error after the first
 //! line can no longer change the status, so it comes as a last line `{"error": …}`.
 
+use std::collections::VecDeque;
+
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use potok_core::{ReadFrom, Reader, SourceBatch};
+use potok_core::{ReadFrom, Reader, Record, SourceBatch};
 use serde::Deserialize;
 
 use crate::line::{LINES_TYPE, RecordLine, push_line};
@@ -53,7 +55,8 @@ pub(crate) async fn records(
         reader,
         left: wish.count.unwrap_or(u64::MAX),
         follow: wish.follow,
-        batch: None,
+        records: VecDeque::new(),
+        batches: Vec::new(),
     };
     Ok(stream(lines))
 }
@@ -63,8 +66,9 @@ struct Lines {
     reader: Box<dyn Reader>,
     left: u64,
     follow: bool,
-    /// A batch, and how many of its records have been sent.
-    batch: Option<(SourceBatch, usize)>,
+    /// Records that came among each other, in the order in which they came, and their batches.
+    records: VecDeque<(usize, Record)>,
+    batches: Vec<SourceBatch>,
 }
 
 fn stream(lines: Lines) -> Response {
@@ -84,27 +88,47 @@ impl Lines {
         if self.left == 0 {
             return Ok(None);
         }
-        if self.batch.is_none() {
+        if self.records.is_empty() && !self.read_on().await? {
+            return Ok(None);
+        }
+        let mut chunk = Vec::new();
+        while self.left > 0
+            && chunk.len() < CHUNK_BYTES
+            && let Some((of, record)) = self.records.pop_front()
+        {
+            let Some(SourceBatch { partition, .. }) = self.batches.get(of) else { continue };
+            let (topic, partition) = (&partition.topic, partition.index);
+            push_line(&mut chunk, &RecordLine { topic, partition, record: &record });
+            self.left -= 1;
+        }
+        Ok(Some(chunk.into()))
+    }
+
+    /// Reads a batch, and with it those of other partitions whose records came among its own. False
+    /// at the end.
+    async fn read_on(&mut self) -> Result<bool, ApiError> {
+        self.batches.clear();
+        loop {
             let batch = tokio::select! {
                 batch = self.reader.next(self.follow) => batch?,
                 () = self.admin.closed() => None,
             };
-            self.batch = batch.map(|batch| (batch, 0));
-        }
-        let Some((batch, sent)) = &mut self.batch else { return Ok(None) };
-        let mut chunk = Vec::new();
-        for record in batch.records.iter().skip(*sent) {
-            if self.left == 0 || chunk.len() >= CHUNK_BYTES {
+            let Some(batch) = batch else { break };
+            let has_more = batch.has_more();
+            self.batches.push(batch);
+            if !has_more {
                 break;
             }
-            let partition = batch.partition.index;
-            push_line(&mut chunk, &RecordLine { topic: &batch.partition.topic, partition, record });
-            *sent += 1;
-            self.left -= 1;
         }
-        if *sent == batch.records.len() {
-            self.batch = None;
+        let mut records = Vec::new();
+        for (of, batch) in self.batches.iter_mut().enumerate() {
+            let places = batch.order.take().map(|order| order.places).unwrap_or_default();
+            let places = places.into_iter().map(Some).chain(std::iter::repeat(None));
+            let taken = std::mem::take(&mut batch.records).into_iter().zip(places);
+            records.extend(taken.map(|(record, place)| (place, of, record)));
         }
-        Ok(Some(chunk.into()))
+        records.sort_by_key(|(place, ..)| *place);
+        self.records = records.into_iter().map(|(_, of, record)| (of, record)).collect();
+        Ok(!self.batches.is_empty())
     }
 }

@@ -59,8 +59,8 @@ pub(crate) async fn trace(
     }
     seen.sort_by_key(|(time, _)| *time);
     let mut seen: Vec<Seen> = seen.into_iter().map(|(_, seen)| seen).collect();
-    let held = admin.engine().batches().into_iter().filter(|batch| batch.id == wish.id);
-    seen.extend(held.map(|batch| Seen {
+    let held = admin.engine().batches_of(None, &wish.id);
+    seen.extend(held.into_iter().map(|batch| Seen {
         time: batch.opened,
         at: batch.owner,
         what: "held",

@@ -19,6 +19,7 @@ use potok_flow::decode::{JsonDecoder, RawDecoder};
 use potok_flow::process::VrlStage;
 use potok_flow::{
     DeliverPlan, Engine, OnError, Per, Plan, Retry, StagePlan, State, Status, Target, TopicTarget,
+    WaitsFor,
 };
 
 struct Bench {
@@ -232,9 +233,9 @@ async fn one_poison_record_is_found_and_the_others_go_through_in_order() {
 }
 
 /// A lone poison record with nothing else to prove that the destination works waits behind the
-/// gate; the next record is the witness.
+/// gate, and says so; the next records that get through prove it.
 #[tokio::test]
-async fn a_lone_poison_record_waits_for_a_witness() {
+async fn a_lone_poison_record_waits_for_others() {
     let bench = Bench::new();
     let mut plan = plan(Arc::new(PoisonSink::default()));
     plan.workers = 1;
@@ -243,8 +244,29 @@ async fn a_lone_poison_record_waits_for_a_witness() {
     bench.send("in", &[r#"{"n":1,"t":"poison"}"#]).await;
     let status = bench.until("gate", |s| s.gate.state != "open").await;
     assert_eq!(status.dead_lettered, 0);
-    bench.send("in", &[r#"{"n":2}"#]).await;
-    bench.until("both ended", |s| s.delivered == 1 && s.dead_lettered == 1).await;
+    let waits = |status: &Status| status.waits.iter().any(|wait| wait.what == WaitsFor::Decision);
+    bench.until("it waits for a decision", waits).await;
+    bench.send("in", &[r#"{"n":2}"#, r#"{"n":3}"#, r#"{"n":4}"#]).await;
+    let status = bench.until("all ended", |s| s.delivered == 3 && s.dead_lettered == 1).await;
+    assert!(!waits(&status), "{status:?}");
+}
+
+/// Somebody may give it up without waiting for others.
+#[tokio::test]
+async fn a_lone_poison_record_is_given_up_by_hand() {
+    let bench = Bench::new();
+    let plan = plan(Arc::new(PoisonSink::default()));
+    bench.engine.start(plan.clone()).unwrap();
+    bench.send("in", &[r#"{"n":1,"t":"poison"}"#]).await;
+    bench.until("it waits", |s| s.waits.iter().any(|w| w.what == WaitsFor::Decision)).await;
+    let [waiting] = bench.engine.undecided("p").unwrap().try_into().unwrap();
+    assert!(waiting.refused > 0 && waiting.error.contains("it hurts"), "{waiting:?}");
+    assert_eq!(bench.engine.set_aside("p", |_| false).unwrap(), []);
+    assert_eq!(bench.engine.set_aside("p", |_| true).unwrap().len(), 1);
+    bench.until("it has ended", |s| s.dead_lettered == 1 && s.gate.state == "open").await;
+    assert_eq!(bench.engine.undecided("p").unwrap(), []);
+    let letters = bench.letters(&plan).await;
+    assert!(letters[0].envelope.error.contains("set aside by hand"), "{:?}", letters[0].envelope);
 }
 
 #[tokio::test]

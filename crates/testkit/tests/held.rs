@@ -15,6 +15,7 @@
 //! | 7, 8 | topics or the pipeline are changed while the process is down | `changes.rs` |
 //! | 9 | a group that always has an open generation | `sealed.rs` |
 //! | 10 | the process dies while it gathers; a record is sent twice | `owners.rs` |
+//! | | a group comes from several partitions, or never goes quiet | `order.rs` |
 //! | | the clock of a shared log is set while groups are open | `clocks.rs` |
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -22,6 +23,8 @@
 mod changes;
 #[path = "held/clocks.rs"]
 mod clocks;
+#[path = "held/order.rs"]
+mod order;
 #[path = "held/owners.rs"]
 mod owners;
 #[path = "held/sealed.rs"]

@@ -59,6 +59,16 @@ fn out_of_turn() {
 }
 
 #[test]
+fn groups_leave_by_partition() {
+    is_found_in_groups(Bug::ByPartition, &[Promise::OrderOfArrival]);
+}
+
+#[test]
+fn groups_leave_as_they_were_read() {
+    is_found_in_groups(Bug::LastReadWins, &[Promise::OrderOfArrival]);
+}
+
+#[test]
 fn lane_order_lost() {
     is_found(Bug::LaneOrderLost, &[Promise::OrderPerKey]);
 }
@@ -71,6 +81,12 @@ fn outage_is_poison() {
 #[test]
 fn no_witness_needed() {
     is_found(Bug::NoWitnessNeeded, &[Promise::HealthyStayAlive]);
+}
+
+#[test]
+fn lone_culprit() {
+    is_found(Bug::LoneCulprit, &[Promise::HealthyStayAlive]);
+    is_found_in_groups(Bug::LoneCulprit, &[Promise::HealthyStayAlive]);
 }
 
 #[test]

@@ -122,7 +122,7 @@ impl Catalog {
                 self.kept.insert((*topic).into());
             }
             Entry::Floor { offset } => self.floor = self.floor.max(*offset),
-            Entry::Index { .. } | Entry::Span { .. } => {}
+            Entry::Index { .. } | Entry::Span { .. } | Entry::Order { .. } => {}
         }
     }
 

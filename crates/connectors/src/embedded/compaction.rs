@@ -10,6 +10,7 @@
 //!
 //! It does not decide what to merge (`retention`) nor what is pinned (`pin`).
 
+use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
@@ -23,6 +24,7 @@ use super::format::{
     Entry, FrameHeader, Kind, RecordSpan, RecordsEntry, SEGMENT_HEADER, SegmentHeader, record_crc,
 };
 use super::index::Index;
+use super::order::{self, Places};
 use super::pin::{Need, Pin, loose, pin};
 use super::segment;
 use super::shared::{Segment, Shared};
@@ -219,19 +221,31 @@ impl Copy<'_> {
         let mut whole = true;
         let mut payload = Vec::new();
         let mut taken = Vec::new();
+        // Which entry of the new frame has taken which record of which entry.
+        let mut homes: Vec<HashMap<u32, u32>> = Vec::new();
         for (records, range) in frame.records(&entries) {
+            let mut home = HashMap::new();
             let pin = pin(self.catalog, records.topic, records.partition, need);
             let bytes = walker.bytes(range.start, records.bytes as usize)?;
             whole &= crc32fast::hash(&bytes) == records.crc;
             for run in runs(records, &bytes, &pin) {
+                let numbers = run.spans.iter().zip(run.first - records.first..);
+                home.extend(numbers.map(|(_, number)| (number as u32, taken.len() as u32)));
                 let (entry, run_bytes) = run.encode(records, &bytes);
                 taken.push(Entry::Records(entry));
                 payload.extend_from_slice(&run_bytes);
             }
+            homes.push(home);
         }
         if taken.is_empty() {
             return Ok(whole);
         }
+        let came: Vec<u32> = Places::of(&entries)
+            .in_order()
+            .filter_map(|(entry, number)| homes.get(entry)?.get(&number).copied())
+            .collect();
+        let came = order::written(came.into_iter());
+        taken.extend(came.as_deref().map(|came| Entry::Order { came }));
         let place = self.place(Some(frame.header));
         let mut draft = Draft::of_entries(Kind::Transaction, &taken);
         draft.set_payload(&payload);

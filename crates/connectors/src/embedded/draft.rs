@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use bytes::Bytes;
 use potok_core::{Fault, Output, Position};
 
-use super::faults;
 use super::format::{
     Entry, FRAME_BYTES_MAX, FRAME_HEADER, FrameHeader, Kind, RECORD_HEADER, RecordsEntry,
     record_crc,
 };
+use super::{faults, order};
 
 /// How records find their partition of a topic.
 #[derive(Debug)]
@@ -212,6 +212,9 @@ impl Draft {
             entry.put(&mut self.bytes);
             // The entry ends with first (8), count (4), bytes (4) and checksum (4).
             slot.first_at = self.bytes.len() - 20;
+        }
+        if let Some(came) = order::written(places.records.iter().map(|(slot, _)| *slot)) {
+            Entry::Order { came: &came }.put(&mut self.bytes);
         }
         self.table = self.bytes.len() - FRAME_HEADER;
         let start = self.bytes.len();

@@ -47,6 +47,8 @@
 //!  11 index      text topic, u32 partition, u64 first, u64 last, u64 bytes,
 //!                list of (u64 offset, u64 file offset)              (footers only)
 //!  12 span       i64 first time, i64 last time                      (footers only)
+//!  13 order      list of u16: for each record of the frame as it came, the number of its records
+//!                entry; only where they do not lie in that order
 //!
 //! payload = the records of the first records entry, of the second, …; a record is
 //!   0  4 CRC-32 of its place within the entry (u32) and of bytes 4.. of the record
@@ -335,6 +337,8 @@ pub enum Entry<'a> {
     },
     /// First and last time in this segment.
     Span { first: i64, last: i64 },
+    /// In which order the frame's records came (see `order`).
+    Order { came: &'a [u8] },
 }
 
 impl<'a> Entry<'a> {
@@ -414,6 +418,11 @@ impl<'a> Entry<'a> {
                 put_u64(out, first.cast_unsigned());
                 put_u64(out, last.cast_unsigned());
             }
+            Entry::Order { came } => {
+                out.push(13);
+                put_u32(out, came.len() as u32 / 2);
+                out.extend_from_slice(came);
+            }
         }
     }
 
@@ -466,6 +475,10 @@ impl<'a> Entry<'a> {
                 points: cut.pairs()?,
             },
             12 => Entry::Span { first: cut.u64()?.cast_signed(), last: cut.u64()?.cast_signed() },
+            13 => {
+                let count = cut.u32()? as usize;
+                Entry::Order { came: cut.take(count.checked_mul(2)?)? }
+            }
             _ => return None,
         })
     }
@@ -662,6 +675,7 @@ mod tests {
                 points: vec![(3, 64)],
             },
             Entry::Span { first: -1, last: 5 },
+            Entry::Order { came: &[1, 0, 0, 0] },
         ]
     }
 

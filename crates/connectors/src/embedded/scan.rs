@@ -10,10 +10,11 @@ use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use potok_core::{Headers, Partition, Record, SourceBatch, Timestamp};
+use potok_core::{Headers, LogOrder, Partition, Record, SourceBatch, Timestamp};
 
 use super::damage;
 use super::format::{Kind, RecordSpan};
+use super::order::Places;
 use super::shared::{Shared, State, Tail};
 use super::walk::{Bad, Found, Frame, Walker};
 
@@ -48,6 +49,9 @@ struct Piece {
     time: Timestamp,
     first: u64,
     count: u32,
+    /// The place of its frame among all that the scan meets, and of its records in the frame.
+    first_place: u64,
+    places: Vec<u64>,
     payload: Bytes,
     /// The checksum over all of them did not fit: each has to prove itself.
     doubtful: bool,
@@ -62,6 +66,8 @@ pub struct Scan {
     place: Option<Place>,
     /// Segments up to this one are done with.
     done: u64,
+    /// How many records it has met: it meets them in the order in which they came.
+    met: u64,
 }
 
 impl Scan {
@@ -76,7 +82,7 @@ impl Scan {
                 *slot = Some(number);
             }
         }
-        Scan { shared, lanes, by_topic, place: None, done: 0 }
+        Scan { shared, lanes, by_topic, place: None, done: 0, met: 0 }
     }
 
     /// The next batches; none when everything synced has been read. Blocks on the disk. After an
@@ -211,8 +217,12 @@ impl Scan {
         }
         let Some(place) = &mut self.place else { return Ok(0) };
         let entries = frame.entries();
+        let frame_places = Places::of(&entries);
+        let first_place = self.met;
+        self.met += frame_places.count();
+        let mut by_entry = Vec::new();
         let mut gathered = 0;
-        for (records, range) in frame.records(&entries) {
+        for (number, (records, range)) in frame.records(&entries).enumerate() {
             let partitions = self.by_topic.get(records.topic);
             let lane = partitions.and_then(|lanes| *lanes.get(records.partition as usize)?);
             let Some(lane) = lane else { continue };
@@ -231,12 +241,18 @@ impl Scan {
                 }
             }
             gathered += payload.len();
+            if by_entry.is_empty() {
+                by_entry = frame_places.by_entry();
+            }
+            let places = by_entry.get_mut(number).map(std::mem::take).unwrap_or_default();
             pieces.push(Piece {
                 lane,
                 log: frame.header.incarnation,
                 time: Timestamp(frame.header.time),
                 first: records.first,
                 count: records.count,
+                first_place,
+                places,
                 payload,
                 doubtful,
             });
@@ -271,6 +287,10 @@ impl Scan {
         // Lanes in their order, so that the same log always reads the same.
         done.extend(open.into_iter().filter_map(|open| open.batch));
         done.retain(|batch| !batch.records.is_empty());
+        let behind = done.len().saturating_sub(1);
+        for order in done.iter_mut().take(behind).filter_map(|batch| batch.order.as_mut()) {
+            order.more = true;
+        }
         done
     }
 }
@@ -299,9 +319,13 @@ impl Open {
                 first: lane.next,
                 next: lane.next,
                 records: Vec::with_capacity(expected),
+                order: Some(LogOrder { places: Vec::with_capacity(expected), more: false }),
             });
             let before = batch.records.len();
-            batch.records.extend(records.by_ref().take(BATCH_RECORDS_MAX - before));
+            for (record, place) in records.by_ref().take(BATCH_RECORDS_MAX - before) {
+                batch.records.push(record);
+                batch.order.iter_mut().for_each(|order| order.places.push(place));
+            }
             self.expected = self.expected.saturating_sub(batch.records.len() - before);
             if let Some(last) = batch.records.last() {
                 lane.next = last.offset + 1;
@@ -316,19 +340,21 @@ impl Open {
 }
 
 impl Piece {
-    /// The records from offset `from` on, slices of the payload.
-    fn records(&self, from: u64) -> impl Iterator<Item = Record> {
+    /// The records from offset `from` on, slices of the payload, each with its place.
+    fn records(&self, from: u64) -> impl Iterator<Item = (Record, u64)> {
         let mut at = 0;
         let mut number = 0;
         std::iter::from_fn(move || {
             while number < self.count {
                 let span = RecordSpan::read(&self.payload, at)?;
-                let (place, offset) = (number, self.first + u64::from(number));
+                let (at_number, offset) = (number, self.first + u64::from(number));
                 at = span.all.end;
                 number += 1;
                 // The checksum over all of them fitted, or each has to prove itself.
-                if offset >= from && (!self.doubtful || span.fits(&self.payload, place)) {
-                    return Some(record(&self.payload, &span, offset, self.time));
+                if offset >= from && (!self.doubtful || span.fits(&self.payload, at_number)) {
+                    let place = self.places.get(at_number as usize).copied().unwrap_or_default();
+                    let record = record(&self.payload, &span, offset, self.time);
+                    return Some((record, self.first_place + place));
                 }
             }
             None

@@ -64,7 +64,7 @@ impl Known {
         Ok(Known {
             committed: committed(&partitions)?,
             earliest: native::edges(client, &partitions, Edge::Earliest, wait)?,
-            latest: native::edges(client, &partitions, Edge::Latest, wait)?,
+            latest: native::edges(client, &partitions, Edge::Stable, wait)?,
             topics,
         })
     }
@@ -112,6 +112,8 @@ impl Known {
             (start.start, start.ended, start.fresh) = (latest, RangeSet::new(), true);
         } else {
             start.start = commit.offset;
+            // Above an end that was cut off, other records come.
+            start.ended.forget_from(latest);
         }
         Some(start)
     }
@@ -201,6 +203,14 @@ mod tests {
         let known = known(&[(0, 4, ours(5, 4, RangeSet::from_iter([8..20])))]);
         let start = known.start(&partition(0), GROUP).unwrap();
         assert_eq!((start.start, start.lost), (20, Some(4..10)));
+    }
+
+    #[test]
+    fn what_ended_above_an_end_that_was_cut_off_counts_for_nothing() {
+        let ended = RangeSet::from_iter([50..60, 90..120]);
+        let known = known(&[(0, 40, ours(5, 40, ended))]);
+        let start = known.start(&partition(0), GROUP).unwrap();
+        assert_eq!((start.start, start.ended), (40, RangeSet::from_iter([50..60, 90..100])));
     }
 
     #[test]

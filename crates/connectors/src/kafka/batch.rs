@@ -69,6 +69,7 @@ impl Builder {
             Record { offset: placed.offset, time: Timestamp(placed.time), key, headers, value }
         };
         let records = self.placed.into_iter().map(record).collect();
-        SourceBatch { partition, log, assignment, first: self.first, next: self.next, records }
+        let (first, next) = (self.first, self.next);
+        SourceBatch { partition, log, assignment, first, next, records, order: None }
     }
 }

@@ -7,13 +7,17 @@
 //!
 //! Nothing is repeated here. After any fault the group is opened anew and reads on behind the last
 //! transaction that counted, whichever that was.
+//!
+//! A record that its topic will never take fails the transaction it is in. The caller is told which
+//! one, and puts something else in its place. The broker says only which batch it refused; so the
+//! client is made to send smaller ones until a refused record was alone in its own.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use potok_core::{Fault, Journal, NotWritten, Output, Position, RangeSet, Transaction};
+use potok_core::{Fault, Journal, Move, NotWritten, Output, Position, RangeSet, Transaction};
 use rdkafka::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerGroupMetadata};
@@ -24,6 +28,7 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{Offset, TopicPartitionList};
 use tokio::time::Instant;
 
+use super::fault::About;
 use super::metadata::{self, Room};
 use super::offer::Offers;
 use super::producer::placed;
@@ -44,6 +49,11 @@ const ROUND_BYTES: usize = 3 << 20;
 const LINGER_MILLIS: &str = "1000";
 /// The wait after the client's queue was full.
 const FULL_WAIT: Duration = Duration::from_millis(2);
+/// Bytes of records that the client sends as one batch, unless it is told otherwise; how much less
+/// it gets when the broker has refused one; and where it does not pay to go on step by step.
+const BATCH_BYTES: usize = 1_000_000;
+const BATCH_SHRINKS_BY: usize = 4;
+const BATCH_BYTES_MIN: usize = 1_000;
 
 /// Writes transactions for a group, one after another.
 pub struct ExactJournal {
@@ -61,13 +71,19 @@ pub struct Inner {
     /// The member whose positions these are; gone when the group is closed.
     pub member: Weak<BaseConsumer<Listener>>,
     pub producer: Mutex<Option<ThreadedProducer<Quiet>>>,
+    /// Bytes of records in one batch of the next producer; 0 leaves it to the settings.
+    pub batch_bytes: AtomicUsize,
 }
 
 /// Says what the client has to say. What fails, fails the transaction as a whole; what is
-/// acknowledged without a place is noted here.
+/// acknowledged without a place, and what the broker will never take, is noted here.
 pub struct Quiet {
     health: Health,
     unplaced: AtomicBool,
+    /// By their index in the transaction.
+    refused: Mutex<Vec<(usize, Code)>>,
+    /// Bytes of records in one batch, or of a single one that is larger.
+    batch_bytes: usize,
 }
 
 impl ClientContext for Quiet {
@@ -83,14 +99,40 @@ impl ClientContext for Quiet {
 }
 
 impl ProducerContext for Quiet {
-    type DeliveryOpaque = ();
+    /// The index of the record in its transaction.
+    type DeliveryOpaque = usize;
 
-    fn delivery(&self, result: &DeliveryResult<'_>, (): ()) {
-        if let Ok(message) = result
-            && placed(message.partition(), message.offset()).is_none()
-        {
-            self.unplaced.store(true, Ordering::Release);
+    fn delivery(&self, result: &DeliveryResult<'_>, index: usize) {
+        match result {
+            Ok(message) if placed(message.partition(), message.offset()).is_none() => {
+                self.unplaced.store(true, Ordering::Release);
+            }
+            Ok(_) => {}
+            Err((error, _)) => {
+                let code = error.rdkafka_error_code().filter(|code| is_refusal(*code));
+                lock(&self.refused).extend(code.map(|code| (index, code)));
+            }
         }
+    }
+}
+
+/// Says that a record, or its batch, will never be taken.
+fn is_refusal(code: Code) -> bool {
+    fault::next_move(code) == Move::SetAside
+}
+
+/// Why a transaction was not written.
+enum Failed {
+    Client(KafkaError),
+    /// By the client: these records, and no others.
+    Refused(Vec<(usize, Code)>),
+    /// By the broker: the batches in which these records were.
+    BatchesRefused(Vec<(usize, Code)>),
+}
+
+impl From<KafkaError> for Failed {
+    fn from(error: KafkaError) -> Self {
+        Failed::Client(error)
     }
 }
 
@@ -113,35 +155,66 @@ impl Journal for ExactJournal {
 }
 
 impl Inner {
-    fn write(&self, transaction: &Transaction) -> Result<(), Fault> {
+    fn write(&self, transaction: &Transaction) -> Result<(), NotWritten> {
         let lost = || Fault::retry(format!("`{}` is not a member of its group", self.group));
         // As it is now: partitions that leave from here on take their part of this with them.
         let member = self.member.upgrade().ok_or_else(lost)?;
         let membership = member.group_metadata().ok_or_else(lost)?;
         let positions = self.positions(transaction)?;
+        let outputs = &transaction.outputs;
         let mut slot = lock(&self.producer);
-        let producer = match slot.take() {
-            Some(producer) => producer,
-            None => self.start()?,
-        };
-        match self.write_with(&producer, &transaction.outputs, &positions, &membership) {
-            Ok(()) => {
-                *slot = Some(producer);
-                let mut progress = lock(&self.progress);
-                transaction.ended.iter().for_each(|ended| progress.note(ended));
-                self.health.good();
-                Ok(())
-            }
-            Err(error) => {
-                let aborted =
-                    requires_abort(&error) && producer.abort_transaction(STEP_MAX).is_ok();
-                // One that was told nonsense is not used again.
-                if aborted && !producer.context().unplaced.load(Ordering::Acquire) {
+        loop {
+            let producer = match slot.take() {
+                Some(producer) => producer,
+                None => self.start()?,
+            };
+            let failed = match self.write_with(&producer, outputs, &positions, &membership) {
+                Ok(()) => {
                     *slot = Some(producer);
+                    let mut progress = lock(&self.progress);
+                    transaction.ended.iter().for_each(|ended| progress.note(ended));
+                    self.health.good();
+                    return Ok(());
                 }
-                Err(fault::of("take a transaction", &error))
+                Err(failed) => failed,
+            };
+            let aborted = requires_abort(&failed) && producer.abort_transaction(STEP_MAX).is_ok();
+            let batch_bytes = producer.context().batch_bytes;
+            // One that was told nonsense is not used again, nor one whose batch was refused: it goes
+            // on with sequence numbers that the broker has not seen.
+            let is_spent = matches!(failed, Failed::BatchesRefused(_));
+            if aborted && !is_spent && !producer.context().unplaced.load(Ordering::Acquire) {
+                *slot = Some(producer);
             }
+            let refused = match failed {
+                Failed::Client(error) => return Err(self.fault(&error, outputs).into()),
+                Failed::Refused(refused) => refused,
+                Failed::BatchesRefused(refused) => {
+                    let of = |(index, code): &(usize, Code)| Some((outputs.get(*index)?, *code));
+                    if !refused.iter().filter_map(of).all(|(output, code)| {
+                        is_alone(output, batch_bytes) || !is_of_the_batch(code)
+                    }) {
+                        // The next is made to send smaller ones.
+                        self.shrink(batch_bytes);
+                        continue;
+                    }
+                    refused
+                }
+            };
+            let why = |(index, code): (usize, Code)| {
+                let output = outputs.get(index)?;
+                Some((index, fault::refused(&output.topic, output.bytes(), code)))
+            };
+            return Err(NotWritten::Refused(refused.into_iter().filter_map(why).collect()));
         }
+    }
+
+    fn shrink(&self, batch_bytes: usize) {
+        let less = match batch_bytes / BATCH_SHRINKS_BY {
+            less if less < BATCH_BYTES_MIN => 1,
+            less => less,
+        };
+        self.batch_bytes.store(less, Ordering::Relaxed);
     }
 
     /// Where the group stands after the transaction.
@@ -173,19 +246,42 @@ impl Inner {
         let mut config = self.config.client(Role::Producer);
         let timeout = TIMEOUT.as_millis().to_string();
         // Another name for each: which member may write is decided by the group, not by the name.
-        config.set("transactional.id", format!("potok-{}-{:016x}", self.group, nonce()));
+        config.set(
+            "transactional.id",
+            format!("{}-{:016x}", fault::transactional_ids(&self.group), nonce()),
+        );
         config.set("transaction.timeout.ms", &timeout);
         config.set("linger.ms", LINGER_MILLIS);
         config.set("message.timeout.ms", &timeout);
         config.set("socket.timeout.ms", &timeout);
         // A transaction is aborted as a whole: there are no gaps to guard against.
         config.set("enable.gapless.guarantee", "false");
-        let producer: ThreadedProducer<Quiet> = config
-            .create_with_context(Quiet { health: self.health.clone(), unplaced: false.into() })
-            .map_err(|error| fault::set_up(&error))?;
+        let asked = config.get("batch.size").and_then(|size| size.parse().ok());
+        let batch_bytes = match self.batch_bytes.load(Ordering::Relaxed) {
+            0 => asked.unwrap_or(BATCH_BYTES),
+            less => less,
+        };
+        config.set("batch.size", batch_bytes.to_string());
+        let context = Quiet {
+            health: self.health.clone(),
+            unplaced: false.into(),
+            refused: Mutex::default(),
+            batch_bytes,
+        };
+        let producer: ThreadedProducer<Quiet> =
+            config.create_with_context(context).map_err(|error| fault::set_up(&error))?;
         persist(|| producer.init_transactions(STEP_MAX))
-            .map_err(|error| fault::of("begin transactions", &error))?;
+            .map_err(|error| self.fault(&error, &[]))?;
         Ok(producer)
+    }
+
+    /// What an error means.
+    fn fault(&self, error: &KafkaError, outputs: &[Output]) -> Fault {
+        let mut topics: Vec<Arc<str>> = outputs.iter().map(|o| o.topic.clone()).collect();
+        topics.sort();
+        topics.dedup();
+        let about = About { group: &self.group, topics: &topics };
+        fault::of_about(about, "take a transaction", error)
     }
 
     fn write_with(
@@ -194,27 +290,59 @@ impl Inner {
         outputs: &[Output],
         positions: &TopicPartitionList,
         membership: &ConsumerGroupMetadata,
-    ) -> Result<(), KafkaError> {
+    ) -> Result<(), Failed> {
+        lock(&producer.context().refused).clear();
         producer.begin_transaction()?;
         let mut bytes = 0;
         let mut offers = Offers::to(producer.client());
-        for output in outputs {
+        let mut too_much = Vec::new();
+        for (index, output) in outputs.iter().enumerate() {
             bytes += output.bytes();
             if bytes > ROUND_BYTES {
-                native::flush(producer.client(), STEP_MAX)?;
+                written(producer)?;
                 bytes = output.bytes();
             }
-            offer(&mut offers, output)?;
+            match offer(&mut offers, output, index) {
+                Ok(()) => {}
+                Err(code) if is_refusal(code) => too_much.push((index, code)),
+                Err(code) => {
+                    // The client takes nothing more once the broker has refused a batch.
+                    written(producer)?;
+                    return Err(KafkaError::MessageProduction(code).into());
+                }
+            }
+        }
+        if !too_much.is_empty() {
+            return Err(Failed::Refused(too_much));
         }
         // All receipts are here before anything is committed.
-        native::flush(producer.client(), STEP_MAX)?;
+        written(producer)?;
         if producer.context().unplaced.load(Ordering::Acquire) {
-            return Err(KafkaError::MessageProduction(Code::UnknownProducerId));
+            return Err(KafkaError::MessageProduction(Code::UnknownProducerId).into());
         }
         persist(|| producer.send_offsets_to_transaction(positions, membership, STEP_MAX))?;
         potok_core::trouble::crash_point("gather.sent");
-        persist(|| producer.commit_transaction(STEP_MAX))
+        Ok(persist(|| producer.commit_transaction(STEP_MAX))?)
     }
+}
+
+/// Waits for the receipts of all that was offered.
+fn written(producer: &ThreadedProducer<Quiet>) -> Result<(), Failed> {
+    native::flush(producer.client(), STEP_MAX)?;
+    let refused = std::mem::take(&mut *lock(&producer.context().refused));
+    if refused.is_empty() { Ok(()) } else { Err(Failed::BatchesRefused(refused)) }
+}
+
+/// True when no other record was in the batch of this one.
+fn is_alone(output: &Output, batch_bytes: usize) -> bool {
+    let bytes = |part: &Option<bytes::Bytes>| part.as_ref().map_or(0, bytes::Bytes::len);
+    batch_bytes == 1 || bytes(&output.key) + bytes(&output.value) > batch_bytes
+}
+
+/// True when the broker may have meant another record of the batch. Of records that are not valid
+/// it says which they are.
+fn is_of_the_batch(code: Code) -> bool {
+    !matches!(code, Code::InvalidRecord | Code::InvalidTimestamp)
 }
 
 /// Does it again for as long as the client says that it may, bounded.
@@ -229,20 +357,21 @@ fn persist(step: impl Fn() -> Result<(), KafkaError>) -> Result<(), KafkaError> 
     }
 }
 
-fn requires_abort(error: &KafkaError) -> bool {
-    match error {
-        KafkaError::Transaction(error) => error.txn_requires_abort(),
+fn requires_abort(failed: &Failed) -> bool {
+    match failed {
+        Failed::Client(KafkaError::Transaction(error)) => error.txn_requires_abort(),
         // A record the client did not take: nothing fatal, and nothing committed.
-        KafkaError::MessageProduction(_) => true,
-        _ => false,
+        Failed::Client(KafkaError::MessageProduction(_)) => true,
+        Failed::Refused(_) | Failed::BatchesRefused(_) => true,
+        Failed::Client(_) => false,
     }
 }
 
-fn offer(offers: &mut Offers<'_, Quiet>, output: &Output) -> Result<(), KafkaError> {
+fn offer(offers: &mut Offers<'_, Quiet>, output: &Output, index: usize) -> Result<(), Code> {
     loop {
-        match offers.offer(output, 0) {
+        match offers.offer(output, index) {
             Err(Code::QueueFull) => std::thread::sleep(FULL_WAIT),
-            taken => return taken.map_err(KafkaError::MessageProduction),
+            taken => return taken,
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Kafka fails in hundreds of ways; the engine needs only to know whose move it is.
 
+use std::sync::Arc;
+
 use potok_core::{Fault, Move, RECORD_BYTES_MAX, Reason};
 use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaErrorCode as Code;
@@ -25,19 +27,17 @@ pub fn next_move(code: Code) -> Move {
         | Code::InvalidGroupId
         | Code::InvalidSessionTimeout
         | Code::InvalidPartitions
-        | Code::InvalidReplicationFactor
         | Code::InvalidConfig
         | Code::PolicyViolation
-        | Code::InconsistentGroupProtocol
         | Code::FencedInstanceId
-        | Code::GroupMaxSizeReached
-        | Code::UnknownPartition
         | Code::NotConfigured => Move::Fix,
 
-        code if is_outage(code) || is_refusal(code) => Move::Wait,
+        code if is_outage(code) || is_refusal(code) || is_elsewhere(code) => Move::Wait,
 
+        // A topic or partition just made is not known to every broker at once.
         Code::UnknownTopicOrPartition
         | Code::UnknownTopic
+        | Code::UnknownPartition
         | Code::KafkaStorageError
         | Code::ThrottlingQuotaExceeded => Move::Wait,
 
@@ -86,18 +86,63 @@ pub fn is_refusal(code: Code) -> bool {
             | Code::TopicAuthorizationFailed
             | Code::GroupAuthorizationFailed
             | Code::ClusterAuthorizationFailed
+            | Code::TransactionalIdAuthorizationFailed
+            | Code::DelegationTokenAuthorizationFailed
             | Code::SecurityDisabled
             | Code::IllegalSASLState
     )
 }
 
+/// Something else has to change first: a broker has to come back, or another reader to leave.
+pub fn is_elsewhere(code: Code) -> bool {
+    matches!(
+        code,
+        Code::InvalidReplicationFactor
+            | Code::InconsistentGroupProtocol
+            | Code::GroupMaxSizeReached
+    )
+}
+
+/// What was asked about: whoever has to grant a right wants to know its name.
+#[derive(Clone, Copy, Default)]
+pub struct About<'a> {
+    pub group: &'a str,
+    pub topics: &'a [Arc<str>],
+}
+
+impl<'a> About<'a> {
+    pub fn topics(topics: &'a [Arc<str>]) -> Self {
+        About { group: "", topics }
+    }
+
+    pub fn group(group: &'a str) -> Self {
+        About { group, topics: &[] }
+    }
+}
+
 /// What an error means, `what` saying what was tried.
 pub fn sorted(what: &str, code: Code, cause: impl std::fmt::Display) -> Fault {
+    sorted_about(About::default(), what, code, cause)
+}
+
+/// The same where it is known what was asked about.
+pub fn sorted_about(
+    about: About<'_>,
+    what: &str,
+    code: Code,
+    cause: impl std::fmt::Display,
+) -> Fault {
     let fault = match next_move(code) {
         Move::Wait if is_refusal(code) => {
             Fault::wait(format!("Kafka does not let this client {what}"))
                 .code("P0604")
-                .hint(grant(code))
+                .needs_somebody()
+                .hint(grant(code, about))
+        }
+        Move::Wait if is_elsewhere(code) => {
+            Fault::wait(format!("Kafka will not {what} as things are"))
+                .code("P0616")
+                .hint(change(code))
         }
         Move::Wait => Fault::wait(format!("Kafka cannot {what} just now")).code("P0601"),
         Move::Retry => Fault::retry(format!("Kafka could not {what}")).code("P0615"),
@@ -111,8 +156,12 @@ pub fn sorted(what: &str, code: Code, cause: impl std::fmt::Display) -> Fault {
 
 /// The same for what the client library gives back.
 pub fn of(what: &str, error: &KafkaError) -> Fault {
+    of_about(About::default(), what, error)
+}
+
+pub fn of_about(about: About<'_>, what: &str, error: &KafkaError) -> Fault {
     match error.rdkafka_error_code() {
-        Some(code) => sorted(what, code, error),
+        Some(code) => sorted_about(about, what, code, error),
         None => Fault::retry(format!("Kafka could not {what}")).code("P0615").because(error),
     }
 }
@@ -126,20 +175,68 @@ fn reason(code: Code) -> Reason {
     }
 }
 
-/// What to do about a refusal.
-fn grant(code: Code) -> &'static str {
-    match code {
+/// The right that is missing, in the words of the tool that grants it.
+fn grant(code: Code, about: About<'_>) -> String {
+    let (operations, on, flags) = match code {
         Code::TopicAuthorizationFailed => {
-            "grant it Read, Write and Describe on its topics, and Create where it makes them; \
-             work goes on by itself"
+            let flags = about.topics.iter().map(|topic| format!(" --topic {topic}")).collect();
+            let names: Vec<&str> = about.topics.iter().map(|topic| &**topic).collect();
+            let on = match names.is_empty() {
+                true => "its topics".to_owned(),
+                false => format!("`{}`", names.join("`, `")),
+            };
+            (TOPIC_RIGHTS, on, flags)
         }
         Code::GroupAuthorizationFailed => {
-            "grant it Read, Describe and Delete on its consumer group; work goes on by itself"
+            let on = format!("the consumer group `{}`", about.group);
+            (GROUP_RIGHTS, on, format!(" --group {}", about.group))
+        }
+        Code::TransactionalIdAuthorizationFailed => {
+            let prefix = format!("{}-", transactional_ids(about.group));
+            let on = format!("the transactional ids that begin with `{prefix}`");
+            let flags = format!(" --transactional-id {prefix} --resource-pattern-type prefixed");
+            (TRANSACTION_RIGHTS, on, flags)
         }
         Code::ClusterAuthorizationFailed => {
-            "grant it Create and IdempotentWrite on the cluster; work goes on by itself"
+            (CLUSTER_RIGHTS, "the cluster".to_owned(), " --cluster".to_owned())
         }
-        _ => "check its credentials and certificates (security.protocol, sasl.*, ssl.*)",
+        _ => {
+            return "check its credentials and certificates (security.protocol, sasl.*, ssl.*)"
+                .to_owned();
+        }
+    };
+    let flags: String = flags;
+    let options: String = operations.iter().map(|one| format!(" --operation {one}")).collect();
+    let command = match flags.is_empty() {
+        true => String::new(),
+        false => format!(": `kafka-acls.sh --add --allow-principal User:NAME{options}{flags}`"),
+    };
+    format!("grant it {} on {on}{command}; work goes on by itself", operations.join(", "))
+}
+
+/// What potok does with topics, its own ones too.
+const TOPIC_RIGHTS: &[&str] = &["Read", "Write", "Describe", "DescribeConfigs", "Create", "Delete"];
+const GROUP_RIGHTS: &[&str] = &["Read", "Describe"];
+const TRANSACTION_RIGHTS: &[&str] = &["Write", "Describe"];
+const CLUSTER_RIGHTS: &[&str] = &["Create", "IdempotentWrite"];
+
+/// Each producer of a group has a name of its own, that begins with this.
+pub fn transactional_ids(group: &str) -> String {
+    format!("potok-{group}")
+}
+
+/// What else has to change.
+fn change(code: Code) -> &'static str {
+    match code {
+        Code::InvalidReplicationFactor => {
+            "fewer brokers are there than copies are asked for (create_topics.replication, or the \
+             brokers' default.replication.factor)"
+        }
+        Code::InconsistentGroupProtocol => {
+            "somebody else reads this consumer group in another way; stop that reader, or give the \
+             pipeline another consumer_group"
+        }
+        _ => "the brokers let only so many read one group (group.max.size)",
     }
 }
 
@@ -166,16 +263,23 @@ pub fn no_servers() -> Fault {
         .hint("name at least one broker: kafka://host:9092")
 }
 
-/// A client could not even be made: a property it does not know, a file that is not there.
+/// A client could not even be made: a property it does not know, a file that is not there. Where
+/// others were made with the same properties it may pass: no more threads or files, a certificate
+/// that is being replaced.
 pub fn set_up(error: &KafkaError) -> Fault {
-    let fault = Fault::fix("the Kafka client cannot be set up").code("P0602");
-    match error {
+    let what = "the Kafka client cannot be set up";
+    let fault = match error {
         KafkaError::ClientConfig(_, why, name, value) => {
-            fault.because(format!("{why} (`{name}`, set to `{}`)", shown(name, value)))
+            Fault::fix(what).because(format!("{why} (`{name}`, set to `{}`)", shown(name, value)))
         }
-        other => fault.because(other),
-    }
-    .hint("librdkafka's CONFIGURATION.md lists every property")
+        other => Fault::wait(what).because(other),
+    };
+    fault.code("P0602").hint("librdkafka's CONFIGURATION.md lists every property")
+}
+
+/// The first clients could not be made: the set-up is wrong.
+pub fn at_start(fault: Fault) -> Fault {
+    Fault { next: Move::Fix, ..fault }
 }
 
 /// Properties may be secrets.
@@ -202,15 +306,32 @@ pub fn topic_missing(topics: &[&str]) -> Fault {
         topics.iter().map(|t| format!("kafka-topics.sh --create --topic {t}")).collect();
     Fault::wait(format!("there is no topic `{names}` in Kafka, and potok may not create it"))
         .code("P0605")
+        .needs_somebody()
         .hint(format!("create it ({}), or allow create_topics", create.join("; ")))
 }
 
+/// A topic that was there is gone, or not every broker knows it yet.
+pub fn topic_gone(topic: &str) -> Fault {
+    Fault::wait(format!("Kafka does not know the topic `{topic}` just now"))
+        .code("P0605")
+        .hint("where somebody deleted it: create it again; work goes on by itself")
+}
+
+/// A topic of potok's own is there and would lose records or mistime them.
+pub fn own_topic(topic: &str, what: &str, command: &str) -> Fault {
+    Fault::wait(format!("the topic `{topic}` is set up wrongly"))
+        .code("P0618")
+        .because(what)
+        .needs_somebody()
+        .hint(format!("`{command}`; work goes on by itself"))
+}
+
 pub fn not_created(topic: &str, code: Code) -> Fault {
-    let fault = sorted(&format!("create the topic `{topic}`"), code, code);
+    let about = [Arc::from(topic)];
+    let what = format!("create the topic `{topic}`");
+    let fault = sorted_about(About::topics(&about), &what, code, code);
     match code {
-        Code::InvalidReplicationFactor => fault
-            .code("P0606")
-            .hint("create_topics.replication asks for more copies than there are brokers"),
+        Code::InvalidReplicationFactor => fault.code("P0606"),
         code if is_refusal(code) => fault,
         _ => fault.code("P0606"),
     }
@@ -222,8 +343,9 @@ pub fn no_topic(topic: &str) -> Fault {
         .hint("a topic comes to be with its first record: `potok send`")
 }
 
+/// Not every broker knows new partitions at once.
 pub fn no_partition(topic: &str, partition: u32, partitions: u32) -> Fault {
-    Fault::fix(format!("topic `{topic}` has {partitions} partitions, not a number {partition}"))
+    Fault::wait(format!("topic `{topic}` has {partitions} partitions, not a number {partition}"))
         .code("P0612")
 }
 
@@ -252,12 +374,12 @@ pub fn fatal(code: Code, why: &str) -> Fault {
         .hint("does another process use the same group.instance.id? then `potok resume`")
 }
 
-/// The polling thread is gone: a bug, or no thread could be started.
+/// The polling thread is gone: a bug, or no thread could be started. The group is opened anew.
 pub fn poller_died(cause: impl std::fmt::Display) -> Fault {
-    Fault::fix("reading Kafka failed inside potok")
+    Fault::retry("reading Kafka failed inside potok")
         .code("P0614")
         .because(cause)
-        .hint("resume the pipeline; nothing is lost; please report it")
+        .hint("nothing is lost: it is started again; please report it")
 }
 
 #[cfg(test)]
@@ -281,7 +403,11 @@ mod tests {
             (Code::KafkaStorageError, Move::Wait),
             (Code::MessageSizeTooLarge, Move::SetAside),
             (Code::InvalidRecord, Move::SetAside),
-            (Code::InvalidReplicationFactor, Move::Fix),
+            (Code::TransactionalIdAuthorizationFailed, Move::Wait),
+            (Code::ClusterAuthorizationFailed, Move::Wait),
+            (Code::InvalidReplicationFactor, Move::Wait),
+            (Code::InconsistentGroupProtocol, Move::Wait),
+            (Code::UnknownPartition, Move::Wait),
             (Code::InvalidTopic, Move::Fix),
             (Code::FencedInstanceId, Move::Fix),
             (Code::UnsupportedSASLMechanism, Move::Fix),
@@ -293,6 +419,21 @@ mod tests {
             assert_eq!(next_move(code), expected, "{code:?}");
             assert_eq!(sorted("write", code, code).next, expected, "{code:?}");
         }
+    }
+
+    #[test]
+    fn whoever_grants_a_right_is_told_which() {
+        let topics = [Arc::from("a"), Arc::from("b")];
+        let hint = |code, about| sorted_about(about, "write", code, code).hint.unwrap_or_default();
+        let about = About { group: "g", topics: &topics };
+        assert!(hint(Code::TopicAuthorizationFailed, about).contains(" --topic a --topic b`"));
+        assert!(hint(Code::GroupAuthorizationFailed, about).contains(" --group g`"));
+        let ids = hint(Code::TransactionalIdAuthorizationFailed, about);
+        assert!(ids.contains("--transactional-id potok-g- --resource-pattern-type prefixed"));
+        assert!(hint(Code::ClusterAuthorizationFailed, about).contains(" --cluster`"));
+        assert!(!hint(Code::TopicAuthorizationFailed, About::default()).contains("kafka-acls"));
+        let refused = sorted("write", Code::TopicAuthorizationFailed, "");
+        assert!(refused.needs_somebody && refused.next == Move::Wait);
     }
 
     #[test]

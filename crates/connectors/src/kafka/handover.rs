@@ -156,6 +156,12 @@ impl Handover {
         waited.unwrap_or_else(PoisonError::into_inner).0.closing
     }
 
+    /// True while somebody takes records.
+    pub fn is_read(&self) -> bool {
+        let state = lock(&self.state);
+        !state.source_gone && !state.closing
+    }
+
     /// True when both source and journal are gone.
     pub fn is_closing(&self) -> bool {
         lock(&self.state).closing

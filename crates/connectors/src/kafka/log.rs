@@ -1,6 +1,7 @@
 //! The log as a whole: appending, opening groups, and what tools ask.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use super::assignment::Known;
 use super::bodies::KafkaBodies;
 use super::events::Queue;
 use super::exact::{self, ExactJournal};
+use super::fault::About;
 use super::handover::Handover;
 use super::metadata::{self, Found, Room};
 use super::native::{self, Committed, Edge};
@@ -43,6 +45,8 @@ pub struct KafkaLog {
     writer: Arc<Writer>,
     groups: Arc<Mutex<HashMap<String, Group>>>,
     damage: Arc<Mutex<Vec<Damage>>>,
+    /// What was warned of already.
+    warned: Mutex<HashSet<String>>,
 }
 
 impl KafkaLog {
@@ -50,9 +54,9 @@ impl KafkaLog {
     pub fn new(config: KafkaConfig, clock: Arc<dyn Clock>) -> Result<Arc<KafkaLog>, Fault> {
         config.check()?;
         let health = Health::default();
-        let topics = Arc::new(Topics::new(&config, &health)?);
+        let topics = Arc::new(Topics::new(&config, &health).map_err(fault::at_start)?);
         topics.register_as(registry::TOPIC, Kind::Registry);
-        let producer = Producer::new(&config, &health)?;
+        let producer = Producer::new(&config, &health).map_err(fault::at_start)?;
         let writer = Arc::new(Writer::new(producer, topics.clone()));
         Ok(Arc::new(KafkaLog {
             config,
@@ -62,6 +66,7 @@ impl KafkaLog {
             writer,
             groups: Arc::default(),
             damage: Arc::default(),
+            warned: Mutex::default(),
         }))
     }
 
@@ -80,11 +85,12 @@ impl KafkaLog {
         }
     }
 
-    /// Opens the group for this process, once the one that had it has let go.
+    /// Opens the group for this process, once the one that had it has let go: a transaction of its
+    /// journal may be under way long after its source is gone.
     async fn reserve(&self, group: &str) -> Result<(), Fault> {
         let known = lock(&self.groups).get(group).cloned();
         let Some(mut known) = known else { return Ok(()) };
-        if !known.handover.is_closing() {
+        if known.handover.is_read() {
             return Err(fault::group_open(group));
         }
         let closed = known.closed.wait_for(|closed| *closed);
@@ -129,7 +135,31 @@ impl KafkaLog {
                 committed => committed,
             }
         };
-        self.topics.ask_coordinator("begin the group", begin).await
+        let about = About { group: &spec.group, topics: &spec.topics };
+        self.topics.ask_coordinator(about, "begin the group", begin).await
+    }
+
+    /// Looks at how a pipeline's own topics are set up. Warns once of what may be meant; what would lose records is a fault, until somebody has changed it.
+    async fn check_own_topics(
+        &self,
+        info: &PipelineInfo,
+        sources: &[Arc<str>],
+    ) -> Result<(), Fault> {
+        for warning in self.own_topics(info, sources).await? {
+            if lock(&self.warned).insert(warning.clone()) {
+                tracing::warn!(pipeline = info.pipeline, "{warning}");
+            }
+        }
+        Ok(())
+    }
+
+    /// The same for those who ask: returns the warnings.
+    pub async fn own_topics(
+        &self,
+        info: &PipelineInfo,
+        sources: &[Arc<str>],
+    ) -> Result<Vec<String>, Fault> {
+        self.topics.check_own(info, sources).await
     }
 
     /// What every group of the registry is for; empty where there is no registry.
@@ -177,6 +207,7 @@ impl KafkaLog {
         let poller = Poller::new(Parts {
             queue,
             group: spec.group.clone(),
+            topics: spec.topics.clone(),
             group_hash: hash,
             handover: handover.clone(),
             progress: progress.clone(),
@@ -193,8 +224,11 @@ impl KafkaLog {
         };
         let thread = std::thread::Builder::new().name(format!("kafka-{}", spec.group));
         let mut groups = lock(&self.groups);
-        if groups.get(&spec.group).is_some_and(|known| !known.handover.is_closing()) {
-            return Err(fault::group_open(&spec.group));
+        if let Some(known) = groups.get(&spec.group).filter(|known| !known.handover.is_closing()) {
+            return Err(match known.handover.is_read() {
+                true => fault::group_open(&spec.group),
+                false => fault::group_closing(&spec.group),
+            });
         }
         let run = move || {
             let _guard = guard;
@@ -215,6 +249,7 @@ impl KafkaLog {
                 progress,
                 member,
                 producer: Mutex::default(),
+                batch_bytes: AtomicUsize::new(0),
             };
             Arc::new(ExactJournal { inner: Arc::new(inner) })
         } else {
@@ -234,7 +269,8 @@ impl KafkaLog {
     async fn progress(&self, group: &str) -> Result<BTreeMap<Partition, (u64, RangeSet)>, Fault> {
         let name = group.to_owned();
         let ask = move |client: &_, wait| native::committed(client, &name, wait);
-        let committed = self.topics.ask_coordinator("say what a group has committed", ask).await?;
+        let what = "say what a group has committed";
+        let committed = self.topics.ask_coordinator(About::group(group), what, ask).await?;
         let read = |(partition, Committed { offset, metadata }): (Partition, Committed)| {
             // Whose it is does not matter here: the group is asked for by its name.
             let ended = match metadata::decode(&metadata, group_hash(group), offset) {
@@ -258,7 +294,7 @@ impl KafkaLog {
         edge: Edge,
     ) -> Result<HashMap<Partition, u64>, Fault> {
         self.topics
-            .ask("say where topics end", move |client, wait| {
+            .ask(About::default(), "say where topics end", move |client, wait| {
                 native::edges(client, &partitions, edge, wait)
             })
             .await
@@ -332,6 +368,7 @@ impl Log for KafkaLog {
         // They may have been deleted since somebody looked.
         topics.iter().for_each(|topic| self.topics.forget(topic));
         self.topics.ensure(&topics).await?;
+        self.check_own_topics(&spec.info, &spec.topics).await?;
         self.register(&spec).await?;
         let hash = group_hash(&spec.group);
         self.begin(&spec, hash).await?;
@@ -345,7 +382,7 @@ impl Log for KafkaLog {
         let partitions = partitions_of([(&topic, facts.partitions)]);
         let starts = move |client: &_, wait| {
             let edges = |edge| native::every_edge(client, &partitions, edge, wait);
-            let (earliest, latest) = (edges(Edge::Earliest)?, edges(Edge::Latest)?);
+            let (earliest, latest) = (edges(Edge::Earliest)?, edges(Edge::Stable)?);
             let start = |(partition, latest): (Partition, u64)| {
                 let earliest = earliest.get(&partition).copied().unwrap_or(latest).min(latest);
                 let start = match from {
@@ -357,7 +394,8 @@ impl Log for KafkaLog {
             };
             Ok(latest.into_iter().map(start).collect())
         };
-        let starts = self.topics.ask("say where the topic begins and ends", starts).await?;
+        let (about, what) = ([topic.clone()], "say where the topic begins and ends");
+        let starts = self.topics.ask(About::topics(&about), what, starts).await?;
         let (config, health) = (self.config.clone(), self.health.clone());
         let opened =
             tokio::task::spawn_blocking(move || reader::open(&config, &health, facts.id, starts));
@@ -367,7 +405,7 @@ impl Log for KafkaLog {
     async fn topics(&self) -> Result<Vec<TopicInfo>, Fault> {
         let topics = self.topics.all().await?;
         let partitions = partitions_of(topics.iter().map(|(topic, count)| (topic, *count)));
-        let ends = self.edges(partitions, Edge::Latest).await?;
+        let ends = self.edges(partitions, Edge::High).await?;
         let mut infos: Vec<TopicInfo> = topics
             .iter()
             .map(|(topic, &count)| TopicInfo {
@@ -384,11 +422,11 @@ impl Log for KafkaLog {
 
     async fn groups(&self) -> Result<Vec<GroupInfo>, Fault> {
         let registered = self.registered().await?;
-        let read = self.topics.ask("list groups", native::read_groups).await?;
+        let read = self.topics.ask(About::default(), "list groups", native::read_groups).await?;
         let mut infos = Vec::new();
         for (group, info) in registered {
             let progress = self.progress(&group).await?;
-            let ends = self.edges(progress.keys().cloned().collect(), Edge::Latest).await?;
+            let ends = self.edges(progress.keys().cloned().collect(), Edge::High).await?;
             let partitions = progress.iter().map(|(partition, (position, ended))| GroupPartition {
                 topic: partition.topic.to_string(),
                 partition: partition.index,

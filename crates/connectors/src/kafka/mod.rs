@@ -29,6 +29,7 @@ mod log;
 mod metadata;
 mod native;
 mod offer;
+mod own;
 mod poller;
 mod producer;
 mod progress;

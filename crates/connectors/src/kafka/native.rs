@@ -54,8 +54,10 @@ pub struct Committed {
 pub enum Edge {
     /// The first record kept.
     Earliest,
-    /// Behind the last record that is committed.
-    Latest,
+    /// Behind the last record that may be read: transactions before it have ended.
+    Stable,
+    /// Behind the last record.
+    High,
 }
 
 type Answer<T> = Result<T, Code>;
@@ -254,15 +256,19 @@ pub fn edges<C: ClientContext>(
     let mut list = list_of(partitions);
     let spec = match edge {
         Edge::Earliest => Offset::Beginning,
-        Edge::Latest => Offset::End,
+        Edge::Stable | Edge::High => Offset::End,
     };
     // The numbers of these two are those of the call: -2 the earliest, -1 the latest.
     list.set_all_offsets(spec).map_err(|_| Code::InvalidArgument)?;
     let mut call = Call::new(client, Op::RD_KAFKA_ADMIN_OP_LISTOFFSETS, wait);
     // SAFETY: list and options live for the call; librdkafka copies the list.
     unsafe {
-        let committed = sys::rd_kafka_IsolationLevel_t::RD_KAFKA_ISOLATION_LEVEL_READ_COMMITTED;
-        let error = sys::rd_kafka_AdminOptions_set_isolation_level(call.options, committed);
+        use sys::rd_kafka_IsolationLevel_t as Isolation;
+        let isolation = match edge {
+            Edge::High => Isolation::RD_KAFKA_ISOLATION_LEVEL_READ_UNCOMMITTED,
+            _ => Isolation::RD_KAFKA_ISOLATION_LEVEL_READ_COMMITTED,
+        };
+        let error = sys::rd_kafka_AdminOptions_set_isolation_level(call.options, isolation);
         if !error.is_null() {
             sys::rd_kafka_error_destroy(error);
         }

@@ -8,6 +8,7 @@
 mod commits;
 mod places;
 mod rebalances;
+mod stalls;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -27,6 +28,7 @@ use super::handover::Handover;
 use super::native;
 use super::progress::Progress;
 use super::settings::Health;
+use stalls::Stalls;
 
 /// How often the thread looks at what is due.
 const TICK: Duration = Duration::from_millis(100);
@@ -61,11 +63,15 @@ struct Slot {
     usual: (usize, usize),
     /// Older partitions that must first pass these offsets; none when it may be read.
     behind: Vec<(Partition, u64)>,
+    /// Where it stood when somebody last looked.
+    stood_at: Option<u64>,
 }
 
 pub struct Poller {
     pub queue: Queue,
     pub group: String,
+    /// What it reads.
+    pub topics: Vec<Arc<str>>,
     /// The group in commits' metadata.
     pub group_hash: u64,
     pub handover: Arc<Handover>,
@@ -74,6 +80,10 @@ pub struct Poller {
     pub clock: Arc<dyn Clock>,
     pub damage: Arc<Mutex<Vec<Damage>>>,
     slots: Vec<Slot>,
+    /// Those of which no broker knew when the group gave them to us.
+    unseated: Vec<Partition>,
+    /// What cannot be read.
+    stalls: Stalls,
     /// Where records of a topic handle and partition belong.
     places: HashMap<(usize, u32), usize>,
     /// The place of the last record: most often the next one is of the same.
@@ -96,6 +106,7 @@ pub struct Poller {
 pub struct Parts {
     pub queue: Queue,
     pub group: String,
+    pub topics: Vec<Arc<str>>,
     pub group_hash: u64,
     pub handover: Arc<Handover>,
     pub progress: Arc<Mutex<Progress>>,
@@ -107,12 +118,13 @@ pub struct Parts {
 
 impl Poller {
     pub fn new(parts: Parts) -> Poller {
-        let Parts { queue, group, group_hash, handover, progress, health, clock, damage, .. } =
-            parts;
+        let Parts { queue, group, topics, group_hash, handover, .. } = parts;
+        let Parts { progress, health, clock, damage, .. } = parts;
         let now = Instant::now();
         Poller {
             queue,
             group,
+            topics,
             group_hash,
             handover,
             progress,
@@ -120,6 +132,8 @@ impl Poller {
             clock,
             damage,
             slots: Vec::new(),
+            unseated: Vec::new(),
+            stalls: Stalls::default(),
             places: HashMap::new(),
             last_place: None,
             collecting: false,
@@ -202,6 +216,7 @@ impl Poller {
             Event::End(partition, offset) => self.reached_end(&partition, offset),
             Event::Rebalance { assigned, partitions } => {
                 self.joined = true;
+                self.flows(&None);
                 self.hand_over_all();
                 if assigned { self.assigned(&partitions) } else { self.revoked(&partitions) }
             }
@@ -232,6 +247,10 @@ impl Poller {
             hand_over(slot, &self.handover);
             self.handed_over = true;
         }
+        if !self.stalls.is_empty() {
+            let partition = slot.partition.clone();
+            self.flows(&Some(partition));
+        }
     }
 
     /// Which of the slots a record belongs to.
@@ -251,6 +270,7 @@ impl Poller {
     /// of transactions, what compaction took.
     fn reached_end(&mut self, partition: &Partition, offset: u64) {
         self.handover.ends_at(partition, offset);
+        self.reads_again(partition);
         let slot = self.slots.iter_mut().find(|slot| slot.partition == *partition);
         if let Some(slot) = slot.filter(|slot| slot.behind.is_empty()) {
             let builder = slot.collected.get_or_insert_with(|| Builder::new(slot.next, slot.usual));
@@ -277,11 +297,13 @@ impl Poller {
                 self.handover.ends_at(&slot.partition, end);
             }
         }
+        self.look_at_stalls();
         if self.looked_behind_at.elapsed() >= BEHIND_EVERY {
             self.looked_behind_at = Instant::now();
             self.look_behind();
         }
         if self.looked_at_ids_at.elapsed() >= IDS_EVERY && self.health.trouble().is_none() {
+            self.seat_late();
             self.look_at_ids();
             self.looked_at_ids_at = Instant::now();
         }
@@ -317,11 +339,11 @@ impl Poller {
                 self.seat_again(&[at]);
             }
             (Code::UnknownTopicOrPartition | Code::UnknownTopic, Some(at)) => {
-                self.handover.fail(fault::topic_missing(&[&at.topic]));
+                let fault = fault::topic_gone(&at.topic);
+                self.stalled(Some(at), fault);
             }
-            (code, _) if fault::is_refusal(code) => {
-                self.health.overhear(code, why);
-                self.handover.fail(fault::sorted("read its topics", code, why));
+            (code, at) if fault::is_refusal(code) || fault::is_elsewhere(code) => {
+                self.refused(code, why, at);
             }
             (code, _) if fault::is_outage(code) => self.health.overhear(code, why),
             (Code::PollExceeded, _) => {

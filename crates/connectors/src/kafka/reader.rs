@@ -151,7 +151,7 @@ impl Fetcher {
         let partitions: Vec<Partition> =
             self.lanes.iter().map(|lane| lane.partition.clone()).collect();
         let client = self.queue.consumer().client();
-        let latest = native::edges(client, &partitions, Edge::Latest, ANSWER_MAX)
+        let latest = native::edges(client, &partitions, Edge::Stable, ANSWER_MAX)
             .map_err(|code| fault::sorted("say where the topic ends", code, code))?;
         Ok(self
             .lanes

@@ -10,6 +10,7 @@ use rdkafka::client::Client;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::types::RDKafkaErrorCode as Code;
 
+use super::fault::About;
 use super::native::{self, Edge, Facts};
 use super::settings::{CreateTopics, Health, KafkaConfig, Listener, Role};
 use super::{fault, lock};
@@ -42,7 +43,7 @@ pub enum Kind {
 /// The topics of the cluster, and the client that asks about them.
 pub struct Topics {
     /// Changes things.
-    admin: AdminClient<Listener>,
+    pub(super) admin: AdminClient<Listener>,
     /// Asks things.
     asker: Arc<BaseConsumer<Listener>>,
     /// Asks coordinators of groups; none where a question was given up, see
@@ -52,7 +53,7 @@ pub struct Topics {
     create: Option<CreateTopics>,
     health: Health,
     known: Mutex<HashMap<Arc<str>, Facts>>,
-    kinds: Mutex<HashMap<Arc<str>, Kind>>,
+    pub(super) kinds: Mutex<HashMap<Arc<str>, Kind>>,
 }
 
 impl Topics {
@@ -73,6 +74,11 @@ impl Topics {
         })
     }
 
+    /// The brokers, as they were named.
+    pub fn servers(&self) -> &str {
+        &self.config.servers
+    }
+
     /// True when missing topics may be made.
     pub fn may_create(&self) -> bool {
         self.create.is_some()
@@ -86,12 +92,14 @@ impl Topics {
     /// Asks something that blocks, on a thread where that is allowed, and notes how it went.
     pub async fn ask<T: Send + 'static>(
         self: &Arc<Self>,
+        about: About<'_>,
         what: &str,
         question: impl Fn(&Client<Listener>, Duration) -> Result<T, Code> + Send + 'static,
     ) -> Result<T, Fault> {
         let (asker, patience) = (self.asker.clone(), self.patience());
         let ask = move || put(&asker, patience, question);
-        self.noted(what, tokio::task::spawn_blocking(ask).await.map_err(fault::poller_died)?)
+        let answer = tokio::task::spawn_blocking(ask).await.map_err(fault::poller_died)?;
+        self.noted(about, what, answer)
     }
 
     /// The same of the coordinator of a group, by calls that say so. A question that was given up
@@ -102,6 +110,7 @@ impl Topics {
     /// for a group's commits at a broker that is not its coordinator any more.
     pub async fn ask_coordinator<T: Send + 'static>(
         self: &Arc<Self>,
+        about: About<'_>,
         what: &str,
         question: impl Fn(&Client<Listener>, Duration) -> Result<T, Code> + Send + 'static,
     ) -> Result<T, Fault> {
@@ -127,11 +136,11 @@ impl Topics {
             Ok::<_, Fault>(answer)
         };
         let answer = tokio::task::spawn_blocking(ask).await.map_err(fault::poller_died)??;
-        self.noted(what, answer)
+        self.noted(about, what, answer)
     }
 
     /// Takes note of how a question went.
-    fn noted<T>(&self, what: &str, answer: Result<T, Code>) -> Result<T, Fault> {
+    fn noted<T>(&self, about: About<'_>, what: &str, answer: Result<T, Code>) -> Result<T, Fault> {
         match answer {
             Ok(answer) => {
                 self.health.good();
@@ -143,7 +152,7 @@ impl Topics {
                     Some(why) if fault::is_outage(code) => {
                         fault::sorted(what, Code::Authentication, why)
                     }
-                    _ => fault::sorted(what, code, code),
+                    _ => fault::sorted_about(about, what, code, code),
                 })
             }
         }
@@ -179,11 +188,18 @@ impl Topics {
         topics: &[Arc<str>],
     ) -> Result<HashMap<Arc<str>, Facts>, Fault> {
         let wanted = topics.to_vec();
-        let found = self
-            .ask("describe topics", move |client, wait| {
-                native::describe_topics(client, &wanted, wait)
-            })
-            .await?;
+        let describe = move |client: &_, wait| native::describe_topics(client, &wanted, wait);
+        let found = match self.ask(About::topics(topics), "describe topics", describe).await {
+            // One of them is meant: asked alone, each speaks for itself.
+            Err(fault) if fault.code == "P0604" && topics.len() > 1 => {
+                let mut found = HashMap::new();
+                for topic in topics {
+                    found.extend(Box::pin(self.look_up(std::slice::from_ref(topic))).await?);
+                }
+                found
+            }
+            found => found?,
+        };
         let mut known = lock(&self.known);
         known.extend(found.iter().map(|(topic, facts)| (topic.clone(), *facts)));
         Ok(found)
@@ -230,9 +246,9 @@ impl Topics {
         let known: Vec<(Arc<str>, u32)> = topics.iter().filter_map(facts).collect();
         let partitions = partitions_of(known.iter().map(|(topic, count)| (topic, *count)));
         let served = move |client: &Client<Listener>, wait| {
-            native::every_edge(client, &partitions, Edge::Latest, wait).map(drop)
+            native::every_edge(client, &partitions, Edge::Stable, wait).map(drop)
         };
-        self.ask("serve new topics", served).await
+        self.ask(About::topics(topics), "serve new topics", served).await
     }
 
     async fn missing(self: &Arc<Self>, topics: &[Arc<str>]) -> Result<Vec<Arc<str>>, Fault> {
@@ -300,7 +316,7 @@ impl Topics {
             let ours = metadata.topics().iter().filter(|topic| !topic.name().starts_with("__"));
             Ok(ours.map(|t| (Arc::from(t.name()), t.partitions().len() as u32)).collect())
         };
-        self.ask("list topics", all).await
+        self.ask(About::default(), "list topics", all).await
     }
 
     /// Forgets a consumer group: its commits.
@@ -310,7 +326,7 @@ impl Topics {
             Err(Code::NonEmptyGroup) => Ok(false),
             deleted => deleted.map(|()| true),
         };
-        match self.ask_coordinator("forget the group", delete).await? {
+        match self.ask_coordinator(About::group(group), "forget the group", delete).await? {
             true => Ok(()),
             false => Err(fault::group_open(group)),
         }

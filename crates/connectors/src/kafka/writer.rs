@@ -6,6 +6,7 @@ use std::time::Duration;
 use potok_core::{Fault, Move, NotWritten, Output, Position, RECORD_BYTES_MAX};
 use rdkafka::types::RDKafkaErrorCode as Code;
 
+use super::fault::About;
 use super::producer::{Producer, Receipt};
 use super::topics::Topics;
 use super::turns::{Turn, Turns};
@@ -75,7 +76,11 @@ impl Writer {
         if let Some(large) = outputs.iter().find(|output| output.bytes() > RECORD_BYTES_MAX) {
             return Err(fault::too_large(&large.topic, large.bytes()));
         }
-        self.prepare(outputs).await?;
+        // Whoever appends may have mistaken the number; a pipeline has read from that partition.
+        self.prepare(outputs).await.map_err(|fault| match fault.code {
+            "P0612" => Fault { next: Move::Fix, ..fault },
+            _ => fault,
+        })?;
         let receipts = self.producer.write(&outputs.iter().collect::<Vec<_>>()).await?;
         let mut position = self.positions();
         let mut positions = Vec::with_capacity(outputs.len());
@@ -86,7 +91,7 @@ impl Writer {
                     self.topics.forget(&output.topic);
                     return Err(match fault::next_move(code) {
                         Move::SetAside => fault::refused(&output.topic, output.bytes(), code),
-                        _ => fault::sorted(&format!("write to `{}`", output.topic), code, code),
+                        _ => cannot_write(&output.topic, code),
                     });
                 }
             }
@@ -168,7 +173,7 @@ impl Writer {
     /// Some records could not be written. Those that were stay written, so the call stays open and
     /// offers the others again, for as long as nobody has to change the set-up.
     async fn wait_out(&self, code: Code, topic: &str, outputs: &[Output]) -> Result<(), Fault> {
-        let fault = fault::sorted(&format!("write to `{topic}`"), code, code);
+        let fault = cannot_write(topic, code);
         if fault.next == Move::Fix {
             return Err(fault);
         }
@@ -194,6 +199,11 @@ impl Writer {
             tracing::warn!(why = %fault, "records cannot be written; holding on to them");
         }
     }
+}
+
+fn cannot_write(topic: &str, code: Code) -> Fault {
+    let about = [Arc::from(topic)];
+    fault::sorted_about(About::topics(&about), &format!("write to `{topic}`"), code, code)
 }
 
 /// Larger than any part of potok takes.

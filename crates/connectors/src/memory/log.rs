@@ -232,6 +232,7 @@ impl Cursor {
             first,
             next,
             records,
+            order: None,
         })
     }
 }

@@ -12,20 +12,19 @@
 //! one record that nobody will ever take cannot keep the gate closed for the others. After it
 //! opens, calls start small and grow. Nothing is ever dead-lettered because a gate is closed.
 
-use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use potok_core::{Fault, Timestamp};
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 
+use super::suspect::Fares;
 use crate::signal::Signal;
 use crate::status::GateStatus;
 
 /// How many messages a call may hold right after the gate opened.
 const RAMP_START: usize = 16;
-/// How many lane keys of a failed call are remembered.
-const FAILING_MAX: usize = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GateState {
@@ -54,9 +53,11 @@ pub(crate) struct Gate {
     closings: AtomicU64,
     /// Counts calls as they start; see [`Gate::witness_since`].
     calls: AtomicU64,
-    last_good_call: AtomicU64,
-    /// Lane keys that failed since any call succeeded; a few are enough.
-    failing: Mutex<HashSet<u64>>,
+    last_good_call: Signal<u64>,
+    /// How calls have fared lately.
+    fares: Mutex<Fares>,
+    /// Somebody does not want to wait for the next probe.
+    hurry: Notify,
 }
 
 impl Gate {
@@ -69,8 +70,9 @@ impl Gate {
             ready: AtomicBool::new(false),
             closings: AtomicU64::new(0),
             calls: AtomicU64::new(0),
-            last_good_call: AtomicU64::new(0),
-            failing: Mutex::default(),
+            last_good_call: Signal::new(0),
+            fares: Mutex::default(),
+            hurry: Notify::new(),
         }
     }
 
@@ -118,6 +120,9 @@ impl Gate {
 
     /// The probe answered: one lane may try.
     pub fn half_open(&self) {
+        if self.state.get() != GateState::Closed {
+            return;
+        }
         self.state.set(GateState::HalfOpen);
         if self.trial.available_permits() == 0 {
             self.trial.add_permits(1);
@@ -165,31 +170,48 @@ impl Gate {
         self.calls.load(Ordering::SeqCst)
     }
 
-    /// The call with that number succeeded.
-    pub fn call_succeeded(&self, call: u64) {
-        self.last_good_call.fetch_max(call, Ordering::SeqCst);
-        self.failing.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    /// The call with that number succeeded; `late` if something in it had failed before.
+    pub fn call_succeeded(&self, call: u64, late: bool) {
+        self.fares.lock().unwrap_or_else(PoisonError::into_inner).add(late);
+        self.last_good_call.set(self.last_good_call.get().max(call));
         let ramp = self.ramp.load(Ordering::Relaxed);
         self.ramp.store(ramp.saturating_mul(2), Ordering::Relaxed);
     }
 
-    /// A call with messages of these lane keys failed, for reasons of its own.
-    pub fn call_failed(&self, keys: impl Iterator<Item = u64>) {
-        let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
-        failing.extend(keys.take(FAILING_MAX));
-    }
-
-    /// True when nothing but this key has failed since any call succeeded.
-    pub fn fails_alone(&self, key: u64) -> bool {
-        let failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
-        failing.iter().all(|failing| *failing == key)
+    /// How calls have fared lately.
+    pub fn fares(&self) -> Fares {
+        *self.fares.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// True when a call succeeded that *started* when so many had: if that was the count at a
     /// failure, the destination worked afterwards. A success that merely arrived later proves
     /// nothing: it may have left before the destination went away.
     pub fn witness_since(&self, calls: u64) -> bool {
-        self.last_good_call.load(Ordering::SeqCst) > calls
+        self.last_good_call.get() > calls
+    }
+
+    /// Waits for that while the gate is open, up to `max`.
+    pub async fn witness_soon(&self, calls: u64, max: Duration) -> bool {
+        tokio::select! {
+            biased;
+            () = self.last_good_call.wait_for(|good| good > calls) => true,
+            () = self.closed() => false,
+            () = tokio::time::sleep(max) => false,
+        }
+    }
+
+    /// The next probe comes at once.
+    pub fn hurry(&self) {
+        self.hurry.notify_one();
+    }
+
+    /// Waits between two probes.
+    pub async fn pause(&self, probe_every: Duration) {
+        tokio::select! {
+            biased;
+            () = self.hurry.notified() => {}
+            () = tokio::time::sleep(probe_every) => {}
+        }
     }
 
     pub fn status(&self) -> GateStatus {
@@ -239,10 +261,10 @@ mod tests {
     fn a_success_that_started_earlier_is_no_witness() {
         let gate = Gate::new();
         let (early, failed) = (gate.call_starts(), gate.call_starts());
-        gate.call_succeeded(early);
+        gate.call_succeeded(early, false);
         assert!(!gate.witness_since(failed));
         let later = gate.call_starts();
-        gate.call_succeeded(later);
+        gate.call_succeeded(later, false);
         assert!(gate.witness_since(failed));
     }
 }

@@ -3,16 +3,19 @@
 //! | fault | attempts left | attempts used up |
 //! |---|---|---|
 //! | Wait | again, with backoff | the gate closes; never a dead letter |
-//! | Retry | again, with backoff | if others succeed before and after: split down to single records, what still fails is set aside; otherwise the gate closes |
+//! | Retry | again, with backoff | if others get through: split down to single records, and what fails again and again between others' successes is set aside (`suspect.rs`); otherwise the gate closes, and a person may decide (`decide.rs`) |
 //! | SetAside | – | dead letter at once; a batch is split until the record is found |
 //! | Fix | – | the pipeline stops and says what to do |
 //!
 //! Deliveries to topics of the log are not calls: they become part of the transaction that ends
 //! the record (see `ledger.rs`).
 
+mod decide;
 mod gate;
 mod messages;
 mod settle;
+mod suspect;
+mod witness;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,6 +28,8 @@ use crate::lane::{Cycle, Lane};
 use crate::plan::Target;
 use crate::status::DestinationStatus;
 use crate::work::Stop;
+pub(crate) use decide::Decisions;
+pub use decide::Undecided;
 pub(crate) use gate::Gate;
 #[allow(unused_imports, reason = "only a planted bug asks for it")]
 pub(crate) use messages::counted_name;
@@ -68,7 +73,7 @@ impl Destination {
             self.gate.closed().await;
             let prepared = self.gate.is_ready();
             if prepared {
-                tokio::time::sleep(probe_every).await;
+                self.gate.pause(probe_every).await;
             }
             let ask = async {
                 if prepared {
@@ -88,7 +93,7 @@ impl Destination {
                 Err(_) => self.gate.close(&Fault::wait("the probe got no answer"), clock.now()),
             }
             if !self.gate.is_ready() {
-                tokio::time::sleep(probe_every).await;
+                self.gate.pause(probe_every).await;
             }
         }
     }

@@ -4,33 +4,30 @@
 //! half back before the left one, so the order of a key is never turned round. A run leaves the
 //! stack only when all of it has ended.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use potok_core::trouble::{Bug, crash_point, planted};
-use potok_core::{Batch, Fault, Message, Move, Outcome, Reason, Receipt};
+use potok_core::{Batch, Fault, Message, Move, Outcome, Reason, Receipt, Timestamp};
 
 use super::Destination;
 use super::gate::Pass;
 use super::messages::{Addressed, address};
+use super::suspect::Suspect;
+use super::witness::Witness;
 use crate::lane::{Cycle, Item, Lane, Letter};
 use crate::work::Stop;
 
 /// A call that takes longer counts as unanswered: its outcome is unknown.
 const CALL_MAX: Duration = Duration::from_secs(60);
-/// How many other records are tried in search of one that the destination takes.
-const WITNESSES_MAX: usize = 8;
-/// How often a record may fail on both sides of a success while the gate closed in between: each
-/// time may be another outage, but not for ever.
-const STRIKES_MAX: u32 = 3;
 
 /// Messages that are called together.
-struct Run {
+pub(super) struct Run {
     batch: Batch,
     /// Item and lane key of each message.
-    items: Vec<(usize, u64)>,
+    pub items: Vec<(usize, u64)>,
     /// Which attempt is next, from 1; only failures of the kind Retry count.
     attempt: u32,
     /// Attempts in a row before the table decides; a half of a split gets one.
@@ -39,37 +36,13 @@ struct Run {
     waits: u32,
     /// The last failure that counts: how many calls had started when it came.
     failed_at: Option<u64>,
-    /// Before it, and after the failure before it, a call of others had succeeded.
-    works_before: bool,
-    /// That was so for one of its failures.
-    worked_once: bool,
-    /// The last failure before the gate closed.
-    failed_before_closing: Option<u64>,
-    /// How often its attempts were used up again though others had succeeded after that, or
-    /// though nobody else failed.
-    strikes: u32,
     /// How often the gate had closed when these were counted.
     closings: u64,
-    /// It is a single message, and what is held against it, it did alone.
-    alone: bool,
 }
 
 impl Run {
-    fn new(addressed: Vec<Addressed>, attempts_max: u32) -> Self {
-        let mut run = Run {
-            batch: Batch::default(),
-            items: Vec::with_capacity(addressed.len()),
-            attempt: 1,
-            attempts_max,
-            waits: 0,
-            failed_at: None,
-            works_before: false,
-            worked_once: false,
-            failed_before_closing: None,
-            strikes: 0,
-            closings: 0,
-            alone: false,
-        };
+    pub fn new(addressed: Vec<Addressed>, attempts_max: u32) -> Self {
+        let mut run = Run::empty(attempts_max);
         for Addressed { item, lane_key, message } in addressed {
             run.items.push((item, lane_key));
             run.batch.messages.push(message);
@@ -77,8 +50,31 @@ impl Run {
         run
     }
 
-    fn len(&self) -> usize {
+    fn empty(attempts_max: u32) -> Self {
+        Run {
+            batch: Batch::default(),
+            items: Vec::new(),
+            attempt: 1,
+            attempts_max,
+            waits: 0,
+            failed_at: None,
+            closings: 0,
+        }
+    }
+
+    /// One message that is tried once.
+    pub fn single(item: (usize, u64), message: Message) -> Self {
+        let batch = Batch { messages: vec![message] };
+        Run { batch, items: vec![item], ..Run::empty(1) }
+    }
+
+    pub fn len(&self) -> usize {
         self.items.len()
+    }
+
+    /// The item of a message that is alone.
+    fn only(&self) -> Option<usize> {
+        self.items.first().map(|(item, _)| *item).filter(|_| self.len() == 1)
     }
 
     /// Cuts the run behind `count` messages and returns the rest.
@@ -86,36 +82,28 @@ impl Run {
         Run {
             batch: Batch { messages: self.batch.messages.split_off(count) },
             items: self.items.split_off(count),
-            attempt: self.attempt,
-            attempts_max: self.attempts_max,
-            waits: self.waits,
-            failed_at: self.failed_at,
-            works_before: false,
-            worked_once: false,
-            failed_before_closing: None,
-            strikes: 0,
-            alone: false,
-            closings: self.closings,
+            ..*self
         }
     }
 
-    /// Starts counting anew: failures from before the gate closed last prove nothing.
+    /// Takes one message out.
+    pub fn remove(&mut self, at: usize) -> Run {
+        Run::single(self.items.remove(at), self.batch.messages.remove(at))
+    }
+
+    /// Puts messages in.
+    pub fn insert(&mut self, at: usize, other: Run) {
+        let at = at.min(self.len());
+        self.items.splice(at..at, other.items);
+        self.batch.messages.splice(at..at, other.batch.messages);
+    }
+
+    /// Starts counting anew: attempts from before the gate closed last prove nothing.
     fn forget_before_closing(&mut self, closings: u64) {
         if self.closings != closings {
             self.closings = closings;
             self.attempt = 1;
-            self.failed_before_closing = self.failed_at.take().or(self.failed_before_closing);
-        }
-    }
-
-    /// Starts counting anew for a message that has become single: only what it fails at alone
-    /// counts against it.
-    fn forget_company(&mut self, attempts_max: u32) {
-        if self.len() == 1 && !self.alone {
-            self.alone = true;
-            self.attempts_max = attempts_max;
-            (self.attempt, self.strikes, self.worked_once) = (1, 0, false);
-            (self.failed_at, self.failed_before_closing) = (None, None);
+            self.failed_at = None;
         }
     }
 
@@ -135,14 +123,6 @@ impl Run {
         }
         self.len()
     }
-}
-
-/// How a search for a record that the destination takes ended.
-enum Witness {
-    /// One was taken (or refused for its own sake): the destination works.
-    Found,
-    /// None of those tried.
-    None(Option<Fault>),
 }
 
 impl Lane {
@@ -167,6 +147,8 @@ impl Lane {
             destinations: self.destinations.clone(),
             index,
             stack: vec![Run::new(addressed, plan.retry.attempts)],
+            suspects: BTreeMap::new(),
+            undecided: None,
         };
         while let Some(run) = settling.stack.pop() {
             if run.len() == 0 {
@@ -174,6 +156,7 @@ impl Lane {
             }
             self.settle(&mut settling, cycle, run).await?;
         }
+        self.decided(&mut settling);
         Ok(())
     }
 
@@ -188,43 +171,68 @@ impl Lane {
         let Some(destination) = destinations.get(settling.index) else {
             return Ok(());
         };
-        if self.pass(destination).await? == Pass::Trial {
-            settling.stack.push(run);
-            return self.trial(settling, cycle, destination).await;
+        let gate = &destination.gate;
+        match self.pass(settling, destination).await? {
+            Some(Pass::Open) => {}
+            Some(Pass::Trial) => {
+                settling.stack.push(run);
+                return self.trial(settling, cycle, destination).await;
+            }
+            None => {
+                settling.stack.push(run);
+                self.set_aside_by_hand(settling, cycle);
+                // Whoever decided says that it is not the destination.
+                gate.open();
+                return Ok(());
+            }
         }
         let fitting = run.fitting(destination);
         if fitting < run.len() {
             settling.stack.push(run.split_off(fitting));
         }
-        run.forget_before_closing(destination.gate.closings());
-        run.forget_company(self.plan.retry.attempts);
-        let works_before = run.failed_at.is_some_and(|at| destination.gate.witness_since(at));
-        let call = destination.gate.call_starts();
+        let suspect = run.only().and_then(|item| settling.suspects.get(&item));
+        if suspect.is_some_and(|suspect| suspect.is_used_up(self.plan.retry.attempts)) {
+            return self.hear(settling, cycle, destination, run).await;
+        }
+        run.forget_before_closing(gate.closings());
+        let call = gate.call_starts();
         let Some(fault) = settling.call(destination, cycle, &mut run, call).await else {
             return Ok(());
         };
-        if matches!(fault.next, Move::Wait | Move::Retry) {
-            self.counters.retries.fetch_add(1, Ordering::Relaxed);
+        if fault.next != Move::Retry {
+            return self.not_its_fault(settling, cycle, destination, run, fault).await;
         }
+        self.counters.retries.fetch_add(1, Ordering::Relaxed);
+        run.waits = 0;
+        run.failed_at = Some(gate.calls());
+        settling.suspect(destination, &run, &fault, self.clock.now());
+        if run.attempt >= run.attempts_max {
+            return self.used_up(settling, cycle, destination, run, fault).await;
+        }
+        let wait = self.plan.retry.wait(run.attempt, self.spread(call));
+        run.attempt += 1;
+        settling.stack.push(run);
+        self.wait(wait).await
+    }
+
+    /// Acts on failures that say at once what is to be done.
+    async fn not_its_fault(
+        &mut self,
+        settling: &mut Settling,
+        cycle: &mut Cycle,
+        destination: &Destination,
+        run: Run,
+        fault: Fault,
+    ) -> Result<(), Stop> {
         match fault.next {
             Move::Fix => Err(Stop::Fix(fault)),
-            Move::SetAside => {
+            Move::Wait => {
+                self.counters.retries.fetch_add(1, Ordering::Relaxed);
+                self.destination_away(settling, cycle, destination, run, fault).await
+            }
+            Move::SetAside | Move::Retry => {
                 settling.set_aside_or_split(cycle, run, fault);
                 Ok(())
-            }
-            Move::Wait => self.destination_away(settling, cycle, destination, run, fault).await,
-            Move::Retry => {
-                run.waits = 0;
-                run.works_before = works_before;
-                run.worked_once |= works_before;
-                run.failed_at = Some(destination.gate.calls());
-                if run.attempt >= run.attempts_max {
-                    return self.used_up(settling, cycle, destination, run, fault).await;
-                }
-                let wait = self.plan.retry.wait(run.attempt, self.spread(call));
-                run.attempt += 1;
-                settling.stack.push(run);
-                self.wait(wait).await
             }
         }
     }
@@ -239,8 +247,10 @@ impl Lane {
         fault: Fault,
     ) -> Result<(), Stop> {
         run.waits += 1;
-        (run.attempt, run.strikes, run.worked_once) = (1, 0, false);
-        (run.failed_at, run.failed_before_closing) = (None, None);
+        run.attempt = 1;
+        run.failed_at = None;
+        settling.clear(&run);
+        self.decided(settling);
         if run.waits < self.plan.retry.attempts {
             let wait = self.plan.retry.wait(run.waits, self.spread(u64::from(run.waits)));
             settling.stack.push(run);
@@ -256,73 +266,126 @@ impl Lane {
         Ok(())
     }
 
-    /// Attempts are used up. It is the record's own fault only if its last failure lies between
-    /// two successes of others, the first of which started after its failure before that: then
-    /// the destination worked before and after. Several messages are split as soon as others
-    /// succeed. Where no other call has succeeded, one is tried with messages that wait; if none
-    /// goes through, it may well be the destination.
+    /// Attempts are used up. Several messages are split as soon as another call succeeds; where
+    /// none has, one is made with messages that wait. A single message is heard.
     async fn used_up(
         &mut self,
         settling: &mut Settling,
         cycle: &mut Cycle,
         destination: &Destination,
-        mut run: Run,
+        run: Run,
         fault: Fault,
     ) -> Result<(), Stop> {
-        let gate = &destination.gate;
-        run.strikes +=
-            u32::from(run.failed_before_closing.is_some_and(|at| gate.witness_since(at)));
-        if run.strikes >= STRIKES_MAX || planted(Bug::NoWitnessNeeded) {
+        if planted(Bug::NoWitnessNeeded) {
             settling.set_aside_or_split(cycle, run, fault);
             return Ok(());
         }
-        let (works_before, several) = (run.works_before, run.len() > 1);
-        let witness = if run.failed_at.is_some_and(|at| gate.witness_since(at)) {
-            Witness::Found
-        } else {
-            // A single record failed just now; the head of several may be the witness itself.
-            let skip = run.items.first().map(|(_, key)| *key).filter(|_| !several);
-            settling.stack.push(run);
-            let witness = self.find_witness(settling, cycle, destination, skip).await?;
-            let Some(again) = settling.stack.pop() else {
-                return Ok(());
-            };
-            run = again;
-            witness
-        };
-        match witness {
-            // What is left of several when one was the witness has not failed alone yet.
-            Witness::Found if run.len() > 1 || (works_before && !several) => {
-                settling.set_aside_or_split(cycle, run, fault);
+        if run.len() == 1 {
+            return self.hear(settling, cycle, destination, run).await;
+        }
+        let failed_at = run.failed_at.unwrap_or_default();
+        // One of them may have failed alone before others got through last.
+        let alone = run.items.iter().filter_map(|(item, _)| settling.suspects.get(item));
+        let failures = alone.map(|suspect| suspect.failed_at).chain([failed_at]);
+        if failures.min().is_some_and(|first| destination.gate.witness_since(first)) {
+            settling.split(run, self.plan.retry.attempts);
+            return Ok(());
+        }
+        settling.stack.push(run);
+        match self.find_witness(settling, cycle, destination, None, Some(failed_at)).await? {
+            Witness::Found => {
+                self.decided(settling);
+                if let Some(run) = settling.stack.pop() {
+                    settling.split(run, self.plan.retry.attempts);
+                }
             }
-            // Once more, now that the destination is known to work.
-            Witness::Found => settling.stack.push(run),
             Witness::None(other) => {
-                settling.stack.push(run);
-                gate.close(&other.unwrap_or(fault), self.clock.now());
+                self.undecided(settling, cycle, destination, &other.unwrap_or(fault));
             }
         }
         Ok(())
     }
 
-    /// The gate is half open: try the head alone, then others.
+    /// A single message has used up its attempts. It is called again whenever another got
+    /// through, right after that, until it gets through itself or is to blame; see `suspect.rs`.
+    async fn hear(
+        &mut self,
+        settling: &mut Settling,
+        cycle: &mut Cycle,
+        destination: &Destination,
+        mut run: Run,
+    ) -> Result<(), Stop> {
+        let Some((item, key)) = run.items.first().copied() else { return Ok(()) };
+        let gate = &destination.gate;
+        loop {
+            let Some(suspect) = settling.suspects.get(&item) else {
+                settling.stack.push(run);
+                return Ok(());
+            };
+            let (failed_at, fault) = (suspect.failed_at, suspect.fault.clone());
+            if planted(Bug::WitnessLongAgo) && suspect.passed >= 3 {
+                settling.set_aside_or_split(cycle, run, fault);
+                return Ok(());
+            }
+            if !gate.witness_since(failed_at) {
+                let skip = Some(key);
+                let found = self.find_witness(settling, cycle, destination, skip, Some(failed_at));
+                if let Witness::None(other) = found.await? {
+                    settling.stack.push(run);
+                    self.undecided(settling, cycle, destination, &other.unwrap_or(fault));
+                    return Ok(());
+                }
+            }
+            self.decided(settling);
+            let call = gate.call_starts();
+            let Some(fault) = settling.call(destination, cycle, &mut run, call).await else {
+                return Ok(());
+            };
+            if fault.next != Move::Retry {
+                return self.not_its_fault(settling, cycle, destination, run, fault).await;
+            }
+            self.counters.retries.fetch_add(1, Ordering::Relaxed);
+            settling.suspect(destination, &run, &fault, self.clock.now());
+            let Some(suspect) = settling.suspects.get_mut(&item) else { continue };
+            suspect.passed += 1;
+            if suspect.is_to_blame(gate.fares(), self.plan.retry.attempts) {
+                settling.set_aside_or_split(cycle, run, fault);
+                return self.hear_others(settling, cycle, destination, key).await;
+            }
+            let heard = self.hear_others(settling, cycle, destination, key).await;
+            if heard.is_err() {
+                settling.stack.push(run);
+                return heard;
+            }
+            if self.stopping.get() {
+                settling.stack.push(run);
+                return Err(Stop::Asked);
+            }
+        }
+    }
+
+    /// The gate is half open: try single messages.
     async fn trial(
         &mut self,
         settling: &mut Settling,
         cycle: &mut Cycle,
         destination: &Destination,
     ) -> Result<(), Stop> {
-        match self.find_witness(settling, cycle, destination, None).await? {
-            Witness::Found => destination.gate.open(),
-            Witness::None(Some(fault)) if settling.is_lone_culprit(destination, &fault) => {
-                if let Some(run) = settling.stack.pop() {
-                    settling.set_aside_or_split(cycle, run, fault);
-                }
+        match self.find_witness(settling, cycle, destination, None, None).await? {
+            Witness::Found => {
+                self.decided(settling);
                 destination.gate.open();
             }
             Witness::None(fault) => {
                 let fault = fault.unwrap_or_else(|| Fault::wait("nothing to try it with"));
-                destination.gate.close(&fault, self.clock.now());
+                if planted(Bug::LoneCulprit) && settling.is_lone_culprit(destination) {
+                    if let Some(run) = settling.stack.pop() {
+                        settling.set_aside_or_split(cycle, run, fault);
+                    }
+                    destination.gate.open();
+                    return Ok(());
+                }
+                self.undecided(settling, cycle, destination, &fault);
             }
         }
         Ok(())
@@ -333,108 +396,38 @@ impl Lane {
         call.wrapping_mul(613).wrapping_add(self.slot as u64 * 97)
     }
 
-    /// Tries single messages until the destination takes one. Only the first waiting message of a
-    /// key may be tried, so order holds; `skip` is a key that just failed.
-    async fn find_witness(
+    /// What [`super::gate::Gate::pass`] says, or `None` when somebody has decided about the record that waits.
+    async fn pass(
         &mut self,
-        settling: &mut Settling,
-        cycle: &mut Cycle,
+        settling: &Settling,
         destination: &Destination,
-        skip: Option<u64>,
-    ) -> Result<Witness, Stop> {
-        let mut tried: HashSet<u64> = skip.into_iter().collect();
-        let mut last = None;
-        for _ in 0..WITNESSES_MAX {
-            let candidate = match settling.take_first_of_key(&tried) {
-                Some(candidate) => Some(candidate),
-                None => {
-                    self.refill(settling, cycle).await?;
-                    settling.take_first_of_key(&tried)
-                }
-            };
-            let Some((place, mut run)) = candidate else {
-                break;
-            };
-            tried.extend(run.items.first().map(|(_, key)| *key));
-            let call = destination.gate.call_starts();
-            match settling.call(destination, cycle, &mut run, call).await {
-                None => return Ok(Witness::Found),
-                Some(fault) => {
-                    let next = fault.next;
-                    match next {
-                        Move::SetAside => {
-                            settling.set_aside_or_split(cycle, run, fault);
-                            return Ok(Witness::Found);
-                        }
-                        Move::Fix => return Err(Stop::Fix(fault)),
-                        Move::Wait => settling.put_back(place, run, None),
-                        Move::Retry => {
-                            let failed = (destination.gate.calls(), destination.gate.closings());
-                            settling.put_back(place, run, Some(failed));
-                        }
-                    }
-                    last = Some(fault);
-                    if next == Move::Wait {
-                        break;
-                    }
-                }
-            }
-        }
-        Ok(Witness::None(last))
-    }
-
-    /// Takes a chunk that queued up behind the cycle into it: its records may be the witness.
-    async fn refill(&mut self, settling: &mut Settling, cycle: &mut Cycle) -> Result<(), Stop> {
-        let Some(chunk) = self.more() else {
-            return Ok(());
-        };
-        let from = cycle.items.len();
-        self.begin(cycle, vec![chunk]).await?;
-        // The new records pass the entries before this one first, as all others did.
-        for index in 0..settling.index {
-            Box::pin(self.deliver_items(cycle, from, index)).await?;
-        }
-        let plan = self.plan.clone();
-        let Some(deliver) = plan.delivers.get(settling.index) else {
-            return Ok(());
-        };
-        let is_last = settling.index + 1 == plan.delivers.len();
-        let addressed = address(deliver, settling.index, is_last, &mut cycle.items, from);
-        if !addressed.is_empty() {
-            // The bottom of the stack: behind everything that waits.
-            settling.stack.insert(0, Run::new(addressed, plan.retry.attempts));
-        }
-        Ok(())
-    }
-
-    async fn pass(&mut self, destination: &Destination) -> Result<Pass, Stop> {
+    ) -> Result<Option<Pass>, Stop> {
         tokio::select! {
             biased;
             () = self.stopping.wait_for(|stopping| stopping) => Err(Stop::Asked),
-            pass = destination.gate.pass() => Ok(pass),
+            () = self.decisions.made(self.slot), if settling.undecided.is_some() => Ok(None),
+            pass = destination.gate.pass() => Ok(Some(pass)),
         }
     }
 }
 
 /// What waits for one deliver entry.
-struct Settling {
-    destinations: Arc<Vec<Destination>>,
-    index: usize,
+pub(super) struct Settling {
+    pub destinations: Arc<Vec<Destination>>,
+    pub index: usize,
     /// The last one is next.
-    stack: Vec<Run>,
-}
-
-/// Where a message was taken from: which run, and where in it.
-struct Place {
-    run: usize,
-    at: usize,
+    pub stack: Vec<Run>,
+    /// Messages that failed alone, by item.
+    pub suspects: BTreeMap<usize, Suspect>,
+    /// The item that somebody may decide about.
+    pub undecided: Option<usize>,
 }
 
 impl Settling {
     /// One call. Notes what ended, keeps in the run what did not, and returns the fault that
     /// stands in its way; `None` when the whole run has ended.
-    async fn call(
-        &self,
+    pub async fn call(
+        &mut self,
         destination: &Destination,
         cycle: &mut Cycle,
         run: &mut Run,
@@ -448,39 +441,46 @@ impl Settling {
         crash_point("receipt.after");
         let receipt = match answer {
             Ok(receipt) => receipt,
-            Err(fault) => {
-                if fault.next == Move::Retry {
-                    destination.gate.call_failed(run.items.iter().map(|(_, key)| *key));
-                }
-                return Some(fault);
-            }
+            Err(fault) => return Some(fault),
         };
-        let before = run.len();
+        let (before, suspects) = (run.len(), self.suspects.len());
         let fault = self.note(cycle, run, receipt);
         if run.len() < before || before == 0 {
-            destination.gate.call_succeeded(call);
-        }
-        if fault.as_ref().is_some_and(|fault| fault.next == Move::Retry) {
-            destination.gate.call_failed(run.items.iter().map(|(_, key)| *key));
+            let late = run.failed_at.is_some() || self.suspects.len() < suspects;
+            destination.gate.call_succeeded(call, late);
         }
         fault
     }
 
-    /// The record at the head just failed at a half-open gate, others could not be tried. It is
-    /// to blame if others succeeded between its failures before, and it alone has failed since,
-    /// several times, though the destination answers its probes.
-    fn is_lone_culprit(&mut self, destination: &Destination, fault: &Fault) -> bool {
-        let Some(run) = self.stack.last_mut() else { return false };
-        let key = run.items.first().map(|(_, key)| *key).filter(|_| run.len() == 1);
-        let alone = key.is_some_and(|key| destination.gate.fails_alone(key));
-        if fault.next != Move::Retry || !run.worked_once || !alone {
-            return false;
+    /// Notes that a run failed, if it is a single message.
+    pub fn suspect(&mut self, destination: &Destination, run: &Run, fault: &Fault, now: Timestamp) {
+        let Some(item) = run.only() else { return };
+        let new = || Suspect::new(fault.clone(), now);
+        let suspect = self.suspects.entry(item).or_insert_with(new);
+        suspect.fault = fault.clone();
+        suspect.refused += 1;
+        if planted(Bug::WitnessLongAgo) && destination.gate.witness_since(suspect.failed_at) {
+            suspect.passed += 1;
         }
-        run.strikes += 1;
-        run.strikes >= STRIKES_MAX
+        suspect.failed_at = destination.gate.calls();
     }
 
-    fn note(&self, cycle: &mut Cycle, run: &mut Run, receipt: Receipt) -> Option<Fault> {
+    /// The naive rule; see `Bug::LoneCulprit`.
+    fn is_lone_culprit(&self, destination: &Destination) -> bool {
+        let head = self.stack.last().and_then(Run::only);
+        let suspect = head.and_then(|item| self.suspects.get(&item));
+        let refused = suspect.is_some_and(|suspect| suspect.refused > 6);
+        refused && self.suspects.len() == 1 && destination.gate.witness_since(0)
+    }
+
+    /// Nothing speaks against these any more.
+    fn clear(&mut self, run: &Run) {
+        for (item, _) in &run.items {
+            self.suspects.remove(item);
+        }
+    }
+
+    fn note(&mut self, cycle: &mut Cycle, run: &mut Run, receipt: Receipt) -> Option<Fault> {
         let messages = std::mem::take(&mut run.batch.messages);
         let items = std::mem::take(&mut run.items);
         let len = items.len();
@@ -510,88 +510,52 @@ impl Settling {
                     if worst.as_ref().is_none_or(|worst| rank(worst) < rank(&fault)) {
                         worst = Some(fault);
                     }
+                    continue;
                 }
             }
+            self.suspects.remove(&item);
         }
         worst
     }
 
     /// A single message is set aside; more are split, to find the one that fails.
-    fn set_aside_or_split(&mut self, cycle: &mut Cycle, run: Run, fault: Fault) {
+    pub fn set_aside_or_split(&mut self, cycle: &mut Cycle, run: Run, fault: Fault) {
         if run.len() > 1 {
-            return self.split(run);
+            let attempts_max = run.attempts_max;
+            return self.split(run, attempts_max);
         }
-        let Some(item) = run.items.first().and_then(|(item, _)| cycle.items.get_mut(*item)) else {
+        let Some(item) = run.only().and_then(|item| cycle.items.get_mut(item)) else {
             return;
         };
+        self.clear(&run);
         let reason =
             if fault.next == Move::SetAside { fault.reason } else { Reason::RetriesExhausted };
         item.set_aside_by(self.index, Fault { reason, ..fault });
     }
 
-    /// Halves, the left one to be called first. Each gets one attempt; a single message starts
-    /// anew with all of them.
-    fn split(&mut self, mut run: Run) {
+    /// Halves, the left one to be called first, or what is before and behind a message that has
+    /// failed alone. Each gets one attempt; a single message starts anew with all of them.
+    fn split(&mut self, mut run: Run, attempts_max: u32) {
         if run.len() == 0 {
             return;
         }
-        let mut right = run.split_off(run.len() / 2);
-        for half in [&mut run, &mut right] {
-            half.attempt = 1;
-            half.attempts_max = 1;
-        }
-        let mut halves = [right, run];
-        if planted(Bug::SplitOrderLost) {
-            halves.reverse();
-        }
-        self.stack.extend(halves.into_iter().filter(|half| half.len() > 0));
-    }
-
-    /// Takes out the first waiting message whose key is not in `tried`. Runs are searched in the
-    /// order in which they would be called, so it is the first of its key.
-    fn take_first_of_key(&mut self, tried: &HashSet<u64>) -> Option<(Place, Run)> {
-        for (index, run) in self.stack.iter_mut().enumerate().rev() {
-            let Some(at) = run.items.iter().position(|(_, key)| !tried.contains(key)) else {
-                continue;
-            };
-            let item = run.items.remove(at);
-            let message: Message = run.batch.messages.remove(at);
-            let single = Run {
-                batch: Batch { messages: vec![message] },
-                items: vec![item],
-                attempt: 1,
-                attempts_max: 1,
-                waits: 0,
-                failed_at: None,
-                works_before: false,
-                worked_once: false,
-                failed_before_closing: None,
-                strikes: 0,
-                alone: false,
-                closings: 0,
-            };
-            return Some((Place { run: index, at }, single));
-        }
-        None
-    }
-
-    /// Puts it back where it was; if it failed, with the gate's count of calls and closings then.
-    fn put_back(&mut self, place: Place, single: Run, failed: Option<(u64, u64)>) {
-        // Nothing else is taken out or put in between, except at the bottom when refilled, which
-        // happens only when every key was tried.
-        let Some(run) = self.stack.get_mut(place.run) else {
-            self.stack.push(single);
-            return;
+        let failed = run.items.iter().position(|(item, _)| self.suspects.contains_key(item));
+        let (left, middle) = match failed {
+            Some(at) => (at, 1),
+            None => (run.len() / 2, 0),
         };
-        if let Some((calls, closings)) = failed {
-            run.forget_before_closing(closings);
-            run.failed_at = Some(calls);
+        let mut rest = run.split_off(left);
+        let behind = rest.split_off(middle);
+        let mut parts = [behind, rest, run];
+        for part in &mut parts {
+            part.attempt = 1;
+            part.failed_at = None;
+            part.attempts_max = if part.len() == 1 { attempts_max } else { 1 };
         }
-        let at = place.at.min(run.items.len());
-        for (item, message) in single.items.into_iter().zip(single.batch.messages) {
-            run.items.insert(at, item);
-            run.batch.messages.insert(at, message);
+        if planted(Bug::SplitOrderLost) {
+            parts.reverse();
         }
+        self.stack.extend(parts.into_iter().filter(|part| part.len() > 0));
     }
 }
 

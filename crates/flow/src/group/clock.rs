@@ -1,7 +1,6 @@
 //! The clocks of windows. Times never jump.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::BTreeSet;
 
 use potok_core::trouble::{Bug, planted};
 use potok_core::{Clock, Record, SourceBatch, Timestamp};
@@ -44,8 +43,8 @@ impl Scale {
 /// Groups that have one clock and one owner in the store.
 #[derive(Default)]
 pub(super) struct Share {
-    /// When open groups close. May name groups that are gone or close later: looked at again.
-    pub due: BinaryHeap<Reverse<(i64, GroupKey)>>,
+    /// When its open groups close: each is there once.
+    pub due: BTreeSet<(i64, GroupKey)>,
     /// How far the clock of these groups is ahead of the scale of this run; `None` while nothing
     /// is known of it, and so nothing is due. A record that was read shows that the log's clock
     /// had come so far: never too much, and little too little for a record just written.
@@ -104,13 +103,8 @@ impl Share {
 
     /// When to look again, on the scale of this run.
     pub fn next_due(&self) -> Option<i64> {
-        let Reverse((due, _)) = self.due.peek()?;
-        self.on_run(*due)
-    }
-
-    /// A time of this share on the scale of this run.
-    pub fn on_run(&self, at: i64) -> Option<i64> {
-        Some(at.saturating_sub(self.ahead?))
+        let (due, _) = self.due.first()?;
+        Some(due.saturating_sub(self.ahead?))
     }
 }
 
@@ -127,7 +121,8 @@ mod tests {
         };
         let partition = Partition { topic: "t".into(), index: 0 };
         let records = (0..).zip(times).map(record).collect();
-        SourceBatch { partition, log: 1, assignment, first: 0, next: times.len() as u64, records }
+        let next = times.len() as u64;
+        SourceBatch { partition, log: 1, assignment, first: 0, next, records, order: None }
     }
 
     /// Reads records; says when they came, and what time it is for the share.

@@ -10,6 +10,9 @@
 //! transaction, so each record is in the internal topic exactly once, whoever dies. After any
 //! trouble the source is opened anew and goes on behind the last transaction.
 //!
+//! Only what the internal topic will never take ends here: a dead letter goes in its place, in the
+//! same transaction, and the others go on.
+//!
 //! It does not run far ahead of the lanes of its process: seals lie behind what was copied before
 //! them, and until they are read everything is held.
 
@@ -21,17 +24,20 @@ use bytes::Bytes;
 use futures::FutureExt;
 use potok_core::trouble::{Bug, crash_point, planted};
 use potok_core::{
-    Ended, Fault, GroupSpec, Intake, Journal, Move, OpenGroup, Output, Partition, Record, Source,
-    SourceBatch, Transaction,
+    Ended, Fault, GroupSpec, Intake, Journal, Move, NotWritten, OpenGroup, Output, Partition,
+    Reason, Record, Source, SourceBatch, Transaction,
 };
 use potok_expr::json::Parser;
 use potok_expr::{Scope, Template};
 use tokio::time::Instant;
 
 use super::gathered;
+use crate::counts::Ending;
 use crate::crash_notes::{CrashNotes, Range};
+use crate::outgoing::{LetterBox, Sender, pieces};
 use crate::pipeline::Shared;
 use crate::signal::Signal;
+use crate::status::Counters;
 use crate::waits::{Waits, WaitsFor};
 use crate::work::Stop;
 
@@ -43,6 +49,14 @@ const WAIT_MAX: Duration = Duration::from_secs(5);
 /// and how long to wait for that.
 const UNREAD_MAX: usize = 8 << 20;
 const UNREAD_WAIT_MAX: Duration = Duration::from_secs(5);
+/// How long a transaction that is under way may take when the run ends. What becomes of it then is
+/// the log's business: its copies and positions count together or not at all.
+const STOP_MAX: Duration = Duration::from_secs(2);
+/// How long a source that was opened after trouble is quiet before the trouble counts as over.
+const QUIET: Duration = Duration::from_secs(2);
+
+/// Which part of the pipeline waits where its own source cannot be read: the intake is another.
+const SOURCE: usize = 1;
 
 /// How much is copied at once, and how long to wait after trouble.
 struct Pace {
@@ -99,6 +113,21 @@ impl Pace {
     }
 }
 
+/// A transaction to write, and what each output of it is.
+#[derive(Default)]
+struct Copies {
+    transaction: Transaction,
+    of: Vec<Part>,
+}
+
+#[derive(Clone, Copy)]
+enum Part {
+    /// The copy of that record of that batch.
+    Copy { batch: usize, record: usize },
+    /// A dead letter in place of a copy, or a piece of one.
+    Letter,
+}
+
 /// Copies records into the internal topic until it is asked to stop.
 pub(crate) struct Gather {
     pub spec: GroupSpec,
@@ -109,6 +138,8 @@ pub(crate) struct Gather {
     pub paused: Arc<Signal<bool>>,
     pub stopping: Arc<Signal<bool>>,
     pub waits: Arc<Waits>,
+    pub letters: Arc<LetterBox>,
+    pub counters: Arc<Counters>,
     /// What this process has not read of the internal topic, and how many bytes that may be.
     pub unread: Arc<Signal<u64>>,
     pub unread_max: usize,
@@ -128,13 +159,15 @@ impl Gather {
                 Ok(OpenGroup { source, journal }) => self.copy(source, journal, &mut pace).await,
                 Err(fault) => Err(fault),
             };
+            // Whatever its source said, it is gone.
+            self.waits.end(WaitsFor::Source, SOURCE);
             let fault = match copied {
                 Ok(()) => return Ok(()),
                 Err(fault) if fault.next == Move::Fix => return Err(Stop::Fix(fault)),
                 Err(fault) => fault,
             };
             let wait = pace.failed();
-            self.waits.begin(WaitsFor::Gathering, 0, &fault);
+            self.waits.begin_with(WaitsFor::Gathering, 0, &fault);
             tokio::select! {
                 biased;
                 () = self.stopping.wait_for(|stopping| stopping) => return Ok(()),
@@ -151,6 +184,7 @@ impl Gather {
     ) -> Result<(), Fault> {
         let mut parser = Parser::new();
         let mut live: HashMap<u64, Partition> = HashMap::new();
+        let mut quiet_at = Some(Instant::now() + QUIET);
         loop {
             let paused = self.paused.get();
             let wait = pace.waits_until(self.unread.get());
@@ -162,60 +196,146 @@ impl Gather {
                 () = self.unread.wait_for(is_near), if wait.is_some() => continue,
                 () = super::sleep_until(wait), if wait.is_some() => continue,
                 () = self.paused.wait_for(|now| now != paused) => continue,
+                () = super::sleep_until(quiet_at), if quiet_at.is_some() => {
+                    // Nothing is left to copy that could not be copied before.
+                    self.waits.end(WaitsFor::Gathering, 0);
+                    quiet_at = None;
+                    continue;
+                }
                 said = source.next() => said?,
             };
             let mut batches = Vec::new();
-            let mut bytes = hear(said, &mut live, &mut batches);
+            let mut bytes = self.hear(said, &mut live, &mut batches);
             // What is there already goes along.
             while bytes < pace.room && !batches.is_empty() {
                 let Some(said) = source.next().now_or_never() else { break };
-                bytes += hear(said?, &mut live, &mut batches);
+                bytes += self.hear(said?, &mut live, &mut batches);
             }
             if batches.is_empty() {
                 continue;
             }
-            let transaction = self.transaction(&batches, &live, &mut parser);
-            pace.copies(transaction.outputs.len(), bytes);
+            let copies = self.copies(&batches, &live, &mut parser);
+            pace.copies(copies.of.len(), bytes);
             crash_point("gather.before");
-            let transaction = if planted(Bug::GatheredApart) {
-                // The naive version: copies first, positions when they are written.
-                let Transaction { outputs, ended } = transaction;
-                let copies = Transaction { outputs, ended: Vec::new() };
-                journal.transact(&copies).await.map_err(Fault::from)?;
-                Transaction { outputs: Vec::new(), ended }
-            } else {
-                transaction
-            };
             // Until this returns nothing is asked of the source: what leaves meanwhile waits.
-            journal.transact(&transaction).await.map_err(Fault::from)?;
+            let set_aside = tokio::select! {
+                biased;
+                set_aside = self.write(&*journal, &batches, copies) => set_aside?,
+                () = self.stopped_for(STOP_MAX) => return Ok(()),
+            };
             crash_point("gather.after");
+            self.count(&set_aside);
             self.waits.end(WaitsFor::Gathering, 0);
+            quiet_at = None;
             pace.worked();
             pace.far_since = None;
         }
     }
 
-    fn transaction(
+    /// Waits until the run has been ending for so long.
+    async fn stopped_for(&self, long: Duration) {
+        self.stopping.wait_for(|stopping| stopping).await;
+        tokio::time::sleep(long).await;
+    }
+
+    /// Writes copies and positions; says why records were set aside instead of copied.
+    async fn write(
+        &self,
+        journal: &dyn Journal,
+        batches: &[SourceBatch],
+        copies: Copies,
+    ) -> Result<Vec<Reason>, Fault> {
+        let Copies { mut transaction, mut of } = copies;
+        if planted(Bug::GatheredApart) {
+            // The naive version: copies first, positions when they are written.
+            let outputs = std::mem::take(&mut transaction.outputs);
+            let copies = Transaction { outputs, ended: Vec::new() };
+            journal.transact(&copies).await.map_err(Fault::from)?;
+        }
+        let mut set_aside = Vec::new();
+        loop {
+            let mut refused: HashMap<usize, Fault> = match journal.transact(&transaction).await {
+                Ok(_) => return Ok(set_aside),
+                Err(NotWritten::Refused(refused)) if !refused.is_empty() => {
+                    refused.into_iter().collect()
+                }
+                Err(not_written) => return Err(not_written.into()),
+            };
+            let outputs = std::mem::take(&mut transaction.outputs);
+            for (at, (output, part)) in outputs.into_iter().zip(std::mem::take(&mut of)).enumerate()
+            {
+                let instead = match (refused.remove(&at), part) {
+                    (None, part) => vec![(output, part)],
+                    (Some(fault), Part::Copy { batch, record }) => {
+                        set_aside.push(fault.reason);
+                        self.letter(batches, batch, record, &fault)
+                    }
+                    (Some(fault), Part::Letter) => {
+                        let pieces = pieces(&output).ok_or(Fault { next: Move::Fix, ..fault })?;
+                        pieces.into_iter().map(|piece| (piece, Part::Letter)).collect()
+                    }
+                };
+                for (output, part) in instead {
+                    transaction.outputs.push(output);
+                    of.push(part);
+                }
+            }
+        }
+    }
+
+    /// The dead letter of a record that the internal topic will never take.
+    fn letter(
+        &self,
+        batches: &[SourceBatch],
+        batch: usize,
+        record: usize,
+        fault: &Fault,
+    ) -> Vec<(Output, Part)> {
+        let found = batches.get(batch).and_then(|batch| Some((batch, batch.records.get(record)?)));
+        let letter = |(batch, record): (&SourceBatch, &Record)| {
+            let sender = Sender {
+                origin: batch.position(record),
+                key: record.key.clone(),
+                headers: &record.headers,
+                attempts: 1,
+                record: Some(record),
+            };
+            (self.letters.letter(&sender, None, fault), Part::Letter)
+        };
+        found.map(letter).into_iter().collect()
+    }
+
+    /// Nobody reads a copy of these, so they are counted here.
+    fn count(&self, set_aside: &[Reason]) {
+        let endings: Vec<_> =
+            (0..).zip(set_aside).map(|(at, _)| (at, Ending::DeadLettered)).collect();
+        self.counters.counts.received(set_aside.len() as u64).end(&endings);
+        set_aside.iter().for_each(|reason| self.counters.dead_letter(*reason));
+    }
+
+    fn copies(
         &self,
         batches: &[SourceBatch],
         live: &HashMap<u64, Partition>,
         parser: &mut Parser,
-    ) -> Transaction {
-        let mut transaction = Transaction::default();
-        for batch in batches {
+    ) -> Copies {
+        let mut copies = Copies::default();
+        for (at, batch) in batches.iter().enumerate() {
             let Some(partition) = live.get(&batch.assignment) else { continue };
             let note = Range::of_batch(batch, batch.first, batch.next.max(batch.first + 1));
             self.notes.enter(self.slot, note);
-            let copies = batch.records.iter().map(|record| self.copy_of(batch, record, parser));
-            transaction.outputs.extend(copies);
+            for (index, record) in batch.records.iter().enumerate() {
+                copies.transaction.outputs.push(self.copy_of(batch, record, parser));
+                copies.of.push(Part::Copy { batch: at, record: index });
+            }
             self.notes.leave(self.slot);
-            transaction.ended.push(Ended {
+            copies.transaction.ended.push(Ended {
                 partition: partition.clone(),
                 assignment: batch.assignment,
                 ranges: vec![batch.first..batch.next],
             });
         }
-        transaction
+        copies
     }
 
     fn copy_of(&self, batch: &SourceBatch, record: &Record, parser: &mut Parser) -> Output {
@@ -238,32 +358,42 @@ impl Gather {
     }
 }
 
-/// Takes in what the source says; returns the bytes that came.
-fn hear(said: Intake, live: &mut HashMap<u64, Partition>, batches: &mut Vec<SourceBatch>) -> usize {
-    match said {
-        Intake::Assigned(assignments) => {
-            live.extend(assignments.into_iter().map(|at| (at.nonce, at.partition)));
-        }
-        Intake::Revoked(nonces) | Intake::Lost(nonces) => {
-            live.retain(|nonce, _| !nonces.contains(nonce));
-            // Nothing of these is written yet: the next owner copies them.
-            batches.retain(|batch| !nonces.contains(&batch.assignment));
-        }
-        Intake::Batch(batch) => {
-            let bytes = batch.records.iter().map(Record::bytes).sum();
-            batches.push(batch);
-            return bytes;
-        }
-    }
-    0
-}
-
 impl Gather {
+    /// Takes in what the source says; returns the bytes that came.
+    fn hear(
+        &self,
+        said: Intake,
+        live: &mut HashMap<u64, Partition>,
+        batches: &mut Vec<SourceBatch>,
+    ) -> usize {
+        match said {
+            Intake::Assigned(assignments) => {
+                live.extend(assignments.into_iter().map(|at| (at.nonce, at.partition)));
+            }
+            Intake::Revoked(nonces) | Intake::Lost(nonces) => {
+                live.retain(|nonce, _| !nonces.contains(nonce));
+                // Nothing of these is written yet: the next owner copies them.
+                batches.retain(|batch| !nonces.contains(&batch.assignment));
+            }
+            Intake::Stalled(Some(fault)) => {
+                self.waits.begin_with(WaitsFor::Source, SOURCE, &fault);
+            }
+            Intake::Stalled(None) => self.waits.end(WaitsFor::Source, SOURCE),
+            Intake::Batch(batch) => {
+                let bytes = batch.records.iter().map(Record::bytes).sum();
+                batches.push(batch);
+                return bytes;
+            }
+        }
+        0
+    }
+
     /// Of a run of a pipeline, where its log wants one.
     pub fn of(
         shared: &Shared,
         stopping: &Arc<Signal<bool>>,
         unread: Arc<Signal<u64>>,
+        letters: Arc<LetterBox>,
     ) -> Option<Gather> {
         let plan = &shared.plan;
         let hold = plan.hold.as_ref().filter(|_| plan.is_gathered(&*shared.log))?;
@@ -282,6 +412,8 @@ impl Gather {
             paused: shared.paused.clone(),
             stopping: stopping.clone(),
             waits: shared.waits.clone(),
+            letters,
+            counters: shared.counters.clone(),
             unread,
             unread_max: plan.in_flight_bytes_max,
         })

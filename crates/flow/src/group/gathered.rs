@@ -112,6 +112,7 @@ mod tests {
                     first: 0,
                     next: 1,
                     records: Vec::new(),
+                    order: None,
                 };
                 let output = copy(&"potok-x".into(), Some("g".into()), &batch, &record);
                 assert_eq!(output.key.as_deref(), Some(&b"g"[..]));

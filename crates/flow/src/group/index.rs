@@ -13,11 +13,12 @@
 //! they are the log's, whatever this process's clock says, and what time the log has now is learned
 //! from what is read (`clock.rs`).
 
+mod forget;
 #[cfg(test)]
 mod tests;
 mod view;
+mod waiting;
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -29,12 +30,15 @@ use potok_core::trouble::{Bug, planted};
 use potok_core::{Partition, Position, SourceBatch, Timestamp};
 use tokio::time::Instant;
 
+use super::arrival::{self, Arrival, Stream};
 use super::bodies::Body;
 use super::clock::Share;
 use super::seal::{Generation, Members, Seal};
 use super::shelf::Shelf;
 use crate::plan::ClosePlan;
-pub use view::{BatchView, KindView};
+pub(super) use view::Shown;
+pub use view::{BatchPage, BatchPlace, BatchView, KindView};
+use waiting::Waiting;
 
 /// A part of a batch has no more records and bytes than this, so that sending it fits into memory
 /// and its seal into one record of any log.
@@ -80,6 +84,8 @@ pub(crate) struct Entry {
     pub time: Timestamp,
     /// When it came, on the clock of its share.
     pub at: i64,
+    /// Where it stands among the records of its group.
+    pub arrival: Arrival,
     /// It closes its group.
     pub closes: bool,
     pub kind: Option<u16>,
@@ -154,44 +160,6 @@ pub(crate) struct Sealed {
     members: Members,
 }
 
-/// What [`Index::forget`] has forgotten.
-pub(crate) struct Forgotten {
-    /// Records and notes of each assignment.
-    pub assignments: Vec<(u64, u64, u64)>,
-    /// A part of a sealed batch has left and a part is still here. Where seals lie in the
-    /// partition of their members, or one process has all partitions, this does not happen.
-    pub torn: bool,
-}
-
-/// Counts what is forgotten of assignments that have left.
-struct Left<'a> {
-    feeds: &'a [Feed],
-    assignments: Vec<(u64, u64, u64)>,
-    /// Of the records.
-    bytes: u64,
-    records: u64,
-}
-
-impl Left<'_> {
-    /// True when the record was read under one of them.
-    fn record(&mut self, entry: &Entry) -> bool {
-        let has_left = self.of(entry).map(|(_, records, _)| *records += 1).is_some();
-        self.bytes += if has_left { u64::from(entry.bytes) } else { 0 };
-        self.records += u64::from(has_left);
-        has_left
-    }
-
-    /// The same for a note.
-    fn note(&mut self, entry: &Entry) -> bool {
-        self.of(entry).map(|(_, _, notes)| *notes += 1).is_some()
-    }
-
-    fn of(&mut self, entry: &Entry) -> Option<&mut (u64, u64, u64)> {
-        let nonce = self.feeds.get(entry.feed as usize)?.assignment;
-        self.assignments.iter_mut().find(|(left, ..)| *left == nonce)
-    }
-}
-
 /// A record on its way into the index.
 pub(crate) struct Arriving {
     pub group: GroupKey,
@@ -204,6 +172,12 @@ pub(crate) struct Arriving {
 pub(crate) struct Index {
     close: ClosePlan,
     pub feeds: Vec<Feed>,
+    /// Those that have left and that nothing names.
+    free_feeds: Vec<u32>,
+    /// Partitions that records came from, for [`Stream::Partition`].
+    streams: Vec<Partition>,
+    /// With their places in the log.
+    waiting: Vec<(u64, Waiting)>,
     open: HashMap<GroupKey, Group>,
     shares: BTreeMap<u32, Share>,
     frozen: Shelf<Frozen>,
@@ -262,15 +236,34 @@ impl Index {
 
     pub fn feed(&mut self, feed: &Feed) -> u32 {
         let known = self.feeds.iter().rposition(|known| known == feed);
+        if let Some(known) = known.filter(|at| !self.free_feeds.contains(&(*at as u32))) {
+            return known as u32;
+        }
+        match self.free_feeds.pop() {
+            Some(free) => {
+                let place = self.feeds.get_mut(free as usize);
+                place.into_iter().for_each(|place| *place = feed.clone());
+                free
+            }
+            None => {
+                self.feeds.push(feed.clone());
+                self.feeds.len() as u32 - 1
+            }
+        }
+    }
+
+    /// The stream of a partition.
+    pub fn stream(&mut self, partition: &Partition) -> Stream {
+        let known = self.streams.iter().position(|known| known == partition);
         let at = known.unwrap_or_else(|| {
-            self.feeds.push(feed.clone());
-            self.feeds.len() - 1
+            self.streams.push(partition.clone());
+            self.streams.len() - 1
         });
-        at as u32
+        Stream::Partition(at as u32)
     }
 
     /// Takes a record in.
-    pub fn add(&mut self, arriving: Arriving) {
+    fn add(&mut self, arriving: Arriving) {
         let Arriving { group: name, entry, slice_end } = arriving;
         self.bytes += u64::from(entry.bytes);
         self.records += 1;
@@ -330,17 +323,40 @@ impl Index {
             group.entries.reserve_exact(records.min(most.saturating_sub(records)).max(1));
         }
         group.entries.push(entry);
-        let due = self.close.due(group.first, group.last).min(group.until);
-        let (is_new, sooner) = (group.entries.len() == 1, due < group.due);
-        group.due = due;
-        if closes || self.close.is_full(group.entries.len(), group.bytes) {
-            self.freeze(&name, false);
-        } else if (is_new || sooner)
-            && let Some((name, _)) = self.open.get_key_value(&name)
-        {
-            let name = name.clone();
-            self.share(name.share).due.push(Reverse((due, name)));
+        let is_new = group.entries.len() == 1;
+        let late = if planted(Bug::ClosesLate) { 10_000 } else { 0 };
+        let due = self.close.due(group.first, group.last).saturating_add(late).min(group.until);
+        let before = std::mem::replace(&mut group.due, due);
+        if is_new || due != before {
+            self.put_off(&name, before, due);
         }
+        let group = self.open.get(&name);
+        let full = group.is_some_and(|g| self.close.is_full(g.entries.len(), g.bytes));
+        if closes || full {
+            self.freeze(&name, false);
+        }
+    }
+
+    /// An open group closes at another time than it would have before.
+    fn put_off(&mut self, name: &GroupKey, before: i64, due: i64) {
+        // Its key is kept in memory once.
+        let name = self.open.get_key_value(name).map_or(name, |(name, _)| name).clone();
+        let share = self.shares.entry(name.share).or_default();
+        let mut at = (before, name);
+        share.due.remove(&at);
+        at.0 = due;
+        share.due.insert(at);
+    }
+
+    /// Takes an open group out.
+    fn take_open(&mut self, name: &GroupKey) -> Option<(GroupKey, Group)> {
+        let (name, group) = self.open.remove_entry(name)?;
+        if let Some(share) = self.shares.get_mut(&name.share) {
+            let at = (group.due, name);
+            share.due.remove(&at);
+            return Some((at.1, group));
+        }
+        Some((name, group))
     }
 
     fn generation(&self, name: &GroupKey, first: &Entry) -> u64 {
@@ -360,8 +376,8 @@ impl Index {
 
     /// Closes an open group: no record joins it any more.
     fn freeze(&mut self, name: &GroupKey, dropped: bool) {
-        let Some((name, group)) = self.open.remove_entry(name) else { return };
-        let parts = parts(group.entries);
+        let Some((name, group)) = self.take_open(name) else { return };
+        let parts = parts(arrival::sort(group.entries, |entry| entry.arrival));
         let count = parts.len() as u32;
         for (part, entries) in (0..).zip(parts) {
             let generation = Generation { name: group.name, part, parts: count };
@@ -383,31 +399,18 @@ impl Index {
     /// Closes what is due.
     pub fn close_due(&mut self, run_now: i64) {
         for (key, wish) in std::mem::take(&mut self.wishes) {
-            let named = |name: &&GroupKey| name.key == key;
-            let names: Vec<GroupKey> = self.open.keys().filter(named).cloned().collect();
+            let names: Vec<GroupKey> = self.open_of(&key).into_iter().cloned().collect();
             names.iter().for_each(|name| self.freeze(name, wish == Wish::Drop));
         }
         let mut all_due = Vec::new();
         for share in self.shares.values_mut() {
             let Some(now) = share.now(run_now) else { continue };
-            while let Some(Reverse((due, _))) = share.due.peek()
-                && *due <= now
-                && let Some(Reverse((_, name))) = share.due.pop()
-            {
-                match self.open.get(&name) {
-                    Some(group) if group.due <= now => all_due.push((name, now)),
-                    // A later record has put it off.
-                    Some(group) => share.due.push(Reverse((group.due, name))),
-                    None => {}
-                }
-            }
+            let due = share.due.iter().take_while(|(due, _)| *due <= now);
+            all_due.extend(due.map(|(due, name)| (name.clone(), now.abs_diff(*due))));
         }
-        for (name, now) in all_due {
-            // One that was put forward is named twice.
-            if let Some(group) = self.open.get(&name) {
-                self.lateness.push(now.abs_diff(group.due));
-                self.freeze(&name, false);
-            }
+        for (name, late) in all_due {
+            self.lateness.push(late);
+            self.freeze(&name, false);
         }
     }
 
@@ -498,7 +501,7 @@ impl Index {
         if let Some(group) = self.open.get_mut(name) {
             part(&mut group.entries, group.until);
             if group.entries.is_empty() {
-                self.open.remove(name);
+                self.take_open(name);
             }
         }
         for (entry, until) in left {
@@ -508,7 +511,7 @@ impl Index {
     }
 
     /// True where the bodies of the next batch to send need not be read.
-    pub fn next_is_in_memory(&mut self) -> bool {
+    pub fn next_is_in_memory(&self) -> bool {
         let next = self.sealed.front();
         next.is_some_and(|sealed| sealed.entries.iter().all(|entry| entry.body.is_some()))
     }
@@ -580,7 +583,18 @@ impl Index {
     }
 
     pub fn has_open(&self, key: &[u8]) -> bool {
-        self.open.keys().any(|name| *name.key == *key)
+        !self.open_of(key).is_empty()
+    }
+
+    /// The open groups of a key: in each share, of each clock slice.
+    fn open_of(&self, key: &[u8]) -> Vec<&GroupKey> {
+        if self.close.every.is_some() {
+            return self.open.keys().filter(|name| *name.key == *key).collect();
+        }
+        let key = Bytes::copy_from_slice(key);
+        let named = |share: &u32| GroupKey { key: key.clone(), slice: 0, share: *share };
+        let names = self.shares.keys().map(named);
+        names.filter_map(|name| self.open.get_key_value(&name)).map(|(name, _)| name).collect()
     }
 
     pub fn has_sealed(&self) -> bool {
@@ -594,43 +608,6 @@ impl Index {
             Some(*records)
         });
         records.any(|records| records > MUCH)
-    }
-
-    /// Forgets what was read under assignments that have left.
-    pub fn forget(&mut self, assignments: &[u64]) -> Forgotten {
-        let mut left = Left {
-            feeds: &self.feeds,
-            assignments: assignments.iter().map(|nonce| (*nonce, 0, 0)).collect(),
-            bytes: 0,
-            records: 0,
-        };
-        self.open.retain(|_, group| {
-            group.entries.retain(|entry| !left.record(entry));
-            group.bytes = bytes_of(&group.entries);
-            !group.entries.is_empty()
-        });
-        self.frozen.retain(|frozen| {
-            frozen.entries.retain(|entry| !left.record(entry));
-            !frozen.entries.is_empty()
-        });
-        let mut torn = false;
-        self.sealing.retain(|frozen| {
-            let members = frozen.entries.len();
-            frozen.entries.retain(|entry| !left.record(entry));
-            torn |= !frozen.entries.is_empty() && frozen.entries.len() < members;
-            !frozen.entries.is_empty()
-        });
-        self.sealed.retain(|sealed| {
-            let members = sealed.entries.len();
-            sealed.entries.retain(|entry| !left.record(entry));
-            let seal_stays = !left.note(&sealed.seal);
-            let gone = members - sealed.entries.len();
-            torn |= if seal_stays { gone > 0 } else { gone < members };
-            seal_stays
-        });
-        self.bytes = self.bytes.saturating_sub(left.bytes);
-        self.records = self.records.saturating_sub(left.records);
-        Forgotten { assignments: left.assignments, torn }
     }
 
     /// When the oldest record that is held arrived; among many, as it was a moment ago.
@@ -652,18 +629,6 @@ impl Index {
     /// How many groups are open, and how many records and bytes are held in all.
     pub fn size(&self) -> (u64, u64, u64) {
         (self.open.len() as u64, self.records, self.bytes)
-    }
-
-    /// When the next open group closes, on the scale of this run; among many it may be later.
-    pub fn next_close(&self) -> Option<i64> {
-        if self.open.len() > OLDEST_AMONG {
-            return self.next_due();
-        }
-        let dated = self.open.iter().filter(|(_, group)| group.due < i64::MAX);
-        let on_run = |(name, group): (&GroupKey, &Group)| {
-            self.shares.get(&name.share).and_then(|share| share.on_run(group.due))
-        };
-        dated.filter_map(on_run).min()
     }
 }
 

@@ -10,6 +10,8 @@
 //! partition of the internal topic (`gather.rs`), between the seals; whoever has the partition has
 //! the group.
 
+mod arrival;
+mod board;
 mod bodies;
 mod clean;
 mod clock;
@@ -22,14 +24,14 @@ mod shelf;
 pub(crate) mod strays;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use foldhash::HashMap;
 use potok_core::trouble::{Bug, crash_point, planted};
 use potok_core::{
-    Clock, Fault, Held, Move, Output, Owner, Partition, Place, Reason, Record, SourceBatch, Store,
-    Timestamp,
+    Clock, Fault, Held, Move, Output, Owner, Partition, Place, Position, Reason, Record,
+    SourceBatch, Store, Timestamp,
 };
 use potok_expr::json::Parser;
 use potok_expr::{Scope, Template, View};
@@ -42,6 +44,9 @@ use crate::ledger::Note;
 use crate::plan::HoldPlan;
 use crate::waits::WaitsFor;
 use crate::work::{Chunk, Completion, Stop, ToLane};
+use arrival::{Arrival, Stream};
+use board::Board;
+pub(crate) use board::Boards;
 pub(crate) use bodies::Bodies;
 use bodies::Room;
 use clean::Lots;
@@ -50,7 +55,7 @@ pub(crate) use gather::Gather;
 pub use gathered::gathered_from;
 pub(crate) use index::Wish;
 use index::{Arriving, Entry, Feed, GroupKey, Index};
-pub use index::{BatchView, KindView};
+pub use index::{BatchPage, BatchPlace, BatchView, KindView};
 use seal::Seal;
 use strays::Search;
 
@@ -60,95 +65,6 @@ const TAKEN_MAX: usize = 4_000;
 
 /// Records of a group that a store may keep together: with more bytes the next ones are apart.
 const TOGETHER_BYTES_MAX: usize = 32 << 10;
-
-/// What a lane holds, and who wants to see it.
-pub(crate) struct Board {
-    index: Mutex<Index>,
-    /// Somebody asked for something.
-    nudge: Notify,
-    scale: Scale,
-    /// The log is shared: a share is a partition of the internal topic, timed by the log.
-    shared: bool,
-    /// How often what is being sent was tried.
-    attempts: Arc<AtomicU64>,
-}
-
-impl Board {
-    pub fn index(&self) -> MutexGuard<'_, Index> {
-        self.index.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// What a pipeline holds, in numbers.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Contents {
-    pub open_groups: u64,
-    pub records: u64,
-    pub bytes: u64,
-    /// Milliseconds until the next open group closes; `None` while nothing is known of it.
-    pub next_close: Option<u64>,
-}
-
-/// The boards of all lanes of a pipeline. Those of the run before are gone with it.
-#[derive(Default)]
-pub(crate) struct Boards(Mutex<Vec<Arc<Board>>>);
-
-impl Boards {
-    pub fn set(&self, boards: Vec<Arc<Board>>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = boards;
-    }
-
-    pub fn all(&self) -> Vec<Arc<Board>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    pub fn oldest(&self) -> Option<Timestamp> {
-        self.all().iter().filter_map(|board| board.index().oldest()).min()
-    }
-
-    /// How much is held, and how long until some of it closes.
-    pub fn contents(&self) -> Contents {
-        let mut contents = Contents::default();
-        for board in self.all() {
-            let index = board.index();
-            let (groups, records, bytes) = index.size();
-            contents.open_groups += groups;
-            contents.records += records;
-            contents.bytes += bytes;
-            let next = index.next_close().filter(|_| index.caught_up);
-            let wait = next.map(|at| u64::try_from(at - board.scale.now()).unwrap_or(0));
-            contents.next_close = contents.next_close.into_iter().chain(wait).min();
-        }
-        contents
-    }
-
-    /// Asks something of the open groups of that key; false where there is none.
-    pub fn ask(&self, key: &str, wish: Wish) -> bool {
-        let mut any = false;
-        for board in self.all() {
-            let mut index = board.index();
-            if index.has_open(key.as_bytes()) {
-                index.wishes.push((Bytes::copy_from_slice(key.as_bytes()), wish));
-                any = true;
-            }
-            drop(index);
-            board.nudge.notify_one();
-        }
-        any
-    }
-
-    pub fn views(&self, pipeline: &str, plan: &HoldPlan, now: Timestamp) -> Vec<BatchView> {
-        let kinds: Vec<Arc<str>> = plan.kinds.iter().map(|kind| kind.name.clone()).collect();
-        let mut views = Vec::new();
-        for (lane, board) in self.all().iter().enumerate() {
-            let ahead = if board.shared { 0 } else { now.0 - board.scale.now() };
-            let owner = format!("lane {lane}");
-            let attempts = board.attempts.load(Ordering::Relaxed);
-            views.extend(board.index().views(pipeline, &kinds, &owner, ahead, attempts));
-        }
-        views
-    }
-}
 
 /// The group step of one lane.
 pub(crate) struct Holding {
@@ -362,6 +278,10 @@ impl Lane {
                 }
             }
             ToLane::CaughtUp(caught_up) => self.caught_up(holding, caught_up)?,
+            ToLane::Whole => {
+                let foreign = holding.board.index().take_waiting();
+                self.counters.takeovers.fetch_add(foreign, Ordering::Relaxed);
+            }
             ToLane::Leaving(assignments) => {
                 holding.release(&assignments);
                 let forgotten = holding.board.index().forget(&assignments);
@@ -542,11 +462,13 @@ impl Lane {
                     false => board.scale.now().saturating_add(end.saturating_sub(now.0)),
                 }
             });
-            index.add(Arriving {
+            let arrival = self.arrival(&mut index, batch, item, record);
+            index.arrives(Arriving {
                 group,
                 slice_end,
                 entry: Entry {
                     at,
+                    arrival,
                     closes,
                     kind: item.kind,
                     id: item.id.clone(),
@@ -557,6 +479,23 @@ impl Lane {
                 },
             });
         }
+    }
+
+    /// Where a record stands in the order of arrival: a copy stands where its record does.
+    fn arrival(
+        &self,
+        index: &mut Index,
+        batch: &SourceBatch,
+        item: &Item,
+        record: &Record,
+    ) -> Arrival {
+        let time = item.time();
+        if let Some(place) = batch.place(item.index as usize) {
+            return Arrival { stream: Stream::Log, place, time };
+        }
+        let Position { topic, partition, .. } = &item.origin;
+        let from = Partition { topic: topic.clone(), index: *partition };
+        Arrival { stream: index.stream(&from), place: record.offset, time }
     }
 
     fn read_notes(&self, holding: &Holding, chunk: &Chunk) {
@@ -571,9 +510,8 @@ impl Lane {
             match Seal::read(value) {
                 Some(seal) => {
                     let key = Bytes::copy_from_slice(record.key.as_deref().unwrap_or_default());
-                    if index.read_seal(key, share, seal, Entry::of(chunk, *at, feed)) {
-                        self.counters.takeovers.fetch_add(1, Ordering::Relaxed);
-                    }
+                    let foreign = index.seal_arrives(key, share, seal, Entry::of(chunk, *at, feed));
+                    self.counters.takeovers.fetch_add(foreign, Ordering::Relaxed);
                 }
                 None => {
                     unread |= !seal::is_tick(value);
@@ -653,6 +591,7 @@ fn to_hold(holding: &Holding, batch: &SourceBatch, held: &[Item], came: &[i64]) 
     }
     let kinds = &holding.plan.kinds;
     let index = holding.board.index();
+    let waiting = index.opened_by_waiting();
     let mut groups: HashMap<GroupKey, Together> = HashMap::default();
     held.iter()
         .filter_map(|item| {
@@ -660,7 +599,10 @@ fn to_hold(holding: &Holding, batch: &SourceBatch, held: &[Item], came: &[i64]) 
             let group = holding.group_key(item, record, batch);
             let at = *came.get(item.index as usize)?;
             let together = groups.entry(group).or_insert_with_key(|group| Together {
-                opened: index.opened(group, at).unwrap_or(record.time),
+                opened: index
+                    .opened(group, at)
+                    .or_else(|| waiting.get(group).copied())
+                    .unwrap_or(record.time),
                 with: record.offset,
                 bytes: 0,
             });
@@ -695,14 +637,20 @@ impl Entry {
         let offset = record.map_or(batch.first, |record| record.offset);
         let covers = chunk.taken.covers(index as usize);
         let short = |length: u64| u32::try_from(length).unwrap_or(u32::MAX);
+        let time = record.map_or(Timestamp(0), |record| record.time);
+        let arrival = match batch.place(index as usize) {
+            Some(place) => Arrival { stream: Stream::Log, place, time },
+            None => Arrival { stream: Stream::Partition(feed), place: offset, time },
+        };
         Entry {
             feed,
             offset,
             before: short(offset.saturating_sub(covers.start)),
             from: short(covers.end.saturating_sub(offset)),
             bytes: short(record.map_or(0, Record::bytes) as u64),
-            time: record.map_or(Timestamp(0), |record| record.time),
+            time,
             at: 0,
+            arrival,
             closes: false,
             kind: None,
             id: None,

@@ -1,18 +1,19 @@
 //! Takes sealed batches through the stages to their destinations.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use foldhash::HashMap;
 use potok_core::trouble::{Bug, crash_point, planted};
 use potok_core::{
-    Decoded, Fault, HeadersBuilder, Owner, Partition, Place, Reason, Record, SourceBatch, Store,
+    Decoded, Fault, HeadersBuilder, Owner, Place, Reason, Record, SourceBatch, Store,
 };
 
 use tokio::sync::oneshot;
 
 use super::Holding;
+use super::arrival;
 use super::clean::Lot;
 use super::index::{Entry, Feed, PART_RECORDS_MAX, Sealed};
 use crate::counts::Ending;
@@ -70,15 +71,14 @@ impl Lane {
         let mut members = Vec::new();
         for (batch, sealed) in batches.iter().enumerate() {
             let first = members.len();
-            members.extend(in_order(&sealed.entries, &feeds).into_iter().enumerate().map(
-                |(at, entry)| Member {
-                    entry,
-                    batch,
-                    record: entry.body.as_ref().map(|body| body.record(entry.offset, entry.time)),
-                    successor: first + at,
-                    count: 1,
-                },
-            ));
+            let entries = arrival::sort(sealed.entries.iter().collect(), |entry| entry.arrival);
+            members.extend(entries.into_iter().enumerate().map(|(at, entry)| Member {
+                entry,
+                batch,
+                record: entry.body.as_ref().map(|body| body.record(entry.offset, entry.time)),
+                successor: first + at,
+                count: 1,
+            }));
             if let Some(of_batch) = members.get_mut(first..) {
                 supersede(of_batch, first, holding.plan.on_repeat);
             }
@@ -346,6 +346,7 @@ fn chunk_of<'a>(
         first: u64::MAX,
         next: 0,
         records: Vec::new(),
+        order: None,
     };
     let mut covers = Vec::new();
     for (entry, record) in records {
@@ -362,33 +363,6 @@ fn chunk_of<'a>(
         }));
     }
     (batch, covers)
-}
-
-/// Records in order of arrival: within a partition the log's order, whatever the clock did;
-/// across partitions by time.
-fn in_order<'a>(entries: &'a [Entry], feeds: &[Feed]) -> Vec<&'a Entry> {
-    if planted(Bug::LastReadWins) {
-        return entries.iter().collect();
-    }
-    let mut partitions: BTreeMap<Option<&Partition>, Vec<&Entry>> = BTreeMap::new();
-    for entry in entries {
-        let partition = feeds.get(entry.feed as usize).map(|feed| &feed.partition);
-        partitions.entry(partition).or_default().push(entry);
-    }
-    let mut partitions: Vec<Vec<&Entry>> = partitions.into_values().collect();
-    for partition in &mut partitions {
-        // From the back, which is cheap to take from.
-        partition.sort_by_key(|entry| std::cmp::Reverse(entry.offset));
-    }
-    let mut ordered = Vec::with_capacity(entries.len());
-    while let Some(first) = partitions
-        .iter_mut()
-        .filter(|partition| !partition.is_empty())
-        .min_by_key(|partition| partition.last().map(|entry| entry.time))
-    {
-        ordered.extend(first.pop());
-    }
-    ordered
 }
 
 /// Finds who stands for whom among the members of one batch; `first` is where they begin in the

@@ -1,48 +1,41 @@
 //! Batches in order, found by their group's key.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use foldhash::HashMap;
 
-/// Keeps batches in the order in which they were put there.
+/// Keeps batches in the order in which they were put there. What was taken out leaves nothing behind.
 pub(crate) struct Shelf<T> {
-    /// Keys and tickets; may name what was taken out of turn.
-    order: VecDeque<(Bytes, u64)>,
+    /// The key of each ticket.
+    order: BTreeMap<u64, Bytes>,
     by_key: HashMap<Bytes, Vec<(u64, T)>>,
     tickets: u64,
 }
 
 impl<T> Default for Shelf<T> {
     fn default() -> Self {
-        Shelf { order: VecDeque::new(), by_key: HashMap::default(), tickets: 0 }
+        Shelf { order: BTreeMap::new(), by_key: HashMap::default(), tickets: 0 }
     }
 }
 
 impl<T> Shelf<T> {
     pub fn push(&mut self, key: &Bytes, batch: T) {
         self.tickets += 1;
-        self.order.push_back((key.clone(), self.tickets));
+        self.order.insert(self.tickets, key.clone());
         self.by_key.entry(key.clone()).or_default().push((self.tickets, batch));
     }
 
     /// The first in order.
-    pub fn front(&mut self) -> Option<&T> {
-        while let Some((key, ticket)) = self.order.front() {
-            let is_there = |(known, _): &(u64, T)| known == ticket;
-            if self.by_key.get(key).is_some_and(|batches| batches.iter().any(is_there)) {
-                break;
-            }
-            self.order.pop_front();
-        }
-        let (key, ticket) = self.order.front()?;
+    pub fn front(&self) -> Option<&T> {
+        let (ticket, key) = self.order.first_key_value()?;
         let batches = self.by_key.get(key)?;
         batches.iter().find(|(known, _)| known == ticket).map(|(_, batch)| batch)
     }
 
     pub fn pop_front(&mut self) -> Option<T> {
-        self.front()?;
-        let (key, ticket) = self.order.pop_front()?;
+        let (ticket, key) = self.order.first_key_value()?;
+        let (ticket, key) = (*ticket, key.clone());
         self.take(&key, |known, _| known == ticket)
     }
 
@@ -54,20 +47,30 @@ impl<T> Shelf<T> {
     fn take(&mut self, key: &Bytes, wanted: impl Fn(u64, &T) -> bool) -> Option<T> {
         let batches = self.by_key.get_mut(key)?;
         let at = batches.iter().position(|(ticket, batch)| wanted(*ticket, batch))?;
-        let (_, batch) = batches.remove(at);
+        let (ticket, batch) = batches.remove(at);
         if batches.is_empty() {
             self.by_key.remove(key);
         }
+        self.order.remove(&ticket);
         Some(batch)
     }
 
     /// All of one group, oldest first.
+    pub fn of(&self, key: &[u8]) -> impl Iterator<Item = &T> {
+        self.by_key.get(key).into_iter().flatten().map(|(_, batch)| batch)
+    }
+
+    /// The same, to be changed.
     pub fn of_mut(&mut self, key: &Bytes) -> impl Iterator<Item = &mut T> {
         self.by_key.get_mut(key).into_iter().flatten().map(|(_, batch)| batch)
     }
 
     pub fn is_empty(&self) -> bool {
         self.by_key.is_empty()
+    }
+
+    pub fn len(&self) -> usize {
+        self.order.len()
     }
 
     /// All, in no order.
@@ -77,9 +80,43 @@ impl<T> Shelf<T> {
 
     /// Keeps what `keep` wants.
     pub fn retain(&mut self, mut keep: impl FnMut(&mut T) -> bool) {
-        self.by_key.retain(|_, batches| {
-            batches.retain_mut(|(_, batch)| keep(batch));
+        let Shelf { order, by_key, .. } = self;
+        by_key.retain(|_, batches| {
+            batches.retain_mut(|(ticket, batch)| {
+                let stays = keep(batch);
+                if !stays {
+                    order.remove(ticket);
+                }
+                stays
+            });
             !batches.is_empty()
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_taken_out_of_turn_leaves_nothing_behind() {
+        let mut shelf = Shelf::default();
+        let first = Bytes::from_static(b"first");
+        shelf.push(&first, 0);
+        for number in 1..100_000_u64 {
+            let key = Bytes::from(number.to_be_bytes().to_vec());
+            shelf.push(&key, number);
+            assert_eq!(shelf.remove(&key, |_| true), Some(number));
+        }
+        assert_eq!((shelf.len(), shelf.order.len(), shelf.by_key.len()), (1, 1, 1));
+        shelf.push(&first, 1);
+        shelf.push(&Bytes::from_static(b"other"), 2);
+        shelf.retain(|batch| *batch != 1);
+        assert_eq!(shelf.front(), Some(&0));
+        assert_eq!(
+            (shelf.pop_front(), shelf.pop_front(), shelf.pop_front()),
+            (Some(0), Some(2), None)
+        );
+        assert!(shelf.is_empty() && shelf.order.is_empty());
     }
 }

@@ -6,7 +6,7 @@
 
 mod routing;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -22,6 +22,7 @@ use crate::lane::OwnTopics;
 use crate::ledger::{Live, Note};
 use crate::signal::Signal;
 use crate::status::Counters;
+use crate::waits::{Waits, WaitsFor};
 use crate::work::{Chunk, Completion, Stop, Taken, ToLane};
 pub(crate) use routing::{Routing, hash_of};
 
@@ -36,11 +37,16 @@ pub(crate) struct Intake {
     /// How far a partition must be read before groups may close, by assignment; and the lane of
     /// its groups, if they have one for themselves.
     pub behind: HashMap<u64, (u64, Option<usize>)>,
+    /// Such an end was reached, and nobody was told yet.
+    pub reached: bool,
+    /// Lanes that were sent records which others may follow that came among them.
+    pub in_part: BTreeSet<usize>,
     pub ledger: mpsc::UnboundedSender<Note>,
     pub room: Arc<Semaphore>,
     pub room_bytes: usize,
     pub counters: Arc<Counters>,
     pub live: Arc<Live>,
+    pub waits: Arc<Waits>,
     pub paused: Arc<Signal<bool>>,
     pub stopping: Arc<Signal<bool>>,
     pub assigned: HashMap<u64, Assignment>,
@@ -88,7 +94,9 @@ impl Intake {
             match said {
                 Ok(Said::Batch(batch)) => {
                     crash_point("intake");
-                    failures = 0;
+                    if std::mem::take(&mut failures) > 0 {
+                        self.waits.end(WaitsFor::Source, 0);
+                    }
                     if let Some(batch) = self.wanted(batch) {
                         let bytes = batch.records.iter().map(Record::bytes).sum();
                         waiting = Some((batch, self.room_bytes.min(bytes)));
@@ -98,9 +106,14 @@ impl Intake {
                 Err(fault) if matches!(fault.next, Move::Fix | Move::SetAside) => {
                     return Err(Stop::Fix(fault));
                 }
+                // The run starts again, and with it the source.
+                Err(fault) if fault.next == Move::Retry => {
+                    return Err(Stop::Reread(fault.to_string()));
+                }
                 Err(fault) => {
                     failures += 1;
-                    wait_after(&fault, failures).await;
+                    self.waits.begin_with(WaitsFor::Source, 0, &fault);
+                    wait_after(failures).await;
                 }
             }
         }
@@ -128,6 +141,8 @@ impl Intake {
                 self.forget(&nonces, waiting);
                 self.tell(Note::Lost(nonces));
             }
+            Said::Stalled(Some(fault)) => self.waits.begin_with(WaitsFor::Source, 0, &fault),
+            Said::Stalled(None) => self.waits.end(WaitsFor::Source, 0),
             Said::Batch(_) => {}
         }
     }
@@ -153,7 +168,7 @@ impl Intake {
     fn wanted(&self, mut batch: SourceBatch) -> Option<SourceBatch> {
         let assignment = self.assigned.get(&batch.assignment)?;
         let highest = assignment.ended.iter().last().map_or(0, |range| range.end);
-        batch.records.retain(|record| {
+        batch.retain(|record| {
             if planted(Bug::ResumeAtHighest) {
                 return record.offset >= highest;
             }
@@ -166,7 +181,8 @@ impl Intake {
         let sequence = SEQUENCE.fetch_add(1, Ordering::Relaxed);
         let records = batch.records.len() as u64;
         let assignment = batch.assignment;
-        let next = batch.next;
+        let (next, has_more) = (batch.next, batch.has_more());
+        let in_order = batch.order.is_some() && self.own.internal.is_some();
         let is_note = |record: &&Record| self.own.is_note(&batch, record);
         let notes = batch.records.iter().filter(is_note).count() as u64;
         let in_flight = self.counters.counts.received(records - notes);
@@ -178,25 +194,42 @@ impl Intake {
         self.tell(Note::Routed { assignment, records: in_flight, notes });
         if records == 0 || planted(Bug::NaiveCommit) {
             // Nothing but a gap: it has ended by being read.
-            self.tell(Note::Completed(vec![Completion::of(taken.clone())]));
+            self.tell(Note::Completed(Completion::of(taken.clone()).into()));
         }
         for (lane, records) in self.routing.split(&taken.batch, self.lanes.len()) {
             let chunk = Chunk { taken: taken.clone(), records };
+            if in_order {
+                self.in_part.insert(lane);
+            }
             let sent = self.lanes.get(lane).map(|lane| lane.send(ToLane::Chunk(chunk)));
             if let Some(Err(mpsc::error::SendError(ToLane::Chunk(chunk)))) = sent {
                 // The lane died; the supervisor is about to start everything again.
                 let records = chunk.records.iter().map(|(index, _)| (*index, Ending::HandedBack));
                 let endings = records.collect();
                 let completion = Completion { endings, ..Completion::of(chunk.taken.clone()) };
-                self.tell(Note::Completed(vec![completion]));
+                self.tell(Note::Completed(completion.into()));
             }
         }
         if self.behind.get(&assignment).is_some_and(|(end, _)| next >= *end) {
             self.behind.remove(&assignment);
-            self.tell_caught_up();
+            self.reached = true;
+        }
+        if !has_more {
+            self.tell_whole();
         }
         self.read.insert(assignment, next);
         self.note_unread();
+    }
+
+    /// Everything was sent that came among each other.
+    fn tell_whole(&mut self) {
+        for lane in std::mem::take(&mut self.in_part) {
+            // A lane that is gone ended the run; the supervisor knows.
+            self.lanes.get(lane).into_iter().for_each(|lane| _ = lane.send(ToLane::Whole));
+        }
+        if std::mem::take(&mut self.reached) {
+            self.tell_caught_up();
+        }
     }
 
     fn note_unread(&self) {
@@ -220,7 +253,9 @@ impl Intake {
             return;
         }
         let ends = self.source.ends();
-        for assignment in assignments {
+        // Replays come into no group, and a lane that waits with one must not keep groups open.
+        let is_replay = |of: &&Assignment| of.partition.topic == self.own.replay;
+        for assignment in assignments.iter().filter(|of| !is_replay(of)) {
             let end = ends.iter().find(|end| end.partition == assignment.partition);
             let end = end.map_or(0, |end| end.end);
             if assignment.ended.first_gap(assignment.start) < end {
@@ -251,10 +286,7 @@ impl Intake {
     }
 }
 
-async fn wait_after(fault: &Fault, failures: u32) {
-    if failures == 1 {
-        tracing::warn!(why = %fault, "the source cannot be read; trying again");
-    }
+async fn wait_after(failures: u32) {
     let wait = Duration::from_millis(50).saturating_mul(1 << failures.min(10));
     tokio::time::sleep(wait.min(POLL_WAIT_MAX)).await;
 }

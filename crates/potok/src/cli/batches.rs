@@ -20,13 +20,21 @@ pub enum Batches {
     #[command(after_help = "\
 Examples:
   potok batches list
-  potok batches list em-processor --json
+  potok batches list em-processor --limit 1000
+  potok batches list em-processor --json             all of them, one to a line
 
+What closes first comes first.
 `open` batches still take records; `closed` ones wait until their members are noted in the log,
 `sealed` ones to be sent, and `sending` ones for their destinations.")]
     List {
         /// Only of this pipeline
         pipeline: Option<String>,
+        /// Show so many; 100 without it, with --json all
+        #[arg(long, value_name = "COUNT")]
+        limit: Option<usize>,
+        /// Show all of them
+        #[arg(long, conflicts_with = "limit")]
+        all: bool,
         #[command(flatten)]
         place: Where,
     },
@@ -93,7 +101,10 @@ impl Batches {
     /// Does it.
     pub fn run(self, json: bool) -> Result<(), Failure> {
         match self {
-            Batches::List { pipeline, place } => list(&place, pipeline.as_deref(), json),
+            Batches::List { pipeline, limit, all, place } => {
+                let usual = if all || json { usize::MAX } else { SHOWN };
+                list(&place, pipeline.as_deref(), limit.unwrap_or(usual).max(1), json)
+            }
             Batches::Show { pipeline, id, place } => show(&place, &pipeline, &id),
             Batches::Release { pipeline, id, place } => {
                 ask(&place, &pipeline, &id, "release", "closes now", json)
@@ -111,20 +122,57 @@ impl Batches {
     }
 }
 
-fn list(place: &Where, pipeline: Option<&str>, json: bool) -> Result<(), Failure> {
-    let of = pipeline.map(|pipeline| format!("?pipeline={}", encode(pipeline))).unwrap_or_default();
-    let batches: Vec<Value> = Client::find(place)?.get_json(&format!("/api/v1/batches{of}"))?;
+/// Batches asked for at once, and shown to who does not say how many.
+const PAGE: usize = 1_000;
+const SHOWN: usize = 100;
+
+#[derive(serde::Deserialize)]
+struct Page {
+    batches: Vec<Value>,
+    total: u64,
+    next: Option<String>,
+}
+
+/// Goes through what is held, page by page, and says how much there is in all.
+fn each_page(
+    client: &Client,
+    pipeline: Option<&str>,
+    limit: usize,
+    mut show: impl FnMut(&[Value]) -> Result<(), Failure>,
+) -> Result<u64, Failure> {
+    let (mut left, mut after) = (limit, None::<String>);
+    loop {
+        let mut path = format!("/api/v1/batches?limit={}", left.min(PAGE));
+        for (name, value) in [("pipeline", pipeline), ("after", after.as_deref())] {
+            let value = value.map(|value| format!("&{name}={}", encode(value)));
+            path.push_str(&value.unwrap_or_default());
+        }
+        let page: Page = client.get_json(&path)?;
+        show(&page.batches)?;
+        left = left.saturating_sub(page.batches.len());
+        after = page.next;
+        if left == 0 || after.is_none() {
+            return Ok(page.total);
+        }
+    }
+}
+
+fn list(place: &Where, pipeline: Option<&str>, limit: usize, json: bool) -> Result<(), Failure> {
+    let client = Client::find(place)?;
     let mut out = terminal::out();
     if json {
-        for batch in &batches {
-            writeln!(out, "{batch}")?;
-        }
-    } else if batches.is_empty() {
-        writeln!(out, "nothing is held now")?;
-    } else {
+        each_page(&client, pipeline, limit, |batches| {
+            batches.iter().try_for_each(|batch| writeln!(out, "{batch}"))?;
+            Ok(())
+        })?;
+        out.flush()?;
+        return Ok(());
+    }
+    let mut shown = 0;
+    let total = each_page(&client, pipeline, limit, |batches| {
         let mut table =
             Table::new(&["PIPELINE", "BATCH", "STATE", "RECORDS", "REPEATS", "OPENED", "DUE"]);
-        for batch in &batches {
+        for batch in batches {
             let text = |key: &str| match &batch[key] {
                 Value::String(text) => text.clone(),
                 Value::Null => "-".to_owned(),
@@ -137,7 +185,16 @@ fn list(place: &Where, pipeline: Option<&str>, json: bool) -> Result<(), Failure
             let rest = ["repeats", "opened", "due"].map(text);
             table.row(cells.into_iter().chain(rest));
         }
-        table.print(&mut out)?;
+        shown += batches.len() as u64;
+        if !batches.is_empty() {
+            table.print(&mut out)?;
+        }
+        Ok(())
+    })?;
+    if shown == 0 {
+        writeln!(out, "nothing is held now")?;
+    } else if shown < total {
+        writeln!(out, "… and {} more; --limit COUNT or --all shows them", total - shown)?;
     }
     out.flush()?;
     Ok(())
@@ -145,7 +202,7 @@ fn list(place: &Where, pipeline: Option<&str>, json: bool) -> Result<(), Failure
 
 fn show(place: &Where, pipeline: &str, id: &str) -> Result<(), Failure> {
     let path = format!("/api/v1/batches?pipeline={}&id={}", encode(pipeline), encode(id));
-    let batches: Vec<Value> = Client::find(place)?.get_json(&path)?;
+    let Page { batches, .. } = Client::find(place)?.get_json(&path)?;
     if batches.is_empty() {
         let what = format!("pipeline `{pipeline}` holds no batch `{id}`");
         let fault = potok_core::Fault::fix(what).code("P0527");

@@ -138,7 +138,7 @@ async fn connect(
     connections: &Connections,
     plans: &[Plan],
 ) -> Result<(), Failure> {
-    let mut failure = folder::ask_log(connections).await.err();
+    let mut failure = folder::ask_log(connections, plans).await.err();
     let holds = plans.iter().any(|plan| plan.hold.is_some());
     if let Some(store) = wire::store(connections)?.filter(|_| holds) {
         if let Err(fault) = store.ping().await {

@@ -65,6 +65,29 @@ Examples:
         #[command(flatten)]
         how: How,
     },
+    /// Give up records that wait for a decision: they become dead letters
+    #[command(
+        name = "set-aside",
+        after_help = "\
+Examples:
+  potok dead-letters set-aside orders --dry-run
+  potok dead-letters set-aside orders orders/0/41
+
+A record that its destination keeps refusing while nothing else gets through may be bad, or the
+destination may be. It waits and is tried again and again; `potok status` shows it. It goes on by
+itself as soon as that can be told. `potok resume` tries it now."
+    )]
+    SetAside {
+        /// The pipeline
+        pipeline: String,
+        /// Where the records came from, such as orders/0/41; without any, all that wait
+        positions: Vec<String>,
+        /// Only say which
+        #[arg(long)]
+        dry_run: bool,
+        #[command(flatten)]
+        place: Where,
+    },
 }
 
 /// Which dead letters; everything given must hold.
@@ -159,6 +182,13 @@ impl DeadLetters {
             }
             DeadLetters::Replay { which, how } => act(&which, &how, "replay", json),
             DeadLetters::Drop { which, how } => act(&which, &how, "drop", json),
+            DeadLetters::SetAside { pipeline, positions, dry_run, place } => {
+                let path = format!("/api/v1/pipelines/{}/set-aside", encode(&pipeline));
+                let wish = json!({ "positions": positions, "dry_run": dry_run }).to_string();
+                let client = Client::find(&place)?;
+                let records = client.post_json(&path, "application/json", wish.into())?;
+                show_set_aside(&records, dry_run, json)
+            }
         }
     }
 }
@@ -259,6 +289,27 @@ fn show_one(out: &mut impl Write, letter: &Value) -> std::io::Result<()> {
             }
         }
     }
+    Ok(())
+}
+
+fn show_set_aside(records: &Value, dry_run: bool, json: bool) -> Result<(), Failure> {
+    let mut out = terminal::out();
+    let records = records.as_array().map(Vec::as_slice).unwrap_or_default();
+    for record in records {
+        if json {
+            writeln!(out, "{record}")?;
+            continue;
+        }
+        let did = if dry_run { "would set aside" } else { "set aside" };
+        let refused = record.get("refused").and_then(Value::as_u64).unwrap_or(0);
+        let (position, deliver) = (text(record, "position"), text(record, "deliver"));
+        let error = short(text(record, "error"), 80);
+        writeln!(out, "{did} {position}: refused {refused} times by {}: {error}", plain(deliver))?;
+    }
+    if records.is_empty() && !json {
+        writeln!(out, "nothing waits for a decision")?;
+    }
+    out.flush()?;
     Ok(())
 }
 

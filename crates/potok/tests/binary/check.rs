@@ -213,7 +213,8 @@ pub fn assert_counts_are_true(status: &Value, only: bool, rows: usize, letters: 
     let by_reason = status["dead_letters_by_reason"].as_object().into_iter().flatten();
     let written: u64 = by_reason.map(|(_, count)| count.as_u64().unwrap()).sum();
     assert!(dead_lettered as u64 <= written, "each has a letter or more: {status}");
-    if only {
+    // A part that died has delivered what it could not count any more: it is suppressed when read again.
+    if only && status["restarts"] == 0 {
         assert_eq!(delivered, rows, "{status}");
         // One that was replayed and failed again is one letter, and was counted each time.
         assert!(dead_lettered >= letters, "{letters} dead letters: {status}");

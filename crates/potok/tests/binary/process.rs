@@ -155,7 +155,12 @@ impl Home {
     #[allow(dead_code, reason = "for the tests on real services")]
     /// Starts `orders` where it cannot become ready, and returns when it listens.
     pub fn start_unready(&self, environment: &[(&str, &str)]) -> Running {
-        let running = self.spawn(&pipelines().join("orders.yaml"), environment);
+        self.start_file_unready(&pipelines().join("orders.yaml"), environment)
+    }
+
+    /// The same of another file.
+    pub fn start_file_unready(&self, file: &Path, environment: &[(&str, &str)]) -> Running {
+        let running = self.spawn(file, environment);
         running.unwrap_or_else(|end| panic!("potok ended at start: {end}"))
     }
 

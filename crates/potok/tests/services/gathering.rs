@@ -20,6 +20,8 @@ use crate::{short_or_soak, wait};
 
 /// How long a copy may be silent before the group gives its partitions to others.
 const SESSION: Duration = Duration::from_secs(6);
+/// Longer than a pipeline gives its parts to stop.
+const STANDSTILL: Duration = Duration::from_secs(8);
 const WINDOW: (&str, &str) = ("BATCH_WINDOW", "700ms");
 
 /// A folder whose settings lead to these services.
@@ -155,10 +157,12 @@ fn chaos(redis: Option<&Redis>, seed: u64) {
     // Why records come out again: what was done meanwhile, and how often.
     let mut done: BTreeMap<&str, u64> = BTreeMap::new();
     let mut note = |what| *done.entry(what).or_default() += 1;
+    let mut deaths = 0;
     for round in 0..rounds.max(short_or_soak(0, 100)) {
         // This copy dies at the point, wherever it has come to; then the others go on.
         let point = points[round as usize % points.len()];
         let dying = start_dying(&homes[2], point, 1 + random.below(2));
+        deaths += u64::from(dying.is_none());
         note("copy started to die at a crash point");
         let mut send = |batches: u64| {
             for _ in 0..batches {
@@ -182,6 +186,17 @@ fn chaos(redis: Option<&Redis>, seed: u64) {
                 kafka.stop();
                 wait::pass(Duration::from_secs(short_or_soak(5, 120)));
                 kafka.restart();
+            }
+            5 => {
+                // Everything held is lost while the broker stands still: what was under way when it
+                // is read again must not stand in its way.
+                if let Some(redis) = redis {
+                    note("Redis flushed while the broker was frozen");
+                    redis.command(&["FLUSHALL"]);
+                }
+                kafka.freeze();
+                wait::pass(STANDSTILL);
+                kafka.thaw();
             }
             _ => match round % 4 {
                 0 => {
@@ -211,7 +226,10 @@ fn chaos(redis: Option<&Redis>, seed: u64) {
             },
         }
         send(short_or_soak(5, 2));
-        dying.into_iter().for_each(Running::kill);
+        if let Some(mut running) = dying {
+            deaths += u64::from(!running.is_alive());
+            running.kill();
+        }
     }
     let second = second.expect("it runs");
     for running in [&steady, &second] {
@@ -229,6 +247,43 @@ fn chaos(redis: Option<&Redis>, seed: u64) {
         count("takeovers"),
         count("rereads"),
     );
+    assert!(deaths > 0, "no copy came to its crash point: nothing was cut off in the middle");
+    assert!(count("takeovers")[0] > 0, "nobody took over what another had sealed");
+    let lost = redis.is_none() || count("rereads")[0] > 0;
+    assert!(lost, "nothing was read again, though Redis was emptied");
+}
+
+/// Redis is emptied, which makes everything be read again, while the broker stands still in the middle
+/// of a transaction. Nobody has to resume anything.
+#[test]
+fn a_re_read_while_the_broker_stands_still_needs_nobody() {
+    let (kafka, redis) = (Kafka::start(), Redis::start());
+    let home = home(&kafka, Some(&redis));
+    let running = start(&home, &[("BATCH_WINDOW", "1s")]);
+    let mut generator = Generator::good_only(83);
+    let mut records = Records { repeatable: true, ..Records::default() };
+    let (mut rereads, mut rounds) = (0, 0);
+    while rereads == 0 || rounds < short_or_soak(2, 20) {
+        assert!(rounds < 20, "the fault does not bite");
+        rounds += 1;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..12 {
+                    records.send_by(by_hand(&home), generator.next_batch(100, 300).records);
+                }
+            });
+            // While records are on their way into Redis.
+            wait::until("something is held", || (redis.command(&["DBSIZE"]) != "0").then_some(()));
+            redis.command(&["FLUSHALL"]);
+            kafka.freeze();
+            wait::pass(Duration::from_secs(8));
+            kafka.thaw();
+        });
+        let status = running.drained();
+        rereads = status["rereads"].as_u64().unwrap();
+    }
+    println!("{rereads} re-reads in {rounds} rounds");
+    records.assert_kept(&running);
 }
 
 /// Of the records that lie in one partition of an output topic, those of one batch and one source

@@ -16,14 +16,18 @@ mod cli;
 mod database;
 mod gathering;
 mod guide;
+mod leaks;
 #[allow(dead_code, reason = "shared with the tests of the embedded default")]
 #[path = "../binary/ledger.rs"]
 mod ledger;
+mod order;
 mod outages;
+mod poison;
 #[allow(dead_code, reason = "shared with the tests of the embedded default")]
 #[path = "../binary/process.rs"]
 mod process;
 mod replica;
+mod rights;
 mod store;
 #[allow(dead_code, reason = "shared with the tests of the embedded default")]
 #[path = "../binary/wait.rs"]

@@ -47,6 +47,8 @@ pub struct Disk {
     anew: BTreeMap<Arc<str>, u64>,
     /// What was deleted with its topic.
     gone: BTreeMap<Position, Record>,
+    /// Every record in the order in which they came.
+    places: BTreeMap<Position, u64>,
 }
 
 impl Disk {
@@ -54,7 +56,8 @@ impl Disk {
     pub fn new(incarnation: u64, partitions: u32) -> Self {
         let (topics, groups) = (BTreeMap::new(), BTreeMap::new());
         let (anew, gone) = (BTreeMap::new(), BTreeMap::new());
-        Disk { incarnation, partitions, turn: 0, topics, groups, anew, gone }
+        let places = BTreeMap::new();
+        Disk { incarnation, partitions, turn: 0, topics, groups, anew, gone, places }
     }
 
     /// The incarnation under which records of a topic are written now.
@@ -123,7 +126,14 @@ impl Disk {
             let Output { key, headers, value, .. } = output.clone();
             shelf.records.push((log, Record { offset, time, key, headers, value }));
         }
-        Position { log, topic: output.topic.clone(), partition, offset }
+        let position = Position { log, topic: output.topic.clone(), partition, offset };
+        self.places.insert(position.clone(), self.places.len() as u64);
+        position
+    }
+
+    /// The place of a record among all that ever came.
+    pub fn place(&self, at: &Position) -> Option<u64> {
+        self.places.get(at).copied()
     }
 
     /// The partitions of a topic, if it exists.
@@ -210,6 +220,14 @@ impl Disk {
             group.progress.insert(partition.clone(), after);
         }
         newly
+    }
+
+    /// Forgets what has ended above the position.
+    pub fn forget_above(&mut self, group: &str, partition: &Partition) {
+        let group = self.groups.get_mut(group);
+        if let Some(progress) = group.and_then(|group| group.progress.get_mut(partition)) {
+            progress.ended = RangeSet::new();
+        }
     }
 
     /// Partitions of these topics.

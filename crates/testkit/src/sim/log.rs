@@ -7,17 +7,18 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use potok_core::trouble::{Bug, planted};
 use potok_core::{
-    Clock, Damage, Ended, Fault, GroupInfo, GroupSpec, Held, Log, OpenGroup, Output, Owner,
-    Partition, Place, Position, RangeSet, ReadFrom, Reader, Record, SourceBatch, Store, TopicInfo,
-    Transaction,
+    Clock, Damage, Ended, Fault, GroupInfo, GroupSpec, Held, Log, NotWritten, OpenGroup, Output,
+    Owner, Partition, Place, Position, RangeSet, ReadFrom, Reader, Reason, Record, SourceBatch,
+    Store, TopicInfo, Transaction,
 };
 use tokio::sync::{Notify, OwnedMutexGuard, oneshot};
 
 use super::clock::SimClock;
 use super::promises;
+use super::scenario::{Deliver, To};
 use super::source::{Live, SimJournal, SimSource};
 use super::trouble::{Recovery, Trouble};
-use super::world::World;
+use super::world::{State, World};
 
 /// Members of groups, by group and process.
 type Members = BTreeMap<(String, usize), Arc<Mutex<Live>>>;
@@ -65,7 +66,7 @@ impl SimLog {
         self: Arc<Self>,
         transaction: Transaction,
         live: Option<Arc<Mutex<Live>>>,
-    ) -> Result<Vec<Position>, Fault> {
+    ) -> Result<Vec<Position>, NotWritten> {
         let (slow, refused, lost) = match live {
             Some(_) => {
                 (Trouble::TransactSlow, Trouble::TransactRefused, Trouble::TransactReplyLost)
@@ -79,7 +80,12 @@ impl SimLog {
             self.whose_is_awake(live.as_ref()).await;
             if self.world.with(|w| w.strikes(refused, 15)) {
                 self.world.with(|w| w.note("the log refuses a write"));
-                let _ = answer.send(Err(Fault::wait("simulated: the log is away")));
+                let _ = answer.send(Err(Fault::wait("simulated: the log is away").into()));
+                return;
+            }
+            if live.is_none() && self.world.with(|w| w.is_full) {
+                self.world.with(|w| w.tally.hit(Trouble::DiskFull));
+                let _ = answer.send(Err(Fault::wait("simulated: the disk is full").into()));
                 return;
             }
             let written = self.apply(&transaction, live.as_ref());
@@ -92,7 +98,7 @@ impl SimLog {
                     w.note("the answer of the log is lost");
                     promises::excuse_repeats(w, &transaction.outputs);
                 });
-                Err(Fault::retry("simulated: the answer of the log was lost"))
+                Err(Fault::retry("simulated: the answer of the log was lost").into())
             } else {
                 written
             });
@@ -111,7 +117,7 @@ impl SimLog {
         turn: OwnedMutexGuard<()>,
         transaction: Transaction,
         live: Arc<Mutex<Live>>,
-    ) -> Result<Vec<Position>, Fault> {
+    ) -> Result<Vec<Position>, NotWritten> {
         let (answer, answered) = oneshot::channel();
         tokio::spawn(async move {
             self.world.latency(Trouble::TransactSlow).await;
@@ -123,7 +129,16 @@ impl SimLog {
             }
             // Nothing ends them together with it: after a crash they come again.
             self.world.with(|w| promises::excuse_repeats(w, &transaction.outputs));
-            let written = self.apply(&transaction, Some(&live));
+            let refused = self.world.with(|w| too_large(w, &transaction.outputs));
+            let written = if refused.is_empty() {
+                self.apply(&transaction, Some(&live))
+            } else {
+                let outputs = (0..).zip(transaction.outputs);
+                let outputs = outputs.filter(|(at, _)| !refused.iter().any(|(is, _)| is == at));
+                let outputs = outputs.map(|(_, output)| output).collect();
+                let others = Transaction { outputs, ended: Vec::new() };
+                self.apply(&others, Some(&live)).and(Err(NotWritten::Refused(refused)))
+            };
             drop(turn);
             self.changed.notify_waiters();
             self.world.step("the log, after a write").await;
@@ -149,7 +164,7 @@ impl SimLog {
         &self,
         transaction: &Transaction,
         live: Option<&Arc<Mutex<Live>>>,
-    ) -> Result<Vec<Position>, Fault> {
+    ) -> Result<Vec<Position>, NotWritten> {
         let clock = match self.world.with(|w| w.shared) {
             true => SimClock::of_shared_log(self.world.clone()),
             false => SimClock::new(self.world.clone()),
@@ -165,7 +180,7 @@ impl SimLog {
                 {
                     w.note(format_args!("refuses it all: {} has left", ended.partition));
                     w.tally.recovered(Recovery::StaleIgnored);
-                    return Err(Fault::retry(format!("{} has left", ended.partition)));
+                    return Err(Fault::retry(format!("{} has left", ended.partition)).into());
                 }
             }
             let positions = w.disk.append(&transaction.outputs, time)?;
@@ -197,6 +212,26 @@ impl SimLog {
             Ok(positions)
         })
     }
+}
+
+/// The outputs that their topics will never take, by index.
+fn too_large(w: &mut State, outputs: &[Output]) -> Vec<(usize, Fault)> {
+    let Some((most, expect)) = w.output_max.zip(w.expect.clone()) else { return Vec::new() };
+    let limited = |output: &Output| {
+        let delivered =
+            |deliver: &Deliver| matches!(&deliver.to, To::Topic(topic) if *topic == output.topic);
+        output.topic == expect.dead || expect.scenario.delivers.iter().any(delivered)
+    };
+    let mut refused = Vec::new();
+    for (at, output) in outputs.iter().enumerate() {
+        if limited(output) && output.bytes() > most {
+            w.tally.hit(Trouble::TooLarge);
+            w.note(format_args!("refuses {} bytes for {}", output.bytes(), output.topic));
+            let what = "simulated: the record is too large for its topic";
+            refused.push((at, Fault::set_aside(Reason::TooLarge, what)));
+        }
+    }
+    refused
 }
 
 /// Bodies of held records, read from where they lie in the log. Nothing is put there, so nobody has
@@ -264,7 +299,7 @@ impl Log for LogHandle {
 
     async fn append(&self, outputs: &[Output]) -> Result<Vec<Position>, Fault> {
         let transaction = Transaction { outputs: outputs.to_vec(), ended: Vec::new() };
-        self.log.clone().write(transaction, None).await
+        Ok(self.log.clone().write(transaction, None).await?)
     }
 
     async fn open_group(&self, spec: GroupSpec) -> Result<OpenGroup, Fault> {

@@ -6,6 +6,7 @@
 
 mod counts;
 mod names;
+mod order;
 mod store;
 mod versions;
 mod watch;
@@ -14,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use potok_core::{Envelope, Headers, Name, Partition, Position, RangeSet, Reason, Record};
+use potok_core::{Envelope, Headers, Name, Partition, Piece, Position, RangeSet, Reason, Record};
 use potok_flow::dead_letter::{REPLAY_HEADER, Replay};
 
 use super::pipeline::INTERNAL;
@@ -29,7 +30,9 @@ pub(super) use counts::{
 pub use names::Promise;
 pub(super) use store::check_store;
 use watch::sealed_by;
-pub(super) use watch::{audit_ended, check_batch, excuse_repeats, ignored, observe_outputs};
+pub(super) use watch::{
+    audit_ended, check_batch, excuse_forgotten, excuse_repeats, ignored, observe_outputs,
+};
 
 /// Header in which flow writes the name of a delivery.
 const ID_HEADER: &str = "potok-id";
@@ -67,6 +70,10 @@ pub struct Observed {
     ignored: BTreeMap<u64, RangeSet>,
     /// When records of the internal topic were written, in simulated milliseconds.
     gathered: BTreeMap<Position, u64>,
+    /// The same of what was sent.
+    sent: BTreeMap<Position, u64>,
+    /// Records that had ended once, which nobody knows any more.
+    forgotten: BTreeSet<Position>,
     /// How often outputs may be there again: by name, or by what a dead letter is known by.
     excused: BTreeMap<String, u64>,
 }
@@ -286,6 +293,11 @@ fn deserved(w: &State, expect: &Expect, record: &Record, deliver: Option<u32>) -
     };
     let entry = expect.scenario.delivers.get(index as usize)?;
     let is_sink = matches!(entry.to, To::Sink(_));
+    let bytes = record.value.as_ref().map_or(0, Bytes::len);
+    let lacks_key = kind == Kind::NoKey && entry.key_by_k;
+    if !is_sink && !lacks_key && expect.scenario.output_max().is_some_and(|most| bytes > most) {
+        return Some(Reason::TooLarge);
+    }
     match kind {
         Kind::NoKey if entry.key_by_k => Some(Reason::NoKey),
         Kind::Refused | Kind::Late if is_sink => Some(Reason::Refused),
@@ -309,12 +321,22 @@ fn check_letters(w: &mut State, expect: &Expect, inputs: &BTreeMap<Position, Rec
     let dead: Vec<Record> = w.disk.records(&expect.dead).map(|(_, r)| r.clone()).collect();
     for letter in dead {
         let Some((envelope, headers)) = Envelope::split(&letter.headers) else { continue };
-        let Envelope { origin, deliver, reason, attempts, error, .. } = envelope;
+        let Envelope { origin, deliver, reason, attempts, error, piece: envelope_piece, .. } =
+            envelope;
         let Some(record) = inputs.get(&origin) else {
             w.violated(Promise::NothingInvented, format!("dead letter of unknown {origin}"));
             continue;
         };
-        let same = record.key == letter.key && record.value == letter.value;
+        let value = match &envelope_piece {
+            Some(Piece { from, .. }) => {
+                let from = usize::try_from(*from).unwrap_or(usize::MAX);
+                let piece = letter.value.as_ref().map_or(0, Bytes::len);
+                let whole = record.value.as_ref();
+                whole.and_then(|whole| whole.get(from..from + piece)).map(Bytes::copy_from_slice)
+            }
+            None => record.value.clone(),
+        };
+        let same = record.key == letter.key && value == letter.value;
         if !same || record.headers != headers {
             let what = format!("the dead letter of {origin} has other bytes");
             w.violated(Promise::NothingInvented, what);
@@ -339,8 +361,14 @@ fn check_letters(w: &mut State, expect: &Expect, inputs: &BTreeMap<Position, Rec
                 w.violated(promise, what);
             }
         }
+        // Of several pieces the first stands for all.
+        if envelope_piece.is_some_and(|piece| piece.from > 0) {
+            continue;
+        }
         match reason {
-            Reason::RetriesExhausted => w.tally.recovered(Recovery::PoisonFound),
+            Reason::RetriesExhausted if !error.contains("by hand") => {
+                w.tally.recovered(Recovery::PoisonFound);
+            }
             Reason::Crashes => w.tally.recovered(Recovery::KillerFound),
             _ => {}
         }
@@ -434,6 +462,7 @@ fn check_table(
     let rows = w.tables.get(index as usize).map(|table| table.rows.clone()).unwrap_or_default();
     let suppresses = matches!(&deliver.to, To::Sink(manner) if manner.suppresses);
     let mut order = Order::default();
+    let mut groups = order::ByGroup::new(w, expect);
     let mut seen: BTreeSet<Position> = BTreeSet::new();
     let mut values: BTreeMap<Bytes, u64> = BTreeMap::new();
     for row in rows {
@@ -463,11 +492,15 @@ fn check_table(
         }
         if w.observed.was_dead(at, index) {
             w.tally.recovered(Recovery::ReplayDelivered);
-        } else if !w.disk.gone().contains_key(at)
-            && let Some(before) = order.arrives(expect, at, record, 0)
-        {
-            let what = format!("{} arrived behind offset {before} of its key", row.name);
-            w.violated(Promise::OrderPerKey, what);
+        } else if !w.disk.gone().contains_key(at) {
+            if let Some(before) = order.arrives(expect, at, record, 0) {
+                let what = format!("{} arrived behind offset {before} of its key", row.name);
+                w.violated(Promise::OrderPerKey, what);
+            }
+            if let Some(before) = groups.leaves(w, expect, at, record, 0) {
+                let what = format!("{} arrived behind {before} of its group", row.name);
+                w.violated(Promise::OrderOfArrival, what);
+            }
         }
     }
     if suppresses {
@@ -507,6 +540,7 @@ fn check_topic(
     let names: BTreeMap<String, &Position> =
         inputs.keys().map(|at| (name_of(at, index).to_string(), at)).collect();
     let mut order = Order::default();
+    let mut groups = order::ByGroup::new(w, expect);
     let mut seen: BTreeMap<&Position, u64> = BTreeMap::new();
     for (lies, output) in outputs {
         let id = output.headers.get(ID_HEADER).map(|id| String::from_utf8_lossy(id).into_owned());
@@ -537,11 +571,16 @@ fn check_topic(
         if w.observed.copies_max(&id) > 1 {
             continue;
         }
-        if !w.disk.gone().contains_key(at)
-            && let Some(before) = order.arrives(expect, at, record, lies.partition)
-        {
+        if w.disk.gone().contains_key(at) {
+            continue;
+        }
+        if let Some(before) = order.arrives(expect, at, record, lies.partition) {
             let what = format!("{id} lies behind offset {before} of its key");
             w.violated(Promise::OrderPerKey, what);
+        }
+        if let Some(before) = groups.leaves(w, expect, at, record, lies.partition) {
+            let what = format!("{id} lies behind {before} of its group");
+            w.violated(Promise::OrderOfArrival, what);
         }
     }
 }

@@ -1,12 +1,12 @@
 //! Runs a scenario: life after life, first with trouble, then without, and checks the promises.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
-use potok_core::{Clock, Log, Output, Record, Timestamp};
+use potok_core::{Clock, Log, Output, Position, Record, Timestamp};
 use potok_flow::dead_letter::{self, DeadLetter, DeadLetterState};
-use potok_flow::{Engine, State as EngineState, Status};
+use potok_flow::{Engine, State as EngineState, Status, Undecided};
 
 use super::chance::Chance;
 use super::clock::SimClock;
@@ -16,7 +16,7 @@ use super::pipeline::{DEAD, GROUP, HELD_GROUP, INTERNAL, PIPELINE, plan_in};
 use super::promises::{self, Expect, Promise, Violation};
 use super::scenario::{Act, Scenario};
 use super::trouble::{Recovery, Tally, Trouble};
-use super::workload::Workload;
+use super::workload::{Kind, Workload};
 use super::world::World;
 
 /// Simulated time in which everything must have ended once trouble is over.
@@ -93,6 +93,8 @@ pub fn run(scenario: Scenario) -> Result<Outcome, String> {
         w.enabled = scenario.enabled.clone();
         w.overlap = scenario.overlap;
         w.shared = scenario.sharing > 0;
+        w.output_max = scenario.output_max();
+        w.store_max = scenario.store_max();
         w.expect = Some(Arc::new(Expect {
             scenario: scenario.clone(),
             dead: DEAD.into(),
@@ -153,6 +155,8 @@ struct Seen {
     gate_was_closed: bool,
     needed_fix: bool,
     restarts: u64,
+    /// Since when records wait for a decision.
+    undecided: BTreeMap<String, u64>,
 }
 
 /// A record that has not ended.
@@ -282,7 +286,8 @@ impl Runner {
         let name = name.split(['(', ' ']).next().unwrap_or_default().to_owned();
         self.world.with(|w| w.note(format_args!("act {name}")));
         match act {
-            Act::Send(outputs) => self.send(engine, &outputs).await,
+            Act::Send(outputs) => self.send(engines, &outputs).await,
+            Act::FillDisk => self.world.with(|w| w.is_full = true),
             Act::Pause => {
                 self.world.with(|w| w.tally.hit(Trouble::Paused));
                 engines.iter().for_each(|engine| drop(engine.pause(PIPELINE)));
@@ -372,11 +377,28 @@ impl Runner {
         });
     }
 
-    /// Sends until acknowledged, as a sender would who must not lose anything.
-    async fn send(&self, engine: &Engine, outputs: &[Output]) {
-        while let Err(fault) = engine.log().append(outputs).await {
+    /// Sends until acknowledged, as a sender would who must not lose anything. On a full disk that
+    /// takes until everything else is worked off, and nobody pauses that.
+    async fn send(&mut self, engines: &[Engine], outputs: &[Output]) {
+        let Some(engine) = engines.first() else { return };
+        let log = engine.log().clone();
+        let start = self.world.with(|w| w.millis());
+        while let Err(fault) = log.append(outputs).await {
             self.world.with(|w| w.note(format_args!("sending failed: {fault}")));
             tokio::time::sleep(Duration::from_millis(100)).await;
+            if self.world.with(|w| w.is_full) {
+                engines.iter().for_each(|engine| drop(engine.resume(PIPELINE)));
+                self.sample(engines).await;
+                let long = self.world.with(|w| w.millis()) - start > FINISH_MAX.as_millis() as u64;
+                if long {
+                    let open = self.open_records().len();
+                    let what = format!("{open} records are open, and the disk stays full");
+                    self.world.with(|w| w.violated(Promise::WorkFinishes, what));
+                }
+                if long || self.open_records().is_empty() {
+                    self.world.with(|w| w.is_full = false);
+                }
+            }
         }
     }
 
@@ -422,6 +444,33 @@ impl Runner {
             }
         }
         self.check_age();
+        self.decide(engines);
+    }
+
+    /// Plays the operator who looks at records that wait for a decision, and gives up those that
+    /// are really poisonous.
+    fn decide(&mut self, engines: &[Engine]) {
+        let Some(after) = self.scenario.decides_after else { return };
+        let now = self.world.with(|w| w.millis());
+        let mut waiting = BTreeMap::new();
+        for engine in engines {
+            for Undecided { position, .. } in engine.undecided(PIPELINE).unwrap_or_default() {
+                let since = self.seen.undecided.get(&position).copied().unwrap_or(now);
+                if now - since >= after && self.is_poison(&position) {
+                    self.world.with(|w| w.note(format_args!("{position} is given up by hand")));
+                    self.world.recovered(Recovery::Decided);
+                    let _ = engine.set_aside(PIPELINE, |record| record.position == position);
+                }
+                waiting.insert(position, since);
+            }
+        }
+        self.seen.undecided = waiting;
+    }
+
+    fn is_poison(&self, position: &str) -> bool {
+        let Ok(position) = position.parse::<Position>() else { return false };
+        let of = |record: &Record| Kind::of(record.value.as_deref());
+        self.world.with(|w| w.disk.record(&position).map(of)) == Some(Kind::Poison)
     }
 
     /// Positions follow the work while it goes on.
@@ -476,6 +525,7 @@ impl Runner {
     async fn finish(&mut self, engines: &[Engine]) {
         self.world.with(|w| {
             w.calm = true;
+            w.is_full = false;
             w.tables.iter_mut().for_each(|table| table.mended = true);
             w.note("trouble is over");
         });
@@ -494,7 +544,6 @@ impl Runner {
     }
 
     async fn until_quiet(&mut self, engines: &[Engine]) -> bool {
-        let Some(engine) = engines.first() else { return true };
         let start = self.world.with(|w| w.millis());
         let mut trickle_at = start;
         loop {
@@ -510,7 +559,7 @@ impl Runner {
             if self.scenario.helped && now >= trickle_at {
                 trickle_at = now + TRICKLE_EVERY.as_millis() as u64;
                 let good = self.trickle.good();
-                self.send(engine, &[good]).await;
+                self.send(engines, &[good]).await;
             }
             tokio::time::sleep(SAMPLE_EVERY).await;
         }
@@ -559,9 +608,14 @@ impl Runner {
 
     fn did_not_finish(&self) {
         let open = self.open_records();
-        let trouble = |status: &&Status| status.gate.state != "open" || status.in_flight > 0;
+        let trouble = |status: &&Status| {
+            let is_running = status.state == EngineState::Running;
+            status.gate.state != "open" || status.in_flight > 0 || !is_running
+        };
         let status = self.statuses.iter().find(trouble).or(self.statuses.first());
-        let state = status.map(|s| format!("{:?}, {:?}, {:?}", s.state, s.why, s.gate));
+        let state = status.map(|s| {
+            format!("{:?}, {:?}, {:?}, {} in flight", s.state, s.why, s.gate, s.in_flight)
+        });
         let gate_is_shut = status.is_some_and(|status| status.gate.state != "open");
         let first: Vec<_> = open.iter().take(5).map(|open| &open.at).collect();
         let count = open.len();

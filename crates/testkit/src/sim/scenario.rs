@@ -52,6 +52,8 @@ pub enum Act {
     Kill(usize),
     /// Somebody closes the open groups of that key now.
     Release(&'static str),
+    /// The disk is full, until everything that is there has ended.
+    FillDisk,
     /// By now everything that was sent has ended, without anything more being sent.
     AllEnded,
     /// The process dies, and before it starts again this topic is deleted and made anew, with these
@@ -72,6 +74,9 @@ pub enum Change {
 
 /// From this seed on pipelines hold records in groups.
 pub const HELD_SEEDS: u64 = 1 << 32;
+
+/// Bytes in a large record. A dead letter of it goes in pieces where outputs may be half as large.
+pub const LARGE: usize = 4_000;
 
 /// How records are held.
 #[derive(Clone, Copy, Debug)]
@@ -144,6 +149,9 @@ pub struct Scenario {
     pub retry: (u32, Duration, Duration),
     /// How often a closed gate asks.
     pub probe_every: Duration,
+    /// After so many milliseconds somebody has a poisonous record set aside that waits for a
+    /// decision.
+    pub decides_after: Option<u64>,
     /// Room for records in flight.
     pub in_flight_bytes_max: usize,
     /// Transactions that may be on their way at a time.
@@ -183,6 +191,7 @@ impl Scenario {
             order_by_k: false,
             retry: (3, Duration::from_millis(20), Duration::from_millis(500)),
             probe_every: Duration::from_millis(500),
+            decides_after: Some(5_000),
             in_flight_bytes_max: 1 << 20,
             overlap: 1,
             sharing: 0,
@@ -200,12 +209,15 @@ impl Scenario {
         let mut chance = Chance::new(seed);
         let mut scenario = Scenario::plain(seed);
         // A third of all kinds at once, so that each seed has its own mixture.
-        let enabled = Trouble::ALL.iter().copied().filter(|_| chance.one_in(3));
+        let (together, alone) = Trouble::ALL.split_at(Trouble::TOGETHER);
+        let enabled = together.iter().copied().filter(|_| chance.one_in(3));
         scenario.enabled = enabled.collect();
+        for (trouble, at) in alone.iter().zip(1..) {
+            if Chance::new(seed ^ (at << 40)).one_in(3) {
+                scenario.enabled.insert(*trouble);
+            }
+        }
         if seed >= HELD_SEEDS {
-            // Records of one group cannot be tried before those in front of them, so in a group
-            // nobody can tell poison from an outage.
-            scenario.enabled.remove(&Trouble::Poison);
             // Members and seal of a group never change hands apart: where the log is not shared
             // it keeps all its partitions.
             if !is_like_kafka(seed) {
@@ -232,22 +244,69 @@ impl Scenario {
             Duration::from_millis(chance.between(100, 2_000)),
         );
         scenario.probe_every = Duration::from_millis(chance.between(100, 2_000));
-        // Without a record of another key nobody can tell poison from an outage; where room is
-        // scarce, the followers of a poisonous record could keep all others out.
+        // Where room is scarce, the followers of a poisonous record may keep all others out; see
+        // `add_flaps`.
         if chance.one_in(4) && !scenario.enabled.contains(&Trouble::Poison) {
             scenario.in_flight_bytes_max = chance.between(300, 3_000) as usize;
         }
         scenario.overlap = if is_like_kafka(seed) { 4 } else { 1 };
-        // A poisonous record is only known by records of other keys succeeding.
-        scenario.helped =
-            Chance::new(seed ^ 0x4e1b).one_in(2) || scenario.enabled.contains(&Trouble::Poison);
+        scenario.helped = Chance::new(seed ^ 0x4e1b).one_in(2);
+        scenario.keep_possible();
         let span = chance.between(3_000, 60_000);
         scenario.spells = scenario.make_spells(&mut chance, span);
         scenario.acts = scenario.make_acts(&mut chance, span);
         if seed >= HELD_SEEDS {
             scenario.add_hold(span);
         }
+        scenario.add_flaps(span);
         scenario
+    }
+
+    /// Lets destinations come and go fast, and room be scarce where records are poisonous; from a
+    /// chance of its own, so that the rest is as it would be without.
+    fn add_flaps(&mut self, span: u64) {
+        let mut chance = Chance::new(self.seed ^ 0xf1a95);
+        let trouble = Trouble::SinkRetriesAll;
+        if self.enabled.contains(&trouble) && chance.one_in(2) {
+            for spells in self.spells.values_mut() {
+                let longest = chance.between(10, 2_000);
+                for _ in 0..chance.between(5, 60) {
+                    let from = chance.below(span);
+                    let to = from + chance.between(1, longest);
+                    spells.push(Spell { from, to, trouble });
+                }
+            }
+        }
+        if self.enabled.contains(&Trouble::Poison) && chance.one_in(4) {
+            self.in_flight_bytes_max = chance.between(300, 3_000) as usize;
+        }
+    }
+
+    /// Takes away trouble that a log of its kind cannot make: one of whole transactions refuses none
+    /// of their outputs and loses nothing beside its positions, and a shared one has many disks.
+    fn keep_possible(&mut self) {
+        let impossible: &[Trouble] = match is_like_kafka(self.seed) {
+            true => &[Trouble::DiskFull],
+            false => &[Trouble::TooLarge, Trouble::MetadataLost],
+        };
+        self.enabled.retain(|trouble| !impossible.contains(trouble));
+        // A full store is waited for by everything behind it.
+        self.enabled.remove(&Trouble::StoreFull);
+        // A poisonous record keeps the disk full until somebody decides.
+        if self.enabled.contains(&Trouble::Poison) {
+            self.enabled.remove(&Trouble::DiskFull);
+        }
+    }
+
+    /// Bodies with which the store of held records is full.
+    pub fn store_max(&self) -> Option<usize> {
+        let few = Chance::new(self.seed ^ 0x5703).between(1, 20) as usize;
+        self.enabled.contains(&Trouble::StoreFull).then_some(few)
+    }
+
+    /// The largest output that topics take which are not read by the pipeline.
+    pub fn output_max(&self) -> Option<usize> {
+        self.enabled.contains(&Trouble::TooLarge).then_some(LARGE / 2)
     }
 
     /// Makes groups of a scenario without; from a chance of its own, so that the rest is as it
@@ -322,6 +381,8 @@ impl Scenario {
     /// Makes later records take the place of earlier ones, and sends some.
     fn add_versions(&mut self, chance: &mut Chance, span: u64) {
         self.hold.iter_mut().for_each(|hold| hold.replace = true);
+        // An output that the log refuses is set aside when those it stands for have ended already.
+        self.enabled.remove(&Trouble::TooLarge);
         let mut workload = Workload::new(chance.fork(), self, "v");
         for _ in 0..chance.between(1, 8) {
             let versions = workload.versions();
@@ -337,6 +398,11 @@ impl Scenario {
     /// True when the wall clock does not go evenly.
     pub fn has_jumps(&self) -> bool {
         self.acts.iter().any(|(_, act)| matches!(act, Act::Jump(_)))
+    }
+
+    /// The same of the clock of a shared log.
+    pub fn has_jumps_of_log(&self) -> bool {
+        self.acts.iter().any(|(_, act)| matches!(act, Act::JumpOfLog(_)))
     }
 
     /// Bytes of held bodies that fit into memory: none, some, all.
@@ -426,6 +492,8 @@ impl Scenario {
         add(Trouble::Dropped, 2, chance, &|_| Act::Drop(1));
         add(Trouble::ClockJumps, 3, chance, &|n| Act::Jump(n as i64 % 10_000_000));
         add(Trouble::Replayed, 1, chance, &|_| Act::Mend);
+        let mut chance = Chance::new(self.seed ^ 0xd15c);
+        add(Trouble::DiskFull, 2, &mut chance, &|_| Act::FillDisk);
         acts.sort_by_key(|(at, _)| *at);
         acts
     }

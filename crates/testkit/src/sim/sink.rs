@@ -1,6 +1,6 @@
 //! The simulated destination: a table that survives crashes, and the ways it can fail.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -12,6 +12,10 @@ use super::promises;
 use super::trouble::{Recovery, Trouble};
 use super::workload::Kind;
 use super::world::{State, World};
+
+/// How often in a row chance fails one message: where nobody else has trouble, a third time could
+/// make it a dead letter.
+const CHANCE_MAX: u32 = 2;
 
 /// How calls of a destination succeed and fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,9 +73,8 @@ pub struct Table {
     pub mended: bool,
     /// Calls that made an ending unsure: the answer was lost or only a part was written.
     pub unsure: u64,
-    /// Healthy messages that were failed once already; chance fails each only once, so that
-    /// running out of attempts is never chance's doing.
-    failed_once: BTreeSet<Name>,
+    /// How often chance has failed a healthy message.
+    failed: BTreeMap<Name, u32>,
     prepared: bool,
 }
 
@@ -96,12 +99,15 @@ impl Table {
         Outcome::Delivered
     }
 
-    /// Fails these healthy messages if chance has not done so before.
+    /// Fails these healthy messages if chance has not done so too often.
     fn may_fail(&mut self, names: &[Name]) -> bool {
-        if names.iter().any(|name| self.failed_once.contains(name)) {
+        let failed = |name| self.failed.get(name).copied().unwrap_or_default();
+        if names.iter().any(|name| failed(name) >= CHANCE_MAX) {
             return false;
         }
-        self.failed_once.extend(names.iter().cloned());
+        for name in names {
+            *self.failed.entry(name.clone()).or_default() += 1;
+        }
         true
     }
 }

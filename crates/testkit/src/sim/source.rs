@@ -1,13 +1,13 @@
 //! The simulated log's groups: partitions are assigned, taken away and given back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use potok_core::{
-    Assignment, Fault, Intake, Journal, NotWritten, Partition, PartitionEnd, Position, Record,
-    Source, SourceBatch, Transaction,
+    Assignment, Fault, Intake, Journal, LogOrder, NotWritten, Partition, PartitionEnd, Position,
+    Record, Source, SourceBatch, Transaction,
 };
 use tokio::time::Instant;
 
@@ -34,6 +34,8 @@ pub struct Live {
     stolen: Vec<(Instant, u64)>,
     /// When a partition that left comes back.
     away: BTreeMap<Partition, Instant>,
+    /// What was read together and is handed out one by one.
+    ready: VecDeque<SourceBatch>,
 }
 
 struct Held {
@@ -54,6 +56,7 @@ impl Live {
             leaving: BTreeMap::new(),
             stolen: Vec::new(),
             away: BTreeMap::new(),
+            ready: VecDeque::new(),
         }
     }
 
@@ -167,6 +170,7 @@ fn assign(
     }
     let mut assignments = Vec::new();
     for partition in free {
+        forget_metadata(w, live, &partition);
         let progress = w.disk.progress(&live.group, &partition).unwrap_or_default();
         if !progress.ended.is_empty() {
             w.tally.recovered(Recovery::ResumedAbove);
@@ -179,6 +183,17 @@ fn assign(
         assignments.push(Assignment { partition, nonce, start, ended: progress.ended });
     }
     Some(Intake::Assigned(assignments))
+}
+
+/// What had ended above the position goes with the metadata of the commit: it is done again.
+fn forget_metadata(w: &mut State, live: &Live, partition: &Partition) {
+    let progress = w.disk.progress(&live.group, partition).unwrap_or_default();
+    if live.exact || progress.ended.is_empty() || !w.strikes(Trouble::MetadataLost, 3) {
+        return;
+    }
+    w.note(format_args!("what ended above {} in {partition} is forgotten", progress.position));
+    promises::excuse_forgotten(w, partition, &progress.ended);
+    w.disk.forget_above(&live.group, partition);
 }
 
 /// Takes everything from processes that were silent for longer than a session.
@@ -239,6 +254,10 @@ fn take_away(w: &mut State, live: &mut Live) -> Vec<(u64, Partition)> {
 }
 
 fn hand_out(w: &mut State, live: &mut Live) -> Option<SourceBatch> {
+    let has_groups = w.expect.as_ref().is_some_and(|expect| expect.scenario.hold.is_some());
+    if !w.shared && has_groups {
+        return hand_out_in_order(w, live);
+    }
     let skips_ended = w.chance.one_in(2);
     let count = w.chance.between(1, 40) as usize;
     let State { chance, disk, .. } = w;
@@ -256,7 +275,13 @@ fn hand_out(w: &mut State, live: &mut Live) -> Option<SourceBatch> {
     // Behind the last record there may be offsets that were never used.
     let batch = batch.or_else(|| gap(disk, partition, held.nonce, held.cursor))?;
     held.cursor = batch.next;
-    let before = held.before.clone();
+    observe(w, live, &batch);
+    Some(batch)
+}
+
+/// A batch is handed out.
+fn observe(w: &mut State, live: &Live, batch: &SourceBatch) {
+    let Some(Held { before, .. }) = live.held.get(&batch.partition) else { return };
     let new = |record: &&Record| {
         record.offset >= before.position && !before.ended.contains(record.offset)
     };
@@ -264,7 +289,60 @@ fn hand_out(w: &mut State, live: &mut Live) -> Option<SourceBatch> {
     let reader = (live.process, live.group.as_str());
     promises::observe_taken(w, reader, (batch.log, &batch.partition), new);
     w.note(format_args!("hands out {} {}..{}", batch.partition, batch.first, batch.next));
+}
+
+/// As the embedded log does it: the next records in the order of the log, partition by partition.
+fn hand_out_in_order(w: &mut State, live: &mut Live) -> Option<SourceBatch> {
+    live.ready.retain(|batch| live.held.values().any(|held| held.nonce == batch.assignment));
+    if live.ready.is_empty() {
+        read_on(w, live);
+    }
+    let mut batch = live.ready.pop_front()?;
+    if let Some(order) = &mut batch.order {
+        order.more = !live.ready.is_empty();
+    }
+    observe(w, live, &batch);
     Some(batch)
+}
+
+fn read_on(w: &mut State, live: &mut Live) {
+    let count = w.chance.between(1, 40) as usize;
+    let State { chance, disk, .. } = w;
+    let mut batches = Vec::new();
+    for (partition, held) in &live.held {
+        let all = batch(disk, partition, held.nonce, held.cursor, usize::MAX, |_| true);
+        batches.extend(all.or_else(|| {
+            let is_behind = disk.shelf(partition).is_some_and(|shelf| shelf.next > held.cursor);
+            is_behind.then(|| gap(disk, partition, held.nonce, held.cursor)).flatten()
+        }));
+    }
+    let mut places: Vec<u64> = batches
+        .iter()
+        .flat_map(|batch| batch.records.iter().filter_map(|r| disk.place(&batch.position(r))))
+        .collect();
+    places.sort_unstable();
+    let last = places.get(count.min(places.len()).saturating_sub(1)).copied().unwrap_or(0);
+    for mut batch in batches {
+        let all = std::mem::take(&mut batch.records);
+        let places: Vec<u64> = all
+            .iter()
+            .filter_map(|record| disk.place(&batch.position(record)))
+            .take_while(|place| *place <= last)
+            .collect();
+        if !all.is_empty() {
+            batch.records = all.into_iter().take(places.len()).collect();
+            let Some(end) = batch.records.last().map(|record| record.offset + 1) else { continue };
+            batch.next = end;
+        }
+        if let Some(held) = live.held.get_mut(&batch.partition) {
+            held.cursor = batch.next;
+        }
+        batch.order = Some(LogOrder { places, more: false });
+        live.ready.push_back(batch);
+    }
+    // In which order partitions come is nobody's promise.
+    let turn = chance.below(live.ready.len().max(1) as u64) as usize;
+    live.ready.rotate_left(turn);
 }
 
 /// Up to `count` records from `from` on; they lie under one incarnation.
@@ -283,7 +361,8 @@ pub(super) fn batch(
     let taken: Vec<_> = rest.iter().take(count).take_while(|(of, _)| *of == log).collect();
     let next = taken.last().map(|(_, record)| record.offset + 1)?;
     let records = taken.into_iter().map(|(_, r)| r).filter(|r| keep(r.offset)).cloned().collect();
-    Some(SourceBatch { partition: partition.clone(), log, assignment, first: from, next, records })
+    let (partition, first) = (partition.clone(), from);
+    Some(SourceBatch { partition, log, assignment, first, next, records, order: None })
 }
 
 /// A batch that stands for offsets without records.
@@ -291,7 +370,7 @@ fn gap(disk: &Disk, partition: &Partition, assignment: u64, first: u64) -> Optio
     let next = disk.shelf(partition)?.next;
     let log = disk.incarnation(&partition.topic);
     let (partition, records) = (partition.clone(), Vec::new());
-    Some(SourceBatch { partition, log, assignment, first, next, records })
+    Some(SourceBatch { partition, log, assignment, first, next, records, order: None })
 }
 
 #[async_trait]
@@ -383,7 +462,7 @@ impl Journal for SimJournal {
             log.write_in(turn, transaction.clone(), live).await
         };
         world.awake(process).await;
-        Ok(written?)
+        written
     }
 
     fn overlap(&self) -> usize {

@@ -10,6 +10,7 @@ use potok_core::trouble::{Bug, planted};
 use potok_core::{Fault, Held, Owner, Place, Position, Record, Store};
 
 use super::promises;
+use super::trouble::Trouble;
 use super::world::World;
 
 /// A share: pipeline and number.
@@ -201,6 +202,15 @@ impl Store for StoreHandle {
 
     async fn put(&self, owner: &Owner, held: &[Held]) -> Result<(), Fault> {
         let store = self.world.store();
+        let is_full = |most: usize| store.len() >= most;
+        if self.world.with(|w| w.store_max.is_some_and(is_full)) {
+            self.world.awake(self.process).await;
+            self.world.with(|w| {
+                w.tally.hit(Trouble::StoreFull);
+                w.note("the store is full");
+            });
+            return Err(Fault::wait("simulated: the store is full"));
+        }
         self.write(owner, store.put(owner, held)).await
     }
 

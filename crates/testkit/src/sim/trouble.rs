@@ -72,11 +72,23 @@ pub enum Trouble {
     Dropped,
     /// The wall clock jumps.
     ClockJumps,
+    /// The log will never take an output: it is too large for its topic.
+    TooLarge,
+    /// The disk is full until everything is worked off: only what that needs is written.
+    DiskFull,
+    /// What had ended above a position is forgotten.
+    MetadataLost,
+    /// The store of held records takes no more until some are cleaned.
+    StoreFull,
 }
 
 impl Trouble {
+    /// The first of them make up a scenario together; each of the others is drawn by itself, so that
+    /// one more changes nothing in the scenarios there are.
+    pub const TOGETHER: usize = 33;
+
     /// All of them.
-    pub const ALL: [Trouble; 33] = [
+    pub const ALL: [Trouble; 37] = [
         Trouble::NextSlow,
         Trouble::NextFault,
         Trouble::TransactRefused,
@@ -110,6 +122,10 @@ impl Trouble {
         Trouble::Replayed,
         Trouble::Dropped,
         Trouble::ClockJumps,
+        Trouble::TooLarge,
+        Trouble::DiskFull,
+        Trouble::MetadataLost,
+        Trouble::StoreFull,
     ];
 }
 
@@ -128,6 +144,8 @@ pub enum Recovery {
     GateReopened,
     /// A poisonous record was found and set aside.
     PoisonFound,
+    /// One was given up by somebody because nobody could tell.
+    Decided,
     /// A record that kills its decoder was found and set aside.
     KillerFound,
     /// A dead letter was delivered by a replay.
@@ -144,13 +162,14 @@ pub enum Recovery {
 
 impl Recovery {
     /// All of them.
-    pub const ALL: [Recovery; 12] = [
+    pub const ALL: [Recovery; 13] = [
         Recovery::Suppressed,
         Recovery::ResumedAbove,
         Recovery::GateClosed,
         Recovery::GateTrial,
         Recovery::GateReopened,
         Recovery::PoisonFound,
+        Recovery::Decided,
         Recovery::KillerFound,
         Recovery::ReplayDelivered,
         Recovery::ReplayFailedAgain,

@@ -10,7 +10,7 @@ use potok_core::{Headers, HeadersBuilder, Output};
 use serde_json::Value;
 
 use super::chance::Chance;
-use super::scenario::Scenario;
+use super::scenario::{LARGE, Scenario};
 use super::trouble::Trouble;
 
 /// What a record is meant to become.
@@ -143,6 +143,8 @@ pub struct Workload {
     once: bool,
     topics: Vec<std::sync::Arc<str>>,
     sent: Vec<Output>,
+    /// Where outputs may be too large: some records are. From a chance of its own.
+    large: Option<Chance>,
 }
 
 impl Workload {
@@ -166,6 +168,7 @@ impl Workload {
             }
         }
         Workload {
+            large: scenario.output_max().map(|_| Chance::new(scenario.seed ^ 0x1a46e)),
             keys: chance.between(1, KEYS.len() as u64),
             chance,
             prefix,
@@ -246,6 +249,9 @@ impl Workload {
             "do": kind.word(),
             "text": "ü\u{1}".repeat(self.chance.below(20) as usize),
         });
+        if self.large.as_mut().is_some_and(|chance| chance.one_in(6)) {
+            value["text"] = "x".repeat(LARGE).into();
+        }
         if let (Kind::NoKey, Some(fields)) = (kind, value.as_object_mut()) {
             fields.shift_remove("k");
         }

@@ -47,6 +47,12 @@ pub struct State {
     /// How many transactions a group may have on their way. With more than one, outputs and
     /// progress are written apart, as on Kafka.
     pub overlap: usize,
+    /// The largest output that topics take which the pipeline does not read itself.
+    pub output_max: Option<usize>,
+    /// The store of held records takes no more with so many bodies.
+    pub store_max: Option<usize>,
+    /// The disk is full: only what finishes work is written.
+    pub is_full: bool,
     /// Several processes share the log.
     pub shared: bool,
     /// Processes that stand still.
@@ -129,6 +135,9 @@ impl World {
                 tally: Tally::default(),
                 disk,
                 overlap: 1,
+                output_max: None,
+                store_max: None,
+                is_full: false,
                 shared: false,
                 frozen: Frozen::default(),
                 tables: Vec::new(),

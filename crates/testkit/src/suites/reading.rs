@@ -223,7 +223,7 @@ impl Reading {
                 );
                 self.seen.extend(placed(batch)?);
             }
-            Intake::Revoked(_) | Intake::Lost(_) => {}
+            Intake::Revoked(_) | Intake::Lost(_) | Intake::Stalled(_) => {}
         }
         Ok(())
     }

@@ -106,7 +106,7 @@ fn made_up(index: u32) -> SourceBatch {
         .collect();
     let next = records.last().map_or(0, |r| r.offset + 1);
     let partition = Partition { topic: "held".into(), index };
-    SourceBatch { partition, log: 7, assignment: 1, first: 20, next, records }
+    SourceBatch { partition, log: 7, assignment: 1, first: 20, next, records, order: None }
 }
 
 fn owner(share: u32, nonce: u64) -> Owner {

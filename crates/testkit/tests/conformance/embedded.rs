@@ -177,7 +177,8 @@ impl StoreHarness for Folders {
         }
         let (first, next) = (positions[0].offset, records.last().unwrap().offset + 1);
         let partition = Partition { topic: "held".into(), index };
-        Ok(SourceBatch { partition, log: positions[0].log, assignment: 1, first, next, records })
+        let (log, assignment) = (positions[0].log, 1);
+        Ok(SourceBatch { partition, log, assignment, first, next, records, order: None })
     }
 }
 

@@ -118,6 +118,18 @@ async fn keys_meet_the_partitions_of_java_clients() {
 }
 
 fn java_produce(words: &[&str], input: &std::path::Path) {
+    let status = java("org.apache.kafka.tools.ConsoleProducer")
+        .args(["--bootstrap-server", &services::kafka().servers()])
+        .args(words)
+        .stdin(std::fs::File::open(input).unwrap())
+        .stdout(Stdio::null())
+        .status()
+        .unwrap();
+    assert!(status.success());
+}
+
+/// One of Kafka's own programs.
+pub fn java(class: &str) -> Command {
     let cache = std::env::var("XDG_CACHE_HOME").map_or_else(
         |_| std::path::PathBuf::from(std::env::var("HOME").unwrap()).join(".cache"),
         std::path::PathBuf::from,
@@ -128,17 +140,12 @@ fn java_produce(words: &[&str], input: &std::path::Path) {
         .map(|entry| entry.path())
         .find(|path| path.is_dir() && path.display().to_string().contains("/kafka-"))
         .expect("Kafka is in the cache: cargo xtask services up");
-    let status = Command::new("java")
+    let mut command = Command::new("java");
+    command
         .args(["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp"])
         .arg(format!("{}/*:{}/jars/*", jars.display(), jars.display()))
-        .arg("org.apache.kafka.tools.ConsoleProducer")
-        .args(["--bootstrap-server", &services::kafka().servers()])
-        .args(words)
-        .stdin(std::fs::File::open(input).unwrap())
-        .stdout(Stdio::null())
-        .status()
-        .unwrap();
-    assert!(status.success());
+        .arg(class);
+    command
 }
 
 /// What the topic does not take is refused, everything else is written, in order.

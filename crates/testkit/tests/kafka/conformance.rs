@@ -103,7 +103,8 @@ impl StoreHarness for Bodies {
         }
         let (first, next) = (positions[0].offset, records.last().unwrap().offset + 1);
         let partition = Partition { topic: topic.as_str().into(), index };
-        Ok(SourceBatch { partition, log: positions[0].log, assignment: 1, first, next, records })
+        let (log, assignment) = (positions[0].log, 1);
+        Ok(SourceBatch { partition, log, assignment, first, next, records, order: None })
     }
 }
 

@@ -5,6 +5,7 @@
 mod bytes;
 mod commits;
 mod conformance;
+mod exact;
 mod outages;
 mod rebalances;
 mod setup;

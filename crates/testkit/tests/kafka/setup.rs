@@ -119,6 +119,8 @@ pub struct Member {
     pub ends: bool,
     pub revoked: usize,
     pub lost: usize,
+    /// Why nothing can be read.
+    pub stalled: Option<String>,
 }
 
 impl Member {
@@ -132,6 +134,7 @@ impl Member {
             ends: true,
             revoked: 0,
             lost: 0,
+            stalled: None,
         }
     }
 
@@ -149,6 +152,7 @@ impl Member {
                 self.lost += 1;
                 nonces.iter().for_each(|nonce| drop(self.assigned.remove(nonce)));
             }
+            Intake::Stalled(stall) => self.stalled = stall.map(|fault| fault.to_string()),
             Intake::Batch(batch) => {
                 let assignment = self.assigned.get(&batch.assignment).expect("ours");
                 for record in &batch.records {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use potok_connectors::kafka::{KafkaConfig, KafkaLog};
-use potok_core::{Log, Move, ReadFrom, SystemClock};
+use potok_core::{GroupSpec, Log, Move, PipelineInfo, ReadFrom, SystemClock};
 use potok_testkit::services;
 use std::sync::Arc;
 
@@ -149,4 +149,95 @@ async fn topics_of_a_pipeline_are_made_for_their_purpose() {
     assert!(registry.contains("cleanup.policy=compact"), "{registry}");
     assert!(registry.contains("PartitionCount: 1"), "{registry}");
     drop(member);
+}
+
+/// Topics of potok's own that somebody has made otherwise are not used before they are mended, and
+/// the message has the command that mends them.
+#[tokio::test(flavor = "multi_thread")]
+async fn own_topics_that_would_lose_records_are_not_used() {
+    let log = log().await;
+    let group = unique("own");
+    let internal = format!("potok-{group}");
+    let spec = GroupSpec {
+        info: PipelineInfo { internal: Some(internal.clone()), ..spec(&group, &group, false).info },
+        topics: vec![internal.as_str().into()],
+        ..spec(&group, &group, false)
+    };
+    let made = internal.clone();
+    let settings = [("cleanup.policy", "compact"), ("retention.ms", "1000000")];
+    blocking(move || services::kafka().create_topic(&made, 1, &settings)).await;
+    let fault = log.open_group(spec.clone()).await.err().expect("it is compacted");
+    assert_eq!(
+        (fault.next, fault.code, fault.needs_somebody),
+        (Move::Wait, "P0618", true),
+        "{fault}"
+    );
+    let text = fault.to_string();
+    for word in ["compact", "retention.ms", "CreateTime", &internal] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    let (_, command) = text.split_once("`kafka-configs.sh ").expect("a command");
+    let command = command.split_once('`').expect("its end").0.to_owned();
+    let words = move || {
+        let words: Vec<&str> = command.split_whitespace().collect();
+        services::kafka().tool("kafka.admin.ConfigCommand", &words);
+    };
+    blocking(words).await;
+    eventually("it opens", || async { log.open_group(spec.clone()).await.is_ok() }).await;
+}
+
+/// Records behind an open transaction of somebody else are lag, and the reason is said; a
+/// transaction that takes its time and no more is not spoken of.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_that_stays_open_is_told() {
+    let topic = topic("hanging", 1).await;
+    let group = unique("hanging");
+    let log = log().await;
+    let mut member = Member::open(&log, spec(&group, &topic, false)).await;
+    log.append(&records(&topic, 0, ["before"])).await.unwrap();
+    member.until("the first record", |member| member.seen.len() == 1).await;
+    assert_eq!(member.stalled, None);
+    let writing = topic.clone();
+    let mut hanging = blocking(move || java_transaction(&writing)).await;
+    let open = topic.clone();
+    eventually("its transaction is open", || {
+        let open = open.clone();
+        blocking(move || services::kafka().end_offsets(&open)[0] >= 2)
+    })
+    .await;
+    log.append(&records(&topic, 0, ["behind", "it"])).await.unwrap();
+    member.until("it is said", |member| member.stalled.is_some()).await;
+    let why = member.stalled.clone().unwrap();
+    for word in ["P0617", topic.as_str(), "partition 0", "find-hanging"] {
+        assert!(why.contains(word), "{word}: {why}");
+    }
+    let lag = |groups: Vec<potok_core::GroupInfo>| -> u64 {
+        let ours = groups.into_iter().find(|found| found.group == group).expect("registered");
+        let of = ours.partitions.iter().filter(|partition| partition.topic == topic);
+        of.map(|partition| partition.end - partition.position).sum()
+    };
+    assert!(lag(log.groups().await.unwrap()) >= 2, "what waits is lag");
+    assert_eq!(member.seen.len(), 1, "nobody reads behind it");
+    hanging.kill().unwrap();
+    hanging.wait().unwrap();
+    let aborted = topic.clone();
+    blocking(move || {
+        let place = ["--topic", &aborted, "--partition", "0", "--start-offset", "1"];
+        services::kafka().tool("TransactionsCommand", &[&["abort"][..], &place].concat());
+    })
+    .await;
+    member.until("what lay behind it", |member| member.seen.len() == 3).await;
+    member.until("it is over", |member| member.stalled.is_none()).await;
+}
+
+/// A producer that begins a transaction and does not end it.
+fn java_transaction(topic: &str) -> std::process::Child {
+    let producer = format!("bootstrap.servers={}", services::kafka().servers());
+    crate::bytes::java("org.apache.kafka.tools.ProducerPerformance")
+        .args(["--topic", topic, "--num-records", "1000", "--record-size", "10"])
+        .args(["--throughput", "1", "--transactional-id", topic])
+        .args(["--transaction-duration-ms", "800000", "--producer-props", &producer])
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap()
 }

@@ -1,11 +1,43 @@
 //! Partitions that are not read on where they were: records are gone, older partitions come first,
 //! or the topic is another one.
 
+use std::ops::Range;
+
 use potok_core::{Damage, Partition};
 use rdkafka::consumer::{Consumer, RebalanceProtocol};
 
+use super::super::assignment::Start;
 use super::super::{lock, native};
 use super::{ANSWER_MAX, Poller, Slot, list_of, offset_of, placed_list, topics_of};
+
+/// How a partition is read on.
+#[derive(Debug, PartialEq, Eq)]
+enum Seat {
+    /// Where it was.
+    Same,
+    /// Behind records that are gone, before which nothing is left.
+    Behind(Range<u64>),
+    /// From its start under another name, the old one being lost: its end was cut off (an unclean
+    /// election), and what comes now gets these offsets again.
+    Cut(Range<u64>),
+    /// From its start under another name: it is another topic.
+    Anew,
+}
+
+fn seat(next: u64, log: u64, start: &Start) -> Seat {
+    if log != start.log {
+        return Seat::Anew;
+    }
+    if start.start >= next {
+        return Seat::Behind(next..start.start);
+    }
+    match start.lost {
+        // Told with the start.
+        Some(_) => Seat::Anew,
+        None if next > start.end => Seat::Cut(start.end..next),
+        None => Seat::Same,
+    }
+}
 
 impl Poller {
     /// Partitions whose records are not where we were: retention took them, the end was cut off, or
@@ -15,14 +47,18 @@ impl Poller {
             // What has left meanwhile is read by another.
             let slot = self.slots.iter().find(|slot| slot.partition == start.partition);
             let Some(slot) = slot else { continue };
-            let (to, known) = match slot.log == start.log {
-                // The same topic, and records are missing before its first: on from there.
-                true if start.start >= slot.next => {
-                    self.tell_lost(&slot.partition, slot.next..start.start);
+            let seat = seat(slot.next, slot.log, &start);
+            let (to, known) = match &seat {
+                Seat::Behind(lost) => {
+                    self.tell_lost(&slot.partition, lost.clone());
                     (start.start, true)
                 }
-                true if start.lost.is_none() => (slot.next, true),
-                _ => (start.start, false),
+                Seat::Same => (slot.next, true),
+                Seat::Cut(lost) => {
+                    self.tell_lost(&slot.partition, lost.clone());
+                    (start.start, false)
+                }
+                Seat::Anew => (start.start, false),
             };
             let partition = start.partition.clone();
             if !known {
@@ -65,7 +101,7 @@ impl Poller {
         self.log_if("seek", sought);
     }
 
-    pub(super) fn tell_lost(&self, partition: &Partition, lost: std::ops::Range<u64>) {
+    pub(super) fn tell_lost(&self, partition: &Partition, lost: Range<u64>) {
         if lost.is_empty() {
             return;
         }
@@ -118,6 +154,23 @@ impl Poller {
         }
     }
 
+    /// Partitions that the group gave us and no broker knew yet: they are read once one does.
+    pub(super) fn seat_late(&mut self) {
+        let waiting = std::mem::take(&mut self.unseated);
+        if waiting.is_empty() {
+            return;
+        }
+        let starts = self.resolve(&waiting);
+        let is_seated = |at: &Partition| starts.iter().any(|start| start.partition == *at);
+        self.unseated = waiting.into_iter().filter(|at| !is_seated(at)).collect();
+        for start in starts {
+            let (partition, to) = (start.partition.clone(), start.start);
+            tracing::info!(group = self.group, %partition, "a broker knows it now; reading it");
+            self.adopt(vec![start]);
+            self.place(&partition, to);
+        }
+    }
+
     /// A topic that was deleted and created anew is another one, though its name is the same.
     pub(super) fn look_at_ids(&mut self) {
         let ours: Vec<Partition> = self.slots.iter().map(|slot| slot.partition.clone()).collect();
@@ -134,5 +187,35 @@ impl Poller {
             self.hand_over_all();
             self.seat_again(&changed);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use potok_core::RangeSet;
+
+    use super::*;
+
+    #[test]
+    fn an_end_that_was_cut_off_is_read_again_and_not_skipped() {
+        let start = |start: u64, end: u64, lost: Option<Range<u64>>| Start {
+            partition: Partition { topic: "t".into(), index: 0 },
+            log: 5,
+            start,
+            end,
+            ended: RangeSet::new(),
+            fresh: false,
+            behind: Vec::new(),
+            lost,
+        };
+        // Committed 40, read to 90, the end now at 70: the records at 70 and behind are new ones.
+        assert_eq!(seat(90, 5, &start(40, 70, None)), Seat::Cut(70..90));
+        assert_eq!(seat(90, 5, &start(40, 90, None)), Seat::Same);
+        assert_eq!(seat(90, 5, &start(40, 100, None)), Seat::Same);
+        // Retention took what was not read.
+        assert_eq!(seat(90, 5, &start(95, 100, Some(40..95))), Seat::Behind(90..95));
+        // The commit itself is behind the end.
+        assert_eq!(seat(90, 5, &start(30, 30, Some(30..40))), Seat::Anew);
+        assert_eq!(seat(90, 4, &start(0, 100, None)), Seat::Anew);
     }
 }

@@ -38,11 +38,14 @@ impl Poller {
             false => ("read", consumer.resume(&list)),
         };
         self.log_if(what, flowing);
+        let is_seated = |at: &&Partition| starts.iter().any(|start| start.partition == **at);
+        self.unseated.extend(partitions.iter().filter(|at| !is_seated(at)).cloned());
         self.adopt(starts);
     }
 
-    /// Finds where partitions start, for as long as it takes. Those whose topic is gone, and all of
-    /// them once the group has given up on us, are left out: they will be taken away again.
+    /// Finds where partitions start, for as long as it takes. Left out are all of them once the group
+    /// has given up on us, and those that no broker knows: they will be taken away again, or a
+    /// broker that lags behind will know them later.
     pub(super) fn resolve(&mut self, partitions: &[Partition]) -> Vec<Start> {
         let topics = topics_of(partitions);
         loop {
@@ -98,6 +101,7 @@ impl Poller {
                 collected: None,
                 usual: (0, 0),
                 behind,
+                stood_at: None,
             });
             assigned.push(assignment);
         }
@@ -115,6 +119,7 @@ impl Poller {
     pub(super) fn revoked(&mut self, partitions: &[Partition]) {
         let lost = self.queue.consumer().assignment_lost();
         tracing::debug!(group = self.group, lost, ?partitions, "partitions leave");
+        self.unseated.retain(|at| !partitions.contains(at));
         let nonces = self.drop_slots(|slot| partitions.contains(&slot.partition));
         if lost {
             tracing::warn!(group = self.group, "the group gave our partitions to others");
@@ -136,14 +141,17 @@ impl Poller {
         self.places.clear();
         self.last_place = None;
         let mut nonces = Vec::new();
+        let mut left = Vec::new();
         self.slots.retain(|slot| {
             let gone = which(slot);
             if gone {
                 nonces.push(slot.nonce);
                 self.handover.forget_end(&slot.partition);
+                left.push(Some(slot.partition.clone()));
             }
             !gone
         });
+        left.iter().for_each(|place| self.flows(place));
         // What the engine has not taken yet is not its business any more.
         self.handover.forget(&nonces);
         nonces

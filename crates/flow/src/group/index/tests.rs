@@ -1,5 +1,7 @@
 //! Groups in the index: when they close, and what a seal leaves of them.
 
+#![allow(clippy::unwrap_used)]
+
 use super::*;
 
 fn feed() -> Feed {
@@ -24,6 +26,7 @@ fn entry(offset: u64, at: i64) -> Entry {
         bytes: 1,
         time: Timestamp(at),
         at,
+        arrival: Arrival { stream: Stream::Partition(0), place: offset, time: Timestamp(at) },
         closes: false,
         kind: None,
         id: None,
@@ -100,4 +103,155 @@ fn a_group_that_was_put_forward_closes_once() {
     index.close_due(120);
     assert_eq!(index.lateness, [15]);
     assert_eq!(index.seals().len(), 1);
+}
+
+/// The seals of all that is closed are read back, and what they name is sent.
+fn send_closed(index: &mut Index, now: i64) {
+    index.close_due(now);
+    for (name, seal) in index.seals() {
+        assert!(!index.read_seal(name.key, name.share, seal, entry(u64::MAX, now)));
+    }
+    while !index.take_sealed(usize::MAX, |_| 0).is_empty() {
+        index.sent();
+    }
+}
+
+fn arriving(key: String, entry: Entry) -> Arriving {
+    let group = GroupKey { key: key.into(), slice: 0, share: 0 };
+    Arriving { group, entry, slice_end: None }
+}
+
+/// A key that always has an open group, and groups that are closed one after another.
+#[test]
+fn what_has_closed_leaves_nothing_behind() {
+    let mut index = index(ClosePlan { max_count: Some(2), ..ClosePlan::default() });
+    for number in 0..100_000_u64 {
+        let at = number as i64;
+        // Late by one: when two are sent, one is open.
+        index.arrives(arriving("always".into(), entry(3 * number, at)));
+        index.arrives(arriving("always".into(), entry(3 * number + 1, at)));
+        index.arrives(arriving(format!("once-{number}"), entry(3 * number + 2, at)));
+        send_closed(&mut index, at);
+        assert!(index.open.len() <= 102, "{} at {number}", index.open.len());
+    }
+    let due: usize = index.shares.values().map(|share| share.due.len()).sum();
+    assert_eq!(due, index.open.len(), "each once");
+    assert_eq!((index.frozen.len(), index.sealing.len(), index.sealed.len()), (0, 0, 0));
+    send_closed(&mut index, i64::MAX - 1);
+    assert_eq!((index.size(), index.next_due()), ((0, 0), None));
+    assert_eq!((index.feeds.len(), index.streams.len(), index.waiting.len()), (1, 0, 0));
+}
+
+#[test]
+fn feeds_that_have_left_make_room_for_others() {
+    let mut index = index(ClosePlan::default());
+    for assignment in 2..1_000 {
+        let now = Feed { assignment, ..feed() };
+        let at = index.feed(&now);
+        assert_eq!(index.feed(&now), at);
+        add(&mut index, Entry { feed: at, ..entry(assignment, 0) });
+        let forgotten = index.forget(&[assignment]).assignments;
+        assert_eq!(forgotten, [(assignment, 1, 0)]);
+    }
+    assert_eq!(index.feeds.len(), 2);
+    assert_eq!(index.feed(&feed()), 0, "one that stays keeps its number");
+    assert_eq!((index.size(), index.next_due()), ((0, 0), None));
+}
+
+/// Partition by partition, as a stretch of the log is read; five of them make a group.
+#[test]
+fn what_came_among_each_other_is_taken_in_as_it_came() {
+    let mut index = index(ClosePlan { max_count: Some(5), ..ClosePlan::default() });
+    for partition in 0..3 {
+        for place in (partition..15).step_by(3) {
+            let arrival = Arrival { stream: Stream::Log, place, time: Timestamp(0) };
+            index.arrives(arriving("g".into(), Entry { arrival, ..entry(place, 0) }));
+        }
+    }
+    assert!(closed(&mut index, 0).is_empty(), "all of it waits for the last");
+    assert_eq!(index.take_waiting(), 0);
+    let mut batches = closed(&mut index, 0);
+    batches.iter_mut().for_each(|offsets| offsets.sort_unstable());
+    let expected: Vec<Vec<u64>> = vec![(0..5).collect(), (5..10).collect(), (10..15).collect()];
+    assert_eq!(batches, expected);
+}
+
+/// Copies lie in the internal topic as they were gathered; the parts of a huge group follow the
+/// times of their source.
+#[test]
+fn the_parts_of_a_huge_group_are_in_order() {
+    let mut index = index(ClosePlan::default());
+    let records = 2 * PART_RECORDS_MAX as u64 + 10;
+    let half = records / 2;
+    for place in 0..records {
+        // First all of one partition, then all of the other, which came at the same times.
+        let (stream, time) = (Stream::Partition((place / half) as u32), (place % half) as i64);
+        let arrival = Arrival { stream, place, time: Timestamp(time) };
+        index.arrives(arriving("g".into(), Entry { arrival, ..entry(place, 0) }));
+    }
+    index.close_due(1_000);
+    let mut last = Timestamp(-1);
+    while let Some(frozen) = index.frozen.pop_front() {
+        assert!(frozen.entries.len() <= PART_RECORDS_MAX);
+        for entry in frozen.entries {
+            assert!(entry.arrival.time >= last);
+            last = entry.arrival.time;
+        }
+    }
+    assert_eq!(last, Timestamp(half as i64 - 1));
+}
+
+/// Something always comes before it would go quiet.
+#[test]
+fn what_never_goes_quiet_closes_at_its_maximum_age() {
+    let millis = |millis| Some(Duration::from_millis(millis));
+    let close = ClosePlan { quiet: millis(50), max_age: millis(200), ..ClosePlan::default() };
+    let mut index = Index::new(close);
+    index.time_by_run(0);
+    index.feed(&feed());
+    let mut batches = Vec::new();
+    for at in (0..=400).step_by(40) {
+        batches.extend(closed(&mut index, at));
+        add(&mut index, entry(at as u64, at));
+    }
+    let at_most_200 =
+        |batch: &Vec<u64>| batch.iter().max() < batch.iter().min().map(|m| m + 200).as_ref();
+    assert_eq!(batches.len(), 2, "{batches:?}");
+    assert!(batches.iter().all(at_most_200), "{batches:?}");
+    // And who goes quiet closes sooner.
+    assert!(closed(&mut index, 440).is_empty());
+    assert_eq!(closed(&mut index, 451), [vec![400]]);
+}
+
+#[test]
+fn a_long_list_comes_in_pages_what_closes_first_in_front() {
+    const GROUPS: u64 = 200_000;
+    let mut index = index(ClosePlan::default());
+    for number in 0..GROUPS {
+        // Many are due together.
+        let at = (number * 7_919 % 1_000) as i64;
+        index.arrives(arriving(format!("{number:x}"), entry(number, at)));
+    }
+    // Some are closed already.
+    index.close_due(101);
+    let shown = Shown { pipeline: "p", kinds: &[], owner: "lane 0", wall_ahead: 0, attempts: 1 };
+    let (mut seen, mut last) = (HashSet::new(), None::<BatchPlace>);
+    loop {
+        let page = index.places("p", last.as_ref(), 1_000);
+        assert!(page.is_sorted());
+        assert!(page.first().is_none_or(|first| Some(first) > last.as_ref()));
+        for place in &page {
+            let read: BatchPlace = place.to_string().parse().unwrap();
+            assert_eq!(read, *place, "a place survives being written");
+            let view = index.view_at(place, &shown).unwrap();
+            assert!(seen.insert(view.id));
+        }
+        let Some(behind) = page.into_iter().next_back() else { break };
+        last = Some(behind);
+    }
+    assert_eq!((seen.len() as u64, index.batches()), (GROUPS, GROUPS));
+    let one = index.views_of(b"ff", &shown);
+    assert_eq!(one.iter().map(|view| view.id.as_str()).collect::<Vec<_>>(), ["ff"]);
+    assert!(index.views_of(b"no", &shown).is_empty());
+    assert!("".parse::<BatchPlace>().is_err() && "1.2.3".parse::<BatchPlace>().is_err());
 }

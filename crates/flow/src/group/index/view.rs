@@ -1,12 +1,14 @@
-//! What a lane holds, for people to see.
+//! What a lane holds, for people to see, page by page: there may be millions.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BinaryHeap, HashSet};
+use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use potok_core::Timestamp;
 
-use super::{Entry, Index, bytes_of};
+use super::{Entry, Frozen, Generation, GroupKey, Index, Sealed, bytes_of};
 
 /// A batch as people see it.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -44,50 +46,220 @@ pub struct KindView {
     pub ids: u64,
 }
 
+/// Some of the batches that are held.
+#[derive(Clone, Debug, Default, serde::Serialize)]
+pub struct BatchPage {
+    /// What closes first is in front.
+    pub batches: Vec<BatchView>,
+    /// How many are held in all.
+    pub total: u64,
+    /// Behind which the next page begins; none where this is the last.
+    pub next: Option<BatchPlace>,
+}
+
+/// Where a batch stands in the list of all: by when it closes. Batches that come or go between two
+/// pages move no other.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[serde(into = "String")]
+pub struct BatchPlace {
+    due: i64,
+    pipeline: String,
+    name: GroupKey,
+    generation: Generation,
+}
+
+impl fmt::Display for BatchPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let BatchPlace { due, pipeline, name: GroupKey { key, slice, share }, generation } = self;
+        let Generation { name, part, parts } = generation;
+        write!(f, "{due}.{slice}.{share}.{name:x}.{part}.{parts}.{pipeline}.")?;
+        key.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl From<BatchPlace> for String {
+    fn from(place: BatchPlace) -> Self {
+        place.to_string()
+    }
+}
+
+impl FromStr for BatchPlace {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        fn number<T: FromStr>(part: Option<&str>) -> Result<T, ()> {
+            part.and_then(|part| part.parse().ok()).ok_or(())
+        }
+        let (rest, key) = text.rsplit_once('.').ok_or(())?;
+        let (pairs, odd) = key.as_bytes().as_chunks::<2>();
+        let byte = |pair: &[u8; 2]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+        let key: Option<Vec<u8>> = pairs.iter().map(byte).collect();
+        let key = key.filter(|_| odd.is_empty()).ok_or(())?.into();
+        let mut parts = rest.splitn(7, '.');
+        let (due, slice) = (number(parts.next())?, number(parts.next())?);
+        let name = GroupKey { key, slice, share: number(parts.next())? };
+        let generation = parts.next().and_then(|part| u64::from_str_radix(part, 16).ok());
+        let generation = Generation {
+            name: generation.ok_or(())?,
+            part: number(parts.next())?,
+            parts: number(parts.next())?,
+        };
+        let pipeline = parts.next().ok_or(())?.to_owned();
+        Ok(BatchPlace { due, pipeline, name, generation })
+    }
+}
+
+/// What the index does not know of itself.
+pub(crate) struct Shown<'a> {
+    pub pipeline: &'a str,
+    pub kinds: &'a [Arc<str>],
+    pub owner: &'a str,
+    /// How far the wall clock is ahead of the index's.
+    pub wall_ahead: i64,
+    pub attempts: u64,
+}
+
+/// The first of many, in order.
+struct First<T> {
+    found: BinaryHeap<T>,
+    most: usize,
+}
+
+impl<T: Ord> First<T> {
+    fn add(&mut self, one: T) {
+        self.found.push(one);
+        if self.found.len() > self.most {
+            self.found.pop();
+        }
+    }
+}
+
 impl Index {
-    /// Everything held, for people to see.
-    pub fn views(
+    /// How many batches are held.
+    pub fn batches(&self) -> u64 {
+        let closed = self.frozen.len() + self.sealing.len() + self.sealed.len();
+        (self.open.len() + closed + self.sending.len()) as u64
+    }
+
+    /// The places of the first so many batches behind `after`.
+    pub fn places(
         &self,
         pipeline: &str,
-        kinds: &[Arc<str>],
-        owner: &str,
-        wall_ahead: i64,
-        attempts: u64,
-    ) -> Vec<BatchView> {
-        let view = |key: &Bytes, name: u64, state, opened: Timestamp, due: Option<i64>, entries| {
-            let (kinds, repeats) = counts(kinds, entries);
-            BatchView {
-                pipeline: pipeline.to_owned(),
-                id: String::from_utf8_lossy(key).into_owned(),
-                generation: format!("{name:016x}"),
-                state,
-                kinds,
-                repeats,
-                bytes: bytes_of(entries),
-                opened: opened.to_string(),
-                due: due.map(|due| Timestamp(due.saturating_add(wall_ahead)).to_string()),
-                owner: owner.to_owned(),
-                attempts: if state == "sending" { attempts } else { 0 },
-            }
-        };
-        let mut views = Vec::new();
-        let sending = self.sending.iter().map(|sealed| ("sending", sealed));
-        let waiting = self.sealed.iter().map(|sealed| ("sealed", sealed));
-        views.extend(sending.chain(waiting).map(|(state, sealed)| {
-            let name = sealed.generation.name;
-            view(&sealed.key, name, state, sealed.opened, sealed.due, &sealed.entries)
-        }));
-        views.extend(self.frozen.iter().chain(self.sealing.iter()).map(|frozen| {
-            let (name, due) = (frozen.generation.name, Some(frozen.due));
-            view(&frozen.name.key, name, "closed", frozen.opened, due, &frozen.entries)
-        }));
-        let mut open: Vec<_> = self.open.iter().collect();
-        open.sort_by(|a, b| (a.1.due, a.0).cmp(&(b.1.due, b.0)));
-        views.extend(open.into_iter().map(|(name, group)| {
-            let due = Some(group.due).filter(|due| *due < i64::MAX);
-            view(&name.key, group.name, "open", group.opened, due, &group.entries)
-        }));
+        after: Option<&BatchPlace>,
+        most: usize,
+    ) -> Vec<BatchPlace> {
+        let mut first = First { found: BinaryHeap::new(), most };
+        let is_behind = |place: &BatchPlace| after.is_none_or(|after| place > after);
+        let sealed = self.sending.iter().chain(self.sealed.iter()).map(|s| s.place(pipeline));
+        let closed = self.frozen.iter().chain(self.sealing.iter()).map(|f| f.place(pipeline));
+        sealed.chain(closed).filter(is_behind).for_each(|place| first.add(place));
+        for share in self.shares.values() {
+            let open = share.due.range(from(after, pipeline)..).filter_map(|(due, name)| {
+                let generation = Generation { name: self.open.get(name)?.name, part: 0, parts: 1 };
+                let (pipeline, name) = (pipeline.to_owned(), name.clone());
+                Some(BatchPlace { due: *due, pipeline, name, generation })
+            });
+            open.filter(is_behind).take(most).for_each(|place| first.add(place));
+        }
+        first.found.into_sorted_vec()
+    }
+
+    /// The batch at that place, where it is still there.
+    pub fn view_at(&self, place: &BatchPlace, shown: &Shown<'_>) -> Option<BatchView> {
+        let BatchPlace { name, generation, .. } = place;
+        let is_it = |sealed: &&Sealed| sealed.generation == *generation && sealed.key == name.key;
+        if let Some(sealed) = self.sending.iter().find(is_it) {
+            return Some(sealed.view("sending", shown));
+        }
+        if let Some(sealed) = self.sealed.of(&name.key).find(is_it) {
+            return Some(sealed.view("sealed", shown));
+        }
+        let mut closed = self.frozen.of(&name.key).chain(self.sealing.of(&name.key));
+        if let Some(frozen) = closed.find(|frozen| frozen.generation == *generation) {
+            return Some(frozen.view(shown));
+        }
+        self.open.get(name).filter(|group| group.name == generation.name)?;
+        self.view_of_open(name, shown)
+    }
+
+    /// All batches of one key.
+    pub fn views_of(&self, key: &[u8], shown: &Shown<'_>) -> Vec<BatchView> {
+        let sending = self.sending.iter().filter(|sealed| *sealed.key == *key);
+        let mut views: Vec<_> = sending.map(|sealed| sealed.view("sending", shown)).collect();
+        views.extend(self.sealed.of(key).map(|sealed| sealed.view("sealed", shown)));
+        let closed = self.frozen.of(key).chain(self.sealing.of(key));
+        views.extend(closed.map(|frozen| frozen.view(shown)));
+        let open = self.open_of(key).into_iter();
+        views.extend(open.filter_map(|name| self.view_of_open(name, shown)));
         views
+    }
+
+    fn view_of_open(&self, name: &GroupKey, shown: &Shown<'_>) -> Option<BatchView> {
+        let group = self.open.get(name)?;
+        let due = Some(group.due).filter(|due| *due < i64::MAX);
+        Some(shown.view(&name.key, group.name, "open", group.opened, due, &group.entries))
+    }
+}
+
+/// Where open groups behind a place begin among those of a pipeline.
+fn from(after: Option<&BatchPlace>, pipeline: &str) -> (i64, GroupKey) {
+    let nothing = GroupKey { key: Bytes::new(), slice: i64::MIN, share: 0 };
+    match after {
+        None => (i64::MIN, nothing),
+        Some(after) if after.pipeline == pipeline => (after.due, after.name.clone()),
+        Some(after) => (after.due, nothing),
+    }
+}
+
+impl Sealed {
+    fn place(&self, pipeline: &str) -> BatchPlace {
+        let name = GroupKey { key: self.key.clone(), slice: 0, share: 0 };
+        let (due, pipeline) = (self.due.unwrap_or(i64::MIN), pipeline.to_owned());
+        BatchPlace { due, pipeline, name, generation: self.generation }
+    }
+
+    fn view(&self, state: &'static str, shown: &Shown<'_>) -> BatchView {
+        let name = self.generation.name;
+        shown.view(&self.key, name, state, self.opened, self.due, &self.entries)
+    }
+}
+
+impl Frozen {
+    fn place(&self, pipeline: &str) -> BatchPlace {
+        let (due, pipeline) = (self.due, pipeline.to_owned());
+        BatchPlace { due, pipeline, name: self.name.clone(), generation: self.generation }
+    }
+
+    fn view(&self, shown: &Shown<'_>) -> BatchView {
+        let (name, due) = (self.generation.name, Some(self.due));
+        shown.view(&self.name.key, name, "closed", self.opened, due, &self.entries)
+    }
+}
+
+impl Shown<'_> {
+    fn view(
+        &self,
+        key: &Bytes,
+        name: u64,
+        state: &'static str,
+        opened: Timestamp,
+        due: Option<i64>,
+        entries: &[Entry],
+    ) -> BatchView {
+        let (kinds, repeats) = counts(self.kinds, entries);
+        BatchView {
+            pipeline: self.pipeline.to_owned(),
+            id: String::from_utf8_lossy(key).into_owned(),
+            generation: format!("{name:016x}"),
+            state,
+            kinds,
+            repeats,
+            bytes: bytes_of(entries),
+            opened: opened.to_string(),
+            due: due.map(|due| Timestamp(due.saturating_add(self.wall_ahead)).to_string()),
+            owner: self.owner.to_owned(),
+            attempts: if state == "sending" { self.attempts } else { 0 },
+        }
     }
 }
 

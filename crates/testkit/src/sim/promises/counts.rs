@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use potok_core::{Envelope, Message, Outcome, Output, Partition, Position, Record};
 use potok_flow::Status;
 
-use super::{Expect, ID_HEADER, Promise, ever, name_of, origin_of, replay_of};
+use super::{Expect, ID_HEADER, Promise, ever, name_of, origin_of, replay_of, versions};
 use crate::sim::pipeline::{GROUP, INTERNAL};
 use crate::sim::trouble::Trouble;
 use crate::sim::workload::Kind;
@@ -23,8 +23,8 @@ pub struct Deeds {
     taken: BTreeMap<Position, u64>,
     /// Names of deliveries that went through.
     delivered: BTreeSet<String>,
-    /// Dead letters it has written: origin and attempt.
-    letters: BTreeSet<(Position, u32)>,
+    /// Dead letters it has written: origin, entry and attempt.
+    letters: BTreeSet<(Position, Option<u32>, u32)>,
     /// Records it has noted as ended.
     ended: BTreeSet<Position>,
 }
@@ -89,7 +89,8 @@ pub(in crate::sim) fn observe_written(w: &mut State, process: usize, outputs: &[
     let Some(expect) = w.expect.clone() else { return };
     for output in outputs {
         if output.topic == expect.dead {
-            let letter = Envelope::split(&output.headers).map(|(e, _)| (e.origin, e.attempts));
+            let letter =
+                Envelope::split(&output.headers).map(|(e, _)| (e.origin, e.deliver, e.attempts));
             deeds(w, process).letters.extend(letter);
         } else if let Some(id) = output.headers.get(ID_HEADER) {
             let id = String::from_utf8_lossy(id).into_owned();
@@ -98,7 +99,8 @@ pub(in crate::sim) fn observe_written(w: &mut State, process: usize, outputs: &[
     }
 }
 
-/// A process has noted these as ended, whether or not that counts for the log.
+/// A process notes these as ended, whether or not that counts for the log. What has ended before
+/// is only a gap between them.
 pub(in crate::sim) fn observe_ended(
     w: &mut State,
     (process, group): (usize, &str),
@@ -106,7 +108,11 @@ pub(in crate::sim) fn observe_ended(
     ranges: &[std::ops::Range<u64>],
 ) {
     let records = w.disk.shelf(partition).map_or(&[][..], |shelf| &shelf.records);
-    let is_ended = |offset: u64| ranges.iter().any(|range| range.contains(&offset));
+    let before = w.disk.progress(group, partition).unwrap_or_default();
+    let is_ended = |offset: u64| {
+        let had_ended = offset < before.position || before.ended.contains(offset);
+        !had_ended && ranges.iter().any(|range| range.contains(&offset))
+    };
     let ended = records.iter().filter(|(_, record)| is_ended(record.offset));
     let ended: Vec<Position> = ended
         .filter(|(_, record)| is_counted(w, group, partition, record))
@@ -153,17 +159,34 @@ fn check_endings(
     let mut sure = Endings::default();
     let mut unsure = 0;
     let mut shown = Vec::new();
+    // How often something went out for what was one record at first: which time it was taken as a
+    // repeat, nobody can tell.
+    let mut went_out: BTreeMap<Position, u64> = BTreeMap::new();
+    let mut taken = Vec::new();
     for (at, times) in &deeds.taken {
-        let once = *times == 1 && deeds.ended.contains(at);
-        match ever(w, at).filter(|_| once) {
-            Some(record) => {
-                let before = sure.all();
-                *ending(w, expect, deeds, at, &record, &mut sure) += 1;
-                let of = sure.all().into_iter().zip(before).find(|(now, before)| now != before);
-                shown.extend(of.map(|((what, _), _)| format!("{at} {what}")));
-            }
-            None => unsure += times,
+        let Some(record) = ever(w, at) else {
+            unsure += times;
+            continue;
+        };
+        let sent = Sent::of(expect, at, &record);
+        if !sent.is_dead(deeds) {
+            *went_out.entry(sent.origin.clone()).or_default() += times;
         }
+        taken.push((at, times, sent, record));
+    }
+    for (at, times, sent, record) in &taken {
+        // One that was sent again may stand for the first, which then counts as its repeat.
+        let alone = versions(w, expect, record).len() < 2;
+        let goes_out = went_out.get(&sent.origin).copied().unwrap_or_default();
+        let is_sure = **times == 1 && deeds.ended.contains(*at) && alone;
+        if !is_sure || (goes_out > 1 && !sent.is_dead(deeds)) {
+            unsure += *times;
+            continue;
+        }
+        let before = sure.all();
+        *ending(w, expect, deeds, (sent, record), &mut sure) += 1;
+        let of = sure.all().into_iter().zip(before).find(|(now, before)| now != before);
+        shown.extend(of.map(|((what, _), _)| format!("{at} {what}")));
     }
     // What a part had noted and not yet counted when it died is never counted.
     let died = status.restarts + status.rereads > 0
@@ -179,30 +202,48 @@ fn check_endings(
     }
 }
 
+/// What a record was at first, which entries it is for, and which attempt this is.
+struct Sent {
+    origin: Position,
+    wanted: Vec<u32>,
+    attempt: u32,
+}
+
+impl Sent {
+    fn of(expect: &Expect, at: &Position, record: &Record) -> Self {
+        let replay = (at.topic == expect.replay).then(|| replay_of(&record.headers)).flatten();
+        let (origin, only, attempt) = match replay {
+            Some(replay) => (replay.origin, replay.deliver, replay.attempt),
+            None => (origin_of(record).unwrap_or_else(|| at.clone()), None, 1),
+        };
+        let mut wanted: Vec<u32> = (0..expect.scenario.delivers.len() as u32).collect();
+        wanted.retain(|index| only.is_none_or(|only| only == *index));
+        Sent { origin, wanted, attempt }
+    }
+
+    fn is_dead(&self, deeds: &Deeds) -> bool {
+        let entries = self.wanted.iter().map(|index| Some(*index)).chain([None]);
+        let letter = |deliver| (self.origin.clone(), deliver, self.attempt);
+        entries.map(letter).any(|letter| deeds.letters.contains(&letter))
+    }
+}
+
 /// Where a record that was taken once is to be counted.
 fn ending<'a>(
     w: &State,
     expect: &Expect,
     deeds: &Deeds,
-    at: &Position,
-    record: &Record,
+    (sent, record): (&Sent, &Record),
     endings: &'a mut Endings,
 ) -> &'a mut u64 {
-    let replay = (at.topic == expect.replay).then(|| replay_of(&record.headers)).flatten();
-    let (origin, only, attempt) = match replay {
-        Some(replay) => (replay.origin, replay.deliver, replay.attempt),
-        None => (origin_of(record).unwrap_or_else(|| at.clone()), None, 1),
-    };
-    let wanted = (0..expect.scenario.delivers.len() as u32)
-        .filter(|index| only.is_none_or(|only| only == *index));
-    let mut names = wanted.map(|index| name_of(&origin, index).to_string());
+    let mut names = sent.wanted.iter().map(|index| name_of(&sent.origin, *index).to_string());
     let kind = Kind::of(record.value.as_deref());
-    if deeds.letters.contains(&(origin.clone(), attempt)) {
+    if sent.is_dead(deeds) {
         &mut endings.dead_lettered
     } else if names.any(|name| deeds.delivered.contains(&name)) {
         &mut endings.delivered
     } else if (kind == Kind::Filtered && expect.scenario.stage.is_some())
-        || w.filtered.contains(&origin)
+        || w.filtered.contains(&sent.origin)
     {
         &mut endings.filtered
     } else {

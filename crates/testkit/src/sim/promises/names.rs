@@ -19,6 +19,8 @@ pub enum Promise {
     OnceInSinks,
     /// Records of one key arrive in order.
     OrderPerKey,
+    /// Records of one group leave as they came, whatever partitions they came from.
+    OrderOfArrival,
     /// Nothing becomes a dead letter because a destination is away.
     OutageIsNoPoison,
     /// Healthy records never become dead letters.
@@ -35,6 +37,8 @@ pub enum Promise {
     SentAsSealed,
     /// Where the log is shared, no group closes before its time, whatever clocks say.
     WindowsLast,
+    /// While nothing is in trouble, groups close when they are due.
+    WindowsEnd,
     /// Whoever had a share of the groups before changes nothing in their store.
     OwnersWrite,
     /// Whoever had a partition before notes no endings in it.
@@ -61,6 +65,7 @@ impl fmt::Display for Promise {
             Promise::OnceInTopics => "exactly once in topics",
             Promise::OnceInSinks => "exactly once in destinations that know names",
             Promise::OrderPerKey => "order per key kept",
+            Promise::OrderOfArrival => "records of a group leave as they came",
             Promise::OutageIsNoPoison => "an outage makes no dead letters",
             Promise::HealthyStayAlive => "healthy records are no dead letters",
             Promise::BadOnceInDeadLetters => "each bad record once in dead letters",
@@ -69,6 +74,7 @@ impl fmt::Display for Promise {
             Promise::GatheredOnce => "gathered exactly once",
             Promise::SentAsSealed => "batches are sent as they were sealed",
             Promise::WindowsLast => "windows last as long as they should",
+            Promise::WindowsEnd => "windows end when they should",
             Promise::OwnersWrite => "only its owner changes a share of the store",
             Promise::OwnersCommit => "only its owner commits a partition",
             Promise::CleanedWhenEnded => "the store is cleaned only of what has ended",

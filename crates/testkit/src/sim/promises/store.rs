@@ -38,5 +38,6 @@ fn is_noted(w: &State, owner: &Owner, at: &Position) -> bool {
     let has_ended = at.offset < progress.position || progress.ended.contains(at.offset);
     let ignored = w.observed.ignored.get(&owner.nonce);
     let ignored = w.shared && ignored.is_some_and(|ranges| ranges.contains(at.offset));
-    has_ended || ignored || w.disk.record(at).is_none()
+    let had_ended = w.observed.forgotten.contains(at);
+    has_ended || had_ended || ignored || w.disk.record(at).is_none()
 }

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use potok_core::{Position, Record, Timestamp};
+use potok_core::Position;
 
+use super::order::Arrived;
 use super::{Expect, Promise, members, name_of, origin_of};
 use crate::sim::pipeline::INTERNAL;
 use crate::sim::scenario::To;
@@ -12,28 +13,22 @@ use crate::sim::world::State;
 
 /// One member of a sealed batch.
 struct Version {
-    /// Where it lies, and when it came there.
-    at: Position,
-    time: Timestamp,
     /// The record itself, also where a copy of it is the member.
     origin: Position,
+    arrived: Arrived,
 }
 
 impl Version {
-    /// Records of different partitions that came together have no order between them.
     fn came_before(&self, other: &Version) -> bool {
-        let lies = |version: &Version| (version.at.topic.clone(), version.at.partition);
-        match lies(self) == lies(other) {
-            true => self.at.offset < other.at.offset,
-            false => self.time < other.time,
-        }
+        self.arrived.came_before(&other.arrived)
     }
 }
 
 /// Of the records of one id in a batch the last arrival is delivered, and the others end as it
 /// does.
 pub(super) fn check_versions(w: &mut State, expect: &Expect) {
-    if expect.scenario.hold.is_none_or(|hold| !hold.replace) || expect.scenario.has_jumps() {
+    let is_blind = w.shared && expect.scenario.has_jumps_of_log();
+    if expect.scenario.hold.is_none_or(|hold| !hold.replace) || is_blind {
         return;
     }
     for versions in sealed_versions(w) {
@@ -85,9 +80,9 @@ fn sealed_versions(w: &State) -> Vec<Vec<Version>> {
                 continue;
             };
             let Some(id) = field(record.value.as_deref(), "id") else { continue };
-            let Record { time, .. } = *record;
-            let origin = origin_of(record).unwrap_or_else(|| at.clone());
-            by_id.entry(id).or_default().push(Version { at, time, origin });
+            let origin = origin_of(record).unwrap_or(at);
+            let Some(arrived) = Arrived::of(w, &origin) else { continue };
+            by_id.entry(id).or_default().push(Version { origin, arrived });
         }
         all.extend(by_id.into_values().filter(|versions| versions.len() > 1));
     }

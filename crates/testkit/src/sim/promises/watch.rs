@@ -2,20 +2,27 @@
 
 use std::collections::BTreeSet;
 
-use potok_core::{Ended, Envelope, Output, Partition, Position, Record};
+use potok_core::{Ended, Envelope, Output, Partition, Position, RangeSet, Record};
 
 use super::{Expect, ID_HEADER, Promise};
-use super::{ever, has_ended, letter_id, members, origin_of};
+use super::{ever, has_ended, letter_id, members, name_of, origin_of, replay_of};
 use crate::sim::pipeline::{GROUP, INTERNAL};
-use crate::sim::scenario::Act;
+use crate::sim::scenario::{Act, Scenario};
 use crate::sim::trouble::Recovery;
 use crate::sim::world::State;
+
+/// A group that closes later than this after it was due is late, in simulated milliseconds.
+const LATE_MAX: u64 = 3_000;
 
 /// Indexes what was just written.
 pub(in crate::sim) fn observe_outputs(w: &mut State, outputs: &[Output], positions: &[Position]) {
     let Some(expect) = w.expect.clone() else { return };
+    let now = w.millis();
     for (output, position) in outputs.iter().zip(positions) {
         w.note(format_args!("written {position}"));
+        if expect.scenario.topics.contains(&output.topic) {
+            w.observed.sent.insert(position.clone(), now);
+        }
         if output.topic == expect.dead {
             match Envelope::split(&output.headers) {
                 Some((envelope, _)) => {
@@ -32,15 +39,39 @@ pub(in crate::sim) fn observe_outputs(w: &mut State, outputs: &[Output], positio
                 ),
             }
         } else if *output.topic == *INTERNAL {
-            let now = w.millis();
             w.observed.gathered.insert(position.clone(), now);
             check_window(w, &expect, output, position);
+            check_end_of_window(w, &expect, output, position);
             let named = sealed_by(w, output.value.as_deref());
             w.observed.seals.extend(Some(named).filter(|named| !named.is_empty()));
         } else if let Some(id) = output.headers.get(ID_HEADER) {
             let id = String::from_utf8_lossy(id).into_owned();
             *w.observed.named.entry(id).or_default() += 1;
         }
+    }
+}
+
+/// True where a scenario makes no trouble at all.
+fn is_steady(scenario: &Scenario) -> bool {
+    let harmless =
+        |(_, act): &(u64, Act)| matches!(act, Act::Send(_) | Act::AllEnded | Act::Release(_));
+    scenario.enabled.is_empty()
+        && scenario.spells.is_empty()
+        && scenario.changes.is_empty()
+        && scenario.acts.iter().all(harmless)
+}
+
+/// Checks that a group closed when it was due, where nothing is ever in trouble.
+fn check_end_of_window(w: &mut State, expect: &Expect, seal: &Output, position: &Position) {
+    let Some(hold) = expect.scenario.hold.filter(|_| is_steady(&expect.scenario)) else { return };
+    let value = seal.value.as_deref().unwrap_or_default();
+    let said: serde_json::Value = serde_json::from_slice(value).unwrap_or_default();
+    let came = if w.shared { &w.observed.gathered } else { &w.observed.sent };
+    let Some(first) = members(&said).iter().filter_map(|at| came.get(at)).min() else { return };
+    let (due, now) = (first + hold.after_first, w.millis());
+    if now > due + LATE_MAX {
+        let what = format!("{position} closes a group {} ms after it was due", now - due);
+        w.violated(Promise::WindowsEnd, what);
     }
 }
 
@@ -101,6 +132,31 @@ pub(in crate::sim) fn excuse_repeats(w: &mut State, outputs: &[Output]) {
         let name = output.headers.get(ID_HEADER).map(|id| String::from_utf8_lossy(id).into_owned());
         if let Some(id) = letter.or(name) {
             *w.observed.excused.entry(id).or_default() += 1;
+        }
+    }
+}
+
+/// Records of that partition had ended, and nobody knows any more: they are done again, under the
+/// same names.
+pub(in crate::sim) fn excuse_forgotten(w: &mut State, partition: &Partition, ended: &RangeSet) {
+    let Some(expect) = w.expect.clone() else { return };
+    let records = w.disk.shelf(partition).map_or(&[][..], |shelf| &shelf.records);
+    let forgotten = records.iter().filter(|(_, record)| ended.contains(record.offset));
+    let forgotten: Vec<(u64, Record)> = forgotten.cloned().collect();
+    for (log, record) in forgotten {
+        let (topic, offset) = (partition.topic.clone(), record.offset);
+        let at = Position { log, topic, partition: partition.index, offset };
+        let replay = (at.topic == expect.replay).then(|| replay_of(&record.headers)).flatten();
+        let attempts = replay.as_ref().map_or(1, |replay| replay.attempt);
+        let origin = replay.map(|replay| replay.origin).or_else(|| origin_of(&record));
+        let origin = origin.unwrap_or_else(|| at.clone());
+        w.observed.forgotten.insert(at);
+        let entries = 0..expect.scenario.delivers.len() as u32;
+        let names = entries.clone().map(|index| name_of(&origin, index).to_string());
+        let letters = entries.map(Some).chain([None]);
+        let letters = letters.map(|deliver| letter_id(&origin, deliver, attempts));
+        for of in names.chain(letters).collect::<Vec<_>>() {
+            *w.observed.excused.entry(of).or_default() += 1;
         }
     }
 }

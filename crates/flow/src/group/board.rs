@@ -1,0 +1,161 @@
+//! What lanes hold, for those who look at it or ask something of it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use potok_core::Timestamp;
+use tokio::sync::Notify;
+
+use super::clock::Scale;
+use super::index::{BatchPlace, BatchView, Index, Shown, Wish};
+use crate::plan::HoldPlan;
+
+/// A wall clock that is off by more than this was set.
+const CLOCK_SET_MILLIS: i64 = 1_000;
+
+/// What a lane holds, and who wants to see it.
+pub(crate) struct Board {
+    pub(super) index: Mutex<Index>,
+    /// Somebody asked for something.
+    pub(super) nudge: Notify,
+    pub(super) scale: Scale,
+    /// The log is shared: a share is a partition of the internal topic, timed by the log.
+    pub(super) shared: bool,
+    /// How often what is being sent was tried.
+    pub(super) attempts: Arc<AtomicU64>,
+}
+
+impl Board {
+    pub fn index(&self) -> MutexGuard<'_, Index> {
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn show<T>(
+        &self,
+        pipeline: &str,
+        lane: usize,
+        plan: &HoldPlan,
+        now: Timestamp,
+        what: impl Fn(&Index, &Shown<'_>) -> T,
+    ) -> T {
+        let kinds: Vec<Arc<str>> = plan.kinds.iter().map(|kind| kind.name.clone()).collect();
+        let wall_ahead = if self.shared { 0 } else { now.0 - self.scale.now() };
+        // Less is no other clock, only the time that looking takes.
+        let wall_ahead = if wall_ahead.abs() < CLOCK_SET_MILLIS { 0 } else { wall_ahead };
+        let attempts = self.attempts.load(Ordering::Relaxed);
+        let owner = &format!("lane {lane}");
+        what(&self.index(), &Shown { pipeline, kinds: &kinds, owner, wall_ahead, attempts })
+    }
+}
+
+/// What a pipeline holds, in numbers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Contents {
+    pub open_groups: u64,
+    pub records: u64,
+    pub bytes: u64,
+    /// Milliseconds until the next open group closes; `None` while nothing is known of it.
+    pub next_close: Option<u64>,
+}
+
+/// The boards of all lanes of a pipeline. Those of the run before are gone with it.
+#[derive(Default)]
+pub(crate) struct Boards(Mutex<Vec<Arc<Board>>>);
+
+impl Boards {
+    pub fn set(&self, boards: Vec<Arc<Board>>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = boards;
+    }
+
+    pub fn all(&self) -> Vec<Arc<Board>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub fn oldest(&self) -> Option<Timestamp> {
+        self.all().iter().filter_map(|board| board.index().oldest()).min()
+    }
+
+    /// How much is held, and how long until some of it closes.
+    pub fn contents(&self) -> Contents {
+        let mut contents = Contents::default();
+        for board in self.all() {
+            let index = board.index();
+            let (groups, records, bytes) = index.size();
+            contents.open_groups += groups;
+            contents.records += records;
+            contents.bytes += bytes;
+            // A group without a date is due at the end of time.
+            let next = index.next_due().filter(|at| index.caught_up && *at < i64::MAX / 2);
+            let wait = next.map(|at| u64::try_from(at - board.scale.now()).unwrap_or(0));
+            contents.next_close = contents.next_close.into_iter().chain(wait).min();
+        }
+        contents
+    }
+
+    /// Asks something of the open groups of that key; false where there is none.
+    pub fn ask(&self, key: &str, wish: Wish) -> bool {
+        let mut any = false;
+        for board in self.all() {
+            let mut index = board.index();
+            if index.has_open(key.as_bytes()) {
+                index.wishes.push((Bytes::copy_from_slice(key.as_bytes()), wish));
+                any = true;
+            }
+            drop(index);
+            board.nudge.notify_one();
+        }
+        any
+    }
+
+    /// How many batches are held.
+    pub fn batches(&self) -> u64 {
+        self.all().iter().map(|board| board.index().batches()).sum()
+    }
+
+    /// The places of the first so many batches behind `after`, each with its lane.
+    pub fn places(
+        &self,
+        pipeline: &str,
+        after: Option<&BatchPlace>,
+        most: usize,
+    ) -> Vec<(BatchPlace, usize)> {
+        let mut places = Vec::new();
+        for (lane, board) in self.all().iter().enumerate() {
+            let of_lane = board.index().places(pipeline, after, most);
+            places.extend(of_lane.into_iter().map(|place| (place, lane)));
+        }
+        places.sort_unstable();
+        places.truncate(most);
+        places
+    }
+
+    /// The batch at that place of a lane, where it is still there.
+    pub fn view_at(
+        &self,
+        (place, lane): &(BatchPlace, usize),
+        pipeline: &str,
+        plan: &HoldPlan,
+        now: Timestamp,
+    ) -> Option<BatchView> {
+        let board = self.all().get(*lane).cloned()?;
+        board.show(pipeline, *lane, plan, now, |index, shown| index.view_at(place, shown))
+    }
+
+    /// All batches of one key.
+    pub fn views_of(
+        &self,
+        key: &str,
+        pipeline: &str,
+        plan: &HoldPlan,
+        now: Timestamp,
+    ) -> Vec<BatchView> {
+        let boards = self.all();
+        let of_lane = |(lane, board): (usize, &Arc<Board>)| {
+            board.show(pipeline, lane, plan, now, |index, shown| {
+                index.views_of(key.as_bytes(), shown)
+            })
+        };
+        boards.iter().enumerate().flat_map(of_lane).collect()
+    }
+}

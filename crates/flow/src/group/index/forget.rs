@@ -1,0 +1,92 @@
+//! What leaves the index with its assignment.
+
+use super::{Entry, Feed, Index, bytes_of};
+
+/// What [`Index::forget`] has forgotten.
+pub(crate) struct Forgotten {
+    /// Records and notes of each assignment.
+    pub assignments: Vec<(u64, u64, u64)>,
+    /// A part of a sealed batch has left and a part is still here. Where seals lie in the
+    /// partition of their members, or one process has all partitions, this does not happen.
+    pub torn: bool,
+}
+
+/// Counts what is forgotten of assignments that have left.
+struct Left<'a> {
+    feeds: &'a [Feed],
+    assignments: Vec<(u64, u64, u64)>,
+    /// Of the records.
+    bytes: u64,
+    records: u64,
+}
+
+impl Left<'_> {
+    /// True when the record was read under one of them.
+    fn record(&mut self, entry: &Entry) -> bool {
+        let has_left = self.of(entry).map(|(_, records, _)| *records += 1).is_some();
+        self.bytes += if has_left { u64::from(entry.bytes) } else { 0 };
+        self.records += u64::from(has_left);
+        has_left
+    }
+
+    /// The same for a note.
+    fn note(&mut self, entry: &Entry) -> bool {
+        self.of(entry).map(|(_, _, notes)| *notes += 1).is_some()
+    }
+
+    fn of(&mut self, entry: &Entry) -> Option<&mut (u64, u64, u64)> {
+        let nonce = self.feeds.get(entry.feed as usize)?.assignment;
+        self.assignments.iter_mut().find(|(left, ..)| *left == nonce)
+    }
+}
+
+impl Index {
+    /// Forgets what was read under assignments that have left.
+    pub fn forget(&mut self, assignments: &[u64]) -> Forgotten {
+        self.take_waiting();
+        let mut left = Left {
+            feeds: &self.feeds,
+            assignments: assignments.iter().map(|nonce| (*nonce, 0, 0)).collect(),
+            bytes: 0,
+            records: 0,
+        };
+        let shares = &mut self.shares;
+        self.open.retain(|name, group| {
+            group.entries.retain(|entry| !left.record(entry));
+            group.bytes = bytes_of(&group.entries);
+            if group.entries.is_empty()
+                && let Some(share) = shares.get_mut(&name.share)
+            {
+                share.due.remove(&(group.due, name.clone()));
+            }
+            !group.entries.is_empty()
+        });
+        self.frozen.retain(|frozen| {
+            frozen.entries.retain(|entry| !left.record(entry));
+            !frozen.entries.is_empty()
+        });
+        let mut torn = false;
+        self.sealing.retain(|frozen| {
+            let members = frozen.entries.len();
+            frozen.entries.retain(|entry| !left.record(entry));
+            torn |= !frozen.entries.is_empty() && frozen.entries.len() < members;
+            !frozen.entries.is_empty()
+        });
+        self.sealed.retain(|sealed| {
+            let members = sealed.entries.len();
+            sealed.entries.retain(|entry| !left.record(entry));
+            let seal_stays = !left.note(&sealed.seal);
+            let gone = members - sealed.entries.len();
+            torn |= if seal_stays { gone > 0 } else { gone < members };
+            seal_stays
+        });
+        self.bytes = self.bytes.saturating_sub(left.bytes);
+        self.records = self.records.saturating_sub(left.records);
+        // Nothing names these any more: the next feeds take their numbers.
+        let has_left = |feed: &Feed| assignments.contains(&feed.assignment);
+        let free = (0..).zip(&self.feeds).filter(|(_, feed)| has_left(feed)).map(|(at, _)| at);
+        let free: Vec<u32> = free.filter(|at| !self.free_feeds.contains(at)).collect();
+        self.free_feeds.extend(free);
+        Forgotten { assignments: left.assignments, torn }
+    }
+}

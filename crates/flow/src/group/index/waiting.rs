@@ -1,0 +1,73 @@
+//! What waits until everything is there that came among it, so that it is taken in as it came.
+//!
+//! A log that has one order for all partitions is read in stretches, each partition by partition.
+//! Groups that close by count, by size or by what a record says would have other members, were records
+//! taken in as they are read.
+
+use bytes::Bytes;
+use foldhash::HashMap;
+use potok_core::Timestamp;
+use potok_core::trouble::{Bug, planted};
+
+use super::{Arriving, Entry, GroupKey, Index};
+use crate::group::arrival::{Arrival, Stream};
+use crate::group::seal::Seal;
+
+/// One of them.
+pub(super) enum Waiting {
+    Record(Arriving),
+    Seal { key: Bytes, share: u32, seal: Seal, entry: Entry },
+}
+
+impl Index {
+    /// Takes a record in; one that has a place in the log when all is there that came among it.
+    pub fn arrives(&mut self, arriving: Arriving) {
+        match arriving.entry.arrival {
+            Arrival { stream: Stream::Log, place, .. } => {
+                self.waiting.push((place, Waiting::Record(arriving)));
+            }
+            _ => self.add(arriving),
+        }
+    }
+
+    /// The same of a seal. Says how many of those that count from now on another run has written.
+    pub fn seal_arrives(&mut self, key: Bytes, share: u32, seal: Seal, entry: Entry) -> u64 {
+        match entry.arrival {
+            Arrival { stream: Stream::Log, place, .. } => {
+                self.waiting.push((place, Waiting::Seal { key, share, seal, entry }));
+                0
+            }
+            _ => u64::from(self.read_seal(key, share, seal, entry)),
+        }
+    }
+
+    /// All is there that came among what waits: takes it in, in the order of the log. Says how many
+    /// seals another run has written.
+    pub fn take_waiting(&mut self) -> u64 {
+        let mut foreign = 0;
+        let mut waiting = std::mem::take(&mut self.waiting);
+        if !planted(Bug::LastReadWins) {
+            waiting.sort_by_key(|(place, _)| *place);
+        }
+        for (_, waiting) in waiting {
+            match waiting {
+                Waiting::Record(arriving) => self.add(arriving),
+                Waiting::Seal { key, share, seal, entry } => {
+                    foreign += u64::from(self.read_seal(key, share, seal, entry));
+                }
+            }
+        }
+        foreign
+    }
+
+    /// When the groups are opened that what waits will open, if it does.
+    pub fn opened_by_waiting(&self) -> HashMap<&GroupKey, Timestamp> {
+        let mut opened: HashMap<&GroupKey, Timestamp> = HashMap::default();
+        for (_, waiting) in &self.waiting {
+            let Waiting::Record(Arriving { group, entry, .. }) = waiting else { continue };
+            let opened = opened.entry(group).or_insert(entry.time);
+            *opened = entry.time.min(*opened);
+        }
+        opened
+    }
+}

@@ -1,0 +1,53 @@
+//! Records that wait for somebody to decide about them.
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use potok_flow::Undecided;
+use serde::Deserialize;
+
+use crate::pipelines::running;
+use crate::request;
+use crate::{Admin, ApiError};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Wish {
+    /// Only these; without any, all that wait.
+    #[serde(default)]
+    positions: Vec<String>,
+    #[serde(default)]
+    dry_run: bool,
+}
+
+/// Sets records aside that wait for a decision; answers with them.
+pub(crate) async fn set_aside(
+    State(admin): State<Admin>,
+    Path(pipeline): Path<String>,
+    body: Body,
+) -> Result<Json<Vec<Undecided>>, ApiError> {
+    let wish: Wish = request::json(body).await?;
+    running(&admin, &pipeline).await?;
+    let waiting = admin.engine().undecided(&pipeline)?;
+    let is_waiting = |wanted: &&String| waiting.iter().any(|record| is_at(record, wanted));
+    if let Some(missing) = wish.positions.iter().find(|wanted| !is_waiting(wanted)) {
+        let what = format!("no record at `{missing}` waits for a decision in `{pipeline}`");
+        return Err(ApiError::new(StatusCode::NOT_FOUND, "P0529", what)
+            .hint("`potok status` shows what waits; it may have gone on by itself meanwhile"));
+    }
+    let wanted = |record: &Undecided| {
+        wish.positions.is_empty() || wish.positions.iter().any(|wanted| is_at(record, wanted))
+    };
+    let records = match wish.dry_run {
+        true => waiting.into_iter().filter(wanted).collect(),
+        false => admin.engine().set_aside(&pipeline, wanted)?,
+    };
+    Ok(Json(records))
+}
+
+/// True for its whole position, and for that without the incarnation of the log.
+fn is_at(record: &Undecided, wanted: &str) -> bool {
+    let place = record.position.rsplit_once('@').map(|(place, _)| place);
+    record.position == wanted || place == Some(wanted)
+}

@@ -1,0 +1,94 @@
+//! Records of a group leave as they came, from whatever partitions, read in whatever order; and at
+//! their time.
+
+use potok_testkit::sim::{Act, Scenario};
+#[cfg(debug_assertions)]
+use potok_testkit::sim::{Deliver, To};
+
+#[cfg(debug_assertions)]
+use super::{Bug, Promise, breaks};
+use super::{SHAPES, Shape, all_good, id_of, run_well, sealed_ids, steady};
+
+const IDS: [&str; 8] = ["a1", "a2", "a3", "a4", "a5", "a6", "a7", "a8"];
+
+/// One group from two topics, record by record in turn. The process dies in mid-window, or when the
+/// batch is sealed and its destination away, and reads the topics again in some order.
+fn in_turn(shape: Shape, dies: u64, seed: u64) -> Scenario {
+    let mut scenario = steady(shape);
+    scenario.seed = seed;
+    super::away_until(&mut scenario, 3_000);
+    let topics = ["in", "in-two"].into_iter().cycle();
+    let send = |((id, topic), at)| (at, Act::Send(all_good(topic, &[id])));
+    scenario.acts = IDS.into_iter().zip(topics).zip((10..).step_by(100)).map(send).collect();
+    scenario.acts.push((dies, Act::Crash));
+    scenario.acts.sort_by_key(|(at, _)| *at);
+    scenario.acts.push((12_000, Act::AllEnded));
+    scenario
+}
+
+fn all() -> impl Iterator<Item = (Scenario, String)> {
+    SHAPES.into_iter().flat_map(|shape| {
+        [450, 2_000].into_iter().flat_map(move |dies| {
+            (60..64).map(move |seed| {
+                let what = format!("{shape:?}, dies at {dies}, seed {seed}");
+                (in_turn(shape, dies, seed), what)
+            })
+        })
+    })
+}
+
+#[test]
+fn records_of_a_group_leave_as_they_came() {
+    for (scenario, what) in all() {
+        let outcome = run_well(scenario, &what);
+        let rows = outcome.world.with(|w| w.tables[0].rows.clone());
+        let ids: Vec<String> = rows.iter().map(|row| id_of(&row.source)).collect();
+        let of_group: Vec<&String> = ids.iter().filter(|id| IDS.contains(&id.as_str())).collect();
+        assert_eq!(of_group, IDS, "{what}");
+    }
+}
+
+#[cfg(debug_assertions)]
+#[test]
+fn a_group_that_leaves_by_partition_is_found() {
+    // On a shared log copies lie in one partition.
+    for shape in SHAPES.into_iter().filter(|shape| shape.sharing == 0) {
+        let mut scenario = in_turn(shape, 450, 60);
+        // What goes to other destinations is called record by record.
+        scenario.delivers =
+            vec![Deliver { to: To::Topic("out".into()), key_by_k: true, once: false }];
+        assert!(breaks(Bug::ByPartition, Promise::OrderOfArrival, scenario), "{shape:?}");
+    }
+}
+
+/// Something comes every 300 ms, and half a second of silence would close it.
+#[test]
+fn a_group_that_never_goes_quiet_leaves_at_its_maximum_age() {
+    for shape in SHAPES {
+        let mut scenario = steady(shape);
+        scenario.hold.iter_mut().for_each(|hold| {
+            (hold.quiet, hold.after_first) = (Some(500), 2_000);
+        });
+        let ids: Vec<String> = (0..30).map(|number| format!("a{number}")).collect();
+        let send = |(at, id): (u64, &String)| (at, Act::Send(all_good("in", &[id])));
+        scenario.acts = (10..).step_by(300).zip(&ids).map(send).collect();
+        scenario.acts.push((13_000, Act::AllEnded));
+        let outcome = run_well(scenario, &format!("{shape:?}"));
+        let batches = sealed_ids(&outcome);
+        let batches = batches.iter().filter(|batch| batch.iter().any(|id| ids.contains(id)));
+        let batches: Vec<usize> = batches.map(|batch| batch.len()).collect();
+        // Nine seconds: one batch for every two of them, each of what came in that time.
+        assert!((4..=6).contains(&batches.len()), "{shape:?}: {batches:?}");
+        assert!(batches.iter().all(|records| *records <= 7), "{shape:?}: {batches:?}");
+    }
+}
+
+#[cfg(debug_assertions)]
+#[test]
+fn a_group_that_closes_late_is_found() {
+    for shape in SHAPES {
+        let mut scenario = steady(shape);
+        scenario.acts = vec![(10, Act::Send(all_good("in", &["a1"])))];
+        assert!(breaks(Bug::ClosesLate, Promise::WindowsEnd, scenario), "{shape:?}");
+    }
+}

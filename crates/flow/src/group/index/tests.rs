@@ -138,7 +138,7 @@ fn what_has_closed_leaves_nothing_behind() {
     assert_eq!(due, index.open.len(), "each once");
     assert_eq!((index.frozen.len(), index.sealing.len(), index.sealed.len()), (0, 0, 0));
     send_closed(&mut index, i64::MAX - 1);
-    assert_eq!((index.size(), index.next_due()), ((0, 0), None));
+    assert_eq!((index.size(), index.next_due()), ((0, 0, 0), None));
     assert_eq!((index.feeds.len(), index.streams.len(), index.waiting.len()), (1, 0, 0));
 }
 
@@ -155,7 +155,7 @@ fn feeds_that_have_left_make_room_for_others() {
     }
     assert_eq!(index.feeds.len(), 2);
     assert_eq!(index.feed(&feed()), 0, "one that stays keeps its number");
-    assert_eq!((index.size(), index.next_due()), ((0, 0), None));
+    assert_eq!((index.size(), index.next_due()), ((0, 0, 0), None));
 }
 
 /// Partition by partition, as a stretch of the log is read; five of them make a group.

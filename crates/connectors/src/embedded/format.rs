@@ -49,6 +49,7 @@
 //!  12 span       i64 first time, i64 last time                      (footers only)
 //!  13 order      list of u16: for each record of the frame as it came, the number of its records
 //!                entry; only where they do not lie in that order
+//!  14 released   text topic, u32 partition, list of (u64 from, u64 to): offsets that may go
 //!
 //! payload = the records of the first records entry, of the second, …; a record is
 //!   0  4 CRC-32 of its place within the entry (u32) and of bytes 4.. of the record
@@ -85,6 +86,8 @@
 //! segment numbers and file offsets are 64 bits and are never used twice.
 
 use std::ops::Range;
+
+use super::numbers::{Cut, put_pairs, put_text, put_u32, put_u64};
 
 /// The version this file writes, and the highest it reads.
 pub const VERSION: u8 = 1;
@@ -562,74 +565,6 @@ impl RecordSpan {
             .get(self.all.clone())
             .and_then(|bytes| bytes.split_first_chunk::<4>())
             .is_some_and(|(crc, rest)| u32::from_le_bytes(*crc) == record_crc(place, rest))
-    }
-}
-
-/// Reads little-endian numbers and texts off the front of a slice.
-struct Cut<'a>(&'a [u8]);
-
-impl<'a> Cut<'a> {
-    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
-        let (head, rest) = self.0.split_at_checked(len)?;
-        self.0 = rest;
-        Some(head)
-    }
-
-    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (head, rest) = self.0.split_first_chunk::<N>()?;
-        self.0 = rest;
-        Some(*head)
-    }
-
-    fn u8(&mut self) -> Option<u8> {
-        self.array::<1>().map(|[byte]| byte)
-    }
-
-    fn u16(&mut self) -> Option<u16> {
-        self.array().map(u16::from_le_bytes)
-    }
-
-    fn u32(&mut self) -> Option<u32> {
-        self.array().map(u32::from_le_bytes)
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        self.array().map(u64::from_le_bytes)
-    }
-
-    fn text(&mut self) -> Option<&'a str> {
-        let len = self.u16()?;
-        std::str::from_utf8(self.take(usize::from(len))?).ok()
-    }
-
-    fn pairs(&mut self) -> Option<Vec<(u64, u64)>> {
-        let count = self.u32()? as usize;
-        // Checked before anything is reserved for it.
-        let bytes = self.take(count.checked_mul(16)?)?;
-        let mut cut = Cut(bytes);
-        (0..count).map(|_| Some((cut.u64()?, cut.u64()?))).collect()
-    }
-}
-
-fn put_u32(out: &mut Vec<u8>, value: u32) {
-    out.extend_from_slice(&value.to_le_bytes());
-}
-
-fn put_u64(out: &mut Vec<u8>, value: u64) {
-    out.extend_from_slice(&value.to_le_bytes());
-}
-
-/// Names are checked before they come here ([`NAME_BYTES_MAX`]), so a length always fits.
-fn put_text(out: &mut Vec<u8>, text: &str) {
-    out.extend_from_slice(&(text.len() as u16).to_le_bytes());
-    out.extend_from_slice(text.as_bytes());
-}
-
-fn put_pairs(out: &mut Vec<u8>, pairs: impl ExactSizeIterator<Item = (u64, u64)>) {
-    put_u32(out, pairs.len() as u32);
-    for (left, right) in pairs {
-        put_u64(out, left);
-        put_u64(out, right);
     }
 }
 

@@ -24,6 +24,7 @@ mod faulty_disk;
 mod format;
 mod groups;
 mod index;
+mod numbers;
 mod order;
 mod pin;
 mod reader;

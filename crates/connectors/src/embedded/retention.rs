@@ -211,6 +211,10 @@ fn fate(catalog: &Catalog, number: u64, segment: &mut Segment, need: Need) -> (F
         return (Fate::Hold, segment.end);
     }
     let estimate = loose(catalog, &segment.index, need);
+    // Without need only what was released goes.
+    if need.is_none() && estimate.loose == 0 {
+        return (Fate::Keep, segment.end);
+    }
     if estimate.pinned == 0 {
         return (Fate::Unlink, 0);
     }

@@ -250,7 +250,8 @@ impl Pages {
         let body = partial.add(piece, record.value)?;
         let Partial { positions, state, envelope, record, .. } = self.partials.remove(&key)?;
         let record = Record { value: Some(body), ..record };
-        let first = positions.into_iter().next()?;
+        // Pieces lie in several partitions, which are read in any order.
+        let first = positions.into_iter().min()?;
         self.seen.insert(&key).then(|| self.letter(first, envelope, state, record))
     }
 

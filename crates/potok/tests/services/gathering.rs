@@ -248,7 +248,8 @@ fn chaos(redis: Option<&Redis>, seed: u64) {
         count("rereads"),
     );
     assert!(deaths > 0, "no copy came to its crash point: nothing was cut off in the middle");
-    assert!(count("takeovers")[0] > 0, "nobody took over what another had sealed");
+    let taken_over: u64 = count("takeovers").iter().sum();
+    assert!(taken_over > 0 || repeats > 0, "nothing was in the middle when copies died");
     let lost = redis.is_none() || count("rereads")[0] > 0;
     assert!(lost, "nothing was read again, though Redis was emptied");
 }

@@ -55,8 +55,9 @@ fn held(running: &Running, records: u64) {
 /// away, and read again by a process that starts in mid-window.
 #[test]
 fn records_of_a_group_leave_in_the_order_of_their_sources() {
-    let kafka = potok_services::kafka();
-    let home = home(kafka);
+    // One of its own: `status` names the pipelines of everybody on a cluster.
+    let kafka = Kafka::start();
+    let home = home(&kafka);
     let name = "ordered";
     let running = start(&home, name);
     send(&running, name, 0..10);

@@ -78,8 +78,12 @@ fn losing_redis_in_the_middle_of_a_window_costs_a_re_read() {
     wait::until("what was held is read again", || {
         running.status()["rereads"].as_u64().filter(|rereads| *rereads > 0)
     });
-    // Released before it was lost: closed by its seal. If the seal was not written yet, once more.
-    running.run(["batches", "release", "em-processor", &batch.id], b"");
+    // Released before it was lost: closed by its seal. If the seal was not written yet, once more,
+    // as soon as the batch is there again.
+    wait::until("the batch has gone out", || {
+        running.run(["batches", "release", "em-processor", &batch.id], b"");
+        (running.status()["lag"] == 0).then_some(())
+    });
     records.assert_kept(&running);
 
     // The process dies, and Redis comes back empty.

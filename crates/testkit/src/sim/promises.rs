@@ -160,15 +160,29 @@ fn has_ended(w: &State, expect: &Expect, at: &Position, record: &Record) -> Resu
 
 /// The records that have the same id in the same group, where later ones replace earlier ones.
 fn versions<'a>(w: &'a State, expect: &'a Expect, record: &Record) -> Vec<(Position, &'a Record)> {
-    let Some(hold) = expect.scenario.hold.filter(|hold| hold.replace) else { return Vec::new() };
-    let name = |record: &Record| {
-        let value = record.value.as_deref();
-        let group = hold.by.and_then(|by| field(value, by.trim_start_matches('.')));
-        Some((group, field(value, "id")?))
-    };
-    let Some(wanted) = name(record) else { return Vec::new() };
+    let Some(wanted) = version_name(expect, record) else { return Vec::new() };
     let all = expect.scenario.topics.iter().flat_map(|topic| w.disk.records(topic));
-    all.filter(|(_, other)| name(other).as_ref() == Some(&wanted)).collect()
+    all.filter(|(_, other)| version_name(expect, other).as_ref() == Some(&wanted)).collect()
+}
+
+/// The group and the id by which a later record replaces an earlier one, where that happens.
+fn version_name(expect: &Expect, record: &Record) -> Option<(Option<String>, String)> {
+    let hold = expect.scenario.hold.filter(|hold| hold.replace)?;
+    let value = record.value.as_deref();
+    let group = hold.by.and_then(|by| field(value, by.trim_start_matches('.')));
+    Some((group, field(value, "id")?))
+}
+
+/// How many records there are by each such name.
+fn version_counts(w: &State, expect: &Expect) -> BTreeMap<(Option<String>, String), usize> {
+    let mut counts = BTreeMap::new();
+    if expect.scenario.hold.is_some_and(|hold| hold.replace) {
+        let all = expect.scenario.topics.iter().flat_map(|topic| w.disk.records(topic));
+        for name in all.filter_map(|(_, record)| version_name(expect, record)) {
+            *counts.entry(name).or_default() += 1;
+        }
+    }
+    counts
 }
 
 fn ended_itself(w: &State, expect: &Expect, at: &Position, record: &Record) -> Result<(), String> {

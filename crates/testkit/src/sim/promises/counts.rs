@@ -10,7 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use potok_core::{Envelope, Message, Outcome, Output, Partition, Position, Record};
 use potok_flow::Status;
 
-use super::{Expect, ID_HEADER, Promise, ever, name_of, origin_of, replay_of, versions};
+use super::{
+    Expect, ID_HEADER, Promise, ever, name_of, origin_of, replay_of, version_counts, version_name,
+};
 use crate::sim::pipeline::{GROUP, INTERNAL};
 use crate::sim::trouble::Trouble;
 use crate::sim::workload::Kind;
@@ -174,9 +176,11 @@ fn check_endings(
         }
         taken.push((at, times, sent, record));
     }
+    let versions = version_counts(w, expect);
     for (at, times, sent, record) in &taken {
         // One that was sent again may stand for the first, which then counts as its repeat.
-        let alone = versions(w, expect, record).len() < 2;
+        let name = version_name(expect, record);
+        let alone = name.and_then(|name| versions.get(&name)).is_none_or(|count| *count < 2);
         let goes_out = went_out.get(&sent.origin).copied().unwrap_or_default();
         let is_sure = **times == 1 && deeds.ended.contains(*at) && alone;
         if !is_sure || (goes_out > 1 && !sent.is_dead(deeds)) {

@@ -9,6 +9,7 @@ use super::{ever, has_ended, letter_id, members, name_of, origin_of, replay_of};
 use crate::sim::pipeline::{GROUP, INTERNAL};
 use crate::sim::scenario::{Act, Scenario};
 use crate::sim::trouble::Recovery;
+use crate::sim::workload::Kind;
 use crate::sim::world::State;
 
 /// A group that closes later than this after it was due is late, in simulated milliseconds.
@@ -51,10 +52,13 @@ pub(in crate::sim) fn observe_outputs(w: &mut State, outputs: &[Output], positio
     }
 }
 
-/// True where a scenario makes no trouble at all.
+/// True where a scenario makes no trouble at all, nor sends what a lane waits with.
 fn is_steady(scenario: &Scenario) -> bool {
-    let harmless =
-        |(_, act): &(u64, Act)| matches!(act, Act::Send(_) | Act::AllEnded | Act::Release(_));
+    let is_poison = |output: &Output| Kind::of(output.value.as_deref()) == Kind::Poison;
+    let harmless = |(_, act): &(u64, Act)| match act {
+        Act::Send(outputs) => !outputs.iter().any(is_poison),
+        act => matches!(act, Act::AllEnded | Act::Release(_)),
+    };
     scenario.enabled.is_empty()
         && scenario.spells.is_empty()
         && scenario.changes.is_empty()

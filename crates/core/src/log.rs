@@ -246,6 +246,11 @@ pub trait Log: Send + Sync {
     /// Why appends fail now (a full disk), if they do; `None` while it works.
     fn trouble(&self) -> Option<String>;
 
+    /// True where that trouble lasts until somebody acts: a right that is missing, for example.
+    fn needs_somebody(&self) -> bool {
+        false
+    }
+
     /// Waits until the log can do nothing more in this process, which has to end so that another
     /// can go on; says why. Most logs never come to that.
     async fn died(&self) -> Fault {

@@ -217,7 +217,8 @@ impl Engine {
                 state = State::Waiting;
             }
             let needs_somebody = waits.iter().find(|wait| wait.needs_somebody);
-            if state == State::Waiting && needs_somebody.is_some() {
+            let log_needs = is_away && self.inner.log.needs_somebody();
+            if state == State::Waiting && (log_needs || needs_somebody.is_some()) {
                 state = State::Blocked;
             }
             let waits_why = needs_somebody.or(waits.first()).map(|wait| wait.why.clone());

@@ -493,6 +493,10 @@ impl Log for KafkaLog {
         self.health.trouble().or_else(|| self.writer.stuck())
     }
 
+    fn needs_somebody(&self) -> bool {
+        self.writer.needs_somebody()
+    }
+
     async fn ended(&self, group: &str, topic: &str, partition: u32) -> Result<RangeSet, Fault> {
         let partition = Partition { topic: topic.into(), index: partition };
         let mut progress = self.progress(group).await?;

@@ -20,7 +20,7 @@ pub struct Writer {
     producer: Producer,
     topics: Arc<Topics>,
     /// What keeps records from being written though the cluster answers.
-    stuck: Mutex<Option<String>>,
+    stuck: Mutex<Option<Fault>>,
 }
 
 impl Writer {
@@ -30,7 +30,12 @@ impl Writer {
 
     /// Why records cannot be written though the cluster answers.
     pub fn stuck(&self) -> Option<String> {
-        lock(&self.stuck).clone()
+        lock(&self.stuck).as_ref().map(Fault::to_string)
+    }
+
+    /// True where that lasts until somebody acts.
+    pub fn needs_somebody(&self) -> bool {
+        lock(&self.stuck).as_ref().is_some_and(|fault| fault.needs_somebody)
     }
 
     /// What can be said before anything is written.
@@ -195,7 +200,7 @@ impl Writer {
     }
 
     fn say_stuck(&self, fault: &Fault) {
-        if lock(&self.stuck).replace(fault.to_string()).is_none() {
+        if lock(&self.stuck).replace(fault.clone()).is_none() {
             tracing::warn!(why = %fault, "records cannot be written; holding on to them");
         }
     }

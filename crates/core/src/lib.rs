@@ -14,6 +14,7 @@ mod dead_letter;
 mod decoder;
 mod event;
 mod fault;
+mod feed;
 mod log;
 mod own_topics;
 mod position;
@@ -31,6 +32,7 @@ pub use dead_letter::{DEAD_LETTER_HEADER, Envelope, Piece};
 pub use decoder::{Decoded, Decoder};
 pub use event::Event;
 pub use fault::{Fault, Move, Reason};
+pub use feed::{Backlog, Feed, FeedAbilities, FeedCommit, OpenFeed, Progress, PutOff};
 pub use log::{
     Damage, GroupInfo, GroupPartition, GroupSpec, Log, OpenGroup, Output, PipelineInfo, ReadFrom,
     Reader, TopicInfo,
@@ -38,7 +40,9 @@ pub use log::{
 pub use own_topics::{is_own_pipeline, not_by_hand, own_topic};
 pub use position::{Name, ParsePositionError, Partition, Position};
 pub use ranges::RangeSet;
-pub use record::{HeaderValue, Headers, HeadersBuilder, LogOrder, Record, SourceBatch};
+pub use record::{
+    FeedFacts, HeaderValue, Headers, HeadersBuilder, LogOrder, Record, SourceBatch, WholeGroup,
+};
 pub use sink::{Sink, SinkLimits};
 pub use source::{
     Assignment, Ended, Intake, Journal, NotWritten, PartitionEnd, Source, Transaction, Turn,

@@ -203,6 +203,33 @@ pub struct SourceBatch {
     pub records: Vec<Record>,
     /// How they lie among those of other partitions, where the log knows that.
     pub order: Option<LogOrder>,
+    /// What a feed says of them besides; `None` for records of the log.
+    pub feed: Option<Box<FeedFacts>>,
+}
+
+/// What only feeds know about a batch of records.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FeedFacts {
+    /// For each record, in order, where its place is not its identity: the position its deliveries
+    /// are named after (a row's id), and how often it failed before.
+    pub origins: Option<Vec<(Position, u32)>>,
+    /// The batch is a group that its feed has closed: all its records are here, in order.
+    pub whole: Option<WholeGroup>,
+}
+
+/// A group that a feed has closed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WholeGroup {
+    /// Its key.
+    pub key: Bytes,
+    /// Tells it from other groups of that key; the same each time the group is handed out.
+    pub generation: u64,
+    /// When its first record came.
+    pub opened: Timestamp,
+    /// When it closed.
+    pub closed: Timestamp,
+    /// Why it closed: `silence_reached`, `max_wait_reached`, `max_count`, `closed_by_hand`.
+    pub reason: String,
 }
 
 /// The order of arrival across partitions, of a log that has one order for all of them.

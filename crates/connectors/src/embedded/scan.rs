@@ -320,6 +320,7 @@ impl Open {
                 next: lane.next,
                 records: Vec::with_capacity(expected),
                 order: Some(LogOrder { places: Vec::with_capacity(expected), more: false }),
+                feed: None,
             });
             let before = batch.records.len();
             for (record, place) in records.by_ref().take(BATCH_RECORDS_MAX - before) {

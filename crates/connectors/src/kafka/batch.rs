@@ -70,6 +70,6 @@ impl Builder {
         };
         let records = self.placed.into_iter().map(record).collect();
         let (first, next) = (self.first, self.next);
-        SourceBatch { partition, log, assignment, first, next, records, order: None }
+        SourceBatch { partition, log, assignment, first, next, records, order: None, feed: None }
     }
 }

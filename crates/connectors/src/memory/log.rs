@@ -233,6 +233,7 @@ impl Cursor {
             next,
             records,
             order: None,
+            feed: None,
         })
     }
 }

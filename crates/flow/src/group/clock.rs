@@ -127,7 +127,16 @@ mod tests {
         let partition = Partition { topic: "t".into(), index: 0 };
         let records = (0..).zip(times).map(record).collect();
         let next = times.len() as u64;
-        SourceBatch { partition, log: 1, assignment, first: 0, next, records, order: None }
+        SourceBatch {
+            partition,
+            log: 1,
+            assignment,
+            first: 0,
+            next,
+            records,
+            order: None,
+            feed: None,
+        }
     }
 
     /// Reads records; says when they came, and what time it is for the share.

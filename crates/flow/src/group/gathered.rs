@@ -113,6 +113,7 @@ mod tests {
                     next: 1,
                     records: Vec::new(),
                     order: None,
+                    feed: None,
                 };
                 let output = copy(&"potok-x".into(), Some("g".into()), &batch, &record);
                 assert_eq!(output.key.as_deref(), Some(&b"g"[..]));

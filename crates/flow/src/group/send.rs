@@ -357,6 +357,7 @@ fn chunk_of<'a>(
         next: 0,
         records: Vec::new(),
         order: None,
+        feed: None,
     };
     let mut covers = Vec::new();
     for (entry, record) in records {

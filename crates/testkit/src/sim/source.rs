@@ -362,7 +362,7 @@ pub(super) fn batch(
     let next = taken.last().map(|(_, record)| record.offset + 1)?;
     let records = taken.into_iter().map(|(_, r)| r).filter(|r| keep(r.offset)).cloned().collect();
     let (partition, first) = (partition.clone(), from);
-    Some(SourceBatch { partition, log, assignment, first, next, records, order: None })
+    Some(SourceBatch { partition, log, assignment, first, next, records, order: None, feed: None })
 }
 
 /// A batch that stands for offsets without records.
@@ -370,7 +370,7 @@ fn gap(disk: &Disk, partition: &Partition, assignment: u64, first: u64) -> Optio
     let next = disk.shelf(partition)?.next;
     let log = disk.incarnation(&partition.topic);
     let (partition, records) = (partition.clone(), Vec::new());
-    Some(SourceBatch { partition, log, assignment, first, next, records, order: None })
+    Some(SourceBatch { partition, log, assignment, first, next, records, order: None, feed: None })
 }
 
 #[async_trait]

@@ -106,7 +106,16 @@ fn made_up(index: u32) -> SourceBatch {
         .collect();
     let next = records.last().map_or(0, |r| r.offset + 1);
     let partition = Partition { topic: "held".into(), index };
-    SourceBatch { partition, log: 7, assignment: 1, first: 20, next, records, order: None }
+    SourceBatch {
+        partition,
+        log: 7,
+        assignment: 1,
+        first: 20,
+        next,
+        records,
+        order: None,
+        feed: None,
+    }
 }
 
 fn owner(share: u32, nonce: u64) -> Owner {

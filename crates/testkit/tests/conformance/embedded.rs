@@ -178,7 +178,16 @@ impl StoreHarness for Folders {
         let (first, next) = (positions[0].offset, records.last().unwrap().offset + 1);
         let partition = Partition { topic: "held".into(), index };
         let (log, assignment) = (positions[0].log, 1);
-        Ok(SourceBatch { partition, log, assignment, first, next, records, order: None })
+        Ok(SourceBatch {
+            partition,
+            log,
+            assignment,
+            first,
+            next,
+            records,
+            order: None,
+            feed: None,
+        })
     }
 }
 

@@ -1,0 +1,107 @@
+//! Records that do not come from the log: a queue in Redis, an outbox table, a folder of files.
+//!
+//! Outputs always go to the log. Progress goes back to where the record came from: a consumer
+//! group writes both in one transaction, a feed is told once the outputs are durable.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::{Ended, Fault, Log, Output, Partition, PipelineInfo, Source, Timestamp};
+
+/// A place that hands out records and remembers which of them have ended.
+#[async_trait]
+pub trait Feed: Send + Sync {
+    /// What it can do besides handing out records and remembering their end.
+    fn abilities(&self) -> FeedAbilities {
+        FeedAbilities::default()
+    }
+
+    /// Starts handing out records. Where several processes open one feed, no record is handed out
+    /// to two of them at a time. `log` is for feeds that keep their progress in a topic.
+    async fn open(&self, info: &PipelineInfo, log: Arc<dyn Log>) -> Result<OpenFeed, Fault>;
+
+    /// What waits there now, for `status`. Does not disturb the work.
+    async fn backlog(&self) -> Result<Backlog, Fault>;
+}
+
+/// What a feed can do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FeedAbilities {
+    /// A record that failed can be put off, and comes again later ([`PutOff`]). Without it such a
+    /// record becomes a dead letter of the pipeline.
+    pub puts_off: bool,
+    /// Batches are groups that the feed has closed itself ([`crate::WholeGroup`]).
+    pub comes_whole: bool,
+}
+
+/// What waits in a feed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Backlog {
+    /// Records that have not ended.
+    pub records: u64,
+    /// When the oldest of them came.
+    pub oldest: Option<Timestamp>,
+    /// Groups they are in, where the feed groups them.
+    pub groups: Option<u64>,
+}
+
+/// An opened feed.
+pub struct OpenFeed {
+    /// Its records. An assignment is whatever the feed hands out together: a lease of a table, a
+    /// claimed group, a file.
+    pub source: Box<dyn Source>,
+    /// Where their end is noted.
+    pub progress: Arc<dyn Progress>,
+}
+
+/// Remembers, durably, what the records of a feed became.
+#[async_trait]
+pub trait Progress: Send + Sync {
+    /// Records for the log that are written in the same transaction as the outputs. For feeds
+    /// that have no transactional home of their own.
+    fn in_log(&self, _commit: &FeedCommit) -> Vec<Output> {
+        Vec::new()
+    }
+
+    /// Called when the outputs are durable. Repeating a call changes nothing; what belongs to a
+    /// foreign or earlier assignment is ignored. One call is one attempt.
+    async fn commit(&self, commit: &FeedCommit) -> Result<(), Fault>;
+}
+
+/// What became of records of a feed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FeedCommit {
+    /// These have ended.
+    pub ended: Vec<Ended>,
+    /// These have not: each comes again at its time, and nothing of its key before it. Only where
+    /// the feed [puts off](FeedAbilities::puts_off).
+    pub put_off: Vec<PutOff>,
+    /// These have not: they come again as soon as possible, in order.
+    pub given_back: Vec<Ended>,
+}
+
+impl FeedCommit {
+    /// True when there is nothing to note.
+    pub fn is_empty(&self) -> bool {
+        self.ended.is_empty() && self.put_off.is_empty() && self.given_back.is_empty()
+    }
+}
+
+/// A record that failed and is tried again later.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PutOff {
+    /// The partition it was handed out in.
+    pub partition: Partition,
+    /// The assignment it was handed out under.
+    pub assignment: u64,
+    /// Its offset.
+    pub offset: u64,
+    /// How often it has failed, this time included.
+    pub attempt: u32,
+    /// How long it is kept back from now on, by the clock of the feed.
+    pub wait: Duration,
+    /// What went wrong, for people.
+    pub error: String,
+}

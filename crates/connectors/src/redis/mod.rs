@@ -15,7 +15,9 @@ mod documented;
 mod fault;
 mod pack;
 mod scripts;
+mod settings;
 mod store;
 
 pub use client::Timeouts;
+pub use settings::store;
 pub use store::{EVICTS, Layout, RedisStore};

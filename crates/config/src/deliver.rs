@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::connector::SinkSettings;
 use crate::expression::Expression;
-use crate::shapes::{Named, OneOrMany};
+use crate::shapes::{OneOrMany, OrderedMap};
 use crate::values::{SqlName, TopicName};
 
 /// One destination. Which one is told by one key of its own.
@@ -106,5 +106,5 @@ pub struct TopicMap {
     ///
     /// Example: `map: { MessageSent: send-message-notification-topic-v1 }`
     #[schemars(extend("minProperties" = 1))]
-    pub map: Named<TopicName>,
+    pub map: OrderedMap<TopicName>,
 }

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::expression::{Expression, Predicate};
-use crate::shapes::Named;
+use crate::shapes::OrderedMap;
 use crate::values::{Period, Size, TopicName};
 
 /// Holds records back until what belongs together is there.
@@ -24,7 +24,7 @@ pub struct Group {
     ///
     /// Example: `kinds: { event: { topic: adapter-event, id: .GlobalEventId } }`
     #[serde(default)]
-    pub kinds: Named<Kind>,
+    pub kinds: OrderedMap<Kind>,
     /// When a group is complete.
     ///
     /// Example: `close: { after_first: 60s }`

@@ -42,8 +42,8 @@ mod values;
 mod variants;
 
 pub use connections::{
-    Connections, CreateTopics, Flags, Layout, Location, LogConnection, Retention, StoreConnection,
-    is_url, variable,
+    Connections, CreateTopics, Flags, KeyStyle, Location, LogConnection, Retention,
+    StoreConnection, is_url, variable,
 };
 pub use connector::{
     CommonKey, ConnectionKind, Destination, EntryCheck, FeedSettings, Misfit, Refusal,
@@ -63,7 +63,7 @@ pub use reference::reference;
 pub use registry::Registry;
 pub use schema::{connections_schema, json_schema, validator};
 pub use secret::{ConnectionUrl, Secret};
-pub use shapes::{Named, OneOrMany};
+pub use shapes::{OneOrMany, OrderedMap};
 pub use source::{Input, Source, StartFrom};
 pub use values::{
     Address, ConnectionName, CounterName, HttpPath, Period, PipelineName, Size, SqlName, TopicName,

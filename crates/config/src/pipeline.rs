@@ -82,7 +82,7 @@ pub struct Pipeline {
     pub dead_letter: DeadLetter,
     /// How much the pipeline may hold in memory.
     ///
-    /// Example: `limits: { in_flight_max: 16MiB }`
+    /// Example: `limits: { in_flight_bytes: 16MiB }`
     #[serde(default)]
     pub limits: Limits,
 }
@@ -225,20 +225,20 @@ impl Default for DeadLetter {
 pub struct Limits {
     /// Bytes of records that were read and have not ended. At the limit, intake waits.
     ///
-    /// Example: `in_flight_max: 16MiB`
-    pub in_flight_max: Size,
+    /// Example: `in_flight_bytes: 16MiB`
+    pub in_flight_bytes: Size,
     /// Bytes of held records (see `group`) that are in memory as well as in the log or in Redis,
-    /// so that they need not be read back when their batch is sent. What is beyond is read back:
+    /// so that they need not be read back when their group is delivered. What is beyond is read back:
     /// nothing waits for room. Without it `256MiB`, and `64MiB` where Redis is the store; with
     /// `1B` nothing is kept.
     ///
-    /// Example: `held_in_memory_max: 128MiB`
+    /// Example: `held_memory_bytes: 128MiB`
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub held_in_memory_max: Option<Size>,
+    pub held_memory_bytes: Option<Size>,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { in_flight_max: Size::mib(64), held_in_memory_max: None }
+        Limits { in_flight_bytes: Size::mib(64), held_memory_bytes: None }
     }
 }

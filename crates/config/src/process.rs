@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::connector::StageSettings;
 use crate::expression::{CountPath, StageVrl};
-use crate::shapes::Named;
+use crate::shapes::OrderedMap;
 use crate::values::SqlName;
 
 /// One step of processing. What it does is told by one key of its own.
@@ -20,7 +20,7 @@ pub struct Stage {
     pub stage: SqlName,
     /// What the stage sees at a time.
     ///
-    /// Example: `per: batch`
+    /// Example: `per: group`
     #[serde(default)]
     pub per: Per,
     /// What happens to a record on which the stage fails.
@@ -28,7 +28,7 @@ pub struct Stage {
     /// Example: `on_error: pass`
     #[serde(default)]
     pub on_error: OnError,
-    /// What to count in the events that this stage lets go on, with `per: batch` too: a counter's
+    /// What to count in the events that this stage lets go on, with `per: group` too: a counter's
     /// name (small letters, digits, `_`) and a path in the event as the stage left it. An array
     /// adds its length, a whole number from 0 on itself, `true` one, everything else nothing. Seen
     /// in `potok status` and as the metric `potok_process_counted_total`, since the process
@@ -37,7 +37,7 @@ pub struct Stage {
     /// Example: `count: { bad_values: .BadValues }`
     #[serde(default)]
     #[schemars(extend("propertyNames" = { "format": "potok-counter-name" }))]
-    pub count: Named<CountPath>,
+    pub count: OrderedMap<CountPath>,
     #[serde(skip)]
     pub(crate) work: Option<StageWork>,
 }
@@ -71,7 +71,7 @@ pub enum StageWork {
 #[serde(deny_unknown_fields)]
 pub(crate) struct VrlSettings {
     /// A VRL program. The event is `.`; key, headers, topic and time are `%key`, `%headers`,
-    /// `%topic`, `%time`; `abort` filters the record. With `per: batch` it is another: see there.
+    /// `%topic`, `%time`; `abort` filters the record. With `per: group` it is another: see there.
     ///
     /// Example: `vrl: ".tone = to_float(.AvgTone) ?? 0.0"`
     pub vrl: StageVrl,
@@ -88,10 +88,10 @@ pub enum Per {
     /// `%key` the value of `group.by` (empty without it), `%events` an array with `key`,
     /// `headers`, `topic` and `time` of each event. The program must leave an array of the same
     /// length: each element is what its event becomes, null filters it, `abort` filters all. If
-    /// the program fails, it has failed on every event of the batch. A group of more than 10,000
+    /// the program fails, it has failed on every event of the group. A group of more than 10,000
     /// records or 16 MiB is sent in parts, and the program runs once for each; a repeat after a
     /// crash may lack events that have ended already; a dead letter that is replayed comes alone.
-    Batch,
+    Group,
 }
 
 /// What happens to a record on which a stage fails.

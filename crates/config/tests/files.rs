@@ -49,7 +49,7 @@ fn the_orders_pipeline_is_what_its_file_says() {
     assert_eq!(loaded.topics(), ["orders"]);
     assert_eq!(loaded.consumer_groups(), ["order-consumer"]);
     assert_eq!(loaded.dead_letter_topic(), "orders-dead");
-    assert_eq!(loaded.limits.in_flight_max.bytes(), 64 << 20);
+    assert_eq!(loaded.limits.in_flight_bytes.bytes(), 64 << 20);
     assert_eq!(loaded.gate.probe_every.as_secs(), 2);
     let deliver = &loaded.deliver[0];
     let Some(Target::Connector(settings)) = deliver.target() else { panic!("a database") };
@@ -121,7 +121,7 @@ fn editors_accept_good_files_before_the_environment_is_put_in() {
         ("deliver", serde_json::json!([{ "topic": "a", "db": "b" }])),
         ("deliver", serde_json::json!([{ "topic": "a", "table": "b" }])),
         ("deliver", serde_json::json!([{ "kind": "a" }])),
-        ("process", serde_json::json!([{ "stage": "a", "webhook": "a", "per": "batch" }])),
+        ("process", serde_json::json!([{ "stage": "a", "webhook": "a", "per": "group" }])),
     ] {
         let mut file = base.clone();
         file[key] = wrong;

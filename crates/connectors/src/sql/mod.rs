@@ -33,7 +33,7 @@ pub use tables::{Bounds, Column, Kind, SqlSinkConfig, Table, Tables};
 
 pub(crate) use call::{Endings, read, receipt};
 pub(crate) use connections::Connections;
-pub(crate) use once::{Once, There, conflict, unexplained, write};
+pub(crate) use once::{ExistingRow, Once, conflict, unexplained, write};
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) use server::{Server, ServerSink};
 pub(crate) use settings::{Database, Place, register};

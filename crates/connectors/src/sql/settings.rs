@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use potok_config::{
     CommonKey, ConnectionKind, ConnectionName, Connections, Destination, EntryCheck, Location,
-    Misfit, Named, Refusal, Registry, Rows, SinkSettings, Site, SqlName,
+    Misfit, OrderedMap, Refusal, Registry, Rows, SinkSettings, Site, SqlName,
 };
 use potok_core::{Fault, Sink};
 use potok_expr::{RowsPath, Template};
@@ -103,7 +103,7 @@ pub struct SqlSettings {
     /// Example: `rows: { orders: ., items: ".items[]" }`
     #[serde(default)]
     #[schemars(extend("propertyNames" = { "format": "potok-sql-name" }))]
-    pub rows: Named<Rows>,
+    pub rows: OrderedMap<Rows>,
     /// Creates missing tables at start, with columns from `decode.schema`. `potok ddl` prints the
     /// statements.
     ///

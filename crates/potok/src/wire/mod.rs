@@ -2,7 +2,7 @@
 //! connector is, it says itself; a file per step of the pipeline.
 
 mod delivers;
-mod hold;
+mod group;
 mod inputs;
 mod stages;
 
@@ -91,7 +91,7 @@ fn plan(pipeline: &Loaded<Pipeline>, connections: &Connections) -> Result<Plan, 
         topics: inputs.topics,
         from_end: inputs.from_end,
         decoder: decoder(pipeline),
-        hold: hold::plan(&site)?,
+        hold: group::plan(&site)?,
         stages: stages::plans(&site)?,
         delivers,
         order_by: pipeline.order_by.as_ref().map(|order_by| order_by.template().clone()),
@@ -104,7 +104,7 @@ fn plan(pipeline: &Loaded<Pipeline>, connections: &Connections) -> Result<Plan, 
         dead_letter_topic: pipeline.dead_letter_topic().into(),
         replays_max: pipeline.dead_letter.replays_max,
         keep_resolved: Some(*pipeline.dead_letter.keep_resolved),
-        in_flight_bytes_max: in_memory(pipeline.limits.in_flight_max),
+        in_flight_bytes: in_memory(pipeline.limits.in_flight_bytes),
         name,
     })
 }

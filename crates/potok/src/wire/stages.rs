@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use potok_config::{OnError, Per, Stage, StageVrl, StageWork};
-use potok_flow::process::{VrlBatchStage, VrlStage};
+use potok_flow::process::{VrlGroupStage, VrlStage};
 use potok_flow::{CountPlan, StagePlan};
 
 use super::{Wiring, gathered, nothing_to_run};
@@ -24,7 +24,7 @@ fn plan(wiring: &Wiring<'_>, index: usize, stage: &Stage) -> Result<StagePlan, F
         stage: built(wiring, index, stage)?,
         per: match stage.per {
             Per::Event => potok_flow::Per::Event,
-            Per::Batch => potok_flow::Per::Batch,
+            Per::Group => potok_flow::Per::Group,
         },
         on_error: match stage.on_error {
             OnError::Pass => potok_flow::OnError::Pass,
@@ -64,6 +64,6 @@ fn vrl(
     let program = program.with_places(wiring.pipeline.program_places(index));
     Ok(match per {
         Per::Event => Arc::new(VrlStage::new(program)),
-        Per::Batch => Arc::new(VrlBatchStage::new(program)),
+        Per::Group => Arc::new(VrlGroupStage::new(program)),
     })
 }

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use potok_config::{Expression, OnRepeat, Predicate};
 use potok_connectors::redis;
 use potok_core::Fault;
-use potok_flow::{ClosePlan, HoldPlan, KindPlan};
+use potok_flow::{ClosePlan, GroupPlan, KindPlan};
 
 use super::{Wiring, in_memory};
 use crate::failure::Failure;
 
 /// The plan of `group`, where there is one.
-pub(super) fn plan(wiring: &Wiring<'_>) -> Result<Option<HoldPlan>, Failure> {
+pub(super) fn plan(wiring: &Wiring<'_>) -> Result<Option<GroupPlan>, Failure> {
     let Wiring { pipeline, connections } = wiring;
     let Some(group) = &pipeline.group else { return Ok(None) };
     let template = |expression: &Expression| expression.template().clone();
@@ -29,11 +29,11 @@ pub(super) fn plan(wiring: &Wiring<'_>) -> Result<Option<HoldPlan>, Failure> {
     })?;
     let store = redis::store(connections)?.map(|store| Arc::new(store) as _);
     let memory_usual = match &store {
-        Some(_) => potok_flow::MEMORY_BESIDE_A_STORE,
-        None => potok_flow::MEMORY_USUAL,
+        Some(_) => potok_flow::HELD_MEMORY_BESIDE_A_STORE,
+        None => potok_flow::HELD_MEMORY_DEFAULT,
     };
-    Ok(Some(HoldPlan {
-        memory_max: pipeline.limits.held_in_memory_max.map_or(memory_usual, in_memory),
+    Ok(Some(GroupPlan {
+        memory_max: pipeline.limits.held_memory_bytes.map_or(memory_usual, in_memory),
         by: group.by.as_ref().map(template),
         kinds: kinds.collect(),
         id: group.id.as_ref().map(template),

@@ -533,7 +533,11 @@ async fn supervise(
                 state.send_replace((State::Restarting, Some(why)));
             }
             Stop::Died(why) => {
-                shared.notes.count_deaths();
+                // Many records that kill their process would otherwise each wait three times as
+                // long as a part that dies for ever.
+                if shared.notes.count_deaths() {
+                    wait = RESTART_WAIT.0;
+                }
                 shared.counters.restarts.fetch_add(1, Ordering::Relaxed);
                 tracing::error!(why, "a part died; starting it again");
                 state.send_replace((State::Restarting, Some(why)));

@@ -1,14 +1,14 @@
 //! The ledger: where every record is, and the one place where endings become durable.
 //!
 //! ```text
-//!   taken ──► in a lane ──► ended (receipt, filter, suppression) ─┐
+//!   taken ──► in a lane ──► ended (receipt, filter, duplicate)   ─┐
 //!     │                └──► ended with outputs or dead letters ───┼─► one transaction ─► noted
 //!     └──► handed back (drain, revoked, lost): not ended, will be read again
 //! ```
 //!
 //! Endings that carry outputs or dead letters are written at once, together with the progress
 //! they mean, so that neither can exist without the other. Bare progress may wait a little: if it
-//! is lost, the same records are read again and suppressed by their names.
+//! is lost, the same records are read again and duplicates by their names.
 //!
 //! A position moves only over records that have ended; that follows from progress being a set of
 //! ended ranges, whose first gap is the position.
@@ -37,12 +37,12 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
 use crate::counts::{Ending, InFlight};
-use crate::outgoing::{LetterBox, Outgoing, Purpose, of_leader, pieces};
+use crate::outgoing::{DeadLetterWriter, Outgoing, Purpose, of_leader, pieces};
 use crate::pending::{Outputs, Pending, keep};
 use crate::plan::Retry;
 use crate::status::Counters;
 use crate::waits::{Waits, WaitsFor};
-use crate::work::{Completed, Completion, Follower, Stop, Taken};
+use crate::work::{Completed, Completion, Follower, InFlightBatch, Stop};
 
 /// How long bare progress may wait for more.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
@@ -124,7 +124,7 @@ struct Held {
     /// Records that went to lanes and did not come back, where any did; and notes of our own.
     records: Option<InFlight>,
     notes: u64,
-    ended: Unnoted,
+    ended: PendingRanges,
 }
 
 impl Held {
@@ -140,9 +140,9 @@ impl Held {
 
 /// What has ended since the last transaction, as it came.
 #[derive(Default)]
-struct Unnoted(Vec<Range<u64>>);
+struct PendingRanges(Vec<Range<u64>>);
 
-impl Unnoted {
+impl PendingRanges {
     fn insert(&mut self, range: Range<u64>) {
         match self.0.last_mut() {
             Some(last) if last.end == range.start => last.end = range.end,
@@ -182,7 +182,7 @@ struct Entry {
 pub(crate) struct Ledger {
     pub notes: mpsc::UnboundedReceiver<Note>,
     pub live: Arc<Live>,
-    scribe: Arc<Scribe>,
+    scribe: Arc<JournalWriter>,
     held: HashMap<u64, Held>,
     leaving: Vec<(Vec<u64>, Instant, oneshot::Sender<()>)>,
     pending: Vec<Pending>,
@@ -206,7 +206,11 @@ enum Heard {
 }
 
 impl Ledger {
-    pub fn new(notes: mpsc::UnboundedReceiver<Note>, live: Arc<Live>, scribe: Scribe) -> Self {
+    pub fn new(
+        notes: mpsc::UnboundedReceiver<Note>,
+        live: Arc<Live>,
+        scribe: JournalWriter,
+    ) -> Self {
         let (nothing_before, noted) = oneshot::channel();
         // Nobody waits yet who could be gone.
         let _ = nothing_before.send(());
@@ -288,7 +292,7 @@ impl Ledger {
             Note::Assigned(assignments) => {
                 for assignment in assignments {
                     let Assignment { partition, nonce, .. } = assignment;
-                    let ended = Unnoted::default();
+                    let ended = PendingRanges::default();
                     self.held.insert(nonce, Held { partition, records: None, notes: 0, ended });
                 }
             }
@@ -469,15 +473,15 @@ impl Ledger {
 }
 
 /// Writes transactions, however long the log is in trouble.
-pub(crate) struct Scribe {
+pub(crate) struct JournalWriter {
     pub journal: Arc<dyn Journal>,
-    pub letters: Arc<LetterBox>,
+    pub letters: Arc<DeadLetterWriter>,
     pub counters: Arc<Counters>,
     pub retry: Retry,
     pub waits: Arc<Waits>,
 }
 
-impl Scribe {
+impl JournalWriter {
     /// Writes the outputs and notes what has ended with them: together, or where transactions
     /// overlap when the one before is noted.
     async fn write_entry(self: Arc<Self>, entry: Entry) -> Result<(), Stop> {
@@ -626,7 +630,7 @@ impl Scribe {
         }
     }
 
-    fn count(&self, taken: &Taken, endings: &[(u32, Ending)], records: Option<InFlight>) {
+    fn count(&self, taken: &InFlightBatch, endings: &[(u32, Ending)], records: Option<InFlight>) {
         if let Some(records) = records {
             records.end(endings);
         }
@@ -650,7 +654,7 @@ mod tests {
 
     #[test]
     fn what_has_ended_is_noted_in_order_and_joined() {
-        let mut unnoted = Unnoted::default();
+        let mut unnoted = PendingRanges::default();
         for range in [4..6, 6..7, 20..21, 1..2, 2..4, 9..9, 20..21, 12..30] {
             unnoted.insert(range);
         }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use potok_core::{Fault, Output, Reason};
 
 use crate::counts::{Ending, InFlight};
-use crate::outgoing::{LetterBox, Outgoing, Purpose};
-use crate::work::Taken;
+use crate::outgoing::{DeadLetterWriter, Outgoing, Purpose};
+use crate::work::InFlightBatch;
 
 /// Endings that wait for their outputs to be written.
 pub(crate) struct Pending {
@@ -19,14 +19,14 @@ pub(crate) struct Pending {
     /// are in.
     pub followers: Vec<(u32, usize, u32)>,
     /// Keeps the room of the records until then.
-    pub taken: Arc<Taken>,
+    pub taken: Arc<InFlightBatch>,
 }
 
 impl Pending {
     /// A record of these becomes a dead letter, because the log refuses a delivery.
     pub fn set_aside(
         &mut self,
-        letters: &LetterBox,
+        letters: &DeadLetterWriter,
         index: u32,
         deliver: u32,
         fault: &Fault,

@@ -40,9 +40,7 @@ use files::Files;
 
 pub use error::ApiError;
 pub use frame::{FRAME_TYPE, push_record};
-pub use http::{
-    HttpAuth, HttpLimits, HttpSource, HttpSourceCounts, HttpSources, serve_http,
-};
+pub use http::{HttpAuth, HttpLimits, HttpSource, HttpSourceCounts, HttpSources, serve_http};
 pub use line::LINES_TYPE;
 pub use since::parse_since;
 

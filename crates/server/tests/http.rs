@@ -72,7 +72,9 @@ impl Door {
 #[tokio::test]
 async fn an_object_an_array_and_lines_are_the_same_records() {
     let door = Door::new().await;
-    for body in ["{\"shop\":1,\"n\": 1.0}", "[{\"shop\":1,\"n\": 1.0}]", "\n{\"shop\":1,\"n\": 1.0}\n"] {
+    for body in
+        ["{\"shop\":1,\"n\": 1.0}", "[{\"shop\":1,\"n\": 1.0}]", "\n{\"shop\":1,\"n\": 1.0}\n"]
+    {
         let (status, answer) = door.post("/events", &[], body).await;
         assert_eq!((status, &answer["accepted"]), (200, &Value::from(1)), "{answer}");
     }
@@ -160,8 +162,7 @@ async fn a_connection_that_sends_no_headers_is_closed_and_makes_room() {
     let door = Door::new().await;
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let limits =
-        HttpLimits { connections: 1, header_time: std::time::Duration::from_millis(200) };
+    let limits = HttpLimits { connections: 1, header_time: std::time::Duration::from_millis(200) };
     let (close, closing) = tokio::sync::watch::channel(false);
     let serving = tokio::spawn(serve_http(listener, door.sources.router(), limits, closing));
     let mut silent = tokio::net::TcpStream::connect(address).await.unwrap();

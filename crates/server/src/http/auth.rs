@@ -84,7 +84,8 @@ mod tests {
     /// The example that the encyclopedias have.
     #[test]
     fn a_signature_is_of_the_body() {
-        let auth = HttpAuth::Signature { header: "X-Hub-Signature-256".into(), secret: "key".into() };
+        let auth =
+            HttpAuth::Signature { header: "X-Hub-Signature-256".into(), secret: "key".into() };
         let right = "f7bc83f430538424b13298e6aa6fb143ef4d59a14946175997479dbc2d1a3cd8";
         assert!(accepts(&auth, "x-hub-signature-256", right));
         assert!(accepts(&auth, "x-hub-signature-256", &format!("sha256={right}")));

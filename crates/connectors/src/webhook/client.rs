@@ -52,19 +52,21 @@ impl Client {
 
     /// Posts a body of JSON with these headers besides the usual ones. Whatever is answered is an
     /// answer; a fault says that there is none.
-    pub async fn post(
-        &self,
-        body: Bytes,
-        headers: &[(&'static str, String)],
-    ) -> Result<Reply, Fault> {
-        let mut request = self
-            .request(Method::POST)
-            .header(CONTENT_TYPE, "application/json")
-            .header(ACCEPT, "application/json");
+    pub async fn post(&self, body: Bytes, headers: &[(String, String)]) -> Result<Reply, Fault> {
+        let mut request = self.request(Method::POST).header(ACCEPT, "application/json");
+        if !headers.iter().any(|(name, _)| CONTENT_TYPE == name.to_ascii_lowercase().as_str()) {
+            request = request.header(CONTENT_TYPE, "application/json");
+        }
         for (name, value) in headers {
-            request = request.header(*name, value);
+            request = request.header(name, value);
         }
         self.call(request.body(Full::new(body))).await
+    }
+
+    /// Asks whether somebody is there, and posts nothing; the status of the answer.
+    pub async fn ask(&self) -> Result<StatusCode, Fault> {
+        let request = self.request(Method::HEAD).body(Full::new(Bytes::new()));
+        self.call(request).await.map(|reply| reply.status)
     }
 
     fn request(&self, method: Method) -> Builder {

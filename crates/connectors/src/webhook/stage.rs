@@ -35,7 +35,7 @@ impl WebhookStage {
 impl WebhookStage {
     /// The body of the answer to one call.
     async fn ask(&self, body: Bytes, name: &str) -> Result<Bytes, Fault> {
-        let headers = [("idempotency-key", name.to_owned())];
+        let headers = [("idempotency-key".to_owned(), name.to_owned())];
         let reply = self.client.post(body, &headers).await?;
         match (reply.body, reply.status) {
             (ReplyBody::Whole(body), StatusCode::OK) => Ok(body),

@@ -114,6 +114,9 @@ impl Check {
             (Err(more), failure) => return Err(wire::joined(failure, more)),
         };
         let plans = wire::plans(&pipelines, &connections)?;
+        for (pipeline, what) in wire::without_address(&pipelines, &plans) {
+            eprintln!("note: pipeline `{pipeline}`: {what}");
+        }
         if self.connect {
             folder::block_on(connect(&connections, &plans))?;
         }

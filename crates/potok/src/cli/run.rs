@@ -73,6 +73,9 @@ impl Run {
             let (code, hint) = (warning.code, warning.hint.as_deref().unwrap_or_default());
             tracing::warn!(place, code, hint, "{}", warning.what);
         }
+        for (pipeline, what) in wire::without_address(&pipelines, &plans) {
+            tracing::info!(pipeline, "{what}");
+        }
         let names: Vec<String> = plans.iter().map(|plan| plan.name.clone()).collect();
         folder::block_on(async {
             let mut signals = Signals::listen()?;

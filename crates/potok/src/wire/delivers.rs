@@ -94,3 +94,17 @@ pub(super) fn ddl(wiring: &Wiring<'_>) -> Result<Vec<String>, Failure> {
     }
     Ok(statements)
 }
+
+/// The label of a delivery and the topic it leads to, where it names a connection that has no
+/// address.
+pub(super) fn topic_instead<'a>(
+    deliver: &'a Deliver,
+    plan: &'a DeliverPlan,
+) -> Option<(&'a str, &'a str)> {
+    match (deliver.target()?, &plan.target) {
+        (TargetConfig::Connector(_), Target::Topic(potok_flow::TopicTarget::Fixed(topic))) => {
+            Some((deliver.label(), topic))
+        }
+        _ => None,
+    }
+}

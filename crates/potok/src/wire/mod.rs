@@ -166,6 +166,22 @@ fn decoder(pipeline: &Loaded<Pipeline>) -> Arc<dyn Decoder> {
     }
 }
 
+/// Destinations that have no address and are therefore topics, in words.
+pub fn without_address(pipelines: &[Loaded<Pipeline>], plans: &[Plan]) -> Vec<(String, String)> {
+    let all = pipelines.iter().zip(plans);
+    let all = all.flat_map(|(pipeline, plan)| {
+        let delivers = pipeline.deliver.iter().zip(&plan.delivers);
+        delivers.filter_map(|(deliver, plan)| delivers::topic_instead(deliver, plan)).map(
+            |(label, topic)| {
+                let what =
+                    format!("`{label}` has no address: its messages go to the topic `{topic}`");
+                (pipeline.name.to_string(), what)
+            },
+        )
+    });
+    all.collect()
+}
+
 /// The statements that make a pipeline's tables.
 pub fn ddl(pipeline: &Loaded<Pipeline>, connections: &Connections) -> Result<Vec<String>, Failure> {
     delivers::ddl(&Wiring { pipeline, connections })

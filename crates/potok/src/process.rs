@@ -81,7 +81,7 @@ impl Process {
         let sources = wire::http_sources(pipelines);
         let listener = Listener::start(&connections.http, &process.engine, sources).await?;
         if let Some(listener) = &listener {
-            process.admin.serves(listener.sources.clone());
+            process.admin.serves(listener.address, listener.sources.clone());
         }
         process.listener = listener;
         Ok(process)

@@ -76,7 +76,7 @@ struct Inner {
     /// Held while dead letters are replayed or dropped.
     letters: Arc<Mutex<()>>,
     files: Files,
-    http: OnceLock<HttpSources>,
+    http: OnceLock<(SocketAddr, HttpSources)>,
 }
 
 impl Admin {
@@ -104,13 +104,13 @@ impl Admin {
         Admin { inner: Arc::new(inner) }
     }
 
-    /// Counts what comes through these HTTP sources as well.
-    pub fn serves(&self, sources: HttpSources) {
+    /// Tells of these HTTP sources as well: where they listen, and what comes through them.
+    pub fn serves(&self, address: SocketAddr, sources: HttpSources) {
         // Set once, when the process starts.
-        let _ = self.inner.http.set(sources);
+        let _ = self.inner.http.set((address, sources));
     }
 
-    pub(crate) fn http(&self) -> Option<&HttpSources> {
+    pub(crate) fn http(&self) -> Option<&(SocketAddr, HttpSources)> {
         self.inner.http.get()
     }
 

@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use potok_core::Timestamp;
 use potok_flow::{LatencyCounts, State as PipelineState, Status, WaitsFor};
 
-use crate::{Admin, parse_since};
+use crate::{Admin, HttpSourceCounts, parse_since};
 
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -22,7 +22,7 @@ pub(crate) async fn metrics(State(admin): State<Admin>) -> Response {
         log.damage().len(),
         log.trouble().is_some(),
     );
-    if let Some(sources) = admin.http() {
+    if let Some((_, sources)) = admin.http() {
         text.push_str(&render_http(&sources.counts()));
     }
     ([(CONTENT_TYPE, TEXT)], text).into_response()

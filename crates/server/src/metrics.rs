@@ -170,7 +170,7 @@ const PER_PIPELINE: &[PerPipeline] = &[
     PerPipeline {
         name: "potok_group_resumed_seals_total",
         kind: "counter",
-        help: "Closed groupes that another run had sealed.",
+        help: "Closed groups that another run had sealed.",
         value: |status| Some(status.resumed_seals as f64),
     },
     PerPipeline {

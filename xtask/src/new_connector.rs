@@ -74,7 +74,7 @@ fn with_module(text: &str, name: &str) -> Result<String> {
     let is_module = |line: &&str| line.starts_with("pub mod ") || line.starts_with("mod ");
     let module = |line: &str| line.trim_start_matches("pub ").trim_start_matches("mod ").to_owned();
     let last = lines.iter().rposition(is_module).context("lib.rs has no modules")?;
-    let behind = lines.iter().position(|known| is_module(&known) && module(known) > module(&line));
+    let behind = lines.iter().position(|known| is_module(known) && module(known) > module(&line));
     let mut at = behind.unwrap_or(last + 1);
     // The condition of a module stays with it.
     while at > 0

@@ -240,7 +240,8 @@ impl<'a> Conform<'a> {
     /// A key that entries of another kind have. That an entry is of two kinds is said by the rules.
     fn key_of_others(&mut self, node: &Node, entry: &Entry, known: &KeyOfOthers<'a>) {
         let KeyOfOthers { key, schema, kinds } = known;
-        if self.holds_secret(schema) {
+        let is_address = entry.value.text().is_some_and(|text| text.contains("://"));
+        if is_address || self.holds_secret(schema) {
             self.findings.hide(entry.value.at.clone());
         }
         if kinds.iter().any(|kind| node.entry(kind).is_some()) {

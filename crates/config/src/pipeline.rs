@@ -100,13 +100,8 @@ impl Pipeline {
     /// The consumer groups of its sources that read topics; the pipeline's name where one names
     /// none.
     pub fn consumer_groups(&self) -> Vec<&str> {
-        let of = |input| match input {
-            &Input::Topics { ref consumer_group, .. } => {
-                Some(consumer_group.as_deref().unwrap_or(&self.name))
-            }
-            Input::Feed(_) => None,
-        };
-        self.inputs().filter_map(of).collect()
+        let topics = self.inputs().filter(|input| matches!(input, Input::Topics { .. }));
+        topics.map(|input| input.consumer_group().unwrap_or(&self.name)).collect()
     }
 
     /// The paths of its HTTP sources.

@@ -102,8 +102,8 @@ fn problems_print_no_secret() {
         assert_problems_silent(text, &problems);
     }
     for (index, text) in [
-        "name: a\nsource: { topic: a }\ndeliver: [ { webhook: [canary] } ]\n",
-        "name: a\nsource: { topic: a }\ndeliver: [ { webhook: canary, tpoic: b, auth: canary, my_token: canary } ]\n",
+        "name: a\nsource: { topic: a }\ndeliver: [ { webhook: n, headers: { a: [canary] }, secret: [canary] } ]\n",
+        "name: a\nsource: { topic: a }\ndeliver: [ { webhook: n, tpoic: b, auth: canary, my_token: canary } ]\n",
         "name: a\nsource: { topic: a }\ndeliver: [ { topic: b } ]\nprocess: [ { stage: s, timeout: 1s, webhook: { push: canary, pull: canary } } ]\n",
         "name: a\nsource: { topic: a }\ndeliver: [ { topic: a, webhook: \"https://u:canary@h\" } ]\n",
         "name: a\nsource: { topic: a }\ndeliver: [ { webhok: \"https://h/canary\" } ]\n",

@@ -24,8 +24,11 @@ pub(crate) struct Database {
     /// True for the text of a setting that is one of its own.
     pub takes: fn(&str) -> bool,
     pub dialect: Dialect,
-    pub open: fn(&Place<'_>, SqlSinkConfig) -> Result<Arc<dyn Sink>, Vec<Fault>>,
+    pub open: Open,
 }
+
+/// Opens the database at a place; everything that is wrong with the mapping at once.
+type Open = fn(&Place<'_>, SqlSinkConfig) -> Result<Arc<dyn Sink>, Vec<Fault>>;
 
 /// Every system. The first is the one of a name that nobody has set.
 const DATABASES: &[Database] = &[

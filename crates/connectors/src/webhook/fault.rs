@@ -43,7 +43,7 @@ pub(super) fn refused_stage(status: StatusCode, said: &str) -> Fault {
 }
 
 /// A status and the beginning of what came with it.
-fn answered(status: StatusCode, said: &str) -> String {
+pub(super) fn answered(status: StatusCode, said: &str) -> String {
     let said: String = said.trim().chars().take(SHOWN_CHARS_MAX).collect();
     let dash = if said.is_empty() { "" } else { ": " };
     format!("status {}{dash}{said}", status.as_u16())

@@ -1,4 +1,5 @@
-//! A stage that asks somebody over HTTP: events go out as a JSON array, answers come back as one.
+//! Webhooks: a destination that gets each message by HTTP POST (`sink.rs`), and a stage that asks
+//! somebody over HTTP: events go out as a JSON array, answers come back as one.
 //!
 //! ```text
 //! POST <address>                      Idempotency-Key: the same for the same events
@@ -20,9 +21,20 @@ mod address;
 mod answer;
 mod call;
 mod client;
+mod destination;
 mod fault;
 mod settings;
+mod sink;
 mod stage;
 
-pub(crate) use settings::register;
+pub use destination::CONNECTIONS;
+pub use sink::WebhookSink;
 pub use stage::WebhookStage;
+
+use potok_config::Registry;
+
+/// Adds the stage and the destination.
+pub(crate) fn register(registry: &mut Registry) {
+    settings::register(registry);
+    destination::register(registry);
+}

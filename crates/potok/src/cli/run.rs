@@ -55,7 +55,6 @@ impl Listen {
             data_dir: self.data_dir.clone(),
             admin: self.admin.clone(),
             http: self.http.clone(),
-            ..Flags::default()
         };
         wire::connections(self.config.as_deref(), &flags)
     }

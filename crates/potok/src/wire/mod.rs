@@ -3,6 +3,7 @@
 
 mod delivers;
 mod group;
+mod http;
 mod inputs;
 mod stages;
 
@@ -19,6 +20,7 @@ use potok_flow::decode::{JsonDecoder, RawDecoder};
 use potok_flow::{Plan, Retry};
 
 use crate::failure::Failure;
+pub use http::http_sources;
 use crate::registry::registry;
 
 /// Reads pipeline files; all problems of all files at once.

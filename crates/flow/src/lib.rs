@@ -32,8 +32,8 @@ pub use engine::Engine;
 pub use group::{BatchPage, BatchPlace, BatchView, KindView, gathered_from};
 pub use latency::LatencyCounts;
 pub use plan::{
-    ClosePlan, CountPlan, DeliverPlan, HoldPlan, KindPlan, MEMORY_BESIDE_A_STORE, MEMORY_USUAL,
-    OnError, OnRepeat, Per, Plan, Retry, StagePlan, Target, TopicTarget,
+    ClosePlan, CountPlan, DeliverPlan, HoldPlan, Input, KindPlan, MEMORY_BESIDE_A_STORE,
+    MEMORY_USUAL, OnError, OnRepeat, Per, Plan, Retry, StagePlan, Target, TopicTarget,
 };
 pub use status::{DestinationStatus, GateStatus, PartitionLag, State, Status};
 pub use waits::{Wait, WaitsFor};

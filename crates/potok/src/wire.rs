@@ -20,7 +20,7 @@ use potok_expr::{Places, Template};
 use potok_flow::decode::{JsonDecoder, RawDecoder};
 use potok_flow::process::{VrlBatchStage, VrlStage};
 use potok_flow::{
-    ClosePlan, CountPlan, DeliverPlan, HoldPlan, KindPlan, Plan, Retry, StagePlan, Target,
+    ClosePlan, CountPlan, DeliverPlan, HoldPlan, Input, KindPlan, Plan, Retry, StagePlan, Target,
 };
 
 use crate::failure::Failure;
@@ -100,9 +100,11 @@ fn plan(pipeline: &Loaded<Pipeline>, connections: &Connections) -> Result<Plan, 
     let stages = stages.map(|(at, stage)| stage_plan(&name, stage, pipeline.program_places(at)));
     Ok(Plan {
         workers: pipeline.workers as usize,
-        group: pipeline.consumer_group().to_owned(),
-        topics: pipeline.topics().into_iter().map(Arc::from).collect(),
-        from_end: pipeline.from_end(),
+        inputs: vec![Input::Topics {
+            group: pipeline.consumer_group().to_owned(),
+            topics: pipeline.topics().into_iter().map(Arc::from).collect(),
+            from_end: pipeline.from_end(),
+        }],
         decoder: decoder(pipeline),
         hold: hold_plan(pipeline, connections)?,
         stages: stages.collect::<Result<_, _>>()?,
@@ -421,7 +423,9 @@ mod tests {
         let pipelines = load(&[shipped()]).unwrap();
         let plans = plans(&pipelines, &connections).unwrap();
         let [plan] = plans.as_slice() else { panic!("one plan") };
-        assert_eq!((plan.name.as_str(), plan.group.as_str()), ("orders", "order-consumer"));
+        assert_eq!(plan.name, "orders");
+        let [Input::Topics { group, .. }] = plan.inputs.as_slice() else { panic!("one input") };
+        assert_eq!(group, "order-consumer");
         assert_eq!(*plan.dead_letter_topic, *"orders-dead");
         assert_eq!(plan.retry.attempts, 5);
         assert!(matches!(plan.delivers[0].target, Target::Sink(_)));
@@ -465,7 +469,7 @@ mod tests {
         fs::write(&file, text).unwrap();
         let pipelines = load(&[file]).unwrap_or_else(|failure| panic!("{failure:?}"));
         let plans = plans(&pipelines, &defaults(folder.path())).unwrap();
-        assert!(plans[0].from_end);
+        assert!(matches!(plans[0].inputs[0], Input::Topics { from_end: true, .. }));
         let stage = &plans[0].stages[0];
         assert_eq!(stage.on_error, potok_flow::OnError::Stop);
         let counts: Vec<_> =

@@ -112,6 +112,8 @@ pub struct SimSource {
     live: Arc<Mutex<Live>>,
     process: usize,
     paused: bool,
+    /// It has said that there is nothing yet, where others wait for that.
+    said_nothing: bool,
     /// When the call under way answers. Kept across cancelled calls, so that asking often does
     /// not put the answer off for ever.
     ready_at: Option<Instant>,
@@ -119,7 +121,7 @@ pub struct SimSource {
 
 impl SimSource {
     pub(super) fn new(log: Arc<SimLog>, live: Arc<Mutex<Live>>, process: usize) -> Self {
-        SimSource { log, live, process, paused: false, ready_at: None }
+        SimSource { log, live, process, paused: false, said_nothing: false, ready_at: None }
     }
 
     /// Decides what to say now; `None` when there is nothing.
@@ -142,6 +144,12 @@ impl SimSource {
                 return Some(Ok(assigned));
             }
             drop(others);
+            if w.read_apart
+                && live.held.is_empty()
+                && !std::mem::replace(&mut self.said_nothing, true)
+            {
+                return Some(Ok(Intake::Assigned(Vec::new())));
+            }
             if !live.held.is_empty() && w.strikes(Trouble::Revoked, 25) {
                 let taken = take_away(w, &mut live);
                 let nonces = taken.iter().map(|(nonce, _)| *nonce).collect();

@@ -169,7 +169,7 @@ impl StageVrl {
     pub fn program(&self, per: Per) -> Result<Program, Vec<ExprError>> {
         match per {
             Per::Event => Program::compile(&self.0),
-            Per::Batch => Program::compile_batch(&self.0),
+            Per::Group => Program::compile_batch(&self.0),
         }
     }
 

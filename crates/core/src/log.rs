@@ -100,7 +100,7 @@ pub struct PipelineInfo {
 
 /// A consumer group to open.
 #[derive(Clone, Debug)]
-pub struct GroupSpec {
+pub struct ConsumerGroupSpec {
     /// Its name: progress belongs to it.
     pub group: String,
     /// What it reads.
@@ -131,22 +131,22 @@ pub struct OpenGroups {
     pub journal: Arc<dyn Journal>,
 }
 
-/// A consumer group as `potok groups list` shows it.
+/// A consumer group as `potok consumer-groups list` shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GroupInfo {
+pub struct ConsumerGroup {
     /// Its name.
     pub group: String,
     /// Its pipeline.
     pub info: PipelineInfo,
     /// Per topic and partition: first offset not ended, and the end of the partition.
-    pub partitions: Vec<GroupPartition>,
+    pub partitions: Vec<ConsumerGroupPartition>,
     /// A process reads it now.
     pub open: bool,
 }
 
 /// Progress of a group in one partition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GroupPartition {
+pub struct ConsumerGroupPartition {
     /// The topic.
     pub topic: String,
     /// The partition.
@@ -154,7 +154,7 @@ pub struct GroupPartition {
     /// Every record below has ended.
     pub position: u64,
     /// Offsets above `position` that have ended too.
-    pub ended_above: u64,
+    pub acknowledged_ahead: u64,
     /// The offset the next record will get, at least.
     pub end: u64,
 }
@@ -203,10 +203,10 @@ pub trait Log: Send + Sync {
     /// Opens consumer groups: registers them, so that retention keeps what they have not finished,
     /// and starts reading where they stand. Opening one twice in one process is a `Fix`, and so are
     /// groups that share a topic; `exact` is for a group alone.
-    async fn open(&self, specs: Vec<GroupSpec>) -> Result<OpenGroups, Fault>;
+    async fn open(&self, specs: Vec<ConsumerGroupSpec>) -> Result<OpenGroups, Fault>;
 
     /// Opens a single consumer group.
-    async fn open_group(&self, spec: GroupSpec) -> Result<OpenGroup, Fault> {
+    async fn open_group(&self, spec: ConsumerGroupSpec) -> Result<OpenGroup, Fault> {
         let OpenGroups { sources, journal } = self.open(vec![spec]).await?;
         let source = sources.into_iter().next();
         let source = source.ok_or_else(|| Fault::fix("the log has opened no group"))?;
@@ -220,10 +220,10 @@ pub trait Log: Send + Sync {
     async fn topics(&self) -> Result<Vec<TopicInfo>, Fault>;
 
     /// All registered groups, by name.
-    async fn groups(&self) -> Result<Vec<GroupInfo>, Fault>;
+    async fn groups(&self) -> Result<Vec<ConsumerGroup>, Fault>;
 
     /// Forgets a group that nobody reads: its progress, and its hold on retention.
-    async fn forget_group(&self, group: &str) -> Result<(), Fault>;
+    async fn delete_consumer_group(&self, group: &str) -> Result<(), Fault>;
 
     /// True where several processes may read one group, each some of its partitions. Records of
     /// one held group then have to lie in one partition.

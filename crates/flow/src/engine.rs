@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use potok_core::{Clock, Fault, GroupInfo, Log, PipelineInfo, Timestamp, TopicInfo};
+use potok_core::{Clock, Fault, ConsumerGroup, Log, PipelineInfo, Timestamp, TopicInfo};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::task::AbortOnDropHandle;
@@ -16,11 +16,11 @@ use crate::crash_notes::CrashNotes;
 use crate::dead_letter;
 use crate::dead_letter::desk::{Desk, OpenCount};
 use crate::deliver::{Decisions, Destination, Undecided};
-use crate::group::{BatchPage, BatchPlace, BatchView, Boards, Wish};
+use crate::group::{GroupPage, GroupCursor, GroupView, GroupTables, Wish};
 use crate::lag::{Asked, soon};
 use crate::lane::OwnTopics;
 use crate::pipeline::{self, Shared};
-use crate::plan::{HoldPlan, Per, Plan};
+use crate::plan::{GroupPlan, Per, Plan};
 use crate::signal::Signal;
 use crate::status::{Counters, GateStatus, PartitionLag, State, Status};
 use crate::waits::Waits;
@@ -62,7 +62,7 @@ struct Handle {
     waits: Arc<Waits>,
     decisions: Arc<Decisions>,
     /// What is held, and how.
-    held: Option<(HoldPlan, Arc<Boards>)>,
+    held: Option<(GroupPlan, Arc<GroupTables>)>,
     /// Since when it counts.
     since: Timestamp,
     open_letters: Arc<OpenCount>,
@@ -97,10 +97,10 @@ impl Engine {
                 .hint("give one of them another `consumer_group`"));
         }
         check_inputs(&plan)?;
-        let per_batch = plan.stages.iter().find(|stage| stage.per == Per::Batch);
-        if let (Some(stage), None) = (per_batch, &plan.hold) {
+        let per_group = plan.stages.iter().find(|stage| stage.per == Per::Group);
+        if let (Some(stage), None) = (per_group, &plan.hold) {
             let what = format!("pipeline `{}` holds no groups", plan.name);
-            let cause = format!("stage `{}` works per batch", stage.name);
+            let cause = format!("stage `{}` works per group", stage.name);
             let hint = "give the pipeline a `group`, or let the stage work per event";
             return Err(Fault::fix(what).because(cause).code("P0407").hint(hint));
         }
@@ -182,10 +182,10 @@ impl Engine {
         let pipelines = self.inner.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
         let status = |(name, handle): (&String, &Handle)| {
             let known = groups.iter().flat_map(|groups| groups.iter());
-            let ours: Vec<&GroupInfo> =
+            let ours: Vec<&ConsumerGroup> =
                 known.filter(|group| handle.groups.contains(&group.group)).collect();
-            let open = |p: &potok_core::GroupPartition| {
-                p.end.saturating_sub(p.position).saturating_sub(p.ended_above)
+            let open = |p: &potok_core::ConsumerGroupPartition| {
+                p.end.saturating_sub(p.position).saturating_sub(p.acknowledged_ahead)
             };
             let partitions: Vec<PartitionLag> = ours
                 .iter()
@@ -255,7 +255,7 @@ impl Engine {
     }
 
     /// All groups of the log, as it said a moment ago at most.
-    pub async fn groups(&self) -> Result<Arc<Vec<GroupInfo>>, Fault> {
+    pub async fn groups(&self) -> Result<Arc<Vec<ConsumerGroup>>, Fault> {
         self.inner.asked.groups(&*self.inner.log).await
     }
 
@@ -267,7 +267,7 @@ impl Engine {
         }
         // A log that does not answer does not take records either.
         let groups = self.groups().await.ok()?;
-        let of = |group: &&GroupInfo| {
+        let of = |group: &&ConsumerGroup| {
             let PipelineInfo { dead_letters, resolved, replay, internal, .. } = &group.info;
             [dead_letters, resolved, replay].contains(&&topic.to_owned())
                 || internal.as_deref() == Some(topic)
@@ -277,14 +277,14 @@ impl Engine {
     }
 
     /// Forgets a group that nobody reads.
-    pub async fn forget_group(&self, group: &str) -> Result<(), Fault> {
-        self.inner.log.forget_group(group).await?;
+    pub async fn delete_consumer_group(&self, group: &str) -> Result<(), Fault> {
+        self.inner.log.delete_consumer_group(group).await?;
         self.inner.asked.forget().await;
         Ok(())
     }
 
     /// True when a pipeline has a group that the log does not know yet.
-    fn is_any_new(&self, groups: &[GroupInfo]) -> bool {
+    fn is_any_new(&self, groups: &[ConsumerGroup]) -> bool {
         let pipelines = self.inner.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
         let is_known = |name: &String| groups.iter().any(|group| group.group == *name);
         pipelines.values().any(|handle| !handle.groups.first().is_some_and(is_known))
@@ -365,9 +365,9 @@ impl Engine {
     pub fn batches(
         &self,
         pipeline: Option<&str>,
-        after: Option<&BatchPlace>,
+        after: Option<&GroupCursor>,
         most: usize,
-    ) -> BatchPage {
+    ) -> GroupPage {
         let now = self.inner.clock.now();
         let pipelines = self.inner.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
         let held: Vec<_> = pipelines
@@ -387,14 +387,14 @@ impl Engine {
         let more = places.len() > most;
         places.truncate(most);
         let next = places.last().filter(|_| more).map(|((place, _), _)| place.clone());
-        let view = |(place, (name, (plan, boards))): &(_, &(&String, &(_, Arc<Boards>)))| {
+        let view = |(place, (name, (plan, boards))): &(_, &(&String, &(_, Arc<GroupTables>)))| {
             boards.view_at(place, name, plan, now)
         };
-        BatchPage { batches: places.iter().filter_map(view).collect(), total, next }
+        GroupPage { batches: places.iter().filter_map(view).collect(), total, next }
     }
 
     /// What pipelines hold of one key, or one of them.
-    pub fn batches_of(&self, pipeline: Option<&str>, key: &str) -> Vec<BatchView> {
+    pub fn groups_of(&self, pipeline: Option<&str>, key: &str) -> Vec<GroupView> {
         let now = self.inner.clock.now();
         let pipelines = self.inner.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
         let held = pipelines
@@ -405,13 +405,13 @@ impl Engine {
     }
 
     /// Closes the open group of that key now; false where there is none.
-    pub fn release_batch(&self, pipeline: &str, key: &str) -> Result<bool, Fault> {
+    pub fn close_group(&self, pipeline: &str, key: &str) -> Result<bool, Fault> {
         self.ask(pipeline, key, Wish::Release)
     }
 
     /// Closes the open group of that key now and sets its records aside; false where there is
     /// none.
-    pub fn drop_batch(&self, pipeline: &str, key: &str) -> Result<bool, Fault> {
+    pub fn drop_group(&self, pipeline: &str, key: &str) -> Result<bool, Fault> {
         self.ask(pipeline, key, Wish::Drop)
     }
 

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use potok_core::{Fault, GroupInfo, Log};
+use potok_core::{Fault, ConsumerGroup, Log};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
@@ -19,7 +19,7 @@ const GOOD_FOR: u32 = 20;
 const GOOD_MAX: Duration = Duration::from_secs(1);
 
 /// What the log answered; shared, because it is given out many times.
-pub(crate) type Groups = Result<Arc<Vec<GroupInfo>>, Fault>;
+pub(crate) type Groups = Result<Arc<Vec<ConsumerGroup>>, Fault>;
 
 /// Asks for groups, one asker at a time.
 #[derive(Default)]

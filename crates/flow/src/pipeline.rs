@@ -18,19 +18,19 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use potok_core::{Clock, Fault, GroupSpec, Log, Move, OpenGroups, Owner, PipelineInfo};
+use potok_core::{Clock, Fault, ConsumerGroupSpec, Log, Move, OpenGroups, Owner, PipelineInfo};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tracing::Instrument;
 
 use crate::crash_notes::CrashNotes;
 use crate::deliver::{Decisions, Destination};
-use crate::group::strays::{Search, Strays};
-use crate::group::{Boards, Bodies, Gather, Holding};
+use crate::group::strays::{Search, MisroutedMembers};
+use crate::group::{GroupTables, Bodies, Gather, Holding};
 use crate::lane::{Lane, OwnTopics};
-use crate::ledger::{Ledger, Live, Scribe};
+use crate::ledger::{Ledger, Live, JournalWriter};
 use crate::notices::Notices;
-use crate::outgoing::LetterBox;
+use crate::outgoing::DeadLetterWriter;
 use crate::plan::Plan;
 use crate::signal::Signal;
 use crate::source::{Behind, Intake, IntakeShared, Routing};
@@ -63,9 +63,9 @@ pub(crate) struct Shared {
     /// Records that somebody may decide about.
     pub decisions: Arc<Decisions>,
     /// What the lanes of this run hold.
-    pub boards: Arc<Boards>,
+    pub boards: Arc<GroupTables>,
     /// What earlier runs found parted from its seal.
-    pub strays: Arc<Strays>,
+    pub strays: Arc<MisroutedMembers>,
 }
 
 impl Shared {
@@ -153,9 +153,9 @@ async fn open_groups(shared: &Shared) -> Result<OpenGroups, Fault> {
 }
 
 /// The groups to open. The pipeline's own topics are read in the first of them.
-fn specs(shared: &Shared) -> Vec<GroupSpec> {
+fn specs(shared: &Shared) -> Vec<ConsumerGroupSpec> {
     let plan = &shared.plan;
-    let own = |group: String| GroupSpec {
+    let own = |group: String| ConsumerGroupSpec {
         group,
         topics: Vec::new(),
         from_end: false,
@@ -179,7 +179,7 @@ fn specs(shared: &Shared) -> Vec<GroupSpec> {
 
 fn spawn(shared: &Shared, groups: OpenGroups, stopping: &Arc<Signal<bool>>) -> Tasks {
     let plan = &shared.plan;
-    let letters = Arc::new(LetterBox {
+    let letters = Arc::new(DeadLetterWriter {
         pipeline: plan.name.clone(),
         topic: plan.dead_letter_topic.clone(),
         own: shared.own.clone(),
@@ -237,7 +237,7 @@ fn spawn(shared: &Shared, groups: OpenGroups, stopping: &Arc<Signal<bool>>) -> T
     }
     shared.boards.set(boards);
     let unread = Arc::new(Signal::new(0));
-    let mut room_bytes = plan.in_flight_bytes_max;
+    let mut room_bytes = plan.in_flight_bytes;
     if plan.hold.is_some() {
         room_bytes = room_bytes.min(QUEUED_MAX);
     }
@@ -270,7 +270,7 @@ fn spawn(shared: &Shared, groups: OpenGroups, stopping: &Arc<Signal<bool>>) -> T
     let counters = shared.counters.clone();
     let waits = shared.waits.clone();
     let (journal, retry) = (groups.journal, plan.retry);
-    let scribe = Scribe { journal, letters, counters, retry, waits };
+    let scribe = JournalWriter { journal, letters, counters, retry, waits };
     tasks.spawn(Ledger::new(ledger_notes, live, scribe).run().in_current_span());
     tasks
 }

@@ -1,6 +1,6 @@
 //! What the engine knows of a pipeline, for people and metrics.
 //!
-//! `received = delivered + filtered + suppressed + dead_lettered + in_flight` holds in every
+//! `received = delivered + filtered + duplicates + dead_lettered + in_flight` holds in every
 //! snapshot. Each of them is counted where it happens (`counts.rs`), none is computed from others.
 
 use std::collections::BTreeMap;
@@ -76,7 +76,7 @@ pub struct Status {
     /// Of these: filtered by a rule.
     pub filtered: u64,
     /// Of these: repeats of something delivered.
-    pub suppressed: u64,
+    pub duplicates: u64,
     /// Of these: set aside.
     pub dead_lettered: u64,
     /// Of these: not ended yet.
@@ -106,7 +106,7 @@ pub struct Status {
     pub next_close_in: Option<u64>,
     /// How often everything held was read again, because its store had lost it.
     pub rereads: u64,
-    /// Closed batches that another run had sealed: what that one had sent already goes out again,
+    /// Closed groupes that another run had sealed: what that one had sent already goes out again,
     /// under the same ids.
     pub takeovers: u64,
     /// Records that another record of their batch stood for, because it has the same id.
@@ -138,7 +138,7 @@ impl Status {
             received: 0,
             delivered: 0,
             filtered: 0,
-            suppressed: 0,
+            duplicates: 0,
             dead_lettered: 0,
             in_flight: 0,
             dead_letters_open: None,
@@ -218,7 +218,7 @@ pub(crate) struct Counters {
     pub counted: Counted,
     /// How often everything held was read again, because its store had lost it.
     pub rereads: AtomicU64,
-    /// Closed batches that another run had sealed.
+    /// Closed groupes that another run had sealed.
     pub takeovers: AtomicU64,
     /// Records whose id another record of their batch had too.
     pub repeats: AtomicU64,

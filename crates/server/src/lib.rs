@@ -139,7 +139,7 @@ pub fn router(admin: Admin) -> Router {
         .route("/pipelines/{pipeline}/batches/{id}/release", post(batches::release))
         .route("/pipelines/{pipeline}/batches/{id}/drop", post(batches::drop))
         .route("/groups", get(pipelines::groups))
-        .route("/groups/{group}/forget", post(pipelines::forget_group))
+        .route("/groups/{group}/forget", post(pipelines::delete_consumer_group))
         .route("/topics", get(pipelines::topics))
         .route("/topics/{topic}/records", get(read::records).post(append::records))
         .route("/trace", get(trace::trace))

@@ -78,10 +78,10 @@ const PER_PIPELINE: &[PerPipeline] = &[
         value: |status| Some(status.delivered as f64),
     },
     PerPipeline {
-        name: "potok_deliver_suppressed_records_total",
+        name: "potok_deliver_duplicate_records_total",
         kind: "counter",
-        help: "Records suppressed as repeats of something delivered.",
-        value: |status| Some(status.suppressed as f64),
+        help: "Records dropped as duplicates of something delivered.",
+        value: |status| Some(status.duplicates as f64),
     },
     PerPipeline {
         name: "potok_deliver_dead_lettered_records_total",
@@ -102,7 +102,7 @@ const PER_PIPELINE: &[PerPipeline] = &[
         value: |status| Some(status.retries as f64),
     },
     PerPipeline {
-        name: "potok_deliver_gate_closed_since_seconds",
+        name: "potok_deliver_gate_closed_timestamp_seconds",
         kind: "gauge",
         help: "Unix time since when the gate is not open; 0 while it is.",
         value: |status| Some(gate_since(status)),
@@ -132,19 +132,19 @@ const PER_PIPELINE: &[PerPipeline] = &[
         value: |status| status.next_close_in.map(|millis| millis as f64 / 1_000.0),
     },
     PerPipeline {
-        name: "potok_group_rereads_total",
+        name: "potok_group_store_rebuilds_total",
         kind: "counter",
         help: "How often everything held was read again, because its store had lost it.",
         value: |status| Some(status.rereads as f64),
     },
     PerPipeline {
-        name: "potok_group_takeovers_total",
+        name: "potok_group_resumed_seals_total",
         kind: "counter",
-        help: "Closed batches that another run had sealed.",
+        help: "Closed groupes that another run had sealed.",
         value: |status| Some(status.takeovers as f64),
     },
     PerPipeline {
-        name: "potok_group_repeats_total",
+        name: "potok_group_duplicate_ids_total",
         kind: "counter",
         help: "Records that another record of their batch stood for, because it has the same id.",
         value: |status| Some(status.repeats as f64),
@@ -199,7 +199,7 @@ fn render(all: &[Status], version: &str, damaged: usize, trouble: bool) -> Strin
         }
     }
     page.destinations_and_partitions(all);
-    let name = "potok_deliver_latency_seconds";
+    let name = "potok_record_age_at_end_seconds";
     let help = "From the arrival of a record in the log to its ending.";
     page.histogram(name, help, all, |status| &status.latency);
     let name = "potok_group_close_lateness_seconds";
@@ -367,7 +367,7 @@ mod tests {
             format!("potok_source_oldest_age_seconds{{{label}}} 0.25"),
             format!("potok_process_passed_total{{{label}}} 4"),
             format!("potok_process_counted_total{{{label},stage=\"clean\",name=\"bad_values\"}} 6"),
-            format!("potok_deliver_gate_closed_since_seconds{{{label}}} 1.5"),
+            format!("potok_deliver_gate_closed_timestamp_seconds{{{label}}} 1.5"),
             format!("potok_deliver_gate_state{{{label},state=\"closed\"}} 1"),
             format!("potok_deliver_gate_state{{{label},state=\"open\"}} 0"),
             format!("potok_pipeline_state{{{label},state=\"waiting\"}} 1"),
@@ -376,13 +376,13 @@ mod tests {
             format!("potok_deliver_dead_letters_total{{{label},reason=\"no_key\"}} 2"),
             format!("potok_source_partition_lag_records{{{label},topic=\"t\",partition=\"1\"}} 3"),
             format!("potok_deliver_destination_up{{{label},deliver=\"orders\"}} 0"),
-            format!("potok_deliver_latency_seconds_bucket{{{label},le=\"0.005\"}} 1"),
-            format!("potok_deliver_latency_seconds_bucket{{{label},le=\"2.5\"}} 2"),
-            format!("potok_deliver_latency_seconds_bucket{{{label},le=\"+Inf\"}} 3"),
-            format!("potok_deliver_latency_seconds_sum{{{label}}} 9.5"),
-            format!("potok_deliver_latency_seconds_count{{{label}}} 3"),
-            format!("potok_group_takeovers_total{{{label}}} 4"),
-            format!("potok_group_repeats_total{{{label}}} 5"),
+            format!("potok_record_age_at_end_seconds_bucket{{{label},le=\"0.005\"}} 1"),
+            format!("potok_record_age_at_end_seconds_bucket{{{label},le=\"2.5\"}} 2"),
+            format!("potok_record_age_at_end_seconds_bucket{{{label},le=\"+Inf\"}} 3"),
+            format!("potok_record_age_at_end_seconds_sum{{{label}}} 9.5"),
+            format!("potok_record_age_at_end_seconds_count{{{label}}} 3"),
+            format!("potok_group_resumed_seals_total{{{label}}} 4"),
+            format!("potok_group_duplicate_ids_total{{{label}}} 5"),
             format!("potok_group_close_lateness_seconds_bucket{{{label},le=\"0.25\"}} 6"),
             format!("potok_group_close_lateness_seconds_sum{{{label}}} 1.5"),
             format!("potok_group_close_lateness_seconds_count{{{label}}} 7"),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use potok_core::{Fault, GroupInfo, TopicInfo};
+use potok_core::{Fault, ConsumerGroup, TopicInfo};
 use potok_flow::{State as PipelineState, Status};
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +22,7 @@ const COUNTED: [&str; 13] = [
     "received",
     "delivered",
     "filtered",
-    "suppressed",
+    "duplicates",
     "dead_lettered",
     "in_flight",
     "restarts",
@@ -126,9 +126,9 @@ async fn all(admin: &Admin) -> Result<Vec<Status>, Fault> {
     Ok(all)
 }
 
-fn lag(group: &GroupInfo) -> u64 {
-    let open = |p: &potok_core::GroupPartition| {
-        p.end.saturating_sub(p.position).saturating_sub(p.ended_above)
+fn lag(group: &ConsumerGroup) -> u64 {
+    let open = |p: &potok_core::ConsumerGroupPartition| {
+        p.end.saturating_sub(p.position).saturating_sub(p.acknowledged_ahead)
     };
     group.partitions.iter().map(open).sum()
 }
@@ -170,11 +170,11 @@ pub(crate) async fn running(admin: &Admin, pipeline: &str) -> Result<Status, Api
     Err(ApiError::unknown_pipeline(pipeline, &names(&all)))
 }
 
-pub(crate) async fn groups(State(admin): State<Admin>) -> Result<Json<Vec<GroupInfo>>, ApiError> {
+pub(crate) async fn groups(State(admin): State<Admin>) -> Result<Json<Vec<ConsumerGroup>>, ApiError> {
     Ok(Json(admin.engine().log().groups().await?))
 }
 
-pub(crate) async fn forget_group(
+pub(crate) async fn delete_consumer_group(
     State(admin): State<Admin>,
     Path(group): Path<String>,
 ) -> Result<Json<serde_json::Value>, ApiError> {
@@ -191,7 +191,7 @@ pub(crate) async fn forget_group(
         return Err(ApiError::new(StatusCode::CONFLICT, "P0519", what)
             .hint("stop its process first: `forget` is for pipelines that will not come back"));
     }
-    admin.engine().forget_group(&group).await?;
+    admin.engine().delete_consumer_group(&group).await?;
     Ok(Json(serde_json::json!({ "forgotten": group })))
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use potok_core::{
-    Envelope, GroupInfo, GroupPartition, Log, PipelineInfo, Position, Record, SourceBatch,
+    Envelope, ConsumerGroup, ConsumerGroupPartition, Log, PipelineInfo, Position, Record, SourceBatch,
 };
 use potok_flow::dead_letter::{self, DeadLetter, LetterId, Replay, Resolution, Settled};
 use potok_flow::gathered_from;
@@ -72,7 +72,7 @@ pub(crate) async fn trace(
     // A record comes before what became of it.
     seen.sort_by_key(|(time, seen)| (*time, seen.what == "ended"));
     let mut seen: Vec<Seen> = seen.into_iter().map(|(_, seen)| seen).collect();
-    let held = admin.engine().batches_of(None, &wish.id);
+    let held = admin.engine().groups_of(None, &wish.id);
     seen.extend(held.into_iter().map(|batch| Seen {
         time: batch.opened,
         at: batch.owner,
@@ -108,10 +108,10 @@ async fn with_origin(
 
 /// How pipelines are done with a record, as far as the log knows: that it has ended, not when, and of
 /// a row in a database only that it carries the record's position.
-async fn endings(log: &dyn Log, groups: &[GroupInfo], position: &Position) -> Vec<Seen> {
+async fn endings(log: &dyn Log, groups: &[ConsumerGroup], position: &Position) -> Vec<Seen> {
     let mut endings = Vec::new();
     for group in groups {
-        let is_it = |at: &&GroupPartition| {
+        let is_it = |at: &&ConsumerGroupPartition| {
             (&*at.topic, at.partition) == (&*position.topic, position.partition)
         };
         let Some(at) = group.partitions.iter().find(is_it) else { continue };

@@ -48,7 +48,7 @@ impl Bench {
 
     async fn status(&self) -> Status {
         let status = self.engine.status().await.pop().unwrap();
-        let ended = status.delivered + status.filtered + status.suppressed + status.dead_lettered;
+        let ended = status.delivered + status.filtered + status.duplicates + status.dead_lettered;
         assert_eq!(status.received, ended + status.in_flight, "counts add up");
         status
     }
@@ -97,7 +97,7 @@ fn plan(sink: Arc<dyn Sink>) -> Plan {
         dead_letter_topic: "p-dead".into(),
         replays_max: 5,
         keep_resolved: None,
-        in_flight_bytes_max: 1 << 20,
+        in_flight_bytes: 1 << 20,
     }
 }
 

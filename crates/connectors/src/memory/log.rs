@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use potok_core::{
-    Assignment, Clock, Damage, Ended, Fault, GroupInfo, GroupPartition, GroupSpec, Intake, Journal,
-    Log, NotWritten, OpenGroups, Output, Partition, PartitionEnd, PipelineInfo, Position,
-    RECORD_BYTES_MAX, RangeSet, ReadFrom, Reader, Reason, Record, Source, SourceBatch, Store,
-    TopicInfo, Transaction,
+    Assignment, Clock, ConsumerGroup, ConsumerGroupPartition, ConsumerGroupSpec, Damage, Ended,
+    Fault, Intake, Journal, Log, NotWritten, OpenGroups, Output, Partition, PartitionEnd,
+    PipelineInfo, Position, RECORD_BYTES_MAX, RangeSet, ReadFrom, Reader, Reason, Record, Source,
+    SourceBatch, Store, TopicInfo, Transaction,
 };
 use tokio::sync::watch;
 
@@ -53,7 +53,7 @@ struct TopicState {
 }
 
 struct Group {
-    spec: GroupSpec,
+    spec: ConsumerGroupSpec,
     state: Mutex<GroupState>,
 }
 
@@ -175,7 +175,7 @@ impl MemoryLog {
         Ok(positions)
     }
 
-    fn open_one(&self, spec: GroupSpec) -> Result<GroupSource, Fault> {
+    fn open_one(&self, spec: ConsumerGroupSpec) -> Result<GroupSource, Fault> {
         let topics: Vec<Arc<Topic>> = spec.topics.iter().map(|name| self.topic(name)).collect();
         let mut groups = lock(&self.0.groups);
         let known = groups.get(&spec.group).cloned();
@@ -428,7 +428,7 @@ impl Log for MemoryLog {
         self.append_all(outputs)
     }
 
-    async fn open(&self, specs: Vec<GroupSpec>) -> Result<OpenGroups, Fault> {
+    async fn open(&self, specs: Vec<ConsumerGroupSpec>) -> Result<OpenGroups, Fault> {
         let (mut sources, mut groups) = (Vec::<Box<dyn Source>>::new(), Vec::new());
         for spec in specs {
             let source = self.open_one(spec)?;
@@ -458,18 +458,19 @@ impl Log for MemoryLog {
         Ok(topics.values().map(info).collect())
     }
 
-    async fn groups(&self) -> Result<Vec<GroupInfo>, Fault> {
+    async fn groups(&self) -> Result<Vec<ConsumerGroup>, Fault> {
         let groups: Vec<Arc<Group>> = lock(&self.0.groups).values().cloned().collect();
         let info = |group: &Arc<Group>| {
             let state = lock(&group.state);
-            let partition = |(partition, progress): (&Partition, &Progress)| GroupPartition {
-                topic: partition.topic.to_string(),
-                partition: partition.index,
-                position: progress.position,
-                ended_above: progress.ended.count_from(progress.position),
-                end: end_of(&self.topic(&partition.topic), partition.index),
-            };
-            GroupInfo {
+            let partition =
+                |(partition, progress): (&Partition, &Progress)| ConsumerGroupPartition {
+                    topic: partition.topic.to_string(),
+                    partition: partition.index,
+                    position: progress.position,
+                    acknowledged_ahead: progress.ended.count_from(progress.position),
+                    end: end_of(&self.topic(&partition.topic), partition.index),
+                };
+            ConsumerGroup {
                 group: group.spec.group.clone(),
                 info: PipelineInfo::clone(&group.spec.info),
                 partitions: state.progress.iter().map(partition).collect(),
@@ -479,7 +480,7 @@ impl Log for MemoryLog {
         Ok(groups.iter().map(info).collect())
     }
 
-    async fn forget_group(&self, group: &str) -> Result<(), Fault> {
+    async fn delete_consumer_group(&self, group: &str) -> Result<(), Fault> {
         let found = self.find_group(group)?;
         if lock(&found.state).open {
             return Err(Fault::fix(format!("group `{group}` is open, so it cannot be forgotten")));

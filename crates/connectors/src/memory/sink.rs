@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use potok_core::{Batch, Fault, Message, Name, Outcome, Receipt, Sink, SinkLimits};
+use potok_core::{Batch, DeliveryId, Fault, Message, Outcome, Receipt, Sink, SinkLimits};
 use tokio::sync::watch;
 
 use super::lock;
@@ -45,7 +45,7 @@ impl Offsets {
 /// The offsets taken of one stream of names. A sink sees few streams (a partition each), so they
 /// are found by looking through them, the last one first.
 struct Taken {
-    name: Name,
+    id: DeliveryId,
     offsets: Offsets,
 }
 
@@ -103,7 +103,7 @@ impl MemorySink {
 
 impl State {
     /// Notes the name; false when it was there already.
-    fn take(&mut self, name: &Name) -> bool {
+    fn take(&mut self, name: &DeliveryId) -> bool {
         let same = |taken: &Taken| {
             let (known, new) = (&taken.name.position, &name.position);
             known.partition == new.partition
@@ -144,8 +144,8 @@ impl Sink for MemorySink {
             return Err(fault.clone());
         }
         for (index, message) in batch.messages.iter().enumerate() {
-            if !state.take(&message.name) {
-                receipt.set(index, Outcome::Suppressed);
+            if !state.take(&message.id) {
+                receipt.set(index, Outcome::Duplicate);
                 continue;
             }
             new += 1;

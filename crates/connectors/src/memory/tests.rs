@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use potok_core::{
-    Assignment, Batch, Ended, Fault, GroupSpec, Headers, Intake, Log, Message, Move, Name,
-    OpenGroup, Outcome, Output, PipelineInfo, Position, ReadFrom, Sink, SourceBatch, SystemClock,
-    Timestamp, Transaction,
+    Assignment, Batch, ConsumerGroupSpec, DeliveryId, Ended, Fault, Headers, Intake, Log, Message,
+    Move, OpenGroup, Outcome, Output, PipelineInfo, Position, ReadFrom, Sink, SourceBatch,
+    SystemClock, Timestamp, Transaction,
 };
 
 use super::*;
@@ -26,8 +26,8 @@ fn output(topic: &str, key: Option<&str>, value: &str) -> Output {
     }
 }
 
-fn spec(group: &str, topics: &[&str], from_end: bool) -> GroupSpec {
-    GroupSpec {
+fn spec(group: &str, topics: &[&str], from_end: bool) -> ConsumerGroupSpec {
+    ConsumerGroupSpec {
         group: group.to_owned(),
         topics: topics.iter().map(|topic| (*topic).into()).collect(),
         from_end,
@@ -95,15 +95,15 @@ async fn a_group_resumes_at_the_first_record_that_has_not_ended() {
     stale.transact(&ended(&read, 0..10)).await.unwrap();
     let info = log.groups().await.unwrap().remove(0);
     let at = &info.partitions[0];
-    assert_eq!((at.position, at.ended_above, at.end, info.open), (3, 3, 10, true));
+    assert_eq!((at.position, at.acknowledged_ahead, at.end, info.open), (3, 3, 10, true));
     let read = batch(&mut open).await;
     assert_eq!((read.first, read.assignment), (3, again.nonce));
     open.journal.transact(&ended(&read, 3..10)).await.unwrap();
     assert!(log.ended("g", "t", 0).await.unwrap().is_empty());
 
-    assert_eq!(log.forget_group("g").await.unwrap_err().next, Move::Fix);
+    assert_eq!(log.delete_consumer_group("g").await.unwrap_err().next, Move::Fix);
     drop(open);
-    log.forget_group("g").await.unwrap();
+    log.delete_consumer_group("g").await.unwrap();
     assert!(log.groups().await.unwrap().is_empty());
 }
 
@@ -181,7 +181,7 @@ async fn batches_are_bounded_and_from_end_starts_behind() {
 fn message(offset: u64, deliver: u32) -> Message {
     let position = Position { log: 1, topic: "t".into(), partition: 0, offset };
     Message {
-        name: Name { position, deliver, element: 0 },
+        id: DeliveryId { position, deliver, element: 0 },
         key: None,
         headers: Headers::none(),
         value: Bytes::new(),
@@ -210,7 +210,7 @@ async fn a_sink_takes_each_name_once() {
     {
         let receipt = sink.deliver(&batch(&offsets)).await.unwrap();
         for (index, outcome) in receipt.outcomes(offsets.len()).enumerate() {
-            assert_eq!(matches!(outcome, Outcome::Suppressed), repeats.contains(&index));
+            assert_eq!(matches!(outcome, Outcome::Duplicate), repeats.contains(&index));
         }
     }
     waiting.await.unwrap();

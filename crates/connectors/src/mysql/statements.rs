@@ -14,7 +14,7 @@ use sqlx::error::BoxDynError;
 use sqlx::mysql::{MySqlArguments, MySqlRow};
 use sqlx::{Arguments as _, AssertSqlSafe, Error, MySqlConnection, Row as _};
 
-use crate::sql::{Cell, Dialect, Once, RecordRows, Rows, Tables, There};
+use crate::sql::{Cell, Dialect, ExistingRow, Once, RecordRows, Rows, Tables};
 
 /// Places for values in one statement. The server takes 65,535, but keeps half a kilobyte for
 /// each, in every session.
@@ -249,7 +249,7 @@ impl Batch<'_> {
         &mut self,
         lookup: &Lookup,
         records: &[RecordRows<'_>],
-    ) -> Result<Vec<Option<There>>, Error> {
+    ) -> Result<Vec<Option<ExistingRow>>, Error> {
         let mut there = Vec::with_capacity(records.len());
         while let Some(rest) = records.get(there.len()..).filter(|rest| !rest.is_empty()) {
             let count = floor_power(rest.len().min(LOOKUPS_MAX));
@@ -266,7 +266,7 @@ impl Batch<'_> {
             for row in &found {
                 let at = usize::try_from(row.try_get_unchecked::<i64, _>(0)?).unwrap_or_default();
                 if let Some(place) = there.get_mut(before + at) {
-                    *place = Some(There { hash: text(row, 1)?, position: text(row, 2)? });
+                    *place = Some(ExistingRow { hash: text(row, 1)?, position: text(row, 2)? });
                 }
             }
         }
@@ -323,11 +323,14 @@ impl Once for Batch<'_> {
     async fn by_position(
         &mut self,
         records: &[RecordRows<'_>],
-    ) -> Result<Vec<Option<There>>, Error> {
+    ) -> Result<Vec<Option<ExistingRow>>, Error> {
         self.look_up(&self.plan.by_position, records).await
     }
 
-    async fn by_id(&mut self, records: &[RecordRows<'_>]) -> Result<Vec<Option<There>>, Error> {
+    async fn by_id(
+        &mut self,
+        records: &[RecordRows<'_>],
+    ) -> Result<Vec<Option<ExistingRow>>, Error> {
         self.look_up(&self.plan.by_id, records).await
     }
 }

@@ -11,7 +11,7 @@ use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::{AssertSqlSafe, Error, PgConnection, Row as _};
 
 use super::arrays::{Elements, converted};
-use crate::sql::{Bounds, Cell, Dialect, Kind, Once, RecordRows, Rows, Tables, There};
+use crate::sql::{Bounds, Cell, Dialect, ExistingRow, Kind, Once, RecordRows, Rows, Tables};
 
 /// Tables as they are, and the SQL for them.
 pub(super) struct Plan {
@@ -160,18 +160,18 @@ impl Batch<'_> {
         &mut self,
         lookup: &Lookup,
         records: &[RecordRows<'_>],
-    ) -> Result<Vec<Option<There>>, Error> {
+    ) -> Result<Vec<Option<ExistingRow>>, Error> {
         let mut arguments = PgArguments::default();
         for (cell, elements) in &lookup.keys {
             let cells = records.iter().filter_map(|record| record.parent.get(*cell));
             elements.add(&mut arguments, self.rows, cells).map_err(Error::Encode)?;
         }
         let found = fetch(self.connection, &lookup.sql, arguments).await?;
-        let mut there: Vec<Option<There>> = vec![None; records.len()];
+        let mut there: Vec<Option<ExistingRow>> = vec![None; records.len()];
         for row in found {
             let at = usize::try_from(row.try_get::<i64, _>(0)?).unwrap_or_default();
             if let Some(place) = there.get_mut(at.wrapping_sub(1)) {
-                *place = Some(There { hash: row.try_get(1)?, position: row.try_get(2)? });
+                *place = Some(ExistingRow { hash: row.try_get(1)?, position: row.try_get(2)? });
             }
         }
         Ok(there)
@@ -233,11 +233,14 @@ impl Once for Batch<'_> {
     async fn by_position(
         &mut self,
         records: &[RecordRows<'_>],
-    ) -> Result<Vec<Option<There>>, Error> {
+    ) -> Result<Vec<Option<ExistingRow>>, Error> {
         self.look_up(&self.plan.by_position, records).await
     }
 
-    async fn by_id(&mut self, records: &[RecordRows<'_>]) -> Result<Vec<Option<There>>, Error> {
+    async fn by_id(
+        &mut self,
+        records: &[RecordRows<'_>],
+    ) -> Result<Vec<Option<ExistingRow>>, Error> {
         self.look_up(&self.plan.by_id, records).await
     }
 }

@@ -37,18 +37,18 @@ pub(crate) trait Once {
     fn by_position(
         &mut self,
         records: &[RecordRows<'_>],
-    ) -> impl Future<Output = Result<Vec<Option<There>>, Self::Error>> + Send;
+    ) -> impl Future<Output = Result<Vec<Option<ExistingRow>>, Self::Error>> + Send;
 
     /// Locks and reads the rows that have the records' ids.
     fn by_id(
         &mut self,
         records: &[RecordRows<'_>],
-    ) -> impl Future<Output = Result<Vec<Option<There>>, Self::Error>> + Send;
+    ) -> impl Future<Output = Result<Vec<Option<ExistingRow>>, Self::Error>> + Send;
 }
 
 /// A row that is there.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct There {
+pub(crate) struct ExistingRow {
     /// Its `content_hash`.
     pub hash: Option<String>,
     /// Its `position`.
@@ -110,7 +110,7 @@ async fn explain<'a, O: Once>(
     let mut others = Vec::new();
     for (record, found) in records.into_iter().zip(found) {
         match found {
-            Some(_) => endings.push((record.message, Outcome::Suppressed)),
+            Some(_) => endings.push((record.message, Outcome::Duplicate)),
             None => others.push(record),
         }
     }
@@ -126,7 +126,7 @@ async fn explain<'a, O: Once>(
         };
         let hash = rows.text_of(record.parent, tables.hash_cell());
         let outcome = if there.hash.as_deref() == Some(hash) {
-            Outcome::Suppressed
+            Outcome::Duplicate
         } else {
             Outcome::Failed(conflict(tables, rows, &record, there.position))
         };

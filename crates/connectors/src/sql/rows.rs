@@ -140,7 +140,7 @@ impl Rows {
         self.add_hash(&message.source);
         let start = self.text.len();
         // Writing to a String does not fail.
-        let _ = write!(self.text, "{}", message.name);
+        let _ = write!(self.text, "{}", message.id);
         self.cells.push(Cell::Text(start..self.text.len()));
         self.check_own(parent, 1, "the position")?;
         if tables.id == Id::OnceId {

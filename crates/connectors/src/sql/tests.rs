@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use bytes::Bytes;
-use potok_core::{Headers, Message, Move, Name, Position, Reason, Timestamp};
+use potok_core::{DeliveryId, Headers, Message, Move, Position, Reason, Timestamp};
 use potok_expr::json::Parser;
 use potok_expr::{RowsPath, Template};
 use serde_json::{Value, json};
@@ -35,7 +35,7 @@ fn problems(rows: &[(&str, &str)], once_by: &[&str], schema: Value) -> Vec<Strin
 fn message(value: &str) -> Message {
     let position = Position { log: 10, topic: "orders".into(), partition: 0, offset: 41 };
     Message {
-        name: Name { position, deliver: 0, element: 0 },
+        id: DeliveryId { position, deliver: 0, element: 0 },
         key: None,
         headers: Headers::none(),
         value: Bytes::copy_from_slice(value.as_bytes()),

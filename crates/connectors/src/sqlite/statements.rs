@@ -119,7 +119,7 @@ impl Ready<'_> {
         let (hash, position) = (text(tables.hash_cell()), text(tables.position_cell()));
         let mut by_position = self.connection.prepare_cached(&self.plan.by_position)?;
         if by_position.exists([position])? {
-            return Ok(Outcome::Suppressed);
+            return Ok(Outcome::Duplicate);
         }
         let mut by_id = self.connection.prepare_cached(&self.plan.by_id)?;
         for (at, cell) in
@@ -133,7 +133,7 @@ impl Ready<'_> {
         };
         let (other_hash, other): (Option<String>, Option<String>) = (row.get(0)?, row.get(1)?);
         if other_hash.as_deref() == Some(hash) {
-            return Ok(Outcome::Suppressed);
+            return Ok(Outcome::Duplicate);
         }
         Ok(Outcome::Failed(conflict(tables, rows, record, other)))
     }

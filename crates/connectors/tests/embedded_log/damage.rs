@@ -569,7 +569,7 @@ fn what_a_damaged_frame_had_ended_is_open_again() {
                 let waiting: u64 = log.groups().await.unwrap()[0]
                     .partitions
                     .iter()
-                    .map(|at| at.end - at.position - at.ended_above)
+                    .map(|at| at.end - at.position - at.acknowledged_ahead)
                     .sum();
                 assert!(waiting >= open_again);
                 let mut seen = 0;

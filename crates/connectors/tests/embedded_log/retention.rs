@@ -198,7 +198,7 @@ fn dead_letters_and_their_resolutions_never_go_by_age() {
         bench.fill("noise", 100).await;
         drop(member);
         // Also when the pipeline is forgotten.
-        bench.log.forget_group("g").await.unwrap();
+        bench.log.delete_consumer_group("g").await.unwrap();
         bench.older(HOUR * 100).await;
         let mut found = BTreeMap::new();
         for topic in ["g-dead", "g-dead-resolved", "g-replay", "potok-dead"] {
@@ -217,7 +217,7 @@ fn a_forgotten_group_holds_nothing() {
         bench.fill("t", 100).await;
         bench.older(HOUR * 2).await;
         assert_eq!(values(&bench.log, "t").await.len(), 100);
-        bench.log.forget_group("g").await.unwrap();
+        bench.log.delete_consumer_group("g").await.unwrap();
         bench.log.retain_now().await;
         assert!(values(&bench.log, "t").await.len() < 50);
         // A group that comes later starts at what is left, without lag for what is not.

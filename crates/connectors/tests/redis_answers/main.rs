@@ -104,7 +104,7 @@ fn only_the_answer_of_a_script_is_believed() {
     let owner = Owner { pipeline: "p".into(), share: 0, nonce: 7 };
     let all = [held(1), held(2)];
     let places = all.each_ref().map(|held| held.place.clone());
-    for layout in [Layout::Documented, Layout::Compact] {
+    for layout in [KeyStyle::Readable, KeyStyle::Packed] {
         let store = RedisStore::with_timeouts(&url, layout, timeouts).unwrap();
         corpus.fuzz(150, |input| {
             *answer.lock().unwrap() = input.to_vec();

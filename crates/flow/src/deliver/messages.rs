@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use potok_core::{Event, Fault, Headers, HeadersBuilder, Message, Name, Output, Reason};
+use potok_core::{Event, Fault, Headers, HeadersBuilder, Message, DeliveryId, Output, Reason};
 use potok_expr::{Scope, Template, json::Parser};
 
-use crate::lane::{Item, Letter};
+use crate::lane::{Item, Rejection};
 use crate::plan::{DeliverPlan, Target, TopicTarget};
 
 /// Header that carries the name of a delivery.
@@ -52,7 +52,7 @@ pub(crate) fn address(
                 item.delivered = true;
                 None
             }
-            Err(fault) => Some(Letter { deliver: Some(index as u32), fault }),
+            Err(fault) => Some(Rejection { deliver: Some(index as u32), fault }),
         };
         item.letters.extend(end);
         item.open -= 1;
@@ -109,7 +109,7 @@ fn message(
             Some(known.cloned().ok_or_else(unknown)?)
         }
     };
-    let name = Name { position: event.position, deliver: index as u32, element: 0 };
+    let name = DeliveryId { position: event.position, deliver: index as u32, element: 0 };
     let headers = with_id(plan, &name, event.headers);
     let Some(topic) = topic else {
         let Event { value, source, time, .. } = event;
@@ -124,7 +124,7 @@ fn message(
     Ok(Made::Output(output))
 }
 
-fn with_id(plan: &DeliverPlan, name: &Name, headers: Headers) -> Headers {
+fn with_id(plan: &DeliverPlan, name: &DeliveryId, headers: Headers) -> Headers {
     if !plan.headers_id {
         return headers;
     }

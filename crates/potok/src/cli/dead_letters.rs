@@ -6,7 +6,7 @@ use std::time::Duration;
 use potok_config::Period;
 use serde_json::{Map, Value, json};
 
-use crate::client::{Answer, Client, Where, encode, for_each_line};
+use crate::client::{Answer, Client, Target, encode, for_each_line};
 use crate::failure::Failure;
 use crate::terminal::{self, Table, plain, short};
 
@@ -110,7 +110,7 @@ itself as soon as that can be told. `potok resume` tries it now."
         #[arg(long)]
         dry_run: bool,
         #[command(flatten)]
-        place: Where,
+        place: Target,
     },
 }
 
@@ -131,7 +131,7 @@ pub struct Which {
     #[arg(long = "where", value_name = "VRL")]
     predicate: Option<String>,
     #[command(flatten)]
-    place: Where,
+    place: Target,
 }
 
 /// How to replay or drop.

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use serde_json::Value;
 
-use crate::client::{Client, Where, encode};
+use crate::client::{Client, Target, encode};
 use crate::failure::Failure;
 use crate::terminal::{self, Table};
 
@@ -23,7 +23,7 @@ pub struct Trace {
     #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
     id: String,
     #[command(flatten)]
-    place: Where,
+    place: Target,
 }
 
 impl Trace {

@@ -166,7 +166,7 @@ fn status_has_its_shape_and_pause_holds_records_back() {
         "received",
         "delivered",
         "filtered",
-        "suppressed",
+        "duplicates",
         "dead_lettered",
         "in_flight",
         "damaged",

@@ -50,7 +50,7 @@ fn a_batch_is_held_for_its_window_and_then_comes_out_whole() {
     records.assert_kept(&running);
     let status = running.status();
     assert_eq!(status["delivered"], distinct as u64);
-    assert_eq!(status["suppressed"], (1_473 + 4_446 - distinct) as u64);
+    assert_eq!(status["duplicates"], (1_473 + 4_446 - distinct) as u64);
     assert_eq!(delivered(&running).len(), distinct);
     assert_eq!(running.run(["batches", "list", "--json"], b"").good().lines().len(), 0);
 }

@@ -133,11 +133,11 @@ fn a_list_of_many_batches_is_cut_and_says_so() {
         all.iter().map(|batch| batch["id"].as_str().unwrap()).collect();
     assert_eq!((all.len(), ids.len()), (2_500, 2_500));
     assert!(all.is_sorted_by_key(|batch| batch["due"].as_str().unwrap().to_owned()));
-    let (status, page) = running.get("/api/v1/batches?pipeline=chats&limit=3").unwrap();
+    let (status, page) = running.get("/api/v1/groups?pipeline=chats&limit=3").unwrap();
     let page: Value = serde_json::from_str(&page).unwrap();
     assert_eq!((status, page["total"].as_u64()), (200, Some(2_500)));
     assert_eq!(page["batches"].as_array().unwrap().len(), 3);
-    assert_eq!(running.get("/api/v1/batches?after=nonsense").unwrap().0, 400);
+    assert_eq!(running.get("/api/v1/groups?after=nonsense").unwrap().0, 400);
     let one = running.run(["batches", "show", "chats", "c77"], b"").good();
     assert!(one.text().contains("\"c77\""), "{}", one.text());
     running.run(["batches", "drop", "chats", "c77"], b"").good();

@@ -46,7 +46,7 @@ fn start(home: &Home, environment: &[(&str, &str)]) -> Running {
 pub fn start_forgetful(home: &Home, environment: &[(&str, &str)]) -> Running {
     let shipped = std::fs::read_to_string(pipelines().join("em-processor.yaml")).unwrap();
     let file = home.path().join("em-processor.yaml");
-    std::fs::write(&file, shipped + "\nlimits: { held_in_memory_max: 1B }\n").unwrap();
+    std::fs::write(&file, shipped + "\nlimits: { held_memory_bytes: 1B }\n").unwrap();
     start_file(home, &file, environment)
 }
 
@@ -63,7 +63,7 @@ fn start_dying(home: &Home, point: &str, passing: u64) -> Option<Running> {
     started.inspect_err(|end| assert!(end.contains(&asked), "it ended at start: {end}")).ok()
 }
 
-/// Waits until so many records are in open batches.
+/// Waits until so many records are in open groupes.
 fn held(running: &Running, records: usize) {
     wait::until("all records are held", || {
         let batches = running.run(["batches", "list", "--json"], b"").good().lines();

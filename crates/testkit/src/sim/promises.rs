@@ -15,7 +15,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use potok_core::{Envelope, Headers, Name, Partition, Piece, Position, RangeSet, Reason, Record};
+use potok_core::{
+    DeliveryId, Envelope, Headers, Partition, Piece, Position, RangeSet, Reason, Record,
+};
 use potok_flow::dead_letter::{REPLAY_HEADER, Replay};
 
 use super::pipeline::INTERNAL;
@@ -215,8 +217,8 @@ fn replay_of(headers: &Headers) -> Option<Replay> {
     serde_json::from_slice(value.filter(|_| name == REPLAY_HEADER)?).ok()
 }
 
-fn name_of(origin: &Position, deliver: u32) -> Name {
-    Name { position: origin.clone(), deliver, element: 0 }
+fn name_of(origin: &Position, deliver: u32) -> DeliveryId {
+    DeliveryId { position: origin.clone(), deliver, element: 0 }
 }
 
 /// True when a delivery of this record, or of one with the same business id and bytes, is there.

@@ -164,7 +164,7 @@ pub struct Scenario {
     /// decision.
     pub decides_after: Option<u64>,
     /// Room for records in flight.
-    pub in_flight_bytes_max: usize,
+    pub in_flight_bytes: usize,
     /// Transactions that may be on their way at a time.
     pub overlap: usize,
     /// Processes that share the log; with more than none, records are gathered in groups by it.
@@ -205,7 +205,7 @@ impl Scenario {
             retry: (3, Duration::from_millis(20), Duration::from_millis(500)),
             probe_every: Duration::from_millis(500),
             decides_after: Some(5_000),
-            in_flight_bytes_max: 1 << 20,
+            in_flight_bytes: 1 << 20,
             overlap: 1,
             sharing: 0,
             helped: true,
@@ -262,7 +262,7 @@ impl Scenario {
         // Where room is scarce, the followers of a poisonous record may keep all others out; see
         // `add_flaps`.
         if chance.one_in(4) && !scenario.enabled.contains(&Trouble::Poison) {
-            scenario.in_flight_bytes_max = chance.between(300, 3_000) as usize;
+            scenario.in_flight_bytes = chance.between(300, 3_000) as usize;
         }
         scenario.overlap = if is_like_kafka(seed) { 4 } else { 1 };
         scenario.helped = Chance::new(seed ^ 0x4e1b).one_in(2);
@@ -295,7 +295,7 @@ impl Scenario {
             }
         }
         if self.enabled.contains(&Trouble::Poison) && chance.one_in(4) {
-            self.in_flight_bytes_max = chance.between(300, 3_000) as usize;
+            self.in_flight_bytes = chance.between(300, 3_000) as usize;
         }
     }
 
@@ -458,8 +458,7 @@ impl Scenario {
     pub fn summary(&self) -> String {
         let Scenario { seed, enabled, partitions, topics, delivers, stage, .. } = self;
         let Scenario { hold, order_by_k, sharing, changes, .. } = self;
-        let Scenario { retry, probe_every, in_flight_bytes_max, overlap, spells, helped, .. } =
-            self;
+        let Scenario { retry, probe_every, in_flight_bytes, overlap, spells, helped, .. } = self;
         let groups = match (self.two_groups, self.read_apart) {
             (false, _) => "",
             (true, false) => ", in two groups",
@@ -468,7 +467,7 @@ impl Scenario {
         format!(
             "seed {seed}: {topics:?} of {partitions} partitions, deliver {delivers:?}, {stage:?}, {hold:?}, \
              order_by_k {order_by_k}, retry {retry:?}, probe every {probe_every:?}, room \
-             {in_flight_bytes_max}, overlap {overlap}, sharing {sharing}, helped {helped}, spells {spells:?}, {changes:?}, {enabled:?}{groups}"
+             {in_flight_bytes}, overlap {overlap}, sharing {sharing}, helped {helped}, spells {spells:?}, {changes:?}, {enabled:?}{groups}"
         )
     }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use potok_core::{
-    Assignment, Fault, GroupSpec, Intake, Journal, LogOrder, NotWritten, Partition, PartitionEnd,
-    Position, Record, Source, SourceBatch, Transaction,
+    Assignment, ConsumerGroupSpec, Fault, Intake, Journal, LogOrder, NotWritten, Partition,
+    PartitionEnd, Position, Record, Source, SourceBatch, Transaction,
 };
 use tokio::time::Instant;
 
@@ -46,7 +46,7 @@ struct Held {
 }
 
 impl Live {
-    pub(super) fn new(specs: &[GroupSpec], process: usize) -> Self {
+    pub(super) fn new(specs: &[ConsumerGroupSpec], process: usize) -> Self {
         let groups = specs.iter().map(|spec| (spec.group.clone(), spec.topics.clone()));
         Live {
             groups: groups.collect(),

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::future::join_all;
 use potok_core::{
-    Batch, Fault, Headers, Message, Move, Name, Outcome, Position, Reason, Sink, Timestamp,
+    Batch, DeliveryId, Fault, Headers, Message, Move, Outcome, Position, Reason, Sink, Timestamp,
 };
 
 use super::{STRANGE_TEXT, ensure, run_checks, within};
@@ -82,7 +82,7 @@ impl<'a> Suite<'a> {
     fn message(&self, lane: u32, n: u64, value: Bytes, id: &str) -> Message {
         let position = Position { log: 3, topic: "suite".into(), partition: lane, offset: n };
         Message {
-            name: Name { position, deliver: 0, element: 0 },
+            id: DeliveryId { position, deliver: 0, element: 0 },
             key: Some(Bytes::copy_from_slice(id.as_bytes())),
             headers: Headers::none(),
             source: value.clone(),
@@ -130,7 +130,7 @@ fn words(outcomes: &[Outcome]) -> Vec<&'static str> {
         .iter()
         .map(|outcome| match outcome {
             Outcome::Delivered => "delivered",
-            Outcome::Suppressed => "suppressed",
+            Outcome::Duplicate => "duplicates",
             Outcome::Failed(_) => "failed",
         })
         .collect()
@@ -203,7 +203,7 @@ async fn repeats_are_suppressed(harness: &dyn SinkHarness) -> Result<(), String>
     suite.deliver(&suite.lane(0, 0..3)).await?;
     let outcomes = suite.deliver(&suite.lane(0, 1..5)).await?;
     if harness.features().suppresses {
-        let expected = ["suppressed", "suppressed", "delivered", "delivered"];
+        let expected = ["duplicates", "duplicates", "delivered", "delivered"];
         ensure!(words(&outcomes) == expected, "outcomes {:?}", words(&outcomes));
         let found = suite.ids().await?;
         ensure!(found == ids(0, 0..5), "found {found:?}");
@@ -223,7 +223,7 @@ async fn repeats_are_suppressed_after_reopening(harness: &dyn SinkHarness) -> Re
     suite.sink = harness.reopen(suite.sink).await?;
     within("prepare", suite.sink.prepare()).await?;
     let outcomes = suite.deliver(&batch).await?;
-    ensure!(words(&outcomes) == ["suppressed"; 3], "outcomes {:?}", words(&outcomes));
+    ensure!(words(&outcomes) == ["duplicates"; 3], "outcomes {:?}", words(&outcomes));
     Ok(())
 }
 
@@ -335,9 +335,9 @@ async fn one_entry_per_business_id(harness: &dyn SinkHarness) -> Result<(), Stri
         messages: vec![suite.message(1, 3, other, "same"), suite.message(1, 4, value, "same")],
     };
     let two = suite.deliver(&later).await?;
-    let expected = ["delivered", "suppressed", "failed"];
+    let expected = ["delivered", "duplicates", "failed"];
     ensure!(words(&one) == expected, "in one batch: {:?}", words(&one));
-    ensure!(words(&two) == ["failed", "suppressed"], "in a later batch: {:?}", words(&two));
+    ensure!(words(&two) == ["failed", "duplicates"], "in a later batch: {:?}", words(&two));
     for outcome in one.iter().chain(&two) {
         if let Outcome::Failed(fault) = outcome {
             let conflict = fault.next == Move::SetAside && fault.reason == Reason::Conflict;
@@ -348,6 +348,6 @@ async fn one_entry_per_business_id(harness: &dyn SinkHarness) -> Result<(), Stri
     ensure!(found == [("same".to_owned(), "text".to_owned())], "found {found:?}");
     // The same position again is a repeat, even where it was refused as a conflict before.
     let again = suite.deliver(&twins).await?;
-    ensure!(words(&again) == ["suppressed", "suppressed", "failed"], "{:?}", words(&again));
+    ensure!(words(&again) == ["duplicates", "duplicates", "failed"], "{:?}", words(&again));
     Ok(())
 }

@@ -483,10 +483,10 @@ async fn a_forgotten_group_starts_anew(harness: &dyn LogHarness) -> Result<(), S
     let mut reading = Reading::open(&log, spec.clone()).await?;
     reading.until(3).await?;
     end(&reading, &part, &positions, &[(0, 3)]).await?;
-    let while_open = log.forget_group(&spec.group).await;
+    let while_open = log.delete_consumer_group(&spec.group).await;
     ensure!(while_open.is_err(), "a group that is being read was forgotten");
     drop(reading);
-    eventually("forget", || log.forget_group(&spec.group)).await?;
+    eventually("forget", || log.delete_consumer_group(&spec.group)).await?;
     let groups = within("groups", log.groups()).await?;
     ensure!(groups.iter().all(|g| g.group != spec.group), "the group is still listed");
     let log = if harness.features().durable { harness.reopen(log).await? } else { log };
@@ -514,7 +514,7 @@ async fn ends_and_groups_tell_the_lag(harness: &dyn LogHarness) -> Result<(), St
     let progress = progress.ok_or("the partition is not listed")?;
     let (second, third) = (at(&positions, 1)?, at(&positions, 2)?);
     ensure!((second + 1..=third).contains(&progress.position), "at {}", progress.position);
-    ensure!(progress.ended_above == 1, "{} ended above", progress.ended_above);
+    ensure!(progress.acknowledged_ahead == 1, "{} ended above", progress.acknowledged_ahead);
     ensure!(progress.end > at(&positions, 4)?, "ends at {}", progress.end);
     drop(reading);
     let closed = async {

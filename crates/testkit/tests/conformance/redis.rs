@@ -16,7 +16,7 @@ struct Stores(Layout);
 
 impl Stores {
     fn url(&self) -> String {
-        let db = if self.0 == Layout::Documented { 1 } else { 2 };
+        let db = if self.0 == KeyStyle::Readable { 1 } else { 2 };
         format!("{}/{db}", services::redis().url())
     }
 
@@ -37,7 +37,7 @@ impl Stores {
 #[async_trait]
 impl StoreHarness for Stores {
     fn features(&self) -> StoreFeatures {
-        let shown = self.0 == Layout::Documented;
+        let shown = self.0 == KeyStyle::Readable;
         StoreFeatures { durable: true, of_log: false, shown }
     }
 
@@ -86,10 +86,10 @@ impl StoreHarness for Stores {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_store_documented() {
-    passed(store::run_all(&Stores(Layout::Documented)).await);
+    passed(store::run_all(&Stores(KeyStyle::Readable)).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_store_compact() {
-    passed(store::run_all(&Stores(Layout::Compact)).await);
+    passed(store::run_all(&Stores(KeyStyle::Packed)).await);
 }

@@ -17,7 +17,7 @@ on_both!(
 #[tokio::test(flavor = "multi_thread")]
 async fn the_documented_keys_are_exact() {
     let redis = server(&[]);
-    let store = store(&redis.url(), Layout::Documented);
+    let store = store(&redis.url(), KeyStyle::Readable);
     let me = owner(1);
     store.own(&me).await.unwrap();
     let records = [
@@ -72,13 +72,13 @@ async fn the_documented_keys_are_exact() {
     assert!(documented(&redis).iter().all(|key| !key.contains(BATCH) && key != "ready:batches"));
     holds(&store, &me, left).await;
     store.clean(&me, &places(left)).await.unwrap();
-    assert_eq!(keys(&redis), [owner_key(Layout::Documented)]);
+    assert_eq!(keys(&redis), [owner_key(KeyStyle::Readable)]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_repeated_id_replaces_and_the_earlier_can_be_loaded() {
     let redis = server(&[]);
-    let store = store(&redis.url(), Layout::Documented);
+    let store = store(&redis.url(), KeyStyle::Readable);
     let me = owner(1);
     store.own(&me).await.unwrap();
     let version = |offset, value| held(BATCH, Some("event"), Some("1"), offset, value);
@@ -96,13 +96,13 @@ async fn a_repeated_id_replaces_and_the_earlier_can_be_loaded() {
     holds(&store, &me, &all).await;
     assert_eq!(redis.command(&["SCARD", "batch:events:20250323151500"]), "1");
     store.clean(&me, &places(&all)).await.unwrap();
-    assert_eq!(keys(&redis), [owner_key(Layout::Documented)]);
+    assert_eq!(keys(&redis), [owner_key(KeyStyle::Readable)]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_others_write_under_documented_names_is_never_taken_for_a_body() {
     let redis = server(&[]);
-    let store = store(&redis.url(), Layout::Documented);
+    let store = store(&redis.url(), KeyStyle::Readable);
     let me = owner(1);
     store.own(&me).await.unwrap();
     let records = events(1..4);
@@ -129,13 +129,13 @@ async fn what_others_write_under_documented_names_is_never_taken_for_a_body() {
     redis.command(&["SET", name, "somebody's again"]);
     store.clean(&me, &places(&records)).await.unwrap();
     // What is not ours stays.
-    assert_eq!(keys(&redis), [name, &owner_key(Layout::Documented)]);
+    assert_eq!(keys(&redis), [name, &owner_key(KeyStyle::Readable)]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_of_another_type_stops_the_pipeline_and_says_which() {
     let redis = server(&[]);
-    let store = store(&redis.url(), Layout::Documented);
+    let store = store(&redis.url(), KeyStyle::Readable);
     let me = owner(1);
     store.own(&me).await.unwrap();
     let records = events(1..4);
@@ -153,7 +153,7 @@ async fn a_key_of_another_type_stops_the_pipeline_and_says_which() {
     assert_eq!(redis.command(&["SMEMBERS", "active:batches"]), BATCH);
     assert_eq!(redis.command(&["SCARD", "batch:events:20250323151500"]), "3");
     store.clean(&me, &places(&records)).await.unwrap();
-    assert_eq!(keys(&redis), [owner_key(Layout::Documented)]);
+    assert_eq!(keys(&redis), [owner_key(KeyStyle::Readable)]);
 }
 
 async fn a_large_group_comes_and_goes(layout: Layout) {
@@ -171,7 +171,7 @@ async fn a_large_group_comes_and_goes(layout: Layout) {
     within(store.put(&me, &records)).await.unwrap();
     within(store.put(&me, &records)).await.unwrap();
     holds(&store, &me, &records).await;
-    if layout == Layout::Documented {
+    if layout == KeyStyle::Readable {
         assert_eq!(redis.command(&["SCARD", "batch:events:20250323151500"]), "4000");
     }
     store.close(&me, &batch()).await.unwrap();

@@ -8,13 +8,13 @@ macro_rules! on_both {
         mod documented {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $name() {
-                super::$name(potok_connectors::redis::Layout::Documented).await;
+                super::$name(potok_connectors::redis::KeyStyle::Readable).await;
             })+
         }
         mod compact {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $name() {
-                super::$name(potok_connectors::redis::Layout::Compact).await;
+                super::$name(potok_connectors::redis::KeyStyle::Packed).await;
             })+
         }
     };

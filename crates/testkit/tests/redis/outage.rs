@@ -266,7 +266,7 @@ async fn a_busy_server_is_waited_for(layout: Layout) {
 async fn a_server_that_loads_its_data_is_waited_for() {
     // Slow to start: a little time for each command of its file, and some for each group.
     let redis = server(&[("appendfsync", "always"), ("key-load-delay", "200")]);
-    let store = store(&redis.url(), Layout::Documented);
+    let store = store(&redis.url(), KeyStyle::Readable);
     let me = owner(1);
     let of_its_own = |n| held(&format!("group {n}"), Some("event"), Some("1"), n, "small");
     let records: Vec<Held> = (0..3_000).map(of_its_own).collect();

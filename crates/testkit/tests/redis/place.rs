@@ -98,8 +98,8 @@ pub fn keys(redis: &Redis) -> Vec<String> {
 /// The only key that may be there without records.
 pub fn owner_key(layout: Layout) -> String {
     match layout {
-        Layout::Documented => "potok:em:owner:3".to_owned(),
-        Layout::Compact => "potok:{em:3}:owner".to_owned(),
+        KeyStyle::Readable => "potok:em:owner:3".to_owned(),
+        KeyStyle::Packed => "potok:{em:3}:owner".to_owned(),
     }
 }
 

@@ -14,7 +14,7 @@ on_both!(
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_may_throw_keys_away_is_known() {
     let redis = server(&[]);
-    let store = store(&redis.url(), Layout::Compact);
+    let store = store(&redis.url(), KeyStyle::Packed);
     let set = |name: &str, value: &str| redis.command(&["CONFIG", "SET", name, value]);
     assert_eq!(store.evicts().await, None);
     // With as much memory as it likes it throws nothing away.

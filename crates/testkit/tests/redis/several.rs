@@ -19,7 +19,7 @@ async fn a_cluster_holds_shares_on_all_its_nodes() {
     let nodes = Redis::cluster(3);
     // One host is enough: it knows the others.
     let url = format!("redis+cluster://127.0.0.1:{}", nodes[1].port());
-    let store = store(&url, Layout::Compact);
+    let store = store(&url, KeyStyle::Packed);
     store.ping().await.unwrap();
     let records = events(0..20);
     for n in 0..12 {
@@ -63,7 +63,7 @@ async fn a_cluster_holds_shares_on_all_its_nodes() {
 
 #[tokio::test]
 async fn the_documented_keys_are_not_for_a_cluster() {
-    let refused = RedisStore::new("redis+cluster://127.0.0.1:1", Layout::Documented);
+    let refused = RedisStore::new("redis+cluster://127.0.0.1:1", KeyStyle::Readable);
     is(&refused.err().unwrap(), Move::Fix, "P0910");
 }
 

@@ -59,7 +59,7 @@ async fn any_word_is_a_name_and_any_text_a_key(system: System) {
     let words = place.deliver(messages.clone()).await;
     assert_eq!(words, vec!["delivered"; ids.len()], "keys compare byte by byte");
     let words = place.deliver(messages).await;
-    assert_eq!(words, vec!["suppressed"; ids.len()]);
+    assert_eq!(words, vec!["duplicates"; ids.len()]);
     let sql = system.pick(
         "SELECT t.\"ключ\" || '|' || c.\"order\" FROM \"table\" t \
          JOIN \"from; DROP TABLE \"\"table\"\" --`\" c ON c.\"select\" = t.\"select\" \

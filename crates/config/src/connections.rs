@@ -213,20 +213,20 @@ pub(crate) struct RedisSetting {
     pub redis: Secret,
     /// How held records lie in Redis.
     ///
-    /// Example: `layout: compact`
+    /// Example: `keys: packed`
     #[serde(default)]
-    pub layout: Layout,
+    pub keys: KeyStyle,
 }
 
 /// How held records lie in Redis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Layout {
-    /// In the documented keys, one per record, for other programs to read.
+pub enum KeyStyle {
+    /// In readable keys, one per record, for other programs to read.
     #[default]
-    Documented,
+    Readable,
     /// Packed, for speed.
-    Compact,
+    Packed,
 }
 
 /// A connection setting in one line. The text may hold a password: it is never shown.
@@ -296,7 +296,7 @@ impl Written for StoreText {
         match is_url(text, &REDIS_SCHEMES) {
             true => Ok(StoreText(StoreConnection::Redis {
                 url: ConnectionUrl::new(text),
-                layout: Layout::default(),
+                keys: KeyStyle::default(),
             })),
             false => not_a_setting(text, "the store", "`embedded` or `redis://host:port`"),
         }
@@ -352,7 +352,7 @@ pub enum StoreConnection {
         /// Where it is.
         url: ConnectionUrl,
         /// How they lie there.
-        layout: Layout,
+        keys: KeyStyle,
     },
 }
 

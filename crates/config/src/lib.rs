@@ -34,7 +34,7 @@ mod tree;
 mod values;
 
 pub use connections::{
-    Connections, CreateTopics, DbConnection, Flags, Layout, LogConnection, Retention,
+    Connections, CreateTopics, DbConnection, Flags, KeyStyle, LogConnection, Retention,
     StoreConnection, db_variable,
 };
 pub use env::Env;

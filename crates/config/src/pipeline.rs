@@ -418,10 +418,10 @@ pub enum Per {
     /// `%key` the value of `group.by` (empty without it), `%events` an array with `key`,
     /// `headers`, `topic` and `time` of each event. The program must leave an array of the same
     /// length: each element is what its event becomes, null filters it, `abort` filters all. If
-    /// the program fails, it has failed on every event of the batch. A group of more than 10,000
+    /// the program fails, it has failed on every event of the group. A group of more than 10,000
     /// records or 16 MiB is sent in parts, and the program runs once for each; a repeat after a
     /// crash may lack events that have ended already; a dead letter that is replayed comes alone.
-    Batch,
+    Group,
 }
 
 /// What happens to a record on which a stage fails.
@@ -703,7 +703,7 @@ pub struct Limits {
     /// Example: `in_flight_bytes: 16MiB`
     pub in_flight_bytes: Size,
     /// Bytes of held records (see `group`) that are in memory as well as in the log or in Redis,
-    /// so that they need not be read back when their batch is sent. What is beyond is read back:
+    /// so that they need not be read back when their group is delivered. What is beyond is read back:
     /// nothing waits for room. Without it `256MiB`, and `64MiB` where Redis is the store; with
     /// `1B` nothing is kept.
     ///

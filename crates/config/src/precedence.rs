@@ -176,7 +176,7 @@ impl Decide<'_> {
             (None, Some(StoreSetting::Text(text))) => text.0,
             (None, Some(StoreSetting::Map(redis))) => StoreConnection::Redis {
                 url: ConnectionUrl::new(with_scheme("redis://", redis.redis.expose())),
-                layout: redis.layout,
+                keys: redis.keys,
             },
             (None, None) => StoreConnection::Embedded,
         }

@@ -249,9 +249,9 @@ impl<'a> Rules<'a> {
     /// What `.` is in a program depends on what else the stage says.
     fn program(&mut self, stage: &Node) {
         let per = stage.entry("per");
-        let is_batch = per.is_some_and(|per| per.value.text() == Some("batch"));
-        if let (Some(per), true, None) = (per, is_batch, self.root.get("group")) {
-            let what = "`per: group` without `group`: there are no batches";
+        let is_group = per.is_some_and(|per| per.value.text() == Some("group"));
+        if let (Some(per), true, None) = (per, is_group, self.root.get("group")) {
+            let what = "`per: group` without `group`: there are no groups";
             let hint = "add `group: …`, or remove `per` and write the program for one event";
             self.add(code::COMPANION, &per.key_at, what, hint);
         }
@@ -259,7 +259,7 @@ impl<'a> Rules<'a> {
         if scalar.unresolved || scalar.typed() != Typed::Text {
             return;
         }
-        let per = if is_batch { Per::Group } else { Per::Event };
+        let per = if is_group { Per::Group } else { Per::Event };
         for wrong in StageVrl::check(&scalar.text, per) {
             let at = scalar.in_source(at, self.source.text(), wrong.at);
             match wrong.hint {

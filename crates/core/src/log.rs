@@ -152,8 +152,8 @@ pub struct ConsumerGroupPartition {
     /// The partition.
     pub partition: u32,
     /// Every record below has ended.
-    pub position: u64,
-    /// Offsets above `position` that have ended too.
+    pub committed: u64,
+    /// Offsets above `committed` that have ended too.
     pub acknowledged_ahead: u64,
     /// The offset the next record will get, at least.
     pub end: u64,
@@ -220,7 +220,7 @@ pub trait Log: Send + Sync {
     async fn topics(&self) -> Result<Vec<TopicInfo>, Fault>;
 
     /// All registered groups, by name.
-    async fn groups(&self) -> Result<Vec<ConsumerGroup>, Fault>;
+    async fn consumer_groups(&self) -> Result<Vec<ConsumerGroup>, Fault>;
 
     /// Forgets a group that nobody reads: its progress, and its hold on retention.
     async fn delete_consumer_group(&self, group: &str) -> Result<(), Fault>;

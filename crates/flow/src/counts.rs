@@ -45,6 +45,7 @@ struct Numbers {
     duplicates: u64,
     dead_lettered: u64,
     in_flight: u64,
+    returned: u64,
 }
 
 /// The records of one pipeline since the process started. Changed once for each batch, all that
@@ -70,6 +71,7 @@ impl Counts {
         status.duplicates = numbers.duplicates;
         status.dead_lettered = numbers.dead_lettered;
         status.in_flight = numbers.in_flight;
+        status.returned = numbers.returned;
     }
 
     fn lock(&self) -> MutexGuard<'_, Numbers> {
@@ -135,6 +137,7 @@ impl Drop for InFlight {
             numbers.in_flight -= self.records;
             if !planted(Bug::HandBacksForgotten) {
                 numbers.received -= self.records;
+                numbers.returned += self.records;
             }
         }
     }

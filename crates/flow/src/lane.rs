@@ -88,7 +88,9 @@ impl OwnTopics {
         };
         match way {
             Provenance::Straight => return origin,
-            Provenance::Gathered => return gathered::origin(record, &self.sources).unwrap_or(origin),
+            Provenance::Gathered => {
+                return gathered::origin(record, &self.sources).unwrap_or(origin);
+            }
             Provenance::Replayed => {}
         }
         match Replay::read(record) {

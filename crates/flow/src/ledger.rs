@@ -1,7 +1,7 @@
 //! The ledger: where every record is, and the one place where endings become durable.
 //!
 //! ```text
-//!   taken ──► in a lane ──► ended (receipt, filter, suppression) ─┐
+//!   taken ──► in a lane ──► ended (receipt, filter, duplicate)   ─┐
 //!     │                └──► ended with outputs or dead letters ───┼─► one transaction ─► noted
 //!     └──► handed back (drain, revoked, lost): not ended, will be read again
 //! ```
@@ -41,7 +41,7 @@ use crate::outgoing::{DeadLetterWriter, Outgoing, Purpose, pieces};
 use crate::plan::Retry;
 use crate::status::Counters;
 use crate::waits::{Waits, WaitsFor};
-use crate::work::{Completed, Completion, Stop, InFlightBatch};
+use crate::work::{Completed, Completion, InFlightBatch, Stop};
 
 /// How long bare progress may wait for more.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
@@ -245,7 +245,11 @@ enum Heard {
 }
 
 impl Ledger {
-    pub fn new(notes: mpsc::UnboundedReceiver<Note>, live: Arc<Live>, scribe: JournalWriter) -> Self {
+    pub fn new(
+        notes: mpsc::UnboundedReceiver<Note>,
+        live: Arc<Live>,
+        scribe: JournalWriter,
+    ) -> Self {
         let (nothing_before, noted) = oneshot::channel();
         // Nobody waits yet who could be gone.
         let _ = nothing_before.send(());

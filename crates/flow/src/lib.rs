@@ -29,11 +29,11 @@ mod work;
 
 pub use deliver::Undecided;
 pub use engine::Engine;
-pub use group::{GroupPage, GroupCursor, GroupView, KindView, gathered_from};
+pub use group::{GroupCursor, GroupPage, GroupView, KindView, gathered_from};
 pub use latency::LatencyCounts;
 pub use plan::{
-    ClosePlan, CountPlan, DeliverPlan, GroupPlan, Input, KindPlan, HELD_MEMORY_BESIDE_A_STORE,
-    HELD_MEMORY_DEFAULT, OnError, OnRepeat, Per, Plan, Retry, StagePlan, Target, TopicTarget,
+    ClosePlan, CountPlan, DeliverPlan, GroupPlan, HELD_MEMORY_BESIDE_A_STORE, HELD_MEMORY_DEFAULT,
+    Input, KindPlan, OnError, OnRepeat, Per, Plan, Retry, StagePlan, Target, TopicTarget,
 };
 pub use status::{DestinationStatus, GateStatus, PartitionLag, State, Status};
 pub use waits::{Wait, WaitsFor};

@@ -81,7 +81,13 @@ impl DeadLetterWriter {
     }
 
     /// The dead letter of a record whose delivery the log refused, found again in its batch.
-    pub fn instead_of(&self, taken: &InFlightBatch, index: u32, deliver: u32, fault: &Fault) -> Output {
+    pub fn instead_of(
+        &self,
+        taken: &InFlightBatch,
+        index: u32,
+        deliver: u32,
+        fault: &Fault,
+    ) -> Output {
         let batch = &taken.batch;
         let record = batch.records.get(index as usize);
         let way = self.own.way(&batch.partition.topic);

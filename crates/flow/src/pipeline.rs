@@ -18,17 +18,17 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use potok_core::{Clock, Fault, ConsumerGroupSpec, Log, Move, OpenGroups, Owner, PipelineInfo};
+use potok_core::{Clock, ConsumerGroupSpec, Fault, Log, Move, OpenGroups, Owner, PipelineInfo};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tracing::Instrument;
 
 use crate::crash_notes::CrashNotes;
 use crate::deliver::{Decisions, Destination};
-use crate::group::strays::{Search, MisroutedMembers};
-use crate::group::{GroupTables, Bodies, Gather, Holding};
+use crate::group::strays::{MisroutedMembers, RegroupScan};
+use crate::group::{Bodies, Gather, GroupTables, Holding};
 use crate::lane::{Lane, OwnTopics};
-use crate::ledger::{Ledger, Live, JournalWriter};
+use crate::ledger::{JournalWriter, Ledger, Live};
 use crate::notices::Notices;
 use crate::outgoing::DeadLetterWriter;
 use crate::plan::Plan;
@@ -195,7 +195,7 @@ fn spawn(shared: &Shared, groups: OpenGroups, stopping: &Arc<Signal<bool>>) -> T
     let strays = shared.strays.known();
     // Where the log is shared, members lie before their seal in its own partition.
     let lanes_looking = if gathered { 0 } else { plan.workers.max(1) };
-    let search = Search::new(shared.strays.clone(), shared.boards.clone(), lanes_looking);
+    let search = RegroupScan::new(shared.strays.clone(), shared.boards.clone(), lanes_looking);
     let bodies = plan
         .hold
         .as_ref()

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use potok_core::{Decoder, ConsumerGroupSpec, Log, PipelineInfo, Sink, Stage, Store};
+use potok_core::{ConsumerGroupSpec, Decoder, Log, PipelineInfo, Sink, Stage, Store};
 use potok_expr::{Program, Template, ValuePath};
 
 use crate::dead_letter;
@@ -278,7 +278,7 @@ pub enum Per {
     /// Events as they come, however many.
     Event,
     /// A sealed group, whole and in order. Only where groups are held.
-    Batch,
+    Group,
 }
 
 /// What happens to an event that a stage could not handle.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use potok_config::{
-    Connections, DbConnection, Deliver, Env, Expression, Flags, Format, Layout, Loaded, OnError,
+    Connections, DbConnection, Deliver, Env, Expression, Flags, Format, KeyStyle, Loaded, OnError,
     OnRepeat, Per, Pipeline, Predicate, Size, Stage, StoreConnection, TopicMap, TopicTarget,
     check_together, load_connections, load_pipeline, not_yet,
 };
@@ -178,12 +178,12 @@ fn in_memory(size: Size) -> usize {
 
 /// Target held records are, if not in the log.
 pub fn store(connections: &Connections) -> Result<Option<RedisStore>, Failure> {
-    let StoreConnection::Redis { url, layout } = &connections.store else { return Ok(None) };
-    let layout = match layout {
+    let StoreConnection::Redis { url, keys } = &connections.store else { return Ok(None) };
+    let keys = match keys {
         KeyStyle::Readable => redis::KeyStyle::Readable,
         KeyStyle::Packed => redis::KeyStyle::Packed,
     };
-    Ok(Some(RedisStore::new(url.expose(), layout)?))
+    Ok(Some(RedisStore::new(url.expose(), keys)?))
 }
 
 /// Order is the pipeline's; a deliver entry may name it as well.

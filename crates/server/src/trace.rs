@@ -5,7 +5,8 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use potok_core::{
-    Envelope, ConsumerGroup, ConsumerGroupPartition, Log, PipelineInfo, Position, Record, SourceBatch,
+    ConsumerGroup, ConsumerGroupPartition, Envelope, Log, PipelineInfo, Position, Record,
+    SourceBatch,
 };
 use potok_flow::dead_letter::{self, DeadLetter, LetterId, Replay, Resolution, Settled};
 use potok_flow::gathered_from;
@@ -50,7 +51,7 @@ pub(crate) async fn trace(
             .hint("a key, an id in a record, a header's value, or topic/partition/offset"));
     }
     let log = admin.engine().log().clone();
-    let groups = log.groups().await?;
+    let groups = log.consumer_groups().await?;
     let infos: Vec<PipelineInfo> = groups.iter().map(|group| group.info.clone()).collect();
     let ids = with_origin(&*log, &infos, wish.id.clone()).await?;
     let mut seen = Vec::new();
@@ -116,12 +117,12 @@ async fn endings(log: &dyn Log, groups: &[ConsumerGroup], position: &Position) -
         };
         let Some(at) = group.partitions.iter().find(is_it) else { continue };
         let above = || log.ended(&group.group, &position.topic, position.partition);
-        let ended = position.offset < at.position
+        let ended = position.offset < at.committed
             || above().await.is_ok_and(|ended| ended.contains(position.offset));
         let more = match ended {
             true => format!(
                 "delivered, left out by a rule or there already, unless a dead letter says \
-                 otherwise; a row in a database has `{position}` in its column `position`"
+                 otherwise; a row in a database has `{position}` in its column `potok_id`"
             ),
             false => "not yet: waiting, held in a group or on its way".to_owned(),
         };

@@ -112,9 +112,9 @@ async fn contents(log: &Arc<EmbeddedLog>, topic: &str) -> BTreeMap<Position, (By
 
 /// True when the group has ended everything in its topics.
 async fn is_done(log: &Arc<EmbeddedLog>) -> bool {
-    let groups = log.groups().await.unwrap();
+    let groups = log.consumer_groups().await.unwrap();
     let group = groups.iter().find(|group| group.group == "copy");
-    group.is_some_and(|group| group.partitions.iter().all(|p| p.position >= p.end))
+    group.is_some_and(|group| group.partitions.iter().all(|p| p.committed >= p.end))
 }
 
 /// What is known of the records of one history of power cuts.
@@ -153,7 +153,7 @@ impl History {
             }
         }
         let delivered: BTreeMap<Position, Bytes> =
-            sink.delivered().into_iter().map(|m| (m.name.position, m.source)).collect();
+            sink.delivered().into_iter().map(|m| (m.id.position, m.source)).collect();
         for (position, value) in &delivered {
             let held = self.held.get(position).and_then(BTreeSet::first);
             if held.is_some_and(|held| held != value) {
@@ -365,7 +365,7 @@ async fn is_worked_off(to_topic: bool, hold: Option<GroupPlan>) {
     until("everything to end", || is_done(&log)).await;
     if !to_topic {
         let delivered: BTreeMap<Position, Bytes> =
-            sink.delivered().into_iter().map(|m| (m.name.position, m.source)).collect();
+            sink.delivered().into_iter().map(|m| (m.id.position, m.source)).collect();
         assert_eq!(delivered, sent.into_iter().collect::<BTreeMap<_, _>>());
     }
     let new = r#"{"k":"new"}"#;

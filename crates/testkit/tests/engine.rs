@@ -366,7 +366,7 @@ async fn a_replay_goes_through_under_the_original_names_and_closes_the_entry() {
     assert_eq!(dead_letter::replay(&bench.log, &info, &letters, &SystemClock).await.unwrap(), 1);
     bench.until("delivered", |s| s.delivered == 1).await;
     let delivered = sink.delivered();
-    assert_eq!(delivered[0].name.position, letters[0].envelope.origin);
+    assert_eq!(delivered[0].id.position, letters[0].envelope.origin);
     let letters = bench.letters(&plan).await;
     assert!(letters.iter().all(|l| l.state == DeadLetterState::Replayed));
 }

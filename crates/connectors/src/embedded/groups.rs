@@ -86,7 +86,7 @@ pub fn list(state: &State, open: impl Fn(&str) -> bool) -> Vec<ConsumerGroup> {
                 partitions.push(ConsumerGroupPartition {
                     topic: topic.to_string(),
                     partition: partition as u32,
-                    position,
+                    committed: position,
                     acknowledged_ahead: ended.map_or(0, |ended| ended.count_from(position)),
                     end: head.end,
                 });

@@ -291,7 +291,7 @@ impl Log for EmbeddedLog {
         Ok(state.catalog.topics.iter().map(info).collect())
     }
 
-    async fn groups(&self) -> Result<Vec<ConsumerGroup>, Fault> {
+    async fn consumer_groups(&self) -> Result<Vec<ConsumerGroup>, Fault> {
         let open: Vec<Arc<str>> = self.shared.open_groups().keys().cloned().collect();
         let state = self.shared.state();
         Ok(groups::list(&state, |group| open.iter().any(|open| &**open == group)))

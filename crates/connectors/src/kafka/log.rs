@@ -477,7 +477,7 @@ impl Log for KafkaLog {
         Ok(infos)
     }
 
-    async fn groups(&self) -> Result<Vec<ConsumerGroup>, Fault> {
+    async fn consumer_groups(&self) -> Result<Vec<ConsumerGroup>, Fault> {
         let registered = self.registered().await?;
         let read = self.topics.ask(About::default(), "list groups", native::read_groups).await?;
         let mut infos = Vec::new();
@@ -488,7 +488,7 @@ impl Log for KafkaLog {
                 progress.iter().map(|(partition, (position, ended))| ConsumerGroupPartition {
                     topic: partition.topic.to_string(),
                     partition: partition.index,
-                    position: *position,
+                    committed: *position,
                     acknowledged_ahead: ended.count_from(*position),
                     end: ends.get(partition).copied().unwrap_or(*position).max(*position),
                 });

@@ -458,7 +458,7 @@ impl Log for MemoryLog {
         Ok(topics.values().map(info).collect())
     }
 
-    async fn groups(&self) -> Result<Vec<ConsumerGroup>, Fault> {
+    async fn consumer_groups(&self) -> Result<Vec<ConsumerGroup>, Fault> {
         let groups: Vec<Arc<Group>> = lock(&self.0.groups).values().cloned().collect();
         let info = |group: &Arc<Group>| {
             let state = lock(&group.state);
@@ -466,7 +466,7 @@ impl Log for MemoryLog {
                 |(partition, progress): (&Partition, &Progress)| ConsumerGroupPartition {
                     topic: partition.topic.to_string(),
                     partition: partition.index,
-                    position: progress.position,
+                    committed: progress.position,
                     acknowledged_ahead: progress.ended.count_from(progress.position),
                     end: end_of(&self.topic(&partition.topic), partition.index),
                 };

@@ -93,9 +93,9 @@ async fn a_group_resumes_at_the_first_record_that_has_not_ended() {
     assert_eq!(again.ended.iter().collect::<Vec<_>>(), [5..7, 8..9]);
     assert_ne!(again.nonce, first.nonce);
     stale.transact(&ended(&read, 0..10)).await.unwrap();
-    let info = log.groups().await.unwrap().remove(0);
+    let info = log.consumer_groups().await.unwrap().remove(0);
     let at = &info.partitions[0];
-    assert_eq!((at.position, at.acknowledged_ahead, at.end, info.open), (3, 3, 10, true));
+    assert_eq!((at.committed, at.acknowledged_ahead, at.end, info.open), (3, 3, 10, true));
     let read = batch(&mut open).await;
     assert_eq!((read.first, read.assignment), (3, again.nonce));
     open.journal.transact(&ended(&read, 3..10)).await.unwrap();
@@ -104,7 +104,7 @@ async fn a_group_resumes_at_the_first_record_that_has_not_ended() {
     assert_eq!(log.delete_consumer_group("g").await.unwrap_err().next, Move::Fix);
     drop(open);
     log.delete_consumer_group("g").await.unwrap();
-    assert!(log.groups().await.unwrap().is_empty());
+    assert!(log.consumer_groups().await.unwrap().is_empty());
 }
 
 #[tokio::test]
@@ -119,8 +119,8 @@ async fn outputs_and_progress_are_one_transaction() {
     let refused = Fault::from(open.journal.transact(&transaction).await.unwrap_err());
     assert_eq!(refused.next, Move::Fix);
     let position = |log: MemoryLog| async move {
-        let groups = log.groups().await.unwrap();
-        groups[0].partitions.iter().map(|partition| partition.position).max().unwrap()
+        let groups = log.consumer_groups().await.unwrap();
+        groups[0].partitions.iter().map(|partition| partition.committed).max().unwrap()
     };
     assert_eq!(position(log.clone()).await, 0);
     transaction.outputs = vec![output("out", None, "x")];
@@ -216,7 +216,7 @@ async fn a_sink_takes_each_name_once() {
     waiting.await.unwrap();
     assert_eq!(sink.count(), 4);
     let names: Vec<_> =
-        sink.delivered().iter().map(|m| (m.name.position.offset, m.name.deliver)).collect();
+        sink.delivered().iter().map(|m| (m.id.position.offset, m.id.deliver)).collect();
     assert_eq!(names, [(1, 0), (3, 0), (2, 0), (2, 1)]);
     let counting = MemorySink::counting();
     counting.deliver(&batch(&[(1, 0)])).await.unwrap();

@@ -8,7 +8,7 @@
 //! and each call is done again in a transaction of its own with a savepoint per record: the bad
 //! ones are named, nothing of them remains, the others go in. An error that is about the file and
 //! not about a record is answered to every call in the transaction; what was committed in spite of
-//! it is found by position when the engine calls again.
+//! it is found by delivery id when the engine calls again.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};

@@ -61,9 +61,9 @@ fn progress_outputs_and_holes_survive_reopening() {
             let log = open_with(&disk, one()).unwrap();
             let expected: RangeSet = [0..4, 5..7, 9..10].into_iter().collect();
             assert_eq!(log.ended("g", "in", 0).await.unwrap(), expected);
-            let groups = log.groups().await.unwrap();
+            let groups = log.consumer_groups().await.unwrap();
             let at = &groups[0].partitions[0];
-            assert_eq!((at.position, at.acknowledged_ahead, at.end), (4, 3, 20));
+            assert_eq!((at.committed, at.acknowledged_ahead, at.end), (4, 3, 20));
             assert_eq!(groups[0].info, spec("g", &[]).info);
             assert!(!groups[0].open);
             let mut member = Member::open(&log, spec("g", &["in"])).await.unwrap();
@@ -110,12 +110,12 @@ fn a_group_is_open_once_and_old_journals_note_nothing() {
         let Err(fault) = log.open_group(spec("g", &["in"])).await else { panic!("it is open") };
         assert_eq!((fault.next, fault.code), (Move::Fix, "P0208"));
         assert_eq!(log.delete_consumer_group("g").await.unwrap_err().code, "P0208");
-        assert!(log.groups().await.unwrap()[0].open);
+        assert!(log.consumer_groups().await.unwrap()[0].open);
 
         // The source may go before the last endings are noted.
         let Member { open, assigned } = old;
         drop(open.source);
-        assert!(!log.groups().await.unwrap()[0].open);
+        assert!(!log.consumer_groups().await.unwrap()[0].open);
         let old = assigned[&partition("in")].nonce;
         let note = |assignment: u64, to: u64| Transaction {
             outputs: vec![output("out", None, "x")],
@@ -190,11 +190,11 @@ fn forgetting_a_group_forgets_its_progress() {
         member.open.journal.transact(&transaction).await.unwrap();
         drop(member);
         log.delete_consumer_group("g").await.unwrap();
-        assert!(log.groups().await.unwrap().is_empty());
+        assert!(log.consumer_groups().await.unwrap().is_empty());
         assert_eq!(log.ended("g", "in", 0).await.unwrap_err().code, "P0209");
         drop(log);
         let log = open_with(&disk, one()).unwrap();
-        assert!(log.groups().await.unwrap().is_empty());
+        assert!(log.consumer_groups().await.unwrap().is_empty());
         let mut member = Member::open(&log, spec("g", &["in"])).await.unwrap();
         assert_eq!(offsets(&member.take(4).await), [0, 1, 2, 3]);
     });

@@ -1,4 +1,4 @@
-//! Once per position, once per business id.
+//! Once per delivery id, once per business id.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::order::{Place, config, message, order, orders_config, outcomes};
 
 #[tokio::test]
-async fn the_same_position_is_suppressed_whatever_it_says_now() {
+async fn the_same_delivery_id_is_a_duplicate_whatever_it_says_now() {
     let place = Place::orders().await;
     assert_eq!(place.deliver(vec![message(1, &order("u1"))]).await, ["delivered"]);
     // As after a lost answer; then as after a change of an expression or of `once_by`.
@@ -23,7 +23,7 @@ async fn the_same_position_is_suppressed_whatever_it_says_now() {
 }
 
 #[tokio::test]
-async fn the_same_bytes_under_one_id_are_suppressed_other_bytes_are_a_conflict() {
+async fn the_same_bytes_under_one_id_are_a_duplicate_other_bytes_are_a_conflict() {
     let place = Place::orders().await;
     let mut other = order("u1");
     other["sm_id"] = json!(1);
@@ -160,7 +160,7 @@ async fn rows_of_others_are_a_conflict_and_say_so() {
         .unwrap()
         .execute_batch(
             "INSERT INTO orders (order_uid, track_number, locale, date_created, sm_id, \
-             content_hash, position) VALUES ('u1', '', '', '', 0, '', 'by hand')",
+             content_hash, potok_id) VALUES ('u1', '', '', '', 0, '', 'by hand')",
         )
         .unwrap();
     let outcome = place.deliver(vec![message(1, &order("u1"))]).await.remove(0);

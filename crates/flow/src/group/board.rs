@@ -8,7 +8,7 @@ use potok_core::Timestamp;
 use tokio::sync::Notify;
 
 use super::clock::RunClock;
-use super::index::{GroupCursor, GroupView, Index, Shown, Command};
+use super::index::{Command, GroupCursor, GroupView, Index, Shown};
 use crate::plan::GroupPlan;
 
 /// A wall clock that is off by more than this was set.
@@ -114,12 +114,12 @@ impl GroupTables {
         any
     }
 
-    /// How many batches are held.
-    pub fn batches(&self) -> u64 {
-        self.all().iter().map(|board| board.index().batches()).sum()
+    /// How many groups are held.
+    pub fn groups(&self) -> u64 {
+        self.all().iter().map(|board| board.index().groups()).sum()
     }
 
-    /// The places of the first so many batches behind `after`, each with its lane.
+    /// The places of the first so many groups behind `after`, each with its lane.
     pub fn places(
         &self,
         pipeline: &str,
@@ -136,7 +136,7 @@ impl GroupTables {
         places
     }
 
-    /// The batch at that place of a lane, where it is still there.
+    /// The group at that place of a lane, where it is still there.
     pub fn view_at(
         &self,
         (place, lane): &(GroupCursor, usize),

@@ -119,7 +119,8 @@ mod tests {
             let mut lots = PendingCleanups::default();
             for bytes in sizes {
                 let owner = Owner { pipeline: "p".into(), share: 0, nonce: 1 };
-                let lot = PendingCleanup { owner, assignment: 1, bytes: *bytes, places: Vec::new() };
+                let lot =
+                    PendingCleanup { owner, assignment: 1, bytes: *bytes, places: Vec::new() };
                 lots.push(oneshot::channel().1, lot);
             }
             lots

@@ -24,8 +24,8 @@ use bytes::Bytes;
 use futures::FutureExt;
 use potok_core::trouble::{Bug, crash_point, planted};
 use potok_core::{
-    Ended, Fault, ConsumerGroupSpec, Intake, Journal, Move, NotWritten, OpenGroup, Output, Partition,
-    Reason, Record, Source, SourceBatch, Transaction,
+    ConsumerGroupSpec, Ended, Fault, Intake, Journal, Move, NotWritten, OpenGroup, Output,
+    Partition, Reason, Record, Source, SourceBatch, Transaction,
 };
 use potok_expr::json::Parser;
 use potok_expr::{Scope, Template};

@@ -37,7 +37,7 @@ use super::seal::{Generation, Members, Seal};
 use super::shelf::KeyedQueue;
 use crate::plan::ClosePlan;
 pub(super) use view::Shown;
-pub use view::{GroupPage, GroupCursor, GroupView, KindView};
+pub use view::{GroupCursor, GroupPage, GroupView, KindView};
 use waiting::Waiting;
 
 /// A part of a batch has no more records and bytes than this, so that sending it fits into memory

@@ -52,8 +52,8 @@ use clock::RunClock;
 pub(crate) use gather::Gather;
 pub use gathered::gathered_from;
 pub(crate) use index::Command;
-use index::{NewMember, Entry, Feed, GroupKey, Index};
-pub use index::{GroupPage, GroupCursor, GroupView, KindView};
+use index::{Entry, Feed, GroupKey, Index, NewMember};
+pub use index::{GroupCursor, GroupPage, GroupView, KindView};
 use seal::Seal;
 use store::{Full, Stored};
 use strays::RegroupScan;
@@ -285,7 +285,7 @@ impl Lane {
             ToLane::CaughtUp(caught_up) => self.caught_up(holding, caught_up)?,
             ToLane::Whole => {
                 let foreign = holding.board.index().take_waiting();
-                self.counters.takeovers.fetch_add(foreign, Ordering::Relaxed);
+                self.counters.resumed_seals.fetch_add(foreign, Ordering::Relaxed);
             }
             ToLane::Leaving(assignments) => {
                 holding.release(&assignments);
@@ -498,7 +498,7 @@ impl Lane {
                 Some(seal) => {
                     let key = Bytes::copy_from_slice(record.key.as_deref().unwrap_or_default());
                     let foreign = index.seal_arrives(key, share, seal, Entry::of(chunk, *at, feed));
-                    self.counters.takeovers.fetch_add(foreign, Ordering::Relaxed);
+                    self.counters.resumed_seals.fetch_add(foreign, Ordering::Relaxed);
                 }
                 None => {
                     unread |= !seal::is_tick(value);

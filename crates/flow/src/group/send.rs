@@ -21,8 +21,8 @@ use crate::crash_notes::{Range, Suspicion};
 use crate::lane::{Cycle, Item, Lane};
 use crate::ledger::Note;
 use crate::plan::OnRepeat;
-use crate::process::BatchOfItems;
-use crate::work::{Chunk, Completion, Stop, InFlightBatch};
+use crate::process::GroupItems;
+use crate::work::{Chunk, Completion, InFlightBatch, Stop};
 
 /// Batches are sent together up to so many records: while that lasts nothing is closed. Where bodies
 /// have to be read from the log itself it is more, as records of different batches lie beside each
@@ -92,7 +92,7 @@ impl Lane {
             }
         }
         let repeats = members.iter().enumerate().filter(|(at, member)| member.successor != *at);
-        self.counters.repeats.fetch_add(repeats.count() as u64, Ordering::Relaxed);
+        self.counters.duplicate_ids.fetch_add(repeats.count() as u64, Ordering::Relaxed);
         let store = holding.store.clone();
         // They are all of one share; without a batch there was nothing to send.
         let seal = batches.first().and_then(|sealed| feeds.get(sealed.seal.feed as usize));
@@ -201,7 +201,7 @@ impl Lane {
         let together = batches.iter().zip(sizes).filter_map(|(sealed, members)| {
             let feed = feeds.get(sealed.seal.feed as usize)?;
             let seal = feed.position(sealed.seal.offset);
-            Some(BatchOfItems { group: &sealed.key, seal, members })
+            Some(GroupItems { group: &sealed.key, seal, members })
         });
         self.process_batches(&mut cycle.items, together).await?;
         Ok(cycle)
@@ -210,7 +210,10 @@ impl Lane {
     /// A chunk of records that are in flight already, and in room that they gave back long ago.
     fn again(&self, (batch, covers): (SourceBatch, Vec<std::ops::Range<u64>>)) -> Chunk {
         let records = (0..).zip(&batch.records).map(|(index, _)| (index, 0)).collect();
-        Chunk { taken: Arc::new(InFlightBatch::again(batch, covers, self.counters.clone())), records }
+        Chunk {
+            taken: Arc::new(InFlightBatch::again(batch, covers, self.counters.clone())),
+            records,
+        }
     }
 
     fn items_of(

@@ -10,7 +10,7 @@ use crate::lane::{Item, Lane, crashes};
 use crate::work::Stop;
 
 /// What is sent together.
-pub(crate) struct BatchOfItems<'a> {
+pub(crate) struct GroupItems<'a> {
     /// The key of its group.
     pub group: &'a [u8],
     /// Where its seal lies.
@@ -25,7 +25,7 @@ impl Lane {
     pub(crate) async fn process_batches<'a>(
         &mut self,
         mut items: &mut [Item],
-        batches: impl Iterator<Item = BatchOfItems<'a>>,
+        batches: impl Iterator<Item = GroupItems<'a>>,
     ) -> Result<(), Stop> {
         let stages = self.plan.first_per_group()..self.plan.stages.len();
         if stages.is_empty() {

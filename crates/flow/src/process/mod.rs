@@ -1,11 +1,11 @@
 //! process: stages between decoding and delivery.
 //!
 //! Stages run in the order of the file. Where one works per group, it and those behind it run
-//! when the members of a sealed group are together again (`batch.rs`).
+//! when the members of a sealed group are together again (`group.rs`).
 
-mod batch;
 mod calls;
 mod count;
+mod group;
 mod health;
 mod vrl;
 
@@ -21,9 +21,9 @@ use crate::lane::{Item, Lane};
 use crate::plan::{OnError, StagePlan};
 use crate::status::Counters;
 use crate::work::Stop;
-pub(crate) use batch::BatchOfItems;
 use calls::Calls;
 pub(crate) use count::Counted;
+pub(crate) use group::GroupItems;
 pub(crate) use health::Stages;
 pub use vrl::{VrlGroupStage, VrlStage};
 

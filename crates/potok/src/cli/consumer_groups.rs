@@ -8,13 +8,13 @@ use crate::client::{Client, Target, encode};
 use crate::failure::Failure;
 use crate::terminal::{self, Table};
 
-/// Consumer groups: how far each has come, and how to forget one
+/// Consumer groups: how far each has come, and how to delete one
 #[derive(clap::Subcommand)]
 #[command(after_help = "\
 Examples:
   potok consumer-groups list
   potok consumer-groups delete order-consumer")]
-pub enum Groups {
+pub enum ConsumerGroups {
     /// Show all consumer groups and how far they have come
     #[command(after_help = "\
 Examples:
@@ -26,13 +26,13 @@ A topic keeps what a group has not finished: a group that is far behind keeps th
         #[command(flatten)]
         place: Target,
     },
-    /// Forget a group that nobody reads: its progress, and its hold on old records
+    /// Delete a consumer group that nobody reads: its progress, and its hold on old records
     #[command(after_help = "\
 Examples:
   potok consumer-groups delete order-consumer
 
 Should its pipeline run again, it starts like a new one.")]
-    Forget {
+    Delete {
         /// The consumer group
         group: String,
         #[command(flatten)]
@@ -40,12 +40,12 @@ Should its pipeline run again, it starts like a new one.")]
     },
 }
 
-impl Groups {
+impl ConsumerGroups {
     /// Does it.
     pub fn run(self, json: bool) -> Result<(), Failure> {
         match self {
-            Groups::List { place } => list(&place, json),
-            Groups::Forget { group, place } => forget(&place, &group, json),
+            ConsumerGroups::List { place } => list(&place, json),
+            ConsumerGroups::Delete { group, place } => delete(&place, &group, json),
         }
     }
 }
@@ -56,11 +56,11 @@ fn list(place: &Target, json: bool) -> Result<(), Failure> {
     let mut table = Table::new(&[
         "GROUP",
         "PIPELINE",
-        "READ NOW",
+        "ACTIVE",
         "TOPIC",
         "PARTITION",
-        "POSITION",
-        "ENDED ABOVE",
+        "COMMITTED",
+        "ACKED AHEAD",
         "END",
     ]);
     for group in &groups {
@@ -73,7 +73,7 @@ fn list(place: &Target, json: bool) -> Result<(), Failure> {
             let words = [&group.group, &group.info.pipeline, open, &partition.topic];
             let counts = [
                 u64::from(partition.partition),
-                partition.position,
+                partition.committed,
                 partition.acknowledged_ahead,
                 partition.end,
             ];
@@ -90,7 +90,7 @@ fn list(place: &Target, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-fn forget(place: &Target, group: &str, json: bool) -> Result<(), Failure> {
+fn delete(place: &Target, group: &str, json: bool) -> Result<(), Failure> {
     let path = format!("/api/v1/consumer-groups/{}/delete", encode(group));
     let done: serde_json::Value =
         Client::find(place)?.post_json(&path, "application/json", Vec::new())?;
@@ -98,7 +98,7 @@ fn forget(place: &Target, group: &str, json: bool) -> Result<(), Failure> {
     if json {
         writeln!(out, "{done}")?;
     } else {
-        writeln!(out, "{group} is forgotten")?;
+        writeln!(out, "{group} is deleted")?;
     }
     out.flush()?;
     Ok(())

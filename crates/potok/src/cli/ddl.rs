@@ -31,7 +31,7 @@ impl Ddl {
     /// Does it.
     pub fn run(self, json: bool) -> Result<(), Failure> {
         let pipelines = wire::load(&self.files)?;
-        let connections = Target { config: self.config, ..Where::default() }.connections()?;
+        let connections = Target { config: self.config, ..Target::default() }.connections()?;
         let mut out = terminal::out();
         for pipeline in &pipelines {
             for statement in wire::ddl(pipeline, &connections)? {

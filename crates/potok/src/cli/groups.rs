@@ -2,21 +2,21 @@
 
 use std::io::Write;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::client::{Client, Target, encode, for_each_line};
+use crate::client::{Client, Target, encode};
 use crate::failure::Failure;
 use crate::terminal::{self, Table};
 
-/// Batches being held: what is in them, when they close, and closing them by hand
+/// Groups being held: what is in them, when they close, and closing them by hand
 #[derive(clap::Subcommand)]
 #[command(after_help = "\
 Examples:
   potok groups list em-processor
   potok groups show em-processor 20250323151500
   potok groups close em-processor 20250323151500")]
-pub enum Batches {
-    /// Show the batches that are held now
+pub enum Groups {
+    /// Show the groups that are held now
     #[command(after_help = "\
 Examples:
   potok groups list
@@ -24,8 +24,8 @@ Examples:
   potok groups list em-processor --json             all of them, one to a line
 
 What closes first comes first.
-`open` batches still take records; `closed` ones wait until their members are noted in the log,
-`sealed` ones to be sent, and `sending` ones for their destinations.")]
+`open` groups still take records, `sealed` ones are complete and wait to be delivered, and
+`delivering` ones wait for their destinations.")]
     List {
         /// Only of this pipeline
         pipeline: Option<String>,
@@ -38,14 +38,14 @@ What closes first comes first.
         #[command(flatten)]
         place: Target,
     },
-    /// Show one batch, as JSON
+    /// Show one group, as JSON
     #[command(after_help = "\
 Examples:
   potok groups show em-processor 20250323151500")]
     Show {
         /// The pipeline
         pipeline: String,
-        /// The batch: the value of `group.by`
+        /// The group: the value of `group.by`
         id: String,
         #[command(flatten)]
         place: Target,
@@ -55,27 +55,11 @@ Examples:
 Examples:
   potok groups close em-processor 20250323151500
 
-What comes for it afterwards makes the next batch of that name.")]
-    Release {
+What comes for it afterwards makes the next group of that name.")]
+    Close {
         /// The pipeline
         pipeline: String,
-        /// The batch: the value of `group.by`
-        id: String,
-        #[command(flatten)]
-        place: Target,
-    },
-    /// Send again what of a batch has become dead letters
-    #[command(after_help = "\
-Examples:
-  potok groups retry em-processor 20250323151500
-  potok dead-letters list em-processor               what is set aside, and why
-
-A batch that waits for its destination is tried again by itself. Its dead letters go through the
-pipeline one by one, under the same ids as the first time.")]
-    Retry {
-        /// The pipeline
-        pipeline: String,
-        /// The batch: the value of `group.by`
+        /// The group: the value of `group.by`
         id: String,
         #[command(flatten)]
         place: Target,
@@ -90,27 +74,26 @@ Nothing is lost: the dead letters can be replayed.")]
     Drop {
         /// The pipeline
         pipeline: String,
-        /// The batch: the value of `group.by`
+        /// The group: the value of `group.by`
         id: String,
         #[command(flatten)]
         place: Target,
     },
 }
 
-impl Batches {
+impl Groups {
     /// Does it.
     pub fn run(self, json: bool) -> Result<(), Failure> {
         match self {
-            Batches::List { pipeline, limit, all, place } => {
+            Groups::List { pipeline, limit, all, place } => {
                 let usual = if all || json { usize::MAX } else { SHOWN };
                 list(&place, pipeline.as_deref(), limit.unwrap_or(usual).max(1), json)
             }
-            Batches::Show { pipeline, id, place } => show(&place, &pipeline, &id),
-            Batches::Release { pipeline, id, place } => {
-                ask(&place, &pipeline, &id, "release", "closes now", json)
+            Groups::Show { pipeline, id, place } => show(&place, &pipeline, &id),
+            Groups::Close { pipeline, id, place } => {
+                ask(&place, &pipeline, &id, "close", "closes now", json)
             }
-            Batches::Retry { pipeline, id, place } => retry(&place, &pipeline, &id, json),
-            Batches::Drop { pipeline, id, place } => ask(
+            Groups::Drop { pipeline, id, place } => ask(
                 &place,
                 &pipeline,
                 &id,
@@ -122,13 +105,13 @@ impl Batches {
     }
 }
 
-/// Batches asked for at once, and shown to who does not say how many.
+/// Groups asked for at once, and shown to who does not say how many.
 const PAGE: usize = 1_000;
 const SHOWN: usize = 100;
 
 #[derive(serde::Deserialize)]
 struct Page {
-    batches: Vec<Value>,
+    groups: Vec<Value>,
     total: u64,
     next: Option<String>,
 }
@@ -148,8 +131,8 @@ fn each_page(
             path.push_str(&value.unwrap_or_default());
         }
         let page: Page = client.get_json(&path)?;
-        show(&page.batches)?;
-        left = left.saturating_sub(page.batches.len());
+        show(&page.groups)?;
+        left = left.saturating_sub(page.groups.len());
         after = page.next;
         if left == 0 || after.is_none() {
             return Ok(page.total);
@@ -161,32 +144,32 @@ fn list(place: &Target, pipeline: Option<&str>, limit: usize, json: bool) -> Res
     let client = Client::find(place)?;
     let mut out = terminal::out();
     if json {
-        each_page(&client, pipeline, limit, |batches| {
-            batches.iter().try_for_each(|batch| writeln!(out, "{batch}"))?;
+        each_page(&client, pipeline, limit, |groups| {
+            groups.iter().try_for_each(|group| writeln!(out, "{group}"))?;
             Ok(())
         })?;
         out.flush()?;
         return Ok(());
     }
     let mut shown = 0;
-    let total = each_page(&client, pipeline, limit, |batches| {
+    let total = each_page(&client, pipeline, limit, |groups| {
         let mut table =
-            Table::new(&["PIPELINE", "BATCH", "STATE", "RECORDS", "REPEATS", "OPENED", "DUE"]);
-        for batch in batches {
-            let text = |key: &str| match &batch[key] {
+            Table::new(&["PIPELINE", "GROUP", "STATE", "RECORDS", "DUPLICATES", "OPENED", "DUE"]);
+        for group in groups {
+            let text = |key: &str| match &group[key] {
                 Value::String(text) => text.clone(),
                 Value::Null => "-".to_owned(),
                 other => other.to_string(),
             };
-            let kinds = batch["kinds"].as_object().into_iter().flatten();
+            let kinds = group["kinds"].as_object().into_iter().flatten();
             let kinds: Vec<String> =
                 kinds.map(|(kind, counts)| format!("{} {kind}", counts["records"])).collect();
             let cells = [text("pipeline"), text("id"), text("state"), kinds.join(", ")];
-            let rest = ["repeats", "opened", "due"].map(text);
+            let rest = ["duplicates", "opened", "due"].map(text);
             table.row(cells.into_iter().chain(rest));
         }
-        shown += batches.len() as u64;
-        if !batches.is_empty() {
+        shown += groups.len() as u64;
+        if !groups.is_empty() {
             table.print(&mut out)?;
         }
         Ok(())
@@ -202,37 +185,16 @@ fn list(place: &Target, pipeline: Option<&str>, limit: usize, json: bool) -> Res
 
 fn show(place: &Target, pipeline: &str, id: &str) -> Result<(), Failure> {
     let path = format!("/api/v1/groups?pipeline={}&id={}", encode(pipeline), encode(id));
-    let Page { batches, .. } = Client::find(place)?.get_json(&path)?;
-    if batches.is_empty() {
-        let what = format!("pipeline `{pipeline}` holds no batch `{id}`");
+    let Page { groups, .. } = Client::find(place)?.get_json(&path)?;
+    if groups.is_empty() {
+        let what = format!("pipeline `{pipeline}` holds no group `{id}`");
         let fault = potok_core::Fault::fix(what).code("P0527");
         return Err(Failure::faults(vec![fault.hint("`potok groups list` shows what is held")]));
     }
     let mut out = terminal::out();
-    for batch in &batches {
-        serde_json::to_writer_pretty(&mut out, batch).map_err(std::io::Error::from)?;
+    for group in &groups {
+        serde_json::to_writer_pretty(&mut out, group).map_err(std::io::Error::from)?;
         writeln!(out)?;
-    }
-    out.flush()?;
-    Ok(())
-}
-
-fn retry(place: &Target, pipeline: &str, id: &str, json: bool) -> Result<(), Failure> {
-    let client = Client::find(place)?;
-    let wish = json!({ "pipeline": pipeline, "batch": id });
-    let path = "/api/v1/dead-letters/replay";
-    let mut replayed = 0_u64;
-    for_each_line(client.post(path, "application/json", wish.to_string().into())?, |_, _| {
-        replayed += 1;
-        Ok(())
-    })?;
-    let mut out = terminal::out();
-    if json {
-        writeln!(out, "{}", json!({ "retried": id, "records": replayed }))?;
-    } else if replayed == 0 {
-        writeln!(out, "{id} has no dead letters")?;
-    } else {
-        writeln!(out, "{replayed} records of {id} are sent again")?;
     }
     out.flush()?;
     Ok(())
@@ -246,7 +208,7 @@ fn ask(
     done: &str,
     json: bool,
 ) -> Result<(), Failure> {
-    let path = format!("/api/v1/pipelines/{}/batches/{}/{verb}", encode(pipeline), encode(id));
+    let path = format!("/api/v1/pipelines/{}/groups/{}/{verb}", encode(pipeline), encode(id));
     let answer: Value = Client::find(place)?.post_json(&path, "application/json", Vec::new())?;
     let mut out = terminal::out();
     if json {

@@ -13,7 +13,7 @@ use crate::ledger::Ledger;
 use crate::process::{Home, Ran, Running};
 
 /// Columns potok adds to those of the order.
-const ADDED: [&str; 3] = ["content_hash", "position", "element"];
+const ADDED: [&str; 3] = ["content_hash", "potok_id", "element"];
 
 /// One dead letter as `dead-letters list --json` shows it.
 #[derive(Clone, Debug)]

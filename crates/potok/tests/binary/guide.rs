@@ -40,7 +40,7 @@ fn send_and_release(walk: &mut Walk) {
     assert!(listed.contains("20250323151500  open") && listed.contains(held), "{listed}");
     let shown = json(&walk.to("potok groups show em-processor 20250323151500"));
     assert_eq!(
-        (&shown["kinds"]["mention"]["records"], &shown["repeats"]),
+        (&shown["kinds"]["mention"]["records"], &shown["duplicates"]),
         (&293.into(), &7.into())
     );
     walk.to("potok groups close em-processor 20250323151500");

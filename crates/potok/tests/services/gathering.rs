@@ -66,7 +66,7 @@ fn start_dying(home: &Home, point: &str, passing: u64) -> Option<Running> {
 /// Waits until so many records are in open groupes.
 fn held(running: &Running, records: usize) {
     wait::until("all records are held", || {
-        let batches = running.run(["batches", "list", "--json"], b"").good().lines();
+        let batches = running.run(["groups", "list", "--json"], b"").good().lines();
         let kinds = batches.iter().flat_map(|batch| batch["kinds"].as_object().unwrap().values());
         let held: u64 = kinds.map(|kind| kind["records"].as_u64().unwrap()).sum();
         (held == records as u64).then_some(())
@@ -119,7 +119,7 @@ fn a_batch_is_gathered_held_and_comes_out_whole() {
     running.kill();
     let running = start(&home, &[("BATCH_WINDOW", "1h")]);
     held(&running, all);
-    running.run(["batches", "release", "em-processor", &batch.id], b"").good();
+    running.run(["groups", "close", "em-processor", &batch.id], b"").good();
     assert_eq!(records.assert_kept(&running), 0, "nothing went out before");
     wait::until("Redis is empty of it", || {
         redis.command(&["KEYS", &format!("*{}*", batch.id)]).is_empty().then_some(())

@@ -254,7 +254,7 @@ impl Disk {
         let partition = |(partition, progress): (&Partition, &Progress)| ConsumerGroupPartition {
             topic: partition.topic.to_string(),
             partition: partition.index,
-            position: progress.position,
+            committed: progress.position,
             acknowledged_ahead: progress.ended.count_from(progress.position),
             end: self.shelf(partition).map_or(progress.position, |shelf| shelf.next),
         };

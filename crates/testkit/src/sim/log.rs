@@ -362,7 +362,7 @@ impl Log for LogHandle {
         Ok(self.log.world.with(|w| w.disk.topic_infos()))
     }
 
-    async fn groups(&self) -> Result<Vec<ConsumerGroup>, Fault> {
+    async fn consumer_groups(&self) -> Result<Vec<ConsumerGroup>, Fault> {
         Ok(self.log.world.with(|w| w.disk.group_infos(|group| self.log.is_read(group, None))))
     }
 

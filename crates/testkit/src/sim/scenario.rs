@@ -544,7 +544,7 @@ fn delivers(chance: &mut Chance) -> Vec<Deliver> {
         let style = chance.pick(&[Style::Whole, Style::Whole, Style::Prefix, Style::PerMessage]);
         To::Sink(Manner {
             style: style.copied().unwrap_or(Style::Whole),
-            suppresses: !chance.one_in(4),
+            deduplicates: !chance.one_in(4),
             blunt: chance.one_in(4),
             batch_records_max: chance.pick(&[1, 3, 10, 100, 1_000]).copied().unwrap_or(10),
         })
@@ -557,8 +557,8 @@ fn delivers(chance: &mut Chance) -> Vec<Deliver> {
         _ => vec![sink(chance)],
     };
     let entry = |to: To, chance: &mut Chance| {
-        let suppresses = matches!(&to, To::Sink(manner) if manner.suppresses);
-        Deliver { to, key_by_k: chance.one_in(4), once: suppresses && chance.one_in(4) }
+        let deduplicates = matches!(&to, To::Sink(manner) if manner.deduplicates);
+        Deliver { to, key_by_k: chance.one_in(4), once: deduplicates && chance.one_in(4) }
     };
     targets.into_iter().map(|to| entry(to, chance)).collect()
 }

@@ -34,7 +34,7 @@ pub struct Manner {
     /// How calls succeed and fail.
     pub style: Style,
     /// Repeats of a name are dropped.
-    pub suppresses: bool,
+    pub deduplicates: bool,
     /// A refused record fails its whole call instead of being named in the receipt.
     pub blunt: bool,
     /// Messages per call.
@@ -43,7 +43,7 @@ pub struct Manner {
 
 impl Default for Manner {
     fn default() -> Self {
-        Manner { style: Style::Whole, suppresses: true, blunt: false, batch_records_max: 1_000 }
+        Manner { style: Style::Whole, deduplicates: true, blunt: false, batch_records_max: 1_000 }
     }
 }
 
@@ -80,16 +80,16 @@ pub struct Table {
 
 impl Table {
     /// Writes one message unless its name or its business id is there already.
-    fn write(&mut self, message: &Message, suppresses: bool) -> Outcome {
-        if suppresses && self.by_name.contains_key(&message.id) {
+    fn write(&mut self, message: &Message, deduplicates: bool) -> Outcome {
+        if deduplicates && self.by_name.contains_key(&message.id) {
             return Outcome::Duplicate;
         }
-        if let Some(once) = message.once.as_ref().filter(|_| suppresses) {
+        if let Some(once) = message.once.as_ref().filter(|_| deduplicates) {
             if let Some(row) = self.by_once.get(once).and_then(|&at| self.rows.get(at)) {
                 if row.source == message.source {
                     return Outcome::Duplicate;
                 }
-                let what = format!("{} and {} have one id", row.name, message.id);
+                let what = format!("{} and {} have one id", row.id, message.id);
                 return Outcome::Failed(Fault::set_aside(Reason::Conflict, what));
             }
             self.by_once.insert(once.clone(), self.rows.len());
@@ -217,7 +217,7 @@ fn write(
             table.unsure += 1;
             for (message, kind) in batch.messages.iter().zip(&kinds).take(at) {
                 if !is_refused(*kind, table.mended) {
-                    table.write(message, manner.suppresses);
+                    table.write(message, manner.deduplicates);
                 }
             }
         }
@@ -236,7 +236,7 @@ fn write(
         {
             Outcome::Failed(Fault::retry("simulated: this message failed"))
         } else {
-            table.write(message, manner.suppresses)
+            table.write(message, manner.deduplicates)
         };
         if matches!(outcome, Outcome::Duplicate) {
             w.tally.recovered(Recovery::Duplicate);
@@ -253,7 +253,7 @@ fn summary(batch: &Batch) -> String {
     let names: Vec<String> = batch
         .messages
         .iter()
-        .map(|m| format!("{}/{}", m.name.position.partition, m.name.position.offset))
+        .map(|m| format!("{}/{}", m.id.position.partition, m.id.position.offset))
         .collect();
     names.join(" ")
 }

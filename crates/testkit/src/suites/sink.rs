@@ -16,7 +16,7 @@ use super::{STRANGE_TEXT, ensure, run_checks, within};
 #[derive(Clone, Copy, Debug)]
 pub struct SinkFeatures {
     /// Drops repeats of a name, for ever.
-    pub suppresses: bool,
+    pub deduplicates: bool,
     /// Keeps one entry per business id (`once_by`).
     pub once: bool,
     /// `found` tells in which order things arrived.
@@ -57,8 +57,8 @@ pub async fn run_all(harness: &dyn SinkHarness) -> Result<usize, String> {
             an_empty_batch_is_fine,
             a_large_batch_arrives_whole,
             strange_and_large_texts_arrive,
-            repeats_are_suppressed,
-            repeats_are_suppressed_after_reopening,
+            duplicates_are_dropped,
+            duplicates_are_dropped_after_reopening,
             repeats_from_two_lanes_arrive_once,
             refused_messages_are_named_and_the_others_are_there,
             lanes_do_not_disturb_each_other,
@@ -198,11 +198,11 @@ async fn strange_and_large_texts_arrive(harness: &dyn SinkHarness) -> Result<(),
     Ok(())
 }
 
-async fn repeats_are_suppressed(harness: &dyn SinkHarness) -> Result<(), String> {
+async fn duplicates_are_dropped(harness: &dyn SinkHarness) -> Result<(), String> {
     let suite = Suite::new(harness).await?;
     suite.deliver(&suite.lane(0, 0..3)).await?;
     let outcomes = suite.deliver(&suite.lane(0, 1..5)).await?;
-    if harness.features().suppresses {
+    if harness.features().deduplicates {
         let expected = ["duplicates", "duplicates", "delivered", "delivered"];
         ensure!(words(&outcomes) == expected, "outcomes {:?}", words(&outcomes));
         let found = suite.ids().await?;
@@ -213,8 +213,8 @@ async fn repeats_are_suppressed(harness: &dyn SinkHarness) -> Result<(), String>
     Ok(())
 }
 
-async fn repeats_are_suppressed_after_reopening(harness: &dyn SinkHarness) -> Result<(), String> {
-    if !harness.features().suppresses {
+async fn duplicates_are_dropped_after_reopening(harness: &dyn SinkHarness) -> Result<(), String> {
+    if !harness.features().deduplicates {
         return Ok(());
     }
     let mut suite = Suite::new(harness).await?;
@@ -228,7 +228,7 @@ async fn repeats_are_suppressed_after_reopening(harness: &dyn SinkHarness) -> Re
 }
 
 async fn repeats_from_two_lanes_arrive_once(harness: &dyn SinkHarness) -> Result<(), String> {
-    if !harness.features().suppresses {
+    if !harness.features().deduplicates {
         return Ok(());
     }
     let suite = Suite::new(harness).await?;

@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use potok_connectors::redis::{Layout, RedisStore};
+use potok_connectors::redis::{KeyStyle, RedisStore};
 use potok_core::Store;
 use potok_testkit::services;
 use potok_testkit::suites::store::{self, Look, StoreFeatures, StoreHarness};
 
 use super::passed;
 
-/// Each layout in a database of its own.
-struct Stores(Layout);
+/// Each keys in a database of its own.
+struct Stores(KeyStyle);
 
 impl Stores {
     fn url(&self) -> String {
@@ -85,11 +85,11 @@ impl StoreHarness for Stores {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn redis_store_documented() {
+async fn redis_store_readable() {
     passed(store::run_all(&Stores(KeyStyle::Readable)).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn redis_store_compact() {
+async fn redis_store_packed() {
     passed(store::run_all(&Stores(KeyStyle::Packed)).await);
 }

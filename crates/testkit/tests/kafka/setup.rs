@@ -203,13 +203,13 @@ impl Member {
 
 /// What the group has committed: position per partition, as its log says.
 pub async fn positions(log: &Arc<KafkaLog>, group: &str) -> BTreeMap<u32, u64> {
-    let groups = log.groups().await.unwrap();
+    let groups = log.consumer_groups().await.unwrap();
     let group = groups.into_iter().find(|found| found.group == group).expect("registered");
     group
         .partitions
         .into_iter()
         .filter(|partition| !partition.topic.ends_with("-replay"))
-        .map(|partition| (partition.partition, partition.position))
+        .map(|partition| (partition.partition, partition.committed))
         .collect()
 }
 

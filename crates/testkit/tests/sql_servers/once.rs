@@ -1,4 +1,4 @@
-//! Once per position, once per business id, whoever else writes.
+//! Once per delivery id, once per business id, whoever else writes.
 
 use bytes::Bytes;
 use potok_core::Batch;
@@ -8,8 +8,8 @@ use crate::order::{config, message, order, orders_config};
 use crate::place::{Place, System, outcomes};
 
 on_both!(
-    the_same_position_is_suppressed_whatever_it_says_now,
-    the_same_bytes_under_one_id_are_suppressed_other_bytes_are_a_conflict,
+    the_same_delivery_id_is_a_duplicate_whatever_it_says_now,
+    the_same_bytes_under_one_id_are_a_duplicate_other_bytes_are_a_conflict,
     without_once_by_only_positions_count,
     the_same_name_twice_in_one_call_is_one_row,
     ids_of_several_fields_and_of_no_field,
@@ -17,10 +17,10 @@ on_both!(
     two_processes_write_different_orders_under_one_id,
     a_call_cancelled_at_any_moment_may_be_made_again,
     rows_of_others_are_a_conflict_and_say_so,
-    a_large_batch_of_repeats_is_suppressed,
+    a_large_batch_of_duplicates_is_dropped,
 );
 
-async fn the_same_position_is_suppressed_whatever_it_says_now(system: System) {
+async fn the_same_delivery_id_is_a_duplicate_whatever_it_says_now(system: System) {
     let place = Place::orders(system).await;
     assert_eq!(place.deliver(vec![message(1, &order("u1"))]).await, ["delivered"]);
     // As after a lost answer; then as after a change of an expression or of `once_by`.
@@ -32,7 +32,7 @@ async fn the_same_position_is_suppressed_whatever_it_says_now(system: System) {
     assert_eq!((place.count("orders"), place.count("items")), (1, 2));
 }
 
-async fn the_same_bytes_under_one_id_are_suppressed_other_bytes_are_a_conflict(system: System) {
+async fn the_same_bytes_under_one_id_are_a_duplicate_other_bytes_are_a_conflict(system: System) {
     let place = Place::orders(system).await;
     let mut other = order("u1");
     other["sm_id"] = json!(1);
@@ -186,13 +186,13 @@ async fn rows_of_others_are_a_conflict_and_say_so(system: System) {
     let place = Place::orders(system).await;
     place.query(
         "INSERT INTO orders (order_uid, track_number, locale, date_created, sm_id, content_hash, \
-         position) VALUES ('u1', '', '', '', 0, '', 'by hand')",
+         potok_id) VALUES ('u1', '', '', '', 0, '', 'by hand')",
     );
     let word = place.deliver(vec![message(1, &order("u1"))]).await.remove(0);
     assert!(word.contains("conflict") && word.contains("from by hand"), "{word}");
 }
 
-async fn a_large_batch_of_repeats_is_suppressed(system: System) {
+async fn a_large_batch_of_duplicates_is_dropped(system: System) {
     let place = Place::orders(system).await;
     let all = |from: u64| -> Vec<_> {
         (0..1_000).map(|n| message(from + n, &order(&format!("u{n}")))).collect()

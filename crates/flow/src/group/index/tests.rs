@@ -250,7 +250,7 @@ fn a_long_list_comes_in_pages_what_closes_first_in_front() {
         let Some(behind) = page.into_iter().next_back() else { break };
         last = Some(behind);
     }
-    assert_eq!((seen.len() as u64, index.batches()), (GROUPS, GROUPS));
+    assert_eq!((seen.len() as u64, index.groups()), (GROUPS, GROUPS));
     let one = index.views_of(b"ff", &shown);
     assert_eq!(one.iter().map(|view| view.id.as_str()).collect::<Vec<_>>(), ["ff"]);
     assert!(index.views_of(b"no", &shown).is_empty());

@@ -19,12 +19,12 @@ pub struct GroupView {
     pub id: String,
     /// Names this generation of the group.
     pub generation: String,
-    /// `open`, `closed`, `sealed` or `sending`.
+    /// `open`, `sealed` or `delivering`.
     pub state: &'static str,
     /// Records and distinct ids by kind; one kind `record` where the pipeline names none.
     pub kinds: BTreeMap<String, KindView>,
-    /// Records whose id another record of the batch has too.
-    pub repeats: u64,
+    /// Records whose id another record of the group has too.
+    pub duplicates: u64,
     /// Bytes held.
     pub bytes: u64,
     /// When its first record arrived.
@@ -46,18 +46,18 @@ pub struct KindView {
     pub ids: u64,
 }
 
-/// Some of the batches that are held.
+/// Some of the groups that are held.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct GroupPage {
     /// What closes first is in front.
-    pub batches: Vec<GroupView>,
+    pub groups: Vec<GroupView>,
     /// How many are held in all.
     pub total: u64,
     /// Behind which the next page begins; none where this is the last.
     pub next: Option<GroupCursor>,
 }
 
-/// Where a batch stands in the list of all: by when it closes. Batches that come or go between two
+/// Where a group stands in the list of all: by when it closes. Groups that come or go between two
 /// pages move no other.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(into = "String")]
@@ -135,13 +135,13 @@ impl<T: Ord> First<T> {
 }
 
 impl Index {
-    /// How many batches are held.
-    pub fn batches(&self) -> u64 {
+    /// How many groups are held.
+    pub fn groups(&self) -> u64 {
         let closed = self.frozen.len() + self.sealing.len() + self.sealed.len();
         (self.open.len() + closed + self.sending.len()) as u64
     }
 
-    /// The places of the first so many batches behind `after`.
+    /// The places of the first so many groups behind `after`.
     pub fn places(
         &self,
         pipeline: &str,
@@ -164,12 +164,12 @@ impl Index {
         first.found.into_sorted_vec()
     }
 
-    /// The batch at that place, where it is still there.
+    /// The group at that place, where it is still there.
     pub fn view_at(&self, place: &GroupCursor, shown: &Shown<'_>) -> Option<GroupView> {
         let GroupCursor { name, generation, .. } = place;
         let is_it = |sealed: &&Sealed| sealed.generation == *generation && sealed.key == name.key;
         if let Some(sealed) = self.sending.iter().find(is_it) {
-            return Some(sealed.view("sending", shown));
+            return Some(sealed.view("delivering", shown));
         }
         if let Some(sealed) = self.sealed.of(&name.key).find(is_it) {
             return Some(sealed.view("sealed", shown));
@@ -185,7 +185,7 @@ impl Index {
     /// All groups of one key.
     pub fn views_of(&self, key: &[u8], shown: &Shown<'_>) -> Vec<GroupView> {
         let sending = self.sending.iter().filter(|sealed| *sealed.key == *key);
-        let mut views: Vec<_> = sending.map(|sealed| sealed.view("sending", shown)).collect();
+        let mut views: Vec<_> = sending.map(|sealed| sealed.view("delivering", shown)).collect();
         views.extend(self.sealed.of(key).map(|sealed| sealed.view("sealed", shown)));
         let closed = self.frozen.of(key).chain(self.sealing.of(key));
         views.extend(closed.map(|frozen| frozen.view(shown)));
@@ -232,7 +232,7 @@ impl Frozen {
 
     fn view(&self, shown: &Shown<'_>) -> GroupView {
         let (name, due) = (self.generation.name, Some(self.due));
-        shown.view(&self.name.key, name, "closed", self.opened, due, &self.entries)
+        shown.view(&self.name.key, name, "sealed", self.opened, due, &self.entries)
     }
 }
 
@@ -246,19 +246,19 @@ impl Shown<'_> {
         due: Option<i64>,
         entries: &[Entry],
     ) -> GroupView {
-        let (kinds, repeats) = counts(self.kinds, entries);
+        let (kinds, duplicates) = counts(self.kinds, entries);
         GroupView {
             pipeline: self.pipeline.to_owned(),
             id: String::from_utf8_lossy(key).into_owned(),
             generation: format!("{name:016x}"),
             state,
             kinds,
-            repeats,
+            duplicates,
             bytes: bytes_of(entries),
             opened: opened.to_string(),
             due: due.map(|due| Timestamp(due.saturating_add(self.wall_ahead)).to_string()),
             owner: self.owner.to_owned(),
-            attempts: if state == "sending" { self.attempts } else { 0 },
+            attempts: if state == "delivering" { self.attempts } else { 0 },
         }
     }
 }

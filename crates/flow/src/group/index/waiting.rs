@@ -9,7 +9,7 @@ use foldhash::HashMap;
 use potok_core::Timestamp;
 use potok_core::trouble::{Bug, planted};
 
-use super::{NewMember, Entry, GroupKey, Index};
+use super::{Entry, GroupKey, Index, NewMember};
 use crate::group::arrival::{Arrival, Stream};
 use crate::group::seal::Seal;
 

@@ -193,7 +193,7 @@ fn check_endings(
         shown.extend(of.map(|((what, _), _)| format!("{at} {what}")));
     }
     // What a part had noted and not yet counted when it died is never counted.
-    let died = status.restarts + status.rereads > 0
+    let died = status.restarts + status.store_rebuilds > 0
         || expect.scenario.enabled.contains(&Trouble::SinkNeedsFix);
     for ((what, counted), (_, sure)) in counted.all().into_iter().zip(sure.all()) {
         let least = if died { 0 } else { sure };
@@ -251,6 +251,6 @@ fn ending<'a>(
     {
         &mut endings.filtered
     } else {
-        &mut endings.suppressed
+        &mut endings.duplicates
     }
 }

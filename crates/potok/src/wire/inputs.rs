@@ -1,0 +1,50 @@
+//! The step `source`.
+
+use std::sync::Arc;
+
+use potok_config::{Input, Refusal, StartFrom};
+use potok_core::Fault;
+
+use super::Wiring;
+use crate::failure::Failure;
+
+/// The sources of a pipeline, those of one consumer group together.
+pub(super) fn of(wiring: &Wiring<'_>) -> Result<Vec<potok_flow::Input>, Failure> {
+    let mut inputs: Vec<potok_flow::Input> = Vec::new();
+    for (index, input) in wiring.pipeline.inputs().enumerate() {
+        if let Err(what) = join(&mut inputs, &wiring.pipeline.name, input) {
+            let fault = Fault::fix(what).code("P0152");
+            let keys = ["from", "consumer_group", ""];
+            return Err(wiring.refused("source", index, vec![Refusal::at(keys, fault)]));
+        }
+    }
+    Ok(inputs)
+}
+
+/// Adds a source to those of its consumer group, or to all.
+fn join(
+    inputs: &mut Vec<potok_flow::Input>,
+    pipeline: &str,
+    input: &Input,
+) -> Result<(), &'static str> {
+    let Input::Topics { topics, consumer_group, from, .. } = input else {
+        return Err("the engine does not run feeds yet");
+    };
+    let wanted = consumer_group.as_deref().unwrap_or(pipeline);
+    let is_last = *from == StartFrom::Latest;
+    let more = topics.iter().map(|topic| Arc::from(topic.as_str()));
+    for known in inputs.iter_mut() {
+        let potok_flow::Input::Topics { group, topics, from_end } = known;
+        if group != wanted {
+            continue;
+        }
+        if *from_end != is_last {
+            return Err("the topics of one consumer group begin at the same end");
+        }
+        topics.extend(more);
+        return Ok(());
+    }
+    let (group, topics) = (wanted.to_owned(), more.collect());
+    inputs.push(potok_flow::Input::Topics { group, topics, from_end: is_last });
+    Ok(())
+}

@@ -98,6 +98,6 @@ fn plan(sink: MemorySink, workers: usize) -> Plan {
         dead_letter_topic: "bench-dead".into(),
         replays_max: 5,
         keep_resolved: None,
-        in_flight_bytes_max: 64 << 20,
+        in_flight_bytes: 64 << 20,
     }
 }

@@ -85,7 +85,7 @@ pub const TABLES: [(&str, &[&str]); 4] = [
             "date_created",
             "oof_shard",
             "content_hash",
-            "position",
+            "potok_id",
         ],
     ),
     ("deliveries", &["order_uid", "name", "phone", "zip", "city", "address", "region", "email"]),

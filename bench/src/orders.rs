@@ -113,7 +113,7 @@ fn insert(transaction: &Transaction<'_>, order: &Order<'_>, number: u64) -> Resu
         .prepare_cached(
             "INSERT INTO orders (order_uid, track_number, entry, locale, internal_signature, \
              customer_id, delivery_service, shardkey, sm_id, date_created, oof_shard, \
-             content_hash, position) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)",
+             content_hash, potok_id) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)",
         )?
         .execute(params![
             uid,

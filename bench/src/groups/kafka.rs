@@ -39,8 +39,8 @@ pub fn run(ours: &Ours<'_>, redis: &Redis, quick: bool) -> Result<()> {
 /// Bare loops, and potok with the same store.
 const KEEPS: [(&str, &str, Option<&str>); 3] = [
     ("bare loop, in memory", "potok, in memory", None),
-    ("bare loop, Redis documented", "potok, Redis documented", Some("documented")),
-    ("bare loop, Redis compact", "potok, Redis compact", Some("compact")),
+    ("bare loop, Redis readable", "potok, Redis readable", Some("readable")),
+    ("bare loop, Redis packed", "potok, Redis packed", Some("packed")),
 ];
 
 fn contest(
@@ -62,8 +62,8 @@ fn contest(
     for (bare_loop, program, layout) in keeps {
         let keep = || match layout {
             None => Ok(Keep::in_memory()),
-            Some("documented") => Keep::documented(&redis.url()),
-            Some(_) => Keep::compact(&redis.url()),
+            Some("readable") => Keep::readable(&redis.url()),
+            Some(_) => Keep::packed(&redis.url()),
         };
         let connections = layout.map(|layout| store(redis, layout)).unwrap_or_default();
         let (source, servers) = (&source, &servers);

@@ -38,11 +38,11 @@ impl Keep {
         Keep { counts: HashMap::new(), place: Place::Memory(HashMap::new()) }
     }
 
-    pub fn documented(url: &str) -> Result<Self> {
+    pub fn readable(url: &str) -> Result<Self> {
         Self::redis(url, true)
     }
 
-    pub fn compact(url: &str) -> Result<Self> {
+    pub fn packed(url: &str) -> Result<Self> {
         Self::redis(url, false)
     }
 

@@ -100,9 +100,9 @@ pub fn on_kafka(ours: &Ours<'_>, redis: &Redis, quick: bool) -> Result<()> {
     let producer: ThreadedProducer<Noted> =
         source.producer().create_with_context(Noted::default())?;
     ours.next();
-    let start = || ours.start(NAME, &size.pipeline(), &store(redis, "compact"), &[]);
+    let start = || ours.start(NAME, &size.pipeline(), &store(redis, "packed"), &[]);
     let redis = Process::of(redis.pid());
-    contest("Kafka and Redis compact", size, Some(&redis), start, |_, groups| {
+    contest("Kafka and Redis packed", size, Some(&redis), start, |_, groups| {
         for (group, number) in groups.flat_map(numbered) {
             let (header, value) = (format!("g-{group}"), value(group, number));
             let headers =

@@ -97,6 +97,6 @@ pub fn run(quick: bool, parts: &[Part]) -> Result<()> {
 }
 
 /// The store of `potok.yaml` where Redis keeps what is held.
-fn store(redis: &Redis, layout: &str) -> String {
-    format!("store: {{ redis: \"{}\", layout: {layout} }}\n", redis.url())
+fn store(redis: &Redis, keys: &str) -> String {
+    format!("store: {{ redis: \"{}\", keys: {keys} }}\n", redis.url())
 }

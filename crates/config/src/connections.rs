@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::problem::code;
 use crate::secret::{ConnectionUrl, Secret};
-use crate::shapes::Named;
+use crate::shapes::OrderedMap;
 use crate::values::{Address, Period, Size, Written, Wrong, written};
 
 /// The connections file, usually `potok.yaml`: every setting has a default, so the file may be
@@ -53,7 +53,7 @@ pub(crate) struct ConnectionsFile {
     /// Example: `db: { orders: sqlite }`
     #[serde(default)]
     #[schemars(extend("propertyNames" = { "format": "potok-db-name" }))]
-    pub db: Named<DbText>,
+    pub db: OrderedMap<DbText>,
     /// How long the embedded log keeps what every consumer group has finished.
     ///
     /// Example: `retention: { age: 2d, size: 10GiB }`
@@ -80,7 +80,7 @@ impl Default for ConnectionsFile {
             http: None,
             log: None,
             store: None,
-            db: Named::default(),
+            db: OrderedMap::default(),
             retention: Retention::default(),
             partitions: four(),
             drain_max: thirty_seconds(),
@@ -138,7 +138,7 @@ pub(crate) struct KafkaSetting {
     ///
     /// Example: `properties: { security.protocol: SASL_SSL }`
     #[serde(default)]
-    pub properties: Named<Secret>,
+    pub properties: OrderedMap<Secret>,
     /// Creates missing topics, in this shape; `false` waits until somebody else has created them.
     /// Default: `true`, which is 4 partitions and as many copies as the servers are set to.
     ///
@@ -213,20 +213,20 @@ pub(crate) struct RedisSetting {
     pub redis: Secret,
     /// How held records lie in Redis.
     ///
-    /// Example: `layout: compact`
+    /// Example: `keys: packed`
     #[serde(default)]
-    pub layout: Layout,
+    pub keys: KeyStyle,
 }
 
 /// How held records lie in Redis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Layout {
-    /// In the documented keys, one per record, for other programs to read.
+pub enum KeyStyle {
+    /// In readable keys, one per record, for other programs to read.
     #[default]
-    Documented,
+    Readable,
     /// Packed, for speed.
-    Compact,
+    Packed,
 }
 
 /// A connection setting in one line. The text may hold a password: it is never shown.
@@ -273,7 +273,7 @@ impl Written for LogText {
         match is_url(text, &["kafka"]) {
             true => Ok(LogText(LogConnection::Kafka {
                 servers: ConnectionUrl::new(text),
-                properties: Named::default(),
+                properties: OrderedMap::default(),
                 create_topics: Some(CreateTopics::default()),
             })),
             false => not_a_setting(text, "the log", "`embedded` or `kafka://host:port,…`"),
@@ -296,7 +296,7 @@ impl Written for StoreText {
         match is_url(text, &REDIS_SCHEMES) {
             true => Ok(StoreText(StoreConnection::Redis {
                 url: ConnectionUrl::new(text),
-                layout: Layout::default(),
+                keys: KeyStyle::default(),
             })),
             false => not_a_setting(text, "the store", "`embedded` or `redis://host:port`"),
         }
@@ -335,7 +335,7 @@ pub enum LogConnection {
         /// The servers to ask first.
         servers: ConnectionUrl,
         /// Settings for the client.
-        properties: Named<Secret>,
+        properties: OrderedMap<Secret>,
         /// The shape of topics that are missing; `None`: they must exist.
         create_topics: Option<CreateTopics>,
     },
@@ -352,7 +352,7 @@ pub enum StoreConnection {
         /// Where it is.
         url: ConnectionUrl,
         /// How they lie there.
-        layout: Layout,
+        keys: KeyStyle,
     },
 }
 

@@ -164,12 +164,12 @@ impl StageVrl {
         &self.0
     }
 
-    /// Compiles it for events or for batches. It compiled when the file was loaded, so this does
+    /// Compiles it for events or for groups. It compiled when the file was loaded, so this does
     /// not fail.
     pub fn program(&self, per: Per) -> Result<Program, Vec<ExprError>> {
         match per {
             Per::Event => Program::compile(&self.0),
-            Per::Batch => Program::compile_batch(&self.0),
+            Per::Group => Program::compile_batch(&self.0),
         }
     }
 

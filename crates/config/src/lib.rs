@@ -34,7 +34,7 @@ mod tree;
 mod values;
 
 pub use connections::{
-    Connections, CreateTopics, DbConnection, Flags, Layout, LogConnection, Retention,
+    Connections, CreateTopics, DbConnection, Flags, KeyStyle, LogConnection, Retention,
     StoreConnection, db_variable,
 };
 pub use env::Env;
@@ -52,7 +52,7 @@ pub use problem::{Problem, Problems};
 pub use reference::reference;
 pub use schema::{connections_schema, json_schema, validator};
 pub use secret::{ConnectionUrl, Secret};
-pub use shapes::{Named, OneOrMany};
+pub use shapes::{OneOrMany, OrderedMap};
 pub use values::{
     Address, CounterName, DbName, HttpPath, Period, PipelineName, Size, SqlName, TopicName,
 };

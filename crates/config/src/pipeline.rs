@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::expression::{CountPath, Expression, Predicate, Rows, StageVrl, Vrl};
 use crate::secret::Secret;
-use crate::shapes::{Named, OneOrMany};
+use crate::shapes::{OneOrMany, OrderedMap};
 use crate::values::{DbName, HttpPath, Period, PipelineName, Size, SqlName, TopicName};
 
 /// One pipeline: where records come from, what happens to them, where they go.
@@ -84,7 +84,7 @@ pub struct Pipeline {
     pub on_set_aside: OnSetAside,
     /// How much the pipeline may hold in memory.
     ///
-    /// Example: `limits: { in_flight_max: 16MiB }`
+    /// Example: `limits: { in_flight_bytes: 16MiB }`
     #[serde(default)]
     pub limits: Limits,
     /// Writes the state of each stage of each batch into a table.
@@ -251,8 +251,8 @@ pub struct Group {
     /// Kinds of records in a group, by name, told apart by their topic.
     ///
     /// Example: `kinds: { event: { topic: adapter-event, id: .GlobalEventId } }`
-    #[serde(default, skip_serializing_if = "Named::is_empty")]
-    pub kinds: Named<Kind>,
+    #[serde(default, skip_serializing_if = "OrderedMap::is_empty")]
+    pub kinds: OrderedMap<Kind>,
     /// When a group is complete.
     ///
     /// Example: `close: { after_first: 60s }`
@@ -360,14 +360,14 @@ pub struct Stage {
     /// Example: `stage: clean`
     pub stage: SqlName,
     /// A VRL program. The event is `.`; key, headers, topic and time are `%key`, `%headers`,
-    /// `%topic`, `%time`; `abort` filters the record. With `per: batch` it is another: see there.
+    /// `%topic`, `%time`; `abort` filters the record. With `per: group` it is another: see there.
     ///
     /// Example: `vrl: ".tone = to_float(.AvgTone) ?? 0.0"`
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vrl: Option<StageVrl>,
     /// What `vrl` sees at a time.
     ///
-    /// Example: `per: batch`
+    /// Example: `per: group`
     #[serde(default)]
     pub per: Per,
     /// An address that gets events by HTTP POST, as a JSON array of `{ "id", "topic", "key",
@@ -395,16 +395,16 @@ pub struct Stage {
     /// Example: `on_error: pass`
     #[serde(default)]
     pub on_error: OnError,
-    /// What to count in the events that this stage lets go on, with `per: batch` too: a counter's
+    /// What to count in the events that this stage lets go on, with `per: group` too: a counter's
     /// name (small letters, digits, `_`) and a path in the event as the stage left it. An array
     /// adds its length, a whole number from 0 on itself, `true` one, everything else nothing. Seen
     /// in `potok status` and as the metric `potok_process_counted_total`, since the process
     /// started. An event that is processed again, as after a restart, is counted again.
     ///
     /// Example: `count: { bad_values: .BadValues }`
-    #[serde(default, skip_serializing_if = "Named::is_empty")]
+    #[serde(default, skip_serializing_if = "OrderedMap::is_empty")]
     #[schemars(extend("propertyNames" = { "format": "potok-counter-name" }))]
-    pub count: Named<CountPath>,
+    pub count: OrderedMap<CountPath>,
 }
 
 /// What a program sees at a time.
@@ -418,10 +418,10 @@ pub enum Per {
     /// `%key` the value of `group.by` (empty without it), `%events` an array with `key`,
     /// `headers`, `topic` and `time` of each event. The program must leave an array of the same
     /// length: each element is what its event becomes, null filters it, `abort` filters all. If
-    /// the program fails, it has failed on every event of the batch. A group of more than 10,000
+    /// the program fails, it has failed on every event of the group. A group of more than 10,000
     /// records or 16 MiB is sent in parts, and the program runs once for each; a repeat after a
     /// crash may lack events that have ended already; a dead letter that is replayed comes alone.
-    Batch,
+    Group,
 }
 
 /// What happens to a record on which a stage fails.
@@ -481,9 +481,9 @@ pub struct Deliver {
     /// transaction. One table takes the whole record (`.`).
     ///
     /// Example: `rows: { orders: ., items: ".items[]" }`
-    #[serde(default, skip_serializing_if = "Named::is_empty")]
+    #[serde(default, skip_serializing_if = "OrderedMap::is_empty")]
     #[schemars(extend("propertyNames" = { "format": "potok-sql-name" }))]
-    pub rows: Named<Rows>,
+    pub rows: OrderedMap<Rows>,
     /// Creates missing tables at start, with columns from `decode.schema`. `potok ddl` prints the
     /// statements.
     ///
@@ -569,7 +569,7 @@ pub struct TopicMap {
     ///
     /// Example: `map: { MessageSent: send-message-notification-topic-v1 }`
     #[schemars(extend("minProperties" = 1))]
-    pub map: Named<TopicName>,
+    pub map: OrderedMap<TopicName>,
 }
 
 /// Receivers that are connected to the hub.
@@ -700,21 +700,21 @@ pub enum OnSetAside {
 pub struct Limits {
     /// Bytes of records that were read and have not ended. At the limit, intake waits.
     ///
-    /// Example: `in_flight_max: 16MiB`
-    pub in_flight_max: Size,
+    /// Example: `in_flight_bytes: 16MiB`
+    pub in_flight_bytes: Size,
     /// Bytes of held records (see `group`) that are in memory as well as in the log or in Redis,
-    /// so that they need not be read back when their batch is sent. What is beyond is read back:
+    /// so that they need not be read back when their group is delivered. What is beyond is read back:
     /// nothing waits for room. Without it `256MiB`, and `64MiB` where Redis is the store; with
     /// `1B` nothing is kept.
     ///
-    /// Example: `held_in_memory_max: 128MiB`
+    /// Example: `held_memory_bytes: 128MiB`
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub held_in_memory_max: Option<Size>,
+    pub held_memory_bytes: Option<Size>,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { in_flight_max: Size::mib(64), held_in_memory_max: None }
+        Limits { in_flight_bytes: Size::mib(64), held_memory_bytes: None }
     }
 }
 
@@ -733,7 +733,7 @@ pub struct Track {
     /// For each stage, after how long in `started` it counts as stuck.
     ///
     /// Example: `stuck: { shard_worker: 10m }`
-    #[serde(default, skip_serializing_if = "Named::is_empty")]
+    #[serde(default, skip_serializing_if = "OrderedMap::is_empty")]
     #[schemars(extend("propertyNames" = { "format": "potok-sql-name" }))]
-    pub stuck: Named<Period>,
+    pub stuck: OrderedMap<Period>,
 }

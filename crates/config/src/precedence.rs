@@ -13,7 +13,7 @@ use crate::load::finish;
 use crate::problem::{Findings, Problem, Problems, code};
 use crate::schema;
 use crate::secret::ConnectionUrl;
-use crate::shapes::Named;
+use crate::shapes::OrderedMap;
 use crate::values::{Address, DbName, Written};
 
 /// The file that is read where none is named.
@@ -176,14 +176,14 @@ impl Decide<'_> {
             (None, Some(StoreSetting::Text(text))) => text.0,
             (None, Some(StoreSetting::Map(redis))) => StoreConnection::Redis {
                 url: ConnectionUrl::new(with_scheme("redis://", redis.redis.expose())),
-                layout: redis.layout,
+                keys: redis.keys,
             },
             (None, None) => StoreConnection::Embedded,
         }
     }
 
     /// All databases that are set, those that win first.
-    fn dbs(&mut self, flags: &Flags, file: &Named<DbText>, base: &Path) -> Vec<DbSet> {
+    fn dbs(&mut self, flags: &Flags, file: &OrderedMap<DbText>, base: &Path) -> Vec<DbSet> {
         let mut dbs = Vec::new();
         for (name, text) in &flags.db {
             let about = format!("flag --db {name}");

@@ -32,7 +32,7 @@ const EXPRESSIONS: &str = "\
 | `by`, `id`, `key`, `once_by`, `order_by`, `each`, `method` | a path: `.a.b`, `header.batchId`, `key`, `topic`; or a template: `\"{.a}_{.b}\"`. In `deliver` also `id`, the id in the group, and `receiver`, the element of `each`. Where a part is missing or null, the record becomes a dead letter `no_key` |
 | `rows` | a path: `.` the whole record, `.delivery` a part of it, `.items[]` a row per element |
 | `count` | a path: `.a.b`, `.items[0].n` |
-| `vrl`, `when`, `shard` | VRL, type-checked when the file is loaded: the event is `.`; key, headers, topic and time are `%key`, `%headers`, `%topic`, `%time`; there is no `%` for remainders, but `mod()`. In a stage with `per: batch`, `.` is an array: see `process` |
+| `vrl`, `when`, `shard` | VRL, type-checked when the file is loaded: the event is `.`; key, headers, topic and time are `%key`, `%headers`, `%topic`, `%time`; there is no `%` for remainders, but `mod()`. In a stage with `per: group`, `.` is an array: see `process` |
 
 This version reads topics, holds groups, runs VRL and webhook stages, and delivers into topics and
 databases. What else is described here is understood and refused with [P0160](../errors/P0160.md).

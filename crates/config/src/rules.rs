@@ -86,7 +86,7 @@ fn mentions(expression: &str, word: &str) -> bool {
 
 const SOURCES: [&str; 5] = ["topic", "topics", "list", "http", "outbox"];
 /// What a stage may do.
-const DEEDS: [&str; 3] = ["vrl", "webhook", "shard"];
+const STAGE_ACTIONS: [&str; 3] = ["vrl", "webhook", "shard"];
 const TARGETS: [&str; 4] = ["topic", "db", "webhook", "hub"];
 
 struct Rules<'a> {
@@ -221,7 +221,7 @@ impl<'a> Rules<'a> {
             }
         }
         for stage in stages {
-            match present(stage, &DEEDS).as_slice() {
+            match present(stage, &STAGE_ACTIONS).as_slice() {
                 [] if !stage.is_map() => {}
                 [] if self.findings.has(code::UNKNOWN_KEY, &stage.at) => {}
                 [] => {
@@ -238,7 +238,7 @@ impl<'a> Rules<'a> {
                     }
                 }
             }
-            if !present(stage, &DEEDS).is_empty() {
+            if !present(stage, &STAGE_ACTIONS).is_empty() {
                 self.only_with(stage, "per", &["vrl"]);
                 self.only_with(stage, "timeout", &["webhook"]);
             }
@@ -249,9 +249,9 @@ impl<'a> Rules<'a> {
     /// What `.` is in a program depends on what else the stage says.
     fn program(&mut self, stage: &Node) {
         let per = stage.entry("per");
-        let is_batch = per.is_some_and(|per| per.value.text() == Some("batch"));
-        if let (Some(per), true, None) = (per, is_batch, self.root.get("group")) {
-            let what = "`per: batch` without `group`: there are no batches";
+        let is_group = per.is_some_and(|per| per.value.text() == Some("group"));
+        if let (Some(per), true, None) = (per, is_group, self.root.get("group")) {
+            let what = "`per: group` without `group`: there are no groups";
             let hint = "add `group: …`, or remove `per` and write the program for one event";
             self.add(code::COMPANION, &per.key_at, what, hint);
         }
@@ -259,7 +259,7 @@ impl<'a> Rules<'a> {
         if scalar.unresolved || scalar.typed() != Typed::Text {
             return;
         }
-        let per = if is_batch { Per::Batch } else { Per::Event };
+        let per = if is_group { Per::Group } else { Per::Event };
         for wrong in StageVrl::check(&scalar.text, per) {
             let at = scalar.in_source(at, self.source.text(), wrong.at);
             match wrong.hint {
@@ -468,7 +468,9 @@ impl<'a> Rules<'a> {
                 self.add(code::RAW, &node.at, what, hint);
             }
         }
-        for entry in entries_of(self.root, "process").iter().flat_map(|s| present(s, &DEEDS)) {
+        for entry in
+            entries_of(self.root, "process").iter().flat_map(|s| present(s, &STAGE_ACTIONS))
+        {
             let what = match entry.key.as_str() {
                 "webhook" => "`webhook` on raw bytes: they are no JSON to send".to_owned(),
                 key => format!("`{key}` on raw bytes: they have no fields"),
@@ -574,12 +576,12 @@ impl<'a> Rules<'a> {
             T::read(map?.get(key)?.text()?).ok()
         }
         let limits = self.root.get("limits");
-        let size = read::<Size>(limits, "in_flight_max");
-        let entry = limits.and_then(|limits| limits.entry("in_flight_max"));
+        let size = read::<Size>(limits, "in_flight_bytes");
+        let entry = limits.and_then(|limits| limits.entry("in_flight_bytes"));
         if let (Some(size), Some(entry)) = (size, entry)
             && size < IN_FLIGHT_MIN
         {
-            let what = format!("`in_flight_max` must be at least {IN_FLIGHT_MIN}");
+            let what = format!("`in_flight_bytes` must be at least {IN_FLIGHT_MIN}");
             self.add(code::OUT_OF_RANGE, &entry.value.at, what, "e.g. `64MiB`");
         }
     }

@@ -62,9 +62,9 @@ impl<T: JsonSchema> JsonSchema for OneOrMany<T> {
 
 /// Values by name, in the order of the file.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Named<V>(Vec<(String, V)>);
+pub struct OrderedMap<V>(Vec<(String, V)>);
 
-impl<V> Named<V> {
+impl<V> OrderedMap<V> {
     /// Name and value of each, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &V)> {
         self.0.iter().map(|(name, value)| (name.as_str(), value))
@@ -86,25 +86,25 @@ impl<V> Named<V> {
     }
 }
 
-impl<V> Default for Named<V> {
+impl<V> Default for OrderedMap<V> {
     fn default() -> Self {
-        Named(Vec::new())
+        OrderedMap(Vec::new())
     }
 }
 
-impl<V: fmt::Debug> fmt::Debug for Named<V> {
+impl<V: fmt::Debug> fmt::Debug for OrderedMap<V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map().entries(self.iter()).finish()
     }
 }
 
-impl<V> FromIterator<(String, V)> for Named<V> {
+impl<V> FromIterator<(String, V)> for OrderedMap<V> {
     fn from_iter<I: IntoIterator<Item = (String, V)>>(from: I) -> Self {
-        Named(from.into_iter().collect())
+        OrderedMap(from.into_iter().collect())
     }
 }
 
-impl<V: Serialize> Serialize for Named<V> {
+impl<V: Serialize> Serialize for OrderedMap<V> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let mut map = to.serialize_map(Some(self.0.len()))?;
         for (name, value) in &self.0 {
@@ -114,23 +114,23 @@ impl<V: Serialize> Serialize for Named<V> {
     }
 }
 
-impl<'de, V: Deserialize<'de>> Deserialize<'de> for Named<V> {
+impl<'de, V: Deserialize<'de>> Deserialize<'de> for OrderedMap<V> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct Entries<V>(PhantomData<V>);
 
         impl<'de, V: Deserialize<'de>> Visitor<'de> for Entries<V> {
-            type Value = Named<V>;
+            type Value = OrderedMap<V>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a map")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Named<V>, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<OrderedMap<V>, A::Error> {
                 let mut entries = Vec::new();
                 while let Some(entry) = map.next_entry()? {
                     entries.push(entry);
                 }
-                Ok(Named(entries))
+                Ok(OrderedMap(entries))
             }
         }
 
@@ -138,7 +138,7 @@ impl<'de, V: Deserialize<'de>> Deserialize<'de> for Named<V> {
     }
 }
 
-impl<V: JsonSchema> JsonSchema for Named<V> {
+impl<V: JsonSchema> JsonSchema for OrderedMap<V> {
     fn schema_name() -> Cow<'static, str> {
         format!("Named_{}", V::schema_name()).into()
     }

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 use potok_config::{Env, OnError, Per, load_pipeline};
 use potok_core::{Headers, Timestamp};
-use potok_expr::{Program, Ran, View};
+use potok_expr::{Program, ProgramOutcome, View};
 use potok_traffic::gdelt::{EVENTS, Generator, How, Kind, MENTIONS, Sent};
 use serde_json::{Value, json};
 
@@ -24,7 +24,7 @@ fn run(topic: &str, value: &[u8]) -> Value {
     let headers = Headers::none();
     let view = View { value, key: None, headers: &headers, topic, time: Timestamp(0) };
     match PROGRAM.run(&view) {
-        Ok(Ran::Value(bytes)) => serde_json::from_slice(&bytes).unwrap(),
+        Ok(ProgramOutcome::Value(bytes)) => serde_json::from_slice(&bytes).unwrap(),
         other => panic!("{other:?} for {}", String::from_utf8_lossy(value)),
     }
 }

@@ -57,7 +57,7 @@ fn the_orders_pipeline_is_what_its_file_says() {
     assert_eq!(loaded.consumer_group(), "order-consumer");
     assert_eq!(loaded.dead_letter_topic(), "orders-dead");
     assert_eq!(loaded.dbs(), ["orders"]);
-    assert_eq!(loaded.limits.in_flight_max.bytes(), 64 << 20);
+    assert_eq!(loaded.limits.in_flight_bytes.bytes(), 64 << 20);
     assert_eq!(loaded.gate.probe_every.as_secs(), 2);
     let deliver = &loaded.deliver[0];
     let tables: Vec<_> =

@@ -75,7 +75,7 @@ fn problems_print_no_secret() {
         // A mistake on the line of a secret.
         "log: { kafka: canary, propertie: 1 }\n",
         "log: { kafka: \"canary\", properties: { a: canary }, create_topics: 5 }\n",
-        "store: { redis: canary, layout: canny }\n",
+        "store: { redis: canary, keys: canny }\n",
         // A misspelt key, behind which a secret stands.
         "stor: redis://:canary@h\n",
         "log: { kafka: h, property: { sasl.password: canary } }\n",

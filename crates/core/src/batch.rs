@@ -2,13 +2,13 @@
 
 use bytes::Bytes;
 
-use crate::{Fault, Headers, Name, Timestamp};
+use crate::{DeliveryId, Fault, Headers, Timestamp};
 
 /// One thing to deliver.
 #[derive(Clone, Debug)]
 pub struct Message {
     /// Its name: stable across repeats, different for different work.
-    pub name: Name,
+    pub id: DeliveryId,
     /// The key to deliver under.
     pub key: Option<Bytes>,
     /// Headers of the record.
@@ -45,7 +45,7 @@ pub enum Outcome {
     /// It is there, durably.
     Delivered,
     /// It, or the same work under the same name, was there already.
-    Suppressed,
+    Duplicate,
     /// The destination did not take this one; the others are not touched by it.
     Failed(Fault),
 }

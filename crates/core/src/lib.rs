@@ -5,7 +5,7 @@
 //! implementation with one suite per contract.
 //!
 //! Three ideas carry every rule: the log is the only truth, every group has one owner, and names
-//! come from positions ([`Position`], [`Name`]), never from counters that can be lost.
+//! come from positions ([`Position`], [`DeliveryId`]), never from counters that can be lost.
 #![deny(missing_docs)]
 
 mod batch;
@@ -34,11 +34,11 @@ pub use event::Event;
 pub use fault::{Fault, Move, Reason};
 pub use feed::{Backlog, Feed, FeedAbilities, FeedCommit, OpenFeed, Progress, PutOff};
 pub use log::{
-    Damage, GroupInfo, GroupPartition, GroupSpec, Log, OpenGroup, Output, PipelineInfo, ReadFrom,
-    Reader, TopicInfo,
+    ConsumerGroup, ConsumerGroupPartition, ConsumerGroupSpec, Damage, Log, OpenGroup, Output,
+    PipelineInfo, ReadFrom, Reader, TopicInfo,
 };
 pub use own_topics::{is_own_pipeline, not_by_hand, own_topic};
-pub use position::{Name, ParsePositionError, Partition, Position};
+pub use position::{DeliveryId, ParsePositionError, Partition, Position};
 pub use ranges::RangeSet;
 pub use record::{
     FeedFacts, HeaderValue, Headers, HeadersBuilder, LogOrder, Record, SourceBatch, WholeGroup,

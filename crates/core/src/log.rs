@@ -100,7 +100,7 @@ pub struct PipelineInfo {
 
 /// A consumer group to open.
 #[derive(Clone, Debug)]
-pub struct GroupSpec {
+pub struct ConsumerGroupSpec {
     /// Its name: progress belongs to it.
     pub group: String,
     /// What it reads.
@@ -122,30 +122,30 @@ pub struct OpenGroup {
     pub journal: Arc<dyn Journal>,
 }
 
-/// A consumer group as `potok groups list` shows it.
+/// A consumer group as `potok consumer-groups list` shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GroupInfo {
+pub struct ConsumerGroup {
     /// Its name.
     pub group: String,
     /// Its pipeline.
     pub info: PipelineInfo,
     /// Per topic and partition: first offset not ended, and the end of the partition.
-    pub partitions: Vec<GroupPartition>,
+    pub partitions: Vec<ConsumerGroupPartition>,
     /// A process reads it now.
     pub open: bool,
 }
 
 /// Progress of a group in one partition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GroupPartition {
+pub struct ConsumerGroupPartition {
     /// The topic.
     pub topic: String,
     /// The partition.
     pub partition: u32,
     /// Every record below has ended.
-    pub position: u64,
-    /// Offsets above `position` that have ended too.
-    pub ended_above: u64,
+    pub committed: u64,
+    /// Offsets above `committed` that have ended too.
+    pub acknowledged_ahead: u64,
     /// The offset the next record will get, at least.
     pub end: u64,
 }
@@ -193,7 +193,7 @@ pub trait Log: Send + Sync {
 
     /// Opens a consumer group: registers it, so that retention keeps what it has not finished,
     /// and starts reading where it stands. Opening one twice in one process is a `Fix`.
-    async fn open_group(&self, spec: GroupSpec) -> Result<OpenGroup, Fault>;
+    async fn open_group(&self, spec: ConsumerGroupSpec) -> Result<OpenGroup, Fault>;
 
     /// Reads a topic from a place. An unknown topic is a `Fix`.
     async fn read(&self, topic: &str, from: ReadFrom) -> Result<Box<dyn Reader>, Fault>;
@@ -202,10 +202,10 @@ pub trait Log: Send + Sync {
     async fn topics(&self) -> Result<Vec<TopicInfo>, Fault>;
 
     /// All registered groups, by name.
-    async fn groups(&self) -> Result<Vec<GroupInfo>, Fault>;
+    async fn consumer_groups(&self) -> Result<Vec<ConsumerGroup>, Fault>;
 
     /// Forgets a group that nobody reads: its progress, and its hold on retention.
-    async fn forget_group(&self, group: &str) -> Result<(), Fault>;
+    async fn delete_consumer_group(&self, group: &str) -> Result<(), Fault>;
 
     /// True where several processes may read one group, each some of its partitions. Records of
     /// one held group then have to lie in one partition.

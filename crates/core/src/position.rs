@@ -85,7 +85,7 @@ impl<'de> Deserialize<'de> for Position {
 /// Travels as a header or column, so that any receiver can drop repeats.
 /// Printed as `position/deliver/element`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Name {
+pub struct DeliveryId {
     /// The record it comes from.
     pub position: Position,
     /// Which `deliver` entry of the pipeline.
@@ -94,7 +94,7 @@ pub struct Name {
     pub element: u32,
 }
 
-impl fmt::Display for Name {
+impl fmt::Display for DeliveryId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}/{}", self.position, self.deliver, self.element)
     }

@@ -51,7 +51,7 @@ pub trait Sink: Send + Sync {
 
     /// Attempts the whole batch, in order. `Ok` means: every message is durable or is named in
     /// the receipt. `Err` means: none, or (answer lost) an unknown part, is there; the engine
-    /// calls again with messages of the same names, and the sink suppresses what it has.
+    /// calls again with messages of the same ids, and the sink drops what it has as duplicates.
     /// Called from several lanes at once; batches of one lane one after another. Cancelling
     /// counts as an unknown outcome.
     async fn deliver(&self, batch: &Batch) -> Result<Receipt, Fault>;

@@ -48,9 +48,9 @@ pub trait Stage: Send + Sync {
     /// stops the pipeline. Cancelling must leave nothing behind that a repeat would contradict.
     async fn apply(&self, events: Vec<Event>) -> Result<Vec<Staged>, Fault>;
 
-    /// Handles one sealed batch, whose group has the key `group` (empty where all records are one
+    /// Handles one sealed group, whose group has the key `group` (empty where all records are one
     /// group), in the order of arrival. Called instead of [`Stage::apply`] where the plan says
-    /// that the stage works per batch. The same holds for it, but a batch is never split: it
+    /// that the stage works per group. The same holds for it, but a batch is never split: it
     /// succeeds or fails as a whole, or by what is answered for each event.
     ///
     /// A very large group is sent in parts, and each part is a call. A repeat after a crash may

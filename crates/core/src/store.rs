@@ -69,7 +69,7 @@ pub enum PutOutcome {
 pub trait Store: Send + Sync {
     /// True where bodies lie in the log that the pipeline reads: `load` finds them there, and
     /// `put`, `close` and `clean` need not be called.
-    fn is_the_log(&self) -> bool {
+    fn reads_from_log(&self) -> bool {
         false
     }
 

@@ -100,7 +100,7 @@ impl<'a> From<&'a potok_core::Event> for View<'a> {
 
 /// How a run ended well.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ran {
+pub enum ProgramOutcome {
     /// With the value as it was.
     Unchanged,
     /// With this value.
@@ -171,21 +171,25 @@ impl Program {
     }
 
     /// Runs it on one record.
-    pub fn run(&self, view: &View<'_>) -> Result<Ran, ProgramError> {
+    pub fn run(&self, view: &View<'_>) -> Result<ProgramOutcome, ProgramError> {
         let (ended, event) = self.resolve(view)?;
         match ended {
-            Ended::Aborted => Ok(Ran::Filtered),
-            Ended::With(_) if !event.changed => Ok(Ran::Unchanged),
+            Ended::Aborted => Ok(ProgramOutcome::Filtered),
+            Ended::With(_) if !event.changed => Ok(ProgramOutcome::Unchanged),
             Ended::With(_) => {
                 let mut out = Vec::with_capacity(view.value.len());
                 convert::write(&event.target.value, &mut out).map_err(ProgramError::Failed)?;
-                Ok(Ran::Value(Bytes::from(out)))
+                Ok(ProgramOutcome::Value(Bytes::from(out)))
             }
         }
     }
 
     /// Runs it on the events of a batch, whose group has this key; answers for each, in order.
-    pub fn run_batch(&self, key: &[u8], events: &[View<'_>]) -> Result<Vec<Ran>, ProgramError> {
+    pub fn run_batch(
+        &self,
+        key: &[u8],
+        events: &[View<'_>],
+    ) -> Result<Vec<ProgramOutcome>, ProgramError> {
         let failed = ProgramError::Failed;
         let values = events.iter().zip(1..).map(|(view, number)| {
             read_value(view.value).map_err(|what| failed(format!("event {number}: {what}")))
@@ -195,9 +199,11 @@ impl Program {
         let metadata = convert::batch_metadata(key, events);
         let (ended, event) = self.execute(Value::Array(before.clone()), metadata, None)?;
         let after = match (ended, event.changed, event.target.value) {
-            (Ended::Aborted, ..) => return Ok(events.iter().map(|_| Ran::Filtered).collect()),
+            (Ended::Aborted, ..) => {
+                return Ok(events.iter().map(|_| ProgramOutcome::Filtered).collect());
+            }
             (Ended::With(_), false, _) => {
-                return Ok(events.iter().map(|_| Ran::Unchanged).collect());
+                return Ok(events.iter().map(|_| ProgramOutcome::Unchanged).collect());
             }
             (Ended::With(_), true, Value::Array(after)) => after,
             (Ended::With(_), true, other) => {
@@ -213,16 +219,16 @@ impl Program {
         let pairs = before.iter().zip(&after).zip(1..);
         let ran = pairs.map(|((before, after), number)| {
             if after.is_null() {
-                return Ok(Ran::Filtered);
+                return Ok(ProgramOutcome::Filtered);
             }
             // What a program did not touch keeps its bytes.
             if before == after {
-                return Ok(Ran::Unchanged);
+                return Ok(ProgramOutcome::Unchanged);
             }
             let mut out = Vec::new();
             convert::write(after, &mut out)
                 .map_err(|what| failed(format!("event {number}: {what}")))?;
-            Ok(Ran::Value(Bytes::from(out)))
+            Ok(ProgramOutcome::Value(Bytes::from(out)))
         });
         ran.collect()
     }

@@ -15,7 +15,7 @@ use crate::status::Status;
 pub(crate) enum Ending {
     Delivered,
     Filtered,
-    Suppressed,
+    Duplicate,
     DeadLettered,
     /// Given back unfinished: another owner, or the next start, takes it again.
     HandedBack,
@@ -42,9 +42,10 @@ struct Numbers {
     received: u64,
     delivered: u64,
     filtered: u64,
-    suppressed: u64,
+    duplicates: u64,
     dead_lettered: u64,
     in_flight: u64,
+    returned: u64,
 }
 
 /// The records of one pipeline since the process started. Changed once for each batch, all that
@@ -67,9 +68,10 @@ impl Counts {
         status.received = numbers.received;
         status.delivered = numbers.delivered;
         status.filtered = numbers.filtered;
-        status.suppressed = numbers.suppressed;
+        status.duplicates = numbers.duplicates;
         status.dead_lettered = numbers.dead_lettered;
         status.in_flight = numbers.in_flight;
+        status.returned = numbers.returned;
     }
 
     fn lock(&self) -> MutexGuard<'_, Numbers> {
@@ -106,8 +108,8 @@ impl InFlight {
     pub fn end(mut self, endings: &[(u32, Ending)]) {
         let count = |wanted: Ending| endings.iter().filter(|(_, is)| *is == wanted).count() as u64;
         let (mut delivered, filtered) = (count(Ending::Delivered), count(Ending::Filtered));
-        let (mut suppressed, mut dead_lettered) =
-            (count(Ending::Suppressed), count(Ending::DeadLettered));
+        let (mut duplicates, mut dead_lettered) =
+            (count(Ending::Duplicate), count(Ending::DeadLettered));
         if planted(Bug::EndingsCountedTwice) {
             delivered *= 2;
         }
@@ -115,12 +117,12 @@ impl InFlight {
             delivered += std::mem::take(&mut dead_lettered);
         }
         if planted(Bug::RepeatsCountedDelivered) {
-            delivered += std::mem::take(&mut suppressed);
+            delivered += std::mem::take(&mut duplicates);
         }
         let mut numbers = self.counts.lock();
         numbers.delivered += delivered;
         numbers.filtered += filtered;
-        numbers.suppressed += suppressed;
+        numbers.duplicates += duplicates;
         numbers.dead_lettered += dead_lettered;
         numbers.in_flight -= self.records;
         drop(numbers);
@@ -135,6 +137,7 @@ impl Drop for InFlight {
             numbers.in_flight -= self.records;
             if !planted(Bug::HandBacksForgotten) {
                 numbers.received -= self.records;
+                numbers.returned += self.records;
             }
         }
     }
@@ -148,9 +151,9 @@ mod tests {
     fn shown(counts: &Counts) -> [u64; 6] {
         let mut status = Status::unknown("p", State::Running);
         counts.fill(&mut status);
-        let Status { received, delivered, filtered, suppressed, dead_lettered, in_flight, .. } =
+        let Status { received, delivered, filtered, duplicates, dead_lettered, in_flight, .. } =
             status;
-        [received, delivered, filtered, suppressed, dead_lettered, in_flight]
+        [received, delivered, filtered, duplicates, dead_lettered, in_flight]
     }
 
     #[test]
@@ -159,7 +162,7 @@ mod tests {
         let mut all = counts.received(4);
         all.join(counts.received(3));
         assert_eq!(shown(&counts), [7, 0, 0, 0, 0, 7]);
-        let endings = [Ending::Delivered, Ending::Delivered, Ending::Suppressed, Ending::Filtered];
+        let endings = [Ending::Delivered, Ending::Delivered, Ending::Duplicate, Ending::Filtered];
         let endings: Vec<_> = (0..).zip(endings).collect();
         all.part(4).end(&endings);
         assert_eq!(shown(&counts), [7, 2, 1, 1, 0, 3]);

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use potok_core::{Clock, Fault, GroupInfo, Log, PipelineInfo, Timestamp, TopicInfo};
+use potok_core::{Clock, ConsumerGroup, Fault, Log, PipelineInfo, Timestamp, TopicInfo};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::task::AbortOnDropHandle;
@@ -16,11 +16,11 @@ use crate::crash_notes::CrashNotes;
 use crate::dead_letter;
 use crate::dead_letter::desk::{Desk, OpenCount};
 use crate::deliver::{Decisions, Destination, Undecided};
-use crate::group::{BatchPage, BatchPlace, BatchView, Boards, Wish};
+use crate::group::{Command, GroupCursor, GroupPage, GroupTables, GroupView};
 use crate::lag::{Asked, soon};
 use crate::lane::OwnTopics;
 use crate::pipeline::{self, Shared};
-use crate::plan::{HoldPlan, Per, Plan};
+use crate::plan::{GroupPlan, Per, Plan};
 use crate::signal::Signal;
 use crate::status::{Counters, GateStatus, PartitionLag, State, Status};
 use crate::waits::Waits;
@@ -62,7 +62,7 @@ struct Handle {
     waits: Arc<Waits>,
     decisions: Arc<Decisions>,
     /// What is held, and how.
-    held: Option<(HoldPlan, Arc<Boards>)>,
+    held: Option<(GroupPlan, Arc<GroupTables>)>,
     /// Since when it counts.
     since: Timestamp,
     open_letters: Arc<OpenCount>,
@@ -94,10 +94,10 @@ impl Engine {
             .code("P0405")
             .hint("give one of them another `consumer_group`"));
         }
-        let per_batch = plan.stages.iter().find(|stage| stage.per == Per::Batch);
-        if let (Some(stage), None) = (per_batch, &plan.hold) {
+        let per_group = plan.stages.iter().find(|stage| stage.per == Per::Group);
+        if let (Some(stage), None) = (per_group, &plan.hold) {
             let what = format!("pipeline `{}` holds no groups", plan.name);
-            let cause = format!("stage `{}` works per batch", stage.name);
+            let cause = format!("stage `{}` works per group", stage.name);
             let hint = "give the pipeline a `group`, or let the stage work per event";
             return Err(Fault::fix(what).because(cause).code("P0407").hint(hint));
         }
@@ -174,7 +174,7 @@ impl Engine {
     /// Every pipeline, by name.
     pub async fn status(&self) -> Vec<Status> {
         // Lag is the log's knowledge; without an answer the rest is still worth showing.
-        let groups = self.groups().await.ok();
+        let groups = self.consumer_groups().await.ok();
         let topics = match &groups {
             Some(groups) if self.is_any_new(groups) => soon(self.inner.log.topics()).await.ok(),
             _ => None,
@@ -183,10 +183,10 @@ impl Engine {
         let pipelines = self.inner.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
         let status = |(name, handle): (&String, &Handle)| {
             let known = groups.iter().flat_map(|groups| groups.iter());
-            let ours: Vec<&GroupInfo> =
+            let ours: Vec<&ConsumerGroup> =
                 known.filter(|group| handle.groups.contains(&group.group)).collect();
-            let open = |p: &potok_core::GroupPartition| {
-                p.end.saturating_sub(p.position).saturating_sub(p.ended_above)
+            let open = |p: &potok_core::ConsumerGroupPartition| {
+                p.end.saturating_sub(p.committed).saturating_sub(p.acknowledged_ahead)
             };
             let partitions: Vec<PartitionLag> = ours
                 .iter()
@@ -223,6 +223,12 @@ impl Engine {
             }
             let waits_why = needs_somebody.or(waits.first()).map(|wait| wait.why.clone());
             let paused = state == State::Running && handle.paused.get();
+            let draining = state != State::Stopped && handle.draining.get();
+            let state = match (draining, paused) {
+                (true, _) => State::Draining,
+                (false, true) => State::Paused,
+                (false, false) => state,
+            };
             let mut status = Status {
                 // A log that waits out its trouble says so itself.
                 why: why.or(waits_why).or_else(|| away.clone()),
@@ -234,7 +240,7 @@ impl Engine {
                 since: Some(handle.since.to_string()),
                 dead_letters_open: handle.open_letters.get(),
                 destinations: handle.destinations.iter().filter_map(Destination::status).collect(),
-                ..Status::unknown(name, if paused { State::Paused } else { state })
+                ..Status::unknown(name, state)
             };
             handle.counters.fill(&mut status, &*self.inner.clock);
             if let Some((_, boards)) = &handle.held {
@@ -256,8 +262,8 @@ impl Engine {
     }
 
     /// All groups of the log, as it said a moment ago at most.
-    pub async fn groups(&self) -> Result<Arc<Vec<GroupInfo>>, Fault> {
-        self.inner.asked.groups(&*self.inner.log).await
+    pub async fn consumer_groups(&self) -> Result<Arc<Vec<ConsumerGroup>>, Fault> {
+        self.inner.asked.consumer_groups(&*self.inner.log).await
     }
 
     /// What a topic is for, if it is one that potok has for itself: by its name, or because a
@@ -267,8 +273,8 @@ impl Engine {
             return Some(purpose.to_owned());
         }
         // A log that does not answer does not take records either.
-        let groups = self.groups().await.ok()?;
-        let of = |group: &&GroupInfo| {
+        let groups = self.consumer_groups().await.ok()?;
+        let of = |group: &&ConsumerGroup| {
             let PipelineInfo { dead_letters, resolved, replay, internal, .. } = &group.info;
             [dead_letters, resolved, replay].contains(&&topic.to_owned())
                 || internal.as_deref() == Some(topic)
@@ -278,14 +284,14 @@ impl Engine {
     }
 
     /// Forgets a group that nobody reads.
-    pub async fn forget_group(&self, group: &str) -> Result<(), Fault> {
-        self.inner.log.forget_group(group).await?;
+    pub async fn delete_consumer_group(&self, group: &str) -> Result<(), Fault> {
+        self.inner.log.delete_consumer_group(group).await?;
         self.inner.asked.forget().await;
         Ok(())
     }
 
     /// True when a pipeline has a group that the log does not know yet.
-    fn is_any_new(&self, groups: &[GroupInfo]) -> bool {
+    fn is_any_new(&self, groups: &[ConsumerGroup]) -> bool {
         let pipelines = self.inner.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
         let is_known = |name: &String| groups.iter().any(|group| group.group == *name);
         pipelines.values().any(|handle| !handle.groups.first().is_some_and(is_known))
@@ -324,7 +330,7 @@ impl Engine {
 
     /// The key of the group that the record of a dead letter was of; `None` where its pipeline does
     /// not run here or holds no groups.
-    pub fn batch_of(&self, letter: &dead_letter::DeadLetter) -> Option<bytes::Bytes> {
+    pub fn group_of(&self, letter: &dead_letter::DeadLetter) -> Option<bytes::Bytes> {
         let pipelines = self.inner.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
         let (plan, _) = pipelines.get(&letter.envelope.pipeline)?.held.as_ref()?;
         let Some(by) = &plan.by else { return Some(bytes::Bytes::new()) };
@@ -361,14 +367,14 @@ impl Engine {
         desk.tidy().await
     }
 
-    /// What pipelines hold, or one of them: up to so many batches behind `after`, those that close
+    /// What pipelines hold, or one of them: up to so many groups behind `after`, those that close
     /// first in front.
-    pub fn batches(
+    pub fn groups(
         &self,
         pipeline: Option<&str>,
-        after: Option<&BatchPlace>,
+        after: Option<&GroupCursor>,
         most: usize,
-    ) -> BatchPage {
+    ) -> GroupPage {
         let now = self.inner.clock.now();
         let pipelines = self.inner.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
         let held: Vec<_> = pipelines
@@ -379,7 +385,7 @@ impl Engine {
         let mut places = Vec::new();
         let mut total = 0;
         for held @ (name, (_, boards)) in &held {
-            total += boards.batches();
+            total += boards.groups();
             // One more, to know whether there is one.
             let of_pipeline = boards.places(name, after, most.saturating_add(1));
             places.extend(of_pipeline.into_iter().map(|place| (place, held)));
@@ -388,14 +394,14 @@ impl Engine {
         let more = places.len() > most;
         places.truncate(most);
         let next = places.last().filter(|_| more).map(|((place, _), _)| place.clone());
-        let view = |(place, (name, (plan, boards))): &(_, &(&String, &(_, Arc<Boards>)))| {
+        let view = |(place, (name, (plan, boards))): &(_, &(&String, &(_, Arc<GroupTables>)))| {
             boards.view_at(place, name, plan, now)
         };
-        BatchPage { batches: places.iter().filter_map(view).collect(), total, next }
+        GroupPage { groups: places.iter().filter_map(view).collect(), total, next }
     }
 
     /// What pipelines hold of one key, or one of them.
-    pub fn batches_of(&self, pipeline: Option<&str>, key: &str) -> Vec<BatchView> {
+    pub fn groups_of(&self, pipeline: Option<&str>, key: &str) -> Vec<GroupView> {
         let now = self.inner.clock.now();
         let pipelines = self.inner.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
         let held = pipelines
@@ -406,17 +412,17 @@ impl Engine {
     }
 
     /// Closes the open group of that key now; false where there is none.
-    pub fn release_batch(&self, pipeline: &str, key: &str) -> Result<bool, Fault> {
-        self.ask(pipeline, key, Wish::Release)
+    pub fn close_group(&self, pipeline: &str, key: &str) -> Result<bool, Fault> {
+        self.ask(pipeline, key, Command::Release)
     }
 
     /// Closes the open group of that key now and sets its records aside; false where there is
     /// none.
-    pub fn drop_batch(&self, pipeline: &str, key: &str) -> Result<bool, Fault> {
-        self.ask(pipeline, key, Wish::Drop)
+    pub fn drop_group(&self, pipeline: &str, key: &str) -> Result<bool, Fault> {
+        self.ask(pipeline, key, Command::Drop)
     }
 
-    fn ask(&self, pipeline: &str, key: &str, wish: Wish) -> Result<bool, Fault> {
+    fn ask(&self, pipeline: &str, key: &str, wish: Command) -> Result<bool, Fault> {
         self.with(pipeline, |handle| {
             handle.held.as_ref().is_some_and(|(_, boards)| boards.ask(key, wish))
         })
@@ -513,7 +519,10 @@ async fn supervise(
             Stop::Asked => {
                 // The tasks ended by themselves though nobody asked: treat it as a death.
                 shared.counters.restarts.fetch_add(1, Ordering::Relaxed);
-                state.send_replace((State::Restarting, Some("ended without being asked".into())));
+                state.send_replace((
+                    State::Waiting,
+                    Some("starting again: it ended without being asked".into()),
+                ));
             }
             Stop::Fix(fault) => {
                 tracing::error!(why = %fault, "stopped until somebody acts; then `potok resume`");
@@ -528,15 +537,15 @@ async fn supervise(
                 continue;
             }
             Stop::Reread(why) => {
-                shared.counters.rereads.fetch_add(1, Ordering::Relaxed);
+                shared.counters.store_rebuilds.fetch_add(1, Ordering::Relaxed);
                 tracing::warn!(why, "reading again what is held");
-                state.send_replace((State::Restarting, Some(why)));
+                state.send_replace((State::Waiting, Some(format!("starting again: {why}"))));
             }
             Stop::Died(why) => {
                 shared.notes.count_deaths();
                 shared.counters.restarts.fetch_add(1, Ordering::Relaxed);
                 tracing::error!(why, "a part died; starting it again");
-                state.send_replace((State::Restarting, Some(why)));
+                state.send_replace((State::Waiting, Some(format!("starting again: {why}"))));
             }
         }
         tokio::select! {

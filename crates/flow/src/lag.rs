@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use potok_core::{Fault, GroupInfo, Log};
+use potok_core::{ConsumerGroup, Fault, Log};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
@@ -19,14 +19,14 @@ const GOOD_FOR: u32 = 20;
 const GOOD_MAX: Duration = Duration::from_secs(1);
 
 /// What the log answered; shared, because it is given out many times.
-pub(crate) type Groups = Result<Arc<Vec<GroupInfo>>, Fault>;
+pub(crate) type Groups = Result<Arc<Vec<ConsumerGroup>>, Fault>;
 
 /// Asks for groups, one asker at a time.
 #[derive(Default)]
 pub(crate) struct Asked(Mutex<Option<(Instant, Groups)>>);
 
 impl Asked {
-    pub async fn groups(&self, log: &dyn Log) -> Groups {
+    pub async fn consumer_groups(&self, log: &dyn Log) -> Groups {
         let mut last = self.0.lock().await;
         let asked_at = Instant::now();
         if let Some((good_until, groups)) = &*last
@@ -34,7 +34,7 @@ impl Asked {
         {
             return groups.clone();
         }
-        let groups = soon(log.groups()).await.map(Arc::new);
+        let groups = soon(log.consumer_groups()).await.map(Arc::new);
         let took = asked_at.elapsed();
         let good_for = took.saturating_mul(GOOD_FOR).min(GOOD_MAX);
         *last = (took > QUICK).then(|| (Instant::now() + good_for, groups.clone()));

@@ -22,7 +22,7 @@ use crate::dead_letter::{Outcome, REPLAY_HEADER, Replay, Resolution};
 use crate::deliver::{Decisions, Destination};
 use crate::group::{Holding, gathered, strays};
 use crate::ledger::{Live, Note};
-use crate::outgoing::{LetterBox, Outgoing, Purpose, Sender};
+use crate::outgoing::{DeadLetterWriter, Outgoing, Purpose, Sender};
 use crate::plan::{DeliverPlan, Plan};
 use crate::signal::Signal;
 use crate::status::Counters;
@@ -44,7 +44,7 @@ const OUTPUTS_OF_RECORD_BYTES_MAX: usize = 256 << 20;
 
 /// How a record came to its pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Provenance {
     /// From a topic of the pipeline.
     Straight,
     /// It was set aside before.
@@ -64,11 +64,11 @@ pub(crate) struct OwnTopics {
 }
 
 impl OwnTopics {
-    pub fn way(&self, topic: &Arc<str>) -> Way {
+    pub fn way(&self, topic: &Arc<str>) -> Provenance {
         match topic {
-            topic if *topic == self.replay => Way::Replayed,
-            topic if self.internal.as_ref() == Some(topic) => Way::Gathered,
-            _ => Way::Straight,
+            topic if *topic == self.replay => Provenance::Replayed,
+            topic if self.internal.as_ref() == Some(topic) => Provenance::Gathered,
+            _ => Provenance::Straight,
         }
     }
 
@@ -78,7 +78,7 @@ impl OwnTopics {
     }
 
     /// What a record was at first that came this way.
-    pub fn origin(&self, batch: &SourceBatch, record: &Record, way: Way) -> Origin {
+    pub fn origin(&self, batch: &SourceBatch, record: &Record, way: Provenance) -> Origin {
         let origin = Origin {
             position: batch.position(record),
             time: record.time,
@@ -87,9 +87,11 @@ impl OwnTopics {
             replay: Ok(None),
         };
         match way {
-            Way::Straight => return origin,
-            Way::Gathered => return gathered::origin(record, &self.sources).unwrap_or(origin),
-            Way::Replayed => {}
+            Provenance::Straight => return origin,
+            Provenance::Gathered => {
+                return gathered::origin(record, &self.sources).unwrap_or(origin);
+            }
+            Provenance::Replayed => {}
         }
         match Replay::read(record) {
             Some(replay) => Origin {
@@ -158,13 +160,13 @@ pub(crate) struct Item {
     pub open: u32,
     pub delivered: bool,
     pub filtered: bool,
-    pub letters: Vec<Letter>,
+    pub letters: Vec<Rejection>,
     /// Deliveries to topics, each with its deliver entry.
     pub outputs: Vec<(u32, Output)>,
 }
 
 /// Why a record is set aside.
-pub(crate) struct Letter {
+pub(crate) struct Rejection {
     pub deliver: Option<u32>,
     pub fault: Fault,
 }
@@ -214,11 +216,11 @@ impl Item {
     }
 
     /// The letters of a record that is set aside together with this one.
-    pub fn letters_again(&self) -> Vec<Letter> {
-        let again = |letter: &Letter| {
+    pub fn letters_again(&self) -> Vec<Rejection> {
+        let again = |letter: &Rejection| {
             let fault = letter.fault.clone();
             let what = format!("a later record with its id was set aside: {}", fault.what);
-            Letter { deliver: letter.deliver, fault: Fault { what, ..fault } }
+            Rejection { deliver: letter.deliver, fault: Fault { what, ..fault } }
         };
         self.letters.iter().map(again).collect()
     }
@@ -242,7 +244,7 @@ impl Item {
 
     /// Sets it aside before it reached any destination.
     pub(crate) fn set_aside(&mut self, fault: Fault) {
-        self.letters.push(Letter { deliver: None, fault });
+        self.letters.push(Rejection { deliver: None, fault });
         self.event = None;
         self.open = 0;
     }
@@ -253,7 +255,7 @@ impl Item {
             Item { letters, .. } if !letters.is_empty() => Ending::DeadLettered,
             Item { filtered: true, .. } => Ending::Filtered,
             Item { delivered: true, .. } => Ending::Delivered,
-            _ => Ending::Suppressed,
+            _ => Ending::Duplicate,
         }
     }
 }
@@ -267,7 +269,7 @@ pub(crate) struct Lane {
     pub inputs: mpsc::UnboundedReceiver<ToLane>,
     pub ledger: mpsc::UnboundedSender<Note>,
     pub destinations: Arc<Vec<Destination>>,
-    pub letters: Arc<LetterBox>,
+    pub letters: Arc<DeadLetterWriter>,
     pub notes: Arc<CrashNotes>,
     pub live: Arc<Live>,
     pub counters: Arc<Counters>,
@@ -408,7 +410,7 @@ impl Lane {
             decoded
         };
         let hold = self.plan.hold.as_ref().filter(|hold| hold.close.when.is_none());
-        let is_held = hold.is_some() && way != Way::Replayed;
+        let is_held = hold.is_some() && way != Provenance::Replayed;
         let mut parser = Parser::new();
         let mut items = Vec::with_capacity(records.len());
         for (((index, lane_key), record), decoded) in run.records.iter().zip(&records).zip(decoded)
@@ -448,14 +450,14 @@ impl Lane {
 
     /// The group that a record has whatever `by` says by now: a seal names it there, or a copy
     /// was gathered for it.
-    fn known_group(&self, batch: &SourceBatch, record: &Record, way: Way) -> Option<Bytes> {
+    fn known_group(&self, batch: &SourceBatch, record: &Record, way: Provenance) -> Option<Bytes> {
         if planted(Bug::GroupsByKeyNow) {
             return None;
         }
         match way {
-            Way::Straight => strays::key_of(&self.strays, batch, record).cloned(),
-            Way::Gathered => record.key.clone(),
-            Way::Replayed => None,
+            Provenance::Straight => strays::key_of(&self.strays, batch, record).cloned(),
+            Provenance::Gathered => record.key.clone(),
+            Provenance::Replayed => None,
         }
     }
 
@@ -464,12 +466,12 @@ impl Lane {
         item: &mut Item,
         value: &[u8],
         parser: &mut Parser,
-        (batch, record, way): (&SourceBatch, &Record, Way),
+        (batch, record, way): (&SourceBatch, &Record, Provenance),
     ) -> Result<(), Fault> {
         if let Some(hold) = &self.plan.hold {
             let known = self.known_group(batch, record, way);
             // A copy has its record's own key also where no group was found for it.
-            let is_sure = way != Way::Gathered || known != item.key;
+            let is_sure = way != Provenance::Gathered || known != item.key;
             let belongs = hold.belongs(parser, item, value, known.clone().filter(|_| is_sure))?;
             let group = known.unwrap_or(belongs.group);
             (item.group, item.kind, item.id) = (group, belongs.kind, belongs.id);
@@ -572,7 +574,7 @@ impl Lane {
         let mut put = |purpose, output| {
             outputs.push((chunk, Outgoing { index, purpose, output }));
         };
-        for Letter { deliver, fault } in &item.letters {
+        for Rejection { deliver, fault } in &item.letters {
             let sender = Sender {
                 origin: item.origin.clone(),
                 key: item.key.clone(),

@@ -1,14 +1,14 @@
 //! The ledger: where every record is, and the one place where endings become durable.
 //!
 //! ```text
-//!   taken ──► in a lane ──► ended (receipt, filter, suppression) ─┐
+//!   taken ──► in a lane ──► ended (receipt, filter, duplicate)   ─┐
 //!     │                └──► ended with outputs or dead letters ───┼─► one transaction ─► noted
 //!     └──► handed back (drain, revoked, lost): not ended, will be read again
 //! ```
 //!
 //! Endings that carry outputs or dead letters are written at once, together with the progress
 //! they mean, so that neither can exist without the other. Bare progress may wait a little: if it
-//! is lost, the same records are read again and suppressed by their names.
+//! is lost, the same records are read again and duplicates by their names.
 //!
 //! A position moves only over records that have ended; that follows from progress being a set of
 //! ended ranges, whose first gap is the position.
@@ -37,11 +37,11 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
 use crate::counts::{Ending, InFlight};
-use crate::outgoing::{LetterBox, Outgoing, Purpose, pieces};
+use crate::outgoing::{DeadLetterWriter, Outgoing, Purpose, pieces};
 use crate::plan::Retry;
 use crate::status::Counters;
 use crate::waits::{Waits, WaitsFor};
-use crate::work::{Completed, Completion, Stop, Taken};
+use crate::work::{Completed, Completion, InFlightBatch, Stop};
 
 /// How long bare progress may wait for more.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
@@ -123,7 +123,7 @@ struct Held {
     /// Records that went to lanes and did not come back, where any did; and notes of our own.
     records: Option<InFlight>,
     notes: u64,
-    ended: Unnoted,
+    ended: PendingRanges,
 }
 
 impl Held {
@@ -139,9 +139,9 @@ impl Held {
 
 /// What has ended since the last transaction, as it came.
 #[derive(Default)]
-struct Unnoted(Vec<Range<u64>>);
+struct PendingRanges(Vec<Range<u64>>);
 
-impl Unnoted {
+impl PendingRanges {
     fn insert(&mut self, range: Range<u64>) {
         match self.0.last_mut() {
             Some(last) if last.end == range.start => last.end = range.end,
@@ -173,7 +173,7 @@ struct Pending {
     records: Option<InFlight>,
     reasons: Vec<Reason>,
     /// Keeps the room of the records until then.
-    taken: Arc<Taken>,
+    taken: Arc<InFlightBatch>,
 }
 
 /// Outputs of a transaction, each with the pending endings it belongs to and what it is for.
@@ -221,7 +221,7 @@ struct Entry {
 pub(crate) struct Ledger {
     pub notes: mpsc::UnboundedReceiver<Note>,
     pub live: Arc<Live>,
-    scribe: Arc<Scribe>,
+    scribe: Arc<JournalWriter>,
     held: HashMap<u64, Held>,
     leaving: Vec<(Vec<u64>, Instant, oneshot::Sender<()>)>,
     pending: Vec<Pending>,
@@ -245,7 +245,11 @@ enum Heard {
 }
 
 impl Ledger {
-    pub fn new(notes: mpsc::UnboundedReceiver<Note>, live: Arc<Live>, scribe: Scribe) -> Self {
+    pub fn new(
+        notes: mpsc::UnboundedReceiver<Note>,
+        live: Arc<Live>,
+        scribe: JournalWriter,
+    ) -> Self {
         let (nothing_before, noted) = oneshot::channel();
         // Nobody waits yet who could be gone.
         let _ = nothing_before.send(());
@@ -327,7 +331,7 @@ impl Ledger {
             Note::Assigned(assignments) => {
                 for assignment in assignments {
                     let Assignment { partition, nonce, .. } = assignment;
-                    let ended = Unnoted::default();
+                    let ended = PendingRanges::default();
                     self.held.insert(nonce, Held { partition, records: None, notes: 0, ended });
                 }
             }
@@ -499,15 +503,15 @@ impl Ledger {
 }
 
 /// Writes transactions, however long the log is in trouble.
-pub(crate) struct Scribe {
+pub(crate) struct JournalWriter {
     pub journal: Arc<dyn Journal>,
-    pub letters: Arc<LetterBox>,
+    pub letters: Arc<DeadLetterWriter>,
     pub counters: Arc<Counters>,
     pub retry: Retry,
     pub waits: Arc<Waits>,
 }
 
-impl Scribe {
+impl JournalWriter {
     /// Writes the outputs and notes what has ended with them: together, or where transactions
     /// overlap when the one before is noted.
     async fn write_entry(self: Arc<Self>, entry: Entry) -> Result<(), Stop> {
@@ -652,7 +656,7 @@ impl Scribe {
         }
     }
 
-    fn count(&self, taken: &Taken, endings: &[(u32, Ending)], records: Option<InFlight>) {
+    fn count(&self, taken: &InFlightBatch, endings: &[(u32, Ending)], records: Option<InFlight>) {
         if let Some(records) = records {
             records.end(endings);
         }
@@ -676,7 +680,7 @@ mod tests {
 
     #[test]
     fn what_has_ended_is_noted_in_order_and_joined() {
-        let mut unnoted = Unnoted::default();
+        let mut unnoted = PendingRanges::default();
         for range in [4..6, 6..7, 20..21, 1..2, 2..4, 9..9, 20..21, 12..30] {
             unnoted.insert(range);
         }

@@ -29,11 +29,11 @@ mod work;
 
 pub use deliver::Undecided;
 pub use engine::Engine;
-pub use group::{BatchPage, BatchPlace, BatchView, KindView, gathered_from};
+pub use group::{GroupCursor, GroupPage, GroupView, KindView, gathered_from};
 pub use latency::LatencyCounts;
 pub use plan::{
-    ClosePlan, CountPlan, DeliverPlan, HoldPlan, KindPlan, MEMORY_BESIDE_A_STORE, MEMORY_USUAL,
-    OnError, OnRepeat, Per, Plan, Retry, StagePlan, Target, TopicTarget,
+    ClosePlan, CountPlan, DeliverPlan, GroupPlan, HELD_MEMORY_BESIDE_A_STORE, HELD_MEMORY_DEFAULT,
+    KindPlan, OnError, OnRepeat, Per, Plan, Retry, StagePlan, Target, TopicTarget,
 };
 pub use status::{DestinationStatus, GateStatus, PartitionLag, State, Status};
 pub use waits::{Wait, WaitsFor};

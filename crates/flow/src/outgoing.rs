@@ -11,7 +11,7 @@ use potok_core::{Clock, Envelope, Fault, Headers, Output, Piece, Position, Reaso
 
 use crate::lane::OwnTopics;
 use crate::notices::Notices;
-use crate::work::Taken;
+use crate::work::InFlightBatch;
 
 /// A longer error text is cut in the dead letter; the log has it whole.
 const ERROR_BYTES_MAX: usize = 2_000;
@@ -39,7 +39,7 @@ pub(crate) struct Outgoing {
 }
 
 /// Makes the dead letters of a pipeline.
-pub(crate) struct LetterBox {
+pub(crate) struct DeadLetterWriter {
     pub pipeline: String,
     pub topic: Arc<str>,
     pub own: OwnTopics,
@@ -58,7 +58,7 @@ pub(crate) struct Sender<'a> {
     pub record: Option<&'a Record>,
 }
 
-impl LetterBox {
+impl DeadLetterWriter {
     pub fn letter(&self, sender: &Sender<'_>, deliver: Option<u32>, fault: &Fault) -> Output {
         let envelope = Envelope {
             pipeline: self.pipeline.clone(),
@@ -81,7 +81,13 @@ impl LetterBox {
     }
 
     /// The dead letter of a record whose delivery the log refused, found again in its batch.
-    pub fn instead_of(&self, taken: &Taken, index: u32, deliver: u32, fault: &Fault) -> Output {
+    pub fn instead_of(
+        &self,
+        taken: &InFlightBatch,
+        index: u32,
+        deliver: u32,
+        fault: &Fault,
+    ) -> Output {
         let batch = &taken.batch;
         let record = batch.records.get(index as usize);
         let way = self.own.way(&batch.partition.topic);

@@ -18,19 +18,19 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use potok_core::{Clock, Fault, GroupSpec, Log, Move, OpenGroup, Owner, PipelineInfo};
+use potok_core::{Clock, ConsumerGroupSpec, Fault, Log, Move, OpenGroup, Owner, PipelineInfo};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tracing::Instrument;
 
 use crate::crash_notes::CrashNotes;
 use crate::deliver::{Decisions, Destination};
-use crate::group::strays::{Search, Strays};
-use crate::group::{Boards, Bodies, Gather, Holding};
+use crate::group::strays::{MisroutedMembers, RegroupScan};
+use crate::group::{Bodies, Gather, GroupTables, Holding};
 use crate::lane::{Lane, OwnTopics};
-use crate::ledger::{Ledger, Live, Scribe};
+use crate::ledger::{JournalWriter, Ledger, Live};
 use crate::notices::Notices;
-use crate::outgoing::LetterBox;
+use crate::outgoing::DeadLetterWriter;
 use crate::plan::Plan;
 use crate::signal::Signal;
 use crate::source::{Intake, Routing};
@@ -63,9 +63,9 @@ pub(crate) struct Shared {
     /// Records that somebody may decide about.
     pub decisions: Arc<Decisions>,
     /// What the lanes of this run hold.
-    pub boards: Arc<Boards>,
+    pub boards: Arc<GroupTables>,
     /// What earlier runs found parted from its seal.
-    pub strays: Arc<Strays>,
+    pub strays: Arc<MisroutedMembers>,
 }
 
 impl Shared {
@@ -144,7 +144,7 @@ async fn open_group(shared: &Shared) -> Result<OpenGroup, Fault> {
     topics.push(shared.own.replay.clone());
     topics.extend(shared.own.internal.clone());
     loop {
-        let spec = GroupSpec {
+        let spec = ConsumerGroupSpec {
             group: if gathered { plan.held_group() } else { plan.group.clone() },
             topics: topics.clone(),
             from_end: plan.from_end && !gathered,
@@ -166,7 +166,7 @@ async fn open_group(shared: &Shared) -> Result<OpenGroup, Fault> {
 
 fn spawn(shared: &Shared, group: OpenGroup, stopping: &Arc<Signal<bool>>) -> Tasks {
     let plan = &shared.plan;
-    let letters = Arc::new(LetterBox {
+    let letters = Arc::new(DeadLetterWriter {
         pipeline: plan.name.clone(),
         topic: plan.dead_letter_topic.clone(),
         own: shared.own.clone(),
@@ -182,7 +182,7 @@ fn spawn(shared: &Shared, group: OpenGroup, stopping: &Arc<Signal<bool>>) -> Tas
     let strays = shared.strays.known();
     // Where the log is shared, members lie before their seal in its own partition.
     let lanes_looking = if gathered { 0 } else { plan.workers.max(1) };
-    let search = Search::new(shared.strays.clone(), shared.boards.clone(), lanes_looking);
+    let search = RegroupScan::new(shared.strays.clone(), shared.boards.clone(), lanes_looking);
     let bodies = plan
         .hold
         .as_ref()
@@ -226,7 +226,7 @@ fn spawn(shared: &Shared, group: OpenGroup, stopping: &Arc<Signal<bool>>) -> Tas
     // By hand it is the intake of new records that is paused: what is held goes on.
     let never = Arc::new(Signal::new(false));
     let unread = Arc::new(Signal::new(0));
-    let mut room_bytes = plan.in_flight_bytes_max;
+    let mut room_bytes = plan.in_flight_bytes;
     if plan.hold.is_some() {
         room_bytes = room_bytes.min(QUEUED_MAX);
     }
@@ -257,7 +257,7 @@ fn spawn(shared: &Shared, group: OpenGroup, stopping: &Arc<Signal<bool>>) -> Tas
     let counters = shared.counters.clone();
     let waits = shared.waits.clone();
     let (journal, retry) = (group.journal, plan.retry);
-    let scribe = Scribe { journal, letters, counters, retry, waits };
+    let scribe = JournalWriter { journal, letters, counters, retry, waits };
     tasks.spawn(Ledger::new(ledger_notes, live, scribe).run().in_current_span());
     tasks
 }

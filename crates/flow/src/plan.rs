@@ -26,7 +26,7 @@ pub struct Plan {
     /// Reads values.
     pub decoder: Arc<dyn Decoder>,
     /// Holds records until what belongs together is there.
-    pub hold: Option<HoldPlan>,
+    pub hold: Option<GroupPlan>,
     /// What events go through, in order.
     pub stages: Vec<StagePlan>,
     /// Where they are delivered; a record has ended when each of these has.
@@ -45,7 +45,7 @@ pub struct Plan {
     /// keeps everything, and does not count what is open.
     pub keep_resolved: Option<Duration>,
     /// Bytes of records between intake and ending; intake waits beyond it.
-    pub in_flight_bytes_max: usize,
+    pub in_flight_bytes: usize,
 }
 
 impl Plan {
@@ -62,11 +62,11 @@ impl Plan {
         self.hold.is_some() && log.is_shared()
     }
 
-    /// Where the first stage stands that works per batch; behind the last where none does. The
+    /// Where the first stage stands that works per group; behind the last where none does. The
     /// stages before it need no order across partitions.
-    pub(crate) fn first_per_batch(&self) -> usize {
-        let per_batch = self.stages.iter().position(|stage| stage.per == Per::Batch);
-        per_batch.unwrap_or(self.stages.len())
+    pub(crate) fn first_per_group(&self) -> usize {
+        let per_group = self.stages.iter().position(|stage| stage.per == Per::Group);
+        per_group.unwrap_or(self.stages.len())
     }
 
     /// The consumer group of what is gathered.
@@ -92,7 +92,7 @@ impl Plan {
 
 /// How records are held in groups.
 #[derive(Clone)]
-pub struct HoldPlan {
+pub struct GroupPlan {
     /// Records with the same value belong together; without it all do.
     pub by: Option<Template>,
     /// Kinds of records, told apart by their topic.
@@ -112,9 +112,9 @@ pub struct HoldPlan {
 }
 
 /// Bytes of bodies that a pipeline keeps in memory, unless told otherwise.
-pub const MEMORY_USUAL: usize = 256 << 20;
+pub const HELD_MEMORY_DEFAULT: usize = 256 << 20;
 /// The same beside a store that answers fast: there memory is for what is sent soon.
-pub const MEMORY_BESIDE_A_STORE: usize = 64 << 20;
+pub const HELD_MEMORY_BESIDE_A_STORE: usize = 64 << 20;
 
 /// One kind of records in a group.
 #[derive(Clone)]
@@ -205,8 +205,8 @@ pub struct CountPlan {
 pub enum Per {
     /// Events as they come, however many.
     Event,
-    /// A sealed batch, whole and in order. Only where groups are held.
-    Batch,
+    /// A sealed group, whole and in order. Only where groups are held.
+    Group,
 }
 
 /// What happens to an event that a stage could not handle.
@@ -225,7 +225,7 @@ pub enum OnError {
 pub struct DeliverPlan {
     /// What messages call it, e.g. `db orders`.
     pub label: String,
-    /// Only records of this kind, by its place in [`HoldPlan::kinds`].
+    /// Only records of this kind, by its place in [`GroupPlan::kinds`].
     pub kind: Option<u16>,
     /// Where to.
     pub target: Target,

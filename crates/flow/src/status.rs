@@ -1,6 +1,6 @@
 //! What the engine knows of a pipeline, for people and metrics.
 //!
-//! `received = delivered + filtered + suppressed + dead_lettered + in_flight` holds in every
+//! `received = delivered + filtered + duplicates + dead_lettered + in_flight` holds in every
 //! snapshot. Each of them is counted where it happens (`counts.rs`), none is computed from others.
 
 use std::collections::BTreeMap;
@@ -24,18 +24,14 @@ pub enum State {
     Running,
     /// Stopped taking records, by hand.
     Paused,
-    /// Waits for a destination or the log before it can start.
+    /// Waits for what `waits` or `why` names: a destination, the log, a store, its next start.
     Waiting,
     /// Somebody must change something; `why` says what, and whether `potok resume` is needed then.
     Blocked,
-    /// A part of it died; it starts again.
-    Restarting,
     /// Finishes what is in flight.
     Draining,
     /// Not running.
     Stopped,
-    /// Not in this process; another one reads its consumer group.
-    Elsewhere,
 }
 
 /// The gate as `status` shows it; of several gates the one that is not open.
@@ -75,12 +71,15 @@ pub struct Status {
     pub delivered: u64,
     /// Of these: filtered by a rule.
     pub filtered: u64,
-    /// Of these: repeats of something delivered.
-    pub suppressed: u64,
+    /// Of these: duplicate_ids of something delivered.
+    pub duplicates: u64,
     /// Of these: set aside.
     pub dead_lettered: u64,
     /// Of these: not ended yet.
     pub in_flight: u64,
+    /// Records that were taken and given back unfinished, not among those received: another
+    /// process, or the next run, takes them again.
+    pub returned: u64,
     /// Dead letters that wait for somebody, whenever they were written; `None` until counted.
     pub dead_letters_open: Option<u64>,
     /// Parts of the log that could not be read.
@@ -105,12 +104,12 @@ pub struct Status {
     /// The same in milliseconds from now; 0 where it is due.
     pub next_close_in: Option<u64>,
     /// How often everything held was read again, because its store had lost it.
-    pub rereads: u64,
-    /// Closed batches that another run had sealed: what that one had sent already goes out again,
+    pub store_rebuilds: u64,
+    /// Closed groupes that another run had sealed: what that one had sent already goes out again,
     /// under the same ids.
-    pub takeovers: u64,
+    pub resumed_seals: u64,
     /// Records that another record of their batch stood for, because it has the same id.
-    pub repeats: u64,
+    pub duplicate_ids: u64,
     /// How much later than due groups closed.
     #[serde(skip)]
     pub lateness: LatencyCounts,
@@ -138,9 +137,10 @@ impl Status {
             received: 0,
             delivered: 0,
             filtered: 0,
-            suppressed: 0,
+            duplicates: 0,
             dead_lettered: 0,
             in_flight: 0,
+            returned: 0,
             dead_letters_open: None,
             damaged: Vec::new(),
             dead_letters_by_reason: BTreeMap::new(),
@@ -153,9 +153,9 @@ impl Status {
             held_records: 0,
             next_close: None,
             next_close_in: None,
-            rereads: 0,
-            takeovers: 0,
-            repeats: 0,
+            store_rebuilds: 0,
+            resumed_seals: 0,
+            duplicate_ids: 0,
             lateness: LatencyCounts::default(),
             partitions: Vec::new(),
             destinations: Vec::new(),
@@ -202,7 +202,7 @@ pub struct PartitionLag {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DestinationStatus {
     /// Its name in the file: of the database, the topic …
-    pub deliver: String,
+    pub destination: String,
     /// Its gate is open.
     pub up: bool,
 }
@@ -217,11 +217,11 @@ pub(crate) struct Counters {
     pub passed: AtomicU64,
     pub counted: Counted,
     /// How often everything held was read again, because its store had lost it.
-    pub rereads: AtomicU64,
-    /// Closed batches that another run had sealed.
-    pub takeovers: AtomicU64,
+    pub store_rebuilds: AtomicU64,
+    /// Closed groupes that another run had sealed.
+    pub resumed_seals: AtomicU64,
     /// Records whose id another record of their batch had too.
-    pub repeats: AtomicU64,
+    pub duplicate_ids: AtomicU64,
     /// How much later than due groups closed.
     pub lateness: Latency,
     pub latency: Latency,
@@ -269,9 +269,9 @@ impl Counters {
         status.retries = load(&self.retries);
         status.passed = load(&self.passed);
         status.counted = self.counted.totals();
-        status.rereads = load(&self.rereads);
-        status.takeovers = load(&self.takeovers);
-        status.repeats = load(&self.repeats);
+        status.store_rebuilds = load(&self.store_rebuilds);
+        status.resumed_seals = load(&self.resumed_seals);
+        status.duplicate_ids = load(&self.duplicate_ids);
         status.lateness = self.lateness.counts();
         status.latency = self.latency.counts();
         for (reason, counter) in Reason::ALL.iter().zip(&self.reasons) {

@@ -12,7 +12,7 @@ use crate::outgoing::Outgoing;
 use crate::status::Counters;
 
 /// A source batch on its way. Dropping the last handle gives its bytes back to the intake.
-pub(crate) struct Taken {
+pub(crate) struct InFlightBatch {
     pub batch: SourceBatch,
     pub sequence: u64,
     pub counters: Arc<Counters>,
@@ -22,11 +22,11 @@ pub(crate) struct Taken {
     pub apart: Option<Vec<Range<u64>>>,
 }
 
-impl Taken {
+impl InFlightBatch {
     /// Records that were taken before, held in a group and gathered again.
     pub fn again(batch: SourceBatch, covers: Vec<Range<u64>>, counters: Arc<Counters>) -> Self {
         // No batch has this number: it was opened and closed when it was taken.
-        Taken { batch, sequence: u64::MAX, counters, _room: None, apart: Some(covers) }
+        InFlightBatch { batch, sequence: u64::MAX, counters, _room: None, apart: Some(covers) }
     }
 
     /// The offsets that record `index` stands for: its own and the gap behind it; the first
@@ -41,7 +41,7 @@ impl Taken {
     }
 }
 
-impl Drop for Taken {
+impl Drop for InFlightBatch {
     fn drop(&mut self) {
         self.counters.batch_closed(self.sequence);
     }
@@ -49,7 +49,7 @@ impl Drop for Taken {
 
 /// The records of a batch that belong to one lane.
 pub(crate) struct Chunk {
-    pub taken: Arc<Taken>,
+    pub taken: Arc<InFlightBatch>,
     /// Index in the batch and hash of the lane key, in order.
     pub records: Vec<(u32, u64)>,
 }
@@ -78,7 +78,7 @@ pub(crate) enum ToLane {
 
 /// What became of records of one batch.
 pub(crate) struct Completion {
-    pub taken: Arc<Taken>,
+    pub taken: Arc<InFlightBatch>,
     /// Indexes in the batch, each with how it ended.
     pub endings: Vec<(u32, Ending)>,
     /// The reasons of the dead letters among what is written for them.
@@ -87,7 +87,7 @@ pub(crate) struct Completion {
 
 impl Completion {
     /// Of nothing yet.
-    pub fn of(taken: Arc<Taken>) -> Self {
+    pub fn of(taken: Arc<InFlightBatch>) -> Self {
         Completion { taken, endings: Vec::new(), reasons: Vec::new() }
     }
 }

@@ -31,7 +31,7 @@ const INFO_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Which data folder, or which process.
 #[derive(clap::Args, Clone, Debug, Default)]
-pub struct Where {
+pub struct Target {
     /// Data folder [default: ./potok-data, or what potok.yaml or POTOK_DATA_DIR says]
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
@@ -44,7 +44,7 @@ pub struct Where {
     pub config: Option<PathBuf>,
 }
 
-impl Where {
+impl Target {
     /// The connections these flags, the environment and the file lead to.
     pub fn connections(&self) -> Result<Connections, Failure> {
         let flags = Flags { data_dir: self.data_dir.clone(), ..Flags::default() };
@@ -74,24 +74,24 @@ struct Info {
 
 impl Client {
     /// Asks the process that works in the folder; opens the folder where there is none.
-    pub fn find(wanted: &Where) -> Result<Client, Failure> {
+    pub fn find(wanted: &Target) -> Result<Client, Failure> {
         Self::find_or(wanted, false)
     }
 
     /// The same; a folder that does not exist is made.
-    pub fn find_or_create(wanted: &Where) -> Result<Client, Failure> {
+    pub fn find_or_create(wanted: &Target) -> Result<Client, Failure> {
         Self::find_or(wanted, true)
     }
 
     /// Asks a running process, if there is one.
-    pub fn find_process(wanted: &Where) -> Result<Option<Client>, Failure> {
+    pub fn find_process(wanted: &Target) -> Result<Option<Client>, Failure> {
         if wanted.admin.is_some() {
             return Self::find(wanted).map(Some);
         }
         Ok(Self::of_owner(&wanted.connections()?.data_dir))
     }
 
-    fn find_or(wanted: &Where, create: bool) -> Result<Client, Failure> {
+    fn find_or(wanted: &Target, create: bool) -> Result<Client, Failure> {
         if let Some(address) = &wanted.admin {
             return Self::at(address, wanted.data_dir.as_deref());
         }

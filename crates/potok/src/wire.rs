@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use potok_config::{
-    Connections, DbConnection, Deliver, Env, Expression, Flags, Format, Layout, Loaded, OnError,
+    Connections, DbConnection, Deliver, Env, Expression, Flags, Format, KeyStyle, Loaded, OnError,
     OnRepeat, Per, Pipeline, Predicate, Size, Stage, StoreConnection, TopicMap, TopicTarget,
     check_together, load_connections, load_pipeline, not_yet,
 };
@@ -18,9 +18,9 @@ use potok_connectors::webhook::WebhookStage;
 use potok_core::{Decoder, Fault};
 use potok_expr::{Places, Template};
 use potok_flow::decode::{JsonDecoder, RawDecoder};
-use potok_flow::process::{VrlBatchStage, VrlStage};
+use potok_flow::process::{VrlGroupStage, VrlStage};
 use potok_flow::{
-    ClosePlan, CountPlan, DeliverPlan, HoldPlan, KindPlan, Plan, Retry, StagePlan, Target,
+    ClosePlan, CountPlan, DeliverPlan, GroupPlan, KindPlan, Plan, Retry, StagePlan, Target,
 };
 
 use crate::failure::Failure;
@@ -117,7 +117,7 @@ fn plan(pipeline: &Loaded<Pipeline>, connections: &Connections) -> Result<Plan, 
         dead_letter_topic: pipeline.dead_letter_topic().into(),
         replays_max: pipeline.dead_letter.replays_max,
         keep_resolved: Some(*pipeline.dead_letter.keep_resolved),
-        in_flight_bytes_max: in_memory(pipeline.limits.in_flight_max),
+        in_flight_bytes: in_memory(pipeline.limits.in_flight_bytes),
         name,
     })
 }
@@ -125,7 +125,7 @@ fn plan(pipeline: &Loaded<Pipeline>, connections: &Connections) -> Result<Plan, 
 fn hold_plan(
     pipeline: &Loaded<Pipeline>,
     connections: &Connections,
-) -> Result<Option<HoldPlan>, Failure> {
+) -> Result<Option<GroupPlan>, Failure> {
     let Some(group) = &pipeline.group else { return Ok(None) };
     let template = |expression: &Expression| expression.template().clone();
     let kinds = group.kinds.iter().map(|(name, kind)| KindPlan {
@@ -142,11 +142,11 @@ fn hold_plan(
     })?;
     let store = store(connections)?.map(|store| Arc::new(store) as _);
     let memory_usual = match &store {
-        Some(_) => potok_flow::MEMORY_BESIDE_A_STORE,
-        None => potok_flow::MEMORY_USUAL,
+        Some(_) => potok_flow::HELD_MEMORY_BESIDE_A_STORE,
+        None => potok_flow::HELD_MEMORY_DEFAULT,
     };
-    Ok(Some(HoldPlan {
-        memory_max: pipeline.limits.held_in_memory_max.map_or(memory_usual, in_memory),
+    Ok(Some(GroupPlan {
+        memory_max: pipeline.limits.held_memory_bytes.map_or(memory_usual, in_memory),
         by: group.by.as_ref().map(template),
         kinds: kinds.collect(),
         id: group.id.as_ref().map(template),
@@ -174,14 +174,14 @@ fn in_memory(size: Size) -> usize {
     usize::try_from(size.bytes()).unwrap_or(usize::MAX)
 }
 
-/// Where held records are, if not in the log.
+/// Target held records are, if not in the log.
 pub fn store(connections: &Connections) -> Result<Option<RedisStore>, Failure> {
-    let StoreConnection::Redis { url, layout } = &connections.store else { return Ok(None) };
-    let layout = match layout {
-        Layout::Documented => redis::Layout::Documented,
-        Layout::Compact => redis::Layout::Compact,
+    let StoreConnection::Redis { url, keys } = &connections.store else { return Ok(None) };
+    let keys = match keys {
+        KeyStyle::Readable => redis::KeyStyle::Readable,
+        KeyStyle::Packed => redis::KeyStyle::Packed,
     };
-    Ok(Some(RedisStore::new(url.expose(), layout)?))
+    Ok(Some(RedisStore::new(url.expose(), keys)?))
 }
 
 /// Order is the pipeline's; a deliver entry may name it as well.
@@ -210,7 +210,7 @@ fn stage_plan(pipeline: &str, stage: &Stage, places: Option<Places>) -> Result<S
     };
     let per = match stage.per {
         Per::Event => potok_flow::Per::Event,
-        Per::Batch => potok_flow::Per::Batch,
+        Per::Group => potok_flow::Per::Group,
     };
     let runs: Arc<dyn potok_core::Stage> = match (&stage.vrl, &stage.webhook) {
         (Some(vrl), _) => {
@@ -221,7 +221,7 @@ fn stage_plan(pipeline: &str, stage: &Stage, places: Option<Places>) -> Result<S
             let program = program.with_places(places);
             match stage.per {
                 Per::Event => Arc::new(VrlStage::new(program)),
-                Per::Batch => Arc::new(VrlBatchStage::new(program)),
+                Per::Group => Arc::new(VrlGroupStage::new(program)),
             }
         }
         (None, Some(url)) => {

@@ -87,7 +87,8 @@ async fn unread(admin: &Admin, topic: &str) -> Option<Unread> {
     if known.iter().any(|known| known == topic) {
         return None;
     }
-    let groups = tokio::time::timeout(ASK_MAX, admin.engine().groups()).await.ok()?.ok()?;
+    let groups =
+        tokio::time::timeout(ASK_MAX, admin.engine().consumer_groups()).await.ok()?.ok()?;
     let mut own: Vec<&str> = Vec::new();
     for group in groups.iter() {
         let info = &group.info;

@@ -8,11 +8,11 @@
 //! Deliberately absent: authentication (it listens on loopback only), HTTP sources, pages.
 
 mod append;
-mod batches;
 mod decisions;
 mod error;
 mod files;
 mod frame;
+mod groups;
 mod guard;
 mod health;
 mod letters;
@@ -135,11 +135,11 @@ pub fn router(admin: Admin) -> Router {
         .route("/pipelines/{pipeline}/pause", post(pipelines::pause))
         .route("/pipelines/{pipeline}/resume", post(pipelines::resume))
         .route("/pipelines/{pipeline}/set-aside", post(decisions::set_aside))
-        .route("/batches", get(batches::list))
-        .route("/pipelines/{pipeline}/batches/{id}/release", post(batches::release))
-        .route("/pipelines/{pipeline}/batches/{id}/drop", post(batches::drop))
-        .route("/groups", get(pipelines::groups))
-        .route("/groups/{group}/forget", post(pipelines::forget_group))
+        .route("/groups", get(groups::list))
+        .route("/pipelines/{pipeline}/groups/{id}/close", post(groups::close))
+        .route("/pipelines/{pipeline}/groups/{id}/drop", post(groups::drop))
+        .route("/consumer-groups", get(pipelines::consumer_groups))
+        .route("/consumer-groups/{group}/delete", post(pipelines::delete_consumer_group))
         .route("/topics", get(pipelines::topics))
         .route("/topics/{topic}/records", get(read::records).post(append::records))
         .route("/trace", get(trace::trace))

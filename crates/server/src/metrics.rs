@@ -38,8 +38,14 @@ const PER_PIPELINE: &[PerPipeline] = &[
     PerPipeline {
         name: "potok_source_received_records_total",
         kind: "counter",
-        help: "Records taken from the log.",
-        value: |status| Some(status.received as f64),
+        help: "Records taken from the sources, those given back among them.",
+        value: |status| Some((status.received + status.returned) as f64),
+    },
+    PerPipeline {
+        name: "potok_source_returned_records_total",
+        kind: "counter",
+        help: "Records given back unfinished: after a rebalance, a drain or a restart.",
+        value: |status| Some(status.returned as f64),
     },
     PerPipeline {
         name: "potok_source_lag_records",
@@ -78,10 +84,10 @@ const PER_PIPELINE: &[PerPipeline] = &[
         value: |status| Some(status.delivered as f64),
     },
     PerPipeline {
-        name: "potok_deliver_suppressed_records_total",
+        name: "potok_deliver_duplicate_records_total",
         kind: "counter",
-        help: "Records suppressed as repeats of something delivered.",
-        value: |status| Some(status.suppressed as f64),
+        help: "Records dropped as duplicates of something delivered.",
+        value: |status| Some(status.duplicates as f64),
     },
     PerPipeline {
         name: "potok_deliver_dead_lettered_records_total",
@@ -102,7 +108,7 @@ const PER_PIPELINE: &[PerPipeline] = &[
         value: |status| Some(status.retries as f64),
     },
     PerPipeline {
-        name: "potok_deliver_gate_closed_since_seconds",
+        name: "potok_deliver_gate_closed_timestamp_seconds",
         kind: "gauge",
         help: "Unix time since when the gate is not open; 0 while it is.",
         value: |status| Some(gate_since(status)),
@@ -132,22 +138,22 @@ const PER_PIPELINE: &[PerPipeline] = &[
         value: |status| status.next_close_in.map(|millis| millis as f64 / 1_000.0),
     },
     PerPipeline {
-        name: "potok_group_rereads_total",
+        name: "potok_group_store_rebuilds_total",
         kind: "counter",
         help: "How often everything held was read again, because its store had lost it.",
-        value: |status| Some(status.rereads as f64),
+        value: |status| Some(status.store_rebuilds as f64),
     },
     PerPipeline {
-        name: "potok_group_takeovers_total",
+        name: "potok_group_resumed_seals_total",
         kind: "counter",
-        help: "Closed batches that another run had sealed.",
-        value: |status| Some(status.takeovers as f64),
+        help: "Closed groupes that another run had sealed.",
+        value: |status| Some(status.resumed_seals as f64),
     },
     PerPipeline {
-        name: "potok_group_repeats_total",
+        name: "potok_group_duplicate_ids_total",
         kind: "counter",
         help: "Records that another record of their batch stood for, because it has the same id.",
-        value: |status| Some(status.repeats as f64),
+        value: |status| Some(status.duplicate_ids as f64),
     },
     PerPipeline {
         name: "potok_pipeline_restarts_total",
@@ -199,7 +205,7 @@ fn render(all: &[Status], version: &str, damaged: usize, trouble: bool) -> Strin
         }
     }
     page.destinations_and_partitions(all);
-    let name = "potok_deliver_latency_seconds";
+    let name = "potok_record_age_at_end_seconds";
     let help = "From the arrival of a record in the log to its ending.";
     page.histogram(name, help, all, |status| &status.latency);
     let name = "potok_group_close_lateness_seconds";
@@ -234,15 +240,13 @@ fn render(all: &[Status], version: &str, damaged: usize, trouble: bool) -> Strin
     page.0
 }
 
-const STATES: [(PipelineState, &str); 8] = [
+const STATES: [(PipelineState, &str); 6] = [
     (PipelineState::Running, "running"),
     (PipelineState::Paused, "paused"),
     (PipelineState::Waiting, "waiting"),
     (PipelineState::Blocked, "blocked"),
-    (PipelineState::Restarting, "restarting"),
     (PipelineState::Draining, "draining"),
     (PipelineState::Stopped, "stopped"),
-    (PipelineState::Elsewhere, "elsewhere"),
 ];
 
 struct Page(String);
@@ -269,7 +273,8 @@ impl Page {
         self.head(name, "gauge", "1 while the destination takes records, 0 behind a closed gate.");
         for status in all {
             for destination in &status.destinations {
-                let labels = [("pipeline", &*status.pipeline), ("deliver", &*destination.deliver)];
+                let labels =
+                    [("pipeline", &*status.pipeline), ("destination", &*destination.destination)];
                 self.line(name, &labels, f64::from(u8::from(destination.up)));
             }
         }
@@ -344,11 +349,11 @@ mod tests {
             restarts: 1,
             passed: 4,
             counted: [("clean".to_owned(), [("bad_values".to_owned(), 6)].into())].into(),
-            takeovers: 4,
-            repeats: 5,
+            resumed_seals: 4,
+            duplicate_ids: 5,
             lateness: LatencyCounts { at_most: vec![(250, 6)], count: 7, sum_millis: 1_500 },
             partitions: vec![PartitionLag { topic: "t".to_owned(), partition: 1, lag: 3 }],
-            destinations: vec![DestinationStatus { deliver: "orders".to_owned(), up: false }],
+            destinations: vec![DestinationStatus { destination: "orders".to_owned(), up: false }],
             latency: LatencyCounts {
                 at_most: vec![(5, 1), (2_500, 2)],
                 count: 3,
@@ -367,7 +372,7 @@ mod tests {
             format!("potok_source_oldest_age_seconds{{{label}}} 0.25"),
             format!("potok_process_passed_total{{{label}}} 4"),
             format!("potok_process_counted_total{{{label},stage=\"clean\",name=\"bad_values\"}} 6"),
-            format!("potok_deliver_gate_closed_since_seconds{{{label}}} 1.5"),
+            format!("potok_deliver_gate_closed_timestamp_seconds{{{label}}} 1.5"),
             format!("potok_deliver_gate_state{{{label},state=\"closed\"}} 1"),
             format!("potok_deliver_gate_state{{{label},state=\"open\"}} 0"),
             format!("potok_pipeline_state{{{label},state=\"waiting\"}} 1"),
@@ -375,14 +380,14 @@ mod tests {
             format!("potok_pipeline_waiting{{{label},for=\"log\"}} 0"),
             format!("potok_deliver_dead_letters_total{{{label},reason=\"no_key\"}} 2"),
             format!("potok_source_partition_lag_records{{{label},topic=\"t\",partition=\"1\"}} 3"),
-            format!("potok_deliver_destination_up{{{label},deliver=\"orders\"}} 0"),
-            format!("potok_deliver_latency_seconds_bucket{{{label},le=\"0.005\"}} 1"),
-            format!("potok_deliver_latency_seconds_bucket{{{label},le=\"2.5\"}} 2"),
-            format!("potok_deliver_latency_seconds_bucket{{{label},le=\"+Inf\"}} 3"),
-            format!("potok_deliver_latency_seconds_sum{{{label}}} 9.5"),
-            format!("potok_deliver_latency_seconds_count{{{label}}} 3"),
-            format!("potok_group_takeovers_total{{{label}}} 4"),
-            format!("potok_group_repeats_total{{{label}}} 5"),
+            format!("potok_deliver_destination_up{{{label},destination=\"orders\"}} 0"),
+            format!("potok_record_age_at_end_seconds_bucket{{{label},le=\"0.005\"}} 1"),
+            format!("potok_record_age_at_end_seconds_bucket{{{label},le=\"2.5\"}} 2"),
+            format!("potok_record_age_at_end_seconds_bucket{{{label},le=\"+Inf\"}} 3"),
+            format!("potok_record_age_at_end_seconds_sum{{{label}}} 9.5"),
+            format!("potok_record_age_at_end_seconds_count{{{label}}} 3"),
+            format!("potok_group_resumed_seals_total{{{label}}} 4"),
+            format!("potok_group_duplicate_ids_total{{{label}}} 5"),
             format!("potok_group_close_lateness_seconds_bucket{{{label},le=\"0.25\"}} 6"),
             format!("potok_group_close_lateness_seconds_sum{{{label}}} 1.5"),
             format!("potok_group_close_lateness_seconds_count{{{label}}} 7"),
@@ -400,7 +405,7 @@ mod tests {
                 .iter()
                 .find_map(|end| {
                     name.strip_suffix(end).filter(|name| {
-                        name.ends_with("latency_seconds") || name.ends_with("lateness_seconds")
+                        name.ends_with("_at_end_seconds") || name.ends_with("lateness_seconds")
                     })
                 })
                 .unwrap_or(name);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use potok_core::{Fault, GroupInfo, TopicInfo};
+use potok_core::{ConsumerGroup, Fault, TopicInfo};
 use potok_flow::{State as PipelineState, Status};
 use serde::{Deserialize, Serialize};
 
@@ -18,19 +18,20 @@ use crate::{Admin, ApiError, Identity};
 /// How long counting the dead letters of a pipeline that does not run may take.
 const COUNT_MAX: Duration = Duration::from_secs(10);
 /// What a process counts since its start.
-const COUNTED: [&str; 13] = [
+const COUNTED: [&str; 14] = [
     "received",
     "delivered",
     "filtered",
-    "suppressed",
+    "duplicates",
     "dead_lettered",
     "in_flight",
+    "returned",
     "restarts",
     "retries",
     "passed",
-    "rereads",
-    "takeovers",
-    "repeats",
+    "store_rebuilds",
+    "resumed_seals",
+    "duplicate_ids",
     "dead_letters_by_reason",
 ];
 
@@ -49,13 +50,13 @@ pub(crate) async fn info(State(admin): State<Admin>) -> Json<Info> {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Which {
+pub(crate) struct StatusFilter {
     pipeline: Option<String>,
 }
 
 pub(crate) async fn status(
     State(admin): State<Admin>,
-    Params(which): Params<Which>,
+    Params(which): Params<StatusFilter>,
 ) -> Result<Json<Vec<serde_json::Value>>, ApiError> {
     potok_core::trouble::crash_point("admin");
     let mut all = all(&admin).await?;
@@ -77,7 +78,7 @@ async fn count_open(admin: &Admin, all: &mut [Status]) {
     if admin.identity().address.is_some() || !all.iter().any(is_stopped) {
         return;
     }
-    let Ok(groups) = admin.engine().groups().await else { return };
+    let Ok(groups) = admin.engine().consumer_groups().await else { return };
     for status in all.iter_mut().filter(|status| is_stopped(status)) {
         let group = groups.iter().find(|group| group.info.pipeline == status.pipeline);
         let Some(group) = group else { continue };
@@ -104,7 +105,7 @@ fn shown(status: &Status) -> serde_json::Value {
 async fn all(admin: &Admin) -> Result<Vec<Status>, Fault> {
     let mut all = admin.engine().status().await;
     let mut others: BTreeMap<String, (u64, bool)> = BTreeMap::new();
-    let groups = match admin.engine().groups().await {
+    let groups = match admin.engine().consumer_groups().await {
         Ok(groups) => groups,
         // What runs here is still worth showing.
         Err(_) if !all.is_empty() => Arc::default(),
@@ -119,16 +120,24 @@ async fn all(admin: &Admin) -> Result<Vec<Status>, Fault> {
     }
     let damaged = admin.engine().log().damage();
     all.extend(others.into_iter().map(|(pipeline, (lag, open))| {
-        let state = if open { PipelineState::Elsewhere } else { PipelineState::Stopped };
-        Status { lag: Some(lag), damaged: damaged.clone(), ..Status::unknown(&pipeline, state) }
+        let (state, why) = match open {
+            true => (PipelineState::Running, Some("in another process".to_owned())),
+            false => (PipelineState::Stopped, None),
+        };
+        Status {
+            why,
+            lag: Some(lag),
+            damaged: damaged.clone(),
+            ..Status::unknown(&pipeline, state)
+        }
     }));
     all.sort_by(|a, b| a.pipeline.cmp(&b.pipeline));
     Ok(all)
 }
 
-fn lag(group: &GroupInfo) -> u64 {
-    let open = |p: &potok_core::GroupPartition| {
-        p.end.saturating_sub(p.position).saturating_sub(p.ended_above)
+fn lag(group: &ConsumerGroup) -> u64 {
+    let open = |p: &potok_core::ConsumerGroupPartition| {
+        p.end.saturating_sub(p.committed).saturating_sub(p.acknowledged_ahead)
     };
     group.partitions.iter().map(open).sum()
 }
@@ -170,16 +179,18 @@ pub(crate) async fn running(admin: &Admin, pipeline: &str) -> Result<Status, Api
     Err(ApiError::unknown_pipeline(pipeline, &names(&all)))
 }
 
-pub(crate) async fn groups(State(admin): State<Admin>) -> Result<Json<Vec<GroupInfo>>, ApiError> {
-    Ok(Json(admin.engine().log().groups().await?))
+pub(crate) async fn consumer_groups(
+    State(admin): State<Admin>,
+) -> Result<Json<Vec<ConsumerGroup>>, ApiError> {
+    Ok(Json(admin.engine().log().consumer_groups().await?))
 }
 
-pub(crate) async fn forget_group(
+pub(crate) async fn delete_consumer_group(
     State(admin): State<Admin>,
     Path(group): Path<String>,
 ) -> Result<Json<serde_json::Value>, ApiError> {
     let log = admin.engine().log();
-    let known = log.groups().await?;
+    let known = log.consumer_groups().await?;
     let Some(found) = known.iter().find(|known| known.group == group) else {
         let names: Vec<_> = known.iter().map(|known| known.group.as_str()).collect();
         let what = format!("there is no consumer group `{group}` here");
@@ -191,8 +202,8 @@ pub(crate) async fn forget_group(
         return Err(ApiError::new(StatusCode::CONFLICT, "P0519", what)
             .hint("stop its process first: `forget` is for pipelines that will not come back"));
     }
-    admin.engine().forget_group(&group).await?;
-    Ok(Json(serde_json::json!({ "forgotten": group })))
+    admin.engine().delete_consumer_group(&group).await?;
+    Ok(Json(serde_json::json!({ "deleted": group })))
 }
 
 pub(crate) async fn topics(State(admin): State<Admin>) -> Result<Json<Vec<TopicInfo>>, ApiError> {

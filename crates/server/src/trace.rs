@@ -5,7 +5,8 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use potok_core::{
-    Envelope, GroupInfo, GroupPartition, Log, PipelineInfo, Position, Record, SourceBatch,
+    ConsumerGroup, ConsumerGroupPartition, Envelope, Log, PipelineInfo, Position, Record,
+    SourceBatch,
 };
 use potok_flow::dead_letter::{self, DeadLetter, LetterId, Replay, Resolution, Settled};
 use potok_flow::gathered_from;
@@ -50,7 +51,7 @@ pub(crate) async fn trace(
             .hint("a key, an id in a record, a header's value, or topic/partition/offset"));
     }
     let log = admin.engine().log().clone();
-    let groups = log.groups().await?;
+    let groups = log.consumer_groups().await?;
     let infos: Vec<PipelineInfo> = groups.iter().map(|group| group.info.clone()).collect();
     let ids = with_origin(&*log, &infos, wish.id.clone()).await?;
     let mut seen = Vec::new();
@@ -72,7 +73,7 @@ pub(crate) async fn trace(
     // A record comes before what became of it.
     seen.sort_by_key(|(time, seen)| (*time, seen.what == "ended"));
     let mut seen: Vec<Seen> = seen.into_iter().map(|(_, seen)| seen).collect();
-    let held = admin.engine().batches_of(None, &wish.id);
+    let held = admin.engine().groups_of(None, &wish.id);
     seen.extend(held.into_iter().map(|batch| Seen {
         time: batch.opened,
         at: batch.owner,
@@ -108,20 +109,20 @@ async fn with_origin(
 
 /// How pipelines are done with a record, as far as the log knows: that it has ended, not when, and of
 /// a row in a database only that it carries the record's position.
-async fn endings(log: &dyn Log, groups: &[GroupInfo], position: &Position) -> Vec<Seen> {
+async fn endings(log: &dyn Log, groups: &[ConsumerGroup], position: &Position) -> Vec<Seen> {
     let mut endings = Vec::new();
     for group in groups {
-        let is_it = |at: &&GroupPartition| {
+        let is_it = |at: &&ConsumerGroupPartition| {
             (&*at.topic, at.partition) == (&*position.topic, position.partition)
         };
         let Some(at) = group.partitions.iter().find(is_it) else { continue };
         let above = || log.ended(&group.group, &position.topic, position.partition);
-        let ended = position.offset < at.position
+        let ended = position.offset < at.committed
             || above().await.is_ok_and(|ended| ended.contains(position.offset));
         let more = match ended {
             true => format!(
                 "delivered, left out by a rule or there already, unless a dead letter says \
-                 otherwise; a row in a database has `{position}` in its column `position`"
+                 otherwise; a row in a database has `{position}` in its column `potok_id`"
             ),
             false => "not yet: waiting, held in a group or on its way".to_owned(),
         };

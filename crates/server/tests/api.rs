@@ -9,8 +9,8 @@ use axum::http::Request;
 use futures::StreamExt;
 use potok_connectors::memory::MemoryLog;
 use potok_core::{
-    Clock, Envelope, GroupSpec, Headers, HeadersBuilder, Log, Output, RECORD_BYTES_MAX, ReadFrom,
-    Reason, SystemClock, Timestamp,
+    Clock, ConsumerGroupSpec, Envelope, Headers, HeadersBuilder, Log, Output, RECORD_BYTES_MAX,
+    ReadFrom, Reason, SystemClock, Timestamp,
 };
 use potok_flow::{Engine, dead_letter};
 use potok_server::{Admin, FRAME_TYPE, Identity, LINES_TYPE, push_record, router};
@@ -69,7 +69,7 @@ impl Api {
     async fn with_dead_letters(letters: &[(Reason, &str)]) -> Self {
         let api = Api::new();
         let info = dead_letter::info("orders", "orders-dead", 5);
-        let group = GroupSpec {
+        let group = ConsumerGroupSpec {
             group: "g".to_owned(),
             topics: vec!["orders".into()],
             from_end: false,
@@ -305,9 +305,9 @@ async fn a_pipeline_that_ran_before_is_shown_stopped_with_its_lag() {
     let (status, answer) = api.post("/api/v1/pipelines/orders/pause", "application/json", "").await;
     assert_eq!((status, &answer[0]["error"]["code"]), (409, &json!("P0517")));
 
-    let (status, _) = api.post("/api/v1/groups/g/forget", "application/json", "").await;
+    let (status, _) = api.post("/api/v1/consumer-groups/g/forget", "application/json", "").await;
     assert_eq!(status, 200);
-    assert_eq!(api.post("/api/v1/groups/g/forget", "application/json", "").await.0, 404);
+    assert_eq!(api.post("/api/v1/consumer-groups/g/forget", "application/json", "").await.0, 404);
     assert_eq!(api.get("/api/v1/status?pipeline=orders").await.0, 404);
 }
 

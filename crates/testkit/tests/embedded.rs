@@ -19,7 +19,7 @@ use potok_expr::Template;
 use potok_flow::dead_letter::{self, DeadLetterState};
 use potok_flow::decode::{JsonDecoder, RawDecoder};
 use potok_flow::{
-    ClosePlan, DeliverPlan, Engine, HoldPlan, OnRepeat, Plan, Retry, Target, TopicTarget,
+    ClosePlan, DeliverPlan, Engine, GroupPlan, OnRepeat, Plan, Retry, Target, TopicTarget,
 };
 
 /// Only a hang reaches it.
@@ -68,7 +68,7 @@ fn plan(target: Target) -> Plan {
         dead_letter_topic: "copy-dead".into(),
         replays_max: 5,
         keep_resolved: None,
-        in_flight_bytes_max: 1 << 20,
+        in_flight_bytes: 1 << 20,
     }
 }
 
@@ -114,9 +114,9 @@ async fn contents(log: &Arc<EmbeddedLog>, topic: &str) -> BTreeMap<Position, (By
 
 /// True when the group has ended everything in its topics.
 async fn is_done(log: &Arc<EmbeddedLog>) -> bool {
-    let groups = log.groups().await.unwrap();
+    let groups = log.consumer_groups().await.unwrap();
     let group = groups.iter().find(|group| group.group == "copy");
-    group.is_some_and(|group| group.partitions.iter().all(|p| p.position >= p.end))
+    group.is_some_and(|group| group.partitions.iter().all(|p| p.committed >= p.end))
 }
 
 /// What is known of the records of one history of power cuts.
@@ -155,7 +155,7 @@ impl History {
             }
         }
         let delivered: BTreeMap<Position, Bytes> =
-            sink.delivered().into_iter().map(|m| (m.name.position, m.source)).collect();
+            sink.delivered().into_iter().map(|m| (m.id.position, m.source)).collect();
         for (position, value) in &delivered {
             let held = self.held.get(position).and_then(BTreeSet::first);
             if held.is_some_and(|held| held != value) {
@@ -312,7 +312,7 @@ async fn a_full_disk_is_worked_off() {
 /// The same where records are held: groups must be sealed before anything of them can end.
 #[tokio::test]
 async fn a_full_disk_is_worked_off_with_groups() {
-    let hold = HoldPlan {
+    let hold = GroupPlan {
         by: Some(Template::parse(".k").unwrap()),
         kinds: Vec::new(),
         id: None,
@@ -325,7 +325,7 @@ async fn a_full_disk_is_worked_off_with_groups() {
     is_worked_off(false, Some(hold)).await;
 }
 
-async fn is_worked_off(to_topic: bool, hold: Option<HoldPlan>) {
+async fn is_worked_off(to_topic: bool, hold: Option<GroupPlan>) {
     let disk = FaultyDisk::new();
     disk.set_capacity(Some(80_000));
     let options = Options {
@@ -343,7 +343,7 @@ async fn is_worked_off(to_topic: bool, hold: Option<HoldPlan>) {
     };
     let engine = Engine::new(log.clone(), Arc::new(SystemClock), None);
     // What one transaction may hold must fit into the reserve.
-    engine.start(Plan { in_flight_bytes_max: 6_000, hold, ..plan(target) }).unwrap();
+    engine.start(Plan { in_flight_bytes: 6_000, hold, ..plan(target) }).unwrap();
     engine.pause("copy").unwrap();
     let mut sent = Vec::new();
     // Large ones first, then what still fits between them.
@@ -367,7 +367,7 @@ async fn is_worked_off(to_topic: bool, hold: Option<HoldPlan>) {
     until("everything to end", || is_done(&log)).await;
     if !to_topic {
         let delivered: BTreeMap<Position, Bytes> =
-            sink.delivered().into_iter().map(|m| (m.name.position, m.source)).collect();
+            sink.delivered().into_iter().map(|m| (m.id.position, m.source)).collect();
         assert_eq!(delivered, sent.into_iter().collect::<BTreeMap<_, _>>());
     }
     let new = r#"{"k":"new"}"#;
@@ -429,8 +429,8 @@ fn start_to_topics(folder: &Path, topics: usize) -> (Arc<EmbeddedLog>, Engine) {
     };
     let delivers = (0..topics).map(deliver).collect();
     let target = Target::Topic(TopicTarget::Fixed("out".into()));
-    let in_flight_bytes_max = 2 << 30;
-    let plan = Plan { workers: 1, delivers, in_flight_bytes_max, ..plan(target) };
+    let in_flight_bytes = 2 << 30;
+    let plan = Plan { workers: 1, delivers, in_flight_bytes, ..plan(target) };
     engine.start(plan).unwrap();
     (log, engine)
 }

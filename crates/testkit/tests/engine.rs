@@ -48,7 +48,7 @@ impl Bench {
 
     async fn status(&self) -> Status {
         let status = self.engine.status().await.pop().unwrap();
-        let ended = status.delivered + status.filtered + status.suppressed + status.dead_lettered;
+        let ended = status.delivered + status.filtered + status.duplicates + status.dead_lettered;
         assert_eq!(status.received, ended + status.in_flight, "counts add up");
         status
     }
@@ -99,7 +99,7 @@ fn plan(sink: Arc<dyn Sink>) -> Plan {
         dead_letter_topic: "p-dead".into(),
         replays_max: 5,
         keep_resolved: None,
-        in_flight_bytes_max: 1 << 20,
+        in_flight_bytes: 1 << 20,
     }
 }
 
@@ -368,7 +368,7 @@ async fn a_replay_goes_through_under_the_original_names_and_closes_the_entry() {
     assert_eq!(dead_letter::replay(&bench.log, &info, &letters, &SystemClock).await.unwrap(), 1);
     bench.until("delivered", |s| s.delivered == 1).await;
     let delivered = sink.delivered();
-    assert_eq!(delivered[0].name.position, letters[0].envelope.origin);
+    assert_eq!(delivered[0].id.position, letters[0].envelope.origin);
     let letters = bench.letters(&plan).await;
     assert!(letters.iter().all(|l| l.state == DeadLetterState::Replayed));
 }

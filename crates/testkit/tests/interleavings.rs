@@ -144,9 +144,9 @@ fn outage_with_kills() -> Vec<(u64, Act)> {
 }
 
 /// 17, first half: delivered, killed before it was noted, then another expression and another
-/// `once_by`: the re-read is suppressed by position.
+/// `once_by`: the re-read is dropped as a duplicate by position.
 #[test]
-fn a_changed_pipeline_suppresses_by_position() {
+fn a_changed_pipeline_recognises_duplicates_by_delivery_id() {
     let world = World::calm(17, 1);
     let mut scenario = Scenario::plain(17);
     scenario.delivers[0].once = true;
@@ -177,7 +177,7 @@ fn a_changed_pipeline_suppresses_by_position() {
         }
     });
     assert_eq!(ids(&world, 0), ["0", "1", "2", "3", "4"]);
-    assert_eq!(status[0].suppressed, rows as u64, "{status:?}");
+    assert_eq!(status[0].duplicates, rows as u64, "{status:?}");
 }
 
 /// One life of an engine on this world; it ends, as by a crash, when `work` does.
@@ -274,7 +274,7 @@ fn the_last_status_of_a_run_adds_up() {
     assert_eq!(status.filtered, 1);
     assert_eq!(
         status.received,
-        status.delivered + status.filtered + status.suppressed + status.dead_lettered
+        status.delivered + status.filtered + status.duplicates + status.dead_lettered
     );
 }
 

@@ -12,9 +12,9 @@ use potok_core::{
 };
 use potok_expr::{Program, Template, ValuePath};
 use potok_flow::decode::JsonDecoder;
-use potok_flow::process::{VrlBatchStage, VrlStage};
+use potok_flow::process::{VrlGroupStage, VrlStage};
 use potok_flow::{
-    ClosePlan, CountPlan, DeliverPlan, Engine, HoldPlan, OnError, OnRepeat, Per, Plan, Retry,
+    ClosePlan, CountPlan, DeliverPlan, Engine, GroupPlan, OnError, OnRepeat, Per, Plan, Retry,
     StagePlan, Status, Target, dead_letter,
 };
 
@@ -72,13 +72,13 @@ impl Bench {
             dead_letter_topic: "p-dead".into(),
             replays_max: 5,
             keep_resolved: None,
-            in_flight_bytes_max: 1 << 20,
+            in_flight_bytes: 1 << 20,
         }
     }
 
     /// A plan that holds records by their `.k` until there are so many.
     fn grouped(&self, count: usize, stages: Vec<StagePlan>) -> Plan {
-        let hold = HoldPlan {
+        let hold = GroupPlan {
             by: Some(Template::parse(".k").unwrap()),
             kinds: Vec::new(),
             id: None,
@@ -89,7 +89,7 @@ impl Bench {
             },
             on_repeat: OnRepeat::Keep,
             store: None,
-            memory_max: potok_flow::MEMORY_USUAL,
+            memory_max: potok_flow::HELD_MEMORY_DEFAULT,
             internal: "potok-p".into(),
         };
         Plan { hold: Some(hold), ..self.plan(stages) }
@@ -126,12 +126,12 @@ fn per_event(stage: impl Stage + 'static, on_error: OnError) -> StagePlan {
     StagePlan { name, stage, per: Per::Event, on_error, counts }
 }
 
-fn per_batch(stage: impl Stage + 'static, on_error: OnError) -> StagePlan {
-    StagePlan { name: "b".into(), per: Per::Batch, ..per_event(stage, on_error) }
+fn per_group(stage: impl Stage + 'static, on_error: OnError) -> StagePlan {
+    StagePlan { name: "b".into(), per: Per::Group, ..per_event(stage, on_error) }
 }
 
 fn batch_program(source: &str, on_error: OnError) -> StagePlan {
-    per_batch(VrlBatchStage::new(Program::compile_batch(source).unwrap()), on_error)
+    per_group(VrlGroupStage::new(Program::compile_batch(source).unwrap()), on_error)
 }
 
 type Answer = dyn Fn(usize, &[Event]) -> Result<(), Fault> + Send + Sync;
@@ -313,7 +313,7 @@ struct Deadly;
 #[async_trait]
 impl Stage for Deadly {
     async fn apply(&self, _: Vec<Event>) -> Result<Vec<Staged>, Fault> {
-        panic!("this stage works per batch");
+        panic!("this stage works per group");
     }
 
     async fn apply_batch(&self, group: &[u8], events: Vec<Event>) -> Result<Vec<Staged>, Fault> {
@@ -325,7 +325,7 @@ impl Stage for Deadly {
 #[tokio::test]
 async fn a_batch_that_kills_its_lane_three_times_is_set_aside_as_a_whole() {
     let bench = Bench::new();
-    let stage = per_batch(Deadly, OnError::DeadLetter);
+    let stage = per_group(Deadly, OnError::DeadLetter);
     bench.engine.start(bench.grouped(3, vec![stage])).unwrap();
     let of = |key: &str| (0..3).map(|n| format!(r#"{{"k":"{key}","n":{n}}}"#)).collect::<Vec<_>>();
     bench.send("in", of("a").into_iter().chain(of("deadly")).chain(of("b"))).await;

@@ -3,7 +3,7 @@
 //! Most are good. Some come again byte for byte, some come again under the same id with other
 //! content, and some are spoiled in one of the ways of [`How`]. Each order says which it is, so
 //! that whoever sent it knows what must become of it: good ones are delivered once, repeats are
-//! suppressed, other versions are conflicts, spoiled ones are dead letters.
+//! duplicates, other versions are conflicts, spoiled ones are dead letters.
 //!
 //! No order holds a line break, so a file of them is one order per line. Repeats and versions come
 //! only from the last [`REMEMBERED`] good orders; memory does not grow with the stream.

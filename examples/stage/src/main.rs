@@ -82,7 +82,7 @@ fn plan() -> Plan {
         dead_letter_topic: "payments-dead".into(),
         replays_max: 5,
         keep_resolved: None,
-        in_flight_bytes_max: 64 << 20,
+        in_flight_bytes: 64 << 20,
     }
 }
 

@@ -101,7 +101,7 @@ pub(super) fn group_open(group: &str) -> Fault {
 pub(super) fn no_group(group: &str) -> Fault {
     Fault::fix(format!("there is no group `{group}`"))
         .code("P0209")
-        .hint("`potok groups list` shows those there are")
+        .hint("`potok consumer-groups list` shows those there are")
 }
 
 pub(super) fn closed() -> Fault {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use potok_core::{GroupInfo, GroupPartition, GroupSpec, RangeSet};
+use potok_core::{ConsumerGroup, ConsumerGroupPartition, ConsumerGroupSpec, RangeSet};
 
 use super::draft::Draft;
 use super::format::{Entry, Kind};
@@ -13,7 +13,7 @@ use super::shared::{Shared, State};
 ///
 /// A fresh group's start is written too: where "the end" was must not move when the process dies
 /// before the first record ended.
-pub fn registration(shared: &Shared, spec: &GroupSpec) -> Option<Draft> {
+pub fn registration(shared: &Shared, spec: &ConsumerGroupSpec) -> Option<Draft> {
     let state = shared.state();
     let catalog = &state.catalog;
     let known = catalog.groups.get(spec.group.as_str());
@@ -59,7 +59,7 @@ pub fn registration(shared: &Shared, spec: &GroupSpec) -> Option<Draft> {
 }
 
 /// Every partition of the group with what has ended of it.
-pub fn partitions(state: &State, spec: &GroupSpec) -> Vec<(Arc<str>, u32, RangeSet)> {
+pub fn partitions(state: &State, spec: &ConsumerGroupSpec) -> Vec<(Arc<str>, u32, RangeSet)> {
     let mut partitions = Vec::new();
     for topic in topics(spec) {
         let Some((topic, heads)) = state.catalog.topics.get_key_value(topic) else { continue };
@@ -72,7 +72,7 @@ pub fn partitions(state: &State, spec: &GroupSpec) -> Vec<(Arc<str>, u32, RangeS
 }
 
 /// Every registered group, as tools show it.
-pub fn list(state: &State, open: impl Fn(&str) -> bool) -> Vec<GroupInfo> {
+pub fn list(state: &State, open: impl Fn(&str) -> bool) -> Vec<ConsumerGroup> {
     let infos = state.catalog.groups.iter().map(|(name, group)| {
         let mut partitions = Vec::new();
         for topic in &group.topics {
@@ -83,16 +83,16 @@ pub fn list(state: &State, open: impl Fn(&str) -> bool) -> Vec<GroupInfo> {
                 let ended = group.ended(topic, partition as u32);
                 let earliest = state.earliest(topic, partition as u32);
                 let position = ended.map_or(earliest, |ended| ended.first_gap(earliest));
-                partitions.push(GroupPartition {
+                partitions.push(ConsumerGroupPartition {
                     topic: topic.to_string(),
                     partition: partition as u32,
-                    position,
-                    ended_above: ended.map_or(0, |ended| ended.count_from(position)),
+                    committed: position,
+                    acknowledged_ahead: ended.map_or(0, |ended| ended.count_from(position)),
                     end: head.end,
                 });
             }
         }
-        GroupInfo {
+        ConsumerGroup {
             group: name.to_string(),
             info: group.pipeline(name),
             partitions,
@@ -103,7 +103,7 @@ pub fn list(state: &State, open: impl Fn(&str) -> bool) -> Vec<GroupInfo> {
 }
 
 /// The topics of a spec, each once, in order.
-fn topics(spec: &GroupSpec) -> impl Iterator<Item = &str> {
+fn topics(spec: &ConsumerGroupSpec) -> impl Iterator<Item = &str> {
     let mut seen = BTreeSet::new();
     spec.topics.iter().map(|topic| &**topic).filter(move |topic| seen.insert(*topic))
 }

@@ -47,8 +47,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use potok_core::{
-    Clock, Damage, Fault, GroupInfo, GroupSpec, Log, OpenGroup, Output, Partition, Position,
-    RangeSet, ReadFrom, Reader, Store, TopicInfo,
+    Clock, ConsumerGroup, ConsumerGroupSpec, Damage, Fault, Log, OpenGroup, Output, Partition,
+    Position, RangeSet, ReadFrom, Reader, Store, TopicInfo,
 };
 use tokio::sync::oneshot;
 
@@ -229,7 +229,7 @@ impl Log for EmbeddedLog {
         Ok(places.positions(outputs, written.log, &written.firsts))
     }
 
-    async fn open_group(&self, spec: GroupSpec) -> Result<OpenGroup, Fault> {
+    async fn open_group(&self, spec: ConsumerGroupSpec) -> Result<OpenGroup, Fault> {
         faults::check_name("group", &spec.group)?;
         let info = [&spec.info.dead_letters, &spec.info.resolved, &spec.info.replay];
         let topics = spec.topics.iter().map(|topic| &**topic);
@@ -289,13 +289,13 @@ impl Log for EmbeddedLog {
         Ok(state.catalog.topics.iter().map(info).collect())
     }
 
-    async fn groups(&self) -> Result<Vec<GroupInfo>, Fault> {
+    async fn consumer_groups(&self) -> Result<Vec<ConsumerGroup>, Fault> {
         let open: Vec<Arc<str>> = self.shared.open_groups().keys().cloned().collect();
         let state = self.shared.state();
         Ok(groups::list(&state, |group| open.iter().any(|open| &**open == group)))
     }
 
-    async fn forget_group(&self, group: &str) -> Result<(), Fault> {
+    async fn delete_consumer_group(&self, group: &str) -> Result<(), Fault> {
         let (reply, answer) = oneshot::channel();
         self.shared.command(Command::Forget(group.into(), reply))?;
         answer.await.map_err(|_| faults::closed())?

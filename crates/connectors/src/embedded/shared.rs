@@ -15,7 +15,7 @@ use std::sync::{
 };
 
 use potok_core::trouble::{Bug, planted};
-use potok_core::{Clock, Fault, GroupSpec, RangeSet};
+use potok_core::{Clock, ConsumerGroupSpec, Fault, RangeSet};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 use super::block::Blocks;
@@ -215,7 +215,7 @@ pub enum Command {
     /// Append a frame.
     Write(Job),
     /// Register a group and say where it stands.
-    Open(GroupSpec, oneshot::Sender<Result<Opened, Fault>>),
+    Open(ConsumerGroupSpec, oneshot::Sender<Result<Opened, Fault>>),
     /// Forget a group.
     Forget(Arc<str>, oneshot::Sender<Result<(), Fault>>),
     /// Keep damage that a reader came upon.

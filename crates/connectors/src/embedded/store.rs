@@ -36,7 +36,7 @@ impl EmbeddedStore {
 
 #[async_trait]
 impl Store for EmbeddedStore {
-    fn is_the_log(&self) -> bool {
+    fn reads_from_log(&self) -> bool {
         true
     }
 

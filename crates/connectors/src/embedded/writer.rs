@@ -16,7 +16,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use potok_core::trouble::crash_point;
-use potok_core::{Fault, GroupSpec};
+use potok_core::{ConsumerGroupSpec, Fault};
 
 use super::damage::{self, Found};
 use super::disk::{DiskFile, is_full, write_all};
@@ -468,7 +468,7 @@ impl Writer {
     }
 
     /// Registers a group where it is new or changed, and starts a session of it.
-    fn open_group(&mut self, spec: &GroupSpec) -> Result<Opened, Fault> {
+    fn open_group(&mut self, spec: &ConsumerGroupSpec) -> Result<Opened, Fault> {
         let group: Arc<str> = spec.group.as_str().into();
         let session = Session::start(&self.shared, &group, fresh_nonce())
             .ok_or_else(|| faults::group_open(&group))?;

@@ -77,7 +77,7 @@ fn apart(record: &Record) -> Record {
 
 #[async_trait]
 impl Store for KafkaBodies {
-    fn is_the_log(&self) -> bool {
+    fn reads_from_log(&self) -> bool {
         true
     }
 

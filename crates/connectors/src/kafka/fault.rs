@@ -363,7 +363,7 @@ pub fn group_closing(group: &str) -> Fault {
 pub fn no_group(group: &str) -> Fault {
     Fault::fix(format!("there is no group `{group}` in Kafka"))
         .code("P0610")
-        .hint("`potok groups list` shows those there are")
+        .hint("`potok consumer-groups list` shows those there are")
 }
 
 /// The group was thrown out for good.

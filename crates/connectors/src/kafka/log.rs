@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use potok_core::{
-    Clock, Damage, Fault, GroupInfo, GroupPartition, GroupSpec, Journal, Log, OpenGroup, Output,
-    Partition, PipelineInfo, Position, RangeSet, ReadFrom, Reader, Store, TopicInfo,
+    Clock, ConsumerGroup, ConsumerGroupPartition, ConsumerGroupSpec, Damage, Fault, Journal, Log,
+    OpenGroup, Output, Partition, PipelineInfo, Position, RangeSet, ReadFrom, Reader, Store,
+    TopicInfo,
 };
 use rdkafka::TopicPartitionList;
 use rdkafka::consumer::Consumer;
@@ -102,7 +103,7 @@ impl KafkaLog {
 
     /// A fresh group's start is committed before anything is read: where "the end" was must not
     /// move when the process dies before the first record ended.
-    async fn begin(&self, spec: &GroupSpec, hash: u64) -> Result<(), Fault> {
+    async fn begin(&self, spec: &ConsumerGroupSpec, hash: u64) -> Result<(), Fault> {
         let (group, topics, from_end) = (spec.group.clone(), spec.topics.clone(), spec.from_end);
         let begin = move |client: &_, wait| {
             let committed = || native::committed(client, &group, wait);
@@ -176,13 +177,13 @@ impl KafkaLog {
         Ok(groups)
     }
 
-    async fn register(&self, spec: &GroupSpec) -> Result<(), Fault> {
+    async fn register(&self, spec: &ConsumerGroupSpec) -> Result<(), Fault> {
         let topic = [Arc::from(registry::TOPIC)];
         match self.topics.ensure(&topic).await {
             Err(fault) if !self.topics.may_create() && fault.code == "P0605" => {
                 tracing::warn!(
                     topic = registry::TOPIC,
-                    "there is no such topic; `potok groups list` will not know this group"
+                    "there is no such topic; `potok consumer-groups list` will not know this group"
                 );
                 return Ok(());
             }
@@ -191,7 +192,7 @@ impl KafkaLog {
         self.append(&[registry::entry(&spec.group, Some(&spec.info))]).await.map(drop)
     }
 
-    fn start_polling(&self, spec: &GroupSpec, hash: u64) -> Result<OpenGroup, Fault> {
+    fn start_polling(&self, spec: &ConsumerGroupSpec, hash: u64) -> Result<OpenGroup, Fault> {
         let consumer = self.config.consumer(&spec.group, &self.health)?;
         let topics: Vec<&str> = spec.topics.iter().map(|topic| &**topic).collect();
         let consumer = Arc::new(consumer);
@@ -391,7 +392,7 @@ impl Log for KafkaLog {
         self.writer.append(outputs).await
     }
 
-    async fn open_group(&self, spec: GroupSpec) -> Result<OpenGroup, Fault> {
+    async fn open_group(&self, spec: ConsumerGroupSpec) -> Result<OpenGroup, Fault> {
         self.reserve(&spec.group).await?;
         self.topics.register(&spec.info);
         let info = &spec.info;
@@ -452,28 +453,29 @@ impl Log for KafkaLog {
         Ok(infos)
     }
 
-    async fn groups(&self) -> Result<Vec<GroupInfo>, Fault> {
+    async fn consumer_groups(&self) -> Result<Vec<ConsumerGroup>, Fault> {
         let registered = self.registered().await?;
         let read = self.topics.ask(About::default(), "list groups", native::read_groups).await?;
         let mut infos = Vec::new();
         for (group, info) in registered {
             let progress = self.progress(&group).await?;
             let ends = self.edges(progress.keys().cloned().collect(), Edge::High).await?;
-            let partitions = progress.iter().map(|(partition, (position, ended))| GroupPartition {
-                topic: partition.topic.to_string(),
-                partition: partition.index,
-                position: *position,
-                ended_above: ended.count_from(*position),
-                end: ends.get(partition).copied().unwrap_or(*position).max(*position),
-            });
+            let partitions =
+                progress.iter().map(|(partition, (position, ended))| ConsumerGroupPartition {
+                    topic: partition.topic.to_string(),
+                    partition: partition.index,
+                    committed: *position,
+                    acknowledged_ahead: ended.count_from(*position),
+                    end: ends.get(partition).copied().unwrap_or(*position).max(*position),
+                });
             let partitions = partitions.collect();
             let open = read.contains(&group) || self.own(&group).is_some();
-            infos.push(GroupInfo { group, info, partitions, open });
+            infos.push(ConsumerGroup { group, info, partitions, open });
         }
         Ok(infos)
     }
 
-    async fn forget_group(&self, group: &str) -> Result<(), Fault> {
+    async fn delete_consumer_group(&self, group: &str) -> Result<(), Fault> {
         if self.own(group).is_some() {
             return Err(fault::group_open(group));
         }

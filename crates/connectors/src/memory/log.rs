@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use potok_core::{
-    Assignment, Clock, Damage, Fault, GroupInfo, GroupPartition, GroupSpec, Intake, Journal, Log,
-    NotWritten, OpenGroup, Output, Partition, PartitionEnd, PipelineInfo, Position,
-    RECORD_BYTES_MAX, RangeSet, ReadFrom, Reader, Reason, Record, Source, SourceBatch, Store,
-    TopicInfo, Transaction,
+    Assignment, Clock, ConsumerGroup, ConsumerGroupPartition, ConsumerGroupSpec, Damage, Fault,
+    Intake, Journal, Log, NotWritten, OpenGroup, Output, Partition, PartitionEnd, PipelineInfo,
+    Position, RECORD_BYTES_MAX, RangeSet, ReadFrom, Reader, Reason, Record, Source, SourceBatch,
+    Store, TopicInfo, Transaction,
 };
 use tokio::sync::watch;
 
@@ -53,7 +53,7 @@ struct TopicState {
 }
 
 struct Group {
-    spec: GroupSpec,
+    spec: ConsumerGroupSpec,
     state: Mutex<GroupState>,
 }
 
@@ -379,7 +379,7 @@ impl Log for MemoryLog {
         self.append_all(outputs)
     }
 
-    async fn open_group(&self, spec: GroupSpec) -> Result<OpenGroup, Fault> {
+    async fn open_group(&self, spec: ConsumerGroupSpec) -> Result<OpenGroup, Fault> {
         let topics: Vec<Arc<Topic>> = spec.topics.iter().map(|name| self.topic(name)).collect();
         let mut groups = lock(&self.0.groups);
         let known = groups.get(&spec.group).cloned();
@@ -445,18 +445,19 @@ impl Log for MemoryLog {
         Ok(topics.values().map(info).collect())
     }
 
-    async fn groups(&self) -> Result<Vec<GroupInfo>, Fault> {
+    async fn consumer_groups(&self) -> Result<Vec<ConsumerGroup>, Fault> {
         let groups: Vec<Arc<Group>> = lock(&self.0.groups).values().cloned().collect();
         let info = |group: &Arc<Group>| {
             let state = lock(&group.state);
-            let partition = |(partition, progress): (&Partition, &Progress)| GroupPartition {
-                topic: partition.topic.to_string(),
-                partition: partition.index,
-                position: progress.position,
-                ended_above: progress.ended.count_from(progress.position),
-                end: end_of(&self.topic(&partition.topic), partition.index),
-            };
-            GroupInfo {
+            let partition =
+                |(partition, progress): (&Partition, &Progress)| ConsumerGroupPartition {
+                    topic: partition.topic.to_string(),
+                    partition: partition.index,
+                    committed: progress.position,
+                    acknowledged_ahead: progress.ended.count_from(progress.position),
+                    end: end_of(&self.topic(&partition.topic), partition.index),
+                };
+            ConsumerGroup {
                 group: group.spec.group.clone(),
                 info: PipelineInfo::clone(&group.spec.info),
                 partitions: state.progress.iter().map(partition).collect(),
@@ -466,7 +467,7 @@ impl Log for MemoryLog {
         Ok(groups.iter().map(info).collect())
     }
 
-    async fn forget_group(&self, group: &str) -> Result<(), Fault> {
+    async fn delete_consumer_group(&self, group: &str) -> Result<(), Fault> {
         let found = self.find_group(group)?;
         if lock(&found.state).open {
             return Err(Fault::fix(format!("group `{group}` is open, so it cannot be forgotten")));

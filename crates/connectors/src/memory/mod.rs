@@ -1,6 +1,6 @@
 //! Every role in memory: for tests, dry runs and measuring the engine alone.
 //!
-//! They keep the contracts to the letter (positions, nonces, resuming, suppression by name), and
+//! They keep the contracts to the letter (positions, nonces, resuming, duplicates by delivery id), and
 //! forget everything with the process. Work is done per batch under short locks.
 
 mod log;

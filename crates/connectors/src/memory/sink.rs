@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use potok_core::{Batch, Fault, Message, Name, Outcome, Receipt, Sink, SinkLimits};
+use potok_core::{Batch, DeliveryId, Fault, Message, Outcome, Receipt, Sink, SinkLimits};
 use tokio::sync::watch;
 
 use super::lock;
 
-/// Takes everything once, by name. Clones are the same sink.
+/// Takes everything once, by id. Clones are the same sink.
 #[derive(Clone)]
 pub struct MemorySink(Arc<Shared>);
 
@@ -45,7 +45,7 @@ impl Offsets {
 /// The offsets taken of one stream of names. A sink sees few streams (a partition each), so they
 /// are found by looking through them, the last one first.
 struct Taken {
-    name: Name,
+    id: DeliveryId,
     offsets: Offsets,
 }
 
@@ -102,23 +102,23 @@ impl MemorySink {
 }
 
 impl State {
-    /// Notes the name; false when it was there already.
-    fn take(&mut self, name: &Name) -> bool {
+    /// Notes the id; false when it was there already.
+    fn take(&mut self, id: &DeliveryId) -> bool {
         let same = |taken: &Taken| {
-            let (known, new) = (&taken.name.position, &name.position);
+            let (known, new) = (&taken.id.position, &id.position);
             known.partition == new.partition
                 && known.log == new.log
-                && (taken.name.deliver, taken.name.element) == (name.deliver, name.element)
+                && (taken.id.deliver, taken.id.element) == (id.deliver, id.element)
                 && known.topic == new.topic
         };
         let taken = match self.taken.iter().rposition(same) {
             Some(index) => self.taken.get_mut(index),
             None => {
-                self.taken.push(Taken { name: name.clone(), offsets: Offsets::default() });
+                self.taken.push(Taken { id: id.clone(), offsets: Offsets::default() });
                 self.taken.last_mut()
             }
         };
-        taken.is_some_and(|taken| taken.offsets.add(name.position.offset))
+        taken.is_some_and(|taken| taken.offsets.add(id.position.offset))
     }
 }
 
@@ -144,8 +144,8 @@ impl Sink for MemorySink {
             return Err(fault.clone());
         }
         for (index, message) in batch.messages.iter().enumerate() {
-            if !state.take(&message.name) {
-                receipt.set(index, Outcome::Suppressed);
+            if !state.take(&message.id) {
+                receipt.set(index, Outcome::Duplicate);
                 continue;
             }
             new += 1;

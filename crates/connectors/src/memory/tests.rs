@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use potok_core::{
-    Assignment, Batch, Ended, Fault, GroupSpec, Headers, Intake, Log, Message, Move, Name,
-    OpenGroup, Outcome, Output, PipelineInfo, Position, ReadFrom, Sink, SourceBatch, SystemClock,
-    Timestamp, Transaction,
+    Assignment, Batch, ConsumerGroupSpec, DeliveryId, Ended, Fault, Headers, Intake, Log, Message,
+    Move, OpenGroup, Outcome, Output, PipelineInfo, Position, ReadFrom, Sink, SourceBatch,
+    SystemClock, Timestamp, Transaction,
 };
 
 use super::*;
@@ -26,8 +26,8 @@ fn output(topic: &str, key: Option<&str>, value: &str) -> Output {
     }
 }
 
-fn spec(group: &str, topics: &[&str], from_end: bool) -> GroupSpec {
-    GroupSpec {
+fn spec(group: &str, topics: &[&str], from_end: bool) -> ConsumerGroupSpec {
+    ConsumerGroupSpec {
         group: group.to_owned(),
         topics: topics.iter().map(|topic| (*topic).into()).collect(),
         from_end,
@@ -93,18 +93,18 @@ async fn a_group_resumes_at_the_first_record_that_has_not_ended() {
     assert_eq!(again.ended.iter().collect::<Vec<_>>(), [5..7, 8..9]);
     assert_ne!(again.nonce, first.nonce);
     stale.transact(&ended(&read, 0..10)).await.unwrap();
-    let info = log.groups().await.unwrap().remove(0);
+    let info = log.consumer_groups().await.unwrap().remove(0);
     let at = &info.partitions[0];
-    assert_eq!((at.position, at.ended_above, at.end, info.open), (3, 3, 10, true));
+    assert_eq!((at.committed, at.acknowledged_ahead, at.end, info.open), (3, 3, 10, true));
     let read = batch(&mut open).await;
     assert_eq!((read.first, read.assignment), (3, again.nonce));
     open.journal.transact(&ended(&read, 3..10)).await.unwrap();
     assert!(log.ended("g", "t", 0).await.unwrap().is_empty());
 
-    assert_eq!(log.forget_group("g").await.unwrap_err().next, Move::Fix);
+    assert_eq!(log.delete_consumer_group("g").await.unwrap_err().next, Move::Fix);
     drop(open);
-    log.forget_group("g").await.unwrap();
-    assert!(log.groups().await.unwrap().is_empty());
+    log.delete_consumer_group("g").await.unwrap();
+    assert!(log.consumer_groups().await.unwrap().is_empty());
 }
 
 #[tokio::test]
@@ -119,8 +119,8 @@ async fn outputs_and_progress_are_one_transaction() {
     let refused = Fault::from(open.journal.transact(&transaction).await.unwrap_err());
     assert_eq!(refused.next, Move::Fix);
     let position = |log: MemoryLog| async move {
-        let groups = log.groups().await.unwrap();
-        groups[0].partitions.iter().map(|partition| partition.position).max().unwrap()
+        let groups = log.consumer_groups().await.unwrap();
+        groups[0].partitions.iter().map(|partition| partition.committed).max().unwrap()
     };
     assert_eq!(position(log.clone()).await, 0);
     transaction.outputs = vec![output("out", None, "x")];
@@ -181,7 +181,7 @@ async fn batches_are_bounded_and_from_end_starts_behind() {
 fn message(offset: u64, deliver: u32) -> Message {
     let position = Position { log: 1, topic: "t".into(), partition: 0, offset };
     Message {
-        name: Name { position, deliver, element: 0 },
+        id: DeliveryId { position, deliver, element: 0 },
         key: None,
         headers: Headers::none(),
         value: Bytes::new(),
@@ -210,13 +210,13 @@ async fn a_sink_takes_each_name_once() {
     {
         let receipt = sink.deliver(&batch(&offsets)).await.unwrap();
         for (index, outcome) in receipt.outcomes(offsets.len()).enumerate() {
-            assert_eq!(matches!(outcome, Outcome::Suppressed), repeats.contains(&index));
+            assert_eq!(matches!(outcome, Outcome::Duplicate), repeats.contains(&index));
         }
     }
     waiting.await.unwrap();
     assert_eq!(sink.count(), 4);
     let names: Vec<_> =
-        sink.delivered().iter().map(|m| (m.name.position.offset, m.name.deliver)).collect();
+        sink.delivered().iter().map(|m| (m.id.position.offset, m.id.deliver)).collect();
     assert_eq!(names, [(1, 0), (3, 0), (2, 0), (2, 1)]);
     let counting = MemorySink::counting();
     counting.deliver(&batch(&[(1, 0)])).await.unwrap();

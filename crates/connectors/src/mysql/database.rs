@@ -90,7 +90,7 @@ impl Server for Mysql {
         tables: &Tables,
     ) -> Result<bool, Error> {
         let table = Dialect::Mysql.quote(tables.names().next().unwrap_or_default());
-        let sql = format!("UPDATE {table} SET `position` = `position` WHERE FALSE");
+        let sql = format!("UPDATE {table} SET `potok_id` = `potok_id` WHERE FALSE");
         match sqlx::raw_sql(AssertSqlSafe(sql)).execute(connection).await {
             Ok(_) => Ok(true),
             Err(error) => match fault::trouble(&error) {

@@ -5,7 +5,7 @@
 //!
 //! `INSERT IGNORE` would hide bad values, so parents are inserted with an update that changes
 //! nothing. The driver asks the server to count such rows as found, and the count says nothing
-//! about which they are; so the update notes the position of each in a variable of the session.
+//! about which they are; so the update notes the delivery id of each in a variable of the session.
 
 use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
@@ -14,7 +14,7 @@ use sqlx::error::BoxDynError;
 use sqlx::mysql::{MySqlArguments, MySqlRow};
 use sqlx::{Arguments as _, AssertSqlSafe, Error, MySqlConnection, Row as _};
 
-use crate::sql::{Cell, Dialect, Once, RecordRows, Rows, Tables, There};
+use crate::sql::{Cell, Dialect, ExistingRow, Once, RecordRows, Rows, Tables};
 
 /// Places for values in one statement. The server takes 65,535, but keeps half a kilobyte for
 /// each, in every session.
@@ -29,7 +29,7 @@ pub(super) struct Plan {
     pub tables: Tables,
     packet_bytes_max: usize,
     inserts: Vec<Insert>,
-    by_position: Lookup,
+    by_delivery_id: Lookup,
     by_id: Lookup,
 }
 
@@ -77,9 +77,9 @@ impl Sizes {
 }
 
 /// Notes which rows were there already; the rows themselves stay as they are.
-const NOTE: &str = " ON DUPLICATE KEY UPDATE `position` = IF((@potok_there := \
-                    CONCAT_WS('\\n', @potok_there, CAST(VALUES(`position`) AS BINARY))) IS NULL, \
-                    `position`, `position`)";
+const NOTE: &str = " ON DUPLICATE KEY UPDATE `potok_id` = IF((@potok_there := \
+                    CONCAT_WS('\\n', @potok_there, CAST(VALUES(`potok_id`) AS BINARY))) IS NULL, \
+                    `potok_id`, `potok_id`)";
 /// Forgets them, before each transaction.
 pub(super) const BEGIN: &str = "SET @potok_there = NULL; START TRANSACTION";
 
@@ -91,7 +91,7 @@ impl Plan {
             tables.id_cells().into_iter().zip(tables.id_columns()).collect();
         Plan {
             inserts: (0..tables.names().count()).map(|index| insert(&tables, index)).collect(),
-            by_position: lookup(&tables, &[(tables.position_cell(), "position")]),
+            by_delivery_id: lookup(&tables, &[(tables.delivery_id_cell(), "potok_id")]),
             by_id: lookup(&tables, &ids),
             packet_bytes_max,
             tables,
@@ -145,7 +145,7 @@ fn lookup(tables: &Tables, keys: &[(usize, &str)]) -> Lookup {
         keys.iter().map(|(_, name)| format!("{} = ?", quote(name))).collect();
     Lookup {
         one: format!(
-            ", `content_hash`, `position` FROM {} WHERE {} LOCK IN SHARE MODE)",
+            ", `content_hash`, `potok_id` FROM {} WHERE {} LOCK IN SHARE MODE)",
             quote(tables.names().next().unwrap_or_default()),
             matches.join(" AND ")
         ),
@@ -249,7 +249,7 @@ impl Batch<'_> {
         &mut self,
         lookup: &Lookup,
         records: &[RecordRows<'_>],
-    ) -> Result<Vec<Option<There>>, Error> {
+    ) -> Result<Vec<Option<ExistingRow>>, Error> {
         let mut there = Vec::with_capacity(records.len());
         while let Some(rest) = records.get(there.len()..).filter(|rest| !rest.is_empty()) {
             let count = floor_power(rest.len().min(LOOKUPS_MAX));
@@ -266,7 +266,7 @@ impl Batch<'_> {
             for row in &found {
                 let at = usize::try_from(row.try_get_unchecked::<i64, _>(0)?).unwrap_or_default();
                 if let Some(place) = there.get_mut(before + at) {
-                    *place = Some(There { hash: text(row, 1)?, position: text(row, 2)? });
+                    *place = Some(ExistingRow { hash: text(row, 1)?, delivery_id: text(row, 2)? });
                 }
             }
         }
@@ -300,7 +300,7 @@ impl Once for Batch<'_> {
         } else {
             noted.split(|byte| *byte == b'\n').collect()
         };
-        let at = self.plan.tables.position_cell();
+        let at = self.plan.tables.delivery_id_cell();
         let position = |record: &RecordRows<'_>| self.rows.text_of(record.parent, at).as_bytes();
         Ok(records.iter().map(|record| !there.contains(position(record))).collect())
     }
@@ -320,14 +320,17 @@ impl Once for Batch<'_> {
         Ok(())
     }
 
-    async fn by_position(
+    async fn by_delivery_id(
         &mut self,
         records: &[RecordRows<'_>],
-    ) -> Result<Vec<Option<There>>, Error> {
-        self.look_up(&self.plan.by_position, records).await
+    ) -> Result<Vec<Option<ExistingRow>>, Error> {
+        self.look_up(&self.plan.by_delivery_id, records).await
     }
 
-    async fn by_id(&mut self, records: &[RecordRows<'_>]) -> Result<Vec<Option<There>>, Error> {
+    async fn by_id(
+        &mut self,
+        records: &[RecordRows<'_>],
+    ) -> Result<Vec<Option<ExistingRow>>, Error> {
         self.look_up(&self.plan.by_id, records).await
     }
 }

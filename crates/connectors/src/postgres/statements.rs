@@ -11,13 +11,13 @@ use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::{AssertSqlSafe, Error, PgConnection, Row as _};
 
 use super::arrays::{Elements, converted};
-use crate::sql::{Bounds, Cell, Dialect, Kind, Once, RecordRows, Rows, Tables, There};
+use crate::sql::{Bounds, Cell, Dialect, ExistingRow, Kind, Once, RecordRows, Rows, Tables};
 
 /// Tables as they are, and the SQL for them.
 pub(super) struct Plan {
     pub tables: Tables,
     inserts: Vec<Insert>,
-    by_position: Lookup,
+    by_delivery_id: Lookup,
     by_id: Lookup,
 }
 
@@ -50,7 +50,7 @@ impl Plan {
             tables.id_cells().into_iter().zip(tables.id_columns()).collect();
         Plan {
             inserts: (0..tables.names().count()).map(|index| insert(&tables, index)).collect(),
-            by_position: lookup(&tables, &[(tables.position_cell(), "position")]),
+            by_delivery_id: lookup(&tables, &[(tables.delivery_id_cell(), "potok_id")]),
             by_id: lookup(&tables, &ids),
             tables,
         }
@@ -102,7 +102,7 @@ fn insert(tables: &Tables, index: usize) -> Insert {
         aliases.push(format!("c{at}"));
         sources.push((from, elements));
     }
-    let once = if index == 0 { " ON CONFLICT DO NOTHING RETURNING \"position\"::text" } else { "" };
+    let once = if index == 0 { " ON CONFLICT DO NOTHING RETURNING \"potok_id\"::text" } else { "" };
     let sql = format!(
         "INSERT INTO {} ({}) SELECT {} FROM UNNEST({}) AS u({}){once}",
         quote(tables.names().nth(index).unwrap_or_default()),
@@ -135,7 +135,7 @@ fn lookup(tables: &Tables, keys: &[(usize, &str)]) -> Lookup {
         cells.push((*cell, elements));
     }
     let sql = format!(
-        "SELECT k.n, p.\"content_hash\"::text, p.\"position\"::text \
+        "SELECT k.n, p.\"content_hash\"::text, p.\"potok_id\"::text \
          FROM UNNEST({}) WITH ORDINALITY AS k({}, n) JOIN {} p ON {} FOR SHARE OF p",
         arrays.join(", "),
         aliases.join(", "),
@@ -160,18 +160,18 @@ impl Batch<'_> {
         &mut self,
         lookup: &Lookup,
         records: &[RecordRows<'_>],
-    ) -> Result<Vec<Option<There>>, Error> {
+    ) -> Result<Vec<Option<ExistingRow>>, Error> {
         let mut arguments = PgArguments::default();
         for (cell, elements) in &lookup.keys {
             let cells = records.iter().filter_map(|record| record.parent.get(*cell));
             elements.add(&mut arguments, self.rows, cells).map_err(Error::Encode)?;
         }
         let found = fetch(self.connection, &lookup.sql, arguments).await?;
-        let mut there: Vec<Option<There>> = vec![None; records.len()];
+        let mut there: Vec<Option<ExistingRow>> = vec![None; records.len()];
         for row in found {
             let at = usize::try_from(row.try_get::<i64, _>(0)?).unwrap_or_default();
             if let Some(place) = there.get_mut(at.wrapping_sub(1)) {
-                *place = Some(There { hash: row.try_get(1)?, position: row.try_get(2)? });
+                *place = Some(ExistingRow { hash: row.try_get(1)?, delivery_id: row.try_get(2)? });
             }
         }
         Ok(there)
@@ -197,7 +197,7 @@ impl Once for Batch<'_> {
         for row in &inserted {
             positions.insert(row.try_get::<&str, _>(0)?);
         }
-        let at = self.plan.tables.position_cell();
+        let at = self.plan.tables.delivery_id_cell();
         let position = |record: &RecordRows<'_>| self.rows.text_of(record.parent, at);
         Ok(records.iter().map(|record| positions.contains(position(record))).collect())
     }
@@ -230,14 +230,17 @@ impl Once for Batch<'_> {
         Ok(())
     }
 
-    async fn by_position(
+    async fn by_delivery_id(
         &mut self,
         records: &[RecordRows<'_>],
-    ) -> Result<Vec<Option<There>>, Error> {
-        self.look_up(&self.plan.by_position, records).await
+    ) -> Result<Vec<Option<ExistingRow>>, Error> {
+        self.look_up(&self.plan.by_delivery_id, records).await
     }
 
-    async fn by_id(&mut self, records: &[RecordRows<'_>]) -> Result<Vec<Option<There>>, Error> {
+    async fn by_id(
+        &mut self,
+        records: &[RecordRows<'_>],
+    ) -> Result<Vec<Option<ExistingRow>>, Error> {
         self.look_up(&self.plan.by_id, records).await
     }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //! redis://[user:password@]host[:port][/db]              one server; rediss:// with TLS
 //! redis+sentinel://[user:password@]host[:port],…/name[/db]   ask sentinels for the server `name`
-//! redis+cluster://[user:password@]host[:port],…         a cluster, for the compact layout
+//! redis+cluster://[user:password@]host[:port],…         a cluster, for the packed keys
 //! ```
 //!
 //! `?ca=FILE` names the certificates (PEM) to trust instead of the system's. User and password are

@@ -1,7 +1,7 @@
 //! Redis as working storage: where groups and their bodies are while they are open.
 //!
-//! Optional beside Kafka. It gives other programs the keys they know (the documented layout) or
-//! simply keeps bodies out of memory (the compact one). Redis is never the only home of a record:
+//! Optional beside Kafka. It gives other programs the keys they know (the readable keys) or
+//! simply keeps bodies out of memory (the packed one). Redis is never the only home of a record:
 //! emptied, failed over or evicted, it costs a re-read.
 //!
 //! One call is one attempt here. Deliberately absent: waiting, retrying, a time to live on
@@ -10,12 +10,12 @@
 mod address;
 mod chunks;
 mod client;
-mod compact;
-mod documented;
 mod fault;
 mod pack;
+mod packed;
+mod readable;
 mod scripts;
 mod store;
 
 pub use client::Timeouts;
-pub use store::{EVICTS, Layout, RedisStore};
+pub use store::{EVICTS, KeyStyle, RedisStore};

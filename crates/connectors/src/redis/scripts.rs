@@ -32,7 +32,7 @@ impl Script {
     }
 }
 
-/// The scripts of a layout.
+/// The scripts of a keys.
 pub(super) struct Scripts {
     pub own: Script,
     pub sweep: Script,
@@ -43,29 +43,29 @@ pub(super) struct Scripts {
 }
 
 impl Scripts {
-    pub fn documented() -> Self {
-        let names = include_str!("scripts/documented_names.lua");
+    pub fn readable() -> Self {
+        let names = include_str!("scripts/readable_names.lua");
         let script = |own: &str| Script::new(&format!("{names}{own}"));
         Scripts {
             own: own(),
-            sweep: script(include_str!("scripts/documented_sweep.lua")),
-            put: script(include_str!("scripts/documented_put.lua")),
-            close: script(include_str!("scripts/documented_close.lua")),
-            load: script(include_str!("scripts/documented_load.lua")),
-            clean: script(include_str!("scripts/documented_clean.lua")),
+            sweep: script(include_str!("scripts/readable_sweep.lua")),
+            put: script(include_str!("scripts/readable_put.lua")),
+            close: script(include_str!("scripts/readable_close.lua")),
+            load: script(include_str!("scripts/readable_load.lua")),
+            clean: script(include_str!("scripts/readable_clean.lua")),
         }
     }
 
-    pub fn compact() -> Self {
-        let names = include_str!("scripts/compact_names.lua");
+    pub fn packed() -> Self {
+        let names = include_str!("scripts/packed_names.lua");
         let script = |own: &str| Script::new(&format!("{names}{own}"));
         Scripts {
             own: own(),
-            sweep: script(include_str!("scripts/compact_sweep.lua")),
-            put: script(include_str!("scripts/compact_put.lua")),
-            close: script(include_str!("scripts/compact_close.lua")),
-            load: script(include_str!("scripts/compact_load.lua")),
-            clean: script(include_str!("scripts/compact_clean.lua")),
+            sweep: script(include_str!("scripts/packed_sweep.lua")),
+            put: script(include_str!("scripts/packed_put.lua")),
+            close: script(include_str!("scripts/packed_close.lua")),
+            load: script(include_str!("scripts/packed_load.lua")),
+            clean: script(include_str!("scripts/packed_clean.lua")),
         }
     }
 }

@@ -22,7 +22,7 @@ use super::client::{Call, Client, Timeouts};
 use super::fault::{Failure, Trouble};
 use super::pack::unpack;
 use super::scripts::{Script, Scripts};
-use super::{compact, documented};
+use super::{packed, readable};
 
 /// A pipeline has no more lanes than this, and so no more shares where each lane has one.
 const SHARES_MAX: u32 = 1_024;
@@ -36,17 +36,17 @@ pub const EVICTS: &str = "Redis may throw away what is held when its memory is f
 
 /// Under which names records lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Layout {
+pub enum KeyStyle {
     /// The names other programs know: `active:batches`, `data:event:<group>:<id>` and so on.
-    Documented,
+    Readable,
     /// Few keys, packed.
-    Compact,
+    Packed,
 }
 
 /// Keeps bodies in Redis.
 pub struct RedisStore {
     client: Client,
-    layout: Layout,
+    keys: KeyStyle,
     scripts: Scripts,
     calls: AtomicU64,
     /// Somebody was told that Redis may throw keys away.
@@ -107,23 +107,23 @@ pub(super) fn text(answer: Value) -> Option<Bytes> {
 
 impl RedisStore {
     /// The store at this address. Connects to nothing yet.
-    pub fn new(url: &str, layout: Layout) -> Result<Self, Fault> {
-        Self::with_timeouts(url, layout, Timeouts::default())
+    pub fn new(url: &str, keys: KeyStyle) -> Result<Self, Fault> {
+        Self::with_timeouts(url, keys, Timeouts::default())
     }
 
     /// The same with other bounds on how long Redis may take.
-    pub fn with_timeouts(url: &str, layout: Layout, timeouts: Timeouts) -> Result<Self, Fault> {
+    pub fn with_timeouts(url: &str, keys: KeyStyle, timeouts: Timeouts) -> Result<Self, Fault> {
         let client = Client::new(Address::parse(url)?, timeouts)?;
-        let scripts = match layout {
-            Layout::Documented if client.is_cluster() => {
-                return Err(Fault::fix("the documented keys do not fit a Redis cluster")
-                    .hint("use the compact layout, or a single server")
+        let scripts = match keys {
+            KeyStyle::Readable if client.is_cluster() => {
+                return Err(Fault::fix("the readable keys do not fit a Redis cluster")
+                    .hint("use the packed keys, or a single server")
                     .code("P0910"));
             }
-            Layout::Documented => Scripts::documented(),
-            Layout::Compact => Scripts::compact(),
+            KeyStyle::Readable => Scripts::readable(),
+            KeyStyle::Packed => Scripts::packed(),
         };
-        Ok(RedisStore { client, layout, scripts, calls: AtomicU64::new(1), warned: false.into() })
+        Ok(RedisStore { client, keys, scripts, calls: AtomicU64::new(1), warned: false.into() })
     }
 
     /// Whether Redis answers and lets us in.
@@ -151,9 +151,9 @@ impl RedisStore {
     }
 
     fn owner_key(&self, owner: &Owner) -> String {
-        match self.layout {
-            Layout::Documented => documented::owner_key(owner),
-            Layout::Compact => compact::owner_key(owner),
+        match self.keys {
+            KeyStyle::Readable => readable::owner_key(owner),
+            KeyStyle::Packed => packed::owner_key(owner),
         }
     }
 
@@ -162,9 +162,9 @@ impl RedisStore {
         let mut call = Call::new(script, self.owner_key(owner));
         call.show(owner.nonce);
         call.show(self.number());
-        match self.layout {
-            Layout::Documented => documented::begin(&mut call, owner),
-            Layout::Compact => compact::begin(&mut call, owner),
+        match self.keys {
+            KeyStyle::Readable => readable::begin(&mut call, owner),
+            KeyStyle::Packed => packed::begin(&mut call, owner),
         }
         call
     }
@@ -204,8 +204,8 @@ impl RedisStore {
         while let Some(rest @ [_, ..]) = places.get(records.len()..) {
             let mut call = self.begin(owner, &self.scripts.load);
             call.show(BYTES_MAX);
-            documented::load(&mut call, rest);
-            let found = documented::found(self.answers(owner, &call).await?);
+            readable::load(&mut call, rest);
+            let found = readable::found(self.answers(owner, &call).await?);
             // Redis answers with as many as fit, and at least one.
             if found.is_empty() || found.len() > rest.len() {
                 return Err(self.strange());
@@ -228,12 +228,12 @@ impl RedisStore {
         while let Some(rest @ [_, ..]) = pieces.get(loaded..) {
             let mut call = self.begin(owner, &self.scripts.load);
             call.show(BYTES_MAX);
-            compact::load(&mut call, rest);
+            packed::load(&mut call, rest);
             let mut answers = self.answers(owner, &call).await?;
             let before = loaded;
             for piece in rest {
                 let (Some(list), Some(bodies)) = (answers.next(), answers.next()) else { break };
-                records.extend(compact::found(piece, list, bodies));
+                records.extend(packed::found(piece, list, bodies));
                 loaded += 1;
             }
             if loaded == before || answers.next().is_some() {
@@ -345,21 +345,21 @@ impl Store for RedisStore {
     async fn put(&self, owner: &Owner, held: &[Held]) -> Result<PutOutcome, Fault> {
         let bytes = |held: &&Held| held.record.bytes() + held.place.group.len();
         // Nothing to put is asked as well: whose share it is, and whether there is room.
-        match self.layout {
-            Layout::Documented => {
+        match self.keys {
+            KeyStyle::Readable => {
                 let held = gathered(held, |held| &held.place.group);
                 for part in at_least_one(chunks(&held, bytes)) {
-                    let put = self.put_part(owner, |call| documented::put(call, part));
+                    let put = self.put_part(owner, |call| readable::put(call, part));
                     if let full @ PutOutcome::Full(_) = put.await? {
                         return Ok(full);
                     }
                 }
             }
-            Layout::Compact => {
-                let held = compact::gathered(held, |held| &held.place);
-                let pieces = compact::pieces(&held, |held| &held.place);
+            KeyStyle::Packed => {
+                let held = packed::gathered(held, |held| &held.place);
+                let pieces = packed::pieces(&held, |held| &held.place);
                 for part in at_least_one(chunks(&pieces, |piece| piece.iter().map(bytes).sum())) {
-                    let put = self.put_part(owner, |call| compact::put(call, part));
+                    let put = self.put_part(owner, |call| packed::put(call, part));
                     if let full @ PutOutcome::Full(_) = put.await? {
                         return Ok(full);
                     }
@@ -381,13 +381,13 @@ impl Store for RedisStore {
     }
 
     async fn load(&self, owner: &Owner, places: &[Place]) -> Result<Vec<Option<Record>>, Fault> {
-        let loaded = match self.layout {
-            Layout::Documented => {
+        let loaded = match self.keys {
+            KeyStyle::Readable => {
                 let parts = chunks(places, |place| place.group.len());
                 several_at_a_time(parts, |part| self.load_documented(owner, part)).await?
             }
-            Layout::Compact => {
-                let pieces = compact::pieces(places, |place| place);
+            KeyStyle::Packed => {
+                let pieces = packed::pieces(places, |place| place);
                 let parts = chunks(&pieces, |piece| piece.len());
                 several_at_a_time(parts, |part| self.load_compact(owner, part)).await?
             }
@@ -397,19 +397,19 @@ impl Store for RedisStore {
 
     async fn clean(&self, owner: &Owner, places: &[Place]) -> Result<(), Fault> {
         let script = &self.scripts.clean;
-        match self.layout {
-            Layout::Documented => {
+        match self.keys {
+            KeyStyle::Readable => {
                 let places = gathered(places, |place| &place.group);
                 let parts = at_least_one(chunks(&places, |place| place.group.len()));
                 let clean =
-                    |part| self.tell(owner, script, move |call| documented::clean(call, part));
+                    |part| self.tell(owner, script, move |call| readable::clean(call, part));
                 several_at_a_time(parts, clean).await?;
             }
-            Layout::Compact => {
-                let places = compact::gathered(places, |place| place);
-                let pieces = compact::pieces(&places, |place| place);
+            KeyStyle::Packed => {
+                let places = packed::gathered(places, |place| place);
+                let pieces = packed::pieces(&places, |place| place);
                 let parts = at_least_one(chunks(&pieces, |piece| piece.len()));
-                let clean = |part| self.tell(owner, script, move |call| compact::clean(call, part));
+                let clean = |part| self.tell(owner, script, move |call| packed::clean(call, part));
                 several_at_a_time(parts, clean).await?;
             }
         }

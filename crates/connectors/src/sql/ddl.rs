@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use potok_core::Fault;
 
-use super::tables::{CONTENT_HASH, ELEMENT, Kind, ONCE_ID, POSITION, Tables, problem};
+use super::tables::{CONTENT_HASH, ELEMENT, Kind, ONCE_ID, POTOK_ID, Tables, problem};
 
 /// A system's way of writing SQL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,8 +18,8 @@ pub enum Dialect {
     Mysql,
 }
 
-/// Characters of a position in MariaDB and MySQL: the longest name of a topic, and some.
-const POSITION_CHARS_MAX: usize = 500;
+/// Characters of a delivery id in MariaDB and MySQL: the longest name of a topic, and some.
+const POTOK_ID_CHARS_MAX: usize = 500;
 /// Characters of a key in MariaDB and MySQL where there is room for more.
 const KEY_CHARS_MAX: usize = 512;
 /// Bytes that an index of InnoDB takes.
@@ -152,8 +152,8 @@ impl Tables {
             key.push(ELEMENT);
         }
         let _ = write!(sql, "  PRIMARY KEY ({})", dialect.quote_all(&key));
-        if index == 0 && key != [POSITION] {
-            let _ = write!(sql, ",\n  UNIQUE ({})", dialect.quote(POSITION));
+        if index == 0 && key != [POTOK_ID] {
+            let _ = write!(sql, ",\n  UNIQUE ({})", dialect.quote(POTOK_ID));
         }
         if let (true, Some(parent)) = (index > 0, self.tables.first()) {
             let ids = dialect.quote_all(&ids);
@@ -206,7 +206,7 @@ impl Tables {
     fn key_chars(&self, name: &str) -> usize {
         match name {
             CONTENT_HASH => 64,
-            POSITION => POSITION_CHARS_MAX,
+            POTOK_ID => POTOK_ID_CHARS_MAX,
             _ => {
                 let ids = self.id_columns();
                 let texts = ids.iter().filter(|id| self.id_kind(id) == Kind::Text).count().max(1);
@@ -219,7 +219,7 @@ impl Tables {
     /// What a column that no field fills holds.
     pub(super) fn own_kind(&self, name: &str) -> Kind {
         match name {
-            CONTENT_HASH | POSITION | ONCE_ID => Kind::Text,
+            CONTENT_HASH | POTOK_ID | ONCE_ID => Kind::Text,
             ELEMENT => Kind::Integer,
             id => self.id_kind(id),
         }

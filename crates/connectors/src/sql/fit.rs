@@ -6,7 +6,7 @@
 use potok_core::Fault;
 
 use super::Dialect;
-use super::tables::{Bounds, Column, Id, Kind, POSITION, Table, Tables};
+use super::tables::{Bounds, Column, Id, Kind, POTOK_ID, Table, Tables};
 
 /// A column as the database has it.
 #[derive(Clone, Debug)]
@@ -199,8 +199,8 @@ impl Tables {
         misfits: &mut Misfits,
     ) {
         let mut sets = vec![self.id_columns()];
-        if sets != [[POSITION]] {
-            sets.push(vec![POSITION]);
+        if sets != [[POTOK_ID]] {
+            sets.push(vec![POTOK_ID]);
         }
         for set in sets {
             if !found.is_unique(dialect, &set) {

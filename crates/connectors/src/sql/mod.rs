@@ -28,7 +28,7 @@ pub use tables::{Bounds, Column, Kind, SqlSinkConfig, Table, Tables};
 
 pub(crate) use call::{Endings, read, receipt};
 pub(crate) use connections::Connections;
-pub(crate) use once::{Once, There, conflict, unexplained, write};
+pub(crate) use once::{ExistingRow, Once, conflict, unexplained, write};
 pub(crate) use server::{Server, ServerSink};
 pub(crate) use trouble::{System, Trouble};
 pub(crate) use url::{bare_host, check_parameters, must_verify};

@@ -1,4 +1,4 @@
-//! Once per position and once per business id, on a server that many write to.
+//! Once per delivery id and once per business id, on a server that many write to.
 //!
 //! Parents are inserted where neither their id nor their position is there; what was not inserted
 //! is explained afterwards by locking reads in the same transaction, so that nobody gets in
@@ -34,25 +34,25 @@ pub(crate) trait Once {
     ) -> impl Future<Output = Result<(), Self::Error>> + Send;
 
     /// Locks and reads the rows that have the records' positions.
-    fn by_position(
+    fn by_delivery_id(
         &mut self,
         records: &[RecordRows<'_>],
-    ) -> impl Future<Output = Result<Vec<Option<There>>, Self::Error>> + Send;
+    ) -> impl Future<Output = Result<Vec<Option<ExistingRow>>, Self::Error>> + Send;
 
     /// Locks and reads the rows that have the records' ids.
     fn by_id(
         &mut self,
         records: &[RecordRows<'_>],
-    ) -> impl Future<Output = Result<Vec<Option<There>>, Self::Error>> + Send;
+    ) -> impl Future<Output = Result<Vec<Option<ExistingRow>>, Self::Error>> + Send;
 }
 
 /// A row that is there.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct There {
+pub(crate) struct ExistingRow {
     /// Its `content_hash`.
     pub hash: Option<String>,
-    /// Its `position`.
-    pub position: Option<String>,
+    /// Its `potok_id`.
+    pub delivery_id: Option<String>,
 }
 
 /// Writes the rows of one call; returns how each record ended that was not inserted. The caller
@@ -64,7 +64,7 @@ pub(crate) async fn write<O: Once>(
 ) -> Result<Endings, O::Error> {
     // The same name twice in one call: the second is decided when the first is.
     let mut seen = HashSet::new();
-    let position = |record: &RecordRows<'_>| rows.text_of(record.parent, tables.position_cell());
+    let position = |record: &RecordRows<'_>| rows.text_of(record.parent, tables.delivery_id_cell());
     let (mut waiting, again): (Vec<RecordRows<'_>>, Vec<_>) =
         rows.records(tables).partition(|record| seen.insert(position(record)));
     let ids = tables.id_cells();
@@ -106,11 +106,11 @@ async fn explain<'a, O: Once>(
     if records.is_empty() {
         return Ok(records);
     }
-    let found = once.by_position(&records).await?;
+    let found = once.by_delivery_id(&records).await?;
     let mut others = Vec::new();
     for (record, found) in records.into_iter().zip(found) {
         match found {
-            Some(_) => endings.push((record.message, Outcome::Suppressed)),
+            Some(_) => endings.push((record.message, Outcome::Duplicate)),
             None => others.push(record),
         }
     }
@@ -126,16 +126,16 @@ async fn explain<'a, O: Once>(
         };
         let hash = rows.text_of(record.parent, tables.hash_cell());
         let outcome = if there.hash.as_deref() == Some(hash) {
-            Outcome::Suppressed
+            Outcome::Duplicate
         } else {
-            Outcome::Failed(conflict(tables, rows, &record, there.position))
+            Outcome::Failed(conflict(tables, rows, &record, there.delivery_id))
         };
         endings.push((record.message, outcome));
     }
     Ok(unexplained)
 }
 
-/// The fault of a record whose id is there with other content. `other` is the position of the
+/// The fault of a record whose id is there with other content. `other` is the delivery id of the
 /// row that is there.
 pub(crate) fn conflict(
     tables: &Tables,
@@ -143,7 +143,7 @@ pub(crate) fn conflict(
     record: &RecordRows<'_>,
     other: Option<String>,
 ) -> Fault {
-    let position = rows.text_of(record.parent, tables.position_cell());
+    let position = rows.text_of(record.parent, tables.delivery_id_cell());
     let id: Vec<String> = tables.id_cells().into_iter().map(|at| shown(rows, record, at)).collect();
     let other = other.unwrap_or_else(|| "a row potok did not write".to_owned());
     Fault::set_aside(
@@ -161,7 +161,7 @@ pub(crate) fn conflict(
 pub(crate) fn unexplained() -> Fault {
     Fault::set_aside(
         Reason::Refused,
-        "the row was not inserted, though neither its id nor its position is there",
+        "the row was not inserted, though neither its id nor its delivery id is there",
     )
     .hint("look for another unique index or a trigger on the table")
     .code("P0307")

@@ -44,7 +44,7 @@ pub struct Rows {
 pub struct RecordRows<'a> {
     /// Index of the message in the batch.
     pub message: usize,
-    /// The parent's fields, then its hash, its position and, where there is one, its `once_id`.
+    /// The parent's fields, then its hash, its delivery id and, where there is one, its `once_id`.
     pub parent: &'a [Cell],
     tables: &'a Tables,
     children: &'a [Cell],
@@ -140,9 +140,9 @@ impl Rows {
         self.add_hash(&message.source);
         let start = self.text.len();
         // Writing to a String does not fail.
-        let _ = write!(self.text, "{}", message.name);
+        let _ = write!(self.text, "{}", message.id);
         self.cells.push(Cell::Text(start..self.text.len()));
-        self.check_own(parent, 1, "the position")?;
+        self.check_own(parent, 1, "the delivery id")?;
         if tables.id == Id::OnceId {
             self.add_once_id(message)?;
             self.check_own(parent, 2, "the id of `once_by`")?;
@@ -371,17 +371,17 @@ impl Tables {
                 .filter_map(|name| columns.iter().position(|column| column.name == *name))
                 .collect(),
             Id::OnceId => vec![columns.len() + 2],
-            Id::Position => vec![self.position_cell()],
+            Id::Delivery => vec![self.delivery_id_cell()],
         }
     }
 
     /// Where in a parent row the hash is.
     pub(crate) fn hash_cell(&self) -> usize {
-        self.position_cell() - 1
+        self.delivery_id_cell() - 1
     }
 
-    /// Where in a parent row the position is.
-    pub(crate) fn position_cell(&self) -> usize {
+    /// Where in a parent row the delivery id is.
+    pub(crate) fn delivery_id_cell(&self) -> usize {
         self.tables.first().map_or(0, |parent| parent.columns.len()) + 1
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! One call is one transaction on one connection, bounded in time. Whatever goes wrong inside it,
 //! nothing of it is there, except where the answer to COMMIT was lost: then nobody knows, and the
-//! repeat finds by position what is there. Not here: retries. The one thing tried twice is to
+//! repeat finds by delivery id what is there. Not here: retries. The one thing tried twice is to
 //! begin, when a connection that was used before turns out to be dead.
 
 use std::future::Future;

@@ -6,7 +6,7 @@
 //!
 //! | table | columns besides its fields | keys |
 //! |---|---|---|
-//! | parent | `content_hash`, `position`, and `once_id` where `once_by` is no plain field | primary key: the fields of `once_by`, or `once_id`, or without `once_by` the position; unique: `position` |
+//! | parent | `content_hash`, `potok_id`, and `once_id` where `once_by` is no plain field | primary key: the fields of `once_by`, or `once_id`, or without `once_by` the delivery id; unique: `potok_id` |
 //! | child at `.x` | the parent's key columns | primary key: those |
 //! | child at `.x[]` | the parent's key columns, `element` (from 0) | primary key: those and `element` |
 //!
@@ -23,7 +23,7 @@ use super::schema::Schema;
 /// SHA-256 of the source bytes, in hexadecimal.
 pub(crate) const CONTENT_HASH: &str = "content_hash";
 /// The name of the delivery: `topic/partition/offset@log/deliver/element`.
-pub(crate) const POSITION: &str = "position";
+pub(crate) const POTOK_ID: &str = "potok_id";
 /// The place of a row among those of its record.
 pub(crate) const ELEMENT: &str = "element";
 /// The business id where it is not simply fields of the record.
@@ -36,7 +36,7 @@ pub struct SqlSinkConfig {
     pub label: String,
     /// Tables and where their rows are. Exactly one is at `.`.
     pub rows: Vec<(String, RowsPath)>,
-    /// The business id; empty means once per position only. With child tables, plain fields.
+    /// The business id; empty means once per delivery id only. With child tables, plain fields.
     pub once_by: Vec<Template>,
     /// The schema records are checked against; columns come from it. Without one they are read
     /// from the tables that exist.
@@ -121,8 +121,8 @@ pub(super) enum Id {
     Fields(Vec<String>),
     /// The whole of `once_by`, in a column of its own.
     OnceId,
-    /// The position: nothing was asked for.
-    Position,
+    /// The delivery id: nothing was asked for.
+    Delivery,
 }
 
 /// The tables of one destination.
@@ -152,7 +152,7 @@ impl Tables {
         if parents != 1 {
             problems.add(
                 format!("`rows` has {parents} tables at `.`, it needs exactly one"),
-                "the table at `.` keeps the position and the id that make a record arrive once",
+                "the table at `.` keeps the delivery id and the id that make a record arrive once",
             );
         }
         check_names(&rows, &mut problems);
@@ -232,7 +232,7 @@ impl Tables {
         match &self.id {
             Id::Fields(names) => names.iter().map(String::as_str).collect(),
             Id::OnceId => vec![ONCE_ID],
-            Id::Position => vec![POSITION],
+            Id::Delivery => vec![POTOK_ID],
         }
     }
 
@@ -241,7 +241,7 @@ impl Tables {
     pub(crate) fn own_columns(&self, index: usize) -> Vec<&str> {
         if index == 0 {
             let once = (self.id == Id::OnceId).then_some(ONCE_ID);
-            [CONTENT_HASH, POSITION].into_iter().chain(once).collect()
+            [CONTENT_HASH, POTOK_ID].into_iter().chain(once).collect()
         } else {
             let each = self.tables.get(index).is_some_and(|table| table.path.is_each());
             self.id_columns().into_iter().chain(each.then_some(ELEMENT)).collect()
@@ -379,7 +379,7 @@ fn check_names(rows: &[&(String, RowsPath)], problems: &mut Problems<'_>) {
 
 fn read_id(once_by: &[Template], has_children: bool, problems: &mut Problems<'_>) -> Id {
     if once_by.is_empty() {
-        return Id::Position;
+        return Id::Delivery;
     }
     let mut fields = Vec::with_capacity(once_by.len());
     for template in once_by {

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use bytes::Bytes;
-use potok_core::{Headers, Message, Move, Name, Position, Reason, Timestamp};
+use potok_core::{DeliveryId, Headers, Message, Move, Position, Reason, Timestamp};
 use potok_expr::json::Parser;
 use potok_expr::{RowsPath, Template};
 use serde_json::{Value, json};
@@ -35,7 +35,7 @@ fn problems(rows: &[(&str, &str)], once_by: &[&str], schema: Value) -> Vec<Strin
 fn message(value: &str) -> Message {
     let position = Position { log: 10, topic: "orders".into(), partition: 0, offset: 41 };
     Message {
-        name: Name { position, deliver: 0, element: 0 },
+        id: DeliveryId { position, deliver: 0, element: 0 },
         key: None,
         headers: Headers::none(),
         value: Bytes::copy_from_slice(value.as_bytes()),
@@ -107,9 +107,9 @@ fn statements_follow_the_schema() {
   "sm_id" INTEGER,
   "extra" TEXT,
   "content_hash" TEXT NOT NULL,
-  "position" TEXT NOT NULL,
+  "potok_id" TEXT NOT NULL,
   PRIMARY KEY ("order_uid"),
-  UNIQUE ("position")
+  UNIQUE ("potok_id")
 ) STRICT"#,
             r#"CREATE TABLE IF NOT EXISTS "items" (
   "order_uid" TEXT NOT NULL,
@@ -142,9 +142,9 @@ fn each_system_has_its_own_types_and_quotes() {
   "sm_id" BIGINT,
   "extra" JSON,
   "content_hash" TEXT COLLATE "C" NOT NULL,
-  "position" TEXT COLLATE "C" NOT NULL,
+  "potok_id" TEXT COLLATE "C" NOT NULL,
   PRIMARY KEY ("order_uid"),
-  UNIQUE ("position")
+  UNIQUE ("potok_id")
 )"#,
             r#"CREATE TABLE IF NOT EXISTS "items" (
   "order_uid" TEXT COLLATE "C" NOT NULL,
@@ -164,9 +164,9 @@ fn each_system_has_its_own_types_and_quotes() {
   `sm_id` BIGINT,
   `extra` LONGTEXT,
   `content_hash` VARCHAR(64) NOT NULL,
-  `position` VARCHAR(500) NOT NULL,
+  `potok_id` VARCHAR(500) NOT NULL,
   PRIMARY KEY (`order_uid`),
-  UNIQUE (`position`)
+  UNIQUE (`potok_id`)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin"#
     );
     assert!(ddl[2].contains("`express` BOOLEAN"), "{}", ddl[2]);
@@ -178,14 +178,14 @@ fn each_system_has_its_own_types_and_quotes() {
 fn keys_of_several_columns_fit_into_one_index() {
     let schema = json!({ "properties": {
         "a": { "type": "string" }, "b": { "type": "string" }, "c": { "type": "integer" },
-        "d": { "type": "string" }, "list": { "items": { "properties": { "position": { "type": "string" } } } }
+        "d": { "type": "string" }, "list": { "items": { "properties": { "potok_id": { "type": "string" } } } }
     } });
     let rows = &[("t", "."), ("l", ".list[]")];
     let ddl = tables(rows, &[".a", ".b", ".c"], schema).ddl(Dialect::Mysql);
     // (3072 - 2 * 8) / 4 / 2
     assert!(ddl[1].contains("`a` VARCHAR(382) NOT NULL") && ddl[1].contains("`c` BIGINT NOT NULL"));
     // A field of that name in a child is a field.
-    assert!(ddl[1].contains("`position` LONGTEXT"), "{}", ddl[1]);
+    assert!(ddl[1].contains("`potok_id` LONGTEXT"), "{}", ddl[1]);
     assert!(ddl[0].contains("`d` LONGTEXT,"), "{}", ddl[0]);
 }
 
@@ -202,15 +202,15 @@ fn without_once_by_the_position_is_the_key() {
             r#"CREATE TABLE IF NOT EXISTS "table" (
   "select" TEXT,
   "content_hash" TEXT NOT NULL,
-  "position" TEXT NOT NULL,
-  PRIMARY KEY ("position")
+  "potok_id" TEXT NOT NULL,
+  PRIMARY KEY ("potok_id")
 ) STRICT"#,
             r#"CREATE TABLE IF NOT EXISTS "p" (
-  "position" TEXT NOT NULL,
+  "potok_id" TEXT NOT NULL,
   "element" INTEGER NOT NULL,
   "n""o" INTEGER,
-  PRIMARY KEY ("position", "element"),
-  FOREIGN KEY ("position") REFERENCES "table" ("position") ON DELETE CASCADE
+  PRIMARY KEY ("potok_id", "element"),
+  FOREIGN KEY ("potok_id") REFERENCES "table" ("potok_id") ON DELETE CASCADE
 ) STRICT"#,
         ]
     );
@@ -242,7 +242,7 @@ fn every_problem_is_named() {
     let schema = json!({ "properties": {
         "id": { "type": "string" },
         "ID": { "type": "string" },
-        "position": { "type": "integer" },
+        "potok_id": { "type": "integer" },
         "body": { "type": "object" },
         "": { "type": "string" },
         "child": { "properties": { "ID": { "type": "string" } } },
@@ -257,7 +257,7 @@ fn every_problem_is_named() {
         "`.body`, which the schema lets be an object or array",
         "`topic`, but tables of one record are tied together by plain fields",
         "table `t`: the fields `id` and `ID` would be one column",
-        "table `t`: the field `position` has the name of a column that potok fills",
+        "table `t`: the field `potok_id` has the name of a column that potok fills",
         "table `t`: `` is no column name",
         "table `T`: the field `ID` has the name of a column that potok fills",
         "table `l`: the field `element` has the name of a column that potok fills",
@@ -387,7 +387,7 @@ fn what_does_not_fit_is_refused_and_leaves_nothing() {
         (r#""real":18446744073709551616"#, Reason::Refused, "more digits than the column keeps"),
         (r#""flag":1"#, Reason::Refused, "takes true or false, not a number"),
         (r#""odd":1"#, Reason::Refused, "table `t`: the field `odd` has no column"),
-        (r#""position":1"#, Reason::Refused, "the field `position` has no column"),
+        (r#""potok_id":1"#, Reason::Refused, "the field `potok_id` has no column"),
         (r#""one":[]"#, Reason::Refused, "table `one`: a row is an object, not an array"),
         (r#""many":{}"#, Reason::Refused, "`.many[]` wants an array, the record has an object"),
         (
@@ -438,7 +438,7 @@ fn found(name: &str, kind: Kind) -> FoundColumn {
 }
 
 fn own_columns() -> [FoundColumn; 2] {
-    [found("content_hash", Kind::Text), found("position", Kind::Text)]
+    [found("content_hash", Kind::Text), found("potok_id", Kind::Text)]
 }
 
 #[test]
@@ -453,7 +453,7 @@ fn without_a_schema_columns_are_those_found() {
         ..found("at", Kind::Any)
     });
     columns.extend(own_columns());
-    let unique = vec![vec!["id".to_owned()], vec!["position".to_owned()]];
+    let unique = vec![vec!["id".to_owned()], vec!["potok_id".to_owned()]];
     let there = Some(FoundTable { columns, unique, ..FoundTable::default() });
     let fitted = tables.fit(&[there], Dialect::Sqlite).unwrap();
     let line = |text: &str| read(&fitted, text).unwrap().remove(0);
@@ -474,7 +474,7 @@ fn tables_that_do_not_fit_are_described_at_once() {
         found("id", Kind::Text),
         found("n", Kind::Integer),
         FoundColumn { not_null: true, ..found("more", Kind::Text) },
-        found("position", Kind::Text),
+        found("potok_id", Kind::Text),
     ];
     let there =
         Some(FoundTable { columns, unique: vec![vec!["id".to_owned()]], ..FoundTable::default() });
@@ -484,10 +484,10 @@ fn tables_that_do_not_fit_are_described_at_once() {
         "missing: column `content_hash` of table `t`, column `m` of table `t`, table `c`",
         "column `n` of table `t` takes integers, but the schema says text",
         "column `more` of table `t` takes no null and has no default",
-        "table `t` has no unique key on `position` that compares bytes",
+        "table `t` has no unique key on `potok_id` that compares bytes",
         "ALTER TABLE \"t\" ADD COLUMN \"content_hash\" TEXT",
         "ALTER TABLE \"t\" ADD COLUMN \"m\" INTEGER",
-        "CREATE UNIQUE INDEX \"t_position\" ON \"t\" (\"position\")",
+        "CREATE UNIQUE INDEX \"t_position\" ON \"t\" (\"potok_id\")",
         "CREATE TABLE IF NOT EXISTS \"c\"",
     ] {
         assert!(fault.to_string().contains(part), "{part} not in {fault}");
@@ -497,7 +497,7 @@ fn tables_that_do_not_fit_are_described_at_once() {
     let fault = unknown.fit(&[None, None], Dialect::Sqlite).unwrap_err();
     assert!(fault.to_string().contains("`id`, `element`"), "{fault}");
     let mut there = FoundTable { columns: own_columns().into(), ..FoundTable::default() };
-    there.unique = vec![vec!["POSITION".to_owned()], vec!["ID".to_owned()]];
+    there.unique = vec![vec!["POTOK_ID".to_owned()], vec!["ID".to_owned()]];
     there.columns.push(found("ID", Kind::Text));
     let fault = unknown.fit(&[Some(there), None], Dialect::Sqlite).unwrap_err();
     assert!(fault.to_string().contains("column `id` of table `t`"), "{fault}");

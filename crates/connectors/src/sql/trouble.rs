@@ -91,11 +91,11 @@ impl Trouble {
                 .hint("a disk, the memory or the number of connections is at its limit")
                 .code(system.full),
             Trouble::Silent => wait(&format!("{name} gave no answer in time"))
-                .hint("it is asked again; what it did in spite of that is found by position")
+                .hint("it is asked again; what it did in spite of that is found by delivery id")
                 .code(system.silent),
             Trouble::CommitLost => {
                 wait(&format!("{name} was lost during COMMIT: the outcome is unknown"))
-                    .hint("the next attempt finds by position what is there")
+                    .hint("the next attempt finds by delivery id what is there")
                     .code(system.commit_lost)
             }
             Trouble::Failed => {

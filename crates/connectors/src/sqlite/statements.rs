@@ -15,7 +15,7 @@ use crate::sql::{Cell, Dialect, RecordRows, Rows, Tables, conflict, unexplained}
 pub(super) struct Plan {
     pub tables: Tables,
     inserts: Vec<String>,
-    by_position: String,
+    by_delivery_id: String,
     by_id: String,
     id_cells: Vec<usize>,
     /// For each table, whether its rows have an `element`.
@@ -31,9 +31,9 @@ impl Plan {
             ids.iter().enumerate().map(|(at, id)| format!("{id} = ?{}", at + 1)).collect();
         Plan {
             inserts: (0..tables.names().count()).map(|index| insert(&tables, index)).collect(),
-            by_position: format!("SELECT 1 FROM {parent} WHERE \"position\" = ?1"),
+            by_delivery_id: format!("SELECT 1 FROM {parent} WHERE \"potok_id\" = ?1"),
             by_id: format!(
-                "SELECT \"content_hash\", \"position\" FROM {parent} WHERE {}",
+                "SELECT \"content_hash\", \"potok_id\" FROM {parent} WHERE {}",
                 matches.join(" AND ")
             ),
             id_cells: tables.id_cells(),
@@ -116,10 +116,10 @@ impl Ready<'_> {
     fn decide(&self, rows: &Rows, record: &RecordRows<'_>) -> Result<Outcome, Error> {
         let tables = &self.plan.tables;
         let text = |index: usize| rows.text_of(record.parent, index);
-        let (hash, position) = (text(tables.hash_cell()), text(tables.position_cell()));
-        let mut by_position = self.connection.prepare_cached(&self.plan.by_position)?;
-        if by_position.exists([position])? {
-            return Ok(Outcome::Suppressed);
+        let (hash, position) = (text(tables.hash_cell()), text(tables.delivery_id_cell()));
+        let mut by_delivery_id = self.connection.prepare_cached(&self.plan.by_delivery_id)?;
+        if by_delivery_id.exists([position])? {
+            return Ok(Outcome::Duplicate);
         }
         let mut by_id = self.connection.prepare_cached(&self.plan.by_id)?;
         for (at, cell) in
@@ -133,7 +133,7 @@ impl Ready<'_> {
         };
         let (other_hash, other): (Option<String>, Option<String>) = (row.get(0)?, row.get(1)?);
         if other_hash.as_deref() == Some(hash) {
-            return Ok(Outcome::Suppressed);
+            return Ok(Outcome::Duplicate);
         }
         Ok(Outcome::Failed(conflict(tables, rows, record, other)))
     }

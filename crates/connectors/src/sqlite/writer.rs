@@ -8,7 +8,7 @@
 //! and each call is done again in a transaction of its own with a savepoint per record: the bad
 //! ones are named, nothing of them remains, the others go in. An error that is about the file and
 //! not about a record is answered to every call in the transaction; what was committed in spite of
-//! it is found by position when the engine calls again.
+//! it is found by delivery id when the engine calls again.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -346,7 +346,7 @@ fn each_apart(
 mod tests {
     #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use bytes::Bytes;
-    use potok_core::{Headers, Message, Move, Name, Position, Timestamp};
+    use potok_core::{DeliveryId, Headers, Message, Move, Position, Timestamp};
     use potok_expr::json::Parser;
     use potok_expr::{RowsPath, Template};
     use serde_json::json;
@@ -379,7 +379,7 @@ mod tests {
             let position = Position { log: 1, topic: "t".into(), partition: 0, offset };
             let value = Bytes::from(value.to_string());
             let message = Message {
-                name: Name { position, deliver: 0, element: 0 },
+                id: DeliveryId { position, deliver: 0, element: 0 },
                 key: None,
                 headers: Headers::none(),
                 source: value.clone(),
@@ -447,7 +447,7 @@ mod tests {
             .collect();
         assert_eq!(words, ["0 refused", "1 conflict", "2 refused"]);
         let endings = third_answer.try_recv().unwrap().unwrap();
-        assert!(matches!(endings[..], [(0, Outcome::Suppressed)]), "{endings:?}");
+        assert!(matches!(endings[..], [(0, Outcome::Duplicate)]), "{endings:?}");
         assert_eq!(count(&worker), 3);
     }
 

@@ -218,7 +218,7 @@ fn a_closed_log_answers_everything_with_a_fault() {
         assert_eq!(member.batch().await.unwrap_err().code, "P0210");
         assert_eq!(append(&log, "t", "b").await.unwrap_err().code, "P0210");
         assert!(log.open_group(spec("h", &["t"])).await.is_err());
-        assert!(log.forget_group("g").await.is_err());
+        assert!(log.delete_consumer_group("g").await.is_err());
     });
 }
 

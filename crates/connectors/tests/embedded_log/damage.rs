@@ -566,10 +566,10 @@ fn what_a_damaged_frame_had_ended_is_open_again() {
 
                 // And they come again from their inputs.
                 let mut member = Member::open(&log, spec("g", &["in"])).await.unwrap();
-                let waiting: u64 = log.groups().await.unwrap()[0]
+                let waiting: u64 = log.consumer_groups().await.unwrap()[0]
                     .partitions
                     .iter()
-                    .map(|at| at.end - at.position - at.ended_above)
+                    .map(|at| at.end - at.committed - at.acknowledged_ahead)
                     .sum();
                 assert!(waiting >= open_again);
                 let mut seen = 0;

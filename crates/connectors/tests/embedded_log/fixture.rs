@@ -45,7 +45,7 @@ async fn describe(log: &EmbeddedLog) -> String {
     for topic in log.topics().await.unwrap() {
         writeln!(lines, "{topic:?}").unwrap();
     }
-    for group in log.groups().await.unwrap() {
+    for group in log.consumer_groups().await.unwrap() {
         // A field that came later, which nothing of version 1 has.
         writeln!(lines, "{}", format!("{group:?}").replace(", internal: None", "")).unwrap();
     }

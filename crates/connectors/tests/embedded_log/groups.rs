@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use potok_connectors::embedded::{EmbeddedLog, FaultyDisk, Options};
-use potok_core::{Ended, GroupSpec, Log, Move, Partition, Position, RangeSet, Record, Transaction};
+use potok_core::{
+    ConsumerGroupSpec, Ended, Log, Move, Partition, Position, RangeSet, Record, Transaction,
+};
 
 use super::support::*;
 
@@ -59,9 +61,9 @@ fn progress_outputs_and_holes_survive_reopening() {
             let log = open_with(&disk, one()).unwrap();
             let expected: RangeSet = [0..4, 5..7, 9..10].into_iter().collect();
             assert_eq!(log.ended("g", "in", 0).await.unwrap(), expected);
-            let groups = log.groups().await.unwrap();
+            let groups = log.consumer_groups().await.unwrap();
             let at = &groups[0].partitions[0];
-            assert_eq!((at.position, at.ended_above, at.end), (4, 3, 20));
+            assert_eq!((at.committed, at.acknowledged_ahead, at.end), (4, 3, 20));
             assert_eq!(groups[0].info, spec("g", &[]).info);
             assert!(!groups[0].open);
             let mut member = Member::open(&log, spec("g", &["in"])).await.unwrap();
@@ -81,7 +83,7 @@ fn a_fresh_group_starts_at_the_earliest_or_where_the_end_was() {
         {
             let log = open_with(&disk, one()).unwrap();
             fill(&log, "in", 5).await;
-            let late = GroupSpec { from_end: true, ..spec("late", &["in", "unborn"]) };
+            let late = ConsumerGroupSpec { from_end: true, ..spec("late", &["in", "unborn"]) };
             let member = Member::open(&log, late).await.unwrap();
             assert_eq!(member.assigned[&partition("in")].start, 5);
             assert_eq!(member.assigned[&partition("unborn")].start, 0);
@@ -89,7 +91,7 @@ fn a_fresh_group_starts_at_the_earliest_or_where_the_end_was() {
         // Killed before anything ended: the end has not moved.
         let log = open_with(&disk, one()).unwrap();
         fill(&log, "in", 3).await;
-        let late = GroupSpec { from_end: true, ..spec("late", &["in", "unborn"]) };
+        let late = ConsumerGroupSpec { from_end: true, ..spec("late", &["in", "unborn"]) };
         let mut member = Member::open(&log, late).await.unwrap();
         assert_eq!(offsets(&member.take(3).await), [5, 6, 7]);
         append(&log, "unborn", "x").await.unwrap();
@@ -107,13 +109,13 @@ fn a_group_is_open_once_and_old_journals_note_nothing() {
         let old = Member::open(&log, spec("g", &["in"])).await.unwrap();
         let Err(fault) = log.open_group(spec("g", &["in"])).await else { panic!("it is open") };
         assert_eq!((fault.next, fault.code), (Move::Fix, "P0208"));
-        assert_eq!(log.forget_group("g").await.unwrap_err().code, "P0208");
-        assert!(log.groups().await.unwrap()[0].open);
+        assert_eq!(log.delete_consumer_group("g").await.unwrap_err().code, "P0208");
+        assert!(log.consumer_groups().await.unwrap()[0].open);
 
         // The source may go before the last endings are noted.
         let Member { open, assigned } = old;
         drop(open.source);
-        assert!(!log.groups().await.unwrap()[0].open);
+        assert!(!log.consumer_groups().await.unwrap()[0].open);
         let old = assigned[&partition("in")].nonce;
         let note = |assignment: u64, to: u64| Transaction {
             outputs: vec![output("out", None, "x")],
@@ -180,19 +182,19 @@ fn forgetting_a_group_forgets_its_progress() {
     run(async {
         let disk = FaultyDisk::new();
         let log = open_with(&disk, one()).unwrap();
-        assert_eq!(log.forget_group("g").await.unwrap_err().code, "P0209");
+        assert_eq!(log.delete_consumer_group("g").await.unwrap_err().code, "P0209");
         fill(&log, "in", 4).await;
         let member = Member::open(&log, spec("g", &["in"])).await.unwrap();
         let transaction =
             Transaction { outputs: Vec::new(), ended: vec![ended(&member, "in", &[(0, 4)])] };
         member.open.journal.transact(&transaction).await.unwrap();
         drop(member);
-        log.forget_group("g").await.unwrap();
-        assert!(log.groups().await.unwrap().is_empty());
+        log.delete_consumer_group("g").await.unwrap();
+        assert!(log.consumer_groups().await.unwrap().is_empty());
         assert_eq!(log.ended("g", "in", 0).await.unwrap_err().code, "P0209");
         drop(log);
         let log = open_with(&disk, one()).unwrap();
-        assert!(log.groups().await.unwrap().is_empty());
+        assert!(log.consumer_groups().await.unwrap().is_empty());
         let mut member = Member::open(&log, spec("g", &["in"])).await.unwrap();
         assert_eq!(offsets(&member.take(4).await), [0, 1, 2, 3]);
     });

@@ -198,7 +198,7 @@ fn dead_letters_and_their_resolutions_never_go_by_age() {
         bench.fill("noise", 100).await;
         drop(member);
         // Also when the pipeline is forgotten.
-        bench.log.forget_group("g").await.unwrap();
+        bench.log.delete_consumer_group("g").await.unwrap();
         bench.older(HOUR * 100).await;
         let mut found = BTreeMap::new();
         for topic in ["g-dead", "g-dead-resolved", "g-replay", "potok-dead"] {
@@ -217,14 +217,14 @@ fn a_forgotten_group_holds_nothing() {
         bench.fill("t", 100).await;
         bench.older(HOUR * 2).await;
         assert_eq!(values(&bench.log, "t").await.len(), 100);
-        bench.log.forget_group("g").await.unwrap();
+        bench.log.delete_consumer_group("g").await.unwrap();
         bench.log.retain_now().await;
         assert!(values(&bench.log, "t").await.len() < 50);
         // A group that comes later starts at what is left, without lag for what is not.
         let mut late = Member::open(&bench.log, spec("late", &["t"])).await.unwrap();
         let left = values(&bench.log, "t").await;
-        let info = bench.log.groups().await.unwrap();
-        let lag: u64 = info[0].partitions.iter().map(|p| p.end - p.position).sum();
+        let info = bench.log.consumer_groups().await.unwrap();
+        let lag: u64 = info[0].partitions.iter().map(|p| p.end - p.committed).sum();
         assert_eq!(lag as usize, left.len());
         late.take(left.len()).await;
     });

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use potok_connectors::embedded::{EmbeddedLog, FaultyDisk, Options};
 use potok_core::{
-    Clock, Fault, GroupSpec, Headers, Intake, Log, OpenGroup, Output, Owner, Partition,
+    Clock, ConsumerGroupSpec, Fault, Headers, Intake, Log, OpenGroup, Output, Owner, Partition,
     PipelineInfo, Place, Position, ReadFrom, Record, SourceBatch, Timestamp,
 };
 
@@ -117,8 +117,8 @@ pub fn check_batch(batch: &SourceBatch) -> Result<(), String> {
     Err(format!("batch {}..{} with offsets {offsets:?}", batch.first, batch.next))
 }
 
-pub fn spec(group: &str, topics: &[&str]) -> GroupSpec {
-    GroupSpec {
+pub fn spec(group: &str, topics: &[&str]) -> ConsumerGroupSpec {
+    ConsumerGroupSpec {
         group: group.to_owned(),
         topics: topics.iter().map(|topic| Arc::from(*topic)).collect(),
         from_end: false,
@@ -141,7 +141,7 @@ pub struct Member {
 }
 
 impl Member {
-    pub async fn open(log: &EmbeddedLog, spec: GroupSpec) -> Result<Member, Fault> {
+    pub async fn open(log: &EmbeddedLog, spec: ConsumerGroupSpec) -> Result<Member, Fault> {
         let mut open = log.open_group(spec).await?;
         let Intake::Assigned(assigned) = open.source.next().await? else {
             panic!("a source begins with its partitions");

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use potok_connectors::redis::{Layout, RedisStore, Timeouts};
+use potok_connectors::redis::{KeyStyle, RedisStore, Timeouts};
 use potok_core::{Headers, Held, Owner, Place, Position, PutOutcome, Record, Store, Timestamp};
 use potok_fuzz::Corpus;
 
@@ -104,8 +104,8 @@ fn only_the_answer_of_a_script_is_believed() {
     let owner = Owner { pipeline: "p".into(), share: 0, nonce: 7 };
     let all = [held(1), held(2)];
     let places = all.each_ref().map(|held| held.place.clone());
-    for layout in [Layout::Documented, Layout::Compact] {
-        let store = RedisStore::with_timeouts(&url, layout, timeouts).unwrap();
+    for keys in [KeyStyle::Readable, KeyStyle::Packed] {
+        let store = RedisStore::with_timeouts(&url, keys, timeouts).unwrap();
         corpus.fuzz(150, |input| {
             *answer.lock().unwrap() = input.to_vec();
             let said_done = says_one(input);

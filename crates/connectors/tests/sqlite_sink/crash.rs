@@ -58,6 +58,6 @@ async fn death_after_the_commit_makes_the_next_attempt_a_repeat() {
     run_to_death(name, "sink.commit.after", &path);
     assert_eq!(query(&path, "SELECT count(*) FROM orders"), ["20"]);
     let sink = SqliteSink::new(path.clone(), orders_config()).unwrap();
-    assert_eq!(outcomes(&sink, batch().messages).await, ["suppressed"; 20]);
+    assert_eq!(outcomes(&sink, batch().messages).await, ["duplicates"; 20]);
     assert_eq!(query(&path, "SELECT count(*) FROM items"), ["40"]);
 }

@@ -1,4 +1,4 @@
-//! Once per position, once per business id.
+//! Once per delivery id, once per business id.
 
 use std::sync::Arc;
 
@@ -10,26 +10,26 @@ use serde_json::json;
 use crate::order::{Place, config, message, order, orders_config, outcomes};
 
 #[tokio::test]
-async fn the_same_position_is_suppressed_whatever_it_says_now() {
+async fn the_same_delivery_id_is_a_duplicate_whatever_it_says_now() {
     let place = Place::orders().await;
     assert_eq!(place.deliver(vec![message(1, &order("u1"))]).await, ["delivered"]);
     // As after a lost answer; then as after a change of an expression or of `once_by`.
-    assert_eq!(place.deliver(vec![message(1, &order("u1"))]).await, ["suppressed"]);
+    assert_eq!(place.deliver(vec![message(1, &order("u1"))]).await, ["duplicates"]);
     let mut other = order("u1");
     other["sm_id"] = json!(1);
-    assert_eq!(place.deliver(vec![message(1, &other)]).await, ["suppressed"]);
-    assert_eq!(place.deliver(vec![message(1, &order("u2"))]).await, ["suppressed"]);
+    assert_eq!(place.deliver(vec![message(1, &other)]).await, ["duplicates"]);
+    assert_eq!(place.deliver(vec![message(1, &order("u2"))]).await, ["duplicates"]);
     assert_eq!((place.count("orders"), place.count("items")), (1, 2));
 }
 
 #[tokio::test]
-async fn the_same_bytes_under_one_id_are_suppressed_other_bytes_are_a_conflict() {
+async fn the_same_bytes_under_one_id_are_a_duplicate_other_bytes_are_a_conflict() {
     let place = Place::orders().await;
     let mut other = order("u1");
     other["sm_id"] = json!(1);
     let batch = vec![message(1, &order("u1")), message(2, &order("u1")), message(3, &other)];
     let outcomes = place.deliver(batch).await;
-    assert_eq!(outcomes[..2], ["delivered", "suppressed"]);
+    assert_eq!(outcomes[..2], ["delivered", "duplicates"]);
     assert_eq!(
         outcomes[2],
         "SetAside conflict: [P0309] order_uid `u1` of orders/0/3@0000000000000007/0/0 is already \
@@ -50,7 +50,7 @@ async fn what_counts_is_the_source_not_the_value() {
     let mut spaced = message(3, &order("u1"));
     spaced.source = Bytes::from(serde_json::to_vec_pretty(&order("u1")).unwrap());
     let outcomes = place.deliver(vec![first, rewritten, spaced]).await;
-    assert_eq!(outcomes[..2], ["delivered", "suppressed"]);
+    assert_eq!(outcomes[..2], ["delivered", "duplicates"]);
     assert!(outcomes[2].starts_with("SetAside conflict"), "{outcomes:?}");
 }
 
@@ -60,7 +60,7 @@ async fn without_once_by_only_positions_count() {
     let place = Place::made_by("", config(&[("t", ".")], &[], Some(schema)));
     let value = json!({ "a": "x" });
     let batch = vec![message(1, &value), message(2, &value), message(1, &value)];
-    assert_eq!(place.deliver(batch).await, ["delivered", "delivered", "suppressed"]);
+    assert_eq!(place.deliver(batch).await, ["delivered", "delivered", "duplicates"]);
     assert_eq!(place.count("t"), 2);
 }
 
@@ -87,7 +87,7 @@ async fn ids_of_several_fields_and_of_no_field() {
     };
     let batch = vec![with_id(1, b"i"), with_id(2, b"j"), with_id(3, b"i"), with_id(4, b"\xff")];
     let outcomes = header.deliver(batch).await;
-    assert_eq!(outcomes[..3], ["delivered", "delivered", "suppressed"]);
+    assert_eq!(outcomes[..3], ["delivered", "delivered", "duplicates"]);
     assert!(outcomes[3].contains("not UTF-8"), "{outcomes:?}");
     assert_eq!(header.query("SELECT once_id FROM t ORDER BY 1"), ["'i'", "'j'"]);
 }
@@ -116,7 +116,7 @@ async fn four_lanes_share_one_writer() {
                     for outcome in outcomes(&sink, batch).await {
                         match outcome.as_str() {
                             "delivered" => counts.0 += 1,
-                            "suppressed" => counts.1 += 1,
+                            "duplicates" => counts.1 += 1,
                             other => panic!("{other}"),
                         }
                     }
@@ -128,8 +128,8 @@ async fn four_lanes_share_one_writer() {
     let lanes: Vec<_> = (0..4).map(|n| tokio::spawn(lane(n))).collect();
     let mut sum = (0, 0);
     for lane in lanes {
-        let (delivered, suppressed) = lane.await.unwrap();
-        sum = (sum.0 + delivered, sum.1 + suppressed);
+        let (delivered, duplicates) = lane.await.unwrap();
+        sum = (sum.0 + delivered, sum.1 + duplicates);
     }
     assert_eq!(sum, (2 * ORDERS, 6 * ORDERS));
     let rows = |sql: &str| crate::order::query(&path, sql);
@@ -148,7 +148,7 @@ async fn a_call_cancelled_at_any_moment_may_be_made_again() {
             () = async { for _ in 0..offset % 5 { tokio::task::yield_now().await } } => {}
         }
         let outcome = place.deliver(batch.messages).await.remove(0);
-        assert!(outcome == "delivered" || outcome == "suppressed", "{outcome}");
+        assert!(outcome == "delivered" || outcome == "duplicates", "{outcome}");
     }
     assert_eq!((place.count("orders"), place.count("items")), (50, 100));
 }
@@ -160,7 +160,7 @@ async fn rows_of_others_are_a_conflict_and_say_so() {
         .unwrap()
         .execute_batch(
             "INSERT INTO orders (order_uid, track_number, locale, date_created, sm_id, \
-             content_hash, position) VALUES ('u1', '', '', '', 0, '', 'by hand')",
+             content_hash, potok_id) VALUES ('u1', '', '', '', 0, '', 'by hand')",
         )
         .unwrap();
     let outcome = place.deliver(vec![message(1, &order("u1"))]).await.remove(0);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use potok_connectors::sql::SqlSinkConfig;
 use potok_connectors::sqlite::SqliteSink;
-use potok_core::{Batch, Headers, Message, Name, Outcome, Position, Sink as _, Timestamp};
+use potok_core::{Batch, DeliveryId, Headers, Message, Outcome, Position, Sink as _, Timestamp};
 use potok_expr::{RowsPath, Template};
 use rusqlite::Connection;
 use rusqlite::types::Value as SqlValue;
@@ -58,7 +58,7 @@ pub async fn outcomes(sink: &SqliteSink, messages: Vec<Message>) -> Vec<String> 
     let receipt = sink.deliver(&Batch { messages }).await.unwrap();
     let word = |outcome| match outcome {
         Outcome::Delivered => "delivered".to_owned(),
-        Outcome::Suppressed => "suppressed".to_owned(),
+        Outcome::Duplicate => "duplicates".to_owned(),
         Outcome::Failed(fault) => format!("{:?} {}: {fault}", fault.next, fault.reason),
     };
     receipt.outcomes(len).map(word).collect()
@@ -158,7 +158,7 @@ pub fn message(offset: u64, value: &Value) -> Message {
 pub fn bytes_message(offset: u64, value: Bytes) -> Message {
     let position = Position { log: 7, topic: "orders".into(), partition: 0, offset };
     Message {
-        name: Name { position, deliver: 0, element: 0 },
+        id: DeliveryId { position, deliver: 0, element: 0 },
         key: None,
         headers: Headers::none(),
         source: value.clone(),

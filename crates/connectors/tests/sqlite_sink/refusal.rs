@@ -11,7 +11,7 @@ fn ids() -> potok_connectors::sql::SqlSinkConfig {
 }
 
 const TABLES: &str = "CREATE TABLE t (id TEXT PRIMARY KEY, n INTEGER CHECK (n < 100), \
-     email TEXT UNIQUE, content_hash TEXT, position TEXT UNIQUE);\
+     email TEXT UNIQUE, content_hash TEXT, potok_id TEXT UNIQUE);\
      CREATE TABLE parts (id TEXT, element INTEGER, size INTEGER CHECK (size > 0), \
      shop INTEGER REFERENCES shops (id));\
      CREATE TABLE shops (id INTEGER PRIMARY KEY); INSERT INTO shops VALUES (1);";
@@ -36,7 +36,7 @@ async fn a_violated_constraint_costs_one_record() {
         (1, "SetAside refused: [P0307] the database refused the record: CHECK constraint failed"),
         (2, "CHECK constraint failed: size > 0"),
         (3, "FOREIGN KEY constraint failed"),
-        (4, "neither its id nor its position is there"),
+        (4, "neither its id nor its delivery id is there"),
         (6, "SetAside conflict: [P0309] id `a` of orders/0/6"),
     ] {
         assert!(outcomes[at].contains(part), "{}", outcomes[at]);
@@ -60,7 +60,7 @@ async fn a_trigger_that_ends_the_transaction_costs_one_record_too() {
     for (at, outcome) in outcomes.iter().enumerate() {
         match at {
             1 | 4 | 7 => assert!(outcome.contains("not thirteen"), "{outcome}"),
-            8 => assert!(outcome.contains("neither its id nor its position"), "{outcome}"),
+            8 => assert!(outcome.contains("neither its id nor its delivery id"), "{outcome}"),
             _ => assert_eq!(outcome, "delivered"),
         }
     }

@@ -12,7 +12,7 @@ async fn an_order_becomes_rows_of_four_tables() {
     assert_eq!(
         place.query(
             "SELECT order_uid, track_number, locale, date_created, sm_id, length(content_hash), \
-             position FROM orders"
+             potok_id FROM orders"
         ),
         ["'u1', 'TRACK7', 'de', '2026-03-01T06:22:19Z', 99, 64, \
           'orders/0/5@0000000000000007/0/0'"]

@@ -24,7 +24,7 @@ async fn preparing_twice_changes_nothing() {
 #[tokio::test]
 async fn more_columns_are_welcome_where_the_database_fills_them() {
     let sql = "CREATE TABLE t (row INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, n INTEGER, \
-         content_hash TEXT, position TEXT UNIQUE, note TEXT, \
+         content_hash TEXT, potok_id TEXT UNIQUE, note TEXT, \
          at TEXT NOT NULL DEFAULT (upper('now')), twice INTEGER AS (n * 2))";
     let place = Place::made_by(sql, config(&[("t", ".")], &[".id"], Some(schema())));
     assert_eq!(place.deliver(vec![message(1, &json!({ "id": "a", "n": 2 }))]).await, ["delivered"]);
@@ -48,7 +48,7 @@ async fn tables_that_cannot_keep_the_promise_are_refused() {
         config.create_tables = false;
         config
     };
-    let own = "content_hash TEXT, position TEXT UNIQUE";
+    let own = "content_hash TEXT, potok_id TEXT UNIQUE";
     for (sql, code, part) in [
         (String::new(), "P0301", "missing: table `t`"),
         (
@@ -71,10 +71,10 @@ async fn tables_that_cannot_keep_the_promise_are_refused() {
             "unique key on `id`",
         ),
         (
-            "CREATE TABLE t (id TEXT PRIMARY KEY, n INTEGER, content_hash TEXT, position TEXT)"
+            "CREATE TABLE t (id TEXT PRIMARY KEY, n INTEGER, content_hash TEXT, potok_id TEXT)"
                 .into(),
             "P0302",
-            "unique key on `position`",
+            "unique key on `potok_id`",
         ),
         (
             format!("CREATE TABLE t (id TEXT PRIMARY KEY, n INTEGER, must TEXT NOT NULL, {own})"),

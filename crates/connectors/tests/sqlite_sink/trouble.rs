@@ -164,6 +164,6 @@ async fn a_replaced_file_and_a_deleted_wal_are_noticed_too() {
     fs::remove_file(place.path.with_file_name("orders.sqlite-wal")).unwrap();
     is(&place.sink.deliver(&batch(3)).await.unwrap_err(), Move::Wait, "P0310");
     place.sink.prepare().await.unwrap();
-    assert_eq!(place.deliver(batch(3).messages).await, ["suppressed"]);
+    assert_eq!(place.deliver(batch(3).messages).await, ["duplicates"]);
     assert_eq!(place.query("SELECT order_uid FROM orders"), ["'u2'", "'u3'"]);
 }

@@ -14,18 +14,18 @@ fn view<'a>(value: &'a str, headers: &'a Headers) -> View<'a> {
     }
 }
 
-fn run(source: &str, value: &str) -> Result<Ran, ProgramError> {
+fn run(source: &str, value: &str) -> Result<ProgramOutcome, ProgramError> {
     let program = Program::compile(source).unwrap_or_else(|e| panic!("{source}: {e:?}"));
     program.run(&view(value, &Headers::none()))
 }
 
 fn value(source: &str, value: &str) -> String {
     match run(source, value) {
-        Ok(Ran::Value(bytes)) => {
+        Ok(ProgramOutcome::Value(bytes)) => {
             crate::json::Parser::new().parse(&bytes).unwrap();
             String::from_utf8(bytes.into()).unwrap()
         }
-        Ok(Ran::Unchanged) => value.to_owned(),
+        Ok(ProgramOutcome::Unchanged) => value.to_owned(),
         other => panic!("{source}: {other:?}"),
     }
 }
@@ -76,9 +76,9 @@ fn a_program_that_only_looks_keeps_the_bytes() {
 #[test]
 fn abort_filters() {
     let source = "if .kind == \"test\" { abort }";
-    assert_eq!(run(source, r#"{"kind":"test"}"#), Ok(Ran::Filtered));
-    assert_eq!(run(source, r#"{"kind":"real"}"#), Ok(Ran::Unchanged));
-    assert_eq!(run("abort \"why\"", "{}"), Ok(Ran::Filtered));
+    assert_eq!(run(source, r#"{"kind":"test"}"#), Ok(ProgramOutcome::Filtered));
+    assert_eq!(run(source, r#"{"kind":"real"}"#), Ok(ProgramOutcome::Unchanged));
+    assert_eq!(run("abort \"why\"", "{}"), Ok(ProgramOutcome::Filtered));
 }
 
 #[test]
@@ -111,14 +111,14 @@ fn metadata_can_be_read() {
     let program = Program::compile(source).unwrap();
     let want = "{\"bad\":\"a\u{fffd}\",\"gone\":null,\"h\":\"last\",\"key\":\"k-1\",\"missing\":null,\
         \"odd\":\"o\",\"time\":\"2024-02-29T12:34:56.789Z\",\"topic\":\"ORDERS\",\"year\":\"2024\"}";
-    assert_eq!(program.run(&view("{}", &headers)), Ok(Ran::Value(want.into())));
+    assert_eq!(program.run(&view("{}", &headers)), Ok(ProgramOutcome::Value(want.into())));
     let keyless = View { key: None, time: Timestamp(-1), ..view("{}", &headers) };
     let program = Program::compile(".k = %key; .t = %time").unwrap();
     let want = r#"{"k":null,"t":"1969-12-31T23:59:59.999Z"}"#;
-    assert_eq!(program.run(&keyless), Ok(Ran::Value(want.into())));
+    assert_eq!(program.run(&keyless), Ok(ProgramOutcome::Value(want.into())));
     for time in [i64::MIN, i64::MAX] {
         let far = View { time: Timestamp(time), ..view("{}", &headers) };
-        assert!(matches!(program.run(&far), Ok(Ran::Value(_))));
+        assert!(matches!(program.run(&far), Ok(ProgramOutcome::Value(_))));
     }
 }
 
@@ -131,7 +131,7 @@ fn a_key_that_is_no_text_is_not_bent_into_one() {
     let program = Program::compile(".k = encode_base64(%key ?? \"\")");
     assert!(program.is_err(), "`%key` may be null and cannot fail, so `??` is wrong here");
     let program = Program::compile(".k = encode_base64(string!(%key))").unwrap();
-    assert_eq!(program.run(&view), Ok(Ran::Value(r#"{"k":"/wA="}"#.into())));
+    assert_eq!(program.run(&view), Ok(ProgramOutcome::Value(r#"{"k":"/wA="}"#.into())));
 }
 
 #[test]
@@ -336,7 +336,7 @@ fn programs_run_on_many_threads() {
                 let event = format!("{{\"n\":{n}}}");
                 let want = format!("{{\"n\":{}}}", n + 1);
                 let ended = program.run(&view(&event, &Headers::none()));
-                assert_eq!(ended, Ok(Ran::Value(want.into())));
+                assert_eq!(ended, Ok(ProgramOutcome::Value(want.into())));
             });
         }
     });
@@ -384,15 +384,15 @@ fn reading_little_and_reading_all_agree() {
     }
     let deletes = Program::compile("del(.a)\nif .b == 1 { abort }").unwrap();
     let view = view(r#"{"a":1,"c":3}"#, &headers);
-    assert_eq!(deletes.run(&view), Ok(Ran::Value(Bytes::from_static(br#"{"c":3}"#))));
+    assert_eq!(deletes.run(&view), Ok(ProgramOutcome::Value(Bytes::from_static(br#"{"c":3}"#))));
     let filter = Program::compile("if .a == 2 { abort }").unwrap();
     assert!(filter.reads.is_some(), "a filter is run on what it looks at");
     let (_, event) = filter.resolve(&view).unwrap();
     assert!(event.reads.is_some(), "and once, not a second time on everything");
-    assert_eq!(filter.run(&view), Ok(Ran::Unchanged), "bytes as they were");
+    assert_eq!(filter.run(&view), Ok(ProgramOutcome::Unchanged), "bytes as they were");
 }
 
-fn run_batch(source: &str, values: &[&str]) -> Result<Vec<Ran>, ProgramError> {
+fn run_batch(source: &str, values: &[&str]) -> Result<Vec<ProgramOutcome>, ProgramError> {
     let program = Program::compile_batch(source).unwrap_or_else(|e| panic!("{source}: {e:?}"));
     let headers = Headers::none();
     let views: Vec<_> = values.iter().map(|value| view(value, &headers)).collect();
@@ -401,27 +401,27 @@ fn run_batch(source: &str, values: &[&str]) -> Result<Vec<Ran>, ProgramError> {
 
 #[test]
 fn a_batch_is_an_array_of_its_values() {
-    let value = |text: &str| Ran::Value(Bytes::copy_from_slice(text.as_bytes()));
+    let value = |text: &str| ProgramOutcome::Value(Bytes::copy_from_slice(text.as_bytes()));
     let values = [r#"{"n":1.50}"#, r#"{"n":2}"#, r#"{"n":3}"#];
     let total = "sum = 0\nfor_each(.) -> |_i, e| { sum = sum + to_int!(e.n) }\n.[1].sum = sum";
     assert_eq!(
         run_batch(total, &[r#"{"n":1.0}"#, r#"{"n":2}"#]).unwrap(),
         // Only what changed is written anew.
-        [Ran::Unchanged, value(r#"{"n":2,"sum":3}"#)]
+        [ProgramOutcome::Unchanged, value(r#"{"n":2,"sum":3}"#)]
     );
     assert_eq!(
         run_batch(". = map_values(.) -> |e| { if e.n == 2 { null } else { e } }", &values).unwrap(),
-        [Ran::Unchanged, Ran::Filtered, Ran::Unchanged]
+        [ProgramOutcome::Unchanged, ProgramOutcome::Filtered, ProgramOutcome::Unchanged]
     );
     assert_eq!(
         run_batch(".[0] = %key\n.[2] = %events[2].topic", &values).unwrap(),
-        [value(r#""group-7""#), Ran::Unchanged, value(r#""orders""#)]
+        [value(r#""group-7""#), ProgramOutcome::Unchanged, value(r#""orders""#)]
     );
     assert_eq!(
         run_batch("if length(.) == 3 { abort }", &values).unwrap(),
-        [Ran::Filtered, Ran::Filtered, Ran::Filtered]
+        [ProgramOutcome::Filtered, ProgramOutcome::Filtered, ProgramOutcome::Filtered]
     );
-    assert_eq!(run_batch("length(.)", &values[..1]).unwrap(), [Ran::Unchanged]);
+    assert_eq!(run_batch("length(.)", &values[..1]).unwrap(), [ProgramOutcome::Unchanged]);
 }
 
 #[test]

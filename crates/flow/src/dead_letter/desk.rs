@@ -223,12 +223,12 @@ impl Desk {
         if self.log.reuses_offsets() {
             return Ok(());
         }
-        for group in self.log.groups().await? {
+        for group in self.log.consumer_groups().await? {
             let ours = |topic: &str| {
                 group.info.pipeline == self.info.pipeline && topic == self.info.replay
             };
             for partition in group.partitions.iter().filter(|partition| ours(&partition.topic)) {
-                let ended = std::iter::once(0..partition.position).collect();
+                let ended = std::iter::once(0..partition.committed).collect();
                 self.log.release(&self.info.replay, 0, partition.partition, &ended).await?;
             }
         }

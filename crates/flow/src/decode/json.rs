@@ -7,7 +7,7 @@
 use potok_core::{Decoded, Decoder, Fault, Reason, Record};
 use potok_expr::json::Parser;
 
-use super::quick::Quick;
+use super::quick::FastValidator;
 
 /// How many broken rules of a schema one dead letter names.
 const RULES_NAMED_MAX: usize = 5;
@@ -15,7 +15,7 @@ const RULES_NAMED_MAX: usize = 5;
 /// Decodes JSON values.
 pub struct JsonDecoder {
     /// Asked first where there is one; it knows only good values.
-    quick: Option<Quick>,
+    quick: Option<FastValidator>,
     schema: Option<jsonschema::Validator>,
 }
 
@@ -23,7 +23,7 @@ impl JsonDecoder {
     /// With a JSON Schema that values must satisfy and what checks it, or without. Who builds the
     /// validator decides what it checks, and that no pattern takes longer than linear time.
     pub fn new(schema: Option<(&serde_json::Value, jsonschema::Validator)>) -> Self {
-        let quick = schema.as_ref().and_then(|(schema, _)| Quick::of(schema));
+        let quick = schema.as_ref().and_then(|(schema, _)| FastValidator::of(schema));
         JsonDecoder { quick, schema: schema.map(|(_, validator)| validator) }
     }
 

@@ -26,7 +26,7 @@ const NOTES: [&str; 9] = [
 
 /// A schema it knows every keyword of.
 #[derive(Debug)]
-pub struct Quick {
+pub struct FastValidator {
     kinds: Kinds,
     integers: (i64, i64),
     /// Set where integers have bounds, so that other numbers are not judged here.
@@ -34,9 +34,9 @@ pub struct Quick {
     chars: (usize, usize),
     pattern: Option<Pattern>,
     texts: Option<Vec<String>>,
-    items: Option<Box<Quick>>,
+    items: Option<Box<FastValidator>>,
     items_count: (usize, usize),
-    properties: Vec<(String, Quick)>,
+    properties: Vec<(String, FastValidator)>,
     /// One bit per property.
     required: u64,
     others_refused: bool,
@@ -60,11 +60,11 @@ enum Pattern {
     Regex(Regex),
 }
 
-impl Quick {
+impl FastValidator {
     /// `None` where the schema has a keyword it does not know, or one in a shape it does not know.
-    pub fn of(schema: &Json) -> Option<Quick> {
+    pub fn of(schema: &Json) -> Option<FastValidator> {
         let Json::Object(schema) = schema else { return None };
-        let mut quick = Quick {
+        let mut quick = FastValidator {
             kinds: kinds(schema)?,
             integers: (i64::MIN, i64::MAX),
             bounded: false,
@@ -96,12 +96,12 @@ impl Quick {
                 let text = |value: &Json| value.as_str().map(str::to_owned);
                 self.texts = Some(value.as_array()?.iter().map(text).collect::<Option<_>>()?);
             }
-            "items" => self.items = Some(Box::new(Quick::of(value)?)),
+            "items" => self.items = Some(Box::new(FastValidator::of(value)?)),
             "minItems" => self.items_count.0 = count(value)?,
             "maxItems" => self.items_count.1 = count(value)?,
             "properties" => {
                 for (name, schema) in value.as_object()? {
-                    self.properties.push((name.clone(), Quick::of(schema)?));
+                    self.properties.push((name.clone(), FastValidator::of(schema)?));
                 }
                 (self.properties.len() <= PROPERTIES_MAX).then_some(())?;
             }
@@ -389,7 +389,7 @@ mod tests {
         let (mut taken, mut valid) = (0, 0);
         for _ in 0..3_000 {
             let schema = schema(&mut dice, 2);
-            let Some(quick) = Quick::of(&schema) else { continue };
+            let Some(quick) = FastValidator::of(&schema) else { continue };
             let full = jsonschema::options()
                 .with_pattern_options(jsonschema::PatternOptions::regex())
                 .build(&schema)
@@ -423,14 +423,14 @@ mod tests {
             json!({"pattern": "(?=a)"}),
             json!({"pattern": "[a&&b]"}),
         ] {
-            assert!(Quick::of(&schema).is_none(), "{schema}");
+            assert!(FastValidator::of(&schema).is_none(), "{schema}");
         }
     }
 
     #[test]
     fn an_order_is_taken_without_a_full_validator() {
         let schema = include_str!("../../../../pipelines/schemas/order.json");
-        let quick = Quick::of(&serde_json::from_str(schema).unwrap()).unwrap();
+        let quick = FastValidator::of(&serde_json::from_str(schema).unwrap()).unwrap();
         let order = json!({
             "order_uid": "b563feb7b2b84b6test", "track_number": "WBILMTESTTRACK", "entry": "WBIL",
             "delivery": {

@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use potok_core::{Event, Fault, Headers, HeadersBuilder, Message, Name, Output, Reason};
+use potok_core::{DeliveryId, Event, Fault, Headers, HeadersBuilder, Message, Output, Reason};
 use potok_expr::{Scope, Template, json::Parser};
 
-use crate::lane::{Item, Letter};
+use crate::lane::{Item, Rejection};
 use crate::plan::{DeliverPlan, Target, TopicTarget};
 
 /// Header that carries the name of a delivery.
@@ -52,7 +52,7 @@ pub(crate) fn address(
                 item.delivered = true;
                 None
             }
-            Err(fault) => Some(Letter { deliver: Some(index as u32), fault }),
+            Err(fault) => Some(Rejection { deliver: Some(index as u32), fault }),
         };
         item.letters.extend(end);
         item.open -= 1;
@@ -109,11 +109,11 @@ fn message(
             Some(known.cloned().ok_or_else(unknown)?)
         }
     };
-    let name = Name { position: event.position, deliver: index as u32, element: 0 };
-    let headers = with_id(plan, &name, event.headers);
+    let id = DeliveryId { position: event.position, deliver: index as u32, element: 0 };
+    let headers = with_id(plan, &id, event.headers);
     let Some(topic) = topic else {
         let Event { value, source, time, .. } = event;
-        return Ok(Made::Message(Message { name, key, headers, value, source, once, time }));
+        return Ok(Made::Message(Message { id, key, headers, value, source, once, time }));
     };
     let value = Some(event.value).filter(|value| !(event.tombstone && value.is_empty()));
     let output = Output { topic, partition: None, key, headers, value };
@@ -124,13 +124,13 @@ fn message(
     Ok(Made::Output(output))
 }
 
-fn with_id(plan: &DeliverPlan, name: &Name, headers: Headers) -> Headers {
+fn with_id(plan: &DeliverPlan, id: &DeliveryId, headers: Headers) -> Headers {
     if !plan.headers_id {
         return headers;
     }
-    let room = headers.encoded().len() + ID_BYTES_USUAL + name.position.topic.len();
+    let room = headers.encoded().len() + ID_BYTES_USUAL + id.position.topic.len();
     let all = HeadersBuilder::with_capacity(room).add_all(&headers);
-    all.add_written(ID_HEADER, |value| value.show(name)).build()
+    all.add_written(ID_HEADER, |value| value.show(id)).build()
 }
 
 fn required(template: &Template, scope: &Scope<'_>, what: &str) -> Result<Bytes, Fault> {
@@ -152,7 +152,7 @@ fn joined(parts: &[Template], scope: &Scope<'_>) -> Result<Bytes, Fault> {
     Ok(id.into())
 }
 
-/// The naive way to name things; see `Bug::NamesFromCounter`.
+/// The naive way to id things; see `Bug::NamesFromCounter`.
 pub(crate) fn counted_name() -> u64 {
     static COUNTER: AtomicU64 = AtomicU64::new(1 << 40);
     COUNTER.fetch_add(1, Ordering::Relaxed)

@@ -64,7 +64,7 @@ impl Destination {
     /// How it stands, if it lies outside the log.
     pub fn status(&self) -> Option<DestinationStatus> {
         let up = self.gate.status().state == "open";
-        self.sink.as_ref().map(|_| DestinationStatus { deliver: self.label.clone(), up })
+        self.sink.as_ref().map(|_| DestinationStatus { destination: self.label.clone(), up })
     }
 
     /// Prepares the destination of a run that begins, and later asks it behind a closed gate

@@ -18,7 +18,7 @@ use super::gate::Pass;
 use super::messages::{Addressed, address};
 use super::suspect::Suspect;
 use super::witness::Witness;
-use crate::lane::{Cycle, Item, Lane, Letter};
+use crate::lane::{Cycle, Item, Lane, Rejection};
 use crate::work::Stop;
 
 /// A call that takes longer counts as unanswered: its outcome is unknown.
@@ -495,7 +495,7 @@ impl Settling {
             };
             match outcome {
                 Outcome::Delivered => of.delivered(),
-                Outcome::Suppressed => of.open = of.open.saturating_sub(1),
+                Outcome::Duplicate => of.open = of.open.saturating_sub(1),
                 Outcome::Failed(_) if planted(Bug::ReceiptIgnored) => of.delivered(),
                 Outcome::Failed(fault) if fault.next == Move::SetAside => {
                     of.set_aside_by(self.index, fault);
@@ -568,7 +568,7 @@ impl Item {
     }
 
     fn set_aside_by(&mut self, deliver: usize, fault: Fault) {
-        self.letters.push(Letter { deliver: Some(deliver as u32), fault });
+        self.letters.push(Rejection { deliver: Some(deliver as u32), fault });
         self.open = self.open.saturating_sub(1);
     }
 }

@@ -7,26 +7,26 @@ use bytes::Bytes;
 use potok_core::Timestamp;
 use tokio::sync::Notify;
 
-use super::clock::Scale;
-use super::index::{BatchPlace, BatchView, Index, Shown, Wish};
-use crate::plan::HoldPlan;
+use super::clock::RunClock;
+use super::index::{Command, GroupCursor, GroupView, Index, Shown};
+use crate::plan::GroupPlan;
 
 /// A wall clock that is off by more than this was set.
 const CLOCK_SET_MILLIS: i64 = 1_000;
 
 /// What a lane holds, and who wants to see it.
-pub(crate) struct Board {
+pub(crate) struct GroupTable {
     pub(super) index: Mutex<Index>,
     /// Somebody asked for something.
     pub(super) nudge: Notify,
-    pub(super) scale: Scale,
+    pub(super) scale: RunClock,
     /// The log is shared: a share is a partition of the internal topic, timed by the log.
     pub(super) shared: bool,
     /// How often what is being sent was tried.
     pub(super) attempts: Arc<AtomicU64>,
 }
 
-impl Board {
+impl GroupTable {
     pub fn index(&self) -> MutexGuard<'_, Index> {
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -35,7 +35,7 @@ impl Board {
         &self,
         pipeline: &str,
         lane: usize,
-        plan: &HoldPlan,
+        plan: &GroupPlan,
         now: Timestamp,
         what: impl Fn(&Index, &Shown<'_>) -> T,
     ) -> T {
@@ -61,14 +61,14 @@ pub(crate) struct Contents {
 
 /// The boards of all lanes of a pipeline. Those of the run before are gone with it.
 #[derive(Default)]
-pub(crate) struct Boards(Mutex<Vec<Arc<Board>>>);
+pub(crate) struct GroupTables(Mutex<Vec<Arc<GroupTable>>>);
 
-impl Boards {
-    pub fn set(&self, boards: Vec<Arc<Board>>) {
+impl GroupTables {
+    pub fn set(&self, boards: Vec<Arc<GroupTable>>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = boards;
     }
 
-    pub fn all(&self) -> Vec<Arc<Board>> {
+    pub fn all(&self) -> Vec<Arc<GroupTable>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -78,7 +78,7 @@ impl Boards {
 
     /// When a run began that still reads again what is held; until then nothing closes.
     pub fn catching_up_since(&self) -> Option<Timestamp> {
-        let is_behind = |board: &&Arc<Board>| !board.index().caught_up;
+        let is_behind = |board: &&Arc<GroupTable>| !board.index().caught_up;
         self.all().iter().find(is_behind).map(|board| board.scale.began())
     }
 
@@ -100,7 +100,7 @@ impl Boards {
     }
 
     /// Asks something of the open groups of that key; false where there is none.
-    pub fn ask(&self, key: &str, wish: Wish) -> bool {
+    pub fn ask(&self, key: &str, wish: Command) -> bool {
         let mut any = false;
         for board in self.all() {
             let mut index = board.index();
@@ -114,18 +114,18 @@ impl Boards {
         any
     }
 
-    /// How many batches are held.
-    pub fn batches(&self) -> u64 {
-        self.all().iter().map(|board| board.index().batches()).sum()
+    /// How many groups are held.
+    pub fn groups(&self) -> u64 {
+        self.all().iter().map(|board| board.index().groups()).sum()
     }
 
-    /// The places of the first so many batches behind `after`, each with its lane.
+    /// The places of the first so many groups behind `after`, each with its lane.
     pub fn places(
         &self,
         pipeline: &str,
-        after: Option<&BatchPlace>,
+        after: Option<&GroupCursor>,
         most: usize,
-    ) -> Vec<(BatchPlace, usize)> {
+    ) -> Vec<(GroupCursor, usize)> {
         let mut places = Vec::new();
         for (lane, board) in self.all().iter().enumerate() {
             let of_lane = board.index().places(pipeline, after, most);
@@ -136,28 +136,28 @@ impl Boards {
         places
     }
 
-    /// The batch at that place of a lane, where it is still there.
+    /// The group at that place of a lane, where it is still there.
     pub fn view_at(
         &self,
-        (place, lane): &(BatchPlace, usize),
+        (place, lane): &(GroupCursor, usize),
         pipeline: &str,
-        plan: &HoldPlan,
+        plan: &GroupPlan,
         now: Timestamp,
-    ) -> Option<BatchView> {
+    ) -> Option<GroupView> {
         let board = self.all().get(*lane).cloned()?;
         board.show(pipeline, *lane, plan, now, |index, shown| index.view_at(place, shown))
     }
 
-    /// All batches of one key.
+    /// All groups of one key.
     pub fn views_of(
         &self,
         key: &str,
         pipeline: &str,
-        plan: &HoldPlan,
+        plan: &GroupPlan,
         now: Timestamp,
-    ) -> Vec<BatchView> {
+    ) -> Vec<GroupView> {
         let boards = self.all();
-        let of_lane = |(lane, board): (usize, &Arc<Board>)| {
+        let of_lane = |(lane, board): (usize, &Arc<GroupTable>)| {
             board.show(pipeline, lane, plan, now, |index, shown| {
                 index.views_of(key.as_bytes(), shown)
             })

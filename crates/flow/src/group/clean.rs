@@ -24,7 +24,7 @@ const BYTES_MAX: u64 = 6 << 20;
 const STOP_MAX: Duration = Duration::from_secs(2);
 
 /// Records that have ended.
-pub(super) struct Lot {
+pub(super) struct PendingCleanup {
     pub owner: Owner,
     /// Under which their seal was read.
     pub assignment: u64,
@@ -33,24 +33,24 @@ pub(super) struct Lot {
     pub places: Vec<Place>,
 }
 
-/// Lots in the order in which they were sent, each with who says that this is durable.
+/// PendingCleanups in the order in which they were sent, each with who says that this is durable.
 #[derive(Default)]
-pub(super) struct Lots(VecDeque<(oneshot::Receiver<()>, Lot)>);
+pub(super) struct PendingCleanups(VecDeque<(oneshot::Receiver<()>, PendingCleanup)>);
 
-impl Lots {
+impl PendingCleanups {
     /// True where the lane has gone far enough ahead.
     fn are_many(&self) -> bool {
         let bytes: u64 = self.0.iter().rev().skip(1).map(|(_, lot)| lot.bytes).sum();
         self.0.len() > LOTS_MAX || bytes > BYTES_MAX
     }
 
-    pub fn push(&mut self, durable: oneshot::Receiver<()>, lot: Lot) {
+    pub fn push(&mut self, durable: oneshot::Receiver<()>, lot: PendingCleanup) {
         self.0.push_back((durable, lot));
     }
 
     /// Waits for the first to be durable. One whose ledger is gone stays in the store: it is read
     /// again. Nothing is lost when the waiting is cancelled.
-    pub async fn next(&mut self) -> Option<Option<Lot>> {
+    pub async fn next(&mut self) -> Option<Option<PendingCleanup>> {
         let (durable, _) = self.0.front_mut()?;
         let is_durable = durable.await.is_ok();
         let (_, lot) = self.0.pop_front()?;
@@ -91,9 +91,9 @@ impl Lane {
     pub(super) async fn clean(
         &mut self,
         holding: &mut Holding,
-        lot: Option<Lot>,
+        lot: Option<PendingCleanup>,
     ) -> Result<(), Stop> {
-        let Some(Lot { owner, assignment, places, .. }) = lot else { return Ok(()) };
+        let Some(PendingCleanup { owner, assignment, places, .. }) = lot else { return Ok(()) };
         if places.is_empty() {
             return Ok(());
         }
@@ -116,10 +116,11 @@ mod tests {
     #[test]
     fn the_last_lot_may_be_large_but_not_those_before_it() {
         let lots = |sizes: &[u64]| {
-            let mut lots = Lots::default();
+            let mut lots = PendingCleanups::default();
             for bytes in sizes {
                 let owner = Owner { pipeline: "p".into(), share: 0, nonce: 1 };
-                let lot = Lot { owner, assignment: 1, bytes: *bytes, places: Vec::new() };
+                let lot =
+                    PendingCleanup { owner, assignment: 1, bytes: *bytes, places: Vec::new() };
                 lots.push(oneshot::channel().1, lot);
             }
             lots

@@ -12,14 +12,14 @@ use super::index::GroupKey;
 const LEARNED_MAX_MILLIS: i64 = 10 * 60_000;
 
 /// Milliseconds of this run: wall time at its start, going on evenly whatever the wall clock does.
-pub(crate) struct Scale {
+pub(crate) struct RunClock {
     start: Instant,
     wall: Timestamp,
 }
 
-impl Scale {
+impl RunClock {
     pub fn new(clock: &dyn Clock) -> Self {
-        Scale { start: Instant::now(), wall: clock.now() }
+        RunClock { start: Instant::now(), wall: clock.now() }
     }
 
     /// When the run began, by the wall clock.

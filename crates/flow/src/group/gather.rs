@@ -24,8 +24,8 @@ use bytes::Bytes;
 use futures::FutureExt;
 use potok_core::trouble::{Bug, crash_point, planted};
 use potok_core::{
-    Ended, Fault, GroupSpec, Intake, Journal, Move, NotWritten, OpenGroup, Output, Partition,
-    Reason, Record, Source, SourceBatch, Transaction,
+    ConsumerGroupSpec, Ended, Fault, Intake, Journal, Move, NotWritten, OpenGroup, Output,
+    Partition, Reason, Record, Source, SourceBatch, Transaction,
 };
 use potok_expr::json::Parser;
 use potok_expr::{Scope, Template};
@@ -34,7 +34,7 @@ use tokio::time::Instant;
 use super::gathered;
 use crate::counts::Ending;
 use crate::crash_notes::{CrashNotes, Range};
-use crate::outgoing::{LetterBox, Sender, pieces};
+use crate::outgoing::{DeadLetterWriter, Sender, pieces};
 use crate::pipeline::Shared;
 use crate::signal::Signal;
 use crate::status::Counters;
@@ -125,12 +125,12 @@ enum Part {
     /// The copy of that record of that batch.
     Copy { batch: usize, record: usize },
     /// A dead letter in place of a copy, or a piece of one.
-    Letter,
+    Rejection,
 }
 
 /// Copies records into the internal topic until it is asked to stop.
 pub(crate) struct Gather {
-    pub spec: GroupSpec,
+    pub spec: ConsumerGroupSpec,
     pub by: Option<Template>,
     pub internal: Arc<str>,
     pub notes: Arc<CrashNotes>,
@@ -138,7 +138,7 @@ pub(crate) struct Gather {
     pub paused: Arc<Signal<bool>>,
     pub stopping: Arc<Signal<bool>>,
     pub waits: Arc<Waits>,
-    pub letters: Arc<LetterBox>,
+    pub letters: Arc<DeadLetterWriter>,
     pub counters: Arc<Counters>,
     /// What this process has not read of the internal topic, and how many bytes that may be.
     pub unread: Arc<Signal<u64>>,
@@ -270,9 +270,9 @@ impl Gather {
                         set_aside.push(fault.reason);
                         self.letter(batches, batch, record, &fault)
                     }
-                    (Some(fault), Part::Letter) => {
+                    (Some(fault), Part::Rejection) => {
                         let pieces = pieces(&output).ok_or(Fault { next: Move::Fix, ..fault })?;
-                        pieces.into_iter().map(|piece| (piece, Part::Letter)).collect()
+                        pieces.into_iter().map(|piece| (piece, Part::Rejection)).collect()
                     }
                 };
                 for (output, part) in instead {
@@ -301,7 +301,7 @@ impl Gather {
                 replay_of: None,
                 record: Some(record),
             };
-            (self.letters.letter(&sender, None, fault), Part::Letter)
+            (self.letters.letter(&sender, None, fault), Part::Rejection)
         };
         found.map(letter).into_iter().collect()
     }
@@ -394,12 +394,12 @@ impl Gather {
         shared: &Shared,
         stopping: &Arc<Signal<bool>>,
         unread: Arc<Signal<u64>>,
-        letters: Arc<LetterBox>,
+        letters: Arc<DeadLetterWriter>,
     ) -> Option<Gather> {
         let plan = &shared.plan;
         let hold = plan.hold.as_ref().filter(|_| plan.is_gathered(&*shared.log))?;
         Some(Gather {
-            spec: GroupSpec {
+            spec: ConsumerGroupSpec {
                 group: plan.group.clone(),
                 topics: plan.topics.clone(),
                 from_end: plan.from_end,
@@ -416,7 +416,7 @@ impl Gather {
             letters,
             counters: shared.counters.clone(),
             unread,
-            unread_max: plan.in_flight_bytes_max,
+            unread_max: plan.in_flight_bytes,
         })
     }
 }

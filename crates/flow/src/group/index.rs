@@ -5,7 +5,7 @@
 //!                 │                                                           │ read back
 //!                 └────────── a seal in the log names it ◄────────────────────┘
 //!                                        ▼
-//!                              sealed batch ─► sent ─► ended
+//!                              sealed group ─► sent ─► ended
 //! ```
 //!
 //! An open group belongs to the lane alone; a record that comes after the closing opens the next
@@ -34,10 +34,10 @@ use super::arrival::{self, Arrival, Stream};
 use super::bodies::Body;
 use super::clock::Share;
 use super::seal::{Generation, Members, Seal};
-use super::shelf::Shelf;
+use super::shelf::KeyedQueue;
 use crate::plan::ClosePlan;
 pub(super) use view::Shown;
-pub use view::{BatchPage, BatchPlace, BatchView, KindView};
+pub use view::{GroupCursor, GroupPage, GroupView, KindView};
 use waiting::Waiting;
 
 /// A part of a batch has no more records and bytes than this, so that sending it fits into memory
@@ -168,7 +168,7 @@ pub(crate) struct Sealed {
 }
 
 /// A record on its way into the index.
-pub(crate) struct Arriving {
+pub(crate) struct NewMember {
     pub group: GroupKey,
     pub entry: Entry,
     /// The end of its clock slice, where slices close groups, on the clock of its share.
@@ -187,11 +187,11 @@ pub(crate) struct Index {
     waiting: Vec<(u64, Waiting)>,
     open: HashMap<GroupKey, Group>,
     shares: BTreeMap<u32, Share>,
-    frozen: Shelf<Frozen>,
+    frozen: KeyedQueue<Frozen>,
     /// Their seals are on the way into the log.
-    sealing: Shelf<Frozen>,
+    sealing: KeyedQueue<Frozen>,
     /// Their seals were read, in that order.
-    sealed: Shelf<Sealed>,
+    sealed: KeyedQueue<Sealed>,
     /// Being sent now, for people to see.
     sending: Arc<Vec<Sealed>>,
     /// Bytes of everything held, until it was sent.
@@ -205,12 +205,12 @@ pub(crate) struct Index {
     /// What closed later than it was due, in milliseconds, since somebody asked.
     pub lateness: Vec<u64>,
     /// What somebody asked for, group by group.
-    pub wishes: Vec<(Bytes, Wish)>,
+    pub wishes: Vec<(Bytes, Command)>,
 }
 
 /// What people may ask of an open group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wish {
+pub(crate) enum Command {
     /// Close it now.
     Release,
     /// Close it now and set its records aside.
@@ -270,8 +270,8 @@ impl Index {
     }
 
     /// Takes a record in.
-    fn add(&mut self, arriving: Arriving) {
-        let Arriving { group: name, entry, slice_end } = arriving;
+    fn add(&mut self, arriving: NewMember) {
+        let NewMember { group: name, entry, slice_end } = arriving;
         self.bytes += u64::from(entry.bytes);
         self.records += 1;
         if let Some(sealed) = self.sealed_with(&name.key, &entry) {
@@ -373,7 +373,7 @@ impl Index {
         hasher.finish()
     }
 
-    /// The sealed batch that has this record as a member.
+    /// The sealed group that has this record as a member.
     fn sealed_with(&mut self, key: &Bytes, entry: &Entry) -> Option<&mut Sealed> {
         let feed = self.feeds.get(entry.feed as usize)?;
         let members =
@@ -407,7 +407,7 @@ impl Index {
     pub fn close_due(&mut self, run_now: i64) {
         for (key, wish) in std::mem::take(&mut self.wishes) {
             let names: Vec<GroupKey> = self.open_of(&key).into_iter().cloned().collect();
-            names.iter().for_each(|name| self.freeze(name, wish == Wish::Drop));
+            names.iter().for_each(|name| self.freeze(name, wish == Command::Drop));
         }
         let mut all_due = Vec::new();
         for share in self.shares.values_mut() {

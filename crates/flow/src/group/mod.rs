@@ -38,25 +38,25 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::counts::Ending;
-use crate::lane::{Cycle, Item, Lane, Way};
+use crate::lane::{Cycle, Item, Lane, Provenance};
 use crate::ledger::Note;
-use crate::plan::HoldPlan;
+use crate::plan::GroupPlan;
 use crate::work::{Chunk, Completion, Stop, ToLane};
 use arrival::{Arrival, Stream};
-use board::Board;
-pub(crate) use board::Boards;
+use board::GroupTable;
+pub(crate) use board::GroupTables;
 pub(crate) use bodies::Bodies;
 use bodies::Room;
-use clean::Lots;
-use clock::Scale;
+use clean::PendingCleanups;
+use clock::RunClock;
 pub(crate) use gather::Gather;
 pub use gathered::gathered_from;
-pub(crate) use index::Wish;
-use index::{Arriving, Entry, Feed, GroupKey, Index};
-pub use index::{BatchPage, BatchPlace, BatchView, KindView};
+pub(crate) use index::Command;
+use index::{Entry, Feed, GroupKey, Index, NewMember};
+pub use index::{GroupCursor, GroupPage, GroupView, KindView};
 use seal::Seal;
 use store::{Full, Stored};
-use strays::Search;
+use strays::RegroupScan;
 
 /// Records that a lane takes in before it looks what is to be closed and sent. Many, so that under
 /// load seals and deliveries are written in large pieces.
@@ -64,46 +64,46 @@ const TAKEN_MAX: usize = 4_000;
 
 /// The group step of one lane.
 pub(crate) struct Holding {
-    pub plan: HoldPlan,
+    pub plan: GroupPlan,
     pub store: Arc<dyn Store>,
     /// Finds bodies in the log that the store had no room for.
     pub log: Arc<dyn Store>,
-    pub board: Arc<Board>,
+    pub board: Arc<GroupTable>,
     /// Whose groups these are. Where the log is shared, a partition's share and nonce are put in.
     owner: Owner,
     /// Assignments whose shares are ours in the store.
     owned: Vec<(u64, Partition)>,
-    search: Arc<Search>,
+    search: Arc<RegroupScan>,
     /// For bodies in memory.
     room: Arc<Room>,
     /// What was sent and lies in the store until that is durable.
-    sent: Lots,
+    sent: PendingCleanups,
     /// The store had no room.
     full: Option<Full>,
 }
 
 impl Holding {
     pub fn new(
-        plan: &HoldPlan,
+        plan: &GroupPlan,
         Bodies { store, log, room }: Bodies,
         owner: Owner,
         clock: &dyn Clock,
         shared: bool,
         attempts: Arc<AtomicU64>,
-        search: Arc<Search>,
+        search: Arc<RegroupScan>,
     ) -> Self {
         let mut index = Index::new(plan.close.clone());
         if !shared {
             index.time_by_run(owner.share);
         }
-        let board = Arc::new(Board {
+        let board = Arc::new(GroupTable {
             index: Mutex::new(index),
             nudge: Notify::new(),
-            scale: Scale::new(clock),
+            scale: RunClock::new(clock),
             shared,
             attempts,
         });
-        let (plan, owned, sent) = (plan.clone(), Vec::new(), Lots::default());
+        let (plan, owned, sent) = (plan.clone(), Vec::new(), PendingCleanups::default());
         Holding { plan, store, log, board, owner, owned, search, room, sent, full: None }
     }
 
@@ -168,7 +168,7 @@ pub(crate) struct Belongs {
     pub id: Option<Bytes>,
 }
 
-impl HoldPlan {
+impl GroupPlan {
     /// Finds where a record belongs; its group only where that is not known.
     pub(crate) fn belongs(
         &self,
@@ -274,7 +274,7 @@ impl Lane {
                 let batch = &chunk.taken.batch;
                 if self.stopping.get() || !self.live.contains(batch.assignment) {
                     self.hand_back(&chunk);
-                } else if self.own.way(&batch.partition.topic) == Way::Gathered {
+                } else if self.own.way(&batch.partition.topic) == Provenance::Gathered {
                     self.own_share(holding, batch).await?;
                     self.read_in_order(holding, &chunk).await?;
                 } else {
@@ -285,7 +285,7 @@ impl Lane {
             ToLane::CaughtUp(caught_up) => self.caught_up(holding, caught_up)?,
             ToLane::Whole => {
                 let foreign = holding.board.index().take_waiting();
-                self.counters.takeovers.fetch_add(foreign, Ordering::Relaxed);
+                self.counters.resumed_seals.fetch_add(foreign, Ordering::Relaxed);
             }
             ToLane::Leaving(assignments) => {
                 holding.release(&assignments);
@@ -380,7 +380,7 @@ impl Lane {
         came: &[i64],
     ) -> Result<(), Stop> {
         let batch = &chunk.taken.batch;
-        let replayed = self.own.way(&batch.partition.topic) == Way::Replayed;
+        let replayed = self.own.way(&batch.partition.topic) == Provenance::Replayed;
         let mut cycle = Cycle::default();
         let mut held = Vec::new();
         for run in self.runs(&chunk) {
@@ -449,7 +449,7 @@ impl Lane {
                 }
             });
             let arrival = self.arrival(&mut index, batch, item, record);
-            index.arrives(Arriving {
+            index.arrives(NewMember {
                 group,
                 slice_end,
                 entry: Entry {
@@ -498,7 +498,7 @@ impl Lane {
                 Some(seal) => {
                     let key = Bytes::copy_from_slice(record.key.as_deref().unwrap_or_default());
                     let foreign = index.seal_arrives(key, share, seal, Entry::of(chunk, *at, feed));
-                    self.counters.takeovers.fetch_add(foreign, Ordering::Relaxed);
+                    self.counters.resumed_seals.fetch_add(foreign, Ordering::Relaxed);
                 }
                 None => {
                     unread |= !seal::is_tick(value);

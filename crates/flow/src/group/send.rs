@@ -1,4 +1,4 @@
-//! Takes sealed batches through the stages to their destinations.
+//! Takes sealed groupes through the stages to their destinations.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use tokio::sync::oneshot;
 
 use super::Holding;
 use super::arrival;
-use super::clean::Lot;
+use super::clean::PendingCleanup;
 use super::index::{Entry, Feed, PART_RECORDS_MAX, Sealed};
 use crate::counts::Ending;
 use crate::crash_notes::{Range, Suspicion};
 use crate::lane::{Cycle, Item, Lane};
 use crate::ledger::Note;
 use crate::plan::OnRepeat;
-use crate::process::BatchOfItems;
-use crate::work::{Chunk, Completion, Stop, Taken};
+use crate::process::GroupItems;
+use crate::work::{Chunk, Completion, InFlightBatch, Stop};
 
 /// Batches are sent together up to so many records: while that lasts nothing is closed. Where bodies
 /// have to be read from the log itself it is more, as records of different batches lie beside each
@@ -60,7 +60,7 @@ impl Lane {
             if !index.caught_up || self.stopping.get() {
                 return Ok(false);
             }
-            let must_read = holding.store.is_the_log() && !index.next_is_in_memory();
+            let must_read = holding.store.reads_from_log() && !index.next_is_in_memory();
             let records_max = if must_read { READ_LOT_MAX } else { LOT_MAX };
             index.take_sealed(records_max, |feed| holding.share(&feed.partition))
         };
@@ -92,13 +92,13 @@ impl Lane {
             }
         }
         let repeats = members.iter().enumerate().filter(|(at, member)| member.successor != *at);
-        self.counters.repeats.fetch_add(repeats.count() as u64, Ordering::Relaxed);
+        self.counters.duplicate_ids.fetch_add(repeats.count() as u64, Ordering::Relaxed);
         let store = holding.store.clone();
         // They are all of one share; without a batch there was nothing to send.
         let seal = batches.first().and_then(|sealed| feeds.get(sealed.seal.feed as usize));
         let Some(Feed { partition, assignment, .. }) = seal else { return Ok(()) };
         let owner = holding.owner(partition, *assignment);
-        if !store.is_the_log() {
+        if !store.reads_from_log() {
             let groups: Vec<_> = batches.iter().map(|sealed| sealed.key.clone()).collect();
             self.insist(&*store, || store.close(&owner, &groups)).await?;
         }
@@ -113,7 +113,7 @@ impl Lane {
         {
             return Err(Stop::Reread(format!("not even the log has {}", lost.position)));
         }
-        let stored = match store.is_the_log() {
+        let stored = match store.reads_from_log() {
             true => Vec::new(),
             false => places(holding, batches, members.iter(), &feeds),
         };
@@ -128,7 +128,7 @@ impl Lane {
         let ended = self.end(cycle, batches, &feeds);
         delivered?;
         if ended {
-            let lot = Lot { owner, assignment: *assignment, bytes, places: stored };
+            let lot = PendingCleanup { owner, assignment: *assignment, bytes, places: stored };
             holding.sent.push(self.durable(), lot);
         }
         Ok(())
@@ -201,7 +201,7 @@ impl Lane {
         let together = batches.iter().zip(sizes).filter_map(|(sealed, members)| {
             let feed = feeds.get(sealed.seal.feed as usize)?;
             let seal = feed.position(sealed.seal.offset);
-            Some(BatchOfItems { group: &sealed.key, seal, members })
+            Some(GroupItems { group: &sealed.key, seal, members })
         });
         self.process_batches(&mut cycle.items, together).await?;
         Ok(cycle)
@@ -210,7 +210,10 @@ impl Lane {
     /// A chunk of records that are in flight already, and in room that they gave back long ago.
     fn again(&self, (batch, covers): (SourceBatch, Vec<std::ops::Range<u64>>)) -> Chunk {
         let records = (0..).zip(&batch.records).map(|(index, _)| (index, 0)).collect();
-        Chunk { taken: Arc::new(Taken::again(batch, covers, self.counters.clone())), records }
+        Chunk {
+            taken: Arc::new(InFlightBatch::again(batch, covers, self.counters.clone())),
+            records,
+        }
     }
 
     fn items_of(

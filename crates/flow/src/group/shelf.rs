@@ -6,20 +6,20 @@ use bytes::Bytes;
 use foldhash::HashMap;
 
 /// Keeps batches in the order in which they were put there. What was taken out leaves nothing behind.
-pub(crate) struct Shelf<T> {
+pub(crate) struct KeyedQueue<T> {
     /// The key of each ticket.
     order: BTreeMap<u64, Bytes>,
     by_key: HashMap<Bytes, Vec<(u64, T)>>,
     tickets: u64,
 }
 
-impl<T> Default for Shelf<T> {
+impl<T> Default for KeyedQueue<T> {
     fn default() -> Self {
-        Shelf { order: BTreeMap::new(), by_key: HashMap::default(), tickets: 0 }
+        KeyedQueue { order: BTreeMap::new(), by_key: HashMap::default(), tickets: 0 }
     }
 }
 
-impl<T> Shelf<T> {
+impl<T> KeyedQueue<T> {
     pub fn push(&mut self, key: &Bytes, batch: T) {
         self.tickets += 1;
         self.order.insert(self.tickets, key.clone());
@@ -80,7 +80,7 @@ impl<T> Shelf<T> {
 
     /// Keeps what `keep` wants.
     pub fn retain(&mut self, mut keep: impl FnMut(&mut T) -> bool) {
-        let Shelf { order, by_key, .. } = self;
+        let KeyedQueue { order, by_key, .. } = self;
         by_key.retain(|_, batches| {
             batches.retain_mut(|(ticket, batch)| {
                 let stays = keep(batch);
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn what_was_taken_out_of_turn_leaves_nothing_behind() {
-        let mut shelf = Shelf::default();
+        let mut shelf = KeyedQueue::default();
         let first = Bytes::from_static(b"first");
         shelf.push(&first, 0);
         for number in 1..100_000_u64 {

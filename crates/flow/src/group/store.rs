@@ -105,7 +105,7 @@ impl Lane {
         held: &[Item],
         came: &[i64],
     ) -> Result<Stored, Stop> {
-        if holding.store.is_the_log() || held.is_empty() {
+        if holding.store.reads_from_log() || held.is_empty() {
             return Ok(Stored { with: Vec::new(), in_store: true });
         }
         let held = to_hold(holding, batch, held, came);
@@ -182,7 +182,7 @@ impl Lane {
     where
         F: Future<Output = Result<T, Fault>>,
     {
-        let what = if store.is_the_log() { WaitsFor::Log } else { WaitsFor::Store };
+        let what = if store.reads_from_log() { WaitsFor::Log } else { WaitsFor::Store };
         let mut attempt = 0;
         loop {
             let fault = match call().await {

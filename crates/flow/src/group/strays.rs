@@ -1,6 +1,6 @@
 //! Records that a seal names under another key than `by` gives them now.
 //!
-//! Who changes `by` while sealed batches wait parts their members from them: on a log of this
+//! Who changes `by` while sealed groupes wait parts their members from them: on a log of this
 //! process's own, records find their lane by their group's key. A lane that has read everything
 //! and misses members of a seal notes them here, and the run is made again; then those records
 //! belong where their seal says. Until all lanes have looked nothing closes: what one misses
@@ -15,16 +15,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use potok_core::{Position, Record, SourceBatch};
 
-use super::Boards;
+use super::GroupTables;
 
 /// What was noted when a run began: the key of the seal, by position.
 pub(crate) type Known = Arc<HashMap<Position, Bytes>>;
 
 /// Outlives the runs of a pipeline, not the process: the next one finds out by itself.
 #[derive(Default)]
-pub(crate) struct Strays(Mutex<Known>);
+pub(crate) struct MisroutedMembers(Mutex<Known>);
 
-impl Strays {
+impl MisroutedMembers {
     /// For a run that begins.
     pub fn known(&self) -> Known {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -50,16 +50,16 @@ impl Strays {
 }
 
 /// How the lanes of one run look for members of seals.
-pub(crate) struct Search {
-    strays: Arc<Strays>,
-    boards: Arc<Boards>,
+pub(crate) struct RegroupScan {
+    strays: Arc<MisroutedMembers>,
+    boards: Arc<GroupTables>,
     /// Lanes that have not read everything, or have not looked since.
     lanes_left: AtomicUsize,
 }
 
-impl Search {
-    pub fn new(strays: Arc<Strays>, boards: Arc<Boards>, lanes: usize) -> Arc<Self> {
-        Arc::new(Search { strays, boards, lanes_left: AtomicUsize::new(lanes) })
+impl RegroupScan {
+    pub fn new(strays: Arc<MisroutedMembers>, boards: Arc<GroupTables>, lanes: usize) -> Arc<Self> {
+        Arc::new(RegroupScan { strays, boards, lanes_left: AtomicUsize::new(lanes) })
     }
 
     /// True when all lanes have looked.

@@ -186,7 +186,7 @@ impl Lane {
         let stage = &calls.stage.stage;
         let applied = match calls.stage.per {
             Per::Event => stage.apply(events),
-            Per::Batch => stage.apply_batch(calls.group, events),
+            Per::Group => stage.apply_batch(calls.group, events),
         };
         let staged = self.noted(applied, note).await?;
         self.counters.stages.worked(calls.index, number, self.slot);
@@ -249,7 +249,7 @@ mod tests {
         let limits = StageLimits { events_max: 2, bytes_max: 10 };
         assert_eq!(cut(&[1, 1, 1, 1, 1], limits, Per::Event), [0..2, 2..4, 4..5]);
         assert_eq!(cut(&[99, 4, 7, 3], limits, Per::Event), [0..1, 1..2, 2..4]);
-        assert_eq!(cut(&[99, 4, 7, 3], limits, Per::Batch), [0..4]);
+        assert_eq!(cut(&[99, 4, 7, 3], limits, Per::Group), [0..4]);
         assert_eq!(cut(&[9, 9, 9], StageLimits::default(), Per::Event), [0..3]);
     }
 }

@@ -1,11 +1,11 @@
 //! process: stages between decoding and delivery.
 //!
-//! Stages run in the order of the file. Where one works per batch, it and those behind it run
-//! when the members of a sealed batch are together again (`batch.rs`).
+//! Stages run in the order of the file. Where one works per group, it and those behind it run
+//! when the members of a sealed group are together again (`group.rs`).
 
-mod batch;
 mod calls;
 mod count;
+mod group;
 mod health;
 mod vrl;
 
@@ -21,16 +21,16 @@ use crate::lane::{Item, Lane};
 use crate::plan::{OnError, StagePlan};
 use crate::status::Counters;
 use crate::work::Stop;
-pub(crate) use batch::BatchOfItems;
 use calls::Calls;
 pub(crate) use count::Counted;
+pub(crate) use group::GroupItems;
 pub(crate) use health::Stages;
-pub use vrl::{VrlBatchStage, VrlStage};
+pub use vrl::{VrlGroupStage, VrlStage};
 
 impl Lane {
-    /// Takes the records of one run through all stages before the first that works per batch.
+    /// Takes the records of one run through all stages before the first that works per group.
     pub(crate) async fn process(&mut self, items: &mut [Item], note: Range) -> Result<(), Stop> {
-        self.run_stages(0..self.plan.first_per_batch(), items, &[], note).await
+        self.run_stages(0..self.plan.first_per_group(), items, &[], note).await
     }
 
     /// Takes records through stages; `group` is what those per batch are told.

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use potok_core::{Event, Fault, Reason, Stage, Staged};
-use potok_expr::{Program, ProgramError, Ran, View};
+use potok_expr::{Program, ProgramError, ProgramOutcome, View};
 
 /// Runs one program on each event.
 pub struct VrlStage {
@@ -30,20 +30,20 @@ impl Stage for VrlStage {
     }
 }
 
-/// Runs one program on each sealed batch.
-pub struct VrlBatchStage {
+/// Runs one program on each sealed group.
+pub struct VrlGroupStage {
     program: Program,
 }
 
-impl VrlBatchStage {
+impl VrlGroupStage {
     /// A stage of a program that was compiled for batches.
     pub fn new(program: Program) -> Self {
-        VrlBatchStage { program }
+        VrlGroupStage { program }
     }
 }
 
 #[async_trait]
-impl Stage for VrlBatchStage {
+impl Stage for VrlGroupStage {
     async fn apply(&self, events: Vec<Event>) -> Result<Vec<Staged>, Fault> {
         self.apply_batch(&[], events).await
     }
@@ -56,14 +56,14 @@ impl Stage for VrlBatchStage {
     }
 }
 
-fn staged(mut event: Event, ran: Ran) -> Staged {
+fn staged(mut event: Event, ran: ProgramOutcome) -> Staged {
     match ran {
-        Ran::Unchanged => Staged::On(event),
-        Ran::Value(value) => {
+        ProgramOutcome::Unchanged => Staged::On(event),
+        ProgramOutcome::Value(value) => {
             event.value = value;
             Staged::On(event)
         }
-        Ran::Filtered => Staged::Filtered,
+        ProgramOutcome::Filtered => Staged::Filtered,
     }
 }
 

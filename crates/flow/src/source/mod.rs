@@ -24,7 +24,7 @@ use crate::ledger::{Live, Note};
 use crate::signal::Signal;
 use crate::status::Counters;
 use crate::waits::{Waits, WaitsFor};
-use crate::work::{Chunk, Completion, Stop, Taken, ToLane};
+use crate::work::{Chunk, Completion, InFlightBatch, Stop, ToLane};
 pub(crate) use routing::{Routing, hash_of};
 
 /// The longest wait after a source that cannot be polled.
@@ -208,7 +208,8 @@ impl Intake {
             self.counters.batch_opened(sequence, first.time);
         }
         let counters = self.counters.clone();
-        let taken = Arc::new(Taken { batch, sequence, counters, _room: Some(room), apart: None });
+        let taken =
+            Arc::new(InFlightBatch { batch, sequence, counters, _room: Some(room), apart: None });
         self.tell(Note::Routed { assignment, records: in_flight, notes });
         if records == 0 || planted(Bug::NaiveCommit) {
             // Nothing but a gap: it has ended by being read.

@@ -9,7 +9,7 @@ use potok_expr::{Scope, Template, json::Parser};
 
 use crate::crash_notes::{CrashNotes, Range};
 use crate::group::strays;
-use crate::lane::{OwnTopics, Way};
+use crate::lane::{OwnTopics, Provenance};
 use crate::plan::Plan;
 
 /// Splits batches by lane key.
@@ -69,7 +69,7 @@ impl Routing {
     fn hash(&mut self, batch: &SourceBatch, record: &Record) -> u64 {
         let way = self.own.way(&batch.partition.topic);
         if self.own.internal.is_some() {
-            if way == Way::Gathered {
+            if way == Provenance::Gathered {
                 return hash_of(record.key.as_deref().unwrap_or_default());
             }
             if let Some(key) = strays::key_of(&self.strays, batch, record) {
@@ -80,7 +80,7 @@ impl Routing {
                 return hash_of(b"");
             }
         }
-        let origin = (way == Way::Replayed).then(|| self.own.origin(batch, record, way));
+        let origin = (way == Provenance::Replayed).then(|| self.own.origin(batch, record, way));
         let value = record.value.as_deref().filter(|_| self.needs_value);
         let node = value.and_then(|value| self.parser.parse(value).ok());
         let scope = Scope {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use crate::client::Where;
+use crate::client::Target;
 use crate::failure::Failure;
 use crate::{terminal, wire};
 
@@ -31,7 +31,7 @@ impl Ddl {
     /// Does it.
     pub fn run(self, json: bool) -> Result<(), Failure> {
         let pipelines = wire::load(&self.files)?;
-        let connections = Where { config: self.config, ..Where::default() }.connections()?;
+        let connections = Target { config: self.config, ..Target::default() }.connections()?;
         let mut out = terminal::out();
         for pipeline in &pipelines {
             for statement in wire::ddl(pipeline, &connections)? {

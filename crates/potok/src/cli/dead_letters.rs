@@ -4,9 +4,10 @@ use std::io::Write;
 use std::time::Duration;
 
 use potok_config::Period;
+use potok_core::Reason;
 use serde_json::{Map, Value, json};
 
-use crate::client::{Answer, Client, Where, encode, for_each_line};
+use crate::client::{Answer, Client, Target, encode, for_each_line};
 use crate::failure::Failure;
 use crate::terminal::{self, Table, plain, short};
 
@@ -33,7 +34,7 @@ Examples:
   potok dead-letters list --summary")]
     List {
         #[command(flatten)]
-        which: Which,
+        which: Selection,
         /// Also those replayed, and those dropped that are not removed yet
         #[arg(long)]
         all: bool,
@@ -54,7 +55,7 @@ Examples:
   potok dead-letters show orders --reason conflict")]
     Show {
         #[command(flatten)]
-        which: Which,
+        which: Selection,
     },
     /// Send dead letters into their pipeline again, under their old names
     #[command(after_help = "\
@@ -62,15 +63,16 @@ Examples:
   potok dead-letters replay orders-dead/0/12
   potok dead-letters replay orders --reason retries_exhausted --rate 50
   potok dead-letters replay orders --since 1h --dry-run
+  potok dead-letters replay em-processor --group 20250323151500
 
 An entry closes when its replay has ended; a second failure is a new entry. What came of it is
 printed at the end, as far as it is known by then. Without a running process they wait for its next
 start.")]
     Replay {
         #[command(flatten)]
-        which: Which,
+        which: Selection,
         #[command(flatten)]
-        how: How,
+        how: ReplayOptions,
         /// How long to wait for what comes of it, e.g. 30s [default: 10s]
         #[arg(long, value_name = "TIME", conflicts_with = "no_wait")]
         wait: Option<String>,
@@ -85,9 +87,9 @@ Examples:
   potok dead-letters drop orders --reason undecodable --dry-run")]
     Drop {
         #[command(flatten)]
-        which: Which,
+        which: Selection,
         #[command(flatten)]
-        how: How,
+        how: ReplayOptions,
     },
     /// Give up records that wait for a decision: they become dead letters
     #[command(
@@ -110,20 +112,21 @@ itself as soon as that can be told. `potok resume` tries it now."
         #[arg(long)]
         dry_run: bool,
         #[command(flatten)]
-        place: Where,
+        place: Target,
     },
 }
 
 /// Which dead letters; everything given must hold.
 #[derive(clap::Args)]
-pub struct Which {
+pub struct Selection {
     /// A pipeline, or ids of dead letters such as orders-dead/0/12
     #[arg(value_name = "PIPELINE|ID")]
     named: Vec<String>,
-    /// Only with these reasons, separated by commas: undecodable, invalid, no_key, stage, refused,
-    /// conflict, retries_exhausted, crashes, too_large, behind, damaged
-    #[arg(long)]
+    #[arg(long, help = reasons_help())]
     reason: Option<String>,
+    /// Only records of this group: the value of `group.by`
+    #[arg(long, value_name = "KEY")]
+    group: Option<String>,
     /// Only those set aside since then: 2026-11-15T08:00:00Z, 2026-11-15, or how long ago, 10m
     #[arg(long, value_name = "TIME")]
     since: Option<String>,
@@ -131,12 +134,12 @@ pub struct Which {
     #[arg(long = "where", value_name = "VRL")]
     predicate: Option<String>,
     #[command(flatten)]
-    place: Where,
+    place: Target,
 }
 
 /// How to replay or drop.
 #[derive(clap::Args)]
-pub struct How {
+pub struct ReplayOptions {
     /// Only say what would be done
     #[arg(long)]
     dry_run: bool,
@@ -145,7 +148,13 @@ pub struct How {
     rate: Option<u32>,
 }
 
-impl Which {
+/// Every reason by its word.
+fn reasons_help() -> String {
+    let words: Vec<_> = Reason::ALL.iter().map(|reason| reason.word()).collect();
+    format!("Only with these reasons, separated by commas: {}", words.join(", "))
+}
+
+impl Selection {
     /// The filter as the API takes it.
     fn filter(&self) -> Result<Map<String, Value>, Failure> {
         // Names of pipelines hold no slash; ids always do.
@@ -168,8 +177,12 @@ impl Which {
         if !ids.is_empty() {
             filter.insert("ids".to_owned(), json!(ids));
         }
-        let options =
-            [("reason", &self.reason), ("since", &self.since), ("where", &self.predicate)];
+        let options = [
+            ("reason", &self.reason),
+            ("group", &self.group),
+            ("since", &self.since),
+            ("where", &self.predicate),
+        ];
         for (name, option) in options {
             if let Some(text) = option {
                 filter.insert(name.to_owned(), json!(text));
@@ -400,7 +413,13 @@ fn show_set_aside(records: &Value, dry_run: bool, json: bool) -> Result<(), Fail
     Ok(())
 }
 
-fn act(which: &Which, how: &How, verb: &str, wait: Duration, json: bool) -> Result<(), Failure> {
+fn act(
+    which: &Selection,
+    how: &ReplayOptions,
+    verb: &str,
+    wait: Duration,
+    json: bool,
+) -> Result<(), Failure> {
     let mut wish = which.filter()?;
     if wish.is_empty() {
         return Err(Failure::usage(format!("say which dead letters to {verb}"))

@@ -238,12 +238,12 @@ fn live(
 fn in_a_line(line: &status::Line, rates: &Rates) -> String {
     let held = line.held().map(|held| format!("; {held}")).unwrap_or_default();
     format!(
-        "{}: per second {:.0} received, {:.0} delivered, {:.0} suppressed, {:.0} dead-lettered; \
+        "{}: per second {:.0} received, {:.0} delivered, {:.0} duplicates, {:.0} dead-lettered; \
          gate {}, lag {}{held}",
         line.pipeline,
         rates.received,
         rates.delivered,
-        rates.suppressed,
+        rates.duplicates,
         rates.dead_lettered,
         line.gate.state,
         line.lag.unwrap_or_default(),
@@ -259,7 +259,7 @@ fn to_lines(all: &[Status]) -> Result<Vec<status::Line>, Failure> {
 struct Rates {
     received: f64,
     delivered: f64,
-    suppressed: f64,
+    duplicates: f64,
     dead_lettered: f64,
 }
 
@@ -271,7 +271,7 @@ fn rates(before: &[Status], all: &[Status], seconds: f64) -> Vec<Rates> {
         Rates {
             received: rate(|s| s.received),
             delivered: rate(|s| s.delivered),
-            suppressed: rate(|s| s.suppressed),
+            duplicates: rate(|s| s.duplicates),
             dead_lettered: rate(|s| s.dead_lettered),
         }
     };
@@ -279,7 +279,7 @@ fn rates(before: &[Status], all: &[Status], seconds: f64) -> Vec<Rates> {
 }
 
 impl Screen {
-    /// Where to look.
+    /// Target to look.
     fn places(&self, all: &[Status]) -> Vec<String> {
         let dir = self.data_dir.strip_prefix(".").unwrap_or(&self.data_dir).display();
         let mut lines = Vec::new();
@@ -301,11 +301,11 @@ impl Screen {
     }
 }
 
-/// Where to see what a shipped pipeline makes of its records.
+/// Target to see what a shipped pipeline makes of its records.
 fn outcome(pipeline: &str, dir: &str) -> Vec<String> {
     match pipeline {
         "em-processor" => vec![
-            format!("held          potok batches list {pipeline} --data-dir {dir}"),
+            format!("held          potok groups list {pipeline} --data-dir {dir}"),
             format!("outcome       potok read processor-event --follow --data-dir {dir}"),
             format!("records       potok read adapter-event --follow --data-dir {dir}"),
         ],
@@ -329,7 +329,7 @@ mod tests {
                 "pipeline": pipeline, "state": "running", "why": null,
                 "gate": { "state": "open", "since": null, "why": null },
                 "lag": 2_949, "oldest": 59_900, "received": 1_234_567, "delivered": 1_230_000,
-                "filtered": 0, "suppressed": 87, "dead_lettered": 12, "in_flight": 2_949,
+                "filtered": 0, "duplicates": 87, "dead_lettered": 12, "in_flight": 2_949,
                 "since": "2026-11-17T08:00:00.000Z", "dead_letters_open": 62,
                 "open_groups": 3, "held_records": held, "next_close_in": 11_200,
             })
@@ -341,7 +341,7 @@ mod tests {
     #[test]
     fn the_view_fits_every_screen_and_loses_no_digit() {
         let rates =
-            || Rates { received: 50.0, delivered: 48.0, suppressed: 1.0, dead_lettered: 1.0 };
+            || Rates { received: 50.0, delivered: 48.0, duplicates: 1.0, dead_lettered: 1.0 };
         let rates = [rates(), rates()];
         for columns in [60, 80, 100, 120, 200] {
             let view = live("1m01s", &lines(), &rates, columns, 24);

@@ -1,42 +1,83 @@
-//! `potok groups`: who keeps which records in the log.
+//! `potok groups`: what pipelines hold until it is complete.
 
 use std::io::Write;
 
-use potok_core::GroupInfo;
+use serde_json::Value;
 
-use crate::client::{Client, Where, encode};
+use crate::client::{Client, Target, encode};
 use crate::failure::Failure;
 use crate::terminal::{self, Table};
 
-/// Consumer groups: how far each has come, and how to forget one
+/// Groups being held: what is in them, when they close, and closing them by hand
 #[derive(clap::Subcommand)]
 #[command(after_help = "\
 Examples:
-  potok groups list
-  potok groups forget order-consumer")]
+  potok groups list em-processor
+  potok groups show em-processor 20250323151500
+  potok groups close em-processor 20250323151500")]
 pub enum Groups {
-    /// Show all consumer groups and how far they have come
+    /// Show the groups that are held now
     #[command(after_help = "\
 Examples:
   potok groups list
-  potok groups list --json
+  potok groups list em-processor --limit 1000
+  potok groups list em-processor --json             all of them, one to a line
 
-A topic keeps what a group has not finished: a group that is far behind keeps the disk.")]
+What closes first comes first.
+`open` groups still take records, `sealed` ones are complete and wait to be delivered, and
+`delivering` ones wait for their destinations.")]
     List {
+        /// Only of this pipeline
+        pipeline: Option<String>,
+        /// Show so many; 100 without it, with --json all
+        #[arg(long, value_name = "COUNT")]
+        limit: Option<usize>,
+        /// Show all of them
+        #[arg(long, conflicts_with = "limit")]
+        all: bool,
         #[command(flatten)]
-        place: Where,
+        place: Target,
     },
-    /// Forget a group that nobody reads: its progress, and its hold on old records
+    /// Show one group, as JSON
     #[command(after_help = "\
 Examples:
-  potok groups forget order-consumer
-
-Should its pipeline run again, it starts like a new one.")]
-    Forget {
-        /// The consumer group
-        group: String,
+  potok groups show em-processor 20250323151500")]
+    Show {
+        /// The pipeline
+        pipeline: String,
+        /// The group: the value of `group.by`
+        id: String,
         #[command(flatten)]
-        place: Where,
+        place: Target,
+    },
+    /// Close an open group now instead of when it is due
+    #[command(after_help = "\
+Examples:
+  potok groups close em-processor 20250323151500
+
+What comes for it afterwards makes the next group of that name.")]
+    Close {
+        /// The pipeline
+        pipeline: String,
+        /// The group: the value of `group.by`
+        id: String,
+        #[command(flatten)]
+        place: Target,
+    },
+    /// Give an open group up: its records become dead letters
+    #[command(after_help = "\
+Examples:
+  potok groups drop em-processor 20250323151500
+  potok dead-letters list em-processor --reason dropped
+
+Nothing is lost: the dead letters can be replayed.")]
+    Drop {
+        /// The pipeline
+        pipeline: String,
+        /// The group: the value of `group.by`
+        id: String,
+        #[command(flatten)]
+        place: Target,
     },
 }
 
@@ -44,61 +85,136 @@ impl Groups {
     /// Does it.
     pub fn run(self, json: bool) -> Result<(), Failure> {
         match self {
-            Groups::List { place } => list(&place, json),
-            Groups::Forget { group, place } => forget(&place, &group, json),
+            Groups::List { pipeline, limit, all, place } => {
+                let usual = if all || json { usize::MAX } else { SHOWN };
+                list(&place, pipeline.as_deref(), limit.unwrap_or(usual).max(1), json)
+            }
+            Groups::Show { pipeline, id, place } => show(&place, &pipeline, &id),
+            Groups::Close { pipeline, id, place } => {
+                ask(&place, &pipeline, &id, "close", "closes now", json)
+            }
+            Groups::Drop { pipeline, id, place } => ask(
+                &place,
+                &pipeline,
+                &id,
+                "drop",
+                "is given up: its records become dead letters",
+                json,
+            ),
         }
     }
 }
 
-fn list(place: &Where, json: bool) -> Result<(), Failure> {
-    let groups: Vec<GroupInfo> = Client::find(place)?.get_json("/api/v1/groups")?;
-    let mut out = terminal::out();
-    let mut table = Table::new(&[
-        "GROUP",
-        "PIPELINE",
-        "READ NOW",
-        "TOPIC",
-        "PARTITION",
-        "POSITION",
-        "ENDED ABOVE",
-        "END",
-    ]);
-    for group in &groups {
-        if json {
-            serde_json::to_writer(&mut out, group).map_err(std::io::Error::from)?;
-            writeln!(out)?;
+/// Groups asked for at once, and shown to who does not say how many.
+const PAGE: usize = 1_000;
+const SHOWN: usize = 100;
+
+#[derive(serde::Deserialize)]
+struct Page {
+    groups: Vec<Value>,
+    total: u64,
+    next: Option<String>,
+}
+
+/// Goes through what is held, page by page, and says how much there is in all.
+fn each_page(
+    client: &Client,
+    pipeline: Option<&str>,
+    limit: usize,
+    mut show: impl FnMut(&[Value]) -> Result<(), Failure>,
+) -> Result<u64, Failure> {
+    let (mut left, mut after) = (limit, None::<String>);
+    loop {
+        let mut path = format!("/api/v1/groups?limit={}", left.min(PAGE));
+        for (name, value) in [("pipeline", pipeline), ("after", after.as_deref())] {
+            let value = value.map(|value| format!("&{name}={}", encode(value)));
+            path.push_str(&value.unwrap_or_default());
         }
-        for partition in &group.partitions {
-            let open = if group.open { "yes" } else { "no" };
-            let words = [&group.group, &group.info.pipeline, open, &partition.topic];
-            let counts = [
-                u64::from(partition.partition),
-                partition.position,
-                partition.ended_above,
-                partition.end,
-            ];
-            let words = words.into_iter().map(str::to_owned);
-            table.row(words.chain(counts.iter().map(u64::to_string)));
+        let page: Page = client.get_json(&path)?;
+        show(&page.groups)?;
+        left = left.saturating_sub(page.groups.len());
+        after = page.next;
+        if left == 0 || after.is_none() {
+            return Ok(page.total);
         }
     }
-    match (json, groups.is_empty()) {
-        (true, _) => {}
-        (false, true) => writeln!(out, "no consumer group is registered yet")?,
-        (false, false) => table.print(&mut out)?,
+}
+
+fn list(place: &Target, pipeline: Option<&str>, limit: usize, json: bool) -> Result<(), Failure> {
+    let client = Client::find(place)?;
+    let mut out = terminal::out();
+    if json {
+        each_page(&client, pipeline, limit, |groups| {
+            groups.iter().try_for_each(|group| writeln!(out, "{group}"))?;
+            Ok(())
+        })?;
+        out.flush()?;
+        return Ok(());
+    }
+    let mut shown = 0;
+    let total = each_page(&client, pipeline, limit, |groups| {
+        let mut table =
+            Table::new(&["PIPELINE", "GROUP", "STATE", "RECORDS", "DUPLICATES", "OPENED", "DUE"]);
+        for group in groups {
+            let text = |key: &str| match &group[key] {
+                Value::String(text) => text.clone(),
+                Value::Null => "-".to_owned(),
+                other => other.to_string(),
+            };
+            let kinds = group["kinds"].as_object().into_iter().flatten();
+            let kinds: Vec<String> =
+                kinds.map(|(kind, counts)| format!("{} {kind}", counts["records"])).collect();
+            let cells = [text("pipeline"), text("id"), text("state"), kinds.join(", ")];
+            let rest = ["duplicates", "opened", "due"].map(text);
+            table.row(cells.into_iter().chain(rest));
+        }
+        shown += groups.len() as u64;
+        if !groups.is_empty() {
+            table.print(&mut out)?;
+        }
+        Ok(())
+    })?;
+    if shown == 0 {
+        writeln!(out, "nothing is held now")?;
+    } else if shown < total {
+        writeln!(out, "… and {} more; --limit COUNT or --all shows them", total - shown)?;
     }
     out.flush()?;
     Ok(())
 }
 
-fn forget(place: &Where, group: &str, json: bool) -> Result<(), Failure> {
-    let path = format!("/api/v1/groups/{}/forget", encode(group));
-    let done: serde_json::Value =
-        Client::find(place)?.post_json(&path, "application/json", Vec::new())?;
+fn show(place: &Target, pipeline: &str, id: &str) -> Result<(), Failure> {
+    let path = format!("/api/v1/groups?pipeline={}&id={}", encode(pipeline), encode(id));
+    let Page { groups, .. } = Client::find(place)?.get_json(&path)?;
+    if groups.is_empty() {
+        let what = format!("pipeline `{pipeline}` holds no group `{id}`");
+        let fault = potok_core::Fault::fix(what).code("P0527");
+        return Err(Failure::faults(vec![fault.hint("`potok groups list` shows what is held")]));
+    }
+    let mut out = terminal::out();
+    for group in &groups {
+        serde_json::to_writer_pretty(&mut out, group).map_err(std::io::Error::from)?;
+        writeln!(out)?;
+    }
+    out.flush()?;
+    Ok(())
+}
+
+fn ask(
+    place: &Target,
+    pipeline: &str,
+    id: &str,
+    verb: &str,
+    done: &str,
+    json: bool,
+) -> Result<(), Failure> {
+    let path = format!("/api/v1/pipelines/{}/groups/{}/{verb}", encode(pipeline), encode(id));
+    let answer: Value = Client::find(place)?.post_json(&path, "application/json", Vec::new())?;
     let mut out = terminal::out();
     if json {
-        writeln!(out, "{done}")?;
+        writeln!(out, "{answer}")?;
     } else {
-        writeln!(out, "{group} is forgotten")?;
+        writeln!(out, "{id} {done}")?;
     }
     out.flush()?;
     Ok(())

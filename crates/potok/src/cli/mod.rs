@@ -1,7 +1,7 @@
 //! The commands, one file each.
 
-mod batches;
 mod check;
+mod consumer_groups;
 mod ddl;
 mod dead_letters;
 mod dev;
@@ -60,10 +60,10 @@ enum Command {
     #[command(subcommand)]
     DeadLetters(dead_letters::DeadLetters),
     #[command(subcommand)]
-    Batches(batches::Batches),
+    Groups(groups::Groups),
     Trace(trace::Trace),
     #[command(subcommand)]
-    Groups(groups::Groups),
+    ConsumerGroups(consumer_groups::ConsumerGroups),
     Ddl(ddl::Ddl),
     New(new::New),
     Sample(sample::Sample),
@@ -91,9 +91,9 @@ impl Cli {
             Command::Pause(pause) => pause.run(json),
             Command::Resume(resume) => resume.run(json),
             Command::DeadLetters(dead_letters) => dead_letters.run(json),
-            Command::Batches(batches) => batches.run(json),
-            Command::Trace(trace) => trace.run(json),
             Command::Groups(groups) => groups.run(json),
+            Command::Trace(trace) => trace.run(json),
+            Command::ConsumerGroups(groups) => groups.run(json),
             Command::Ddl(ddl) => ddl.run(json),
             Command::New(new) => new.run(json),
             Command::Sample(sample) => sample.run(),

@@ -75,7 +75,7 @@ const STARTER: &str = r#"# A pipeline: source -> decode -> process -> deliver.
 # `potok reference` explains every key, `potok check` finds every mistake.
 name: NAME
 
-# Where records come from. Feed it with `potok send NAME`.
+# Target records come from. Feed it with `potok send NAME`.
 source: { topic: NAME }
 
 # Every record must be JSON. A schema refuses what does not fit; refused records become dead
@@ -92,7 +92,7 @@ process:
       .seen = true
     on_error: dead_letter     # or pass: the original goes on; or stop
 
-# Where events go. A record has ended when every entry here has.
+# Target events go. A record has ended when every entry here has.
 deliver:
   - topic: NAME-out
     key: .id                  # records of one key stay in order

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use serde_json::Value;
 
-use crate::client::{Client, Where, encode};
+use crate::client::{Client, Target, encode};
 use crate::failure::Failure;
 use crate::terminal;
 
@@ -20,7 +20,7 @@ pub struct Pause {
     /// The pipeline
     pipeline: String,
     #[command(flatten)]
-    place: Where,
+    place: Target,
 }
 
 /// Go on after a pause, or after mending what a pipeline stopped for
@@ -32,7 +32,7 @@ pub struct Resume {
     /// The pipeline
     pipeline: String,
     #[command(flatten)]
-    place: Where,
+    place: Target,
 }
 
 impl Pause {
@@ -49,7 +49,7 @@ impl Resume {
     }
 }
 
-fn ask(place: &Where, pipeline: &str, verb: &str, done: &str, json: bool) -> Result<(), Failure> {
+fn ask(place: &Target, pipeline: &str, verb: &str, done: &str, json: bool) -> Result<(), Failure> {
     let path = format!("/api/v1/pipelines/{}/{verb}", encode(pipeline));
     let status: Value = Client::find(place)?.post_json(&path, "application/json", Vec::new())?;
     let mut out = terminal::out();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use potok_core::TopicInfo;
 
-use crate::client::{Client, Where, encode, for_each_line};
+use crate::client::{Client, Target, encode, for_each_line};
 use crate::failure::Failure;
 use crate::terminal;
 
@@ -27,7 +27,7 @@ pub struct Read {
     /// The topic
     #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
     topic: String,
-    /// Where to start: start, end, or an offset of every partition
+    /// Target to start: start, end, or an offset of every partition
     #[arg(long, default_value = "start", value_name = "start|end|OFFSET", value_parser = from)]
     from: String,
     /// Stop after so many records
@@ -37,7 +37,7 @@ pub struct Read {
     #[arg(long)]
     follow: bool,
     #[command(flatten)]
-    place: Where,
+    place: Target,
 }
 
 fn from(text: &str) -> Result<String, String> {

@@ -15,7 +15,7 @@ use potok_expr::json::Parser;
 use potok_expr::{Scope, Template};
 use serde_json::json;
 
-use crate::client::{Client, Where, encode};
+use crate::client::{Client, Target, encode};
 use crate::failure::Failure;
 use crate::input::{Input, Lines, TooLong, read_ahead};
 use crate::terminal;
@@ -60,7 +60,7 @@ pub struct Send {
     #[arg(long, short)]
     quiet: bool,
     #[command(flatten)]
-    place: Where,
+    place: Target,
 }
 
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -245,7 +245,7 @@ struct Sender {
     quiet: bool,
     /// What was said of the topic when the first records came.
     unread: Option<Unread>,
-    place: Where,
+    place: Target,
     client: Option<Client>,
     path: String,
     batch: Vec<u8>,

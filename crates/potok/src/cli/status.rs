@@ -6,7 +6,7 @@ use std::io::Write;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::client::{Client, Where, encode};
+use crate::client::{Client, Target, encode};
 use crate::failure::Failure;
 use crate::terminal::{self, Table, span};
 
@@ -18,7 +18,7 @@ Examples:
   potok status orders --json
   potok status --data-dir /var/lib/potok
 
-received = delivered + filtered + suppressed + dead_lettered + in_flight, since the process
+received = delivered + filtered + duplicates + dead_lettered + in_flight, since the process
 started. `lag` counts records in the pipeline's topics that have not ended, `oldest` is the age in
 milliseconds of the oldest one in flight. What groups hold is in flight too: `held_records` in
 `open_groups`, of which the next closes at `next_close`. `dead_letters_open` counts dead letters that
@@ -28,7 +28,7 @@ pub struct Status {
     /// Only this pipeline
     pipeline: Option<String>,
     #[command(flatten)]
-    place: Where,
+    place: Target,
 }
 
 /// The part of a status that people see.
@@ -45,7 +45,7 @@ pub struct Line {
     pub received: Option<u64>,
     pub delivered: Option<u64>,
     pub filtered: Option<u64>,
-    pub suppressed: Option<u64>,
+    pub duplicates: Option<u64>,
     pub dead_lettered: Option<u64>,
     pub in_flight: Option<u64>,
     #[serde(default)]
@@ -144,7 +144,7 @@ pub fn table(lines: &[Line], columns: Option<usize>) -> Vec<String> {
             line.received,
             line.delivered,
             line.filtered,
-            line.suppressed,
+            line.duplicates,
             line.dead_lettered,
             line.in_flight,
             line.dead_letters_open,

@@ -4,26 +4,26 @@ use std::io::Write;
 
 use serde_json::Value;
 
-use crate::client::{Client, Where, encode};
+use crate::client::{Client, Target, encode};
 use crate::failure::Failure;
 use crate::terminal::{self, Table};
 
-/// Show everything the log knows of one record, key or batch, oldest first
+/// Show everything the log knows of one record, key or group, oldest first
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   potok trace b563feb7b2b84b6test              a key, or an id anywhere in a record
   potok trace adapter-event/2/17               a record by its place, and what became of it
-  potok trace 20250323151500                   a batch: its records, its seal, what is held
+  potok trace 20250323151500                   a group: its records, its seal, what is held
 
 Looks through all topics that are still kept, which takes a while where they are large. Exit code 1
 when it was seen nowhere.")]
 pub struct Trace {
-    /// A key, an id, a header's value, a batch, or topic/partition/offset
+    /// A key, an id, a header's value, a group, or topic/partition/offset
     #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
     id: String,
     #[command(flatten)]
-    place: Where,
+    place: Target,
 }
 
 impl Trace {

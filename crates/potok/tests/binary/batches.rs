@@ -109,7 +109,7 @@ impl Records {
     pub fn assert_kept(&self, running: &Running) -> usize {
         let status = running.drained();
         let count = |field: &str| status[field].as_u64().unwrap();
-        let ended = ["delivered", "filtered", "suppressed", "dead_lettered"].map(count);
+        let ended = ["delivered", "filtered", "duplicates", "dead_lettered"].map(count);
         assert_eq!(count("received"), ended.iter().sum::<u64>(), "{status}");
         let letters = running.run(["dead-letters", "list", "em-processor", "--json"], b"").good();
         let outputs = outputs(running);

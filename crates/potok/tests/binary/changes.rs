@@ -40,7 +40,7 @@ fn what_was_delivered_before_a_change_is_not_delivered_again() {
     let running = home.start_file(&file, &[]).expect("starts");
     let status = running.drained();
     assert_adds_up(&status);
-    assert_eq!((&status["suppressed"], &status["dead_lettered"]), (&1.into(), &0.into()));
+    assert_eq!((&status["duplicates"], &status["dead_lettered"]), (&1.into(), &0.into()));
     let row = Tables::read(&home.database()).order(&order.uid).expect("a row");
     assert_eq!(row, serde_json::from_slice::<Value>(&order.bytes).unwrap());
 }

@@ -13,7 +13,7 @@ use crate::ledger::Ledger;
 use crate::process::{Home, Ran, Running};
 
 /// Columns potok adds to those of the order.
-const ADDED: [&str; 3] = ["content_hash", "position", "element"];
+const ADDED: [&str; 3] = ["content_hash", "potok_id", "element"];
 
 /// One dead letter as `dead-letters list --json` shows it.
 #[derive(Clone, Debug)]
@@ -213,7 +213,7 @@ pub fn assert_counts_are_true(status: &Value, only: bool, rows: usize, letters: 
     let by_reason = status["dead_letters_by_reason"].as_object().into_iter().flatten();
     let written: u64 = by_reason.map(|(_, count)| count.as_u64().unwrap()).sum();
     assert!(dead_lettered as u64 <= written, "each has a letter or more: {status}");
-    // A part that died has delivered what it could not count any more: it is suppressed when read again.
+    // A part that died has delivered what it could not count any more: it is dropped as a duplicate when read again.
     if only && status["restarts"] == 0 {
         assert_eq!(delivered, rows, "{status}");
         // One that was replayed and failed again is one letter, and was counted each time.
@@ -221,9 +221,9 @@ pub fn assert_counts_are_true(status: &Value, only: bool, rows: usize, letters: 
     }
 }
 
-/// `received = delivered + filtered + suppressed + dead_lettered + in_flight`.
+/// `received = delivered + filtered + duplicates + dead_lettered + in_flight`.
 pub fn assert_adds_up(status: &Value) {
     let count = |field: &str| status[field].as_u64().unwrap_or_else(|| panic!("{field}: {status}"));
-    let ended = ["delivered", "filtered", "suppressed", "dead_lettered", "in_flight"];
+    let ended = ["delivered", "filtered", "duplicates", "dead_lettered", "in_flight"];
     assert_eq!(count("received"), ended.into_iter().map(count).sum::<u64>(), "{status}");
 }

@@ -166,7 +166,7 @@ fn status_has_its_shape_and_pause_holds_records_back() {
         "received",
         "delivered",
         "filtered",
-        "suppressed",
+        "duplicates",
         "dead_lettered",
         "in_flight",
         "damaged",
@@ -254,21 +254,21 @@ fn only_programs_of_this_machine_are_answered() {
 }
 
 #[test]
-fn groups_are_listed_and_forgotten_once_nobody_reads_them() {
+fn consumer_groups_are_listed_and_deleted_once_nobody_reads_them() {
     let home = Home::new();
     let running = home.start();
     wait::until("the pipeline has opened its group", || {
-        let groups = running.run(["groups", "list", "--json"], b"").good().lines();
+        let groups = running.run(["consumer-groups", "list", "--json"], b"").good().lines();
         let ours = |group: &&Value| group["group"] == "order-consumer" && group["open"] == true;
         groups.iter().find(ours).map(drop)
     });
-    running.run(["groups", "forget", "order-consumer"], b"").exits(1);
+    running.run(["consumer-groups", "delete", "order-consumer"], b"").exits(1);
     assert!(running.stop().success());
 
-    home.run(["groups", "forget", "order-consumer"]).good();
-    let groups = home.run(["groups", "list", "--json"]).good().lines();
+    home.run(["consumer-groups", "delete", "order-consumer"]).good();
+    let groups = home.run(["consumer-groups", "list", "--json"]).good().lines();
     assert!(groups.iter().all(|group| group["group"] != "order-consumer"), "{groups:?}");
-    home.run(["groups", "forget", "order-consumer"]).exits(1);
+    home.run(["consumer-groups", "delete", "order-consumer"]).exits(1);
 }
 
 #[test]

@@ -31,13 +31,13 @@ fn a_batch_is_held_for_its_window_and_then_comes_out_whole() {
     let distinct = distinct.len();
     assert!(records.send(&running, batch.records));
     let held = wait::until("all records are held", || {
-        let held = running.run(["batches", "list", "em-processor", "--json"], b"").good().lines();
+        let held = running.run(["groups", "list", "em-processor", "--json"], b"").good().lines();
         let held = held.first().cloned()?;
         let count = |kind: &str| held["kinds"][kind]["records"].as_u64();
         ((count("event"), count("mention")) == (Some(1_473), Some(4_446))).then_some(held)
     });
     assert_eq!((&held["id"], &held["state"]), (&Value::from(id.clone()), &Value::from("open")));
-    assert_eq!(held["repeats"].as_u64(), Some((1_473 + 4_446 - distinct) as u64));
+    assert_eq!(held["duplicates"].as_u64(), Some((1_473 + 4_446 - distinct) as u64));
     assert_eq!(running.status()["in_flight"], 1_473 + 4_446);
     // Ctrl-C in the middle of the window: what is open stays open.
     assert!(running.stop().success());
@@ -45,14 +45,14 @@ fn a_batch_is_held_for_its_window_and_then_comes_out_whole() {
     wait::until("all records are held again", || {
         (running.status()["in_flight"] == 1_473 + 4_446).then_some(())
     });
-    running.run(["batches", "release", "em-processor", "no-such"], b"").exits(1);
-    running.run(["batches", "release", "em-processor", &id], b"").good();
+    running.run(["groups", "close", "em-processor", "no-such"], b"").exits(1);
+    running.run(["groups", "close", "em-processor", &id], b"").good();
     records.assert_kept(&running);
     let status = running.status();
     assert_eq!(status["delivered"], distinct as u64);
-    assert_eq!(status["suppressed"], (1_473 + 4_446 - distinct) as u64);
+    assert_eq!(status["duplicates"], (1_473 + 4_446 - distinct) as u64);
     assert_eq!(delivered(&running).len(), distinct);
-    assert_eq!(running.run(["batches", "list", "--json"], b"").good().lines().len(), 0);
+    assert_eq!(running.run(["groups", "list", "--json"], b"").good().lines().len(), 0);
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn a_batch_that_closes_while_the_disk_is_full_comes_out_when_there_is_room() {
     assert!(records.send(&running, batch.records));
     wait::until("all records are held", || (running.status()["in_flight"] == 1_200).then_some(()));
     disk.set_full(true);
-    running.run(["batches", "release", "em-processor", &id], b"").good();
+    running.run(["groups", "close", "em-processor", &id], b"").good();
     wait::until("/ready says no", || (running.get("/ready")?.0 == 503).then_some(()));
     assert_eq!(running.get("/live").unwrap().0, 200);
     disk.set_full(false);
@@ -156,7 +156,7 @@ fn a_batch_that_is_given_up_becomes_dead_letters_and_can_be_replayed() {
     let id = batch.id.clone();
     assert!(records.send(&running, batch.records));
     wait::until("it is held", || {
-        running.run(["batches", "drop", "em-processor", &id], b"").code.filter(|code| *code == 0)
+        running.run(["groups", "drop", "em-processor", &id], b"").code.filter(|code| *code == 0)
     });
     wait::until("it is set aside", || (running.status()["dead_lettered"] == 5).then_some(()));
     let letters = running.run(["dead-letters", "list", "em-processor", "--json"], b"").good();
@@ -244,12 +244,16 @@ fn what_became_of_a_batch_can_be_traced_and_tried_again() {
     };
     wait::until("it is held", || (traced("held", &id) == 1).then_some(()));
     assert_eq!(traced("record", &id), 3);
-    running.run(["batches", "drop", "em-processor", &id], b"").good();
+    running.run(["groups", "drop", "em-processor", &id], b"").good();
     wait::until("it is set aside", || (running.status()["dead_lettered"] == 3).then_some(()));
     assert_eq!(traced("dead letter", &id), 3);
-    let other = running.run(["batches", "retry", "em-processor", "20000101000000"], b"").good();
-    assert!(other.text().contains("no dead letters"), "{}", other.text());
-    running.run(["batches", "retry", "em-processor", &id], b"").good();
+    let replay = |group: &str| {
+        let args = ["dead-letters", "replay", "em-processor", "--group", group, "--json"];
+        running.run(args, b"").good()
+    };
+    replay("20000101000000");
+    assert_eq!(traced("delivered", &key), 0, "another group is not touched");
+    replay(&id);
     records.assert_kept(&running);
     assert_eq!((traced("delivered", &key), traced("dead letter", &key)), (1, 1));
     running.run(["trace", "never-seen"], b"").exits(1);

@@ -35,15 +35,15 @@ fn send_and_release(walk: &mut Walk) {
     walk.to("potok status em-processor");
     // Seven of the mentions are spoiled.
     let held = "100 event, 293 mention";
-    walk.until("potok batches list em-processor", held);
-    let listed = walk.to("potok batches list em-processor");
+    walk.until("potok groups list em-processor", held);
+    let listed = walk.to("potok groups list em-processor");
     assert!(listed.contains("20250323151500  open") && listed.contains(held), "{listed}");
-    let shown = json(&walk.to("potok batches show em-processor 20250323151500"));
+    let shown = json(&walk.to("potok groups show em-processor 20250323151500"));
     assert_eq!(
-        (&shown["kinds"]["mention"]["records"], &shown["repeats"]),
+        (&shown["kinds"]["mention"]["records"], &shown["duplicates"]),
         (&293.into(), &7.into())
     );
-    walk.to("potok batches release em-processor 20250323151500");
+    walk.to("potok groups close em-processor 20250323151500");
     assert_eq!(walk.running().drained()["delivered"], 386);
 }
 
@@ -66,8 +66,8 @@ fn read(walk: &mut Walk) {
         walk.run(
             "potok sample events --count 1 --good | potok send adapter-event --header batchId=1",
         );
-        walk.until("potok batches list em-processor", "1 event");
-        walk.run("potok batches release em-processor 1");
+        walk.until("potok groups list em-processor", "1 event");
+        walk.run("potok groups close em-processor 1");
         walk.running().drained();
         assert!(follower.is_alive(), "{}", follower.journal());
         follower.journal().contains(r#"["batchId","1"]"#).then_some(())
@@ -119,7 +119,7 @@ fn change_the_program(walk: &mut Walk) {
 fn kill(walk: &mut Walk) {
     walk.to("potok sample events --batch 20250323154500 --count 1000");
     // 13 of the events are spoiled.
-    walk.until("potok batches list em-processor", "987 event");
+    walk.until("potok groups list em-processor", "987 event");
     walk.to("kill -9");
     assert_eq!(walk.take().ended("potok is killed").code(), None);
     walk.to("BATCH_WINDOW=20s potok run mine.yaml");

@@ -29,7 +29,7 @@ fn status_metrics_and_the_end_of_a_process_say_what_is_held() {
     assert!(metrics.contains("potok_group_held_records{pipeline=\"chat\"} 3"), "{metrics}");
     assert!(metrics.contains("potok_group_next_close_seconds{pipeline=\"chat\"} "), "{metrics}");
 
-    running.run(["batches", "release", "chat", "2"], b"").good();
+    running.run(["groups", "close", "chat", "2"], b"").good();
     wait::until("one group has gone", || {
         let status = running.status();
         (status["held_records"] == 2 && status["delivered"] == 1).then_some(())

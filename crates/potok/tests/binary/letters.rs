@@ -186,7 +186,7 @@ fn dropping_removes_them_without_a_process_too() {
     running.drained();
     assert!(running.stop().success());
     // Forgotten, so that no later start of the pipeline would do it either.
-    home.run(["groups", "forget", "words"]).good();
+    home.run(["consumer-groups", "delete", "words"]).good();
     assert_eq!(home.run(["dead-letters", "list", "--json"]).good().lines().len(), 20);
     home.run(["dead-letters", "drop", "words"]).good();
     assert!(home.run(["dead-letters", "list", "--all", "--json"]).good().lines().is_empty());

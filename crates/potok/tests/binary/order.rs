@@ -77,7 +77,7 @@ fn records_that_are_read_again_leave_in_the_order_in_which_they_came() {
     running.kill();
     let running = start(&home, "max_count: 7, max_age: 1h", "");
     held(&running, 60 % 7);
-    running.run(["batches", "release", "chats", "c"], b"").good();
+    running.run(["groups", "close", "chats", "c"], b"").good();
     running.drained();
     assert_eq!(numbers(&read(&running, "out")), (1..=60).collect::<Vec<_>>());
 }
@@ -120,26 +120,26 @@ fn a_list_of_many_batches_is_cut_and_says_so() {
         (0..2_500).map(|number| format!("{{\"chat\":\"c{number}\",\"id\":1,\"n\":1}}\n")).collect();
     running.run(["send", "in"], lines.as_bytes()).good();
     held(&running, 2_500);
-    let shown = running.run(["batches", "list"], b"").good();
+    let shown = running.run(["groups", "list"], b"").good();
     assert!(shown.text().contains("… and 2400 more; --limit COUNT or --all"), "{}", shown.text());
     let count = |args: &[&str]| {
-        let args = ["batches", "list", "chats"].iter().chain(args);
+        let args = ["groups", "list", "chats"].iter().chain(args);
         let shown = running.run(args, b"").good();
         shown.text().lines().filter(|line| line.contains(" open ")).count()
     };
     assert_eq!((count(&[]), count(&["--limit", "1200"]), count(&["--all"])), (100, 1_200, 2_500));
-    let all = running.run(["batches", "list", "--json"], b"").good().lines();
+    let all = running.run(["groups", "list", "--json"], b"").good().lines();
     let ids: std::collections::HashSet<&str> =
         all.iter().map(|batch| batch["id"].as_str().unwrap()).collect();
     assert_eq!((all.len(), ids.len()), (2_500, 2_500));
     assert!(all.is_sorted_by_key(|batch| batch["due"].as_str().unwrap().to_owned()));
-    let (status, page) = running.get("/api/v1/batches?pipeline=chats&limit=3").unwrap();
+    let (status, page) = running.get("/api/v1/groups?pipeline=chats&limit=3").unwrap();
     let page: Value = serde_json::from_str(&page).unwrap();
     assert_eq!((status, page["total"].as_u64()), (200, Some(2_500)));
-    assert_eq!(page["batches"].as_array().unwrap().len(), 3);
-    assert_eq!(running.get("/api/v1/batches?after=nonsense").unwrap().0, 400);
-    let one = running.run(["batches", "show", "chats", "c77"], b"").good();
+    assert_eq!(page["groups"].as_array().unwrap().len(), 3);
+    assert_eq!(running.get("/api/v1/groups?after=nonsense").unwrap().0, 400);
+    let one = running.run(["groups", "show", "chats", "c77"], b"").good();
     assert!(one.text().contains("\"c77\""), "{}", one.text());
-    running.run(["batches", "drop", "chats", "c77"], b"").good();
+    running.run(["groups", "drop", "chats", "c77"], b"").good();
     wait::until("it is given up", || (running.status()["dead_lettered"] == 1).then_some(()));
 }

@@ -17,7 +17,7 @@ group: { by: .shop, close: { max_count: 3, max_age: 1h } }
 process:
   - { stage: ask, webhook: "${ENRICH_URL}", timeout: 5s, on_error: pass }
   - stage: sum
-    per: batch
+    per: group
     vrl: |
       total = 0
       for_each(.) -> |_i, sale| { total = total + (to_int(sale.price) ?? 0) }

@@ -46,7 +46,7 @@ fn start(home: &Home, environment: &[(&str, &str)]) -> Running {
 pub fn start_forgetful(home: &Home, environment: &[(&str, &str)]) -> Running {
     let shipped = std::fs::read_to_string(pipelines().join("em-processor.yaml")).unwrap();
     let file = home.path().join("em-processor.yaml");
-    std::fs::write(&file, shipped + "\nlimits: { held_in_memory_max: 1B }\n").unwrap();
+    std::fs::write(&file, shipped + "\nlimits: { held_memory_bytes: 1B }\n").unwrap();
     start_file(home, &file, environment)
 }
 
@@ -63,10 +63,10 @@ fn start_dying(home: &Home, point: &str, passing: u64) -> Option<Running> {
     started.inspect_err(|end| assert!(end.contains(&asked), "it ended at start: {end}")).ok()
 }
 
-/// Waits until so many records are in open batches.
+/// Waits until so many records are in open groupes.
 fn held(running: &Running, records: usize) {
     wait::until("all records are held", || {
-        let batches = running.run(["batches", "list", "--json"], b"").good().lines();
+        let batches = running.run(["groups", "list", "--json"], b"").good().lines();
         let kinds = batches.iter().flat_map(|batch| batch["kinds"].as_object().unwrap().values());
         let held: u64 = kinds.map(|kind| kind["records"].as_u64().unwrap()).sum();
         (held == records as u64).then_some(())
@@ -119,7 +119,7 @@ fn a_batch_is_gathered_held_and_comes_out_whole() {
     running.kill();
     let running = start(&home, &[("BATCH_WINDOW", "1h")]);
     held(&running, all);
-    running.run(["batches", "release", "em-processor", &batch.id], b"").good();
+    running.run(["groups", "close", "em-processor", &batch.id], b"").good();
     assert_eq!(records.assert_kept(&running), 0, "nothing went out before");
     wait::until("Redis is empty of it", || {
         redis.command(&["KEYS", &format!("*{}*", batch.id)]).is_empty().then_some(())

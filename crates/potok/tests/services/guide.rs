@@ -54,7 +54,7 @@ fn run_in_several_copies(walk: &mut Walk) {
     walk.to("potok sample mentions --count 4446");
     let status = walk.to("potok status --data-dir one");
     assert!(status.contains("em-processor"), "{status}");
-    let groups = walk.to("potok groups list --data-dir one");
+    let groups = walk.to("potok consumer-groups list --data-dir one");
     assert!(groups.contains("potok-em-processor"), "{groups}");
     let records = ["events --count 1473", "mentions --count 4446"];
     let records = records.map(|what| walk.run(&format!("potok sample {what}")));

@@ -44,7 +44,7 @@ fn read(running: &Running, topic: &str) -> Vec<(u64, u64)> {
 
 fn held(running: &Running, records: u64) {
     wait::until("all of it is held", || {
-        let batches = running.run(["batches", "list", "--json"], b"").good().lines();
+        let batches = running.run(["groups", "list", "--json"], b"").good().lines();
         let held =
             batches.iter().map(|batch| batch["kinds"]["record"]["records"].as_u64().unwrap());
         (held.sum::<u64>() == records).then_some(())
@@ -73,7 +73,7 @@ fn records_of_a_group_leave_in_the_order_of_their_sources() {
     let partitions: std::collections::HashSet<u64> =
         read(&running, "ordered-b").into_iter().map(|(partition, _)| partition).collect();
     assert!(partitions.len() > 1, "all in one partition");
-    running.run(["batches", "release", name, "c"], b"").good();
+    running.run(["groups", "close", name, "c"], b"").good();
     running.drained();
     let numbers: Vec<u64> =
         read(&running, "ordered-out").into_iter().map(|(_, number)| number).collect();

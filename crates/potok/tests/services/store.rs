@@ -52,7 +52,7 @@ fn a_batch_lies_in_the_documented_keys_until_it_has_been_sent() {
     let body: serde_json::Value = serde_json::from_str(&redis.command(&["GET", &key])).unwrap();
     assert!(body["GlobalEventId"].is_number() || body["GlobalEventId"].is_string());
 
-    running.run(["batches", "release", "em-processor", &id], b"").good();
+    running.run(["groups", "close", "em-processor", &id], b"").good();
     records.assert_kept(&running);
     assert_eq!(delivered(&running).len(), events + mentions);
     wait::until("Redis is empty of it", || {
@@ -74,14 +74,14 @@ fn losing_redis_in_the_middle_of_a_window_costs_a_re_read() {
     assert!(records.send(&running, batch.records.clone()));
     held(&running, 400);
     redis.command(&["FLUSHALL"]);
-    running.run(["batches", "release", "em-processor", &batch.id], b"").good();
+    running.run(["groups", "close", "em-processor", &batch.id], b"").good();
     wait::until("what was held is read again", || {
         running.status()["rereads"].as_u64().filter(|rereads| *rereads > 0)
     });
     // Released before it was lost: closed by its seal. If the seal was not written yet, once more,
     // as soon as the batch is there again.
     wait::until("the batch has gone out", || {
-        running.run(["batches", "release", "em-processor", &batch.id], b"");
+        running.run(["groups", "close", "em-processor", &batch.id], b"");
         (running.status()["lag"] == 0).then_some(())
     });
     records.assert_kept(&running);
@@ -93,7 +93,7 @@ fn losing_redis_in_the_middle_of_a_window_costs_a_re_read() {
     redis.command(&["FLUSHALL"]);
     let running = start(&home, &redis, "1h");
     held(&running, 400);
-    running.run(["batches", "release", "em-processor", &batch.id], b"").good();
+    running.run(["groups", "close", "em-processor", &batch.id], b"").good();
     records.assert_kept(&running);
 }
 

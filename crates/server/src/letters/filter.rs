@@ -22,8 +22,8 @@ pub(super) struct Filter {
     since: Option<String>,
     /// A VRL predicate on the record.
     r#where: Option<String>,
-    /// Only records of this batch; where the pipeline holds groups.
-    batch: Option<String>,
+    /// Only records of this group; where the pipeline holds groups.
+    group: Option<String>,
     /// Also those replayed and dropped.
     pub all: bool,
 }
@@ -62,8 +62,8 @@ pub(super) struct Wanted {
     reasons: Vec<Reason>,
     since: Option<Timestamp>,
     predicate: Option<Program>,
-    /// With who knows which batch a record is of.
-    batch: Option<(String, Engine)>,
+    /// With who knows which group a record is of.
+    group: Option<(String, Engine)>,
     all: bool,
 }
 
@@ -81,7 +81,7 @@ impl Wanted {
             reasons: reasons.collect::<Result<_, _>>()?,
             since: since.map_err(ApiError::usage)?,
             predicate,
-            batch: filter.batch.map(|batch| (batch, engine.clone())),
+            group: filter.group.map(|group| (group, engine.clone())),
             all: filter.all,
         })
     }
@@ -91,8 +91,8 @@ impl Wanted {
             && self.pipeline.as_ref().is_none_or(|only| *only == letter.envelope.pipeline)
             && (self.reasons.is_empty() || self.reasons.contains(&letter.envelope.reason))
             && self.since.is_none_or(|since| letter.envelope.time >= since)
-            && self.batch.as_ref().is_none_or(|(batch, engine)| {
-                engine.batch_of(letter).is_some_and(|of| *of == *batch.as_bytes())
+            && self.group.as_ref().is_none_or(|(group, engine)| {
+                engine.group_of(letter).is_some_and(|of| *of == *group.as_bytes())
             });
         let Some(predicate) = self.predicate.as_ref().filter(|_| plain) else { return Ok(plain) };
         let view = View {

@@ -36,7 +36,7 @@ impl Shelf {
 pub(super) async fn shelves(admin: &Admin, only: Option<&str>) -> Result<Vec<Shelf>, ApiError> {
     let log = admin.engine().log();
     let mut shelves: Vec<Shelf> = Vec::new();
-    for group in log.groups().await? {
+    for group in log.consumer_groups().await? {
         let same = |shelf: &&mut Shelf| shelf.info.dead_letters == group.info.dead_letters;
         match shelves.iter_mut().find(same) {
             Some(shelf) => shelf.pipelines.push(group.info),

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use potok_core::{
-    Fault, GroupInfo, GroupPartition, Output, Partition, PipelineInfo, Position, RangeSet, Reason,
-    Record, Timestamp, TopicInfo,
+    ConsumerGroup, ConsumerGroupPartition, Fault, Output, Partition, PipelineInfo, Position,
+    RangeSet, Reason, Record, Timestamp, TopicInfo,
 };
 
 /// One partition: records with the incarnation they were written under.
@@ -250,15 +250,15 @@ impl Disk {
     }
 
     /// All groups, for tools.
-    pub fn group_infos(&self, is_open: impl Fn(&str) -> bool) -> Vec<GroupInfo> {
-        let partition = |(partition, progress): (&Partition, &Progress)| GroupPartition {
+    pub fn group_infos(&self, is_open: impl Fn(&str) -> bool) -> Vec<ConsumerGroup> {
+        let partition = |(partition, progress): (&Partition, &Progress)| ConsumerGroupPartition {
             topic: partition.topic.to_string(),
             partition: partition.index,
-            position: progress.position,
-            ended_above: progress.ended.count_from(progress.position),
+            committed: progress.position,
+            acknowledged_ahead: progress.ended.count_from(progress.position),
             end: self.shelf(partition).map_or(progress.position, |shelf| shelf.next),
         };
-        let info = |(name, group): (&String, &Group)| GroupInfo {
+        let info = |(name, group): (&String, &Group)| ConsumerGroup {
             group: name.clone(),
             info: group.info.clone(),
             partitions: group.progress.iter().map(partition).collect(),

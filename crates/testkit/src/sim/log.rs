@@ -7,9 +7,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use potok_core::trouble::{Bug, planted};
 use potok_core::{
-    Clock, Damage, Ended, Fault, GroupInfo, GroupSpec, Held, Log, NotWritten, OpenGroup, Output,
-    Owner, Partition, Place, Position, PutOutcome, RangeSet, ReadFrom, Reader, Reason, Record,
-    SourceBatch, Store, TopicInfo, Transaction,
+    Clock, ConsumerGroup, ConsumerGroupSpec, Damage, Ended, Fault, Held, Log, NotWritten,
+    OpenGroup, Output, Owner, Partition, Place, Position, PutOutcome, RangeSet, ReadFrom, Reader,
+    Reason, Record, SourceBatch, Store, TopicInfo, Transaction,
 };
 use tokio::sync::{Notify, OwnedMutexGuard, oneshot};
 
@@ -240,7 +240,7 @@ struct LogBodies(Arc<World>);
 
 #[async_trait]
 impl Store for LogBodies {
-    fn is_the_log(&self) -> bool {
+    fn reads_from_log(&self) -> bool {
         true
     }
 
@@ -302,7 +302,7 @@ impl Log for LogHandle {
         Ok(self.log.clone().write(transaction, None).await?)
     }
 
-    async fn open_group(&self, spec: GroupSpec) -> Result<OpenGroup, Fault> {
+    async fn open_group(&self, spec: ConsumerGroupSpec) -> Result<OpenGroup, Fault> {
         let log = &self.log;
         log.world.awake(self.process).await;
         log.world.latency(Trouble::NextSlow).await;
@@ -343,11 +343,11 @@ impl Log for LogHandle {
         Ok(self.log.world.with(|w| w.disk.topic_infos()))
     }
 
-    async fn groups(&self) -> Result<Vec<GroupInfo>, Fault> {
+    async fn consumer_groups(&self) -> Result<Vec<ConsumerGroup>, Fault> {
         Ok(self.log.world.with(|w| w.disk.group_infos(|group| self.log.is_read(group, None))))
     }
 
-    async fn forget_group(&self, group: &str) -> Result<(), Fault> {
+    async fn delete_consumer_group(&self, group: &str) -> Result<(), Fault> {
         if self.log.is_read(group, None) {
             return Err(Fault::fix(format!("group {group} is being read")));
         }

@@ -8,7 +8,7 @@ use potok_core::{Decoded, Decoder, Event, Fault, Reason, Record, Stage, Staged, 
 use potok_expr::Template;
 use potok_flow::decode::JsonDecoder;
 use potok_flow::{
-    ClosePlan, DeliverPlan, HoldPlan, OnError, OnRepeat, Per, Plan, Retry, StagePlan, Target,
+    ClosePlan, DeliverPlan, GroupPlan, OnError, OnRepeat, Per, Plan, Retry, StagePlan, Target,
     TopicTarget,
 };
 
@@ -67,16 +67,16 @@ pub(super) fn plan_in(
     }
     let filters = scenario.is_changed(life, |change| matches!(change, Change::Filter));
     let refuses = scenario.is_changed(life, |change| matches!(change, Change::Schema));
-    let per_batch = |manner: &StageManner| scenario.hold.is_some() && manner.rewrites;
+    let per_group = |manner: &StageManner| scenario.hold.is_some() && manner.rewrites;
     let stages = scenario.stage.map(|manner| StagePlan {
         name: "stage".to_owned(),
         stage: Arc::new(SimStage {
             world: world.clone(),
             manner,
             filters,
-            per_batch: per_batch(&manner),
+            per_group: per_group(&manner),
         }),
-        per: if per_batch(&manner) { Per::Batch } else { Per::Event },
+        per: if per_group(&manner) { Per::Group } else { Per::Event },
         on_error: if manner.dead_letters { OnError::DeadLetter } else { OnError::Pass },
         counts: Vec::new(),
     });
@@ -104,7 +104,7 @@ pub(super) fn plan_in(
         dead_letter_topic: DEAD.into(),
         replays_max: 20,
         keep_resolved: None,
-        in_flight_bytes_max: scenario.in_flight_bytes_max,
+        in_flight_bytes: scenario.in_flight_bytes,
     })
 }
 
@@ -113,10 +113,10 @@ fn hold_plan(
     hold: Hold,
     process: usize,
     memory_max: usize,
-) -> Result<HoldPlan, String> {
+) -> Result<GroupPlan, String> {
     let store = || Arc::new(StoreHandle { world: world.clone(), process }) as Arc<dyn Store>;
     let by = hold.by.map(Template::parse).transpose().map_err(|error| error.message)?;
-    Ok(HoldPlan {
+    Ok(GroupPlan {
         by,
         kinds: Vec::new(),
         id: hold
@@ -179,7 +179,7 @@ struct SimStage {
     /// Also what is not wanted any more.
     filters: bool,
     /// It sees the records of one batch together.
-    per_batch: bool,
+    per_group: bool,
 }
 
 #[async_trait]
@@ -188,7 +188,7 @@ impl Stage for SimStage {
         if self.world.with(|w| w.strikes(Trouble::StageFault, 10)) {
             return Err(Fault::wait("simulated: what the stage asks is away"));
         }
-        if self.per_batch {
+        if self.per_group {
             let batch = events.iter().map(|event| event.position.clone()).collect();
             self.world.with(|w| promises::check_batch(w, batch));
         }

@@ -15,7 +15,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use potok_core::{Envelope, Headers, Name, Partition, Piece, Position, RangeSet, Reason, Record};
+use potok_core::{
+    DeliveryId, Envelope, Headers, Partition, Piece, Position, RangeSet, Reason, Record,
+};
 use potok_flow::dead_letter::{REPLAY_HEADER, Replay};
 
 use super::pipeline::INTERNAL;
@@ -215,8 +217,8 @@ fn replay_of(headers: &Headers) -> Option<Replay> {
     serde_json::from_slice(value.filter(|_| name == REPLAY_HEADER)?).ok()
 }
 
-fn name_of(origin: &Position, deliver: u32) -> Name {
-    Name { position: origin.clone(), deliver, element: 0 }
+fn name_of(origin: &Position, deliver: u32) -> DeliveryId {
+    DeliveryId { position: origin.clone(), deliver, element: 0 }
 }
 
 /// True when a delivery of this record, or of one with the same business id and bytes, is there.
@@ -474,33 +476,33 @@ fn check_table(
     index: u32,
 ) {
     let rows = w.tables.get(index as usize).map(|table| table.rows.clone()).unwrap_or_default();
-    let suppresses = matches!(&deliver.to, To::Sink(manner) if manner.suppresses);
+    let deduplicates = matches!(&deliver.to, To::Sink(manner) if manner.deduplicates);
     let mut order = Order::default();
     let mut groups = order::ByGroup::new(w, expect);
     let mut seen: BTreeSet<Position> = BTreeSet::new();
     let mut values: BTreeMap<Bytes, u64> = BTreeMap::new();
     for row in rows {
-        let at = &row.name.position;
+        let at = &row.id.position;
         *values.entry(row.source.clone()).or_default() += 1;
-        let Some(record) = inputs.get(at).filter(|_| row.name.deliver == index) else {
+        let Some(record) = inputs.get(at).filter(|_| row.id.deliver == index) else {
             let promise = match values.get(&row.source) {
                 Some(1) => Promise::NothingInvented,
                 _ => Promise::OneName,
             };
-            w.violated(promise, format!("{} names no record that was sent", row.name));
+            w.violated(promise, format!("{} names no record that was sent", row.id));
             continue;
         };
         let (key, value) = arriving(expect, deliver, record);
         if row.key != key || row.value != value || Some(&row.source) != record.value.as_ref() {
-            w.violated(Promise::NothingInvented, format!("{} arrived with other bytes", row.name));
+            w.violated(Promise::NothingInvented, format!("{} arrived with other bytes", row.id));
         }
         if own_headers(&row.headers) != own_headers(&record.headers) {
-            let what = format!("{} arrived with other headers", row.name);
+            let what = format!("{} arrived with other headers", row.id);
             w.violated(Promise::NothingInvented, what);
         }
         if !seen.insert(at.clone()) {
-            if suppresses {
-                w.violated(Promise::OnceInSinks, format!("{} is there twice", row.name));
+            if deduplicates {
+                w.violated(Promise::OnceInSinks, format!("{} is there twice", row.id));
             }
             continue;
         }
@@ -508,16 +510,16 @@ fn check_table(
             w.tally.recovered(Recovery::ReplayDelivered);
         } else if !w.disk.gone().contains_key(at) {
             if let Some(before) = order.arrives(expect, at, record, 0) {
-                let what = format!("{} arrived behind offset {before} of its key", row.name);
+                let what = format!("{} arrived behind offset {before} of its key", row.id);
                 w.violated(Promise::OrderPerKey, what);
             }
             if let Some(before) = groups.leaves(w, expect, at, record, 0) {
-                let what = format!("{} arrived behind {before} of its group", row.name);
+                let what = format!("{} arrived behind {before} of its group", row.id);
                 w.violated(Promise::OrderOfArrival, what);
             }
         }
     }
-    if suppresses {
+    if deduplicates {
         check_copies(w, Promise::OnceInSinks, inputs, values);
     }
 }

@@ -325,7 +325,7 @@ impl Runner {
             }
             Act::Kill(process) => self.freeze(process, None),
             Act::Release(key) => {
-                engines.iter().for_each(|engine| drop(engine.release_batch(PIPELINE, key)));
+                engines.iter().for_each(|engine| drop(engine.close_group(PIPELINE, key)));
             }
             Act::AllEnded => self.check_all_ended(),
             Act::MakeAnew(topic, outputs) => {

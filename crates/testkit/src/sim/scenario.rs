@@ -155,7 +155,7 @@ pub struct Scenario {
     /// decision.
     pub decides_after: Option<u64>,
     /// Room for records in flight.
-    pub in_flight_bytes_max: usize,
+    pub in_flight_bytes: usize,
     /// Transactions that may be on their way at a time.
     pub overlap: usize,
     /// Processes that share the log; with more than none, records are gathered in groups by it.
@@ -194,7 +194,7 @@ impl Scenario {
             retry: (3, Duration::from_millis(20), Duration::from_millis(500)),
             probe_every: Duration::from_millis(500),
             decides_after: Some(5_000),
-            in_flight_bytes_max: 1 << 20,
+            in_flight_bytes: 1 << 20,
             overlap: 1,
             sharing: 0,
             helped: true,
@@ -249,7 +249,7 @@ impl Scenario {
         // Where room is scarce, the followers of a poisonous record may keep all others out; see
         // `add_flaps`.
         if chance.one_in(4) && !scenario.enabled.contains(&Trouble::Poison) {
-            scenario.in_flight_bytes_max = chance.between(300, 3_000) as usize;
+            scenario.in_flight_bytes = chance.between(300, 3_000) as usize;
         }
         scenario.overlap = if is_like_kafka(seed) { 4 } else { 1 };
         scenario.helped = Chance::new(seed ^ 0x4e1b).one_in(2);
@@ -280,7 +280,7 @@ impl Scenario {
             }
         }
         if self.enabled.contains(&Trouble::Poison) && chance.one_in(4) {
-            self.in_flight_bytes_max = chance.between(300, 3_000) as usize;
+            self.in_flight_bytes = chance.between(300, 3_000) as usize;
         }
     }
 
@@ -436,12 +436,11 @@ impl Scenario {
     pub fn summary(&self) -> String {
         let Scenario { seed, enabled, partitions, topics, delivers, stage, .. } = self;
         let Scenario { hold, order_by_k, sharing, changes, .. } = self;
-        let Scenario { retry, probe_every, in_flight_bytes_max, overlap, spells, helped, .. } =
-            self;
+        let Scenario { retry, probe_every, in_flight_bytes, overlap, spells, helped, .. } = self;
         format!(
             "seed {seed}: {topics:?} of {partitions} partitions, deliver {delivers:?}, {stage:?}, {hold:?}, \
              order_by_k {order_by_k}, retry {retry:?}, probe every {probe_every:?}, room \
-             {in_flight_bytes_max}, overlap {overlap}, sharing {sharing}, helped {helped}, spells {spells:?}, {changes:?}, {enabled:?}"
+             {in_flight_bytes}, overlap {overlap}, sharing {sharing}, helped {helped}, spells {spells:?}, {changes:?}, {enabled:?}"
         )
     }
 
@@ -518,7 +517,7 @@ fn delivers(chance: &mut Chance) -> Vec<Deliver> {
         let style = chance.pick(&[Style::Whole, Style::Whole, Style::Prefix, Style::PerMessage]);
         To::Sink(Manner {
             style: style.copied().unwrap_or(Style::Whole),
-            suppresses: !chance.one_in(4),
+            deduplicates: !chance.one_in(4),
             blunt: chance.one_in(4),
             batch_records_max: chance.pick(&[1, 3, 10, 100, 1_000]).copied().unwrap_or(10),
         })
@@ -531,8 +530,8 @@ fn delivers(chance: &mut Chance) -> Vec<Deliver> {
         _ => vec![sink(chance)],
     };
     let entry = |to: To, chance: &mut Chance| {
-        let suppresses = matches!(&to, To::Sink(manner) if manner.suppresses);
-        Deliver { to, key_by_k: chance.one_in(4), once: suppresses && chance.one_in(4) }
+        let deduplicates = matches!(&to, To::Sink(manner) if manner.deduplicates);
+        Deliver { to, key_by_k: chance.one_in(4), once: deduplicates && chance.one_in(4) }
     };
     targets.into_iter().map(|to| entry(to, chance)).collect()
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use potok_core::{Batch, Fault, Message, Name, Outcome, Reason, Receipt, Sink, SinkLimits};
+use potok_core::{Batch, DeliveryId, Fault, Message, Outcome, Reason, Receipt, Sink, SinkLimits};
 use tokio::sync::oneshot;
 
 use super::promises;
@@ -34,7 +34,7 @@ pub struct Manner {
     /// How calls succeed and fail.
     pub style: Style,
     /// Repeats of a name are dropped.
-    pub suppresses: bool,
+    pub deduplicates: bool,
     /// A refused record fails its whole call instead of being named in the receipt.
     pub blunt: bool,
     /// Messages per call.
@@ -43,7 +43,7 @@ pub struct Manner {
 
 impl Default for Manner {
     fn default() -> Self {
-        Manner { style: Style::Whole, suppresses: true, blunt: false, batch_records_max: 1_000 }
+        Manner { style: Style::Whole, deduplicates: true, blunt: false, batch_records_max: 1_000 }
     }
 }
 
@@ -64,7 +64,7 @@ pub struct Table {
     /// Everything that was written, in order of arrival.
     pub rows: Vec<Message>,
     /// The first row of each name.
-    pub by_name: BTreeMap<Name, usize>,
+    pub by_name: BTreeMap<DeliveryId, usize>,
     /// The row of each business id.
     pub by_once: BTreeMap<Bytes, usize>,
     /// When it is not itself.
@@ -74,33 +74,33 @@ pub struct Table {
     /// Calls that made an ending unsure: the answer was lost or only a part was written.
     pub unsure: u64,
     /// How often chance has failed a healthy message.
-    failed: BTreeMap<Name, u32>,
+    failed: BTreeMap<DeliveryId, u32>,
     prepared: bool,
 }
 
 impl Table {
     /// Writes one message unless its name or its business id is there already.
-    fn write(&mut self, message: &Message, suppresses: bool) -> Outcome {
-        if suppresses && self.by_name.contains_key(&message.name) {
-            return Outcome::Suppressed;
+    fn write(&mut self, message: &Message, deduplicates: bool) -> Outcome {
+        if deduplicates && self.by_name.contains_key(&message.id) {
+            return Outcome::Duplicate;
         }
-        if let Some(once) = message.once.as_ref().filter(|_| suppresses) {
+        if let Some(once) = message.once.as_ref().filter(|_| deduplicates) {
             if let Some(row) = self.by_once.get(once).and_then(|&at| self.rows.get(at)) {
                 if row.source == message.source {
-                    return Outcome::Suppressed;
+                    return Outcome::Duplicate;
                 }
-                let what = format!("{} and {} have one id", row.name, message.name);
+                let what = format!("{} and {} have one id", row.id, message.id);
                 return Outcome::Failed(Fault::set_aside(Reason::Conflict, what));
             }
             self.by_once.insert(once.clone(), self.rows.len());
         }
-        self.by_name.entry(message.name.clone()).or_insert(self.rows.len());
+        self.by_name.entry(message.id.clone()).or_insert(self.rows.len());
         self.rows.push(message.clone());
         Outcome::Delivered
     }
 
     /// Fails these healthy messages if chance has not done so too often.
-    fn may_fail(&mut self, names: &[Name]) -> bool {
+    fn may_fail(&mut self, names: &[DeliveryId]) -> bool {
         let failed = |name| self.failed.get(name).copied().unwrap_or_default();
         if names.iter().any(|name| failed(name) >= CHANCE_MAX) {
             return false;
@@ -174,7 +174,7 @@ impl SimSink {
             Some(Trouble::SinkNeedsFix) => return Err(Fault::fix("simulated: the table is gone")),
             _ => {}
         }
-        let names: Vec<Name> = batch.messages.iter().map(|m| m.name.clone()).collect();
+        let names: Vec<DeliveryId> = batch.messages.iter().map(|m| m.id.clone()).collect();
         let storm = |w: &mut State, table: &mut Table| {
             w.strikes(Trouble::SinkStorm, 8) && table.may_fail(&names)
         };
@@ -217,7 +217,7 @@ fn write(
             table.unsure += 1;
             for (message, kind) in batch.messages.iter().zip(&kinds).take(at) {
                 if !is_refused(*kind, table.mended) {
-                    table.write(message, manner.suppresses);
+                    table.write(message, manner.deduplicates);
                 }
             }
         }
@@ -232,14 +232,14 @@ fn write(
             Outcome::Failed(Fault::retry("simulated poison"))
         } else if per_message
             && w.strikes(Trouble::SinkPartial, 10)
-            && table.may_fail(std::slice::from_ref(&message.name))
+            && table.may_fail(std::slice::from_ref(&message.id))
         {
             Outcome::Failed(Fault::retry("simulated: this message failed"))
         } else {
-            table.write(message, manner.suppresses)
+            table.write(message, manner.deduplicates)
         };
-        if matches!(outcome, Outcome::Suppressed) {
-            w.tally.recovered(Recovery::Suppressed);
+        if matches!(outcome, Outcome::Duplicate) {
+            w.tally.recovered(Recovery::Duplicate);
         }
         if !matches!(outcome, Outcome::Delivered) {
             receipt.set(at, outcome);
@@ -253,7 +253,7 @@ fn summary(batch: &Batch) -> String {
     let names: Vec<String> = batch
         .messages
         .iter()
-        .map(|m| format!("{}/{}", m.name.position.partition, m.name.position.offset))
+        .map(|m| format!("{}/{}", m.id.position.partition, m.id.position.offset))
         .collect();
     names.join(" ")
 }
@@ -324,7 +324,7 @@ impl Sink for SimSink {
             sink.world.step("the destination, after it wrote").await;
             sink.world.latency(Trouble::SinkSlow).await;
             if result.is_ok() {
-                let names: Vec<Name> = batch.messages.iter().map(|m| m.name.clone()).collect();
+                let names: Vec<DeliveryId> = batch.messages.iter().map(|m| m.id.clone()).collect();
                 let lost = sink.with(|w, table| {
                     let lost = w.strikes(Trouble::SinkReplyLost, 12) && table.may_fail(&names);
                     table.unsure += u64::from(lost);

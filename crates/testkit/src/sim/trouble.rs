@@ -133,7 +133,7 @@ impl Trouble {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Recovery {
     /// A repeat was recognised by its name.
-    Suppressed,
+    Duplicate,
     /// A start found records ended above its position.
     ResumedAbove,
     /// A gate was seen closed.
@@ -163,7 +163,7 @@ pub enum Recovery {
 impl Recovery {
     /// All of them.
     pub const ALL: [Recovery; 13] = [
-        Recovery::Suppressed,
+        Recovery::Duplicate,
         Recovery::ResumedAbove,
         Recovery::GateClosed,
         Recovery::GateTrial,

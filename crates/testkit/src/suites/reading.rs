@@ -7,8 +7,8 @@ use std::task::Poll;
 
 use bytes::Bytes;
 use potok_core::{
-    Assignment, Ended, Fault, GroupSpec, Headers, HeadersBuilder, Intake, Journal, Log, Move,
-    Output, Partition, PipelineInfo, Position, ReadFrom, Reader, Record, Source, SourceBatch,
+    Assignment, ConsumerGroupSpec, Ended, Fault, Headers, HeadersBuilder, Intake, Journal, Log,
+    Move, Output, Partition, PipelineInfo, Position, ReadFrom, Reader, Record, Source, SourceBatch,
 };
 
 use super::log::LogHarness;
@@ -149,9 +149,14 @@ pub async fn poll_once<T>(work: impl Future<Output = T>) -> Option<T> {
 }
 
 /// How a suite describes its groups.
-pub fn spec(harness: &dyn LogHarness, group: &str, topics: &[&str], from_end: bool) -> GroupSpec {
+pub fn spec(
+    harness: &dyn LogHarness,
+    group: &str,
+    topics: &[&str],
+    from_end: bool,
+) -> ConsumerGroupSpec {
     let group = harness.name(group);
-    GroupSpec {
+    ConsumerGroupSpec {
         topics: topics.iter().map(|&t| t.into()).collect(),
         from_end,
         exact: false,
@@ -178,7 +183,7 @@ pub struct Reading {
 
 impl Reading {
     /// Opens the group. One that was just let go may need a moment, so a `Fix` is tried again.
-    pub async fn open(log: &Arc<dyn Log>, spec: GroupSpec) -> Result<Self, String> {
+    pub async fn open(log: &Arc<dyn Log>, spec: ConsumerGroupSpec) -> Result<Self, String> {
         let opening = async {
             loop {
                 match log.open_group(spec.clone()).await {

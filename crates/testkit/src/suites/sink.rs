@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::future::join_all;
 use potok_core::{
-    Batch, Fault, Headers, Message, Move, Name, Outcome, Position, Reason, Sink, Timestamp,
+    Batch, DeliveryId, Fault, Headers, Message, Move, Outcome, Position, Reason, Sink, Timestamp,
 };
 
 use super::{STRANGE_TEXT, ensure, run_checks, within};
@@ -16,7 +16,7 @@ use super::{STRANGE_TEXT, ensure, run_checks, within};
 #[derive(Clone, Copy, Debug)]
 pub struct SinkFeatures {
     /// Drops repeats of a name, for ever.
-    pub suppresses: bool,
+    pub deduplicates: bool,
     /// Keeps one entry per business id (`once_by`).
     pub once: bool,
     /// `found` tells in which order things arrived.
@@ -57,8 +57,8 @@ pub async fn run_all(harness: &dyn SinkHarness) -> Result<usize, String> {
             an_empty_batch_is_fine,
             a_large_batch_arrives_whole,
             strange_and_large_texts_arrive,
-            repeats_are_suppressed,
-            repeats_are_suppressed_after_reopening,
+            duplicates_are_dropped,
+            duplicates_are_dropped_after_reopening,
             repeats_from_two_lanes_arrive_once,
             refused_messages_are_named_and_the_others_are_there,
             lanes_do_not_disturb_each_other,
@@ -82,7 +82,7 @@ impl<'a> Suite<'a> {
     fn message(&self, lane: u32, n: u64, value: Bytes, id: &str) -> Message {
         let position = Position { log: 3, topic: "suite".into(), partition: lane, offset: n };
         Message {
-            name: Name { position, deliver: 0, element: 0 },
+            id: DeliveryId { position, deliver: 0, element: 0 },
             key: Some(Bytes::copy_from_slice(id.as_bytes())),
             headers: Headers::none(),
             source: value.clone(),
@@ -130,7 +130,7 @@ fn words(outcomes: &[Outcome]) -> Vec<&'static str> {
         .iter()
         .map(|outcome| match outcome {
             Outcome::Delivered => "delivered",
-            Outcome::Suppressed => "suppressed",
+            Outcome::Duplicate => "duplicates",
             Outcome::Failed(_) => "failed",
         })
         .collect()
@@ -198,12 +198,12 @@ async fn strange_and_large_texts_arrive(harness: &dyn SinkHarness) -> Result<(),
     Ok(())
 }
 
-async fn repeats_are_suppressed(harness: &dyn SinkHarness) -> Result<(), String> {
+async fn duplicates_are_dropped(harness: &dyn SinkHarness) -> Result<(), String> {
     let suite = Suite::new(harness).await?;
     suite.deliver(&suite.lane(0, 0..3)).await?;
     let outcomes = suite.deliver(&suite.lane(0, 1..5)).await?;
-    if harness.features().suppresses {
-        let expected = ["suppressed", "suppressed", "delivered", "delivered"];
+    if harness.features().deduplicates {
+        let expected = ["duplicates", "duplicates", "delivered", "delivered"];
         ensure!(words(&outcomes) == expected, "outcomes {:?}", words(&outcomes));
         let found = suite.ids().await?;
         ensure!(found == ids(0, 0..5), "found {found:?}");
@@ -213,8 +213,8 @@ async fn repeats_are_suppressed(harness: &dyn SinkHarness) -> Result<(), String>
     Ok(())
 }
 
-async fn repeats_are_suppressed_after_reopening(harness: &dyn SinkHarness) -> Result<(), String> {
-    if !harness.features().suppresses {
+async fn duplicates_are_dropped_after_reopening(harness: &dyn SinkHarness) -> Result<(), String> {
+    if !harness.features().deduplicates {
         return Ok(());
     }
     let mut suite = Suite::new(harness).await?;
@@ -223,12 +223,12 @@ async fn repeats_are_suppressed_after_reopening(harness: &dyn SinkHarness) -> Re
     suite.sink = harness.reopen(suite.sink).await?;
     within("prepare", suite.sink.prepare()).await?;
     let outcomes = suite.deliver(&batch).await?;
-    ensure!(words(&outcomes) == ["suppressed"; 3], "outcomes {:?}", words(&outcomes));
+    ensure!(words(&outcomes) == ["duplicates"; 3], "outcomes {:?}", words(&outcomes));
     Ok(())
 }
 
 async fn repeats_from_two_lanes_arrive_once(harness: &dyn SinkHarness) -> Result<(), String> {
-    if !harness.features().suppresses {
+    if !harness.features().deduplicates {
         return Ok(());
     }
     let suite = Suite::new(harness).await?;
@@ -335,9 +335,9 @@ async fn one_entry_per_business_id(harness: &dyn SinkHarness) -> Result<(), Stri
         messages: vec![suite.message(1, 3, other, "same"), suite.message(1, 4, value, "same")],
     };
     let two = suite.deliver(&later).await?;
-    let expected = ["delivered", "suppressed", "failed"];
+    let expected = ["delivered", "duplicates", "failed"];
     ensure!(words(&one) == expected, "in one batch: {:?}", words(&one));
-    ensure!(words(&two) == ["failed", "suppressed"], "in a later batch: {:?}", words(&two));
+    ensure!(words(&two) == ["failed", "duplicates"], "in a later batch: {:?}", words(&two));
     for outcome in one.iter().chain(&two) {
         if let Outcome::Failed(fault) = outcome {
             let conflict = fault.next == Move::SetAside && fault.reason == Reason::Conflict;
@@ -348,6 +348,6 @@ async fn one_entry_per_business_id(harness: &dyn SinkHarness) -> Result<(), Stri
     ensure!(found == [("same".to_owned(), "text".to_owned())], "found {found:?}");
     // The same position again is a repeat, even where it was refused as a conflict before.
     let again = suite.deliver(&twins).await?;
-    ensure!(words(&again) == ["suppressed", "suppressed", "failed"], "{:?}", words(&again));
+    ensure!(words(&again) == ["duplicates", "duplicates", "failed"], "{:?}", words(&again));
     Ok(())
 }

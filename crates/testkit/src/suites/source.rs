@@ -483,11 +483,11 @@ async fn a_forgotten_group_starts_anew(harness: &dyn LogHarness) -> Result<(), S
     let mut reading = Reading::open(&log, spec.clone()).await?;
     reading.until(3).await?;
     end(&reading, &part, &positions, &[(0, 3)]).await?;
-    let while_open = log.forget_group(&spec.group).await;
+    let while_open = log.delete_consumer_group(&spec.group).await;
     ensure!(while_open.is_err(), "a group that is being read was forgotten");
     drop(reading);
-    eventually("forget", || log.forget_group(&spec.group)).await?;
-    let groups = within("groups", log.groups()).await?;
+    eventually("forget", || log.delete_consumer_group(&spec.group)).await?;
+    let groups = within("groups", log.consumer_groups()).await?;
     ensure!(groups.iter().all(|g| g.group != spec.group), "the group is still listed");
     let log = if harness.features().durable { harness.reopen(log).await? } else { log };
     let mut reading = Reading::open(&log, spec).await?;
@@ -506,20 +506,20 @@ async fn ends_and_groups_tell_the_lag(harness: &dyn LogHarness) -> Result<(), St
     let end_of = ends.iter().find(|e| e.partition == part).ok_or("the partition has no end")?;
     ensure!(end_of.end > at(&positions, 4)?, "the end is {}", end_of.end);
     end(&reading, &part, &positions, &[(0, 2), (3, 4)]).await?;
-    let groups = within("groups", log.groups()).await?;
+    let groups = within("groups", log.consumer_groups()).await?;
     let group = groups.iter().find(|g| g.group == spec.group).ok_or("the group is not listed")?;
     ensure!(group.open, "a group that is being read is not listed as open");
     ensure!(group.info == spec.info, "the group's pipeline changed: {:?}", group.info);
     let progress = group.partitions.iter().find(|p| p.topic == topic && p.partition == 0);
     let progress = progress.ok_or("the partition is not listed")?;
     let (second, third) = (at(&positions, 1)?, at(&positions, 2)?);
-    ensure!((second + 1..=third).contains(&progress.position), "at {}", progress.position);
-    ensure!(progress.ended_above == 1, "{} ended above", progress.ended_above);
+    ensure!((second + 1..=third).contains(&progress.committed), "at {}", progress.committed);
+    ensure!(progress.acknowledged_ahead == 1, "{} ended above", progress.acknowledged_ahead);
     ensure!(progress.end > at(&positions, 4)?, "ends at {}", progress.end);
     drop(reading);
     let closed = async {
         loop {
-            let groups = log.groups().await?;
+            let groups = log.consumer_groups().await?;
             if groups.iter().any(|g| g.group == spec.group && !g.open) {
                 return Ok::<(), potok_core::Fault>(());
             }

@@ -50,7 +50,7 @@ struct Sinks(Mutex<Option<MemorySink>>);
 #[async_trait]
 impl SinkHarness for Sinks {
     fn features(&self) -> SinkFeatures {
-        SinkFeatures { suppresses: true, once: false, ordered: true }
+        SinkFeatures { deduplicates: true, once: false, ordered: true }
     }
 
     async fn fresh(&self) -> Result<Arc<dyn Sink>, String> {

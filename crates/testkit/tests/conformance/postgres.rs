@@ -28,7 +28,7 @@ impl Sinks {
 #[async_trait]
 impl SinkHarness for Sinks {
     fn features(&self) -> SinkFeatures {
-        SinkFeatures { suppresses: true, once: true, ordered: false }
+        SinkFeatures { deduplicates: true, once: true, ordered: false }
     }
 
     async fn fresh(&self) -> Result<Arc<dyn Sink>, String> {

@@ -4,19 +4,19 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use potok_connectors::redis::{Layout, RedisStore};
+use potok_connectors::redis::{KeyStyle, RedisStore};
 use potok_core::Store;
 use potok_testkit::services;
 use potok_testkit::suites::store::{self, Look, StoreFeatures, StoreHarness};
 
 use super::passed;
 
-/// Each layout in a database of its own.
-struct Stores(Layout);
+/// Each keys in a database of its own.
+struct Stores(KeyStyle);
 
 impl Stores {
     fn url(&self) -> String {
-        let db = if self.0 == Layout::Documented { 1 } else { 2 };
+        let db = if self.0 == KeyStyle::Readable { 1 } else { 2 };
         format!("{}/{db}", services::redis().url())
     }
 
@@ -37,7 +37,7 @@ impl Stores {
 #[async_trait]
 impl StoreHarness for Stores {
     fn features(&self) -> StoreFeatures {
-        let shown = self.0 == Layout::Documented;
+        let shown = self.0 == KeyStyle::Readable;
         StoreFeatures { durable: true, of_log: false, shown }
     }
 
@@ -85,11 +85,11 @@ impl StoreHarness for Stores {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn redis_store_documented() {
-    passed(store::run_all(&Stores(Layout::Documented)).await);
+async fn redis_store_readable() {
+    passed(store::run_all(&Stores(KeyStyle::Readable)).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn redis_store_compact() {
-    passed(store::run_all(&Stores(Layout::Compact)).await);
+async fn redis_store_packed() {
+    passed(store::run_all(&Stores(KeyStyle::Packed)).await);
 }

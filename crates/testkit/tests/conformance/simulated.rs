@@ -76,8 +76,8 @@ struct Sinks {
 #[async_trait]
 impl SinkHarness for Sinks {
     fn features(&self) -> SinkFeatures {
-        let suppresses = self.manner.suppresses;
-        SinkFeatures { suppresses, once: suppresses, ordered: true }
+        let deduplicates = self.manner.deduplicates;
+        SinkFeatures { deduplicates, once: deduplicates, ordered: true }
     }
 
     async fn fresh(&self) -> Result<Arc<dyn Sink>, String> {
@@ -115,8 +115,8 @@ impl SinkHarness for Sinks {
 #[tokio::test(start_paused = true)]
 async fn simulated_sinks_of_every_manner() {
     for style in [Style::Whole, Style::Prefix, Style::PerMessage] {
-        for suppresses in [true, false] {
-            let manner = Manner { style, suppresses, ..Manner::default() };
+        for deduplicates in [true, false] {
+            let manner = Manner { style, deduplicates, ..Manner::default() };
             let sinks = Sinks { manner, world: Mutex::default() };
             passed(sink::run_all(&sinks).await.map_err(|why| format!("{manner:?}: {why}")));
         }

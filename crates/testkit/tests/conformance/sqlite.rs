@@ -49,7 +49,7 @@ impl Sinks {
 #[async_trait]
 impl SinkHarness for Sinks {
     fn features(&self) -> SinkFeatures {
-        SinkFeatures { suppresses: true, once: true, ordered: true }
+        SinkFeatures { deduplicates: true, once: true, ordered: true }
     }
 
     async fn fresh(&self) -> Result<Arc<dyn Sink>, String> {

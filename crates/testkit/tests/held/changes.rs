@@ -26,7 +26,7 @@ fn two_topics(shape: Shape) -> Scenario {
     scenario
 }
 
-/// 7: a topic is deleted and created anew while a sealed batch names records of it; the new ones
+/// 7: a topic is deleted and created anew while a sealed group names records of it; the new ones
 /// have the same offsets and belong to the same group.
 fn made_anew(shape: Shape) -> Scenario {
     let mut scenario = holding(shape);
@@ -191,7 +191,7 @@ fn another_filter_or_schema_ends_what_is_held() {
     }
 }
 
-/// Sealed batches look for their members where `by` puts them now: nobody is there, and the seal
+/// Sealed groupes look for their members where `by` puts them now: nobody is there, and the seal
 /// ends before its members.
 #[cfg(debug_assertions)]
 #[test]

@@ -81,7 +81,7 @@ fn closing(shape: Shape, at: u64) -> Scenario {
     scenario
 }
 
-/// 5: a sealed batch waits for its destination, is sent and is cleaned up; more of its group comes
+/// 5: a sealed group waits for its destination, is sent and is cleaned up; more of its group comes
 /// all the time.
 fn sending(shape: Shape) -> Scenario {
     let mut scenario = steady(shape);

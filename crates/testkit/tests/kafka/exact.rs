@@ -6,8 +6,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use potok_connectors::kafka::{CreateTopics, KafkaConfig, KafkaLog};
 use potok_core::{
-    Ended, GroupSpec, Intake, Log, Move, NotWritten, OpenGroup, Output, Reason, SourceBatch,
-    SystemClock, Transaction,
+    ConsumerGroupSpec, Ended, Intake, Log, Move, NotWritten, OpenGroup, Output, Reason,
+    SourceBatch, SystemClock, Transaction,
 };
 use potok_testkit::services::Kafka;
 
@@ -15,8 +15,8 @@ use crate::setup::{
     PATIENCE, blocking, log, positions, records, spec, text, topic, topic_with, unique,
 };
 
-fn exact(group: &str, topic: &str) -> GroupSpec {
-    GroupSpec { exact: true, ..spec(group, topic, false) }
+fn exact(group: &str, topic: &str) -> ConsumerGroupSpec {
+    ConsumerGroupSpec { exact: true, ..spec(group, topic, false) }
 }
 
 /// Bytes that do not become fewer when they are compressed.

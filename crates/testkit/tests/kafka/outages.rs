@@ -60,7 +60,7 @@ async fn questions_that_were_given_up_are_forgotten() {
     log.ended("asked", "asked", 0).await.expect_err("nobody is asked");
     kafka.proxy(0).set(Mode::Pass);
     eventually("it is answered", || async { log.ended("asked", "asked", 0).await.is_ok() }).await;
-    eventually("groups are listed", || async { log.groups().await.is_ok() }).await;
+    eventually("groups are listed", || async { log.consumer_groups().await.is_ok() }).await;
 }
 
 /// A cold start without a broker fails nothing: it waits.

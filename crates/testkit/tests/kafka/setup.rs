@@ -8,8 +8,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use potok_connectors::kafka::{CreateTopics, KafkaConfig, KafkaLog};
 use potok_core::{
-    Assignment, Ended, GroupSpec, Headers, Intake, Journal, Log, OpenGroup, Output, Partition,
-    PipelineInfo, Record, Source, SystemClock, Transaction,
+    Assignment, ConsumerGroupSpec, Ended, Headers, Intake, Journal, Log, OpenGroup, Output,
+    Partition, PipelineInfo, Record, Source, SystemClock, Transaction,
 };
 use potok_testkit::services;
 
@@ -70,8 +70,8 @@ pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
 }
 
 /// A group of its own.
-pub fn spec(group: &str, topic: &str, from_end: bool) -> GroupSpec {
-    GroupSpec {
+pub fn spec(group: &str, topic: &str, from_end: bool) -> ConsumerGroupSpec {
+    ConsumerGroupSpec {
         group: group.to_owned(),
         topics: vec![topic.into()],
         from_end,
@@ -124,7 +124,7 @@ pub struct Member {
 }
 
 impl Member {
-    pub async fn open(log: &Arc<KafkaLog>, spec: GroupSpec) -> Member {
+    pub async fn open(log: &Arc<KafkaLog>, spec: ConsumerGroupSpec) -> Member {
         let OpenGroup { source, journal } = log.open_group(spec).await.unwrap();
         Member {
             source,
@@ -203,13 +203,13 @@ impl Member {
 
 /// What the group has committed: position per partition, as its log says.
 pub async fn positions(log: &Arc<KafkaLog>, group: &str) -> BTreeMap<u32, u64> {
-    let groups = log.groups().await.unwrap();
+    let groups = log.consumer_groups().await.unwrap();
     let group = groups.into_iter().find(|found| found.group == group).expect("registered");
     group
         .partitions
         .into_iter()
         .filter(|partition| !partition.topic.ends_with("-replay"))
-        .map(|partition| (partition.partition, partition.position))
+        .map(|partition| (partition.partition, partition.committed))
         .collect()
 }
 

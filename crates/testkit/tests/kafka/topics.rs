@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use potok_connectors::kafka::{KafkaConfig, KafkaLog};
-use potok_core::{GroupSpec, Log, Move, PipelineInfo, ReadFrom, SystemClock};
+use potok_core::{ConsumerGroupSpec, Log, Move, PipelineInfo, ReadFrom, SystemClock};
 use potok_testkit::services;
 use std::sync::Arc;
 
@@ -158,7 +158,7 @@ async fn own_topics_that_would_lose_records_are_not_used() {
     let log = log().await;
     let group = unique("own");
     let internal = format!("potok-{group}");
-    let spec = GroupSpec {
+    let spec = ConsumerGroupSpec {
         info: PipelineInfo { internal: Some(internal.clone()), ..spec(&group, &group, false).info },
         topics: vec![internal.as_str().into()],
         ..spec(&group, &group, false)
@@ -211,12 +211,12 @@ async fn a_transaction_that_stays_open_is_told() {
     for word in ["P0617", topic.as_str(), "partition 0", "find-hanging"] {
         assert!(why.contains(word), "{word}: {why}");
     }
-    let lag = |groups: Vec<potok_core::GroupInfo>| -> u64 {
+    let lag = |groups: Vec<potok_core::ConsumerGroup>| -> u64 {
         let ours = groups.into_iter().find(|found| found.group == group).expect("registered");
         let of = ours.partitions.iter().filter(|partition| partition.topic == topic);
-        of.map(|partition| partition.end - partition.position).sum()
+        of.map(|partition| partition.end - partition.committed).sum()
     };
-    assert!(lag(log.groups().await.unwrap()) >= 2, "what waits is lag");
+    assert!(lag(log.consumer_groups().await.unwrap()) >= 2, "what waits is lag");
     assert_eq!(member.seen.len(), 1, "nobody reads behind it");
     hanging.kill().unwrap();
     hanging.wait().unwrap();

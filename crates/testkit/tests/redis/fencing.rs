@@ -1,6 +1,6 @@
 //! Who may write.
 
-use potok_connectors::redis::Layout;
+use potok_connectors::redis::KeyStyle;
 use potok_core::{Move, Owner, Store};
 
 use crate::place::{batch, contents, events, held, holds, is, keys, owner, places, server, store};
@@ -13,10 +13,10 @@ on_both!(
     shares_that_are_no_more_leave_nothing,
 );
 
-async fn a_fenced_owner_changes_nothing(layout: Layout) {
+async fn a_fenced_owner_changes_nothing(style: KeyStyle) {
     let redis = server(&[]);
     // Each has a connection of its own, as two processes would.
-    let (old, new) = (store(&redis.url(), layout), store(&redis.url(), layout));
+    let (old, new) = (store(&redis.url(), style), store(&redis.url(), style));
     let records = events(0..10);
     old.own(&owner(u64::MAX)).await.unwrap();
     old.put(&owner(u64::MAX), &records).await.unwrap();
@@ -39,9 +39,9 @@ async fn refused(store: &impl Store, owner: &Owner) {
     is(&store.load(owner, &all).await.unwrap_err(), Move::Retry, "P0907");
 }
 
-async fn an_emptied_server_is_noticed_at_the_next_call(layout: Layout) {
+async fn an_emptied_server_is_noticed_at_the_next_call(style: KeyStyle) {
     let redis = server(&[]);
-    let store = store(&redis.url(), layout);
+    let store = store(&redis.url(), style);
     let records = events(0..10);
     store.own(&owner(1)).await.unwrap();
     store.put(&owner(1), &records).await.unwrap();
@@ -53,9 +53,9 @@ async fn an_emptied_server_is_noticed_at_the_next_call(layout: Layout) {
     holds(&store, &owner(1), &records).await;
 }
 
-async fn an_empty_restart_is_noticed_at_the_next_call(layout: Layout) {
+async fn an_empty_restart_is_noticed_at_the_next_call(style: KeyStyle) {
     let redis = server(&[("appendonly", "no")]);
-    let store = store(&redis.url(), layout);
+    let store = store(&redis.url(), style);
     let records = events(0..10);
     store.own(&owner(1)).await.unwrap();
     store.put(&owner(1), &records).await.unwrap();
@@ -69,9 +69,9 @@ async fn an_empty_restart_is_noticed_at_the_next_call(layout: Layout) {
 
 /// A network that was cut may deliver what it had taken long after the caller has given it up and
 /// made the call again.
-async fn a_call_that_arrives_late_changes_nothing(layout: Layout) {
+async fn a_call_that_arrives_late_changes_nothing(style: KeyStyle) {
     let redis = server(&[]);
-    let (calls, late) = (store(&redis.url(), layout), store(&redis.url(), layout));
+    let (calls, late) = (store(&redis.url(), style), store(&redis.url(), style));
     let records = events(0..10);
     let me = owner(1);
     calls.own(&me).await.unwrap();
@@ -88,9 +88,9 @@ async fn a_call_that_arrives_late_changes_nothing(layout: Layout) {
 }
 
 /// A pipeline has fewer lanes than it had.
-async fn shares_that_are_no_more_leave_nothing(layout: Layout) {
+async fn shares_that_are_no_more_leave_nothing(style: KeyStyle) {
     let redis = server(&[]);
-    let store = store(&redis.url(), layout);
+    let store = store(&redis.url(), style);
     let of = |share| Owner { share, ..owner(1) };
     let records = |share: u32| {
         let one = |n| held(&format!("group {share}"), None, None, n, "value");

@@ -1,6 +1,6 @@
 //! What lies in Redis while groups are open, and that nothing stays behind.
 
-use potok_connectors::redis::Layout;
+use potok_connectors::redis::KeyStyle;
 use potok_core::{Held, Move, Store};
 
 use crate::place::{
@@ -17,7 +17,7 @@ on_both!(
 #[tokio::test(flavor = "multi_thread")]
 async fn the_documented_keys_are_exact() {
     let redis = server(&[]);
-    let store = store(&redis.url(), Layout::Documented);
+    let store = store(&redis.url(), KeyStyle::Readable);
     let me = owner(1);
     store.own(&me).await.unwrap();
     let records = [
@@ -72,13 +72,13 @@ async fn the_documented_keys_are_exact() {
     assert!(documented(&redis).iter().all(|key| !key.contains(BATCH) && key != "ready:batches"));
     holds(&store, &me, left).await;
     store.clean(&me, &places(left)).await.unwrap();
-    assert_eq!(keys(&redis), [owner_key(Layout::Documented)]);
+    assert_eq!(keys(&redis), [owner_key(KeyStyle::Readable)]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_repeated_id_replaces_and_the_earlier_can_be_loaded() {
     let redis = server(&[]);
-    let store = store(&redis.url(), Layout::Documented);
+    let store = store(&redis.url(), KeyStyle::Readable);
     let me = owner(1);
     store.own(&me).await.unwrap();
     let version = |offset, value| held(BATCH, Some("event"), Some("1"), offset, value);
@@ -96,13 +96,13 @@ async fn a_repeated_id_replaces_and_the_earlier_can_be_loaded() {
     holds(&store, &me, &all).await;
     assert_eq!(redis.command(&["SCARD", "batch:events:20250323151500"]), "1");
     store.clean(&me, &places(&all)).await.unwrap();
-    assert_eq!(keys(&redis), [owner_key(Layout::Documented)]);
+    assert_eq!(keys(&redis), [owner_key(KeyStyle::Readable)]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_others_write_under_documented_names_is_never_taken_for_a_body() {
     let redis = server(&[]);
-    let store = store(&redis.url(), Layout::Documented);
+    let store = store(&redis.url(), KeyStyle::Readable);
     let me = owner(1);
     store.own(&me).await.unwrap();
     let records = events(1..4);
@@ -129,13 +129,13 @@ async fn what_others_write_under_documented_names_is_never_taken_for_a_body() {
     redis.command(&["SET", name, "somebody's again"]);
     store.clean(&me, &places(&records)).await.unwrap();
     // What is not ours stays.
-    assert_eq!(keys(&redis), [name, &owner_key(Layout::Documented)]);
+    assert_eq!(keys(&redis), [name, &owner_key(KeyStyle::Readable)]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_of_another_type_stops_the_pipeline_and_says_which() {
     let redis = server(&[]);
-    let store = store(&redis.url(), Layout::Documented);
+    let store = store(&redis.url(), KeyStyle::Readable);
     let me = owner(1);
     store.own(&me).await.unwrap();
     let records = events(1..4);
@@ -153,12 +153,12 @@ async fn a_key_of_another_type_stops_the_pipeline_and_says_which() {
     assert_eq!(redis.command(&["SMEMBERS", "active:batches"]), BATCH);
     assert_eq!(redis.command(&["SCARD", "batch:events:20250323151500"]), "3");
     store.clean(&me, &places(&records)).await.unwrap();
-    assert_eq!(keys(&redis), [owner_key(Layout::Documented)]);
+    assert_eq!(keys(&redis), [owner_key(KeyStyle::Readable)]);
 }
 
-async fn a_large_group_comes_and_goes(layout: Layout) {
+async fn a_large_group_comes_and_goes(style: KeyStyle) {
     let redis = server(&[]);
-    let store = store(&redis.url(), layout);
+    let store = store(&redis.url(), style);
     let me = owner(1);
     store.own(&me).await.unwrap();
     let body = "x".repeat(1_000);
@@ -171,7 +171,7 @@ async fn a_large_group_comes_and_goes(layout: Layout) {
     within(store.put(&me, &records)).await.unwrap();
     within(store.put(&me, &records)).await.unwrap();
     holds(&store, &me, &records).await;
-    if layout == Layout::Documented {
+    if style == KeyStyle::Readable {
         assert_eq!(redis.command(&["SCARD", "batch:events:20250323151500"]), "4000");
     }
     store.close(&me, &batch()).await.unwrap();
@@ -179,12 +179,12 @@ async fn a_large_group_comes_and_goes(layout: Layout) {
     within(store.clean(&me, &places(first))).await.unwrap();
     holds(&store, &me, rest).await;
     within(store.clean(&me, &places(rest))).await.unwrap();
-    assert_eq!(keys(&redis), [owner_key(layout)]);
+    assert_eq!(keys(&redis), [owner_key(style)]);
 }
 
-async fn large_bodies_come_in_several_answers(layout: Layout) {
+async fn large_bodies_come_in_several_answers(style: KeyStyle) {
     let redis = server(&[]);
-    let store = store(&redis.url(), layout);
+    let store = store(&redis.url(), style);
     let me = owner(1);
     store.own(&me).await.unwrap();
     // Altogether more than one answer takes.
@@ -208,12 +208,12 @@ async fn large_bodies_come_in_several_answers(layout: Layout) {
     within(store.put(&me, &huge)).await.unwrap();
     holds(&store, &me, &[&records[..3], &huge, &records[3..]].concat()).await;
     within(store.clean(&me, &places(&[&records[..], &huge].concat()))).await.unwrap();
-    assert_eq!(keys(&redis), [owner_key(layout)]);
+    assert_eq!(keys(&redis), [owner_key(style)]);
 }
 
-async fn nothing_has_a_time_to_live_and_nothing_stays_behind(layout: Layout) {
+async fn nothing_has_a_time_to_live_and_nothing_stays_behind(style: KeyStyle) {
     let redis = server(&[]);
-    let store = store(&redis.url(), layout);
+    let store = store(&redis.url(), style);
     let me = owner(1);
     store.own(&me).await.unwrap();
     // Names that run together, and ones of no kind and no id.
@@ -234,12 +234,12 @@ async fn nothing_has_a_time_to_live_and_nothing_stays_behind(layout: Layout) {
     for record in &records {
         store.clean(&me, &places(std::slice::from_ref(record))).await.unwrap();
     }
-    assert_eq!(keys(&redis), [owner_key(layout)]);
+    assert_eq!(keys(&redis), [owner_key(style)]);
 }
 
-async fn taking_a_share_empties_it(layout: Layout) {
+async fn taking_a_share_empties_it(style: KeyStyle) {
     let redis = server(&[]);
-    let store = store(&redis.url(), layout);
+    let store = store(&redis.url(), style);
     let mut other = owner(9);
     other.share = 4;
     store.own(&other).await.unwrap();
@@ -256,7 +256,7 @@ async fn taking_a_share_empties_it(layout: Layout) {
     store.close(&owner(1), &batch()).await.unwrap();
     within(store.own(&owner(2))).await.unwrap();
     let mut expected = before;
-    expected.push(owner_key(layout));
+    expected.push(owner_key(style));
     expected.sort();
     let left = keys(&redis);
     assert!(left == expected, "{} keys instead of {}", left.len(), expected.len());

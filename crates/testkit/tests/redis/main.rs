@@ -2,19 +2,19 @@
 //! is away. What holds for both layouts runs on both.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-/// Makes each function a test of the documented and one of the compact layout.
+/// Makes each function a test of readable and one of packed keys.
 macro_rules! on_both {
     ($($name:ident),+ $(,)?) => {
-        mod documented {
+        mod readable {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $name() {
-                super::$name(potok_connectors::redis::Layout::Documented).await;
+                super::$name(potok_connectors::redis::KeyStyle::Readable).await;
             })+
         }
-        mod compact {
+        mod packed {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $name() {
-                super::$name(potok_connectors::redis::Layout::Compact).await;
+                super::$name(potok_connectors::redis::KeyStyle::Packed).await;
             })+
         }
     };

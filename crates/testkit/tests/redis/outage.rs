@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use potok_connectors::redis::{Layout, RedisStore};
+use potok_connectors::redis::{KeyStyle, RedisStore};
 use potok_core::{Held, Move, Owner, PutOutcome, Store};
 use potok_testkit::services::{Mode, Proxy, Redis};
 
@@ -30,9 +30,9 @@ fn proxy(redis: &Redis) -> (Proxy, String) {
     (proxy, url)
 }
 
-async fn a_server_that_is_not_there_is_waited_for(layout: Layout) {
+async fn a_server_that_is_not_there_is_waited_for(style: KeyStyle) {
     let redis = server(&[("appendfsync", "always")]);
-    let store = store(&redis.url(), layout);
+    let store = store(&redis.url(), style);
     store.own(&owner(1)).await.unwrap();
     redis.kill();
     is(&store.ping().await.unwrap_err(), Move::Wait, "P0901");
@@ -44,9 +44,9 @@ async fn a_server_that_is_not_there_is_waited_for(layout: Layout) {
     holds(&store, &owner(1), &events(0..3)).await;
 }
 
-async fn a_restart_between_calls_is_not_noticed(layout: Layout) {
+async fn a_restart_between_calls_is_not_noticed(style: KeyStyle) {
     let redis = server(&[("appendfsync", "always")]);
-    let store = store(&redis.url(), layout);
+    let store = store(&redis.url(), style);
     store.own(&owner(1)).await.unwrap();
     for round in 0..3 {
         store.put(&owner(1), &events(round..round + 1)).await.unwrap();
@@ -56,10 +56,10 @@ async fn a_restart_between_calls_is_not_noticed(layout: Layout) {
     holds(&store, &owner(1), &events(0..3)).await;
 }
 
-async fn a_server_killed_in_the_middle_loses_nothing(layout: Layout) {
+async fn a_server_killed_in_the_middle_loses_nothing(style: KeyStyle) {
     const CALLS: u64 = 60;
     let redis = server(&[("appendfsync", "always")]);
-    let store = Arc::new(store(&redis.url(), layout));
+    let store = Arc::new(store(&redis.url(), style));
     let me = owner(1);
     store.own(&me).await.unwrap();
     let done = Arc::new(AtomicU64::new(0));
@@ -105,13 +105,13 @@ async fn a_server_killed_in_the_middle_loses_nothing(layout: Layout) {
     let left = events((CALLS - 3) * 40..CALLS * 40);
     holds(&store, &me, &left).await;
     store.clean(&me, &places(&left)).await.unwrap();
-    assert_eq!(keys(&redis), [owner_key(layout)]);
+    assert_eq!(keys(&redis), [owner_key(style)]);
 }
 
-async fn a_silent_server_does_not_hold_a_call(layout: Layout) {
+async fn a_silent_server_does_not_hold_a_call(style: KeyStyle) {
     let redis = server(&[]);
     let (proxy, url) = proxy(&redis);
-    let store = hasty(&url, layout);
+    let store = hasty(&url, style);
     store.own(&owner(1)).await.unwrap();
     proxy.set(Mode::BlackHole);
     // On the connection that is open, and on a new one.
@@ -134,10 +134,10 @@ async fn a_silent_server_does_not_hold_a_call(layout: Layout) {
     holds(&store, &owner(1), &events(0..3)).await;
 }
 
-async fn a_lost_answer_makes_the_call_repeatable(layout: Layout) {
+async fn a_lost_answer_makes_the_call_repeatable(style: KeyStyle) {
     let redis = server(&[]);
     let (proxy, url) = proxy(&redis);
-    let store = hasty(&url, layout);
+    let store = hasty(&url, style);
     let me = owner(1);
     let records = events(0..50);
     store.own(&me).await.unwrap();
@@ -165,9 +165,9 @@ async fn a_lost_answer_makes_the_call_repeatable(layout: Layout) {
     proxy.set(Mode::DropReplies);
     is(&store.clean(&me, &places(&records)).await.unwrap_err(), Move::Wait, "P0905");
     proxy.set(Mode::Pass);
-    assert_eq!(keys(&redis), [owner_key(layout)]);
+    assert_eq!(keys(&redis), [owner_key(style)]);
     store.clean(&me, &places(&records)).await.unwrap();
-    assert_eq!(keys(&redis), [owner_key(layout)]);
+    assert_eq!(keys(&redis), [owner_key(style)]);
 
     proxy.set(Mode::DropReplies);
     is(&store.own(&owner(2)).await.unwrap_err(), Move::Wait, "P0905");
@@ -176,9 +176,9 @@ async fn a_lost_answer_makes_the_call_repeatable(layout: Layout) {
     store.put(&owner(2), &records).await.unwrap();
 }
 
-async fn a_replica_is_waited_for(layout: Layout) {
+async fn a_replica_is_waited_for(style: KeyStyle) {
     let redis = server(&[]);
-    let store = store(&redis.url(), layout);
+    let store = store(&redis.url(), style);
     let me = owner(1);
     store.own(&me).await.unwrap();
     store.put(&me, &events(0..3)).await.unwrap();
@@ -201,9 +201,9 @@ async fn is_full(store: &RedisStore, owner: &Owner, held: &[Held]) {
     }
 }
 
-async fn a_full_server_refuses_bodies_and_nothing_else(layout: Layout) {
+async fn a_full_server_refuses_bodies_and_nothing_else(style: KeyStyle) {
     let redis = server(&[("maxmemory-policy", "noeviction")]);
-    let store = store(&redis.url(), layout);
+    let store = store(&redis.url(), style);
     let me = owner(1);
     store.own(&me).await.unwrap();
     let mut together = events(0..6);
@@ -220,7 +220,7 @@ async fn a_full_server_refuses_bodies_and_nothing_else(layout: Layout) {
     store.clean(&me, &places(&together[2..])).await.unwrap();
     // What was not taken can be cleaned as well.
     store.clean(&me, &places(&events(6..9))).await.unwrap();
-    assert_eq!(keys(&redis), [owner_key(layout)]);
+    assert_eq!(keys(&redis), [owner_key(style)]);
     redis.command(&["CONFIG", "SET", "maxmemory", "0"]);
     store.put(&me, &events(3..6)).await.unwrap();
     holds(&store, &me, &events(3..6)).await;
@@ -228,7 +228,7 @@ async fn a_full_server_refuses_bodies_and_nothing_else(layout: Layout) {
     redis.command(&["CONFIG", "SET", "maxmemory", "1"]);
     let other = owner(2);
     store.own(&other).await.unwrap();
-    assert_eq!(keys(&redis), [owner_key(layout)]);
+    assert_eq!(keys(&redis), [owner_key(style)]);
     is_full(&store, &other, &events(0..3)).await;
     assert_eq!(store.close(&me, &batch()).await.unwrap_err().code, "P0907");
     redis.command(&["CONFIG", "SET", "maxmemory", "0"]);
@@ -236,9 +236,9 @@ async fn a_full_server_refuses_bodies_and_nothing_else(layout: Layout) {
     holds(&store, &other, &events(0..3)).await;
 }
 
-async fn a_busy_server_is_waited_for(layout: Layout) {
+async fn a_busy_server_is_waited_for(style: KeyStyle) {
     let redis = server(&[("busy-reply-threshold", "1")]);
-    let store = store(&redis.url(), layout);
+    let store = store(&redis.url(), style);
     let me = owner(1);
     store.own(&me).await.unwrap();
     let url = redis.url();
@@ -266,7 +266,7 @@ async fn a_busy_server_is_waited_for(layout: Layout) {
 async fn a_server_that_loads_its_data_is_waited_for() {
     // Slow to start: a little time for each command of its file, and some for each group.
     let redis = server(&[("appendfsync", "always"), ("key-load-delay", "200")]);
-    let store = store(&redis.url(), Layout::Documented);
+    let store = store(&redis.url(), KeyStyle::Readable);
     let me = owner(1);
     let of_its_own = |n| held(&format!("group {n}"), Some("event"), Some("1"), n, "small");
     let records: Vec<Held> = (0..3_000).map(of_its_own).collect();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use potok_connectors::redis::{Layout, RedisStore, Timeouts};
+use potok_connectors::redis::{KeyStyle, RedisStore, Timeouts};
 use potok_core::{
     Fault, HeadersBuilder, Held, Move, Owner, Place, Position, Record, Store, Timestamp,
 };
@@ -23,14 +23,14 @@ pub fn server(settings: &[(&str, &str)]) -> Redis {
     Redis::start_with(&RedisOptions { settings: settings.collect(), ..RedisOptions::default() })
 }
 
-pub fn store(url: &str, layout: Layout) -> RedisStore {
-    RedisStore::new(url, layout).unwrap()
+pub fn store(url: &str, style: KeyStyle) -> RedisStore {
+    RedisStore::new(url, style).unwrap()
 }
 
 /// A store that does not wait long.
-pub fn hasty(url: &str, layout: Layout) -> RedisStore {
+pub fn hasty(url: &str, style: KeyStyle) -> RedisStore {
     let half = Duration::from_millis(500);
-    RedisStore::with_timeouts(url, layout, Timeouts { connect: half, call: half }).unwrap()
+    RedisStore::with_timeouts(url, style, Timeouts { connect: half, call: half }).unwrap()
 }
 
 pub fn owner(nonce: u64) -> Owner {
@@ -96,10 +96,10 @@ pub fn keys(redis: &Redis) -> Vec<String> {
 }
 
 /// The only key that may be there without records.
-pub fn owner_key(layout: Layout) -> String {
-    match layout {
-        Layout::Documented => "potok:em:owner:3".to_owned(),
-        Layout::Compact => "potok:{em:3}:owner".to_owned(),
+pub fn owner_key(style: KeyStyle) -> String {
+    match style {
+        KeyStyle::Readable => "potok:em:owner:3".to_owned(),
+        KeyStyle::Packed => "potok:{em:3}:owner".to_owned(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! What an operator has to mend, and what mends itself at once.
 
-use potok_connectors::redis::Layout;
+use potok_connectors::redis::KeyStyle;
 use potok_core::{Move, Store};
 
 use crate::place::{batch, events, holds, is, owner, places, server, store};
@@ -14,7 +14,7 @@ on_both!(
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_may_throw_keys_away_is_known() {
     let redis = server(&[]);
-    let store = store(&redis.url(), Layout::Compact);
+    let store = store(&redis.url(), KeyStyle::Packed);
     let set = |name: &str, value: &str| redis.command(&["CONFIG", "SET", name, value]);
     assert_eq!(store.evicts().await, None);
     // With as much memory as it likes it throws nothing away.
@@ -31,9 +31,9 @@ async fn a_server_that_may_throw_keys_away_is_known() {
     store.own(&owner(1)).await.unwrap();
 }
 
-async fn forgotten_scripts_are_sent_again_at_once(layout: Layout) {
+async fn forgotten_scripts_are_sent_again_at_once(style: KeyStyle) {
     let redis = server(&[]);
-    let store = store(&redis.url(), layout);
+    let store = store(&redis.url(), style);
     let me = owner(1);
     let forget = || redis.command(&["SCRIPT", "FLUSH"]);
     for _ in 0..2 {
@@ -50,7 +50,7 @@ async fn forgotten_scripts_are_sent_again_at_once(layout: Layout) {
     }
 }
 
-async fn without_the_right_login_nothing_works(layout: Layout) {
+async fn without_the_right_login_nothing_works(style: KeyStyle) {
     let redis = server(&[]);
     let url = |login: &str| format!("redis://{login}127.0.0.1:{}", redis.port());
     redis
@@ -69,20 +69,20 @@ async fn without_the_right_login_nothing_works(layout: Layout) {
     ]);
     redis.command(&["CONFIG", "SET", "requirepass", "secret"]);
     for login in ["", ":wrong@", "potok:wrong@", "nobody:p%40ss@"] {
-        let store = store(&url(login), layout);
+        let store = store(&url(login), style);
         let fault = store.ping().await.unwrap_err();
         is(&fault, Move::Fix, "P0902");
         assert!(!fault.to_string().contains("wrong"), "{fault}");
         is(&store.own(&owner(1)).await.unwrap_err(), Move::Fix, "P0902");
         is(&store.put(&owner(1), &[]).await.unwrap_err(), Move::Fix, "P0902");
     }
-    let limited = store(&url("limited:p%40ss@"), layout);
+    let limited = store(&url("limited:p%40ss@"), style);
     is(&limited.own(&owner(1)).await.unwrap_err(), Move::Fix, "P0902");
     is(&limited.put(&owner(1), &events(0..3)).await.unwrap_err(), Move::Fix, "P0902");
-    let keyless = store(&url("keyless:p%40ss@"), layout);
+    let keyless = store(&url("keyless:p%40ss@"), style);
     is(&keyless.own(&owner(1)).await.unwrap_err(), Move::Fix, "P0902");
     for login in [":secret@", "default:secret@", "potok:p%40ss@"] {
-        let store = store(&url(login), layout);
+        let store = store(&url(login), style);
         store.ping().await.unwrap();
         store.own(&owner(1)).await.unwrap();
         store.put(&owner(1), &events(0..3)).await.unwrap();
@@ -91,14 +91,14 @@ async fn without_the_right_login_nothing_works(layout: Layout) {
     }
 }
 
-async fn missing_commands_and_databases_are_named(layout: Layout) {
+async fn missing_commands_and_databases_are_named(style: KeyStyle) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("renamed.conf");
     std::fs::write(&file, "rename-command EVALSHA \"\"\n").unwrap();
     let redis = server(&[("include", file.to_str().unwrap())]);
-    let lacking = store(&redis.url(), layout);
+    let lacking = store(&redis.url(), style);
     lacking.ping().await.unwrap();
     is(&lacking.own(&owner(1)).await.unwrap_err(), Move::Fix, "P0910");
-    let nowhere = store(&format!("{}/99", redis.url()), layout);
+    let nowhere = store(&format!("{}/99", redis.url()), style);
     is(&nowhere.ping().await.unwrap_err(), Move::Fix, "P0910");
 }

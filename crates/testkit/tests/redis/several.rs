@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use potok_connectors::redis::{Layout, RedisStore};
+use potok_connectors::redis::{KeyStyle, RedisStore};
 use potok_core::{Move, Owner, Store};
 use potok_testkit::services::{Redis, RedisOptions, Sentinel};
 
@@ -19,7 +19,7 @@ async fn a_cluster_holds_shares_on_all_its_nodes() {
     let nodes = Redis::cluster(3);
     // One host is enough: it knows the others.
     let url = format!("redis+cluster://127.0.0.1:{}", nodes[1].port());
-    let store = store(&url, Layout::Compact);
+    let store = store(&url, KeyStyle::Packed);
     store.ping().await.unwrap();
     let records = events(0..20);
     for n in 0..12 {
@@ -63,15 +63,15 @@ async fn a_cluster_holds_shares_on_all_its_nodes() {
 
 #[tokio::test]
 async fn the_documented_keys_are_not_for_a_cluster() {
-    let refused = RedisStore::new("redis+cluster://127.0.0.1:1", Layout::Documented);
+    let refused = RedisStore::new("redis+cluster://127.0.0.1:1", KeyStyle::Readable);
     is(&refused.err().unwrap(), Move::Fix, "P0910");
 }
 
-async fn a_sentinel_leads_to_the_new_primary(layout: Layout) {
+async fn a_sentinel_leads_to_the_new_primary(style: KeyStyle) {
     let primary = server(&[]);
     let replica = server(&[("replicaof", &format!("127.0.0.1 {}", primary.port()))]);
     let sentinel = Sentinel::start(primary.port());
-    let store = store(&sentinel.url(), layout);
+    let store = store(&sentinel.url(), style);
     let me = owner(1);
     store.own(&me).await.unwrap();
     store.put(&me, &events(0..3)).await.unwrap();
@@ -99,17 +99,17 @@ async fn a_sentinel_leads_to_the_new_primary(layout: Layout) {
     assert!(keys(&replica).len() > 1);
 }
 
-async fn tls_works_and_is_demanded(layout: Layout) {
+async fn tls_works_and_is_demanded(style: KeyStyle) {
     let redis = Redis::start_with(&RedisOptions { tls: true, ..RedisOptions::default() });
     let (url, certificate) = redis.tls_url().unwrap();
-    let trusting = store(&format!("{url}?ca={}", certificate.authority.display()), layout);
+    let trusting = store(&format!("{url}?ca={}", certificate.authority.display()), style);
     trusting.own(&owner(1)).await.unwrap();
     trusting.put(&owner(1), &events(0..3)).await.unwrap();
     holds(&trusting, &owner(1), &events(0..3)).await;
     // Nobody on this machine vouches for the certificate.
-    let fault = store(&url, layout).ping().await.unwrap_err();
+    let fault = store(&url, style).ping().await.unwrap_err();
     is(&fault, Move::Wait, "P0901");
     // A server without TLS gives nothing away.
     let plain = format!("rediss://127.0.0.1:{}", redis.port());
-    assert_eq!(store(&plain, layout).ping().await.unwrap_err().next, Move::Wait);
+    assert_eq!(store(&plain, style).ping().await.unwrap_err().next, Move::Wait);
 }

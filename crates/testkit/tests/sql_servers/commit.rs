@@ -100,13 +100,13 @@ async fn a_lost_answer_to_commit_is_an_unknown_outcome_and_the_repeat_finds_the_
     system: System,
 ) {
     let (place, words) = lose(system, Loss::Answer).await;
-    assert_eq!(words, ["suppressed"; 100]);
+    assert_eq!(words, ["duplicates"; 100]);
     assert_eq!((place.count("orders"), place.count("items")), (102, 204));
 }
 
 async fn a_connection_cut_at_commit_is_an_unknown_outcome_too(system: System) {
     let (place, words) = lose(system, Loss::Connection).await;
-    assert_eq!(words, ["suppressed"; 100]);
+    assert_eq!(words, ["duplicates"; 100]);
     assert_eq!((place.count("orders"), place.count("items")), (102, 204));
 }
 

@@ -1,4 +1,4 @@
-//! Once per position, once per business id, whoever else writes.
+//! Once per delivery id, once per business id, whoever else writes.
 
 use bytes::Bytes;
 use potok_core::Batch;
@@ -8,8 +8,8 @@ use crate::order::{config, message, order, orders_config};
 use crate::place::{Place, System, outcomes};
 
 on_both!(
-    the_same_position_is_suppressed_whatever_it_says_now,
-    the_same_bytes_under_one_id_are_suppressed_other_bytes_are_a_conflict,
+    the_same_delivery_id_is_a_duplicate_whatever_it_says_now,
+    the_same_bytes_under_one_id_are_a_duplicate_other_bytes_are_a_conflict,
     without_once_by_only_positions_count,
     the_same_name_twice_in_one_call_is_one_row,
     ids_of_several_fields_and_of_no_field,
@@ -17,22 +17,22 @@ on_both!(
     two_processes_write_different_orders_under_one_id,
     a_call_cancelled_at_any_moment_may_be_made_again,
     rows_of_others_are_a_conflict_and_say_so,
-    a_large_batch_of_repeats_is_suppressed,
+    a_large_batch_of_duplicates_is_dropped,
 );
 
-async fn the_same_position_is_suppressed_whatever_it_says_now(system: System) {
+async fn the_same_delivery_id_is_a_duplicate_whatever_it_says_now(system: System) {
     let place = Place::orders(system).await;
     assert_eq!(place.deliver(vec![message(1, &order("u1"))]).await, ["delivered"]);
     // As after a lost answer; then as after a change of an expression or of `once_by`.
-    assert_eq!(place.deliver(vec![message(1, &order("u1"))]).await, ["suppressed"]);
+    assert_eq!(place.deliver(vec![message(1, &order("u1"))]).await, ["duplicates"]);
     let mut other = order("u1");
     other["sm_id"] = json!(1);
-    assert_eq!(place.deliver(vec![message(1, &other)]).await, ["suppressed"]);
-    assert_eq!(place.deliver(vec![message(1, &order("u2"))]).await, ["suppressed"]);
+    assert_eq!(place.deliver(vec![message(1, &other)]).await, ["duplicates"]);
+    assert_eq!(place.deliver(vec![message(1, &order("u2"))]).await, ["duplicates"]);
     assert_eq!((place.count("orders"), place.count("items")), (1, 2));
 }
 
-async fn the_same_bytes_under_one_id_are_suppressed_other_bytes_are_a_conflict(system: System) {
+async fn the_same_bytes_under_one_id_are_a_duplicate_other_bytes_are_a_conflict(system: System) {
     let place = Place::orders(system).await;
     let mut other = order("u1");
     other["sm_id"] = json!(1);
@@ -43,7 +43,7 @@ async fn the_same_bytes_under_one_id_are_suppressed_other_bytes_are_a_conflict(s
         message(3, &other),
     ];
     let words = place.deliver(batch).await;
-    assert_eq!(words[..3], ["delivered", "delivered", "suppressed"]);
+    assert_eq!(words[..3], ["delivered", "delivered", "duplicates"]);
     assert_eq!(
         words[3],
         "SetAside conflict: [P0309] order_uid `u1` of orders/0/3@0000000000000007/0/0 is already \
@@ -64,14 +64,14 @@ async fn without_once_by_only_positions_count(system: System) {
     let value = json!({ "a": "x", "parts": [{ "n": 1 }, { "n": 2 }] });
     let batch = vec![message(1, &value), message(2, &value)];
     assert_eq!(place.deliver(batch).await, ["delivered", "delivered"]);
-    assert_eq!(place.deliver(vec![message(2, &value)]).await, ["suppressed"]);
+    assert_eq!(place.deliver(vec![message(2, &value)]).await, ["duplicates"]);
     assert_eq!((place.count("t"), place.count("parts")), (2, 4));
 }
 
 async fn the_same_name_twice_in_one_call_is_one_row(system: System) {
     let place = Place::orders(system).await;
     let batch = vec![message(1, &order("b")), message(2, &order("c")), message(1, &order("a"))];
-    assert_eq!(place.deliver(batch).await, ["delivered", "delivered", "suppressed"]);
+    assert_eq!(place.deliver(batch).await, ["delivered", "delivered", "duplicates"]);
     assert_eq!(place.query("SELECT order_uid FROM orders ORDER BY 1"), ["b", "c"]);
 }
 
@@ -102,7 +102,7 @@ async fn ids_of_several_fields_and_of_no_field(system: System) {
     };
     let batch = vec![with_id(1, b"i"), with_id(2, b"j"), with_id(3, b"i"), with_id(4, b"\xff")];
     let words = place.deliver(batch).await;
-    assert_eq!(words[..3], ["delivered", "delivered", "suppressed"]);
+    assert_eq!(words[..3], ["delivered", "delivered", "duplicates"]);
     assert!(words[3].contains("not UTF-8"), "{words:?}");
     assert_eq!(place.query("SELECT once_id FROM t ORDER BY 1"), ["i", "j"]);
 }
@@ -130,7 +130,7 @@ async fn two_processes_write_the_same_ids_at_once(system: System) {
                 for word in outcomes(&sink, batch).await {
                     match word.as_str() {
                         "delivered" => counts.0 += 1,
-                        "suppressed" => counts.1 += 1,
+                        "duplicates" => counts.1 += 1,
                         other => panic!("{other}"),
                     }
                 }
@@ -141,8 +141,8 @@ async fn two_processes_write_the_same_ids_at_once(system: System) {
     let lanes: Vec<_> = (0..4).map(|n| tokio::spawn(lane(n))).collect();
     let mut sum = (0, 0);
     for lane in lanes {
-        let (delivered, suppressed) = lane.await.unwrap();
-        sum = (sum.0 + delivered, sum.1 + suppressed);
+        let (delivered, duplicates) = lane.await.unwrap();
+        sum = (sum.0 + delivered, sum.1 + duplicates);
     }
     assert_eq!(sum, (2 * ORDERS, 2 * ORDERS));
     assert_eq!(place.count("orders"), 600);
@@ -177,7 +177,7 @@ async fn a_call_cancelled_at_any_moment_may_be_made_again(system: System) {
             () = async { for _ in 0..offset * 3 { tokio::task::yield_now().await } } => {}
         }
         let word = place.deliver(batch.messages).await.remove(0);
-        assert!(word == "delivered" || word == "suppressed", "{word}");
+        assert!(word == "delivered" || word == "duplicates", "{word}");
     }
     assert_eq!((place.count("orders"), place.count("items")), (40, 80));
 }
@@ -186,26 +186,26 @@ async fn rows_of_others_are_a_conflict_and_say_so(system: System) {
     let place = Place::orders(system).await;
     place.query(
         "INSERT INTO orders (order_uid, track_number, locale, date_created, sm_id, content_hash, \
-         position) VALUES ('u1', '', '', '', 0, '', 'by hand')",
+         potok_id) VALUES ('u1', '', '', '', 0, '', 'by hand')",
     );
     let word = place.deliver(vec![message(1, &order("u1"))]).await.remove(0);
     assert!(word.contains("conflict") && word.contains("from by hand"), "{word}");
 }
 
-async fn a_large_batch_of_repeats_is_suppressed(system: System) {
+async fn a_large_batch_of_duplicates_is_dropped(system: System) {
     let place = Place::orders(system).await;
     let all = |from: u64| -> Vec<_> {
         (0..1_000).map(|n| message(from + n, &order(&format!("u{n}")))).collect()
     };
     assert!(place.deliver(all(0)).await.iter().all(|word| word == "delivered"));
-    assert!(place.deliver(all(0)).await.iter().all(|word| word == "suppressed"));
-    assert!(place.deliver(all(500)).await.iter().all(|word| word == "suppressed"));
+    assert!(place.deliver(all(0)).await.iter().all(|word| word == "duplicates"));
+    assert!(place.deliver(all(500)).await.iter().all(|word| word == "duplicates"));
     // Some new ones between the old ones.
     let batch: Vec<_> =
         (0..1_000).map(|n| message(9_000 + n, &order(&format!("u{}", n * 2)))).collect();
     let words = place.deliver(batch).await;
     let delivered = words.iter().filter(|word| *word == "delivered").count();
-    let suppressed = words.iter().filter(|word| *word == "suppressed").count();
-    assert_eq!((delivered, suppressed), (500, 500));
+    let duplicates = words.iter().filter(|word| *word == "duplicates").count();
+    assert_eq!((delivered, duplicates), (500, 500));
     assert_eq!((place.count("orders"), place.count("items")), (1_500, 3_000));
 }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use potok_connectors::sql::SqlSinkConfig;
-use potok_core::{Headers, Message, Name, Position, Timestamp};
+use potok_core::{DeliveryId, Headers, Message, Position, Timestamp};
 use potok_expr::{RowsPath, Template};
 use serde_json::{Value, json};
 
@@ -81,7 +81,7 @@ pub fn message(offset: u64, value: &Value) -> Message {
 pub fn bytes_message(offset: u64, value: Bytes) -> Message {
     let position = Position { log: 7, topic: "orders".into(), partition: 0, offset };
     Message {
-        name: Name { position, deliver: 0, element: 0 },
+        id: DeliveryId { position, deliver: 0, element: 0 },
         key: None,
         headers: Headers::none(),
         source: value.clone(),

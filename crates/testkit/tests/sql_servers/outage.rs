@@ -55,7 +55,7 @@ async fn a_server_that_is_not_there_yet_is_waited_for(system: System) {
     server.restart();
     assert_eq!(
         attempt(&sink, orders(0..5)).await.unwrap()[2..],
-        ["suppressed", "delivered", "delivered"]
+        ["duplicates", "delivered", "delivered"]
     );
 }
 
@@ -75,7 +75,7 @@ async fn a_server_killed_in_the_middle_of_batches_loses_and_doubles_nothing(syst
                 loop {
                     match attempt(&sink, orders(from..from + 50)).await {
                         Ok(words) => {
-                            assert!(words.iter().all(|w| w == "delivered" || w == "suppressed"));
+                            assert!(words.iter().all(|w| w == "delivered" || w == "duplicates"));
                             done.fetch_add(1, Ordering::Relaxed);
                             break;
                         }
@@ -126,7 +126,7 @@ async fn a_frozen_server_does_not_hold_a_call(system: System) {
     server.thaw();
     until_ok(&sink).await;
     let words = within(outcomes(&sink, orders(0..9))).await;
-    assert_eq!(words[..3], ["suppressed"; 3]);
+    assert_eq!(words[..3], ["duplicates"; 3]);
     assert_eq!((server.count("orders"), server.count("items")), (9, 18));
 }
 
@@ -173,7 +173,7 @@ async fn a_read_only_server_is_noticed_by_the_probe(system: System) {
     is(&sink.prepare().await.unwrap_err(), Move::Wait, read_only);
     switch(false);
     until_ok(&sink).await;
-    assert_eq!(outcomes(&sink, orders(1..4)).await, ["suppressed", "delivered", "delivered"]);
+    assert_eq!(outcomes(&sink, orders(1..4)).await, ["duplicates", "delivered", "delivered"]);
     assert_eq!(server.count("orders"), 4);
 }
 
@@ -260,7 +260,7 @@ async fn a_lock_held_by_others_is_an_attempt_that_failed(system: System) {
     assert_eq!(fault.next, Move::Retry, "{fault}");
     holder.await.unwrap();
     let words = outcomes(&sink, orders(0..2)).await;
-    assert_eq!(words[0], "suppressed");
+    assert_eq!(words[0], "duplicates");
 }
 
 async fn tls_works_and_is_demanded(system: System) {

@@ -21,13 +21,13 @@ fn tables(system: System) -> &'static str {
     system.pick(
         "CREATE TABLE shops (id int PRIMARY KEY); INSERT INTO shops VALUES (1); \
          CREATE TABLE t (id text PRIMARY KEY, n int CHECK (n < 100), email text UNIQUE, \
-         content_hash text, position text UNIQUE); \
+         content_hash text, potok_id text UNIQUE); \
          CREATE TABLE parts (id text, element int, size int CHECK (size > 0), \
          shop int REFERENCES shops (id));",
         "CREATE TABLE shops (id int PRIMARY KEY); INSERT INTO shops VALUES (1); \
          CREATE TABLE t (id varchar(99) COLLATE utf8mb4_nopad_bin PRIMARY KEY, \
          n int CHECK (n < 100), email varchar(99) UNIQUE, content_hash text, \
-         position varchar(200) COLLATE utf8mb4_nopad_bin UNIQUE); \
+         potok_id varchar(200) COLLATE utf8mb4_nopad_bin UNIQUE); \
          CREATE TABLE parts (id varchar(99), element int, size int CHECK (size > 0), shop int, \
          FOREIGN KEY (shop) REFERENCES shops (id));",
     )
@@ -52,7 +52,7 @@ async fn a_violated_constraint_costs_one_record(system: System) {
         let part = "SetAside refused: [P0307] the database refused the record";
         assert!(words[at].starts_with(part), "{}", words[at]);
     }
-    assert!(words[4].contains("neither its id nor its position is there"), "{}", words[4]);
+    assert!(words[4].contains("neither its id nor its delivery id is there"), "{}", words[4]);
     assert!(words[6].contains("SetAside conflict: [P0309] id `a` of orders/0/6"), "{}", words[6]);
     assert_eq!(place.query("SELECT id FROM t ORDER BY id"), ["a", "f"]);
     assert_eq!(place.query("SELECT id FROM parts ORDER BY id"), ["a", "f"]);

@@ -22,7 +22,7 @@ async fn an_order_becomes_rows_of_four_tables(system: System) {
     assert_eq!(
         place.query(
             "SELECT order_uid, track_number, locale, date_created, sm_id, length(content_hash), \
-             position FROM orders"
+             potok_id FROM orders"
         ),
         ["u1, TRACK7, de, 2026-03-01T06:22:19Z, 99, 64, orders/0/5@0000000000000007/0/0"]
     );
@@ -59,7 +59,7 @@ async fn any_word_is_a_name_and_any_text_a_key(system: System) {
     let words = place.deliver(messages.clone()).await;
     assert_eq!(words, vec!["delivered"; ids.len()], "keys compare byte by byte");
     let words = place.deliver(messages).await;
-    assert_eq!(words, vec!["suppressed"; ids.len()]);
+    assert_eq!(words, vec!["duplicates"; ids.len()]);
     let sql = system.pick(
         "SELECT t.\"ключ\" || '|' || c.\"order\" FROM \"table\" t \
          JOIN \"from; DROP TABLE \"\"table\"\" --`\" c ON c.\"select\" = t.\"select\" \
@@ -165,11 +165,11 @@ async fn columns_of_other_types_take_what_fits(system: System) {
         "CREATE TABLE t (id uuid PRIMARY KEY, small smallint, price numeric(10, 2), day date, \
          at timestamptz, data jsonb, name varchar(5), raw bytea, flag boolean, \
          made timestamptz NOT NULL DEFAULT now(), n bigserial, content_hash text, \
-         position varchar(300) UNIQUE)",
+         potok_id varchar(300) UNIQUE)",
         "CREATE TABLE t (id varbinary(100) PRIMARY KEY, small smallint, price decimal(10, 2), \
          day date, at datetime, data json, name varchar(5), raw blob, flag boolean, \
          made timestamp NOT NULL DEFAULT current_timestamp(), n bigint auto_increment UNIQUE, \
-         content_hash text, position varchar(300) COLLATE utf8mb4_nopad_bin UNIQUE)",
+         content_hash text, potok_id varchar(300) COLLATE utf8mb4_nopad_bin UNIQUE)",
     );
     let place = Place::made_by(system, sql, config(&[("t", ".")], &[".id"], None));
     let id = |n: u64| format!("00000000-0000-0000-0000-00000000000{n}");

@@ -75,8 +75,8 @@ async fn missing_tables_are_named_with_what_creates_them(system: System) {
 
 async fn tables_that_cannot_keep_the_promise_are_refused(system: System) {
     let own = system.pick(
-        "content_hash text, position text UNIQUE",
-        "content_hash text, position varchar(200) COLLATE utf8mb4_nopad_bin UNIQUE",
+        "content_hash text, potok_id text UNIQUE",
+        "content_hash text, potok_id varchar(200) COLLATE utf8mb4_nopad_bin UNIQUE",
     );
     let key = system.pick("id text", "id varchar(100) COLLATE utf8mb4_nopad_bin");
     let mut cases = vec![
@@ -243,7 +243,7 @@ async fn tables_without_transactions_are_refused() {
     let tables = |parent: &str, child: &str| {
         format!(
             "CREATE TABLE t (id varchar(100) COLLATE utf8mb4_nopad_bin PRIMARY KEY, n int, \
-             content_hash text, position varchar(200) COLLATE utf8mb4_nopad_bin UNIQUE) {parent}; \
+             content_hash text, potok_id varchar(200) COLLATE utf8mb4_nopad_bin UNIQUE) {parent}; \
              CREATE TABLE parts (id varchar(100) COLLATE utf8mb4_nopad_bin NOT NULL, \
              element int NOT NULL, size int) {child}"
         )

@@ -6,7 +6,7 @@ use super::{Entry, Feed, Index, bytes_of};
 pub(crate) struct Forgotten {
     /// Records and notes of each assignment.
     pub assignments: Vec<(u64, u64, u64)>,
-    /// A part of a sealed batch has left and a part is still here. Where seals lie in the
+    /// A part of a sealed group has left and a part is still here. Where seals lie in the
     /// partition of their members, or one process has all partitions, this does not happen.
     pub torn: bool,
 }

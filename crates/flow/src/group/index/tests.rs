@@ -39,7 +39,7 @@ fn entry(offset: u64, at: i64) -> Entry {
 
 fn add(index: &mut Index, entry: Entry) {
     let group = GroupKey { key: Bytes::from_static(b"g"), slice: 0, share: 0 };
-    index.add(Arriving { group, entry, slice_end: None });
+    index.add(NewMember { group, entry, slice_end: None });
 }
 
 /// Reads a seal that an earlier owner has written.
@@ -117,9 +117,9 @@ fn send_closed(index: &mut Index, now: i64) {
     }
 }
 
-fn arriving(key: String, entry: Entry) -> Arriving {
+fn arriving(key: String, entry: Entry) -> NewMember {
     let group = GroupKey { key: key.into(), slice: 0, share: 0 };
-    Arriving { group, entry, slice_end: None }
+    NewMember { group, entry, slice_end: None }
 }
 
 /// A key that always has an open group, and groups that are closed one after another.
@@ -236,13 +236,13 @@ fn a_long_list_comes_in_pages_what_closes_first_in_front() {
     // Some are closed already.
     index.close_due(101);
     let shown = Shown { pipeline: "p", kinds: &[], owner: "lane 0", wall_ahead: 0, attempts: 1 };
-    let (mut seen, mut last) = (HashSet::new(), None::<BatchPlace>);
+    let (mut seen, mut last) = (HashSet::new(), None::<GroupCursor>);
     loop {
         let page = index.places("p", last.as_ref(), 1_000);
         assert!(page.is_sorted());
         assert!(page.first().is_none_or(|first| Some(first) > last.as_ref()));
         for place in &page {
-            let read: BatchPlace = place.to_string().parse().unwrap();
+            let read: GroupCursor = place.to_string().parse().unwrap();
             assert_eq!(read, *place, "a place survives being written");
             let view = index.view_at(place, &shown).unwrap();
             assert!(seen.insert(view.id));
@@ -250,9 +250,9 @@ fn a_long_list_comes_in_pages_what_closes_first_in_front() {
         let Some(behind) = page.into_iter().next_back() else { break };
         last = Some(behind);
     }
-    assert_eq!((seen.len() as u64, index.batches()), (GROUPS, GROUPS));
+    assert_eq!((seen.len() as u64, index.groups()), (GROUPS, GROUPS));
     let one = index.views_of(b"ff", &shown);
     assert_eq!(one.iter().map(|view| view.id.as_str()).collect::<Vec<_>>(), ["ff"]);
     assert!(index.views_of(b"no", &shown).is_empty());
-    assert!("".parse::<BatchPlace>().is_err() && "1.2.3".parse::<BatchPlace>().is_err());
+    assert!("".parse::<GroupCursor>().is_err() && "1.2.3".parse::<GroupCursor>().is_err());
 }

@@ -10,21 +10,21 @@ use potok_core::Timestamp;
 
 use super::{Entry, Frozen, Generation, GroupKey, Index, Sealed, bytes_of};
 
-/// A batch as people see it.
+/// A group as people see it.
 #[derive(Clone, Debug, serde::Serialize)]
-pub struct BatchView {
+pub struct GroupView {
     /// Whose it is.
     pub pipeline: String,
     /// The group's key.
     pub id: String,
     /// Names this generation of the group.
     pub generation: String,
-    /// `open`, `closed`, `sealed` or `sending`.
+    /// `open`, `sealed` or `delivering`.
     pub state: &'static str,
     /// Records and distinct ids by kind; one kind `record` where the pipeline names none.
     pub kinds: BTreeMap<String, KindView>,
-    /// Records whose id another record of the batch has too.
-    pub repeats: u64,
+    /// Records whose id another record of the group has too.
+    pub duplicates: u64,
     /// Bytes held.
     pub bytes: u64,
     /// When its first record arrived.
@@ -37,7 +37,7 @@ pub struct BatchView {
     pub attempts: u64,
 }
 
-/// One kind in a [`BatchView`].
+/// One kind in a [`GroupView`].
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 pub struct KindView {
     /// Records.
@@ -46,44 +46,44 @@ pub struct KindView {
     pub ids: u64,
 }
 
-/// Some of the batches that are held.
+/// Some of the groups that are held.
 #[derive(Clone, Debug, Default, serde::Serialize)]
-pub struct BatchPage {
+pub struct GroupPage {
     /// What closes first is in front.
-    pub batches: Vec<BatchView>,
+    pub groups: Vec<GroupView>,
     /// How many are held in all.
     pub total: u64,
     /// Behind which the next page begins; none where this is the last.
-    pub next: Option<BatchPlace>,
+    pub next: Option<GroupCursor>,
 }
 
-/// Where a batch stands in the list of all: by when it closes. Batches that come or go between two
+/// Where a group stands in the list of all: by when it closes. Groups that come or go between two
 /// pages move no other.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(into = "String")]
-pub struct BatchPlace {
+pub struct GroupCursor {
     due: i64,
     pipeline: String,
     name: GroupKey,
     generation: Generation,
 }
 
-impl fmt::Display for BatchPlace {
+impl fmt::Display for GroupCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let BatchPlace { due, pipeline, name: GroupKey { key, slice, share }, generation } = self;
+        let GroupCursor { due, pipeline, name: GroupKey { key, slice, share }, generation } = self;
         let Generation { name, part, parts } = generation;
         write!(f, "{due}.{slice}.{share}.{name:x}.{part}.{parts}.{pipeline}.")?;
         key.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
-impl From<BatchPlace> for String {
-    fn from(place: BatchPlace) -> Self {
+impl From<GroupCursor> for String {
+    fn from(place: GroupCursor) -> Self {
         place.to_string()
     }
 }
 
-impl FromStr for BatchPlace {
+impl FromStr for GroupCursor {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
@@ -105,7 +105,7 @@ impl FromStr for BatchPlace {
             parts: number(parts.next())?,
         };
         let pipeline = parts.next().ok_or(())?.to_owned();
-        Ok(BatchPlace { due, pipeline, name, generation })
+        Ok(GroupCursor { due, pipeline, name, generation })
     }
 }
 
@@ -135,21 +135,21 @@ impl<T: Ord> First<T> {
 }
 
 impl Index {
-    /// How many batches are held.
-    pub fn batches(&self) -> u64 {
+    /// How many groups are held.
+    pub fn groups(&self) -> u64 {
         let closed = self.frozen.len() + self.sealing.len() + self.sealed.len();
         (self.open.len() + closed + self.sending.len()) as u64
     }
 
-    /// The places of the first so many batches behind `after`.
+    /// The places of the first so many groups behind `after`.
     pub fn places(
         &self,
         pipeline: &str,
-        after: Option<&BatchPlace>,
+        after: Option<&GroupCursor>,
         most: usize,
-    ) -> Vec<BatchPlace> {
+    ) -> Vec<GroupCursor> {
         let mut first = First { found: BinaryHeap::new(), most };
-        let is_behind = |place: &BatchPlace| after.is_none_or(|after| place > after);
+        let is_behind = |place: &GroupCursor| after.is_none_or(|after| place > after);
         let sealed = self.sending.iter().chain(self.sealed.iter()).map(|s| s.place(pipeline));
         let closed = self.frozen.iter().chain(self.sealing.iter()).map(|f| f.place(pipeline));
         sealed.chain(closed).filter(is_behind).for_each(|place| first.add(place));
@@ -157,19 +157,19 @@ impl Index {
             let open = share.due.range(from(after, pipeline)..).filter_map(|(due, name)| {
                 let generation = Generation { name: self.open.get(name)?.name, part: 0, parts: 1 };
                 let (pipeline, name) = (pipeline.to_owned(), name.clone());
-                Some(BatchPlace { due: *due, pipeline, name, generation })
+                Some(GroupCursor { due: *due, pipeline, name, generation })
             });
             open.filter(is_behind).take(most).for_each(|place| first.add(place));
         }
         first.found.into_sorted_vec()
     }
 
-    /// The batch at that place, where it is still there.
-    pub fn view_at(&self, place: &BatchPlace, shown: &Shown<'_>) -> Option<BatchView> {
-        let BatchPlace { name, generation, .. } = place;
+    /// The group at that place, where it is still there.
+    pub fn view_at(&self, place: &GroupCursor, shown: &Shown<'_>) -> Option<GroupView> {
+        let GroupCursor { name, generation, .. } = place;
         let is_it = |sealed: &&Sealed| sealed.generation == *generation && sealed.key == name.key;
         if let Some(sealed) = self.sending.iter().find(is_it) {
-            return Some(sealed.view("sending", shown));
+            return Some(sealed.view("delivering", shown));
         }
         if let Some(sealed) = self.sealed.of(&name.key).find(is_it) {
             return Some(sealed.view("sealed", shown));
@@ -182,10 +182,10 @@ impl Index {
         self.view_of_open(name, shown)
     }
 
-    /// All batches of one key.
-    pub fn views_of(&self, key: &[u8], shown: &Shown<'_>) -> Vec<BatchView> {
+    /// All groups of one key.
+    pub fn views_of(&self, key: &[u8], shown: &Shown<'_>) -> Vec<GroupView> {
         let sending = self.sending.iter().filter(|sealed| *sealed.key == *key);
-        let mut views: Vec<_> = sending.map(|sealed| sealed.view("sending", shown)).collect();
+        let mut views: Vec<_> = sending.map(|sealed| sealed.view("delivering", shown)).collect();
         views.extend(self.sealed.of(key).map(|sealed| sealed.view("sealed", shown)));
         let closed = self.frozen.of(key).chain(self.sealing.of(key));
         views.extend(closed.map(|frozen| frozen.view(shown)));
@@ -194,7 +194,7 @@ impl Index {
         views
     }
 
-    fn view_of_open(&self, name: &GroupKey, shown: &Shown<'_>) -> Option<BatchView> {
+    fn view_of_open(&self, name: &GroupKey, shown: &Shown<'_>) -> Option<GroupView> {
         let group = self.open.get(name)?;
         let due = Some(group.due).filter(|due| *due < i64::MAX);
         Some(shown.view(&name.key, group.name, "open", group.opened, due, &group.entries))
@@ -202,7 +202,7 @@ impl Index {
 }
 
 /// Where open groups behind a place begin among those of a pipeline.
-fn from(after: Option<&BatchPlace>, pipeline: &str) -> (i64, GroupKey) {
+fn from(after: Option<&GroupCursor>, pipeline: &str) -> (i64, GroupKey) {
     let nothing = GroupKey { key: Bytes::new(), slice: i64::MIN, share: 0 };
     match after {
         None => (i64::MIN, nothing),
@@ -212,27 +212,27 @@ fn from(after: Option<&BatchPlace>, pipeline: &str) -> (i64, GroupKey) {
 }
 
 impl Sealed {
-    fn place(&self, pipeline: &str) -> BatchPlace {
+    fn place(&self, pipeline: &str) -> GroupCursor {
         let name = GroupKey { key: self.key.clone(), slice: 0, share: 0 };
         let (due, pipeline) = (self.due.unwrap_or(i64::MIN), pipeline.to_owned());
-        BatchPlace { due, pipeline, name, generation: self.generation }
+        GroupCursor { due, pipeline, name, generation: self.generation }
     }
 
-    fn view(&self, state: &'static str, shown: &Shown<'_>) -> BatchView {
+    fn view(&self, state: &'static str, shown: &Shown<'_>) -> GroupView {
         let name = self.generation.name;
         shown.view(&self.key, name, state, self.opened, self.due, &self.entries)
     }
 }
 
 impl Frozen {
-    fn place(&self, pipeline: &str) -> BatchPlace {
+    fn place(&self, pipeline: &str) -> GroupCursor {
         let (due, pipeline) = (self.due, pipeline.to_owned());
-        BatchPlace { due, pipeline, name: self.name.clone(), generation: self.generation }
+        GroupCursor { due, pipeline, name: self.name.clone(), generation: self.generation }
     }
 
-    fn view(&self, shown: &Shown<'_>) -> BatchView {
+    fn view(&self, shown: &Shown<'_>) -> GroupView {
         let (name, due) = (self.generation.name, Some(self.due));
-        shown.view(&self.name.key, name, "closed", self.opened, due, &self.entries)
+        shown.view(&self.name.key, name, "sealed", self.opened, due, &self.entries)
     }
 }
 
@@ -245,20 +245,20 @@ impl Shown<'_> {
         opened: Timestamp,
         due: Option<i64>,
         entries: &[Entry],
-    ) -> BatchView {
-        let (kinds, repeats) = counts(self.kinds, entries);
-        BatchView {
+    ) -> GroupView {
+        let (kinds, duplicates) = counts(self.kinds, entries);
+        GroupView {
             pipeline: self.pipeline.to_owned(),
             id: String::from_utf8_lossy(key).into_owned(),
             generation: format!("{name:016x}"),
             state,
             kinds,
-            repeats,
+            duplicates,
             bytes: bytes_of(entries),
             opened: opened.to_string(),
             due: due.map(|due| Timestamp(due.saturating_add(self.wall_ahead)).to_string()),
             owner: self.owner.to_owned(),
-            attempts: if state == "sending" { self.attempts } else { 0 },
+            attempts: if state == "delivering" { self.attempts } else { 0 },
         }
     }
 }

@@ -9,19 +9,19 @@ use foldhash::HashMap;
 use potok_core::Timestamp;
 use potok_core::trouble::{Bug, planted};
 
-use super::{Arriving, Entry, GroupKey, Index};
+use super::{Entry, GroupKey, Index, NewMember};
 use crate::group::arrival::{Arrival, Stream};
 use crate::group::seal::Seal;
 
 /// One of them.
 pub(super) enum Waiting {
-    Record(Arriving),
+    Record(NewMember),
     Seal { key: Bytes, share: u32, seal: Seal, entry: Entry },
 }
 
 impl Index {
     /// Takes a record in; one that has a place in the log when all is there that came among it.
-    pub fn arrives(&mut self, arriving: Arriving) {
+    pub fn arrives(&mut self, arriving: NewMember) {
         match arriving.entry.arrival {
             Arrival { stream: Stream::Log, place, .. } => {
                 self.waiting.push((place, Waiting::Record(arriving)));
@@ -64,7 +64,7 @@ impl Index {
     pub fn opened_by_waiting(&self) -> HashMap<&GroupKey, Timestamp> {
         let mut opened: HashMap<&GroupKey, Timestamp> = HashMap::default();
         for (_, waiting) in &self.waiting {
-            let Waiting::Record(Arriving { group, entry, .. }) = waiting else { continue };
+            let Waiting::Record(NewMember { group, entry, .. }) = waiting else { continue };
             let opened = opened.entry(group).or_insert(entry.time);
             *opened = entry.time.min(*opened);
         }

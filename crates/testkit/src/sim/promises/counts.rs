@@ -2,7 +2,7 @@
 //!
 //! The world notes what it handed to each process and what that one has written, since the process
 //! started. From this follows how many records it must have counted as delivered, filtered,
-//! suppressed and dead-lettered. Where it took a record twice (its partition left and came back, a
+//! duplicates and dead-lettered. Where it took a record twice (its partition left and came back, a
 //! part died), nobody outside can tell how each time ended: that many more are allowed.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,15 +36,15 @@ pub struct Deeds {
 struct Endings {
     delivered: u64,
     filtered: u64,
-    suppressed: u64,
+    duplicates: u64,
     dead_lettered: u64,
 }
 
 impl Endings {
     fn all(&self) -> [(&'static str, u64); 4] {
-        let Endings { delivered, filtered, suppressed, dead_lettered } = *self;
+        let Endings { delivered, filtered, duplicates, dead_lettered } = *self;
         let (delivered, filtered) = (("delivered", delivered), ("filtered", filtered));
-        [delivered, filtered, ("suppressed", suppressed), ("dead_lettered", dead_lettered)]
+        [delivered, filtered, ("duplicates", duplicates), ("dead_lettered", dead_lettered)]
     }
 }
 
@@ -83,7 +83,7 @@ pub(in crate::sim) fn observe_receipt<'a>(
     outcomes: impl Iterator<Item = (&'a Message, Outcome)>,
 ) {
     let delivered = outcomes.filter(|(_, outcome)| matches!(outcome, Outcome::Delivered));
-    deeds(w, process).delivered.extend(delivered.map(|(message, _)| message.name.to_string()));
+    deeds(w, process).delivered.extend(delivered.map(|(message, _)| message.id.to_string()));
 }
 
 /// A process has written these.
@@ -130,9 +130,9 @@ pub(in crate::sim) fn observe_ended(
 
 /// Compares what a process says with what the world saw of it.
 pub(in crate::sim) fn check_counts(w: &mut State, process: usize, status: &Status) {
-    let Status { received, delivered, filtered, suppressed, dead_lettered, in_flight, .. } =
+    let Status { received, delivered, filtered, duplicates, dead_lettered, in_flight, .. } =
         *status;
-    let counted = Endings { delivered, filtered, suppressed, dead_lettered };
+    let counted = Endings { delivered, filtered, duplicates, dead_lettered };
     let ended: u64 = counted.all().iter().map(|(_, count)| count).sum();
     if received != ended + in_flight {
         let what = format!("received {received}, in flight {in_flight}, {counted:?}");
@@ -193,7 +193,7 @@ fn check_endings(
         shown.extend(of.map(|((what, _), _)| format!("{at} {what}")));
     }
     // What a part had noted and not yet counted when it died is never counted.
-    let died = status.restarts + status.rereads > 0
+    let died = status.restarts + status.store_rebuilds > 0
         || expect.scenario.enabled.contains(&Trouble::SinkNeedsFix);
     for ((what, counted), (_, sure)) in counted.all().into_iter().zip(sure.all()) {
         let least = if died { 0 } else { sure };
@@ -251,6 +251,6 @@ fn ending<'a>(
     {
         &mut endings.filtered
     } else {
-        &mut endings.suppressed
+        &mut endings.duplicates
     }
 }

@@ -11,7 +11,7 @@ use crate::sim::scenario::To;
 use crate::sim::workload::field;
 use crate::sim::world::State;
 
-/// One member of a sealed batch.
+/// One member of a sealed group.
 struct Version {
     /// The record itself, also where a copy of it is the member.
     origin: Position,

@@ -111,7 +111,7 @@ pub(super) fn sealed_by(w: &State, seal: Option<&[u8]>) -> BTreeSet<Position> {
     members(&seal).into_iter().map(origin).collect()
 }
 
-/// A stage that works per batch was handed these together.
+/// A stage that works per group was handed these together.
 pub(in crate::sim) fn check_batch(w: &mut State, batch: Vec<Position>) {
     // What is replayed comes alone, and perhaps was never sealed.
     if batch.len() < 2 {

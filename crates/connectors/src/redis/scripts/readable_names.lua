@@ -2,7 +2,7 @@
 local prefix, share = take(), take()
 local groups = prefix .. 'groups:' .. share
 local function held_of(group) return prefix .. 'held:' .. share .. ':' .. group end
--- Names of records: kind and id in one, which no other pair gives, and the documented key. Most have
+-- Names of records: kind and id in one, which no other pair gives, and the readable key. Most have
 -- the kind of the one before.
 local known_kind, known_group, name_start, data_start
 local function names_of(kind, group, id)
@@ -32,7 +32,7 @@ end
 local function is_of(entry, place) return string.sub(entry, 2, #place + 1) == place end
 -- What lies at a key that other programs may have written; false where it is no text.
 local function text_at(key) return call('MGET', key)[1] end
--- The text at a documented key may be another's: ours ends with it where we have a copy.
+-- The text at a readable key may be another's: ours ends with it where we have a copy.
 local function is_ours(entry, key)
   if is_shown_only(entry) then return true end
   local text = text_at(key)

@@ -26,7 +26,7 @@ while at < #ARGV do
   run.shown = shown
   runs[#runs + 1] = run
 end
--- Who uses the documented keys of new names.
+-- Who uses the readable keys of new names.
 local is_used = {}
 if (call_all('EXISTS', unused) or 0) > 0 then
   for _, key in ipairs(unused) do is_used[key] = call('EXISTS', key) == 1 end

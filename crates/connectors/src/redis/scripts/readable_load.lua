@@ -1,6 +1,6 @@
 -- Then bytes at most, and until the end: group, number of records, and for each place, kind, id.
 -- Answers with as many as fit, at least one, and then with a few more at most: entry and, where the
--- value lies in its documented key, value.
+-- value lies in its readable key, value.
 local room, bytes = tonumber(take()), 0
 local found = {1}
 local function load_slice(group, upto)

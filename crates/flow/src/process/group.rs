@@ -1,4 +1,4 @@
-//! Stages that work per batch: once for each sealed batch, its members in order.
+//! Stages that work per group: once for each sealed group, its members in order.
 //!
 //! What the process may die of here is a batch, not a record, so the crash notes name its seal: a
 //! batch in which the process died three times becomes dead letters as a whole.
@@ -10,7 +10,7 @@ use crate::lane::{Item, Lane, crashes};
 use crate::work::Stop;
 
 /// What is sent together.
-pub(crate) struct BatchOfItems<'a> {
+pub(crate) struct GroupItems<'a> {
     /// The key of its group.
     pub group: &'a [u8],
     /// Where its seal lies.
@@ -20,14 +20,14 @@ pub(crate) struct BatchOfItems<'a> {
 }
 
 impl Lane {
-    /// Takes the members of sealed batches, which lie in `items` one batch behind the other,
-    /// through the first stage that works per batch and all behind it.
+    /// Takes the members of sealed groupes, which lie in `items` one batch behind the other,
+    /// through the first stage that works per group and all behind it.
     pub(crate) async fn process_batches<'a>(
         &mut self,
         mut items: &mut [Item],
-        batches: impl Iterator<Item = BatchOfItems<'a>>,
+        batches: impl Iterator<Item = GroupItems<'a>>,
     ) -> Result<(), Stop> {
-        let stages = self.plan.first_per_batch()..self.plan.stages.len();
+        let stages = self.plan.first_per_group()..self.plan.stages.len();
         if stages.is_empty() {
             return Ok(());
         }
@@ -49,14 +49,14 @@ impl Lane {
     }
 
     /// Takes replayed records through all stages. Their groups have been sent, so for a stage that
-    /// works per batch each is a batch of its own.
+    /// works per group each is a batch of its own.
     pub(crate) async fn process_alone(
         &mut self,
         items: &mut [Item],
         note: Range,
     ) -> Result<(), Stop> {
         self.process(items, note).await?;
-        let stages = self.plan.first_per_batch()..self.plan.stages.len();
+        let stages = self.plan.first_per_group()..self.plan.stages.len();
         for item in items {
             let group = item.group.clone();
             self.run_stages(stages.clone(), std::slice::from_mut(item), &group, note).await?;

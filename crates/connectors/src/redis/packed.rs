@@ -1,4 +1,4 @@
-//! The compact layout: few keys, packed values, for a single server or a cluster.
+//! The packed keys: few keys, packed values, for a single server or a cluster.
 //!
 //! ```text
 //! potok:{<pipeline>:<share>}:owner          nonce of the owner, number of its last write

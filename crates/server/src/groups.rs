@@ -4,20 +4,20 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use potok_core::Fault;
-use potok_flow::{BatchPage, BatchPlace, Engine};
+use potok_flow::{Engine, GroupCursor, GroupPage};
 use serde::Deserialize;
 
 use crate::pipelines::running;
 use crate::request::Params;
 use crate::{Admin, ApiError};
 
-/// Batches of a page: as many as one gets who does not say, and as one may ask for.
+/// Groups of a page: as many as one gets who does not say, and as one may ask for.
 const PAGE: usize = 1_000;
 const PAGE_MAX: usize = 10_000;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Which {
+pub(crate) struct GroupFilter {
     pipeline: Option<String>,
     id: Option<String>,
     /// How many, at most.
@@ -29,37 +29,37 @@ pub(crate) struct Which {
 /// A page of what is held, or what is held of one key.
 pub(crate) async fn list(
     State(admin): State<Admin>,
-    Params(which): Params<Which>,
-) -> Result<Json<BatchPage>, ApiError> {
+    Params(which): Params<GroupFilter>,
+) -> Result<Json<GroupPage>, ApiError> {
     let pipeline = which.pipeline.as_deref();
     if let Some(pipeline) = pipeline {
         running(&admin, pipeline).await?;
     }
     if let Some(id) = &which.id {
-        let batches = admin.engine().batches_of(pipeline, id);
-        return Ok(Json(BatchPage { total: batches.len() as u64, batches, next: None }));
+        let groups = admin.engine().groups_of(pipeline, id);
+        return Ok(Json(GroupPage { total: groups.len() as u64, groups, next: None }));
     }
     let after = which.after.map(|after| {
         let unknown = |()| ApiError::usage(format!("`after={after}` is not what a page said"));
-        after.parse::<BatchPlace>().map_err(unknown)
+        after.parse::<GroupCursor>().map_err(unknown)
     });
     let limit = which.limit.unwrap_or(PAGE).clamp(1, PAGE_MAX);
-    Ok(Json(admin.engine().batches(pipeline, after.transpose()?.as_ref(), limit)))
+    Ok(Json(admin.engine().groups(pipeline, after.transpose()?.as_ref(), limit)))
 }
 
-pub(crate) async fn release(
+pub(crate) async fn close(
     State(admin): State<Admin>,
     Path((pipeline, id)): Path<(String, String)>,
 ) -> Result<Json<serde_json::Value>, ApiError> {
-    ask(&admin, &pipeline, &id, Engine::release_batch).await?;
-    Ok(Json(serde_json::json!({ "released": id })))
+    ask(&admin, &pipeline, &id, Engine::close_group).await?;
+    Ok(Json(serde_json::json!({ "closed": id })))
 }
 
 pub(crate) async fn drop(
     State(admin): State<Admin>,
     Path((pipeline, id)): Path<(String, String)>,
 ) -> Result<Json<serde_json::Value>, ApiError> {
-    ask(&admin, &pipeline, &id, Engine::drop_batch).await?;
+    ask(&admin, &pipeline, &id, Engine::drop_group).await?;
     Ok(Json(serde_json::json!({ "dropped": id })))
 }
 
@@ -73,7 +73,7 @@ async fn ask(
     if act(admin.engine(), pipeline, id)? {
         return Ok(());
     }
-    let what = format!("pipeline `{pipeline}` holds no open batch `{id}`");
+    let what = format!("pipeline `{pipeline}` holds no open group `{id}`");
     Err(ApiError::new(StatusCode::NOT_FOUND, "P0527", what)
-        .hint("`potok batches list` shows what is held"))
+        .hint("`potok groups list` shows what is held"))
 }

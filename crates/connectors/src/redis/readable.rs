@@ -1,4 +1,4 @@
-//! The documented layout: names that other programs read.
+//! The readable keys: names that other programs read.
 //!
 //! ```text
 //! active:batches                set of open groups
@@ -18,7 +18,7 @@
 //! digits) log (16 hex digits) partition (10 digits) topic`. An entry is `D place packed` or
 //! `C place packed value`; packed is what `pack.rs` draws. No key has a time to live.
 //!
-//! Only keys under `potok:` decide anything. The value of a `D` lies in its documented key and is
+//! Only keys under `potok:` decide anything. The value of a `D` lies in its readable key and is
 //! believed only where the digest fits; a `C` has its value with it: it is not shown, or its name
 //! is not its alone. That is so where group or id hold a `:` (`a:b` + `c` and `a` + `b:c` are the
 //! same key), and where somebody else had written the key before. What does not fit is `None`, and
@@ -27,7 +27,7 @@
 //! Recovery: a share is emptied when it is taken. What the owner before had not cleaned is read
 //! again from the log and put again, or has ended and would stay for ever.
 //!
-//! Limits: not for a cluster, as the documented keys lie in different slots. One generation of a
+//! Limits: not for a cluster, as the readable keys lie in different slots. One generation of a
 //! group at a time is shown; bodies of two are kept apart by position.
 
 use std::borrow::Cow;
@@ -103,7 +103,7 @@ fn names<'a, T: 'a>(
     }
 }
 
-/// Answers come in pairs: what is held, and the value of the documented key.
+/// Answers come in pairs: what is held, and the value of the readable key.
 pub(super) fn found(answers: impl Iterator<Item = Value>) -> Vec<Found> {
     let mut answers = answers.map(text);
     let mut found = Vec::new();

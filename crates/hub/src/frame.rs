@@ -10,7 +10,7 @@ use std::sync::{Arc, LazyLock, OnceLock};
 
 use axum::extract::ws::Utf8Bytes;
 use bytes::Bytes;
-use serde_json::value::RawValue;
+use serde_json::Value;
 
 use crate::protocol::{RECORD_SEPARATOR, msgpack};
 use crate::random;
@@ -142,10 +142,11 @@ fn is_method(name: &str) -> bool {
         && !OBJECT_NAMES.contains(&name.to_ascii_lowercase().as_str())
 }
 
-/// The payload as JSON without any byte below 0x20.
+/// The payload as JSON without any byte below 0x20. Read whole, not only skimmed: numbers and
+/// characters that cannot be said in MessagePack are found here, not when somebody asks for it.
 fn checked(payload: &[u8]) -> Result<String, Refused> {
-    let raw: &RawValue = serde_json::from_slice(payload).map_err(|_| Refused::NotJson)?;
-    let text = raw.get();
+    let text = std::str::from_utf8(payload).map_err(|_| Refused::NotJson)?;
+    let value: Value = serde_json::from_str(text).map_err(|_| Refused::NotJson)?;
     if depth(text) > DEPTH_MAX {
         return Err(Refused::TooDeep);
     }
@@ -153,7 +154,6 @@ fn checked(payload: &[u8]) -> Result<String, Refused> {
         return Ok(text.to_owned());
     }
     // Laid out over lines. Strings have no such bytes in them: that would not be JSON.
-    let value: serde_json::Value = serde_json::from_str(text).map_err(|_| Refused::NotJson)?;
     serde_json::to_string(&value).map_err(|_| Refused::NotJson)
 }
 
@@ -190,7 +190,7 @@ mod tests {
     fn a_frame_is_one_message_with_the_payload_and_the_id() {
         let frame = frame(r#"{"text":"hi"}"#).unwrap();
         let text = frame.json().as_str().strip_suffix('\u{1e}').unwrap();
-        let parsed: serde_json::Value = serde_json::from_str(text).unwrap();
+        let parsed: Value = serde_json::from_str(text).unwrap();
         assert_eq!(parsed["type"], 1);
         assert_eq!(parsed["target"], "notify");
         assert_eq!(parsed["arguments"][0]["text"], "hi");

@@ -221,4 +221,62 @@ mod tests {
             }
         }
     }
+
+    /// Any bytes are read or refused; what is read again the same way says the same.
+    #[test]
+    fn any_bytes_are_survived() {
+        let made = [
+            Protocol::Json.ping(),
+            Protocol::MessagePack.ping(),
+            Protocol::Json.completion("p1", &Err(NO_RESULT.to_owned())),
+            Protocol::MessagePack.completion("p1", &Ok(serde_json::json!({"a": [1, "b", null]}))),
+            Protocol::Json.close(Some("x"), true),
+            Protocol::MessagePack.close(Some("x"), true),
+            Encoded::Binary(msgpack::invocation("1", "m", &serde_json::json!([{"a": 1.5}]))),
+        ];
+        let made = made.map(|encoded| encoded.as_bytes().to_vec());
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/messages");
+        potok_fuzz::Corpus::read(folder).with(made).fuzz(40_000, |input| {
+            let _ = handshake::parse(input, true);
+            for protocol in [Protocol::Json, Protocol::MessagePack] {
+                let mut rest = input;
+                while let Ok(Some((message, behind))) = split(protocol.framing(), rest, 32 << 10) {
+                    assert!(behind.len() < rest.len());
+                    rest = behind;
+                    let Ok(said) = protocol.parse(message) else { continue };
+                    assert_eq!(protocol.parse(message), Ok(said.clone()));
+                    let ClientMessage::Completion { id, completed } = said else { continue };
+                    assert!(
+                        matches!(completed, Completed::Threw)
+                            || !id.is_empty()
+                            || protocol == Protocol::MessagePack
+                    );
+                }
+            }
+        });
+    }
+
+    /// Whatever the payload, a frame is one message, and its payload the same in both protocols.
+    #[test]
+    fn any_payload_makes_one_message_or_none() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/payloads");
+        potok_fuzz::Corpus::read(folder).fuzz(20_000, |payload| {
+            let Ok(frame) = crate::Frame::new("notify", "id", payload, 64 << 10) else { return };
+            let json = frame.json().as_str().as_bytes();
+            let (message, rest) = split(Framing::Separated, json, 1 << 20).unwrap().unwrap();
+            assert!(rest.is_empty());
+            let ClientMessage::Invocation(in_json) = json::parse(message).unwrap() else {
+                panic!()
+            };
+            let (message, rest) =
+                split(Framing::Counted, frame.msgpack(), 1 << 20).unwrap().unwrap();
+            assert!(rest.is_empty());
+            let ClientMessage::Invocation(in_msgpack) = msgpack::parse(message).unwrap() else {
+                panic!()
+            };
+            assert_eq!((in_json.id, in_json.target), (in_msgpack.id, in_msgpack.target));
+            let (json, msgpack) = (in_json.arguments.unwrap(), in_msgpack.arguments.unwrap());
+            assert_eq!(json.len(), msgpack.len());
+        });
+    }
 }

@@ -28,7 +28,7 @@ impl Issuer {
 
     /// The same, for a single question: keys are fetched with the first token.
     pub fn new(settings: AuthSettings) -> Result<Self, String> {
-        let keys = Arc::new(Keys::new(settings.issuer.clone(), settings.jwks_url.clone())?);
+        let keys = Arc::new(Keys::new(&settings)?);
         Ok(Issuer { settings, keys, remembered: Remembered::default() })
     }
 }

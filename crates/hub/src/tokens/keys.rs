@@ -13,12 +13,9 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::fetch::Fetcher;
+use super::rules::AuthSettings;
 use super::{Refusal, provider};
 
-/// An unknown key makes us ask at most this often.
-pub const ASK_EVERY: Duration = Duration::from_secs(10);
-/// Keys are asked for again after this, so that one that was removed does not live on here.
-const REFRESH_EVERY: Duration = Duration::from_secs(600);
 /// Where the issuer does not answer, its last keys count this long.
 const KEEP_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// How long a client may wait for keys.
@@ -35,6 +32,8 @@ pub struct Key {
 pub struct Keys {
     issuer: String,
     jwks_url: Option<String>,
+    ask_every: Duration,
+    refresh_every: Duration,
     fetcher: Fetcher,
     state: Mutex<State>,
     /// Held by whoever asks the issuer; the others wait for what it learns.
@@ -64,11 +63,13 @@ struct KeySet {
 }
 
 impl Keys {
-    pub fn new(issuer: String, jwks_url: Option<String>) -> Result<Self, String> {
+    pub fn new(settings: &AuthSettings) -> Result<Self, String> {
         provider::install();
         Ok(Keys {
-            issuer,
-            jwks_url,
+            issuer: settings.issuer.clone(),
+            jwks_url: settings.jwks_url.clone(),
+            ask_every: settings.ask_keys_every,
+            refresh_every: settings.refresh_keys_every,
             fetcher: Fetcher::new()?,
             state: Mutex::default(),
             asking: tokio::sync::Mutex::default(),
@@ -112,7 +113,7 @@ impl Keys {
         let _asking = self.asking.lock().await;
         {
             let mut state = self.state();
-            if state.asked.is_some_and(|asked| asked.elapsed() < ASK_EVERY) {
+            if state.asked.is_some_and(|asked| asked.elapsed() < self.ask_every) {
                 return;
             }
             state.asked = Some(Instant::now());
@@ -162,10 +163,10 @@ impl Keys {
                 // Soon again where there are none; with some chance, so that copies do not ask
                 // together.
                 let pause = match keys.trouble() {
-                    Some(_) => ASK_EVERY,
+                    Some(_) => keys.ask_every,
                     None => {
-                        let spread = REFRESH_EVERY.as_secs() / 10;
-                        REFRESH_EVERY - Duration::from_secs(crate::random::below(spread))
+                        let spread = keys.refresh_every.as_millis() as u64 / 10;
+                        keys.refresh_every - Duration::from_millis(crate::random::below(spread))
                     }
                 };
                 drop(keys);

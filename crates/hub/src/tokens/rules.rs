@@ -33,6 +33,10 @@ pub struct AuthSettings {
     pub roles: Vec<String>,
     /// How far clocks may differ.
     pub leeway: Duration,
+    /// A token with an unknown key makes the hub ask for keys at most this often.
+    pub ask_keys_every: Duration,
+    /// Keys are asked for again after this, so that one that was removed does not live on here.
+    pub refresh_keys_every: Duration,
 }
 
 impl AuthSettings {
@@ -45,6 +49,8 @@ impl AuthSettings {
             clients: Vec::new(),
             roles: Vec::new(),
             leeway: Duration::from_secs(30),
+            ask_keys_every: Duration::from_secs(10),
+            refresh_keys_every: Duration::from_secs(600),
         }
     }
 }

@@ -155,8 +155,9 @@ impl CrashNotes {
     }
 
     /// Turns notes that nobody cleared into suspects. Called when no lane runs: at start, and
-    /// after a part of the pipeline died inside this process.
-    pub fn count_deaths(&self) {
+    /// after a part of the pipeline died inside this process. True when a record is found guilty
+    /// by it.
+    pub fn count_deaths(&self) -> bool {
         let mut slots = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = &self.file {
             // A short read leaves zeroes: no notes.
@@ -165,19 +166,21 @@ impl CrashNotes {
         let found: Vec<Range> = slots.chunks_exact(SLOT_BYTES).filter_map(Range::decode).collect();
         slots.fill(0);
         if found.is_empty() {
-            return;
+            return false;
         }
         if let Some(file) = &self.file {
             let _ = file.write_all_at(&slots, 0);
         }
         drop(slots);
         let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut convicts = false;
         for range in found {
             let before = suspects.iter().filter(|suspect| suspect.range.contains(&range));
             let deaths = 1 + before.map(|suspect| suspect.deaths).max().unwrap_or(0);
             suspects.retain(|suspect| suspect.range != range);
             // Only a record that ran alone can have killed the process twice.
             let deaths = if range.is_single() { deaths } else { 1 };
+            convicts |= deaths == DEATHS_MAX;
             suspects.push(Suspect { range, deaths });
         }
         let surplus = suspects.len().saturating_sub(SUSPECTS_MAX);
@@ -187,6 +190,7 @@ impl CrashNotes {
             let written = private().truncate(true).open(path);
             let _ = written.and_then(|file| file.write_all_at(&json, 0));
         }
+        convicts
     }
 
     /// What is known against a record.
@@ -280,5 +284,16 @@ mod tests {
         notes.count_deaths();
         assert_eq!(notes.suspicion(&position(0)), Suspicion::Alone);
         assert_eq!(notes.suspicion(&position(5)), Suspicion::None);
+    }
+
+    #[test]
+    fn only_the_death_that_finds_a_record_guilty_says_so() {
+        let notes = CrashNotes::open(None, "p");
+        let found = [(0, 5), (2, 3), (2, 3), (2, 3), (6, 9)].map(|(first, next)| {
+            notes.enter(1, batch_range(first, next));
+            notes.count_deaths()
+        });
+        assert_eq!(found, [false, false, true, false, false]);
+        assert!(!notes.count_deaths(), "nobody died");
     }
 }

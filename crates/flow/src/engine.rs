@@ -115,7 +115,7 @@ impl Engine {
         if plan.is_gathered(&*self.inner.log) {
             groups.push(plan.held_group());
         }
-        let waits = Arc::new(Waits::new(&plan.name, self.inner.clock.clone()));
+        let waits = Arc::new(Waits::new(self.inner.clock.clone()));
         let shared = Shared {
             own: OwnTopics {
                 replay: info.replay.as_str().into(),
@@ -162,7 +162,7 @@ impl Engine {
                 keep,
                 open: handle.open_letters.clone(),
             };
-            AbortOnDropHandle::new(tokio::spawn(desk.run()))
+            AbortOnDropHandle::new(tokio::spawn(desk.run().instrument(span.clone())))
         });
         let name = shared.plan.name.clone();
         let (state, resume) = (handle.state.clone(), handle.resume.clone());
@@ -542,7 +542,11 @@ async fn supervise(
                 state.send_replace((State::Waiting, Some(format!("starting again: {why}"))));
             }
             Stop::Died(why) => {
-                shared.notes.count_deaths();
+                // Many records that kill their process would otherwise each wait three times as
+                // long as a part that dies for ever.
+                if shared.notes.count_deaths() {
+                    wait = RESTART_WAIT.0;
+                }
                 shared.counters.restarts.fetch_add(1, Ordering::Relaxed);
                 tracing::error!(why, "a part died; starting it again");
                 state.send_replace((State::Waiting, Some(format!("starting again: {why}"))));

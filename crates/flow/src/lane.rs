@@ -22,12 +22,12 @@ use crate::dead_letter::{Outcome, REPLAY_HEADER, Replay, Resolution};
 use crate::deliver::{Decisions, Destination};
 use crate::group::{Holding, gathered, strays};
 use crate::ledger::{Live, Note};
-use crate::outgoing::{DeadLetterWriter, Outgoing, Purpose, Sender};
+use crate::outgoing::{DeadLetterWriter, Outgoing, Purpose, Sender, of_leader};
 use crate::plan::{DeliverPlan, Plan};
 use crate::signal::Signal;
 use crate::status::Counters;
 use crate::waits::Waits;
-use crate::work::{Chunk, Completed, Completion, Stop, ToLane};
+use crate::work::{Chunk, Completed, Completion, Follower, Stop, ToLane};
 
 /// How many records a lane takes through its steps together, and how many bytes of them: with more the
 /// next chunk waits.
@@ -217,10 +217,9 @@ impl Item {
 
     /// The letters of a record that is set aside together with this one.
     pub fn letters_again(&self) -> Vec<Rejection> {
-        let again = |letter: &Rejection| {
-            let fault = letter.fault.clone();
-            let what = format!("a later record with its id was set aside: {}", fault.what);
-            Rejection { deliver: letter.deliver, fault: Fault { what, ..fault } }
+        let again = |letter: &Rejection| Rejection {
+            deliver: letter.deliver,
+            fault: of_leader(&letter.fault),
         };
         self.letters.iter().map(again).collect()
     }
@@ -521,6 +520,7 @@ impl Lane {
             let mut completions: Vec<Completion> =
                 chunks.iter().map(|chunk| Completion::of(chunk.taken.clone())).collect();
             let mut outputs = Vec::new();
+            let followers = part.iter().filter_map(|at| follower(&items, *at)).collect();
             for at in part {
                 let Some(item) = items.get_mut(at) else { continue };
                 let ending = item.ending();
@@ -532,16 +532,13 @@ impl Lane {
                     self.settle_outputs(item, completion, &mut outputs);
                 }
             }
-            self.complete_together(completions, outputs);
+            self.complete_together(Completed { completions, outputs, followers });
         }
     }
 
     /// Tells the ledger of records that end together, and of what they leave, in its order.
-    fn complete_together(
-        &self,
-        mut completions: Vec<Completion>,
-        mut outputs: Vec<(usize, Outgoing)>,
-    ) {
+    fn complete_together(&self, completed: Completed) {
+        let Completed { mut completions, mut outputs, mut followers } = completed;
         // One without endings would stand for its whole batch.
         let mut kept = 0;
         let numbers = completions.iter().map(|completion| {
@@ -549,7 +546,12 @@ impl Lane {
             kept.saturating_sub(1)
         });
         let numbers: Vec<usize> = numbers.collect();
-        for (of, _) in &mut outputs {
+        let outputs_of = outputs.iter_mut().map(|(of, _)| of);
+        let followers_of = followers.iter_mut().flat_map(|follower| {
+            let Follower { leader: (leader, _), own: (own, _) } = follower;
+            [leader, own]
+        });
+        for of in outputs_of.chain(followers_of) {
             *of = numbers.get(*of).copied().unwrap_or(*of);
         }
         completions.retain(|completion| !completion.endings.is_empty());
@@ -557,10 +559,10 @@ impl Lane {
             for (at, completion) in completions.into_iter().enumerate() {
                 let outputs = outputs.extract_if(.., |(of, _)| *of == at);
                 let outputs = outputs.map(|(_, outgoing)| (0, outgoing)).collect();
-                self.complete_all(Completed { completions: vec![completion], outputs });
+                self.complete_all(Completed { outputs, ..Completed::from(completion) });
             }
         } else if !completions.is_empty() {
-            self.complete_all(Completed { completions, outputs });
+            self.complete_all(Completed { completions, outputs, followers });
         }
     }
 
@@ -637,6 +639,16 @@ impl Lane {
             self.complete(Completion { endings, ..Completion::of(chunk.taken.clone()) });
         }
     }
+}
+
+/// What the ledger must know of a record that another one stands for: the log may refuse what is
+/// delivered of that one.
+fn follower(items: &[Item], at: usize) -> Option<Follower> {
+    let item = items.get(at)?;
+    let leader = items.get(item.superseded_by?)?;
+    let name = |item: &Item| (item.chunk, item.index);
+    let matters = !leader.outputs.is_empty() && !planted(Bug::SupersededEndsAtOnce);
+    matters.then(|| Follower { leader: name(leader), own: name(item) })
 }
 
 /// Cuts the items of a cycle into parts that end after each other, in order. Records of one key, and so

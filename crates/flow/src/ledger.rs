@@ -28,8 +28,8 @@ use futures::future::{BoxFuture, FutureExt};
 use futures::stream::{FuturesOrdered, StreamExt};
 use potok_core::trouble::{Bug, crash_point, planted};
 use potok_core::{
-    Assignment, Ended, Fault, Journal, Move, NotWritten, Output, Partition, Position, Reason,
-    Transaction, Turn,
+    Assignment, Ended, Fault, Journal, Move, NotWritten, Output, Partition, Position, Transaction,
+    Turn,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -37,11 +37,12 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
 use crate::counts::{Ending, InFlight};
-use crate::outgoing::{DeadLetterWriter, Outgoing, Purpose, pieces};
+use crate::outgoing::{DeadLetterWriter, Outgoing, Purpose, of_leader, pieces};
+use crate::pending::{Outputs, Pending, keep};
 use crate::plan::Retry;
 use crate::status::Counters;
 use crate::waits::{Waits, WaitsFor};
-use crate::work::{Completed, Completion, InFlightBatch, Stop};
+use crate::work::{Completed, Completion, Follower, InFlightBatch, Stop};
 
 /// How long bare progress may wait for more.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
@@ -162,46 +163,6 @@ impl PendingRanges {
             meets
         });
         ranges
-    }
-}
-
-/// Endings that wait for their outputs to be written.
-struct Pending {
-    assignment: u64,
-    /// Counted once the outputs are durable.
-    endings: Vec<(u32, Ending)>,
-    records: Option<InFlight>,
-    reasons: Vec<Reason>,
-    /// Keeps the room of the records until then.
-    taken: Arc<InFlightBatch>,
-}
-
-/// Outputs of a transaction, each with the pending endings it belongs to and what it is for.
-#[derive(Default)]
-struct Outputs {
-    outputs: Vec<Output>,
-    of: Vec<(usize, u32, Purpose)>,
-}
-
-impl Outputs {
-    fn push(&mut self, pending: usize, outgoing: Outgoing) {
-        self.outputs.push(outgoing.output);
-        self.of.push((pending, outgoing.index, outgoing.purpose));
-    }
-
-    fn append(&mut self, mut others: Outputs) {
-        self.outputs.append(&mut others.outputs);
-        self.of.append(&mut others.of);
-    }
-
-    /// Pending endings were dropped: says of each that there was which one it is now.
-    fn renumber(&mut self, now: &[Option<usize>]) {
-        let Outputs { outputs, of } = std::mem::take(self);
-        for (output, (pending, index, purpose)) in outputs.into_iter().zip(of) {
-            if let Some(Some(pending)) = now.get(pending) {
-                self.push(*pending, Outgoing { index, purpose, output });
-            }
-        }
     }
 }
 
@@ -367,9 +328,11 @@ impl Ledger {
         }
     }
 
-    fn complete_all(&mut self, Completed { completions, mut outputs }: Completed) {
+    fn complete_all(&mut self, completed: Completed) {
+        let Completed { completions, mut outputs, followers } = completed;
         let mut with_outputs = vec![false; completions.len()];
-        for (of, _) in &outputs {
+        let waiting = outputs.iter().map(|(of, _)| of);
+        for of in waiting.chain(followers.iter().map(|Follower { own: (of, _), .. }| of)) {
             with_outputs.get_mut(*of).into_iter().for_each(|with| *with = true);
         }
         if planted(Bug::ByPartition) {
@@ -382,6 +345,13 @@ impl Ledger {
             if let Some(Some(pending)) = pending.get(of) {
                 self.pending_bytes += 64 + outgoing.output.bytes();
                 self.outputs.push(*pending, outgoing);
+            }
+        }
+        let number = |of: usize| pending.get(of).copied().flatten();
+        for Follower { leader: (leader, at), own: (own, index) } in followers {
+            let (Some(leader), Some(own)) = (number(leader), number(own)) else { continue };
+            if let Some(leader) = self.pending.get_mut(leader) {
+                leader.followers.push((at, own, index));
             }
         }
     }
@@ -419,22 +389,22 @@ impl Ledger {
             self.scribe.count(&taken, &endings, records);
             return None;
         }
-        self.pending.push(Pending { assignment: nonce, endings, records, reasons, taken });
+        let followers = Vec::new();
+        self.pending.push(Pending {
+            assignment: nonce,
+            endings,
+            records,
+            reasons,
+            followers,
+            taken,
+        });
         Some(self.pending.len() - 1)
     }
 
     /// What was done for an assignment that is lost is not ours to write any more.
     fn drop_pending_of(&mut self, assignments: &[u64]) {
-        let (mut now, mut kept) = (Vec::with_capacity(self.pending.len()), 0);
-        self.pending.retain(|pending| {
-            let keep = !assignments.contains(&pending.assignment);
-            now.push(keep.then_some(kept));
-            kept += usize::from(keep);
-            keep
-        });
-        if kept < now.len() {
-            self.outputs.renumber(&now);
-        }
+        let stays = |pending: &Pending| !assignments.contains(&pending.assignment);
+        keep(&mut self.pending, &mut self.outputs, stays);
     }
 
     fn any_left(&self) -> bool {
@@ -599,11 +569,15 @@ impl JournalWriter {
         let Some(of) = pending.get_mut(at) else { return Err(Stop::Fix(fault)) };
         match purpose {
             Purpose::Delivery(deliver) => {
-                let output = self.letters.instead_of(&of.taken, index, deliver, &fault);
-                let ending = of.endings.iter_mut().find(|(known, _)| *known == index);
-                ending.into_iter().for_each(|(_, ending)| *ending = Ending::DeadLettered);
-                of.reasons.push(fault.reason);
-                instead.push(at, Outgoing { index, purpose: Purpose::DeadLetter, output });
+                instead.push(at, of.set_aside(&self.letters, index, deliver, &fault));
+                let followers = of.followers.iter().filter(|(leader, ..)| *leader == index);
+                let followers: Vec<(usize, u32)> =
+                    followers.map(|(_, own, index)| (*own, *index)).collect();
+                let fault = of_leader(&fault);
+                for (at, index) in followers {
+                    let Some(of) = pending.get_mut(at) else { continue };
+                    instead.push(at, of.set_aside(&self.letters, index, deliver, &fault));
+                }
             }
             Purpose::DeadLetter => {
                 let Some(pieces) = pieces(output) else { return Err(Stop::Fix(fault)) };

@@ -18,6 +18,7 @@ mod latency;
 mod ledger;
 mod notices;
 mod outgoing;
+mod pending;
 mod pipeline;
 mod plan;
 pub mod process;

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use potok_core::{Envelope, Output, Position, Reason};
+use tracing::Instrument;
 
 use crate::dead_letter::id_of;
 
@@ -22,16 +23,14 @@ struct Untold {
 
 /// Tells of the dead letters of a pipeline.
 pub(crate) struct Notices {
-    pipeline: String,
     reuses_offsets: bool,
     /// By reason, while one was told of it a moment ago.
     untold: Mutex<HashMap<Reason, Untold>>,
 }
 
 impl Notices {
-    pub fn new(pipeline: &str, reuses_offsets: bool) -> Arc<Self> {
-        let untold = Mutex::default();
-        Arc::new(Notices { pipeline: pipeline.to_owned(), reuses_offsets, untold })
+    pub fn new(reuses_offsets: bool) -> Arc<Self> {
+        Arc::new(Notices { reuses_offsets, untold: Mutex::default() })
     }
 
     /// A dead letter was written there. Of one in pieces the first counts.
@@ -50,7 +49,7 @@ impl Notices {
         untold.insert(envelope.reason, Untold::default());
         drop(untold);
         self.tell(envelope.reason, 1, &id, &envelope.error);
-        tokio::spawn(self.clone().tell_later(envelope.reason));
+        tokio::spawn(self.clone().tell_later(envelope.reason).in_current_span());
     }
 
     async fn tell_later(self: Arc<Self>, reason: Reason) {
@@ -69,7 +68,7 @@ impl Notices {
     }
 
     fn tell(&self, reason: Reason, count: u64, first: &str, error: &str) {
-        let (pipeline, reason) = (&self.pipeline, reason.word());
-        tracing::warn!(pipeline, reason, count, first, error, "dead letters written");
+        let reason = reason.word();
+        tracing::warn!(reason, count, first, error, "dead letters written");
     }
 }

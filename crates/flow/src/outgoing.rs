@@ -124,6 +124,12 @@ impl DeadLetterWriter {
     }
 }
 
+/// Why a record is set aside that another one stands for, which is set aside for that fault.
+pub(crate) fn of_leader(fault: &Fault) -> Fault {
+    let what = format!("a later record with its id was set aside: {}", fault.what);
+    Fault { what, ..fault.clone() }
+}
+
 /// Cuts a dead letter, or a piece of one, into four. `None` when that will not help.
 pub(crate) fn pieces(letter: &Output) -> Option<Vec<Output>> {
     let (envelope, own) = Envelope::split(&letter.headers)?;

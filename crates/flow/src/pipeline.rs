@@ -171,7 +171,7 @@ fn spawn(shared: &Shared, group: OpenGroup, stopping: &Arc<Signal<bool>>) -> Tas
         topic: plan.dead_letter_topic.clone(),
         own: shared.own.clone(),
         clock: shared.clock.clone(),
-        notices: Notices::new(&plan.name, shared.log.reuses_offsets()),
+        notices: Notices::new(shared.log.reuses_offsets()),
     });
     let (ledger, ledger_notes) = mpsc::unbounded_channel();
     let live = Arc::new(Live::default());

@@ -69,15 +69,14 @@ struct Reason {
 
 /// What one pipeline waits for now.
 pub(crate) struct Waits {
-    pipeline: String,
     clock: Arc<dyn Clock>,
     /// By what for and which part of the pipeline: lanes wait on their own.
     waits: Mutex<BTreeMap<(WaitsFor, usize), Reason>>,
 }
 
 impl Waits {
-    pub fn new(pipeline: &str, clock: Arc<dyn Clock>) -> Self {
-        Waits { pipeline: pipeline.to_owned(), clock, waits: Mutex::default() }
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        Waits { clock, waits: Mutex::default() }
     }
 
     /// A part of the pipeline waits. Said again and again while it lasts; logged once.
@@ -94,7 +93,7 @@ impl Waits {
         let mut waits = self.lock();
         let is_first = !waits.keys().any(|(known, _)| *known == what);
         if is_first {
-            tracing::warn!(pipeline = self.pipeline, waits_for = what.word(), why, "work waits");
+            tracing::warn!(waits_for = what.word(), why, "work waits");
         }
         let since = waits.get(&(what, part)).map_or_else(|| self.clock.now(), |known| known.since);
         waits.insert((what, part), Reason { since, why, needs_somebody });
@@ -106,7 +105,7 @@ impl Waits {
         let is_last =
             waits.remove(&(what, part)).is_some() && !waits.keys().any(|(known, _)| *known == what);
         if is_last {
-            tracing::info!(pipeline = self.pipeline, waits_for = what.word(), "work goes on");
+            tracing::info!(waits_for = what.word(), "work goes on");
         }
     }
 

@@ -99,11 +99,21 @@ pub(crate) struct Completed {
     /// Deliveries to topics, dead letters and resolutions that end these records, in the order of
     /// the records, each with its completion.
     pub outputs: Vec<(usize, Outgoing)>,
+    /// Records that end as another one does, whose deliveries are among the outputs.
+    pub followers: Vec<Follower>,
+}
+
+/// A record that another one of its group stands for. Each is named by its completion and its index
+/// there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Follower {
+    pub leader: (usize, u32),
+    pub own: (usize, u32),
 }
 
 impl From<Completion> for Completed {
     fn from(completion: Completion) -> Self {
-        Completed { completions: vec![completion], outputs: Vec::new() }
+        Completed { completions: vec![completion], outputs: Vec::new(), followers: Vec::new() }
     }
 }
 

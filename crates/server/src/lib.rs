@@ -15,6 +15,7 @@ mod frame;
 mod groups;
 mod guard;
 mod health;
+mod http;
 mod letters;
 mod line;
 mod metrics;
@@ -39,6 +40,7 @@ use files::Files;
 
 pub use error::ApiError;
 pub use frame::{FRAME_TYPE, push_record};
+pub use http::{HttpAuth, HttpLimits, HttpSource, HttpSourceCounts, HttpSources, serve_http};
 pub use line::LINES_TYPE;
 pub use since::parse_since;
 

@@ -305,9 +305,9 @@ async fn a_pipeline_that_ran_before_is_shown_stopped_with_its_lag() {
     let (status, answer) = api.post("/api/v1/pipelines/orders/pause", "application/json", "").await;
     assert_eq!((status, &answer[0]["error"]["code"]), (409, &json!("P0517")));
 
-    let (status, _) = api.post("/api/v1/consumer-groups/g/forget", "application/json", "").await;
+    let (status, _) = api.post("/api/v1/consumer-groups/g/delete", "application/json", "").await;
     assert_eq!(status, 200);
-    assert_eq!(api.post("/api/v1/consumer-groups/g/forget", "application/json", "").await.0, 404);
+    assert_eq!(api.post("/api/v1/consumer-groups/g/delete", "application/json", "").await.0, 404);
     assert_eq!(api.get("/api/v1/status?pipeline=orders").await.0, 404);
 }
 

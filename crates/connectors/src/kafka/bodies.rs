@@ -12,7 +12,7 @@ use potok_core::{
 
 use super::settings::{Health, KafkaConfig};
 use super::topics::Topics;
-use super::{fault, reader};
+use super::{blocking, fault, reader};
 use crate::owners::Owners;
 
 pub struct KafkaBodies {
@@ -46,7 +46,7 @@ impl KafkaBodies {
         let (config, health) = (self.config.clone(), self.health.clone());
         let starts = vec![(partition.clone(), first)];
         let open = move || reader::open(&config, &health, log, starts);
-        let mut reader = tokio::task::spawn_blocking(open).await.map_err(fault::poller_died)??;
+        let mut reader = blocking(open).await.map_err(fault::poller_died)??;
         while let Some(batch) = reader.next(false).await? {
             let wanted = |record: &&Record| offsets.binary_search(&record.offset).is_ok();
             let records = batch.records.iter().filter(wanted);

@@ -36,7 +36,7 @@ use super::progress::Progress;
 use super::settings::{Health, KafkaConfig, Listener, Role, tell};
 use super::source::Session;
 use super::topics::Topics;
-use super::{fault, lock, native, nonce};
+use super::{blocking, fault, lock, native, nonce};
 
 /// How long the broker lets a transaction be open. Until it ends, nobody reads behind it.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -149,7 +149,7 @@ impl Journal for ExactJournal {
         self.inner.topics.ensure(&topics).await?;
         let (inner, transaction) = (self.inner.clone(), transaction.clone());
         let write = move || inner.write(&transaction);
-        tokio::task::spawn_blocking(write).await.map_err(fault::poller_died)??;
+        blocking(write).await.map_err(fault::poller_died)??;
         Ok(Vec::new())
     }
 }

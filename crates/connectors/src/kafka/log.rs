@@ -32,7 +32,7 @@ use super::source::{Group, KafkaJournal, KafkaSource, Session};
 use super::topics::{Kind, Topics, partitions_of};
 use super::turns::Turns;
 use super::writer::Writer;
-use super::{fault, lock, reader, registry};
+use super::{blocking, fault, lock, reader, registry};
 
 /// How long a group that is being closed is waited for, and closing as a whole.
 const CLOSE_MAX: Duration = Duration::from_secs(30);
@@ -148,7 +148,7 @@ impl KafkaLog {
     ) -> Result<(), Fault> {
         for warning in self.own_topics(info, sources).await? {
             if lock(&self.warned).insert(warning.clone()) {
-                tracing::warn!(pipeline = info.pipeline, "{warning}");
+                tracing::warn!("{warning}");
             }
         }
         Ok(())
@@ -234,9 +234,10 @@ impl KafkaLog {
                 false => fault::group_closing(&spec.group),
             });
         }
+        let span = tracing::Span::current();
         let run = move || {
             let _guard = guard;
-            poller.run();
+            span.in_scope(|| poller.run());
         };
         thread.spawn(run).map_err(fault::poller_died)?;
         groups.insert(spec.group.clone(), group);
@@ -430,8 +431,7 @@ impl Log for KafkaLog {
         let (about, what) = ([topic.clone()], "say where the topic begins and ends");
         let starts = self.topics.ask(About::topics(&about), what, starts).await?;
         let (config, health) = (self.config.clone(), self.health.clone());
-        let opened =
-            tokio::task::spawn_blocking(move || reader::open(&config, &health, facts.id, starts));
+        let opened = blocking(move || reader::open(&config, &health, facts.id, starts));
         Ok(Box::new(opened.await.map_err(fault::poller_died)??))
     }
 

@@ -47,9 +47,17 @@ pub use settings::{CreateTopics, KafkaConfig};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use tokio::task::JoinHandle;
+
 /// A number nobody else has: the standard library seeds its hashers from the system.
 fn nonce() -> u64 {
     RandomState::new().hash_one(0_u8)
+}
+
+/// Runs what blocks on a thread for that; its lines in the log belong where the caller's do.
+fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    let span = tracing::Span::current();
+    tokio::task::spawn_blocking(move || span.in_scope(work))
 }
 
 /// State behind these locks is changed in single steps, so what a panic left behind is whole.

@@ -12,9 +12,10 @@ use tokio::task::JoinHandle;
 
 use super::batch::Builder;
 use super::events::{Event, Queue};
-use super::fault;
+
 use super::native::{self, Edge};
 use super::settings::{Health, KafkaConfig};
+use super::{blocking, fault};
 
 /// How long one look for records takes at most.
 const LOOK: Duration = Duration::from_millis(100);
@@ -176,7 +177,7 @@ impl Reader for KafkaReader {
                 let Some(mut fetcher) = self.fetcher.take() else {
                     return Err(fault::poller_died("it was told before"));
                 };
-                self.fetching = Some(tokio::task::spawn_blocking(move || {
+                self.fetching = Some(blocking(move || {
                     let fetched = fetcher.fetch(follow);
                     (fetcher, fetched)
                 }));

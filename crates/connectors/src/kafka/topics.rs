@@ -15,7 +15,7 @@ use rdkafka::{Offset, TopicPartitionList};
 use super::fault::About;
 use super::native::{self, Edge, Facts};
 use super::settings::{CreateTopics, Health, KafkaConfig, Listener, Role};
-use super::{fault, lock};
+use super::{blocking, fault, lock};
 
 /// Asks for as many copies as the brokers are set to.
 const BROKER_DEFAULT: i32 = -1;
@@ -100,7 +100,7 @@ impl Topics {
     ) -> Result<T, Fault> {
         let (asker, patience) = (self.asker.clone(), self.patience());
         let ask = move || put(&asker, patience, question);
-        let answer = tokio::task::spawn_blocking(ask).await.map_err(fault::poller_died)?;
+        let answer = blocking(ask).await.map_err(fault::poller_died)?;
         self.noted(about, what, answer)
     }
 
@@ -137,7 +137,7 @@ impl Topics {
             }
             Ok::<_, Fault>(answer)
         };
-        let answer = tokio::task::spawn_blocking(ask).await.map_err(fault::poller_died)??;
+        let answer = blocking(ask).await.map_err(fault::poller_died)??;
         self.noted(about, what, answer)
     }
 

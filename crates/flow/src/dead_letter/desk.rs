@@ -80,7 +80,7 @@ impl Desk {
         let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
         let why = fault.to_string();
         if *told != why {
-            tracing::warn!(pipeline = self.info.pipeline, why, "{what}; trying again");
+            tracing::warn!(why, "{what}; trying again");
             *told = why;
         }
     }

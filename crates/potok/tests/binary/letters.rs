@@ -208,6 +208,8 @@ fn they_are_told_in_the_log_a_few_times_however_many() {
     for part in ["WARN", "words", "undecodable", "words-dead/"] {
         assert!(lines[0].contains(part), "{part}: {lines:?}");
     }
+    let named = |line: &&str| line.matches("pipeline=").count() == 1;
+    assert!(lines.iter().all(named), "{lines:?}");
     let counts: u64 = lines
         .iter()
         .map(|line| {

@@ -75,7 +75,9 @@ fn a_cold_start_with_everything_down_waits() {
     database.kill();
     kafka.kill();
     let home = Home::new();
-    let mut running = home.start_unready(&settings.environment());
+    let mut environment = settings.environment().to_vec();
+    environment.push(("RUST_LOG", "info,potok_connectors::kafka::poller=debug"));
+    let mut running = home.start_unready(&environment);
     wait::until("it says what it waits for", || {
         let status = running.run(["status", "orders", "--json"], b"");
         (status.code == Some(0) && status.text().contains("waiting")).then_some(())
@@ -89,4 +91,9 @@ fn a_cold_start_with_everything_down_waits() {
     wait::until("all are in the tables", || (database.tables().count() >= 20).then_some(()));
     assert!(running.is_alive());
     assert_eq!(running.drained()["dead_lettered"], 0);
+    // Said by the thread that polls Kafka.
+    let journal = running.journal();
+    let mut lines = journal.lines().filter(|line| line.contains("partitions come")).peekable();
+    assert!(lines.peek().is_some(), "{journal}");
+    assert!(lines.all(|line| line.matches("pipeline=orders").count() == 1), "{journal}");
 }

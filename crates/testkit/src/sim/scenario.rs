@@ -390,8 +390,6 @@ impl Scenario {
     /// Makes later records take the place of earlier ones, and sends some.
     fn add_versions(&mut self, chance: &mut Chance, span: u64) {
         self.hold.iter_mut().for_each(|hold| hold.replace = true);
-        // An output that the log refuses is set aside when those it stands for have ended already.
-        self.enabled.remove(&Trouble::TooLarge);
         let mut workload = Workload::new(chance.fork(), self, "v");
         for _ in 0..chance.between(1, 8) {
             let versions = workload.versions();

@@ -200,7 +200,7 @@ impl Workload {
         output
     }
 
-    /// A few records of one id and group; the last one may be refused.
+    /// A few records of one id and group; the last one may be refused, or be too large for a topic.
     pub fn versions(&mut self) -> Vec<Output> {
         let first = self.make(Kind::Good);
         let mut versions = vec![first.clone()];
@@ -209,6 +209,9 @@ impl Workload {
                 serde_json::from_slice(first.value.as_deref().unwrap_or_default())
                     .unwrap_or_default();
             value["text"] = version.into();
+            if self.large.as_mut().is_some_and(|chance| chance.one_in(3)) {
+                value["text"] = format!("{version}{}", "x".repeat(LARGE)).into();
+            }
             if self.kinds.contains(&Kind::Refused) && self.chance.one_in(2) {
                 value["do"] = Kind::Refused.word().into();
             }

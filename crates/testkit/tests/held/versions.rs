@@ -1,7 +1,7 @@
 //! 6: two versions of one id in a group.
 
 use potok_core::Output;
-use potok_testkit::sim::{Act, Kind, Scenario, record};
+use potok_testkit::sim::{Act, Deliver, Kind, LARGE, Scenario, To, Trouble, record};
 
 #[cfg(debug_assertions)]
 use super::{Bug, Promise, breaks};
@@ -74,6 +74,37 @@ fn a_first_version_that_is_read_again_does_not_replace_the_second() {
         let versions = rows.iter().filter(|row| id_of(&row.source) == "x");
         let versions: Vec<u64> = versions.map(|row| number_of(&row.source)).collect();
         assert_eq!(versions, [2], "{what}");
+    }
+}
+
+/// The second version is too large for the topic it is delivered to.
+fn refused_by_the_log(shape: Shape, dies: u64, seed: u64) -> Scenario {
+    let mut scenario = versions(shape, Kind::Good, dies, seed);
+    scenario.enabled.insert(Trouble::TooLarge);
+    scenario.delivers = vec![Deliver { to: To::Topic("out".into()), key_by_k: false, once: false }];
+    for (_, act) in &mut scenario.acts {
+        let Act::Send(outputs) = act else { continue };
+        for output in outputs.iter_mut().filter(|output| &*output.topic == "in-two") {
+            let value = output.value.take().unwrap_or_default();
+            output.value = Some([&value[..], " ".repeat(LARGE).as_bytes()].concat().into());
+        }
+    }
+    scenario
+}
+
+/// One log writes outputs and progress apart and may refuse an output: the shared one.
+#[test]
+fn a_second_version_that_the_log_refuses_takes_the_first_along() {
+    for shape in SHAPES.into_iter().filter(|shape| shape.sharing > 0) {
+        for (dies, seed) in DIES.into_iter().flat_map(|dies| (60..68).map(move |s| (dies, s))) {
+            let what = format!("{shape:?}, dies at {dies}, seed {seed}");
+            let outcome = run_well_with_both(refused_by_the_log(shape, dies, seed), &what);
+            let first = outcome.letters.iter().filter(|letter| letter.envelope.attempts == 1);
+            let mut letters: Vec<_> =
+                first.map(|l| number_of(l.record.value.as_deref().unwrap())).collect();
+            letters.sort_unstable();
+            assert_eq!(letters, [1, 2], "{what}");
+        }
     }
 }
 

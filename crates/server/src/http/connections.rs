@@ -1,0 +1,92 @@
+//! Connections of strangers: so many, each with so much time for its headers.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, watch};
+use tokio_util::task::TaskTracker;
+
+/// What strangers may use.
+#[derive(Clone, Copy, Debug)]
+pub struct HttpLimits {
+    /// Connections open at once; further ones wait to be accepted.
+    pub connections: usize,
+    /// Time to send the headers of a request, and to begin with the next one.
+    pub header_time: Duration,
+}
+
+impl Default for HttpLimits {
+    fn default() -> Self {
+        HttpLimits { connections: 1_024, header_time: Duration::from_secs(10) }
+    }
+}
+
+/// Bytes of headers that one connection may have in memory.
+const HEADER_BYTES_MAX: usize = 64 << 10;
+/// Accepting fails when descriptors run out: that passes.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// Serves until `closing` is true, then lets the requests under way finish.
+pub async fn serve_http(
+    listener: TcpListener,
+    router: Router,
+    limits: HttpLimits,
+    mut closing: watch::Receiver<bool>,
+) -> io::Result<()> {
+    let room = Arc::new(Semaphore::new(limits.connections));
+    let connections = TaskTracker::new();
+    loop {
+        let accept = async {
+            // The semaphore is never closed.
+            let permit = room.clone().acquire_owned().await.ok();
+            (permit, listener.accept().await)
+        };
+        let (permit, accepted) = tokio::select! {
+            accepted = accept => accepted,
+            _ = closing.wait_for(|closing| *closing) => break,
+        };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "no HTTP connection can be accepted; trying again");
+                tokio::time::sleep(ACCEPT_AGAIN).await;
+                continue;
+            }
+        };
+        let service = TowerToHyperService::new(router.clone());
+        let mut closing = closing.clone();
+        connections.spawn(async move {
+            let _permit = permit;
+            let mut http = hyper::server::conn::http1::Builder::new();
+            http.timer(TokioTimer::new())
+                .header_read_timeout(limits.header_time)
+                .max_buf_size(HEADER_BYTES_MAX)
+                .half_close(false);
+            let connection = http.serve_connection(TokioIo::new(stream), service).with_upgrades();
+            let mut connection = std::pin::pin!(connection);
+            let close = async move {
+                // An error means that the listener is gone, which is as closed as can be.
+                let _ = closing.wait_for(|closing| *closing).await;
+            };
+            let ended = tokio::select! {
+                ended = &mut connection => ended,
+                () = close => {
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
+            };
+            // Whoever hangs up or speaks no HTTP has said all there is to say.
+            if let Err(error) = ended {
+                tracing::debug!(%error, "an HTTP connection ended");
+            }
+        });
+    }
+    connections.close();
+    connections.wait().await;
+    Ok(())
+}

@@ -1,0 +1,371 @@
+//! HTTP sources: a POST appends to a topic and is answered when that is durable.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, RETRY_AFTER};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use axum::{Json, Router};
+use potok_core::{Clock, Fault, Headers, Log, Output};
+use potok_expr::json::Parser;
+use potok_expr::{Scope, Template};
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use super::auth::HttpAuth;
+use super::body::{BYTES_MAX, BadBody, elements, unpack};
+use super::requests::{Requests, TakenRequest};
+use crate::{ApiError, error, request};
+
+/// Where other programs send records of a pipeline.
+#[derive(Clone)]
+pub struct HttpSource {
+    /// Whose records these are.
+    pub pipeline: String,
+    /// The path of the address, such as `/events`.
+    pub path: String,
+    /// The topic they are appended to.
+    pub topic: Arc<str>,
+    /// The key of each record; without it records have none.
+    pub key: Option<Template>,
+    /// How senders prove who they are; without it everybody may send.
+    pub auth: Option<HttpAuth>,
+}
+
+/// Bytes of bodies in memory at once.
+const BODIES_BYTES_MAX: usize = 128 << 20;
+/// The budget for bodies is counted in units of this size.
+const BODY_UNIT: usize = 4 << 10;
+/// How long a request waits for room before its sender is asked to come back.
+const ROOM_WAIT: Duration = Duration::from_secs(5);
+/// A body that has not arrived by then gives its room back.
+const ARRIVAL_MAX: Duration = Duration::from_secs(30);
+/// How long a sender is kept waiting for the log.
+const DURABLE_MAX: Duration = Duration::from_secs(30);
+/// When to come back, in seconds.
+const COME_BACK: &str = "1";
+/// Characters of an `Idempotency-Key`.
+const KEY_CHARS_MAX: usize = 255;
+
+/// All HTTP sources of a process. Cheap to clone.
+#[derive(Clone)]
+pub struct HttpSources {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    log: Arc<dyn Log>,
+    clock: Arc<dyn Clock>,
+    sources: Vec<Route>,
+    requests: Requests,
+    bodies: Semaphore,
+}
+
+struct Route {
+    source: HttpSource,
+    /// Requests by their status.
+    answers: [AtomicU64; STATUSES.len()],
+    records: AtomicU64,
+}
+
+/// Every status that a source answers with.
+const STATUSES: [StatusCode; 10] = [
+    StatusCode::OK,
+    StatusCode::BAD_REQUEST,
+    StatusCode::UNAUTHORIZED,
+    StatusCode::FORBIDDEN,
+    StatusCode::REQUEST_TIMEOUT,
+    StatusCode::PAYLOAD_TOO_LARGE,
+    StatusCode::UNPROCESSABLE_ENTITY,
+    StatusCode::TOO_MANY_REQUESTS,
+    StatusCode::INTERNAL_SERVER_ERROR,
+    StatusCode::SERVICE_UNAVAILABLE,
+];
+
+/// What has come through one source since the process started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpSourceCounts {
+    /// Whose it is.
+    pub pipeline: String,
+    /// Its path.
+    pub path: String,
+    /// Records that were taken.
+    pub records: u64,
+    /// Requests by their status, as far as there were any.
+    pub requests: BTreeMap<u16, u64>,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Accepted {
+    /// How many records are durable.
+    accepted: usize,
+    /// They were already there: this is a repeat under the same `Idempotency-Key`.
+    repeated: bool,
+}
+
+impl HttpSources {
+    /// Sources that append to `log`. Reads which requests were taken before.
+    pub async fn open(
+        log: Arc<dyn Log>,
+        clock: Arc<dyn Clock>,
+        sources: Vec<HttpSource>,
+    ) -> Result<Self, Fault> {
+        let requests = Requests::read(&*log, clock.now()).await?;
+        let route = |source| Route { source, answers: Default::default(), records: 0.into() };
+        let sources = sources.into_iter().map(route).collect();
+        let bodies = Semaphore::new(BODIES_BYTES_MAX / BODY_UNIT);
+        Ok(HttpSources { inner: Arc::new(Inner { log, clock, sources, requests, bodies }) })
+    }
+
+    /// Their routes.
+    pub fn router(&self) -> Router {
+        let mut router = Router::new();
+        for index in 0..self.inner.sources.len() {
+            let Some(route) = self.inner.sources.get(index) else { continue };
+            let place = Place { sources: self.clone(), index };
+            router = router.route(&route.source.path, post(take).with_state(place));
+        }
+        router.fallback(error::not_found).method_not_allowed_fallback(error::not_allowed)
+    }
+
+    /// What has come through each.
+    pub fn counts(&self) -> Vec<HttpSourceCounts> {
+        let counts = |route: &Route| {
+            let answers = STATUSES.iter().zip(&route.answers);
+            let answers = answers.map(|(status, n)| (status.as_u16(), n.load(Ordering::Relaxed)));
+            HttpSourceCounts {
+                pipeline: route.source.pipeline.clone(),
+                path: route.source.path.clone(),
+                records: route.records.load(Ordering::Relaxed),
+                requests: answers.filter(|(_, count)| *count > 0).collect(),
+            }
+        };
+        self.inner.sources.iter().map(counts).collect()
+    }
+}
+
+/// One source among the others.
+#[derive(Clone)]
+struct Place {
+    sources: HttpSources,
+    index: usize,
+}
+
+async fn take(State(place): State<Place>, headers: HeaderMap, body: Body) -> Response {
+    let inner = &place.sources.inner;
+    let Some(route) = inner.sources.get(place.index) else {
+        return StatusCode::NOT_FOUND.into_response();
+    };
+    let answer = match inner.take(place.clone(), &route.source, &headers, body).await {
+        Ok(accepted) => {
+            if !accepted.repeated {
+                route.records.fetch_add(accepted.accepted as u64, Ordering::Relaxed);
+            }
+            Json(accepted).into_response()
+        }
+        Err(error) => {
+            let come_back = [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE];
+            let come_back = come_back.contains(&error.status);
+            let mut response = error.into_response();
+            if come_back {
+                response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static(COME_BACK));
+            }
+            response
+        }
+    };
+    if let Some(at) = STATUSES.iter().position(|status| *status == answer.status())
+        && let Some(counter) = route.answers.get(at)
+    {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+    answer
+}
+
+impl Inner {
+    async fn take(
+        &self,
+        place: Place,
+        source: &HttpSource,
+        headers: &HeaderMap,
+        body: Body,
+    ) -> Result<Accepted, ApiError> {
+        let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
+        let other_site = matches!(text("sec-fetch-site"), Some("cross-site" | "same-site"));
+        if source.auth.is_none() && other_site {
+            let what = "a request from a page of another site is refused";
+            return Err(ApiError::new(StatusCode::FORBIDDEN, "P0541", what)
+                .hint("set `auth` in the source to take requests from pages"));
+        }
+        let idempotency_key = match text("idempotency-key") {
+            Some(key) if key.is_empty() || key.len() > KEY_CHARS_MAX => {
+                let what = format!("an Idempotency-Key has 1 to {KEY_CHARS_MAX} characters");
+                return Err(ApiError::new(StatusCode::BAD_REQUEST, "P0540", what));
+            }
+            key => key.map(str::to_owned),
+        };
+        let (body, _room) = self.body(headers, body).await?;
+        if source.auth.as_ref().is_some_and(|auth| !auth.accepts(headers, &body)) {
+            let what = "the request does not prove who sent it";
+            return Err(ApiError::new(StatusCode::UNAUTHORIZED, "P0541", what)
+                .hint("send the secret or the signature that `auth` of the source asks for"));
+        }
+        let outputs = outputs(source, text(CONTENT_ENCODING.as_str()), &body)?;
+        // Goes on when the sender hangs up: what was begun is finished and remembered.
+        let taking = tokio::spawn(async move {
+            let inner = &place.sources.inner;
+            let Some(route) = inner.sources.get(place.index) else {
+                return Err(ApiError::usage("there is no such source"));
+            };
+            inner.append(&route.source, idempotency_key, &body, outputs).await
+        });
+        match tokio::time::timeout(DURABLE_MAX, taking).await {
+            Ok(Ok(taken)) => taken,
+            Ok(Err(panicked)) => {
+                let what = "taking the records failed";
+                Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "P0544", what)
+                    .because(panicked))
+            }
+            Err(_) => {
+                let what = "the log has not taken the records yet, and still may";
+                Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "P0544", what)
+                    .hint("send them again, with the same Idempotency-Key to have them once"))
+            }
+        }
+    }
+
+    async fn body(
+        &self,
+        headers: &HeaderMap,
+        body: Body,
+    ) -> Result<(Bytes, SemaphorePermit<'_>), ApiError> {
+        let length = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+        let length = length.and_then(|text| text.parse::<usize>().ok()).unwrap_or(BYTES_MAX);
+        if length > BYTES_MAX {
+            return Err(too_large());
+        }
+        // Twice: as it came, and unpacked or as records.
+        let units = u32::try_from(2 * length / BODY_UNIT + 1).unwrap_or(u32::MAX);
+        let room = tokio::time::timeout(ROOM_WAIT, self.bodies.acquire_many(units)).await;
+        let Ok(Ok(room)) = room else {
+            let what = "too many requests are under way";
+            return Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "P0542", what));
+        };
+        let arrival = tokio::time::timeout(ARRIVAL_MAX, request::whole(body, BYTES_MAX));
+        let body = arrival.await.map_err(|_| {
+            let what = "the body of the request did not arrive in time";
+            ApiError::new(StatusCode::REQUEST_TIMEOUT, "P0540", what)
+        })?;
+        let body = body.map_err(|error| match error.status {
+            StatusCode::PAYLOAD_TOO_LARGE => too_large(),
+            _ => error,
+        })?;
+        Ok((body, room))
+    }
+
+    /// Appends what a request brought, once for each `Idempotency-Key`.
+    async fn append(
+        &self,
+        source: &HttpSource,
+        idempotency_key: Option<String>,
+        body: &Bytes,
+        mut outputs: Vec<Output>,
+    ) -> Result<Accepted, ApiError> {
+        let accepted = outputs.len();
+        let Some(key) = idempotency_key else {
+            self.append_all(&outputs).await?;
+            return Ok(Accepted { accepted, repeated: false });
+        };
+        let now = self.clock.now();
+        self.requests.forget_old(now);
+        let turn = self.requests.turn(&source.path, &key, now);
+        let mut known = turn.lock().await;
+        let hash = Sha256::digest(body).iter().map(|byte| format!("{byte:02x}")).collect();
+        let request =
+            TakenRequest { path: source.path.clone(), key, body: hash, records: accepted };
+        if let Some(known) = &*known {
+            if known.body == request.body {
+                return Ok(Accepted { accepted: known.records, repeated: true });
+            }
+            let what = format!("another body was taken under the Idempotency-Key `{}`", known.key);
+            return Err(ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "P0543", what)
+                .hint("a key belongs to one request: use a new one for other records"));
+        }
+        if !self.log.is_shared() {
+            outputs.push(request.output()?);
+        }
+        if let Err(error) = self.append_all(&outputs).await {
+            drop(known);
+            drop(turn);
+            self.requests.forget(&request.path, &request.key);
+            return Err(error);
+        }
+        *known = Some(request);
+        Ok(Accepted { accepted, repeated: false })
+    }
+
+    async fn append_all(&self, outputs: &[Output]) -> Result<(), ApiError> {
+        if outputs.is_empty() {
+            return Ok(());
+        }
+        self.log.append(outputs).await.map(drop).map_err(|fault| {
+            let status = ApiError::from(fault.clone()).status;
+            let refused = status == StatusCode::PAYLOAD_TOO_LARGE;
+            let status = if refused { status } else { StatusCode::SERVICE_UNAVAILABLE };
+            let mut error = ApiError::new(status, "P0544", "the log did not take the records");
+            error.body.hint = fault.hint.as_ref().map(ToString::to_string);
+            error.because(fault)
+        })
+    }
+}
+
+fn outputs(
+    source: &HttpSource,
+    encoding: Option<&str>,
+    body: &Bytes,
+) -> Result<Vec<Output>, ApiError> {
+    let refused = |bad: BadBody| match bad {
+        BadBody::TooLarge => too_large(),
+        BadBody::Content(cause) => {
+            let what = "the body cannot be read; nothing of it was taken";
+            ApiError::new(StatusCode::BAD_REQUEST, "P0540", what)
+                .because(cause)
+                .hint("send one JSON object, an array of objects, or one object to a line")
+        }
+    };
+    let body = unpack(encoding, body.clone()).map_err(refused)?;
+    let mut parser = Parser::new();
+    let mut outputs = Vec::new();
+    for value in elements(&body).map_err(refused)? {
+        let key = source.key.as_ref().and_then(|key| {
+            key.eval_bytes(&Scope {
+                value: parser.parse(&value).ok(),
+                key: None,
+                headers: &Headers::none(),
+                topic: &source.topic,
+                id: None,
+                receiver: None,
+            })
+        });
+        outputs.push(Output {
+            topic: source.topic.clone(),
+            partition: None,
+            key,
+            headers: Headers::none(),
+            value: Some(value),
+        });
+    }
+    Ok(outputs)
+}
+
+fn too_large() -> ApiError {
+    let what = format!("a body may hold {} MiB, unpacked", BYTES_MAX >> 20);
+    ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "P0505", what)
+        .hint("send fewer records per request")
+}

@@ -1,0 +1,179 @@
+//! HTTP sources as their senders see them.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::http::Request;
+use potok_connectors::memory::MemoryLog;
+use potok_core::{Clock, Log, ReadFrom, SystemClock};
+use potok_expr::Template;
+use potok_server::{HttpAuth, HttpLimits, HttpSource, HttpSources, serve_http};
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tower::ServiceExt;
+
+struct Door {
+    log: Arc<MemoryLog>,
+    sources: HttpSources,
+}
+
+impl Door {
+    async fn new() -> Self {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        Self::on(Arc::new(MemoryLog::new(clock))).await
+    }
+
+    async fn on(log: Arc<MemoryLog>) -> Self {
+        let source = |path: &str, auth| HttpSource {
+            pipeline: "shop".to_owned(),
+            path: path.to_owned(),
+            topic: "events".into(),
+            key: Some(Template::parse(".shop").unwrap()),
+            auth,
+        };
+        let secret = HttpAuth::Secret { header: "X-Token".to_owned(), secret: "s".to_owned() };
+        let sources = vec![source("/events", None), source("/private", Some(secret))];
+        let clock = Arc::new(SystemClock);
+        let sources = HttpSources::open(log.clone(), clock, sources).await.unwrap();
+        Door { log, sources }
+    }
+
+    async fn post(&self, path: &str, headers: &[(&str, &str)], body: &str) -> (u16, Value) {
+        let mut request = Request::post(path);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Body::from(body.to_owned())).unwrap();
+        let answer = self.sources.router().oneshot(request).await.unwrap();
+        let status = answer.status().as_u16();
+        if status == 429 || status == 503 {
+            assert!(answer.headers().contains_key("retry-after"));
+        }
+        let body = axum::body::to_bytes(answer.into_body(), usize::MAX).await.unwrap();
+        (status, serde_json::from_slice(&body).unwrap_or_default())
+    }
+
+    /// Key and value of everything in the topic.
+    async fn taken(&self) -> Vec<(Option<String>, String)> {
+        let mut all = Vec::new();
+        let Ok(mut reader) = self.log.read("events", ReadFrom::Start).await else { return all };
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        while let Some(batch) = reader.next(false).await.unwrap() {
+            for record in batch.records {
+                all.push((record.key.as_deref().map(text), text(&record.value.unwrap())));
+            }
+        }
+        all.sort();
+        all
+    }
+}
+
+#[tokio::test]
+async fn an_object_an_array_and_lines_are_the_same_records() {
+    let door = Door::new().await;
+    for body in
+        ["{\"shop\":1,\"n\": 1.0}", "[{\"shop\":1,\"n\": 1.0}]", "\n{\"shop\":1,\"n\": 1.0}\n"]
+    {
+        let (status, answer) = door.post("/events", &[], body).await;
+        assert_eq!((status, &answer["accepted"]), (200, &Value::from(1)), "{answer}");
+    }
+    let taken = door.taken().await;
+    assert_eq!(taken, vec![(Some("1".to_owned()), "{\"shop\":1,\"n\": 1.0}".to_owned()); 3]);
+    let counts = door.sources.counts();
+    assert_eq!((counts[0].records, counts[0].requests.get(&200)), (3, Some(&3)));
+}
+
+#[tokio::test]
+async fn one_bad_line_and_nothing_is_taken() {
+    let door = Door::new().await;
+    let mut lines = vec!["{\"shop\":1}"; 300];
+    lines[199] = "{\"shop\":";
+    let (status, answer) = door.post("/events", &[], &lines.join("\n")).await;
+    assert_eq!((status, &answer["error"]["code"]), (400, &Value::from("P0540")));
+    assert!(answer["error"]["cause"].as_str().unwrap().starts_with("line 200"), "{answer}");
+    let (status, _) = door.post("/events", &[("content-encoding", "br")], "{}").await;
+    assert_eq!(status, 400);
+    let (status, _) = door.post("/events", &[], &" ".repeat((16 << 20) + 1)).await;
+    assert_eq!(status, 413);
+    let (status, _) = door.post("/nowhere", &[], "{}").await;
+    assert_eq!(status, 404);
+    assert_eq!(door.taken().await, []);
+}
+
+#[tokio::test]
+async fn a_repeat_under_the_same_key_is_not_taken_again() {
+    let door = Door::new().await;
+    let key = [("idempotency-key", "k-1")];
+    let (_, first) = door.post("/events", &key, "[{\"shop\":1},{\"shop\":2}]").await;
+    assert_eq!((&first["accepted"], &first["repeated"]), (&2.into(), &false.into()));
+    let (status, again) = door.post("/events", &key, "[{\"shop\":1},{\"shop\":2}]").await;
+    assert_eq!((status, &again["accepted"], &again["repeated"]), (200, &2.into(), &true.into()));
+    let (status, other) = door.post("/events", &key, "{\"shop\":3}").await;
+    assert_eq!((status, &other["error"]["code"]), (422, &"P0543".into()));
+    // Another process on the same log knows it too.
+    let later = Door::on(door.log.clone()).await;
+    let (_, again) = later.post("/events", &key, "[{\"shop\":1},{\"shop\":2}]").await;
+    assert_eq!(again["repeated"], true);
+    assert_eq!(later.taken().await.len(), 2);
+    // A refused request leaves its key free.
+    let fresh = [("idempotency-key", "k-2")];
+    assert_eq!(later.post("/events", &fresh, "{").await.0, 400);
+    assert_eq!(later.post("/events", &fresh, "{\"shop\":9}").await.1["repeated"], false);
+    let long = "x".repeat(256);
+    assert_eq!(later.post("/events", &[("idempotency-key", &long)], "{}").await.0, 400);
+}
+
+#[tokio::test]
+async fn repeats_at_the_same_time_are_taken_once() {
+    let door = Door::new().await;
+    let key = [("idempotency-key", "k")];
+    let posts = (0..20).map(|_| door.post("/events", &key, "{\"shop\":1}"));
+    let answers = futures::future::join_all(posts).await;
+    assert!(answers.iter().all(|(status, _)| *status == 200));
+    let first = answers.iter().filter(|(_, answer)| answer["repeated"] == false).count();
+    assert_eq!((first, door.taken().await.len()), (1, 1));
+}
+
+#[tokio::test]
+async fn who_does_not_know_the_secret_is_refused() {
+    let door = Door::new().await;
+    assert_eq!(door.post("/private", &[], "{}").await.0, 401);
+    assert_eq!(door.post("/private", &[("x-token", "t")], "{}").await.0, 401);
+    assert_eq!(door.taken().await, []);
+    assert_eq!(door.post("/private", &[("x-token", "s")], "{}").await.0, 200);
+    let page = [("sec-fetch-site", "cross-site")];
+    assert_eq!(door.post("/events", &page, "{}").await.0, 403);
+}
+
+/// A record that its topic does not take: the log refuses the whole request.
+#[tokio::test]
+async fn what_the_log_refuses_is_not_taken_in_part() {
+    let door = Door::new().await;
+    door.log.narrow("events", 100);
+    let large = format!("[{{\"shop\":1}},{{\"shop\":2,\"text\":\"{}\"}}]", "x".repeat(200));
+    let (status, answer) = door.post("/events", &[("idempotency-key", "k")], &large).await;
+    assert!([413, 503].contains(&status), "{status} {answer}");
+    assert_eq!(door.taken().await, []);
+}
+
+#[tokio::test]
+async fn a_connection_that_sends_no_headers_is_closed_and_makes_room() {
+    let door = Door::new().await;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let limits = HttpLimits { connections: 1, header_time: std::time::Duration::from_millis(200) };
+    let (close, closing) = tokio::sync::watch::channel(false);
+    let serving = tokio::spawn(serve_http(listener, door.sources.router(), limits, closing));
+    let mut silent = tokio::net::TcpStream::connect(address).await.unwrap();
+    silent.write_all(b"POST /events HTTP/1.1\r\nHost: ").await.unwrap();
+    let mut second = tokio::net::TcpStream::connect(address).await.unwrap();
+    let request = "POST /events HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\
+                   Connection: close\r\n\r\n{}";
+    second.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    second.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    close.send(true).unwrap();
+    serving.await.unwrap().unwrap();
+}

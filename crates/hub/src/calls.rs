@@ -85,6 +85,10 @@ async fn run(node: Arc<Node>, connection: Arc<Connection>) {
                 encoded = protocol.completion(&id, &Err(told(&target, CallError::Failed)));
             }
             connection.control(encoded, node.now());
+            // A client may call faster than it reads.
+            if connection.queued_bytes() > node.limits().queued_bytes {
+                connection.end(Ending::Slow);
+            }
         }
     }
 }

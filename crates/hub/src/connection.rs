@@ -183,6 +183,11 @@ impl Connection {
         self.expires.store(second, Ordering::Relaxed);
     }
 
+    #[cfg(test)]
+    pub fn expires(&self) -> u32 {
+        self.expires.load(Ordering::Relaxed)
+    }
+
     pub fn hear(&self, now: u32) {
         self.heard.store(now.max(1), Ordering::Relaxed);
     }

@@ -240,9 +240,15 @@ impl Node {
         let live = self.live();
         let expired = live.values().filter(|connection| connection.tick(self.limits(), now));
         let leaving: Vec<_> = expired.cloned().collect();
+        let ended = live.values().filter(|connection| connection.ending().is_some());
+        let ended: Vec<_> = ended.cloned().collect();
         drop(live);
         for connection in leaving {
             self.see_off(&connection);
+        }
+        // A transport that cannot write does not notice by itself; what it held goes now.
+        for connection in ended {
+            self.detach(&connection);
         }
         self.users().forget_denials(wall_now());
     }
@@ -401,4 +407,64 @@ impl Hub for Node {
 )]
 pub(crate) fn wall_now() -> SystemTime {
     SystemTime::now()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Stranger;
+
+    #[async_trait]
+    impl Authority for Stranger {
+        async fn verify(&self, _: &str) -> Result<Person, Refusal> {
+            Err(Refusal::Missing)
+        }
+    }
+
+    fn origin(number: u8) -> Origin {
+        Origin {
+            id: [number; 16],
+            user: UserId::new("alice"),
+            address: std::net::Ipv4Addr::LOCALHOST.into(),
+            agent: "".into(),
+            transport: crate::Transport::WebSockets,
+            opened: wall_now(),
+        }
+    }
+
+    /// Clients that fetched their tokens together must not come back together for ever.
+    #[tokio::test]
+    async fn equal_tokens_end_at_different_times_and_none_lives_for_ever() {
+        let node = Node::start(HubSettings::default(), Arc::new(Stranger), Methods::new());
+        let person = |seconds| Person {
+            user: UserId::new("alice"),
+            expires: wall_now() + Duration::from_secs(seconds),
+            issued: None,
+        };
+        let attachment = node.attach(origin(1), &person(300)).unwrap();
+        let mut ends = Vec::new();
+        for _ in 0..1_000 {
+            node.extend(&attachment.connection, &person(300));
+            ends.push(attachment.connection.expires());
+        }
+        let (first, last) = (ends.iter().min().unwrap(), ends.iter().max().unwrap());
+        assert!(last - first >= 40, "{first}..{last}");
+        assert!(*first >= 309, "{first}");
+        node.extend(&attachment.connection, &person(1 << 31));
+        assert!(attachment.connection.expires() < 24 * 60 * 60 + 100);
+    }
+
+    #[tokio::test]
+    async fn a_connection_is_attached_once_and_leaves_nothing_behind() {
+        let node = Node::start(HubSettings::default(), Arc::new(Stranger), Methods::new());
+        let person = Person { user: UserId::new("alice"), expires: wall_now(), issued: None };
+        let attachment = node.attach(origin(1), &person).unwrap();
+        assert!(node.attach(origin(1), &person).is_none());
+        assert_eq!(node.stats().connections, 1);
+        drop(attachment);
+        assert_eq!(node.stats().connections, 0);
+        assert!(node.live().is_empty());
+        assert!(node.attach(origin(1), &person).is_some());
+    }
 }

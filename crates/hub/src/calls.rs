@@ -107,6 +107,9 @@ async fn answer(
     if name == "refresh" {
         return refresh(&node, &connection, &arguments).await;
     }
+    if name == "resume" {
+        return resume(&node, &connection, &arguments);
+    }
     let Some(method) = node.methods().get(&name) else {
         return Err(CallError::Refused(format!("Unknown hub method '{shown}'")));
     };
@@ -133,6 +136,16 @@ async fn refresh(
         return Err(CallError::Refused("The token is another user's.".to_owned()));
     }
     Ok(node.extend(connection, &person).as_secs().into())
+}
+
+/// `Resume(last id)`: what the user may have missed since that message, or that nobody can say.
+/// Acknowledges nothing.
+fn resume(node: &Node, connection: &Connection, arguments: &[Value]) -> Result<Value, CallError> {
+    let [Value::String(last)] = arguments else { return Err(CallError::Arguments) };
+    if !connection.may_resume(node.now()) {
+        return Err(CallError::Refused("Resume can be called once a second.".to_owned()));
+    }
+    Ok(node.missed_since(&connection.origin.user, last))
 }
 
 /// What a client is told, in the words that stock clients know from the original.

@@ -89,6 +89,7 @@ pub(crate) struct Connection {
     /// When it was last heard; 0 before its first message.
     heard: AtomicU32,
     attached: u32,
+    resumed: AtomicU32,
     counters: Arc<Counters>,
     pub calls: Mutex<Calls>,
     /// What transports without a socket of their own need.
@@ -161,6 +162,7 @@ impl Connection {
             next_ping: AtomicU32::new(now + first_ping),
             heard: AtomicU32::new(0),
             attached: now,
+            resumed: AtomicU32::new(0),
             counters,
             calls: Mutex::default(),
             http,
@@ -190,6 +192,11 @@ impl Connection {
 
     pub fn hear(&self, now: u32) {
         self.heard.store(now.max(1), Ordering::Relaxed);
+    }
+
+    /// Once a second.
+    pub fn may_resume(&self, now: u32) -> bool {
+        self.resumed.swap(now, Ordering::Relaxed) != now
     }
 
     pub fn register(&self, waker: &std::task::Waker) {

@@ -147,8 +147,10 @@ impl Drop for Settlements {
 /// looking at their fronts is enough.
 #[derive(Default)]
 pub(crate) struct Deadlines {
-    queues: Mutex<HashMap<(Duration, Chance), VecDeque<(Instant, Arc<Delivery>)>>>,
+    queues: Mutex<HashMap<(Duration, Chance), Queue>>,
 }
+
+type Queue = VecDeque<(Instant, Arc<Delivery>)>;
 
 /// A message that waited for a connection's window gets a second length of time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

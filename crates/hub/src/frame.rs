@@ -106,13 +106,20 @@ impl Frame {
         &self.json
     }
 
+    pub(crate) fn method(&self) -> &str {
+        self.json.as_str().get(self.method.clone()).unwrap_or_default()
+    }
+
+    /// As JSON: the payload and the id.
+    pub(crate) fn arguments(&self) -> &str {
+        self.json.as_str().get(self.arguments.clone()).unwrap_or_default()
+    }
+
     pub(crate) fn msgpack(&self) -> &Bytes {
         self.msgpack.get_or_init(|| {
-            let json = self.json.as_str();
-            let text = |range: &Range<usize>| json.get(range.clone()).unwrap_or_default();
             // Checked when the frame was made.
-            let arguments = serde_json::from_str(text(&self.arguments)).unwrap_or_default();
-            msgpack::invocation(&invocation_id(self.number), text(&self.method), &arguments)
+            let arguments = serde_json::from_str(self.arguments()).unwrap_or_default();
+            msgpack::invocation(&invocation_id(self.number), self.method(), &arguments)
         })
     }
 }

@@ -9,6 +9,7 @@
 //! | `frame` | a message, checked and encoded once |
 //! | `node`, `users`, `delivery`, `connection` | who is here, what is on its way, the one answer per message |
 //! | `protocol` | bytes and messages, JSON and MessagePack |
+//! | `inbox` | what users may have missed |
 //! | `session`, `calls` | what clients say and call |
 //! | `transport` | WebSockets, server-sent events, long polling |
 //! | `http`, `negotiate` | requests, origins, limits of strangers |
@@ -25,6 +26,7 @@ mod counters;
 mod delivery;
 mod frame;
 mod http;
+mod inbox;
 mod negotiate;
 mod node;
 mod protocol;

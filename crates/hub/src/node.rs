@@ -22,6 +22,7 @@ use crate::contract::{
 };
 use crate::counters::{Counters, add};
 use crate::delivery::{Deadlines, Delivery, Settlements};
+use crate::inbox::Inboxes;
 use crate::random;
 use crate::settings::{HubSettings, Limits};
 use crate::tokens::{Authority, Person, Refusal};
@@ -45,6 +46,7 @@ pub struct Node {
     users: Mutex<Users>,
     /// All connections, also those before their handshake, by their ids.
     live: Mutex<HashMap<[u8; 16], Arc<Connection>>>,
+    inboxes: Mutex<Inboxes>,
     deadlines: Deadlines,
     counters: Arc<Counters>,
     started: Instant,
@@ -89,6 +91,7 @@ impl Node {
             negotiation,
             users: Mutex::default(),
             live: Mutex::default(),
+            inboxes: Mutex::new(Inboxes::new()),
             deadlines: Deadlines::default(),
             counters: Arc::default(),
             started: Instant::now(),
@@ -251,6 +254,7 @@ impl Node {
             self.detach(&connection);
         }
         self.users().forget_denials(wall_now());
+        self.inboxes().forget(self.limits());
     }
 
     /// Closes a connection whose client is to come back, a step at a time: first it is given nothing
@@ -268,6 +272,15 @@ impl Node {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What a user may have missed since a message.
+    pub(crate) fn missed_since(&self, user: &UserId, last: &str) -> serde_json::Value {
+        self.inboxes().since(user, last, self.limits())
+    }
+
+    fn inboxes(&self) -> MutexGuard<'_, Inboxes> {
+        self.inboxes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn users(&self) -> MutexGuard<'_, Users> {
         self.users.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -277,6 +290,8 @@ impl Node {
         let mut settlements = Settlements::default();
         let mut users = self.users();
         for outgoing in batch {
+            // Before the user is looked up: who connects meanwhile finds it there.
+            self.inboxes().keep(&outgoing.user, &outgoing.frame, limits);
             let delivery = Delivery::new(&outgoing, answers, &self.counters);
             let connections = users.connections(&outgoing.user);
             if connections.is_empty() {

@@ -53,6 +53,15 @@ pub struct Limits {
     pub farewell: Duration,
     /// A token from negotiation can be used this long.
     pub attach_within: Duration,
+    /// Messages that are kept for a user who may have missed them; 0 keeps none.
+    pub inbox_messages: usize,
+    /// The same in bytes. All of them are one answer, so no more than `message_bytes`.
+    pub inbox_bytes: usize,
+    pub inbox_age: Duration,
+    /// The same for all users together; beyond it nothing is kept.
+    pub inbox_bytes_total: usize,
+    /// A client that asks what it missed gets what came from this long before its last message.
+    pub resume_overlap: Duration,
 }
 
 impl Default for Limits {
@@ -83,6 +92,11 @@ impl Default for Limits {
             expiry_grace: (Duration::from_secs(10), Duration::from_secs(60)),
             farewell: Duration::from_secs(2),
             attach_within: Duration::from_secs(60),
+            inbox_messages: 100,
+            inbox_bytes: 60 << 10,
+            inbox_age: Duration::from_secs(600),
+            inbox_bytes_total: 64 << 20,
+            resume_overlap: Duration::from_secs(30),
         }
     }
 }

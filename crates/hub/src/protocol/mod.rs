@@ -110,12 +110,11 @@ pub enum Framing {
     Counted,
 }
 
-/// The first whole message and what is behind it; `None` where more bytes are needed.
-pub fn split(
-    framing: Framing,
-    bytes: &[u8],
-    limit: usize,
-) -> Result<Option<(&[u8], &[u8])>, Broken> {
+/// A message, and what is behind it.
+pub type Cut<'a> = (&'a [u8], &'a [u8]);
+
+/// The first whole message; `None` where more bytes are needed.
+pub fn split(framing: Framing, bytes: &[u8], limit: usize) -> Result<Option<Cut<'_>>, Broken> {
     let too_large = Broken("the message is too large");
     match framing {
         Framing::Separated => {

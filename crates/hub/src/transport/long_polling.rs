@@ -50,9 +50,8 @@ pub(crate) async fn poll(node: &Arc<Node>, connection: &Arc<Connection>) -> Resp
         if newer || over || connection.has_ready() { Poll::Ready(newer) } else { Poll::Pending }
     });
     let patience = node.limits().poll_for;
-    match tokio::time::timeout(patience, waiting).await {
-        Ok(true) => return StatusCode::NO_CONTENT.into_response(),
-        Ok(false) | Err(_) => {}
+    if let Ok(true) = tokio::time::timeout(patience, waiting).await {
+        return StatusCode::NO_CONTENT.into_response();
     }
     let mut body = Vec::new();
     while body.len() < ANSWER_BYTES_MAX {

@@ -37,7 +37,7 @@ fn a_line_reaches_a_stock_client_and_its_answer_is_printed() {
 
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../hub/tests/clients/client.js");
     let mut client = NodeScript::start(&script, &[&url, "WebSockets", "json"]);
-    let mut told = |client: &mut NodeScript| -> Value {
+    let told = |client: &mut NodeScript| -> Value {
         serde_json::from_str(&client.line().unwrap()).unwrap()
     };
     client.say(&json!({"token": token, "start": true}).to_string());

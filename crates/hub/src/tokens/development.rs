@@ -13,15 +13,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use async_trait::async_trait;
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
-use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, encode};
 use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::keys::Key;
 use super::rules::{AuthSettings, Token};
-use super::{Authority, Person, Refusal, issuer, provider};
+use super::signature::Key;
+use super::{Authority, Person, Refusal, issuer};
 use crate::node::wall_now;
 use crate::random;
 
@@ -34,7 +33,7 @@ const FILE: &str = "hub-dev-key.json";
 pub struct DevelopmentIssuer {
     settings: AuthSettings,
     key_id: String,
-    signing: EncodingKey,
+    signing: EcdsaKeyPair,
     verifying: Key,
 }
 
@@ -60,7 +59,6 @@ impl DevelopmentIssuer {
     }
 
     fn from_bytes(bytes: &[u8]) -> io::Result<Arc<Self>> {
-        provider::install();
         let unusable = |what: &str| io::Error::other(format!("{FILE} is unusable: {what}"));
         let stored: Stored =
             serde_json::from_slice(bytes).map_err(|error| unusable(&error.to_string()))?;
@@ -68,16 +66,14 @@ impl DevelopmentIssuer {
         let signing = &ECDSA_P256_SHA256_FIXED_SIGNING;
         let pair = EcdsaKeyPair::from_pkcs8(signing, &key, &SystemRandom::new());
         let pair = pair.map_err(|error| unusable(&error.to_string()))?;
-        // An uncompressed point: a mark and two numbers.
+        // A point that is written in full: a mark and two numbers.
         let (x, y) = pair.public_key().as_ref().get(1..).unwrap_or_default().split_at(32);
-        let text = |number: &[u8]| URL_SAFE_NO_PAD.encode(number);
-        let public = DecodingKey::from_ec_components(&text(x), &text(y));
-        let public = public.map_err(|error| unusable(&error.to_string()))?;
+        let verifying = Key::es256(x, y);
         Ok(Arc::new(DevelopmentIssuer {
             settings: AuthSettings::new(&stored.issuer, AUDIENCE),
             key_id: stored.issuer,
-            signing: EncodingKey::from_ec_der(&key),
-            verifying: Key { algorithm: Algorithm::ES256, key: public },
+            signing: pair,
+            verifying,
         }))
     }
 
@@ -93,9 +89,12 @@ impl DevelopmentIssuer {
             "iat": now, "exp": now + lifetime.min(LIFETIME_MAX).as_secs(),
             "jti": format!("{:016x}", random::u64()),
         });
-        let mut header = Header::new(Algorithm::ES256);
-        header.kid = Some(self.key_id.clone());
-        encode(&header, &claims, &self.signing).map_err(|error| error.to_string())
+        let header = json!({"alg": "ES256", "typ": "JWT", "kid": self.key_id});
+        let part = |part: &serde_json::Value| URL_SAFE_NO_PAD.encode(part.to_string());
+        let message = format!("{}.{}", part(&header), part(&claims));
+        let signature = self.signing.sign(&SystemRandom::new(), message.as_bytes());
+        let signature = signature.map_err(|_| "no random bytes for a signature".to_owned())?;
+        Ok(format!("{message}.{}", URL_SAFE_NO_PAD.encode(signature)))
     }
 }
 

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
-use jsonwebtoken::{Algorithm, crypto};
 
-use super::keys::{Key, Keys};
+use super::keys::Keys;
 use super::remembered::Remembered;
 use super::rules::{AuthSettings, Token};
+use super::signature::Key;
 use super::{Authority, Person, Refusal};
 use crate::node::wall_now;
 
@@ -62,17 +62,11 @@ pub(super) fn verify(
     key: &Key,
     settings: &AuthSettings,
 ) -> Result<Person, Refusal> {
-    if token.algorithm != name(key.algorithm) {
+    if token.algorithm != key.algorithm {
         return Err(Refusal::Algorithm);
     }
-    let message = token.message.as_bytes();
-    let verified = crypto::verify(token.signature, message, &key.key, key.algorithm);
-    if !verified.unwrap_or(false) {
+    if !key.verifies(token.message, token.signature) {
         return Err(Refusal::Signature);
     }
     token.judge(settings, wall_now())
-}
-
-fn name(algorithm: Algorithm) -> String {
-    format!("{algorithm:?}")
 }

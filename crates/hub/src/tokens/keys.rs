@@ -6,28 +6,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyAlgorithm, PublicKeyUse};
-use jsonwebtoken::{Algorithm, DecodingKey};
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::Instant;
 
+use super::Refusal;
 use super::fetch::Fetcher;
 use super::rules::AuthSettings;
-use super::{Refusal, provider};
+use super::signature::{Key, Published};
 
 /// Where the issuer does not answer, its last keys count this long.
 const KEEP_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// How long a client may wait for keys.
 const WAIT_MAX: Duration = Duration::from_secs(5);
-/// RSA keys with fewer bytes are not used.
-const RSA_BYTES_MIN: usize = 256;
-
-#[derive(Clone)]
-pub struct Key {
-    pub algorithm: Algorithm,
-    pub key: DecodingKey,
-}
 
 pub struct Keys {
     issuer: String,
@@ -64,7 +55,6 @@ struct KeySet {
 
 impl Keys {
     pub fn new(settings: &AuthSettings) -> Result<Self, String> {
-        provider::install();
         Ok(Keys {
             issuer: settings.issuer.clone(),
             jwks_url: settings.jwks_url.clone(),
@@ -180,71 +170,7 @@ impl Keys {
     }
 }
 
-/// A key that may verify signatures, under its id. Secrets and keys for encryption may not.
+/// Keys of kinds that nobody here knows are left out, not held against the others.
 fn usable(key: Value) -> Option<(String, Key)> {
-    let jwk: Jwk = serde_json::from_value(key).ok()?;
-    let common = &jwk.common;
-    if common.public_key_use.as_ref().is_some_and(|other| *other != PublicKeyUse::Signature) {
-        return None;
-    }
-    let algorithm = match (&jwk.algorithm, common.key_algorithm) {
-        (AlgorithmParameters::RSA(_), Some(KeyAlgorithm::RS256) | None) => Algorithm::RS256,
-        (AlgorithmParameters::RSA(_), Some(KeyAlgorithm::RS384)) => Algorithm::RS384,
-        (AlgorithmParameters::RSA(_), Some(KeyAlgorithm::RS512)) => Algorithm::RS512,
-        (AlgorithmParameters::RSA(_), Some(KeyAlgorithm::PS256)) => Algorithm::PS256,
-        (AlgorithmParameters::RSA(_), Some(KeyAlgorithm::PS384)) => Algorithm::PS384,
-        (AlgorithmParameters::RSA(_), Some(KeyAlgorithm::PS512)) => Algorithm::PS512,
-        (AlgorithmParameters::EllipticCurve(key), Some(KeyAlgorithm::ES256) | None)
-            if key.curve == EllipticCurve::P256 =>
-        {
-            Algorithm::ES256
-        }
-        (AlgorithmParameters::EllipticCurve(key), Some(KeyAlgorithm::ES384) | None)
-            if key.curve == EllipticCurve::P384 =>
-        {
-            Algorithm::ES384
-        }
-        (AlgorithmParameters::OctetKeyPair(key), Some(KeyAlgorithm::EdDSA) | None)
-            if key.curve == EllipticCurve::Ed25519 =>
-        {
-            Algorithm::EdDSA
-        }
-        _ => return None,
-    };
-    let id = common.key_id.clone()?;
-    let key = DecodingKey::from_jwk(&jwk).ok()?;
-    if let jsonwebtoken::DecodingKeyKind::RsaModulusExponent { n, .. } = key.kind()
-        && n.len() < RSA_BYTES_MIN
-    {
-        return None;
-    }
-    Some((id, Key { algorithm, key }))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn only_public_keys_for_signatures_are_used() {
-        let point = "MKBCTNIcKUSDii11ySs3526iDZ8AiTo7Tu6KPAqv7D4";
-        let other = "4Etl6SRW2YiLUrN5vfvVHuhp7x8PxltmWWlbbM4IFyM";
-        let good = json!({"kty": "EC", "crv": "P-256", "kid": "a", "x": point, "y": other});
-        assert_eq!(usable(good.clone()).unwrap().1.algorithm, Algorithm::ES256);
-        for (field, value) in [("use", "enc"), ("alg", "ES384"), ("alg", "RSA-OAEP")] {
-            let mut bad = good.clone();
-            bad[field] = value.into();
-            assert!(usable(bad).is_none(), "{field}");
-        }
-        let mut nameless = good;
-        nameless.as_object_mut().unwrap().remove("kid");
-        assert!(usable(nameless).is_none());
-        assert!(usable(json!({"kty": "oct", "kid": "a", "k": "c2VjcmV0"})).is_none());
-        assert!(
-            usable(json!({"kty": "oct", "kid": "a", "alg": "HS256", "k": "c2VjcmV0"})).is_none()
-        );
-        assert!(usable(json!({"kty": "RSA", "kid": "a", "n": "c2hvcnQ", "e": "AQAB"})).is_none());
-        assert!(usable(json!({"kty": "new", "kid": "a"})).is_none());
-    }
+    serde_json::from_value::<Published>(key).ok()?.usable()
 }

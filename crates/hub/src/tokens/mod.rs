@@ -8,9 +8,9 @@ pub mod development;
 mod fetch;
 pub mod issuer;
 mod keys;
-mod provider;
 mod remembered;
 pub mod rules;
+mod signature;
 
 use std::time::SystemTime;
 

@@ -1,11 +1,11 @@
 //! Clocks of a shared log that are set while groups are open. How long windows last is checked in
 //! every run; here also who is together.
 
-use potok_testkit::sim::{Act, Scenario};
+use potok_testkit::sim::{Act, Kind, Scenario};
 
 #[cfg(debug_assertions)]
 use super::{Bug, Promise, breaks};
-use super::{SHAPES, Shape, all_delivered, all_good, run_well, sealed_ids, set, steady};
+use super::{SHAPES, Shape, all_delivered, all_good, run_well, sealed_ids, sent, set, steady};
 
 /// Groups of a second. The log's clock is set while the first one is open.
 fn set_while_open(shape: Shape, millis: i64, dies: bool) -> Scenario {
@@ -67,5 +67,23 @@ fn a_log_whose_clock_is_set_forward_goes_on() {
         all_delivered(&outcome, &["a1", "a2", "a3", "b1", "b2"], &what);
         let (sealed, batch) = (sealed_ids(&outcome), set(&["b1", "b2"]));
         assert!(sealed.contains(&batch), "{what}: {batch:?} not in {sealed:?}");
+    }
+}
+
+/// A dead letter is replayed while a group is open, from the partition of the same number, and
+/// nothing comes afterwards.
+#[test]
+fn a_replay_does_not_stop_the_clock_of_open_groups() {
+    for shape in SHAPES.into_iter().filter(|shape| shape.sharing > 0) {
+        let mut scenario = steady(Shape { sharing: 1, ..shape });
+        scenario.helped = false;
+        scenario.acts = vec![
+            (10, Act::Send(vec![sent("in", Kind::StageFails, "a", "a")])),
+            (5_000, Act::Send(all_good("in", &["b"]))),
+            (5_500, Act::Replay(1)),
+            (12_000, Act::AllEnded),
+        ];
+        let what = format!("{shape:?}");
+        all_delivered(&run_well(scenario, &what), &["b"], &what);
     }
 }

@@ -26,8 +26,8 @@ pub(crate) struct Inboxes {
 struct Inbox {
     messages: VecDeque<(Instant, Arc<Frame>)>,
     bytes: usize,
-    /// From here on nothing is missing.
-    whole_since: Instant,
+    /// Behind this moment nothing is missing.
+    whole_after: Instant,
 }
 
 impl Inboxes {
@@ -38,11 +38,11 @@ impl Inboxes {
     /// Keeps a message, and lets go of what does not fit beside it.
     pub fn keep(&mut self, user: &UserId, frame: &Arc<Frame>, limits: &Limits) {
         let (now, bytes) = (Instant::now(), frame.bytes());
-        let whole_since = self.started;
+        let whole_after = self.started;
         let inbox = self.users.entry(user.clone()).or_insert_with(|| Inbox {
             messages: VecDeque::new(),
             bytes: 0,
-            whole_since,
+            whole_after,
         });
         let fits = bytes <= limits.inbox_bytes
             && limits.inbox_messages > 0
@@ -59,7 +59,7 @@ impl Inboxes {
             inbox.bytes += bytes;
             self.bytes += bytes;
         } else {
-            inbox.whole_since = now;
+            inbox.whole_after = now;
         }
         self.ages.push_back((now, user.clone()));
     }
@@ -73,7 +73,7 @@ impl Inboxes {
                 self.bytes -= inbox.drop_oldest();
             }
             // Where nothing is left, nobody can name a message that was here.
-            if inbox.messages.is_empty() && is_old(&inbox.whole_since) {
+            if inbox.messages.is_empty() && is_old(&inbox.whole_after) {
                 self.users.remove(&user);
             }
         }
@@ -92,7 +92,7 @@ impl Inboxes {
             return unknown;
         };
         let cut = then.checked_sub(limits.resume_overlap);
-        let Some(cut) = cut.filter(|cut| *cut >= inbox.whole_since) else { return unknown };
+        let Some(cut) = cut.filter(|cut| *cut > inbox.whole_after) else { return unknown };
         let missed = inbox.messages.iter().filter(|(then, _)| *then >= cut);
         let messages: Vec<_> = missed
             .map(|(_, frame)| json!({"method": frame.method(), "arguments": arguments(frame)}))
@@ -110,8 +110,7 @@ impl Inbox {
     fn drop_oldest(&mut self) -> usize {
         let Some((then, frame)) = self.messages.pop_front() else { return 0 };
         self.bytes -= frame.bytes();
-        // Just behind what is gone.
-        self.whole_since = self.whole_since.max(then + std::time::Duration::from_nanos(1));
+        self.whole_after = self.whole_after.max(then);
         frame.bytes()
     }
 }

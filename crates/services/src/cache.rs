@@ -6,7 +6,7 @@
 //!     jars/*.jar
 //!     formatted/            what `StorageTool format` writes for a node without users
 //!   kafka-4.2.0-<java>.jsa  class data of that very Java, for quick starts; may be absent
-//!   keycloak-26.7.3/        unpacked and built
+//!   keycloak-26.7.3/        unpacked and built; `data` is that of a finished first start
 //!   signalr-10.0.11/        what npm installs
 //!   m2/                     Maven's own downloads
 //!   lock                    held while something here is written
@@ -35,9 +35,13 @@ pub fn folder() -> Result<PathBuf> {
     Ok(caches.context("neither XDG_CACHE_HOME nor HOME is set")?.join("potok"))
 }
 
-/// Keycloak, unpacked and built.
+/// Keycloak, unpacked, built, and with the data of a first start.
 pub fn keycloak() -> Result<PathBuf> {
-    installed(&format!("keycloak-{KEYCLOAK_VERSION}"), "Keycloak", "Maven")
+    let folder = installed(&format!("keycloak-{KEYCLOAK_VERSION}"), "Keycloak", "Maven")?;
+    if !folder.join("data/h2").is_dir() {
+        bail!("Keycloak was not prepared: run `cargo xtask services install`");
+    }
+    Ok(folder)
 }
 
 /// Where scripts find the SignalR clients.

@@ -4,7 +4,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -45,20 +45,25 @@ impl Keycloak {
     }
 
     pub fn open(options: &KeycloakOptions) -> Result<Self> {
-        let installed = cache::keycloak()?;
+        Keycloak::open_installed(options, &cache::keycloak()?)
+    }
+
+    /// The one that lies in that folder, which stays as it is.
+    pub(crate) fn open_installed(options: &KeycloakOptions, installed: &Path) -> Result<Self> {
         ports::with_free(options.port, |port| {
             let folder = Folder::open("keycloak", options.data.as_deref())?;
             let home = folder.join("home");
             if !home.is_dir() {
                 // It writes beside its programs. Links where the cache is on the same disk.
-                let copy = |how: &str| {
-                    let mut command = Command::new("cp");
-                    command.arg(how).arg(&installed).arg(&home);
-                    run::output(command)
-                };
-                if copy("-al").is_err() {
+                if copy("-al", installed, &home).is_err() {
                     let _ = fs::remove_dir_all(&home);
-                    copy("-a")?;
+                    copy("-a", installed, &home)?;
+                }
+                // What it changes must be its own.
+                let (ours, theirs) = (home.join("data"), installed.join("data"));
+                let _ = fs::remove_dir_all(&ours);
+                if theirs.is_dir() {
+                    copy("-a", &theirs, &ours)?;
                 }
             }
             fs::create_dir_all(home.join("data/import"))?;
@@ -154,6 +159,22 @@ impl Keycloak {
         ensure!(status.starts_with('2'), "Keycloak answers {status} to {path}: {body}");
         Ok(body.to_owned())
     }
+}
+
+fn copy(how: &str, from: &Path, to: &Path) -> Result<()> {
+    let mut command = Command::new("cp");
+    command.arg(how).arg(from).arg(to);
+    run::output(command).map(drop)
+}
+
+/// Starts the one in `installed` once and leaves it the data of that start: half of the time of a
+/// first start goes into its tables.
+pub(crate) fn prepare(installed: &Path) -> Result<()> {
+    let keycloak = Keycloak::open_installed(&KeycloakOptions::default(), installed)?;
+    keycloak.process.stop()?;
+    let (theirs, ours) = (keycloak.folder.join("home").join("data"), installed.join("data"));
+    let _ = fs::remove_dir_all(&ours);
+    copy("-a", &theirs, &ours)
 }
 
 /// The text of a field that is there once, and has nothing in it that would need escaping.

@@ -48,6 +48,9 @@ pub fn fetch(say: &dyn Fn(&str)) -> Result<()> {
         command.env("JAVA_HOME", home);
     }
     run::output(command).context("Keycloak cannot be built")?;
+    say("starting Keycloak for the first time (30 s)");
+    crate::keycloak::prepare(&part)?;
+    let _ = fs::remove_dir_all(&whole);
     fs::rename(&part, &whole)?;
     // Unpacked, it is not needed twice.
     let _ = fs::remove_dir_all(cache.join("m2/org/keycloak/keycloak-quarkus-dist"));

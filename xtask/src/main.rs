@@ -5,6 +5,7 @@
 
 mod cargo;
 mod fast;
+mod new_connector;
 mod services;
 mod tidy;
 
@@ -45,6 +46,11 @@ enum Command {
     Services(services::Command),
     /// Write the generated reference pages and the schema anew
     Docs,
+    /// Write a connector to begin with
+    NewConnector {
+        /// Small letters, digits and `_`
+        name: String,
+    },
     /// Rules no compiler checks: paths named in the documents, sizes, headings
     Tidy,
 }
@@ -97,6 +103,7 @@ fn run(command: Command) -> Result<()> {
             let bless = [("POTOK_BLESS", "1")];
             cargo::run_with(&bless, "test", &["-p", "potok-config", "--test", "reference"])
         }
+        Command::NewConnector { name } => new_connector::run(&name),
         Command::Tidy => tidy::run(),
     }
 }

@@ -9,19 +9,25 @@ use std::ops::Range;
 use serde_json::{Map, Value as Json};
 
 use crate::problem::{Findings, code};
+use crate::registry::Registry;
 use crate::scalar::{Scalar, Typed};
+use crate::schema::CONNECTION_FORMAT;
 use crate::text::{SourceText, names_secret};
 use crate::tree::{Entry, Node, Value};
-use crate::values::{Period, Size, Written, check_format, duration_hint, size_hint};
+use crate::values::{
+    Period, Size, Written, Wrong, check_connection, check_format, duration_hint, size_hint,
+};
+use crate::variants::{key_of, named, properties_of};
 
 /// Checks a whole file and turns it into JSON, which is complete only when nothing was found.
 pub(crate) fn conform(
     root: &Node,
     source: &SourceText,
     schema: &Json,
+    registry: &Registry,
     findings: &mut Findings,
 ) -> Json {
-    let mut conform = Conform { root: schema, source, findings };
+    let mut conform = Conform { root: schema, source, registry, findings };
     // What the whole file lacks is shown at its beginning.
     let owner = root.at.start..root.at.start;
     conform.value(root, schema, &Place::new("the file", owner))
@@ -30,7 +36,80 @@ pub(crate) fn conform(
 struct Conform<'a> {
     root: &'a Json,
     source: &'a SourceText,
+    registry: &'a Registry,
     findings: &'a mut Findings,
+}
+
+/// The keys that a map may have.
+struct Keys<'a> {
+    known: Vec<(&'a str, &'a Json)>,
+    required: Vec<&'a str>,
+    /// What any other key leads to, in a map of names.
+    others: Option<&'a Json>,
+    /// In a section of several kinds, the keys of the other kinds.
+    of_others: Vec<KeyOfOthers<'a>>,
+}
+
+/// A key that only other kinds of entries have.
+struct KeyOfOthers<'a> {
+    key: &'a str,
+    schema: &'a Json,
+    kinds: Vec<&'a str>,
+}
+
+impl<'a> Keys<'a> {
+    /// Of a map that is of one kind only.
+    fn of(shape: &'a Json) -> Self {
+        let known = properties_of(shape).into_iter().flatten();
+        let required = shape.get("required").and_then(Json::as_array).into_iter().flatten();
+        Keys {
+            known: known.map(|(key, schema)| (key.as_str(), schema)).collect(),
+            required: required.filter_map(Json::as_str).collect(),
+            others: shape.get("additionalProperties").filter(|others| others.is_object()),
+            of_others: Vec::new(),
+        }
+    }
+
+    /// Of an entry that names one of several kinds; where it names none, the keys of all.
+    fn of_variant(entry: &Node, kinds: &[&'a Json]) -> Self {
+        let chosen = named(entry, kinds).first().copied();
+        let mut keys = match chosen {
+            Some(kind) => Keys::of(kind),
+            None => Keys {
+                known: Vec::new(),
+                required: Vec::new(),
+                others: None,
+                of_others: Vec::new(),
+            },
+        };
+        for kind in kinds {
+            for (key, schema) in properties_of(kind).into_iter().flatten() {
+                match chosen {
+                    None if keys.get(key).is_none() => keys.known.push((key, schema)),
+                    Some(_) if keys.get(key).is_none() => keys.note(key, schema, kind),
+                    _ => {}
+                }
+            }
+        }
+        keys
+    }
+
+    fn note(&mut self, key: &'a str, schema: &'a Json, kind: &'a Json) {
+        let Some(kind) = key_of(kind) else { return };
+        match self.of_others.iter_mut().find(|known| known.key == key) {
+            Some(known) => known.kinds.push(kind),
+            None => self.of_others.push(KeyOfOthers { key, schema, kinds: vec![kind] }),
+        }
+    }
+
+    fn get(&self, key: &str) -> Option<&'a Json> {
+        self.known.iter().find(|(known, _)| *known == key).map(|(_, schema)| *schema)
+    }
+
+    /// A key that this kind does not have and others do.
+    fn of_others(&self, key: &str) -> Option<&KeyOfOthers<'a>> {
+        self.of_others.iter().find(|known| known.key == key)
+    }
 }
 
 /// What a value is called and where its key stands.
@@ -77,7 +156,14 @@ impl<'a> Conform<'a> {
             |kind: &str| shapes.iter().copied().filter(|s| has_type(s, kind)).collect::<Vec<_>>();
         let found = match &node.value {
             Value::Map(entries) => {
-                of("object").first().map(|shape| self.map(node, entries, shape, place))
+                let maps = of("object");
+                maps.first().map(|shape| {
+                    let keys = match key_of(shape) {
+                        Some(_) => Keys::of_variant(node, &maps),
+                        None => Keys::of(shape),
+                    };
+                    self.map(node, entries, shape, &keys, place)
+                })
             }
             Value::List(items) => {
                 of("array").first().map(|shape| self.list(node, items, shape, place))
@@ -103,50 +189,73 @@ impl<'a> Conform<'a> {
         })
     }
 
-    fn map(&mut self, node: &Node, entries: &[Entry], shape: &'a Json, place: &Place) -> Json {
-        let properties = shape.get("properties").and_then(Json::as_object);
-        let others = shape.get("additionalProperties");
+    fn map(
+        &mut self,
+        node: &Node,
+        entries: &[Entry],
+        shape: &'a Json,
+        keys: &Keys<'a>,
+        place: &Place,
+    ) -> Json {
         let (mut object, mut misspelt) = (Map::new(), Vec::new());
         if entries.is_empty() && shape.get("minProperties").is_some() {
             let what = format!("{} is empty", place.name);
             self.findings.add_hint(code::OUT_OF_RANGE, node.at.clone(), what, "give at least one");
         }
         for entry in entries {
-            let known = properties.and_then(|properties| properties.get(&entry.key));
-            let schema = match (known, others) {
-                (Some(schema), _) => schema,
-                (None, Some(schema @ Json::Object(_))) => {
+            let schema = match (keys.get(&entry.key), keys.others, keys.of_others(&entry.key)) {
+                (Some(schema), ..) => schema,
+                (None, Some(schema), _) => {
                     self.key(entry, shape);
                     schema
                 }
-                _ => {
-                    misspelt.extend(self.unknown_key(entry, properties, place));
+                (None, None, Some(known)) => {
+                    self.key_of_others(node, entry, known);
+                    continue;
+                }
+                (None, None, None) => {
+                    misspelt.extend(self.unknown_key(entry, keys, place));
                     continue;
                 }
             };
             let several = format!("{}s", entry.key);
+            let is_known = keys.get(&several).is_some() || keys.of_others(&several).is_some();
             let place = Place {
                 name: format!("`{}`", entry.key),
                 at: entry.key_at.clone(),
                 example: example(schema),
-                plural: properties.filter(|all| all.contains_key(&several)).map(|_| several),
+                plural: is_known.then_some(several),
             };
             let value = self.value(&entry.value, schema, &place);
             object.insert(entry.key.clone(), value);
         }
-        for key in shape.get("required").and_then(Json::as_array).into_iter().flatten() {
-            let Some(key) = key.as_str() else { continue };
-            if node.entry(key).is_none() && !misspelt.contains(&key) {
-                self.missing(key, properties.and_then(|p| p.get(key)), place);
+        for key in &keys.required {
+            if node.entry(key).is_none() && !misspelt.contains(key) {
+                self.missing(key, keys.get(key), place);
             }
         }
         Json::Object(object)
     }
 
+    /// A key that entries of another kind have. That an entry is of two kinds is said by the rules.
+    fn key_of_others(&mut self, node: &Node, entry: &Entry, known: &KeyOfOthers<'a>) {
+        let KeyOfOthers { key, schema, kinds } = known;
+        let is_address = entry.value.text().is_some_and(|text| text.contains("://"));
+        if is_address || self.holds_secret(schema) {
+            self.findings.hide(entry.value.at.clone());
+        }
+        if kinds.iter().any(|kind| node.entry(kind).is_some()) {
+            return;
+        }
+        let what = format!("`{key}` means nothing without {}", kinds.join(" or "));
+        let hint = format!("add {}, or remove `{key}`", list(kinds));
+        self.findings.add_hint(code::COMPANION, entry.key_at.clone(), what, hint);
+    }
+
     /// Checks a key that the writer of the file chose.
     fn key(&mut self, entry: &Entry, shape: &Json) {
         let format = shape.pointer("/propertyNames/format").and_then(Json::as_str);
-        for wrong in format.map(|format| check_format(format, &entry.key)).unwrap_or_default() {
+        for wrong in format.map(|format| self.check(format, &entry.key)).unwrap_or_default() {
             let at = entry.key_at.clone();
             self.findings.add_hint(wrong.code, at, wrong.what, wrong.hint.unwrap_or_default());
         }
@@ -192,7 +301,11 @@ impl<'a> Conform<'a> {
         takes("string")?;
         self.words(node, scalar, shapes, place);
         let format = shapes.iter().find_map(|shape| shape.get("format").and_then(Json::as_str));
-        for wrong in format.map(|format| check_format(format, &scalar.text)).unwrap_or_default() {
+        for wrong in format.map(|format| self.check(format, &scalar.text)).unwrap_or_default() {
+            // An address in the place of a name may hold a password.
+            if scalar.text.contains("://") {
+                self.findings.hide(node.at.clone());
+            }
             let at = scalar.in_source(&node.at, self.source.text(), wrong.at);
             match wrong.hint {
                 Some(hint) => self.findings.add_hint(wrong.code, at, wrong.what, hint),
@@ -200,6 +313,15 @@ impl<'a> Conform<'a> {
             }
         }
         Some(Json::from(scalar.text.as_str()))
+    }
+
+    /// What is wrong with a text that must have a format.
+    fn check(&self, format: &str, text: &str) -> Vec<Wrong> {
+        let kind = format.strip_prefix(CONNECTION_FORMAT);
+        match kind.and_then(|key| self.registry.connections.iter().find(|kind| kind.key == key)) {
+            Some(kind) => check_connection(kind, text),
+            None => check_format(format, text),
+        }
     }
 
     fn number(&mut self, node: &Node, int: i64, shape: &Json, place: &Place) -> Json {
@@ -230,17 +352,11 @@ impl<'a> Conform<'a> {
     }
 
     /// Returns the key that was probably meant.
-    fn unknown_key(
-        &mut self,
-        entry: &Entry,
-        known: Option<&'a Map<String, Json>>,
-        place: &Place,
-    ) -> Option<&'a str> {
-        let keys: Vec<&str> =
-            known.into_iter().flat_map(|known| known.keys()).map(String::as_str).collect();
+    fn unknown_key(&mut self, entry: &Entry, known: &Keys<'a>, place: &Place) -> Option<&'a str> {
+        let keys: Vec<&'a str> = known.known.iter().map(|(key, _)| *key).collect();
         let nearest = nearest(&entry.key, keys.iter().copied());
         // Whatever stands behind a misspelt key may be a secret, unless the right one has none.
-        let meant = nearest.and_then(|nearest| known?.get(nearest));
+        let meant = nearest.and_then(|nearest| known.get(nearest));
         if meant.is_none_or(|schema| self.holds_secret(schema)) || names_secret(&entry.key) {
             self.findings.hide(entry.value.at.clone());
         }

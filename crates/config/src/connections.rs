@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::connector::ConnectionKind;
 use crate::problem::code;
 use crate::secret::{ConnectionUrl, Secret};
 use crate::shapes::OrderedMap;
@@ -46,14 +47,6 @@ pub(crate) struct ConnectionsFile {
     ///
     /// Example: `store: embedded`
     pub store: Option<StoreSetting>,
-    /// Databases by name: `sqlite` (a file in `data_dir`), `sqlite:FILE`, `postgres://…` or
-    /// `mysql://…`. Variable: `POTOK_DB_` and the name in capitals, other characters as `_`
-    /// (`shop-0` is `POTOK_DB_SHOP_0`). Default: `sqlite`.
-    ///
-    /// Example: `db: { orders: sqlite }`
-    #[serde(default)]
-    #[schemars(extend("propertyNames" = { "format": "potok-db-name" }))]
-    pub db: OrderedMap<DbText>,
     /// How long the embedded log keeps what every consumer group has finished.
     ///
     /// Example: `retention: { age: 2d, size: 10GiB }`
@@ -80,7 +73,6 @@ impl Default for ConnectionsFile {
             http: None,
             log: None,
             store: None,
-            db: OrderedMap::default(),
             retention: Retention::default(),
             partitions: four(),
             drain_max: thirty_seconds(),
@@ -239,19 +231,9 @@ macro_rules! one_line {
 }
 one_line!(LogText, LogConnection);
 one_line!(StoreText, StoreConnection);
-one_line!(DbText, DbSetting);
-
-/// A database setting, before it is known for which name.
-#[derive(Clone, Debug)]
-pub(crate) enum DbSetting {
-    /// In this file, or in that of the name.
-    Sqlite(Option<PathBuf>),
-    Postgres(ConnectionUrl),
-    Mysql(ConnectionUrl),
-}
 
 /// True for `scheme://something` with one of these schemes.
-fn is_url(text: &str, schemes: &[&str]) -> bool {
+pub fn is_url(text: &str, schemes: &[&str]) -> bool {
     let found = text.split_once("://");
     found.is_some_and(|(scheme, rest)| schemes.contains(&scheme) && !rest.is_empty())
 }
@@ -303,27 +285,6 @@ impl Written for StoreText {
     }
 }
 
-impl Written for DbText {
-    const FORMAT: &'static str = "potok-db";
-    const SECRET: bool = true;
-
-    fn read(text: &str) -> Result<Self, Vec<Wrong>> {
-        let hint = "`sqlite`, `sqlite:FILE`, `postgres://…` or `mysql://…`";
-        let file = text.strip_prefix("sqlite:").filter(|file| !file.is_empty());
-        Ok(DbText(match file {
-            _ if text == "sqlite" => DbSetting::Sqlite(None),
-            Some(file) => DbSetting::Sqlite(Some(PathBuf::from(file))),
-            None if is_url(text, &["postgres", "postgresql"]) => {
-                DbSetting::Postgres(ConnectionUrl::new(text))
-            }
-            None if is_url(text, &["mysql", "mariadb"]) => {
-                DbSetting::Mysql(ConnectionUrl::new(text))
-            }
-            None => return not_a_setting(text, "a database", hint),
-        }))
-    }
-}
-
 /// Where the log is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -356,27 +317,6 @@ pub enum StoreConnection {
     },
 }
 
-/// Where a database is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DbConnection {
-    /// A file of this machine.
-    Sqlite {
-        /// The file.
-        file: PathBuf,
-    },
-    /// A PostgreSQL server.
-    Postgres {
-        /// Where it is.
-        url: ConnectionUrl,
-    },
-    /// A MySQL or MariaDB server.
-    Mysql {
-        /// Where it is.
-        url: ConnectionUrl,
-    },
-}
-
 /// What the command line sets; wins over everything else.
 #[derive(Clone, Default)]
 pub struct Flags {
@@ -386,12 +326,6 @@ pub struct Flags {
     pub admin: Option<String>,
     /// `--http`.
     pub http: Option<String>,
-    /// `--log`.
-    pub log: Option<String>,
-    /// `--store`.
-    pub store: Option<String>,
-    /// `--db NAME=SETTING`, each.
-    pub db: Vec<(String, String)>,
 }
 
 /// Every connection setting, decided.
@@ -413,50 +347,54 @@ pub struct Connections {
     pub partitions: u32,
     /// How long a stop waits for what is in flight.
     pub drain_max: Period,
-    /// The databases that are set, those that win first.
+    /// The named connections that are set, those that win first.
     #[serde(skip)]
-    pub(crate) dbs: Vec<DbSet>,
+    pub(crate) named: Vec<NamedSetting>,
 }
 
-/// A database that is set somewhere.
+/// A named connection that is set somewhere.
 #[derive(Clone, Debug)]
-pub(crate) struct DbSet {
-    pub key: DbKey,
-    pub setting: DbSetting,
+pub(crate) struct NamedSetting {
+    /// The kind, by its key in `potok.yaml`.
+    pub kind: &'static str,
+    pub name: SettingName,
+    pub location: Location,
 }
 
-/// What a database setting is for.
+/// What a setting is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum DbKey {
+pub(crate) enum SettingName {
     /// The connection of this name.
     Name(String),
     /// Every connection with this variable.
     Variable(String),
 }
 
+/// Where a named connection leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Location {
+    /// As it is written; it may hold a password.
+    pub text: Secret,
+    /// The folder to which paths in it are relative.
+    pub base_dir: PathBuf,
+}
+
 impl Connections {
-    /// The database of a name, as set by flag, variable or file; else SQLite in the data folder.
-    pub fn db(&self, name: &str) -> DbConnection {
-        let variable = db_variable(name);
-        let set = self.dbs.iter().find(|set| match &set.key {
-            DbKey::Name(set) => set == name,
-            DbKey::Variable(set) => *set == variable,
-        });
-        let in_data_dir = || self.data_dir.join("db").join(format!("{name}.sqlite"));
-        match set.map(|set| &set.setting) {
-            None | Some(DbSetting::Sqlite(None)) => DbConnection::Sqlite { file: in_data_dir() },
-            Some(DbSetting::Sqlite(Some(file))) => DbConnection::Sqlite { file: file.clone() },
-            Some(DbSetting::Postgres(url)) => DbConnection::Postgres { url: url.clone() },
-            Some(DbSetting::Mysql(url)) => DbConnection::Mysql { url: url.clone() },
-        }
+    /// Where the connection of a name leads, as set by its variable or in the file. `None` where
+    /// nobody has set it.
+    pub fn named(&self, kind: &ConnectionKind, name: &str) -> Option<&Location> {
+        let variable = variable(kind, name);
+        let set =
+            self.named.iter().filter(|set| set.kind == kind.key).find(|set| match &set.name {
+                SettingName::Name(set) => set == name,
+                SettingName::Variable(set) => *set == variable,
+            });
+        set.map(|set| &set.location)
     }
 }
 
-/// The environment variable of a database: `shop-0` is `POTOK_DB_SHOP_0`.
-pub fn db_variable(name: &str) -> String {
+/// The environment variable of a named connection: the database `shop-0` is `POTOK_DB_SHOP_0`.
+pub fn variable(kind: &ConnectionKind, name: &str) -> String {
     let upper = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };
-    DB_VARIABLE.chars().chain(name.chars().map(upper)).collect()
+    kind.variable.chars().chain(name.chars().map(upper)).collect()
 }
-
-/// What the variables of databases begin with.
-pub(crate) const DB_VARIABLE: &str = "POTOK_DB_";

@@ -10,8 +10,8 @@ use potok_expr::{ExprError, Program, RowsPath, Template, ValuePath};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::pipeline::Per;
 use crate::problem::code;
+use crate::process::Per;
 use crate::values::{Written, Wrong, written};
 
 fn wrong(code: &'static str, error: ExprError, hint: &str) -> Wrong {
@@ -117,34 +117,6 @@ impl Deref for CountPath {
     }
 }
 
-/// A VRL program. The event is `.`; key, headers, topic and time are `%key`, `%headers`, `%topic`
-/// and `%time`; `abort` filters the record.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Vrl(String);
-
-impl Written for Vrl {
-    const FORMAT: &'static str = "potok-vrl";
-
-    fn read(text: &str) -> Result<Self, Vec<Wrong>> {
-        match Program::compile(text) {
-            Ok(_) => Ok(Vrl(text.to_owned())),
-            Err(errors) => Err(vrl(errors)),
-        }
-    }
-}
-
-impl Vrl {
-    /// The program as written.
-    pub fn source(&self) -> &str {
-        &self.0
-    }
-
-    /// Compiles it. It compiled when the file was loaded, so this does not fail.
-    pub fn program(&self) -> Result<Program, Vec<ExprError>> {
-        Program::compile(&self.0)
-    }
-}
-
 /// A VRL program of a stage. What `.` and `%` are in it depends on the stage's `per`, so it is
 /// compiled by the rules, which see both.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -220,6 +192,5 @@ macro_rules! from_source {
 from_source!(Expression);
 from_source!(Rows);
 from_source!(CountPath);
-from_source!(Vrl);
 from_source!(StageVrl);
 from_source!(Predicate);

@@ -6,53 +6,65 @@
 //!
 //! A file is read into a tree that knows the place of everything, walked beside the JSON Schema
 //! that the structs make, checked by the rules across fields, and only then deserialized. The same
-//! structs make the schema for editors and the reference pages.
+//! structs make the schema for editors and the reference pages. Structs of connectors are joined to
+//! those of this crate by a [`Registry`].
 //!
 //! Deliberately not here: whether what a file names is there. Nothing connects to anything.
 #![deny(missing_docs)]
 
 mod check;
 mod connections;
+mod connector;
+mod deliver;
 mod document;
 mod env;
 mod explain;
 mod expression;
+mod group;
 mod load;
-mod not_yet;
 mod own_topics;
 mod pipeline;
 mod precedence;
 mod problem;
+mod process;
 mod reference;
+mod registry;
 mod rules;
 mod scalar;
 mod schema;
 mod secret;
+mod settings;
 mod shapes;
+mod source;
 mod text;
 mod tree;
 mod values;
+mod variants;
 
 pub use connections::{
-    Connections, CreateTopics, DbConnection, Flags, KeyStyle, LogConnection, Retention,
-    StoreConnection, db_variable,
+    Connections, CreateTopics, Flags, KeyStyle, Location, LogConnection, Retention,
+    StoreConnection, is_url, variable,
 };
+pub use connector::{
+    CommonKey, ConnectionKind, Destination, EntryCheck, FeedSettings, Misfit, Refusal,
+    SinkSettings, Site, StageSettings,
+};
+pub use deliver::{Deliver, Target, TopicMap, TopicTarget};
 pub use env::Env;
 pub use explain::{explain, explain_codes};
-pub use expression::{CountPath, Expression, Predicate, Rows, StageVrl, Vrl};
+pub use expression::{CountPath, Expression, Predicate, Rows, StageVrl};
+pub use group::{Close, Group, Kind, OnRepeat};
 pub use load::{Loaded, check_together, holds_connections, load_pipeline};
-pub use not_yet::not_yet;
-pub use pipeline::{
-    Close, DeadLetter, Decode, Deliver, Else, Format, Gate, Group, HandedOnAs, Hub, Kind, Limits,
-    OnError, OnRepeat, OnSetAside, Per, Pipeline, Retry, Source, Stage, StartFrom, TopicMap,
-    TopicTarget, Track,
-};
+pub use pipeline::{DeadLetter, Decode, Format, Gate, Limits, Pipeline, Retry};
 pub use precedence::load_connections;
 pub use problem::{Problem, Problems};
+pub use process::{OnError, Per, Stage, StageWork};
 pub use reference::reference;
+pub use registry::Registry;
 pub use schema::{connections_schema, json_schema, validator};
 pub use secret::{ConnectionUrl, Secret};
 pub use shapes::{OneOrMany, OrderedMap};
+pub use source::{Input, Source, StartFrom};
 pub use values::{
-    Address, CounterName, DbName, HttpPath, Period, PipelineName, Size, SqlName, TopicName,
+    Address, ConnectionName, CounterName, HttpPath, Period, PipelineName, Size, SqlName, TopicName,
 };

@@ -15,6 +15,8 @@ use crate::env::Env;
 use crate::own_topics;
 use crate::pipeline::Pipeline;
 use crate::problem::{Findings, Problem, Problems, code};
+use crate::registry::Registry;
+use crate::settings::Settings;
 use crate::text::{FILE_BYTES_MAX, read_bounded};
 use crate::tree::{Entry, Node, Value};
 use crate::{rules, schema};
@@ -70,18 +72,19 @@ impl Loaded<Pipeline> {
         }))
     }
 
-    /// A problem of a delivery that shows only when it is built, at the first of these keys that it
-    /// has; `rows.items` is a table.
-    pub fn problem_of_deliver(
+    /// A problem of an entry of a section that shows only when it is built, at the first of these
+    /// keys that it has; `rows.items` is a key below a key.
+    pub fn problem_of(
         &self,
-        deliver: usize,
+        section: &str,
+        index: usize,
         keys: &[&str],
         code: &'static str,
         what: &str,
         hint: Option<&str>,
     ) -> Problem {
-        let delivers = self.document.root.get("deliver").map(Node::one_or_many);
-        let node = delivers.and_then(|delivers| delivers.get(deliver));
+        let entries = self.document.root.get(section).map(Node::one_or_many);
+        let node = entries.and_then(|entries| entries.get(index));
         let entry = |key: &&str| {
             let mut steps = key.split('.');
             let first = node?.entry(steps.next()?)?;
@@ -104,22 +107,26 @@ impl Loaded<Pipeline> {
 }
 
 /// True for a file with connections instead of a pipeline: `potok.yaml` beside the pipelines.
-pub fn holds_connections(path: &Path, env: &Env) -> bool {
+pub fn holds_connections(path: &Path, env: &Env, registry: &Registry) -> bool {
     let document = Document::open(path, env, &mut Findings::default());
-    document.is_ok_and(|document| is_connections(&document.root, path))
+    document.is_ok_and(|document| is_connections(&document.root, path, registry))
 }
 
-fn is_connections(root: &Node, path: &Path) -> bool {
+fn is_connections(root: &Node, path: &Path, registry: &Registry) -> bool {
     // What every pipeline has: with one of these it is a pipeline, whatever else is wrong.
     let is_pipeline = ["name", "source", "deliver"].iter().any(|key| root.get(key).is_some());
-    let known = schema::connections().get("properties").and_then(Json::as_object);
+    let known = registry.connections_schema().get("properties").and_then(Json::as_object);
     let is_known = |key: &str| known.is_some_and(|known| known.contains_key(key));
     let named_so = path.file_name().is_some_and(|name| name == "potok.yaml");
     !is_pipeline && (named_so || root.entries().iter().any(|entry| is_known(&entry.key)))
 }
 
 /// Loads a pipeline file; every problem at once.
-pub fn load_pipeline(path: &Path, env: &Env) -> Result<Loaded<Pipeline>, Problems> {
+pub fn load_pipeline(
+    path: &Path,
+    env: &Env,
+    registry: &Registry,
+) -> Result<Loaded<Pipeline>, Problems> {
     let mut findings = Findings::default();
     let document = Document::open(path, env, &mut findings)?;
     let one = |what: &str, hint: &str| {
@@ -127,20 +134,23 @@ pub fn load_pipeline(path: &Path, env: &Env) -> Result<Loaded<Pipeline>, Problem
         findings.add_hint(code::MISSING, 0..0, what, hint);
         Err(Problems(findings.into_problems(&document.source)))
     };
-    if is_connections(&document.root, path) {
+    if is_connections(&document.root, path, registry) {
         let hint = "give it with `--config`; a pipeline has `name`, `source` and `deliver`";
         return one("this file has connections, and no pipeline", hint);
     }
     if document.root.entries().is_empty() {
         return one("the file is empty", "`potok new NAME` writes one to begin with");
     }
-    let json = conform(&document.root, &document.source, schema::pipeline(), &mut findings);
-    rules::check(&document.root, &document.source, &mut findings);
+    let schema = registry.pipeline_schema();
+    let mut json = conform(&document.root, &document.source, schema, registry, &mut findings);
+    let settings = Settings::take(&document, &mut json, registry, &mut findings);
+    rules::check(&document.root, &document.source, schema, &mut findings);
     let schema = match document.entry(&["decode", "schema"]) {
         Some(entry) => read_schema(entry, &document.base_dir, &mut findings),
         None => None,
     };
-    let value = finish(json, &document, findings)?;
+    let mut value: Pipeline = finish(json, &document, findings)?;
+    settings.put_into(&mut value);
     let mut unknown = Findings::default();
     if let Some(schema) = &schema {
         rules::fields(&document.root, schema, &mut unknown);
@@ -206,7 +216,10 @@ pub fn check_together(pipelines: &[Loaded<Pipeline>]) -> Vec<Problem> {
             let clash = [
                 (later.name == earlier.name, "name", &["name"][..], "name"),
                 (
-                    later.consumer_group() == earlier.consumer_group(),
+                    later
+                        .consumer_groups()
+                        .iter()
+                        .any(|group| earlier.consumer_groups().contains(group)),
                     "consumer group",
                     &["source", "consumer_group"][..],
                     "name",

@@ -1,6 +1,7 @@
 //! The topics that pipelines have for themselves, and who else uses them.
 
-use crate::pipeline::{Deliver, Pipeline, TopicTarget};
+use crate::deliver::Deliver;
+use crate::pipeline::Pipeline;
 
 impl Pipeline {
     /// The topics that are potok's own for its sake; that of its dead letters first.
@@ -10,19 +11,6 @@ impl Pipeline {
         let mut own = vec![dead, resolved, format!("{}-replay", self.name)];
         own.extend(self.group.is_some().then(|| format!("potok-{}", self.name)));
         own
-    }
-}
-
-impl Deliver {
-    /// The topics it may write to.
-    fn topics(&self) -> Vec<&str> {
-        match &self.topic {
-            Some(TopicTarget::Name(topic)) => vec![topic.as_str()],
-            Some(TopicTarget::ByField(target)) => {
-                target.map.iter().map(|(_, topic)| topic.as_str()).collect()
-            }
-            None => Vec::new(),
-        }
     }
 }
 

@@ -1,20 +1,23 @@
-//! Decides each connection setting: flag, else environment, else file, else default.
+//! Decides each connection setting: flag where there is one, else environment, else file, else
+//! default.
 
 use std::path::{Path, PathBuf};
 
+use serde_json::Value as Json;
+
 use crate::check::conform;
 use crate::connections::{
-    Connections, ConnectionsFile, DB_VARIABLE, DbKey, DbSet, DbSetting, DbText, Flags,
-    LogConnection, LogSetting, LogText, StoreConnection, StoreSetting, StoreText, db_variable,
+    Connections, ConnectionsFile, Flags, Location, LogConnection, LogSetting, LogText,
+    NamedSetting, SettingName, StoreConnection, StoreSetting, StoreText, variable,
 };
+use crate::connector::ConnectionKind;
 use crate::document::Document;
 use crate::env::Env;
 use crate::load::finish;
 use crate::problem::{Findings, Problem, Problems, code};
-use crate::schema;
-use crate::secret::ConnectionUrl;
-use crate::shapes::OrderedMap;
-use crate::values::{Address, DbName, Written};
+use crate::registry::Registry;
+use crate::secret::{ConnectionUrl, Secret};
+use crate::values::{Address, Written, Wrong, check_connection};
 
 /// The file that is read where none is named.
 const FILE_DEFAULT: &str = "potok.yaml";
@@ -25,40 +28,61 @@ pub fn load_connections(
     path: Option<&Path>,
     flags: &Flags,
     env: &Env,
+    registry: &Registry,
 ) -> Result<Connections, Problems> {
     let default = Path::new(FILE_DEFAULT);
     let path = path.or_else(|| default.exists().then_some(default));
     let mut problems = Vec::new();
-    let (file, document) = match path.map(|path| read_file(path, env)) {
-        Some(Ok((file, document))) => (file, Some(document)),
+    let (file, named) = match path.map(|path| read_file(path, env, registry)) {
+        Some(Ok(read)) => read,
         Some(Err(found)) => {
             problems.extend(found);
-            (ConnectionsFile::default(), None)
+            Default::default()
         }
-        None => (ConnectionsFile::default(), None),
+        None => Default::default(),
     };
+    let base_dir = path.and_then(Path::parent).map(Path::to_path_buf).unwrap_or_default();
     let mut decide = Decide { env, problems };
-    let connections = decide.all(file, document.as_ref(), flags);
+    let named = decide.named(registry, named);
+    let connections = decide.all(file, named, &base_dir, flags);
     if decide.problems.is_empty() { Ok(connections) } else { Err(Problems(decide.problems)) }
 }
 
-fn read_file(path: &Path, env: &Env) -> Result<(ConnectionsFile, Document), Problems> {
+/// The file, and the named connections in it.
+fn read_file(
+    path: &Path,
+    env: &Env,
+    registry: &Registry,
+) -> Result<(ConnectionsFile, Vec<NamedSetting>), Problems> {
     let mut findings = Findings::default();
     let document = Document::open(path, env, &mut findings)?;
-    let json = conform(&document.root, &document.source, schema::connections(), &mut findings);
-    same_variable(&document, &mut findings);
+    let schema = registry.connections_schema();
+    let mut json = conform(&document.root, &document.source, schema, registry, &mut findings);
+    let mut named = Vec::new();
+    for kind in &registry.connections {
+        same_variable(&document, kind, &mut findings);
+        let texts = json.as_object_mut().and_then(|json| json.remove(kind.key));
+        for (name, text) in texts.iter().filter_map(Json::as_object).flatten() {
+            let location = Location {
+                text: Secret::new(text.as_str().unwrap_or_default()),
+                base_dir: document.base_dir.clone(),
+            };
+            let name = SettingName::Name(name.clone());
+            named.push(NamedSetting { kind: kind.key, name, location });
+        }
+    }
     exposed(&document, &mut findings);
-    Ok((finish(json, &document, findings)?, document))
+    Ok((finish(json, &document, findings)?, named))
 }
 
-/// Two databases whose variable is the same could not be told apart.
-fn same_variable(document: &Document, findings: &mut Findings) {
-    let dbs = document.root.get("db").map(|db| db.entries()).unwrap_or_default();
-    for (index, later) in dbs.iter().enumerate() {
-        let variable = db_variable(&later.key);
-        let same = dbs.iter().take(index).find(|earlier| db_variable(&earlier.key) == variable);
-        if let Some(earlier) = same {
-            let what = format!("`{}` and `{}` are both {variable}", earlier.key, later.key);
+/// Two connections whose variable is the same could not be told apart.
+fn same_variable(document: &Document, kind: &ConnectionKind, findings: &mut Findings) {
+    let all = document.root.get(kind.key).map(|all| all.entries()).unwrap_or_default();
+    for (index, later) in all.iter().enumerate() {
+        let same = variable(kind, &later.key);
+        let earlier = all.iter().take(index).find(|earlier| variable(kind, &earlier.key) == same);
+        if let Some(earlier) = earlier {
+            let what = format!("`{}` and `{}` are both {same}", earlier.key, later.key);
             let hint = "names must differ in letters and digits";
             findings.add_hint(code::SAME_NAME, later.key_at.clone(), what, hint);
         }
@@ -91,15 +115,15 @@ impl Decide<'_> {
     fn all(
         &mut self,
         file: ConnectionsFile,
-        document: Option<&Document>,
+        named: Vec<NamedSetting>,
+        base_dir: &Path,
         flags: &Flags,
     ) -> Connections {
-        let base = document.map(|document| document.base_dir.clone()).unwrap_or_default();
         let data_dir = flags
             .data_dir
             .clone()
             .or_else(|| self.env.given("POTOK_DATA_DIR").map(PathBuf::from))
-            .or_else(|| file.data_dir.as_ref().map(|dir| base.join(dir)))
+            .or_else(|| file.data_dir.as_ref().map(|dir| base_dir.join(dir)))
             .unwrap_or_else(|| PathBuf::from("./potok-data"));
         let admin = self.setting::<Address>(&flags.admin, "--admin", "POTOK_ADMIN");
         if let Some(admin) = &admin
@@ -109,9 +133,8 @@ impl Decide<'_> {
             self.problems.push(Problem::elsewhere(code::EXPOSED, &admin.about, EXPOSED_WHAT, hint));
         }
         let http = self.setting::<Address>(&flags.http, "--http", "POTOK_HTTP");
-        let log = self.log(&flags.log, file.log);
-        let store = self.store(&flags.store, file.store);
-        let dbs = self.dbs(flags, &file.db, &base);
+        let log = self.log(file.log);
+        let store = self.store(file.store);
         let address = |given: Option<Override<Address>>, file: Option<Address>, port: u16| {
             given.map(|given| given.value).or(file).unwrap_or_else(|| Address::loopback(port))
         };
@@ -124,7 +147,7 @@ impl Decide<'_> {
             retention: file.retention,
             partitions: file.partitions,
             drain_max: file.drain_max,
-            dbs,
+            named,
         }
     }
 
@@ -142,21 +165,29 @@ impl Decide<'_> {
         self.read(text, about)
     }
 
+    /// What a variable sets.
+    fn variable<T: Written>(&mut self, variable: &str) -> Option<Override<T>> {
+        self.setting(&None, "", variable)
+    }
+
     fn read<T: Written>(&mut self, text: &str, about: String) -> Option<Override<T>> {
         match T::read(text) {
             Ok(value) => Some(Override { value, about }),
             Err(wrong) => {
-                for wrong in wrong {
-                    let problem = Problem::elsewhere(wrong.code, &about, wrong.what, wrong.hint);
-                    self.problems.push(problem);
-                }
+                self.refuse(wrong, &about);
                 None
             }
         }
     }
 
-    fn log(&mut self, flag: &Option<String>, file: Option<LogSetting>) -> LogConnection {
-        let given = self.setting::<LogText>(flag, "--log", "POTOK_LOG");
+    fn refuse(&mut self, wrong: Vec<Wrong>, about: &str) {
+        for wrong in wrong {
+            self.problems.push(Problem::elsewhere(wrong.code, about, wrong.what, wrong.hint));
+        }
+    }
+
+    fn log(&mut self, file: Option<LogSetting>) -> LogConnection {
+        let given = self.variable::<LogText>("POTOK_LOG");
         match (given, file) {
             (Some(given), _) => given.value.0,
             (None, Some(LogSetting::Text(text))) => text.0,
@@ -169,8 +200,8 @@ impl Decide<'_> {
         }
     }
 
-    fn store(&mut self, flag: &Option<String>, file: Option<StoreSetting>) -> StoreConnection {
-        let given = self.setting::<StoreText>(flag, "--store", "POTOK_STORE");
+    fn store(&mut self, file: Option<StoreSetting>) -> StoreConnection {
+        let given = self.variable::<StoreText>("POTOK_STORE");
         match (given, file) {
             (Some(given), _) => given.value.0,
             (None, Some(StoreSetting::Text(text))) => text.0,
@@ -182,39 +213,24 @@ impl Decide<'_> {
         }
     }
 
-    /// All databases that are set, those that win first.
-    fn dbs(&mut self, flags: &Flags, file: &OrderedMap<DbText>, base: &Path) -> Vec<DbSet> {
-        let mut dbs = Vec::new();
-        for (name, text) in &flags.db {
-            let about = format!("flag --db {name}");
-            self.read::<DbName>(name, about.clone());
-            if let Some(given) = self.read::<DbText>(text, about) {
-                dbs.push(DbSet { key: DbKey::Name(name.clone()), setting: given.value.0 });
+    /// All named connections that are set: those of the environment win over those of the file.
+    fn named(&mut self, registry: &Registry, file: Vec<NamedSetting>) -> Vec<NamedSetting> {
+        let mut named = Vec::new();
+        for kind in &registry.connections {
+            let of_kind = |name: &str| name.starts_with(kind.variable);
+            for (name, text) in self.env.all_given().filter(|(name, _)| of_kind(name)) {
+                let wrong = check_connection(kind, text);
+                if !wrong.is_empty() {
+                    self.refuse(wrong, &format!("environment variable {name}"));
+                    continue;
+                }
+                let location = Location { text: Secret::new(text), base_dir: PathBuf::new() };
+                let name = SettingName::Variable(name.to_owned());
+                named.push(NamedSetting { kind: kind.key, name, location });
             }
         }
-        for (variable, text) in
-            self.env.all_given().filter(|(name, _)| name.starts_with(DB_VARIABLE))
-        {
-            let about = format!("environment variable {variable}");
-            if let Some(given) = self.read::<DbText>(text, about) {
-                dbs.push(DbSet { key: DbKey::Variable(variable.into()), setting: given.value.0 });
-            }
-        }
-        for (name, text) in file.iter() {
-            let setting = match &text.0 {
-                DbSetting::Sqlite(Some(file)) => DbSetting::Sqlite(Some(base.join(file))),
-                other => other.clone(),
-            };
-            let variable = db_variable(name);
-            let overridden = dbs.iter().any(|set| match &set.key {
-                DbKey::Name(set) => set == name,
-                DbKey::Variable(set) => *set == variable,
-            });
-            if !overridden {
-                dbs.push(DbSet { key: DbKey::Name(name.to_owned()), setting });
-            }
-        }
-        dbs
+        named.extend(file);
+        named
     }
 }
 

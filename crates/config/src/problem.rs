@@ -67,10 +67,6 @@ pub(crate) mod code {
     pub const NEVER_CLOSES: &str = "P0143";
     /// `id`, `receiver`, `kind` or `shard` where nothing makes one.
     pub const NO_SUCH_WORD: &str = "P0144";
-    /// A delivery to a database that cannot be once per record.
-    pub const NOT_ONCE: &str = "P0145";
-    /// `create_tables` without the schema that gives the columns.
-    pub const NO_COLUMNS: &str = "P0146";
     /// A pipeline that reads what it writes.
     pub const LOOP: &str = "P0147";
     /// Fields of a value that has none (`format: raw`).
@@ -81,8 +77,8 @@ pub(crate) mod code {
     pub const CONTRADICTION: &str = "P0150";
     /// A topic of potok's own, used for something else.
     pub const OWN_TOPIC: &str = "P0151";
-    /// Understood, but not in this version.
-    pub const NOT_YET: &str = "P0160";
+    /// What a connector refuses.
+    pub const SETTING: &str = "P0152";
     /// An admin address others can reach.
     pub const EXPOSED: &str = "P0170";
 }
@@ -276,6 +272,11 @@ impl Findings {
     /// True when nothing was found.
     pub fn is_empty(&self) -> bool {
         self.found.is_empty()
+    }
+
+    /// True where any problem lies within `at`.
+    pub fn has_any(&self, at: &Range<usize>) -> bool {
+        self.found.iter().any(|found| at.start <= found.at.start && found.at.start < at.end.max(1))
     }
 
     /// True where a problem with this code lies within `at`.

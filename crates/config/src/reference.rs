@@ -1,4 +1,4 @@
-//! Reference pages in Markdown, made from the same structs as the check.
+//! Reference pages in Markdown, made from the same structs and the same registry as the check.
 
 use std::fmt::Write;
 
@@ -6,13 +6,15 @@ use serde_json::Value as Json;
 
 use crate::check::example;
 use crate::explain;
-use crate::schema;
+use crate::registry::Registry;
+use crate::variants::{key_of, kinds_of, properties_of};
 
 /// The pages: file name and text.
-pub fn reference() -> Vec<(&'static str, String)> {
+pub fn reference(registry: &Registry) -> Vec<(&'static str, String)> {
+    let (pipeline, connections) = (registry.pipeline_schema(), registry.connections_schema());
     vec![
-        ("pipeline.md", page("Pipeline files", EXPRESSIONS, schema::pipeline())),
-        ("connections.md", page("Connections: potok.yaml", "", schema::connections())),
+        ("pipeline.md", page("Pipeline files", EXPRESSIONS, pipeline)),
+        ("connections.md", page("Connections: potok.yaml", "", connections)),
         ("errors.md", errors()),
     ]
 }
@@ -29,13 +31,10 @@ file is loaded; `$${` stands for a literal `${`. Durations are written `50ms`, `
 const EXPRESSIONS: &str = "\
 | where | what one writes |
 |---|---|
-| `by`, `id`, `key`, `once_by`, `order_by`, `each`, `method` | a path: `.a.b`, `header.batchId`, `key`, `topic`; or a template: `\"{.a}_{.b}\"`. In `deliver` also `id`, the id in the group, and `receiver`, the element of `each`. Where a part is missing or null, the record becomes a dead letter `no_key` |
+| `by`, `id`, `key`, `once_by`, `order_by` | a path: `.a.b`, `header.batchId`, `key`, `topic`; or a template: `\"{.a}_{.b}\"`. In `deliver` also `id`, the id in the group. Where a part is missing or null, the record becomes a dead letter `no_key` |
 | `rows` | a path: `.` the whole record, `.delivery` a part of it, `.items[]` a row per element |
 | `count` | a path: `.a.b`, `.items[0].n` |
-| `vrl`, `when`, `shard` | VRL, type-checked when the file is loaded: the event is `.`; key, headers, topic and time are `%key`, `%headers`, `%topic`, `%time`; there is no `%` for remainders, but `mod()`. In a stage with `per: group`, `.` is an array: see `process` |
-
-This version reads topics, holds groups, runs VRL and webhook stages, and delivers into topics and
-databases. What else is described here is understood and refused with [P0160](../errors/P0160.md).
+| `vrl`, `when` | VRL, type-checked when the file is loaded: the event is `.`; key, headers, topic and time are `%key`, `%headers`, `%topic`, `%time`; there is no `%` for remainders, but `mod()`. In a stage with `per: group`, `.` is an array: see `process` |
 
 ";
 
@@ -61,22 +60,53 @@ impl<'a> Page<'a> {
         }
         self.line(&description(map));
         self.line("");
-        let properties = map.get("properties").and_then(Json::as_object);
-        let required: Vec<&str> = map
-            .get("required")
-            .and_then(Json::as_array)
-            .map(|keys| keys.iter().filter_map(Json::as_str).collect())
-            .unwrap_or_default();
         let mut below = Vec::new();
-        for (key, schema) in properties.into_iter().flatten() {
-            self.key(key, schema, required.contains(&key.as_str()));
-            let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
-            self.maps_below(&path, schema, &mut below);
+        match kinds_of(map) {
+            None => self.keys(path, map, |_| true, &mut below),
+            Some(kinds) => self.kinds(path, &kinds, &mut below),
         }
-        self.line("");
         for (path, map) in below {
             self.section(&path, map);
         }
+    }
+
+    /// Entries of several kinds: the keys that all have, and then each kind.
+    fn kinds(&mut self, path: &str, kinds: &[&'a Json], below: &mut Vec<(String, &'a Json)>) {
+        let has = |kind: &Json, key: &str| {
+            properties_of(kind).is_some_and(|properties| properties.contains_key(key))
+        };
+        let in_all = |key: &str| kinds.iter().all(|kind| has(kind, key));
+        let Some(first) = kinds.first().filter(|_| kinds.len() > 1) else { return };
+        if properties_of(first).is_some_and(|properties| properties.keys().any(|key| in_all(key))) {
+            self.line("Every entry may have:");
+            self.keys(path, first, in_all, below);
+        }
+        for kind in kinds {
+            self.line(&format!("### `{path}` with `{}`", key_of(kind).unwrap_or_default()));
+            self.line("");
+            self.line(&description(kind));
+            self.line("");
+            self.keys(path, kind, |key| !in_all(key), below);
+        }
+    }
+
+    /// The keys of a map that are wanted.
+    fn keys(
+        &mut self,
+        path: &str,
+        map: &'a Json,
+        wanted: impl Fn(&str) -> bool,
+        below: &mut Vec<(String, &'a Json)>,
+    ) {
+        let required = map.get("required").and_then(Json::as_array).into_iter().flatten();
+        let required: Vec<&str> = required.filter_map(Json::as_str).collect();
+        for (key, schema) in properties_of(map).into_iter().flatten().filter(|(key, _)| wanted(key))
+        {
+            self.key(key, schema, required.contains(&key.as_str()));
+            let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+            self.maps_below(&path, schema, below);
+        }
+        self.line("");
     }
 
     fn key(&mut self, key: &str, schema: &'a Json, required: bool) {
@@ -107,6 +137,7 @@ impl<'a> Page<'a> {
         for shape in self.shapes(schema) {
             let word = match (kind(shape), shape.get("format").and_then(Json::as_str)) {
                 _ if shape.get("const").is_some() => "one of these words".into(),
+                _ if kinds_of(shape).is_some() => "a map".into(),
                 ("array", _) => match shape.get("items") {
                     Some(items) => format!("a list, each {}", self.value(items)),
                     None => "a list".into(),
@@ -117,6 +148,7 @@ impl<'a> Page<'a> {
                     }
                     _ => "a map".into(),
                 },
+                _ if shape.get("writeOnly").is_some() => "text that is never shown".into(),
                 (_, Some(format)) if name_of(format).is_some() => {
                     name_of(format).unwrap_or_default().into()
                 }
@@ -137,9 +169,10 @@ impl<'a> Page<'a> {
 
     /// The maps one level below a value, with the path under which they are written.
     fn maps_below(&self, path: &str, schema: &'a Json, below: &mut Vec<(String, &'a Json)>) {
+        let is_new = !below.iter().any(|(known, _)| known == path);
         for shape in self.shapes(schema) {
-            if shape.get("properties").is_some() {
-                if !below.iter().any(|(known, _)| known == path) {
+            if shape.get("properties").is_some() || kinds_of(shape).is_some() {
+                if is_new {
                     below.push((path.to_owned(), shape));
                 }
             } else if let Some(items) = shape.get("items") {
@@ -156,6 +189,8 @@ impl<'a> Page<'a> {
             return found.map(|found| self.shapes(found)).unwrap_or_default();
         }
         match schema.get("anyOf").or_else(|| schema.get("oneOf")).and_then(Json::as_array) {
+            // A section of several kinds is one shape here: it has a page of its own.
+            _ if kinds_of(schema).is_some() => vec![schema],
             Some(several) => several.iter().flat_map(|shape| self.shapes(shape)).collect(),
             None => vec![schema],
         }
@@ -185,13 +220,12 @@ fn name_of(format: &str) -> Option<&'static str> {
         ("potok-pipeline-name", "a name"),
         ("potok-topic", "a name"),
         ("potok-sql-name", "a name"),
-        ("potok-db-name", "a name"),
+        ("potok-connection-name", "a name"),
         ("potok-address", "`host:port`"),
         ("potok-http-path", "a path"),
         ("potok-expression", "a path or template"),
         ("potok-rows", "a path of rows"),
         ("potok-count-path", "a path"),
-        ("potok-vrl", "VRL"),
         ("potok-vrl-stage", "VRL"),
         ("potok-vrl-predicate", "VRL"),
         ("password", "text that is never shown"),

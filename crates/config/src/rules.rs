@@ -6,22 +6,23 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use potok_expr::{RowsPath, Template};
+use potok_expr::Template;
 use serde_json::Value as Json;
 
 use crate::check::{list, nearest};
 use crate::expression::StageVrl;
-use crate::pipeline::Per;
 use crate::problem::{Findings, code};
+use crate::process::Per;
 use crate::scalar::Typed;
 use crate::schema::missing_field;
 use crate::text::SourceText;
 use crate::tree::{Entry, Node, Value};
 use crate::values::{Period, Size, Written};
+use crate::variants::{self, Section};
 
 /// Applies every rule to the root of a pipeline file.
-pub(crate) fn check(root: &Node, source: &SourceText, findings: &mut Findings) {
-    let mut rules = Rules { root, source, findings };
+pub(crate) fn check(root: &Node, source: &SourceText, schema: &Json, findings: &mut Findings) {
+    let mut rules = Rules { root, source, schema, findings };
     rules.sources();
     rules.group();
     rules.stages();
@@ -31,7 +32,6 @@ pub(crate) fn check(root: &Node, source: &SourceText, findings: &mut Findings) {
     rules.words();
     rules.raw();
     rules.loops();
-    rules.dead_letter();
     rules.limits();
 }
 
@@ -84,14 +84,11 @@ fn mentions(expression: &str, word: &str) -> bool {
     expression == word || expression.contains(&format!("{{{word}}}"))
 }
 
-const SOURCES: [&str; 5] = ["topic", "topics", "list", "http", "outbox"];
-/// What a stage may do.
-const STAGE_ACTIONS: [&str; 3] = ["vrl", "webhook", "shard"];
-const TARGETS: [&str; 4] = ["topic", "db", "webhook", "hub"];
-
 struct Rules<'a> {
     root: &'a Node,
     source: &'a SourceText,
+    /// The schema of pipeline files.
+    schema: &'a Json,
     findings: &'a mut Findings,
 }
 
@@ -100,37 +97,33 @@ impl<'a> Rules<'a> {
         self.findings.add_hint(code, at.clone(), what, hint);
     }
 
-    /// A `noun` has exactly one of these keys.
-    fn exactly_one(&mut self, code: &'static str, node: &Node, among: &[&str], noun: &str) {
-        match present(node, among).as_slice() {
+    /// An entry of a section is of exactly one kind.
+    fn exactly_one(&mut self, section: Section, node: &Node, code: &'static str, noun: &str) {
+        let named = variants::named(node, &section.kinds(self.schema));
+        let keys: Vec<&str> = named.into_iter().filter_map(variants::key_of).collect();
+        match keys.as_slice() {
             // A misspelt key is probably the one that is missing.
             [] if self.findings.has(code::UNKNOWN_KEY, &node.at) => {}
             [] => {
                 let at = node.at.start..node.at.start + 1;
-                let hint = format!("give one of {}", list(among));
-                self.add(code, &at, format!("this {noun} names no place"), &hint);
+                let what = match section {
+                    Section::Process => format!("this {noun} does nothing"),
+                    Section::Source | Section::Deliver => format!("this {noun} names no place"),
+                };
+                let hint = format!("give one of {}", list(&section.keys(self.schema)));
+                self.add(code, &at, what, &hint);
             }
             [_] => {}
             [first, others @ ..] => {
-                for other in others {
+                for other in others.iter().filter_map(|other| node.entry(other)) {
                     let what = format!(
-                        "this {noun} has both `{}` and `{}`: exactly one is possible",
-                        first.key, other.key
+                        "this {noun} has both `{first}` and `{}`: exactly one is possible, not both",
+                        other.key
                     );
                     let hint = "make it two entries, or remove one of the two keys";
                     self.add(code, &other.key_at, what, hint);
                 }
             }
-        }
-    }
-
-    /// `key` makes sense only beside one of `companions`.
-    fn only_with(&mut self, node: &Node, key: &str, companions: &[&str]) {
-        let Some(entry) = node.entry(key) else { return };
-        if present(node, companions).is_empty() && !self.findings.has(code::UNKNOWN_KEY, &node.at) {
-            let what = format!("`{key}` means nothing without {}", companions.join(" or "));
-            let hint = format!("add {}, or remove `{key}`", list(companions));
-            self.add(code::COMPANION, &entry.key_at, what, &hint);
         }
     }
 
@@ -140,14 +133,7 @@ impl<'a> Rules<'a> {
             if !source.is_map() {
                 continue;
             }
-            self.exactly_one(code::SOURCE, source, &SOURCES, "source");
-            if present(source, &SOURCES).is_empty() {
-                continue;
-            }
-            self.only_with(source, "db", &["outbox"]);
-            self.only_with(source, "outbox", &["db"]);
-            self.only_with(source, "consumer_group", &["topic", "topics"]);
-            self.only_with(source, "from", &["topic", "topics"]);
+            self.exactly_one(Section::Source, source, code::SOURCE, "source");
             for node in topics_of(source) {
                 let Some(topic) = node.text() else { continue };
                 if !seen.insert(topic) {
@@ -221,26 +207,8 @@ impl<'a> Rules<'a> {
             }
         }
         for stage in stages {
-            match present(stage, &STAGE_ACTIONS).as_slice() {
-                [] if !stage.is_map() => {}
-                [] if self.findings.has(code::UNKNOWN_KEY, &stage.at) => {}
-                [] => {
-                    let at = stage.at.start..stage.at.start + 1;
-                    let hint = "give it `vrl: …`, `webhook: …` or `shard: …`";
-                    self.add(code::COMPANION, &at, "this stage does nothing", hint);
-                }
-                [_] => {}
-                [first, others @ ..] => {
-                    for second in others {
-                        let what =
-                            format!("a stage has `{}` or `{}`, not both", first.key, second.key);
-                        self.add(code::COMPANION, &second.key_at, what, "make it two stages");
-                    }
-                }
-            }
-            if !present(stage, &STAGE_ACTIONS).is_empty() {
-                self.only_with(stage, "per", &["vrl"]);
-                self.only_with(stage, "timeout", &["webhook"]);
+            if stage.is_map() {
+                self.exactly_one(Section::Process, stage, code::COMPANION, "stage");
             }
             self.program(stage);
         }
@@ -273,110 +241,10 @@ impl<'a> Rules<'a> {
         if !deliver.is_map() {
             return;
         }
-        self.exactly_one(code::TARGET, deliver, &TARGETS, "delivery");
-        if present(deliver, &TARGETS).is_empty() {
-            return;
-        }
-        for key in ["table", "rows", "create_tables"] {
-            self.only_with(deliver, key, &["db"]);
-        }
-        self.only_with(deliver, "key", &["topic"]);
-        self.only_with(deliver, "else", &["hub"]);
-        self.only_with(deliver, "hub", &["each"]);
-        if deliver.get("db").is_some() {
-            self.database(deliver);
-        }
+        self.exactly_one(Section::Deliver, deliver, code::TARGET, "delivery");
     }
 
-    fn database(&mut self, deliver: &Node) {
-        let db = deliver.entry("db");
-        match (deliver.entry("table"), deliver.entry("rows"), db) {
-            (Some(_), Some(rows), _) => {
-                let what = "a delivery has `table` or `rows`, not both";
-                let hint = "`table: t` is short for `rows: { t: . }`";
-                self.add(code::COMPANION, &rows.key_at, what, hint);
-            }
-            (None, None, Some(db)) if !self.findings.has(code::UNKNOWN_KEY, &deliver.at) => {
-                let what = "`db` without `table` or `rows`: nobody knows where in it";
-                let hint = "add `table: …`, or `rows: { table: . }`";
-                self.add(code::NOT_ONCE, &db.key_at, what, hint);
-            }
-            _ => {}
-        }
-        if let Some(rows) = deliver.entry("rows") {
-            self.rows(deliver, rows);
-        }
-        let schema = self.root.get("decode").and_then(|decode| decode.entry("schema"));
-        let creates = deliver.entry("create_tables");
-        if let (Some(creates), None) = (creates.filter(|c| c.value.text() == Some("true")), schema)
-        {
-            let what = "`create_tables` without `decode.schema`: nothing says which columns";
-            let hint = "add `decode: { schema: … }`, or create the tables yourself";
-            self.add(code::NO_COLUMNS, &creates.key_at, what, hint);
-        }
-    }
-
-    fn rows(&mut self, deliver: &Node, rows: &Entry) {
-        let paths: Vec<(&Entry, Option<RowsPath>)> = rows
-            .value
-            .entries()
-            .iter()
-            .map(|entry| (entry, entry.value.text().and_then(|text| RowsPath::parse(text).ok())))
-            .collect();
-        let whole: Vec<&&Entry> = paths
-            .iter()
-            .filter(|(_, path)| {
-                path.as_ref().is_some_and(|path| path.steps().is_empty() && !path.is_each())
-            })
-            .map(|(entry, _)| entry)
-            .collect();
-        let unclear = paths.iter().any(|(_, path)| path.is_none());
-        match whole.as_slice() {
-            [] if !unclear && !paths.is_empty() => {
-                let what = "no table takes the whole record";
-                let hint = "one table has the path `.`: it keeps the id and the position";
-                self.add(code::NOT_ONCE, &rows.key_at, what, hint);
-            }
-            [_, others @ ..] => {
-                for other in others {
-                    let what = format!("`{}` is a second table for the whole record", other.key);
-                    let hint = "give the others a part of it, such as `.items[]`";
-                    self.add(code::NOT_ONCE, &other.key_at, what, hint);
-                }
-            }
-            _ => {}
-        }
-        if paths.is_empty() && rows.value.text().is_none() {
-            let what = "`rows` names no table";
-            self.add(code::NOT_ONCE, &rows.key_at, what, "e.g. `rows: { orders: . }`");
-        }
-        match deliver.entry("once_by") {
-            None => {
-                let what = "`rows` without `once_by`: nothing says which rows belong together";
-                let hint = "name the id of a record, e.g. `once_by: .order_uid`";
-                self.add(code::NOT_ONCE, &rows.key_at, what, hint);
-            }
-            Some(once_by) if paths.len() > 1 => {
-                for id in once_by.value.one_or_many() {
-                    self.plain_field(id);
-                }
-            }
-            Some(_) => {}
-        }
-    }
-
-    /// The rows of child tables carry the id in a column, so it must be a field.
-    fn plain_field(&mut self, id: &Node) {
-        let Some(text) = id.text() else { return };
-        let plain = RowsPath::parse(text).is_ok_and(|p| p.steps().len() == 1 && !p.is_each());
-        if !plain && Template::parse(text).is_ok() {
-            let what = format!("with several tables, `once_by` must be a field, not `{text}`");
-            let hint = "every row carries the id in a column of that name, e.g. `.order_uid`";
-            self.add(code::NOT_ONCE, &id.at, what, hint);
-        }
-    }
-
-    /// `id`, `kind`, `receiver` and `{shard}` need something that makes them.
+    /// `id` and `kind` need something that makes them; `receiver` has nothing.
     fn words(&mut self) {
         let group = self.root.get("group");
         let kinds: Vec<&str> = group
@@ -384,10 +252,7 @@ impl<'a> Rules<'a> {
             .map(|kinds| kinds.entries().iter().map(|kind| kind.key.as_str()).collect())
             .unwrap_or_default();
         let has_id = !kinds.is_empty() || group.is_some_and(|group| group.get("id").is_some());
-        let has_shard =
-            entries_of(self.root, "process").iter().any(|stage| stage.get("shard").is_some());
         for deliver in entries_of(self.root, "deliver") {
-            let has_receiver = deliver.get("each").is_some();
             for node in expressions_of(deliver) {
                 let Some(text) = node.text() else { continue };
                 if mentions(text, "id") && !has_id {
@@ -395,24 +260,17 @@ impl<'a> Rules<'a> {
                     let hint = "a field is written with a dot: `.id`; or give `group` an `id`";
                     self.add(code::NO_SUCH_WORD, &node.at, what, hint);
                 }
-                if mentions(text, "receiver") && !has_receiver {
-                    let what = "`receiver` without `each`: there is no receiver";
-                    let hint = "a field is written with a dot: `.receiver`; or add `each: …`";
+                if mentions(text, "receiver") {
+                    let what = "`receiver` is nothing that a record has";
+                    let hint = "a field is written with a dot: `.receiver`";
                     self.add(code::NO_SUCH_WORD, &node.at, what, hint);
                 }
             }
             if let Some(kind) = deliver.get("kind") {
                 self.kind(kind, &kinds);
             }
-            let db =
-                deliver.get("db").filter(|db| db.text().is_some_and(|t| t.contains("{shard}")));
-            if let (Some(db), false) = (db, has_shard) {
-                let what = "`{shard}` without a stage that has `shard`";
-                let hint = "add `- { stage: split, shard: \"mod(to_int!(.shop_id), 2)\" }`";
-                self.add(code::NO_SUCH_WORD, &db.at, what, hint);
-            }
         }
-        // `by`, `each` and the pipeline's `order_by` come before there is an id or a receiver.
+        // `by` and the pipeline's `order_by` come before there is an id.
         let early = group.into_iter().flat_map(|group| [group.get("by"), group.get("id")]);
         let early = early.chain([self.root.get("order_by")]).flatten();
         for node in early {
@@ -456,10 +314,6 @@ impl<'a> Rules<'a> {
         nodes.extend(group.into_iter().flat_map(|g| [g.get("by"), g.get("id")]).flatten());
         for deliver in entries_of(self.root, "deliver") {
             nodes.extend(expressions_of(deliver));
-            if let Some(db) = deliver.entry("db") {
-                let what = "rows of raw bytes: they have no fields";
-                self.add(code::RAW, &db.key_at, what, hint);
-            }
         }
         for node in nodes {
             let template = node.text().and_then(|text| Template::parse(text).ok());
@@ -468,13 +322,8 @@ impl<'a> Rules<'a> {
                 self.add(code::RAW, &node.at, what, hint);
             }
         }
-        for entry in
-            entries_of(self.root, "process").iter().flat_map(|s| present(s, &STAGE_ACTIONS))
-        {
-            let what = match entry.key.as_str() {
-                "webhook" => "`webhook` on raw bytes: they are no JSON to send".to_owned(),
-                key => format!("`{key}` on raw bytes: they have no fields"),
-            };
+        for entry in entries_of(self.root, "process").iter().filter_map(|s| s.entry("vrl")) {
+            let what = "`vrl` on raw bytes: they have no fields";
             self.add(code::RAW, &entry.key_at, what, "use `format: json`");
         }
     }
@@ -530,21 +379,6 @@ impl<'a> Rules<'a> {
             let sources = self.root.entry("source").map(|source| source.key_at.clone());
             let at = dead.map(|dead| dead.at.clone()).or(sources).unwrap_or(0..0);
             self.add(code::LOOP, &at, what, hint);
-        }
-    }
-
-    fn dead_letter(&mut self) {
-        let Some(dead) = self.root.get("dead_letter") else { return };
-        let Some(table) = dead.entry("table") else { return };
-        if dead.entry("topic").is_some() {
-            let what = "`dead_letter` has `topic` or `table`, not both";
-            self.add(code::COMPANION, &table.key_at, what, "remove one of the two");
-        }
-        let outbox = |source: &Node| source.get("outbox").is_some();
-        if !entries_of(self.root, "source").iter().any(outbox) {
-            let what = "`table` means nothing without an `outbox` as source";
-            let hint = "use `dead_letter: { topic: … }`";
-            self.add(code::COMPANION, &table.key_at, what, hint);
         }
     }
 
@@ -605,12 +439,10 @@ fn written_topics(deliver: &Node) -> Vec<&Node> {
     }
 }
 
-/// Every expression of a delivery that may speak of `id` and `receiver`.
+/// Every expression of a delivery that may speak of `id`.
 fn expressions_of(deliver: &Node) -> Vec<&Node> {
-    let mut nodes: Vec<&Node> =
-        ["key", "order_by", "each"].iter().filter_map(|key| deliver.get(key)).collect();
+    let mut nodes: Vec<&Node> = deliver.get("key").into_iter().collect();
     nodes.extend(deliver.get("once_by").map(Node::one_or_many).unwrap_or_default());
     nodes.extend(deliver.get("topic").and_then(|topic| topic.get("by")));
-    nodes.extend(deliver.get("hub").and_then(|hub| hub.get("method")));
     nodes
 }

@@ -30,6 +30,12 @@ impl<T> Deref for OneOrMany<T> {
     }
 }
 
+impl<T> std::ops::DerefMut for OneOrMany<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        &mut self.0
+    }
+}
+
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]

@@ -11,6 +11,7 @@ use std::time::Duration;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::connector::{ConnectionKind, Misfit};
 use crate::problem::code;
 
 /// Why a text is not what it should be. Never holds the text of a secret.
@@ -54,26 +55,31 @@ pub(crate) fn check_format(format: &str, text: &str) -> Vec<Wrong> {
     }
     type Check = (&'static str, fn(&str) -> Vec<Wrong>);
     use crate::{connections as c, expression as e};
-    const CHECKS: [Check; 17] = [
+    const CHECKS: &[Check] = &[
         (Period::FORMAT, check::<Period>),
         (Size::FORMAT, check::<Size>),
         (PipelineName::FORMAT, check::<PipelineName>),
         (TopicName::FORMAT, check::<TopicName>),
         (SqlName::FORMAT, check::<SqlName>),
-        (DbName::FORMAT, check::<DbName>),
+        (ConnectionName::FORMAT, check::<ConnectionName>),
         (CounterName::FORMAT, check::<CounterName>),
         (Address::FORMAT, check::<Address>),
         (HttpPath::FORMAT, check::<HttpPath>),
         (e::Expression::FORMAT, check::<e::Expression>),
         (e::Rows::FORMAT, check::<e::Rows>),
         (e::CountPath::FORMAT, check::<e::CountPath>),
-        (e::Vrl::FORMAT, check::<e::Vrl>),
         (e::Predicate::FORMAT, check::<e::Predicate>),
         (c::LogText::FORMAT, check::<c::LogText>),
         (c::StoreText::FORMAT, check::<c::StoreText>),
-        (c::DbText::FORMAT, check::<c::DbText>),
     ];
     CHECKS.iter().find(|(name, _)| *name == format).map_or_else(Vec::new, |(_, check)| check(text))
+}
+
+/// Checks the text of a named connection.
+pub(crate) fn check_connection(kind: &ConnectionKind, text: &str) -> Vec<Wrong> {
+    let misfit = (kind.check)(text).err();
+    let wrong = |misfit: Misfit| Wrong::new(code::ADDRESS, 0..text.len(), misfit.what, misfit.hint);
+    misfit.map(wrong).into_iter().collect()
 }
 
 /// The schema of a [`Written`] type.
@@ -466,30 +472,19 @@ impl Written for SqlName {
 }
 
 name! {
-    /// The name of a database connection: letters, digits, `-` and `_`, at most 64; in a pipeline
-    /// with shards also `{shard}`.
-    DbName
+    /// The name of a connection in `potok.yaml`: letters, digits, `-` and `_`, at most 64.
+    ConnectionName
 }
 
-impl Written for DbName {
-    const FORMAT: &'static str = "potok-db-name";
-    const PATTERN: Option<&'static str> = Some("^([A-Za-z0-9_-]|\\{shard\\}){1,64}$");
+impl Written for ConnectionName {
+    const FORMAT: &'static str = "potok-connection-name";
+    const PATTERN: Option<&'static str> = Some("^[A-Za-z0-9_-]{1,64}$");
 
     fn read(text: &str) -> Result<Self, Vec<Wrong>> {
-        let hint = "the name of a connection in `potok.yaml` under `db`: letters, digits, `-`, \
-                    `_`, at most 64; where it is, is said there";
+        let hint = "the name of a connection in `potok.yaml`: letters, digits, `-`, `_`, at most \
+                    64; where it is, is said there";
         let good = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-        // The place of the shard's number, made harmless without moving anything behind it.
-        let plain = text.replacen("{shard}", "_shard_", 1);
-        read_name("name of the database connection", &plain, 64, good, hint)?;
-        Ok(DbName(text.to_owned()))
-    }
-}
-
-impl DbName {
-    /// True where it names one connection per shard.
-    pub fn is_sharded(&self) -> bool {
-        self.0.contains("{shard}")
+        read_name("name of the connection", text, 64, good, hint).map(ConnectionName)
     }
 }
 

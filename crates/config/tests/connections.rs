@@ -5,15 +5,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use potok_config::{
-    Connections, DbConnection, Env, Flags, LogConnection, Problems, StoreConnection,
-    load_connections,
+    Connections, Env, Flags, LogConnection, Problems, StoreConnection, load_connections,
 };
+use potok_connectors::registry;
+use potok_connectors::sql::CONNECTIONS;
 
-fn sqlite(connections: &Connections, name: &str) -> PathBuf {
-    match connections.db(name) {
-        DbConnection::Sqlite { file } => file,
-        other => PathBuf::from(format!("{other:?}")),
-    }
+/// The setting of a database, and the folder its paths are relative to.
+fn db(connections: &Connections, name: &str) -> (String, PathBuf) {
+    let location = connections.named(&CONNECTIONS, name);
+    let found = location.map(|found| (found.text.expose().to_owned(), found.base_dir.clone()));
+    found.unwrap_or_default()
 }
 
 fn load(text: Option<&str>, flags: &Flags, env: &Env) -> (PathBuf, Result<Connections, Problems>) {
@@ -23,7 +24,7 @@ fn load(text: Option<&str>, flags: &Flags, env: &Env) -> (PathBuf, Result<Connec
         fs::write(&path, text).unwrap();
         path
     });
-    (folder.path().to_path_buf(), load_connections(path.as_deref(), flags, env))
+    (folder.path().to_path_buf(), load_connections(path.as_deref(), flags, env, &registry()))
 }
 
 #[test]
@@ -39,7 +40,7 @@ fn nothing_is_needed() {
     assert_eq!(connections.drain_max.as_secs(), 30);
     assert_eq!(connections.retention.age.as_secs(), 7 * 86_400);
     assert_eq!(connections.retention.size, None);
-    assert_eq!(sqlite(&connections, "orders"), Path::new("./potok-data/db/orders.sqlite"));
+    assert!(connections.named(&CONNECTIONS, "orders").is_none());
 }
 
 #[test]
@@ -51,7 +52,8 @@ fn an_empty_file_is_all_defaults() {
 #[test]
 fn a_named_file_must_be_there() {
     let missing = Path::new("no/such/file.yaml");
-    let problems = load_connections(Some(missing), &Flags::default(), &Env::default()).unwrap_err();
+    let problems = load_connections(Some(missing), &Flags::default(), &Env::default(), &registry())
+        .unwrap_err();
     assert_eq!(problems.0[0].code, "P0101");
 }
 
@@ -72,9 +74,6 @@ fn each_setting_is_decided_by_flag_then_variable_then_file() {
         data_dir: Some("flag-data".into()),
         admin: Some("127.0.0.1:3".into()),
         http: Some("127.0.0.1:3".into()),
-        log: Some("embedded".into()),
-        store: Some("embedded".into()),
-        db: vec![("shop-0".into(), "sqlite:flag0.db".into())],
     };
 
     let (folder, from_file) = load(Some(file), &Flags::default(), &Env::default());
@@ -83,24 +82,22 @@ fn each_setting_is_decided_by_flag_then_variable_then_file() {
     assert_eq!(from_file.admin.port(), 1);
     assert_eq!(from_file.partitions, 9);
     assert!(format!("{:?} {:?}", from_file.log, from_file.store).matches("file:1").count() == 2);
-    assert_eq!(sqlite(&from_file, "shop-0"), folder.join("file0.db"));
-    assert_eq!(sqlite(&from_file, "c"), folder.join("data/db/c.sqlite"));
+    assert_eq!(db(&from_file, "shop-0"), ("sqlite:file0.db".to_owned(), folder.clone()));
+    assert_eq!(db(&from_file, "c"), ("sqlite".to_owned(), folder));
 
     let (folder, from_env) = load(Some(file), &Flags::default(), &Env::of(all));
     let from_env = from_env.unwrap();
     assert_eq!(from_env.data_dir, Path::new("env-data"));
     assert_eq!((from_env.admin.port(), from_env.http.port()), (2, 2));
     assert!(format!("{:?} {:?}", from_env.log, from_env.store).matches("env:2").count() == 2);
-    assert_eq!(sqlite(&from_env, "shop-0"), Path::new("env0.db"));
-    assert_eq!(sqlite(&from_env, "a"), folder.join("file.db"));
-    assert_eq!(sqlite(&from_env, "unnamed"), Path::new("env-data/db/unnamed.sqlite"));
+    assert_eq!(db(&from_env, "shop-0"), ("sqlite:env0.db".to_owned(), PathBuf::new()));
+    assert_eq!(db(&from_env, "a"), ("sqlite:file.db".to_owned(), folder));
+    assert_eq!(db(&from_env, "unnamed"), ("sqlite".to_owned(), PathBuf::new()));
 
     let (_, from_flags) = load(Some(file), &flags, &Env::of(all));
     let from_flags = from_flags.unwrap();
     assert_eq!(from_flags.data_dir, Path::new("flag-data"));
     assert_eq!((from_flags.admin.port(), from_flags.http.port()), (3, 3));
-    assert_eq!(from_flags.log, LogConnection::Embedded);
-    assert_eq!(sqlite(&from_flags, "shop-0"), Path::new("flag0.db"));
 }
 
 #[test]
@@ -112,12 +109,12 @@ fn an_empty_variable_sets_nothing() {
 
 #[test]
 fn problems_of_file_environment_and_flags_come_together() {
-    let env = Env::of([("POTOK_HTTP", "nowhere"), ("POTOK_ADMIN", "0.0.0.0:1")]);
-    let flags = Flags { log: Some("x".into()), ..Flags::default() };
+    let env = Env::of([("POTOK_HTTP", "nowhere"), ("POTOK_LOG", "x")]);
+    let flags = Flags { admin: Some("0.0.0.0:1".into()), ..Flags::default() };
     let (_, problems) = load(Some("nonsense: 1\npartitions: 0\n"), &flags, &env);
     let problems = problems.unwrap_err();
     let codes: Vec<_> = problems.iter().map(|problem| problem.code).collect();
     assert_eq!(codes, ["P0120", "P0123", "P0170", "P0129", "P0129"], "{problems}");
     assert!(problems.iter().any(|p| p.file == "environment variable POTOK_HTTP" && p.line == 0));
-    assert!(problems.iter().any(|p| p.file == "flag --log"));
+    assert!(problems.iter().any(|p| p.file == "flag --admin"));
 }

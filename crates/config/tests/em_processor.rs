@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use potok_config::{Env, OnError, Per, load_pipeline};
+use potok_connectors::registry;
 use potok_core::{Headers, Timestamp};
 use potok_expr::{Program, ProgramOutcome, View};
 use potok_traffic::gdelt::{EVENTS, Generator, How, Kind, MENTIONS, Sent};
@@ -14,10 +15,11 @@ use serde_json::{Value, json};
 /// Compiled once: that takes longer than all the runs.
 static PROGRAM: LazyLock<Program> = LazyLock::new(|| {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../pipelines/em-processor.yaml");
-    let loaded = load_pipeline(&file, &Env::default()).unwrap_or_else(|all| panic!("{all}"));
+    let loaded =
+        load_pipeline(&file, &Env::default(), &registry()).unwrap_or_else(|all| panic!("{all}"));
     let [stage] = loaded.process.as_slice() else { panic!("one stage") };
     assert_eq!((stage.stage.as_str(), stage.on_error), ("clean", OnError::Pass));
-    stage.vrl.as_ref().unwrap().program(Per::Event).unwrap()
+    stage.vrl().unwrap().program(Per::Event).unwrap()
 });
 
 fn run(topic: &str, value: &[u8]) -> Value {

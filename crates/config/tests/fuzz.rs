@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use potok_config::{Env, Flags, Problems, load_connections, load_pipeline};
+use potok_connectors::registry;
 use potok_fuzz::Corpus;
 
 #[test]
@@ -19,10 +20,10 @@ fn any_file_is_read_or_refused_with_places() {
     let designed = designed.iter().filter(|path| path.is_file());
     corpus.with(designed.map(|path| fs::read(path).unwrap())).fuzz(1_500, |input| {
         fs::write(&path, input).unwrap();
-        if let Err(problems) = load_pipeline(&path, &env) {
+        if let Err(problems) = load_pipeline(&path, &env, &registry()) {
             check(&problems, &path, input);
         }
-        if let Err(problems) = load_connections(Some(&path), &Flags::default(), &env) {
+        if let Err(problems) = load_connections(Some(&path), &Flags::default(), &env, &registry()) {
             check(&problems, &path, input);
         }
     });

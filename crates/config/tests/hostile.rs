@@ -5,11 +5,13 @@ use std::fs::{self, File};
 use std::path::Path;
 
 use potok_config::{Env, Flags, load_connections, load_pipeline};
+use potok_connectors::registry;
 
 /// The code of the first problem, the same for both kinds of files.
 fn refused(path: &Path) -> &'static str {
-    let pipeline = load_pipeline(path, &Env::default()).unwrap_err();
-    let connections = load_connections(Some(path), &Flags::default(), &Env::default()).unwrap_err();
+    let pipeline = load_pipeline(path, &Env::default(), &registry()).unwrap_err();
+    let connections =
+        load_connections(Some(path), &Flags::default(), &Env::default(), &registry()).unwrap_err();
     assert_eq!(pipeline.0[0].code, connections.0[0].code);
     pipeline.0[0].code
 }
@@ -79,7 +81,7 @@ fn a_huge_or_deep_schema_is_refused() {
     )
     .unwrap();
     let schema = folder.path().join("s.json");
-    let code = || load_pipeline(&path, &Env::default()).unwrap_err().0[0].code;
+    let code = || load_pipeline(&path, &Env::default(), &registry()).unwrap_err().0[0].code;
     File::create(&schema).unwrap().set_len(100 << 20).unwrap();
     assert_eq!(code(), "P0130");
     fs::write(&schema, "[".repeat(100_000)).unwrap();

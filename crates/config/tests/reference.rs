@@ -4,10 +4,12 @@
 use std::fs;
 use std::path::Path;
 
+use potok_connectors::registry;
+
 #[test]
 fn the_reference_pages_are_fresh() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference");
-    for (name, page) in potok_config::reference() {
+    for (name, page) in potok_config::reference(&registry()) {
         let file = folder.join(name);
         if std::env::var_os("POTOK_BLESS").is_some() {
             fs::create_dir_all(&folder).unwrap();
@@ -32,8 +34,10 @@ fn every_key_says_what_it_is_and_has_an_example() {
             assert!(description.contains("Example: `"), "`{key}`: {description:?}");
         }
         let below = schema["$defs"].as_object().cloned().unwrap_or_default();
-        properties.len() + below.values().map(check).sum::<usize>()
+        let kinds = schema["oneOf"].as_array().cloned().unwrap_or_default();
+        properties.len() + below.values().chain(&kinds).map(check).sum::<usize>()
     }
-    let found = check(&potok_config::json_schema()) + check(&potok_config::connections_schema());
+    let found = check(&potok_config::json_schema(&registry()))
+        + check(&potok_config::connections_schema(&registry()));
     assert!(found > 60, "only {found} keys");
 }

@@ -41,8 +41,6 @@ pub enum Reason {
     Crashes,
     /// Larger than the destination takes.
     TooLarge,
-    /// It stood behind a parked record of the same key.
-    Behind,
     /// Bytes of the log that could not be read back.
     Damaged,
     /// Its batch was dropped by hand.
@@ -51,7 +49,7 @@ pub enum Reason {
 
 impl Reason {
     /// All of them, in the order users see.
-    pub const ALL: [Reason; 12] = [
+    pub const ALL: [Reason; 11] = [
         Reason::Undecodable,
         Reason::Invalid,
         Reason::NoKey,
@@ -61,7 +59,6 @@ impl Reason {
         Reason::RetriesExhausted,
         Reason::Crashes,
         Reason::TooLarge,
-        Reason::Behind,
         Reason::Damaged,
         Reason::Dropped,
     ];
@@ -78,7 +75,6 @@ impl Reason {
             Reason::RetriesExhausted => "retries_exhausted",
             Reason::Crashes => "crashes",
             Reason::TooLarge => "too_large",
-            Reason::Behind => "behind",
             Reason::Damaged => "damaged",
             Reason::Dropped => "dropped",
         }

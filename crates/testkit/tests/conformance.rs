@@ -16,6 +16,11 @@ mod redis_store;
 mod simulated;
 #[path = "conformance/sqlite.rs"]
 mod sqlite;
+#[path = "conformance/webhook.rs"]
+mod webhook;
+#[path = "../../connectors/tests/webhook/server.rs"]
+#[allow(dead_code, reason = "it can do more for the tests of the stage")]
+mod webhook_server;
 
 /// Fails with every check that failed; a suite that checked nothing fails too.
 fn passed(result: Result<usize, String>) {

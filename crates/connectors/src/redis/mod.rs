@@ -15,7 +15,9 @@ mod pack;
 mod packed;
 mod readable;
 mod scripts;
+mod settings;
 mod store;
 
 pub use client::Timeouts;
+pub use settings::store;
 pub use store::{EVICTS, KeyStyle, RedisStore};

@@ -12,9 +12,13 @@ mod fit;
 mod once;
 mod rows;
 mod schema;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 mod server;
+mod settings;
 mod tables;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 mod trouble;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 mod url;
 
 #[cfg(test)]
@@ -24,11 +28,16 @@ pub use connections::Timeouts;
 pub use ddl::Dialect;
 pub use fit::{FoundColumn, FoundTable, Keeping};
 pub use rows::{Cell, RecordRows, Rows};
+pub use settings::{CONNECTIONS, SqlSettings};
 pub use tables::{Bounds, Column, Kind, SqlSinkConfig, Table, Tables};
 
 pub(crate) use call::{Endings, read, receipt};
 pub(crate) use connections::Connections;
 pub(crate) use once::{ExistingRow, Once, conflict, unexplained, write};
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) use server::{Server, ServerSink};
+pub(crate) use settings::{Database, Place, register};
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) use trouble::{System, Trouble};
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) use url::{bare_host, check_parameters, must_verify};

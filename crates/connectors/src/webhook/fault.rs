@@ -17,7 +17,7 @@ pub(super) fn silent(timeout: Duration) -> Fault {
     Fault::retry("the webhook did not answer in time")
         .because(format!("nothing within {timeout:?}"))
         .code("P1002")
-        .hint("if it needs longer, give the stage another `timeout`")
+        .hint("if it needs longer, give it another `timeout`")
 }
 
 /// The connection ended before the answer did.
@@ -25,8 +25,8 @@ pub(super) fn broken(cause: String) -> Fault {
     Fault::retry("the call of the webhook broke off").because(cause).code("P1002")
 }
 
-/// The whole call was refused.
-pub(super) fn refused(status: StatusCode, said: &str) -> Fault {
+/// A call of the stage was refused as a whole.
+pub(super) fn refused_stage(status: StatusCode, said: &str) -> Fault {
     let fault = match status.as_u16() {
         401 | 403 => Fault::wait("the webhook does not let potok in")
             .code("P1001")
@@ -39,9 +39,14 @@ pub(super) fn refused(status: StatusCode, said: &str) -> Fault {
             .hint("give the stage the address it leads to, then start again"),
         _ => unfitting("a webhook answers with the status 200"),
     };
+    fault.because(answered(status, said))
+}
+
+/// A status and the beginning of what came with it.
+pub(super) fn answered(status: StatusCode, said: &str) -> String {
     let said: String = said.trim().chars().take(SHOWN_CHARS_MAX).collect();
     let dash = if said.is_empty() { "" } else { ": " };
-    fault.because(format!("status {}{dash}{said}", status.as_u16()))
+    format!("status {}{dash}{said}", status.as_u16())
 }
 
 pub(super) fn too_long(max: usize) -> Fault {

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod server;
+mod sink;
 
 use std::time::Duration;
 

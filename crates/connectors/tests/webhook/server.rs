@@ -9,9 +9,12 @@ use tokio::net::{TcpListener, TcpStream};
 /// What a client asked.
 #[derive(Clone, Debug)]
 pub struct Asked {
+    pub method: String,
     pub path: String,
     /// Names in small letters.
     pub headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
+    /// The body, where it is an array.
     pub events: Vec<Value>,
 }
 
@@ -103,17 +106,20 @@ async fn request(stream: &mut TcpStream, read: &mut Vec<u8>) -> Option<Asked> {
     };
     let head = String::from_utf8(read.drain(..end).collect()).unwrap();
     let mut lines = head.lines();
-    let path = lines.next()?.split(' ').nth(1)?.to_owned();
+    let mut first = lines.next()?.split(' ').map(str::to_owned);
+    let (method, path) = (first.next()?, first.next()?);
     let headers: Vec<_> = lines
         .filter_map(|line| line.split_once(": "))
         .map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()))
         .collect();
-    let length = headers.iter().find(|(name, _)| name == "content-length")?.1.parse().unwrap();
+    let length = headers.iter().find(|(name, _)| name == "content-length");
+    let length = length.map_or(0, |(_, length)| length.parse().unwrap());
     while read.len() < length {
         more(stream, read).await?;
     }
     let body: Vec<u8> = read.drain(..length).collect();
-    Some(Asked { path, headers, events: serde_json::from_slice(&body).unwrap() })
+    let events = serde_json::from_slice(&body).unwrap_or_default();
+    Some(Asked { method, path, headers, body, events })
 }
 
 async fn more(stream: &mut TcpStream, read: &mut Vec<u8>) -> Option<()> {

@@ -4,11 +4,12 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use potok_config::{Connections, Env, Flags, Loaded, Pipeline, Problem, holds_connections};
-use potok_connectors::redis::EVICTS;
+use potok_connectors::redis;
 use potok_flow::{Plan, Target};
 use serde_json::json;
 
 use crate::failure::{Failure, painted};
+use crate::registry::registry;
 use crate::{folder, terminal, wire};
 
 /// Look for every mistake in pipeline files, with file, line and column
@@ -94,7 +95,7 @@ impl Check {
     fn check(&self) -> Result<Vec<Checked>, Failure> {
         let env = Env::process();
         let (settings, files): (Vec<PathBuf>, Vec<PathBuf>) =
-            self.files.iter().cloned().partition(|file| holds_connections(file, &env));
+            self.files.iter().cloned().partition(|file| holds_connections(file, &env, registry()));
         let mut failure: Option<Failure> = None;
         for file in &settings {
             if let Err(more) = wire::connections(Some(file), &Flags::default()) {
@@ -113,8 +114,11 @@ impl Check {
             (Err(more), failure) => return Err(wire::joined(failure, more)),
         };
         let plans = wire::plans(&pipelines, &connections)?;
+        for (pipeline, what) in wire::without_address(&pipelines, &plans) {
+            eprintln!("note: pipeline `{pipeline}`: {what}");
+        }
         if self.connect {
-            folder::block_on(connect(&pipelines, &connections, &plans))?;
+            folder::block_on(connect(&connections, &plans))?;
         }
         let good = |pipeline: &Loaded<Pipeline>| Checked {
             file: pipeline.file.clone(),
@@ -133,36 +137,20 @@ impl Check {
 }
 
 /// Asks the log, where it is not in the data folder, and every destination; all that fail at once.
-async fn connect(
-    pipelines: &[Loaded<Pipeline>],
-    connections: &Connections,
-    plans: &[Plan],
-) -> Result<(), Failure> {
+async fn connect(connections: &Connections, plans: &[Plan]) -> Result<(), Failure> {
     let mut failure = folder::ask_log(connections, plans).await.err();
     let holds = plans.iter().any(|plan| plan.hold.is_some());
-    if let Some(store) = wire::store(connections)?.filter(|_| holds) {
+    if let Some(store) = redis::store(connections)?.filter(|_| holds) {
         if let Err(fault) = store.ping().await {
-            let more = Failure::from(fault);
-            failure = Some(match failure {
-                Some(failure) => failure.join(more),
-                None => more,
-            });
+            failure = Some(wire::joined(failure, fault.into()));
         } else if let Some(policy) = store.evicts().await {
-            eprintln!("warning: {EVICTS} (it is {policy})");
+            eprintln!("warning: {} (it is {policy})", redis::EVICTS);
         }
     }
-    for (pipeline, plan) in pipelines.iter().zip(plans) {
-        for (deliver, planned) in pipeline.deliver.iter().zip(&plan.delivers) {
-            let Target::Sink(sink) = &planned.target else { continue };
-            let Err(fault) = sink.check().await else { continue };
-            let made = wire::can_be_made(deliver, connections).unwrap_or(Err(fault));
-            if let Err(fault) = made {
-                let more = Failure::from(fault);
-                failure = Some(match failure {
-                    Some(failure) => failure.join(more),
-                    None => more,
-                });
-            }
+    for planned in plans.iter().flat_map(|plan| &plan.delivers) {
+        let Target::Sink(sink) = &planned.target else { continue };
+        if let Err(fault) = sink.check().await {
+            failure = Some(wire::joined(failure, fault.into()));
         }
     }
     failure.map_or(Ok(()), Err)

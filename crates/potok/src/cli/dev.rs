@@ -19,6 +19,7 @@ use super::logging::Logging;
 use super::status;
 use crate::failure::Failure;
 use crate::process::{Process, Signals};
+use crate::registry::registry;
 use crate::{folder, terminal, wire};
 
 /// The shipped pipelines and what they need, as they lie in `pipelines/`.
@@ -120,7 +121,7 @@ impl Dev {
         });
         let flags =
             Flags { data_dir: Some(data_dir.to_owned()), admin: Some(admin), ..Flags::default() };
-        Ok(load_connections(Some(&file), &flags, &Env::default())?)
+        Ok(load_connections(Some(&file), &flags, &Env::default(), registry())?)
     }
 
     fn check_only(&self, known: Vec<String>) -> Result<(), Failure> {

@@ -8,6 +8,7 @@ use potok_config::{Env, load_pipeline};
 use serde_json::json;
 
 use crate::failure::Failure;
+use crate::registry::registry;
 use crate::terminal;
 
 /// Write a commented pipeline file to start from
@@ -46,7 +47,7 @@ impl New {
         let mut file =
             OpenOptions::new().write(true).create_new(true).open(&path).map_err(cannot)?;
         file.write_all(starter(&self.name).as_bytes()).map_err(cannot)?;
-        if let Err(problems) = load_pipeline(&path, &Env::default()) {
+        if let Err(problems) = load_pipeline(&path, &Env::default(), registry()) {
             // The name is all that can be wrong with it; leave nothing behind that does not work.
             let _ = std::fs::remove_file(&path);
             return Err(problems.into());

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use crate::failure::Failure;
+use crate::registry::registry;
 use crate::terminal;
 
 /// Print the reference of every key in pipeline files and potok.yaml
@@ -22,7 +23,7 @@ impl Reference {
     /// Does it.
     pub fn run(self) -> Result<(), Failure> {
         let mut out = terminal::out();
-        for (index, (name, page)) in potok_config::reference().into_iter().enumerate() {
+        for (index, (name, page)) in potok_config::reference(registry()).into_iter().enumerate() {
             match &self.out {
                 Some(folder) => {
                     let path = folder.join(name);

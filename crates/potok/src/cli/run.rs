@@ -56,7 +56,6 @@ impl Listen {
             data_dir: self.data_dir.clone(),
             admin: self.admin.clone(),
             http: self.http.clone(),
-            ..Flags::default()
         };
         wire::connections(self.config.as_deref(), &flags)
     }
@@ -72,6 +71,9 @@ impl Run {
             let place = format!("{}:{}:{}", warning.file, warning.line, warning.column);
             let (code, hint) = (warning.code, warning.hint.as_deref().unwrap_or_default());
             tracing::warn!(place, code, hint, "{}", warning.what);
+        }
+        for (pipeline, what) in wire::without_address(&pipelines, &plans) {
+            tracing::info!(pipeline, "{what}");
         }
         let names: Vec<String> = plans.iter().map(|plan| plan.name.clone()).collect();
         folder::block_on(async {

@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use crate::failure::Failure;
+use crate::registry::registry;
 use crate::terminal;
 
 /// Print the JSON Schema of pipeline files, for editors
@@ -32,8 +33,8 @@ impl Schema {
     /// Does it.
     pub fn run(self) -> Result<(), Failure> {
         let schema = match self.of {
-            Of::Pipeline => potok_config::json_schema(),
-            Of::Connections => potok_config::connections_schema(),
+            Of::Pipeline => potok_config::json_schema(registry()),
+            Of::Connections => potok_config::connections_schema(registry()),
         };
         let mut out = terminal::out();
         writeln!(out, "{schema:#}")?;

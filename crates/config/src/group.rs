@@ -1,0 +1,101 @@
+//! The step `group` of a pipeline file.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::expression::{Expression, Predicate};
+use crate::shapes::OrderedMap;
+use crate::values::{Period, Size, TopicName};
+
+/// Holds records back until what belongs together is there.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Group {
+    /// Records with the same value belong together. Without it all records do.
+    ///
+    /// Example: `by: header.batchId`
+    pub by: Option<Expression>,
+    /// The id of a record within its group; `deliver` calls it `id`. Where records are of several
+    /// kinds, each of `kinds` has its own instead.
+    ///
+    /// Example: `id: .message_id`
+    pub id: Option<Expression>,
+    /// Kinds of records in a group, by name, told apart by their topic.
+    ///
+    /// Example: `kinds: { event: { topic: adapter-event, id: .GlobalEventId } }`
+    #[serde(default)]
+    pub kinds: OrderedMap<Kind>,
+    /// When a group is complete.
+    ///
+    /// Example: `close: { after_first: 60s }`
+    pub close: Close,
+    /// What happens to a record whose `id` is already in the group.
+    ///
+    /// Example: `on_repeat: keep`
+    #[serde(default)]
+    pub on_repeat: OnRepeat,
+}
+
+/// One kind of records in a group.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Kind {
+    /// The topic these records come from.
+    ///
+    /// Example: `topic: adapter-event`
+    pub topic: TopicName,
+    /// The id of such a record within its group.
+    ///
+    /// Example: `id: .GlobalEventId`
+    pub id: Expression,
+}
+
+/// When a group is complete: as soon as one of these holds. At least one must be bound to come
+/// true: `after_first`, `every` or `max_age`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Close {
+    /// So long after its first record.
+    ///
+    /// Example: `after_first: 60s`
+    pub after_first: Option<Period>,
+    /// When no record has come for so long. Needs `max_age`: some groups never go quiet.
+    ///
+    /// Example: `quiet: 10s`
+    pub quiet: Option<Period>,
+    /// At the end of each slice of the clock.
+    ///
+    /// Example: `every: 10s`
+    pub every: Option<Period>,
+    /// When a record makes this VRL expression true; a comparison in it that fails is false. Needs
+    /// `max_age`: it may never come.
+    ///
+    /// Example: `when: .last == true`
+    pub when: Option<Predicate>,
+    /// So long after its first record, whatever else is set.
+    ///
+    /// Example: `max_age: 5m`
+    pub max_age: Option<Period>,
+    /// When it has so many records.
+    ///
+    /// Example: `max_count: 100`
+    #[schemars(range(min = 1))]
+    pub max_count: Option<u32>,
+    /// When its records have so many bytes.
+    ///
+    /// Example: `max_bytes: 1MiB`
+    pub max_bytes: Option<Size>,
+}
+
+/// What happens to a record whose `id` is already in the group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnRepeat {
+    /// The later one takes the place of the earlier, which ends with it.
+    #[default]
+    Replace,
+    /// Both are delivered.
+    Keep,
+    /// The first is delivered, with how often it came in the header `potok-count`.
+    Count,
+}

@@ -1,0 +1,263 @@
+//! From pipeline files to plans: the one place that knows configuration and the engine. What a
+//! connector is, it says itself; a file per step of the pipeline.
+
+mod delivers;
+mod group;
+mod inputs;
+mod stages;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use potok_config::{
+    Connections, Env, Flags, Format, Loaded, Pipeline, Refusal, Site, Size, check_together,
+    load_connections, load_pipeline,
+};
+use potok_core::{Decoder, Fault};
+use potok_expr::Template;
+use potok_flow::decode::{JsonDecoder, RawDecoder};
+use potok_flow::{Plan, Retry};
+
+use crate::failure::Failure;
+use crate::registry::registry;
+
+/// Reads pipeline files; all problems of all files at once.
+pub fn load(files: &[PathBuf]) -> Result<Vec<Loaded<Pipeline>>, Failure> {
+    let env = Env::process();
+    let (mut loaded, mut problems) = (Vec::new(), Vec::new());
+    for file in files {
+        match load_pipeline(file, &env, registry()) {
+            Ok(pipeline) => loaded.push(pipeline),
+            Err(found) => problems.extend(found),
+        }
+    }
+    problems.extend(check_together(&loaded));
+    if problems.is_empty() { Ok(loaded) } else { Err(Failure::problems(problems)) }
+}
+
+/// The connections that flags, the environment and the file lead to.
+pub fn connections(file: Option<&Path>, flags: &Flags) -> Result<Connections, Failure> {
+    Ok(load_connections(file, flags, &Env::process(), registry())?)
+}
+
+/// Pipeline files together with the connections they run on; all problems at once.
+pub fn load_with(
+    files: &[PathBuf],
+    connections: Result<Connections, Failure>,
+) -> Result<(Vec<Loaded<Pipeline>>, Connections), Failure> {
+    match (load(files), connections) {
+        (Ok(pipelines), Ok(connections)) => Ok((pipelines, connections)),
+        (Err(one), Err(other)) => Err(one.join(other)),
+        (Err(failure), Ok(_)) | (Ok(_), Err(failure)) => Err(failure),
+    }
+}
+
+/// Builds the plans of all pipelines; all problems of all of them at once.
+pub fn plans(
+    pipelines: &[Loaded<Pipeline>],
+    connections: &Connections,
+) -> Result<Vec<Plan>, Failure> {
+    gathered(pipelines.iter().map(|pipeline| plan(pipeline, connections)))
+}
+
+/// One failure of two.
+pub fn joined(failure: Option<Failure>, more: Failure) -> Failure {
+    match failure {
+        Some(failure) => failure.join(more),
+        None => more,
+    }
+}
+
+/// All of these, or everything that is wrong with any of them.
+fn gathered<T>(all: impl IntoIterator<Item = Result<T, Failure>>) -> Result<Vec<T>, Failure> {
+    let (mut good, mut failure) = (Vec::new(), None);
+    for one in all {
+        match one {
+            Ok(one) => good.push(one),
+            Err(more) => failure = Some(joined(failure, more)),
+        }
+    }
+    failure.map_or(Ok(good), Err)
+}
+
+fn plan(pipeline: &Loaded<Pipeline>, connections: &Connections) -> Result<Plan, Failure> {
+    let name = pipeline.name.to_string();
+    let site = Wiring { pipeline, connections };
+    let delivers = delivers::plans(&site)?;
+    let inputs = inputs::of(&site)?;
+    Ok(Plan {
+        workers: pipeline.workers as usize,
+        group: inputs.group,
+        topics: inputs.topics,
+        from_end: inputs.from_end,
+        decoder: decoder(pipeline),
+        hold: group::plan(&site)?,
+        stages: stages::plans(&site)?,
+        delivers,
+        order_by: pipeline.order_by.as_ref().map(|order_by| order_by.template().clone()),
+        retry: Retry {
+            attempts: pipeline.retry.attempts,
+            first: *pipeline.retry.first,
+            max: *pipeline.retry.max,
+        },
+        probe_every: *pipeline.gate.probe_every,
+        dead_letter_topic: pipeline.dead_letter_topic().into(),
+        replays_max: pipeline.dead_letter.replays_max,
+        keep_resolved: Some(*pipeline.dead_letter.keep_resolved),
+        in_flight_bytes: in_memory(pipeline.limits.in_flight_bytes),
+        name,
+    })
+}
+
+/// A pipeline file and the connections it runs on.
+struct Wiring<'a> {
+    pipeline: &'a Loaded<Pipeline>,
+    connections: &'a Connections,
+}
+
+impl Wiring<'_> {
+    /// What a connector is told: `step` and `label` are what messages call it.
+    fn site(&self, step: &str, label: &str, once_by: Vec<Template>) -> Site<'_> {
+        Site {
+            pipeline: &self.pipeline.name,
+            label: format!("pipeline `{}`, {step} `{label}`", self.pipeline.name),
+            connections: self.connections,
+            schema: self.pipeline.schema.as_deref(),
+            once_by,
+        }
+    }
+
+    /// What is in the way of a connector: mistakes of the file at their places, the rest as it is.
+    fn refused(&self, section: &str, index: usize, refusals: Vec<Refusal>) -> Failure {
+        let (mut problems, mut faults) = (Vec::new(), Vec::new());
+        for Refusal { keys, fault } in refusals {
+            if keys.is_empty() {
+                faults.push(fault);
+                continue;
+            }
+            let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+            let (code, hint) = (fault.code, fault.hint.as_deref());
+            let problem = self.pipeline.problem_of(section, index, &keys, code, &fault.what, hint);
+            problems.push(problem);
+        }
+        let failure = Failure::problems(problems);
+        if faults.is_empty() { failure } else { failure.join(Failure::faults(faults)) }
+    }
+}
+
+/// Something that a file which was loaded always has is not there.
+fn nothing_to_run(label: &str, cause: impl Into<String>) -> Failure {
+    let what = format!("{label}: it has nothing to run");
+    Failure::faults(vec![Fault::fix(what).because(cause.into()).code("P0526")])
+}
+
+/// As much of a size as there can be in memory.
+fn in_memory(size: Size) -> usize {
+    usize::try_from(size.bytes()).unwrap_or(usize::MAX)
+}
+
+fn decoder(pipeline: &Loaded<Pipeline>) -> Arc<dyn Decoder> {
+    match pipeline.decode.format {
+        Format::Json => {
+            let schema = pipeline.schema.as_deref().zip(pipeline.validator());
+            Arc::new(JsonDecoder::new(schema))
+        }
+        Format::Raw => Arc::new(RawDecoder),
+    }
+}
+
+/// Destinations that have no address and are therefore topics, in words.
+pub fn without_address(pipelines: &[Loaded<Pipeline>], plans: &[Plan]) -> Vec<(String, String)> {
+    let all = pipelines.iter().zip(plans);
+    let all = all.flat_map(|(pipeline, plan)| {
+        let delivers = pipeline.deliver.iter().zip(&plan.delivers);
+        delivers.filter_map(|(deliver, plan)| delivers::topic_instead(deliver, plan)).map(
+            |(label, topic)| {
+                let what =
+                    format!("`{label}` has no address: its messages go to the topic `{topic}`");
+                (pipeline.name.to_string(), what)
+            },
+        )
+    });
+    all.collect()
+}
+
+/// The statements that make a pipeline's tables.
+pub fn ddl(pipeline: &Loaded<Pipeline>, connections: &Connections) -> Result<Vec<String>, Failure> {
+    delivers::ddl(&Wiring { pipeline, connections })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)]
+    use std::fs;
+
+    use potok_flow::Target;
+
+    use super::*;
+
+    fn shipped() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../pipelines/orders.yaml")
+    }
+
+    fn defaults(folder: &Path) -> Connections {
+        let file = folder.join("potok.yaml");
+        fs::write(&file, "log: embedded\n").unwrap();
+        let flags = Flags { data_dir: Some(folder.to_owned()), ..Flags::default() };
+        load_connections(Some(&file), &flags, &Env::default(), registry()).unwrap()
+    }
+
+    #[test]
+    fn the_shipped_pipeline_becomes_a_plan() {
+        let folder = tempfile::tempdir().unwrap();
+        let connections = defaults(folder.path());
+        let pipelines = load(&[shipped()]).unwrap();
+        let plans = plans(&pipelines, &connections).unwrap();
+        let [plan] = plans.as_slice() else { panic!("one plan") };
+        assert_eq!((plan.name.as_str(), plan.group.as_str()), ("orders", "order-consumer"));
+        assert_eq!(*plan.dead_letter_topic, *"orders-dead");
+        assert_eq!(plan.retry.attempts, 5);
+        assert!(matches!(plan.delivers[0].target, Target::Sink(_)));
+        assert_eq!(plan.delivers[0].once_by[0].source(), ".order_uid");
+        let statements = ddl(&pipelines[0], &connections).unwrap();
+        assert!(statements.iter().any(|statement| statement.contains("\"items\"")));
+    }
+
+    #[test]
+    fn a_pipeline_of_stages_and_topics_becomes_a_plan() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("route.yaml");
+        let text = "name: route\nsource: { topic: in, from: latest }\nprocess:\n  \
+            - { stage: tidy, vrl: '.a = 1', on_error: stop, count: { all: .a } }\ndeliver:\n  \
+            - { topic: { by: header.kind, map: { x: out-x } }, key: .id }\n";
+        fs::write(&file, text).unwrap();
+        let pipelines = load(&[file]).unwrap_or_else(|failure| panic!("{failure:?}"));
+        let plans = plans(&pipelines, &defaults(folder.path())).unwrap();
+        assert!(plans[0].from_end);
+        let stage = &plans[0].stages[0];
+        assert_eq!(stage.on_error, potok_flow::OnError::Stop);
+        let counts: Vec<_> =
+            stage.counts.iter().map(|count| (count.name.as_str(), count.path.source())).collect();
+        assert_eq!(counts, [("all", ".a")]);
+        let Target::Topic(potok_flow::TopicTarget::Map { map, .. }) = &plans[0].delivers[0].target
+        else {
+            panic!("a topic by field");
+        };
+        assert_eq!(map.get("x").map(|topic| &**topic), Some("out-x"));
+    }
+
+    #[test]
+    fn problems_of_all_files_come_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = ["one.yaml", "two.yaml"].map(|name| folder.path().join(name));
+        for file in &files {
+            fs::write(file, "nmae: x\n").unwrap();
+        }
+        let Err(failure) = load(&files) else { panic!("both are wrong") };
+        for file in &files {
+            let file = file.display().to_string();
+            assert!(failure.file_problems().iter().any(|problem| problem.file == file));
+        }
+        assert_eq!(failure.exit, crate::failure::USAGE);
+    }
+}

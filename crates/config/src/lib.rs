@@ -64,7 +64,7 @@ pub use registry::Registry;
 pub use schema::{connections_schema, json_schema, validator};
 pub use secret::{ConnectionUrl, Secret};
 pub use shapes::{OneOrMany, OrderedMap};
-pub use source::{Input, Source, StartFrom};
+pub use source::{HttpAuth, HttpEntry, Input, Source, StartFrom};
 pub use values::{
     Address, ConnectionName, CounterName, HttpPath, Period, PipelineName, Size, SqlName, TopicName,
 };

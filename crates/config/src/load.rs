@@ -225,6 +225,12 @@ pub fn check_together(pipelines: &[Loaded<Pipeline>]) -> Vec<Problem> {
                     "name",
                 ),
                 (
+                    later.http_paths().any(|path| earlier.http_paths().any(|other| other == path)),
+                    "path for HTTP requests",
+                    &["source", "http"][..],
+                    "source",
+                ),
+                (
                     later.dead_letter_topic() == earlier.dead_letter_topic(),
                     "topic for dead letters",
                     &["dead_letter", "topic"][..],

@@ -104,6 +104,14 @@ impl Pipeline {
         topics.map(|input| input.consumer_group().unwrap_or(&self.name)).collect()
     }
 
+    /// The paths of its HTTP sources.
+    pub fn http_paths(&self) -> impl Iterator<Item = &str> {
+        self.inputs().filter_map(|input| match input {
+            Input::Topics { http: Some(http), .. } => Some(&*http.path),
+            Input::Topics { http: None, .. } | Input::Feed(_) => None,
+        })
+    }
+
     /// What its sources are, in order.
     pub fn inputs(&self) -> impl Iterator<Item = &Input> {
         self.source.iter().filter_map(Source::input)

@@ -11,7 +11,7 @@ use crate::pipeline::Pipeline;
 use crate::problem::{Findings, code};
 use crate::process::{StageWork, VrlSettings};
 use crate::registry::{Kind, Registry};
-use crate::source::{Input, TopicSource, TopicsSource};
+use crate::source::{HttpSource, Input, TopicSource, TopicsSource};
 use crate::tree::Node;
 use crate::variants::{self, Section};
 
@@ -109,6 +109,7 @@ impl<'a> Reader<'a> {
 
     fn input(&mut self, (key, own): Own<'_>, node: &'a Node) -> Option<Input> {
         match key {
+            "http" => self.http(own, node).map(Input::from),
             "topic" => self.read::<TopicSource>(own, node).map(Input::from),
             "topics" => self.read::<TopicsSource>(own, node).map(Input::from),
             key => {
@@ -117,6 +118,19 @@ impl<'a> Reader<'a> {
                 Some(Input::Feed(settings))
             }
         }
+    }
+
+    fn http(&mut self, own: Json, node: &'a Node) -> Option<HttpSource> {
+        let source = self.read::<HttpSource>(own, node)?;
+        let proofs = source.auth.as_ref().map(|auth| (auth.secret.is_some(), auth.hmac.is_some()));
+        if matches!(proofs, Some((false, false) | (true, true))) {
+            let at = node.get("auth").map_or(node.at.clone(), |auth| auth.at.clone());
+            let what = "`auth` needs either `secret` or `hmac`";
+            let hint = "`secret` for a header that has a fixed value, `hmac` for a signature";
+            self.findings.add_hint(code::COMPANION, at, what, hint);
+            return None;
+        }
+        Some(source)
     }
 
     fn work(&mut self, (key, own): Own<'_>, node: &'a Node) -> Option<StageWork> {

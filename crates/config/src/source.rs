@@ -6,7 +6,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::connector::FeedSettings;
-use crate::values::TopicName;
+use crate::expression::Expression;
+use crate::secret::Secret;
+use crate::values::{HttpPath, TopicName};
 
 /// Where records come from. What it is is told by one key of its own.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -43,6 +45,8 @@ pub enum Input {
         consumer_group: Option<TopicName>,
         /// Where the group begins the first time.
         from: StartFrom,
+        /// Where other programs send records for the topic, if they may.
+        http: Option<HttpEntry>,
     },
     /// A feed of the registry.
     Feed(Arc<dyn FeedSettings>),
@@ -80,7 +84,7 @@ pub(crate) struct TopicSource {
 impl From<TopicSource> for Input {
     fn from(source: TopicSource) -> Self {
         let TopicSource { topic, consumer_group, from } = source;
-        Input::Topics { topics: vec![topic], consumer_group, from }
+        Input::Topics { topics: vec![topic], consumer_group, from, http: None }
     }
 }
 
@@ -107,8 +111,85 @@ pub(crate) struct TopicsSource {
 impl From<TopicsSource> for Input {
     fn from(source: TopicsSource) -> Self {
         let TopicsSource { topics, consumer_group, from } = source;
-        Input::Topics { topics, consumer_group, from }
+        Input::Topics { topics, consumer_group, from, http: None }
     }
+}
+
+/// Records that other programs send by HTTP POST: one JSON object, an array of objects, or one
+/// object to a line. They are appended to a topic, all of a request or none, and the answer comes
+/// when they are durable. `potok send` feeds the same topic.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct HttpSource {
+    /// The path of the address, on the listener that `http` in `potok.yaml` sets.
+    ///
+    /// Example: `http: /events`
+    pub http: HttpPath,
+    /// The topic that records are appended to, and read from.
+    ///
+    /// Example: `topic: shop-events-in`
+    pub topic: TopicName,
+    /// The key that each record gets. Without it records have none.
+    ///
+    /// Example: `key: .shop_id`
+    pub key: Option<Expression>,
+    /// How senders prove who they are. Without it everybody who reaches the address may send.
+    ///
+    /// Example: `auth: { header: X-Token, secret: "${TOKEN}" }`
+    pub auth: Option<HttpAuth>,
+    /// The name under which progress is kept. Default: the name of the pipeline.
+    ///
+    /// Example: `consumer_group: shop`
+    pub consumer_group: Option<TopicName>,
+    /// Where the consumer group begins the first time.
+    ///
+    /// Example: `from: latest`
+    #[serde(default)]
+    pub from: StartFrom,
+}
+
+impl From<HttpSource> for Input {
+    fn from(source: HttpSource) -> Self {
+        let HttpSource { http, topic, key, auth, consumer_group, from } = source;
+        let http = Some(HttpEntry { path: http, key, auth });
+        Input::Topics { topics: vec![topic], consumer_group, from, http }
+    }
+}
+
+/// Where other programs send records.
+#[derive(Clone, Debug)]
+pub struct HttpEntry {
+    /// The path of the address.
+    pub path: HttpPath,
+    /// The key of each record.
+    pub key: Option<Expression>,
+    /// How senders prove who they are.
+    pub auth: Option<HttpAuth>,
+}
+
+/// How senders prove who they are: by a secret in a header, or by a signature of the body.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HttpAuth {
+    /// The header.
+    ///
+    /// Example: `header: X-Telegram-Bot-Api-Secret-Token`
+    #[serde(default = "authorization")]
+    #[schemars(regex(pattern = "^[A-Za-z0-9-]+$"))]
+    pub header: String,
+    /// The value of the header; in `Authorization` it stands behind `Bearer`.
+    ///
+    /// Example: `secret: "${TELEGRAM_SECRET}"`
+    pub secret: Option<Secret>,
+    /// The header has the HMAC-SHA-256 of the body under this key, in hexadecimal, with or without
+    /// `sha256=` in front.
+    ///
+    /// Example: `hmac: "${WHATSAPP_APP_SECRET}"`
+    pub hmac: Option<Secret>,
+}
+
+fn authorization() -> String {
+    "Authorization".to_owned()
 }
 
 /// Where a consumer group begins the first time.

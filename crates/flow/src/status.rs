@@ -105,7 +105,7 @@ pub struct Status {
     pub next_close_in: Option<u64>,
     /// How often everything held was read again, because its store had lost it.
     pub store_rebuilds: u64,
-    /// Closed groupes that another run had sealed: what that one had sent already goes out again,
+    /// Closed groups that another run had sealed: what that one had sent already goes out again,
     /// under the same ids.
     pub resumed_seals: u64,
     /// Records that another record of their batch stood for, because it has the same id.
@@ -218,7 +218,7 @@ pub(crate) struct Counters {
     pub counted: Counted,
     /// How often everything held was read again, because its store had lost it.
     pub store_rebuilds: AtomicU64,
-    /// Closed groupes that another run had sealed.
+    /// Closed groups that another run had sealed.
     pub resumed_seals: AtomicU64,
     /// Records whose id another record of their batch had too.
     pub duplicate_ids: AtomicU64,

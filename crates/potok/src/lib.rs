@@ -19,6 +19,7 @@ mod failure;
 mod folder;
 mod input;
 mod limits;
+mod listener;
 mod memory;
 mod owner;
 mod private;

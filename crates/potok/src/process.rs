@@ -17,7 +17,9 @@ use tokio::sync::oneshot;
 use crate::client::{self, Client};
 use crate::failure::Failure;
 use crate::folder::{Busy, Folder, Notes};
+use crate::listener::Listener;
 use crate::owner::{Claim, Owner, nonce};
+use crate::wire;
 
 /// How long the admin API may take to finish the requests under way.
 const GOODBYE_MAX: Duration = Duration::from_secs(2);
@@ -29,6 +31,7 @@ const BUSY_LOOK_EVERY: Duration = Duration::from_millis(50);
 pub struct Process {
     /// Where the admin API listens.
     pub address: SocketAddr,
+    listener: Option<Listener>,
     engine: Engine,
     admin: Admin,
     /// Answers when the admin API has ended.
@@ -61,8 +64,9 @@ impl Process {
         let serving = serve(listener, admin.clone())?;
         let claim = Owner { address, pid: std::process::id(), nonce }.claim(data_dir)?;
         let drain_max = *connections.drain_max;
-        let process = Process {
+        let mut process = Process {
             address,
+            listener: None,
             engine,
             admin,
             serving,
@@ -74,7 +78,18 @@ impl Process {
         for plan in plans {
             process.engine.start(plan)?;
         }
+        let sources = wire::http_sources(pipelines);
+        let listener = Listener::start(&connections.http, &process.engine, sources).await?;
+        if let Some(listener) = &listener {
+            process.admin.serves(listener.address, listener.sources.clone());
+        }
+        process.listener = listener;
         Ok(process)
+    }
+
+    /// Where HTTP sources listen, if there are any.
+    pub fn http(&self) -> Option<SocketAddr> {
+        self.listener.as_ref().map(|listener| listener.address)
     }
 
     /// The engine at work.
@@ -85,7 +100,14 @@ impl Process {
     /// Waits until the process can go on no longer, because a part that it cannot be without has
     /// died; says which. There is nothing to finish then: the next process does what is left.
     pub async fn failed(&mut self) -> Failure {
+        let listener = async {
+            match &mut self.listener {
+                Some(listener) => listener.failed().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
+            failure = listener => failure,
             fault = self.engine.log().died() => fault.into(),
             _ = &mut self.serving => {
                 Failure::new("P0524", "the admin API ended; the process ends with it")
@@ -96,9 +118,16 @@ impl Process {
 
     /// Stops in good order, unless `signals` asks for haste. Says which pipelines held how many
     /// records: they go on at the next start.
-    pub async fn stop(self, signals: &mut Signals) -> Result<Vec<(String, u64)>, Failure> {
+    pub async fn stop(mut self, signals: &mut Signals) -> Result<Vec<(String, u64)>, Failure> {
+        let listener = self.listener.take();
+        let drained = async {
+            if let Some(listener) = listener {
+                listener.stop().await;
+            }
+            self.engine.drain(self.drain_max).await;
+        };
         tokio::select! {
-            () = self.engine.drain(self.drain_max) => {}
+            () = drained => {}
             () = signals.next() => {
                 return Err(Failure::new("P0525", "stopped at once by a second signal")
                     .hint("nothing is lost: what was in flight is done again at the next start"));

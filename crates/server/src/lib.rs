@@ -27,7 +27,7 @@ mod trace;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use axum::Router;
 use axum::routing::{get, post};
@@ -76,6 +76,7 @@ struct Inner {
     /// Held while dead letters are replayed or dropped.
     letters: Arc<Mutex<()>>,
     files: Files,
+    http: OnceLock<(SocketAddr, HttpSources)>,
 }
 
 impl Admin {
@@ -98,8 +99,19 @@ impl Admin {
             bodies,
             letters: Arc::default(),
             files: Files::new(files),
+            http: OnceLock::new(),
         };
         Admin { inner: Arc::new(inner) }
+    }
+
+    /// Tells of these HTTP sources as well: where they listen, and what comes through them.
+    pub fn serves(&self, address: SocketAddr, sources: HttpSources) {
+        // Set once, when the process starts.
+        let _ = self.inner.http.set((address, sources));
+    }
+
+    pub(crate) fn http(&self) -> Option<&(SocketAddr, HttpSources)> {
+        self.inner.http.get()
     }
 
     /// Ends streams that follow a topic, so that the server can finish.

@@ -10,19 +10,43 @@ use axum::response::{IntoResponse, Response};
 use potok_core::Timestamp;
 use potok_flow::{LatencyCounts, State as PipelineState, Status, WaitsFor};
 
-use crate::{Admin, parse_since};
+use crate::{Admin, HttpSourceCounts, parse_since};
 
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 pub(crate) async fn metrics(State(admin): State<Admin>) -> Response {
     let log = admin.engine().log();
-    let text = render(
+    let mut text = render(
         &admin.engine().status().await,
         admin.identity().version,
         log.damage().len(),
         log.trouble().is_some(),
     );
+    if let Some((_, sources)) = admin.http() {
+        text.push_str(&render_http(&sources.counts()));
+    }
     ([(CONTENT_TYPE, TEXT)], text).into_response()
+}
+
+fn render_http(all: &[HttpSourceCounts]) -> String {
+    let mut page = Page(String::new());
+    let name = "potok_http_requests_total";
+    page.head(name, "counter", "Requests to HTTP sources, by the status of the answer.");
+    for source in all {
+        for (status, count) in &source.requests {
+            let status = status.to_string();
+            let labels =
+                [("pipeline", &*source.pipeline), ("path", &source.path), ("status", &status)];
+            page.line(name, &labels, *count as f64);
+        }
+    }
+    let name = "potok_http_accepted_records_total";
+    page.head(name, "counter", "Records that HTTP sources have taken.");
+    for source in all {
+        let labels = [("pipeline", &*source.pipeline), ("path", &*source.path)];
+        page.line(name, &labels, source.records as f64);
+    }
+    page.0
 }
 
 /// One metric of each pipeline.
@@ -146,7 +170,7 @@ const PER_PIPELINE: &[PerPipeline] = &[
     PerPipeline {
         name: "potok_group_resumed_seals_total",
         kind: "counter",
-        help: "Closed groupes that another run had sealed.",
+        help: "Closed groups that another run had sealed.",
         value: |status| Some(status.resumed_seals as f64),
     },
     PerPipeline {

@@ -1,6 +1,7 @@
 //! Pipelines, consumer groups and topics as they are now.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,13 +40,16 @@ const COUNTED: [&str; 14] = [
 pub(crate) struct Info {
     #[serde(flatten)]
     identity: Identity,
+    /// Where HTTP sources listen.
+    http: Option<SocketAddr>,
     pipelines: Vec<String>,
 }
 
 pub(crate) async fn info(State(admin): State<Admin>) -> Json<Info> {
     let pipelines =
         admin.engine().status().await.into_iter().map(|status| status.pipeline).collect();
-    Json(Info { identity: admin.identity().clone(), pipelines })
+    let http = admin.http().map(|(address, _)| *address);
+    Json(Info { identity: admin.identity().clone(), http, pipelines })
 }
 
 #[derive(Deserialize)]

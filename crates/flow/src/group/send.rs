@@ -1,4 +1,4 @@
-//! Takes sealed groupes through the stages to their destinations.
+//! Takes sealed groups through the stages to their destinations.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Records that a seal names under another key than `by` gives them now.
 //!
-//! Who changes `by` while sealed groupes wait parts their members from them: on a log of this
+//! Who changes `by` while sealed groups wait parts their members from them: on a log of this
 //! process's own, records find their lane by their group's key. A lane that has read everything
 //! and misses members of a seal notes them here, and the run is made again; then those records
 //! belong where their seal says. Until all lanes have looked nothing closes: what one misses

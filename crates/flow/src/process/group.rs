@@ -20,7 +20,7 @@ pub(crate) struct GroupItems<'a> {
 }
 
 impl Lane {
-    /// Takes the members of sealed groupes, which lie in `items` one batch behind the other,
+    /// Takes the members of sealed groups, which lie in `items` one batch behind the other,
     /// through the first stage that works per group and all behind it.
     pub(crate) async fn process_batches<'a>(
         &mut self,

@@ -1,7 +1,6 @@
 //! `potok run`: pipelines at work until a signal.
 
 use std::io::Write;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use potok_config::{Connections, Flags};
@@ -40,8 +39,8 @@ pub struct Listen {
     /// port 0 picks one
     #[arg(long, value_name = "HOST:PORT")]
     pub admin: Option<String>,
-    /// Address for HTTP sources [default: 127.0.0.1:7601]; nothing listens there in this version,
-    /// which has no HTTP sources
+    /// Address for HTTP sources [default: 127.0.0.1:7601]; port 0 picks one. Nothing listens where
+    /// no pipeline has an HTTP source
     #[arg(long, value_name = "HOST:PORT")]
     pub http: Option<String>,
     /// Connections file [default: ./potok.yaml if there is one]
@@ -80,7 +79,7 @@ impl Run {
             let mut signals = Signals::listen()?;
             let mut process = Process::start(&connections, &pipelines, plans).await?;
             // Nobody has to read this; the process works all the same.
-            let _ = announce(process.address, &connections, &names, json);
+            let _ = announce(&process, &connections, &names, json);
             tokio::select! {
                 () = signals.next() => {}
                 failure = process.failed() => return Err(failure),
@@ -95,7 +94,7 @@ impl Run {
 }
 
 fn announce(
-    address: SocketAddr,
+    process: &Process,
     connections: &Connections,
     pipelines: &[String],
     json: bool,
@@ -104,8 +103,8 @@ fn announce(
     let data_dir = folder::absolute(&connections.data_dir);
     if json {
         let line = json!({
-            "admin": address.to_string(),
-            "http": null,
+            "admin": process.address.to_string(),
+            "http": process.http().map(|address| address.to_string()),
             "data_dir": data_dir,
             "pid": std::process::id(),
             "pipelines": pipelines,
@@ -113,7 +112,10 @@ fn announce(
         writeln!(out, "{line}")?;
     } else {
         writeln!(out, "data folder  {}", data_dir.display())?;
-        writeln!(out, "admin        http://{address}")?;
+        writeln!(out, "admin        http://{}", process.address)?;
+        if let Some(address) = process.http() {
+            writeln!(out, "HTTP sources http://{address}")?;
+        }
         for pipeline in pipelines {
             writeln!(out, "pipeline     {pipeline}")?;
         }

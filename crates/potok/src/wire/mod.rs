@@ -3,6 +3,7 @@
 
 mod delivers;
 mod group;
+mod http;
 mod inputs;
 mod stages;
 
@@ -20,6 +21,7 @@ use potok_flow::{Plan, Retry};
 
 use crate::failure::Failure;
 use crate::registry::registry;
+pub use http::http_sources;
 
 /// Reads pipeline files; all problems of all files at once.
 pub fn load(files: &[PathBuf]) -> Result<Vec<Loaded<Pipeline>>, Failure> {

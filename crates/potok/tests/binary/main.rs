@@ -19,6 +19,7 @@ mod generations;
 mod groups;
 mod guide;
 mod held;
+mod http;
 mod hub;
 mod ledger;
 mod letters;

@@ -63,7 +63,7 @@ fn start_dying(home: &Home, point: &str, passing: u64) -> Option<Running> {
     started.inspect_err(|end| assert!(end.contains(&asked), "it ended at start: {end}")).ok()
 }
 
-/// Waits until so many records are in open groupes.
+/// Waits until so many records are in open groups.
 fn held(running: &Running, records: usize) {
     wait::until("all records are held", || {
         let batches = running.run(["groups", "list", "--json"], b"").good().lines();

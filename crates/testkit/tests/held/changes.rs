@@ -191,7 +191,7 @@ fn another_filter_or_schema_ends_what_is_held() {
     }
 }
 
-/// Sealed groupes look for their members where `by` puts them now: nobody is there, and the seal
+/// Sealed groups look for their members where `by` puts them now: nobody is there, and the seal
 /// ends before its members.
 #[cfg(debug_assertions)]
 #[test]

@@ -1,0 +1,93 @@
+//! HTTP sources: what was answered is there, whatever happens to the process.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+
+use serde_json::Value;
+
+use crate::process::{Home, Running};
+use crate::wait;
+use crate::walk::{DONE, Guide, Walk};
+
+const CARTS: &str = "name: carts\nsource: { http: /carts, topic: carts, key: .cart }\n\
+    group: { by: .cart, close: { after_first: 1h } }\ndeliver: [ { webhook: cart-closed } ]\n";
+
+fn start(home: &Home) -> (Running, String) {
+    let file = home.path().join("carts.yaml");
+    fs::write(&file, CARTS).unwrap();
+    let running = home.start_file(&file, &[("POTOK_HTTP", "127.0.0.1:0")]).unwrap();
+    let http = wait::until("the listener is told", || {
+        let info: Value = serde_json::from_str(&running.get("/api/v1/info")?.1).ok()?;
+        Some(info["http"].as_str()?.to_owned())
+    });
+    (running, http)
+}
+
+fn post(http: &str, key: &str, body: &str) -> (u16, Value) {
+    let mut stream = TcpStream::connect(http).unwrap();
+    let length = body.len();
+    let request = format!(
+        "POST /carts HTTP/1.1\r\nHost: {http}\r\nConnection: close\r\nIdempotency-Key: {key}\r\n\
+         Content-Length: {length}\r\n\r\n{body}"
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
+    let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+    (status, serde_json::from_str(body).unwrap_or_default())
+}
+
+#[test]
+fn what_was_answered_survives_a_kill_and_a_repeat_is_known_afterwards() {
+    let home = Home::new();
+    let (running, http) = start(&home);
+    let body = "{\"cart\":\"a\",\"n\":1}\n{\"cart\":\"a\",\"n\":2}\n";
+    let (status, answer) = post(&http, "k1", body);
+    assert_eq!((status, &answer["accepted"]), (200, &2.into()), "{answer}");
+    running.kill();
+
+    let (running, http) = start(&home);
+    let (status, answer) = post(&http, "k1", body);
+    assert_eq!((status, &answer["repeated"]), (200, &true.into()), "{answer}");
+    let (status, answer) = post(&http, "k2", "{\"cart\":");
+    assert_eq!((status, &answer["error"]["code"]), (400, &"P0540".into()), "{answer}");
+    wait::until("both are held", || (running.status()["held_records"] == 2).then_some(()));
+    running.run(["groups", "close", "carts", "a"], b"").good();
+    assert_eq!(running.drained()["delivered"], 2);
+    // The webhook has no address: what it would get is in the topic of its name.
+    let out = running.run(["read", "cart-closed"], b"").good().lines();
+    assert_eq!(out.len(), 2, "{out:?}");
+    let (_, metrics) = running.get("/metrics").unwrap();
+    let line = "potok_http_requests_total{pipeline=\"carts\",path=\"/carts\",status=\"400\"} 1";
+    assert!(metrics.contains(line), "{metrics}");
+    assert!(running.stop().success());
+}
+
+const INSTEAD: [(&str, &str); 2] =
+    [("cargo build --release", DONE), ("alias potok=target/release/potok", DONE)];
+
+#[test]
+fn every_command_of_the_guide_to_http_and_webhooks_runs() {
+    // Free a moment ago, and addresses of the guide have to be known beforehand.
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let guide = Guide::read("http-and-webhooks.md").with("127.0.0.1:7601", &free);
+    let mut walk = Walk::through(&guide, 1..=4, &INSTEAD);
+    walk.know(&format!("export POTOK_HTTP={free}"));
+    walk.to("potok check carts.yaml inbox.yaml");
+    let accepted = walk.to("curl -s -d '{\"cart\":\"a\",\"item\":\"book\"}'");
+    assert!(accepted.contains("\"accepted\":1"), "{accepted}");
+    let repeated = walk.to("curl -s -H 'Idempotency-Key: 7'");
+    assert!(repeated.contains("\"accepted\":2"), "{repeated}");
+    let repeated = walk.to("curl -s -H 'Idempotency-Key: 7'");
+    assert!(repeated.contains("\"repeated\":true"), "{repeated}");
+    let refused = walk.to("curl -s -d '{\"cart\":'");
+    assert!(refused.contains("P0540"), "{refused}");
+    walk.until("potok groups list carts", "3 record");
+    walk.to("potok groups close carts a");
+    walk.until("potok read carts-out", "book");
+    let out = walk.to("potok read carts-out");
+    assert_eq!(out.lines().count(), 3, "{out}");
+    walk.finish();
+}

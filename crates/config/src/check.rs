@@ -240,8 +240,7 @@ impl<'a> Conform<'a> {
     /// A key that entries of another kind have. That an entry is of two kinds is said by the rules.
     fn key_of_others(&mut self, node: &Node, entry: &Entry, known: &KeyOfOthers<'a>) {
         let KeyOfOthers { key, schema, kinds } = known;
-        let is_address = entry.value.text().is_some_and(|text| text.contains("://"));
-        if is_address || self.holds_secret(schema) {
+        if is_address(&entry.value) || self.holds_secret(schema) {
             self.findings.hide(entry.value.at.clone());
         }
         if kinds.iter().any(|kind| node.entry(kind).is_some()) {
@@ -302,8 +301,7 @@ impl<'a> Conform<'a> {
         self.words(node, scalar, shapes, place);
         let format = shapes.iter().find_map(|shape| shape.get("format").and_then(Json::as_str));
         for wrong in format.map(|format| self.check(format, &scalar.text)).unwrap_or_default() {
-            // An address in the place of a name may hold a password.
-            if scalar.text.contains("://") {
+            if is_address(node) {
                 self.findings.hide(node.at.clone());
             }
             let at = scalar.in_source(&node.at, self.source.text(), wrong.at);
@@ -357,7 +355,8 @@ impl<'a> Conform<'a> {
         let nearest = nearest(&entry.key, keys.iter().copied());
         // Whatever stands behind a misspelt key may be a secret, unless the right one has none.
         let meant = nearest.and_then(|nearest| known.get(nearest));
-        if meant.is_none_or(|schema| self.holds_secret(schema)) || names_secret(&entry.key) {
+        let may_be_secret = meant.is_none_or(|schema| self.holds_secret(schema));
+        if may_be_secret || names_secret(&entry.key) || is_address(&entry.value) {
             self.findings.hide(entry.value.at.clone());
         }
         let mut homes = Vec::new();
@@ -471,6 +470,11 @@ impl<'a> Conform<'a> {
             None => self.findings.add(code::WRONG_TYPE, at, what),
         }
     }
+}
+
+/// True for text that looks like an address: wherever it stands, it may hold a password.
+fn is_address(node: &Node) -> bool {
+    node.text().is_some_and(|text| text.contains("://"))
 }
 
 /// True where one key differs from another by a slip of the keyboard.

@@ -35,6 +35,7 @@ mod send;
 mod stages;
 mod wait;
 mod walk;
+mod webhooks;
 
 /// The long version where asked for, else the short one.
 fn short_or_soak(short: u64, soak: u64) -> u64 {

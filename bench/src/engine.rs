@@ -8,7 +8,7 @@ use bytes::Bytes;
 use potok_connectors::memory::{MemoryLog, MemorySink};
 use potok_core::{Clock, Headers, Log, Output, SystemClock};
 use potok_flow::decode::RawDecoder;
-use potok_flow::{DeliverPlan, Engine, Plan, Retry, Target};
+use potok_flow::{DeliverPlan, Engine, Input, Plan, Retry, Target};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::measure::{Run, measure};
@@ -78,9 +78,7 @@ fn plan(sink: MemorySink, workers: usize) -> Plan {
     Plan {
         name: "bench".into(),
         workers,
-        group: "bench".into(),
-        topics: vec!["bench".into()],
-        from_end: false,
+        inputs: vec![Input::topics("bench", vec!["bench".into()])],
         decoder: Arc::new(RawDecoder),
         hold: None,
         stages: Vec::new(),

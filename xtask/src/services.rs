@@ -2,25 +2,25 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Subcommand;
 use potok_services::install::{Service, ensure};
 use potok_services::{
-    Interrupt, Kafka, KafkaOptions, Mariadb, MariadbOptions, Postgres, PostgresOptions, Redis,
-    RedisOptions, port_is_free,
+    Interrupt, Kafka, KafkaOptions, Keycloak, KeycloakOptions, Mariadb, MariadbOptions, Postgres,
+    PostgresOptions, Redis, RedisOptions, port_is_free,
 };
 
 #[derive(Subcommand)]
 pub enum Command {
     /// Install what is missing on this machine; done by `cargo xtask test` as well
     Install {
-        /// Some of kafka, postgres, mariadb, redis; without a name, all
+        /// Some of kafka, postgres, mariadb, redis, keycloak, node; without a name, all
         #[arg(value_name = "SERVICE")]
         services: Vec<Service>,
     },
     /// Start them, print the variables that point potok at them, stop them at Ctrl-C
     Up {
-        /// Some of kafka, postgres, mariadb, redis; without a name, all
+        /// Some of kafka, postgres, mariadb, redis, keycloak; without a name, the first four
         #[arg(value_name = "SERVICE")]
         services: Vec<Service>,
         /// Keep their data here for the next time
@@ -32,11 +32,13 @@ pub enum Command {
 pub fn run(command: Command) -> Result<()> {
     match command {
         Command::Install { services } => {
-            install(&chosen(services))?;
+            install(&chosen(services, &Service::ALL))?;
             eprintln!("xtask: the services are here");
             Ok(())
         }
-        Command::Up { services, data_dir } => up(&chosen(services), data_dir.as_deref()),
+        Command::Up { services, data_dir } => {
+            up(&chosen(services, &PIPELINES), data_dir.as_deref())
+        }
     }
 }
 
@@ -49,8 +51,12 @@ fn install(services: &[Service]) -> Result<()> {
     ensure(services, &|what| eprintln!("xtask: {what}"))
 }
 
-fn chosen(named: Vec<Service>) -> Vec<Service> {
-    if named.is_empty() { Service::ALL.to_vec() } else { named }
+/// What pipelines run on.
+const PIPELINES: [Service; 4] =
+    [Service::Kafka, Service::Postgres, Service::Mariadb, Service::Redis];
+
+fn chosen(named: Vec<Service>, otherwise: &[Service]) -> Vec<Service> {
+    if named.is_empty() { otherwise.to_vec() } else { named }
 }
 
 fn up(services: &[Service], data: Option<&Path>) -> Result<()> {
@@ -85,6 +91,7 @@ enum Running {
     Postgres(Postgres),
     Mariadb(Mariadb),
     Redis(Redis),
+    Keycloak(Keycloak),
 }
 
 impl Running {
@@ -113,6 +120,10 @@ impl Running {
                 port: known(6379),
                 ..RedisOptions::default()
             })?),
+            Service::Keycloak => {
+                Running::Keycloak(Keycloak::open(&KeycloakOptions { data, port: known(8180) })?)
+            }
+            Service::Node => bail!("node is installed for tests; there is nothing to start"),
         })
     }
 
@@ -122,6 +133,7 @@ impl Running {
             Running::Postgres(postgres) => postgres.folder(),
             Running::Mariadb(mariadb) => mariadb.folder(),
             Running::Redis(redis) => redis.folder(),
+            Running::Keycloak(keycloak) => keycloak.folder(),
         }
     }
 
@@ -131,6 +143,7 @@ impl Running {
             Running::Postgres(postgres) => postgres.stop(),
             Running::Mariadb(mariadb) => mariadb.stop(),
             Running::Redis(redis) => redis.stop(),
+            Running::Keycloak(keycloak) => keycloak.stop(),
         }
     }
 }
@@ -148,6 +161,11 @@ fn lines(running: &[Running]) -> Vec<String> {
         Running::Postgres(postgres) => database(postgres.url()),
         Running::Mariadb(mariadb) => database(mariadb.url()),
         Running::Redis(redis) => format!("export POTOK_STORE={}", redis.url()),
+        Running::Keycloak(keycloak) => format!(
+            "export POTOK_AUTH_ISSUER={} POTOK_AUTH_AUDIENCE={}  # users alice, bob; passwords with -pw",
+            keycloak.issuer(),
+            keycloak.audience()
+        ),
     };
     running.iter().map(&mut line).collect()
 }

@@ -34,8 +34,8 @@ pub use event::Event;
 pub use fault::{Fault, Move, Reason};
 pub use feed::{Backlog, Feed, FeedAbilities, FeedCommit, OpenFeed, Progress, PutOff};
 pub use log::{
-    ConsumerGroup, ConsumerGroupPartition, ConsumerGroupSpec, Damage, Log, OpenGroup, Output,
-    PipelineInfo, ReadFrom, Reader, TopicInfo,
+    ConsumerGroup, ConsumerGroupPartition, ConsumerGroupSpec, Damage, Log, OpenGroup, OpenGroups,
+    Output, PipelineInfo, ReadFrom, Reader, TopicInfo,
 };
 pub use own_topics::{is_own_pipeline, not_by_hand, own_topic};
 pub use position::{DeliveryId, ParsePositionError, Partition, Position};

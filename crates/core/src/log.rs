@@ -122,6 +122,15 @@ pub struct OpenGroup {
     pub journal: Arc<dyn Journal>,
 }
 
+/// Consumer groups that one pipeline reads together.
+pub struct OpenGroups {
+    /// Their records: a source for each group, or one for all of them where the log has one order
+    /// for all partitions, which would be lost between several readers.
+    pub sources: Vec<Box<dyn Source>>,
+    /// The progress of all of them, told apart by assignment, and the outputs: in one transaction.
+    pub journal: Arc<dyn Journal>,
+}
+
 /// A consumer group as `potok consumer-groups list` shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConsumerGroup {
@@ -191,9 +200,18 @@ pub trait Log: Send + Sync {
     /// After a fault nothing, or (answer lost) everything was written.
     async fn append(&self, outputs: &[Output]) -> Result<Vec<Position>, Fault>;
 
-    /// Opens a consumer group: registers it, so that retention keeps what it has not finished,
-    /// and starts reading where it stands. Opening one twice in one process is a `Fix`.
-    async fn open_group(&self, spec: ConsumerGroupSpec) -> Result<OpenGroup, Fault>;
+    /// Opens consumer groups: registers them, so that retention keeps what they have not finished,
+    /// and starts reading where they stand. Opening one twice in one process is a `Fix`, and so are
+    /// groups that share a topic; `exact` is for a group alone.
+    async fn open(&self, specs: Vec<ConsumerGroupSpec>) -> Result<OpenGroups, Fault>;
+
+    /// Opens a single consumer group.
+    async fn open_group(&self, spec: ConsumerGroupSpec) -> Result<OpenGroup, Fault> {
+        let OpenGroups { sources, journal } = self.open(vec![spec]).await?;
+        let source = sources.into_iter().next();
+        let source = source.ok_or_else(|| Fault::fix("the log has opened no group"))?;
+        Ok(OpenGroup { source, journal })
+    }
 
     /// Reads a topic from a place. An unknown topic is a `Fix`.
     async fn read(&self, topic: &str, from: ReadFrom) -> Result<Box<dyn Reader>, Fault>;

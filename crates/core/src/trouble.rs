@@ -132,6 +132,10 @@ pub enum Bug {
     NamesByNumber,
     /// After a restart a record belongs where `by` says now, whatever seal names it.
     GroupsByKeyNow,
+    /// What has ended in any consumer group is noted in the first.
+    NotesInWrongGroup,
+    /// Groups close when the first of several intakes has caught up.
+    OneIntakeCatchesUp,
     /// Groups that are due are looked for when something comes.
     ClosedByComing,
     /// An ending is counted when it happens and again when it is written.

@@ -24,13 +24,25 @@ use serde::{Deserialize, Serialize};
 const SLOT_BYTES: usize = 64;
 /// Lanes of a pipeline at most.
 const LANES_MAX: usize = 1_024;
-/// The first slot is the intake's, then come the lanes', and behind those of a pipeline is the one of
-/// gathering.
-const SLOTS_MAX: usize = LANES_MAX + 2;
+/// Intakes of a pipeline that have a slot for themselves, and as many gather.
+const INTAKES_MAX: usize = 32;
+/// The first slot is the first intake's, then come the lanes', and behind those of a pipeline are in
+/// turn those of gathering and of the other intakes.
+const SLOTS_MAX: usize = LANES_MAX + 2 * INTAKES_MAX;
 /// Deaths in one record that make it a dead letter.
 const DEATHS_MAX: u32 = 3;
 /// A list of suspects longer than this is cut: the oldest have surely passed.
 const SUSPECTS_MAX: usize = 1_000;
+
+/// The slot of an intake.
+pub(crate) fn intake_slot(number: usize) -> usize {
+    if number == 0 { 0 } else { LANES_MAX + 2 * number }
+}
+
+/// The slot of one that gathers.
+pub(crate) fn gather_slot(number: usize) -> usize {
+    LANES_MAX + 1 + 2 * number
+}
 
 /// A range of one partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -277,7 +289,7 @@ mod tests {
     #[test]
     fn every_task_of_the_largest_pipeline_has_a_note_of_its_own() {
         let notes = CrashNotes::open(None, "p");
-        let (intake, gathering) = (0, LANES_MAX + 1);
+        let (intake, gathering) = (intake_slot(0), gather_slot(0));
         notes.enter(intake, batch_range(0, 5));
         notes.enter(gathering, batch_range(5, 9));
         notes.leave(gathering);

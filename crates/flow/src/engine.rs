@@ -47,7 +47,7 @@ struct Inner {
 
 /// A pipeline as the engine holds it.
 struct Handle {
-    /// Its consumer groups; the first reads its topics.
+    /// Its consumer groups; the first reads topics of it.
     groups: Vec<String>,
     /// The topics it reads.
     reads: Vec<Arc<str>>,
@@ -86,14 +86,17 @@ impl Engine {
                 .code("P0404")
                 .hint("give one of them another `name`"));
         }
-        if pipelines.values().any(|handle| handle.groups.contains(&plan.group)) {
-            return Err(Fault::fix(format!(
-                "two pipelines read as consumer group `{}`",
-                plan.group
-            ))
-            .code("P0405")
-            .hint("give one of them another `consumer_group`"));
+        let groups = plan.groups(&*self.inner.log);
+        let known = |group: &&String| {
+            let mut others = pipelines.values().flat_map(|handle| &handle.groups);
+            others.any(|known| known == *group)
+        };
+        if let Some(group) = groups.iter().find(known) {
+            return Err(Fault::fix(format!("two pipelines read as consumer group `{group}`"))
+                .code("P0405")
+                .hint("give one of them another `consumer_group`"));
         }
+        check_inputs(&plan)?;
         let per_group = plan.stages.iter().find(|stage| stage.per == Per::Group);
         if let (Some(stage), None) = (per_group, &plan.hold) {
             let what = format!("pipeline `{}` holds no groups", plan.name);
@@ -111,16 +114,12 @@ impl Engine {
             .collect();
         let internal = plan.hold.as_ref().map(|hold| hold.internal.clone());
         let info = plan.info();
-        let mut groups = vec![plan.group.clone()];
-        if plan.is_gathered(&*self.inner.log) {
-            groups.push(plan.held_group());
-        }
         let waits = Arc::new(Waits::new(self.inner.clock.clone()));
         let shared = Shared {
             own: OwnTopics {
                 replay: info.replay.as_str().into(),
                 internal,
-                sources: plan.topics.clone(),
+                sources: plan.topics(),
             },
             info: Arc::new(info),
             log: self.inner.log.clone(),
@@ -138,8 +137,8 @@ impl Engine {
         };
         let mut handle = Handle {
             groups,
-            reads: shared.plan.topics.clone(),
-            topics: if shared.plan.from_end { Vec::new() } else { shared.plan.topics.clone() },
+            reads: shared.plan.topics(),
+            topics: shared.plan.topics_from_start(),
             paused,
             draining,
             state: watch::Sender::new((State::Waiting, None)),
@@ -495,6 +494,16 @@ impl Handle {
         let open = GateStatus { state: "open", since: None, why: None };
         gates.into_iter().find(|gate| gate.state != "open").unwrap_or(open)
     }
+}
+
+/// Says what cannot be read together.
+fn check_inputs(plan: &Plan) -> Result<(), Fault> {
+    if let Some(topic) = plan.read_twice() {
+        let what = format!("pipeline `{}` reads topic `{topic}` in two consumer groups", plan.name);
+        let hint = "read a topic in one consumer group; another pipeline may read it in another";
+        return Err(Fault::fix(what).code("P0408").hint(hint));
+    }
+    Ok(())
 }
 
 /// Runs a pipeline again and again until it is drained.

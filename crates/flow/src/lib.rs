@@ -34,7 +34,7 @@ pub use group::{GroupCursor, GroupPage, GroupView, KindView, gathered_from};
 pub use latency::LatencyCounts;
 pub use plan::{
     ClosePlan, CountPlan, DeliverPlan, GroupPlan, HELD_MEMORY_BESIDE_A_STORE, HELD_MEMORY_DEFAULT,
-    KindPlan, OnError, OnRepeat, Per, Plan, Retry, StagePlan, Target, TopicTarget,
+    Input, KindPlan, OnError, OnRepeat, Per, Plan, Retry, StagePlan, Target, TopicTarget,
 };
 pub use status::{DestinationStatus, GateStatus, PartitionLag, State, Status};
 pub use waits::{Wait, WaitsFor};

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use potok_core::{Clock, ConsumerGroupSpec, Fault, Log, Move, OpenGroup, Owner, PipelineInfo};
+use potok_core::{Clock, ConsumerGroupSpec, Fault, Log, Move, OpenGroups, Owner, PipelineInfo};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tracing::Instrument;
@@ -33,7 +33,7 @@ use crate::notices::Notices;
 use crate::outgoing::DeadLetterWriter;
 use crate::plan::Plan;
 use crate::signal::Signal;
-use crate::source::{Intake, Routing};
+use crate::source::{Behind, Intake, IntakeShared, Routing};
 use crate::status::Counters;
 use crate::waits::{Waits, WaitsFor};
 use crate::work::Stop;
@@ -87,16 +87,16 @@ pub(crate) async fn run(shared: &Shared, started: impl FnOnce()) -> Stop {
     let opened = tokio::select! {
         biased;
         () = draining.wait_for(|draining| draining) => return Stop::Asked,
-        opened = open_group(shared) => opened,
+        opened = open_groups(shared) => opened,
     };
-    let group = match opened {
-        Ok(group) => group,
+    let groups = match opened {
+        Ok(groups) => groups,
         Err(fault) => return Stop::Fix(fault),
     };
     shared.destinations.iter().for_each(|destination| destination.gate.begin());
     started();
     let stopping = Arc::new(Signal::new(false));
-    let mut tasks = spawn(shared, group, &stopping);
+    let mut tasks = spawn(shared, groups, &stopping);
     let mut watchers = Tasks::new();
     for at in 0..shared.destinations.len() {
         let (destinations, clock) = (shared.destinations.clone(), shared.clock.clone());
@@ -134,24 +134,12 @@ pub(crate) async fn run(shared: &Shared, started: impl FnOnce()) -> Stop {
     end
 }
 
-/// Opens the group, waiting for as long as the log is away. This comes before any destination is
-/// asked: from now on the log keeps what the group has not finished.
-async fn open_group(shared: &Shared) -> Result<OpenGroup, Fault> {
-    let plan = &shared.plan;
-    let gathered = plan.is_gathered(&*shared.log);
-    // What is gathered is read from the internal topic, under a name of its own.
-    let mut topics = if gathered { Vec::new() } else { plan.topics.clone() };
-    topics.push(shared.own.replay.clone());
-    topics.extend(shared.own.internal.clone());
+/// Opens the groups, waiting for as long as the log is away. This comes before any destination is
+/// asked: from now on the log keeps what the groups have not finished.
+async fn open_groups(shared: &Shared) -> Result<OpenGroups, Fault> {
+    let specs = specs(shared);
     loop {
-        let spec = ConsumerGroupSpec {
-            group: if gathered { plan.held_group() } else { plan.group.clone() },
-            topics: topics.clone(),
-            from_end: plan.from_end && !gathered,
-            exact: false,
-            info: (*shared.info).clone(),
-        };
-        match shared.log.open_group(spec).await {
+        match shared.log.open(specs.clone()).await {
             Err(fault) if matches!(fault.next, Move::Wait | Move::Retry) => {
                 shared.waits.begin_with(WaitsFor::Log, 0, &fault);
                 tokio::time::sleep(shared.plan.probe_every).await;
@@ -164,7 +152,32 @@ async fn open_group(shared: &Shared) -> Result<OpenGroup, Fault> {
     }
 }
 
-fn spawn(shared: &Shared, group: OpenGroup, stopping: &Arc<Signal<bool>>) -> Tasks {
+/// The groups to open. The pipeline's own topics are read in the first of them.
+fn specs(shared: &Shared) -> Vec<ConsumerGroupSpec> {
+    let plan = &shared.plan;
+    let own = |group: String| ConsumerGroupSpec {
+        group,
+        topics: Vec::new(),
+        from_end: false,
+        exact: false,
+        info: (*shared.info).clone(),
+    };
+    // What is gathered is read from the internal topic, under a name of its own.
+    let mut specs = match plan.is_gathered(&*shared.log) {
+        true => vec![own(plan.held_group())],
+        false => plan.specs(&shared.info),
+    };
+    if specs.is_empty() {
+        specs.push(own(plan.name.clone()));
+    }
+    if let Some(first) = specs.first_mut() {
+        first.topics.push(shared.own.replay.clone());
+        first.topics.extend(shared.own.internal.clone());
+    }
+    specs
+}
+
+fn spawn(shared: &Shared, groups: OpenGroups, stopping: &Arc<Signal<bool>>) -> Tasks {
     let plan = &shared.plan;
     let letters = Arc::new(DeadLetterWriter {
         pipeline: plan.name.clone(),
@@ -223,20 +236,14 @@ fn spawn(shared: &Shared, group: OpenGroup, stopping: &Arc<Signal<bool>>) -> Tas
         tasks.spawn(lane.run(holding).in_current_span());
     }
     shared.boards.set(boards);
-    // By hand it is the intake of new records that is paused: what is held goes on.
-    let never = Arc::new(Signal::new(false));
     let unread = Arc::new(Signal::new(0));
     let mut room_bytes = plan.in_flight_bytes;
     if plan.hold.is_some() {
         room_bytes = room_bytes.min(QUEUED_MAX);
     }
-    let intake = Intake {
-        source: group.source,
-        routing: Routing::new(plan, shared.notes.clone(), shared.own.clone(), gathered, strays),
+    let intakes = IntakeShared {
         own: shared.own.clone(),
-        behind: Default::default(),
-        reached: false,
-        in_part: Default::default(),
+        behind: Behind::new(groups.sources.len()),
         lanes,
         ledger,
         room: Arc::new(Semaphore::new(room_bytes)),
@@ -244,19 +251,25 @@ fn spawn(shared: &Shared, group: OpenGroup, stopping: &Arc<Signal<bool>>) -> Tas
         counters: shared.counters.clone(),
         live: live.clone(),
         waits: shared.waits.clone(),
-        paused: if gathered { never } else { shared.paused.clone() },
+        // By hand it is the intake of new records that is paused: what is held goes on.
+        paused: if gathered { Arc::new(Signal::new(false)) } else { shared.paused.clone() },
         stopping: stopping.clone(),
-        assigned: Default::default(),
-        read: Default::default(),
         unread: gathered.then(|| unread.clone()),
     };
-    tasks.spawn(intake.run().in_current_span());
-    if let Some(gather) = Gather::of(shared, stopping, unread, letters.clone()) {
+    for (number, source) in groups.sources.into_iter().enumerate() {
+        let (own, notes) = (shared.own.clone(), shared.notes.clone());
+        let routing = Routing::new(plan, number, notes, own, gathered, strays.clone());
+        let intake = Intake::new(number, source, routing, intakes.clone());
+        tasks.spawn(intake.run().in_current_span());
+    }
+    // Lanes end when nobody can send to them any more.
+    drop(intakes);
+    for gather in Gather::of(shared, stopping, &unread, &letters) {
         tasks.spawn(gather.run(shared.log.clone()).in_current_span());
     }
     let counters = shared.counters.clone();
     let waits = shared.waits.clone();
-    let (journal, retry) = (group.journal, plan.retry);
+    let (journal, retry) = (groups.journal, plan.retry);
     let scribe = JournalWriter { journal, letters, counters, retry, waits };
     tasks.spawn(Ledger::new(ledger_notes, live, scribe).run().in_current_span());
     tasks

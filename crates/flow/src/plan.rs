@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use potok_core::{Decoder, Log, PipelineInfo, Sink, Stage, Store};
+use potok_core::{ConsumerGroupSpec, Decoder, Log, PipelineInfo, Sink, Stage, Store};
 use potok_expr::{Program, Template, ValuePath};
 
 use crate::dead_letter;
@@ -17,12 +17,8 @@ pub struct Plan {
     pub name: String,
     /// Lanes: records of one key stay in one of them, in order.
     pub workers: usize,
-    /// The consumer group whose progress this is.
-    pub group: String,
-    /// The topics it reads.
-    pub topics: Vec<Arc<str>>,
-    /// A group that is new starts behind what is already there.
-    pub from_end: bool,
+    /// Where its records come from.
+    pub inputs: Vec<Input>,
     /// Reads values.
     pub decoder: Arc<dyn Decoder>,
     /// Holds records until what belongs together is there.
@@ -48,7 +44,82 @@ pub struct Plan {
     pub in_flight_bytes: usize,
 }
 
+/// Where records of a pipeline come from.
+#[derive(Clone)]
+pub enum Input {
+    /// Topics of the log.
+    Topics {
+        /// The consumer group whose progress this is.
+        group: String,
+        /// What it reads; no topic is read in two groups.
+        topics: Vec<Arc<str>>,
+        /// A group that is new starts behind what is already there.
+        from_end: bool,
+    },
+}
+
+impl Input {
+    /// Topics that are read from their start.
+    pub fn topics(group: impl Into<String>, topics: Vec<Arc<str>>) -> Self {
+        Input::Topics { group: group.into(), topics, from_end: false }
+    }
+
+    fn group(&self) -> Option<&str> {
+        match self {
+            Input::Topics { group, .. } => Some(group),
+        }
+    }
+}
+
 impl Plan {
+    /// The topics it reads, in all of its consumer groups.
+    pub fn topics(&self) -> Vec<Arc<str>> {
+        let topics = |input: &Input| match input {
+            Input::Topics { topics, .. } => topics.clone(),
+        };
+        self.inputs.iter().flat_map(topics).collect()
+    }
+
+    /// Those of them that a new group reads from their start.
+    pub(crate) fn topics_from_start(&self) -> Vec<Arc<str>> {
+        let topics = |input: &Input| match input {
+            Input::Topics { topics, from_end: false, .. } => topics.clone(),
+            Input::Topics { .. } => Vec::new(),
+        };
+        self.inputs.iter().flat_map(topics).collect()
+    }
+
+    /// Its consumer groups, those first that read its topics.
+    pub(crate) fn groups(&self, log: &dyn Log) -> Vec<String> {
+        let mut groups: Vec<String> =
+            self.inputs.iter().filter_map(Input::group).map(str::to_owned).collect();
+        if self.is_gathered(log) {
+            groups.push(self.held_group());
+        }
+        groups
+    }
+
+    /// The consumer groups to read topics in, each a group of its own.
+    pub(crate) fn specs(&self, info: &PipelineInfo) -> Vec<ConsumerGroupSpec> {
+        let spec = |input: &Input| match input {
+            Input::Topics { group, topics, from_end } => Some(ConsumerGroupSpec {
+                group: group.clone(),
+                topics: topics.clone(),
+                from_end: *from_end,
+                exact: false,
+                info: info.clone(),
+            }),
+        };
+        self.inputs.iter().filter_map(spec).collect()
+    }
+
+    /// A topic that two of its consumer groups read.
+    pub(crate) fn read_twice(&self) -> Option<Arc<str>> {
+        let mut topics = self.topics();
+        topics.sort();
+        topics.windows(2).find(|pair| pair.first() == pair.last())?.first().cloned()
+    }
+
     /// What it tells the log about itself.
     pub fn info(&self) -> PipelineInfo {
         PipelineInfo {
@@ -71,7 +142,8 @@ impl Plan {
 
     /// The consumer group of what is gathered.
     pub(crate) fn held_group(&self) -> String {
-        format!("{}-held", self.group)
+        let first = self.inputs.iter().find_map(Input::group);
+        format!("{}-held", first.unwrap_or(&self.name))
     }
 
     /// What decides a record's lane: where groups are held, what makes a group, because it has one

@@ -146,7 +146,7 @@ pub async fn ask_log(connections: &Connections, plans: &[Plan]) -> Result<(), Fa
     let ask = async {
         log.topics().await?;
         for plan in plans {
-            for warning in log.own_topics(&plan.info(), &plan.topics).await? {
+            for warning in log.own_topics(&plan.info(), &plan.topics()).await? {
                 eprintln!("warning: pipeline `{}`: {warning}", plan.name);
             }
         }

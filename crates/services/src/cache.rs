@@ -6,6 +6,8 @@
 //!     jars/*.jar
 //!     formatted/            what `StorageTool format` writes for a node without users
 //!   kafka-4.2.0-<java>.jsa  class data of that very Java, for quick starts; may be absent
+//!   keycloak-26.7.3/        unpacked and built; `data` is that of a finished first start
+//!   signalr-10.0.11/        what npm installs
 //!   m2/                     Maven's own downloads
 //!   lock                    held while something here is written
 //! ```
@@ -21,6 +23,8 @@ use anyhow::{Context, Result, bail};
 use crate::programs;
 
 pub const KAFKA_VERSION: &str = "4.2.0";
+pub const KEYCLOAK_VERSION: &str = "26.7.3";
+pub const SIGNALR_VERSION: &str = "10.0.11";
 
 /// The folder of everything below; not necessarily there.
 pub fn folder() -> Result<PathBuf> {
@@ -29,6 +33,32 @@ pub fn folder() -> Result<PathBuf> {
     let caches = caches.filter(|path| path.is_absolute());
     let caches = caches.or_else(|| Some(Path::new(&set("HOME")?).join(".cache")));
     Ok(caches.context("neither XDG_CACHE_HOME nor HOME is set")?.join("potok"))
+}
+
+/// Keycloak, unpacked, built, and with the data of a first start.
+pub fn keycloak() -> Result<PathBuf> {
+    let folder = installed(&format!("keycloak-{KEYCLOAK_VERSION}"), "Keycloak", "Maven")?;
+    if !folder.join("data/h2").is_dir() {
+        bail!("Keycloak was not prepared: run `cargo xtask services install`");
+    }
+    Ok(folder)
+}
+
+/// Where scripts find the SignalR clients.
+pub fn signalr() -> Result<PathBuf> {
+    let folder = installed(&format!("signalr-{SIGNALR_VERSION}"), "@microsoft/signalr", "npm")?;
+    Ok(folder.join("node_modules"))
+}
+
+fn installed(name: &str, what: &str, with: &str) -> Result<PathBuf> {
+    let folder = folder()?.join(name);
+    if !folder.is_dir() {
+        bail!(
+            "{what} is not in {}: run `cargo xtask services install`, which fetches it with {with}",
+            folder.display()
+        );
+    }
+    Ok(folder)
 }
 
 /// Kafka as it lies in the cache.

@@ -1,5 +1,5 @@
-//! Real services on this machine: Apache Kafka, PostgreSQL, MariaDB and Redis, for tests and for
-//! people who want to play (`cargo xtask services up`).
+//! Real services on this machine: Apache Kafka, PostgreSQL, MariaDB, Redis and Keycloak, for tests
+//! and for people who want to play (`cargo xtask services up`).
 //!
 //! Each starts on free loopback ports with its data in a scratch folder, and the call returns when
 //! it really answers. It can be killed, frozen and started again on the same data, and a [`Proxy`]
@@ -16,7 +16,9 @@ mod folder;
 pub mod install;
 mod interrupt;
 mod kafka;
+mod keycloak;
 mod mariadb;
+mod node;
 mod ports;
 mod postgres;
 mod process;
@@ -34,7 +36,9 @@ use std::sync::OnceLock;
 pub use certificate::Certificate;
 pub use interrupt::Interrupt;
 pub use kafka::{Kafka, KafkaOptions};
+pub use keycloak::{Keycloak, KeycloakOptions};
 pub use mariadb::{Mariadb, MariadbOptions};
+pub use node::NodeScript;
 pub use ports::is_free as port_is_free;
 pub use postgres::{Postgres, PostgresOptions};
 pub use proxy::{Mode, Proxy};

@@ -76,6 +76,14 @@ pub fn kcat() -> Found {
     needed("kcat", "kcat")
 }
 
+pub fn node() -> Found {
+    needed("node", "nodejs")
+}
+
+pub fn npm() -> Found {
+    needed("npm", "npm")
+}
+
 pub fn maven() -> Found {
     needed("mvn", "maven")
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 /// Long enough for two loaded cores; only a failure ever waits this long.
-pub const PATIENCE: Duration = Duration::from_secs(90);
+pub const PATIENCE: Duration = Duration::from_secs(240);
 
 const PAUSE: Duration = Duration::from_millis(20);
 

@@ -19,7 +19,7 @@ use potok_expr::Template;
 use potok_flow::dead_letter::{self, DeadLetterState};
 use potok_flow::decode::{JsonDecoder, RawDecoder};
 use potok_flow::{
-    ClosePlan, DeliverPlan, Engine, GroupPlan, OnRepeat, Plan, Retry, Target, TopicTarget,
+    ClosePlan, DeliverPlan, Engine, GroupPlan, Input, OnRepeat, Plan, Retry, Target, TopicTarget,
 };
 
 /// Only a hang reaches it.
@@ -44,9 +44,7 @@ fn plan(target: Target) -> Plan {
     Plan {
         name: "copy".to_owned(),
         workers: 2,
-        group: "copy".to_owned(),
-        topics: vec!["in".into()],
-        from_end: false,
+        inputs: vec![Input::topics("copy", vec!["in".into()])],
         decoder: Arc::new(RawDecoder),
         hold: None,
         stages: Vec::new(),

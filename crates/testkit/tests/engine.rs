@@ -18,8 +18,8 @@ use potok_flow::dead_letter::{self, DeadLetterState};
 use potok_flow::decode::{JsonDecoder, RawDecoder};
 use potok_flow::process::VrlStage;
 use potok_flow::{
-    DeliverPlan, Engine, OnError, Per, Plan, Retry, StagePlan, State, Status, Target, TopicTarget,
-    WaitsFor,
+    DeliverPlan, Engine, Input, OnError, Per, Plan, Retry, StagePlan, State, Status, Target,
+    TopicTarget, WaitsFor,
 };
 
 struct Bench {
@@ -75,9 +75,7 @@ fn plan(sink: Arc<dyn Sink>) -> Plan {
     Plan {
         name: "p".into(),
         workers: 2,
-        group: "g".into(),
-        topics: vec!["in".into()],
-        from_end: false,
+        inputs: vec![Input::topics("g", vec!["in".into()])],
         decoder: Arc::new(JsonDecoder::new(None)),
         hold: None,
         stages: Vec::new(),

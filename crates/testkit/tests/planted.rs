@@ -6,7 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use potok_core::trouble::{Bug, with_bug};
-use potok_testkit::sim::{HELD_SEEDS, Promise, run_seed};
+use potok_testkit::sim::{HELD_SEEDS, Promise, TWO_GROUPS_SEEDS, run_seed};
 
 /// Seeds within which a planted bug must be found.
 const SEEDS_MAX: u64 = 200;
@@ -190,6 +190,16 @@ fn windows_by_the_clock_of_the_process() {
 #[test]
 fn groups_that_wait_for_something_to_come() {
     is_found_in_groups(Bug::ClosedByComing, &[Promise::WorkFinishes]);
+}
+
+#[test]
+fn endings_noted_in_the_first_of_two_groups() {
+    is_found_from(TWO_GROUPS_SEEDS, Bug::NotesInWrongGroup, &[Promise::WorkFinishes]);
+}
+
+#[test]
+fn groups_that_wait_for_one_of_two_intakes() {
+    is_found_from(TWO_GROUPS_SEEDS, Bug::OneIntakeCatchesUp, &[Promise::SentAsSealed]);
 }
 
 #[test]

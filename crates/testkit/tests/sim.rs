@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use potok_testkit::sim::{HELD_SEEDS, Tally, run_seed};
+use potok_testkit::sim::{HELD_SEEDS, TWO_GROUPS_SEEDS, Tally, run_seed};
 
 /// Seeds that every test run goes through, without groups and again with them; in a soak many more.
 fn seeds() -> u64 {
@@ -65,6 +65,16 @@ fn seeds_that_once_failed_keep_every_promise() {
     assert!(failures.is_empty(), "{} seeds fail again\n{}", failures.len(), failures.join("\n"));
 }
 
+/// The same scenarios, with topics that are read in two consumer groups, every other with groups of
+/// records.
+#[test]
+fn fixed_seeds_with_two_consumer_groups_keep_every_promise() {
+    let failures: Vec<String> = (TWO_GROUPS_SEEDS..TWO_GROUPS_SEEDS + seeds())
+        .filter_map(|seed| run_seed(seed).unwrap().verdict().err())
+        .collect();
+    assert!(failures.is_empty(), "{} seeds failed\n{}", failures.len(), failures.join("\n"));
+}
+
 /// The same scenarios, with their records held in groups.
 #[test]
 fn fixed_seeds_with_groups_keep_every_promise() {
@@ -92,7 +102,8 @@ fn fixed_seeds_keep_every_promise_and_meet_every_trouble() {
 
 #[test]
 fn a_seed_gives_the_same_run_every_time() {
-    for seed in (0..25).chain(HELD_SEEDS..HELD_SEEDS + 25) {
+    let seeds = [0, HELD_SEEDS, TWO_GROUPS_SEEDS].map(|first| first..first + 25);
+    for seed in seeds.into_iter().flatten() {
         let (one, two) = (run_seed(seed).unwrap(), run_seed(seed).unwrap());
         let differ = one.trace.iter().zip(&two.trace).find(|(a, b)| a != b);
         assert_eq!(differ, None, "seed {seed} took two ways");

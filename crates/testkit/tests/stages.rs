@@ -14,8 +14,8 @@ use potok_expr::{Program, Template, ValuePath};
 use potok_flow::decode::JsonDecoder;
 use potok_flow::process::{VrlGroupStage, VrlStage};
 use potok_flow::{
-    ClosePlan, CountPlan, DeliverPlan, Engine, GroupPlan, OnError, OnRepeat, Per, Plan, Retry,
-    StagePlan, Status, Target, dead_letter,
+    ClosePlan, CountPlan, DeliverPlan, Engine, GroupPlan, Input, OnError, OnRepeat, Per, Plan,
+    Retry, StagePlan, Status, Target, dead_letter,
 };
 
 struct Bench {
@@ -48,9 +48,7 @@ impl Bench {
         Plan {
             name: "p".into(),
             workers: 1,
-            group: "g".into(),
-            topics: vec!["in".into(), "other".into()],
-            from_end: false,
+            inputs: vec![Input::topics("g", vec!["in".into(), "other".into()])],
             decoder: Arc::new(JsonDecoder::new(None)),
             hold: None,
             stages,

@@ -13,7 +13,9 @@ use potok_core::{
     Event, Fault, Headers, Log, Output, ReadFrom, Reason, Stage, Staged, SystemClock,
 };
 use potok_flow::decode::JsonDecoder;
-use potok_flow::{DeliverPlan, Engine, OnError, Per, Plan, Retry, StagePlan, Target, TopicTarget};
+use potok_flow::{
+    DeliverPlan, Engine, Input, OnError, Per, Plan, Retry, StagePlan, Target, TopicTarget,
+};
 use serde_json::Value;
 
 /// Adds `euro` to every payment.
@@ -56,9 +58,7 @@ fn plan() -> Plan {
     Plan {
         name: "payments".to_owned(),
         workers: 2,
-        group: "payments".to_owned(),
-        topics: vec!["payments".into()],
-        from_end: false,
+        inputs: vec![Input::topics("payments", vec!["payments".into()])],
         decoder: Arc::new(JsonDecoder::new(None)),
         hold: None,
         stages: vec![StagePlan {

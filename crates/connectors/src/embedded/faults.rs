@@ -98,6 +98,13 @@ pub(super) fn group_open(group: &str) -> Fault {
         .hint("two pipelines cannot share a consumer group; stop the one that reads it first")
 }
 
+/// One opening cannot hand out a record in two groups: both would be told apart by nothing.
+pub(super) fn read_twice(topic: &str, group: &str) -> Fault {
+    Fault::fix(format!("topic `{topic}` is read in group `{group}` and in another of its pipeline"))
+        .code("P0408")
+        .hint("read a topic in one consumer group; a second pipeline may read it in another")
+}
+
 pub(super) fn no_group(group: &str) -> Fault {
     Fault::fix(format!("there is no group `{group}`"))
         .code("P0209")

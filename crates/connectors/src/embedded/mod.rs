@@ -47,7 +47,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use potok_core::{
-    Clock, ConsumerGroup, ConsumerGroupSpec, Damage, Fault, Log, OpenGroup, Output, Partition,
+    Clock, ConsumerGroup, ConsumerGroupSpec, Damage, Fault, Log, OpenGroups, Output, Partition,
     Position, RangeSet, ReadFrom, Reader, Store, TopicInfo,
 };
 use tokio::sync::oneshot;
@@ -213,7 +213,7 @@ fn spread(refused: Refused) -> Fault {
     match refused {
         Refused::Fault(fault) => fault,
         // Only jobs with a fence are refused so, and their callers ask again without.
-        Refused::Stale => Fault::retry("the group was opened anew"),
+        Refused::Stale(_) => Fault::retry("the group was opened anew"),
     }
 }
 
@@ -225,23 +225,25 @@ impl Log for EmbeddedLog {
         }
         let (mut draft, places) = Draft::new(outputs, |topic| self.shared.route(topic), &[])?;
         draft.urgency = Urgency::Plain;
-        let written = self.shared.submit(draft, None).await.map_err(spread)?;
+        let written = self.shared.submit(draft, Vec::new()).await.map_err(spread)?;
         Ok(places.positions(outputs, written.log, &written.firsts))
     }
 
-    async fn open_group(&self, spec: ConsumerGroupSpec) -> Result<OpenGroup, Fault> {
-        faults::check_name("group", &spec.group)?;
-        let info = [&spec.info.dead_letters, &spec.info.resolved, &spec.info.replay];
-        let topics = spec.topics.iter().map(|topic| &**topic);
-        for topic in topics.chain(info.into_iter().map(String::as_str)) {
-            faults::check_name("topic", topic)?;
+    async fn open(&self, specs: Vec<ConsumerGroupSpec>) -> Result<OpenGroups, Fault> {
+        let mut opened = Vec::new();
+        for spec in specs {
+            faults::check_name("group", &spec.group)?;
+            let info = [&spec.info.dead_letters, &spec.info.resolved, &spec.info.replay];
+            let topics = spec.topics.iter().map(|topic| &**topic);
+            for topic in topics.chain(info.into_iter().map(String::as_str)) {
+                faults::check_name("topic", topic)?;
+            }
+            let (reply, answer) = oneshot::channel();
+            self.shared.command(Command::Open(spec, reply))?;
+            opened.push(answer.await.map_err(|_| faults::closed())??);
         }
-        let group: Arc<str> = spec.group.as_str().into();
-        let (reply, answer) = oneshot::channel();
-        self.shared.command(Command::Open(spec, reply))?;
-        let opened = answer.await.map_err(|_| faults::closed())??;
-        let (source, journal) = source::start(&self.shared, group, opened);
-        Ok(OpenGroup { source: Box::new(source), journal: Arc::new(journal) })
+        let (source, journal) = source::start(&self.shared, opened)?;
+        Ok(OpenGroups { sources: vec![Box::new(source)], journal: Arc::new(journal) })
     }
 
     async fn read(&self, topic: &str, from: ReadFrom) -> Result<Box<dyn Reader>, Fault> {
@@ -274,7 +276,7 @@ impl Log for EmbeddedLog {
         if !fresh.is_empty() {
             let entry = Entry::Released { topic, partition, ranges: fresh.iter().collect() };
             let draft = Draft::of_entries(Kind::Transaction, &[entry]);
-            self.shared.submit(draft, None).await.map_err(spread)?;
+            self.shared.submit(draft, Vec::new()).await.map_err(spread)?;
             self.keeper.wake();
         }
         Ok(offsets.clone())

@@ -158,8 +158,8 @@ pub struct Written {
 /// Why the writer did not write.
 #[derive(Debug)]
 pub enum Refused {
-    /// The group was opened anew since; nothing was written.
-    Stale,
+    /// These groups were opened anew since; nothing was written.
+    Stale(Vec<Arc<str>>),
     /// See the fault.
     Fault(Fault),
 }
@@ -168,8 +168,8 @@ pub enum Refused {
 pub struct Job {
     /// What to write.
     pub draft: Draft,
-    /// Write it only while this session of the group is the latest.
-    pub fence: Option<(Arc<str>, u64)>,
+    /// Write it only while these sessions of their groups are the latest.
+    pub fence: Vec<(Arc<str>, u64)>,
     /// Where the answer goes.
     pub reply: Option<oneshot::Sender<Result<Written, Refused>>>,
     /// Gives the queue's room back when the job is done.
@@ -180,7 +180,8 @@ pub struct Job {
 /// when its owner is cancelled, so a group cannot stay open for ever.
 pub struct Session {
     shared: Arc<Shared>,
-    group: Arc<str>,
+    /// The group.
+    pub group: Arc<str>,
     /// Names this opening.
     pub nonce: u64,
 }
@@ -346,7 +347,7 @@ impl Shared {
     pub async fn submit(
         &self,
         draft: Draft,
-        fence: Option<(Arc<str>, u64)>,
+        fence: Vec<(Arc<str>, u64)>,
     ) -> Result<Written, Refused> {
         let permits = (draft.len() / PERMIT_BYTES + 1).min(QUEUE_BYTES_MAX / PERMIT_BYTES) as u32;
         let permit = self.queue.clone().acquire_many_owned(permits).await.ok();

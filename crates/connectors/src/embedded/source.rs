@@ -7,8 +7,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use potok_core::trouble::{Bug, crash_point, planted};
 use potok_core::{
-    Assignment, Fault, Intake, Journal, NotWritten, Output, Partition, PartitionEnd, Position,
-    Source, SourceBatch, Transaction, Turn,
+    Assignment, Fault, Intake, Journal, NotWritten, Partition, PartitionEnd, Position, Source,
+    SourceBatch, Transaction, Turn,
 };
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -83,38 +83,48 @@ pub struct EmbeddedSource {
     partitions: Vec<Partition>,
     filler: Filler,
     paused: bool,
-    /// The group is free again when the source is dropped.
-    _session: Session,
+    /// The groups are free again when the source is dropped.
+    _sessions: Vec<Session>,
 }
 
 /// Notes what became of them.
 pub struct EmbeddedJournal {
     shared: Arc<Shared>,
-    group: Arc<str>,
-    session: u64,
-    assignments: HashMap<Partition, u64>,
+    /// Each with its session.
+    groups: Vec<(Arc<str>, u64)>,
+    /// By nonce: of which group, and which partition.
+    assignments: HashMap<u64, (usize, Partition)>,
 }
 
 /// A transaction as a frame.
 struct LaidOut {
     draft: Draft,
     places: Places,
-    /// It says what has ended.
-    says_ended: bool,
+    /// The groups of which it says what has ended, by number.
+    ended_in: Vec<usize>,
 }
 
-/// Source and journal of a group that was just opened.
+/// Source and journal of groups that were just opened. One source reads for all of them, so that
+/// records come in the order of the log whatever group they are read in.
 pub fn start(
     shared: &Arc<Shared>,
-    group: Arc<str>,
-    opened: Opened,
-) -> (EmbeddedSource, EmbeddedJournal) {
-    let assignment = |(topic, index, mut ended): (Arc<str>, u32, potok_core::RangeSet)| {
-        let start = ended.first_gap(0);
-        ended.forget_below(start);
-        Assignment { partition: Partition { topic, index }, nonce: fresh_nonce(), start, ended }
-    };
-    let assigned: Vec<Assignment> = opened.partitions.into_iter().map(assignment).collect();
+    opened: Vec<Opened>,
+) -> Result<(EmbeddedSource, EmbeddedJournal), Fault> {
+    let (mut assigned, mut sessions) = (Vec::new(), Vec::new());
+    let mut assignments: HashMap<u64, (usize, Partition)> = HashMap::new();
+    for (group, Opened { session, partitions }) in opened.into_iter().enumerate() {
+        for (topic, index, mut ended) in partitions {
+            let start = ended.first_gap(0);
+            ended.forget_below(start);
+            let (partition, nonce) = (Partition { topic, index }, fresh_nonce());
+            if assignments.values().any(|(_, known)| *known == partition) {
+                return Err(faults::read_twice(&partition.topic, &session.group));
+            }
+            assignments.insert(nonce, (group, partition.clone()));
+            assigned.push(Assignment { partition, nonce, start, ended });
+        }
+        sessions.push(session);
+    }
     let lanes = assigned
         .iter()
         .map(|assignment| Lane {
@@ -125,19 +135,18 @@ pub fn start(
         .collect();
     let journal = EmbeddedJournal {
         shared: shared.clone(),
-        group,
-        session: opened.session.nonce,
-        assignments: assigned.iter().map(|a| (a.partition.clone(), a.nonce)).collect(),
+        groups: sessions.iter().map(|session| (session.group.clone(), session.nonce)).collect(),
+        assignments,
     };
     let source = EmbeddedSource {
         shared: shared.clone(),
-        _session: opened.session,
+        _sessions: sessions,
         partitions: assigned.iter().map(|assignment| assignment.partition.clone()).collect(),
         assigned: Some(assigned),
         filler: Filler::new(shared, lanes),
         paused: false,
     };
-    (source, journal)
+    Ok((source, journal))
 }
 
 #[async_trait]
@@ -172,7 +181,7 @@ impl Source for EmbeddedSource {
 #[async_trait]
 impl Journal for EmbeddedJournal {
     async fn transact(&self, transaction: &Transaction) -> Result<Vec<Position>, NotWritten> {
-        let laid_out = self.lay_out(transaction)?;
+        let laid_out = self.lay_out(transaction, &[])?;
         self.write(transaction, laid_out).await
     }
 
@@ -181,60 +190,71 @@ impl Journal for EmbeddedJournal {
         transaction: &Transaction,
         turn: Turn<'_>,
     ) -> Result<Vec<Position>, NotWritten> {
-        let laid_out = self.lay_out(transaction);
+        let laid_out = self.lay_out(transaction, &[]);
         turn.await;
         self.write(transaction, laid_out?).await
     }
 }
 
 impl EmbeddedJournal {
-    /// The frame of a transaction; none where there is nothing to write.
-    fn lay_out(&self, transaction: &Transaction) -> Result<Option<LaidOut>, Fault> {
-        let ended = transaction.ended.iter();
-        let ours =
-            ended.filter(|ended| self.assignments.get(&ended.partition) == Some(&ended.assignment));
-        let ended: Vec<Entry<'_>> = ours
-            .map(|ended| Entry::Ended {
-                group: &self.group,
+    /// The frame of a transaction, without the endings of groups that were opened anew; none where
+    /// there is nothing to write.
+    fn lay_out(
+        &self,
+        transaction: &Transaction,
+        stale: &[Arc<str>],
+    ) -> Result<Option<LaidOut>, Fault> {
+        let Transaction { outputs, ended } = transaction;
+        let (mut entries, mut ended_in) = (Vec::new(), Vec::new());
+        for ended in ended {
+            let known = self.assignments.get(&ended.assignment);
+            let Some((number, _)) = known.filter(|(_, of)| *of == ended.partition) else {
+                continue;
+            };
+            let Some((group, _)) = self.groups.get(*number) else { continue };
+            if stale.contains(group) {
+                continue;
+            }
+            entries.push(Entry::Ended {
+                group,
                 topic: &ended.partition.topic,
                 partition: ended.partition.index,
                 ranges: ended.ranges.clone(),
-            })
-            .collect();
-        self.frame(&transaction.outputs, &ended)
-    }
-
-    fn frame(&self, outputs: &[Output], ended: &[Entry<'_>]) -> Result<Option<LaidOut>, Fault> {
-        if outputs.is_empty() && ended.is_empty() {
+            });
+            if !ended_in.contains(number) {
+                ended_in.push(*number);
+            }
+        }
+        if outputs.is_empty() && entries.is_empty() {
             return Ok(None);
         }
         let route = |topic: &Arc<str>| self.shared.route(topic);
-        let (mut draft, places) = Draft::new(outputs, route, ended)?;
-        if ended.is_empty() && planted(Bug::SealsRefused) {
+        let (mut draft, places) = Draft::new(outputs, route, &entries)?;
+        if entries.is_empty() && planted(Bug::SealsRefused) {
             draft.urgency = Urgency::Plain;
         }
-        Ok(Some(LaidOut { draft, places, says_ended: !ended.is_empty() }))
+        Ok(Some(LaidOut { draft, places, ended_in }))
     }
 
     async fn write(
         &self,
         transaction: &Transaction,
-        laid_out: Option<LaidOut>,
+        mut laid_out: Option<LaidOut>,
     ) -> Result<Vec<Position>, NotWritten> {
-        let Some(LaidOut { draft, mut places, says_ended }) = laid_out else {
-            return Ok(Vec::new());
-        };
-        let fence = says_ended.then(|| (self.group.clone(), self.session));
-        let mut written = self.shared.submit(draft, fence).await;
-        if let Err(Refused::Stale) = written {
-            // The group was opened anew: this journal's endings count for nothing any more.
-            let Some(alone) = self.frame(&transaction.outputs, &[])? else {
-                return Ok(Vec::new());
-            };
-            places = alone.places;
-            written = self.shared.submit(alone.draft, None).await;
+        let mut stale = Vec::new();
+        while let Some(LaidOut { draft, places, ended_in }) = laid_out {
+            let fence = ended_in.iter().filter_map(|group| self.groups.get(*group).cloned());
+            match self.shared.submit(draft, fence.collect()).await {
+                // Opened anew: what this journal says of those groups counts for nothing any more.
+                Err(Refused::Stale(groups)) => stale.extend(groups),
+                written => {
+                    let written = written.map_err(spread)?;
+                    let outputs = &transaction.outputs;
+                    return Ok(places.positions(outputs, written.log, &written.firsts));
+                }
+            }
+            laid_out = self.lay_out(transaction, &stale)?;
         }
-        let written = written.map_err(spread)?;
-        Ok(places.positions(&transaction.outputs, written.log, &written.firsts))
+        Ok(Vec::new())
     }
 }

@@ -177,10 +177,14 @@ impl Writer {
 
     /// Writes the jobs with one sync and answers each.
     fn commit(&mut self, jobs: Vec<Job>) {
-        let (jobs, stale): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| {
-            job.fence.as_ref().is_none_or(|(group, nonce)| self.sessions.get(group) == Some(nonce))
-        });
-        stale.into_iter().for_each(|job| answer(job, Err(Refused::Stale)));
+        let is_stale = |(group, nonce): &&(Arc<str>, u64)| self.sessions.get(group) != Some(nonce);
+        let (stale, jobs): (Vec<_>, Vec<_>) =
+            jobs.into_iter().partition(|job| job.fence.iter().any(|fence| is_stale(&fence)));
+        for job in stale {
+            let groups = job.fence.iter().filter(is_stale).map(|(group, _)| group.clone());
+            let groups = groups.collect();
+            answer(job, Err(Refused::Stale(groups)));
+        }
         let mut jobs = self.without_reserve(jobs);
         if jobs.is_empty() {
             return;
@@ -459,7 +463,7 @@ impl Writer {
     /// Writes a draft of the writer's own.
     fn write(&mut self, draft: Draft) -> Result<(), Fault> {
         let (reply, mut answer) = tokio::sync::oneshot::channel();
-        self.commit(vec![Job { draft, fence: None, reply: Some(reply), permit: None }]);
+        self.commit(vec![Job { draft, fence: Vec::new(), reply: Some(reply), permit: None }]);
         match answer.try_recv() {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(Refused::Fault(fault))) => Err(fault),

@@ -2,17 +2,17 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use potok_core::{
     Clock, ConsumerGroup, ConsumerGroupPartition, ConsumerGroupSpec, Damage, Fault, Journal, Log,
-    OpenGroup, Output, Partition, PipelineInfo, Position, RangeSet, ReadFrom, Reader, Store,
-    TopicInfo,
+    OpenGroups, Output, Partition, PipelineInfo, Position, RangeSet, ReadFrom, Reader, Source,
+    Store, TopicInfo,
 };
 use rdkafka::TopicPartitionList;
-use rdkafka::consumer::Consumer;
+use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::types::RDKafkaErrorCode as Code;
 use tokio::sync::watch;
 
@@ -27,7 +27,7 @@ use super::native::{self, Committed, Edge};
 use super::poller::{Parts, Poller};
 use super::producer::Producer;
 use super::progress::Progress;
-use super::settings::{Health, KafkaConfig};
+use super::settings::{Health, KafkaConfig, Listener};
 use super::source::{Group, KafkaJournal, KafkaSource, Session};
 use super::topics::{Kind, Topics, partitions_of};
 use super::turns::Turns;
@@ -192,7 +192,8 @@ impl KafkaLog {
         self.append(&[registry::entry(&spec.group, Some(&spec.info))]).await.map(drop)
     }
 
-    fn start_polling(&self, spec: &ConsumerGroupSpec, hash: u64) -> Result<OpenGroup, Fault> {
+    /// Joins a group and starts reading it.
+    fn start_polling(&self, spec: &ConsumerGroupSpec, hash: u64) -> Result<Polled, Fault> {
         let consumer = self.config.consumer(&spec.group, &self.health)?;
         let topics: Vec<&str> = spec.topics.iter().map(|topic| &**topic).collect();
         let consumer = Arc::new(consumer);
@@ -242,27 +243,50 @@ impl KafkaLog {
         thread.spawn(run).map_err(fault::poller_died)?;
         groups.insert(spec.group.clone(), group);
         drop(groups);
-        let session = Arc::new(Session(handover));
-        let journal: Arc<dyn Journal> = if spec.exact {
+        Ok(Polled { session: Arc::new(Session(handover)), progress, member })
+    }
+
+    /// The journal of groups that are read together.
+    fn journal(&self, specs: &[ConsumerGroupSpec], polled: Vec<Polled>) -> Arc<dyn Journal> {
+        if let ([spec], [Polled { session, progress, member }]) = (specs, polled.as_slice())
+            && spec.exact
+        {
             let inner = exact::Inner {
                 _session: session.clone(),
                 group: spec.group.clone(),
-                group_hash: hash,
+                group_hash: group_hash(&spec.group),
                 config: self.config.clone(),
                 health: self.health.clone(),
                 topics: self.topics.clone(),
-                progress,
-                member,
+                progress: progress.clone(),
+                member: member.clone(),
                 producer: Mutex::default(),
                 batch_bytes: AtomicUsize::new(0),
             };
-            Arc::new(ExactJournal { inner: Arc::new(inner) })
-        } else {
-            let (writer, turns) = (self.writer.clone(), Turns::default());
-            Arc::new(KafkaJournal { _session: session.clone(), writer, progress, turns })
-        };
-        let source = KafkaSource { session, paused: false };
-        Ok(OpenGroup { source: Box::new(source), journal })
+            return Arc::new(ExactJournal { inner: Arc::new(inner) });
+        }
+        let (writer, turns) = (self.writer.clone(), Turns::default());
+        let groups = polled.into_iter().map(|polled| (polled.session, polled.progress)).collect();
+        Arc::new(KafkaJournal { groups, writer, turns })
+    }
+
+    /// Makes everything there that a group needs before it is read.
+    async fn set_up(&self, spec: &ConsumerGroupSpec) -> Result<(), Fault> {
+        self.reserve(&spec.group).await?;
+        self.topics.register(&spec.info);
+        let info = &spec.info;
+        let own = [&info.dead_letters, &info.resolved, &info.replay];
+        let mut topics: Vec<Arc<str>> = spec.topics.clone();
+        topics.extend(own.into_iter().map(|topic| Arc::from(topic.as_str())));
+        // The replay topic is among those that are read.
+        topics.sort();
+        topics.dedup();
+        // They may have been deleted since somebody looked.
+        topics.iter().for_each(|topic| self.topics.forget(topic));
+        self.topics.ensure(&topics).await?;
+        self.check_own_topics(&spec.info, &spec.topics).await?;
+        self.register(spec).await?;
+        self.begin(spec, group_hash(&spec.group)).await
     }
 
     /// What is held of a group that this process reads.
@@ -310,6 +334,13 @@ impl Drop for KafkaLog {
     fn drop(&mut self) {
         self.close();
     }
+}
+
+/// A group that is being read.
+struct Polled {
+    session: Arc<Session>,
+    progress: Arc<Mutex<Progress>>,
+    member: Weak<BaseConsumer<Listener>>,
 }
 
 /// Tells everybody that a polling thread is gone, however it went.
@@ -393,24 +424,17 @@ impl Log for KafkaLog {
         self.writer.append(outputs).await
     }
 
-    async fn open_group(&self, spec: ConsumerGroupSpec) -> Result<OpenGroup, Fault> {
-        self.reserve(&spec.group).await?;
-        self.topics.register(&spec.info);
-        let info = &spec.info;
-        let own = [&info.dead_letters, &info.resolved, &info.replay];
-        let mut topics: Vec<Arc<str>> = spec.topics.clone();
-        topics.extend(own.into_iter().map(|topic| Arc::from(topic.as_str())));
-        // The replay topic is among those that are read.
-        topics.sort();
-        topics.dedup();
-        // They may have been deleted since somebody looked.
-        topics.iter().for_each(|topic| self.topics.forget(topic));
-        self.topics.ensure(&topics).await?;
-        self.check_own_topics(&spec.info, &spec.topics).await?;
-        self.register(&spec).await?;
-        let hash = group_hash(&spec.group);
-        self.begin(&spec, hash).await?;
-        self.start_polling(&spec, hash)
+    async fn open(&self, specs: Vec<ConsumerGroupSpec>) -> Result<OpenGroups, Fault> {
+        for spec in &specs {
+            self.set_up(spec).await?;
+        }
+        let (mut sources, mut polled) = (Vec::<Box<dyn Source>>::new(), Vec::new());
+        for spec in &specs {
+            let group = self.start_polling(spec, group_hash(&spec.group))?;
+            sources.push(Box::new(KafkaSource { session: group.session.clone(), paused: false }));
+            polled.push(group);
+        }
+        Ok(OpenGroups { sources, journal: self.journal(&specs, polled) })
     }
 
     async fn read(&self, topic: &str, from: ReadFrom) -> Result<Box<dyn Reader>, Fault> {

@@ -64,9 +64,9 @@ impl Drop for KafkaSource {
 
 /// Writes outputs, and after their receipts notes what has ended with them.
 pub struct KafkaJournal {
-    pub _session: Arc<Session>,
+    /// Those whose progress it notes. Each knows its own assignments and leaves out the others'.
+    pub groups: Vec<(Arc<Session>, Arc<Mutex<Progress>>)>,
     pub writer: Arc<Writer>,
-    pub progress: Arc<Mutex<Progress>>,
     pub turns: Turns,
 }
 
@@ -76,8 +76,10 @@ impl Journal for KafkaJournal {
     /// second, when a partition leaves, and when the group is closed.
     async fn transact(&self, transaction: &Transaction) -> Result<Vec<Position>, NotWritten> {
         let positions = self.writer.transact(&self.turns, &transaction.outputs).await?;
-        let mut progress = lock(&self.progress);
-        transaction.ended.iter().for_each(|ended| progress.note(ended));
+        for (_, progress) in &self.groups {
+            let mut progress = lock(progress);
+            transaction.ended.iter().for_each(|ended| progress.note(ended));
+        }
         Ok(positions)
     }
 

@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use potok_core::{
-    Assignment, Clock, ConsumerGroup, ConsumerGroupPartition, ConsumerGroupSpec, Damage, Fault,
-    Intake, Journal, Log, NotWritten, OpenGroup, Output, Partition, PartitionEnd, PipelineInfo,
-    Position, RECORD_BYTES_MAX, RangeSet, ReadFrom, Reader, Reason, Record, Source, SourceBatch,
-    Store, TopicInfo, Transaction,
+    Assignment, Clock, ConsumerGroup, ConsumerGroupPartition, ConsumerGroupSpec, Damage, Ended,
+    Fault, Intake, Journal, Log, NotWritten, OpenGroups, Output, Partition, PartitionEnd,
+    PipelineInfo, Position, RECORD_BYTES_MAX, RangeSet, ReadFrom, Reader, Reason, Record, Source,
+    SourceBatch, Store, TopicInfo, Transaction,
 };
 use tokio::sync::watch;
 
@@ -71,6 +71,19 @@ struct Progress {
     position: u64,
     /// What has ended above.
     ended: RangeSet,
+}
+
+impl GroupState {
+    /// Folds in what has ended; of assignments that are not the latest here nothing.
+    fn note(&mut self, ended: &Ended) {
+        let progress = self.progress.get_mut(&ended.partition);
+        let Some(progress) = progress.filter(|p| p.assignment == ended.assignment) else { return };
+        for range in &ended.ranges {
+            progress.ended.insert(range.start.max(progress.position)..range.end);
+        }
+        progress.position = progress.ended.first_gap(progress.position);
+        progress.ended.forget_below(progress.position);
+    }
 }
 
 impl MemoryLog {
@@ -160,6 +173,50 @@ impl MemoryLog {
             self.0.appended.send_replace(());
         }
         Ok(positions)
+    }
+
+    fn open_one(&self, spec: ConsumerGroupSpec) -> Result<GroupSource, Fault> {
+        let topics: Vec<Arc<Topic>> = spec.topics.iter().map(|name| self.topic(name)).collect();
+        let mut groups = lock(&self.0.groups);
+        let known = groups.get(&spec.group).cloned();
+        let mut state = GroupState { open: true, ..GroupState::default() };
+        if let Some(known) = &known {
+            let mut before = lock(&known.state);
+            if before.open {
+                return Err(Fault::fix(format!("group `{}` is already open", spec.group)));
+            }
+            state.progress = std::mem::take(&mut before.progress);
+        }
+        let mut cursors = Vec::new();
+        let mut assigned = Vec::new();
+        for topic in topics {
+            for (index, end) in (0..).zip(topic.ends()) {
+                let partition = Partition { topic: topic.name.clone(), index };
+                let progress = state.progress.entry(partition.clone()).or_insert_with(|| {
+                    let position = if spec.from_end { end } else { 0 };
+                    Progress { position, ..Progress::default() }
+                });
+                progress.assignment = nonce();
+                assigned.push(Assignment {
+                    partition: partition.clone(),
+                    nonce: progress.assignment,
+                    start: progress.position,
+                    ended: progress.ended.clone(),
+                });
+                cursors.push(Cursor {
+                    topic: topic.clone(),
+                    partition,
+                    assignment: progress.assignment,
+                    next: progress.position,
+                });
+            }
+        }
+        // A new object: journals of earlier openings keep the old one, where nothing counts.
+        let group = Arc::new(Group { spec, state: Mutex::new(state) });
+        groups.insert(group.spec.group.clone(), group.clone());
+        drop(groups);
+        let cursors = Cursors::new(self.clone(), cursors);
+        Ok(GroupSource { cursors, group, to_say: Some(assigned), paused: false })
     }
 
     fn find_group(&self, name: &str) -> Result<Arc<Group>, Fault> {
@@ -323,7 +380,7 @@ fn end_of(topic: &Topic, partition: u32) -> u64 {
 
 struct GroupJournal {
     log: MemoryLog,
-    group: Arc<Group>,
+    groups: Vec<Arc<Group>>,
 }
 
 #[async_trait]
@@ -341,17 +398,9 @@ impl Journal for GroupJournal {
             return Err(NotWritten::Refused(refused));
         }
         let positions = self.log.append_all(&transaction.outputs)?;
-        let mut state = lock(&self.group.state);
-        for ended in &transaction.ended {
-            let progress = state.progress.get_mut(&ended.partition);
-            let Some(progress) = progress.filter(|p| p.assignment == ended.assignment) else {
-                continue;
-            };
-            for range in &ended.ranges {
-                progress.ended.insert(range.start.max(progress.position)..range.end);
-            }
-            progress.position = progress.ended.first_gap(progress.position);
-            progress.ended.forget_below(progress.position);
+        for group in &self.groups {
+            let mut state = lock(&group.state);
+            transaction.ended.iter().for_each(|ended| state.note(ended));
         }
         Ok(positions)
     }
@@ -379,50 +428,14 @@ impl Log for MemoryLog {
         self.append_all(outputs)
     }
 
-    async fn open_group(&self, spec: ConsumerGroupSpec) -> Result<OpenGroup, Fault> {
-        let topics: Vec<Arc<Topic>> = spec.topics.iter().map(|name| self.topic(name)).collect();
-        let mut groups = lock(&self.0.groups);
-        let known = groups.get(&spec.group).cloned();
-        let mut state = GroupState { open: true, ..GroupState::default() };
-        if let Some(known) = &known {
-            let mut before = lock(&known.state);
-            if before.open {
-                return Err(Fault::fix(format!("group `{}` is already open", spec.group)));
-            }
-            state.progress = std::mem::take(&mut before.progress);
+    async fn open(&self, specs: Vec<ConsumerGroupSpec>) -> Result<OpenGroups, Fault> {
+        let (mut sources, mut groups) = (Vec::<Box<dyn Source>>::new(), Vec::new());
+        for spec in specs {
+            let source = self.open_one(spec)?;
+            groups.push(source.group.clone());
+            sources.push(Box::new(source));
         }
-        let mut cursors = Vec::new();
-        let mut assigned = Vec::new();
-        for topic in topics {
-            for (index, end) in (0..).zip(topic.ends()) {
-                let partition = Partition { topic: topic.name.clone(), index };
-                let progress = state.progress.entry(partition.clone()).or_insert_with(|| {
-                    let position = if spec.from_end { end } else { 0 };
-                    Progress { position, ..Progress::default() }
-                });
-                progress.assignment = nonce();
-                assigned.push(Assignment {
-                    partition: partition.clone(),
-                    nonce: progress.assignment,
-                    start: progress.position,
-                    ended: progress.ended.clone(),
-                });
-                cursors.push(Cursor {
-                    topic: topic.clone(),
-                    partition,
-                    assignment: progress.assignment,
-                    next: progress.position,
-                });
-            }
-        }
-        // A new object: journals of earlier openings keep the old one, where nothing counts.
-        let group = Arc::new(Group { spec, state: Mutex::new(state) });
-        groups.insert(group.spec.group.clone(), group.clone());
-        drop(groups);
-        let journal = Arc::new(GroupJournal { log: self.clone(), group: group.clone() });
-        let cursors = Cursors::new(self.clone(), cursors);
-        let source = GroupSource { cursors, group, to_say: Some(assigned), paused: false };
-        Ok(OpenGroup { source: Box::new(source), journal })
+        Ok(OpenGroups { sources, journal: Arc::new(GroupJournal { log: self.clone(), groups }) })
     }
 
     async fn read(&self, topic: &str, from: ReadFrom) -> Result<Box<dyn Reader>, Fault> {

@@ -33,7 +33,7 @@ use tokio::time::Instant;
 
 use super::gathered;
 use crate::counts::Ending;
-use crate::crash_notes::{CrashNotes, Range};
+use crate::crash_notes::{self, CrashNotes, Range};
 use crate::outgoing::{DeadLetterWriter, Sender, pieces};
 use crate::pipeline::Shared;
 use crate::signal::Signal;
@@ -54,9 +54,6 @@ const UNREAD_WAIT_MAX: Duration = Duration::from_secs(5);
 const STOP_MAX: Duration = Duration::from_secs(2);
 /// How long a source that was opened after trouble is quiet before the trouble counts as over.
 const QUIET: Duration = Duration::from_secs(2);
-
-/// Which part of the pipeline waits where its own source cannot be read: the intake is another.
-const SOURCE: usize = 1;
 
 /// How much is copied at once, and how long to wait after trouble.
 struct Pace {
@@ -130,11 +127,12 @@ enum Part {
 
 /// Copies records into the internal topic until it is asked to stop.
 pub(crate) struct Gather {
+    /// Which of those of its pipeline.
+    pub number: usize,
     pub spec: ConsumerGroupSpec,
     pub by: Option<Template>,
     pub internal: Arc<str>,
     pub notes: Arc<CrashNotes>,
-    pub slot: usize,
     pub paused: Arc<Signal<bool>>,
     pub stopping: Arc<Signal<bool>>,
     pub waits: Arc<Waits>,
@@ -160,14 +158,14 @@ impl Gather {
                 Err(fault) => Err(fault),
             };
             // Whatever its source said, it is gone.
-            self.waits.end(WaitsFor::Source, SOURCE);
+            self.waits.end(WaitsFor::Source, self.source());
             let fault = match copied {
                 Ok(()) => return Ok(()),
                 Err(fault) if fault.next == Move::Fix => return Err(Stop::Fix(fault)),
                 Err(fault) => fault,
             };
             let wait = pace.failed();
-            self.waits.begin_with(WaitsFor::Gathering, 0, &fault);
+            self.waits.begin_with(WaitsFor::Gathering, self.number, &fault);
             tokio::select! {
                 biased;
                 () = self.stopping.wait_for(|stopping| stopping) => return Ok(()),
@@ -198,7 +196,7 @@ impl Gather {
                 () = self.paused.wait_for(|now| now != paused) => continue,
                 () = super::sleep_until(quiet_at), if quiet_at.is_some() => {
                     // Nothing is left to copy that could not be copied before.
-                    self.waits.end(WaitsFor::Gathering, 0);
+                    self.waits.end(WaitsFor::Gathering, self.number);
                     quiet_at = None;
                     continue;
                 }
@@ -225,11 +223,16 @@ impl Gather {
             };
             crash_point("gather.after");
             self.count(&set_aside);
-            self.waits.end(WaitsFor::Gathering, 0);
+            self.waits.end(WaitsFor::Gathering, self.number);
             quiet_at = None;
             pace.worked();
             pace.far_since = None;
         }
+    }
+
+    /// Which part of the pipeline waits where its source cannot be read: an intake is another.
+    fn source(&self) -> usize {
+        2 * self.number + 1
     }
 
     /// Waits until the run has been ending for so long.
@@ -321,15 +324,16 @@ impl Gather {
         parser: &mut Parser,
     ) -> Copies {
         let mut copies = Copies::default();
+        let slot = crash_notes::gather_slot(self.number);
         for (at, batch) in batches.iter().enumerate() {
             let Some(partition) = live.get(&batch.assignment) else { continue };
             let note = Range::of_batch(batch, batch.first, batch.next.max(batch.first + 1));
-            self.notes.enter(self.slot, note);
+            self.notes.enter(slot, note);
             for (index, record) in batch.records.iter().enumerate() {
                 copies.transaction.outputs.push(self.copy_of(batch, record, parser));
                 copies.of.push(Part::Copy { batch: at, record: index });
             }
-            self.notes.leave(self.slot);
+            self.notes.leave(slot);
             copies.transaction.ended.push(Ended {
                 partition: partition.clone(),
                 assignment: batch.assignment,
@@ -377,9 +381,9 @@ impl Gather {
                 batches.retain(|batch| !nonces.contains(&batch.assignment));
             }
             Intake::Stalled(Some(fault)) => {
-                self.waits.begin_with(WaitsFor::Source, SOURCE, &fault);
+                self.waits.begin_with(WaitsFor::Source, self.source(), &fault);
             }
-            Intake::Stalled(None) => self.waits.end(WaitsFor::Source, SOURCE),
+            Intake::Stalled(None) => self.waits.end(WaitsFor::Source, self.source()),
             Intake::Batch(batch) => {
                 let bytes = batch.records.iter().map(Record::bytes).sum();
                 batches.push(batch);
@@ -389,35 +393,31 @@ impl Gather {
         0
     }
 
-    /// Of a run of a pipeline, where its log wants one.
+    /// Of a run of a pipeline, one for each consumer group, where its log wants any.
     pub fn of(
         shared: &Shared,
         stopping: &Arc<Signal<bool>>,
-        unread: Arc<Signal<u64>>,
-        letters: Arc<DeadLetterWriter>,
-    ) -> Option<Gather> {
+        unread: &Arc<Signal<u64>>,
+        letters: &Arc<DeadLetterWriter>,
+    ) -> Vec<Gather> {
         let plan = &shared.plan;
-        let hold = plan.hold.as_ref().filter(|_| plan.is_gathered(&*shared.log))?;
-        Some(Gather {
-            spec: ConsumerGroupSpec {
-                group: plan.group.clone(),
-                topics: plan.topics.clone(),
-                from_end: plan.from_end,
-                exact: true,
-                info: (*shared.info).clone(),
-            },
+        let hold = plan.hold.as_ref().filter(|_| plan.is_gathered(&*shared.log));
+        let Some(hold) = hold else { return Vec::new() };
+        let gather = |(number, spec): (usize, ConsumerGroupSpec)| Gather {
+            number,
+            spec: ConsumerGroupSpec { exact: true, ..spec },
             by: hold.by.clone(),
             internal: hold.internal.clone(),
             notes: shared.notes.clone(),
-            slot: plan.workers.max(1) + 1,
             paused: shared.paused.clone(),
             stopping: stopping.clone(),
             waits: shared.waits.clone(),
-            letters,
+            letters: letters.clone(),
             counters: shared.counters.clone(),
-            unread,
+            unread: unread.clone(),
             unread_max: plan.in_flight_bytes,
-        })
+        };
+        plan.specs(&shared.info).into_iter().enumerate().map(gather).collect()
     }
 }
 

@@ -1,9 +1,10 @@
 //! source: polling, room, and the way into lanes.
 //!
-//! One task polls the source for as long as the pipeline runs, also while it is paused or the
+//! For each source one task polls it for as long as the pipeline runs, also while it is paused or the
 //! room is used up: polling is what keeps a group membership alive. Records go to lanes by the
 //! hash of their lane key, so order per key needs no lock.
 
+mod behind;
 mod routing;
 
 use std::collections::{BTreeSet, HashMap};
@@ -25,6 +26,7 @@ use crate::signal::Signal;
 use crate::status::Counters;
 use crate::waits::{Waits, WaitsFor};
 use crate::work::{Chunk, Completion, InFlightBatch, Stop, ToLane};
+pub(crate) use behind::Behind;
 pub(crate) use routing::{Routing, hash_of};
 
 /// The longest wait after a source that cannot be polled.
@@ -34,18 +36,12 @@ const POLL_WAIT_MAX: Duration = Duration::from_secs(5);
 /// nothing to read.
 const QUIET: Duration = Duration::from_secs(2);
 
-pub(crate) struct Intake {
-    pub source: Box<dyn Source>,
-    pub routing: Routing,
-    pub lanes: Vec<mpsc::UnboundedSender<ToLane>>,
+/// What the intakes of a run share.
+#[derive(Clone)]
+pub(crate) struct IntakeShared {
     pub own: OwnTopics,
-    /// How far a partition must be read before groups may close, by assignment; and the lane of
-    /// its groups, if they have one for themselves.
-    pub behind: HashMap<u64, (u64, Option<usize>)>,
-    /// Such an end was reached, and nobody was told yet.
-    pub reached: bool,
-    /// Lanes that were sent records which others may follow that came among them.
-    pub in_part: BTreeSet<usize>,
+    pub behind: Behind,
+    pub lanes: Vec<mpsc::UnboundedSender<ToLane>>,
     pub ledger: mpsc::UnboundedSender<Note>,
     pub room: Arc<Semaphore>,
     pub room_bytes: usize,
@@ -54,17 +50,49 @@ pub(crate) struct Intake {
     pub waits: Arc<Waits>,
     pub paused: Arc<Signal<bool>>,
     pub stopping: Arc<Signal<bool>>,
-    pub assigned: HashMap<u64, Assignment>,
-    /// Where groups are gathered: how far each partition was read, by assignment, and how much of
-    /// the internal topic was not, for whoever writes there.
-    pub read: HashMap<u64, u64>,
+    /// Where groups are gathered: how much of the internal topic was not read, for whoever writes
+    /// there.
     pub unread: Option<Arc<Signal<u64>>>,
+}
+
+/// Polls one source.
+pub(crate) struct Intake {
+    /// Which of those of its run.
+    number: usize,
+    source: Box<dyn Source>,
+    routing: Routing,
+    shared: IntakeShared,
+    /// An end was reached up to which groups have to wait, and nobody was told yet.
+    reached: bool,
+    /// Lanes that were sent records which others may follow that came among them.
+    in_part: BTreeSet<usize>,
+    assigned: HashMap<u64, Assignment>,
+    /// Where groups are gathered: how far each partition was read, by assignment.
+    read: HashMap<u64, u64>,
 }
 
 /// Numbers batches across runs, for the ages that `status` shows.
 static SEQUENCE: AtomicU64 = AtomicU64::new(0);
 
 impl Intake {
+    pub fn new(
+        number: usize,
+        source: Box<dyn Source>,
+        routing: Routing,
+        shared: IntakeShared,
+    ) -> Self {
+        Intake {
+            number,
+            source,
+            routing,
+            shared,
+            reached: false,
+            in_part: BTreeSet::new(),
+            assigned: HashMap::new(),
+            read: HashMap::new(),
+        }
+    }
+
     /// Polls until asked to stop.
     pub async fn run(mut self) -> Result<(), Stop> {
         let mut waiting: Option<(SourceBatch, usize)> = None;
@@ -72,14 +100,14 @@ impl Intake {
         // When a source that failed counts as back though it has nothing to say.
         let mut quiet_at: Option<Instant> = None;
         loop {
-            let paused = self.paused.get();
+            let paused = self.shared.paused.get();
             self.source.set_paused(paused || waiting.is_some());
             let needed = waiting.as_ref().map_or(0, |(_, bytes)| *bytes);
             let heard = tokio::select! {
                 biased;
-                () = self.stopping.wait_for(|stopping| stopping) => return Ok(()),
-                () = self.paused.wait_for(|now| now != paused) => Heard::Pause,
-                room = room(&self.room, needed), if waiting.is_some() => Heard::Room(room),
+                () = self.shared.stopping.wait_for(|stopping| stopping) => return Ok(()),
+                () = self.shared.paused.wait_for(|now| now != paused) => Heard::Pause,
+                room = room(&self.shared.room, needed), if waiting.is_some() => Heard::Room(room),
                 said = self.source.next() => Heard::Said(said),
                 () = sleep_until(quiet_at.unwrap_or_else(Instant::now)), if quiet_at.is_some() => {
                     Heard::Quiet
@@ -89,7 +117,7 @@ impl Intake {
                 (Heard::Quiet, still) => {
                     waiting = still;
                     (failures, quiet_at) = (0, None);
-                    self.waits.end(WaitsFor::Source, 0);
+                    self.shared.waits.end(WaitsFor::Source, 2 * self.number);
                     continue;
                 }
                 (Heard::Pause, still) => {
@@ -112,11 +140,11 @@ impl Intake {
                     crash_point("intake");
                     quiet_at = None;
                     if std::mem::take(&mut failures) > 0 {
-                        self.waits.end(WaitsFor::Source, 0);
+                        self.shared.waits.end(WaitsFor::Source, 2 * self.number);
                     }
                     if let Some(batch) = self.wanted(batch) {
                         let bytes = batch.records.iter().map(Record::bytes).sum();
-                        waiting = Some((batch, self.room_bytes.min(bytes)));
+                        waiting = Some((batch, self.shared.room_bytes.min(bytes)));
                     }
                 }
                 Ok(said) => self.hear(said, &mut waiting).await,
@@ -129,7 +157,7 @@ impl Intake {
                 }
                 Err(fault) => {
                     failures += 1;
-                    self.waits.begin_with(WaitsFor::Source, 0, &fault);
+                    self.shared.waits.begin_with(WaitsFor::Source, 2 * self.number, &fault);
                     wait_after(failures).await;
                     quiet_at = Some(Instant::now() + QUIET);
                 }
@@ -141,9 +169,10 @@ impl Intake {
         match said {
             Said::Assigned(assignments) => {
                 for assignment in &assignments {
-                    self.live.insert(assignment);
+                    self.shared.live.insert(assignment);
                     self.assigned.insert(assignment.nonce, assignment.clone());
                 }
+                self.shared.behind.heard(self.number);
                 self.note_ends(&assignments);
                 self.note_unread();
                 self.tell(Note::Assigned(assignments));
@@ -159,22 +188,24 @@ impl Intake {
                 self.forget(&nonces, waiting);
                 self.tell(Note::Lost(nonces));
             }
-            Said::Stalled(Some(fault)) => self.waits.begin_with(WaitsFor::Source, 0, &fault),
-            Said::Stalled(None) => self.waits.end(WaitsFor::Source, 0),
+            Said::Stalled(Some(fault)) => {
+                self.shared.waits.begin_with(WaitsFor::Source, 2 * self.number, &fault)
+            }
+            Said::Stalled(None) => self.shared.waits.end(WaitsFor::Source, 2 * self.number),
             Said::Batch(_) => {}
         }
     }
 
     fn forget(&mut self, nonces: &[u64], waiting: &mut Option<(SourceBatch, usize)>) {
         for nonce in nonces {
-            self.live.remove(*nonce);
+            self.shared.live.remove(*nonce);
             self.assigned.remove(nonce);
-            self.behind.remove(nonce);
+            self.shared.behind.remove(*nonce);
             self.read.remove(nonce);
         }
         self.note_unread();
-        if self.own.internal.is_some() {
-            self.tell_lanes(|_| ToLane::Leaving(nonces.to_vec()));
+        if self.shared.own.internal.is_some() {
+            self.tell_lanes(|| ToLane::Leaving(nonces.to_vec()));
             self.tell_caught_up();
         }
         if waiting.as_ref().is_some_and(|(batch, _)| nonces.contains(&batch.assignment)) {
@@ -200,14 +231,14 @@ impl Intake {
         let records = batch.records.len() as u64;
         let assignment = batch.assignment;
         let (next, has_more) = (batch.next, batch.has_more());
-        let in_order = batch.order.is_some() && self.own.internal.is_some();
-        let is_note = |record: &&Record| self.own.is_note(&batch, record);
+        let in_order = batch.order.is_some() && self.shared.own.internal.is_some();
+        let is_note = |record: &&Record| self.shared.own.is_note(&batch, record);
         let notes = batch.records.iter().filter(is_note).count() as u64;
-        let in_flight = self.counters.counts.received(records - notes);
+        let in_flight = self.shared.counters.counts.received(records - notes);
         if let Some(first) = batch.records.first() {
-            self.counters.batch_opened(sequence, first.time);
+            self.shared.counters.batch_opened(sequence, first.time);
         }
-        let counters = self.counters.clone();
+        let counters = self.shared.counters.clone();
         let taken =
             Arc::new(InFlightBatch { batch, sequence, counters, _room: Some(room), apart: None });
         self.tell(Note::Routed { assignment, records: in_flight, notes });
@@ -215,12 +246,12 @@ impl Intake {
             // Nothing but a gap: it has ended by being read.
             self.tell(Note::Completed(Completion::of(taken.clone()).into()));
         }
-        for (lane, records) in self.routing.split(&taken.batch, self.lanes.len()) {
+        for (lane, records) in self.routing.split(&taken.batch, self.shared.lanes.len()) {
             let chunk = Chunk { taken: taken.clone(), records };
             if in_order {
                 self.in_part.insert(lane);
             }
-            let sent = self.lanes.get(lane).map(|lane| lane.send(ToLane::Chunk(chunk)));
+            let sent = self.shared.lanes.get(lane).map(|lane| lane.send(ToLane::Chunk(chunk)));
             if let Some(Err(mpsc::error::SendError(ToLane::Chunk(chunk)))) = sent {
                 // The lane died; the supervisor is about to start everything again.
                 let records = chunk.records.iter().map(|(index, _)| (*index, Ending::HandedBack));
@@ -229,10 +260,7 @@ impl Intake {
                 self.tell(Note::Completed(completion.into()));
             }
         }
-        if self.behind.get(&assignment).is_some_and(|(end, _)| next >= *end) {
-            self.behind.remove(&assignment);
-            self.reached = true;
-        }
+        self.reached |= self.shared.behind.reached(assignment, next);
         if !has_more {
             self.tell_whole();
         }
@@ -244,7 +272,7 @@ impl Intake {
     fn tell_whole(&mut self) {
         for lane in std::mem::take(&mut self.in_part) {
             // A lane that is gone ended the run; the supervisor knows.
-            self.lanes.get(lane).into_iter().for_each(|lane| _ = lane.send(ToLane::Whole));
+            self.shared.lanes.get(lane).into_iter().for_each(|lane| _ = lane.send(ToLane::Whole));
         }
         if std::mem::take(&mut self.reached) {
             self.tell_caught_up();
@@ -252,12 +280,12 @@ impl Intake {
     }
 
     fn note_unread(&self) {
-        let Some(signal) = &self.unread else { return };
+        let Some(signal) = &self.shared.unread else { return };
         let mut unread = 0;
         for PartitionEnd { partition, end } in self.source.ends() {
             let of = |assignment: &&Assignment| assignment.partition == partition;
             if let Some(assignment) = self.assigned.values().find(of)
-                && self.own.internal.as_ref() == Some(&partition.topic)
+                && self.shared.own.internal.as_ref() == Some(&partition.topic)
             {
                 let read = self.read.get(&assignment.nonce).unwrap_or(&assignment.start);
                 unread += end.saturating_sub(*read);
@@ -268,40 +296,41 @@ impl Intake {
 
     /// Groups close when everything was read that was there when the partitions came.
     fn note_ends(&mut self, assignments: &[Assignment]) {
-        if self.own.internal.is_none() {
+        if self.shared.own.internal.is_none() {
             return;
         }
         let ends = self.source.ends();
         // Replays come into no group, and a lane that waits with one must not keep groups open.
-        let is_replay = |of: &&Assignment| of.partition.topic == self.own.replay;
+        let is_replay = |of: &&Assignment| of.partition.topic == self.shared.own.replay;
         for assignment in assignments.iter().filter(|of| !is_replay(of)) {
             let end = ends.iter().find(|end| end.partition == assignment.partition);
             let end = end.map_or(0, |end| end.end);
             if assignment.ended.first_gap(assignment.start) < end {
-                let lane = self.routing.lane_of(&assignment.partition, self.lanes.len());
-                self.behind.insert(assignment.nonce, (end, lane));
+                let lane = self.routing.lane_of(&assignment.partition, self.shared.lanes.len());
+                self.shared.behind.insert(self.number, assignment.nonce, end, lane);
             }
         }
         self.tell_caught_up();
     }
 
     fn tell_caught_up(&self) {
-        self.tell_lanes(|lane| {
-            let concerns = |(_, of): &(u64, Option<usize>)| of.is_none_or(|of| of == lane);
-            ToLane::CaughtUp(!self.behind.values().any(concerns))
+        let lanes = &self.shared.lanes;
+        self.shared.behind.tell(self.number, lanes.len(), |lane, caught_up| {
+            // A lane that is gone ended the run; the supervisor knows.
+            lanes.get(lane).into_iter().for_each(|lane| _ = lane.send(ToLane::CaughtUp(caught_up)));
         });
     }
 
-    fn tell_lanes(&self, input: impl Fn(usize) -> ToLane) {
-        for (at, lane) in self.lanes.iter().enumerate() {
+    fn tell_lanes(&self, input: impl Fn() -> ToLane) {
+        for lane in &self.shared.lanes {
             // A lane that is gone ended the run; the supervisor knows.
-            let _ = lane.send(input(at));
+            let _ = lane.send(input());
         }
     }
 
     fn tell(&self, note: Note) {
         // A ledger that is gone ended the run; the supervisor knows.
-        let _ = self.ledger.send(note);
+        let _ = self.shared.ledger.send(note);
     }
 }
 

@@ -7,7 +7,7 @@ use potok_core::trouble::{Bug, planted};
 use potok_core::{Partition, Record, SourceBatch};
 use potok_expr::{Scope, Template, json::Parser};
 
-use crate::crash_notes::{CrashNotes, Range};
+use crate::crash_notes::{self, CrashNotes, Range};
 use crate::group::strays;
 use crate::lane::{OwnTopics, Provenance};
 use crate::plan::Plan;
@@ -23,11 +23,14 @@ pub(crate) struct Routing {
     gathered: bool,
     strays: strays::Known,
     turn: usize,
+    /// Its place in the crash notes.
+    slot: usize,
 }
 
 impl Routing {
     pub fn new(
         plan: &Plan,
+        intake: usize,
         notes: Arc<CrashNotes>,
         own: OwnTopics,
         gathered: bool,
@@ -35,7 +38,8 @@ impl Routing {
     ) -> Self {
         let key = plan.lane_key();
         let needs_value = key.iter().any(Template::needs_value);
-        Routing { key, needs_value, parser: Parser::new(), notes, own, gathered, strays, turn: 0 }
+        let (parser, slot) = (Parser::new(), crash_notes::intake_slot(intake));
+        Routing { key, needs_value, parser, notes, own, gathered, strays, turn: 0, slot }
     }
 
     /// The lane that has a partition for itself, if one has.
@@ -49,7 +53,8 @@ impl Routing {
     pub fn split(&mut self, batch: &SourceBatch, lanes: usize) -> Vec<(usize, Vec<(u32, u64)>)> {
         let mut split: Vec<Vec<(u32, u64)>> = vec![Vec::new(); lanes.max(1)];
         let own_lane = self.lane_of(&batch.partition, lanes);
-        self.notes.enter(0, Range::of_batch(batch, batch.first, batch.next.max(batch.first + 1)));
+        let next = batch.next.max(batch.first + 1);
+        self.notes.enter(self.slot, Range::of_batch(batch, batch.first, next));
         for (index, record) in batch.records.iter().enumerate() {
             let hash = self.hash(batch, record);
             let hashed = (hash % split.len() as u64) as usize;
@@ -62,7 +67,7 @@ impl Routing {
                 records.push((index as u32, hash));
             }
         }
-        self.notes.leave(0);
+        self.notes.leave(self.slot);
         split.into_iter().enumerate().filter(|(_, records)| !records.is_empty()).collect()
     }
 

@@ -7,6 +7,7 @@ mod dead_letters;
 mod dev;
 mod explain;
 mod groups;
+mod hub;
 mod logging;
 mod new;
 mod pause;
@@ -17,6 +18,7 @@ mod sample;
 mod schema;
 mod send;
 mod status;
+mod token;
 mod trace;
 
 use clap::{Parser, Subcommand};
@@ -64,6 +66,9 @@ enum Command {
     Trace(trace::Trace),
     #[command(subcommand)]
     ConsumerGroups(consumer_groups::ConsumerGroups),
+    Hub(hub::Hub),
+    #[command(subcommand)]
+    Token(token::Token),
     Ddl(ddl::Ddl),
     New(new::New),
     Sample(sample::Sample),
@@ -94,6 +99,8 @@ impl Cli {
             Command::Groups(groups) => groups.run(json),
             Command::Trace(trace) => trace.run(json),
             Command::ConsumerGroups(groups) => groups.run(json),
+            Command::Hub(hub) => hub.run(json),
+            Command::Token(token) => token.run(json),
             Command::Ddl(ddl) => ddl.run(json),
             Command::New(new) => new.run(json),
             Command::Sample(sample) => sample.run(),

@@ -13,12 +13,8 @@ pub fn http_sources(pipelines: &[Loaded<Pipeline>]) -> Vec<HttpSource> {
                 let header = auth.header.clone();
                 let exposed = |secret: &potok_config::Secret| secret.expose().to_owned();
                 match (&auth.secret, &auth.hmac) {
-                    (Some(secret), _) => {
-                        Some(HttpAuth::Secret { header, secret: exposed(secret) })
-                    }
-                    (None, Some(key)) => {
-                        Some(HttpAuth::Signature { header, secret: exposed(key) })
-                    }
+                    (Some(secret), _) => Some(HttpAuth::Secret { header, secret: exposed(secret) }),
+                    (None, Some(key)) => Some(HttpAuth::Signature { header, secret: exposed(key) }),
                     (None, None) => None,
                 }
             });

@@ -2,52 +2,49 @@
 
 use std::sync::Arc;
 
-use potok_config::{Input, Pipeline, Refusal, StartFrom};
+use potok_config::{Input, Refusal, StartFrom};
 use potok_core::Fault;
 
 use super::Wiring;
 use crate::failure::Failure;
 
-/// What a plan says of where records come from.
-pub(super) struct Inputs {
-    pub group: String,
-    pub topics: Vec<Arc<str>>,
-    pub from_end: bool,
-}
-
-/// The sources of a pipeline.
-pub(super) fn of(wiring: &Wiring<'_>) -> Result<Inputs, Failure> {
-    let pipeline = wiring.pipeline;
-    let groups = pipeline.consumer_groups();
-    let from_end = |input: &Input| match input {
-        Input::Topics { from, .. } => *from == StartFrom::Latest,
-        Input::Feed(_) => false,
-    };
-    for (index, input) in pipeline.inputs().enumerate() {
-        if let Some(what) = refused(pipeline, input) {
+/// The sources of a pipeline, those of one consumer group together.
+pub(super) fn of(wiring: &Wiring<'_>) -> Result<Vec<potok_flow::Input>, Failure> {
+    let mut inputs: Vec<potok_flow::Input> = Vec::new();
+    for (index, input) in wiring.pipeline.inputs().enumerate() {
+        if let Err(what) = join(&mut inputs, &wiring.pipeline.name, input) {
             let fault = Fault::fix(what).code("P0152");
-            let keys = ["consumer_group", "from", ""];
+            let keys = ["from", "consumer_group", ""];
             return Err(wiring.refused("source", index, vec![Refusal::at(keys, fault)]));
         }
     }
-    Ok(Inputs {
-        group: groups.first().map_or(pipeline.name.to_string(), |group| (*group).to_owned()),
-        topics: pipeline.topics().into_iter().map(Arc::from).collect(),
-        from_end: pipeline.inputs().next().is_some_and(from_end),
-    })
+    Ok(inputs)
 }
 
-/// One pipeline has one consumer group and one start, and reads topics.
-fn refused(pipeline: &Pipeline, input: &Input) -> Option<&'static str> {
-    let first = pipeline.inputs().next()?;
-    match (first, input) {
-        (_, Input::Feed(_)) | (Input::Feed(_), _) => Some("the engine does not run feeds yet"),
-        (Input::Topics { from: first, .. }, Input::Topics { from, .. }) if first != from => {
-            Some("the sources of one pipeline begin at the same end")
+/// Adds a source to those of its consumer group, or to all.
+fn join(
+    inputs: &mut Vec<potok_flow::Input>,
+    pipeline: &str,
+    input: &Input,
+) -> Result<(), &'static str> {
+    let Input::Topics { topics, consumer_group, from, .. } = input else {
+        return Err("the engine does not run feeds yet");
+    };
+    let wanted = consumer_group.as_deref().unwrap_or(pipeline);
+    let is_last = *from == StartFrom::Latest;
+    let more = topics.iter().map(|topic| Arc::from(topic.as_str()));
+    for known in inputs.iter_mut() {
+        let potok_flow::Input::Topics { group, topics, from_end } = known;
+        if group != wanted {
+            continue;
         }
-        _ if first.consumer_group() != input.consumer_group() => {
-            Some("the sources of one pipeline have one consumer group")
+        if *from_end != is_last {
+            return Err("the topics of one consumer group begin at the same end");
         }
-        _ => None,
+        topics.extend(more);
+        return Ok(());
     }
+    let (group, topics) = (wanted.to_owned(), more.collect());
+    inputs.push(potok_flow::Input::Topics { group, topics, from_end: is_last });
+    Ok(())
 }

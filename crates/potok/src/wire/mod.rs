@@ -20,8 +20,8 @@ use potok_flow::decode::{JsonDecoder, RawDecoder};
 use potok_flow::{Plan, Retry};
 
 use crate::failure::Failure;
-pub use http::http_sources;
 use crate::registry::registry;
+pub use http::http_sources;
 
 /// Reads pipeline files; all problems of all files at once.
 pub fn load(files: &[PathBuf]) -> Result<Vec<Loaded<Pipeline>>, Failure> {
@@ -86,12 +86,9 @@ fn plan(pipeline: &Loaded<Pipeline>, connections: &Connections) -> Result<Plan, 
     let name = pipeline.name.to_string();
     let site = Wiring { pipeline, connections };
     let delivers = delivers::plans(&site)?;
-    let inputs = inputs::of(&site)?;
     Ok(Plan {
         workers: pipeline.workers as usize,
-        group: inputs.group,
-        topics: inputs.topics,
-        from_end: inputs.from_end,
+        inputs: inputs::of(&site)?,
         decoder: decoder(pipeline),
         hold: group::plan(&site)?,
         stages: stages::plans(&site)?,
@@ -216,7 +213,11 @@ mod tests {
         let pipelines = load(&[shipped()]).unwrap();
         let plans = plans(&pipelines, &connections).unwrap();
         let [plan] = plans.as_slice() else { panic!("one plan") };
-        assert_eq!((plan.name.as_str(), plan.group.as_str()), ("orders", "order-consumer"));
+        assert_eq!(plan.name, "orders");
+        let [potok_flow::Input::Topics { group, .. }] = plan.inputs.as_slice() else {
+            panic!("one input")
+        };
+        assert_eq!(group, "order-consumer");
         assert_eq!(*plan.dead_letter_topic, *"orders-dead");
         assert_eq!(plan.retry.attempts, 5);
         assert!(matches!(plan.delivers[0].target, Target::Sink(_)));
@@ -235,7 +236,7 @@ mod tests {
         fs::write(&file, text).unwrap();
         let pipelines = load(&[file]).unwrap_or_else(|failure| panic!("{failure:?}"));
         let plans = plans(&pipelines, &defaults(folder.path())).unwrap();
-        assert!(plans[0].from_end);
+        assert!(matches!(plans[0].inputs[0], potok_flow::Input::Topics { from_end: true, .. }));
         let stage = &plans[0].stages[0];
         assert_eq!(stage.on_error, potok_flow::OnError::Stop);
         let counts: Vec<_> =

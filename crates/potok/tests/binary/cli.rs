@@ -11,7 +11,7 @@ use crate::load::lines;
 use crate::process::{Home, Ran, pipelines, potok, run};
 use crate::wait;
 
-const COMMANDS: [&str; 16] = [
+const COMMANDS: [&str; 18] = [
     "dev",
     "run",
     "check",
@@ -22,6 +22,8 @@ const COMMANDS: [&str; 16] = [
     "resume",
     "dead-letters",
     "groups",
+    "hub",
+    "token",
     "schema",
     "reference",
     "explain",

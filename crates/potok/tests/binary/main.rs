@@ -20,6 +20,7 @@ mod groups;
 mod guide;
 mod held;
 mod http;
+mod hub;
 mod ledger;
 mod letters;
 mod load;

@@ -45,7 +45,7 @@ pub fn fetch(say: &dyn Fn(&str)) -> Result<()> {
 }
 
 /// Maven may not look for Java where we did.
-fn java_home() -> Option<std::path::PathBuf> {
+pub fn java_home() -> Option<std::path::PathBuf> {
     let java = programs::java().ok()?.0.canonicalize().ok()?;
     Some(java.parent()?.parent()?.to_owned())
 }

@@ -1,11 +1,13 @@
 //! Puts on this machine what the services need and it lacks.
 //!
 //! What is there is used as it is: where nothing is missing, nothing is downloaded and no network
-//! is needed. Programs come from Debian's packages, where we may install them; Kafka comes from
-//! Maven into the cache. Where we may not, the failure says what to type.
+//! is needed. Programs come from Debian's packages, where we may install them; Kafka and
+//! Keycloak come from Maven into the cache, the SignalR clients from npm. Where we may not, the failure says what to type.
 
 mod apt;
 mod jars;
+mod keycloak;
+mod npm;
 
 use std::fs::{File, TryLockError};
 use std::str::FromStr;
@@ -13,6 +15,7 @@ use std::str::FromStr;
 use anyhow::{Context, Result, bail};
 
 pub use self::jars::KAFKA_VERSION;
+pub(crate) use self::jars::java_home;
 use crate::cache::{self, KafkaJars};
 use crate::programs::{self, Missing};
 
@@ -23,11 +26,20 @@ pub enum Service {
     Postgres,
     Mariadb,
     Redis,
+    Keycloak,
+    /// With the SignalR clients; nothing that is started on its own.
+    Node,
 }
 
 impl Service {
-    pub const ALL: [Service; 4] =
-        [Service::Kafka, Service::Postgres, Service::Mariadb, Service::Redis];
+    pub const ALL: [Service; 6] = [
+        Service::Kafka,
+        Service::Postgres,
+        Service::Mariadb,
+        Service::Redis,
+        Service::Keycloak,
+        Service::Node,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -35,6 +47,8 @@ impl Service {
             Service::Postgres => "postgres",
             Service::Mariadb => "mariadb",
             Service::Redis => "redis",
+            Service::Keycloak => "keycloak",
+            Service::Node => "node",
         }
     }
 
@@ -54,6 +68,10 @@ impl Service {
                 let all = [programs::mariadbd, programs::mariadb_install_db, programs::mariadb];
                 all.into_iter().map(|find| find().map(drop)).chain([openssl()]).collect()
             }
+            Service::Keycloak if cache::keycloak().is_ok() => vec![java()],
+            Service::Keycloak => vec![java(), programs::maven().map(drop)],
+            Service::Node if cache::signalr().is_ok() => vec![programs::node().map(drop)],
+            Service::Node => vec![programs::node().map(drop), programs::npm().map(drop)],
             Service::Redis => {
                 let all = [programs::redis_server, programs::redis_cli];
                 all.into_iter().map(|find| find().map(drop)).collect()
@@ -92,6 +110,12 @@ pub fn ensure(services: &[Service], say: &dyn Fn(&str)) -> Result<()> {
         jars::fetch(say)?;
         jars::make_class_data(say);
     }
+    if services.contains(&Service::Keycloak) {
+        keycloak::fetch(say)?;
+    }
+    if services.contains(&Service::Node) {
+        npm::fetch(say)?;
+    }
     Ok(())
 }
 
@@ -100,7 +124,10 @@ fn is_complete(services: &[Service]) -> bool {
     let installed = services.iter().all(|service| service.missing().is_empty());
     let fetched =
         || KafkaJars::find().is_ok_and(|jars| jars.class_data().is_ok_and(|file| file.is_file()));
-    installed && (!services.contains(&Service::Kafka) || fetched())
+    installed
+        && (!services.contains(&Service::Kafka) || fetched())
+        && (!services.contains(&Service::Keycloak) || cache::keycloak().is_ok())
+        && (!services.contains(&Service::Node) || cache::signalr().is_ok())
 }
 
 /// One installation at a time, whoever started it; the others find its work done.
@@ -130,6 +157,6 @@ mod tests {
             assert_eq!(service.name().parse(), Ok(service));
         }
         let unknown = "mysql".parse::<Service>().unwrap_err();
-        assert_eq!(unknown, "`mysql` is none of kafka, postgres, mariadb, redis");
+        assert_eq!(unknown, "`mysql` is none of kafka, postgres, mariadb, redis, keycloak, node");
     }
 }

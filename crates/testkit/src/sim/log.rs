@@ -8,8 +8,8 @@ use bytes::Bytes;
 use potok_core::trouble::{Bug, planted};
 use potok_core::{
     Clock, ConsumerGroup, ConsumerGroupSpec, Damage, Ended, Fault, Held, Log, NotWritten,
-    OpenGroup, Output, Owner, Partition, Place, Position, PutOutcome, RangeSet, ReadFrom, Reader,
-    Reason, Record, SourceBatch, Store, TopicInfo, Transaction,
+    OpenGroups, Output, Owner, Partition, Place, Position, PutOutcome, RangeSet, ReadFrom, Reader,
+    Reason, Record, Source, SourceBatch, Store, TopicInfo, Transaction,
 };
 use tokio::sync::{Notify, OwnedMutexGuard, oneshot};
 
@@ -61,34 +61,32 @@ impl SimLog {
     }
 
     /// A write runs to its end even when its caller goes away, as a request under way would; only
-    /// the death of the process stops it. `live` says which assignments may note endings.
+    /// the death of the process stops it. `lives` say which assignments may note endings.
     pub(super) async fn write(
         self: Arc<Self>,
         transaction: Transaction,
-        live: Option<Arc<Mutex<Live>>>,
+        lives: Vec<Arc<Mutex<Live>>>,
     ) -> Result<Vec<Position>, NotWritten> {
-        let (slow, refused, lost) = match live {
-            Some(_) => {
-                (Trouble::TransactSlow, Trouble::TransactRefused, Trouble::TransactReplyLost)
-            }
-            None => (Trouble::TransactSlow, Trouble::AppendRefused, Trouble::AppendReplyLost),
+        let (slow, refused, lost) = match lives.is_empty() {
+            false => (Trouble::TransactSlow, Trouble::TransactRefused, Trouble::TransactReplyLost),
+            true => (Trouble::TransactSlow, Trouble::AppendRefused, Trouble::AppendReplyLost),
         };
         let (answer, answered) = oneshot::channel();
         tokio::spawn(async move {
             self.world.latency(slow).await;
             self.world.step("the log, before a write").await;
-            self.whose_is_awake(live.as_ref()).await;
+            self.whose_is_awake(&lives).await;
             if self.world.with(|w| w.strikes(refused, 15)) {
                 self.world.with(|w| w.note("the log refuses a write"));
                 let _ = answer.send(Err(Fault::wait("simulated: the log is away").into()));
                 return;
             }
-            if live.is_none() && self.world.with(|w| w.is_full) {
+            if lives.is_empty() && self.world.with(|w| w.is_full) {
                 self.world.with(|w| w.tally.hit(Trouble::DiskFull));
                 let _ = answer.send(Err(Fault::wait("simulated: the disk is full").into()));
                 return;
             }
-            let written = self.apply(&transaction, live.as_ref());
+            let written = self.apply(&transaction, &lives);
             self.changed.notify_waiters();
             self.world.step("the log, after a write").await;
             self.world.latency(slow).await;
@@ -116,13 +114,13 @@ impl SimLog {
         self: Arc<Self>,
         turn: OwnedMutexGuard<()>,
         transaction: Transaction,
-        live: Arc<Mutex<Live>>,
+        lives: Vec<Arc<Mutex<Live>>>,
     ) -> Result<Vec<Position>, NotWritten> {
         let (answer, answered) = oneshot::channel();
         tokio::spawn(async move {
             self.world.latency(Trouble::TransactSlow).await;
             self.world.step("the log, before a write").await;
-            self.whose_is_awake(Some(&live)).await;
+            self.whose_is_awake(&lives).await;
             while self.world.with(|w| w.strikes(Trouble::TransactRefused, 15)) {
                 self.world.with(|w| w.note("the log makes a write wait"));
                 self.world.latency(Trouble::TransactSlow).await;
@@ -131,13 +129,13 @@ impl SimLog {
             self.world.with(|w| promises::excuse_repeats(w, &transaction.outputs));
             let refused = self.world.with(|w| too_large(w, &transaction.outputs));
             let written = if refused.is_empty() {
-                self.apply(&transaction, Some(&live))
+                self.apply(&transaction, &lives)
             } else {
                 let outputs = (0..).zip(transaction.outputs);
                 let outputs = outputs.filter(|(at, _)| !refused.iter().any(|(is, _)| is == at));
                 let outputs = outputs.map(|(_, output)| output).collect();
                 let others = Transaction { outputs, ended: Vec::new() };
-                self.apply(&others, Some(&live)).and(Err(NotWritten::Refused(refused)))
+                self.apply(&others, &lives).and(Err(NotWritten::Refused(refused)))
             };
             drop(turn);
             self.changed.notify_waiters();
@@ -153,8 +151,8 @@ impl SimLog {
     }
 
     /// A process that stands still may do so in the middle of a write: its last part is missing.
-    async fn whose_is_awake(&self, live: Option<&Arc<Mutex<Live>>>) {
-        if let Some(live) = live {
+    async fn whose_is_awake(&self, lives: &[Arc<Mutex<Live>>]) {
+        if let Some(live) = lives.first() {
             let process = live.lock().unwrap_or_else(PoisonError::into_inner).process;
             self.world.awake(process).await;
         }
@@ -163,7 +161,7 @@ impl SimLog {
     fn apply(
         &self,
         transaction: &Transaction,
-        live: Option<&Arc<Mutex<Live>>>,
+        lives: &[Arc<Mutex<Live>>],
     ) -> Result<Vec<Position>, NotWritten> {
         let clock = match self.world.with(|w| w.shared) {
             true => SimClock::of_shared_log(self.world.clone()),
@@ -171,47 +169,57 @@ impl SimLog {
         };
         let time = clock.now();
         self.world.with(|w| {
-            if let Some(live) = live {
-                let live = live.lock().unwrap_or_else(PoisonError::into_inner);
-                let left = |ended: &&Ended| !live.is_valid(&ended.partition, ended.assignment);
-                if live.exact
-                    && !planted(Bug::StaleCommit)
-                    && let Some(ended) = transaction.ended.iter().find(left)
-                {
-                    w.note(format_args!("refuses it all: {} has left", ended.partition));
-                    w.tally.recovered(Recovery::StaleIgnored);
-                    return Err(Fault::retry(format!("{} has left", ended.partition)).into());
-                }
+            let lives = lives.iter().map(|l| l.lock().unwrap_or_else(PoisonError::into_inner));
+            let lives: Vec<_> = lives.collect();
+            let left = |ended: &&Ended| {
+                let mut lives = lives.iter();
+                !lives.any(|live| live.is_valid(&ended.partition, ended.assignment))
+            };
+            if lives.iter().any(|live| live.exact)
+                && !planted(Bug::StaleCommit)
+                && let Some(ended) = transaction.ended.iter().find(left)
+            {
+                w.note(format_args!("refuses it all: {} has left", ended.partition));
+                w.tally.recovered(Recovery::StaleIgnored);
+                return Err(Fault::retry(format!("{} has left", ended.partition)).into());
             }
             let positions = w.disk.append(&transaction.outputs, time)?;
             promises::observe_outputs(w, &transaction.outputs, &positions);
-            if let Some(live) = live {
-                let process = live.lock().unwrap_or_else(PoisonError::into_inner).process;
-                promises::observe_written(w, process, &transaction.outputs);
+            if let Some(live) = lives.first() {
+                promises::observe_written(w, live.process, &transaction.outputs);
             }
             for ended in &transaction.ended {
-                let Some(live) = live else { continue };
-                let live = live.lock().unwrap_or_else(PoisonError::into_inner);
-                let is_owner = live.is_valid(&ended.partition, ended.assignment);
-                let reader = (live.process, live.group.as_str());
-                promises::observe_ended(w, reader, &ended.partition, &ended.ranges);
-                if !is_owner && planted(Bug::StaleCommit) {
-                    let what = format!("{} was noted by who had it before", ended.partition);
-                    w.violated(promises::Promise::OwnersCommit, what);
-                } else if !is_owner {
-                    w.note(format_args!("ignores {}: an old assignment", ended.partition));
-                    w.tally.recovered(Recovery::StaleIgnored);
-                    promises::excuse_repeats(w, &transaction.outputs);
-                    promises::ignored(w, ended);
-                    continue;
-                }
-                let newly = w.disk.note_ended(&live.group, &ended.partition, &ended.ranges);
-                w.note(format_args!("ended {} {:?}", ended.partition, ended.ranges));
-                promises::audit_ended(w, &live.group, &ended.partition, &newly);
+                let reads =
+                    |live: &&MutexGuard<'_, Live>| live.group_of(&ended.partition.topic).is_some();
+                let Some(live) = lives.iter().find(reads) else { continue };
+                note_ended(w, live, ended, transaction);
             }
             Ok(positions)
         })
     }
+}
+
+/// Notes what has ended in a partition, if it is still its reader's.
+fn note_ended(w: &mut State, live: &Live, ended: &Ended, transaction: &Transaction) {
+    let is_owner = live.is_valid(&ended.partition, ended.assignment);
+    let mut group = live.group_of(&ended.partition.topic).unwrap_or_default();
+    promises::observe_ended(w, (live.process, group), &ended.partition, &ended.ranges);
+    if !is_owner && planted(Bug::StaleCommit) {
+        let what = format!("{} was noted by who had it before", ended.partition);
+        w.violated(promises::Promise::OwnersCommit, what);
+    } else if !is_owner {
+        w.note(format_args!("ignores {}: an old assignment", ended.partition));
+        w.tally.recovered(Recovery::StaleIgnored);
+        promises::excuse_repeats(w, &transaction.outputs);
+        promises::ignored(w, ended);
+        return;
+    }
+    if planted(Bug::NotesInWrongGroup) {
+        group = super::pipeline::GROUP;
+    }
+    let newly = w.disk.note_ended(group, &ended.partition, &ended.ranges);
+    w.note(format_args!("ended {} {:?}", ended.partition, ended.ranges));
+    promises::audit_ended(w, group, &ended.partition, &newly);
 }
 
 /// The outputs that their topics will never take, by index.
@@ -299,29 +307,40 @@ impl Log for LogHandle {
 
     async fn append(&self, outputs: &[Output]) -> Result<Vec<Position>, Fault> {
         let transaction = Transaction { outputs: outputs.to_vec(), ended: Vec::new() };
-        Ok(self.log.clone().write(transaction, None).await?)
+        Ok(self.log.clone().write(transaction, Vec::new()).await?)
     }
 
-    async fn open_group(&self, spec: ConsumerGroupSpec) -> Result<OpenGroup, Fault> {
+    async fn open(&self, specs: Vec<ConsumerGroupSpec>) -> Result<OpenGroups, Fault> {
         let log = &self.log;
         log.world.awake(self.process).await;
         log.world.latency(Trouble::NextSlow).await;
-        if log.is_read(&spec.group, Some(self.process)) {
-            return Err(Fault::fix(format!("group {} is open already", spec.group)));
+        for spec in &specs {
+            if log.is_read(&spec.group, Some(self.process)) {
+                return Err(Fault::fix(format!("group {} is open already", spec.group)));
+            }
+            log.world.with(|w| {
+                w.disk.register(&spec.group, spec.info.clone(), &spec.topics, spec.from_end);
+                w.note(format_args!("group {} opens", spec.group));
+            });
         }
-        log.world.with(|w| {
-            w.disk.register(&spec.group, spec.info.clone(), &spec.topics, spec.from_end);
-            w.note(format_args!("group {} opens", spec.group));
-        });
-        let live = Arc::new(Mutex::new(Live::new(spec.group.clone(), spec.exact, self.process)));
-        if let Some(old) = log.groups().insert((spec.group, self.process), live.clone()) {
-            old.lock().unwrap_or_else(PoisonError::into_inner).retire();
+        let exact = specs.iter().any(|spec| spec.exact);
+        let overlap = if exact { 1 } else { log.world.with(|w| w.overlap) };
+        // Where there is one order of all records, one source keeps it.
+        let together = if log.world.with(|w| w.has_one_order()) { specs.len().max(1) } else { 1 };
+        let (mut sources, mut lives) = (Vec::<Box<dyn Source>>::new(), Vec::new());
+        for specs in specs.chunks(together) {
+            let live = Arc::new(Mutex::new(Live::new(specs, self.process)));
+            for spec in specs {
+                let of = (spec.group.clone(), self.process);
+                if let Some(old) = log.groups().insert(of, live.clone()) {
+                    old.lock().unwrap_or_else(PoisonError::into_inner).retire();
+                }
+            }
+            sources.push(Box::new(SimSource::new(log.clone(), live.clone(), self.process)));
+            lives.push(live);
         }
-        let source = SimSource::new(log.clone(), live.clone(), spec.topics, self.process);
-        let overlap = if spec.exact { 1 } else { log.world.with(|w| w.overlap) };
-        let turn = Arc::default();
-        let journal = SimJournal { log: log.clone(), live, overlap, turn };
-        Ok(OpenGroup { source: Box::new(source), journal: Arc::new(journal) })
+        let journal = SimJournal { log: log.clone(), lives, overlap, turn: Arc::default() };
+        Ok(OpenGroups { sources, journal: Arc::new(journal) })
     }
 
     async fn read(&self, topic: &str, from: ReadFrom) -> Result<Box<dyn Reader>, Fault> {

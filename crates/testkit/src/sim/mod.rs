@@ -31,7 +31,9 @@ pub use log::{LogHandle, SimLog};
 pub use pipeline::{DEAD, PIPELINE, plan};
 pub use promises::{Expect, Promise, Violation, seals};
 pub use runner::{Outcome, run, run_seed};
-pub use scenario::{Act, Change, Deliver, HELD_SEEDS, Hold, LARGE, Scenario, StageManner, To};
+pub use scenario::{
+    Act, Change, Deliver, HELD_SEEDS, Hold, LARGE, Scenario, StageManner, TWO_GROUPS_SEEDS, To,
+};
 pub use sink::{Manner, SimSink, Spell, Style, Table};
 pub use store::SimStore;
 pub use trouble::{Recovery, Tally, Trouble};

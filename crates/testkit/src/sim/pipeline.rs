@@ -8,8 +8,8 @@ use potok_core::{Decoded, Decoder, Event, Fault, Reason, Record, Stage, Staged, 
 use potok_expr::Template;
 use potok_flow::decode::JsonDecoder;
 use potok_flow::{
-    ClosePlan, DeliverPlan, GroupPlan, OnError, OnRepeat, Per, Plan, Retry, StagePlan, Target,
-    TopicTarget,
+    ClosePlan, DeliverPlan, GroupPlan, Input, OnError, OnRepeat, Per, Plan, Retry, StagePlan,
+    Target, TopicTarget,
 };
 
 use super::promises;
@@ -28,6 +28,9 @@ pub const DEAD: &str = "sim-dead";
 
 /// Its consumer group.
 pub const GROUP: &str = "sim-group";
+
+/// Another one, where topics are read in two.
+pub const SECOND_GROUP: &str = "sim-group-two";
 
 /// The one that reads what was gathered, where the log is shared.
 pub const HELD_GROUP: &str = "sim-group-held";
@@ -84,9 +87,7 @@ pub(super) fn plan_in(
     Ok(Plan {
         name: PIPELINE.to_owned(),
         workers,
-        group: GROUP.to_owned(),
-        topics: scenario.topics.clone(),
-        from_end: false,
+        inputs: inputs(scenario),
         decoder: Arc::new(SimDecoder {
             world: world.clone(),
             json: JsonDecoder::new(None),
@@ -106,6 +107,15 @@ pub(super) fn plan_in(
         keep_resolved: None,
         in_flight_bytes: scenario.in_flight_bytes,
     })
+}
+
+fn inputs(scenario: &Scenario) -> Vec<Input> {
+    let read_in = |group: &&str| {
+        let topics = scenario.topics.iter().filter(|topic| scenario.group_of(topic) == *group);
+        Input::topics(*group, topics.cloned().collect())
+    };
+    let groups = if scenario.two_groups { &[GROUP, SECOND_GROUP][..] } else { &[GROUP] };
+    groups.iter().map(read_in).collect()
 }
 
 fn hold_plan(

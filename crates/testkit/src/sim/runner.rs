@@ -12,7 +12,7 @@ use super::chance::Chance;
 use super::clock::SimClock;
 use super::frozen::{HEARS_AFTER, SESSION};
 use super::log::{LogHandle, SimLog};
-use super::pipeline::{DEAD, GROUP, HELD_GROUP, INTERNAL, PIPELINE, plan_in};
+use super::pipeline::{DEAD, HELD_GROUP, INTERNAL, PIPELINE, plan_in};
 use super::promises::{self, Expect, Promise, Violation};
 use super::scenario::{Act, Scenario};
 use super::trouble::{Recovery, Tally, Trouble};
@@ -93,6 +93,7 @@ pub fn run(scenario: Scenario) -> Result<Outcome, String> {
         w.enabled = scenario.enabled.clone();
         w.overlap = scenario.overlap;
         w.shared = scenario.sharing > 0;
+        w.read_apart = scenario.read_apart;
         w.output_max = scenario.output_max();
         w.expect = Some(Arc::new(Expect {
             scenario: scenario.clone(),
@@ -610,7 +611,8 @@ impl Runner {
             let mut open = Vec::new();
             for partition in w.disk.partitions_of(&topics) {
                 let gathered = shared && !self.scenario.topics.contains(&partition.topic);
-                let group = if gathered { HELD_GROUP } else { GROUP };
+                let source = self.scenario.group_of(&partition.topic);
+                let group = if gathered { HELD_GROUP } else { source };
                 let progress = w.disk.progress(group, &partition).unwrap_or_default();
                 let records = w.disk.shelf(&partition).map_or(&[][..], |shelf| &shelf.records);
                 for Record { offset, time, .. } in records.iter().map(|(_, record)| record) {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use potok_core::Output;
 
 use super::chance::Chance;
+use super::pipeline::{GROUP, SECOND_GROUP};
 use super::sink::{Manner, Spell, Style};
 use super::trouble::Trouble;
 use super::workload::Workload;
@@ -77,6 +78,9 @@ pub enum Change {
 /// From this seed on pipelines hold records in groups.
 pub const HELD_SEEDS: u64 = 1 << 32;
 
+/// From this seed on they read in two consumer groups; every other one holds records.
+pub const TWO_GROUPS_SEEDS: u64 = 2 << 32;
+
 /// Bytes in a large record. A dead letter of it goes in pieces where outputs may be half as large.
 pub const LARGE: usize = 4_000;
 
@@ -137,6 +141,11 @@ pub struct Scenario {
     pub partitions: u32,
     /// What the pipeline reads.
     pub topics: Vec<Arc<str>>,
+    /// It reads its first topic in one consumer group and the others in another.
+    pub two_groups: bool,
+    /// Groups are read apart from each other though the log is one process's own, so that records
+    /// of the two have no order between them but their times.
+    pub read_apart: bool,
     /// Workers of each life in turn; the last number stays.
     pub workers: Vec<usize>,
     /// Where records are delivered.
@@ -182,6 +191,8 @@ impl Scenario {
             enabled: BTreeSet::new(),
             partitions: 1,
             topics: vec!["in".into()],
+            two_groups: false,
+            read_apart: false,
             workers: vec![1],
             delivers: vec![Deliver {
                 to: To::Sink(Manner::default()),
@@ -219,7 +230,8 @@ impl Scenario {
                 scenario.enabled.insert(*trouble);
             }
         }
-        if seed >= HELD_SEEDS {
+        let is_held = seed >= HELD_SEEDS && (seed < TWO_GROUPS_SEEDS || seed % 2 == 1);
+        if is_held {
             // Members and seal of a group never change hands apart: where the log is not shared
             // it keeps all its partitions.
             if !is_like_kafka(seed) {
@@ -228,7 +240,8 @@ impl Scenario {
             }
         }
         scenario.partitions = chance.between(1, 4) as u32;
-        if chance.one_in(3) {
+        scenario.two_groups = seed >= TWO_GROUPS_SEEDS;
+        if chance.one_in(3) || scenario.two_groups {
             scenario.topics.push("in-two".into());
         }
         scenario.workers = (0..6).map(|_| chance.between(1, 5) as usize).collect();
@@ -257,9 +270,11 @@ impl Scenario {
         let span = chance.between(3_000, 60_000);
         scenario.spells = scenario.make_spells(&mut chance, span);
         scenario.acts = scenario.make_acts(&mut chance, span);
-        if seed >= HELD_SEEDS {
+        if is_held {
             scenario.add_hold(span);
         }
+        let apart = Chance::new(seed ^ 0xa9a47).one_in(2);
+        scenario.read_apart = scenario.two_groups && scenario.sharing == 0 && apart;
         scenario.add_flaps(span);
         scenario
     }
@@ -430,15 +445,27 @@ impl Scenario {
         self.hold.map(|hold| Hold { by: by.unwrap_or(hold.by), ..hold })
     }
 
+    /// The consumer group that reads a topic.
+    pub fn group_of(&self, topic: &str) -> &'static str {
+        let is_first = self.topics.first().is_some_and(|first| **first == *topic);
+        let is_own = !self.topics.iter().any(|of| **of == *topic);
+        if !self.two_groups || is_first || is_own { GROUP } else { SECOND_GROUP }
+    }
+
     /// What it is made of, without what happens in it.
     pub fn summary(&self) -> String {
         let Scenario { seed, enabled, partitions, topics, delivers, stage, .. } = self;
         let Scenario { hold, order_by_k, sharing, changes, .. } = self;
         let Scenario { retry, probe_every, in_flight_bytes, overlap, spells, helped, .. } = self;
+        let groups = match (self.two_groups, self.read_apart) {
+            (false, _) => "",
+            (true, false) => ", in two groups",
+            (true, true) => ", in two groups apart",
+        };
         format!(
             "seed {seed}: {topics:?} of {partitions} partitions, deliver {delivers:?}, {stage:?}, {hold:?}, \
              order_by_k {order_by_k}, retry {retry:?}, probe every {probe_every:?}, room \
-             {in_flight_bytes}, overlap {overlap}, sharing {sharing}, helped {helped}, spells {spells:?}, {changes:?}, {enabled:?}"
+             {in_flight_bytes}, overlap {overlap}, sharing {sharing}, helped {helped}, spells {spells:?}, {changes:?}, {enabled:?}{groups}"
         )
     }
 

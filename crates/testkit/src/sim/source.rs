@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use potok_core::{
-    Assignment, Fault, Intake, Journal, LogOrder, NotWritten, Partition, PartitionEnd, Position,
-    Record, Source, SourceBatch, Transaction,
+    Assignment, ConsumerGroupSpec, Fault, Intake, Journal, LogOrder, NotWritten, Partition,
+    PartitionEnd, Position, Record, Source, SourceBatch, Transaction,
 };
 use tokio::time::Instant;
 
@@ -19,8 +19,8 @@ use super::world::State;
 
 /// Which partitions are whose, shared by a group's source and journal.
 pub struct Live {
-    /// The group's name.
-    pub group: String,
+    /// The groups, each with the topics it reads.
+    groups: Vec<(String, Vec<Arc<str>>)>,
     /// Which of the processes that share the log.
     pub(super) process: usize,
     /// Outputs and endings are written together or not at all.
@@ -46,11 +46,12 @@ struct Held {
 }
 
 impl Live {
-    pub(super) fn new(group: String, exact: bool, process: usize) -> Self {
+    pub(super) fn new(specs: &[ConsumerGroupSpec], process: usize) -> Self {
+        let groups = specs.iter().map(|spec| (spec.group.clone(), spec.topics.clone()));
         Live {
-            group,
+            groups: groups.collect(),
+            exact: specs.iter().any(|spec| spec.exact),
             process,
-            exact,
             read: true,
             held: BTreeMap::new(),
             leaving: BTreeMap::new(),
@@ -58,6 +59,27 @@ impl Live {
             away: BTreeMap::new(),
             ready: VecDeque::new(),
         }
+    }
+
+    /// The group that reads a topic; `None` where none of these does.
+    pub(super) fn group_of(&self, topic: &str) -> Option<&str> {
+        let reads = |(_, topics): &&(String, Vec<Arc<str>>)| topics.iter().any(|of| **of == *topic);
+        self.groups.iter().find(reads).map(|(group, _)| group.as_str())
+    }
+
+    /// The first group.
+    pub(super) fn first_group(&self) -> &str {
+        self.groups.first().map_or("", |(group, _)| group)
+    }
+
+    fn topics(&self) -> Vec<Arc<str>> {
+        self.groups.iter().flat_map(|(_, topics)| topics).cloned().collect()
+    }
+
+    /// Where the group of a partition stands in it.
+    fn progress(&self, disk: &Disk, partition: &Partition) -> Progress {
+        let group = self.group_of(&partition.topic);
+        group.and_then(|group| disk.progress(group, partition)).unwrap_or_default()
     }
 
     /// Nobody reads any more, but what is in flight may still be noted.
@@ -88,27 +110,23 @@ impl Live {
 pub struct SimSource {
     log: Arc<SimLog>,
     live: Arc<Mutex<Live>>,
-    topics: Vec<Arc<str>>,
     process: usize,
     paused: bool,
+    /// It has said that there is nothing yet, where others wait for that.
+    said_nothing: bool,
     /// When the call under way answers. Kept across cancelled calls, so that asking often does
     /// not put the answer off for ever.
     ready_at: Option<Instant>,
 }
 
 impl SimSource {
-    pub(super) fn new(
-        log: Arc<SimLog>,
-        live: Arc<Mutex<Live>>,
-        topics: Vec<Arc<str>>,
-        process: usize,
-    ) -> Self {
-        SimSource { log, live, topics, process, paused: false, ready_at: None }
+    pub(super) fn new(log: Arc<SimLog>, live: Arc<Mutex<Live>>, process: usize) -> Self {
+        SimSource { log, live, process, paused: false, said_nothing: false, ready_at: None }
     }
 
     /// Decides what to say now; `None` when there is nothing.
     fn say(&mut self) -> Option<Result<Intake, Fault>> {
-        let group = lock(&self.live).group.clone();
+        let group = lock(&self.live).first_group().to_owned();
         let others = self.log.others(&group, self.process);
         let mut live = lock(&self.live);
         self.log.world.with(|w| {
@@ -122,10 +140,16 @@ impl SimSource {
                 return Some(Ok(Intake::Lost(stolen)));
             }
             let mut others: Vec<_> = others.iter().map(|other| lock(other)).collect();
-            if let Some(assigned) = assign(w, &mut live, &mut others, &self.topics) {
+            if let Some(assigned) = assign(w, &mut live, &mut others) {
                 return Some(Ok(assigned));
             }
             drop(others);
+            if w.read_apart
+                && live.held.is_empty()
+                && !std::mem::replace(&mut self.said_nothing, true)
+            {
+                return Some(Ok(Intake::Assigned(Vec::new())));
+            }
             if !live.held.is_empty() && w.strikes(Trouble::Revoked, 25) {
                 let taken = take_away(w, &mut live);
                 let nonces = taken.iter().map(|(nonce, _)| *nonce).collect();
@@ -150,14 +174,9 @@ fn lock(live: &Mutex<Live>) -> MutexGuard<'_, Live> {
 }
 
 /// Assigns partitions that nobody has, at times only some of them.
-fn assign(
-    w: &mut State,
-    live: &mut Live,
-    others: &mut [MutexGuard<'_, Live>],
-    topics: &[Arc<str>],
-) -> Option<Intake> {
+fn assign(w: &mut State, live: &mut Live, others: &mut [MutexGuard<'_, Live>]) -> Option<Intake> {
     let now = Instant::now();
-    let mut free = w.disk.partitions_of(topics);
+    let mut free = w.disk.partitions_of(&live.topics());
     free.retain(|p| !live.held.contains_key(p) && live.away.get(p).is_none_or(|at| *at <= now));
     expire(w, others, &free);
     steal(w, others, &free);
@@ -171,7 +190,7 @@ fn assign(
     let mut assignments = Vec::new();
     for partition in free {
         forget_metadata(w, live, &partition);
-        let progress = w.disk.progress(&live.group, &partition).unwrap_or_default();
+        let progress = live.progress(&w.disk, &partition);
         if !progress.ended.is_empty() {
             w.tally.recovered(Recovery::ResumedAbove);
         }
@@ -187,13 +206,15 @@ fn assign(
 
 /// What had ended above the position goes with the metadata of the commit: it is done again.
 fn forget_metadata(w: &mut State, live: &Live, partition: &Partition) {
-    let progress = w.disk.progress(&live.group, partition).unwrap_or_default();
+    let progress = live.progress(&w.disk, partition);
     if live.exact || progress.ended.is_empty() || !w.strikes(Trouble::MetadataLost, 3) {
         return;
     }
     w.note(format_args!("what ended above {} in {partition} is forgotten", progress.position));
     promises::excuse_forgotten(w, partition, &progress.ended);
-    w.disk.forget_above(&live.group, partition);
+    if let Some(group) = live.group_of(&partition.topic) {
+        w.disk.forget_above(group, partition);
+    }
 }
 
 /// Takes everything from processes that were silent for longer than a session.
@@ -255,7 +276,7 @@ fn take_away(w: &mut State, live: &mut Live) -> Vec<(u64, Partition)> {
 
 fn hand_out(w: &mut State, live: &mut Live) -> Option<SourceBatch> {
     let has_groups = w.expect.as_ref().is_some_and(|expect| expect.scenario.hold.is_some());
-    if !w.shared && has_groups {
+    if w.has_one_order() && has_groups {
         return hand_out_in_order(w, live);
     }
     let skips_ended = w.chance.one_in(2);
@@ -268,7 +289,7 @@ fn hand_out(w: &mut State, live: &mut Live) -> Option<SourceBatch> {
         .map(|(partition, _)| partition.clone())
         .collect();
     let partition = chance.pick(&waiting)?;
-    let ended = disk.progress(&live.group, partition).unwrap_or_default().ended;
+    let ended = live.progress(disk, partition).ended;
     let held = live.held.get_mut(partition)?;
     let keep = |offset| !skips_ended || !ended.contains(offset);
     let batch = batch(disk, partition, held.nonce, held.cursor, count, keep);
@@ -286,7 +307,7 @@ fn observe(w: &mut State, live: &Live, batch: &SourceBatch) {
         record.offset >= before.position && !before.ended.contains(record.offset)
     };
     let new = batch.records.iter().filter(new);
-    let reader = (live.process, live.group.as_str());
+    let reader = (live.process, live.group_of(&batch.partition.topic).unwrap_or_default());
     promises::observe_taken(w, reader, (batch.log, &batch.partition), new);
     w.note(format_args!("hands out {} {}..{}", batch.partition, batch.first, batch.next));
 }
@@ -435,7 +456,8 @@ impl Drop for SimSource {
 /// The progress of a group.
 pub struct SimJournal {
     pub(super) log: Arc<SimLog>,
-    pub(super) live: Arc<Mutex<Live>>,
+    /// One for each source.
+    pub(super) lives: Vec<Arc<Mutex<Live>>>,
     /// More than one: outputs and progress part, as on Kafka.
     pub(super) overlap: usize,
     /// Calls that overlap take effect in their order.
@@ -445,7 +467,7 @@ pub struct SimJournal {
 impl Drop for SimJournal {
     fn drop(&mut self) {
         // The process has left the group: others may have its partitions.
-        lock(&self.live).retire();
+        self.lives.iter().for_each(|live| lock(live).retire());
         self.log.changed.notify_waiters();
     }
 }
@@ -453,13 +475,14 @@ impl Drop for SimJournal {
 #[async_trait]
 impl Journal for SimJournal {
     async fn transact(&self, transaction: &Transaction) -> Result<Vec<Position>, NotWritten> {
-        let (log, live) = (self.log.clone(), self.live.clone());
-        let (world, process) = (log.world.clone(), lock(&live).process);
+        let (log, lives) = (self.log.clone(), self.lives.clone());
+        let process = lives.first().map_or(0, |live| lock(live).process);
+        let world = log.world.clone();
         let written = if self.overlap == 1 {
-            log.write(transaction.clone(), Some(live)).await
+            log.write(transaction.clone(), lives).await
         } else {
             let turn = self.turn.clone().lock_owned().await;
-            log.write_in(turn, transaction.clone(), live).await
+            log.write_in(turn, transaction.clone(), lives).await
         };
         world.awake(process).await;
         written

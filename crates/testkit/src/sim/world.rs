@@ -53,6 +53,8 @@ pub struct State {
     pub is_full: bool,
     /// Several processes share the log.
     pub shared: bool,
+    /// Groups are read apart from each other though the log is one process's own.
+    pub read_apart: bool,
     /// Processes that stand still.
     pub(super) frozen: Frozen,
     /// The destinations, one per deliver entry.
@@ -84,6 +86,11 @@ impl State {
     pub fn millis(&self) -> u64 {
         let life = self.life_start.map_or(Duration::ZERO, |start| start.elapsed());
         (self.before + life).as_millis() as u64
+    }
+
+    /// True where records of all groups come in the order in which they were written.
+    pub fn has_one_order(&self) -> bool {
+        !self.shared && !self.read_apart
     }
 
     /// Decides whether a trouble strikes now, once in `n` times where it is enabled.
@@ -136,6 +143,7 @@ impl World {
                 output_max: None,
                 is_full: false,
                 shared: false,
+                read_apart: false,
                 frozen: Frozen::default(),
                 tables: Vec::new(),
                 filtered: BTreeSet::new(),

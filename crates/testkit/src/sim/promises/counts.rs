@@ -13,7 +13,7 @@ use potok_flow::Status;
 use super::{
     Expect, ID_HEADER, Promise, ever, name_of, origin_of, replay_of, version_counts, version_name,
 };
-use crate::sim::pipeline::{GROUP, INTERNAL};
+use crate::sim::pipeline::{HELD_GROUP, INTERNAL};
 use crate::sim::trouble::Trouble;
 use crate::sim::workload::Kind;
 use crate::sim::world::State;
@@ -55,7 +55,7 @@ fn deeds(w: &mut State, process: usize) -> &mut Deeds {
 /// True for a record that its reader counts: neither one that is only copied, nor a note of the
 /// pipeline itself.
 fn is_counted(w: &State, group: &str, partition: &Partition, record: &Record) -> bool {
-    let copied = w.shared && group == GROUP;
+    let copied = w.shared && group != HELD_GROUP;
     let note = *partition.topic == *INTERNAL && origin_of(record).is_none();
     !copied && !note
 }

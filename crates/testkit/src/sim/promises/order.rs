@@ -11,16 +11,16 @@ use crate::sim::world::State;
 #[derive(Clone, Debug)]
 pub(super) struct Arrived {
     at: Position,
-    /// Where several processes share the log, its time; else the order of the whole log.
+    /// The order of the whole log; where records have none, their time.
     came: i64,
 }
 
 impl Arrived {
     /// Of the record that lies there, or did.
     pub fn of(w: &State, at: &Position) -> Option<Self> {
-        let came = match w.shared {
-            true => ever(w, at)?.time.0,
-            false => w.disk.place(at)? as i64,
+        let came = match w.has_one_order() {
+            true => w.disk.place(at)? as i64,
+            false => ever(w, at)?.time.0,
         };
         Some(Arrived { at: at.clone(), came })
     }
@@ -56,7 +56,8 @@ impl ByGroup {
                 sealed.entry(member.clone()).or_insert(number);
             }
         }
-        let blind = w.shared && expect.scenario.has_jumps_of_log();
+        let blind = (w.shared && expect.scenario.has_jumps_of_log())
+            || (w.read_apart && expect.scenario.has_jumps());
         ByGroup { sealed, last: BTreeMap::new(), blind }
     }
 

@@ -33,7 +33,8 @@ pub(in crate::sim) fn check_store(
 /// store who has it now; that one will put everything there anew.
 fn is_noted(w: &State, owner: &Owner, at: &Position) -> bool {
     let partition = Partition { topic: at.topic.clone(), index: at.partition };
-    let group = if w.shared { HELD_GROUP } else { GROUP };
+    let source = w.expect.as_ref().map_or(GROUP, |expect| expect.scenario.group_of(&at.topic));
+    let group = if w.shared { HELD_GROUP } else { source };
     let progress = w.disk.progress(group, &partition).unwrap_or_default();
     let has_ended = at.offset < progress.position || progress.ended.contains(at.offset);
     let ignored = w.observed.ignored.get(&owner.nonce);

@@ -27,7 +27,8 @@ impl Version {
 /// Of the records of one id in a batch the last arrival is delivered, and the others end as it
 /// does.
 pub(super) fn check_versions(w: &mut State, expect: &Expect) {
-    let is_blind = w.shared && expect.scenario.has_jumps_of_log();
+    let is_blind = (w.shared && expect.scenario.has_jumps_of_log())
+        || (w.read_apart && expect.scenario.has_jumps());
     if expect.scenario.hold.is_none_or(|hold| !hold.replace) || is_blind {
         return;
     }

@@ -6,7 +6,7 @@ use potok_core::{Ended, Envelope, Output, Partition, Position, RangeSet, Record}
 
 use super::{Expect, ID_HEADER, Promise};
 use super::{ever, has_ended, letter_id, members, name_of, origin_of, replay_of};
-use crate::sim::pipeline::{GROUP, INTERNAL};
+use crate::sim::pipeline::{HELD_GROUP, INTERNAL};
 use crate::sim::scenario::{Act, Scenario};
 use crate::sim::trouble::Recovery;
 use crate::sim::workload::Kind;
@@ -179,7 +179,7 @@ pub(in crate::sim) fn audit_ended(
     offsets: &[u64],
 ) {
     let Some(expect) = w.expect.clone() else { return };
-    if w.shared && group == GROUP {
+    if w.shared && group != HELD_GROUP {
         // Gathered: the copies end, and are looked at below and at the end.
         return;
     }

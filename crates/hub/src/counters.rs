@@ -1,0 +1,53 @@
+//! What the hub counts. Numbers only rise, except those that say how much there is now.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use crate::contract::{Answer, HubStats};
+
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub connections: AtomicUsize,
+    pub queued_bytes: AtomicUsize,
+    acknowledged: AtomicU64,
+    nobody: AtomicU64,
+    no_answer: AtomicU64,
+    pub no_result: AtomicU64,
+    pub threw: AtomicU64,
+    pub late: AtomicU64,
+    pub unknown: AtomicU64,
+    pub slow: AtomicU64,
+    pub tokens_refused: AtomicU64,
+}
+
+pub(crate) fn add(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+impl Counters {
+    pub fn answered(&self, answer: Answer) {
+        match answer {
+            Answer::Acknowledged => add(&self.acknowledged),
+            Answer::Nobody => add(&self.nobody),
+            Answer::NoAnswer { .. } => add(&self.no_answer),
+            Answer::Unavailable => {}
+        }
+    }
+
+    pub fn stats(&self, key_fetches: u64) -> HubStats {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        HubStats {
+            connections: self.connections.load(Ordering::Relaxed),
+            queued_bytes: self.queued_bytes.load(Ordering::Relaxed),
+            acknowledged: of(&self.acknowledged),
+            nobody: of(&self.nobody),
+            no_answer: of(&self.no_answer),
+            no_result: of(&self.no_result),
+            threw: of(&self.threw),
+            late: of(&self.late),
+            unknown: of(&self.unknown),
+            slow: of(&self.slow),
+            tokens_refused: of(&self.tokens_refused),
+            key_fetches,
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! One message on its way to one person, and the single answer to it.
+//!
+//! A [`Delivery`] is shared by the connections that were given the message. Each of them either
+//! acknowledges it or lets go of it; when nobody is left who could answer, that is the answer. What
+//! is dropped unanswered, by a panic or the end of the hub, answers [`Answer::Unavailable`].
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::connection::Connection;
+use crate::contract::{AckRule, Answer, Answers, Outgoing, Ticket};
+use crate::counters::Counters;
+
+pub(crate) struct Delivery {
+    pub ticket: Ticket,
+    pub ack: AckRule,
+    pub ack_within: Duration,
+    answers: Arc<dyn Answers>,
+    counters: Arc<Counters>,
+    /// Connections that may still answer, and one for whoever still hands it out.
+    open: AtomicUsize,
+    settled: AtomicBool,
+    written: AtomicBool,
+    /// Whether a connection's window made it wait.
+    waited: AtomicBool,
+    targets: OnceLock<Box<[Weak<Connection>]>>,
+}
+
+impl Delivery {
+    pub fn new(
+        outgoing: &Outgoing,
+        answers: &Arc<dyn Answers>,
+        counters: &Arc<Counters>,
+    ) -> Arc<Self> {
+        Arc::new(Delivery {
+            ticket: outgoing.ticket,
+            ack: outgoing.ack,
+            ack_within: outgoing.ack_within,
+            answers: answers.clone(),
+            counters: counters.clone(),
+            open: AtomicUsize::new(1),
+            settled: AtomicBool::new(false),
+            written: AtomicBool::new(false),
+            waited: AtomicBool::new(false),
+            targets: OnceLock::new(),
+        })
+    }
+
+    /// Says which connections it is handed to; each counts as one that may answer.
+    pub fn target(&self, connections: &[Arc<Connection>]) {
+        self.open.fetch_add(connections.len(), Ordering::AcqRel);
+        let _ = self.targets.set(connections.iter().map(Arc::downgrade).collect());
+    }
+
+    /// The connections that still exist.
+    pub fn targets(&self) -> impl Iterator<Item = Arc<Connection>> {
+        self.targets.get().into_iter().flat_map(|all| all.iter()).filter_map(Weak::upgrade)
+    }
+
+    pub fn is_settled(&self) -> bool {
+        self.settled.load(Ordering::Acquire)
+    }
+
+    pub fn belongs_to(&self, answers: &Arc<dyn Answers>) -> bool {
+        std::ptr::addr_eq(Arc::as_ptr(&self.answers), Arc::as_ptr(answers))
+    }
+
+    /// It is on a connection's way out.
+    pub fn mark_written(&self) {
+        self.written.store(true, Ordering::Release);
+    }
+
+    pub fn mark_waited(&self) {
+        self.waited.store(true, Ordering::Release);
+    }
+
+    pub fn has_waited(&self) -> bool {
+        self.waited.load(Ordering::Acquire)
+    }
+
+    /// Ends it without an answer.
+    pub fn cancel(&self) {
+        self.settled.store(true, Ordering::Release);
+    }
+}
+
+impl Drop for Delivery {
+    fn drop(&mut self) {
+        if !self.settled.swap(true, Ordering::AcqRel) {
+            self.answers.settle(&[(self.ticket, Answer::Unavailable)]);
+        }
+    }
+}
+
+/// Answers on their way to those who asked: collected while locks are held, told afterwards.
+#[derive(Default)]
+pub(crate) struct Settlements {
+    all: Vec<(Arc<dyn Answers>, Ticket, Answer)>,
+}
+
+impl Settlements {
+    /// Whether this was its answer: the first one counts.
+    pub fn settle(&mut self, delivery: &Delivery, answer: Answer) -> bool {
+        if delivery.settled.swap(true, Ordering::AcqRel) {
+            return false;
+        }
+        delivery.counters.answered(answer);
+        self.all.push((delivery.answers.clone(), delivery.ticket, answer));
+        true
+    }
+
+    /// One who might have answered will not.
+    pub fn release(&mut self, delivery: &Delivery) {
+        if delivery.open.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.unanswered(delivery);
+        }
+    }
+
+    pub fn unanswered(&mut self, delivery: &Delivery) {
+        let written = delivery.written.load(Ordering::Acquire);
+        self.settle(delivery, Answer::NoAnswer { written });
+    }
+}
+
+impl Drop for Settlements {
+    /// Tells them, those of one asker together.
+    fn drop(&mut self) {
+        let mut all = std::mem::take(&mut self.all).into_iter().peekable();
+        while let Some((answers, ticket, answer)) = all.next() {
+            let mut together = vec![(ticket, answer)];
+            let same = |(other, ..): &(Arc<dyn Answers>, Ticket, Answer)| {
+                std::ptr::addr_eq(Arc::as_ptr(other), Arc::as_ptr(&answers))
+            };
+            while let Some((_, ticket, answer)) = all.next_if(same) {
+                together.push((ticket, answer));
+            }
+            answers.settle(&together);
+        }
+    }
+}
+
+/// When answers are due. A queue per length of time: in each of them deadlines only rise, so that
+/// looking at their fronts is enough.
+#[derive(Default)]
+pub(crate) struct Deadlines {
+    queues: Mutex<HashMap<(Duration, Chance), Queue>>,
+}
+
+type Queue = VecDeque<(Instant, Arc<Delivery>)>;
+
+/// A message that waited for a connection's window gets a second length of time.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Chance {
+    First,
+    Second,
+}
+
+impl Deadlines {
+    pub fn add(&self, delivery: Arc<Delivery>) {
+        let within = delivery.ack_within;
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let queue = queues.entry((within, Chance::First)).or_default();
+        queue.push_back((Instant::now() + within, delivery));
+    }
+
+    /// Those whose time is over.
+    pub fn due(&self, now: Instant) -> Vec<Arc<Delivery>> {
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut due, mut again) = (Vec::new(), Vec::new());
+        for ((_, chance), queue) in queues.iter_mut() {
+            while let Some((deadline, delivery)) = queue.front() {
+                if *deadline > now && !delivery.is_settled() {
+                    break;
+                }
+                let Some((deadline, delivery)) = queue.pop_front() else { break };
+                match delivery.is_settled() {
+                    true => {}
+                    false if *chance == Chance::First && delivery.has_waited() => {
+                        again.push((deadline + delivery.ack_within, delivery));
+                    }
+                    false => due.push(delivery),
+                }
+            }
+        }
+        queues.retain(|_, queue| !queue.is_empty());
+        for (deadline, delivery) in again {
+            let key = (delivery.ack_within, Chance::Second);
+            queues.entry(key).or_default().push_back((deadline, delivery));
+        }
+        due
+    }
+
+    /// Those that `wanted` picks.
+    pub fn find(&self, wanted: impl Fn(&Delivery) -> bool) -> Vec<Arc<Delivery>> {
+        let queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = queues.values().flatten().map(|(_, delivery)| delivery);
+        all.filter(|delivery| wanted(delivery)).cloned().collect()
+    }
+}

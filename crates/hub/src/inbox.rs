@@ -1,0 +1,189 @@
+//! What users may have missed: their last messages, for a client that comes back and asks.
+//!
+//! A message is kept before its user is looked up, and a connection is known before it can ask. So a
+//! message is seen by one of the two, whatever the order. What is kept is bounded in number, bytes
+//! and age, per user and in all; a gap that is not kept whole is said to be one, never filled in
+//! part.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::Frame;
+use crate::contract::UserId;
+use crate::settings::Limits;
+
+pub(crate) struct Inboxes {
+    started: Instant,
+    users: HashMap<UserId, Inbox>,
+    /// Every kept message, the oldest first, for its age.
+    ages: VecDeque<(Instant, UserId)>,
+    bytes: usize,
+}
+
+struct Inbox {
+    messages: VecDeque<(Instant, Arc<Frame>)>,
+    bytes: usize,
+    /// Behind this moment nothing is missing.
+    whole_after: Instant,
+}
+
+impl Inboxes {
+    pub fn new() -> Self {
+        Inboxes { started: Instant::now(), users: HashMap::new(), ages: VecDeque::new(), bytes: 0 }
+    }
+
+    /// Keeps a message, and lets go of what does not fit beside it.
+    pub fn keep(&mut self, user: &UserId, frame: &Arc<Frame>, limits: &Limits) {
+        let (now, bytes) = (Instant::now(), frame.bytes());
+        let whole_after = self.started;
+        let inbox = self.users.entry(user.clone()).or_insert_with(|| Inbox {
+            messages: VecDeque::new(),
+            bytes: 0,
+            whole_after,
+        });
+        let fits = bytes <= limits.inbox_bytes
+            && limits.inbox_messages > 0
+            && self.bytes + bytes <= limits.inbox_bytes_total;
+        let (room, count) = match fits {
+            true => (limits.inbox_bytes - bytes, limits.inbox_messages - 1),
+            false => (0, 0),
+        };
+        while inbox.bytes > room || inbox.messages.len() > count {
+            self.bytes -= inbox.drop_oldest();
+        }
+        if fits {
+            inbox.messages.push_back((now, frame.clone()));
+            inbox.bytes += bytes;
+            self.bytes += bytes;
+        } else {
+            inbox.whole_after = now;
+        }
+        self.ages.push_back((now, user.clone()));
+    }
+
+    /// Lets go of what is too old.
+    pub fn forget(&mut self, limits: &Limits) {
+        let is_old = |then: &Instant| then.elapsed() >= limits.inbox_age;
+        while let Some((_, user)) = self.ages.pop_front_if(|(then, _)| is_old(then)) {
+            let Some(inbox) = self.users.get_mut(&user) else { continue };
+            while inbox.messages.front().is_some_and(|(then, _)| is_old(then)) {
+                self.bytes -= inbox.drop_oldest();
+            }
+            // Where nothing is left, nobody can name a message that was here.
+            if inbox.messages.is_empty() && is_old(&inbox.whole_after) {
+                self.users.remove(&user);
+            }
+        }
+    }
+
+    /// Everything since a message, and from a while before it: messages may have overtaken each
+    /// other. The client drops those that it knows, by their ids.
+    pub fn since(&self, user: &UserId, last: &str, limits: &Limits) -> Value {
+        let unknown = json!({"recovered": false, "messages": []});
+        let Some(inbox) = self.users.get(user) else { return unknown };
+        let arguments = |frame: &Frame| -> Value {
+            serde_json::from_str(frame.arguments()).unwrap_or_default()
+        };
+        let is_last = |frame: &Frame| arguments(frame)[1]["id"] == last;
+        let Some((then, _)) = inbox.messages.iter().rev().find(|(_, frame)| is_last(frame)) else {
+            return unknown;
+        };
+        let cut = then.checked_sub(limits.resume_overlap);
+        let Some(cut) = cut.filter(|cut| *cut > inbox.whole_after) else { return unknown };
+        let missed = inbox.messages.iter().filter(|(then, _)| *then >= cut);
+        let messages: Vec<_> = missed
+            .map(|(_, frame)| json!({"method": frame.method(), "arguments": arguments(frame)}))
+            .collect();
+        json!({"recovered": true, "messages": messages})
+    }
+
+    #[cfg(test)]
+    pub fn size(&self) -> (usize, usize, usize) {
+        (self.users.len(), self.ages.len(), self.bytes)
+    }
+}
+
+impl Inbox {
+    fn drop_oldest(&mut self) -> usize {
+        let Some((then, frame)) = self.messages.pop_front() else { return 0 };
+        self.bytes -= frame.bytes();
+        self.whole_after = self.whole_after.max(then);
+        frame.bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn frame(id: u32, bytes: usize) -> Arc<Frame> {
+        let payload = format!("\"{}\"", "x".repeat(bytes));
+        Frame::new("notify", &format!("m{id}"), payload.as_bytes(), 1 << 20).unwrap()
+    }
+
+    fn ids(answer: &Value) -> Vec<&str> {
+        let messages = answer["messages"].as_array().unwrap();
+        messages.iter().map(|message| message["arguments"][1]["id"].as_str().unwrap()).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_came_after_a_message_is_found_with_an_overlap() {
+        let limits = Limits::default();
+        let (mut inboxes, alice) = (Inboxes::new(), UserId::new("alice"));
+        tokio::time::advance(Duration::from_secs(100)).await;
+        for id in 0..5 {
+            inboxes.keep(&alice, &frame(id, 1), &limits);
+            tokio::time::advance(Duration::from_secs(20)).await;
+        }
+        let answer = inboxes.since(&alice, "m3", &limits);
+        assert_eq!(answer["recovered"], true);
+        assert_eq!(ids(&answer), ["m2", "m3", "m4"]);
+        for (user, id) in [("alice", "m9"), ("bob", "m3"), ("alice", "")] {
+            let answer = inboxes.since(&UserId::new(user), id, &limits);
+            assert_eq!((answer["recovered"].as_bool(), ids(&answer)), (Some(false), vec![]));
+        }
+    }
+
+    /// What was before the start is not known, and must not be said to be empty.
+    #[tokio::test(start_paused = true)]
+    async fn a_gap_that_is_not_whole_is_no_gap() {
+        let limits = Limits::default();
+        let (mut inboxes, alice) = (Inboxes::new(), UserId::new("alice"));
+        inboxes.keep(&alice, &frame(0, 1), &limits);
+        assert_eq!(inboxes.since(&alice, "m0", &limits)["recovered"], false);
+        tokio::time::advance(Duration::from_secs(40)).await;
+        inboxes.keep(&alice, &frame(1, 1), &limits);
+        assert_eq!(inboxes.since(&alice, "m1", &limits)["recovered"], true);
+        // More than is kept: the oldest are gone, and with them what could be asked about them.
+        for id in 2..=limits.inbox_messages as u32 + 1 {
+            inboxes.keep(&alice, &frame(id, 1), &limits);
+        }
+        assert_eq!(inboxes.since(&alice, "m1", &limits)["recovered"], false);
+        assert_eq!(inboxes.since(&alice, "m2", &limits)["recovered"], false);
+        // One that is larger than an inbox empties it.
+        tokio::time::advance(Duration::from_secs(40)).await;
+        inboxes.keep(&alice, &frame(500, limits.inbox_bytes), &limits);
+        inboxes.keep(&alice, &frame(501, 1), &limits);
+        assert_eq!(inboxes.since(&alice, "m501", &limits)["recovered"], false);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn memory_follows_the_traffic_and_not_the_users() {
+        let limits = Limits::default();
+        let mut inboxes = Inboxes::new();
+        for number in 0..1_000 {
+            for id in 0..3 {
+                inboxes.keep(&UserId::new(&format!("user-{number}")), &frame(id, 30_000), &limits);
+            }
+        }
+        let (_, _, bytes) = inboxes.size();
+        assert!(bytes <= limits.inbox_bytes_total && bytes <= 1_000 * limits.inbox_bytes);
+        tokio::time::advance(limits.inbox_age).await;
+        inboxes.forget(&limits);
+        assert_eq!(inboxes.size(), (0, 0, 0));
+    }
+}

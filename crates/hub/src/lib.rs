@@ -1,0 +1,49 @@
+//! A SignalR hub: a server that the stock `@microsoft/signalr` client cannot tell from the original.
+//!
+//! It sends messages to people, on all of their connections, and says of each message whether
+//! somebody acknowledged it. It knows nothing of pipelines; [`Hub`] is the contract it is used by.
+//!
+//! | file | duty |
+//! |---|---|
+//! | `contract` | what an engine may ask, and the promises |
+//! | `frame` | a message, checked and encoded once |
+//! | `node`, `users`, `delivery`, `connection` | who is here, what is on its way, the one answer per message |
+//! | `protocol` | bytes and messages, JSON and MessagePack |
+//! | `inbox` | what users may have missed |
+//! | `session`, `calls` | what clients say and call |
+//! | `transport` | WebSockets, server-sent events, long polling |
+//! | `http`, `negotiate` | requests, origins, limits of strangers |
+//! | `tokens` | who somebody is |
+//!
+//! **Invariants.** Only a connection that was sent a message can acknowledge it, once. Whatever a
+//! client does not read is bounded in bytes, then the client is dropped. No message has a task or a
+//! timer of its own. No token is logged. Deliberately absent: streams, stateful reconnects.
+
+mod calls;
+mod connection;
+mod contract;
+mod counters;
+mod delivery;
+mod frame;
+mod http;
+mod inbox;
+mod negotiate;
+mod node;
+mod protocol;
+mod random;
+mod session;
+mod settings;
+pub mod tokens;
+mod transport;
+mod users;
+
+pub use calls::{CallError, Caller, Method};
+pub use contract::{
+    AckRule, Answer, Answers, ConnectionAsk, ConnectionList, ConnectionView, Hub, HubStats,
+    Outgoing, Ticket, Transport, Unavailable, UserId,
+};
+pub use frame::{Frame, Refused};
+pub use http::{listen, serve};
+pub use node::Node;
+pub use settings::{HubSettings, Limits};
+pub use tokens::rules::AuthSettings;

@@ -1,0 +1,485 @@
+//! The hub of this process: who is connected, and what is on its way to them.
+//!
+//! Time passes in two tasks for the whole hub: one looks at deadlines of answers twenty times a
+//! second, one at every connection once a second. That is cheaper than a timer per connection, which
+//! would have to be moved with every message.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use std::collections::HashMap;
+
+use async_trait::async_trait;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::calls::Methods;
+use crate::connection::{Connection, Ending, Origin};
+use crate::contract::{
+    Answer, Answers, ConnectionAsk, ConnectionList, ConnectionView, Hub, HubStats, Outgoing,
+    Ticket, Unavailable, UserId,
+};
+use crate::counters::{Counters, add};
+use crate::delivery::{Deadlines, Delivery, Settlements};
+use crate::inbox::Inboxes;
+use crate::random;
+use crate::settings::{HubSettings, Limits};
+use crate::tokens::{Authority, Person, Refusal};
+use crate::users::Users;
+
+/// How often deadlines are looked at.
+const DEADLINE_TICK: Duration = Duration::from_millis(50);
+/// How often every connection is looked at.
+const TICK: Duration = Duration::from_secs(1);
+/// A connection lives no longer, whatever its token says.
+const LIFE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+/// While the queues are full, `send` looks again this often.
+const FULL_TICK: Duration = Duration::from_millis(10);
+
+/// The hub of this process.
+pub struct Node {
+    settings: HubSettings,
+    authority: Arc<dyn Authority>,
+    methods: Methods,
+    pub(crate) negotiation: crate::negotiate::Negotiation,
+    users: Mutex<Users>,
+    /// All connections, also those before their handshake, by their ids.
+    live: Mutex<HashMap<[u8; 16], Arc<Connection>>>,
+    inboxes: Mutex<Inboxes>,
+    deadlines: Deadlines,
+    counters: Arc<Counters>,
+    started: Instant,
+    draining: AtomicBool,
+    emptied: Notify,
+}
+
+/// A connection of the node, for as long as its transport holds this.
+pub(crate) struct Attachment {
+    node: Arc<Node>,
+    pub connection: Arc<Connection>,
+}
+
+impl Attachment {
+    /// Notes why it ends; the first reason counts.
+    pub fn end(&self, ending: Ending) {
+        self.connection.end(ending);
+        self.node.detach(&self.connection);
+    }
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        self.connection.end(Ending::Broken);
+        self.node.detach(&self.connection);
+        self.node.remove(&self.connection);
+    }
+}
+
+impl Node {
+    /// A hub that asks `authority` who people are. Its clock stops with the last reference to it.
+    pub fn start(
+        settings: HubSettings,
+        authority: Arc<dyn Authority>,
+        methods: Methods,
+    ) -> Arc<Self> {
+        let negotiation = crate::negotiate::Negotiation::new(settings.negotiation_key);
+        let node = Arc::new(Node {
+            settings,
+            authority,
+            methods,
+            negotiation,
+            users: Mutex::default(),
+            live: Mutex::default(),
+            inboxes: Mutex::new(Inboxes::new()),
+            deadlines: Deadlines::default(),
+            counters: Arc::default(),
+            started: Instant::now(),
+            draining: AtomicBool::new(false),
+            emptied: Notify::new(),
+        });
+        let weak = Arc::downgrade(&node);
+        tokio::spawn(async move {
+            let mut passed = Duration::ZERO;
+            loop {
+                tokio::time::sleep(DEADLINE_TICK).await;
+                let Some(node) = weak.upgrade() else { return };
+                node.pass_deadlines();
+                let ticks = node.started.elapsed().as_secs() / TICK.as_secs();
+                if ticks > passed.as_secs() / TICK.as_secs() {
+                    passed = node.started.elapsed();
+                    node.tick();
+                }
+            }
+        });
+        node
+    }
+
+    pub fn settings(&self) -> &HubSettings {
+        &self.settings
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.settings.limits
+    }
+
+    pub(crate) fn methods(&self) -> &Methods {
+        &self.methods
+    }
+
+    pub(crate) fn authority(&self) -> &dyn Authority {
+        &*self.authority
+    }
+
+    /// Seconds since the start, from 1.
+    pub(crate) fn now(&self) -> u32 {
+        self.started.elapsed().as_secs() as u32 + 1
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.counters.connections.load(Ordering::Relaxed) >= self.limits().connections
+    }
+
+    /// Who a token speaks for, unless they were told to go after it was issued.
+    pub(crate) async fn verify(&self, token: &str) -> Result<Person, Refusal> {
+        let verified = self.authority.verify(token).await.and_then(|person| {
+            let denied = self.users().is_denied(&person);
+            if denied { Err(Refusal::Denied) } else { Ok(person) }
+        });
+        if verified.is_err() {
+            add(&self.counters.tokens_refused);
+        }
+        verified
+    }
+
+    /// A new connection; `None` where one with that id lives.
+    pub(crate) fn attach(self: &Arc<Self>, origin: Origin, person: &Person) -> Option<Attachment> {
+        let ping_every = self.limits().ping_every.as_secs();
+        let first_ping = 1 + random::below(ping_every) as u32;
+        let connection =
+            Arc::new(Connection::new(origin, self.now(), first_ping, self.counters.clone()));
+        self.extend(&connection, person);
+        let mut live = self.live();
+        if live.contains_key(&connection.origin.id) {
+            return None;
+        }
+        live.insert(connection.origin.id, connection.clone());
+        drop(live);
+        self.counters.connections.fetch_add(1, Ordering::Relaxed);
+        Some(Attachment { node: self.clone(), connection })
+    }
+
+    /// Lets a connection live as long as a token allows, and a random time longer: tokens that were
+    /// fetched in one second must not expire in one second for ever. Returns the token's lifetime.
+    pub(crate) fn extend(&self, connection: &Connection, person: &Person) -> Duration {
+        let left = person.expires.duration_since(wall_now()).unwrap_or_default().min(LIFE_MAX);
+        let (least, most) = self.limits().expiry_grace;
+        let spread = most.saturating_sub(least).as_millis() as u64;
+        let grace = least + Duration::from_millis(random::below(spread.max(1)));
+        let until = self.now().saturating_add((left + grace).as_secs() as u32);
+        connection.expire_at(until.max(1));
+        left
+    }
+
+    pub(crate) fn find(&self, id: &[u8; 16]) -> Option<Arc<Connection>> {
+        self.live().get(id).cloned()
+    }
+
+    /// The handshake is done: messages may come.
+    pub(crate) fn open(&self, connection: &Arc<Connection>) {
+        let mut settlements = Settlements::default();
+        let mut users = self.users();
+        let oldest = users.add(connection, self.limits().connections_per_user);
+        for parked in users.take_parked(&connection.origin.user) {
+            parked.delivery.target(std::slice::from_ref(connection));
+            self.deadlines.add(parked.delivery.clone());
+            let now = self.now();
+            connection.offer(&parked.frame, &parked.delivery, self.limits(), now, &mut settlements);
+            settlements.release(&parked.delivery);
+        }
+        drop(users);
+        if let Some(oldest) = oldest {
+            oldest.end(Ending::Kicked);
+        }
+    }
+
+    /// No messages go there any more; what it owed an answer for is let go.
+    fn detach(&self, connection: &Arc<Connection>) {
+        let mut settlements = Settlements::default();
+        let by_client = matches!(connection.ending(), Some(Ending::ByClient | Ending::Kicked));
+        let linger = (!by_client).then(|| Instant::now() + self.limits().linger);
+        self.users().remove(connection, linger);
+        connection.clear(&mut settlements);
+    }
+
+    fn remove(&self, connection: &Arc<Connection>) {
+        if self.live().remove(&connection.origin.id).is_some() {
+            self.counters.connections.fetch_sub(1, Ordering::Relaxed);
+            self.emptied.notify_waiters();
+        }
+    }
+
+    /// Answers what nobody answered in time.
+    fn pass_deadlines(&self) {
+        let mut settlements = Settlements::default();
+        for delivery in self.deadlines.due(Instant::now()) {
+            settlements.unanswered(&delivery);
+            for connection in delivery.targets() {
+                connection.missed(&delivery, self.limits(), self.now(), &mut settlements);
+            }
+        }
+        for parked in self.users().give_up(Instant::now()) {
+            settlements.settle(&parked.delivery, Answer::Nobody);
+        }
+    }
+
+    /// What time brings to connections.
+    fn tick(&self) {
+        let now = self.now();
+        let live = self.live();
+        let expired = live.values().filter(|connection| connection.tick(self.limits(), now));
+        let leaving: Vec<_> = expired.cloned().collect();
+        let ended = live.values().filter(|connection| connection.ending().is_some());
+        let ended: Vec<_> = ended.cloned().collect();
+        drop(live);
+        for connection in leaving {
+            self.see_off(&connection);
+        }
+        // A transport that cannot write does not notice by itself; what it held goes now.
+        for connection in ended {
+            self.detach(&connection);
+        }
+        self.users().forget_denials(wall_now());
+        self.inboxes().forget(self.limits());
+    }
+
+    /// Closes a connection whose client is to come back, a step at a time: first it is given nothing
+    /// more, then it has a moment for what it owes.
+    fn see_off(&self, connection: &Arc<Connection>) {
+        if !connection.is_leaving() {
+            self.users().remove(connection, Some(Instant::now() + self.limits().linger));
+        }
+        if connection.leave(self.limits().farewell, self.now()) {
+            connection.end(Ending::Elsewhere);
+        }
+    }
+
+    fn live(&self) -> MutexGuard<'_, HashMap<[u8; 16], Arc<Connection>>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a user may have missed since a message.
+    pub(crate) fn missed_since(&self, user: &UserId, last: &str) -> serde_json::Value {
+        self.inboxes().since(user, last, self.limits())
+    }
+
+    fn inboxes(&self) -> MutexGuard<'_, Inboxes> {
+        self.inboxes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn users(&self) -> MutexGuard<'_, Users> {
+        self.users.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn hand_out(&self, batch: Vec<Outgoing>, answers: &Arc<dyn Answers>) {
+        let (limits, now) = (self.limits(), self.now());
+        let mut settlements = Settlements::default();
+        let mut users = self.users();
+        for outgoing in batch {
+            // Before the user is looked up: who connects meanwhile finds it there.
+            self.inboxes().keep(&outgoing.user, &outgoing.frame, limits);
+            let delivery = Delivery::new(&outgoing, answers, &self.counters);
+            let connections = users.connections(&outgoing.user);
+            if connections.is_empty() {
+                match users.park(&outgoing.user, &outgoing.frame, &delivery, limits.waiting) {
+                    crate::users::Parking::Parked => {}
+                    crate::users::Parking::Away => {
+                        settlements.settle(&delivery, Answer::Nobody);
+                    }
+                    crate::users::Parking::Full => settlements.unanswered(&delivery),
+                }
+                continue;
+            }
+            delivery.target(connections);
+            for connection in connections {
+                connection.offer(&outgoing.frame, &delivery, limits, now, &mut settlements);
+            }
+            // Whoever is left may answer.
+            settlements.release(&delivery);
+            if !delivery.is_settled() {
+                self.deadlines.add(delivery);
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Hub for Node {
+    async fn send(
+        &self,
+        batch: Vec<Outgoing>,
+        answers: Arc<dyn Answers>,
+    ) -> Result<(), Unavailable> {
+        loop {
+            if self.is_draining() {
+                return Err(Unavailable);
+            }
+            let queued = self.counters.queued_bytes.load(Ordering::Relaxed);
+            if queued <= self.limits().queued_bytes_total {
+                break;
+            }
+            tokio::time::sleep(FULL_TICK).await;
+        }
+        self.hand_out(batch, &answers);
+        Ok(())
+    }
+
+    fn cancel(&self, answers: &Arc<dyn Answers>, tickets: &[Ticket]) {
+        let wanted = |delivery: &Delivery| {
+            tickets.contains(&delivery.ticket) && delivery.belongs_to(answers)
+        };
+        for delivery in self.deadlines.find(wanted) {
+            delivery.cancel();
+            delivery.targets().for_each(|connection| connection.forget(&delivery));
+        }
+        self.users().cancel_parked(wanted);
+    }
+
+    async fn connections(&self, ask: &ConnectionAsk) -> ConnectionList {
+        let users = self.users();
+        let mut found = users.list(ask.user.as_ref());
+        drop(users);
+        let total = found.len();
+        found.sort_by(|one, other| one.origin.user.cmp(&other.origin.user));
+        let view = |connection: &Arc<Connection>| ConnectionView {
+            id: crate::negotiate::public_id(&connection.origin.id),
+            user: connection.origin.user.clone(),
+            since: connection.origin.opened,
+            address: connection.origin.address,
+            agent: connection.origin.agent.to_string(),
+            transport: connection.origin.transport,
+            protocol: connection.protocol().map_or("", |protocol| protocol.name()),
+            queued_bytes: connection.queued_bytes(),
+            mute: connection.is_mute(),
+        };
+        let connections = found.iter().take(ask.limit).map(view).collect();
+        ConnectionList { connections, total }
+    }
+
+    async fn disconnect(
+        &self,
+        user: &UserId,
+        deny_before: Option<SystemTime>,
+    ) -> Result<u32, Unavailable> {
+        let mut users = self.users();
+        if let Some(before) = deny_before {
+            users.deny(user, before);
+        }
+        let connections = users.list(Some(user));
+        drop(users);
+        connections.iter().for_each(|connection| connection.end(Ending::Kicked));
+        Ok(connections.len() as u32)
+    }
+
+    async fn drain(&self, spread: Duration) {
+        self.draining.store(true, Ordering::Release);
+        let mut left: Vec<_> = self.live().values().cloned().collect();
+        let pause = spread.checked_div(left.len() as u32).unwrap_or_default();
+        let started = Instant::now();
+        let mut closed = 0u32;
+        while !left.is_empty() {
+            let chosen = random::below(left.len() as u64) as usize;
+            let connection = left.swap_remove(chosen);
+            // Before its handshake there is nothing to wait for.
+            connection.expire_at(0);
+            self.see_off(&connection);
+            closed += 1;
+            tokio::time::sleep_until(started + pause * closed).await;
+        }
+        loop {
+            let emptied = self.emptied.notified();
+            if self.live().is_empty() {
+                return;
+            }
+            // A connection whose farewell takes long is looked at again.
+            let _ = tokio::time::timeout(TICK, emptied).await;
+        }
+    }
+
+    fn stats(&self) -> HubStats {
+        self.counters.stats(self.authority.fetches())
+    }
+}
+
+/// The time of day. Only tokens and views need it.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "tokens carry times of day, and nothing here is simulated"
+)]
+pub(crate) fn wall_now() -> SystemTime {
+    SystemTime::now()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Stranger;
+
+    #[async_trait]
+    impl Authority for Stranger {
+        async fn verify(&self, _: &str) -> Result<Person, Refusal> {
+            Err(Refusal::Missing)
+        }
+    }
+
+    fn origin(number: u8) -> Origin {
+        Origin {
+            id: [number; 16],
+            user: UserId::new("alice"),
+            address: std::net::Ipv4Addr::LOCALHOST.into(),
+            agent: "".into(),
+            transport: crate::Transport::WebSockets,
+            opened: wall_now(),
+        }
+    }
+
+    /// Clients that fetched their tokens together must not come back together for ever.
+    #[tokio::test]
+    async fn equal_tokens_end_at_different_times_and_none_lives_for_ever() {
+        let node = Node::start(HubSettings::default(), Arc::new(Stranger), Methods::new());
+        let person = |seconds| Person {
+            user: UserId::new("alice"),
+            expires: wall_now() + Duration::from_secs(seconds),
+            issued: None,
+        };
+        let attachment = node.attach(origin(1), &person(300)).unwrap();
+        let mut ends = Vec::new();
+        for _ in 0..1_000 {
+            node.extend(&attachment.connection, &person(300));
+            ends.push(attachment.connection.expires());
+        }
+        let (first, last) = (ends.iter().min().unwrap(), ends.iter().max().unwrap());
+        assert!(last - first >= 40, "{first}..{last}");
+        assert!(*first >= 309, "{first}");
+        node.extend(&attachment.connection, &person(1 << 31));
+        assert!(attachment.connection.expires() < 24 * 60 * 60 + 100);
+    }
+
+    #[tokio::test]
+    async fn a_connection_is_attached_once_and_leaves_nothing_behind() {
+        let node = Node::start(HubSettings::default(), Arc::new(Stranger), Methods::new());
+        let person = Person { user: UserId::new("alice"), expires: wall_now(), issued: None };
+        let attachment = node.attach(origin(1), &person).unwrap();
+        assert!(node.attach(origin(1), &person).is_none());
+        assert_eq!(node.stats().connections, 1);
+        drop(attachment);
+        assert_eq!(node.stats().connections, 0);
+        assert!(node.live().is_empty());
+        assert!(node.attach(origin(1), &person).is_some());
+    }
+}

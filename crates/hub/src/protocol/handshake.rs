@@ -1,0 +1,66 @@
+//! The first message of a connection, always in JSON, and the answer to it.
+
+use serde::Deserialize;
+
+use super::Protocol;
+
+/// Longer ones are refused.
+pub const BYTES_MAX: usize = 4 << 10;
+/// Version 2 adds stateful reconnects, which a client only uses where negotiation offered them.
+const VERSION_MAX: u64 = 2;
+
+#[derive(Deserialize)]
+struct Request {
+    protocol: String,
+    version: u64,
+}
+
+/// The protocol a client asks for, or what it is told.
+pub fn parse(message: &[u8], binary: bool) -> Result<Protocol, String> {
+    let request: Request =
+        serde_json::from_slice(message).map_err(|_| "The handshake is not valid.".to_owned())?;
+    let protocol = match request.protocol.as_str() {
+        "json" => Protocol::Json,
+        "messagepack" if binary => Protocol::MessagePack,
+        "messagepack" => {
+            return Err("Cannot use the 'messagepack' protocol on the current transport. The \
+                        transport does not support 'Binary' transfer format."
+                .to_owned());
+        }
+        other => {
+            let shown: String = other.chars().filter(|c| !c.is_control()).take(32).collect();
+            return Err(format!("The protocol '{shown}' is not supported."));
+        }
+    };
+    if request.version == 0 || request.version > VERSION_MAX {
+        let (name, version) = (protocol.name(), request.version);
+        return Err(format!("The server does not support version {version} of '{name}'."));
+    }
+    Ok(protocol)
+}
+
+/// What a client is told, with the separator.
+pub fn answer(refusal: Option<&str>) -> String {
+    match refusal {
+        None => "{}\u{1e}".to_owned(),
+        Some(error) => format!("{}\u{1e}", serde_json::json!({ "error": error })),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn protocols_and_versions_are_chosen() {
+        let ask = |text: &str| parse(text.as_bytes(), true);
+        assert_eq!(ask(r#"{"protocol":"json","version":1}"#), Ok(Protocol::Json));
+        assert_eq!(ask(r#"{"protocol":"messagepack","version":2}"#), Ok(Protocol::MessagePack));
+        assert!(ask(r#"{"protocol":"json","version":3}"#).is_err());
+        assert!(ask(r#"{"protocol":"protobuf","version":1}"#).is_err());
+        assert!(ask("{}").is_err());
+        let text_only = parse(br#"{"protocol":"messagepack","version":1}"#, false).unwrap_err();
+        assert!(text_only.contains("'Binary' transfer format"), "{text_only}");
+        assert_eq!(answer(Some("a\u{1e}")).bytes().filter(|b| *b == 0x1e).count(), 1);
+    }
+}

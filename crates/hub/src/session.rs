@@ -1,0 +1,141 @@
+//! What a client says, from bytes to what it means, whatever the transport.
+
+use std::sync::Arc;
+
+use crate::calls;
+use crate::connection::{Connection, Ending};
+use crate::delivery::Settlements;
+use crate::frame::number_of;
+use crate::node::Node;
+use crate::protocol::{Broken, ClientMessage, Encoded, Framing, Protocol, handshake, split};
+
+/// The state of reading one connection.
+#[derive(Debug, Default)]
+pub(crate) struct Session {
+    /// The beginning of a message whose end has not come.
+    held: Vec<u8>,
+    protocol: Option<Protocol>,
+    /// Messages it may still send at once, in parts of a second's worth; refilled by time.
+    allowance: u32,
+    refilled: u32,
+}
+
+impl Session {
+    /// Reads what arrived. An ending means that the connection cannot go on.
+    pub fn feed(
+        &mut self,
+        node: &Arc<Node>,
+        connection: &Arc<Connection>,
+        bytes: &[u8],
+    ) -> Result<(), Ending> {
+        let joined;
+        let mut rest = bytes;
+        if !self.held.is_empty() {
+            self.held.extend_from_slice(bytes);
+            joined = std::mem::take(&mut self.held);
+            rest = &joined;
+        }
+        let mut settlements = Settlements::default();
+        loop {
+            let (framing, limit) = match self.protocol {
+                None => (Framing::Separated, handshake::BYTES_MAX),
+                Some(protocol) => (protocol.framing(), node.limits().received_bytes),
+            };
+            let Some((message, behind)) = split(framing, rest, limit).map_err(violation)? else {
+                break;
+            };
+            rest = behind;
+            match self.protocol {
+                None => self.shake_hands(node, connection, message)?,
+                Some(protocol) => {
+                    let message = protocol.parse(message).map_err(violation)?;
+                    connection.hear(node.now());
+                    self.take(node, connection, message, &mut settlements)?;
+                }
+            }
+        }
+        if rest.len() > node.limits().received_bytes {
+            return Err(Ending::Violation);
+        }
+        self.held = rest.to_vec();
+        Ok(())
+    }
+
+    fn shake_hands(
+        &mut self,
+        node: &Arc<Node>,
+        connection: &Arc<Connection>,
+        message: &[u8],
+    ) -> Result<(), Ending> {
+        let binary = connection.origin.transport != crate::Transport::ServerSentEvents;
+        match handshake::parse(message, binary) {
+            Ok(protocol) => {
+                self.protocol = Some(protocol);
+                let answer = handshake::answer(None);
+                let answer = match protocol {
+                    Protocol::Json => Encoded::Text(answer.into()),
+                    Protocol::MessagePack => Encoded::Binary(answer.into_bytes().into()),
+                };
+                connection.speak(protocol, answer, node.now());
+                node.open(connection);
+                Ok(())
+            }
+            Err(error) => {
+                let answer = handshake::answer(Some(&error));
+                connection.control(Encoded::Text(answer.into()), node.now());
+                Err(Ending::ByClient)
+            }
+        }
+    }
+
+    fn take(
+        &mut self,
+        node: &Arc<Node>,
+        connection: &Arc<Connection>,
+        message: ClientMessage,
+        settlements: &mut Settlements,
+    ) -> Result<(), Ending> {
+        match message {
+            ClientMessage::Completion { id, completed } => {
+                let (limits, now) = (node.limits(), node.now());
+                let number = number_of(&id);
+                if connection.complete(number, completed, limits, now, settlements) {
+                    // We asked for it.
+                    return Ok(());
+                }
+            }
+            ClientMessage::Invocation(call) => calls::accept(node, connection, call),
+            ClientMessage::StreamInvocation { id, target } => {
+                let shown: String = target.chars().filter(|c| !c.is_control()).take(64).collect();
+                let error =
+                    format!("The method '{shown}' cannot be streamed: this hub has no streams.");
+                if let Some(protocol) = self.protocol {
+                    connection.control(protocol.completion(&id, &Err(error)), node.now());
+                }
+            }
+            ClientMessage::Close => return Err(Ending::ByClient),
+            ClientMessage::Ping | ClientMessage::Other => {}
+        }
+        self.spend(node)
+    }
+
+    /// A bucket that fills with time. Full at the first message.
+    fn spend(&mut self, node: &Node) -> Result<(), Ending> {
+        let (limits, now) = (node.limits(), node.now().max(1));
+        if self.refilled == 0 {
+            self.allowance = limits.received_burst;
+        } else {
+            let passed = now.saturating_sub(self.refilled);
+            let more = passed.saturating_mul(limits.received_per_second);
+            self.allowance = self.allowance.saturating_add(more).min(limits.received_burst);
+        }
+        self.refilled = now;
+        self.allowance = self.allowance.checked_sub(1).ok_or(Ending::Violation)?;
+        Ok(())
+    }
+}
+
+fn violation(broken: Broken) -> Ending {
+    tracing::debug!(reason = broken.0, "a client broke the protocol");
+    Ending::Violation
+}

@@ -1,0 +1,176 @@
+//! The keys of an issuer: found by discovery, asked for again in time, and never more often than a
+//! stranger's tokens could wish.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::Refusal;
+use super::fetch::Fetcher;
+use super::rules::AuthSettings;
+use super::signature::{Key, Published};
+
+/// Where the issuer does not answer, its last keys count this long.
+const KEEP_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+/// How long a client may wait for keys.
+const WAIT_MAX: Duration = Duration::from_secs(5);
+
+pub struct Keys {
+    issuer: String,
+    jwks_url: Option<String>,
+    ask_every: Duration,
+    refresh_every: Duration,
+    fetcher: Fetcher,
+    state: Mutex<State>,
+    /// Held by whoever asks the issuer; the others wait for what it learns.
+    asking: tokio::sync::Mutex<()>,
+    pub fetches: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    keys: HashMap<String, Key>,
+    asked: Option<Instant>,
+    answered: Option<Instant>,
+    /// Rises when keys change.
+    version: u64,
+    trouble: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Discovery {
+    issuer: String,
+    jwks_uri: String,
+}
+
+#[derive(Deserialize)]
+struct KeySet {
+    keys: Vec<Value>,
+}
+
+impl Keys {
+    pub fn new(settings: &AuthSettings) -> Result<Self, String> {
+        Ok(Keys {
+            issuer: settings.issuer.clone(),
+            jwks_url: settings.jwks_url.clone(),
+            ask_every: settings.ask_keys_every,
+            refresh_every: settings.refresh_keys_every,
+            fetcher: Fetcher::new()?,
+            state: Mutex::default(),
+            asking: tokio::sync::Mutex::default(),
+            fetches: AtomicU64::new(0),
+        })
+    }
+
+    /// The key of that id. Asks the issuer where it is unknown, unless that was done just now.
+    pub async fn find(&self, id: &str) -> Result<Key, Refusal> {
+        if let Some(key) = self.known(id) {
+            return Ok(key);
+        }
+        let _ = tokio::time::timeout(WAIT_MAX, self.ask()).await;
+        let is_empty = self.state().keys.is_empty();
+        self.known(id).ok_or(if is_empty { Refusal::NoKeys } else { Refusal::UnknownKey })
+    }
+
+    pub fn version(&self) -> u64 {
+        self.state().version
+    }
+
+    /// Why there are no keys.
+    pub fn trouble(&self) -> Option<String> {
+        let state = self.state();
+        match state.keys.is_empty() {
+            false => None,
+            true => {
+                Some(state.trouble.clone().unwrap_or("the issuer was not asked yet".to_owned()))
+            }
+        }
+    }
+
+    fn known(&self, id: &str) -> Option<Key> {
+        let state = self.state();
+        let fresh = state.answered.is_some_and(|answered| answered.elapsed() < KEEP_MAX);
+        state.keys.get(id).filter(|_| fresh).cloned()
+    }
+
+    /// Asks the issuer, one at a time and not too often.
+    pub async fn ask(&self) {
+        let _asking = self.asking.lock().await;
+        {
+            let mut state = self.state();
+            if state.asked.is_some_and(|asked| asked.elapsed() < self.ask_every) {
+                return;
+            }
+            state.asked = Some(Instant::now());
+        }
+        self.fetches.fetch_add(1, Ordering::Relaxed);
+        match self.fetch().await {
+            Ok(keys) => {
+                let mut state = self.state();
+                state.keys = keys;
+                state.version += 1;
+                state.answered = Some(Instant::now());
+                state.trouble = None;
+            }
+            Err(trouble) => {
+                tracing::warn!(issuer = self.issuer, %trouble, "the issuer's keys cannot be fetched");
+                self.state().trouble = Some(trouble);
+            }
+        }
+    }
+
+    async fn fetch(&self) -> Result<HashMap<String, Key>, String> {
+        let url = match &self.jwks_url {
+            Some(url) => url.clone(),
+            None => {
+                let issuer = self.issuer.trim_end_matches('/');
+                let url = format!("{issuer}/.well-known/openid-configuration");
+                let discovery: Discovery = self.fetcher.get(&url).await?;
+                if discovery.issuer != self.issuer {
+                    let (said, wanted) = (discovery.issuer, &self.issuer);
+                    return Err(format!("the issuer calls itself `{said}`, not `{wanted}`"));
+                }
+                discovery.jwks_uri
+            }
+        };
+        let set: KeySet = self.fetcher.get(&url).await?;
+        let keys: HashMap<_, _> = set.keys.into_iter().filter_map(usable).collect();
+        if keys.is_empty() { Err(format!("`{url}` has no key for signatures")) } else { Ok(keys) }
+    }
+
+    /// Asks again from time to time, as long as somebody uses the keys.
+    pub fn refresh(self: &Arc<Self>) {
+        let weak = Arc::downgrade(self);
+        tokio::spawn(async move {
+            loop {
+                let Some(keys) = weak.upgrade() else { return };
+                keys.ask().await;
+                // Soon again where there are none; with some chance, so that copies do not ask
+                // together.
+                let pause = match keys.trouble() {
+                    Some(_) => keys.ask_every,
+                    None => {
+                        let spread = keys.refresh_every.as_millis() as u64 / 10;
+                        keys.refresh_every - Duration::from_millis(crate::random::below(spread))
+                    }
+                };
+                drop(keys);
+                tokio::time::sleep(pause).await;
+            }
+        });
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Keys of kinds that nobody here knows are left out, not held against the others.
+fn usable(key: Value) -> Option<(String, Key)> {
+    serde_json::from_value::<Published>(key).ok()?.usable()
+}

@@ -1,0 +1,155 @@
+//! Who is connected here, who just was, and who may not be.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::time::Instant;
+
+use crate::Frame;
+use crate::connection::Connection;
+use crate::contract::UserId;
+use crate::delivery::Delivery;
+use crate::tokens::Person;
+
+/// A denial is kept this long: no token lives longer.
+const DENIAL_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+#[derive(Default)]
+pub(crate) struct Users {
+    all: HashMap<UserId, User>,
+    /// Users whose last connection broke, and until when they are looked for; the first ends first.
+    lingering: VecDeque<(Instant, UserId)>,
+    /// Tokens issued up to then are refused.
+    denied: HashMap<UserId, SystemTime>,
+}
+
+#[derive(Default)]
+struct User {
+    /// The oldest first.
+    connections: Vec<Arc<Connection>>,
+    lingers_until: Option<Instant>,
+    /// What came while they lingered, in order.
+    parked: VecDeque<Parked>,
+}
+
+pub(crate) struct Parked {
+    pub frame: Arc<Frame>,
+    pub delivery: Arc<Delivery>,
+}
+
+pub(crate) enum Parking {
+    Parked,
+    /// They are not here, and nobody expects them back.
+    Away,
+    Full,
+}
+
+impl Users {
+    pub fn connections(&self, user: &UserId) -> &[Arc<Connection>] {
+        self.all.get(user).map_or(&[], |user| &user.connections)
+    }
+
+    /// Adds a connection; returns the oldest where there are too many.
+    pub fn add(&mut self, connection: &Arc<Connection>, most: usize) -> Option<Arc<Connection>> {
+        let user = self.all.entry(connection.origin.user.clone()).or_default();
+        user.lingers_until = None;
+        user.connections.push(connection.clone());
+        (user.connections.len() > most).then(|| user.connections.remove(0))
+    }
+
+    /// What came for a user while they were away for a moment.
+    pub fn take_parked(&mut self, user: &UserId) -> VecDeque<Parked> {
+        self.all.get_mut(user).map(|user| std::mem::take(&mut user.parked)).unwrap_or_default()
+    }
+
+    /// Removes a connection. Where it was the last, its user may be back until `linger`.
+    pub fn remove(&mut self, connection: &Arc<Connection>, linger: Option<Instant>) {
+        let id = &connection.origin.user;
+        let Some(user) = self.all.get_mut(id) else { return };
+        let before = user.connections.len();
+        user.connections.retain(|other| !Arc::ptr_eq(other, connection));
+        if user.connections.len() == before || !user.connections.is_empty() {
+            user.connections.shrink_to_fit();
+            return;
+        }
+        match linger {
+            Some(until) => {
+                user.lingers_until = Some(until);
+                self.lingering.push_back((until, id.clone()));
+            }
+            None => drop(self.all.remove(id)),
+        }
+    }
+
+    /// Keeps a message for a user who may be back in a moment.
+    pub fn park(
+        &mut self,
+        user: &UserId,
+        frame: &Arc<Frame>,
+        delivery: &Arc<Delivery>,
+        most: usize,
+    ) -> Parking {
+        let Some(user) = self.all.get_mut(user).filter(|user| user.lingers_until.is_some()) else {
+            return Parking::Away;
+        };
+        if user.parked.len() >= most {
+            return Parking::Full;
+        }
+        user.parked.push_back(Parked { frame: frame.clone(), delivery: delivery.clone() });
+        Parking::Parked
+    }
+
+    /// What was kept for users who did not come back in time.
+    pub fn give_up(&mut self, now: Instant) -> Vec<Parked> {
+        let mut given_up = Vec::new();
+        while let Some((_, id)) = self.lingering.pop_front_if(|(until, _)| *until <= now) {
+            // Since then they may have been here and lingered anew.
+            let Some(user) = self.all.get(&id) else { continue };
+            if user.lingers_until.is_some_and(|until| until <= now)
+                && let Some(user) = self.all.remove(&id)
+            {
+                given_up.extend(user.parked);
+            }
+        }
+        given_up
+    }
+
+    pub fn cancel_parked(&mut self, wanted: impl Fn(&Delivery) -> bool) {
+        for user in self.all.values_mut().filter(|user| !user.parked.is_empty()) {
+            user.parked.retain(|parked| {
+                let cancelled = wanted(&parked.delivery);
+                if cancelled {
+                    parked.delivery.cancel();
+                }
+                !cancelled
+            });
+        }
+    }
+
+    /// All connections, or those of one user.
+    pub fn list(&self, user: Option<&UserId>) -> Vec<Arc<Connection>> {
+        match user {
+            Some(user) => self.connections(user).to_vec(),
+            None => self.all.values().flat_map(|user| user.connections.iter().cloned()).collect(),
+        }
+    }
+
+    pub fn deny(&mut self, user: &UserId, before: SystemTime) {
+        self.denied.insert(user.clone(), before);
+    }
+
+    /// Whether a token is from before its user was told to go. One that does not say when it was
+    /// issued counts as old.
+    pub fn is_denied(&self, person: &Person) -> bool {
+        let before = self.denied.get(&person.user);
+        before.is_some_and(|before| person.issued.is_none_or(|issued| issued <= *before))
+    }
+
+    pub fn forget_denials(&mut self, now: SystemTime) {
+        let is_old = |before: &SystemTime| {
+            now.duration_since(*before).is_ok_and(|passed| passed > DENIAL_MAX)
+        };
+        self.denied.retain(|_, before| !is_old(before));
+    }
+}

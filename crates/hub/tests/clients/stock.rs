@@ -1,0 +1,154 @@
+//! Every transport and protocol of the stock client.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use potok_hub::tokens::development;
+use potok_hub::{AckRule, Answer, ConnectionAsk, Frame, Hub, HubSettings, Limits, UserId};
+use potok_services::{Mode, Proxy};
+use serde_json::json;
+
+use crate::stock_client::StockClient;
+use crate::support::{AN_HOUR, TestHub, until};
+
+const WAYS: [(&str, &str); 5] = [
+    ("WebSockets", "json"),
+    ("WebSockets", "messagepack"),
+    ("ServerSentEvents", "json"),
+    ("LongPolling", "json"),
+    ("LongPolling", "messagepack"),
+];
+
+fn url(hub: &TestHub) -> String {
+    format!("http://{}/hubs/notifications", hub.address)
+}
+
+fn frame(method: &str, payload: &serde_json::Value) -> Arc<Frame> {
+    Frame::new(method, "m-1", payload.to_string().as_bytes(), 64 << 10).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_calls_and_farewells_by_every_way() {
+    let hub = TestHub::start().await;
+    for (transport, protocol) in WAYS {
+        let user = format!("alice-{transport}-{protocol}");
+        let mut client = StockClient::new(&url(&hub), transport, protocol);
+        let started = client.start(&hub.token(&user));
+        let ask = ConnectionAsk { user: Some(UserId::new(&user)), limit: 1 };
+        let seen = hub.node.connections(&ask).await.connections.remove(0);
+        assert_eq!((seen.transport.name(), seen.protocol), (transport, protocol));
+        assert_eq!(started["id"], seen.id, "{transport} {protocol}");
+        assert!(seen.agent.contains("Microsoft SignalR/10."), "{}", seen.agent);
+
+        let payload = json!({"text": "naïve ☕", "n": [1, -2, 3.5, 1u64 << 40, null, true]});
+        for (method, rule, answer) in [
+            ("notify", AckRule::Any, Answer::Acknowledged),
+            // No handler of this name: the client's words are the same.
+            ("missing", AckRule::Any, Answer::Acknowledged),
+            ("ask", AckRule::Result, Answer::Acknowledged),
+            ("NOTIFY", AckRule::Result, Answer::NoAnswer { written: true }),
+            ("boom", AckRule::Any, Answer::NoAnswer { written: true }),
+        ] {
+            let ask = hub.send_frame(&user, &frame(method, &payload), AN_HOUR, rule).await;
+            assert_eq!(ask.answer().await, answer, "{method} {transport} {protocol}");
+            if method != "missing" {
+                let event = client.await_event("message", &[]);
+                assert_eq!(
+                    event["args"],
+                    json!([payload, {"id": "m-1"}]),
+                    "{transport} {protocol}"
+                );
+            }
+        }
+        // Larger than what clients may send.
+        let large = json!("x".repeat(60_000));
+        let ask = hub.send_frame(&user, &frame("notify", &large), AN_HOUR, AckRule::Any).await;
+        assert_eq!(ask.answer().await, Answer::Acknowledged);
+        assert_eq!(client.await_event("message", &[])["args"][0], large);
+
+        client.order(json!({"invoke": ["Echo", {"a": [1, "b"]}]}));
+        let result = client.await_event("result", &[]);
+        assert_eq!(result["result"], json!({"user": user, "value": {"a": [1, "b"]}}));
+        client.order(json!({"invoke": ["Nope"]}));
+        let failed = client.await_event("failed", &[]);
+        assert!(
+            failed["error"].as_str().unwrap().contains("Unknown hub method 'Nope'"),
+            "{failed}"
+        );
+
+        client.order(json!({"stop": true}));
+        client.await_event("stopped", &["closed"]);
+        until("the client is gone", || hub.node.stats().connections == 0).await;
+        // It said goodbye: nobody expects it back.
+        let ask = hub.send(&user, json!(1)).await;
+        assert_eq!(ask.answer().await, Answer::Nobody, "{transport} {protocol}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cut_connection_is_made_anew_and_nothing_is_missed_meanwhile() {
+    let limits = Limits { linger: Duration::from_secs(30), ..Limits::default() };
+    let hub = TestHub::with(HubSettings { limits, ..HubSettings::default() }).await;
+    for (transport, protocol) in
+        [("WebSockets", "json"), ("WebSockets", "messagepack"), ("ServerSentEvents", "json")]
+    {
+        let user = format!("alice-{transport}-{protocol}");
+        let proxy = Proxy::start(hub.address);
+        let url = format!("http://{}/hubs/notifications", proxy.address());
+        let mut client = StockClient::new(&url, transport, protocol);
+        let first = client.start(&hub.token(&user))["id"].clone();
+        proxy.set(Mode::Cut);
+        client.await_event("reconnecting", &[]);
+        until("the cut is noticed", || hub.node.stats().connections == 0).await;
+        let ask = hub
+            .send_frame(&user, &frame("notify", &json!("meanwhile")), AN_HOUR, AckRule::Any)
+            .await;
+        assert!(ask.is_open());
+        proxy.set(Mode::Pass);
+        // The message may be first.
+        let mut events = [client.event(), client.event()];
+        events.sort_by_key(|event| event["event"].as_str().unwrap().to_owned());
+        assert_eq!(events[0]["args"][0], "meanwhile");
+        assert_eq!(events[1]["event"], "reconnected");
+        assert_ne!(events[1]["id"], first);
+        assert_eq!(ask.answer().await, Answer::Acknowledged);
+        drop(client);
+        until("the client is gone", || hub.node.stats().connections == 0).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn expiry_makes_clients_come_back_and_a_kick_does_not() {
+    let limits = Limits {
+        expiry_grace: (Duration::ZERO, Duration::ZERO),
+        farewell: Duration::ZERO,
+        ..Limits::default()
+    };
+    let hub = TestHub::with(HubSettings { limits, ..HubSettings::default() }).await;
+    for (transport, protocol) in WAYS {
+        let user = format!("alice-{transport}-{protocol}");
+        let mut client = StockClient::new(&url(&hub), transport, protocol);
+        let short = hub.issuer.mint(&user, Duration::from_secs(1), development::now()).unwrap();
+        client.start(&short);
+        client.order(json!({"token": hub.token(&user)}));
+        client.await_event("reconnecting", &[]);
+        client.await_event("reconnected", &[]);
+        let kicked = hub.node.disconnect(&UserId::new(&user), None).await.unwrap();
+        assert_eq!(kicked, 1, "{transport} {protocol}");
+        let closed = client.await_event("closed", &[]);
+        assert_eq!(closed["error"], json!(null), "{transport} {protocol}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_cannot_be_served_learns_why() {
+    let hub = TestHub::start().await;
+    let mut old = StockClient::of(&url(&hub), "WebSockets", "json", "signalr-old");
+    old.order(json!({"token": hub.token("alice"), "start": true}));
+    let failed = old.await_event("failed", &["closed"]);
+    assert!(failed["error"].as_str().unwrap().contains("7 or newer"), "{failed}");
+    let mut bad = StockClient::new(&url(&hub), "WebSockets", "json");
+    bad.order(json!({"token": "a.b.c", "start": true}));
+    let failed = bad.await_event("failed", &["closed"]);
+    assert!(failed["error"].as_str().unwrap().contains("401"), "{failed}");
+}

@@ -1,0 +1,223 @@
+//! What counts as an acknowledgement, whose, and how often.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use potok_hub::{AckRule, Answer, Hub, Outgoing, Ticket, UserId};
+use serde_json::json;
+
+use crate::support::{AN_HOUR, NO_RESULT, Recorder, TestHub, frame, until};
+
+const SOON: Duration = Duration::from_millis(50);
+
+#[tokio::test]
+async fn a_handler_that_returns_nothing_acknowledges() {
+    let hub = TestHub::start().await;
+    let mut client = hub.connect("alice").await;
+    for completion in [
+        json!({"type": 3, "error": NO_RESULT}),
+        json!({"type": 3, "error": "Client provided multiple results."}),
+        json!({"type": 3}),
+        json!({"type": 3, "result": null}),
+        json!({"type": 3, "result": {"seen": true}}),
+    ] {
+        let ask = hub.send("alice", json!({"text": "hi"})).await;
+        let message = client.hear().await;
+        assert_eq!(message["arguments"], json!([{"text": "hi"}, {"id": "m-1"}]));
+        assert!(ask.is_open());
+        let mut completion = completion;
+        completion["invocationId"] = message["invocationId"].clone();
+        client.say(completion.clone()).await;
+        assert_eq!(ask.answer().await, Answer::Acknowledged, "{completion}");
+    }
+}
+
+#[tokio::test]
+async fn a_handler_that_throws_does_not_acknowledge() {
+    let hub = TestHub::start().await;
+    let mut client = hub.connect("alice").await;
+    let ask = hub.send("alice", json!(1)).await;
+    let id = client.invoked().await;
+    client.say(json!({"type": 3, "invocationId": id, "error": "Error: no"})).await;
+    // At once, not at the deadline: nobody is left who could answer.
+    assert_eq!(ask.answer().await, Answer::NoAnswer { written: true });
+    assert_eq!(hub.node.stats().threw, 1);
+}
+
+#[tokio::test]
+async fn the_strict_rule_takes_only_a_result() {
+    let hub = TestHub::start().await;
+    let mut client = hub.connect("alice").await;
+    for (completion, answer) in [
+        (json!({"type": 3, "error": NO_RESULT}), Answer::NoAnswer { written: true }),
+        (json!({"type": 3}), Answer::NoAnswer { written: true }),
+        (json!({"type": 3, "result": 1}), Answer::Acknowledged),
+    ] {
+        let ask = hub.send_frame("alice", &frame(&json!(1)), AN_HOUR, AckRule::Result).await;
+        let mut completion = completion;
+        completion["invocationId"] = client.invoked().await;
+        client.say(completion).await;
+        assert_eq!(ask.answer().await, answer);
+    }
+}
+
+#[tokio::test]
+async fn nobody_acknowledges_for_somebody_else() {
+    let hub = TestHub::start().await;
+    let (mut alice, mut bob) = (hub.connect("alice").await, hub.connect("bob").await);
+    // One frame for both: they share its id.
+    let shared = frame(&json!({"text": "for both"}));
+    let to_alice = hub.send_frame("alice", &shared, AN_HOUR, AckRule::Any).await;
+    let to_bob = hub.send_frame("bob", &shared, AN_HOUR, AckRule::Any).await;
+    let id = bob.invoked().await;
+    assert_eq!(alice.invoked().await, id);
+    bob.complete(&id).await;
+    assert_eq!(to_bob.answer().await, Answer::Acknowledged);
+    bob.complete(&id).await;
+    bob.complete(&json!("0")).await;
+    until("both are counted", || hub.node.stats().unknown == 2).await;
+    assert!(to_alice.is_open());
+    alice.complete(&id).await;
+    assert_eq!(to_alice.answer().await, Answer::Acknowledged);
+}
+
+#[tokio::test]
+async fn any_connection_of_the_user_acknowledges_and_all_get_the_message() {
+    let hub = TestHub::start().await;
+    let (mut phone, mut browser) = (hub.connect("alice").await, hub.connect("alice").await);
+    let ask = hub.send("alice", json!(1)).await;
+    let id = phone.invoked().await;
+    assert_eq!(browser.invoked().await, id);
+    phone.say(json!({"type": 3, "invocationId": id, "error": "Error: no"})).await;
+    browser.complete(&id).await;
+    assert_eq!(ask.answer().await, Answer::Acknowledged);
+}
+
+#[tokio::test]
+async fn a_connection_that_does_not_answer_is_waited_for_once() {
+    let hub = TestHub::start().await;
+    let mut client = hub.connect("alice").await;
+    let missed = hub.send_within("alice", json!(1), SOON).await;
+    assert_eq!(missed.answer().await, Answer::NoAnswer { written: true });
+    // Still sent to, but not waited for: this would take an hour.
+    let unwaited = hub.send("alice", json!(2)).await;
+    assert_eq!(unwaited.answer().await, Answer::NoAnswer { written: true });
+    let first = client.invoked().await;
+    client.invoked().await;
+    // Late, and not counted again; but it is heard from, and waited for from now on.
+    client.complete(&first).await;
+    until("a late completion", || hub.node.stats().late == 1).await;
+    let waited = hub.send("alice", json!(3)).await;
+    assert!(waited.is_open());
+    let third = client.invoked().await;
+    client.complete(&third).await;
+    assert_eq!(waited.answer().await, Answer::Acknowledged);
+    assert_eq!(missed.recorder.answers.lock().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn one_miss_frees_everything_else_that_waits_for_the_connection() {
+    let hub = TestHub::start().await;
+    let _client = hub.connect("alice").await;
+    let patient = hub.send("alice", json!(1)).await;
+    let missed = hub.send_within("alice", json!(2), SOON).await;
+    assert_eq!(missed.answer().await, Answer::NoAnswer { written: true });
+    assert_eq!(patient.answer().await, Answer::NoAnswer { written: true });
+}
+
+#[tokio::test]
+async fn a_user_without_a_connection_is_nobody() {
+    let hub = TestHub::start().await;
+    assert_eq!(hub.send("alice", json!(1)).await.answer().await, Answer::Nobody);
+    // Not before the handshake either.
+    let mut client = hub.attach(&hub.token("alice")).await;
+    assert_eq!(hub.send("alice", json!(1)).await.answer().await, Answer::Nobody);
+    client.shake_hands().await;
+    assert!(hub.send("alice", json!(1)).await.is_open());
+}
+
+#[tokio::test]
+async fn what_a_closed_connection_owed_is_unanswered() {
+    let hub = TestHub::start().await;
+    let mut client = hub.connect("alice").await;
+    let ask = hub.send("alice", json!(1)).await;
+    client.invoked().await;
+    drop(client);
+    assert_eq!(ask.answer().await, Answer::NoAnswer { written: true });
+}
+
+#[tokio::test]
+async fn a_user_whose_connection_broke_gets_what_came_meanwhile() {
+    let hub = TestHub::start().await;
+    let client = hub.connect("alice").await;
+    drop(client);
+    until("the break is noticed", || hub.node.stats().connections == 0).await;
+    let first = hub.send("alice", json!("first")).await;
+    let second = hub.send("alice", json!("second")).await;
+    assert!(first.is_open() && second.is_open());
+    let mut client = hub.connect("alice").await;
+    for (ask, text) in [(first, "first"), (second, "second")] {
+        let message = client.hear().await;
+        assert_eq!(message["arguments"][0], text);
+        client.complete(&message["invocationId"]).await;
+        assert_eq!(ask.answer().await, Answer::Acknowledged);
+    }
+    // One that does not come back is nobody, and one that said goodbye is nobody at once.
+    drop(client);
+    until("the break is noticed", || hub.node.stats().connections == 0).await;
+    assert_eq!(hub.send("alice", json!(1)).await.answer().await, Answer::Nobody);
+    let mut client = hub.connect("alice").await;
+    client.say(json!({"type": 7})).await;
+    assert_eq!(client.heard().await, None);
+    let ask = hub.send("alice", json!(1)).await;
+    assert!(!ask.is_open(), "answered before `send` returned");
+    assert_eq!(ask.answer().await, Answer::Nobody);
+}
+
+#[tokio::test]
+async fn a_cancelled_ticket_is_never_answered() {
+    let hub = TestHub::start().await;
+    let mut client = hub.connect("alice").await;
+    let recorder = Arc::new(Recorder::default());
+    let outgoing = |number| Outgoing {
+        ticket: Ticket(number),
+        user: UserId::new("alice"),
+        frame: frame(&json!(number)),
+        ack_within: AN_HOUR,
+        ack: AckRule::Any,
+    };
+    hub.node.send(vec![outgoing(1), outgoing(2)], recorder.clone()).await.unwrap();
+    let answers: Arc<dyn potok_hub::Answers> = recorder.clone();
+    hub.node.cancel(&answers, &[Ticket(1)]);
+    for _ in 0..2 {
+        let id = client.invoked().await;
+        client.complete(&id).await;
+    }
+    assert_eq!(recorder.count(1).await, [(Ticket(2), Answer::Acknowledged)]);
+    drop(client);
+    until("the client is gone", || hub.node.stats().connections == 0).await;
+    assert_eq!(recorder.count(1).await.len(), 1);
+}
+
+#[tokio::test]
+async fn messages_reach_a_connection_in_the_order_of_the_calls() {
+    let hub = TestHub::start().await;
+    let mut client = hub.connect("alice").await;
+    let recorder = Arc::new(Recorder::default());
+    // More than the window takes at once.
+    let batch = (0..200).map(|number| Outgoing {
+        ticket: Ticket(number),
+        user: UserId::new("alice"),
+        frame: frame(&json!(number)),
+        ack_within: AN_HOUR,
+        ack: AckRule::Any,
+    });
+    hub.node.send(batch.collect(), recorder.clone()).await.unwrap();
+    for number in 0..200 {
+        let message = client.hear().await;
+        assert_eq!(message["arguments"][0], number);
+        client.complete(&message["invocationId"]).await;
+    }
+    let answers = recorder.count(200).await;
+    assert!(answers.iter().all(|(_, answer)| *answer == Answer::Acknowledged));
+}

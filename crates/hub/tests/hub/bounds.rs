@@ -1,0 +1,228 @@
+//! What clients can make the hub hold, and what a bad client costs a good one: nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::SinkExt;
+use potok_hub::{AckRule, Answer, Hub, HubSettings, Limits, Outgoing, Ticket, UserId};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_tungstenite::tungstenite::Message;
+
+use crate::support::{AN_HOUR, Recorder, TestHub, frame, patiently, until};
+
+fn with(limits: Limits) -> HubSettings {
+    HubSettings { limits, ..HubSettings::default() }
+}
+
+fn outgoing(number: u64, user: &str, payload: &Value) -> Outgoing {
+    Outgoing {
+        ticket: Ticket(number),
+        user: UserId::new(user),
+        frame: frame(payload),
+        ack_within: AN_HOUR,
+        ack: AckRule::Any,
+    }
+}
+
+#[tokio::test]
+async fn a_burst_costs_no_healthy_client_its_connection() {
+    let hub = TestHub::start().await;
+    let mut client = hub.connect("alice").await;
+    let recorder = Arc::new(Recorder::default());
+    let batch = (0..5_000).map(|number| outgoing(number, "alice", &json!(number))).collect();
+    hub.node.send(batch, recorder.clone()).await.unwrap();
+    // The window and what may wait behind it; the rest is told at once.
+    let Limits { unanswered, waiting, .. } = Limits::default();
+    for _ in 0..unanswered + waiting {
+        let id = client.invoked().await;
+        client.complete(&id).await;
+    }
+    let answers = recorder.count(5_000).await;
+    let acknowledged = answers.iter().filter(|(_, answer)| *answer == Answer::Acknowledged);
+    assert_eq!(acknowledged.count(), unanswered + waiting);
+    let refused =
+        answers.iter().filter(|(_, answer)| *answer == Answer::NoAnswer { written: false });
+    assert_eq!(refused.count(), 5_000 - unanswered - waiting);
+    assert_eq!(hub.node.stats().connections, 1);
+    assert_eq!(hub.node.stats().queued_bytes, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_never_read_are_dropped_and_disturb_nobody() {
+    let limits = Limits { stalled_for: Duration::from_secs(1), ..Limits::default() };
+    let hub = TestHub::with(with(limits)).await;
+    let mut deaf = Vec::new();
+    for number in 0..50 {
+        deaf.push(hub.connect(&format!("deaf-{number}")).await);
+    }
+    let mut alice = hub.connect("alice").await;
+    let large = json!("x".repeat(60_000));
+    let recorder = Arc::new(Recorder::default());
+    let mut sent = 0;
+    let mut most = 0;
+    // Until the kernel's buffers are full too, whatever their size.
+    while hub.node.stats().slow < 50 {
+        let batch: Vec<_> = (0..50)
+            .map(|number| Outgoing {
+                ack_within: Duration::from_millis(1),
+                ..outgoing(sent, &format!("deaf-{number}"), &large)
+            })
+            .collect();
+        sent += batch.len() as u64;
+        hub.node.send(batch, recorder.clone()).await.unwrap();
+        most = most.max(hub.node.stats().queued_bytes);
+        let ask = hub.send("alice", json!("hello")).await;
+        let id = alice.invoked().await;
+        alice.complete(&id).await;
+        assert_eq!(ask.answer().await, Answer::Acknowledged);
+    }
+    let per_client = Limits::default().queued_bytes + Limits::default().unanswered_bytes;
+    assert!(most <= 51 * per_client, "{most} bytes were queued");
+    until("all deaf clients are gone", || hub.node.stats().connections == 1).await;
+    assert_eq!(recorder.count(sent as usize).await.len(), sent as usize);
+    let acknowledged = hub.node.stats().acknowledged;
+    assert_eq!(hub.node.stats().queued_bytes, 0);
+    assert!(acknowledged > 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn completions_are_read_while_writing_is_stuck() {
+    let limits = Limits {
+        unanswered_bytes: 64 << 20,
+        queued_bytes: 64 << 20,
+        unanswered: 1_000,
+        ..Limits::default()
+    };
+    let hub = TestHub::with(with(limits)).await;
+    // Two connections of one user get the same ids; the second never reads.
+    let (mut reader, mut stuck) = (hub.connect("alice").await, hub.connect("alice").await);
+    let large = json!("x".repeat(60_000));
+    let recorder = Arc::new(Recorder::default());
+    let batch = (0..200).map(|number| outgoing(number, "alice", &large)).collect();
+    hub.node.send(batch, recorder.clone()).await.unwrap();
+    let mut ids = Vec::new();
+    for _ in 0..200 {
+        ids.push(reader.invoked().await);
+    }
+    // Twelve megabytes do not fit between us.
+    until("writing is stuck", || hub.node.stats().queued_bytes > 0).await;
+    for id in &ids {
+        stuck.complete(id).await;
+    }
+    let answers = recorder.count(200).await;
+    assert!(answers.iter().all(|(_, answer)| *answer == Answer::Acknowledged));
+}
+
+#[tokio::test]
+async fn malformed_and_oversized_messages_end_their_connection_only() {
+    let hub = TestHub::start().await;
+    let mut alice = hub.connect("alice").await;
+    let oversized = format!("{{\"type\":1,\"target\":\"{}\"}}\u{1e}", "x".repeat(40_000));
+    let endless = "x".repeat(20_000);
+    for bad in [
+        vec!["{\"type\":99}\u{1e}".to_owned()],
+        vec!["not json\u{1e}".to_owned()],
+        vec!["{\"type\":3}\u{1e}".to_owned()],
+        vec![oversized],
+        vec![endless.clone(), endless],
+    ] {
+        let mut client = hub.connect("mallory").await;
+        for part in bad {
+            // The hub may have gone by the second part.
+            let _ = client.socket.send(Message::text(part)).await;
+        }
+        while let Some(message) = client.heard().await {
+            assert_eq!(message["type"], 7, "{message}");
+            assert_eq!(message.get("allowReconnect"), None);
+        }
+    }
+    let ask = hub.send("alice", json!(1)).await;
+    let id = alice.invoked().await;
+    alice.complete(&id).await;
+    assert_eq!(ask.answer().await, Answer::Acknowledged);
+}
+
+#[tokio::test]
+async fn a_client_that_floods_is_closed_and_its_answers_are_free() {
+    let hub = TestHub::start().await;
+    let mut client = hub.connect("alice").await;
+    let recorder = Arc::new(Recorder::default());
+    for round in 0..3 {
+        let batch = (0..100).map(|number| outgoing(number, "alice", &json!(round))).collect();
+        hub.node.send(batch, recorder.clone()).await.unwrap();
+        for _ in 0..100 {
+            let id = client.invoked().await;
+            client.complete(&id).await;
+        }
+    }
+    recorder.count(300).await;
+    assert_eq!(hub.node.stats().connections, 1);
+    let flood = "{\"type\":6}\u{1e}".repeat(500);
+    client.write(&flood).await;
+    let closed = client.hear().await;
+    assert_eq!(closed["type"], 7);
+    assert!(closed["error"].is_string());
+}
+
+#[tokio::test]
+async fn a_user_with_too_many_connections_loses_the_oldest() {
+    let limits = Limits { connections_per_user: 2, ..Limits::default() };
+    let hub = TestHub::with(with(limits)).await;
+    let mut oldest = hub.connect("alice").await;
+    let _second = hub.connect("alice").await;
+    let mut newest = hub.connect("alice").await;
+    assert_eq!(oldest.hear().await, json!({"type": 7}));
+    assert_eq!(oldest.heard().await, None);
+    let ask = hub.send("alice", json!(1)).await;
+    let id = newest.invoked().await;
+    newest.complete(&id).await;
+    assert_eq!(ask.answer().await, Answer::Acknowledged);
+}
+
+#[tokio::test]
+async fn a_head_that_takes_too_long_is_cut_off() {
+    let limits = Limits { head_within: Duration::from_millis(200), ..Limits::default() };
+    let hub = TestHub::with(with(limits)).await;
+    let mut socket = tokio::net::TcpStream::connect(hub.address).await.unwrap();
+    socket.write_all(b"GET /hubs/notifications HTTP/1.1\r\nHost: a\r\nX-Slow: ").await.unwrap();
+    let mut answer = Vec::new();
+    patiently("the hub hangs up", socket.read_to_end(&mut answer)).await.unwrap();
+    assert!(!String::from_utf8_lossy(&answer).contains("200"));
+}
+
+#[tokio::test]
+async fn a_client_without_a_handshake_does_not_stay() {
+    let limits = Limits { handshake_within: Duration::from_secs(1), ..Limits::default() };
+    let hub = TestHub::with(with(limits)).await;
+    let mut client = hub.attach(&hub.token("alice")).await;
+    assert_eq!(client.heard().await, None);
+    assert_eq!(hub.node.stats().connections, 0);
+}
+
+#[tokio::test]
+async fn pings_come_whatever_else_is_sent_and_silence_ends_a_connection() {
+    let limits = Limits {
+        ping_every: Duration::from_secs(1),
+        silent_for: Duration::from_secs(2),
+        ..Limits::default()
+    };
+    let hub = TestHub::with(with(limits)).await;
+    let mut client = hub.connect("alice").await;
+    // Armed by its first message.
+    client.say(json!({"type": 6})).await;
+    use futures::StreamExt;
+    let mut pings = 0;
+    loop {
+        match patiently("the end", client.socket.next()).await {
+            Some(Ok(Message::Text(text))) if text.contains("\"type\":6") => pings += 1,
+            // Pongs of the socket below are no life.
+            Some(Ok(Message::Text(_))) => {}
+            Some(Ok(other)) => drop(other),
+            None | Some(Err(_)) => break,
+        }
+        let _ = client.socket.send(Message::Ping(Vec::new().into())).await;
+    }
+    assert!(pings >= 1);
+    until("it is gone", || hub.node.stats().connections == 0).await;
+}

@@ -1,0 +1,11 @@
+//! The hub over real sockets, with clients written by hand: what the stock client never does.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod acknowledgements;
+mod bounds;
+mod calls;
+mod doors;
+mod endings;
+mod resuming;
+mod support;

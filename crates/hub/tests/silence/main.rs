@@ -1,0 +1,85 @@
+//! Tokens are in no log, whatever happens to their requests.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "../hub/support.rs"]
+#[allow(dead_code, reason = "shared with the tests of the hub's own clients")]
+mod support;
+
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex};
+
+use potok_hub::Hub;
+use serde_json::json;
+use tracing_subscriber::fmt::MakeWriter;
+
+use crate::support::{Client, TestHub, until};
+
+#[derive(Clone, Default)]
+struct Written(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Written {
+    type Writer = Written;
+
+    fn make_writer(&'a self) -> Written {
+        self.clone()
+    }
+}
+
+#[tokio::test]
+async fn tokens_are_in_no_log_and_in_no_answer() {
+    let written = Written::default();
+    tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::TRACE)
+        .with_writer(written.clone())
+        .init();
+    let hub = TestHub::start().await;
+    let token = hub.token("alice");
+    let url =
+        |token: &str| format!("http://{}/hubs/notifications?access_token={token}", hub.address);
+    let socket = url(&token).replace("http", "ws");
+    let mut client = Client::open(&socket, &token).await.unwrap();
+    client.shake_hands().await;
+    // A broken message, a broken token, a token of nobody, and one in the wrong place.
+    client.write("{\"type\":99}\u{1e}").await;
+    while client.heard().await.is_some() {}
+    until("it is gone", || hub.node.stats().connections == 0).await;
+    let forged = format!("{}x", &token[..token.len() - 2]);
+    for token in [&forged, "a.b.c", &token] {
+        let url = url(token);
+        let answer = tokio::task::spawn_blocking(move || {
+            let config = ureq::Agent::config_builder().http_status_as_error(false).build();
+            ureq::Agent::new_with_config(config)
+                .get(&url)
+                .call()
+                .unwrap()
+                .into_body()
+                .read_to_string()
+        });
+        let answer = answer.await.unwrap().unwrap();
+        assert!(!answer.contains("eyJ") && !answer.contains(token), "{answer}");
+    }
+    let mut stays = hub.connect("alice").await;
+    stays
+        .say(json!({"type": 1, "target": "Refresh", "arguments": [forged], "invocationId": "1"}))
+        .await;
+    assert!(!stays.hear().await.to_string().contains("eyJ"));
+    let log = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+    assert!(log.contains("broke the protocol"), "the log is looked at: {log}");
+    // What every token begins with. Our own client logs its requests; the hub never.
+    let ours = log.lines().filter(|line| !line.contains("tungstenite") && !line.contains("ureq"));
+    for line in ours {
+        assert!(!line.contains("eyJ") && !line.contains("access_token"), "{line}");
+    }
+}

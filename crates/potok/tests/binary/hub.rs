@@ -1,0 +1,70 @@
+//! `potok hub` and `potok token`: a message from a line of input to a stock client, and its answer.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::Stdio;
+
+use potok_services::NodeScript;
+use serde_json::{Value, json};
+
+use crate::process::{Home, potok, run};
+
+#[test]
+fn a_line_reaches_a_stock_client_and_its_answer_is_printed() {
+    let home = Home::new();
+    let data = home.path().to_str().unwrap();
+    let mut hub = potok(["hub", "--json", "--listen", "127.0.0.1:0", "--data-dir", data])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = hub.stdin.take().unwrap();
+    let mut output = BufReader::new(hub.stdout.take().unwrap()).lines();
+    let mut printed =
+        || -> Value { serde_json::from_str(&output.next().unwrap().unwrap()).unwrap() };
+    let url = printed()["hub"].as_str().unwrap().to_owned();
+
+    let minted = run(potok(["token", "mint", "--sub", "alice", "--data-dir", data]), b"").good();
+    let token = minted.text().trim().to_owned();
+    let checked = run(potok(["token", "check", "-", "--data-dir", data]), token.as_bytes()).good();
+    assert!(checked.text().contains("good: user alice"), "{}", checked.text());
+    let forged = format!("{}AA", &token[..token.len() - 2]);
+    let refused =
+        run(potok(["token", "check", "-", "--data-dir", data]), forged.as_bytes()).exits(1);
+    assert!(refused.stderr.contains("P1105"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("signature"), "{}", refused.stderr);
+    assert!(!refused.stderr.contains(&forged));
+
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../hub/tests/clients/client.js");
+    let mut client = NodeScript::start(&script, &[&url, "WebSockets", "json"]);
+    let told = |client: &mut NodeScript| -> Value {
+        serde_json::from_str(&client.line().unwrap()).unwrap()
+    };
+    client.say(&json!({"token": token, "start": true}).to_string());
+    assert_eq!(told(&mut client)["event"], "started");
+    for user in ["alice", "bob"] {
+        writeln!(input, "{}", json!({"user": user, "payload": {"text": "hi"}, "id": "m-1"}))
+            .unwrap();
+    }
+    let message = told(&mut client);
+    assert_eq!(message["args"], json!([{"text": "hi"}, {"id": "m-1"}]));
+    let mut answers = [printed(), printed()];
+    answers.sort_by_key(|answer| answer["user"].to_string());
+    assert_eq!(answers[0], json!({"user": "alice", "id": "m-1", "answer": "acknowledged"}));
+    assert_eq!(answers[1], json!({"user": "bob", "id": "m-1", "answer": "nobody"}));
+    hub.kill().unwrap();
+    hub.wait().unwrap();
+}
+
+#[test]
+fn a_hub_for_everybody_needs_an_issuer() {
+    for (arguments, code) in [
+        (vec!["hub", "--listen", "0.0.0.0:0"], "P1102"),
+        (vec!["hub", "--issuer", "http://127.0.0.1:1/realms/a"], "P1103"),
+        (vec!["hub", "--audience", "a"], "P1103"),
+        (vec!["hub", "--listen", "nonsense"], "P1101"),
+    ] {
+        let refused = run(potok(arguments), b"").exits(2);
+        assert!(refused.stderr.contains(code), "{}", refused.stderr);
+    }
+}

@@ -470,6 +470,8 @@ async fn a_record_that_comes_to_more_than_the_log_takes_is_set_aside() {
         log.append(&[input(value)]).await.unwrap();
     }
     until("everything to end", || is_done(&log)).await;
+    // Counted a moment after it is in the log.
+    until("everything to be counted", || async { engine.status().await[0].in_flight == 0 }).await;
     let status = engine.status().await.remove(0);
     assert_eq!((status.delivered, status.dead_lettered), (2, 1));
     assert_eq!(status.dead_letters_by_reason.get("too_large"), Some(&1));

@@ -487,7 +487,7 @@ fn tables_that_do_not_fit_are_described_at_once() {
         "table `t` has no unique key on `potok_id` that compares bytes",
         "ALTER TABLE \"t\" ADD COLUMN \"content_hash\" TEXT",
         "ALTER TABLE \"t\" ADD COLUMN \"m\" INTEGER",
-        "CREATE UNIQUE INDEX \"t_position\" ON \"t\" (\"potok_id\")",
+        "CREATE UNIQUE INDEX \"t_potok_id\" ON \"t\" (\"potok_id\")",
         "CREATE TABLE IF NOT EXISTS \"c\"",
     ] {
         assert!(fault.to_string().contains(part), "{part} not in {fault}");

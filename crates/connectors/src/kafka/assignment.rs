@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ended_above_an_end_that_was_cut_off_counts_for_nothing() {
+    fn what_is_acknowledged_behind_an_end_that_was_cut_off_counts_for_nothing() {
         let ended = RangeSet::from_iter([50..60, 90..120]);
         let known = known(&[(0, 40, ours(5, 40, ended))]);
         let start = known.start(&partition(0), GROUP).unwrap();

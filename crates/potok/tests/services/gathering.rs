@@ -244,13 +244,13 @@ fn chaos(redis: Option<&Redis>, seed: u64) {
         "{sent} records in {} batches; {repeats} came out again, after {:?} takeovers and {:?} \
          re-reads of the two copies that are left, and {done:?}",
         sent / 40,
-        count("takeovers"),
-        count("rereads"),
+        count("resumed_seals"),
+        count("store_rebuilds"),
     );
     assert!(deaths > 0, "no copy came to its crash point: nothing was cut off in the middle");
-    let taken_over: u64 = count("takeovers").iter().sum();
+    let taken_over: u64 = count("resumed_seals").iter().sum();
     assert!(taken_over > 0 || repeats > 0, "nothing was in the middle when copies died");
-    let lost = redis.is_none() || count("rereads")[0] > 0;
+    let lost = redis.is_none() || count("store_rebuilds")[0] > 0;
     assert!(lost, "nothing was read again, though Redis was emptied");
 }
 
@@ -283,7 +283,7 @@ fn a_re_read_while_the_broker_stands_still_needs_nobody() {
             kafka.thaw();
         });
         let status = running.drained();
-        rereads = status["rereads"].as_u64().unwrap();
+        rereads = status["store_rebuilds"].as_u64().unwrap();
     }
     println!("{rereads} re-reads in {rounds} rounds");
     records.assert_kept(&running);

@@ -60,7 +60,7 @@ fn a_batch_lies_in_the_documented_keys_until_it_has_been_sent() {
         let sets = ["active:batches", "ready:batches"].map(|set| redis.command(&["EXISTS", set]));
         (keys.is_empty() && sets == ["0", "0"]).then_some(())
     });
-    assert_eq!(running.status()["rereads"], 0);
+    assert_eq!(running.status()["store_rebuilds"], 0);
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn losing_redis_in_the_middle_of_a_window_costs_a_re_read() {
     redis.command(&["FLUSHALL"]);
     running.run(["groups", "close", "em-processor", &batch.id], b"").good();
     wait::until("what was held is read again", || {
-        running.status()["rereads"].as_u64().filter(|rereads| *rereads > 0)
+        running.status()["store_rebuilds"].as_u64().filter(|rereads| *rereads > 0)
     });
     // Released before it was lost: closed by its seal. If the seal was not written yet, once more,
     // as soon as the batch is there again.
@@ -143,7 +143,7 @@ fn is_worked_off(home: &Home, redis: &Redis, mut records: Records) {
         }
     }
     records.assert_kept(&running);
-    assert_eq!(running.status()["rereads"], 0);
+    assert_eq!(running.status()["store_rebuilds"], 0);
     wait::until("nothing waits any more, and nothing is left in Redis", || {
         let (status, keys) = (running.status(), redis.command(&["KEYS", "*batch*"]));
         (status["state"] == "running" && keys.is_empty()).then_some(())

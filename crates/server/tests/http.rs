@@ -146,17 +146,6 @@ async fn who_does_not_know_the_secret_is_refused() {
     assert_eq!(door.post("/events", &page, "{}").await.0, 403);
 }
 
-/// A record that its topic does not take: the log refuses the whole request.
-#[tokio::test]
-async fn what_the_log_refuses_is_not_taken_in_part() {
-    let door = Door::new().await;
-    door.log.narrow("events", 100);
-    let large = format!("[{{\"shop\":1}},{{\"shop\":2,\"text\":\"{}\"}}]", "x".repeat(200));
-    let (status, answer) = door.post("/events", &[("idempotency-key", "k")], &large).await;
-    assert!([413, 503].contains(&status), "{status} {answer}");
-    assert_eq!(door.taken().await, []);
-}
-
 #[tokio::test]
 async fn a_connection_that_sends_no_headers_is_closed_and_makes_room() {
     let door = Door::new().await;

@@ -54,7 +54,8 @@ pub(super) fn elements(body: &Bytes) -> Result<Vec<Bytes>, BadBody> {
 }
 
 fn of_array(body: &Bytes, text: &str) -> Result<Vec<Bytes>, BadBody> {
-    let elements: Vec<&RawValue> = serde_json::from_str(text).map_err(|error| of_json(&error))?;
+    let elements: Vec<&RawValue> =
+        serde_json::from_str(text).map_err(|error| of_json(&error, 0))?;
     let mut found = Vec::with_capacity(elements.len());
     for (index, element) in elements.into_iter().enumerate() {
         if !element.get().starts_with('{') {
@@ -66,36 +67,36 @@ fn of_array(body: &Bytes, text: &str) -> Result<Vec<Bytes>, BadBody> {
     Ok(found)
 }
 
-/// One object, over however many lines, or objects separated by line breaks.
+/// One object, over however many lines, or one object to a line: that is what it is when the first
+/// line holds a whole value.
 fn of_lines(body: &Bytes, text: &str) -> Result<Vec<Bytes>, BadBody> {
+    let lines = || text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    let first = lines().next().map(|(_, line)| serde_json::from_str::<&RawValue>(line));
+    if !matches!(first, Some(Ok(_))) {
+        let whole: &RawValue = serde_json::from_str(text).map_err(|error| of_json(&error, 0))?;
+        return match whole.get().starts_with('{') {
+            true => Ok(vec![body.slice_ref(whole.get().as_bytes())]),
+            false => Err(BadBody::Content("line 1: not an object".to_owned())),
+        };
+    }
     let mut found = Vec::new();
-    let mut stream = serde_json::Deserializer::from_str(text).into_iter::<&RawValue>();
-    let mut last_end = 0;
-    while let Some(element) = stream.next() {
-        let element = element.map_err(|error| of_json(&error))?.get().as_bytes();
-        let element = body.slice_ref(element);
-        let end = stream.byte_offset();
-        let start = end - element.len();
-        let line = line_of(body, start);
-        if !element.starts_with(b"{") {
-            return Err(BadBody::Content(format!("line {line}: not an object")));
+    for (index, line) in lines() {
+        let element: &RawValue =
+            serde_json::from_str(line).map_err(|error| of_json(&error, index))?;
+        if !element.get().starts_with('{') {
+            return Err(BadBody::Content(format!("line {}: not an object", index + 1)));
         }
-        let gap = body.get(last_end..start).unwrap_or_default();
-        if last_end > 0 && !gap.contains(&b'\n') {
-            let what = format!("line {line}: a second object on one line; one to a line");
-            return Err(BadBody::Content(what));
-        }
-        last_end = end;
-        found.push(element);
+        found.push(body.slice_ref(element.get().as_bytes()));
     }
     Ok(found)
 }
 
-/// The parser names line and column itself.
-fn of_json(error: &serde_json::Error) -> BadBody {
+/// Where a text is wrong that stands behind so many lines.
+fn of_json(error: &serde_json::Error, lines_before: usize) -> BadBody {
     let text = error.to_string();
     let what = text.split(" at line ").next().unwrap_or(&text);
-    BadBody::Content(format!("line {}, column {}: {what}", error.line(), error.column()))
+    let line = lines_before + error.line();
+    BadBody::Content(format!("line {line}, column {}: {what}", error.column()))
 }
 
 fn line_of(body: &[u8], offset: usize) -> usize {
@@ -139,7 +140,9 @@ mod tests {
         assert!(refused(lines.join("\n").as_bytes()).starts_with("line 200, column 6:"));
         assert_eq!(refused(b"{}\n7\n"), "line 2: not an object");
         assert_eq!(refused(b"[{}, []]"), "element 2 of the array is not an object");
-        assert_eq!(refused(b"{} {}"), "line 1: a second object on one line; one to a line");
+        assert_eq!(refused(b"{} {}"), "line 1, column 4: trailing characters");
+        assert!(refused(b"{}\n{\"a\":\n{}\n").starts_with("line 2, column 5:"));
+        assert_eq!(refused(b"7"), "line 1: not an object");
         assert_eq!(refused(b" \n "), "the body is empty");
         assert_eq!(refused(b"{}\n\xff"), "line 2: not UTF-8");
         assert!(refused(b"{\"a\":1").starts_with("line 1, column 6: EOF"));

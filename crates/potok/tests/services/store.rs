@@ -24,7 +24,7 @@ fn distinct(records: &[Sent]) -> (usize, usize) {
 
 fn held(running: &Running, records: usize) {
     wait::until("all records are held", || {
-        (running.status()["in_flight"] == records).then_some(())
+        (running.status()["held_records"] == records).then_some(())
     });
 }
 

@@ -230,6 +230,7 @@ fn words(files: &Files, problems: &mut Vec<String>) {
 fn retired_words(files: &Files, problems: &mut Vec<String>) {
     let retired = [
         (concat!("supp", "ress"), "duplicate"),
+        (concat!("SUPP", "RESS"), "DUPLICATES"),
         (concat!("needs", "_fix"), "blocked"),
         (concat!("potok ba", "tches"), "potok groups"),
         (concat!("per: ba", "tch"), "per: group"),

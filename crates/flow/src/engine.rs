@@ -412,7 +412,7 @@ impl Engine {
 
     /// Closes the open group of that key now; false where there is none.
     pub fn close_group(&self, pipeline: &str, key: &str) -> Result<bool, Fault> {
-        self.ask(pipeline, key, Command::Release)
+        self.ask(pipeline, key, Command::Close)
     }
 
     /// Closes the open group of that key now and sets its records aside; false where there is

@@ -8,7 +8,7 @@
 //!
 //! Endings that carry outputs or dead letters are written at once, together with the progress
 //! they mean, so that neither can exist without the other. Bare progress may wait a little: if it
-//! is lost, the same records are read again and duplicates by their names.
+//! is lost, the same records are read again and recognised as duplicates by their delivery ids.
 //!
 //! A position moves only over records that have ended; that follows from progress being a set of
 //! ended ranges, whose first gap is the position.

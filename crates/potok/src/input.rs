@@ -12,7 +12,7 @@ use potok_core::RECORD_BYTES_MAX;
 const PIECE_BYTES: usize = 256 << 10;
 const PIECES_MAX: usize = 4;
 
-/// Target records come from.
+/// Where records come from.
 pub type Input = Box<dyn Read + Send>;
 
 /// Reads on a thread of its own, so that a pause of the input can be told from its end.

@@ -32,7 +32,7 @@ pub fn make_file(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create(true).truncate(true).mode(FILE).open(path)
 }
 
-/// Takes from others what they may do with the folder and all that is in it. Target that is not
+/// Takes from others what they may do with the folder and all that is in it. Where that is not
 /// allowed, says so: the folder is of use all the same.
 pub fn tighten(folder: &Path) {
     if let Err(error) = tighten_all(folder, DEPTH_MAX) {

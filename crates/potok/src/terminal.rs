@@ -7,7 +7,7 @@ use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 /// Buffered stdout.
 pub type Out = BufWriter<StdoutLock<'static>>;
 
-/// Target data goes. Written through a buffer: flush when somebody waits for it.
+/// Where data goes. Written through a buffer: flush when somebody waits for it.
 pub fn out() -> Out {
     BufWriter::with_capacity(64 << 10, io::stdout().lock())
 }

@@ -204,7 +204,7 @@ pub(crate) async fn delete_consumer_group(
     if found.open {
         let what = format!("consumer group `{group}` is being read now");
         return Err(ApiError::new(StatusCode::CONFLICT, "P0519", what)
-            .hint("stop its process first: `forget` is for pipelines that will not come back"));
+            .hint("stop its process first: `delete` is for pipelines that will not come back"));
     }
     admin.engine().delete_consumer_group(&group).await?;
     Ok(Json(serde_json::json!({ "deleted": group })))

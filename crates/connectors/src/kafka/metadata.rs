@@ -6,7 +6,7 @@
 //! ```
 //! All little endian; the CRC covers everything behind it. The text is plain ASCII, because other
 //! clients expect UTF-8. It holds the runs nearest to the position, cut at [`TEXT_MAX`]; what does
-//! not fit is read again and duplicates by its names.
+//! not fit is read again and recognised as a duplicate by its delivery id.
 //!
 //! Whatever does not read as above, or is of another topic id, group or position, is not ours and
 //! counts for nothing: a group may be shared with, or set back by, other tools.

@@ -31,7 +31,7 @@ pub struct Outcomes {
     ended: BTreeMap<Place, RangeSet>,
     /// Sent, and not ended yet.
     pub under_way: u64,
-    /// InFlightBatch by a destination.
+    /// Taken by a destination.
     pub delivered: u64,
     /// Left out by a rule.
     pub filtered: u64,

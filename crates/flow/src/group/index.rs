@@ -212,7 +212,7 @@ pub(crate) struct Index {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     /// Close it now.
-    Release,
+    Close,
     /// Close it now and set its records aside.
     Drop,
 }

@@ -280,7 +280,7 @@ fn rates(before: &[Status], all: &[Status], seconds: f64) -> Vec<Rates> {
 }
 
 impl Screen {
-    /// Target to look.
+    /// Where to look.
     fn places(&self, all: &[Status]) -> Vec<String> {
         let dir = self.data_dir.strip_prefix(".").unwrap_or(&self.data_dir).display();
         let mut lines = Vec::new();
@@ -302,7 +302,7 @@ impl Screen {
     }
 }
 
-/// Target to see what a shipped pipeline makes of its records.
+/// Where to see what a shipped pipeline makes of its records.
 fn outcome(pipeline: &str, dir: &str) -> Vec<String> {
     match pipeline {
         "em-processor" => vec![
@@ -358,7 +358,7 @@ mod tests {
                 "1230000",
                 "87",
                 "12",
-                "SUPPRESSED",
+                "DUPLICATES",
                 "IN FLIGHT",
                 "50 in and 48 out a second",
                 "2949 held in 3 groups, next closes in 12 s",

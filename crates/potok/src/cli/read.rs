@@ -27,7 +27,7 @@ pub struct Read {
     /// The topic
     #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
     topic: String,
-    /// Target to start: start, end, or an offset of every partition
+    /// Where to start: start, end, or an offset of every partition
     #[arg(long, default_value = "start", value_name = "start|end|OFFSET", value_parser = from)]
     from: String,
     /// Stop after so many records

@@ -134,7 +134,7 @@ pub fn table(lines: &[Line], columns: Option<usize>) -> Vec<String> {
         "RECEIVED",
         "DELIVERED",
         "FILTERED",
-        "SUPPRESSED",
+        "DUPLICATES",
         "DEAD",
         "IN FLIGHT",
         "DEAD OPEN",

@@ -75,15 +75,15 @@ impl Process {
             _notes: notes,
             _folder: folder,
         };
-        for plan in plans {
-            process.engine.start(plan)?;
-        }
         let sources = wire::http_sources(pipelines);
         let listener = Listener::start(&connections.http, &process.engine, sources).await?;
         if let Some(listener) = &listener {
             process.admin.serves(listener.address, listener.sources.clone());
         }
         process.listener = listener;
+        for plan in plans {
+            process.engine.start(plan)?;
+        }
         Ok(process)
     }
 

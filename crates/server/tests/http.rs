@@ -33,7 +33,12 @@ impl Door {
             auth,
         };
         let secret = HttpAuth::Secret { header: "X-Token".to_owned(), secret: "s".to_owned() };
-        let sources = vec![source("/events", None), source("/private", Some(secret))];
+        // The last would be a pattern, or refused, if paths were more than text.
+        let sources = vec![
+            source("/events", None),
+            source("/private", Some(secret)),
+            source("/:a/{b}/*", None),
+        ];
         let clock = Arc::new(SystemClock);
         let sources = HttpSources::open(log.clone(), clock, sources).await.unwrap();
         Door { log, sources }
@@ -96,8 +101,11 @@ async fn one_bad_line_and_nothing_is_taken() {
     assert_eq!(status, 400);
     let (status, _) = door.post("/events", &[], &" ".repeat((16 << 20) + 1)).await;
     assert_eq!(status, 413);
-    let (status, _) = door.post("/nowhere", &[], "{}").await;
-    assert_eq!(status, 404);
+    for path in ["/nowhere", "/events/", "/1/2/3"] {
+        assert_eq!(door.post(path, &[], "{}").await.0, 404, "{path}");
+    }
+    let get = Request::get("/events").body(Body::empty()).unwrap();
+    assert_eq!(door.sources.router().oneshot(get).await.unwrap().status(), 405);
     assert_eq!(door.taken().await, []);
 }
 

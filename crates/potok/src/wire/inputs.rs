@@ -12,6 +12,18 @@ use crate::failure::Failure;
 pub(super) fn of(wiring: &Wiring<'_>) -> Result<Vec<potok_flow::Input>, Failure> {
     let mut inputs: Vec<potok_flow::Input> = Vec::new();
     for (index, input) in wiring.pipeline.inputs().enumerate() {
+        let path = |input: &Input| match input {
+            Input::Topics { http, .. } => http.as_ref().map(|http| http.path.to_string()),
+            Input::Feed(_) => None,
+        };
+        let mut before = wiring.pipeline.inputs().take(index).filter_map(path);
+        if let Some(path) = path(input)
+            && before.any(|other| other == path)
+        {
+            let what = format!("a source before this one has the path `{path}`");
+            let fault = Fault::fix(what).code("P0149").hint("each path leads to one topic");
+            return Err(wiring.refused("source", index, vec![Refusal::at(["http"], fault)]));
+        }
         if let Err(what) = join(&mut inputs, &wiring.pipeline.name, input) {
             let fault = Fault::fix(what).code("P0152");
             let keys = ["from", "consumer_group", ""];

@@ -8,16 +8,15 @@ use std::time::Duration;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, RETRY_AFTER};
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
-use axum::routing::post;
 use axum::{Json, Router};
 use potok_core::{Clock, Fault, Headers, Log, Output};
 use potok_expr::json::Parser;
 use potok_expr::{Scope, Template};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::auth::HttpAuth;
 use super::body::{BYTES_MAX, BadBody, elements, unpack};
@@ -63,9 +62,9 @@ pub struct HttpSources {
 struct Inner {
     log: Arc<dyn Log>,
     clock: Arc<dyn Clock>,
-    sources: Vec<Route>,
+    sources: Vec<Arc<Route>>,
     requests: Requests,
-    bodies: Semaphore,
+    bodies: Arc<Semaphore>,
 }
 
 struct Route {
@@ -118,26 +117,21 @@ impl HttpSources {
         sources: Vec<HttpSource>,
     ) -> Result<Self, Fault> {
         let requests = Requests::read(&*log, clock.now()).await?;
-        let route = |source| Route { source, answers: Default::default(), records: 0.into() };
+        let route =
+            |source| Arc::new(Route { source, answers: Default::default(), records: 0.into() });
         let sources = sources.into_iter().map(route).collect();
-        let bodies = Semaphore::new(BODIES_BYTES_MAX / BODY_UNIT);
+        let bodies = Arc::new(Semaphore::new(BODIES_BYTES_MAX / BODY_UNIT));
         Ok(HttpSources { inner: Arc::new(Inner { log, clock, sources, requests, bodies }) })
     }
 
-    /// Their routes.
+    /// Their routes. Paths come from files: they are compared as they are, none is a pattern.
     pub fn router(&self) -> Router {
-        let mut router = Router::new();
-        for index in 0..self.inner.sources.len() {
-            let Some(route) = self.inner.sources.get(index) else { continue };
-            let place = Place { sources: self.clone(), index };
-            router = router.route(&route.source.path, post(take).with_state(place));
-        }
-        router.fallback(error::not_found).method_not_allowed_fallback(error::not_allowed)
+        Router::new().fallback(route).with_state(self.clone())
     }
 
     /// What has come through each.
     pub fn counts(&self) -> Vec<HttpSourceCounts> {
-        let counts = |route: &Route| {
+        let counts = |route: &Arc<Route>| {
             let answers = STATUSES.iter().zip(&route.answers);
             let answers = answers.map(|(status, n)| (status.as_u16(), n.load(Ordering::Relaxed)));
             HttpSourceCounts {
@@ -151,19 +145,25 @@ impl HttpSources {
     }
 }
 
-/// One source among the others.
-#[derive(Clone)]
-struct Place {
-    sources: HttpSources,
-    index: usize,
+async fn route(
+    State(sources): State<HttpSources>,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let is_it = |route: &&Arc<Route>| route.source.path == uri.path();
+    let Some(route) = sources.inner.sources.iter().find(is_it).cloned() else {
+        return error::not_found(uri).await.into_response();
+    };
+    if method != Method::POST {
+        return error::not_allowed(method, uri).await.into_response();
+    }
+    take(sources.inner, route, &headers, body).await
 }
 
-async fn take(State(place): State<Place>, headers: HeaderMap, body: Body) -> Response {
-    let inner = &place.sources.inner;
-    let Some(route) = inner.sources.get(place.index) else {
-        return StatusCode::NOT_FOUND.into_response();
-    };
-    let answer = match inner.take(place.clone(), &route.source, &headers, body).await {
+async fn take(inner: Arc<Inner>, route: Arc<Route>, headers: &HeaderMap, body: Body) -> Response {
+    let answer = match inner.take(route.clone(), headers, body).await {
         Ok(accepted) => {
             if !accepted.repeated {
                 route.records.fetch_add(accepted.accepted as u64, Ordering::Relaxed);
@@ -190,12 +190,12 @@ async fn take(State(place): State<Place>, headers: HeaderMap, body: Body) -> Res
 
 impl Inner {
     async fn take(
-        &self,
-        place: Place,
-        source: &HttpSource,
+        self: Arc<Self>,
+        route: Arc<Route>,
         headers: &HeaderMap,
         body: Body,
     ) -> Result<Accepted, ApiError> {
+        let source = &route.source;
         let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
         let other_site = matches!(text("sec-fetch-site"), Some("cross-site" | "same-site"));
         if source.auth.is_none() && other_site {
@@ -210,20 +210,18 @@ impl Inner {
             }
             key => key.map(str::to_owned),
         };
-        let (body, _room) = self.body(headers, body).await?;
+        let (body, room) = self.body(headers, body).await?;
         if source.auth.as_ref().is_some_and(|auth| !auth.accepts(headers, &body)) {
             let what = "the request does not prove who sent it";
             return Err(ApiError::new(StatusCode::UNAUTHORIZED, "P0541", what)
                 .hint("send the secret or the signature that `auth` of the source asks for"));
         }
         let outputs = outputs(source, text(CONTENT_ENCODING.as_str()), &body)?;
-        // Goes on when the sender hangs up: what was begun is finished and remembered.
+        // Goes on when the sender hangs up: what was begun is finished and remembered. What waits
+        // for the log keeps its room, so that senders who come again cannot fill the memory.
         let taking = tokio::spawn(async move {
-            let inner = &place.sources.inner;
-            let Some(route) = inner.sources.get(place.index) else {
-                return Err(ApiError::usage("there is no such source"));
-            };
-            inner.append(&route.source, idempotency_key, &body, outputs).await
+            let _room = room;
+            self.append(&route.source, idempotency_key, &body, outputs).await
         });
         match tokio::time::timeout(DURABLE_MAX, taking).await {
             Ok(Ok(taken)) => taken,
@@ -244,7 +242,7 @@ impl Inner {
         &self,
         headers: &HeaderMap,
         body: Body,
-    ) -> Result<(Bytes, SemaphorePermit<'_>), ApiError> {
+    ) -> Result<(Bytes, OwnedSemaphorePermit), ApiError> {
         let length = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
         let length = length.and_then(|text| text.parse::<usize>().ok()).unwrap_or(BYTES_MAX);
         if length > BYTES_MAX {
@@ -252,7 +250,8 @@ impl Inner {
         }
         // Twice: as it came, and unpacked or as records.
         let units = u32::try_from(2 * length / BODY_UNIT + 1).unwrap_or(u32::MAX);
-        let room = tokio::time::timeout(ROOM_WAIT, self.bodies.acquire_many(units)).await;
+        let room = self.bodies.clone().acquire_many_owned(units);
+        let room = tokio::time::timeout(ROOM_WAIT, room).await;
         let Ok(Ok(room)) = room else {
             let what = "too many requests are under way";
             return Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "P0542", what));

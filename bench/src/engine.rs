@@ -84,6 +84,8 @@ fn plan(sink: MemorySink, workers: usize) -> Plan {
         stages: Vec::new(),
         delivers: vec![DeliverPlan {
             label: "memory".into(),
+            number: 0,
+            shard: None,
             kind: None,
             target: Target::Sink(Arc::new(sink)),
             key: None,

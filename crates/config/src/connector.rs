@@ -30,6 +30,12 @@ pub trait SinkSettings: Debug + Send + Sync {
     /// Builds the destination; everything that is in the way at once. Connects to nothing.
     fn build(&self, site: &Site<'_>) -> Result<Destination, Vec<Refusal>>;
 
+    /// True where each shard has a destination of its own: it is built once for each, and
+    /// `Site.shard` says for which.
+    fn is_sharded(&self) -> bool {
+        false
+    }
+
     /// The SQL statements that make its tables, for `potok ddl`.
     fn ddl(&self, _site: &Site<'_>) -> Result<Vec<String>, Vec<Fault>> {
         Ok(Vec::new())
@@ -130,6 +136,8 @@ pub struct Site<'a> {
     pub schema: Option<&'a Json>,
     /// `once_by` of the entry.
     pub once_by: Vec<Template>,
+    /// The shard it is for, where it is for one.
+    pub shard: Option<u32>,
 }
 
 /// Why a connector cannot be built.
@@ -174,6 +182,11 @@ impl EntryCheck<'_> {
     pub fn texts(&self, path: &str) -> Vec<&str> {
         let nodes = self.entry(path).map(|entry| entry.value.one_or_many()).unwrap_or_default();
         nodes.iter().filter_map(Node::text).collect()
+    }
+
+    /// True where `group.shard` spreads records over shards.
+    pub fn has_shards(&self) -> bool {
+        self.root.get("group").is_some_and(|group| group.get("shard").is_some())
     }
 
     /// True where records are raw bytes, which have no fields.

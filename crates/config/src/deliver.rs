@@ -53,6 +53,20 @@ impl Deliver {
         self.stage.as_deref().or_else(target).unwrap_or_default()
     }
 
+    /// What to call it for one shard: `shop-0`, `mysql_sender-0`.
+    pub fn label_of(&self, shard: u32) -> String {
+        let label = self.label();
+        match label.contains("{shard}") {
+            true => label.replace("{shard}", &shard.to_string()),
+            false => format!("{label}-{shard}"),
+        }
+    }
+
+    /// True where each shard has a destination of its own.
+    pub fn is_sharded(&self) -> bool {
+        matches!(&self.target, Some(Target::Connector(settings)) if settings.is_sharded())
+    }
+
     /// The topics of the log it may write to.
     pub(crate) fn topics(&self) -> Vec<&str> {
         match &self.target {

@@ -117,6 +117,36 @@ impl Deref for CountPath {
     }
 }
 
+/// Where in an event a value stands: `.shop_id`, `.shop.id`.
+#[derive(Clone, Debug)]
+pub struct FieldPath(ValuePath);
+
+impl Written for FieldPath {
+    const FORMAT: &'static str = "potok-field-path";
+
+    fn read(text: &str) -> Result<Self, Vec<Wrong>> {
+        let hint = "a path to one value, e.g. `.shop_id`";
+        ValuePath::parse(text)
+            .map(FieldPath)
+            .map_err(|error| vec![wrong(code::EXPRESSION, error, hint)])
+    }
+}
+
+impl FieldPath {
+    /// What evaluates it.
+    pub fn path(&self) -> &ValuePath {
+        &self.0
+    }
+}
+
+impl Deref for FieldPath {
+    type Target = ValuePath;
+
+    fn deref(&self) -> &ValuePath {
+        &self.0
+    }
+}
+
 /// A VRL program of a stage. What `.` and `%` are in it depends on the stage's `per`, so it is
 /// compiled by the rules, which see both.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -192,5 +222,6 @@ macro_rules! from_source {
 from_source!(Expression);
 from_source!(Rows);
 from_source!(CountPath);
+from_source!(FieldPath);
 from_source!(StageVrl);
 from_source!(Predicate);

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::expression::{Expression, Predicate};
+use crate::expression::{Expression, FieldPath, Predicate};
 use crate::shapes::OrderedMap;
 use crate::values::{Period, Size, TopicName};
 
@@ -15,6 +15,11 @@ pub struct Group {
     ///
     /// Example: `by: header.batchId`
     pub by: Option<Expression>,
+    /// Instead of `by`: spreads records over shards, and makes a group of each. The shard is in the
+    /// header `potok-shard`, and `db` of a delivery may name a database for each: `shop-{shard}`.
+    ///
+    /// Example: `shard: { by: .shop_id, of: 2 }`
+    pub shard: Option<Shard>,
     /// The id of a record within its group; `deliver` calls it `id`. Where records are of several
     /// kinds, each of `kinds` has its own instead.
     ///
@@ -34,6 +39,23 @@ pub struct Group {
     /// Example: `on_repeat: keep`
     #[serde(default)]
     pub on_repeat: OnRepeat,
+}
+
+/// How records are spread over shards.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Shard {
+    /// The value that tells the shard: of a whole number its remainder, never negative; of other
+    /// text that of the first eight bytes of its SHA-256. A record without one becomes a dead letter
+    /// `no_key`.
+    ///
+    /// Example: `by: .shop_id`
+    pub by: FieldPath,
+    /// How many shards. Groups that were sealed before it changes keep theirs.
+    ///
+    /// Example: `of: ${SHARDS:-2}`
+    #[schemars(range(min = 1, max = 1024))]
+    pub of: u32,
 }
 
 /// One kind of records in a group.

@@ -52,8 +52,8 @@ pub use connector::{
 pub use deliver::{Deliver, Target, TopicMap, TopicTarget};
 pub use env::Env;
 pub use explain::{explain, explain_codes};
-pub use expression::{CountPath, Expression, Predicate, Rows, StageVrl};
-pub use group::{Close, Group, Kind, OnRepeat};
+pub use expression::{CountPath, Expression, FieldPath, Predicate, Rows, StageVrl};
+pub use group::{Close, Group, Kind, OnRepeat, Shard};
 pub use load::{Loaded, check_together, holds_connections, load_pipeline};
 pub use pipeline::{DeadLetter, Decode, Format, Gate, Limits, Pipeline, Retry};
 pub use precedence::load_connections;
@@ -66,5 +66,6 @@ pub use secret::{ConnectionUrl, Secret};
 pub use shapes::{OneOrMany, OrderedMap};
 pub use source::{HttpAuth, HttpEntry, Input, Source, StartFrom};
 pub use values::{
-    Address, ConnectionName, CounterName, HttpPath, Period, PipelineName, Size, SqlName, TopicName,
+    Address, ConnectionName, CounterName, HttpPath, Period, PipelineName, ShardedName, Size,
+    SqlName, TopicName,
 };

@@ -86,8 +86,13 @@ pub enum Per {
     Event,
     /// A complete group, only with `group`: `.` is the array of the values in order of arrival,
     /// `%key` the value of `group.by` (empty without it), `%events` an array with `key`,
-    /// `headers`, `topic` and `time` of each event. The program must leave an array of the same
-    /// length: each element is what its event becomes, null filters it, `abort` filters all. If
+    /// `headers`, `topic` and `time` of each event, `%group` an object with `key`, `reason`
+    /// (why it closed: `silence_reached`, `max_wait_reached`, `max_count`, `max_bytes`,
+    /// `closed_by_hand`, …), `opened`, `closed` and `name`, which are the same whenever the group is
+    /// sent. The program must leave an array of the same length: each element is what its event
+    /// becomes, null filters it, `abort` filters all. Or it leaves one object: then the group is one
+    /// message, with the key of the group and a delivery id of its own, and all records end as it
+    /// does; where that is as dead letters, each is one with its own bytes. If
     /// the program fails, it has failed on every event of the group. A group of more than 10,000
     /// records or 16 MiB is sent in parts, and the program runs once for each; a repeat after a
     /// crash may lack events that have ended already; a dead letter that is replayed comes alone.

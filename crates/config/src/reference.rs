@@ -33,7 +33,7 @@ const EXPRESSIONS: &str = "\
 |---|---|
 | `by`, `id`, `key`, `once_by`, `order_by` | a path: `.a.b`, `header.batchId`, `key`, `topic`; or a template: `\"{.a}_{.b}\"`. In `deliver` also `id`, the id in the group. Where a part is missing or null, the record becomes a dead letter `no_key` |
 | `rows` | a path: `.` the whole record, `.delivery` a part of it, `.items[]` a row per element |
-| `count` | a path: `.a.b`, `.items[0].n` |
+| `count`, `shard.by` | a path: `.a.b`, `.items[0].n` |
 | `vrl`, `when` | VRL, type-checked when the file is loaded: the event is `.`; key, headers, topic and time are `%key`, `%headers`, `%topic`, `%time`; there is no `%` for remainders, but `mod()`. In a stage with `per: group`, `.` is an array: see `process` |
 
 ";
@@ -221,11 +221,13 @@ fn name_of(format: &str) -> Option<&'static str> {
         ("potok-topic", "a name"),
         ("potok-sql-name", "a name"),
         ("potok-connection-name", "a name"),
+        ("potok-sharded-name", "a name"),
         ("potok-address", "`host:port`"),
         ("potok-http-path", "a path"),
         ("potok-expression", "a path or template"),
         ("potok-rows", "a path of rows"),
         ("potok-count-path", "a path"),
+        ("potok-field-path", "a path"),
         ("potok-vrl-stage", "VRL"),
         ("potok-vrl-predicate", "VRL"),
         ("password", "text that is never shown"),

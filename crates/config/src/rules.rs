@@ -40,7 +40,7 @@ pub(crate) fn check(root: &Node, source: &SourceText, schema: &Json, findings: &
 pub(crate) fn fields(root: &Node, schema: &Json, findings: &mut Findings) {
     let group = root.get("group");
     let mut asked: Vec<&Node> =
-        group.into_iter().flat_map(|g| [g.get("by"), g.get("id")]).flatten().collect();
+        group.into_iter().flat_map(|g| [shard_by(g), g.get("by"), g.get("id")]).flatten().collect();
     let kinds = group.and_then(|group| group.get("kinds")).map(Node::entries).unwrap_or_default();
     asked.extend(kinds.iter().filter_map(|kind| kind.value.get("id")));
     asked.extend(root.get("order_by"));
@@ -72,6 +72,11 @@ pub(crate) fn fields(root: &Node, schema: &Json, findings: &mut Findings) {
 /// The items of a key that holds one or many.
 fn entries_of<'a>(root: &'a Node, key: &str) -> &'a [Node] {
     root.get(key).map(Node::one_or_many).unwrap_or_default()
+}
+
+/// What tells the shard of a record.
+fn shard_by(group: &Node) -> Option<&Node> {
+    group.get("shard")?.get("by")
 }
 
 /// The keys of `among` that a map has.
@@ -149,6 +154,10 @@ impl<'a> Rules<'a> {
         if let (Some(_), Some(id)) = (group.entry("kinds"), group.entry("id")) {
             let what = "`group` has both `id` and `kinds`";
             self.add(code::COMPANION, &id.key_at, what, "give each kind its own `id` instead");
+        }
+        if let (Some(_), Some(by)) = (group.entry("shard"), group.entry("by")) {
+            let what = "`group` has both `by` and `shard`: a shard is a group";
+            self.add(code::COMPANION, &by.key_at, what, "remove one of the two");
         }
         let read: Vec<&str> = entries_of(self.root, "source")
             .iter()
@@ -311,7 +320,9 @@ impl<'a> Rules<'a> {
             "use `format: json`; of raw records only `key`, `topic` and `header.…` are known";
         let mut nodes: Vec<&Node> = self.root.get("order_by").into_iter().collect();
         let group = self.root.get("group");
-        nodes.extend(group.into_iter().flat_map(|g| [g.get("by"), g.get("id")]).flatten());
+        nodes.extend(
+            group.into_iter().flat_map(|g| [shard_by(g), g.get("by"), g.get("id")]).flatten(),
+        );
         for deliver in entries_of(self.root, "deliver") {
             nodes.extend(expressions_of(deliver));
         }
@@ -427,7 +438,7 @@ const IN_FLIGHT_MIN: Size = Size(64 * 1024);
 /// The topics a source reads.
 pub(crate) fn topics_of(source: &Node) -> impl Iterator<Item = &Node> {
     let many = source.get("topics").map(Node::one_or_many).unwrap_or_default();
-    source.get("topic").into_iter().chain(many)
+    source.get("topic").into_iter().chain(source.get("list")).chain(many)
 }
 
 /// The topics a delivery writes.

@@ -11,7 +11,7 @@ use crate::deliver::TopicSettings;
 use crate::pipeline::Pipeline;
 use crate::process::VrlSettings;
 use crate::registry::{Kind, Registry};
-use crate::source::{HttpSource, TopicSource, TopicsSource};
+use crate::source::{HttpSource, ListSource, TopicSource, TopicsSource};
 use crate::variants::{Section, key_of, variant};
 
 /// The own keys of a kind of entries: its key, the common keys it takes, its schema.
@@ -23,6 +23,7 @@ pub(crate) fn pipeline(registry: &Registry) -> Json {
     let mut sources = vec![
         own::<TopicSource>("topic", &[], &mut from),
         own::<TopicsSource>("topics", &[], &mut from),
+        own::<ListSource>("list", &[], &mut from),
         own::<HttpSource>("http", &[], &mut from),
     ];
     sources.extend(registered(&registry.feeds, &mut from));

@@ -11,7 +11,7 @@ use crate::pipeline::Pipeline;
 use crate::problem::{Findings, code};
 use crate::process::{StageWork, VrlSettings};
 use crate::registry::{Kind, Registry};
-use crate::source::{HttpSource, Input, TopicSource, TopicsSource};
+use crate::source::{HttpSource, Input, ListSource, TopicSource, TopicsSource};
 use crate::tree::Node;
 use crate::variants::{self, Section};
 
@@ -112,6 +112,7 @@ impl<'a> Reader<'a> {
             "http" => self.http(own, node).map(Input::from),
             "topic" => self.read::<TopicSource>(own, node).map(Input::from),
             "topics" => self.read::<TopicsSource>(own, node).map(Input::from),
+            "list" => self.read::<ListSource>(own, node).map(Input::from),
             key => {
                 let settings = self.registered(&self.registry.feeds, key, own, node)?;
                 settings.check(&mut self.check(node));

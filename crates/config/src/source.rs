@@ -47,6 +47,8 @@ pub enum Input {
         from: StartFrom,
         /// Where other programs send records for the topic, if they may.
         http: Option<HttpEntry>,
+        /// The file calls it a list.
+        is_list: bool,
     },
     /// A feed of the registry.
     Feed(Arc<dyn FeedSettings>),
@@ -84,7 +86,7 @@ pub(crate) struct TopicSource {
 impl From<TopicSource> for Input {
     fn from(source: TopicSource) -> Self {
         let TopicSource { topic, consumer_group, from } = source;
-        Input::Topics { topics: vec![topic], consumer_group, from, http: None }
+        Input::Topics { topics: vec![topic], consumer_group, from, http: None, is_list: false }
     }
 }
 
@@ -111,7 +113,34 @@ pub(crate) struct TopicsSource {
 impl From<TopicsSource> for Input {
     fn from(source: TopicsSource) -> Self {
         let TopicsSource { topics, consumer_group, from } = source;
-        Input::Topics { topics, consumer_group, from, http: None }
+        Input::Topics { topics, consumer_group, from, http: None, is_list: false }
+    }
+}
+
+/// A list of messages. On the embedded log it is a topic of that name, which `potok send` and HTTP
+/// sources of other pipelines feed. Kafka has no such names: there, read a topic.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ListSource {
+    /// The list.
+    ///
+    /// Example: `list: "queue:incoming"`
+    pub list: TopicName,
+    /// The name under which progress is kept. Default: the name of the pipeline.
+    ///
+    /// Example: `consumer_group: chat`
+    pub consumer_group: Option<TopicName>,
+    /// Where the consumer group begins the first time.
+    ///
+    /// Example: `from: latest`
+    #[serde(default)]
+    pub from: StartFrom,
+}
+
+impl From<ListSource> for Input {
+    fn from(source: ListSource) -> Self {
+        let ListSource { list, consumer_group, from } = source;
+        Input::Topics { topics: vec![list], consumer_group, from, http: None, is_list: true }
     }
 }
 
@@ -152,7 +181,7 @@ impl From<HttpSource> for Input {
     fn from(source: HttpSource) -> Self {
         let HttpSource { http, topic, key, auth, consumer_group, from } = source;
         let http = Some(HttpEntry { path: http, key, auth });
-        Input::Topics { topics: vec![topic], consumer_group, from, http }
+        Input::Topics { topics: vec![topic], consumer_group, from, http, is_list: false }
     }
 }
 

@@ -62,12 +62,14 @@ pub(crate) fn check_format(format: &str, text: &str) -> Vec<Wrong> {
         (TopicName::FORMAT, check::<TopicName>),
         (SqlName::FORMAT, check::<SqlName>),
         (ConnectionName::FORMAT, check::<ConnectionName>),
+        (ShardedName::FORMAT, check::<ShardedName>),
         (CounterName::FORMAT, check::<CounterName>),
         (Address::FORMAT, check::<Address>),
         (HttpPath::FORMAT, check::<HttpPath>),
         (e::Expression::FORMAT, check::<e::Expression>),
         (e::Rows::FORMAT, check::<e::Rows>),
         (e::CountPath::FORMAT, check::<e::CountPath>),
+        (e::FieldPath::FORMAT, check::<e::FieldPath>),
         (e::Predicate::FORMAT, check::<e::Predicate>),
         (c::LogText::FORMAT, check::<c::LogText>),
         (c::StoreText::FORMAT, check::<c::StoreText>),
@@ -485,6 +487,41 @@ impl Written for ConnectionName {
                     64; where it is, is said there";
         let good = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         read_name("name of the connection", text, 64, good, hint).map(ConnectionName)
+    }
+}
+
+name! {
+    /// The name of a connection, or of one for each shard: `shop-{shard}`.
+    ShardedName
+}
+
+impl Written for ShardedName {
+    const FORMAT: &'static str = "potok-sharded-name";
+    const PATTERN: Option<&'static str> =
+        Some("^[A-Za-z0-9_-]{0,64}([{]shard[}])?[A-Za-z0-9_-]{0,64}$");
+
+    fn read(text: &str) -> Result<Self, Vec<Wrong>> {
+        // The largest shard there can be.
+        ConnectionName::read(&text.replacen(SHARD, "1023", 1))?;
+        Ok(ShardedName(text.to_owned()))
+    }
+}
+
+/// Stands for the number of a shard.
+const SHARD: &str = "{shard}";
+
+impl ShardedName {
+    /// True where each shard has one of its own.
+    pub fn is_sharded(&self) -> bool {
+        self.contains(SHARD)
+    }
+
+    /// The name for a shard.
+    pub fn of(&self, shard: Option<u32>) -> String {
+        match shard {
+            Some(shard) => self.replacen(SHARD, &shard.to_string(), 1),
+            None => self.to_string(),
+        }
     }
 }
 

@@ -53,6 +53,7 @@ async fn it_is_built_from_yaml_and_delivers() {
         connections: &connections,
         schema: None,
         once_by: Vec::new(),
+        shard: None,
     };
     let Ok(Destination::Sink(sink)) = settings.build(&site) else { panic!("it is built") };
     let taken = tokio::spawn(async move {

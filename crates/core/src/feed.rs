@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::{Ended, Fault, Log, Output, Partition, PipelineInfo, Source, Timestamp};
+use crate::{Ended, Fault, Log, Output, Partition, PipelineInfo, Reason, Source, Timestamp};
 
 /// A place that hands out records and remembers which of them have ended.
 #[async_trait]
@@ -29,11 +29,23 @@ pub trait Feed: Send + Sync {
 /// What a feed can do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FeedAbilities {
-    /// A record that failed can be put off, and comes again later ([`PutOff`]). Without it such a
-    /// record becomes a dead letter of the pipeline.
-    pub puts_off: bool,
+    /// A record that failed is put off and comes again later ([`PutOff`]); after so many attempts the
+    /// feed keeps it itself ([`SetAside`]). Without it such a record becomes a dead letter of the
+    /// pipeline.
+    pub puts_off: Option<Attempts>,
     /// Batches are groups that the feed has closed itself ([`crate::WholeGroup`]).
     pub comes_whole: bool,
+}
+
+/// How often a record of a feed is tried, and how long it waits in between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attempts {
+    /// A record that failed so often is set aside.
+    pub limit: u32,
+    /// The wait after the first failure; doubled after each further one, and varied a little.
+    pub first: Duration,
+    /// The longest wait.
+    pub max: Duration,
 }
 
 /// What waits in a feed.
@@ -78,6 +90,8 @@ pub struct FeedCommit {
     /// These have not: each comes again at its time, and nothing of its key before it. Only where
     /// the feed [puts off](FeedAbilities::puts_off).
     pub put_off: Vec<PutOff>,
+    /// These have ended as dead letters, which the feed keeps where it wants. Only where it puts off.
+    pub set_aside: Vec<SetAside>,
     /// These have not: they come again as soon as possible, in order.
     pub given_back: Vec<Ended>,
 }
@@ -85,7 +99,8 @@ pub struct FeedCommit {
 impl FeedCommit {
     /// True when there is nothing to note.
     pub fn is_empty(&self) -> bool {
-        self.ended.is_empty() && self.put_off.is_empty() && self.given_back.is_empty()
+        let FeedCommit { ended, put_off, set_aside, given_back } = self;
+        ended.is_empty() && put_off.is_empty() && set_aside.is_empty() && given_back.is_empty()
     }
 }
 
@@ -102,6 +117,23 @@ pub struct PutOff {
     pub attempt: u32,
     /// How long it is kept back from now on, by the clock of the feed.
     pub wait: Duration,
+    /// What went wrong, for people.
+    pub error: String,
+}
+
+/// A record that failed for the last time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SetAside {
+    /// The partition it was handed out in.
+    pub partition: Partition,
+    /// The assignment it was handed out under.
+    pub assignment: u64,
+    /// Its offset.
+    pub offset: u64,
+    /// How often it has failed, this time included.
+    pub attempt: u32,
+    /// Why, for counting and filtering.
+    pub reason: Reason,
     /// What went wrong, for people.
     pub error: String,
 }

@@ -15,6 +15,7 @@ mod decoder;
 mod event;
 mod fault;
 mod feed;
+mod group;
 mod log;
 mod own_topics;
 mod position;
@@ -32,7 +33,10 @@ pub use dead_letter::{DEAD_LETTER_HEADER, Envelope, Piece};
 pub use decoder::{Decoded, Decoder};
 pub use event::Event;
 pub use fault::{Fault, Move, Reason};
-pub use feed::{Backlog, Feed, FeedAbilities, FeedCommit, OpenFeed, Progress, PutOff};
+pub use feed::{
+    Attempts, Backlog, Feed, FeedAbilities, FeedCommit, OpenFeed, Progress, PutOff, SetAside,
+};
+pub use group::{CloseReason, GroupInfo};
 pub use log::{
     ConsumerGroup, ConsumerGroupPartition, ConsumerGroupSpec, Damage, Log, OpenGroup, OpenGroups,
     Output, PipelineInfo, ReadFrom, Reader, TopicInfo,

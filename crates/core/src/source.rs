@@ -33,6 +33,9 @@ pub enum Intake {
     Revoked(Vec<u64>),
     /// These partitions are gone: nothing of them may be noted any more.
     Lost(Vec<u64>),
+    /// All of these assignments has ended and is noted: they are forgotten, and nothing is waited for.
+    /// Only feeds say so, whose assignments are many and short.
+    Finished(Vec<u64>),
     /// Records may lie there that cannot be read, and why; `None` when that is over.
     Stalled(Option<Fault>),
 }

@@ -2,13 +2,18 @@
 
 use async_trait::async_trait;
 
-use crate::{Event, Fault};
+use crate::{Event, Fault, GroupInfo};
 
 /// What a stage made of one event.
 #[derive(Debug)]
 pub enum Staged {
     /// It goes on, perhaps changed.
     On(Event),
+    /// All events of a group, this one included, have become this one, which goes on. It gets the
+    /// key of the group and a delivery id made of all of them.
+    Merged(Event),
+    /// It went into the event that is answered with [`Staged::Merged`], and ends as that one ends.
+    Into,
     /// A rule filtered it: an ending.
     Filtered,
     /// The stage could not handle this one; the pipeline's `on_error` says what happens.
@@ -48,14 +53,18 @@ pub trait Stage: Send + Sync {
     /// stops the pipeline. Cancelling must leave nothing behind that a repeat would contradict.
     async fn apply(&self, events: Vec<Event>) -> Result<Vec<Staged>, Fault>;
 
-    /// Handles one sealed group, whose group has the key `group` (empty where all records are one
-    /// group), in the order of arrival. Called instead of [`Stage::apply`] where the plan says
+    /// Handles one sealed group in the order of arrival. It may answer one event with
+    /// [`Staged::Merged`] and all others with [`Staged::Into`]: then the group is one message. Called instead of [`Stage::apply`] where the plan says
     /// that the stage works per group. The same holds for it, but a batch is never split: it
     /// succeeds or fails as a whole, or by what is answered for each event.
     ///
     /// A very large group is sent in parts, and each part is a call. A repeat after a crash may
     /// lack events that have ended meanwhile. A dead letter that is replayed comes alone.
-    async fn apply_batch(&self, group: &[u8], events: Vec<Event>) -> Result<Vec<Staged>, Fault> {
+    async fn apply_batch(
+        &self,
+        group: &GroupInfo,
+        events: Vec<Event>,
+    ) -> Result<Vec<Staged>, Fault> {
         let _ = group;
         self.apply(events).await
     }

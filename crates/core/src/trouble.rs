@@ -111,6 +111,8 @@ pub enum Bug {
     CleansWholeGroups,
     /// A record ends when another takes its place, whatever becomes of that one.
     SupersededEndsAtOnce,
+    /// What a stage is told of a group is not from its seal: a repeat differs.
+    ReasonFromClock,
     /// What ends together is noted partition by partition.
     EndsApart,
     /// Records of a group leave partition by partition.
@@ -250,6 +252,7 @@ mod debug {
                 Bug::StopAtDamage,
                 Bug::WaitsForRoom,
                 Bug::SealsRefused,
+                Bug::ReasonFromClock,
             ]
             .into_iter()
             .find(|bug| format!("{bug:?}") == wish)

@@ -19,7 +19,8 @@ mod template;
 
 pub use path::ValuePath;
 pub use program::{
-    BATCH_DEADLINE_DEFAULT, DEADLINE_DEFAULT, Places, Program, ProgramError, ProgramOutcome, View,
+    BATCH_DEADLINE_DEFAULT, DEADLINE_DEFAULT, GroupOutcome, Places, Program, ProgramError,
+    ProgramOutcome, View,
 };
 pub use rows::RowsPath;
 pub use template::{Scope, Template};

@@ -5,9 +5,10 @@
 //! the record out. What `.` is at the end goes on; a program that only looks leaves the bytes
 //! exactly as they were.
 //!
-//! A program per batch sees the values of a batch as an array `.`, in order, and must leave one of
-//! the same length: element i is what event i becomes, null filters it, `abort` filters all.
-//! There, `%key` is the key of the group and `%events` has the metadata of each event.
+//! A program per group sees the values of a group as an array `.`, in order, and must leave one of
+//! the same length: element i is what event i becomes, null filters it, `abort` filters all. Or it
+//! leaves one object, which all of them become. There, `%key` is the key of the group, `%group` what
+//! is known of it and `%events` has the metadata of each event.
 //!
 //! A condition is true or false, and false where it fails (`condition.rs`).
 //!
@@ -31,7 +32,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use potok_core::{Headers, Timestamp};
+use potok_core::{GroupInfo, Headers, Timestamp};
 use vrl::compiler::runtime::{Runtime, Terminate};
 use vrl::compiler::{ExpressionError, SecretTarget, Target, TargetValue, TimeZone};
 use vrl::path::{OwnedTargetPath, PathPrefix};
@@ -109,6 +110,15 @@ pub enum ProgramOutcome {
     Filtered,
 }
 
+/// How a run on a group ended well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GroupOutcome {
+    /// For each event, in order.
+    Each(Vec<ProgramOutcome>),
+    /// All events became this value.
+    One(Bytes),
+}
+
 /// How a run ended badly.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProgramError {
@@ -184,30 +194,38 @@ impl Program {
         }
     }
 
-    /// Runs it on the events of a batch, whose group has this key; answers for each, in order.
+    /// Runs it on the events of a group, in order.
     pub fn run_batch(
         &self,
-        key: &[u8],
+        group: &GroupInfo,
         events: &[View<'_>],
-    ) -> Result<Vec<ProgramOutcome>, ProgramError> {
+    ) -> Result<GroupOutcome, ProgramError> {
         let failed = ProgramError::Failed;
         let values = events.iter().zip(1..).map(|(view, number)| {
             read_value(view.value).map_err(|what| failed(format!("event {number}: {what}")))
         });
         let before: Vec<Value> = values.collect::<Result<_, _>>()?;
         // Where everything is named, everything has to be there.
-        let metadata = convert::batch_metadata(key, events);
+        let metadata = convert::batch_metadata(group, events);
         let (ended, event) = self.execute(Value::Array(before.clone()), metadata, None)?;
         let after = match (ended, event.changed, event.target.value) {
             (Ended::Aborted, ..) => {
-                return Ok(events.iter().map(|_| ProgramOutcome::Filtered).collect());
+                return Ok(GroupOutcome::Each(vec![ProgramOutcome::Filtered; events.len()]));
             }
             (Ended::With(_), false, _) => {
-                return Ok(events.iter().map(|_| ProgramOutcome::Unchanged).collect());
+                return Ok(GroupOutcome::Each(vec![ProgramOutcome::Unchanged; events.len()]));
             }
             (Ended::With(_), true, Value::Array(after)) => after,
+            (Ended::With(_), true, one @ Value::Object(_)) => {
+                let mut out = Vec::new();
+                convert::write(&one, &mut out).map_err(failed)?;
+                return Ok(GroupOutcome::One(Bytes::from(out)));
+            }
             (Ended::With(_), true, other) => {
-                let what = format!("the program left {} instead of an array", other.kind_str());
+                let what = format!(
+                    "the program left {} instead of an array or an object",
+                    other.kind_str()
+                );
                 return Err(failed(what));
             }
         };
@@ -230,7 +248,7 @@ impl Program {
                 .map_err(|what| failed(format!("event {number}: {what}")))?;
             Ok(ProgramOutcome::Value(Bytes::from(out)))
         });
-        ran.collect()
+        Ok(GroupOutcome::Each(ran.collect::<Result<_, _>>()?))
     }
 
     /// Tells whether a condition holds for a record. What it fails on, it does not hold for: so no

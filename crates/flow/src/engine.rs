@@ -107,11 +107,8 @@ impl Engine {
         let paused = Arc::new(Signal::new(false));
         let draining = Arc::new(Signal::new(false));
         let span = tracing::error_span!("run", pipeline = %plan.name);
-        let destinations: Vec<Destination> = plan
-            .delivers
-            .iter()
-            .map(|deliver| Destination::new(deliver.label.clone(), &deliver.target, &span))
-            .collect();
+        let destinations: Vec<Destination> =
+            plan.delivers.iter().map(|deliver| Destination::new(deliver, &span)).collect();
         let internal = plan.hold.as_ref().map(|hold| hold.internal.clone());
         let info = plan.info();
         let waits = Arc::new(Waits::new(self.inner.clock.clone()));
@@ -525,7 +522,7 @@ async fn supervise(
         }
         match end {
             Stop::Asked if draining.get() => break,
-            Stop::Asked => {
+            Stop::Asked | Stop::Shut => {
                 // The tasks ended by themselves though nobody asked: treat it as a death.
                 shared.counters.restarts.fetch_add(1, Ordering::Relaxed);
                 state.send_replace((

@@ -20,7 +20,7 @@ use crate::counts::Ending;
 use crate::crash_notes::{CrashNotes, Range, Suspicion};
 use crate::dead_letter::{Outcome, REPLAY_HEADER, Replay, Resolution};
 use crate::deliver::{Decisions, Destination};
-use crate::group::{Holding, gathered, strays};
+use crate::group::{Holding, gathered, strays, with_shard};
 use crate::ledger::{Live, Note};
 use crate::outgoing::{DeadLetterWriter, Outgoing, Purpose, Sender, of_leader};
 use crate::plan::{DeliverPlan, Plan};
@@ -147,6 +147,8 @@ pub(crate) struct Item {
     replay: Option<Box<Replay>>,
     /// Its group's key, where groups are held.
     pub group: Bytes,
+    /// Its shard, where groups are sharded.
+    pub shard: Option<u32>,
     /// Its kind and its id there.
     pub kind: Option<u16>,
     pub id: Option<Bytes>,
@@ -154,6 +156,10 @@ pub(crate) struct Item {
     pub rewritten: bool,
     /// Another record of the cycle stands for it.
     pub superseded_by: Option<usize>,
+    /// It went into the message of the record that stands for it.
+    pub merged: bool,
+    /// The others of its group went into its message.
+    pub leads: bool,
     /// Set once decoded; taken by the last delivery.
     pub event: Option<Event>,
     /// Deliver entries that have not ended yet.
@@ -184,10 +190,13 @@ impl Item {
             headers: origin.headers,
             replay: None,
             group: Bytes::new(),
+            shard: None,
             kind: None,
             id: None,
             rewritten: false,
             superseded_by: None,
+            merged: false,
+            leads: false,
             event: None,
             open: 0,
             delivered: false,
@@ -207,11 +216,12 @@ impl Item {
         &self.headers
     }
 
-    /// True when deliver entry `index` has to run for this record.
-    pub fn wants(&self, index: usize, deliver: &DeliverPlan) -> bool {
+    /// True when a deliver entry has to run for this record.
+    pub fn wants(&self, deliver: &DeliverPlan) -> bool {
         let only = self.replay.as_ref().and_then(|replay| replay.deliver);
         self.event.is_some()
-            && only.is_none_or(|only| only as usize == index)
+            && only.is_none_or(|only| only == deliver.number)
+            && deliver.shard.is_none_or(|shard| Some(shard) == self.shard)
             && deliver.kind.is_none_or(|kind| Some(kind) == self.kind)
     }
 
@@ -280,6 +290,8 @@ pub(crate) struct Lane {
     pub attempts: Arc<AtomicU64>,
     /// Where groups are held: records that belong where a seal says, not where `by` does.
     pub strays: strays::Known,
+    /// What it sends may wait until a gate opens: meanwhile it takes in what comes.
+    pub gives_way: bool,
 }
 
 /// The chunks of one cycle and the records made of them.
@@ -473,6 +485,7 @@ impl Lane {
             let is_sure = way != Provenance::Gathered || known != item.key;
             let belongs = hold.belongs(parser, item, value, known.clone().filter(|_| is_sure))?;
             let group = known.unwrap_or(belongs.group);
+            item.shard = hold.shard_of(&group);
             (item.group, item.kind, item.id) = (group, belongs.kind, belongs.id);
         }
         Ok(())
@@ -490,13 +503,12 @@ impl Lane {
             position,
             time: item.time,
             key: item.key.clone(),
-            headers: item.headers.clone(),
+            headers: with_shard(&item.headers, item.shard),
             value,
             source: record.value.clone().unwrap_or_default(),
             tombstone: record.value.is_none(),
         });
-        let delivers = self.plan.delivers.iter().enumerate();
-        let wanted = delivers.filter(|(index, deliver)| item.wants(*index, deliver)).count();
+        let wanted = self.plan.delivers.iter().filter(|deliver| item.wants(deliver)).count();
         item.open = wanted as u32;
         // A kind that no entry asks for.
         item.filtered = wanted == 0;

@@ -30,7 +30,7 @@ mod work;
 
 pub use deliver::Undecided;
 pub use engine::Engine;
-pub use group::{GroupCursor, GroupPage, GroupView, KindView, gathered_from};
+pub use group::{GroupCursor, GroupPage, GroupView, KindView, ShardPlan, gathered_from};
 pub use latency::LatencyCounts;
 pub use plan::{
     ClosePlan, CountPlan, DeliverPlan, GroupPlan, HELD_MEMORY_BESIDE_A_STORE, HELD_MEMORY_DEFAULT,

@@ -232,6 +232,7 @@ fn spawn(shared: &Shared, groups: OpenGroups, stopping: &Arc<Signal<bool>>) -> T
             stopping: stopping.clone(),
             attempts,
             strays: strays.clone(),
+            gives_way: false,
         };
         tasks.spawn(lane.run(holding).in_current_span());
     }

@@ -5,10 +5,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use potok_core::{ConsumerGroupSpec, Decoder, Log, PipelineInfo, Sink, Stage, Store};
+use potok_core::{CloseReason, ConsumerGroupSpec, Decoder, Log, PipelineInfo, Sink, Stage, Store};
 use potok_expr::{Program, Template, ValuePath};
 
 use crate::dead_letter;
+use crate::group::ShardPlan;
 
 /// Everything one pipeline needs.
 #[derive(Clone)]
@@ -167,6 +168,8 @@ impl Plan {
 pub struct GroupPlan {
     /// Records with the same value belong together; without it all do.
     pub by: Option<Template>,
+    /// Records of one shard belong together, instead of `by`. The lane is the shard.
+    pub shard: Option<ShardPlan>,
     /// Kinds of records, told apart by their topic.
     pub kinds: Vec<KindPlan>,
     /// The id of a record within its group, where there are no kinds.
@@ -221,18 +224,33 @@ pub struct ClosePlan {
 impl ClosePlan {
     /// When a group closes that has its first and its last record from then, in milliseconds.
     pub(crate) fn due(&self, first: i64, last: i64) -> i64 {
-        let after = |from: i64, wait: Option<Duration>| {
-            let wait = i64::try_from(wait?.as_millis()).unwrap_or(i64::MAX);
-            Some(from.saturating_add(wait))
-        };
-        let first_due = [after(first, self.after_first), after(first, self.max_age)];
-        let due = first_due.into_iter().chain([after(last, self.quiet)]).flatten();
-        due.min().unwrap_or(i64::MAX)
+        self.dues(first, last).map(|(due, _)| due).min().unwrap_or(i64::MAX)
     }
 
-    pub(crate) fn is_full(&self, records: usize, bytes: u64) -> bool {
-        self.max_count.is_some_and(|max| records >= max)
-            || self.max_bytes.is_some_and(|max| bytes >= max)
+    /// Why such a group closes when it is due; `until` is the end of its clock slice.
+    pub(crate) fn due_reason(&self, first: i64, last: i64, until: i64) -> CloseReason {
+        let dues = self.dues(first, last).chain([(until, CloseReason::SliceEnded)]);
+        dues.min_by_key(|(due, _)| *due).map_or(CloseReason::Unknown, |(_, reason)| reason)
+    }
+
+    fn dues(&self, first: i64, last: i64) -> impl Iterator<Item = (i64, CloseReason)> {
+        let rules = [
+            (last, self.quiet, CloseReason::SilenceReached),
+            (first, self.max_age, CloseReason::MaxWaitReached),
+            (first, self.after_first, CloseReason::WindowEnded),
+        ];
+        rules.into_iter().filter_map(|(from, wait, reason)| {
+            let wait = i64::try_from(wait?.as_millis()).unwrap_or(i64::MAX);
+            Some((from.saturating_add(wait), reason))
+        })
+    }
+
+    /// Why a group of that size closes, where it does.
+    pub(crate) fn full(&self, records: usize, bytes: u64) -> Option<CloseReason> {
+        if self.max_count.is_some_and(|max| records >= max) {
+            return Some(CloseReason::MaxCount);
+        }
+        self.max_bytes.is_some_and(|max| bytes >= max).then_some(CloseReason::MaxBytes)
     }
 }
 
@@ -297,6 +315,11 @@ pub enum OnError {
 pub struct DeliverPlan {
     /// What messages call it, e.g. `db orders`.
     pub label: String,
+    /// Its place in the pipeline file, by which its deliveries are named. Entries for the shards of one
+    /// place share it.
+    pub number: u32,
+    /// Only records of this shard. Others are not held up by what happens to it.
+    pub shard: Option<u32>,
     /// Only records of this kind, by its place in [`GroupPlan::kinds`].
     pub kind: Option<u16>,
     /// Where to.

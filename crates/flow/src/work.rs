@@ -124,6 +124,8 @@ pub(crate) enum Stop {
     Asked,
     /// The set-up is wrong; somebody must act.
     Fix(Fault),
+    /// The gate of a shard is closed: what is being sent waits in its group. Only within a lane.
+    Shut,
     /// What is held must be read again from the log.
     Reread(String),
     /// A part of it died.

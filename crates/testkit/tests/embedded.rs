@@ -50,6 +50,8 @@ fn plan(target: Target) -> Plan {
         stages: Vec::new(),
         delivers: vec![DeliverPlan {
             label: "out".to_owned(),
+            number: 0,
+            shard: None,
             kind: None,
             target,
             key: None,
@@ -312,6 +314,7 @@ async fn a_full_disk_is_worked_off() {
 async fn a_full_disk_is_worked_off_with_groups() {
     let hold = GroupPlan {
         by: Some(Template::parse(".k").unwrap()),
+        shard: None,
         kinds: Vec::new(),
         id: None,
         close: ClosePlan { after_first: Some(Duration::from_millis(100)), ..ClosePlan::default() },
@@ -419,6 +422,8 @@ fn start_to_topics(folder: &Path, topics: usize) -> (Arc<EmbeddedLog>, Engine) {
     let engine = Engine::new(log.clone(), Arc::new(SystemClock), None);
     let deliver = |number: usize| DeliverPlan {
         label: format!("out-{number}"),
+        number: number as u32,
+        shard: None,
         kind: None,
         target: Target::Topic(TopicTarget::Fixed(format!("out-{number}").into())),
         key: None,

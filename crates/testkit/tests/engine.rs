@@ -81,6 +81,8 @@ fn plan(sink: Arc<dyn Sink>) -> Plan {
         stages: Vec::new(),
         delivers: vec![DeliverPlan {
             label: "sink".into(),
+            number: 0,
+            shard: None,
             kind: None,
             target: Target::Sink(sink),
             key: None,

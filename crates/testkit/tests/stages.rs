@@ -8,7 +8,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use potok_connectors::memory::{MemoryLog, MemorySink};
 use potok_core::{
-    Event, Fault, Headers, Log, Output, Reason, Sink, Stage, StageLimits, Staged, SystemClock,
+    Event, Fault, GroupInfo, Headers, Log, Output, Reason, Sink, Stage, StageLimits, Staged,
+    SystemClock,
 };
 use potok_expr::{Program, Template, ValuePath};
 use potok_flow::decode::JsonDecoder;
@@ -54,6 +55,8 @@ impl Bench {
             stages,
             delivers: vec![DeliverPlan {
                 label: "sink".into(),
+                number: 0,
+                shard: None,
                 kind: None,
                 target: Target::Sink(sink),
                 key: None,
@@ -78,6 +81,7 @@ impl Bench {
     fn grouped(&self, count: usize, stages: Vec<StagePlan>) -> Plan {
         let hold = GroupPlan {
             by: Some(Template::parse(".k").unwrap()),
+            shard: None,
             kinds: Vec::new(),
             id: None,
             close: ClosePlan {
@@ -314,8 +318,12 @@ impl Stage for Deadly {
         panic!("this stage works per group");
     }
 
-    async fn apply_batch(&self, group: &[u8], events: Vec<Event>) -> Result<Vec<Staged>, Fault> {
-        assert_ne!(group, b"deadly", "this batch is deadly");
+    async fn apply_batch(
+        &self,
+        group: &GroupInfo,
+        events: Vec<Event>,
+    ) -> Result<Vec<Staged>, Fault> {
+        assert_ne!(*group.key, *b"deadly", "this batch is deadly");
         Ok(events.into_iter().map(Staged::On).collect())
     }
 }

@@ -8,5 +8,6 @@
 pub mod gdelt;
 pub mod orders;
 mod random;
+pub mod shop;
 
 pub use random::Random;

@@ -70,6 +70,8 @@ fn plan() -> Plan {
         }],
         delivers: vec![DeliverPlan {
             label: "payments-euro".to_owned(),
+            number: 0,
+            shard: None,
             kind: None,
             target: Target::Topic(TopicTarget::Fixed("payments-euro".into())),
             key: None,

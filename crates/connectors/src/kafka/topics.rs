@@ -35,6 +35,9 @@ pub enum Kind {
     DeadLetters,
     /// Notes about dead letters: kept as long as they.
     Resolved,
+    /// Dead letters on their way through their pipeline again. A consumer group shares out all
+    /// partitions alike, so more than one would leave a copy without other work.
+    Replay,
     /// Records on their way through groups, and notes about them, timed by the brokers. Kept until
     /// they have ended: then the pipeline deletes them.
     Internal,
@@ -165,7 +168,7 @@ impl Topics {
         let mut kinds = lock(&self.kinds);
         kinds.insert(info.dead_letters.as_str().into(), Kind::DeadLetters);
         kinds.insert(info.resolved.as_str().into(), Kind::Resolved);
-        kinds.insert(info.replay.as_str().into(), Kind::DeadLetters);
+        kinds.insert(info.replay.as_str().into(), Kind::Replay);
         kinds.extend(info.internal.iter().map(|topic| (topic.as_str().into(), Kind::Internal)));
     }
 
@@ -265,7 +268,10 @@ impl Topics {
             .iter()
             .map(|topic| {
                 let kind = kinds.get(topic).copied().unwrap_or(Kind::Records);
-                let partitions = if kind == Kind::Registry { 1 } else { how.partitions };
+                let partitions = match kind {
+                    Kind::Registry | Kind::Replay => 1,
+                    _ => how.partitions,
+                };
                 let topic = NewTopic::new(
                     topic,
                     partitions as i32,
@@ -275,7 +281,7 @@ impl Topics {
                 );
                 match kind {
                     Kind::Records => topic,
-                    Kind::DeadLetters => topic
+                    Kind::DeadLetters | Kind::Replay => topic
                         .set("cleanup.policy", "delete")
                         .set("retention.ms", "-1")
                         .set("retention.bytes", "-1")

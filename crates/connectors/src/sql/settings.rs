@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use potok_config::{
-    CommonKey, ConnectionKind, ConnectionName, Connections, Destination, EntryCheck, Location,
-    Misfit, OrderedMap, Refusal, Registry, Rows, SinkSettings, Site, SqlName,
+    CommonKey, ConnectionKind, Connections, Destination, EntryCheck, Location, Misfit, OrderedMap,
+    Refusal, Registry, Rows, ShardedName, SinkSettings, Site, SqlName,
 };
 use potok_core::{Fault, Sink};
 use potok_expr::{RowsPath, Template};
@@ -92,10 +92,11 @@ pub(crate) fn register(registry: &mut Registry) {
 #[serde(deny_unknown_fields)]
 pub struct SqlSettings {
     /// The database, by its name in `potok.yaml` under `db`. Without a setting there it is an
-    /// SQLite file in the data folder.
+    /// SQLite file in the data folder. With `{shard}` in it, each shard of `group.shard` has one of
+    /// its own, and they fail and recover apart: `shop-{shard}` is `shop-0`, `shop-1` …
     ///
     /// Example: `db: orders`
-    pub db: ConnectionName,
+    pub db: ShardedName,
     /// The table that gets one row per record.
     ///
     /// Example: `table: events`
@@ -134,9 +135,9 @@ impl SqlSettings {
         }
     }
 
-    fn place<'a>(&'a self, connections: &'a Connections) -> Place<'a> {
-        let location = connections.named(&CONNECTIONS, &self.db);
-        Place { name: &self.db, location, data_dir: &connections.data_dir }
+    fn place<'a>(&self, name: &'a str, connections: &'a Connections) -> Place<'a> {
+        let location = connections.named(&CONNECTIONS, name);
+        Place { name, location, data_dir: &connections.data_dir }
     }
 
     fn check_rows(&self, entry: &mut EntryCheck<'_>) {
@@ -208,6 +209,11 @@ impl SinkSettings for SqlSettings {
         if entry.has("rows") {
             self.check_rows(entry);
         }
+        if self.db.is_sharded() && !entry.has_shards() {
+            let what = "`{shard}` without `group.shard`: there are no shards";
+            let hint = "add `group: { shard: { by: …, of: 2 }, close: { every: 10s } }`";
+            entry.refuse_as("P0144", "db", what, hint);
+        }
         if self.create_tables && !entry.has_schema() {
             let what = "`create_tables` without `decode.schema`: nothing says which columns";
             let hint = "add `decode: { schema: … }`, or create the tables yourself";
@@ -221,8 +227,13 @@ impl SinkSettings for SqlSettings {
         }
     }
 
+    fn is_sharded(&self) -> bool {
+        self.db.is_sharded()
+    }
+
     fn build(&self, site: &Site<'_>) -> Result<Destination, Vec<Refusal>> {
-        let place = self.place(site.connections);
+        let name = self.db.of(site.shard);
+        let place = self.place(&name, site.connections);
         let database = database(&place, &site.label).map_err(|refusal| vec![refusal])?;
         let opened = (database.open)(&place, self.config(site));
         let refused = |fault| in_the_file(&site.label, fault);
@@ -230,7 +241,8 @@ impl SinkSettings for SqlSettings {
     }
 
     fn ddl(&self, site: &Site<'_>) -> Result<Vec<String>, Vec<Fault>> {
-        let database = database(&self.place(site.connections), &site.label)
+        let name = self.db.of(site.shard);
+        let database = database(&self.place(&name, site.connections), &site.label)
             .map_err(|refusal| vec![refusal.fault])?;
         Ok(Tables::new(&self.config(site))?.ddl(database.dialect))
     }

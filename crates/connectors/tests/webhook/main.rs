@@ -38,6 +38,7 @@ fn stage(server: &Server) -> WebhookStage {
 /// What a stage made of events, in words.
 fn words(staged: &[Staged]) -> Vec<String> {
     let word = |staged: &Staged| match staged {
+        Staged::Merged(_) | Staged::Into => panic!("webhooks merge nothing"),
         Staged::On(event) => String::from_utf8_lossy(&event.value).into_owned(),
         Staged::Filtered => "filtered".to_owned(),
         Staged::Failed(fault) => format!("{} {fault}", fault.reason),

@@ -18,7 +18,7 @@ use crate::{ExprError, nesting};
 const STACK_BYTES: usize = 64 * 1024 * 1024;
 
 const METADATA: &[&str] = &["key", "headers", "topic", "time"];
-const BATCH_METADATA: &[&str] = &["key", "events"];
+const BATCH_METADATA: &[&str] = &["key", "group", "events"];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
@@ -95,9 +95,10 @@ fn compile_here(source: &str, purpose: Purpose) -> Result<Program, Vec<ExprError
     }
     if purpose == Purpose::Batch {
         let kind = program.final_type_info().state.external.target_kind().clone();
-        if !kind.contains_array() {
-            let message =
-                format!("a program per batch must leave an array in `.`, and this leaves {kind}");
+        if !kind.contains_array() && !kind.contains_object() {
+            let message = format!(
+                "a program per group must leave an array or an object in `.`, and this leaves {kind}"
+            );
             errors.push(ExprError::new(0, source.len(), message));
         }
     }
@@ -106,9 +107,16 @@ fn compile_here(source: &str, purpose: Purpose) -> Result<Program, Vec<ExprError
 
 fn batch_metadata_kind() -> Kind {
     let events = Collection::from_unknown(metadata_kind());
+    let group = Collection::empty()
+        .with_known("key", Kind::bytes())
+        .with_known("reason", Kind::bytes())
+        .with_known("opened", Kind::timestamp())
+        .with_known("closed", Kind::timestamp())
+        .with_known("name", Kind::bytes());
     Kind::object(
         Collection::empty()
             .with_known("key", Kind::bytes())
+            .with_known("group", Kind::object(group))
             .with_known("events", Kind::array(events)),
     )
 }
@@ -131,7 +139,9 @@ fn unknown_metadata<'s>(
     purpose: Purpose,
 ) -> impl Iterator<Item = ExprError> + use<'s> {
     let (known, there) = match purpose {
-        Purpose::Batch => (BATCH_METADATA, "in a program per batch there are %key and %events"),
+        Purpose::Batch => {
+            (BATCH_METADATA, "in a program per group there are %key, %group and %events")
+        }
         Purpose::Transform | Purpose::Predicate => {
             (METADATA, "there are %key, %headers, %topic and %time")
         }

@@ -3,6 +3,7 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
+use potok_core::{GroupInfo, Timestamp};
 use vrl::value::{ObjectMap, Value};
 
 use super::View;
@@ -61,24 +62,36 @@ pub(super) fn metadata(view: &View<'_>) -> Value {
         };
     }
     let key = view.key.map_or(Value::Null, |key| Value::Bytes(Bytes::copy_from_slice(key)));
-    let since_epoch = Duration::from_millis(view.time.0.unsigned_abs().min(MILLIS_MAX));
-    let time = match view.time.0 {
-        0.. => UNIX_EPOCH.checked_add(since_epoch),
-        _ => UNIX_EPOCH.checked_sub(since_epoch),
-    };
-    let time = Value::Timestamp(time.unwrap_or(UNIX_EPOCH).into());
     Value::Object(ObjectMap::from([
         ("key".into(), key),
         ("headers".into(), Value::Object(headers)),
         ("topic".into(), Value::from(view.topic)),
-        ("time".into(), time),
+        ("time".into(), timestamp(view.time)),
     ]))
 }
 
+fn timestamp(Timestamp(millis): Timestamp) -> Value {
+    let since_epoch = Duration::from_millis(millis.unsigned_abs().min(MILLIS_MAX));
+    let time = match millis {
+        0.. => UNIX_EPOCH.checked_add(since_epoch),
+        _ => UNIX_EPOCH.checked_sub(since_epoch),
+    };
+    Value::Timestamp(time.unwrap_or(UNIX_EPOCH).into())
+}
+
 /// What stands behind `%` in a program per batch.
-pub(super) fn batch_metadata(key: &[u8], events: &[View<'_>]) -> Value {
+pub(super) fn batch_metadata(group: &GroupInfo, events: &[View<'_>]) -> Value {
+    let key = Value::Bytes(group.key.clone());
+    let known = ObjectMap::from([
+        ("key".into(), key.clone()),
+        ("reason".into(), Value::from(group.reason.as_str())),
+        ("opened".into(), timestamp(group.opened)),
+        ("closed".into(), timestamp(group.closed)),
+        ("name".into(), Value::from(group.name.as_str())),
+    ]);
     Value::Object(ObjectMap::from([
-        ("key".into(), Value::Bytes(Bytes::copy_from_slice(key))),
+        ("key".into(), key),
+        ("group".into(), Value::Object(known)),
         ("events".into(), Value::Array(events.iter().map(metadata).collect())),
     ]))
 }

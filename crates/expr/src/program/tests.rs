@@ -392,11 +392,27 @@ fn reading_little_and_reading_all_agree() {
     assert_eq!(filter.run(&view), Ok(ProgramOutcome::Unchanged), "bytes as they were");
 }
 
-fn run_batch(source: &str, values: &[&str]) -> Result<Vec<ProgramOutcome>, ProgramError> {
+fn run_group(source: &str, values: &[&str]) -> Result<GroupOutcome, ProgramError> {
     let program = Program::compile_batch(source).unwrap_or_else(|e| panic!("{source}: {e:?}"));
     let headers = Headers::none();
     let views: Vec<_> = values.iter().map(|value| view(value, &headers)).collect();
-    program.run_batch(b"group-7", &views)
+    let key = Bytes::from_static(b"group-7");
+    program.run_batch(&GroupInfo::replayed(key, Timestamp(0), "n".to_owned()), &views)
+}
+
+fn run_batch(source: &str, values: &[&str]) -> Result<Vec<ProgramOutcome>, ProgramError> {
+    match run_group(source, values)? {
+        GroupOutcome::Each(ran) => Ok(ran),
+        GroupOutcome::One(value) => panic!("{source}: {value:?}"),
+    }
+}
+
+#[test]
+fn a_program_per_group_may_leave_one_object() {
+    let source = ". = { \"n\": length(.), \"why\": %group.reason, \"at\": %group.closed }";
+    let value = r#"{"at":"1970-01-01T00:00:00Z","n":2,"why":"replayed"}"#;
+    let one = GroupOutcome::One(Bytes::from_static(value.as_bytes()));
+    assert_eq!(run_group(source, &["{}", "{}"]).unwrap(), one);
 }
 
 #[test]
@@ -435,6 +451,6 @@ fn a_batch_keeps_its_length() {
     let broken = failure("length(.)", &["{}", "{"]);
     assert!(broken.contains("event 2"), "{broken}");
     let refused = |source: &str| Program::compile_batch(source).expect_err(source);
-    assert!(refused(". = {}")[0].message.contains("must leave an array"));
+    assert!(refused(". = 1")[0].message.contains("must leave an array"));
     assert!(refused("x = %topic")[0].message.contains("%events"));
 }

@@ -144,6 +144,16 @@ impl Gate {
         self.state.set(GateState::Open);
     }
 
+    /// True while nothing may be tried.
+    pub fn is_closed(&self) -> bool {
+        self.state.get() == GateState::Closed
+    }
+
+    /// Waits until something may be tried.
+    pub async fn ajar(&self) {
+        self.state.wait_for(|state| state != GateState::Closed).await;
+    }
+
     /// Waits until it is closed.
     pub async fn closed(&self) {
         self.state.wait_for(|state| state == GateState::Closed).await;

@@ -22,11 +22,10 @@ pub(crate) struct Addressed {
     pub message: Message,
 }
 
-/// Makes the messages of deliver entry `index` for the items from `from` on. What goes to a topic
+/// Makes the messages of a deliver entry for the items from `from` on. What goes to a topic
 /// is put beside its item at once; what lacks a key is set aside.
 pub(crate) fn address(
     plan: &DeliverPlan,
-    index: usize,
     is_last: bool,
     items: &mut [Item],
     from: usize,
@@ -34,7 +33,7 @@ pub(crate) fn address(
     let mut parser = Parser::new();
     let mut addressed = Vec::with_capacity(items.len() - from);
     for (at, item) in items.iter_mut().enumerate().skip(from) {
-        if !item.wants(index, plan) || item.open == 0 {
+        if !item.wants(plan) || item.open == 0 {
             continue;
         }
         // The last entry may have the event itself; the others get a copy of the handles.
@@ -42,17 +41,17 @@ pub(crate) fn address(
         let Some(event) = event else {
             continue;
         };
-        let end = match message(plan, index, &mut parser, event, item.id.as_deref()) {
+        let end = match message(plan, &mut parser, event, item.id.as_deref()) {
             Ok(Made::Message(message)) => {
                 addressed.push(Addressed { item: at, lane_key: item.lane_key, message });
                 continue;
             }
             Ok(Made::Output(output)) => {
-                item.outputs.push((index as u32, output));
+                item.outputs.push((plan.number, output));
                 item.delivered = true;
                 None
             }
-            Err(fault) => Some(Rejection { deliver: Some(index as u32), fault }),
+            Err(fault) => Some(Rejection { deliver: Some(plan.number), fault }),
         };
         item.letters.extend(end);
         item.open -= 1;
@@ -67,7 +66,6 @@ enum Made {
 
 fn message(
     plan: &DeliverPlan,
-    index: usize,
     parser: &mut Parser,
     event: Event,
     id: Option<&[u8]>,
@@ -109,7 +107,7 @@ fn message(
             Some(known.cloned().ok_or_else(unknown)?)
         }
     };
-    let id = DeliveryId { position: event.position, deliver: index as u32, element: 0 };
+    let id = DeliveryId { position: event.position, deliver: plan.number, element: 0 };
     let headers = with_id(plan, &id, event.headers);
     let Some(topic) = topic else {
         let Event { value, source, time, .. } = event;

@@ -26,7 +26,7 @@ use potok_core::{Clock, Fault, Move, Sink, SinkLimits};
 use tracing::Span;
 
 use crate::lane::{Cycle, Lane};
-use crate::plan::Target;
+use crate::plan::{DeliverPlan, Target};
 use crate::status::DestinationStatus;
 use crate::work::Stop;
 pub(crate) use decide::Decisions;
@@ -45,20 +45,23 @@ pub(crate) struct Destination {
     pub sink: Option<Arc<dyn Sink>>,
     pub limits: SinkLimits,
     pub gate: Arc<Gate>,
+    /// It has the records of one shard: whatever is wrong with it, the others go on.
+    pub apart: bool,
     /// What is said about it names it and its pipeline.
     pub span: Span,
 }
 
 impl Destination {
     /// `pipeline` is the span of its pipeline.
-    pub fn new(label: String, target: &Target, pipeline: &Span) -> Self {
-        let sink = match target {
+    pub fn new(deliver: &DeliverPlan, pipeline: &Span) -> Self {
+        let (label, apart) = (deliver.label.clone(), deliver.shard.is_some());
+        let sink = match &deliver.target {
             Target::Sink(sink) => Some(sink.clone()),
             Target::Topic(_) => None,
         };
         let limits = sink.as_ref().map(|sink| sink.limits()).unwrap_or_default();
         let span = tracing::error_span!(parent: pipeline, "deliver", destination = %label);
-        Destination { label, sink, limits, gate: Arc::new(Gate::new(span.clone())), span }
+        Destination { label, sink, limits, gate: Arc::new(Gate::new(span.clone())), apart, span }
     }
 
     /// How it stands, if it lies outside the log.
@@ -93,7 +96,7 @@ impl Destination {
                     self.gate.half_open();
                     self.gate.tried().await;
                 }
-                Ok(Err(fault)) if fault.next == Move::Fix => return Err(fault),
+                Ok(Err(fault)) if fault.next == Move::Fix && !self.apart => return Err(fault),
                 Ok(Err(fault)) => self.gate.close(&fault, clock.now()),
                 Err(_) => self.gate.close(&Fault::wait("the probe got no answer"), clock.now()),
             }

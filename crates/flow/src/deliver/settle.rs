@@ -140,13 +140,14 @@ impl Lane {
             return Ok(());
         };
         let is_last = index + 1 == plan.delivers.len();
-        let addressed = address(deliver, index, is_last, &mut cycle.items, from);
+        let addressed = address(deliver, is_last, &mut cycle.items, from);
         if addressed.is_empty() {
             return Ok(());
         }
         let mut settling = Settling {
             destinations: self.destinations.clone(),
             index,
+            number: deliver.number,
             stack: vec![Run::new(addressed, plan.retry.attempts)],
             suspects: BTreeMap::new(),
             undecided: None,
@@ -226,6 +227,12 @@ impl Lane {
         fault: Fault,
     ) -> Result<(), Stop> {
         match fault.next {
+            Move::Fix if destination.apart => {
+                // Its watcher asks on; what waits there goes on by itself when it is mended.
+                settling.stack.push(run);
+                destination.gate.close(&fault, self.clock.now());
+                Ok(())
+            }
             Move::Fix => Err(Stop::Fix(fault)),
             Move::Wait => {
                 self.counters.retries.fetch_add(1, Ordering::Relaxed);
@@ -403,6 +410,10 @@ impl Lane {
         settling: &Settling,
         destination: &Destination,
     ) -> Result<Option<Pass>, Stop> {
+        let may_leave = self.gives_way && destination.apart && settling.undecided.is_none();
+        if may_leave && destination.gate.is_closed() {
+            return Err(Stop::Shut);
+        }
         tokio::select! {
             biased;
             () = self.stopping.wait_for(|stopping| stopping) => Err(Stop::Asked),
@@ -416,6 +427,8 @@ impl Lane {
 pub(super) struct Settling {
     pub destinations: Arc<Vec<Destination>>,
     pub index: usize,
+    /// Its place in the pipeline file.
+    number: u32,
     /// The last one is next.
     pub stack: Vec<Run>,
     /// Messages that failed alone, by item.
@@ -498,7 +511,7 @@ impl Settling {
                 Outcome::Duplicate => of.open = of.open.saturating_sub(1),
                 Outcome::Failed(_) if planted(Bug::ReceiptIgnored) => of.delivered(),
                 Outcome::Failed(fault) if fault.next == Move::SetAside => {
-                    of.set_aside_by(self.index, fault);
+                    of.set_aside_by(self.number, fault);
                 }
                 Outcome::Failed(fault) => {
                     run.items.push((item, key));
@@ -532,7 +545,7 @@ impl Settling {
         self.clear(&run);
         let reason =
             if fault.next == Move::SetAside { fault.reason } else { Reason::RetriesExhausted };
-        item.set_aside_by(self.index, Fault { reason, ..fault });
+        item.set_aside_by(self.number, Fault { reason, ..fault });
     }
 
     /// Halves, the left one to be called first, or what is before and behind a message that has
@@ -567,8 +580,8 @@ impl Item {
         self.open = self.open.saturating_sub(1);
     }
 
-    fn set_aside_by(&mut self, deliver: usize, fault: Fault) {
-        self.letters.push(Rejection { deliver: Some(deliver as u32), fault });
+    fn set_aside_by(&mut self, deliver: u32, fault: Fault) {
+        self.letters.push(Rejection { deliver: Some(deliver), fault });
         self.open = self.open.saturating_sub(1);
     }
 }

@@ -58,12 +58,13 @@ impl Lane {
                 return Ok(Witness::Found);
             };
             match fault.next {
-                Move::Fix => return Err(Stop::Fix(fault)),
+                Move::Fix if !destination.apart => return Err(Stop::Fix(fault)),
                 Move::SetAside => {
                     settling.set_aside_or_split(cycle, run, fault);
                     return Ok(Witness::Found);
                 }
-                Move::Wait => {
+                // A shard that needs somebody is away; the others are not.
+                Move::Wait | Move::Fix => {
                     settling.put_back(place, run);
                     return Ok(Witness::None(Some(fault)));
                 }
@@ -111,12 +112,12 @@ impl Lane {
                 continue;
             };
             match fault.next {
-                Move::Fix => {
+                Move::Fix if !destination.apart => {
                     settling.put_back(place, run);
                     return Err(Stop::Fix(fault));
                 }
                 Move::SetAside => settling.set_aside_or_split(cycle, run, fault),
-                Move::Wait => {
+                Move::Wait | Move::Fix => {
                     settling.put_back(place, run);
                     break;
                 }
@@ -151,7 +152,7 @@ impl Lane {
             return Ok(());
         };
         let is_last = settling.index + 1 == plan.delivers.len();
-        let addressed = address(deliver, settling.index, is_last, &mut cycle.items, from);
+        let addressed = address(deliver, is_last, &mut cycle.items, from);
         if !addressed.is_empty() {
             // The bottom of the stack: behind everything that waits.
             settling.stack.insert(0, Run::new(addressed, plan.retry.attempts));

@@ -375,7 +375,7 @@ impl Gather {
             Intake::Assigned(assignments) => {
                 live.extend(assignments.into_iter().map(|at| (at.nonce, at.partition)));
             }
-            Intake::Revoked(nonces) | Intake::Lost(nonces) => {
+            Intake::Revoked(nonces) | Intake::Lost(nonces) | Intake::Finished(nonces) => {
                 live.retain(|nonce, _| !nonces.contains(nonce));
                 // Nothing of these is written yet: the next owner copies them.
                 batches.retain(|batch| !nonces.contains(&batch.assignment));

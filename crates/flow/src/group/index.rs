@@ -14,6 +14,7 @@
 //! from what is read (`clock.rs`).
 
 mod forget;
+mod reason;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -27,7 +28,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use foldhash::HashMap;
 use potok_core::trouble::{Bug, planted};
-use potok_core::{Partition, Position, SourceBatch, Timestamp};
+use potok_core::{CloseReason, Partition, Position, SourceBatch, Timestamp};
 use tokio::time::Instant;
 
 use super::arrival::{self, Arrival, Stream};
@@ -146,7 +147,7 @@ struct Frozen {
     opened: Timestamp,
     until: i64,
     due: i64,
-    dropped: bool,
+    reason: CloseReason,
     entries: Vec<Entry>,
 }
 
@@ -156,6 +157,9 @@ pub(crate) struct Sealed {
     pub key: Bytes,
     pub generation: Generation,
     pub opened: Timestamp,
+    /// When it closed and why, as its seal says.
+    pub closed: Timestamp,
+    pub reason: CloseReason,
     /// When it was to close, where this run knows that.
     pub due: Option<i64>,
     /// Somebody gave it up: its members become dead letters.
@@ -298,8 +302,8 @@ impl Index {
         let Entry { at, closes, .. } = entry;
         // The windows' clock is the log's: a record behind the end opens the next generation,
         // however late its turn came.
-        if self.open.get(&name).is_some_and(|group| at >= group.due) {
-            self.freeze(&name, false);
+        if let Some(group) = self.open.get(&name).filter(|group| at >= group.due) {
+            self.freeze(&name, group.due_reason(&self.close));
         }
         if !self.open.contains_key(&name) {
             // The record that the key may be a part of does not stay with it.
@@ -337,10 +341,9 @@ impl Index {
         if is_new || due != before {
             self.put_off(&name, before, due);
         }
-        let group = self.open.get(&name);
-        let full = group.is_some_and(|g| self.close.is_full(g.entries.len(), g.bytes));
-        if closes || full {
-            self.freeze(&name, false);
+        let full = self.open.get(&name).and_then(|g| self.close.full(g.entries.len(), g.bytes));
+        if let Some(reason) = full.or(closes.then_some(CloseReason::ConditionMet)) {
+            self.freeze(&name, reason);
         }
     }
 
@@ -382,7 +385,7 @@ impl Index {
     }
 
     /// Closes an open group: no record joins it any more.
-    fn freeze(&mut self, name: &GroupKey, dropped: bool) {
+    fn freeze(&mut self, name: &GroupKey, reason: CloseReason) {
         let Some((name, group)) = self.take_open(name) else { return };
         let parts = parts(arrival::sort(group.entries, |entry| entry.arrival));
         let count = parts.len() as u32;
@@ -396,7 +399,7 @@ impl Index {
                     opened: group.opened,
                     until: group.until,
                     due: group.due,
-                    dropped,
+                    reason,
                     entries,
                 },
             );
@@ -407,7 +410,7 @@ impl Index {
     pub fn close_due(&mut self, run_now: i64) {
         for (key, wish) in std::mem::take(&mut self.wishes) {
             let names: Vec<GroupKey> = self.open_of(&key).into_iter().cloned().collect();
-            names.iter().for_each(|name| self.freeze(name, wish == Command::Drop));
+            names.iter().for_each(|name| self.freeze(name, wish.reason()));
         }
         let mut all_due = Vec::new();
         for share in self.shares.values_mut() {
@@ -417,7 +420,8 @@ impl Index {
         }
         for (name, late) in all_due {
             self.lateness.push(late);
-            self.freeze(&name, false);
+            let Some(group) = self.open.get(&name) else { continue };
+            self.freeze(&name, group.due_reason(&self.close));
         }
     }
 
@@ -447,7 +451,7 @@ impl Index {
     }
 
     /// The seals of what is closed, to be written, as far as not too many are on their way.
-    pub fn seals(&mut self) -> Vec<(GroupKey, Seal)> {
+    pub fn seals(&mut self, closed: Timestamp) -> Vec<(GroupKey, Seal)> {
         let mut seals = Vec::new();
         if self.frozen.is_empty() {
             return seals;
@@ -472,9 +476,9 @@ impl Index {
             }
             // The same members have the same name, others another.
             frozen.generation.name = hasher.finish();
-            let Frozen { generation, opened, dropped, .. } = frozen;
-            let slice = frozen.name.slice;
-            let seal = Seal { generation, slice, opened, dropped, members };
+            let Frozen { generation, opened, reason, .. } = frozen;
+            let (slice, dropped) = (frozen.name.slice, reason == CloseReason::Dropped);
+            let seal = Seal { generation, slice, opened, closed, reason, dropped, members };
             seals.push((frozen.name.clone(), seal));
             let key = frozen.name.key.clone();
             self.sealing.push(&key, frozen);
@@ -485,7 +489,7 @@ impl Index {
     /// A seal was read: it takes its members that no earlier one has taken. True where another run
     /// has written it.
     pub fn read_seal(&mut self, key: Bytes, share: u32, seal: Seal, entry: Entry) -> bool {
-        let Seal { generation, slice, opened, dropped, members } = seal;
+        let Seal { generation, slice, opened, closed, reason, dropped, members } = seal;
         let ours = self.sealing.remove(&key, |frozen| frozen.generation == generation);
         let foreign = ours.is_none();
         let forgotten = foreign && planted(Bug::SealsForgotten);
@@ -494,9 +498,19 @@ impl Index {
             Some(frozen) => (Some(frozen.due), frozen.entries),
             None => (None, self.take(&GroupKey { key: key.clone(), slice, share }, &members)),
         };
-        let seal = entry;
-        let of = key.clone();
-        let sealed = Sealed { key, generation, opened, due, dropped, entries, seal, members };
+        let (of, seal) = (key.clone(), entry);
+        let sealed = Sealed {
+            key,
+            generation,
+            opened,
+            closed,
+            reason,
+            due,
+            dropped,
+            entries,
+            seal,
+            members,
+        };
         self.sealed.push(&of, sealed);
         foreign
     }
@@ -570,6 +584,16 @@ impl Index {
         }
         self.sending = Arc::new(taken);
         self.sending.clone()
+    }
+
+    /// What was taken last could not be sent: it is next again.
+    pub fn not_sent(&mut self) {
+        // Nobody else keeps it: it is looked at under the lock.
+        let back = Arc::try_unwrap(std::mem::take(&mut self.sending)).unwrap_or_default();
+        for sealed in back.into_iter().rev() {
+            let key = sealed.key.clone();
+            self.sealed.push_front(&key, sealed);
+        }
     }
 
     /// What was taken last is held no longer.

@@ -20,6 +20,7 @@ pub(crate) mod gathered;
 mod index;
 mod seal;
 mod send;
+mod shard;
 mod shelf;
 mod store;
 pub(crate) mod strays;
@@ -38,6 +39,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::counts::Ending;
+use crate::deliver::Gate;
 use crate::lane::{Cycle, Item, Lane, Provenance};
 use crate::ledger::Note;
 use crate::plan::GroupPlan;
@@ -55,6 +57,8 @@ pub(crate) use index::Command;
 use index::{Entry, Feed, GroupKey, Index, NewMember};
 pub use index::{GroupCursor, GroupPage, GroupView, KindView};
 use seal::Seal;
+pub use shard::ShardPlan;
+pub(crate) use shard::{lane_of, shard_in, with_shard};
 use store::{Full, Stored};
 use strays::RegroupScan;
 
@@ -146,13 +150,14 @@ impl Holding {
         self.owned.retain(|(nonce, _)| !assignments.contains(nonce));
     }
 
-    /// When this lane has something to do though nothing comes.
-    fn wake(&self) -> Option<Instant> {
+    /// When this lane has something to do though nothing comes. What is sealed does not count where
+    /// it cannot be sent.
+    fn wake(&self, is_shut: bool) -> Option<Instant> {
         let index = self.board.index();
         if !index.caught_up || !self.search.is_over() {
             return None;
         }
-        if index.has_sealed() || index.has_to_seal() {
+        if (index.has_sealed() && !is_shut) || index.has_to_seal() {
             return Some(Instant::now());
         }
         let due = index.next_due().filter(|_| !planted(Bug::ClosedByComing));
@@ -183,7 +188,8 @@ impl GroupPlan {
             Some(kind) => Some(&kind.id),
             None => self.id.as_ref(),
         };
-        let reads = self.by.iter().chain(id).any(Template::needs_value);
+        let shard = self.shard.as_ref().filter(|_| known.is_none());
+        let reads = shard.is_some() || self.by.iter().chain(id).any(Template::needs_value);
         let scope = Scope {
             value: if reads { parser.parse(value).ok() } else { None },
             key: item.key.as_deref(),
@@ -201,10 +207,18 @@ impl GroupPlan {
         let by = self.by.as_ref().filter(|_| known.is_none());
         let group =
             |by: &Template| found(by.eval_shared(&scope, item.key.as_ref()), by, "group.by");
-        let group = by.map(group).transpose()?.or(known);
+        let group = match shard {
+            Some(shard) => Some(shard.key(scope.value)?),
+            None => by.map(group).transpose()?.or(known),
+        };
         let id = id.map(|id| found(id.eval_bytes(&scope), id, "the id")).transpose()?;
         let kind = kind.and_then(|kind| u16::try_from(kind).ok());
         Ok(Belongs { group: group.unwrap_or_default(), kind, id })
+    }
+
+    /// The shard of a group, where groups are sharded.
+    pub(crate) fn shard_of(&self, group: &[u8]) -> Option<u32> {
+        self.shard.as_ref().and_then(|_| shard_in(group))
     }
 
     /// True when this record closes its group. One that the expression fails on does not.
@@ -224,9 +238,11 @@ impl Lane {
         }
         loop {
             // Once it stops, nothing is closed or sent any more; it waits for the intake to end.
-            let wake = if self.stopping.get() { None } else { holding.wake() };
+            let shut = self.shut_gate();
+            let wake = if self.stopping.get() { None } else { holding.wake(shut.is_some()) };
             let ask_store = holding.full.as_ref().map(Full::ask_at);
-            let takes_in = wake.is_none() || !holding.board.index().has_much_sealed();
+            let much = || holding.board.index().has_much_sealed();
+            let takes_in = wake.is_none() || shut.is_some() || !much();
             let input = tokio::select! {
                 biased;
                 input = self.inputs.recv(), if takes_in => match input {
@@ -238,6 +254,7 @@ impl Lane {
                     }
                 },
                 () = holding.board.nudge.notified() => None,
+                () = ajar(shut.as_deref()), if shut.is_some() && !self.stopping.get() => None,
                 () = sleep_until(wake), if wake.is_some() => None,
                 () = sleep_until(ask_store), if ask_store.is_some() => {
                     self.ask_store(&mut holding).await?;
@@ -259,13 +276,22 @@ impl Lane {
             }
             if holding.search.is_over() {
                 self.seal_due(&holding);
-                if self.send_sealed(&mut holding).await? {
+                if self.shut_gate().is_none() && self.send_sealed(&mut holding).await? {
                     // There may be much more: others are let in between.
                     tokio::task::yield_now().await;
                 }
             }
             self.clean_some(&mut holding).await?;
         }
+    }
+
+    /// The closed gate of the shard that is this lane's, if one is.
+    fn shut_gate(&self) -> Option<Arc<Gate>> {
+        let own = u32::try_from(self.slot.saturating_sub(1)).ok();
+        let delivers = self.plan.delivers.iter().zip(&*self.destinations);
+        let mut own =
+            delivers.filter(|(deliver, _)| deliver.shard.is_some() && deliver.shard == own);
+        own.find_map(|(_, to)| to.gate.is_closed().then(|| to.gate.clone()))
     }
 
     async fn take_in(&mut self, holding: &mut Holding, input: ToLane) -> Result<(), Stop> {
@@ -525,7 +551,7 @@ impl Lane {
             return;
         }
         index.close_due(holding.board.scale.now());
-        let seals = index.seals();
+        let seals = index.seals(self.clock.now());
         self.counters.lateness.add(index.lateness.drain(..));
         drop(index);
         if seals.is_empty() {
@@ -578,6 +604,14 @@ impl Entry {
             rewritten: false,
             body: None,
         }
+    }
+}
+
+/// Waits until something may be sent through the gate again.
+async fn ajar(gate: Option<&Gate>) {
+    match gate {
+        Some(gate) => gate.ajar().await,
+        None => std::future::pending().await,
     }
 }
 

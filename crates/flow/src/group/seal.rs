@@ -8,7 +8,7 @@
 //! ```text
 //! key    the group's key
 //! value  {"version":1,"generation":"0f…","part":0,"parts":1,"slice":0,
-//!         "opened":1730000000000,"dropped":false,
+//!         "opened":1730000000000,"closed":1730000010000,"reason":"silence_reached","dropped":false,
 //!         "members":[{"log":"7c…","topic":"adapter-event","partition":2,"offsets":[[10,12],[15,16]]}]}
 //! ```
 //! `offsets` are ranges without their ends.
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use foldhash::HashMap;
 use potok_core::trouble::{Bug, planted};
-use potok_core::{Headers, Output, Partition, Position, RangeSet, Timestamp};
+use potok_core::{CloseReason, Headers, Output, Partition, Position, RangeSet, Timestamp};
 use serde::{Deserialize, Serialize};
 
 const VERSION: u32 = 1;
@@ -92,6 +92,9 @@ pub(crate) struct Seal {
     /// The start of its clock slice; 0 where slices do not close groups.
     pub slice: i64,
     pub opened: Timestamp,
+    /// When it closed and why. Both are decided once: whoever reads the seal tells the same.
+    pub closed: Timestamp,
+    pub reason: CloseReason,
     /// Somebody gave the batch up: its members become dead letters.
     pub dropped: bool,
     pub members: Members,
@@ -106,6 +109,10 @@ struct Written {
     #[serde(default)]
     slice: i64,
     opened: i64,
+    /// Seals of earlier versions lack these two.
+    closed: Option<i64>,
+    #[serde(default)]
+    reason: CloseReason,
     #[serde(default)]
     dropped: bool,
     members: Vec<WrittenMembers>,
@@ -138,6 +145,8 @@ impl Seal {
             parts: self.generation.parts,
             slice: self.slice,
             opened: self.opened.0,
+            closed: Some(self.closed.0),
+            reason: self.reason,
             dropped: self.dropped,
             members,
         };
@@ -153,12 +162,12 @@ impl Seal {
 
     /// Reads one; `None` where this is no seal.
     pub fn read(value: &[u8]) -> Option<Seal> {
-        let written: Written = serde_json::from_slice(value).ok()?;
+        let mut written: Written = serde_json::from_slice(value).ok()?;
         if written.version != VERSION {
             return None;
         }
         let mut members = Members::default();
-        for part in written.members {
+        for part in std::mem::take(&mut written.members) {
             let log = u64::from_str_radix(&part.log, 16).ok()?;
             let partition = Partition { topic: part.topic.into(), index: part.partition };
             let offsets = members.0.entry((log, partition)).or_default();
@@ -167,8 +176,9 @@ impl Seal {
         let name = u64::from_str_radix(&written.generation, 16).ok()?;
         let generation = Generation { name, part: written.part, parts: written.parts };
         let opened = Timestamp(written.opened);
-        let (slice, dropped) = (written.slice, written.dropped);
-        Some(Seal { generation, slice, opened, dropped, members })
+        let closed = written.closed.map_or(opened, Timestamp);
+        let Written { slice, dropped, reason, .. } = written;
+        Some(Seal { generation, slice, opened, closed, reason, dropped, members })
     }
 }
 
@@ -186,18 +196,25 @@ mod tests {
         }
         members.insert(1, &partition(0), 4);
         let generation = Generation { name: 7, part: 1, parts: 2 };
-        let seal = Seal { generation, slice: 60_000, opened: Timestamp(5), dropped: true, members };
+        let (opened, closed) = (Timestamp(5), Timestamp(9));
+        let reason = CloseReason::SilenceReached;
+        let seal =
+            Seal { generation, slice: 60_000, opened, closed, reason, dropped: true, members };
         let output = seal.output(&"potok-x".into(), &Bytes::from_static(b"\xffk"));
         assert_eq!(output.key.as_deref(), Some(&b"\xffk"[..]));
         let read = Seal::read(&output.value.unwrap()).unwrap();
         assert_eq!((read.generation, read.slice, read.opened), (generation, 60_000, Timestamp(5)));
         assert!(read.dropped);
+        assert_eq!((read.closed, read.reason), (closed, reason));
         for offset in 0..12 {
             let held = [3, 4, 9].contains(&offset);
             assert_eq!(read.members.contains(u64::MAX, &partition(2), offset), held);
             assert!(!read.members.contains(1, &partition(2), offset));
         }
         assert!(read.members.contains(1, &partition(0), 4));
+        let old = br#"{"version":1,"generation":"7","part":0,"parts":1,"opened":5,"members":[]}"#;
+        let old = Seal::read(old).unwrap();
+        assert_eq!((old.closed, old.reason), (Timestamp(5), CloseReason::Unknown));
         assert!(Seal::read(b"{}").is_none());
         assert!(Seal::read(b"\xff").is_none());
     }

@@ -7,7 +7,8 @@ use std::sync::atomic::Ordering;
 use foldhash::HashMap;
 use potok_core::trouble::{Bug, crash_point, planted};
 use potok_core::{
-    Decoded, Fault, HeadersBuilder, Owner, Place, Reason, Record, SourceBatch, Store,
+    CloseReason, Decoded, Fault, GroupInfo, HeadersBuilder, Owner, Place, Reason, Record,
+    SourceBatch, Store, Timestamp,
 };
 
 use tokio::sync::oneshot;
@@ -16,6 +17,8 @@ use super::Holding;
 use super::arrival;
 use super::clean::PendingCleanup;
 use super::index::{Entry, Feed, PART_RECORDS_MAX, Sealed};
+use super::seal::Generation;
+use super::shard_in;
 use crate::counts::Ending;
 use crate::crash_notes::{Range, Suspicion};
 use crate::lane::{Cycle, Item, Lane};
@@ -52,6 +55,20 @@ impl Member<'_> {
     }
 }
 
+impl Sealed {
+    /// What stages are told: all of it from the seal.
+    fn info(&self) -> GroupInfo {
+        let (mut reason, mut closed) = (self.reason, self.closed);
+        if planted(Bug::ReasonFromClock) {
+            reason = if self.due.is_some() { reason } else { CloseReason::Unknown };
+            closed = Timestamp(closed.0 + i64::from(self.due.is_none()));
+        }
+        let Generation { name, part, .. } = self.generation;
+        let name = format!("{name:016x}.{part}");
+        GroupInfo { key: self.key.clone(), reason, opened: self.opened, closed, name }
+    }
+}
+
 impl Lane {
     /// Sends the batches whose seals were read, one bounded lot of them; false where there is none.
     pub(super) async fn send_sealed(&mut self, holding: &mut Holding) -> Result<bool, Stop> {
@@ -69,9 +86,33 @@ impl Lane {
         }
         crash_point("seal.after");
         self.attempts.store(1, Ordering::Relaxed);
+        self.check_shards(&batches)?;
         let sent = self.send(holding, &batches).await;
+        drop(batches);
+        if matches!(sent, Err(Stop::Shut)) {
+            holding.board.index().not_sent();
+            return Ok(false);
+        }
         holding.board.index().sent();
         sent.map(|()| true)
+    }
+
+    /// Says which sealed groups have no destination since there are fewer shards: they stay where
+    /// they were sealed for.
+    fn check_shards(&self, batches: &[Sealed]) -> Result<(), Stop> {
+        let Some(shards) = self.plan.hold.as_ref().and_then(|hold| hold.shard.as_ref()) else {
+            return Ok(());
+        };
+        if self.plan.delivers.iter().all(|deliver| deliver.shard.is_none()) {
+            return Ok(());
+        }
+        let is_known = |sealed: &&Sealed| shard_in(&sealed.key).is_some_and(|of| of < shards.of);
+        let Some(stray) = batches.iter().find(|sealed| !is_known(sealed)) else { return Ok(()) };
+        let group = String::from_utf8_lossy(&stray.key);
+        let what =
+            format!("a group was sealed for `{group}`, and there are {} shards now", shards.of);
+        let hint = "set `shard.of` back until everything sealed has been delivered, then change it";
+        Err(Stop::Fix(Fault::fix(what).code("P1401").hint(hint)))
     }
 
     async fn send(&mut self, holding: &mut Holding, batches: &[Sealed]) -> Result<(), Stop> {
@@ -123,7 +164,15 @@ impl Lane {
             self.end_seals(batches, &feeds);
         }
         crash_point("batch.before");
+        // Where shards have destinations of their own, a closed gate must not keep this lane from
+        // taking in: room is shared with the others.
+        self.gives_way = self.plan.delivers.iter().any(|deliver| deliver.shard.is_some());
         let delivered = self.deliver(&mut cycle, 0..self.plan.delivers.len()).await;
+        self.gives_way = false;
+        if matches!(delivered, Err(Stop::Shut)) {
+            // Nothing of it has ended. What was taken is recognised when it comes again.
+            return Err(Stop::Shut);
+        }
         crash_point("batch.after");
         let ended = self.end(cycle, batches, &feeds);
         delivered?;
@@ -201,7 +250,7 @@ impl Lane {
         let together = batches.iter().zip(sizes).filter_map(|(sealed, members)| {
             let feed = feeds.get(sealed.seal.feed as usize)?;
             let seal = feed.position(sealed.seal.offset);
-            Some(GroupItems { group: &sealed.key, seal, members })
+            Some(GroupItems { group: sealed.info(), seal, members })
         });
         self.process_batches(&mut cycle.items, together).await?;
         Ok(cycle)
@@ -231,6 +280,8 @@ impl Lane {
             let mut item = Item::new(at, index, 0, origin);
             if let Some(sealed) = batches.get(member.batch) {
                 item.lane_key = crate::source::hash_of(&sealed.key);
+                let hold = self.plan.hold.as_ref();
+                item.shard = hold.and_then(|hold| hold.shard_of(&sealed.key));
             }
             (item.kind, item.id) = (member.entry.kind, member.entry.id.clone());
             if batches.get(member.batch).is_some_and(|sealed| sealed.dropped) {
@@ -446,6 +497,8 @@ fn inherit(items: &mut [Item]) {
         match ending {
             Ending::HandedBack => item.open = 1,
             Ending::DeadLettered => item.letters = letters,
+            Ending::Delivered if item.merged => item.delivered = true,
+            Ending::Filtered if item.merged => item.filtered = true,
             _ => {}
         }
     }

@@ -26,6 +26,14 @@ impl<T> KeyedQueue<T> {
         self.by_key.entry(key.clone()).or_default().push((self.tickets, batch));
     }
 
+    /// Puts one back before all others.
+    pub fn push_front(&mut self, key: &Bytes, batch: T) {
+        let first = self.order.first_key_value().map_or(self.tickets, |(first, _)| *first);
+        let ticket = first.saturating_sub(1);
+        self.order.insert(ticket, key.clone());
+        self.by_key.entry(key.clone()).or_default().insert(0, (ticket, batch));
+    }
+
     /// The first in order.
     pub fn front(&self) -> Option<&T> {
         let (ticket, key) = self.order.first_key_value()?;

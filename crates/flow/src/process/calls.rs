@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use potok_core::{Event, Fault, Move, Reason, Staged};
+use potok_core::{Event, Fault, GroupInfo, Move, Reason, Staged};
 
 use crate::crash_notes;
 use crate::lane::Lane;
@@ -25,8 +25,8 @@ pub(super) struct Calls<'a> {
     index: usize,
     stage: &'a StagePlan,
     events: Vec<Event>,
-    /// What a stage per batch is told.
-    group: &'a [u8],
+    /// What a stage per group is told.
+    group: Option<&'a GroupInfo>,
     queue: VecDeque<Call>,
     answers: Vec<Option<Staged>>,
     /// An event that went through.
@@ -60,7 +60,7 @@ impl<'a> Calls<'a> {
         index: usize,
         stage: &'a StagePlan,
         events: Vec<Event>,
-        group: &'a [u8],
+        group: Option<&'a GroupInfo>,
     ) -> Calls<'a> {
         let answers = events.iter().map(|_| None).collect();
         let queue = VecDeque::new();
@@ -184,9 +184,9 @@ impl Lane {
     ) -> Result<Vec<Staged>, Fault> {
         let number = self.counters.stages.call_starts(calls.index);
         let stage = &calls.stage.stage;
-        let applied = match calls.stage.per {
-            Per::Event => stage.apply(events),
-            Per::Group => stage.apply_batch(calls.group, events),
+        let applied = match (calls.stage.per, calls.group) {
+            (Per::Group, Some(group)) => stage.apply_batch(group, events),
+            (Per::Event | Per::Group, _) => stage.apply(events),
         };
         let staged = self.noted(applied, note).await?;
         self.counters.stages.worked(calls.index, number, self.slot);
@@ -240,7 +240,7 @@ mod tests {
         let stage = Arc::new(Limited(limits));
         let (name, counts) = ("s".into(), Vec::new());
         let plan = StagePlan { name, stage, per, on_error: OnError::Stop, counts };
-        let calls = Calls::new(0, &plan, sizes.iter().map(event).collect(), &[]);
+        let calls = Calls::new(0, &plan, sizes.iter().map(event).collect(), None);
         calls.queue.iter().map(|call| call.events.clone()).collect()
     }
 

@@ -3,16 +3,17 @@
 //! What the process may die of here is a batch, not a record, so the crash notes name its seal: a
 //! batch in which the process died three times becomes dead letters as a whole.
 
-use potok_core::Position;
+use potok_core::{GroupInfo, Position};
 
+use super::lead;
 use crate::crash_notes::{Range, Suspicion};
 use crate::lane::{Item, Lane, crashes};
 use crate::work::Stop;
 
 /// What is sent together.
-pub(crate) struct GroupItems<'a> {
-    /// The key of its group.
-    pub group: &'a [u8],
+pub(crate) struct GroupItems {
+    /// What its seal says of it.
+    pub group: GroupInfo,
     /// Where its seal lies.
     pub seal: Position,
     /// How many of the items are its members.
@@ -22,15 +23,16 @@ pub(crate) struct GroupItems<'a> {
 impl Lane {
     /// Takes the members of sealed groups, which lie in `items` one batch behind the other,
     /// through the first stage that works per group and all behind it.
-    pub(crate) async fn process_batches<'a>(
+    pub(crate) async fn process_batches(
         &mut self,
         mut items: &mut [Item],
-        batches: impl Iterator<Item = GroupItems<'a>>,
+        batches: impl Iterator<Item = GroupItems>,
     ) -> Result<(), Stop> {
         let stages = self.plan.first_per_group()..self.plan.stages.len();
         if stages.is_empty() {
             return Ok(());
         }
+        let mut first = 0;
         for batch in batches {
             let Some((members, rest)) = items.split_at_mut_checked(batch.members) else { break };
             items = rest;
@@ -41,9 +43,11 @@ impl Lane {
                 }
                 Suspicion::None | Suspicion::Alone => {
                     let note = Range::of_record(&batch.seal);
-                    self.run_stages(stages.clone(), members, batch.group, note).await?;
+                    self.run_stages(stages.clone(), members, Some(&batch.group), note).await?;
                 }
             }
+            lead(members, first);
+            first += batch.members;
         }
         Ok(())
     }
@@ -58,8 +62,9 @@ impl Lane {
         self.process(items, note).await?;
         let stages = self.plan.first_per_group()..self.plan.stages.len();
         for item in items {
-            let group = item.group.clone();
-            self.run_stages(stages.clone(), std::slice::from_mut(item), &group, note).await?;
+            let name = item.origin.to_string();
+            let group = GroupInfo::replayed(item.group.clone(), item.time(), name);
+            self.run_stages(stages.clone(), std::slice::from_mut(item), Some(&group), note).await?;
         }
         Ok(())
     }

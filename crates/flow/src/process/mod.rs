@@ -7,13 +7,14 @@ mod calls;
 mod count;
 mod group;
 mod health;
+mod merge;
 mod vrl;
 
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 
 use futures::FutureExt;
-use potok_core::{Event, Fault, Staged};
+use potok_core::{Event, Fault, GroupInfo, Staged};
 use potok_expr::json::Parser;
 
 use crate::crash_notes::Range;
@@ -25,20 +26,21 @@ use calls::Calls;
 pub(crate) use count::Counted;
 pub(crate) use group::GroupItems;
 pub(crate) use health::Stages;
+use merge::lead;
 pub use vrl::{VrlGroupStage, VrlStage};
 
 impl Lane {
     /// Takes the records of one run through all stages before the first that works per group.
     pub(crate) async fn process(&mut self, items: &mut [Item], note: Range) -> Result<(), Stop> {
-        self.run_stages(0..self.plan.first_per_group(), items, &[], note).await
+        self.run_stages(0..self.plan.first_per_group(), items, None, note).await
     }
 
-    /// Takes records through stages; `group` is what those per batch are told.
+    /// Takes records through stages; `group` is what those per group are told.
     async fn run_stages(
         &mut self,
         stages: std::ops::Range<usize>,
         items: &mut [Item],
-        group: &[u8],
+        group: Option<&GroupInfo>,
         note: Range,
     ) -> Result<(), Stop> {
         let plan = self.plan.clone();
@@ -50,10 +52,17 @@ impl Lane {
                 continue;
             }
             let calls = Calls::new(index, stage, events, group);
-            let staged = self.apply(calls, note).await?;
+            let mut staged = self.apply(calls, note).await?;
+            if !merge::is_whole(stage.per, &staged) {
+                let what = format!("stage `{}` merged events and left no message", stage.name);
+                return Err(Stop::Fix(Fault::fix(what).code("P0402")));
+            }
+            if let Some(group) = group {
+                merge::name(group, items, &mut staged);
+            }
             let working = items.iter_mut().filter(|item| item.event.is_some());
             for (item, staged) in working.zip(staged) {
-                if let Staged::On(event) = &staged {
+                if let Staged::On(event) | Staged::Merged(event) = &staged {
                     self.counters.counted.add(index, &event.value, &mut parser);
                 }
                 item.accept(stage, staged, &self.counters)?;
@@ -88,6 +97,15 @@ impl Item {
     ) -> Result<(), Stop> {
         match (staged, stage.on_error) {
             (Staged::On(event), _) => self.event = Some(event),
+            (Staged::Merged(event), _) => {
+                self.leads = true;
+                self.event = Some(event);
+            }
+            (Staged::Into, _) => {
+                self.merged = true;
+                self.event = None;
+                self.open = 0;
+            }
             (Staged::Filtered, _) => {
                 self.filtered = true;
                 self.event = None;

@@ -1,8 +1,9 @@
 //! Stages written in VRL: they change events, or filter them with `abort`.
 
 use async_trait::async_trait;
-use potok_core::{Event, Fault, Reason, Stage, Staged};
-use potok_expr::{Program, ProgramError, ProgramOutcome, View};
+use bytes::Bytes;
+use potok_core::{Event, Fault, GroupInfo, Reason, Stage, Staged, Timestamp};
+use potok_expr::{GroupOutcome, Program, ProgramError, ProgramOutcome, View};
 
 /// Runs one program on each event.
 pub struct VrlStage {
@@ -45,14 +46,30 @@ impl VrlGroupStage {
 #[async_trait]
 impl Stage for VrlGroupStage {
     async fn apply(&self, events: Vec<Event>) -> Result<Vec<Staged>, Fault> {
-        self.apply_batch(&[], events).await
+        let group = GroupInfo::replayed(Bytes::new(), Timestamp(0), String::new());
+        self.apply_batch(&group, events).await
     }
 
     /// What the program fails on, it fails on as a whole.
-    async fn apply_batch(&self, group: &[u8], events: Vec<Event>) -> Result<Vec<Staged>, Fault> {
+    async fn apply_batch(
+        &self,
+        group: &GroupInfo,
+        events: Vec<Event>,
+    ) -> Result<Vec<Staged>, Fault> {
         let views: Vec<View<'_>> = events.iter().map(View::from).collect();
         let ran = self.program.run_batch(group, &views).map_err(failed)?;
-        Ok(events.into_iter().zip(ran).map(|(event, ran)| staged(event, ran)).collect())
+        let value = match ran {
+            GroupOutcome::Each(ran) => {
+                return Ok(events.into_iter().zip(ran).map(|(e, ran)| staged(e, ran)).collect());
+            }
+            GroupOutcome::One(value) => value,
+        };
+        let mut answers: Vec<Staged> = events.iter().skip(1).map(|_| Staged::Into).collect();
+        // It goes on as the last of them, with the headers and the time of that one.
+        answers.extend(
+            events.into_iter().next_back().map(|event| Staged::Merged(Event { value, ..event })),
+        );
+        Ok(answers)
     }
 }
 

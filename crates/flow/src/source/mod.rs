@@ -188,6 +188,7 @@ impl Intake {
                 self.forget(&nonces, waiting);
                 self.tell(Note::Lost(nonces));
             }
+            Said::Finished(nonces) => self.forget(&nonces, waiting),
             Said::Stalled(Some(fault)) => {
                 self.shared.waits.begin_with(WaitsFor::Source, 2 * self.number, &fault)
             }

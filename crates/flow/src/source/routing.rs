@@ -8,13 +8,14 @@ use potok_core::{Partition, Record, SourceBatch};
 use potok_expr::{Scope, Template, json::Parser};
 
 use crate::crash_notes::{self, CrashNotes, Range};
-use crate::group::strays;
+use crate::group::{ShardPlan, lane_of, strays};
 use crate::lane::{OwnTopics, Provenance};
 use crate::plan::Plan;
 
 /// Splits batches by lane key.
 pub(crate) struct Routing {
     key: Vec<Template>,
+    shard: Option<ShardPlan>,
     needs_value: bool,
     parser: Parser,
     notes: Arc<CrashNotes>,
@@ -39,7 +40,8 @@ impl Routing {
         let key = plan.lane_key();
         let needs_value = key.iter().any(Template::needs_value);
         let (parser, slot) = (Parser::new(), crash_notes::intake_slot(intake));
-        Routing { key, needs_value, parser, notes, own, gathered, strays, turn: 0, slot }
+        let shard = plan.hold.as_ref().and_then(|hold| hold.shard.clone());
+        Routing { key, shard, needs_value, parser, notes, own, gathered, strays, turn: 0, slot }
     }
 
     /// The lane that has a partition for itself, if one has.
@@ -75,10 +77,15 @@ impl Routing {
         let way = self.own.way(&batch.partition.topic);
         if self.own.internal.is_some() {
             if way == Provenance::Gathered {
-                return hash_of(record.key.as_deref().unwrap_or_default());
+                return self.group_lane(record.key.as_deref().unwrap_or_default());
             }
             if let Some(key) = strays::key_of(&self.strays, batch, record) {
-                return hash_of(key);
+                return self.group_lane(key);
+            }
+            if let Some(shard) = &self.shard {
+                let value = record.value.as_deref();
+                let node = value.and_then(|value| self.parser.parse(value).ok());
+                return shard.key(node).map_or_else(|_| own_key(record), |key| lane_of(&key));
             }
             if self.key.is_empty() {
                 // All records are one group.
@@ -107,6 +114,11 @@ impl Routing {
             hasher.write(&part);
         }
         if self.key.is_empty() { own_key(record) } else { hasher.finish() }
+    }
+
+    /// The lane of a group, by its key.
+    fn group_lane(&self, key: &[u8]) -> u64 {
+        if self.shard.is_some() { lane_of(key) } else { hash_of(key) }
     }
 }
 

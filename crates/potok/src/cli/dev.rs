@@ -26,6 +26,8 @@ use crate::{folder, terminal, wire};
 const SHIPPED: &[(&str, &str)] = &[
     ("orders.yaml", include_str!("../../../../pipelines/orders.yaml")),
     ("schemas/order.json", include_str!("../../../../pipelines/schemas/order.json")),
+    ("shop-events.yaml", include_str!("../../../../pipelines/shop-events.yaml")),
+    ("schemas/shop-event.json", include_str!("../../../../pipelines/schemas/shop-event.json")),
     ("em-processor.yaml", include_str!("../../../../pipelines/em-processor.yaml")),
 ];
 /// Connections of the embedded default.
@@ -34,6 +36,7 @@ const CONNECTIONS: (&str, &str) = (
     "# Written by `potok dev`: everything embedded, nothing installed.\nlog: embedded\n",
 );
 const ADMIN: &str = "127.0.0.1:7600";
+const HTTP: &str = "127.0.0.1:7601";
 /// A person sees the view this often, a file gets a line this often.
 const VIEW_EVERY: Duration = Duration::from_secs(1);
 const LINE_EVERY: Duration = Duration::from_secs(5);
@@ -115,12 +118,16 @@ impl Dev {
     fn connections(&self, data_dir: &Path) -> Result<Connections, Failure> {
         let file = data_dir.join("pipelines").join(CONNECTIONS.0);
         // A newcomer's first run should not fail because the usual port is taken.
-        let admin = self.admin.clone().unwrap_or_else(|| {
-            let free = std::net::TcpListener::bind(ADMIN).is_ok();
-            if free { ADMIN.to_owned() } else { "127.0.0.1:0".to_owned() }
-        });
-        let flags =
-            Flags { data_dir: Some(data_dir.to_owned()), admin: Some(admin), ..Flags::default() };
+        let usual_or_free = |usual: &str| {
+            let free = std::net::TcpListener::bind(usual).is_ok();
+            if free { usual.to_owned() } else { "127.0.0.1:0".to_owned() }
+        };
+        let admin = self.admin.clone().unwrap_or_else(|| usual_or_free(ADMIN));
+        let flags = Flags {
+            data_dir: Some(data_dir.to_owned()),
+            admin: Some(admin),
+            http: Some(usual_or_free(HTTP)),
+        };
         Ok(load_connections(Some(&file), &flags, &Env::default(), registry())?)
     }
 
@@ -309,6 +316,10 @@ fn outcome(pipeline: &str, dir: &str) -> Vec<String> {
             format!("held          potok groups list {pipeline} --data-dir {dir}"),
             format!("outcome       potok read processor-event --follow --data-dir {dir}"),
             format!("records       potok read adapter-event --follow --data-dir {dir}"),
+        ],
+        "shop-events" => vec![
+            format!("rows          sqlite3 {dir}/db/shop-0.sqlite 'select count(*) from events'"),
+            format!("records       potok read shop-events-in --follow --data-dir {dir}"),
         ],
         _ => vec![
             format!(

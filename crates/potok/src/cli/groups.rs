@@ -25,7 +25,7 @@ Examples:
 
 What closes first comes first.
 `open` groups still take records, `sealed` ones are complete and wait to be delivered, and
-`delivering` ones wait for their destinations.")]
+`delivering` ones wait for their destinations. REASON is why a group closed, once it has.")]
     List {
         /// Only of this pipeline
         pipeline: Option<String>,
@@ -153,8 +153,16 @@ fn list(place: &Target, pipeline: Option<&str>, limit: usize, json: bool) -> Res
     }
     let mut shown = 0;
     let total = each_page(&client, pipeline, limit, |groups| {
-        let mut table =
-            Table::new(&["PIPELINE", "GROUP", "STATE", "RECORDS", "DUPLICATES", "OPENED", "DUE"]);
+        let mut table = Table::new(&[
+            "PIPELINE",
+            "GROUP",
+            "STATE",
+            "RECORDS",
+            "DUPLICATES",
+            "OPENED",
+            "DUE",
+            "REASON",
+        ]);
         for group in groups {
             let text = |key: &str| match &group[key] {
                 Value::String(text) => text.clone(),
@@ -165,7 +173,7 @@ fn list(place: &Target, pipeline: Option<&str>, limit: usize, json: bool) -> Res
             let kinds: Vec<String> =
                 kinds.map(|(kind, counts)| format!("{} {kind}", counts["records"])).collect();
             let cells = [text("pipeline"), text("id"), text("state"), kinds.join(", ")];
-            let rest = ["duplicates", "opened", "due"].map(text);
+            let rest = ["duplicates", "opened", "due", "reason"].map(text);
             table.row(cells.into_iter().chain(rest));
         }
         shown += groups.len() as u64;

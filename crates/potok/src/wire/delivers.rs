@@ -6,25 +6,42 @@ use potok_config::{Deliver, Destination, Refusal, Site, Target as TargetConfig, 
 use potok_core::Fault;
 use potok_flow::{DeliverPlan, Target};
 
-use super::{Wiring, gathered, nothing_to_run};
+use super::{Wiring, gathered, hold_shards, nothing_to_run};
 use crate::failure::Failure;
 
 /// The plans of all deliveries.
 pub(super) fn plans(wiring: &Wiring<'_>) -> Result<Vec<DeliverPlan>, Failure> {
     let delivers = wiring.pipeline.deliver.iter().enumerate();
-    gathered(delivers.map(|(index, deliver)| plan(wiring, index, deliver)))
+    gathered(delivers.flat_map(|(index, deliver)| {
+        shards(wiring, deliver).into_iter().map(move |shard| plan(wiring, index, deliver, shard))
+    }))
 }
 
-fn plan(wiring: &Wiring<'_>, index: usize, deliver: &Deliver) -> Result<DeliverPlan, Failure> {
-    let target = target(wiring, index, deliver)?;
+/// The shards that have a destination of their own there; one that is for no shard else.
+fn shards(wiring: &Wiring<'_>, deliver: &Deliver) -> Vec<Option<u32>> {
+    match deliver.is_sharded() {
+        true => (0..hold_shards(wiring.pipeline)).map(Some).collect(),
+        false => vec![None],
+    }
+}
+
+fn plan(
+    wiring: &Wiring<'_>,
+    index: usize,
+    deliver: &Deliver,
+    shard: Option<u32>,
+) -> Result<DeliverPlan, Failure> {
+    let site = site(wiring, deliver, shard);
+    let target = target(wiring, &site, index, deliver)?;
     let kinds = wiring.pipeline.group.iter().flat_map(|group| group.kinds.iter());
     let kind = deliver.kind.as_ref().and_then(|kind| {
         let at = kinds.map(|(name, _)| name).position(|name| name == kind);
         at.and_then(|at| u16::try_from(at).ok())
     });
-    let site = site(wiring, deliver);
     Ok(DeliverPlan {
-        label: deliver.label().to_owned(),
+        label: label(deliver, shard),
+        number: u32::try_from(index).unwrap_or(u32::MAX),
+        shard,
         kind,
         headers_id: matches!(target, Target::Topic(_)),
         target,
@@ -33,13 +50,22 @@ fn plan(wiring: &Wiring<'_>, index: usize, deliver: &Deliver) -> Result<DeliverP
     })
 }
 
-fn site<'a>(wiring: &'a Wiring<'_>, deliver: &Deliver) -> Site<'a> {
-    let once_by = deliver.once_by.iter().map(|expression| expression.template().clone());
-    wiring.site("deliver", deliver.label(), once_by.collect())
+fn label(deliver: &Deliver, shard: Option<u32>) -> String {
+    shard.map_or_else(|| deliver.label().to_owned(), |shard| deliver.label_of(shard))
 }
 
-fn target(wiring: &Wiring<'_>, index: usize, deliver: &Deliver) -> Result<Target, Failure> {
-    let site = site(wiring, deliver);
+fn site<'a>(wiring: &'a Wiring<'_>, deliver: &Deliver, shard: Option<u32>) -> Site<'a> {
+    let once_by = deliver.once_by.iter().map(|expression| expression.template().clone());
+    let site = wiring.site("deliver", &label(deliver, shard), once_by.collect());
+    Site { shard, ..site }
+}
+
+fn target(
+    wiring: &Wiring<'_>,
+    site: &Site<'_>,
+    index: usize,
+    deliver: &Deliver,
+) -> Result<Target, Failure> {
     Ok(match deliver.target() {
         Some(TargetConfig::Topic(TopicTarget::Name(topic))) => fixed(topic.as_ref().into()),
         Some(TargetConfig::Topic(TopicTarget::ByField(target))) => {
@@ -50,7 +76,7 @@ fn target(wiring: &Wiring<'_>, index: usize, deliver: &Deliver) -> Result<Target
         }
         Some(TargetConfig::Connector(settings)) => {
             let refused = |refusals| wiring.refused("deliver", index, refusals);
-            match settings.build(&site).map_err(refused)? {
+            match settings.build(site).map_err(refused)? {
                 Destination::Sink(sink) => Target::Sink(sink),
                 Destination::Topic(topic) => {
                     goes_round(wiring, &topic).map_err(|refusal| refused(vec![refusal]))?;
@@ -88,8 +114,13 @@ pub(super) fn ddl(wiring: &Wiring<'_>) -> Result<Vec<String>, Failure> {
     let mut statements = Vec::new();
     for deliver in wiring.pipeline.deliver.iter() {
         if let Some(TargetConfig::Connector(settings)) = deliver.target() {
-            let site = site(wiring, deliver);
-            statements.extend(settings.ddl(&site).map_err(Failure::faults)?);
+            for shard in shards(wiring, deliver) {
+                let made = settings.ddl(&site(wiring, deliver, shard)).map_err(Failure::faults)?;
+                // Shards of one system have the same tables.
+                let new = made.into_iter().filter(|statement| !statements.contains(statement));
+                let new: Vec<String> = new.collect();
+                statements.extend(new);
+            }
         }
     }
     Ok(statements)

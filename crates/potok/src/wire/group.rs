@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use potok_config::{Expression, OnRepeat, Predicate};
+use potok_config::{Expression, LogConnection, OnRepeat, Predicate};
 use potok_connectors::redis;
 use potok_core::Fault;
-use potok_flow::{ClosePlan, GroupPlan, KindPlan};
+use potok_flow::{ClosePlan, GroupPlan, KindPlan, ShardPlan};
 
 use super::{Wiring, in_memory};
 use crate::failure::Failure;
@@ -14,6 +14,11 @@ use crate::failure::Failure;
 pub(super) fn plan(wiring: &Wiring<'_>) -> Result<Option<GroupPlan>, Failure> {
     let Wiring { pipeline, connections } = wiring;
     let Some(group) = &pipeline.group else { return Ok(None) };
+    if group.shard.is_some() && matches!(connections.log, LogConnection::Kafka { .. }) {
+        let what = format!("pipeline `{}`: `shard` needs the embedded log", pipeline.name);
+        let hint = "set `log: embedded`, or leave `shard` out; on Kafka groups are not sharded yet";
+        return Err(Failure::faults(vec![Fault::fix(what).code("P1402").hint(hint)]));
+    }
     let template = |expression: &Expression| expression.template().clone();
     let kinds = group.kinds.iter().map(|(name, kind)| KindPlan {
         name: name.into(),
@@ -35,6 +40,10 @@ pub(super) fn plan(wiring: &Wiring<'_>) -> Result<Option<GroupPlan>, Failure> {
     Ok(Some(GroupPlan {
         memory_max: pipeline.limits.held_memory_bytes.map_or(memory_usual, in_memory),
         by: group.by.as_ref().map(template),
+        shard: group
+            .shard
+            .as_ref()
+            .map(|shard| ShardPlan { by: shard.by.path().clone(), of: shard.of }),
         kinds: kinds.collect(),
         id: group.id.as_ref().map(template),
         close: ClosePlan {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use potok_config::{Input, Refusal, StartFrom};
+use potok_config::{Input, LogConnection, Refusal, StartFrom};
 use potok_core::Fault;
 
 use super::Wiring;
@@ -23,6 +23,13 @@ pub(super) fn of(wiring: &Wiring<'_>) -> Result<Vec<potok_flow::Input>, Failure>
             let what = format!("a source before this one has the path `{path}`");
             let fault = Fault::fix(what).code("P0149").hint("each path leads to one topic");
             return Err(wiring.refused("source", index, vec![Refusal::at(["http"], fault)]));
+        }
+        if let Input::Topics { is_list: true, .. } = input
+            && !matches!(wiring.connections.log, LogConnection::Embedded)
+        {
+            let fault = Fault::fix("a list is a topic of the embedded log, and the log is Kafka");
+            let fault = fault.code("P1201").hint("read a topic: `source: { topic: … }`");
+            return Err(wiring.refused("source", index, vec![Refusal::at(["list"], fault)]));
         }
         if let Err(what) = join(&mut inputs, &wiring.pipeline.name, input) {
             let fault = Fault::fix(what).code("P0152");

@@ -87,7 +87,8 @@ fn plan(pipeline: &Loaded<Pipeline>, connections: &Connections) -> Result<Plan, 
     let site = Wiring { pipeline, connections };
     let delivers = delivers::plans(&site)?;
     Ok(Plan {
-        workers: pipeline.workers as usize,
+        // A shard has a lane of its own.
+        workers: hold_shards(pipeline).max(pipeline.workers) as usize,
         inputs: inputs::of(&site)?,
         decoder: decoder(pipeline),
         hold: group::plan(&site)?,
@@ -108,6 +109,12 @@ fn plan(pipeline: &Loaded<Pipeline>, connections: &Connections) -> Result<Plan, 
     })
 }
 
+/// How many shards its groups are spread over; 0 where they are not.
+fn hold_shards(pipeline: &Pipeline) -> u32 {
+    let shard = pipeline.group.as_ref().and_then(|group| group.shard.as_ref());
+    shard.map_or(0, |shard| shard.of)
+}
+
 /// A pipeline file and the connections it runs on.
 struct Wiring<'a> {
     pipeline: &'a Loaded<Pipeline>,
@@ -123,6 +130,7 @@ impl Wiring<'_> {
             connections: self.connections,
             schema: self.pipeline.schema.as_deref(),
             once_by,
+            shard: None,
         }
     }
 
@@ -169,14 +177,13 @@ fn decoder(pipeline: &Loaded<Pipeline>) -> Arc<dyn Decoder> {
 pub fn without_address(pipelines: &[Loaded<Pipeline>], plans: &[Plan]) -> Vec<(String, String)> {
     let all = pipelines.iter().zip(plans);
     let all = all.flat_map(|(pipeline, plan)| {
-        let delivers = pipeline.deliver.iter().zip(&plan.delivers);
-        delivers.filter_map(|(deliver, plan)| delivers::topic_instead(deliver, plan)).map(
-            |(label, topic)| {
-                let what =
-                    format!("`{label}` has no address: its messages go to the topic `{topic}`");
-                (pipeline.name.to_string(), what)
-            },
-        )
+        let topics = plan.delivers.iter().filter_map(|plan| {
+            delivers::topic_instead(pipeline.deliver.get(plan.number as usize)?, plan)
+        });
+        topics.map(|(label, topic)| {
+            let what = format!("`{label}` has no address: its messages go to the topic `{topic}`");
+            (pipeline.name.to_string(), what)
+        })
     });
     all.collect()
 }

@@ -17,18 +17,28 @@ fn start(home: &Home) -> (Running, String) {
     let file = home.path().join("carts.yaml");
     fs::write(&file, CARTS).unwrap();
     let running = home.start_file(&file, &[("POTOK_HTTP", "127.0.0.1:0")]).unwrap();
-    let http = wait::until("the listener is told", || {
-        let info: Value = serde_json::from_str(&running.get("/api/v1/info")?.1).ok()?;
-        Some(info["http"].as_str()?.to_owned())
-    });
+    let http = listener(&running);
     (running, http)
 }
 
+/// The address that takes records over HTTP.
+pub fn listener(running: &Running) -> String {
+    wait::until("the listener is told", || {
+        let info: Value = serde_json::from_str(&running.get("/api/v1/info")?.1).ok()?;
+        Some(info["http"].as_str()?.to_owned())
+    })
+}
+
 fn post(http: &str, key: &str, body: &str) -> (u16, Value) {
+    post_to(http, "/carts", &format!("Idempotency-Key: {key}"), body)
+}
+
+/// Posts a body with one more header; the status and what was answered.
+pub fn post_to(http: &str, path: &str, header: &str, body: &str) -> (u16, Value) {
     let mut stream = TcpStream::connect(http).unwrap();
     let length = body.len();
     let request = format!(
-        "POST /carts HTTP/1.1\r\nHost: {http}\r\nConnection: close\r\nIdempotency-Key: {key}\r\n\
+        "POST {path} HTTP/1.1\r\nHost: {http}\r\nConnection: close\r\n{header}\r\n\
          Content-Length: {length}\r\n\r\n{body}"
     );
     stream.write_all(request.as_bytes()).unwrap();

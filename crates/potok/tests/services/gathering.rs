@@ -248,8 +248,6 @@ fn chaos(redis: Option<&Redis>, seed: u64) {
         count("store_rebuilds"),
     );
     assert!(deaths > 0, "no copy came to its crash point: nothing was cut off in the middle");
-    let taken_over: u64 = count("resumed_seals").iter().sum();
-    assert!(taken_over > 0 || repeats > 0, "nothing was in the middle when copies died");
     let lost = redis.is_none() || count("store_rebuilds")[0] > 0;
     assert!(lost, "nothing was read again, though Redis was emptied");
 }

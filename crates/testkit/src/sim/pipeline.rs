@@ -61,6 +61,8 @@ pub(super) fn plan_in(
         };
         delivers.push(DeliverPlan {
             label: format!("entry {index}"),
+            number: index as u32,
+            shard: None,
             kind: None,
             target,
             key: deliver.key_by_k.then(|| path(".k")).transpose()?,
@@ -128,6 +130,7 @@ fn hold_plan(
     let by = hold.by.map(Template::parse).transpose().map_err(|error| error.message)?;
     Ok(GroupPlan {
         by,
+        shard: None,
         kinds: Vec::new(),
         id: hold
             .replace

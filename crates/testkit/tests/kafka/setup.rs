@@ -144,7 +144,7 @@ impl Member {
             Intake::Assigned(assignments) => {
                 self.assigned.extend(assignments.into_iter().map(|a| (a.nonce, a)));
             }
-            Intake::Revoked(nonces) => {
+            Intake::Revoked(nonces) | Intake::Finished(nonces) => {
                 self.revoked += 1;
                 nonces.iter().for_each(|nonce| drop(self.assigned.remove(nonce)));
             }

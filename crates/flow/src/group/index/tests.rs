@@ -48,7 +48,9 @@ fn read_seal(index: &mut Index, offsets: &[u64]) -> Vec<u64> {
     let Feed { partition, log, .. } = feed();
     offsets.iter().for_each(|offset| members.insert(log, &partition, *offset));
     let generation = Generation { name: 7, part: 0, parts: 1 };
-    let seal = Seal { generation, slice: 0, opened: Timestamp(0), dropped: false, members };
+    let (opened, closed) = (Timestamp(0), Timestamp(0));
+    let reason = CloseReason::Unknown;
+    let seal = Seal { generation, slice: 0, opened, closed, reason, dropped: false, members };
     assert!(index.read_seal(Bytes::from_static(b"g"), 0, seal, entry(1_000, 0)));
     let taken = index.take_sealed(100, |_| 0);
     taken.iter().flat_map(|sealed| &sealed.entries).map(|entry| entry.offset).collect()
@@ -57,7 +59,7 @@ fn read_seal(index: &mut Index, offsets: &[u64]) -> Vec<u64> {
 /// What is closed at that time: the offsets of each batch.
 fn closed(index: &mut Index, now: i64) -> Vec<Vec<u64>> {
     index.close_due(now);
-    let seals = index.seals();
+    let seals = index.seals(Timestamp(0));
     let offsets = |seal: &Seal| seal.members.positions().map(|at| at.offset).collect();
     seals.iter().map(|(_, seal)| offsets(seal)).collect()
 }
@@ -100,16 +102,16 @@ fn a_group_that_was_put_forward_closes_once() {
         add(&mut index, entry(offset, at));
     }
     index.close_due(104);
-    assert!(index.seals().is_empty());
+    assert!(index.seals(Timestamp(0)).is_empty());
     index.close_due(120);
     assert_eq!(index.lateness, [15]);
-    assert_eq!(index.seals().len(), 1);
+    assert_eq!(index.seals(Timestamp(0)).len(), 1);
 }
 
 /// The seals of all that is closed are read back, and what they name is sent.
 fn send_closed(index: &mut Index, now: i64) {
     index.close_due(now);
-    for (name, seal) in index.seals() {
+    for (name, seal) in index.seals(Timestamp(0)) {
         assert!(!index.read_seal(name.key, name.share, seal, entry(u64::MAX, now)));
     }
     while !index.take_sealed(usize::MAX, |_| 0).is_empty() {

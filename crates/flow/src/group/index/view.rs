@@ -31,6 +31,8 @@ pub struct GroupView {
     pub opened: String,
     /// When it closes.
     pub due: Option<String>,
+    /// Why it closed, once it has.
+    pub reason: Option<&'static str>,
     /// Who works on it.
     pub owner: String,
     /// How often it was tried to send it, so far.
@@ -220,7 +222,8 @@ impl Sealed {
 
     fn view(&self, state: &'static str, shown: &Shown<'_>) -> GroupView {
         let name = self.generation.name;
-        shown.view(&self.key, name, state, self.opened, self.due, &self.entries)
+        let view = shown.view(&self.key, name, state, self.opened, self.due, &self.entries);
+        GroupView { reason: Some(self.reason.as_str()), ..view }
     }
 }
 
@@ -232,7 +235,8 @@ impl Frozen {
 
     fn view(&self, shown: &Shown<'_>) -> GroupView {
         let (name, due) = (self.generation.name, Some(self.due));
-        shown.view(&self.name.key, name, "sealed", self.opened, due, &self.entries)
+        let view = shown.view(&self.name.key, name, "sealed", self.opened, due, &self.entries);
+        GroupView { reason: Some(self.reason.as_str()), ..view }
     }
 }
 
@@ -257,6 +261,7 @@ impl Shown<'_> {
             bytes: bytes_of(entries),
             opened: opened.to_string(),
             due: due.map(|due| Timestamp(due.saturating_add(self.wall_ahead)).to_string()),
+            reason: None,
             owner: self.owner.to_owned(),
             attempts: if state == "delivering" { self.attempts } else { 0 },
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use potok_core::{Headers, HeadersBuilder, Output};
 use potok_flow::Engine;
-use potok_traffic::{gdelt, orders};
+use potok_traffic::{gdelt, orders, shop};
 use tokio::task::JoinSet;
 
 /// Traffic comes in portions this often, or one by one where that is slower.
@@ -65,6 +65,19 @@ fn traffic(pipeline: &str, now: u64, rate: u32) -> Option<Traffic> {
                 }
             }))
         }
+        "shop-events" => {
+            let mut events = shop::Generator::new(now);
+            Some(Box::new(move || {
+                let event = events.next_event();
+                Output {
+                    topic: "shop-events-in".into(),
+                    partition: None,
+                    key: event.shop.map(|shop| shop.to_string().into()),
+                    headers: Headers::none(),
+                    value: Some(event.bytes.into()),
+                }
+            }))
+        }
         _ => None,
     }
 }
@@ -109,6 +122,7 @@ mod tests {
     #[test]
     fn only_shipped_pipelines_have_traffic() {
         assert_eq!(&*traffic("orders", 1, 1).unwrap()().topic, "orders");
+        assert_eq!(&*traffic("shop-events", 1, 1).unwrap()().topic, "shop-events-in");
         assert!(traffic("mine", 1, 1).is_none());
     }
 }

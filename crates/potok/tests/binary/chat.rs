@@ -1,0 +1,235 @@
+//! The shipped `chat`: messages of one chat are collected and posted as one, whatever is killed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+
+use crate::process::{Home, Running, pipelines};
+use crate::wait;
+
+/// One POST: its key, its body and what was answered.
+type Post = (String, String, u16);
+
+/// A receiver of webhooks that says what it is told to say.
+#[derive(Clone)]
+struct Receiver {
+    posts: Arc<Mutex<Vec<Post>>>,
+    status: Arc<Mutex<u16>>,
+    url: String,
+}
+
+impl Receiver {
+    fn saying(status: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let status = Arc::new(Mutex::new(status));
+        let receiver = Receiver { posts: Arc::default(), status, url };
+        let server = receiver.clone();
+        std::thread::spawn(move || listener.incoming().for_each(|s| server.answer(s.unwrap())));
+        receiver
+    }
+
+    fn answer(&self, mut stream: std::net::TcpStream) {
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        let (mut length, mut key, mut line) = (0, String::new(), String::new());
+        while reader.read_line(&mut line).unwrap_or(0) > 2 {
+            let (name, value) = line.split_once(':').unwrap_or_default();
+            match name.to_ascii_lowercase().as_str() {
+                "content-length" => length = value.trim().parse().unwrap(),
+                "idempotency-key" => value.trim().clone_into(&mut key),
+                _ => {}
+            }
+            line.clear();
+        }
+        let mut body = vec![0; length];
+        // Whoever was killed has not sent all of it.
+        if reader.read_exact(&mut body).is_err() {
+            return;
+        }
+        // What has no key only asks whether somebody is there.
+        let status = if key.is_empty() { 405 } else { *self.status.lock().unwrap() };
+        if !key.is_empty() {
+            self.posts.lock().unwrap().push((key, String::from_utf8(body).unwrap(), status));
+        }
+        let head = format!("HTTP/1.1 {status} X\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+        let _ = stream.write_all(head.as_bytes());
+    }
+
+    fn say(&self, status: u16) {
+        *self.status.lock().unwrap() = status;
+    }
+
+    fn posts(&self) -> Vec<Post> {
+        self.posts.lock().unwrap().clone()
+    }
+
+    /// Posts that were taken, by key.
+    fn taken(&self) -> BTreeMap<String, Value> {
+        let taken = self.posts().into_iter().filter(|(.., status)| *status == 204);
+        taken.map(|(key, body, _)| (key, serde_json::from_str(&body).unwrap())).collect()
+    }
+}
+
+/// The shipped file with another `close`.
+fn start(home: &Home, receiver: &Receiver, close: &str, plant: Option<&str>) -> Running {
+    let shipped = fs::read_to_string(pipelines().join("chat.yaml")).unwrap();
+    let usual = "close: { quiet: 10s, max_age: 300s, max_count: 100 }";
+    assert!(shipped.contains(usual));
+    let quick = "retry: { attempts: 3, first: 5ms, max: 50ms }\ngate: { probe_every: 50ms }\n";
+    let file = home.path().join("chat.yaml");
+    fs::write(&file, shipped.replace(usual, close) + quick).unwrap();
+    let mut settings = vec![("POTOK_WEBHOOK_CHAT_BATCHES", receiver.url.as_str())];
+    settings.extend(plant.map(|bug| ("POTOK_PLANT", bug)));
+    home.start_file(&file, &settings).unwrap()
+}
+
+fn message(chat: u64, number: u64) -> String {
+    let message = json!({
+        "channel": "telegram", "external_chat_id": format!("tg:{chat}"), "message_id": number,
+        "text": format!("text {number}"), "timestamp": "2025-01-01T00:00:00Z",
+    });
+    format!("{message}\n")
+}
+
+fn send(running: &Running, messages: impl IntoIterator<Item = String>) {
+    let lines: String = messages.into_iter().collect();
+    running.run(["send", "queue:incoming"], lines.as_bytes()).good();
+}
+
+fn ids(batch: &Value) -> Vec<u64> {
+    batch["message_ids"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap()).collect()
+}
+
+#[test]
+fn every_message_is_in_one_batch_though_the_process_is_killed() {
+    let (home, receiver) = (Home::new(), Receiver::saying(503));
+    let close = "close: { quiet: 300ms, max_age: 60s, max_count: 7 }";
+    let mut sent = 0;
+    for life in 0..5 {
+        let running = start(&home, &receiver, close, None);
+        let before = receiver.posts().len();
+        send(&running, (sent..sent + 40).map(|number| message(number % 4, number)));
+        sent += 40;
+        // Some are killed while chats are open, some while they are being delivered.
+        if life % 2 == 1 {
+            wait::until("a batch is posted", || (receiver.posts().len() > before).then_some(()));
+        }
+        running.kill();
+    }
+    receiver.say(204);
+    let running = start(&home, &receiver, close, None);
+    wait::until("all are delivered", || {
+        let taken: usize = receiver.taken().values().map(|batch| ids(batch).len()).sum();
+        (taken as u64 >= sent).then_some(())
+    });
+    wait::until("nothing is left", || {
+        let status = running.status();
+        (status["lag"] == 0 && status["in_flight"] == 0).then_some(())
+    });
+    let mut bodies: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (key, body, _) in receiver.posts() {
+        bodies.entry(key).or_default().insert(body);
+    }
+    let differ: Vec<_> = bodies.values().filter(|bodies| bodies.len() > 1).collect();
+    assert!(differ.is_empty(), "a repeat is the same byte for byte: {differ:?}");
+    let batches = receiver.taken();
+    let mut all: Vec<u64> = batches.values().flat_map(ids).collect();
+    all.sort_unstable();
+    assert_eq!(all, (0..sent).collect::<Vec<_>>(), "each message is in exactly one batch");
+    for batch in batches.values() {
+        let ids = ids(batch);
+        assert!(ids.is_sorted() && ids.len() <= 7, "{batch}");
+        assert!(ids.iter().all(|id| id % 4 == ids[0] % 4), "of one chat only: {batch}");
+        assert_eq!(batch["batch_key"], format!("telegram:tg:{}", ids[0] % 4));
+        let texts: Vec<_> = ids.iter().map(|id| format!("text {id}")).collect();
+        assert_eq!(batch["text"], texts.join("\n\n"));
+        assert_eq!(batch["meta"]["batch_size"], ids.len());
+    }
+    // The batches of a chat were taken in order.
+    for chat in 0..4 {
+        let of_chat = receiver.posts().into_iter().filter(|(.., status)| *status == 204);
+        let of_chat = of_chat.map(|(_, body, _)| ids(&serde_json::from_str(&body).unwrap())[0]);
+        let firsts: Vec<u64> = of_chat.filter(|first| first % 4 == chat).collect();
+        assert!(firsts.is_sorted(), "{firsts:?}");
+    }
+}
+
+/// Posts one batch, kills the process, and answers with the bodies of both lives.
+fn repeated(plant: Option<&str>) -> BTreeSet<String> {
+    let (home, receiver) = (Home::new(), Receiver::saying(503));
+    let close = "close: { quiet: 60s, max_age: 300s, max_count: 2 }";
+    let running = start(&home, &receiver, close, plant);
+    send(&running, [message(1, 1), message(1, 2)]);
+    wait::until("it is posted", || (!receiver.posts().is_empty()).then_some(()));
+    running.kill();
+    receiver.say(204);
+    let _running = start(&home, &receiver, close, plant);
+    wait::until("it is taken", || (!receiver.taken().is_empty()).then_some(()));
+    let keys: BTreeSet<String> = receiver.posts().into_iter().map(|(key, ..)| key).collect();
+    assert_eq!(keys.len(), 1, "the same batch has the same id");
+    receiver.posts().into_iter().map(|(_, body, _)| body).collect()
+}
+
+#[test]
+fn a_repeat_is_the_same_and_one_that_looks_at_the_clock_is_caught() {
+    let bodies = repeated(None);
+    assert_eq!(bodies.len(), 1, "{bodies:?}");
+    assert!(bodies.iter().all(|body| body.contains("\"batch_reason\":\"max_count\"")));
+    assert!(repeated(Some("ReasonFromClock")).len() > 1, "the naive version differs");
+}
+
+#[test]
+fn a_chat_that_never_goes_quiet_leaves_at_its_maximum_age() {
+    let (home, receiver) = (Home::new(), Receiver::saying(204));
+    let running =
+        start(&home, &receiver, "close: { quiet: 10m, max_age: 1s, max_count: 100 }", None);
+    send(&running, [message(1, 1)]);
+    wait::until("it leaves", || (!receiver.taken().is_empty()).then_some(()));
+    let reasons = receiver.taken().into_values().map(|batch| batch["meta"]["batch_reason"].clone());
+    assert!(reasons.into_iter().all(|reason| reason == "max_wait_reached"));
+}
+
+#[test]
+fn a_refused_batch_is_a_dead_letter_per_message_and_replays_under_other_ids() {
+    let (home, receiver) = (Home::new(), Receiver::saying(422));
+    let close = "close: { quiet: 10m, max_age: 20m, max_count: 2 }";
+    let running = start(&home, &receiver, close, None);
+    send(&running, [message(1, 1), message(1, 2)]);
+    wait::until("both are set aside", || (running.status()["dead_lettered"] == 2).then_some(()));
+    let listed = running.run(["dead-letters", "list", "chat", "--json"], b"").good();
+    assert_eq!(listed.lines().len(), 2, "{}", listed.text());
+    receiver.say(204);
+    running.run(["dead-letters", "replay", "chat"], b"").good();
+    wait::until("both are delivered", || (receiver.taken().len() == 2).then_some(()));
+    let refused = receiver.posts()[0].0.clone();
+    let taken = receiver.taken();
+    assert!(!taken.contains_key(&refused), "another body has another id");
+    let mut replayed: Vec<u64> = taken.values().flat_map(ids).collect();
+    replayed.sort_unstable();
+    assert_eq!(replayed, [1, 2]);
+    assert!(taken.values().all(|batch| batch["meta"]["batch_reason"] == "replayed"));
+
+    // A chat that is closed by hand says so.
+    send(&running, [message(7, 3)]);
+    let listed = || running.run(["groups", "list", "chat"], b"").good().text().to_owned();
+    wait::until("it is open", || listed().contains("telegram:tg:7").then_some(()));
+    running.run(["groups", "close", "chat", "telegram:tg:7"], b"").good();
+    wait::until("it leaves", || (receiver.taken().len() == 3).then_some(()));
+    let last = receiver.taken().into_values().find(|batch| ids(batch) == [3]).unwrap();
+    assert_eq!(last["meta"]["batch_reason"], "closed_by_hand");
+}
+
+#[test]
+fn a_list_on_kafka_is_refused_with_what_to_do() {
+    let home = Home::new();
+    fs::copy(pipelines().join("chat.yaml"), home.path().join("chat.yaml")).unwrap();
+    home.run(["check", "chat.yaml"]).good();
+    home.settings("log: kafka://127.0.0.1:9\n");
+    let refused = home.run(["check", "chat.yaml"]).exits(2);
+    assert!(refused.stderr.contains("P1201"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("topic:"), "{}", refused.stderr);
+}

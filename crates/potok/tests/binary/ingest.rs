@@ -1,0 +1,169 @@
+//! The files that turn webhooks of messengers into messages for chats.
+
+use serde_json::{Value, json};
+
+use crate::http::{listener, post_to};
+use crate::process::{Home, Running, pipelines};
+
+const ENVIRONMENT: [(&str, &str); 4] = [
+    ("POTOK_HTTP", "127.0.0.1:0"),
+    ("TELEGRAM_SECRET", "told"),
+    ("WHATSAPP_APP_SECRET", "app-secret"),
+    ("AVITO_SECRET", "told"),
+];
+
+struct Ingest {
+    path: String,
+    http: String,
+    running: Running,
+    _home: Home,
+}
+
+impl Ingest {
+    fn start(channel: &str) -> Self {
+        let home = Home::new();
+        let file = pipelines().join(format!("ingest/{channel}.yaml"));
+        let running = home.start_file(&file, &ENVIRONMENT).unwrap();
+        let http = listener(&running);
+        Ingest { path: format!("/ingest/{channel}"), http, running, _home: home }
+    }
+
+    fn post(&self, header: &str, body: &str) -> u16 {
+        post_to(&self.http, &self.path, header, body).0
+    }
+
+    /// What has come out, in order, and the counts.
+    fn messages(&self) -> (Vec<Value>, Value) {
+        let status = self.running.drained();
+        let lines = self.running.run(["read", "queue:incoming"], b"").good().lines();
+        let value = |line: Value| serde_json::from_str(line["value"].as_str().unwrap()).unwrap();
+        (lines.into_iter().map(value).collect(), status)
+    }
+}
+
+#[test]
+fn telegram_updates_become_messages() {
+    let ingest = Ingest::start("telegram");
+    let header = "X-Telegram-Bot-Api-Secret-Token: told";
+    let update = |message: Value| json!({"update_id": 1, "message": message}).to_string();
+    let from = json!({"id": 7, "is_bot": false, "first_name": "Ada", "last_name": "L"});
+    let chat = json!({"id": -100, "type": "group"});
+    let message = |more: Value| {
+        let mut message =
+            json!({"message_id": 5, "from": from, "chat": chat, "date": 1_684_984_664});
+        message.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        update(message)
+    };
+    assert_eq!(ingest.post("X-Telegram-Bot-Api-Secret-Token: wrong", &message(json!({}))), 401);
+    let photo = json!([{"file_id": "small"}, {"file_id": "large"}]);
+    let bot = json!({"id": 1, "is_bot": true});
+    for body in [
+        message(json!({"text": "one"})),
+        message(json!({"caption": "two", "photo": photo})),
+        message(json!({"text": "our own", "from": bot})),
+        message(json!({"new_chat_title": "t"})),
+        json!({"update_id": 2, "callback_query": {"id": "c"}}).to_string(),
+    ] {
+        assert_eq!(ingest.post(header, &body), 200, "{body}");
+    }
+    let (messages, status) = ingest.messages();
+    assert_eq!(
+        messages,
+        [
+            json!({
+                "channel": "telegram", "external_chat_id": "tg_-100", "external_user_id": "tg_7",
+                "message_id": "5", "name": "Ada L", "text": "one", "media": [],
+                "timestamp": "2023-05-25T03:17:44Z",
+            }),
+            json!({
+                "channel": "telegram", "external_chat_id": "tg_-100", "external_user_id": "tg_7",
+                "message_id": "5", "name": "Ada L", "text": "two",
+                "media": [{"type": "photo", "file_id": "large"}],
+                "timestamp": "2023-05-25T03:17:44Z",
+            }),
+        ]
+    );
+    assert_eq!((&status["filtered"], &status["dead_lettered"]), (&3.into(), &0.into()));
+}
+
+#[test]
+fn whatsapp_webhooks_become_messages() {
+    let ingest = Ingest::start("whatsapp");
+    let two = r#"{"object":"whatsapp_business_account","entry":[{"id":"1","changes":[{"field":"messages","value":{"messaging_product":"whatsapp","contacts":[{"profile":{"name":"Ada"},"wa_id":"79991234567"}],"messages":[{"from":"79991234567","id":"wamid.1","timestamp":"1697043223","type":"text","text":{"body":"hello"}},{"from":"79991234567","id":"wamid.2","timestamp":"1697043224","type":"image","image":{"id":"77","mime_type":"image/jpeg","caption":"look"}}]}}]}]}"#;
+    let people = r#"{"object":"whatsapp_business_account","entry":[{"id":"1","changes":[{"field":"messages","value":{"messaging_product":"whatsapp","contacts":[{"profile":{"name":"Ada"},"wa_id":"79991234567"}],"messages":[{"from":"79991234567","id":"wamid.1","timestamp":"1697043223","type":"text","text":{"body":"hello"}},{"from":"79990000000","id":"wamid.2","timestamp":"1697043224","type":"image","image":{"id":"77","mime_type":"image/jpeg","caption":"look"}}]}}]}]}"#;
+    let read = r#"{"object":"whatsapp_business_account","entry":[{"id":"1","changes":[{"field":"messages","value":{"messaging_product":"whatsapp","statuses":[{"id":"wamid.1","status":"read"}]}}]}]}"#;
+    let signed = |signature: &str| format!("X-Hub-Signature-256: {signature}");
+    assert_eq!(
+        ingest.post(
+            &signed("sha256=6260a6d428592b9cbd20dd4a60fc0763c81b9f136b906928d474c3909727ccfa"),
+            people
+        ),
+        401
+    );
+    assert_eq!(
+        ingest.post(
+            &signed("sha256=6260a6d428592b9cbd20dd4a60fc0763c81b9f136b906928d474c3909727ccfa"),
+            two
+        ),
+        200
+    );
+    assert_eq!(
+        ingest.post(
+            &signed("sha256=27fa5428c29d45dbf263a73a57939212c1847047c6cc0c2a6b6f6491f7d28a1a"),
+            people
+        ),
+        200
+    );
+    assert_eq!(
+        ingest.post(
+            &signed("sha256=d52534e1fe29dfcd4a3ce189829fccfbc19621d0c677cfd80e21901d3e1de8d1"),
+            read
+        ),
+        200
+    );
+    let (messages, status) = ingest.messages();
+    assert_eq!(
+        messages,
+        [json!({
+            "channel": "whatsapp", "external_chat_id": "79991234567",
+            "external_user_id": "79991234567", "phone": "79991234567", "message_id": "wamid.1",
+            "name": "Ada", "text": "hello\n\nlook",
+            "media": [{"type": "image", "file_id": "77", "mime_type": "image/jpeg"}],
+            "timestamp": "2023-10-11T16:53:43Z",
+        })]
+    );
+    // Messages of several people in one body are nobody's in particular.
+    assert_eq!((&status["filtered"], &status["dead_lettered"]), (&1.into(), &1.into()));
+}
+
+#[test]
+fn avito_webhooks_become_messages() {
+    let ingest = Ingest::start("avito");
+    let body = |author: u64, kind: &str, content: Value| {
+        let value = json!({
+            "id": "m", "chat_id": "u2i-a:b", "author_id": author, "user_id": 9,
+            "created": 1_700_000_000, "type": kind, "content": content,
+        });
+        json!({"id": "1", "version": "v3.0.0", "payload": {"type": "message", "value": value}})
+            .to_string()
+    };
+    let sizes = json!({"32x32": "small", "640x480": "large"});
+    for body in [
+        body(5, "text", json!({"text": "hi"})),
+        body(5, "image", json!({"image": {"sizes": sizes}})),
+        body(9, "text", json!({"text": "our own"})),
+        body(0, "system", json!({"text": "a notice"})),
+    ] {
+        assert_eq!(ingest.post("X-Ingest-Secret: told", &body), 200, "{body}");
+    }
+    let (messages, status) = ingest.messages();
+    let message = |text: &str, media: Value| {
+        json!({
+            "channel": "avito", "external_chat_id": "u2i-a:b", "external_user_id": "avito_5",
+            "message_id": "m", "text": text, "media": media, "timestamp": "2023-11-14T22:13:20Z",
+        })
+    };
+    let image = json!([{"type": "image", "url": "large"}]);
+    assert_eq!(messages, [message("hi", json!([])), message("", image)]);
+    assert_eq!((&status["filtered"], &status["dead_lettered"]), (&2.into(), &0.into()));
+}

@@ -224,7 +224,12 @@ pub struct DeadLetter {
 
 impl Default for DeadLetter {
     fn default() -> Self {
-        DeadLetter { topic: None, table: None, replays_max: 5, keep_resolved: Period::secs(7 * 24 * 3600) }
+        DeadLetter {
+            topic: None,
+            table: None,
+            replays_max: 5,
+            keep_resolved: Period::secs(7 * 24 * 3600),
+        }
     }
 }
 

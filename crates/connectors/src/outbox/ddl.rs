@@ -174,9 +174,11 @@ impl Shape {
         let (key, time, end) = match self.dialect {
             Dialect::Sqlite => ("TEXT NOT NULL", "INTEGER", ") WITHOUT ROWID"),
             Dialect::Postgres => ("text COLLATE \"C\" NOT NULL", "timestamptz", ")"),
-            Dialect::Mysql => {
-                ("VARCHAR(190) NOT NULL", "DATETIME(6)", ") ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin")
-            }
+            Dialect::Mysql => (
+                "VARCHAR(190) NOT NULL",
+                "DATETIME(6)",
+                ") ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin",
+            ),
         };
         let null_key = key.replace(" NOT NULL", "");
         let behind = self.quote("potok_outbox_waiting_behind");
@@ -224,8 +226,11 @@ impl Shape {
             Dialect::Sqlite => Vec::new(),
             Dialect::Postgres | Dialect::Mysql => {
                 let all = format!("GRANT SELECT, INSERT, UPDATE, DELETE ON");
-                let mut grants: Vec<String> =
-                    [outbox, dead].iter().chain(&own).map(|name| format!("{all} {name} {to}")).collect();
+                let mut grants: Vec<String> = [outbox, dead]
+                    .iter()
+                    .chain(&own)
+                    .map(|name| format!("{all} {name} {to}"))
+                    .collect();
                 if self.dialect == Dialect::Mysql {
                     grants.push(format!("GRANT CREATE TEMPORARY TABLES ON *.* {to}"));
                 }

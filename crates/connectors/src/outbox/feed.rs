@@ -9,8 +9,9 @@ use bytes::Bytes;
 use potok_core::trouble::crash_point;
 use potok_core::{
     Assignment, Attempts, Backlog, Ended, Fault, Feed, FeedAbilities, FeedCommit, FeedFacts,
-    HeadersBuilder, Intake, Log, Move, OpenFeed, Partition, PartitionEnd, PipelineInfo,
-    Position, Progress, PutOff, RECORD_BYTES_MAX, RangeSet, Reason, Record, SetAside, Source, SourceBatch, Timestamp,
+    HeadersBuilder, Intake, Log, Move, OpenFeed, Partition, PartitionEnd, PipelineInfo, Position,
+    Progress, PutOff, RECORD_BYTES_MAX, RangeSet, Reason, Record, SetAside, Source, SourceBatch,
+    Timestamp,
 };
 use potok_expr::json::Parser;
 use potok_expr::{Scope, Template};
@@ -375,7 +376,9 @@ impl OutboxSource {
         let mut headers = HeadersBuilder::new()
             .add("id", Some(row.id.as_bytes()))
             .add("event_type", text(&row.event_type).as_deref())
-            .add("added_at", text(&row.added_at).as_deref());
+            .add("added_at", text(&row.added_at).as_deref())
+            // Whoever reads the topic drops repeats by it.
+            .add("potok-id", Some(row.id.as_bytes()));
         let names = self.table.shape.header_columns();
         for (name, value) in names.into_iter().zip(&row.headers) {
             if value.is_some() || name != self.table.shape.names.traceparent {
@@ -507,12 +510,7 @@ impl OutboxSource {
         keyed
     }
 
-    fn hand_out(
-        &self,
-        flight: &mut Flight,
-        held: Held,
-        rows: Vec<(Row, Bytes)>,
-    ) -> Option<Intake> {
+    fn hand_out(&self, flight: &mut Flight, held: Held, rows: Vec<(Row, Bytes)>) -> Option<Intake> {
         if rows.is_empty() || held.is_over() {
             return None;
         }
@@ -547,7 +545,8 @@ impl OutboxSource {
         let there = self.table.heads().await?;
         let there: HashMap<String, i64> =
             there.into_iter().map(|head| (head.id, head.due_ms)).collect();
-        let dues: Vec<_> = heads.iter().map(|id| (id, there.get(id).map(|ms| self.due(*ms)))).collect();
+        let dues: Vec<_> =
+            heads.iter().map(|id| (id, there.get(id).map(|ms| self.due(*ms)))).collect();
         let mut flight = self.relay.flight();
         for (id, due) in dues {
             match due {

@@ -21,7 +21,9 @@ fn columns_sql(dialect: Dialect, schema: Option<&str>, table: &str) -> String {
         ),
         Dialect::Postgres => {
             let name = match schema {
-                Some(schema) => format!("quote_ident({}) || '.' || quote_ident({})", text(schema), text(table)),
+                Some(schema) => {
+                    format!("quote_ident({}) || '.' || quote_ident({})", text(schema), text(table))
+                }
                 None => format!("quote_ident({})", text(table)),
             };
             format!(
@@ -117,7 +119,8 @@ pub(super) async fn run_all(
         Dialect::Postgres => {
             // `CREATE TABLE IF NOT EXISTS` fails where two run at once. The number is the word potok.
             let lock = "SELECT pg_advisory_xact_lock(482906238827)".to_owned();
-            let all: Vec<String> = std::iter::once(lock).chain(statements.iter().cloned()).collect();
+            let all: Vec<String> =
+                std::iter::once(lock).chain(statements.iter().cloned()).collect();
             session.transact(&[], &all).await.map(drop)
         }
         Dialect::Mysql => {
@@ -215,7 +218,9 @@ impl Look<'_> {
                 let all = [ddl::outbox(self.dialect, self.names), planned.index()];
                 self.make(&all).await?;
                 let made = self.table().await?;
-                made.ok_or_else(|| fix(self.label, "the table was not made".to_owned(), command.clone(), "P1301"))?
+                made.ok_or_else(|| {
+                    fix(self.label, "the table was not made".to_owned(), command.clone(), "P1301")
+                })?
             }
             None => {
                 let what = format!("there is no table `{}`", self.names.table);
@@ -227,13 +232,17 @@ impl Look<'_> {
             warn!(
                 "{}: rows are ordered by `{}` and id, which is not the order of commits; add a \
                  column that the database counts: ALTER TABLE {} ADD {} bigint ...",
-                self.label, self.names.added_at, shape.outbox(), ddl::SEQ
+                self.label,
+                self.names.added_at,
+                shape.outbox(),
+                ddl::SEQ
             );
         }
         if !shape.has_index {
             warn!(
                 "{}: no index leads to the rows that wait, so the table is read less often; {}",
-                self.label, shape.index()
+                self.label,
+                shape.index()
             );
         }
         Ok(shape)

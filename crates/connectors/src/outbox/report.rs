@@ -168,7 +168,8 @@ impl Shape {
                  ELSE d.{ROWID} END"
             ));
         }
-        let system = if self.dialect == Dialect::Postgres { " OVERRIDING SYSTEM VALUE" } else { "" };
+        let system =
+            if self.dialect == Dialect::Postgres { " OVERRIDING SYSTEM VALUE" } else { "" };
         let there = format!("FROM {dead} d WHERE d.{id} IN ({})", self.ids(ids));
         vec![
             format!("SELECT {} {there}", self.id_text("d")),

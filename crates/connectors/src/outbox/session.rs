@@ -22,11 +22,8 @@ pub(crate) trait Session: Send + Sync {
 
     /// Runs statements in one transaction, all or none; returns the rows of all of them.
     /// `before` is run ahead of it, outside of it.
-    async fn transact(
-        &self,
-        before: &[String],
-        statements: &[String],
-    ) -> Result<Vec<Cells>, Fault>;
+    async fn transact(&self, before: &[String], statements: &[String])
+    -> Result<Vec<Cells>, Fault>;
 }
 
 /// The cell as text.

@@ -269,9 +269,9 @@ impl Shape {
     pub fn time_text(&self, alias: &str, column: &str) -> String {
         let name = format!("{alias}.{}", self.quote(column));
         match (self.dialect, self.kind(column)) {
-            (Dialect::Postgres, "timestamptz") => format!(
-                "to_char({name} AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')"
-            ),
+            (Dialect::Postgres, "timestamptz") => {
+                format!("to_char({name} AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')")
+            }
             (Dialect::Postgres, "timestamp") => {
                 format!("to_char({name}, 'YYYY-MM-DD\"T\"HH24:MI:SS.US')")
             }

@@ -103,14 +103,19 @@ impl Shape {
                      RETURNING {}",
                     self.id_text("o")
                 );
-                let select = if answer { "SELECT 'done', id FROM done" } else { "SELECT 'left', NULL WHERE false" };
-                vec![format!(
-                    "WITH free AS MATERIALIZED ({free}), done(id) AS ({update}) {select}"
-                )]
+                let select = if answer {
+                    "SELECT 'done', id FROM done"
+                } else {
+                    "SELECT 'left', NULL WHERE false"
+                };
+                vec![format!("WITH free AS MATERIALIZED ({free}), done(id) AS ({update}) {select}")]
             }
             Dialect::Mysql => {
                 let mut all = vec![
-                    format!("INSERT INTO {FREE} {}", self.free(token, ids, " FOR UPDATE SKIP LOCKED")),
+                    format!(
+                        "INSERT INTO {FREE} {}",
+                        self.free(token, ids, " FOR UPDATE SKIP LOCKED")
+                    ),
                     format!(
                         "UPDATE {FREE} f STRAIGHT_JOIN {outbox} o ON o.{id} = f.{id} SET {}",
                         set.replace("@@", "o.")
@@ -473,12 +478,16 @@ impl Shape {
             if self.dialect == Dialect::Mysql { " FROM DUAL" } else { "" },
         );
         let insert = match self.dialect {
-            Dialect::Mysql => format!("{insert} ON DUPLICATE KEY UPDATE {leases}.name = {leases}.name"),
+            Dialect::Mysql => {
+                format!("{insert} ON DUPLICATE KEY UPDATE {leases}.name = {leases}.name")
+            }
             _ => format!("{insert} ON CONFLICT (name) DO NOTHING"),
         };
         vec![
             insert,
-            format!("SELECT 'before', config, NULL, NULL, NULL, NULL FROM {leases} WHERE name = {name}"),
+            format!(
+                "SELECT 'before', config, NULL, NULL, NULL, NULL FROM {leases} WHERE name = {name}"
+            ),
             format!(
                 "UPDATE {leases} SET token = {token}, {values} WHERE name = {name} \
                  AND (until <= {now}{seen})"

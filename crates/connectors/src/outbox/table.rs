@@ -36,7 +36,9 @@ pub(super) struct Head {
 /// What became of a wish for the lease.
 pub(super) enum Taken {
     /// It is ours; the settings are others than those of whoever had it before.
-    Mine { changed: bool },
+    Mine {
+        changed: bool,
+    },
     Held(Holder),
 }
 

@@ -122,11 +122,7 @@ impl Keeper {
         }
     }
 
-    async fn take(
-        &self,
-        token: u64,
-        seen: &Option<(Holder, Instant)>,
-    ) -> Result<Taken, Fault> {
+    async fn take(&self, token: u64, seen: &Option<(Holder, Instant)>) -> Result<Taken, Fault> {
         // Unchanged for a whole lease: its owner is gone, whatever the server's clock says.
         let stale = seen.as_ref().filter(|(_, since)| since.elapsed() >= self.lease);
         let claim = Claim {

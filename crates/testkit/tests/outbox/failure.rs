@@ -82,7 +82,9 @@ async fn a_key_with_more_rows_than_one_read_starves_nobody(system: System) {
              SELECT n FROM c)"
         ),
     };
-    for (key, from, count) in [("k", 10_u32, 10_000_u32), ("l", 50_000, 100)] {
+    // More than one read brings; SQLite is slow in a debug build.
+    let many = if system == System::Sqlite { 3_000 } else { 10_000 };
+    for (key, from, count) in [("k", 10_u32, many), ("l", 50_000, 100)] {
         let insert = format!(
             "INSERT INTO outbox (id, event_type, payload) SELECT {}, 'A', '{{\"key\":\"{key}\"}}' {}",
             concat(from),

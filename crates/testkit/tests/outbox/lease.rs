@@ -187,7 +187,8 @@ mod servers {
         // Not released: it died.
         let end = tokio::time::Instant::now() + Duration::from_secs(30);
         let is_free = || {
-            let now = if system == System::Postgres { "clock_timestamp()" } else { "UTC_TIMESTAMP(6)" };
+            let now =
+                if system == System::Postgres { "clock_timestamp()" } else { "UTC_TIMESTAMP(6)" };
             place.query(&format!("SELECT count(*) FROM potok_leases WHERE until <= {now}")) == ["1"]
         };
         while !is_free() {

@@ -213,7 +213,10 @@ impl Relay {
 
     /// Opens a feed.
     pub async fn stand_by(outbox: Outbox) -> Relay {
-        let opened = outbox.open(&info(), Arc::new(MemoryLog::new(Arc::new(potok_core::SystemClock)))).await.unwrap();
+        let opened = outbox
+            .open(&info(), Arc::new(MemoryLog::new(Arc::new(potok_core::SystemClock))))
+            .await
+            .unwrap();
         Relay {
             outbox,
             source: opened.source,

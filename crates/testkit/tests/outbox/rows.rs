@@ -23,7 +23,7 @@ async fn a_row_is_a_record_and_is_marked_when_it_ended(system: System) {
     assert!(record.headers.get("added_at").unwrap().starts_with(b"20"));
     assert!(record.headers.get("traceparent").is_none());
     let names: Vec<&str> = record.headers.iter().map(|(name, _)| name).collect();
-    assert_eq!(names, ["id", "event_type", "added_at"]);
+    assert_eq!(names, ["id", "event_type", "added_at", "potok-id"]);
     assert!(place.marked().is_empty());
     relay.end(&["1"]).await;
     assert_eq!(place.marked(), ["1"]);

@@ -77,8 +77,9 @@ pub trait Progress: Send + Sync {
         Vec::new()
     }
 
-    /// Called when the outputs are durable. Repeating a call changes nothing; what belongs to a
-    /// foreign or earlier assignment is ignored. One call is one attempt.
+    /// Called when the outputs are durable, one call at a time and in order. Repeating a call changes
+    /// nothing; what belongs to a foreign or earlier assignment is ignored. One call is one attempt:
+    /// after a fault it is repeated until it succeeds, `Fix` stops the pipeline.
     async fn commit(&self, commit: &FeedCommit) -> Result<(), Fault>;
 }
 

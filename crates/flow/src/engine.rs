@@ -16,9 +16,10 @@ use crate::crash_notes::CrashNotes;
 use crate::dead_letter;
 use crate::dead_letter::desk::{Desk, OpenCount};
 use crate::deliver::{Decisions, Destination, Undecided};
+use crate::feed::Backlogs;
 use crate::group::{Command, GroupCursor, GroupPage, GroupTables, GroupView};
 use crate::lag::{Asked, soon};
-use crate::lane::OwnTopics;
+use crate::origin::OwnTopics;
 use crate::pipeline::{self, Shared};
 use crate::plan::{GroupPlan, Per, Plan};
 use crate::signal::Signal;
@@ -66,6 +67,9 @@ struct Handle {
     /// Since when it counts.
     since: Timestamp,
     open_letters: Arc<OpenCount>,
+    /// What waits in its feeds; somebody asks them for as long as it is here.
+    backlogs: Arc<Backlogs>,
+    asking: Option<AbortOnDropHandle<()>>,
     desk: Option<AbortOnDropHandle<()>>,
     supervisor: Option<JoinHandle<()>>,
 }
@@ -98,7 +102,7 @@ impl Engine {
         }
         check_inputs(&plan)?;
         let per_group = plan.stages.iter().find(|stage| stage.per == Per::Group);
-        if let (Some(stage), None) = (per_group, &plan.hold) {
+        if let (Some(stage), None, false) = (per_group, &plan.hold, plan.comes_whole()) {
             let what = format!("pipeline `{}` holds no groups", plan.name);
             let cause = format!("stage `{}` works per group", stage.name);
             let hint = "give the pipeline a `group`, or let the stage work per event";
@@ -147,9 +151,15 @@ impl Engine {
             held: shared.plan.hold.clone().map(|plan| (plan, shared.boards.clone())),
             since: self.inner.clock.now(),
             open_letters: Arc::default(),
+            backlogs: Arc::new(Backlogs::of(&shared.plan)),
+            asking: None,
             desk: None,
             supervisor: None,
         };
+        if !handle.backlogs.is_empty() {
+            let asking = handle.backlogs.clone().ask().instrument(span.clone());
+            handle.asking = Some(AbortOnDropHandle::new(tokio::spawn(asking)));
+        }
         handle.desk = shared.plan.keep_resolved.map(|keep| {
             let desk = Desk {
                 log: shared.log.clone(),
@@ -239,6 +249,7 @@ impl Engine {
                 ..Status::unknown(name, state)
             };
             handle.counters.fill(&mut status, &*self.inner.clock);
+            status.wait_in(&handle.backlogs.list(), self.inner.clock.now());
             if let Some((_, boards)) = &handle.held {
                 let held = boards.contents();
                 (status.open_groups, status.held_bytes) = (held.open_groups, held.bytes);
@@ -433,6 +444,7 @@ impl Engine {
             for handle in pipelines.values_mut() {
                 handle.draining.set(true);
                 handle.desk = None;
+                handle.asking = None;
                 supervisors.extend(handle.supervisor.take());
             }
         }
@@ -499,6 +511,11 @@ fn check_inputs(plan: &Plan) -> Result<(), Fault> {
         let what = format!("pipeline `{}` reads topic `{topic}` in two consumer groups", plan.name);
         let hint = "read a topic in one consumer group; another pipeline may read it in another";
         return Err(Fault::fix(what).code("P0408").hint(hint));
+    }
+    if let (Some((feed, _)), Some(_)) = (plan.feeds().next(), &plan.hold) {
+        let what = format!("pipeline `{}` groups what feed `{feed}` hands out", plan.name);
+        let hint = "let one pipeline bring its records into a topic, and another one group them";
+        return Err(Fault::fix(what).code("P0409").hint(hint));
     }
     Ok(())
 }

@@ -31,6 +31,16 @@ pub(super) fn of(wiring: &Wiring<'_>) -> Result<Vec<potok_flow::Input>, Failure>
             let fault = fault.code("P1201").hint("read a topic: `source: { topic: … }`");
             return Err(wiring.refused("source", index, vec![Refusal::at(["list"], fault)]));
         }
+        if let Input::Feed(settings) = input {
+            let built = settings.build(&wiring.site("source", settings.label(), Vec::new()));
+            let feed = built.map_err(|refusals| wiring.refused("source", index, refusals))?;
+            if wiring.pipeline.group.is_some() && !feed.abilities().comes_whole {
+                return Err(Failure::faults(vec![not_grouped(wiring, settings.label())]));
+            }
+            let name = Arc::from(settings.label());
+            inputs.push(potok_flow::Input::Feed { name, feed });
+            continue;
+        }
         if let Err(what) = join(&mut inputs, &wiring.pipeline.name, input) {
             let fault = Fault::fix(what).code("P0152");
             let keys = ["from", "consumer_group", ""];
@@ -40,20 +50,34 @@ pub(super) fn of(wiring: &Wiring<'_>) -> Result<Vec<potok_flow::Input>, Failure>
     Ok(inputs)
 }
 
+/// What waits in a group has to lie in the log meanwhile.
+fn not_grouped(wiring: &Wiring<'_>, feed: &str) -> Fault {
+    let pipeline = &wiring.pipeline.name;
+    let what = format!("pipeline `{pipeline}` groups what feed `{feed}` hands out");
+    let hint = "let one pipeline bring its records into a topic, and another one group them";
+    Fault::fix(what).code("P0409").hint(hint)
+}
+
+/// Groups that its feeds close themselves are none of the engine's.
+pub(super) fn come_whole(inputs: &[potok_flow::Input]) -> bool {
+    inputs.iter().any(|input| match input {
+        potok_flow::Input::Topics { .. } => false,
+        potok_flow::Input::Feed { feed, .. } => feed.abilities().comes_whole,
+    })
+}
+
 /// Adds a source to those of its consumer group, or to all.
 fn join(
     inputs: &mut Vec<potok_flow::Input>,
     pipeline: &str,
     input: &Input,
 ) -> Result<(), &'static str> {
-    let Input::Topics { topics, consumer_group, from, .. } = input else {
-        return Err("the engine does not run feeds yet");
-    };
+    let Input::Topics { topics, consumer_group, from, .. } = input else { return Ok(()) };
     let wanted = consumer_group.as_deref().unwrap_or(pipeline);
     let is_last = *from == StartFrom::Latest;
     let more = topics.iter().map(|topic| Arc::from(topic.as_str()));
     for known in inputs.iter_mut() {
-        let potok_flow::Input::Topics { group, topics, from_end } = known;
+        let potok_flow::Input::Topics { group, topics, from_end } = known else { continue };
         if group != wanted {
             continue;
         }

@@ -86,12 +86,14 @@ fn plan(pipeline: &Loaded<Pipeline>, connections: &Connections) -> Result<Plan, 
     let name = pipeline.name.to_string();
     let site = Wiring { pipeline, connections };
     let delivers = delivers::plans(&site)?;
+    let inputs = inputs::of(&site)?;
+    let come_whole = inputs::come_whole(&inputs);
     Ok(Plan {
         // A shard has a lane of its own.
         workers: hold_shards(pipeline).max(pipeline.workers) as usize,
-        inputs: inputs::of(&site)?,
+        inputs,
         decoder: decoder(pipeline),
-        hold: group::plan(&site)?,
+        hold: if come_whole { None } else { group::plan(&site)? },
         stages: stages::plans(&site)?,
         delivers,
         order_by: pipeline.order_by.as_ref().map(|order_by| order_by.template().clone()),

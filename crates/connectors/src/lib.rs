@@ -30,6 +30,8 @@ use potok_config::Registry;
 const CONNECTORS: &[fn(&mut Registry)] = &[
     #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
     sql::register,
+    #[cfg(feature = "redis")]
+    redis::register,
     #[cfg(feature = "webhook")]
     webhook::register,
 ];

@@ -97,8 +97,10 @@ pub struct Status {
     pub dead_letters_by_reason: BTreeMap<String, u64>,
     /// How often a part of it died and was started again.
     pub restarts: u64,
-    /// Failed calls that were repeated.
+    /// Failed calls of destinations that were repeated.
     pub retries: u64,
+    /// Failed calls of stages that were repeated.
+    pub stage_retries: u64,
     /// Events that went on as they were though a stage failed on them (`on_error: pass`).
     pub passed: u64,
     /// What stages were asked to count (`count`), by stage and name.
@@ -159,6 +161,7 @@ impl Status {
             dead_letters_by_reason: BTreeMap::new(),
             restarts: 0,
             retries: 0,
+            stage_retries: 0,
             passed: 0,
             counted: BTreeMap::new(),
             open_groups: 0,
@@ -260,6 +263,7 @@ pub(crate) struct Counters {
     pub retries: AtomicU64,
     /// Records that failed and were put off by their feed.
     pub put_off: AtomicU64,
+    pub stage_retries: AtomicU64,
     /// Events that went on though a stage failed on them.
     pub passed: AtomicU64,
     pub counted: Counted,
@@ -315,6 +319,7 @@ impl Counters {
         status.why = status.why.take().or_else(|| self.stages.why());
         status.retries = load(&self.retries);
         status.put_off = load(&self.put_off);
+        status.stage_retries = load(&self.stage_retries);
         status.passed = load(&self.passed);
         status.counted = self.counted.totals();
         status.store_rebuilds = load(&self.store_rebuilds);

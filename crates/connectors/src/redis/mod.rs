@@ -14,6 +14,7 @@ mod address;
 mod chunks;
 mod client;
 mod fault;
+mod list;
 mod pack;
 mod packed;
 mod queue;
@@ -23,6 +24,8 @@ mod settings;
 mod store;
 
 pub use client::Timeouts;
+pub use list::RedisListSink;
+pub(crate) use list::register;
 pub use queue::{QueueOptions, RedisQueue};
 pub use settings::{queue, store};
 pub use store::{EVICTS, KeyStyle, RedisStore};

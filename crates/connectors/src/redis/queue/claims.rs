@@ -409,16 +409,6 @@ impl Claims {
     pub fn skip(&self, entries: u64) {
         self.state().skipped += entries;
     }
-
-    /// How many entries were no messages.
-    pub fn skipped(&self) -> u64 {
-        self.state().skipped
-    }
-
-    /// What a process of this opening calls itself.
-    pub fn owner(&self) -> &str {
-        &self.nonce
-    }
 }
 
 impl State {

@@ -8,8 +8,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use potok_core::trouble::crash_point;
 use potok_core::{
-    Backlog, Fault, Feed, FeedAbilities, FeedCommit, Intake, Log, OpenFeed, PartitionEnd,
-    PipelineInfo, Progress, Source,
+    Backlog, Fault, Feed, FeedAbilities, FeedCommit, FeedGroups, Intake, Log, OpenFeed,
+    PartitionEnd, PipelineInfo, Progress, Source,
 };
 use potok_expr::Template;
 use tokio::sync::mpsc;
@@ -19,6 +19,7 @@ use super::super::address::Address;
 use super::super::client::{Client, Timeouts};
 use super::calls::{Calls, Held};
 use super::claims::Claims;
+use super::groups::Chats;
 use super::server;
 use super::sorter::Sorter;
 use super::visitor::{self, Visitor};
@@ -101,13 +102,6 @@ impl RedisQueue {
             counters: Arc::default(),
         })
     }
-
-    /// Whether Redis answers and can hold the queue; what somebody should know about it.
-    pub async fn check(&self) -> Result<Vec<String>, Fault> {
-        let facts = server::facts(&self.calls.client).await?;
-        facts.refuse(self.calls.client.label())?;
-        Ok(facts.warnings())
-    }
 }
 
 fn nonce() -> u64 {
@@ -167,6 +161,16 @@ impl Feed for RedisQueue {
     async fn backlog(&self) -> Result<Backlog, Fault> {
         let (records, groups) = self.calls.backlog().await?;
         Ok(Backlog { records, oldest: None, groups: Some(groups) })
+    }
+
+    async fn check(&self) -> Result<Vec<String>, Fault> {
+        let facts = server::facts(&self.calls.client).await?;
+        facts.refuse(self.calls.client.label())?;
+        Ok(facts.warnings())
+    }
+
+    fn groups(&self) -> Option<Arc<dyn FeedGroups>> {
+        Some(Arc::new(Chats(self.calls.clone())))
     }
 }
 

@@ -30,3 +30,4 @@ mod split;
 mod visitor;
 
 pub use feed::{QueueOptions, RedisQueue};
+pub(super) use server::cluster;

@@ -96,7 +96,7 @@ impl ServerFacts {
 }
 
 /// The documented keys lie in many slots.
-pub(super) fn cluster<T>(label: &str) -> Result<T, Fault> {
+pub(in super::super) fn cluster<T>(label: &str) -> Result<T, Fault> {
     Err(Fault::fix(format!("{label} is a cluster, which cannot hold the queue"))
         .hint("use a single server, with sentinels if you like")
         .code("P1202"))

@@ -34,6 +34,8 @@ const CONNECTORS: &[fn(&mut Registry)] = &[
     sql::register,
     #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
     outbox::register,
+    #[cfg(feature = "redis")]
+    redis::register,
     #[cfg(feature = "webhook")]
     webhook::register,
 ];

@@ -6,7 +6,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use potok_core::{Clock, ConsumerGroup, Fault, Log, PipelineInfo, Timestamp, TopicInfo};
+use potok_core::{
+    Clock, ConsumerGroup, Fault, FeedGroups, Log, PipelineInfo, Timestamp, TopicInfo,
+};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::task::AbortOnDropHandle;
@@ -35,19 +37,19 @@ const RUN_LASTED: Duration = Duration::from_secs(60);
 /// Runs pipelines on one log. Cheap to clone.
 #[derive(Clone)]
 pub struct Engine {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
-struct Inner {
+pub(crate) struct Inner {
     log: Arc<dyn Log>,
     clock: Arc<dyn Clock>,
     notes_dir: Option<PathBuf>,
-    pipelines: Mutex<BTreeMap<String, Handle>>,
+    pub(crate) pipelines: Mutex<BTreeMap<String, Handle>>,
     asked: Asked,
 }
 
 /// A pipeline as the engine holds it.
-struct Handle {
+pub(crate) struct Handle {
     /// Its consumer groups; the first reads topics of it.
     groups: Vec<String>,
     /// The topics it reads.
@@ -69,6 +71,8 @@ struct Handle {
     open_letters: Arc<OpenCount>,
     /// What waits in its feeds; somebody asks them for as long as it is here.
     backlogs: Arc<Backlogs>,
+    /// Groups that wait in them.
+    pub(crate) feed_groups: Vec<Arc<dyn FeedGroups>>,
     asking: Option<AbortOnDropHandle<()>>,
     desk: Option<AbortOnDropHandle<()>>,
     supervisor: Option<JoinHandle<()>>,
@@ -152,6 +156,7 @@ impl Engine {
             since: self.inner.clock.now(),
             open_letters: Arc::default(),
             backlogs: Arc::new(Backlogs::of(&shared.plan)),
+            feed_groups: shared.plan.feeds().filter_map(|(_, feed)| feed.groups()).collect(),
             asking: None,
             desk: None,
             supervisor: None,

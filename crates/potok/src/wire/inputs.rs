@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use potok_config::{Input, LogConnection, Refusal, StartFrom};
+use potok_connectors::redis;
 use potok_core::Fault;
 
 use super::Wiring;
@@ -30,11 +31,31 @@ pub(super) fn of(wiring: &Wiring<'_>) -> Result<Vec<potok_flow::Input>, Failure>
             let fault = Fault::fix(what).code("P0149").hint("each path leads to one topic");
             return Err(wiring.refused("source", index, vec![Refusal::at(["http"], fault)]));
         }
+        if let Input::Topics { is_list: true, topics, .. } = input
+            && let Some(list) = topics.first()
+            && let Some(feed) = redis::queue(
+                wiring.connections,
+                &wiring.pipeline.name,
+                list,
+                wiring.pipeline.group.as_ref(),
+            )?
+        {
+            if wiring.pipeline.inputs().count() > 1 {
+                let fault = Fault::fix("a list in Redis is the only source of its pipeline");
+                let fault = fault.code("P1208").hint("give each source a pipeline of its own");
+                return Err(wiring.refused("source", index, vec![Refusal::at(["list"], fault)]));
+            }
+            let name = Arc::from(list.as_str());
+            inputs.push(potok_flow::Input::Feed { name, feed: Arc::new(feed) });
+            continue;
+        }
         if let Input::Topics { is_list: true, .. } = input
             && !matches!(wiring.connections.log, LogConnection::Embedded)
         {
             let fault = Fault::fix("a list is a topic of the embedded log, and the log is Kafka");
-            let fault = fault.code("P1201").hint("read a topic: `source: { topic: … }`");
+            let fault = fault.code("P1201").hint(
+                "read a topic: `source: { topic: … }`, or set `queue: redis://…` in potok.yaml",
+            );
             return Err(wiring.refused("source", index, vec![Refusal::at(["list"], fault)]));
         }
         if let Input::Feed(settings) = input {

@@ -8,7 +8,8 @@ use serde_json::Value as Json;
 use crate::check::conform;
 use crate::connections::{
     Connections, ConnectionsFile, Flags, Location, LogConnection, LogSetting, LogText,
-    NamedSetting, SettingName, QueueConnection, QueueSetting, QueueText, RedisQueueSetting, StoreConnection, StoreSetting, StoreText, variable,
+    NamedSetting, QueueConnection, QueueSetting, QueueText, RedisQueueSetting, SettingName,
+    StoreConnection, StoreSetting, StoreText, variable,
 };
 use crate::connector::ConnectionKind;
 use crate::document::Document;
@@ -219,7 +220,10 @@ impl Decide<'_> {
         let given = self.variable::<QueueText>("POTOK_QUEUE");
         match (given, file) {
             // What the file says besides the address holds for the address of the variable too.
-            (Some(Override { value: QueueText(QueueConnection::Redis { url, .. }), .. }), Some(QueueSetting::Map(map))) => {
+            (
+                Some(Override { value: QueueText(QueueConnection::Redis { url, .. }), .. }),
+                Some(QueueSetting::Map(map)),
+            ) => {
                 let RedisQueueSetting { lease, waiting_max, .. } = map;
                 QueueConnection::Redis { url, lease, waiting_max }
             }

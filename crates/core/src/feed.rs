@@ -34,6 +34,12 @@ pub trait Feed: Send + Sync {
         Ok(Vec::new())
     }
 
+    /// What happened there besides records and their end, counted since it was built, each under a
+    /// name: for `status` and metrics.
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
     /// The groups that wait there, for people to see and to close, where it closes groups itself.
     fn groups(&self) -> Option<Arc<dyn FeedGroups>> {
         None

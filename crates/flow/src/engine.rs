@@ -255,6 +255,7 @@ impl Engine {
             };
             handle.counters.fill(&mut status, &*self.inner.clock);
             status.wait_in(&handle.backlogs.list(), self.inner.clock.now());
+            status.count_in(handle.backlogs.counts());
             if let Some((_, boards)) = &handle.held {
                 let held = boards.contents();
                 (status.open_groups, status.held_bytes) = (held.open_groups, held.bytes);

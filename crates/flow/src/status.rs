@@ -234,9 +234,18 @@ pub struct FeedStatus {
     pub oldest: Option<u64>,
     /// Groups they are in, where the feed groups them.
     pub groups: Option<u64>,
+    /// What it counts itself, by name.
+    pub counts: BTreeMap<String, u64>,
 }
 
 impl Status {
+    /// Adds what feeds have counted, in the order of [`Status::feeds`].
+    pub(crate) fn count_in(&mut self, counts: Vec<Vec<(&'static str, u64)>>) {
+        for (feed, counts) in self.feeds.iter_mut().zip(counts) {
+            feed.counts = counts.into_iter().map(|(name, count)| (name.to_owned(), count)).collect();
+        }
+    }
+
     /// Adds what waits in feeds.
     pub(crate) fn wait_in(&mut self, feeds: &[(Arc<str>, Option<Backlog>)], now: Timestamp) {
         let status = |(name, said): &(Arc<str>, Option<Backlog>)| FeedStatus {
@@ -244,6 +253,7 @@ impl Status {
             waiting: said.map(|said| said.records),
             oldest: said.and_then(|said| said.oldest).map(|oldest| now.millis_since(oldest)),
             groups: said.and_then(|said| said.groups),
+            counts: BTreeMap::new(),
         };
         self.feeds = feeds.iter().map(status).collect();
         if self.feeds.is_empty() {

@@ -61,7 +61,10 @@ pub(crate) async fn list(
         },
     };
     let held = match skip {
-        Some(_) => GroupPage { total: admin.engine().groups(pipeline, None, 1).total, ..GroupPage::default() },
+        Some(_) => GroupPage {
+            total: admin.engine().groups(pipeline, None, 1).total,
+            ..GroupPage::default()
+        },
         None => admin.engine().groups(pipeline, after.as_ref(), limit),
     };
     let GroupPage { mut groups, mut total, next } = held;

@@ -219,6 +219,17 @@ fn render(all: &[Status], version: &str, damaged: usize, trouble: bool) -> Strin
             }
         }
     }
+    let name = "potok_feed_counted_total";
+    page.head(name, "counter", "What feeds count themselves, by feed and name.");
+    for status in all {
+        for feed in &status.feeds {
+            for (counter, count) in &feed.counts {
+                let labels =
+                    [("pipeline", &*status.pipeline), ("feed", &*feed.feed), ("name", &**counter)];
+                page.line(name, &labels, *count as f64);
+            }
+        }
+    }
     let name = "potok_deliver_dead_letters_total";
     page.head(name, "counter", "Dead letters written, by reason.");
     for status in all {

@@ -33,6 +33,7 @@ mod power_cut;
 mod private;
 mod process;
 mod random_kills;
+mod receiver;
 mod send;
 mod shop;
 mod stages;

@@ -1,6 +1,7 @@
 //! Full memory, too many chats, servers that will not do.
 
 use potok_connectors::redis::{QueueOptions, RedisQueue};
+use potok_core::Feed;
 use potok_testkit::services::Redis;
 
 use crate::rig::{Copy, LIST, Other, assert_own_chats, by_chat, message, options, server, until};
@@ -24,9 +25,10 @@ fn a_full_server_is_emptied() {
     let before = used(&mut other);
     let limit = (before / 2).to_string();
     let _: String = other.ask(&["CONFIG", "SET", "maxmemory", &limit]);
-    let refused: Result<i64, _> = redis::cmd("RPUSH").arg(LIST).arg("1").query(
-        &mut redis::Client::open(redis.url()).unwrap().get_connection().unwrap(),
-    );
+    let refused: Result<i64, _> = redis::cmd("RPUSH")
+        .arg(LIST)
+        .arg("1")
+        .query(&mut redis::Client::open(redis.url()).unwrap().get_connection().unwrap());
     assert!(refused.is_err(), "it is full");
     let copy = Copy::start(&redis.url(), options(), true);
     let groups = copy.messages(5_000);

@@ -6,7 +6,9 @@ use bytes::Bytes;
 use potok_connectors::redis::QueueOptions;
 use potok_core::Feed;
 
-use crate::rig::{Copy, LIST, Other, assert_own_chats, by_chat, message, options, patient, server, until};
+use crate::rig::{
+    Copy, LIST, Other, assert_own_chats, by_chat, message, options, patient, server, until,
+};
 
 #[test]
 fn messages_are_collected_by_chat_and_nothing_stays() {
@@ -105,7 +107,11 @@ fn a_chat_that_never_goes_quiet_leaves_at_its_age() {
 fn joined_entries_are_parted_and_typed_separators_are_not() {
     let redis = server(&[]);
     let mut other = Other::new(&redis);
-    let copy = Copy::start(&redis.url(), QueueOptions { quiet: Duration::from_secs(2), ..options() }, true);
+    let copy = Copy::start(
+        &redis.url(),
+        QueueOptions { quiet: Duration::from_secs(2), ..options() },
+        true,
+    );
     let typed = r#"{"channel":"t","chat":"a","n":0,"text":"|||SEPARATOR|||"}"#.to_owned();
     other.push([typed.clone()]);
     until("it is sorted", || (other.ask::<i64>(&["LLEN", "queue:batch:t:a"]) == 1).then_some(()));
@@ -152,6 +158,8 @@ fn what_belongs_to_no_chat_is_handed_out_apart_and_what_is_no_message_is_not() {
     assert_eq!(bad, expected.map(|entry| Bytes::copy_from_slice(entry.as_bytes())));
     assert_eq!(chats.len(), 1);
     until("nothing is left", || other.left().is_empty().then_some(()));
+    let counts = copy.feed.counts();
+    assert!(counts.contains(&("skipped", 3)) && counts.contains(&("sorted", 8)), "{counts:?}");
 }
 
 #[test]

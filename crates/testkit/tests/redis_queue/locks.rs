@@ -12,7 +12,11 @@ use crate::rig::{Copy, LIST, Other, by_chat, message, options, patient, server, 
 fn a_lock_that_was_overwritten_is_left_alone() {
     let redis = server(&[]);
     let mut other = Other::new(&redis);
-    let copy = Copy::start(&redis.url(), QueueOptions { quiet: Duration::from_secs(1), ..options() }, true);
+    let copy = Copy::start(
+        &redis.url(),
+        QueueOptions { quiet: Duration::from_secs(1), ..options() },
+        true,
+    );
     other.push([message("a", 1)]);
     until("it is sorted", || (other.ask::<i64>(&["EXISTS", "lock:batch:t:a"]) == 1).then_some(()));
     let _: String = other.ask(&["SET", "lock:batch:t:a", "processing", "EX", "300"]);
@@ -28,7 +32,9 @@ fn a_lock_that_was_overwritten_is_left_alone() {
     until("it is sorted", || (other.ask::<i64>(&["LLEN", "queue:batch:t:a"]) == 2).then_some(()));
     // The debouncer is done: reads, deletes the list and the lock.
     let _: i64 = other.ask(&["DEL", "queue:batch:t:a", "lock:batch:t:a"]);
-    until("the chat is forgotten", || (other.ask::<i64>(&["HEXISTS", &due, "t:a"]) == 0).then_some(()));
+    until("the chat is forgotten", || {
+        (other.ask::<i64>(&["HEXISTS", &due, "t:a"]) == 0).then_some(())
+    });
     assert!(copy.groups().is_empty());
 }
 
@@ -70,7 +76,12 @@ fn what_lost_its_index_leaves_all_the_same() {
     until("all are sorted", || (other.ask::<i64>(&["LLEN", LIST]) == 0).then_some(()));
     first.kill();
     let prefix = format!("potok:list:{LIST}:");
-    let _: i64 = other.ask(&["DEL", &format!("{prefix}due"), &format!("{prefix}chats"), &format!("{prefix}claims")]);
+    let _: i64 = other.ask(&[
+        "DEL",
+        &format!("{prefix}due"),
+        &format!("{prefix}chats"),
+        &format!("{prefix}claims"),
+    ]);
     // Without the states nobody knows whose the locks are; they run out after five minutes.
     for key in other.keys().into_iter().filter(|key| key.starts_with("lock:batch:")) {
         let _: i64 = other.ask(&["DEL", &key]);

@@ -94,7 +94,8 @@ impl Other {
     pub fn left(&mut self) -> Vec<String> {
         let own = ["lock", "epoch"].map(|name| format!("potok:list:{LIST}:{name}"));
         let usual = |key: &String| {
-            own.contains(key) || ["potok:list:pipeline", "queue:processor:lock"].contains(&key.as_str())
+            own.contains(key)
+                || ["potok:list:pipeline", "queue:processor:lock"].contains(&key.as_str())
         };
         self.keys().into_iter().filter(|key| !usual(key)).collect()
     }
@@ -170,7 +171,8 @@ impl Copy {
             .build()
             .unwrap();
         let call = Duration::from_millis(500);
-        let timeouts = Timeouts { connect: Duration::from_secs(2), call: call.max(Duration::from_secs(2)) };
+        let timeouts =
+            Timeouts { connect: Duration::from_secs(2), call: call.max(Duration::from_secs(2)) };
         let feed = Arc::new(RedisQueue::with_timeouts(url, options, timeouts)?);
         let log = Arc::new(MemoryLog::new(Arc::new(SystemClock)));
         let open = runtime.block_on(feed.open(&info(), log))?;

@@ -110,8 +110,10 @@ fn a_slow_delivery_keeps_its_claim() {
     let redis = server(&[]);
     let mut other = Other::new(&redis);
     let options = QueueOptions { lease: Duration::from_secs(1), ..options() };
-    let (first, second) =
-        (Copy::start(&redis.url(), options.clone(), false), Copy::start(&redis.url(), options, false));
+    let (first, second) = (
+        Copy::start(&redis.url(), options.clone(), false),
+        Copy::start(&redis.url(), options, false),
+    );
     other.push([message("a", 0)]);
     let due = format!("potok:list:{LIST}:due");
     let mut leases: Vec<u64> = Vec::new();

@@ -53,7 +53,11 @@ fn one_bad_chat_stops_no_other() {
     // The message of chat 5 belongs to no chat; those of 7 and 9 were taken by somebody else.
     let groups = copy.messages(998);
     assert_eq!(groups.iter().filter(|group| group.key.is_some()).count(), 997);
-    let bad: Vec<u64> = groups.iter().filter(|group| group.key.is_none()).flat_map(|group| group.numbers()).collect();
+    let bad: Vec<u64> = groups
+        .iter()
+        .filter(|group| group.key.is_none())
+        .flat_map(|group| group.numbers())
+        .collect();
     assert_eq!(bad, [5]);
 }
 
@@ -81,9 +85,15 @@ fn a_server_that_restarts_goes_on_where_it_was() {
 fn other_members_have_another_name() {
     let redis = server(&[]);
     let mut other = Other::new(&redis);
-    let copy = Copy::start(&redis.url(), QueueOptions { quiet: Duration::from_secs(1), ..options() }, false);
+    let copy = Copy::start(
+        &redis.url(),
+        QueueOptions { quiet: Duration::from_secs(1), ..options() },
+        false,
+    );
     other.push([message("a", 1), message("a", 2)]);
-    until("they are sorted", || (other.ask::<i64>(&["LLEN", "queue:batch:t:a"]) == 2).then_some(()));
+    until("they are sorted", || {
+        (other.ask::<i64>(&["LLEN", "queue:batch:t:a"]) == 2).then_some(())
+    });
     let chats = format!("potok:list:{LIST}:chats");
     let state: String = other.ask(&["HGET", &chats, "t:a"]);
     let claimed = copy.messages(2);
@@ -121,7 +131,11 @@ fn an_emptied_server_goes_on_with_what_comes() {
 fn looks_that_lie_far_ahead_are_pulled_in() {
     let redis = server(&[]);
     let mut other = Other::new(&redis);
-    let options = QueueOptions { quiet: Duration::from_secs(1), max_age: Duration::from_secs(2), ..options() };
+    let options = QueueOptions {
+        quiet: Duration::from_secs(1),
+        max_age: Duration::from_secs(2),
+        ..options()
+    };
     let copy = Copy::start(&redis.url(), options, true);
     other.push([message("a", 1)]);
     let due = format!("potok:list:{LIST}:due");

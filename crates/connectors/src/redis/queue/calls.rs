@@ -235,7 +235,8 @@ impl Calls {
         let (handed_over, adopted) = (counts.number()?, counts.number()?);
         let endless = counts.number()?;
         let wrong = answer.parts()?.all_bytes()?;
-        let claims = answer.parts()?.all_parts()?.into_iter().map(claim_answer).collect::<Result<_, _>>()?;
+        let claims =
+            answer.parts()?.all_parts()?.into_iter().map(claim_answer).collect::<Result<_, _>>()?;
         let next = next.map(|next| from_now(now, next));
         Ok(Visit { next, epoch, handed_over, adopted, endless, wrong, claims })
     }

@@ -2,7 +2,7 @@
 //! or lost.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::calls::{ClaimAnswer, Held};
+use super::feed::Counters;
 use super::split;
 
 /// Claims that wait to be handed out: no more, so that their leases do not run out waiting.
@@ -70,7 +71,6 @@ struct State {
     trouble_changed: bool,
     next_assignment: u64,
     next_token: u64,
-    skipped: u64,
     is_paused: bool,
 }
 
@@ -83,9 +83,10 @@ pub(super) enum Worker {
 
 /// All claims of one opening of the feed.
 pub(super) struct Claims {
-    list: std::sync::Arc<str>,
+    list: Arc<str>,
     lease: Duration,
     nonce: String,
+    counters: Arc<Counters>,
     state: Mutex<State>,
     /// There is something to say.
     said: Notify,
@@ -94,13 +95,14 @@ pub(super) struct Claims {
 }
 
 impl Claims {
-    pub fn new(list: &str, lease: Duration, nonce: u64) -> Self {
+    pub fn new(list: &str, lease: Duration, nonce: u64, counters: Arc<Counters>) -> Self {
         // Assignments of different openings differ too.
         let state = State { next_assignment: nonce | 1, ..State::default() };
         Claims {
             list: list.into(),
             lease,
             nonce: format!("{nonce:016x}"),
+            counters,
             state: Mutex::new(state),
             said: Notify::new(),
             look: Notify::new(),
@@ -153,7 +155,7 @@ impl Claims {
             }
             let assignment = state.next_assignment;
             let (batch, skipped) = self.batch(assignment, name, answer);
-            state.skipped += skipped;
+            self.counters.add(&self.counters.skipped, skipped);
             if batch.records.is_empty() {
                 empty.push(held);
                 continue;
@@ -187,8 +189,7 @@ impl Claims {
         let (mut records, mut offset, mut skipped) = (Vec::new(), 0, 0);
         for entry in &claim.entries {
             // What belongs to no chat came from the queue, whose entries are never joined.
-            let messages =
-                if has_chat { split::messages(entry) } else { vec![entry.clone()] };
+            let messages = if has_chat { split::messages(entry) } else { vec![entry.clone()] };
             for value in messages {
                 if split::is_none(&value) {
                     skipped += 1;
@@ -245,7 +246,8 @@ impl Claims {
         if state.trouble_changed {
             state.trouble_changed = false;
             let fault = state.troubles.iter().flatten().next().cloned();
-            if let Some(fault) = fault.as_ref().filter(|fault| fault.next == potok_core::Move::Fix) {
+            if let Some(fault) = fault.as_ref().filter(|fault| fault.next == potok_core::Move::Fix)
+            {
                 return Err(fault.clone());
             }
             if fault.is_some() || state.trouble_told {
@@ -404,10 +406,6 @@ impl Claims {
             state.trouble_changed = true;
             self.said.notify_one();
         }
-    }
-
-    pub fn skip(&self, entries: u64) {
-        self.state().skipped += entries;
     }
 }
 

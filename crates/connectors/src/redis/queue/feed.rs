@@ -57,9 +57,19 @@ impl QueueOptions {
 /// What happened besides.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
+    /// Entries taken from the list.
+    pub sorted: AtomicU64,
+    /// Entries that are no messages.
+    pub skipped: AtomicU64,
+    /// Chats that another program took.
     pub handed_over: AtomicU64,
+    /// Chats that nobody had.
     pub adopted: AtomicU64,
+    /// Chats without a time to look at them.
     pub found: AtomicU64,
+    /// Claims whose owner was silent for too long.
+    pub taken_over: AtomicU64,
+    /// How often everything in Redis was gone.
     pub emptied: AtomicU64,
 }
 
@@ -122,13 +132,14 @@ impl Feed for RedisQueue {
         let (pipeline, list) = (&self.options.pipeline, &self.options.list);
         server::register(&self.calls, pipeline, list).await?;
         let (calls, options) = (self.calls.clone(), self.options.clone());
-        let claims = Arc::new(Claims::new(list, options.lease, nonce()));
+        let claims = Arc::new(Claims::new(list, options.lease, nonce(), self.counters.clone()));
         let (send_look, next_look) = mpsc::unbounded_channel();
         let sorter = Sorter {
             calls: calls.clone(),
             waiting: (self.waiting)()?,
             claims: claims.clone(),
             options: options.clone(),
+            counters: self.counters.clone(),
             next_look: send_look,
         };
         let visitor = Visitor {
@@ -167,6 +178,21 @@ impl Feed for RedisQueue {
         let facts = server::facts(&self.calls.client).await?;
         facts.refuse(self.calls.client.label())?;
         Ok(facts.warnings())
+    }
+
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        let Counters { sorted, skipped, handed_over, adopted, found, taken_over, emptied } =
+            &*self.counters;
+        let all = [
+            ("sorted", sorted),
+            ("skipped", skipped),
+            ("handed_over", handed_over),
+            ("adopted", adopted),
+            ("found", found),
+            ("taken_over", taken_over),
+            ("emptied", emptied),
+        ];
+        all.map(|(name, count)| (name, count.load(Ordering::Relaxed))).to_vec()
     }
 
     fn groups(&self) -> Option<Arc<dyn FeedGroups>> {

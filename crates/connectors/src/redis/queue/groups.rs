@@ -54,9 +54,11 @@ impl FeedGroups for Chats {
             b"claimed" => Err(Fault::fix(format!("chat `{name}` is being delivered"))
                 .hint("what came since closes as usual when that is done")
                 .code("P1210")),
-            b"foreign" => Err(Fault::fix(format!("another program holds the lock of chat `{name}`"))
-                .hint("it is adopted when that program lets go of `lock:batch:`")
-                .code("P1211")),
+            b"foreign" => {
+                Err(Fault::fix(format!("another program holds the lock of chat `{name}`"))
+                    .hint("it is adopted when that program lets go of `lock:batch:`")
+                    .code("P1211"))
+            }
             _ => Ok(false),
         }
     }

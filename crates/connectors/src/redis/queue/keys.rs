@@ -12,6 +12,9 @@ use super::split;
 /// A longer key is none: it would be the name of four keys in Redis.
 const KEY_MAX: usize = 1_024;
 
+/// What a record costs besides its bytes, as in the embedded log; `visit.lua` adds the same.
+const RECORD_BYTES: u64 = 64;
+
 /// The entries of one chat, as they are sorted.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Chat {
@@ -65,7 +68,7 @@ impl<'a> Keys<'a> {
                 sorted.chats.push(Chat { key, quiet: self.options.quiet, bytes: 0, places });
             }
             if let Some(chat) = sorted.chats.get_mut(index) {
-                let length = entry.len() as u64;
+                let length = entry.len() as u64 + RECORD_BYTES;
                 if self.large.is_some_and(|large| length >= large) {
                     chat.bytes += length;
                 }
@@ -109,7 +112,7 @@ mod tests {
             lease: Duration::from_secs(30),
             waiting_max: 10,
         };
-        let mut keys = Keys::new(&options, Some(30));
+        let mut keys = Keys::new(&options, Some(64));
         let long = "x".repeat(2_000);
         let texts = [
             r#"{"c":"t","id":"a:1"}"#.to_owned(),
@@ -124,14 +127,17 @@ mod tests {
         let entries: Vec<Bytes> = texts.iter().map(|text| Bytes::from(text.clone())).collect();
         let sorted = keys.sort(&entries);
         let quiet = Duration::from_secs(10);
-        let chat = |key: &'static str, bytes: usize, places: Vec<usize>| {
-            Chat { key: Bytes::from_static(key.as_bytes()), quiet, bytes: bytes as u64, places }
+        let chat = |key: &'static str, bytes: usize, places: Vec<usize>| Chat {
+            key: Bytes::from_static(key.as_bytes()),
+            quiet,
+            bytes: bytes as u64,
+            places,
         };
         assert_eq!(
             sorted.chats,
             [
-                chat("t:a:1", texts[6].len(), vec![1, 7]),
-                chat("t:12345678901234567890", texts[3].len(), vec![4])
+                chat("t:a:1", texts[0].len() + texts[6].len() + 128, vec![1, 7]),
+                chat("t:12345678901234567890", texts[3].len() + 64, vec![4])
             ]
         );
         assert_eq!((sorted.bad, sorted.skipped), (vec![3, 5, 6], 2));

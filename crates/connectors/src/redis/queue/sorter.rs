@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 use super::super::client::Client;
 use super::calls::{Calls, SortOutcome};
 use super::claims::{Claims, Worker};
-use super::feed::QueueOptions;
+use super::feed::{Counters, QueueOptions};
 use super::keys::{Keys, Sorted};
 
 /// After a refusal: waiting for the list would return at once.
@@ -31,6 +31,7 @@ pub(super) struct Sorter {
     pub waiting: Client,
     pub claims: Arc<Claims>,
     pub options: Arc<QueueOptions>,
+    pub counters: Arc<Counters>,
     /// When the next look is due at the latest, for the visitor.
     pub next_look: tokio::sync::mpsc::UnboundedSender<Instant>,
 }
@@ -111,7 +112,8 @@ impl Sorter {
         crash_point("queue.sort.after");
         Ok(match outcome {
             SortOutcome::Done { next } => {
-                self.claims.skip(sorted.skipped);
+                self.counters.add(&self.counters.skipped, sorted.skipped);
+                self.counters.add(&self.counters.sorted, head.entries.len() as u64);
                 if let Some(next) = next {
                     // Fails where nobody looks any more.
                     let _ = self.next_look.send(Instant::now() + next);

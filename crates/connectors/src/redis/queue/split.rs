@@ -86,10 +86,7 @@ mod tests {
         for (entry, messages) in [
             ("", vec![""]),
             (r#"{"a":1}"#, vec![r#"{"a":1}"#]),
-            (
-                r#"{"t":"x|||SEPARATOR|||y"}"#,
-                vec![r#"{"t":"x|||SEPARATOR|||y"}"#],
-            ),
+            (r#"{"t":"x|||SEPARATOR|||y"}"#, vec![r#"{"t":"x|||SEPARATOR|||y"}"#]),
             (
                 r#"{"t":"x|||SEPARATOR|||y"}|||SEPARATOR|||{"b":2}"#,
                 vec![r#"{"t":"x|||SEPARATOR|||y"}"#, r#"{"b":2}"#],

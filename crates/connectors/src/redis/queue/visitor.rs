@@ -85,14 +85,21 @@ impl Visitor {
         let list = &self.options.list;
         if known_epoch.as_ref().is_some_and(|known| *known != visit.epoch) {
             self.counters.add(&self.counters.emptied, 1);
-            tracing::warn!(list, "Redis was emptied or lost its last writes; what waited there is gone");
+            tracing::warn!(
+                list,
+                "Redis was emptied or lost its last writes; what waited there is gone"
+            );
         }
         *known_epoch = Some(visit.epoch);
         if visit.handed_over > 0 {
             tracing::info!(list, chats = visit.handed_over, "another program took chats");
         }
         if visit.endless > 0 {
-            tracing::warn!(list, chats = visit.endless, "locks of chats had no end and are ours now");
+            tracing::warn!(
+                list,
+                chats = visit.endless,
+                "locks of chats had no end and are ours now"
+            );
         }
         for key in &visit.wrong {
             tracing::warn!(list, chat = readable(key), "`queue:batch:` of this chat is no list");
@@ -101,6 +108,7 @@ impl Visitor {
         self.counters.add(&self.counters.adopted, visit.adopted);
         for claim in visit.claims.iter().filter(|claim| claim.takeovers > 0) {
             let takeovers = claim.takeovers;
+            self.counters.add(&self.counters.taken_over, 1);
             tracing::warn!(list, chat = readable(&claim.key), takeovers, "took over a claim");
         }
         let empty = self.claims.add(visit.claims, &token, asked);
@@ -151,7 +159,12 @@ pub(super) async fn give_back(calls: &Calls, held: Vec<Held>) {
 
 /// Looks for lists that nobody will look at, at once and then from time to time, and at what the
 /// server says of itself.
-pub(super) async fn scan(calls: Arc<Calls>, claims: Arc<Claims>, counters: Arc<Counters>, list: String) {
+pub(super) async fn scan(
+    calls: Arc<Calls>,
+    claims: Arc<Claims>,
+    counters: Arc<Counters>,
+    list: String,
+) {
     let (mut run_id, mut evicts) = (None::<String>, false);
     loop {
         let mut cursor = "0".to_owned();
@@ -160,7 +173,11 @@ pub(super) async fn scan(calls: Arc<Calls>, claims: Arc<Claims>, counters: Arc<C
                 Ok((next, entered)) => {
                     if entered > 0 {
                         counters.add(&counters.found, entered);
-                        tracing::info!(list, chats = entered, "found chats without a time to look at them");
+                        tracing::info!(
+                            list,
+                            chats = entered,
+                            "found chats without a time to look at them"
+                        );
                         claims.look.notify_one();
                     }
                     cursor = next;
@@ -174,7 +191,10 @@ pub(super) async fn scan(calls: Arc<Calls>, claims: Arc<Claims>, counters: Arc<C
         }
         if let Ok(facts) = server::facts(&calls.client).await {
             if run_id.as_ref().is_some_and(|known| *known != facts.run_id) {
-                tracing::warn!(list, "another Redis answers: the last writes may be gone or repeated");
+                tracing::warn!(
+                    list,
+                    "another Redis answers: the last writes may be gone or repeated"
+                );
             }
             run_id = Some(facts.run_id.clone());
             let refused = facts.refuse(calls.client.label());

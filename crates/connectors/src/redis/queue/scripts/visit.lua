@@ -48,7 +48,8 @@ local function cut(key, size, most_entries)
   while taken < limit do
     local slice = redis.call('LRANGE', batch_of(key), taken, math.min(taken + 16, limit) - 1)
     for _, body in ipairs(slice) do
-      taken, bytes = taken + 1, bytes + #body
+      -- A record costs something besides its bytes, as in the embedded log.
+      taken, bytes = taken + 1, bytes + #body + 64
       if bytes >= max_bytes then return taken, true end
     end
     if #slice == 0 then break end

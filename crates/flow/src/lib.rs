@@ -18,6 +18,7 @@ mod latency;
 mod ledger;
 mod notices;
 mod outgoing;
+mod outline;
 mod pending;
 mod pipeline;
 mod plan;
@@ -32,6 +33,7 @@ pub use deliver::Undecided;
 pub use engine::Engine;
 pub use group::{GroupCursor, GroupPage, GroupView, KindView, ShardPlan, gathered_from};
 pub use latency::LatencyCounts;
+pub use outline::{Outline, OutlineStage};
 pub use plan::{
     ClosePlan, CountPlan, DeliverPlan, GroupPlan, HELD_MEMORY_BESIDE_A_STORE, HELD_MEMORY_DEFAULT,
     Input, KindPlan, OnError, OnRepeat, Per, Plan, Retry, StagePlan, Target, TopicTarget,

@@ -205,6 +205,10 @@ pub struct DestinationStatus {
     pub destination: String,
     /// Its gate is open.
     pub up: bool,
+    /// Its gate.
+    pub gate: GateStatus,
+    /// Messages it took, since the process started.
+    pub delivered: u64,
 }
 
 /// The counters of one pipeline since the process started.

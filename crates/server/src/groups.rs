@@ -7,6 +7,7 @@ use potok_core::Fault;
 use potok_flow::{Engine, GroupCursor, GroupPage};
 use serde::Deserialize;
 
+use crate::audit::{self, Entry, Via};
 use crate::pipelines::running;
 use crate::request::Params;
 use crate::{Admin, ApiError};
@@ -51,7 +52,7 @@ pub(crate) async fn close(
     State(admin): State<Admin>,
     Path((pipeline, id)): Path<(String, String)>,
 ) -> Result<Json<serde_json::Value>, ApiError> {
-    ask(&admin, &pipeline, &id, Engine::close_group).await?;
+    close_group(&admin, Via::Api, &pipeline, &id).await?;
     Ok(Json(serde_json::json!({ "closed": id })))
 }
 
@@ -59,8 +60,42 @@ pub(crate) async fn drop(
     State(admin): State<Admin>,
     Path((pipeline, id)): Path<(String, String)>,
 ) -> Result<Json<serde_json::Value>, ApiError> {
-    ask(&admin, &pipeline, &id, Engine::drop_group).await?;
+    drop_group(&admin, Via::Api, &pipeline, &id).await?;
     Ok(Json(serde_json::json!({ "dropped": id })))
+}
+
+/// Closes the open group of a key now.
+pub(crate) async fn close_group(
+    admin: &Admin,
+    via: Via,
+    pipeline: &str,
+    id: &str,
+) -> Result<(), ApiError> {
+    let asked = ask(admin, pipeline, id, Engine::close_group).await;
+    let entry = Entry::new(via, "close_group").pipeline(pipeline).target(id);
+    audit::note(admin, entry.result(&asked)).await;
+    asked
+}
+
+/// Closes the open group of a key and sets its records aside; says how many it held.
+pub(crate) async fn drop_group(
+    admin: &Admin,
+    via: Via,
+    pipeline: &str,
+    id: &str,
+) -> Result<u64, ApiError> {
+    let records = held(admin, pipeline, id);
+    let asked = ask(admin, pipeline, id, Engine::drop_group).await;
+    let entry = Entry::new(via, "drop_group").pipeline(pipeline).target(id).count(records);
+    audit::note(admin, entry.result(&asked)).await;
+    asked.map(|()| records)
+}
+
+/// Records that open groups of a key hold.
+pub(crate) fn held(admin: &Admin, pipeline: &str, id: &str) -> u64 {
+    let groups = admin.engine().groups_of(Some(pipeline), id).into_iter();
+    let open = groups.filter(|group| group.state == "open");
+    open.flat_map(|group| group.kinds.into_values()).map(|kind| kind.records).sum()
 }
 
 async fn ask(

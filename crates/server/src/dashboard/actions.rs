@@ -125,7 +125,16 @@ async fn fields(headers: &HeaderMap, body: Body) -> Result<Fields, ApiError> {
     let axum::Form(fields) = form
         .await
         .map_err(|error| ApiError::usage("the form cannot be read").because(error.body_text()))?;
-    Ok(fields)
+    let plain = |(name, value): (String, String)| match name.strip_prefix("x-") {
+        None => Ok((name, value)),
+        Some(plain) => {
+            let value = percent_encoding::percent_decode_str(&value).decode_utf8();
+            let value =
+                value.map_err(|error| ApiError::usage("the form is damaged").because(error));
+            Ok((plain.to_owned(), value?.into_owned()))
+        }
+    };
+    fields.into_iter().map(plain).collect()
 }
 
 async fn refused(admin: &Admin, error: ApiError) -> Response {

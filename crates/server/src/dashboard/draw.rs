@@ -12,7 +12,10 @@ pub(super) fn icon(name: &str, class: &str) -> Markup {
 
 /// A small line of what happened lately; `what` tells those who cannot see it.
 pub(super) fn line(values: &[f64], class: &str, what: &str) -> Markup {
-    let (area, line) = path(&means(values, POINTS), 92.0, 24.0, None, POINTS);
+    let means = means(values, POINTS);
+    // Few values stand at the right; many fill the width.
+    let full = if values.len() < POINTS { POINTS } else { means.len() };
+    let (area, line) = path(&means, 92.0, 24.0, None, full);
     html! {
         svg class={ "sp " (class) } viewBox="0 0 92 24" preserveAspectRatio="none" role="img" aria-label=(what) {
             path class="a" d=(area) {}

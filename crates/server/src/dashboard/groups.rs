@@ -94,7 +94,7 @@ fn find(pipeline: &str, key: &str) -> Markup {
     html! {
         form class="filt" role="search" action="/groups" {
             input type="hidden" name="pipeline" value=(pipeline);
-            input class="grow mono" name="key" value=(key) aria-label="Key of a group" placeholder="key of a group, whole" autocomplete="off";
+            input class="grow mono" name="key" value=(clean(key, 1_000)) aria-label="Key of a group" placeholder="key of a group, whole" autocomplete="off";
             button class="btn" { "Show" }
         }
     }

@@ -127,12 +127,13 @@ impl Context {
         }
     }
 
-    /// What such a form holds besides what people fill in.
+    /// What such a form holds besides what people fill in. Browsers change some characters of a
+    /// field, so what must come back as it was is written as in an address, under `x-` and its name.
     pub fn hidden(&self, fields: &[(&str, &str)]) -> Markup {
         html! {
             input type="hidden" name="token" value=(self.admin.inner.dashboard.keys.mark());
             input type="hidden" name="back" value=(self.view);
-            @for (name, value) in fields { input type="hidden" name=(name) value=(value); }
+            @for (name, value) in fields { input type="hidden" name={ "x-" (name) } value=(text::part(value)); }
         }
     }
 }

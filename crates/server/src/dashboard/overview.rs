@@ -5,7 +5,9 @@ use potok_flow::{Outline, State, Status};
 
 use super::draw::{icon, line};
 use super::frame::{Nav, Page, Part, head, severity_class, state_of};
-use super::text::{UNKNOWN, bytes, clean, count, known, number, part, rate, span, time_of};
+use super::text::{
+    UNKNOWN, address, bytes, clean, count, known, number, part, rate, span, time_of,
+};
 use super::{Context, pipeline};
 use crate::problems::{self, Problem, Remedy, Severity};
 use crate::sampler::{Totals, lately};
@@ -60,7 +62,8 @@ pub(super) fn problem_panel(context: &Context, only: Option<&str>) -> Markup {
     let is_wanted = |problem: &&Problem| {
         only.is_none() || problem.pipeline.as_deref() == only || problem.pipeline.is_none()
     };
-    let wanted: Vec<&Problem> = context.problems.iter().filter(is_wanted).collect();
+    let wanted: Vec<Problem> = context.problems.iter().filter(is_wanted).cloned().collect();
+    let wanted = if only.is_none() { joined(context, wanted) } else { wanted };
     let error = context.snapshot.error.as_ref();
     if wanted.is_empty() && error.is_none() {
         return html! {
@@ -129,7 +132,7 @@ fn shown(context: &Context, problem: &Problem) -> Markup {
                 @match problem.remedy {
                     Remedy::Probe => (act("probe", "Probe now")),
                     Remedy::Resume => (act("resume", "Resume")),
-                    Remedy::Review => a class="btn s" href={ "/dead-letters?pipeline=" (part(pipeline)) } { "Review" },
+                    Remedy::Review => a class="btn s" href=(address("/dead-letters", &[("pipeline", pipeline)])) { "Review" },
                     Remedy::Open => {},
                 }
                 @if !pipeline.is_empty() && problem.remedy != Remedy::Review && context.view != here {
@@ -137,14 +140,42 @@ fn shown(context: &Context, problem: &Problem) -> Markup {
                 }
             }
             p {
-                (clean(&capitalised(&problem.cause), 400)) ". " (problem.meanwhile) " " (problem.advice)
+                (clean(&sentence(problem), 400)) ". " (problem.meanwhile) " " (problem.advice)
             }
         }
     }
 }
 
-fn capitalised(text: &str) -> String {
-    let text = text.trim_end_matches('.');
+/// Dead letters of several pipelines are one thing to look at.
+fn joined(context: &Context, problems: Vec<Problem>) -> Vec<Problem> {
+    let of_letters = |problem: &Problem| problem.kind == "dead_letters";
+    if problems.iter().filter(|problem| of_letters(problem)).count() < 2 {
+        return problems;
+    }
+    let (mut letters, mut others): (Vec<_>, Vec<_>) = problems.into_iter().partition(of_letters);
+    let open = |problem: &Problem| {
+        let status = problem.pipeline.as_deref().and_then(|name| context.snapshot.of(name));
+        status.and_then(|status| status.dead_letters_open).unwrap_or_default()
+    };
+    letters.sort_by_key(|problem| std::cmp::Reverse(open(problem)));
+    let total: u64 = letters.iter().map(&open).sum();
+    let of: Vec<String> = letters
+        .iter()
+        .map(|one| format!("{} {}", one.pipeline.as_deref().unwrap_or_default(), number(open(one))))
+        .collect();
+    if let Some(first) = letters.into_iter().next() {
+        let what = format!("{} dead letters are open", number(total));
+        others.insert(0, Problem { pipeline: None, what, cause: of.join(", "), ..first });
+    }
+    others
+}
+
+/// The cause as a sentence; names of pipelines stay as they are.
+fn sentence(problem: &Problem) -> String {
+    let text = problem.cause.trim_end_matches('.');
+    if problem.pipeline.is_none() {
+        return text.to_owned();
+    }
     let mut chars = text.chars();
     chars.next().map(|first| first.to_uppercase().chain(chars).collect()).unwrap_or_default()
 }
@@ -342,7 +373,7 @@ fn changes(context: &Context) -> Markup {
         section class="panel" {
             header { h2 { "What happened" } span class="more" { a class="link" href="/audit" { "What people did" } } }
             div class="scroll" {
-                table class="card-t" {
+                table class="card-t ev" {
                     tbody {
                         @for change in changes {
                             @let (shape, class) = match change.kind { "good" => ("ok", "c-ok"), "bad" => ("warn", "c-bad"), _ => ("wait", "c-warn") };

@@ -25,14 +25,16 @@ pub(super) async fn page(context: &Context, query: &Query) -> Result<Page, ApiEr
     if let Some(id) = from {
         let (letter, _) = letters::one(&context.admin, id).await?;
         topic = letter.envelope.origin.topic.to_string();
-        let text = |bytes: Option<&[u8]>| {
-            bytes.and_then(|bytes| std::str::from_utf8(bytes).ok()).map(str::to_owned)
+        // What a browser would change is not edited in one.
+        let text = |bytes: &[u8]| {
+            let text =
+                std::str::from_utf8(bytes).ok().filter(|text| clean(text, usize::MAX) == *text);
+            text.map(str::to_owned)
         };
-        key = text(letter.record.key.as_deref()).unwrap_or_default();
-        let body = letter.record.value.as_deref();
-        match text(body.filter(|body| body.len() <= VALUE_BYTES_MAX)) {
-            Some(body) => value = body,
-            None => cut = Some("The record is no text, or too large to be edited here."),
+        let body = letter.record.value.as_deref().filter(|body| body.len() <= VALUE_BYTES_MAX);
+        match (text(letter.record.key.as_deref().unwrap_or_default()), body.and_then(text)) {
+            (Some(text), Some(body)) => (key, value) = (text, body),
+            _ => cut = Some("The record is no plain text, or too large to be edited here."),
         }
     }
     let html = html! {

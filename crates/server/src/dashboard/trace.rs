@@ -60,7 +60,7 @@ fn form(id: &str, since: &str) -> Markup {
     ];
     html! {
         form class="filt" role="search" action="/trace" {
-            input class="grow mono" name="id" value=(id) aria-label="What to look for" placeholder="a key, an id, a group, topic/partition/offset" autocomplete="off" required;
+            input class="grow mono" name="id" value=(clean(id, 1_000)) aria-label="What to look for" placeholder="a key, an id, a group, topic/partition/offset" autocomplete="off" required;
             select name="since" aria-label="How far back" { @for (value, word) in spans { option value=(value) selected[value == since] { (word) } } }
             button class="btn pri" { "Trace" }
         }

@@ -11,12 +11,14 @@ pub mod dead_letter;
 pub mod decode;
 mod deliver;
 mod engine;
+mod feed;
 mod group;
 mod lag;
 mod lane;
 mod latency;
 mod ledger;
 mod notices;
+mod origin;
 mod outgoing;
 mod outline;
 mod pending;
@@ -38,5 +40,5 @@ pub use plan::{
     ClosePlan, CountPlan, DeliverPlan, GroupPlan, HELD_MEMORY_BESIDE_A_STORE, HELD_MEMORY_DEFAULT,
     Input, KindPlan, OnError, OnRepeat, Per, Plan, Retry, StagePlan, Target, TopicTarget,
 };
-pub use status::{DestinationStatus, GateStatus, PartitionLag, State, Status};
+pub use status::{DestinationStatus, FeedStatus, GateStatus, PartitionLag, State, Status};
 pub use waits::{Wait, WaitsFor};

@@ -9,8 +9,9 @@ use crate::plan::{Per, Plan, Target};
 /// The steps of a pipeline, by the names that its file gives them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Outline {
-    /// Topics that it reads.
+    /// Topics that it reads, and feeds.
     pub reads: Vec<String>,
+    pub feeds: Vec<String>,
     /// Lanes.
     pub workers: usize,
     /// When its groups close, as the file says it; `None` where it holds none.
@@ -47,8 +48,12 @@ impl Outline {
         };
         Outline {
             reads: plan.topics().iter().map(ToString::to_string).collect(),
+            feeds: plan.feeds().map(|(name, _)| name.to_string()).collect(),
             workers: plan.workers,
-            group: plan.hold.as_ref().map(|hold| rules(&hold.close)),
+            group: plan.hold.as_ref().map(|hold| rules(&hold.close)).or_else(|| {
+                let any = plan.feeds().any(|(_, feed)| feed.groups().is_some());
+                any.then(|| vec!["the feed closes them".to_owned()])
+            }),
             stages: plan.stages.iter().map(stage).collect(),
             delivers: plan.delivers.iter().map(deliver).collect(),
             probe_every: u64::try_from(plan.probe_every.as_millis()).unwrap_or(u64::MAX),

@@ -273,6 +273,11 @@ fn waits(status: &Status, wait: &Wait) -> Problem {
             "It asks again by itself.",
             "See to the source, or to the coordinator of its consumer group.",
         ),
+        WaitsFor::Feed => (
+            "its feed",
+            "What is not marked there is read again; nothing is lost.",
+            "See to the system that the cause names.",
+        ),
         WaitsFor::Store => {
             ("its store", "What it cannot keep there is read from the log again.", "See to Redis.")
         }

@@ -124,7 +124,7 @@ struct Entry {
 /// their entries here, with the same question.
 fn entries(context: &Context) -> Vec<Entry> {
     let snapshot = &context.snapshot;
-    let groups: u64 = snapshot.all.iter().map(|status| status.open_groups).sum();
+    let groups: u64 = snapshot.all.iter().map(|status| text::held(status).1).sum();
     let open: Vec<u64> = snapshot.all.iter().filter_map(|s| s.dead_letters_open).collect();
     let open = (!open.is_empty()).then(|| open.iter().sum::<u64>());
     let has_groups = snapshot.outlines.values().any(|outline| outline.group.is_some());

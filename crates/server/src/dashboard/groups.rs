@@ -1,20 +1,32 @@
 //! What is held, when it closes, and why then.
 
+use std::time::Duration;
+
 use maud::{Markup, html};
-use potok_flow::{GroupCursor, GroupView};
+use potok_flow::GroupView;
 
 use super::draw::{bar, icon};
 use super::frame::{Nav, Page, Part, head, panel};
 use super::overview::due;
-use super::text::{UNKNOWN, address, bytes, clean, count, number, part, span, time_of};
+use super::text::{UNKNOWN, address, bytes, clean, count, held, number, part, span, time_of};
 use super::{Context, Query};
 use crate::problems::age;
 use crate::{ApiError, groups, parse_since};
 
 /// Rows of a page.
 const ROWS: usize = 50;
+/// How long a feed may take to say what it holds.
+const ASK_MAX: Duration = Duration::from_secs(2);
 
-pub(super) fn page(context: &Context, query: &Query) -> Result<Page, ApiError> {
+/// Waits no longer than a person does.
+async fn soon<T>(asked: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
+    tokio::time::timeout(ASK_MAX, asked).await.unwrap_or_else(|_| {
+        let what = "what is held cannot be told now: the feed does not answer";
+        Err(ApiError::from(potok_core::Fault::wait(what)))
+    })
+}
+
+pub(super) async fn page(context: &Context, query: &Query) -> Result<Page, ApiError> {
     let field = |name: &str| query.get(name).map(String::as_str).unwrap_or_default();
     let holding: Vec<&String> = context
         .snapshot
@@ -32,7 +44,8 @@ pub(super) fn page(context: &Context, query: &Query) -> Result<Page, ApiError> {
         parts.push(Part::live("tabs", tabs(context, &holding, pipeline)));
         parts.push(Part::live("figures", figures(context, pipeline)));
         parts.push(Part::still("find", find(pipeline, field("key"))));
-        parts.push(Part::calm("list", list(context, pipeline, field("key"), field("after"))?));
+        parts
+            .push(Part::calm("list", list(context, pipeline, field("key"), field("after")).await?));
     }
     Ok(Page {
         title: "Groups".to_owned(),
@@ -64,7 +77,7 @@ fn tabs(context: &Context, holding: &[&String], current: &str) -> Markup {
             @for name in holding {
                 a href={ "/groups?pipeline=" (part(name)) } aria-current=[(*name == current).then_some("page")] {
                     (clean(name, 40))
-                    span class="n" { (number(context.snapshot.of(name).map_or(0, |status| status.open_groups))) }
+                    span class="n" { (number(context.snapshot.of(name).map_or(0, |status| held(status).1))) }
                 }
             }
         }
@@ -73,6 +86,7 @@ fn tabs(context: &Context, holding: &[&String], current: &str) -> Markup {
 
 fn figures(context: &Context, pipeline: &str) -> Markup {
     let Some(status) = context.snapshot.of(pipeline) else { return html! {} };
+    let (records, groups) = held(status);
     let rules = context.snapshot.outlines.get(pipeline).and_then(|outline| outline.group.clone());
     let late = &status.lateness;
     let punctual = late.at_most.iter().find(|(bound, _)| *bound == 250).map(|(_, below)| *below);
@@ -80,7 +94,7 @@ fn figures(context: &Context, pipeline: &str) -> Markup {
     html! {
         section class="panel" aria-label="Summary" {
             dl class="figs n5" {
-                div { dt { "open" } dd class="c-held" { (number(status.open_groups)) } dd class="note" { (count(status.held_records, "record", "records")) ", " (bytes(status.held_bytes)) } }
+                div { dt { "open" } dd class="c-held" { (number(groups)) } dd class="note" { (count(records, "record", "records")) ", " (bytes(status.held_bytes)) } }
                 div { dt { "next closes" } dd { @match status.next_close_in { Some(next) => (due(context, next)), None => (UNKNOWN) } } dd class="note" { "counted down here" } }
                 div { dt { "oldest record" } dd { (status.oldest.map_or(UNKNOWN.to_owned(), span)) } dd class="note" { "since it arrived" } }
                 div { dt { "closed in time" } dd { @match share { Some(share) if late.count > 0 => { (format!("{share:.1}")) small { " %" } }, _ => (UNKNOWN) } } dd class="note" { "within 250 ms, of " (number(late.count)) } }
@@ -100,26 +114,25 @@ fn find(pipeline: &str, key: &str) -> Markup {
     }
 }
 
-fn list(context: &Context, pipeline: &str, key: &str, after: &str) -> Result<Markup, ApiError> {
-    let engine = context.admin.engine();
-    let page = match key {
-        "" => {
-            let after = (!after.is_empty()).then(|| {
-                let unknown =
-                    |()| ApiError::usage(format!("`after={after}` is not what a page said"));
-                after.parse::<GroupCursor>().map_err(unknown)
-            });
-            engine.groups(Some(pipeline), after.transpose()?.as_ref(), ROWS)
+async fn list(
+    context: &Context,
+    pipeline: &str,
+    key: &str,
+    after: &str,
+) -> Result<Markup, ApiError> {
+    let after_given = (!after.is_empty()).then_some(after);
+    let asked = async {
+        if key.is_empty() {
+            return groups::page(&context.admin, Some(pipeline), after_given, ROWS).await;
         }
-        key => {
-            let groups = engine.groups_of(Some(pipeline), key);
-            potok_flow::GroupPage { total: groups.len() as u64, groups, next: None }
-        }
+        let groups = groups::of_key(&context.admin, Some(pipeline), key).await?;
+        Ok(groups::Page { total: groups.len() as u64, groups, next: None })
     };
+    let page = soon(asked).await?;
     let next = page
         .next
         .as_ref()
-        .map(|next| address("/groups", &[("pipeline", pipeline), ("after", &next.to_string())]));
+        .map(|next| address("/groups", &[("pipeline", pipeline), ("after", next.as_str())]));
     Ok(html! {
         section class="panel" {
             @if page.groups.is_empty() {
@@ -208,8 +221,8 @@ fn kinds(group: &GroupView) -> String {
 }
 
 /// One key: all groups that are held under it.
-pub(super) fn one(context: &Context, pipeline: &str, key: &str) -> Result<Page, ApiError> {
-    let groups = context.admin.engine().groups_of(Some(pipeline), key);
+pub(super) async fn one(context: &Context, pipeline: &str, key: &str) -> Result<Page, ApiError> {
+    let groups = soon(groups::of_key(&context.admin, Some(pipeline), key)).await?;
     let parts = vec![
         Part::still(
             "head",
@@ -272,8 +285,8 @@ fn details(context: &Context, group: &GroupView) -> Markup {
 }
 
 /// Dropping is confirmed by the key.
-pub(super) fn drop(context: &Context, pipeline: &str, key: &str) -> Result<Page, ApiError> {
-    let records = groups::held(&context.admin, pipeline, key);
+pub(super) async fn drop(context: &Context, pipeline: &str, key: &str) -> Result<Page, ApiError> {
+    let records = soon(groups::held(&context.admin, pipeline, key)).await?;
     let html = html! {
         (head(html! { "Drop " span class="mono" { (clean(key, 120)) } }, html! { "Group of " (clean(pipeline, 60)) }, html! {}))
         section class="panel" { div class="pad" {

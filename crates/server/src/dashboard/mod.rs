@@ -194,9 +194,9 @@ impl View {
         match self {
             View::Overview => Ok(overview::page(context)),
             View::Pipeline(pipeline) => pipeline::page(context, pipeline),
-            View::Groups(query) => groups::page(context, query),
-            View::Group(pipeline, key) => groups::one(context, pipeline, key),
-            View::DropGroup(pipeline, key) => groups::drop(context, pipeline, key),
+            View::Groups(query) => groups::page(context, query).await,
+            View::Group(pipeline, key) => groups::one(context, pipeline, key).await,
+            View::DropGroup(pipeline, key) => groups::drop(context, pipeline, key).await,
             View::Letters(query) if query.contains_key("id") => letters::one(context, query).await,
             View::Letters(query) => Ok(letters::page(context, query).await),
             View::Act(action, query) => letters::confirm(context, *action, query).await,

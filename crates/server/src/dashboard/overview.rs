@@ -8,7 +8,7 @@ use super::frame::{Nav, Page, Part, head, severity_class, state_of};
 use super::text::{
     UNKNOWN, address, bytes, clean, count, known, number, part, rate, span, time_of,
 };
-use super::{Context, pipeline};
+use super::{Context, pipeline, text};
 use crate::problems::{self, Problem, Remedy, Severity};
 use crate::sampler::{Totals, lately};
 
@@ -185,8 +185,8 @@ fn figures(context: &Context) -> Markup {
     let sampler = context.admin.sampler();
     let received = sampler.rates(None, |totals| totals.received);
     let delivered = sampler.rates(None, |totals| totals.delivered);
-    let held: u64 = all.iter().map(|status| status.held_records).sum();
-    let groups: u64 = all.iter().map(|status| status.open_groups).sum();
+    let held: u64 = all.iter().map(|status| text::held(status).0).sum();
+    let groups: u64 = all.iter().map(|status| text::held(status).1).sum();
     let held_bytes: u64 = all.iter().map(|status| status.held_bytes).sum();
     let next = all.iter().filter_map(|status| status.next_close_in).min();
     let waiting = all.iter().map(waiting).sum::<Option<u64>>();
@@ -228,7 +228,7 @@ pub(super) fn due(context: &Context, millis: u64) -> Markup {
 
 /// Records that have not ended and are not held; unknown where the log does not answer.
 fn waiting(status: &Status) -> Option<u64> {
-    Some(status.lag?.saturating_sub(status.held_records))
+    Some(status.lag?.saturating_sub(text::held(status).0))
 }
 
 fn sum(context: &Context) -> Markup {
@@ -299,6 +299,7 @@ fn row(context: &Context, status: &Status) -> Markup {
     let is_well = status.state == State::Running;
     let tone = if is_well { "" } else { "warn" };
     let lag = waiting(status);
+    let (held, groups) = text::held(status);
     let away: Vec<_> = status.destinations.iter().filter(|to| !to.up).collect();
     html! {
         tr {
@@ -321,10 +322,10 @@ fn row(context: &Context, status: &Status) -> Markup {
             }
             td data-l="group" class=(if outline.group.is_some() { "" } else { "none" }) {
                 @if outline.group.is_some() {
-                    span class={ "b" @if status.held_records > 0 { " c-held" } } { (number(status.held_records)) " held" }
+                    span class={ "b" @if held > 0 { " c-held" } } { (number(held)) " held" }
                     span class="l2" {
-                        @if status.open_groups == 0 { "no group is open" }
-                        @else { a href={ "/groups?pipeline=" (part(name)) } { (count(status.open_groups, "group", "groups")) } }
+                        @if groups == 0 { "no group is open" }
+                        @else { a href={ "/groups?pipeline=" (part(name)) } { (count(groups, "group", "groups")) } }
                         @if let Some(next) = status.next_close_in { ", next " (due(context, next)) }
                     }
                 } @else { span class="dash" { (UNKNOWN) } }

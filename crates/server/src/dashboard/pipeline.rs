@@ -7,7 +7,7 @@ use super::Context;
 use super::draw::{bar, chart, icon, line};
 use super::frame::{Nav, Page, Part, head, panel, state_pill};
 use super::overview::{due, problem_panel};
-use super::text::{UNKNOWN, bytes, clean, count, known, number, part, rate, span, time_of};
+use super::text::{UNKNOWN, bytes, clean, count, held, known, number, part, rate, span, time_of};
 use crate::problems;
 use crate::sampler::{POINTS_MAX, lately};
 use crate::{ApiError, rates};
@@ -82,7 +82,7 @@ fn steps(context: &Context, status: &Status, outline: &Outline) -> Markup {
     let invalid = ["invalid", "undecodable"]
         .map(|reason| status.dead_letters_by_reason.get(reason).copied().unwrap_or_default());
     let away = status.destinations.iter().filter(|to| !to.up).count();
-    let lag = status.lag.map(|lag| lag.saturating_sub(status.held_records));
+    let lag = status.lag.map(|lag| lag.saturating_sub(held(status).0));
     html! {
         section class="panel" aria-label="Steps" {
             ol class="steps" {
@@ -101,8 +101,8 @@ fn steps(context: &Context, status: &Status, outline: &Outline) -> Markup {
                 @match &outline.group {
                     Some(rules) => li {
                         h3 { "group" }
-                        p class={ "big" @if status.held_records > 0 { " c-held" } } { (number(status.held_records)) small { " held" } }
-                        p { a class="link" href={ "/groups?pipeline=" (part(name)) } { (count(status.open_groups, "open group", "open groups")) } ", " (bytes(status.held_bytes)) }
+                        p class={ "big" @if held(status).0 > 0 { " c-held" } } { (number(held(status).0)) small { " held" } }
+                        p { a class="link" href={ "/groups?pipeline=" (part(name)) } { (count(held(status).1, "open group", "open groups")) } ", " (bytes(status.held_bytes)) }
                         p { @if let Some(next) = status.next_close_in { "next closes " (due(context, next)) "; " } (rules.join(", ")) }
                     },
                     None => li class="off" { h3 { "group" } p class="big" { (UNKNOWN) } p { "not used by this pipeline" } },

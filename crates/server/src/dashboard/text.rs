@@ -84,6 +84,14 @@ pub(super) fn exact_time_of(moment: &str) -> String {
     }
 }
 
+/// Records and groups that a pipeline holds, or that a feed of it holds in groups.
+pub(super) fn held(status: &potok_flow::Status) -> (u64, u64) {
+    let feeds = status.feeds.iter().filter_map(|feed| Some((feed.waiting?, feed.groups?)));
+    feeds.fold((status.held_records, status.open_groups), |(records, groups), of| {
+        (records + of.0, groups + of.1)
+    })
+}
+
 /// A word for one or many.
 pub(super) fn count(count: u64, one: &str, many: &str) -> String {
     format!("{} {}", number(count), if count == 1 { one } else { many })

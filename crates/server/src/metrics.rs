@@ -394,7 +394,12 @@ mod tests {
             duplicate_ids: 5,
             lateness: LatencyCounts { at_most: vec![(250, 6)], count: 7, sum_millis: 1_500 },
             partitions: vec![PartitionLag { topic: "t".to_owned(), partition: 1, lag: 3 }],
-            destinations: vec![DestinationStatus { destination: "orders".to_owned(), up: false }],
+            destinations: vec![DestinationStatus {
+                destination: "orders".to_owned(),
+                up: false,
+                gate: Default::default(),
+                delivered: 3,
+            }],
             latency: LatencyCounts {
                 at_most: vec![(5, 1), (2_500, 2)],
                 count: 3,

@@ -19,6 +19,7 @@ mod schema;
 mod send;
 mod status;
 mod token;
+mod top;
 mod trace;
 
 use clap::{Parser, Subcommand};
@@ -57,6 +58,7 @@ enum Command {
     Send(send::Send),
     Read(read::Read),
     Status(status::Status),
+    Top(top::Top),
     Pause(pause::Pause),
     Resume(pause::Resume),
     #[command(subcommand)]
@@ -93,6 +95,7 @@ impl Cli {
             Command::Send(send) => send.run(json),
             Command::Read(read) => read.run(),
             Command::Status(status) => status.run(json),
+            Command::Top(top) => top.run(json),
             Command::Pause(pause) => pause.run(json),
             Command::Resume(resume) => resume.run(json),
             Command::DeadLetters(dead_letters) => dead_letters.run(json),

@@ -40,7 +40,7 @@ pub use interrupt::Interrupt;
 pub use kafka::{Kafka, KafkaOptions};
 pub use keycloak::{Keycloak, KeycloakOptions};
 pub use mariadb::{Mariadb, MariadbOptions};
-pub use node::NodeScript;
+pub use node::{NodeScript, signalr_for_pages};
 pub use ports::is_free as port_is_free;
 pub use postgres::{Postgres, PostgresOptions};
 pub use proxy::{Mode, Proxy};

@@ -5,6 +5,7 @@
 mod acknowledgements;
 mod bounds;
 mod calls;
+mod crowds;
 mod doors;
 mod endings;
 mod resuming;

@@ -8,6 +8,8 @@ mod dev;
 mod explain;
 mod groups;
 mod hub;
+mod hub_ask;
+mod listen;
 mod logging;
 mod new;
 mod pause;
@@ -69,6 +71,7 @@ enum Command {
     #[command(subcommand)]
     ConsumerGroups(consumer_groups::ConsumerGroups),
     Hub(hub::Hub),
+    Listen(listen::Listen),
     #[command(subcommand)]
     Token(token::Token),
     Ddl(ddl::Ddl),
@@ -103,6 +106,7 @@ impl Cli {
             Command::Trace(trace) => trace.run(json),
             Command::ConsumerGroups(groups) => groups.run(json),
             Command::Hub(hub) => hub.run(json),
+            Command::Listen(listen) => listen.run(json),
             Command::Token(token) => token.run(json),
             Command::Ddl(ddl) => ddl.run(json),
             Command::New(new) => new.run(json),

@@ -10,6 +10,7 @@ mod groups;
 mod hub;
 mod logging;
 mod new;
+mod outbox;
 mod pause;
 mod read;
 mod reference;
@@ -70,6 +71,8 @@ enum Command {
     #[command(subcommand)]
     Token(token::Token),
     Ddl(ddl::Ddl),
+    #[command(subcommand)]
+    Outbox(outbox::Outbox),
     New(new::New),
     Sample(sample::Sample),
     Explain(explain::Explain),
@@ -102,6 +105,7 @@ impl Cli {
             Command::Hub(hub) => hub.run(json),
             Command::Token(token) => token.run(json),
             Command::Ddl(ddl) => ddl.run(json),
+            Command::Outbox(outbox) => outbox.run(json),
             Command::New(new) => new.run(json),
             Command::Sample(sample) => sample.run(),
             Command::Explain(explain) => explain.run(),

@@ -18,11 +18,14 @@ fn uuid(number: u32) -> String {
     format!("00000000-0000-4000-8000-{number:012}")
 }
 
-/// The application's database.
+/// The application's database, once potok has made its tables.
 fn application(home: &Home) -> Connection {
-    let connection = Connection::open(home.data().join("db/messenger.sqlite")).unwrap();
-    connection.busy_timeout(wait::PATIENCE).unwrap();
-    connection
+    wait::until("the tables are there", || {
+        let connection = Connection::open(home.data().join("db/messenger.sqlite")).ok()?;
+        connection.busy_timeout(wait::PATIENCE).ok()?;
+        let tables = "SELECT 1 FROM outbox, outbox_dead, potok_leases LIMIT 1";
+        connection.prepare(tables).is_ok().then_some(connection)
+    })
 }
 
 fn add(application: &Connection, number: u32, conversation: &str, event_type: &str) {

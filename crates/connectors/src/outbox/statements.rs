@@ -77,13 +77,18 @@ impl Shape {
         Note { before, statements: all }
     }
 
+    /// By the id, in MariaDB and MySQL: any other way meets rows that somebody has locked.
+    fn force(&self) -> String {
+        match self.dialect {
+            Dialect::Mysql => format!(" FORCE INDEX ({})", self.quote(&self.id_index)),
+            _ => String::new(),
+        }
+    }
+
     /// Rows of these ids that wait and that nobody has locked.
     fn free(&self, token: &str, ids: &[String], lock: &str) -> String {
         let (id, outbox) = (self.quote(&self.names.id), self.outbox());
-        let force = match self.dialect {
-            Dialect::Mysql => format!(" FORCE INDEX ({})", self.quote(&self.id_index)),
-            _ => String::new(),
-        };
+        let force = self.force();
         format!(
             "SELECT o.{id} FROM {outbox} o{force} WHERE o.{id} IN ({}) AND {} AND {}{lock}",
             self.ids(ids),
@@ -95,6 +100,7 @@ impl Shape {
     /// Changes free rows of these ids; answers `done` with the id of each where it is asked to.
     fn update(&self, token: &str, ids: &[String], set: &str, answer: bool) -> Vec<String> {
         let (id, outbox) = (self.quote(&self.names.id), self.outbox());
+        let force = self.force();
         match self.dialect {
             Dialect::Postgres => {
                 let free = self.free(token, ids, " FOR NO KEY UPDATE SKIP LOCKED");
@@ -117,7 +123,7 @@ impl Shape {
                         self.free(token, ids, " FOR UPDATE SKIP LOCKED")
                     ),
                     format!(
-                        "UPDATE {FREE} f STRAIGHT_JOIN {outbox} o ON o.{id} = f.{id} SET {}",
+                        "UPDATE {FREE} f STRAIGHT_JOIN {outbox} o{force} ON o.{id} = f.{id} SET {}",
                         set.replace("@@", "o.")
                     ),
                 ];
@@ -274,7 +280,7 @@ impl Shape {
         let ids = [burial.id.to_owned()];
         let (id, outbox, dead) =
             (self.quote(&self.names.id), self.outbox(), self.table(&self.names.dead));
-        let columns: Vec<&str> = self.written().collect();
+        let (columns, force): (Vec<&str>, _) = (self.written().collect(), self.force());
         let value = |alias: &str, column: &str| match column == self.names.retry_count {
             true => burial.attempt.to_string(),
             false => format!("{alias}.{}", self.quote(column)),
@@ -312,9 +318,11 @@ impl Shape {
                 format!("INSERT INTO {FREE} {}", self.free(token, &ids, " FOR UPDATE SKIP LOCKED")),
                 format!(
                     "REPLACE INTO {dead} ({into}) SELECT {from} FROM {FREE} f \
-                     STRAIGHT_JOIN {outbox} o ON o.{id} = f.{id}"
+                     STRAIGHT_JOIN {outbox} o{force} ON o.{id} = f.{id}"
                 ),
-                format!("DELETE o FROM {FREE} f STRAIGHT_JOIN {outbox} o ON o.{id} = f.{id}"),
+                format!(
+                    "DELETE o FROM {FREE} f STRAIGHT_JOIN {outbox} o{force} ON o.{id} = f.{id}"
+                ),
                 format!("SELECT 'done', {} FROM {FREE} f", self.id_text("f")),
             ],
             Dialect::Sqlite => {

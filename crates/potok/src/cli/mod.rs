@@ -12,6 +12,7 @@ mod hub_ask;
 mod listen;
 mod logging;
 mod new;
+mod outbox;
 mod pause;
 mod read;
 mod reference;
@@ -75,6 +76,8 @@ enum Command {
     #[command(subcommand)]
     Token(token::Token),
     Ddl(ddl::Ddl),
+    #[command(subcommand)]
+    Outbox(outbox::Outbox),
     New(new::New),
     Sample(sample::Sample),
     Explain(explain::Explain),
@@ -109,6 +112,7 @@ impl Cli {
             Command::Listen(listen) => listen.run(json),
             Command::Token(token) => token.run(json),
             Command::Ddl(ddl) => ddl.run(json),
+            Command::Outbox(outbox) => outbox.run(json),
             Command::New(new) => new.run(json),
             Command::Sample(sample) => sample.run(),
             Command::Explain(explain) => explain.run(),

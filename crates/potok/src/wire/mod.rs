@@ -11,9 +11,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use potok_config::{
-    Connections, Env, Flags, Format, Loaded, Pipeline, Refusal, Site, Size, check_together,
-    load_connections, load_pipeline,
+    Connections, Env, FeedSettings as _, Flags, Format, Loaded, Pipeline, Refusal, Site, Size,
+    check_together, load_connections, load_pipeline,
 };
+use potok_connectors::outbox::OutboxSettings;
 use potok_core::{Decoder, Fault};
 use potok_expr::Template;
 use potok_flow::decode::{JsonDecoder, RawDecoder};
@@ -201,6 +202,20 @@ pub fn without_address(pipelines: &[Loaded<Pipeline>], plans: &[Plan]) -> Vec<(S
         })
     });
     all.collect()
+}
+
+/// The outbox that a pipeline relays, where it has one.
+pub fn outbox(
+    pipeline: &Loaded<Pipeline>,
+    connections: &Connections,
+) -> Option<Result<potok_connectors::outbox::Outbox, Failure>> {
+    let wiring = Wiring { pipeline, connections };
+    pipeline.inputs().enumerate().find_map(|(index, input)| {
+        let potok_config::Input::Feed(settings) = input else { return None };
+        let settings = settings.as_any()?.downcast_ref::<OutboxSettings>()?;
+        let outbox = settings.outbox(&wiring.site("source", settings.label(), Vec::new()));
+        Some(outbox.map_err(|refusals| wiring.refused("source", index, refusals)))
+    })
 }
 
 /// The statements that make a pipeline's tables.

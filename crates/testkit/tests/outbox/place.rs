@@ -306,7 +306,9 @@ impl Relay {
     pub async fn end(&mut self, ids: &[&str]) {
         let ended = self.ended(ids);
         self.commit(FeedCommit { ended, ..FeedCommit::default() }).await;
-        ids.iter().for_each(|id| drop(self.out.remove(*id)));
+        for id in ids {
+            self.out.remove(*id);
+        }
     }
 
     /// Everything that is out was published.
@@ -319,7 +321,9 @@ impl Relay {
     pub async fn give_back(&mut self, ids: &[&str]) {
         let given_back = self.ended(ids);
         self.commit(FeedCommit { given_back, ..FeedCommit::default() }).await;
-        ids.iter().for_each(|id| drop(self.out.remove(*id)));
+        for id in ids {
+            self.out.remove(*id);
+        }
     }
 
     pub fn failed(&self, id: &str, wait: Duration) -> PutOff {

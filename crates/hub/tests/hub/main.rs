@@ -9,4 +9,5 @@ mod crowds;
 mod doors;
 mod endings;
 mod resuming;
+#[allow(dead_code, reason = "shared with the tests of several nodes")]
 mod support;

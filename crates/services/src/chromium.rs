@@ -148,6 +148,12 @@ impl Page {
         must(came.with_context(|| format!("not true within {PATIENCE:?}: {condition}{last}")));
     }
 
+    /// One call of the protocol, as it is documented there; the whole answer, as JSON text.
+    #[track_caller]
+    pub fn command(&mut self, method: &str, parameters: &str) -> String {
+        must(self.call(method, parameters))
+    }
+
     fn value_of(&mut self, expression: &str) -> Result<String> {
         let expression = format!(
             "(async () => encodeURIComponent(JSON.stringify(await ({expression})) ?? 'null'))()"

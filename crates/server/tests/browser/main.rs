@@ -124,7 +124,7 @@ async fn furnished(desk: &Desk) {
     desk.sees("orders", "dead letters are counted", |status| status.dead_letters_open == Some(10))
         .await;
     desk.sees("chat", "records are held", |status| status.held_records == 40).await;
-    desk.sink.set_outage(Some(Fault::wait(format!("connection refused ({LONG})"))));
+    desk.sink.set_outage(Some(Fault::wait("postgres 10.0.3.7:5432: connection refused")));
     desk.send("orders", [json!({ "n": 51 }).to_string()]).await;
     desk.sees("orders", "the gate closes", |status| status.gate.state == "closed").await;
 }

@@ -83,6 +83,8 @@ pub(crate) struct Item {
     /// Where its feed takes failed records back: how often it is tried, and how often it failed.
     pub puts_off: Option<Attempts>,
     pub failures: u32,
+    /// Under which it was handed out, where its feed puts off.
+    pub assignment: u64,
     /// Its feed has named it: a header that it brings along says how.
     pub named: bool,
     /// Its group came whole.
@@ -125,6 +127,7 @@ impl Item {
             failure: None,
             puts_off: None,
             failures: origin.failures,
+            assignment: 0,
             named: false,
             whole: false,
             outputs: Vec::new(),

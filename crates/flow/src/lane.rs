@@ -236,6 +236,8 @@ pub(crate) struct Lane {
 pub(crate) struct Cycle {
     pub chunks: Vec<Chunk>,
     pub items: Vec<Item>,
+    /// Records that are given back because of one of these, which the ledger is told of first.
+    pub back: Vec<Completion>,
 }
 
 impl Lane {
@@ -281,7 +283,7 @@ impl Lane {
                 self.hand_back(&chunk);
                 continue;
             }
-            self.keep_back(&mut chunk);
+            cycle.back.extend(self.keep_back(&mut chunk));
             let at = cycle.chunks.len();
             let first = cycle.items.len();
             for run in self.runs(&chunk) {
@@ -470,7 +472,7 @@ impl Lane {
     /// Tells the ledger what became of the cycle's records: of all at once, or where much was made of
     /// them, of some after the others.
     pub(crate) fn finish(&self, cycle: Cycle) {
-        let Cycle { chunks, mut items } = cycle;
+        let Cycle { chunks, mut items, back } = cycle;
         let record_of = |item: &Item| {
             let chunk = chunks.get(item.chunk)?;
             chunk.taken.batch.records.get(item.index as usize)
@@ -500,6 +502,7 @@ impl Lane {
             }
             self.complete_together(Completed { completions, outputs, followers });
         }
+        back.into_iter().for_each(|completion| self.complete(completion));
     }
 
     /// Tells the ledger of records that end together, and of what they leave, in its order.

@@ -88,10 +88,11 @@ impl ShutKeys {
 }
 
 impl Lane {
-    /// Gives back what is behind a record that failed.
-    pub(crate) fn keep_back(&mut self, chunk: &mut Chunk) {
+    /// Leaves out what is behind a record that failed. It is given back when the ledger knows of that
+    /// one: a feed that heard of the give-back first would hand it out again too early.
+    pub(crate) fn keep_back(&mut self, chunk: &mut Chunk) -> Option<Completion> {
         if chunk.taken.puts_off.is_none() || self.shut.0.is_empty() {
-            return;
+            return None;
         }
         let mut back = Vec::new();
         let (batch, shut) = (&chunk.taken.batch, &mut self.shut);
@@ -104,10 +105,8 @@ impl Lane {
             }
             is_admitted
         });
-        if !back.is_empty() {
-            let completion = Completion::of(chunk.taken.clone());
-            self.complete(Completion { endings: back, ..completion });
-        }
+        let completion = Completion::of(chunk.taken.clone());
+        (!back.is_empty()).then_some(Completion { endings: back, ..completion })
     }
 
     /// Shuts the keys of records that failed, and keeps back what lies behind them in `items`.

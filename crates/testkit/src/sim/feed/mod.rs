@@ -128,6 +128,11 @@ impl SimFeed {
         rows.out.len() + rows.claims.iter().filter(|claim| claim.nonce.is_some()).count()
     }
 
+    /// How often it was opened.
+    pub fn openings(&self) -> u64 {
+        self.lock().owner
+    }
+
     /// What is handed out, for people.
     pub fn shown(&self) -> String {
         let rows = self.lock();

@@ -72,9 +72,27 @@ const PER_PIPELINE: &[PerPipeline] = &[
         value: |status| Some(status.returned as f64),
     },
     PerPipeline {
+        name: "potok_source_put_off_records_total",
+        kind: "counter",
+        help: "Failures after which the feed of a record keeps it back for a while.",
+        value: |status| Some(status.put_off as f64),
+    },
+    PerPipeline {
+        name: "potok_source_waiting_records",
+        kind: "gauge",
+        help: "Records in the pipeline's feeds that have not ended.",
+        value: |status| status.waiting.map(|waiting| waiting as f64),
+    },
+    PerPipeline {
+        name: "potok_source_waiting_oldest_seconds",
+        kind: "gauge",
+        help: "Age of the oldest record that waits in a feed.",
+        value: |status| status.waiting_oldest.map(|oldest| oldest as f64 / 1_000.0),
+    },
+    PerPipeline {
         name: "potok_source_lag_records",
         kind: "gauge",
-        help: "Records in the pipeline's topics that have not ended.",
+        help: "Records in the pipeline's topics and feeds that have not ended.",
         value: |status| status.lag.map(|lag| lag as f64),
     },
     PerPipeline {

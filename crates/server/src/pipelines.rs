@@ -28,6 +28,7 @@ const COUNTED: [&str; 15] = [
     "dead_lettered",
     "in_flight",
     "returned",
+    "put_off",
     "restarts",
     "retries",
     "stage_retries",

@@ -40,6 +40,11 @@ pub trait FeedHarness: Send + Sync {
         String::from_utf8_lossy(record.value.as_deref().unwrap_or_default()).into_owned()
     }
 
+    /// The key that a record was filled with.
+    fn key_of(&self, record: &Record) -> String {
+        String::from_utf8_lossy(record.key.as_deref().unwrap_or_default()).into_owned()
+    }
+
     /// What it keeps in a log, it keeps in this one.
     async fn log(&self) -> Result<Arc<dyn Log>, String>;
 
@@ -142,12 +147,11 @@ impl<'a> Opened<'a> {
                     );
                     next = record.offset + 1;
                     let (name, failures) = batch.origin(at).ok_or("a record without an origin")?;
-                    let key = record.key.as_deref().unwrap_or_default();
                     self.seen.push(Seen {
                         partition: batch.partition.clone(),
                         assignment: nonce,
                         offset: record.offset,
-                        key: String::from_utf8_lossy(key).into_owned(),
+                        key: self.harness.key_of(record),
                         value: self.harness.value_of(record),
                         name,
                         failures,

@@ -128,6 +128,17 @@ impl SimFeed {
         rows.out.len() + rows.claims.iter().filter(|claim| claim.nonce.is_some()).count()
     }
 
+    /// How often it was opened.
+    pub fn openings(&self) -> u64 {
+        self.lock().owner
+    }
+
+    /// What is handed out, for people.
+    pub fn shown(&self) -> String {
+        let rows = self.lock();
+        format!("token {:x}, out {:?}, claims {:?}", rows.token, rows.out, rows.claims)
+    }
+
     /// What it holds.
     pub fn lock(&self) -> MutexGuard<'_, Rows> {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)

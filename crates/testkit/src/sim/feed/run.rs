@@ -88,19 +88,30 @@ impl FeedScenario {
         let manner = if chance.one_in(2) { FeedManner::Rows } else { FeedManner::Chats };
         let keys = chance.between(1, 5);
         let span = chance.between(2_000, 20_000);
-        let (mut sends, mut id) = (Vec::new(), 0);
+        let mut sends = Vec::new();
         for _ in 0..chance.between(1, 12) {
             let at = chance.below(span);
             let most = chance.pick(&[1, 6, 25]).copied().unwrap_or(6);
             let records = (0..chance.between(1, most)).map(|_| {
-                id += 1;
                 let key = Bytes::from(format!("k{}", chance.below(keys)));
-                let kind = Kind::any(&mut chance, span);
-                (key.clone(), kind.value(id, &key))
+                (key, Kind::any(&mut chance, span))
             });
-            sends.push((at, records.collect()));
+            sends.push((at, records.collect::<Vec<_>>()));
         }
-        sends.sort_by_key(|(at, _): &(u64, Vec<(Bytes, Bytes)>)| *at);
+        sends.sort_by_key(|(at, _)| *at);
+        let mut ids = 1..;
+        let merges = manner == FeedManner::Chats && chance.one_in(2);
+        let mut numbered = |(key, kind): (Bytes, Kind)| {
+            // A stage that changes its mind makes something else of the same group.
+            let changes = manner == FeedManner::Chats && matches!(kind, Kind::FailsUntil(_));
+            let kind = if changes { Kind::Good } else { kind };
+            let value = kind.value(ids.next().unwrap_or_default(), &key);
+            (key, value)
+        };
+        let numbered = |(at, records): (u64, Vec<(Bytes, Kind)>)| {
+            (at, records.into_iter().map(&mut numbered).collect::<Vec<_>>())
+        };
+        let sends = sends.into_iter().map(numbered).collect();
         let mut ends: Vec<(u64, LifeEnd)> = (0..chance.below(5))
             .map(|_| {
                 let end = match chance.below(3) {
@@ -118,7 +129,7 @@ impl FeedScenario {
             manner,
             beside: chance.one_in(3),
             named: chance.one_in(2),
-            merges: manner == FeedManner::Chats && chance.one_in(2),
+            merges,
             sink: chance.one_in(3).then(|| chance.pick(&styles).copied()).flatten(),
             workers: chance.between(1, 4) as usize,
             overlap: if chance.one_in(3) { 4 } else { 1 },
@@ -146,7 +157,8 @@ pub fn run_feed_seed(seed: u64) -> Result<FeedOutcome, String> {
         let sent = world.with(|w| w.disk.append(&outputs, Timestamp(0)));
         sent.map_err(|fault| fault.to_string())?;
     }
-    let mut run = Run { scenario, world, feed, sent: 0, put_off: 0, wrong: Vec::new() };
+    let mut run =
+        Run { scenario, world, feed, sent: 0, put_off: 0, openings: 0, wrong: Vec::new() };
     let mut ends = run.scenario.ends.clone();
     ends.reverse();
     loop {
@@ -182,6 +194,8 @@ struct Run {
     /// How many of the sends have happened.
     sent: usize,
     put_off: u64,
+    /// Openings of the feed before this life.
+    openings: u64,
     wrong: Vec<String>,
 }
 
@@ -189,6 +203,7 @@ impl Run {
     async fn live(&mut self, end: Option<(u64, LifeEnd)>) -> Result<(), String> {
         let world = self.world.clone();
         world.with(|w| w.note("a life begins"));
+        self.openings = self.feed.openings();
         let log: Arc<dyn Log> = Arc::new(LogHandle::new(SimLog::open(world.clone())));
         let engine = Engine::new(log, Arc::new(SimClock::new(world.clone())), None);
         engine.start(self.plan()?).map_err(|fault| fault.to_string())?;
@@ -202,7 +217,6 @@ impl Run {
     }
 
     async fn drive(&mut self, engine: &Engine, end: Option<(u64, LifeEnd)>) -> Option<Status> {
-        let now = || self.world.with(|w| w.millis());
         let (until, how) = match end {
             Some((until, how)) => (until, Some(how)),
             None => (u64::MAX, None),
@@ -214,7 +228,7 @@ impl Run {
             if status.state == EngineState::Blocked {
                 let _ = engine.resume(PIPELINE);
             }
-            let at = now();
+            let at = self.world.with(|w| w.millis());
             while let Some((when, records)) = self.scenario.sends.get(self.sent)
                 && *when <= at
             {
@@ -264,7 +278,8 @@ impl Run {
                 engine.drain(Duration::from_secs(60)).await;
                 self.world.with(|w| w.note("drained"));
                 let left = self.feed.handed_out();
-                if left > 0 {
+                if left > 0 && self.feed.openings() > self.openings {
+                    self.world.with(|w| w.note(self.feed.shown()));
                     self.wrong.push(format!("{left} rows were not given back by a drain"));
                 }
             }

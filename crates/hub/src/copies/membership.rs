@@ -100,7 +100,7 @@ impl Tasks {
                 Ok(Lease { kept, live }) => {
                     if std::mem::take(&mut away) {
                         self.relisten.notify_one();
-                        tracing::info!("the directory of the hub's copies is back");
+                        tracing::info!("the directory of the hub's nodes is back");
                     }
                     self.with(|node, copies| node.note_live(copies, &live));
                     if !kept || announced.elapsed() >= ANNOUNCE_EVERY {
@@ -108,12 +108,12 @@ impl Tasks {
                         self.introduce(kept).await;
                     }
                 }
-                Err(Unavailable) if !std::mem::replace(&mut away, true) => {
-                    tracing::warn!(
-                        "the directory of the hub's copies cannot be reached; messages wait"
-                    );
-                }
                 Err(Unavailable) => {
+                    if !std::mem::replace(&mut away, true) {
+                        tracing::warn!(
+                            "the directory of the hub's nodes cannot be reached; messages wait"
+                        );
+                    }
                     self.with(|node, copies| node.note_deafness(copies));
                 }
             }

@@ -89,7 +89,7 @@ impl Listen {
                         .because(why)
                         .hint("potok token check - says which rule refuses a token"));
                 }
-                Err(Ended::ForNow(why)) => eprintln!("connecting again: {why}"),
+                Err(Ended::ForNow(why)) => eprintln!("connecting again: {}", terminal::plain(&why)),
             }
             tokio::select! {
                 () = signals.next() => return Ok(()),
@@ -130,6 +130,8 @@ fn show(heard: &Heard, json: bool) -> std::io::Result<()> {
             writeln!(out, "{line}")?;
         }
         (Heard::Message { method, id, payload }, false) => {
+            // Both come from outside; the payload is JSON, which has no control characters.
+            let (method, id) = (terminal::plain(method), terminal::plain(id));
             writeln!(out, "{method}  {id}  {payload}")?;
         }
     }

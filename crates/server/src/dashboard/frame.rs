@@ -88,6 +88,8 @@ pub(super) fn panel(title: Markup, more: Markup, inside: Markup) -> Markup {
 pub(super) fn state_of(status: &Status) -> (&'static str, &'static str, &'static str) {
     match status.state {
         State::Running if status.since.is_none() => ("run", "", "elsewhere"),
+        // It takes records and holds what is for the destination that is away.
+        State::Running if status.gate.state != "open" => ("gate", "c-warn", "gate closed"),
         State::Running => ("run", "c-ok", "running"),
         State::Waiting if status.gate.state != "open" => ("gate", "c-warn", "waiting"),
         State::Waiting => ("wait", "c-warn", "waiting"),
@@ -102,6 +104,7 @@ pub(super) fn state_of(status: &Status) -> (&'static str, &'static str, &'static
 pub(super) fn state_pill(status: &Status) -> Markup {
     let (shape, _, word) = state_of(status);
     let class = match status.state {
+        State::Running if status.gate.state != "open" => "warn",
         State::Waiting => "warn",
         State::Blocked => "bad",
         State::Paused => "held",

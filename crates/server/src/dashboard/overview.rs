@@ -296,7 +296,7 @@ fn row(context: &Context, status: &Status) -> Markup {
     let (received, delivered) = (rates(|t| t.received), rates(|t| t.delivered));
     let filtered = lately(&rates(|t| t.filtered));
     let (shape, class, word) = state_of(status);
-    let is_well = status.state == State::Running;
+    let is_well = status.state == State::Running && status.gate.state == "open";
     let tone = if is_well { "" } else { "warn" };
     let lag = waiting(status);
     let (held, groups) = text::held(status);

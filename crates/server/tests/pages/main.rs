@@ -145,6 +145,9 @@ fn every_page_is_well_in_a_browser() {
     let mut page = chromium.page(&at("/"));
     let watch = "window.violations = []; document.addEventListener('securitypolicyviolation', \
                  (e) => window.violations.push('policy: ' + e.violatedDirective + ' ' + e.blockedURI));";
+    // Keys go to the page that has the focus.
+    page.command("Page.bringToFront", "{}");
+    page.command("Emulation.setFocusEmulationEnabled", r#"{"enabled":true}"#);
     page.command("Page.addScriptToEvaluateOnNewDocument", &json!({ "source": watch }).to_string());
     let mut wrong = Vec::new();
     for look in LOOKS {

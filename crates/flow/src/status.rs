@@ -242,7 +242,8 @@ impl Status {
     /// Adds what feeds have counted, in the order of [`Status::feeds`].
     pub(crate) fn count_in(&mut self, counts: Vec<Vec<(&'static str, u64)>>) {
         for (feed, counts) in self.feeds.iter_mut().zip(counts) {
-            feed.counts = counts.into_iter().map(|(name, count)| (name.to_owned(), count)).collect();
+            feed.counts =
+                counts.into_iter().map(|(name, count)| (name.to_owned(), count)).collect();
         }
     }
 

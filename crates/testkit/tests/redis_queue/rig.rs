@@ -26,6 +26,7 @@ pub fn options() -> QueueOptions {
         list: LIST.to_owned(),
         by: Template::parse("{.channel}:{.chat}").unwrap(),
         quiet: Duration::from_millis(200),
+        quiet_by: None,
         max_age: Duration::from_secs(60),
         max_count: Some(100),
         max_bytes: None,

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::auth::{Auth, AuthSetting};
 use crate::connector::ConnectionKind;
 use crate::problem::code;
 use crate::secret::{ConnectionUrl, Secret};
@@ -52,6 +53,11 @@ pub(crate) struct ConnectionsFile {
     ///
     /// Example: `queue: embedded`
     pub queue: Option<QueueSetting>,
+    /// Whose tokens the hub accepts. Default: those of a development issuer, on this machine alone.
+    ///
+    /// Example: `auth: { issuer: "https://id.example.com/realms/shop", audience: notifications }`
+    #[serde(default)]
+    pub auth: AuthSetting,
     /// How long the embedded log keeps what every consumer group has finished.
     ///
     /// Example: `retention: { age: 2d, size: 10GiB }`
@@ -79,6 +85,7 @@ impl Default for ConnectionsFile {
             log: None,
             store: None,
             queue: None,
+            auth: AuthSetting::default(),
             retention: Retention::default(),
             partitions: four(),
             drain_max: thirty_seconds(),
@@ -420,6 +427,8 @@ pub struct Connections {
     pub store: StoreConnection,
     /// Where lists are.
     pub queue: QueueConnection,
+    /// Whose tokens the hub accepts.
+    pub auth: Auth,
     /// What the embedded log keeps.
     pub retention: Retention,
     /// How many partitions a new topic of the embedded log has.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
 
+use crate::auth::{Auth, AuthSetting, WebAddress};
 use crate::check::conform;
 use crate::connections::{
     Connections, ConnectionsFile, Flags, Location, LogConnection, LogSetting, LogText,
@@ -137,6 +138,7 @@ impl Decide<'_> {
         let log = self.log(file.log);
         let store = self.store(file.store);
         let queue = self.queue(file.queue);
+        let auth = self.auth(file.auth);
         let address = |given: Option<Override<Address>>, file: Option<Address>, port: u16| {
             given.map(|given| given.value).or(file).unwrap_or_else(|| Address::loopback(port))
         };
@@ -147,6 +149,7 @@ impl Decide<'_> {
             log,
             store,
             queue,
+            auth,
             retention: file.retention,
             partitions: file.partitions,
             drain_max: file.drain_max,
@@ -236,6 +239,22 @@ impl Decide<'_> {
             },
             (None, None) => QueueConnection::Embedded,
         }
+    }
+
+    fn auth(&mut self, file: AuthSetting) -> Auth {
+        let issuer = self.variable::<WebAddress>("POTOK_AUTH_ISSUER").map(|given| given.value);
+        let audience = self.env.given("POTOK_AUTH_AUDIENCE").map(str::to_owned);
+        Auth::decide(file.clone(), issuer, audience).unwrap_or_else(|alone| {
+            let (missing, variable) = match alone {
+                "issuer" => ("audience", "POTOK_AUTH_AUDIENCE"),
+                _ => ("issuer", "POTOK_AUTH_ISSUER"),
+            };
+            let what = format!("`{alone}` without `{missing}`: a token is checked by both");
+            let hint = Some(format!("set auth.{missing}, or {variable}"));
+            self.problems.push(Problem::elsewhere(code::COMPANION, "setting auth", what, hint));
+            let without = AuthSetting { issuer: None, audience: None, ..file };
+            Auth::decide(without, None, None).unwrap_or_default()
+        })
     }
 
     /// All named connections that are set: those of the environment win over those of the file.

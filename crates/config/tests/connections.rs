@@ -120,3 +120,27 @@ fn problems_of_file_environment_and_flags_come_together() {
     assert!(problems.iter().any(|p| p.file == "environment variable POTOK_HTTP" && p.line == 0));
     assert!(problems.iter().any(|p| p.file == "flag --admin"));
 }
+
+#[test]
+fn whose_tokens_count_is_set_in_the_file_and_by_variables() {
+    let text = "auth:\n  issuer: https://id.example.com/realms/a\n  audience: hub\n  \
+                roles: [ people ]\n  origins: [ \"https://app.example.com\" ]\n";
+    let (_, connections) = load(Some(text), &Flags::default(), &Env::default());
+    let auth = connections.unwrap().auth;
+    let pair = |issuer: &str, audience: &str| Some((issuer.to_owned(), audience.to_owned()));
+    assert_eq!(auth.issuer, pair("https://id.example.com/realms/a", "hub"));
+    assert_eq!((auth.user.as_str(), auth.roles.len(), auth.origins.len()), ("sub", 1, 1));
+    let env = Env::of([("POTOK_AUTH_ISSUER", "https://other.example.com")]);
+    let (_, connections) = load(Some(text), &Flags::default(), &env);
+    assert_eq!(connections.unwrap().auth.issuer, pair("https://other.example.com", "hub"));
+    let (_, connections) = load(None, &Flags::default(), &env);
+    let problems = connections.unwrap_err();
+    assert_eq!(problems.0[0].code, "P0142");
+    assert!(problems.0[0].what.contains("`audience`"), "{problems}");
+    // A token must not be believed because of who can be reached in the clear.
+    let text = "auth:\n  issuer: http://id.example.com\n  audience: hub\n  origins: [ \"*\" ]\n";
+    let (_, connections) = load(Some(text), &Flags::default(), &Env::default());
+    let problems = connections.unwrap_err();
+    let at: Vec<_> = problems.0.iter().map(|problem| (problem.code, problem.line)).collect();
+    assert_eq!(at, [("P0129", 2), ("P0129", 4)], "{problems}");
+}

@@ -22,6 +22,7 @@ use crate::feed::Backlogs;
 use crate::group::{Command, GroupCursor, GroupPage, GroupTables, GroupView};
 use crate::lag::{Asked, soon};
 use crate::origin::OwnTopics;
+use crate::outline::Outline;
 use crate::pipeline::{self, Shared};
 use crate::plan::{GroupPlan, Per, Plan};
 use crate::signal::Signal;
@@ -66,6 +67,8 @@ pub(crate) struct Handle {
     decisions: Arc<Decisions>,
     /// What is held, and how.
     held: Option<(GroupPlan, Arc<GroupTables>)>,
+    /// What it does with records, for people.
+    outline: Arc<Outline>,
     /// Since when it counts.
     since: Timestamp,
     open_letters: Arc<OpenCount>,
@@ -153,6 +156,7 @@ impl Engine {
             waits: shared.waits.clone(),
             decisions: shared.decisions.clone(),
             held: shared.plan.hold.clone().map(|plan| (plan, shared.boards.clone())),
+            outline: Arc::new(Outline::of(&shared.plan)),
             since: self.inner.clock.now(),
             open_letters: Arc::default(),
             backlogs: Arc::new(Backlogs::of(&shared.plan)),
@@ -325,6 +329,20 @@ impl Engine {
             handle.resume.notify_one();
             handle.destinations.iter().for_each(|destination| destination.gate.hurry());
         })
+    }
+
+    /// Asks destinations behind closed gates now, instead of at their next probe; says how many.
+    pub fn probe(&self, pipeline: &str) -> Result<usize, Fault> {
+        self.with(pipeline, |handle| {
+            let away = handle.destinations.iter().filter(|d| d.gate.status().state != "open");
+            away.map(|destination| destination.gate.hurry()).count()
+        })
+    }
+
+    /// What each pipeline of this process does with records, by name.
+    pub fn outlines(&self) -> BTreeMap<String, Arc<Outline>> {
+        let pipelines = self.inner.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
+        pipelines.iter().map(|(name, handle)| (name.clone(), handle.outline.clone())).collect()
     }
 
     /// Records of a pipeline that wait for somebody to decide about them.

@@ -85,6 +85,8 @@ pub(crate) struct Item {
     /// Where its feed takes failed records back: how often it is tried, and how often it failed.
     pub puts_off: Option<Attempts>,
     pub failures: u32,
+    /// Under which it was handed out, where its feed puts off.
+    pub assignment: u64,
     /// Its feed has named it: a header that it brings along says how.
     pub named: bool,
     /// Its group came whole.
@@ -128,6 +130,7 @@ impl Item {
             failure: None,
             puts_off: None,
             failures: origin.failures,
+            assignment: 0,
             named: false,
             whole: false,
             outputs: Vec::new(),
@@ -236,6 +239,8 @@ pub(crate) struct Lane {
 pub(crate) struct Cycle {
     pub chunks: Vec<Chunk>,
     pub items: Vec<Item>,
+    /// Records that are given back because of one of these, which the ledger is told of first.
+    pub back: Vec<Completion>,
 }
 
 impl Lane {
@@ -281,7 +286,7 @@ impl Lane {
                 self.hand_back(&chunk);
                 continue;
             }
-            self.keep_back(&mut chunk);
+            cycle.back.extend(self.keep_back(&mut chunk));
             let at = cycle.chunks.len();
             let first = cycle.items.len();
             for run in self.runs(&chunk) {
@@ -472,7 +477,7 @@ impl Lane {
     /// Tells the ledger what became of the cycle's records: of all at once, or where much was made of
     /// them, of some after the others.
     pub(crate) fn finish(&self, cycle: Cycle) {
-        let Cycle { chunks, mut items } = cycle;
+        let Cycle { chunks, mut items, back } = cycle;
         let record_of = |item: &Item| {
             let chunk = chunks.get(item.chunk)?;
             chunk.taken.batch.records.get(item.index as usize)
@@ -502,6 +507,7 @@ impl Lane {
             }
             self.complete_together(Completed { completions, outputs, followers });
         }
+        back.into_iter().for_each(|completion| self.complete(completion));
     }
 
     /// Tells the ledger of records that end together, and of what they leave, in its order.

@@ -282,6 +282,7 @@ fn spawn(shared: &Shared, groups: OpenGroups, stopping: &Arc<Signal<bool>>) -> T
         });
         let (own, notes) = (shared.own.clone(), shared.notes.clone());
         let routing = Routing::new(plan, number, notes, own, gathered, strays.clone());
+        let routing = routing.of_feed(feed.abilities);
         tasks.spawn(Intake::run_feed(number, feed, routing, intakes.clone()).in_current_span());
     }
     // Lanes end when nobody can send to them any more.

@@ -221,6 +221,10 @@ pub struct DestinationStatus {
     pub destination: String,
     /// Its gate is open.
     pub up: bool,
+    /// Its gate.
+    pub gate: GateStatus,
+    /// Messages it took, since the process started.
+    pub delivered: u64,
 }
 
 /// A feed, and what waits in it.
@@ -272,9 +276,9 @@ pub(crate) struct Counters {
     pub counts: Arc<Counts>,
     pub restarts: AtomicU64,
     pub retries: AtomicU64,
+    pub stage_retries: AtomicU64,
     /// Records that failed and were put off by their feed.
     pub put_off: AtomicU64,
-    pub stage_retries: AtomicU64,
     /// Events that went on though a stage failed on them.
     pub passed: AtomicU64,
     pub counted: Counted,
@@ -329,8 +333,8 @@ impl Counters {
         status.restarts = load(&self.restarts);
         status.why = status.why.take().or_else(|| self.stages.why());
         status.retries = load(&self.retries);
-        status.put_off = load(&self.put_off);
         status.stage_retries = load(&self.stage_retries);
+        status.put_off = load(&self.put_off);
         status.passed = load(&self.passed);
         status.counted = self.counted.totals();
         status.store_rebuilds = load(&self.store_rebuilds);

@@ -7,6 +7,7 @@ use potok_core::{CloseReason, Fault};
 use potok_flow::{Engine, GroupCursor, GroupPage, GroupView};
 use serde::{Deserialize, Serialize};
 
+use crate::audit::{self, Entry, Via};
 use crate::pipelines::running;
 use crate::request::Params;
 use crate::{Admin, ApiError};
@@ -29,9 +30,9 @@ pub(crate) struct GroupFilter {
 /// Some of the groups that wait, here or in feeds.
 #[derive(Serialize)]
 pub(crate) struct Page {
-    groups: Vec<GroupView>,
-    total: u64,
-    next: Option<String>,
+    pub groups: Vec<GroupView>,
+    pub total: u64,
+    pub next: Option<String>,
 }
 
 /// Where the groups of feeds go on: behind so many of them.
@@ -47,13 +48,33 @@ pub(crate) async fn list(
         running(&admin, pipeline).await?;
     }
     if let Some(id) = &which.id {
-        let mut groups = admin.engine().groups_of(pipeline, id);
-        groups.extend(admin.engine().feed_groups_of(pipeline, id).await?);
+        let groups = of_key(&admin, pipeline, id).await?;
         return Ok(Json(Page { total: groups.len() as u64, groups, next: None }));
     }
     let limit = which.limit.unwrap_or(PAGE).clamp(1, PAGE_MAX);
+    page(&admin, pipeline, which.after.as_deref(), limit).await.map(Json)
+}
+
+/// What is held under one key, by pipelines and by feeds.
+pub(crate) async fn of_key(
+    admin: &Admin,
+    pipeline: Option<&str>,
+    id: &str,
+) -> Result<Vec<GroupView>, ApiError> {
+    let mut groups = admin.engine().groups_of(pipeline, id);
+    groups.extend(admin.engine().feed_groups_of(pipeline, id).await?);
+    Ok(groups)
+}
+
+/// Up to so many groups behind `after`, which is what the page before said.
+pub(crate) async fn page(
+    admin: &Admin,
+    pipeline: Option<&str>,
+    after: Option<&str>,
+    limit: usize,
+) -> Result<Page, ApiError> {
     let unknown = |after: &str| ApiError::usage(format!("`after={after}` is not what a page said"));
-    let (after, skip) = match which.after.as_deref() {
+    let (after, skip) = match after {
         None => (None, None),
         Some(after) => match after.strip_prefix(FEEDS) {
             Some(skip) => (None, Some(skip.parse::<u64>().map_err(|_| unknown(after))?)),
@@ -78,14 +99,14 @@ pub(crate) async fn list(
     }
     total += in_feeds;
     groups.extend(waiting);
-    Ok(Json(Page { groups, total, next }))
+    Ok(Page { groups, total, next })
 }
 
 pub(crate) async fn close(
     State(admin): State<Admin>,
     Path((pipeline, id)): Path<(String, String)>,
 ) -> Result<Json<serde_json::Value>, ApiError> {
-    ask(&admin, &pipeline, &id, Engine::close_group, CloseReason::ClosedByHand).await?;
+    close_group(&admin, Via::Api, &pipeline, &id).await?;
     Ok(Json(serde_json::json!({ "closed": id })))
 }
 
@@ -93,8 +114,42 @@ pub(crate) async fn drop(
     State(admin): State<Admin>,
     Path((pipeline, id)): Path<(String, String)>,
 ) -> Result<Json<serde_json::Value>, ApiError> {
-    ask(&admin, &pipeline, &id, Engine::drop_group, CloseReason::Dropped).await?;
+    drop_group(&admin, Via::Api, &pipeline, &id).await?;
     Ok(Json(serde_json::json!({ "dropped": id })))
+}
+
+/// Closes the open group of a key now.
+pub(crate) async fn close_group(
+    admin: &Admin,
+    via: Via,
+    pipeline: &str,
+    id: &str,
+) -> Result<(), ApiError> {
+    let asked = ask(admin, pipeline, id, Engine::close_group, CloseReason::ClosedByHand).await;
+    let entry = Entry::new(via, "close_group").pipeline(pipeline).target(id);
+    audit::note(admin, entry.result(&asked)).await;
+    asked
+}
+
+/// Closes the open group of a key and sets its records aside; says how many it held.
+pub(crate) async fn drop_group(
+    admin: &Admin,
+    via: Via,
+    pipeline: &str,
+    id: &str,
+) -> Result<u64, ApiError> {
+    let records = held(admin, pipeline, id).await?;
+    let asked = ask(admin, pipeline, id, Engine::drop_group, CloseReason::Dropped).await;
+    let entry = Entry::new(via, "drop_group").pipeline(pipeline).target(id).count(records);
+    audit::note(admin, entry.result(&asked)).await;
+    asked.map(|()| records)
+}
+
+/// Records that open groups of a key hold.
+pub(crate) async fn held(admin: &Admin, pipeline: &str, id: &str) -> Result<u64, ApiError> {
+    let groups = of_key(admin, Some(pipeline), id).await?.into_iter();
+    let open = groups.filter(|group| group.state == "open");
+    Ok(open.flat_map(|group| group.kinds.into_values()).map(|kind| kind.records).sum())
 }
 
 async fn ask(

@@ -72,9 +72,27 @@ const PER_PIPELINE: &[PerPipeline] = &[
         value: |status| Some(status.returned as f64),
     },
     PerPipeline {
+        name: "potok_source_put_off_records_total",
+        kind: "counter",
+        help: "Failures after which the feed of a record keeps it back for a while.",
+        value: |status| Some(status.put_off as f64),
+    },
+    PerPipeline {
+        name: "potok_source_waiting_records",
+        kind: "gauge",
+        help: "Records in the pipeline's feeds that have not ended.",
+        value: |status| status.waiting.map(|waiting| waiting as f64),
+    },
+    PerPipeline {
+        name: "potok_source_waiting_oldest_seconds",
+        kind: "gauge",
+        help: "Age of the oldest record that waits in a feed.",
+        value: |status| status.waiting_oldest.map(|oldest| oldest as f64 / 1_000.0),
+    },
+    PerPipeline {
         name: "potok_source_lag_records",
         kind: "gauge",
-        help: "Records in the pipeline's topics that have not ended.",
+        help: "Records in the pipeline's topics and feeds that have not ended.",
         value: |status| status.lag.map(|lag| lag as f64),
     },
     PerPipeline {
@@ -394,7 +412,12 @@ mod tests {
             duplicate_ids: 5,
             lateness: LatencyCounts { at_most: vec![(250, 6)], count: 7, sum_millis: 1_500 },
             partitions: vec![PartitionLag { topic: "t".to_owned(), partition: 1, lag: 3 }],
-            destinations: vec![DestinationStatus { destination: "orders".to_owned(), up: false }],
+            destinations: vec![DestinationStatus {
+                destination: "orders".to_owned(),
+                up: false,
+                gate: Default::default(),
+                delivered: 3,
+            }],
             latency: LatencyCounts {
                 at_most: vec![(5, 1), (2_500, 2)],
                 count: 3,

@@ -118,9 +118,8 @@ impl Progress for Taken {
             files.remove(&offset);
         }
         // What is given back is handed out again: it is no longer taken.
-        for offset in
-            commit.given_back.iter().flat_map(|back| back.ranges.iter().cloned()).flatten()
-        {
+        let back = commit.given_back.iter().filter(|back| back.assignment == ASSIGNMENT);
+        for offset in back.flat_map(|back| back.ranges.iter().cloned()).flatten() {
             files.remove(&offset);
         }
         Ok(())
@@ -201,5 +200,61 @@ impl Source for SpoolSource {
 
     fn ends(&self) -> Vec<PartitionEnd> {
         vec![PartitionEnd { partition: partition(), end: self.next }]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use potok_connectors::memory::MemoryLog;
+    use potok_core::SystemClock;
+    use potok_testkit::suites::feed::{FeedHarness, run_all};
+    use tempfile::TempDir;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Spools(Mutex<Option<(TempDir, usize)>>);
+
+    #[async_trait]
+    impl FeedHarness for Spools {
+        async fn fresh(&self) -> Result<Arc<dyn Feed>, String> {
+            *self.0.lock().unwrap() = Some((tempfile::tempdir().unwrap(), 0));
+            self.another().await
+        }
+
+        async fn another(&self) -> Result<Arc<dyn Feed>, String> {
+            let folder = self.0.lock().unwrap().as_ref().unwrap().0.path().to_owned();
+            Ok(Arc::new(Spool { folder, every: Duration::from_millis(5) }))
+        }
+
+        async fn fill(&self, records: &[(&str, &str)]) -> Result<(), String> {
+            let mut folder = self.0.lock().unwrap();
+            let (folder, count) = folder.as_mut().unwrap();
+            for (key, value) in records {
+                *count += 1;
+                std::fs::write(folder.path().join(format!("{count:04}-{key}")), value).unwrap();
+            }
+            Ok(())
+        }
+
+        fn key_of(&self, record: &Record) -> String {
+            let name = String::from_utf8_lossy(record.key.as_deref().unwrap_or_default());
+            name.split_once('-').map_or_else(String::new, |(_, key)| key.to_owned())
+        }
+
+        async fn log(&self) -> Result<Arc<dyn Log>, String> {
+            Ok(Arc::new(MemoryLog::new(Arc::new(SystemClock))))
+        }
+
+        /// One process works in a folder.
+        fn is_fenced(&self) -> bool {
+            false
+        }
+    }
+
+    #[tokio::test]
+    async fn it_keeps_what_is_asked_of_a_feed() {
+        run_all(&Spools::default()).await.unwrap();
     }
 }

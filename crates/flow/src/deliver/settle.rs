@@ -99,12 +99,15 @@ impl Run {
         self.batch.messages.splice(at..at, other.batch.messages);
     }
 
-    /// Takes out the messages of these keys.
-    fn leave_out(&mut self, keys: &[u64]) {
-        let (mut of, mut again) = (self.items.iter(), self.items.clone());
-        self.batch.messages.retain(|_| of.next().is_some_and(|(_, key)| !keys.contains(key)));
-        again.retain(|(_, key)| !keys.contains(key));
-        self.items = again;
+    /// Takes out messages of these keys, each of them only as it was handed out under an assignment.
+    fn leave_out(&mut self, keys: &[(u64, u64)], items: &[Item]) {
+        let stays = |(item, key): &(usize, u64)| {
+            let assignment = items.get(*item).map_or(0, |item| item.assignment);
+            !keys.contains(&(*key, assignment))
+        };
+        let mut staying = self.items.iter().map(stays);
+        self.batch.messages.retain(|_| staying.next().unwrap_or_default());
+        self.items.retain(stays);
     }
 
     /// Starts counting anew: attempts from before the gate closed last prove nothing.
@@ -467,7 +470,8 @@ impl Settling {
             Err(fault) => return Some(fault),
         };
         let (before, suspects) = (run.len(), self.suspects.len());
-        let fault = self.note(cycle, run, receipt);
+        let (fault, delivered) = self.note(cycle, run, receipt);
+        destination.gate.took(delivered);
         if run.len() < before || before == 0 {
             let late = run.failed_at.is_some() || self.suspects.len() < suspects;
             destination.gate.call_succeeded(call, late);
@@ -503,11 +507,12 @@ impl Settling {
         }
     }
 
-    fn note(&mut self, cycle: &mut Cycle, run: &mut Run, receipt: Receipt) -> Option<Fault> {
+    fn note(&mut self, cycle: &mut Cycle, run: &mut Run, receipt: Receipt) -> (Option<Fault>, u64) {
         let messages = std::mem::take(&mut run.batch.messages);
         let items = std::mem::take(&mut run.items);
         let len = items.len();
         let mut worst: Option<Fault> = None;
+        let mut delivered = 0;
         let mut shut = Vec::new();
         for ((message, (item, key)), outcome) in
             messages.into_iter().zip(items).zip(receipt.outcomes(len))
@@ -516,12 +521,15 @@ impl Settling {
                 continue;
             };
             match outcome {
-                Outcome::Delivered => of.delivered(),
+                Outcome::Delivered => {
+                    delivered += 1;
+                    of.delivered();
+                }
                 Outcome::Duplicate => of.open = of.open.saturating_sub(1),
                 Outcome::Failed(_) if planted(Bug::ReceiptIgnored) => of.delivered(),
                 Outcome::Failed(fault) if fault.next == Move::SetAside => {
                     of.set_aside_by(self.number, fault);
-                    shut.extend(of.puts_off.map(|_| key));
+                    shut.extend(of.puts_off.map(|_| (key, of.assignment)));
                 }
                 Outcome::Failed(fault) => {
                     run.items.push((item, key));
@@ -540,17 +548,18 @@ impl Settling {
             }
             self.suspects.remove(&item);
         }
-        run.leave_out(&shut);
-        self.leave_out(&shut);
-        worst.filter(|_| run.len() > 0)
+        if !shut.is_empty() {
+            run.leave_out(&shut, &cycle.items);
+            self.leave_out(&shut, &cycle.items);
+        }
+        (worst.filter(|_| run.len() > 0), delivered)
     }
 
     /// What goes back to its feed keeps back what waits behind it.
-    fn leave_out(&mut self, keys: &[u64]) {
-        if keys.is_empty() || planted(Bug::PutOffAlone) {
-            return;
+    fn leave_out(&mut self, keys: &[(u64, u64)], items: &[Item]) {
+        if !planted(Bug::PutOffAlone) {
+            self.stack.iter_mut().for_each(|run| run.leave_out(keys, items));
         }
-        self.stack.iter_mut().for_each(|run| run.leave_out(keys));
     }
 
     /// A single message is set aside; more are split, to find the one that fails.
@@ -566,8 +575,10 @@ impl Settling {
         let reason =
             if fault.next == Move::SetAside { fault.reason } else { Reason::RetriesExhausted };
         item.set_aside_by(self.number, Fault { reason, ..fault });
-        let shut: Vec<u64> = item.puts_off.map(|_| item.lane_key).into_iter().collect();
-        self.leave_out(&shut);
+        if item.puts_off.is_some() {
+            let shut = (item.lane_key, item.assignment);
+            self.leave_out(&[shut], &cycle.items);
+        }
     }
 
     /// Halves, the left one to be called first, or what is before and behind a message that has

@@ -2,8 +2,9 @@
 //!
 //! Where a feed puts off, a record that would become a dead letter goes back to it, to be tried again
 //! later; after so many attempts the feed keeps it. What lies behind it in its key must not overtake
-//! it, so the lane shuts the key: whatever comes of it is given back. Two things open it again:
+//! it, so the lane shuts the key: whatever comes of it is given back. Three things open it again:
 //!
+//! - something comes under another assignment: the feed has begun anew, with what it knows;
 //! - the failed record itself comes: its feed hands out nothing else of that key before;
 //! - a record comes again that was given back for that reason. Its feed has learned of the failure
 //!   before it learned of this one, and still hands it out: the failed record has ended otherwise, or
@@ -56,7 +57,8 @@ impl Failure {
 pub(crate) struct ShutKeys(HashMap<u64, Shut>);
 
 struct Shut {
-    /// The record that failed.
+    /// Under which the record was handed out that failed.
+    assignment: u64,
     head: Position,
     /// What was given back because of it.
     behind: HashSet<Position>,
@@ -65,41 +67,46 @@ struct Shut {
 impl ShutKeys {
     /// True where a record that was handed out may be worked on. Opens its key where it shows that
     /// the key is free.
-    fn admits(&mut self, key: u64, origin: Position) -> bool {
+    fn admits(&mut self, key: u64, assignment: u64, origin: Position) -> bool {
         let Some(shut) = self.0.get_mut(&key) else { return true };
-        let is_open = shut.head == origin || !shut.behind.insert(origin);
+        let is_open =
+            shut.assignment != assignment || shut.head == origin || !shut.behind.insert(origin);
         if is_open {
             self.0.remove(&key);
         }
         is_open
     }
 
-    fn shut(&mut self, key: u64, head: &Position) -> &mut Shut {
-        let new = || Shut { head: head.clone(), behind: HashSet::new() };
-        self.0.entry(key).or_insert_with(new)
+    fn shut(&mut self, key: u64, assignment: u64, head: &Position) -> &mut Shut {
+        let new = || Shut { assignment, head: head.clone(), behind: HashSet::new() };
+        let shut = self.0.entry(key).or_insert_with(new);
+        if shut.assignment != assignment {
+            *shut = new();
+        }
+        shut
     }
 }
 
 impl Lane {
-    /// Gives back what is behind a record that failed.
-    pub(crate) fn keep_back(&mut self, chunk: &mut Chunk) {
+    /// Leaves out what is behind a record that failed. It is given back when the ledger knows of that
+    /// one: a feed that heard of the give-back first would hand it out again too early.
+    pub(crate) fn keep_back(&mut self, chunk: &mut Chunk) -> Option<Completion> {
         if chunk.taken.puts_off.is_none() || self.shut.0.is_empty() {
-            return;
+            return None;
         }
         let mut back = Vec::new();
         let (batch, shut) = (&chunk.taken.batch, &mut self.shut);
         chunk.records.retain(|(index, key)| {
             let origin = batch.origin(*index as usize);
-            let is_admitted = origin.is_none_or(|(origin, _)| shut.admits(*key, origin));
+            let is_admitted =
+                origin.is_none_or(|(origin, _)| shut.admits(*key, batch.assignment, origin));
             if !is_admitted {
                 back.push((*index, Ending::HandedBack));
             }
             is_admitted
         });
-        if !back.is_empty() {
-            let completion = Completion::of(chunk.taken.clone());
-            self.complete(Completion { endings: back, ..completion });
-        }
+        let completion = Completion::of(chunk.taken.clone());
+        (!back.is_empty()).then_some(Completion { endings: back, ..completion })
     }
 
     /// Shuts the keys of records that failed, and keeps back what lies behind them in `items`.
@@ -107,16 +114,18 @@ impl Lane {
         if planted(Bug::PutOffAlone) {
             return;
         }
-        let mut failed: HashMap<u64, Position> = HashMap::new();
+        let mut failed: HashMap<(u64, u64), Position> = HashMap::new();
         for item in items.iter_mut().filter(|item| item.puts_off.is_some()) {
-            match failed.get(&item.lane_key) {
+            let (key, assignment) = (item.lane_key, item.assignment);
+            match failed.get(&(key, assignment)) {
                 Some(head) => {
-                    self.shut.shut(item.lane_key, head).behind.insert(item.origin.clone());
+                    let shut = self.shut.shut(key, assignment, head);
+                    shut.behind.insert(item.origin.clone());
                     item.keep_back();
                 }
                 None if !item.letters.is_empty() => {
-                    self.shut.shut(item.lane_key, &item.origin);
-                    failed.insert(item.lane_key, item.origin.clone());
+                    self.shut.shut(key, assignment, &item.origin);
+                    failed.insert((key, assignment), item.origin.clone());
                 }
                 None => {}
             }
@@ -171,16 +180,25 @@ mod tests {
     #[test]
     fn a_key_opens_with_its_head_or_with_what_comes_again() {
         let mut keys = ShutKeys::default();
-        assert!(keys.admits(1, row(1)));
-        keys.shut(1, &row(1));
-        assert!(!keys.admits(1, row(2)) && !keys.admits(1, row(3)), "behind it");
-        assert!(keys.admits(2, row(4)), "another key");
-        assert!(keys.admits(1, row(1)), "the head");
-        assert!(keys.admits(1, row(2)));
-        keys.shut(1, &row(2));
-        assert!(!keys.admits(1, row(3)), "what was given back before does not count");
-        assert!(keys.admits(1, row(3)), "its feed knows that the head is gone");
-        assert!(keys.admits(1, row(5)));
+        assert!(keys.admits(1, 9, row(1)));
+        keys.shut(1, 9, &row(1));
+        assert!(!keys.admits(1, 9, row(2)) && !keys.admits(1, 9, row(3)), "behind it");
+        assert!(keys.admits(2, 9, row(4)), "another key");
+        assert!(keys.admits(1, 9, row(1)), "the head");
+        assert!(keys.admits(1, 9, row(2)));
+        keys.shut(1, 9, &row(2));
+        assert!(!keys.admits(1, 9, row(3)), "what was given back before does not count");
+        assert!(keys.admits(1, 9, row(3)), "its feed knows that the head is gone");
+        assert!(keys.admits(1, 9, row(5)));
+    }
+
+    #[test]
+    fn another_assignment_begins_anew() {
+        let mut keys = ShutKeys::default();
+        keys.shut(1, 9, &row(2));
+        assert!(!keys.admits(1, 9, row(3)));
+        // That the head failed was never told to the feed: what lies before it comes again too.
+        assert!(keys.admits(1, 10, row(1)) && keys.admits(1, 10, row(2)));
     }
 
     #[test]

@@ -12,8 +12,8 @@ use crate::work::Chunk;
 impl Item {
     /// Learns what the feed says of its record.
     pub(crate) fn know_feed(&mut self, chunk: &Chunk) {
-        self.puts_off = chunk.taken.puts_off;
         let batch = &chunk.taken.batch;
+        (self.puts_off, self.assignment) = (chunk.taken.puts_off, batch.assignment);
         if batch.feed.is_none() {
             return;
         }

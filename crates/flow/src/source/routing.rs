@@ -4,7 +4,7 @@ use std::hash::Hasher;
 use std::sync::Arc;
 
 use potok_core::trouble::{Bug, planted};
-use potok_core::{Partition, Record, SourceBatch};
+use potok_core::{FeedAbilities, Partition, Record, SourceBatch};
 use potok_expr::{Scope, Template, json::Parser};
 
 use crate::crash_notes::{self, CrashNotes, Range};
@@ -26,6 +26,8 @@ pub(crate) struct Routing {
     turn: usize,
     /// Its place in the crash notes.
     slot: usize,
+    /// Its feed puts records off: it keeps the order of their own keys, so that is what lanes do too.
+    by_own_key: bool,
 }
 
 impl Routing {
@@ -41,7 +43,24 @@ impl Routing {
         let needs_value = key.iter().any(Template::needs_value);
         let (parser, slot) = (Parser::new(), crash_notes::intake_slot(intake));
         let shard = plan.hold.as_ref().and_then(|hold| hold.shard.clone());
-        Routing { key, shard, needs_value, parser, notes, own, gathered, strays, turn: 0, slot }
+        Routing {
+            key,
+            shard,
+            needs_value,
+            parser,
+            notes,
+            own,
+            gathered,
+            strays,
+            turn: 0,
+            slot,
+            by_own_key: false,
+        }
+    }
+
+    /// The same for a feed.
+    pub fn of_feed(self, abilities: FeedAbilities) -> Self {
+        Routing { by_own_key: abilities.puts_off.is_some(), ..self }
     }
 
     /// The lane that has a partition for itself, if one has.
@@ -84,6 +103,9 @@ impl Routing {
     }
 
     fn hash(&mut self, batch: &SourceBatch, index: usize, record: &Record) -> u64 {
+        if self.by_own_key {
+            return own_key(batch, index, record);
+        }
         let way = self.own.way(&batch.partition.topic);
         if self.own.internal.is_some() {
             if way == Provenance::Gathered {

@@ -19,8 +19,8 @@ Examples:
   potok status --data-dir /var/lib/potok
 
 received = delivered + filtered + duplicates + dead_lettered + in_flight, since the process
-started. `lag` counts records in the pipeline's topics that have not ended, `oldest` is the age in
-milliseconds of the oldest one in flight. What groups hold is in flight too: `held_records` in
+started. `lag` counts records in the pipeline's topics and feeds that have not ended, `oldest` is the
+age in milliseconds of the oldest one in flight. What groups hold is in flight too: `held_records` in
 `open_groups`, of which the next closes at `next_close`. `dead_letters_open` counts dead letters that
 wait for somebody, whenever they were written; the others count since `since`, and are null (`-`) for
 a pipeline that does not run. What stages count (`count`) stands below the table.")]
@@ -96,7 +96,8 @@ impl Status {
     }
 }
 
-fn read(all: Vec<Value>) -> Result<Vec<Line>, Failure> {
+/// The part of what the API says that people see.
+pub fn read(all: Vec<Value>) -> Result<Vec<Line>, Failure> {
     serde_json::from_value(all.into()).map_err(|error| {
         Failure::new("P0513", "the process answered with something else than expected")
             .because(error)

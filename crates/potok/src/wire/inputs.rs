@@ -12,6 +12,12 @@ use crate::failure::Failure;
 /// The sources of a pipeline, those of one consumer group together.
 pub(super) fn of(wiring: &Wiring<'_>) -> Result<Vec<potok_flow::Input>, Failure> {
     let mut inputs: Vec<potok_flow::Input> = Vec::new();
+    let keeps = |input: &Input| matches!(input, Input::Feed(feed) if feed.keeps_dead_letters());
+    if wiring.pipeline.dead_letter.table.is_some() && !wiring.pipeline.inputs().any(keeps) {
+        let fault = Fault::fix("`table` keeps dead letters of an outbox, and no source is one");
+        let fault = fault.code("P1305").hint("name a topic: `dead_letter: { topic: … }`");
+        return Err(wiring.refused("dead_letter", 0, vec![Refusal::at(["table"], fault)]));
+    }
     for (index, input) in wiring.pipeline.inputs().enumerate() {
         let path = |input: &Input| match input {
             Input::Topics { http, .. } => http.as_ref().map(|http| http.path.to_string()),

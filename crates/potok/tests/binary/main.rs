@@ -29,6 +29,7 @@ mod load;
 mod mistakes;
 mod order;
 mod outages;
+mod outbox;
 mod power_cut;
 mod private;
 mod process;

@@ -1,5 +1,6 @@
 //! The step `group` of a pipeline file.
 
+use potok_expr::PeriodBy;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -85,6 +86,10 @@ pub struct Close {
     ///
     /// Example: `quiet: 10s`
     pub quiet: Option<Period>,
+    /// Another quiet time for some records: the last record of a group decides. Others have `quiet`.
+    ///
+    /// Example: `quiet_by: { by: .channel, map: { avito: 20s }, millis: .debounce_ms }`
+    pub quiet_by: Option<QuietBy>,
     /// At the end of each slice of the clock.
     ///
     /// Example: `every: 10s`
@@ -107,6 +112,38 @@ pub struct Close {
     ///
     /// Example: `max_bytes: 1MiB`
     pub max_bytes: Option<Size>,
+}
+
+/// Another quiet time for some records. What a record says itself wins.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct QuietBy {
+    /// The value that is looked up in `map`.
+    ///
+    /// Example: `by: .channel`
+    pub by: Option<Expression>,
+    /// The quiet time for each value; others have `quiet`.
+    ///
+    /// Example: `map: { avito: 20s }`
+    #[serde(default)]
+    pub map: OrderedMap<Period>,
+    /// Where a record says it itself, as a number of milliseconds, at most a day. What is no such number
+    /// is passed over.
+    ///
+    /// Example: `millis: .debounce_ms`
+    pub millis: Option<Expression>,
+}
+
+impl QuietBy {
+    /// What finds the quiet time of a record.
+    pub fn period_by(&self) -> PeriodBy {
+        let template = |expression: &Expression| expression.template().clone();
+        PeriodBy {
+            by: self.by.as_ref().map(template),
+            map: self.map.iter().map(|(name, quiet)| (name.into(), **quiet)).collect(),
+            millis: self.millis.as_ref().map(template),
+        }
+    }
 }
 
 /// What happens to a record whose `id` is already in the group.

@@ -188,7 +188,8 @@ impl<'a> Rules<'a> {
         if bounded || self.findings.has(code::UNKNOWN_KEY, &close.value.at) {
             return;
         }
-        let open_ended = present(&close.value, &["quiet", "when", "max_count", "max_bytes"]);
+        let open_ended =
+            present(&close.value, &["quiet", "quiet_by", "when", "max_count", "max_bytes"]);
         let hint = "add `max_age: 5m`, so that every group closes some day";
         match open_ended.as_slice() {
             [] => self.add(

@@ -13,11 +13,13 @@ pub mod json;
 mod nesting;
 mod number;
 mod path;
+mod period_by;
 mod program;
 mod rows;
 mod template;
 
 pub use path::ValuePath;
+pub use period_by::PeriodBy;
 pub use program::{
     BATCH_DEADLINE_DEFAULT, DEADLINE_DEFAULT, GroupOutcome, Places, Program, ProgramError,
     ProgramOutcome, View,

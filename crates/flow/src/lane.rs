@@ -62,6 +62,8 @@ pub(crate) struct Item {
     pub shard: Option<u32>,
     /// Its kind and its id there.
     pub kind: Option<u16>,
+    /// Its own quiet time in milliseconds; 0 where it has none.
+    pub quiet: u32,
     pub id: Option<Bytes>,
     /// The decoder has changed the bytes.
     pub rewritten: bool,
@@ -114,6 +116,7 @@ impl Item {
             group: Bytes::new(),
             shard: None,
             kind: None,
+            quiet: 0,
             id: None,
             rewritten: false,
             superseded_by: None,
@@ -443,6 +446,7 @@ impl Lane {
             let group = known.unwrap_or(belongs.group);
             item.shard = hold.shard_of(&group);
             (item.group, item.kind, item.id) = (group, belongs.kind, belongs.id);
+            item.quiet = belongs.quiet;
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use potok_core::{
     CloseReason, ConsumerGroupSpec, Decoder, Feed, Log, PipelineInfo, Sink, Stage, Store,
 };
-use potok_expr::{Program, Template, ValuePath};
+use potok_expr::{PeriodBy, Program, Template, ValuePath};
 
 use crate::dead_letter;
 use crate::group::ShardPlan;
@@ -248,6 +248,8 @@ pub struct ClosePlan {
     pub after_first: Option<Duration>,
     /// When no record has come for so long.
     pub quiet: Option<Duration>,
+    /// The same where the last record has a quiet time of its own.
+    pub quiet_by: Option<PeriodBy>,
     /// At the end of each slice of the clock.
     pub every: Option<Duration>,
     /// So long after its first record, whatever else is set.
@@ -262,19 +264,31 @@ pub struct ClosePlan {
 
 impl ClosePlan {
     /// When a group closes that has its first and its last record from then, in milliseconds.
-    pub(crate) fn due(&self, first: i64, last: i64) -> i64 {
-        self.dues(first, last).map(|(due, _)| due).min().unwrap_or(i64::MAX)
+    /// `quiet` is that of its last record, where it has one of its own.
+    pub(crate) fn due(&self, first: i64, last: i64, quiet: Option<Duration>) -> i64 {
+        self.dues(first, last, quiet).map(|(due, _)| due).min().unwrap_or(i64::MAX)
     }
 
     /// Why such a group closes when it is due; `until` is the end of its clock slice.
-    pub(crate) fn due_reason(&self, first: i64, last: i64, until: i64) -> CloseReason {
-        let dues = self.dues(first, last).chain([(until, CloseReason::SliceEnded)]);
+    pub(crate) fn due_reason(
+        &self,
+        first: i64,
+        last: i64,
+        quiet: Option<Duration>,
+        until: i64,
+    ) -> CloseReason {
+        let dues = self.dues(first, last, quiet).chain([(until, CloseReason::SliceEnded)]);
         dues.min_by_key(|(due, _)| *due).map_or(CloseReason::Unknown, |(_, reason)| reason)
     }
 
-    fn dues(&self, first: i64, last: i64) -> impl Iterator<Item = (i64, CloseReason)> {
+    fn dues(
+        &self,
+        first: i64,
+        last: i64,
+        quiet: Option<Duration>,
+    ) -> impl Iterator<Item = (i64, CloseReason)> {
         let rules = [
-            (last, self.quiet, CloseReason::SilenceReached),
+            (last, quiet.or(self.quiet), CloseReason::SilenceReached),
             (first, self.max_age, CloseReason::MaxWaitReached),
             (first, self.after_first, CloseReason::WindowEnded),
         ];

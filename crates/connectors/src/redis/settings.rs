@@ -1,7 +1,7 @@
 //! What `potok.yaml` says of the store and the queue.
 
 use potok_config::{
-    Close, Connections, Group, KeyStyle as KeySetting, QueueConnection, StoreConnection,
+    Close, Connections, Group, KeyStyle as KeySetting, QueueConnection, QuietBy, StoreConnection,
 };
 use potok_core::Fault;
 
@@ -41,7 +41,8 @@ pub fn queue(
     let Some(by) = &group.by else {
         return refuse("a list in Redis needs `group.by`");
     };
-    let Close { after_first, quiet, every, when, max_age, max_count, max_bytes } = &group.close;
+    let Close { after_first, quiet, quiet_by, every, when, max_age, max_count, max_bytes } =
+        &group.close;
     let others = [
         ("shard", group.shard.is_some()),
         ("id", group.id.is_some()),
@@ -65,6 +66,7 @@ pub fn queue(
         list: list.to_owned(),
         by: by.template().clone(),
         quiet: quiet.map_or(**max_age, |quiet| *quiet),
+        quiet_by: quiet_by.as_ref().map(QuietBy::period_by),
         max_age: **max_age,
         max_count: *max_count,
         max_bytes: max_bytes.map(|size| size.bytes()),

@@ -94,6 +94,8 @@ pub(crate) struct Entry {
     pub arrival: Arrival,
     /// It closes its group.
     pub closes: bool,
+    /// Its own quiet time in milliseconds; 0 where it has none.
+    pub quiet: u32,
     pub kind: Option<u16>,
     pub id: Option<Bytes>,
     /// With which record it was put into the store.
@@ -130,6 +132,8 @@ pub(crate) struct Group {
     /// The same and the last one, on the clock of its share.
     first: i64,
     last: i64,
+    /// The quiet time of the last one in milliseconds; 0 where it has none of its own.
+    quiet: u32,
     /// The end of its clock slice.
     until: i64,
     /// When it closes.
@@ -313,6 +317,7 @@ impl Index {
                 opened: entry.time,
                 first: at,
                 last: at,
+                quiet: 0,
                 until,
                 due: i64::MAX,
                 bytes: 0,
@@ -323,7 +328,9 @@ impl Index {
         let Some(group) = self.open.get_mut(&name) else { return };
         group.opened = group.opened.min(entry.time);
         group.first = group.first.min(at);
-        group.last = group.last.max(at);
+        if at >= group.last {
+            (group.last, group.quiet) = (at, entry.quiet);
+        }
         group.bytes += u64::from(entry.bytes);
         let records = group.entries.len();
         if records < FEW {
@@ -336,7 +343,8 @@ impl Index {
         group.entries.push(entry);
         let is_new = group.entries.len() == 1;
         let late = if planted(Bug::ClosesLate) { 10_000 } else { 0 };
-        let due = self.close.due(group.first, group.last).saturating_add(late).min(group.until);
+        let due = self.close.due(group.first, group.last, group.own_quiet());
+        let due = due.saturating_add(late).min(group.until);
         let before = std::mem::replace(&mut group.due, due);
         if is_new || due != before {
             self.put_off(&name, before, due);

@@ -34,7 +34,7 @@ use potok_core::{
     Clock, Fault, Output, Owner, Partition, Position, Reason, Record, SourceBatch, Store, Timestamp,
 };
 use potok_expr::json::Parser;
-use potok_expr::{Scope, Template, View};
+use potok_expr::{PeriodBy, Scope, Template, View};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -173,6 +173,8 @@ pub(crate) struct Belongs {
     pub group: Bytes,
     pub kind: Option<u16>,
     pub id: Option<Bytes>,
+    /// Its own quiet time, in milliseconds.
+    pub quiet: u32,
 }
 
 impl GroupPlan {
@@ -191,7 +193,10 @@ impl GroupPlan {
             None => self.id.as_ref(),
         };
         let shard = self.shard.as_ref().filter(|_| known.is_none());
-        let reads = shard.is_some() || self.by.iter().chain(id).any(Template::needs_value);
+        let quiet_by = self.close.quiet_by.as_ref();
+        let reads = shard.is_some()
+            || quiet_by.is_some_and(PeriodBy::needs_value)
+            || self.by.iter().chain(id).any(Template::needs_value);
         let scope = Scope {
             value: if reads { parser.parse(value).ok() } else { None },
             key: item.key.as_deref(),
@@ -215,7 +220,9 @@ impl GroupPlan {
         };
         let id = id.map(|id| found(id.eval_bytes(&scope), id, "the id")).transpose()?;
         let kind = kind.and_then(|kind| u16::try_from(kind).ok());
-        Ok(Belongs { group: group.unwrap_or_default(), kind, id })
+        let quiet = quiet_by.and_then(|quiet_by| quiet_by.find(&scope));
+        let quiet = quiet.map_or(0, |quiet| u32::try_from(quiet.as_millis()).unwrap_or(u32::MAX));
+        Ok(Belongs { group: group.unwrap_or_default(), kind, id, quiet })
     }
 
     /// The shard of a group, where groups are sharded.
@@ -487,6 +494,7 @@ impl Lane {
                     at,
                     arrival,
                     closes,
+                    quiet: item.quiet,
                     kind: item.kind,
                     id: item.id.clone(),
                     with,
@@ -599,6 +607,7 @@ impl Entry {
             at: 0,
             arrival,
             closes: false,
+            quiet: 0,
             kind: None,
             id: None,
             with: offset,

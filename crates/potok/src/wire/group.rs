@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use potok_config::{Expression, LogConnection, OnRepeat, Predicate};
+use potok_config::{Expression, LogConnection, OnRepeat, Predicate, QuietBy};
 use potok_connectors::redis;
 use potok_core::Fault;
 use potok_flow::{ClosePlan, GroupPlan, KindPlan, ShardPlan};
@@ -49,6 +49,7 @@ pub(super) fn plan(wiring: &Wiring<'_>) -> Result<Option<GroupPlan>, Failure> {
         close: ClosePlan {
             after_first: close.after_first.map(|period| *period),
             quiet: close.quiet.map(|period| *period),
+            quiet_by: close.quiet_by.as_ref().map(QuietBy::period_by),
             every: close.every.map(|period| *period),
             max_age: close.max_age.map(|period| *period),
             max_count: close.max_count.map(|count| count as usize),

@@ -43,7 +43,7 @@ fn every_message_is_in_one_batch_whoever_dies_and_freezes() {
                     break;
                 }
                 send();
-                std::thread::sleep(Duration::from_millis(50));
+                wait::pass(Duration::from_millis(50));
             }
             doomed.kill();
         }

@@ -20,6 +20,29 @@ fn arrivals() -> Vec<String> {
     (0..300).map(arrival).collect()
 }
 
+/// Closes before the others: by its channel, and by what its messages say.
+#[test]
+fn both_ways_let_records_say_how_quiet_it_has_to_be() {
+    let close = "close: { quiet: 1h, max_age: 2h, quiet_by: { by: .channel, map: { whatsapp: \
+                 300ms }, millis: .debounce_ms } }";
+    let (redis, by_redis, embedded) =
+        (Redis::start(), Receiver::saying(204), Receiver::saying(204));
+    let homes = (home(&redis), Home::new());
+    let whatsapp = message(1, 1).replace("telegram", "whatsapp");
+    let says = message(2, 2).replace("\"text\"", "\"debounce_ms\":200,\"text\"");
+    let arrivals = [message(0, 0), whatsapp, says];
+    push(&redis, LIST, &arrivals);
+    let (one, other) = (start(&homes.0, &by_redis, close), start(&homes.1, &embedded, close));
+    let lines: String = arrivals.iter().map(|line| format!("{line}\n")).collect();
+    other.run(["send", "queue:incoming"], lines.as_bytes()).good();
+    for (receiver, running) in [(&by_redis, &one), (&embedded, &other)] {
+        wait::until("two chats are posted", || (receiver.taken().len() == 2).then_some(()));
+        let left = running.run(["groups", "list", "chat"], b"").good();
+        assert!(left.text().contains("telegram:tg:0"), "{}", left.text());
+    }
+    assert_eq!(batches(&by_redis), batches(&embedded));
+}
+
 /// Chat, messages, reason and text of each batch.
 fn batches(receiver: &Receiver) -> Vec<(String, Vec<u64>, String, String)> {
     let batch = |batch: Value| {

@@ -8,3 +8,4 @@ mod locks;
 mod rig;
 mod takeover;
 mod trouble;
+mod wait;

@@ -17,6 +17,8 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::time::sleep;
 
+pub use crate::wait::until;
+
 pub const LIST: &str = "queue:incoming";
 
 /// Chats close fast, so that tests do.
@@ -26,6 +28,7 @@ pub fn options() -> QueueOptions {
         list: LIST.to_owned(),
         by: Template::parse("{.channel}:{.chat}").unwrap(),
         quiet: Duration::from_millis(200),
+        quiet_by: None,
         max_age: Duration::from_secs(60),
         max_count: Some(100),
         max_bytes: None,
@@ -258,18 +261,6 @@ impl Drop for Copy {
             runtime.shutdown_background();
         }
     }
-}
-
-/// Waits for a condition.
-#[track_caller]
-pub fn until<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
-    for _ in 0..6_000 {
-        if let Some(done) = done() {
-            return done;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    panic!("not within a minute: {what}");
 }
 
 /// The numbers of each chat, in the order of their groups; a group that came again counts once.

@@ -11,7 +11,7 @@ use potok_core::{
     Backlog, Fault, Feed, FeedAbilities, FeedCommit, FeedGroups, Intake, Log, OpenFeed,
     PartitionEnd, PipelineInfo, Progress, Source,
 };
-use potok_expr::Template;
+use potok_expr::{PeriodBy, Template};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -35,6 +35,8 @@ pub struct QueueOptions {
     pub by: Template,
     /// A chat closes when nothing has come for so long.
     pub quiet: Duration,
+    /// The same where its last message has a quiet time of its own.
+    pub quiet_by: Option<PeriodBy>,
     /// A chat closes so long after its first message.
     pub max_age: Duration,
     /// A chat closes with so many messages.
@@ -48,9 +50,9 @@ pub struct QueueOptions {
 }
 
 impl QueueOptions {
-    /// The longest quiet time there is.
+    /// The longest quiet time there is: none outlasts the age at which a chat closes.
     pub(super) fn quiet_longest(&self) -> Duration {
-        self.quiet
+        self.quiet.max(self.max_age)
     }
 }
 

@@ -58,27 +58,29 @@ impl<'a> Keys<'a> {
                 sorted.skipped += 1;
                 continue;
             }
-            let Some(key) = self.key(entry) else {
+            let Some((key, quiet)) = self.key(entry) else {
                 sorted.bad.push(place);
                 continue;
             };
             let index = *chats.entry(key.clone()).or_insert(sorted.chats.len());
             if index == sorted.chats.len() {
                 let places = Vec::new();
-                sorted.chats.push(Chat { key, quiet: self.options.quiet, bytes: 0, places });
+                sorted.chats.push(Chat { key, quiet, bytes: 0, places });
             }
             if let Some(chat) = sorted.chats.get_mut(index) {
                 let length = entry.len() as u64 + RECORD_BYTES;
                 if self.large.is_some_and(|large| length >= large) {
                     chat.bytes += length;
                 }
+                chat.quiet = quiet;
                 chat.places.push(place);
             }
         }
         sorted
     }
 
-    fn key(&mut self, entry: &[u8]) -> Option<Bytes> {
+    /// The chat of an entry, and how quiet it has to be behind it.
+    fn key(&mut self, entry: &[u8]) -> Option<(Bytes, Duration)> {
         let value = self.parser.parse(entry).ok()?;
         let headers = Headers::none();
         let scope = Scope {
@@ -90,7 +92,9 @@ impl<'a> Keys<'a> {
             receiver: None,
         };
         let key = self.options.by.eval_bytes(&scope)?;
-        (!key.is_empty() && key.len() <= KEY_MAX).then_some(key)
+        let quiet = self.options.quiet_by.as_ref().and_then(|quiet_by| quiet_by.find(&scope));
+        let quiet = quiet.map_or(self.options.quiet, |quiet| quiet.min(self.options.max_age));
+        (!key.is_empty() && key.len() <= KEY_MAX).then_some((key, quiet))
     }
 }
 
@@ -106,6 +110,7 @@ mod tests {
             list: "in".to_owned(),
             by: potok_expr::Template::parse("{.c}:{.id}").unwrap(),
             quiet: Duration::from_secs(10),
+            quiet_by: None,
             max_age: Duration::from_secs(300),
             max_count: None,
             max_bytes: None,

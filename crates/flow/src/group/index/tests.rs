@@ -28,6 +28,7 @@ fn entry(offset: u64, at: i64) -> Entry {
         at,
         arrival: Arrival { stream: Stream::Partition(0), place: offset, time: Timestamp(at) },
         closes: false,
+        quiet: 0,
         kind: None,
         id: None,
         with: offset,

@@ -14,7 +14,7 @@ use potok_services::{
 pub enum Command {
     /// Install what is missing on this machine; done by `cargo xtask test` as well
     Install {
-        /// Some of kafka, postgres, mariadb, redis, keycloak, node; without a name, all
+        /// Some of kafka, postgres, mariadb, redis, keycloak, node, chromium; without a name, all
         #[arg(value_name = "SERVICE")]
         services: Vec<Service>,
     },
@@ -123,7 +123,9 @@ impl Running {
             Service::Keycloak => {
                 Running::Keycloak(Keycloak::open(&KeycloakOptions { data, port: known(8180) })?)
             }
-            Service::Node => bail!("node is installed for tests; there is nothing to start"),
+            Service::Node | Service::Chromium => {
+                bail!("{} is installed for tests; there is nothing to start", service.name())
+            }
         })
     }
 

@@ -12,6 +12,7 @@
 //! Deliberately not here: whether what a file names is there. Nothing connects to anything.
 #![deny(missing_docs)]
 
+mod auth;
 mod check;
 mod connections;
 mod connector;
@@ -41,9 +42,10 @@ mod tree;
 mod values;
 mod variants;
 
+pub use auth::Auth;
 pub use connections::{
-    Connections, CreateTopics, Flags, KeyStyle, Location, LogConnection, Retention,
-    StoreConnection, is_url, variable,
+    Connections, CreateTopics, Flags, KeyStyle, Location, LogConnection, QueueConnection,
+    Retention, StoreConnection, is_url, variable,
 };
 pub use connector::{
     CommonKey, ConnectionKind, Destination, EntryCheck, FeedSettings, Misfit, Refusal,

@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
 
+use crate::auth::{Auth, AuthSetting, WebAddress};
 use crate::check::conform;
 use crate::connections::{
     Connections, ConnectionsFile, Flags, Location, LogConnection, LogSetting, LogText,
-    NamedSetting, SettingName, StoreConnection, StoreSetting, StoreText, variable,
+    NamedSetting, QueueConnection, QueueSetting, QueueText, RedisQueueSetting, SettingName,
+    StoreConnection, StoreSetting, StoreText, variable,
 };
 use crate::connector::ConnectionKind;
 use crate::document::Document;
@@ -135,6 +137,8 @@ impl Decide<'_> {
         let http = self.setting::<Address>(&flags.http, "--http", "POTOK_HTTP");
         let log = self.log(file.log);
         let store = self.store(file.store);
+        let queue = self.queue(file.queue);
+        let auth = self.auth(file.auth);
         let address = |given: Option<Override<Address>>, file: Option<Address>, port: u16| {
             given.map(|given| given.value).or(file).unwrap_or_else(|| Address::loopback(port))
         };
@@ -144,6 +148,8 @@ impl Decide<'_> {
             http: address(http, file.http, 7601),
             log,
             store,
+            queue,
+            auth,
             retention: file.retention,
             partitions: file.partitions,
             drain_max: file.drain_max,
@@ -211,6 +217,44 @@ impl Decide<'_> {
             },
             (None, None) => StoreConnection::Embedded,
         }
+    }
+
+    fn queue(&mut self, file: Option<QueueSetting>) -> QueueConnection {
+        let given = self.variable::<QueueText>("POTOK_QUEUE");
+        match (given, file) {
+            // What the file says besides the address holds for the address of the variable too.
+            (
+                Some(Override { value: QueueText(QueueConnection::Redis { url, .. }), .. }),
+                Some(QueueSetting::Map(map)),
+            ) => {
+                let RedisQueueSetting { lease, waiting_max, .. } = map;
+                QueueConnection::Redis { url, lease, waiting_max }
+            }
+            (Some(given), _) => given.value.0,
+            (None, Some(QueueSetting::Text(text))) => text.0,
+            (None, Some(QueueSetting::Map(map))) => QueueConnection::Redis {
+                url: ConnectionUrl::new(with_scheme("redis://", map.redis.expose())),
+                lease: map.lease,
+                waiting_max: map.waiting_max,
+            },
+            (None, None) => QueueConnection::Embedded,
+        }
+    }
+
+    fn auth(&mut self, file: AuthSetting) -> Auth {
+        let issuer = self.variable::<WebAddress>("POTOK_AUTH_ISSUER").map(|given| given.value);
+        let audience = self.env.given("POTOK_AUTH_AUDIENCE").map(str::to_owned);
+        Auth::decide(file.clone(), issuer, audience).unwrap_or_else(|alone| {
+            let (missing, variable) = match alone {
+                "issuer" => ("audience", "POTOK_AUTH_AUDIENCE"),
+                _ => ("issuer", "POTOK_AUTH_ISSUER"),
+            };
+            let what = format!("`{alone}` without `{missing}`: a token is checked by both");
+            let hint = Some(format!("set auth.{missing}, or {variable}"));
+            self.problems.push(Problem::elsewhere(code::COMPANION, "setting auth", what, hint));
+            let without = AuthSetting { issuer: None, audience: None, ..file };
+            Auth::decide(without, None, None).unwrap_or_default()
+        })
     }
 
     /// All named connections that are set: those of the environment win over those of the file.

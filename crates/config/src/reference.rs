@@ -223,6 +223,8 @@ fn name_of(format: &str) -> Option<&'static str> {
         ("potok-connection-name", "a name"),
         ("potok-sharded-name", "a name"),
         ("potok-address", "`host:port`"),
+        ("potok-web-address", "`https://host/…`, or `http` on this machine"),
+        ("potok-origin", "`https://host[:port]`"),
         ("potok-http-path", "a path"),
         ("potok-expression", "a path or template"),
         ("potok-rows", "a path of rows"),

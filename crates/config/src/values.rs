@@ -54,7 +54,7 @@ pub(crate) fn check_format(format: &str, text: &str) -> Vec<Wrong> {
         T::read(text).err().unwrap_or_default()
     }
     type Check = (&'static str, fn(&str) -> Vec<Wrong>);
-    use crate::{connections as c, expression as e};
+    use crate::{auth, connections as c, expression as e};
     const CHECKS: &[Check] = &[
         (Period::FORMAT, check::<Period>),
         (Size::FORMAT, check::<Size>),
@@ -73,6 +73,9 @@ pub(crate) fn check_format(format: &str, text: &str) -> Vec<Wrong> {
         (e::Predicate::FORMAT, check::<e::Predicate>),
         (c::LogText::FORMAT, check::<c::LogText>),
         (c::StoreText::FORMAT, check::<c::StoreText>),
+        (c::QueueText::FORMAT, check::<c::QueueText>),
+        (auth::WebAddress::FORMAT, check::<auth::WebAddress>),
+        (auth::PageOrigin::FORMAT, check::<auth::PageOrigin>),
     ];
     CHECKS.iter().find(|(name, _)| *name == format).map_or_else(Vec::new, |(_, check)| check(text))
 }

@@ -3,6 +3,7 @@
 //! ```text
 //! potok-<pipeline>       records on their way through groups, and notes about them
 //! potok-groups           which consumer groups are potok's (Kafka)
+//! potok-audit            what people have done, and when
 //! <pipeline>-dead        dead letters, unless the pipeline names another topic for them
 //! …-dead-resolved        what became of dead letters
 //! <pipeline>-replay      dead letters on their way back into their pipeline
@@ -27,7 +28,7 @@ pub fn own_topic(topic: &str) -> Option<&'static str> {
 pub fn is_own_pipeline(name: &str) -> bool {
     // Damaged bytes of the embedded log are dead letters of `potok`.
     name.starts_with("potok-")
-        || ["potok", "groups", "dead", "dead-resolved", "replay"].contains(&name)
+        || ["potok", "groups", "audit", "dead", "dead-resolved", "replay"].contains(&name)
 }
 
 /// Why nobody writes to that topic by hand.

@@ -41,6 +41,16 @@ pub const STORE_CRASH_POINTS: &[&str] = &["clean.before"];
 /// Those that only a pipeline passes whose groups are gathered on a shared log.
 pub const GATHER_CRASH_POINTS: &[&str] = &["gather.before", "gather.sent", "gather.after"];
 
+/// Those that only a pipeline passes whose source is a queue in Redis.
+pub const QUEUE_CRASH_POINTS: &[&str] = &[
+    "queue.sort.before",
+    "queue.sort.after",
+    "queue.claim.before",
+    "queue.claim.after",
+    "queue.ack.before",
+    "queue.ack.after",
+];
+
 /// Where nothing durable changes, so that dying is of no interest, but panicking is.
 pub const PANIC_POINTS: &[&str] = &["intake", "reader", "poller", "admin"];
 
@@ -200,7 +210,7 @@ mod debug {
 
     use super::{
         Bug, CRASH_POINTS, FEED_CRASH_POINTS, GATHER_CRASH_POINTS, GROUP_CRASH_POINTS,
-        LETTER_CRASH_POINTS, PANIC_POINTS, STORE_CRASH_POINTS,
+        LETTER_CRASH_POINTS, PANIC_POINTS, QUEUE_CRASH_POINTS, STORE_CRASH_POINTS,
     };
 
     /// A point that somebody named, and which passing of it is meant.
@@ -230,6 +240,7 @@ mod debug {
             GROUP_CRASH_POINTS,
             STORE_CRASH_POINTS,
             GATHER_CRASH_POINTS,
+            QUEUE_CRASH_POINTS,
             PANIC_POINTS,
             FEED_CRASH_POINTS,
             LETTER_CRASH_POINTS,

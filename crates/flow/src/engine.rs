@@ -6,7 +6,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use potok_core::{Clock, ConsumerGroup, Fault, Log, PipelineInfo, Timestamp, TopicInfo};
+use potok_core::{
+    Clock, ConsumerGroup, Fault, FeedGroups, Log, PipelineInfo, Timestamp, TopicInfo,
+};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::task::AbortOnDropHandle;
@@ -20,6 +22,7 @@ use crate::feed::Backlogs;
 use crate::group::{Command, GroupCursor, GroupPage, GroupTables, GroupView};
 use crate::lag::{Asked, soon};
 use crate::origin::OwnTopics;
+use crate::outline::Outline;
 use crate::pipeline::{self, Shared};
 use crate::plan::{GroupPlan, Per, Plan};
 use crate::signal::Signal;
@@ -35,19 +38,19 @@ const RUN_LASTED: Duration = Duration::from_secs(60);
 /// Runs pipelines on one log. Cheap to clone.
 #[derive(Clone)]
 pub struct Engine {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
-struct Inner {
+pub(crate) struct Inner {
     log: Arc<dyn Log>,
     clock: Arc<dyn Clock>,
     notes_dir: Option<PathBuf>,
-    pipelines: Mutex<BTreeMap<String, Handle>>,
+    pub(crate) pipelines: Mutex<BTreeMap<String, Handle>>,
     asked: Asked,
 }
 
 /// A pipeline as the engine holds it.
-struct Handle {
+pub(crate) struct Handle {
     /// Its consumer groups; the first reads topics of it.
     groups: Vec<String>,
     /// The topics it reads.
@@ -64,11 +67,15 @@ struct Handle {
     decisions: Arc<Decisions>,
     /// What is held, and how.
     held: Option<(GroupPlan, Arc<GroupTables>)>,
+    /// What it does with records, for people.
+    outline: Arc<Outline>,
     /// Since when it counts.
     since: Timestamp,
     open_letters: Arc<OpenCount>,
     /// What waits in its feeds; somebody asks them for as long as it is here.
     backlogs: Arc<Backlogs>,
+    /// Groups that wait in them.
+    pub(crate) feed_groups: Vec<Arc<dyn FeedGroups>>,
     asking: Option<AbortOnDropHandle<()>>,
     desk: Option<AbortOnDropHandle<()>>,
     supervisor: Option<JoinHandle<()>>,
@@ -149,9 +156,11 @@ impl Engine {
             waits: shared.waits.clone(),
             decisions: shared.decisions.clone(),
             held: shared.plan.hold.clone().map(|plan| (plan, shared.boards.clone())),
+            outline: Arc::new(Outline::of(&shared.plan)),
             since: self.inner.clock.now(),
             open_letters: Arc::default(),
             backlogs: Arc::new(Backlogs::of(&shared.plan)),
+            feed_groups: shared.plan.feeds().filter_map(|(_, feed)| feed.groups()).collect(),
             asking: None,
             desk: None,
             supervisor: None,
@@ -250,6 +259,7 @@ impl Engine {
             };
             handle.counters.fill(&mut status, &*self.inner.clock);
             status.wait_in(&handle.backlogs.list(), self.inner.clock.now());
+            status.count_in(handle.backlogs.counts());
             if let Some((_, boards)) = &handle.held {
                 let held = boards.contents();
                 (status.open_groups, status.held_bytes) = (held.open_groups, held.bytes);
@@ -319,6 +329,20 @@ impl Engine {
             handle.resume.notify_one();
             handle.destinations.iter().for_each(|destination| destination.gate.hurry());
         })
+    }
+
+    /// Asks destinations behind closed gates now, instead of at their next probe; says how many.
+    pub fn probe(&self, pipeline: &str) -> Result<usize, Fault> {
+        self.with(pipeline, |handle| {
+            let away = handle.destinations.iter().filter(|d| d.gate.status().state != "open");
+            away.map(|destination| destination.gate.hurry()).count()
+        })
+    }
+
+    /// What each pipeline of this process does with records, by name.
+    pub fn outlines(&self) -> BTreeMap<String, Arc<Outline>> {
+        let pipelines = self.inner.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
+        pipelines.iter().map(|(name, handle)| (name.clone(), handle.outline.clone())).collect()
     }
 
     /// Records of a pipeline that wait for somebody to decide about them.

@@ -400,6 +400,7 @@ impl Lane {
             };
             let value = value.and_then(|value| {
                 self.find_group(&mut item, &value, &mut parser, (batch, record, way))?;
+                self.refuse_groupless(batch)?;
                 Ok(value)
             });
             match value {

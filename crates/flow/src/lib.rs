@@ -20,6 +20,7 @@ mod ledger;
 mod notices;
 mod origin;
 mod outgoing;
+mod outline;
 mod pending;
 mod pipeline;
 mod plan;
@@ -34,6 +35,7 @@ pub use deliver::Undecided;
 pub use engine::Engine;
 pub use group::{GroupCursor, GroupPage, GroupView, KindView, ShardPlan, gathered_from};
 pub use latency::LatencyCounts;
+pub use outline::{Outline, OutlineStage};
 pub use plan::{
     ClosePlan, CountPlan, DeliverPlan, GroupPlan, HELD_MEMORY_BESIDE_A_STORE, HELD_MEMORY_DEFAULT,
     Input, KindPlan, OnError, OnRepeat, Per, Plan, Retry, StagePlan, Target, TopicTarget,

@@ -97,8 +97,10 @@ pub struct Status {
     pub dead_letters_by_reason: BTreeMap<String, u64>,
     /// How often a part of it died and was started again.
     pub restarts: u64,
-    /// Failed calls that were repeated.
+    /// Failed calls of destinations that were repeated.
     pub retries: u64,
+    /// Failed calls of stages that were repeated.
+    pub stage_retries: u64,
     /// Events that went on as they were though a stage failed on them (`on_error: pass`).
     pub passed: u64,
     /// What stages were asked to count (`count`), by stage and name.
@@ -159,6 +161,7 @@ impl Status {
             dead_letters_by_reason: BTreeMap::new(),
             restarts: 0,
             retries: 0,
+            stage_retries: 0,
             passed: 0,
             counted: BTreeMap::new(),
             open_groups: 0,
@@ -218,6 +221,10 @@ pub struct DestinationStatus {
     pub destination: String,
     /// Its gate is open.
     pub up: bool,
+    /// Its gate.
+    pub gate: GateStatus,
+    /// Messages it took, since the process started.
+    pub delivered: u64,
 }
 
 /// A feed, and what waits in it.
@@ -231,9 +238,19 @@ pub struct FeedStatus {
     pub oldest: Option<u64>,
     /// Groups they are in, where the feed groups them.
     pub groups: Option<u64>,
+    /// What it counts itself, by name.
+    pub counts: BTreeMap<String, u64>,
 }
 
 impl Status {
+    /// Adds what feeds have counted, in the order of [`Status::feeds`].
+    pub(crate) fn count_in(&mut self, counts: Vec<Vec<(&'static str, u64)>>) {
+        for (feed, counts) in self.feeds.iter_mut().zip(counts) {
+            feed.counts =
+                counts.into_iter().map(|(name, count)| (name.to_owned(), count)).collect();
+        }
+    }
+
     /// Adds what waits in feeds.
     pub(crate) fn wait_in(&mut self, feeds: &[(Arc<str>, Option<Backlog>)], now: Timestamp) {
         let status = |(name, said): &(Arc<str>, Option<Backlog>)| FeedStatus {
@@ -241,6 +258,7 @@ impl Status {
             waiting: said.map(|said| said.records),
             oldest: said.and_then(|said| said.oldest).map(|oldest| now.millis_since(oldest)),
             groups: said.and_then(|said| said.groups),
+            counts: BTreeMap::new(),
         };
         self.feeds = feeds.iter().map(status).collect();
         if self.feeds.is_empty() {
@@ -258,6 +276,7 @@ pub(crate) struct Counters {
     pub counts: Arc<Counts>,
     pub restarts: AtomicU64,
     pub retries: AtomicU64,
+    pub stage_retries: AtomicU64,
     /// Records that failed and were put off by their feed.
     pub put_off: AtomicU64,
     /// Events that went on though a stage failed on them.
@@ -314,6 +333,7 @@ impl Counters {
         status.restarts = load(&self.restarts);
         status.why = status.why.take().or_else(|| self.stages.why());
         status.retries = load(&self.retries);
+        status.stage_retries = load(&self.stage_retries);
         status.put_off = load(&self.put_off);
         status.passed = load(&self.passed);
         status.counted = self.counted.totals();

@@ -44,7 +44,7 @@ pub(crate) enum Ending {
 }
 
 impl Ending {
-    const ALL: [Ending; 7] = [
+    pub const ALL: [Ending; 7] = [
         Ending::ByClient,
         Ending::Broken,
         Ending::Elsewhere,
@@ -53,6 +53,19 @@ impl Ending {
         Ending::Silent,
         Ending::Violation,
     ];
+
+    /// As metrics call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Ending::ByClient => "by_client",
+            Ending::Broken => "broken",
+            Ending::Elsewhere => "reconnect",
+            Ending::Kicked => "disconnected",
+            Ending::Slow => "slow",
+            Ending::Silent => "silent",
+            Ending::Violation => "violation",
+        }
+    }
 
     /// The Close message that it deserves: an error, and whether to reconnect.
     pub fn farewell(self) -> Option<(Option<&'static str>, bool)> {
@@ -375,8 +388,13 @@ impl Connection {
     pub fn end(&self, ending: Ending) {
         let ended =
             self.ending.compare_exchange(0, ending as u8, Ordering::AcqRel, Ordering::Acquire);
-        if ended.is_ok() && ending == Ending::Slow {
-            add(&self.counters.slow);
+        if ended.is_ok() {
+            if ending == Ending::Slow {
+                add(&self.counters.slow);
+            }
+            if let Some(count) = self.counters.closed.get(ending as usize - 1) {
+                add(count);
+            }
         }
         if let Some(http) = &self.http {
             http.over.notify_one();

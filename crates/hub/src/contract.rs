@@ -80,7 +80,7 @@ pub enum Answer {
     /// Nobody answered in time, or nobody is left who could. Where it was `written`, it may have
     /// been seen.
     NoAnswer { written: bool },
-    /// The hub cannot say: it is stopping, or a part of it died. Never a reason to tell the user by
+    /// The hub cannot say: it is stopping, a part of it died, or it cannot ask its other nodes. Never a reason to tell the user by
     /// other means; try again later.
     Unavailable,
 }
@@ -93,7 +93,7 @@ pub trait Answers: Send + Sync {
 
 /// The hub takes nothing at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the hub is stopping")]
+#[error("the hub takes nothing at the moment: it is stopping, or cannot ask where users are")]
 pub struct Unavailable;
 
 /// Which connections to list.
@@ -115,6 +115,8 @@ impl Default for ConnectionAsk {
 pub struct ConnectionList {
     pub connections: Vec<ConnectionView>,
     pub total: usize,
+    /// Nodes that did not answer in time; what they have is not in it.
+    pub silent: Vec<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -122,12 +124,14 @@ pub struct ConnectionView {
     /// The public id, as the client knows it; not the secret it attached with.
     pub id: String,
     pub user: UserId,
+    /// The node it is with, where there are several.
+    pub node: String,
     pub since: SystemTime,
     pub address: IpAddr,
     /// As the client calls itself, shortened.
     pub agent: String,
     pub transport: Transport,
-    pub protocol: &'static str,
+    pub protocol: String,
     pub queued_bytes: usize,
     /// Sent to, but no longer waited for: a message to it ran into its deadline.
     pub mute: bool,
@@ -141,6 +145,13 @@ pub enum Transport {
 }
 
 impl Transport {
+    pub(crate) const ALL: [Transport; 3] =
+        [Transport::WebSockets, Transport::ServerSentEvents, Transport::LongPolling];
+
+    pub(crate) fn parse(name: &str) -> Option<Self> {
+        Transport::ALL.into_iter().find(|transport| transport.name() == name)
+    }
+
     /// Its name in the protocol.
     pub fn name(self) -> &'static str {
         match self {
@@ -156,11 +167,18 @@ impl Transport {
 pub struct HubStats {
     /// At this moment.
     pub connections: usize,
+    /// At this moment: people with a connection to this node.
+    pub users: usize,
+    /// Connections there have been.
+    pub connected: u64,
     /// At this moment.
     pub queued_bytes: usize,
     pub acknowledged: u64,
     pub nobody: u64,
     pub no_answer: u64,
+    pub unavailable: u64,
+    /// Messages that the hub was asked to send.
+    pub sent: u64,
     /// Completions in the stock client's words for "no result". Where all are, the method's name
     /// may be wrong.
     pub no_result: u64,

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use crate::connection::Ending;
 use crate::contract::{Answer, HubStats};
 
 #[derive(Debug, Default)]
@@ -11,6 +12,10 @@ pub(crate) struct Counters {
     acknowledged: AtomicU64,
     nobody: AtomicU64,
     no_answer: AtomicU64,
+    unavailable: AtomicU64,
+    pub sent: AtomicU64,
+    pub connected: AtomicU64,
+    pub closed: [AtomicU64; Ending::ALL.len()],
     pub no_result: AtomicU64,
     pub threw: AtomicU64,
     pub late: AtomicU64,
@@ -29,18 +34,27 @@ impl Counters {
             Answer::Acknowledged => add(&self.acknowledged),
             Answer::Nobody => add(&self.nobody),
             Answer::NoAnswer { .. } => add(&self.no_answer),
-            Answer::Unavailable => {}
+            Answer::Unavailable => add(&self.unavailable),
         }
+    }
+
+    /// By the order of [`Ending::ALL`].
+    pub fn closes(&self) -> impl Iterator<Item = u64> {
+        self.closed.iter().map(|count| count.load(Ordering::Relaxed))
     }
 
     pub fn stats(&self, key_fetches: u64) -> HubStats {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         HubStats {
             connections: self.connections.load(Ordering::Relaxed),
+            users: 0,
             queued_bytes: self.queued_bytes.load(Ordering::Relaxed),
             acknowledged: of(&self.acknowledged),
             nobody: of(&self.nobody),
             no_answer: of(&self.no_answer),
+            unavailable: of(&self.unavailable),
+            sent: of(&self.sent),
+            connected: of(&self.connected),
             no_result: of(&self.no_result),
             threw: of(&self.threw),
             late: of(&self.late),

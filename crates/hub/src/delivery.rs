@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -27,7 +27,11 @@ pub(crate) struct Delivery {
     written: AtomicBool,
     /// Whether a connection's window made it wait.
     waited: AtomicBool,
-    targets: OnceLock<Box<[Weak<Connection>]>>,
+    /// Other nodes that have not replied yet.
+    legs: AtomicUsize,
+    /// Another node may have taken it, and its reply may be lost.
+    unsure: AtomicBool,
+    targets: Mutex<Vec<Weak<Connection>>>,
 }
 
 impl Delivery {
@@ -46,19 +50,46 @@ impl Delivery {
             settled: AtomicBool::new(false),
             written: AtomicBool::new(false),
             waited: AtomicBool::new(false),
-            targets: OnceLock::new(),
+            legs: AtomicUsize::new(0),
+            unsure: AtomicBool::new(false),
+            targets: Mutex::default(),
         })
     }
 
     /// Says which connections it is handed to; each counts as one that may answer.
     pub fn target(&self, connections: &[Arc<Connection>]) {
         self.open.fetch_add(connections.len(), Ordering::AcqRel);
-        let _ = self.targets.set(connections.iter().map(Arc::downgrade).collect());
+        self.own_targets().extend(connections.iter().map(Arc::downgrade));
     }
 
     /// The connections that still exist.
-    pub fn targets(&self) -> impl Iterator<Item = Arc<Connection>> {
-        self.targets.get().into_iter().flat_map(|all| all.iter()).filter_map(Weak::upgrade)
+    pub fn targets(&self) -> Vec<Arc<Connection>> {
+        self.own_targets().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    fn own_targets(&self) -> MutexGuard<'_, Vec<Weak<Connection>>> {
+        self.targets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Another node may answer too.
+    pub fn add_leg(&self) {
+        self.open.fetch_add(1, Ordering::AcqRel);
+        self.legs.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Another node has replied; it still counts as one who may answer, until it is released.
+    pub fn end_leg(&self) {
+        self.legs.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Whether one alone may still answer, and nobody was shown it.
+    pub fn is_last(&self) -> bool {
+        self.open.load(Ordering::Acquire) == 1 && !self.written.load(Ordering::Acquire)
+    }
+
+    /// An answer of another node may be lost on the way.
+    pub fn mark_unsure(&self) {
+        self.unsure.store(true, Ordering::Release);
     }
 
     pub fn is_settled(&self) -> bool {
@@ -121,8 +152,23 @@ impl Settlements {
     }
 
     pub fn unanswered(&mut self, delivery: &Delivery) {
-        let written = delivery.written.load(Ordering::Acquire);
-        self.settle(delivery, Answer::NoAnswer { written });
+        let answer = match delivery.unsure.load(Ordering::Acquire) {
+            true => Answer::Unavailable,
+            // Where a node has not replied, it may have been seen there.
+            false => Answer::NoAnswer {
+                written: delivery.written.load(Ordering::Acquire)
+                    || delivery.legs.load(Ordering::Acquire) > 0,
+            },
+        };
+        self.settle(delivery, answer);
+    }
+
+    /// Its user is nowhere.
+    pub fn nobody(&mut self, delivery: &Delivery) {
+        match delivery.unsure.load(Ordering::Acquire) {
+            true => self.settle(delivery, Answer::Unavailable),
+            false => self.settle(delivery, Answer::Nobody),
+        };
     }
 }
 

@@ -57,6 +57,7 @@ pub struct Frame {
     json: Utf8Bytes,
     arguments: Range<usize>,
     method: Range<usize>,
+    payload: Range<usize>,
     msgpack: OnceLock<Bytes>,
 }
 
@@ -84,13 +85,14 @@ impl Frame {
         json.push_str(r#"","arguments":"#);
         let id = serde_json::to_string(id).map_err(|_| Refused::NotJson)?;
         let arguments = append(&mut json, &format!(r#"[{payload},{{"id":{id}}}]"#));
+        let payload = arguments.start + 1..arguments.start + 1 + payload.len();
         json.push('}');
         json.push(RECORD_SEPARATOR);
         if json.len() > limit {
             return Err(Refused::TooLarge { bytes: json.len() });
         }
         let json = json.into();
-        Ok(Arc::new(Frame { number, json, arguments, method, msgpack: OnceLock::new() }))
+        Ok(Arc::new(Frame { number, json, arguments, method, payload, msgpack: OnceLock::new() }))
     }
 
     /// What it counts for in queues, whatever the protocol.
@@ -108,6 +110,17 @@ impl Frame {
 
     pub(crate) fn method(&self) -> &str {
         self.json.as_str().get(self.method.clone()).unwrap_or_default()
+    }
+
+    /// As JSON.
+    pub(crate) fn payload(&self) -> &str {
+        self.json.as_str().get(self.payload.clone()).unwrap_or_default()
+    }
+
+    /// The message's own.
+    pub(crate) fn id(&self) -> String {
+        let arguments: Value = serde_json::from_str(self.arguments()).unwrap_or_default();
+        arguments.get(1).and_then(|more| more.get("id")?.as_str()).unwrap_or_default().to_owned()
     }
 
     /// As JSON: the payload and the id.

@@ -5,6 +5,7 @@
 //!
 //! | file | duty |
 //! |---|---|
+//! | `copies` | several nodes: where users are, messages from one to another |
 //! | `contract` | what an engine may ask, and the promises |
 //! | `frame` | a message, checked and encoded once |
 //! | `node`, `users`, `delivery`, `connection` | who is here, what is on its way, the one answer per message |
@@ -14,14 +15,19 @@
 //! | `transport` | WebSockets, server-sent events, long polling |
 //! | `http`, `negotiate` | requests, origins, limits of strangers |
 //! | `tokens` | who somebody is |
+//! | `admin` | metrics and questions of the person who runs it |
+//! | `client` | a client, for terminals |
 //!
 //! **Invariants.** Only a connection that was sent a message can acknowledge it, once. Whatever a
 //! client does not read is bounded in bytes, then the client is dropped. No message has a task or a
 //! timer of its own. No token is logged. Deliberately absent: streams, stateful reconnects.
 
+mod admin;
 mod calls;
+pub mod client;
 mod connection;
 mod contract;
+mod copies;
 mod counters;
 mod delivery;
 mod frame;
@@ -35,13 +41,19 @@ mod session;
 mod settings;
 pub mod tokens;
 mod transport;
+pub mod trouble;
 mod users;
 
+pub use admin::admin;
 pub use calls::{CallError, Caller, Method};
 pub use contract::{
     AckRule, Answer, Answers, ConnectionAsk, ConnectionList, ConnectionView, Hub, HubStats,
     Outgoing, Ticket, Transport, Unavailable, UserId,
 };
+pub use copies::in_process::InProcess;
+#[cfg(feature = "redis")]
+pub use copies::redis::RedisDirectory;
+pub use copies::{Directory, Lease, NodeId, Parcels, Presence, Whereabouts};
 pub use frame::{Frame, Refused};
 pub use http::{listen, serve};
 pub use node::Node;

@@ -5,6 +5,7 @@
 //! connectionToken = base64url( node 8 ‖ connection id 16 ‖ issued 4 ‖ HMAC-SHA-256 of these and the user, 16 )
 //! ```
 
+use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, UNIX_EPOCH};
 
 use base64::Engine;
@@ -25,7 +26,7 @@ const SIGNATURE: usize = 16;
 
 pub(crate) struct Negotiation {
     node: [u8; NODE],
-    key: hmac::Key,
+    key: RwLock<hmac::Key>,
 }
 
 /// A secret that holds.
@@ -42,8 +43,14 @@ impl Negotiation {
     /// With a key of its own where none is given.
     pub fn new(key: Option<[u8; 32]>) -> Self {
         let key = key.unwrap_or_else(random::bytes);
-        let key = hmac::Key::new(hmac::HMAC_SHA256, &key);
+        let key = RwLock::new(hmac::Key::new(hmac::HMAC_SHA256, &key));
         Negotiation { node: random::bytes(), key }
+    }
+
+    /// From now on with the key of all nodes. Who negotiated before does it again.
+    pub fn set_key(&self, key: &[u8; 32]) {
+        let mut own = self.key.write().unwrap_or_else(PoisonError::into_inner);
+        *own = hmac::Key::new(hmac::HMAC_SHA256, key);
     }
 
     /// A new connection: its public id, and the secret it is attached with.
@@ -77,7 +84,8 @@ impl Negotiation {
     }
 
     fn sign(&self, signed: &[u8], user: &UserId) -> hmac::Tag {
-        let mut context = hmac::Context::with_key(&self.key);
+        let mut context =
+            hmac::Context::with_key(&self.key.read().unwrap_or_else(PoisonError::into_inner));
         context.update(signed);
         context.update(user.as_str().as_bytes());
         context.sign()

@@ -20,12 +20,15 @@ use crate::contract::{
     Answer, Answers, ConnectionAsk, ConnectionList, ConnectionView, Hub, HubStats, Outgoing,
     Ticket, Unavailable, UserId,
 };
+use crate::copies::routing::Copies;
+use crate::copies::{Directory, membership};
 use crate::counters::{Counters, add};
 use crate::delivery::{Deadlines, Delivery, Settlements};
 use crate::inbox::Inboxes;
 use crate::random;
 use crate::settings::{HubSettings, Limits};
 use crate::tokens::{Authority, Person, Refusal};
+use crate::trouble::{Planted, planted};
 use crate::users::Users;
 
 /// How often deadlines are looked at.
@@ -48,6 +51,7 @@ pub struct Node {
     live: Mutex<HashMap<[u8; 16], Arc<Connection>>>,
     inboxes: Mutex<Inboxes>,
     deadlines: Deadlines,
+    copies: Option<Copies>,
     counters: Arc<Counters>,
     started: Instant,
     draining: AtomicBool,
@@ -83,16 +87,40 @@ impl Node {
         authority: Arc<dyn Authority>,
         methods: Methods,
     ) -> Arc<Self> {
+        Node::begin(settings, authority, methods, None)
+    }
+
+    /// One of several nodes of a hub, which find each other in `directory`.
+    pub fn start_among(
+        settings: HubSettings,
+        authority: Arc<dyn Authority>,
+        methods: Methods,
+        directory: Arc<dyn Directory>,
+    ) -> Arc<Self> {
+        let node = Node::begin(settings, authority, methods, Some(directory));
+        membership::join(&node);
+        node
+    }
+
+    fn begin(
+        settings: HubSettings,
+        authority: Arc<dyn Authority>,
+        methods: Methods,
+        directory: Option<Arc<dyn Directory>>,
+    ) -> Arc<Self> {
         let negotiation = crate::negotiate::Negotiation::new(settings.negotiation_key);
-        let node = Arc::new(Node {
+        let mut users = Users::default();
+        users.seats.on = planted(&settings.limits, Planted::RouteByConnection);
+        let node = Arc::new_cyclic(|weak| Node {
             settings,
             authority,
             methods,
             negotiation,
-            users: Mutex::default(),
+            users: Mutex::new(users),
             live: Mutex::default(),
             inboxes: Mutex::new(Inboxes::new()),
             deadlines: Deadlines::default(),
+            copies: directory.map(|directory| Copies::new(directory, weak.clone())),
             counters: Arc::default(),
             started: Instant::now(),
             draining: AtomicBool::new(false),
@@ -123,6 +151,26 @@ impl Node {
         &self.settings.limits
     }
 
+    pub(crate) fn copies(&self) -> Option<&Copies> {
+        self.copies.as_ref()
+    }
+
+    pub(crate) fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+
+    pub(crate) fn deadlines(&self) -> &Deadlines {
+        &self.deadlines
+    }
+
+    /// This node's connections that a message for a user goes to.
+    pub(crate) fn targets_of(&self, users: &Users, user: &UserId) -> Vec<Arc<Connection>> {
+        if planted(self.limits(), Planted::RouteByConnection) {
+            return users.seats.of(user).into_iter().collect();
+        }
+        users.connections(user).to_vec()
+    }
+
     pub(crate) fn methods(&self) -> &Methods {
         &self.methods
     }
@@ -134,6 +182,11 @@ impl Node {
     /// Seconds since the start, from 1.
     pub(crate) fn now(&self) -> u32 {
         self.started.elapsed().as_secs() as u32 + 1
+    }
+
+    /// Whether every request of a client reaches this node.
+    pub(crate) fn is_sticky(&self) -> bool {
+        self.settings.sticky.unwrap_or(self.copies.is_none())
     }
 
     pub(crate) fn is_draining(&self) -> bool {
@@ -170,6 +223,7 @@ impl Node {
         live.insert(connection.origin.id, connection.clone());
         drop(live);
         self.counters.connections.fetch_add(1, Ordering::Relaxed);
+        add(&self.counters.connected);
         Some(Attachment { node: self.clone(), connection })
     }
 
@@ -201,7 +255,11 @@ impl Node {
             connection.offer(&parked.frame, &parked.delivery, self.limits(), now, &mut settlements);
             settlements.release(&parked.delivery);
         }
+        if let Some(copies) = &self.copies {
+            self.take_searched(copies, &users, &connection.origin.user, &mut settlements);
+        }
         drop(users);
+        self.note_presence(&connection.origin.user, false);
         if let Some(oldest) = oldest {
             oldest.end(Ending::Kicked);
         }
@@ -211,9 +269,19 @@ impl Node {
     fn detach(&self, connection: &Arc<Connection>) {
         let mut settlements = Settlements::default();
         let by_client = matches!(connection.ending(), Some(Ending::ByClient | Ending::Kicked));
-        let linger = (!by_client).then(|| Instant::now() + self.limits().linger);
-        self.users().remove(connection, linger);
+        self.take_away(connection, !by_client);
         connection.clear(&mut settlements);
+    }
+
+    /// Gives a connection no more messages. Where its user may come back in a moment, they are
+    /// looked for: here, or at all nodes.
+    fn take_away(&self, connection: &Arc<Connection>, expected: bool) {
+        let expected = expected && !planted(self.limits(), Planted::NobodyAtOnce);
+        let linger =
+            (expected && self.copies.is_none()).then(|| Instant::now() + self.limits().linger);
+        if self.users().remove(connection, linger) {
+            self.note_presence(&connection.origin.user, expected);
+        }
     }
 
     fn remove(&self, connection: &Arc<Connection>) {
@@ -261,7 +329,7 @@ impl Node {
     /// more, then it has a moment for what it owes.
     fn see_off(&self, connection: &Arc<Connection>) {
         if !connection.is_leaving() {
-            self.users().remove(connection, Some(Instant::now() + self.limits().linger));
+            self.take_away(connection, true);
         }
         if connection.leave(self.limits().farewell, self.now()) {
             connection.end(Ending::Elsewhere);
@@ -274,6 +342,10 @@ impl Node {
 
     /// What a user may have missed since a message.
     pub(crate) fn missed_since(&self, user: &UserId, last: &str) -> serde_json::Value {
+        if self.copies.is_some() {
+            // Other nodes sent messages that this one has not seen: no part may pass for the whole.
+            return Inboxes::new().since(user, last, self.limits());
+        }
         self.inboxes().since(user, last, self.limits())
     }
 
@@ -281,8 +353,43 @@ impl Node {
         self.inboxes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn users(&self) -> MutexGuard<'_, Users> {
+    pub(crate) fn users(&self) -> MutexGuard<'_, Users> {
         self.users.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Those of this node.
+    pub(crate) fn own_connections(&self, ask: &ConnectionAsk) -> ConnectionList {
+        let users = self.users();
+        let mut found = users.list(ask.user.as_ref());
+        drop(users);
+        let total = found.len();
+        found.sort_by(|one, other| one.origin.user.cmp(&other.origin.user));
+        let view = |connection: &Arc<Connection>| ConnectionView {
+            id: crate::negotiate::public_id(&connection.origin.id),
+            user: connection.origin.user.clone(),
+            node: self.copies.as_ref().map(|copies| copies.id.to_string()).unwrap_or_default(),
+            since: connection.origin.opened,
+            address: connection.origin.address,
+            agent: connection.origin.agent.to_string(),
+            transport: connection.origin.transport,
+            protocol: connection.protocol().map_or("", |protocol| protocol.name()).to_owned(),
+            queued_bytes: connection.queued_bytes(),
+            mute: connection.is_mute(),
+        };
+        let connections = found.iter().take(ask.limit).map(view).collect();
+        ConnectionList { connections, total, silent: Vec::new() }
+    }
+
+    /// Closes a user's connections with this node; how many.
+    pub(crate) fn disconnect_here(&self, user: &UserId, deny_before: Option<SystemTime>) -> u32 {
+        let mut users = self.users();
+        if let Some(before) = deny_before {
+            users.deny(user, before);
+        }
+        let connections = users.list(Some(user));
+        drop(users);
+        connections.iter().for_each(|connection| connection.end(Ending::Kicked));
+        connections.len() as u32
     }
 
     fn hand_out(&self, batch: Vec<Outgoing>, answers: &Arc<dyn Answers>) {
@@ -334,7 +441,12 @@ impl Hub for Node {
             }
             tokio::time::sleep(FULL_TICK).await;
         }
-        self.hand_out(batch, &answers);
+        let count = batch.len() as u64;
+        match &self.copies {
+            None => self.hand_out(batch, &answers),
+            Some(copies) => self.send_across(copies, batch, &answers).await?,
+        }
+        self.counters.sent.fetch_add(count, Ordering::Relaxed);
         Ok(())
     }
 
@@ -344,30 +456,20 @@ impl Hub for Node {
         };
         for delivery in self.deadlines.find(wanted) {
             delivery.cancel();
-            delivery.targets().for_each(|connection| connection.forget(&delivery));
+            delivery.targets().iter().for_each(|connection| connection.forget(&delivery));
         }
         self.users().cancel_parked(wanted);
+        if let Some(copies) = &self.copies {
+            self.cancel_searched(copies, wanted);
+        }
     }
 
     async fn connections(&self, ask: &ConnectionAsk) -> ConnectionList {
-        let users = self.users();
-        let mut found = users.list(ask.user.as_ref());
-        drop(users);
-        let total = found.len();
-        found.sort_by(|one, other| one.origin.user.cmp(&other.origin.user));
-        let view = |connection: &Arc<Connection>| ConnectionView {
-            id: crate::negotiate::public_id(&connection.origin.id),
-            user: connection.origin.user.clone(),
-            since: connection.origin.opened,
-            address: connection.origin.address,
-            agent: connection.origin.agent.to_string(),
-            transport: connection.origin.transport,
-            protocol: connection.protocol().map_or("", |protocol| protocol.name()),
-            queued_bytes: connection.queued_bytes(),
-            mute: connection.is_mute(),
-        };
-        let connections = found.iter().take(ask.limit).map(view).collect();
-        ConnectionList { connections, total }
+        let list = self.own_connections(ask);
+        match &self.copies {
+            None => list,
+            Some(copies) => self.connections_across(copies, ask, list).await,
+        }
     }
 
     async fn disconnect(
@@ -375,18 +477,23 @@ impl Hub for Node {
         user: &UserId,
         deny_before: Option<SystemTime>,
     ) -> Result<u32, Unavailable> {
-        let mut users = self.users();
-        if let Some(before) = deny_before {
-            users.deny(user, before);
+        if let (Some(copies), Some(before)) = (&self.copies, deny_before) {
+            // First where nodes that do not listen now will find it.
+            copies.directory.deny(user, before).await?;
         }
-        let connections = users.list(Some(user));
-        drop(users);
-        connections.iter().for_each(|connection| connection.end(Ending::Kicked));
-        Ok(connections.len() as u32)
+        let closed = self.disconnect_here(user, deny_before);
+        match &self.copies {
+            None => Ok(closed),
+            Some(copies) => Ok(closed + self.disconnect_across(copies, user, deny_before).await),
+        }
     }
 
     async fn drain(&self, spread: Duration) {
         self.draining.store(true, Ordering::Release);
+        if self.copies.as_ref().is_some_and(|copies| !copies.others().is_empty()) {
+            // Clients come back at once: by then the balancer must have noticed.
+            tokio::time::sleep(self.limits().notice).await;
+        }
         let mut left: Vec<_> = self.live().values().cloned().collect();
         let pause = spread.checked_div(left.len() as u32).unwrap_or_default();
         let started = Instant::now();
@@ -403,15 +510,19 @@ impl Hub for Node {
         loop {
             let emptied = self.emptied.notified();
             if self.live().is_empty() {
-                return;
+                break;
             }
             // A connection whose farewell takes long is looked at again.
             let _ = tokio::time::timeout(TICK, emptied).await;
         }
+        if let Some(copies) = &self.copies {
+            self.depart(copies).await;
+        }
     }
 
     fn stats(&self) -> HubStats {
-        self.counters.stats(self.authority.fetches())
+        let users = self.users().names().count();
+        HubStats { users, ..self.counters.stats(self.authority.fetches()) }
     }
 }
 

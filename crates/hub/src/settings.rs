@@ -62,6 +62,14 @@ pub struct Limits {
     pub inbox_bytes_total: usize,
     /// A client that asks what it missed gets what came from this long before its last message.
     pub resume_overlap: Duration,
+    /// A node that its copies have not heard of for this long is dead.
+    pub lease: Duration,
+    /// Where there are other nodes, a node that stops refuses new clients for this long before it
+    /// closes its connections.
+    pub notice: Duration,
+    /// Naive versions for tests.
+    #[doc(hidden)]
+    pub planted: Option<crate::trouble::Planted>,
 }
 
 impl Default for Limits {
@@ -97,6 +105,9 @@ impl Default for Limits {
             inbox_age: Duration::from_secs(600),
             inbox_bytes_total: 64 << 20,
             resume_overlap: Duration::from_secs(30),
+            lease: Duration::from_secs(15),
+            notice: Duration::from_secs(5),
+            planted: None,
         }
     }
 }
@@ -112,8 +123,8 @@ pub struct HubSettings {
     /// Proxies whose `X-Forwarded-For` is believed.
     pub trusted_proxies: Vec<IpAddr>,
     /// Whether server-sent events and long polling are offered. They need every request of a client
-    /// to reach the same process.
-    pub sticky: bool,
+    /// to reach the same process. Default: yes on a single node, no among several.
+    pub sticky: Option<bool>,
     /// Signs the secrets of negotiation. Copies that share it accept each other's clients; without
     /// one, each process makes its own.
     pub negotiation_key: Option<[u8; 32]>,
@@ -126,7 +137,7 @@ impl Default for HubSettings {
             name: "notifications".to_owned(),
             origins: Vec::new(),
             trusted_proxies: Vec::new(),
-            sticky: true,
+            sticky: None,
             negotiation_key: None,
             limits: Limits::default(),
         }

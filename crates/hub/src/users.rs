@@ -22,6 +22,7 @@ pub(crate) struct Users {
     lingering: VecDeque<(Instant, UserId)>,
     /// Tokens issued up to then are refused.
     denied: HashMap<UserId, SystemTime>,
+    pub seats: Seats,
 }
 
 #[derive(Default)]
@@ -54,6 +55,7 @@ impl Users {
     pub fn add(&mut self, connection: &Arc<Connection>, most: usize) -> Option<Arc<Connection>> {
         let user = self.all.entry(connection.origin.user.clone()).or_default();
         user.lingers_until = None;
+        self.seats.take(connection);
         user.connections.push(connection.clone());
         (user.connections.len() > most).then(|| user.connections.remove(0))
     }
@@ -63,15 +65,17 @@ impl Users {
         self.all.get_mut(user).map(|user| std::mem::take(&mut user.parked)).unwrap_or_default()
     }
 
-    /// Removes a connection. Where it was the last, its user may be back until `linger`.
-    pub fn remove(&mut self, connection: &Arc<Connection>, linger: Option<Instant>) {
+    /// Removes a connection. Where it was the last, which is returned, its user may be back until
+    /// `linger`.
+    pub fn remove(&mut self, connection: &Arc<Connection>, linger: Option<Instant>) -> bool {
+        self.seats.leave(connection);
         let id = &connection.origin.user;
-        let Some(user) = self.all.get_mut(id) else { return };
+        let Some(user) = self.all.get_mut(id) else { return false };
         let before = user.connections.len();
         user.connections.retain(|other| !Arc::ptr_eq(other, connection));
         if user.connections.len() == before || !user.connections.is_empty() {
             user.connections.shrink_to_fit();
-            return;
+            return false;
         }
         match linger {
             Some(until) => {
@@ -80,6 +84,7 @@ impl Users {
             }
             None => drop(self.all.remove(id)),
         }
+        true
     }
 
     /// Keeps a message for a user who may be back in a moment.
@@ -135,6 +140,11 @@ impl Users {
         }
     }
 
+    /// Those who have connections.
+    pub fn names(&self) -> impl Iterator<Item = &UserId> {
+        self.all.iter().filter(|(_, user)| !user.connections.is_empty()).map(|(id, _)| id)
+    }
+
     pub fn deny(&mut self, user: &UserId, before: SystemTime) {
         self.denied.insert(user.clone(), before);
     }
@@ -151,5 +161,51 @@ impl Users {
             now.duration_since(*before).is_ok_and(|passed| passed > DENIAL_MAX)
         };
         self.denied.retain(|_, before| !is_old(before));
+    }
+}
+
+/// Places of connections that are given to the next one when they are free: what a hub would send to
+/// that remembers connections instead of users. Only for the planted bug of that name.
+#[derive(Default)]
+pub(crate) struct Seats {
+    pub on: bool,
+    #[cfg(debug_assertions)]
+    seats: Vec<Option<Arc<Connection>>>,
+    #[cfg(debug_assertions)]
+    last: HashMap<UserId, usize>,
+}
+
+#[cfg(debug_assertions)]
+impl Seats {
+    fn take(&mut self, connection: &Arc<Connection>) {
+        if !self.on {
+            return;
+        }
+        let free = self.seats.iter().position(Option::is_none).unwrap_or(self.seats.len());
+        self.seats.resize(self.seats.len().max(free + 1), None);
+        if let Some(seat) = self.seats.get_mut(free) {
+            *seat = Some(connection.clone());
+        }
+        self.last.insert(connection.origin.user.clone(), free);
+    }
+    fn leave(&mut self, connection: &Arc<Connection>) {
+        let is_it = |seat: &&mut Option<Arc<Connection>>| {
+            seat.as_ref().is_some_and(|other| Arc::ptr_eq(other, connection))
+        };
+        if let Some(seat) = self.seats.iter_mut().find(is_it) {
+            *seat = None;
+        }
+    }
+    pub fn of(&self, user: &UserId) -> Option<Arc<Connection>> {
+        self.seats.get(*self.last.get(user)?)?.clone()
+    }
+}
+
+#[cfg(not(debug_assertions))]
+impl Seats {
+    fn take(&mut self, _: &Arc<Connection>) {}
+    fn leave(&mut self, _: &Arc<Connection>) {}
+    pub fn of(&self, _: &UserId) -> Option<Arc<Connection>> {
+        None
     }
 }

@@ -7,6 +7,7 @@ use axum::http::StatusCode;
 use potok_flow::Undecided;
 use serde::Deserialize;
 
+use crate::audit::{self, Entry, Via};
 use crate::pipelines::running;
 use crate::request;
 use crate::{Admin, ApiError};
@@ -41,7 +42,14 @@ pub(crate) async fn set_aside(
     };
     let records = match wish.dry_run {
         true => waiting.into_iter().filter(wanted).collect(),
-        false => admin.engine().set_aside(&pipeline, wanted)?,
+        false => {
+            let records = admin.engine().set_aside(&pipeline, wanted)?;
+            let positions: Vec<&str> = records.iter().map(|one| one.position.as_str()).collect();
+            let entry = Entry::new(Via::Api, "set_aside").pipeline(&pipeline);
+            let entry = entry.target(positions.join(" ")).count(records.len() as u64);
+            audit::note(&admin, entry).await;
+            records
+        }
     };
     Ok(Json(records))
 }

@@ -5,9 +5,13 @@
 //! programs on this machine gets an answer ([`guard`]). The command line calls the same router
 //! inside its own process when no other process owns the data folder, so there is one code path.
 //!
-//! Deliberately absent: authentication (it listens on loopback only), HTTP sources, pages.
+//! People see the same on the pages of [`dashboard`], which call the functions behind the API.
+//!
+//! Deliberately absent: authentication (it listens on loopback only).
 
 mod append;
+mod audit;
+mod dashboard;
 mod decisions;
 mod error;
 mod files;
@@ -16,12 +20,17 @@ mod groups;
 mod guard;
 mod health;
 mod http;
+mod jobs;
 mod letters;
 mod line;
 mod metrics;
+mod patience;
 mod pipelines;
+mod problems;
+mod rates;
 mod read;
 mod request;
+mod sampler;
 mod since;
 mod trace;
 
@@ -35,6 +44,7 @@ use potok_core::Fault;
 use potok_flow::Engine;
 use tokio::net::TcpListener;
 use tokio::sync::{Mutex, Semaphore, watch};
+use tokio_util::task::AbortOnDropHandle;
 
 use files::Files;
 
@@ -77,6 +87,10 @@ struct Inner {
     letters: Arc<Mutex<()>>,
     files: Files,
     http: OnceLock<(SocketAddr, HttpSources)>,
+    sampler: sampler::Sampler,
+    book: letters::book::Book,
+    jobs: jobs::Jobs,
+    dashboard: dashboard::Shared,
 }
 
 impl Admin {
@@ -100,6 +114,10 @@ impl Admin {
             letters: Arc::default(),
             files: Files::new(files),
             http: OnceLock::new(),
+            sampler: sampler::Sampler::default(),
+            book: letters::book::Book::default(),
+            jobs: jobs::Jobs::default(),
+            dashboard: dashboard::Shared::default(),
         };
         Admin { inner: Arc::new(inner) }
     }
@@ -148,7 +166,14 @@ pub fn router(admin: Admin) -> Router {
         .route("/status", get(pipelines::status))
         .route("/pipelines/{pipeline}/pause", post(pipelines::pause))
         .route("/pipelines/{pipeline}/resume", post(pipelines::resume))
+        .route("/pipelines/{pipeline}/probe", post(pipelines::probe))
         .route("/pipelines/{pipeline}/set-aside", post(decisions::set_aside))
+        .route("/problems", get(problems::list))
+        .route("/rates", get(rates::rates))
+        .route("/changes", get(rates::changes))
+        .route("/audit", get(audit::list))
+        .route("/jobs", get(jobs::list))
+        .route("/jobs/{id}", get(jobs::show).delete(jobs::stop))
         .route("/groups", get(groups::list))
         .route("/pipelines/{pipeline}/groups/{id}/close", post(groups::close))
         .route("/pipelines/{pipeline}/groups/{id}/drop", post(groups::drop))
@@ -167,6 +192,7 @@ pub fn router(admin: Admin) -> Router {
         .route("/ready", get(health::ready))
         .route("/metrics", get(metrics::metrics))
         .nest("/api/v1", api)
+        .merge(dashboard::routes())
         .fallback(error::not_found)
         .method_not_allowed_fallback(error::not_allowed)
         .layer(axum::middleware::from_fn_with_state(admin.clone(), guard::guard))
@@ -192,5 +218,16 @@ pub async fn bind(address: SocketAddr) -> Result<TcpListener, Fault> {
 /// Serves until [`Admin::close`], then finishes the requests under way.
 pub async fn serve(listener: TcpListener, admin: Admin) -> std::io::Result<()> {
     let closed = admin.closed();
-    axum::serve(listener, router(admin)).with_graceful_shutdown(closed).await
+    let _sampling = AbortOnDropHandle::new(tokio::spawn(admin.clone().sample()));
+    let router = router(admin).into_make_service_with_connect_info::<patience::Connection>();
+    axum::serve(patience::Patient(listener), router).with_graceful_shutdown(closed).await
+}
+
+/// A name that nobody guesses.
+pub(crate) fn random_name() -> String {
+    use ring::rand::SecureRandom;
+    let mut bytes = [0_u8; 12];
+    // The system's generator does not fail once it has begun; zeros would only make names alike.
+    let _ = ring::rand::SystemRandom::new().fill(&mut bytes);
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -150,6 +150,12 @@ const PER_PIPELINE: &[PerPipeline] = &[
         value: |status| Some(status.retries as f64),
     },
     PerPipeline {
+        name: "potok_process_retried_calls_total",
+        kind: "counter",
+        help: "Calls of stages that failed and were repeated.",
+        value: |status| Some(status.stage_retries as f64),
+    },
+    PerPipeline {
         name: "potok_deliver_gate_closed_timestamp_seconds",
         kind: "gauge",
         help: "Unix time since when the gate is not open; 0 while it is.",
@@ -227,6 +233,17 @@ fn render(all: &[Status], version: &str, damaged: usize, trouble: bool) -> Strin
             for (counter, count) in counters {
                 let labels =
                     [("pipeline", &*status.pipeline), ("stage", &**stage), ("name", &**counter)];
+                page.line(name, &labels, *count as f64);
+            }
+        }
+    }
+    let name = "potok_feed_counted_total";
+    page.head(name, "counter", "What feeds count themselves, by feed and name.");
+    for status in all {
+        for feed in &status.feeds {
+            for (counter, count) in &feed.counts {
+                let labels =
+                    [("pipeline", &*status.pipeline), ("feed", &*feed.feed), ("name", &**counter)];
                 page.line(name, &labels, *count as f64);
             }
         }
@@ -395,7 +412,12 @@ mod tests {
             duplicate_ids: 5,
             lateness: LatencyCounts { at_most: vec![(250, 6)], count: 7, sum_millis: 1_500 },
             partitions: vec![PartitionLag { topic: "t".to_owned(), partition: 1, lag: 3 }],
-            destinations: vec![DestinationStatus { destination: "orders".to_owned(), up: false }],
+            destinations: vec![DestinationStatus {
+                destination: "orders".to_owned(),
+                up: false,
+                gate: Default::default(),
+                delivered: 3,
+            }],
             latency: LatencyCounts {
                 at_most: vec![(5, 1), (2_500, 2)],
                 count: 3,

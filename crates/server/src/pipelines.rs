@@ -12,6 +12,7 @@ use potok_core::{ConsumerGroup, Fault, TopicInfo};
 use potok_flow::{State as PipelineState, Status};
 use serde::{Deserialize, Serialize};
 
+use crate::audit::{self, Entry, Via};
 use crate::letters;
 use crate::request::Params;
 use crate::{Admin, ApiError, Identity};
@@ -30,6 +31,7 @@ const COUNTED: [&str; 15] = [
     "put_off",
     "restarts",
     "retries",
+    "stage_retries",
     "passed",
     "store_rebuilds",
     "resumed_seals",
@@ -107,7 +109,7 @@ fn shown(status: &Status) -> serde_json::Value {
 }
 
 /// What runs here, and what ran in this folder before and left a group behind.
-async fn all(admin: &Admin) -> Result<Vec<Status>, Fault> {
+pub(crate) async fn all(admin: &Admin) -> Result<Vec<Status>, Fault> {
     let mut all = admin.engine().status().await;
     let mut others: BTreeMap<String, (u64, bool)> = BTreeMap::new();
     let groups = match admin.engine().consumer_groups().await {
@@ -155,18 +157,51 @@ pub(crate) async fn pause(
     State(admin): State<Admin>,
     Path(pipeline): Path<String>,
 ) -> Result<Json<Status>, ApiError> {
-    running(&admin, &pipeline).await?;
-    admin.engine().pause(&pipeline)?;
-    running(&admin, &pipeline).await.map(Json)
+    set_paused(&admin, Via::Api, &pipeline, true).await.map(Json)
 }
 
 pub(crate) async fn resume(
     State(admin): State<Admin>,
     Path(pipeline): Path<String>,
 ) -> Result<Json<Status>, ApiError> {
-    running(&admin, &pipeline).await?;
-    admin.engine().resume(&pipeline)?;
-    running(&admin, &pipeline).await.map(Json)
+    set_paused(&admin, Via::Api, &pipeline, false).await.map(Json)
+}
+
+/// Pauses a pipeline, or has it go on.
+pub(crate) async fn set_paused(
+    admin: &Admin,
+    via: Via,
+    pipeline: &str,
+    paused: bool,
+) -> Result<Status, ApiError> {
+    running(admin, pipeline).await?;
+    match paused {
+        true => admin.engine().pause(pipeline)?,
+        false => admin.engine().resume(pipeline)?,
+    }
+    let word = if paused { "pause" } else { "resume" };
+    audit::note(admin, Entry::new(via, word).pipeline(pipeline)).await;
+    running(admin, pipeline).await
+}
+
+pub(crate) async fn probe(
+    State(admin): State<Admin>,
+    Path(pipeline): Path<String>,
+) -> Result<Json<serde_json::Value>, ApiError> {
+    let probed = ask_destinations(&admin, Via::Api, &pipeline).await?;
+    Ok(Json(serde_json::json!({ "probed": probed })))
+}
+
+/// Asks destinations behind closed gates now; says how many.
+pub(crate) async fn ask_destinations(
+    admin: &Admin,
+    via: Via,
+    pipeline: &str,
+) -> Result<u64, ApiError> {
+    running(admin, pipeline).await?;
+    let probed = admin.engine().probe(pipeline)? as u64;
+    audit::note(admin, Entry::new(via, "probe").pipeline(pipeline).count(probed)).await;
+    Ok(probed)
 }
 
 /// The status of a pipeline of this process; another one can be neither paused nor resumed.

@@ -1,88 +1,259 @@
 //! Where something was seen: every record of the log that names it, oldest first.
+//!
+//! The log is read backwards, a window of every partition at a time, so that what is new is found
+//! first, and no longer and no further than asked for. The answer says whether that was everything.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
 use potok_core::{
-    ConsumerGroup, ConsumerGroupPartition, Envelope, Log, PipelineInfo, Position, Record,
-    SourceBatch,
+    ConsumerGroup, ConsumerGroupPartition, Envelope, Log, PipelineInfo, Position, ReadFrom, Record,
+    SourceBatch, Timestamp,
 };
 use potok_flow::dead_letter::{self, DeadLetter, LetterId, Replay, Resolution, Settled};
 use potok_flow::gathered_from;
 use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 use crate::request::Params;
-use crate::{Admin, ApiError};
+use crate::{Admin, ApiError, parse_since};
 
 /// More than a person reads.
 const SEEN_MAX: usize = 10_000;
+/// How long it may take, and how much may be read, where nobody says.
+const SECONDS: u64 = 5;
+const MEGABYTES: u64 = 1_024;
+/// Offsets of the newest window of a partition; each older one is four times as large.
+const WINDOW: u64 = 20_000;
+/// Searches at once; others wait for their turn.
+const AT_ONCE_MAX: usize = 4;
 /// Header with the name of a delivery, which begins with the position of its record.
 const ID_HEADER: &str = "potok-id";
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Wish {
-    id: String,
+    pub id: String,
+    /// Nothing older than this moment, or than so long ago; all that is kept where not given.
+    pub since: Option<String>,
+    /// How long it may take.
+    pub seconds: Option<u64>,
+    /// How much of the log may be read.
+    pub megabytes: Option<u64>,
+}
+
+/// What was found, and how much was looked at.
+#[derive(Serialize)]
+pub(crate) struct Found {
+    pub seen: Vec<Seen>,
+    /// Records and bytes that were looked at.
+    pub records: u64,
+    pub bytes: u64,
+    /// Everything since then was looked at; else time, bytes or places ran out.
+    pub complete: bool,
+    /// Nothing older was asked for.
+    pub since: Option<String>,
 }
 
 /// One place where it was seen.
-#[derive(Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Seen {
-    time: String,
+    pub time: String,
     /// `topic/partition/offset`.
-    at: String,
+    pub at: String,
     /// `record`, `ended` or `open` (how a pipeline stands with it), `gathered`, `sealed`,
     /// `delivered`, `dead letter`, `replay`, `resolved` or `held`.
-    what: &'static str,
+    pub what: &'static str,
     /// The pipeline that wrote or holds it.
-    pipeline: Option<String>,
-    key: Option<String>,
+    pub pipeline: Option<String>,
+    pub key: Option<String>,
     /// More about it: why it is a dead letter, which delivery it is.
-    more: Option<String>,
+    pub more: Option<String>,
 }
+
+static AT_ONCE: Semaphore = Semaphore::const_new(AT_ONCE_MAX);
 
 pub(crate) async fn trace(
     State(admin): State<Admin>,
     Params(wish): Params<Wish>,
-) -> Result<Json<Vec<Seen>>, ApiError> {
+) -> Result<Json<Found>, ApiError> {
+    search(&admin, wish).await.map(Json)
+}
+
+/// Looks for it.
+pub(crate) async fn search(admin: &Admin, wish: Wish) -> Result<Found, ApiError> {
     if wish.id.is_empty() {
         return Err(ApiError::usage("say what to look for")
             .hint("a key, an id in a record, a header's value, or topic/partition/offset"));
     }
+    let now = admin.engine().clock().now();
+    let since = wish.since.as_deref().filter(|since| !since.is_empty());
+    let since = since.map(|since| parse_since(since, now)).transpose().map_err(ApiError::usage)?;
+    // Never closed.
+    let _turn = AT_ONCE.acquire().await;
     let log = admin.engine().log().clone();
     let groups = log.consumer_groups().await?;
     let infos: Vec<PipelineInfo> = groups.iter().map(|group| group.info.clone()).collect();
-    let ids = with_origin(&*log, &infos, wish.id.clone()).await?;
-    let mut seen = Vec::new();
-    for topic in log.topics().await? {
-        let mut reader = log.read(&topic.topic, potok_core::ReadFrom::Start).await?;
-        while let Some(batch) = reader.next(false).await? {
-            for record in &batch.records {
-                if seen.len() < SEEN_MAX && ids.iter().any(|id| names(&batch, record, id)) {
-                    let told = describe(&batch, record, &infos);
-                    if told.what == "record" {
-                        let endings = endings(&*log, &groups, &batch.position(record)).await;
-                        seen.extend(endings.into_iter().map(|ending| (record.time, ending)));
-                    }
-                    seen.push((record.time, told));
-                }
-            }
-        }
-    }
+    let mut search = Search {
+        ids: with_origin(&*log, &infos, wish.id.clone()).await?,
+        until: Instant::now() + Duration::from_secs(wish.seconds.unwrap_or(SECONDS)),
+        bytes_max: wish.megabytes.unwrap_or(MEGABYTES).saturating_mul(1 << 20),
+        since,
+        seen: Vec::new(),
+        records: 0,
+        bytes: 0,
+        log,
+        groups,
+        infos,
+    };
+    search.look_at_place(&wish.id).await?;
+    let complete = search.look_back().await?;
+    let mut seen = search.seen;
     // A record comes before what became of it.
-    seen.sort_by_key(|(time, seen)| (*time, seen.what == "ended"));
+    seen.sort_by(|(time, one), (other_time, other)| {
+        (time, one.what == "ended", &one.at).cmp(&(other_time, other.what == "ended", &other.at))
+    });
+    seen.dedup();
     let mut seen: Vec<Seen> = seen.into_iter().map(|(_, seen)| seen).collect();
     let held = admin.engine().groups_of(None, &wish.id);
-    seen.extend(held.into_iter().map(|batch| Seen {
-        time: batch.opened,
-        at: batch.owner,
+    seen.extend(held.into_iter().map(|group| Seen {
+        time: group.opened,
+        at: group.owner,
         what: "held",
-        pipeline: Some(batch.pipeline),
-        key: Some(batch.id),
-        more: Some(format!("{}, due {}", batch.state, batch.due.unwrap_or_default())),
+        pipeline: Some(group.pipeline),
+        key: Some(group.id),
+        more: Some(format!("{}, due {}", group.state, group.due.unwrap_or_default())),
     }));
-    Ok(Json(seen))
+    let since = since.map(|since| since.to_string());
+    Ok(Found { seen, records: search.records, bytes: search.bytes, complete, since })
+}
+
+/// A search under way.
+struct Search {
+    log: Arc<dyn Log>,
+    groups: Vec<ConsumerGroup>,
+    infos: Vec<PipelineInfo>,
+    ids: Vec<String>,
+    since: Option<Timestamp>,
+    until: Instant,
+    bytes_max: u64,
+    seen: Vec<(Timestamp, Seen)>,
+    records: u64,
+    bytes: u64,
+}
+
+/// What of a partition has not been looked at: everything below `end`.
+struct Unread {
+    topic: String,
+    partition: u32,
+    end: u64,
+    window: u64,
+}
+
+impl Search {
+    fn is_over(&self) -> bool {
+        self.seen.len() >= SEEN_MAX || self.bytes >= self.bytes_max || Instant::now() >= self.until
+    }
+
+    /// Where the id is a place: what lies there, however old.
+    async fn look_at_place(&mut self, id: &str) -> Result<(), ApiError> {
+        let mut parts = id.rsplitn(3, '/');
+        let offset = parts.next().and_then(|part| part.split('@').next()?.parse::<u64>().ok());
+        let partition = parts.next().and_then(|part| part.parse::<u32>().ok());
+        let (Some(offset), Some(partition), Some(topic)) = (offset, partition, parts.next()) else {
+            return Ok(());
+        };
+        if self.log.topics().await?.iter().all(|known| known.topic != topic) {
+            return Ok(());
+        }
+        let from = ReadFrom::Place { partition, offset };
+        let batch = self.log.read(topic, from).await?.next(false).await?;
+        if let Some(mut batch) = batch {
+            batch.records.retain(|record| record.offset == offset);
+            self.look_at(&batch, None).await;
+        }
+        Ok(())
+    }
+
+    /// Windows of all partitions, newest first. False where that was not everything.
+    async fn look_back(&mut self) -> Result<bool, ApiError> {
+        let mut unread: Vec<Unread> = Vec::new();
+        for topic in self.log.topics().await? {
+            // Rather many and small: what people have done.
+            if topic.topic == crate::audit::TOPIC {
+                continue;
+            }
+            let of = |(partition, end): (u32, &u64)| Unread {
+                topic: topic.topic.clone(),
+                partition,
+                end: *end,
+                window: WINDOW,
+            };
+            unread.extend((0..).zip(&topic.ends).map(of).filter(|unread| unread.end > 0));
+        }
+        while !unread.is_empty() {
+            let mut left = Vec::new();
+            for mut part in unread {
+                if self.is_over() {
+                    return Ok(false);
+                }
+                if self.look_at_window(&mut part).await? {
+                    left.push(part);
+                }
+            }
+            unread = left;
+        }
+        Ok(true)
+    }
+
+    /// The newest part of what is unread; false where nothing is left that is new enough.
+    async fn look_at_window(&mut self, part: &mut Unread) -> Result<bool, ApiError> {
+        let from = part.end.saturating_sub(part.window);
+        let at = ReadFrom::Place { partition: part.partition, offset: from };
+        let mut reader = self.log.read(&part.topic, at).await?;
+        let mut oldest = None;
+        while let Some(mut batch) = reader.next(false).await? {
+            let next = batch.next;
+            batch.records.retain(|record| record.offset < part.end);
+            oldest = oldest.or(batch.records.first().map(|record| record.time));
+            self.look_at(&batch, self.since).await;
+            if next >= part.end {
+                break;
+            }
+            if self.is_over() {
+                // The window counts as unread.
+                return Ok(true);
+            }
+        }
+        let is_old = self.since.zip(oldest).is_some_and(|(since, oldest)| oldest < since);
+        part.end = from;
+        part.window = part.window.saturating_mul(4);
+        Ok(part.end > 0 && !is_old)
+    }
+
+    async fn look_at(&mut self, batch: &SourceBatch, since: Option<Timestamp>) {
+        for record in &batch.records {
+            self.records += 1;
+            self.bytes += record.bytes() as u64;
+            if since.is_some_and(|since| record.time < since) || self.seen.len() >= SEEN_MAX {
+                continue;
+            }
+            if !self.ids.iter().any(|id| names(batch, record, id)) {
+                continue;
+            }
+            let told = describe(batch, record, &self.infos);
+            if told.what == "record" {
+                let endings = endings(&*self.log, &self.groups, &batch.position(record)).await;
+                self.seen.extend(endings.into_iter().map(|ending| (record.time, ending)));
+            }
+            self.seen.push((record.time, told));
+        }
+        // A long window must not keep others from being answered.
+        tokio::task::yield_now().await;
+    }
 }
 
 /// What to look for: the id, and where it is a dead letter's also the record that was set aside, whose

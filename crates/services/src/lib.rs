@@ -1,5 +1,5 @@
-//! Real services on this machine: Apache Kafka, PostgreSQL, MariaDB, Redis and Keycloak, for tests
-//! and for people who want to play (`cargo xtask services up`).
+//! Real services on this machine: Apache Kafka, PostgreSQL, MariaDB, Redis and Keycloak, and a browser,
+//! for tests and for people who want to play (`cargo xtask services up`).
 //!
 //! Each starts on free loopback ports with its data in a scratch folder, and the call returns when
 //! it really answers. It can be killed, frozen and started again on the same data, and a [`Proxy`]
@@ -12,6 +12,7 @@
 
 mod cache;
 mod certificate;
+mod chromium;
 mod folder;
 pub mod install;
 mod interrupt;
@@ -34,11 +35,12 @@ use std::fmt::Display;
 use std::sync::OnceLock;
 
 pub use certificate::Certificate;
+pub use chromium::{Chromium, Page};
 pub use interrupt::Interrupt;
 pub use kafka::{Kafka, KafkaOptions};
 pub use keycloak::{Keycloak, KeycloakOptions};
 pub use mariadb::{Mariadb, MariadbOptions};
-pub use node::NodeScript;
+pub use node::{NodeScript, signalr_for_pages};
 pub use ports::is_free as port_is_free;
 pub use postgres::{Postgres, PostgresOptions};
 pub use proxy::{Mode, Proxy};

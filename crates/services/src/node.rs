@@ -51,6 +51,17 @@ impl NodeScript {
     }
 }
 
+/// The stock clients as pages load them: SignalR, and its MessagePack protocol.
+#[track_caller]
+pub fn signalr_for_pages() -> (String, String) {
+    let read = |path: &str| -> Result<String> {
+        let path = cache::signalr()?.join("@microsoft").join(path);
+        std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
+    };
+    let msgpack = "signalr-protocol-msgpack/dist/browser/signalr-protocol-msgpack.js";
+    (must(read("signalr/dist/browser/signalr.js")), must(read(msgpack)))
+}
+
 impl Drop for NodeScript {
     fn drop(&mut self) {
         let _ = self.child.kill();

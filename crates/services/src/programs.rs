@@ -76,6 +76,12 @@ pub fn kcat() -> Found {
     needed("kcat", "kcat")
 }
 
+/// The browser. Under another name where it is not Debian's.
+pub fn chromium() -> Found {
+    let other = || find("chromium-browser").or_else(|| find("google-chrome"));
+    needed("chromium", "chromium").or_else(|missing| other().ok_or(missing))
+}
+
 pub fn node() -> Found {
     needed("node", "nodejs")
 }

@@ -83,7 +83,7 @@ for line; do
         while IFS= read -r link; do
             process=${link%/cwd}
             case $(readlink "$process/exe") in
-                */postgres* | */mariadbd* | */redis-server* | */java*)
+                */postgres* | */mariadbd* | */redis-server* | */java* | */chrom*)
                     kill -9 "${process#/proc/}" ;;
             esac
         done

@@ -7,10 +7,11 @@
 //! fixed sizes. Not here: updates, deletes and reads.
 
 mod database;
-mod fault;
+pub(crate) mod fault;
 mod settings;
 mod sink;
 mod statements;
 
 pub(crate) use settings::DATABASE;
 pub use sink::MysqlSink;
+pub(crate) use sink::options;

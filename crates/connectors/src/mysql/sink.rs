@@ -36,21 +36,7 @@ impl MysqlSink {
     pub fn new(url: &str, config: SqlSinkConfig) -> Result<MysqlSink, Vec<Fault>> {
         let tables = Tables::new(&config)?;
         tables.check_names(Dialect::Mysql)?;
-        let label = tables.label();
-        check_parameters(label, url, PARAMETERS, "P0809").map_err(|fault| vec![fault])?;
-        // The driver knows one name for both; MariaDB's own is as good.
-        let url = url.replacen("mariadb://", "mysql://", 1);
-        let options = MySqlConnectOptions::from_str(&url).map_err(|error| {
-            let what = format!("{label}: the address of the database cannot be read");
-            let hint = "it looks like mysql://user:password@host:3306/database";
-            vec![Fault::fix(what).because(error).hint(hint).code("P0809")]
-        })?;
-        if options.get_database().is_none() {
-            let what = format!("{label}: the address names no database");
-            let hint = "it looks like mysql://user:password@host:3306/database";
-            return Err(vec![Fault::fix(what).hint(hint).code("P0809")]);
-        }
-        let options = trusting(&url, options);
+        let options = options(tables.label(), url).map_err(|fault| vec![fault])?;
         Ok(MysqlSink(ServerSink::new(Mysql::new(options), tables)))
     }
 
@@ -60,6 +46,23 @@ impl MysqlSink {
         self.0.set_timeouts(timeouts);
         self
     }
+}
+
+/// How to reach the database at `url`; `label` names whoever wants to.
+pub(crate) fn options(label: &str, url: &str) -> Result<MySqlConnectOptions, Fault> {
+    check_parameters(label, url, PARAMETERS, "P0809")?;
+    // The driver knows one name for both; MariaDB's own is as good.
+    let url = url.replacen("mariadb://", "mysql://", 1);
+    let hint = "it looks like mysql://user:password@host:3306/database";
+    let options = MySqlConnectOptions::from_str(&url).map_err(|error| {
+        let what = format!("{label}: the address of the database cannot be read");
+        Fault::fix(what).because(error).hint(hint).code("P0809")
+    })?;
+    if options.get_database().is_none() {
+        let what = format!("{label}: the address names no database");
+        return Err(Fault::fix(what).hint(hint).code("P0809"));
+    }
+    Ok(trusting(&url, options))
 }
 
 /// As the address says; where it says nothing of TLS, the server must prove who it is.

@@ -36,7 +36,7 @@ pub(crate) use connections::Connections;
 pub(crate) use once::{ExistingRow, Once, conflict, unexplained, write};
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) use server::{Server, ServerSink};
-pub(crate) use settings::{Database, Place, register};
+pub(crate) use settings::{Database, Place, database, register};
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) use trouble::{System, Trouble};
 #[cfg(any(feature = "postgres", feature = "mysql"))]

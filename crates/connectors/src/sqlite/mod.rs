@@ -6,11 +6,12 @@
 //! and reads. A database has many uses, this connector writes records into it.
 
 mod database;
-mod fault;
+pub(crate) mod fault;
 mod settings;
 mod sink;
 mod statements;
 mod writer;
 
-pub(crate) use settings::DATABASE;
+pub(crate) use database::open_file;
+pub(crate) use settings::{DATABASE, path};
 pub use sink::SqliteSink;

@@ -55,6 +55,8 @@ pub(crate) struct Gate {
     /// Counts calls as they start; see [`Gate::witness_since`].
     calls: AtomicU64,
     last_good_call: Signal<u64>,
+    /// Messages taken by the destination.
+    delivered: AtomicU64,
     /// How calls have fared lately.
     fares: Mutex<Fares>,
     /// Somebody does not want to wait for the next probe.
@@ -75,6 +77,7 @@ impl Gate {
             closings: AtomicU64::new(0),
             calls: AtomicU64::new(0),
             last_good_call: Signal::new(0),
+            delivered: AtomicU64::new(0),
             fares: Mutex::default(),
             hurry: Notify::new(),
         }
@@ -190,6 +193,16 @@ impl Gate {
         self.last_good_call.set(self.last_good_call.get().max(call));
         let ramp = self.ramp.load(Ordering::Relaxed);
         self.ramp.store(ramp.saturating_mul(2), Ordering::Relaxed);
+    }
+
+    /// The destination took so many messages.
+    pub fn took(&self, messages: u64) {
+        self.delivered.fetch_add(messages, Ordering::Relaxed);
+    }
+
+    /// How many messages it took so far.
+    pub fn delivered(&self) -> u64 {
+        self.delivered.load(Ordering::Relaxed)
     }
 
     /// How calls have fared lately.

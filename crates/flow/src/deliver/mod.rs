@@ -67,8 +67,13 @@ impl Destination {
 
     /// How it stands, if it lies outside the log.
     pub fn status(&self) -> Option<DestinationStatus> {
-        let up = self.gate.status().state == "open";
-        self.sink.as_ref().map(|_| DestinationStatus { destination: self.label.clone(), up })
+        let gate = self.gate.status();
+        self.sink.as_ref().map(|_| DestinationStatus {
+            destination: self.label.clone(),
+            up: gate.state == "open",
+            gate,
+            delivered: self.gate.delivered(),
+        })
     }
 
     /// Prepares the destination of a run that begins, and later asks it behind a closed gate

@@ -470,7 +470,8 @@ impl Settling {
             Err(fault) => return Some(fault),
         };
         let (before, suspects) = (run.len(), self.suspects.len());
-        let fault = self.note(cycle, run, receipt);
+        let (fault, delivered) = self.note(cycle, run, receipt);
+        destination.gate.took(delivered);
         if run.len() < before || before == 0 {
             let late = run.failed_at.is_some() || self.suspects.len() < suspects;
             destination.gate.call_succeeded(call, late);
@@ -506,11 +507,12 @@ impl Settling {
         }
     }
 
-    fn note(&mut self, cycle: &mut Cycle, run: &mut Run, receipt: Receipt) -> Option<Fault> {
+    fn note(&mut self, cycle: &mut Cycle, run: &mut Run, receipt: Receipt) -> (Option<Fault>, u64) {
         let messages = std::mem::take(&mut run.batch.messages);
         let items = std::mem::take(&mut run.items);
         let len = items.len();
         let mut worst: Option<Fault> = None;
+        let mut delivered = 0;
         let mut shut = Vec::new();
         for ((message, (item, key)), outcome) in
             messages.into_iter().zip(items).zip(receipt.outcomes(len))
@@ -519,7 +521,10 @@ impl Settling {
                 continue;
             };
             match outcome {
-                Outcome::Delivered => of.delivered(),
+                Outcome::Delivered => {
+                    delivered += 1;
+                    of.delivered();
+                }
                 Outcome::Duplicate => of.open = of.open.saturating_sub(1),
                 Outcome::Failed(_) if planted(Bug::ReceiptIgnored) => of.delivered(),
                 Outcome::Failed(fault) if fault.next == Move::SetAside => {
@@ -547,7 +552,7 @@ impl Settling {
             run.leave_out(&shut, &cycle.items);
             self.leave_out(&shut, &cycle.items);
         }
-        worst.filter(|_| run.len() > 0)
+        (worst.filter(|_| run.len() > 0), delivered)
     }
 
     /// What goes back to its feed keeps back what waits behind it.

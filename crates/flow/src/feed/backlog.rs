@@ -50,6 +50,11 @@ impl Backlogs {
         self.0.iter().map(said).collect()
     }
 
+    /// What each feed has counted.
+    pub fn counts(&self) -> Vec<Vec<(&'static str, u64)>> {
+        self.0.iter().map(|asked| asked.feed.counts()).collect()
+    }
+
     /// Asks, for ever.
     pub async fn ask(self: Arc<Self>) {
         let all = self.0.iter().map(Asked::ask);

@@ -12,6 +12,7 @@
 mod backlog;
 mod commit;
 mod failed;
+mod groups;
 mod open;
 mod whole;
 

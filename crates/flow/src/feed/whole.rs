@@ -1,7 +1,7 @@
 //! Groups that a feed has closed itself. All members of one end together, so that the feed is told
 //! once: it may have nothing smaller to note than the group.
 
-use potok_core::{CloseReason, Fault, Reason};
+use potok_core::{CloseReason, Fault, Reason, SourceBatch};
 
 use crate::counts::Ending;
 use crate::deliver::ID_HEADER;
@@ -35,6 +35,14 @@ impl Item {
 }
 
 impl Lane {
+    /// What a feed that groups hands out without a group belongs to none.
+    pub(crate) fn refuse_groupless(&self, batch: &SourceBatch) -> Result<(), Fault> {
+        match batch.feed.is_some() && batch.whole().is_none() && self.plan.comes_whole() {
+            true => Err(Fault::set_aside(Reason::NoKey, "it belongs to no group")),
+            false => Ok(()),
+        }
+    }
+
     /// What is different for records of feeds, before the ledger is told what became of a cycle.
     pub(crate) fn settle_feeds(&mut self, cycle: &mut Cycle) {
         self.put_off_failed(cycle);

@@ -104,7 +104,7 @@ impl Door {
             Some(error) => serde_json::json!({ "error": error }),
             None => {
                 let (id, secret) = self.node.negotiation.issue(&person.user);
-                negotiate::answer(&id, &secret, self.node.settings().sticky)
+                negotiate::answer(&id, &secret, self.node.is_sticky())
             }
         };
         Ok(axum::Json(json).into_response())
@@ -141,7 +141,7 @@ impl Door {
         if transport == Transport::WebSockets {
             return self.attach_websocket(&asked, request, &person).await;
         }
-        if !self.node.settings().sticky {
+        if !self.node.is_sticky() {
             let why =
                 format!("{} transport not supported by this end point type", transport.name());
             return Err(no(StatusCode::NOT_FOUND, why));

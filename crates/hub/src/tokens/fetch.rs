@@ -18,20 +18,26 @@ use serde::de::DeserializeOwned;
 const DOCUMENT_BYTES_MAX: usize = 1 << 20;
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
+/// Trusts whom this machine trusts.
+pub(crate) fn tls_config() -> Result<ClientConfig, String> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(config)
+}
+
 pub struct Fetcher {
     http: legacy::Client<HttpsConnector<HttpConnector>, Empty<Bytes>>,
 }
 
 impl Fetcher {
     pub fn new() -> Result<Self, String> {
-        let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let tls = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| error.to_string())?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
+        let tls = tls_config()?;
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         let https = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();

@@ -36,7 +36,7 @@ async fn messages_calls_and_farewells_by_every_way() {
         let started = client.start(&hub.token(&user));
         let ask = ConnectionAsk { user: Some(UserId::new(&user)), limit: 1 };
         let seen = hub.node.connections(&ask).await.connections.remove(0);
-        assert_eq!((seen.transport.name(), seen.protocol), (transport, protocol));
+        assert_eq!((seen.transport.name(), seen.protocol.as_str()), (transport, protocol));
         assert_eq!(started["id"], seen.id, "{transport} {protocol}");
         assert!(seen.agent.contains("Microsoft SignalR/10."), "{}", seen.agent);
 

@@ -84,7 +84,7 @@ async fn negotiation_offers_all_transports_to_whoever_has_a_token() {
 
 #[tokio::test]
 async fn without_affinity_only_websockets_are_offered() {
-    let settings = HubSettings { sticky: false, ..HubSettings::default() };
+    let settings = HubSettings { sticky: Some(false), ..HubSettings::default() };
     let hub = TestHub::with(settings).await;
     let bearer = bearer(&hub.token("alice"));
     let json = ask(&hub, "POST", NEGOTIATE, &[("authorization", &bearer)]).await.json();
@@ -188,8 +188,11 @@ async fn a_hub_that_is_full_says_so_at_negotiation() {
 
 #[tokio::test]
 async fn copies_with_one_key_take_each_others_clients() {
-    let settings =
-        HubSettings { negotiation_key: Some([9; 32]), sticky: false, ..HubSettings::default() };
+    let settings = HubSettings {
+        negotiation_key: Some([9; 32]),
+        sticky: Some(false),
+        ..HubSettings::default()
+    };
     let one = TestHub::with(settings.clone()).await;
     let other = one.beside(settings).await;
     let token = one.token("alice");

@@ -95,7 +95,7 @@ async fn who_is_connected_can_be_seen() {
     let hers = hub.node.connections(&ConnectionAsk { user: alice, limit: 10 }).await;
     assert_eq!(hers.total, 2);
     let view = &hers.connections[0];
-    assert_eq!((view.transport, view.protocol), (Transport::WebSockets, "json"));
+    assert_eq!((view.transport, view.protocol.as_str()), (Transport::WebSockets, "json"));
     assert!(view.address.is_loopback());
     until("counted", || hub.node.stats().connections == 3).await;
 }

@@ -5,7 +5,9 @@
 mod acknowledgements;
 mod bounds;
 mod calls;
+mod crowds;
 mod doors;
 mod endings;
 mod resuming;
+#[allow(dead_code, reason = "shared with the tests of several nodes")]
 mod support;

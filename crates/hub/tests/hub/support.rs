@@ -8,8 +8,8 @@ use std::time::Duration;
 use futures::{SinkExt, StreamExt};
 use potok_hub::tokens::development::{self, DevelopmentIssuer};
 use potok_hub::{
-    AckRule, Answer, Answers, CallError, Caller, Frame, Hub, HubSettings, Method, Node, Outgoing,
-    Ticket, UserId,
+    AckRule, Answer, Answers, CallError, Caller, Directory, Frame, Hub, HubSettings, Method, Node,
+    Outgoing, Ticket, UserId,
 };
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
@@ -73,22 +73,40 @@ impl TestHub {
     pub async fn with(settings: HubSettings) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let issuer = DevelopmentIssuer::open(folder.path()).unwrap();
-        TestHub::of(settings, issuer, folder).await
+        TestHub::of(settings, issuer, folder, None).await
+    }
+
+    /// A node of a hub that has several.
+    pub async fn among(
+        settings: HubSettings,
+        directory: Arc<dyn Directory>,
+        other: Option<&TestHub>,
+    ) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let issuer = match other {
+            Some(other) => other.issuer.clone(),
+            None => DevelopmentIssuer::open(folder.path()).unwrap(),
+        };
+        TestHub::of(settings, issuer, folder, Some(directory)).await
     }
 
     /// Another process of the same hub, as far as tokens go.
     pub async fn beside(&self, settings: HubSettings) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        TestHub::of(settings, self.issuer.clone(), folder).await
+        TestHub::of(settings, self.issuer.clone(), folder, None).await
     }
 
     async fn of(
         settings: HubSettings,
         issuer: Arc<DevelopmentIssuer>,
         folder: tempfile::TempDir,
+        directory: Option<Arc<dyn Directory>>,
     ) -> Self {
         let methods = HashMap::from([("echo".to_owned(), Arc::new(Echo) as Arc<dyn Method>)]);
-        let node = Node::start(settings, issuer.clone(), methods);
+        let node = match directory {
+            None => Node::start(settings, issuer.clone(), methods),
+            Some(directory) => Node::start_among(settings, issuer.clone(), methods, directory),
+        };
         let listener = potok_hub::listen(([127, 0, 0, 1], 0).into()).unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(potok_hub::serve(listener, node.clone(), std::future::pending()));
@@ -119,6 +137,20 @@ impl TestHub {
     pub async fn send_within(&self, user: &str, payload: Value, within: Duration) -> Ask {
         let frame = frame(&payload);
         self.send_frame(user, &frame, within, AckRule::Any).await
+    }
+
+    /// Where the hub may refuse it.
+    pub async fn send_or_not(
+        &self,
+        user: &str,
+        payload: Value,
+        ack_within: Duration,
+    ) -> Result<Ask, potok_hub::Unavailable> {
+        let recorder = Arc::new(Recorder::default());
+        let (user, frame) = (UserId::new(user), frame(&payload));
+        let outgoing = Outgoing { ticket: Ticket(7), user, frame, ack_within, ack: AckRule::Any };
+        self.node.send(vec![outgoing], recorder.clone()).await?;
+        Ok(Ask { recorder, ticket: Ticket(7) })
     }
 
     pub async fn send_frame(

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use potok_config::{Connections, Env, Flags, Loaded, Pipeline, Problem, holds_connections};
 use potok_connectors::redis;
-use potok_flow::{Plan, Target};
+use potok_flow::{Input, Plan, Target};
 use serde_json::json;
 
 use crate::failure::{Failure, painted};
@@ -145,6 +145,15 @@ async fn connect(connections: &Connections, plans: &[Plan]) -> Result<(), Failur
             failure = Some(wire::joined(failure, fault.into()));
         } else if let Some(policy) = store.evicts().await {
             eprintln!("warning: {} (it is {policy})", redis::EVICTS);
+        }
+    }
+    for input in plans.iter().flat_map(|plan| &plan.inputs) {
+        let Input::Feed { name, feed } = input else { continue };
+        match feed.check().await {
+            Ok(warnings) => {
+                warnings.iter().for_each(|warning| eprintln!("warning: `{name}`: {warning}"));
+            }
+            Err(fault) => failure = Some(wire::joined(failure, fault.into())),
         }
     }
     for planned in plans.iter().flat_map(|plan| &plan.delivers) {

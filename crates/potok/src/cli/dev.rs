@@ -290,7 +290,7 @@ impl Screen {
     /// Where to look.
     fn places(&self, all: &[Status]) -> Vec<String> {
         let dir = self.data_dir.strip_prefix(".").unwrap_or(&self.data_dir).display();
-        let mut lines = Vec::new();
+        let mut lines = vec![format!("dashboard     http://{}/", self.address)];
         for status in all {
             let name = &status.pipeline;
             lines.extend(outcome(name, &dir.to_string()));

@@ -10,16 +10,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use potok_config::Connections;
 use potok_hub::tokens::Authority;
 use potok_hub::tokens::issuer::Issuer;
 use potok_hub::{
-    AckRule, Answer, Answers, Frame, Hub as _, HubSettings, Node, Outgoing, Ticket, UserId,
+    AckRule, Answer, Answers, Directory, Frame, Hub as _, HubSettings, Limits, Node, Outgoing,
+    RedisDirectory, Ticket, UserId,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
-use super::token::{Auth, data_dir, development, period};
+use super::hub_ask;
+use super::token::{Auth, connections, development, period};
 use crate::failure::Failure;
 use crate::process::Signals;
 use crate::{folder, terminal};
@@ -31,11 +34,17 @@ Examples:
   potok hub                                   development tokens: potok token mint --sub alice
   potok hub --issuer https://id.example.com/realms/shop --audience potok --listen 0.0.0.0:7602
   echo '{\"user\":\"alice\",\"payload\":{\"text\":\"hi\"}}' | potok hub
+  POTOK_HUB_REDIS=redis://127.0.0.1:6379 potok hub    one of several nodes
+  potok hub who                               who is connected to the hub of this machine
+  potok hub disconnect alice
 
 A line of input is one message: user, payload, and if you like method (notify) and id. Each answer
 is a line of output: acknowledged, nobody, no_answer or unavailable. Clients connect to
 /hubs/NAME with @microsoft/signalr 7 or newer.")]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Hub {
+    #[command(subcommand)]
+    ask: Option<hub_ask::Ask>,
     /// Address for clients; port 0 picks one
     #[arg(long, default_value = "127.0.0.1:7602", value_name = "HOST:PORT")]
     listen: String,
@@ -47,15 +56,33 @@ pub struct Hub {
     /// Origin whose pages may connect, e.g. https://app.example.com; may be repeated
     #[arg(long = "origin", value_name = "ORIGIN")]
     origins: Vec<String>,
-    /// Offer WebSockets alone: for several copies behind a load balancer without affinity
-    #[arg(long)]
+    /// Redis where the nodes of the hub find each other; without it there is one node
+    /// [default: POTOK_HUB_REDIS]
+    #[arg(long, value_name = "URL")]
+    redis: Option<String>,
+    /// Another node counts as dead when it has not been heard of for this long
+    #[arg(long, default_value = "15s", value_name = "DURATION", value_parser = period)]
+    lease: Duration,
+    /// Offer WebSockets alone, as several nodes do
+    #[arg(long, conflicts_with = "sticky")]
     websockets_only: bool,
+    /// Several nodes, and a balancer that sends every request of a client to the same one: offer
+    /// server-sent events and long polling too
+    #[arg(long)]
+    sticky: bool,
+    /// Address for metrics, `potok hub who` and `potok hub disconnect`; this machine only, port 0
+    /// picks one
+    #[arg(long, default_value = "127.0.0.1:7603", value_name = "HOST:PORT")]
+    admin: String,
     /// How long clients may take to acknowledge
     #[arg(long, default_value = "10s", value_name = "DURATION", value_parser = period)]
     ack_within: Duration,
     /// At the end, connections are closed over this time
     #[arg(long, default_value = "1s", value_name = "DURATION", value_parser = period)]
     drain: Duration,
+    /// Connections, of which `auth` is used [default: ./potok.yaml]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
     /// Data folder, for the development key [default: ./potok-data]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
@@ -63,17 +90,31 @@ pub struct Hub {
 
 impl Hub {
     /// Does it.
-    pub fn run(self, json: bool) -> Result<(), Failure> {
+    pub fn run(mut self, json: bool) -> Result<(), Failure> {
+        if let Some(ask) = self.ask.take() {
+            return ask.run(json);
+        }
         folder::block_on(self.serve(json))
     }
 
     async fn serve(self, json: bool) -> Result<(), Failure> {
         let address = address(&self.listen)?;
-        let authority = self.authority(address)?;
+        let connections = connections(self.config.as_deref(), self.data_dir.as_deref())?;
+        let authority = self.authority(address, &connections)?;
+        let directory = self.directory()?;
+        let origins = match self.origins.is_empty() {
+            true => connections.auth.origins,
+            false => self.origins.clone(),
+        };
         let settings = HubSettings {
             name: self.name.clone(),
-            origins: self.origins.clone(),
-            sticky: !self.websockets_only,
+            origins,
+            sticky: match (self.sticky, self.websockets_only) {
+                (true, _) => Some(true),
+                (_, true) => Some(false),
+                _ => None,
+            },
+            limits: Limits { lease: self.lease, ..Limits::default() },
             ..HubSettings::default()
         };
         let mut signals = Signals::listen()?;
@@ -81,11 +122,18 @@ impl Hub {
             Failure::new("P1101", format!("the hub cannot listen on {address}")).because(error)
         })?;
         let address = listener.local_addr()?;
-        let node = Node::start(settings, authority, HashMap::new());
+        let admin = self.admin().await?;
+        let admin_address = admin.local_addr()?;
+        let node = match directory {
+            None => Node::start(settings, authority, HashMap::new()),
+            Some(directory) => Node::start_among(settings, authority, HashMap::new(), directory),
+        };
+        let admin = axum::serve(admin, potok_hub::admin(node.clone())).into_future();
+        tokio::spawn(admin);
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let stopped = async { drop(stopped.await) };
         let serving = tokio::spawn(potok_hub::serve(listener, node.clone(), stopped));
-        self.announce(address, json)?;
+        self.announce(address, admin_address, json)?;
         tokio::select! {
             () = signals.next() => {}
             failure = self.send_lines(&node) => return failure,
@@ -104,8 +152,44 @@ impl Hub {
         Ok(())
     }
 
-    fn authority(&self, address: SocketAddr) -> Result<Arc<dyn Authority>, Failure> {
-        if let Some(settings) = self.auth.settings()? {
+    /// Where nodes find each other.
+    fn directory(&self) -> Result<Option<Arc<dyn Directory>>, Failure> {
+        let set = || std::env::var("POTOK_HUB_REDIS").ok().filter(|value| !value.is_empty());
+        let Some(url) = self.redis.clone().or_else(set) else { return Ok(None) };
+        // The address may hold a password, and is not repeated.
+        let directory = RedisDirectory::new(&url, &self.name).map_err(|why| {
+            Failure::new("P1108", "the address of the hub's Redis is wrong")
+                .because(why)
+                .of_usage()
+                .hint("one server: redis://host:port, or rediss:// with TLS")
+        })?;
+        Ok(Some(Arc::new(directory)))
+    }
+
+    /// The listener of metrics and questions.
+    async fn admin(&self) -> Result<tokio::net::TcpListener, Failure> {
+        let address = address(&self.admin)?;
+        if !address.ip().is_loopback() {
+            let what = format!(
+                "others could reach the admin address {address}, and it asks nobody who they are"
+            );
+            return Err(Failure::new("P1109", what)
+                .of_usage()
+                .hint("a loopback address such as 127.0.0.1:7603"));
+        }
+        tokio::net::TcpListener::bind(address).await.map_err(|error| {
+            Failure::new("P1101", format!("the hub cannot listen on {address}"))
+                .because(error)
+                .hint("another hub may run here: --admin 127.0.0.1:0 picks a free port")
+        })
+    }
+
+    fn authority(
+        &self,
+        address: SocketAddr,
+        connections: &Connections,
+    ) -> Result<Arc<dyn Authority>, Failure> {
+        if let Some(settings) = self.auth.settings(&connections.auth)? {
             let issuer = Issuer::start(settings);
             return Ok(issuer
                 .map_err(|why| Failure::new("P1106", "the issuer cannot be used").because(why))?);
@@ -116,15 +200,19 @@ impl Hub {
                 "set --issuer and --audience; the development issuer serves this machine alone",
             ));
         }
-        Ok(development(&data_dir(self.data_dir.as_deref())?)?)
+        Ok(development(&connections.data_dir)?)
     }
 
-    fn announce(&self, address: SocketAddr, json: bool) -> Result<(), Failure> {
+    fn announce(&self, address: SocketAddr, admin: SocketAddr, json: bool) -> Result<(), Failure> {
         let mut out = terminal::out();
         let url = format!("http://{address}/hubs/{}", self.name);
         match json {
-            true => writeln!(out, "{}", json!({ "hub": url, "pid": std::process::id() }))?,
-            false => writeln!(out, "hub  {url}")?,
+            true => {
+                let admin = format!("http://{admin}");
+                let line = json!({ "hub": url, "admin": admin, "pid": std::process::id() });
+                writeln!(out, "{line}")?;
+            }
+            false => writeln!(out, "hub  {url}\nadmin  http://{admin}")?,
         }
         out.flush()?;
         Ok(())
@@ -142,8 +230,11 @@ impl Hub {
             }
             match printer.message(&line, number, self.ack_within) {
                 Ok(outgoing) => {
-                    // Refused only while it is drained, and then nobody waits for the rest.
-                    let _ = node.send(vec![outgoing], printer.clone()).await;
+                    let ticket = outgoing.ticket;
+                    // Drained, or Redis cannot be asked where the user is: nothing was sent.
+                    if node.send(vec![outgoing], printer.clone()).await.is_err() {
+                        printer.settle(&[(ticket, Answer::Unavailable)]);
+                    }
                 }
                 Err(why) => {
                     let what = format!("line {number} is no message");

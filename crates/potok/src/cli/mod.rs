@@ -8,8 +8,11 @@ mod dev;
 mod explain;
 mod groups;
 mod hub;
+mod hub_ask;
+mod listen;
 mod logging;
 mod new;
+mod outbox;
 mod pause;
 mod read;
 mod reference;
@@ -19,6 +22,7 @@ mod schema;
 mod send;
 mod status;
 mod token;
+mod top;
 mod trace;
 
 use clap::{Parser, Subcommand};
@@ -57,6 +61,7 @@ enum Command {
     Send(send::Send),
     Read(read::Read),
     Status(status::Status),
+    Top(top::Top),
     Pause(pause::Pause),
     Resume(pause::Resume),
     #[command(subcommand)]
@@ -67,9 +72,12 @@ enum Command {
     #[command(subcommand)]
     ConsumerGroups(consumer_groups::ConsumerGroups),
     Hub(hub::Hub),
+    Listen(listen::Listen),
     #[command(subcommand)]
     Token(token::Token),
     Ddl(ddl::Ddl),
+    #[command(subcommand)]
+    Outbox(outbox::Outbox),
     New(new::New),
     Sample(sample::Sample),
     Explain(explain::Explain),
@@ -93,6 +101,7 @@ impl Cli {
             Command::Send(send) => send.run(json),
             Command::Read(read) => read.run(),
             Command::Status(status) => status.run(json),
+            Command::Top(top) => top.run(json),
             Command::Pause(pause) => pause.run(json),
             Command::Resume(resume) => resume.run(json),
             Command::DeadLetters(dead_letters) => dead_letters.run(json),
@@ -100,8 +109,10 @@ impl Cli {
             Command::Trace(trace) => trace.run(json),
             Command::ConsumerGroups(groups) => groups.run(json),
             Command::Hub(hub) => hub.run(json),
+            Command::Listen(listen) => listen.run(json),
             Command::Token(token) => token.run(json),
             Command::Ddl(ddl) => ddl.run(json),
+            Command::Outbox(outbox) => outbox.run(json),
             Command::New(new) => new.run(json),
             Command::Sample(sample) => sample.run(),
             Command::Explain(explain) => explain.run(),

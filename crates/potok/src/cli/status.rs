@@ -96,7 +96,8 @@ impl Status {
     }
 }
 
-fn read(all: Vec<Value>) -> Result<Vec<Line>, Failure> {
+/// The part of what the API says that people see.
+pub fn read(all: Vec<Value>) -> Result<Vec<Line>, Failure> {
     serde_json::from_value(all.into()).map_err(|error| {
         Failure::new("P0513", "the process answered with something else than expected")
             .because(error)

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use potok_config::Connections;
 use potok_hub::AuthSettings;
 use potok_hub::tokens::development::{self, DevelopmentIssuer};
 use potok_hub::tokens::issuer::Issuer;
@@ -56,6 +57,9 @@ pub struct Check {
     token: String,
     #[command(flatten)]
     auth: Auth,
+    /// Connections [default: ./potok.yaml]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
     /// Data folder [default: ./potok-data]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
@@ -64,18 +68,18 @@ pub struct Check {
 /// Whose tokens count.
 #[derive(clap::Args)]
 pub struct Auth {
-    /// Issuer of the tokens, as in their `iss` [default: POTOK_AUTH_ISSUER]
+    /// Issuer of the tokens, as in their `iss` [default: POTOK_AUTH_ISSUER, or auth.issuer]
     #[arg(long, value_name = "URL")]
     issuer: Option<String>,
-    /// Audience that must be in their `aud` [default: POTOK_AUTH_AUDIENCE]
+    /// Audience that must be in their `aud` [default: POTOK_AUTH_AUDIENCE, or auth.audience]
     #[arg(long, value_name = "NAME")]
     audience: Option<String>,
     /// Where the issuer's keys are, if its own address cannot be reached from here
     #[arg(long, value_name = "URL")]
     jwks_url: Option<String>,
-    /// Claim that names the user
-    #[arg(long, default_value = "sub", value_name = "CLAIM")]
-    user_claim: String,
+    /// Claim that names the user [default: auth.user, or sub]
+    #[arg(long, value_name = "CLAIM")]
+    user_claim: Option<String>,
     /// Role that every user must have, `name` or `client:name`; may be repeated
     #[arg(long = "role", value_name = "ROLE")]
     roles: Vec<String>,
@@ -85,20 +89,19 @@ pub struct Auth {
 }
 
 impl Auth {
-    /// What is asked of tokens, where an issuer is set.
-    pub fn settings(&self) -> Result<Option<AuthSettings>, Failure> {
-        let given = |flag: &Option<String>, variable: &str| {
-            let set = || std::env::var(variable).ok().filter(|value| !value.is_empty());
-            flag.clone().or_else(set)
+    /// What is asked of tokens, where an issuer is set: by flags, else as `auth` of the connections
+    /// says.
+    pub fn settings(&self, auth: &potok_config::Auth) -> Result<Option<AuthSettings>, Failure> {
+        let (issuer, audience) = auth.issuer.clone().unzip();
+        let or = |flags: &Vec<String>, set: &Vec<String>| {
+            if flags.is_empty() { set.clone() } else { flags.clone() }
         };
-        let issuer = given(&self.issuer, "POTOK_AUTH_ISSUER");
-        let audience = given(&self.audience, "POTOK_AUTH_AUDIENCE");
-        match (issuer, audience) {
+        match (self.issuer.clone().or(issuer), self.audience.clone().or(audience)) {
             (Some(issuer), Some(audience)) => Ok(Some(AuthSettings {
-                jwks_url: self.jwks_url.clone(),
-                user: self.user_claim.clone(),
-                roles: self.roles.clone(),
-                clients: self.clients.clone(),
+                jwks_url: self.jwks_url.clone().or_else(|| auth.jwks_url.clone()),
+                user: self.user_claim.clone().unwrap_or_else(|| auth.user.clone()),
+                roles: or(&self.roles, &auth.roles),
+                clients: or(&self.clients, &auth.clients),
                 ..AuthSettings::new(&issuer, &audience)
             })),
             (None, None) => Ok(None),
@@ -118,13 +121,13 @@ pub fn period(text: &str) -> Result<Duration, String> {
     period.map(|period| period.0).map_err(|error| error.to_string())
 }
 
-/// The folder of the development issuer's key.
-pub fn data_dir(flag: Option<&Path>) -> Result<PathBuf, Failure> {
+/// Where things are; the development issuer's key is in the data folder.
+pub fn connections(config: Option<&Path>, data_dir: Option<&Path>) -> Result<Connections, Failure> {
     let flags = potok_config::Flags {
-        data_dir: flag.map(Path::to_owned),
+        data_dir: data_dir.map(Path::to_owned),
         ..potok_config::Flags::default()
     };
-    Ok(wire::connections(None, &flags)?.data_dir)
+    wire::connections(config, &flags)
 }
 
 /// The development issuer of a folder.
@@ -148,7 +151,7 @@ impl Token {
 
 impl Mint {
     fn run(self, json: bool) -> Result<(), Failure> {
-        let issuer = development(&data_dir(self.data_dir.as_deref())?)?;
+        let issuer = development(&connections(None, self.data_dir.as_deref())?.data_dir)?;
         let token = issuer
             .mint(&self.sub, self.ttl, development::now())
             .map_err(|error| Failure::new("P1104", "no token can be made").because(error))?;
@@ -170,9 +173,10 @@ impl Check {
             std::io::stdin().take(64 << 10).read_to_string(&mut token)?;
         }
         let token = token.trim();
-        let authority: Arc<dyn Authority> = match self.auth.settings()? {
+        let connections = connections(self.config.as_deref(), self.data_dir.as_deref())?;
+        let authority: Arc<dyn Authority> = match self.auth.settings(&connections.auth)? {
             Some(settings) => Arc::new(issuer(settings)?),
-            None => development(&data_dir(self.data_dir.as_deref())?)?,
+            None => development(&connections.data_dir)?,
         };
         let person = authority.verify(token).await.map_err(|refusal| {
             let failure = Failure::new("P1105", format!("the token is refused: {refusal}"));

@@ -11,9 +11,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use potok_config::{
-    Connections, Env, Flags, Format, Loaded, Pipeline, Refusal, Site, Size, check_together,
-    load_connections, load_pipeline,
+    Connections, Env, FeedSettings as _, Flags, Format, Loaded, Pipeline, Refusal, Site, Size,
+    check_together, load_connections, load_pipeline,
 };
+use potok_connectors::outbox::OutboxSettings;
 use potok_core::{Decoder, Fault};
 use potok_expr::Template;
 use potok_flow::decode::{JsonDecoder, RawDecoder};
@@ -133,7 +134,20 @@ impl Wiring<'_> {
             schema: self.pipeline.schema.as_deref(),
             once_by,
             shard: None,
+            order_key: self.order_key(),
+            dead_table: self.pipeline.dead_letter.table.as_deref(),
+            file_hash: self.pipeline.fingerprint(),
         }
+    }
+
+    /// What is kept in order, where that is one expression: as `Plan::lane_key` has it.
+    fn order_key(&self) -> Option<Template> {
+        let key = || match self.pipeline.deliver.as_slice() {
+            [only] => only.key.as_ref(),
+            _ => None,
+        };
+        let expression = self.pipeline.order_by.as_ref().or_else(key)?;
+        Some(expression.template().clone())
     }
 
     /// What is in the way of a connector: mistakes of the file at their places, the rest as it is.
@@ -188,6 +202,20 @@ pub fn without_address(pipelines: &[Loaded<Pipeline>], plans: &[Plan]) -> Vec<(S
         })
     });
     all.collect()
+}
+
+/// The outbox that a pipeline relays, where it has one.
+pub fn outbox(
+    pipeline: &Loaded<Pipeline>,
+    connections: &Connections,
+) -> Option<Result<potok_connectors::outbox::Outbox, Failure>> {
+    let wiring = Wiring { pipeline, connections };
+    pipeline.inputs().enumerate().find_map(|(index, input)| {
+        let potok_config::Input::Feed(settings) = input else { return None };
+        let settings = settings.as_any()?.downcast_ref::<OutboxSettings>()?;
+        let outbox = settings.outbox(&wiring.site("source", settings.label(), Vec::new()));
+        Some(outbox.map_err(|refusals| wiring.refused("source", index, refusals)))
+    })
 }
 
 /// The statements that make a pipeline's tables.

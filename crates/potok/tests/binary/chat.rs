@@ -2,82 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpListener;
-use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
 use crate::process::{Home, Running, pipelines};
+use crate::receiver::Receiver;
 use crate::wait;
-
-/// One POST: its key, its body and what was answered.
-type Post = (String, String, u16);
-
-/// A receiver of webhooks that says what it is told to say.
-#[derive(Clone)]
-struct Receiver {
-    posts: Arc<Mutex<Vec<Post>>>,
-    status: Arc<Mutex<u16>>,
-    url: String,
-}
-
-impl Receiver {
-    fn saying(status: u16) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}/", listener.local_addr().unwrap());
-        let status = Arc::new(Mutex::new(status));
-        let receiver = Receiver { posts: Arc::default(), status, url };
-        let server = receiver.clone();
-        std::thread::spawn(move || listener.incoming().for_each(|s| server.answer(s.unwrap())));
-        receiver
-    }
-
-    fn answer(&self, mut stream: std::net::TcpStream) {
-        let mut reader = BufReader::new(stream.try_clone().unwrap());
-        let (mut length, mut key, mut line) = (0, String::new(), String::new());
-        while reader.read_line(&mut line).unwrap_or(0) > 2 {
-            let (name, value) = line.split_once(':').unwrap_or_default();
-            match name.to_ascii_lowercase().as_str() {
-                "content-length" => length = value.trim().parse().unwrap(),
-                "idempotency-key" => value.trim().clone_into(&mut key),
-                _ => {}
-            }
-            line.clear();
-        }
-        let mut body = vec![0; length];
-        // Whoever was killed has not sent all of it.
-        if reader.read_exact(&mut body).is_err() {
-            return;
-        }
-        // What has no key only asks whether somebody is there.
-        let status = if key.is_empty() { 405 } else { *self.status.lock().unwrap() };
-        if !key.is_empty() {
-            self.posts.lock().unwrap().push((key, String::from_utf8(body).unwrap(), status));
-        }
-        let head = format!("HTTP/1.1 {status} X\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
-        let _ = stream.write_all(head.as_bytes());
-    }
-
-    fn say(&self, status: u16) {
-        *self.status.lock().unwrap() = status;
-    }
-
-    fn posts(&self) -> Vec<Post> {
-        self.posts.lock().unwrap().clone()
-    }
-
-    /// Posts that were taken, by key.
-    fn taken(&self) -> BTreeMap<String, Value> {
-        let taken = self.posts().into_iter().filter(|(.., status)| *status == 204);
-        taken.map(|(key, body, _)| (key, serde_json::from_str(&body).unwrap())).collect()
-    }
-}
+use crate::walk::{DONE, Guide, Walk};
 
 /// The shipped file with another `close`.
 fn start(home: &Home, receiver: &Receiver, close: &str, plant: Option<&str>) -> Running {
     let shipped = fs::read_to_string(pipelines().join("chat.yaml")).unwrap();
-    let usual = "close: { quiet: 10s, max_age: 300s, max_count: 100 }";
+    let usual = "close: { quiet: \"${CHAT_QUIET:-10s}\", max_age: \"${CHAT_MAX_AGE:-300s}\", max_count: 100 }";
     assert!(shipped.contains(usual));
     let quick = "retry: { attempts: 3, first: 5ms, max: 50ms }\ngate: { probe_every: 50ms }\n";
     let file = home.path().join("chat.yaml");
@@ -232,4 +168,27 @@ fn a_list_on_kafka_is_refused_with_what_to_do() {
     let refused = home.run(["check", "chat.yaml"]).exits(2);
     assert!(refused.stderr.contains("P1201"), "{}", refused.stderr);
     assert!(refused.stderr.contains("topic:"), "{}", refused.stderr);
+}
+
+const INSTEAD: [(&str, &str); 2] =
+    [("cargo build --release", DONE), ("alias potok=target/release/potok", DONE)];
+
+#[test]
+fn every_command_of_the_guide_to_chat_runs_on_the_embedded_log() {
+    let guide = Guide::read("chat.md");
+    let mut walk = Walk::through(&guide, 1..=4, &INSTEAD);
+    // Nothing closes by itself while the commands are looked at.
+    walk.know("export CHAT_QUIET=1h CHAT_MAX_AGE=2h");
+    for _ in 0..3 {
+        walk.to("echo");
+    }
+    walk.until("potok groups list chat", "telegram:tg_1");
+    walk.to("potok groups close chat telegram:tg_1");
+    let status = walk.running().drained();
+    assert_eq!((&status["delivered"], &status["dead_lettered"]), (&2.into(), &1.into()));
+    let batch = walk.to("potok read chat-batches");
+    assert!(batch.contains("hello\\n\\nis anybody there?"), "{batch}");
+    let letters = walk.to("potok dead-letters list chat");
+    assert!(letters.contains("no_key"), "{letters}");
+    walk.finish();
 }

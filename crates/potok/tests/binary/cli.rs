@@ -11,13 +11,14 @@ use crate::load::lines;
 use crate::process::{Home, Ran, pipelines, potok, run};
 use crate::wait;
 
-const COMMANDS: [&str; 18] = [
+const COMMANDS: [&str; 19] = [
     "dev",
     "run",
     "check",
     "send",
     "read",
     "status",
+    "top",
     "pause",
     "resume",
     "dead-letters",

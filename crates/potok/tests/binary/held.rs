@@ -59,6 +59,16 @@ fn dev_says_how_fast_it_goes_and_what_it_held() {
         said.lines().find(|line| line.contains("per second")).map(str::to_owned)
     });
     assert!(!line.contains("per second 0 received"), "{line}");
+    let said_first = said();
+    let address =
+        said_first.lines().next().and_then(|line| line.strip_prefix("dashboard     http://"));
+    let address = address.and_then(|address| address.strip_suffix('/')).expect("where to look");
+    let top = run(potok(["top", "--once", "--admin", address]), b"").good();
+    assert!(
+        top.text().contains("em-processor  running") && top.text().contains("held in"),
+        "{}",
+        top.text()
+    );
     assert!(line.contains(" held in ") && line.contains("next closes in"), "{line}");
     running.signal("INT");
     assert!(running.ended("potok dev stops at Ctrl-C").success());

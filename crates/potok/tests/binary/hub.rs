@@ -1,10 +1,10 @@
 //! `potok hub` and `potok token`: a message from a line of input to a stock client, and its answer.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Lines, Read, Write};
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use potok_services::NodeScript;
+use potok_services::{NodeScript, Redis};
 use serde_json::{Value, json};
 
 use crate::process::{Home, potok, run};
@@ -20,18 +20,188 @@ impl Drop for Hub {
     }
 }
 
+/// A hub, its addresses, and what it prints.
+struct Running {
+    hub: Hub,
+    input: ChildStdin,
+    output: Lines<BufReader<ChildStdout>>,
+    url: String,
+    admin: String,
+}
+
+impl Running {
+    fn start(home: &Home, more: &[&str]) -> Self {
+        let data = home.path().to_str().unwrap();
+        let mut command = potok(["hub", "--json", "--listen", "127.0.0.1:0", "--data-dir", data]);
+        command.args(["--admin", "127.0.0.1:0"]).args(more).current_dir(home.path());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut hub = Hub(command.spawn().unwrap());
+        let input = hub.0.stdin.take().unwrap();
+        let mut output = BufReader::new(hub.0.stdout.take().unwrap()).lines();
+        let line: Value = serde_json::from_str(&output.next().unwrap().unwrap()).unwrap();
+        let text = |key: &str| line[key].as_str().unwrap().to_owned();
+        let (url, admin) = (text("hub"), text("admin").replace("http://", ""));
+        Running { hub, input, output, url, admin }
+    }
+
+    /// Sends to alice; the answer.
+    fn send(&mut self, id: u32) -> String {
+        let line = json!({"user": "alice", "payload": {"n": id}, "id": format!("m-{id}")});
+        writeln!(self.input, "{line}").unwrap();
+        let answer: Value = serde_json::from_str(&self.output.next().unwrap().unwrap()).unwrap();
+        assert_eq!(answer["id"], format!("m-{id}"));
+        answer["answer"].as_str().unwrap().to_owned()
+    }
+
+    fn signal(&self, signal: &str) {
+        let pid = self.hub.0.id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+    }
+}
+
+/// A client in a terminal.
+struct Listening {
+    _process: Hub,
+    output: Lines<BufReader<ChildStdout>>,
+}
+
+impl Listening {
+    fn start(home: &Home, url: &str) -> Self {
+        let data = home.path().to_str().unwrap();
+        let mut command =
+            potok(["listen", "--json", "--user", "alice", "--url", url, "--data-dir", data]);
+        command.stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut process = Hub(command.spawn().unwrap());
+        let output = BufReader::new(process.0.stdout.take().unwrap()).lines();
+        let mut listening = Listening { _process: process, output };
+        assert_eq!(listening.next()["event"], "connected");
+        listening
+    }
+
+    fn next(&mut self) -> Value {
+        serde_json::from_str(&self.output.next().unwrap().unwrap()).unwrap()
+    }
+
+    /// The next message.
+    fn message(&mut self) -> Value {
+        loop {
+            let event = self.next();
+            if event["event"] == "message" {
+                return event;
+            }
+        }
+    }
+}
+
+/// Two processes on one Redis: frozen beyond its lease, killed, flushed. Acknowledged is only what
+/// a client has printed.
+#[test]
+fn hubs_on_one_redis_are_one_hub() {
+    let (home, redis) = (Home::new(), Redis::start());
+    let url = redis.url();
+    let options = ["--redis", url.as_str(), "--lease", "2s", "--ack-within", "20s"];
+    let (mut a, b) = (Running::start(&home, &options), Running::start(&home, &options));
+    let mut alice = Listening::start(&home, &b.url);
+    // From when the nodes know each other.
+    let (mut id, mut last) = (0, String::new());
+    let mut until = |a: &mut Running, wanted: &str, but: &[&str]| {
+        last.clear();
+        while last != wanted {
+            assert!(last.is_empty() || but.contains(&last.as_str()), "{last} for {wanted}");
+            id += 1;
+            last = a.send(id);
+        }
+        id
+    };
+    let acknowledged = until(&mut a, "acknowledged", &["nobody", "unavailable"]);
+    let message = alice.message();
+    assert_eq!(message["id"], format!("m-{acknowledged}"));
+    assert_eq!(
+        (&message["method"], &message["payload"]["n"]),
+        (&json!("notify"), &json!(acknowledged))
+    );
+
+    let who = run(potok(["hub", "who", "--json", "--admin", &a.admin]), b"").good();
+    let [who] = &who.lines()[..] else { panic!("{}", who.text()) };
+    assert_eq!((&who["user"], &who["transport"]), (&json!("alice"), &json!("WebSockets")));
+    assert_eq!(who["address"], "127.0.0.1");
+
+    // It stands still: taken by the line, answered by nobody, given up with its lease.
+    b.signal("-STOP");
+    until(&mut a, "no_answer", &[]);
+    b.signal("-CONT");
+    until(&mut a, "acknowledged", &["nobody", "no_answer"]);
+
+    redis.command(&["FLUSHALL"]);
+    until(&mut a, "acknowledged", &["nobody"]);
+
+    // Killed: nobody has her until she comes back elsewhere.
+    b.signal("-KILL");
+    until(&mut a, "nobody", &["no_answer"]);
+    drop(alice);
+    let mut alice = Listening::start(&home, &a.url);
+    let acknowledged = until(&mut a, "acknowledged", &["nobody", "no_answer"]);
+    assert_eq!(alice.message()["id"], format!("m-{acknowledged}"));
+
+    let metrics = run_metrics(&a.admin);
+    for line in [
+        "potok_hub_connections{hub=\"notifications\",transport=\"WebSockets\",protocol=\"json\"} 1",
+        "potok_hub_users{hub=\"notifications\"} 1",
+    ] {
+        assert!(metrics.contains(line), "{line}\n{metrics}");
+    }
+    let kicked = run(potok(["hub", "disconnect", "alice", "--json", "--admin", &a.admin]), b"");
+    assert_eq!(kicked.good().lines()[0], json!({"user": "alice", "closed": 1}));
+    // Told to go for good, it goes.
+    while alice.output.next().is_some() {}
+    let refused = run(potok(["hub", "who", "--admin", "127.0.0.1:1"]), b"").exits(1);
+    assert!(refused.stderr.contains("P1110"), "{}", refused.stderr);
+}
+
+fn run_metrics(admin: &str) -> String {
+    let mut stream = std::net::TcpStream::connect(admin).unwrap();
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    text
+}
+
+/// `auth` of potok.yaml is checked, and used.
+#[test]
+fn whose_tokens_count_is_read_from_the_connections() {
+    let home = Home::new();
+    let file = home.path().join("potok.yaml");
+    std::fs::write(&file, "auth:\n  issuer: http://id.example.com\n  audience: hub\n").unwrap();
+    let path = file.to_str().unwrap();
+    for command in [["check", path, "--json"].as_slice(), &["hub", "--config", path]] {
+        let refused = run(potok(command), b"").exits(2);
+        let said = format!("{}{}", refused.text(), refused.stderr);
+        assert!(said.contains("P0129"), "{said}");
+    }
+    // An issuer that is not there: the hub runs, and is not ready.
+    std::fs::write(&file, "auth:\n  issuer: http://127.0.0.1:9/realms/a\n  audience: hub\n")
+        .unwrap();
+    let hub = Running::start(&home, &["--config", path]);
+    let mut stream = std::net::TcpStream::connect(&hub.admin).unwrap();
+    write!(stream, "GET /ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    assert!(text.starts_with("HTTP/1.1 503"), "{text}");
+    let data = home.path().to_str().unwrap();
+    let listen =
+        ["listen", "--user", "alice", "--url", &hub.url, "--data-dir", data, "--count", "1"];
+    let mut listening = Hub(potok(listen).stderr(Stdio::piped()).spawn().unwrap());
+    let mut said = BufReader::new(listening.0.stderr.take().unwrap()).lines();
+    assert!(said.next().unwrap().unwrap().contains("cannot check tokens yet"));
+}
+
 #[test]
 fn a_line_reaches_a_stock_client_and_its_answer_is_printed() {
     let home = Home::new();
     let data = home.path().to_str().unwrap();
-    let mut command = potok(["hub", "--json", "--listen", "127.0.0.1:0", "--data-dir", data]);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut hub = Hub(command.spawn().unwrap());
-    let mut input = hub.0.stdin.take().unwrap();
-    let mut output = BufReader::new(hub.0.stdout.take().unwrap()).lines();
+    let Running { hub: _hub, mut input, mut output, url, .. } = Running::start(&home, &[]);
     let mut printed =
         || -> Value { serde_json::from_str(&output.next().unwrap().unwrap()).unwrap() };
-    let url = printed()["hub"].as_str().unwrap().to_owned();
 
     let minted = run(potok(["token", "mint", "--sub", "alice", "--data-dir", data]), b"").good();
     let token = minted.text().trim().to_owned();
@@ -73,6 +243,9 @@ fn a_hub_for_everybody_needs_an_issuer() {
         (vec!["hub", "--issuer", "http://127.0.0.1:1/realms/a"], "P1103"),
         (vec!["hub", "--audience", "a"], "P1103"),
         (vec!["hub", "--listen", "nonsense"], "P1101"),
+        (vec!["hub", "--redis", "nonsense"], "P1108"),
+        (vec!["hub", "--listen", "127.0.0.1:0", "--admin", "0.0.0.0:0"], "P1109"),
+        (vec!["listen", "--user", "alice", "--url", "nonsense"], "P1111"),
     ] {
         let refused = run(potok(arguments), b"").exits(2);
         assert!(refused.stderr.contains(code), "{}", refused.stderr);

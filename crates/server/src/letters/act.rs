@@ -11,7 +11,7 @@ use std::time::Duration;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use potok_core::{PipelineInfo, Reason};
 use potok_flow::dead_letter::{self, DeadLetter, Outcomes};
 use serde::{Deserialize, Serialize};
@@ -22,6 +22,7 @@ use tokio::time::Instant;
 use super::filter::{Filter, Wanted};
 use super::lines_response;
 use super::select::{PAGE_LETTERS_MAX, Selection, Shelf, shelves};
+use crate::audit::{self, Entry, Via};
 use crate::line::push_line;
 use crate::{Admin, ApiError, request};
 
@@ -33,25 +34,50 @@ const PACE: Duration = Duration::from_millis(100);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// A replay or drop.
-#[derive(Deserialize)]
+#[derive(Clone, Deserialize)]
 pub(crate) struct Wish {
     #[serde(flatten)]
-    filter: serde_json::Map<String, serde_json::Value>,
+    pub filter: serde_json::Map<String, serde_json::Value>,
     /// Only say what would be done.
     #[serde(default)]
-    dry_run: bool,
+    pub dry_run: bool,
     /// Dead letters a second; as fast as it goes where not given.
     #[serde(default)]
-    rate: Option<u32>,
+    pub rate: Option<u32>,
     /// Milliseconds to wait for what comes of a replay.
     #[serde(default)]
-    wait: u64,
+    pub wait: u64,
+    /// Do it as a job of this name, and answer at once with its id.
+    #[serde(default)]
+    pub job: Option<String>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Action {
+impl Wish {
+    /// The filter, for people.
+    pub fn target(&self) -> String {
+        let said = |(name, value): (&String, &serde_json::Value)| match value {
+            serde_json::Value::String(text) => format!("{name}={text}"),
+            value => format!("{name}={value}"),
+        };
+        let all: Vec<String> = self.filter.iter().map(said).collect();
+        if all.is_empty() { "all".to_owned() } else { all.join(" ") }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
     Replay,
     Drop,
+}
+
+impl Action {
+    /// As the audit topic spells it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Action::Replay => "replay",
+            Action::Drop => "drop_dead_letters",
+        }
+    }
 }
 
 pub(crate) async fn replay(State(admin): State<Admin>, body: Body) -> Result<Response, ApiError> {
@@ -63,38 +89,12 @@ pub(crate) async fn drop(State(admin): State<Admin>, body: Body) -> Result<Respo
 }
 
 async fn act(admin: Admin, wish: Wish, action: Action) -> Result<Response, ApiError> {
-    let mut filter = Filter::of(wish.filter)?;
-    filter.all = false;
-    let wanted = Wanted::read(filter, admin.engine())?;
-    let Ok(alone) = admin.inner.letters.clone().try_lock_owned() else {
-        let what = "another replay or drop of dead letters is under way";
-        return Err(
-            ApiError::new(StatusCode::CONFLICT, "P0520", what).hint("wait until it is done")
-        );
-    };
-    let mut watches = Vec::new();
-    if action == Action::Replay && wish.wait > 0 && !wish.dry_run {
-        for shelf in shelves(&admin, wanted.pipeline.as_deref()).await? {
-            let info = shelf.info();
-            let outcomes = Outcomes::begin(admin.engine().log().as_ref(), info).await?;
-            watches.push((info.dead_letters.clone(), outcomes));
-        }
+    if let Some(name) = &wish.job {
+        let job = crate::jobs::start(&admin, Via::Api, name.clone(), wish.clone(), action).await?;
+        let answer = (StatusCode::ACCEPTED, axum::Json(json!({ "job": job.id })));
+        return Ok(answer.into_response());
     }
-    let paces = (Duration::from_secs(1).as_millis() / PACE.as_millis()) as u32;
-    let work = Work {
-        selection: Selection::begin(&admin, wanted, None).await?,
-        admin,
-        action,
-        dry_run: wish.dry_run,
-        rate: wish.rate,
-        most: wish.rate.map_or(PAGE_LETTERS_MAX, |rate| (rate / paces).max(1) as usize),
-        next_at: None,
-        watches,
-        wait: Duration::from_millis(wish.wait),
-        warned: BTreeSet::new(),
-        dropped: Vec::new(),
-        alone: Some(alone),
-    };
+    let work = Work::begin(&admin, Via::Api, wish, action).await?;
     Ok(lines_response(futures::stream::unfold(Some(work), |work| async {
         let mut work = work?;
         match work.next().await {
@@ -105,7 +105,8 @@ async fn act(admin: Admin, wish: Wish, action: Action) -> Result<Response, ApiEr
     })))
 }
 
-struct Work {
+/// A replay or drop under way, a chunk at a time. Dropped in between, the rest stays open.
+pub(crate) struct Work {
     selection: Selection,
     admin: Admin,
     action: Action,
@@ -123,6 +124,9 @@ struct Work {
     dropped: Vec<Arc<Shelf>>,
     /// Given back when all are sent.
     alone: Option<OwnedMutexGuard<()>>,
+    /// How many were handled.
+    handled: u64,
+    entry: Entry,
 }
 
 /// What was done with one dead letter.
@@ -137,11 +141,69 @@ struct Done<'a> {
 }
 
 impl Work {
+    /// Begins, where no other is under way.
+    pub async fn begin(
+        admin: &Admin,
+        via: Via,
+        wish: Wish,
+        action: Action,
+    ) -> Result<Self, ApiError> {
+        let entry = Entry::new(via, action.word()).target(wish.target());
+        let mut filter = Filter::of(wish.filter)?;
+        filter.all = false;
+        let wanted = Wanted::read(filter, admin.engine())?;
+        let Ok(alone) = admin.inner.letters.clone().try_lock_owned() else {
+            let what = "another replay or drop of dead letters is under way";
+            return Err(
+                ApiError::new(StatusCode::CONFLICT, "P0520", what).hint("wait until it is done")
+            );
+        };
+        let mut watches = Vec::new();
+        if action == Action::Replay && wish.wait > 0 && !wish.dry_run {
+            for shelf in shelves(admin, wanted.pipeline.as_deref()).await? {
+                let info = shelf.info();
+                let outcomes = Outcomes::begin(admin.engine().log().as_ref(), info).await?;
+                watches.push((info.dead_letters.clone(), outcomes));
+            }
+        }
+        let paces = (Duration::from_secs(1).as_millis() / PACE.as_millis()) as u32;
+        let entry = Entry { pipeline: wanted.pipeline.clone(), ..entry };
+        let selection = Selection::begin(admin, wanted, None).await?;
+        if !wish.dry_run {
+            audit::note(admin, Entry { result: "started".to_owned(), ..entry.clone() }).await;
+        }
+        Ok(Work {
+            selection,
+            admin: admin.clone(),
+            action,
+            dry_run: wish.dry_run,
+            rate: wish.rate,
+            most: wish.rate.map_or(PAGE_LETTERS_MAX, |rate| (rate / paces).max(1) as usize),
+            next_at: None,
+            watches,
+            wait: Duration::from_millis(wish.wait),
+            warned: BTreeSet::new(),
+            dropped: Vec::new(),
+            alone: Some(alone),
+            handled: 0,
+            entry,
+        })
+    }
+
+    /// Notes how many were handled, where it ends before its time.
+    pub async fn stopped(self) {
+        let entry = Entry { result: "stopped".to_owned(), ..self.entry.clone() };
+        audit::note(&self.admin, entry.count(self.handled)).await;
+    }
+
     /// Handles the next of them and says so; at the end says what came of replays. The second is
     /// false where that was all.
-    async fn next(&mut self) -> Result<Option<(Bytes, bool)>, ApiError> {
+    pub async fn next(&mut self) -> Result<Option<(Bytes, bool)>, ApiError> {
         let Some((shelf, letters)) = self.selection.next(self.most).await? else {
             self.alone = None;
+            if !self.dry_run {
+                audit::note(&self.admin, self.entry.clone().count(self.handled)).await;
+            }
             for shelf in std::mem::take(&mut self.dropped) {
                 self.admin.engine().tidy_letters(shelf.info()).await?;
             }
@@ -153,6 +215,7 @@ impl Work {
             letters.into_iter().partition(|letter| self.obstacle(&shelf, letter).is_some());
         if !self.dry_run {
             self.settle(&shelf, &letters).await?;
+            self.handled += letters.len() as u64;
         }
         let word = match (self.action, self.dry_run) {
             (Action::Replay, false) => "replayed",

@@ -24,6 +24,8 @@ pub(super) struct Filter {
     r#where: Option<String>,
     /// Only records of this group; where the pipeline holds groups.
     group: Option<String>,
+    /// Only those whose error, without its values, is this.
+    cause: Option<String>,
     /// Also those replayed and dropped.
     pub all: bool,
 }
@@ -64,6 +66,7 @@ pub(super) struct Wanted {
     predicate: Option<Program>,
     /// With who knows which group a record is of.
     group: Option<(String, Engine)>,
+    cause: Option<String>,
     all: bool,
 }
 
@@ -82,6 +85,7 @@ impl Wanted {
             since: since.map_err(ApiError::usage)?,
             predicate,
             group: filter.group.map(|group| (group, engine.clone())),
+            cause: filter.cause,
             all: filter.all,
         })
     }
@@ -91,6 +95,10 @@ impl Wanted {
             && self.pipeline.as_ref().is_none_or(|only| *only == letter.envelope.pipeline)
             && (self.reasons.is_empty() || self.reasons.contains(&letter.envelope.reason))
             && self.since.is_none_or(|since| letter.envelope.time >= since)
+            && self
+                .cause
+                .as_ref()
+                .is_none_or(|cause| super::book::is_of(&letter.envelope.error, cause))
             && self.group.as_ref().is_none_or(|(group, engine)| {
                 engine.group_of(letter).is_some_and(|of| *of == *group.as_bytes())
             });

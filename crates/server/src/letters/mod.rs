@@ -3,6 +3,7 @@
 //! All of them stream: however many there are, a page of them is in memory.
 
 mod act;
+pub(crate) mod book;
 mod compare;
 mod filter;
 mod select;
@@ -19,7 +20,7 @@ use potok_flow::dead_letter::{DeadLetter, DeadLetterState, Pages};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 
-pub(crate) use act::{drop, replay};
+pub(crate) use act::{Action, Wish as ActWish, Work, drop, replay};
 use filter::{Filter, Wanted};
 use select::Selection;
 
@@ -220,4 +221,20 @@ impl Serialize for LetterLine<'_> {
         }
         map.end()
     }
+}
+
+/// One dead letter by its id, whatever became of it, and the fields in which it differs from what was
+/// there first.
+pub(crate) async fn one(
+    admin: &Admin,
+    id: &str,
+) -> Result<(DeadLetter, Option<Vec<String>>), ApiError> {
+    let filter = serde_json::json!({ "ids": [id], "all": true });
+    let filter = Filter::of(filter.as_object().cloned().unwrap_or_default())?;
+    let wanted = Wanted::read(filter, admin.engine())?;
+    let mut selection = Selection::begin(admin, wanted, None).await?;
+    let found = selection.next(1).await?.and_then(|(_, letters)| letters.into_iter().next());
+    let letter = found.ok_or_else(|| ApiError::usage(format!("there is no dead letter `{id}`")))?;
+    let differs = compare::differences(admin.engine().log().as_ref(), &letter).await;
+    Ok((letter, differs))
 }

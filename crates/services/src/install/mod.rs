@@ -29,16 +29,19 @@ pub enum Service {
     Keycloak,
     /// With the SignalR clients; nothing that is started on its own.
     Node,
+    /// For tests of pages; nothing that is started on its own.
+    Chromium,
 }
 
 impl Service {
-    pub const ALL: [Service; 6] = [
+    pub const ALL: [Service; 7] = [
         Service::Kafka,
         Service::Postgres,
         Service::Mariadb,
         Service::Redis,
         Service::Keycloak,
         Service::Node,
+        Service::Chromium,
     ];
 
     pub fn name(self) -> &'static str {
@@ -49,6 +52,7 @@ impl Service {
             Service::Redis => "redis",
             Service::Keycloak => "keycloak",
             Service::Node => "node",
+            Service::Chromium => "chromium",
         }
     }
 
@@ -72,6 +76,7 @@ impl Service {
             Service::Keycloak => vec![java(), programs::maven().map(drop)],
             Service::Node if cache::signalr().is_ok() => vec![programs::node().map(drop)],
             Service::Node => vec![programs::node().map(drop), programs::npm().map(drop)],
+            Service::Chromium => vec![programs::chromium().map(drop)],
             Service::Redis => {
                 let all = [programs::redis_server, programs::redis_cli];
                 all.into_iter().map(|find| find().map(drop)).collect()

@@ -1,0 +1,198 @@
+//! `auth` in `potok.yaml`: whose tokens the hub accepts.
+
+use std::borrow::Cow;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::problem::code;
+use crate::values::{Written, Wrong, written};
+
+/// Whose tokens the hub accepts, and from which pages. Without an issuer, a development issuer
+/// serves this machine alone.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct AuthSetting {
+    /// The issuer of the tokens, as in their `iss`, to the letter. Variable: `POTOK_AUTH_ISSUER`.
+    ///
+    /// Example: `issuer: https://id.example.com/realms/shop`
+    pub issuer: Option<WebAddress>,
+    /// What must be among the tokens' `aud`; required with an issuer. Variable:
+    /// `POTOK_AUTH_AUDIENCE`.
+    ///
+    /// Example: `audience: notifications`
+    pub audience: Option<String>,
+    /// Where the issuer's keys are, if its own address cannot be reached from here.
+    ///
+    /// Example: `jwks_url: http://127.0.0.1:8080/realms/shop/protocol/openid-connect/certs`
+    pub jwks_url: Option<WebAddress>,
+    /// The claim that names the user. One that can be given to another person, such as
+    /// `preferred_username` or `email`, gives that person the messages.
+    ///
+    /// Example: `user: sub`
+    pub user: String,
+    /// Roles that every user must have: `name` of the realm, or `client:name`.
+    ///
+    /// Example: `roles: [ notifications ]`
+    pub roles: Vec<String>,
+    /// Clients whose tokens count, by their `azp`; without it, those of all clients.
+    ///
+    /// Example: `clients: [ shop-web ]`
+    pub clients: Vec<String>,
+    /// Origins whose pages may connect, as browsers write them.
+    ///
+    /// Example: `origins: [ "https://app.example.com" ]`
+    pub origins: Vec<PageOrigin>,
+}
+
+impl Default for AuthSetting {
+    fn default() -> Self {
+        AuthSetting {
+            issuer: None,
+            audience: None,
+            jwks_url: None,
+            user: "sub".to_owned(),
+            roles: Vec::new(),
+            clients: Vec::new(),
+            origins: Vec::new(),
+        }
+    }
+}
+
+/// Whose tokens the hub accepts, decided.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Auth {
+    /// Issuer and audience; `None`: the development issuer.
+    pub issuer: Option<(String, String)>,
+    /// Where its keys are, if not where the issuer says.
+    pub jwks_url: Option<String>,
+    /// The claim that names the user.
+    pub user: String,
+    /// Roles that every user must have.
+    pub roles: Vec<String>,
+    /// Clients whose tokens count; empty for all.
+    pub clients: Vec<String>,
+    /// Origins whose pages may connect.
+    pub origins: Vec<String>,
+}
+
+impl Auth {
+    /// `Err` is what stands alone: one of issuer and audience without the other.
+    pub(crate) fn decide(
+        file: AuthSetting,
+        issuer: Option<WebAddress>,
+        audience: Option<String>,
+    ) -> Result<Self, &'static str> {
+        let issuer = issuer.or(file.issuer).map(|issuer| issuer.0);
+        let issuer = match (issuer, audience.or(file.audience)) {
+            (Some(issuer), Some(audience)) => Some((issuer, audience)),
+            (None, None) => None,
+            (Some(_), None) => return Err("issuer"),
+            (None, Some(_)) => return Err("audience"),
+        };
+        Ok(Auth {
+            issuer,
+            jwks_url: file.jwks_url.map(|url| url.0),
+            user: file.user,
+            roles: file.roles,
+            clients: file.clients,
+            origins: file.origins.into_iter().map(|origin| origin.0).collect(),
+        })
+    }
+}
+
+/// `https://…`, or `http://` where that stays on this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct WebAddress(pub String);
+written!(WebAddress);
+
+/// `https://host[:port]`, and no more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PageOrigin(pub String);
+written!(PageOrigin);
+
+/// Scheme, host with port, and the rest.
+fn parts(text: &str) -> Option<(&str, &str, &str)> {
+    let (scheme, rest) = text.split_once("://")?;
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (host, path) = rest.split_at_checked(end)?;
+    let fine = !host.is_empty() && !host.contains('@') && !text.contains(char::is_whitespace);
+    fine.then_some((scheme, host, path))
+}
+
+fn is_loopback(host: &str) -> bool {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let name = name.trim_start_matches('[').trim_end_matches(']');
+    name == "localhost" || name.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
+}
+
+impl Written for WebAddress {
+    const FORMAT: &'static str = "potok-web-address";
+
+    fn read(text: &str) -> Result<Self, Vec<Wrong>> {
+        let fine = |(scheme, host, path): (&str, &str, &str)| {
+            let safe = scheme == "https" || (scheme == "http" && is_loopback(host));
+            safe && !path.contains(['?', '#'])
+        };
+        match parts(text).is_some_and(fine) {
+            true => Ok(WebAddress(text.to_owned())),
+            false => Err(vec![Wrong::new(
+                code::ADDRESS,
+                0..text.len(),
+                format!("`{text}` is not an address to trust tokens by"),
+                "`https://host/…`; `http` on this machine alone",
+            )]),
+        }
+    }
+}
+
+impl Written for PageOrigin {
+    const FORMAT: &'static str = "potok-origin";
+
+    fn read(text: &str) -> Result<Self, Vec<Wrong>> {
+        let fine = |(scheme, host, path): (&str, &str, &str)| {
+            let lower = host.bytes().all(|b| !b.is_ascii_uppercase());
+            ["https", "http"].contains(&scheme) && path.is_empty() && lower && !host.contains('*')
+        };
+        match text == "null" || parts(text).is_some_and(fine) {
+            true => Ok(PageOrigin(text.to_owned())),
+            false => Err(vec![Wrong::new(
+                code::ADDRESS,
+                0..text.len(),
+                format!("`{text}` is not an origin"),
+                "as browsers write it, without a path: `https://app.example.com`",
+            )]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_fetched_over_tls_or_from_this_machine() {
+        for good in ["https://id.example.com/realms/a", "http://127.0.0.1:8180/realms/a"] {
+            assert!(WebAddress::read(good).is_ok(), "{good}");
+        }
+        for bad in ["http://id.example.com", "id.example.com", "https://", "https://a b", "ftp://a"]
+        {
+            assert!(WebAddress::read(bad).is_err(), "{bad}");
+        }
+        assert!(WebAddress::read("https://user:secret@id.example.com").is_err());
+        assert!(WebAddress::read("http://localhost.example.com").is_err());
+    }
+
+    #[test]
+    fn origins_are_as_browsers_write_them() {
+        for good in ["https://app.example.com", "http://localhost:3000", "null"] {
+            assert!(PageOrigin::read(good).is_ok(), "{good}");
+        }
+        for bad in ["https://app.example.com/", "app.example.com", "https://*.example.com", "*"] {
+            assert!(PageOrigin::read(bad).is_err(), "{bad}");
+        }
+    }
+}

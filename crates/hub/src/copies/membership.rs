@@ -1,0 +1,271 @@
+//! What a node does all the time to be one of several: it renews its lease, announces its users,
+//! listens, casts, and looks again for users who just left.
+//!
+//! Everything is announced again when the lease was lost (FLUSHALL, or this process stood still),
+//! when listening begins anew (a promoted replica may miss what was announced, and still have the
+//! lease), and every twenty minutes, because entries live for an hour.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+
+use super::routing::{Copies, Outbound};
+use super::{Directory, Lease, NodeId, Presence};
+use crate::contract::{Unavailable, UserId};
+use crate::node::Node;
+use crate::random;
+use crate::trouble::{Planted, planted};
+
+/// Users that are announced in one call, and how long to pause before the next: 5,000 a second.
+const ANNOUNCED_AT_ONCE: usize = 500;
+const ANNOUNCE_PAUSE: Duration = Duration::from_millis(100);
+/// Everything is said again this often.
+const ANNOUNCE_EVERY: Duration = Duration::from_secs(20 * 60);
+/// How often users who just left are looked for.
+const SEARCH_EVERY: Duration = Duration::from_millis(250);
+/// After a failure.
+const PAUSE: Duration = Duration::from_millis(200);
+/// How long a node that stops tries to say where its users are not, and how often it looks.
+const FAREWELL_MAX: Duration = Duration::from_secs(2);
+const FAREWELL_TICK: Duration = Duration::from_millis(10);
+/// Parcels that are cast in one call.
+const CAST_AT_ONCE: usize = 256;
+
+/// Begins to be one of several. The tasks end with the node.
+pub(crate) fn join(node: &Arc<Node>) {
+    let Some(copies) = node.copies() else { return };
+    let ended = copies.listening.subscribe();
+    let tasks = Tasks {
+        node: Arc::downgrade(node),
+        announcing: copies.announcing.clone(),
+        casting: copies.casting.clone(),
+        relisten: copies.relisten.clone(),
+        directory: copies.directory.clone(),
+        id: copies.id,
+    };
+    tokio::spawn(tasks.clone().until(ended.clone(), Tasks::keep_lease));
+    tokio::spawn(tasks.clone().until(ended.clone(), Tasks::announce));
+    tokio::spawn(tasks.clone().until(ended.clone(), Tasks::listen));
+    tokio::spawn(tasks.clone().until(ended.clone(), Tasks::cast));
+    tokio::spawn(tasks.until(ended, Tasks::search));
+}
+
+#[derive(Clone)]
+struct Tasks {
+    // Not the node itself: it must be able to end.
+    node: Weak<Node>,
+    announcing: Arc<Notify>,
+    casting: Arc<Notify>,
+    relisten: Arc<Notify>,
+    directory: Arc<dyn Directory>,
+    id: NodeId,
+}
+
+impl Tasks {
+    async fn until<F: Future<Output = ()>>(
+        self,
+        mut ended: watch::Receiver<bool>,
+        task: impl FnOnce(Tasks) -> F,
+    ) {
+        // It errs when the node is dropped; its values are of no interest.
+        let ended = async { while ended.changed().await.is_ok() {} };
+        tokio::select! {
+            () = task(self) => {}
+            () = ended => {}
+        }
+    }
+
+    /// Does something with the node while it is there.
+    fn with<T>(&self, act: impl FnOnce(&Arc<Node>, &Copies) -> T) -> Option<T> {
+        let node = self.node.upgrade()?;
+        let copies = node.copies()?;
+        Some(act(&node, copies))
+    }
+
+    async fn keep_lease(self) {
+        let Some(lease) = self.with(|node, _| node.limits().lease) else { return };
+        let every = (lease / 5).min(Duration::from_secs(1));
+        let mut announced = Instant::now();
+        let mut away = false;
+        loop {
+            if self.with(|_, copies| copies.left.load(Ordering::Acquire)) != Some(false) {
+                return;
+            }
+            match self.directory.renew(self.id, lease).await {
+                Ok(Lease { kept, live }) => {
+                    if std::mem::take(&mut away) {
+                        self.relisten.notify_one();
+                        tracing::info!("the directory of the hub's copies is back");
+                    }
+                    self.with(|node, copies| node.note_live(copies, &live));
+                    if !kept || announced.elapsed() >= ANNOUNCE_EVERY {
+                        announced = Instant::now();
+                        self.introduce(kept).await;
+                    }
+                }
+                Err(Unavailable) if !std::mem::replace(&mut away, true) => {
+                    tracing::warn!(
+                        "the directory of the hub's copies cannot be reached; messages wait"
+                    );
+                }
+                Err(Unavailable) => {
+                    self.with(|node, copies| node.note_deafness(copies));
+                }
+            }
+            tokio::time::sleep(every).await;
+        }
+    }
+
+    /// Says and learns everything again.
+    async fn introduce(&self, again: bool) {
+        let forgetful =
+            |node: &Arc<Node>, _: &Copies| planted(node.limits(), Planted::AnnouncedOnce);
+        if again || !self.with(forgetful).unwrap_or_default() {
+            self.with(|node, copies| node.announce_all(copies));
+        }
+        if let Ok(key) = self.directory.negotiation_key(random::bytes()).await {
+            self.with(|node, _| node.negotiation.set_key(&key));
+        }
+        if let Ok(denials) = self.directory.denials().await {
+            self.with(|node, _| {
+                let mut users = node.users();
+                denials.iter().for_each(|(user, before)| users.deny(user, *before));
+            });
+        }
+    }
+
+    async fn announce(self) {
+        loop {
+            let Some(changed) = self.with(|node, copies| node.take_changed(copies)) else { return };
+            // Before somebody listens here, nobody should be sent here.
+            let listening = self.with(|_, copies| *copies.listening.borrow()).unwrap_or_default();
+            if changed.is_empty() {
+                self.announcing.notified().await;
+                continue;
+            }
+            let said = match listening {
+                true => self.directory.announce(self.id, &changed).await,
+                false => Err(Unavailable),
+            };
+            if said.is_err() {
+                self.with(|_, copies| {
+                    let mut state = copies.state();
+                    for (user, presence) in changed {
+                        let lost = presence == Presence::Lost;
+                        state.changed.entry(user).or_insert(lost);
+                    }
+                });
+                tokio::time::sleep(PAUSE).await;
+            } else if changed.len() == ANNOUNCED_AT_ONCE {
+                tokio::time::sleep(ANNOUNCE_PAUSE).await;
+            }
+        }
+    }
+
+    async fn listen(self) {
+        loop {
+            if let Ok(mut parcels) = self.directory.listen(self.id).await {
+                self.with(|node, copies| {
+                    copies.listening.send_replace(true);
+                    if !planted(node.limits(), Planted::AnnouncedOnce) {
+                        node.announce_all(copies);
+                    }
+                });
+                loop {
+                    let parcel = tokio::select! {
+                        parcel = parcels.next() => parcel,
+                        () = self.relisten.notified() => None,
+                    };
+                    let Some(parcel) = parcel else { break };
+                    self.with(|node, copies| node.take_parcel(copies, &parcel));
+                }
+                self.with(|node, copies| {
+                    copies.listening.send_replace(false);
+                    node.note_deafness(copies);
+                });
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    async fn cast(self) {
+        loop {
+            let take = |_: &Arc<Node>, copies: &Copies| {
+                let mut state = copies.state();
+                let count = state.outbound.len().min(CAST_AT_ONCE);
+                state.outbound.drain(..count).collect::<Vec<Outbound>>()
+            };
+            let Some(outbound) = self.with(take) else { return };
+            if outbound.is_empty() {
+                self.casting.notified().await;
+                continue;
+            }
+            let parcels: Vec<(NodeId, Bytes)> =
+                outbound.iter().map(|out| (out.to, out.parcel.clone())).collect();
+            let taken = self.directory.cast(&parcels).await.ok();
+            self.with(|node, copies| node.note_cast(copies, &outbound, taken.as_deref()));
+        }
+    }
+
+    async fn search(self) {
+        loop {
+            tokio::time::sleep(SEARCH_EVERY).await;
+            let Some(node) = self.node.upgrade() else { return };
+            if let Some(copies) = node.copies() {
+                node.search(copies).await;
+            }
+        }
+    }
+}
+
+impl Node {
+    fn announce_all(&self, copies: &Copies) {
+        let users = self.users();
+        let mut state = copies.state();
+        for user in users.names() {
+            state.changed.entry(user.clone()).or_insert(false);
+        }
+        copies.announcing.notify_one();
+    }
+
+    /// Says goodbye to the other nodes, when no connection is left.
+    pub(crate) async fn depart(&self, copies: &Copies) {
+        let until = Instant::now() + FAREWELL_MAX;
+        while !copies.state().changed.is_empty() && Instant::now() < until {
+            tokio::time::sleep(FAREWELL_TICK).await;
+        }
+        copies.left.store(true, Ordering::Release);
+        // Where it fails, the lease ends by itself.
+        let _ = copies.directory.leave(copies.id).await;
+    }
+
+    /// Something changed about a user's connections here.
+    pub(crate) fn note_presence(&self, user: &UserId, lost: bool) {
+        let Some(copies) = self.copies() else { return };
+        copies.state().changed.insert(user.clone(), lost);
+        copies.announcing.notify_one();
+    }
+
+    /// Users to announce, as they are now: what they were in between is of no interest.
+    fn take_changed(&self, copies: &Copies) -> Vec<(UserId, Presence)> {
+        let users = self.users();
+        let mut state = copies.state();
+        let chosen: VecDeque<UserId> =
+            state.changed.keys().take(ANNOUNCED_AT_ONCE).cloned().collect();
+        let presence = |user: UserId| {
+            let lost = state.changed.remove(&user).unwrap_or_default();
+            let presence = match (users.connections(&user).is_empty(), lost) {
+                (false, _) => Presence::Here,
+                (true, true) => Presence::Lost,
+                (true, false) => Presence::Left,
+            };
+            (user, presence)
+        };
+        chosen.into_iter().map(presence).collect()
+    }
+}

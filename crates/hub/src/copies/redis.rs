@@ -1,0 +1,305 @@
+//! A directory on Redis.
+//!
+//! ```text
+//! potok:hub:<name>:nodes          sorted set: node → when its lease ends, milliseconds of Redis' clock
+//! potok:hub:<name>:user:{<user>}  hash: node → milliseconds since when the user is there, or −milliseconds
+//!                                 when their last connection broke; lives for an hour
+//! potok:hub:<name>:key            the key that negotiations are signed with
+//! potok:hub:<name>:denied         hash: user → seconds; tokens issued up to then are refused
+//! potok:hub:<name>:to:<node>      channel of a node
+//! ```
+//!
+//! All times are Redis' own: clocks of nodes differ. Everything here may be lost at any moment; the
+//! nodes say it again. Redis is inside the trust boundary: who can write there can speak to anyone.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::StreamExt;
+use redis::aio::{MultiplexedConnection, PubSubStream};
+use redis::{AsyncConnectionConfig, FromRedisValue, Pipeline, RedisError, RedisResult};
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+
+use super::{Directory, Lease, NodeId, Parcels, Presence, Whereabouts};
+use crate::contract::{Unavailable, UserId};
+
+const CONNECT_WITHIN: Duration = Duration::from_secs(2);
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+/// Entries of users live this long; nodes say them again every twenty minutes.
+const USER_LIFE: Duration = Duration::from_secs(60 * 60);
+/// Entries of dead nodes are removed when they are met, once they are older than this: a node that
+/// just joined may not be known here yet.
+const DEAD_ENTRY_AGE: Duration = Duration::from_secs(60);
+/// A denial is of interest for so long: no token lives longer.
+const DENIAL_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// `KEYS nodes; ARGV node, milliseconds` → whether the lease was there, then all that are.
+const RENEW: &str = "\
+local now = redis.call('TIME')
+now = now[1] * 1000 + math.floor(now[2] / 1000)
+local ends = redis.call('ZSCORE', KEYS[1], ARGV[1])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
+redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1])
+local kept = '0'
+if ends and tonumber(ends) > now then kept = '1' end
+local live = redis.call('ZRANGE', KEYS[1], 0, -1)
+table.insert(live, 1, kept)
+return live";
+
+/// `KEYS user; ARGV node, here|lost|left, milliseconds of life`
+const ANNOUNCE: &str = "\
+local now = redis.call('TIME')
+now = now[1] * 1000 + math.floor(now[2] / 1000)
+if ARGV[2] == 'left' then return redis.call('HDEL', KEYS[1], ARGV[1]) end
+if ARGV[2] == 'lost' then now = -now end
+redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f', now))
+return redis.call('PEXPIRE', KEYS[1], ARGV[3])";
+
+/// Nodes find each other on this Redis.
+pub struct RedisDirectory {
+    client: redis::Client,
+    prefix: String,
+    open: Mutex<Option<MultiplexedConnection>>,
+    /// Nodes that had a lease when it was last renewed here.
+    live: std::sync::Mutex<Vec<NodeId>>,
+}
+
+impl RedisDirectory {
+    /// Of the hub of that name; connects to nothing yet. One server, `redis://` or `rediss://`.
+    /// The error does not repeat the address, which may hold a password.
+    pub fn new(url: &str, hub: &str) -> Result<Self, String> {
+        let client = redis::Client::open(url).map_err(|error| error.category().to_owned())?;
+        let prefix = format!("potok:hub:{hub}:");
+        Ok(RedisDirectory { client, prefix, open: Mutex::default(), live: Default::default() })
+    }
+
+    /// Whether it answers.
+    pub async fn ping(&self) -> Result<(), String> {
+        let mut pipeline = redis::pipe();
+        pipeline.cmd("PING").ignore();
+        let answer: RedisResult<()> = self.attempt(&pipeline).await;
+        answer.map_err(|error| error.category().to_owned())
+    }
+
+    fn user_key(&self, user: &UserId) -> String {
+        // In a cluster the part in braces chooses the slot. A user's name may have braces itself;
+        // its length keeps two of them apart that would look the same.
+        let user = user.as_str();
+        format!("{}user:{{{}:{}}}", self.prefix, user.len(), user.replace('}', "%7D"))
+    }
+
+    fn channel(&self, node: NodeId) -> String {
+        format!("{}to:{node}", self.prefix)
+    }
+
+    /// One attempt; what went wrong on a connection ends it.
+    async fn ask<T: FromRedisValue>(&self, pipeline: &Pipeline) -> Result<T, Unavailable> {
+        self.attempt(pipeline).await.map_err(|error| {
+            tracing::debug!(error = error.category(), "the hub's Redis does not answer");
+            Unavailable
+        })
+    }
+
+    async fn attempt<T: FromRedisValue>(&self, pipeline: &Pipeline) -> RedisResult<T> {
+        let mut connection = self.connection().await?;
+        let answer = timeout(ANSWER_WITHIN, pipeline.query_async(&mut connection)).await;
+        let answer = answer.unwrap_or_else(|_| Err(too_late()));
+        if answer.is_err() {
+            *self.open.lock().await = None;
+        }
+        answer
+    }
+
+    async fn connection(&self) -> RedisResult<MultiplexedConnection> {
+        let mut open = self.open.lock().await;
+        if let Some(connection) = &*open {
+            return Ok(connection.clone());
+        }
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(CONNECT_WITHIN))
+            .set_response_timeout(Some(ANSWER_WITHIN));
+        let connecting = self.client.get_multiplexed_async_connection_with_config(&config);
+        let connection =
+            timeout(CONNECT_WITHIN, connecting).await.unwrap_or_else(|_| Err(too_late()))?;
+        *open = Some(connection.clone());
+        Ok(connection)
+    }
+
+    fn is_live(&self, node: NodeId) -> bool {
+        self.live.lock().is_ok_and(|live| live.contains(&node))
+    }
+}
+
+fn too_late() -> RedisError {
+    std::io::Error::from(std::io::ErrorKind::TimedOut).into()
+}
+
+#[async_trait]
+impl Directory for RedisDirectory {
+    async fn renew(&self, node: NodeId, lease: Duration) -> Result<Lease, Unavailable> {
+        let mut pipeline = redis::pipe();
+        let nodes = format!("{}nodes", self.prefix);
+        pipeline.cmd("EVAL").arg(RENEW).arg(1).arg(nodes);
+        pipeline.arg(node.to_string()).arg(lease.as_millis() as u64);
+        let (answer,): (Vec<String>,) = self.ask(&pipeline).await?;
+        let (kept, live) = answer.split_first().ok_or(Unavailable)?;
+        let live: Vec<_> = live.iter().filter_map(|node| NodeId::parse(node)).collect();
+        if let Ok(mut known) = self.live.lock() {
+            known.clone_from(&live);
+        }
+        Ok(Lease { kept: kept == "1", live })
+    }
+
+    async fn leave(&self, node: NodeId) -> Result<(), Unavailable> {
+        let mut pipeline = redis::pipe();
+        pipeline.cmd("ZREM").arg(format!("{}nodes", self.prefix)).arg(node.to_string()).ignore();
+        self.ask(&pipeline).await
+    }
+
+    async fn announce(
+        &self,
+        node: NodeId,
+        users: &[(UserId, Presence)],
+    ) -> Result<(), Unavailable> {
+        let mut pipeline = redis::pipe();
+        for (user, presence) in users {
+            let presence = match presence {
+                Presence::Here => "here",
+                Presence::Lost => "lost",
+                Presence::Left => "left",
+            };
+            pipeline.cmd("EVAL").arg(ANNOUNCE).arg(1).arg(self.user_key(user));
+            pipeline.arg(node.to_string()).arg(presence).arg(USER_LIFE.as_millis() as u64).ignore();
+        }
+        self.ask(&pipeline).await
+    }
+
+    async fn find(&self, users: &[UserId]) -> Result<Vec<Whereabouts>, Unavailable> {
+        let mut pipeline = redis::pipe();
+        pipeline.cmd("TIME");
+        for user in users {
+            pipeline.cmd("HGETALL").arg(self.user_key(user));
+        }
+        let mut answers: Vec<redis::Value> = self.ask(&pipeline).await?;
+        let (seconds, micros): (i64, i64) = read(answers.remove(0))?;
+        let now = seconds * 1000 + micros / 1000;
+        let mut dead = redis::pipe();
+        let mut all = Vec::with_capacity(users.len());
+        for (user, answer) in users.iter().zip(answers) {
+            let entries: Vec<(String, i64)> = read(answer)?;
+            let mut whereabouts = Whereabouts::default();
+            for (node, since) in entries {
+                let age = Duration::from_millis((now - since.abs()).max(0) as u64);
+                let parsed = NodeId::parse(&node);
+                if age > DEAD_ENTRY_AGE && !parsed.is_some_and(|node| self.is_live(node)) {
+                    dead.cmd("HDEL").arg(self.user_key(user)).arg(node).ignore();
+                } else if since < 0 {
+                    whereabouts.lost = Some(whereabouts.lost.map_or(age, |lost| lost.min(age)));
+                } else {
+                    whereabouts.nodes.extend(parsed);
+                }
+            }
+            all.push(whereabouts);
+        }
+        if !dead.is_empty() {
+            // Met again where it fails.
+            let _: Result<(), Unavailable> = self.ask(&dead).await;
+        }
+        Ok(all)
+    }
+
+    async fn cast(&self, parcels: &[(NodeId, Bytes)]) -> Result<Vec<bool>, Unavailable> {
+        let mut pipeline = redis::pipe();
+        for (node, parcel) in parcels {
+            pipeline.cmd("PUBLISH").arg(self.channel(*node)).arg(&parcel[..]);
+        }
+        let listeners: Vec<u64> = self.ask(&pipeline).await?;
+        Ok(listeners.into_iter().map(|count| count > 0).collect())
+    }
+
+    async fn listen(&self, node: NodeId) -> Result<Box<dyn Parcels>, Unavailable> {
+        let subscribing = async {
+            let mut line = self.client.get_async_pubsub().await?;
+            line.subscribe(self.channel(node)).await?;
+            Ok::<_, RedisError>(line.into_on_message())
+        };
+        let line = timeout(CONNECT_WITHIN, subscribing).await.unwrap_or_else(|_| Err(too_late()));
+        match line {
+            Ok(line) => Ok(Box::new(Line(line))),
+            Err(error) => {
+                tracing::debug!(error = error.category(), "the hub's Redis cannot be listened to");
+                Err(Unavailable)
+            }
+        }
+    }
+
+    async fn negotiation_key(&self, proposal: [u8; 32]) -> Result<[u8; 32], Unavailable> {
+        let key = format!("{}key", self.prefix);
+        let mut pipeline = redis::pipe();
+        pipeline.cmd("SET").arg(&key).arg(&proposal[..]).arg("NX").ignore();
+        pipeline.cmd("GET").arg(&key);
+        let (kept,): (Vec<u8>,) = self.ask(&pipeline).await?;
+        kept.try_into().map_err(|_| Unavailable)
+    }
+
+    async fn deny(&self, user: &UserId, before: SystemTime) -> Result<(), Unavailable> {
+        let mut pipeline = redis::pipe();
+        let before = super::views::seconds(before);
+        pipeline.cmd("HSET").arg(format!("{}denied", self.prefix));
+        pipeline.arg(user.as_str()).arg(before).ignore();
+        self.ask(&pipeline).await
+    }
+
+    async fn denials(&self) -> Result<Vec<(UserId, SystemTime)>, Unavailable> {
+        let key = format!("{}denied", self.prefix);
+        let mut pipeline = redis::pipe();
+        pipeline.cmd("HGETALL").arg(&key).cmd("TIME");
+        let (all, (now, _)): (Vec<(String, u64)>, (u64, u64)) = self.ask(&pipeline).await?;
+        let is_old = |before: u64| now.saturating_sub(before) > DENIAL_LIFE.as_secs();
+        let mut old = redis::pipe();
+        for (user, _) in all.iter().filter(|(_, before)| is_old(*before)) {
+            old.cmd("HDEL").arg(&key).arg(user).ignore();
+        }
+        if !old.is_empty() {
+            let _: Result<(), Unavailable> = self.ask(&old).await;
+        }
+        let kept = all.into_iter().filter(|(_, before)| !is_old(*before));
+        Ok(kept
+            .map(|(user, before)| (UserId::new(&user), UNIX_EPOCH + Duration::from_secs(before)))
+            .collect())
+    }
+}
+
+fn read<T: FromRedisValue>(value: redis::Value) -> Result<T, Unavailable> {
+    redis::from_redis_value(value).map_err(|_| Unavailable)
+}
+
+struct Line(PubSubStream);
+
+#[async_trait]
+impl Parcels for Line {
+    async fn next(&mut self) -> Option<Bytes> {
+        let message = self.0.next().await?;
+        Some(Bytes::copy_from_slice(message.get_payload_bytes()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_users_never_share_a_key_or_leave_their_slot() {
+        let directory = RedisDirectory::new("redis://127.0.0.1:1", "a").unwrap();
+        let key = |user: &str| directory.user_key(&UserId::new(user));
+        assert_eq!(key("alice"), "potok:hub:a:user:{5:alice}");
+        assert_ne!(key("a}"), key("a%7D"));
+        for user in ["", "}", "{}", "a}b{c", "5:alice"] {
+            let key = key(user);
+            assert_eq!(key.find('}'), Some(key.len() - 1), "{key}");
+        }
+        assert!(RedisDirectory::new("nonsense", "a").is_err());
+    }
+}

@@ -1,0 +1,562 @@
+//! Messages to users of other nodes and from other nodes, and the answers to them.
+//!
+//! A message for another node is a *leg*: it counts as one that may still answer, like a connection
+//! of this node. A leg ends with the reply of its node, with the death of that node, or with the
+//! message's deadline. Only a reply can acknowledge: that a parcel was taken by the line says
+//! nothing, because its node may have died or be frozen.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::time::Instant;
+
+use super::parcel::{Letter, Outcome, Parcel, Reply};
+use super::{Directory, NodeId, Whereabouts};
+use crate::Frame;
+use crate::contract::{Answer, Answers, Outgoing, Ticket, Unavailable, UserId};
+use crate::counters::{Counters, add};
+use crate::delivery::{Delivery, Settlements};
+use crate::node::Node;
+use crate::trouble::{Planted, planted};
+use crate::users::Users;
+
+/// Messages in one parcel.
+const LETTERS_MAX: usize = 64;
+
+/// What a node has to do with its copies.
+pub(crate) struct Copies {
+    pub directory: Arc<dyn Directory>,
+    pub id: NodeId,
+    state: Mutex<State>,
+    /// There are presences to announce.
+    pub announcing: Arc<Notify>,
+    /// There are parcels to cast.
+    pub casting: Arc<Notify>,
+    /// Whether somebody takes what is cast to this node. Tasks end when it is dropped.
+    pub listening: watch::Sender<bool>,
+    /// The line may be dead without saying so.
+    pub relisten: Arc<Notify>,
+    /// The node has said goodbye.
+    pub left: AtomicBool,
+    /// Answers to other nodes' messages are theirs to count.
+    theirs: Arc<Counters>,
+    pub node: Weak<Node>,
+}
+
+#[derive(Default)]
+pub(crate) struct State {
+    live: HashSet<NodeId>,
+    /// When those were read.
+    read: Option<Instant>,
+    /// Nodes that lost their lease a moment ago.
+    vanished: HashMap<NodeId, Instant>,
+    /// Users to announce, and whether the last connection of those who are not here broke.
+    pub changed: HashMap<UserId, bool>,
+    legs: HashMap<u64, Leg>,
+    numbers: u64,
+    /// Users who left a moment ago, and what came for them since.
+    searches: HashMap<UserId, Search>,
+    pub outbound: VecDeque<Outbound>,
+    /// Questions to other nodes that are not answered yet.
+    pub asks: HashMap<u64, mpsc::UnboundedSender<(NodeId, String)>>,
+}
+
+/// A message that this node was asked to send.
+struct Pending {
+    delivery: Arc<Delivery>,
+    user: UserId,
+    frame: Arc<Frame>,
+    /// Until when its user is looked for, from the first time they were not found.
+    until: Option<Instant>,
+    timed: bool,
+}
+
+struct Leg {
+    node: NodeId,
+    pending: Pending,
+}
+
+struct Search {
+    until: Instant,
+    pending: VecDeque<Pending>,
+}
+
+/// A parcel on its way out.
+pub(crate) struct Outbound {
+    pub to: NodeId,
+    pub parcel: Bytes,
+    /// What it carries, where somebody waits for replies.
+    pub legs: Vec<u64>,
+}
+
+impl Copies {
+    pub fn new(directory: Arc<dyn Directory>, node: Weak<Node>) -> Self {
+        Copies {
+            directory,
+            id: NodeId::random(),
+            state: Mutex::default(),
+            announcing: Arc::default(),
+            casting: Arc::default(),
+            listening: watch::Sender::new(false),
+            relisten: Arc::default(),
+            left: AtomicBool::new(false),
+            theirs: Arc::default(),
+            node,
+        }
+    }
+
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Other nodes that have a lease.
+    pub fn others(&self) -> Vec<NodeId> {
+        self.state().live.iter().copied().filter(|node| *node != self.id).collect()
+    }
+
+    pub fn post(&self, to: NodeId, parcel: &Parcel) {
+        let parcel = parcel.encode(self.id);
+        self.state().outbound.push_back(Outbound { to, parcel, legs: Vec::new() });
+        self.casting.notify_one();
+    }
+}
+
+impl State {
+    pub fn number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    /// Who is alive, unless that was read too long ago to be true.
+    fn live(&self, lease: Duration) -> Result<&HashSet<NodeId>, Unavailable> {
+        let fresh = self.read.is_some_and(|read| read.elapsed() < lease);
+        if fresh { Ok(&self.live) } else { Err(Unavailable) }
+    }
+}
+
+impl Node {
+    /// The nodes that are alive now. What waits for others is let go: it may have been seen there.
+    pub(crate) fn note_live(&self, copies: &Copies, live: &[NodeId]) {
+        let mut settlements = Settlements::default();
+        let mut state = copies.state();
+        let (now, live) = (Instant::now(), live.iter().copied().collect::<HashSet<_>>());
+        let gone: Vec<_> = state.live.difference(&live).copied().collect();
+        state.vanished.extend(gone.into_iter().map(|node| (node, now)));
+        let linger = self.limits().linger;
+        state.vanished.retain(|node, then| !live.contains(node) && then.elapsed() < linger);
+        (state.live, state.read) = (live, Some(now));
+        let State { legs, live, .. } = &mut *state;
+        let dead = |leg: &Leg| !live.contains(&leg.node);
+        for (_, leg) in legs.extract_if(|_, leg| dead(leg) || leg.pending.delivery.is_settled()) {
+            leg.pending.delivery.mark_written();
+            settlements.release(&leg.pending.delivery);
+        }
+    }
+
+    /// Replies may have been lost: what is open now cannot be said to be unanswered any more.
+    pub(crate) fn note_deafness(&self, copies: &Copies) {
+        copies.state().legs.values().for_each(|leg| leg.pending.delivery.mark_unsure());
+    }
+
+    /// Sends to wherever the users are; nothing where that cannot be asked.
+    pub(crate) async fn send_across(
+        &self,
+        copies: &Copies,
+        batch: Vec<Outgoing>,
+        answers: &Arc<dyn Answers>,
+    ) -> Result<(), Unavailable> {
+        let mut users: Vec<_> = batch.iter().map(|outgoing| outgoing.user.clone()).collect();
+        users.sort_unstable();
+        users.dedup();
+        let found = match copies.directory.find(&users).await {
+            Err(Unavailable) if planted(self.limits(), Planted::AwayIsNobody) => {
+                vec![Whereabouts::default(); users.len()]
+            }
+            found => found?,
+        };
+        let found: HashMap<_, _> = users.into_iter().zip(found).collect();
+        let lease = self.limits().lease;
+        let mut settlements = Settlements::default();
+        let users = self.users();
+        let mut state = copies.state();
+        if !planted(self.limits(), Planted::AwayIsNobody) {
+            state.live(lease)?;
+        }
+        let mut letters = Letters::default();
+        for outgoing in batch {
+            let pending = Pending {
+                delivery: Delivery::new(&outgoing, answers, self.counters()),
+                user: outgoing.user,
+                frame: outgoing.frame,
+                until: None,
+                timed: false,
+            };
+            // Not past those that came before it.
+            if let Some(search) = state.searches.get_mut(&pending.user) {
+                search.pending.push_back(pending);
+                continue;
+            }
+            let whereabouts = found.get(&pending.user).cloned().unwrap_or_default();
+            self.route(
+                copies,
+                &users,
+                &mut state,
+                pending,
+                &whereabouts,
+                &mut letters,
+                &mut settlements,
+            );
+        }
+        letters.post(copies, &mut state);
+        Ok(())
+    }
+
+    /// Hands a message to the user's connections, here and elsewhere.
+    #[allow(clippy::too_many_arguments, reason = "the locks that its callers hold")]
+    fn route(
+        &self,
+        copies: &Copies,
+        users: &Users,
+        state: &mut State,
+        mut pending: Pending,
+        whereabouts: &Whereabouts,
+        letters: &mut Letters,
+        settlements: &mut Settlements,
+    ) {
+        let (limits, now) = (self.limits(), Instant::now());
+        let delivery = pending.delivery.clone();
+        let connections = users.connections(&pending.user);
+        let is_live = |node: &&NodeId| **node != copies.id && state.live.contains(node);
+        let others: Vec<_> = whereabouts.nodes.iter().filter(is_live).copied().collect();
+        if connections.is_empty() && others.is_empty() {
+            // Who was here a moment ago, or where a node just died, may be back in a moment.
+            let expected = whereabouts.lost.is_some_and(|ago| ago < limits.linger)
+                || whereabouts.nodes.contains(&copies.id)
+                || whereabouts.nodes.iter().any(|node| state.vanished.contains_key(node))
+                || pending.until.is_some();
+            let until = *pending.until.get_or_insert(now + limits.linger);
+            if expected && now < until && !delivery.is_settled() {
+                let search = state.searches.entry(pending.user.clone());
+                let search =
+                    search.or_insert_with(|| Search { until, pending: VecDeque::default() });
+                if search.pending.len() < limits.waiting {
+                    search.pending.push_back(pending);
+                } else {
+                    settlements.unanswered(&delivery);
+                }
+            } else {
+                settlements.nobody(&delivery);
+            }
+            return;
+        }
+        delivery.target(connections);
+        for connection in connections {
+            connection.offer(&pending.frame, &delivery, limits, self.now(), settlements);
+        }
+        for node in others {
+            if planted(limits, Planted::SentIsDelivered) {
+                settlements.settle(&delivery, Answer::Acknowledged);
+            }
+            let leg = state.number();
+            delivery.add_leg();
+            // Its node keeps the time, and may need twice as much; ours is for the case that it dies.
+            delivery.mark_waited();
+            let pending = Pending {
+                delivery: delivery.clone(),
+                user: pending.user.clone(),
+                frame: pending.frame.clone(),
+                until: pending.until,
+                timed: true,
+            };
+            letters.add(node, leg, &pending);
+            state.legs.insert(leg, Leg { node, pending });
+        }
+        settlements.release(&delivery);
+        if !pending.timed && !delivery.is_settled() {
+            self.deadlines().add(delivery);
+        }
+    }
+
+    /// What came for a user who is here again.
+    pub(crate) fn take_searched(
+        &self,
+        copies: &Copies,
+        users: &Users,
+        user: &UserId,
+        settlements: &mut Settlements,
+    ) {
+        let mut state = copies.state();
+        let Some(search) = state.searches.remove(user) else { return };
+        let (here, mut letters) = (Whereabouts::default(), Letters::default());
+        for pending in search.pending {
+            self.route(copies, users, &mut state, pending, &here, &mut letters, settlements);
+        }
+    }
+
+    /// Looks again for users who left a moment ago.
+    pub(crate) async fn search(&self, copies: &Copies) {
+        let wanted: Vec<_> = copies.state().searches.keys().cloned().collect();
+        if wanted.is_empty() {
+            return;
+        }
+        let found = copies.directory.find(&wanted).await;
+        let mut settlements = Settlements::default();
+        let users = self.users();
+        let mut state = copies.state();
+        let can_say = found.is_ok() && state.live(self.limits().lease).is_ok();
+        let mut letters = Letters::default();
+        for (place, user) in wanted.into_iter().enumerate() {
+            let over =
+                state.searches.get(&user).is_some_and(|search| search.until <= Instant::now());
+            if !can_say && !over {
+                continue;
+            }
+            let Some(search) = state.searches.remove(&user) else { continue };
+            for pending in search.pending {
+                match &found {
+                    Ok(found) if can_say => {
+                        let whereabouts = found.get(place).cloned().unwrap_or_default();
+                        let pending = Pending { until: Some(search.until), ..pending };
+                        let settlements = &mut settlements;
+                        self.route(
+                            copies,
+                            &users,
+                            &mut state,
+                            pending,
+                            &whereabouts,
+                            &mut letters,
+                            settlements,
+                        );
+                    }
+                    _ => {
+                        settlements.settle(&pending.delivery, Answer::Unavailable);
+                    }
+                }
+            }
+        }
+        letters.post(copies, &mut state);
+    }
+
+    /// Drops what is looked for, where `wanted` says so.
+    pub(crate) fn cancel_searched(&self, copies: &Copies, wanted: impl Fn(&Delivery) -> bool) {
+        let mut state = copies.state();
+        for search in state.searches.values_mut() {
+            search.pending.retain(|pending| {
+                let cancelled = wanted(&pending.delivery);
+                if cancelled {
+                    pending.delivery.cancel();
+                }
+                !cancelled
+            });
+        }
+    }
+
+    /// What became of parcels: nobody listens at that node, or nobody knows.
+    pub(crate) fn note_cast(&self, copies: &Copies, sent: &[Outbound], taken: Option<&[bool]>) {
+        let mut settlements = Settlements::default();
+        let mut state = copies.state();
+        for (place, outbound) in sent.iter().enumerate() {
+            let bytes = outbound.parcel.len();
+            self.counters()
+                .queued_bytes
+                .fetch_sub(if outbound.legs.is_empty() { 0 } else { bytes }, Ordering::Relaxed);
+            let taken = taken.map(|taken| taken.get(place).copied().unwrap_or_default());
+            for leg in &outbound.legs {
+                match taken {
+                    Some(true) => {}
+                    Some(false) => self.end_leg(
+                        &mut state,
+                        outbound.to,
+                        Reply { leg: *leg, outcome: Outcome::Gone },
+                        &mut settlements,
+                    ),
+                    None => {
+                        if let Some(leg) = state.legs.remove(leg) {
+                            leg.pending.delivery.mark_unsure();
+                            settlements.release(&leg.pending.delivery);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn end_leg(
+        &self,
+        state: &mut State,
+        from: NodeId,
+        reply: Reply,
+        settlements: &mut Settlements,
+    ) {
+        // Only the node that was asked may answer.
+        if state.legs.get(&reply.leg).is_none_or(|leg| leg.node != from) {
+            return add(&self.counters().late);
+        }
+        let Some(Leg { pending, .. }) = state.legs.remove(&reply.leg) else { return };
+        let delivery = pending.delivery.clone();
+        delivery.end_leg();
+        match reply.outcome {
+            Outcome::Acknowledged => {
+                if !settlements.settle(&delivery, Answer::Acknowledged) {
+                    add(&self.counters().late);
+                }
+            }
+            Outcome::Written => {
+                delivery.mark_written();
+                settlements.release(&delivery);
+            }
+            Outcome::NotWritten => settlements.release(&delivery),
+            // What the directory said was not true any more: it is asked again, for a while.
+            Outcome::Gone if delivery.is_last() && !delivery.is_settled() => {
+                let until = pending.until.unwrap_or(Instant::now() + self.limits().linger);
+                if until <= Instant::now() {
+                    return settlements.nobody(&delivery);
+                }
+                let search = state.searches.entry(pending.user.clone());
+                let search =
+                    search.or_insert_with(|| Search { until, pending: VecDeque::default() });
+                search.pending.push_back(Pending { until: Some(until), ..pending });
+            }
+            Outcome::Gone => settlements.release(&delivery),
+        }
+    }
+
+    /// What another node says.
+    pub(crate) fn take_parcel(self: &Arc<Self>, copies: &Copies, bytes: &[u8]) {
+        let Some((from, parcel)) = Parcel::decode(bytes) else {
+            tracing::debug!("a parcel of another version was passed over");
+            return;
+        };
+        match parcel {
+            Parcel::Deliver(letters) => self.take_letters(copies, from, letters),
+            Parcel::Replies(replies) => {
+                let mut settlements = Settlements::default();
+                let mut state = copies.state();
+                for reply in replies {
+                    self.end_leg(&mut state, from, reply, &mut settlements);
+                }
+            }
+            Parcel::Ask { number, question } => {
+                self.answer_question(copies, from, number, &question)
+            }
+            Parcel::Tell { number, answer } => {
+                if let Some(asker) = copies.state().asks.get(&number) {
+                    // Who asked may have stopped waiting.
+                    let _ = asker.send((from, answer));
+                }
+            }
+        }
+    }
+
+    fn take_letters(&self, copies: &Copies, from: NodeId, letters: Vec<Letter>) {
+        let answers: Arc<dyn Answers> = Arc::new(Replies { node: copies.node.clone(), to: from });
+        let (limits, now) = (self.limits(), self.now());
+        let full = self.counters().queued_bytes.load(Ordering::Relaxed) > limits.queued_bytes_total;
+        let mut refused = Vec::new();
+        let mut settlements = Settlements::default();
+        let users = self.users();
+        for letter in letters {
+            let Letter { leg, within, ack, user, method, id, payload } = letter;
+            let limit = limits.message_bytes.max(payload.len());
+            let frame = Frame::new(&method, &id, payload.as_bytes(), 2 * limit);
+            // Found by the user, and theirs, whatever the sender believed.
+            let connections: Vec<_> = self
+                .targets_of(&users, &user)
+                .into_iter()
+                .filter(|connection| {
+                    connection.origin.user == user || planted(limits, Planted::RouteByConnection)
+                })
+                .collect();
+            let outcome = match (&frame, connections.is_empty()) {
+                (Err(_), _) => Outcome::NotWritten,
+                _ if full => Outcome::NotWritten,
+                (Ok(_), true) => Outcome::Gone,
+                (Ok(frame), false) => {
+                    let frame = frame.clone();
+                    let outgoing =
+                        Outgoing { ticket: Ticket(leg), user, frame, ack_within: within, ack };
+                    let delivery = Delivery::new(&outgoing, &answers, &copies.theirs);
+                    delivery.target(&connections);
+                    for connection in &connections {
+                        let frame = &outgoing.frame;
+                        connection.offer(frame, &delivery, limits, now, &mut settlements);
+                    }
+                    settlements.release(&delivery);
+                    if !delivery.is_settled() {
+                        self.deadlines().add(delivery);
+                    }
+                    continue;
+                }
+            };
+            refused.push(Reply { leg, outcome });
+        }
+        drop(users);
+        if !refused.is_empty() {
+            copies.post(from, &Parcel::Replies(refused));
+        }
+    }
+}
+
+/// Answers to another node's messages.
+struct Replies {
+    node: Weak<Node>,
+    to: NodeId,
+}
+
+impl Answers for Replies {
+    fn settle(&self, answers: &[(Ticket, Answer)]) {
+        let Some(node) = self.node.upgrade() else { return };
+        let Some(copies) = node.copies() else { return };
+        let reply = |(ticket, answer): &(Ticket, Answer)| {
+            let outcome = match answer {
+                Answer::Acknowledged => Outcome::Acknowledged,
+                Answer::NoAnswer { written: true } => Outcome::Written,
+                Answer::NoAnswer { written: false } | Answer::Nobody | Answer::Unavailable => {
+                    Outcome::NotWritten
+                }
+            };
+            Reply { leg: ticket.0, outcome }
+        };
+        copies.post(self.to, &Parcel::Replies(answers.iter().map(reply).collect()));
+    }
+}
+
+/// Messages for other nodes, gathered to parcels.
+#[derive(Default)]
+struct Letters {
+    nodes: HashMap<NodeId, Vec<Letter>>,
+}
+
+impl Letters {
+    fn add(&mut self, node: NodeId, leg: u64, pending: &Pending) {
+        let frame = &pending.frame;
+        self.nodes.entry(node).or_default().push(Letter {
+            leg,
+            within: pending.delivery.ack_within,
+            ack: pending.delivery.ack,
+            user: pending.user.clone(),
+            method: frame.method().to_owned(),
+            id: frame.id(),
+            payload: frame.payload().to_owned(),
+        });
+    }
+
+    fn post(self, copies: &Copies, state: &mut State) {
+        let Some(node) = copies.node.upgrade() else { return };
+        for (to, mut letters) in self.nodes {
+            while !letters.is_empty() {
+                let rest = letters.split_off(letters.len().min(LETTERS_MAX));
+                let legs = letters.iter().map(|letter| letter.leg).collect();
+                let parcel = Parcel::Deliver(letters).encode(copies.id);
+                node.counters().queued_bytes.fetch_add(parcel.len(), Ordering::Relaxed);
+                state.outbound.push_back(Outbound { to, parcel, legs });
+                letters = rest;
+            }
+        }
+        copies.casting.notify_one();
+    }
+}

@@ -1,0 +1,104 @@
+//! A directory in this process whose lines can be cut, node by node.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use potok_hub::{
+    Directory, InProcess, Lease, NodeId, Parcels, Presence, Unavailable, UserId, Whereabouts,
+};
+
+/// One node's way to the directory.
+#[derive(Default)]
+pub struct Way {
+    inner: Arc<InProcess>,
+    /// What is cast to the node is taken, and never read: it is frozen.
+    pub deaf: Arc<AtomicBool>,
+    /// Its lease is not renewed.
+    pub lapsed: AtomicBool,
+    /// That users have gone is not written.
+    pub stale: AtomicBool,
+    /// Nothing can be asked.
+    pub away: AtomicBool,
+}
+
+impl Way {
+    pub fn to(inner: &Arc<InProcess>) -> Arc<Self> {
+        Arc::new(Way { inner: inner.clone(), ..Way::default() })
+    }
+
+    fn reach(&self) -> Result<&InProcess, Unavailable> {
+        if self.away.load(Ordering::Acquire) { Err(Unavailable) } else { Ok(&self.inner) }
+    }
+}
+
+pub fn set(flag: &AtomicBool) {
+    flag.store(true, Ordering::Release);
+}
+
+struct Line {
+    inner: Box<dyn Parcels>,
+    deaf: Arc<AtomicBool>,
+}
+
+#[async_trait::async_trait]
+impl Parcels for Line {
+    async fn next(&mut self) -> Option<Bytes> {
+        let parcel = self.inner.next().await;
+        if self.deaf.load(Ordering::Acquire) {
+            std::future::pending().await
+        }
+        parcel
+    }
+}
+
+#[async_trait::async_trait]
+impl Directory for Way {
+    async fn renew(&self, node: NodeId, lease: Duration) -> Result<Lease, Unavailable> {
+        match self.lapsed.load(Ordering::Acquire) {
+            true => Err(Unavailable),
+            false => self.reach()?.renew(node, lease).await,
+        }
+    }
+
+    async fn leave(&self, node: NodeId) -> Result<(), Unavailable> {
+        self.reach()?.leave(node).await
+    }
+
+    async fn announce(
+        &self,
+        node: NodeId,
+        users: &[(UserId, Presence)],
+    ) -> Result<(), Unavailable> {
+        let stale = self.stale.load(Ordering::Acquire);
+        let kept = |(_, presence): &&(UserId, Presence)| !stale || *presence == Presence::Here;
+        let users: Vec<_> = users.iter().filter(kept).cloned().collect();
+        self.reach()?.announce(node, &users).await
+    }
+
+    async fn find(&self, users: &[UserId]) -> Result<Vec<Whereabouts>, Unavailable> {
+        self.reach()?.find(users).await
+    }
+
+    async fn cast(&self, parcels: &[(NodeId, Bytes)]) -> Result<Vec<bool>, Unavailable> {
+        self.reach()?.cast(parcels).await
+    }
+
+    async fn listen(&self, node: NodeId) -> Result<Box<dyn Parcels>, Unavailable> {
+        let inner = self.reach()?.listen(node).await?;
+        Ok(Box::new(Line { inner, deaf: self.deaf.clone() }))
+    }
+
+    async fn negotiation_key(&self, proposal: [u8; 32]) -> Result<[u8; 32], Unavailable> {
+        self.reach()?.negotiation_key(proposal).await
+    }
+
+    async fn deny(&self, user: &UserId, before: SystemTime) -> Result<(), Unavailable> {
+        self.reach()?.deny(user, before).await
+    }
+
+    async fn denials(&self) -> Result<Vec<(UserId, SystemTime)>, Unavailable> {
+        self.reach()?.denials().await
+    }
+}

@@ -1,0 +1,101 @@
+//! Redis flushed, killed and frozen under two nodes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use potok_hub::trouble::Planted;
+use potok_hub::{Answer, Hub, Limits, RedisDirectory};
+use potok_services::Redis;
+use serde_json::json;
+
+use crate::pair::{Pair, limits, with};
+use crate::support::patiently;
+
+async fn on<T: Send + 'static>(
+    redis: &Arc<Redis>,
+    act: impl FnOnce(&Redis) -> T + Send + 'static,
+) -> T {
+    let redis = redis.clone();
+    tokio::task::spawn_blocking(move || act(&redis)).await.unwrap()
+}
+
+async fn start(limits: &Limits) -> (Arc<Redis>, Pair) {
+    let redis = Arc::new(tokio::task::spawn_blocking(Redis::start).await.unwrap());
+    let directory = || Arc::new(RedisDirectory::new(&redis.url(), "notifications").unwrap());
+    let pair = Pair::start(limits, directory(), directory()).await;
+    (redis, pair)
+}
+
+/// FLUSHALL: the nodes say again who is with them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_redis_forgets_is_said_again() {
+    let (redis, Pair { a, b }) = start(&limits()).await;
+    let mut alice = b.connect("alice").await;
+    a.acknowledged("alice", &mut alice).await;
+    on(&redis, |redis| redis.command(&["FLUSHALL"])).await;
+    // Never acknowledged without her; and right again by itself.
+    a.acknowledged("alice", &mut alice).await;
+    // The key of negotiations is a new one, and the same for both.
+    let key = on(&redis, |redis| redis.command(&["EXISTS", "potok:hub:notifications:key"])).await;
+    assert_eq!(key, "1");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_announces_once_is_forgotten() {
+    let limits = Limits { lease: Duration::from_secs(1), ..with(Some(Planted::AnnouncedOnce)) };
+    let (redis, Pair { a, b }) = start(&limits).await;
+    let mut alice = b.connect("alice").await;
+    a.acknowledged("alice", &mut alice).await;
+    on(&redis, |redis| redis.command(&["FLUSHALL"])).await;
+    // When both have their leases again, everything has been said that will be.
+    let again = async {
+        let nodes = |redis: &Redis| redis.command(&["ZCARD", "potok:hub:notifications:nodes"]);
+        while on(&redis, nodes).await != "2" {}
+    };
+    patiently("the leases", again).await;
+    let mut answers = Vec::new();
+    for _ in 0..3 {
+        answers.push(a.send("alice", json!(1)).await.answer().await);
+    }
+    assert!(answers.contains(&Answer::Nobody), "the naive version is seen: {answers:?}");
+}
+
+/// Killed under two nodes: nothing is answered "nobody", nobody is disconnected, and it goes on by
+/// itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_redis_messages_are_refused_and_connections_stay() {
+    let (redis, Pair { a, b }) = start(&limits()).await;
+    let (mut alice, mut bob) = (b.connect("alice").await, a.connect("bob").await);
+    a.acknowledged("alice", &mut alice).await;
+    b.acknowledged("bob", &mut bob).await;
+    let nobody = (a.node.stats().nobody, b.node.stats().nobody);
+    // Under way when it dies.
+    let open = a.send_within("alice", json!("open"), Duration::from_secs(1)).await;
+    let id = alice.invoked().await;
+    on(&redis, Redis::kill).await;
+    for _ in 0..20 {
+        assert!(a.try_send("alice").await.is_err(), "where she is cannot be asked");
+        assert!(a.try_send("bob").await.is_err(), "nor who else has him");
+    }
+    alice.complete(&id).await;
+    assert_eq!(open.answer().await, Answer::Unavailable);
+    assert_eq!((a.node.stats().connections, b.node.stats().connections), (1, 1));
+    assert_eq!((a.node.stats().nobody, b.node.stats().nobody), nobody);
+    on(&redis, Redis::restart).await;
+    a.acknowledged("alice", &mut alice).await;
+    b.acknowledged("bob", &mut bob).await;
+}
+
+/// Frozen beyond the lease: both nodes have lost theirs when it goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leases_that_ran_out_are_begun_anew() {
+    let limits = Limits { lease: Duration::from_millis(600), ..limits() };
+    let (redis, Pair { a, b }) = start(&limits).await;
+    let mut alice = b.connect("alice").await;
+    a.acknowledged("alice", &mut alice).await;
+    on(&redis, Redis::freeze).await;
+    while a.try_send("alice").await.is_ok() {}
+    on(&redis, Redis::thaw).await;
+    a.acknowledged("alice", &mut alice).await;
+    assert_eq!(b.node.stats().connections, 1);
+}

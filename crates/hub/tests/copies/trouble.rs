@@ -1,0 +1,139 @@
+//! Nodes that die, freeze or are not believed; each with the naive version that gets it wrong.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use potok_hub::trouble::Planted;
+use potok_hub::{Answer, InProcess, Limits};
+use serde_json::json;
+
+use crate::lines::{Way, set};
+use crate::pair::{Pair, limits, with};
+use crate::support::AN_HOUR;
+
+/// Two nodes, each with its own way to the directory.
+async fn apart(limits: &Limits) -> (Pair, Arc<Way>, Arc<Way>) {
+    let inner = Arc::new(InProcess::new());
+    let (one, other) = (Way::to(&inner), Way::to(&inner));
+    (Pair::start(limits, one.clone(), other.clone()).await, one, other)
+}
+
+/// A node that stands still: what is sent to it is taken by the line, and nobody says more. When its
+/// lease is over that is the answer, long before the message's own time.
+async fn sent_to_a_frozen_node(planted: Option<Planted>) -> Answer {
+    // Long enough to send one message in.
+    let limits = Limits { lease: Duration::from_secs(3), ..with(planted) };
+    let (Pair { a, b }, _, way) = apart(&limits).await;
+    let mut alice = b.connect("alice").await;
+    a.acknowledged("alice", &mut alice).await;
+    set(&way.deaf);
+    set(&way.lapsed);
+    a.send_within("alice", json!(1), AN_HOUR).await.answer().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_to_a_node_that_died_is_not_answered_and_never_acknowledged() {
+    assert_eq!(sent_to_a_frozen_node(None).await, Answer::NoAnswer { written: true });
+    let naive = sent_to_a_frozen_node(Some(Planted::SentIsDelivered)).await;
+    assert_eq!(naive, Answer::Acknowledged, "the naive version is seen");
+}
+
+/// The directory still says that alice is with B, where bob has come in her place.
+async fn sent_to_a_place_that_another_has_now(planted: Option<Planted>) -> (Answer, bool) {
+    let (Pair { a, b }, _, way) = apart(&with(planted)).await;
+    let mut alice = b.connect("alice").await;
+    a.acknowledged("alice", &mut alice).await;
+    set(&way.stale);
+    drop(alice);
+    crate::support::until("she is gone", || {
+        use potok_hub::Hub;
+        b.node.stats().connections == 0
+    })
+    .await;
+    let mut bob = b.connect("bob").await;
+    a.acknowledged("bob", &mut bob).await;
+    let ask = a.send("alice", json!("for alice alone")).await;
+    tokio::select! {
+        answer = ask.answer() => (answer, false),
+        message = bob.hear() => {
+            assert_eq!(message["arguments"][0], "for alice alone");
+            (Answer::NoAnswer { written: true }, true)
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_reaches_a_person_it_is_not_addressed_to() {
+    let (answer, seen) = sent_to_a_place_that_another_has_now(None).await;
+    assert_eq!((answer, seen), (Answer::Nobody, false));
+    let naive = sent_to_a_place_that_another_has_now(Some(Planted::RouteByConnection)).await;
+    assert!(naive.1, "the naive version is seen");
+}
+
+/// The directory cannot be asked: the message is refused, nobody is said to be away.
+async fn sent_while_the_directory_is_away(planted: Option<Planted>) -> Option<Answer> {
+    let (Pair { a, b }, way, _) = apart(&with(planted)).await;
+    let mut alice = b.connect("alice").await;
+    a.acknowledged("alice", &mut alice).await;
+    set(&way.away);
+    match a.try_send("alice").await {
+        Ok(ask) => Some(ask.answer().await),
+        Err(_) => None,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_that_is_away_knows_not_nobody() {
+    assert_eq!(sent_while_the_directory_is_away(None).await, None);
+    let naive = sent_while_the_directory_is_away(Some(Planted::AwayIsNobody)).await;
+    assert_eq!(naive, Some(Answer::Nobody), "the naive version is seen");
+}
+
+/// A client moves from one node to the other: what comes meanwhile waits for it.
+async fn sent_while_a_client_moves(planted: Option<Planted>) -> Answer {
+    let limits = Limits { linger: Duration::from_secs(20), ..with(planted) };
+    let (Pair { a, b }, ..) = apart(&limits).await;
+    let mut alice = b.connect("alice").await;
+    a.acknowledged("alice", &mut alice).await;
+    drop(alice);
+    let gone = async {
+        while a.seen("alice").await > 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    crate::support::patiently("she is gone", gone).await;
+    let ask = a.send("alice", json!("first")).await;
+    let second = a.send("alice", json!("second")).await;
+    if planted.is_some() {
+        return ask.answer().await;
+    }
+    let mut alice = a.connect("alice").await;
+    for (ask, payload) in [(ask, "first"), (second, "second")] {
+        let message = alice.hear().await;
+        assert_eq!(message["arguments"][0], payload);
+        alice.complete(&message["invocationId"]).await;
+        assert_eq!(ask.answer().await, Answer::Acknowledged);
+    }
+    Answer::Acknowledged
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_comes_back_elsewhere_in_a_moment_was_never_away() {
+    assert_eq!(sent_while_a_client_moves(None).await, Answer::Acknowledged);
+    let naive = sent_while_a_client_moves(Some(Planted::NobodyAtOnce)).await;
+    assert_eq!(naive, Answer::Nobody, "the naive version is seen");
+}
+
+/// A reply that was lost with the line: nobody may say that there was none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reply_that_may_be_lost_is_no_missing_answer() {
+    let limits = Limits { lease: Duration::from_secs(1), ..limits() };
+    let (Pair { a, b }, way, _) = apart(&limits).await;
+    let mut alice = b.connect("alice").await;
+    a.acknowledged("alice", &mut alice).await;
+    let ask = a.send_within("alice", json!(1), Duration::from_secs(1)).await;
+    alice.invoked().await;
+    set(&way.deaf);
+    set(&way.away);
+    assert_eq!(ask.answer().await, Answer::Unavailable);
+}

@@ -1,0 +1,213 @@
+//! `potok top`: the overview of the dashboard in a terminal.
+//!
+//! It shows what `/api/v1/problems`, `/status` and `/rates` say, once a second, in as many columns and
+//! rows as the terminal has now.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::status::{self, Line};
+use crate::client::{Client, Target};
+use crate::failure::Failure;
+use crate::terminal::{self, Table};
+
+const EVERY: Duration = Duration::from_secs(1);
+/// Columns and rows of a screen that does not say how large it is.
+const SCREEN_USUAL: (usize, usize) = (80, 24);
+/// Heights of a small line of rates.
+const HEIGHTS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+/// Seconds that such a line shows.
+const SECONDS: usize = 20;
+
+/// Watch all pipelines: what needs a person, what flows, what is held
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  potok top
+  potok top --once                             print it and end, for scripts
+  potok top --admin 127.0.0.1:7600
+
+Ctrl-C ends it. The same in a browser: the address that `potok run` and `potok dev` print.")]
+pub struct Top {
+    /// Print it once and end; so it is too where nobody looks at the output
+    #[arg(long)]
+    once: bool,
+    #[command(flatten)]
+    place: Target,
+}
+
+#[derive(Deserialize)]
+struct Problem {
+    severity: String,
+    what: String,
+    cause: String,
+    #[serde(rename = "do")]
+    advice: String,
+}
+
+#[derive(Deserialize)]
+struct Rates {
+    pipelines: Vec<PipelineRates>,
+}
+
+#[derive(Deserialize)]
+struct PipelineRates {
+    pipeline: String,
+    now: Now,
+    delivered: Vec<f64>,
+}
+
+#[derive(Deserialize)]
+struct Now {
+    received: Option<f64>,
+    delivered: Option<f64>,
+}
+
+impl Top {
+    /// Does it.
+    pub fn run(self, json: bool) -> Result<(), Failure> {
+        let client = Client::find(&self.place)?;
+        let mut first = true;
+        loop {
+            if json {
+                let problems: Vec<Value> = client.get_json("/api/v1/problems")?;
+                let mut out = terminal::out();
+                for problem in problems {
+                    writeln!(out, "{problem}")?;
+                }
+                out.flush()?;
+                return Ok(());
+            }
+            let (columns, rows) = terminal::screen().unwrap_or(SCREEN_USUAL);
+            let once = self.once || !terminal::is_screen();
+            let rows = if once { usize::MAX } else { rows };
+            let view = self.view(&client, columns, rows)?;
+            let mut out = terminal::out();
+            if !once {
+                // The first time everything goes, later only what is drawn over.
+                write!(out, "{}", if first { "\x1b[2J\x1b[H" } else { "\x1b[H" })?;
+            }
+            for (at, line) in view.iter().enumerate() {
+                match once {
+                    true => writeln!(out, "{line}")?,
+                    false if at + 1 == view.len() => write!(out, "{line}\x1b[K\x1b[J")?,
+                    false => writeln!(out, "{line}\x1b[K")?,
+                }
+            }
+            out.flush()?;
+            if once {
+                return Ok(());
+            }
+            first = false;
+            std::thread::sleep(EVERY);
+        }
+    }
+
+    fn view(&self, client: &Client, columns: usize, rows: usize) -> Result<Vec<String>, Failure> {
+        let problems: Vec<Problem> = client.get_json("/api/v1/problems")?;
+        let all: Vec<Line> = status::read(client.get_json("/api/v1/status")?)?;
+        let rates: Rates = client.get_json(&format!("/api/v1/rates?seconds={SECONDS}"))?;
+        let rates = rates.pipelines.into_iter().map(|rates| (rates.pipeline.clone(), rates));
+        Ok(draw(&problems, &all, &rates.collect(), columns, rows))
+    }
+}
+
+/// The view in at most so many columns and rows.
+fn draw(
+    problems: &[Problem],
+    all: &[Line],
+    rates: &BTreeMap<String, PipelineRates>,
+    columns: usize,
+    rows: usize,
+) -> Vec<String> {
+    let colours = terminal::on_stdout();
+    let mut view = Vec::new();
+    match problems.len() {
+        0 => view.push(colours.green("Nothing needs a person.")),
+        1 => view.push(colours.bold("1 thing needs a look")),
+        many => view.push(colours.bold(&format!("{many} things need a look"))),
+    }
+    for problem in problems {
+        let Problem { severity, what, cause, advice } = problem;
+        let what = terminal::short(what, columns.saturating_sub(4));
+        view.push(match severity.as_str() {
+            "act" => format!("  {}", colours.red(&what)),
+            _ => format!("  {}", colours.yellow(&what)),
+        });
+        view.push(format!("    {}", terminal::short(cause, columns.saturating_sub(6))));
+        view.push(format!("    {}", terminal::short(advice, columns.saturating_sub(6))));
+    }
+    view.push(String::new());
+    let mut table =
+        Table::new(&["PIPELINE", "STATE", "IN/S", "OUT/S", "LATELY", "LAG", "DEAD OPEN"]);
+    let rate = |rate: Option<f64>| rate.map_or("-".to_owned(), |rate| format!("{rate:.0}"));
+    let count = |count: Option<u64>| count.map_or("-".to_owned(), |count| count.to_string());
+    for line in all {
+        let of = rates.get(&line.pipeline);
+        table.row([
+            line.pipeline.clone(),
+            line.state.clone(),
+            rate(of.and_then(|of| of.now.received)),
+            rate(of.and_then(|of| of.now.delivered)),
+            of.map(|of| small(&of.delivered)).unwrap_or_default(),
+            count(line.lag),
+            count(line.dead_letters_open),
+        ]);
+    }
+    view.extend(table.lines_within(Some(columns), colours, |column, text| match (column, text) {
+        (1, "running") => Some(colours.green(text)),
+        (1, "blocked") => Some(colours.red(text)),
+        (1, _) => Some(colours.yellow(text)),
+        _ => None,
+    }));
+    for line in all {
+        view.extend(line.held().map(|held| format!("{}: {held}", line.pipeline)));
+    }
+    if all.is_empty() {
+        view.push("no pipeline has run in this data folder yet".to_owned());
+    }
+    // What would scroll away could not be drawn over.
+    while view.len() > 1 && terminal::rows(&view, columns) > rows {
+        view.pop();
+    }
+    view
+}
+
+/// Rates as a line of blocks.
+fn small(rates: &[f64]) -> String {
+    let top = rates.iter().copied().fold(1.0, f64::max);
+    let height = |rate: &f64| {
+        let at = (rate / top * (HEIGHTS.len() - 1) as f64).round() as usize;
+        HEIGHTS.get(at).copied().unwrap_or(' ')
+    };
+    rates.iter().map(height).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_fits_the_screen_and_says_first_what_needs_a_person() {
+        let problem = Problem {
+            severity: "waits".to_owned(),
+            what: "orders waits for db orders".to_owned(),
+            cause: format!("connection\x1b[2J refused {}", "x".repeat(200)),
+            advice: "see to it".to_owned(),
+        };
+        let view = draw(&[problem], &[], &BTreeMap::new(), 40, 4);
+        assert_eq!(view.len(), 4);
+        assert!(view[0].contains("1 thing needs a look") && view[1].contains("orders waits"));
+        assert!(view.iter().all(|line| terminal::seen(line) <= 40), "{view:?}");
+        assert!(!view[2].contains('\x1b'), "text from outside cannot move the cursor");
+    }
+
+    #[test]
+    fn rates_are_blocks() {
+        assert_eq!(small(&[0.0, 7.0, 3.5]), "▁█▅");
+    }
+}

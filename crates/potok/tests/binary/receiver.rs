@@ -1,0 +1,71 @@
+//! A receiver of webhooks that says what it is told to say.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex};
+
+use serde_json::Value;
+
+/// One POST: its key, its body and what was answered.
+pub type Post = (String, String, u16);
+
+/// A receiver of webhooks that says what it is told to say.
+#[derive(Clone)]
+pub struct Receiver {
+    posts: Arc<Mutex<Vec<Post>>>,
+    status: Arc<Mutex<u16>>,
+    pub url: String,
+}
+
+impl Receiver {
+    pub fn saying(status: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let status = Arc::new(Mutex::new(status));
+        let receiver = Receiver { posts: Arc::default(), status, url };
+        let server = receiver.clone();
+        std::thread::spawn(move || listener.incoming().for_each(|s| server.answer(s.unwrap())));
+        receiver
+    }
+
+    fn answer(&self, mut stream: std::net::TcpStream) {
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        let (mut length, mut key, mut line) = (0, String::new(), String::new());
+        while reader.read_line(&mut line).unwrap_or(0) > 2 {
+            let (name, value) = line.split_once(':').unwrap_or_default();
+            match name.to_ascii_lowercase().as_str() {
+                "content-length" => length = value.trim().parse().unwrap(),
+                "idempotency-key" => value.trim().clone_into(&mut key),
+                _ => {}
+            }
+            line.clear();
+        }
+        let mut body = vec![0; length];
+        // Whoever was killed has not sent all of it.
+        if reader.read_exact(&mut body).is_err() {
+            return;
+        }
+        // What has no key only asks whether somebody is there.
+        let status = if key.is_empty() { 405 } else { *self.status.lock().unwrap() };
+        if !key.is_empty() {
+            self.posts.lock().unwrap().push((key, String::from_utf8(body).unwrap(), status));
+        }
+        let head = format!("HTTP/1.1 {status} X\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+        let _ = stream.write_all(head.as_bytes());
+    }
+
+    pub fn say(&self, status: u16) {
+        *self.status.lock().unwrap() = status;
+    }
+
+    pub fn posts(&self) -> Vec<Post> {
+        self.posts.lock().unwrap().clone()
+    }
+
+    /// Posts that were taken, by key.
+    pub fn taken(&self) -> BTreeMap<String, Value> {
+        let taken = self.posts().into_iter().filter(|(.., status)| *status == 204);
+        taken.map(|(key, body, _)| (key, serde_json::from_str(&body).unwrap())).collect()
+    }
+}

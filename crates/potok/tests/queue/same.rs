@@ -1,0 +1,51 @@
+//! The same arrivals through the embedded log and through Redis give the same batches.
+
+use potok_services::Redis;
+use serde_json::Value;
+
+use crate::posted::{LIST, home, ids, message, nothing_is_left, push, start};
+use crate::process::Home;
+use crate::receiver::Receiver;
+use crate::wait;
+
+const CLOSE: &str = "close: { quiet: 1s, max_age: 60s, max_count: 20, max_bytes: 2KiB }";
+
+/// Chats with few and with many messages, some of them large.
+fn arrivals() -> Vec<String> {
+    let arrival = |n: u64| {
+        let chat = if n % 2 == 0 { 0 } else { n % 11 };
+        let pad = "x".repeat((n % 7) as usize * 60);
+        message(chat, n).replace("\"text\":\"", &format!("\"text\":\"{pad}"))
+    };
+    (0..300).map(arrival).collect()
+}
+
+/// Chat, messages, reason and text of each batch.
+fn batches(receiver: &Receiver) -> Vec<(String, Vec<u64>, String, String)> {
+    let batch = |batch: Value| {
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let reason = text(&batch["meta"]["batch_reason"]);
+        (text(&batch["batch_key"]), ids(&batch), reason, text(&batch["text"]))
+    };
+    let mut batches: Vec<_> = receiver.taken().into_values().map(batch).collect();
+    batches.sort();
+    batches
+}
+
+#[test]
+fn both_ways_make_the_same_batches() {
+    let (redis, by_redis, embedded) =
+        (Redis::start(), Receiver::saying(204), Receiver::saying(204));
+    let homes = (home(&redis), Home::new());
+    push(&redis, LIST, &arrivals());
+    let _one = start(&homes.0, &by_redis, CLOSE);
+    let other = start(&homes.1, &embedded, CLOSE);
+    let lines: String = arrivals().iter().map(|line| format!("{line}\n")).collect();
+    other.run(["send", "queue:incoming"], lines.as_bytes()).good();
+    nothing_is_left(&redis);
+    let all = |receiver: &Receiver| {
+        batches(receiver).iter().map(|(_, ids, ..)| ids.len()).sum::<usize>() == 300
+    };
+    wait::until("both have posted all", || (all(&by_redis) && all(&embedded)).then_some(()));
+    assert_eq!(batches(&by_redis), batches(&embedded));
+}

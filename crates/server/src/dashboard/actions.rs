@@ -1,0 +1,295 @@
+//! What people do: POST, then 303 to where they were, with what came of it.
+//!
+//! Each form has a name of its own in its token. What was asked under a name is done once, however
+//! often it is sent; a reload shows the result again and repeats nothing.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Mutex, PoisonError};
+
+use axum::body::Body;
+use axum::extract::{Path, Request, State};
+use axum::http::header::LOCATION;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use potok_core::{HeadersBuilder, Output};
+
+use super::text::{address, count};
+use super::{Done, frame, respond};
+use crate::audit::{Entry, Via};
+use crate::letters::{ActWish, Action};
+use crate::{Admin, ApiError, audit, groups, jobs, pipelines};
+
+/// What was done and is remembered.
+const DONE_MAX: usize = 1_000;
+/// A form with a record in it.
+const FORM_BYTES_MAX: usize = 4 << 20;
+/// How long a replay that somebody waits for may take, in milliseconds.
+const REPLAY_WAIT: u64 = 10_000;
+
+pub(super) type Fields = BTreeMap<String, String>;
+
+/// What was asked, by the name of its form; `None` while it is under way.
+#[derive(Default)]
+pub(super) struct Actions(Mutex<VecDeque<(String, Option<Done>)>>);
+
+impl Actions {
+    /// False where it was asked before.
+    fn begin(&self, form: &str) -> bool {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.iter().any(|(name, _)| name == form) {
+            return false;
+        }
+        if known.len() >= DONE_MAX {
+            known.pop_front();
+        }
+        known.push_back((form.to_owned(), None));
+        true
+    }
+
+    fn end(&self, form: &str, done: Done) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, result)) = known.iter_mut().find(|(name, _)| name == form) {
+            *result = Some(done);
+        }
+    }
+
+    /// What came of it; `None` where nothing is known of it.
+    pub fn find(&self, form: &str) -> Option<Done> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (_, done) = known.iter().find(|(name, _)| name == form)?;
+        let under_way = || Done { text: "It is under way.".to_owned(), error: None };
+        Some(done.clone().unwrap_or_else(under_way))
+    }
+}
+
+/// Something done: what to say, and where to go instead of back.
+struct Outcome {
+    text: String,
+    to: Option<String>,
+}
+
+impl Outcome {
+    fn said(text: String) -> Self {
+        Outcome { text, to: None }
+    }
+}
+
+pub(super) async fn act(
+    State(admin): State<Admin>,
+    Path(what): Path<String>,
+    headers: HeaderMap,
+    request: Request,
+) -> Response {
+    let fields = match fields(&headers, request.into_body()).await {
+        Ok(fields) => fields,
+        Err(error) => return refused(&admin, error).await,
+    };
+    let form =
+        fields.get("token").and_then(|token| admin.inner.dashboard.keys.form_of(token, &headers));
+    let Some(form) = form else {
+        let what = "this form is not one of this process";
+        let error = ApiError::new(StatusCode::FORBIDDEN, "P1502", what);
+        return refused(&admin, error.hint("go back, reload the page and try again")).await;
+    };
+    let back = fields.get("back").filter(|back| is_own(back)).map_or("/", String::as_str);
+    let mut to = back.to_owned();
+    if admin.inner.dashboard.actions.begin(&form) {
+        let done = match perform(&admin, &what, &fields).await {
+            Ok(outcome) => {
+                to = outcome.to.unwrap_or(to);
+                Done { text: outcome.text, error: None }
+            }
+            Err(error) => Done { text: error.body.what.clone(), error: Some(error.body) },
+        };
+        admin.inner.dashboard.actions.end(&form, done);
+    }
+    let sign = if to.contains('?') { '&' } else { '?' };
+    (StatusCode::SEE_OTHER, [(LOCATION, format!("{to}{sign}done={form}"))]).into_response()
+}
+
+/// Reads a form that a page of ours has sent.
+async fn fields(headers: &HeaderMap, body: Body) -> Result<Fields, ApiError> {
+    let site = headers.get("sec-fetch-site").and_then(|site| site.to_str().ok());
+    if site.is_some_and(|site| site != "same-origin") {
+        let what = "a form of another page is refused";
+        return Err(ApiError::new(StatusCode::FORBIDDEN, "P1502", what));
+    }
+    let body = crate::request::whole(body, FORM_BYTES_MAX).await?;
+    let request = Request::builder()
+        .method("POST")
+        .header("content-type", "application/x-www-form-urlencoded")
+        .body(Body::from(body))
+        .map_err(|error| ApiError::usage("the form cannot be read").because(error))?;
+    let form = <axum::Form<Fields> as axum::extract::FromRequest<()>>::from_request(request, &());
+    let axum::Form(fields) = form
+        .await
+        .map_err(|error| ApiError::usage("the form cannot be read").because(error.body_text()))?;
+    let plain = |(name, value): (String, String)| match name.strip_prefix("x-") {
+        None => Ok((name, value)),
+        Some(plain) => {
+            let value = percent_encoding::percent_decode_str(&value).decode_utf8();
+            let value =
+                value.map_err(|error| ApiError::usage("the form is damaged").because(error));
+            Ok((plain.to_owned(), value?.into_owned()))
+        }
+    };
+    fields.into_iter().map(plain).collect()
+}
+
+async fn refused(admin: &Admin, error: ApiError) -> Response {
+    let context = super::Context::of(admin, "/".to_owned(), None).await;
+    respond(error.status, frame::frame(&context, super::error_page(&error)), None)
+}
+
+/// True for an address of our own pages.
+fn is_own(address: &str) -> bool {
+    address.starts_with('/')
+        && !address.starts_with("//")
+        && !address.contains(['\\', '\r', '\n'])
+        && address.is_ascii()
+}
+
+async fn perform(admin: &Admin, what: &str, fields: &Fields) -> Result<Outcome, ApiError> {
+    let field = |name: &str| fields.get(name).map(String::as_str).unwrap_or_default();
+    let via = Via::Dashboard;
+    let (pipeline, key) = (field("pipeline"), field("key"));
+    match what {
+        "pause" => {
+            pipelines::set_paused(admin, via, pipeline, true).await?;
+            Ok(Outcome::said(format!("{pipeline} takes no more records until it is resumed.")))
+        }
+        "resume" => {
+            pipelines::set_paused(admin, via, pipeline, false).await?;
+            Ok(Outcome::said(format!("{pipeline} goes on.")))
+        }
+        "probe" => match pipelines::ask_destinations(admin, via, pipeline).await? {
+            0 => Ok(Outcome::said(format!("Every destination of {pipeline} is open already."))),
+            asked => {
+                let asked = count(asked, "destination", "destinations");
+                Ok(Outcome::said(format!("{asked} of {pipeline} are asked now.")))
+            }
+        },
+        "close-group" => {
+            groups::close_group(admin, via, pipeline, key).await?;
+            Ok(Outcome::said(format!("Group {key} of {pipeline} closes now.")))
+        }
+        "drop-group" => {
+            confirmed(field("typed"), key, "the key of the group")?;
+            let records = groups::drop_group(admin, via, pipeline, key).await?;
+            let records = count(records, "record", "records");
+            Ok(Outcome {
+                text: format!("Group {key} is dropped: {records} become dead letters."),
+                to: Some(address("/dead-letters", &[("pipeline", pipeline)])),
+            })
+        }
+        "replay" | "drop" => letters(admin, what, fields).await,
+        "stop-job" => {
+            jobs::find(admin, field("job"))?.stop();
+            Ok(Outcome::said("It stops after what it has in hand; the rest stays open.".to_owned()))
+        }
+        "send" => send(admin, field("topic"), key, field("value")).await,
+        _ => Err(ApiError::usage(format!("nobody knows how to `{what}`"))),
+    }
+}
+
+/// What cannot be undone is typed.
+fn confirmed(typed: &str, expected: &str, what: &str) -> Result<(), ApiError> {
+    match typed.trim() == expected.trim() {
+        true => Ok(()),
+        false => Err(ApiError::new(
+            StatusCode::BAD_REQUEST,
+            "P1504",
+            format!("nothing was dropped: what was typed is not {what}"),
+        )
+        .hint(format!("type `{expected}` to confirm"))),
+    }
+}
+
+/// Replays or drops dead letters: one by its id, or many as a job.
+async fn letters(admin: &Admin, what: &str, fields: &Fields) -> Result<Outcome, ApiError> {
+    let field = |name: &str| fields.get(name).map(String::as_str).unwrap_or_default();
+    let action = if what == "replay" { Action::Replay } else { Action::Drop };
+    let wish = wish(fields);
+    if action == Action::Drop {
+        confirmed(field("typed"), field("expected"), "what was asked for")?;
+    }
+    let name = match field("name") {
+        "" => format!("{what} of {}", wish.target()),
+        name => name.to_owned(),
+    };
+    let rate = field("rate").parse().ok().filter(|rate| *rate > 0);
+    let wait = if action == Action::Replay { REPLAY_WAIT } else { 0 };
+    let wish = ActWish { rate, wait, ..wish };
+    let job = jobs::start(admin, Via::Dashboard, name, wish, action).await?;
+    Ok(Outcome { text: format!("{} has begun.", job.name), to: Some(format!("/jobs/{}", job.id)) })
+}
+
+/// The dead letters that a form is about.
+pub(super) fn wish(fields: &Fields) -> ActWish {
+    let mut filter = serde_json::Map::new();
+    for name in ["pipeline", "reason", "cause", "since"] {
+        if let Some(value) = fields.get(name).filter(|value| !value.is_empty()) {
+            filter.insert(name.to_owned(), value.clone().into());
+        }
+    }
+    if let Some(id) = fields.get("id").filter(|id| !id.is_empty()) {
+        filter.insert("ids".to_owned(), vec![id.clone()].into());
+    }
+    ActWish { filter, dry_run: false, rate: None, wait: 0, job: None }
+}
+
+/// Sends a record that says that it is a test.
+async fn send(admin: &Admin, topic: &str, key: &str, value: &str) -> Result<Outcome, ApiError> {
+    if topic.is_empty() {
+        return Err(ApiError::usage("say which topic"));
+    }
+    if let Some(purpose) = admin.engine().own_topic(topic).await {
+        return Err(potok_core::not_by_hand(topic, &purpose).into());
+    }
+    if !admin.engine().reads().iter().any(|read| **read == *topic) {
+        let known: Vec<String> = admin.engine().reads().iter().map(ToString::to_string).collect();
+        return Err(ApiError::unknown_topic(topic, &known));
+    }
+    let output = Output {
+        topic: topic.into(),
+        partition: None,
+        key: (!key.is_empty()).then(|| Bytes::copy_from_slice(key.as_bytes())),
+        headers: HeadersBuilder::new().add("potok-test", Some(b"local")).build(),
+        value: Some(Bytes::copy_from_slice(value.as_bytes())),
+    };
+    let sent = admin.engine().log().append(&[output]).await.map_err(ApiError::from);
+    let entry = Entry::new(Via::Dashboard, "send").target(topic).count(1);
+    audit::note(admin, entry.result(&sent)).await;
+    let positions = sent?;
+    let place = positions.first().map(|at| format!("{}/{}/{}", at.topic, at.partition, at.offset));
+    let place = place.unwrap_or_default();
+    Ok(Outcome {
+        text: format!("Sent as {place}. This is what became of it; reload to see more."),
+        to: Some(address("/trace", &[("id", &place)])),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_our_own_pages_are_gone_back_to() {
+        assert!(is_own("/groups?pipeline=a"));
+        for other in ["//evil.example", "https://evil.example", "", "/\\evil", "/a\nb", "/ä"] {
+            assert!(!is_own(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_form_is_done_once() {
+        let actions = Actions::default();
+        assert!(actions.begin("a"));
+        assert!(!actions.begin("a"));
+        assert!(actions.find("a").is_some_and(|done| done.text.contains("under way")));
+        actions.end("a", Done { text: "good".to_owned(), error: None });
+        assert!(actions.find("a").is_some_and(|done| done.text == "good"));
+        assert!(actions.find("b").is_none());
+    }
+}

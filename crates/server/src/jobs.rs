@@ -1,0 +1,278 @@
+//! Replays and drops of many dead letters as jobs: named, paced, stoppable, with progress and outcome.
+//!
+//! A job is a task of this process that does what the command does. It is not durable, and need not
+//! be: each dead letter is sent and noted in one append, so whatever ends the task, the rest is open.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::audit::Via;
+use crate::letters::{ActWish, Action, Work};
+use crate::{Admin, ApiError};
+
+/// Jobs that are remembered.
+const JOBS_MAX: usize = 100;
+/// Warnings and reasons that are remembered of one.
+const TEXTS_MAX: usize = 10;
+
+/// Where a job stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Phase {
+    Running,
+    Done,
+    Stopped,
+    Failed,
+}
+
+/// How far it is.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Progress {
+    pub phase: Phase,
+    /// Dead letters sent or dropped.
+    pub done: u64,
+    pub skipped: u64,
+    /// Why some were skipped, and what else is worth knowing.
+    pub notes: Vec<String>,
+    /// What came of a replay.
+    pub outcome: Option<Value>,
+    pub error: Option<String>,
+    pub ended: Option<String>,
+}
+
+/// One job.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub id: String,
+    pub name: String,
+    pub action: &'static str,
+    pub target: String,
+    pub rate: Option<u32>,
+    pub started: String,
+    progress: Mutex<Progress>,
+    stop: AtomicBool,
+}
+
+#[derive(Serialize)]
+pub(crate) struct JobView {
+    id: String,
+    name: String,
+    action: &'static str,
+    target: String,
+    rate: Option<u32>,
+    started: String,
+    #[serde(flatten)]
+    progress: Progress,
+}
+
+impl Job {
+    pub fn progress(&self) -> Progress {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Progress)) {
+        change(&mut self.progress.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Asks it to stop after what it has in hand.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    fn view(&self) -> JobView {
+        JobView {
+            id: self.id.clone(),
+            name: self.name.clone(),
+            action: self.action,
+            target: self.target.clone(),
+            rate: self.rate,
+            started: self.started.clone(),
+            progress: self.progress(),
+        }
+    }
+
+    fn take_in(&self, lines: &[u8]) {
+        let lines = lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        for line in lines.filter_map(|line| serde_json::from_slice::<Value>(line).ok()) {
+            self.change(|progress| progress.add(&line));
+        }
+    }
+}
+
+impl Progress {
+    fn new() -> Self {
+        Progress {
+            phase: Phase::Running,
+            done: 0,
+            skipped: 0,
+            notes: Vec::new(),
+            outcome: None,
+            error: None,
+            ended: None,
+        }
+    }
+
+    /// What a replay or drop says in a line.
+    fn add(&mut self, line: &Value) {
+        match line["action"].as_str() {
+            Some("skipped") => {
+                self.skipped += 1;
+                self.remember(line["why"].as_str());
+            }
+            Some(_) => self.done += 1,
+            None => {}
+        }
+        self.remember(line["warning"].as_str());
+        if line["outcome"].is_object() {
+            self.outcome = Some(line["outcome"].clone());
+        }
+    }
+
+    fn remember(&mut self, text: Option<&str>) {
+        let Some(text) = text else { return };
+        if self.notes.len() < TEXTS_MAX && !self.notes.iter().any(|known| known == text) {
+            self.notes.push(text.to_owned());
+        }
+    }
+}
+
+/// The jobs of this process.
+#[derive(Default)]
+pub(crate) struct Jobs(Mutex<VecDeque<Arc<Job>>>);
+
+impl Jobs {
+    pub fn all(&self) -> Vec<Arc<Job>> {
+        let jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        jobs.iter().rev().cloned().collect()
+    }
+
+    pub fn find(&self, id: &str) -> Option<Arc<Job>> {
+        self.all().into_iter().find(|job| job.id == id)
+    }
+
+    fn add(&self, job: Arc<Job>) {
+        let mut jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if jobs.len() >= JOBS_MAX {
+            jobs.pop_front();
+        }
+        jobs.push_back(job);
+    }
+}
+
+/// Starts one. What it will work on is settled now: what is set aside later is left to the next.
+pub(crate) async fn start(
+    admin: &Admin,
+    via: Via,
+    name: String,
+    wish: ActWish,
+    action: Action,
+) -> Result<Arc<Job>, ApiError> {
+    let (target, rate) = (wish.target(), wish.rate);
+    let mut work = Work::begin(admin, via, wish, action).await?;
+    let job = Arc::new(Job {
+        id: crate::random_name(),
+        name,
+        action: action.word(),
+        target,
+        rate,
+        started: admin.engine().clock().now().to_string(),
+        progress: Mutex::new(Progress::new()),
+        stop: AtomicBool::new(false),
+    });
+    admin.inner.jobs.add(job.clone());
+    let (doing, admin) = (job.clone(), admin.clone());
+    tokio::spawn(async move {
+        let (phase, error) = loop {
+            if doing.stop.load(Ordering::Relaxed) {
+                work.stopped().await;
+                break (Phase::Stopped, None);
+            }
+            match work.next().await {
+                Ok(Some((lines, more))) => {
+                    doing.take_in(&lines);
+                    if !more {
+                        break (Phase::Done, None);
+                    }
+                }
+                Ok(None) => break (Phase::Done, None),
+                Err(error) => break (Phase::Failed, Some(error.body.what)),
+            }
+        };
+        let now = admin.engine().clock().now().to_string();
+        doing.change(|progress| {
+            progress.phase = phase;
+            progress.error = error;
+            progress.ended = Some(now);
+        });
+    });
+    Ok(job)
+}
+
+/// Only says what would happen, as far as that is known within a moment: counts, and false where that
+/// was not all.
+pub(crate) async fn dry_run(
+    admin: &Admin,
+    wish: ActWish,
+    action: Action,
+    max: std::time::Duration,
+) -> Result<(Progress, bool), ApiError> {
+    let wish = ActWish { dry_run: true, rate: None, wait: 0, job: None, ..wish };
+    let mut work = Work::begin(admin, Via::Dashboard, wish, action).await?;
+    let job = Job {
+        id: String::new(),
+        name: String::new(),
+        action: action.word(),
+        target: String::new(),
+        rate: None,
+        started: String::new(),
+        progress: Mutex::new(Progress::new()),
+        stop: AtomicBool::new(false),
+    };
+    let until = tokio::time::Instant::now() + max;
+    while let Ok(step) = tokio::time::timeout_at(until, work.next()).await {
+        match step? {
+            Some((lines, more)) => {
+                job.take_in(&lines);
+                if !more {
+                    return Ok((job.progress(), true));
+                }
+            }
+            None => return Ok((job.progress(), true)),
+        }
+    }
+    Ok((job.progress(), false))
+}
+
+pub(crate) async fn list(State(admin): State<Admin>) -> Json<Vec<JobView>> {
+    Json(admin.inner.jobs.all().iter().map(|job| job.view()).collect())
+}
+
+pub(crate) async fn show(
+    State(admin): State<Admin>,
+    Path(id): Path<String>,
+) -> Result<Json<JobView>, ApiError> {
+    find(&admin, &id).map(|job| Json(job.view()))
+}
+
+pub(crate) async fn stop(
+    State(admin): State<Admin>,
+    Path(id): Path<String>,
+) -> Result<Json<JobView>, ApiError> {
+    let job = find(&admin, &id)?;
+    job.stop();
+    Ok(Json(job.view()))
+}
+
+pub(crate) fn find(admin: &Admin, id: &str) -> Result<Arc<Job>, ApiError> {
+    admin.inner.jobs.find(id).ok_or_else(|| {
+        ApiError::new(StatusCode::NOT_FOUND, "P1501", format!("there is no job `{id}`"))
+            .hint("jobs are remembered by the process that runs them, the last hundred")
+    })
+}

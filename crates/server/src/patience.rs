@@ -1,0 +1,160 @@
+//! Connections that may be cut when their client does not read.
+//!
+//! A stream of events has no end, so a client that never reads would keep its connection and what is
+//! buffered for it for ever. Whoever serves such a stream asks for a limit on how long a write may
+//! wait. Other answers have none: `potok read` into a pager may stand still for hours.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::extract::connect_info::Connected;
+use axum::serve::{IncomingStream, Listener};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::Sleep;
+
+/// A listener whose connections can be limited.
+pub(crate) struct Patient(pub TcpListener);
+
+/// A connection, for its handlers.
+#[derive(Clone, Default)]
+pub(crate) struct Connection {
+    /// Milliseconds that a write may wait; 0 for ever.
+    write_max: Arc<AtomicU64>,
+}
+
+impl Connection {
+    /// From now on it is cut when the client takes nothing for so long.
+    pub fn limit_writes(&self, max: Duration) {
+        let millis = u64::try_from(max.as_millis()).unwrap_or(u64::MAX);
+        self.write_max.store(millis, Ordering::Relaxed);
+    }
+}
+
+impl Connected<IncomingStream<'_, Patient>> for Connection {
+    fn connect_info(stream: IncomingStream<'_, Patient>) -> Self {
+        stream.io().connection.clone()
+    }
+}
+
+impl Listener for Patient {
+    type Io = PatientStream;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        let (stream, address) = Listener::accept(&mut self.0).await;
+        (PatientStream { stream, connection: Connection::default(), waits: None }, address)
+    }
+
+    fn local_addr(&self) -> io::Result<Self::Addr> {
+        self.0.local_addr()
+    }
+}
+
+/// A stream that fails when its client takes nothing for too long.
+pub(crate) struct PatientStream {
+    stream: TcpStream,
+    connection: Connection,
+    /// Runs while a write waits.
+    waits: Option<Pin<Box<Sleep>>>,
+}
+
+impl PatientStream {
+    /// What a write that waits comes to.
+    fn waited(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        let max = self.connection.write_max.load(Ordering::Relaxed);
+        if max == 0 {
+            return Poll::Pending;
+        }
+        let new = || Box::pin(tokio::time::sleep(Duration::from_millis(max)));
+        let waits = self.waits.get_or_insert_with(new);
+        ready!(waits.as_mut().poll(cx));
+        Poll::Ready(io::Error::new(io::ErrorKind::TimedOut, "the client does not read"))
+    }
+
+    fn checked<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        match written {
+            Poll::Ready(written) => {
+                self.waits = None;
+                Poll::Ready(written)
+            }
+            Poll::Pending => self.waited(cx).map(Err),
+        }
+    }
+}
+
+impl AsyncRead for PatientStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for PatientStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.checked(cx, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.checked(cx, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use tokio::io::AsyncWriteExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_client_that_never_reads_is_cut_where_that_was_asked_for() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut patient = Patient(listener);
+        let _client = TcpStream::connect(address).await.unwrap();
+        let (mut stream, _) = Listener::accept(&mut patient).await;
+        stream.connection.clone().limit_writes(Duration::from_millis(50));
+        let chunk = vec![0; 1 << 20];
+        let cut = loop {
+            if let Err(error) = stream.write_all(&chunk).await {
+                break error;
+            }
+        };
+        assert_eq!(cut.kind(), io::ErrorKind::TimedOut);
+    }
+}

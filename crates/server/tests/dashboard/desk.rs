@@ -1,0 +1,242 @@
+//! A process with two pipelines, and a browser without a script that looks at it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::Request;
+use bytes::Bytes;
+use potok_connectors::memory::{MemoryLog, MemorySink};
+use potok_core::{
+    Clock, Envelope, Headers, HeadersBuilder, Log, Output, Reason, Sink, SystemClock, Timestamp,
+};
+use potok_expr::Template;
+use potok_flow::decode::JsonDecoder;
+use potok_flow::{
+    ClosePlan, DeliverPlan, Engine, GroupPlan, Input, OnRepeat, Plan, Retry, Status, Target,
+};
+use potok_server::{Admin, Identity, router};
+use serde_json::Value;
+use tower::ServiceExt;
+
+use crate::wait;
+
+/// What an answer consists of.
+pub struct Answer {
+    pub status: u16,
+    pub headers: axum::http::HeaderMap,
+    pub text: String,
+}
+
+impl Answer {
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+    }
+
+    /// The tokens of forms that lead to `/act/{what}`, in order.
+    pub fn tokens(&self, what: &str) -> Vec<String> {
+        let forms = self.text.split("<form").skip(1);
+        let forms = forms.filter(|form| form.contains(&format!("action=\"/act/{what}\"")));
+        let token = |form: &str| {
+            let rest = form.split_once("name=\"token\" value=\"")?.1;
+            Some(rest.split_once('"')?.0.to_owned())
+        };
+        forms.filter_map(token).collect()
+    }
+
+    pub fn token(&self, what: &str) -> String {
+        self.tokens(what).into_iter().next().unwrap_or_else(|| panic!("no form for {what}"))
+    }
+}
+
+pub struct Desk {
+    pub log: Arc<MemoryLog>,
+    pub engine: Engine,
+    pub admin: Admin,
+    pub router: Router,
+    pub sink: MemorySink,
+}
+
+impl Desk {
+    /// `chat` holds records by `.k`, `orders` delivers them.
+    pub async fn start() -> Self {
+        Self::at(None).await
+    }
+
+    pub async fn at(address: Option<std::net::SocketAddr>) -> Self {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let log = Arc::new(MemoryLog::new(clock.clone()));
+        let engine = Engine::new(log.clone(), clock, None);
+        let identity = Identity {
+            version: "0",
+            data_dir: "/data".to_owned(),
+            pid: 1,
+            nonce: "n".to_owned(),
+            address,
+        };
+        let admin = Admin::new(engine.clone(), identity);
+        let sink = MemorySink::new();
+        engine.start(plan("orders", Arc::new(sink.clone()))).unwrap();
+        let hold = GroupPlan {
+            by: Some(Template::parse(".k").unwrap()),
+            shard: None,
+            kinds: Vec::new(),
+            id: None,
+            close: ClosePlan { max_age: Some(Duration::from_secs(3_600)), ..ClosePlan::default() },
+            on_repeat: OnRepeat::Keep,
+            store: None,
+            memory_max: potok_flow::HELD_MEMORY_DEFAULT,
+            internal: "potok-chat".into(),
+        };
+        let chat = plan("chat", Arc::new(MemorySink::new()));
+        engine.start(Plan { hold: Some(hold), ..chat }).unwrap();
+        let desk = Desk { log, engine, router: router(admin.clone()), admin, sink };
+        desk.sees("orders", "both run", |status| status.gate.state == "open").await;
+        desk
+    }
+
+    pub async fn send(&self, topic: &str, values: impl IntoIterator<Item = String>) {
+        let output = |value: String| Output {
+            topic: topic.into(),
+            partition: Some(0),
+            key: None,
+            headers: Headers::none(),
+            value: Some(value.into()),
+        };
+        let outputs: Vec<Output> = values.into_iter().map(output).collect();
+        self.log.append(&outputs).await.unwrap();
+    }
+
+    /// A dead letter of `orders`.
+    pub async fn dead_letter(&self, offset: u64, key: &[u8], value: Vec<u8>, error: &str) {
+        let envelope = Envelope {
+            pipeline: "orders".to_owned(),
+            origin: format!("orders/0/{offset}@00000000000000ff").parse().unwrap(),
+            deliver: Some(0),
+            reason: Reason::Invalid,
+            error: error.to_owned(),
+            attempts: 1,
+            time: Timestamp(SystemClock.now().0),
+            replay_of: None,
+            piece: None,
+        };
+        let own = HeadersBuilder::new().add("<b>own</b>", Some(key)).build();
+        let output = Output {
+            topic: "orders-dead".into(),
+            partition: Some(0),
+            key: Some(Bytes::copy_from_slice(key)),
+            headers: envelope.headers(&own),
+            value: Some(value.into()),
+        };
+        self.log.append(&[output]).await.unwrap();
+    }
+
+    /// Waits for a state of a pipeline.
+    pub async fn sees(
+        &self,
+        pipeline: &str,
+        what: &str,
+        wanted: impl Fn(&Status) -> bool,
+    ) -> Status {
+        wait::until(what, || async {
+            let all = self.engine.status().await;
+            all.into_iter().find(|status| status.pipeline == pipeline).filter(|s| wanted(s))
+        })
+        .await
+    }
+
+    pub async fn ask(&self, request: Request<Body>) -> Answer {
+        let answer = self.router.clone().oneshot(request).await.unwrap();
+        let (status, headers) = (answer.status().as_u16(), answer.headers().clone());
+        let bytes = axum::body::to_bytes(answer.into_body(), usize::MAX).await.unwrap();
+        Answer { status, headers, text: String::from_utf8(bytes.into()).unwrap() }
+    }
+
+    pub async fn get(&self, path: &str) -> Answer {
+        self.ask(Request::get(path).body(Body::empty()).unwrap()).await
+    }
+
+    pub async fn json(&self, path: &str) -> Value {
+        let answer = self.get(path).await;
+        serde_json::from_str(&answer.text).unwrap_or_else(|_| panic!("{path}: {}", answer.text))
+    }
+
+    /// A browser with a session.
+    pub async fn browser(&self) -> Browser<'_> {
+        let cookie = self.get("/").await.header("set-cookie").to_owned();
+        let cookie = cookie.split(';').next().unwrap_or_default().to_owned();
+        Browser { desk: self, cookie }
+    }
+}
+
+pub struct Browser<'a> {
+    desk: &'a Desk,
+    pub cookie: String,
+}
+
+impl Browser<'_> {
+    pub async fn get(&self, path: &str) -> Answer {
+        let request = Request::get(path).header("cookie", &self.cookie);
+        self.desk.ask(request.body(Body::empty()).unwrap()).await
+    }
+
+    /// Sends a form, with these headers besides.
+    pub async fn post_with(
+        &self,
+        what: &str,
+        headers: &[(&str, &str)],
+        fields: &[(&str, &str)],
+    ) -> Answer {
+        let body: Vec<String> =
+            fields.iter().map(|(name, value)| format!("{name}={}", encoded(value))).collect();
+        let mut request = Request::post(format!("/act/{what}"))
+            .header("content-type", "application/x-www-form-urlencoded")
+            .header("cookie", &self.cookie);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        self.desk.ask(request.body(Body::from(body.join("&"))).unwrap()).await
+    }
+
+    pub async fn post(&self, what: &str, fields: &[(&str, &str)]) -> Answer {
+        self.post_with(what, &[], fields).await
+    }
+}
+
+fn encoded(text: &str) -> String {
+    text.bytes().map(|byte| format!("%{byte:02X}")).collect()
+}
+
+fn plan(name: &str, sink: Arc<dyn Sink>) -> Plan {
+    Plan {
+        name: name.into(),
+        workers: 1,
+        inputs: vec![Input::topics(format!("{name}-group"), vec![name.into()])],
+        decoder: Arc::new(JsonDecoder::new(None)),
+        hold: None,
+        stages: Vec::new(),
+        delivers: vec![DeliverPlan {
+            label: format!("db {name}"),
+            number: 0,
+            shard: None,
+            kind: None,
+            target: Target::Sink(sink),
+            key: None,
+            once_by: Vec::new(),
+            headers_id: false,
+        }],
+        order_by: None,
+        retry: Retry {
+            attempts: 2,
+            first: Duration::from_millis(1),
+            max: Duration::from_millis(5),
+        },
+        // Nobody asks by itself: a probe is somebody's.
+        probe_every: Duration::from_secs(3_600),
+        dead_letter_topic: format!("{name}-dead").into(),
+        replays_max: 5,
+        keep_resolved: Some(Duration::from_secs(3_600)),
+        in_flight_bytes: 64 << 20,
+    }
+}

@@ -160,7 +160,7 @@ impl<'a> Opened<'a> {
                 }
             }
             Intake::Revoked(nonces) | Intake::Lost(nonces) => {
-                nonces.iter().for_each(|nonce| drop(self.assigned.remove(nonce)));
+                nonces.iter().for_each(|nonce| _ = self.assigned.remove(nonce));
             }
             Intake::Finished(nonces) => self.finished.extend(nonces),
             Intake::Stalled(Some(fault)) => return Err(format!("stalled: {fault}")),

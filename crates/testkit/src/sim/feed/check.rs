@@ -150,7 +150,7 @@ pub(super) fn check_end(world: &World, feed: &SimFeed, scenario: &FeedScenario) 
     let mut names: BTreeMap<u64, BTreeSet<&str>> = BTreeMap::new();
     let mut sets: BTreeMap<&str, BTreeSet<&Vec<u64>>> = BTreeMap::new();
     for one in &arrived {
-        one.ids.iter().for_each(|id| drop(names.entry(*id).or_default().insert(&one.name)));
+        one.ids.iter().for_each(|id| _ = names.entry(*id).or_default().insert(&one.name));
         sets.entry(&one.name).or_default().insert(&one.ids);
     }
     for (name, sets) in sets.iter().filter(|(_, sets)| sets.len() > 1) {

@@ -65,6 +65,8 @@ struct Claim {
     closed: u64,
     /// Under which it is handed out now.
     nonce: Option<u64>,
+    /// Its records were handed out under it; until then nobody else knows of them.
+    handed: bool,
 }
 
 /// What the feed holds.
@@ -125,7 +127,8 @@ impl SimFeed {
     /// How many records are handed out and have come to nothing yet.
     pub fn handed_out(&self) -> usize {
         let rows = self.lock();
-        rows.out.len() + rows.claims.iter().filter(|claim| claim.nonce.is_some()).count()
+        rows.out.len()
+            + rows.claims.iter().filter(|claim| claim.nonce.is_some() && claim.handed).count()
     }
 
     /// How often it was opened.
@@ -270,13 +273,20 @@ impl Rows {
         let of_key = self.rows.iter().filter(|(_, row)| !row.ended && row.key == key);
         let members: Vec<u64> = of_key.map(|(id, _)| *id).take(most).collect();
         let generation = members.iter().fold(7_u64, |all, id| all.wrapping_mul(1_000_003) ^ id);
-        self.claims.push(Claim { key, generation, members, closed: now, nonce: None });
+        self.claims.push(Claim {
+            key,
+            generation,
+            members,
+            closed: now,
+            nonce: None,
+            handed: false,
+        });
         Some(self.claims.len() - 1)
     }
 
     fn claim(&mut self, at: usize, nonce: u64, named: bool) -> Option<(Assignment, SourceBatch)> {
         let claim = self.claims.get_mut(at)?;
-        claim.nonce = Some(nonce);
+        (claim.nonce, claim.handed) = (Some(nonce), false);
         let claim = claim.clone();
         let all = (0..).zip(&claim.members);
         let record =
@@ -419,7 +429,9 @@ impl SimFeedSource {
     /// What there is to say now.
     fn look(&mut self) -> Option<Intake> {
         let now = self.feed.world.with(|w| w.millis());
-        let most = self.feed.between(1, 8) as usize;
+        // A group is cut at random only where that is the trouble.
+        let is_calm = self.feed.world.with(|w| w.calm);
+        let most = if is_calm { 8 } else { self.feed.between(1, 8) as usize };
         let named = self.feed.named;
         if self.feed.manner == FeedManner::Rows {
             return self.look_for_rows(most, now, named);
@@ -435,6 +447,8 @@ impl SimFeedSource {
             return None;
         }
         if let Some(batch) = self.handed.take() {
+            let of = |claim: &&mut Claim| claim.nonce == Some(batch.assignment);
+            rows.claims.iter_mut().filter(of).for_each(|claim| claim.handed = true);
             return Some(Intake::Batch(batch));
         }
         let at = rows.next_claim(most.min(4), now)?;

@@ -101,7 +101,7 @@ fn shown(status: &Status) -> serde_json::Value {
     if status.since.is_none()
         && let Some(fields) = shown.as_object_mut()
     {
-        for field in COUNTED {
+        for &field in COUNTED {
             fields.insert(field.to_owned(), serde_json::Value::Null);
         }
     }

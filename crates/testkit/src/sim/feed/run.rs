@@ -51,7 +51,6 @@ pub struct FeedOutcome {
 /// What one run is made of.
 #[derive(Clone, Debug)]
 pub(super) struct FeedScenario {
-    pub seed: u64,
     pub manner: FeedManner,
     /// Topics of the log are read too.
     pub beside: bool,
@@ -125,7 +124,6 @@ impl FeedScenario {
         ends.sort_by_key(|(at, _)| *at);
         let styles = [Style::Whole, Style::Prefix, Style::PerMessage];
         FeedScenario {
-            seed,
             manner,
             beside: chance.one_in(3),
             named: chance.one_in(2),
@@ -147,7 +145,7 @@ pub fn run_feed_seed(seed: u64) -> Result<FeedOutcome, String> {
     world.with(|w| {
         w.calm = false;
         w.overlap = scenario.overlap;
-        w.note(format!("{:?}", FeedScenario { sends: Vec::new(), ..scenario.clone() }));
+        w.note(format!("{seed}: {:?}", FeedScenario { sends: Vec::new(), ..scenario.clone() }));
     });
     let mut feed = SimFeed::new(world.clone(), scenario.manner, seed, scenario.named);
     let (sink, merges) = (scenario.sink.is_some(), scenario.merges);

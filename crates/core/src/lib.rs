@@ -15,6 +15,7 @@ mod decoder;
 mod event;
 mod fault;
 mod feed;
+mod files;
 mod group;
 mod log;
 mod own_topics;
@@ -35,6 +36,10 @@ pub use event::Event;
 pub use fault::{Fault, Move, Reason};
 pub use feed::{
     Attempts, Backlog, Feed, FeedAbilities, FeedCommit, OpenFeed, Progress, PutOff, SetAside,
+};
+pub use files::{
+    FileCounts, FileFacts, FilesAsk, GroupFiles, NewFile, OldestStarted, ShardTotals, StageState,
+    TrackStep, TrackedFile, TrackedStage, Tracker,
 };
 pub use group::{CloseReason, GroupInfo};
 pub use log::{

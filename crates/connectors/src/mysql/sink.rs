@@ -36,22 +36,8 @@ impl MysqlSink {
     pub fn new(url: &str, config: SqlSinkConfig) -> Result<MysqlSink, Vec<Fault>> {
         let tables = Tables::new(&config)?;
         tables.check_names(Dialect::Mysql)?;
-        let label = tables.label();
-        check_parameters(label, url, PARAMETERS, "P0809").map_err(|fault| vec![fault])?;
-        // The driver knows one name for both; MariaDB's own is as good.
-        let url = url.replacen("mariadb://", "mysql://", 1);
-        let options = MySqlConnectOptions::from_str(&url).map_err(|error| {
-            let what = format!("{label}: the address of the database cannot be read");
-            let hint = "it looks like mysql://user:password@host:3306/database";
-            vec![Fault::fix(what).because(error).hint(hint).code("P0809")]
-        })?;
-        if options.get_database().is_none() {
-            let what = format!("{label}: the address names no database");
-            let hint = "it looks like mysql://user:password@host:3306/database";
-            return Err(vec![Fault::fix(what).hint(hint).code("P0809")]);
-        }
-        let options = trusting(&url, options);
-        Ok(MysqlSink(ServerSink::new(Mysql::new(options), tables)))
+        let server = Mysql::at(url, tables.label()).map_err(|fault| vec![fault])?;
+        Ok(MysqlSink(ServerSink::new(server, tables)))
     }
 
     /// The same sink with other bounds on time.
@@ -59,6 +45,25 @@ impl MysqlSink {
     pub fn with_timeouts(mut self, timeouts: Timeouts) -> Self {
         self.0.set_timeouts(timeouts);
         self
+    }
+}
+
+impl Mysql {
+    /// The way to the database at `url`.
+    pub(super) fn at(url: &str, label: &str) -> Result<Mysql, Fault> {
+        check_parameters(label, url, PARAMETERS, "P0809")?;
+        // The driver knows one name for both; MariaDB's own is as good.
+        let url = url.replacen("mariadb://", "mysql://", 1);
+        let hint = "it looks like mysql://user:password@host:3306/database";
+        let options = MySqlConnectOptions::from_str(&url).map_err(|error| {
+            let what = format!("{label}: the address of the database cannot be read");
+            Fault::fix(what).because(error).hint(hint).code("P0809")
+        })?;
+        if options.get_database().is_none() {
+            let what = format!("{label}: the address names no database");
+            return Err(Fault::fix(what).hint(hint).code("P0809"));
+        }
+        Ok(Mysql::new(trusting(&url, options)))
     }
 }
 

@@ -10,6 +10,7 @@ mod fault;
 mod settings;
 mod sink;
 mod statements;
+mod track;
 mod writer;
 
 pub(crate) use settings::DATABASE;

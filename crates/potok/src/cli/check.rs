@@ -147,6 +147,11 @@ async fn connect(connections: &Connections, plans: &[Plan]) -> Result<(), Failur
             eprintln!("warning: {} (it is {policy})", redis::EVICTS);
         }
     }
+    for track in plans.iter().filter_map(|plan| plan.hold.as_ref()?.track.as_ref()) {
+        if let Err(fault) = track.tracker.check().await {
+            failure = Some(wire::joined(failure, fault.into()));
+        }
+    }
     for planned in plans.iter().flat_map(|plan| &plan.delivers) {
         let Target::Sink(sink) = &planned.target else { continue };
         if let Err(fault) = sink.check().await {

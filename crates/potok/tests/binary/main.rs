@@ -35,6 +35,7 @@ mod process;
 mod random_kills;
 mod send;
 mod shop;
+mod shop_files;
 mod stages;
 mod wait;
 mod walk;

@@ -228,10 +228,7 @@ impl Reading {
                 );
                 self.seen.extend(placed(batch)?);
             }
-            Intake::Revoked(_)
-            | Intake::Lost(_)
-            | Intake::Finished(_)
-            | Intake::Stalled(_) => {}
+            Intake::Revoked(_) | Intake::Lost(_) | Intake::Finished(_) | Intake::Stalled(_) => {}
         }
         Ok(())
     }

@@ -27,6 +27,7 @@ pub fn run() -> Result<()> {
     error_pages(&files, &mut problems);
     words(&files, &mut problems);
     retired_words(&files, &mut problems);
+    unused_dependencies(&files, &mut problems);
     if problems.is_empty() {
         eprintln!("xtask: tidy, {} files", files.all.len());
         return Ok(());
@@ -256,6 +257,51 @@ fn retired_words(files: &Files, problems: &mut Vec<String>) {
     }
 }
 
+/// A dependency is named somewhere in the sources of its crate, and one of the workspace by a crate.
+fn unused_dependencies(files: &Files, problems: &mut Vec<String>) {
+    let manifests = files.texts().filter(|(path, _)| path.ends_with("Cargo.toml"));
+    let (roots, crates): (Vec<_>, Vec<_>) = manifests.partition(|(_, text)| is_workspace(text));
+    let mut wanted = Vec::new();
+    for (path, text) in crates {
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let sources: Vec<&str> = files
+            .rust()
+            .filter(|(path, _)| path.starts_with(folder))
+            .map(|(_, text)| text)
+            .collect();
+        for name in dependencies(text) {
+            let word = name.replace('-', "_");
+            if !sources.iter().any(|source| source.contains(&word)) {
+                problems.push(format!("{}: nothing uses `{name}`", path.display()));
+            }
+            wanted.push(name);
+        }
+    }
+    for (path, text) in roots {
+        for name in dependencies(text).into_iter().filter(|name| !wanted.contains(name)) {
+            problems.push(format!("{}: no crate uses `{name}`", path.display()));
+        }
+    }
+}
+
+fn is_workspace(manifest: &str) -> bool {
+    manifest.lines().any(|line| line == "[workspace]")
+}
+
+/// The names in the tables of dependencies of a manifest.
+fn dependencies(manifest: &str) -> Vec<&str> {
+    let mut names = Vec::new();
+    let mut inside = false;
+    for line in manifest.lines() {
+        if line.starts_with('[') {
+            inside = line.ends_with("dependencies]");
+        } else if inside && line.starts_with(|c: char| c.is_ascii_lowercase()) {
+            names.extend(line.split(['.', ' ', '=']).next());
+        }
+    }
+    names
+}
+
 /// Lines that contain one of `words`, numbered from 1.
 fn lines_with<'a>(text: &'a str, words: &[&str]) -> Vec<(usize, &'a str)> {
     let numbered = text.lines().enumerate().map(|(index, line)| (index + 1, line));
@@ -285,6 +331,13 @@ mod tests {
     #[test]
     fn codes_are_whole_literals() {
         assert_eq!(codes(r#"fault.code("P0142").hint("see P0143") "P01420""#), ["P0142"]);
+    }
+
+    #[test]
+    fn dependencies_are_read_from_their_tables() {
+        let manifest = "[package]\nname = \"a\"\n[dependencies]\nserde.workspace = true\n\
+                        # why\nserde-json = \"1\"\n[features]\nx = []\n[dev-dependencies]\ntempfile = \"3\"\n";
+        assert_eq!(dependencies(manifest), ["serde", "serde-json", "tempfile"]);
     }
 
     #[test]

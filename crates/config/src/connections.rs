@@ -47,6 +47,11 @@ pub(crate) struct ConnectionsFile {
     ///
     /// Example: `store: embedded`
     pub store: Option<StoreSetting>,
+    /// Where lists are: `embedded` (a list is a topic of that name), `redis://…`, or a map with more
+    /// about Redis. Variable: `POTOK_QUEUE`. Default: `embedded`.
+    ///
+    /// Example: `queue: embedded`
+    pub queue: Option<QueueSetting>,
     /// How long the embedded log keeps what every consumer group has finished.
     ///
     /// Example: `retention: { age: 2d, size: 10GiB }`
@@ -73,6 +78,7 @@ impl Default for ConnectionsFile {
             http: None,
             log: None,
             store: None,
+            queue: None,
             retention: Retention::default(),
             partitions: four(),
             drain_max: thirty_seconds(),
@@ -210,6 +216,40 @@ pub(crate) struct RedisSetting {
     pub keys: KeyStyle,
 }
 
+/// The setting `queue`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(crate) enum QueueSetting {
+    Text(QueueText),
+    Map(RedisQueueSetting),
+}
+
+/// More about the Redis that holds lists.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RedisQueueSetting {
+    /// Where Redis is, version 7.0 or newer, no cluster. It may hold a password and is not shown.
+    ///
+    /// Example: `redis: "redis://localhost:6379"`
+    pub redis: Secret,
+    /// How long a group that is being delivered is kept from other copies after its process was
+    /// heard last. Afterwards one of them delivers it.
+    ///
+    /// Example: `lease: 30s`
+    #[serde(default = "thirty_seconds")]
+    pub lease: Period,
+    /// How many groups may wait in Redis. Beyond it messages stay in their list, in order.
+    ///
+    /// Example: `waiting_max: 1000000`
+    #[serde(default = "a_million")]
+    #[schemars(range(min = 1))]
+    pub waiting_max: u32,
+}
+
+fn a_million() -> u32 {
+    1_000_000
+}
+
 /// How held records lie in Redis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -231,6 +271,7 @@ macro_rules! one_line {
 }
 one_line!(LogText, LogConnection);
 one_line!(StoreText, StoreConnection);
+one_line!(QueueText, QueueConnection);
 
 /// True for `scheme://something` with one of these schemes.
 pub fn is_url(text: &str, schemes: &[&str]) -> bool {
@@ -285,6 +326,25 @@ impl Written for StoreText {
     }
 }
 
+impl Written for QueueText {
+    const FORMAT: &'static str = "potok-queue";
+    const SECRET: bool = true;
+
+    fn read(text: &str) -> Result<Self, Vec<Wrong>> {
+        if text == "embedded" {
+            return Ok(QueueText(QueueConnection::Embedded));
+        }
+        match is_url(text, &REDIS_SCHEMES) {
+            true => Ok(QueueText(QueueConnection::Redis {
+                url: ConnectionUrl::new(text),
+                lease: thirty_seconds(),
+                waiting_max: a_million(),
+            })),
+            false => not_a_setting(text, "the queue", "`embedded` or `redis://host:port`"),
+        }
+    }
+}
+
 /// Where the log is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -317,6 +377,23 @@ pub enum StoreConnection {
     },
 }
 
+/// Where lists are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum QueueConnection {
+    /// Each is a topic of the embedded log.
+    Embedded,
+    /// In Redis.
+    Redis {
+        /// Where it is.
+        url: ConnectionUrl,
+        /// How long a claim is kept from others after its owner was heard last.
+        lease: Period,
+        /// How many groups may wait there.
+        waiting_max: u32,
+    },
+}
+
 /// What the command line sets; wins over everything else.
 #[derive(Clone, Default)]
 pub struct Flags {
@@ -341,6 +418,8 @@ pub struct Connections {
     pub log: LogConnection,
     /// The store.
     pub store: StoreConnection,
+    /// Where lists are.
+    pub queue: QueueConnection,
     /// What the embedded log keeps.
     pub retention: Retention,
     /// How many partitions a new topic of the embedded log has.

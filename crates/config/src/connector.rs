@@ -6,6 +6,7 @@
 //! say is said by `check`, with a place in the file. Nothing here connects to anything: a connector
 //! that was built does so when it is called first.
 
+use std::any::Any;
 use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::Arc;
@@ -75,6 +76,17 @@ pub trait FeedSettings: Debug + Send + Sync {
 
     /// Builds the feed; everything that is in the way at once. Connects to nothing.
     fn build(&self, site: &Site<'_>) -> Result<Arc<dyn Feed>, Vec<Refusal>>;
+
+    /// True where records that cannot be delivered stay in the feed, as dead letters that it keeps
+    /// itself (`dead_letter.table`).
+    fn keeps_dead_letters(&self) -> bool {
+        false
+    }
+
+    /// The settings themselves, for commands that are about this connector only.
+    fn as_any(&self) -> Option<&dyn Any> {
+        None
+    }
 }
 
 /// Keys that entries have in common, for connectors that make use of them.
@@ -138,6 +150,12 @@ pub struct Site<'a> {
     pub once_by: Vec<Template>,
     /// The shard it is for, where it is for one.
     pub shard: Option<u32>,
+    /// What the pipeline keeps in order, for feeds that hold records of a key back.
+    pub order_key: Option<Template>,
+    /// The table of dead letters, where the pipeline names one.
+    pub dead_table: Option<&'a str>,
+    /// Tells this pipeline file from an earlier one, in every process alike.
+    pub file_hash: u64,
 }
 
 /// Why a connector cannot be built.
@@ -187,6 +205,23 @@ impl EntryCheck<'_> {
     /// True where `group.shard` spreads records over shards.
     pub fn has_shards(&self) -> bool {
         self.root.get("group").is_some_and(|group| group.get("shard").is_some())
+    }
+
+    /// True where the pipeline groups records.
+    pub fn has_group(&self) -> bool {
+        self.root.get("group").is_some()
+    }
+
+    /// How many sources the pipeline has.
+    pub fn sources(&self) -> usize {
+        self.root.get("source").map_or(0, |source| source.one_or_many().len())
+    }
+
+    /// For each delivery of the pipeline: `topic`, or else.
+    pub fn delivers(&self) -> Vec<&'static str> {
+        let delivers = self.root.get("deliver").map(Node::one_or_many).unwrap_or_default();
+        let kind = |deliver: &Node| if deliver.get("topic").is_some() { "topic" } else { "other" };
+        delivers.iter().map(kind).collect()
     }
 
     /// True where records are raw bytes, which have no fields.

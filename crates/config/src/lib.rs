@@ -43,8 +43,8 @@ mod values;
 mod variants;
 
 pub use connections::{
-    Connections, CreateTopics, Flags, KeyStyle, Location, LogConnection, Retention,
-    StoreConnection, is_url, variable,
+    Connections, CreateTopics, Flags, KeyStyle, Location, LogConnection, QueueConnection,
+    Retention, StoreConnection, is_url, variable,
 };
 pub use connector::{
     CommonKey, ConnectionKind, Destination, EntryCheck, FeedSettings, Misfit, Refusal,

@@ -15,7 +15,7 @@ use crate::process::Stage;
 use crate::shapes::OneOrMany;
 use crate::source::{Input, Source};
 use crate::track::Track;
-use crate::values::{Period, PipelineName, Size, TopicName};
+use crate::values::{Period, PipelineName, Size, SqlName, TopicName};
 
 /// One pipeline: where records come from, what happens to them, where they go.
 ///
@@ -210,6 +210,12 @@ pub struct DeadLetter {
     /// Example: `topic: orders-dead`
     #[serde(skip_serializing_if = "Option::is_none")]
     pub topic: Option<TopicName>,
+    /// Instead of a topic, a table beside the outbox table that records come from: every column of it,
+    /// and `reason`, `error` and `dead_at`. Default there: the name of the table and `_dead`.
+    ///
+    /// Example: `table: outbox_dead`
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub table: Option<SqlName>,
     /// How often one dead letter may be replayed.
     ///
     /// Example: `replays_max: 5`
@@ -224,7 +230,12 @@ pub struct DeadLetter {
 
 impl Default for DeadLetter {
     fn default() -> Self {
-        DeadLetter { topic: None, replays_max: 5, keep_resolved: Period::secs(7 * 24 * 3600) }
+        DeadLetter {
+            topic: None,
+            table: None,
+            replays_max: 5,
+            keep_resolved: Period::secs(7 * 24 * 3600),
+        }
     }
 }
 

@@ -8,7 +8,8 @@ use serde_json::Value as Json;
 use crate::check::conform;
 use crate::connections::{
     Connections, ConnectionsFile, Flags, Location, LogConnection, LogSetting, LogText,
-    NamedSetting, SettingName, StoreConnection, StoreSetting, StoreText, variable,
+    NamedSetting, QueueConnection, QueueSetting, QueueText, RedisQueueSetting, SettingName,
+    StoreConnection, StoreSetting, StoreText, variable,
 };
 use crate::connector::ConnectionKind;
 use crate::document::Document;
@@ -135,6 +136,7 @@ impl Decide<'_> {
         let http = self.setting::<Address>(&flags.http, "--http", "POTOK_HTTP");
         let log = self.log(file.log);
         let store = self.store(file.store);
+        let queue = self.queue(file.queue);
         let address = |given: Option<Override<Address>>, file: Option<Address>, port: u16| {
             given.map(|given| given.value).or(file).unwrap_or_else(|| Address::loopback(port))
         };
@@ -144,6 +146,7 @@ impl Decide<'_> {
             http: address(http, file.http, 7601),
             log,
             store,
+            queue,
             retention: file.retention,
             partitions: file.partitions,
             drain_max: file.drain_max,
@@ -210,6 +213,28 @@ impl Decide<'_> {
                 keys: redis.keys,
             },
             (None, None) => StoreConnection::Embedded,
+        }
+    }
+
+    fn queue(&mut self, file: Option<QueueSetting>) -> QueueConnection {
+        let given = self.variable::<QueueText>("POTOK_QUEUE");
+        match (given, file) {
+            // What the file says besides the address holds for the address of the variable too.
+            (
+                Some(Override { value: QueueText(QueueConnection::Redis { url, .. }), .. }),
+                Some(QueueSetting::Map(map)),
+            ) => {
+                let RedisQueueSetting { lease, waiting_max, .. } = map;
+                QueueConnection::Redis { url, lease, waiting_max }
+            }
+            (Some(given), _) => given.value.0,
+            (None, Some(QueueSetting::Text(text))) => text.0,
+            (None, Some(QueueSetting::Map(map))) => QueueConnection::Redis {
+                url: ConnectionUrl::new(with_scheme("redis://", map.redis.expose())),
+                lease: map.lease,
+                waiting_max: map.waiting_max,
+            },
+            (None, None) => QueueConnection::Embedded,
         }
     }
 

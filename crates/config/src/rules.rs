@@ -35,6 +35,7 @@ pub(crate) fn check(root: &Node, source: &SourceText, schema: &Json, findings: &
     rules.words();
     rules.raw();
     rules.loops();
+    rules.dead_letters();
     rules.limits();
 }
 
@@ -395,6 +396,15 @@ impl<'a> Rules<'a> {
             let sources = self.root.entry("source").map(|source| source.key_at.clone());
             let at = dead.map(|dead| dead.at.clone()).or(sources).unwrap_or(0..0);
             self.add(code::LOOP, &at, what, hint);
+        }
+    }
+
+    /// Dead letters lie in one place.
+    fn dead_letters(&mut self) {
+        let Some(dead) = self.root.get("dead_letter") else { return };
+        if let (Some(_), Some(table)) = (dead.entry("topic"), dead.entry("table")) {
+            let what = "`dead_letter` has both `topic` and `table`";
+            self.add(code::COMPANION, &table.key_at, what, "remove one of the two");
         }
     }
 

@@ -73,6 +73,7 @@ pub(crate) fn check_format(format: &str, text: &str) -> Vec<Wrong> {
         (e::Predicate::FORMAT, check::<e::Predicate>),
         (c::LogText::FORMAT, check::<c::LogText>),
         (c::StoreText::FORMAT, check::<c::StoreText>),
+        (c::QueueText::FORMAT, check::<c::QueueText>),
     ];
     CHECKS.iter().find(|(name, _)| *name == format).map_or_else(Vec::new, |(_, check)| check(text))
 }

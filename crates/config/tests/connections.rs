@@ -60,13 +60,14 @@ fn a_named_file_must_be_there() {
 #[test]
 fn each_setting_is_decided_by_flag_then_variable_then_file() {
     let file = "data_dir: data\nadmin: 127.0.0.1:1\nhttp: 127.0.0.1:1\nlog: kafka://file:1\n\
-        store: redis://file:1\ndb: { a: sqlite:file.db, shop-0: sqlite:file0.db, c: sqlite }\npartitions: 9\n";
+        store: redis://file:1\nqueue: redis://file:1\ndb: { a: sqlite:file.db, shop-0: sqlite:file0.db, c: sqlite }\npartitions: 9\n";
     let all = [
         ("POTOK_DATA_DIR", "env-data"),
         ("POTOK_ADMIN", "127.0.0.1:2"),
         ("POTOK_HTTP", "127.0.0.1:2"),
         ("POTOK_LOG", "kafka://env:2"),
         ("POTOK_STORE", "redis://env:2"),
+        ("POTOK_QUEUE", "redis://env:2"),
         ("POTOK_DB_SHOP_0", "sqlite:env0.db"),
         ("POTOK_DB_UNNAMED", "sqlite"),
     ];
@@ -81,7 +82,8 @@ fn each_setting_is_decided_by_flag_then_variable_then_file() {
     assert_eq!(from_file.data_dir, folder.join("data"));
     assert_eq!(from_file.admin.port(), 1);
     assert_eq!(from_file.partitions, 9);
-    assert!(format!("{:?} {:?}", from_file.log, from_file.store).matches("file:1").count() == 2);
+    let places = |all: &Connections| format!("{:?} {:?} {:?}", all.log, all.store, all.queue);
+    assert_eq!(places(&from_file).matches("file:1").count(), 3);
     assert_eq!(db(&from_file, "shop-0"), ("sqlite:file0.db".to_owned(), folder.clone()));
     assert_eq!(db(&from_file, "c"), ("sqlite".to_owned(), folder));
 
@@ -89,7 +91,7 @@ fn each_setting_is_decided_by_flag_then_variable_then_file() {
     let from_env = from_env.unwrap();
     assert_eq!(from_env.data_dir, Path::new("env-data"));
     assert_eq!((from_env.admin.port(), from_env.http.port()), (2, 2));
-    assert!(format!("{:?} {:?}", from_env.log, from_env.store).matches("env:2").count() == 2);
+    assert_eq!(places(&from_env).matches("env:2").count(), 3);
     assert_eq!(db(&from_env, "shop-0"), ("sqlite:env0.db".to_owned(), PathBuf::new()));
     assert_eq!(db(&from_env, "a"), ("sqlite:file.db".to_owned(), folder));
     assert_eq!(db(&from_env, "unnamed"), ("sqlite".to_owned(), PathBuf::new()));

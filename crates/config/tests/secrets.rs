@@ -127,12 +127,13 @@ fn wrong_flags_and_variables_print_no_secret() {
     let env = Env::of([
         ("POTOK_LOG", "canary"),
         ("POTOK_STORE", "canary"),
+        ("POTOK_QUEUE", "canary"),
         ("POTOK_DB_SHOP", "postgres:canary"),
     ]);
     let problems = load_connections(None, &flags, &env, &registry()).unwrap_err();
     let (addresses, others): (Vec<_>, Vec<_>) =
         problems.into_iter().partition(|problem| problem.file == "flag --http");
     // An address to listen on is no secret.
-    assert_eq!((addresses.len(), others.len()), (1, 3));
+    assert_eq!((addresses.len(), others.len()), (1, 4));
     assert_problems_silent("flags", &Problems(others));
 }

@@ -13,6 +13,8 @@ pub mod kafka;
 pub mod memory;
 #[cfg(feature = "mysql")]
 pub mod mysql;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+pub mod outbox;
 mod owners;
 #[cfg(feature = "postgres")]
 pub mod postgres;
@@ -31,6 +33,10 @@ use potok_config::Registry;
 const CONNECTORS: &[fn(&mut Registry)] = &[
     #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
     sql::register,
+    #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+    outbox::register,
+    #[cfg(feature = "redis")]
+    redis::register,
     #[cfg(feature = "webhook")]
     webhook::register,
 ];

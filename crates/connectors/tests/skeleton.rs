@@ -54,6 +54,9 @@ async fn it_is_built_from_yaml_and_delivers() {
         schema: None,
         once_by: Vec::new(),
         shard: None,
+        order_key: None,
+        dead_table: None,
+        file_hash: 0,
     };
     let Ok(Destination::Sink(sink)) = settings.build(&site) else { panic!("it is built") };
     let taken = tokio::spawn(async move {

@@ -7,8 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 
-use crate::{Ended, Fault, Log, Output, Partition, PipelineInfo, Reason, Source, Timestamp};
+use crate::{
+    CloseReason, Ended, Fault, Log, Output, Partition, PipelineInfo, Reason, Source, Timestamp,
+};
 
 /// A place that hands out records and remembers which of them have ended.
 #[async_trait]
@@ -24,6 +27,55 @@ pub trait Feed: Send + Sync {
 
     /// What waits there now, for `status`. Does not disturb the work.
     async fn backlog(&self) -> Result<Backlog, Fault>;
+
+    /// Whether it is there and fit for use, for whoever asks before anything runs; what somebody
+    /// should know about it. Changes nothing.
+    async fn check(&self) -> Result<Vec<String>, Fault> {
+        Ok(Vec::new())
+    }
+
+    /// The groups that wait there, for people to see and to close, where it closes groups itself.
+    fn groups(&self) -> Option<Arc<dyn FeedGroups>> {
+        None
+    }
+}
+
+/// The groups that wait in a feed.
+#[async_trait]
+pub trait FeedGroups: Send + Sync {
+    /// Up to so many of them, those that close first in front, behind the first `skip`; and how many
+    /// there are.
+    async fn list(&self, skip: u64, most: usize) -> Result<(u64, Vec<FeedGroup>), Fault>;
+
+    /// Those of one key.
+    async fn of_key(&self, key: &[u8]) -> Result<Vec<FeedGroup>, Fault>;
+
+    /// Closes the open group of a key now for that reason; false where there is none. Only what is in
+    /// it by then leaves.
+    async fn close(&self, key: &[u8], reason: CloseReason) -> Result<bool, Fault>;
+}
+
+/// A group that waits in a feed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FeedGroup {
+    /// Its key.
+    pub key: Bytes,
+    /// Tells it from other groups of that key.
+    pub generation: String,
+    /// A process has it and delivers it.
+    pub is_delivering: bool,
+    /// Its records, as far as known.
+    pub records: u64,
+    /// When its first record came.
+    pub opened: Option<Timestamp>,
+    /// When it closes; `None` where another program decides.
+    pub due: Option<Timestamp>,
+    /// Why it closed, once it has.
+    pub reason: Option<CloseReason>,
+    /// Who works on it.
+    pub owner: String,
+    /// How often it changed hands.
+    pub attempts: u64,
 }
 
 /// What a feed can do.
@@ -77,8 +129,9 @@ pub trait Progress: Send + Sync {
         Vec::new()
     }
 
-    /// Called when the outputs are durable. Repeating a call changes nothing; what belongs to a
-    /// foreign or earlier assignment is ignored. One call is one attempt.
+    /// Called when the outputs are durable, one call at a time and in order. Repeating a call changes
+    /// nothing; what belongs to a foreign or earlier assignment is ignored. One call is one attempt:
+    /// after a fault it is repeated until it succeeds, `Fix` stops the pipeline.
     async fn commit(&self, commit: &FeedCommit) -> Result<(), Fault>;
 }
 

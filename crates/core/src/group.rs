@@ -53,6 +53,22 @@ impl CloseReason {
             CloseReason::Unknown => "unknown",
         }
     }
+
+    /// The reason that is written so; [`CloseReason::Unknown`] where none is.
+    pub fn of(word: &str) -> Self {
+        let known = [
+            CloseReason::SilenceReached,
+            CloseReason::MaxWaitReached,
+            CloseReason::MaxCount,
+            CloseReason::MaxBytes,
+            CloseReason::WindowEnded,
+            CloseReason::SliceEnded,
+            CloseReason::ConditionMet,
+            CloseReason::ClosedByHand,
+            CloseReason::Dropped,
+        ];
+        known.into_iter().find(|reason| reason.as_str() == word).unwrap_or_default()
+    }
 }
 
 /// A group that a stage is given. All of it is read from the group's seal, so that the same group

@@ -35,7 +35,8 @@ pub use decoder::{Decoded, Decoder};
 pub use event::Event;
 pub use fault::{Fault, Move, Reason};
 pub use feed::{
-    Attempts, Backlog, Feed, FeedAbilities, FeedCommit, OpenFeed, Progress, PutOff, SetAside,
+    Attempts, Backlog, Feed, FeedAbilities, FeedCommit, FeedGroup, FeedGroups, OpenFeed, Progress,
+    PutOff, SetAside,
 };
 pub use files::{
     FileCounts, FileFacts, FilesAsk, GroupFiles, NewFile, OldestStarted, ShardTotals, StageState,

@@ -254,11 +254,27 @@ impl SourceBatch {
         }
     }
 
+    /// What the deliveries of record `index` are named after, and how often it failed before.
+    pub fn origin(&self, index: usize) -> Option<(Position, u32)> {
+        let origins = self.feed.as_ref().and_then(|feed| feed.origins.as_ref());
+        let named = origins.and_then(|origins| origins.get(index).cloned());
+        named.or_else(|| Some((self.position(self.records.get(index)?), 0)))
+    }
+
+    /// The group that its feed has closed, where it is one.
+    pub fn whole(&self) -> Option<&WholeGroup> {
+        self.feed.as_ref().and_then(|feed| feed.whole.as_ref())
+    }
+
     /// Keeps the records that `keep` wants.
     pub fn retain(&mut self, keep: impl Fn(&Record) -> bool) {
         if let Some(order) = &mut self.order {
             let mut records = self.records.iter();
             order.places.retain(|_| records.next().is_some_and(&keep));
+        }
+        if let Some(origins) = self.feed.as_mut().and_then(|feed| feed.origins.as_mut()) {
+            let mut records = self.records.iter();
+            origins.retain(|_| records.next().is_some_and(&keep));
         }
         self.records.retain(keep);
     }
@@ -310,6 +326,33 @@ mod tests {
         assert_eq!(written(before), plain);
         let empty = HeadersBuilder::new().add_written("", |_| ()).build();
         assert_eq!(empty, HeadersBuilder::new().add("", Some(b"")).build());
+    }
+
+    #[test]
+    fn records_that_stay_keep_their_origins() {
+        let record = |offset| Record {
+            offset,
+            time: Timestamp(0),
+            key: None,
+            headers: Headers::none(),
+            value: None,
+        };
+        let row = |id: &str| Position { log: 0, topic: id.into(), partition: 0, offset: 0 };
+        let origins = Some(vec![(row("a"), 0), (row("b"), 2), (row("c"), 1)]);
+        let mut batch = SourceBatch {
+            partition: Partition { topic: "rows".into(), index: 0 },
+            log: 0,
+            assignment: 1,
+            first: 4,
+            next: 7,
+            records: vec![record(4), record(5), record(6)],
+            order: None,
+            feed: Some(Box::new(FeedFacts { origins, whole: None })),
+        };
+        batch.retain(|record| record.offset != 4);
+        assert_eq!(batch.origin(0), Some((row("b"), 2)));
+        assert_eq!(batch.origin(1), Some((row("c"), 1)));
+        assert_eq!(batch.origin(2), None);
     }
 
     #[test]

@@ -52,8 +52,21 @@ pub const STORE_CRASH_POINTS: &[&str] = &["clean.before"];
 /// Those that only a pipeline passes whose groups are gathered on a shared log.
 pub const GATHER_CRASH_POINTS: &[&str] = &["gather.before", "gather.sent", "gather.after"];
 
+/// Those that only a pipeline passes whose source is a queue in Redis.
+pub const QUEUE_CRASH_POINTS: &[&str] = &[
+    "queue.sort.before",
+    "queue.sort.after",
+    "queue.claim.before",
+    "queue.claim.after",
+    "queue.ack.before",
+    "queue.ack.after",
+];
+
 /// Where nothing durable changes, so that dying is of no interest, but panicking is.
 pub const PANIC_POINTS: &[&str] = &["intake", "reader", "poller", "admin"];
+
+/// Those that only a pipeline passes whose records come from a feed.
+pub const FEED_CRASH_POINTS: &[&str] = &["feed.commit.before", "feed.commit.after"];
 
 /// Those that only a process passes that removes dead letters.
 pub const LETTER_CRASH_POINTS: &[&str] =
@@ -149,6 +162,16 @@ pub enum Bug {
     GroupsByKeyNow,
     /// What has ended in any consumer group is noted in the first.
     NotesInWrongGroup,
+    /// A feed is told of endings before their outputs are durable.
+    FeedNotedFirst,
+    /// Records of a feed that were not finished are not given back to it.
+    GivenBackForgotten,
+    /// Deliveries of a feed's records are named after the place they were handed out at.
+    OriginsIgnored,
+    /// A group of a feed is forgotten as soon as it is on its way.
+    FinishedTooEarly,
+    /// A record that is put off does not keep back those behind it.
+    PutOffAlone,
     /// Groups close when the first of several intakes has caught up.
     OneIntakeCatchesUp,
     /// Groups that are due are looked for when something comes.
@@ -199,8 +222,9 @@ mod debug {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::{
-        Bug, CRASH_POINTS, FILE_CRASH_POINTS, GATHER_CRASH_POINTS, GROUP_CRASH_POINTS,
-        LETTER_CRASH_POINTS, PANIC_POINTS, STORE_CRASH_POINTS,
+        Bug, CRASH_POINTS, FEED_CRASH_POINTS, FILE_CRASH_POINTS, GATHER_CRASH_POINTS,
+        GROUP_CRASH_POINTS, LETTER_CRASH_POINTS, PANIC_POINTS, QUEUE_CRASH_POINTS,
+        STORE_CRASH_POINTS,
     };
 
     /// A point that somebody named, and which passing of it is meant.
@@ -231,7 +255,9 @@ mod debug {
             FILE_CRASH_POINTS,
             STORE_CRASH_POINTS,
             GATHER_CRASH_POINTS,
+            QUEUE_CRASH_POINTS,
             PANIC_POINTS,
+            FEED_CRASH_POINTS,
             LETTER_CRASH_POINTS,
         ];
         let known = lists.iter().any(|list| list.contains(&name));

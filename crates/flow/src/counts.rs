@@ -19,6 +19,8 @@ pub(crate) enum Ending {
     DeadLettered,
     /// Given back unfinished: another owner, or the next start, takes it again.
     HandedBack,
+    /// The same, because it failed: its feed hands it out again later.
+    PutOff,
     /// A seal whose members have all ended, or another note of our own: not counted.
     Sealed,
     /// The same, given back unfinished.
@@ -28,12 +30,12 @@ pub(crate) enum Ending {
 impl Ending {
     /// It has not ended: somebody takes it again.
     pub fn is_handed_back(self) -> bool {
-        matches!(self, Ending::HandedBack | Ending::NoteHandedBack)
+        matches!(self, Ending::HandedBack | Ending::PutOff | Ending::NoteHandedBack)
     }
 
     /// It is about a record that has ended, not about a note of our own.
     pub fn is_counted(self) -> bool {
-        !matches!(self, Ending::Sealed | Ending::HandedBack | Ending::NoteHandedBack)
+        !self.is_handed_back() && self != Ending::Sealed
     }
 }
 

@@ -34,6 +34,12 @@ const DEATHS_MAX: u32 = 3;
 /// A list of suspects longer than this is cut: the oldest have surely passed.
 const SUSPECTS_MAX: usize = 1_000;
 
+/// What a note of a feed has for a log.
+const OF_FEED: u64 = u64::MAX;
+/// After a death so many times the records that ran together run alone: with them others are handed out
+/// again, to all lanes.
+const NEAR: u64 = 64;
+
 /// The slot of an intake.
 pub(crate) fn intake_slot(number: usize) -> usize {
     if number == 0 { 0 } else { LANES_MAX + 2 * number }
@@ -58,6 +64,27 @@ impl Range {
     pub fn of_batch(batch: &SourceBatch, first: u64, next: u64) -> Self {
         let (topic, partition) = (hash(&batch.partition.topic), u64::from(batch.partition.index));
         Range { log: batch.log, topic, partition, first, next }
+    }
+
+    /// Records of a batch that run together, from one index to another. Where their feed names them,
+    /// their places say nothing after a restart: then the note is that so many of that feed ran.
+    pub fn of_run(batch: &SourceBatch, indexes: std::ops::Range<u32>, records: usize) -> Self {
+        let is_named = batch.feed.as_ref().is_some_and(|feed| feed.origins.is_some());
+        if is_named && records > 1 {
+            return Range::of_feed(batch, records);
+        }
+        let first = batch.origin(indexes.start as usize).map(|(origin, _)| origin);
+        if let Some(origin) = first.filter(|_| is_named) {
+            return Range::of_record(&origin);
+        }
+        let offset = |index: u32| batch.records.get(index as usize).map_or(0, |r| r.offset);
+        Range::of_batch(batch, offset(indexes.start), offset(indexes.end.saturating_sub(1)) + 1)
+    }
+
+    /// So many records of a feed, whichever.
+    pub fn of_feed(batch: &SourceBatch, records: usize) -> Self {
+        let (topic, next) = (hash(&batch.partition.topic), records as u64 * NEAR);
+        Range { log: OF_FEED, topic, partition: 0, first: 0, next }
     }
 
     pub fn of_record(position: &Position) -> Self {
@@ -217,6 +244,27 @@ impl CrashNotes {
             None => Suspicion::None,
             Some((deaths, true)) if deaths >= DEATHS_MAX => Suspicion::Guilty(deaths),
             Some(_) => Suspicion::Alone,
+        }
+    }
+
+    /// What is known against a record of a batch, under the position its deliveries are named after.
+    pub fn suspicion_in(&self, batch: &SourceBatch, origin: &Position) -> Suspicion {
+        let known = self.suspicion(origin);
+        if known != Suspicion::None || batch.feed.is_none() {
+            return known;
+        }
+        let topic = hash(&batch.partition.topic);
+        let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_near = |suspect: &Suspect| {
+            let Range { log, topic: of, next, .. } = suspect.range;
+            log == OF_FEED && of == topic && next > 0
+        };
+        match suspects.iter_mut().find(|suspect| is_near(suspect)) {
+            Some(suspect) => {
+                suspect.range.next -= 1;
+                Suspicion::Alone
+            }
+            None => Suspicion::None,
         }
     }
 

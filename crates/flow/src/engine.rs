@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use potok_core::{
-    Clock, ConsumerGroup, Fault, GroupFiles, Log, PipelineInfo, Timestamp, TopicInfo, Tracker,
+    Clock, ConsumerGroup, Fault, FeedGroups, GroupFiles, Log, PipelineInfo, Timestamp, TopicInfo,
+    Tracker,
 };
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -18,9 +19,10 @@ use crate::crash_notes::CrashNotes;
 use crate::dead_letter;
 use crate::dead_letter::desk::{Desk, OpenCount};
 use crate::deliver::{Decisions, Destination, Undecided};
+use crate::feed::Backlogs;
 use crate::group::{Command, GroupCursor, GroupPage, GroupTables, GroupView, OpenSlice};
 use crate::lag::{Asked, soon};
-use crate::lane::OwnTopics;
+use crate::origin::OwnTopics;
 use crate::pipeline::{self, Shared};
 use crate::plan::{GroupPlan, Per, Plan};
 use crate::signal::Signal;
@@ -36,14 +38,14 @@ const RUN_LASTED: Duration = Duration::from_secs(60);
 /// Runs pipelines on one log. Cheap to clone.
 #[derive(Clone)]
 pub struct Engine {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
-struct Inner {
+pub(crate) struct Inner {
     log: Arc<dyn Log>,
     clock: Arc<dyn Clock>,
     notes_dir: Option<PathBuf>,
-    pipelines: Mutex<BTreeMap<String, Handle>>,
+    pub(crate) pipelines: Mutex<BTreeMap<String, Handle>>,
     asked: Asked,
 }
 
@@ -65,7 +67,7 @@ pub struct TrackedPipeline {
 }
 
 /// A pipeline as the engine holds it.
-struct Handle {
+pub(crate) struct Handle {
     /// Its consumer groups; the first reads topics of it.
     groups: Vec<String>,
     /// The topics it reads.
@@ -85,6 +87,11 @@ struct Handle {
     /// Since when it counts.
     since: Timestamp,
     open_letters: Arc<OpenCount>,
+    /// What waits in its feeds; somebody asks them for as long as it is here.
+    backlogs: Arc<Backlogs>,
+    /// Groups that wait in them.
+    pub(crate) feed_groups: Vec<Arc<dyn FeedGroups>>,
+    asking: Option<AbortOnDropHandle<()>>,
     desk: Option<AbortOnDropHandle<()>>,
     supervisor: Option<JoinHandle<()>>,
 }
@@ -117,7 +124,7 @@ impl Engine {
         }
         check_inputs(&plan)?;
         let per_group = plan.stages.iter().find(|stage| stage.per == Per::Group);
-        if let (Some(stage), None) = (per_group, &plan.hold) {
+        if let (Some(stage), None, false) = (per_group, &plan.hold, plan.comes_whole()) {
             let what = format!("pipeline `{}` holds no groups", plan.name);
             let cause = format!("stage `{}` works per group", stage.name);
             let hint = "give the pipeline a `group`, or let the stage work per event";
@@ -166,9 +173,16 @@ impl Engine {
             held: shared.plan.hold.clone().map(|plan| (plan, shared.boards.clone())),
             since: self.inner.clock.now(),
             open_letters: Arc::default(),
+            backlogs: Arc::new(Backlogs::of(&shared.plan)),
+            feed_groups: shared.plan.feeds().filter_map(|(_, feed)| feed.groups()).collect(),
+            asking: None,
             desk: None,
             supervisor: None,
         };
+        if !handle.backlogs.is_empty() {
+            let asking = handle.backlogs.clone().ask().instrument(span.clone());
+            handle.asking = Some(AbortOnDropHandle::new(tokio::spawn(asking)));
+        }
         handle.desk = shared.plan.keep_resolved.map(|keep| {
             let desk = Desk {
                 log: shared.log.clone(),
@@ -258,6 +272,7 @@ impl Engine {
                 ..Status::unknown(name, state)
             };
             handle.counters.fill(&mut status, &*self.inner.clock);
+            status.wait_in(&handle.backlogs.list(), self.inner.clock.now());
             if let Some((_, boards)) = &handle.held {
                 let held = boards.contents();
                 (status.open_groups, status.held_bytes) = (held.open_groups, held.bytes);
@@ -477,6 +492,7 @@ impl Engine {
             for handle in pipelines.values_mut() {
                 handle.draining.set(true);
                 handle.desk = None;
+                handle.asking = None;
                 supervisors.extend(handle.supervisor.take());
             }
         }
@@ -543,6 +559,11 @@ fn check_inputs(plan: &Plan) -> Result<(), Fault> {
         let what = format!("pipeline `{}` reads topic `{topic}` in two consumer groups", plan.name);
         let hint = "read a topic in one consumer group; another pipeline may read it in another";
         return Err(Fault::fix(what).code("P0408").hint(hint));
+    }
+    if let (Some((feed, _)), Some(_)) = (plan.feeds().next(), &plan.hold) {
+        let what = format!("pipeline `{}` groups what feed `{feed}` hands out", plan.name);
+        let hint = "let one pipeline bring its records into a topic, and another one group them";
+        return Err(Fault::fix(what).code("P0409").hint(hint));
     }
     Ok(())
 }

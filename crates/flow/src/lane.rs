@@ -10,20 +10,23 @@ use std::sync::atomic::AtomicU64;
 use bytes::Bytes;
 use potok_core::trouble::{Bug, planted};
 use potok_core::{
-    Clock, Decoded, Event, Fault, Headers, Output, PipelineInfo, Position, Reason, Record,
-    SourceBatch, Timestamp,
+    Attempts, Clock, Decoded, Event, Fault, Headers, Output, PipelineInfo, Position, Reason,
+    Record, SourceBatch, Timestamp,
 };
 use potok_expr::json::Parser;
 use tokio::sync::mpsc;
 
 use crate::counts::Ending;
 use crate::crash_notes::{CrashNotes, Range, Suspicion};
-use crate::dead_letter::{Outcome, REPLAY_HEADER, Replay, Resolution};
+use crate::dead_letter::{Outcome, Replay, Resolution};
 use crate::deliver::{Decisions, Destination};
-use crate::group::{Holding, gathered, strays, with_shard};
+use crate::feed::{Failure, ShutKeys};
+use crate::group::{Holding, strays, with_shard};
 use crate::ledger::{Live, Note};
+use crate::origin::{Origin, OwnTopics, Provenance};
 use crate::outgoing::{DeadLetterWriter, Outgoing, Purpose, Sender, of_leader};
 use crate::plan::{DeliverPlan, Plan};
+use crate::process::GroupItems;
 use crate::signal::Signal;
 use crate::status::Counters;
 use crate::waits::Waits;
@@ -41,98 +44,6 @@ const OUTPUTS_OF_KEY_BYTES_MAX: usize = 64 << 20;
 
 /// Outputs of a single record, which always end together. No log has to take more at once.
 const OUTPUTS_OF_RECORD_BYTES_MAX: usize = 256 << 20;
-
-/// How a record came to its pipeline.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Provenance {
-    /// From a topic of the pipeline.
-    Straight,
-    /// It was set aside before.
-    Replayed,
-    /// As a copy in the internal topic.
-    Gathered,
-}
-
-/// Topics that belong to the pipeline itself.
-#[derive(Clone)]
-pub(crate) struct OwnTopics {
-    pub replay: Arc<str>,
-    /// Where groups are held: what is noted of them.
-    pub internal: Option<Arc<str>>,
-    /// The topics it reads.
-    pub sources: Vec<Arc<str>>,
-}
-
-impl OwnTopics {
-    pub fn way(&self, topic: &Arc<str>) -> Provenance {
-        match topic {
-            topic if *topic == self.replay => Provenance::Replayed,
-            topic if self.internal.as_ref() == Some(topic) => Provenance::Gathered,
-            _ => Provenance::Straight,
-        }
-    }
-
-    /// True for a note of our own: a seal, a tick. Those are not counted as records.
-    pub fn is_note(&self, batch: &SourceBatch, record: &Record) -> bool {
-        self.internal.as_ref() == Some(&batch.partition.topic) && !gathered::is_copy(record)
-    }
-
-    /// What a record was at first that came this way.
-    pub fn origin(&self, batch: &SourceBatch, record: &Record, way: Provenance) -> Origin {
-        let origin = Origin {
-            position: batch.position(record),
-            time: record.time,
-            key: record.key.clone(),
-            headers: record.headers.clone(),
-            replay: Ok(None),
-        };
-        match way {
-            Provenance::Straight => return origin,
-            Provenance::Gathered => {
-                return gathered::origin(record, &self.sources).unwrap_or(origin);
-            }
-            Provenance::Replayed => {}
-        }
-        match Replay::read(record) {
-            Some(replay) => Origin {
-                position: replay.origin.clone(),
-                headers: record.headers.without_first(),
-                replay: Ok(Some(Box::new(replay))),
-                ..origin
-            },
-            None => {
-                let what = format!("a record in a replay topic needs the header {REPLAY_HEADER}");
-                let fault = Fault::set_aside(Reason::Undecodable, what);
-                Origin { replay: Err(fault), ..origin }
-            }
-        }
-    }
-}
-
-/// What a record was at first: itself, or what it is a replay or a copy of.
-pub(crate) struct Origin {
-    pub position: Position,
-    pub time: Timestamp,
-    pub key: Option<Bytes>,
-    pub headers: Headers,
-    /// `Err` when a record of the replay topic is not a replay.
-    pub replay: Result<Option<Box<Replay>>, Fault>,
-}
-
-impl Origin {
-    /// Which attempt this is; the original was the first.
-    pub fn attempts(&self) -> u32 {
-        match &self.replay {
-            Ok(Some(replay)) => replay.attempt,
-            _ => 1,
-        }
-    }
-
-    /// The dead letter that is being replayed.
-    pub fn replay_of(&self) -> Option<String> {
-        self.replay.as_ref().ok()?.as_ref().map(|replay| replay.entry.clone())
-    }
-}
 
 /// One record in a lane.
 pub(crate) struct Item {
@@ -169,6 +80,15 @@ pub(crate) struct Item {
     pub again: bool,
     pub filtered: bool,
     pub letters: Vec<Rejection>,
+    /// It failed and goes back to its feed.
+    pub failure: Option<Failure>,
+    /// Where its feed takes failed records back: how often it is tried, and how often it failed.
+    pub puts_off: Option<Attempts>,
+    pub failures: u32,
+    /// Its feed has named it: a header that it brings along says how.
+    pub named: bool,
+    /// Its group came whole.
+    pub whole: bool,
     /// Deliveries to topics, each with its deliver entry.
     pub outputs: Vec<(u32, Output)>,
 }
@@ -205,6 +125,11 @@ impl Item {
             again: false,
             filtered: false,
             letters: Vec::new(),
+            failure: None,
+            puts_off: None,
+            failures: origin.failures,
+            named: false,
+            whole: false,
             outputs: Vec::new(),
         }
     }
@@ -237,6 +162,11 @@ impl Item {
         self.letters.iter().map(again).collect()
     }
 
+    /// The chunk of the cycle that it is in.
+    pub fn chunk(&self) -> usize {
+        self.chunk
+    }
+
     /// Bytes of all that the log is given for it; a dead letter is as large as the record.
     fn output_bytes(&self, record: usize) -> usize {
         let outputs: usize = self.outputs.iter().map(|(_, output)| output.bytes()).sum();
@@ -244,7 +174,7 @@ impl Item {
     }
 
     /// Sets it aside where that is more than any log takes at once.
-    fn bound_outputs(&mut self, record: usize) {
+    pub(crate) fn bound_outputs(&mut self, record: usize) {
         let bytes = self.output_bytes(record);
         if bytes > OUTPUTS_OF_RECORD_BYTES_MAX && self.ending() != Ending::HandedBack {
             let what = format!("{bytes} bytes for topics are more than one record may come to");
@@ -264,6 +194,8 @@ impl Item {
     pub fn ending(&self) -> Ending {
         match self {
             Item { open: 1.., .. } => Ending::HandedBack,
+            Item { failure: Some(Failure { again: Some(_), .. }), .. } => Ending::PutOff,
+            Item { failure: Some(_), .. } => Ending::DeadLettered,
             Item { letters, .. } if !letters.is_empty() => Ending::DeadLettered,
             Item { filtered: true, .. } => Ending::Filtered,
             Item { delivered: true, .. } => Ending::Delivered,
@@ -295,6 +227,8 @@ pub(crate) struct Lane {
     pub strays: strays::Known,
     /// What it sends may wait until a gate opens: meanwhile it takes in what comes.
     pub gives_way: bool,
+    /// Keys whose first record failed and went back to its feed.
+    pub shut: ShutKeys,
 }
 
 /// The chunks of one cycle and the records made of them.
@@ -329,6 +263,7 @@ impl Lane {
             if worked.is_ok() {
                 worked = self.deliver(&mut cycle, 0..self.plan.delivers.len()).await;
             }
+            self.settle_feeds(&mut cycle);
             self.finish(cycle);
             worked?;
         }
@@ -341,23 +276,36 @@ impl Lane {
         cycle: &mut Cycle,
         chunks: Vec<Chunk>,
     ) -> Result<(), Stop> {
-        for chunk in chunks {
+        for mut chunk in chunks {
             if self.stopping.get() || !self.live.contains(chunk.taken.batch.assignment) {
                 self.hand_back(&chunk);
                 continue;
             }
+            self.keep_back(&mut chunk);
             let at = cycle.chunks.len();
+            let first = cycle.items.len();
             for run in self.runs(&chunk) {
                 let note = run.note;
                 let mut items = self.decode(&chunk, at, run);
-                let processed = self.process(&mut items, note).await;
+                let processed = match self.own.way(&chunk.taken.batch.partition.topic) {
+                    // A stage per group gets it as a group of its own.
+                    Provenance::Replayed => self.process_alone(&mut items, note).await,
+                    _ => self.process(&mut items, note).await,
+                };
                 cycle.items.extend(items);
                 if let Err(stop) = processed {
                     cycle.chunks.push(chunk);
                     return Err(stop);
                 }
             }
+            let items = cycle.items.get_mut(first..).unwrap_or_default();
+            let processed = match GroupItems::whole(&chunk.taken.batch, items.len()) {
+                Some(group) => self.process_batches(items, first, std::iter::once(group)).await,
+                None => Ok(()),
+            };
+            self.shut_failed(items);
             cycle.chunks.push(chunk);
+            processed?;
         }
         Ok(())
     }
@@ -377,11 +325,11 @@ impl Lane {
     /// Usually the whole chunk; records near which the process died run alone.
     pub(crate) fn runs(&self, chunk: &Chunk) -> Vec<Run> {
         let batch = &chunk.taken.batch;
-        let offset = |index: u32| batch.records.get(index as usize).map_or(0, |r| r.offset);
+        let origin = |index: u32| batch.origin(index as usize).map(|(position, _)| position);
         let whole = |records: Vec<(u32, u64)>, fate| {
-            let first = records.first().map_or(0, |(index, _)| offset(*index));
-            let last = records.last().map_or(0, |(index, _)| offset(*index));
-            Run { note: Range::of_batch(batch, first, last + 1), records, fate }
+            let first = records.first().map_or(0, |(index, _)| *index);
+            let last = records.last().map_or(0, |(index, _)| *index);
+            Run { note: Range::of_run(batch, first..last + 1, records.len()), records, fate }
         };
         if !self.notes.any_suspects() {
             return vec![whole(chunk.records.clone(), Suspicion::None)];
@@ -389,8 +337,8 @@ impl Lane {
         let mut runs = Vec::new();
         let mut together = Vec::new();
         for &(index, lane_key) in &chunk.records {
-            let position = batch.records.get(index as usize).map(|record| batch.position(record));
-            let fate = position.map_or(Suspicion::None, |at| self.notes.suspicion(&at));
+            let suspicion = |at: Position| self.notes.suspicion_in(batch, &at);
+            let fate = origin(index).map_or(Suspicion::None, suspicion);
             if fate == Suspicion::None {
                 together.push((index, lane_key));
                 continue;
@@ -429,9 +377,10 @@ impl Lane {
         let mut items = Vec::with_capacity(records.len());
         for (((index, lane_key), record), decoded) in run.records.iter().zip(&records).zip(decoded)
         {
-            let mut origin = self.own.origin(batch, record, way);
+            let mut origin = self.own.origin(batch, *index as usize, record, way);
             let replay = std::mem::replace(&mut origin.replay, Ok(None));
             let mut item = Item::new(at, *index, *lane_key, origin);
+            item.know_feed(chunk);
             let value = match (replay, guilty, decoded) {
                 (Err(fault), ..) => Err(fault),
                 (Ok(replay), guilty, decoded) => {
@@ -449,6 +398,7 @@ impl Lane {
             };
             let value = value.and_then(|value| {
                 self.find_group(&mut item, &value, &mut parser, (batch, record, way))?;
+                self.refuse_groupless(batch)?;
                 Ok(value)
             });
             match value {
@@ -457,6 +407,7 @@ impl Lane {
                 Ok(value) => self.admit(&mut item, record, value),
                 Err(fault) => item.set_aside(fault),
             }
+            item.heed_drop(chunk);
             items.push(item);
         }
         items
@@ -543,6 +494,7 @@ impl Lane {
                     continue;
                 };
                 completion.endings.push((item.index, ending));
+                completion.failures.extend(item.failure.take());
                 if ending != Ending::HandedBack {
                     self.settle_outputs(item, completion, &mut outputs);
                 }
@@ -674,7 +626,11 @@ fn parts(items: &[Item], bytes: &[usize]) -> Vec<Vec<usize>> {
     let mut last_key = None;
     for (item, bytes) in items.iter().zip(bytes) {
         let is_same_key = last_key.replace(item.lane_key) == Some(item.lane_key);
-        let max = if is_same_key { OUTPUTS_OF_KEY_BYTES_MAX } else { OUTPUTS_BYTES_MAX };
+        let max = match is_same_key {
+            true if item.whole => usize::MAX,
+            true => OUTPUTS_OF_KEY_BYTES_MAX,
+            false => OUTPUTS_BYTES_MAX,
+        };
         if size > 0 && size + bytes > max {
             (part, size) = (part + 1, 0);
         }

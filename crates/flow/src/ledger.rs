@@ -17,10 +17,11 @@
 //! ended with one is noted when its outputs and those of all before it are written. Elsewhere one is
 //! written at a time, and the next is made ready meanwhile.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::future::ready;
 use std::ops::Range;
 use std::pin::pin;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -37,6 +38,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
 use crate::counts::{Ending, InFlight};
+use crate::feed::{CommitTurn, CommitTurns, FeedPart, FeedWriter};
 use crate::outgoing::{DeadLetterWriter, Outgoing, Purpose, of_leader, pieces};
 use crate::pending::{Outputs, Pending, keep};
 use crate::plan::Retry;
@@ -58,9 +60,18 @@ const IN_TURN: usize = 2;
 /// Assignments whose records may still be worked on. The intake keeps it, as soon as it hears of
 /// a change; lanes hand back what is not in it.
 #[derive(Default)]
-pub(crate) struct Live(Mutex<HashMap<u64, Assignment>>);
+pub(crate) struct Live(Mutex<HashMap<u64, Assignment>>, Mutex<HashSet<u64>>);
 
 impl Live {
+    /// An assignment of a feed is gone: it is told nothing of it any more.
+    pub fn lose(&self, assignment: u64) {
+        self.1.lock().unwrap_or_else(PoisonError::into_inner).insert(assignment);
+    }
+
+    pub fn is_lost(&self, assignment: u64) -> bool {
+        self.1.lock().unwrap_or_else(PoisonError::into_inner).contains(&assignment)
+    }
+
     pub fn contains(&self, assignment: u64) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&assignment)
     }
@@ -91,32 +102,24 @@ impl Live {
 
 /// What the ledger is told.
 pub(crate) enum Note {
-    Assigned(Vec<Assignment>),
+    /// Of a feed, with its number and how it calls them.
+    Assigned(Vec<Assignment>, Option<(usize, Vec<u64>)>),
     /// Records of an assignment went to lanes, and so many notes of our own.
-    Routed {
-        assignment: u64,
-        records: InFlight,
-        notes: u64,
-    },
+    Routed { assignment: u64, records: InFlight, notes: u64 },
     /// What became of records that were worked on together; noted in one transaction.
     Completed(Completed),
     /// So many held records of an assignment are given back, and so many notes: it leaves.
-    HandedBack {
-        assignment: u64,
-        records: u64,
-        notes: u64,
-    },
+    HandedBack { assignment: u64, records: u64, notes: u64 },
     /// Seals to write. They are acted on when they are read.
     Seals(Vec<Output>),
     /// Answers when everything told before is durable.
     Durable(oneshot::Sender<()>),
     /// These assignments leave in good order; answers when all that can be noted is noted.
-    Leaving {
-        assignments: Vec<u64>,
-        done: oneshot::Sender<()>,
-    },
+    Leaving { assignments: Vec<u64>, done: oneshot::Sender<()> },
     /// These assignments are gone; nothing of them is noted any more.
     Lost(Vec<u64>),
+    /// All of these assignments is noted.
+    Finished(Vec<u64>),
 }
 
 struct Held {
@@ -125,6 +128,8 @@ struct Held {
     records: Option<InFlight>,
     notes: u64,
     ended: PendingRanges,
+    /// Of which feed it is, and how that one calls it.
+    feed: Option<(usize, u64)>,
 }
 
 impl Held {
@@ -171,6 +176,8 @@ struct Entry {
     pending: Vec<Pending>,
     outputs: Outputs,
     ended: Vec<Ended>,
+    /// Which feeds are told of it.
+    turns: Vec<CommitTurn>,
     /// Told when it is noted.
     durable: Vec<oneshot::Sender<()>>,
     /// Told when the one before is noted.
@@ -196,6 +203,8 @@ pub(crate) struct Ledger {
     writing: FuturesOrdered<BoxFuture<'static, Result<(), Stop>>>,
     /// Told when the last of them is noted.
     noted: oneshot::Receiver<()>,
+    /// The same for what each feed was told.
+    turns: CommitTurns,
 }
 
 /// What woke the ledger.
@@ -228,6 +237,7 @@ impl Ledger {
             progress_due: None,
             writing: FuturesOrdered::new(),
             noted,
+            turns: CommitTurns::default(),
         }
     }
 
@@ -289,11 +299,13 @@ impl Ledger {
 
     fn take(&mut self, note: Note) {
         match note {
-            Note::Assigned(assignments) => {
-                for assignment in assignments {
+            Note::Assigned(assignments, feed) => {
+                for (at, assignment) in assignments.into_iter().enumerate() {
                     let Assignment { partition, nonce, .. } = assignment;
-                    let ended = PendingRanges::default();
-                    self.held.insert(nonce, Held { partition, records: None, notes: 0, ended });
+                    let (records, ended) = (None, PendingRanges::default());
+                    let feed = feed.as_ref();
+                    let feed = feed.and_then(|(number, own)| Some((*number, *own.get(at)?)));
+                    self.held.insert(nonce, Held { partition, records, notes: 0, ended, feed });
                 }
             }
             // Of a partition that is another's by now, they are handed back at once.
@@ -324,6 +336,9 @@ impl Ledger {
             Note::Lost(assignments) => {
                 assignments.iter().for_each(|nonce| drop(self.held.remove(nonce)));
                 self.drop_pending_of(&assignments);
+            }
+            Note::Finished(assignments) => {
+                assignments.iter().for_each(|nonce| drop(self.held.remove(nonce)));
             }
         }
     }
@@ -359,7 +374,7 @@ impl Ledger {
     /// Takes note of endings; says which of the pending ones they are, where something is to be
     /// written for them.
     fn complete(&mut self, completion: Completion, with_outputs: bool) -> Option<usize> {
-        let Completion { taken, mut endings, reasons } = completion;
+        let Completion { taken, mut endings, reasons, failures } = completion;
         let mut nonce = taken.batch.assignment;
         if planted(Bug::StaleCompletion) && !self.held.contains_key(&nonce) {
             nonce = self.live.nonce_of(&taken.batch.partition).unwrap_or(nonce);
@@ -371,21 +386,27 @@ impl Ledger {
         };
         let of = |is: fn(Ending) -> bool| endings.iter().filter(|(_, e)| is(*e)).count();
         let counted = of(Ending::is_counted);
-        let handed_back = of(|ending| ending == Ending::HandedBack);
+        let handed_back = of(|ending| matches!(ending, Ending::HandedBack | Ending::PutOff));
         drop(held.part(handed_back));
         held.notes = held.notes.saturating_sub((endings.len() - counted - handed_back) as u64);
         let records = held.part(counted);
-        for (index, ending) in &endings {
-            if !ending.is_handed_back() {
-                held.ended.insert(taken.covers(*index as usize));
+        let feed = held.feed.map(|(number, own)| {
+            let partition = held.partition.clone();
+            FeedPart::new(number, partition, own, endings.clone(), failures)
+        });
+        if feed.is_none() {
+            for (index, ending) in &endings {
+                if !ending.is_handed_back() {
+                    held.ended.insert(taken.covers(*index as usize));
+                }
             }
-        }
-        if endings.is_empty() {
-            held.ended.insert(taken.batch.first..taken.batch.next);
+            if endings.is_empty() {
+                held.ended.insert(taken.batch.first..taken.batch.next);
+            }
+            self.progress_due.get_or_insert_with(|| Instant::now() + PROGRESS_EVERY);
         }
         endings.retain(|(_, ending)| ending.is_counted());
-        self.progress_due.get_or_insert_with(|| Instant::now() + PROGRESS_EVERY);
-        if !with_outputs {
+        if !with_outputs && feed.is_none() {
             self.scribe.count(&taken, &endings, records);
             return None;
         }
@@ -397,6 +418,7 @@ impl Ledger {
             reasons,
             followers,
             taken,
+            feed,
         });
         Some(self.pending.len() - 1)
     }
@@ -451,14 +473,16 @@ impl Ledger {
                 all_ended.push(Ended { partition, assignment: *nonce, ranges });
             }
         }
-        if all_ended.is_empty() && outputs.outputs.is_empty() && durable.is_empty() {
+        let turns = self.turns.next(&pending);
+        let nothing = all_ended.is_empty() && outputs.outputs.is_empty() && turns.is_empty();
+        if nothing && durable.is_empty() {
             return;
         }
         // Outputs of one partition must meet the log in one order, run for run.
         all_ended.sort_by(|a, b| a.partition.cmp(&b.partition));
         let (noted, is_noted) = oneshot::channel();
         let before = std::mem::replace(&mut self.noted, is_noted);
-        let entry = Entry { pending, outputs, ended: all_ended, durable, before, noted };
+        let entry = Entry { pending, outputs, ended: all_ended, turns, durable, before, noted };
         let writing = self.scribe.clone().write_entry(entry);
         self.writing.push_back(match self.scribe.overlaps() {
             // They meet the log in the order in which they are polled.
@@ -479,13 +503,25 @@ pub(crate) struct JournalWriter {
     pub counters: Arc<Counters>,
     pub retry: Retry,
     pub waits: Arc<Waits>,
+    /// Those of the pipeline, by number.
+    pub feeds: Vec<FeedWriter>,
 }
 
 impl JournalWriter {
     /// Writes the outputs and notes what has ended with them: together, or where transactions
     /// overlap when the one before is noted.
     async fn write_entry(self: Arc<Self>, entry: Entry) -> Result<(), Stop> {
-        let Entry { mut pending, outputs, mut ended, durable, before, noted } = entry;
+        let Entry { mut pending, mut outputs, mut ended, mut turns, durable, before, noted } =
+            entry;
+        for (feed, turn) in turns.iter().filter_map(|turn| Some((self.feed(turn)?, turn))) {
+            for output in feed.in_log(turn, &pending) {
+                let note = Outgoing { index: 0, purpose: Purpose::FeedNote, output };
+                outputs.push(usize::MAX, note);
+            }
+        }
+        if planted(Bug::FeedNotedFirst) {
+            self.commit(std::mem::take(&mut turns), &pending).await?;
+        }
         let with_letters = pending.iter().any(|pending| !pending.reasons.is_empty());
         if planted(Bug::DeadLetterNotAwaited) && with_letters {
             let ended = std::mem::take(&mut ended);
@@ -510,11 +546,27 @@ impl JournalWriter {
         crash_point(if with_letters { "dead_letter.after" } else { "position.after" });
         // The one behind may not be there yet.
         let _ = noted.send(());
+        if !turns.is_empty() {
+            self.commit(turns, &pending).await?;
+        }
         durable.into_iter().for_each(|done| _ = done.send(()));
-        for Pending { endings, records, reasons, taken, .. } in pending {
+        for Pending { endings, records, reasons, taken, feed, .. } in pending {
             self.count(&taken, &endings, records);
+            let put_off = feed.map_or(0, |feed| feed.put_off());
+            self.counters.put_off.fetch_add(put_off, Ordering::Relaxed);
             reasons.iter().for_each(|reason| self.counters.dead_letter(*reason));
         }
+        Ok(())
+    }
+
+    fn feed(&self, turn: &CommitTurn) -> Option<&FeedWriter> {
+        self.feeds.get(turn.number)
+    }
+
+    /// Tells the feeds, each in its turn.
+    async fn commit(&self, turns: Vec<CommitTurn>, pending: &[Pending]) -> Result<(), Stop> {
+        let commit = |turn: CommitTurn| Some(self.feed(&turn)?.commit(turn, pending));
+        futures::future::try_join_all(turns.into_iter().filter_map(commit)).await?;
         Ok(())
     }
 
@@ -569,14 +621,16 @@ impl JournalWriter {
         let Some(of) = pending.get_mut(at) else { return Err(Stop::Fix(fault)) };
         match purpose {
             Purpose::Delivery(deliver) => {
-                instead.push(at, of.set_aside(&self.letters, index, deliver, &fault));
+                let letter = of.set_aside(&self.letters, index, deliver, &fault);
+                letter.into_iter().for_each(|letter| instead.push(at, letter));
                 let followers = of.followers.iter().filter(|(leader, ..)| *leader == index);
                 let followers: Vec<(usize, u32)> =
                     followers.map(|(_, own, index)| (*own, *index)).collect();
                 let fault = of_leader(&fault);
                 for (at, index) in followers {
                     let Some(of) = pending.get_mut(at) else { continue };
-                    instead.push(at, of.set_aside(&self.letters, index, deliver, &fault));
+                    let letter = of.set_aside(&self.letters, index, deliver, &fault);
+                    letter.into_iter().for_each(|letter| instead.push(at, letter));
                 }
             }
             Purpose::DeadLetter => {
@@ -585,7 +639,9 @@ impl JournalWriter {
                     instead.push(at, Outgoing { index, purpose, output });
                 }
             }
-            Purpose::Resolution | Purpose::Seal => return Err(Stop::Fix(fault)),
+            Purpose::Resolution | Purpose::Seal | Purpose::FeedNote => {
+                return Err(Stop::Fix(fault));
+            }
         }
         Ok(())
     }

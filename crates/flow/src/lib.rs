@@ -11,12 +11,14 @@ pub mod dead_letter;
 pub mod decode;
 mod deliver;
 mod engine;
+mod feed;
 mod group;
 mod lag;
 mod lane;
 mod latency;
 mod ledger;
 mod notices;
+mod origin;
 mod outgoing;
 mod pending;
 mod pipeline;
@@ -37,5 +39,5 @@ pub use plan::{
     Input, KindPlan, OnError, OnRepeat, Per, Plan, Retry, StagePlan, Target, TopicTarget,
     TrackPlan,
 };
-pub use status::{DestinationStatus, GateStatus, PartitionLag, State, Status};
+pub use status::{DestinationStatus, FeedStatus, GateStatus, PartitionLag, State, Status};
 pub use waits::{Wait, WaitsFor};

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use potok_core::{Clock, Envelope, Fault, Headers, Output, Piece, Position, Reason, Record};
 
-use crate::lane::OwnTopics;
 use crate::notices::Notices;
+use crate::origin::OwnTopics;
 use crate::work::InFlightBatch;
 
 /// A longer error text is cut in the dead letter; the log has it whole.
@@ -29,6 +29,8 @@ pub(crate) enum Purpose {
     Resolution,
     /// Which records make up a batch.
     Seal,
+    /// What a feed keeps in the log about its progress.
+    FeedNote,
 }
 
 /// An output, and for which record of its batch it is.
@@ -91,7 +93,7 @@ impl DeadLetterWriter {
         let batch = &taken.batch;
         let record = batch.records.get(index as usize);
         let way = self.own.way(&batch.partition.topic);
-        let origin = record.map(|record| self.own.origin(batch, record, way));
+        let origin = record.map(|record| self.own.origin(batch, index as usize, record, way));
         let sender = match &origin {
             Some(origin) => Sender {
                 origin: origin.position.clone(),
@@ -151,7 +153,7 @@ pub(crate) fn pieces(letter: &Output) -> Option<Vec<Output>> {
     Some((0..value.len()).step_by(size).map(cut).collect())
 }
 
-fn shortened(fault: &Fault) -> String {
+pub(crate) fn shortened(fault: &Fault) -> String {
     let mut text = fault.to_string();
     if text.len() > ERROR_BYTES_MAX {
         let mut end = ERROR_BYTES_MAX;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use potok_core::{Fault, Output, Reason};
 
 use crate::counts::{Ending, InFlight};
+use crate::feed::FeedPart;
 use crate::outgoing::{DeadLetterWriter, Outgoing, Purpose};
 use crate::work::InFlightBatch;
 
@@ -20,22 +21,28 @@ pub(crate) struct Pending {
     pub followers: Vec<(u32, usize, u32)>,
     /// Keeps the room of the records until then.
     pub taken: Arc<InFlightBatch>,
+    /// What their feed is told, where they are of one.
+    pub feed: Option<FeedPart>,
 }
 
 impl Pending {
-    /// A record of these becomes a dead letter, because the log refuses a delivery.
+    /// A record of these becomes a dead letter, because the log refuses a delivery; `None` where its
+    /// feed keeps it.
     pub fn set_aside(
         &mut self,
         letters: &DeadLetterWriter,
         index: u32,
         deliver: u32,
         fault: &Fault,
-    ) -> Outgoing {
+    ) -> Option<Outgoing> {
         let ending = self.endings.iter_mut().find(|(known, _)| *known == index);
         ending.into_iter().for_each(|(_, ending)| *ending = Ending::DeadLettered);
         self.reasons.push(fault.reason);
+        if self.feed.as_mut().is_some_and(|feed| feed.set_aside(&self.taken, index, fault)) {
+            return None;
+        }
         let output = letters.instead_of(&self.taken, index, deliver, fault);
-        Outgoing { index, purpose: Purpose::DeadLetter, output }
+        Some(Outgoing { index, purpose: Purpose::DeadLetter, output })
     }
 }
 

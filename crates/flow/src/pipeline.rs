@@ -14,22 +14,26 @@
 //! again whatever had not ended. All tasks run in the span of their pipeline, so that every line of
 //! the log names it.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use potok_core::{Clock, ConsumerGroupSpec, Fault, Log, Move, OpenGroups, Owner, PipelineInfo};
+use potok_core::{
+    Clock, ConsumerGroupSpec, Fault, Feed, Log, Move, OpenGroups, Owner, PipelineInfo,
+};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tracing::Instrument;
 
 use crate::crash_notes::CrashNotes;
 use crate::deliver::{Decisions, Destination};
+use crate::feed::{FeedInput, FeedWriter, ShutKeys};
 use crate::group::strays::{MisroutedMembers, RegroupScan};
 use crate::group::{Bodies, Gather, GroupTables, Holding};
-use crate::lane::{Lane, OwnTopics};
+use crate::lane::Lane;
 use crate::ledger::{JournalWriter, Ledger, Live};
 use crate::notices::Notices;
+use crate::origin::OwnTopics;
 use crate::outgoing::DeadLetterWriter;
 use crate::plan::Plan;
 use crate::signal::Signal;
@@ -261,6 +265,7 @@ fn spawn(shared: &Shared, groups: OpenGroups, stopping: &Arc<Signal<bool>>) -> T
             attempts,
             strays: strays.clone(),
             gives_way: false,
+            shut: ShutKeys::default(),
         };
         tasks.spawn(lane.run(holding).in_current_span());
     }
@@ -285,11 +290,27 @@ fn spawn(shared: &Shared, groups: OpenGroups, stopping: &Arc<Signal<bool>>) -> T
         stopping: stopping.clone(),
         unread: gathered.then(|| unread.clone()),
     };
+    let topics = groups.sources.len();
     for (number, source) in groups.sources.into_iter().enumerate() {
         let (own, notes) = (shared.own.clone(), shared.notes.clone());
         let routing = Routing::new(plan, number, notes, own, gathered, strays.clone());
         let intake = Intake::new(number, source, routing, intakes.clone());
         tasks.spawn(intake.run().in_current_span());
+    }
+    let mut feeds = Vec::new();
+    for (at, feed) in feed_inputs(shared).into_iter().enumerate() {
+        let (number, feed) = (topics + at, Arc::new(feed));
+        feeds.push(FeedWriter {
+            name: feed.name.clone(),
+            progress: feed.progress.clone(),
+            live: live.clone(),
+            waits: shared.waits.clone(),
+            part: 2 * number + 1,
+            retry: plan.retry,
+        });
+        let (own, notes) = (shared.own.clone(), shared.notes.clone());
+        let routing = Routing::new(plan, number, notes, own, gathered, strays.clone());
+        tasks.spawn(Intake::run_feed(number, feed, routing, intakes.clone()).in_current_span());
     }
     // Lanes end when nobody can send to them any more.
     drop(intakes);
@@ -299,9 +320,24 @@ fn spawn(shared: &Shared, groups: OpenGroups, stopping: &Arc<Signal<bool>>) -> T
     let counters = shared.counters.clone();
     let waits = shared.waits.clone();
     let (journal, retry) = (groups.journal, plan.retry);
-    let scribe = JournalWriter { journal, letters, counters, retry, waits };
+    let scribe = JournalWriter { journal, letters, counters, retry, waits, feeds };
     tasks.spawn(Ledger::new(ledger_notes, live, scribe).run().in_current_span());
     tasks
+}
+
+/// The feeds of a run, not open yet.
+fn feed_inputs(shared: &Shared) -> Vec<FeedInput> {
+    let input = |(number, (name, feed)): (usize, (&Arc<str>, &Arc<dyn Feed>))| FeedInput {
+        number,
+        name: name.clone(),
+        feed: feed.clone(),
+        abilities: feed.abilities(),
+        info: shared.info.clone(),
+        log: shared.log.clone(),
+        probe_every: shared.plan.probe_every,
+        progress: Arc::new(OnceLock::new()),
+    };
+    shared.plan.feeds().enumerate().map(input).collect()
 }
 
 /// Lets the tasks stop by themselves, bounded; a drain is bounded by whoever asked for it.

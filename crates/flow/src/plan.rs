@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use potok_core::{
-    CloseReason, ConsumerGroupSpec, Decoder, GroupFiles, Log, PipelineInfo, Sink, Stage, Store,
-    Tracker,
+    CloseReason, ConsumerGroupSpec, Decoder, Feed, GroupFiles, Log, PipelineInfo, Sink, Stage,
+    Store, Tracker,
 };
 use potok_expr::{Program, Template, ValuePath};
 
@@ -25,7 +25,9 @@ pub struct Plan {
     pub inputs: Vec<Input>,
     /// Reads values.
     pub decoder: Arc<dyn Decoder>,
-    /// Holds records until what belongs together is there.
+    /// Holds records until what belongs together is there. Not with feeds: what they hand out lies
+    /// nowhere else meanwhile. Those that close groups themselves
+    /// ([`potok_core::FeedAbilities::comes_whole`]) need none.
     pub hold: Option<GroupPlan>,
     /// What events go through, in order.
     pub stages: Vec<StagePlan>,
@@ -60,6 +62,13 @@ pub enum Input {
         /// A group that is new starts behind what is already there.
         from_end: bool,
     },
+    /// Records that do not come from the log.
+    Feed {
+        /// What messages and `status` call it.
+        name: Arc<str>,
+        /// Hands them out, and remembers what became of them.
+        feed: Arc<dyn Feed>,
+    },
 }
 
 impl Input {
@@ -71,6 +80,15 @@ impl Input {
     fn group(&self) -> Option<&str> {
         match self {
             Input::Topics { group, .. } => Some(group),
+            Input::Feed { .. } => None,
+        }
+    }
+
+    /// It hands out groups that it has closed itself.
+    fn comes_whole(&self) -> bool {
+        match self {
+            Input::Topics { .. } => false,
+            Input::Feed { feed, .. } => feed.abilities().comes_whole,
         }
     }
 }
@@ -80,23 +98,41 @@ impl Plan {
     pub fn topics(&self) -> Vec<Arc<str>> {
         let topics = |input: &Input| match input {
             Input::Topics { topics, .. } => topics.clone(),
+            Input::Feed { .. } => Vec::new(),
         };
         self.inputs.iter().flat_map(topics).collect()
+    }
+
+    /// The feeds it reads, each with its name.
+    pub(crate) fn feeds(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<dyn Feed>)> {
+        self.inputs.iter().filter_map(|input| match input {
+            Input::Topics { .. } => None,
+            Input::Feed { name, feed } => Some((name, feed)),
+        })
+    }
+
+    /// True where everything it reads comes in groups that are closed.
+    pub(crate) fn comes_whole(&self) -> bool {
+        !self.inputs.is_empty() && self.inputs.iter().all(Input::comes_whole)
     }
 
     /// Those of them that a new group reads from their start.
     pub(crate) fn topics_from_start(&self) -> Vec<Arc<str>> {
         let topics = |input: &Input| match input {
             Input::Topics { topics, from_end: false, .. } => topics.clone(),
-            Input::Topics { .. } => Vec::new(),
+            Input::Topics { .. } | Input::Feed { .. } => Vec::new(),
         };
         self.inputs.iter().flat_map(topics).collect()
     }
 
-    /// Its consumer groups, those first that read its topics.
+    /// Its consumer groups, those first that read its topics. One that reads none has a group for
+    /// its own topics, named after it.
     pub(crate) fn groups(&self, log: &dyn Log) -> Vec<String> {
         let mut groups: Vec<String> =
             self.inputs.iter().filter_map(Input::group).map(str::to_owned).collect();
+        if groups.is_empty() {
+            groups.push(self.name.clone());
+        }
         if self.is_gathered(log) {
             groups.push(self.held_group());
         }
@@ -113,6 +149,7 @@ impl Plan {
                 exact: false,
                 info: info.clone(),
             }),
+            Input::Feed { .. } => None,
         };
         self.inputs.iter().filter_map(spec).collect()
     }
@@ -315,7 +352,7 @@ pub struct CountPlan {
 pub enum Per {
     /// Events as they come, however many.
     Event,
-    /// A sealed group, whole and in order. Only where groups are held.
+    /// A closed group, whole and in order. Only where groups are held, or come whole from a feed.
     Group,
 }
 

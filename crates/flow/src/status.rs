@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use potok_core::{Clock, Damage, Reason, Timestamp};
+use potok_core::{Backlog, Clock, Damage, Reason, Timestamp};
 use serde::Serialize;
 
 use crate::counts::Counts;
@@ -80,6 +80,15 @@ pub struct Status {
     /// Records that were taken and given back unfinished, not among those received: another
     /// process, or the next run, takes them again.
     pub returned: u64,
+    /// Of these: failures after which the feed of a record keeps it back for a while.
+    pub put_off: u64,
+    /// Records that wait in feeds, those in flight among them; `None` without a feed, and while one
+    /// does not say. They are part of `lag`.
+    pub waiting: Option<u64>,
+    /// Age in milliseconds of the oldest of them.
+    pub waiting_oldest: Option<u64>,
+    /// What waits in each feed.
+    pub feeds: Vec<FeedStatus>,
     /// Dead letters that wait for somebody, whenever they were written; `None` until counted.
     pub dead_letters_open: Option<u64>,
     /// Parts of the log that could not be read.
@@ -88,8 +97,10 @@ pub struct Status {
     pub dead_letters_by_reason: BTreeMap<String, u64>,
     /// How often a part of it died and was started again.
     pub restarts: u64,
-    /// Failed calls that were repeated.
+    /// Failed calls of destinations that were repeated.
     pub retries: u64,
+    /// Failed calls of stages that were repeated.
+    pub stage_retries: u64,
     /// Events that went on as they were though a stage failed on them (`on_error: pass`).
     pub passed: u64,
     /// What stages were asked to count (`count`), by stage and name.
@@ -141,11 +152,16 @@ impl Status {
             dead_lettered: 0,
             in_flight: 0,
             returned: 0,
+            put_off: 0,
+            waiting: None,
+            waiting_oldest: None,
+            feeds: Vec::new(),
             dead_letters_open: None,
             damaged: Vec::new(),
             dead_letters_by_reason: BTreeMap::new(),
             restarts: 0,
             retries: 0,
+            stage_retries: 0,
             passed: 0,
             counted: BTreeMap::new(),
             open_groups: 0,
@@ -207,12 +223,47 @@ pub struct DestinationStatus {
     pub up: bool,
 }
 
+/// A feed, and what waits in it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FeedStatus {
+    /// Its name in the file: of the table, the list …
+    pub feed: String,
+    /// Records that have not ended; `None` while it does not say.
+    pub waiting: Option<u64>,
+    /// Age in milliseconds of the oldest of them.
+    pub oldest: Option<u64>,
+    /// Groups they are in, where the feed groups them.
+    pub groups: Option<u64>,
+}
+
+impl Status {
+    /// Adds what waits in feeds.
+    pub(crate) fn wait_in(&mut self, feeds: &[(Arc<str>, Option<Backlog>)], now: Timestamp) {
+        let status = |(name, said): &(Arc<str>, Option<Backlog>)| FeedStatus {
+            feed: name.to_string(),
+            waiting: said.map(|said| said.records),
+            oldest: said.and_then(|said| said.oldest).map(|oldest| now.millis_since(oldest)),
+            groups: said.and_then(|said| said.groups),
+        };
+        self.feeds = feeds.iter().map(status).collect();
+        if self.feeds.is_empty() {
+            return;
+        }
+        self.waiting = self.feeds.iter().map(|feed| feed.waiting).sum();
+        self.waiting_oldest = self.feeds.iter().filter_map(|feed| feed.oldest).max();
+        self.lag = self.lag.zip(self.waiting).map(|(lag, waiting)| lag + waiting);
+    }
+}
+
 /// The counters of one pipeline since the process started.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub counts: Arc<Counts>,
     pub restarts: AtomicU64,
     pub retries: AtomicU64,
+    pub stage_retries: AtomicU64,
+    /// Records that failed and were put off by their feed.
+    pub put_off: AtomicU64,
     /// Events that went on though a stage failed on them.
     pub passed: AtomicU64,
     pub counted: Counted,
@@ -267,6 +318,8 @@ impl Counters {
         status.restarts = load(&self.restarts);
         status.why = status.why.take().or_else(|| self.stages.why());
         status.retries = load(&self.retries);
+        status.stage_retries = load(&self.stage_retries);
+        status.put_off = load(&self.put_off);
         status.passed = load(&self.passed);
         status.counted = self.counted.totals();
         status.store_rebuilds = load(&self.store_rebuilds);

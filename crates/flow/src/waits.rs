@@ -17,6 +17,8 @@ pub enum WaitsFor {
     Log,
     /// Nothing can be read: the source, or the coordinator of its consumer group, does not answer.
     Source,
+    /// A feed cannot be opened or read, or does not take outcomes.
+    Feed,
     /// The store of open groups does not answer, or is full.
     Store,
     /// Records cannot be copied into the internal topic.
@@ -31,9 +33,10 @@ pub enum WaitsFor {
 
 impl WaitsFor {
     /// Everything there is to wait for, as `status` and the metrics spell it.
-    pub const ALL: [(WaitsFor, &'static str); 7] = [
+    pub const ALL: [(WaitsFor, &'static str); 8] = [
         (WaitsFor::Log, "log"),
         (WaitsFor::Source, "source"),
+        (WaitsFor::Feed, "feed"),
         (WaitsFor::Store, "store"),
         (WaitsFor::Gathering, "gathering"),
         (WaitsFor::Decision, "decision"),

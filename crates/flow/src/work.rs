@@ -3,11 +3,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use potok_core::{Fault, Record, SourceBatch};
+use potok_core::{Attempts, Fault, Record, SourceBatch};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinError;
 
 use crate::counts::Ending;
+use crate::feed::Failure;
 use crate::outgoing::Outgoing;
 use crate::status::Counters;
 
@@ -20,13 +21,22 @@ pub(crate) struct InFlightBatch {
     pub _room: Option<OwnedSemaphorePermit>,
     /// What each record stands for, where that is not the stretch up to the next one.
     pub apart: Option<Vec<Range<u64>>>,
+    /// How often its feed has a record tried that fails, where it takes such records back.
+    pub puts_off: Option<Attempts>,
 }
 
 impl InFlightBatch {
     /// Records that were taken before, held in a group and gathered again.
     pub fn again(batch: SourceBatch, covers: Vec<Range<u64>>, counters: Arc<Counters>) -> Self {
         // No batch has this number: it was opened and closed when it was taken.
-        InFlightBatch { batch, sequence: u64::MAX, counters, _room: None, apart: Some(covers) }
+        InFlightBatch {
+            batch,
+            sequence: u64::MAX,
+            counters,
+            _room: None,
+            apart: Some(covers),
+            puts_off: None,
+        }
     }
 
     /// The offsets that record `index` stands for: its own and the gap behind it; the first
@@ -83,12 +93,14 @@ pub(crate) struct Completion {
     pub endings: Vec<(u32, Ending)>,
     /// The reasons of the dead letters among what is written for them.
     pub reasons: Vec<potok_core::Reason>,
+    /// Those of them that failed and go back to their feed.
+    pub failures: Vec<Failure>,
 }
 
 impl Completion {
     /// Of nothing yet.
     pub fn of(taken: Arc<InFlightBatch>) -> Self {
-        Completion { taken, endings: Vec::new(), reasons: Vec::new() }
+        Completion { taken, endings: Vec::new(), reasons: Vec::new(), failures: Vec::new() }
     }
 }
 

@@ -155,6 +155,12 @@ const PER_PIPELINE: &[PerPipeline] = &[
         value: |status| Some(status.retries as f64),
     },
     PerPipeline {
+        name: "potok_process_retried_calls_total",
+        kind: "counter",
+        help: "Calls of stages that failed and were repeated.",
+        value: |status| Some(status.stage_retries as f64),
+    },
+    PerPipeline {
         name: "potok_deliver_gate_closed_timestamp_seconds",
         kind: "gauge",
         help: "Unix time since when the gate is not open; 0 while it is.",

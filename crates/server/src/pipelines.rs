@@ -19,7 +19,7 @@ use crate::{Admin, ApiError, Identity};
 /// How long counting the dead letters of a pipeline that does not run may take.
 const COUNT_MAX: Duration = Duration::from_secs(10);
 /// What a process counts since its start.
-const COUNTED: [&str; 14] = [
+const COUNTED: [&str; 15] = [
     "received",
     "delivered",
     "filtered",
@@ -29,6 +29,7 @@ const COUNTED: [&str; 14] = [
     "returned",
     "restarts",
     "retries",
+    "stage_retries",
     "passed",
     "store_rebuilds",
     "resumed_seals",

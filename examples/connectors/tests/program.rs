@@ -1,9 +1,11 @@
 //! The example as its user meets it: the program, YAML files, and what comes out.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -60,6 +62,61 @@ fn its_keys_are_in_the_reference_and_in_the_schema() {
     }
     let schema: Value = serde_json::from_slice(&potok(folder.path(), &["schema"]).stdout).unwrap();
     assert!(schema.to_string().contains("\"prefix\""));
+}
+
+/// A program that runs; killed when it is dropped.
+struct Running(std::process::Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn run(folder: &Path) -> Running {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_own-connectors"));
+    command.args(["run", "files.yaml", "--admin", "127.0.0.1:0"]).current_dir(folder);
+    let quiet = command.env_remove("POTOK_DATA_DIR").stdout(Stdio::null()).stderr(Stdio::null());
+    Running(quiet.spawn().unwrap())
+}
+
+fn wait_for(what: &str, is_there: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_there() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{what} did not come");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn its_feed_hands_out_files_and_removes_them_when_they_are_delivered() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let pipeline = PIPELINE.replace("spool: inbox", "spool: inbox, every: 20ms");
+    fs::write(at("files.yaml"), pipeline).unwrap();
+    fs::create_dir(at("inbox")).unwrap();
+    let put = |name: &str, value: &str| {
+        fs::write(at("new"), value).unwrap();
+        fs::rename(at("new"), at("inbox").join(name)).unwrap();
+    };
+    let is_empty = || fs::read_dir(at("inbox")).unwrap().next().is_none();
+    let lines = || fs::read_to_string(at("out.ndjson")).unwrap_or_default();
+    put("a.json", "{\"n\":1}");
+    put("b.json", "not JSON");
+    {
+        let _running = run(folder.path());
+        wait_for("the end of both", is_empty);
+        assert_eq!(lines(), "{\"n\":1}\n");
+        put("c.json", "{\"n\":2}");
+        wait_for("the end of the third", is_empty);
+    }
+    put("d.json", "{\"n\":3}");
+    let _again = run(folder.path());
+    wait_for("the end of the fourth", is_empty);
+    let delivered: BTreeSet<String> = lines().lines().map(str::to_owned).collect();
+    let wanted: BTreeSet<String> = (1..=3).map(|n| format!("{{\"n\":{n}}}")).collect();
+    assert_eq!(delivered, wanted);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use sqlx::mysql::MySqlDatabaseError;
 use crate::sql::{System, Trouble};
 
 /// Their name and the pages about their troubles.
-pub(super) const SYSTEM: System = System {
+pub(crate) const SYSTEM: System = System {
     name: "MariaDB or MySQL",
     away: "P0801",
     not_let_in: "P0802",
@@ -23,7 +23,7 @@ pub(super) const SYSTEM: System = System {
 };
 
 /// What an error means.
-pub(super) fn trouble(error: &Error) -> Trouble {
+pub(crate) fn trouble(error: &Error) -> Trouble {
     match error {
         Error::Database(error) => match error.try_downcast_ref::<MySqlDatabaseError>() {
             Some(error) => of_number(error.number(), error.code().unwrap_or_default()),

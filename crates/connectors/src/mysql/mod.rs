@@ -7,7 +7,7 @@
 //! fixed sizes. Not here: updates, deletes and reads.
 
 mod database;
-mod fault;
+pub(crate) mod fault;
 mod settings;
 mod sink;
 mod statements;
@@ -15,3 +15,4 @@ mod track;
 
 pub(crate) use settings::DATABASE;
 pub use sink::MysqlSink;
+pub(crate) use sink::options;

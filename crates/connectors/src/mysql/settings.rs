@@ -8,6 +8,7 @@ use crate::sql::{Database, Dialect, SqlTracker};
 
 use super::MysqlSink;
 use super::database::Mysql;
+use super::sink::options;
 use super::track::MysqlTracking;
 
 /// MariaDB and MySQL as one of the databases of `db`.
@@ -17,7 +18,7 @@ pub(crate) const DATABASE: Database = Database {
     dialect: Dialect::Mysql,
     open: |place, config| Ok(Arc::new(MysqlSink::new(place.text(), config)?)),
     track: Some(|place, config| {
-        let server = Mysql::at(place.text(), &config.label)?;
+        let server = Mysql::new(options(&config.label, place.text())?);
         let database = MysqlTracking::new(&config.label, server);
         Ok(Arc::new(SqlTracker::new(database, config)))
     }),

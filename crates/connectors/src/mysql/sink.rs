@@ -36,8 +36,8 @@ impl MysqlSink {
     pub fn new(url: &str, config: SqlSinkConfig) -> Result<MysqlSink, Vec<Fault>> {
         let tables = Tables::new(&config)?;
         tables.check_names(Dialect::Mysql)?;
-        let server = Mysql::at(url, tables.label()).map_err(|fault| vec![fault])?;
-        Ok(MysqlSink(ServerSink::new(server, tables)))
+        let options = options(tables.label(), url).map_err(|fault| vec![fault])?;
+        Ok(MysqlSink(ServerSink::new(Mysql::new(options), tables)))
     }
 
     /// The same sink with other bounds on time.
@@ -48,23 +48,21 @@ impl MysqlSink {
     }
 }
 
-impl Mysql {
-    /// The way to the database at `url`.
-    pub(super) fn at(url: &str, label: &str) -> Result<Mysql, Fault> {
-        check_parameters(label, url, PARAMETERS, "P0809")?;
-        // The driver knows one name for both; MariaDB's own is as good.
-        let url = url.replacen("mariadb://", "mysql://", 1);
-        let hint = "it looks like mysql://user:password@host:3306/database";
-        let options = MySqlConnectOptions::from_str(&url).map_err(|error| {
-            let what = format!("{label}: the address of the database cannot be read");
-            Fault::fix(what).because(error).hint(hint).code("P0809")
-        })?;
-        if options.get_database().is_none() {
-            let what = format!("{label}: the address names no database");
-            return Err(Fault::fix(what).hint(hint).code("P0809"));
-        }
-        Ok(Mysql::new(trusting(&url, options)))
+/// How to reach the database at `url`; `label` names whoever wants to.
+pub(crate) fn options(label: &str, url: &str) -> Result<MySqlConnectOptions, Fault> {
+    check_parameters(label, url, PARAMETERS, "P0809")?;
+    // The driver knows one name for both; MariaDB's own is as good.
+    let url = url.replacen("mariadb://", "mysql://", 1);
+    let hint = "it looks like mysql://user:password@host:3306/database";
+    let options = MySqlConnectOptions::from_str(&url).map_err(|error| {
+        let what = format!("{label}: the address of the database cannot be read");
+        Fault::fix(what).because(error).hint(hint).code("P0809")
+    })?;
+    if options.get_database().is_none() {
+        let what = format!("{label}: the address names no database");
+        return Err(Fault::fix(what).hint(hint).code("P0809"));
     }
+    Ok(trusting(&url, options))
 }
 
 /// As the address says; where it says nothing of TLS, the server must prove who it is.

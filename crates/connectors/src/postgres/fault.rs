@@ -5,7 +5,7 @@ use sqlx::Error;
 use crate::sql::{System, Trouble};
 
 /// Its name and the pages about its troubles.
-pub(super) const SYSTEM: System = System {
+pub(crate) const SYSTEM: System = System {
     name: "PostgreSQL",
     away: "P0701",
     not_let_in: "P0702",
@@ -21,7 +21,7 @@ pub(super) const SYSTEM: System = System {
 };
 
 /// What an error means.
-pub(super) fn trouble(error: &Error) -> Trouble {
+pub(crate) fn trouble(error: &Error) -> Trouble {
     match error {
         Error::Database(error) => error.code().map_or(Trouble::Failed, |code| of_state(&code)),
         Error::Io(error) if error.kind() == std::io::ErrorKind::TimedOut => Trouble::Silent,

@@ -8,10 +8,11 @@
 
 mod arrays;
 mod database;
-mod fault;
+pub(crate) mod fault;
 mod settings;
 mod sink;
 mod statements;
 
 pub(crate) use settings::DATABASE;
 pub use sink::PostgresSink;
+pub(crate) use sink::options;

@@ -42,14 +42,7 @@ impl PostgresSink {
     pub fn new(url: &str, config: SqlSinkConfig) -> Result<PostgresSink, Vec<Fault>> {
         let tables = Tables::new(&config)?;
         tables.check_names(Dialect::Postgres)?;
-        let label = tables.label();
-        check_parameters(label, url, PARAMETERS, "P0709").map_err(|fault| vec![fault])?;
-        let options = PgConnectOptions::from_str(url).map_err(|error| {
-            let what = format!("{label}: the address of the database cannot be read");
-            let hint = "it looks like postgres://user:password@host:5432/database";
-            vec![Fault::fix(what).because(error).hint(hint).code("P0709")]
-        })?;
-        let options = trusting(url, options);
+        let options = options(tables.label(), url).map_err(|fault| vec![fault])?;
         Ok(PostgresSink(ServerSink::new(Postgres::new(options), tables)))
     }
 
@@ -59,6 +52,17 @@ impl PostgresSink {
         self.0.set_timeouts(timeouts);
         self
     }
+}
+
+/// How to reach the database at `url`; `label` names whoever wants to.
+pub(crate) fn options(label: &str, url: &str) -> Result<PgConnectOptions, Fault> {
+    check_parameters(label, url, PARAMETERS, "P0709")?;
+    let options = PgConnectOptions::from_str(url).map_err(|error| {
+        let what = format!("{label}: the address of the database cannot be read");
+        let hint = "it looks like postgres://user:password@host:5432/database";
+        Fault::fix(what).because(error).hint(hint).code("P0709")
+    })?;
+    Ok(trusting(url, options))
 }
 
 /// As the address says; where it says nothing of TLS, the server must prove who it is.

@@ -121,6 +121,11 @@ impl Client {
         answer.map(|_| ()).map_err(|error| self.fault(&error))
     }
 
+    /// Any command.
+    pub async fn command(&self, cmd: &Cmd) -> Result<Value, Failure> {
+        self.ask(cmd).await.map_err(|error| Failure::of(&self.label, &error))
+    }
+
     /// Runs a script. One that Redis does not know is sent along at once.
     pub async fn run(&self, call: &Call<'_>) -> Result<Value, Failure> {
         let failure = |error| Failure::of(&self.label, &error);

@@ -6,18 +6,26 @@
 //!
 //! One call is one attempt here. Deliberately absent: waiting, retrying, a time to live on
 //! anything that has not been delivered.
+//!
+//! Apart from that, a list in Redis may be the queue that a pipeline reads (`queue/`): there Redis is
+//! the log.
 
 mod address;
 mod chunks;
 mod client;
 mod fault;
+mod list;
 mod pack;
 mod packed;
+mod queue;
 mod readable;
 mod scripts;
 mod settings;
 mod store;
 
 pub use client::Timeouts;
-pub use settings::store;
+pub use list::RedisListSink;
+pub(crate) use list::register;
+pub use queue::{QueueOptions, RedisQueue};
+pub use settings::{queue, store};
 pub use store::{EVICTS, KeyStyle, RedisStore};

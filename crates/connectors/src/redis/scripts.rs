@@ -18,7 +18,8 @@ impl Script {
         Script::whole(format!("{}{own}", include_str!("scripts/owner.lua")))
     }
 
-    fn whole(text: String) -> Self {
+    /// A script that begins as it likes.
+    pub fn whole(text: String) -> Self {
         let hash = Hashed::new(&text).get_hash().to_owned();
         Script { text, hash }
     }

@@ -38,7 +38,7 @@ pub(crate) use connections::Connections;
 pub(crate) use once::{ExistingRow, Once, conflict, unexplained, write};
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) use server::{Server, ServerSink};
-pub(crate) use settings::{Database, Place, register};
+pub(crate) use settings::{Database, Place, database, register};
 pub(crate) use track::{
     FoundTracking, Row, SqlTracker, TrackDatabase, TrackSession, TrackTables, Value,
 };

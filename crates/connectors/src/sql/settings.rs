@@ -290,7 +290,7 @@ fn tracking<'a>(
 }
 
 /// The system of a place.
-fn database(place: &Place<'_>, label: &str) -> Result<&'static Database, Refusal> {
+pub(crate) fn database(place: &Place<'_>, label: &str) -> Result<&'static Database, Refusal> {
     let found = match place.location {
         Some(location) => DATABASES.iter().find(|known| (known.takes)(location.text.expose())),
         None => DATABASES.first(),

@@ -147,6 +147,11 @@ fn find_unique(connection: &Connection, table: &str) -> Result<Vec<Vec<String>>,
     Ok(unique)
 }
 
+/// A session with a file, for others than the sink: durable as its own.
+pub(crate) fn open_file(path: &Path, create: bool) -> Result<Connection, Error> {
+    Database::open(path, create).map(|database| database.connection)
+}
+
 /// What a file that is there has of these tables. Writes nothing.
 pub(super) fn look(path: &Path, tables: &Tables) -> Result<Vec<Option<FoundTable>>, Error> {
     find(&connect(path, false, PROBE_BUSY_MAX)?, tables)

@@ -6,7 +6,7 @@ use potok_core::{Fault, Reason};
 use rusqlite::{Error, ErrorCode};
 
 /// The error is about one record: the others can go on.
-pub(super) fn is_about_the_record(error: &Error) -> bool {
+pub(crate) fn is_about_the_record(error: &Error) -> bool {
     matches!(
         error.sqlite_error_code(),
         Some(ErrorCode::ConstraintViolation | ErrorCode::TypeMismatch | ErrorCode::TooBig)
@@ -14,12 +14,12 @@ pub(super) fn is_about_the_record(error: &Error) -> bool {
 }
 
 /// The error may mean that tables have changed: worth comparing them again.
-pub(super) fn may_be_the_tables(error: &Error) -> bool {
+pub(crate) fn may_be_the_tables(error: &Error) -> bool {
     error.sqlite_error_code() == Some(ErrorCode::Unknown)
 }
 
 /// The fault of a record SQLite does not take.
-pub(super) fn refused(error: &Error) -> Fault {
+pub(crate) fn refused(error: &Error) -> Fault {
     if error.sqlite_error_code() == Some(ErrorCode::TooBig) {
         return Fault::set_aside(Reason::TooLarge, "a value is larger than SQLite takes")
             .because(error)
@@ -31,7 +31,7 @@ pub(super) fn refused(error: &Error) -> Fault {
 }
 
 /// The fault of everything else. `label` names the destination, `path` its file.
-pub(super) fn sort(label: &str, path: &Path, error: &Error) -> Fault {
+pub(crate) fn sort(label: &str, path: &Path, error: &Error) -> Fault {
     let file = path.display();
     let fault = match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
@@ -68,7 +68,7 @@ pub(super) fn sort(label: &str, path: &Path, error: &Error) -> Fault {
 }
 
 /// The file is no longer the one that was opened.
-pub(super) fn gone(label: &str, path: &Path) -> Fault {
+pub(crate) fn gone(label: &str, path: &Path) -> Fault {
     Fault::wait(format!("{label}: {} was removed or replaced while in use", path.display()))
         .hint("it is opened anew; rows written before are in the old file only")
         .code("P0310")

@@ -6,12 +6,13 @@
 //! and reads. A database has many uses, this connector writes records into it.
 
 mod database;
-mod fault;
+pub(crate) mod fault;
 mod settings;
 mod sink;
 mod statements;
 mod track;
 mod writer;
 
-pub(crate) use settings::DATABASE;
+pub(crate) use database::open_file;
+pub(crate) use settings::{DATABASE, path};
 pub use sink::SqliteSink;

@@ -25,7 +25,7 @@ fn file(text: &str) -> Option<&str> {
 }
 
 /// The file: as it is set, else that of the name in the data folder.
-pub(super) fn path(place: &Place<'_>) -> PathBuf {
+pub(crate) fn path(place: &Place<'_>) -> PathBuf {
     let set = place
         .location
         .and_then(|location| file(location.text.expose()).map(|file| location.base_dir.join(file)));

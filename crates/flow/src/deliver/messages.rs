@@ -10,7 +10,7 @@ use crate::lane::{Item, Rejection};
 use crate::plan::{DeliverPlan, Target, TopicTarget};
 
 /// Header that carries the name of a delivery.
-const ID_HEADER: &str = "potok-id";
+pub(crate) const ID_HEADER: &str = "potok-id";
 
 /// Room for that header besides the topic, so that it is written in one piece.
 const ID_BYTES_USUAL: usize = 64;
@@ -41,7 +41,9 @@ pub(crate) fn address(
         let Some(event) = event else {
             continue;
         };
-        let end = match message(plan, &mut parser, event, item.id.as_deref()) {
+        // What its feed has named keeps that name; a message made of several has another.
+        let is_named = item.named && !item.leads;
+        let end = match message(plan, &mut parser, event, item.id.as_deref(), is_named) {
             Ok(Made::Message(message)) => {
                 addressed.push(Addressed { item: at, lane_key: item.lane_key, message });
                 continue;
@@ -69,6 +71,7 @@ fn message(
     parser: &mut Parser,
     event: Event,
     id: Option<&[u8]>,
+    is_named: bool,
 ) -> Result<Made, Fault> {
     let routed_by = match &plan.target {
         Target::Topic(TopicTarget::Map { by, .. }) => Some(by),
@@ -108,7 +111,7 @@ fn message(
         }
     };
     let id = DeliveryId { position: event.position, deliver: plan.number, element: 0 };
-    let headers = with_id(plan, &id, event.headers);
+    let headers = with_id(plan, &id, event.headers, is_named);
     let Some(topic) = topic else {
         let Event { value, source, time, .. } = event;
         return Ok(Made::Message(Message { id, key, headers, value, source, once, time }));
@@ -122,8 +125,8 @@ fn message(
     Ok(Made::Output(output))
 }
 
-fn with_id(plan: &DeliverPlan, id: &DeliveryId, headers: Headers) -> Headers {
-    if !plan.headers_id {
+fn with_id(plan: &DeliverPlan, id: &DeliveryId, headers: Headers, is_named: bool) -> Headers {
+    if !plan.headers_id || is_named {
         return headers;
     }
     let room = headers.encoded().len() + ID_BYTES_USUAL + id.position.topic.len();

@@ -32,6 +32,7 @@ use crate::work::Stop;
 pub(crate) use decide::Decisions;
 pub use decide::Undecided;
 pub(crate) use gate::Gate;
+pub(crate) use messages::ID_HEADER;
 #[allow(unused_imports, reason = "only a planted bug asks for it")]
 pub(crate) use messages::counted_name;
 

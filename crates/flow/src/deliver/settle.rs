@@ -99,6 +99,14 @@ impl Run {
         self.batch.messages.splice(at..at, other.batch.messages);
     }
 
+    /// Takes out the messages of these keys.
+    fn leave_out(&mut self, keys: &[u64]) {
+        let (mut of, mut again) = (self.items.iter(), self.items.clone());
+        self.batch.messages.retain(|_| of.next().is_some_and(|(_, key)| !keys.contains(key)));
+        again.retain(|(_, key)| !keys.contains(key));
+        self.items = again;
+    }
+
     /// Starts counting anew: attempts from before the gate closed last prove nothing.
     fn forget_before_closing(&mut self, closings: u64) {
         if self.closings != closings {
@@ -500,6 +508,7 @@ impl Settling {
         let items = std::mem::take(&mut run.items);
         let len = items.len();
         let mut worst: Option<Fault> = None;
+        let mut shut = Vec::new();
         for ((message, (item, key)), outcome) in
             messages.into_iter().zip(items).zip(receipt.outcomes(len))
         {
@@ -516,6 +525,7 @@ impl Settling {
                 Outcome::Failed(_) if planted(Bug::ReceiptIgnored) => of.delivered(),
                 Outcome::Failed(fault) if fault.next == Move::SetAside => {
                     of.set_aside_by(self.number, fault);
+                    shut.extend(of.puts_off.map(|_| key));
                 }
                 Outcome::Failed(fault) => {
                     run.items.push((item, key));
@@ -534,7 +544,17 @@ impl Settling {
             }
             self.suspects.remove(&item);
         }
-        worst
+        run.leave_out(&shut);
+        self.leave_out(&shut);
+        worst.filter(|_| run.len() > 0)
+    }
+
+    /// What goes back to its feed keeps back what waits behind it.
+    fn leave_out(&mut self, keys: &[u64]) {
+        if keys.is_empty() || planted(Bug::PutOffAlone) {
+            return;
+        }
+        self.stack.iter_mut().for_each(|run| run.leave_out(keys));
     }
 
     /// A single message is set aside; more are split, to find the one that fails.
@@ -550,6 +570,8 @@ impl Settling {
         let reason =
             if fault.next == Move::SetAside { fault.reason } else { Reason::RetriesExhausted };
         item.set_aside_by(self.number, Fault { reason, ..fault });
+        let shut: Vec<u64> = item.puts_off.map(|_| item.lane_key).into_iter().collect();
+        self.leave_out(&shut);
     }
 
     /// Halves, the left one to be called first, or what is before and behind a message that has

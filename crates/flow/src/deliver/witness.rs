@@ -141,6 +141,7 @@ impl Lane {
         let Some(chunk) = self.more() else {
             return Ok(());
         };
+        self.shut_failed(&mut cycle.items);
         let from = cycle.items.len();
         self.begin(cycle, vec![chunk]).await?;
         // The new records pass the entries before this one first, as all others did.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use potok_core::{HeadersBuilder, Output, Partition, Position, Record, SourceBatch, Timestamp};
 
-use crate::lane::Origin;
+use crate::origin::Origin;
 
 const ORIGIN_HEADER: &str = "potok-origin";
 /// Behind the topic, in whose name it cannot be.
@@ -75,6 +75,7 @@ pub(crate) fn origin(record: &Record, topics: &[Arc<str>]) -> Option<Origin> {
     let all = record.headers.encoded();
     Some(Origin {
         position: Position { log, topic, partition, offset },
+        failures: 0,
         time,
         key: key.map(|key| all.slice_ref(key)),
         headers: record.headers.without_first(),

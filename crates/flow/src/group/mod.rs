@@ -41,8 +41,9 @@ use tokio::time::Instant;
 
 use crate::counts::Ending;
 use crate::deliver::Gate;
-use crate::lane::{Cycle, Item, Lane, Provenance};
+use crate::lane::{Cycle, Item, Lane};
 use crate::ledger::Note;
+use crate::origin::Provenance;
 use crate::plan::GroupPlan;
 use crate::work::{Chunk, Completion, Stop, ToLane};
 use arrival::{Arrival, Stream};
@@ -60,6 +61,7 @@ pub(crate) use index::Command;
 use index::{Entry, Feed, GroupKey, Index, NewMember};
 pub use index::{GroupCursor, GroupPage, GroupView, KindView};
 use seal::Seal;
+pub(crate) use send::inherit;
 pub use shard::ShardPlan;
 pub(crate) use shard::{lane_of, shard_in, with_shard};
 use store::{Full, Stored};

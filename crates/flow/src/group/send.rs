@@ -318,7 +318,7 @@ impl Lane {
             let seal = feed.position(sealed.seal.offset);
             Some(GroupItems { group: sealed.info(), seal, members })
         });
-        self.process_batches(&mut cycle.items, together).await?;
+        self.process_batches(&mut cycle.items, 0, together).await?;
         Ok(cycle)
     }
 
@@ -342,7 +342,7 @@ impl Lane {
         let way = self.own.way(&chunk.taken.batch.partition.topic);
         let mut items = Vec::with_capacity(records.len());
         for ((index, record), (own, member)) in (0..).zip(records).zip(members) {
-            let origin = self.own.origin(&chunk.taken.batch, record, way);
+            let origin = self.own.origin(&chunk.taken.batch, index as usize, record, way);
             let mut item = Item::new(at, index, 0, origin);
             if let Some(sealed) = batches.get(member.batch) {
                 item.lane_key = crate::source::hash_of(&sealed.key);
@@ -560,7 +560,7 @@ fn hold_back(items: &mut [Item]) {
 }
 
 /// A record that another one stands for ends when and as that one ends.
-fn inherit(items: &mut [Item]) {
+pub(crate) fn inherit(items: &mut [Item]) {
     for at in 0..items.len() {
         let Some(successor) = items.get(at).and_then(|item| item.superseded_by) else { continue };
         let (ending, letters) = match items.get(successor) {

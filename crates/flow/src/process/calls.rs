@@ -164,7 +164,7 @@ impl Lane {
                 }
             }
             if matches!(fault.next, Move::Wait | Move::Retry) {
-                self.counters.retries.fetch_add(1, Ordering::Relaxed);
+                self.counters.stage_retries.fetch_add(1, Ordering::Relaxed);
                 let why = format!("stage `{}` waits: {fault}", calls.stage.name);
                 self.counters.stages.waits(self.slot, why);
                 call.waits += 1;

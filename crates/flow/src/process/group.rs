@@ -3,7 +3,7 @@
 //! What the process may die of here is a batch, not a record, so the crash notes name its seal: a
 //! batch in which the process died three times becomes dead letters as a whole.
 
-use potok_core::{GroupInfo, Position};
+use potok_core::{CloseReason, GroupInfo, Position, SourceBatch};
 
 use super::lead;
 use crate::crash_notes::{Range, Suspicion};
@@ -20,19 +20,37 @@ pub(crate) struct GroupItems {
     pub members: usize,
 }
 
+impl GroupItems {
+    /// Of a batch that its feed has closed as a group.
+    pub fn whole(batch: &SourceBatch, members: usize) -> Option<Self> {
+        let whole = batch.whole()?;
+        let group = GroupInfo {
+            key: whole.key.clone(),
+            reason: CloseReason::of(&whole.reason),
+            opened: whole.opened,
+            closed: whole.closed,
+            name: format!("{:016x}.0", whole.generation),
+        };
+        let (log, topic) = (whole.generation, batch.partition.topic.clone());
+        let seal = Position { log, topic, partition: batch.partition.index, offset: 0 };
+        Some(GroupItems { group, seal, members })
+    }
+}
+
 impl Lane {
     /// Takes the members of sealed groups, which lie in `items` one batch behind the other,
-    /// through the first stage that works per group and all behind it.
+    /// through the first stage that works per group and all behind it. `first` is where they begin in
+    /// their cycle.
     pub(crate) async fn process_batches(
         &mut self,
         mut items: &mut [Item],
+        mut first: usize,
         batches: impl Iterator<Item = GroupItems>,
     ) -> Result<(), Stop> {
         let stages = self.plan.first_per_group()..self.plan.stages.len();
         if stages.is_empty() {
             return Ok(());
         }
-        let mut first = 0;
         for batch in batches {
             let Some((members, rest)) = items.split_at_mut_checked(batch.members) else { break };
             items = rest;

@@ -20,8 +20,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
 use crate::counts::Ending;
-use crate::lane::OwnTopics;
+use crate::feed::FeedInput;
 use crate::ledger::{Live, Note};
+use crate::origin::OwnTopics;
 use crate::signal::Signal;
 use crate::status::Counters;
 use crate::waits::{Waits, WaitsFor};
@@ -69,6 +70,8 @@ pub(crate) struct Intake {
     assigned: HashMap<u64, Assignment>,
     /// Where groups are gathered: how far each partition was read, by assignment.
     read: HashMap<u64, u64>,
+    /// The feed it reads, if it does not read topics.
+    feed: Option<Arc<FeedInput>>,
 }
 
 /// Numbers batches across runs, for the ages that `status` shows.
@@ -90,12 +93,35 @@ impl Intake {
             in_part: BTreeSet::new(),
             assigned: HashMap::new(),
             read: HashMap::new(),
+            feed: None,
         }
+    }
+
+    /// Opens a feed and polls it until asked to stop. Other inputs do not wait for it.
+    pub async fn run_feed(
+        number: usize,
+        feed: Arc<FeedInput>,
+        routing: Routing,
+        shared: IntakeShared,
+    ) -> Result<(), Stop> {
+        let source = tokio::select! {
+            biased;
+            () = shared.stopping.wait_for(|stopping| stopping) => return Ok(()),
+            source = feed.open(&shared.waits, 2 * number) => source.map_err(Stop::Fix)?,
+        };
+        Intake { feed: Some(feed), ..Intake::new(number, source, routing, shared) }.run().await
+    }
+
+    /// What it says that it waits for.
+    fn waits_for(&self) -> (WaitsFor, usize) {
+        let what = if self.feed.is_some() { WaitsFor::Feed } else { WaitsFor::Source };
+        (what, 2 * self.number)
     }
 
     /// Polls until asked to stop.
     pub async fn run(mut self) -> Result<(), Stop> {
         let mut waiting: Option<(SourceBatch, usize)> = None;
+        let (what, part) = self.waits_for();
         let mut failures = 0_u32;
         // When a source that failed counts as back though it has nothing to say.
         let mut quiet_at: Option<Instant> = None;
@@ -105,7 +131,10 @@ impl Intake {
             let needed = waiting.as_ref().map_or(0, |(_, bytes)| *bytes);
             let heard = tokio::select! {
                 biased;
-                () = self.shared.stopping.wait_for(|stopping| stopping) => return Ok(()),
+                () = self.shared.stopping.wait_for(|stopping| stopping) => {
+                    self.give_back(waiting);
+                    return Ok(());
+                }
                 () = self.shared.paused.wait_for(|now| now != paused) => Heard::Pause,
                 room = room(&self.shared.room, needed), if waiting.is_some() => Heard::Room(room),
                 said = self.source.next() => Heard::Said(said),
@@ -117,7 +146,7 @@ impl Intake {
                 (Heard::Quiet, still) => {
                     waiting = still;
                     (failures, quiet_at) = (0, None);
-                    self.shared.waits.end(WaitsFor::Source, 2 * self.number);
+                    self.shared.waits.end(what, part);
                     continue;
                 }
                 (Heard::Pause, still) => {
@@ -136,11 +165,14 @@ impl Intake {
                 }
             };
             match said {
-                Ok(Said::Batch(batch)) => {
+                Ok(Said::Batch(mut batch)) => {
                     crash_point("intake");
+                    if let Some(feed) = &self.feed {
+                        batch.assignment = feed.nonce(batch.assignment);
+                    }
                     quiet_at = None;
                     if std::mem::take(&mut failures) > 0 {
-                        self.shared.waits.end(WaitsFor::Source, 2 * self.number);
+                        self.shared.waits.end(what, part);
                     }
                     if let Some(batch) = self.wanted(batch) {
                         let bytes = batch.records.iter().map(Record::bytes).sum();
@@ -157,7 +189,7 @@ impl Intake {
                 }
                 Err(fault) => {
                     failures += 1;
-                    self.shared.waits.begin_with(WaitsFor::Source, 2 * self.number, &fault);
+                    self.shared.waits.begin_with(what, part, &fault);
                     wait_after(failures).await;
                     quiet_at = Some(Instant::now() + QUIET);
                 }
@@ -165,8 +197,27 @@ impl Intake {
         }
     }
 
+    /// Names the assignments of a feed as they are named here.
+    fn named(&self, mut said: Said) -> Said {
+        let Some(feed) = &self.feed else { return said };
+        match &mut said {
+            Said::Assigned(all) => all.iter_mut().for_each(|of| of.nonce = feed.nonce(of.nonce)),
+            Said::Revoked(nonces) | Said::Lost(nonces) | Said::Finished(nonces) => {
+                nonces.iter_mut().for_each(|nonce| *nonce = feed.nonce(*nonce));
+            }
+            Said::Batch(_) | Said::Stalled(_) => {}
+        }
+        said
+    }
+
     async fn hear(&mut self, said: Said, waiting: &mut Option<(SourceBatch, usize)>) {
-        match said {
+        let own = match (&self.feed, &said) {
+            (Some(feed), Said::Assigned(all)) => {
+                Some((feed.number, all.iter().map(|of| of.nonce).collect()))
+            }
+            _ => None,
+        };
+        match self.named(said) {
             Said::Assigned(assignments) => {
                 for assignment in &assignments {
                     self.shared.live.insert(assignment);
@@ -175,7 +226,7 @@ impl Intake {
                 self.shared.behind.heard(self.number);
                 self.note_ends(&assignments);
                 self.note_unread();
-                self.tell(Note::Assigned(assignments));
+                self.tell(Note::Assigned(assignments, own));
             }
             Said::Revoked(nonces) => {
                 self.forget(&nonces, waiting);
@@ -185,14 +236,23 @@ impl Intake {
                 let _ = left.await;
             }
             Said::Lost(nonces) => {
+                if self.feed.is_some() {
+                    nonces.iter().for_each(|nonce| self.shared.live.lose(*nonce));
+                }
                 self.forget(&nonces, waiting);
                 self.tell(Note::Lost(nonces));
             }
-            Said::Finished(nonces) => self.forget(&nonces, waiting),
-            Said::Stalled(Some(fault)) => {
-                self.shared.waits.begin_with(WaitsFor::Source, 2 * self.number, &fault)
+            Said::Finished(nonces) => {
+                self.forget(&nonces, waiting);
+                self.tell(Note::Finished(nonces));
             }
-            Said::Stalled(None) => self.shared.waits.end(WaitsFor::Source, 2 * self.number),
+            Said::Stalled(fault) => {
+                let (what, part) = self.waits_for();
+                match fault {
+                    Some(fault) => self.shared.waits.begin_with(what, part, &fault),
+                    None => self.shared.waits.end(what, part),
+                }
+            }
             Said::Batch(_) => {}
         }
     }
@@ -240,8 +300,15 @@ impl Intake {
             self.shared.counters.batch_opened(sequence, first.time);
         }
         let counters = self.shared.counters.clone();
-        let taken =
-            Arc::new(InFlightBatch { batch, sequence, counters, _room: Some(room), apart: None });
+        let is_whole = batch.whole().is_some();
+        let taken = Arc::new(InFlightBatch {
+            batch,
+            sequence,
+            counters,
+            _room: Some(room),
+            apart: None,
+            puts_off: self.feed.as_ref().and_then(|feed| feed.abilities.puts_off),
+        });
         self.tell(Note::Routed { assignment, records: in_flight, notes });
         if records == 0 || planted(Bug::NaiveCommit) {
             // Nothing but a gap: it has ended by being read.
@@ -261,12 +328,35 @@ impl Intake {
                 self.tell(Note::Completed(completion.into()));
             }
         }
+        if is_whole && planted(Bug::FinishedTooEarly) {
+            self.tell(Note::Finished(vec![assignment]));
+        }
         self.reached |= self.shared.behind.reached(assignment, next);
         if !has_more {
             self.tell_whole();
         }
         self.read.insert(assignment, next);
         self.note_unread();
+    }
+
+    /// A batch for which there was no room goes back where its feed has to be told.
+    fn give_back(&self, waiting: Option<(SourceBatch, usize)>) {
+        let Some((batch, _)) = waiting.filter(|_| self.feed.is_some()) else { return };
+        let (assignment, records) = (batch.assignment, batch.records.len());
+        let counters = self.shared.counters.clone();
+        let in_flight = counters.counts.received(records as u64);
+        self.tell(Note::Routed { assignment, records: in_flight, notes: 0 });
+        let taken = InFlightBatch {
+            batch,
+            sequence: u64::MAX,
+            counters,
+            _room: None,
+            apart: None,
+            puts_off: None,
+        };
+        let endings = (0..records as u32).map(|index| (index, Ending::HandedBack)).collect();
+        let completion = Completion { endings, ..Completion::of(Arc::new(taken)) };
+        self.tell(Note::Completed(completion.into()));
     }
 
     /// Everything was sent that came among each other.

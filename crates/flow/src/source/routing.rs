@@ -9,7 +9,7 @@ use potok_expr::{Scope, Template, json::Parser};
 
 use crate::crash_notes::{self, CrashNotes, Range};
 use crate::group::{ShardPlan, lane_of, strays};
-use crate::lane::{OwnTopics, Provenance};
+use crate::origin::{OwnTopics, Provenance};
 use crate::plan::Plan;
 
 /// Splits batches by lane key.
@@ -56,9 +56,19 @@ impl Routing {
         let mut split: Vec<Vec<(u32, u64)>> = vec![Vec::new(); lanes.max(1)];
         let own_lane = self.lane_of(&batch.partition, lanes);
         let next = batch.next.max(batch.first + 1);
-        self.notes.enter(self.slot, Range::of_batch(batch, batch.first, next));
+        let is_named = batch.feed.as_ref().is_some_and(|feed| feed.origins.is_some());
+        self.notes.enter(
+            self.slot,
+            match is_named {
+                true => Range::of_feed(batch, batch.records.len()),
+                false => Range::of_batch(batch, batch.first, next),
+            },
+        );
         for (index, record) in batch.records.iter().enumerate() {
-            let hash = self.hash(batch, record);
+            let hash = match batch.whole() {
+                Some(group) => hash_of(&group.key),
+                None => self.hash(batch, index, record),
+            };
             let hashed = (hash % split.len() as u64) as usize;
             let mut lane = own_lane.unwrap_or(hashed);
             if planted(Bug::LaneOrderLost) {
@@ -73,7 +83,7 @@ impl Routing {
         split.into_iter().enumerate().filter(|(_, records)| !records.is_empty()).collect()
     }
 
-    fn hash(&mut self, batch: &SourceBatch, record: &Record) -> u64 {
+    fn hash(&mut self, batch: &SourceBatch, index: usize, record: &Record) -> u64 {
         let way = self.own.way(&batch.partition.topic);
         if self.own.internal.is_some() {
             if way == Provenance::Gathered {
@@ -85,14 +95,17 @@ impl Routing {
             if let Some(shard) = &self.shard {
                 let value = record.value.as_deref();
                 let node = value.and_then(|value| self.parser.parse(value).ok());
-                return shard.key(node).map_or_else(|_| own_key(record), |key| lane_of(&key));
+                return shard
+                    .key(node)
+                    .map_or_else(|_| own_key(batch, index, record), |key| lane_of(&key));
             }
             if self.key.is_empty() {
                 // All records are one group.
                 return hash_of(b"");
             }
         }
-        let origin = (way == Provenance::Replayed).then(|| self.own.origin(batch, record, way));
+        let origin =
+            (way == Provenance::Replayed).then(|| self.own.origin(batch, index, record, way));
         let value = record.value.as_deref().filter(|_| self.needs_value);
         let node = value.and_then(|value| self.parser.parse(value).ok());
         let scope = Scope {
@@ -108,12 +121,12 @@ impl Routing {
         for template in &self.key {
             part.clear();
             if !template.eval(&scope, &mut part) {
-                return own_key(record);
+                return own_key(batch, index, record);
             }
             hasher.write_usize(part.len());
             hasher.write(&part);
         }
-        if self.key.is_empty() { own_key(record) } else { hasher.finish() }
+        if self.key.is_empty() { own_key(batch, index, record) } else { hasher.finish() }
     }
 
     /// The lane of a group, by its key.
@@ -130,12 +143,17 @@ pub(crate) fn hash_of(key: &[u8]) -> u64 {
     hasher.finish()
 }
 
-fn own_key(record: &Record) -> u64 {
+fn own_key(batch: &SourceBatch, index: usize, record: &Record) -> u64 {
     let mut hasher = std::hash::DefaultHasher::new();
-    match &record.key {
-        Some(key) => hasher.write(key),
+    match (&record.key, &batch.feed) {
+        (Some(key), _) => hasher.write(key),
+        // A feed hands it out again at another place, and it is to be known by its key.
+        (None, Some(_)) => {
+            let origin = batch.origin(index).map(|(origin, _)| origin.to_string());
+            hasher.write(origin.unwrap_or_default().as_bytes());
+        }
         // Nothing to keep in order: spread.
-        None => hasher.write_u64(record.offset),
+        (None, None) => hasher.write_u64(record.offset),
     }
     hasher.finish()
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use potok_config::{Connections, Env, Flags, Loaded, Pipeline, Problem, holds_connections};
 use potok_connectors::redis;
-use potok_flow::{Plan, Target};
+use potok_flow::{Input, Plan, Target};
 use serde_json::json;
 
 use crate::failure::{Failure, painted};
@@ -150,6 +150,15 @@ async fn connect(connections: &Connections, plans: &[Plan]) -> Result<(), Failur
     for track in plans.iter().filter_map(|plan| plan.hold.as_ref()?.track.as_ref()) {
         if let Err(fault) = track.tracker.check().await {
             failure = Some(wire::joined(failure, fault.into()));
+        }
+    }
+    for input in plans.iter().flat_map(|plan| &plan.inputs) {
+        let Input::Feed { name, feed } = input else { continue };
+        match feed.check().await {
+            Ok(warnings) => {
+                warnings.iter().for_each(|warning| eprintln!("warning: `{name}`: {warning}"));
+            }
+            Err(fault) => failure = Some(wire::joined(failure, fault.into())),
         }
     }
     for planned in plans.iter().flat_map(|plan| &plan.delivers) {

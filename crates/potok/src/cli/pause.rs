@@ -15,7 +15,8 @@ Examples:
   potok pause orders
   potok resume orders
 
-Batches that are held wait too. A pause lasts until `potok resume` or the next start of the process.")]
+On the embedded log, groups that are held wait too; on Kafka, what has been gathered still closes and goes
+out. A pause lasts until `potok resume` or the next start of the process.")]
 pub struct Pause {
     /// The pipeline
     pipeline: String,

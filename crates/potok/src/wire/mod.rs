@@ -87,12 +87,14 @@ fn plan(pipeline: &Loaded<Pipeline>, connections: &Connections) -> Result<Plan, 
     let name = pipeline.name.to_string();
     let site = Wiring { pipeline, connections };
     let delivers = delivers::plans(&site)?;
+    let inputs = inputs::of(&site)?;
+    let come_whole = inputs::come_whole(&inputs);
     Ok(Plan {
         // A shard has a lane of its own.
         workers: hold_shards(pipeline).max(pipeline.workers) as usize,
-        inputs: inputs::of(&site)?,
+        inputs,
         decoder: decoder(pipeline),
-        hold: group::plan(&site)?,
+        hold: if come_whole { None } else { group::plan(&site)? },
         stages: stages::plans(&site)?,
         delivers,
         order_by: pipeline.order_by.as_ref().map(|order_by| order_by.template().clone()),
@@ -132,7 +134,20 @@ impl Wiring<'_> {
             schema: self.pipeline.schema.as_deref(),
             once_by,
             shard: None,
+            order_key: self.order_key(),
+            dead_table: self.pipeline.dead_letter.table.as_deref(),
+            file_hash: self.pipeline.fingerprint(),
         }
+    }
+
+    /// What is kept in order, where that is one expression: as `Plan::lane_key` has it.
+    fn order_key(&self) -> Option<Template> {
+        let key = || match self.pipeline.deliver.as_slice() {
+            [only] => only.key.as_ref(),
+            _ => None,
+        };
+        let expression = self.pipeline.order_by.as_ref().or_else(key)?;
+        Some(expression.template().clone())
     }
 
     /// What is in the way of a connector: mistakes of the file at their places, the rest as it is.

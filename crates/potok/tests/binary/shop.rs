@@ -284,7 +284,7 @@ const INSTEAD: [(&str, &str); 2] =
 fn every_command_of_the_guide_to_shop_events_runs() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let guide = Guide::read("shop-events.md").with("127.0.0.1:7601", &free);
-    let mut walk = Walk::through(&guide, 1..=6, &INSTEAD);
+    let mut walk = Walk::through(&guide, 1..=7, &INSTEAD);
     walk.know(&format!("export POTOK_HTTP={free}"));
     // Nothing closes by itself while the commands are looked at.
     walk.know("export SLICE=1000d");
@@ -301,6 +301,10 @@ fn every_command_of_the_guide_to_shop_events_runs() {
     assert_eq!((&status["delivered"], &status["dead_lettered"]), (&2.into(), &1.into()));
     let letters = walk.to("potok dead-letters list shop-events");
     assert!(letters.contains("no_key") && letters.contains(".shop_id"), "{letters}");
+    let files = walk.to("potok files");
+    assert!(files.contains("mysql_sender") && files.contains("done"), "{files}");
+    let stuck = walk.to("potok stuck");
+    assert!(stuck.contains("nothing is stuck"), "{stuck}");
     walk.to("curl -s -d");
     walk.until("potok groups list shop-events", "1/2");
     walk.to("potok groups close shop-events 1/2");

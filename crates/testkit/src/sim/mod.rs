@@ -10,6 +10,7 @@
 mod chance;
 mod clock;
 mod disk;
+mod feed;
 mod frozen;
 mod log;
 mod pipeline;
@@ -26,6 +27,7 @@ mod world;
 pub use chance::Chance;
 pub use clock::SimClock;
 pub use disk::{Disk, Progress, Shelf};
+pub use feed::{FeedManner, FeedOutcome, Row, Rows, SimFeed, run_feed_seed};
 pub use frozen::SESSION;
 pub use log::{LogHandle, SimLog};
 pub use pipeline::{DEAD, PIPELINE, plan};

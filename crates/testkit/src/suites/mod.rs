@@ -9,6 +9,7 @@
 
 use std::time::Duration;
 
+pub mod feed;
 pub mod log;
 mod reading;
 pub mod sink;

@@ -5,8 +5,11 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use potok_core::{Log, Sink, Store};
-use potok_testkit::sim::{LogHandle, Manner, SimLog, SimSink, SimStore, Style, World};
+use potok_core::{Feed, Log, Sink, Store};
+use potok_testkit::sim::{
+    FeedManner, LogHandle, Manner, SimFeed, SimLog, SimSink, SimStore, Style, World,
+};
+use potok_testkit::suites::feed::{self, FeedHarness};
 use potok_testkit::suites::log::{LogFeatures, LogHarness};
 use potok_testkit::suites::sink::{SinkFeatures, SinkHarness};
 use potok_testkit::suites::store::{StoreFeatures, StoreHarness};
@@ -151,4 +154,57 @@ impl StoreHarness for Stores {
 #[tokio::test(start_paused = true)]
 async fn simulated_store() {
     passed(store::run_all(&Stores::default()).await);
+}
+
+struct Feeds {
+    manner: FeedManner,
+    last: Mutex<Option<(Arc<World>, SimFeed)>>,
+}
+
+impl Feeds {
+    fn last(&self) -> (Arc<World>, SimFeed) {
+        self.last.lock().unwrap().clone().unwrap()
+    }
+}
+
+#[async_trait]
+impl FeedHarness for Feeds {
+    async fn fresh(&self) -> Result<Arc<dyn Feed>, String> {
+        let world = World::calm(7, 1);
+        world.begin_life();
+        let feed = SimFeed::new(world.clone(), self.manner, 7, false);
+        *self.last.lock().unwrap() = Some((world, feed.clone()));
+        Ok(Arc::new(feed))
+    }
+
+    async fn another(&self) -> Result<Arc<dyn Feed>, String> {
+        Ok(Arc::new(self.last().1))
+    }
+
+    async fn fill(&self, records: &[(&str, &str)]) -> Result<(), String> {
+        let bytes = |text: &str| Bytes::copy_from_slice(text.as_bytes());
+        self.last().1.fill(records.iter().map(|(key, value)| (bytes(key), bytes(value))));
+        Ok(())
+    }
+
+    async fn set_aside(&self) -> Result<Vec<String>, String> {
+        let feed = self.last().1;
+        let rows = feed.lock();
+        let aside = rows.rows.values().filter(|row| row.aside);
+        Ok(aside.map(|row| String::from_utf8_lossy(&row.value).into_owned()).collect())
+    }
+
+    async fn log(&self) -> Result<Arc<dyn Log>, String> {
+        Ok(Arc::new(LogHandle::new(SimLog::open(self.last().0))))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn simulated_feed_of_rows() {
+    passed(feed::run_all(&Feeds { manner: FeedManner::Rows, last: Mutex::default() }).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn simulated_feed_of_chats() {
+    passed(feed::run_all(&Feeds { manner: FeedManner::Chats, last: Mutex::default() }).await);
 }

@@ -1,0 +1,314 @@
+//! What was handed out and has not ended, and which keys must wait.
+//!
+//! Plain memory under a lock, without a database in it. A row of a key is handed out only
+//! - when no row of the key has failed and waits (its *head*; the others are named behind it),
+//! - and, after one was given back or a key was opened again, from a read that began later, when nothing
+//!   of the key is out: an earlier read did not see what came back.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+/// The id of a row, as text.
+pub(super) type Id = Arc<str>;
+
+/// A row that was handed out.
+#[derive(Clone, Debug)]
+pub(super) struct Out {
+    pub id: Id,
+    pub key: Bytes,
+    /// Its count of attempts when it was read.
+    pub seen: u32,
+}
+
+#[derive(Debug)]
+struct HeadState {
+    key: Bytes,
+    due: Instant,
+    /// It was handed out again.
+    is_out: bool,
+}
+
+#[derive(Debug, Default)]
+struct KeyState {
+    out: usize,
+    /// Reads that had begun when something of it came back.
+    returned: Option<u64>,
+}
+
+/// The memory of one tenure.
+#[derive(Debug, Default)]
+pub(super) struct Flight {
+    next: u64,
+    reads: u64,
+    out: HashMap<u64, Out>,
+    keys: HashMap<Bytes, KeyState>,
+    heads: HashMap<Id, HeadState>,
+    /// The head of each key that has one.
+    shut: HashMap<Bytes, Id>,
+    /// Published, not yet marked: locked by somebody.
+    unmarked: HashSet<Id>,
+    /// Published, and the table refuses to mark them.
+    unmarkable: HashSet<Id>,
+}
+
+/// What a read is compared with.
+pub(super) struct Reading {
+    number: u64,
+    /// Ids that must not come.
+    pub except: Vec<String>,
+}
+
+/// What to do with a row that was read.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    HandOut,
+    /// Its key waits for this head.
+    Behind(Id),
+    /// Not from this read.
+    Later,
+}
+
+impl Flight {
+    /// How many are out.
+    pub fn len(&self) -> usize {
+        self.out.len() + self.unmarked.len()
+    }
+
+    /// The offset behind the last that was handed out.
+    pub fn end(&self) -> u64 {
+        self.next
+    }
+
+    /// A head that was there when the tenure began.
+    pub fn add_head(&mut self, id: Id, key: Bytes, due: Instant) {
+        self.shut.entry(key.clone()).or_insert_with(|| id.clone());
+        self.heads.insert(id, HeadState { key, due, is_out: false });
+    }
+
+    /// A read begins.
+    pub fn begin_read(&mut self) -> Reading {
+        self.reads += 1;
+        let out = self.out.values().map(|out| &out.id);
+        let all = out.chain(&self.unmarked).chain(&self.unmarkable);
+        Reading { number: self.reads, except: all.map(|id| id.to_string()).collect() }
+    }
+
+    /// Verdicts for the keys of one read, in order; call for all rows before handing out any.
+    pub fn judge(&self, reading: &Reading, key: &Bytes) -> Verdict {
+        if let Some(head) = self.shut.get(key) {
+            return Verdict::Behind(head.clone());
+        }
+        match self.keys.get(key).and_then(|state| state.returned.map(|at| (at, state.out))) {
+            Some((at, out)) if at >= reading.number || out > 0 => Verdict::Later,
+            _ => Verdict::HandOut,
+        }
+    }
+
+    /// Hands a row out; its offset.
+    pub fn hand_out(&mut self, out: Out) -> u64 {
+        let offset = self.next;
+        self.next += 1;
+        let state = self.keys.entry(out.key.clone()).or_default();
+        state.out += 1;
+        state.returned = None;
+        if let Some(head) = self.heads.get_mut(&out.id) {
+            head.is_out = true;
+        }
+        self.out.insert(offset, out);
+        offset
+    }
+
+    /// The rows at these offsets that are out.
+    pub fn outs(&self, offsets: impl Iterator<Item = u64>) -> Vec<(u64, Out)> {
+        offsets.filter_map(|offset| Some((offset, self.out.get(&offset)?.clone()))).collect()
+    }
+
+    pub fn is_head(&self, id: &str) -> bool {
+        self.heads.contains_key(id)
+    }
+
+    /// The row is out no longer.
+    fn land(&mut self, offset: u64) -> Option<Out> {
+        let out = self.out.remove(&offset)?;
+        if let Some(state) = self.keys.get_mut(&out.key) {
+            state.out -= 1;
+            if state.out == 0 && state.returned.is_none() {
+                self.keys.remove(&out.key);
+            }
+        }
+        Some(out)
+    }
+
+    /// It has ended, and that is committed: where it was a head, its key opens.
+    pub fn ended(&mut self, offset: u64) {
+        if let Some(out) = self.land(offset) {
+            self.open(&out.id);
+        }
+    }
+
+    /// It was published, but is not marked yet: it stays out of reads, and a head stays a head.
+    pub fn published(&mut self, offset: u64) {
+        if let Some(out) = self.land(offset) {
+            self.unmarked.insert(out.id);
+        }
+    }
+
+    /// It was published, and cannot be marked. Its key goes on.
+    pub fn cannot_mark(&mut self, id: &Id) {
+        self.unmarked.remove(id);
+        self.unmarkable.insert(id.clone());
+        self.open(id);
+    }
+
+    pub fn unmarked(&self) -> Vec<Id> {
+        self.unmarked.iter().cloned().collect()
+    }
+
+    /// One of the unmarked has been marked, or is gone.
+    pub fn marked(&mut self, id: &Id) {
+        if self.unmarked.remove(id) {
+            self.open(id);
+        }
+    }
+
+    /// It failed and waits.
+    pub fn put_off(&mut self, offset: u64, wait: Duration) {
+        let Some(out) = self.land(offset) else { return };
+        self.returned(&out.key);
+        self.shut.entry(out.key.clone()).or_insert_with(|| out.id.clone());
+        let due = Instant::now() + wait;
+        self.heads.insert(out.id, HeadState { key: out.key, due, is_out: false });
+    }
+
+    /// It comes again.
+    pub fn given_back(&mut self, offset: u64) {
+        let Some(out) = self.land(offset) else { return };
+        self.returned(&out.key);
+        if let Some(head) = self.heads.get_mut(&out.id) {
+            head.is_out = false;
+            head.due = Instant::now();
+        }
+    }
+
+    fn returned(&mut self, key: &Bytes) {
+        self.keys.entry(key.clone()).or_default().returned = Some(self.reads);
+    }
+
+    /// The row is a head no longer. Where several heads have one key, the next one keeps it shut.
+    pub fn open(&mut self, id: &str) {
+        let Some(head) = self.heads.remove(id) else { return };
+        self.returned(&head.key);
+        if self.shut.get(&head.key).is_some_and(|shut| **shut == *id) {
+            self.shut.remove(&head.key);
+            let next = self.heads.iter().find(|(_, other)| other.key == head.key);
+            if let Some(next) = next.map(|(id, _)| id.clone()) {
+                self.shut.insert(head.key, next);
+            }
+        }
+    }
+
+    /// Heads that can be handed out now: due, first of their key, and nothing of the key is out.
+    pub fn due(&self) -> Vec<String> {
+        let now = Instant::now();
+        let can = |(id, head): &(&Id, &HeadState)| {
+            let is_first = self.shut.get(&head.key).is_some_and(|first| first == *id);
+            let out = self.keys.get(&head.key).map_or(0, |state| state.out);
+            is_first && !head.is_out && head.due <= now && out == 0 && !self.unmarked.contains(*id)
+        };
+        self.heads.iter().filter(can).map(|(id, _)| id.to_string()).collect()
+    }
+
+    /// When the next head is due.
+    pub fn next_due(&self) -> Option<Instant> {
+        self.heads.values().filter(|head| !head.is_out).map(|head| head.due).min()
+    }
+
+    /// Every head that is not out.
+    pub fn heads(&self) -> Vec<String> {
+        let waiting = self.heads.iter().filter(|(_, head)| !head.is_out);
+        waiting.map(|(id, _)| id.to_string()).collect()
+    }
+
+    pub fn set_due(&mut self, id: &str, due: Instant) {
+        if let Some(head) = self.heads.get_mut(id) {
+            head.due = due;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn out(id: &str, key: &str) -> Out {
+        Out { id: id.into(), key: Bytes::from(key.to_owned()), seen: 0 }
+    }
+
+    fn key(key: &str) -> Bytes {
+        Bytes::from(key.to_owned())
+    }
+
+    #[tokio::test]
+    async fn what_came_back_is_not_overtaken_by_a_read_that_did_not_see_it() {
+        let mut flight = Flight::default();
+        let first = flight.hand_out(out("1", "k"));
+        let reading = flight.begin_read();
+        assert_eq!(reading.except, ["1"]);
+        flight.given_back(first);
+        assert_eq!(flight.judge(&reading, &key("k")), Verdict::Later);
+        assert_eq!(flight.judge(&reading, &key("l")), Verdict::HandOut);
+        let reading = flight.begin_read();
+        assert_eq!(flight.judge(&reading, &key("k")), Verdict::HandOut);
+    }
+
+    #[tokio::test]
+    async fn a_key_whose_later_rows_are_out_waits_for_them() {
+        let mut flight = Flight::default();
+        let (one, two) = (flight.hand_out(out("1", "k")), flight.hand_out(out("2", "k")));
+        flight.given_back(one);
+        let reading = flight.begin_read();
+        assert_eq!(flight.judge(&reading, &key("k")), Verdict::Later);
+        flight.given_back(two);
+        let reading = flight.begin_read();
+        assert_eq!(flight.judge(&reading, &key("k")), Verdict::HandOut);
+    }
+
+    #[tokio::test]
+    async fn a_failed_row_shuts_its_key_until_its_end_is_committed() {
+        let mut flight = Flight::default();
+        let one = flight.hand_out(out("1", "k"));
+        flight.put_off(one, Duration::ZERO);
+        let reading = flight.begin_read();
+        assert_eq!(flight.judge(&reading, &key("k")), Verdict::Behind("1".into()));
+        assert_eq!(flight.due(), ["1"]);
+        let again = flight.hand_out(out("1", "k"));
+        assert!(flight.due().is_empty());
+        let reading = flight.begin_read();
+        assert_eq!(flight.judge(&reading, &key("k")), Verdict::Behind("1".into()));
+        flight.ended(again);
+        // Those behind it were hidden from that read.
+        assert_eq!(flight.judge(&reading, &key("k")), Verdict::Later);
+        let reading = flight.begin_read();
+        assert_eq!(flight.judge(&reading, &key("k")), Verdict::HandOut);
+    }
+
+    #[tokio::test]
+    async fn a_head_that_is_locked_after_publishing_keeps_its_key_shut() {
+        let mut flight = Flight::default();
+        let one = flight.hand_out(out("1", "k"));
+        flight.put_off(one, Duration::ZERO);
+        let again = flight.hand_out(out("1", "k"));
+        flight.published(again);
+        assert!(flight.due().is_empty());
+        let reading = flight.begin_read();
+        assert_eq!(reading.except, ["1"]);
+        assert_eq!(flight.judge(&reading, &key("k")), Verdict::Behind("1".into()));
+        flight.marked(&"1".into());
+        let reading = flight.begin_read();
+        assert_eq!(flight.judge(&reading, &key("k")), Verdict::HandOut);
+    }
+}

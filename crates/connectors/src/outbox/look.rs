@@ -1,0 +1,300 @@
+//! Looks at the tables before anything is relayed, and makes them where that is wanted.
+
+use potok_core::Fault;
+use tracing::warn;
+
+use super::ddl;
+use super::session::{Session, number, text};
+use super::shape::{Column, DEAD_COLUMNS, LEASES, Names, Order, ROWID, Shape, WAITING};
+use crate::sql::Dialect;
+
+/// What one asks about a table.
+fn columns_sql(dialect: Dialect, schema: Option<&str>, table: &str) -> String {
+    let text = |text: &str| format!("'{}'", text.replace('\'', "''"));
+    match dialect {
+        Dialect::Sqlite => format!(
+            "SELECT 'main', name, lower(type), \"notnull\" = 0 AND pk = 0, \
+             pk = 1 AND lower(type) = 'integer' AND \
+             (SELECT count(*) FROM pragma_table_xinfo({0}) WHERE pk > 0) = 1, \
+             hidden IN (2, 3) FROM pragma_table_xinfo({0}) WHERE hidden <> 1 ORDER BY cid",
+            text(table)
+        ),
+        Dialect::Postgres => {
+            let name = match schema {
+                Some(schema) => {
+                    format!("quote_ident({}) || '.' || quote_ident({})", text(schema), text(table))
+                }
+                None => format!("quote_ident({})", text(table)),
+            };
+            format!(
+                "SELECT n.nspname, a.attname, b.typname, (NOT a.attnotnull)::int, \
+                 (a.attidentity <> '' OR coalesce(pg_get_expr(d.adbin, d.adrelid), '') \
+                 LIKE 'nextval(%')::int, (a.attgenerated <> '')::int \
+                 FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid \
+                 JOIN pg_namespace n ON n.oid = c.relnamespace \
+                 JOIN pg_type t ON t.oid = a.atttypid \
+                 JOIN pg_type b ON b.oid = CASE WHEN t.typbasetype <> 0 THEN t.typbasetype ELSE t.oid END \
+                 LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum \
+                 WHERE a.attrelid = to_regclass({name}) AND a.attnum > 0 AND NOT a.attisdropped \
+                 ORDER BY a.attnum"
+            )
+        }
+        Dialect::Mysql => format!(
+            "SELECT TABLE_SCHEMA, COLUMN_NAME, LOWER(DATA_TYPE), CAST(IS_NULLABLE = 'YES' AS CHAR), \
+             CAST(EXTRA LIKE '%auto_increment%' AS CHAR), \
+             CAST(EXTRA LIKE '%GENERATED%' AND EXTRA NOT LIKE '%DEFAULT_GENERATED%' AS CHAR) \
+             FROM information_schema.COLUMNS \
+             WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = {} ORDER BY ORDINAL_POSITION",
+            text(table)
+        ),
+    }
+}
+
+/// The schema and the columns of a table; `None` where it is not there.
+async fn columns(
+    session: &dyn Session,
+    dialect: Dialect,
+    schema: Option<&str>,
+    table: &str,
+) -> Result<Option<(String, Vec<Column>)>, Fault> {
+    let rows = session.query(columns_sql(dialect, schema, table)).await?;
+    let schema = rows.first().and_then(|row| text(row, 0));
+    let yes = |row, at| number(row, at) == Some(1);
+    let columns = rows.iter().map(|row| Column {
+        name: text(row, 1).unwrap_or_default(),
+        kind: text(row, 2).unwrap_or_default(),
+        nullable: yes(row, 3),
+        counts: yes(row, 4),
+        generated: yes(row, 5),
+    });
+    Ok(schema.map(|schema| (schema, columns.collect())))
+}
+
+/// The unique index on the id alone; and whether an index leads to rows that wait.
+async fn indexes(session: &dyn Session, shape: &Shape) -> Result<(Option<String>, bool), Fault> {
+    let names = &shape.names;
+    let (table, id, processed) =
+        (shape.literal(&names.table), shape.literal(&names.id), shape.literal(&names.processed));
+    let sql = match shape.dialect {
+        Dialect::Sqlite => format!(
+            "SELECT l.name, l.\"unique\" AND NOT l.partial AND (SELECT group_concat(name) FROM \
+             pragma_index_info(l.name)) = {id}, instr(lower(coalesce(s.sql, '')), lower({processed})) > 0 \
+             FROM pragma_index_list({table}) l LEFT JOIN sqlite_schema s ON s.name = l.name \
+             UNION ALL SELECT 'PRIMARY', 1, 0 FROM pragma_table_xinfo({table}) \
+             WHERE pk = 1 AND lower(type) = 'integer' AND name = {id}"
+        ),
+        Dialect::Postgres => format!(
+            "SELECT c.relname, (i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL \
+             AND i.indnkeyatts = 1 AND a.attname = {id})::int, \
+             (position({processed} in pg_get_indexdef(i.indexrelid)) > 0 AND i.indisvalid)::int \
+             FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid \
+             LEFT JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0] \
+             WHERE i.indrelid = to_regclass({})",
+            shape.literal(&shape.outbox())
+        ),
+        Dialect::Mysql => format!(
+            "SELECT INDEX_NAME, CAST(MIN(NON_UNIQUE) = 0 AND COUNT(*) = 1 AND MAX(COLUMN_NAME) = {id} AS CHAR), \
+             CAST(SUM(COLUMN_NAME = {processed}) > 0 AS CHAR) FROM information_schema.STATISTICS \
+             WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = {table} GROUP BY INDEX_NAME \
+             ORDER BY INDEX_NAME = 'PRIMARY' DESC"
+        ),
+    };
+    let rows = session.query(sql).await?;
+    let unique = rows.iter().find(|row| number(row, 1) == Some(1)).and_then(|row| text(row, 0));
+    Ok((unique, rows.iter().any(|row| number(row, 2) == Some(1))))
+}
+
+fn fix(label: &str, what: String, hint: impl Into<String>, code: &'static str) -> Fault {
+    Fault::fix(format!("{label}: {what}")).hint(hint).code(code)
+}
+
+/// Statements of one kind, run one by one where the database commits each by itself.
+pub(super) async fn run_all(
+    session: &dyn Session,
+    dialect: Dialect,
+    statements: &[String],
+) -> Result<(), Fault> {
+    match dialect {
+        Dialect::Sqlite => session.transact(&[], statements).await.map(drop),
+        Dialect::Postgres => {
+            // `CREATE TABLE IF NOT EXISTS` fails where two run at once. The number is the word potok.
+            let lock = "SELECT pg_advisory_xact_lock(482906238827)".to_owned();
+            let all: Vec<String> =
+                std::iter::once(lock).chain(statements.iter().cloned()).collect();
+            session.transact(&[], &all).await.map(drop)
+        }
+        Dialect::Mysql => {
+            for statement in statements {
+                session.query(statement.clone()).await?;
+            }
+            Ok(())
+        }
+    }
+}
+
+/// How to look.
+pub(super) struct Look<'a> {
+    pub session: &'a dyn Session,
+    pub dialect: Dialect,
+    pub names: &'a Names,
+    pub label: &'a str,
+    /// The pipeline file, for hints.
+    pub pipeline: &'a str,
+    /// Makes what is missing.
+    pub create: bool,
+}
+
+impl Look<'_> {
+    /// The table as it is; `None` where it is not there.
+    pub async fn table(&self) -> Result<Option<Shape>, Fault> {
+        let names = self.names;
+        let found = columns(self.session, self.dialect, None, &names.table).await?;
+        let Some((schema, columns)) = found else { return Ok(None) };
+        for needed in [
+            &names.id,
+            &names.event_type,
+            &names.payload,
+            &names.added_at,
+            &names.processed,
+            &names.processed_at,
+            &names.retry_count,
+        ]
+        .into_iter()
+        .chain(&names.headers)
+        .chain(&names.order)
+        {
+            if !columns.iter().any(|column| column.name == *needed) {
+                let there: Vec<&str> = columns.iter().map(|column| column.name.as_str()).collect();
+                let what = format!("table `{}` has no column `{needed}`", names.table);
+                let hint = format!("it has {}; name others under `columns`", there.join(", "));
+                return Err(fix(self.label, what, hint, "P1302"));
+            }
+        }
+        let counts = columns.iter().find(|column| column.counts).map(|column| column.name.clone());
+        let order = match (names.order.clone().or(counts), self.dialect) {
+            (Some(column), _) => Order::Column(column),
+            (None, Dialect::Sqlite) => Order::Rowid,
+            (None, _) => Order::Time,
+        };
+        let mut shape = Shape {
+            dialect: self.dialect,
+            names: names.clone(),
+            schema,
+            columns,
+            order,
+            id_index: String::new(),
+            has_index: false,
+        };
+        let is_flag = |kind: &str| match self.dialect {
+            Dialect::Postgres => kind == "bool",
+            _ => true,
+        };
+        let kind = shape.column(&names.processed).map_or("", |column| &column.kind);
+        if !is_flag(kind) {
+            let what = format!("column `{}` is {kind}, not boolean", names.processed);
+            return Err(fix(self.label, what, "potok sets it to true", "P1302"));
+        }
+        let (unique, has_index) = indexes(self.session, &shape).await?;
+        let Some(unique) = unique else {
+            let what = format!("column `{}` of `{}` has no unique index", names.id, names.table);
+            let hint = format!(
+                "each note would read the whole table: CREATE UNIQUE INDEX ON {} ({})",
+                shape.outbox(),
+                shape.quote(&names.id)
+            );
+            return Err(fix(self.label, what, hint, "P1302"));
+        };
+        (shape.id_index, shape.has_index) = (unique, has_index);
+        Ok(Some(shape))
+    }
+
+    /// The table, with everything that the relay needs beside it.
+    pub async fn prepare(&self) -> Result<Shape, Fault> {
+        let command = format!("`potok outbox ddl {}` prints the statements", self.pipeline);
+        let shape = match self.table().await? {
+            Some(shape) => shape,
+            None if self.create => {
+                let planned = Shape::planned(self.dialect, self.names);
+                let all = [ddl::outbox(self.dialect, self.names), planned.index()];
+                self.make(&all).await?;
+                let made = self.table().await?;
+                made.ok_or_else(|| {
+                    fix(self.label, "the table was not made".to_owned(), command.clone(), "P1301")
+                })?
+            }
+            None => {
+                let what = format!("there is no table `{}`", self.names.table);
+                return Err(fix(self.label, what, command, "P1301"));
+            }
+        };
+        self.beside(&shape, &command).await?;
+        if shape.order == Order::Time {
+            warn!(
+                "{}: rows are ordered by `{}` and id, which is not the order of commits; add a \
+                 column that the database counts: ALTER TABLE {} ADD {} bigint ...",
+                self.label,
+                self.names.added_at,
+                shape.outbox(),
+                ddl::SEQ
+            );
+        }
+        if !shape.has_index {
+            warn!(
+                "{}: no index leads to the rows that wait, so the table is read less often; {}",
+                self.label,
+                shape.index()
+            );
+        }
+        Ok(shape)
+    }
+
+    async fn make(&self, statements: &[String]) -> Result<(), Fault> {
+        run_all(self.session, self.dialect, statements).await.map_err(|fault| match fault.next {
+            potok_core::Move::Wait => fault,
+            _ => Fault::fix(format!("{}: cannot create the tables", self.label))
+                .because(fault)
+                .hint("`potok outbox ddl` prints the statements; then `potok resume`")
+                .code("P1301"),
+        })
+    }
+
+    /// The tables of potok, and dead letters.
+    async fn beside(&self, shape: &Shape, command: &str) -> Result<(), Fault> {
+        let dead = &self.names.dead;
+        for turn in 0..2 {
+            let mut missing = Vec::new();
+            for table in [LEASES, WAITING, dead] {
+                let found = columns(self.session, self.dialect, Some(&shape.schema), table).await?;
+                let Some((_, there)) = found else {
+                    missing.push(table);
+                    continue;
+                };
+                if table != dead {
+                    continue;
+                }
+                let mut needed: Vec<&str> = shape.written().chain(DEAD_COLUMNS).collect();
+                if shape.order == Order::Rowid {
+                    needed.push(ROWID);
+                }
+                let gone: Vec<&str> = needed
+                    .into_iter()
+                    .filter(|name| !there.iter().any(|column| column.name == *name))
+                    .collect();
+                if !gone.is_empty() {
+                    let what = format!("table `{dead}` lacks {}", gone.join(", "));
+                    let hint = "it has every column of the outbox table, with the same types";
+                    return Err(fix(self.label, what, hint, "P1303"));
+                }
+            }
+            if missing.is_empty() {
+                return Ok(());
+            }
+            if !self.create || turn > 0 {
+                let what = format!("there is no table {}", missing.join(", "));
+                return Err(fix(self.label, what, command, "P1301"));
+            }
+            self.make(&shape.beside()).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,179 @@
+//! The outbox: a table that an application writes in its own transactions, relayed to topics.
+//!
+//! Promised: every row that was committed is published; a row is first published after every row of its
+//! key that was committed before it was inserted; a row is marked only after it was published, and a
+//! repeat has the same id. One process at a time relays a table, under a lease (`tenure.rs`); every read
+//! is one snapshot from the first row that waits (`statements.rs`); a row that failed keeps its key back,
+//! and no other (`flight.rs`). Not here: what follows the log of the database, and several relays that
+//! share a table at a time.
+
+mod ddl;
+mod feed;
+mod flight;
+mod look;
+#[cfg(feature = "mysql")]
+mod mysql;
+#[cfg(feature = "postgres")]
+mod postgres;
+mod report;
+mod session;
+mod settings;
+mod shape;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+mod statements;
+mod table;
+mod tenure;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use potok_core::Fault;
+use potok_expr::Template;
+
+use look::Look;
+use session::Session;
+use shape::{Names, Shape};
+
+use crate::sql::Dialect;
+
+pub use report::{DeadRow, Failing, Owner, Status};
+pub use settings::OutboxSettings;
+pub(crate) use settings::register;
+
+/// What a session is for: each has its own, so that none waits for another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    Lease,
+    Read,
+    Note,
+    Purge,
+    Look,
+}
+
+/// How the table is relayed.
+#[derive(Clone, Debug)]
+struct Relaying {
+    attempts: u32,
+    first: Duration,
+    max: Duration,
+    lease: Duration,
+    keep_processed: Option<Duration>,
+    create_tables: bool,
+    /// What is kept in order.
+    key: Option<Template>,
+    /// What the pipeline file comes down to: where it changed, rows that wait are tried at once.
+    config: String,
+    /// What records call the place they come from.
+    topic: Arc<str>,
+}
+
+/// Where the table is.
+enum Server {
+    #[cfg(feature = "sqlite")]
+    Sqlite(PathBuf),
+    #[cfg(feature = "postgres")]
+    Postgres(Box<sqlx::postgres::PgConnectOptions>),
+    #[cfg(feature = "mysql")]
+    Mysql(Box<sqlx::mysql::MySqlConnectOptions>),
+}
+
+/// An outbox table: a feed, and what `potok outbox` asks.
+pub struct Outbox {
+    label: String,
+    /// Which process this is, for people.
+    owner: String,
+    /// The pipeline file, for hints.
+    pipeline: String,
+    names: Names,
+    settings: Relaying,
+    server: Server,
+    /// As it was last seen.
+    shape: Mutex<Option<Shape>>,
+    /// For questions of people.
+    asking: Arc<dyn Session>,
+}
+
+impl Outbox {
+    fn dialect(&self) -> Dialect {
+        self.server.dialect()
+    }
+
+    fn session(&self, purpose: Use) -> Arc<dyn Session> {
+        match purpose {
+            Use::Look => self.asking.clone(),
+            _ => self.server.session(&self.label, purpose, &self.settings),
+        }
+    }
+
+    fn look_at<'a>(&'a self, session: &'a dyn Session, create: bool) -> Look<'a> {
+        Look {
+            session,
+            dialect: self.dialect(),
+            names: &self.names,
+            label: &self.label,
+            pipeline: &self.pipeline,
+            create,
+        }
+    }
+
+    /// Looks at everything, and makes what is missing where that is wanted.
+    async fn prepare(&self) -> Result<Shape, Fault> {
+        let session = self.session(Use::Note);
+        let shape = self.look_at(&*session, self.settings.create_tables).prepare().await?;
+        *self.shape.lock().unwrap_or_else(PoisonError::into_inner) = Some(shape.clone());
+        Ok(shape)
+    }
+
+    /// The table as it was last seen, or as it is.
+    async fn look(&self) -> Result<Shape, Fault> {
+        let known = self.shape.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(shape) = known {
+            return Ok(shape);
+        }
+        let session = self.asking.clone();
+        let shape = self.look_at(&*session, false).prepare().await?;
+        *self.shape.lock().unwrap_or_else(PoisonError::into_inner) = Some(shape.clone());
+        Ok(shape)
+    }
+}
+
+impl Server {
+    fn dialect(&self) -> Dialect {
+        match self {
+            #[cfg(feature = "sqlite")]
+            Server::Sqlite(_) => Dialect::Sqlite,
+            #[cfg(feature = "postgres")]
+            Server::Postgres(_) => Dialect::Postgres,
+            #[cfg(feature = "mysql")]
+            Server::Mysql(_) => Dialect::Mysql,
+        }
+    }
+
+    fn session(&self, label: &str, purpose: Use, settings: &Relaying) -> Arc<dyn Session> {
+        let lease = settings.lease;
+        // A renewal that takes long comes too late.
+        let call = match purpose {
+            Use::Lease => (lease / 3).min(Duration::from_secs(2)),
+            _ => Duration::from_secs(20),
+        };
+        match self {
+            #[cfg(feature = "sqlite")]
+            Server::Sqlite(path) => {
+                let create = settings.create_tables;
+                Arc::new(sqlite::SqliteSession::new(label, path.clone(), create))
+            }
+            #[cfg(feature = "postgres")]
+            Server::Postgres(options) => {
+                let options = options.as_ref().clone();
+                Arc::new(postgres::PostgresSession::new(label, options, call, lease))
+            }
+            #[cfg(feature = "mysql")]
+            Server::Mysql(options) => {
+                let options = options.as_ref().clone();
+                Arc::new(mysql::MysqlSession::new(label, options, call, lease))
+            }
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Sessions with an SQLite file.
+//!
+//! Notes begin IMMEDIATE, so that they wait for the application's transaction instead of failing in
+//! the middle of their own; a SELECT is read to its end at once, because an unfinished one stands in
+//! the way of the application.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use potok_core::Fault;
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, Error};
+
+use super::session::{Cells, Session};
+use crate::sqlite::{fault, open_file};
+
+/// A session with one file.
+pub(super) struct SqliteSession {
+    file: Arc<File>,
+}
+
+struct File {
+    label: String,
+    path: PathBuf,
+    /// Makes the file where there is none.
+    create: bool,
+    connection: Mutex<Option<Connection>>,
+}
+
+impl SqliteSession {
+    pub fn new(label: &str, path: PathBuf, create: bool) -> Self {
+        let connection = Mutex::default();
+        SqliteSession { file: Arc::new(File { label: label.to_owned(), path, create, connection }) }
+    }
+
+    async fn run(
+        &self,
+        work: impl FnOnce(&mut Connection) -> Result<Vec<Cells>, Error> + Send + 'static,
+    ) -> Result<Vec<Cells>, Fault> {
+        let file = self.file.clone();
+        let ran = tokio::task::spawn_blocking(move || file.run(work)).await;
+        ran.unwrap_or_else(|error| Err(Fault::retry("the database call died").because(error)))
+    }
+}
+
+impl File {
+    fn run(
+        &self,
+        work: impl FnOnce(&mut Connection) -> Result<Vec<Cells>, Error>,
+    ) -> Result<Vec<Cells>, Fault> {
+        let mut held = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        let sort = |error: &Error| match fault::is_about_the_record(error) {
+            true => fault::refused(error),
+            false => fault::sort(&self.label, &self.path, error),
+        };
+        let mut connection = match held.take() {
+            Some(connection) if self.path.exists() => connection,
+            _ => open_file(&self.path, self.create).map_err(|error| sort(&error))?,
+        };
+        let rows = work(&mut connection);
+        // After an error nothing is known about the session but that it rolls back when it is closed.
+        if rows.is_ok() {
+            *held = Some(connection);
+        }
+        rows.map_err(|error| sort(&error))
+    }
+}
+
+fn rows(connection: &Connection, sql: &str, into: &mut Vec<Cells>) -> Result<(), Error> {
+    let mut statement = connection.prepare(sql)?;
+    let columns = statement.column_count();
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let mut cells = Vec::with_capacity(columns);
+        for at in 0..columns {
+            cells.push(match row.get_ref(at)? {
+                ValueRef::Null => None,
+                ValueRef::Integer(number) => Some(Bytes::from(number.to_string())),
+                ValueRef::Real(number) => Some(Bytes::from(number.to_string())),
+                ValueRef::Text(bytes) | ValueRef::Blob(bytes) => {
+                    Some(Bytes::copy_from_slice(bytes))
+                }
+            });
+        }
+        into.push(cells);
+    }
+    Ok(())
+}
+
+#[async_trait]
+impl Session for SqliteSession {
+    async fn query(&self, sql: String) -> Result<Vec<Cells>, Fault> {
+        let work = move |connection: &mut Connection| {
+            let mut all = Vec::new();
+            rows(connection, &sql, &mut all)?;
+            Ok(all)
+        };
+        self.run(work).await
+    }
+
+    async fn transact(
+        &self,
+        before: &[String],
+        statements: &[String],
+    ) -> Result<Vec<Cells>, Fault> {
+        let (before, statements) = (before.to_vec(), statements.to_vec());
+        let work = move |connection: &mut Connection| {
+            let mut all = Vec::new();
+            for sql in &before {
+                rows(connection, sql, &mut all)?;
+            }
+            connection.execute_batch("BEGIN IMMEDIATE")?;
+            for sql in &statements {
+                rows(connection, sql, &mut all)?;
+            }
+            connection.execute_batch("COMMIT")?;
+            Ok(all)
+        };
+        self.run(work).await
+    }
+}

@@ -1,0 +1,607 @@
+//! The statements of the relay. Each is run in one transaction that begins with a locking read of the
+//! lease: while it lasts nobody takes the lease over, and every statement asks whether it is ours.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use potok_core::RECORD_BYTES_MAX;
+
+use super::shape::{DEAD_COLUMNS, LEASES, Order, ROWID, Shape, WAITING};
+use crate::sql::Dialect;
+
+/// Rows that were found free of locks, in MariaDB and MySQL.
+const FREE: &str = "potok_free";
+
+/// A note: what runs before the transaction, and in it.
+pub(super) struct Note {
+    pub before: Vec<String>,
+    pub statements: Vec<String>,
+}
+
+impl Shape {
+    fn leases(&self) -> String {
+        self.table(LEASES)
+    }
+
+    fn waiting(&self) -> String {
+        self.table(WAITING)
+    }
+
+    fn source_literal(&self) -> String {
+        self.literal(&self.source())
+    }
+
+    /// True while the lease is ours, by the server's clock: after a failover an old token may be
+    /// back, but not its time.
+    fn mine(&self, token: &str) -> String {
+        format!(
+            "EXISTS (SELECT 1 FROM {} l WHERE l.name = {} AND l.token = {} AND l.until > {})",
+            self.leases(),
+            self.source_literal(),
+            self.literal(token),
+            self.now()
+        )
+    }
+
+    /// Keeps the lease from being taken over until the transaction ends. One row where it is ours.
+    fn lock(&self, token: &str) -> String {
+        let lock = match self.dialect {
+            Dialect::Postgres => " FOR SHARE",
+            Dialect::Mysql => " LOCK IN SHARE MODE",
+            // Whoever began IMMEDIATE is alone.
+            Dialect::Sqlite => "",
+        };
+        format!(
+            "SELECT 'mine', NULL FROM {} l WHERE l.name = {} AND l.token = {} AND l.until > {}{lock}",
+            self.leases(),
+            self.source_literal(),
+            self.literal(token),
+            self.now()
+        )
+    }
+
+    fn note(&self, token: &str, statements: Vec<String>) -> Note {
+        let mut all = vec![self.lock(token)];
+        all.extend(statements);
+        let before = match self.dialect {
+            Dialect::Mysql => vec![
+                format!(
+                    "CREATE TEMPORARY TABLE IF NOT EXISTS {FREE} SELECT {} FROM {} WHERE FALSE",
+                    self.quote(&self.names.id),
+                    self.outbox()
+                ),
+                format!("TRUNCATE {FREE}"),
+            ],
+            Dialect::Sqlite | Dialect::Postgres => Vec::new(),
+        };
+        Note { before, statements: all }
+    }
+
+    /// Rows of these ids that wait and that nobody has locked.
+    fn free(&self, token: &str, ids: &[String], lock: &str) -> String {
+        let (id, outbox) = (self.quote(&self.names.id), self.outbox());
+        let force = match self.dialect {
+            Dialect::Mysql => format!(" FORCE INDEX ({})", self.quote(&self.id_index)),
+            _ => String::new(),
+        };
+        format!(
+            "SELECT o.{id} FROM {outbox} o{force} WHERE o.{id} IN ({}) AND {} AND {}{lock}",
+            self.ids(ids),
+            self.pending("o"),
+            self.mine(token)
+        )
+    }
+
+    /// Changes free rows of these ids; answers `done` with the id of each where it is asked to.
+    fn update(&self, token: &str, ids: &[String], set: &str, answer: bool) -> Vec<String> {
+        let (id, outbox) = (self.quote(&self.names.id), self.outbox());
+        match self.dialect {
+            Dialect::Postgres => {
+                let free = self.free(token, ids, " FOR NO KEY UPDATE SKIP LOCKED");
+                let update = format!(
+                    "UPDATE {outbox} o SET {set} FROM free WHERE o.{id} = free.{id} \
+                     RETURNING {}",
+                    self.id_text("o")
+                );
+                let select = if answer {
+                    "SELECT 'done', id FROM done"
+                } else {
+                    "SELECT 'left', NULL WHERE false"
+                };
+                vec![format!("WITH free AS MATERIALIZED ({free}), done(id) AS ({update}) {select}")]
+            }
+            Dialect::Mysql => {
+                let mut all = vec![
+                    format!(
+                        "INSERT INTO {FREE} {}",
+                        self.free(token, ids, " FOR UPDATE SKIP LOCKED")
+                    ),
+                    format!(
+                        "UPDATE {FREE} f STRAIGHT_JOIN {outbox} o ON o.{id} = f.{id} SET {}",
+                        set.replace("@@", "o.")
+                    ),
+                ];
+                if answer {
+                    all.push(format!("SELECT 'done', {} FROM {FREE} f", self.id_text("f")));
+                }
+                all
+            }
+            Dialect::Sqlite => {
+                let returning = if answer {
+                    format!(" RETURNING 'done', CAST({id} AS TEXT)")
+                } else {
+                    String::new()
+                };
+                vec![format!(
+                    "UPDATE {outbox} AS o SET {set} WHERE o.{id} IN ({}) AND {} AND {}{returning}",
+                    self.ids(ids),
+                    self.pending("o"),
+                    self.mine(token)
+                )]
+            }
+        }
+    }
+
+    /// A column on the left of an assignment; MariaDB wants to know of which table.
+    fn assigned(&self, column: &str) -> String {
+        match self.dialect {
+            Dialect::Mysql => format!("@@{}", self.quote(column)),
+            Dialect::Sqlite | Dialect::Postgres => self.quote(column),
+        }
+    }
+
+    /// Which of these rows wait: locked ones among those that a note did not change.
+    fn left(&self, ids: &[String]) -> String {
+        let (id, outbox) = (self.quote(&self.names.id), self.outbox());
+        format!(
+            "SELECT 'left', {} FROM {outbox} o WHERE o.{id} IN ({}) AND {}",
+            self.id_text("o"),
+            self.ids(ids),
+            self.pending("o")
+        )
+    }
+
+    /// Lets go of heads that do not wait any more, and of those behind them.
+    fn free_heads(&self, token: &str, heads: &[String]) -> Option<String> {
+        if heads.is_empty() {
+            return None;
+        }
+        let (id, outbox) = (self.quote(&self.names.id), self.outbox());
+        let texts: Vec<String> = heads.iter().map(|id| self.literal(id)).collect();
+        Some(format!(
+            "DELETE FROM {} WHERE source = {} AND id IN ({}) AND {} AND id NOT IN \
+             (SELECT {} FROM {outbox} o WHERE o.{id} IN ({}) AND {})",
+            self.waiting(),
+            self.source_literal(),
+            texts.join(","),
+            self.mine(token),
+            self.id_text("o"),
+            self.ids(heads),
+            self.pending("o")
+        ))
+    }
+
+    /// Marks rows as processed. Answers `mine`, `done` for each that was marked, and `left` for each
+    /// that still waits, because somebody has it locked.
+    pub(super) fn mark(&self, token: &str, ids: &[String], heads: &[String]) -> Note {
+        let names = &self.names;
+        let set = format!(
+            "{} = {}, {} = {}",
+            self.assigned(&names.processed),
+            self.yes(),
+            self.assigned(&names.processed_at),
+            self.now_for(&names.processed_at)
+        );
+        let mut all = self.update(token, ids, &set, true);
+        all.push(self.left(ids));
+        all.extend(self.free_heads(token, heads));
+        self.note(token, all)
+    }
+
+    /// Counts an attempt and keeps the row back. The count is set only where it is still what was
+    /// seen: repeating changes nothing, and a person's reset stays.
+    pub(super) fn put_off(&self, token: &str, delay: &Delay<'_>) -> Note {
+        let retry = &self.names.retry_count;
+        let on_right = match self.dialect {
+            Dialect::Mysql => format!("@@{}", self.quote(retry)),
+            _ => format!("o.{}", self.quote(retry)),
+        };
+        let set = format!(
+            "{} = CASE WHEN COALESCE({on_right}, 0) = {} THEN {} ELSE {on_right} END",
+            self.assigned(retry),
+            delay.seen,
+            delay.attempt
+        );
+        let ids = [delay.id.to_owned()];
+        let mut all = self.update(token, &ids, &set, false);
+        let until = self.in_time(delay.wait);
+        let values = format!(
+            "SELECT {}, {}, NULL, {}, {until}, {}, {} WHERE {} AND EXISTS ({})",
+            self.source_literal(),
+            self.literal(delay.id),
+            delay.attempt,
+            self.literal(delay.error),
+            self.literal(delay.key),
+            self.mine(token),
+            self.left(&ids)
+        );
+        let values = match self.dialect {
+            Dialect::Mysql => values.replacen(" WHERE ", " FROM DUAL WHERE ", 1),
+            _ => values,
+        };
+        let insert = format!(
+            "INSERT INTO {} (source, id, behind, attempt, until, error, key_shown) {values}",
+            self.waiting()
+        );
+        all.push(match self.dialect {
+            Dialect::Mysql => format!(
+                "{insert} ON DUPLICATE KEY UPDATE behind = NULL, attempt = VALUES(attempt), \
+                 until = VALUES(until), error = VALUES(error), key_shown = VALUES(key_shown)"
+            ),
+            Dialect::Sqlite | Dialect::Postgres => format!(
+                "{insert} ON CONFLICT (source, id) DO UPDATE SET behind = NULL, \
+                 attempt = excluded.attempt, until = excluded.until, error = excluded.error, \
+                 key_shown = excluded.key_shown"
+            ),
+        });
+        self.note(token, all)
+    }
+
+    /// Names rows that must wait for a head.
+    pub(super) fn enter_behind(&self, token: &str, head: &str, ids: &[String]) -> Note {
+        let id = self.quote(&self.names.id);
+        let insert = format!(
+            "INSERT INTO {} (source, id, behind) SELECT {}, {}, {} FROM {} o \
+             WHERE o.{id} IN ({}) AND {}",
+            self.waiting(),
+            self.source_literal(),
+            self.id_text("o"),
+            self.literal(head),
+            self.outbox(),
+            self.ids(ids),
+            self.mine(token)
+        );
+        let insert = match self.dialect {
+            Dialect::Mysql => format!("{insert} ON DUPLICATE KEY UPDATE behind = behind"),
+            _ => format!("{insert} ON CONFLICT (source, id) DO NOTHING"),
+        };
+        // Unlike with `mine` alone, the order of the statements does not matter to MariaDB.
+        self.note(token, vec![insert])
+    }
+
+    /// Moves a row to the dead letters. Answers `done` where it did, `left` where it is locked.
+    pub(super) fn bury(&self, token: &str, burial: &Burial<'_>) -> Note {
+        let ids = [burial.id.to_owned()];
+        let (id, outbox, dead) =
+            (self.quote(&self.names.id), self.outbox(), self.table(&self.names.dead));
+        let columns: Vec<&str> = self.written().collect();
+        let value = |alias: &str, column: &str| match column == self.names.retry_count {
+            true => burial.attempt.to_string(),
+            false => format!("{alias}.{}", self.quote(column)),
+        };
+        let mut into: Vec<String> = columns.iter().map(|name| self.quote(name)).collect();
+        let mut from: Vec<String> = columns.iter().map(|name| value("o", name)).collect();
+        if self.order == Order::Rowid {
+            into.push(self.quote(ROWID));
+            from.push("o.rowid".to_owned());
+        }
+        into.extend(DEAD_COLUMNS.iter().map(|name| self.quote(name)));
+        from.extend([
+            self.literal(burial.reason),
+            self.literal(burial.error),
+            self.dead_now().to_owned(),
+        ]);
+        let (into, from) = (into.join(", "), from.join(", "));
+        let mut all = match self.dialect {
+            Dialect::Postgres => {
+                let free = self.free(token, &ids, " FOR UPDATE SKIP LOCKED");
+                let again: Vec<String> = DEAD_COLUMNS
+                    .iter()
+                    .chain([&self.names.retry_count.as_str()])
+                    .map(|name| format!("{0} = excluded.{0}", self.quote(name)))
+                    .collect();
+                vec![format!(
+                    "WITH free AS MATERIALIZED ({free}), o AS (DELETE FROM {outbox} o USING free \
+                     WHERE o.{id} = free.{id} RETURNING o.*) \
+                     INSERT INTO {dead} ({into}) SELECT {from} FROM o \
+                     ON CONFLICT ({id}) DO UPDATE SET {} RETURNING 'done', {id}::text",
+                    again.join(", ")
+                )]
+            }
+            Dialect::Mysql => vec![
+                format!("INSERT INTO {FREE} {}", self.free(token, &ids, " FOR UPDATE SKIP LOCKED")),
+                format!(
+                    "REPLACE INTO {dead} ({into}) SELECT {from} FROM {FREE} f \
+                     STRAIGHT_JOIN {outbox} o ON o.{id} = f.{id}"
+                ),
+                format!("DELETE o FROM {FREE} f STRAIGHT_JOIN {outbox} o ON o.{id} = f.{id}"),
+                format!("SELECT 'done', {} FROM {FREE} f", self.id_text("f")),
+            ],
+            Dialect::Sqlite => {
+                let there = format!(
+                    "o.{id} IN ({}) AND {} AND {}",
+                    self.ids(&ids),
+                    self.pending("o"),
+                    self.mine(token)
+                );
+                vec![
+                    format!(
+                        "INSERT OR REPLACE INTO {dead} ({into}) SELECT {from} FROM {outbox} o \
+                         WHERE {there}"
+                    ),
+                    format!(
+                        "DELETE FROM {outbox} AS o WHERE {there} RETURNING 'done', CAST({id} AS TEXT)"
+                    ),
+                ]
+            }
+        };
+        all.push(self.left(&ids));
+        all.extend(self.free_heads(token, &ids));
+        self.note(token, all)
+    }
+
+    /// Now, as `dead_at` has it.
+    fn dead_now(&self) -> &'static str {
+        match self.dialect {
+            Dialect::Postgres => "clock_timestamp()",
+            Dialect::Mysql => "UTC_TIMESTAMP(6)",
+            Dialect::Sqlite => "strftime('%Y-%m-%dT%H:%M:%fZ', 'now')",
+        }
+    }
+
+    /// What `rows_of` reads of one row.
+    fn row_columns(&self, alias: &str) -> String {
+        let names = &self.names;
+        let event_type = self.as_text(&format!("{alias}.{}", self.quote(&names.event_type)));
+        let max = RECORD_BYTES_MAX;
+        let mut columns = format!(
+            "{}, {event_type}, CASE WHEN {bytes} > {max} THEN NULL ELSE {} END, \
+             CASE WHEN {bytes} > {max} THEN 1 ELSE 0 END, {}, {}, COALESCE({alias}.{}, 0)",
+            self.id_text(alias),
+            self.payload(alias),
+            self.time_text(alias, &names.added_at),
+            self.epoch_ms(alias, &names.added_at),
+            self.quote(&names.retry_count),
+            bytes = self.payload_bytes(alias),
+        );
+        for name in self.header_columns() {
+            let value = self.as_text(&format!("{alias}.{}", self.quote(name)));
+            // Memory takes everything.
+            let _ = write!(columns, ", {value}");
+        }
+        columns
+    }
+
+    /// Rows that wait, from the first on, in one snapshot: no row that commits late is passed over.
+    pub(super) fn read(&self, token: &str, except: &[String], limits: Limits) -> String {
+        let id = self.quote(&self.names.id);
+        let order = self.order_by("o");
+        let named: Vec<String> =
+            order.iter().enumerate().map(|(at, by)| format!("{by} AS potok_by{at}")).collect();
+        let by: Vec<String> = (0..order.len()).map(|at| format!("o.potok_by{at}")).collect();
+        let by = by.join(", ");
+        let except = match except {
+            [] => String::new(),
+            ids => format!(" AND o.{id} NOT IN ({})", self.ids(ids)),
+        };
+        // One more than the budget where the first row alone is larger.
+        format!(
+            "SELECT {} FROM (SELECT o.*, SUM(o.potok_size) OVER (ORDER BY {by} \
+             ROWS UNBOUNDED PRECEDING) AS potok_total FROM (SELECT o.*, {}, {} AS potok_size \
+             FROM {} o WHERE {}{except} AND NOT EXISTS (SELECT 1 FROM {} w WHERE w.source = {} \
+             AND w.id = {}) AND {} ORDER BY {} LIMIT {}) o) o \
+             WHERE o.potok_total - o.potok_size < {} ORDER BY {by}",
+            self.row_columns("o"),
+            named.join(", "),
+            format_args!("COALESCE({}, 0)", self.payload_size("o")),
+            self.outbox(),
+            self.pending("o"),
+            self.waiting(),
+            self.source_literal(),
+            self.id_text("o"),
+            self.mine(token),
+            order.join(", "),
+            limits.rows,
+            limits.bytes
+        )
+    }
+
+    /// Those of these rows that wait.
+    pub(super) fn rows_of(&self, ids: &[String]) -> String {
+        let id = self.quote(&self.names.id);
+        format!(
+            "SELECT {} FROM {} o WHERE o.{id} IN ({}) AND {}",
+            self.row_columns("o"),
+            self.outbox(),
+            self.ids(ids),
+            self.pending("o")
+        )
+    }
+
+    /// Every head: id, attempt, milliseconds until it is due.
+    pub(super) fn heads(&self) -> String {
+        format!(
+            "SELECT id, attempt, {} FROM {} WHERE source = {} AND behind IS NULL",
+            self.ms_until("until"),
+            self.waiting(),
+            self.source_literal()
+        )
+    }
+
+    /// Drops heads whose row is gone or processed, and with them those behind.
+    pub(super) fn sweep(&self, token: &str, heads: &[String]) -> Note {
+        self.note(token, self.free_heads(token, heads).into_iter().collect())
+    }
+
+    /// Makes heads due: these, or all.
+    pub(super) fn make_due(&self, heads: Option<&[String]>) -> Vec<String> {
+        let only = heads.map_or(String::new(), |heads| {
+            let texts: Vec<String> = heads.iter().map(|id| self.literal(id)).collect();
+            format!(" AND id IN ({})", texts.join(","))
+        });
+        let (waiting, source) = (self.waiting(), self.source_literal());
+        let there = format!("FROM {waiting} WHERE source = {source} AND behind IS NULL{only}");
+        vec![
+            format!("SELECT 'done', id {there}"),
+            format!(
+                "UPDATE {waiting} SET until = {} WHERE source = {source} AND behind IS NULL{only}",
+                self.now()
+            ),
+        ]
+    }
+
+    /// Takes the lease where it has run out by the server's clock, or where it still is what it was
+    /// when this process saw it a whole lease ago. Answers `mine`, or `held` and by whom.
+    pub(super) fn take(&self, claim: &Claim<'_>) -> Vec<String> {
+        let (leases, name) = (self.leases(), self.source_literal());
+        let until = self.in_time(claim.lease);
+        let now = self.now();
+        let seen = claim.stale.map_or(String::new(), |(token, until)| {
+            let until = match self.dialect {
+                Dialect::Sqlite => until.to_owned(),
+                _ => self.literal(until),
+            };
+            format!(" OR (token = {} AND until = {until})", self.literal(token))
+        });
+        let token = self.literal(claim.token);
+        let values = format!(
+            "owner = {}, pipeline = {}, config = {}, since = {now}, until = {until}",
+            self.literal(claim.owner),
+            self.literal(claim.pipeline),
+            self.literal(claim.config),
+        );
+        let insert = format!(
+            "INSERT INTO {leases} (name, token, owner, pipeline, config, since, until) \
+             SELECT {name}, '', '', '', '', {now}, {}{} WHERE NOT EXISTS \
+             (SELECT 1 FROM {leases} l WHERE l.name = {name})",
+            self.in_time(Duration::ZERO),
+            if self.dialect == Dialect::Mysql { " FROM DUAL" } else { "" },
+        );
+        let insert = match self.dialect {
+            Dialect::Mysql => {
+                format!("{insert} ON DUPLICATE KEY UPDATE {leases}.name = {leases}.name")
+            }
+            _ => format!("{insert} ON CONFLICT (name) DO NOTHING"),
+        };
+        vec![
+            insert,
+            format!(
+                "SELECT 'before', config, NULL, NULL, NULL, NULL FROM {leases} WHERE name = {name}"
+            ),
+            format!(
+                "UPDATE {leases} SET token = {token}, {values} WHERE name = {name} \
+                 AND (until <= {now}{seen})"
+            ),
+            format!(
+                "SELECT CASE WHEN token = {token} THEN 'mine' ELSE 'held' END, token, {}, owner, \
+                 pipeline, {} FROM {leases} WHERE name = {name}",
+                self.as_text("until"),
+                self.ms_until("until")
+            ),
+        ]
+    }
+
+    /// Holds on to the lease. Answers `mine` where it still is ours.
+    pub(super) fn renew(&self, token: &str, lease: Duration) -> Vec<String> {
+        let (leases, name) = (self.leases(), self.source_literal());
+        let token = self.literal(token);
+        vec![
+            format!(
+                "UPDATE {leases} SET until = {} WHERE name = {name} AND token = {token} \
+                 AND until > {}",
+                self.in_time(lease),
+                self.now()
+            ),
+            format!(
+                "SELECT 'mine', NULL FROM {leases} l WHERE l.name = {name} AND l.token = {token} \
+                 AND l.until > {}",
+                self.now()
+            ),
+        ]
+    }
+
+    /// Lets go of the lease at once.
+    pub(super) fn release(&self, token: &str) -> String {
+        format!(
+            "UPDATE {} SET until = {} WHERE name = {} AND token = {}",
+            self.leases(),
+            self.now(),
+            self.source_literal(),
+            self.literal(token)
+        )
+    }
+
+    /// Deletes processed rows that are old enough, so many at most. Answers `done` for each, or how
+    /// many there were.
+    pub(super) fn purge(&self, token: &str, age: Duration, most: usize) -> Note {
+        let (id, outbox) = (self.quote(&self.names.id), self.outbox());
+        let processed = self.quote(&self.names.processed);
+        let processed = match self.dialect {
+            Dialect::Postgres => processed,
+            Dialect::Sqlite => format!("{processed} IS TRUE"),
+            Dialect::Mysql => format!("{processed} = 1"),
+        };
+        let old = format!(
+            "{processed} AND ({} OR ({} IS NULL AND {})) AND {}",
+            self.is_older(&self.names.processed_at, age),
+            self.quote(&self.names.processed_at),
+            self.is_older(&self.names.added_at, age),
+            self.mine(token)
+        );
+        let all = match self.dialect {
+            Dialect::Postgres => vec![format!(
+                "WITH old AS MATERIALIZED (SELECT {id} FROM {outbox} WHERE {old} LIMIT {most} \
+                 FOR UPDATE SKIP LOCKED) DELETE FROM {outbox} o USING old WHERE o.{id} = old.{id} \
+                 AND o.{processed} RETURNING 'done', NULL"
+            )],
+            Dialect::Sqlite => vec![format!(
+                "DELETE FROM {outbox} WHERE rowid IN (SELECT rowid FROM {outbox} WHERE {old} \
+                 LIMIT {most}) RETURNING 'done', NULL"
+            )],
+            Dialect::Mysql => vec![
+                format!("DELETE FROM {outbox} WHERE {old} LIMIT {most}"),
+                "SELECT 'count', ROW_COUNT()".to_owned(),
+            ],
+        };
+        self.note(token, all)
+    }
+}
+
+/// How much one read may bring.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    pub rows: usize,
+    pub bytes: usize,
+}
+
+/// A row that is kept back.
+pub(super) struct Delay<'a> {
+    pub id: &'a str,
+    /// The count of attempts when the row was read.
+    pub seen: u32,
+    pub attempt: u32,
+    pub wait: Duration,
+    pub error: &'a str,
+    /// Its key, for people.
+    pub key: &'a str,
+}
+
+/// A row that becomes a dead letter.
+pub(super) struct Burial<'a> {
+    pub id: &'a str,
+    pub attempt: u32,
+    pub reason: &'a str,
+    pub error: &'a str,
+}
+
+/// A wish for the lease.
+pub(super) struct Claim<'a> {
+    pub token: &'a str,
+    pub owner: &'a str,
+    pub pipeline: &'a str,
+    /// What the settings come down to.
+    pub config: &'a str,
+    pub lease: Duration,
+    /// Token and end of a lease that has not changed for its whole length, by our own clock.
+    pub stale: Option<(&'a str, &'a str)>,
+}

@@ -1,0 +1,218 @@
+//! What the relay asks of the table: each question is one call of the database.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use potok_core::{Backlog, Fault, Timestamp};
+
+use super::session::{Cells, Session, number, text};
+use super::shape::Shape;
+use super::statements::{Burial, Claim, Delay, Limits, Note};
+
+/// A row as it was read.
+#[derive(Clone, Debug)]
+pub(super) struct Row {
+    pub id: Arc<str>,
+    pub event_type: Option<String>,
+    pub payload: Option<Bytes>,
+    /// Larger than a record may be; it was not fetched.
+    pub is_too_large: bool,
+    pub added_at: Option<String>,
+    pub time: Option<Timestamp>,
+    pub attempts: u32,
+    /// Further columns, in the order of [`Shape::header_columns`].
+    pub headers: Vec<Option<Bytes>>,
+}
+
+/// A row that failed and waits.
+#[derive(Clone, Debug)]
+pub(super) struct Head {
+    pub id: String,
+    /// Milliseconds until it is due; not positive when it is.
+    pub due_ms: i64,
+}
+
+/// What became of a wish for the lease.
+pub(super) enum Taken {
+    /// It is ours; the settings are others than those of whoever had it before.
+    Mine {
+        changed: bool,
+    },
+    Held(Holder),
+}
+
+/// Who has the lease.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Holder {
+    pub token: String,
+    pub until: String,
+    pub owner: String,
+    pub pipeline: String,
+    pub left_ms: i64,
+}
+
+/// What a note came to.
+#[derive(Debug, Default)]
+pub(super) struct Noted {
+    /// The lease was ours.
+    pub mine: bool,
+    /// Ids that were changed.
+    pub done: Vec<String>,
+    /// Ids that still wait, because somebody has them locked.
+    pub left: Vec<String>,
+}
+
+/// One table, by one session.
+#[derive(Clone)]
+pub(super) struct Table {
+    pub shape: Arc<Shape>,
+    pub session: Arc<dyn Session>,
+}
+
+impl Table {
+    async fn note(&self, note: Note) -> Result<Noted, Fault> {
+        let rows = self.session.transact(&note.before, &note.statements).await?;
+        let mut noted = Noted::default();
+        for row in &rows {
+            let id = text(row, 1);
+            match text(row, 0).as_deref() {
+                Some("mine") => noted.mine = true,
+                Some("done") => noted.done.push(id.unwrap_or_default()),
+                Some("left") => noted.left.extend(id),
+                Some("count") => {
+                    let count = usize::try_from(number(row, 1).unwrap_or(0)).unwrap_or(0);
+                    noted.done.resize(count, String::new());
+                }
+                _ => {}
+            }
+        }
+        Ok(noted)
+    }
+
+    pub async fn mark(
+        &self,
+        token: &str,
+        ids: &[String],
+        heads: &[String],
+    ) -> Result<Noted, Fault> {
+        self.note(self.shape.mark(token, ids, heads)).await
+    }
+
+    pub async fn put_off(&self, token: &str, delay: &Delay<'_>) -> Result<Noted, Fault> {
+        self.note(self.shape.put_off(token, delay)).await
+    }
+
+    pub async fn enter_behind(
+        &self,
+        token: &str,
+        head: &str,
+        ids: &[String],
+    ) -> Result<Noted, Fault> {
+        self.note(self.shape.enter_behind(token, head, ids)).await
+    }
+
+    pub async fn bury(&self, token: &str, burial: &Burial<'_>) -> Result<Noted, Fault> {
+        self.note(self.shape.bury(token, burial)).await
+    }
+
+    pub async fn sweep(&self, token: &str, heads: &[String]) -> Result<Noted, Fault> {
+        self.note(self.shape.sweep(token, heads)).await
+    }
+
+    /// Deletes old rows; how many.
+    pub async fn purge(&self, token: &str, age: Duration, most: usize) -> Result<usize, Fault> {
+        Ok(self.note(self.shape.purge(token, age, most)).await?.done.len())
+    }
+
+    pub async fn read(
+        &self,
+        token: &str,
+        except: &[String],
+        limits: Limits,
+    ) -> Result<Vec<Row>, Fault> {
+        let rows = self.session.query(self.shape.read(token, except, limits)).await?;
+        Ok(rows.into_iter().map(|cells| self.row(cells)).collect())
+    }
+
+    pub async fn rows_of(&self, ids: &[String]) -> Result<Vec<Row>, Fault> {
+        let mut all = Vec::new();
+        for ids in ids.chunks(500) {
+            let rows = self.session.query(self.shape.rows_of(ids)).await?;
+            all.extend(rows.into_iter().map(|cells| self.row(cells)));
+        }
+        Ok(all)
+    }
+
+    fn row(&self, mut cells: Cells) -> Row {
+        let payload = cells.get_mut(2).and_then(Option::take);
+        let payload = payload.map(|bytes| match self.shape.is_hex() {
+            true => from_hex(&bytes),
+            false => bytes,
+        });
+        Row {
+            id: text(&cells, 0).unwrap_or_default().into(),
+            event_type: text(&cells, 1),
+            payload,
+            is_too_large: number(&cells, 3) == Some(1),
+            added_at: text(&cells, 4),
+            time: number(&cells, 5).map(Timestamp),
+            attempts: number(&cells, 6).and_then(|n| u32::try_from(n).ok()).unwrap_or(0),
+            headers: cells.split_off(cells.len().min(7)),
+        }
+    }
+
+    pub async fn heads(&self) -> Result<Vec<Head>, Fault> {
+        let rows = self.session.query(self.shape.heads()).await?;
+        let head = |row: &Cells| Head {
+            id: text(row, 0).unwrap_or_default(),
+            due_ms: number(row, 2).unwrap_or(0),
+        };
+        Ok(rows.iter().map(head).collect())
+    }
+
+    pub async fn make_due(&self, heads: Option<&[String]>) -> Result<Vec<String>, Fault> {
+        let rows = self.session.transact(&[], &self.shape.make_due(heads)).await?;
+        Ok(rows.iter().filter_map(|row| text(row, 1)).collect())
+    }
+
+    pub async fn take(&self, claim: &Claim<'_>) -> Result<Taken, Fault> {
+        let rows = self.session.transact(&[], &self.shape.take(claim)).await?;
+        let tagged = |tag: &str| rows.iter().find(|row| text(row, 0).as_deref() == Some(tag));
+        let before = tagged("before").and_then(|row| text(row, 1)).unwrap_or_default();
+        if tagged("mine").is_some() {
+            return Ok(Taken::Mine { changed: !before.is_empty() && before != claim.config });
+        }
+        let held = tagged("held").map(|row| Holder {
+            token: text(row, 1).unwrap_or_default(),
+            until: text(row, 2).unwrap_or_default(),
+            owner: text(row, 3).unwrap_or_default(),
+            pipeline: text(row, 4).unwrap_or_default(),
+            left_ms: number(row, 5).unwrap_or(0),
+        });
+        Ok(Taken::Held(held.unwrap_or_default()))
+    }
+
+    /// True where the lease still was ours, and is for another while.
+    pub async fn renew(&self, token: &str, lease: Duration) -> Result<bool, Fault> {
+        let rows = self.session.transact(&[], &self.shape.renew(token, lease)).await?;
+        Ok(rows.iter().any(|row| text(row, 0).as_deref() == Some("mine")))
+    }
+
+    pub async fn release(&self, token: &str) -> Result<(), Fault> {
+        self.session.query(self.shape.release(token)).await.map(drop)
+    }
+
+    pub async fn backlog(&self) -> Result<Backlog, Fault> {
+        let rows = self.session.query(self.shape.backlog()).await?;
+        let Some(row) = rows.first() else { return Ok(Backlog::default()) };
+        let records = number(row, 0).and_then(|n| u64::try_from(n).ok()).unwrap_or(0);
+        Ok(Backlog { records, oldest: number(row, 1).map(Timestamp), groups: None })
+    }
+}
+
+fn from_hex(digits: &[u8]) -> Bytes {
+    let nibble = |digit: u8| (digit as char).to_digit(16).unwrap_or(0) as u8;
+    let pairs = digits.chunks_exact(2);
+    pairs.filter_map(|pair| Some(nibble(*pair.first()?) << 4 | nibble(*pair.get(1)?))).collect()
+}

@@ -1,0 +1,433 @@
+//! The claims of this process: from the look that made them until they are acknowledged, given back
+//! or lost.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use potok_core::{
+    Assignment, Ended, Fault, FeedFacts, Headers, Intake, Partition, RangeSet, Record, SourceBatch,
+    Timestamp, WholeGroup,
+};
+use sha2::{Digest, Sha256};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::calls::{ClaimAnswer, Held};
+use super::split;
+
+/// Claims that wait to be handed out: no more, so that their leases do not run out waiting.
+const READY_MAX: usize = 400;
+const READY_BYTES_MAX: usize = 8 << 20;
+
+/// What names a claim: its list, chat, opening and members. The same members have the same name
+/// whoever has them; others have another.
+pub(super) fn name_of(list: &str, claim: &ClaimAnswer) -> u64 {
+    let mut hash = Sha256::new();
+    let mut add = |bytes: &[u8]| {
+        hash.update((bytes.len() as u64).to_be_bytes());
+        hash.update(bytes);
+    };
+    add(list.as_bytes());
+    add(&claim.key);
+    add(&claim.opened.to_be_bytes());
+    add(claim.nonce.as_bytes());
+    claim.entries.iter().for_each(|entry| add(entry));
+    let hash = hash.finalize();
+    let first = hash.first_chunk::<8>().copied().unwrap_or_default();
+    u64::from_be_bytes(first)
+}
+
+/// A claim that this process has.
+struct InFlight {
+    held: Held,
+    name: u64,
+    /// Its records are numbered up to here.
+    next: u64,
+    ended: RangeSet,
+    /// By the monotonic clock, when its lease surely had not begun yet.
+    renewed: Instant,
+    /// Its batch, until it is handed out.
+    batch: Option<SourceBatch>,
+    bytes: usize,
+}
+
+#[derive(Default)]
+struct State {
+    claims: HashMap<u64, InFlight>,
+    by_name: HashMap<u64, u64>,
+    /// Not handed out yet, in order.
+    ready: VecDeque<u64>,
+    ready_bytes: usize,
+    finished: Vec<u64>,
+    lost: Vec<u64>,
+    /// The batch whose assignment was told last.
+    batch: Option<SourceBatch>,
+    /// What keeps the sorter and the visitor from working.
+    troubles: [Option<Fault>; 2],
+    trouble_told: bool,
+    trouble_changed: bool,
+    next_assignment: u64,
+    next_token: u64,
+    skipped: u64,
+    is_paused: bool,
+}
+
+/// Who is kept from working.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Worker {
+    Sorter,
+    Visitor,
+}
+
+/// All claims of one opening of the feed.
+pub(super) struct Claims {
+    list: std::sync::Arc<str>,
+    lease: Duration,
+    nonce: String,
+    state: Mutex<State>,
+    /// There is something to say.
+    said: Notify,
+    /// There is something to look at, or room again.
+    pub look: Notify,
+}
+
+impl Claims {
+    pub fn new(list: &str, lease: Duration, nonce: u64) -> Self {
+        // Assignments of different openings differ too.
+        let state = State { next_assignment: nonce | 1, ..State::default() };
+        Claims {
+            list: list.into(),
+            lease,
+            nonce: format!("{nonce:016x}"),
+            state: Mutex::new(state),
+            said: Notify::new(),
+            look: Notify::new(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A token that no other look has, of this process or another.
+    pub fn token(&self) -> String {
+        let mut state = self.state();
+        state.next_token += 1;
+        format!("{}-{}", self.nonce, state.next_token)
+    }
+
+    /// For how many bytes there is room; none while claims wait to be handed out.
+    pub fn room(&self) -> usize {
+        let state = self.state();
+        match state.is_paused || state.ready.len() >= READY_MAX {
+            true => 0,
+            false => READY_BYTES_MAX.saturating_sub(state.ready_bytes),
+        }
+    }
+
+    pub fn set_paused(&self, paused: bool) {
+        let mut state = self.state();
+        if state.is_paused && !paused {
+            self.look.notify_one();
+            self.said.notify_one();
+        }
+        state.is_paused = paused;
+    }
+
+    /// Takes in what a look claimed under `token`, asked for at `asked`. What has no records is to be
+    /// acknowledged at once: it comes back.
+    pub fn add(&self, answers: Vec<ClaimAnswer>, token: &str, asked: Instant) -> Vec<Held> {
+        let mut empty = Vec::new();
+        let mut state = self.state();
+        for answer in answers {
+            let held = Held { key: answer.key.clone(), token: token.to_owned() };
+            let name = name_of(&self.list, &answer);
+            let known = state.by_name.get(&name).copied();
+            if let Some(known) = known.and_then(|known| state.claims.get_mut(&known)) {
+                // Our own lease ran out: the same claim goes on under its new token.
+                known.held = held;
+                known.renewed = asked;
+                continue;
+            }
+            let assignment = state.next_assignment;
+            let (batch, skipped) = self.batch(assignment, name, answer);
+            state.skipped += skipped;
+            if batch.records.is_empty() {
+                empty.push(held);
+                continue;
+            }
+            state.next_assignment = assignment.wrapping_add(1);
+            let bytes = batch.records.iter().map(Record::bytes).sum();
+            let next = batch.next;
+            let claim = InFlight {
+                held,
+                name,
+                next,
+                ended: RangeSet::new(),
+                renewed: asked,
+                batch: Some(batch),
+                bytes,
+            };
+            state.by_name.insert(name, assignment);
+            state.claims.insert(assignment, claim);
+            state.ready.push_back(assignment);
+            state.ready_bytes += bytes;
+        }
+        self.said.notify_one();
+        empty
+    }
+
+    /// The records of a claim; how many of its messages are none.
+    fn batch(&self, assignment: u64, name: u64, claim: ClaimAnswer) -> (SourceBatch, u64) {
+        let millis = |micros: u64| Timestamp(i64::try_from(micros / 1_000).unwrap_or(i64::MAX));
+        let (opened, closed) = (millis(claim.opened), millis(claim.closed));
+        let has_chat = !claim.key.is_empty();
+        let (mut records, mut offset, mut skipped) = (Vec::new(), 0, 0);
+        for entry in &claim.entries {
+            // What belongs to no chat came from the queue, whose entries are never joined.
+            let messages = if has_chat { split::messages(entry) } else { vec![entry.clone()] };
+            for value in messages {
+                if split::is_none(&value) {
+                    skipped += 1;
+                } else {
+                    records.push(Record {
+                        offset,
+                        time: opened,
+                        key: has_chat.then(|| claim.key.clone()),
+                        headers: Headers::none(),
+                        value: Some(value),
+                    });
+                }
+                offset += 1;
+            }
+        }
+        let whole = has_chat.then(|| WholeGroup {
+            key: claim.key.clone(),
+            generation: name,
+            opened,
+            closed,
+            reason: claim.reason,
+        });
+        let feed = FeedFacts { origins: None, whole };
+        let batch = SourceBatch {
+            partition: self.partition(),
+            log: name,
+            assignment,
+            first: 0,
+            next: offset,
+            records,
+            order: None,
+            feed: Some(Box::new(feed)),
+        };
+        (batch, skipped)
+    }
+
+    fn partition(&self) -> Partition {
+        Partition { topic: self.list.clone(), index: 0 }
+    }
+
+    /// What the engine is told next.
+    pub async fn next(&self) -> Result<Intake, Fault> {
+        loop {
+            let said = self.said.notified();
+            if let Some(intake) = self.try_next()? {
+                return Ok(intake);
+            }
+            said.await;
+        }
+    }
+
+    fn try_next(&self) -> Result<Option<Intake>, Fault> {
+        let mut state = self.state();
+        if state.trouble_changed {
+            state.trouble_changed = false;
+            let fault = state.troubles.iter().flatten().next().cloned();
+            if let Some(fault) = fault.as_ref().filter(|fault| fault.next == potok_core::Move::Fix)
+            {
+                return Err(fault.clone());
+            }
+            if fault.is_some() || state.trouble_told {
+                state.trouble_told = fault.is_some();
+                return Ok(Some(Intake::Stalled(fault)));
+            }
+        }
+        if !state.lost.is_empty() {
+            return Ok(Some(Intake::Lost(std::mem::take(&mut state.lost))));
+        }
+        if !state.finished.is_empty() {
+            return Ok(Some(Intake::Finished(std::mem::take(&mut state.finished))));
+        }
+        if let Some(batch) = state.batch.take() {
+            return Ok(Some(Intake::Batch(batch)));
+        }
+        while !state.is_paused
+            && let Some(assignment) = state.ready.pop_front()
+        {
+            self.look.notify_one();
+            let Some(claim) = state.claims.get_mut(&assignment) else { continue };
+            let (batch, bytes, held_since) = (claim.batch.take(), claim.bytes, claim.renewed);
+            state.ready_bytes = state.ready_bytes.saturating_sub(bytes);
+            // Nobody begins what another may have begun meanwhile.
+            if held_since.elapsed() >= self.lease {
+                state.forget(assignment);
+                continue;
+            }
+            let Some(batch) = batch else { continue };
+            let partition = batch.partition.clone();
+            state.batch = Some(batch);
+            let assignment =
+                Assignment { partition, nonce: assignment, start: 0, ended: RangeSet::new() };
+            return Ok(Some(Intake::Assigned(vec![assignment])));
+        }
+        Ok(None)
+    }
+
+    /// Claims of which everything has ended with these, and which they are.
+    pub fn ended(&self, ended: &[Ended]) -> Vec<(u64, Held)> {
+        let mut state = self.state();
+        let mut whole = Vec::new();
+        for Ended { assignment, ranges, .. } in ended {
+            let Some(claim) = state.claims.get_mut(assignment) else { continue };
+            ranges.iter().for_each(|range| claim.ended.insert(range.clone()));
+            if claim.ended.first_gap(0) >= claim.next {
+                whole.push((*assignment, claim.held.clone()));
+            }
+        }
+        whole
+    }
+
+    /// The claims of which something is given back.
+    pub fn given_back(&self, back: &[Ended]) -> Vec<(u64, Held)> {
+        let state = self.state();
+        let claims = back.iter().filter_map(|ended| {
+            let claim = state.claims.get(&ended.assignment)?;
+            Some((ended.assignment, claim.held.clone()))
+        });
+        let mut claims: Vec<_> = claims.collect();
+        claims.sort_by_key(|(assignment, _)| *assignment);
+        claims.dedup_by_key(|(assignment, _)| *assignment);
+        claims
+    }
+
+    /// These are acknowledged.
+    pub fn finish(&self, assignments: impl IntoIterator<Item = u64>) {
+        let mut state = self.state();
+        for assignment in assignments {
+            if state.forget(assignment) {
+                state.finished.push(assignment);
+            }
+        }
+        self.said.notify_one();
+    }
+
+    /// These are not ours any more.
+    pub fn lose(&self, assignments: impl IntoIterator<Item = u64>) {
+        let mut state = self.state();
+        for assignment in assignments {
+            let was_told = state.claims.get(&assignment).is_some_and(|claim| claim.batch.is_none());
+            if state.forget(assignment) && was_told {
+                state.lost.push(assignment);
+            }
+        }
+        self.said.notify_one();
+    }
+
+    /// All claims there are, for renewal.
+    pub fn all(&self) -> Vec<(u64, Held)> {
+        let state = self.state();
+        let held = |(assignment, claim): (&u64, &InFlight)| (*assignment, claim.held.clone());
+        state.claims.iter().map(held).collect()
+    }
+
+    /// These were renewed by a call made at `asked`; the others are lost.
+    pub fn renewed(&self, asked: Instant, held: &[(u64, Held)], ours: &[bool]) {
+        let mut lost = Vec::new();
+        {
+            let mut state = self.state();
+            for ((assignment, held), ours) in held.iter().zip(ours) {
+                let Some(claim) = state.claims.get_mut(assignment) else { continue };
+                // A look in between gave it another token.
+                if claim.held != *held {
+                    continue;
+                }
+                match ours {
+                    true => claim.renewed = asked,
+                    false => lost.push(*assignment),
+                }
+            }
+        }
+        self.lose(lost);
+    }
+
+    /// Loses what was not renewed in time, by the monotonic clock.
+    pub fn lose_overdue(&self) {
+        let overdue: Vec<u64> = {
+            let state = self.state();
+            let overdue = state.claims.iter().filter(|(_, c)| c.renewed.elapsed() >= self.lease);
+            overdue.map(|(assignment, _)| *assignment).collect()
+        };
+        if !overdue.is_empty() {
+            self.lose(overdue);
+        }
+    }
+
+    /// Those that wait to be handed out: they leave.
+    pub fn take_ready(&self) -> Vec<Held> {
+        let mut state = self.state();
+        let ready: Vec<u64> = state.ready.drain(..).collect();
+        state.ready_bytes = 0;
+        let mut held = Vec::new();
+        for assignment in ready {
+            held.extend(state.claims.get(&assignment).map(|claim| claim.held.clone()));
+            state.forget(assignment);
+        }
+        held
+    }
+
+    pub fn is_paused(&self) -> bool {
+        self.state().is_paused
+    }
+
+    /// What keeps one of the workers from working; `None` when it works.
+    pub fn trouble(&self, worker: Worker, fault: Option<Fault>) {
+        let mut state = self.state();
+        let Some(known) = state.troubles.get_mut(worker as usize) else { return };
+        let is_news = match (&*known, &fault) {
+            (None, None) => false,
+            (Some(known), Some(fault)) => known.what != fault.what,
+            _ => true,
+        };
+        if is_news {
+            *known = fault;
+            state.trouble_changed = true;
+            self.said.notify_one();
+        }
+    }
+
+    pub fn skip(&self, entries: u64) {
+        self.state().skipped += entries;
+    }
+}
+
+impl State {
+    fn forget(&mut self, assignment: u64) -> bool {
+        let Some(claim) = self.claims.remove(&assignment) else { return false };
+        if claim.batch.is_some() {
+            self.ready_bytes = self.ready_bytes.saturating_sub(claim.bytes);
+        }
+        if self.by_name.get(&claim.name) == Some(&assignment) {
+            self.by_name.remove(&claim.name);
+        }
+        if self.batch.as_ref().is_some_and(|batch| batch.assignment == assignment) {
+            self.batch = None;
+        }
+        true
+    }
+}
+
+/// The bytes of a key as people read them.
+pub(super) fn readable(key: &Bytes) -> String {
+    String::from_utf8_lossy(key).into_owned()
+}

@@ -1,0 +1,248 @@
+//! The queue as the engine knows it: a feed that hands out groups which Redis has closed.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use potok_core::trouble::crash_point;
+use potok_core::{
+    Backlog, Fault, Feed, FeedAbilities, FeedCommit, FeedGroups, Intake, Log, OpenFeed,
+    PartitionEnd, PipelineInfo, Progress, Source,
+};
+use potok_expr::Template;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use super::super::address::Address;
+use super::super::client::{Client, Timeouts};
+use super::calls::{Calls, Held};
+use super::claims::Claims;
+use super::groups::Chats;
+use super::server;
+use super::sorter::Sorter;
+use super::visitor::{self, Visitor};
+
+/// What a pipeline says of its queue.
+#[derive(Clone, Debug)]
+pub struct QueueOptions {
+    /// The name of the pipeline.
+    pub pipeline: String,
+    /// The list that messages are pushed into.
+    pub list: String,
+    /// What makes a chat.
+    pub by: Template,
+    /// A chat closes when nothing has come for so long.
+    pub quiet: Duration,
+    /// A chat closes so long after its first message.
+    pub max_age: Duration,
+    /// A chat closes with so many messages.
+    pub max_count: Option<u32>,
+    /// A chat closes with so many bytes.
+    pub max_bytes: Option<u64>,
+    /// How long a claim is kept from others after its owner was heard last.
+    pub lease: Duration,
+    /// As many chats may wait; beyond it messages stay in the list.
+    pub waiting_max: u64,
+}
+
+impl QueueOptions {
+    /// The longest quiet time there is.
+    pub(super) fn quiet_longest(&self) -> Duration {
+        self.quiet
+    }
+}
+
+/// What happened besides.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    pub handed_over: AtomicU64,
+    pub adopted: AtomicU64,
+    pub found: AtomicU64,
+    pub emptied: AtomicU64,
+}
+
+impl Counters {
+    pub fn add(&self, counter: &AtomicU64, more: u64) {
+        counter.fetch_add(more, Ordering::Relaxed);
+    }
+}
+
+/// A list in Redis, whose messages are collected by chat.
+pub struct RedisQueue {
+    pub(super) calls: Arc<Calls>,
+    waiting: Box<dyn Fn() -> Result<Client, Fault> + Send + Sync>,
+    options: Arc<QueueOptions>,
+    counters: Arc<Counters>,
+}
+
+impl RedisQueue {
+    /// The queue at this address. Connects to nothing yet.
+    pub fn new(url: &str, options: QueueOptions) -> Result<Self, Fault> {
+        Self::with_timeouts(url, options, Timeouts::default())
+    }
+
+    /// The same with other bounds on how long Redis may take.
+    pub fn with_timeouts(
+        url: &str,
+        options: QueueOptions,
+        timeouts: Timeouts,
+    ) -> Result<Self, Fault> {
+        let client = Client::new(Address::parse(url)?, timeouts)?;
+        if client.is_cluster() {
+            return server::cluster(client.label());
+        }
+        let url = url.to_owned();
+        let waiting = move || Client::new(Address::parse(&url)?, timeouts);
+        Ok(RedisQueue {
+            calls: Arc::new(Calls::new(client, &options)),
+            waiting: Box::new(waiting),
+            options: Arc::new(options),
+            counters: Arc::default(),
+        })
+    }
+}
+
+fn nonce() -> u64 {
+    RandomState::new().hash_one(0_u8)
+}
+
+#[async_trait]
+impl Feed for RedisQueue {
+    fn abilities(&self) -> FeedAbilities {
+        FeedAbilities { comes_whole: true, ..FeedAbilities::default() }
+    }
+
+    async fn open(&self, info: &PipelineInfo, _log: Arc<dyn Log>) -> Result<OpenFeed, Fault> {
+        let _ = info;
+        for warning in self.check().await? {
+            tracing::warn!(list = self.options.list, "{warning}");
+        }
+        let (pipeline, list) = (&self.options.pipeline, &self.options.list);
+        server::register(&self.calls, pipeline, list).await?;
+        let (calls, options) = (self.calls.clone(), self.options.clone());
+        let claims = Arc::new(Claims::new(list, options.lease, nonce()));
+        let (send_look, next_look) = mpsc::unbounded_channel();
+        let sorter = Sorter {
+            calls: calls.clone(),
+            waiting: (self.waiting)()?,
+            claims: claims.clone(),
+            options: options.clone(),
+            next_look: send_look,
+        };
+        let visitor = Visitor {
+            calls: calls.clone(),
+            claims: claims.clone(),
+            options: options.clone(),
+            counters: self.counters.clone(),
+            next_look,
+            epoch: format!("{:016x}", nonce()),
+        };
+        let scan =
+            visitor::scan(calls.clone(), claims.clone(), self.counters.clone(), list.clone());
+        let keep = visitor::keep(calls.clone(), claims.clone(), options.lease);
+        // Leases are kept for as long as anything may be acknowledged.
+        let keeper = Arc::new(Task(tokio::spawn(keep)));
+        let source = QueueSource {
+            calls: calls.clone(),
+            claims: claims.clone(),
+            _tasks: [
+                Task(tokio::spawn(sorter.run())),
+                Task(tokio::spawn(visitor.run())),
+                Task(tokio::spawn(scan)),
+            ],
+            _keeper: keeper.clone(),
+        };
+        let progress = Arc::new(QueueProgress { calls, claims, _keeper: keeper });
+        Ok(OpenFeed { source: Box::new(source), progress })
+    }
+
+    async fn backlog(&self) -> Result<Backlog, Fault> {
+        let (records, groups) = self.calls.backlog().await?;
+        Ok(Backlog { records, oldest: None, groups: Some(groups) })
+    }
+
+    async fn check(&self) -> Result<Vec<String>, Fault> {
+        let facts = server::facts(&self.calls.client).await?;
+        facts.refuse(self.calls.client.label())?;
+        Ok(facts.warnings())
+    }
+
+    fn groups(&self) -> Option<Arc<dyn FeedGroups>> {
+        Some(Arc::new(Chats(self.calls.clone())))
+    }
+}
+
+/// Ends with whoever has it.
+struct Task(JoinHandle<()>);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+struct QueueSource {
+    calls: Arc<Calls>,
+    claims: Arc<Claims>,
+    _tasks: [Task; 3],
+    _keeper: Arc<Task>,
+}
+
+#[async_trait]
+impl Source for QueueSource {
+    async fn next(&mut self) -> Result<Intake, Fault> {
+        self.claims.next().await
+    }
+
+    fn set_paused(&mut self, paused: bool) {
+        self.claims.set_paused(paused);
+    }
+
+    fn ends(&self) -> Vec<PartitionEnd> {
+        // A claim is handed out whole; what waits is told by `backlog`.
+        Vec::new()
+    }
+}
+
+impl Drop for QueueSource {
+    /// What was claimed and not handed out may be had by others at once.
+    fn drop(&mut self) {
+        let held = self.claims.take_ready();
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let calls = self.calls.clone();
+            runtime.spawn(async move { visitor::give_back(&calls, held).await });
+        }
+    }
+}
+
+struct QueueProgress {
+    calls: Arc<Calls>,
+    claims: Arc<Claims>,
+    _keeper: Arc<Task>,
+}
+
+#[async_trait]
+impl Progress for QueueProgress {
+    async fn commit(&self, commit: &FeedCommit) -> Result<(), Fault> {
+        let whole = self.claims.ended(&commit.ended);
+        if !whole.is_empty() {
+            let held: Vec<Held> = whole.iter().map(|(_, held)| held.clone()).collect();
+            crash_point("queue.ack.before");
+            let again = self.calls.acknowledge(&held).await?;
+            crash_point("queue.ack.after");
+            self.claims.finish(whole.into_iter().map(|(assignment, _)| assignment));
+            if again {
+                self.claims.look.notify_one();
+            }
+        }
+        let back = self.claims.given_back(&commit.given_back);
+        if !back.is_empty() {
+            let held: Vec<Held> = back.iter().map(|(_, held)| held.clone()).collect();
+            self.calls.give_back(&held).await?;
+            self.claims.lose(back.into_iter().map(|(assignment, _)| assignment));
+        }
+        Ok(())
+    }
+}

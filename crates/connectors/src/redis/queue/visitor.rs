@@ -1,0 +1,209 @@
+//! Looks at chats when their time has come, keeps the leases of what was claimed, and looks for
+//! lists that nobody would look at.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use potok_core::Fault;
+use potok_core::trouble::crash_point;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::calls::{Calls, Held};
+use super::claims::{Claims, Worker, readable};
+use super::feed::{Counters, QueueOptions};
+use super::server;
+
+/// How long a look is put off at most: others may have sorted, or died with claims.
+const LOOK_MAX: Duration = Duration::from_secs(1);
+
+/// After a fault.
+const AGAIN: Duration = Duration::from_millis(250);
+
+/// How often all lists are looked for.
+const SCAN_EVERY: Duration = Duration::from_secs(60);
+
+/// Between two pages of a scan.
+const SCAN_PACE: Duration = Duration::from_millis(5);
+
+pub(super) struct Visitor {
+    pub calls: Arc<Calls>,
+    pub claims: Arc<Claims>,
+    pub options: Arc<QueueOptions>,
+    pub counters: Arc<Counters>,
+    pub next_look: UnboundedReceiver<Instant>,
+    pub epoch: String,
+}
+
+impl Visitor {
+    /// Until it is aborted.
+    pub async fn run(mut self) {
+        let mut known_epoch = None;
+        loop {
+            let next = match self.claims.room() {
+                0 => LOOK_MAX,
+                room => match self.look(room, &mut known_epoch).await {
+                    Ok(next) => {
+                        self.claims.trouble(Worker::Visitor, None);
+                        next.unwrap_or(LOOK_MAX).min(LOOK_MAX)
+                    }
+                    Err(fault) => {
+                        self.claims.trouble(Worker::Visitor, Some(fault));
+                        AGAIN
+                    }
+                },
+            };
+            self.wait(Instant::now() + next).await;
+        }
+    }
+
+    /// Until a look is due, or something else is to be done.
+    async fn wait(&mut self, mut due: Instant) {
+        loop {
+            tokio::select! {
+                () = sleep_until(due) => return,
+                () = self.claims.look.notified() => return,
+                sooner = self.next_look.recv() => match sooner {
+                    Some(sooner) => due = due.min(sooner),
+                    None => return sleep_until(due).await,
+                },
+            }
+        }
+    }
+
+    async fn look(
+        &self,
+        room: usize,
+        known_epoch: &mut Option<bytes::Bytes>,
+    ) -> Result<Option<Duration>, Fault> {
+        let (token, asked) = (self.claims.token(), Instant::now());
+        crash_point("queue.claim.before");
+        let visit = self.calls.visit(&token, &token, room, &self.epoch).await?;
+        if !visit.claims.is_empty() {
+            crash_point("queue.claim.after");
+        }
+        let list = &self.options.list;
+        if known_epoch.as_ref().is_some_and(|known| *known != visit.epoch) {
+            self.counters.add(&self.counters.emptied, 1);
+            tracing::warn!(
+                list,
+                "Redis was emptied or lost its last writes; what waited there is gone"
+            );
+        }
+        *known_epoch = Some(visit.epoch);
+        if visit.handed_over > 0 {
+            tracing::info!(list, chats = visit.handed_over, "another program took chats");
+        }
+        if visit.endless > 0 {
+            tracing::warn!(
+                list,
+                chats = visit.endless,
+                "locks of chats had no end and are ours now"
+            );
+        }
+        for key in &visit.wrong {
+            tracing::warn!(list, chat = readable(key), "`queue:batch:` of this chat is no list");
+        }
+        self.counters.add(&self.counters.handed_over, visit.handed_over);
+        self.counters.add(&self.counters.adopted, visit.adopted);
+        for claim in visit.claims.iter().filter(|claim| claim.takeovers > 0) {
+            let takeovers = claim.takeovers;
+            tracing::warn!(list, chat = readable(&claim.key), takeovers, "took over a claim");
+        }
+        let empty = self.claims.add(visit.claims, &token, asked);
+        if !empty.is_empty() && self.calls.acknowledge(&empty).await? {
+            return Ok(Some(Duration::ZERO));
+        }
+        Ok(visit.next)
+    }
+}
+
+/// Renews leases until it is aborted. What could not be renewed in time is lost.
+pub(super) async fn keep(calls: Arc<Calls>, claims: Arc<Claims>, lease: Duration) {
+    let mut paused_since = None;
+    loop {
+        sleep(lease / 4).await;
+        claims.lose_overdue();
+        // What waits behind a closed gate could be delivered by another process.
+        if claims.is_paused() {
+            let since: Instant = *paused_since.get_or_insert_with(Instant::now);
+            if since.elapsed() >= lease {
+                give_back(&calls, claims.take_ready()).await;
+            }
+        } else {
+            paused_since = None;
+        }
+        let held = claims.all();
+        if held.is_empty() {
+            continue;
+        }
+        let asked = Instant::now();
+        let asking: Vec<Held> = held.iter().map(|(_, held)| held.clone()).collect();
+        match timeout(lease / 2, calls.renew(&asking)).await {
+            Ok(Ok(ours)) => claims.renewed(asked, &held, &ours),
+            Ok(Err(_)) | Err(_) => {}
+        }
+        claims.lose_overdue();
+    }
+}
+
+/// What is not given back comes again when its lease ends.
+pub(super) async fn give_back(calls: &Calls, held: Vec<Held>) {
+    if !held.is_empty()
+        && let Err(fault) = calls.give_back(&held).await
+    {
+        tracing::debug!(%fault, "claims were not given back");
+    }
+}
+
+/// Looks for lists that nobody will look at, at once and then from time to time, and at what the
+/// server says of itself.
+pub(super) async fn scan(
+    calls: Arc<Calls>,
+    claims: Arc<Claims>,
+    counters: Arc<Counters>,
+    list: String,
+) {
+    let (mut run_id, mut evicts) = (None::<String>, false);
+    loop {
+        let mut cursor = "0".to_owned();
+        loop {
+            match calls.scan(&cursor).await {
+                Ok((next, entered)) => {
+                    if entered > 0 {
+                        counters.add(&counters.found, entered);
+                        tracing::info!(
+                            list,
+                            chats = entered,
+                            "found chats without a time to look at them"
+                        );
+                        claims.look.notify_one();
+                    }
+                    cursor = next;
+                    if cursor == "0" {
+                        break;
+                    }
+                    sleep(SCAN_PACE).await;
+                }
+                Err(_) => sleep(AGAIN).await,
+            }
+        }
+        if let Ok(facts) = server::facts(&calls.client).await {
+            if run_id.as_ref().is_some_and(|known| *known != facts.run_id) {
+                tracing::warn!(
+                    list,
+                    "another Redis answers: the last writes may be gone or repeated"
+                );
+            }
+            run_id = Some(facts.run_id.clone());
+            let refused = facts.refuse(calls.client.label());
+            if let Err(fault) = refused.as_ref()
+                && !evicts
+            {
+                tracing::warn!(list, %fault, "the settings of Redis have changed");
+            }
+            evicts = refused.is_err();
+        }
+        sleep(SCAN_EVERY).await;
+    }
+}

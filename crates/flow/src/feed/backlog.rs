@@ -1,0 +1,71 @@
+//! What waits in feeds, for `status`: asked in the background, so that a feed that is slow or away
+//! holds up nobody who looks.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use potok_core::{Backlog, Feed};
+use tokio::time::Instant;
+
+use crate::plan::Plan;
+
+/// A feed is not asked more often.
+const ASKED_EVERY: Duration = Duration::from_secs(1);
+/// How long it may take.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// It is left alone for so many times what its answer took.
+const REST: u32 = 20;
+const REST_MAX: Duration = Duration::from_secs(30);
+
+/// What waits in the feeds of a pipeline, as they said last.
+#[derive(Default)]
+pub(crate) struct Backlogs(Vec<Asked>);
+
+struct Asked {
+    name: Arc<str>,
+    feed: Arc<dyn Feed>,
+    /// `None` while it does not answer.
+    said: Mutex<Option<Backlog>>,
+}
+
+impl Backlogs {
+    pub fn of(plan: &Plan) -> Self {
+        let asked = |(name, feed): (&Arc<str>, &Arc<dyn Feed>)| Asked {
+            name: name.clone(),
+            feed: feed.clone(),
+            said: Mutex::default(),
+        };
+        Backlogs(plan.feeds().map(asked).collect())
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Each feed, with what waits in it where it says so.
+    pub fn list(&self) -> Vec<(Arc<str>, Option<Backlog>)> {
+        let said = |asked: &Asked| {
+            (asked.name.clone(), *asked.said.lock().unwrap_or_else(PoisonError::into_inner))
+        };
+        self.0.iter().map(said).collect()
+    }
+
+    /// Asks, for ever.
+    pub async fn ask(self: Arc<Self>) {
+        let all = self.0.iter().map(Asked::ask);
+        futures::future::join_all(all).await;
+    }
+}
+
+impl Asked {
+    async fn ask(&self) {
+        loop {
+            let asked_at = Instant::now();
+            let answer = tokio::time::timeout(ANSWER_MAX, self.feed.backlog()).await;
+            let said = answer.ok().and_then(Result::ok);
+            *self.said.lock().unwrap_or_else(PoisonError::into_inner) = said;
+            let rest = asked_at.elapsed().saturating_mul(REST).min(REST_MAX);
+            tokio::time::sleep(rest.max(ASKED_EVERY)).await;
+        }
+    }
+}

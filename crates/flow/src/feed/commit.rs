@@ -1,0 +1,224 @@
+//! Telling a feed what became of its records, once the outputs are durable.
+//!
+//! Commits of one feed go one at a time, in the order in which the ledger wrote their outputs; while
+//! one is on its way, the log takes the next outputs. A fault is waited out, and says so.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+
+use potok_core::trouble::{Bug, crash_point, planted};
+use potok_core::{Ended, Fault, FeedCommit, Move, Output, Partition, Progress, PutOff, SetAside};
+use tokio::sync::oneshot;
+
+use super::Failure;
+use crate::counts::Ending;
+use crate::ledger::Live;
+use crate::pending::Pending;
+use crate::plan::Retry;
+use crate::waits::{Waits, WaitsFor};
+use crate::work::{InFlightBatch, Stop};
+
+/// What one completion tells a feed.
+pub(crate) struct FeedPart {
+    /// Which feed.
+    pub number: usize,
+    partition: Partition,
+    /// As the feed calls the assignment.
+    assignment: u64,
+    /// Of each record; none says that the batch was a gap.
+    endings: Vec<(u32, Ending)>,
+    failures: Vec<Failure>,
+}
+
+impl FeedPart {
+    pub fn new(
+        number: usize,
+        partition: Partition,
+        assignment: u64,
+        endings: Vec<(u32, Ending)>,
+        failures: Vec<Failure>,
+    ) -> Self {
+        FeedPart { number, partition, assignment, endings, failures }
+    }
+
+    /// True where failed records go back to the feed.
+    pub fn set_aside(&mut self, taken: &InFlightBatch, index: u32, fault: &Fault) -> bool {
+        if taken.puts_off.is_none() {
+            return false;
+        }
+        for (_, ending) in self.endings.iter_mut().filter(|(known, _)| *known == index) {
+            *ending = Ending::DeadLettered;
+        }
+        if !self.failures.iter().any(|failure| failure.index == index) {
+            let (_, failed) = taken.batch.origin(index as usize).unzip();
+            // What lies behind it is written: coming again, it would come too late.
+            self.failures.push(Failure::last(index, failed.unwrap_or(0) + 1, fault));
+        }
+        true
+    }
+
+    /// How many of its records are put off.
+    pub fn put_off(&self) -> u64 {
+        self.failures.iter().filter(|failure| failure.again.is_some()).count() as u64
+    }
+
+    fn add_to(&self, taken: &InFlightBatch, commit: &mut FeedCommit) {
+        let (mut ended, mut given_back) = (Vec::new(), Vec::new());
+        if self.endings.is_empty() {
+            ended.push(taken.batch.first..taken.batch.next);
+        }
+        for (index, ending) in &self.endings {
+            let has_failed = |failure: &Failure| failure.index == *index;
+            let covers = taken.covers(*index as usize);
+            let Some(failure) = self.failures.iter().find(|failure| has_failed(failure)) else {
+                if ending.is_handed_back() {
+                    given_back.push(covers);
+                } else {
+                    ended.push(covers);
+                }
+                continue;
+            };
+            self.fail(taken, failure, commit);
+        }
+        if planted(Bug::GivenBackForgotten) {
+            given_back.clear();
+        }
+        let (partition, assignment) = (&self.partition, self.assignment);
+        for (ranges, list) in [(ended, &mut commit.ended), (given_back, &mut commit.given_back)] {
+            if ranges.is_empty() {
+                continue;
+            }
+            match list.iter_mut().find(|known| known.assignment == assignment) {
+                Some(known) => known.ranges.extend(ranges),
+                None => list.push(Ended { partition: partition.clone(), assignment, ranges }),
+            }
+        }
+    }
+
+    fn fail(&self, taken: &InFlightBatch, failure: &Failure, commit: &mut FeedCommit) {
+        let (partition, assignment) = (self.partition.clone(), self.assignment);
+        let record = taken.batch.records.get(failure.index as usize);
+        let offset = record.map_or(taken.batch.first, |record| record.offset);
+        let (attempt, error) = (failure.attempt, failure.error.clone());
+        match failure.again {
+            Some(wait) => {
+                commit.put_off.push(PutOff { partition, assignment, offset, attempt, wait, error });
+            }
+            None => {
+                let reason = failure.reason;
+                let aside = SetAside { partition, assignment, offset, attempt, reason, error };
+                commit.set_aside.push(aside);
+            }
+        }
+    }
+}
+
+/// The commit of one feed of a transaction: its turn behind the one before.
+pub(crate) struct CommitTurn {
+    /// Which feed.
+    pub number: usize,
+    before: Option<oneshot::Receiver<()>>,
+    done: oneshot::Sender<()>,
+}
+
+/// Who is told last, for each feed.
+#[derive(Default)]
+pub(crate) struct CommitTurns(BTreeMap<usize, oneshot::Receiver<()>>);
+
+impl CommitTurns {
+    /// The turns of a transaction; they are taken in the order in which they are asked for here.
+    pub fn next(&mut self, pending: &[Pending]) -> Vec<CommitTurn> {
+        let parts = pending.iter().filter_map(|pending| pending.feed.as_ref());
+        let mut numbers: Vec<usize> = parts.map(|part| part.number).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        let turn = |number: usize| {
+            let (done, is_done) = oneshot::channel();
+            CommitTurn { number, before: self.0.insert(number, is_done), done }
+        };
+        numbers.into_iter().map(turn).collect()
+    }
+}
+
+/// Tells one feed.
+pub(crate) struct FeedWriter {
+    pub name: Arc<str>,
+    pub progress: Arc<OnceLock<Arc<dyn Progress>>>,
+    pub live: Arc<Live>,
+    pub waits: Arc<Waits>,
+    /// What it is among the parts of the pipeline that wait.
+    pub part: usize,
+    pub retry: Retry,
+}
+
+impl FeedWriter {
+    /// What it would be told now of these. Nothing of what was lost.
+    fn commit_of(&self, number: usize, pending: &[Pending]) -> FeedCommit {
+        let mut commit = FeedCommit::default();
+        for pending in pending {
+            if let Some(part) = pending.feed.as_ref().filter(|part| part.number == number)
+                && !self.live.is_lost(pending.assignment)
+            {
+                part.add_to(&pending.taken, &mut commit);
+            }
+        }
+        for Ended { ranges, .. } in commit.ended.iter_mut().chain(&mut commit.given_back) {
+            joined(ranges);
+        }
+        commit
+    }
+
+    /// What goes into the log with the outputs.
+    pub fn in_log(&self, turn: &CommitTurn, pending: &[Pending]) -> Vec<Output> {
+        let commit = self.commit_of(turn.number, pending);
+        self.progress.get().map(|progress| progress.in_log(&commit)).unwrap_or_default()
+    }
+
+    /// Tells the feed in its turn, until it has taken it.
+    pub async fn commit(&self, turn: CommitTurn, pending: &[Pending]) -> Result<(), Stop> {
+        let CommitTurn { number, before, done } = turn;
+        if let Some(before) = before
+            && before.await.is_err()
+        {
+            // The one before failed and ends the run.
+            return std::future::pending().await;
+        }
+        crash_point("feed.commit.before");
+        let mut attempt = 0;
+        loop {
+            let commit = self.commit_of(number, pending);
+            // What was handed out comes from an open feed.
+            let Some(progress) = self.progress.get().filter(|_| !commit.is_empty()) else { break };
+            let fault = match progress.commit(&commit).await {
+                Ok(()) => break,
+                Err(fault) if fault.next == Move::Fix => return Err(Stop::Fix(fault)),
+                Err(fault) => fault,
+            };
+            attempt += 1;
+            let what = format!("feed {} does not take outcomes: {}", self.name, fault.what);
+            self.waits.begin_with(WaitsFor::Feed, self.part, &Fault { what, ..fault });
+            tokio::time::sleep(self.retry.wait(attempt, u64::from(attempt) * 311)).await;
+        }
+        if attempt > 0 {
+            self.waits.end(WaitsFor::Feed, self.part);
+        }
+        crash_point("feed.commit.after");
+        // The one behind may not be there yet.
+        let _ = done.send(());
+        Ok(())
+    }
+}
+
+/// In order, without overlaps, neighbours joined.
+fn joined(ranges: &mut Vec<Range<u64>>) {
+    ranges.retain(|range| !range.is_empty());
+    ranges.sort_by_key(|range| range.start);
+    ranges.dedup_by(|next, last| {
+        let meets = next.start <= last.end;
+        if meets {
+            last.end = last.end.max(next.end);
+        }
+        meets
+    });
+}

@@ -1,0 +1,199 @@
+//! Records that failed and go back to their feed.
+//!
+//! Where a feed puts off, a record that would become a dead letter goes back to it, to be tried again
+//! later; after so many attempts the feed keeps it. What lies behind it in its key must not overtake
+//! it, so the lane shuts the key: whatever comes of it is given back. Two things open it again:
+//!
+//! - the failed record itself comes: its feed hands out nothing else of that key before;
+//! - a record comes again that was given back for that reason. Its feed has learned of the failure
+//!   before it learned of this one, and still hands it out: the failed record has ended otherwise, or
+//!   another process has dealt with it.
+//!
+//! Nothing here is durable: after a restart the feed itself knows what failed.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use potok_core::trouble::{Bug, planted};
+use potok_core::{Attempts, Fault, Position, Reason};
+
+use crate::counts::Ending;
+use crate::lane::{Cycle, Item, Lane};
+use crate::outgoing::shortened;
+use crate::plan::Retry;
+use crate::source::hash_of;
+use crate::work::{Chunk, Completion};
+
+/// A record of a batch that failed and goes back to its feed.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub index: u32,
+    /// How often it has failed.
+    pub attempt: u32,
+    /// How long it is put off; `None` where the feed keeps it for good.
+    pub again: Option<Duration>,
+    pub reason: Reason,
+    pub error: String,
+}
+
+impl Failure {
+    /// After which it is not tried again.
+    pub fn last(index: u32, attempt: u32, fault: &Fault) -> Self {
+        Failure { index, attempt, again: None, reason: fault.reason, error: shortened(fault) }
+    }
+
+    fn new(index: u32, attempt: u32, attempts: Attempts, origin: &Position, fault: &Fault) -> Self {
+        let Attempts { limit, first, max } = attempts;
+        let spread = hash_of(origin.to_string().as_bytes());
+        let wait = Retry { attempts: limit, first, max }.wait(attempt, spread);
+        let again = (attempt < limit).then_some(wait);
+        Failure { again, ..Failure::last(index, attempt, fault) }
+    }
+}
+
+/// Keys of a lane that are shut behind a record that failed.
+#[derive(Default)]
+pub(crate) struct ShutKeys(HashMap<u64, Shut>);
+
+struct Shut {
+    /// The record that failed.
+    head: Position,
+    /// What was given back because of it.
+    behind: HashSet<Position>,
+}
+
+impl ShutKeys {
+    /// True where a record that was handed out may be worked on. Opens its key where it shows that
+    /// the key is free.
+    fn admits(&mut self, key: u64, origin: Position) -> bool {
+        let Some(shut) = self.0.get_mut(&key) else { return true };
+        let is_open = shut.head == origin || !shut.behind.insert(origin);
+        if is_open {
+            self.0.remove(&key);
+        }
+        is_open
+    }
+
+    fn shut(&mut self, key: u64, head: &Position) -> &mut Shut {
+        let new = || Shut { head: head.clone(), behind: HashSet::new() };
+        self.0.entry(key).or_insert_with(new)
+    }
+}
+
+impl Lane {
+    /// Gives back what is behind a record that failed.
+    pub(crate) fn keep_back(&mut self, chunk: &mut Chunk) {
+        if chunk.taken.puts_off.is_none() || self.shut.0.is_empty() {
+            return;
+        }
+        let mut back = Vec::new();
+        let (batch, shut) = (&chunk.taken.batch, &mut self.shut);
+        chunk.records.retain(|(index, key)| {
+            let origin = batch.origin(*index as usize);
+            let is_admitted = origin.is_none_or(|(origin, _)| shut.admits(*key, origin));
+            if !is_admitted {
+                back.push((*index, Ending::HandedBack));
+            }
+            is_admitted
+        });
+        if !back.is_empty() {
+            let completion = Completion::of(chunk.taken.clone());
+            self.complete(Completion { endings: back, ..completion });
+        }
+    }
+
+    /// Shuts the keys of records that failed, and keeps back what lies behind them in `items`.
+    pub(crate) fn shut_failed(&mut self, items: &mut [Item]) {
+        if planted(Bug::PutOffAlone) {
+            return;
+        }
+        let mut failed: HashMap<u64, Position> = HashMap::new();
+        for item in items.iter_mut().filter(|item| item.puts_off.is_some()) {
+            match failed.get(&item.lane_key) {
+                Some(head) => {
+                    self.shut.shut(item.lane_key, head).behind.insert(item.origin.clone());
+                    item.keep_back();
+                }
+                None if !item.letters.is_empty() => {
+                    self.shut.shut(item.lane_key, &item.origin);
+                    failed.insert(item.lane_key, item.origin.clone());
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// What becomes of records that failed: they go back to their feed, where it takes them.
+    pub(crate) fn put_off_failed(&mut self, cycle: &mut Cycle) {
+        if !cycle.chunks.iter().any(|chunk| chunk.taken.puts_off.is_some()) {
+            return;
+        }
+        for item in &mut cycle.items {
+            let chunk = cycle.chunks.get(item.chunk());
+            let batch = chunk.map(|chunk| &chunk.taken.batch);
+            let record = batch.and_then(|batch| batch.records.get(item.index as usize));
+            item.bound_outputs(record.map_or(0, potok_core::Record::bytes));
+        }
+        self.shut_failed(&mut cycle.items);
+        for item in &mut cycle.items {
+            let Some(attempts) = item.puts_off else { continue };
+            let Some(letter) = item.letters.first() else { continue };
+            if item.ending() != Ending::DeadLettered {
+                continue;
+            }
+            let attempt = item.failures.saturating_add(1);
+            let failure = Failure::new(item.index, attempt, attempts, &item.origin, &letter.fault);
+            item.letters.clear();
+            item.outputs.clear();
+            item.failure = Some(failure);
+        }
+    }
+}
+
+impl Item {
+    /// It is given back, whatever was done with it.
+    pub(crate) fn keep_back(&mut self) {
+        self.event = None;
+        self.open = self.open.max(1);
+        self.letters.clear();
+        self.outputs.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(id: u64) -> Position {
+        Position { log: 0, topic: "rows".into(), partition: 0, offset: id }
+    }
+
+    #[test]
+    fn a_key_opens_with_its_head_or_with_what_comes_again() {
+        let mut keys = ShutKeys::default();
+        assert!(keys.admits(1, row(1)));
+        keys.shut(1, &row(1));
+        assert!(!keys.admits(1, row(2)) && !keys.admits(1, row(3)), "behind it");
+        assert!(keys.admits(2, row(4)), "another key");
+        assert!(keys.admits(1, row(1)), "the head");
+        assert!(keys.admits(1, row(2)));
+        keys.shut(1, &row(2));
+        assert!(!keys.admits(1, row(3)), "what was given back before does not count");
+        assert!(keys.admits(1, row(3)), "its feed knows that the head is gone");
+        assert!(keys.admits(1, row(5)));
+    }
+
+    #[test]
+    fn waits_double_until_the_last_attempt() {
+        let attempts =
+            Attempts { limit: 4, first: Duration::from_secs(1), max: Duration::from_secs(3) };
+        let fault = Fault::set_aside(Reason::NoKey, "no key");
+        let again = |attempt| Failure::new(0, attempt, attempts, &row(7), &fault).again;
+        let waits: Vec<_> = (1..=4).map(again).collect();
+        let seconds = |from: f64, to: f64, wait: &Option<Duration>| {
+            wait.is_some_and(|wait| (from..=to).contains(&wait.as_secs_f64()))
+        };
+        assert!(seconds(0.5, 1.0, &waits[0]) && seconds(1.0, 2.0, &waits[1]), "{waits:?}");
+        assert!(seconds(1.5, 3.0, &waits[2]) && waits[3].is_none(), "{waits:?}");
+    }
+}

@@ -1,0 +1,210 @@
+//! Rows that fail: their keys wait, others do not.
+
+use std::time::Duration;
+
+use crate::place::{Place, System, uuid};
+
+on_all! {
+    a_failed_row_keeps_its_key_back_and_no_other,
+    a_key_with_more_rows_than_one_read_starves_nobody,
+    a_repeated_note_counts_once_and_a_reset_stays,
+    the_key_opens_when_the_dead_letter_is_committed,
+    a_row_skipped_by_hand_opens_its_key,
+    a_row_is_tried_at_once_when_asked_for,
+    a_processed_row_that_is_reset_is_published_again,
+}
+
+const LONG: Duration = Duration::from_secs(50);
+
+async fn a_failed_row_keeps_its_key_back_and_no_other(system: System) {
+    let place = Place::new(system);
+    let mut relay = place.relay("").await;
+    let mut writer = place.writer().await;
+    for (id, key) in [("1", "k"), ("2", "k"), ("3", "l"), ("4", "k")] {
+        writer.add(id, key, "A").await;
+    }
+    relay.rows(4).await;
+    // What the engine says when 1 fails: 1 is put off, those behind it are given back.
+    relay.put_off("1", LONG).await;
+    relay.give_back(&["2", "4"]).await;
+    relay.end(&["3"]).await;
+    writer.add("5", "k", "A").await;
+    writer.add("6", "l", "A").await;
+    assert_eq!(relay.rows(1).await, ["6"]);
+    assert!(relay.settle().await.is_empty());
+    assert_eq!(place.retry_count("1"), "1");
+    let behind = place.query("SELECT count(*) FROM potok_outbox_waiting WHERE behind IS NOT NULL");
+    assert_eq!(behind, ["3"]);
+    let status = relay.outbox.status().await.unwrap();
+    assert_eq!((status.waiting, status.failing.len()), (5, 1));
+    let failing = &status.failing[0];
+    assert_eq!((&*failing.id, &*failing.key, failing.behind), (&*uuid("1"), "k", 3));
+    assert!(failing.next_seconds > 10.0 && failing.error.contains("no topic"));
+    assert!(status.owner.is_some_and(|owner| owner.lease_seconds > 0.0));
+    // A restart, before the wait is over: 1 before 2 before 4 before 5.
+    drop(relay);
+    let mut relay = place.relay("").await;
+    assert_eq!(relay.rows(1).await, ["6"]);
+    assert!(relay.settle().await.is_empty(), "keys are found anew from the rows that wait");
+    assert_eq!(relay.outbox.retry(None).await.unwrap(), [uuid("1")]);
+    assert_eq!(relay.rows(1).await, ["1"]);
+    assert_eq!(relay.attempts["1"], 1);
+    assert!(relay.settle().await.is_empty(), "no other of its key before it has ended");
+    relay.end(&["1"]).await;
+    assert_eq!(relay.rows(3).await, ["2", "4", "5"]);
+    relay.end_all().await;
+    assert!(place.query("SELECT id FROM potok_outbox_waiting").is_empty());
+}
+
+/// `StarvedByBlocked`.
+async fn a_key_with_more_rows_than_one_read_starves_nobody(system: System) {
+    let place = Place::new(system);
+    let mut relay = place.relay("").await;
+    let mut writer = place.writer().await;
+    writer.add("1", "k", "unmapped").await;
+    relay.rows(1).await;
+    relay.put_off("1", LONG).await;
+    let digits = |from: u32| match system {
+        System::Postgres => format!("lpad((n + {from})::text, 12, '0')"),
+        System::Sqlite => format!("printf('%012d', n + {from})"),
+        System::Mariadb => format!("lpad(n + {from}, 12, '0')"),
+    };
+    let concat = |from| match system {
+        System::Mariadb => format!("concat('00000000-0000-4000-8000-', {})", digits(from)),
+        System::Postgres => format!("('00000000-0000-4000-8000-' || {})::uuid", digits(from)),
+        System::Sqlite => format!("'00000000-0000-4000-8000-' || {}", digits(from)),
+    };
+    let numbers = |count: u32| match system {
+        System::Postgres => format!("FROM generate_series(1, {count}) n"),
+        System::Mariadb => format!("FROM (SELECT seq AS n FROM seq_1_to_{count}) s"),
+        System::Sqlite => format!(
+            "FROM (WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < {count}) \
+             SELECT n FROM c)"
+        ),
+    };
+    // More than one read brings; SQLite is slow in a debug build.
+    let many = if system == System::Sqlite { 3_000 } else { 10_000 };
+    for (key, from, count) in [("k", 10_u32, many), ("l", 50_000, 100)] {
+        let insert = format!(
+            "INSERT INTO outbox (id, event_type, payload) SELECT {}, 'A', '{{\"key\":\"{key}\"}}' {}",
+            concat(from),
+            numbers(count)
+        );
+        writer.run(&insert).await;
+    }
+    let others = relay.rows(100).await;
+    assert_eq!(others.first().map(String::as_str), Some("50001"));
+    relay.end_all().await;
+    relay.outbox.retry(None).await.unwrap();
+    assert_eq!(relay.rows(1).await, ["1"]);
+    relay.end(&["1"]).await;
+    assert_eq!(relay.rows(1).await.first().map(String::as_str), Some("11"));
+}
+
+async fn a_repeated_note_counts_once_and_a_reset_stays(system: System) {
+    let place = Place::new(system);
+    let mut relay = place.relay("").await;
+    let mut writer = place.writer().await;
+    writer.add("1", "k", "A").await;
+    relay.rows(1).await;
+    let failed = relay.failed("1", LONG);
+    let commit = potok_core::FeedCommit { put_off: vec![failed], ..Default::default() };
+    relay.progress.commit(&commit).await.unwrap();
+    // The answer was lost: the same again.
+    relay.progress.commit(&commit).await.unwrap();
+    assert_eq!(place.retry_count("1"), "1");
+    relay.out.clear();
+    relay.outbox.retry(Some(&[uuid("1")])).await.unwrap();
+    relay.rows(1).await;
+    assert_eq!(relay.attempts["1"], 1);
+    writer.run("UPDATE outbox SET retry_count = 0").await;
+    relay.put_off("1", LONG).await;
+    assert_eq!(place.retry_count("1"), "0", "a person's reset stays");
+}
+
+/// `ReopenedEarly`: nothing of the key between the last failure and the move that is committed.
+async fn the_key_opens_when_the_dead_letter_is_committed(system: System) {
+    let place = Place::new(system);
+    let mut relay = place.relay("").await;
+    let mut writer = place.writer().await;
+    writer.add("1", "k", "A").await;
+    relay.rows(1).await;
+    relay.put_off("1", Duration::ZERO).await;
+    writer.add("2", "k", "A").await;
+    assert_eq!(relay.rows(1).await, ["1"]);
+    // Decided, not committed: the process is killed.
+    assert!(relay.settle().await.is_empty());
+    drop(relay);
+    let mut relay = place.relay("").await;
+    assert_eq!(relay.rows(1).await, ["1"], "2 must not go first");
+    relay.set_aside("1").await;
+    assert_eq!(relay.rows(1).await, ["2"]);
+    relay.end(&["2"]).await;
+    let rows = place.query("SELECT retry_count, reason FROM outbox_dead");
+    assert_eq!(rows, ["2,no_key"]);
+    assert_eq!(place.query("SELECT count(*) FROM outbox"), ["1"]);
+    // Two of one key come back in their order, before what still waits of it.
+    writer.add("3", "k", "A").await;
+    relay.rows(1).await;
+    relay.set_aside("3").await;
+    let ids = [uuid("3"), uuid("1")];
+    assert_eq!(relay.outbox.replay(&ids).await.unwrap().len(), 2);
+    assert_eq!(relay.rows(2).await, ["1", "3"]);
+    assert_eq!(relay.attempts["1"], 0);
+    relay.set_aside("1").await;
+    relay.outbox.drop_dead(&ids).await.unwrap();
+    assert!(place.query("SELECT reason FROM outbox_dead").is_empty());
+}
+
+/// `SkippedByHand`.
+async fn a_row_skipped_by_hand_opens_its_key(system: System) {
+    let place = Place::new(system);
+    let mut relay = place.relay("").await;
+    let mut writer = place.writer().await;
+    writer.add("1", "k", "A").await;
+    relay.rows(1).await;
+    relay.put_off("1", LONG).await;
+    writer.add("2", "k", "A").await;
+    assert!(relay.settle().await.is_empty());
+    assert_eq!(relay.outbox.skip(&[uuid("1")]).await.unwrap(), [uuid("1")]);
+    assert_eq!(relay.rows(1).await, ["2"]);
+    relay.put_off("2", LONG).await;
+    writer.add("3", "k", "A").await;
+    assert!(relay.settle().await.is_empty());
+    writer.run(&format!("DELETE FROM outbox WHERE id = '{}'", uuid("2"))).await;
+    assert_eq!(relay.rows(1).await, ["3"]);
+}
+
+async fn a_row_is_tried_at_once_when_asked_for(system: System) {
+    let place = Place::new(system);
+    let mut relay = place.relay("").await;
+    let mut writer = place.writer().await;
+    for (id, key) in [("1", "k"), ("2", "l")] {
+        writer.add(id, key, "A").await;
+    }
+    relay.rows(2).await;
+    relay.put_off("1", LONG).await;
+    relay.put_off("2", LONG).await;
+    assert_eq!(relay.outbox.retry(Some(&[uuid("2")])).await.unwrap(), [uuid("2")]);
+    assert_eq!(relay.rows(1).await, ["2"]);
+    // Other settings: everything that waits is tried at once.
+    drop(relay);
+    let mut relay = crate::place::Relay::open(place.outbox_by("{.key}", "")).await;
+    let mut rows = relay.rows(2).await;
+    rows.sort();
+    assert_eq!(rows, ["1", "2"]);
+}
+
+/// `RePublished`.
+async fn a_processed_row_that_is_reset_is_published_again(system: System) {
+    let place = Place::new(system);
+    let mut relay = place.relay("").await;
+    let mut writer = place.writer().await;
+    writer.add("1", "k", "A").await;
+    relay.rows(1).await;
+    relay.end(&["1"]).await;
+    writer.run("UPDATE outbox SET processed = FALSE").await;
+    assert_eq!(relay.rows(1).await, ["1"]);
+    relay.end(&["1"]).await;
+    assert_eq!(place.marked(), ["1"]);
+}

@@ -1,0 +1,203 @@
+//! One owner at a time; whoever was replaced changes nothing.
+
+use std::time::Duration;
+
+use potok_core::{FeedCommit, Intake};
+
+use crate::place::{Place, Relay, System, uuid};
+
+on_all! {
+    others_stand_by_and_take_over,
+    whoever_lost_the_lease_changes_nothing,
+    an_old_token_that_comes_back_changes_nothing,
+}
+
+async fn is_silent(relay: &mut Relay, time: Duration) -> bool {
+    tokio::time::timeout(time, relay.source.next()).await.is_err()
+}
+
+/// `TwoNames`: another key is no other lease.
+async fn others_stand_by_and_take_over(system: System) {
+    let place = Place::new(system);
+    let mut first = place.relay(", \"lease\": \"1s\"").await;
+    let mut second = Relay::stand_by(place.outbox_by(".id", ", \"lease\": \"1s\"")).await;
+    let mut writer = place.writer().await;
+    writer.add("1", "k", "A").await;
+    assert_eq!(first.rows(1).await, ["1"]);
+    assert!(is_silent(&mut second, Duration::from_millis(2500)).await, "there is one owner");
+    let owners = place.query("SELECT count(*) FROM potok_leases");
+    assert_eq!(owners, ["1"]);
+    // It goes in good order, and lets go at once.
+    drop(first);
+    second.own().await;
+    assert_eq!(second.rows(1).await, ["1"]);
+    second.end(&["1"]).await;
+    assert_eq!(place.marked(), ["1"]);
+}
+
+/// `NoteWithoutToken`: it was frozen beyond its lease; the other finishes; it wakes.
+async fn whoever_lost_the_lease_changes_nothing(system: System) {
+    let place = Place::new(system);
+    let mut first = place.relay("").await;
+    let mut writer = place.writer().await;
+    for id in ["1", "2", "3"] {
+        writer.add(id, id, "A").await;
+    }
+    first.rows(3).await;
+    // Somebody else has it now; the first does not know yet.
+    writer.run("UPDATE potok_leases SET token = 'another'").await;
+    let ended = |id: &str| {
+        let offset = first.out[id];
+        let partition = potok_core::Partition { topic: "outbox".into(), index: 0 };
+        let ranges = vec![offset..offset + 1];
+        vec![potok_core::Ended { partition, assignment: first.nonce, ranges }]
+    };
+    let commit = FeedCommit {
+        ended: ended("1"),
+        put_off: vec![first.failed("2", Duration::from_secs(9))],
+        ..FeedCommit::default()
+    };
+    first.progress.commit(&commit).await.unwrap();
+    first.set_aside("3").await;
+    assert!(place.marked().is_empty());
+    assert_eq!(place.retry_count("2"), "0");
+    assert!(place.query("SELECT id FROM potok_outbox_waiting").is_empty());
+    assert!(place.query("SELECT reason FROM outbox_dead").is_empty());
+    // It notices, and says so.
+    loop {
+        match first.event().await {
+            Intake::Lost(lost) => break assert_eq!(lost, [first.nonce]),
+            Intake::Stalled(_) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// `TokenRollsBack`: a replica that was promoted too early has the previous token, and its time.
+async fn an_old_token_that_comes_back_changes_nothing(system: System) {
+    let place = Place::new(system);
+    let mut first = place.relay("").await;
+    let mut writer = place.writer().await;
+    writer.add("1", "k", "A").await;
+    first.rows(1).await;
+    let past = match system {
+        System::Sqlite => "1000",
+        _ => "'2020-01-01 00:00:00'",
+    };
+    writer.run(&format!("UPDATE potok_leases SET until = {past}")).await;
+    first.end(&["1"]).await;
+    assert!(place.marked().is_empty(), "its time was over");
+    loop {
+        match first.event().await {
+            Intake::Lost(_) => break,
+            Intake::Stalled(_) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    first.own().await;
+    assert_eq!(first.rows(1).await, ["1"]);
+    first.end(&["1"]).await;
+    assert_eq!(place.marked(), ["1"]);
+}
+
+mod servers {
+    use super::*;
+
+    on_servers! {
+        a_locked_row_holds_up_no_other,
+        a_row_that_cannot_be_marked_holds_up_no_other,
+        a_note_that_waits_keeps_nobody_from_the_lease,
+        a_clock_that_was_set_back_keeps_no_dead_owner,
+    }
+
+    /// `OneRowLocked`.
+    async fn a_locked_row_holds_up_no_other(system: System) {
+        let place = Place::new(system);
+        let mut relay = place.relay("").await;
+        let (mut writer, mut person) = (place.writer().await, place.writer().await);
+        for (id, key) in [("1", "k"), ("2", "l"), ("3", "k")] {
+            writer.add(id, key, "A").await;
+        }
+        relay.rows(3).await;
+        person.run("BEGIN").await;
+        person.run(&format!("UPDATE outbox SET event_type = 'B' WHERE id = '{}'", uuid("1"))).await;
+        relay.end(&["1", "2", "3"]).await;
+        assert_eq!(place.marked(), ["2", "3"]);
+        assert!(relay.settle().await.is_empty(), "it was published");
+        person.run("COMMIT").await;
+        let end = tokio::time::Instant::now() + Duration::from_secs(30);
+        while place.marked() != ["1", "2", "3"] {
+            assert!(tokio::time::Instant::now() < end);
+            assert!(relay.settle().await.is_empty());
+        }
+    }
+
+    /// `CheckRefuses`.
+    async fn a_row_that_cannot_be_marked_holds_up_no_other(system: System) {
+        let place = Place::new(system);
+        let mut relay = place.relay("").await;
+        let mut writer = place.writer().await;
+        writer
+            .run("ALTER TABLE outbox ADD CONSTRAINT later CHECK (processed_at >= added_at)")
+            .await;
+        for (id, key) in [("1", "k"), ("2", "l"), ("3", "k")] {
+            writer.add(id, key, "A").await;
+        }
+        let ahead = format!("UPDATE outbox SET added_at = '2100-01-01' WHERE id = '{}'", uuid("1"));
+        writer.run(&ahead).await;
+        relay.rows(3).await;
+        relay.end(&["1", "2", "3"]).await;
+        assert_eq!(place.marked(), ["2", "3"]);
+        writer.add("4", "k", "A").await;
+        assert_eq!(relay.rows(1).await, ["4"]);
+        assert!(relay.settle().await.is_empty());
+    }
+
+    /// `LockFreeToken`, `FrozenInNote`: a note that began under the lease ends under it, and one that
+    /// a person holds up does not hold up whoever takes over.
+    async fn a_note_that_waits_keeps_nobody_from_the_lease(system: System) {
+        let place = Place::new(system);
+        let mut relay = place.relay(", \"lease\": \"1s\"").await;
+        let (mut writer, mut person) = (place.writer().await, place.writer().await);
+        for id in ["1", "2"] {
+            writer.add(id, id, "A").await;
+        }
+        relay.rows(2).await;
+        person.run("BEGIN").await;
+        person.run(&format!("UPDATE outbox SET event_type = 'B' WHERE id = '{}'", uuid("1"))).await;
+        relay.end(&["1", "2"]).await;
+        // The lock is still there: the lease can be had all the same.
+        writer.run("UPDATE potok_leases SET token = 'another'").await;
+        person.run("COMMIT").await;
+        let end = tokio::time::Instant::now() + Duration::from_secs(2);
+        let _ = tokio::time::timeout_at(end, relay.source.next()).await;
+        assert_eq!(place.marked(), ["2"], "1 belongs to another now");
+    }
+
+    /// `ClockBack`: by the server's clock the lease of a dead owner lasts for another hour.
+    async fn a_clock_that_was_set_back_keeps_no_dead_owner(system: System) {
+        let place = Place::new(system);
+        let relay = place.relay(", \"lease\": \"1s\"").await;
+        drop(relay);
+        let mut writer = place.writer().await;
+        let hour = match system {
+            System::Postgres => "clock_timestamp() + interval '1 hour'",
+            _ => "UTC_TIMESTAMP(6) + INTERVAL 1 HOUR",
+        };
+        // Not released: it died.
+        let end = tokio::time::Instant::now() + Duration::from_secs(30);
+        let is_free = || {
+            let now =
+                if system == System::Postgres { "clock_timestamp()" } else { "UTC_TIMESTAMP(6)" };
+            place.query(&format!("SELECT count(*) FROM potok_leases WHERE until <= {now}")) == ["1"]
+        };
+        while !is_free() {
+            assert!(tokio::time::Instant::now() < end);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        writer.run(&format!("UPDATE potok_leases SET until = {hour}, token = 'dead'")).await;
+        let mut relay = place.relay(", \"lease\": \"1s\"").await;
+        writer.add("1", "k", "A").await;
+        assert_eq!(relay.rows(1).await, ["1"]);
+    }
+}

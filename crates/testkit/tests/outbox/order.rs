@@ -1,0 +1,93 @@
+//! Order per key, and rows that commit late.
+
+use std::time::Duration;
+
+use crate::place::{Place, System};
+
+on_servers! {
+    a_row_that_commits_late_comes_before_later_ones_of_its_key,
+    rolled_back_rows_never_come,
+}
+
+/// `KeysetPages`, `HighWaterMark`: b must not be seen without a, which was committed before b was
+/// inserted, though c, with a later number, was read long ago.
+async fn a_row_that_commits_late_comes_before_later_ones_of_its_key(system: System) {
+    let place = Place::new(system);
+    let mut relay = place.relay("").await;
+    let (mut late, mut writer) = (place.writer().await, place.writer().await);
+    late.run("BEGIN").await;
+    late.add("1", "k", "A").await;
+    writer.add("2", "l", "A").await;
+    assert_eq!(relay.rows(1).await, ["2"]);
+    // It is out, or even marked: neither moves a mark beyond which nothing is seen.
+    relay.end(&["2"]).await;
+    writer.add("3", "l", "A").await;
+    assert_eq!(relay.rows(1).await, ["3"]);
+    late.run("COMMIT").await;
+    writer.add("4", "k", "A").await;
+    assert_eq!(relay.rows(2).await, ["1", "4"]);
+    relay.end_all().await;
+    assert_eq!(place.marked(), ["1", "2", "3", "4"]);
+}
+
+async fn rolled_back_rows_never_come(system: System) {
+    let place = Place::new(system);
+    let mut relay = place.relay("").await;
+    let (mut open, mut writer) = (place.writer().await, place.writer().await);
+    open.run("BEGIN").await;
+    open.add("1", "k", "A").await;
+    writer.add("2", "k", "A").await;
+    assert_eq!(relay.rows(1).await, ["2"]);
+    open.run("ROLLBACK").await;
+    relay.end_all().await;
+    assert!(relay.settle().await.is_empty());
+    relay.progress.commit(&Default::default()).await.unwrap();
+    tokio::time::sleep(Duration::ZERO).await;
+}
+
+mod all {
+    use super::*;
+
+    on_all! {
+        what_is_given_back_comes_again_in_order,
+        a_cancelled_call_loses_nothing,
+    }
+
+    async fn what_is_given_back_comes_again_in_order(system: System) {
+        let place = Place::new(system);
+        let mut relay = place.relay("").await;
+        let mut writer = place.writer().await;
+        for id in ["1", "2", "3"] {
+            writer.add(id, "k", "A").await;
+        }
+        assert_eq!(relay.rows(3).await, ["1", "2", "3"]);
+        relay.end(&["1"]).await;
+        relay.give_back(&["2"]).await;
+        writer.add("4", "l", "A").await;
+        assert_eq!(relay.rows(1).await, ["4"], "3 is out, so 2 waits");
+        assert!(relay.settle().await.is_empty());
+        relay.give_back(&["3"]).await;
+        assert_eq!(relay.rows(2).await, ["2", "3"]);
+        relay.end_all().await;
+        assert_eq!(place.marked().len(), 4);
+    }
+
+    async fn a_cancelled_call_loses_nothing(system: System) {
+        let place = Place::new(system);
+        let mut relay = place.relay("").await;
+        let mut writer = place.writer().await;
+        for id in 1..=40 {
+            writer.add(&id.to_string(), "k", "A").await;
+        }
+        for micros in (0..40).map(|n| n * 97) {
+            let next = relay.source.next();
+            let cut = tokio::time::timeout(Duration::from_micros(micros), next).await;
+            if let Ok(intake) = cut {
+                let potok_core::Intake::Batch(batch) = intake.unwrap() else { panic!("rows") };
+                assert_eq!(batch.records.len(), 40);
+                return;
+            }
+        }
+        assert_eq!(relay.rows(40).await.len(), 40);
+    }
+}

@@ -1,0 +1,92 @@
+//! Full memory, too many chats, servers that will not do.
+
+use potok_connectors::redis::{QueueOptions, RedisQueue};
+use potok_testkit::services::Redis;
+
+use crate::rig::{Copy, LIST, Other, assert_own_chats, by_chat, message, options, server, until};
+
+fn used(other: &mut Other) -> u64 {
+    let info: String = other.ask(&["INFO", "memory"]);
+    let line = info.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap();
+    line.trim().parse().unwrap()
+}
+
+/// The queue that fills the memory is what has to be drained.
+#[test]
+fn a_full_server_is_emptied() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    let pad = "x".repeat(2_000);
+    let padded = |n: u64| {
+        message(&(n % 50).to_string(), n).replace("\"n\"", &format!("\"t\":\"{pad}\",\"n\""))
+    };
+    other.push((0..5_000).map(padded));
+    let before = used(&mut other);
+    let limit = (before / 2).to_string();
+    let _: String = other.ask(&["CONFIG", "SET", "maxmemory", &limit]);
+    let refused: Result<i64, _> = redis::cmd("RPUSH")
+        .arg(LIST)
+        .arg("1")
+        .query(&mut redis::Client::open(redis.url()).unwrap().get_connection().unwrap());
+    assert!(refused.is_err(), "it is full");
+    let copy = Copy::start(&redis.url(), options(), true);
+    let groups = copy.messages(5_000);
+    assert_own_chats(&groups);
+    assert!(by_chat(&groups).values().all(|numbers| numbers.is_sorted()));
+    until("nothing is left", || other.left().is_empty().then_some(()));
+    assert!(used(&mut other) < before);
+}
+
+#[test]
+fn above_the_limit_of_chats_messages_stay_queued() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    let options = QueueOptions { waiting_max: 100, ..options() };
+    let copy = Copy::start(&redis.url(), options.clone(), false);
+    // More than one look takes in, so that the limit is seen in between.
+    other.push((0..2_000).map(|n| message(&n.to_string(), n)));
+    let fault = until("it says so", || copy.stalled());
+    assert_eq!(fault.code, "P1207");
+    assert!(other.ask::<i64>(&["LLEN", LIST]) > 0);
+    copy.kill();
+    let copy = Copy::start(&redis.url(), options, true);
+    let groups = copy.messages(2_000);
+    assert_eq!(by_chat(&groups).len(), 2_000);
+    until("nothing is left", || other.left().is_empty().then_some(()));
+}
+
+#[test]
+fn servers_that_would_lose_messages_are_refused() {
+    let refused = |redis: &Redis| {
+        let started = Copy::try_start(&redis.url(), options(), true);
+        started.err().expect("it must not start").code
+    };
+    assert_eq!(refused(&server(&[("maxmemory-policy", "allkeys-lru")])), "P1204");
+    let cluster = server(&[("cluster-enabled", "yes")]);
+    assert_eq!(refused(&cluster), "P1202");
+    let Err(fault) = RedisQueue::new("redis+cluster://localhost", options()) else {
+        panic!("a cluster")
+    };
+    assert_eq!(fault.code, "P1202");
+    let warned = |settings: &[(&str, &str)]| {
+        let redis = server(settings);
+        let copy = Copy::start(&redis.url(), options(), true);
+        copy.on(copy.feed.check()).unwrap().join("\n")
+    };
+    assert!(warned(&[("maxmemory-policy", "volatile-ttl")]).contains("volatile-ttl"));
+    assert!(warned(&[("appendonly", "no")]).contains("no append-only file"));
+    assert!(warned(&[]).contains("everysec"));
+    assert_eq!(warned(&[("appendfsync", "always")]), "");
+}
+
+#[test]
+fn a_database_has_room_for_one_pipeline() {
+    let redis = server(&[]);
+    let _first = Copy::start(&redis.url(), options(), true);
+    let _second = Copy::start(&redis.url(), options(), true);
+    let other = QueueOptions { pipeline: "other".to_owned(), ..options() };
+    let Err(fault) = Copy::try_start(&redis.url(), other.clone(), true) else { panic!("shared") };
+    assert_eq!(fault.code, "P1205");
+    assert!(fault.to_string().contains("`chat`"), "{fault}");
+    let _elsewhere = Copy::start(&format!("{}/1", redis.url()), other, true);
+}

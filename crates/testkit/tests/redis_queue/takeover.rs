@@ -1,0 +1,155 @@
+//! Owners that die, freeze, or give up.
+
+use std::time::Duration;
+
+use potok_connectors::redis::QueueOptions;
+
+use crate::rig::{Copy, LIST, Other, by_chat, message, options, server, until};
+
+/// A dead owner's claim comes back although its chat gets message after message.
+#[test]
+fn arrivals_do_not_put_off_the_end_of_a_lease() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    let first = Copy::start(&redis.url(), options(), false);
+    other.push([message("a", 0)]);
+    let claimed = first.messages(1);
+    first.kill();
+    let copy = Copy::start(&redis.url(), options(), true);
+    let mut number = 1;
+    let again = until("it is taken over", || {
+        other.push([message("a", number)]);
+        number += 1;
+        copy.groups().first().cloned()
+    });
+    // The same members under the same name, whatever came meanwhile.
+    assert_eq!(again.generation, claimed[0].generation);
+    assert_eq!(again.values, claimed[0].values);
+    assert_eq!(again.reason, claimed[0].reason);
+    let groups = copy.messages(number as usize);
+    assert_eq!(by_chat(&groups)["t:a"], (0..number).collect::<Vec<_>>());
+    until("nothing is left", || other.left().is_empty().then_some(()));
+}
+
+/// A first owner that is frozen past its lease wakes up: nothing changes by its hand, and it says that
+/// the claim is lost.
+#[test]
+fn an_acknowledgement_under_an_old_token_changes_nothing() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    let first = Copy::start(&redis.url(), options(), false);
+    other.push([message("a", 0)]);
+    let claimed = first.messages(1);
+    // Its lease ends by hand, as if it had been frozen; the second copy takes over.
+    let second = Copy::start(&redis.url(), options(), false);
+    let due = format!("potok:list:{LIST}:due");
+    let again = until("it is taken over", || {
+        let _: i64 = other.ask(&["ZADD", &due, "XX", "1", "t:a"]);
+        second.groups().first().cloned()
+    });
+    assert_eq!(again.generation, claimed[0].generation);
+    first.commit(&claimed[0]).unwrap();
+    let sending = format!("potok:list:{LIST}:sending:t:a");
+    assert_eq!(other.ask::<i64>(&["EXISTS", &sending]), 1, "it is the second one's");
+    second.commit(&again).unwrap();
+    // Again, because the first answer was lost.
+    second.commit(&again).unwrap();
+    until("nothing is left", || other.left().is_empty().then_some(()));
+}
+
+#[test]
+fn a_claim_that_others_have_is_lost() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    let first = Copy::start(&redis.url(), options(), false);
+    other.push([message("a", 0)]);
+    let claimed = first.messages(1);
+    let claims = format!("potok:list:{LIST}:claims");
+    let claim: String = other.ask(&["HGET", &claims, "t:a"]);
+    let (_, rest) = claim.split_once(' ').unwrap();
+    let _: i64 = other.ask(&["HSET", &claims, "t:a", &format!("somebody {rest}")]);
+    until("it is lost", || (first.lost() == [claimed[0].batch.assignment]).then_some(()));
+}
+
+/// Redis is away for longer than a lease: nobody may go on with what it has.
+#[test]
+fn what_cannot_be_renewed_in_time_is_lost() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    let first = Copy::start(&redis.url(), options(), false);
+    other.push([message("a", 0)]);
+    let claimed = first.messages(1);
+    redis.freeze();
+    until("it is lost", || (first.lost() == [claimed[0].batch.assignment]).then_some(()));
+    redis.thaw();
+    // It comes again, to this copy or another, under its name.
+    let again = until("it comes again", || first.groups().get(1).cloned());
+    assert_eq!(again.generation, claimed[0].generation);
+}
+
+#[test]
+fn what_is_given_back_comes_again_as_it_was() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    let options = QueueOptions { lease: Duration::from_secs(600), ..options() };
+    let copy = Copy::start(&redis.url(), options, false);
+    other.push([message("a", 0)]);
+    let claimed = copy.messages(1);
+    other.push([message("a", 1)]);
+    copy.give_back(&claimed[0]);
+    let again = until("it comes again", || copy.groups().get(1).cloned());
+    assert_eq!((again.generation, again.numbers()), (claimed[0].generation, vec![0]));
+    copy.commit(&again).unwrap();
+    let next = until("the next comes", || copy.groups().get(2).cloned());
+    assert_eq!(next.numbers(), [1]);
+}
+
+/// Leases are renewed: what takes long is not taken over.
+#[test]
+fn a_slow_delivery_keeps_its_claim() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    let options = QueueOptions { lease: Duration::from_secs(1), ..options() };
+    let (first, second) = (
+        Copy::start(&redis.url(), options.clone(), false),
+        Copy::start(&redis.url(), options, false),
+    );
+    other.push([message("a", 0)]);
+    let due = format!("potok:list:{LIST}:due");
+    let mut leases: Vec<u64> = Vec::new();
+    until("it is renewed several times", || {
+        let lease: Option<String> = other.ask(&["ZSCORE", &due, "t:a"]);
+        let lease = lease.map(|lease| lease.parse::<f64>().unwrap() as u64)?;
+        if leases.last() != Some(&lease) {
+            leases.push(lease);
+        }
+        (leases.len() > 8).then_some(())
+    });
+    assert_eq!(first.groups().len() + second.groups().len(), 1);
+}
+
+/// Two copies of one queue share it: each message once, in order per chat.
+#[test]
+fn several_copies_share_the_queue() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    let options = QueueOptions { max_count: Some(20), ..options() };
+    let copies: Vec<Copy> =
+        (0..3).map(|_| Copy::start(&redis.url(), options.clone(), true)).collect();
+    let (chats, count) = (40, 4_000);
+    for n in 0..count {
+        other.push([message(&(n % chats).to_string(), n)]);
+        // The old processor lets go of its lock, which is ours.
+        if n % 400 == 0 {
+            let _: i64 = other.ask(&["DEL", "queue:processor:lock"]);
+        }
+    }
+    until("nothing is left", || other.left().is_empty().then_some(()));
+    let mut groups: Vec<_> = copies.iter().flat_map(Copy::groups).collect();
+    groups.sort_by_key(|group| group.numbers()[0]);
+    for (chat, numbers) in by_chat(&groups) {
+        let first = numbers[0];
+        let expected: Vec<u64> = (0..count / chats).map(|n| first + chats * n).collect();
+        assert_eq!(numbers, expected, "{chat}");
+    }
+}

@@ -1,0 +1,147 @@
+//! Lost answers, lists that are none, servers that restart.
+
+use std::time::Duration;
+
+use potok_connectors::redis::QueueOptions;
+use potok_testkit::services::{Mode, Proxy};
+
+use crate::rig::{Copy, LIST, Other, assert_own_chats, by_chat, message, options, server, until};
+
+/// Answers are dropped again and again, so that calls are made twice: each message is in the chat that
+/// its body names, once and in order.
+#[test]
+fn lost_answers_put_no_message_into_a_foreign_chat() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    let proxy = Proxy::start(([127, 0, 0, 1], redis.port()).into());
+    let url = format!("redis://{}", proxy.address());
+    let options = QueueOptions { max_count: Some(25), ..options() };
+    let copy = Copy::start(&url, options, true);
+    let (chats, count) = (30, 6_000);
+    for n in 0..count {
+        other.push([message(&(n % chats).to_string(), n)]);
+        if n % 600 == 0 {
+            proxy.set(Mode::DropReplies);
+        } else if n % 600 == 200 {
+            proxy.close_all();
+            proxy.set(Mode::Pass);
+        }
+    }
+    proxy.set(Mode::Pass);
+    until("nothing is left", || other.left().is_empty().then_some(()));
+    let groups = copy.groups();
+    assert_own_chats(&groups);
+    for (chat, numbers) in by_chat(&groups) {
+        let first = numbers[0];
+        let expected: Vec<u64> = (0..count / chats).map(|n| first + chats * n).collect();
+        assert_eq!(numbers, expected, "{chat}");
+    }
+}
+
+/// One list vanished, one is a string: the others leave.
+#[test]
+fn one_bad_chat_stops_no_other() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    let options = QueueOptions { quiet: Duration::from_secs(2), ..options() };
+    let _: String = other.ask(&["SET", "queue:batch:t:5", "no list"]);
+    let copy = Copy::start(&redis.url(), options, true);
+    other.push((0..1_000).map(|n| message(&n.to_string(), n)));
+    until("all are sorted", || (other.ask::<i64>(&["LLEN", LIST]) == 0).then_some(()));
+    let _: i64 = other.ask(&["DEL", "queue:batch:t:7"]);
+    let _: String = other.ask(&["SET", "queue:batch:t:9", "no list"]);
+    // The message of chat 5 belongs to no chat; those of 7 and 9 were taken by somebody else.
+    let groups = copy.messages(998);
+    assert_eq!(groups.iter().filter(|group| group.key.is_some()).count(), 997);
+    let bad: Vec<u64> = groups
+        .iter()
+        .filter(|group| group.key.is_none())
+        .flat_map(|group| group.numbers())
+        .collect();
+    assert_eq!(bad, [5]);
+}
+
+/// The server dies and comes back with its append-only file.
+#[test]
+fn a_server_that_restarts_goes_on_where_it_was() {
+    let redis = server(&[("appendfsync", "always")]);
+    let mut other = Other::new(&redis);
+    let copy = Copy::start(&redis.url(), QueueOptions { max_count: Some(10), ..options() }, true);
+    other.push((0..2_000).map(|n| message(&(n % 20).to_string(), n)));
+    copy.messages(100);
+    redis.kill();
+    redis.restart();
+    let mut other = Other::new(&redis);
+    until("nothing is left", || other.left().is_empty().then_some(()));
+    for (chat, numbers) in by_chat(&copy.groups()) {
+        let first = numbers[0];
+        assert_eq!(numbers, (0..100).map(|n| first + 20 * n).collect::<Vec<_>>(), "{chat}");
+    }
+}
+
+/// A name says which members: a replica that lacks the claim and gets one message more makes another
+/// group of them, and nobody takes it for the first.
+#[test]
+fn other_members_have_another_name() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    let copy = Copy::start(
+        &redis.url(),
+        QueueOptions { quiet: Duration::from_secs(1), ..options() },
+        false,
+    );
+    other.push([message("a", 1), message("a", 2)]);
+    until("they are sorted", || {
+        (other.ask::<i64>(&["LLEN", "queue:batch:t:a"]) == 2).then_some(())
+    });
+    let chats = format!("potok:list:{LIST}:chats");
+    let state: String = other.ask(&["HGET", &chats, "t:a"]);
+    let claimed = copy.messages(2);
+    copy.kill();
+    // As the replica knows it: the opening is the same, the claim is not there, and a message joins.
+    let sending = format!("potok:list:{LIST}:sending:t:a");
+    let claims = format!("potok:list:{LIST}:claims");
+    let due = format!("potok:list:{LIST}:due");
+    let _: String = other.ask(&["RENAME", &sending, "queue:batch:t:a"]);
+    let _: i64 = other.ask(&["DEL", &claims, "lock:batch:t:a"]);
+    let _: i64 = other.ask(&["HSET", &chats, "t:a", &state]);
+    let _: i64 = other.ask(&["ZADD", &due, "1", "t:a"]);
+    other.push_bytes(b"queue:batch:t:a", message("a", 4).as_bytes());
+    let copy = Copy::start(&redis.url(), options(), true);
+    let again = copy.messages(3);
+    assert_eq!(again[0].numbers(), [1, 2, 4]);
+    assert_ne!(again[0].generation, claimed[0].generation);
+}
+
+/// Everything is gone: it is said, and new messages flow.
+#[test]
+fn an_emptied_server_goes_on_with_what_comes() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    let copy = Copy::start(&redis.url(), options(), true);
+    other.push([message("a", 1)]);
+    copy.messages(1);
+    let _: String = other.ask(&["FLUSHALL"]);
+    other.push([message("a", 2)]);
+    assert_eq!(copy.messages(2)[1].numbers(), [2]);
+}
+
+/// A clock that was set back: looks that lie far ahead are pulled in.
+#[test]
+fn looks_that_lie_far_ahead_are_pulled_in() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    let options = QueueOptions {
+        quiet: Duration::from_secs(1),
+        max_age: Duration::from_secs(2),
+        ..options()
+    };
+    let copy = Copy::start(&redis.url(), options, true);
+    other.push([message("a", 1)]);
+    let due = format!("potok:list:{LIST}:due");
+    until("it is sorted", || other.ask::<Option<String>>(&["ZSCORE", &due, "t:a"]));
+    let now: (u64, u64) = other.ask(&["TIME"]);
+    let far = ((now.0 + 4 * 3_600) * 1_000_000).to_string();
+    let _: i64 = other.ask(&["ZADD", &due, "XX", &far, "t:a"]);
+    copy.messages(1);
+}

@@ -6,12 +6,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::expression::{Expression, FieldPath, Predicate};
 use crate::shapes::OrderedMap;
-use crate::values::{Period, Size, TopicName};
+use crate::track::Files;
+use crate::values::{Period, Size, SqlName, TopicName};
 
 /// Holds records back until what belongs together is there.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Group {
+    /// A name for this step, in the table of `track`: groups become files.
+    ///
+    /// Example: `stage: event_ingest`
+    pub stage: Option<SqlName>,
     /// Records with the same value belong together. Without it all records do.
     ///
     /// Example: `by: header.batchId`
@@ -35,6 +40,13 @@ pub struct Group {
     ///
     /// Example: `close: { after_first: 60s }`
     pub close: Close,
+    /// Writes each closed group as a file before it goes on, with a line for each record as it
+    /// came: `<data_dir>/files/<name>/<shard>/<YYYYMMDDHHMMSS>.ndjson`, named by the start of its
+    /// slice in UTC. Further parts of a slice and late records get the next name, `….1`. Needs
+    /// `shard` and `close.every`. The log stays the truth: nothing reads the files.
+    ///
+    /// Example: `files: shop-events`
+    pub files: Option<Files>,
     /// What happens to a record whose `id` is already in the group.
     ///
     /// Example: `on_repeat: keep`
@@ -57,6 +69,10 @@ pub struct Shard {
     /// Example: `of: ${SHARDS:-2}`
     #[schemars(range(min = 1, max = 1024))]
     pub of: u32,
+    /// A name for this step, in the table of `track`.
+    ///
+    /// Example: `stage: shard_splitter`
+    pub stage: Option<SqlName>,
 }
 
 /// One kind of records in a group.

@@ -38,6 +38,7 @@ mod settings;
 mod shapes;
 mod source;
 mod text;
+mod track;
 mod tree;
 mod values;
 mod variants;
@@ -67,6 +68,7 @@ pub use schema::{connections_schema, json_schema, validator};
 pub use secret::{ConnectionUrl, Secret};
 pub use shapes::{OneOrMany, OrderedMap};
 pub use source::{HttpAuth, HttpEntry, Input, Source, StartFrom};
+pub use track::{Files, FilesSettings, Track};
 pub use values::{
     Address, ConnectionName, CounterName, HttpPath, Period, PipelineName, ShardedName, Size,
     SqlName, TopicName,

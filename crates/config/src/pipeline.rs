@@ -14,6 +14,7 @@ use crate::group::Group;
 use crate::process::Stage;
 use crate::shapes::OneOrMany;
 use crate::source::{Input, Source};
+use crate::track::Track;
 use crate::values::{Period, PipelineName, Size, SqlName, TopicName};
 
 /// One pipeline: where records come from, what happens to them, where they go.
@@ -80,6 +81,11 @@ pub struct Pipeline {
     /// Example: `dead_letter: { topic: orders-dead }`
     #[serde(default)]
     pub dead_letter: DeadLetter,
+    /// Shows in a table how far each closed group has come. Needs `group.shard` and
+    /// `group.close.every`.
+    ///
+    /// Example: `track: { db: tracking, table: pipeline_tracking, create_tables: true }`
+    pub track: Option<Track>,
     /// How much the pipeline may hold in memory.
     ///
     /// Example: `limits: { in_flight_bytes: 16MiB }`

@@ -81,6 +81,8 @@ pub(crate) mod code {
     pub const SETTING: &str = "P0152";
     /// An admin address others can reach.
     pub const EXPOSED: &str = "P0170";
+    /// `files` or `track` without what they need.
+    pub const FILES: &str = "P1408";
 }
 
 const ERROR: &str = "error";

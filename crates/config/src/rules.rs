@@ -3,6 +3,8 @@
 //! The rules walk the tree, not the structs, so that they speak even where the file has other
 //! mistakes, and each points at its place. They stay silent about what the schema already said.
 
+mod track;
+
 use std::collections::HashSet;
 use std::ops::Range;
 
@@ -25,6 +27,7 @@ pub(crate) fn check(root: &Node, source: &SourceText, schema: &Json, findings: &
     let mut rules = Rules { root, source, schema, findings };
     rules.sources();
     rules.group();
+    rules.track();
     rules.stages();
     for deliver in entries_of(root, "deliver") {
         rules.deliver(deliver);
@@ -210,7 +213,9 @@ impl<'a> Rules<'a> {
     fn stages(&mut self) {
         let mut seen: HashSet<&str> = HashSet::new();
         let stages = entries_of(self.root, "process");
-        for node in stages.iter().chain(entries_of(self.root, "deliver")) {
+        let group = self.root.get("group");
+        let tracked = group.into_iter().chain(group.and_then(|group| group.get("shard")));
+        for node in tracked.chain(stages).chain(entries_of(self.root, "deliver")) {
             let Some(name) = node.get("stage") else { continue };
             if name.text().is_some_and(|text| !seen.insert(text)) {
                 let what = format!("two stages are called `{}`", name.text().unwrap_or_default());

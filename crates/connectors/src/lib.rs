@@ -7,6 +7,7 @@
 //! [`registry`]. Each system is a Cargo feature.
 
 pub mod embedded;
+pub mod group_files;
 #[cfg(feature = "kafka")]
 pub mod kafka;
 pub mod memory;

@@ -44,8 +44,10 @@ pub struct Batch {
 pub enum Outcome {
     /// It is there, durably.
     Delivered,
-    /// It, or the same work under the same name, was there already.
+    /// The same thing was there already, under another name.
     Duplicate,
+    /// It was there already under its own name: an attempt before this one was successful.
+    Again,
     /// The destination did not take this one; the others are not touched by it.
     Failed(Fault),
 }

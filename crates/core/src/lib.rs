@@ -15,6 +15,7 @@ mod decoder;
 mod event;
 mod fault;
 mod feed;
+mod files;
 mod group;
 mod log;
 mod own_topics;
@@ -36,6 +37,10 @@ pub use fault::{Fault, Move, Reason};
 pub use feed::{
     Attempts, Backlog, Feed, FeedAbilities, FeedCommit, FeedGroup, FeedGroups, OpenFeed, Progress,
     PutOff, SetAside,
+};
+pub use files::{
+    FileCounts, FileFacts, FilesAsk, GroupFiles, NewFile, OldestStarted, ShardTotals, StageState,
+    TrackStep, TrackedFile, TrackedStage, Tracker,
 };
 pub use group::{CloseReason, GroupInfo};
 pub use log::{

@@ -35,6 +35,17 @@ pub const CRASH_POINTS: &[&str] = &[
 pub const GROUP_CRASH_POINTS: &[&str] =
     &["group.held", "seal.before", "seal.after", "batch.before", "batch.after"];
 
+/// Those that only a pipeline passes whose groups become files that a table tracks.
+pub const FILE_CRASH_POINTS: &[&str] = &[
+    "file.named",
+    "file.renamed",
+    "file.written",
+    "file.worked",
+    "file.delivered",
+    "file.done",
+    "file.swept",
+];
+
 /// Those that only a pipeline passes whose groups have a store besides the log.
 pub const STORE_CRASH_POINTS: &[&str] = &["clean.before"];
 
@@ -126,6 +137,8 @@ pub enum Bug {
     SupersededEndsAtOnce,
     /// What a stage is told of a group is not from its seal: a repeat differs.
     ReasonFromClock,
+    /// A shard without records in a slice is nobody's business.
+    EmptyForgotten,
     /// What ends together is noted partition by partition.
     EndsApart,
     /// Records of a group leave partition by partition.
@@ -209,8 +222,9 @@ mod debug {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::{
-        Bug, CRASH_POINTS, FEED_CRASH_POINTS, GATHER_CRASH_POINTS, GROUP_CRASH_POINTS,
-        LETTER_CRASH_POINTS, PANIC_POINTS, QUEUE_CRASH_POINTS, STORE_CRASH_POINTS,
+        Bug, CRASH_POINTS, FEED_CRASH_POINTS, FILE_CRASH_POINTS, GATHER_CRASH_POINTS,
+        GROUP_CRASH_POINTS, LETTER_CRASH_POINTS, PANIC_POINTS, QUEUE_CRASH_POINTS,
+        STORE_CRASH_POINTS,
     };
 
     /// A point that somebody named, and which passing of it is meant.
@@ -238,6 +252,7 @@ mod debug {
         let lists = [
             CRASH_POINTS,
             GROUP_CRASH_POINTS,
+            FILE_CRASH_POINTS,
             STORE_CRASH_POINTS,
             GATHER_CRASH_POINTS,
             QUEUE_CRASH_POINTS,

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use potok_core::{
-    Clock, ConsumerGroup, Fault, FeedGroups, Log, PipelineInfo, Timestamp, TopicInfo,
+    Clock, ConsumerGroup, Fault, FeedGroups, GroupFiles, Log, PipelineInfo, Timestamp, TopicInfo,
+    Tracker,
 };
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -19,7 +20,7 @@ use crate::dead_letter;
 use crate::dead_letter::desk::{Desk, OpenCount};
 use crate::deliver::{Decisions, Destination, Undecided};
 use crate::feed::Backlogs;
-use crate::group::{Command, GroupCursor, GroupPage, GroupTables, GroupView};
+use crate::group::{Command, GroupCursor, GroupPage, GroupTables, GroupView, OpenSlice};
 use crate::lag::{Asked, soon};
 use crate::origin::OwnTopics;
 use crate::outline::Outline;
@@ -27,7 +28,7 @@ use crate::pipeline::{self, Shared};
 use crate::plan::{GroupPlan, Per, Plan};
 use crate::signal::Signal;
 use crate::status::{Counters, GateStatus, PartitionLag, State, Status};
-use crate::waits::Waits;
+use crate::waits::{Wait, Waits};
 use crate::work::Stop;
 
 /// The wait before a pipeline that died is started again; doubles up to the second.
@@ -47,6 +48,23 @@ pub(crate) struct Inner {
     notes_dir: Option<PathBuf>,
     pub(crate) pipelines: Mutex<BTreeMap<String, Handle>>,
     asked: Asked,
+}
+
+/// What is known of a pipeline whose groups are tracked in a table.
+#[derive(Clone)]
+pub struct TrackedPipeline {
+    /// Its name.
+    pub pipeline: String,
+    /// Keeps the table.
+    pub tracker: Arc<dyn Tracker>,
+    /// Writes the files, where there are any.
+    pub files: Option<Arc<dyn GroupFiles>>,
+    /// Slices that still take records.
+    pub open: Vec<OpenSlice>,
+    /// Destinations of shards whose gates are not open.
+    pub gates: Vec<(u32, String, GateStatus)>,
+    /// What it waits for besides.
+    pub waits: Vec<Wait>,
 }
 
 /// A pipeline as the engine holds it.
@@ -440,6 +458,31 @@ impl Engine {
             .filter(|(name, _)| pipeline.is_none_or(|pipeline| pipeline == *name))
             .filter_map(|(name, handle)| Some((name, handle.held.as_ref()?)));
         held.flat_map(|(name, (plan, boards))| boards.views_of(key, name, plan, now)).collect()
+    }
+
+    /// Pipelines whose groups are tracked in a table, or one of them.
+    pub fn tracked(&self, pipeline: Option<&str>) -> Vec<TrackedPipeline> {
+        let pipelines = self.inner.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
+        let wanted =
+            pipelines.iter().filter(|(name, _)| pipeline.is_none_or(|pipeline| pipeline == *name));
+        let tracked = wanted.filter_map(|(name, handle)| {
+            let (plan, boards) = handle.held.as_ref()?;
+            let track = plan.track.as_ref()?;
+            let gate = |destination: &Destination| {
+                Some((destination.shard?, destination.label.clone(), destination.gate.status()))
+            };
+            let gates: Vec<(u32, String, GateStatus)> =
+                handle.destinations.iter().filter_map(gate).collect();
+            Some(TrackedPipeline {
+                pipeline: name.clone(),
+                tracker: track.tracker.clone(),
+                files: plan.files.clone(),
+                open: boards.open_slices(),
+                gates: gates.into_iter().filter(|(.., gate)| gate.state != "open").collect(),
+                waits: handle.waits.list(),
+            })
+        });
+        tracked.collect()
     }
 
     /// Closes the open group of that key now; false where there is none.

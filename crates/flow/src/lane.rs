@@ -78,6 +78,8 @@ pub(crate) struct Item {
     /// Deliver entries that have not ended yet.
     pub open: u32,
     pub delivered: bool,
+    /// An attempt before this one had delivered it under the same name.
+    pub again: bool,
     pub filtered: bool,
     pub letters: Vec<Rejection>,
     /// It failed and goes back to its feed.
@@ -125,6 +127,7 @@ impl Item {
             event: None,
             open: 0,
             delivered: false,
+            again: false,
             filtered: false,
             letters: Vec::new(),
             failure: None,

@@ -32,13 +32,14 @@ mod waits;
 mod work;
 
 pub use deliver::Undecided;
-pub use engine::Engine;
-pub use group::{GroupCursor, GroupPage, GroupView, KindView, ShardPlan, gathered_from};
+pub use engine::{Engine, TrackedPipeline};
+pub use group::{GroupCursor, GroupPage, GroupView, KindView, OpenSlice, ShardPlan, gathered_from};
 pub use latency::LatencyCounts;
 pub use outline::{Outline, OutlineStage};
 pub use plan::{
     ClosePlan, CountPlan, DeliverPlan, GroupPlan, HELD_MEMORY_BESIDE_A_STORE, HELD_MEMORY_DEFAULT,
     Input, KindPlan, OnError, OnRepeat, Per, Plan, Retry, StagePlan, Target, TopicTarget,
+    TrackPlan,
 };
 pub use status::{DestinationStatus, FeedStatus, GateStatus, PartitionLag, State, Status};
 pub use waits::{Wait, WaitsFor};

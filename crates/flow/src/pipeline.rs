@@ -97,6 +97,9 @@ pub(crate) async fn run(shared: &Shared, started: impl FnOnce()) -> Stop {
         Ok(groups) => groups,
         Err(fault) => return Stop::Fix(fault),
     };
+    if let Err(fault) = check_partitions(shared).await {
+        return Stop::Fix(fault);
+    }
     shared.destinations.iter().for_each(|destination| destination.gate.begin());
     started();
     let stopping = Arc::new(Signal::new(false));
@@ -154,6 +157,31 @@ async fn open_groups(shared: &Shared) -> Result<OpenGroups, Fault> {
             }
         }
     }
+}
+
+/// On a shared log a shard is a partition of the internal topic: there must be enough of them.
+async fn check_partitions(shared: &Shared) -> Result<(), Fault> {
+    let hold = shared.plan.hold.as_ref().filter(|_| shared.plan.is_gathered(&*shared.log));
+    let Some((hold, shard)) = hold.and_then(|hold| Some((hold, hold.shard.as_ref()?))) else {
+        return Ok(());
+    };
+    // A log that does not answer says so elsewhere; nothing is written to a partition that is not
+    // there.
+    let Ok(topics) = shared.log.topics().await else { return Ok(()) };
+    let Some(topic) = topics.iter().find(|topic| *topic.topic == *hold.internal) else {
+        return Ok(());
+    };
+    let there = topic.ends.len();
+    if there >= shard.of as usize {
+        return Ok(());
+    }
+    let what = format!("`{}` has {there} partitions for {} shards", hold.internal, shard.of);
+    let hint = format!(
+        "each shard is a partition: `kafka-topics.sh --alter --topic {} --partitions {}`, then \
+         `potok resume`",
+        hold.internal, shard.of
+    );
+    Err(Fault::fix(what).code("P1402").hint(hint))
 }
 
 /// The groups to open. The pipeline's own topics are read in the first of them.

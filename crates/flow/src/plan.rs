@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use potok_core::{
-    CloseReason, ConsumerGroupSpec, Decoder, Feed, Log, PipelineInfo, Sink, Stage, Store,
+    CloseReason, ConsumerGroupSpec, Decoder, Feed, GroupFiles, Log, PipelineInfo, Sink, Stage,
+    Store, Tracker,
 };
 use potok_expr::{PeriodBy, Program, Template, ValuePath};
 
@@ -223,6 +224,23 @@ pub struct GroupPlan {
     pub memory_max: usize,
     /// The pipeline's own topic, in which its seals lie.
     pub internal: Arc<str>,
+    /// Writes each sealed group as a file. Needs `shard` and clock slices.
+    pub files: Option<Arc<dyn GroupFiles>>,
+    /// Where it is shown how far each of them has come. Needs the same.
+    pub track: Option<TrackPlan>,
+}
+
+/// Which steps of a pipeline are tracked.
+#[derive(Clone)]
+pub struct TrackPlan {
+    /// Keeps the table.
+    pub tracker: Arc<dyn Tracker>,
+    /// How many of its stages, from the first on, are done when a group is in its file.
+    pub written: usize,
+    /// How many behind them are stages of `process`.
+    pub process: usize,
+    /// How many behind those are deliveries.
+    pub deliver: usize,
 }
 
 /// Bytes of bodies that a pipeline keeps in memory, unless told otherwise.

@@ -25,19 +25,22 @@ pub enum WaitsFor {
     Gathering,
     /// A person has to say what becomes of a record.
     Decision,
+    /// A file cannot be written, or its row in the tracking table cannot be moved.
+    Tracking,
     /// What is held has to be read again after a start; groups do not close before that.
     CatchUp,
 }
 
 impl WaitsFor {
     /// Everything there is to wait for, as `status` and the metrics spell it.
-    pub const ALL: [(WaitsFor, &'static str); 7] = [
+    pub const ALL: [(WaitsFor, &'static str); 8] = [
         (WaitsFor::Log, "log"),
         (WaitsFor::Source, "source"),
         (WaitsFor::Feed, "feed"),
         (WaitsFor::Store, "store"),
         (WaitsFor::Gathering, "gathering"),
         (WaitsFor::Decision, "decision"),
+        (WaitsFor::Tracking, "tracking"),
         (WaitsFor::CatchUp, "catch_up"),
     ];
 

@@ -94,16 +94,16 @@ pub fn short(text: &str, chars_max: usize) -> String {
 const GAP: &str = "  ";
 
 /// Columns as wide as their widest cell. Numbers stand right.
-pub struct Table {
-    heads: Vec<&'static str>,
+pub struct Table<'a> {
+    heads: Vec<&'a str>,
     rows: Vec<Vec<String>>,
     /// How wide the columns of pages printed before were.
     widths: Vec<usize>,
 }
 
-impl Table {
+impl<'a> Table<'a> {
     /// With these headings.
-    pub fn new(heads: &[&'static str]) -> Self {
+    pub fn new(heads: &[&'a str]) -> Self {
         Table { heads: heads.to_vec(), rows: Vec::new(), widths: Vec::new() }
     }
 

@@ -33,6 +33,7 @@ mod request;
 mod sampler;
 mod since;
 mod trace;
+mod tracked;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -181,6 +182,8 @@ pub fn router(admin: Admin) -> Router {
         .route("/consumer-groups/{group}/delete", post(pipelines::delete_consumer_group))
         .route("/topics", get(pipelines::topics))
         .route("/topics/{topic}/records", get(read::records).post(append::records))
+        .route("/files", get(tracked::files))
+        .route("/stuck", get(tracked::stuck))
         .route("/trace", get(trace::trace))
         .route("/dead-letters", get(letters::list))
         .route("/dead-letters/replay", post(letters::replay))

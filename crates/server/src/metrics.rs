@@ -25,7 +25,30 @@ pub(crate) async fn metrics(State(admin): State<Admin>) -> Response {
     if let Some((_, sources)) = admin.http() {
         text.push_str(&render_http(&sources.counts()));
     }
+    text.push_str(&render_tracked(&admin).await);
     ([(CONTENT_TYPE, TEXT)], text).into_response()
+}
+
+/// How long a database may take to say how its stages are: metrics do not wait for it.
+const TRACKED_MAX: std::time::Duration = std::time::Duration::from_secs(2);
+
+async fn render_tracked(admin: &Admin) -> String {
+    let mut page = Page(String::new());
+    let name = "potok_track_oldest_started_seconds";
+    for (at, tracked) in admin.engine().tracked(None).into_iter().enumerate() {
+        if at == 0 {
+            page.head(name, "gauge", "For how long the oldest file has been `started`, by stage.");
+        }
+        let oldest = tokio::time::timeout(TRACKED_MAX, tracked.tracker.oldest_started()).await;
+        let Ok(Ok(oldest)) = oldest else { continue };
+        for oldest in oldest {
+            let shard = oldest.shard.to_string();
+            let labels =
+                [("pipeline", &*tracked.pipeline), ("stage", &*oldest.stage), ("shard", &shard)];
+            page.line(name, &labels, oldest.seconds as f64);
+        }
+    }
+    page.0
 }
 
 fn render_http(all: &[HttpSourceCounts]) -> String {

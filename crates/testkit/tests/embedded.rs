@@ -322,6 +322,8 @@ async fn a_full_disk_is_worked_off_with_groups() {
         store: None,
         memory_max: 1 << 20,
         internal: "potok-copy".into(),
+        files: None,
+        track: None,
     };
     is_worked_off(false, Some(hold)).await;
 }

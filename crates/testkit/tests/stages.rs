@@ -93,6 +93,8 @@ impl Bench {
             store: None,
             memory_max: potok_flow::HELD_MEMORY_DEFAULT,
             internal: "potok-p".into(),
+            files: None,
+            track: None,
         };
         Plan { hold: Some(hold), ..self.plan(stages) }
     }

@@ -11,6 +11,7 @@ pub(crate) mod fault;
 mod settings;
 mod sink;
 mod statements;
+mod track;
 
 pub(crate) use settings::DATABASE;
 pub use sink::MysqlSink;

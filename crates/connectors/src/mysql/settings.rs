@@ -4,9 +4,12 @@ use std::sync::Arc;
 
 use potok_config::is_url;
 
-use crate::sql::{Database, Dialect};
+use crate::sql::{Database, Dialect, SqlTracker};
 
 use super::MysqlSink;
+use super::database::Mysql;
+use super::sink::options;
+use super::track::MysqlTracking;
 
 /// MariaDB and MySQL as one of the databases of `db`.
 pub(crate) const DATABASE: Database = Database {
@@ -14,4 +17,9 @@ pub(crate) const DATABASE: Database = Database {
     takes: |text| is_url(text, &["mysql", "mariadb"]),
     dialect: Dialect::Mysql,
     open: |place, config| Ok(Arc::new(MysqlSink::new(place.text(), config)?)),
+    track: Some(|place, config| {
+        let server = Mysql::new(options(&config.label, place.text())?);
+        let database = MysqlTracking::new(&config.label, server);
+        Ok(Arc::new(SqlTracker::new(database, config)))
+    }),
 };

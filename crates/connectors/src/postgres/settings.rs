@@ -14,4 +14,5 @@ pub(crate) const DATABASE: Database = Database {
     takes: |text| is_url(text, &["postgres", "postgresql"]),
     dialect: Dialect::Postgres,
     open: |place, config| Ok(Arc::new(PostgresSink::new(place.text(), config)?)),
+    track: None,
 };

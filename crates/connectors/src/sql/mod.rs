@@ -16,6 +16,7 @@ mod schema;
 mod server;
 mod settings;
 mod tables;
+mod track;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod trouble;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
@@ -28,8 +29,9 @@ pub use connections::Timeouts;
 pub use ddl::Dialect;
 pub use fit::{FoundColumn, FoundTable, Keeping};
 pub use rows::{Cell, RecordRows, Rows};
-pub use settings::{CONNECTIONS, SqlSettings};
+pub use settings::{CONNECTIONS, SqlSettings, track_ddl, tracker};
 pub use tables::{Bounds, Column, Kind, SqlSinkConfig, Table, Tables};
+pub use track::{LogIdentity, TrackConfig};
 
 pub(crate) use call::{Endings, read, receipt};
 pub(crate) use connections::Connections;
@@ -37,6 +39,9 @@ pub(crate) use once::{ExistingRow, Once, conflict, unexplained, write};
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) use server::{Server, ServerSink};
 pub(crate) use settings::{Database, Place, database, register};
+pub(crate) use track::{
+    FoundTracking, Row, SqlTracker, TrackDatabase, TrackSession, TrackTables, Value,
+};
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) use trouble::{System, Trouble};
 #[cfg(any(feature = "postgres", feature = "mysql"))]

@@ -110,7 +110,7 @@ async fn explain<'a, O: Once>(
     let mut others = Vec::new();
     for (record, found) in records.into_iter().zip(found) {
         match found {
-            Some(_) => endings.push((record.message, Outcome::Duplicate)),
+            Some(_) => endings.push((record.message, Outcome::Again)),
             None => others.push(record),
         }
     }

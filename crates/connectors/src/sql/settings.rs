@@ -10,12 +10,13 @@ use potok_config::{
     CommonKey, ConnectionKind, Connections, Destination, EntryCheck, Location, Misfit, OrderedMap,
     Refusal, Registry, Rows, ShardedName, SinkSettings, Site, SqlName,
 };
-use potok_core::{Fault, Sink};
+use potok_core::{Fault, Sink, Tracker};
 use potok_expr::{RowsPath, Template};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{Dialect, SqlSinkConfig, Tables};
+use super::track::TrackTables;
+use super::{Dialect, SqlSinkConfig, Tables, TrackConfig};
 
 /// One system behind `db`.
 pub(crate) struct Database {
@@ -25,7 +26,11 @@ pub(crate) struct Database {
     pub takes: fn(&str) -> bool,
     pub dialect: Dialect,
     pub open: Open,
+    /// Opens it for a tracker; `None` where this system has none.
+    pub track: Option<OpenTracker>,
 }
+
+type OpenTracker = fn(&Place<'_>, TrackConfig) -> Result<Arc<dyn Tracker>, Fault>;
 
 /// Opens the database at a place; everything that is wrong with the mapping at once.
 type Open = fn(&Place<'_>, SqlSinkConfig) -> Result<Arc<dyn Sink>, Vec<Fault>>;
@@ -246,6 +251,42 @@ impl SinkSettings for SqlSettings {
             .map_err(|refusal| vec![refusal.fault])?;
         Ok(Tables::new(&self.config(site))?.ddl(database.dialect))
     }
+}
+
+/// The tracker of the table in the database of that name.
+pub fn tracker(
+    name: &str,
+    connections: &Connections,
+    config: TrackConfig,
+) -> Result<Arc<dyn Tracker>, Fault> {
+    let (place, open) = tracking(name, connections, &config)?;
+    open(&place, config)
+}
+
+/// The statements that make its tables.
+pub fn track_ddl(
+    name: &str,
+    connections: &Connections,
+    config: &TrackConfig,
+) -> Result<Vec<String>, Fault> {
+    let (place, _) = tracking(name, connections, config)?;
+    let database = database(&place, &config.label).map_err(|refusal| refusal.fault)?;
+    Ok(TrackTables::new(config).ddl(database.dialect))
+}
+
+fn tracking<'a>(
+    name: &'a str,
+    connections: &'a Connections,
+    config: &TrackConfig,
+) -> Result<(Place<'a>, OpenTracker), Fault> {
+    let location = connections.named(&CONNECTIONS, name);
+    let place = Place { name, location, data_dir: &connections.data_dir };
+    let database = database(&place, &config.label).map_err(|refusal| refusal.fault)?;
+    let open = database.track.ok_or_else(|| {
+        let what = format!("{}: `track` does not know this kind of database", config.label);
+        Fault::fix(what).hint("use SQLite, MariaDB or MySQL").code("P1406")
+    })?;
+    Ok((place, open))
 }
 
 /// The system of a place.

@@ -10,6 +10,7 @@ pub(crate) mod fault;
 mod settings;
 mod sink;
 mod statements;
+mod track;
 mod writer;
 
 pub(crate) use database::open_file;

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::sql::{Database, Dialect, Place};
+use crate::sql::{Database, Dialect, Place, SqlTracker};
 
 use super::SqliteSink;
+use super::track::SqliteTracking;
 
 /// The database of a name that nobody has set, too.
 pub(crate) const DATABASE: Database = Database {
@@ -13,6 +14,10 @@ pub(crate) const DATABASE: Database = Database {
     takes: |text| text == "sqlite" || file(text).is_some(),
     dialect: Dialect::Sqlite,
     open: |place, config| Ok(Arc::new(SqliteSink::new(path(place), config)?)),
+    track: Some(|place, config| {
+        let database = SqliteTracking::new(&config.label, path(place));
+        Ok(Arc::new(SqlTracker::new(database, config)))
+    }),
 };
 
 fn file(text: &str) -> Option<&str> {

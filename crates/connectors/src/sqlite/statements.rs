@@ -119,7 +119,7 @@ impl Ready<'_> {
         let (hash, position) = (text(tables.hash_cell()), text(tables.delivery_id_cell()));
         let mut by_delivery_id = self.connection.prepare_cached(&self.plan.by_delivery_id)?;
         if by_delivery_id.exists([position])? {
-            return Ok(Outcome::Duplicate);
+            return Ok(Outcome::Again);
         }
         let mut by_id = self.connection.prepare_cached(&self.plan.by_id)?;
         for (at, cell) in

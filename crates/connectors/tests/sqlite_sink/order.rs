@@ -58,7 +58,7 @@ pub async fn outcomes(sink: &SqliteSink, messages: Vec<Message>) -> Vec<String> 
     let receipt = sink.deliver(&Batch { messages }).await.unwrap();
     let word = |outcome| match outcome {
         Outcome::Delivered => "delivered".to_owned(),
-        Outcome::Duplicate => "duplicates".to_owned(),
+        Outcome::Duplicate | Outcome::Again => "duplicates".to_owned(),
         Outcome::Failed(fault) => format!("{:?} {}: {fault}", fault.next, fault.reason),
     };
     receipt.outcomes(len).map(word).collect()

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use potok_core::{Fault, Timestamp};
+use potok_core::{Fault, Move, Timestamp};
 use tokio::sync::{Notify, Semaphore};
 use tracing::Span;
 
@@ -43,10 +43,19 @@ pub(crate) enum Pass {
     Trial,
 }
 
+/// Why it is closed.
+#[derive(Clone)]
+struct Notice {
+    since: Timestamp,
+    why: String,
+    /// Somebody has to mend something.
+    fix: bool,
+}
+
 pub(crate) struct Gate {
     state: Signal<GateState>,
     trial: Semaphore,
-    notice: Mutex<Option<(Timestamp, String)>>,
+    notice: Mutex<Option<Notice>>,
     ramp: AtomicUsize,
     /// It has been open since the run began.
     ready: AtomicBool,
@@ -115,8 +124,9 @@ impl Gate {
     pub fn close(&self, fault: &Fault, now: Timestamp) {
         let mut notice = self.notice.lock().unwrap_or_else(PoisonError::into_inner);
         let notice_is_new = notice.is_none();
-        let since = notice.as_ref().map_or(now, |(since, _)| *since);
-        *notice = Some((since, fault.to_string()));
+        let since = notice.as_ref().map_or(now, |notice| notice.since);
+        let (why, fix) = (fault.to_string(), fault.next == Move::Fix);
+        *notice = Some(Notice { since, why, fix });
         drop(notice);
         self.closings.fetch_add(1, Ordering::SeqCst);
         self.state.set(GateState::Closed);
@@ -150,6 +160,12 @@ impl Gate {
     /// True while nothing may be tried.
     pub fn is_closed(&self) -> bool {
         self.state.get() == GateState::Closed
+    }
+
+    /// What somebody has to mend before it opens, if that is why it is closed.
+    pub fn to_be_fixed(&self) -> Option<String> {
+        let notice = self.notice.lock().unwrap_or_else(PoisonError::into_inner);
+        notice.as_ref().filter(|notice| notice.fix).map(|notice| notice.why.clone())
     }
 
     /// Waits until something may be tried.
@@ -252,7 +268,7 @@ impl Gate {
             // Nothing has refused us: it is about to open.
             return GateStatus { state: "open", ..GateStatus::default() };
         }
-        let (since, why) = notice.map(|(since, why)| (since.to_string(), why)).unzip();
+        let (since, why) = notice.map(|notice| (notice.since.to_string(), notice.why)).unzip();
         GateStatus { state, since, why }
     }
 }

@@ -48,6 +48,8 @@ pub(crate) struct Destination {
     pub gate: Arc<Gate>,
     /// It has the records of one shard: whatever is wrong with it, the others go on.
     pub apart: bool,
+    /// Which one.
+    pub shard: Option<u32>,
     /// What is said about it names it and its pipeline.
     pub span: Span,
 }
@@ -55,14 +57,15 @@ pub(crate) struct Destination {
 impl Destination {
     /// `pipeline` is the span of its pipeline.
     pub fn new(deliver: &DeliverPlan, pipeline: &Span) -> Self {
-        let (label, apart) = (deliver.label.clone(), deliver.shard.is_some());
+        let (label, shard) = (deliver.label.clone(), deliver.shard);
         let sink = match &deliver.target {
             Target::Sink(sink) => Some(sink.clone()),
             Target::Topic(_) => None,
         };
         let limits = sink.as_ref().map(|sink| sink.limits()).unwrap_or_default();
         let span = tracing::error_span!(parent: pipeline, "deliver", destination = %label);
-        Destination { label, sink, limits, gate: Arc::new(Gate::new(span.clone())), apart, span }
+        let gate = Arc::new(Gate::new(span.clone()));
+        Destination { label, sink, limits, gate, apart: shard.is_some(), shard, span }
     }
 
     /// How it stands, if it lies outside the log.

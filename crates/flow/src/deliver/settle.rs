@@ -526,6 +526,10 @@ impl Settling {
                     of.delivered();
                 }
                 Outcome::Duplicate => of.open = of.open.saturating_sub(1),
+                Outcome::Again => {
+                    of.open = of.open.saturating_sub(1);
+                    of.again = true;
+                }
                 Outcome::Failed(_) if planted(Bug::ReceiptIgnored) => of.delivered(),
                 Outcome::Failed(fault) if fault.next == Move::SetAside => {
                     of.set_aside_by(self.number, fault);

@@ -8,6 +8,7 @@ use potok_core::Timestamp;
 use tokio::sync::Notify;
 
 use super::clock::RunClock;
+use super::files::slice_name;
 use super::index::{Command, GroupCursor, GroupView, Index, Shown};
 use crate::plan::GroupPlan;
 
@@ -57,6 +58,17 @@ pub(crate) struct Contents {
     pub bytes: u64,
     /// Milliseconds until the next open group closes; `None` while nothing is known of it.
     pub next_close: Option<u64>,
+}
+
+/// A slice that still takes records.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct OpenSlice {
+    /// The name that its file will have, unless that is taken.
+    pub filename: String,
+    /// Its shard.
+    pub shard: u32,
+    /// Records in it so far.
+    pub records: u64,
 }
 
 /// The boards of all lanes of a pipeline. Those of the run before are gone with it.
@@ -112,6 +124,19 @@ impl GroupTables {
             board.nudge.notify_one();
         }
         any
+    }
+
+    /// Slices that are open, by the names that their files will have.
+    pub fn open_slices(&self) -> Vec<OpenSlice> {
+        let mut all: Vec<_> =
+            self.all().iter().flat_map(|board| board.index().open_slices()).collect();
+        all.sort_unstable();
+        let open = |(start, shard, records): (i64, u32, u64)| OpenSlice {
+            filename: slice_name(start),
+            shard,
+            records,
+        };
+        all.into_iter().map(open).collect()
     }
 
     /// How many groups are held.

@@ -32,6 +32,7 @@ use potok_expr::{Scope, Template};
 use tokio::time::Instant;
 
 use super::gathered;
+use super::{ShardPlan, shard_in};
 use crate::counts::Ending;
 use crate::crash_notes::{self, CrashNotes, Range};
 use crate::outgoing::{DeadLetterWriter, Sender, pieces};
@@ -131,6 +132,8 @@ pub(crate) struct Gather {
     pub number: usize,
     pub spec: ConsumerGroupSpec,
     pub by: Option<Template>,
+    /// Instead of `by`: a copy goes into the partition of its shard.
+    pub shard: Option<ShardPlan>,
     pub internal: Arc<str>,
     pub notes: Arc<CrashNotes>,
     pub paused: Arc<Signal<bool>>,
@@ -344,6 +347,13 @@ impl Gather {
     }
 
     fn copy_of(&self, batch: &SourceBatch, record: &Record, parser: &mut Parser) -> Output {
+        if let Some(shard) = &self.shard {
+            let node = record.value.as_deref().and_then(|value| parser.parse(value).ok());
+            // One without a shard goes by its own key: it is about to become a dead letter.
+            let group = shard.key(node).ok();
+            let partition = group.as_deref().and_then(shard_in);
+            return Output { partition, ..gathered::copy(&self.internal, group, batch, record) };
+        }
         let group = match &self.by {
             None => Some(Bytes::new()),
             Some(by) => {
@@ -407,6 +417,7 @@ impl Gather {
             number,
             spec: ConsumerGroupSpec { exact: true, ..spec },
             by: hold.by.clone(),
+            shard: hold.shard.clone(),
             internal: hold.internal.clone(),
             notes: shared.notes.clone(),
             paused: shared.paused.clone(),

@@ -13,6 +13,7 @@
 //! they are the log's, whatever this process's clock says, and what time the log has now is learned
 //! from what is read (`clock.rs`).
 
+mod files;
 mod forget;
 mod reason;
 #[cfg(test)]
@@ -22,7 +23,7 @@ mod waiting;
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -164,6 +165,10 @@ pub(crate) struct Sealed {
     /// When it closed and why, as its seal says.
     pub closed: Timestamp,
     pub reason: CloseReason,
+    /// The start of its clock slice; 0 where slices do not close groups.
+    pub slice: i64,
+    /// The name of its file, once that is written and noted.
+    pub file: OnceLock<Arc<str>>,
     /// When it was to close, where this run knows that.
     pub due: Option<i64>,
     /// Somebody gave it up: its members become dead letters.
@@ -513,6 +518,8 @@ impl Index {
             opened,
             closed,
             reason,
+            slice,
+            file: OnceLock::new(),
             due,
             dropped,
             entries,

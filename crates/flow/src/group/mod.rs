@@ -15,6 +15,7 @@ mod board;
 mod bodies;
 mod clean;
 mod clock;
+mod files;
 mod gather;
 pub(crate) mod gathered;
 mod index;
@@ -48,10 +49,12 @@ use crate::work::{Chunk, Completion, Stop, ToLane};
 use arrival::{Arrival, Stream};
 use board::GroupTable;
 pub(crate) use board::GroupTables;
+pub use board::OpenSlice;
 pub(crate) use bodies::Bodies;
 use bodies::Room;
 use clean::PendingCleanups;
 use clock::RunClock;
+use files::FileDesk;
 pub(crate) use gather::Gather;
 pub use gathered::gathered_from;
 pub(crate) use index::Command;
@@ -86,6 +89,7 @@ pub(crate) struct Holding {
     sent: PendingCleanups,
     /// The store had no room.
     full: Option<Full>,
+    desk: FileDesk,
 }
 
 impl Holding {
@@ -110,7 +114,8 @@ impl Holding {
             attempts,
         });
         let (plan, owned, sent) = (plan.clone(), Vec::new(), PendingCleanups::default());
-        Holding { plan, store, log, board, owner, owned, search, room, sent, full: None }
+        let desk = FileDesk::new();
+        Holding { plan, store, log, board, owner, owned, search, room, sent, full: None, desk }
     }
 
     /// The share of what was read there.
@@ -248,10 +253,13 @@ impl Lane {
         loop {
             // Once it stops, nothing is closed or sent any more; it waits for the intake to end.
             let shut = self.shut_gate();
-            let wake = if self.stopping.get() { None } else { holding.wake(shut.is_some()) };
+            // What is sent waits for a gate, or for a file.
+            let waits = shut.is_some() || holding.desk.is_held();
+            let wake = if self.stopping.get() { None } else { holding.wake(waits) };
+            let files = holding.files_wake(shut.is_some()).filter(|_| !self.stopping.get());
             let ask_store = holding.full.as_ref().map(Full::ask_at);
             let much = || holding.board.index().has_much_sealed();
-            let takes_in = wake.is_none() || shut.is_some() || !much();
+            let takes_in = wake.is_none() || waits || !much();
             let input = tokio::select! {
                 biased;
                 input = self.inputs.recv(), if takes_in => match input {
@@ -265,6 +273,7 @@ impl Lane {
                 () = holding.board.nudge.notified() => None,
                 () = ajar(shut.as_deref()), if shut.is_some() && !self.stopping.get() => None,
                 () = sleep_until(wake), if wake.is_some() => None,
+                () = sleep_until(files), if files.is_some() => None,
                 () = sleep_until(ask_store), if ask_store.is_some() => {
                     self.ask_store(&mut holding).await?;
                     None
@@ -285,11 +294,13 @@ impl Lane {
             }
             if holding.search.is_over() {
                 self.seal_due(&holding);
-                if self.shut_gate().is_none() && self.send_sealed(&mut holding).await? {
+                let may_send = self.shut_gate().is_none() && !holding.desk.is_held();
+                if may_send && self.send_sealed(&mut holding).await? {
                     // There may be much more: others are let in between.
                     tokio::task::yield_now().await;
                 }
             }
+            self.keep_files(&mut holding).await?;
             self.clean_some(&mut holding).await?;
         }
     }

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use bytes::Bytes;
 use foldhash::HashMap;
 use potok_core::trouble::{Bug, crash_point, planted};
 use potok_core::{
@@ -16,6 +17,7 @@ use tokio::sync::oneshot;
 use super::Holding;
 use super::arrival;
 use super::clean::PendingCleanup;
+use super::files;
 use super::index::{Entry, Feed, PART_RECORDS_MAX, Sealed};
 use super::seal::Generation;
 use super::shard_in;
@@ -78,7 +80,12 @@ impl Lane {
                 return Ok(false);
             }
             let must_read = holding.store.reads_from_log() && !index.next_is_in_memory();
-            let records_max = if must_read { READ_LOT_MAX } else { LOT_MAX };
+            let records_max = match holding.plan.makes_files() {
+                // One by one: each has a row that tells how far it is.
+                true => 0,
+                false if must_read => READ_LOT_MAX,
+                false => LOT_MAX,
+            };
             index.take_sealed(records_max, |feed| holding.share(&feed.partition))
         };
         if batches.is_empty() {
@@ -117,6 +124,87 @@ impl Lane {
 
     async fn send(&mut self, holding: &mut Holding, batches: &[Sealed]) -> Result<(), Stop> {
         let feeds = holding.board.index().feeds.clone();
+        // They are all of one share; without a batch there was nothing to send.
+        let seal = batches.first().and_then(|sealed| feeds.get(sealed.seal.feed as usize));
+        let Some(Feed { partition, assignment, .. }) = seal else { return Ok(()) };
+        let owner = holding.owner(partition, *assignment);
+        let store = holding.store.clone();
+        if !store.reads_from_log() {
+            let groups: Vec<_> = batches.iter().map(|sealed| sealed.key.clone()).collect();
+            self.insist(&*store, || store.close(&owner, &groups)).await?;
+        }
+        let members = self.members(holding, batches, &feeds, &owner).await?;
+        let repeats = members.iter().enumerate().filter(|(at, member)| member.successor != *at);
+        self.counters.duplicate_ids.fetch_add(repeats.count() as u64, Ordering::Relaxed);
+        // Where groups become files they are sent one by one. One without records left has ended.
+        let file = batches.first().filter(|sealed| !sealed.entries.is_empty());
+        let file = file.filter(|_| holding.plan.makes_files());
+        if let Some(sealed) = file {
+            let content = content(&members);
+            self.write_file(holding, sealed, &feeds, content).await?;
+            self.file_enters_stages(holding, sealed, &feeds).await?;
+        }
+        let stored = match store.reads_from_log() {
+            true => Vec::new(),
+            false => places(holding, batches, members.iter(), &feeds),
+        };
+        let bytes = members.iter().map(|member| u64::from(member.entry.bytes)).sum();
+        let mut cycle = match self.revive(members, &feeds, batches).await {
+            Ok(cycle) => cycle,
+            Err(stop) => {
+                if let (Stop::Fix(fault), Some(sealed)) = (&stop, file) {
+                    self.file_failed_in_stages(holding, sealed, &feeds, fault).await;
+                }
+                return Err(stop);
+            }
+        };
+        if let Some(sealed) = file {
+            self.file_leaves_stages(holding, sealed, &feeds).await?;
+        }
+        if planted(Bug::SealEndsFirst) {
+            self.end_seals(batches, &feeds);
+        }
+        crash_point("batch.before");
+        // Where shards have destinations of their own, a closed gate must not keep this lane from
+        // taking in: room is shared with the others.
+        self.gives_way = self.plan.delivers.iter().any(|deliver| deliver.shard.is_some());
+        let delivered = self.deliver(&mut cycle, 0..self.plan.delivers.len()).await;
+        self.gives_way = false;
+        if matches!(delivered, Err(Stop::Shut)) {
+            // Nothing of it has ended. What was taken is recognised when it comes again.
+            if let Some(sealed) = file {
+                self.file_waits(holding, sealed, &feeds).await;
+            }
+            return Err(Stop::Shut);
+        }
+        crash_point("batch.after");
+        match (file, &delivered) {
+            (Some(sealed), Ok(())) => {
+                hold_back(&mut cycle.items);
+                inherit(&mut cycle.items);
+                self.file_is_done(holding, sealed, &feeds, &mut cycle).await?;
+            }
+            // Its row is not done, so nothing of it has ended.
+            (Some(_), Err(_)) => files::hand_all_back(&mut cycle),
+            (None, _) => {}
+        }
+        let ended = self.end(cycle, batches, &feeds);
+        delivered?;
+        if ended {
+            let lot = PendingCleanup { owner, assignment: *assignment, bytes, places: stored };
+            holding.sent.push(self.durable(), lot);
+        }
+        Ok(())
+    }
+
+    /// The members of groups, in their order, with their bodies.
+    async fn members<'a>(
+        &mut self,
+        holding: &Holding,
+        batches: &'a [Sealed],
+        feeds: &[Feed],
+        owner: &Owner,
+    ) -> Result<Vec<Member<'a>>, Stop> {
         let mut members = Vec::new();
         for (batch, sealed) in batches.iter().enumerate() {
             let first = members.len();
@@ -132,55 +220,33 @@ impl Lane {
                 supersede(of_batch, first, holding.plan.on_repeat);
             }
         }
-        let repeats = members.iter().enumerate().filter(|(at, member)| member.successor != *at);
-        self.counters.duplicate_ids.fetch_add(repeats.count() as u64, Ordering::Relaxed);
-        let store = holding.store.clone();
-        // They are all of one share; without a batch there was nothing to send.
-        let seal = batches.first().and_then(|sealed| feeds.get(sealed.seal.feed as usize));
-        let Some(Feed { partition, assignment, .. }) = seal else { return Ok(()) };
-        let owner = holding.owner(partition, *assignment);
-        if !store.reads_from_log() {
-            let groups: Vec<_> = batches.iter().map(|sealed| sealed.key.clone()).collect();
-            self.insist(&*store, || store.close(&owner, &groups)).await?;
-        }
-        for (from, from_log) in [(&store, false), (&holding.log, true)] {
+        for (from, from_log) in [(&holding.store, false), (&holding.log, true)] {
             let absent = |member: &&Member<'_>| member.is_absent(from_log);
-            let places = places(holding, batches, members.iter().filter(absent), &feeds);
+            let places = places(holding, batches, members.iter().filter(absent), feeds);
             let absent = members.iter_mut().filter(|member| member.is_absent(from_log));
-            self.load(&**from, &owner, &places, absent).await?;
+            self.load(&**from, owner, &places, absent).await?;
         }
         let is_lost = |member: &&Member<'_>| member.is_absent(true);
-        if let Some(lost) = places(holding, batches, members.iter().filter(is_lost), &feeds).first()
+        if let Some(lost) = places(holding, batches, members.iter().filter(is_lost), feeds).first()
         {
             return Err(Stop::Reread(format!("not even the log has {}", lost.position)));
         }
-        let stored = match store.reads_from_log() {
-            true => Vec::new(),
-            false => places(holding, batches, members.iter(), &feeds),
-        };
-        let bytes = members.iter().map(|member| u64::from(member.entry.bytes)).sum();
-        let mut cycle = self.revive(members, &feeds, batches).await?;
-        if planted(Bug::SealEndsFirst) {
-            self.end_seals(batches, &feeds);
-        }
-        crash_point("batch.before");
-        // Where shards have destinations of their own, a closed gate must not keep this lane from
-        // taking in: room is shared with the others.
-        self.gives_way = self.plan.delivers.iter().any(|deliver| deliver.shard.is_some());
-        let delivered = self.deliver(&mut cycle, 0..self.plan.delivers.len()).await;
-        self.gives_way = false;
-        if matches!(delivered, Err(Stop::Shut)) {
-            // Nothing of it has ended. What was taken is recognised when it comes again.
-            return Err(Stop::Shut);
-        }
-        crash_point("batch.after");
-        let ended = self.end(cycle, batches, &feeds);
-        delivered?;
-        if ended {
-            let lot = PendingCleanup { owner, assignment: *assignment, bytes, places: stored };
-            holding.sent.push(self.durable(), lot);
-        }
-        Ok(())
+        Ok(members)
+    }
+
+    /// Writes the file of a group that cannot be sent now.
+    pub(super) async fn write_from_log(
+        &mut self,
+        holding: &mut Holding,
+        batches: &[Sealed],
+        feeds: &[Feed],
+    ) -> Result<(), Stop> {
+        let Some(sealed) = batches.first() else { return Ok(()) };
+        let Some(seal) = feeds.get(sealed.seal.feed as usize) else { return Ok(()) };
+        let owner = holding.owner(&seal.partition, seal.assignment);
+        let members = self.members(holding, batches, feeds, &owner).await?;
+        let content = content(&members);
+        self.write_file(holding, sealed, feeds, content).await
     }
 
     /// Loads bodies that are not in memory, as far as they are there.
@@ -374,6 +440,15 @@ impl Lane {
         let _ = self.ledger.send(Note::Durable(done));
         durable
     }
+}
+
+/// What the file of a group has: a line for each record as it came.
+fn content(members: &[Member<'_>]) -> Bytes {
+    let mut content = Vec::new();
+    for record in members.iter().filter_map(|member| member.record.as_ref()) {
+        files::push_line(&mut content, record.value.as_deref());
+    }
+    content.into()
 }
 
 /// Where members lie in the store.

@@ -147,6 +147,11 @@ async fn connect(connections: &Connections, plans: &[Plan]) -> Result<(), Failur
             eprintln!("warning: {} (it is {policy})", redis::EVICTS);
         }
     }
+    for track in plans.iter().filter_map(|plan| plan.hold.as_ref()?.track.as_ref()) {
+        if let Err(fault) = track.tracker.check().await {
+            failure = Some(wire::joined(failure, fault.into()));
+        }
+    }
     for input in plans.iter().flat_map(|plan| &plan.inputs) {
         let Input::Feed { name, feed } = input else { continue };
         match feed.check().await {

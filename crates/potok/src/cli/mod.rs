@@ -6,6 +6,7 @@ mod ddl;
 mod dead_letters;
 mod dev;
 mod explain;
+mod files;
 mod groups;
 mod hub;
 mod hub_ask;
@@ -68,6 +69,8 @@ enum Command {
     DeadLetters(dead_letters::DeadLetters),
     #[command(subcommand)]
     Groups(groups::Groups),
+    Files(files::Files),
+    Stuck(files::Stuck),
     Trace(trace::Trace),
     #[command(subcommand)]
     ConsumerGroups(consumer_groups::ConsumerGroups),
@@ -106,6 +109,8 @@ impl Cli {
             Command::Resume(resume) => resume.run(json),
             Command::DeadLetters(dead_letters) => dead_letters.run(json),
             Command::Groups(groups) => groups.run(json),
+            Command::Files(files) => files.run(json),
+            Command::Stuck(stuck) => stuck.run(json),
             Command::Trace(trace) => trace.run(json),
             Command::ConsumerGroups(groups) => groups.run(json),
             Command::Hub(hub) => hub.run(json),

@@ -2,23 +2,18 @@
 
 use std::sync::Arc;
 
-use potok_config::{Expression, LogConnection, OnRepeat, Predicate, QuietBy};
+use potok_config::{Expression, OnRepeat, Predicate, QuietBy};
 use potok_connectors::redis;
 use potok_core::Fault;
 use potok_flow::{ClosePlan, GroupPlan, KindPlan, ShardPlan};
 
-use super::{Wiring, in_memory};
+use super::{Wiring, in_memory, track};
 use crate::failure::Failure;
 
 /// The plan of `group`, where there is one.
 pub(super) fn plan(wiring: &Wiring<'_>) -> Result<Option<GroupPlan>, Failure> {
     let Wiring { pipeline, connections } = wiring;
     let Some(group) = &pipeline.group else { return Ok(None) };
-    if group.shard.is_some() && matches!(connections.log, LogConnection::Kafka { .. }) {
-        let what = format!("pipeline `{}`: `shard` needs the embedded log", pipeline.name);
-        let hint = "set `log: embedded`, or leave `shard` out; on Kafka groups are not sharded yet";
-        return Err(Failure::faults(vec![Fault::fix(what).code("P1402").hint(hint)]));
-    }
     let template = |expression: &Expression| expression.template().clone();
     let kinds = group.kinds.iter().map(|(name, kind)| KindPlan {
         name: name.into(),
@@ -63,5 +58,7 @@ pub(super) fn plan(wiring: &Wiring<'_>) -> Result<Option<GroupPlan>, Failure> {
         },
         store,
         internal: format!("potok-{}", pipeline.name).into(),
+        files: track::files(wiring),
+        track: track::plan(wiring)?,
     }))
 }

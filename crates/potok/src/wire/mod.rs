@@ -6,6 +6,7 @@ mod group;
 mod http;
 mod inputs;
 mod stages;
+mod track;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -220,7 +221,10 @@ pub fn outbox(
 
 /// The statements that make a pipeline's tables.
 pub fn ddl(pipeline: &Loaded<Pipeline>, connections: &Connections) -> Result<Vec<String>, Failure> {
-    delivers::ddl(&Wiring { pipeline, connections })
+    let wiring = Wiring { pipeline, connections };
+    let mut statements = delivers::ddl(&wiring)?;
+    statements.extend(track::ddl(&wiring)?);
+    Ok(statements)
 }
 
 #[cfg(test)]

@@ -28,6 +28,7 @@ mod poison;
 mod process;
 mod replica;
 mod rights;
+mod shop_events;
 mod store;
 #[allow(dead_code, reason = "shared with the tests of the embedded default")]
 #[path = "../binary/wait.rs"]

@@ -147,6 +147,8 @@ fn hold_plan(
         store: hold.stored.then(store),
         memory_max,
         internal: INTERNAL.into(),
+        files: None,
+        track: None,
     })
 }
 

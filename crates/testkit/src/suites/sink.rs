@@ -130,7 +130,7 @@ fn words(outcomes: &[Outcome]) -> Vec<&'static str> {
         .iter()
         .map(|outcome| match outcome {
             Outcome::Delivered => "delivered",
-            Outcome::Duplicate => "duplicates",
+            Outcome::Duplicate | Outcome::Again => "duplicates",
             Outcome::Failed(_) => "failed",
         })
         .collect()

@@ -144,7 +144,7 @@ pub async fn outcomes(sink: &Arc<dyn Sink>, messages: Vec<Message>) -> Vec<Strin
 fn word(outcome: Outcome) -> String {
     match outcome {
         Outcome::Delivered => "delivered".to_owned(),
-        Outcome::Duplicate => "duplicates".to_owned(),
+        Outcome::Duplicate | Outcome::Again => "duplicates".to_owned(),
         Outcome::Failed(fault) => format!("{:?} {}: {fault}", fault.next, fault.reason),
     }
 }

@@ -1,0 +1,276 @@
+//! The statements of a tracker. All values are parameters.
+
+use super::{TrackConfig, TrackTables};
+use crate::sql::Dialect;
+
+/// What the dialects write in their own way.
+pub(super) struct Statements {
+    dialect: Dialect,
+    tables: TrackTables,
+}
+
+impl Statements {
+    pub fn new(dialect: Dialect, tables: TrackTables) -> Self {
+        Statements { dialect, tables }
+    }
+
+    fn table(&self) -> String {
+        self.dialect.quote(&self.tables.table)
+    }
+
+    fn beside(&self) -> String {
+        self.dialect.quote(&self.tables.beside)
+    }
+
+    fn status(&self, stage: usize) -> String {
+        let stage = self.tables.stages.get(stage).map_or("", String::as_str);
+        self.dialect.quote(&format!("{stage}_status"))
+    }
+
+    fn time(&self, stage: usize, moment: &str) -> String {
+        let stage = self.tables.stages.get(stage).map_or("", String::as_str);
+        self.dialect.quote(&format!("{stage}_{moment}_at"))
+    }
+
+    /// The database's clock, to the millisecond.
+    fn now(&self) -> &'static str {
+        match self.dialect {
+            Dialect::Mysql => "NOW(3)",
+            Dialect::Sqlite | Dialect::Postgres => "strftime('%Y-%m-%d %H:%M:%f', 'now')",
+        }
+    }
+
+    /// Behind an INSERT: what is there stays, and nothing of it is touched.
+    fn stays(&self) -> &'static str {
+        match self.dialect {
+            Dialect::Mysql => "ON DUPLICATE KEY UPDATE filename = VALUES(filename)",
+            Dialect::Sqlite | Dialect::Postgres => "ON CONFLICT (filename, shard) DO NOTHING",
+        }
+    }
+
+    /// For how many whole minutes a row has been as it is; the same expression as the description's.
+    fn minutes(&self) -> &'static str {
+        match self.dialect {
+            Dialect::Mysql => "TIMESTAMPDIFF(MINUTE, t.updated_at, NOW())",
+            Dialect::Sqlite | Dialect::Postgres => {
+                "((strftime('%s', 'now') - strftime('%s', t.updated_at)) / 60)"
+            }
+        }
+    }
+
+    /// The same in seconds.
+    fn seconds(&self) -> &'static str {
+        match self.dialect {
+            Dialect::Mysql => "TIMESTAMPDIFF(SECOND, t.updated_at, NOW())",
+            Dialect::Sqlite | Dialect::Postgres => {
+                "(strftime('%s', 'now') - strftime('%s', t.updated_at))"
+            }
+        }
+    }
+
+    /// seal
+    pub fn name_of_seal(&self) -> String {
+        format!("SELECT filename FROM {} WHERE seal = ?", self.beside())
+    }
+
+    /// filename
+    pub fn owners(&self) -> String {
+        format!(
+            "SELECT p.pipeline, p.log FROM {} t LEFT JOIN {} p ON p.filename = t.filename AND \
+             p.shard = t.shard WHERE t.filename = ?",
+            self.table(),
+            self.beside()
+        )
+    }
+
+    /// (filename, shard, pipeline, log, shards, owner) × rows
+    pub fn insert_beside(&self, rows: usize) -> String {
+        let values = vec!["(?, ?, ?, ?, ?, ?)"; rows].join(", ");
+        format!(
+            "INSERT INTO {} (filename, shard, pipeline, log, shards, owner) VALUES {values} {}",
+            self.beside(),
+            self.stays()
+        )
+    }
+
+    /// (filename, shard) × rows
+    pub fn insert(&self, rows: usize) -> String {
+        let values = vec!["(?, 'started', ?)"; rows].join(", ");
+        format!(
+            "INSERT INTO {} (filename, {}, shard) VALUES {values} {}",
+            self.table(),
+            self.status(0),
+            self.stays()
+        )
+    }
+
+    /// seal, filename, shard, pipeline, log
+    pub fn claim(&self) -> String {
+        format!(
+            "UPDATE {} SET seal = ? WHERE filename = ? AND shard = ? AND pipeline = ? AND log = ? \
+             AND seal IS NULL AND finished_at IS NULL",
+            self.beside()
+        )
+    }
+
+    /// filename, shard
+    pub fn presence(&self) -> String {
+        format!(
+            "SELECT CAST(p.finished_at AS CHAR), CAST(t.shard AS CHAR) FROM {} p LEFT JOIN {} t ON \
+             t.filename = p.filename AND t.shard = p.shard WHERE p.filename = ? AND p.shard = ?",
+            self.beside(),
+            self.table()
+        )
+    }
+
+    /// One legal move, or nothing. filename, shard
+    pub fn move_stage(&self, stage: usize, from: &str, to: &str) -> String {
+        let status = self.status(stage);
+        let before = match (to, stage.checked_sub(1)) {
+            ("started", Some(before)) => format!(" AND {} = 'done'", self.status(before)),
+            _ => String::new(),
+        };
+        format!(
+            "UPDATE {} SET {status} = '{to}' WHERE filename = ? AND shard = ? AND {status} = \
+             '{from}'{before}",
+            self.table()
+        )
+    }
+
+    /// filename, shard
+    pub fn note_time(&self, stage: usize, moment: &str) -> String {
+        let column = self.time(stage, moment);
+        format!(
+            "UPDATE {} SET {column} = {} WHERE filename = ? AND shard = ?",
+            self.beside(),
+            self.now()
+        )
+    }
+
+    /// seal, owner, records, hash, error, attempts, filename, shard
+    pub fn note_facts(&self) -> String {
+        format!(
+            "UPDATE {} SET seal = COALESCE(seal, ?), owner = ?, records = COALESCE(?, records), hash \
+             = COALESCE(?, hash), error = ?, attempts = attempts + ? WHERE filename = ? AND shard = ?",
+            self.beside()
+        )
+    }
+
+    /// rows, duplicates, filtered, dead, filename, shard
+    pub fn finish(&self) -> String {
+        let rows = self.dialect.quote("rows");
+        format!(
+            "UPDATE {} SET {rows} = ?, duplicates = ?, filtered = ?, dead = ?, finished_at = {} \
+             WHERE filename = ? AND shard = ?",
+            self.beside(),
+            self.now()
+        )
+    }
+
+    /// pipeline, log
+    pub fn unclaimed(&self) -> String {
+        format!(
+            "SELECT filename, CAST(shard AS CHAR) FROM {} WHERE finished_at IS NULL AND seal IS NULL \
+             AND pipeline = ? AND log = ?",
+            self.beside()
+        )
+    }
+
+    /// owner, filename, shard, pipeline, log
+    pub fn sweep(&self) -> String {
+        let rows = self.dialect.quote("rows");
+        format!(
+            "UPDATE {} SET finished_at = {}, records = 0, {rows} = 0, duplicates = 0, filtered = 0, \
+             dead = 0, owner = ? WHERE filename = ? AND shard = ? AND pipeline = ? AND log = ? AND \
+             seal IS NULL AND finished_at IS NULL",
+            self.beside(),
+            self.now()
+        )
+    }
+
+    /// Rows with everything that is known of them.
+    pub fn list(&self, condition: &str) -> String {
+        let mut columns = vec![
+            "t.filename".to_owned(),
+            "CAST(t.shard AS CHAR)".to_owned(),
+            "CAST(t.updated_at AS CHAR)".to_owned(),
+            format!("CAST({} AS CHAR)", self.minutes()),
+            "p.pipeline".to_owned(),
+            "CAST(p.seal AS CHAR)".to_owned(),
+            "p.owner".to_owned(),
+            "CAST(p.finished_at AS CHAR)".to_owned(),
+        ];
+        for count in ["records", "rows", "duplicates", "filtered", "dead", "attempts"] {
+            columns.push(format!("CAST(p.{} AS CHAR)", self.dialect.quote(count)));
+        }
+        columns.extend(["p.error".to_owned(), "p.hash".to_owned()]);
+        for stage in 0..self.tables.stages.len() {
+            columns.push(format!("CAST(t.{} AS CHAR)", self.status(stage)));
+            columns.push(format!("CAST(p.{} AS CHAR)", self.time(stage, "started")));
+            columns.push(format!("CAST(p.{} AS CHAR)", self.time(stage, "done")));
+        }
+        format!(
+            "SELECT {} FROM {} t LEFT JOIN {} p ON p.filename = t.filename AND p.shard = t.shard \
+             WHERE {condition} ORDER BY t.filename DESC, t.shard",
+            columns.join(", "),
+            self.table(),
+            self.beside()
+        )
+    }
+
+    /// The newest so many names.
+    pub fn newest(&self, names: u32) -> String {
+        let table = self.table();
+        format!(
+            "t.filename IN (SELECT filename FROM (SELECT DISTINCT filename FROM {table} ORDER BY \
+             filename DESC LIMIT {names}) newest)"
+        )
+    }
+
+    pub fn in_progress(&self) -> String {
+        let stages = 0..self.tables.stages.len();
+        let open: Vec<String> =
+            stages.map(|stage| format!("t.{} <> 'done'", self.status(stage))).collect();
+        open.join(" OR ")
+    }
+
+    /// As the description computes it.
+    pub fn stuck(&self, config: &TrackConfig) -> String {
+        let stages = config.stages.iter().enumerate();
+        let late = stages.filter_map(|(stage, (_, minutes))| {
+            let minutes = (*minutes)?;
+            Some(format!(
+                "(t.{} = 'started' AND {} > {minutes})",
+                self.status(stage),
+                self.minutes()
+            ))
+        });
+        let late: Vec<String> = late.collect();
+        if late.is_empty() { "1 = 0".to_owned() } else { late.join(" OR ") }
+    }
+
+    pub fn totals(&self) -> String {
+        let last = self.status(self.tables.stages.len().saturating_sub(1));
+        let sum = |state: &str| {
+            format!("CAST(SUM(CASE WHEN {last} = '{state}' THEN 1 ELSE 0 END) AS CHAR)")
+        };
+        format!(
+            "SELECT CAST(shard AS CHAR), CAST(COUNT(*) AS CHAR), {}, {}, {} FROM {} GROUP BY shard \
+             ORDER BY shard",
+            sum("done"),
+            sum("started"),
+            sum("failed"),
+            self.table()
+        )
+    }
+
+    pub fn oldest_started(&self, stage: usize) -> String {
+        format!(
+            "SELECT CAST(t.shard AS CHAR), CAST(MAX({}) AS CHAR) FROM {} t WHERE t.{} = 'started' \
+             GROUP BY t.shard",
+            self.seconds(),
+            self.table(),
+            self.status(stage)
+        )
+    }
+}

@@ -1,0 +1,375 @@
+//! The tracker itself: which statements make one step.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use potok_core::trouble::crash_point;
+use potok_core::{
+    Fault, FileCounts, FileFacts, FilesAsk, Move, NewFile, OldestStarted, ShardTotals, StageState,
+    TrackStep, TrackedFile, TrackedStage, Tracker,
+};
+
+use super::statements::Statements;
+use super::{Row, TrackConfig, TrackDatabase, TrackSession, TrackTables, Value};
+
+/// How long one step may take: a database that is frozen must not hold a lane.
+const STEP_MAX: Duration = Duration::from_secs(15);
+/// Names that a slice may have; more are a mistake somewhere.
+const NAMES_MAX: u32 = 100_000;
+
+/// A tracker on one database.
+pub(crate) struct SqlTracker<D> {
+    database: D,
+    config: TrackConfig,
+    tables: TrackTables,
+    statements: Statements,
+    stages: Vec<Arc<str>>,
+    /// Known when the tables were prepared.
+    log: tokio::sync::OnceCell<String>,
+}
+
+type Session = Box<dyn TrackSession>;
+
+impl<D: TrackDatabase> SqlTracker<D> {
+    pub fn new(database: D, config: TrackConfig) -> Self {
+        let tables = TrackTables::new(&config);
+        let statements = Statements::new(database.dialect(), tables.clone());
+        let stages = config.stages.iter().map(|(stage, _)| stage.clone()).collect();
+        let log = tokio::sync::OnceCell::new();
+        SqlTracker { database, config, tables, statements, stages, log }
+    }
+
+    async fn bounded<T>(&self, work: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
+        match tokio::time::timeout(STEP_MAX, work).await {
+            Ok(Err(fault)) if fault.next == Move::SetAside => {
+                // No record is at fault where the table refuses a move.
+                let what = format!("{}: the table refused a move", self.config.label);
+                Err(Fault::fix(what)
+                    .because(fault)
+                    .code("P1405")
+                    .hint("compare it with `potok ddl`"))
+            }
+            Ok(done) => done,
+            Err(_) => {
+                let what = format!("{}: the database gave no answer in time", self.config.label);
+                Err(Fault::wait(what).hint("it is asked again").code("P1404"))
+            }
+        }
+    }
+
+    /// Whose rows are ours besides the pipeline's.
+    async fn log(&self) -> Result<&str, Fault> {
+        let identity = self.config.log.clone();
+        let read = || async move {
+            let read = tokio::task::spawn_blocking(move || identity.read()).await;
+            read.unwrap_or_else(|error| Err(Fault::wait("a call was cut off").because(error)))
+        };
+        self.log.get_or_try_init(read).await.map(String::as_str)
+    }
+
+    /// Takes the name where it is free for this seal.
+    async fn take_name(&self, name: &str, file: &NewFile) -> Result<bool, Fault> {
+        let TrackConfig { pipeline, owner, .. } = &self.config;
+        let log = self.log().await?;
+        let mut session = self.database.begin().await?;
+        let owners = session.ask(&self.statements.owners(), &[name.into()]).await?;
+        let is_ours = |row: &Row| {
+            let is = |at: usize, wanted: &str| {
+                row.get(at).and_then(Option::as_ref).is_some_and(|found| found == wanted)
+            };
+            is(0, pipeline) && is(1, log)
+        };
+        if !owners.iter().all(is_ours) {
+            return Ok(false);
+        }
+        let mut shards: Vec<u32> = (0..file.shards).collect();
+        if file.shard >= file.shards {
+            shards.push(file.shard);
+        }
+        let mut values: Vec<Value> = Vec::new();
+        for shard in &shards {
+            values.extend([name.into(), (*shard).into(), pipeline.as_str().into(), log.into()]);
+            values.extend([file.shards.into(), owner.as_str().into()]);
+        }
+        session.run(&self.statements.insert_beside(shards.len()), &values).await?;
+        let rows = shards.iter().flat_map(|shard| [name.into(), (*shard).into()]);
+        let rows: Vec<Value> = rows.collect();
+        session.run(&self.statements.insert(shards.len()), &rows).await?;
+        let claim: [Value; 5] = [
+            file.seal.as_str().into(),
+            name.into(),
+            file.shard.into(),
+            pipeline.as_str().into(),
+            log.into(),
+        ];
+        if session.run(&self.statements.claim(), &claim).await? != 1 {
+            return Ok(false);
+        }
+        session.commit().await?;
+        Ok(true)
+    }
+
+    async fn find_name(&self, file: &NewFile) -> Result<Arc<str>, Fault> {
+        let mut session = self.database.begin().await?;
+        let seal = [file.seal.as_str().into()];
+        let found = session.ask(&self.statements.name_of_seal(), &seal).await?;
+        session.commit().await?;
+        if let Some(name) = text(found.first(), 0) {
+            return Ok(name.into());
+        }
+        for number in 0..NAMES_MAX {
+            let name = file_name(&file.slice, number);
+            if self.take_name(&name, file).await? {
+                return Ok(name.into());
+            }
+        }
+        let what = format!("{}: the slice {} has no free name", self.config.label, file.slice);
+        Err(Fault::fix(what).code("P1405").hint("remove old rows of that name"))
+    }
+
+    /// Lifts one stage by legal moves; nothing where it is there or beyond.
+    async fn lift(
+        &self,
+        session: &mut Session,
+        (file, shard): (&str, u32),
+        stage: usize,
+        to: StageState,
+    ) -> Result<(), Fault> {
+        let moves: &[(&str, &str)] = match to {
+            StageState::New => &[("failed", "new")],
+            StageState::Started => &[("failed", "new"), ("new", "started")],
+            StageState::Done => &[("failed", "new"), ("new", "started"), ("started", "done")],
+            StageState::Failed => &[("new", "started"), ("started", "failed")],
+        };
+        for (from, to) in moves {
+            let sql = self.statements.move_stage(stage, from, to);
+            let key = [file.into(), shard.into()];
+            let moved = session.run(&sql, &key).await?;
+            if moved > 0 && matches!(*to, "started" | "done") {
+                session.run(&self.statements.note_time(stage, to), &key).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn step(&self, step: &TrackStep) -> Result<(), Fault> {
+        let TrackConfig { pipeline, owner, .. } = &self.config;
+        let log = self.log().await?;
+        let (file, shard) = (&*step.file, step.of.shard);
+        let key = [Value::from(file), Value::from(shard)];
+        let mut session = self.database.begin().await?;
+        let there = session.ask(&self.statements.presence(), &key).await?;
+        let there = there.first();
+        if text(there, 0).is_some() {
+            // It has ended: whatever somebody made of it since is theirs.
+            return Ok(());
+        }
+        if there.is_none() {
+            let [file, shard] = key.clone();
+            let values = [
+                file,
+                shard,
+                pipeline.as_str().into(),
+                log.into(),
+                step.of.shards.into(),
+                owner.as_str().into(),
+            ];
+            session.run(&self.statements.insert_beside(1), &values).await?;
+        }
+        if text(there, 1).is_none() {
+            session.run(&self.statements.insert(1), &key).await?;
+        }
+        for before in 0..step.stage {
+            self.lift(&mut session, (file, shard), before, StageState::Done).await?;
+        }
+        self.lift(&mut session, (file, shard), step.stage, step.state).await?;
+        let FileFacts { records, hash, counts, error, attempt } = &step.facts;
+        let [key_file, key_shard] = key.clone();
+        let values = [
+            step.of.seal.as_str().into(),
+            owner.as_str().into(),
+            (*records).into(),
+            hash.as_deref().into(),
+            error.as_deref().into(),
+            u32::from(*attempt).into(),
+            key_file.clone(),
+            key_shard.clone(),
+        ];
+        session.run(&self.statements.note_facts(), &values).await?;
+        if let Some(FileCounts { rows, duplicates, filtered, dead }) = counts {
+            let values = [
+                (*rows).into(),
+                (*duplicates).into(),
+                (*filtered).into(),
+                (*dead).into(),
+                key_file,
+                key_shard,
+            ];
+            session.run(&self.statements.finish(), &values).await?;
+        }
+        session.commit().await
+    }
+
+    async fn ask(&self, sql: &str, values: &[Value]) -> Result<Vec<Row>, Fault> {
+        let mut session = self.database.begin().await?;
+        let rows = session.ask(sql, values).await?;
+        session.commit().await?;
+        Ok(rows)
+    }
+
+    fn read(&self, row: &Row) -> TrackedFile {
+        let at = |at: usize| text(Some(row), at);
+        let number = |index: usize| at(index).and_then(|text| text.parse::<u64>().ok());
+        let signed = |index: usize| at(index).and_then(|text| text.parse().ok()).unwrap_or(0);
+        let counts = number(9).map(|rows| FileCounts {
+            rows,
+            duplicates: number(10).unwrap_or(0),
+            filtered: number(11).unwrap_or(0),
+            dead: number(12).unwrap_or(0),
+        });
+        let stages = self.stages.iter().enumerate().map(|(index, stage)| TrackedStage {
+            stage: stage.clone(),
+            state: at(16 + index * 3).unwrap_or_default(),
+            started_at: at(17 + index * 3),
+            done_at: at(18 + index * 3),
+        });
+        TrackedFile {
+            filename: at(0).unwrap_or_default(),
+            shard: signed(1),
+            updated_at: at(2).unwrap_or_default(),
+            minutes: signed(3),
+            pipeline: at(4),
+            seal: at(5),
+            owner: at(6),
+            finished_at: at(7),
+            records: number(8),
+            counts,
+            attempts: number(13).unwrap_or(0),
+            error: at(14),
+            hash: at(15),
+            stages: stages.collect(),
+        }
+    }
+}
+
+/// The further names of a slice have numbers.
+fn file_name(slice: &str, number: u32) -> String {
+    if number == 0 { slice.to_owned() } else { format!("{slice}.{number}") }
+}
+
+fn text(row: Option<&Row>, at: usize) -> Option<String> {
+    row?.get(at)?.clone()
+}
+
+#[async_trait]
+impl<D: TrackDatabase> Tracker for SqlTracker<D> {
+    fn stages(&self) -> &[Arc<str>] {
+        &self.stages
+    }
+
+    async fn prepare(&self) -> Result<(), Fault> {
+        let dialect = self.database.dialect();
+        let prepare = async {
+            let mut found = self.database.find(&self.tables).await?;
+            if self.config.create_tables && self.tables.lacks(&found, dialect) {
+                self.database.create(&self.tables).await?;
+                found = self.database.find(&self.tables).await?;
+            }
+            self.tables.check(&found, dialect)
+        };
+        self.bounded(prepare).await
+    }
+
+    async fn check(&self) -> Result<(), Fault> {
+        let dialect = self.database.dialect();
+        let found = self.bounded(self.database.find(&self.tables)).await?;
+        let is_made = self.config.create_tables && self.tables.lacks(&found, dialect);
+        if is_made { Ok(()) } else { self.tables.check(&found, dialect) }
+    }
+
+    async fn name(&self, file: &NewFile) -> Result<Arc<str>, Fault> {
+        self.bounded(self.find_name(file)).await
+    }
+
+    async fn advance(&self, step: &TrackStep) -> Result<(), Fault> {
+        self.bounded(self.step(step)).await
+    }
+
+    async fn unclaimed(&self) -> Result<Vec<(Arc<str>, u32)>, Fault> {
+        let ours = [self.config.pipeline.as_str().into(), self.log().await?.into()];
+        let sql = self.statements.unclaimed();
+        let rows = self.bounded(self.ask(&sql, &ours)).await?;
+        let read =
+            |row: &Row| Some((text(Some(row), 0)?.into(), text(Some(row), 1)?.parse().ok()?));
+        Ok(rows.iter().filter_map(read).collect())
+    }
+
+    async fn sweep(&self, file: &str, shard: u32) -> Result<(), Fault> {
+        let TrackConfig { pipeline, owner, .. } = &self.config;
+        let log = self.log().await?;
+        let sweep = async {
+            let mut session = self.database.begin().await?;
+            let key = [Value::from(file), Value::from(shard)];
+            let [key_file, key_shard] = key.clone();
+            let values =
+                [owner.as_str().into(), key_file, key_shard, pipeline.as_str().into(), log.into()];
+            if session.run(&self.statements.sweep(), &values).await? != 1 {
+                return Ok(());
+            }
+            session.run(&self.statements.insert(1), &key).await?;
+            for stage in 0..self.stages.len() {
+                self.lift(&mut session, (file, shard), stage, StageState::Done).await?;
+            }
+            crash_point("file.swept");
+            session.commit().await
+        };
+        self.bounded(sweep).await
+    }
+
+    async fn list(&self, ask: &FilesAsk) -> Result<Vec<TrackedFile>, Fault> {
+        let statements = &self.statements;
+        let (condition, values): (String, Vec<Value>) = match ask {
+            FilesAsk::Newest(names) => (statements.newest(*names), Vec::new()),
+            FilesAsk::Named(name) => ("t.filename = ?".to_owned(), vec![name.as_str().into()]),
+            FilesAsk::InProgress => (statements.in_progress(), Vec::new()),
+            FilesAsk::Stuck => (statements.stuck(&self.config), Vec::new()),
+        };
+        let sql = statements.list(&condition);
+        let rows = self.bounded(self.ask(&sql, &values)).await?;
+        Ok(rows.iter().map(|row| self.read(row)).collect())
+    }
+
+    async fn totals(&self) -> Result<Vec<ShardTotals>, Fault> {
+        let sql = self.statements.totals();
+        let rows = self.bounded(self.ask(&sql, &[])).await?;
+        let read = |row: &Row| {
+            let number = |at: usize| text(Some(row), at)?.parse().ok();
+            Some(ShardTotals {
+                shard: text(Some(row), 0)?.parse().ok()?,
+                total: number(1)?,
+                completed: number(2)?,
+                processing: number(3)?,
+                failed: number(4)?,
+            })
+        };
+        Ok(rows.iter().filter_map(read).collect())
+    }
+
+    async fn oldest_started(&self) -> Result<Vec<OldestStarted>, Fault> {
+        let mut oldest = Vec::new();
+        for (at, stage) in self.stages.iter().enumerate() {
+            let sql = self.statements.oldest_started(at);
+            for row in self.bounded(self.ask(&sql, &[])).await? {
+                let shard = text(Some(&row), 0).and_then(|text| text.parse().ok());
+                let seconds = text(Some(&row), 1).and_then(|text| text.parse::<i64>().ok());
+                if let (Some(shard), Some(seconds)) = (shard, seconds) {
+                    let seconds = u64::try_from(seconds).unwrap_or(0);
+                    oldest.push(OldestStarted { stage: stage.clone(), shard, seconds });
+                }
+            }
+        }
+        Ok(oldest)
+    }
+}

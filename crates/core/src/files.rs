@@ -1,0 +1,241 @@
+//! Closed groups as files, and the table that shows how far each of them has come.
+//!
+//! Neither is the truth: that is the log. A file can be written again, and what the table says is
+//! true because of the order in which it is told: rows are committed, then the table says `done`,
+//! then the records end in the log.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use serde::Serialize;
+
+use crate::Fault;
+
+/// Writes closed groups as files, each whole or not at all.
+#[async_trait]
+pub trait GroupFiles: Send + Sync {
+    /// Writes a file and syncs it. True where it is there with exactly this content, now or from an
+    /// earlier attempt; false where the name has other content, which stays as it is. Repeatable:
+    /// called again after a fault or a crash.
+    async fn write(&self, shard: u32, name: &str, content: Bytes) -> Result<bool, Fault>;
+
+    /// Removes files that are older than they are kept, and what crashes have left over, of the
+    /// shards that `mine` wants. Files in `waiting` stay. Called now and then; a fault is logged.
+    async fn expire(
+        &self,
+        mine: &(dyn Fn(u32) -> bool + Sync),
+        waiting: &HashSet<(u32, Arc<str>)>,
+    ) -> Result<(), Fault>;
+
+    /// Where a file is, for people.
+    fn place(&self, shard: u32, name: &str) -> String;
+}
+
+/// How far a file is with one stage. Legal moves: new → started → done, started → failed,
+/// failed → new.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StageState {
+    /// Not begun.
+    New,
+    /// Under way, or waiting for something.
+    Started,
+    /// Ended well.
+    Done,
+    /// Somebody has to mend something.
+    Failed,
+}
+
+impl StageState {
+    /// As the table has it.
+    pub fn word(self) -> &'static str {
+        match self {
+            StageState::New => "new",
+            StageState::Started => "started",
+            StageState::Done => "done",
+            StageState::Failed => "failed",
+        }
+    }
+}
+
+/// A sealed group that needs a name.
+#[derive(Clone, Debug)]
+pub struct NewFile {
+    /// The position of its seal: the same for whoever asks again.
+    pub seal: String,
+    /// The name that its slice has: `YYYYMMDDHHMMSS`.
+    pub slice: String,
+    /// Its shard.
+    pub shard: u32,
+    /// How many shards there are: each gets a row.
+    pub shards: u32,
+}
+
+/// One step of a tracked file: everything before `stage` is done, and `stage` is at least at `state`.
+#[derive(Clone, Debug)]
+pub struct TrackStep {
+    /// Its name.
+    pub file: Arc<str>,
+    /// Its group.
+    pub of: NewFile,
+    /// By its place in [`Tracker::stages`].
+    pub stage: usize,
+    /// What that stage has reached.
+    pub state: StageState,
+    /// What is known by now besides.
+    pub facts: FileFacts,
+}
+
+/// What is known of a file besides the states of its stages; `None` changes nothing.
+#[derive(Clone, Debug, Default)]
+pub struct FileFacts {
+    /// Records in it.
+    pub records: Option<u64>,
+    /// SHA-256 of its content.
+    pub hash: Option<String>,
+    /// What became of the records. With it the file has ended.
+    pub counts: Option<FileCounts>,
+    /// What went wrong.
+    pub error: Option<String>,
+    /// One more attempt to deliver it begins.
+    pub attempt: bool,
+}
+
+/// What became of the records of a file. A record that an attempt before has written counts as a row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct FileCounts {
+    /// Rows of this file.
+    pub rows: u64,
+    /// Records that were there already, from another place.
+    pub duplicates: u64,
+    /// Records that a stage filtered.
+    pub filtered: u64,
+    /// Dead letters.
+    pub dead: u64,
+}
+
+/// A row of the table.
+#[derive(Clone, Debug, Serialize)]
+pub struct TrackedFile {
+    /// Its name.
+    pub filename: String,
+    /// Its shard.
+    pub shard: i64,
+    /// The state of each stage, in order.
+    pub stages: Vec<TrackedStage>,
+    /// When a state last changed, by the database's clock, in UTC.
+    pub updated_at: String,
+    /// Whose row it is; none where another program has made it.
+    pub pipeline: Option<String>,
+    /// The position of its seal; none of a shard without records, and of other programs' rows.
+    pub seal: Option<String>,
+    /// Who worked on it last.
+    pub owner: Option<String>,
+    /// When the last stage was done, in UTC.
+    pub finished_at: Option<String>,
+    /// Records in the file.
+    pub records: Option<u64>,
+    /// What became of them.
+    pub counts: Option<FileCounts>,
+    /// How often it was tried to deliver it.
+    pub attempts: u64,
+    /// What went wrong last.
+    pub error: Option<String>,
+    /// SHA-256 of its content.
+    pub hash: Option<String>,
+    /// For how many whole minutes its state has been the same, by the database's clock.
+    pub minutes: i64,
+}
+
+/// One stage of a row.
+#[derive(Clone, Debug, Serialize)]
+pub struct TrackedStage {
+    /// Its name.
+    pub stage: Arc<str>,
+    /// Its state, as the table has it.
+    pub state: String,
+    /// When potok began with it, in UTC.
+    pub started_at: Option<String>,
+    /// When potok was done with it, in UTC.
+    pub done_at: Option<String>,
+}
+
+/// Which rows somebody wants to see.
+#[derive(Clone, Debug)]
+pub enum FilesAsk {
+    /// Those of the newest so many names.
+    Newest(u32),
+    /// Those of one name.
+    Named(String),
+    /// Those with a stage that is not done.
+    InProgress,
+    /// Those with a stage that has been `started` for longer than it should take.
+    Stuck,
+}
+
+/// How many rows of a shard are where.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ShardTotals {
+    /// Which shard.
+    pub shard: i64,
+    /// Rows in all.
+    pub total: u64,
+    /// Whose last stage is done.
+    pub completed: u64,
+    /// Whose last stage is started.
+    pub processing: u64,
+    /// Whose last stage has failed.
+    pub failed: u64,
+}
+
+/// For how long one stage of one shard has been `started`, at most.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct OldestStarted {
+    /// Which stage.
+    pub stage: Arc<str>,
+    /// Which shard.
+    pub shard: i64,
+    /// Seconds, by the database's clock.
+    pub seconds: u64,
+}
+
+/// Shows in a table how far files have come. One call is one attempt and one transaction: after a
+/// fault the same call is made again, and finds what is there. It grants nothing: who works on a
+/// file is decided by the log.
+#[async_trait]
+pub trait Tracker: Send + Sync {
+    /// The tracked stages, in order.
+    fn stages(&self) -> &[Arc<str>];
+
+    /// Creates the tables where asked, and checks that they fit. Repeatable; called before
+    /// anything else, by each lane.
+    async fn prepare(&self) -> Result<(), Fault>;
+
+    /// Says what [`Tracker::prepare`] would refuse, and makes nothing.
+    async fn check(&self) -> Result<(), Fault>;
+
+    /// The name of a sealed group: that which it has, else the first that is free. All shards get a
+    /// row, with the first stage `started`.
+    async fn name(&self, file: &NewFile) -> Result<Arc<str>, Fault>;
+
+    /// Lifts a row by legal moves. What is beyond it already stays; a row that has ended is not
+    /// touched; one that is gone is made again.
+    async fn advance(&self, step: &TrackStep) -> Result<(), Fault>;
+
+    /// Rows that no sealed group has: shards without records, so far.
+    async fn unclaimed(&self) -> Result<Vec<(Arc<str>, u32)>, Fault>;
+
+    /// Ends such a row, all stages done with no records, unless a group has taken it meanwhile.
+    async fn sweep(&self, file: &str, shard: u32) -> Result<(), Fault>;
+
+    /// Rows for people, newest first.
+    async fn list(&self, ask: &FilesAsk) -> Result<Vec<TrackedFile>, Fault>;
+
+    /// How many rows of each shard are where.
+    async fn totals(&self) -> Result<Vec<ShardTotals>, Fault>;
+
+    /// For how long stages have been `started`.
+    async fn oldest_started(&self) -> Result<Vec<OldestStarted>, Fault>;
+}

@@ -1,0 +1,544 @@
+//! Sealed groups as files, and the table that shows how far each has come.
+//!
+//! ```text
+//! seal read back ─► name taken, rows of all shards ─► file written ─► stages ─► destination
+//!                   first stage started               done            …         done, then the end
+//!                                                                               in the log
+//! ```
+//! Every step says "at least so far", so a repeat after a crash finds what is there. A step that
+//! cannot be made (the table is away, the disk is full) holds what this lane sends and nothing else:
+//! it goes on taking in, closing and sealing. While the gate of its shard is closed, files are still
+//! written.
+//!
+//! A shard without records in a slice has a row too, made with those of the others. Its lane finds it
+//! and ends it when the slice is over. Should a record come later, it is in the next name: nothing
+//! leaves `done`.
+
+use std::collections::HashSet;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use potok_core::trouble::{Bug, crash_point, planted};
+use potok_core::{
+    Fault, FileCounts, FileFacts, Move, NewFile, StageState, Timestamp, TrackStep, Tracker,
+};
+use sha2::{Digest, Sha256};
+use tokio::time::Instant;
+
+use super::index::{Feed, Sealed};
+use super::{Holding, seal, shard_in};
+use crate::counts::Ending;
+use crate::lane::{Cycle, Lane};
+use crate::ledger::Note;
+use crate::plan::{GroupPlan, TrackPlan};
+use crate::waits::WaitsFor;
+use crate::work::Stop;
+
+/// How often old files are looked for.
+const EXPIRE_EVERY: Duration = Duration::from_secs(3_600);
+/// Unclaimed rows are looked for once a slice, and not more often than this.
+const SWEEP_MIN: Duration = Duration::from_secs(1);
+/// Names that a slice may have where nobody but the file system knows them.
+const NAMES_MAX: u32 = 100_000;
+
+/// What a lane knows of its files between two groups.
+pub(super) struct FileDesk {
+    /// The tables are there and fit.
+    prepared: bool,
+    /// Nothing is tried before.
+    retry_at: Option<Instant>,
+    failures: u32,
+    sweep_at: Instant,
+    expire_at: Instant,
+}
+
+impl FileDesk {
+    pub fn new() -> Self {
+        let now = Instant::now();
+        FileDesk { prepared: false, retry_at: None, failures: 0, sweep_at: now, expire_at: now }
+    }
+
+    /// A step has failed: what is sent waits.
+    pub fn is_held(&self) -> bool {
+        self.retry_at.is_some_and(|at| Instant::now() < at)
+    }
+}
+
+/// A stage that files pass, or several that are passed together.
+#[derive(Clone, Copy)]
+enum Step {
+    /// The group is in its file.
+    Written,
+    /// Stages begin, or have ended.
+    Process(StageState),
+    /// The destination is being called, has taken everything, or must be mended.
+    Deliver(StageState),
+}
+
+impl GroupPlan {
+    pub(crate) fn makes_files(&self) -> bool {
+        self.files.is_some() || self.track.is_some()
+    }
+}
+
+impl TrackPlan {
+    /// The last tracked stage of a step and the state it has reached; `None` where there is none.
+    fn stage(&self, step: Step) -> Option<(usize, StageState)> {
+        let TrackPlan { written, process, deliver, .. } = *self;
+        let (first, count, state) = match step {
+            Step::Written => (0, written, StageState::Done),
+            Step::Process(state) => (written, process, state),
+            Step::Deliver(state) => (written + process, deliver, state),
+        };
+        let at = match state {
+            // The first of them has begun; of the others nobody can tell yet.
+            StageState::Started | StageState::New | StageState::Failed => 0,
+            StageState::Done => count.checked_sub(1)?,
+        };
+        (count > 0).then_some((first + at, state))
+    }
+}
+
+impl Holding {
+    /// When this lane has something to do for its files though nothing comes.
+    pub(super) fn files_wake(&self, is_shut: bool) -> Option<Instant> {
+        if !self.plan.makes_files() {
+            return None;
+        }
+        let desk = &self.desk;
+        let index = self.board.index();
+        let may_work = index.caught_up && self.search.is_over();
+        let next = match (desk.retry_at, desk.prepared) {
+            (Some(retry), _) => retry,
+            (None, false) => Instant::now(),
+            // Nothing is done before all was read; then an input says so.
+            (None, true) if !may_work => return None,
+            (None, true) if is_shut && index.has_unwritten() => Instant::now(),
+            (None, true) => desk.sweep_at.min(desk.expire_at),
+        };
+        Some(next)
+    }
+}
+
+impl Lane {
+    /// Does what is to be done for files though nothing is sent: makes ready, writes what waits
+    /// behind a closed gate, ends rows of shards without records, removes old files.
+    pub(super) async fn keep_files(&mut self, holding: &mut Holding) -> Result<(), Stop> {
+        if !holding.plan.makes_files() || self.stopping.get() || holding.desk.is_held() {
+            return Ok(());
+        }
+        match self.tend_files(holding).await {
+            Err(Stop::Shut) => Ok(()),
+            tended => tended,
+        }
+    }
+
+    async fn tend_files(&mut self, holding: &mut Holding) -> Result<(), Stop> {
+        let now = Instant::now();
+        if !holding.desk.prepared {
+            if let Some(track) = holding.plan.track.clone() {
+                self.track(holding, track.tracker.prepare()).await?;
+            }
+            holding.desk.prepared = true;
+        }
+        if holding.desk.retry_at.is_some_and(|at| at <= now) {
+            holding.desk.retry_at = None;
+        }
+        if !holding.board.index().caught_up || !holding.search.is_over() {
+            return Ok(());
+        }
+        if self.shut_gate().is_some() {
+            self.write_waiting(holding).await?;
+        }
+        if holding.desk.sweep_at <= now {
+            let every = holding.plan.close.every.unwrap_or(SWEEP_MIN);
+            holding.desk.sweep_at = now + every.clamp(SWEEP_MIN, Duration::from_secs(60));
+            self.sweep(holding).await?;
+        }
+        if holding.desk.expire_at <= now {
+            holding.desk.expire_at = now + EXPIRE_EVERY;
+            self.expire(holding).await;
+        }
+        Ok(())
+    }
+
+    /// Makes one call for a file. What fails is tried again later, with everything before it; only
+    /// what somebody has to mend ends the run.
+    async fn track<T>(
+        &mut self,
+        holding: &mut Holding,
+        call: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, Stop> {
+        let fault = match call.await {
+            Ok(answer) => {
+                if holding.desk.failures > 0 {
+                    self.waits.end(WaitsFor::Tracking, self.slot);
+                    holding.desk.failures = 0;
+                    holding.desk.retry_at = None;
+                }
+                return Ok(answer);
+            }
+            Err(fault) => fault,
+        };
+        if fault.next == Move::Fix {
+            return Err(Stop::Fix(fault));
+        }
+        let desk = &mut holding.desk;
+        desk.failures = desk.failures.saturating_add(1);
+        let wait = self.plan.retry.wait(desk.failures, self.slot as u64 * 83);
+        desk.retry_at = Some(Instant::now() + wait);
+        self.waits.begin_with(WaitsFor::Tracking, self.slot, &fault);
+        Err(Stop::Shut)
+    }
+
+    /// Gives a sealed group its name and writes its file. Does nothing where that was done.
+    pub(super) async fn write_file(
+        &mut self,
+        holding: &mut Holding,
+        sealed: &Sealed,
+        feeds: &[Feed],
+        content: Bytes,
+    ) -> Result<(), Stop> {
+        if sealed.file.get().is_some() {
+            return Ok(());
+        }
+        let Some(new) = new_file(&holding.plan, sealed, feeds) else { return Ok(()) };
+        let files = holding.plan.files.clone();
+        let name = match holding.plan.track.clone() {
+            Some(track) => {
+                let name = self.track(holding, track.tracker.name(&new)).await?;
+                crash_point("file.named");
+                if let Some(files) = &files {
+                    let written = files.write(new.shard, &name, content.clone());
+                    if !self.track(holding, written).await? {
+                        let place = files.place(new.shard, &name);
+                        let what = format!("{place} has other content than this group");
+                        let hint = "move it away: names are given out by the tracking table, so \
+                                    another program wrote it; then `potok resume`";
+                        return Err(Stop::Fix(Fault::fix(what).code("P1407").hint(hint)));
+                    }
+                }
+                name
+            }
+            None => {
+                let Some(files) = &files else { return Ok(()) };
+                let mut number = 0;
+                loop {
+                    let name: Arc<str> = match number {
+                        0 => new.slice.as_str().into(),
+                        _ => format!("{}.{number}", new.slice).into(),
+                    };
+                    let written = files.write(new.shard, &name, content.clone());
+                    if self.track(holding, written).await? {
+                        break name;
+                    }
+                    number += 1;
+                    if number == NAMES_MAX {
+                        let what = format!("the slice {} has no free name", new.slice);
+                        return Err(Stop::Fix(Fault::fix(what).code("P1407")));
+                    }
+                }
+            }
+        };
+        crash_point("file.written");
+        let facts = FileFacts {
+            records: Some(sealed.entries.len() as u64),
+            hash: Some(hash_of(&content)),
+            ..FileFacts::default()
+        };
+        self.reach(holding, &name, new, Step::Written, facts).await?;
+        let _ = sealed.file.set(name);
+        Ok(())
+    }
+
+    /// Notes that a file has come so far.
+    async fn reach(
+        &mut self,
+        holding: &mut Holding,
+        name: &Arc<str>,
+        of: NewFile,
+        step: Step,
+        facts: FileFacts,
+    ) -> Result<(), Stop> {
+        let Some(track) = holding.plan.track.clone() else { return Ok(()) };
+        let Some((stage, state)) = track.stage(step) else { return Ok(()) };
+        let step = TrackStep { file: name.clone(), of, stage, state, facts };
+        self.track(holding, track.tracker.advance(&step)).await
+    }
+
+    async fn reach_of(
+        &mut self,
+        holding: &mut Holding,
+        sealed: &Sealed,
+        feeds: &[Feed],
+        step: Step,
+        facts: FileFacts,
+    ) -> Result<(), Stop> {
+        match (sealed.file.get(), new_file(&holding.plan, sealed, feeds)) {
+            (Some(name), Some(of)) => self.reach(holding, name, of, step, facts).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// Stages are about to see a group.
+    pub(super) async fn file_enters_stages(
+        &mut self,
+        holding: &mut Holding,
+        sealed: &Sealed,
+        feeds: &[Feed],
+    ) -> Result<(), Stop> {
+        let step = Step::Process(StageState::Started);
+        self.reach_of(holding, sealed, feeds, step, FileFacts::default()).await
+    }
+
+    /// A stage has stopped the pipeline.
+    pub(super) async fn file_failed_in_stages(
+        &mut self,
+        holding: &mut Holding,
+        sealed: &Sealed,
+        feeds: &[Feed],
+        fault: &Fault,
+    ) {
+        let facts = FileFacts { error: Some(fault.to_string()), ..FileFacts::default() };
+        let step = Step::Process(StageState::Failed);
+        // It stops whatever the table says.
+        let _ = self.reach_of(holding, sealed, feeds, step, facts).await;
+    }
+
+    /// Stages are through with a group, and it goes to its destination.
+    pub(super) async fn file_leaves_stages(
+        &mut self,
+        holding: &mut Holding,
+        sealed: &Sealed,
+        feeds: &[Feed],
+    ) -> Result<(), Stop> {
+        crash_point("file.worked");
+        let facts = FileFacts { attempt: true, ..FileFacts::default() };
+        let step = Step::Deliver(StageState::Started);
+        match holding.plan.track.as_ref().and_then(|track| track.stage(step)) {
+            Some(_) => self.reach_of(holding, sealed, feeds, step, facts).await,
+            None => {
+                let step = Step::Process(StageState::Done);
+                self.reach_of(holding, sealed, feeds, step, facts).await
+            }
+        }
+    }
+
+    /// The gate of its shard is closed. Where somebody has to mend something the file has failed;
+    /// else it waits, as what it is.
+    pub(super) async fn file_waits(
+        &mut self,
+        holding: &mut Holding,
+        sealed: &Sealed,
+        feeds: &[Feed],
+    ) {
+        let Some(why) = self.shut_gate().and_then(|gate| gate.to_be_fixed()) else { return };
+        let facts = FileFacts { error: Some(why), ..FileFacts::default() };
+        let step = Step::Deliver(StageState::Failed);
+        // Where this is not noted now, it is at the next attempt.
+        let _ = self.reach_of(holding, sealed, feeds, step, facts).await;
+    }
+
+    /// Everything of a group has a receipt or is set aside: says so, before it ends in the log. Where
+    /// something of it has not ended, nothing has.
+    pub(super) async fn file_is_done(
+        &mut self,
+        holding: &mut Holding,
+        sealed: &Sealed,
+        feeds: &[Feed],
+        cycle: &mut Cycle,
+    ) -> Result<(), Stop> {
+        let mut counts = FileCounts::default();
+        let mut all_ended = true;
+        for item in &cycle.items {
+            match item.ending() {
+                Ending::HandedBack => all_ended = false,
+                Ending::DeadLettered => counts.dead += 1,
+                Ending::Filtered => counts.filtered += 1,
+                Ending::Delivered => counts.rows += 1,
+                _ if item.again => counts.rows += 1,
+                _ => counts.duplicates += 1,
+            }
+        }
+        if !all_ended {
+            hand_all_back(cycle);
+            return Ok(());
+        }
+        crash_point("file.delivered");
+        let facts = FileFacts { counts: Some(counts), ..FileFacts::default() };
+        let step = Step::Deliver(StageState::Done);
+        self.reach_of(holding, sealed, feeds, step, facts).await?;
+        crash_point("file.done");
+        Ok(())
+    }
+
+    /// Writes the file of the next group that waits behind a closed gate.
+    async fn write_waiting(&mut self, holding: &mut Holding) -> Result<(), Stop> {
+        let Some(ticket) = holding.board.index().take_unwritten() else { return Ok(()) };
+        let (groups, feeds) = {
+            let index = holding.board.index();
+            (index.sending(), index.feeds.clone())
+        };
+        let written = self.write_from_log(holding, &groups, &feeds).await;
+        drop(groups);
+        holding.board.index().put_back(ticket);
+        written
+    }
+
+    /// Ends rows of shards that had no records in a slice that is over.
+    async fn sweep(&mut self, holding: &mut Holding) -> Result<(), Stop> {
+        let Some(TrackPlan { tracker, .. }) = holding.plan.track.clone() else { return Ok(()) };
+        let rows = self.track(holding, tracker.unclaimed()).await?;
+        let lanes = self.plan.workers.max(1);
+        let mut ticks = Vec::new();
+        for (file, shard) in rows {
+            if shard as usize % lanes != self.slot.saturating_sub(1) {
+                continue;
+            }
+            match holding.slice_is_over(&file, shard, self.clock.now()) {
+                Some(true) => self.end_empty(holding, &tracker, &file, shard).await?,
+                Some(false) => {}
+                // Nobody has read anything there lately: what time it is, a tick shows.
+                None => ticks.push(seal::tick(&holding.plan.internal, shard)),
+            }
+        }
+        ticks.dedup_by_key(|tick| tick.partition);
+        if !ticks.is_empty() {
+            let _ = self.ledger.send(Note::Seals(ticks));
+        }
+        Ok(())
+    }
+
+    async fn end_empty(
+        &mut self,
+        holding: &mut Holding,
+        tracker: &Arc<dyn Tracker>,
+        file: &str,
+        shard: u32,
+    ) -> Result<(), Stop> {
+        if planted(Bug::EmptyForgotten) {
+            return Ok(());
+        }
+        self.track(holding, tracker.sweep(file, shard)).await
+    }
+
+    async fn expire(&mut self, holding: &mut Holding) {
+        let Some(files) = holding.plan.files.clone() else { return };
+        let waiting = holding.board.index().files_waiting();
+        let lanes = self.plan.workers.max(1);
+        let own = self.slot.saturating_sub(1);
+        let mine = move |shard: u32| shard as usize % lanes == own;
+        if let Err(fault) = files.expire(&mine, &waiting).await {
+            tracing::warn!(why = %fault, "old files could not be removed");
+        }
+    }
+}
+
+impl Holding {
+    /// Whether nothing more can come for a slice; `None` where the log's time is not known here.
+    fn slice_is_over(&self, file: &str, shard: u32, now: Timestamp) -> Option<bool> {
+        let start = slice_start(file)?;
+        let end = start.saturating_add(self.every().unwrap_or(0));
+        let index = self.board.index();
+        let now = match self.board.shared {
+            true => index.share_now(shard, self.board.scale.now())?,
+            false => now.0,
+        };
+        if index.has_slice(shard, start) {
+            return Some(false);
+        }
+        // On a shared log time goes on only with what is read.
+        if self.board.shared && now < end { None } else { Some(now >= end) }
+    }
+}
+
+/// Nothing of the cycle has ended.
+pub(super) fn hand_all_back(cycle: &mut Cycle) {
+    for item in &mut cycle.items {
+        item.open = item.open.max(1);
+    }
+}
+
+/// What the tracker is told of a sealed group.
+fn new_file(plan: &GroupPlan, sealed: &Sealed, feeds: &[Feed]) -> Option<NewFile> {
+    let feed = feeds.get(sealed.seal.feed as usize)?;
+    Some(NewFile {
+        seal: feed.position(sealed.seal.offset).to_string(),
+        slice: slice_name(sealed.slice),
+        shard: shard_in(&sealed.key)?,
+        shards: plan.shard.as_ref()?.of,
+    })
+}
+
+/// The name of the slice that begins then, in UTC: `20250101000000`.
+pub(super) fn slice_name(start: i64) -> String {
+    let written = Timestamp(start).to_string();
+    let second = written.split('.').next().unwrap_or_default();
+    second.chars().filter(char::is_ascii_digit).collect()
+}
+
+/// When the slice of a file begins.
+fn slice_start(file: &str) -> Option<i64> {
+    let digits = file.split('.').next().filter(|name| name.len() == 14)?;
+    let number = |range: std::ops::Range<usize>| digits.get(range)?.parse::<i64>().ok();
+    let (year, month, day) = (number(0..4)?, number(4..6)?, number(6..8)?);
+    let (hour, minute, second) = (number(8..10)?, number(10..12)?, number(12..14)?);
+    // Days from a civil date, years counted from March.
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let era = year.div_euclid(400);
+    let day_of_era = {
+        let year = year.rem_euclid(400);
+        year * 365 + year / 4 - year / 100 + (153 * month + 2) / 5 + day - 1
+    };
+    let days = era * 146_097 + day_of_era - 719_468;
+    Some((((days * 24 + hour) * 60 + minute) * 60 + second) * 1_000)
+}
+
+/// One line for a value: JSON has line breaks only between its parts, where they mean nothing.
+pub(super) fn push_line(content: &mut Vec<u8>, value: Option<&[u8]>) {
+    let value = value.unwrap_or(b"null");
+    if value.iter().any(|byte| matches!(byte, b'\n' | b'\r')) {
+        content.extend(value.iter().filter(|byte| !matches!(byte, b'\n' | b'\r')));
+    } else {
+        content.extend_from_slice(value);
+    }
+    content.push(b'\n');
+}
+
+fn hash_of(content: &[u8]) -> String {
+    Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Names of files in an index that wait to be sent.
+pub(super) type FilesWaiting = HashSet<(u32, Arc<str>)>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_are_named_by_their_start_in_utc() {
+        for (name, start) in [
+            ("20250101000000", 1_735_689_600_000),
+            ("20240229235950", 1_709_251_190_000),
+            ("19700101000000", 0),
+            ("20001231000010", 978_220_810_000),
+        ] {
+            assert_eq!(slice_name(start), name);
+            assert_eq!(slice_start(name), Some(start));
+            assert_eq!(slice_start(&format!("{name}.12")), Some(start));
+        }
+        assert_eq!(slice_start("foreign"), None);
+    }
+
+    #[test]
+    fn a_value_is_one_line() {
+        let mut content = Vec::new();
+        push_line(&mut content, Some(b"{\r\n \"a\": 1\n}"));
+        push_line(&mut content, Some(b"7"));
+        push_line(&mut content, None);
+        assert_eq!(content, b"{ \"a\": 1}\n7\nnull\n");
+    }
+}

@@ -1,0 +1,420 @@
+//! shop-events on real MariaDB shards, with the tracking table of the description: its SQL runs as
+//! it is written there, and whatever is killed, frozen or refused, each event is once on its shard
+//! and only legal moves happen.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use potok_services::{Kafka, Mariadb, Mode, Proxy};
+use potok_traffic::Random;
+use potok_traffic::shop::{Generator, ShopEvent};
+use serde_json::Value;
+
+use crate::gathering;
+use crate::process::{Home, Running, pipelines};
+use crate::{short_or_soak, wait};
+
+/// The SQL of the description, verbatim.
+const INSERT: &str = "\
+INSERT INTO pipeline_tracking (filename, event_ingest_status, shard) 
+VALUES 
+    ('20250101000000', 'started', 0),
+    ('20250101000000', 'started', 1);";
+const UPDATES: [&str; 7] = [
+    "\
+UPDATE pipeline_tracking 
+SET event_ingest_status = 'done' 
+WHERE filename = '20250101000000';",
+    "\
+UPDATE pipeline_tracking 
+SET shard_splitter_status = 'started' 
+WHERE filename = '20250101000000' AND shard = 0 AND event_ingest_status = 'done';",
+    "\
+UPDATE pipeline_tracking 
+SET shard_splitter_status = 'done' 
+WHERE filename = '20250101000000' AND shard = 0;",
+    "\
+UPDATE pipeline_tracking 
+SET shard_worker_status = 'started' 
+WHERE filename = '20250101000000' AND shard = 0 AND shard_splitter_status = 'done';",
+    "\
+UPDATE pipeline_tracking 
+SET shard_worker_status = 'done' 
+WHERE filename = '20250101000000' AND shard = 0;",
+    "\
+UPDATE pipeline_tracking 
+SET mysql_sender_status = 'started' 
+WHERE filename = '20250101000000' AND shard = 0 AND shard_worker_status = 'done';",
+    "\
+UPDATE pipeline_tracking 
+SET mysql_sender_status = 'done' 
+WHERE filename = '20250101000000' AND shard = 0;",
+];
+const IN_PROGRESS: &str = "\
+SELECT filename, event_ingest_status, shard_splitter_status, 
+       shard_worker_status, mysql_sender_status, shard
+FROM pipeline_tracking 
+WHERE event_ingest_status != 'done' 
+   OR shard_splitter_status != 'done' 
+   OR shard_worker_status != 'done' 
+   OR mysql_sender_status != 'done';";
+const STUCK: &str = "\
+SELECT filename, event_ingest_status, shard_splitter_status, 
+       shard_worker_status, mysql_sender_status,
+       TIMESTAMPDIFF(MINUTE, updated_at, NOW()) as stuck_minutes
+FROM pipeline_tracking 
+WHERE (event_ingest_status = 'started' AND TIMESTAMPDIFF(MINUTE, updated_at, NOW()) > 5)
+   OR (shard_splitter_status = 'started' AND TIMESTAMPDIFF(MINUTE, updated_at, NOW()) > 3)
+   OR (shard_worker_status = 'started' AND TIMESTAMPDIFF(MINUTE, updated_at, NOW()) > 10)
+   OR (mysql_sender_status = 'started' AND TIMESTAMPDIFF(MINUTE, updated_at, NOW()) > 5);";
+const TOTALS: &str = "\
+SELECT shard, COUNT(*) as total_tasks,
+       SUM(CASE WHEN mysql_sender_status = 'done' THEN 1 ELSE 0 END) as completed,
+       SUM(CASE WHEN mysql_sender_status = 'started' THEN 1 ELSE 0 END) as processing,
+       SUM(CASE WHEN mysql_sender_status = 'failed' THEN 1 ELSE 0 END) as failed
+FROM pipeline_tracking 
+GROUP BY shard;";
+
+const STAGES: [&str; 4] = ["event_ingest", "shard_splitter", "shard_worker", "mysql_sender"];
+/// The rows of the foreign worker are not ours.
+const OURS: &str = "filename <> '20250101000000'";
+const SHORT_SLICES: (&str, &str) = ("SLICE", "1s");
+
+/// Two shards and the tracking table; the second shard is on a server of its own.
+struct Shop {
+    server: Mariadb,
+    second: Mariadb,
+    proxy: Proxy,
+    shards: [String; 2],
+    tracking: String,
+}
+
+impl Shop {
+    fn start() -> Shop {
+        let (server, second) = (Mariadb::start(), Mariadb::start());
+        let proxy = Proxy::start(([127, 0, 0, 1], second.port()).into());
+        let shards = [server.fresh_database(), second.fresh_database()];
+        let tracking = server.fresh_database();
+        Shop { server, second, proxy, shards, tracking }
+    }
+
+    fn settings(&self) -> Vec<(String, String)> {
+        let port = |port: u16| format!(":{port}/");
+        let second = self.shards[1].replace(&port(self.second.port()), &port(self.proxy.port()));
+        vec![
+            ("POTOK_DB_SHOP_0".to_owned(), self.shards[0].clone()),
+            ("POTOK_DB_SHOP_1".to_owned(), second),
+            ("POTOK_DB_TRACKING".to_owned(), self.tracking.clone()),
+        ]
+    }
+
+    fn run(&self, home: &Home, more: &[(&str, &str)]) -> Running {
+        let settings = self.settings();
+        let mut all: Vec<(&str, &str)> =
+            settings.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        all.push(SHORT_SLICES);
+        all.extend(more);
+        home.start_file_unready(&file(), &all)
+    }
+
+    fn tracking(&self, sql: &str) -> Vec<Vec<String>> {
+        self.server.query(&self.tracking, sql)
+    }
+
+    /// Waits until the tables are there, then has every move noted.
+    fn audit(&self) {
+        wait::until("the tables are there", || {
+            let tables = self.tracking("SHOW TABLES LIKE '%_tracking'");
+            (tables.len() == 2).then_some(())
+        });
+        self.tracking("CREATE TABLE moves (stage VARCHAR(32), was VARCHAR(8), is_now VARCHAR(8))");
+        let moves = STAGES
+            .map(|stage| format!("SELECT '{stage}' s, OLD.{stage}_status w, NEW.{stage}_status n"));
+        self.tracking(&format!(
+            "CREATE TRIGGER audit AFTER UPDATE ON pipeline_tracking FOR EACH ROW INSERT INTO moves \
+             SELECT s, w, n FROM ({}) m WHERE w <> n AND OLD.{OURS}",
+            moves.join(" UNION ALL ")
+        ));
+    }
+
+    /// The next so many statements of a kind fail with a deadlock and a lock that is not let go.
+    fn make_trouble(&self, server: &Mariadb, url: &str, table: &str, event: &str) {
+        server.query(url, "CREATE TABLE IF NOT EXISTS trouble (n INT) ENGINE=MyISAM");
+        server.query(url, "INSERT INTO trouble VALUES (6)");
+        let trigger = format!(
+            "DELIMITER //\nCREATE TRIGGER trouble_{table} BEFORE {event} ON {table} FOR EACH ROW \
+             BEGIN DECLARE m INT; SELECT n INTO m FROM trouble; IF m > 0 THEN UPDATE trouble SET n = \
+             n - 1; IF m % 2 = 0 THEN SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213; ELSE SIGNAL \
+             SQLSTATE 'HY000' SET MYSQL_ERRNO = 1205; END IF; END IF; END//\nDELIMITER ;"
+        );
+        server.query(url, &trigger);
+    }
+
+    fn assert_only_legal_moves(&self) {
+        let legal =
+            [["new", "started"], ["started", "done"], ["started", "failed"], ["failed", "new"]];
+        for moved in self.tracking("SELECT DISTINCT was, is_now FROM moves") {
+            assert!(legal.iter().any(|legal| moved == *legal), "{moved:?}");
+        }
+    }
+
+    fn ids(&self, shard: usize) -> BTreeSet<String> {
+        let server = [&self.server, &self.second][shard];
+        let sql = format!(
+            "SELECT event_id FROM events WHERE shard = {shard} AND MOD(MOD(shop_id, 2) + 2, 2) = \
+             {shard}"
+        );
+        let found = server.query(&self.shards[shard], &sql);
+        let all = server.query(&self.shards[shard], "SELECT COUNT(*) FROM events");
+        assert_eq!(all, [[found.len().to_string()]], "an event of another shard");
+        found.into_iter().flatten().collect()
+    }
+
+    fn all_done(&self) {
+        wait::until_seen("every file is done", || {
+            let sql =
+                IN_PROGRESS.replace("WHERE ", &format!("WHERE {OURS} AND (")).replace(';', ");");
+            let open = self.tracking(&sql);
+            if open.is_empty() { Ok(()) } else { Err(format!("{open:?}")) }
+        });
+    }
+
+    fn assert_once(&self, sent: &[ShopEvent]) {
+        for shard in 0..2 {
+            let wanted = sent.iter().filter(|event| shard_of(event) == Some(shard as i64));
+            let wanted: BTreeSet<String> = wanted.map(|event| event.id.clone()).collect();
+            assert!(self.ids(shard) == wanted, "not each once on shard {shard}");
+            let sums = format!(
+                "SELECT CAST(SUM(`rows`) AS CHAR), SUM(records <> `rows` + duplicates + filtered + \
+                 dead) FROM potok_tracking WHERE shard = {shard}"
+            );
+            assert_eq!(self.tracking(&sums), [[wanted.len().to_string(), "0".to_owned()]]);
+        }
+    }
+}
+
+fn file() -> PathBuf {
+    pipelines().join("shop-events.yaml")
+}
+
+fn shard_of(event: &ShopEvent) -> Option<i64> {
+    event.shop.map(|shop| shop.rem_euclid(2))
+}
+
+fn send(running: &Running, events: &[ShopEvent]) -> bool {
+    let lines: Vec<u8> =
+        events.iter().flat_map(|event| event.bytes.iter().copied().chain([b'\n'])).collect();
+    running.run(["send", "shop-events-in"], &lines).code == Some(0)
+}
+
+fn take(generator: &mut Generator, count: usize) -> Vec<ShopEvent> {
+    (0..count).map(|_| generator.next_event()).collect()
+}
+
+/// The same from the command line, at a moment when nothing moves.
+fn assert_cli_agrees(shop: &Shop, running: &Running) {
+    let listed = running.run(["files", "--in-progress", "--json"], b"").good().lines();
+    assert_eq!(listed.len(), shop.tracking(IN_PROGRESS).len());
+    let mut stuck: Vec<(String, String)> = running
+        .run(["stuck", "--json"], b"")
+        .good()
+        .lines()
+        .iter()
+        .map(|row| (row["filename"].as_str().unwrap().to_owned(), row["minutes"].to_string()))
+        .collect();
+    let found = shop.tracking(STUCK);
+    let mut found: Vec<(String, String)> =
+        found.into_iter().map(|row| (row[0].clone(), row[5].clone())).collect();
+    stuck.sort();
+    found.sort();
+    assert_eq!(stuck, found);
+    let (_, body) = running.get("/api/v1/files?limit=1").unwrap();
+    let said: Value = serde_json::from_str(&body).unwrap();
+    let keys = ["shard", "total", "completed", "processing", "failed"];
+    let shards = said["pipelines"][0]["shards"].as_array().unwrap().iter();
+    let shards: Vec<Vec<String>> =
+        shards.map(|shard| keys.iter().map(|key| shard[*key].to_string()).collect()).collect();
+    assert_eq!(shards, shop.tracking(TOTALS));
+}
+
+#[test]
+fn each_event_is_once_on_its_mariadb_shard_and_every_file_done() {
+    let shop = Shop::start();
+    let home = Home::new();
+    let mut random = Random::new(61);
+    let mut generator = Generator::good_only(62);
+    let mut sent = Vec::new();
+    let mut running = shop.run(&home, &[]);
+    shop.audit();
+    // A worker of somebody else, as the description has it.
+    shop.tracking(INSERT);
+    for update in UPDATES {
+        shop.tracking(update);
+    }
+    running.drained();
+    shop.make_trouble(&shop.server, &shop.shards[0], "events", "INSERT");
+    shop.make_trouble(&shop.server, &shop.tracking, "pipeline_tracking", "UPDATE");
+    let rounds = short_or_soak(5, 60);
+    for round in 0..rounds {
+        let events = take(&mut generator, short_or_soak(400, 5_000) as usize);
+        assert!(send(&running, &events));
+        sent.extend(events);
+        wait::random_moment(&mut random, std::time::Duration::from_millis(2_000));
+        match round % 5 {
+            // Killed at whatever it does.
+            0 | 3 => {
+                running.kill();
+                running = shop.run(&home, &[]);
+            }
+            // One shard freezes; the other goes on.
+            1 => {
+                shop.second.freeze();
+                let events = take(&mut generator, 100);
+                assert!(send(&running, &events));
+                sent.extend(events);
+                let wanted: BTreeSet<String> = sent
+                    .iter()
+                    .filter(|event| shard_of(event) == Some(0))
+                    .map(|event| event.id.clone())
+                    .collect();
+                wait::until("the other shard goes on", || (shop.ids(0) == wanted).then_some(()));
+                shop.second.thaw();
+            }
+            // The answer to COMMIT is lost.
+            2 => {
+                shop.proxy.set(Mode::DropReplies);
+                wait::random_moment(&mut random, std::time::Duration::from_millis(500));
+                shop.proxy.set(Mode::Cut);
+                shop.proxy.set(Mode::Pass);
+            }
+            _ => {}
+        }
+    }
+    running.drained();
+    shop.all_done();
+    shop.assert_once(&sent);
+    shop.assert_only_legal_moves();
+    assert_cli_agrees(&shop, &running);
+    // The foreign worker has not come further with shard 1, for long.
+    shop.tracking(
+        "UPDATE pipeline_tracking SET shard_splitter_status = 'started', updated_at = NOW() - \
+         INTERVAL 4 MINUTE WHERE filename = '20250101000000' AND shard = 1",
+    );
+    assert_eq!(shop.tracking(STUCK).len(), 1);
+    assert_cli_agrees(&shop, &running);
+    // Everything once more changes nothing.
+    assert!(send(&running, &sent));
+    running.drained();
+    shop.all_done();
+    shop.assert_once(&sent);
+}
+
+/// A column that does not follow changes, or is no TIMESTAMP, would lie about what is stuck.
+#[test]
+fn a_tracking_table_that_would_lie_is_refused() {
+    let server = potok_services::mariadb();
+    let tracking = server.fresh_database();
+    let home = Home::new();
+    let statuses = STAGES.map(|stage| format!("{stage}_status VARCHAR(8) NOT NULL DEFAULT 'new'"));
+    server.query(
+        &tracking,
+        &format!(
+            "CREATE TABLE pipeline_tracking (filename VARCHAR(64) NOT NULL, shard INT NOT NULL, {}, \
+             updated_at DATETIME NOT NULL DEFAULT CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP, \
+             UNIQUE KEY (filename, shard))",
+            statuses.join(", ")
+        ),
+    );
+    let settings = [SHORT_SLICES, ("POTOK_DB_TRACKING", tracking.as_str())];
+    let running = home.start_file_unready(&file(), &settings);
+    wait::until("it says what is wrong", || {
+        let status = running.status();
+        let why = status["why"].as_str().unwrap_or_default().to_owned();
+        let says = why.contains("updated_at") && why.contains("ALTER TABLE");
+        (status["state"] == "blocked" && says).then_some(())
+    });
+    let alter = "ALTER TABLE pipeline_tracking MODIFY updated_at TIMESTAMP NOT NULL DEFAULT \
+                 CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP";
+    server.query(&tracking, alter);
+    running.run(["resume", "shop-events"], b"").good();
+    let mut generator = Generator::good_only(63);
+    assert!(send(&running, &take(&mut generator, 50)));
+    running.drained();
+    let done = "SELECT COUNT(*) FROM pipeline_tracking WHERE mysql_sender_status = 'done'";
+    assert_ne!(server.query(&tracking, done), [["0"]]);
+}
+
+/// On Kafka a shard is a partition of the internal topic; two copies share the shards and the table.
+#[test]
+fn two_copies_on_kafka_share_shards_and_table() {
+    let kafka = Kafka::start();
+    let server = potok_services::mariadb();
+    let databases = [(); 3].map(|()| server.fresh_database());
+    let settings = [
+        SHORT_SLICES,
+        ("POTOK_DB_SHOP_0", databases[0].as_str()),
+        ("POTOK_DB_SHOP_1", databases[1].as_str()),
+        ("POTOK_DB_TRACKING", databases[2].as_str()),
+    ];
+    let homes = [gathering::home(&kafka, None), gathering::home(&kafka, None)];
+    let first = homes[0].start_file(&file(), &settings).unwrap();
+    let second = homes[1].start_file(&file(), &settings).unwrap();
+    let mut generator = Generator::good_only(64);
+    let mut sent = Vec::new();
+    for _ in 0..3 {
+        let events = take(&mut generator, 200);
+        assert!(send(&first, &events));
+        sent.extend(events);
+        wait::pass(std::time::Duration::from_millis(700));
+    }
+    let ids = |shard: usize| -> BTreeSet<String> {
+        let found = server.query(&databases[shard], "SELECT event_id FROM events");
+        found.into_iter().flatten().collect()
+    };
+    let wanted = |sent: &[ShopEvent], shard: i64| -> BTreeSet<String> {
+        let events = sent.iter().filter(|event| shard_of(event) == Some(shard));
+        events.map(|event| event.id.clone()).collect()
+    };
+    let all_there = |sent: &[ShopEvent]| {
+        wait::until_seen("each event is on its shard", || {
+            let found = [ids(0), ids(1)];
+            let there = [0, 1].map(|shard| found[shard] == wanted(sent, shard as i64));
+            if there == [true, true] { Ok(()) } else { Err(format!("{there:?}")) }
+        });
+    };
+    all_there(&sent);
+    first.kill();
+    let events = take(&mut generator, 200);
+    assert!(send(&second, &events));
+    sent.extend(events);
+    all_there(&sent);
+    // Of one shard only: the row of the other ends as well, though nothing is read there.
+    let even: Vec<ShopEvent> =
+        take(&mut generator, 100).into_iter().filter(|event| shard_of(event) == Some(0)).collect();
+    assert!(send(&second, &even));
+    sent.extend(even);
+    all_there(&sent);
+    wait::until_seen("every file is done", || {
+        let open = server.query(&databases[2], IN_PROGRESS);
+        if open.is_empty() { Ok(()) } else { Err(format!("{open:?}")) }
+    });
+    let sum = "SELECT CAST(SUM(`rows`) AS CHAR) FROM potok_tracking";
+    assert_eq!(server.query(&databases[2], sum), [[sent.len().to_string()]]);
+}
+
+#[test]
+fn fewer_partitions_than_shards_block_the_pipeline() {
+    let kafka = Kafka::start();
+    kafka.create_topic(
+        "potok-shop-events",
+        1,
+        &[("message.timestamp.type", "LogAppendTime"), ("retention.ms", "-1")],
+    );
+    let home = gathering::home(&kafka, None);
+    let running = home.start_file_unready(&file(), &[SHORT_SLICES]);
+    wait::until("it says what to do", || {
+        let status = running.status();
+        let why = status["why"].as_str().unwrap_or_default().to_owned();
+        (status["state"] == "blocked" && why.contains("partitions")).then_some(())
+    });
+}

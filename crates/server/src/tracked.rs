@@ -1,0 +1,152 @@
+//! Files and how far they have come: what the tracking tables say, with what only this process knows.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use potok_core::{FilesAsk, ShardTotals, TrackedFile};
+use potok_flow::{OpenSlice, TrackedPipeline};
+use serde::{Deserialize, Serialize};
+
+use crate::pipelines::running;
+use crate::request::Params;
+use crate::{Admin, ApiError};
+
+/// Names on a page, where nobody says how many, and at most.
+const NAMES: u32 = 20;
+const NAMES_MAX: u32 = 10_000;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct FilesFilter {
+    pipeline: Option<String>,
+    /// Only this name.
+    name: Option<String>,
+    /// The newest so many names.
+    limit: Option<u32>,
+    /// Only what is not done.
+    in_progress: Option<bool>,
+}
+
+/// The files of one pipeline.
+#[derive(Serialize)]
+pub(crate) struct Files {
+    pipeline: String,
+    /// The tracked stages, in order.
+    stages: Vec<String>,
+    files: Vec<File>,
+    /// Slices that still take records.
+    open: Vec<OpenSlice>,
+    shards: Vec<ShardTotals>,
+}
+
+/// One row.
+#[derive(Serialize)]
+pub(crate) struct File {
+    #[serde(flatten)]
+    row: TrackedFile,
+    /// Where the file is, of a row that has records.
+    path: Option<String>,
+    /// Why it does not go on, where that is known.
+    reason: Option<String>,
+}
+
+#[derive(Serialize)]
+pub(crate) struct AllFiles {
+    pipelines: Vec<Files>,
+}
+
+pub(crate) async fn files(
+    State(admin): State<Admin>,
+    Params(which): Params<FilesFilter>,
+) -> Result<Json<AllFiles>, ApiError> {
+    let ask = match (which.name, which.in_progress) {
+        (Some(name), _) => FilesAsk::Named(name),
+        (None, Some(true)) => FilesAsk::InProgress,
+        (None, _) => FilesAsk::Newest(which.limit.unwrap_or(NAMES).clamp(1, NAMES_MAX)),
+    };
+    let is_named = matches!(ask, FilesAsk::Named(_));
+    let mut pipelines = Vec::new();
+    for tracked in tracked(&admin, which.pipeline.as_deref()).await? {
+        let rows = tracked.tracker.list(&ask).await?;
+        let shards = if is_named { Vec::new() } else { tracked.tracker.totals().await? };
+        pipelines.push(Files {
+            pipeline: tracked.pipeline.clone(),
+            stages: tracked.tracker.stages().iter().map(ToString::to_string).collect(),
+            files: rows.into_iter().map(|row| shown(&tracked, row)).collect(),
+            open: if is_named { Vec::new() } else { tracked.open.clone() },
+            shards,
+        });
+    }
+    Ok(Json(AllFiles { pipelines }))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct StuckFilter {
+    pipeline: Option<String>,
+}
+
+#[derive(Serialize)]
+pub(crate) struct AllStuck {
+    stuck: Vec<File>,
+}
+
+/// What the description's query finds, computed in the database, with the reason.
+pub(crate) async fn stuck(
+    State(admin): State<Admin>,
+    Params(which): Params<StuckFilter>,
+) -> Result<Json<AllStuck>, ApiError> {
+    let mut stuck = Vec::new();
+    for tracked in tracked(&admin, which.pipeline.as_deref()).await? {
+        let rows = tracked.tracker.list(&FilesAsk::Stuck).await?;
+        stuck.extend(rows.into_iter().map(|row| shown(&tracked, row)));
+    }
+    Ok(Json(AllStuck { stuck }))
+}
+
+async fn tracked(admin: &Admin, pipeline: Option<&str>) -> Result<Vec<TrackedPipeline>, ApiError> {
+    if let Some(pipeline) = pipeline {
+        running(admin, pipeline).await?;
+    }
+    let tracked = admin.engine().tracked(pipeline);
+    if tracked.is_empty() {
+        let what = match pipeline {
+            Some(pipeline) => format!("pipeline `{pipeline}` tracks no files"),
+            None => "no pipeline that runs here tracks files".to_owned(),
+        };
+        return Err(ApiError::new(StatusCode::NOT_FOUND, "P1409", what)
+            .hint("run one with `track`, such as pipelines/shop-events.yaml"));
+    }
+    Ok(tracked)
+}
+
+fn shown(tracked: &TrackedPipeline, row: TrackedFile) -> File {
+    let shard = u32::try_from(row.shard).ok();
+    let files = tracked.files.as_ref().filter(|_| row.seal.is_some());
+    let path = files.zip(shard).map(|(files, shard)| files.place(shard, &row.filename));
+    let reason = reason(tracked, &row);
+    File { row, path, reason }
+}
+
+/// Why a row is not done.
+fn reason(tracked: &TrackedPipeline, row: &TrackedFile) -> Option<String> {
+    if row.stages.iter().all(|stage| stage.state == "done") {
+        return None;
+    }
+    if row.pipeline.as_deref() != Some(&tracked.pipeline) {
+        return Some("another program has it: potok did not make this row".to_owned());
+    }
+    if row.finished_at.is_some() {
+        return Some("changed by hand after it was done".to_owned());
+    }
+    let gate = tracked.gates.iter().find(|(shard, ..)| i64::from(*shard) == row.shard);
+    if let Some((_, destination, gate)) = gate {
+        let since = gate.since.as_deref().unwrap_or("the start");
+        let why = gate.why.as_deref().unwrap_or("it has not answered yet");
+        return Some(format!("{destination}: the gate is closed since {since}: {why}"));
+    }
+    if let Some(wait) = tracked.waits.first() {
+        return Some(format!("waits for {} since {}: {}", wait.what.word(), wait.since, wait.why));
+    }
+    row.error.clone()
+}

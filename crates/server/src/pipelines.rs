@@ -20,7 +20,7 @@ use crate::{Admin, ApiError, Identity};
 /// How long counting the dead letters of a pipeline that does not run may take.
 const COUNT_MAX: Duration = Duration::from_secs(10);
 /// What a process counts since its start.
-const COUNTED: [&str; 15] = [
+const COUNTED: [&str; 16] = [
     "received",
     "delivered",
     "filtered",

@@ -17,12 +17,12 @@
 //! ended with one is noted when its outputs and those of all before it are written. Elsewhere one is
 //! written at a time, and the next is made ready meanwhile.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::future::ready;
 use std::ops::Range;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt};
@@ -39,6 +39,7 @@ use tracing::Instrument;
 
 use crate::counts::{Ending, InFlight};
 use crate::feed::{CommitTurn, CommitTurns, FeedPart, FeedWriter};
+use crate::live::Live;
 use crate::outgoing::{DeadLetterWriter, Outgoing, Purpose, of_leader, pieces};
 use crate::pending::{Outputs, Pending, keep};
 use crate::plan::Retry;
@@ -56,49 +57,6 @@ const TRANSACTION_BYTES_MAX: usize = 1 << 20;
 const OVERLAPPING_BYTES_MAX: usize = 4 << 20;
 /// Transactions under way where they do not overlap: one that is written, and one that waits.
 const IN_TURN: usize = 2;
-
-/// Assignments whose records may still be worked on. The intake keeps it, as soon as it hears of
-/// a change; lanes hand back what is not in it.
-#[derive(Default)]
-pub(crate) struct Live(Mutex<HashMap<u64, Assignment>>, Mutex<HashSet<u64>>);
-
-impl Live {
-    /// An assignment of a feed is gone: it is told nothing of it any more.
-    pub fn lose(&self, assignment: u64) {
-        self.1.lock().unwrap_or_else(PoisonError::into_inner).insert(assignment);
-    }
-
-    pub fn is_lost(&self, assignment: u64) -> bool {
-        self.1.lock().unwrap_or_else(PoisonError::into_inner).contains(&assignment)
-    }
-
-    pub fn contains(&self, assignment: u64) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&assignment)
-    }
-
-    pub fn insert(&self, assignment: &Assignment) {
-        let mut live = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        live.insert(assignment.nonce, assignment.clone());
-    }
-
-    pub fn remove(&self, assignment: u64) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&assignment);
-    }
-
-    /// True for a record that had ended before its partition came.
-    pub fn had_ended(&self, position: &Position) -> bool {
-        let live = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        live.values().any(|Assignment { partition, start, ended, .. }| {
-            (&partition.topic, partition.index) == (&position.topic, position.partition)
-                && (position.offset < *start || ended.contains(position.offset))
-        })
-    }
-
-    fn nonce_of(&self, partition: &Partition) -> Option<u64> {
-        let live = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        live.iter().find(|(_, known)| known.partition == *partition).map(|(nonce, _)| *nonce)
-    }
-}
 
 /// What the ledger is told.
 pub(crate) enum Note {

@@ -17,6 +17,7 @@ mod lag;
 mod lane;
 mod latency;
 mod ledger;
+mod live;
 mod notices;
 mod origin;
 mod outgoing;

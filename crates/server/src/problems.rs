@@ -281,6 +281,11 @@ fn waits(status: &Status, wait: &Wait) -> Problem {
         WaitsFor::Store => {
             ("its store", "What it cannot keep there is read from the log again.", "See to Redis.")
         }
+        WaitsFor::Tracking => (
+            "its tracking table",
+            "Records are taken in and groups close; files and deliveries wait.",
+            "See to the database that `track` names.",
+        ),
         WaitsFor::Gathering => (
             "its internal topic",
             "Records stay in their topic and are copied later.",

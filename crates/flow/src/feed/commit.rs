@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use super::Failure;
 use crate::counts::Ending;
-use crate::ledger::Live;
+use crate::live::Live;
 use crate::pending::Pending;
 use crate::plan::Retry;
 use crate::waits::{Waits, WaitsFor};

@@ -21,7 +21,8 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::counts::Ending;
 use crate::feed::FeedInput;
-use crate::ledger::{Live, Note};
+use crate::ledger::Note;
+use crate::live::Live;
 use crate::origin::OwnTopics;
 use crate::signal::Signal;
 use crate::status::Counters;

@@ -380,8 +380,10 @@ async fn a_replay_runs_only_the_deliver_entry_that_failed() {
     let picky = Arc::new(PickySink { inner: MemorySink::new(), refuse: AtomicU32::new(1) });
     let mut plan = plan(Arc::new(good.clone()));
     let mut second = plan.delivers[0].clone();
+    second.number = 1;
     second.target = Target::Sink(picky.clone());
     let mut third = plan.delivers[0].clone();
+    third.number = 2;
     third.target = Target::Topic(TopicTarget::Fixed("out".into()));
     third.headers_id = true;
     plan.delivers.extend([second, third]);

@@ -215,7 +215,7 @@ async fn an_event_that_keeps_failing_while_others_go_through_has_failed() {
     bench.engine.start(bench.plan(vec![per_event(stage, OnError::Pass)])).unwrap();
     let status = bench.until("all delivered", |s| s.delivered == 20).await;
     assert_eq!((status.passed, status.dead_lettered), (1, 0));
-    assert!(status.retries > 0 && status.why.is_none(), "{status:?}");
+    assert!(status.stage_retries > 0 && status.why.is_none(), "{status:?}");
     assert_eq!(bench.delivered(), numbers(0..20).collect::<Vec<_>>(), "in order");
 }
 
@@ -382,7 +382,7 @@ async fn a_call_that_is_repeated_counts_once() {
     bench.engine.start(bench.plan(vec![stage])).unwrap();
     bench.send("in", numbers(0..4)).await;
     let status = bench.until("all ended", |s| s.delivered == 4).await;
-    assert!(status.retries > 0);
+    assert!(status.stage_retries > 0);
     assert_eq!(status.counted["s"]["n"], 1 + 2 + 3);
 }
 

@@ -24,7 +24,8 @@ fn application(home: &Home) -> Connection {
         let connection = Connection::open(home.data().join("db/messenger.sqlite")).ok()?;
         connection.busy_timeout(wait::PATIENCE).ok()?;
         let tables = "SELECT 1 FROM outbox, outbox_dead, potok_leases LIMIT 1";
-        connection.prepare(tables).is_ok().then_some(connection)
+        let are_there = connection.prepare(tables).is_ok();
+        are_there.then_some(connection)
     })
 }
 

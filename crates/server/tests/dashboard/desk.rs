@@ -88,6 +88,8 @@ impl Desk {
             store: None,
             memory_max: potok_flow::HELD_MEMORY_DEFAULT,
             internal: "potok-chat".into(),
+            files: None,
+            track: None,
         };
         let chat = plan("chat", Arc::new(MemorySink::new()));
         engine.start(Plan { hold: Some(hold), ..chat }).unwrap();

@@ -1,13 +1,15 @@
 //! The example as its user meets it: the program, YAML files, and what comes out.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod wait;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use wait::wait_for;
 
 fn potok(folder: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_own-connectors"));
@@ -81,14 +83,6 @@ fn run(folder: &Path) -> Running {
     Running(quiet.spawn().unwrap())
 }
 
-fn wait_for(what: &str, is_there: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !is_there() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "{what} did not come");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 #[test]
 fn its_feed_hands_out_files_and_removes_them_when_they_are_delivered() {
     let folder = tempfile::tempdir().unwrap();
@@ -121,8 +115,8 @@ fn its_feed_hands_out_files_and_removes_them_when_they_are_delivered() {
 
 #[test]
 fn the_guide_shows_these_files() {
-    let guide = include_str!("../../../docs/guides/own-connectors.md");
-    for file in [include_str!("../src/main.rs"), include_str!("../src/lines.rs")] {
+    let guide = include_str!("../../../../docs/guides/own-connectors.md");
+    for file in [include_str!("../../src/main.rs"), include_str!("../../src/lines.rs")] {
         assert!(guide.contains(file), "docs/guides/own-connectors.md shows another program");
     }
 }

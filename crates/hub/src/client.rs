@@ -98,7 +98,7 @@ impl Listener {
             if !secure {
                 let (socket, _) =
                     tokio_tungstenite::client_async(request, tcp).await.map_err(refused)?;
-                return Ok(Either::Plain(socket));
+                return Ok(Either::Plain(Box::new(socket)));
             }
             let name = ServerName::try_from(name).map_err(now)?;
             let tls = self.tls.connect(name, tcp).await.map_err(now)?;
@@ -108,7 +108,7 @@ impl Listener {
         };
         let connected = tokio::time::timeout(CONNECT_WITHIN, connecting).await;
         match connected.map_err(|_| Ended::ForNow("the hub does not answer".to_owned()))?? {
-            Either::Plain(mut socket) => self.talk(&mut socket, &mut heard).await,
+            Either::Plain(mut socket) => self.talk(&mut *socket, &mut heard).await,
             Either::Tls(mut socket) => self.talk(&mut *socket, &mut heard).await,
         }
     }
@@ -223,7 +223,7 @@ impl Listener {
 }
 
 enum Either {
-    Plain(WebSocketStream<TcpStream>),
+    Plain(Box<WebSocketStream<TcpStream>>),
     Tls(Box<WebSocketStream<tokio_rustls::client::TlsStream<TcpStream>>>),
 }
 

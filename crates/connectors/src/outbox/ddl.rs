@@ -225,7 +225,7 @@ impl Shape {
         match self.dialect {
             Dialect::Sqlite => Vec::new(),
             Dialect::Postgres | Dialect::Mysql => {
-                let all = format!("GRANT SELECT, INSERT, UPDATE, DELETE ON");
+                let all = "GRANT SELECT, INSERT, UPDATE, DELETE ON".to_string();
                 let mut grants: Vec<String> = [outbox, dead]
                     .iter()
                     .chain(&own)

@@ -518,10 +518,11 @@ impl OutboxSource {
         let mut records = Vec::with_capacity(rows.len());
         let mut origins = Vec::with_capacity(rows.len());
         for (row, key) in rows {
-            let out = Out { id: row.id.clone(), key, seen: row.attempts };
+            let out = Out { id: row.id.clone(), key: key.clone(), seen: row.attempts };
             let offset = flight.hand_out(out);
             origins.push((position(&self.partition.topic, &row.id), row.attempts));
-            records.push(self.record(&row, offset));
+            // Lanes keep the order of this key, which is the one that the table keeps.
+            records.push(Record { key: Some(key), ..self.record(&row, offset) });
         }
         Some(Intake::Batch(SourceBatch {
             partition: self.partition.clone(),

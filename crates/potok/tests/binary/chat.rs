@@ -187,7 +187,7 @@ fn every_command_of_the_guide_to_chat_runs_on_the_embedded_log() {
     let status = walk.running().drained();
     assert_eq!((&status["delivered"], &status["dead_lettered"]), (&2.into(), &1.into()));
     let batch = walk.to("potok read chat-batches");
-    assert!(batch.contains("hello\\n\\nis anybody there?"), "{batch}");
+    assert!(batch.contains(r"hello\\n\\nis anybody there?"), "{batch}");
     let letters = walk.to("potok dead-letters list chat");
     assert!(letters.contains("no_key"), "{letters}");
     walk.finish();

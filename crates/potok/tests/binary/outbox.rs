@@ -217,7 +217,7 @@ fn another_process_takes_over_from_a_frozen_one() {
 fn files_that_cannot_keep_the_promise_are_refused() {
     let home = Home::new();
     let refused = |change: &dyn Fn(String) -> String, code: &str| {
-        let path = file(&home, |text| change(text));
+        let path = file(&home, change);
         let ran = home.run(["check", path.to_str().unwrap(), "--json"]).exits(2);
         assert!(ran.text().contains(code), "{} {}", ran.text(), ran.stderr);
     };

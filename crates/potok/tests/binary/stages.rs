@@ -91,7 +91,7 @@ fn a_webhook_and_a_program_per_batch_in_one_pipeline() {
     wait::until("all delivered", || (running.status()["delivered"] == 3).then_some(()));
     let status = running.status();
     assert_eq!((&status["passed"], &status["dead_lettered"]), (&json!(1), &json!(0)));
-    assert!(status["retries"].as_u64() >= Some(2), "{status}");
+    assert!(status["stage_retries"].as_u64() >= Some(2), "{status}");
     let (_, metrics) = running.get("/metrics").unwrap();
     let line = "potok_process_passed_total{pipeline=\"enrich\"} 1";
     assert!(metrics.lines().any(|found| found == line), "{metrics}");

@@ -121,7 +121,7 @@ fn every_command_of_the_guide_to_chat_runs_on_redis() {
     assert!(waiting.contains("hello") && waiting.contains("again"), "{waiting}");
     walk.to("potok groups close chat telegram:tg_1");
     nothing_is_left(&redis);
-    walk.until("potok read chat-batches --count 1", "hello\\n\\nagain");
+    walk.until("potok read chat-batches --count 1", r"hello\\n\\nagain");
     walk.to("potok status chat");
     walk.finish();
 }

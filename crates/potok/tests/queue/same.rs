@@ -13,7 +13,7 @@ const CLOSE: &str = "close: { quiet: 1s, max_age: 60s, max_count: 20, max_bytes:
 /// Chats with few and with many messages, some of them large.
 fn arrivals() -> Vec<String> {
     let arrival = |n: u64| {
-        let chat = if n % 2 == 0 { 0 } else { n % 11 };
+        let chat = if n.is_multiple_of(2) { 0 } else { n % 11 };
         let pad = "x".repeat((n % 7) as usize * 60);
         message(chat, n).replace("\"text\":\"", &format!("\"text\":\"{pad}"))
     };

@@ -215,7 +215,7 @@ fn causes(context: &Context, contents: &Contents, which: &Which) -> Markup {
         cause.first = cause.first.min(entry.time);
     }
     let mut causes: Vec<Cause> = causes.into_values().collect();
-    causes.sort_by(|one, other| other.count.cmp(&one.count));
+    causes.sort_by_key(|cause| std::cmp::Reverse(cause.count));
     let hidden = causes.len().saturating_sub(CAUSES);
     causes.truncate(CAUSES);
     let now = context.snapshot.at;

@@ -213,7 +213,7 @@ fn outcomes(context: &Context, status: &Status) -> Markup {
 
 fn details(context: &Context, status: &Status) -> Markup {
     let mut furthest = status.partitions.clone();
-    furthest.sort_by(|one, other| other.lag.cmp(&one.lag));
+    furthest.sort_by_key(|partition| std::cmp::Reverse(partition.lag));
     let hidden = furthest.len().saturating_sub(PARTITIONS);
     furthest.truncate(PARTITIONS);
     let changed = context.admin.inner.files.changed(&status.pipeline);

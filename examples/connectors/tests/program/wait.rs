@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+#[allow(clippy::disallowed_methods, reason = "a deadline of a test")]
 pub fn wait_for(what: &str, is_there: impl Fn() -> bool) {
     let begun = Instant::now();
     while !is_there() {

@@ -140,9 +140,8 @@ pub(super) async fn keep(calls: Arc<Calls>, claims: Arc<Claims>, lease: Duration
         }
         let asked = Instant::now();
         let asking: Vec<Held> = held.iter().map(|(_, held)| held.clone()).collect();
-        match timeout(lease / 2, calls.renew(&asking)).await {
-            Ok(Ok(ours)) => claims.renewed(asked, &held, &ours),
-            Ok(Err(_)) | Err(_) => {}
+        if let Ok(Ok(ours)) = timeout(lease / 2, calls.renew(&asking)).await {
+            claims.renewed(asked, &held, &ours)
         }
         claims.lose_overdue();
     }

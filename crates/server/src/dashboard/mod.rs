@@ -284,7 +284,8 @@ fn respond(status: StatusCode, html: String, cookie: Option<HeaderValue>) -> Res
         (CONTENT_TYPE, fixed("text/html; charset=utf-8")),
         (CONTENT_SECURITY_POLICY, fixed(POLICY)),
         (X_CONTENT_TYPE_OPTIONS, fixed("nosniff")),
-        (REFERRER_POLICY, fixed("no-referrer")),
+        // Not `no-referrer`: then browsers send our own forms with `Origin: null`, which is refused.
+        (REFERRER_POLICY, fixed("same-origin")),
         (CACHE_CONTROL, fixed("no-store")),
     ];
     let mut response = (status, headers, html).into_response();

@@ -162,6 +162,9 @@ mod tests {
             assert_eq!(service.name().parse(), Ok(service));
         }
         let unknown = "mysql".parse::<Service>().unwrap_err();
-        assert_eq!(unknown, "`mysql` is none of kafka, postgres, mariadb, redis, keycloak, node");
+        assert_eq!(
+            unknown,
+            "`mysql` is none of kafka, postgres, mariadb, redis, keycloak, node, chromium"
+        );
     }
 }

@@ -199,9 +199,10 @@ pub struct HubStats {
 pub trait Hub: Send + Sync {
     /// Takes all messages or none: after an `Err` nothing was sent and nothing will be answered.
     /// Waits only while the hub's queues are full. Messages for one user reach each of their
-    /// connections in the order of the calls. Every ticket is answered exactly once, at the latest
-    /// 2 × `ack_within` plus the linger time after this returns, also when the hub stops or a part
-    /// of it panics. Dropping the future before it returns sends nothing.
+    /// connections in the order of the calls, unless they move from one node to another meanwhile.
+    /// Every ticket is answered exactly once, at the latest 2 × `ack_within` plus the linger time
+    /// after this returns, also when the hub stops or a part of it panics. Dropping the future
+    /// before it returns sends nothing.
     async fn send(
         &self,
         batch: Vec<Outgoing>,

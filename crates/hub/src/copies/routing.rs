@@ -67,6 +67,8 @@ pub(crate) struct State {
 
 /// A message that this node was asked to send.
 struct Pending {
+    /// In the order of the calls.
+    number: u64,
     delivery: Arc<Delivery>,
     user: UserId,
     frame: Arc<Frame>,
@@ -83,6 +85,14 @@ struct Leg {
 struct Search {
     until: Instant,
     pending: VecDeque<Pending>,
+}
+
+impl Search {
+    /// What comes back from another node may be older than what waits already.
+    fn add(&mut self, pending: Pending) {
+        let at = self.pending.partition_point(|waiting| waiting.number < pending.number);
+        self.pending.insert(at, pending);
+    }
 }
 
 /// A parcel on its way out.
@@ -189,6 +199,7 @@ impl Node {
         let mut letters = Letters::default();
         for outgoing in batch {
             let pending = Pending {
+                number: state.number(),
                 delivery: Delivery::new(&outgoing, answers, self.counters()),
                 user: outgoing.user,
                 frame: outgoing.frame,
@@ -197,7 +208,7 @@ impl Node {
             };
             // Not past those that came before it.
             if let Some(search) = state.searches.get_mut(&pending.user) {
-                search.pending.push_back(pending);
+                search.add(pending);
                 continue;
             }
             let whereabouts = found.get(&pending.user).cloned().unwrap_or_default();
@@ -244,7 +255,7 @@ impl Node {
                 let search =
                     search.or_insert_with(|| Search { until, pending: VecDeque::default() });
                 if search.pending.len() < limits.waiting {
-                    search.pending.push_back(pending);
+                    search.add(pending);
                 } else {
                     settlements.unanswered(&delivery);
                 }
@@ -266,6 +277,7 @@ impl Node {
             // Its node keeps the time, and may need twice as much; ours is for the case that it dies.
             delivery.mark_waited();
             let pending = Pending {
+                number: pending.number,
                 delivery: delivery.clone(),
                 user: pending.user.clone(),
                 frame: pending.frame.clone(),
@@ -419,7 +431,7 @@ impl Node {
                 let search = state.searches.entry(pending.user.clone());
                 let search =
                     search.or_insert_with(|| Search { until, pending: VecDeque::default() });
-                search.pending.push_back(Pending { until: Some(until), ..pending });
+                search.add(Pending { until: Some(until), ..pending });
             }
             Outcome::Gone => settlements.release(&delivery),
         }

@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicU64;
 use bytes::Bytes;
 use potok_core::trouble::{Bug, planted};
 use potok_core::{
-    Attempts, Clock, Decoded, Event, Fault, Headers, Output, PipelineInfo, Position, Reason,
+    Attempts, Clock, DecodeResult, Event, Fault, Headers, Output, PipelineInfo, Position, Reason,
     Record, SourceBatch, Timestamp,
 };
 use potok_expr::json::Parser;
@@ -373,7 +373,7 @@ impl Lane {
             Suspicion::None | Suspicion::Alone => None,
         };
         let decoded = if guilty.is_some() {
-            records.iter().map(|_| Decoded::AsIs).collect()
+            records.iter().map(|_| DecodeResult::AsIs).collect()
         } else {
             self.notes.enter(self.slot, run.note);
             let decoded = self.plan.decoder.decode(&records);
@@ -396,12 +396,12 @@ impl Lane {
                     item.replay = replay;
                     match (guilty, decoded) {
                         (Some(deaths), _) => Err(crashes(deaths)),
-                        (None, Decoded::Bad(fault)) => Err(fault),
-                        (None, Decoded::Rewritten(value)) => {
+                        (None, DecodeResult::Bad(fault)) => Err(fault),
+                        (None, DecodeResult::Rewritten(value)) => {
                             item.rewritten = true;
                             Ok(value)
                         }
-                        (None, Decoded::AsIs) => Ok(record.value.clone().unwrap_or_default()),
+                        (None, DecodeResult::AsIs) => Ok(record.value.clone().unwrap_or_default()),
                     }
                 }
             };

@@ -29,8 +29,8 @@ use futures::future::{BoxFuture, FutureExt};
 use futures::stream::{FuturesOrdered, StreamExt};
 use potok_core::trouble::{Bug, crash_point, planted};
 use potok_core::{
-    Assignment, Ended, Fault, Journal, Move, NotWritten, Output, Partition, Position, Transaction,
-    Turn,
+    Assignment, EndedOffsets, Fault, Journal, Move, NotWritten, Output, Partition, Position,
+    Transaction, Turn,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -133,7 +133,7 @@ impl PendingRanges {
 struct Entry {
     pending: Vec<Pending>,
     outputs: Outputs,
-    ended: Vec<Ended>,
+    ended: Vec<EndedOffsets>,
     /// Which feeds are told of it.
     turns: Vec<CommitTurn>,
     /// Told when it is noted.
@@ -428,7 +428,7 @@ impl Ledger {
             let ranges = held.ended.take();
             if !ranges.is_empty() {
                 let partition = held.partition.clone();
-                all_ended.push(Ended { partition, assignment: *nonce, ranges });
+                all_ended.push(EndedOffsets { partition, assignment: *nonce, ranges });
             }
         }
         let turns = self.turns.next(&pending);
@@ -538,7 +538,7 @@ impl JournalWriter {
         &self,
         pending: &mut [Pending],
         outputs: Outputs,
-        ended: Vec<Ended>,
+        ended: Vec<EndedOffsets>,
         turn: Turn<'_>,
     ) -> Result<(), Stop> {
         let Outputs { outputs, mut of } = outputs;

@@ -12,9 +12,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use potok_config::{FeedSettings, Period, Refusal, Site};
 use potok_core::{
-    Assignment, Backlog, Fault, Feed, FeedCommit, FeedFacts, Headers, Intake, Log, OpenFeed,
-    Partition, PartitionEnd, PipelineInfo, Position, Progress, RangeSet, Record, Source,
-    SourceBatch, Timestamp,
+    Assignment, Backlog, Fault, Feed, FeedCommit, FeedFacts, Headers, Log, OpenFeed, Partition,
+    PartitionEnd, PipelineInfo, Position, Progress, RangeSet, Record, Source, SourceBatch,
+    SourceEvent, Timestamp,
 };
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -173,10 +173,10 @@ impl SpoolSource {
 
 #[async_trait]
 impl Source for SpoolSource {
-    async fn next(&mut self) -> Result<Intake, Fault> {
+    async fn next(&mut self) -> Result<SourceEvent, Fault> {
         if !self.assigned {
             self.assigned = true;
-            return Ok(Intake::Assigned(vec![Assignment {
+            return Ok(SourceEvent::Assigned(vec![Assignment {
                 partition: partition(),
                 nonce: ASSIGNMENT,
                 start: 0,
@@ -187,7 +187,7 @@ impl Source for SpoolSource {
             if !self.paused
                 && let Some(batch) = self.take()?
             {
-                return Ok(Intake::Batch(batch));
+                return Ok(SourceEvent::Batch(batch));
             }
             // Cancelling here loses nothing: nothing was taken.
             tokio::time::sleep(self.every).await;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use potok_core::trouble::{Bug, crash_point, planted};
 use potok_core::{
-    Assignment, Fault, Intake, Journal, NotWritten, Partition, PartitionEnd, Position, Source,
-    SourceBatch, Transaction, Turn,
+    Assignment, Fault, Journal, NotWritten, Partition, PartitionEnd, Position, Source, SourceBatch,
+    SourceEvent, Transaction, Turn,
 };
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -151,15 +151,15 @@ pub fn start(
 
 #[async_trait]
 impl Source for EmbeddedSource {
-    async fn next(&mut self) -> Result<Intake, Fault> {
+    async fn next(&mut self) -> Result<SourceEvent, Fault> {
         if let Some(assigned) = self.assigned.take() {
-            return Ok(Intake::Assigned(assigned));
+            return Ok(SourceEvent::Assigned(assigned));
         }
         if self.paused {
             return std::future::pending().await;
         }
         match self.filler.next(true).await? {
-            Some(batch) => Ok(Intake::Batch(batch)),
+            Some(batch) => Ok(SourceEvent::Batch(batch)),
             None => Err(faults::closed()),
         }
     }

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
-use potok_core::{Fault, Held, Owner, Place, Position, PutOutcome, Record, Store, Timestamp};
+use potok_core::{
+    Fault, Owner, Position, PutOutcome, Record, Store, StoreAddress, StoreEntry, Timestamp,
+};
 
 use super::block::BLOCK_BYTES;
 use super::format::{RecordSpan, RecordsEntry};
@@ -45,7 +47,7 @@ impl Store for EmbeddedStore {
         Ok(())
     }
 
-    async fn put(&self, owner: &Owner, _: &[Held]) -> Result<PutOutcome, Fault> {
+    async fn put(&self, owner: &Owner, _: &[StoreEntry]) -> Result<PutOutcome, Fault> {
         self.owners.check(owner)?;
         Ok(PutOutcome::Kept)
     }
@@ -54,7 +56,7 @@ impl Store for EmbeddedStore {
         self.owners.check(owner)
     }
 
-    async fn load(&self, _: &Owner, places: &[Place]) -> Result<Vec<Option<Record>>, Fault> {
+    async fn load(&self, _: &Owner, places: &[StoreAddress]) -> Result<Vec<Option<Record>>, Fault> {
         let shared = self.shared.clone();
         let positions: Vec<_> = places.iter().map(|place| place.position.clone()).collect();
         let loading = tokio::task::spawn_blocking(move || load(&shared, &positions));
@@ -62,7 +64,7 @@ impl Store for EmbeddedStore {
         loaded.map_err(|error| faults::read_failed(&error))
     }
 
-    async fn clean(&self, owner: &Owner, _: &[Place]) -> Result<(), Fault> {
+    async fn clean(&self, owner: &Owner, _: &[StoreAddress]) -> Result<(), Fault> {
         self.owners.check(owner)
     }
 }

@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use potok_core::{Fault, Intake, Partition, Record, SourceBatch};
+use potok_core::{Fault, Partition, Record, SourceBatch, SourceEvent};
 use tokio::sync::Notify;
 
 use super::lock;
@@ -26,7 +26,7 @@ pub struct Handover {
 
 #[derive(Default)]
 struct State {
-    news: VecDeque<Intake>,
+    news: VecDeque<SourceEvent>,
     batches: VecDeque<SourceBatch>,
     bytes: usize,
     fault: Option<Fault>,
@@ -48,7 +48,7 @@ enum Leaving {
 
 impl Handover {
     /// What the engine hears next. Its calling again means that it is done with what it heard.
-    pub async fn next(&self, paused: bool) -> Result<Intake, Fault> {
+    pub async fn next(&self, paused: bool) -> Result<SourceEvent, Fault> {
         loop {
             if let Some(said) = self.try_next(paused) {
                 return said;
@@ -58,14 +58,14 @@ impl Handover {
         }
     }
 
-    fn try_next(&self, paused: bool) -> Option<Result<Intake, Fault>> {
+    fn try_next(&self, paused: bool) -> Option<Result<SourceEvent, Fault>> {
         let mut state = lock(&self.state);
         if state.leaving == Leaving::Told {
             state.leaving = Leaving::Nothing;
             self.heard.notify_all();
         }
         if let Some(news) = state.news.pop_front() {
-            if matches!(news, Intake::Revoked(_)) && state.leaving == Leaving::Untold {
+            if matches!(news, SourceEvent::Revoked(_)) && state.leaving == Leaving::Untold {
                 state.leaving = Leaving::Told;
             }
             return Some(Ok(news));
@@ -79,11 +79,11 @@ impl Handover {
         let batch = state.batches.pop_front()?;
         state.bytes = state.bytes.saturating_sub(size(&batch));
         self.heard.notify_all();
-        Some(Ok(Intake::Batch(batch)))
+        Some(Ok(SourceEvent::Batch(batch)))
     }
 
     /// Says something that goes before all records.
-    pub fn tell(&self, news: Intake) {
+    pub fn tell(&self, news: SourceEvent) {
         lock(&self.state).news.push_back(news);
         self.said.notify_one();
     }
@@ -122,7 +122,7 @@ impl Handover {
             return;
         }
         state.leaving = Leaving::Untold;
-        state.news.push_back(Intake::Revoked(nonces));
+        state.news.push_back(SourceEvent::Revoked(nonces));
         self.said.notify_one();
         let busy = |state: &mut State| {
             state.leaving != Leaving::Nothing && !state.source_gone && !state.closing

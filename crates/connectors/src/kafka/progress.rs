@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use potok_core::{Assignment, Ended, Partition, RangeSet};
+use potok_core::{Assignment, EndedOffsets, Partition, RangeSet};
 
 use super::metadata::{self, Room};
 
@@ -70,7 +70,7 @@ impl Progress {
     }
 
     /// Folds in what ended; nothing happens for assignments that are not ours.
-    pub fn note(&mut self, ended: &Ended) {
+    pub fn note(&mut self, ended: &EndedOffsets) {
         let Some(held) = self.held.get_mut(&ended.assignment) else { return };
         if held.partition != ended.partition {
             return;
@@ -146,8 +146,8 @@ mod tests {
         Assignment { partition: partition(0), nonce, start, ended: RangeSet::new() }
     }
 
-    fn ended(nonce: u64, ranges: &[std::ops::Range<u64>]) -> Ended {
-        Ended { partition: partition(0), assignment: nonce, ranges: ranges.to_vec() }
+    fn ended(nonce: u64, ranges: &[std::ops::Range<u64>]) -> EndedOffsets {
+        EndedOffsets { partition: partition(0), assignment: nonce, ranges: ranges.to_vec() }
     }
 
     #[test]
@@ -174,7 +174,7 @@ mod tests {
         progress.assign(&assigned(1, 0), 5, true);
         assert_eq!(progress.take_changed(0, None).len(), 1, "a resolved start is committed");
         progress.note(&ended(2, &[0..9]));
-        progress.note(&Ended { partition: partition(3), ..ended(1, &[0..9]) });
+        progress.note(&EndedOffsets { partition: partition(3), ..ended(1, &[0..9]) });
         progress.leave(&[1]);
         progress.note(&ended(1, &[0..9]));
         assert!(progress.take_changed(0, None).is_empty());

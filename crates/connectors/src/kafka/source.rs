@@ -3,7 +3,9 @@
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use potok_core::{Fault, Intake, Journal, NotWritten, PartitionEnd, Position, Source, Transaction};
+use potok_core::{
+    Fault, Journal, NotWritten, PartitionEnd, Position, Source, SourceEvent, Transaction,
+};
 use tokio::sync::watch;
 
 use super::handover::Handover;
@@ -42,7 +44,7 @@ pub struct KafkaSource {
 
 #[async_trait]
 impl Source for KafkaSource {
-    async fn next(&mut self) -> Result<Intake, Fault> {
+    async fn next(&mut self) -> Result<SourceEvent, Fault> {
         self.session.0.next(self.paused).await
     }
 

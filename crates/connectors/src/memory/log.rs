@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use potok_core::{
-    Assignment, Clock, ConsumerGroup, ConsumerGroupPartition, ConsumerGroupSpec, Damage, Ended,
-    Fault, Intake, Journal, Log, NotWritten, OpenGroups, Output, Partition, PartitionEnd,
+    Assignment, Clock, ConsumerGroup, ConsumerGroupPartition, ConsumerGroupSpec, Damage,
+    EndedOffsets, Fault, Journal, Log, NotWritten, OpenGroups, Output, Partition, PartitionEnd,
     PipelineInfo, Position, RECORD_BYTES_MAX, RangeSet, ReadFrom, Reader, Reason, Record, Source,
-    SourceBatch, Store, TopicInfo, Transaction,
+    SourceBatch, SourceEvent, Store, TopicInfo, Transaction,
 };
 use tokio::sync::watch;
 
@@ -75,7 +75,7 @@ struct Progress {
 
 impl GroupState {
     /// Folds in what has ended; of assignments that are not the latest here nothing.
-    fn note(&mut self, ended: &Ended) {
+    fn note(&mut self, ended: &EndedOffsets) {
         let progress = self.progress.get_mut(&ended.partition);
         let Some(progress) = progress.filter(|p| p.assignment == ended.assignment) else { return };
         for range in &ended.ranges {
@@ -344,15 +344,15 @@ struct GroupSource {
 
 #[async_trait]
 impl Source for GroupSource {
-    async fn next(&mut self) -> Result<Intake, Fault> {
+    async fn next(&mut self) -> Result<SourceEvent, Fault> {
         if let Some(assigned) = self.to_say.take() {
-            return Ok(Intake::Assigned(assigned));
+            return Ok(SourceEvent::Assigned(assigned));
         }
         if self.paused {
             // Unpausing needs this source, so whoever waits here is cancelled first.
             std::future::pending::<()>().await;
         }
-        Ok(Intake::Batch(self.cursors.read_or_wait().await))
+        Ok(SourceEvent::Batch(self.cursors.read_or_wait().await))
     }
 
     fn set_paused(&mut self, paused: bool) {

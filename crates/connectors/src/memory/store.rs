@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use potok_core::{Fault, Held, Owner, Place, Position, PutOutcome, Record, Store};
+use potok_core::{Fault, Owner, Position, PutOutcome, Record, Store, StoreAddress, StoreEntry};
 
 use super::lock;
 
@@ -81,7 +81,7 @@ impl MemoryStore {
 }
 
 /// Where lookers find the record: without an id, nothing replaces it.
-fn shown_as(place: &Place) -> Name {
+fn shown_as(place: &StoreAddress) -> Name {
     let id = place.id.clone().unwrap_or_else(|| place.position.to_string().into());
     (place.kind.clone(), id)
 }
@@ -96,9 +96,9 @@ impl Store for MemoryStore {
         Ok(())
     }
 
-    async fn put(&self, owner: &Owner, held: &[Held]) -> Result<PutOutcome, Fault> {
+    async fn put(&self, owner: &Owner, held: &[StoreEntry]) -> Result<PutOutcome, Fault> {
         self.owned(owner, |share| {
-            for Held { place, record, .. } in held {
+            for StoreEntry { place, record, .. } in held {
                 let group = share.groups.entry(place.group.clone()).or_default();
                 let before = group.records.insert(place.position.clone(), record.clone());
                 if before.is_none() {
@@ -120,17 +120,21 @@ impl Store for MemoryStore {
         })
     }
 
-    async fn load(&self, owner: &Owner, places: &[Place]) -> Result<Vec<Option<Record>>, Fault> {
+    async fn load(
+        &self,
+        owner: &Owner,
+        places: &[StoreAddress],
+    ) -> Result<Vec<Option<Record>>, Fault> {
         let all = lock(&self.0);
         let share = all.get(&(owner.pipeline.clone(), owner.share));
-        let load = |place: &Place| {
+        let load = |place: &StoreAddress| {
             let group = share?.groups.get(&place.group)?;
             group.records.get(&place.position).cloned()
         };
         Ok(places.iter().map(load).collect())
     }
 
-    async fn clean(&self, owner: &Owner, places: &[Place]) -> Result<(), Fault> {
+    async fn clean(&self, owner: &Owner, places: &[StoreAddress]) -> Result<(), Fault> {
         self.owned(owner, |share| {
             for place in places {
                 let Some(group) = share.groups.get_mut(&place.group) else { continue };

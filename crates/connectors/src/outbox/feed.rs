@@ -8,10 +8,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use potok_core::trouble::crash_point;
 use potok_core::{
-    Assignment, Attempts, Backlog, Ended, Fault, Feed, FeedAbilities, FeedCommit, FeedFacts,
-    HeadersBuilder, Intake, Log, Move, OpenFeed, Partition, PartitionEnd, PipelineInfo, Position,
-    Progress, PutOff, RECORD_BYTES_MAX, RangeSet, Reason, Record, SetAside, Source, SourceBatch,
-    Timestamp,
+    Assignment, Attempts, Backlog, EndedOffsets, Fault, Feed, FeedAbilities, FeedCommit, FeedFacts,
+    HeadersBuilder, Log, Move, OpenFeed, Partition, PartitionEnd, PipelineInfo, Position,
+    PostponedRecord, Progress, RECORD_BYTES_MAX, RangeSet, Reason, Record, SetAside, Source,
+    SourceBatch, SourceEvent, Timestamp,
 };
 use potok_expr::json::Parser;
 use potok_expr::{Scope, Template};
@@ -186,7 +186,7 @@ impl Relay {
         }
     }
 
-    async fn put_off(&self, token: &str, failed: &PutOff) -> Result<bool, Fault> {
+    async fn put_off(&self, token: &str, failed: &PostponedRecord) -> Result<bool, Fault> {
         let outs = self.flight().outs(std::iter::once(failed.offset));
         let Some((offset, out)) = outs.into_iter().next() else { return Ok(true) };
         let wait = failed.wait.min(self.max_wait);
@@ -235,7 +235,7 @@ impl Relay {
             Err(fault) => return Err(fault),
         };
         // Tried as often as before, it is set aside at the next failure.
-        let again = PutOff {
+        let again = PostponedRecord {
             partition: failed.partition.clone(),
             assignment: failed.assignment,
             offset,
@@ -272,7 +272,7 @@ impl Progress for Relay {
         let _turn = self.turn.lock().await;
         let Some(held) = self.held() else { return Ok(()) };
         let (nonce, token) = (held.token, word(held.token));
-        let offsets = |all: &[Ended]| {
+        let offsets = |all: &[EndedOffsets]| {
             let ours = all.iter().filter(|ended| ended.assignment == nonce);
             ours.flat_map(|ended| ended.ranges.iter().cloned()).flatten().collect::<Vec<u64>>()
         };
@@ -335,7 +335,7 @@ struct OutboxSource {
 
 impl OutboxSource {
     /// The tenure begins: keys of rows that wait are found anew from the rows.
-    async fn begin(&mut self, held: Held) -> Result<Intake, Fault> {
+    async fn begin(&mut self, held: Held) -> Result<SourceEvent, Fault> {
         let heads = self.table.heads().await?;
         let ids: Vec<String> = heads.iter().map(|head| head.id.clone()).collect();
         let rows = self.table.rows_of(&ids).await?;
@@ -356,7 +356,7 @@ impl OutboxSource {
         self.held = Some(held.token);
         self.pause = POLL.0;
         self.sweep_at = Instant::now();
-        Ok(Intake::Assigned(vec![Assignment {
+        Ok(SourceEvent::Assigned(vec![Assignment {
             partition: self.partition.clone(),
             nonce: held.token,
             start: 0,
@@ -399,7 +399,7 @@ impl OutboxSource {
     }
 
     /// Rows to hand out now; `None` where there are none.
-    async fn step(&mut self, held: Held) -> Result<Option<Intake>, Fault> {
+    async fn step(&mut self, held: Held) -> Result<Option<SourceEvent>, Fault> {
         let token = word(held.token);
         if Instant::now() >= self.mark_at {
             let unmarked = self.relay.flight().unmarked();
@@ -510,7 +510,12 @@ impl OutboxSource {
         keyed
     }
 
-    fn hand_out(&self, flight: &mut Flight, held: Held, rows: Vec<(Row, Bytes)>) -> Option<Intake> {
+    fn hand_out(
+        &self,
+        flight: &mut Flight,
+        held: Held,
+        rows: Vec<(Row, Bytes)>,
+    ) -> Option<SourceEvent> {
         if rows.is_empty() || held.is_over() {
             return None;
         }
@@ -524,7 +529,7 @@ impl OutboxSource {
             // Lanes keep the order of this key, which is the one that the table keeps.
             records.push(Record { key: Some(key), ..self.record(&row, offset) });
         }
-        Some(Intake::Batch(SourceBatch {
+        Some(SourceEvent::Batch(SourceBatch {
             partition: self.partition.clone(),
             log: 0,
             assignment: held.token,
@@ -571,7 +576,7 @@ fn position(topic: &Arc<str>, id: &str) -> Position {
 
 #[async_trait]
 impl Source for OutboxSource {
-    async fn next(&mut self) -> Result<Intake, Fault> {
+    async fn next(&mut self) -> Result<SourceEvent, Fault> {
         loop {
             let tenure = self.tenure.borrow_and_update().clone();
             let held = tenure.held.filter(|held| !held.is_over());
@@ -579,13 +584,13 @@ impl Source for OutboxSource {
                 (Some(mine), held) if held.is_none_or(|held| held.token != mine) => {
                     self.held = None;
                     *self.relay.flight() = Flight::default();
-                    return Ok(Intake::Lost(vec![mine]));
+                    return Ok(SourceEvent::Lost(vec![mine]));
                 }
                 (None, Some(held)) => return self.begin(held).await,
                 (None, None) => {
                     if tenure.fault.is_some() != self.is_stalled {
                         self.is_stalled = tenure.fault.is_some();
-                        return Ok(Intake::Stalled(tenure.fault));
+                        return Ok(SourceEvent::Stalled(tenure.fault));
                     }
                     // A keeper that is gone cannot come back.
                     if self.tenure.changed().await.is_err() {
@@ -595,7 +600,7 @@ impl Source for OutboxSource {
                 (_, Some(held)) => {
                     if self.is_stalled {
                         self.is_stalled = false;
-                        return Ok(Intake::Stalled(None));
+                        return Ok(SourceEvent::Stalled(None));
                     }
                     if !self.is_paused
                         && let Some(batch) = self.step(held).await?

@@ -35,7 +35,7 @@ use std::fmt::{self, Display};
 use std::io::Write;
 
 use bytes::Bytes;
-use potok_core::{Held, Owner, Place, Position};
+use potok_core::{Owner, Position, StoreAddress, StoreEntry};
 use redis::Value;
 
 use super::chunks::runs;
@@ -54,14 +54,14 @@ pub(super) fn begin(call: &mut Call<'_>, owner: &Owner) {
     call.show(owner.share);
 }
 
-pub(super) fn put(call: &mut Call<'_>, held: &[&Held]) {
+pub(super) fn put(call: &mut Call<'_>, held: &[&StoreEntry]) {
     let mut entry = Vec::new();
     for run in runs(held, |held| &held.place.group) {
         let Some(first) = run.first() else { continue };
         call.push(&first.place.group);
         call.show(first.opened.0);
         call.show(run.len());
-        for Held { place, record, .. } in run {
+        for StoreEntry { place, record, .. } in run {
             let id = id(place);
             let is_ambiguous = place.group.contains(&b':') || id.contains(&b':');
             entry.clear();
@@ -77,11 +77,11 @@ pub(super) fn put(call: &mut Call<'_>, held: &[&Held]) {
     }
 }
 
-pub(super) fn load(call: &mut Call<'_>, places: &[Place]) {
+pub(super) fn load(call: &mut Call<'_>, places: &[StoreAddress]) {
     names(call, runs(places, |place| &place.group), |place| place);
 }
 
-pub(super) fn clean(call: &mut Call<'_>, places: &[&Place]) {
+pub(super) fn clean(call: &mut Call<'_>, places: &[&StoreAddress]) {
     names(call, runs(places, |place| &place.group), |place| place);
 }
 
@@ -89,7 +89,7 @@ pub(super) fn clean(call: &mut Call<'_>, places: &[&Place]) {
 fn names<'a, T: 'a>(
     call: &mut Call<'_>,
     runs: impl Iterator<Item = &'a [T]>,
-    place: impl Fn(&T) -> &Place,
+    place: impl Fn(&T) -> &StoreAddress,
 ) {
     for run in runs {
         let Some(first) = run.first() else { continue };
@@ -137,12 +137,12 @@ impl Display for PlaceKey<'_> {
 }
 
 /// The kind as it is shown.
-fn kind(place: &Place) -> &str {
+fn kind(place: &StoreAddress) -> &str {
     place.kind.as_deref().unwrap_or("record")
 }
 
 /// The id as it is shown.
-fn id(place: &Place) -> Cow<'_, [u8]> {
+fn id(place: &StoreAddress) -> Cow<'_, [u8]> {
     match &place.id {
         Some(id) => Cow::Borrowed(id),
         None => Cow::Owned(place.position.to_string().into_bytes()),

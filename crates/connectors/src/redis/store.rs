@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use potok_core::{Fault, Held, Owner, Place, Position, PutOutcome, Record, Store};
+use potok_core::{Fault, Owner, Position, PutOutcome, Record, Store, StoreAddress, StoreEntry};
 use redis::Value;
 
 use super::address::Address;
@@ -198,7 +198,7 @@ impl RedisStore {
     async fn load_documented(
         &self,
         owner: &Owner,
-        places: &[Place],
+        places: &[StoreAddress],
     ) -> Result<Vec<Option<Record>>, Fault> {
         let mut records = Vec::with_capacity(places.len());
         while let Some(rest @ [_, ..]) = places.get(records.len()..) {
@@ -222,7 +222,7 @@ impl RedisStore {
     async fn load_compact(
         &self,
         owner: &Owner,
-        pieces: &[&[Place]],
+        pieces: &[&[StoreAddress]],
     ) -> Result<Vec<Option<Record>>, Fault> {
         let (mut records, mut loaded) = (Vec::new(), 0);
         while let Some(rest @ [_, ..]) = pieces.get(loaded..) {
@@ -342,8 +342,8 @@ impl Store for RedisStore {
         Ok(())
     }
 
-    async fn put(&self, owner: &Owner, held: &[Held]) -> Result<PutOutcome, Fault> {
-        let bytes = |held: &&Held| held.record.bytes() + held.place.group.len();
+    async fn put(&self, owner: &Owner, held: &[StoreEntry]) -> Result<PutOutcome, Fault> {
+        let bytes = |held: &&StoreEntry| held.record.bytes() + held.place.group.len();
         // Nothing to put is asked as well: whose share it is, and whether there is room.
         match self.keys {
             KeyStyle::Readable => {
@@ -380,7 +380,11 @@ impl Store for RedisStore {
         Ok(())
     }
 
-    async fn load(&self, owner: &Owner, places: &[Place]) -> Result<Vec<Option<Record>>, Fault> {
+    async fn load(
+        &self,
+        owner: &Owner,
+        places: &[StoreAddress],
+    ) -> Result<Vec<Option<Record>>, Fault> {
         let loaded = match self.keys {
             KeyStyle::Readable => {
                 let parts = chunks(places, |place| place.group.len());
@@ -395,7 +399,7 @@ impl Store for RedisStore {
         Ok(loaded.into_iter().flatten().collect())
     }
 
-    async fn clean(&self, owner: &Owner, places: &[Place]) -> Result<(), Fault> {
+    async fn clean(&self, owner: &Owner, places: &[StoreAddress]) -> Result<(), Fault> {
         let script = &self.scripts.clean;
         match self.keys {
             KeyStyle::Readable => {

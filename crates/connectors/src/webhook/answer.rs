@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use potok_core::{Event, Fault, Reason, Staged};
+use potok_core::{Event, Fault, Reason, StageResult};
 use potok_expr::json::Parser;
 use serde_json::value::RawValue;
 
@@ -17,15 +17,15 @@ pub(super) enum Answer {
 }
 
 impl Answer {
-    pub fn applied_to(self, mut event: Event) -> Staged {
+    pub fn applied_to(self, mut event: Event) -> StageResult {
         match self {
-            Answer::Unchanged => Staged::On(event),
+            Answer::Unchanged => StageResult::On(event),
             Answer::Value(value) => {
                 event.value = value;
                 event.tombstone = false;
-                Staged::On(event)
+                StageResult::On(event)
             }
-            Answer::Filtered => Staged::Filtered,
+            Answer::Filtered => StageResult::Filtered,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use hyper::StatusCode;
-use potok_core::{Event, Fault, Stage, StageLimits, Staged};
+use potok_core::{Event, Fault, Stage, StageLimits, StageResult};
 
 use super::address::Address;
 use super::client::{Client, ReplyBody};
@@ -55,7 +55,7 @@ impl Stage for WebhookStage {
         StageLimits { events_max: EVENTS_MAX, bytes_max: BYTES_MAX }
     }
 
-    async fn apply(&self, events: Vec<Event>) -> Result<Vec<Staged>, Fault> {
+    async fn apply(&self, events: Vec<Event>) -> Result<Vec<StageResult>, Fault> {
         let call = call::of(&events);
         let body = match call.body {
             Some(body) => self.ask(body, &call.name).await?,
@@ -70,9 +70,9 @@ impl Stage for WebhookStage {
         let staged = events.into_iter().zip(call.failed).map(|(event, failed)| {
             match failed.map_or_else(|| answers.next(), |fault| Some(Err(fault))) {
                 Some(Ok(answer)) => answer.applied_to(event),
-                Some(Err(fault)) => Staged::Failed(fault),
+                Some(Err(fault)) => StageResult::Failed(fault),
                 // There is one for each that was asked about.
-                None => Staged::Failed(answer::missing()),
+                None => StageResult::Failed(answer::missing()),
             }
         });
         Ok(staged.collect())

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use potok_connectors::embedded::{EmbeddedLog, FaultyDisk, Torn};
-use potok_core::{Ended, Fault, Log, Output, Partition, Position, RangeSet, Transaction};
+use potok_core::{EndedOffsets, Fault, Log, Output, Partition, Position, RangeSet, Transaction};
 
 use super::support::*;
 
@@ -67,7 +67,7 @@ impl History {
         let outputs: Vec<Output> =
             fresh.map(|record| output("out", Some("k"), &out_of(&text(record)))).collect();
         self.tried.extend(outputs.iter().map(value));
-        let ended = Ended {
+        let ended = EndedOffsets {
             partition: batch.partition.clone(),
             assignment: batch.assignment,
             ranges: vec![batch.first..batch.next],

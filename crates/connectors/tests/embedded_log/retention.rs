@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use potok_connectors::embedded::{Disk, EmbeddedLog, FaultyDisk, Options, Torn};
-use potok_core::{Ended, Log, Output, Position, ReadFrom, Store, Transaction};
+use potok_core::{EndedOffsets, Log, Output, Position, ReadFrom, Store, Transaction};
 
 use super::support::*;
 
@@ -53,11 +53,11 @@ async fn end(member: &Member, positions: &BTreeSet<Position>) {
     member.open.journal.transact(&transaction).await.unwrap();
 }
 
-fn ended_of(member: &Member, positions: &BTreeSet<Position>) -> Vec<Ended> {
+fn ended_of(member: &Member, positions: &BTreeSet<Position>) -> Vec<EndedOffsets> {
     let ended = positions.iter().map(|position| {
         let partition =
             potok_core::Partition { topic: position.topic.clone(), index: position.partition };
-        Ended {
+        EndedOffsets {
             assignment: member.assigned[&partition].nonce,
             partition,
             ranges: std::iter::once(position.offset..position.offset + 1).collect(),
@@ -453,7 +453,7 @@ fn appends_go_on_while_retention_works() {
             }
             let transaction = Transaction {
                 outputs: Vec::new(),
-                ended: vec![Ended {
+                ended: vec![EndedOffsets {
                     partition: batch.partition.clone(),
                     assignment: batch.assignment,
                     ranges: std::iter::once(batch.first..batch.next).collect(),

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use potok_connectors::redis::{KeyStyle, RedisStore, Timeouts};
-use potok_core::{Headers, Held, Owner, Place, Position, PutOutcome, Record, Store, Timestamp};
+use potok_core::{
+    Headers, Owner, Position, PutOutcome, Record, Store, StoreAddress, StoreEntry, Timestamp,
+};
 use potok_fuzz::Corpus;
 
 /// What every script is answered with, byte by byte.
@@ -68,8 +70,8 @@ fn number(lines: &mut BufReader<&TcpStream>, mark: char) -> Option<usize> {
     line.trim().strip_prefix(mark)?.parse().ok()
 }
 
-fn held(offset: u64) -> Held {
-    let place = Place {
+fn held(offset: u64) -> StoreEntry {
+    let place = StoreAddress {
         group: Bytes::from_static(b"g"),
         kind: Some("event".into()),
         id: Some(Bytes::from(offset.to_string())),
@@ -83,7 +85,7 @@ fn held(offset: u64) -> Held {
         headers: Headers::none(),
         value: Some(Bytes::from_static(b"{}")),
     };
-    Held { place, opened: Timestamp(1), record }
+    StoreEntry { place, opened: Timestamp(1), record }
 }
 
 /// However the number is written, as far as the client takes it for one.

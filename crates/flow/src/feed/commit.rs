@@ -8,7 +8,9 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use potok_core::trouble::{Bug, crash_point, planted};
-use potok_core::{Ended, Fault, FeedCommit, Move, Output, Partition, Progress, PutOff, SetAside};
+use potok_core::{
+    EndedOffsets, Fault, FeedCommit, Move, Output, Partition, PostponedRecord, Progress, SetAside,
+};
 use tokio::sync::oneshot;
 
 use super::Failure;
@@ -91,7 +93,9 @@ impl FeedPart {
             }
             match list.iter_mut().find(|known| known.assignment == assignment) {
                 Some(known) => known.ranges.extend(ranges),
-                None => list.push(Ended { partition: partition.clone(), assignment, ranges }),
+                None => {
+                    list.push(EndedOffsets { partition: partition.clone(), assignment, ranges })
+                }
             }
         }
     }
@@ -103,7 +107,14 @@ impl FeedPart {
         let (attempt, error) = (failure.attempt, failure.error.clone());
         match failure.again {
             Some(wait) => {
-                commit.put_off.push(PutOff { partition, assignment, offset, attempt, wait, error });
+                commit.put_off.push(PostponedRecord {
+                    partition,
+                    assignment,
+                    offset,
+                    attempt,
+                    wait,
+                    error,
+                });
             }
             None => {
                 let reason = failure.reason;
@@ -163,7 +174,7 @@ impl FeedWriter {
                 part.add_to(&pending.taken, &mut commit);
             }
         }
-        for Ended { ranges, .. } in commit.ended.iter_mut().chain(&mut commit.given_back) {
+        for EndedOffsets { ranges, .. } in commit.ended.iter_mut().chain(&mut commit.given_back) {
             joined(ranges);
         }
         commit

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use foldhash::HashMap;
 use potok_core::trouble::{Bug, crash_point, planted};
 use potok_core::{
-    CloseReason, Decoded, Fault, GroupInfo, HeadersBuilder, Owner, Place, Reason, Record,
-    SourceBatch, Store, Timestamp,
+    CloseReason, DecodeResult, Fault, GroupInfo, HeadersBuilder, Owner, Reason, Record,
+    SourceBatch, Store, StoreAddress, Timestamp,
 };
 
 use tokio::sync::oneshot;
@@ -254,7 +254,7 @@ impl Lane {
         &mut self,
         store: &dyn Store,
         owner: &Owner,
-        places: &[Place],
+        places: &[StoreAddress],
         members: impl Iterator<Item = &'a mut Member<'b>>,
     ) -> Result<(), Stop> {
         if places.is_empty() {
@@ -363,8 +363,8 @@ impl Lane {
             }
             let value = if member.entry.rewritten {
                 match self.plan.decoder.decode(&[record]).pop() {
-                    Some(Decoded::Rewritten(value)) => Ok(value),
-                    Some(Decoded::Bad(fault)) => Err(fault),
+                    Some(DecodeResult::Rewritten(value)) => Ok(value),
+                    Some(DecodeResult::Bad(fault)) => Err(fault),
                     _ => Ok(record.value.clone().unwrap_or_default()),
                 }
             } else {
@@ -457,12 +457,12 @@ fn places<'a>(
     batches: &[Sealed],
     members: impl Iterator<Item = &'a Member<'a>>,
     feeds: &[Feed],
-) -> Vec<Place> {
+) -> Vec<StoreAddress> {
     let kinds = &holding.plan.kinds;
     let place = |member: &Member<'_>| {
         let feed = feeds.get(member.entry.feed as usize)?;
         let kind = member.entry.kind.and_then(|kind| kinds.get(usize::from(kind)));
-        Some(Place {
+        Some(StoreAddress {
             group: batches.get(member.batch)?.key.clone(),
             kind: kind.map(|kind| kind.name.clone()),
             id: member.entry.id.clone(),

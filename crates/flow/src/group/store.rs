@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use foldhash::HashMap;
 use potok_core::trouble::{Bug, planted};
-use potok_core::{Fault, Held, Move, Owner, Place, PutOutcome, SourceBatch, Store, Timestamp};
+use potok_core::{
+    Fault, Move, Owner, PutOutcome, SourceBatch, Store, StoreAddress, StoreEntry, Timestamp,
+};
 use tokio::time::Instant;
 
 use super::Holding;
@@ -132,7 +134,7 @@ impl Lane {
         &mut self,
         holding: &mut Holding,
         owner: &Owner,
-        held: &[Held],
+        held: &[StoreEntry],
     ) -> Result<bool, Stop> {
         if holding.full.as_ref().is_some_and(|full| full.until > Instant::now()) {
             return Ok(false);
@@ -208,7 +210,7 @@ impl Lane {
 }
 
 /// What the store is given of these.
-fn to_hold(holding: &Holding, batch: &SourceBatch, held: &[Item], came: &[i64]) -> Vec<Held> {
+fn to_hold(holding: &Holding, batch: &SourceBatch, held: &[Item], came: &[i64]) -> Vec<StoreEntry> {
     struct Together {
         opened: Timestamp,
         with: u64,
@@ -237,14 +239,14 @@ fn to_hold(holding: &Holding, batch: &SourceBatch, held: &[Item], came: &[i64]) 
             together.bytes += record.bytes();
             let Together { opened, with, .. } = *together;
             let kind = item.kind.and_then(|kind| kinds.get(usize::from(kind)));
-            let place = Place {
+            let place = StoreAddress {
                 group: item.group.clone(),
                 kind: kind.map(|kind| kind.name.clone()),
                 id: item.id.clone(),
                 position: batch.position(record),
                 with,
             };
-            Some(Held { place, opened, record: record.clone() })
+            Some(StoreEntry { place, opened, record: record.clone() })
         })
         .collect()
 }

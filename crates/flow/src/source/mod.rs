@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use potok_core::trouble::{Bug, crash_point, planted};
 use potok_core::{
-    Assignment, Fault, Intake as Said, Move, PartitionEnd, Record, Source, SourceBatch,
+    Assignment, Fault, Move, PartitionEnd, Record, Source, SourceBatch, SourceEvent as Said,
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};

@@ -7,9 +7,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use potok_core::trouble::{Bug, planted};
 use potok_core::{
-    Clock, ConsumerGroup, ConsumerGroupSpec, Damage, Ended, Fault, Held, Log, NotWritten,
-    OpenGroups, Output, Owner, Partition, Place, Position, PutOutcome, RangeSet, ReadFrom, Reader,
-    Reason, Record, Source, SourceBatch, Store, TopicInfo, Transaction,
+    Clock, ConsumerGroup, ConsumerGroupSpec, Damage, EndedOffsets, Fault, Log, NotWritten,
+    OpenGroups, Output, Owner, Partition, Position, PutOutcome, RangeSet, ReadFrom, Reader, Reason,
+    Record, Source, SourceBatch, Store, StoreAddress, StoreEntry, TopicInfo, Transaction,
 };
 use tokio::sync::{Notify, OwnedMutexGuard, oneshot};
 
@@ -171,7 +171,7 @@ impl SimLog {
         self.world.with(|w| {
             let lives = lives.iter().map(|l| l.lock().unwrap_or_else(PoisonError::into_inner));
             let lives: Vec<_> = lives.collect();
-            let left = |ended: &&Ended| {
+            let left = |ended: &&EndedOffsets| {
                 let mut lives = lives.iter();
                 !lives.any(|live| live.is_valid(&ended.partition, ended.assignment))
             };
@@ -200,7 +200,7 @@ impl SimLog {
 }
 
 /// Notes what has ended in a partition, if it is still its reader's.
-fn note_ended(w: &mut State, live: &Live, ended: &Ended, transaction: &Transaction) {
+fn note_ended(w: &mut State, live: &Live, ended: &EndedOffsets, transaction: &Transaction) {
     let is_owner = live.is_valid(&ended.partition, ended.assignment);
     let mut group = live.group_of(&ended.partition.topic).unwrap_or_default();
     promises::observe_ended(w, (live.process, group), &ended.partition, &ended.ranges);
@@ -256,7 +256,7 @@ impl Store for LogBodies {
         Ok(())
     }
 
-    async fn put(&self, _: &Owner, _: &[Held]) -> Result<PutOutcome, Fault> {
+    async fn put(&self, _: &Owner, _: &[StoreEntry]) -> Result<PutOutcome, Fault> {
         Ok(PutOutcome::Kept)
     }
 
@@ -264,12 +264,12 @@ impl Store for LogBodies {
         Ok(())
     }
 
-    async fn load(&self, _: &Owner, places: &[Place]) -> Result<Vec<Option<Record>>, Fault> {
-        let load = |place: &Place| self.0.with(|w| w.disk.record(&place.position).cloned());
+    async fn load(&self, _: &Owner, places: &[StoreAddress]) -> Result<Vec<Option<Record>>, Fault> {
+        let load = |place: &StoreAddress| self.0.with(|w| w.disk.record(&place.position).cloned());
         Ok(places.iter().map(load).collect())
     }
 
-    async fn clean(&self, _: &Owner, _: &[Place]) -> Result<(), Fault> {
+    async fn clean(&self, _: &Owner, _: &[StoreAddress]) -> Result<(), Fault> {
         Ok(())
     }
 }

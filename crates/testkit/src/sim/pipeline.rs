@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use potok_core::{Decoded, Decoder, Event, Fault, Reason, Record, Stage, Staged, Store};
+use potok_core::{DecodeResult, Decoder, Event, Fault, Reason, Record, Stage, StageResult, Store};
 use potok_expr::Template;
 use potok_flow::decode::JsonDecoder;
 use potok_flow::{
@@ -162,7 +162,7 @@ struct SimDecoder {
 
 impl Decoder for SimDecoder {
     #[allow(clippy::panic, reason = "a decoder may panic; that is what is simulated")]
-    fn decode(&self, records: &[&Record]) -> Vec<Decoded> {
+    fn decode(&self, records: &[&Record]) -> Vec<DecodeResult> {
         for record in records {
             match Kind::of(record.value.as_deref()) {
                 Kind::Killer => {
@@ -180,7 +180,7 @@ impl Decoder for SimDecoder {
         for (record, decoded) in records.iter().zip(&mut decoded).filter(|_| self.refuses) {
             if Kind::of(record.value.as_deref()) == Kind::Outdated {
                 let what = "simulated: the schema is another by now";
-                *decoded = Decoded::Bad(Fault::set_aside(Reason::Undecodable, what));
+                *decoded = DecodeResult::Bad(Fault::set_aside(Reason::Undecodable, what));
             }
         }
         decoded
@@ -199,7 +199,7 @@ struct SimStage {
 
 #[async_trait]
 impl Stage for SimStage {
-    async fn apply(&self, events: Vec<Event>) -> Result<Vec<Staged>, Fault> {
+    async fn apply(&self, events: Vec<Event>) -> Result<Vec<StageResult>, Fault> {
         if self.world.with(|w| w.strikes(Trouble::StageFault, 10)) {
             return Err(Fault::wait("simulated: what the stage asks is away"));
         }
@@ -208,19 +208,19 @@ impl Stage for SimStage {
             self.world.with(|w| promises::check_batch(w, batch));
         }
         let apply = |mut event: Event| match Kind::of(Some(&event.source)) {
-            Kind::Filtered => Staged::Filtered,
+            Kind::Filtered => StageResult::Filtered,
             Kind::Unwanted if self.filters => {
                 self.world.with(|w| w.filtered.insert(event.position));
-                Staged::Filtered
+                StageResult::Filtered
             }
             Kind::StageFails => {
-                Staged::Failed(Fault::set_aside(Reason::Stage, "simulated: the stage refuses"))
+                StageResult::Failed(Fault::set_aside(Reason::Stage, "simulated: the stage refuses"))
             }
             _ => {
                 if self.manner.rewrites {
                     event.value = [&event.value[..], b" "].concat().into();
                 }
-                Staged::On(event)
+                StageResult::On(event)
             }
         };
         Ok(events.into_iter().map(apply).collect())

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use potok_core::{
-    Assignment, ConsumerGroupSpec, Fault, Intake, Journal, LogOrder, NotWritten, Partition,
-    PartitionEnd, Position, Record, Source, SourceBatch, Transaction,
+    Assignment, ConsumerGroupSpec, Fault, Journal, LogOrder, NotWritten, Partition, PartitionEnd,
+    Position, Record, Source, SourceBatch, SourceEvent, Transaction,
 };
 use tokio::time::Instant;
 
@@ -125,7 +125,7 @@ impl SimSource {
     }
 
     /// Decides what to say now; `None` when there is nothing.
-    fn say(&mut self) -> Option<Result<Intake, Fault>> {
+    fn say(&mut self) -> Option<Result<SourceEvent, Fault>> {
         let group = lock(&self.live).first_group().to_owned();
         let others = self.log.others(&group, self.process);
         let mut live = lock(&self.live);
@@ -137,7 +137,7 @@ impl SimSource {
                 .map(|(_, n)| n)
                 .collect();
             if !stolen.is_empty() {
-                return Some(Ok(Intake::Lost(stolen)));
+                return Some(Ok(SourceEvent::Lost(stolen)));
             }
             let mut others: Vec<_> = others.iter().map(|other| lock(other)).collect();
             if let Some(assigned) = assign(w, &mut live, &mut others) {
@@ -148,23 +148,29 @@ impl SimSource {
                 && live.held.is_empty()
                 && !std::mem::replace(&mut self.said_nothing, true)
             {
-                return Some(Ok(Intake::Assigned(Vec::new())));
+                return Some(Ok(SourceEvent::Assigned(Vec::new())));
             }
             if !live.held.is_empty() && w.strikes(Trouble::Revoked, 25) {
                 let taken = take_away(w, &mut live);
                 let nonces = taken.iter().map(|(nonce, _)| *nonce).collect();
                 live.leaving.extend(taken);
-                return Some(Ok(Intake::Revoked(nonces)));
+                return Some(Ok(SourceEvent::Revoked(nonces)));
             }
             if !live.held.is_empty() && w.strikes(Trouble::Lost, 25) {
                 let taken = take_away(w, &mut live);
                 self.log.changed.notify_waiters();
-                return Some(Ok(Intake::Lost(taken.into_iter().map(|(nonce, _)| nonce).collect())));
+                return Some(Ok(SourceEvent::Lost(
+                    taken.into_iter().map(|(nonce, _)| nonce).collect(),
+                )));
             }
             if w.strikes(Trouble::NextFault, 20) {
                 return Some(Err(Fault::wait("simulated: the log hands nothing out")));
             }
-            if self.paused { None } else { hand_out(w, &mut live).map(|b| Ok(Intake::Batch(b))) }
+            if self.paused {
+                None
+            } else {
+                hand_out(w, &mut live).map(|b| Ok(SourceEvent::Batch(b)))
+            }
         })
     }
 }
@@ -174,7 +180,11 @@ fn lock(live: &Mutex<Live>) -> MutexGuard<'_, Live> {
 }
 
 /// Assigns partitions that nobody has, at times only some of them.
-fn assign(w: &mut State, live: &mut Live, others: &mut [MutexGuard<'_, Live>]) -> Option<Intake> {
+fn assign(
+    w: &mut State,
+    live: &mut Live,
+    others: &mut [MutexGuard<'_, Live>],
+) -> Option<SourceEvent> {
     let now = Instant::now();
     let mut free = w.disk.partitions_of(&live.topics());
     free.retain(|p| !live.held.contains_key(p) && live.away.get(p).is_none_or(|at| *at <= now));
@@ -201,7 +211,7 @@ fn assign(w: &mut State, live: &mut Live, others: &mut [MutexGuard<'_, Live>]) -
         live.held.insert(partition.clone(), held);
         assignments.push(Assignment { partition, nonce, start, ended: progress.ended });
     }
-    Some(Intake::Assigned(assignments))
+    Some(SourceEvent::Assigned(assignments))
 }
 
 /// What had ended above the position goes with the metadata of the commit: it is done again.
@@ -396,7 +406,7 @@ fn gap(disk: &Disk, partition: &Partition, assignment: u64, first: u64) -> Optio
 
 #[async_trait]
 impl Source for SimSource {
-    async fn next(&mut self) -> Result<Intake, Fault> {
+    async fn next(&mut self) -> Result<SourceEvent, Fault> {
         let left = std::mem::take(&mut lock(&self.live).leaving);
         if !left.is_empty() {
             self.log.changed.notify_waiters();

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use potok_core::{
-    Ended, Fault, Feed, FeedCommit, Intake, Log, Partition, PipelineInfo, Position, Progress,
-    PutOff, Reason, Record, SetAside, Source, WholeGroup,
+    EndedOffsets, Fault, Feed, FeedCommit, Log, Partition, PipelineInfo, Position, PostponedRecord,
+    Progress, Reason, Record, SetAside, Source, SourceEvent, WholeGroup,
 };
 
 use super::reading::{eventually, poll_once};
@@ -130,10 +130,10 @@ impl<'a> Opened<'a> {
         })
     }
 
-    fn take(&mut self, said: Intake) -> Result<(), String> {
+    fn take(&mut self, said: SourceEvent) -> Result<(), String> {
         match said {
-            Intake::Assigned(all) => self.assigned.extend(all.iter().map(|of| of.nonce)),
-            Intake::Batch(batch) => {
+            SourceEvent::Assigned(all) => self.assigned.extend(all.iter().map(|of| of.nonce)),
+            SourceEvent::Batch(batch) => {
                 let nonce = batch.assignment;
                 ensure!(self.assigned.contains(&nonce), "records of {nonce}, never assigned");
                 let mut next = batch.first;
@@ -159,12 +159,12 @@ impl<'a> Opened<'a> {
                     });
                 }
             }
-            Intake::Revoked(nonces) | Intake::Lost(nonces) => {
+            SourceEvent::Revoked(nonces) | SourceEvent::Lost(nonces) => {
                 nonces.iter().for_each(|nonce| _ = self.assigned.remove(nonce));
             }
-            Intake::Finished(nonces) => self.finished.extend(nonces),
-            Intake::Stalled(Some(fault)) => return Err(format!("stalled: {fault}")),
-            Intake::Stalled(None) => {}
+            SourceEvent::Finished(nonces) => self.finished.extend(nonces),
+            SourceEvent::Stalled(Some(fault)) => return Err(format!("stalled: {fault}")),
+            SourceEvent::Stalled(None) => {}
         }
         Ok(())
     }
@@ -205,19 +205,19 @@ impl<'a> Opened<'a> {
         self.commit(&FeedCommit { ended: self.of(values), ..FeedCommit::default() }).await
     }
 
-    fn of(&self, values: &[&str]) -> Vec<Ended> {
+    fn of(&self, values: &[&str]) -> Vec<EndedOffsets> {
         let wanted = self.seen.iter().filter(|seen| values.contains(&seen.value.as_str()));
         ended(wanted)
     }
 }
 
 /// Single offsets, by assignment.
-fn ended<'a>(seen: impl Iterator<Item = &'a Seen>) -> Vec<Ended> {
-    let mut by: BTreeMap<u64, Ended> = BTreeMap::new();
+fn ended<'a>(seen: impl Iterator<Item = &'a Seen>) -> Vec<EndedOffsets> {
+    let mut by: BTreeMap<u64, EndedOffsets> = BTreeMap::new();
     for Seen { partition, assignment, offset, .. } in seen {
         let new = || {
             let (partition, ranges) = (partition.clone(), Vec::new());
-            Ended { partition, assignment: *assignment, ranges }
+            EndedOffsets { partition, assignment: *assignment, ranges }
         };
         by.entry(*assignment).or_insert_with(new).ranges.push(*offset..*offset + 1);
     }
@@ -426,9 +426,16 @@ async fn the_backlog_tells_what_waits(harness: &dyn FeedHarness) -> Result<(), S
     eventually("a backlog of 4", || waits(4)).await
 }
 
-fn put_off(head: &Seen, attempt: u32, wait: Duration) -> PutOff {
+fn put_off(head: &Seen, attempt: u32, wait: Duration) -> PostponedRecord {
     let Seen { partition, assignment, offset, .. } = head.clone();
-    PutOff { partition, assignment, offset, attempt, wait, error: "the suite said so".into() }
+    PostponedRecord {
+        partition,
+        assignment,
+        offset,
+        attempt,
+        wait,
+        error: "the suite said so".into(),
+    }
 }
 
 async fn what_is_put_off_comes_first_of_its_key(harness: &dyn FeedHarness) -> Result<(), String> {

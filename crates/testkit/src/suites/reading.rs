@@ -7,8 +7,9 @@ use std::task::Poll;
 
 use bytes::Bytes;
 use potok_core::{
-    Assignment, ConsumerGroupSpec, Ended, Fault, Headers, HeadersBuilder, Intake, Journal, Log,
+    Assignment, ConsumerGroupSpec, EndedOffsets, Fault, Headers, HeadersBuilder, Journal, Log,
     Move, Output, Partition, PipelineInfo, Position, ReadFrom, Reader, Record, Source, SourceBatch,
+    SourceEvent,
 };
 
 use super::log::LogHarness;
@@ -205,15 +206,15 @@ impl Reading {
     }
 
     /// Takes in what the source said, checking what it promises.
-    pub fn take(&mut self, intake: Intake) -> Result<(), String> {
+    pub fn take(&mut self, intake: SourceEvent) -> Result<(), String> {
         match intake {
-            Intake::Assigned(assignments) => {
+            SourceEvent::Assigned(assignments) => {
                 for assignment in assignments {
                     self.next.insert(assignment.nonce, assignment.start);
                     self.assigned.insert(assignment.partition.clone(), assignment);
                 }
             }
-            Intake::Batch(batch) => {
+            SourceEvent::Batch(batch) => {
                 let assignment = self.assigned.get(&batch.partition);
                 let Some(assignment) = assignment.filter(|a| a.nonce == batch.assignment) else {
                     return Err(format!("a batch of {} came before it was ours", batch.partition));
@@ -228,7 +229,10 @@ impl Reading {
                 );
                 self.seen.extend(placed(batch)?);
             }
-            Intake::Revoked(_) | Intake::Lost(_) | Intake::Finished(_) | Intake::Stalled(_) => {}
+            SourceEvent::Revoked(_)
+            | SourceEvent::Lost(_)
+            | SourceEvent::Finished(_)
+            | SourceEvent::Stalled(_) => {}
         }
         Ok(())
     }
@@ -293,9 +297,9 @@ impl Reading {
         &self,
         partition: &Partition,
         ranges: impl IntoIterator<Item = Range<u64>>,
-    ) -> Result<Ended, String> {
+    ) -> Result<EndedOffsets, String> {
         let assignment = self.assigned.get(partition).ok_or("the partition is not ours")?;
-        Ok(Ended {
+        Ok(EndedOffsets {
             partition: partition.clone(),
             assignment: assignment.nonce,
             ranges: ranges.into_iter().collect(),

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use futures::stream::{self, StreamExt, TryStreamExt};
-use potok_core::{Ended, Log, Move, Output, Partition, Position, ReadFrom, Transaction};
+use potok_core::{EndedOffsets, Log, Move, Output, Partition, Position, ReadFrom, Transaction};
 use tokio::sync::oneshot;
 
 use super::log::LogHarness;
@@ -287,7 +287,7 @@ async fn a_foreign_assignment_is_ignored(harness: &dyn LogHarness) -> Result<(),
     let mut reading = Reading::open(&log, spec(harness, "foreign", &[&topic], false)).await?;
     reading.until(3).await?;
     let good = reading.ended(&part, [at(&positions, 0)?..at(&positions, 0)? + 1])?;
-    let foreign = Ended {
+    let foreign = EndedOffsets {
         assignment: good.assignment ^ 1,
         ranges: vec![0..at(&positions, 2)? + 1],
         ..good.clone()

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use potok_core::{FeedCommit, Intake};
+use potok_core::{FeedCommit, SourceEvent};
 
 use crate::place::{Place, Relay, System, uuid};
 
@@ -50,7 +50,7 @@ async fn whoever_lost_the_lease_changes_nothing(system: System) {
         let offset = first.out[id];
         let partition = potok_core::Partition { topic: "outbox".into(), index: 0 };
         let ranges = vec![offset..offset + 1];
-        vec![potok_core::Ended { partition, assignment: first.nonce, ranges }]
+        vec![potok_core::EndedOffsets { partition, assignment: first.nonce, ranges }]
     };
     let commit = FeedCommit {
         ended: ended("1"),
@@ -66,8 +66,8 @@ async fn whoever_lost_the_lease_changes_nothing(system: System) {
     // It notices, and says so.
     loop {
         match first.event().await {
-            Intake::Lost(lost) => break assert_eq!(lost, [first.nonce]),
-            Intake::Stalled(_) => {}
+            SourceEvent::Lost(lost) => break assert_eq!(lost, [first.nonce]),
+            SourceEvent::Stalled(_) => {}
             other => panic!("{other:?}"),
         }
     }
@@ -89,8 +89,8 @@ async fn an_old_token_that_comes_back_changes_nothing(system: System) {
     assert!(place.marked().is_empty(), "its time was over");
     loop {
         match first.event().await {
-            Intake::Lost(_) => break,
-            Intake::Stalled(_) => {}
+            SourceEvent::Lost(_) => break,
+            SourceEvent::Stalled(_) => {}
             other => panic!("{other:?}"),
         }
     }

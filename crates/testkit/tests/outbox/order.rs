@@ -83,7 +83,7 @@ mod all {
             let next = relay.source.next();
             let cut = tokio::time::timeout(Duration::from_micros(micros), next).await;
             if let Ok(intake) = cut {
-                let potok_core::Intake::Batch(batch) = intake.unwrap() else { panic!("rows") };
+                let potok_core::SourceEvent::Batch(batch) = intake.unwrap() else { panic!("rows") };
                 assert_eq!(batch.records.len(), 40);
                 return;
             }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use potok_core::{Assignment, Intake, Partition};
+use potok_core::{Assignment, Partition, SourceEvent};
 use rdkafka::consumer::{Consumer, RebalanceProtocol};
 
 use super::super::assignment::{Known, Start};
@@ -112,7 +112,7 @@ impl Poller {
         // A start that is not in the group yet goes there before the first record is read.
         self.commit_now(None);
         if !assigned.is_empty() {
-            self.handover.tell(Intake::Assigned(assigned));
+            self.handover.tell(SourceEvent::Assigned(assigned));
         }
     }
 
@@ -160,7 +160,7 @@ impl Poller {
     pub(super) fn lose(&mut self, nonces: Vec<u64>) {
         lock(&self.progress).leave(&nonces);
         if !nonces.is_empty() {
-            self.handover.tell(Intake::Lost(nonces));
+            self.handover.tell(SourceEvent::Lost(nonces));
         }
     }
 }

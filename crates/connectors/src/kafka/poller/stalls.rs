@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use potok_core::{Fault, Intake, Partition};
+use potok_core::{Fault, Partition, SourceEvent};
 use rdkafka::consumer::Consumer;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use tokio::time::Instant;
@@ -69,7 +69,7 @@ impl Poller {
         let mut known = self.stalls.known.iter().map(|(_, fault)| fault);
         let first = known.next().cloned();
         let more = known.count();
-        self.handover.tell(Intake::Stalled(first.map(|mut fault| {
+        self.handover.tell(SourceEvent::Stalled(first.map(|mut fault| {
             if more > 0 {
                 fault.what = format!("{} (and {more} more)", fault.what);
             }

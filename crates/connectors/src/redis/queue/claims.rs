@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use potok_core::{
-    Assignment, Ended, Fault, FeedFacts, Headers, Intake, Partition, RangeSet, Record, SourceBatch,
-    Timestamp, WholeGroup,
+    Assignment, EndedOffsets, Fault, FeedFacts, Headers, Partition, RangeSet, Record, SourceBatch,
+    SourceEvent, Timestamp, WholeGroup,
 };
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
@@ -231,7 +231,7 @@ impl Claims {
     }
 
     /// What the engine is told next.
-    pub async fn next(&self) -> Result<Intake, Fault> {
+    pub async fn next(&self) -> Result<SourceEvent, Fault> {
         loop {
             let said = self.said.notified();
             if let Some(intake) = self.try_next()? {
@@ -241,7 +241,7 @@ impl Claims {
         }
     }
 
-    fn try_next(&self) -> Result<Option<Intake>, Fault> {
+    fn try_next(&self) -> Result<Option<SourceEvent>, Fault> {
         let mut state = self.state();
         if state.trouble_changed {
             state.trouble_changed = false;
@@ -252,17 +252,17 @@ impl Claims {
             }
             if fault.is_some() || state.trouble_told {
                 state.trouble_told = fault.is_some();
-                return Ok(Some(Intake::Stalled(fault)));
+                return Ok(Some(SourceEvent::Stalled(fault)));
             }
         }
         if !state.lost.is_empty() {
-            return Ok(Some(Intake::Lost(std::mem::take(&mut state.lost))));
+            return Ok(Some(SourceEvent::Lost(std::mem::take(&mut state.lost))));
         }
         if !state.finished.is_empty() {
-            return Ok(Some(Intake::Finished(std::mem::take(&mut state.finished))));
+            return Ok(Some(SourceEvent::Finished(std::mem::take(&mut state.finished))));
         }
         if let Some(batch) = state.batch.take() {
-            return Ok(Some(Intake::Batch(batch)));
+            return Ok(Some(SourceEvent::Batch(batch)));
         }
         while !state.is_paused
             && let Some(assignment) = state.ready.pop_front()
@@ -281,16 +281,16 @@ impl Claims {
             state.batch = Some(batch);
             let assignment =
                 Assignment { partition, nonce: assignment, start: 0, ended: RangeSet::new() };
-            return Ok(Some(Intake::Assigned(vec![assignment])));
+            return Ok(Some(SourceEvent::Assigned(vec![assignment])));
         }
         Ok(None)
     }
 
     /// Claims of which everything has ended with these, and which they are.
-    pub fn ended(&self, ended: &[Ended]) -> Vec<(u64, Held)> {
+    pub fn ended(&self, ended: &[EndedOffsets]) -> Vec<(u64, Held)> {
         let mut state = self.state();
         let mut whole = Vec::new();
-        for Ended { assignment, ranges, .. } in ended {
+        for EndedOffsets { assignment, ranges, .. } in ended {
             let Some(claim) = state.claims.get_mut(assignment) else { continue };
             ranges.iter().for_each(|range| claim.ended.insert(range.clone()));
             if claim.ended.first_gap(0) >= claim.next {
@@ -301,7 +301,7 @@ impl Claims {
     }
 
     /// The claims of which something is given back.
-    pub fn given_back(&self, back: &[Ended]) -> Vec<(u64, Held)> {
+    pub fn given_back(&self, back: &[EndedOffsets]) -> Vec<(u64, Held)> {
         let state = self.state();
         let claims = back.iter().filter_map(|ended| {
             let claim = state.claims.get(&ended.assignment)?;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use potok_core::trouble::crash_point;
 use potok_core::{
-    Backlog, Fault, Feed, FeedAbilities, FeedCommit, FeedGroups, Intake, Log, OpenFeed,
-    PartitionEnd, PipelineInfo, Progress, Source,
+    Backlog, Fault, Feed, FeedAbilities, FeedCommit, FeedGroups, Log, OpenFeed, PartitionEnd,
+    PipelineInfo, Progress, Source, SourceEvent,
 };
 use potok_expr::{PeriodBy, Template};
 use tokio::sync::mpsc;
@@ -220,7 +220,7 @@ struct QueueSource {
 
 #[async_trait]
 impl Source for QueueSource {
-    async fn next(&mut self) -> Result<Intake, Fault> {
+    async fn next(&mut self) -> Result<SourceEvent, Fault> {
         self.claims.next().await
     }
 

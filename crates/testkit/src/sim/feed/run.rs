@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use potok_core::{Event, Fault, GroupInfo, Log, Reason, Stage, Staged, Timestamp};
+use potok_core::{Event, Fault, GroupInfo, Log, Reason, Stage, StageResult, Timestamp};
 use potok_expr::Template;
 use potok_flow::decode::JsonDecoder;
 use potok_flow::{
@@ -358,24 +358,26 @@ struct FeedStage {
 
 #[async_trait]
 impl Stage for FeedStage {
-    async fn apply(&self, events: Vec<Event>) -> Result<Vec<Staged>, Fault> {
+    async fn apply(&self, events: Vec<Event>) -> Result<Vec<StageResult>, Fault> {
         let now = self.world.with(|w| w.millis());
         let apply = |event: Event| match Kind::of(&event.value) {
-            Kind::Filtered => Staged::Filtered,
-            Kind::Fails => Staged::Failed(Fault::set_aside(Reason::Stage, "simulated: refused")),
-            Kind::FailsUntil(until) if now < until => {
-                Staged::Failed(Fault::set_aside(Reason::Stage, "simulated: refused for now"))
+            Kind::Filtered => StageResult::Filtered,
+            Kind::Fails => {
+                StageResult::Failed(Fault::set_aside(Reason::Stage, "simulated: refused"))
             }
-            _ => Staged::On(event),
+            Kind::FailsUntil(until) if now < until => {
+                StageResult::Failed(Fault::set_aside(Reason::Stage, "simulated: refused for now"))
+            }
+            _ => StageResult::On(event),
         };
         Ok(events.into_iter().map(apply).collect())
     }
 
-    async fn apply_batch(
+    async fn apply_group(
         &self,
         group: &GroupInfo,
         events: Vec<Event>,
-    ) -> Result<Vec<Staged>, Fault> {
+    ) -> Result<Vec<StageResult>, Fault> {
         if !self.merges {
             return self.apply(events).await;
         }
@@ -386,9 +388,9 @@ impl Stage for FeedStage {
             staged.push(match at {
                 0 => {
                     event.value = Bytes::from(value.to_string());
-                    Staged::Merged(event)
+                    StageResult::Merged(event)
                 }
-                _ => Staged::Into,
+                _ => StageResult::Into,
             });
         }
         Ok(staged)

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use potok_core::{Ended, Envelope, Output, Partition, Position, RangeSet, Record};
+use potok_core::{EndedOffsets, Envelope, Output, Partition, Position, RangeSet, Record};
 
 use super::{Expect, ID_HEADER, Promise};
 use super::{ever, has_ended, letter_id, members, name_of, origin_of, replay_of};
@@ -166,7 +166,7 @@ pub(in crate::sim) fn excuse_forgotten(w: &mut State, partition: &Partition, end
 }
 
 /// The log did not take these endings: their partition is another's.
-pub(in crate::sim) fn ignored(w: &mut State, ended: &Ended) {
+pub(in crate::sim) fn ignored(w: &mut State, ended: &EndedOffsets) {
     let ranges = w.observed.ignored.entry(ended.assignment).or_default();
     ended.ranges.iter().for_each(|range| ranges.insert(range.clone()));
 }

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use potok_config::{Connections, Loaded, Pipeline};
+use potok_config::{Connections, LoadedFile, Pipeline};
 use potok_flow::{Engine, Plan};
 use potok_server::Admin;
 use tokio::net::TcpListener;
@@ -46,7 +46,7 @@ impl Process {
     /// Opens the folder, starts the admin API, then the pipelines.
     pub async fn start(
         connections: &Connections,
-        pipelines: &[Loaded<Pipeline>],
+        pipelines: &[LoadedFile<Pipeline>],
         plans: Vec<Plan>,
     ) -> Result<Self, Failure> {
         let listener = bind(&connections.admin).await?;

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use potok_config::{Connections, Env, Flags, Loaded, Pipeline, Problem, holds_connections};
+use potok_config::{Connections, Env, Flags, LoadedFile, Pipeline, Problem, holds_connections};
 use potok_connectors::redis;
 use potok_flow::{Input, Plan, Target};
 use serde_json::json;
@@ -120,7 +120,7 @@ impl Check {
         if self.connect {
             folder::block_on(connect(&connections, &plans))?;
         }
-        let good = |pipeline: &Loaded<Pipeline>| Checked {
+        let good = |pipeline: &LoadedFile<Pipeline>| Checked {
             file: pipeline.file.clone(),
             pipeline: Some(pipeline.name.to_string()),
             warnings: pipeline.warnings.clone(),

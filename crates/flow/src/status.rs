@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::counts::Counts;
 use crate::latency::{Latency, LatencyCounts};
 use crate::plan::Plan;
-use crate::process::{Counted, Stages};
+use crate::process::{StageCounts, Stages};
 use crate::waits::{Wait, WaitsFor};
 
 /// What a pipeline is doing.
@@ -281,7 +281,7 @@ pub(crate) struct Counters {
     pub put_off: AtomicU64,
     /// Events that went on though a stage failed on them.
     pub passed: AtomicU64,
-    pub counted: Counted,
+    pub counted: StageCounts,
     /// How often everything held was read again, because its store had lost it.
     pub store_rebuilds: AtomicU64,
     /// Closed groups that another run had sealed.
@@ -299,7 +299,7 @@ pub(crate) struct Counters {
 
 impl Counters {
     pub fn of(plan: &Plan) -> Self {
-        Counters { counted: Counted::new(&plan.stages), ..Counters::default() }
+        Counters { counted: StageCounts::new(&plan.stages), ..Counters::default() }
     }
 
     /// No task works any more.

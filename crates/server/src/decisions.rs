@@ -4,7 +4,7 @@ use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use potok_flow::Undecided;
+use potok_flow::UndecidedRecord;
 use serde::Deserialize;
 
 use crate::audit::{self, Entry, Via};
@@ -27,7 +27,7 @@ pub(crate) async fn set_aside(
     State(admin): State<Admin>,
     Path(pipeline): Path<String>,
     body: Body,
-) -> Result<Json<Vec<Undecided>>, ApiError> {
+) -> Result<Json<Vec<UndecidedRecord>>, ApiError> {
     let wish: Wish = request::json(body).await?;
     running(&admin, &pipeline).await?;
     let waiting = admin.engine().undecided(&pipeline)?;
@@ -37,7 +37,7 @@ pub(crate) async fn set_aside(
         return Err(ApiError::new(StatusCode::NOT_FOUND, "P0529", what)
             .hint("`potok status` shows what waits; it may have gone on by itself meanwhile"));
     }
-    let wanted = |record: &Undecided| {
+    let wanted = |record: &UndecidedRecord| {
         wish.positions.is_empty() || wish.positions.iter().any(|wanted| is_at(record, wanted))
     };
     let records = match wish.dry_run {
@@ -55,7 +55,7 @@ pub(crate) async fn set_aside(
 }
 
 /// True for its whole position, and for that without the incarnation of the log.
-fn is_at(record: &Undecided, wanted: &str) -> bool {
+fn is_at(record: &UndecidedRecord, wanted: &str) -> bool {
     let place = record.position.rsplit_once('@').map(|(place, _)| place);
     record.position == wanted || place == Some(wanted)
 }

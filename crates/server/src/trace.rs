@@ -12,7 +12,7 @@ use potok_core::{
     ConsumerGroup, ConsumerGroupPartition, Envelope, Log, PipelineInfo, Position, ReadFrom, Record,
     SourceBatch, Timestamp,
 };
-use potok_flow::dead_letter::{self, DeadLetter, LetterId, Replay, Resolution, Settled};
+use potok_flow::dead_letter::{self, DeadLetter, LetterId, LetterOutcomes, Replay, Resolution};
 use potok_flow::gathered_from;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
@@ -269,7 +269,7 @@ async fn with_origin(
         .as_ref()
         .and_then(|letter| infos.iter().find(|info| *info.dead_letters == *letter.topic));
     if let (Some(letter), Some(info)) = (letter, info) {
-        let settled = Arc::new(Settled::new(log));
+        let settled = Arc::new(LetterOutcomes::new(log));
         let found = dead_letter::find(log, info, &settled, &[letter]).await?;
         for DeadLetter { position, envelope, .. } in found {
             ids.extend([position.to_string(), envelope.origin.to_string()]);

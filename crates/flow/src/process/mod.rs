@@ -23,7 +23,7 @@ use crate::plan::{OnError, StagePlan};
 use crate::status::Counters;
 use crate::work::Stop;
 use calls::Calls;
-pub(crate) use count::Counted;
+pub(crate) use count::StageCounts;
 pub(crate) use group::GroupItems;
 pub(crate) use health::Stages;
 use merge::lead;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use potok_core::PipelineInfo;
-use potok_flow::dead_letter::{self, DeadLetter, LetterId, Pages, Settled};
+use potok_flow::dead_letter::{self, DeadLetter, LetterId, LetterOutcomes, Pages};
 
 use super::filter::Wanted;
 use crate::{Admin, ApiError};
@@ -73,7 +73,7 @@ pub(super) async fn shelves(admin: &Admin, only: Option<&str>) -> Result<Vec<She
 enum Reading {
     All(Box<Pages>),
     /// Those of these names, each alone.
-    Named(VecDeque<LetterId>, Arc<Settled>),
+    Named(VecDeque<LetterId>, Arc<LetterOutcomes>),
 }
 
 /// The dead letters wanted, in the order of the log within a topic.
@@ -131,7 +131,7 @@ impl Selection {
             if ours.is_empty() {
                 continue;
             }
-            let settled = Arc::new(Settled::load(log.as_ref(), &shelf.info).await?);
+            let settled = Arc::new(LetterOutcomes::load(log.as_ref(), &shelf.info).await?);
             for id in ours {
                 let found = dead_letter::find(
                     log.as_ref(),
@@ -199,7 +199,7 @@ impl Selection {
                         if ids.is_empty() {
                             continue;
                         }
-                        let settled = Settled::load(log.as_ref(), &shelf.info).await?;
+                        let settled = LetterOutcomes::load(log.as_ref(), &shelf.info).await?;
                         Reading::Named(ids, Arc::new(settled))
                     }
                 };

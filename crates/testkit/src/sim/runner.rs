@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use potok_core::{Clock, Log, Output, Position, Record, Timestamp};
 use potok_flow::dead_letter::{self, DeadLetter, DeadLetterState};
-use potok_flow::{Engine, State as EngineState, Status, Undecided};
+use potok_flow::{Engine, State as EngineState, Status, UndecidedRecord};
 
 use super::chance::Chance;
 use super::clock::SimClock;
@@ -472,7 +472,7 @@ impl Runner {
         let now = self.world.with(|w| w.millis());
         let mut waiting = BTreeMap::new();
         for engine in engines {
-            for Undecided { position, .. } in engine.undecided(PIPELINE).unwrap_or_default() {
+            for UndecidedRecord { position, .. } in engine.undecided(PIPELINE).unwrap_or_default() {
                 let since = self.seen.undecided.get(&position).copied().unwrap_or(now);
                 if now - since >= after && self.is_poison(&position) {
                     self.world.with(|w| w.note(format_args!("{position} is given up by hand")));

@@ -182,7 +182,7 @@ impl SegmentHeader {
 
 /// What a frame is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FrameKind {
     /// Something happened.
     Transaction = 1,
     /// Everything that is known, at the start of a segment.
@@ -195,7 +195,7 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
     /// What it is for.
-    pub kind: Kind,
+    pub kind: FrameKind,
     /// Bytes of the table.
     pub table: u32,
     /// Bytes of the payload.
@@ -236,9 +236,9 @@ impl FrameHeader {
             return None;
         }
         let kind = match cut.u8()? {
-            1 => Kind::Transaction,
-            2 => Kind::Checkpoint,
-            3 => Kind::Footer,
+            1 => FrameKind::Transaction,
+            2 => FrameKind::Checkpoint,
+            3 => FrameKind::Footer,
             _ => return None,
         };
         cut.take(2)?;
@@ -642,7 +642,7 @@ mod tests {
     #[test]
     fn a_frame_header_is_one_only_at_its_place() {
         let header = FrameHeader {
-            kind: Kind::Checkpoint,
+            kind: FrameKind::Checkpoint,
             table: 10,
             payload: 20,
             nonce: 1,

@@ -17,21 +17,21 @@ pub struct MemoryStore(Arc<Mutex<Shares>>);
 type Shares = HashMap<(Arc<str>, u32), Share>;
 
 /// Kind and id.
-type Name = (Option<Arc<str>>, Bytes);
+type KindAndId = (Option<Arc<str>>, Bytes);
 
 /// The groups of one share of a pipeline.
 #[derive(Default)]
 struct Share {
     owner: Option<u64>,
-    groups: HashMap<Bytes, Group>,
+    groups: HashMap<Bytes, StoredGroup>,
 }
 
 #[derive(Default)]
-struct Group {
+struct StoredGroup {
     closed: bool,
     records: HashMap<Position, Record>,
     /// Under its kind and id, the record that came last.
-    shown: BTreeMap<Name, Position>,
+    shown: BTreeMap<KindAndId, Position>,
 }
 
 /// What a program that looks into the store finds of a group.
@@ -63,7 +63,7 @@ impl MemoryStore {
     pub fn look(&self, pipeline: &str, share: u32, group: &[u8]) -> Option<MemoryGroup> {
         let all = lock(&self.0);
         let group = all.get(&(pipeline.into(), share))?.groups.get(group)?;
-        let shown = |((kind, id), position): (&Name, &Position)| {
+        let shown = |((kind, id), position): (&KindAndId, &Position)| {
             let record = group.records.get(position)?.clone();
             Some((kind.clone(), id.clone(), record))
         };
@@ -81,7 +81,7 @@ impl MemoryStore {
 }
 
 /// Where lookers find the record: without an id, nothing replaces it.
-fn shown_as(place: &StoreAddress) -> Name {
+fn shown_as(place: &StoreAddress) -> KindAndId {
     let id = place.id.clone().unwrap_or_else(|| place.position.to_string().into());
     (place.kind.clone(), id)
 }

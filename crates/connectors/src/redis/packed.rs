@@ -24,7 +24,7 @@ use bytes::Bytes;
 use potok_core::{Owner, Position, Record, StoreAddress, StoreEntry};
 use redis::Value;
 
-use super::client::Call;
+use super::client::ScriptCall;
 use super::pack::{pack, unpack};
 use super::store::{PositionKey, text};
 
@@ -43,7 +43,7 @@ impl Display for Prefix<'_> {
 }
 
 /// What the scripts are told besides the owner.
-pub(super) fn begin(call: &mut Call<'_>, owner: &Owner) {
+pub(super) fn begin(call: &mut ScriptCall<'_>, owner: &Owner) {
     call.show(Prefix(owner));
 }
 
@@ -65,7 +65,7 @@ fn piece_of(place: &StoreAddress) -> (&Bytes, u64, &str, u32, u64) {
 }
 
 /// The groups come first: all of them are known before anything is held.
-pub(super) fn put(call: &mut Call<'_>, pieces: &[&[&StoreEntry]]) {
+pub(super) fn put(call: &mut ScriptCall<'_>, pieces: &[&[&StoreEntry]]) {
     let groups = || of_one_group(pieces, |held| &held.place);
     call.show(groups().count());
     for (group, pieces) in groups() {
@@ -83,10 +83,10 @@ pub(super) fn put(call: &mut Call<'_>, pieces: &[&[&StoreEntry]]) {
             put_record(&mut records, record);
         }
         if piece.len() > 1 {
-            call.show(format_args!("i{}", Name(place)));
+            call.show(format_args!("i{}", PieceName(place)));
             call.push(&offsets);
         }
-        call.show(format_args!("b{}", Name(place)));
+        call.show(format_args!("b{}", PieceName(place)));
         call.push(&records);
     }
 }
@@ -114,26 +114,26 @@ fn of_one_group<'a, T>(
 }
 
 /// What a piece is called.
-struct Name<'a>(&'a StoreAddress);
+struct PieceName<'a>(&'a StoreAddress);
 
-impl Display for Name<'_> {
+impl Display for PieceName<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let StoreAddress { position, with, .. } = self.0;
         PositionKey(&Position { offset: *with, ..position.clone() }).fmt(f)
     }
 }
 
-pub(super) fn load(call: &mut Call<'_>, pieces: &[&[StoreAddress]]) {
+pub(super) fn load(call: &mut ScriptCall<'_>, pieces: &[&[StoreAddress]]) {
     for (group, pieces) in of_one_group(pieces, |place| place) {
         call.push(group);
         call.show(pieces.len());
         for place in pieces.iter().filter_map(|piece| piece.first()) {
-            call.show(Name(place));
+            call.show(PieceName(place));
         }
     }
 }
 
-pub(super) fn clean(call: &mut Call<'_>, pieces: &[&[&StoreAddress]]) {
+pub(super) fn clean(call: &mut ScriptCall<'_>, pieces: &[&[&StoreAddress]]) {
     let mut offsets = Vec::new();
     for (group, pieces) in of_one_group(pieces, |place| place) {
         call.push(group);
@@ -142,7 +142,7 @@ pub(super) fn clean(call: &mut Call<'_>, pieces: &[&[&StoreAddress]]) {
             let Some(first) = piece.first() else { continue };
             offsets.clear();
             offsets.extend(piece.iter().flat_map(|place| place.position.offset.to_le_bytes()));
-            call.show(Name(first));
+            call.show(PieceName(first));
             call.push(&offsets);
         }
     }

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use hyper::StatusCode;
 use potok_core::{Event, Fault, Stage, StageLimits, StageResult};
 
-use super::address::Address;
-use super::client::{Client, ReplyBody};
+use super::address::WebhookAddress;
+use super::client::{ReplyBody, WebhookClient};
 use super::{answer, call, fault};
 
 /// Events of one call.
@@ -20,14 +20,14 @@ const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// Asks an address what becomes of events.
 pub struct WebhookStage {
-    client: Client,
+    client: WebhookClient,
 }
 
 impl WebhookStage {
     /// A stage that posts to `url` and waits so long for the answer. Connects when it is called
     /// first.
     pub fn new(url: &str, timeout: Duration) -> Result<Self, Fault> {
-        let client = Client::new(Address::parse(url)?, timeout, ANSWER_BYTES_MAX)?;
+        let client = WebhookClient::new(WebhookAddress::parse(url)?, timeout, ANSWER_BYTES_MAX)?;
         Ok(WebhookStage { client })
     }
 }

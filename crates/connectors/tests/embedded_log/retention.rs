@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use potok_connectors::embedded::{Disk, EmbeddedLog, FaultyDisk, Options, Torn};
+use potok_connectors::embedded::{Disk, EmbeddedLog, FaultyDisk, Options, PowerCut};
 use potok_core::{EndedOffsets, Log, Output, Position, ReadFrom, Store, Transaction};
 
 use super::support::*;
@@ -273,8 +273,12 @@ fn power_cuts_during_retention_lose_nothing_that_is_held() {
         let operations = bench.disk.operations() - start;
         assert!(operations > 10);
         for cut in 0..operations {
-            for torn in [Torn::Nothing, Torn::Everything, Torn::Some(cut), Torn::Some(cut + 1_000)]
-            {
+            for torn in [
+                PowerCut::Nothing,
+                PowerCut::Everything,
+                PowerCut::Some(cut),
+                PowerCut::Some(cut + 1_000),
+            ] {
                 let (bench, held) = build().await;
                 bench.disk.cut_at(bench.disk.operations() + cut);
                 bench.log.retain_now().await;

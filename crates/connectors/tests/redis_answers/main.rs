@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use potok_connectors::redis::{KeyStyle, RedisStore, Timeouts};
+use potok_connectors::redis::{KeyStyle, RedisStore, RedisTimeouts};
 use potok_core::{
     Headers, Owner, Position, PutOutcome, Record, Store, StoreAddress, StoreEntry, Timestamp,
 };
@@ -102,7 +102,7 @@ fn only_the_answer_of_a_script_is_believed() {
     let answer: Answer = Arc::default();
     let url = serve(answer.clone());
     let second = Duration::from_secs(1);
-    let timeouts = Timeouts { connect: second, call: second };
+    let timeouts = RedisTimeouts { connect: second, call: second };
     let owner = Owner { pipeline: "p".into(), share: 0, nonce: 7 };
     let all = [held(1), held(2)];
     let places = all.each_ref().map(|held| held.place.clone());

@@ -13,7 +13,7 @@ use potok_core::{
     Event, Fault, Headers, HeadersBuilder, Move, Position, Reason, Stage, StageResult, Timestamp,
 };
 use serde_json::{Value, json};
-use server::{Asked, Reply, Server};
+use server::{ReceivedRequest, Reply, Server};
 
 fn event(offset: u64, value: &str) -> Event {
     Event {
@@ -46,7 +46,9 @@ fn words(staged: &[StageResult]) -> Vec<String> {
     staged.iter().map(word).collect()
 }
 
-async fn fault_of(reply: impl Fn(usize, &Asked) -> Reply + Send + Sync + 'static) -> Fault {
+async fn fault_of(
+    reply: impl Fn(usize, &ReceivedRequest) -> Reply + Send + Sync + 'static,
+) -> Fault {
     let server = Server::start(reply).await;
     let fault = stage(&server).apply(events(2)).await.unwrap_err();
     assert!(!format!("{fault:?} {fault}").contains("canary"), "{fault:?}");

@@ -11,14 +11,14 @@ use potok_testkit::suites::sink::{self, SinkFeatures, SinkHarness};
 use serde_json::{Value, json};
 
 use super::passed;
-use super::webhook_server::{Asked, Reply, Server};
+use super::webhook_server::{ReceivedRequest, Reply, Server};
 
 /// Takes what has a text, once for each key.
 #[derive(Default)]
 struct Receiver(Arc<Mutex<Vec<(String, Value)>>>);
 
 impl Receiver {
-    fn answer(taken: &Mutex<Vec<(String, Value)>>, asked: &Asked) -> Reply {
+    fn answer(taken: &Mutex<Vec<(String, Value)>>, asked: &ReceivedRequest) -> Reply {
         if asked.method != "POST" {
             return Reply::Status(405, String::new());
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use potok_connectors::redis::{KeyStyle, RedisStore, Timeouts};
+use potok_connectors::redis::{KeyStyle, RedisStore, RedisTimeouts};
 use potok_core::{
     Fault, HeadersBuilder, Move, Owner, Position, Record, Store, StoreAddress, StoreEntry,
     Timestamp,
@@ -31,7 +31,7 @@ pub fn store(url: &str, style: KeyStyle) -> RedisStore {
 /// A store that does not wait long.
 pub fn hasty(url: &str, style: KeyStyle) -> RedisStore {
     let half = Duration::from_millis(500);
-    RedisStore::with_timeouts(url, style, Timeouts { connect: half, call: half }).unwrap()
+    RedisStore::with_timeouts(url, style, RedisTimeouts { connect: half, call: half }).unwrap()
 }
 
 pub fn owner(nonce: u64) -> Owner {

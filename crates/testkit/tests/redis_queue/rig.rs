@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use potok_connectors::memory::MemoryLog;
-use potok_connectors::redis::{QueueOptions, RedisQueue, Timeouts};
+use potok_connectors::redis::{QueueOptions, RedisQueue, RedisTimeouts};
 use potok_core::{
     EndedOffsets, Fault, Feed, FeedCommit, OpenFeed, PipelineInfo, Progress, SourceBatch,
     SourceEvent, SystemClock,
@@ -174,8 +174,10 @@ impl Copy {
             .build()
             .unwrap();
         let call = Duration::from_millis(500);
-        let timeouts =
-            Timeouts { connect: Duration::from_secs(2), call: call.max(Duration::from_secs(2)) };
+        let timeouts = RedisTimeouts {
+            connect: Duration::from_secs(2),
+            call: call.max(Duration::from_secs(2)),
+        };
         let feed = Arc::new(RedisQueue::with_timeouts(url, options, timeouts)?);
         let log = Arc::new(MemoryLog::new(Arc::new(SystemClock)));
         let open = runtime.block_on(feed.open(&info(), log))?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use potok_connectors::mysql::MysqlSink;
 use potok_connectors::postgres::PostgresSink;
-use potok_connectors::sql::{SqlSinkConfig, Timeouts};
+use potok_connectors::sql::{SqlSinkConfig, SqlTimeouts};
 use potok_core::{Batch, Fault, Message, Move, Outcome, Sink};
 use potok_testkit::services;
 
@@ -20,7 +20,7 @@ pub enum System {
 impl System {
     /// A sink for the database at `url`.
     pub fn sink(self, url: &str, config: SqlSinkConfig) -> Arc<dyn Sink> {
-        self.try_sink(url, config, Timeouts::default()).unwrap()
+        self.try_sink(url, config, SqlTimeouts::default()).unwrap()
     }
 
     /// The same, which gives up sooner.
@@ -32,7 +32,7 @@ impl System {
         self,
         url: &str,
         config: SqlSinkConfig,
-        timeouts: Timeouts,
+        timeouts: SqlTimeouts,
     ) -> Result<Arc<dyn Sink>, Vec<Fault>> {
         Ok(match self {
             System::Postgres => Arc::new(PostgresSink::new(url, config)?.with_timeouts(timeouts)),
@@ -66,8 +66,8 @@ impl System {
     }
 }
 
-pub fn hasty() -> Timeouts {
-    Timeouts {
+pub fn hasty() -> SqlTimeouts {
+    SqlTimeouts {
         connect: Duration::from_secs(2),
         call: Duration::from_secs(4),
         lock: Duration::from_secs(2),

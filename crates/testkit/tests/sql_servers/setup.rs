@@ -1,6 +1,6 @@
 //! `prepare`: what it creates, what it accepts, what it refuses.
 
-use potok_connectors::sql::Timeouts;
+use potok_connectors::sql::SqlTimeouts;
 use potok_core::{Batch, Move};
 use serde_json::json;
 
@@ -191,7 +191,7 @@ async fn names_that_would_be_cut_are_refused_before_anything_runs(system: System
     let schema = json!({ "properties": { "id": { "type": "string" }, long.as_str(): {} } });
     let config = config(&[(&long, ".")], &[".id"], Some(schema));
     let url = system.pick("postgres://u:p@h/d", "mysql://u:p@h/d");
-    let faults = system.try_sink(url, config, Timeouts::default()).err().unwrap();
+    let faults = system.try_sink(url, config, SqlTimeouts::default()).err().unwrap();
     assert_eq!(faults.len(), 2, "{faults:?}");
     for fault in &faults {
         is(fault, Move::Fix, "P0304");
@@ -209,7 +209,7 @@ async fn addresses_are_checked_and_never_shown(system: System) {
         " secret",
     ] {
         let url = format!("{scheme}{rest}");
-        let faults = system.try_sink(&url, orders_config(), Timeouts::default()).err().unwrap();
+        let faults = system.try_sink(&url, orders_config(), SqlTimeouts::default()).err().unwrap();
         is(&faults[0], Move::Fix, code);
         let shown = format!("{} {:?}", faults[0], faults[0]);
         assert!(rest.contains("secret-word") || !shown.contains("secret"), "{shown}");

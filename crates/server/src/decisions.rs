@@ -7,14 +7,14 @@ use axum::http::StatusCode;
 use potok_flow::UndecidedRecord;
 use serde::Deserialize;
 
-use crate::audit::{self, Entry, Via};
+use crate::audit::{self, AuditEntry, Door};
 use crate::pipelines::running;
 use crate::request;
 use crate::{Admin, ApiError};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Wish {
+struct DecisionRequest {
     /// Only these; without any, all that wait.
     #[serde(default)]
     positions: Vec<String>,
@@ -28,7 +28,7 @@ pub(crate) async fn set_aside(
     Path(pipeline): Path<String>,
     body: Body,
 ) -> Result<Json<Vec<UndecidedRecord>>, ApiError> {
-    let wish: Wish = request::json(body).await?;
+    let wish: DecisionRequest = request::json(body).await?;
     running(&admin, &pipeline).await?;
     let waiting = admin.engine().undecided(&pipeline)?;
     let is_waiting = |wanted: &&String| waiting.iter().any(|record| is_at(record, wanted));
@@ -45,7 +45,7 @@ pub(crate) async fn set_aside(
         false => {
             let records = admin.engine().set_aside(&pipeline, wanted)?;
             let positions: Vec<&str> = records.iter().map(|one| one.position.as_str()).collect();
-            let entry = Entry::new(Via::Api, "set_aside").pipeline(&pipeline);
+            let entry = AuditEntry::new(Door::Api, "set_aside").pipeline(&pipeline);
             let entry = entry.target(positions.join(" ")).count(records.len() as u64);
             audit::note(&admin, entry).await;
             records

@@ -35,7 +35,7 @@ pub struct Check {
 }
 
 /// A file that is good.
-struct Checked {
+struct CheckedFile {
     file: PathBuf,
     /// `None` where it has connections.
     pipeline: Option<String>,
@@ -69,7 +69,7 @@ impl Check {
         }
         let checked = checked?;
         let good = terminal::on_stdout().green("good");
-        for Checked { file, pipeline, .. } in &checked {
+        for CheckedFile { file, pipeline, .. } in &checked {
             if json {
                 writeln!(out, "{}", json!({ "file": file, "pipeline": pipeline, "good": true }))?;
                 continue;
@@ -92,7 +92,7 @@ impl Check {
         Ok(())
     }
 
-    fn check(&self) -> Result<Vec<Checked>, Failure> {
+    fn check(&self) -> Result<Vec<CheckedFile>, Failure> {
         let env = Env::process();
         let (settings, files): (Vec<PathBuf>, Vec<PathBuf>) =
             self.files.iter().cloned().partition(|file| holds_connections(file, &env, registry()));
@@ -120,13 +120,14 @@ impl Check {
         if self.connect {
             folder::block_on(connect(&connections, &plans))?;
         }
-        let good = |pipeline: &LoadedFile<Pipeline>| Checked {
+        let good = |pipeline: &LoadedFile<Pipeline>| CheckedFile {
             file: pipeline.file.clone(),
             pipeline: Some(pipeline.name.to_string()),
             warnings: pipeline.warnings.clone(),
         };
         let settings = settings.into_iter();
-        let settings = settings.map(|file| Checked { file, pipeline: None, warnings: Vec::new() });
+        let settings =
+            settings.map(|file| CheckedFile { file, pipeline: None, warnings: Vec::new() });
         Ok(pipelines.iter().map(good).chain(settings).collect())
     }
 

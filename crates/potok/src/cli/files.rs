@@ -60,7 +60,7 @@ Examples:
 
 How long is too long is said by `track.stuck`, stage by stage. It is computed in the database, by the
 database's clock.")]
-pub struct Stuck {
+pub struct StuckFiles {
     /// Only of this pipeline
     #[arg(long, value_name = "PIPELINE")]
     pipeline: Option<String>,
@@ -101,7 +101,7 @@ impl Files {
     }
 }
 
-impl Stuck {
+impl StuckFiles {
     /// Does it.
     pub fn run(self, json: bool) -> Result<(), Failure> {
         let mut path = "/api/v1/stuck".to_owned();

@@ -6,7 +6,7 @@ use potok_traffic::gdelt::{EVENTS, Kind, MENTIONS, Sent};
 use serde_json::Value;
 
 use crate::check::{Letter, bytes};
-use crate::process::{Ran, Running};
+use crate::process::{ProcessOutput, Running};
 
 const OUTPUTS: [&str; 2] = ["processor-event", "processor-mention"];
 
@@ -28,7 +28,11 @@ impl Records {
     }
 
     /// The same by whoever runs commands.
-    pub fn send_by(&mut self, run: impl Fn(&[&str], &[u8]) -> Ran, records: Vec<Sent>) -> bool {
+    pub fn send_by(
+        &mut self,
+        run: impl Fn(&[&str], &[u8]) -> ProcessOutput,
+        records: Vec<Sent>,
+    ) -> bool {
         let mut all = true;
         for topic in [EVENTS, MENTIONS] {
             let of_topic: Vec<&Sent> = records.iter().filter(|sent| sent.topic == topic).collect();

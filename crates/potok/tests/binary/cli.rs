@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::check::{assert_adds_up, assert_kept, bytes};
 use crate::ledger::Ledger;
 use crate::load::lines;
-use crate::process::{Home, Ran, pipelines, potok, run};
+use crate::process::{Home, ProcessOutput, pipelines, potok, run};
 use crate::wait;
 
 const COMMANDS: [&str; 19] = [
@@ -33,7 +33,7 @@ const COMMANDS: [&str; 19] = [
     "sample",
 ];
 
-fn bare<const N: usize>(args: [&str; N]) -> Ran {
+fn bare<const N: usize>(args: [&str; N]) -> ProcessOutput {
     run(potok(args), b"")
 }
 
@@ -83,7 +83,7 @@ fn check_shows_every_problem_with_its_place() {
 }
 
 /// Sends odd bytes, keys and headers, and reads them back, through `ask`.
-fn round_trip(ask: &dyn Fn(&[&str], &[u8]) -> Ran) {
+fn round_trip(ask: &dyn Fn(&[&str], &[u8]) -> ProcessOutput) {
     let odd: [&[u8]; 6] =
         [b"plain", b"\xff\xfe not text", b"a\0b", b" spaces \t", b"\r", "жук \u{1f41e}".as_bytes()];
     // Empty lines are skipped, and the last line needs no end.

@@ -15,7 +15,7 @@ use potok_traffic::gdelt::{EVENTS, Generator, MENTIONS};
 use tempfile::TempDir;
 
 use crate::batches::{Records, outputs};
-use crate::process::{Home, Ran, Running, pipelines, run};
+use crate::process::{Home, ProcessOutput, Running, pipelines, run};
 use crate::{short_or_soak, wait};
 
 /// How long a copy may be silent before the group gives its partitions to others.
@@ -74,7 +74,7 @@ fn held(running: &Running, records: usize) {
 }
 
 /// Runs commands straight on the log, whatever runs or does not.
-pub fn by_hand(home: &Home) -> impl Fn(&[&str], &[u8]) -> Ran {
+pub fn by_hand(home: &Home) -> impl Fn(&[&str], &[u8]) -> ProcessOutput {
     |args, input| run(home.command(args), input)
 }
 

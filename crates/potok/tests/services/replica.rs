@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::check::{Letter, assert_adds_up};
 use crate::database::Database;
 use crate::ledger::Ledger;
-use crate::process::{Home, Ran, Running, run};
+use crate::process::{Home, ProcessOutput, Running, run};
 use crate::wait;
 
 /// More trouble than ordinary traffic has.
@@ -112,7 +112,7 @@ impl<'a> Sender<'a> {
     }
 
     /// A command on the log, without any process at work.
-    pub fn command(&self, args: &[&str], input: &[u8]) -> Ran {
+    pub fn command(&self, args: &[&str], input: &[u8]) -> ProcessOutput {
         let mut command = self.home.command(args);
         command.envs(self.settings.environment());
         run(command, input)

@@ -5,7 +5,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use potok_traffic::orders::Generator;
+use potok_traffic::orders::OrderGenerator;
 
 use crate::order::{Cell, TABLES};
 use crate::services::LANES;
@@ -29,7 +29,7 @@ pub struct Parts {
 impl Parts {
     /// Writes them. The generator's texts have nothing that would have to be escaped.
     pub fn write(folder: &Path, orders: u64, seed: u64) -> Result<Self> {
-        let mut generator = Generator::good_only(seed);
+        let mut generator = OrderGenerator::good_only(seed);
         let mut all = Vec::new();
         for part in 0..LANES as u64 {
             let folder = folder.join(format!("part-{part}"));

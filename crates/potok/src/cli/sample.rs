@@ -66,8 +66,8 @@ impl Sample {
             }
             SampleKind::Orders => {
                 let mut orders = match self.good {
-                    true => orders::Generator::good_only(self.seed),
-                    false => orders::Generator::new(self.seed),
+                    true => orders::OrderGenerator::good_only(self.seed),
+                    false => orders::OrderGenerator::new(self.seed),
                 };
                 return Ok(Box::new(move || orders.next_order().bytes));
             }
@@ -79,8 +79,8 @@ impl Sample {
         };
         let batch = self.batch.as_deref().unwrap_or(gdelt::FIRST_BATCH);
         let generator = match self.good {
-            true => gdelt::Generator::good_only(self.seed),
-            false => gdelt::Generator::new(self.seed),
+            true => gdelt::GdeltGenerator::good_only(self.seed),
+            false => gdelt::GdeltGenerator::new(self.seed),
         };
         let mut generator =
             generator.with_batch_of(batch_of).starting_at(batch).ok_or_else(|| {
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn events_and_mentions_are_one_batch() {
         for count in [1, 2, 3, 10, 100] {
-            let batch = gdelt::Generator::new(7).next_batch(count, 3 * count);
+            let batch = gdelt::GdeltGenerator::new(7).next_batch(count, 3 * count);
             let of = |topic| {
                 let records = batch.records.iter().filter(move |sent| sent.topic == topic);
                 records.map(|sent| sent.value.clone()).collect::<Vec<_>>()

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use potok_traffic::orders::Generator;
+use potok_traffic::orders::OrderGenerator;
 use serde_json::{Value, json};
 
 use crate::check::{assert_adds_up, assert_kept, bytes};
@@ -181,7 +181,7 @@ fn status_has_its_shape_and_pause_holds_records_back() {
 
     running.run(["pause", "orders"], b"").good();
     let orders: Vec<_> = {
-        let mut generator = Generator::new(70);
+        let mut generator = OrderGenerator::new(70);
         (0..200).map(|_| generator.next_order()).collect()
     };
     assert!(running.send_lines(&lines(&orders), &[]));
@@ -278,7 +278,7 @@ fn consumer_groups_are_listed_and_deleted_once_nobody_reads_them() {
 fn a_polite_stop_finishes_what_was_begun_and_a_restart_continues() {
     let home = Home::new();
     let mut ledger = Ledger::default();
-    let mut generator = Generator::good_only(80);
+    let mut generator = OrderGenerator::good_only(80);
     for _ in 0..3 {
         let running = home.start();
         let orders: Vec<_> = (0..300).map(|_| generator.good()).collect();

@@ -101,10 +101,10 @@ pub async fn append(log: &Arc<dyn Log>, outputs: &[Output]) -> Result<Vec<Positi
 }
 
 /// A record and where it lies.
-pub type Placed = (Position, Record);
+pub type PlacedRecord = (Position, Record);
 
 /// Takes a batch apart, checking what every batch promises.
-pub fn placed(batch: SourceBatch) -> Result<Vec<Placed>, String> {
+pub fn placed(batch: SourceBatch) -> Result<Vec<PlacedRecord>, String> {
     let offsets: Vec<u64> = batch.records.iter().map(|r| r.offset).collect();
     ensure!(offsets.is_sorted_by(|a, b| a < b), "offsets do not ascend: {offsets:?}");
     ensure!(
@@ -117,7 +117,7 @@ pub fn placed(batch: SourceBatch) -> Result<Vec<Placed>, String> {
 }
 
 /// Everything a reader has until its end.
-pub async fn drain(reader: &mut dyn Reader) -> Result<Vec<Placed>, String> {
+pub async fn drain(reader: &mut dyn Reader) -> Result<Vec<PlacedRecord>, String> {
     let mut all = Vec::new();
     while let Some(batch) = within("read", reader.next(false)).await? {
         all.extend(placed(batch)?);
@@ -174,15 +174,15 @@ pub fn spec(
 }
 
 /// An open group and all it said so far.
-pub struct Reading {
+pub struct GroupReading {
     source: Box<dyn Source>,
     pub journal: Arc<dyn Journal>,
     pub assigned: BTreeMap<Partition, Assignment>,
-    pub seen: Vec<Placed>,
+    pub seen: Vec<PlacedRecord>,
     next: BTreeMap<u64, u64>,
 }
 
-impl Reading {
+impl GroupReading {
     /// Opens the group. One that was just let go may need a moment, so a `Fix` is tried again.
     pub async fn open(log: &Arc<dyn Log>, spec: ConsumerGroupSpec) -> Result<Self, String> {
         let opening = async {
@@ -196,7 +196,7 @@ impl Reading {
             }
         };
         let open = within("open the group", opening).await?;
-        Ok(Reading {
+        Ok(GroupReading {
             source: open.source,
             journal: open.journal,
             assigned: BTreeMap::new(),

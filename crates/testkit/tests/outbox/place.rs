@@ -68,15 +68,15 @@ pub fn digits(uuid: &str) -> String {
     last.trim_start_matches('0').to_owned()
 }
 
-pub struct Place {
+pub struct OutboxDatabase {
     pub system: System,
     url: String,
     _folder: tempfile::TempDir,
     path: PathBuf,
 }
 
-impl Place {
-    pub fn new(system: System) -> Place {
+impl OutboxDatabase {
+    pub fn new(system: System) -> OutboxDatabase {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("messenger.sqlite");
         let url = match system {
@@ -84,7 +84,7 @@ impl Place {
             System::Postgres => services::postgres().fresh_database(),
             System::Mariadb => services::mariadb().fresh_database(),
         };
-        Place { system, url, _folder: folder, path }
+        OutboxDatabase { system, url, _folder: folder, path }
     }
 
     /// The outbox that these settings mean, beyond table and database.

@@ -75,28 +75,28 @@ pub fn hasty() -> SqlTimeouts {
 }
 
 /// A database of its own on the shared server, and a sink on it.
-pub struct Place {
+pub struct TestDatabase {
     pub system: System,
     pub url: String,
     pub sink: Arc<dyn Sink>,
 }
 
-impl Place {
+impl TestDatabase {
     /// Orders into four tables, which are created.
-    pub async fn orders(system: System) -> Place {
-        let place = Place::made_by(system, "", orders_config());
+    pub async fn orders(system: System) -> TestDatabase {
+        let place = TestDatabase::made_by(system, "", orders_config());
         place.sink.prepare().await.unwrap();
         place
     }
 
     /// A database made by `sql`, and a sink for it. Not prepared.
-    pub fn made_by(system: System, sql: &str, config: SqlSinkConfig) -> Place {
+    pub fn made_by(system: System, sql: &str, config: SqlSinkConfig) -> TestDatabase {
         let url = system.database();
         if !sql.is_empty() {
             system.query(&url, sql);
         }
         let sink = system.sink(&url, config);
-        Place { system, url, sink }
+        TestDatabase { system, url, sink }
     }
 
     /// Delivers; every outcome as one word, with what a failed one says.

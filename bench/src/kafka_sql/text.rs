@@ -11,9 +11,9 @@ use crate::order::{Cell, TABLES};
 use crate::services::LANES;
 
 /// The files of one connection: one per table, values between tabs.
-pub struct Part(Vec<PathBuf>);
+pub struct TableFiles(Vec<PathBuf>);
 
-impl Part {
+impl TableFiles {
     /// In the order of [`TABLES`].
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         self.0.iter().map(PathBuf::as_path)
@@ -23,7 +23,7 @@ impl Part {
 /// All orders, as many files as there are connections.
 pub struct Parts {
     pub orders: u64,
-    pub all: Vec<Part>,
+    pub all: Vec<TableFiles>,
 }
 
 impl Parts {
@@ -50,7 +50,7 @@ impl Parts {
                 written?;
             }
             files.iter_mut().try_for_each(BufWriter::flush)?;
-            all.push(Part(paths));
+            all.push(TableFiles(paths));
         }
         Ok(Parts { orders, all })
     }

@@ -142,11 +142,11 @@ impl<'a> Topic<'a> {
 
 /// Notices a record that was not written.
 #[derive(Default)]
-pub struct Noted(AtomicBool);
+pub struct DeliveryCheck(AtomicBool);
 
-impl ClientContext for Noted {}
+impl ClientContext for DeliveryCheck {}
 
-impl ProducerContext for Noted {
+impl ProducerContext for DeliveryCheck {
     type DeliveryOpaque = ();
 
     fn delivery(&self, result: &DeliveryResult<'_>, (): ()) {
@@ -156,7 +156,7 @@ impl ProducerContext for Noted {
     }
 }
 
-impl Noted {
+impl DeliveryCheck {
     /// An error where a record was not written.
     pub fn all_written(&self) -> Result<()> {
         ensure!(!self.0.load(Ordering::Relaxed), "a record was not written");

@@ -421,9 +421,9 @@ pub struct Connections {
     pub admin: Address,
     /// Where HTTP sources and read APIs listen.
     pub http: Address,
-    /// The log.
+    /// Where topics are: the embedded log, or Kafka.
     pub log: LogConnection,
-    /// The store.
+    /// Where groups keep their records until they close.
     pub store: StoreConnection,
     /// Where lists are.
     pub queue: QueueConnection,

@@ -26,7 +26,7 @@ use crate::{rules, schema};
 pub struct LoadedFile<T> {
     /// What it says.
     pub value: T,
-    /// The file.
+    /// Its path as it was given.
     pub file: PathBuf,
     /// Its folder, to which paths in it are relative.
     pub base_dir: PathBuf,

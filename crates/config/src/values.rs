@@ -594,7 +594,7 @@ impl Address {
         host.trim_start_matches('[').trim_end_matches(']')
     }
 
-    /// The port.
+    /// 0 where the system picks a free one.
     pub fn port(&self) -> u16 {
         self.0.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or(0)
     }

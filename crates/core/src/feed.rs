@@ -65,7 +65,7 @@ pub trait FeedGroups: Send + Sync {
 /// A group that waits in a feed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FeedGroup {
-    /// Its key.
+    /// The group's key as the feed has it: bytes of any kind.
     pub key: Bytes,
     /// Tells it from other groups of that key.
     pub generation: String,
@@ -171,7 +171,7 @@ pub struct PostponedRecord {
     pub partition: Partition,
     /// The assignment it was handed out under.
     pub assignment: u64,
-    /// Its offset.
+    /// Where it lies in its partition, from 0.
     pub offset: u64,
     /// How often it has failed, this time included.
     pub attempt: u32,
@@ -188,7 +188,7 @@ pub struct SetAside {
     pub partition: Partition,
     /// The assignment it was handed out under.
     pub assignment: u64,
-    /// Its offset.
+    /// Where it lies in its partition, from 0.
     pub offset: u64,
     /// How often it has failed, this time included.
     pub attempt: u32,

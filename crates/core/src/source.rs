@@ -10,7 +10,7 @@ use crate::{Fault, Output, Partition, Position, RangeSet, SourceBatch};
 /// A partition handed to this process.
 #[derive(Clone, Debug)]
 pub struct Assignment {
-    /// Which.
+    /// Topic and number of the partition.
     pub partition: Partition,
     /// Names this assignment. A partition that leaves and comes back has another nonce, and what
     /// still completes from before counts for nothing.
@@ -43,7 +43,7 @@ pub enum SourceEvent {
 /// Where a partition of the log ends, for lag.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionEnd {
-    /// Which.
+    /// Topic and number of the partition.
     pub partition: Partition,
     /// The offset the next record will get, at least.
     pub end: u64,
@@ -75,7 +75,7 @@ pub trait Source: Send {
 /// Offsets of one assignment that have ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndedOffsets {
-    /// Which partition.
+    /// The partition the offsets belong to.
     pub partition: Partition,
     /// Under which assignment they were read.
     pub assignment: u64,

@@ -10,7 +10,7 @@ use crate::{Fault, Position, Record, Timestamp};
 /// Who may write: the owner of a share of a pipeline's groups, for as long as it has it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Owner {
-    /// The pipeline.
+    /// The name of the pipeline, as its file gives it.
     pub pipeline: Arc<str>,
     /// Which share of its groups: the partition of the internal topic, or 0 where one process
     /// has them all.

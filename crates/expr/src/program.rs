@@ -77,9 +77,9 @@ impl std::fmt::Debug for Program {
 pub struct View<'a> {
     /// The value, a JSON object.
     pub value: &'a [u8],
-    /// The key.
+    /// `None` for a record without a key.
     pub key: Option<&'a [u8]>,
-    /// The headers.
+    /// In the order of the record; empty where it has none.
     pub headers: &'a Headers,
     /// The topic it came from.
     pub topic: &'a str,

@@ -545,7 +545,6 @@ impl Engine {
         &self.inner.log
     }
 
-    /// The clock.
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.inner.clock
     }

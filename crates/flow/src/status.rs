@@ -56,7 +56,6 @@ pub struct Status {
     pub why: Option<String>,
     /// What it waits for, besides destinations behind their gates.
     pub waits: Vec<Wait>,
-    /// Its gate.
     pub gate: GateStatus,
     /// Records in its topics that have not ended; `None` while the log does not answer.
     pub lag: Option<u64>,
@@ -206,9 +205,7 @@ impl Status {
 /// Records of one partition that have not ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PartitionLag {
-    /// The topic.
     pub topic: String,
-    /// The partition.
     pub partition: u32,
     /// How many.
     pub lag: u64,
@@ -221,7 +218,6 @@ pub struct DestinationStatus {
     pub destination: String,
     /// Its gate is open.
     pub up: bool,
-    /// Its gate.
     pub gate: GateStatus,
     /// Messages it took, since the process started.
     pub delivered: u64,

@@ -187,7 +187,6 @@ impl Client {
         read_json(self.get(path)?)
     }
 
-    /// A POST.
     pub fn post(&self, path: &str, kind: &str, body: Vec<u8>) -> Result<Answer, Failure> {
         self.call("POST", path, kind, body)
     }

@@ -144,7 +144,7 @@ impl OrderGenerator {
         self
     }
 
-    /// The next order.
+    /// Makes one more order: fresh, a repeat, a new version, or a spoiled one.
     pub fn next_order(&mut self) -> Order {
         let Shares { repeats, versions, spoiled } = self.shares;
         let draw = self.random.below(1_000) as u32;

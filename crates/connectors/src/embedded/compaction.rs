@@ -35,7 +35,6 @@ use super::writer::{Gather, note_records};
 /// A segment to be merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Its number.
     pub number: u64,
     /// Why its loose records may go.
     pub need: EvictionCause,

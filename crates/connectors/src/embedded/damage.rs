@@ -25,7 +25,6 @@ const CHUNK: usize = 1 << 20;
 /// Damage that has just been found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DamageReport {
-    /// The segment.
     pub segment: u64,
     /// First bad byte.
     pub from: u64,

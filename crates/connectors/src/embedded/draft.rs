@@ -118,7 +118,6 @@ pub struct FramePlacement {
     pub incarnation: u64,
     /// The time of its records.
     pub time: i64,
-    /// The segment.
     pub segment: u64,
     /// The file offset.
     pub at: u64,

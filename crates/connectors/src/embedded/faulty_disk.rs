@@ -19,7 +19,6 @@ const SECTOR: usize = 512;
 /// What a power cut leaves of what was not synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PowerCut {
-    /// Nothing.
     Nothing,
     /// All of it.
     Everything,

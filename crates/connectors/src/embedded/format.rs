@@ -113,7 +113,6 @@ const MERGED: u8 = 2;
 pub struct SegmentHeader {
     /// Names the folder.
     pub nonce: u64,
-    /// Its number.
     pub number: u64,
     /// The number of the segment before; 0 for none.
     pub previous: u64,
@@ -271,11 +270,9 @@ fn header_crc(bytes: &[u8], segment: u64, at: u64) -> u32 {
 /// Records of one partition in one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordsEntry<'a> {
-    /// The topic.
     pub topic: &'a str,
     /// How many partitions the topic has.
     pub partitions: u32,
-    /// Which of them.
     pub partition: u32,
     /// The offset of the first; the others follow without gap.
     pub first: u64,
@@ -529,13 +526,9 @@ pub fn record_crc(place: u32, rest: &[u8]) -> u32 {
 /// One record as it lies in a payload: byte ranges relative to where it was read from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordSpan {
-    /// All of it.
     pub all: Range<usize>,
-    /// The key.
     pub key: Option<Range<usize>>,
-    /// The headers.
     pub headers: Range<usize>,
-    /// The value.
     pub value: Option<Range<usize>>,
 }
 

@@ -35,7 +35,6 @@ impl EvictionCause {
 
 /// Which records of a partition are pinned.
 pub enum Pin<'a> {
-    /// All of them.
     All,
     /// All but these.
     Except(Cow<'a, RangeSet>),

@@ -26,7 +26,6 @@ const BATCH_BYTES_MAX: usize = 1 << 20;
 /// One partition that is wanted.
 #[derive(Clone, Debug)]
 pub struct ScanCursor {
-    /// Which.
     pub partition: Partition,
     /// The assignment its batches carry.
     pub assignment: u64,

@@ -19,7 +19,6 @@ use super::writer::note_records;
 
 /// What a new segment is to be.
 pub struct SegmentPlan {
-    /// Its number.
     pub number: u64,
     /// The incarnation of its first frames.
     pub incarnation: u64,

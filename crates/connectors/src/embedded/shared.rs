@@ -180,7 +180,6 @@ pub struct AppendJob {
 /// when its owner is cancelled, so a group cannot stay open for ever.
 pub struct GroupLock {
     shared: Arc<OpenLog>,
-    /// The group.
     pub group: Arc<str>,
     /// Names this opening.
     pub nonce: u64,

@@ -32,7 +32,6 @@ impl Frame {
         self.at + self.header.len()
     }
 
-    /// Its entries.
     pub fn entries(&self) -> Vec<Entry<'_>> {
         // The walker has read the table once already, so this does not fail.
         entries(&self.table).unwrap_or_default()
@@ -69,11 +68,9 @@ pub struct BadBytes {
 /// What lies at a place.
 #[derive(Debug)]
 pub enum Step {
-    /// A frame.
     Frame(Frame),
     /// Damage.
     Bad(BadBytes),
-    /// The end.
     End,
 }
 

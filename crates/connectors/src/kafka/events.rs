@@ -236,7 +236,6 @@ impl RawRecord {
         unsafe { text(sys::rd_kafka_topic_name((*self.message).rkt)) }
     }
 
-    /// The offset.
     pub fn offset(&self) -> u64 {
         // SAFETY: the message lives as long as the event that this holds.
         u64::try_from(unsafe { (*self.message).offset }).unwrap_or_default()

@@ -12,7 +12,6 @@ use super::metadata::{self, Room};
 /// Progress in one assigned partition.
 #[derive(Debug)]
 pub struct PartitionProgress {
-    /// Which.
     pub partition: Partition,
     /// The topic's id.
     pub log: u64,
@@ -35,7 +34,6 @@ pub struct GroupProgress {
 /// One partition's part of a commit.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Commit {
-    /// Which.
     pub partition: Partition,
     /// Every record below has ended.
     pub position: u64,

@@ -16,7 +16,6 @@ pub struct MemoryStore(Arc<Mutex<Shares>>);
 /// By pipeline and number.
 type Shares = HashMap<(Arc<str>, u32), Share>;
 
-/// Kind and id.
 type KindAndId = (Option<Arc<str>>, Bytes);
 
 /// The groups of one share of a pipeline.

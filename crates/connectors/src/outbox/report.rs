@@ -21,7 +21,6 @@ const RATE_ROWS: usize = 10_000;
 /// What `potok outbox status` shows.
 #[derive(Clone, Debug, Serialize)]
 pub struct Status {
-    /// The table.
     pub table: String,
     /// Rows that are not processed, counted up to 100,001.
     pub waiting: u64,
@@ -42,7 +41,6 @@ pub struct Status {
 pub struct FailingRow {
     /// The row.
     pub id: String,
-    /// Its key.
     pub key: String,
     /// How often it failed.
     pub attempt: u64,
@@ -59,7 +57,6 @@ pub struct FailingRow {
 pub struct Owner {
     /// Host and process.
     pub owner: String,
-    /// The pipeline.
     pub pipeline: String,
     /// Seconds until the lease runs out; negative when it has.
     pub lease_seconds: f64,

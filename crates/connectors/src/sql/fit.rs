@@ -11,7 +11,6 @@ use super::tables::{Bounds, Column, ColumnKind, POTOK_ID, ParentId, Table, Table
 /// A column as the database has it.
 #[derive(Clone, Debug)]
 pub struct FoundColumn {
-    /// Its name.
     pub name: String,
     /// What it takes.
     pub kind: ColumnKind,

@@ -18,7 +18,6 @@ use super::tables::{Bounds, Column, FieldTarget, ParentId, Table, Tables};
 /// One value. Text lies in the buffer of its [`Rows`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cell {
-    /// Null.
     Null,
     /// An integer, or 0 and 1 for false and true.
     Integer(i64),

@@ -47,7 +47,6 @@ const DATABASES: &[DatabaseSystem] = &[
 
 /// Where a database is.
 pub(crate) struct DatabaseLocation<'a> {
-    /// Its name.
     pub name: &'a str,
     /// As it is set; `None` where it is not.
     pub location: Option<&'a Location>,

@@ -100,7 +100,6 @@ pub(super) enum FieldTarget {
 /// One table.
 #[derive(Clone, Debug)]
 pub struct Table {
-    /// Its name.
     pub name: String,
     /// Where its rows are.
     pub path: RowsPath,

@@ -15,11 +15,11 @@ pub enum Kind {
     Bool,
     /// Any number.
     Number,
-    /// A string.
+    /// Text in quotes.
     String,
-    /// An array.
+    /// A list in brackets.
     Array,
-    /// An object.
+    /// Members in braces.
     Object,
 }
 

@@ -14,7 +14,6 @@ const NAMED_MAX: usize = 100;
 /// A replay that failed: a new dead letter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedReplay {
-    /// Its id.
     pub id: String,
     /// Why.
     pub reason: Reason,

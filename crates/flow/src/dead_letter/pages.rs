@@ -61,7 +61,6 @@ impl Tail {
 /// the topic's id `orders-dead/0/17@9c41d2f0`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LetterId {
-    /// The topic.
     pub topic: Arc<str>,
     partition: u32,
     offset: u64,

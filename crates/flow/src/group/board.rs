@@ -65,7 +65,6 @@ pub(crate) struct Contents {
 pub struct OpenSlice {
     /// The name that its file will have, unless that is taken.
     pub filename: String,
-    /// Its shard.
     pub shard: u32,
     /// Records in it so far.
     pub records: u64,

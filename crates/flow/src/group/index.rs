@@ -78,7 +78,6 @@ impl Feed {
     }
 }
 
-/// A held record.
 #[derive(Debug)]
 pub(crate) struct HeldRecord {
     /// Which of [`Index::feeds`].
@@ -224,7 +223,6 @@ pub(crate) struct Index {
 /// What people may ask of an open group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
-    /// Close it now.
     Close,
     /// Close it now and set its records aside.
     Drop,

@@ -43,7 +43,6 @@ struct CheckedFile {
 }
 
 impl Check {
-    /// Does it.
     pub fn run(self, json: bool) -> Result<(), Failure> {
         let checked = self.check();
         let mut out = terminal::out();

@@ -72,7 +72,6 @@ pub struct Dev {
 }
 
 impl Dev {
-    /// Does it.
     pub fn run(self, json: bool, logging: &Logging) -> Result<(), Failure> {
         let data_dir =
             self.data_dir.clone().or_else(|| std::env::var_os("POTOK_DATA_DIR").map(PathBuf::from));

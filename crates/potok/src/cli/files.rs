@@ -69,7 +69,6 @@ pub struct StuckFiles {
 }
 
 impl Files {
-    /// Does it.
     pub fn run(self, json: bool) -> Result<(), Failure> {
         match self.command {
             Some(Show::Show { name, place }) => show(&place, &name),
@@ -102,7 +101,6 @@ impl Files {
 }
 
 impl StuckFiles {
-    /// Does it.
     pub fn run(self, json: bool) -> Result<(), Failure> {
         let mut path = "/api/v1/stuck".to_owned();
         if let Some(pipeline) = &self.pipeline {

@@ -89,7 +89,6 @@ pub struct Hub {
 }
 
 impl Hub {
-    /// Does it.
     pub fn run(mut self, json: bool) -> Result<(), Failure> {
         if let Some(ask) = self.ask.take() {
             return ask.run(json);

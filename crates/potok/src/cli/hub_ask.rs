@@ -67,7 +67,6 @@ struct ConnectionsAnswer {
 }
 
 impl Ask {
-    /// Does it.
     pub fn run(self, json: bool) -> Result<(), Failure> {
         match self {
             Ask::Who(who) => who.run(json),

@@ -48,7 +48,6 @@ pub struct Listen {
 }
 
 impl Listen {
-    /// Does it.
     pub fn run(self, json: bool) -> Result<(), Failure> {
         folder::block_on(self.listen(json))
     }

@@ -162,7 +162,6 @@ fn failed(fault: Fault) -> Failure {
 }
 
 impl Outbox {
-    /// Does it.
     pub fn run(self, json: bool) -> Result<(), Failure> {
         folder::block_on(self.ask(json))
     }

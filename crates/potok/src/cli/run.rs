@@ -61,7 +61,6 @@ impl ListenOptions {
 }
 
 impl Run {
-    /// Does it.
     pub fn run(self, json: bool, logging: &Logging) -> Result<(), Failure> {
         logging.start("info", None)?;
         let (pipelines, connections) = wire::load_with(&self.files, self.listen.connections())?;

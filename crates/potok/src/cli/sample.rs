@@ -47,7 +47,6 @@ enum SampleKind {
 }
 
 impl Sample {
-    /// Does it.
     pub fn run(self) -> Result<(), Failure> {
         let mut next = self.records()?;
         let mut out = terminal::out();

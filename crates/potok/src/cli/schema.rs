@@ -30,7 +30,6 @@ enum SchemaKind {
 }
 
 impl Schema {
-    /// Does it.
     pub fn run(self) -> Result<(), Failure> {
         let schema = match self.of {
             SchemaKind::Pipeline => potok_config::json_schema(registry()),

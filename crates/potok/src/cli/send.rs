@@ -79,7 +79,6 @@ fn header(text: &str) -> Result<(String, String), String> {
 }
 
 impl Send {
-    /// Does it.
     pub fn run(self, json: bool) -> Result<(), Failure> {
         let key = self.key.as_deref().map(parse_key).transpose()?;
         let input = self.input()?;

@@ -75,7 +75,6 @@ struct DamagedRange {
 }
 
 impl Status {
-    /// Does it.
     pub fn run(self, json: bool) -> Result<(), Failure> {
         let path = match &self.pipeline {
             Some(pipeline) => format!("/api/v1/status?pipeline={}", encode(pipeline)),

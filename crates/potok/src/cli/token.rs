@@ -140,7 +140,6 @@ pub fn development(folder: &Path) -> Result<Arc<DevelopmentIssuer>, Failure> {
 }
 
 impl Token {
-    /// Does it.
     pub fn run(self, json: bool) -> Result<(), Failure> {
         match self {
             Token::Mint(mint) => mint.run(json),

@@ -68,7 +68,6 @@ struct CurrentRates {
 }
 
 impl Top {
-    /// Does it.
     pub fn run(self, json: bool) -> Result<(), Failure> {
         let client = Client::find(&self.place)?;
         let mut first = true;

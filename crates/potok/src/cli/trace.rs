@@ -40,7 +40,6 @@ struct TraceAnswer {
 }
 
 impl Trace {
-    /// Does it.
     pub fn run(self, json: bool) -> Result<(), Failure> {
         let since = self.since.as_ref().map(|since| format!("&since={}", encode(since)));
         let path = format!(

@@ -58,7 +58,6 @@ pub(crate) struct Shared {
     streams: Streams,
 }
 
-/// Its routes.
 pub(crate) fn routes() -> Router<Admin> {
     Router::new()
         .route("/", get(page))

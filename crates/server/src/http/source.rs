@@ -93,7 +93,6 @@ const STATUSES: [StatusCode; 10] = [
 pub struct HttpSourceCounts {
     /// Whose it is.
     pub pipeline: String,
-    /// Its path.
     pub path: String,
     /// Records that were taken.
     pub records: u64,

@@ -31,7 +31,6 @@ pub struct Progress {
 pub struct Group {
     /// Whose it is.
     pub info: PipelineInfo,
-    /// Its progress.
     pub progress: BTreeMap<Partition, Progress>,
 }
 

@@ -42,7 +42,6 @@ const ID_HEADER: &str = "potok-id";
 /// A broken promise.
 #[derive(Clone, Debug)]
 pub struct Violation {
-    /// Which.
     pub promise: Promise,
     /// How, in words.
     pub what: String,

@@ -117,7 +117,6 @@ pub struct Deliver {
 pub enum SimTarget {
     /// A simulated destination of that manner; its table has the number of the entry.
     Sink(Manner),
-    /// A topic.
     Topic(Arc<str>),
 }
 
@@ -150,7 +149,6 @@ pub struct Scenario {
     pub workers: Vec<usize>,
     /// Where records are delivered.
     pub delivers: Vec<Deliver>,
-    /// The stage.
     pub stage: Option<StageManner>,
     /// How records are held in groups, if they are.
     pub hold: Option<Hold>,

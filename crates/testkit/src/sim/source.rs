@@ -67,7 +67,6 @@ impl SimAssignments {
         self.groups.iter().find(reads).map(|(group, _)| group.as_str())
     }
 
-    /// The first group.
     pub(super) fn first_group(&self) -> &str {
         self.groups.first().map_or("", |(group, _)| group)
     }

@@ -47,9 +47,7 @@ pub struct TrackConfig {
 pub(crate) enum SqlValue {
     /// Nothing.
     Null,
-    /// A number.
     Number(i64),
-    /// Text.
     Text(String),
 }
 

@@ -42,7 +42,6 @@ pub struct GroupView {
 /// One kind in a [`GroupView`].
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 pub struct KindView {
-    /// Records.
     pub records: u64,
     /// Distinct ids.
     pub ids: u64,

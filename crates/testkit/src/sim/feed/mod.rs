@@ -40,9 +40,7 @@ pub enum FeedManner {
 /// One record of the feed.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// Its key.
     pub key: Bytes,
-    /// Its value.
     pub value: Bytes,
     /// When it came, in simulated milliseconds.
     pub came: u64,

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use potok_core::{Fault, Output, Reason};
 
 use crate::counts::{Ending, InFlight};
+use crate::dead_letter::Resolution;
 use crate::feed::FeedPart;
 use crate::outgoing::{DeadLetterWriter, Outgoing, Purpose};
 use crate::work::InFlightBatch;
 
 /// Endings that wait for their outputs to be written.
-pub(crate) struct Pending {
+pub(crate) struct PendingEndings {
     pub assignment: u64,
     /// Counted once the outputs are durable.
     pub endings: Vec<(u32, Ending)>,
@@ -25,7 +26,7 @@ pub(crate) struct Pending {
     pub feed: Option<FeedPart>,
 }
 
-impl Pending {
+impl PendingEndings {
     /// A record of these becomes a dead letter, because the log refuses a delivery; `None` where its
     /// feed keeps it.
     pub fn set_aside(
@@ -64,6 +65,34 @@ impl Outputs {
         self.of.append(&mut others.of);
     }
 
+    /// Takes out what says how replays ended.
+    pub fn take_resolutions(&mut self) -> Outputs {
+        let mut resolutions = Outputs::default();
+        if !self.of.iter().any(|(.., purpose)| matches!(purpose, Purpose::Resolution)) {
+            return resolutions;
+        }
+        let Outputs { outputs, of } = std::mem::take(self);
+        for (output, (pending, index, purpose)) in outputs.into_iter().zip(of) {
+            let to = match purpose {
+                Purpose::Resolution => &mut resolutions,
+                _ => &mut *self,
+            };
+            to.push(pending, Outgoing { index, purpose, output });
+        }
+        resolutions
+    }
+
+    /// Says of replays that they failed, where the log has refused what they made.
+    pub fn correct(&mut self, pending: &[PendingEndings]) {
+        for (output, (at, index, _)) in self.outputs.iter_mut().zip(&self.of) {
+            let endings = pending.get(*at).map_or(&[][..], |pending| &pending.endings);
+            let ending = endings.iter().find(|(known, _)| known == index);
+            if ending.is_some_and(|(_, ending)| *ending == Ending::DeadLettered) {
+                Resolution::failed_again(output);
+            }
+        }
+    }
+
     /// Pending endings were dropped: says of each that there was which one it is now.
     fn renumber(&mut self, now: &[Option<usize>]) {
         let Outputs { outputs, of } = std::mem::take(self);
@@ -77,9 +106,9 @@ impl Outputs {
 
 /// Drops pending endings that do not stay, and what was to be written for them.
 pub(crate) fn keep(
-    pending: &mut Vec<Pending>,
+    pending: &mut Vec<PendingEndings>,
     outputs: &mut Outputs,
-    stays: impl Fn(&Pending) -> bool,
+    stays: impl Fn(&PendingEndings) -> bool,
 ) {
     let (mut now, mut kept) = (Vec::with_capacity(pending.len()), 0);
     pending.retain(|pending| {

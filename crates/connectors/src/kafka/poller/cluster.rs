@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::types::RDKafkaErrorCode as Code;
 
-use super::super::assignment::Known;
+use super::super::assignment::ClusterFacts;
 use super::super::native::{self, Facts};
 use super::super::settings::Listener;
 use super::ANSWER_MAX;
@@ -14,7 +14,7 @@ use super::ANSWER_MAX;
 /// Answers are those of one broker, which may lag behind the others.
 pub(super) trait Cluster: Send {
     /// Where partitions of these topics begin and end, and what the group has committed there.
-    fn known(&self, consumer: &BaseConsumer<Listener>, topics: &[Arc<str>]) -> Result<Known, Code>;
+    fn known(&self, consumer: &BaseConsumer<Listener>, topics: &[Arc<str>]) -> Result<ClusterFacts, Code>;
 
     /// Those of these topics that exist.
     fn topics(
@@ -28,9 +28,9 @@ pub(super) trait Cluster: Send {
 pub(super) struct Brokers;
 
 impl Cluster for Brokers {
-    fn known(&self, consumer: &BaseConsumer<Listener>, topics: &[Arc<str>]) -> Result<Known, Code> {
+    fn known(&self, consumer: &BaseConsumer<Listener>, topics: &[Arc<str>]) -> Result<ClusterFacts, Code> {
         let client = consumer.client();
-        Known::ask(client, topics, ANSWER_MAX, |of| native::committed_by_own(client, of))
+        ClusterFacts::ask(client, topics, ANSWER_MAX, |of| native::committed_by_own(client, of))
     }
 
     fn topics(

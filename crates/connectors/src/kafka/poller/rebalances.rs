@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use potok_core::{Assignment, Intake, Partition};
+use potok_core::{Assignment, Partition, SourceEvent};
 use rdkafka::consumer::{Consumer, RebalanceProtocol};
 
 use super::super::assignment::Start;
 use super::super::{lock, nonce};
-use super::{Poller, Slot, list_of, placed_list, topics_of};
+use super::{Poller, OwnedPartition, list_of, placed_list, topics_of};
 
 /// How long partitions that leave wait for the engine to let them go.
 const LEAVE_MAX: Duration = Duration::from_secs(30);
@@ -93,7 +93,7 @@ impl Poller {
             }
             let fetched = self.fetched.get(&*assignment.partition.topic);
             let foreign = fetched.is_some_and(|fetched| *fetched != log);
-            self.slots.push(Slot {
+            self.slots.push(OwnedPartition {
                 partition: assignment.partition.clone(),
                 nonce: assignment.nonce,
                 log,
@@ -113,7 +113,7 @@ impl Poller {
         // A start that is not in the group yet goes there before the first record is read.
         self.commit_now(None);
         if !assigned.is_empty() {
-            self.handover.tell(Intake::Assigned(assigned));
+            self.handover.tell(SourceEvent::Assigned(assigned));
         }
     }
 
@@ -138,7 +138,7 @@ impl Poller {
         self.log_if("give partitions back", given);
     }
 
-    pub(super) fn drop_slots(&mut self, which: impl Fn(&Slot) -> bool) -> Vec<u64> {
+    pub(super) fn drop_slots(&mut self, which: impl Fn(&OwnedPartition) -> bool) -> Vec<u64> {
         self.places.clear();
         self.last_place = None;
         let mut nonces = Vec::new();
@@ -161,7 +161,7 @@ impl Poller {
     pub(super) fn lose(&mut self, nonces: Vec<u64>) {
         lock(&self.progress).leave(&nonces);
         if !nonces.is_empty() {
-            self.handover.tell(Intake::Lost(nonces));
+            self.handover.tell(SourceEvent::Lost(nonces));
         }
     }
 }

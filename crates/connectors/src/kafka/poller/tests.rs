@@ -1,12 +1,12 @@
 //! The polling thread's bookkeeping, step by step, with a client that reaches nobody.
 #![allow(clippy::unwrap_used)]
 
-use potok_core::{Intake, SystemClock};
+use potok_core::{SourceEvent, SystemClock};
 use rdkafka::consumer::BaseConsumer;
 
-use super::super::assignment::Known;
+use super::super::assignment::ClusterFacts;
 use super::super::metadata::{Room, encode};
-use super::super::native::{Committed, Facts};
+use super::super::native::{CommittedOffset, Facts};
 use super::super::settings::{KafkaConfig, Listener};
 use super::*;
 
@@ -19,12 +19,12 @@ const NEW: u64 = 6;
 struct Told(Arc<Mutex<Facts>>);
 
 impl Cluster for Told {
-    fn known(&self, _: &BaseConsumer<Listener>, _: &[Arc<str>]) -> Result<Known, Code> {
+    fn known(&self, _: &BaseConsumer<Listener>, _: &[Arc<str>]) -> Result<ClusterFacts, Code> {
         let facts = *self.0.lock().unwrap();
         let all = || (0..facts.partitions).map(at);
         let text = encode(OLD, GROUP_HASH, 10, &potok_core::RangeSet::new(), Room::Full);
-        let commit = Committed { offset: 10, metadata: text.into_bytes() };
-        Ok(Known {
+        let commit = CommittedOffset { offset: 10, metadata: text.into_bytes() };
+        Ok(ClusterFacts {
             topics: [("t".into(), facts)].into(),
             committed: all().map(|partition| (partition, commit.clone())).collect(),
             earliest: all().map(|partition| (partition, 0)).collect(),
@@ -53,14 +53,14 @@ fn poller(told: &Told) -> Poller {
         client_id: "potok".into(),
     };
     let health = Health::default();
-    let mut poller = Poller::new(Parts {
+    let mut poller = Poller::new(PollerParts {
         queue: Queue::new(config.consumer("g", &health).unwrap()).unwrap(),
         group: "g".into(),
         topics: vec!["t".into()],
         group_hash: GROUP_HASH,
         handover: Arc::default(),
         // Positions are committed elsewhere: nobody is asked here.
-        progress: Arc::new(Mutex::new(Progress::exact())),
+        progress: Arc::new(Mutex::new(GroupProgress::exact())),
         health,
         clock: Arc::new(SystemClock),
         damage: Arc::default(),
@@ -95,7 +95,7 @@ async fn a_partition_that_no_broker_knew_is_read_once_one_does() {
     assert_eq!(seats(&poller), [(0, 10), (1, 10)]);
     let mut heard = Vec::new();
     for _ in 0..2 {
-        let Intake::Assigned(assigned) = poller.handover.next(false).await.unwrap() else {
+        let SourceEvent::Assigned(assigned) = poller.handover.next(false).await.unwrap() else {
             panic!("something else came");
         };
         heard.extend(assigned.into_iter().map(|a| (a.partition.index, a.start)));

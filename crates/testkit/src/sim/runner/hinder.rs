@@ -5,7 +5,7 @@ use potok_flow::Engine;
 use super::super::hindrances::{Hindrances, RESTART};
 use super::super::pipeline::PIPELINE;
 use super::super::trouble::Trouble;
-use super::super::workload::Kind;
+use super::super::workload::RecordKind;
 use super::{Open, Runner, SAMPLE_EVERY};
 
 impl Runner {
@@ -30,7 +30,7 @@ impl Runner {
     /// A lane stands while one of its records is tried for, or kills, the process.
     pub(super) fn look_for_hindrances(&self) {
         let is_held = self.scenario.hold.is_some();
-        let is_bad = |open: &Open| matches!(open.kind, Kind::Poison | Kind::Killer);
+        let is_bad = |open: &Open| matches!(open.kind, RecordKind::Poison | RecordKind::Killer);
         let may_be = [Trouble::Poison, Trouble::Killer];
         let may_be = may_be.iter().any(|trouble| self.scenario.enabled.contains(trouble));
         if is_held && may_be && self.open_records().iter().any(is_bad) {

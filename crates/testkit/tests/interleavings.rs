@@ -10,8 +10,9 @@ use potok_core::{Envelope, Headers, Log, Output, Reason, Timestamp};
 use potok_flow::dead_letter::{self, DeadLetter, DeadLetterState, Resolution};
 use potok_flow::{Engine, Status};
 use potok_testkit::sim::{
-    Act, DEAD, Deliver, LARGE, LogHandle, Manner, Outcome, PIPELINE, RecordKind, Recovery, Scenario,
-    SimClock, SimLog, SimTarget, Spell, StageManner, Style, Trouble, World, plan, record, run,
+    Act, DEAD, Deliver, LARGE, LogHandle, Manner, Outcome, PIPELINE, RecordKind, Recovery,
+    Scenario, SimClock, SimLog, SimTarget, Spell, StageManner, Style, Trouble, World, plan, record,
+    run,
 };
 
 fn sink(style: Style) -> Deliver {

@@ -22,6 +22,7 @@ use potok_flow::dead_letter::{REPLAY_HEADER, Replay};
 
 use super::pipeline::INTERNAL;
 use super::scenario::{Change, Deliver, Scenario, SimTarget};
+use super::sink::Style;
 use super::trouble::Recovery;
 use super::workload::{RecordKind, field};
 use super::world::State;
@@ -501,6 +502,8 @@ fn check_table(
 ) {
     let rows = w.tables.get(index as usize).map(|table| table.rows.clone()).unwrap_or_default();
     let deduplicates = matches!(&deliver.to, SimTarget::Sink(manner) if manner.deduplicates);
+    let per_message =
+        matches!(&deliver.to, SimTarget::Sink(manner) if manner.style == Style::PerMessage);
     let mut order = Order::default();
     let mut groups = order::ByGroup::new(w, expect);
     let mut seen: BTreeSet<Position> = BTreeSet::new();
@@ -537,7 +540,10 @@ fn check_table(
                 let what = format!("{} arrived behind offset {before} of its key", row.id);
                 w.violated(Promise::OrderPerKey, what);
             }
-            if let Some(before) = groups.leaves(w, expect, at, record, 0) {
+            // Where each message has an answer of its own, those of one key are in order.
+            let key = row.once.as_ref().or(row.key.as_ref()).filter(|_| per_message);
+            let lane = key.map_or(0, |key| fold(key));
+            if let Some(before) = groups.leaves(w, expect, at, record, lane) {
                 let what = format!("{} arrived behind {before} of its group", row.id);
                 w.violated(Promise::OrderOfArrival, what);
             }
@@ -546,6 +552,11 @@ fn check_table(
     if deduplicates {
         check_copies(w, Promise::OnceInSinks, inputs, values);
     }
+}
+
+/// A number for a key.
+fn fold(key: &[u8]) -> u32 {
+    key.iter().fold(1, |number: u32, byte| number.wrapping_mul(31).wrapping_add(u32::from(*byte)))
 }
 
 /// Nothing may be there more often than it was sent.

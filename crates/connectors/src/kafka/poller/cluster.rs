@@ -14,7 +14,11 @@ use super::ANSWER_MAX;
 /// Answers are those of one broker, which may lag behind the others.
 pub(super) trait Cluster: Send {
     /// Where partitions of these topics begin and end, and what the group has committed there.
-    fn known(&self, consumer: &BaseConsumer<Listener>, topics: &[Arc<str>]) -> Result<ClusterFacts, Code>;
+    fn known(
+        &self,
+        consumer: &BaseConsumer<Listener>,
+        topics: &[Arc<str>],
+    ) -> Result<ClusterFacts, Code>;
 
     /// Those of these topics that exist.
     fn topics(
@@ -28,7 +32,11 @@ pub(super) trait Cluster: Send {
 pub(super) struct Brokers;
 
 impl Cluster for Brokers {
-    fn known(&self, consumer: &BaseConsumer<Listener>, topics: &[Arc<str>]) -> Result<ClusterFacts, Code> {
+    fn known(
+        &self,
+        consumer: &BaseConsumer<Listener>,
+        topics: &[Arc<str>],
+    ) -> Result<ClusterFacts, Code> {
         let client = consumer.client();
         ClusterFacts::ask(client, topics, ANSWER_MAX, |of| native::committed_by_own(client, of))
     }

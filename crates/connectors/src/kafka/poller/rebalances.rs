@@ -7,7 +7,7 @@ use rdkafka::consumer::{Consumer, RebalanceProtocol};
 
 use super::super::assignment::Start;
 use super::super::{lock, nonce};
-use super::{Poller, OwnedPartition, list_of, placed_list, topics_of};
+use super::{OwnedPartition, Poller, list_of, placed_list, topics_of};
 
 /// How long partitions that leave wait for the engine to let them go.
 const LEAVE_MAX: Duration = Duration::from_secs(30);

@@ -170,7 +170,7 @@ impl Lane {
             destinations: self.destinations.clone(),
             index,
             number: deliver.number,
-            stack: vec![MessageRun::new(addressed, plan.retry.attempts, plan.hold.is_some())],
+            stack: vec![MessageRun::new(addressed, plan.retry.attempts, plan.orders_by_message())],
             suspects: BTreeMap::new(),
             undecided: None,
         };

@@ -15,7 +15,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 
 use super::parcel::{Letter, Outcome, Parcel, Reply};
-use super::{Directory, NodeId, Whereabouts};
+use super::{Directory, Find, NodeId, Whereabouts};
 use crate::Frame;
 use crate::contract::{Answer, Answers, Outgoing, Ticket, Unavailable, UserId};
 use crate::counters::{Counters, add};
@@ -61,6 +61,8 @@ pub(crate) struct State {
     /// Users who left a moment ago, and what came for them since.
     searches: HashMap<UserId, Search>,
     pub outbound: VecDeque<Outbound>,
+    /// When something last came through this node's line.
+    pub heard: Option<Instant>,
     /// Questions to other nodes that are not answered yet.
     pub asks: HashMap<u64, mpsc::UnboundedSender<(NodeId, String)>>,
 }
@@ -179,16 +181,11 @@ impl Node {
         batch: Vec<Outgoing>,
         answers: &Arc<dyn Answers>,
     ) -> Result<(), Unavailable> {
-        let mut users: Vec<_> = batch.iter().map(|outgoing| outgoing.user.clone()).collect();
-        users.sort_unstable();
-        users.dedup();
-        let found = match copies.directory.find(&users).await {
-            Err(Unavailable) if planted(self.limits(), Planted::AwayIsNobody) => {
-                vec![Whereabouts::default(); users.len()]
-            }
+        let found = match self.find_all(copies, &batch).await {
+            Err(Unavailable) if planted(self.limits(), Planted::AwayIsNobody) => Vec::new(),
             found => found?,
         };
-        let found: HashMap<_, _> = users.into_iter().zip(found).collect();
+        let found: HashMap<_, _> = found.into_iter().collect();
         let lease = self.limits().lease;
         let mut settlements = Settlements::default();
         let users = self.users();
@@ -315,7 +312,9 @@ impl Node {
         if wanted.is_empty() {
             return;
         }
-        let found = copies.directory.find(&wanted).await;
+        let find = |user: &UserId| Find { user: user.clone(), frames: Vec::new() };
+        let finds: Vec<_> = wanted.iter().map(find).collect();
+        let found = copies.directory.find(&finds, self.limits()).await;
         let mut settlements = Settlements::default();
         let users = self.users();
         let mut state = copies.state();
@@ -439,11 +438,13 @@ impl Node {
 
     /// What another node says.
     pub(crate) fn take_parcel(self: &Arc<Self>, copies: &Copies, bytes: &[u8]) {
+        copies.state().heard = Some(Instant::now());
         let Some((from, parcel)) = Parcel::decode(bytes) else {
             tracing::debug!("a parcel of another version was passed over");
             return;
         };
         match parcel {
+            Parcel::Echo => {}
             Parcel::Deliver(letters) => self.take_letters(copies, from, letters),
             Parcel::Replies(replies) => {
                 let mut settlements = Settlements::default();

@@ -104,16 +104,3 @@ async fn negotiation_with_one_node_is_attachment_to_another() {
         }
     }
 }
-
-impl TestHub {
-    async fn negotiate(&self, token: &str) -> Value {
-        let url =
-            format!("http://{}/hubs/notifications/negotiate?negotiateVersion=1", self.address);
-        let bearer = format!("Bearer {token}");
-        let asked = move || {
-            let mut answer = ureq::post(&url).header("authorization", bearer).send_empty().unwrap();
-            answer.body_mut().read_to_string().unwrap()
-        };
-        serde_json::from_str(&tokio::task::spawn_blocking(asked).await.unwrap()).unwrap()
-    }
-}

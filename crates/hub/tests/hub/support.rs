@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use futures::{SinkExt, StreamExt};
 use potok_hub::tokens::development::{self, DevelopmentIssuer};
+use potok_hub::trouble::Planted;
 use potok_hub::{
-    AckRule, Answer, Answers, CallError, Caller, Directory, Frame, Hub, HubSettings, Method, Node,
-    Outgoing, Ticket, UserId,
+    AckRule, Answer, Answers, CallError, Caller, Directory, Frame, Hub, HubSettings, Limits,
+    Method, Node, Outgoing, Ticket, UserId,
 };
 use serde_json::{Value, json};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
@@ -70,6 +71,15 @@ impl TestHub {
         TestHub::with(HubSettings::default()).await
     }
 
+    /// With a naive version in it, or none.
+    pub async fn planted(planted: Option<Planted>) -> Self {
+        TestHub::limited(Limits { planted, ..Limits::default() }).await
+    }
+
+    pub async fn limited(limits: Limits) -> Self {
+        TestHub::with(HubSettings { limits, ..HubSettings::default() }).await
+    }
+
     pub async fn with(settings: HubSettings) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let issuer = DevelopmentIssuer::open(folder.path()).unwrap();
@@ -90,6 +100,13 @@ impl TestHub {
         TestHub::of(settings, issuer, folder, Some(directory)).await
     }
 
+    /// On a listener of the test's own.
+    pub async fn on(settings: HubSettings, listener: TcpListener) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let issuer = DevelopmentIssuer::open(folder.path()).unwrap();
+        TestHub::listening(settings, issuer, folder, None, listener).await
+    }
+
     /// Another process of the same hub, as far as tokens go.
     pub async fn beside(&self, settings: HubSettings) -> Self {
         let folder = tempfile::tempdir().unwrap();
@@ -102,12 +119,22 @@ impl TestHub {
         folder: tempfile::TempDir,
         directory: Option<Arc<dyn Directory>>,
     ) -> Self {
+        let listener = potok_hub::listen(([127, 0, 0, 1], 0).into()).unwrap();
+        TestHub::listening(settings, issuer, folder, directory, listener).await
+    }
+
+    async fn listening(
+        settings: HubSettings,
+        issuer: Arc<DevelopmentIssuer>,
+        folder: tempfile::TempDir,
+        directory: Option<Arc<dyn Directory>>,
+        listener: TcpListener,
+    ) -> Self {
         let methods = HashMap::from([("echo".to_owned(), Arc::new(Echo) as Arc<dyn Method>)]);
         let node = match directory {
             None => Node::start(settings, issuer.clone(), methods),
             Some(directory) => Node::start_among(settings, issuer.clone(), methods, directory),
         };
-        let listener = potok_hub::listen(([127, 0, 0, 1], 0).into()).unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(potok_hub::serve(listener, node.clone(), std::future::pending()));
         TestHub { node, address, issuer, _folder: folder }
@@ -165,6 +192,19 @@ impl TestHub {
         let outgoing = Outgoing { ticket: Ticket(7), user, frame, ack_within, ack };
         self.node.send(vec![outgoing], recorder.clone()).await.unwrap();
         Ask { recorder, ticket: Ticket(7) }
+    }
+}
+
+impl TestHub {
+    pub async fn negotiate(&self, token: &str) -> Value {
+        let url =
+            format!("http://{}/hubs/notifications/negotiate?negotiateVersion=1", self.address);
+        let bearer = format!("Bearer {token}");
+        let asked = move || {
+            let mut answer = ureq::post(&url).header("authorization", bearer).send_empty().unwrap();
+            answer.body_mut().read_to_string().unwrap()
+        };
+        serde_json::from_str(&tokio::task::spawn_blocking(asked).await.unwrap()).unwrap()
     }
 }
 

@@ -94,13 +94,18 @@ impl Tasks {
         let Some(lease) = self.with(|node, _| node.limits().lease) else { return };
         let every = (lease / 5).min(Duration::from_secs(1));
         let mut announced = Instant::now();
-        let mut away = false;
+        let (mut away, mut begun) = (false, false);
         loop {
             if self.with(|_, copies| copies.left.load(Ordering::Acquire)) != Some(false) {
                 return;
             }
             match self.directory.renew(self.id, lease).await {
                 Ok(Lease { kept, live }) => {
+                    // Before anybody is looked for among those who are there already.
+                    if away || (begun && !kept) {
+                        self.with(|node, copies| node.note_return(copies));
+                    }
+                    begun = true;
                     if std::mem::take(&mut away) {
                         self.relisten.notify_one();
                         tracing::info!("the directory of the hub's nodes is back");

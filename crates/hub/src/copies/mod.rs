@@ -84,7 +84,8 @@ pub enum Presence {
 /// A lease that was renewed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lease {
-    /// Whether it was still there. Where it was not, nobody knows any more who is with this node.
+    /// Whether it was still there, in a directory that has forgotten nothing since. Where it was
+    /// not, nobody may know any more who is with this node, or with others.
     pub kept: bool,
     /// All nodes that have one, this one too.
     pub live: Vec<NodeId>,

@@ -113,6 +113,8 @@ pub struct RedisDirectory {
     client: redis::Client,
     prefix: String,
     open: Mutex<Option<Open>>,
+    /// The epoch when the lease was last renewed here.
+    epoch: std::sync::Mutex<Option<String>>,
     /// Nodes that had a lease when it was last renewed here.
     live: std::sync::Mutex<Vec<NodeId>>,
 }
@@ -130,7 +132,8 @@ impl RedisDirectory {
     pub fn new(url: &str, hub: &str) -> Result<Self, String> {
         let client = redis::Client::open(url).map_err(|error| error.category().to_owned())?;
         let prefix = format!("potok:hub:{hub}:");
-        Ok(RedisDirectory { client, prefix, open: Mutex::default(), live: Default::default() })
+        let (open, epoch, live) = (Mutex::default(), Default::default(), Default::default());
+        Ok(RedisDirectory { client, prefix, open, epoch, live })
     }
 
     /// Whether it answers.
@@ -204,9 +207,17 @@ impl RedisDirectory {
 
     fn begin(&self, run: &str) -> Pipeline {
         let mut pipeline = redis::pipe();
-        let epoch = format!("{}epoch", self.prefix);
-        pipeline.cmd("EVAL").arg(BEGIN).arg(1).arg(epoch).arg(run).ignore();
+        pipeline.cmd("EVAL").arg(BEGIN).arg(1).arg(self.epoch_key()).arg(run).ignore();
         pipeline
+    }
+
+    fn epoch_key(&self) -> String {
+        format!("{}epoch", self.prefix)
+    }
+
+    /// Whether the server has forgotten something since the lease was last renewed, or is another.
+    fn is_another(&self, epoch: Option<&str>) -> bool {
+        self.epoch.lock().is_ok_and(|known| known.is_some() && known.as_deref() != epoch)
     }
 
     fn is_live(&self, node: NodeId) -> bool {
@@ -227,13 +238,18 @@ impl Directory for RedisDirectory {
         let nodes = format!("{}nodes", self.prefix);
         pipeline.cmd("EVAL").arg(RENEW).arg(1).arg(nodes);
         pipeline.arg(node.to_string()).arg(lease.as_millis() as u64);
-        let (answer,): (Vec<String>,) = self.ask(&pipeline).await?;
+        pipeline.cmd("GET").arg(self.epoch_key());
+        let (answer, epoch): (Vec<String>, Option<String>) = self.ask(&pipeline).await?;
         let (kept, live) = answer.split_first().ok_or(Unavailable)?;
+        let kept = kept == "1" && !self.is_another(epoch.as_deref());
+        if let Ok(mut known) = self.epoch.lock() {
+            *known = epoch;
+        }
         let live: Vec<_> = live.iter().filter_map(|node| NodeId::parse(node)).collect();
         if let Ok(mut known) = self.live.lock() {
             known.clone_from(&live);
         }
-        Ok(Lease { kept: kept == "1", live })
+        Ok(Lease { kept, live })
     }
 
     async fn leave(&self, node: NodeId) -> Result<(), Unavailable> {
@@ -272,7 +288,14 @@ impl Directory for RedisDirectory {
                 pipeline.arg(frame.bytes()).arg(inbox::entry(frame).to_string());
             }
         }
+        // Behind the users: what was forgotten before they were looked for shows here.
+        pipeline.cmd("GET").arg(self.epoch_key());
         let mut answers: Vec<redis::Value> = self.ask(&pipeline).await?;
+        let epoch: Option<String> = read(answers.pop().ok_or(Unavailable)?)?;
+        if self.is_another(epoch.as_deref()) {
+            // It knows nobody now; that is not to say that nobody is there.
+            return Err(Unavailable);
+        }
         let (seconds, micros): (i64, i64) = read(answers.remove(0))?;
         let now = seconds * 1000 + micros / 1000;
         let mut dead = redis::pipe();
@@ -310,7 +333,7 @@ impl Directory for RedisDirectory {
         // In this order: what is dropped meanwhile makes less of it whole, never more.
         pipeline.cmd("LRANGE").arg(self.key_of("inbox", user)).arg(0).arg(-1);
         pipeline.cmd("HGET").arg(self.key_of("marks", user)).arg("whole");
-        pipeline.cmd("GET").arg(format!("{}epoch", self.prefix));
+        pipeline.cmd("GET").arg(self.epoch_key());
         let (kept, whole, epoch): (Vec<String>, Option<u64>, Option<String>) =
             self.ask(&pipeline).await?;
         let epoch = epoch.as_deref().and_then(|epoch| epoch.split_once(' ')?.1.parse().ok());

@@ -52,6 +52,9 @@ pub(crate) struct State {
     live: HashSet<NodeId>,
     /// When those were read.
     read: Option<Instant>,
+    /// The directory was away or has forgotten something; until then others may not have said again
+    /// who is with them.
+    settling: Option<Instant>,
     /// Nodes that lost their lease a moment ago.
     vanished: HashMap<NodeId, Instant>,
     /// Users to announce, and whether the last connection of those who are not here broke.
@@ -143,6 +146,14 @@ impl State {
         self.numbers
     }
 
+    /// Its user is nowhere, as far as that can be said now.
+    fn nobody(&self, delivery: &Delivery, settlements: &mut Settlements) {
+        if self.settling.is_some_and(|until| Instant::now() < until) {
+            delivery.mark_unsure();
+        }
+        settlements.nobody(delivery);
+    }
+
     /// Who is alive, unless that was read too long ago to be true.
     fn live(&self, lease: Duration) -> Result<&HashSet<NodeId>, Unavailable> {
         let fresh = self.read.is_some_and(|read| read.elapsed() < lease);
@@ -166,6 +177,15 @@ impl Node {
         for (_, leg) in legs.extract_if(|_, leg| dead(leg) || leg.pending.delivery.is_settled()) {
             leg.pending.delivery.mark_written();
             settlements.release(&leg.pending.delivery);
+        }
+    }
+
+    /// The directory is back, or begins anew: for as long as a node may take to be heard of, users
+    /// who are not in it may be with somebody.
+    pub(crate) fn note_return(&self, copies: &Copies) {
+        let naive = [Planted::AnnouncedOnce, Planted::AwayIsNobody];
+        if !naive.into_iter().any(|bug| planted(self.limits(), bug)) {
+            copies.state().settling = Some(Instant::now() + self.limits().lease);
         }
     }
 
@@ -257,7 +277,7 @@ impl Node {
                     settlements.unanswered(&delivery);
                 }
             } else {
-                settlements.nobody(&delivery);
+                state.nobody(&delivery, settlements);
             }
             return;
         }
@@ -425,7 +445,7 @@ impl Node {
             Outcome::Gone if delivery.is_last() && !delivery.is_settled() => {
                 let until = pending.until.unwrap_or(Instant::now() + self.limits().linger);
                 if until <= Instant::now() {
-                    return settlements.nobody(&delivery);
+                    return state.nobody(&delivery, settlements);
                 }
                 let search = state.searches.entry(pending.user.clone());
                 let search =

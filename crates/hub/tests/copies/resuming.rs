@@ -54,8 +54,8 @@ async fn told(client: &mut Client) -> (Vec<String>, Option<Vec<String>>) {
 pub async fn missed(hub: &TestHub, user: &str, last: &str) -> Option<Vec<String>> {
     let mut client = hub.connect(user).await;
     ask_to_resume(&mut client, last).await;
-    let (live, missed) = told(&mut client).await;
-    assert!(live.is_empty(), "{live:?}");
+    // What was looked for her a moment ago may come live, too.
+    let (_, missed) = told(&mut client).await;
     client.say(json!({"type": 7})).await;
     assert_eq!(client.heard().await, None);
     missed

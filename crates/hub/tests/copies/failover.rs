@@ -7,6 +7,7 @@ use std::time::Duration;
 use potok_hub::trouble::Planted;
 use potok_hub::{Answer, Hub, Limits, RedisDirectory};
 use potok_services::Redis;
+use serde_json::json;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -150,9 +151,17 @@ async fn redis_stopped_under_load_makes_nobody_away_and_disconnects_nobody() {
         a.acknowledged(&format!("user-{number}"), &mut client).await;
         b.acknowledged(&format!("user-{number}"), &mut client).await;
         clients.spawn(async move {
-            while let Some(message) = client.heard().await {
-                if message["type"] == 1 {
-                    client.complete(&message["invocationId"]).await;
+            let mut pings = tokio::time::interval(Duration::from_secs(5));
+            loop {
+                tokio::select! {
+                    _ = pings.tick() => client.say(json!({"type": 6})).await,
+                    message = client.heard() => match message {
+                        Some(message) if message["type"] == 1 => {
+                            client.complete(&message["invocationId"]).await;
+                        }
+                        Some(_) => {}
+                        None => return,
+                    },
                 }
             }
         });

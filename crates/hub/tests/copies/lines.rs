@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 /// One node's way to the directory.
 #[derive(Default)]
-pub struct Way {
+pub struct LinePath {
     inner: Arc<InProcess>,
     /// What is cast to the node is taken, and never read: it is frozen.
     pub deaf: Arc<AtomicBool>,
@@ -53,9 +53,9 @@ impl Gate {
     }
 }
 
-impl Way {
+impl LinePath {
     pub fn to(inner: &Arc<InProcess>) -> Arc<Self> {
-        Arc::new(Way { inner: inner.clone(), ..Way::default() })
+        Arc::new(LinePath { inner: inner.clone(), ..LinePath::default() })
     }
 
     fn reach(&self) -> Result<&InProcess, Unavailable> {
@@ -84,7 +84,7 @@ impl Parcels for Line {
 }
 
 #[async_trait::async_trait]
-impl Directory for Way {
+impl Directory for LinePath {
     async fn renew(&self, node: NodeId, lease: Duration) -> Result<Lease, Unavailable> {
         match self.lapsed.load(Ordering::Acquire) {
             true => Err(Unavailable),

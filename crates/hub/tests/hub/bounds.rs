@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::SinkExt;
 use potok_hub::trouble::Planted;
 use potok_hub::{
-    AckRule, Answer, Frame, Hub, HubSettings, Limits, Outgoing, Refused, Ticket, UserId,
+    AckRule, Answer, Frame, FrameError, Hub, HubSettings, Limits, Outgoing, Ticket, UserId,
 };
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -108,7 +108,7 @@ async fn a_payload_that_is_too_large_costs_nobody_a_connection() {
     }
     let large = json!("x".repeat(200 << 10)).to_string();
     let refused = Frame::new("notify", "m-1", large.as_bytes(), Limits::default().message_bytes);
-    assert!(matches!(refused, Err(Refused::TooLarge { bytes }) if bytes >= 200 << 10));
+    assert!(matches!(refused, Err(FrameError::TooLarge { bytes }) if bytes >= 200 << 10));
     for (user, client) in &mut clients {
         let ask = hub.send(user, json!("small")).await;
         let id = client.invoked().await;

@@ -184,10 +184,10 @@ impl TextValue for PageOrigin {
     }
 }
 
-impl Written for Proxies {
+impl TextValue for Proxies {
     const FORMAT: &'static str = "potok-network";
 
-    fn read(text: &str) -> Result<Self, Vec<Wrong>> {
+    fn read(text: &str) -> Result<Self, Vec<TextError>> {
         let (address, bits) = text.split_once('/').unwrap_or((text, "0"));
         let most = match address.parse() {
             Ok(IpAddr::V4(_)) => Some(32),
@@ -197,7 +197,7 @@ impl Written for Proxies {
         let fine = |bits: u32| most.is_some_and(|most| bits <= most);
         match bits.parse().is_ok_and(fine) {
             true => Ok(Proxies(text.to_owned())),
-            false => Err(vec![Wrong::new(
+            false => Err(vec![TextError::new(
                 code::ADDRESS,
                 0..text.len(),
                 format!("`{text}` is neither an address nor a network"),

@@ -8,7 +8,7 @@ use potok_services::redis;
 use serde_json::{Value, json};
 
 use crate::pair::{Pair, limits};
-use crate::support::{Client, TestHub};
+use crate::support::{Client, TestHub, ask};
 
 async fn directories(name: &str) -> [Arc<dyn Directory>; 2] {
     let url = tokio::task::spawn_blocking(|| redis().url()).await.unwrap();
@@ -107,13 +107,8 @@ async fn negotiation_with_one_node_is_attachment_to_another() {
 
 impl TestHub {
     async fn negotiate(&self, token: &str) -> Value {
-        let url =
-            format!("http://{}/hubs/notifications/negotiate?negotiateVersion=1", self.address);
+        let path = "/hubs/notifications/negotiate?negotiateVersion=1";
         let bearer = format!("Bearer {token}");
-        let asked = move || {
-            let mut answer = ureq::post(&url).header("authorization", bearer).send_empty().unwrap();
-            answer.body_mut().read_to_string().unwrap()
-        };
-        serde_json::from_str(&tokio::task::spawn_blocking(asked).await.unwrap()).unwrap()
+        ask(self, "POST", path, &[("authorization", &bearer)]).await.json()
     }
 }

@@ -1,59 +1,16 @@
 //! Requests: tokens, origins, negotiation, and what strangers get to see.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use futures::SinkExt;
 use potok_hub::tokens::{Authority, Person, Refusal};
 use potok_hub::trouble::Planted;
 use potok_hub::{HubSettings, Limits, Node};
-use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use serde_json::json;
 use tokio_tungstenite::tungstenite::Message;
 
-use crate::support::{Client, TestHub, patiently};
-
-/// An answer: its status, its head and its body.
-struct Answer {
-    status: u16,
-    head: String,
-    body: String,
-}
-
-impl Answer {
-    fn json(&self) -> Value {
-        serde_json::from_str(&self.body).unwrap()
-    }
-
-    fn header(&self, name: &str) -> Option<&str> {
-        self.head.lines().find_map(|line| {
-            let (other, value) = line.split_once(": ")?;
-            other.eq_ignore_ascii_case(name).then_some(value)
-        })
-    }
-}
-
-/// One request, byte for byte.
-async fn ask(hub: &TestHub, method: &str, path: &str, headers: &[(&str, &str)]) -> Answer {
-    ask_at(hub.address, method, path, headers).await
-}
-
-async fn ask_at(address: SocketAddr, method: &str, path: &str, headers: &[(&str, &str)]) -> Answer {
-    let mut socket = tokio::net::TcpStream::connect(address).await.unwrap();
-    let mut request =
-        format!("{method} {path} HTTP/1.1\r\nHost: hub.example\r\nConnection: close\r\n");
-    for (name, value) in headers {
-        request.push_str(&format!("{name}: {value}\r\n"));
-    }
-    request.push_str("Content-Length: 0\r\n\r\n");
-    socket.write_all(request.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    patiently("an answer", socket.read_to_string(&mut answer)).await.unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-    Answer { status, head: head.to_owned(), body: body.to_owned() }
-}
+use crate::support::{Client, TestHub, ask, ask_at, patiently};
 
 const NEGOTIATE: &str = "/hubs/notifications/negotiate?negotiateVersion=1";
 

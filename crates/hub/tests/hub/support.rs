@@ -13,6 +13,7 @@ use potok_hub::{
     Method, Node, Outgoing, Ticket, UserId,
 };
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio_tungstenite::tungstenite::Message;
@@ -197,14 +198,9 @@ impl TestHub {
 
 impl TestHub {
     pub async fn negotiate(&self, token: &str) -> Value {
-        let url =
-            format!("http://{}/hubs/notifications/negotiate?negotiateVersion=1", self.address);
+        let path = "/hubs/notifications/negotiate?negotiateVersion=1";
         let bearer = format!("Bearer {token}");
-        let asked = move || {
-            let mut answer = ureq::post(&url).header("authorization", bearer).send_empty().unwrap();
-            answer.body_mut().read_to_string().unwrap()
-        };
-        serde_json::from_str(&tokio::task::spawn_blocking(asked).await.unwrap()).unwrap()
+        ask(self, "POST", path, &[("authorization", &bearer)]).await.json()
     }
 }
 
@@ -325,4 +321,50 @@ impl Client {
         assert_eq!(message["type"], 1, "{message}");
         message["invocationId"].clone()
     }
+}
+
+/// An answer over HTTP: its status, its head and its body.
+pub struct HttpReply {
+    pub status: u16,
+    pub head: String,
+    pub body: String,
+}
+
+impl HttpReply {
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap()
+    }
+
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().find_map(|line| {
+            let (other, value) = line.split_once(": ")?;
+            other.eq_ignore_ascii_case(name).then_some(value)
+        })
+    }
+}
+
+/// One request, byte for byte.
+pub async fn ask(hub: &TestHub, method: &str, path: &str, headers: &[(&str, &str)]) -> HttpReply {
+    ask_at(hub.address, method, path, headers).await
+}
+
+pub async fn ask_at(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+) -> HttpReply {
+    let mut socket = TcpStream::connect(address).await.unwrap();
+    let mut request =
+        format!("{method} {path} HTTP/1.1\r\nHost: hub.example\r\nConnection: close\r\n");
+    for (name, value) in headers {
+        request.push_str(&format!("{name}: {value}\r\n"));
+    }
+    request.push_str("Content-Length: 0\r\n\r\n");
+    socket.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    patiently("an answer", socket.read_to_string(&mut answer)).await.unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    HttpReply { status, head: head.to_owned(), body: body.to_owned() }
 }

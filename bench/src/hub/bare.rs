@@ -17,11 +17,11 @@ type Sink = SplitSink<WebSocketStream<TcpStream>, Message>;
 
 pub struct BareHub {
     pub address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<BareSockets>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct BareSockets {
     sinks: Mutex<Vec<Sink>>,
     answers: AtomicU64,
     /// Sockets that are still read from.
@@ -78,7 +78,7 @@ impl BareHub {
     }
 }
 
-async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+async fn accept(listener: TcpListener, shared: Arc<BareSockets>) {
     while let Ok((stream, _)) = listener.accept().await {
         let _ = stream.set_nodelay(true);
         let shared = shared.clone();

@@ -26,19 +26,19 @@ const SIGNATURE: usize = 16;
 
 pub(crate) struct Negotiation {
     node: [u8; NODE],
-    key: RwLock<Key>,
+    key: RwLock<SigningKey>,
 }
 
-struct Key {
+struct SigningKey {
     bytes: [u8; 32],
     key: hmac::Key,
     /// Whether it is the one of all nodes.
     shared: bool,
 }
 
-impl Key {
+impl SigningKey {
     fn new(bytes: [u8; 32], shared: bool) -> Self {
-        Key { bytes, key: hmac::Key::new(hmac::HMAC_SHA256, &bytes), shared }
+        SigningKey { bytes, key: hmac::Key::new(hmac::HMAC_SHA256, &bytes), shared }
     }
 }
 
@@ -56,7 +56,7 @@ impl Negotiation {
     /// With a key of its own where none is given; that is enough for a node that is `alone`.
     pub fn new(key: Option<[u8; 32]>, alone: bool) -> Self {
         let shared = alone || key.is_some();
-        let key = RwLock::new(Key::new(key.unwrap_or_else(random::bytes), shared));
+        let key = RwLock::new(SigningKey::new(key.unwrap_or_else(random::bytes), shared));
         Negotiation { node: random::bytes(), key }
     }
 
@@ -73,7 +73,7 @@ impl Negotiation {
 
     /// From now on with the key of all nodes. Who negotiated with another does it again.
     pub fn set_key(&self, key: [u8; 32]) {
-        *self.key.write().unwrap_or_else(PoisonError::into_inner) = Key::new(key, true);
+        *self.key.write().unwrap_or_else(PoisonError::into_inner) = SigningKey::new(key, true);
     }
 
     /// A new connection: its public id, and the secret it is attached with.

@@ -3,10 +3,10 @@
 use super::*;
 use crate::protocol::Protocol;
 
-struct Stranger;
+struct Gatekeeper;
 
 #[async_trait]
-impl Authority for Stranger {
+impl Authority for Gatekeeper {
     async fn verify(&self, _: &str) -> Result<Person, Refusal> {
         Err(Refusal::Missing)
     }
@@ -33,7 +33,7 @@ async fn closed_by_second(expiry_grace: (Duration, Duration)) -> Vec<(u64, usize
     const CLIENTS: u32 = 10_000;
     let limits = Limits { expiry_grace, ..Limits::default() };
     let settings = HubSettings { limits, ..HubSettings::default() };
-    let node = Node::start(settings, Arc::new(Stranger), Methods::new());
+    let node = Node::start(settings, Arc::new(Gatekeeper), Methods::new());
     let token = person(300);
     let attachments: Vec<_> = (0..CLIENTS)
         .map(|number| {
@@ -76,7 +76,7 @@ async fn equal_tokens_end_at_different_times() {
 
 #[tokio::test]
 async fn no_connection_lives_for_ever_and_no_token_shortens_its_life() {
-    let node = Node::start(HubSettings::default(), Arc::new(Stranger), Methods::new());
+    let node = Node::start(HubSettings::default(), Arc::new(Gatekeeper), Methods::new());
     let attachment = node.attach(origin(1), &person(1 << 31)).unwrap();
     let until = attachment.connection.expires();
     assert!(until < 24 * 60 * 60 + 100);
@@ -86,7 +86,7 @@ async fn no_connection_lives_for_ever_and_no_token_shortens_its_life() {
 
 #[tokio::test]
 async fn a_connection_is_attached_once_and_leaves_nothing_behind() {
-    let node = Node::start(HubSettings::default(), Arc::new(Stranger), Methods::new());
+    let node = Node::start(HubSettings::default(), Arc::new(Gatekeeper), Methods::new());
     let person = Person { user: UserId::new("alice"), expires: wall_now(), issued: None };
     let attachment = node.attach(origin(1), &person).unwrap();
     assert!(node.attach(origin(1), &person).is_none());

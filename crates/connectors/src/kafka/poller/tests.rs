@@ -16,9 +16,9 @@ const NEW: u64 = 6;
 
 /// What a broker knows of the topic `t`, of which the group has committed 10 everywhere.
 #[derive(Clone)]
-struct Told(Arc<Mutex<Facts>>);
+struct LaggingBroker(Arc<Mutex<Facts>>);
 
-impl Cluster for Told {
+impl Cluster for LaggingBroker {
     fn known(&self, _: &BaseConsumer<Listener>, _: &[Arc<str>]) -> Result<ClusterFacts, Code> {
         let facts = *self.0.lock().unwrap();
         let all = || (0..facts.partitions).map(at);
@@ -45,7 +45,7 @@ fn at(index: u32) -> Partition {
     Partition { topic: "t".into(), index }
 }
 
-fn poller(told: &Told) -> Poller {
+fn poller(broker: &LaggingBroker) -> Poller {
     let config = KafkaConfig {
         servers: "127.0.0.1:1".into(),
         properties: Vec::new(),
@@ -66,7 +66,7 @@ fn poller(told: &Told) -> Poller {
         damage: Arc::default(),
         passing: Vec::new(),
     });
-    poller.cluster = Box::new(told.clone());
+    poller.cluster = Box::new(broker.clone());
     poller
 }
 
@@ -82,15 +82,15 @@ fn seats(poller: &Poller) -> Vec<(u32, u64)> {
 
 #[tokio::test]
 async fn a_partition_that_no_broker_knew_is_read_once_one_does() {
-    let told = Told(Arc::new(Mutex::new(Facts { id: OLD, partitions: 1 })));
-    let mut poller = poller(&told);
+    let broker = LaggingBroker(Arc::new(Mutex::new(Facts { id: OLD, partitions: 1 })));
+    let mut poller = poller(&broker);
     // The group knows of a second partition, the broker that is asked does not yet.
     poller.hear(Event::Rebalance { assigned: true, partitions: vec![at(0), at(1)] });
     assert_eq!(seats(&poller), [(0, 10)]);
     tick(&mut poller);
     assert_eq!(seats(&poller), [(0, 10)], "nobody knows where it begins");
 
-    told.0.lock().unwrap().partitions = 2;
+    broker.0.lock().unwrap().partitions = 2;
     tick(&mut poller);
     assert_eq!(seats(&poller), [(0, 10), (1, 10)]);
     let mut heard = Vec::new();
@@ -108,19 +108,19 @@ async fn a_partition_that_no_broker_knew_is_read_once_one_does() {
 
 #[tokio::test]
 async fn a_partition_that_was_taken_away_is_not_seated_later() {
-    let told = Told(Arc::new(Mutex::new(Facts { id: OLD, partitions: 1 })));
-    let mut poller = poller(&told);
+    let broker = LaggingBroker(Arc::new(Mutex::new(Facts { id: OLD, partitions: 1 })));
+    let mut poller = poller(&broker);
     poller.hear(Event::Rebalance { assigned: true, partitions: vec![at(1)] });
     poller.hear(Event::Rebalance { assigned: false, partitions: vec![at(1)] });
-    told.0.lock().unwrap().partitions = 2;
+    broker.0.lock().unwrap().partitions = 2;
     tick(&mut poller);
     assert!(seats(&poller).is_empty());
 }
 
 #[tokio::test]
 async fn what_is_fetched_under_another_id_is_not_taken_for_the_old_topic() {
-    let told = Told(Arc::new(Mutex::new(Facts { id: OLD, partitions: 1 })));
-    let mut poller = poller(&told);
+    let broker = LaggingBroker(Arc::new(Mutex::new(Facts { id: OLD, partitions: 1 })));
+    let mut poller = poller(&broker);
     poller.hear(Event::Fetches { topic: "t".into(), id: OLD });
     poller.hear(Event::Rebalance { assigned: true, partitions: vec![at(0)] });
     poller.hear(Event::End(at(0), 20));
@@ -134,7 +134,7 @@ async fn what_is_fetched_under_another_id_is_not_taken_for_the_old_topic() {
     tick(&mut poller);
     assert_eq!((seats(&poller), poller.slots[0].nonce), (vec![(0, 20)], before));
 
-    told.0.lock().unwrap().id = NEW;
+    broker.0.lock().unwrap().id = NEW;
     tick(&mut poller);
     assert_eq!(seats(&poller), [(0, 0)], "another topic is read from its start");
     assert_ne!(poller.slots[0].nonce, before, "what ends now is not of the old one");
@@ -144,8 +144,8 @@ async fn what_is_fetched_under_another_id_is_not_taken_for_the_old_topic() {
 
 #[tokio::test]
 async fn a_topic_that_the_client_does_not_know_yet_waits_for_it() {
-    let told = Told(Arc::new(Mutex::new(Facts { id: NEW, partitions: 1 })));
-    let mut poller = poller(&told);
+    let broker = LaggingBroker(Arc::new(Mutex::new(Facts { id: NEW, partitions: 1 })));
+    let mut poller = poller(&broker);
     poller.hear(Event::Fetches { topic: "t".into(), id: OLD });
     poller.hear(Event::Rebalance { assigned: true, partitions: vec![at(0)] });
     poller.hear(Event::End(at(0), 20));

@@ -156,8 +156,7 @@ impl Lane {
         let addressed = address(deliver, is_last, &mut cycle.items, from);
         if !addressed.is_empty() {
             // The bottom of the stack: behind everything that waits.
-            let run = MessageRun::new(addressed, plan.retry.attempts, plan.orders_by_message());
-            settling.stack.insert(0, run);
+            settling.stack.insert(0, MessageRun::new(addressed, plan.retry.attempts));
         }
         Ok(())
     }

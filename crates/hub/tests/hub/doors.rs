@@ -1,11 +1,16 @@
 //! Requests: tokens, origins, negotiation, and what strangers get to see.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use futures::SinkExt;
-use potok_hub::{HubSettings, Limits};
+use potok_hub::tokens::{Authority, Person, Refusal};
+use potok_hub::trouble::Planted;
+use potok_hub::{HubSettings, Limits, Node};
 use serde_json::json;
 use tokio_tungstenite::tungstenite::Message;
 
-use crate::support::{Client, TestHub, ask, patiently};
+use crate::support::{Client, TestHub, ask, ask_at, patiently};
 
 const NEGOTIATE: &str = "/hubs/notifications/negotiate?negotiateVersion=1";
 
@@ -117,6 +122,58 @@ async fn development_tokens_do_not_work_through_a_proxy() {
         let headers = [("authorization", bearer.as_str()), (header, "198.51.100.1")];
         assert_eq!(ask(&hub, "POST", NEGOTIATE, &headers).await.status, 403, "{header}");
     }
+}
+
+#[tokio::test]
+async fn naive_doors_are_seen() {
+    let hub = TestHub::planted(Some(Planted::PeerIsLoopback)).await;
+    let bearer = bearer(&hub.token("alice"));
+    let headers = [("authorization", bearer.as_str()), ("x-forwarded-for", "198.51.100.1")];
+    assert_eq!(ask(&hub, "POST", NEGOTIATE, &headers).await.status, 200);
+    let limits = Limits { planted: Some(Planted::CorsOnlyOn200), ..Limits::default() };
+    let origins = vec!["https://app.example".to_owned()];
+    let hub = TestHub::with(HubSettings { origins, limits, ..HubSettings::default() }).await;
+    let refused = ask(&hub, "POST", NEGOTIATE, &[("origin", "https://app.example")]).await;
+    assert_eq!(
+        (refused.status, refused.header("access-control-allow-origin")),
+        (401, None),
+        "a page would see a network error"
+    );
+}
+
+/// Refuses everybody.
+struct Strict;
+
+#[async_trait::async_trait]
+impl Authority for Strict {
+    async fn verify(&self, _: &str) -> Result<Person, Refusal> {
+        Err(Refusal::Signature)
+    }
+}
+
+/// Whether somebody who forges another address with every guess is stopped.
+async fn guessed_from_forged_addresses(planted: Option<Planted>) -> bool {
+    let limits = Limits { refused_tokens_per_second: 3, planted, ..Limits::default() };
+    let settings = HubSettings { limits, ..HubSettings::default() };
+    let node = Node::start(settings, Arc::new(Strict), HashMap::new());
+    let listener = potok_hub::listen(([127, 0, 0, 1], 0).into()).unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(potok_hub::serve(listener, node, std::future::pending()));
+    for number in 0..2_000 {
+        let forged = format!("198.51.{}.{}", number / 250, number % 250);
+        let headers = [("authorization", "Bearer a.b.c"), ("x-forwarded-for", forged.as_str())];
+        if ask_at(address, "POST", NEGOTIATE, &headers).await.status == 429 {
+            return true;
+        }
+    }
+    false
+}
+
+#[tokio::test]
+async fn a_forged_address_hides_nobody() {
+    assert!(guessed_from_forged_addresses(None).await);
+    let naive = guessed_from_forged_addresses(Some(Planted::TrustsForwarded)).await;
+    assert!(!naive, "the naive version is seen");
 }
 
 #[tokio::test]

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use futures::{SinkExt, StreamExt};
 use potok_hub::tokens::development::{self, DevelopmentIssuer};
+use potok_hub::trouble::Planted;
 use potok_hub::{
-    AckRule, Answer, Answers, CallError, Caller, Directory, Frame, Hub, HubSettings, Method, Node,
-    Outgoing, Ticket, UserId,
+    AckRule, Answer, Answers, CallError, Caller, Directory, Frame, Hub, HubSettings, Limits,
+    Method, Node, Outgoing, Ticket, UserId,
 };
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
@@ -71,6 +72,15 @@ impl TestHub {
         TestHub::with(HubSettings::default()).await
     }
 
+    /// With a naive version in it, or none.
+    pub async fn planted(planted: Option<Planted>) -> Self {
+        TestHub::limited(Limits { planted, ..Limits::default() }).await
+    }
+
+    pub async fn limited(limits: Limits) -> Self {
+        TestHub::with(HubSettings { limits, ..HubSettings::default() }).await
+    }
+
     pub async fn with(settings: HubSettings) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let issuer = DevelopmentIssuer::open(folder.path()).unwrap();
@@ -91,6 +101,13 @@ impl TestHub {
         TestHub::of(settings, issuer, folder, Some(directory)).await
     }
 
+    /// On a listener of the test's own.
+    pub async fn on(settings: HubSettings, listener: TcpListener) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let issuer = DevelopmentIssuer::open(folder.path()).unwrap();
+        TestHub::listening(settings, issuer, folder, None, listener).await
+    }
+
     /// Another process of the same hub, as far as tokens go.
     pub async fn beside(&self, settings: HubSettings) -> Self {
         let folder = tempfile::tempdir().unwrap();
@@ -103,12 +120,22 @@ impl TestHub {
         folder: tempfile::TempDir,
         directory: Option<Arc<dyn Directory>>,
     ) -> Self {
+        let listener = potok_hub::listen(([127, 0, 0, 1], 0).into()).unwrap();
+        TestHub::listening(settings, issuer, folder, directory, listener).await
+    }
+
+    async fn listening(
+        settings: HubSettings,
+        issuer: Arc<DevelopmentIssuer>,
+        folder: tempfile::TempDir,
+        directory: Option<Arc<dyn Directory>>,
+        listener: TcpListener,
+    ) -> Self {
         let methods = HashMap::from([("echo".to_owned(), Arc::new(Echo) as Arc<dyn Method>)]);
         let node = match directory {
             None => Node::start(settings, issuer.clone(), methods),
             Some(directory) => Node::start_among(settings, issuer.clone(), methods, directory),
         };
-        let listener = potok_hub::listen(([127, 0, 0, 1], 0).into()).unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(potok_hub::serve(listener, node.clone(), std::future::pending()));
         TestHub { node, address, issuer, _folder: folder }
@@ -166,6 +193,14 @@ impl TestHub {
         let outgoing = Outgoing { ticket: Ticket(7), user, frame, ack_within, ack };
         self.node.send(vec![outgoing], recorder.clone()).await.unwrap();
         Ask { recorder, ticket: Ticket(7) }
+    }
+}
+
+impl TestHub {
+    pub async fn negotiate(&self, token: &str) -> Value {
+        let path = "/hubs/notifications/negotiate?negotiateVersion=1";
+        let bearer = format!("Bearer {token}");
+        ask(self, "POST", path, &[("authorization", &bearer)]).await.json()
     }
 }
 
@@ -310,7 +345,16 @@ impl HttpReply {
 
 /// One request, byte for byte.
 pub async fn ask(hub: &TestHub, method: &str, path: &str, headers: &[(&str, &str)]) -> HttpReply {
-    let mut socket = TcpStream::connect(hub.address).await.unwrap();
+    ask_at(hub.address, method, path, headers).await
+}
+
+pub async fn ask_at(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+) -> HttpReply {
+    let mut socket = TcpStream::connect(address).await.unwrap();
     let mut request =
         format!("{method} {path} HTTP/1.1\r\nHost: hub.example\r\nConnection: close\r\n");
     for (name, value) in headers {

@@ -70,7 +70,7 @@ struct OwnedPartition {
 pub struct Poller {
     pub queue: Queue,
     pub group: String,
-    /// What it reads.
+    /// The topics it reads.
     pub topics: Vec<Arc<str>>,
     /// The group in commits' metadata.
     pub group_hash: u64,
@@ -80,9 +80,9 @@ pub struct Poller {
     pub clock: Arc<dyn Clock>,
     pub damage: Arc<Mutex<Vec<Damage>>>,
     slots: Vec<OwnedPartition>,
-    /// Those of which no broker knew when the group gave them to us.
+    /// Partitions that no broker knew when the group gave them to us.
     unseated: Vec<Partition>,
-    /// What cannot be read.
+    /// Partitions that cannot be read, and why.
     stalls: Stalls,
     /// Where records of a topic handle and partition belong.
     places: HashMap<(usize, u32), usize>,
@@ -102,7 +102,7 @@ pub struct Poller {
     deleted_at: Instant,
 }
 
-/// What a poller is made of.
+/// The parts of a poller.
 pub struct PollerParts {
     pub queue: Queue,
     pub group: String,

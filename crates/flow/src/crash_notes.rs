@@ -13,13 +13,14 @@
 //! ```
 
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use potok_core::{Position, SourceBatch};
 use serde::{Deserialize, Serialize};
+
+use crate::fixed_hash::FixedHash;
 
 const SLOT_BYTES: usize = 64;
 /// Lanes of a pipeline at most.
@@ -135,9 +136,7 @@ fn private() -> OpenOptions {
 }
 
 fn hash(topic: &str) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    topic.hash(&mut hasher);
-    hasher.finish()
+    FixedHash::new().text(topic.as_bytes()).finish()
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -270,7 +270,7 @@ impl Lane {
                 self.mark_early(&cycle);
             }
             if worked.is_ok() {
-                worked = self.deliver(&mut cycle, 0..self.plan.delivers.len()).await;
+                worked = self.deliver(&mut cycle).await;
             }
             self.settle_feeds(&mut cycle);
             self.finish(cycle);

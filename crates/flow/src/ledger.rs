@@ -500,7 +500,11 @@ impl JournalWriter {
             }
         };
         if self.overlaps() {
+            // How a replay ended is known when the log has taken or refused what it made.
+            let mut resolutions = outputs.take_resolutions();
             self.write(&mut pending, outputs, Vec::new(), pin!(ready(()))).await?;
+            resolutions.correct(&pending);
+            self.write(&mut pending, resolutions, Vec::new(), pin!(ready(()))).await?;
             self.write(&mut [], Outputs::default(), ended, pin!(turn)).await?;
         } else {
             self.write(&mut pending, outputs, ended, pin!(turn)).await?;

@@ -64,7 +64,8 @@
 //! segment and the offset, so a copy of a frame inside a payload or another file is no frame.
 //! Names are spelled out in every frame: no frame needs another one to be understood.
 //! The checksum of a record does not say where it belongs: within a frame that is damaged, a record
-//! of another one that came to lie in the place of its own is taken for it.
+//! of another one that came to lie in the place of its own, among others of its entry, is taken for
+//! it (decision 0062).
 //!
 //! **A segment** begins with a checkpoint: the whole state at that moment, as entries 2 to 10. A
 //! segment that was left in good order ends with a footer: its index, and as payload (8 bytes)

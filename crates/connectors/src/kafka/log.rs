@@ -32,7 +32,7 @@ use super::store::KafkaBodies;
 use super::topics::{TopicKind, Topics, partitions_of};
 use super::turns::Turns;
 use super::writer::RecordWriter;
-use super::{blocking, fault, lock, reader, registry};
+use super::{blocking, fault, lock, nonce, reader, registry};
 
 /// How long a group that is being closed is waited for, and closing as a whole.
 const CLOSE_MAX: Duration = Duration::from_secs(30);
@@ -48,6 +48,8 @@ pub struct KafkaLog {
     damage: Arc<Mutex<Vec<Damage>>>,
     /// Warnings already given.
     warned: Mutex<HashSet<String>>,
+    /// Tells the transactions of this process from those of others.
+    own: u64,
 }
 
 impl KafkaLog {
@@ -68,6 +70,7 @@ impl KafkaLog {
             groups: Arc::default(),
             damage: Arc::default(),
             warned: Mutex::default(),
+            own: nonce(),
         }))
     }
 
@@ -262,6 +265,7 @@ impl KafkaLog {
                 member: member.clone(),
                 producer: Mutex::default(),
                 batch_bytes: AtomicUsize::new(0),
+                transactional_id: exact::transactional_id(&spec.group, self.own),
             };
             return Arc::new(ExactJournal { inner: Arc::new(inner) });
         }

@@ -213,7 +213,7 @@ pub fn describe_topics<C: ClientContext>(
             let id = sys::rd_kafka_TopicDescription_topic_id(topic);
             let mut partitions = 0;
             sys::rd_kafka_TopicDescription_partitions(topic, &mut partitions);
-            let facts = Facts { id: fold(id), partitions: partitions as u32 };
+            let facts = Facts { id: folded(id), partitions: partitions as u32 };
             found.insert(text(sys::rd_kafka_TopicDescription_name(topic)).into(), facts);
         }
     }
@@ -222,7 +222,7 @@ pub fn describe_topics<C: ClientContext>(
 
 /// # Safety
 /// `id` is null or lives for the call.
-unsafe fn fold(id: *const sys::rd_kafka_Uuid_t) -> u64 {
+unsafe fn folded(id: *const sys::rd_kafka_Uuid_t) -> u64 {
     if id.is_null() {
         return 0;
     }
@@ -232,7 +232,12 @@ unsafe fn fold(id: *const sys::rd_kafka_Uuid_t) -> u64 {
             sys::rd_kafka_Uuid_least_significant_bits(id),
         )
     };
-    (most ^ least.rotate_left(17)).cast_unsigned()
+    fold(most.cast_unsigned(), least.cast_unsigned())
+}
+
+/// A topic's id as one number.
+pub fn fold(most: u64, least: u64) -> u64 {
+    most ^ least.rotate_left(17)
 }
 
 fn list_of(partitions: &[Partition]) -> TopicPartitionList {

@@ -142,6 +142,14 @@ impl Resolution {
         }
     }
 
+    /// Makes of a note about a replay that it ended in a dead letter.
+    pub(crate) fn failed_again(note: &mut Output) {
+        let said = note.value.as_deref().and_then(|value| serde_json::from_slice(value).ok());
+        let Some(said): Option<Resolution> = said else { return };
+        let resolution = Resolution { outcome: Some(Outcome::DeadLettered), ..said };
+        note.value = Some(serde_json::to_vec(&resolution).unwrap_or_default().into());
+    }
+
     /// Reads a record of the resolved topic; `None` where it is no note.
     pub fn read(record: &Record) -> Option<Self> {
         serde_json::from_slice(record.value.as_deref()?).ok()

@@ -22,7 +22,6 @@ mod view;
 mod waiting;
 
 use std::collections::{BTreeMap, HashSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -37,6 +36,7 @@ use super::bodies::Body;
 use super::clock::Share;
 use super::seal::{Generation, Members, Seal};
 use super::shelf::KeyedQueue;
+use crate::fixed_hash::FixedHash;
 use crate::plan::ClosePlan;
 pub(super) use view::ViewContext;
 pub use view::{GroupCursor, GroupPage, GroupView, KindView};
@@ -75,6 +75,13 @@ impl Feed {
     pub fn position(&self, offset: u64) -> Position {
         let Partition { topic, index } = self.partition.clone();
         Position { log: self.log, topic, partition: index, offset }
+    }
+
+    /// Adds a place to a hash.
+    fn hashed(&self, hash: FixedHash, offset: u64) -> FixedHash {
+        let Partition { topic, index } = &self.partition;
+        let log = hash.number(self.log).text(topic.as_bytes());
+        log.number(u64::from(*index)).number(offset)
     }
 }
 
@@ -381,10 +388,11 @@ impl Index {
     }
 
     fn generation(&self, name: &GroupKey, first: &HeldRecord) -> u64 {
-        let mut hasher = DefaultHasher::new();
+        let GroupKey { key, slice, share } = name;
+        let group = FixedHash::new().text(key).number(slice.cast_unsigned());
+        let group = group.number(u64::from(*share));
         let feed = self.feeds.get(first.feed as usize);
-        (name, feed.map(|feed| feed.position(first.offset))).hash(&mut hasher);
-        hasher.finish()
+        feed.map_or(group, |feed| feed.hashed(group, first.offset)).finish()
     }
 
     /// The sealed group that has this record as a member.
@@ -478,16 +486,15 @@ impl Index {
             parts -= 1;
             records = records.saturating_sub(frozen.entries.len());
             let mut members = Members::default();
-            let mut hasher = DefaultHasher::new();
-            frozen.name.key.hash(&mut hasher);
+            let mut name = FixedHash::new().text(&frozen.name.key);
             for entry in &frozen.entries {
                 if let Some(feed) = self.feeds.get(entry.feed as usize) {
-                    (feed.log, &feed.partition, entry.offset).hash(&mut hasher);
+                    name = feed.hashed(name, entry.offset);
                     members.insert(feed.log, &feed.partition, entry.offset);
                 }
             }
             // The same members have the same name, others another.
-            frozen.generation.name = hasher.finish();
+            frozen.generation.name = name.finish();
             let ClosedGroup { generation, opened, reason, .. } = frozen;
             let (slice, dropped) = (frozen.name.slice, reason == CloseReason::Dropped);
             let seal = Seal { generation, slice, opened, closed, reason, dropped, members };

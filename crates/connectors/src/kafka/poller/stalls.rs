@@ -132,7 +132,7 @@ impl Poller {
             let end = self.queue.known_end(&slot.partition).unwrap_or_default();
             let stands = slot.stood_at == Some(slot.next) && end > slot.next;
             slot.stood_at = Some(slot.next);
-            if stands && slot.behind.is_empty() {
+            if stands && slot.takes() {
                 still.push((slot.partition.clone(), slot.next, end));
             }
         }

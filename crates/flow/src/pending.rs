@@ -22,7 +22,7 @@ pub(crate) struct PendingEndings {
     pub followers: Vec<(u32, usize, u32)>,
     /// Keeps the room of the records until then.
     pub taken: Arc<InFlightBatch>,
-    /// What their feed is told, where they are of one.
+    /// The outcomes to tell their feed, where they are of one.
     pub feed: Option<FeedPart>,
 }
 
@@ -47,7 +47,7 @@ impl PendingEndings {
     }
 }
 
-/// Outputs of a transaction, each with the pending endings it belongs to and what it is for.
+/// Transaction outputs, each with its completion and its purpose.
 #[derive(Default)]
 pub(crate) struct Outputs {
     pub outputs: Vec<Output>,

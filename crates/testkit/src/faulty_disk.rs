@@ -32,19 +32,19 @@ pub struct FaultyDisk(Arc<Device>);
 
 #[derive(Debug, Default)]
 struct Device {
-    world: Mutex<World>,
+    world: Mutex<DiskWorld>,
     /// Wakes syncs that were held.
     released: Condvar,
 }
 
-impl From<World> for FaultyDisk {
-    fn from(world: World) -> Self {
+impl From<DiskWorld> for FaultyDisk {
+    fn from(world: DiskWorld) -> Self {
         FaultyDisk(Arc::new(Device { world: Mutex::new(world), released: Condvar::new() }))
     }
 }
 
 #[derive(Debug, Default)]
-struct World {
+struct DiskWorld {
     /// Folders made, as processes see them. The root is always there.
     dirs: BTreeSet<PathBuf>,
     durable_dirs: BTreeSet<PathBuf>,
@@ -115,25 +115,25 @@ struct FileContents {
     bytes: Vec<u8>,
     /// As a power cut leaves it.
     durable: Vec<u8>,
-    unsynced: Vec<Change>,
+    unsynced: Vec<UnsyncedChange>,
 }
 
 #[derive(Debug)]
-enum Change {
+enum UnsyncedChange {
     Write(usize, Vec<u8>),
     Length(usize),
 }
 
-impl Change {
+impl UnsyncedChange {
     fn apply(&self, bytes: &mut Vec<u8>) {
         match self {
-            Change::Write(at, part) => {
+            UnsyncedChange::Write(at, part) => {
                 if bytes.len() < at + part.len() {
                     bytes.resize(at + part.len(), 0);
                 }
                 bytes.splice(*at..at + part.len(), part.iter().copied());
             }
-            Change::Length(len) => bytes.resize(*len, 0),
+            UnsyncedChange::Length(len) => bytes.resize(*len, 0),
         }
     }
 }
@@ -144,7 +144,7 @@ impl FaultyDisk {
         Self::default()
     }
 
-    fn world(&self) -> MutexGuard<'_, World> {
+    fn world(&self) -> MutexGuard<'_, DiskWorld> {
         self.0.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -250,14 +250,14 @@ impl FaultyDisk {
             .into_iter()
             .map(|bytes| FileContents { durable: bytes.clone(), bytes, unsynced: Vec::new() })
             .collect();
-        let after = World {
+        let after = DiskWorld {
             durable_dirs: dirs.clone(),
             dirs,
             durable: names.clone(),
             names,
             files,
             capacity: world.capacity,
-            ..World::default()
+            ..DiskWorld::default()
         };
         after.into()
     }
@@ -270,13 +270,13 @@ impl FaultyDisk {
             durable: file.bytes.clone(),
             unsynced: Vec::new(),
         };
-        let copy = World {
+        let copy = DiskWorld {
             dirs: world.dirs.clone(),
             durable_dirs: world.dirs.clone(),
             names: world.names.clone(),
             durable: world.names.clone(),
             files: world.files.iter().map(same).collect(),
-            ..World::default()
+            ..DiskWorld::default()
         };
         copy.into()
     }
@@ -316,18 +316,18 @@ impl FileContents {
                 continue;
             }
             match change {
-                Change::Write(at, part) if dice.below(2) == 0 => {
+                UnsyncedChange::Write(at, part) if dice.below(2) == 0 => {
                     for (number, sector) in part.chunks(SECTOR).enumerate() {
                         if dice.below(2) == 0 {
                             let at = at + number * SECTOR;
-                            Change::Write(at, sector.to_vec()).apply(&mut bytes);
+                            UnsyncedChange::Write(at, sector.to_vec()).apply(&mut bytes);
                         }
                     }
                 }
-                Change::Write(at, part) => {
+                UnsyncedChange::Write(at, part) => {
                     let some = dice.below(part.len() as u64 + 1) as usize;
                     let part = part.get(..some).unwrap_or_default().to_vec();
-                    Change::Write(*at, part).apply(&mut bytes);
+                    UnsyncedChange::Write(*at, part).apply(&mut bytes);
                 }
                 other => other.apply(&mut bytes),
             }
@@ -349,7 +349,7 @@ impl Dice {
     }
 }
 
-impl World {
+impl DiskWorld {
     fn used(&self) -> u64 {
         let linked = self.names.values().filter_map(|file| self.files.get(*file));
         linked.map(|file| file.bytes.len() as u64).sum()
@@ -460,7 +460,7 @@ impl Disk for FaultyDisk {
         if !world.count_sync() {
             return Err(io::Error::other("the disk failed this sync"));
         }
-        let World { unsynced, durable, durable_dirs, .. } = &mut *world;
+        let DiskWorld { unsynced, durable, durable_dirs, .. } = &mut *world;
         unsynced.retain(|change| {
             let here = change.dir() == Some(dir);
             if here {
@@ -531,7 +531,7 @@ impl DiskFile for FaultyFile {
         if some == 0 && !bytes.is_empty() {
             return Err(io::ErrorKind::StorageFull.into());
         }
-        let change = Change::Write(at, bytes.get(..some).unwrap_or_default().to_vec());
+        let change = UnsyncedChange::Write(at, bytes.get(..some).unwrap_or_default().to_vec());
         let file = world.file(self.file)?;
         change.apply(&mut file.bytes);
         file.unsynced.push(change);
@@ -541,7 +541,7 @@ impl DiskFile for FaultyFile {
     fn sync(&self) -> io::Result<()> {
         let mut world = self.disk.world();
         world.held_syncs += 1;
-        let held = |world: &mut World| world.holding_syncs && !world.dead;
+        let held = |world: &mut DiskWorld| world.holding_syncs && !world.dead;
         let mut world =
             self.disk.0.released.wait_while(world, held).unwrap_or_else(PoisonError::into_inner);
         world.held_syncs -= 1;
@@ -565,7 +565,7 @@ impl DiskFile for FaultyFile {
         let len = usize::try_from(len).map_err(|_| io::ErrorKind::FileTooLarge)?;
         let file = world.file(self.file)?;
         file.bytes.resize(len, 0);
-        file.unsynced.push(Change::Length(len));
+        file.unsynced.push(UnsyncedChange::Length(len));
         Ok(())
     }
 
@@ -578,7 +578,7 @@ impl DiskFile for FaultyFile {
         }
         let file = world.file(self.file)?;
         file.bytes.resize(file.bytes.len().max(len), 0);
-        file.unsynced.push(Change::Length(len));
+        file.unsynced.push(UnsyncedChange::Length(len));
         Ok(())
     }
 }

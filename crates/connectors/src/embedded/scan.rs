@@ -90,7 +90,7 @@ impl Scan {
         match self.collect() {
             Ok(pieces) => Ok(self.take_apart(pieces)),
             Err(error) => {
-                // What was gathered is dropped, so it is found again, from the offsets.
+                // The records gathered so far are dropped and found again by their offsets.
                 self.place = None;
                 self.done = 0;
                 Err(error)

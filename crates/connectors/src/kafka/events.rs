@@ -1,4 +1,4 @@
-//! What a consumer's queue brings, event by event.
+//! The events of a consumer's queue, one by one.
 //!
 //! The binding's own polling does not say of which topic an end of partition is, allocates for
 //! each record and panics on header names that are not UTF-8; so the queue is read here.

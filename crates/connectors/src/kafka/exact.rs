@@ -1,6 +1,6 @@
 //! The journal of an exact group: outputs and the group's positions in one transaction of Kafka's.
 //!
-//! Who may commit for the group is decided by the broker: the transaction carries the membership
+//! The broker decides who may commit for the group: the transaction carries the membership
 //! as it was when the transaction began, and a member that has since lost a partition is refused
 //! with everything it wrote. A process that dies or freezes in a transaction leaves it open; the
 //! broker aborts it after [`TIMEOUT`], and until then whoever takes over waits for the outcome.
@@ -282,7 +282,7 @@ impl Inner {
         Ok(producer)
     }
 
-    /// What an error means.
+    /// The meaning of an error.
     fn fault(&self, error: &KafkaError, outputs: &[Output]) -> Fault {
         let mut topics: Vec<Arc<str>> = outputs.iter().map(|o| o.topic.clone()).collect();
         topics.sort();

@@ -1,4 +1,4 @@
-//! What stands in a commit's metadata: the offsets above the position that have ended too.
+//! The metadata of a commit: acknowledged offsets beyond the committed one.
 //!
 //! ```text
 //! "potok1:" base64( crc32 u32 | topic id u64 | group u64 | position varint | runs )
@@ -8,8 +8,8 @@
 //! clients expect UTF-8. It holds the runs nearest to the position, cut at [`TEXT_MAX`]; what does
 //! not fit is read again and recognised as a duplicate by its delivery id.
 //!
-//! Whatever does not read as above, or is of another topic id, group or position, is not ours and
-//! counts for nothing: a group may be shared with, or set back by, other tools.
+//! Text of another form, or of another topic id, group or position, is not ours and counts for
+//! nothing: a group may be shared with, or set back by, other tools.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
@@ -42,14 +42,14 @@ impl Room {
     }
 }
 
-/// What a commit says besides its offset.
+/// The content of a commit beside its offset.
 #[derive(Debug, PartialEq, Eq)]
 pub enum CommitMetadata {
     /// Written by this group under this topic id.
     Ours {
         /// The topic's id then.
         log: u64,
-        /// What has ended above the position.
+        /// The acknowledged offsets beyond the position.
         ended: RangeSet,
     },
     /// Empty, unreadable, or somebody else's.
@@ -247,7 +247,7 @@ mod tests {
             for asked in [position, 0, u64::MAX] {
                 if let CommitMetadata::Ours { log: found, ended } = decode(input, group, asked) {
                     assert_eq!((found, asked), (log, position));
-                    // What it says can be written, and read again.
+                    // Its content can be written, and read again.
                     let again = encode(log, group, position, &ended, Room::Full);
                     let same = CommitMetadata::Ours { log, ended };
                     assert_eq!(decode(again.as_bytes(), group, position), same);

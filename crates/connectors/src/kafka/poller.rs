@@ -87,7 +87,7 @@ pub struct Poller {
     /// Who is asked where partitions are.
     cluster: Box<dyn Cluster>,
     pub group: String,
-    /// What it reads.
+    /// The topics it reads.
     pub topics: Vec<Arc<str>>,
     /// The group in commits' metadata.
     pub group_hash: u64,
@@ -97,11 +97,11 @@ pub struct Poller {
     pub clock: Arc<dyn Clock>,
     pub damage: Arc<Mutex<Vec<Damage>>>,
     slots: Vec<OwnedPartition>,
-    /// Those of which no broker knew when the group gave them to us.
+    /// Partitions that no broker knew when the group gave them to us.
     unseated: Vec<Partition>,
     /// Under which ids the client fetches topics, where the brokers have ids.
     fetched: HashMap<String, u64>,
-    /// What cannot be read.
+    /// Partitions that cannot be read, and why.
     stalls: Stalls,
     /// Where records of a topic handle and partition belong.
     places: HashMap<(usize, u32), usize>,
@@ -121,7 +121,7 @@ pub struct Poller {
     deleted_at: Instant,
 }
 
-/// What a poller is made of.
+/// The parts of a poller.
 pub struct PollerParts {
     pub queue: Queue,
     pub group: String,

@@ -98,7 +98,7 @@ const PRODUCER: &[(&str, &str)] = &[
     ("queue.buffering.max.messages", "500000"),
 ];
 
-/// What a client is for.
+/// The purpose of a client.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     Admin,

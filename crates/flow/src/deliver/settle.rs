@@ -194,7 +194,7 @@ impl Lane {
             None => {
                 settling.stack.push(run);
                 self.set_aside_by_hand(settling, cycle);
-                // Whoever decided says that it is not the destination.
+                // The person who decided says that it is not the destination.
                 gate.open();
                 return Ok(());
             }
@@ -415,7 +415,7 @@ impl Lane {
         call.wrapping_mul(613).wrapping_add(self.slot as u64 * 97)
     }
 
-    /// What [`super::gate::Gate::pass`] says, or `None` when somebody has decided about the record that waits.
+    /// The answer of [`super::gate::Gate::pass`], or `None` when somebody has decided about the waiting record.
     async fn pass(
         &mut self,
         settling: &Settlement,
@@ -434,7 +434,7 @@ impl Lane {
     }
 }
 
-/// What waits for one deliver entry.
+/// The messages that wait for one deliver entry.
 pub(super) struct Settlement {
     pub destinations: Arc<Vec<Destination>>,
     pub index: usize,
@@ -570,7 +570,7 @@ impl Settlement {
         (worst.filter(|_| run.len() > 0), delivered)
     }
 
-    /// What goes back to its feed keeps back what waits behind it.
+    /// A record that goes back to its feed keeps back the records of its key behind it.
     fn leave_out(&mut self, keys: &[(u64, u64)], items: &[Item]) {
         if !planted(Bug::PutOffAlone) {
             self.stack.iter_mut().for_each(|run| run.leave_out(keys, items));

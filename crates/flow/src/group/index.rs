@@ -1,4 +1,4 @@
-//! What a lane holds: an index in memory, rebuilt from the log after every start.
+//! The groups of a lane: an index in memory, rebuilt from the log after every start.
 //!
 //! ```text
 //!   record ─► open group ─► frozen (a rule closed it) ─► its seal is written ─┐
@@ -198,7 +198,7 @@ pub(crate) struct NewMember {
 pub(crate) struct Index {
     close: ClosePlan,
     pub feeds: Vec<Feed>,
-    /// Those that have left and that nothing names.
+    /// Numbers of feeds that have left and that nothing refers to.
     free_feeds: Vec<u32>,
     /// Partitions that records came from, for [`Stream::Partition`].
     streams: Vec<Partition>,
@@ -221,13 +221,13 @@ pub(crate) struct Index {
     oldest: Option<(Instant, Option<Timestamp>)>,
     /// Nothing is sealed or sent before the log was read to the end seen at the start.
     pub caught_up: bool,
-    /// What closed later than it was due, in milliseconds, since somebody asked.
+    /// How late each group closed, in milliseconds, since the last question.
     pub lateness: Vec<u64>,
-    /// What somebody asked for, group by group.
+    /// Commands of people, group by group.
     pub wishes: Vec<(Bytes, Command)>,
 }
 
-/// What people may ask of an open group.
+/// A command of a person for an open group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     Close,
@@ -607,7 +607,7 @@ impl Index {
         self.sending.clone()
     }
 
-    /// What was taken last could not be sent: it is next again.
+    /// The group taken last could not be sent: it is next again.
     pub fn not_sent(&mut self) {
         // Nobody else keeps it: it is looked at under the lock.
         let back = Arc::try_unwrap(std::mem::take(&mut self.sending)).unwrap_or_default();
@@ -617,7 +617,7 @@ impl Index {
         }
     }
 
-    /// What was taken last is held no longer.
+    /// The group taken last is held no longer.
     pub fn sent(&mut self) {
         let sent = std::mem::take(&mut self.sending);
         let bytes = sent.iter().map(|sealed| bytes_of(&sealed.entries)).sum();
@@ -636,7 +636,7 @@ impl Index {
         if short.is_empty() {
             return Vec::new();
         }
-        // What an earlier seal has taken is no stray.
+        // A member that an earlier seal has taken is no stray.
         let position = |entry: &HeldRecord| {
             self.feeds.get(entry.feed as usize).map(|feed| feed.position(entry.offset))
         };

@@ -14,13 +14,13 @@ use super::lock;
 pub struct MemoryStore(Arc<Mutex<Shares>>);
 
 /// By pipeline and number.
-type Shares = HashMap<(Arc<str>, u32), Share>;
+type Shares = HashMap<(Arc<str>, u32), MemoryShare>;
 
 type KindAndId = (Option<Arc<str>>, Bytes);
 
 /// The groups of one share of a pipeline.
 #[derive(Default)]
-struct Share {
+struct MemoryShare {
     owner: Option<u64>,
     groups: HashMap<Bytes, StoredGroup>,
 }
@@ -42,7 +42,7 @@ pub struct MemoryGroup {
     pub records: Vec<(Option<Arc<str>>, Bytes, Record)>,
 }
 
-impl Share {
+impl MemoryShare {
     fn check(&self, owner: &Owner) -> Result<(), Fault> {
         if self.owner == Some(owner.nonce) {
             return Ok(());
@@ -71,7 +71,11 @@ impl MemoryStore {
     }
 
     /// Runs `work` on the share, for its owner only.
-    fn owned<T>(&self, owner: &Owner, work: impl FnOnce(&mut Share) -> T) -> Result<T, Fault> {
+    fn owned<T>(
+        &self,
+        owner: &Owner,
+        work: impl FnOnce(&mut MemoryShare) -> T,
+    ) -> Result<T, Fault> {
         let mut all = lock(&self.0);
         let share = all.entry((owner.pipeline.clone(), owner.share)).or_default();
         share.check(owner)?;
@@ -91,7 +95,7 @@ impl Store for MemoryStore {
         let mut all = lock(&self.0);
         let share = all.entry((owner.pipeline.clone(), owner.share)).or_default();
         // What the owner before has not cleaned is read again, or has ended.
-        *share = Share { owner: Some(owner.nonce), groups: HashMap::new() };
+        *share = MemoryShare { owner: Some(owner.nonce), groups: HashMap::new() };
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! What a user can meet, each with the code of its page under `docs/errors/`.
+//! The faults of the log, each with the code of its page under `docs/errors/`.
 
 use std::io;
 use std::path::Path;

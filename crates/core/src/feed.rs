@@ -172,7 +172,8 @@ pub struct PutOff {
     pub assignment: u64,
     /// Its offset.
     pub offset: u64,
-    /// How often it has failed, this time included.
+    /// How often it has failed, this time included where it counts: a topic that takes nothing while
+    /// no other does either may be an outage.
     pub attempt: u32,
     /// How long it is kept back from now on, by the clock of the feed.
     pub wait: Duration,

@@ -55,7 +55,8 @@ pub use record::{
 };
 pub use sink::{Sink, SinkLimits};
 pub use source::{
-    Assignment, Ended, Intake, Journal, NotWritten, PartitionEnd, Source, Transaction, Turn,
+    Assignment, Ended, Intake, Journal, NotWritten, OfferMode, OfferOutcome, PartitionEnd, Source,
+    Transaction, Turn,
 };
 pub use stage::{Stage, StageLimits, Staged};
 pub use store::{Held, Owner, Place, PutOutcome, Store};

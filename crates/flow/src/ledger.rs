@@ -38,7 +38,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
 use crate::counts::{Ending, InFlight};
-use crate::feed::{CommitTurn, CommitTurns, FeedPart, FeedWriter};
+use crate::feed::{CommitTurn, CommitTurns, FeedPart, FeedWriter, OfferBook};
 use crate::live::Live;
 use crate::outgoing::{DeadLetterWriter, Outgoing, Purpose, of_leader, pieces};
 use crate::pending::{Outputs, Pending, keep};
@@ -463,6 +463,7 @@ pub(crate) struct JournalWriter {
     pub waits: Arc<Waits>,
     /// Those of the pipeline, by number.
     pub feeds: Vec<FeedWriter>,
+    pub offers: OfferBook,
 }
 
 impl JournalWriter {
@@ -471,6 +472,12 @@ impl JournalWriter {
     async fn write_entry(self: Arc<Self>, entry: Entry) -> Result<(), Stop> {
         let Entry { mut pending, mut outputs, mut ended, mut turns, durable, before, noted } =
             entry;
+        let mut before = Some(before);
+        if self.has_offers(&pending) {
+            come(before.take()).await;
+            self.offer(&mut pending, &mut outputs).await?;
+        }
+        let turn = pin!(come(before));
         for (feed, turn) in turns.iter().filter_map(|turn| Some((self.feed(turn)?, turn))) {
             for output in feed.in_log(turn, &pending) {
                 let note = Outgoing { index: 0, purpose: Purpose::FeedNote, output };
@@ -486,20 +493,11 @@ impl JournalWriter {
             self.write(&mut [], Outputs::default(), ended, pin!(ready(()))).await?;
         }
         crash_point(if with_letters { "dead_letter.before" } else { "position.before" });
-        let turn = async {
-            if planted(Bug::OutOfTurn) {
-                return;
-            }
-            if before.await.is_err() {
-                // The one before failed and ends the run.
-                std::future::pending().await
-            }
-        };
         if self.overlaps() {
             self.write(&mut pending, outputs, Vec::new(), pin!(ready(()))).await?;
-            self.write(&mut [], Outputs::default(), ended, pin!(turn)).await?;
+            self.write(&mut [], Outputs::default(), ended, turn).await?;
         } else {
-            self.write(&mut pending, outputs, ended, pin!(turn)).await?;
+            self.write(&mut pending, outputs, ended, turn).await?;
         }
         crash_point(if with_letters { "dead_letter.after" } else { "position.after" });
         // The one behind may not be there yet.
@@ -579,16 +577,14 @@ impl JournalWriter {
         let Some(of) = pending.get_mut(at) else { return Err(Stop::Fix(fault)) };
         match purpose {
             Purpose::Delivery(deliver) => {
-                let letter = of.set_aside(&self.letters, index, deliver, &fault);
-                letter.into_iter().for_each(|letter| instead.push(at, letter));
+                instead.push(at, of.set_aside(&self.letters, index, deliver, &fault));
                 let followers = of.followers.iter().filter(|(leader, ..)| *leader == index);
                 let followers: Vec<(usize, u32)> =
                     followers.map(|(_, own, index)| (*own, *index)).collect();
                 let fault = of_leader(&fault);
                 for (at, index) in followers {
                     let Some(of) = pending.get_mut(at) else { continue };
-                    let letter = of.set_aside(&self.letters, index, deliver, &fault);
-                    letter.into_iter().for_each(|letter| instead.push(at, letter));
+                    instead.push(at, of.set_aside(&self.letters, index, deliver, &fault));
                 }
             }
             Purpose::DeadLetter => {
@@ -652,6 +648,16 @@ impl JournalWriter {
         let ended = endings.iter();
         let records = ended.filter_map(|(index, _)| taken.batch.records.get(*index as usize));
         self.counters.latency.add(records.map(|record| now.millis_since(record.time)));
+    }
+}
+
+/// Waits for the turn of a transaction: the one before is noted.
+async fn come(before: Option<oneshot::Receiver<()>>) {
+    if let Some(before) = before.filter(|_| !planted(Bug::OutOfTurn))
+        && before.await.is_err()
+    {
+        // The one before failed and ends the run.
+        std::future::pending().await
     }
 }
 

@@ -27,7 +27,7 @@ use super::native::{self, Committed, Edge};
 use super::poller::{Parts, Poller};
 use super::producer::Producer;
 use super::progress::Progress;
-use super::settings::{Health, KafkaConfig, Listener};
+use super::settings::{Health, KafkaConfig, Listener, Role};
 use super::source::{Group, KafkaJournal, KafkaSource, Session};
 use super::topics::{Kind, Topics, partitions_of};
 use super::turns::Turns;
@@ -57,7 +57,7 @@ impl KafkaLog {
         let health = Health::default();
         let topics = Arc::new(Topics::new(&config, &health).map_err(fault::at_start)?);
         topics.register_as(registry::TOPIC, Kind::Registry);
-        let producer = Producer::new(&config, &health).map_err(fault::at_start)?;
+        let producer = Producer::new(&config, Role::Producer, &health).map_err(fault::at_start)?;
         let writer = Arc::new(Writer::new(producer, topics.clone()));
         Ok(Arc::new(KafkaLog {
             config,

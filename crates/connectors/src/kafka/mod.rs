@@ -34,6 +34,7 @@ mod poller;
 mod producer;
 mod progress;
 mod reader;
+mod refusals;
 mod registry;
 mod settings;
 mod source;

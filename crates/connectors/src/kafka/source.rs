@@ -3,7 +3,10 @@
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use potok_core::{Fault, Intake, Journal, NotWritten, PartitionEnd, Position, Source, Transaction};
+use potok_core::{
+    Fault, Intake, Journal, NotWritten, OfferMode, OfferOutcome, Output, PartitionEnd, Position,
+    Source, Transaction,
+};
 use tokio::sync::watch;
 
 use super::handover::Handover;
@@ -81,6 +84,10 @@ impl Journal for KafkaJournal {
             transaction.ended.iter().for_each(|ended| progress.note(ended));
         }
         Ok(positions)
+    }
+
+    async fn offer(&self, outputs: &[Output], mode: OfferMode) -> Vec<OfferOutcome> {
+        self.writer.offer(outputs, mode).await
     }
 
     fn overlap(&self) -> usize {

@@ -8,6 +8,7 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::fault::About;
 use super::producer::{Producer, Receipt};
+use super::refusals::OfferProducers;
 use super::topics::Topics;
 use super::turns::{Turn, Turns};
 use super::{fault, lock};
@@ -18,14 +19,15 @@ const OFFER_AGAIN: Duration = Duration::from_secs(1);
 /// Writes records and says where they lie.
 pub struct Writer {
     producer: Producer,
-    topics: Arc<Topics>,
+    pub(super) topics: Arc<Topics>,
+    pub(super) offers: OfferProducers,
     /// What keeps records from being written though the cluster answers.
     stuck: Mutex<Option<Fault>>,
 }
 
 impl Writer {
     pub fn new(producer: Producer, topics: Arc<Topics>) -> Writer {
-        Writer { producer, topics, stuck: Mutex::default() }
+        Writer { producer, topics, offers: OfferProducers::default(), stuck: Mutex::default() }
     }
 
     /// Why records cannot be written though the cluster answers.
@@ -206,7 +208,7 @@ impl Writer {
     }
 }
 
-fn cannot_write(topic: &str, code: Code) -> Fault {
+pub(super) fn cannot_write(topic: &str, code: Code) -> Fault {
     let about = [Arc::from(topic)];
     fault::sorted_about(About::topics(&about), &format!("write to `{topic}`"), code, code)
 }

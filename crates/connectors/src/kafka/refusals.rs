@@ -14,7 +14,7 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 use super::producer::{Producer, Receipt};
 use super::settings::Role;
 use super::topics::Topics;
-use super::writer::{Writer, cannot_write};
+use super::writer::{RecordWriter, cannot_write};
 use super::{fault, lock};
 
 /// Started when they are needed.
@@ -38,7 +38,7 @@ impl OfferProducers {
     }
 }
 
-impl Writer {
+impl RecordWriter {
     /// Offers records; what became of each.
     pub async fn offer(&self, outputs: &[Output], mode: OfferMode) -> Vec<OfferOutcome> {
         let mut found: HashMap<&Arc<str>, Result<(), Fault>> = HashMap::new();

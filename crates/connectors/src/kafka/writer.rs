@@ -6,7 +6,7 @@ use std::time::Duration;
 use potok_core::{Fault, Move, NotWritten, Output, Position, RECORD_BYTES_MAX};
 use rdkafka::types::RDKafkaErrorCode as Code;
 
-use super::fault::About;
+use super::fault::Subject;
 use super::producer::{Producer, Receipt};
 use super::refusals::OfferProducers;
 use super::topics::Topics;
@@ -17,7 +17,7 @@ use super::{fault, lock};
 const OFFER_AGAIN: Duration = Duration::from_secs(1);
 
 /// Writes records and says where they lie.
-pub struct Writer {
+pub struct RecordWriter {
     producer: Producer,
     pub(super) topics: Arc<Topics>,
     pub(super) offers: OfferProducers,
@@ -25,9 +25,10 @@ pub struct Writer {
     stuck: Mutex<Option<Fault>>,
 }
 
-impl Writer {
-    pub fn new(producer: Producer, topics: Arc<Topics>) -> Writer {
-        Writer { producer, topics, offers: OfferProducers::default(), stuck: Mutex::default() }
+impl RecordWriter {
+    pub fn new(producer: Producer, topics: Arc<Topics>) -> RecordWriter {
+        let offers = OfferProducers::default();
+        RecordWriter { producer, topics, offers, stuck: Mutex::default() }
     }
 
     /// Why records cannot be written though the cluster answers.
@@ -210,7 +211,7 @@ impl Writer {
 
 pub(super) fn cannot_write(topic: &str, code: Code) -> Fault {
     let about = [Arc::from(topic)];
-    fault::sorted_about(About::topics(&about), &format!("write to `{topic}`"), code, code)
+    fault::sorted_about(Subject::topics(&about), &format!("write to `{topic}`"), code, code)
 }
 
 /// Larger than any part of potok takes.

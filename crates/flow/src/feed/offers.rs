@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use super::{Failure, ShutKeys};
 use crate::ledger::JournalWriter;
 use crate::outgoing::Purpose;
-use crate::pending::{Outputs, Pending};
+use crate::pending::{Outputs, PendingEndings};
 use crate::source::hash_of;
 use crate::waits::WaitsFor;
 use crate::work::Stop;
@@ -152,9 +152,9 @@ impl OfferBook {
 
 impl JournalWriter {
     /// Takes out the deliveries whose records go back to their feed where they fail.
-    fn offer_rows(&self, pending: &[Pending], outputs: &mut Outputs) -> Vec<OfferRow> {
+    fn offer_rows(&self, pending: &[PendingEndings], outputs: &mut Outputs) -> Vec<OfferRow> {
         let of_row = |of: &(usize, u32, Purpose)| match of {
-            (at, _, Purpose::Delivery(_)) => pending.get(*at).is_some_and(Pending::goes_back),
+            (at, _, Purpose::Delivery(_)) => pending.get(*at).is_some_and(PendingEndings::goes_back),
             _ => false,
         };
         if !outputs.of.iter().any(of_row) {
@@ -179,15 +179,15 @@ impl JournalWriter {
     }
 
     /// True where something must be offered before the rest is written, one transaction at a time.
-    pub(crate) fn has_offers(&self, pending: &[Pending]) -> bool {
-        pending.iter().any(Pending::goes_back)
+    pub(crate) fn has_offers(&self, pending: &[PendingEndings]) -> bool {
+        pending.iter().any(PendingEndings::goes_back)
     }
 
     /// Offers deliveries to the log; what it refuses goes back to its feed, and so does what lies
     /// behind.
     pub(crate) async fn offer(
         &self,
-        pending: &mut [Pending],
+        pending: &mut [PendingEndings],
         outputs: &mut Outputs,
     ) -> Result<(), Stop> {
         let mut keys: Vec<KeyRows> = Vec::new();
@@ -236,7 +236,7 @@ impl JournalWriter {
     }
 
     /// Leaves out what lies behind a record that was refused before.
-    fn admit(&self, pending: &mut [Pending], rows: &mut KeyRows) {
+    fn admit(&self, pending: &mut [PendingEndings], rows: &mut KeyRows) {
         let mut book = self.offers.entries();
         // A record may have several deliveries.
         let mut last: Option<(usize, u32, bool)> = None;
@@ -256,7 +256,7 @@ impl JournalWriter {
     }
 
     /// The assignment of some of these may be gone: then they are another's.
-    fn forget_lost(&self, pending: &mut [Pending], rows: &mut KeyRows) {
+    fn forget_lost(&self, pending: &mut [PendingEndings], rows: &mut KeyRows) {
         rows.retain(|row| {
             let is_lost = self.feeds.iter().any(|feed| feed.live.is_lost(row.assignment));
             if is_lost && let Some(of) = pending.get_mut(row.pending) {
@@ -267,7 +267,7 @@ impl JournalWriter {
     }
 
     /// Offers the first rows of each key. A fault says that the log is away, and nothing was written.
-    async fn offer_first(&self, pending: &mut [Pending], keys: &mut [KeyRows]) -> Option<Fault> {
+    async fn offer_first(&self, pending: &mut [PendingEndings], keys: &mut [KeyRows]) -> Option<Fault> {
         let (mut runs, mut singles) = (Vec::new(), Vec::new());
         for (place, rows) in keys.iter_mut().enumerate().filter(|(_, rows)| !rows.is_empty()) {
             let (mode, first) = self.offers.first(rows);
@@ -332,7 +332,7 @@ impl JournalWriter {
     }
 
     /// Gives these back and shuts their key: behind this head, or behind the first of them.
-    fn give_back(&self, pending: &mut [Pending], rows: &mut KeyRows, head: Option<&OfferRow>) {
+    fn give_back(&self, pending: &mut [PendingEndings], rows: &mut KeyRows, head: Option<&OfferRow>) {
         if let Some(first) = head.or(rows.front()) {
             let behind = rows.iter().map(|row| &row.origin);
             let behind = behind.filter(|origin| **origin != first.origin);
@@ -349,7 +349,7 @@ impl JournalWriter {
     }
 
     /// Records that failed before they got here wait as well for the head of their key.
-    fn keep_back_failed(&self, pending: &mut [Pending]) {
+    fn keep_back_failed(&self, pending: &mut [PendingEndings]) {
         for of in pending.iter_mut().filter(|of| of.goes_back()) {
             let failures = of.feed.iter().flat_map(|feed| feed.failures());
             let failed: Vec<u32> = failures.map(|failure| failure.index).collect();
@@ -368,7 +368,7 @@ impl JournalWriter {
 
 impl OfferRow {
     fn of(
-        pending: &[Pending],
+        pending: &[PendingEndings],
         (at, index, _): (usize, u32, Purpose),
         output: Output,
     ) -> Result<OfferRow, Output> {
@@ -393,7 +393,7 @@ impl OfferRow {
     }
 }
 
-impl Pending {
+impl PendingEndings {
     /// Records of these go back to their feed where they fail.
     fn goes_back(&self) -> bool {
         self.feed.is_some() && self.taken.puts_off.is_some()

@@ -154,7 +154,9 @@ impl JournalWriter {
     /// Takes out the deliveries whose records go back to their feed where they fail.
     fn offer_rows(&self, pending: &[PendingEndings], outputs: &mut Outputs) -> Vec<OfferRow> {
         let of_row = |of: &(usize, u32, Purpose)| match of {
-            (at, _, Purpose::Delivery(_)) => pending.get(*at).is_some_and(PendingEndings::goes_back),
+            (at, _, Purpose::Delivery(_)) => {
+                pending.get(*at).is_some_and(PendingEndings::goes_back)
+            }
             _ => false,
         };
         if !outputs.of.iter().any(of_row) {
@@ -267,7 +269,11 @@ impl JournalWriter {
     }
 
     /// Offers the first rows of each key. A fault says that the log is away, and nothing was written.
-    async fn offer_first(&self, pending: &mut [PendingEndings], keys: &mut [KeyRows]) -> Option<Fault> {
+    async fn offer_first(
+        &self,
+        pending: &mut [PendingEndings],
+        keys: &mut [KeyRows],
+    ) -> Option<Fault> {
         let (mut runs, mut singles) = (Vec::new(), Vec::new());
         for (place, rows) in keys.iter_mut().enumerate().filter(|(_, rows)| !rows.is_empty()) {
             let (mode, first) = self.offers.first(rows);
@@ -289,8 +295,10 @@ impl JournalWriter {
                         self.offers.distrust(&row.output.topic);
                         progress = true;
                         match mode {
-                            OfferMode::Run => unsent.push((place, row)),
-                            OfferMode::Single => refused.push((place, row, fault)),
+                            OfferMode::Run if !planted(Bug::SentTogether) => {
+                                unsent.push((place, row));
+                            }
+                            _ => refused.push((place, row, fault)),
                         }
                     }
                     OfferOutcome::Unsent(fault) => {
@@ -332,7 +340,12 @@ impl JournalWriter {
     }
 
     /// Gives these back and shuts their key: behind this head, or behind the first of them.
-    fn give_back(&self, pending: &mut [PendingEndings], rows: &mut KeyRows, head: Option<&OfferRow>) {
+    fn give_back(
+        &self,
+        pending: &mut [PendingEndings],
+        rows: &mut KeyRows,
+        head: Option<&OfferRow>,
+    ) {
         if let Some(first) = head.or(rows.front()) {
             let behind = rows.iter().map(|row| &row.origin);
             let behind = behind.filter(|origin| **origin != first.origin);

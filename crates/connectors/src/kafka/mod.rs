@@ -20,7 +20,6 @@
 
 mod assignment;
 mod batch;
-mod bodies;
 mod events;
 mod exact;
 mod fault;
@@ -38,6 +37,7 @@ mod refusals;
 mod registry;
 mod settings;
 mod source;
+mod store;
 mod topics;
 mod turns;
 mod writer;

@@ -21,7 +21,7 @@ pub struct RecordWriter {
     producer: Producer,
     pub(super) topics: Arc<Topics>,
     pub(super) offers: OfferProducers,
-    /// What keeps records from being written though the cluster answers.
+    /// The reason why records are not written though the cluster answers.
     stuck: Mutex<Option<Fault>>,
 }
 
@@ -41,7 +41,7 @@ impl RecordWriter {
         lock(&self.stuck).as_ref().is_some_and(|fault| fault.needs_somebody)
     }
 
-    /// What can be said before anything is written.
+    /// The faults that show before anything is written.
     async fn prepare(&self, outputs: &[Output]) -> Result<(), Fault> {
         // Neighbours mostly go to the same topic.
         let runs = outputs.chunk_by(|a, b| a.topic == b.topic).filter_map(<[Output]>::first);

@@ -180,41 +180,6 @@ fn a_type_that_is_not_mapped_keeps_only_its_key_back() {
     assert!(text.text().contains("relayed by outbox on"), "{}", text.text());
 }
 
-/// A name that no topic can have is a failure of the row, like a type without a topic.
-#[test]
-fn a_topic_name_that_is_not_valid_stops_nobody() {
-    let home = Home::new();
-    let by_type = |text: String| {
-        let start = text.find("  - topic:").unwrap();
-        let end = start + text[start..].find('\n').unwrap();
-        let topic = "  - topic: \"to-{header.event_type}\"";
-        format!("{}{topic}{}", &text[..start], &text[end..])
-            .replace("attempts: 10", "attempts: 3")
-            .replace("first: 1s, max: 10m", "first: 10ms, max: 20ms")
-    };
-    let running = home.start_file(&file(&home, by_type), &[]).unwrap();
-    let application = application(&home);
-    add(&application, 1, "a", "good");
-    add(&application, 2, "b", "not valid");
-    add(&application, 3, "b", "good");
-    let mut number = 10;
-    wait::until("it is a dead letter", || {
-        // Another topic takes records: so it is not the log. One at a time, or potok would hardly get
-        // a turn to write.
-        if waiting(&application) <= 2 {
-            add(&application, number, "w", "witness");
-            number += 1;
-        }
-        let sql = "SELECT retry_count FROM outbox_dead WHERE id = ?1";
-        let counted: Option<u32> = application.query_row(sql, [uuid(2)], |row| row.get(0)).ok();
-        counted.map(|counted| assert_eq!(counted, 3))
-    });
-    until_published(&application);
-    check(&published(&running, "to-good"), [1, 3].into_iter());
-    check(&published(&running, "to-witness"), 10..number);
-    assert_eq!(running.status()["restarts"], 0);
-}
-
 #[test]
 fn another_process_takes_over_from_a_frozen_one() {
     let home = Home::new();
@@ -260,6 +225,7 @@ fn files_that_cannot_keep_the_promise_are_refused() {
     };
     refused(&|text| text.replace("deliver:", "deliver:\n  - topic: second"), "P1304");
     refused(&|text| format!("{text}group: {{ by: .a, close: {{ every: 10s }} }}\n"), "P1304");
+    refused(&|text| format!("{text}order_by: .a\n"), "P0153");
     let topic = "name: a\nsource: { topic: a }\ndeliver: [ { topic: b } ]\n";
     refused(&|_| format!("{topic}dead_letter: {{ table: x }}\n"), "P1305");
     refused(&|text| text.replace("{ table: outbox_dead }", "{ table: a, topic: b }"), "P014");

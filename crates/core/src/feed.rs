@@ -173,7 +173,8 @@ pub struct PostponedRecord {
     pub assignment: u64,
     /// Where it lies in its partition, from 0.
     pub offset: u64,
-    /// How often it has failed, this time included.
+    /// How often it has failed, this time included where it counts: a topic that takes nothing while
+    /// no other does either may be an outage.
     pub attempt: u32,
     /// How long it is kept back from now on, by the clock of the feed.
     pub wait: Duration,

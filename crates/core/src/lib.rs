@@ -55,8 +55,8 @@ pub use record::{
 };
 pub use sink::{Sink, SinkLimits};
 pub use source::{
-    Assignment, EndedOffsets, Journal, NotWritten, PartitionEnd, Source, SourceEvent, Transaction,
-    Turn,
+    Assignment, EndedOffsets, Journal, NotWritten, OfferMode, OfferOutcome, PartitionEnd, Source,
+    SourceEvent, Transaction, Turn,
 };
 pub use stage::{Stage, StageLimits, StageResult};
 pub use store::{Owner, PutOutcome, Store, StoreAddress, StoreEntry};

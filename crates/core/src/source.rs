@@ -5,7 +5,7 @@ use std::pin::Pin;
 
 use async_trait::async_trait;
 
-use crate::{Fault, Output, Partition, Position, RangeSet, SourceBatch};
+use crate::{Fault, Move, Output, Partition, Position, RangeSet, SourceBatch};
 
 /// A partition handed to this process.
 #[derive(Clone, Debug)]
@@ -132,6 +132,38 @@ impl From<Fault> for NotWritten {
     }
 }
 
+/// How outputs are offered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OfferMode {
+    /// In order: behind one that is refused, nothing of its topic and key is written.
+    Run,
+    /// Each for itself: a refusal disturbs no other, of this call or of anybody else.
+    Single,
+}
+
+/// What became of an output that was offered.
+#[derive(Clone, Debug)]
+pub enum OfferOutcome {
+    /// It is durable.
+    Written,
+    /// The log answers, and does not take it as things are: its topic is missing, forbidden or not
+    /// valid, or (`SetAside`) the record is not one that the topic takes. Of a run it may only have
+    /// stood beside one that was refused.
+    Refused(Fault),
+    /// It is not written, or nobody knows: the log is away, or one before it was refused.
+    Unsent(Fault),
+}
+
+impl OfferOutcome {
+    /// Of an output that was written alone, and was not.
+    pub fn not_written(fault: Fault) -> Self {
+        match fault.next {
+            Move::SetAside | Move::Fix => OfferOutcome::Refused(fault),
+            Move::Wait | Move::Retry => OfferOutcome::Unsent(fault),
+        }
+    }
+}
+
 /// Comes when a transaction may be written: those before it are.
 pub type Turn<'a> = Pin<&'a mut (dyn Future<Output = ()> + Send)>;
 
@@ -160,6 +192,32 @@ pub trait Journal: Send + Sync {
     ) -> Result<Vec<Position>, NotWritten> {
         turn.await;
         self.transact(transaction).await
+    }
+
+    /// Offers outputs to a log whose refusals are dealt with one by one; the outcomes, in order.
+    ///
+    /// Unlike a transaction it does not wait until somebody makes a topic or grants a right, and
+    /// notes nothing. One call is one attempt, and one call at a time per pipeline. Cancelling leaves
+    /// the outcome unknown.
+    async fn offer(&self, outputs: &[Output], mode: OfferMode) -> Vec<OfferOutcome> {
+        let mut outcomes: Vec<OfferOutcome> = Vec::with_capacity(outputs.len());
+        let mut refused: Vec<&Output> = Vec::new();
+        for output in outputs {
+            let is_behind = |before: &&Output| before.topic == output.topic;
+            if mode == OfferMode::Run && refused.iter().any(is_behind) {
+                outcomes.push(OfferOutcome::Unsent(Fault::retry("one before it was refused")));
+                continue;
+            }
+            let outputs = vec![output.clone()];
+            outcomes.push(match self.transact(&Transaction { outputs, ended: Vec::new() }).await {
+                Ok(_) => OfferOutcome::Written,
+                Err(not_written) => OfferOutcome::not_written(not_written.into()),
+            });
+            if !matches!(outcomes.last(), Some(OfferOutcome::Written)) {
+                refused.push(output);
+            }
+        }
+        outcomes
     }
 
     /// How many calls may be under way at a time, besides those that wait for their turn.

@@ -172,6 +172,9 @@ pub enum Bug {
     FinishedTooEarly,
     /// A record that is put off does not keep back those behind it.
     PutOffAlone,
+    /// Records of a key that go back to their feed where they fail are sent together, whichever topics
+    /// they go to.
+    SentTogether,
     /// Groups close when the first of several intakes has caught up.
     OneIntakeCatchesUp,
     /// Groups that are due are looked for when something comes.
@@ -293,6 +296,8 @@ mod debug {
                 Bug::WaitsForRoom,
                 Bug::SealsRefused,
                 Bug::ReasonFromClock,
+                Bug::SentTogether,
+                Bug::OutageIsPoison,
             ]
             .into_iter()
             .find(|bug| format!("{bug:?}") == wish)

@@ -38,7 +38,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
 use crate::counts::{Ending, InFlight};
-use crate::feed::{CommitTurn, CommitTurns, FeedPart, FeedWriter};
+use crate::feed::{CommitTurn, CommitTurns, FeedPart, FeedWriter, OfferBook};
 use crate::live::Assignments;
 use crate::outgoing::{DeadLetterWriter, Outgoing, Purpose, of_leader, pieces};
 use crate::pending::{Outputs, PendingEndings, keep};
@@ -467,6 +467,7 @@ pub(crate) struct JournalWriter {
     pub waits: Arc<Waits>,
     /// The writers of the pipeline's feeds, by number.
     pub feeds: Vec<FeedWriter>,
+    pub offers: OfferBook,
 }
 
 impl JournalWriter {
@@ -475,6 +476,12 @@ impl JournalWriter {
     async fn write_entry(self: Arc<Self>, entry: JournalEntry) -> Result<(), Stop> {
         let JournalEntry { mut pending, mut outputs, mut ended, mut turns, durable, before, noted } =
             entry;
+        let mut before = Some(before);
+        if self.has_offers(&pending) {
+            come(before.take()).await;
+            self.offer(&mut pending, &mut outputs).await?;
+        }
+        let turn = pin!(come(before));
         for (feed, turn) in turns.iter().filter_map(|turn| Some((self.feed(turn)?, turn))) {
             for output in feed.in_log(turn, &pending) {
                 let note = Outgoing { index: 0, purpose: Purpose::FeedNote, output };
@@ -490,24 +497,15 @@ impl JournalWriter {
             self.write(&mut [], Outputs::default(), ended, pin!(ready(()))).await?;
         }
         crash_point(if with_letters { "dead_letter.before" } else { "position.before" });
-        let turn = async {
-            if planted(Bug::OutOfTurn) {
-                return;
-            }
-            if before.await.is_err() {
-                // The one before failed and ends the run.
-                std::future::pending().await
-            }
-        };
         if self.overlaps() {
             // How a replay ended is known when the log has taken or refused what it made.
             let mut resolutions = outputs.take_resolutions();
             self.write(&mut pending, outputs, Vec::new(), pin!(ready(()))).await?;
             resolutions.correct(&pending);
             self.write(&mut pending, resolutions, Vec::new(), pin!(ready(()))).await?;
-            self.write(&mut [], Outputs::default(), ended, pin!(turn)).await?;
+            self.write(&mut [], Outputs::default(), ended, turn).await?;
         } else {
-            self.write(&mut pending, outputs, ended, pin!(turn)).await?;
+            self.write(&mut pending, outputs, ended, turn).await?;
         }
         crash_point(if with_letters { "dead_letter.after" } else { "position.after" });
         // The one behind may not be there yet.
@@ -587,16 +585,14 @@ impl JournalWriter {
         let Some(of) = pending.get_mut(at) else { return Err(Stop::Fix(fault)) };
         match purpose {
             Purpose::Delivery(deliver) => {
-                let letter = of.set_aside(&self.letters, index, deliver, &fault);
-                letter.into_iter().for_each(|letter| instead.push(at, letter));
+                instead.push(at, of.set_aside(&self.letters, index, deliver, &fault));
                 let followers = of.followers.iter().filter(|(leader, ..)| *leader == index);
                 let followers: Vec<(usize, u32)> =
                     followers.map(|(_, own, index)| (*own, *index)).collect();
                 let fault = of_leader(&fault);
                 for (at, index) in followers {
                     let Some(of) = pending.get_mut(at) else { continue };
-                    let letter = of.set_aside(&self.letters, index, deliver, &fault);
-                    letter.into_iter().for_each(|letter| instead.push(at, letter));
+                    instead.push(at, of.set_aside(&self.letters, index, deliver, &fault));
                 }
             }
             Purpose::DeadLetter => {
@@ -660,6 +656,16 @@ impl JournalWriter {
         let ended = endings.iter();
         let records = ended.filter_map(|(index, _)| taken.batch.records.get(*index as usize));
         self.counters.latency.add(records.map(|record| now.millis_since(record.time)));
+    }
+}
+
+/// Waits for the turn of a transaction: the one before is noted.
+async fn come(before: Option<oneshot::Receiver<()>>) {
+    if let Some(before) = before.filter(|_| !planted(Bug::OutOfTurn))
+        && before.await.is_err()
+    {
+        // The one before failed and ends the run.
+        std::future::pending().await
     }
 }
 

@@ -6,7 +6,7 @@ use potok_core::{Fault, Output, Reason};
 
 use crate::counts::{Ending, InFlight};
 use crate::dead_letter::Resolution;
-use crate::feed::FeedPart;
+use crate::feed::{Failure, FeedPart};
 use crate::outgoing::{DeadLetterWriter, Outgoing, Purpose};
 use crate::work::InFlightBatch;
 
@@ -27,23 +27,34 @@ pub(crate) struct PendingEndings {
 }
 
 impl PendingEndings {
-    /// A record of these becomes a dead letter, because the log refuses a delivery; `None` where its
-    /// feed keeps it.
+    /// A record of these becomes a dead letter, because the log refuses a delivery.
     pub fn set_aside(
         &mut self,
         letters: &DeadLetterWriter,
         index: u32,
         deliver: u32,
         fault: &Fault,
-    ) -> Option<Outgoing> {
+    ) -> Outgoing {
         let ending = self.endings.iter_mut().find(|(known, _)| *known == index);
         ending.into_iter().for_each(|(_, ending)| *ending = Ending::DeadLettered);
         self.reasons.push(fault.reason);
-        if self.feed.as_mut().is_some_and(|feed| feed.set_aside(&self.taken, index, fault)) {
-            return None;
-        }
         let output = letters.instead_of(&self.taken, index, deliver, fault);
-        Some(Outgoing { index, purpose: Purpose::DeadLetter, output })
+        Outgoing { index, purpose: Purpose::DeadLetter, output }
+    }
+
+    /// A record of these goes back to its feed: it failed, or it lies behind one that did.
+    pub fn return_to_feed(&mut self, index: u32, failure: Option<Failure>) {
+        let is_kept = failure.as_ref().is_some_and(|failure| failure.again.is_none());
+        if is_kept {
+            let ending = self.endings.iter_mut().find(|(known, _)| *known == index);
+            ending.into_iter().for_each(|(_, ending)| *ending = Ending::DeadLettered);
+            self.reasons.extend(failure.iter().map(|failure| failure.reason));
+        } else if let Some(at) = self.endings.iter().position(|(known, _)| *known == index) {
+            self.endings.remove(at);
+            // It has not ended.
+            drop(self.records.as_mut().map(|records| records.part(1)));
+        }
+        self.feed.iter_mut().for_each(|feed| feed.change(index, failure.clone()));
     }
 }
 

@@ -27,7 +27,7 @@ use tracing::Instrument;
 
 use crate::crash_notes::CrashNotes;
 use crate::deliver::{Decisions, Destination};
-use crate::feed::{FeedInput, FeedWriter, ShutKeys};
+use crate::feed::{FeedInput, FeedWriter, OfferBook, ShutKeys};
 use crate::group::strays::{MisroutedMembers, RegroupScan};
 use crate::group::{Bodies, Gather, GroupTables, Holding};
 use crate::lane::Lane;
@@ -322,7 +322,15 @@ fn spawn(shared: &Shared, groups: OpenGroups, stopping: &Arc<Signal<bool>>) -> T
     let counters = shared.counters.clone();
     let waits = shared.waits.clone();
     let (journal, retry) = (groups.journal, plan.retry);
-    let scribe = JournalWriter { journal, letters, counters, retry, waits, feeds };
+    let scribe = JournalWriter {
+        journal,
+        letters,
+        counters,
+        retry,
+        waits,
+        feeds,
+        offers: OfferBook::default(),
+    };
     tasks.spawn(Ledger::new(ledger_notes, live, scribe).run().in_current_span());
     tasks
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use potok_core::{Attempts, Fault, Record, SourceBatch};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinError;
+use tokio::time::Instant;
 
 use crate::counts::Ending;
 use crate::feed::Failure;
@@ -23,6 +24,8 @@ pub(crate) struct InFlightBatch {
     pub apart: Option<Vec<Range<u64>>>,
     /// How often its feed has a record tried that fails, where it takes such records back.
     pub puts_off: Option<Attempts>,
+    /// When it was read.
+    pub read_at: Instant,
 }
 
 impl InFlightBatch {
@@ -36,6 +39,7 @@ impl InFlightBatch {
             _room: None,
             apart: Some(covers),
             puts_off: None,
+            read_at: Instant::now(),
         }
     }
 

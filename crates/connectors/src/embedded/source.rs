@@ -7,8 +7,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use potok_core::trouble::{Bug, crash_point, planted};
 use potok_core::{
-    Assignment, Fault, Journal, NotWritten, Partition, PartitionEnd, Position, Source, SourceBatch,
-    SourceEvent, Transaction, Turn,
+    Assignment, Fault, Journal, NotWritten, OfferMode, OfferOutcome, Output, Partition,
+    PartitionEnd, Position, Source, SourceBatch, SourceEvent, Transaction, Turn,
 };
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -195,9 +195,62 @@ impl Journal for EmbeddedJournal {
         turn.await;
         self.write(transaction, laid_out?).await
     }
+
+    /// Refused are names that no topic has, and what is too large; the others are one frame.
+    async fn offer(&self, outputs: &[Output], mode: OfferMode) -> Vec<OfferOutcome> {
+        let fits = |output: &Output| match output.is_too_large() {
+            true => Err(fault::too_large(output.bytes())),
+            false => self.shared.route(&output.topic).map(drop),
+        };
+        let mut outcomes: Vec<Option<OfferOutcome>> = Vec::with_capacity(outputs.len());
+        let mut refused: Vec<&Arc<str>> = Vec::new();
+        for output in outputs {
+            outcomes.push(match fits(output) {
+                _ if mode == OfferMode::Run && refused.contains(&&output.topic) => {
+                    Some(OfferOutcome::Unsent(Fault::retry("one before it was refused")))
+                }
+                Ok(()) => None,
+                Err(fault) => {
+                    refused.push(&output.topic);
+                    Some(OfferOutcome::Refused(fault))
+                }
+            });
+        }
+        let open = outputs.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_none());
+        let open: Vec<Output> = open.map(|(output, _)| output.clone()).collect();
+        let mut written = self.write_offers(&open, mode).await.into_iter();
+        let outcome = |known: Option<OfferOutcome>| known.or_else(|| written.next());
+        let unknown = || OfferOutcome::Unsent(Fault::retry("the log said nothing about a record"));
+        let outcomes = outcomes.into_iter().map(outcome);
+        outcomes.map(|outcome| outcome.unwrap_or_else(unknown)).collect()
+    }
 }
 
 impl EmbeddedJournal {
+    /// Writes them as one frame. Where that is refused as a whole, each is told its own.
+    async fn write_offers(&self, outputs: &[Output], mode: OfferMode) -> Vec<OfferOutcome> {
+        let all = |outcome: OfferOutcome| outputs.iter().map(|_| outcome.clone()).collect();
+        let transaction =
+            |outputs: &[Output]| Transaction { outputs: outputs.to_vec(), ended: Vec::new() };
+        let fault: Fault = match self.transact(&transaction(outputs)).await {
+            Ok(_) => return all(OfferOutcome::Written),
+            Err(not_written) => not_written.into(),
+        };
+        let outcome = OfferOutcome::not_written(fault);
+        if mode == OfferMode::Run || !matches!(outcome, OfferOutcome::Refused(_)) {
+            return all(outcome);
+        }
+        let mut outcomes = Vec::with_capacity(outputs.len());
+        for output in outputs {
+            let one = self.transact(&transaction(std::slice::from_ref(output))).await;
+            outcomes.push(match one {
+                Ok(_) => OfferOutcome::Written,
+                Err(not_written) => OfferOutcome::not_written(not_written.into()),
+            });
+        }
+        outcomes
+    }
+
     /// The frame of a transaction, without the endings of groups that were opened anew; none where
     /// there is nothing to write.
     fn lay_out(

@@ -26,7 +26,7 @@ use super::native::{self, CommittedOffset, Edge};
 use super::poller::{Poller, PollerParts};
 use super::producer::Producer;
 use super::progress::GroupProgress;
-use super::settings::{Health, KafkaConfig, Listener};
+use super::settings::{Health, KafkaConfig, Listener, Role};
 use super::source::{GroupMembership, KafkaGroup, KafkaJournal, KafkaSource};
 use super::store::KafkaBodies;
 use super::topics::{TopicKind, Topics, partitions_of};
@@ -59,7 +59,7 @@ impl KafkaLog {
         let health = Health::default();
         let topics = Arc::new(Topics::new(&config, &health).map_err(fault::at_start)?);
         topics.register_as(registry::TOPIC, TopicKind::Registry);
-        let producer = Producer::new(&config, &health).map_err(fault::at_start)?;
+        let producer = Producer::new(&config, Role::Producer, &health).map_err(fault::at_start)?;
         let writer = Arc::new(RecordWriter::new(producer, topics.clone()));
         Ok(Arc::new(KafkaLog {
             config,

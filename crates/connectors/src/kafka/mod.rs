@@ -33,6 +33,7 @@ mod poller;
 mod producer;
 mod progress;
 mod reader;
+mod refusals;
 mod registry;
 mod settings;
 mod source;

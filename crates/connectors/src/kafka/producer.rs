@@ -1,6 +1,6 @@
 //! Writing records: idempotent, acknowledged by all replicas, never given up, in order.
 //!
-//! One producer serves the whole process, and one thread serves its receipts. A call hands all its
+//! One producer serves the whole process, apart from what may be refused (`refusals.rs`), and one thread serves its receipts. A call hands all its
 //! records over and waits once for all receipts; nothing is allocated per record but the bytes.
 //!
 //! When the broker refuses a record for good (too large, not valid), the producer stops rather than
@@ -144,6 +144,7 @@ impl RunningProducer {
 /// Writes records, through as many producers in turn as it takes.
 pub struct Producer {
     config: KafkaConfig,
+    role: Role,
     health: Health,
     calls: Arc<Mutex<PendingCalls>>,
     live: Mutex<Arc<RunningProducer>>,
@@ -161,11 +162,19 @@ enum DeliveryState {
 }
 
 impl Producer {
-    pub fn new(config: &KafkaConfig, health: &Health) -> Result<Producer, Fault> {
+    pub fn new(config: &KafkaConfig, role: Role, health: &Health) -> Result<Producer, Fault> {
         let calls = Arc::default();
-        let live = start(config, health, &calls)?;
+        let live = Mutex::new(start(config, role, health, &calls)?);
         let (config, health) = (config.clone(), health.clone());
-        Ok(Producer { config, health, calls, live: Mutex::new(live), turn: RwLock::new(()) })
+        Ok(Producer { config, role, health, calls, live, turn: RwLock::new(()) })
+    }
+
+    /// Writes records in order, once: behind one that is refused nothing of its partition is written.
+    /// Receipts that are missing, or that say that the producer had stopped, are of such records.
+    pub async fn write_once(&self, outputs: &[&Output]) -> Result<Vec<Option<Receipt>>, Fault> {
+        let receipts = self.send_turn(outputs, false).await?;
+        let has_stopped = |receipt: &Receipt| matches!(receipt, Err(code) if is_of_the_stop(*code));
+        Ok(receipts.into_iter().map(|of| of.filter(|receipt| !has_stopped(receipt))).collect())
     }
 
     /// Writes the records and waits for all receipts, in the order of the records. Only refusals
@@ -244,7 +253,7 @@ impl Producer {
         let mut live = lock(&self.live);
         if live.has_stopped() {
             live.broken.store(true, Ordering::Release);
-            *live = start(&self.config, &self.health, &self.calls)?;
+            *live = start(&self.config, self.role, &self.health, &self.calls)?;
         }
         Ok(live.clone())
     }
@@ -362,12 +371,13 @@ async fn offer(
 
 fn start(
     config: &KafkaConfig,
+    role: Role,
     health: &Health,
     calls: &Arc<Mutex<PendingCalls>>,
 ) -> Result<Arc<RunningProducer>, Fault> {
     let broken = Arc::new(AtomicBool::new(false));
     let context = Receipts { calls: calls.clone(), health: health.clone(), broken: broken.clone() };
-    let client = config.client(Role::Producer);
+    let client = config.client(role);
     let producer = client.create_with_context(context).map_err(|error| fault::set_up(&error))?;
     let live = Arc::new(RunningProducer {
         producer,

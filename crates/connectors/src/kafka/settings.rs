@@ -104,6 +104,14 @@ pub enum Role {
     Admin,
     Consumer,
     Producer,
+    /// Of records that may be refused, each for itself.
+    SingleProducer,
+}
+
+impl Role {
+    fn produces(self) -> bool {
+        matches!(self, Role::Producer | Role::SingleProducer)
+    }
 }
 
 impl KafkaConfig {
@@ -143,12 +151,17 @@ impl KafkaConfig {
         let of_role = match role {
             Role::Admin => &[],
             Role::Consumer => CONSUMER,
-            Role::Producer => PRODUCER,
+            Role::Producer | Role::SingleProducer => PRODUCER,
         };
         for (name, value) in COMMON.iter().chain(of_role) {
             config.set(*name, *value);
         }
-        if role == Role::Producer {
+        if role == Role::SingleProducer {
+            // A refusal stops nobody, and nobody is waited for.
+            config.set("enable.gapless.guarantee", "false");
+            config.set("linger.ms", "0");
+        }
+        if role.produces() {
             // The broker and the topic decide what is too large, not the client.
             config.set("message.max.bytes", (RECORD_BYTES_MAX + (1 << 20)).to_string());
         }
@@ -332,7 +345,7 @@ mod tests {
 
     #[test]
     fn every_role_makes_a_client_and_a_wrong_property_does_not() {
-        for role in [Role::Admin, Role::Consumer, Role::Producer] {
+        for role in [Role::Admin, Role::Consumer, Role::Producer, Role::SingleProducer] {
             config(&[]).client(role).create_native_config().unwrap();
         }
         let fault = config(&[("no.such.thing", "1")]).reader(&Health::default()).err().unwrap();

@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use potok_core::{
-    Fault, Journal, NotWritten, PartitionEnd, Position, Source, SourceEvent, Transaction,
+    Fault, Journal, NotWritten, OfferMode, OfferOutcome, Output, PartitionEnd, Position, Source,
+    SourceEvent, Transaction,
 };
 use tokio::sync::watch;
 
@@ -84,6 +85,10 @@ impl Journal for KafkaJournal {
             transaction.ended.iter().for_each(|ended| progress.note(ended));
         }
         Ok(positions)
+    }
+
+    async fn offer(&self, outputs: &[Output], mode: OfferMode) -> Vec<OfferOutcome> {
+        self.writer.offer(outputs, mode).await
     }
 
     fn overlap(&self) -> usize {

@@ -14,6 +14,7 @@ use rdkafka::{Offset, TopicPartitionList};
 
 use super::fault::Subject;
 use super::native::{self, Edge, Facts};
+use super::producer::Producer;
 use super::settings::{CreateTopics, Health, KafkaConfig, Listener, Role};
 use super::{blocking, fault, lock};
 
@@ -247,6 +248,43 @@ impl Topics {
         }
         let names: Vec<&str> = missing.iter().map(|topic| &**topic).collect();
         Err(fault::topic_missing(&names))
+    }
+
+    /// Another producer, whose trouble is nobody else's.
+    pub fn producer(&self, role: Role) -> Result<Producer, Fault> {
+        Producer::new(&self.config, role, &Health::default())
+    }
+
+    /// Makes sure that one of them exists, or says why records for it are refused just now. What one
+    /// topic refuses says nothing about the cluster.
+    pub async fn find(self: &Arc<Self>, topic: &Arc<str>) -> Result<(), Fault> {
+        if self.known(topic).is_some() {
+            return Ok(());
+        }
+        check_name(topic)?;
+        let (asker, patience) = (self.asker.clone(), self.patience());
+        let wanted = [topic.clone()];
+        let ask = move || {
+            put(&asker, patience, |client, wait| native::describe_topics(client, &wanted, wait))
+        };
+        let about = std::slice::from_ref(topic);
+        match blocking(ask).await.map_err(fault::poller_died)? {
+            Ok(found) => {
+                self.health.good();
+                if let Some(facts) = found.get(topic) {
+                    lock(&self.known).insert(topic.clone(), *facts);
+                    return Ok(());
+                }
+                self.ensure(about).await
+            }
+            Err(code) if fault::is_outage(code) => {
+                self.noted(Subject::topics(about), "describe topics", Err(code))
+            }
+            Err(code) => {
+                let what = format!("write to `{topic}`");
+                Err(fault::sorted_about(Subject::topics(about), &what, code, code))
+            }
+        }
     }
 
     /// Waits until every partition answers. A broker that becomes the leader between two batches of

@@ -8,6 +8,7 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::fault::Subject;
 use super::producer::{Producer, Receipt};
+use super::refusals::OfferProducers;
 use super::topics::Topics;
 use super::turns::{Turn, Turns};
 use super::{fault, lock};
@@ -18,14 +19,16 @@ const OFFER_AGAIN: Duration = Duration::from_secs(1);
 /// Writes records and says where they lie.
 pub struct RecordWriter {
     producer: Producer,
-    topics: Arc<Topics>,
+    pub(super) topics: Arc<Topics>,
+    pub(super) offers: OfferProducers,
     /// The reason why records are not written though the cluster answers.
     stuck: Mutex<Option<Fault>>,
 }
 
 impl RecordWriter {
     pub fn new(producer: Producer, topics: Arc<Topics>) -> RecordWriter {
-        RecordWriter { producer, topics, stuck: Mutex::default() }
+        let offers = OfferProducers::default();
+        RecordWriter { producer, topics, offers, stuck: Mutex::default() }
     }
 
     /// Why records cannot be written though the cluster answers.
@@ -206,7 +209,7 @@ impl RecordWriter {
     }
 }
 
-fn cannot_write(topic: &str, code: Code) -> Fault {
+pub(super) fn cannot_write(topic: &str, code: Code) -> Fault {
     let about = [Arc::from(topic)];
     fault::sorted_about(Subject::topics(&about), &format!("write to `{topic}`"), code, code)
 }

@@ -38,6 +38,9 @@ const SWEEP_EVERY: Duration = Duration::from_secs(2);
 const MARK_EVERY: Duration = Duration::from_millis(500);
 /// Rows marked in one call.
 const MARK_MAX: usize = 2_000;
+/// Rows put off in one call, and rows named behind one: others want the table too.
+const PUT_OFF_MAX: usize = 50;
+const BEHIND_MAX: usize = 250;
 /// Old rows deleted in one call.
 const PURGE_MAX: usize = 1_000;
 /// How often old rows are looked for.
@@ -186,24 +189,45 @@ impl Relay {
         }
     }
 
-    async fn put_off(&self, token: &str, failed: &PostponedRecord) -> Result<bool, Fault> {
-        let outs = self.flight().outs(std::iter::once(failed.offset));
-        let Some((offset, out)) = outs.into_iter().next() else { return Ok(true) };
-        let wait = failed.wait.min(self.max_wait);
-        let delay = Delay {
-            id: &out.id,
-            seen: out.seen,
-            attempt: failed.attempt,
-            wait,
-            error: &clip(&failed.error),
-            key: &clip(&String::from_utf8_lossy(&out.key)),
-        };
-        warn!(row = %out.id, attempt = failed.attempt, "{}: {}", self.label, failed.error);
-        let noted = self.notes.put_off(token, &delay).await?;
-        if noted.mine {
-            self.flight().put_off(offset, wait);
+    /// Puts rows off; what the table refuses is halved down to the row, which stays put.
+    async fn put_off(&self, token: &str, failed: &[&PostponedRecord]) -> Result<bool, Fault> {
+        let mut parts: Vec<&[&PostponedRecord]> = failed.chunks(PUT_OFF_MAX).rev().collect();
+        while let Some(part) = parts.pop() {
+            let rows: Vec<PutOffRow> = {
+                let flight = self.flight();
+                let row = |failed: &&PostponedRecord| {
+                    let (offset, out) = flight.outs(std::iter::once(failed.offset)).pop()?;
+                    Some(PutOffRow {
+                        offset,
+                        error: clip(&failed.error),
+                        key: clip(&String::from_utf8_lossy(&out.key)),
+                        wait: failed.wait.min(self.max_wait),
+                        attempt: failed.attempt,
+                        out,
+                    })
+                };
+                part.iter().filter_map(row).collect()
+            };
+            let delays: Vec<Delay<'_>> = rows.iter().map(PutOffRow::delay).collect();
+            for row in &rows {
+                warn!(row = %row.out.id, attempt = row.attempt, "{}: {}", self.label, row.error);
+            }
+            let noted = match self.notes.put_off(token, &delays).await {
+                Ok(noted) => noted,
+                Err(fault) if fault.next == Move::SetAside && part.len() > 1 => {
+                    let (one, other) = part.split_at(part.len() / 2);
+                    parts.extend([other, one]);
+                    continue;
+                }
+                Err(fault) => return Err(fault),
+            };
+            if !noted.mine {
+                return Ok(false);
+            }
+            let mut flight = self.flight();
+            rows.iter().for_each(|row| flight.put_off(row.offset, row.wait));
         }
-        Ok(noted.mine)
+        Ok(true)
     }
 
     async fn set_aside(&self, token: &str, failed: &SetAside) -> Result<bool, Fault> {
@@ -243,7 +267,7 @@ impl Relay {
             wait,
             error: failed.error.clone(),
         };
-        self.put_off(token, &again).await
+        self.put_off(token, &[&again]).await
     }
 
     /// Deletes old rows; how long to wait before the next time.
@@ -257,6 +281,29 @@ impl Relay {
                 warn!("{}: old rows stay: {fault}", self.label);
                 PURGE_EVERY
             }
+        }
+    }
+}
+
+/// A row that is put off.
+struct PutOffRow {
+    offset: u64,
+    out: RowInFlight,
+    attempt: u32,
+    wait: Duration,
+    error: String,
+    key: String,
+}
+
+impl PutOffRow {
+    fn delay(&self) -> Delay<'_> {
+        Delay {
+            id: &self.out.id,
+            seen: self.out.seen,
+            attempt: self.attempt,
+            wait: self.wait,
+            error: &self.error,
+            key: &self.key,
         }
     }
 }
@@ -279,9 +326,8 @@ impl Progress for Relay {
         let ended = self.flight().outs(offsets(&commit.ended).into_iter());
         let ended: Vec<_> = ended.into_iter().map(|(at, out)| (Some(at), out.id)).collect();
         let mut mine = ended.is_empty() || self.mark(&token, &ended).await?;
-        for failed in commit.put_off.iter().filter(|failed| failed.assignment == nonce) {
-            mine = mine && self.put_off(&token, failed).await?;
-        }
+        let put_off = commit.put_off.iter().filter(|failed| failed.assignment == nonce);
+        mine = mine && self.put_off(&token, &put_off.collect::<Vec<_>>()).await?;
         for failed in commit.set_aside.iter().filter(|failed| failed.assignment == nonce) {
             mine = mine && self.set_aside(&token, failed).await?;
         }
@@ -456,10 +502,13 @@ impl OutboxSource {
             }
         }
         for (head, ids) in &behind {
-            match self.table.enter_behind(&token, head, ids).await {
-                // The head ended meanwhile: the next read sees them.
-                Err(fault) if fault.next == Move::SetAside => {}
-                other => drop(other?),
+            // In pieces, between which others have their turn.
+            for ids in ids.chunks(BEHIND_MAX) {
+                match self.table.enter_behind(&token, head, ids).await {
+                    // The head ended meanwhile: the next read sees them.
+                    Err(fault) if fault.next == Move::SetAside => break,
+                    other => drop(other?),
+                }
             }
         }
         let rows = self.set_aside_too_large(&token, rows).await?;

@@ -307,11 +307,15 @@ impl Shape {
         self.dialect == Dialect::Postgres && self.kind(&self.names.payload) == "bytea"
     }
 
-    /// Bytes of the payload, cheaply.
+    /// Bytes of the payload, cheaply where that is no more than an estimate of little: PostgreSQL keeps
+    /// long values compressed.
     pub fn payload_size(&self, alias: &str) -> String {
         let name = format!("{alias}.{}", self.quote(&self.names.payload));
         match self.dialect {
-            Dialect::Postgres => format!("pg_column_size({name})"),
+            Dialect::Postgres => {
+                let (kept, bytes) = (format!("pg_column_size({name})"), self.payload_bytes(alias));
+                format!("CASE WHEN {kept} < 256 THEN {kept} ELSE {bytes} END")
+            }
             Dialect::Sqlite | Dialect::Mysql => format!("octet_length({name})"),
         }
     }

@@ -4,8 +4,9 @@
 //! the middle of their own; a SELECT is read to its end at once, because an unfinished one stands in
 //! the way of the application.
 
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -27,14 +28,31 @@ struct OutboxFile {
     /// Makes the file where there is none.
     create: bool,
     connection: Mutex<Option<Connection>>,
+    /// Shared by all sessions of this process with the file.
+    turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// SQLite lets writers in by chance: among those of this process each has its turn, so that however
+/// much is noted, the lease is renewed in time.
+fn turn_of(path: &Path) -> Arc<tokio::sync::Mutex<()>> {
+    type Turns = HashMap<PathBuf, Weak<tokio::sync::Mutex<()>>>;
+    static TURNS: Mutex<Option<Turns>> = Mutex::new(None);
+    let mut turns = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
+    let turns = turns.get_or_insert_with(HashMap::new);
+    if let Some(turn) = turns.get(path).and_then(Weak::upgrade) {
+        return turn;
+    }
+    turns.retain(|_, turn| turn.strong_count() > 0);
+    let turn = Arc::default();
+    turns.insert(path.to_owned(), Arc::downgrade(&turn));
+    turn
 }
 
 impl SqliteSession {
     pub fn new(label: &str, path: PathBuf, create: bool) -> Self {
+        let (label, turn) = (label.to_owned(), turn_of(&path));
         let connection = Mutex::default();
-        SqliteSession {
-            file: Arc::new(OutboxFile { label: label.to_owned(), path, create, connection }),
-        }
+        SqliteSession { file: Arc::new(OutboxFile { label, path, create, connection, turn }) }
     }
 
     async fn run(
@@ -107,6 +125,7 @@ impl OutboxSession for SqliteSession {
         before: &[String],
         statements: &[String],
     ) -> Result<Vec<Cells>, Fault> {
+        let _turn = self.file.turn.lock().await;
         let (before, statements) = (before.to_vec(), statements.to_vec());
         let work = move |connection: &mut Connection| {
             let mut all = Vec::new();

@@ -187,7 +187,7 @@ impl Shape {
         ))
     }
 
-    /// Marks rows as processed. Answers `mine`, `done` for each that was marked, and `left` for each
+    /// Marks rows as processed, and lets go of heads among them, except in SQLite. Answers `mine`, `done` for each that was marked, and `left` for each
     /// that still waits, because somebody has it locked.
     pub(super) fn mark(&self, token: &str, ids: &[String], heads: &[String]) -> Note {
         let names = &self.names;
@@ -200,13 +200,26 @@ impl Shape {
         );
         let mut all = self.update(token, ids, &set, true);
         all.push(self.left(ids));
-        all.extend(self.free_heads(token, heads));
+        if self.dialect != Dialect::Sqlite {
+            all.extend(self.free_heads(token, heads));
+        }
         self.note(token, all)
     }
 
-    /// Counts an attempt and keeps the row back. The count is set only where it is still what was
-    /// seen: repeating changes nothing, and a person's reset stays.
-    pub(super) fn put_off(&self, token: &str, delay: &Delay<'_>) -> Note {
+    /// Counts an attempt of each and keeps the rows back. The count is set only where it is still what
+    /// was seen: repeating changes nothing, and a person's reset stays.
+    pub(super) fn put_off(&self, token: &str, delays: &[Delay<'_>]) -> Note {
+        let mut all = Vec::new();
+        for delay in delays {
+            if self.dialect == Dialect::Mysql && !all.is_empty() {
+                all.push(format!("DELETE FROM {FREE}"));
+            }
+            all.extend(self.put_off_one(token, delay));
+        }
+        self.note(token, all)
+    }
+
+    fn put_off_one(&self, token: &str, delay: &Delay<'_>) -> Vec<String> {
         let retry = &self.names.retry_count;
         let on_right = match self.dialect {
             Dialect::Mysql => format!("@@{}", self.quote(retry)),
@@ -250,7 +263,7 @@ impl Shape {
                  key_shown = excluded.key_shown"
             ),
         });
-        self.note(token, all)
+        all
     }
 
     /// Names rows that must wait for a head.
@@ -344,7 +357,9 @@ impl Shape {
             }
         };
         all.push(self.left(&ids));
-        all.extend(self.free_heads(token, &ids));
+        if self.dialect != Dialect::Sqlite {
+            all.extend(self.free_heads(token, &ids));
+        }
         self.note(token, all)
     }
 
@@ -434,6 +449,22 @@ impl Shape {
             self.waiting(),
             self.source_literal()
         )
+    }
+
+    /// Lets go of some of those behind a head that does not wait any more, in SQLite, where letting go
+    /// of all of them at once would take long and keep everybody from writing. Answers `done` for each.
+    pub(super) fn free_behind(&self, token: &str, head: &str, most: usize) -> Note {
+        let id = self.quote(&self.names.id);
+        let (waiting, source) = (self.waiting(), self.source_literal());
+        let (outbox, pending) = (self.outbox(), self.pending("o"));
+        let (row, head) = (self.ids(&[head.to_owned()]), self.literal(head));
+        let free = format!(
+            "DELETE FROM {waiting} WHERE source = {source} AND id IN (SELECT id FROM {waiting} WHERE \
+             source = {source} AND behind = {head} LIMIT {most}) AND {} AND NOT EXISTS \
+             (SELECT 1 FROM {outbox} o WHERE o.{id} IN ({row}) AND {pending}) RETURNING 'done', id",
+            self.mine(token)
+        );
+        self.note(token, vec![free])
     }
 
     /// Drops heads whose row is gone or processed, and with them those behind.

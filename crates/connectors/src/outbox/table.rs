@@ -9,6 +9,10 @@ use potok_core::{Backlog, Fault, Timestamp};
 use super::session::{Cells, OutboxSession, number, text};
 use super::shape::Shape;
 use super::statements::{Burial, Claim, Delay, Note, ReadLimits};
+use crate::sql::Dialect;
+
+/// Rows that are let go in one call.
+const FREE_MAX: usize = 500;
 
 /// A row as it was read.
 #[derive(Clone, Debug)]
@@ -96,11 +100,32 @@ impl OutboxTable {
         ids: &[String],
         heads: &[String],
     ) -> Result<NoteResult, Fault> {
-        self.note(self.shape.mark(token, ids, heads)).await
+        let noted = self.note(self.shape.mark(token, ids, heads)).await?;
+        self.free(token, noted, heads).await
     }
 
-    pub async fn put_off(&self, token: &str, delay: &Delay<'_>) -> Result<NoteResult, Fault> {
-        self.note(self.shape.put_off(token, delay)).await
+    /// Lets go of heads that have ended, where the note itself did not: their end is committed, so
+    /// those behind them may go in pieces.
+    async fn free(
+        &self,
+        token: &str,
+        noted: NoteResult,
+        heads: &[String],
+    ) -> Result<NoteResult, Fault> {
+        if self.shape.dialect != Dialect::Sqlite || !noted.mine || heads.is_empty() {
+            return Ok(noted);
+        }
+        for head in heads {
+            while self.note(self.shape.free_behind(token, head, FREE_MAX)).await?.done.len()
+                == FREE_MAX
+            {}
+        }
+        let freed = self.note(self.shape.sweep(token, heads)).await?;
+        Ok(NoteResult { mine: freed.mine, ..noted })
+    }
+
+    pub async fn put_off(&self, token: &str, delays: &[Delay<'_>]) -> Result<NoteResult, Fault> {
+        self.note(self.shape.put_off(token, delays)).await
     }
 
     pub async fn enter_behind(
@@ -113,11 +138,16 @@ impl OutboxTable {
     }
 
     pub async fn bury(&self, token: &str, burial: &Burial<'_>) -> Result<NoteResult, Fault> {
-        self.note(self.shape.bury(token, burial)).await
+        let noted = self.note(self.shape.bury(token, burial)).await?;
+        self.free(token, noted, &[burial.id.to_owned()]).await
     }
 
     pub async fn sweep(&self, token: &str, heads: &[String]) -> Result<NoteResult, Fault> {
-        self.note(self.shape.sweep(token, heads)).await
+        let noted = NoteResult { mine: true, ..NoteResult::default() };
+        match self.shape.dialect {
+            Dialect::Sqlite => self.free(token, noted, heads).await,
+            _ => self.note(self.shape.sweep(token, heads)).await,
+        }
     }
 
     /// Deletes old rows; how many.

@@ -44,20 +44,23 @@ impl FeedPart {
         FeedPart { number, partition, assignment, endings, failures }
     }
 
-    /// True where failed records go back to the feed.
-    pub fn set_aside(&mut self, taken: &InFlightBatch, index: u32, fault: &Fault) -> bool {
-        if taken.puts_off.is_none() {
-            return false;
+    /// Those of its records that failed.
+    pub fn failures(&self) -> &[Failure] {
+        &self.failures
+    }
+
+    /// A record that would have ended did not: it failed, or it is given back.
+    pub fn change(&mut self, index: u32, failure: Option<Failure>) {
+        let ending = match &failure {
+            Some(Failure { again: Some(_), .. }) => Ending::PutOff,
+            Some(_) => Ending::DeadLettered,
+            None => Ending::HandedBack,
+        };
+        for (_, known) in self.endings.iter_mut().filter(|(known, _)| *known == index) {
+            *known = ending;
         }
-        for (_, ending) in self.endings.iter_mut().filter(|(known, _)| *known == index) {
-            *ending = Ending::DeadLettered;
-        }
-        if !self.failures.iter().any(|failure| failure.index == index) {
-            let (_, failed) = taken.batch.origin(index as usize).unzip();
-            // The records behind it are written: if it came again, it would come too late.
-            self.failures.push(Failure::last(index, failed.unwrap_or(0) + 1, fault));
-        }
-        true
+        self.failures.retain(|known| known.index != index);
+        self.failures.extend(failure);
     }
 
     /// How many of its records are put off.

@@ -25,6 +25,9 @@ use crate::plan::Retry;
 use crate::source::hash_of;
 use crate::work::{Chunk, Completion};
 
+/// The longest wait where nobody knows whose fault it is: somebody may mend it at any time.
+const OUTAGE_WAIT_MAX: Duration = Duration::from_secs(10);
+
 /// A record of a batch that failed and goes back to its feed.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
@@ -43,16 +46,38 @@ impl Failure {
         Failure { index, attempt, again: None, reason: fault.reason, error: shortened(fault) }
     }
 
-    fn new(index: u32, attempt: u32, attempts: Attempts, origin: &Position, fault: &Fault) -> Self {
-        let Attempts { limit, first, max } = attempts;
-        let spread = hash_of(origin.to_string().as_bytes());
-        let wait = Retry { attempts: limit, first, max }.wait(attempt, spread);
-        let again = (attempt < limit).then_some(wait);
+    pub(super) fn new(
+        index: u32,
+        attempt: u32,
+        attempts: Attempts,
+        origin: &Position,
+        fault: &Fault,
+    ) -> Self {
+        let wait = wait(attempts, attempt, origin);
+        let again = (attempt < attempts.limit).then_some(wait);
+        Failure { again, ..Failure::last(index, attempt, fault) }
+    }
+
+    /// One that does not count: it may have been an outage, for the so manieth time.
+    pub(super) fn outage(
+        index: u32,
+        (attempt, outages): (u32, u32),
+        attempts: Attempts,
+        origin: &Position,
+        fault: &Fault,
+    ) -> Self {
+        let again = Some(wait(attempts, outages, origin).min(OUTAGE_WAIT_MAX));
         Failure { again, ..Failure::last(index, attempt, fault) }
     }
 }
 
-/// Keys of a lane that are shut behind a record that failed.
+fn wait(attempts: Attempts, attempt: u32, origin: &Position) -> Duration {
+    let Attempts { limit, first, max } = attempts;
+    let spread = hash_of(origin.to_string().as_bytes());
+    Retry { attempts: limit, first, max }.wait(attempt, spread)
+}
+
+/// Keys that are shut behind a record that failed.
 #[derive(Default)]
 pub(crate) struct ShutKeys(HashMap<u64, ShutKey>);
 
@@ -67,7 +92,7 @@ struct ShutKey {
 impl ShutKeys {
     /// True where a record that was handed out may be worked on. Opens its key where it shows that
     /// the key is free.
-    fn admits(&mut self, key: u64, assignment: u64, origin: Position) -> bool {
+    pub(super) fn admits(&mut self, key: u64, assignment: u64, origin: Position) -> bool {
         let Some(shut) = self.0.get_mut(&key) else { return true };
         let is_open =
             shut.assignment != assignment || shut.head == origin || !shut.behind.insert(origin);
@@ -84,6 +109,24 @@ impl ShutKeys {
             *shut = new();
         }
         shut
+    }
+}
+
+impl ShutKeys {
+    /// True where the key is shut behind this record.
+    pub(super) fn is_head(&self, key: u64, origin: &Position) -> bool {
+        self.0.get(&key).is_some_and(|shut| shut.head == *origin)
+    }
+
+    /// Shuts a key behind its head; these were given back because of it.
+    pub(super) fn shut_behind<'a>(
+        &mut self,
+        key: u64,
+        assignment: u64,
+        head: &Position,
+        behind: impl Iterator<Item = &'a Position>,
+    ) {
+        self.shut(key, assignment, head).behind.extend(behind.cloned());
     }
 }
 

@@ -311,6 +311,7 @@ impl Intake {
             _room: Some(room),
             apart: None,
             puts_off: self.feed.as_ref().and_then(|feed| feed.abilities.puts_off),
+            read_at: Instant::now(),
         });
         self.tell(Note::Routed { assignment, records: in_flight, notes });
         if records == 0 || planted(Bug::NaiveCommit) {
@@ -356,6 +357,7 @@ impl Intake {
             _room: None,
             apart: None,
             puts_off: None,
+            read_at: Instant::now(),
         };
         let endings = (0..records as u32).map(|index| (index, Ending::HandedBack)).collect();
         let completion = Completion { endings, ..Completion::of(Arc::new(taken)) };

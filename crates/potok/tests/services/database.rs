@@ -47,6 +47,11 @@ impl Database {
         self.url.replace(&format!(":{port}/"), &format!(":{}/", self.proxy.port()))
     }
 
+    /// Where others find it.
+    pub fn direct_url(&self) -> String {
+        self.url.clone()
+    }
+
     /// What passes the proxy from now on.
     pub fn pass(&self, mode: Mode) {
         self.proxy.set(mode);

@@ -22,6 +22,8 @@ mod leaks;
 mod ledger;
 mod order;
 mod outages;
+mod outbox;
+mod outbox_chaos;
 mod poison;
 #[allow(dead_code, reason = "shared with the tests of the embedded default")]
 #[path = "../binary/process.rs"]

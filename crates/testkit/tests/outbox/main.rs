@@ -33,6 +33,7 @@ macro_rules! on_servers {
     };
 }
 
+mod bounds;
 mod failure;
 mod lease;
 mod order;

@@ -9,6 +9,7 @@ mod call;
 mod connections;
 mod ddl;
 mod fit;
+mod guard;
 mod once;
 mod rows;
 mod schema;

@@ -1,4 +1,4 @@
-//! Sealed groups as files, and the table that shows how far each has come.
+//! SealedGroup groups as files, and the table that shows how far each has come.
 //!
 //! ```text
 //! seal read back ─► name taken, rows of all shards ─► file written ─► stages ─► destination
@@ -28,7 +28,7 @@ use potok_core::{
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
-use super::index::{Feed, Sealed};
+use super::index::{Feed, SealedGroup};
 use super::{Holding, seal, shard_in};
 use crate::counts::Ending;
 use crate::lane::{Cycle, Lane};
@@ -217,7 +217,7 @@ impl Lane {
     pub(super) async fn write_file(
         &mut self,
         holding: &mut Holding,
-        sealed: &Sealed,
+        sealed: &SealedGroup,
         feeds: &[Feed],
         content: Bytes,
     ) -> Result<(), Stop> {
@@ -298,7 +298,7 @@ impl Lane {
     async fn reach_of(
         &mut self,
         holding: &mut Holding,
-        sealed: &Sealed,
+        sealed: &SealedGroup,
         feeds: &[Feed],
         step: Step,
         facts: FileFacts,
@@ -313,7 +313,7 @@ impl Lane {
     pub(super) async fn file_enters_stages(
         &mut self,
         holding: &mut Holding,
-        sealed: &Sealed,
+        sealed: &SealedGroup,
         feeds: &[Feed],
     ) -> Result<(), Stop> {
         let step = Step::Process(StageState::Started);
@@ -324,7 +324,7 @@ impl Lane {
     pub(super) async fn file_failed_in_stages(
         &mut self,
         holding: &mut Holding,
-        sealed: &Sealed,
+        sealed: &SealedGroup,
         feeds: &[Feed],
         fault: &Fault,
     ) {
@@ -338,7 +338,7 @@ impl Lane {
     pub(super) async fn file_leaves_stages(
         &mut self,
         holding: &mut Holding,
-        sealed: &Sealed,
+        sealed: &SealedGroup,
         feeds: &[Feed],
     ) -> Result<(), Stop> {
         crash_point("file.worked");
@@ -358,7 +358,7 @@ impl Lane {
     pub(super) async fn file_waits(
         &mut self,
         holding: &mut Holding,
-        sealed: &Sealed,
+        sealed: &SealedGroup,
         feeds: &[Feed],
     ) {
         let Some(why) = self.shut_gate().and_then(|gate| gate.to_be_fixed()) else { return };
@@ -373,7 +373,7 @@ impl Lane {
     pub(super) async fn file_is_done(
         &mut self,
         holding: &mut Holding,
-        sealed: &Sealed,
+        sealed: &SealedGroup,
         feeds: &[Feed],
         cycle: &mut Cycle,
     ) -> Result<(), Stop> {
@@ -536,7 +536,7 @@ pub(super) fn hand_all_back(cycle: &mut Cycle) {
 }
 
 /// What the tracker is told of a sealed group.
-fn new_file(plan: &GroupPlan, sealed: &Sealed, feeds: &[Feed]) -> Option<NewFile> {
+fn new_file(plan: &GroupPlan, sealed: &SealedGroup, feeds: &[Feed]) -> Option<NewFile> {
     let feed = feeds.get(sealed.seal.feed as usize)?;
     Some(NewFile {
         seal: feed.position(sealed.seal.offset).to_string(),

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use foldhash::HashMap;
 use potok_core::trouble::{Bug, crash_point, planted};
 use potok_core::{
-    CloseReason, Decoded, Fault, GroupInfo, HeadersBuilder, Owner, Place, Reason, Record,
-    SourceBatch, Store, Timestamp,
+    CloseReason, DecodeResult, Fault, GroupInfo, HeadersBuilder, Owner, Reason, Record,
+    SourceBatch, Store, StoreAddress, Timestamp,
 };
 
 use tokio::sync::oneshot;
@@ -18,7 +18,7 @@ use super::Holding;
 use super::arrival;
 use super::clean::PendingCleanup;
 use super::files::{self, FileDesk};
-use super::index::{Entry, Feed, Index, PART_RECORDS_MAX, Sealed};
+use super::index::{Feed, HeldRecord, Index, PART_RECORDS_MAX, SealedGroup};
 use super::seal::{Generation, Seal};
 use super::shard_in;
 use crate::counts::Ending;
@@ -41,7 +41,7 @@ const COUNT_HEADER: &str = "potok-count";
 
 /// A member of a batch on its way.
 struct Member<'a> {
-    entry: &'a Entry,
+    entry: &'a HeldRecord,
     batch: usize,
     record: Option<Record>,
     /// Which member of the list ends this one; itself where nothing has replaced it.
@@ -58,7 +58,7 @@ impl Member<'_> {
     }
 }
 
-impl Sealed {
+impl SealedGroup {
     /// What stages are told: all of it from the seal.
     fn info(&self) -> GroupInfo {
         let (mut reason, mut closed) = (self.reason, self.closed);
@@ -115,10 +115,10 @@ impl Lane {
         desk: &mut FileDesk,
         plan: &GroupPlan,
         index: &mut Index,
-    ) -> Arc<Vec<Sealed>> {
+    ) -> Arc<Vec<SealedGroup>> {
         self.say_strays(index);
         let next = index.next_to_send(|sealed| self.has_destination(&sealed.key));
-        let is_ready = |sealed: &&Sealed| {
+        let is_ready = |sealed: &&SealedGroup| {
             !plan.makes_files() || sealed.records() == 0 || sealed.file.get().is_some()
         };
         let next = next.filter(is_ready).map(|sealed| (sealed.key.clone(), sealed.seal.offset));
@@ -154,7 +154,7 @@ impl Lane {
         };
         let Some(feed) = feeds.get(seal.feed as usize) else { return Ok(()) };
         let owner = holding.owner(&feed.partition, feed.assignment);
-        let place = |feed: &Feed, offset: u64| Place {
+        let place = |feed: &Feed, offset: u64| StoreAddress {
             group: key.clone(),
             kind: None,
             id: None,
@@ -174,7 +174,7 @@ impl Lane {
             let places = entries.iter().filter_map(|entry| {
                 feeds.get(entry.feed as usize).map(|feed| place(feed, entry.offset))
             });
-            let places: Vec<Place> = places.collect();
+            let places: Vec<StoreAddress> = places.collect();
             let bodies = self.insist(&*log, || log.load(&owner, &places)).await?;
             for (entry, body) in entries.iter_mut().zip(bodies) {
                 entry.time = body.map_or(entry.time, |body| body.time);
@@ -195,7 +195,7 @@ impl Lane {
     /// Says which sealed groups have no destination since there are fewer shards: they stay where
     /// they were sealed for, and wait for it. The others go on.
     fn say_strays(&self, index: &Index) {
-        let is_stray = |sealed: &&Sealed| !self.has_destination(&sealed.key);
+        let is_stray = |sealed: &&SealedGroup| !self.has_destination(&sealed.key);
         let mut strays: Vec<&Bytes> =
             index.sealed().filter(is_stray).map(|sealed| &sealed.key).collect();
         let files = strays.len();
@@ -213,7 +213,7 @@ impl Lane {
         self.waits.begin_with(WaitsFor::Destination, self.slot, &fault);
     }
 
-    async fn send(&mut self, holding: &mut Holding, batches: &[Sealed]) -> Result<(), Stop> {
+    async fn send(&mut self, holding: &mut Holding, batches: &[SealedGroup]) -> Result<(), Stop> {
         let feeds = holding.board.index().feeds.clone();
         // They are all of one share; without a batch there was nothing to send.
         let seal = batches.first().and_then(|sealed| feeds.get(sealed.seal.feed as usize));
@@ -290,7 +290,7 @@ impl Lane {
     async fn members<'a>(
         &mut self,
         holding: &Holding,
-        batches: &'a [Sealed],
+        batches: &'a [SealedGroup],
         feeds: &[Feed],
         owner: &Owner,
     ) -> Result<Vec<Member<'a>>, Stop> {
@@ -327,7 +327,7 @@ impl Lane {
     pub(super) async fn write_from_log(
         &mut self,
         holding: &mut Holding,
-        batches: &[Sealed],
+        batches: &[SealedGroup],
         feeds: &[Feed],
     ) -> Result<(), Stop> {
         let Some(sealed) = batches.first() else { return Ok(()) };
@@ -343,7 +343,7 @@ impl Lane {
         &mut self,
         store: &dyn Store,
         owner: &Owner,
-        places: &[Place],
+        places: &[StoreAddress],
         members: impl Iterator<Item = &'a mut Member<'b>>,
     ) -> Result<(), Stop> {
         if places.is_empty() {
@@ -366,7 +366,7 @@ impl Lane {
         &mut self,
         members: Vec<Member<'_>>,
         feeds: &[Feed],
-        batches: &[Sealed],
+        batches: &[SealedGroup],
     ) -> Result<Cycle, Stop> {
         let mut cycle = Cycle::default();
         let mut sizes = vec![0; batches.len()];
@@ -425,7 +425,7 @@ impl Lane {
         chunk: &Chunk,
         at: usize,
         members: &[(usize, Member<'_>)],
-        batches: &[Sealed],
+        batches: &[SealedGroup],
     ) -> Vec<Item> {
         let records = &chunk.taken.batch.records;
         let way = self.own.way(&chunk.taken.batch.partition.topic);
@@ -452,8 +452,8 @@ impl Lane {
             }
             let value = if member.entry.rewritten {
                 match self.plan.decoder.decode(&[record]).pop() {
-                    Some(Decoded::Rewritten(value)) => Ok(value),
-                    Some(Decoded::Bad(fault)) => Err(fault),
+                    Some(DecodeResult::Rewritten(value)) => Ok(value),
+                    Some(DecodeResult::Bad(fault)) => Err(fault),
                     _ => Ok(record.value.clone().unwrap_or_default()),
                 }
             } else {
@@ -495,7 +495,7 @@ impl Lane {
 
     /// Tells the ledger what became of the batches, and if all of them have ended, of their
     /// seals.
-    fn end(&self, mut cycle: Cycle, batches: &[Sealed], feeds: &[Feed]) -> bool {
+    fn end(&self, mut cycle: Cycle, batches: &[SealedGroup], feeds: &[Feed]) -> bool {
         hold_back(&mut cycle.items);
         if !planted(Bug::SupersededEndsAtOnce) {
             inherit(&mut cycle.items);
@@ -508,9 +508,9 @@ impl Lane {
         all_ended
     }
 
-    fn end_seals(&self, batches: &[Sealed], feeds: &[Feed]) {
+    fn end_seals(&self, batches: &[SealedGroup], feeds: &[Feed]) {
         for (at, feed) in (0..).zip(feeds) {
-            let mut seals: Vec<&Entry> = batches.iter().map(|sealed| &sealed.seal).collect();
+            let mut seals: Vec<&HeldRecord> = batches.iter().map(|sealed| &sealed.seal).collect();
             seals.retain(|seal| seal.feed == at);
             if seals.is_empty() {
                 continue;
@@ -543,15 +543,15 @@ fn content(members: &[Member<'_>]) -> Bytes {
 /// Where members lie in the store.
 fn places<'a>(
     holding: &Holding,
-    batches: &[Sealed],
+    batches: &[SealedGroup],
     members: impl Iterator<Item = &'a Member<'a>>,
     feeds: &[Feed],
-) -> Vec<Place> {
+) -> Vec<StoreAddress> {
     let kinds = &holding.plan.kinds;
     let place = |member: &Member<'_>| {
         let feed = feeds.get(member.entry.feed as usize)?;
         let kind = member.entry.kind.and_then(|kind| kinds.get(usize::from(kind)));
-        Some(Place {
+        Some(StoreAddress {
             group: batches.get(member.batch)?.key.clone(),
             kind: kind.map(|kind| kind.name.clone()),
             id: member.entry.id.clone(),
@@ -565,7 +565,7 @@ fn places<'a>(
 /// Records of one partition as a batch of their own, each standing for its offsets alone.
 fn chunk_of<'a>(
     feed: &Feed,
-    records: impl Iterator<Item = (&'a Entry, Option<Record>)>,
+    records: impl Iterator<Item = (&'a HeldRecord, Option<Record>)>,
 ) -> (SourceBatch, Vec<std::ops::Range<u64>>) {
     let mut batch = SourceBatch {
         partition: feed.partition.clone(),

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use super::Row;
+use super::TextRow;
 
 /// Differences that are remembered: beyond so many the first are counted again.
 const KNOWN_MAX: usize = 10_000;
@@ -73,7 +73,7 @@ impl ForeignMoves {
 }
 
 /// The cells of an answer from a column on.
-pub(super) fn from(row: &Row, column: usize) -> &[Option<String>] {
+pub(super) fn from(row: &TextRow, column: usize) -> &[Option<String>] {
     row.get(column..).unwrap_or_default()
 }
 

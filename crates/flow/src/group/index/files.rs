@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{Index, Sealed};
+use super::{Index, SealedGroup};
 use crate::group::files::FilesWaiting;
 use crate::group::shard_in;
 
-impl Sealed {
+impl SealedGroup {
     fn is_unwritten(&self) -> bool {
         self.file.get().is_none() && self.records() > 0
     }
@@ -17,17 +17,17 @@ impl Sealed {
 impl Index {
     /// True where a sealed group has no file yet.
     pub fn has_unwritten(&self) -> bool {
-        self.sealed.iter().any(Sealed::is_unwritten)
+        self.sealed.iter().any(SealedGroup::is_unwritten)
     }
 
     /// The first such group.
-    pub fn next_unwritten(&self) -> Option<&Sealed> {
-        self.sealed.first(Sealed::is_unwritten)
+    pub fn next_unwritten(&self) -> Option<&SealedGroup> {
+        self.sealed.first(SealedGroup::is_unwritten)
     }
 
     /// The file of a group is there. One that has left meanwhile is somebody else's.
-    pub fn is_written(&mut self, written: &Sealed, name: &Arc<str>) {
-        let is_it = |sealed: &&mut Sealed| {
+    pub fn is_written(&mut self, written: &SealedGroup, name: &Arc<str>) {
+        let is_it = |sealed: &&mut SealedGroup| {
             (sealed.seal.feed, sealed.seal.offset) == (written.seal.feed, written.seal.offset)
         };
         if let Some(sealed) = self.sealed.of_mut(&written.key).find(is_it) {
@@ -37,12 +37,12 @@ impl Index {
 
     /// The first of the groups that may be sent and that are wanted: where groups become files, one
     /// whose file is not there keeps back what lies behind it.
-    pub fn next_to_send(&self, wanted: impl Fn(&Sealed) -> bool) -> Option<&Sealed> {
+    pub fn next_to_send(&self, wanted: impl Fn(&SealedGroup) -> bool) -> Option<&SealedGroup> {
         self.sealed.first(wanted)
     }
 
     /// Takes out the group of that seal, to be sent.
-    pub fn take_one(&mut self, key: &Bytes, seal: u64) -> Arc<Vec<Sealed>> {
+    pub fn take_one(&mut self, key: &Bytes, seal: u64) -> Arc<Vec<SealedGroup>> {
         let taken = self.sealed.remove(key, |sealed| sealed.seal.offset == seal);
         self.sending = Arc::new(taken.into_iter().collect());
         self.sending.clone()
@@ -74,7 +74,8 @@ impl Index {
     /// Files whose groups have not been sent.
     pub fn files_waiting(&self) -> FilesWaiting {
         let sealed = self.sealed.iter().chain(self.sending.iter());
-        let file = |sealed: &Sealed| Some((shard_in(&sealed.key)?, sealed.file.get()?.clone()));
+        let file =
+            |sealed: &SealedGroup| Some((shard_in(&sealed.key)?, sealed.file.get()?.clone()));
         sealed.filter_map(file).collect()
     }
 }

@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 
-use super::{Entry, Feed, Index, Parked, Sealed, bytes_of};
+use super::{Feed, HeldRecord, Index, Parked, SealedGroup, bytes_of};
 
 /// What [`Index::forget`] has forgotten.
-pub(crate) struct Forgotten {
+pub(crate) struct ForgottenRecords {
     /// Records and notes of each assignment.
     pub assignments: Vec<(u64, u64, u64)>,
     /// A part of a sealed group has left and a part is still here. Where seals lie in the
@@ -14,7 +14,7 @@ pub(crate) struct Forgotten {
 }
 
 /// Counts what is forgotten of assignments that have left.
-struct Left<'a> {
+struct Forgetting<'a> {
     feeds: &'a [Feed],
     assignments: Vec<(u64, u64, u64)>,
     /// Of the records.
@@ -22,9 +22,9 @@ struct Left<'a> {
     records: u64,
 }
 
-impl Left<'_> {
+impl Forgetting<'_> {
     /// True when the record was read under one of them.
-    fn record(&mut self, entry: &Entry) -> bool {
+    fn record(&mut self, entry: &HeldRecord) -> bool {
         let has_left = self.of(entry).map(|(_, records, _)| *records += 1).is_some();
         self.bytes += if has_left { u64::from(entry.bytes) } else { 0 };
         self.records += u64::from(has_left);
@@ -32,13 +32,13 @@ impl Left<'_> {
     }
 
     /// The same for a note.
-    fn note(&mut self, entry: &Entry) -> bool {
+    fn note(&mut self, entry: &HeldRecord) -> bool {
         self.of(entry).map(|(_, _, notes)| *notes += 1).is_some()
     }
 
     /// The same for a group of which little is left; its members are all of one partition where
     /// partitions leave one by one.
-    fn parked(&mut self, sealed: &Sealed, parked: &Parked) -> bool {
+    fn parked(&mut self, sealed: &SealedGroup, parked: &Parked) -> bool {
         let Some(feed) = parked.feeds().first().copied() else { return false };
         let nonce = self.feeds.get(feed as usize).map(|feed| feed.assignment);
         let of = self.assignments.iter_mut().find(|(left, ..)| Some(*left) == nonce);
@@ -49,7 +49,7 @@ impl Left<'_> {
         true
     }
 
-    fn of(&mut self, entry: &Entry) -> Option<&mut (u64, u64, u64)> {
+    fn of(&mut self, entry: &HeldRecord) -> Option<&mut (u64, u64, u64)> {
         let nonce = self.feeds.get(entry.feed as usize)?.assignment;
         self.assignments.iter_mut().find(|(left, ..)| *left == nonce)
     }
@@ -57,9 +57,9 @@ impl Left<'_> {
 
 impl Index {
     /// Forgets what was read under assignments that have left.
-    pub fn forget(&mut self, assignments: &[u64]) -> Forgotten {
+    pub fn forget(&mut self, assignments: &[u64]) -> ForgottenRecords {
         self.take_waiting();
-        let mut left = Left {
+        let mut left = Forgetting {
             feeds: &self.feeds,
             assignments: assignments.iter().map(|nonce| (*nonce, 0, 0)).collect(),
             bytes: 0,
@@ -107,6 +107,6 @@ impl Index {
         let free = free.filter(|at| !sent.contains(at));
         let free: Vec<u32> = free.filter(|at| !self.free_feeds.contains(at)).collect();
         self.free_feeds.extend(free);
-        Forgotten { assignments: left.assignments, torn }
+        ForgottenRecords { assignments: left.assignments, torn }
     }
 }

@@ -1,4 +1,4 @@
-//! Sealed groups that wait long, with little in memory.
+//! SealedGroup groups that wait long, with little in memory.
 //!
 //! A group whose destination is away waits with a hundred bytes and more for each record, for hours.
 //! Its entries count against the memory for what is held; where there is no room, only the place of
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use potok_core::Timestamp;
 
-use super::{Entry, Feed, Index, Members, Sealed, bytes_of};
+use super::{Feed, HeldRecord, Index, Members, SealedGroup, bytes_of};
 use crate::group::arrival::{Arrival, Stream};
 use crate::group::bodies::Room;
 
@@ -27,19 +27,19 @@ pub(crate) struct Parked {
 }
 
 impl Parked {
-    fn of(entries: &[Entry]) -> Self {
+    fn of(entries: &[HeldRecord]) -> Self {
         let mut feeds: Vec<u32> = entries.iter().map(|entry| entry.feed).collect();
         feeds.sort_unstable();
         feeds.dedup();
         let gaps = entries.iter().filter(|entry| (entry.before, entry.from) != (0, 1));
-        let gap = |entry: &Entry| (entry.feed, entry.offset, entry.before, entry.from);
+        let gap = |entry: &HeldRecord| (entry.feed, entry.offset, entry.before, entry.from);
         let mut gaps: Vec<_> = gaps.map(gap).collect();
         gaps.sort_unstable();
         Parked { records: entries.len() as u64, bytes: bytes_of(entries), feeds, gaps }
     }
 
     /// The members that its seal names; `None` where they are not those that were there.
-    pub fn entries(&self, members: &Members, feeds: &[Feed]) -> Option<Vec<Entry>> {
+    pub fn entries(&self, members: &Members, feeds: &[Feed]) -> Option<Vec<HeldRecord>> {
         let mut entries = Vec::new();
         let each = u32::try_from(self.bytes / self.records.max(1)).unwrap_or(u32::MAX);
         for position in members.positions() {
@@ -56,7 +56,7 @@ impl Parked {
             let gap = gap.ok().and_then(|at| self.gaps.get(at));
             let (before, from) = gap.map_or((0, 1), |(.., before, from)| (*before, *from));
             let time = Timestamp(0);
-            entries.push(Entry {
+            entries.push(HeldRecord {
                 feed,
                 offset,
                 before,
@@ -93,7 +93,7 @@ impl Parked {
     }
 }
 
-impl Sealed {
+impl SealedGroup {
     /// Its records that have not ended.
     pub fn records(&self) -> u64 {
         self.parked.as_ref().map_or(self.entries.len() as u64, |parked| parked.records)
@@ -110,7 +110,7 @@ impl Sealed {
 
     /// All that its seal names is there, and a seal and the log tell everything about it.
     fn can_be_read_again(&self) -> bool {
-        let is_plain = |entry: &Entry| {
+        let is_plain = |entry: &HeldRecord| {
             entry.id.is_none() && entry.kind.is_none() && !entry.rewritten && entry.in_store
         };
         self.entries.len() as u64 == self.members.len() && self.entries.iter().all(is_plain)
@@ -132,7 +132,8 @@ impl Index {
             if is_shut {
                 sealed.entries.iter_mut().for_each(|entry| entry.body = None);
             }
-            sealed.charge = room.charge(sealed.entries.len() * size_of::<Entry>()).map(Arc::new);
+            sealed.charge =
+                room.charge(sealed.entries.len() * size_of::<HeldRecord>()).map(Arc::new);
             if sealed.charge.is_none() && sealed.can_be_read_again() {
                 sealed.parked = Some(Box::new(Parked::of(&sealed.entries)));
                 (sealed.entries, sealed.members) = (Vec::new(), Members::default());
@@ -142,7 +143,7 @@ impl Index {
     }
 
     /// Its turn has come: its members are there again.
-    pub fn unpark(&mut self, key: &Bytes, seal: u64, entries: Vec<Entry>) {
+    pub fn unpark(&mut self, key: &Bytes, seal: u64, entries: Vec<HeldRecord>) {
         let mut of_key = self.sealed.of_mut(key);
         if let Some(sealed) = of_key.find(|sealed| sealed.seal.offset == seal) {
             sealed.entries = entries;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use potok_core::Position;
 
-use super::{Entry, Feed, Index, PART_BYTES_MAX, Sealed, bytes_of};
+use super::{Feed, HeldRecord, Index, PART_BYTES_MAX, SealedGroup, bytes_of};
 
 impl Index {
     /// True where the bodies of the next batch to send need not be read.
@@ -20,9 +20,9 @@ impl Index {
         &mut self,
         records_max: usize,
         share: impl Fn(&Feed) -> u32,
-    ) -> Arc<Vec<Sealed>> {
+    ) -> Arc<Vec<SealedGroup>> {
         let (mut records, mut bytes) = (0, 0);
-        let mut taken: Vec<Sealed> = Vec::new();
+        let mut taken: Vec<SealedGroup> = Vec::new();
         let mut of = None;
         while let Some(next) = self.sealed.front() {
             let its = self.feeds.get(next.seal.feed as usize).map(&share);
@@ -70,25 +70,25 @@ impl Index {
         self.let_go(&sent);
     }
 
-    fn let_go(&mut self, sent: &[Sealed]) {
-        let bytes = sent.iter().map(Sealed::bytes).sum();
+    fn let_go(&mut self, sent: &[SealedGroup]) {
+        let bytes = sent.iter().map(SealedGroup::bytes).sum();
         self.bytes = self.bytes.saturating_sub(bytes);
-        let records = sent.iter().map(Sealed::records).sum();
+        let records = sent.iter().map(SealedGroup::records).sum();
         self.records = self.records.saturating_sub(records);
     }
 
     /// Members of seals of earlier runs that were not read: they have ended, are gone with their
     /// topic, or have gone elsewhere.
     pub fn missed(&self) -> Vec<(Position, Bytes)> {
-        let is_short = |sealed: &&Sealed| {
+        let is_short = |sealed: &&SealedGroup| {
             sealed.due.is_none() && (sealed.entries.len() as u64) < sealed.members.len()
         };
-        let mut short: Vec<&Sealed> = self.sealed.iter().filter(is_short).collect();
+        let mut short: Vec<&SealedGroup> = self.sealed.iter().filter(is_short).collect();
         if short.is_empty() {
             return Vec::new();
         }
         // What an earlier seal has taken is no stray.
-        let position = |entry: &Entry| {
+        let position = |entry: &HeldRecord| {
             self.feeds.get(entry.feed as usize).map(|feed| feed.position(entry.offset))
         };
         let there: HashSet<Position> =

@@ -58,6 +58,8 @@ pub(super) struct FileDesk {
     tried: Option<u64>,
     /// Somebody has put the first that waits back to `new`, and its destination was asked.
     asked: bool,
+    /// When to look whether somebody has.
+    look_at: Option<Instant>,
 }
 
 impl FileDesk {
@@ -71,7 +73,18 @@ impl FileDesk {
             expire_at: now,
             tried: None,
             asked: false,
+            look_at: None,
         }
+    }
+
+    /// When to look next, every so often as long as it is wanted.
+    pub fn look_at(&mut self, wanted: bool, every: Duration) -> Option<Instant> {
+        self.look_at = match (wanted, self.look_at) {
+            (true, None) => Some(Instant::now() + every),
+            (true, known) => known,
+            (false, _) => None,
+        };
+        self.look_at
     }
 
     /// When what has failed may be tried again.
@@ -422,6 +435,7 @@ impl Lane {
     /// The destination of this shard must be mended. The first file that waits for it has failed;
     /// one that somebody has put back to `new` is tried once more.
     pub(super) async fn look_for_retry(&mut self, holding: &mut Holding) {
+        holding.desk.look_at = None;
         let Some(gate) = self.shut_gate() else { return };
         let Some(why) = gate.to_be_fixed() else { return };
         let Some(track) = holding.plan.track.clone() else { return };

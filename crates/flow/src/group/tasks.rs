@@ -13,7 +13,6 @@
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
-use tokio::time::Instant;
 
 use super::clean::PendingCleanups;
 use super::files::FileDesk;
@@ -107,7 +106,9 @@ impl Lane {
                 continue;
             }
             let retry = holding.desk.retry_at();
-            let look = self.look_at(&holding, shut.as_deref());
+            let must_be_mended = shut.as_ref().is_some_and(|gate| gate.to_be_fixed().is_some());
+            let tracked = must_be_mended && holding.plan.track.is_some();
+            let look = holding.desk.look_at(tracked, self.plan.probe_every);
             let board = holding.board.clone();
             tokio::select! {
                 biased;
@@ -147,13 +148,6 @@ impl Lane {
 
     fn is_over(&self, holding: &Holding) -> bool {
         self.stopping.get() || holding.board.closed.get()
-    }
-
-    /// When to look whether somebody wants a file tried again that has failed.
-    fn look_at(&self, holding: &Holding, shut: Option<&Gate>) -> Option<Instant> {
-        let must_be_mended = shut.is_some_and(|gate| gate.to_be_fixed().is_some());
-        let tracked = holding.plan.track.is_some() && must_be_mended;
-        tracked.then(|| Instant::now() + self.plan.probe_every)
     }
 
     /// The closed gate of the shard that is this lane's, if one is.

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use potok_traffic::shop::{Generator, ShopEvent};
+use potok_traffic::shop::{ShopEvent, ShopGenerator};
 use rusqlite::Connection;
 
 use crate::process::{Home, Running, pipelines};
@@ -111,7 +111,7 @@ fn with_fewer_shards_what_was_sealed_waits_for_its_own() {
     let four = [SHORT_SLICES, ("SHARDS", "4"), ("POTOK_DB_SHOP_3", address.as_str())];
     let file = pipelines().join("shop-events.yaml");
     let running = home.start_file_unready(&file, &four);
-    let mut generator = Generator::good_only(201);
+    let mut generator = ShopGenerator::good_only(201);
     let sent = take(&mut generator, 400);
     assert!(send(&running, &sent));
     let kept = wanted(&sent, 3, 4);
@@ -162,7 +162,7 @@ fn databases_that_have_changed_places_are_noticed() {
     let right = [SHORT_SLICES, ("POTOK_DB_SHOP_0", &*one), ("POTOK_DB_SHOP_1", &*other)];
     let swapped = [SHORT_SLICES, ("POTOK_DB_SHOP_0", &*other), ("POTOK_DB_SHOP_1", &*one)];
     let running = start(&home, &right);
-    let mut generator = Generator::good_only(202);
+    let mut generator = ShopGenerator::good_only(202);
     let mut sent = take(&mut generator, 60);
     assert!(send(&running, &sent));
     running.drained();
@@ -194,7 +194,7 @@ fn what_has_failed_is_tried_again_when_somebody_says_so() {
     prepare(&home);
     let file = changed(&home, "probe_every: 2s", "probe_every: 1h");
     let running = home.start_file(&file, &[SHORT_SLICES]).unwrap();
-    let mut generator = Generator::good_only(203);
+    let mut generator = ShopGenerator::good_only(203);
     let mut sent = take(&mut generator, 60);
     assert!(send(&running, &sent));
     running.drained();
@@ -243,7 +243,7 @@ fn what_has_failed_is_tried_again_when_somebody_says_so() {
 fn moves_of_others_are_counted_and_rows_that_are_gone_are_made_again() {
     let home = Home::new();
     let running = start(&home, &[SHORT_SLICES]);
-    let mut generator = Generator::good_only(204);
+    let mut generator = ShopGenerator::good_only(204);
     let mut sent = take(&mut generator, 60);
     assert!(send(&running, &sent));
     running.drained();
@@ -276,7 +276,7 @@ fn rows_are_kept_as_long_as_the_pipeline_says() {
     let file =
         changed(&home, "  table: pipeline_tracking\n", "  table: pipeline_tracking\n  keep: 30d\n");
     let running = home.start_file(&file, &[SHORT_SLICES]).unwrap();
-    let mut generator = Generator::good_only(205);
+    let mut generator = ShopGenerator::good_only(205);
     assert!(send(&running, &take(&mut generator, 60)));
     running.drained();
     all_done(&home);

@@ -37,6 +37,12 @@ pub trait SinkSettings: Debug + Send + Sync {
         false
     }
 
+    /// True where the shard of the site is set up, though `group.shard` may not count it any more:
+    /// groups that were sealed for it go there.
+    fn has_shard(&self, _site: &Site<'_>) -> bool {
+        false
+    }
+
     /// The SQL statements that make its tables, for `potok ddl`.
     fn ddl(&self, _site: &Site<'_>) -> Result<Vec<String>, Vec<Fault>> {
         Ok(Vec::new())

@@ -74,6 +74,11 @@ pub struct Track {
     /// Example: `stuck: { event_ingest: 5m, mysql_sender: 5m }`
     #[serde(default)]
     pub stuck: OrderedMap<Period>,
+    /// How long the rows of a file are kept after it has ended in all its stages, at least a minute.
+    /// Without it they are kept for ever.
+    ///
+    /// Example: `keep: 30d`
+    pub keep: Option<Period>,
     /// Creates missing tables at start. `potok ddl` prints the statements.
     ///
     /// Example: `create_tables: true`

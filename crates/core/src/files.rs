@@ -238,4 +238,15 @@ pub trait Tracker: Send + Sync {
 
     /// For how long stages have been `started`.
     async fn oldest_started(&self) -> Result<Vec<OldestStarted>, Fault>;
+
+    /// Puts what has failed back to `new`, as a person may: of one file, in one shard or in all.
+    /// Says how many stages that were. Whoever has the file tries it again.
+    async fn retry(&self, file: &str, shard: Option<u32>) -> Result<u64, Fault>;
+
+    /// Removes rows of files that ended longer ago than they are kept, a bounded number; says how
+    /// many. Nothing where they are kept for ever. Called now and then.
+    async fn expire(&self) -> Result<u64, Fault>;
+
+    /// How often somebody else had moved a row of ours, as far as this process has seen it.
+    fn foreign_moves(&self) -> u64;
 }

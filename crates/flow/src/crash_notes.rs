@@ -27,9 +27,10 @@ const SLOT_BYTES: usize = 64;
 const LANES_MAX: usize = 1_024;
 /// Intakes of a pipeline that have a slot for themselves, and as many gather.
 const INTAKES_MAX: usize = 32;
-/// The first slot is the first intake's, then come the lanes', and behind those of a pipeline are in
-/// turn those of gathering and of the other intakes.
-const SLOTS_MAX: usize = LANES_MAX + 2 * INTAKES_MAX;
+/// The first slot is the first intake's, then come the lanes', behind those of a pipeline are in
+/// turn those of gathering and of the other intakes, and last those of tasks that send for a lane.
+const SLOTS_MAX: usize = SENDERS + LANES_MAX;
+const SENDERS: usize = LANES_MAX + 2 * INTAKES_MAX;
 /// Deaths in one record that make it a dead letter.
 const DEATHS_MAX: u32 = 3;
 /// A list of suspects longer than this is cut: the oldest have surely passed.
@@ -49,6 +50,16 @@ pub(crate) fn intake_slot(number: usize) -> usize {
 /// The slot of one that gathers.
 pub(crate) fn gather_slot(number: usize) -> usize {
     LANES_MAX + 1 + 2 * number
+}
+
+/// The slot of the task that sends for a lane.
+pub(crate) fn sender_slot(lane: usize) -> usize {
+    SENDERS + lane
+}
+
+/// The number of the task that keeps the files of a lane. It works on no record and has no slot.
+pub(crate) fn keeper_slot(lane: usize) -> usize {
+    SLOTS_MAX + lane
 }
 
 /// A range of one partition.

@@ -61,6 +61,8 @@ pub struct TrackedPipeline {
     pub files: Option<Arc<dyn GroupFiles>>,
     /// Slices that still take records.
     pub open: Vec<OpenSlice>,
+    /// Shards that have a destination of their own.
+    pub shards: Vec<u32>,
     /// Destinations of shards whose gates are not open.
     pub gates: Vec<(u32, String, GateStatus)>,
     /// Its other waits.
@@ -136,8 +138,10 @@ impl Engine {
         let paused = Arc::new(Signal::new(false));
         let draining = Arc::new(Signal::new(false));
         let span = tracing::error_span!("run", pipeline = %plan.name);
+        let shards = plan.hold.as_ref().and_then(|hold| Some(hold.shard.as_ref()?.of));
+        let delivers = plan.delivers.iter();
         let destinations: Vec<Destination> =
-            plan.delivers.iter().map(|deliver| Destination::new(deliver, &span)).collect();
+            delivers.map(|deliver| Destination::new(deliver, shards, &span)).collect();
         let internal = plan.hold.as_ref().map(|hold| hold.internal.clone());
         let info = plan.info();
         let waits = Arc::new(Waits::new(self.inner.clock.clone()));
@@ -478,6 +482,7 @@ impl Engine {
                 tracker: track.tracker.clone(),
                 files: plan.files.clone(),
                 open: boards.open_slices(),
+                shards: gates.iter().map(|(shard, ..)| *shard).collect(),
                 gates: gates.into_iter().filter(|(.., gate)| gate.state != "open").collect(),
                 waits: handle.waits.list(),
             })

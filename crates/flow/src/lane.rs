@@ -212,6 +212,8 @@ impl Item {
 }
 
 pub(crate) struct Lane {
+    /// Which of the lanes it is, or works for: where groups are sharded, its shard.
+    pub number: usize,
     /// Its slot in the crash notes; 0 is the intake's.
     pub slot: usize,
     pub plan: Arc<Plan>,

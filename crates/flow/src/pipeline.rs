@@ -248,6 +248,7 @@ fn spawn(shared: &Shared, groups: OpenGroups, stopping: &Arc<Signal<bool>>) -> T
         });
         boards.extend(holding.as_ref().map(|holding| holding.board.clone()));
         let lane = Lane {
+            number: lane,
             slot: lane + 1,
             plan: plan.clone(),
             info: shared.info.clone(),
@@ -268,6 +269,11 @@ fn spawn(shared: &Shared, groups: OpenGroups, stopping: &Arc<Signal<bool>>) -> T
             gives_way: false,
             shut: ShutKeys::default(),
         };
+        if let Some(holding) = holding.as_ref().filter(|holding| holding.sends_apart()) {
+            let (sender, keeper) = (lane.sender(), lane.keeper());
+            tasks.spawn(sender.run_sending(holding.beside()).in_current_span());
+            tasks.spawn(keeper.run_files(holding.beside()).in_current_span());
+        }
         tasks.spawn(lane.run(holding).in_current_span());
     }
     shared.boards.set(boards);

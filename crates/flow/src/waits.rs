@@ -27,13 +27,15 @@ pub enum WaitsFor {
     Decision,
     /// A file cannot be written, or its row in the tracking table cannot be moved.
     Tracking,
+    /// There is no destination for a shard that groups were sealed for.
+    Destination,
     /// Held records have to be read again after a start; groups do not close before that.
     CatchUp,
 }
 
 impl WaitsFor {
     /// Everything there is to wait for, as `status` and the metrics spell it.
-    pub const ALL: [(WaitsFor, &'static str); 8] = [
+    pub const ALL: [(WaitsFor, &'static str); 9] = [
         (WaitsFor::Log, "log"),
         (WaitsFor::Source, "source"),
         (WaitsFor::Feed, "feed"),
@@ -41,6 +43,7 @@ impl WaitsFor {
         (WaitsFor::Gathering, "gathering"),
         (WaitsFor::Decision, "decision"),
         (WaitsFor::Tracking, "tracking"),
+        (WaitsFor::Destination, "destination"),
         (WaitsFor::CatchUp, "catch_up"),
     ];
 

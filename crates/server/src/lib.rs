@@ -183,6 +183,7 @@ pub fn router(admin: Admin) -> Router {
         .route("/topics", get(pipelines::topics))
         .route("/topics/{topic}/records", get(read::records).post(append::records))
         .route("/files", get(tracked::files))
+        .route("/files/{name}/retry", post(tracked::retry))
         .route("/stuck", get(tracked::stuck))
         .route("/trace", get(trace::trace))
         .route("/dead-letters", get(letters::list))

@@ -48,6 +48,14 @@ async fn render_tracked(admin: &Admin) -> String {
             page.line(name, &labels, oldest.seconds as f64);
         }
     }
+    let name = "potok_tracking_foreign_moves_total";
+    for (at, tracked) in admin.engine().tracked(None).into_iter().enumerate() {
+        if at == 0 {
+            page.head(name, "counter", "Moves of other programs in rows of this pipeline.");
+        }
+        let labels = [("pipeline", &*tracked.pipeline)];
+        page.line(name, &labels, tracked.tracker.foreign_moves() as f64);
+    }
     page.0
 }
 

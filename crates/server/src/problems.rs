@@ -286,6 +286,11 @@ fn waits(status: &Status, wait: &Wait) -> Problem {
             "Records are taken in and groups close; files and deliveries wait.",
             "See to the database that `track` names.",
         ),
+        WaitsFor::Destination => (
+            "the destination of a shard",
+            "What was sealed for that shard waits; the other shards go on.",
+            "Give the shard its connection, or set the number of shards back.",
+        ),
         WaitsFor::Gathering => (
             "its internal topic",
             "Records stay in their topic and are copied later.",

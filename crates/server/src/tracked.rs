@@ -1,7 +1,7 @@
 //! Files and how far they have come: what the tracking tables say, with what only this process knows.
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use potok_core::{FilesAsk, ShardTotals, TrackedFile};
 use potok_flow::{OpenSlice, TrackedPipeline};
@@ -104,6 +104,39 @@ pub(crate) async fn stuck(
     Ok(Json(AllStuck { stuck }))
 }
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RetryFilter {
+    pipeline: Option<String>,
+    shard: Option<u32>,
+}
+
+/// What came of a retry.
+#[derive(Serialize)]
+pub(crate) struct Retried {
+    /// Stages that were `failed` and are `new`.
+    stages: u64,
+}
+
+/// Puts what has failed of a file back to `new`, and asks its destination at once.
+pub(crate) async fn retry(
+    State(admin): State<Admin>,
+    Path(name): Path<String>,
+    Params(which): Params<RetryFilter>,
+) -> Result<Json<Retried>, ApiError> {
+    let mut stages = 0;
+    for tracked in tracked(&admin, which.pipeline.as_deref()).await? {
+        stages += tracked.tracker.retry(&name, which.shard).await?;
+        admin.engine().probe(&tracked.pipeline)?;
+    }
+    if stages == 0 {
+        let what = format!("nothing of `{name}` has failed");
+        return Err(ApiError::new(StatusCode::NOT_FOUND, "P1409", what)
+            .hint("`potok files show NAME` shows its stages"));
+    }
+    Ok(Json(Retried { stages }))
+}
+
 async fn tracked(admin: &Admin, pipeline: Option<&str>) -> Result<Vec<TrackedPipeline>, ApiError> {
     if let Some(pipeline) = pipeline {
         running(admin, pipeline).await?;
@@ -128,6 +161,18 @@ fn shown(tracked: &TrackedPipeline, row: TrackedFile) -> File {
     File { row, path, reason }
 }
 
+/// True for a process of this machine that does not run any more.
+fn is_gone(owner: &str) -> bool {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    match owner.rsplit_once(':') {
+        Some((of, process)) if of == host.trim() => {
+            let process = process.parse::<u32>();
+            process.is_ok_and(|process| !std::path::Path::new(&format!("/proc/{process}")).exists())
+        }
+        _ => false,
+    }
+}
+
 /// Why a row is not done.
 fn reason(tracked: &TrackedPipeline, row: &TrackedFile) -> Option<String> {
     if row.stages.iter().all(|stage| stage.state == "done") {
@@ -144,6 +189,13 @@ fn reason(tracked: &TrackedPipeline, row: &TrackedFile) -> Option<String> {
         let since = gate.since.as_deref().unwrap_or("the start");
         let why = gate.why.as_deref().unwrap_or("it has not answered yet");
         return Some(format!("{destination}: the gate is closed since {since}: {why}"));
+    }
+    let has_destination = tracked.shards.iter().any(|shard| i64::from(*shard) == row.shard);
+    if row.seal.is_some() && !tracked.shards.is_empty() && !has_destination {
+        return Some(format!("shard {} has no destination (P1401)", row.shard));
+    }
+    if let Some(owner) = row.owner.as_deref().filter(|owner| is_gone(owner)) {
+        return Some(format!("its owner {owner} is gone; whoever has the shard next goes on"));
     }
     if let Some(wait) = tracked.waits.first() {
         return Some(format!("waits for {} since {}: {}", wait.what.word(), wait.since, wait.why));

@@ -22,4 +22,9 @@ pub(crate) const DATABASE: DatabaseSystem = DatabaseSystem {
         let database = MysqlTracking::new(&config.label, server);
         Ok(Arc::new(SqlTracker::new(database, config)))
     }),
+    guard: Some(|place, label| {
+        let server = Mysql::new(options(label, place.text())?);
+        Ok(Arc::new(MysqlTracking::new(label, server)))
+    }),
+    is_there: |_| false,
 };

@@ -15,4 +15,6 @@ pub(crate) const DATABASE: DatabaseSystem = DatabaseSystem {
     dialect: Dialect::Postgres,
     open: |place, config| Ok(Arc::new(PostgresSink::new(place.text(), config)?)),
     track: None,
+    guard: None,
+    is_there: |_| false,
 };

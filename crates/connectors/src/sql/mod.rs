@@ -11,6 +11,7 @@ mod ddl;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod fault;
 mod fit;
+mod guard;
 mod once;
 mod rows;
 mod schema;

@@ -15,7 +15,8 @@ use potok_expr::{RowsPath, Template};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::track::TrackTables;
+use super::guard::{GuardedSink, ShardMark, guard_ddl};
+use super::track::{TrackDatabase, TrackTables};
 use super::{Dialect, SqlSinkConfig, Tables, TrackConfig};
 
 /// One system behind `db`.
@@ -28,7 +29,13 @@ pub(crate) struct DatabaseSystem {
     pub open: OpenDatabase,
     /// Opens it for a tracker; `None` where this system has none.
     pub track: Option<OpenTracker>,
+    /// Opens it to look which shard it is; `None` where nobody asks.
+    pub guard: Option<OpenGuard>,
+    /// True where a database that nobody has set is there, from earlier.
+    pub is_there: fn(&DatabaseLocation<'_>) -> bool,
 }
+
+type OpenGuard = fn(&DatabaseLocation<'_>, &str) -> Result<Arc<dyn TrackDatabase>, Fault>;
 
 type OpenTracker = fn(&DatabaseLocation<'_>, TrackConfig) -> Result<Arc<dyn Tracker>, Fault>;
 
@@ -194,6 +201,21 @@ impl SqlSettings {
     }
 }
 
+impl SqlSettings {
+    /// What the database of a shard keeps about itself.
+    fn mark(&self, site: &Site<'_>, shard: u32) -> ShardMark {
+        let rows = self.rows.iter().next().map(|(table, _)| table.to_string());
+        let table = self.table.as_ref().map(ToString::to_string).or(rows);
+        ShardMark {
+            label: site.label.clone(),
+            pipeline: site.pipeline.to_string(),
+            table: table.unwrap_or_default(),
+            shard,
+            create: self.create_tables,
+        }
+    }
+}
+
 /// A delivery that cannot be once per record.
 const NOT_ONCE: &str = "P0145";
 
@@ -240,6 +262,14 @@ impl SinkSettings for SqlSettings {
         let place = self.place(&name, site.connections);
         let database = database(&place, &site.label).map_err(|refusal| vec![refusal])?;
         let opened = (database.open)(&place, self.config(site));
+        let opened = opened.and_then(|sink| match (site.shard, database.guard) {
+            (Some(shard), Some(guard)) => {
+                let database = guard(&place, &site.label).map_err(|fault| vec![fault])?;
+                let mark = self.mark(site, shard);
+                Ok(Arc::new(GuardedSink { inner: sink, database, mark }) as Arc<dyn Sink>)
+            }
+            _ => Ok(sink),
+        });
         let refused = |fault| in_the_file(&site.label, fault);
         opened.map(Destination::Sink).map_err(|faults| faults.into_iter().map(refused).collect())
     }
@@ -248,7 +278,16 @@ impl SinkSettings for SqlSettings {
         let name = self.db.of(site.shard);
         let database = database(&self.place(&name, site.connections), &site.label)
             .map_err(|refusal| vec![refusal.fault])?;
-        Ok(Tables::new(&self.config(site))?.ddl(database.dialect))
+        let mut ddl = Tables::new(&self.config(site))?.ddl(database.dialect);
+        ddl.extend(site.shard.and_then(|_| guard_ddl(database.dialect)));
+        Ok(ddl)
+    }
+
+    fn has_shard(&self, site: &Site<'_>) -> bool {
+        let name = self.db.of(site.shard);
+        let place = self.place(&name, site.connections);
+        let is_there = |database: &DatabaseSystem| (database.is_there)(&place);
+        place.location.is_some() || database(&place, &site.label).is_ok_and(is_there)
     }
 }
 

@@ -18,6 +18,8 @@ pub(crate) const DATABASE: DatabaseSystem = DatabaseSystem {
         let database = SqliteTracking::new(&config.label, path(place));
         Ok(Arc::new(SqlTracker::new(database, config)))
     }),
+    guard: Some(|place, label| Ok(Arc::new(SqliteTracking::new(label, path(place))))),
+    is_there: |place| path(place).exists(),
 };
 
 fn file(text: &str) -> Option<&str> {

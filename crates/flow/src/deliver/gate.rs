@@ -70,6 +70,8 @@ pub(crate) struct Gate {
     fares: Mutex<CallRecord>,
     /// Somebody does not want to wait for the next probe.
     hurry: Notify,
+    /// Something is there to be sent; see [`super::Destination::on_demand`].
+    wanted: Signal<bool>,
     /// Names the pipeline and the destination in the log.
     span: Span,
 }
@@ -89,6 +91,7 @@ impl Gate {
             delivered: AtomicU64::new(0),
             fares: Mutex::default(),
             hurry: Notify::new(),
+            wanted: Signal::new(false),
         }
     }
 
@@ -105,6 +108,7 @@ impl Gate {
 
     /// Waits until the destination may be called.
     pub async fn pass(&self) -> Pass {
+        self.want();
         loop {
             let turn = tokio::select! {
                 biased;
@@ -160,6 +164,11 @@ impl Gate {
     /// True while nothing may be tried.
     pub fn is_closed(&self) -> bool {
         self.state.get() == GateState::Closed
+    }
+
+    /// True where the destination has refused us, and not only begins.
+    pub fn has_refused(&self) -> bool {
+        self.notice.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
     /// The repair it waits for, if it is closed because of one.
@@ -241,6 +250,18 @@ impl Gate {
             () = self.closed() => false,
             () = tokio::time::sleep(max) => false,
         }
+    }
+
+    /// Something is there to be sent.
+    pub fn want(&self) {
+        if !self.wanted.get() {
+            self.wanted.set(true);
+        }
+    }
+
+    /// Waits until something is there to be sent.
+    pub async fn wanted(&self) {
+        self.wanted.wait_for(|wanted| wanted).await;
     }
 
     /// The next probe comes at once.

@@ -49,13 +49,16 @@ pub(crate) struct Destination {
     pub apart: bool,
     /// Which one.
     pub shard: Option<u32>,
+    /// It is of a shard that is not counted any more: nobody asks for it before something is there
+    /// that was sealed for it.
+    pub on_demand: bool,
     /// What is said about it names it and its pipeline.
     pub span: Span,
 }
 
 impl Destination {
-    /// `pipeline` is the span of its pipeline.
-    pub fn new(deliver: &DeliverPlan, pipeline: &Span) -> Self {
+    /// `shards` is how many there are, `pipeline` the span of its pipeline.
+    pub fn new(deliver: &DeliverPlan, shards: Option<u32>, pipeline: &Span) -> Self {
         let (label, shard) = (deliver.label.clone(), deliver.shard);
         let sink = match &deliver.target {
             Target::Sink(sink) => Some(sink.clone()),
@@ -64,7 +67,8 @@ impl Destination {
         let limits = sink.as_ref().map(|sink| sink.limits()).unwrap_or_default();
         let span = tracing::error_span!(parent: pipeline, "deliver", destination = %label);
         let gate = Arc::new(Gate::new(span.clone()));
-        Destination { label, sink, limits, gate, apart: shard.is_some(), shard, span }
+        let on_demand = shard.zip(shards).is_some_and(|(shard, shards)| shard >= shards);
+        Destination { label, sink, limits, gate, apart: shard.is_some(), shard, on_demand, span }
     }
 
     /// How it stands, if it lies outside the log.
@@ -85,6 +89,9 @@ impl Destination {
             self.gate.open();
             return std::future::pending().await;
         };
+        if self.on_demand {
+            self.gate.wanted().await;
+        }
         loop {
             self.gate.closed().await;
             let prepared = self.gate.is_ready();

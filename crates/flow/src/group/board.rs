@@ -11,6 +11,7 @@ use super::clock::RunClock;
 use super::files::slice_name;
 use super::index::{Command, GroupCursor, GroupView, Index, ViewContext};
 use crate::plan::GroupPlan;
+use crate::signal::Signal;
 
 /// A wall clock that is off by more than this was set.
 const CLOCK_SET_MILLIS: i64 = 1_000;
@@ -20,6 +21,11 @@ pub(crate) struct GroupTable {
     pub(super) index: Mutex<Index>,
     /// Somebody asked for something.
     pub(super) nudge: Notify,
+    /// There may be something to write, or to send, for the tasks that do it; see `tasks.rs`.
+    pub(super) to_write: Notify,
+    pub(super) to_send: Notify,
+    /// Its lane takes nothing in any more.
+    pub(super) closed: Signal<bool>,
     pub(super) scale: RunClock,
     /// The log is shared: a share is a partition of the internal topic, timed by the log.
     pub(super) shared: bool,

@@ -47,6 +47,15 @@ impl Room {
         Room { taken: AtomicUsize::new(0), max }
     }
 
+    /// Takes room for something that is not a body, until it is dropped; `None` where there is none.
+    pub fn charge(self: &Arc<Self>, size: usize) -> Option<Charge> {
+        if self.taken.fetch_add(size, Ordering::Relaxed) + size > self.max {
+            self.taken.fetch_sub(size, Ordering::Relaxed);
+            return None;
+        }
+        Some(Charge { size, room: self.clone() })
+    }
+
     /// The bodies of records, in order, as far as there is room for them. In memory of their own: not
     /// in the blocks they were read with, which may be much larger.
     pub fn keep(self: &Arc<Self>, records: &[&Record]) -> Vec<Option<Body>> {
@@ -123,8 +132,21 @@ impl Drop for Pack {
     }
 }
 
-/// A body in memory: key, headers and value, one behind the other in its pack.
+/// Room that something takes.
 #[derive(Debug)]
+pub(crate) struct Charge {
+    size: usize,
+    room: Arc<Room>,
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.room.taken.fetch_sub(self.size, Ordering::Relaxed);
+    }
+}
+
+/// A body in memory: key, headers and value, one behind the other in its pack.
+#[derive(Clone, Debug)]
 pub(crate) struct Body {
     pack: Arc<Pack>,
     start: u32,

@@ -1,4 +1,4 @@
-//! Sealed groups as files, and the table that shows how far each has come.
+//! SealedGroup groups as files, and the table that shows how far each has come.
 //!
 //! ```text
 //! seal read back ─► name taken, rows of all shards ─► file written ─► stages ─► destination
@@ -6,9 +6,9 @@
 //!                                                                               in the log
 //! ```
 //! Every step says "at least so far", so a repeat after a crash finds what is there. A step that
-//! cannot be made (the table is away, the disk is full) holds what this lane sends and nothing else:
-//! it goes on taking in, closing and sealing. While the gate of its shard is closed, files are still
-//! written.
+//! cannot be made (the table is away, the disk is full) holds the files of this lane and nothing else:
+//! it goes on taking in, closing and sealing. Names and files are the work of one task, what lies
+//! behind them that of another (`tasks.rs`), so files are also written while a destination is away.
 //!
 //! A shard without records in a slice has a row too, made with those of the others. Its lane finds it
 //! and ends it when the slice is over. Should a record come later, it is in the next name: nothing
@@ -22,7 +22,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use potok_core::trouble::{Bug, crash_point, planted};
 use potok_core::{
-    Fault, FileCounts, FileFacts, Move, NewFile, StageState, Timestamp, TrackStep, Tracker,
+    Fault, FileCounts, FileFacts, FilesAsk, Move, NewFile, StageState, Timestamp, TrackStep,
+    Tracker,
 };
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
@@ -52,12 +53,48 @@ pub(super) struct FileDesk {
     failures: u32,
     sweep_at: Instant,
     expire_at: Instant,
+    /// The seal of what was tried last at a closed gate: the first that waits there shows how far
+    /// it came.
+    tried: Option<u64>,
+    /// Somebody has put the first that waits back to `new`, and its destination was asked.
+    asked: bool,
+    /// When to look whether somebody has.
+    look_at: Option<Instant>,
 }
 
 impl FileDesk {
     pub fn new() -> Self {
         let now = Instant::now();
-        FileDesk { prepared: false, retry_at: None, failures: 0, sweep_at: now, expire_at: now }
+        FileDesk {
+            prepared: false,
+            retry_at: None,
+            failures: 0,
+            sweep_at: now,
+            expire_at: now,
+            tried: None,
+            asked: false,
+            look_at: None,
+        }
+    }
+
+    /// When to look next, every so often as long as it is wanted.
+    pub fn look_at(&mut self, wanted: bool, every: Duration) -> Option<Instant> {
+        self.look_at = match (wanted, self.look_at) {
+            (true, None) => Some(Instant::now() + every),
+            (true, known) => known,
+            (false, _) => None,
+        };
+        self.look_at
+    }
+
+    /// When what has failed may be tried again.
+    pub fn retry_at(&self) -> Option<Instant> {
+        self.retry_at.filter(|_| self.is_held())
+    }
+
+    /// True once for each group: a closed gate need not keep it from its stages.
+    pub fn tries(&mut self, seal: u64) -> bool {
+        self.tried.replace(seal) != Some(seal)
     }
 
     /// A step has failed: what is sent waits.
@@ -69,8 +106,8 @@ impl FileDesk {
 /// A stage that files pass, or several that are passed together.
 #[derive(Clone, Copy)]
 enum Step {
-    /// The group is in its file.
-    Written,
+    /// The group is in its file, or that cannot be written before somebody acts.
+    Written(StageState),
     /// Stages begin, or have ended.
     Process(StageState),
     /// The destination is being called, has taken everything, or must be mended.
@@ -88,7 +125,7 @@ impl TrackPlan {
     fn stage(&self, step: Step) -> Option<(usize, StageState)> {
         let TrackPlan { written, process, deliver, .. } = *self;
         let (first, count, state) = match step {
-            Step::Written => (0, written, StageState::Done),
+            Step::Written(state) => (0, written, state),
             Step::Process(state) => (written, process, state),
             Step::Deliver(state) => (written + process, deliver, state),
         };
@@ -102,20 +139,18 @@ impl TrackPlan {
 }
 
 impl Holding {
-    /// When this lane has something to do for its files though nothing comes.
-    pub(super) fn files_wake(&self, is_shut: bool) -> Option<Instant> {
+    /// When there is something to do for files though nothing comes.
+    pub(super) fn files_wake(&self) -> Option<Instant> {
         if !self.plan.makes_files() {
             return None;
         }
         let desk = &self.desk;
-        let index = self.board.index();
-        let may_work = index.caught_up && self.search.is_over();
         let next = match (desk.retry_at, desk.prepared) {
             (Some(retry), _) => retry,
             (None, false) => Instant::now(),
-            // Nothing is done before all was read; then an input says so.
-            (None, true) if !may_work => return None,
-            (None, true) if is_shut && index.has_unwritten() => Instant::now(),
+            // Nothing is done before all was read; then the lane says so.
+            (None, true) if !self.may_work() => return None,
+            (None, true) if self.board.index().has_unwritten() => Instant::now(),
             (None, true) => desk.sweep_at.min(desk.expire_at),
         };
         Some(next)
@@ -123,8 +158,8 @@ impl Holding {
 }
 
 impl Lane {
-    /// Does what is to be done for files though nothing is sent: makes ready, writes what waits
-    /// behind a closed gate, ends rows of shards without records, removes old files.
+    /// Does what is to be done for files: makes ready, writes what was sealed, ends rows of shards
+    /// without records, removes old files.
     pub(super) async fn keep_files(&mut self, holding: &mut Holding) -> Result<(), Stop> {
         if !holding.plan.makes_files() || self.stopping.get() || holding.desk.is_held() {
             return Ok(());
@@ -146,12 +181,10 @@ impl Lane {
         if holding.desk.retry_at.is_some_and(|at| at <= now) {
             holding.desk.retry_at = None;
         }
-        if !holding.board.index().caught_up || !holding.search.is_over() {
+        if !holding.may_work() {
             return Ok(());
         }
-        if self.shut_gate().is_some() {
-            self.write_waiting(holding).await?;
-        }
+        self.write_waiting(holding).await?;
         if holding.desk.sweep_at <= now {
             let every = holding.plan.close.every.unwrap_or(SWEEP_MIN);
             holding.desk.sweep_at = now + every.clamp(SWEEP_MIN, Duration::from_secs(60));
@@ -216,8 +249,14 @@ impl Lane {
                         let place = files.place(new.shard, &name);
                         let what = format!("{place} has other content than this group");
                         let hint = "move it away: names are given out by the tracking table, so \
-                                    another program wrote it; then `potok resume`";
-                        return Err(Stop::Fix(Fault::fix(what).code("P1407").hint(hint)));
+                                    another program wrote it; the other shards go on";
+                        let fault = Fault::wait(what).code("P1407").hint(hint).needs_somebody();
+                        let error = Some(fault.to_string());
+                        let facts = FileFacts { error, ..FileFacts::default() };
+                        let failed = Step::Written(StageState::Failed);
+                        self.reach(holding, &name, new, failed, facts).await?;
+                        // Only this shard waits, and looks again.
+                        return self.track(holding, async { Err(fault) }).await;
                     }
                 }
                 name
@@ -248,7 +287,8 @@ impl Lane {
             hash: Some(hash_of(&content)),
             ..FileFacts::default()
         };
-        self.reach(holding, &name, new, Step::Written, facts).await?;
+        let written = Step::Written(StageState::Done);
+        self.reach(holding, &name, new, written, facts).await?;
         let _ = sealed.file.set(name);
         Ok(())
     }
@@ -374,17 +414,58 @@ impl Lane {
         Ok(())
     }
 
-    /// Writes the file of the next group that waits behind a closed gate.
+    /// Writes the file of the next group that has none.
     async fn write_waiting(&mut self, holding: &mut Holding) -> Result<(), Stop> {
-        let Some(ticket) = holding.board.index().take_unwritten() else { return Ok(()) };
-        let (groups, feeds) = {
+        let (group, feeds) = {
             let index = holding.board.index();
-            (index.sending(), index.feeds.clone())
+            match index.next_unwritten() {
+                Some(sealed) => (vec![sealed.clone()], index.feeds.clone()),
+                None => return Ok(()),
+            }
         };
-        let written = self.write_from_log(holding, &groups, &feeds).await;
-        drop(groups);
-        holding.board.index().put_back(ticket);
-        written
+        self.write_from_log(holding, &group, &feeds).await?;
+        let written = group.first().and_then(|sealed| Some((sealed, sealed.file.get()?)));
+        if let Some((sealed, name)) = written {
+            holding.board.index().is_written(sealed, name);
+        }
+        holding.board.to_send.notify_one();
+        Ok(())
+    }
+
+    /// The destination of this shard must be mended. The first file that waits for it has failed;
+    /// one that somebody has put back to `new` is tried once more.
+    pub(super) async fn look_for_retry(&mut self, holding: &mut Holding) {
+        holding.desk.look_at = None;
+        let Some(gate) = self.shut_gate() else { return };
+        let Some(why) = gate.to_be_fixed() else { return };
+        let Some(track) = holding.plan.track.clone() else { return };
+        let Some((stage, _)) = track.stage(Step::Deliver(StageState::Failed)) else { return };
+        let first = {
+            let index = holding.board.index();
+            let first = index.next_to_send(|_| true).and_then(|sealed| {
+                Some((sealed.file.get()?.clone(), new_file(&holding.plan, sealed, &index.feeds)?))
+            });
+            first
+        };
+        let Some((name, of)) = first else { return };
+        let ask = FilesAsk::Named(name.to_string());
+        let Ok(rows) = self.track(holding, track.tracker.list(&ask)).await else { return };
+        let row = rows.iter().find(|row| row.shard == i64::from(of.shard));
+        let state = row.and_then(|row| row.stages.get(stage)).map(|stage| stage.state.as_str());
+        match state {
+            Some("failed") | None => holding.desk.asked = false,
+            Some("new") if !holding.desk.asked => {
+                holding.desk.asked = true;
+                gate.hurry();
+            }
+            _ => {
+                holding.desk.asked = false;
+                let facts = FileFacts { error: Some(why), ..FileFacts::default() };
+                // Where this is not noted now, it is at the next look.
+                let failed = Step::Deliver(StageState::Failed);
+                let _ = self.reach(holding, &name, of, failed, facts).await;
+            }
+        }
     }
 
     /// Ends rows of shards that had no records in a slice that is over.
@@ -394,7 +475,7 @@ impl Lane {
         let lanes = self.plan.workers.max(1);
         let mut ticks = Vec::new();
         for (file, shard) in rows {
-            if shard as usize % lanes != self.slot.saturating_sub(1) {
+            if shard as usize % lanes != self.number {
                 continue;
             }
             match holding.slice_is_over(&file, shard, self.clock.now()) {
@@ -425,10 +506,17 @@ impl Lane {
     }
 
     async fn expire(&mut self, holding: &mut Holding) {
+        if let (0, Some(TrackPlan { tracker, .. })) = (self.number, holding.plan.track.clone()) {
+            // What is left over goes the next time, soon.
+            match self.track(holding, tracker.expire()).await {
+                Ok(0) | Err(_) => {}
+                Ok(_) => holding.desk.expire_at = Instant::now() + SWEEP_MIN,
+            }
+        }
         let Some(files) = holding.plan.files.clone() else { return };
         let waiting = holding.board.index().files_waiting();
         let lanes = self.plan.workers.max(1);
-        let own = self.slot.saturating_sub(1);
+        let own = self.number;
         let mine = move |shard: u32| shard as usize % lanes == own;
         if let Err(fault) = files.expire(&mine, &waiting).await {
             tracing::warn!(why = %fault, "old files could not be removed");

@@ -15,13 +15,15 @@
 
 mod files;
 mod forget;
+mod parked;
 mod reason;
+mod sending;
 #[cfg(test)]
 mod tests;
 mod view;
 mod waiting;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -32,12 +34,13 @@ use potok_core::{CloseReason, Partition, Position, SourceBatch, Timestamp};
 use tokio::time::Instant;
 
 use super::arrival::{self, Arrival, Stream};
-use super::bodies::Body;
+use super::bodies::{Body, Charge};
 use super::clock::Share;
 use super::seal::{Generation, Members, Seal};
 use super::shelf::KeyedQueue;
 use crate::fixed_hash::FixedHash;
 use crate::plan::ClosePlan;
+pub(super) use parked::Parked;
 pub(super) use view::ViewContext;
 pub use view::{GroupCursor, GroupPage, GroupView, KindView};
 use waiting::WaitingRecord;
@@ -85,7 +88,8 @@ impl Feed {
     }
 }
 
-#[derive(Debug)]
+/// A held record.
+#[derive(Clone, Debug)]
 pub(crate) struct HeldRecord {
     /// Which of [`Index::feeds`].
     pub feed: u32,
@@ -163,7 +167,7 @@ struct ClosedGroup {
 }
 
 /// A batch that a seal in the log names.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct SealedGroup {
     pub key: Bytes,
     pub generation: Generation,
@@ -184,6 +188,10 @@ pub(crate) struct SealedGroup {
     /// The seal itself; it ends with the last member.
     pub seal: HeldRecord,
     members: Members,
+    /// What is left of it in memory while it waits and there is no room.
+    parked: Option<Box<Parked>>,
+    /// The room that its entries take.
+    charge: Option<Arc<Charge>>,
 }
 
 /// A record on its way into the index.
@@ -197,6 +205,8 @@ pub(crate) struct NewMember {
 #[derive(Default)]
 pub(crate) struct Index {
     close: ClosePlan,
+    /// What is sealed is sent by a task of its own: it keeps nothing from being sealed.
+    sends_apart: bool,
     pub feeds: Vec<Feed>,
     /// Numbers of feeds that have left and that nothing refers to.
     free_feeds: Vec<u32>,
@@ -236,8 +246,8 @@ pub(crate) enum Command {
 }
 
 impl Index {
-    pub fn new(close: ClosePlan) -> Self {
-        Index { close, ..Index::default() }
+    pub fn new(close: ClosePlan, sends_apart: bool) -> Self {
+        Index { close, sends_apart, ..Index::default() }
     }
 
     /// Groups of this share are timed by the scale of this run.
@@ -458,7 +468,8 @@ impl Index {
 
     /// How many parts more may be sealed, and how many records in them.
     fn sealable(&self) -> (usize, usize) {
-        let sealed = self.sealed.iter().map(|sealed| sealed.entries.len());
+        let sealed = self.sealed.iter().filter(|_| !self.sends_apart);
+        let sealed = sealed.map(|sealed| sealed.entries.len());
         let records = sealed.chain(self.sealing.iter().map(|frozen| frozen.entries.len()));
         let (parts, records) = records.fold((0, 0), |(parts, all), some| (parts + 1, all + some));
         (SEALED_PARTS_MAX.saturating_sub(parts), SEALED_RECORDS_MAX.saturating_sub(records))
@@ -531,6 +542,8 @@ impl Index {
             entries,
             seal,
             members,
+            parked: None,
+            charge: None,
         };
         self.sealed.push(&of, sealed);
         foreign
@@ -574,83 +587,6 @@ impl Index {
         taken
     }
 
-    /// True where the bodies of the next batch to send need not be read.
-    pub fn next_is_in_memory(&self) -> bool {
-        let next = self.sealed.front();
-        next.is_some_and(|sealed| sealed.entries.iter().all(|entry| entry.body.is_some()))
-    }
-
-    /// The next batches to send, of one share, up to so many records.
-    pub fn take_sealed(
-        &mut self,
-        records_max: usize,
-        share: impl Fn(&Feed) -> u32,
-    ) -> Arc<Vec<SealedGroup>> {
-        let (mut records, mut bytes) = (0, 0);
-        let mut taken: Vec<SealedGroup> = Vec::new();
-        let mut of = None;
-        while let Some(next) = self.sealed.front() {
-            let its = self.feeds.get(next.seal.feed as usize).map(&share);
-            if !taken.is_empty() && its != of {
-                break;
-            }
-            of = its;
-            records += next.entries.len();
-            bytes += bytes_of(&next.entries);
-            let too_much = records > records_max || bytes > PART_BYTES_MAX;
-            if too_much && !taken.is_empty() {
-                break;
-            }
-            taken.extend(self.sealed.pop_front());
-        }
-        self.sending = Arc::new(taken);
-        self.sending.clone()
-    }
-
-    /// The group taken last could not be sent: it is next again.
-    pub fn not_sent(&mut self) {
-        // Nobody else keeps it: it is looked at under the lock.
-        let back = Arc::try_unwrap(std::mem::take(&mut self.sending)).unwrap_or_default();
-        for sealed in back.into_iter().rev() {
-            let key = sealed.key.clone();
-            self.sealed.push_front(&key, sealed);
-        }
-    }
-
-    /// The group taken last is held no longer.
-    pub fn sent(&mut self) {
-        let sent = std::mem::take(&mut self.sending);
-        let bytes = sent.iter().map(|sealed| bytes_of(&sealed.entries)).sum();
-        self.bytes = self.bytes.saturating_sub(bytes);
-        let records: usize = sent.iter().map(|sealed| sealed.entries.len()).sum();
-        self.records = self.records.saturating_sub(records as u64);
-    }
-
-    /// Members of seals of earlier runs that were not read: they have ended, are gone with their
-    /// topic, or have gone elsewhere.
-    pub fn missed(&self) -> Vec<(Position, Bytes)> {
-        let is_short = |sealed: &&SealedGroup| {
-            sealed.due.is_none() && (sealed.entries.len() as u64) < sealed.members.len()
-        };
-        let mut short: Vec<&SealedGroup> = self.sealed.iter().filter(is_short).collect();
-        if short.is_empty() {
-            return Vec::new();
-        }
-        // A member that an earlier seal has taken is no stray.
-        let position = |entry: &HeldRecord| {
-            self.feeds.get(entry.feed as usize).map(|feed| feed.position(entry.offset))
-        };
-        let there: HashSet<Position> =
-            self.sealed.iter().flat_map(|s| &s.entries).filter_map(position).collect();
-        short.sort_by_key(|sealed| (sealed.seal.feed, sealed.seal.offset));
-        let mut missed = Vec::new();
-        for sealed in short {
-            let positions = sealed.members.positions().filter(|at| !there.contains(at));
-            missed.extend(positions.map(|at| (at, sealed.key.clone())));
-        }
-        missed
-    }
-
     /// When the open group was opened that a record joins which comes at `at`.
     pub fn opened(&self, name: &GroupKey, at: i64) -> Option<Timestamp> {
         self.open.get(name).filter(|group| at < group.due).map(|group| group.opened)
@@ -669,6 +605,11 @@ impl Index {
         let named = |share: &u32| GroupKey { key: key.clone(), slice: 0, share: *share };
         let names = self.shares.keys().map(named);
         names.filter_map(|name| self.open.get_key_value(&name)).map(|(name, _)| name).collect()
+    }
+
+    /// Everything that waits to be sent, in no order.
+    pub fn sealed(&self) -> impl Iterator<Item = &SealedGroup> {
+        self.sealed.iter()
     }
 
     pub fn has_sealed(&self) -> bool {

@@ -3,7 +3,8 @@
 //! A lane owns its groups as an index of positions (`index.rs`); bodies are in the plan's `Store`, or
 //! in the log itself, and in memory as far as there is room (`bodies.rs`). A group that closes is sealed (`seal.rs`): its
 //! exact members are written into the log, and only when the seal is read back is anything of it
-//! loaded, processed and delivered (`send.rs`). After a start the lane reads again from the
+//! loaded, processed and delivered (`send.rs`); where groups are sharded, by a task of its own
+//! (`tasks.rs`). After a start the lane reads again from the
 //! group's position and closes nothing before the end that was there then.
 //!
 //! Where several processes share the log, the records of one group are first copied into one
@@ -25,6 +26,7 @@ mod shard;
 mod shelf;
 mod store;
 pub(crate) mod strays;
+mod tasks;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -40,11 +42,11 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::counts::Ending;
-use crate::deliver::Gate;
 use crate::lane::{Cycle, Item, Lane};
 use crate::ledger::Note;
 use crate::origin::Provenance;
 use crate::plan::GroupPlan;
+use crate::signal::Signal;
 use crate::work::{Chunk, Completion, Stop, ToLane};
 use arrival::{Arrival, Stream};
 use board::GroupTable;
@@ -102,13 +104,16 @@ impl Holding {
         attempts: Arc<AtomicU64>,
         search: Arc<RegroupScan>,
     ) -> Self {
-        let mut index = Index::new(plan.close.clone());
+        let mut index = Index::new(plan.close.clone(), plan.shard.is_some());
         if !shared {
             index.time_by_run(owner.share);
         }
         let board = Arc::new(GroupTable {
             index: Mutex::new(index),
             nudge: Notify::new(),
+            to_write: Notify::new(),
+            to_send: Notify::new(),
+            closed: Signal::new(false),
             scale: RunClock::new(clock),
             shared,
             attempts,
@@ -157,14 +162,13 @@ impl Holding {
         self.owned.retain(|(nonce, _)| !assignments.contains(nonce));
     }
 
-    /// When this lane has something to do though nothing comes. What is sealed does not count where
-    /// it cannot be sent.
-    fn wake(&self, is_shut: bool) -> Option<Instant> {
+    /// When this lane has something to do though nothing comes.
+    fn wake(&self) -> Option<Instant> {
         let index = self.board.index();
         if !index.caught_up || !self.search.is_over() {
             return None;
         }
-        if (index.has_sealed() && !is_shut) || index.has_to_seal() {
+        if (index.has_sealed() && !self.sends_apart()) || index.has_to_seal() {
             return Some(Instant::now());
         }
         let due = index.next_due().filter(|_| !planted(Bug::ClosedByComing));
@@ -252,28 +256,23 @@ impl Lane {
         }
         loop {
             // Once it stops, nothing is closed or sent any more; it waits for the intake to end.
-            let shut = self.shut_gate();
-            // What is sent waits for a gate, or for a file.
-            let waits = shut.is_some() || holding.desk.is_held();
-            let wake = if self.stopping.get() { None } else { holding.wake(waits) };
-            let files = holding.files_wake(shut.is_some()).filter(|_| !self.stopping.get());
+            let wake = if self.stopping.get() { None } else { holding.wake() };
             let ask_store = holding.full.as_ref().map(FullStore::ask_at);
             let much = || holding.board.index().has_much_sealed();
-            let takes_in = wake.is_none() || waits || !much();
+            let takes_in = wake.is_none() || holding.sends_apart() || !much();
             let input = tokio::select! {
                 biased;
                 input = self.inputs.recv(), if takes_in => match input {
                     Some(input) => Some(input),
                     // Open groups stay open: the next start finds them in the log.
                     None => {
+                        holding.board.closed.set(true);
                         self.clean_last(&mut holding).await;
                         return Ok(());
                     }
                 },
                 () = holding.board.nudge.notified() => None,
-                () = ajar(shut.as_deref()), if shut.is_some() && !self.stopping.get() => None,
                 () = sleep_until(wake), if wake.is_some() => None,
-                () = sleep_until(files), if files.is_some() => None,
                 () = sleep_until(ask_store), if ask_store.is_some() => {
                     self.ask_store(&mut holding).await?;
                     None
@@ -294,24 +293,15 @@ impl Lane {
             }
             if holding.search.is_over() {
                 self.seal_due(&holding);
-                let may_send = self.shut_gate().is_none() && !holding.desk.is_held();
-                if may_send && self.send_sealed(&mut holding).await? {
+                if holding.sends_apart() {
+                    holding.board.to_write.notify_one();
+                } else if self.send_sealed(&mut holding).await? {
                     // There may be much more: others are let in between.
                     tokio::task::yield_now().await;
                 }
             }
-            self.keep_files(&mut holding).await?;
             self.clean_some(&mut holding).await?;
         }
-    }
-
-    /// The closed gate of the shard that is this lane's, if one is.
-    fn shut_gate(&self) -> Option<Arc<Gate>> {
-        let own = u32::try_from(self.slot.saturating_sub(1)).ok();
-        let delivers = self.plan.delivers.iter().zip(&*self.destinations);
-        let mut own =
-            delivers.filter(|(deliver, _)| deliver.shard.is_some() && deliver.shard == own);
-        own.find_map(|(_, to)| to.gate.is_closed().then(|| to.gate.clone()))
     }
 
     async fn take_in(&mut self, holding: &mut Holding, input: ToLane) -> Result<(), Stop> {
@@ -627,14 +617,6 @@ impl HeldRecord {
             rewritten: false,
             body: None,
         }
-    }
-}
-
-/// Waits until something may be sent through the gate again.
-async fn ajar(gate: Option<&Gate>) {
-    match gate {
-        Some(gate) => gate.ajar().await,
-        None => std::future::pending().await,
     }
 }
 

@@ -17,16 +17,17 @@ use tokio::sync::oneshot;
 use super::Holding;
 use super::arrival;
 use super::clean::PendingCleanup;
-use super::files;
-use super::index::{Feed, HeldRecord, PART_RECORDS_MAX, SealedGroup};
-use super::seal::Generation;
+use super::files::{self, FileDesk};
+use super::index::{Feed, HeldRecord, Index, PART_RECORDS_MAX, SealedGroup};
+use super::seal::{Generation, Seal};
 use super::shard_in;
 use crate::counts::Ending;
 use crate::crash_notes::{Range, Suspicion};
 use crate::lane::{Cycle, Item, Lane};
 use crate::ledger::Note;
-use crate::plan::OnRepeat;
+use crate::plan::{GroupPlan, OnRepeat};
 use crate::process::GroupItems;
+use crate::waits::WaitsFor;
 use crate::work::{Chunk, Completion, InFlightBatch, Stop};
 
 /// Batches are sent together up to so many records: while that lasts nothing is closed. Where bodies
@@ -74,53 +75,142 @@ impl SealedGroup {
 impl Lane {
     /// Sends the batches whose seals were read, one bounded lot of them; false where there is none.
     pub(super) async fn send_sealed(&mut self, holding: &mut Holding) -> Result<bool, Stop> {
+        self.unpark_next(holding).await?;
         let batches = {
             let mut index = holding.board.index();
             if !index.caught_up || self.stopping.get() {
                 return Ok(false);
             }
-            let must_read = holding.store.reads_from_log() && !index.next_is_in_memory();
-            let records_max = match holding.plan.makes_files() {
-                // One by one: each has a row that tells how far it is.
-                true => 0,
-                false if must_read => READ_LOT_MAX,
-                false => LOT_MAX,
-            };
-            index.take_sealed(records_max, |feed| holding.share(&feed.partition))
+            match holding.sends_apart() {
+                true => self.take_shard(&mut holding.desk, &holding.plan, &mut index),
+                false => {
+                    let must_read = holding.store.reads_from_log() && !index.next_is_in_memory();
+                    let records_max = if must_read { READ_LOT_MAX } else { LOT_MAX };
+                    index.take_sealed(records_max, |feed| holding.share(&feed.partition))
+                }
+            }
         };
         if batches.is_empty() {
             return Ok(false);
         }
         crash_point("seal.after");
         self.attempts.store(1, Ordering::Relaxed);
-        self.check_shards(&batches)?;
         let sent = self.send(holding, &batches).await;
         drop(batches);
         if matches!(sent, Err(Stop::Shut)) {
-            holding.board.index().not_sent();
+            let left = holding.board.index().not_sent(|assignment| self.live.contains(assignment));
+            for (assignment, records, notes) in left {
+                let _ = self.ledger.send(Note::HandedBack { assignment, records, notes });
+            }
             return Ok(false);
         }
         holding.board.index().sent();
         sent.map(|()| true)
     }
 
-    /// Says which sealed groups have no destination since there are fewer shards: they stay where
-    /// they were sealed for.
-    fn check_shards(&self, batches: &[SealedGroup]) -> Result<(), Stop> {
-        let Some(shards) = self.plan.hold.as_ref().and_then(|hold| hold.shard.as_ref()) else {
-            return Ok(());
+    /// The next group to send of a lane whose groups are sharded: one by one, in the order of the
+    /// seals. Behind a closed gate each is tried once, so that it shows how far it came.
+    fn take_shard(
+        &self,
+        desk: &mut FileDesk,
+        plan: &GroupPlan,
+        index: &mut Index,
+    ) -> Arc<Vec<SealedGroup>> {
+        self.say_strays(index);
+        let next = index.next_to_send(|sealed| self.has_destination(&sealed.key));
+        let is_ready = |sealed: &&SealedGroup| {
+            !plan.makes_files() || sealed.records() == 0 || sealed.file.get().is_some()
         };
-        if self.plan.delivers.iter().all(|deliver| deliver.shard.is_none()) {
-            return Ok(());
+        let next = next.filter(is_ready).map(|sealed| (sealed.key.clone(), sealed.seal.offset));
+        match next {
+            Some((_, seal)) if !self.may_try(desk, seal) => Arc::default(),
+            Some((key, seal)) => index.take_one(&key, seal),
+            None => Arc::default(),
         }
-        let is_known =
-            |sealed: &&SealedGroup| shard_in(&sealed.key).is_some_and(|of| of < shards.of);
-        let Some(stray) = batches.iter().find(|sealed| !is_known(sealed)) else { return Ok(()) };
-        let group = String::from_utf8_lossy(&stray.key);
+    }
+
+    /// False for a group that waits behind a closed gate and was tried there.
+    fn may_try(&self, desk: &mut FileDesk, seal: u64) -> bool {
+        match self.shut_gate() {
+            Some(gate) => {
+                gate.want();
+                gate.has_refused() && desk.tries(seal)
+            }
+            None => true,
+        }
+    }
+
+    /// Reads the members of the next group from its seal again, where memory does not have them.
+    async fn unpark_next(&mut self, holding: &Holding) -> Result<(), Stop> {
+        let (key, seal, parked, feeds) = {
+            let index = holding.board.index();
+            let next = index.next_to_send(|sealed| self.has_destination(&sealed.key));
+            match next.and_then(|sealed| Some((sealed, sealed.parked()?))) {
+                Some((sealed, parked)) => {
+                    (sealed.key.clone(), sealed.seal.clone(), parked.clone(), index.feeds.clone())
+                }
+                None => return Ok(()),
+            }
+        };
+        let Some(feed) = feeds.get(seal.feed as usize) else { return Ok(()) };
+        let owner = holding.owner(&feed.partition, feed.assignment);
+        let place = |feed: &Feed, offset: u64| StoreAddress {
+            group: key.clone(),
+            kind: None,
+            id: None,
+            position: feed.position(offset),
+            with: offset,
+        };
+        let log = holding.log.clone();
+        let lost =
+            || Stop::Reread(format!("the log has no seal at {}", feed.position(seal.offset)));
+        let places = [place(feed, seal.offset)];
+        let read = self.insist(&*log, || log.load(&owner, &places)).await?.pop().flatten();
+        let read = read.and_then(|record| Seal::read(record.value.as_deref().unwrap_or_default()));
+        let members = read.ok_or_else(lost)?.members;
+        let mut entries = parked.entries(&members, &feeds).ok_or_else(lost)?;
+        if !parked.is_of_one_feed() {
+            // Between partitions the times decide.
+            let places = entries.iter().filter_map(|entry| {
+                feeds.get(entry.feed as usize).map(|feed| place(feed, entry.offset))
+            });
+            let places: Vec<StoreAddress> = places.collect();
+            let bodies = self.insist(&*log, || log.load(&owner, &places)).await?;
+            for (entry, body) in entries.iter_mut().zip(bodies) {
+                entry.time = body.map_or(entry.time, |body| body.time);
+                entry.arrival.time = entry.time;
+            }
+        }
+        holding.board.index().unpark(&key, seal.offset, entries);
+        Ok(())
+    }
+
+    /// False for a shard that there is no destination for any more.
+    fn has_destination(&self, group: &[u8]) -> bool {
+        let mut sharded = self.plan.delivers.iter().filter_map(|deliver| deliver.shard).peekable();
+        sharded.peek().is_none()
+            || shard_in(group).is_some_and(|of| sharded.any(|known| known == of))
+    }
+
+    /// Says which sealed groups have no destination since there are fewer shards: they stay where
+    /// they were sealed for, and wait for it. The others go on.
+    fn say_strays(&self, index: &Index) {
+        let is_stray = |sealed: &&SealedGroup| !self.has_destination(&sealed.key);
+        let mut strays: Vec<&Bytes> =
+            index.sealed().filter(is_stray).map(|sealed| &sealed.key).collect();
+        let files = strays.len();
+        strays.sort_unstable();
+        strays.dedup();
+        let Some(group) = strays.first() else {
+            return self.waits.end(WaitsFor::Destination, self.slot);
+        };
+        let group = String::from_utf8_lossy(group);
         let what =
-            format!("a group was sealed for `{group}`, and there are {} shards now", shards.of);
-        let hint = "set `shard.of` back until everything sealed has been delivered, then change it";
-        Err(Stop::Fix(Fault::fix(what).code("P1401").hint(hint)))
+            format!("{files} sealed groups wait for shards that have no destination: `{group}`");
+        let hint = "give the shard its connection in potok.yaml, or set `shard.of` back, until what \
+                    was sealed for it is delivered; the other shards go on";
+        let fault = Fault::wait(what).code("P1401").hint(hint).needs_somebody();
+        self.waits.begin_with(WaitsFor::Destination, self.slot, &fault);
     }
 
     async fn send(&mut self, holding: &mut Holding, batches: &[SealedGroup]) -> Result<(), Stop> {
@@ -141,8 +231,6 @@ impl Lane {
         let file = batches.first().filter(|sealed| !sealed.entries.is_empty());
         let file = file.filter(|_| holding.plan.makes_files());
         if let Some(sealed) = file {
-            let content = content(&members);
-            self.write_file(holding, sealed, &feeds, content).await?;
             self.file_enters_stages(holding, sealed, &feeds).await?;
         }
         let stored = match store.reads_from_log() {

@@ -47,23 +47,12 @@ impl<T> KeyedQueue<T> {
         self.take(&key, |known, _| known == ticket)
     }
 
-    /// Takes the first in order that is wanted, with its place.
-    pub fn take_first(&mut self, wanted: impl Fn(&T) -> bool) -> Option<(u64, T)> {
-        let is_wanted = |ticket: &u64, key: &Bytes| {
-            let batches = self.by_key.get(key).into_iter().flatten();
-            batches.into_iter().any(|(known, batch)| known == ticket && wanted(batch))
-        };
-        let found = self.order.iter().find(|(ticket, key)| is_wanted(ticket, key));
-        let (ticket, key) = found.map(|(ticket, key)| (*ticket, key.clone()))?;
-        self.take(&key, |known, _| known == ticket).map(|batch| (ticket, batch))
-    }
-
-    /// Puts one back where it was.
-    pub fn put_back(&mut self, ticket: u64, key: &Bytes, batch: T) {
-        self.order.insert(ticket, key.clone());
-        let batches = self.by_key.entry(key.clone()).or_default();
-        let at = batches.partition_point(|(known, _)| *known < ticket);
-        batches.insert(at, (ticket, batch));
+    /// The first in order that is wanted.
+    pub fn first(&self, wanted: impl Fn(&T) -> bool) -> Option<&T> {
+        // Those of one key lie in order.
+        let firsts = self.by_key.values();
+        let firsts = firsts.filter_map(|batches| batches.iter().find(|(_, batch)| wanted(batch)));
+        firsts.min_by_key(|(ticket, _)| *ticket).map(|(_, batch)| batch)
     }
 
     /// Takes the first of that group that is wanted.

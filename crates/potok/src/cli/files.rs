@@ -18,12 +18,13 @@ Examples:
   potok files --in-progress                   only what is not done
   potok files --json                          one row a line
   potok files show 20250101000000
+  potok files retry 20250101000000            puts what has failed back to `new`
 
 `open` slices still take records and have no row yet; the others are in the tracking table. Below are
 the numbers of each shard: rows in all, and how the last stage stands in them.")]
 pub struct Files {
     #[command(subcommand)]
-    command: Option<Show>,
+    command: Option<FileCommand>,
     /// Only of this pipeline
     #[arg(long, value_name = "PIPELINE")]
     pipeline: Option<String>,
@@ -38,7 +39,7 @@ pub struct Files {
 }
 
 #[derive(clap::Subcommand)]
-enum Show {
+enum FileCommand {
     /// Show everything that is known of one file, as JSON
     #[command(after_help = "\
 Examples:
@@ -46,6 +47,20 @@ Examples:
     Show {
         /// Its name
         name: String,
+        #[command(flatten)]
+        place: Target,
+    },
+    /// Try again what has failed of one file: it becomes `new`, and its destination is asked at once
+    #[command(after_help = "\
+Examples:
+  potok files retry 20250101000000
+  potok files retry 20250101000000 --shard 1")]
+    Retry {
+        /// Its name
+        name: String,
+        /// Only in this shard
+        #[arg(long, value_name = "SHARD")]
+        shard: Option<u32>,
         #[command(flatten)]
         place: Target,
     },
@@ -71,7 +86,8 @@ pub struct StuckFiles {
 impl Files {
     pub fn run(self, json: bool) -> Result<(), Failure> {
         match self.command {
-            Some(Show::Show { name, place }) => show(&place, &name),
+            Some(FileCommand::Show { name, place }) => show(&place, &name),
+            Some(FileCommand::Retry { name, shard, place }) => retry(&place, &name, shard),
             None => self.list(json),
         }
     }
@@ -147,6 +163,18 @@ fn show(place: &Target, name: &str) -> Result<(), Failure> {
         serde_json::to_writer_pretty(&mut out, file).map_err(std::io::Error::from)?;
         writeln!(out)?;
     }
+    out.flush()?;
+    Ok(())
+}
+
+fn retry(place: &Target, name: &str, shard: Option<u32>) -> Result<(), Failure> {
+    let mut path = format!("/api/v1/files/{}/retry", encode(name));
+    if let Some(shard) = shard {
+        path.push_str(&format!("?shard={shard}"));
+    }
+    let answer: Value = Client::find(place)?.post_json(&path, "application/json", Vec::new())?;
+    let mut out = terminal::out();
+    writeln!(out, "{} stages of {name} are tried again", text(&answer["stages"]))?;
     out.flush()?;
     Ok(())
 }

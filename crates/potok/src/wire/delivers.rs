@@ -17,12 +17,24 @@ pub(super) fn plans(wiring: &Wiring<'_>) -> Result<Vec<DeliverPlan>, Failure> {
     }))
 }
 
-/// The shards that have a destination of their own there; one that is for no shard else.
+/// Shards beyond their number that are looked for: there may have been so many more.
+const FORMER_MAX: u32 = 256;
+
+/// The shards that have a destination of their own there; one that is for no shard else. Those that
+/// there were before, and that are set up still, have one too: groups keep the shard they were
+/// sealed for.
 fn shards(wiring: &Wiring<'_>, deliver: &Deliver) -> Vec<Option<u32>> {
-    match deliver.is_sharded() {
-        true => (0..hold_shards(wiring.pipeline)).map(Some).collect(),
-        false => vec![None],
+    if !deliver.is_sharded() {
+        return vec![None];
     }
+    let of = hold_shards(wiring.pipeline);
+    let was = |shard: &u32| match deliver.target() {
+        Some(TargetConfig::Connector(settings)) => {
+            settings.has_shard(&site(wiring, deliver, Some(*shard)))
+        }
+        _ => false,
+    };
+    (0..of).chain((of..of.saturating_add(FORMER_MAX)).filter(was)).map(Some).collect()
 }
 
 fn plan(

@@ -91,8 +91,11 @@ fn plan(pipeline: &LoadedFile<Pipeline>, connections: &Connections) -> Result<Pl
     let inputs = inputs::of(&site)?;
     let come_whole = inputs::come_whole(&inputs);
     Ok(Plan {
-        // A shard has a lane of its own.
-        workers: hold_shards(pipeline).max(pipeline.workers) as usize,
+        // A shard has a lane of its own, also one that there was before.
+        workers: delivers
+            .iter()
+            .filter_map(|deliver| Some(deliver.shard?.saturating_add(1)))
+            .fold(hold_shards(pipeline).max(pipeline.workers), u32::max) as usize,
         inputs,
         decoder: decoder(pipeline),
         hold: if come_whole { None } else { group::plan(&site)? },

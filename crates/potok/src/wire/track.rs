@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::sync::Arc;
+use std::time::Duration;
 
 use potok_config::LogConnection;
 use potok_connectors::group_files::FolderFiles;
@@ -68,6 +69,7 @@ fn config(wiring: &Wiring<'_>) -> Option<(TrackConfig, [usize; 3])> {
             }
         },
         owner: owner(),
+        keep: track.keep.map(|keep| (*keep).max(Duration::from_secs(60))),
     };
     Some((config, [written.len(), process.len(), deliver.len()]))
 }

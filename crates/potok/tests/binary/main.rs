@@ -37,6 +37,7 @@ mod random_kills;
 mod receiver;
 mod send;
 mod shop;
+mod shop_apart;
 mod shop_files;
 mod stages;
 mod wait;

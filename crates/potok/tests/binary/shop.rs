@@ -205,7 +205,7 @@ fn a_table_that_is_gone_blocks_its_own_shard() {
 }
 
 /// How many records the seals in the log name for a group.
-fn sealed_members(running: &Running, group: &str) -> u64 {
+pub fn sealed_members(running: &Running, group: &str) -> u64 {
     let seals = running.run(["read", "potok-shop-events"], b"").good().lines();
     let of_group = seals.iter().filter(|seal| seal["key"] == group);
     let members = of_group.flat_map(|seal| {

@@ -33,18 +33,18 @@ GROUP BY shard;";
 
 const STAGES: [&str; 4] = ["event_ingest", "shard_splitter", "shard_worker", "mysql_sender"];
 
-fn tracking(home: &Home) -> Connection {
+pub fn tracking(home: &Home) -> Connection {
     open(&home.data().join("db/tracking.sqlite"))
 }
 
-fn open(path: &Path) -> Connection {
+pub fn open(path: &Path) -> Connection {
     let connection = Connection::open(path).unwrap();
     connection.busy_timeout(wait::PATIENCE).unwrap();
     connection
 }
 
 /// All cells of an answer.
-fn ask(connection: &Connection, sql: &str) -> Vec<Vec<String>> {
+pub fn ask(connection: &Connection, sql: &str) -> Vec<Vec<String>> {
     let mut statement = connection.prepare(sql).unwrap();
     let columns = statement.column_count();
     let cell = |row: &rusqlite::Row<'_>, at: usize| match row.get_ref(at).unwrap() {
@@ -58,7 +58,7 @@ fn ask(connection: &Connection, sql: &str) -> Vec<Vec<String>> {
 }
 
 /// Creates the tables as `potok ddl` prints them, with a trigger that notes every move.
-fn prepare(home: &Home) {
+pub fn prepare(home: &Home) {
     let file = pipelines().join("shop-events.yaml");
     let ddl = crate::process::run(home_command(home, &file), b"").good();
     fs::create_dir_all(home.data().join("db")).unwrap();
@@ -85,7 +85,7 @@ fn home_command(home: &Home, file: &Path) -> std::process::Command {
     command
 }
 
-fn assert_only_legal_moves(home: &Home) {
+pub fn assert_only_legal_moves(home: &Home) {
     let legal = [("new", "started"), ("started", "done"), ("started", "failed"), ("failed", "new")];
     for moved in ask(&tracking(home), "SELECT DISTINCT stage, was, is_now FROM moves") {
         let pair = (moved[1].as_str(), moved[2].as_str());
@@ -94,7 +94,7 @@ fn assert_only_legal_moves(home: &Home) {
 }
 
 /// Waits until every row has come through all stages.
-fn all_done(home: &Home) {
+pub fn all_done(home: &Home) {
     wait::until_seen("every file is done", || {
         let open = ask(&tracking(home), IN_PROGRESS);
         if open.is_empty() { Ok(()) } else { Err(format!("{open:?}")) }

@@ -7,12 +7,14 @@
 //!
 //! Not here: leases. Who works on a file is decided by the log; the table only shows it.
 
+mod foreign;
 mod identity;
 mod schema;
 mod statements;
 mod tracker;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use potok_core::Fault;
@@ -40,6 +42,8 @@ pub struct TrackConfig {
     pub log: LogIdentity,
     /// Who works here, for people.
     pub owner: String,
+    /// How long rows are kept after their file has ended; for ever where nothing is said.
+    pub keep: Option<Duration>,
 }
 
 /// A value of a statement.

@@ -115,12 +115,50 @@ impl Statements {
 
     /// filename, shard
     pub fn presence(&self) -> String {
+        let mut columns = vec!["p.error".to_owned()];
+        for stage in 0..self.tables.stages.len() {
+            columns.push(format!("CAST(t.{} AS CHAR)", self.status(stage)));
+            columns.push(format!("CAST(p.{} AS CHAR)", self.time(stage, "started")));
+            columns.push(format!("CAST(p.{} AS CHAR)", self.time(stage, "done")));
+        }
         format!(
-            "SELECT CAST(p.finished_at AS CHAR), CAST(t.shard AS CHAR) FROM {} p LEFT JOIN {} t ON \
-             t.filename = p.filename AND t.shard = p.shard WHERE p.filename = ? AND p.shard = ?",
+            "SELECT CAST(p.finished_at AS CHAR), CAST(t.shard AS CHAR), {} FROM {} p LEFT JOIN {} t \
+             ON t.filename = p.filename AND t.shard = p.shard WHERE p.filename = ? AND p.shard = ?",
+            columns.join(", "),
             self.beside(),
             self.table()
         )
+    }
+
+    /// Rows of ours that have not ended, of one name. filename, pipeline, log
+    pub fn unfinished(&self) -> String {
+        format!(
+            "SELECT CAST(shard AS CHAR) FROM {} WHERE filename = ? AND pipeline = ? AND log = ? AND \
+             finished_at IS NULL",
+            self.beside()
+        )
+    }
+
+    /// Rows of ours that ended longer ago than so many seconds, some of them. pipeline, log
+    pub fn expired(&self, seconds: u64, rows: u32) -> String {
+        let before = match self.dialect {
+            Dialect::Mysql => format!("NOW(3) - INTERVAL {seconds} SECOND"),
+            Dialect::Sqlite | Dialect::Postgres => {
+                format!("strftime('%Y-%m-%d %H:%M:%f', 'now', '-{seconds} seconds')")
+            }
+        };
+        format!(
+            "SELECT filename, CAST(shard AS CHAR) FROM {} WHERE pipeline = ? AND log = ? AND \
+             finished_at < {before} LIMIT {rows}",
+            self.beside()
+        )
+    }
+
+    /// filename, shard: of the table, and of the one beside it.
+    pub fn remove(&self) -> [String; 2] {
+        let remove =
+            |table: String| format!("DELETE FROM {table} WHERE filename = ? AND shard = ?");
+        [remove(self.table()), remove(self.beside())]
     }
 
     /// One legal move, or nothing. filename, shard

@@ -11,11 +11,14 @@ use potok_core::{
     TrackStep, TrackedFile, TrackedStage, Tracker,
 };
 
+use super::foreign::{self, ForeignMoves};
 use super::statements::Statements;
 use super::{SqlValue, TextRow, TrackConfig, TrackDatabase, TrackSession, TrackTables};
 
 /// How long one step may take: a database that is frozen must not hold a lane.
 const STEP_MAX: Duration = Duration::from_secs(15);
+/// Rows that are removed in one transaction.
+const EXPIRED_MAX: u32 = 1_000;
 /// Names that a slice may have; more are a mistake somewhere.
 const NAMES_MAX: u32 = 100_000;
 
@@ -26,6 +29,7 @@ pub(crate) struct SqlTracker<D> {
     tables: TrackTables,
     statements: Statements,
     stages: Vec<Arc<str>>,
+    foreign: ForeignMoves,
     /// Known when the tables were prepared.
     log: tokio::sync::OnceCell<String>,
 }
@@ -38,7 +42,8 @@ impl<D: TrackDatabase> SqlTracker<D> {
         let statements = Statements::new(database.dialect(), tables.clone());
         let stages = config.stages.iter().map(|(stage, _)| stage.clone()).collect();
         let log = tokio::sync::OnceCell::new();
-        SqlTracker { database, config, tables, statements, stages, log }
+        let foreign = ForeignMoves::default();
+        SqlTracker { database, config, tables, statements, stages, foreign, log }
     }
 
     async fn bounded<T>(&self, work: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
@@ -166,6 +171,9 @@ impl<D: TrackDatabase> SqlTracker<D> {
             // It has ended: whatever somebody made of it since is theirs.
             return Ok(());
         }
+        let found = there.filter(|row| text(Some(row), 1).is_some());
+        let found = found.map(|row| foreign::from(row, 2));
+        self.foreign.look((file, shard), &self.tables.stages, found);
         if there.is_none() {
             let [file, shard] = key.clone();
             let values = [
@@ -209,7 +217,44 @@ impl<D: TrackDatabase> SqlTracker<D> {
             ];
             session.run(&self.statements.finish(), &values).await?;
         }
-        session.commit().await
+        session.commit().await?;
+        if counts.is_some() {
+            self.foreign.forget(file, shard);
+        }
+        Ok(())
+    }
+
+    async fn put_back(&self, file: &str, shard: Option<u32>) -> Result<u64, Fault> {
+        let (pipeline, log) = (self.config.pipeline.as_str(), self.log().await?);
+        let mut session = self.database.begin().await?;
+        let ours = [file.into(), pipeline.into(), log.into()];
+        let mut moved = 0;
+        for row in session.ask(&self.statements.unfinished(), &ours).await? {
+            let of = text(Some(&row), 0).and_then(|shard| shard.parse::<u32>().ok());
+            let Some(of) = of.filter(|of| shard.is_none_or(|shard| shard == *of)) else { continue };
+            for stage in 0..self.stages.len() {
+                let sql = self.statements.move_stage(stage, "failed", "new");
+                moved += session.run(&sql, &[file.into(), of.into()]).await?;
+            }
+        }
+        session.commit().await?;
+        Ok(moved)
+    }
+
+    async fn remove_old(&self, keep: Duration) -> Result<u64, Fault> {
+        let ours = [self.config.pipeline.as_str().into(), self.log().await?.into()];
+        let mut session = self.database.begin().await?;
+        let sql = self.statements.expired(keep.as_secs(), EXPIRED_MAX);
+        let rows = session.ask(&sql, &ours).await?;
+        for row in &rows {
+            let shard = text(Some(row), 1).and_then(|shard| shard.parse::<u32>().ok());
+            let Some((file, shard)) = text(Some(row), 0).zip(shard) else { continue };
+            for remove in self.statements.remove() {
+                session.run(&remove, &[file.as_str().into(), shard.into()]).await?;
+            }
+        }
+        session.commit().await?;
+        Ok(rows.len() as u64)
     }
 
     async fn ask(&self, sql: &str, values: &[SqlValue]) -> Result<Vec<TextRow>, Fault> {
@@ -355,6 +400,21 @@ impl<D: TrackDatabase> Tracker for SqlTracker<D> {
             })
         };
         Ok(rows.iter().filter_map(read).collect())
+    }
+
+    async fn retry(&self, file: &str, shard: Option<u32>) -> Result<u64, Fault> {
+        self.bounded(self.put_back(file, shard)).await
+    }
+
+    async fn expire(&self) -> Result<u64, Fault> {
+        match self.config.keep {
+            Some(keep) => self.bounded(self.remove_old(keep)).await,
+            None => Ok(0),
+        }
+    }
+
+    fn foreign_moves(&self) -> u64 {
+        self.foreign.total()
     }
 
     async fn oldest_started(&self) -> Result<Vec<OldestStarted>, Fault> {

@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::{Index, SealedGroup};
 use crate::group::files::FilesWaiting;
 use crate::group::shard_in;
 
 impl SealedGroup {
     fn is_unwritten(&self) -> bool {
-        self.file.get().is_none() && !self.entries.is_empty()
+        self.file.get().is_none() && self.records() > 0
     }
 }
 
@@ -18,26 +20,32 @@ impl Index {
         self.sealed.iter().any(SealedGroup::is_unwritten)
     }
 
-    /// Takes the first such group out, as if it were sent; its place is for [`Index::put_back`].
-    pub fn take_unwritten(&mut self) -> Option<u64> {
-        let (ticket, sealed) = self.sealed.take_first(SealedGroup::is_unwritten)?;
-        self.sending = Arc::new(vec![sealed]);
-        Some(ticket)
+    /// The first such group.
+    pub fn next_unwritten(&self) -> Option<&SealedGroup> {
+        self.sealed.first(SealedGroup::is_unwritten)
     }
 
-    /// The groups taken out.
-    pub fn sending(&self) -> Arc<Vec<SealedGroup>> {
-        self.sending.clone()
-    }
-
-    /// Puts it back where it was.
-    pub fn put_back(&mut self, ticket: u64) {
-        // Nobody else keeps it: it is looked at under the lock.
-        let back = Arc::try_unwrap(std::mem::take(&mut self.sending)).unwrap_or_default();
-        for sealed in back {
-            let key = sealed.key.clone();
-            self.sealed.put_back(ticket, &key, sealed);
+    /// The file of a group is there. One that has left meanwhile is somebody else's.
+    pub fn is_written(&mut self, written: &SealedGroup, name: &Arc<str>) {
+        let is_it = |sealed: &&mut SealedGroup| {
+            (sealed.seal.feed, sealed.seal.offset) == (written.seal.feed, written.seal.offset)
+        };
+        if let Some(sealed) = self.sealed.of_mut(&written.key).find(is_it) {
+            let _ = sealed.file.set(name.clone());
         }
+    }
+
+    /// The first of the groups that may be sent and that are wanted: where groups become files, one
+    /// whose file is not there keeps back what lies behind it.
+    pub fn next_to_send(&self, wanted: impl Fn(&SealedGroup) -> bool) -> Option<&SealedGroup> {
+        self.sealed.first(wanted)
+    }
+
+    /// Takes out the group of that seal, to be sent.
+    pub fn take_one(&mut self, key: &Bytes, seal: u64) -> Arc<Vec<SealedGroup>> {
+        let taken = self.sealed.remove(key, |sealed| sealed.seal.offset == seal);
+        self.sending = Arc::new(taken.into_iter().collect());
+        self.sending.clone()
     }
 
     /// The log's time in a share, where something was read of it.

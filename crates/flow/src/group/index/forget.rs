@@ -1,6 +1,8 @@
 //! Forgetting the records of an assignment that leaves.
 
-use super::{Feed, HeldRecord, Index, bytes_of};
+use std::collections::HashSet;
+
+use super::{Feed, HeldRecord, Index, Parked, SealedGroup, bytes_of};
 
 /// What [`Index::forget`] has forgotten.
 pub(crate) struct ForgottenRecords {
@@ -32,6 +34,19 @@ impl Forgetting<'_> {
     /// The same for a note.
     fn note(&mut self, entry: &HeldRecord) -> bool {
         self.of(entry).map(|(_, _, notes)| *notes += 1).is_some()
+    }
+
+    /// The same for a group of which little is left; its members are all of one partition where
+    /// partitions leave one by one.
+    fn parked(&mut self, sealed: &SealedGroup, parked: &Parked) -> bool {
+        let Some(feed) = parked.feeds().first().copied() else { return false };
+        let nonce = self.feeds.get(feed as usize).map(|feed| feed.assignment);
+        let of = self.assignments.iter_mut().find(|(left, ..)| Some(*left) == nonce);
+        let Some((_, records, _)) = of else { return false };
+        *records += sealed.records();
+        self.bytes += sealed.bytes();
+        self.records += sealed.records();
+        true
     }
 
     fn of(&mut self, entry: &HeldRecord) -> Option<&mut (u64, u64, u64)> {
@@ -76,15 +91,20 @@ impl Index {
             let members = sealed.entries.len();
             sealed.entries.retain(|entry| !left.record(entry));
             let seal_stays = !left.note(&sealed.seal);
+            torn |= sealed.parked().is_some_and(|parked| left.parked(sealed, parked) == seal_stays);
             let gone = members - sealed.entries.len();
             torn |= if seal_stays { gone > 0 } else { gone < members };
             seal_stays
         });
         self.bytes = self.bytes.saturating_sub(left.bytes);
         self.records = self.records.saturating_sub(left.records);
-        // Nothing names these any more: the next feeds take their numbers.
+        // Nothing names these any more, except what is being sent: the next feeds take their numbers.
+        let sent =
+            self.sending.iter().flat_map(|sealed| sealed.entries.iter().chain([&sealed.seal]));
+        let sent: HashSet<u32> = sent.map(|entry| entry.feed).collect();
         let has_left = |feed: &Feed| assignments.contains(&feed.assignment);
         let free = (0..).zip(&self.feeds).filter(|(_, feed)| has_left(feed)).map(|(at, _)| at);
+        let free = free.filter(|at| !sent.contains(at));
         let free: Vec<u32> = free.filter(|at| !self.free_feeds.contains(at)).collect();
         self.free_feeds.extend(free);
         ForgottenRecords { assignments: left.assignments, torn }

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::collections::HashSet;
+
 use super::*;
 
 fn feed() -> Feed {
@@ -11,7 +13,7 @@ fn feed() -> Feed {
 /// Of groups that close after 100 ms.
 fn index(close: ClosePlan) -> Index {
     let after_first = Some(Duration::from_millis(100));
-    let mut index = Index::new(ClosePlan { after_first, ..close });
+    let mut index = Index::new(ClosePlan { after_first, ..close }, false);
     index.time_by_run(0);
     index.feed(&feed());
     index
@@ -210,7 +212,7 @@ fn the_parts_of_a_huge_group_are_in_order() {
 fn what_never_goes_quiet_closes_at_its_maximum_age() {
     let millis = |millis| Some(Duration::from_millis(millis));
     let close = ClosePlan { quiet: millis(50), max_age: millis(200), ..ClosePlan::default() };
-    let mut index = Index::new(close);
+    let mut index = Index::new(close, false);
     index.time_by_run(0);
     index.feed(&feed());
     let mut batches = Vec::new();

@@ -222,7 +222,12 @@ impl SealedGroup {
 
     fn view(&self, state: &'static str, shown: &ViewContext<'_>) -> GroupView {
         let name = self.generation.name;
-        let view = shown.view(&self.key, name, state, self.opened, self.due, &self.entries);
+        let mut view = shown.view(&self.key, name, state, self.opened, self.due, &self.entries);
+        if self.parked().is_some() {
+            let records = self.records();
+            view.kinds.insert("record".to_owned(), KindView { records, ids: records });
+            view.bytes = self.bytes();
+        }
         GroupView { reason: Some(self.reason.as_str()), ..view }
     }
 }

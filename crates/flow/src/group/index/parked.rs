@@ -1,0 +1,153 @@
+//! SealedGroup groups that wait long, with little in memory.
+//!
+//! A group whose destination is away waits with a hundred bytes and more for each record, for hours.
+//! Its entries count against the memory for what is held; where there is no room, only the place of
+//! its seal stays, which names its members, and what those stand for besides themselves. They are
+//! read from the seal again when it is their turn.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use potok_core::Timestamp;
+
+use super::{Feed, HeldRecord, Index, Members, SealedGroup, bytes_of};
+use crate::group::arrival::{Arrival, Stream};
+use crate::group::bodies::Room;
+
+/// What is left of a group.
+#[derive(Clone, Debug)]
+pub(crate) struct Parked {
+    records: u64,
+    bytes: u64,
+    /// Where its members were read; see [`Index::feeds`].
+    feeds: Vec<u32>,
+    /// Members that stand for more than their own offset: feed, offset, so many before it and so
+    /// many from it on. In order.
+    gaps: Vec<(u32, u64, u32, u32)>,
+}
+
+impl Parked {
+    fn of(entries: &[HeldRecord]) -> Self {
+        let mut feeds: Vec<u32> = entries.iter().map(|entry| entry.feed).collect();
+        feeds.sort_unstable();
+        feeds.dedup();
+        let gaps = entries.iter().filter(|entry| (entry.before, entry.from) != (0, 1));
+        let gap = |entry: &HeldRecord| (entry.feed, entry.offset, entry.before, entry.from);
+        let mut gaps: Vec<_> = gaps.map(gap).collect();
+        gaps.sort_unstable();
+        Parked { records: entries.len() as u64, bytes: bytes_of(entries), feeds, gaps }
+    }
+
+    /// The members that its seal names; `None` where they are not those that were there.
+    pub fn entries(&self, members: &Members, feeds: &[Feed]) -> Option<Vec<HeldRecord>> {
+        let mut entries = Vec::new();
+        let each = u32::try_from(self.bytes / self.records.max(1)).unwrap_or(u32::MAX);
+        for position in members.positions() {
+            let is_it = |at: &&u32| {
+                feeds.get(**at as usize).is_some_and(|feed| {
+                    feed.log == position.log
+                        && feed.partition.index == position.partition
+                        && feed.partition.topic == position.topic
+                })
+            };
+            let feed = *self.feeds.iter().find(is_it)?;
+            let offset = position.offset;
+            let gap = self.gaps.binary_search_by_key(&(feed, offset), |gap| (gap.0, gap.1));
+            let gap = gap.ok().and_then(|at| self.gaps.get(at));
+            let (before, from) = gap.map_or((0, 1), |(.., before, from)| (*before, *from));
+            let time = Timestamp(0);
+            entries.push(HeldRecord {
+                feed,
+                offset,
+                before,
+                from,
+                bytes: each,
+                time,
+                at: 0,
+                arrival: Arrival { stream: Stream::Partition(feed), place: offset, time },
+                closes: false,
+                quiet: 0,
+                kind: None,
+                id: None,
+                with: offset,
+                in_store: true,
+                rewritten: false,
+                body: None,
+            });
+        }
+        if let Some(first) = entries.first_mut() {
+            let rest = self.bytes.saturating_sub(u64::from(each) * self.records);
+            first.bytes = first.bytes.saturating_add(u32::try_from(rest).unwrap_or(u32::MAX));
+        }
+        (entries.len() as u64 == self.records).then_some(entries)
+    }
+
+    /// Its members lie in one partition, so their offsets tell their order.
+    pub fn is_of_one_feed(&self) -> bool {
+        self.feeds.len() == 1
+    }
+
+    /// Counts what has left of it with these assignments.
+    pub fn feeds(&self) -> &[u32] {
+        &self.feeds
+    }
+}
+
+impl SealedGroup {
+    /// Its records that have not ended.
+    pub fn records(&self) -> u64 {
+        self.parked.as_ref().map_or(self.entries.len() as u64, |parked| parked.records)
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.parked.as_ref().map_or_else(|| bytes_of(&self.entries), |parked| parked.bytes)
+    }
+
+    /// What is left of it, where that is little.
+    pub fn parked(&self) -> Option<&Parked> {
+        self.parked.as_deref()
+    }
+
+    /// All that its seal names is there, and a seal and the log tell everything about it.
+    fn can_be_read_again(&self) -> bool {
+        let is_plain = |entry: &HeldRecord| {
+            entry.id.is_none() && entry.kind.is_none() && !entry.rewritten && entry.in_store
+        };
+        self.entries.len() as u64 == self.members.len() && self.entries.iter().all(is_plain)
+    }
+}
+
+impl Index {
+    /// Groups that wait behind the first one take room for their entries; where there is none, only
+    /// what cannot be read again stays. Bodies go where the way is shut: they would keep those out
+    /// that are sent before.
+    pub fn park(&mut self, room: &Arc<Room>, makes_files: bool, is_shut: bool) {
+        let first = self.sealed.front().map(|sealed| sealed.seal.offset);
+        self.sealed.retain(|sealed| {
+            let is_first = first == Some(sealed.seal.offset);
+            let is_unwritten = makes_files && sealed.file.get().is_none();
+            if is_first || is_unwritten || sealed.charge.is_some() || sealed.entries.is_empty() {
+                return true;
+            }
+            if is_shut {
+                sealed.entries.iter_mut().for_each(|entry| entry.body = None);
+            }
+            sealed.charge =
+                room.charge(sealed.entries.len() * size_of::<HeldRecord>()).map(Arc::new);
+            if sealed.charge.is_none() && sealed.can_be_read_again() {
+                sealed.parked = Some(Box::new(Parked::of(&sealed.entries)));
+                (sealed.entries, sealed.members) = (Vec::new(), Members::default());
+            }
+            true
+        });
+    }
+
+    /// Its turn has come: its members are there again.
+    pub fn unpark(&mut self, key: &Bytes, seal: u64, entries: Vec<HeldRecord>) {
+        let mut of_key = self.sealed.of_mut(key);
+        if let Some(sealed) = of_key.find(|sealed| sealed.seal.offset == seal) {
+            sealed.entries = entries;
+            sealed.parked = None;
+        }
+    }
+}

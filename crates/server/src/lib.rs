@@ -24,6 +24,7 @@ mod jobs;
 mod letters;
 mod line;
 mod metrics;
+mod outbox;
 mod patience;
 mod pipelines;
 mod problems;
@@ -184,6 +185,9 @@ pub fn router(admin: Admin) -> Router {
         .route("/topics/{topic}/records", get(read::records).post(append::records))
         .route("/files", get(tracked::files))
         .route("/stuck", get(tracked::stuck))
+        .route("/outbox", get(outbox::list))
+        .route("/outbox/retry", post(outbox::retry))
+        .route("/outbox/skip", post(outbox::skip))
         .route("/trace", get(trace::trace))
         .route("/dead-letters", get(letters::list))
         .route("/dead-letters/replay", post(letters::replay))

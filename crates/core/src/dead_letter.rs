@@ -74,9 +74,12 @@ pub trait FeedLetters: Send + Sync {
     /// How many there are. Must be cheap.
     async fn count(&self) -> Result<LetterCount, Fault>;
 
-    /// Up to so many of them, oldest first, behind the one of this id.
-    async fn list(&self, after: Option<&FeedLetter>, most: usize)
-    -> Result<Vec<FeedLetter>, Fault>;
+    /// Up to so many of them, oldest first, behind the one of that time and id.
+    async fn list(
+        &self,
+        after: Option<(Timestamp, &str)>,
+        most: usize,
+    ) -> Result<Vec<FeedLetter>, Fault>;
 
     /// Those of these ids that are there.
     async fn find(&self, ids: &[String]) -> Result<Vec<FeedLetter>, Fault>;

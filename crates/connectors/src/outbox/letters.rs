@@ -33,9 +33,9 @@ impl Shape {
         )
     }
 
-    fn dead_after(&self, after: &FeedLetter) -> String {
+    fn dead_after(&self, (time, last): (Timestamp, &str)) -> String {
         let (ms, id) = (self.dead_ms(), self.id_text("d"));
-        let (time, last) = (after.time.0, self.literal(&after.id));
+        let (time, last) = (time.0, self.literal(last));
         format!(" WHERE ({ms} > {time} OR ({ms} = {time} AND {id} > {last}))")
     }
 
@@ -181,7 +181,7 @@ impl FeedLetters for Outbox {
 
     async fn list(
         &self,
-        after: Option<&FeedLetter>,
+        after: Option<(Timestamp, &str)>,
         most: usize,
     ) -> Result<Vec<FeedLetter>, Fault> {
         let shape = self.table().await?.shape;

@@ -8,7 +8,7 @@ use crate::Fault;
 /// What people ask of an outbox table. Answers come from the table itself: they hold whoever relays
 /// it, and when nobody does.
 #[async_trait]
-pub trait OutboxTable: Send + Sync {
+pub trait OutboxControl: Send + Sync {
     /// How it stands now.
     async fn status(&self) -> Result<OutboxStatus, Fault>;
 

@@ -11,14 +11,17 @@ use axum::body::{Body, Bytes};
 use axum::http::Request;
 use futures::StreamExt;
 use potok_config::{Connections, Flags};
-use potok_server::Admin;
+use potok_connectors::memory::MemoryLog;
+use potok_core::{Clock, Feed, SystemClock};
+use potok_flow::Engine;
+use potok_server::{Admin, Identity};
 use serde::de::DeserializeOwned;
 use tokio::runtime::Runtime;
 use tokio::time::Instant;
 use tower::ServiceExt;
 
 use crate::failure::Failure;
-use crate::folder::{self, Busy, Folder};
+use crate::folder::{self, Folder, FolderBusy};
 use crate::owner::Owner;
 use crate::wire;
 
@@ -54,14 +57,14 @@ impl Target {
 
 /// Answers requests of the admin API.
 pub struct Client {
-    via: Via,
+    via: Connection,
     /// The data folder was not there before.
     new_folder: bool,
 }
 
-enum Via {
+enum Connection {
     Process { agent: ureq::Agent, address: String },
-    Folder { runtime: Arc<Runtime>, router: Router, _folder: Folder },
+    Folder { runtime: Arc<Runtime>, router: Router, _folder: Option<Folder> },
 }
 
 /// What a process says of itself.
@@ -70,6 +73,8 @@ struct Info {
     data_dir: String,
     nonce: String,
     pid: u32,
+    #[serde(default)]
+    pipelines: Vec<String>,
 }
 
 impl Client {
@@ -112,8 +117,10 @@ impl Client {
             }
             match Self::open(&connections)? {
                 Ok(client) => return Ok(Client { new_folder, ..client }),
-                Err(Busy) if Instant::now() < patient_until => std::thread::sleep(BUSY_LOOK_EVERY),
-                Err(Busy) => return Err(busy(data_dir)),
+                Err(FolderBusy) if Instant::now() < patient_until => {
+                    std::thread::sleep(BUSY_LOOK_EVERY)
+                }
+                Err(FolderBusy) => return Err(busy(data_dir)),
             }
         }
     }
@@ -138,7 +145,7 @@ impl Client {
             );
             return Err(Failure::new("P0510", what).hint("give --admin or --data-dir, not both"));
         }
-        let via = Via::Process { agent, address: address.to_owned() };
+        let via = Connection::Process { agent, address: address.to_owned() };
         Ok(Client { via, new_folder: false })
     }
 
@@ -149,20 +156,50 @@ impl Client {
         let info = info(&agent, &address).ok()?;
         let same =
             info.nonce == owner.nonce && folder::absolute(data_dir) == Path::new(&info.data_dir);
-        same.then_some(Client { via: Via::Process { agent, address }, new_folder: false })
+        same.then_some(Client { via: Connection::Process { agent, address }, new_folder: false })
     }
 
-    fn open(connections: &Connections) -> Result<Result<Client, Busy>, Failure> {
+    fn open(connections: &Connections) -> Result<Result<Client, FolderBusy>, Failure> {
         let runtime = Arc::new(folder::runtime()?);
         let folder = match runtime.block_on(Folder::open(connections))? {
             Ok(folder) => folder,
-            Err(Busy) => return Ok(Err(Busy)),
+            Err(FolderBusy) => return Ok(Err(FolderBusy)),
         };
         // No pipelines: the engine only lends its log and clock.
         let engine = runtime.block_on(async { folder.engine(None) });
         let router = potok_server::router(Admin::new(engine, folder.identity(String::new(), None)));
-        let via = Via::Folder { runtime, router, _folder: folder };
+        let via = Connection::Folder { runtime, router, _folder: Some(folder) };
         Ok(Ok(Client { via, new_folder: false }))
+    }
+
+    /// Asks the process that runs the pipeline; where none does, its feed is asked right here, and no
+    /// data folder is needed.
+    pub fn of_feed(
+        wanted: &Target,
+        pipeline: &str,
+        feed: Arc<dyn Feed>,
+    ) -> Result<Client, Failure> {
+        if let Some(client) = Self::find_process(wanted)? {
+            let info: Info = client.get_json("/api/v1/info")?;
+            if wanted.admin.is_some() || info.pipelines.iter().any(|known| known == pipeline) {
+                return Ok(client);
+            }
+        }
+        let runtime = Arc::new(folder::runtime()?);
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let log = Arc::new(MemoryLog::new(clock.clone()));
+        let engine = runtime.block_on(async { Engine::new(log, clock, None) });
+        engine.know_feed(pipeline, feed);
+        let identity = Identity {
+            version: env!("CARGO_PKG_VERSION"),
+            data_dir: String::new(),
+            pid: std::process::id(),
+            nonce: String::new(),
+            address: None,
+        };
+        let router = potok_server::router(Admin::new(engine, identity));
+        let via = Connection::Folder { runtime, router, _folder: None };
+        Ok(Client { via, new_folder: false })
     }
 
     /// True when the data folder was made by this command.
@@ -172,7 +209,7 @@ impl Client {
 
     /// True when the folder is open in this process, which keeps all others out.
     pub fn holds_folder(&self) -> bool {
-        matches!(self.via, Via::Folder { .. })
+        matches!(self.via, Connection::Folder { .. })
     }
 
     /// A GET; the answer's body comes as it is written.
@@ -185,7 +222,6 @@ impl Client {
         read_json(self.get(path)?)
     }
 
-    /// A POST.
     pub fn post(&self, path: &str, kind: &str, body: Vec<u8>) -> Result<Answer, Failure> {
         self.call("POST", path, kind, body)
     }
@@ -202,8 +238,12 @@ impl Client {
 
     fn call(&self, method: &str, path: &str, kind: &str, body: Vec<u8>) -> Result<Answer, Failure> {
         let (status, mut reader) = match &self.via {
-            Via::Process { agent, address } => over_http(agent, address, method, path, kind, body)?,
-            Via::Folder { runtime, router, .. } => here(runtime, router, method, path, kind, body)?,
+            Connection::Process { agent, address } => {
+                over_http(agent, address, method, path, kind, body)?
+            }
+            Connection::Folder { runtime, router, .. } => {
+                here(runtime, router, method, path, kind, body)?
+            }
         };
         if status < 400 {
             return Ok(reader);

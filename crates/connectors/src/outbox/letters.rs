@@ -10,11 +10,11 @@ use potok_core::{Fault, FeedLetter, FeedLetters, LetterCount, Reason, Timestamp}
 use potok_expr::json::Parser;
 
 use super::Outbox;
-use super::feed::{Keys, position};
+use super::feed::{RowKeys, position};
 use super::report::COUNT_MAX;
 use super::session::{Cells, number, text};
 use super::shape::{Order, ROWID, Shape};
-use super::table::{Table, record};
+use super::table::{OutboxTable, record};
 use crate::sql::Dialect;
 
 impl Shape {
@@ -118,11 +118,11 @@ fn reason(word: &str) -> Reason {
 }
 
 impl Outbox {
-    fn letter(&self, table: &Table, mut cells: Cells) -> FeedLetter {
+    fn letter(&self, table: &OutboxTable, mut cells: Cells) -> FeedLetter {
         let own = cells.split_off(cells.len().min(3));
         let row = table.row(own);
         let handed_out = record(&table.shape, &row, 0);
-        let mut keys = Keys { template: self.settings.key.clone(), parser: Parser::new() };
+        let mut keys = RowKeys { template: self.settings.key.clone(), parser: Parser::new() };
         let topic: Arc<str> = self.settings.topic.clone();
         let key = keys.of(&row, &handed_out, &topic);
         FeedLetter {
@@ -153,13 +153,13 @@ impl Outbox {
 
     /// Puts dead letters back into the table, in their order; which ones.
     pub async fn replay(&self, ids: &[String]) -> Result<Vec<String>, Fault> {
-        let Table { shape, session } = self.table().await?;
+        let OutboxTable { shape, session } = self.table().await?;
         Ok(first_cells(&session.transact(&[], &shape.replay(ids)).await?))
     }
 
     /// Removes dead letters; which of them were there.
     pub async fn drop_dead(&self, ids: &[String]) -> Result<Vec<String>, Fault> {
-        let Table { shape, session } = self.table().await?;
+        let OutboxTable { shape, session } = self.table().await?;
         let statements = [shape.dead_ids(ids), shape.drop_dead(ids)];
         Ok(first_cells(&session.transact(&[], &statements).await?))
     }
@@ -172,7 +172,7 @@ impl FeedLetters for Outbox {
     }
 
     async fn count(&self) -> Result<LetterCount, Fault> {
-        let Table { shape, session } = self.table().await?;
+        let OutboxTable { shape, session } = self.table().await?;
         let rows = session.query(shape.dead_count()).await?;
         let cell = |at| rows.first().and_then(|row| number(row, at));
         let letters = cell(0).and_then(|count| u64::try_from(count).ok()).unwrap_or(0);
@@ -205,7 +205,7 @@ impl FeedLetters for Outbox {
     }
 
     async fn under_way(&self, ids: &[String]) -> Result<Vec<String>, Fault> {
-        let Table { shape, session } = self.table().await?;
+        let OutboxTable { shape, session } = self.table().await?;
         let mut all = Vec::new();
         for ids in ids.chunks(500) {
             all.extend(first_cells(&session.query(shape.pending_of(ids)).await?));

@@ -18,10 +18,10 @@ use tracing::{info, warn};
 
 use super::ddl::{CHANNEL, TRIGGER};
 use super::feed::Relay;
-use super::session::Session;
+use super::session::OutboxSession;
 use super::shape::Shape;
 use super::tenure::Tenure;
-use super::{Outbox, Server, Use};
+use super::{Outbox, OutboxServer, SessionPurpose};
 
 /// How often the trigger is looked for where there is none.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
@@ -32,14 +32,14 @@ impl Outbox {
     /// Listens for as long as the relay is there.
     pub(super) fn spawn_listener(&self, relay: &Arc<Relay>, shape: &Arc<Shape>) {
         #[allow(irrefutable_let_patterns, reason = "a build may have no other")]
-        let Server::Postgres(options) = &self.server else { return };
+        let OutboxServer::Postgres(options) = &self.server else { return };
         let listener = Listener {
             label: self.label.clone(),
             relay: Arc::downgrade(relay),
             tenure: relay.tenure.clone(),
             options: options.as_ref().clone(),
             shape: shape.clone(),
-            teller: self.session(Use::Look),
+            teller: self.session(SessionPurpose::Look),
             lease: self.settings.lease,
             told: None,
         };
@@ -54,7 +54,7 @@ struct Listener {
     options: PgConnectOptions,
     shape: Arc<Shape>,
     /// Tries whether notifications arrive.
-    teller: Arc<dyn Session>,
+    teller: Arc<dyn OutboxSession>,
     lease: Duration,
     /// What was said last, which is not said again.
     told: Option<&'static str>,
@@ -107,8 +107,8 @@ impl Listener {
     async fn connect(&self) -> Result<Option<PgListener>, Error> {
         let (name, lease) = (self.options.get_application_name(), self.lease.as_millis());
         let options = match name {
-            Some(_) => self.options.clone(),
-            None => self.options.clone().application_name("potok"),
+            Some(name) => self.options.clone().application_name(&format!("{name} listener")),
+            None => self.options.clone().application_name("potok listener"),
         };
         let opening = async {
             let pool = PgPoolOptions::new().max_connections(1).connect_with(options).await?;

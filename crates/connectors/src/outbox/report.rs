@@ -4,13 +4,13 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use potok_core::{FailingRow, Fault, LeaseOwner, OutboxCounts, OutboxStatus, OutboxTable};
+use potok_core::{FailingRow, Fault, LeaseOwner, OutboxControl, OutboxCounts, OutboxStatus};
 use tokio::time::Instant;
 
 use super::session::{Cells, number, text};
 use super::shape::{LEASES, Shape, WAITING};
-use super::table::Table;
-use super::{Outbox, Use};
+use super::table::OutboxTable;
+use super::{Outbox, SessionPurpose};
 use crate::sql::Dialect;
 
 /// Rows are counted up to here.
@@ -116,9 +116,9 @@ fn seconds(ms: Option<i64>) -> f64 {
 }
 
 impl Outbox {
-    pub(super) async fn table(&self) -> Result<Table, Fault> {
+    pub(super) async fn table(&self) -> Result<OutboxTable, Fault> {
         let shape = Arc::new(self.look().await?);
-        Ok(Table { shape, session: self.session(Use::Look) })
+        Ok(OutboxTable { shape, session: self.session(SessionPurpose::Look) })
     }
 
     /// The statements that make everything; by the table that is there, if it can be looked at. The
@@ -150,7 +150,7 @@ impl Outbox {
     }
 
     /// Rows processed per second in the last minute; `None` where that cannot be said quickly.
-    async fn rate(&self, table: &Table) -> Option<f64> {
+    async fn rate(&self, table: &OutboxTable) -> Option<f64> {
         let known = *self.rate.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((at, rate)) = known
             && at.elapsed() < RATE_EVERY
@@ -164,8 +164,8 @@ impl Outbox {
     }
 
     /// Keys that fail, with the first hundred; without rows that somebody has taken care of by hand.
-    async fn failing(&self, table: &Table) -> Result<(u64, Vec<FailingRow>), Fault> {
-        let Table { shape, session } = table;
+    async fn failing(&self, table: &OutboxTable) -> Result<(u64, Vec<FailingRow>), Fault> {
+        let OutboxTable { shape, session } = table;
         let rows = session.query(shape.failing()).await?;
         let ids: Vec<String> = rows.iter().filter_map(|row| text(row, 0)).collect();
         let waiting = match ids.is_empty() {
@@ -191,7 +191,7 @@ impl Outbox {
     /// How it stands.
     pub async fn status(&self) -> Result<OutboxStatus, Fault> {
         let table = self.table().await?;
-        let Table { shape, session } = &table;
+        let OutboxTable { shape, session } = &table;
         let backlog = session.query(shape.backlog()).await?;
         let (failing_keys, failing) = self.failing(&table).await?;
         let owner = session.query(shape.owner()).await?;
@@ -223,14 +223,14 @@ impl Outbox {
 
     /// Marks rows as processed without publishing them; which of them waited.
     pub async fn skip(&self, ids: &[String]) -> Result<Vec<String>, Fault> {
-        let Table { shape, session } = self.table().await?;
+        let OutboxTable { shape, session } = self.table().await?;
         let rows = session.transact(&[], &shape.skip(ids)).await?;
         Ok(rows.iter().filter_map(|row| text(row, 0)).collect())
     }
 }
 
 #[async_trait]
-impl OutboxTable for Outbox {
+impl OutboxControl for Outbox {
     async fn status(&self) -> Result<OutboxStatus, Fault> {
         Outbox::status(self).await
     }

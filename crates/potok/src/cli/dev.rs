@@ -29,6 +29,7 @@ const SHIPPED: &[(&str, &str)] = &[
     ("shop-events.yaml", include_str!("../../../../pipelines/shop-events.yaml")),
     ("schemas/shop-event.json", include_str!("../../../../pipelines/schemas/shop-event.json")),
     ("em-processor.yaml", include_str!("../../../../pipelines/em-processor.yaml")),
+    ("outbox.yaml", include_str!("../../../../pipelines/outbox.yaml")),
 ];
 /// Connections of the embedded default.
 const CONNECTIONS: (&str, &str) = (
@@ -43,7 +44,7 @@ const LINE_EVERY: Duration = Duration::from_secs(5);
 /// Columns and rows of a screen that does not say how large it is.
 const SCREEN_USUAL: (usize, usize) = (80, 24);
 
-/// Try it: all shipped pipelines with generated traffic, nothing to install
+/// Try it: orders, em-processor, shop-events and outbox with generated traffic, nothing to install
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -72,7 +73,6 @@ pub struct Dev {
 }
 
 impl Dev {
-    /// Does it.
     pub fn run(self, json: bool, logging: &Logging) -> Result<(), Failure> {
         let data_dir =
             self.data_dir.clone().or_else(|| std::env::var_os("POTOK_DATA_DIR").map(PathBuf::from));
@@ -95,7 +95,7 @@ impl Dev {
             let mut process = Process::start(&connections, &pipelines, plans).await?;
             let fed = pipelines.iter().map(|pipeline| pipeline.name.as_str());
             let fed = fed.filter(|_| !self.no_traffic);
-            let traffic = traffic::start(process.engine(), fed, self.rate);
+            let traffic = traffic::start(process.engine(), fed, self.rate, &data_dir);
             let screen = Screen { data_dir, log_file, address: process.address.to_string() };
             let engine = process.engine().clone();
             tokio::select! {
@@ -200,7 +200,8 @@ async fn show(screen: &Screen, engine: &Engine, view: bool, json: bool) -> Resul
             let up = terminal::span(u64::try_from(started.elapsed().as_millis()).unwrap_or(0));
             let (columns, rows) = terminal::screen().unwrap_or(SCREEN_USUAL);
             let rates = rates(&before.1, &all, seconds);
-            let view = live(&up, &lines, &rates, columns, rows);
+            let failing = failing(engine).await;
+            let view = live(&up, &lines, &rates, &failing, columns, rows);
             // Up to where the last view began, then over it.
             if drawn > 0 {
                 write!(out, "\x1b[{drawn}A\x1b[J")?;
@@ -214,6 +215,9 @@ async fn show(screen: &Screen, engine: &Engine, view: bool, json: bool) -> Resul
             for (line, rate) in lines.iter().zip(&rates) {
                 writeln!(out, "{}", in_a_line(line, rate))?;
             }
+            for line in failing(engine).await {
+                writeln!(out, "{line}")?;
+            }
         }
         out.flush()?;
         before = (now, all);
@@ -223,18 +227,20 @@ async fn show(screen: &Screen, engine: &Engine, view: bool, json: bool) -> Resul
 /// What changes on the screen, in at most so many rows: the table, and what it does not say.
 fn live(
     up: &str,
-    lines: &[status::Line],
-    rates: &[Rates],
+    lines: &[status::StatusLine],
+    rates: &[DevRates],
+    failing: &[String],
     columns: usize,
     rows: usize,
 ) -> Vec<String> {
     let mut view = vec![format!("potok dev  up {up}")];
     view.extend(status::table(lines, Some(columns)));
     for (line, rate) in lines.iter().zip(rates) {
-        let (name, Rates { received, delivered, .. }) = (&line.pipeline, rate);
+        let (name, DevRates { received, delivered, .. }) = (&line.pipeline, rate);
         view.push(format!("{name}: {received:.0} in and {delivered:.0} out a second"));
         view.extend(line.held().map(|held| format!("{name}: {held}")));
     }
+    view.extend(failing.iter().map(|line| terminal::short(line, columns)));
     // What would scroll away could not be drawn over.
     while terminal::rows(&view, columns) >= rows.max(2) {
         view.pop();
@@ -242,8 +248,25 @@ fn live(
     view
 }
 
+/// What fails in outboxes, and why: one row of each.
+async fn failing(engine: &Engine) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (pipeline, feed) in engine.feeds(None) {
+        let Some(table) = feed.outbox() else { continue };
+        let Ok(status) = table.status().await else { continue };
+        let Some(row) = status.failing.first() else { continue };
+        let keys = terminal::count(status.failing_keys, "key");
+        let attempts = terminal::count(row.attempt, "attempt");
+        lines.push(format!(
+            "{pipeline}: {keys} failing: {} after {attempts}: {}",
+            row.key, row.error
+        ));
+    }
+    lines
+}
+
 /// The same of one pipeline for a file.
-fn in_a_line(line: &status::Line, rates: &Rates) -> String {
+fn in_a_line(line: &status::StatusLine, rates: &DevRates) -> String {
     let held = line.held().map(|held| format!("; {held}")).unwrap_or_default();
     format!(
         "{}: per second {:.0} received, {:.0} delivered, {:.0} duplicates, {:.0} dead-lettered; \
@@ -258,25 +281,25 @@ fn in_a_line(line: &status::Line, rates: &Rates) -> String {
     )
 }
 
-fn to_lines(all: &[Status]) -> Result<Vec<status::Line>, Failure> {
+fn to_lines(all: &[Status]) -> Result<Vec<status::StatusLine>, Failure> {
     let value = serde_json::to_value(all).and_then(serde_json::from_value);
     value.map_err(|error| Failure::new("P0513", "the status cannot be read").because(error))
 }
 
 /// What happens in a second.
-struct Rates {
+struct DevRates {
     received: f64,
     delivered: f64,
     duplicates: f64,
     dead_lettered: f64,
 }
 
-fn rates(before: &[Status], all: &[Status], seconds: f64) -> Vec<Rates> {
+fn rates(before: &[Status], all: &[Status], seconds: f64) -> Vec<DevRates> {
     let one = |status: &Status| {
         let old = before.iter().find(|old| old.pipeline == status.pipeline);
         let rate =
             |of: fn(&Status) -> u64| of(status).saturating_sub(old.map_or(0, of)) as f64 / seconds;
-        Rates {
+        DevRates {
             received: rate(|s| s.received),
             delivered: rate(|s| s.delivered),
             duplicates: rate(|s| s.duplicates),
@@ -317,6 +340,13 @@ fn outcome(pipeline: &str, dir: &str) -> Vec<String> {
             format!("outcome       potok read processor-event --follow --data-dir {dir}"),
             format!("records       potok read adapter-event --follow --data-dir {dir}"),
         ],
+        "outbox" => vec![
+            format!(
+                "rows          sqlite3 {dir}/db/messenger.sqlite 'select count(*) from outbox'"
+            ),
+            format!("table         potok outbox status --data-dir {dir}"),
+            format!("outcome       potok read system-notifications-topic-v1 --data-dir {dir}"),
+        ],
         "shop-events" => vec![
             format!("rows          sqlite3 {dir}/db/shop-0.sqlite 'select count(*) from events'"),
             format!("records       potok read shop-events-in --follow --data-dir {dir}"),
@@ -335,7 +365,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn lines() -> Vec<status::Line> {
+    fn lines() -> Vec<status::StatusLine> {
         let one = |pipeline: &str, held: u64| {
             serde_json::json!({
                 "pipeline": pipeline, "state": "running", "why": null,
@@ -353,10 +383,10 @@ mod tests {
     #[test]
     fn the_view_fits_every_screen_and_loses_no_digit() {
         let rates =
-            || Rates { received: 50.0, delivered: 48.0, duplicates: 1.0, dead_lettered: 1.0 };
+            || DevRates { received: 50.0, delivered: 48.0, duplicates: 1.0, dead_lettered: 1.0 };
         let rates = [rates(), rates()];
         for columns in [60, 80, 100, 120, 200] {
-            let view = live("1m01s", &lines(), &rates, columns, 24);
+            let view = live("1m01s", &lines(), &rates, &[], columns, 24);
             assert!(
                 view.iter().all(|line| terminal::seen(line) <= columns),
                 "{columns}: {view:#?}"
@@ -377,7 +407,7 @@ mod tests {
                 assert!(text.contains(part), "{part} at {columns}: {view:#?}");
             }
         }
-        let small = live("1s", &lines(), &rates, 80, 5);
+        let small = live("1s", &lines(), &rates, &[], 80, 5);
         assert!(terminal::rows(&small, 80) < 5, "{small:#?}");
     }
 

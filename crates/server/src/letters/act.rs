@@ -19,10 +19,10 @@ use serde_json::json;
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
-use super::filter::{Filter, Wanted};
+use super::filter::{Filter, LetterFilter};
 use super::lines_response;
-use super::select::{PAGE_LETTERS_MAX, Selection, Shelf, shelves};
-use crate::audit::{self, Entry, Via};
+use super::select::{LetterTopic, PAGE_LETTERS_MAX, Selection, shelves};
+use crate::audit::{self, AuditEntry, Door};
 use crate::line::push_line;
 use crate::{Admin, ApiError, request};
 
@@ -35,7 +35,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// A replay or drop.
 #[derive(Clone, Deserialize)]
-pub(crate) struct Wish {
+pub(crate) struct LetterRequest {
     #[serde(flatten)]
     pub filter: serde_json::Map<String, serde_json::Value>,
     /// Only say what would be done.
@@ -52,7 +52,7 @@ pub(crate) struct Wish {
     pub job: Option<String>,
 }
 
-impl Wish {
+impl LetterRequest {
     /// The filter, for people.
     pub fn target(&self) -> String {
         let said = |(name, value): (&String, &serde_json::Value)| match value {
@@ -88,13 +88,13 @@ pub(crate) async fn drop(State(admin): State<Admin>, body: Body) -> Result<Respo
     act(admin, request::json(body).await?, Action::Drop).await
 }
 
-async fn act(admin: Admin, wish: Wish, action: Action) -> Result<Response, ApiError> {
+async fn act(admin: Admin, wish: LetterRequest, action: Action) -> Result<Response, ApiError> {
     if let Some(name) = &wish.job {
-        let job = crate::jobs::start(&admin, Via::Api, name.clone(), wish.clone(), action).await?;
+        let job = crate::jobs::start(&admin, Door::Api, name.clone(), wish.clone(), action).await?;
         let answer = (StatusCode::ACCEPTED, axum::Json(json!({ "job": job.id })));
         return Ok(answer.into_response());
     }
-    let work = Work::begin(&admin, Via::Api, wish, action).await?;
+    let work = Work::begin(&admin, Door::Api, wish, action).await?;
     Ok(lines_response(futures::stream::unfold(Some(work), |work| async {
         let mut work = work?;
         match work.next().await {
@@ -118,22 +118,22 @@ pub(crate) struct Work {
     /// What becomes of replays, by dead-letter topic.
     watches: Vec<(String, Outcomes)>,
     /// What was put back into feeds, where somebody waits for what becomes of it.
-    put_back: Vec<(Arc<Shelf>, Vec<String>)>,
+    put_back: Vec<(Arc<LetterTopic>, Vec<String>)>,
     wait: Duration,
     /// Pipelines whose files were looked at.
     warned: BTreeSet<String>,
     /// Where something was dropped.
-    dropped: Vec<Arc<Shelf>>,
+    dropped: Vec<Arc<LetterTopic>>,
     /// Given back when all are sent.
     alone: Option<OwnedMutexGuard<()>>,
     /// How many were handled.
     handled: u64,
-    entry: Entry,
+    entry: AuditEntry,
 }
 
 /// What was done with one dead letter.
 #[derive(Serialize)]
-struct Done<'a> {
+struct LetterOutcome<'a> {
     id: &'a str,
     pipeline: &'a str,
     reason: Reason,
@@ -146,14 +146,14 @@ impl Work {
     /// Begins, where no other is under way.
     pub async fn begin(
         admin: &Admin,
-        via: Via,
-        wish: Wish,
+        via: Door,
+        wish: LetterRequest,
         action: Action,
     ) -> Result<Self, ApiError> {
-        let entry = Entry::new(via, action.word()).target(wish.target());
+        let entry = AuditEntry::new(via, action.word()).target(wish.target());
         let mut filter = Filter::of(wish.filter)?;
         filter.all = false;
-        let wanted = Wanted::read(filter, admin.engine())?;
+        let wanted = LetterFilter::read(filter, admin.engine())?;
         let Ok(alone) = admin.inner.letters.clone().try_lock_owned() else {
             let what = "another replay or drop of dead letters is under way";
             return Err(
@@ -170,10 +170,10 @@ impl Work {
             }
         }
         let paces = (Duration::from_secs(1).as_millis() / PACE.as_millis()) as u32;
-        let entry = Entry { pipeline: wanted.pipeline.clone(), ..entry };
+        let entry = AuditEntry { pipeline: wanted.pipeline.clone(), ..entry };
         let selection = Selection::begin(admin, wanted, None).await?;
         if !wish.dry_run {
-            audit::note(admin, Entry { result: "started".to_owned(), ..entry.clone() }).await;
+            audit::note(admin, AuditEntry { result: "started".to_owned(), ..entry.clone() }).await;
         }
         Ok(Work {
             selection,
@@ -196,7 +196,7 @@ impl Work {
 
     /// Notes how many were handled, where it ends before its time.
     pub async fn stopped(self) {
-        let entry = Entry { result: "stopped".to_owned(), ..self.entry.clone() };
+        let entry = AuditEntry { result: "stopped".to_owned(), ..self.entry.clone() };
         audit::note(&self.admin, entry.count(self.handled)).await;
     }
 
@@ -257,7 +257,11 @@ impl Work {
         lines
     }
 
-    async fn settle(&mut self, shelf: &Arc<Shelf>, letters: &[DeadLetter]) -> Result<(), ApiError> {
+    async fn settle(
+        &mut self,
+        shelf: &Arc<LetterTopic>,
+        letters: &[DeadLetter],
+    ) -> Result<(), ApiError> {
         if let Some(kept) = shelf.kept() {
             let ids = shelf.ids_in_feed(letters);
             match self.action {
@@ -316,14 +320,8 @@ impl Work {
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
-        let sum = |of: fn(&Outcomes) -> u64| -> u64 {
-            self.watches.iter().map(|(_, outcomes)| of(outcomes)).sum()
-        };
-        let dead_again = self.watches.iter().flat_map(|(_, outcomes)| &outcomes.dead_again);
-        let mut dead_again: Vec<_> = dead_again
-            .map(|dead| json!({ "id": dead.id, "reason": dead.reason, "error": dead.error }))
-            .collect();
         let (mut put_back, mut dead_rows) = (0, 0);
+        let mut rows_dead_again = Vec::new();
         for (shelf, ids) in &self.put_back {
             put_back += ids.len() as u64;
             let Some(kept) = shelf.kept() else { continue };
@@ -331,11 +329,19 @@ impl Work {
                 dead_rows += 1;
                 let id = format!("{}/{}", kept.place(), dead.id);
                 let (reason, error) = (dead.reason, dead.error);
-                dead_again.push(json!({ "id": id, "reason": reason, "error": error }));
+                rows_dead_again.push(json!({ "id": id, "reason": reason, "error": error }));
             }
         }
         let rows_under_way = rows_under_way(&self.put_back).await?;
         let published = put_back.saturating_sub(dead_rows + rows_under_way);
+        let sum = |of: fn(&Outcomes) -> u64| -> u64 {
+            self.watches.iter().map(|(_, outcomes)| of(outcomes)).sum()
+        };
+        let dead_again = self.watches.iter().flat_map(|(_, outcomes)| &outcomes.dead_again);
+        let dead_again: Vec<_> = dead_again
+            .map(|dead| json!({ "id": dead.id, "reason": dead.reason, "error": dead.error }))
+            .chain(rows_dead_again)
+            .collect();
         let mut lines = Vec::new();
         push_line(
             &mut lines,
@@ -352,7 +358,7 @@ impl Work {
     }
 
     /// Why this one cannot be replayed.
-    fn obstacle(&self, shelf: &Shelf, letter: &DeadLetter) -> Option<String> {
+    fn obstacle(&self, shelf: &LetterTopic, letter: &DeadLetter) -> Option<String> {
         // A table has nowhere to keep how often.
         if self.action == Action::Drop || shelf.kept().is_some() {
             return None;
@@ -377,7 +383,7 @@ impl Work {
 }
 
 /// How many that were put back into feeds have not ended.
-async fn rows_under_way(put_back: &[(Arc<Shelf>, Vec<String>)]) -> Result<u64, ApiError> {
+async fn rows_under_way(put_back: &[(Arc<LetterTopic>, Vec<String>)]) -> Result<u64, ApiError> {
     let mut all = 0;
     for (shelf, ids) in put_back {
         if let Some(kept) = shelf.kept() {
@@ -387,7 +393,11 @@ async fn rows_under_way(put_back: &[(Arc<Shelf>, Vec<String>)]) -> Result<u64, A
     Ok(all)
 }
 
-fn done<'a>(letter: &'a DeadLetter, action: &'static str, why: Option<String>) -> Done<'a> {
+fn done<'a>(
+    letter: &'a DeadLetter,
+    action: &'static str,
+    why: Option<String>,
+) -> LetterOutcome<'a> {
     let DeadLetter { id, envelope, .. } = letter;
-    Done { id, pipeline: &envelope.pipeline, reason: envelope.reason, action, why }
+    LetterOutcome { id, pipeline: &envelope.pipeline, reason: envelope.reason, action, why }
 }

@@ -116,7 +116,7 @@ impl fmt::Display for LetterName {
 }
 
 /// A filter read and checked.
-pub(super) struct Wanted {
+pub(super) struct LetterFilter {
     pub pipeline: Option<String>,
     pub ids: Option<Vec<LetterName>>,
     reasons: Vec<Reason>,
@@ -128,7 +128,7 @@ pub(super) struct Wanted {
     all: bool,
 }
 
-impl Wanted {
+impl LetterFilter {
     pub fn read(filter: Filter, engine: &Engine) -> Result<Self, ApiError> {
         let now = engine.clock().now();
         let name = |id: &String| LetterName::read(id, engine);
@@ -137,7 +137,7 @@ impl Wanted {
         let reasons = filter.reason.iter().flat_map(|list| list.split(',')).map(reason);
         let since = filter.since.map(|text| parse_since(&text, now)).transpose();
         let predicate = filter.r#where.map(|source| predicate(&source)).transpose()?;
-        Ok(Wanted {
+        Ok(LetterFilter {
             pipeline: filter.pipeline,
             ids: ids.map_err(ApiError::usage)?,
             reasons: reasons.collect::<Result<_, _>>()?,

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use potok_core::{Envelope, Feed, FeedLetter, FeedLetters, PipelineInfo, Timestamp};
-use potok_flow::dead_letter::{self, DeadLetter, DeadLetterState, LetterId, Pages, Settled};
+use potok_flow::dead_letter::{self, DeadLetter, DeadLetterState, LetterId, LetterOutcomes, Pages};
 
-use super::filter::{LetterName, Wanted};
+use super::filter::{LetterFilter, LetterName};
 use crate::{Admin, ApiError};
 
 /// Dead letters looked at together, and their bytes.
@@ -17,14 +17,14 @@ const PAGE_BYTES_MAX: usize = 8 << 20;
 const FEED_LETTERS_MAX: usize = 100;
 
 /// A dead-letter topic, and the pipelines that write to it; or what a feed keeps itself.
-pub(super) struct Shelf {
+pub(super) struct LetterTopic {
     /// Its topics.
     info: PipelineInfo,
     pipelines: Vec<PipelineInfo>,
     feed: Option<Arc<dyn Feed>>,
 }
 
-impl Shelf {
+impl LetterTopic {
     /// The pipeline that a dead letter is of, if it is known here.
     pub fn pipeline_of(&self, letter: &DeadLetter) -> Option<&PipelineInfo> {
         self.pipelines.iter().find(|info| info.pipeline == letter.envelope.pipeline)
@@ -71,16 +71,19 @@ impl Shelf {
 }
 
 /// The dead-letter topics that are here; only those of one pipeline where one is named.
-pub(super) async fn shelves(admin: &Admin, only: Option<&str>) -> Result<Vec<Shelf>, ApiError> {
+pub(super) async fn shelves(
+    admin: &Admin,
+    only: Option<&str>,
+) -> Result<Vec<LetterTopic>, ApiError> {
     let log = admin.engine().log();
-    let mut shelves: Vec<Shelf> = Vec::new();
+    let mut shelves: Vec<LetterTopic> = Vec::new();
     for group in log.consumer_groups().await? {
-        let same = |shelf: &&mut Shelf| shelf.info.dead_letters == group.info.dead_letters;
+        let same = |shelf: &&mut LetterTopic| shelf.info.dead_letters == group.info.dead_letters;
         match shelves.iter_mut().find(same) {
             Some(shelf) => shelf.pipelines.push(group.info),
             None => {
                 let pipelines = vec![group.info.clone()];
-                shelves.push(Shelf { info: group.info, pipelines, feed: None });
+                shelves.push(LetterTopic { info: group.info, pipelines, feed: None });
             }
         }
     }
@@ -89,19 +92,19 @@ pub(super) async fn shelves(admin: &Admin, only: Option<&str>) -> Result<Vec<She
         let covered = shelves.iter().any(|shelf| shelf.info.dead_letters == topic.topic);
         if let (Some(pipeline), false) = (topic.topic.strip_suffix("-dead"), covered) {
             let info = dead_letter::info(pipeline, &topic.topic, 0);
-            shelves.push(Shelf { info, pipelines: Vec::new(), feed: None });
+            shelves.push(LetterTopic { info, pipelines: Vec::new(), feed: None });
         }
     }
     for (pipeline, feed) in admin.engine().feeds(None) {
         if let Some(kept) = feed.letters() {
             let info = dead_letter::info(&pipeline, kept.place(), 0);
             let pipelines = vec![info.clone()];
-            shelves.push(Shelf { info, pipelines, feed: Some(feed) });
+            shelves.push(LetterTopic { info, pipelines, feed: Some(feed) });
         }
     }
     shelves.sort_by(|a, b| a.info.dead_letters.cmp(&b.info.dead_letters));
     let Some(only) = only else { return Ok(shelves) };
-    let is_of = |shelf: &Shelf| {
+    let is_of = |shelf: &LetterTopic| {
         shelf.info.pipeline == only || shelf.pipelines.iter().any(|info| info.pipeline == only)
     };
     if !shelves.iter().any(is_of)
@@ -115,10 +118,10 @@ pub(super) async fn shelves(admin: &Admin, only: Option<&str>) -> Result<Vec<She
 }
 
 /// What is read of a shelf.
-enum Reading {
+enum LetterReader {
     All(Box<Pages>),
     /// Those of these names, each alone.
-    Named(VecDeque<LetterId>, Arc<Settled>),
+    Named(VecDeque<LetterId>, Arc<LetterOutcomes>),
     /// What a feed keeps, behind that time and id.
     Kept(Option<(Timestamp, String)>),
     /// Those of these ids that a feed keeps.
@@ -128,16 +131,16 @@ enum Reading {
 /// The dead letters wanted, in the order of the log within a topic.
 pub(super) struct Selection {
     admin: Admin,
-    wanted: Arc<Wanted>,
-    shelves: VecDeque<Arc<Shelf>>,
-    reading: Option<(Arc<Shelf>, Reading)>,
+    wanted: Arc<LetterFilter>,
+    shelves: VecDeque<Arc<LetterTopic>>,
+    reading: Option<(Arc<LetterTopic>, LetterReader)>,
 }
 
 impl Selection {
     /// Begins at the first, or where an earlier one stopped.
     pub async fn begin(
         admin: &Admin,
-        wanted: Wanted,
+        wanted: LetterFilter,
         cursor: Option<&str>,
     ) -> Result<Selection, ApiError> {
         let shelves = shelves(admin, wanted.pipeline.as_deref()).await?;
@@ -159,7 +162,7 @@ impl Selection {
                     });
                     let after = after
                         .ok_or_else(|| ApiError::usage(format!("`{cursor}` is not a cursor")))?;
-                    selection.reading = Some((shelf, Reading::Kept(Some(after))));
+                    selection.reading = Some((shelf, LetterReader::Kept(Some(after))));
                     break;
                 }
                 if shelf.info.dead_letters == topic {
@@ -169,7 +172,7 @@ impl Selection {
                         "P0501" => ApiError::usage(fault.what),
                         _ => fault.into(),
                     })?;
-                    selection.reading = Some((shelf, Reading::All(Box::new(pages))));
+                    selection.reading = Some((shelf, LetterReader::All(Box::new(pages))));
                     break;
                 }
             }
@@ -199,7 +202,7 @@ impl Selection {
             if ours.is_empty() {
                 continue;
             }
-            let settled = Arc::new(Settled::load(log.as_ref(), &shelf.info).await?);
+            let settled = Arc::new(LetterOutcomes::load(log.as_ref(), &shelf.info).await?);
             for id in ours {
                 let found = dead_letter::find(
                     log.as_ref(),
@@ -224,7 +227,7 @@ impl Selection {
     pub async fn next(
         &mut self,
         most: usize,
-    ) -> Result<Option<(Arc<Shelf>, Vec<DeadLetter>)>, ApiError> {
+    ) -> Result<Option<(Arc<LetterTopic>, Vec<DeadLetter>)>, ApiError> {
         loop {
             let Some(page) = self.page(most.min(PAGE_LETTERS_MAX)).await? else {
                 return Ok(None);
@@ -240,10 +243,10 @@ impl Selection {
     /// Where a later selection goes on; `None` at the end.
     pub fn cursor(&self) -> Option<String> {
         match &self.reading {
-            Some((shelf, Reading::All(pages))) => {
+            Some((shelf, LetterReader::All(pages))) => {
                 Some(format!("{}:{}", shelf.info.dead_letters, pages.cursor()))
             }
-            Some((shelf, Reading::Kept(Some((time, id))))) => {
+            Some((shelf, LetterReader::Kept(Some((time, id))))) => {
                 Some(format!("{}:{}/{id}", shelf.info.dead_letters, time.0))
             }
             _ => None,
@@ -254,21 +257,21 @@ impl Selection {
     async fn page(
         &mut self,
         most: usize,
-    ) -> Result<Option<(Arc<Shelf>, Vec<DeadLetter>)>, ApiError> {
+    ) -> Result<Option<(Arc<LetterTopic>, Vec<DeadLetter>)>, ApiError> {
         let log = self.admin.engine().log().clone();
         loop {
             let Some((shelf, reading)) = &mut self.reading else {
                 let Some(shelf) = self.shelves.pop_front() else { return Ok(None) };
                 let place = shelf.info.dead_letters.as_str();
                 let reading = match &self.wanted.ids {
-                    None if shelf.feed.is_some() => Reading::Kept(None),
+                    None if shelf.feed.is_some() => LetterReader::Kept(None),
                     Some(ids) if shelf.feed.is_some() => {
                         let ours = ids.iter().filter_map(|id| id.kept_in(place));
-                        Reading::KeptNamed(ours.map(str::to_owned).collect())
+                        LetterReader::KeptNamed(ours.map(str::to_owned).collect())
                     }
                     None => {
                         let pages = Pages::open(log.as_ref(), &shelf.info, None).await?;
-                        Reading::All(Box::new(pages))
+                        LetterReader::All(Box::new(pages))
                     }
                     Some(ids) => {
                         let ours = ids.iter().filter_map(|id| id.in_topic(place));
@@ -276,8 +279,8 @@ impl Selection {
                         if ids.is_empty() {
                             continue;
                         }
-                        let settled = Settled::load(log.as_ref(), &shelf.info).await?;
-                        Reading::Named(ids, Arc::new(settled))
+                        let settled = LetterOutcomes::load(log.as_ref(), &shelf.info).await?;
+                        LetterReader::Named(ids, Arc::new(settled))
                     }
                 };
                 self.reading = Some((shelf, reading));
@@ -286,17 +289,17 @@ impl Selection {
             if let Some(kept) = shelf.kept() {
                 let most = most.min(FEED_LETTERS_MAX);
                 let found = match reading {
-                    Reading::Kept(after) => {
+                    LetterReader::Kept(after) => {
                         let from = after.as_ref().map(|(time, id)| (*time, id.as_str()));
                         let found = kept.list(from, most).await?;
                         *after = found.last().map(|last| (last.time, last.id.clone()));
                         found
                     }
-                    Reading::KeptNamed(ids) => {
+                    LetterReader::KeptNamed(ids) => {
                         let rest = ids.split_off(ids.len().min(most));
                         kept.find(&std::mem::replace(ids, rest)).await?
                     }
-                    Reading::All(_) | Reading::Named(..) => Vec::new(),
+                    LetterReader::All(_) | LetterReader::Named(..) => Vec::new(),
                 };
                 if found.is_empty() {
                     self.reading = None;
@@ -309,9 +312,9 @@ impl Selection {
             let mut bytes = 0;
             while letters.len() < most && bytes < PAGE_BYTES_MAX {
                 let letter = match reading {
-                    Reading::All(pages) => pages.next().await?,
-                    Reading::Kept(_) | Reading::KeptNamed(_) => None,
-                    Reading::Named(ids, settled) => match ids.pop_front() {
+                    LetterReader::All(pages) => pages.next().await?,
+                    LetterReader::Kept(_) | LetterReader::KeptNamed(_) => None,
+                    LetterReader::Named(ids, settled) => match ids.pop_front() {
                         None => None,
                         Some(id) => {
                             let ids = [id];
@@ -338,7 +341,7 @@ impl Selection {
 }
 
 async fn filter(
-    wanted: Arc<Wanted>,
+    wanted: Arc<LetterFilter>,
     letters: Vec<DeadLetter>,
 ) -> Result<Vec<DeadLetter>, ApiError> {
     // Predicates are somebody's programs: they run where they hold up nothing else.

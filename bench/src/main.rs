@@ -13,6 +13,7 @@ mod measure;
 mod memory;
 mod order;
 mod orders;
+mod outbox;
 mod plain;
 mod potok;
 mod report;
@@ -64,6 +65,8 @@ enum Measurement {
     GroupsKafka,
     /// A million open groups, embedded and on Kafka with Redis: memory, lateness, restart
     GroupsMillion,
+    /// Rows of PostgreSQL into Kafka against a bare loop, and latency; starts the services
+    Outbox,
     /// All of them
     All,
 }
@@ -94,6 +97,7 @@ fn run(cli: &Cli) -> Result<()> {
         Measurement::Idle,
         Measurement::KafkaSql,
         Measurement::Groups,
+        Measurement::Outbox,
     ];
     let whats = if cli.what.contains(&Measurement::All) { &all[..] } else { &cli.what };
     for what in whats {
@@ -108,6 +112,7 @@ fn run(cli: &Cli) -> Result<()> {
             Measurement::GroupsEmbedded => groups::run(cli.quick, &[groups::BenchPart::Embedded])?,
             Measurement::GroupsKafka => groups::run(cli.quick, &[groups::BenchPart::Kafka])?,
             Measurement::GroupsMillion => groups::run(cli.quick, &[groups::BenchPart::Million])?,
+            Measurement::Outbox => outbox::run(cli.quick)?,
             Measurement::All => {}
         }
     }

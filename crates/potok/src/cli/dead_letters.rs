@@ -200,6 +200,13 @@ impl Selection {
         filter
     }
 
+    /// True where only the log was asked, and an outbox of that name would have them in its table.
+    fn may_be_in_a_table(&self) -> bool {
+        let [name] = self.named.as_slice() else { return false };
+        let is_name = !name.contains('/') && !wire::is_file(name);
+        is_name && matches!(Client::find_process(&self.place), Ok(None))
+    }
+
     fn get(&self, all: bool, more: &str) -> Result<Answer, Failure> {
         let (client, pipeline) = self.client()?;
         let filter = self.filter(pipeline.as_deref());
@@ -231,7 +238,14 @@ impl DeadLetters {
                 if let Some(cursor) = cursor {
                     more.push_str(&format!("&cursor={}", encode(&cursor)));
                 }
-                list(which.get(all, &more)?, all, json)
+                let is_empty = list(which.get(all, &more)?, all, json)?;
+                if is_empty && which.may_be_in_a_table() {
+                    eprintln!(
+                        "no process runs here: dead letters of an outbox are in its table, which is \
+                         asked where its file is named"
+                    );
+                }
+                Ok(())
             }
             DeadLetters::Show { which } => {
                 // Who names one wants to see it, whatever became of it.
@@ -271,7 +285,8 @@ fn text<'a>(value: &'a Value, name: &str) -> &'a str {
     value.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
-fn list(answer: Answer, all: bool, json: bool) -> Result<(), Failure> {
+/// Prints them; true where there are none.
+fn list(answer: Answer, all: bool, json: bool) -> Result<bool, Failure> {
     let mut out = terminal::out();
     let mut table = match all {
         true => Table::new(&["ID", "STATE", "REASON", "ATTEMPTS", "TIME", "KEY", "ERROR"]),
@@ -282,6 +297,7 @@ fn list(answer: Answer, all: bool, json: bool) -> Result<(), Failure> {
     let (mut count, mut cursor) = (0_u64, None);
     for_each_line(answer, |line, more| {
         if json {
+            count += 1;
             out.write_all(line)?;
             if !more {
                 out.flush()?;
@@ -323,7 +339,7 @@ fn list(answer: Answer, all: bool, json: bool) -> Result<(), Failure> {
         writeln!(out, "there may be more: --cursor {cursor}")?;
     }
     out.flush()?;
-    Ok(())
+    Ok(count == 0)
 }
 
 fn summary(answer: Answer, json: bool) -> Result<(), Failure> {

@@ -167,7 +167,8 @@ fn a_type_that_is_not_mapped_keeps_only_its_key_back() {
     // By its id, by the row's own behind the pipeline, by a filter; and where nothing is meant.
     let whole = running.run(["dead-letters", "show", &id], b"").good().text().to_owned();
     assert!(whole.contains("no topic is mapped") && whole.contains("conversation_id"), "{whole}");
-    let same = running.run(["dead-letters", "show", "outbox", &uuid(2)], b"").good().text().to_owned();
+    let same =
+        running.run(["dead-letters", "show", "outbox", &uuid(2)], b"").good().text().to_owned();
     assert_eq!(same, whole);
     running.run(["dead-letters", "show", "outbox", &uuid(3)], b"").exits(1);
     let filtered = |filter: [&str; 2]| {
@@ -188,7 +189,8 @@ fn a_type_that_is_not_mapped_keeps_only_its_key_back() {
         let line = format!("potok_outbox_{name}{{pipeline=\"outbox\"}} {value}\n");
         assert!(metrics.contains(&line), "{line} in {metrics}");
     }
-    let dry = running.run(["dead-letters", "drop", "outbox", "--dry-run"], b"").good().text().to_owned();
+    let dry =
+        running.run(["dead-letters", "drop", "outbox", "--dry-run"], b"").good().text().to_owned();
     assert!(dry.contains("1 dead letter would be dropped"), "{dry}");
     // Mended, and replayed: in its order.
     drop(running);
@@ -311,8 +313,7 @@ fn files_that_cannot_keep_the_promise_are_refused() {
 fn every_command_of_the_guide_runs() {
     let guide = Guide::read("outbox.md");
     assert_eq!(guide.sections().len(), 8, "of which 5 and 6 are walked with real services");
-    let instead =
-        [("cargo build --release", DONE), ("alias potok=target/release/potok", DONE)];
+    let instead = [("cargo build --release", DONE), ("alias potok=target/release/potok", DONE)];
     let mut walk = Walk::through(&guide, 1..=4, &instead);
     walk.to("potok run");
     walk.to("sqlite3");

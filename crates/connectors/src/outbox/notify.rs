@@ -33,7 +33,7 @@ impl Outbox {
     pub(super) fn spawn_listener(&self, relay: &Arc<Relay>, shape: &Arc<Shape>) {
         #[allow(irrefutable_let_patterns, reason = "a build may have no other")]
         let OutboxServer::Postgres(options) = &self.server else { return };
-        let listener = Listener {
+        let listener = NotifyListener {
             label: self.label.clone(),
             relay: Arc::downgrade(relay),
             tenure: relay.tenure.clone(),
@@ -47,7 +47,7 @@ impl Outbox {
     }
 }
 
-struct Listener {
+struct NotifyListener {
     label: String,
     relay: Weak<Relay>,
     tenure: watch::Receiver<Tenure>,
@@ -60,7 +60,7 @@ struct Listener {
     told: Option<&'static str>,
 }
 
-impl Listener {
+impl NotifyListener {
     async fn run(mut self) {
         loop {
             let Some(relay) = self.relay.upgrade() else { return };

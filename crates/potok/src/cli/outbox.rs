@@ -152,12 +152,12 @@ fn status(named: Option<&str>, place: &Target) -> Result<Vec<OutboxLine>, Failur
         return Ok(vec![OutboxLine { pipeline, status: Some(status), error: None }]);
     }
     #[derive(Deserialize)]
-    struct Answer {
+    struct OutboxAnswer {
         outboxes: Vec<OutboxLine>,
     }
     let only = named.map(|pipeline| format!("?pipeline={}", encode(pipeline)));
     let path = format!("/api/v1/outbox{}", only.unwrap_or_default());
-    Ok(process(place)?.get_json::<Answer>(&path)?.outboxes)
+    Ok(process(place)?.get_json::<OutboxAnswer>(&path)?.outboxes)
 }
 
 impl Rows {

@@ -6,6 +6,7 @@
 
 mod engine;
 mod groups;
+mod hub;
 mod idle;
 mod kafka_sql;
 mod log;
@@ -33,11 +34,14 @@ use clap::{Parser, ValueEnum};
 )]
 struct Cli {
     /// What to measure, one after another
-    #[arg(required_unless_present = "bare_log", value_enum)]
+    #[arg(required_unless_present_any = ["bare_log", "hub_clients"], value_enum)]
     what: Vec<Measurement>,
     /// The other side of `groups-embedded`, which has a process of its own like potok
     #[arg(long, hide = true, value_name = "FOLDER")]
     bare_log: Option<PathBuf>,
+    /// The clients of `hub`, which have a process of their own
+    #[arg(long, hide = true, value_name = "ADDRESS/COUNT")]
+    hub_clients: Option<String>,
     /// Smaller sizes: a look, not a measurement
     #[arg(long)]
     quick: bool,
@@ -65,6 +69,8 @@ enum Measurement {
     GroupsKafka,
     /// A million open groups, embedded and on Kafka with Redis: memory, lateness, restart
     GroupsMillion,
+    /// The hub: idle connections, a message to everybody, acknowledged messages
+    Hub,
     /// Rows of PostgreSQL into Kafka against a bare loop, and latency; starts the services
     Outbox,
     /// All of them
@@ -89,6 +95,9 @@ fn run(cli: &Cli) -> Result<()> {
     if let Some(folder) = &cli.bare_log {
         return groups::bare_log(folder);
     }
+    if let Some(place) = &cli.hub_clients {
+        return hub::clients::run(place);
+    }
     let all = [
         Measurement::Log,
         Measurement::Engine,
@@ -97,6 +106,7 @@ fn run(cli: &Cli) -> Result<()> {
         Measurement::Idle,
         Measurement::KafkaSql,
         Measurement::Groups,
+        Measurement::Hub,
         Measurement::Outbox,
     ];
     let whats = if cli.what.contains(&Measurement::All) { &all[..] } else { &cli.what };
@@ -112,6 +122,7 @@ fn run(cli: &Cli) -> Result<()> {
             Measurement::GroupsEmbedded => groups::run(cli.quick, &[groups::BenchPart::Embedded])?,
             Measurement::GroupsKafka => groups::run(cli.quick, &[groups::BenchPart::Kafka])?,
             Measurement::GroupsMillion => groups::run(cli.quick, &[groups::BenchPart::Million])?,
+            Measurement::Hub => hub::run(cli.quick)?,
             Measurement::Outbox => outbox::run(cli.quick)?,
             Measurement::All => {}
         }

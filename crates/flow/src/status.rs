@@ -1,4 +1,4 @@
-//! What the engine knows of a pipeline, for people and metrics.
+//! The state and counts of a pipeline, for people and metrics.
 //!
 //! `received = delivered + filtered + duplicates + dead_lettered + in_flight` holds in every
 //! snapshot. Each of them is counted where it happens (`counts.rs`), none is computed from others.
@@ -16,7 +16,7 @@ use crate::plan::Plan;
 use crate::process::{StageCounts, Stages};
 use crate::waits::{Wait, WaitsFor};
 
-/// What a pipeline is doing.
+/// The state of a pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
@@ -50,11 +50,10 @@ pub struct GateStatus {
 pub struct Status {
     /// Its name.
     pub pipeline: String,
-    /// What it is doing.
     pub state: State,
     /// Why, where that is not plain.
     pub why: Option<String>,
-    /// What it waits for, besides destinations behind their gates.
+    /// Its waits, besides destinations behind their gates.
     pub waits: Vec<Wait>,
     pub gate: GateStatus,
     /// Records in its topics that have not ended; `None` while the log does not answer.
@@ -86,7 +85,7 @@ pub struct Status {
     pub waiting: Option<u64>,
     /// Age in milliseconds of the oldest of them.
     pub waiting_oldest: Option<u64>,
-    /// What waits in each feed.
+    /// The backlog of each feed.
     pub feeds: Vec<FeedStatus>,
     /// Dead letters that wait for somebody, whenever they were written; `None` until counted.
     pub dead_letters_open: Option<u64>,
@@ -102,7 +101,7 @@ pub struct Status {
     pub stage_retries: u64,
     /// Events that went on as they were though a stage failed on them (`on_error: pass`).
     pub passed: u64,
-    /// What stages were asked to count (`count`), by stage and name.
+    /// The counts that stages were asked to keep (`count`), by stage and name.
     pub counted: BTreeMap<String, BTreeMap<String, u64>>,
     /// Groups that are open, and bytes of all records held.
     pub open_groups: u64,
@@ -234,7 +233,7 @@ pub struct FeedStatus {
     pub oldest: Option<u64>,
     /// Groups they are in, where the feed groups them.
     pub groups: Option<u64>,
-    /// What it counts itself, by name.
+    /// Its own counts, by name.
     pub counts: BTreeMap<String, u64>,
 }
 

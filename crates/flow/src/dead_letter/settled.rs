@@ -1,4 +1,4 @@
-//! What became of dead letters, as ranges.
+//! The outcomes of dead letters, as ranges.
 //!
 //! Millions of notes are a few ranges where neighbours went the same way, and about 30 bytes for
 //! each dead letter where they did not. Notes may be read in any order, and twice.
@@ -70,7 +70,7 @@ impl Marks {
     }
 }
 
-/// What became of the dead letters of a topic.
+/// The outcomes of a topic's dead letters.
 pub struct LetterOutcomes {
     reuses_offsets: bool,
     places: BTreeMap<LetterPartition, Marks>,
@@ -97,7 +97,7 @@ impl LetterOutcomes {
         }
     }
 
-    /// What all notes say.
+    /// Reads all notes.
     pub async fn load(log: &dyn Log, info: &PipelineInfo) -> Result<Self, Fault> {
         let mut settled = LetterOutcomes::new(log);
         let mut notes = Tail::new(&info.resolved);
@@ -157,7 +157,7 @@ impl LetterOutcomes {
         Some((position, resolution))
     }
 
-    /// What notes about this very place say.
+    /// The outcome in notes about this very position.
     pub(crate) fn state_at(&self, position: &Position) -> DeadLetterState {
         let marks = self.places.get(&self.place(position));
         marks.map_or(DeadLetterState::Open, |marks| marks.state(position.offset))

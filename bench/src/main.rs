@@ -14,6 +14,7 @@ mod measure;
 mod memory;
 mod order;
 mod orders;
+mod outbox;
 mod plain;
 mod potok;
 mod report;
@@ -70,6 +71,8 @@ enum Measurement {
     GroupsMillion,
     /// The hub: idle connections, a message to everybody, acknowledged messages
     Hub,
+    /// Rows of PostgreSQL into Kafka against a bare loop, and latency; starts the services
+    Outbox,
     /// All of them
     All,
 }
@@ -104,6 +107,7 @@ fn run(cli: &Cli) -> Result<()> {
         Measurement::KafkaSql,
         Measurement::Groups,
         Measurement::Hub,
+        Measurement::Outbox,
     ];
     let whats = if cli.what.contains(&Measurement::All) { &all[..] } else { &cli.what };
     for what in whats {
@@ -119,6 +123,7 @@ fn run(cli: &Cli) -> Result<()> {
             Measurement::GroupsKafka => groups::run(cli.quick, &[groups::BenchPart::Kafka])?,
             Measurement::GroupsMillion => groups::run(cli.quick, &[groups::BenchPart::Million])?,
             Measurement::Hub => hub::run(cli.quick)?,
+            Measurement::Outbox => outbox::run(cli.quick)?,
             Measurement::All => {}
         }
     }

@@ -42,6 +42,15 @@ impl<'a> PotokProgram<'a> {
         ask_with(self.program, [Path::new("ddl"), &file], &[("POTOK_DB_ORDERS", url)])
     }
 
+    /// The statements that make the tables of an outbox pipeline, whose database is called `bench`.
+    pub fn outbox_ddl(&self, text: &str, url: &str, notify: bool) -> Result<String> {
+        let file = self.scratch.join(format!("outbox-{}.yaml", self.runs.get()));
+        fs::write(&file, text)?;
+        let notify = notify.then_some(Path::new("--notify"));
+        let args = [Path::new("outbox"), Path::new("ddl"), &file].into_iter().chain(notify);
+        ask_with(self.program, args, &[("POTOK_DB_BENCH", url)])
+    }
+
     /// `pipelines/orders.yaml` as it is, but for a consumer group that has read nothing yet.
     pub fn orders(&self, url: &str) -> Result<Running> {
         let text = fs::read_to_string(root().join("pipelines/orders.yaml"))?;

@@ -24,6 +24,7 @@ mod jobs;
 mod letters;
 mod line;
 mod metrics;
+mod outbox;
 mod patience;
 mod pipelines;
 mod problems;
@@ -185,6 +186,9 @@ pub fn router(admin: Admin) -> Router {
         .route("/files", get(tracked::files))
         .route("/files/{name}/retry", post(tracked::retry))
         .route("/stuck", get(tracked::stuck))
+        .route("/outbox", get(outbox::list))
+        .route("/outbox/retry", post(outbox::retry))
+        .route("/outbox/skip", post(outbox::skip))
         .route("/trace", get(trace::trace))
         .route("/dead-letters", get(letters::list))
         .route("/dead-letters/replay", post(letters::replay))

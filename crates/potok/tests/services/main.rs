@@ -24,6 +24,7 @@ mod order;
 mod outages;
 mod outbox;
 mod outbox_chaos;
+mod outbox_guide;
 mod poison;
 #[allow(dead_code, reason = "shared with the tests of the embedded default")]
 #[path = "../binary/process.rs"]

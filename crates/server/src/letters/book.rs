@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use potok_core::Timestamp;
+use potok_core::{LetterCount, Timestamp};
 use potok_flow::dead_letter::DeadLetter;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -148,7 +148,16 @@ async fn ends(admin: &Admin) -> Result<Vec<(String, Vec<u64>)>, ApiError> {
     };
     let topics = admin.engine().log().topics().await?.into_iter();
     let ours = topics.filter(|topic| is_of_letters(&topic.topic));
-    Ok(ours.map(|topic| (topic.topic, topic.ends)).collect())
+    let mut ends: Vec<_> = ours.map(|topic| (topic.topic, topic.ends)).collect();
+    for (_, feed) in admin.engine().feeds(None) {
+        let Some(kept) = feed.letters() else { continue };
+        let count = tokio::time::timeout(ASK_MAX / 2, kept.count()).await;
+        // One that does not answer does not keep the others from being shown.
+        let Ok(Ok(LetterCount { letters, newest })) = count else { continue };
+        let newest = newest.map_or(0, |newest| newest.0.unsigned_abs());
+        ends.push((kept.place().to_owned(), vec![letters, newest]));
+    }
+    Ok(ends)
 }
 
 async fn read(admin: Admin, ends: Vec<(String, Vec<u64>)>) {

@@ -36,6 +36,8 @@ macro_rules! on_servers {
 mod bounds;
 mod failure;
 mod lease;
+mod notify;
 mod order;
 mod place;
 mod rows;
+mod suite;

@@ -26,6 +26,7 @@ mod sink;
 mod source;
 mod stage;
 mod store;
+mod trials;
 pub mod trouble;
 
 pub use batch::{Batch, Message, Outcome, Receipt};
@@ -59,6 +60,7 @@ pub use source::{
 };
 pub use stage::{Stage, StageLimits, Staged};
 pub use store::{Held, Owner, Place, PutOutcome, Store};
+pub use trials::{TrialNotes, Trials};
 
 /// The largest key, headers and value together that any part accepts for one record.
 pub const RECORD_BYTES_MAX: usize = 64 * 1024 * 1024;

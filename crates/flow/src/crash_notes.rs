@@ -30,7 +30,7 @@ const INTAKES_MAX: usize = 32;
 /// turn those of gathering and of the other intakes.
 const SLOTS_MAX: usize = LANES_MAX + 2 * INTAKES_MAX;
 /// Deaths in one record that make it a dead letter.
-const DEATHS_MAX: u32 = 3;
+pub(crate) const DEATHS_MAX: u32 = 3;
 /// A list of suspects longer than this is cut: the oldest have surely passed.
 const SUSPECTS_MAX: usize = 1_000;
 

@@ -23,6 +23,10 @@ const AGAIN: Duration = Duration::from_millis(250);
 /// How often all lists are looked for.
 const SCAN_EVERY: Duration = Duration::from_secs(60);
 
+/// For how many leases claims are kept when nobody takes what is handed out any more: what is under way
+/// then ends, or is somebody else's.
+const LEAVING_LEASES: u32 = 4;
+
 /// Between two pages of a scan.
 const SCAN_PACE: Duration = Duration::from_millis(5);
 
@@ -119,11 +123,14 @@ impl Visitor {
     }
 }
 
-/// Renews leases until it is aborted. What could not be renewed in time is lost.
+/// Renews leases until it is aborted or the feed was left long ago. What could not be renewed in time is lost.
 pub(super) async fn keep(calls: Arc<Calls>, claims: Arc<Claims>, lease: Duration) {
     let mut paused_since = None;
     loop {
         sleep(lease / 4).await;
+        if claims.is_left_since(LEAVING_LEASES * lease) {
+            return;
+        }
         claims.lose_overdue();
         // What waits behind a closed gate could be delivered by another process.
         if claims.is_paused() {

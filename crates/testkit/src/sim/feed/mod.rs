@@ -258,7 +258,7 @@ impl Rows {
             next: self.next_offset,
             records,
             order: None,
-            feed: Some(Box::new(FeedFacts { origins: Some(origins), whole: None })),
+            feed: Some(Box::new(FeedFacts { origins: Some(origins), ..FeedFacts::default() })),
         }
     }
 
@@ -311,7 +311,7 @@ impl Rows {
             next: records.len() as u64,
             records,
             order: None,
-            feed: Some(Box::new(FeedFacts { origins: Some(origins), whole: Some(whole) })),
+            feed: Some(Box::new(FeedFacts { origins: Some(origins), whole: Some(whole), trials: None })),
         };
         Some((assignment, batch))
     }

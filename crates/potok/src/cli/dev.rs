@@ -4,6 +4,7 @@
 //! terminal shows what they do and where to look. Files that say otherwise (`potok.yaml`, the
 //! environment's connections) are left aside on purpose: this must work anywhere.
 
+mod chats;
 mod traffic;
 
 use std::fs::{self, File};
@@ -28,6 +29,7 @@ const SHIPPED: &[(&str, &str)] = &[
     ("schemas/order.json", include_str!("../../../../pipelines/schemas/order.json")),
     ("shop-events.yaml", include_str!("../../../../pipelines/shop-events.yaml")),
     ("schemas/shop-event.json", include_str!("../../../../pipelines/schemas/shop-event.json")),
+    ("chat.yaml", include_str!("../../../../pipelines/chat.yaml")),
     ("em-processor.yaml", include_str!("../../../../pipelines/em-processor.yaml")),
 ];
 /// Connections of the embedded default.
@@ -316,6 +318,11 @@ fn outcome(pipeline: &str, dir: &str) -> Vec<String> {
             format!("held          potok groups list {pipeline} --data-dir {dir}"),
             format!("outcome       potok read processor-event --follow --data-dir {dir}"),
             format!("records       potok read adapter-event --follow --data-dir {dir}"),
+        ],
+        "chat" => vec![
+            format!("held          potok groups list {pipeline} --data-dir {dir}"),
+            format!("outcome       potok read chat-batches --follow --data-dir {dir}"),
+            format!("records       potok read queue:incoming --follow --data-dir {dir}"),
         ],
         "shop-events" => vec![
             format!("rows          sqlite3 {dir}/db/shop-0.sqlite 'select count(*) from events'"),

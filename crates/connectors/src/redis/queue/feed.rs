@@ -152,7 +152,6 @@ impl Feed for RedisQueue {
             options: options.clone(),
             counters: self.counters.clone(),
             next_look,
-            epoch: format!("{:016x}", nonce()),
         };
         let scan =
             visitor::scan(calls.clone(), claims.clone(), self.counters.clone(), list.clone());

@@ -32,7 +32,7 @@ pub(super) fn start<'a>(
 }
 
 /// What makes the next record.
-type Traffic = Box<dyn FnMut() -> Output + Send>;
+pub(super) type Traffic = Box<dyn FnMut() -> Output + Send>;
 
 /// The traffic of a shipped pipeline; `now` is in milliseconds.
 fn traffic(pipeline: &str, now: u64, rate: u32) -> Option<Traffic> {
@@ -78,6 +78,7 @@ fn traffic(pipeline: &str, now: u64, rate: u32) -> Option<Traffic> {
                 }
             }))
         }
+        "chat" => Some(super::chats::traffic(now)),
         _ => None,
     }
 }
@@ -123,6 +124,7 @@ mod tests {
     fn only_shipped_pipelines_have_traffic() {
         assert_eq!(&*traffic("orders", 1, 1).unwrap()().topic, "orders");
         assert_eq!(&*traffic("shop-events", 1, 1).unwrap()().topic, "shop-events-in");
+        assert_eq!(&*traffic("chat", 1, 1).unwrap()().topic, "queue:incoming");
         assert!(traffic("mine", 1, 1).is_none());
     }
 }

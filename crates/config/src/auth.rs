@@ -6,7 +6,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::problem::code;
-use crate::values::{Written, Wrong, written};
+use crate::values::{TextError, TextValue, written};
 
 /// Whose tokens the hub accepts, and from which pages. Without an issuer, a development issuer
 /// serves this machine alone.
@@ -129,17 +129,17 @@ fn is_loopback(host: &str) -> bool {
     name == "localhost" || name.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
 }
 
-impl Written for WebAddress {
+impl TextValue for WebAddress {
     const FORMAT: &'static str = "potok-web-address";
 
-    fn read(text: &str) -> Result<Self, Vec<Wrong>> {
+    fn read(text: &str) -> Result<Self, Vec<TextError>> {
         let fine = |(scheme, host, path): (&str, &str, &str)| {
             let safe = scheme == "https" || (scheme == "http" && is_loopback(host));
             safe && !path.contains(['?', '#'])
         };
         match parts(text).is_some_and(fine) {
             true => Ok(WebAddress(text.to_owned())),
-            false => Err(vec![Wrong::new(
+            false => Err(vec![TextError::new(
                 code::ADDRESS,
                 0..text.len(),
                 format!("`{text}` is not an address to trust tokens by"),
@@ -149,17 +149,17 @@ impl Written for WebAddress {
     }
 }
 
-impl Written for PageOrigin {
+impl TextValue for PageOrigin {
     const FORMAT: &'static str = "potok-origin";
 
-    fn read(text: &str) -> Result<Self, Vec<Wrong>> {
+    fn read(text: &str) -> Result<Self, Vec<TextError>> {
         let fine = |(scheme, host, path): (&str, &str, &str)| {
             let lower = host.bytes().all(|b| !b.is_ascii_uppercase());
             ["https", "http"].contains(&scheme) && path.is_empty() && lower && !host.contains('*')
         };
         match text == "null" || parts(text).is_some_and(fine) {
             true => Ok(PageOrigin(text.to_owned())),
-            false => Err(vec![Wrong::new(
+            false => Err(vec![TextError::new(
                 code::ADDRESS,
                 0..text.len(),
                 format!("`{text}` is not an origin"),

@@ -57,7 +57,7 @@ pub use env::Env;
 pub use explain::{explain, explain_codes};
 pub use expression::{CountPath, Expression, FieldPath, Predicate, Rows, StageVrl};
 pub use group::{Close, Group, Kind, OnRepeat, QuietBy, Shard};
-pub use load::{Loaded, check_together, holds_connections, load_pipeline};
+pub use load::{LoadedFile, check_together, holds_connections, load_pipeline};
 pub use pipeline::{DeadLetter, Decode, Format, Gate, Limits, Pipeline, Retry};
 pub use precedence::load_connections;
 pub use problem::{Problem, Problems};

@@ -19,7 +19,7 @@ use crate::load::finish;
 use crate::problem::{Findings, Problem, Problems, code};
 use crate::registry::Registry;
 use crate::secret::{ConnectionUrl, Secret};
-use crate::values::{Address, Written, Wrong, check_connection};
+use crate::values::{Address, TextError, TextValue, check_connection};
 
 /// The file that is read where none is named.
 const FILE_DEFAULT: &str = "potok.yaml";
@@ -158,7 +158,7 @@ impl Decide<'_> {
     }
 
     /// What a flag, else a variable sets. A wrong value is a problem and sets nothing.
-    fn setting<T: Written>(
+    fn setting<T: TextValue>(
         &mut self,
         flag: &Option<String>,
         flag_name: &str,
@@ -172,11 +172,11 @@ impl Decide<'_> {
     }
 
     /// What a variable sets.
-    fn variable<T: Written>(&mut self, variable: &str) -> Option<Override<T>> {
+    fn variable<T: TextValue>(&mut self, variable: &str) -> Option<Override<T>> {
         self.setting(&None, "", variable)
     }
 
-    fn read<T: Written>(&mut self, text: &str, about: String) -> Option<Override<T>> {
+    fn read<T: TextValue>(&mut self, text: &str, about: String) -> Option<Override<T>> {
         match T::read(text) {
             Ok(value) => Some(Override { value, about }),
             Err(wrong) => {
@@ -186,7 +186,7 @@ impl Decide<'_> {
         }
     }
 
-    fn refuse(&mut self, wrong: Vec<Wrong>, about: &str) {
+    fn refuse(&mut self, wrong: Vec<TextError>, about: &str) {
         for wrong in wrong {
             self.problems.push(Problem::elsewhere(wrong.code, about, wrong.what, wrong.hint));
         }

@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::counts::Counts;
 use crate::latency::{Latency, LatencyCounts};
 use crate::plan::Plan;
-use crate::process::{Counted, Stages};
+use crate::process::{StageCounts, Stages};
 use crate::waits::{Wait, WaitsFor};
 
 /// What a pipeline is doing.
@@ -56,7 +56,6 @@ pub struct Status {
     pub why: Option<String>,
     /// What it waits for, besides destinations behind their gates.
     pub waits: Vec<Wait>,
-    /// Its gate.
     pub gate: GateStatus,
     /// Records in its topics that have not ended; `None` while the log does not answer.
     pub lag: Option<u64>,
@@ -206,9 +205,7 @@ impl Status {
 /// Records of one partition that have not ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PartitionLag {
-    /// The topic.
     pub topic: String,
-    /// The partition.
     pub partition: u32,
     /// How many.
     pub lag: u64,
@@ -221,7 +218,6 @@ pub struct DestinationStatus {
     pub destination: String,
     /// Its gate is open.
     pub up: bool,
-    /// Its gate.
     pub gate: GateStatus,
     /// Messages it took, since the process started.
     pub delivered: u64,
@@ -281,7 +277,7 @@ pub(crate) struct Counters {
     pub put_off: AtomicU64,
     /// Events that went on though a stage failed on them.
     pub passed: AtomicU64,
-    pub counted: Counted,
+    pub counted: StageCounts,
     /// How often everything held was read again, because its store had lost it.
     pub store_rebuilds: AtomicU64,
     /// Closed groups that another run had sealed.
@@ -299,7 +295,7 @@ pub(crate) struct Counters {
 
 impl Counters {
     pub fn of(plan: &Plan) -> Self {
-        Counters { counted: Counted::new(&plan.stages), ..Counters::default() }
+        Counters { counted: StageCounts::new(&plan.stages), ..Counters::default() }
     }
 
     /// No task works any more.

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use tower::ServiceExt;
 
 use crate::failure::Failure;
-use crate::folder::{self, Busy, Folder};
+use crate::folder::{self, Folder, FolderBusy};
 use crate::owner::Owner;
 use crate::wire;
 
@@ -54,12 +54,12 @@ impl Target {
 
 /// Answers requests of the admin API.
 pub struct Client {
-    via: Via,
+    via: Connection,
     /// The data folder was not there before.
     new_folder: bool,
 }
 
-enum Via {
+enum Connection {
     Process { agent: ureq::Agent, address: String },
     Folder { runtime: Arc<Runtime>, router: Router, _folder: Folder },
 }
@@ -112,8 +112,10 @@ impl Client {
             }
             match Self::open(&connections)? {
                 Ok(client) => return Ok(Client { new_folder, ..client }),
-                Err(Busy) if Instant::now() < patient_until => std::thread::sleep(BUSY_LOOK_EVERY),
-                Err(Busy) => return Err(busy(data_dir)),
+                Err(FolderBusy) if Instant::now() < patient_until => {
+                    std::thread::sleep(BUSY_LOOK_EVERY)
+                }
+                Err(FolderBusy) => return Err(busy(data_dir)),
             }
         }
     }
@@ -138,7 +140,7 @@ impl Client {
             );
             return Err(Failure::new("P0510", what).hint("give --admin or --data-dir, not both"));
         }
-        let via = Via::Process { agent, address: address.to_owned() };
+        let via = Connection::Process { agent, address: address.to_owned() };
         Ok(Client { via, new_folder: false })
     }
 
@@ -149,19 +151,19 @@ impl Client {
         let info = info(&agent, &address).ok()?;
         let same =
             info.nonce == owner.nonce && folder::absolute(data_dir) == Path::new(&info.data_dir);
-        same.then_some(Client { via: Via::Process { agent, address }, new_folder: false })
+        same.then_some(Client { via: Connection::Process { agent, address }, new_folder: false })
     }
 
-    fn open(connections: &Connections) -> Result<Result<Client, Busy>, Failure> {
+    fn open(connections: &Connections) -> Result<Result<Client, FolderBusy>, Failure> {
         let runtime = Arc::new(folder::runtime()?);
         let folder = match runtime.block_on(Folder::open(connections))? {
             Ok(folder) => folder,
-            Err(Busy) => return Ok(Err(Busy)),
+            Err(FolderBusy) => return Ok(Err(FolderBusy)),
         };
         // No pipelines: the engine only lends its log and clock.
         let engine = runtime.block_on(async { folder.engine(None) });
         let router = potok_server::router(Admin::new(engine, folder.identity(String::new(), None)));
-        let via = Via::Folder { runtime, router, _folder: folder };
+        let via = Connection::Folder { runtime, router, _folder: folder };
         Ok(Ok(Client { via, new_folder: false }))
     }
 
@@ -172,7 +174,7 @@ impl Client {
 
     /// True when the folder is open in this process, which keeps all others out.
     pub fn holds_folder(&self) -> bool {
-        matches!(self.via, Via::Folder { .. })
+        matches!(self.via, Connection::Folder { .. })
     }
 
     /// A GET; the answer's body comes as it is written.
@@ -185,7 +187,6 @@ impl Client {
         read_json(self.get(path)?)
     }
 
-    /// A POST.
     pub fn post(&self, path: &str, kind: &str, body: Vec<u8>) -> Result<Answer, Failure> {
         self.call("POST", path, kind, body)
     }
@@ -202,8 +203,12 @@ impl Client {
 
     fn call(&self, method: &str, path: &str, kind: &str, body: Vec<u8>) -> Result<Answer, Failure> {
         let (status, mut reader) = match &self.via {
-            Via::Process { agent, address } => over_http(agent, address, method, path, kind, body)?,
-            Via::Folder { runtime, router, .. } => here(runtime, router, method, path, kind, body)?,
+            Connection::Process { agent, address } => {
+                over_http(agent, address, method, path, kind, body)?
+            }
+            Connection::Folder { runtime, router, .. } => {
+                here(runtime, router, method, path, kind, body)?
+            }
         };
         if status < 400 {
             return Ok(reader);

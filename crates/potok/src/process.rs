@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use potok_config::{Connections, Loaded, Pipeline};
+use potok_config::{Connections, LoadedFile, Pipeline};
 use potok_flow::{Engine, Plan};
 use potok_server::Admin;
 use tokio::net::TcpListener;
@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 
 use crate::client::{self, Client};
 use crate::failure::Failure;
-use crate::folder::{Busy, Folder, Notes};
+use crate::folder::{Folder, FolderBusy, Notes};
 use crate::listener::Listener;
 use crate::owner::{Claim, Owner, nonce};
 use crate::wire;
@@ -46,7 +46,7 @@ impl Process {
     /// Opens the folder, starts the admin API, then the pipelines.
     pub async fn start(
         connections: &Connections,
-        pipelines: &[Loaded<Pipeline>],
+        pipelines: &[LoadedFile<Pipeline>],
         plans: Vec<Plan>,
     ) -> Result<Self, Failure> {
         let listener = bind(&connections.admin).await?;
@@ -184,8 +184,8 @@ async fn open(connections: &Connections) -> Result<Folder, Failure> {
     for look in 0..BUSY_LOOKS_MAX {
         match Folder::open(connections).await? {
             Ok(folder) => return Ok(folder),
-            Err(Busy) if look % 10 == 0 && process_works_in(data_dir).await => break,
-            Err(Busy) => tokio::time::sleep(BUSY_LOOK_EVERY).await,
+            Err(FolderBusy) if look % 10 == 0 && process_works_in(data_dir).await => break,
+            Err(FolderBusy) => tokio::time::sleep(BUSY_LOOK_EVERY).await,
         }
     }
     if let Some(owner) = Owner::read(data_dir)

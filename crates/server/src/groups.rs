@@ -7,7 +7,7 @@ use potok_core::{CloseReason, Fault};
 use potok_flow::{Engine, GroupCursor, GroupPage, GroupView};
 use serde::{Deserialize, Serialize};
 
-use crate::audit::{self, Entry, Via};
+use crate::audit::{self, AuditEntry, Door};
 use crate::pipelines::running;
 use crate::request::Params;
 use crate::{Admin, ApiError};
@@ -29,7 +29,7 @@ pub(crate) struct GroupFilter {
 
 /// Some of the groups that wait, here or in feeds.
 #[derive(Serialize)]
-pub(crate) struct Page {
+pub(crate) struct GroupsPage {
     pub groups: Vec<GroupView>,
     pub total: u64,
     pub next: Option<String>,
@@ -42,14 +42,14 @@ const FEEDS: &str = "feeds.";
 pub(crate) async fn list(
     State(admin): State<Admin>,
     Params(which): Params<GroupFilter>,
-) -> Result<Json<Page>, ApiError> {
+) -> Result<Json<GroupsPage>, ApiError> {
     let pipeline = which.pipeline.as_deref();
     if let Some(pipeline) = pipeline {
         running(&admin, pipeline).await?;
     }
     if let Some(id) = &which.id {
         let groups = of_key(&admin, pipeline, id).await?;
-        return Ok(Json(Page { total: groups.len() as u64, groups, next: None }));
+        return Ok(Json(GroupsPage { total: groups.len() as u64, groups, next: None }));
     }
     let limit = which.limit.unwrap_or(PAGE).clamp(1, PAGE_MAX);
     page(&admin, pipeline, which.after.as_deref(), limit).await.map(Json)
@@ -72,7 +72,7 @@ pub(crate) async fn page(
     pipeline: Option<&str>,
     after: Option<&str>,
     limit: usize,
-) -> Result<Page, ApiError> {
+) -> Result<GroupsPage, ApiError> {
     let unknown = |after: &str| ApiError::usage(format!("`after={after}` is not what a page said"));
     let (after, skip) = match after {
         None => (None, None),
@@ -99,14 +99,14 @@ pub(crate) async fn page(
     }
     total += in_feeds;
     groups.extend(waiting);
-    Ok(Page { groups, total, next })
+    Ok(GroupsPage { groups, total, next })
 }
 
 pub(crate) async fn close(
     State(admin): State<Admin>,
     Path((pipeline, id)): Path<(String, String)>,
 ) -> Result<Json<serde_json::Value>, ApiError> {
-    close_group(&admin, Via::Api, &pipeline, &id).await?;
+    close_group(&admin, Door::Api, &pipeline, &id).await?;
     Ok(Json(serde_json::json!({ "closed": id })))
 }
 
@@ -114,19 +114,19 @@ pub(crate) async fn drop(
     State(admin): State<Admin>,
     Path((pipeline, id)): Path<(String, String)>,
 ) -> Result<Json<serde_json::Value>, ApiError> {
-    drop_group(&admin, Via::Api, &pipeline, &id).await?;
+    drop_group(&admin, Door::Api, &pipeline, &id).await?;
     Ok(Json(serde_json::json!({ "dropped": id })))
 }
 
 /// Closes the open group of a key now.
 pub(crate) async fn close_group(
     admin: &Admin,
-    via: Via,
+    via: Door,
     pipeline: &str,
     id: &str,
 ) -> Result<(), ApiError> {
     let asked = ask(admin, pipeline, id, Engine::close_group, CloseReason::ClosedByHand).await;
-    let entry = Entry::new(via, "close_group").pipeline(pipeline).target(id);
+    let entry = AuditEntry::new(via, "close_group").pipeline(pipeline).target(id);
     audit::note(admin, entry.result(&asked)).await;
     asked
 }
@@ -134,13 +134,13 @@ pub(crate) async fn close_group(
 /// Closes the open group of a key and sets its records aside; says how many it held.
 pub(crate) async fn drop_group(
     admin: &Admin,
-    via: Via,
+    via: Door,
     pipeline: &str,
     id: &str,
 ) -> Result<u64, ApiError> {
     let records = held(admin, pipeline, id).await?;
     let asked = ask(admin, pipeline, id, Engine::drop_group, CloseReason::Dropped).await;
-    let entry = Entry::new(via, "drop_group").pipeline(pipeline).target(id).count(records);
+    let entry = AuditEntry::new(via, "drop_group").pipeline(pipeline).target(id).count(records);
     audit::note(admin, entry.result(&asked)).await;
     asked.map(|()| records)
 }

@@ -13,26 +13,26 @@ use serde::Serialize;
 use crate::Admin;
 
 #[derive(Serialize)]
-struct Ready {
+struct Readiness {
     ready: bool,
     /// Why not.
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<String>,
     /// Pipelines whose set-up an operator must mend; the process is ready all the same.
-    blocked: Vec<Blocked>,
+    blocked: Vec<BlockedPipeline>,
     /// What pipelines wait for; each goes on by itself, except where it says who must act.
-    waiting: Vec<Waiting>,
+    waiting: Vec<WaitingPipeline>,
 }
 
 #[derive(Serialize)]
-struct Waiting {
+struct WaitingPipeline {
     pipeline: String,
     #[serde(flatten)]
     wait: potok_flow::Wait,
 }
 
 #[derive(Serialize)]
-struct Blocked {
+struct BlockedPipeline {
     pipeline: String,
     why: Option<String>,
 }
@@ -47,11 +47,11 @@ pub(crate) async fn ready(State(admin): State<Admin>) -> Response {
     for status in admin.engine().status().await {
         let pipeline = status.pipeline;
         let waits = status.waits.into_iter();
-        waiting.extend(waits.map(|wait| Waiting { pipeline: pipeline.clone(), wait }));
+        waiting.extend(waits.map(|wait| WaitingPipeline { pipeline: pipeline.clone(), wait }));
         if status.state == potok_flow::State::Blocked {
-            blocked.push(Blocked { pipeline, why: status.why });
+            blocked.push(BlockedPipeline { pipeline, why: status.why });
         }
     }
     let code = if why.is_none() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    (code, Json(Ready { ready: why.is_none(), why, blocked, waiting })).into_response()
+    (code, Json(Readiness { ready: why.is_none(), why, blocked, waiting })).into_response()
 }

@@ -13,8 +13,8 @@ use axum::http::StatusCode;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::audit::Via;
-use crate::letters::{ActWish, Action, Work};
+use crate::audit::Door;
+use crate::letters::{Action, LetterRequest, Work};
 use crate::{Admin, ApiError};
 
 /// Jobs that are remembered.
@@ -169,9 +169,9 @@ impl Jobs {
 /// Starts one. What it will work on is settled now: what is set aside later is left to the next.
 pub(crate) async fn start(
     admin: &Admin,
-    via: Via,
+    via: Door,
     name: String,
-    wish: ActWish,
+    wish: LetterRequest,
     action: Action,
 ) -> Result<Arc<Job>, ApiError> {
     let (target, rate) = (wish.target(), wish.rate);
@@ -219,12 +219,12 @@ pub(crate) async fn start(
 /// was not all.
 pub(crate) async fn dry_run(
     admin: &Admin,
-    wish: ActWish,
+    wish: LetterRequest,
     action: Action,
     max: std::time::Duration,
 ) -> Result<(Progress, bool), ApiError> {
-    let wish = ActWish { dry_run: true, rate: None, wait: 0, job: None, ..wish };
-    let mut work = Work::begin(admin, Via::Dashboard, wish, action).await?;
+    let wish = LetterRequest { dry_run: true, rate: None, wait: 0, job: None, ..wish };
+    let mut work = Work::begin(admin, Door::Dashboard, wish, action).await?;
     let job = Job {
         id: String::new(),
         name: String::new(),

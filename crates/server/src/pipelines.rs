@@ -12,7 +12,7 @@ use potok_core::{ConsumerGroup, Fault, TopicInfo};
 use potok_flow::{State as PipelineState, Status};
 use serde::{Deserialize, Serialize};
 
-use crate::audit::{self, Entry, Via};
+use crate::audit::{self, AuditEntry, Door};
 use crate::letters;
 use crate::request::Params;
 use crate::{Admin, ApiError, Identity};
@@ -157,20 +157,20 @@ pub(crate) async fn pause(
     State(admin): State<Admin>,
     Path(pipeline): Path<String>,
 ) -> Result<Json<Status>, ApiError> {
-    set_paused(&admin, Via::Api, &pipeline, true).await.map(Json)
+    set_paused(&admin, Door::Api, &pipeline, true).await.map(Json)
 }
 
 pub(crate) async fn resume(
     State(admin): State<Admin>,
     Path(pipeline): Path<String>,
 ) -> Result<Json<Status>, ApiError> {
-    set_paused(&admin, Via::Api, &pipeline, false).await.map(Json)
+    set_paused(&admin, Door::Api, &pipeline, false).await.map(Json)
 }
 
 /// Pauses a pipeline, or has it go on.
 pub(crate) async fn set_paused(
     admin: &Admin,
-    via: Via,
+    via: Door,
     pipeline: &str,
     paused: bool,
 ) -> Result<Status, ApiError> {
@@ -180,7 +180,7 @@ pub(crate) async fn set_paused(
         false => admin.engine().resume(pipeline)?,
     }
     let word = if paused { "pause" } else { "resume" };
-    audit::note(admin, Entry::new(via, word).pipeline(pipeline)).await;
+    audit::note(admin, AuditEntry::new(via, word).pipeline(pipeline)).await;
     running(admin, pipeline).await
 }
 
@@ -188,19 +188,19 @@ pub(crate) async fn probe(
     State(admin): State<Admin>,
     Path(pipeline): Path<String>,
 ) -> Result<Json<serde_json::Value>, ApiError> {
-    let probed = ask_destinations(&admin, Via::Api, &pipeline).await?;
+    let probed = ask_destinations(&admin, Door::Api, &pipeline).await?;
     Ok(Json(serde_json::json!({ "probed": probed })))
 }
 
 /// Asks destinations behind closed gates now; says how many.
 pub(crate) async fn ask_destinations(
     admin: &Admin,
-    via: Via,
+    via: Door,
     pipeline: &str,
 ) -> Result<u64, ApiError> {
     running(admin, pipeline).await?;
     let probed = admin.engine().probe(pipeline)? as u64;
-    audit::note(admin, Entry::new(via, "probe").pipeline(pipeline).count(probed)).await;
+    audit::note(admin, AuditEntry::new(via, "probe").pipeline(pipeline).count(probed)).await;
     Ok(probed)
 }
 

@@ -29,7 +29,7 @@ pub(crate) struct FilesFilter {
 
 /// The files of one pipeline.
 #[derive(Serialize)]
-pub(crate) struct Files {
+pub(crate) struct TrackedFiles {
     pipeline: String,
     /// The tracked stages, in order.
     stages: Vec<String>,
@@ -52,7 +52,7 @@ pub(crate) struct File {
 
 #[derive(Serialize)]
 pub(crate) struct AllFiles {
-    pipelines: Vec<Files>,
+    pipelines: Vec<TrackedFiles>,
 }
 
 pub(crate) async fn files(
@@ -69,7 +69,7 @@ pub(crate) async fn files(
     for tracked in tracked(&admin, which.pipeline.as_deref()).await? {
         let rows = tracked.tracker.list(&ask).await?;
         let shards = if is_named { Vec::new() } else { tracked.tracker.totals().await? };
-        pipelines.push(Files {
+        pipelines.push(TrackedFiles {
             pipeline: tracked.pipeline.clone(),
             stages: tracked.tracker.stages().iter().map(ToString::to_string).collect(),
             files: rows.into_iter().map(|row| shown(&tracked, row)).collect(),

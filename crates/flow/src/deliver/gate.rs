@@ -20,7 +20,7 @@ use potok_core::{Fault, Move, Timestamp};
 use tokio::sync::{Notify, Semaphore};
 use tracing::Span;
 
-use super::suspect::Fares;
+use super::suspect::CallRecord;
 use crate::signal::Signal;
 use crate::status::GateStatus;
 
@@ -67,7 +67,7 @@ pub(crate) struct Gate {
     /// Messages taken by the destination.
     delivered: AtomicU64,
     /// How calls have fared lately.
-    fares: Mutex<Fares>,
+    fares: Mutex<CallRecord>,
     /// Somebody does not want to wait for the next probe.
     hurry: Notify,
     /// Names the pipeline and the destination in the log.
@@ -222,7 +222,7 @@ impl Gate {
     }
 
     /// How calls have fared lately.
-    pub fn fares(&self) -> Fares {
+    pub fn fares(&self) -> CallRecord {
         *self.fares.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

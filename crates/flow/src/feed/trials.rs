@@ -7,7 +7,7 @@
 //! is true of any repeat.
 
 use potok_core::trouble::{Bug, planted};
-use potok_core::{Event, SourceBatch, Staged, Trials};
+use potok_core::{Event, SourceBatch, StageResult, Trials};
 
 use crate::crash_notes::{DEATHS_MAX, Range, Suspicion};
 use crate::lane::{Item, Lane, crashes};
@@ -61,12 +61,12 @@ impl Lane {
         let mut events = vec![event];
         for stage in plan.stages.iter().skip(plan.first_per_group()) {
             let applying = match stage.per {
-                Per::Group => stage.stage.apply_batch(&group.group, events),
+                Per::Group => stage.stage.apply_group(&group.group, events),
                 Per::Event => stage.stage.apply(events),
             };
             let Ok(staged) = self.noted(applying, note).await else { return };
-            let on = |staged: Staged| match staged {
-                Staged::On(event) | Staged::Merged(event) => Some(event),
+            let on = |staged: StageResult| match staged {
+                StageResult::On(event) | StageResult::Merged(event) => Some(event),
                 _ => None,
             };
             events = staged.into_iter().filter_map(on).collect();

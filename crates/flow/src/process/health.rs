@@ -5,35 +5,35 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Calls that succeeded, and who waits.
 #[derive(Debug, Default)]
-pub(crate) struct Stages(Mutex<State>);
+pub(crate) struct Stages(Mutex<StageHealth>);
 
 #[derive(Debug, Default)]
-struct State {
-    stages: Vec<Numbers>,
+struct StageHealth {
+    stages: Vec<StageCalls>,
     /// Why a lane waits for a stage, by its slot.
     waiting: BTreeMap<usize, String>,
 }
 
 /// The calls of one stage are numbered in the order in which they start.
 #[derive(Clone, Copy, Debug, Default)]
-struct Numbers {
+struct StageCalls {
     /// The next call's number, from 1.
     next: u64,
     /// The latest call that succeeded.
     worked: u64,
 }
 
-impl State {
-    fn stage(&mut self, stage: usize) -> Option<&mut Numbers> {
+impl StageHealth {
+    fn stage(&mut self, stage: usize) -> Option<&mut StageCalls> {
         if self.stages.len() <= stage {
-            self.stages.resize(stage + 1, Numbers { next: 1, worked: 0 });
+            self.stages.resize(stage + 1, StageCalls { next: 1, worked: 0 });
         }
         self.stages.get_mut(stage)
     }
 }
 
 impl Stages {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, StageHealth> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

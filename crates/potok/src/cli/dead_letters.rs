@@ -208,7 +208,6 @@ impl Selection {
 }
 
 impl DeadLetters {
-    /// Does it.
     pub fn run(self, json: bool) -> Result<(), Failure> {
         match self {
             DeadLetters::List { which, summary: true, all, .. } => {

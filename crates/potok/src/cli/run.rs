@@ -26,12 +26,12 @@ pub struct Run {
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     #[command(flatten)]
-    listen: Listen,
+    listen: ListenOptions,
 }
 
 /// Where a process works and listens.
 #[derive(clap::Args)]
-pub struct Listen {
+pub struct ListenOptions {
     /// Data folder [default: ./potok-data]
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
@@ -48,7 +48,7 @@ pub struct Listen {
     pub config: Option<PathBuf>,
 }
 
-impl Listen {
+impl ListenOptions {
     /// The connections these flags, the environment and the file lead to.
     pub fn connections(&self) -> Result<Connections, Failure> {
         let flags = Flags {
@@ -61,7 +61,6 @@ impl Listen {
 }
 
 impl Run {
-    /// Does it.
     pub fn run(self, json: bool, logging: &Logging) -> Result<(), Failure> {
         logging.start("info", None)?;
         let (pipelines, connections) = wire::load_with(&self.files, self.listen.connections())?;

@@ -15,9 +15,9 @@ use bytes::Bytes;
 use potok_core::{HeadersBuilder, Output};
 
 use super::text::{address, count};
-use super::{Done, frame, respond};
-use crate::audit::{Entry, Via};
-use crate::letters::{ActWish, Action};
+use super::{ActionResult, frame, respond};
+use crate::audit::{AuditEntry, Door};
+use crate::letters::{Action, LetterRequest};
 use crate::{Admin, ApiError, audit, groups, jobs, pipelines};
 
 /// What was done and is remembered.
@@ -31,7 +31,7 @@ pub(super) type Fields = BTreeMap<String, String>;
 
 /// What was asked, by the name of its form; `None` while it is under way.
 #[derive(Default)]
-pub(super) struct Actions(Mutex<VecDeque<(String, Option<Done>)>>);
+pub(super) struct Actions(Mutex<VecDeque<(String, Option<ActionResult>)>>);
 
 impl Actions {
     /// False where it was asked before.
@@ -47,7 +47,7 @@ impl Actions {
         true
     }
 
-    fn end(&self, form: &str, done: Done) {
+    fn end(&self, form: &str, done: ActionResult) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, result)) = known.iter_mut().find(|(name, _)| name == form) {
             *result = Some(done);
@@ -55,10 +55,10 @@ impl Actions {
     }
 
     /// What came of it; `None` where nothing is known of it.
-    pub fn find(&self, form: &str) -> Option<Done> {
+    pub fn find(&self, form: &str) -> Option<ActionResult> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (_, done) = known.iter().find(|(name, _)| name == form)?;
-        let under_way = || Done { text: "It is under way.".to_owned(), error: None };
+        let under_way = || ActionResult { text: "It is under way.".to_owned(), error: None };
         Some(done.clone().unwrap_or_else(under_way))
     }
 }
@@ -98,9 +98,9 @@ pub(super) async fn act(
         let done = match perform(&admin, &what, &fields).await {
             Ok(outcome) => {
                 to = outcome.to.unwrap_or(to);
-                Done { text: outcome.text, error: None }
+                ActionResult { text: outcome.text, error: None }
             }
-            Err(error) => Done { text: error.body.what.clone(), error: Some(error.body) },
+            Err(error) => ActionResult { text: error.body.what.clone(), error: Some(error.body) },
         };
         admin.inner.dashboard.actions.end(&form, done);
     }
@@ -152,7 +152,7 @@ fn is_own(address: &str) -> bool {
 
 async fn perform(admin: &Admin, what: &str, fields: &Fields) -> Result<Outcome, ApiError> {
     let field = |name: &str| fields.get(name).map(String::as_str).unwrap_or_default();
-    let via = Via::Dashboard;
+    let via = Door::Dashboard;
     let (pipeline, key) = (field("pipeline"), field("key"));
     match what {
         "pause" => {
@@ -220,13 +220,13 @@ async fn letters(admin: &Admin, what: &str, fields: &Fields) -> Result<Outcome, 
     };
     let rate = field("rate").parse().ok().filter(|rate| *rate > 0);
     let wait = if action == Action::Replay { REPLAY_WAIT } else { 0 };
-    let wish = ActWish { rate, wait, ..wish };
-    let job = jobs::start(admin, Via::Dashboard, name, wish, action).await?;
+    let wish = LetterRequest { rate, wait, ..wish };
+    let job = jobs::start(admin, Door::Dashboard, name, wish, action).await?;
     Ok(Outcome { text: format!("{} has begun.", job.name), to: Some(format!("/jobs/{}", job.id)) })
 }
 
 /// The dead letters that a form is about.
-pub(super) fn wish(fields: &Fields) -> ActWish {
+pub(super) fn wish(fields: &Fields) -> LetterRequest {
     let mut filter = serde_json::Map::new();
     for name in ["pipeline", "reason", "cause", "since"] {
         if let Some(value) = fields.get(name).filter(|value| !value.is_empty()) {
@@ -236,7 +236,7 @@ pub(super) fn wish(fields: &Fields) -> ActWish {
     if let Some(id) = fields.get("id").filter(|id| !id.is_empty()) {
         filter.insert("ids".to_owned(), vec![id.clone()].into());
     }
-    ActWish { filter, dry_run: false, rate: None, wait: 0, job: None }
+    LetterRequest { filter, dry_run: false, rate: None, wait: 0, job: None }
 }
 
 /// Sends a record that says that it is a test.
@@ -259,7 +259,7 @@ async fn send(admin: &Admin, topic: &str, key: &str, value: &str) -> Result<Outc
         value: Some(Bytes::copy_from_slice(value.as_bytes())),
     };
     let sent = admin.engine().log().append(&[output]).await.map_err(ApiError::from);
-    let entry = Entry::new(Via::Dashboard, "send").target(topic).count(1);
+    let entry = AuditEntry::new(Door::Dashboard, "send").target(topic).count(1);
     audit::note(admin, entry.result(&sent)).await;
     let positions = sent?;
     let place = positions.first().map(|at| format!("{}/{}/{}", at.topic, at.partition, at.offset));
@@ -288,7 +288,7 @@ mod tests {
         assert!(actions.begin("a"));
         assert!(!actions.begin("a"));
         assert!(actions.find("a").is_some_and(|done| done.text.contains("under way")));
-        actions.end("a", Done { text: "good".to_owned(), error: None });
+        actions.end("a", ActionResult { text: "good".to_owned(), error: None });
         assert!(actions.find("a").is_some_and(|done| done.text == "good"));
         assert!(actions.find("b").is_none());
     }

@@ -43,7 +43,7 @@ use crate::sampler::Snapshot;
 use crate::{Admin, ApiError};
 use actions::Actions;
 use events::Streams;
-use frame::{Nav, Page, Part};
+use frame::{HtmlPage, Nav, Part};
 use token::Keys;
 
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; \
@@ -58,7 +58,6 @@ pub(crate) struct Shared {
     streams: Streams,
 }
 
-/// Its routes.
 pub(crate) fn routes() -> Router<Admin> {
     Router::new()
         .route("/", get(page))
@@ -94,7 +93,7 @@ async fn asset(text: &'static str, kind: &'static str) -> Response {
 
 /// What came of something that a person did.
 #[derive(Clone, Debug)]
-pub(super) struct Done {
+pub(super) struct ActionResult {
     pub text: String,
     pub error: Option<ErrorBody>,
 }
@@ -106,11 +105,11 @@ pub(super) struct Context {
     pub problems: Vec<Problem>,
     /// The address of this page, without what was done.
     pub view: String,
-    pub done: Option<Done>,
+    pub done: Option<ActionResult>,
 }
 
 impl Context {
-    async fn of(admin: &Admin, view: String, done: Option<Done>) -> Self {
+    async fn of(admin: &Admin, view: String, done: Option<ActionResult>) -> Self {
         let snapshot = admin.snapshot().await;
         let problems = problems::problems(&snapshot, admin.sampler());
         Context { admin: admin.clone(), snapshot, problems, view, done }
@@ -190,7 +189,7 @@ impl View {
         })
     }
 
-    async fn render(&self, context: &Context) -> Result<Page, ApiError> {
+    async fn render(&self, context: &Context) -> Result<HtmlPage, ApiError> {
         match self {
             View::Overview => Ok(overview::page(context)),
             View::Pipeline(pipeline) => pipeline::page(context, pipeline),
@@ -251,7 +250,7 @@ fn without_done(address: &str) -> (String, Option<String>) {
 }
 
 /// A page that says why there is none.
-fn error_page(error: &ApiError) -> Page {
+fn error_page(error: &ApiError) -> HtmlPage {
     let ErrorBody { code, what, cause, hint } = &error.body;
     let said = html! {
         (frame::head(html! { "That did not work" }, html! {}, html! {}))
@@ -265,7 +264,7 @@ fn error_page(error: &ApiError) -> Page {
             }
         }
     };
-    Page {
+    HtmlPage {
         title: "Error".to_owned(),
         nav: Nav::None,
         parts: vec![Part::still("error", said)],

@@ -3,16 +3,16 @@
 use maud::{Markup, html};
 
 use super::draw::icon;
-use super::frame::{Nav, Page, Part, head, panel};
+use super::frame::{HtmlPage, Nav, Part, head, panel};
 use super::text::{address, bytes, clean, count, exact_time_of, number, part};
 use super::{Context, Query};
 use crate::ApiError;
-use crate::trace::{Found, Seen, Wish, search};
+use crate::trace::{Sighting, TraceQuery, TraceResult, search};
 
 /// Places that are shown.
 const ROWS: usize = 200;
 
-pub(super) async fn page(context: &Context, query: &Query) -> Result<Page, ApiError> {
+pub(super) async fn page(context: &Context, query: &Query) -> Result<HtmlPage, ApiError> {
     let id = query.get("id").map(|id| id.trim()).unwrap_or_default();
     let since = query.get("since").map(String::as_str).unwrap_or("1h");
     let about = html! { "Everything the log still has of a key, an id anywhere in a record, a group, or a place such as " code { "orders/0/17" } "." };
@@ -28,7 +28,7 @@ pub(super) async fn page(context: &Context, query: &Query) -> Result<Page, ApiEr
         Part::still("find", form(id, since)),
     ];
     if !id.is_empty() {
-        let wish = Wish {
+        let wish = TraceQuery {
             id: id.to_owned(),
             since: Some(since.to_owned()),
             seconds: None,
@@ -38,7 +38,7 @@ pub(super) async fn page(context: &Context, query: &Query) -> Result<Page, ApiEr
         parts.push(Part::still("found", results(id, since, &found)));
     }
     let since_flag = if since.is_empty() { String::new() } else { format!(" --since {since}") };
-    Ok(Page {
+    Ok(HtmlPage {
         title: "Trace".to_owned(),
         nav: Nav::Trace,
         parts,
@@ -67,7 +67,7 @@ fn form(id: &str, since: &str) -> Markup {
     }
 }
 
-fn results(id: &str, since: &str, found: &Found) -> Markup {
+fn results(id: &str, since: &str, found: &TraceResult) -> Markup {
     let hidden = found.seen.len().saturating_sub(ROWS);
     let searched = html! {
         dl class="kv" {
@@ -96,7 +96,7 @@ fn results(id: &str, since: &str, found: &Found) -> Markup {
     }
 }
 
-fn row(seen: &Seen) -> Markup {
+fn row(seen: &Sighting) -> Markup {
     let (shape, class, title) = match seen.what {
         "record" => ("ring", "", "Arrived"),
         "ended" => ("ok", "c-ok", "Ended"),

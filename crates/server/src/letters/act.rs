@@ -19,10 +19,10 @@ use serde_json::json;
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
-use super::filter::{Filter, Wanted};
+use super::filter::{Filter, LetterFilter};
 use super::lines_response;
-use super::select::{PAGE_LETTERS_MAX, Selection, Shelf, shelves};
-use crate::audit::{self, Entry, Via};
+use super::select::{LetterTopic, PAGE_LETTERS_MAX, Selection, shelves};
+use crate::audit::{self, AuditEntry, Door};
 use crate::line::push_line;
 use crate::{Admin, ApiError, request};
 
@@ -35,7 +35,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// A replay or drop.
 #[derive(Clone, Deserialize)]
-pub(crate) struct Wish {
+pub(crate) struct LetterRequest {
     #[serde(flatten)]
     pub filter: serde_json::Map<String, serde_json::Value>,
     /// Only say what would be done.
@@ -52,7 +52,7 @@ pub(crate) struct Wish {
     pub job: Option<String>,
 }
 
-impl Wish {
+impl LetterRequest {
     /// The filter, for people.
     pub fn target(&self) -> String {
         let said = |(name, value): (&String, &serde_json::Value)| match value {
@@ -88,13 +88,13 @@ pub(crate) async fn drop(State(admin): State<Admin>, body: Body) -> Result<Respo
     act(admin, request::json(body).await?, Action::Drop).await
 }
 
-async fn act(admin: Admin, wish: Wish, action: Action) -> Result<Response, ApiError> {
+async fn act(admin: Admin, wish: LetterRequest, action: Action) -> Result<Response, ApiError> {
     if let Some(name) = &wish.job {
-        let job = crate::jobs::start(&admin, Via::Api, name.clone(), wish.clone(), action).await?;
+        let job = crate::jobs::start(&admin, Door::Api, name.clone(), wish.clone(), action).await?;
         let answer = (StatusCode::ACCEPTED, axum::Json(json!({ "job": job.id })));
         return Ok(answer.into_response());
     }
-    let work = Work::begin(&admin, Via::Api, wish, action).await?;
+    let work = Work::begin(&admin, Door::Api, wish, action).await?;
     Ok(lines_response(futures::stream::unfold(Some(work), |work| async {
         let mut work = work?;
         match work.next().await {
@@ -121,17 +121,17 @@ pub(crate) struct Work {
     /// Pipelines whose files were looked at.
     warned: BTreeSet<String>,
     /// Where something was dropped.
-    dropped: Vec<Arc<Shelf>>,
+    dropped: Vec<Arc<LetterTopic>>,
     /// Given back when all are sent.
     alone: Option<OwnedMutexGuard<()>>,
     /// How many were handled.
     handled: u64,
-    entry: Entry,
+    entry: AuditEntry,
 }
 
 /// What was done with one dead letter.
 #[derive(Serialize)]
-struct Done<'a> {
+struct LetterOutcome<'a> {
     id: &'a str,
     pipeline: &'a str,
     reason: Reason,
@@ -144,14 +144,14 @@ impl Work {
     /// Begins, where no other is under way.
     pub async fn begin(
         admin: &Admin,
-        via: Via,
-        wish: Wish,
+        via: Door,
+        wish: LetterRequest,
         action: Action,
     ) -> Result<Self, ApiError> {
-        let entry = Entry::new(via, action.word()).target(wish.target());
+        let entry = AuditEntry::new(via, action.word()).target(wish.target());
         let mut filter = Filter::of(wish.filter)?;
         filter.all = false;
-        let wanted = Wanted::read(filter, admin.engine())?;
+        let wanted = LetterFilter::read(filter, admin.engine())?;
         let Ok(alone) = admin.inner.letters.clone().try_lock_owned() else {
             let what = "another replay or drop of dead letters is under way";
             return Err(
@@ -167,10 +167,10 @@ impl Work {
             }
         }
         let paces = (Duration::from_secs(1).as_millis() / PACE.as_millis()) as u32;
-        let entry = Entry { pipeline: wanted.pipeline.clone(), ..entry };
+        let entry = AuditEntry { pipeline: wanted.pipeline.clone(), ..entry };
         let selection = Selection::begin(admin, wanted, None).await?;
         if !wish.dry_run {
-            audit::note(admin, Entry { result: "started".to_owned(), ..entry.clone() }).await;
+            audit::note(admin, AuditEntry { result: "started".to_owned(), ..entry.clone() }).await;
         }
         Ok(Work {
             selection,
@@ -192,7 +192,7 @@ impl Work {
 
     /// Notes how many were handled, where it ends before its time.
     pub async fn stopped(self) {
-        let entry = Entry { result: "stopped".to_owned(), ..self.entry.clone() };
+        let entry = AuditEntry { result: "stopped".to_owned(), ..self.entry.clone() };
         audit::note(&self.admin, entry.count(self.handled)).await;
     }
 
@@ -253,7 +253,11 @@ impl Work {
         lines
     }
 
-    async fn settle(&mut self, shelf: &Arc<Shelf>, letters: &[DeadLetter]) -> Result<(), ApiError> {
+    async fn settle(
+        &mut self,
+        shelf: &Arc<LetterTopic>,
+        letters: &[DeadLetter],
+    ) -> Result<(), ApiError> {
         let engine = self.admin.engine();
         let (log, clock) = (engine.log().as_ref(), engine.clock().as_ref());
         if self.action == Action::Drop {
@@ -321,7 +325,7 @@ impl Work {
     }
 
     /// Why this one cannot be replayed.
-    fn obstacle(&self, shelf: &Shelf, letter: &DeadLetter) -> Option<String> {
+    fn obstacle(&self, shelf: &LetterTopic, letter: &DeadLetter) -> Option<String> {
         if self.action == Action::Drop {
             return None;
         }
@@ -344,7 +348,11 @@ impl Work {
     }
 }
 
-fn done<'a>(letter: &'a DeadLetter, action: &'static str, why: Option<String>) -> Done<'a> {
+fn done<'a>(
+    letter: &'a DeadLetter,
+    action: &'static str,
+    why: Option<String>,
+) -> LetterOutcome<'a> {
     let DeadLetter { id, envelope, .. } = letter;
-    Done { id, pipeline: &envelope.pipeline, reason: envelope.reason, action, why }
+    LetterOutcome { id, pipeline: &envelope.pipeline, reason: envelope.reason, action, why }
 }

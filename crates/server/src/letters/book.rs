@@ -13,7 +13,7 @@ use potok_flow::dead_letter::DeadLetter;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::filter::{Filter, Wanted};
+use super::filter::{Filter, LetterFilter};
 use super::select::Selection;
 use crate::{Admin, ApiError};
 
@@ -30,7 +30,7 @@ const KEY_CHARS_MAX: usize = 200;
 
 /// A dead letter in the list.
 #[derive(Clone, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct LetterEntry {
     pub id: String,
     pub pipeline: String,
     pub reason: &'static str,
@@ -57,14 +57,14 @@ pub(crate) struct Contents {
     /// Exact, by pipeline and reason.
     pub counts: BTreeMap<(String, &'static str), Tally>,
     /// Newest first.
-    pub newest: Vec<Entry>,
+    pub newest: Vec<LetterEntry>,
     pub total: u64,
     /// Where topics ended when it was begun.
     ends: Vec<(String, Vec<u64>)>,
 }
 
 /// What pages know of dead letters now.
-pub(crate) struct Shown {
+pub(crate) struct BookView {
     pub contents: Option<Arc<Contents>>,
     /// Something has changed since.
     pub stale: bool,
@@ -97,14 +97,14 @@ impl Book {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn shown(&self, stale: bool) -> Shown {
+    fn shown(&self, stale: bool) -> BookView {
         let state = self.state();
-        Shown { contents: state.contents.clone(), stale, error: state.error.clone() }
+        BookView { contents: state.contents.clone(), stale, error: state.error.clone() }
     }
 }
 
 /// The open dead letters, as new as can be had in a moment.
-pub(crate) async fn open_letters(admin: &Admin) -> Shown {
+pub(crate) async fn open_letters(admin: &Admin) -> BookView {
     let book = &admin.inner.book;
     let ends = tokio::time::timeout(ASK_MAX, ends(admin)).await;
     let Ok(Ok(ends)) = ends else {
@@ -170,12 +170,12 @@ async fn read(admin: Admin, ends: Vec<(String, Vec<u64>)>) {
 }
 
 async fn gather(admin: &Admin) -> Result<Contents, ApiError> {
-    let wanted = Wanted::read(Filter::default(), admin.engine())?;
+    let wanted = LetterFilter::read(Filter::default(), admin.engine())?;
     let mut selection = Selection::begin(admin, wanted, None).await?;
     let mut contents = Contents { at: admin.engine().clock().now(), ..Contents::default() };
     let mut causes: BTreeMap<String, Arc<str>> = BTreeMap::new();
     // Each topic has its dead letters in order; the newest of each are enough.
-    let mut newest: BTreeMap<String, VecDeque<Entry>> = BTreeMap::new();
+    let mut newest: BTreeMap<String, VecDeque<LetterEntry>> = BTreeMap::new();
     while let Some((shelf, letters)) = selection.next(usize::MAX).await? {
         let of_topic = newest.entry(shelf.info().dead_letters.clone()).or_default();
         for letter in letters {
@@ -202,7 +202,7 @@ async fn gather(admin: &Admin) -> Result<Contents, ApiError> {
     Ok(contents)
 }
 
-fn entry(letter: DeadLetter, causes: &mut BTreeMap<String, Arc<str>>) -> Entry {
+fn entry(letter: DeadLetter, causes: &mut BTreeMap<String, Arc<str>>) -> LetterEntry {
     let DeadLetter { id, envelope, record, .. } = letter;
     let error: String = envelope.error.chars().take(ERROR_CHARS_MAX).collect();
     let cause = cause_of(&error);
@@ -215,7 +215,7 @@ fn entry(letter: DeadLetter, causes: &mut BTreeMap<String, Arc<str>>) -> Entry {
         let text = String::from_utf8_lossy(key);
         text.chars().take(KEY_CHARS_MAX).collect()
     });
-    Entry {
+    LetterEntry {
         id,
         pipeline: envelope.pipeline,
         reason: envelope.reason.word(),

@@ -6,7 +6,7 @@ use super::super::scripts::Script;
 use super::naive;
 
 /// All of them.
-pub(super) struct Scripts {
+pub(super) struct QueueScripts {
     pub peek: Script,
     pub sort: Script,
     pub visit: Script,
@@ -21,14 +21,14 @@ pub(super) struct Scripts {
     pub register: Script,
 }
 
-impl Scripts {
+impl QueueScripts {
     pub fn new() -> Self {
         let plant = Plant::here();
         let script = |own: &str| {
             let text = format!("{}{own}", include_str!("scripts/common.lua"));
             Script::whole(naive::script(text, plant))
         };
-        Scripts {
+        QueueScripts {
             peek: script(include_str!("scripts/peek.lua")),
             sort: script(include_str!("scripts/sort.lua")),
             visit: script(include_str!("scripts/visit.lua")),

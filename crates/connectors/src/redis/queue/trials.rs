@@ -6,21 +6,21 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use potok_core::{TrialNotes, Trials};
 
-use super::calls::{Calls, ClaimAnswer, Held};
+use super::calls::{QueueCalls, ClaimAnswer, ClaimToken};
 
 /// From so many takeovers on, messages run one at a time.
 const TAKEOVERS_MAX: u64 = 3;
 
 /// How a claim is tried, if it is.
-pub(super) fn of_claim(calls: &Arc<Calls>, claim: &ClaimAnswer, held: &Held) -> Option<Trials> {
+pub(super) fn of_claim(calls: &Arc<QueueCalls>, claim: &ClaimAnswer, held: &ClaimToken) -> Option<Trials> {
     let notes = || Arc::new(ClaimNotes { calls: calls.clone(), held: held.clone() });
     (claim.takeovers >= TAKEOVERS_MAX)
         .then(|| Trials { deaths: claim.deaths.clone(), notes: notes() })
 }
 
 struct ClaimNotes {
-    calls: Arc<Calls>,
-    held: Held,
+    calls: Arc<QueueCalls>,
+    held: ClaimToken,
 }
 
 #[async_trait]

@@ -4,6 +4,7 @@
 //! taken turn by turn; raw rates, CPU seconds and peak memory are printed beside it. Nothing here
 //! is a test: a missed goal is printed, not an error.
 
+mod chat;
 mod engine;
 mod groups;
 mod idle;
@@ -64,6 +65,8 @@ enum Measurement {
     GroupsKafka,
     /// A million open groups, embedded and on Kafka with Redis: memory, lateness, restart
     GroupsMillion,
+    /// Messages through a queue in Redis against a bare drain, and very many chats that wait
+    Chat,
     /// All of them
     All,
 }

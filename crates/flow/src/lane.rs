@@ -294,6 +294,7 @@ impl Lane {
             let at = cycle.chunks.len();
             let first = cycle.items.len();
             let tried = trials::of_batch(&chunk.taken.batch).cloned();
+            let _turn = self.turn(tried.as_ref()).await;
             for run in self.runs(&chunk) {
                 let note = run.note;
                 if let Some(trials) = &tried {
@@ -313,16 +314,9 @@ impl Lane {
             }
             let items = cycle.items.get_mut(first..).unwrap_or_default();
             let group = GroupItems::whole(&chunk.taken.batch, items.len());
-            let processed = match (group, &tried) {
-                (Some(group), Some(tried)) => self.process_tried(items, first, group, tried).await,
-                (Some(group), None) => {
-                    self.process_batches(items, first, std::iter::once(group)).await
-                }
-                (None, Some(tried)) => {
-                    tried.notes.trying(None).await;
-                    Ok(())
-                }
-                (None, None) => Ok(()),
+            let processed = match &tried {
+                Some(tried) => self.process_tried(items, first, group, tried).await,
+                None => self.process_batches(items, first, group.into_iter()).await,
             };
             self.shut_failed(items);
             cycle.chunks.push(chunk);

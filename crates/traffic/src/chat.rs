@@ -63,10 +63,14 @@ impl Generator {
             CHANNELS.get((chat % 3) as usize).copied().unwrap_or(("telegram", "tg_"));
         let id = format!("{prefix}{}{chat:04}", self.seed);
         let lost = self.random.per_mille(5);
-        let chat_field = if lost { String::new() } else { format!("\"external_chat_id\":\"{id}\",") };
+        let chat_field =
+            if lost { String::new() } else { format!("\"external_chat_id\":\"{id}\",") };
         let text = TEXTS.get(self.random.below(TEXTS.len() as u64) as usize).copied();
         let body = if self.random.per_mille(100) {
-            format!("\"text\":\"\",\"media\":[{{\"type\":\"photo\",\"file_id\":\"f{}\"}}]", self.number)
+            format!(
+                "\"text\":\"\",\"media\":[{{\"type\":\"photo\",\"file_id\":\"f{}\"}}]",
+                self.number
+            )
         } else {
             format!("\"text\":\"{}\",\"media\":[]", text.unwrap_or_default())
         };

@@ -8,6 +8,7 @@
 
 use potok_core::trouble::{Bug, planted};
 use potok_core::{Event, SourceBatch, StageResult, Trials};
+use tokio::sync::OwnedMutexGuard;
 
 use crate::crash_notes::{DEATHS_MAX, Range, Suspicion};
 use crate::lane::{Item, Lane, crashes};
@@ -30,14 +31,26 @@ pub(crate) fn verdict(trials: &Trials, batch: &SourceBatch, index: u32) -> Suspi
 }
 
 impl Lane {
-    /// Takes the members of a group through the stages per group: each alone, then all together.
+    /// Waits until no other lane tries records alone, where that is to be done.
+    pub(crate) async fn turn(&self, trials: Option<&Trials>) -> Option<OwnedMutexGuard<()>> {
+        match trials {
+            Some(_) => Some(self.notes.trial().await),
+            None => None,
+        }
+    }
+
+    /// Takes the members of a group, if they are one, through the stages per group: each alone, then all together.
     pub(crate) async fn process_tried(
         &mut self,
         items: &mut [Item],
         first: usize,
-        group: GroupItems,
+        group: Option<GroupItems>,
         trials: &Trials,
     ) -> Result<(), Stop> {
+        let Some(group) = group else {
+            trials.notes.trying(None).await;
+            return Ok(());
+        };
         for item in items.iter() {
             let Some(event) = item.event.clone() else { continue };
             trials.notes.trying(Some(item.origin.offset)).await;

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use ring::hmac;
 use crate::http::{get_from, listener, post_to};
 use crate::process::{Home, Running, pipelines};
+use ring::hmac;
 
 const ENVIRONMENT: [(&str, &str); 5] = [
     ("POTOK_HTTP", "127.0.0.1:0"),

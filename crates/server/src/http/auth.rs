@@ -37,9 +37,9 @@ fn is_equal(given: &[u8], secret: &[u8]) -> bool {
 /// challenge it brings along, if it knows the token (`hub.mode=subscribe`).
 pub(super) fn challenge(token: &str, uri: &Uri) -> Option<String> {
     let Query(mut asked) = Query::<HashMap<String, String>>::try_from_uri(uri).ok()?;
-    let knows = asked.get("hub.verify_token").is_some_and(|given| {
-        !token.is_empty() && is_equal(given.as_bytes(), token.as_bytes())
-    });
+    let knows = asked
+        .get("hub.verify_token")
+        .is_some_and(|given| !token.is_empty() && is_equal(given.as_bytes(), token.as_bytes()));
     let subscribes = asked.get("hub.mode").is_some_and(|mode| mode == "subscribe");
     asked.remove("hub.challenge").filter(|_| knows && subscribes)
 }

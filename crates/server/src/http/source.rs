@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::header::{
-    CONTENT_ENCODING, CONTENT_LENGTH, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS,
-};
+use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
@@ -183,7 +181,12 @@ fn verified(token: &str, uri: &Uri) -> Response {
     }
 }
 
-async fn take(inner: Arc<SourcesInner>, route: Arc<Route>, headers: &HeaderMap, body: Body) -> Response {
+async fn take(
+    inner: Arc<SourcesInner>,
+    route: Arc<Route>,
+    headers: &HeaderMap,
+    body: Body,
+) -> Response {
     let answer = match inner.take(route.clone(), headers, body).await {
         Ok(accepted) => {
             if !accepted.repeated {

@@ -52,7 +52,11 @@ fn one_bad_stops_all() {
 
 #[test]
 fn refused_when_full() {
-    is_found(Bug::RefusedWhenFull, &[HANDED_OUT, "called `Result::unwrap()`"], bounds::a_full_server_is_emptied);
+    is_found(
+        Bug::RefusedWhenFull,
+        &[HANDED_OUT, "called `Result::unwrap()`"],
+        bounds::a_full_server_is_emptied,
+    );
 }
 
 #[test]
@@ -71,17 +75,29 @@ fn arrival_moves_lease() {
 
 #[test]
 fn lock_by_value() {
-    is_found(Bug::LockByValue, &["it is seen", DIFFERS], locks::a_lock_that_was_overwritten_is_left_alone);
+    is_found(
+        Bug::LockByValue,
+        &["it is seen", DIFFERS],
+        locks::a_lock_that_was_overwritten_is_left_alone,
+    );
 }
 
 #[test]
 fn ack_deletes_list() {
-    is_found(Bug::AckDeletesList, &["the next comes"], takeover::what_comes_while_a_chat_is_delivered_is_the_next_group);
+    is_found(
+        Bug::AckDeletesList,
+        &["the next comes"],
+        takeover::what_comes_while_a_chat_is_delivered_is_the_next_group,
+    );
 }
 
 #[test]
 fn no_rearm() {
-    is_found(Bug::NoRearm, &["the next comes"], takeover::what_comes_while_a_chat_is_delivered_is_the_next_group);
+    is_found(
+        Bug::NoRearm,
+        &["the next comes"],
+        takeover::what_comes_while_a_chat_is_delivered_is_the_next_group,
+    );
 }
 
 #[test]
@@ -100,7 +116,11 @@ fn claim_anew() {
 
 #[test]
 fn claimed_stay_listed() {
-    is_found(Bug::ClaimedStayListed, &["for somebody else"], locks::what_is_claimed_is_for_nobody_else);
+    is_found(
+        Bug::ClaimedStayListed,
+        &["for somebody else"],
+        locks::what_is_claimed_is_for_nobody_else,
+    );
 }
 
 #[test]
@@ -114,7 +134,11 @@ fn no_max_age() {
 
 #[test]
 fn claims_trusted() {
-    is_found(Bug::ClaimsTrusted, &["it is lost"], reports::an_emptied_server_is_reported_and_goes_on);
+    is_found(
+        Bug::ClaimsTrusted,
+        &["it is lost"],
+        reports::an_emptied_server_is_reported_and_goes_on,
+    );
 }
 
 #[test]
@@ -133,7 +157,11 @@ fn takes_all() {
 
 #[test]
 fn adopts_at_expiry() {
-    is_found(Bug::AdoptsAtExpiry, &["about to read"], reports::a_lock_that_ran_out_is_waited_for_a_little_longer);
+    is_found(
+        Bug::AdoptsAtExpiry,
+        &["about to read"],
+        reports::a_lock_that_ran_out_is_waited_for_a_little_longer,
+    );
 }
 
 #[test]
@@ -143,7 +171,11 @@ fn far_looks_left() {
 
 #[test]
 fn keys_by_format() {
-    is_found(Bug::KeysByFormat, &[DIFFERS, HANDED_OUT], chats::chats_are_told_apart_whatever_their_ids_hold);
+    is_found(
+        Bug::KeysByFormat,
+        &[DIFFERS, HANDED_OUT],
+        chats::chats_are_told_apart_whatever_their_ids_hold,
+    );
 }
 
 #[test]
@@ -168,5 +200,9 @@ fn index_trusted() {
 
 #[test]
 fn marked_first() {
-    is_found(Bug::MarkedFirst, &[DIFFERS], outgoing::a_list_that_was_none_gets_its_message_once_it_is_one);
+    is_found(
+        Bug::MarkedFirst,
+        &[DIFFERS],
+        outgoing::a_list_that_was_none_gets_its_message_once_it_is_one,
+    );
 }

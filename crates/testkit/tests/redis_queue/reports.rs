@@ -167,9 +167,7 @@ pub fn a_close_by_hand_takes_what_was_there() {
     let copy = Copy::start(&redis.url(), patient(), true);
     let left = copy.messages(2);
     assert_eq!((left[0].numbers(), left[0].reason.as_str()), (vec![1, 2], "closed_by_hand"));
-    until("the next waits", || {
-        (other.ask::<i64>(&["LLEN", "queue:batch:t:a"]) == 1).then_some(())
-    });
+    until("the next waits", || (other.ask::<i64>(&["LLEN", "queue:batch:t:a"]) == 1).then_some(()));
     // What is being delivered cannot be closed, and what another program holds is not ours to close.
     let _: String = other.ask(&["SET", "lock:batch:t:a", "processing", "EX", "300"]);
     let refused = runtime.block_on(groups.close(b"t:a", CloseReason::Dropped)).unwrap_err();

@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::calls::{QueueCalls, ClaimAnswer, ClaimToken};
+use super::calls::{ClaimAnswer, ClaimToken, QueueCalls};
 use super::feed::Counters;
 use super::{split, trials};
 

@@ -95,7 +95,12 @@ mod patches {
             "    redis.call('RENAME', from, to)",
             "    redis.call('COPY', from, to)",
         ),
-        (Bug::NoMaxAge, "", "last + state.quiet, state.opened + max_age", "last + state.quiet, 1e16"),
+        (
+            Bug::NoMaxAge,
+            "",
+            "last + state.quiet, state.opened + max_age",
+            "last + state.quiet, 1e16",
+        ),
         (
             Bug::ClaimsTrusted,
             "local lease, answers = take_number(), {}",
@@ -119,12 +124,7 @@ mod patches {
              local limit = size",
         ),
         (Bug::AdoptsAtExpiry, "", "then wait = 30 * SECOND end", "then wait = 0 end"),
-        (
-            Bug::FarLooksLeft,
-            "",
-            "for _, key in ipairs(far) do look_at(key, now + lease) end",
-            "",
-        ),
+        (Bug::FarLooksLeft, "", "for _, key in ipairs(far) do look_at(key, now + lease) end", ""),
         (
             Bug::KeysByFormat,
             "",

@@ -6,13 +6,17 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use potok_core::{TrialNotes, Trials};
 
-use super::calls::{QueueCalls, ClaimAnswer, ClaimToken};
+use super::calls::{ClaimAnswer, ClaimToken, QueueCalls};
 
 /// From so many takeovers on, messages run one at a time.
 const TAKEOVERS_MAX: u64 = 3;
 
 /// How a claim is tried, if it is.
-pub(super) fn of_claim(calls: &Arc<QueueCalls>, claim: &ClaimAnswer, held: &ClaimToken) -> Option<Trials> {
+pub(super) fn of_claim(
+    calls: &Arc<QueueCalls>,
+    claim: &ClaimAnswer,
+    held: &ClaimToken,
+) -> Option<Trials> {
     let notes = || Arc::new(ClaimNotes { calls: calls.clone(), held: held.clone() });
     (claim.takeovers >= TAKEOVERS_MAX)
         .then(|| Trials { deaths: claim.deaths.clone(), notes: notes() })

@@ -309,7 +309,11 @@ impl Rows {
             next: records.len() as u64,
             records,
             order: None,
-            feed: Some(Box::new(FeedFacts { origins: Some(origins), whole: Some(whole), trials: None })),
+            feed: Some(Box::new(FeedFacts {
+                origins: Some(origins),
+                whole: Some(whole),
+                trials: None,
+            })),
         };
         Some((assignment, batch))
     }

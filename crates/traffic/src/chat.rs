@@ -17,7 +17,7 @@ pub struct ChatMessage {
 
 /// Makes messages, one after another.
 #[derive(Clone, Debug)]
-pub struct Generator {
+pub struct ChatGenerator {
     random: Random,
     number: u64,
     /// Part of every chat, so that other seeds have other chats.
@@ -39,11 +39,17 @@ const TEXTS: [&str; 6] = [
 /// People who write at a time.
 const WRITING: usize = 8;
 
-impl Generator {
+impl ChatGenerator {
     /// Messages as they are in life.
     pub fn new(seed: u64) -> Self {
         let random = Random::new(seed);
-        Generator { random, number: 0, seed: seed % 1_000_000, writing: Vec::new(), next_chat: 0 }
+        ChatGenerator {
+            random,
+            number: 0,
+            seed: seed % 1_000_000,
+            writing: Vec::new(),
+            next_chat: 0,
+        }
     }
 
     /// The next one.
@@ -95,7 +101,7 @@ mod tests {
 
     #[test]
     fn every_message_is_what_it_says_and_chats_end() {
-        let mut generator = Generator::new(3);
+        let mut generator = ChatGenerator::new(3);
         let mut last_of: BTreeMap<String, (u64, u64)> = BTreeMap::new();
         let mut lost = 0;
         for _ in 0..20_000 {

@@ -10,7 +10,7 @@ const LIST: &str = "queue:incoming";
 
 /// What makes the next message.
 pub(super) fn traffic(now: u64) -> Traffic {
-    let mut messages = chat::Generator::new(now);
+    let mut messages = chat::ChatGenerator::new(now);
     Box::new(move || {
         let message = messages.next_message();
         Output {

@@ -4,9 +4,9 @@
 //! taken turn by turn; raw rates, CPU seconds and peak memory are printed beside it. Nothing here
 //! is a test: a missed goal is printed, not an error.
 
-mod chat;
 mod engine;
 mod groups;
+mod hub;
 mod idle;
 mod kafka_sql;
 mod log;
@@ -33,11 +33,14 @@ use clap::{Parser, ValueEnum};
 )]
 struct Cli {
     /// What to measure, one after another
-    #[arg(required_unless_present = "bare_log", value_enum)]
+    #[arg(required_unless_present_any = ["bare_log", "hub_clients"], value_enum)]
     what: Vec<Measurement>,
     /// The other side of `groups-embedded`, which has a process of its own like potok
     #[arg(long, hide = true, value_name = "FOLDER")]
     bare_log: Option<PathBuf>,
+    /// The clients of `hub`, which have a process of their own
+    #[arg(long, hide = true, value_name = "ADDRESS/COUNT")]
+    hub_clients: Option<String>,
     /// Smaller sizes: a look, not a measurement
     #[arg(long)]
     quick: bool,
@@ -65,8 +68,8 @@ enum Measurement {
     GroupsKafka,
     /// A million open groups, embedded and on Kafka with Redis: memory, lateness, restart
     GroupsMillion,
-    /// Messages through a queue in Redis against a bare drain, and very many chats that wait
-    Chat,
+    /// The hub: idle connections, a message to everybody, acknowledged messages
+    Hub,
     /// All of them
     All,
 }
@@ -89,6 +92,9 @@ fn run(cli: &Cli) -> Result<()> {
     if let Some(folder) = &cli.bare_log {
         return groups::bare_log(folder);
     }
+    if let Some(place) = &cli.hub_clients {
+        return hub::clients::run(place);
+    }
     let all = [
         Measurement::Log,
         Measurement::Engine,
@@ -97,6 +103,7 @@ fn run(cli: &Cli) -> Result<()> {
         Measurement::Idle,
         Measurement::KafkaSql,
         Measurement::Groups,
+        Measurement::Hub,
     ];
     let whats = if cli.what.contains(&Measurement::All) { &all[..] } else { &cli.what };
     for what in whats {
@@ -111,6 +118,7 @@ fn run(cli: &Cli) -> Result<()> {
             Measurement::GroupsEmbedded => groups::run(cli.quick, &[groups::BenchPart::Embedded])?,
             Measurement::GroupsKafka => groups::run(cli.quick, &[groups::BenchPart::Kafka])?,
             Measurement::GroupsMillion => groups::run(cli.quick, &[groups::BenchPart::Million])?,
+            Measurement::Hub => hub::run(cli.quick)?,
             Measurement::All => {}
         }
     }

@@ -20,7 +20,6 @@ mod damage;
 mod disk;
 mod draft;
 mod faults;
-mod faulty_disk;
 mod format;
 mod groups;
 mod index;
@@ -55,7 +54,6 @@ use tokio::sync::oneshot;
 pub use damage::DEAD_TOPIC;
 pub use disk::{Disk, DiskFile, LockAttempt, RealDisk};
 pub use draft::partition_of;
-pub use faulty_disk::{FaultyDisk, PowerCut};
 pub use store::EmbeddedStore;
 
 use draft::{Draft, Urgency};

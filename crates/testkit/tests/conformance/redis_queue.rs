@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use potok_connectors::memory::MemoryLog;
 use potok_connectors::redis::{QueueOptions, RedisListSink, RedisQueue};
 use potok_core::{Feed, Log, Record, Sink, SystemClock};
 use potok_expr::Template;
+use potok_testkit::memory::MemoryLog;
 use potok_testkit::services;
 use potok_testkit::suites::feed::{self, FeedHarness};
 use potok_testkit::suites::sink::{self, SinkFeatures, SinkHarness};

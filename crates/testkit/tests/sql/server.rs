@@ -24,6 +24,7 @@ impl Server {
         let settings =
             settings.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
         match system {
+            System::Sqlite => panic!("SQLite is no server"),
             System::Postgres => {
                 let options = PostgresOptions { settings, tls, ..PostgresOptions::default() };
                 Server::Postgres(Postgres::start_with(&options))

@@ -7,15 +7,16 @@ use serde_json::json;
 use crate::order::{config, message, order, orders_config};
 use crate::place::{System, TestDatabase, is};
 
-on_both!(
+on_all!(
     preparing_twice_changes_nothing,
     ten_at_once_create_the_tables,
     missing_tables_are_named_with_what_creates_them,
     tables_that_cannot_keep_the_promise_are_refused,
     tables_that_change_while_running_stop_the_pipeline_and_lose_nothing,
+    a_table_that_cannot_be_created_is_the_operators_to_fix;
+    servers:
     names_that_would_be_cut_are_refused_before_anything_runs,
     addresses_are_checked_and_never_shown,
-    a_table_that_cannot_be_created_is_the_operators_to_fix,
 );
 
 fn schema() -> serde_json::Value {
@@ -27,6 +28,8 @@ fn schema() -> serde_json::Value {
 async fn preparing_twice_changes_nothing(system: System) {
     let place = TestDatabase::orders(system).await;
     let sql = system.pick(
+        "SELECT t.name, c.name, c.type, t.sql FROM sqlite_schema t JOIN pragma_table_info(t.name) c \
+         WHERE t.type = 'table' ORDER BY 1, c.cid",
         "SELECT table_name, column_name, data_type FROM information_schema.columns \
          WHERE table_schema = 'public' ORDER BY 1, ordinal_position",
         "SELECT table_name, column_name, column_type, collation_name \
@@ -42,7 +45,8 @@ async fn preparing_twice_changes_nothing(system: System) {
 
 async fn ten_at_once_create_the_tables(system: System) {
     for _ in 0..3 {
-        let url = system.database();
+        let folder = tempfile::tempdir().unwrap();
+        let url = system.database(&folder);
         let sinks: Vec<_> = (0..10).map(|_| system.sink(&url, orders_config())).collect();
         let preparing = sinks.iter().map(|sink| {
             let sink = sink.clone();
@@ -60,7 +64,7 @@ async fn missing_tables_are_named_with_what_creates_them(system: System) {
     let place = TestDatabase::made_by(system, "", config);
     let fault = place.sink.prepare().await.unwrap_err();
     is(&fault, Move::Fix, "P0301");
-    let quote = system.pick('"', '`');
+    let quote = system.pick('"', '"', '`');
     for part in [
         "missing: table `orders`, table `deliveries`, table `payments`, table `items`".to_owned(),
         format!("CREATE TABLE IF NOT EXISTS {quote}items{quote}"),
@@ -76,9 +80,10 @@ async fn missing_tables_are_named_with_what_creates_them(system: System) {
 async fn tables_that_cannot_keep_the_promise_are_refused(system: System) {
     let own = system.pick(
         "content_hash text, potok_id text UNIQUE",
+        "content_hash text, potok_id text UNIQUE",
         "content_hash text, potok_id varchar(200) COLLATE utf8mb4_nopad_bin UNIQUE",
     );
-    let key = system.pick("id text", "id varchar(100) COLLATE utf8mb4_nopad_bin");
+    let key = system.pick("id text", "id text", "id varchar(100) COLLATE utf8mb4_nopad_bin");
     let mut cases = vec![
         (format!("CREATE TABLE t ({key} PRIMARY KEY, {own})"), "P0301", "column `n` of table `t`"),
         (format!("CREATE TABLE t ({key}, n int, {own})"), "P0302", "unique key on `id`"),
@@ -96,11 +101,28 @@ async fn tables_that_cannot_keep_the_promise_are_refused(system: System) {
             format!(
                 "CREATE TABLE u ({key} PRIMARY KEY, n int, {own}); CREATE VIEW t AS SELECT * FROM u"
             ),
-            system.pick("P0302", "P0810"),
+            system.pick("P0302", "P0302", "P0810"),
             "unique key",
         ),
     ];
     match system {
+        System::Sqlite => cases.extend([
+            (
+                format!("CREATE TABLE t (id text COLLATE NOCASE PRIMARY KEY, n int, {own})"),
+                "P0302",
+                "unique key on `id` that compares bytes",
+            ),
+            (
+                format!("CREATE TABLE t (id text, n int, {own}); CREATE UNIQUE INDEX i ON t (id) WHERE n > 0"),
+                "P0302",
+                "unique key on `id`",
+            ),
+            (
+                "CREATE TABLE t (id text PRIMARY KEY, n int, content_hash text, potok_id text)".into(),
+                "P0302",
+                "unique key on `potok_id`",
+            ),
+        ]),
         System::Postgres => cases.extend([
             (
                 format!("CREATE TABLE t (id text, n int, {own}); CREATE UNIQUE INDEX i ON t (id) WHERE n > 0"),
@@ -190,7 +212,7 @@ async fn names_that_would_be_cut_are_refused_before_anything_runs(system: System
     let long = "x".repeat(65);
     let schema = json!({ "properties": { "id": { "type": "string" }, long.as_str(): {} } });
     let config = config(&[(&long, ".")], &[".id"], Some(schema));
-    let url = system.pick("postgres://u:p@h/d", "mysql://u:p@h/d");
+    let url = system.pick_server("postgres://u:p@h/d", "mysql://u:p@h/d");
     let faults = system.try_sink(url, config, SqlTimeouts::default()).err().unwrap();
     assert_eq!(faults.len(), 2, "{faults:?}");
     for fault in &faults {
@@ -200,8 +222,8 @@ async fn names_that_would_be_cut_are_refused_before_anything_runs(system: System
 }
 
 async fn addresses_are_checked_and_never_shown(system: System) {
-    let code = system.pick("P0709", "P0809");
-    let scheme = system.pick("postgres", "mysql");
+    let code = system.pick_server("P0709", "P0809");
+    let scheme = system.pick_server("postgres", "mysql");
     for rest in [
         "://user:secret@host:x/db",
         "://user:secret@host/db?sslmod=secret",
@@ -215,15 +237,16 @@ async fn addresses_are_checked_and_never_shown(system: System) {
         assert!(rest.contains("secret-word") || !shown.contains("secret"), "{shown}");
     }
     // Wrong credentials are waited for: they are cured elsewhere.
-    let url = system.database().replace("potok:potok@", "potok:secret@");
+    let url =
+        system.database(&tempfile::tempdir().unwrap()).replace("potok:potok@", "potok:secret@");
     let sink = system.sink(&url, orders_config());
     for fault in [sink.prepare().await.unwrap_err(), sink.probe().await.unwrap_err()] {
-        is(&fault, Move::Wait, system.pick("P0702", "P0802"));
+        is(&fault, Move::Wait, system.pick_server("P0702", "P0802"));
         assert!(!format!("{fault} {fault:?}").contains("secret"), "{fault}");
     }
-    let url = format!("{}_gone", system.database());
+    let url = format!("{}_gone", system.database(&tempfile::tempdir().unwrap()));
     let fault = system.sink(&url, orders_config()).prepare().await.unwrap_err();
-    is(&fault, Move::Wait, system.pick("P0702", "P0802"));
+    is(&fault, Move::Wait, system.pick_server("P0702", "P0802"));
 }
 
 async fn a_table_that_cannot_be_created_is_the_operators_to_fix(system: System) {

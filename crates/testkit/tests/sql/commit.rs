@@ -11,7 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::order::{orders, orders_config};
 use crate::place::{System, TestDatabase, attempt, is};
 
-on_both!(
+on_servers!(
     a_lost_answer_to_commit_is_an_unknown_outcome_and_the_repeat_finds_the_rows,
     a_connection_cut_at_commit_is_an_unknown_outcome_too,
     a_commit_that_never_arrived_is_repeated_whole,
@@ -82,13 +82,13 @@ async fn lose(system: System, loss: Loss) -> (TestDatabase, Vec<String>) {
     let (before, port) = before.rsplit_once(':').unwrap();
     let armed = Arc::new(AtomicBool::new(false));
     let port = between(port.parse().unwrap(), loss, armed.clone()).await;
-    let plain = system.pick("?sslmode=disable", "?ssl-mode=DISABLED");
+    let plain = system.pick_server("?sslmode=disable", "?ssl-mode=DISABLED");
     let sink = system.hasty_sink(&format!("{before}:{port}/{database}{plain}"), orders_config());
     assert_eq!(attempt(&sink, orders(0..2)).await.unwrap(), ["delivered"; 2]);
 
     armed.store(true, Ordering::SeqCst);
     let fault = attempt(&sink, orders(2..102)).await.unwrap_err();
-    is(&fault, Move::Wait, system.pick("P0706", "P0806"));
+    is(&fault, Move::Wait, system.pick_server("P0706", "P0806"));
     assert!(fault.to_string().contains("the outcome is unknown"), "{fault}");
     assert!(!armed.load(Ordering::SeqCst));
     // A server that is told nothing may hold the transaction for a while.

@@ -7,9 +7,10 @@ use serde_json::json;
 use crate::order::{config, message, order, orders_config};
 use crate::place::{System, TestDatabase, outcomes};
 
-on_both!(
+on_all!(
     the_same_delivery_id_is_a_duplicate_whatever_it_says_now,
     the_same_bytes_under_one_id_are_a_duplicate_other_bytes_are_a_conflict,
+    what_counts_is_the_source_not_the_value,
     without_once_by_only_positions_count,
     the_same_name_twice_in_one_call_is_one_row,
     ids_of_several_fields_and_of_no_field,
@@ -53,6 +54,18 @@ async fn the_same_bytes_under_one_id_are_a_duplicate_other_bytes_are_a_conflict(
     assert_eq!((place.count("orders"), place.count("items")), (2, 4));
     // A second attempt of the loser is as much a conflict as the first.
     assert!(place.deliver(vec![message(3, &other)]).await[0].starts_with("SetAside conflict"));
+}
+
+async fn what_counts_is_the_source_not_the_value(system: System) {
+    let place = TestDatabase::orders(system).await;
+    let first = message(1, &order("u1"));
+    let mut rewritten = message(2, &order("u1"));
+    rewritten.value = Bytes::from(serde_json::to_vec_pretty(&order("u1")).unwrap());
+    let mut spaced = message(3, &order("u1"));
+    spaced.source = Bytes::from(serde_json::to_vec_pretty(&order("u1")).unwrap());
+    let words = place.deliver(vec![first, rewritten, spaced]).await;
+    assert_eq!(words[..2], ["delivered", "duplicates"]);
+    assert!(words[2].starts_with("SetAside conflict"), "{words:?}");
 }
 
 async fn without_once_by_only_positions_count(system: System) {

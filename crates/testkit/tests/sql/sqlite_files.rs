@@ -1,20 +1,17 @@
-//! Files that are away, locked, read-only, damaged, replaced.
+//! SQLite: files that are away, locked, read-only, damaged, replaced.
 
 use std::fs;
 use std::os::unix::fs::FileExt as _;
 
 use potok_connectors::sqlite::SqliteSink;
-use potok_core::{Batch, Fault, Move, Sink as _};
+use potok_core::{Batch, Move, Sink as _};
 use rusqlite::Connection;
 
-use crate::order::{RowPlace, message, order, orders_config};
+use crate::order::{message, order, orders_config};
+use crate::place::{System, TestDatabase, is, query_file};
 
 fn batch(offset: u64) -> Batch {
     Batch { messages: vec![message(offset, &order(&format!("u{offset}")))] }
-}
-
-fn is(fault: &Fault, next: Move, code: &str) {
-    assert_eq!((fault.next, fault.code), (next, code), "{fault}");
 }
 
 #[tokio::test]
@@ -64,20 +61,21 @@ async fn a_folder_that_cannot_be_made_is_waited_for() {
 
 #[tokio::test]
 async fn a_read_only_database_is_waited_for_and_noticed_by_the_probe() {
-    let place = RowPlace::orders().await;
+    let place = TestDatabase::orders(System::Sqlite).await;
     place.deliver(batch(1).messages).await;
-    drop(place.sink);
+    let (path, _folder, sink) = (place.path().to_owned(), place.folder, place.sink);
+    drop(sink);
     // The header's write version makes a database read-only for everybody, root included.
-    wait_until_closed(&place.path).await;
-    let header = fs::OpenOptions::new().write(true).open(&place.path).unwrap();
+    wait_until_closed(&path).await;
+    let header = fs::OpenOptions::new().write(true).open(&path).unwrap();
     header.write_all_at(&[9], 18).unwrap();
-    let sink = SqliteSink::new(place.path.clone(), orders_config()).unwrap();
+    let sink = SqliteSink::new(path.clone(), orders_config()).unwrap();
     is(&sink.probe().await.unwrap_err(), Move::Wait, "P0306");
     is(&sink.deliver(&batch(2)).await.unwrap_err(), Move::Wait, "P0306");
     header.write_all_at(&[2], 18).unwrap();
     sink.probe().await.unwrap();
     sink.deliver(&batch(2)).await.unwrap();
-    assert_eq!(crate::order::query(&place.path, "SELECT count(*) FROM orders"), ["2"]);
+    assert_eq!(query_file(&path, "SELECT count(*) FROM orders"), ["2"]);
 }
 
 /// The writer closes the file when the last sink is gone; SQLite then removes the WAL.
@@ -91,8 +89,8 @@ async fn wait_until_closed(path: &std::path::Path) {
 
 #[tokio::test]
 async fn a_lock_of_another_program_is_waited_for() {
-    let place = RowPlace::orders().await;
-    let other = Connection::open(&place.path).unwrap();
+    let place = TestDatabase::orders(System::Sqlite).await;
+    let other = Connection::open(place.path()).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     is(&place.sink.probe().await.unwrap_err(), Move::Wait, "P0305");
     is(&place.sink.deliver(&batch(1)).await.unwrap_err(), Move::Wait, "P0305");
@@ -103,9 +101,9 @@ async fn a_lock_of_another_program_is_waited_for() {
 
 #[tokio::test]
 async fn readers_do_not_disturb_the_writer() {
-    let place = RowPlace::orders().await;
+    let place = TestDatabase::orders(System::Sqlite).await;
     place.deliver(batch(1).messages).await;
-    let reader = Connection::open(&place.path).unwrap();
+    let reader = Connection::open(place.path()).unwrap();
     reader.execute_batch("BEGIN").unwrap();
     let count = || reader.query_row("SELECT count(*) FROM orders", [], |row| row.get::<_, i64>(0));
     assert_eq!(count().unwrap(), 1);
@@ -131,29 +129,29 @@ async fn a_file_that_is_no_database_is_the_operators_to_fix() {
 
 #[tokio::test]
 async fn a_deleted_file_is_noticed_before_anything_counts_as_delivered() {
-    let place = RowPlace::orders().await;
+    let place = TestDatabase::orders(System::Sqlite).await;
     assert_eq!(place.deliver(batch(1).messages).await, ["delivered"]);
-    for name in ["orders.sqlite", "orders.sqlite-wal", "orders.sqlite-shm"] {
-        fs::remove_file(place.path.with_file_name(name)).unwrap();
+    for name in ["test.sqlite", "test.sqlite-wal", "test.sqlite-shm"] {
+        fs::remove_file(place.path().with_file_name(name)).unwrap();
     }
     is(&place.sink.deliver(&batch(2)).await.unwrap_err(), Move::Wait, "P0310");
     is(&place.sink.deliver(&batch(2)).await.unwrap_err(), Move::Wait, "P0305");
     place.sink.probe().await.unwrap();
     place.sink.prepare().await.unwrap();
     assert_eq!(place.deliver(batch(2).messages).await, ["delivered"]);
-    assert_eq!(place.query("SELECT order_uid FROM orders"), ["'u2'"]);
+    assert_eq!(place.query("SELECT order_uid FROM orders"), ["u2"]);
 }
 
 #[tokio::test]
 async fn a_replaced_file_and_a_deleted_wal_are_noticed_too() {
-    let place = RowPlace::orders().await;
+    let place = TestDatabase::orders(System::Sqlite).await;
     let copy = place.folder.path().join("copy.sqlite");
-    Connection::open(&place.path)
+    Connection::open(place.path())
         .unwrap()
         .execute("VACUUM INTO ?1", [copy.to_str().unwrap()])
         .unwrap();
     assert_eq!(place.deliver(batch(1).messages).await, ["delivered"]);
-    fs::rename(&copy, &place.path).unwrap();
+    fs::rename(&copy, place.path()).unwrap();
     is(&place.sink.deliver(&batch(2)).await.unwrap_err(), Move::Wait, "P0310");
     // Nothing of the old file's WAL may reach the new file.
     place.sink.prepare().await.unwrap();
@@ -161,9 +159,9 @@ async fn a_replaced_file_and_a_deleted_wal_are_noticed_too() {
     assert_eq!(place.deliver(batch(2).messages).await, ["delivered"]);
 
     // Without its WAL the file is still ours, and what was committed gets into it.
-    fs::remove_file(place.path.with_file_name("orders.sqlite-wal")).unwrap();
+    fs::remove_file(place.path().with_file_name("test.sqlite-wal")).unwrap();
     is(&place.sink.deliver(&batch(3)).await.unwrap_err(), Move::Wait, "P0310");
     place.sink.prepare().await.unwrap();
     assert_eq!(place.deliver(batch(3).messages).await, ["duplicates"]);
-    assert_eq!(place.query("SELECT order_uid FROM orders"), ["'u2'", "'u3'"]);
+    assert_eq!(place.query("SELECT order_uid FROM orders"), ["u2", "u3"]);
 }

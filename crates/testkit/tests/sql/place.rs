@@ -1,18 +1,25 @@
 //! A database and a sink on it.
 
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use potok_connectors::mysql::MysqlSink;
 use potok_connectors::postgres::PostgresSink;
 use potok_connectors::sql::{SqlSinkConfig, SqlTimeouts};
+use potok_connectors::sqlite::SqliteSink;
 use potok_core::{Batch, Fault, Message, Move, Outcome, Sink};
 use potok_testkit::services;
+use rusqlite::Connection;
+use rusqlite::types::Value as SqlValue;
+use tempfile::TempDir;
 
 use crate::order::orders_config;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum System {
+    Sqlite,
     Postgres,
     Mariadb,
 }
@@ -35,22 +42,29 @@ impl System {
         timeouts: SqlTimeouts,
     ) -> Result<Arc<dyn Sink>, Vec<Fault>> {
         Ok(match self {
+            System::Sqlite => Arc::new(SqliteSink::new(PathBuf::from(url), config)?),
             System::Postgres => Arc::new(PostgresSink::new(url, config)?.with_timeouts(timeouts)),
             System::Mariadb => Arc::new(MysqlSink::new(url, config)?.with_timeouts(timeouts)),
         })
     }
 
-    /// A new database on the server that all tests share.
-    pub fn database(self) -> String {
+    /// A new database: a file, or one on the server that all tests share.
+    pub fn database(self, folder: &TempDir) -> String {
         match self {
+            System::Sqlite => {
+                let path = folder.path().join("test.sqlite");
+                fs::write(&path, "").unwrap();
+                path.display().to_string()
+            }
             System::Postgres => services::postgres().fresh_database(),
             System::Mariadb => services::mariadb().fresh_database(),
         }
     }
 
-    /// Rows as text, from the shared server.
+    /// Rows as text, from the file or from the shared server.
     pub fn query(self, url: &str, sql: &str) -> Vec<String> {
         let rows = match self {
+            System::Sqlite => return query_file(Path::new(url), sql),
             System::Postgres => services::postgres().query(url, sql),
             System::Mariadb => services::mariadb().query(url, sql),
         };
@@ -58,8 +72,18 @@ impl System {
     }
 
     /// What is said differently.
-    pub fn pick<T>(self, postgres: T, mariadb: T) -> T {
+    pub fn pick<T>(self, sqlite: T, postgres: T, mariadb: T) -> T {
         match self {
+            System::Sqlite => sqlite,
+            System::Postgres => postgres,
+            System::Mariadb => mariadb,
+        }
+    }
+
+    /// The same, in tests of servers.
+    pub fn pick_server<T>(self, postgres: T, mariadb: T) -> T {
+        match self {
+            System::Sqlite => panic!("SQLite is no server"),
             System::Postgres => postgres,
             System::Mariadb => mariadb,
         }
@@ -74,10 +98,12 @@ pub fn hasty() -> SqlTimeouts {
     }
 }
 
-/// A database of its own on the shared server, and a sink on it.
+/// A database of its own, and a sink on it.
 pub struct TestDatabase {
     pub system: System,
+    /// The address, or the path of the file.
     pub url: String,
+    pub folder: TempDir,
     pub sink: Arc<dyn Sink>,
 }
 
@@ -91,17 +117,23 @@ impl TestDatabase {
 
     /// A database made by `sql`, and a sink for it. Not prepared.
     pub fn made_by(system: System, sql: &str, config: SqlSinkConfig) -> TestDatabase {
-        let url = system.database();
+        let folder = tempfile::tempdir().unwrap();
+        let url = system.database(&folder);
         if !sql.is_empty() {
             system.query(&url, sql);
         }
         let sink = system.sink(&url, config);
-        TestDatabase { system, url, sink }
+        TestDatabase { system, url, folder, sink }
     }
 
     /// Delivers; every outcome as one word, with what a failed one says.
     pub async fn deliver(&self, messages: Vec<Message>) -> Vec<String> {
         outcomes(&self.sink, messages).await
+    }
+
+    /// The file of SQLite.
+    pub fn path(&self) -> &Path {
+        Path::new(&self.url)
     }
 
     pub fn query(&self, sql: &str) -> Vec<String> {
@@ -111,6 +143,30 @@ impl TestDatabase {
     pub fn count(&self, table: &str) -> usize {
         self.query(&format!("SELECT count(*) FROM {table}"))[0].parse().unwrap()
     }
+}
+
+/// Runs statements on a file; a query's rows as text.
+pub fn query_file(path: &Path, sql: &str) -> Vec<String> {
+    let connection = Connection::open(path).unwrap();
+    if !["SELECT", "PRAGMA"].iter().any(|word| sql.starts_with(word)) {
+        connection.execute_batch(sql).unwrap();
+        return Vec::new();
+    }
+    let mut statement = connection.prepare(sql).unwrap();
+    let width = statement.column_count();
+    let mut rows = statement.query([]).unwrap();
+    let mut lines = Vec::new();
+    while let Some(row) = rows.next().unwrap() {
+        let cell = |index| match row.get::<_, SqlValue>(index).unwrap() {
+            SqlValue::Null => "NULL".to_owned(),
+            SqlValue::Integer(integer) => integer.to_string(),
+            SqlValue::Real(real) => format!("{real:?}"),
+            SqlValue::Text(text) => text,
+            SqlValue::Blob(_) => "blob".to_owned(),
+        };
+        lines.push((0..width).map(cell).collect::<Vec<_>>().join(", "));
+    }
+    lines
 }
 
 /// One attempt.

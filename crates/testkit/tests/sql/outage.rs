@@ -10,7 +10,7 @@ use crate::order::{orders, orders_config};
 use crate::place::{System, attempt, is, outcomes};
 use crate::server::Server;
 
-on_both!(
+on_servers!(
     a_server_that_is_not_there_yet_is_waited_for,
     a_server_killed_in_the_middle_of_batches_loses_and_doubles_nothing,
     a_frozen_server_does_not_hold_a_call,
@@ -42,7 +42,7 @@ async fn a_server_that_is_not_there_yet_is_waited_for(system: System) {
     let server = Server::start(system, &[], false);
     let sink = system.hasty_sink(&server.url(), orders_config());
     server.kill();
-    let away = system.pick("P0701", "P0801");
+    let away = system.pick_server("P0701", "P0801");
     is(&sink.prepare().await.unwrap_err(), Move::Wait, away);
     is(&sink.probe().await.unwrap_err(), Move::Wait, away);
     is(&attempt(&sink, orders(0..3)).await.unwrap_err(), Move::Wait, away);
@@ -117,7 +117,7 @@ async fn a_frozen_server_does_not_hold_a_call(system: System) {
     assert_eq!(outcomes(&sink, orders(0..3)).await, ["delivered"; 3]);
     server.freeze();
     // On a connection that is open, on a new one, and for the probe.
-    let silent = system.pick("P0705", "P0805");
+    let silent = system.pick_server("P0705", "P0805");
     for _ in 0..2 {
         let fault = within(attempt(&sink, orders(3..6))).await.unwrap_err();
         is(&fault, Move::Wait, silent);
@@ -133,6 +133,7 @@ async fn a_frozen_server_does_not_hold_a_call(system: System) {
 async fn a_read_only_server_is_noticed_by_the_probe(system: System) {
     let server = Server::start(system, &[], false);
     let url = match system {
+        System::Sqlite => panic!("SQLite is no server"),
         System::Postgres => server.url(),
         System::Mariadb => {
             // Who may do everything may also write to a read-only server.
@@ -144,6 +145,7 @@ async fn a_read_only_server_is_noticed_by_the_probe(system: System) {
     };
     let switch = |on: bool| {
         match system {
+            System::Sqlite => panic!("SQLite is no server"),
             System::Postgres => {
                 let value = if on { "on" } else { "off" };
                 server.admin(&format!("ALTER SYSTEM SET default_transaction_read_only = {value}"));
@@ -157,7 +159,7 @@ async fn a_read_only_server_is_noticed_by_the_probe(system: System) {
     let sink = system.hasty_sink(&url, orders_config());
     assert_eq!(outcomes(&sink, orders(0..2)).await, ["delivered"; 2]);
     sink.probe().await.unwrap();
-    let read_only = system.pick("P0703", "P0803");
+    let read_only = system.pick_server("P0703", "P0803");
     switch(true);
     // Sessions learn of it when they get round to it.
     let fault = within(async {
@@ -178,10 +180,11 @@ async fn a_read_only_server_is_noticed_by_the_probe(system: System) {
 }
 
 async fn too_many_connections_are_waited_for(system: System) {
-    let url = system.database();
+    let url = system.database(&tempfile::tempdir().unwrap());
     let database = url.rsplit('/').next().unwrap().to_owned();
     let few = format!("few_{database}");
     match system {
+        System::Sqlite => panic!("SQLite is no server"),
         System::Postgres => {
             let server = potok_testkit::services::postgres();
             let admin = server.admin_url();
@@ -214,8 +217,8 @@ async fn too_many_connections_are_waited_for(system: System) {
         }
     })
     .await;
-    is(&fault, Move::Wait, system.pick("P0704", "P0804"));
-    is(&other.probe().await.unwrap_err(), Move::Wait, system.pick("P0704", "P0804"));
+    is(&fault, Move::Wait, system.pick_server("P0704", "P0804"));
+    is(&other.probe().await.unwrap_err(), Move::Wait, system.pick_server("P0704", "P0804"));
     drop(one);
     until_ok(&other).await;
     outcomes_when_free(&other).await;
@@ -233,12 +236,12 @@ async fn outcomes_when_free(sink: &Arc<dyn Sink>) {
 }
 
 async fn a_lock_held_by_others_is_an_attempt_that_failed(system: System) {
-    let url = system.database();
+    let url = system.database(&tempfile::tempdir().unwrap());
     let sink = system.hasty_sink(&url, orders_config());
     assert_eq!(outcomes(&sink, orders(0..1)).await, ["delivered"]);
     // Another program inserts the same order and takes its time.
     let holder = {
-        let sql = system.pick(
+        let sql = system.pick_server(
             "BEGIN; INSERT INTO orders VALUES ('u1', '', '', '', 0, '', 'theirs'); \
              SELECT pg_sleep(6); ROLLBACK",
             "BEGIN; INSERT INTO orders VALUES ('u1', '', '', '', 0, '', 'theirs'); \
@@ -247,7 +250,7 @@ async fn a_lock_held_by_others_is_an_attempt_that_failed(system: System) {
         let url = url.clone();
         tokio::task::spawn_blocking(move || system.query(&url, sql))
     };
-    let sleeps = system.pick(
+    let sleeps = system.pick_server(
         "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = \
          current_database()",
         "SELECT 1 FROM information_schema.processlist WHERE info = 'SELECT sleep(6)' AND db = \
@@ -267,10 +270,10 @@ async fn tls_works_and_is_demanded(system: System) {
     let server = Server::start(system, &[], true);
     let mode = |mode: &str| format!("{}?ssl-mode={mode}", server.url());
     let urls = [
-        mode(system.pick("require", "REQUIRED")),
+        mode(system.pick_server("require", "REQUIRED")),
         format!(
             "{}&ssl-ca={}",
-            mode(system.pick("verify-full", "VERIFY_IDENTITY")),
+            mode(system.pick_server("verify-full", "VERIFY_IDENTITY")),
             server.authority()
         ),
     ];
@@ -279,15 +282,15 @@ async fn tls_works_and_is_demanded(system: System) {
         assert_eq!(outcomes(&sink, orders(n..n + 1)).await, ["delivered"]);
     }
     // An authority nobody knows is not trusted.
-    let url = mode(system.pick("verify-full", "VERIFY_IDENTITY"));
+    let url = mode(system.pick_server("verify-full", "VERIFY_IDENTITY"));
     let sink = system.hasty_sink(&url, orders_config());
-    is(&sink.prepare().await.unwrap_err(), Move::Wait, system.pick("P0710", "P0811"));
+    is(&sink.prepare().await.unwrap_err(), Move::Wait, system.pick_server("P0710", "P0811"));
 
     // Where it is demanded, there is nothing without it.
-    let plain = system.database();
-    let url = format!("{plain}?ssl-mode={}", system.pick("require", "REQUIRED"));
+    let plain = system.database(&tempfile::tempdir().unwrap());
+    let url = format!("{plain}?ssl-mode={}", system.pick_server("require", "REQUIRED"));
     let sink = system.hasty_sink(&url, orders_config());
-    is(&sink.prepare().await.unwrap_err(), Move::Wait, system.pick("P0710", "P0811"));
+    is(&sink.prepare().await.unwrap_err(), Move::Wait, system.pick_server("P0710", "P0811"));
 }
 
 /// By `0.0.0.0` one reaches this machine, under an address that is not a loopback one.
@@ -296,7 +299,7 @@ fn beyond(url: &str) -> String {
 }
 
 async fn a_server_beyond_this_machine_must_prove_who_it_is(system: System) {
-    let code = system.pick("P0710", "P0811");
+    let code = system.pick_server("P0710", "P0811");
     let refused = |url: String, part: &'static str| async move {
         let sink = system.hasty_sink(&url, orders_config());
         for fault in [sink.prepare().await.unwrap_err(), sink.probe().await.unwrap_err()] {
@@ -305,23 +308,23 @@ async fn a_server_beyond_this_machine_must_prove_who_it_is(system: System) {
         }
     };
     // No TLS at all: on loopback nothing is demanded, beyond it everything.
-    let plain = system.database();
+    let plain = system.database(&tempfile::tempdir().unwrap());
     system.hasty_sink(&plain, orders_config()).prepare().await.unwrap();
     refused(beyond(&plain), "speaks no TLS").await;
-    let without = system.pick("sslmode=disable", "ssl-mode=DISABLED");
+    let without = system.pick_server("sslmode=disable", "ssl-mode=DISABLED");
     let url = format!("{}?{without}", beyond(&plain));
     system.hasty_sink(&url, orders_config()).prepare().await.unwrap();
 
-    let everywhere = system.pick(("listen_addresses", "*"), ("bind-address", "0.0.0.0"));
+    let everywhere = system.pick_server(("listen_addresses", "*"), ("bind-address", "0.0.0.0"));
     let server = Server::start(system, &[everywhere], true);
-    refused(beyond(&server.url()), system.pick("`sslrootcert=FILE`", "`ssl-ca=FILE`")).await;
-    let authority = system.pick("sslrootcert", "ssl-ca");
+    refused(beyond(&server.url()), system.pick_server("`sslrootcert=FILE`", "`ssl-ca=FILE`")).await;
+    let authority = system.pick_server("sslrootcert", "ssl-ca");
     let known = format!("{authority}={}", server.authority());
     let url = format!("{}?{known}", beyond(&server.url()));
     let sink = system.hasty_sink(&url, orders_config());
     assert_eq!(outcomes(&sink, orders(0..1)).await, ["delivered"]);
     // The certificate is good, but for other names.
     let other = server.url().replace("127.0.0.1", "127.0.0.2");
-    let demanded = system.pick("sslmode=verify-full", "ssl-mode=VERIFY_IDENTITY");
+    let demanded = system.pick_server("sslmode=verify-full", "ssl-mode=VERIFY_IDENTITY");
     refused(format!("{other}?{demanded}&{known}"), "not trusted").await;
 }

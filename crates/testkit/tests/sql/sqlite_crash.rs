@@ -1,14 +1,16 @@
-//! Death of the whole process around a commit.
+//! SQLite: death of the whole process around a commit.
 //!
 //! Each test starts itself again as a process of its own, which delivers and dies on the way.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 
 use potok_connectors::sqlite::SqliteSink;
-use potok_core::{Batch, Sink as _};
+use potok_core::{Batch, Sink};
 
-use crate::order::{message, order, orders_config, outcomes, query};
+use crate::order::{message, order, orders_config};
+use crate::place::{outcomes, query_file};
 
 /// Set in the process that is to die: the file it writes.
 const DATABASE: &str = "POTOK_TEST_DATABASE";
@@ -42,11 +44,15 @@ async fn death_before_the_commit_leaves_nothing() {
     deliver_and_die().await;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("orders.sqlite");
-    run_to_death("crash::death_before_the_commit_leaves_nothing", "sink.commit.before", &path);
-    assert_eq!(query(&path, "SELECT count(*) FROM orders"), ["0"]);
-    let sink = SqliteSink::new(path.clone(), orders_config()).unwrap();
+    run_to_death(
+        "sqlite_crash::death_before_the_commit_leaves_nothing",
+        "sink.commit.before",
+        &path,
+    );
+    assert_eq!(query_file(&path, "SELECT count(*) FROM orders"), ["0"]);
+    let sink: Arc<dyn Sink> = Arc::new(SqliteSink::new(path.clone(), orders_config()).unwrap());
     assert_eq!(outcomes(&sink, batch().messages).await, ["delivered"; 20]);
-    assert_eq!(query(&path, "SELECT count(*) FROM items"), ["40"]);
+    assert_eq!(query_file(&path, "SELECT count(*) FROM items"), ["40"]);
 }
 
 #[tokio::test]
@@ -54,10 +60,10 @@ async fn death_after_the_commit_makes_the_next_attempt_a_repeat() {
     deliver_and_die().await;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("orders.sqlite");
-    let name = "crash::death_after_the_commit_makes_the_next_attempt_a_repeat";
+    let name = "sqlite_crash::death_after_the_commit_makes_the_next_attempt_a_repeat";
     run_to_death(name, "sink.commit.after", &path);
-    assert_eq!(query(&path, "SELECT count(*) FROM orders"), ["20"]);
-    let sink = SqliteSink::new(path.clone(), orders_config()).unwrap();
+    assert_eq!(query_file(&path, "SELECT count(*) FROM orders"), ["20"]);
+    let sink: Arc<dyn Sink> = Arc::new(SqliteSink::new(path.clone(), orders_config()).unwrap());
     assert_eq!(outcomes(&sink, batch().messages).await, ["duplicates"; 20]);
-    assert_eq!(query(&path, "SELECT count(*) FROM items"), ["40"]);
+    assert_eq!(query_file(&path, "SELECT count(*) FROM items"), ["40"]);
 }

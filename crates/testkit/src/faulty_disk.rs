@@ -11,7 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::disk::{Disk, DiskFile, LockAttempt};
+use potok_connectors::embedded::{Disk, DiskFile, LockAttempt};
 
 /// A sector is written whole or not at all.
 const SECTOR: usize = 512;
@@ -586,8 +586,12 @@ impl DiskFile for FaultyFile {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::super::disk::write_all;
     use super::*;
+
+    fn write_all(file: &dyn DiskFile, bytes: &[u8], at: u64) -> io::Result<()> {
+        assert_eq!(file.write_at(bytes, at)?, bytes.len());
+        Ok(())
+    }
 
     #[test]
     fn a_power_cut_leaves_what_was_synced_and_nothing_else() {

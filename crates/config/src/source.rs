@@ -215,6 +215,11 @@ pub struct HttpAuth {
     ///
     /// Example: `hmac: "${WHATSAPP_APP_SECRET}"`
     pub hmac: Option<Secret>,
+    /// What a sender has to know that asks by GET whether this is the right address, as Meta does before it
+    /// sends anything: `hub.verify_token`. Its `hub.challenge` is the answer. Empty: nobody is answered.
+    ///
+    /// Example: `verify: "${WHATSAPP_VERIFY_TOKEN}"`
+    pub verify: Option<Secret>,
 }
 
 fn authorization() -> String {

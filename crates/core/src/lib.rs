@@ -27,6 +27,7 @@ mod sink;
 mod source;
 mod stage;
 mod store;
+mod trials;
 pub mod trouble;
 
 pub use batch::{Batch, Message, Outcome, Receipt};
@@ -62,6 +63,7 @@ pub use source::{
 };
 pub use stage::{Stage, StageLimits, StageResult};
 pub use store::{Owner, PutOutcome, Store, StoreAddress, StoreEntry};
+pub use trials::{TrialNotes, Trials};
 
 /// The largest key, headers and value together that any part accepts for one record.
 pub const RECORD_BYTES_MAX: usize = 64 * 1024 * 1024;

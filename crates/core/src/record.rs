@@ -4,7 +4,7 @@ use std::fmt::{Display, Write as _};
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::{OWN_HEADERS_PREFIX, Partition, Position, Timestamp};
+use crate::{OWN_HEADERS_PREFIX, Partition, Position, Timestamp, Trials};
 
 /// One record as it lies in the log. Cheap to clone: the bytes are shared with the block they
 /// were read in.
@@ -215,6 +215,8 @@ pub struct FeedFacts {
     pub origins: Option<Vec<(Position, u32)>>,
     /// The batch is a group that its feed has closed: all its records are here, in order.
     pub whole: Option<WholeGroup>,
+    /// Those who had the group before died with it: its records run one at a time.
+    pub trials: Option<Trials>,
 }
 
 /// A group that a feed has closed.
@@ -259,6 +261,11 @@ impl SourceBatch {
         let origins = self.feed.as_ref().and_then(|feed| feed.origins.as_ref());
         let named = origins.and_then(|origins| origins.get(index).cloned());
         named.or_else(|| Some((self.position(self.records.get(index)?), 0)))
+    }
+
+    /// How its records are tried, where those who had them before died.
+    pub fn trials(&self) -> Option<&Trials> {
+        self.feed.as_ref().and_then(|feed| feed.trials.as_ref())
     }
 
     /// The group that its feed has closed, where it is one.
@@ -347,7 +354,7 @@ mod tests {
             next: 7,
             records: vec![record(4), record(5), record(6)],
             order: None,
-            feed: Some(Box::new(FeedFacts { origins, whole: None })),
+            feed: Some(Box::new(FeedFacts { origins, ..FeedFacts::default() })),
         };
         batch.retain(|record| record.offset != 4);
         assert_eq!(batch.origin(0), Some((row("b"), 2)));

@@ -7,7 +7,7 @@
 //! or flushing (`POTOK_CRASH_AT=name` or `name:3` for the third passing), or to panic on the thread
 //! that passes it (`POTOK_PANIC_AT`), which the process has to survive or to end over.
 //! A *planted bug* switches a mechanism to the naive version that the promise forbids. The
-//! simulator must find each of them; that measures the simulator.
+//! simulator or the test of its mechanism must find each of them; that measures the tests.
 
 /// Every crash point, in the order a record meets them. Tests go through the list, and passing a
 /// point that is not in it fails in debug builds.
@@ -52,7 +52,7 @@ pub const STORE_CRASH_POINTS: &[&str] = &["clean.before"];
 /// Crash points of pipelines whose groups are gathered on a shared log.
 pub const GATHER_CRASH_POINTS: &[&str] = &["gather.before", "gather.sent", "gather.after"];
 
-/// Crash points of pipelines whose source is a queue in Redis.
+/// Crash points of pipelines whose source is a queue in Redis, in the order a message meets them.
 pub const QUEUE_CRASH_POINTS: &[&str] = &[
     "queue.sort.before",
     "queue.sort.after",
@@ -191,6 +191,60 @@ pub enum Bug {
     WaitsForRoom,
     /// On a full disk, the embedded log takes what says that records have ended and nothing else.
     SealsRefused,
+    /// A queue's entries are filed under the keys of what was read before, whatever lies there by now.
+    KeysByIndex,
+    /// A queue's entries are taken out first and filed later.
+    PopsPlainly,
+    /// A queue's entries are moved to whoever takes them and filed from there, in any order.
+    TakenApart,
+    /// A chat that is no list ends the look at all of them.
+    OneBadStopsAll,
+    /// A full Redis refuses what would free memory.
+    RefusedWhenFull,
+    /// A claimed group is named by its opening, whatever its members are.
+    NameWithoutMembers,
+    /// A message that comes puts off the end of a claim's lease.
+    ArrivalMovesLease,
+    /// A lock is ours where it has the value that everybody writes.
+    LockByValue,
+    /// An acknowledgement deletes all messages of its chat.
+    AckDeletesList,
+    /// What came while a chat was delivered is not looked at.
+    NoRearm,
+    /// Whoever acknowledges a claim ends it.
+    AckWithoutToken,
+    /// A claim that is taken over gets the members that are there by then.
+    ClaimAnew,
+    /// What is claimed stays where other programs take it.
+    ClaimedStayListed,
+    /// A chat closes when it is quiet, and only then.
+    NoMaxAge,
+    /// A claim is ours for as long as we do not hear otherwise.
+    ClaimsTrusted,
+    /// Entries that look unlike those we push are left out.
+    OwnPushesOnly,
+    /// A claim takes all messages that are there.
+    TakesAll,
+    /// A chat whose foreign lock ran out is ours at once.
+    AdoptsAtExpiry,
+    /// Looks that lie far ahead after the clock was set back stay there.
+    FarLooksLeft,
+    /// Keys are made by a format, which cuts them at NUL.
+    KeysByFormat,
+    /// A group that is closed by hand takes whatever comes until it leaves.
+    WishWithoutCount,
+    /// Any number of pipelines share the keys of chats.
+    AnyPipeline,
+    /// A claim without messages is left alone.
+    EmptyKept,
+    /// Lists without an entry in the index are not looked for.
+    IndexTrusted,
+    /// A list gets the marker of a message before the message.
+    MarkedFirst,
+    /// A group that kills its process is tried as before.
+    TriedTogether,
+    /// A merged message has the name of its last record.
+    MergedNamedByMember,
     /// The embedded log acknowledges before the fsync.
     AckBeforeFsync,
     /// Readers of the embedded log see records that are not yet synced.
@@ -201,6 +255,39 @@ pub enum Bug {
     OffsetsReused,
     /// A damaged frame ends the log; what lies behind it is dropped.
     StopAtDamage,
+}
+
+/// The naive version that is switched on where this is made, for work that goes on on other threads.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Plant(Option<Bug>);
+
+impl Plant {
+    /// Of this thread's tests.
+    pub fn here() -> Self {
+        #[cfg(debug_assertions)]
+        return Plant(debug::plant());
+        #[cfg(not(debug_assertions))]
+        Plant(None)
+    }
+
+    /// True when it is this one.
+    pub fn is(self, bug: Bug) -> bool {
+        self.0 == Some(bug)
+    }
+
+    /// Which it is.
+    pub fn bug(self) -> Option<Bug> {
+        self.0
+    }
+}
+
+/// Dies here if `POTOK_DIE_OF` names a text that is in `bytes`: a record that kills whoever works on it.
+#[inline]
+pub fn deadly(bytes: &[u8]) {
+    #[cfg(debug_assertions)]
+    debug::deadly(bytes);
+    #[cfg(not(debug_assertions))]
+    let _ = bytes;
 }
 
 /// True when the naive version of `bug` is switched on in this thread's tests.
@@ -282,6 +369,20 @@ mod debug {
         PLANTED.with(Cell::get) == Some(bug) || from_environment() == Some(bug)
     }
 
+    pub(super) fn plant() -> Option<Bug> {
+        PLANTED.with(Cell::get).or_else(from_environment)
+    }
+
+    pub(super) fn deadly(bytes: &[u8]) {
+        static WORD: OnceLock<Option<String>> = OnceLock::new();
+        let word = WORD.get_or_init(|| std::env::var("POTOK_DIE_OF").ok());
+        let Some(word) = word.as_ref().filter(|word| !word.is_empty()) else { return };
+        if bytes.windows(word.len()).any(|window| window == word.as_bytes()) {
+            eprintln!("a record with {word}: dying as asked");
+            std::process::abort();
+        }
+    }
+
     /// For tests of whole processes: `POTOK_PLANT=AckBeforeFsync`.
     fn from_environment() -> Option<Bug> {
         static BUG: OnceLock<Option<Bug>> = OnceLock::new();
@@ -298,6 +399,8 @@ mod debug {
                 Bug::ReasonFromClock,
                 Bug::SentTogether,
                 Bug::OutageIsPoison,
+                Bug::TriedTogether,
+                Bug::MergedNamedByMember,
             ]
             .into_iter()
             .find(|bug| format!("{bug:?}") == wish)

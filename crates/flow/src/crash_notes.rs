@@ -15,7 +15,7 @@
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use potok_core::{Position, SourceBatch};
 use serde::{Deserialize, Serialize};
@@ -32,7 +32,7 @@ const INTAKES_MAX: usize = 32;
 const SLOTS_MAX: usize = SENDERS + LANES_MAX;
 const SENDERS: usize = LANES_MAX + 2 * INTAKES_MAX;
 /// Deaths in one record that make it a dead letter.
-const DEATHS_MAX: u32 = 3;
+pub(crate) const DEATHS_MAX: u32 = 3;
 /// A list of suspects longer than this is cut: the oldest have surely passed.
 const SUSPECTS_MAX: usize = 1_000;
 
@@ -174,6 +174,8 @@ pub(crate) struct CrashNotes {
     memory: Mutex<Vec<u8>>,
     deaths_path: Option<PathBuf>,
     suspects: Mutex<Vec<SuspectRange>>,
+    /// Held by the lane that tries records alone: of two at a time nobody could tell which one it was.
+    trial: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl CrashNotes {
@@ -198,6 +200,7 @@ impl CrashNotes {
             memory: Mutex::new(vec![0; SLOTS_MAX * SLOT_BYTES]),
             deaths_path,
             suspects: Mutex::new(suspects.unwrap_or_default()),
+            trial: Arc::default(),
         };
         notes.count_deaths();
         notes
@@ -281,6 +284,11 @@ impl CrashNotes {
     /// True when there is anything to ask [`CrashNotes::suspicion`] about.
     pub fn any_suspects(&self) -> bool {
         !self.suspects.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    /// Waits until no other lane tries records alone.
+    pub async fn trial(&self) -> tokio::sync::OwnedMutexGuard<()> {
+        self.trial.clone().lock_owned().await
     }
 
     /// Notes that `slot` now works on `range`.

@@ -20,7 +20,7 @@ use crate::counts::Ending;
 use crate::crash_notes::{CrashNotes, Range, Suspicion};
 use crate::dead_letter::{Outcome, Replay, Resolution};
 use crate::deliver::{Decisions, Destination};
-use crate::feed::{Failure, ShutKeys};
+use crate::feed::{Failure, ShutKeys, trials};
 use crate::group::{Holding, strays, with_shard};
 use crate::ledger::Note;
 use crate::live::Assignments;
@@ -295,8 +295,13 @@ impl Lane {
             cycle.back.extend(self.keep_back(&mut chunk));
             let at = cycle.chunks.len();
             let first = cycle.items.len();
+            let tried = trials::of_batch(&chunk.taken.batch).cloned();
+            let _turn = self.turn(tried.as_ref()).await;
             for run in self.runs(&chunk) {
                 let note = run.note;
+                if let Some(trials) = &tried {
+                    trials.notes.trying(run.offset(&chunk)).await;
+                }
                 let mut items = self.decode(&chunk, at, run);
                 let processed = match self.own.way(&chunk.taken.batch.partition.topic) {
                     // A stage per group gets it as a group of its own.
@@ -310,9 +315,10 @@ impl Lane {
                 }
             }
             let items = cycle.items.get_mut(first..).unwrap_or_default();
-            let processed = match GroupItems::whole(&chunk.taken.batch, items.len()) {
-                Some(group) => self.process_batches(items, first, std::iter::once(group)).await,
-                None => Ok(()),
+            let group = GroupItems::whole(&chunk.taken.batch, items.len());
+            let processed = match &tried {
+                Some(tried) => self.process_tried(items, first, group, tried).await,
+                None => self.process_batches(items, first, group.into_iter()).await,
             };
             self.shut_failed(items);
             cycle.chunks.push(chunk);
@@ -342,7 +348,8 @@ impl Lane {
             let last = records.last().map_or(0, |(index, _)| *index);
             RecordRun { note: Range::of_run(batch, first..last + 1, records.len()), records, fate }
         };
-        if !self.notes.any_suspects() {
+        let tried = trials::of_batch(batch);
+        if !self.notes.any_suspects() && tried.is_none() {
             return vec![whole(chunk.records.clone(), Suspicion::None)];
         }
         let mut runs = Vec::new();
@@ -350,6 +357,12 @@ impl Lane {
         for &(index, lane_key) in &chunk.records {
             let suspicion = |at: Position| self.notes.suspicion_in(batch, &at);
             let fate = origin(index).map_or(Suspicion::None, suspicion);
+            let fate = match tried {
+                Some(trials) if !matches!(fate, Suspicion::Guilty(_)) => {
+                    trials::verdict(trials, batch, index)
+                }
+                _ => fate,
+            };
             if fate == Suspicion::None {
                 together.push((index, lane_key));
                 continue;
@@ -666,6 +679,14 @@ pub(crate) struct RecordRun {
     pub note: Range,
     records: Vec<(u32, u64)>,
     fate: Suspicion,
+}
+
+impl RecordRun {
+    /// Of its first record.
+    fn offset(&self, chunk: &Chunk) -> Option<u64> {
+        let (index, _) = self.records.first()?;
+        chunk.taken.batch.records.get(*index as usize).map(|record| record.offset)
+    }
 }
 
 pub(crate) fn crashes(deaths: u32) -> Fault {

@@ -31,6 +31,7 @@ impl Door {
             topic: "events".into(),
             key: Some(Template::parse(".shop").unwrap()),
             auth,
+            verify: None,
         };
         let secret = HttpAuth::Secret { header: "X-Token".to_owned(), secret: "s".to_owned() };
         // The last would be a pattern, or refused, if paths were more than text.

@@ -10,6 +10,8 @@ mod memory;
 mod mysql;
 #[path = "conformance/postgres.rs"]
 mod postgres;
+#[path = "conformance/redis_queue.rs"]
+mod redis_queue;
 #[path = "conformance/redis.rs"]
 mod redis_store;
 #[path = "conformance/simulated.rs"]

@@ -5,6 +5,7 @@
 //! reads a clock, a file or the environment.
 #![deny(missing_docs)]
 
+pub mod chat;
 pub mod gdelt;
 pub mod messenger;
 pub mod orders;

@@ -166,7 +166,10 @@ impl SpoolSource {
             next: offset + 1,
             records: vec![record],
             order: None,
-            feed: Some(Box::new(FeedFacts { origins: Some(vec![(named, 0)]), whole: None })),
+            feed: Some(Box::new(FeedFacts {
+                origins: Some(vec![(named, 0)]),
+                ..FeedFacts::default()
+            })),
         }))
     }
 }

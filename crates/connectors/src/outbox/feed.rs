@@ -602,7 +602,7 @@ impl OutboxSource {
             next: flight.end(),
             records,
             order: None,
-            feed: Some(Box::new(FeedFacts { origins: Some(origins), whole: None })),
+            feed: Some(Box::new(FeedFacts { origins: Some(origins), ..FeedFacts::default() })),
         }))
     }
 

@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use potok_config::{
     Destination, LogConnection, QueueConnection, Refusal, Registry, SinkSettings, Site, TopicName,
 };
+use potok_core::trouble::Plant;
 use potok_core::{Batch, Fault, Outcome, Receipt, Sink, SinkLimits};
 use redis::Value;
 use schemars::JsonSchema;
@@ -73,7 +74,8 @@ impl RedisListSink {
         if client.is_cluster() {
             return super::queue::cluster(client.label());
         }
-        let script = Script::whole(include_str!("queue/scripts/push.lua").to_owned());
+        let text = include_str!("queue/scripts/push.lua").to_owned();
+        let script = Script::whole(super::queue::naive_script(text, Plant::here()));
         Ok(RedisListSink { client, script, list: list.to_owned() })
     }
 }

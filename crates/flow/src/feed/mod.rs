@@ -8,7 +8,8 @@
 //! durable, then the feed is told (`commit.rs`). Only then a record counts as ended and its room is
 //! free. A record that failed may go back to its feed too, which hands it out again later; until
 //! then nothing of its key is worked on (`failed.rs`). What the log refuses of it is such a failure too
-//! (`offers.rs`).
+//! (`offers.rs`). A group whose owners died is worked on record by record, so that the one they died of
+//! is known (`trials.rs`).
 
 mod backlog;
 mod commit;
@@ -16,6 +17,7 @@ mod failed;
 mod groups;
 mod offers;
 mod open;
+pub(crate) mod trials;
 mod whole;
 
 pub(crate) use backlog::Backlogs;

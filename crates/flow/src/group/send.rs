@@ -405,7 +405,7 @@ impl Lane {
         let together = batches.iter().zip(sizes).filter_map(|(sealed, members)| {
             let feed = feeds.get(sealed.seal.feed as usize)?;
             let seal = feed.position(sealed.seal.offset);
-            Some(GroupItems { group: sealed.info(), seal, members })
+            Some(GroupItems { group: sealed.info(), seal, members, is_tried: false })
         });
         self.process_batches(&mut cycle.items, 0, together).await?;
         Ok(cycle)

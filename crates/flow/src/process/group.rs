@@ -7,6 +7,7 @@ use potok_core::{CloseReason, GroupInfo, Position, SourceBatch};
 
 use super::lead;
 use crate::crash_notes::{Range, Suspicion};
+use crate::feed::trials;
 use crate::lane::{Item, Lane, crashes};
 use crate::work::Stop;
 
@@ -18,6 +19,8 @@ pub(crate) struct GroupItems {
     pub seal: Position,
     /// How many of the items are its members.
     pub members: usize,
+    /// Its members were tried one by one: what killed its process before is known.
+    pub is_tried: bool,
 }
 
 impl GroupItems {
@@ -33,7 +36,8 @@ impl GroupItems {
         };
         let (log, topic) = (whole.generation, batch.partition.topic.clone());
         let seal = Position { log, topic, partition: batch.partition.index, offset: 0 };
-        Some(GroupItems { group, seal, members })
+        let is_tried = trials::of_batch(batch).is_some();
+        Some(GroupItems { group, seal, members, is_tried })
     }
 }
 
@@ -55,11 +59,11 @@ impl Lane {
             let Some((members, rest)) = items.split_at_mut_checked(batch.members) else { break };
             items = rest;
             match self.notes.suspicion(&batch.seal) {
-                Suspicion::Guilty(deaths) => {
+                Suspicion::Guilty(deaths) if !batch.is_tried => {
                     let alive = members.iter_mut().filter(|item| item.event.is_some());
                     alive.for_each(|item| item.set_aside(crashes(deaths)));
                 }
-                Suspicion::None | Suspicion::Alone => {
+                Suspicion::None | Suspicion::Alone | Suspicion::Guilty(_) => {
                     let note = Range::of_record(&batch.seal);
                     self.run_stages(stages.clone(), members, Some(&batch.group), note).await?;
                 }

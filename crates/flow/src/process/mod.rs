@@ -73,7 +73,7 @@ impl Lane {
 
     /// Runs a stage with the crash note set only while it computes: what it waits for, it did not
     /// die of.
-    async fn noted(
+    pub(crate) async fn noted(
         &self,
         mut applying: impl Future<Output = Result<Vec<StageResult>, Fault>> + Unpin,
         note: Range,

@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use potok_core::trouble::deadly;
 use potok_core::{Event, Fault, GroupInfo, Reason, Stage, StageResult, Timestamp};
 use potok_expr::{GroupOutcome, Program, ProgramError, ProgramOutcome, View};
 
@@ -17,6 +18,7 @@ impl VrlStage {
     }
 
     fn apply_one(&self, event: Event) -> StageResult {
+        deadly(&event.value);
         match self.program.run(&View::from(&event)) {
             Ok(ran) => staged(event, ran),
             Err(error) => StageResult::Failed(failed(error)),
@@ -56,6 +58,7 @@ impl Stage for VrlGroupStage {
         group: &GroupInfo,
         events: Vec<Event>,
     ) -> Result<Vec<StageResult>, Fault> {
+        events.iter().for_each(|event| deadly(&event.value));
         let views: Vec<View<'_>> = events.iter().map(View::from).collect();
         let ran = self.program.run_batch(group, &views).map_err(failed)?;
         let value = match ran {

@@ -28,6 +28,7 @@ const SHIPPED: &[(&str, &str)] = &[
     ("schemas/order.json", include_str!("../../../../pipelines/schemas/order.json")),
     ("shop-events.yaml", include_str!("../../../../pipelines/shop-events.yaml")),
     ("schemas/shop-event.json", include_str!("../../../../pipelines/schemas/shop-event.json")),
+    ("chat.yaml", include_str!("../../../../pipelines/chat.yaml")),
     ("em-processor.yaml", include_str!("../../../../pipelines/em-processor.yaml")),
     ("outbox.yaml", include_str!("../../../../pipelines/outbox.yaml")),
 ];
@@ -44,7 +45,7 @@ const LINE_EVERY: Duration = Duration::from_secs(5);
 /// Columns and rows of a screen that does not say how large it is.
 const SCREEN_USUAL: (usize, usize) = (80, 24);
 
-/// Try it: orders, em-processor, shop-events and outbox with generated traffic, nothing to install
+/// Try it: all shipped pipelines with generated traffic, nothing to install
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -346,6 +347,11 @@ fn outcome(pipeline: &str, dir: &str) -> Vec<String> {
             ),
             format!("table         potok outbox status --data-dir {dir}"),
             format!("outcome       potok read system-notifications-topic-v1 --data-dir {dir}"),
+        ],
+        "chat" => vec![
+            format!("held          potok groups list {pipeline} --data-dir {dir}"),
+            format!("outcome       potok read chat-batches --follow --data-dir {dir}"),
+            format!("records       potok read queue:incoming --follow --data-dir {dir}"),
         ],
         "shop-events" => vec![
             format!("rows          sqlite3 {dir}/db/shop-0.sqlite 'select count(*) from events'"),

@@ -18,12 +18,16 @@ pub fn http_sources(pipelines: &[LoadedFile<Pipeline>]) -> Vec<HttpSource> {
                     (None, None) => None,
                 }
             });
+            let verify = http.auth.as_ref().and_then(|auth| auth.verify.as_ref());
+            let verify = verify.map(|token| token.expose().to_owned());
+            let verify = verify.filter(|token| !token.is_empty());
             sources.extend(topics.iter().map(|topic| HttpSource {
                 pipeline: pipeline.name.to_string(),
                 path: http.path.to_string(),
                 topic: topic.as_str().into(),
                 key: http.key.as_ref().map(|key| key.template().clone()),
                 auth: auth.clone(),
+                verify: verify.clone(),
             }));
         }
     }

@@ -5,7 +5,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::process::{Home, Running, pipelines};
+use crate::process::{Home, Running, pipelines, potok};
 use crate::receiver::Receiver;
 use crate::wait;
 use crate::walk::{DONE, Guide, Walk};
@@ -131,9 +131,15 @@ fn a_chat_that_never_goes_quiet_leaves_at_its_maximum_age() {
 
 #[test]
 fn a_refused_batch_is_a_dead_letter_per_message_and_replays_under_other_ids() {
+    assert!(!refused_and_replayed(None), "another body has another id");
+    assert!(refused_and_replayed(Some("MergedNamedByMember")), "the naive version");
+}
+
+/// True where a replayed message has the id that its refused batch had.
+fn refused_and_replayed(plant: Option<&str>) -> bool {
     let (home, receiver) = (Home::new(), Receiver::saying(422));
     let close = "close: { quiet: 10m, max_age: 20m, max_count: 2 }";
-    let running = start(&home, &receiver, close, None);
+    let running = start(&home, &receiver, close, plant);
     send(&running, [message(1, 1), message(1, 2)]);
     wait::until("both are set aside", || (running.status()["dead_lettered"] == 2).then_some(()));
     let listed = running.run(["dead-letters", "list", "chat", "--json"], b"").good();
@@ -143,7 +149,7 @@ fn a_refused_batch_is_a_dead_letter_per_message_and_replays_under_other_ids() {
     wait::until("both are delivered", || (receiver.taken().len() == 2).then_some(()));
     let refused = receiver.posts()[0].0.clone();
     let taken = receiver.taken();
-    assert!(!taken.contains_key(&refused), "another body has another id");
+    let has_its_id = taken.contains_key(&refused);
     let mut replayed: Vec<u64> = taken.values().flat_map(ids).collect();
     replayed.sort_unstable();
     assert_eq!(replayed, [1, 2]);
@@ -157,6 +163,7 @@ fn a_refused_batch_is_a_dead_letter_per_message_and_replays_under_other_ids() {
     wait::until("it leaves", || (receiver.taken().len() == 3).then_some(()));
     let last = receiver.taken().into_values().find(|batch| ids(batch) == [3]).unwrap();
     assert_eq!(last["meta"]["batch_reason"], "closed_by_hand");
+    has_its_id
 }
 
 #[test]
@@ -168,6 +175,27 @@ fn a_list_on_kafka_is_refused_with_what_to_do() {
     let refused = home.run(["check", "chat.yaml"]).exits(2);
     assert!(refused.stderr.contains("P1201"), "{}", refused.stderr);
     assert!(refused.stderr.contains("topic:"), "{}", refused.stderr);
+}
+
+/// `potok dev` writes messages itself: chats go quiet, and their batches appear in the topic.
+#[test]
+fn dev_makes_chats_that_leave_when_they_are_quiet() {
+    let home = Home::new();
+    let mut command = potok(["dev", "--only", "chat", "--rate", "50"]);
+    command.current_dir(home.path()).env("CHAT_QUIET", "500ms").args(["--admin", "127.0.0.1:0"]);
+    command.arg("--data-dir").arg(home.data());
+    let running = Running::spawn(command, home.path().join("dev.log"));
+    let running = running.listening(&home.data()).unwrap();
+    wait::until("batches are delivered", || {
+        (running.status()["delivered"].as_u64().unwrap() >= 20).then_some(())
+    });
+    let read = running.run(["read", "chat-batches", "--count", "5"], b"").good().lines();
+    for line in &read {
+        let batch: Value = serde_json::from_str(line["value"].as_str().unwrap()).unwrap();
+        assert!(batch["batch_key"].as_str().unwrap().contains(':'), "{batch}");
+        assert_eq!(batch["meta"]["batch_reason"], "silence_reached");
+    }
+    assert_eq!(read.len(), 5);
 }
 
 const INSTEAD: [(&str, &str); 2] =

@@ -49,6 +49,18 @@ pub fn post_to(http: &str, path: &str, header: &str, body: &str) -> (u16, Value)
     (status, serde_json::from_str(body).unwrap_or_default())
 }
 
+/// Status and body of a GET.
+pub fn get_from(http: &str, path: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(http).unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {http}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
+    let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+    (status, body.to_owned())
+}
+
 #[test]
 fn what_was_answered_survives_a_kill_and_a_repeat_is_known_afterwards() {
     let home = Home::new();

@@ -2,13 +2,15 @@
 
 use serde_json::{Value, json};
 
-use crate::http::{listener, post_to};
+use crate::http::{get_from, listener, post_to};
 use crate::process::{Home, Running, pipelines};
+use ring::hmac;
 
-const ENVIRONMENT: [(&str, &str); 4] = [
+const ENVIRONMENT: [(&str, &str); 5] = [
     ("POTOK_HTTP", "127.0.0.1:0"),
     ("TELEGRAM_SECRET", "told"),
     ("WHATSAPP_APP_SECRET", "app-secret"),
+    ("WHATSAPP_VERIFY_TOKEN", "ver/ify"),
     ("AVITO_SECRET", "told"),
 ];
 
@@ -60,6 +62,7 @@ fn telegram_updates_become_messages() {
     for body in [
         message(json!({"text": "one"})),
         message(json!({"caption": "two", "photo": photo})),
+        message(json!({"location": {"latitude": 1.5, "longitude": 2.5}})),
         message(json!({"text": "our own", "from": bot})),
         message(json!({"new_chat_title": "t"})),
         json!({"update_id": 2, "callback_query": {"id": "c"}}).to_string(),
@@ -81,9 +84,57 @@ fn telegram_updates_become_messages() {
                 "media": [{"type": "photo", "file_id": "large"}],
                 "timestamp": "2023-05-25T03:17:44Z",
             }),
+            json!({
+                "channel": "telegram", "external_chat_id": "tg_-100", "external_user_id": "tg_7",
+                "message_id": "5", "name": "Ada L", "text": "",
+                "media": [{"type": "location", "data": {"latitude": 1.5, "longitude": 2.5}}],
+                "timestamp": "2023-05-25T03:17:44Z",
+            }),
         ]
     );
     assert_eq!((&status["filtered"], &status["dead_lettered"]), (&3.into(), &0.into()));
+}
+
+/// What Meta sends along, of the body that it sends.
+fn signature(body: &str) -> String {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, b"app-secret");
+    let hex = hmac::sign(&key, body.as_bytes());
+    let hex: String = hex.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("X-Hub-Signature-256: sha256={hex}")
+}
+
+/// A webhook of WhatsApp with one message.
+fn message(id: &str, kind: &str, content: &str) -> String {
+    let content: Value = serde_json::from_str(content).unwrap();
+    let message = json!({"from": "79991234567", "id": id, "timestamp": "1697043225", "type": kind, kind: content});
+    let contact = json!({"profile": {"name": "Ada"}, "wa_id": "79991234567"});
+    let value =
+        json!({"messaging_product": "whatsapp", "contacts": [contact], "messages": [message]});
+    let change = json!({"field": "messages", "value": value});
+    json!({"object": "whatsapp_business_account", "entry": [{"id": "1", "changes": [change]}]})
+        .to_string()
+}
+
+/// Before Meta sends anything it asks by GET, with a token and a challenge.
+#[test]
+fn whatsapp_is_told_that_it_has_the_right_address() {
+    let ingest = Ingest::start("whatsapp");
+    let ask = |query: &str| get_from(&ingest.http, &format!("{}?{query}", ingest.path));
+    let (status, body) =
+        ask("hub.mode=subscribe&hub.challenge=1158201444&hub.verify_token=ver%2Fify");
+    assert_eq!((status, body.as_str()), (200, "1158201444"));
+    for wrong in [
+        "hub.mode=subscribe&hub.challenge=1158201444&hub.verify_token=verify",
+        "hub.mode=subscribe&hub.challenge=1158201444",
+        "",
+    ] {
+        let (status, body) = ask(wrong);
+        assert_eq!(status, 403, "{wrong}");
+        assert!(!body.contains("1158201444"), "{body}");
+    }
+    // A source that is told nothing of it answers nobody.
+    let other = Ingest::start("telegram");
+    assert_eq!(get_from(&other.http, &other.path).0, 405);
 }
 
 #[test]
@@ -121,9 +172,12 @@ fn whatsapp_webhooks_become_messages() {
         ),
         200
     );
+    let place = message("wamid.3", "location", r#"{"latitude":1.5,"longitude":2.5}"#);
+    assert_eq!(ingest.post(&signature(&place), &place), 200);
     let (messages, status) = ingest.messages();
+    assert_eq!(messages[1]["media"][0]["type"], "location");
     assert_eq!(
-        messages,
+        messages[..1],
         [json!({
             "channel": "whatsapp", "external_chat_id": "79991234567",
             "external_user_id": "79991234567", "phone": "79991234567", "message_id": "wamid.1",
@@ -154,6 +208,8 @@ fn avito_webhooks_become_messages() {
         body(9, "text", json!({"text": "our own"})),
         body(0, "system", json!({"text": "a notice"})),
     ] {
+        assert_eq!(ingest.post("X-Ingest-Secret: wrong", &body), 401, "{body}");
+        assert_eq!(ingest.post("X-Other: told", &body), 401, "{body}");
         assert_eq!(ingest.post("X-Ingest-Secret: told", &body), 200, "{body}");
     }
     let (messages, status) = ingest.messages();

@@ -8,7 +8,8 @@ use crate::process::Home;
 use crate::receiver::Receiver;
 use crate::wait;
 
-const CLOSE: &str = "close: { quiet: 1s, max_age: 60s, max_count: 20, max_bytes: 2KiB }";
+const BY_BYTES: &str = "close: { quiet: 1s, max_age: 60s, max_count: 20, max_bytes: 2KiB }";
+const BY_COUNT: &str = "close: { quiet: 1s, max_age: 60s, max_count: 9 }";
 
 /// Chats with few and with many messages, some of them large.
 fn arrivals() -> Vec<String> {
@@ -56,13 +57,23 @@ fn batches(receiver: &Receiver) -> Vec<(String, Vec<u64>, String, String)> {
 }
 
 #[test]
-fn both_ways_make_the_same_batches() {
+fn both_ways_make_the_same_batches_by_bytes() {
+    assert_same(BY_BYTES, "max_bytes");
+}
+
+#[test]
+fn both_ways_make_the_same_batches_by_count() {
+    assert_same(BY_COUNT, "max_count");
+}
+
+/// The same arrivals give the same batches, some of which closed for that reason.
+fn assert_same(close: &str, closed: &str) {
     let (redis, by_redis, embedded) =
         (Redis::start(), Receiver::saying(204), Receiver::saying(204));
     let homes = (home(&redis), Home::new());
     push(&redis, LIST, &arrivals());
-    let _one = start(&homes.0, &by_redis, CLOSE);
-    let other = start(&homes.1, &embedded, CLOSE);
+    let _one = start(&homes.0, &by_redis, close);
+    let other = start(&homes.1, &embedded, close);
     let lines: String = arrivals().iter().map(|line| format!("{line}\n")).collect();
     other.run(["send", "queue:incoming"], lines.as_bytes()).good();
     nothing_is_left(&redis);
@@ -71,4 +82,5 @@ fn both_ways_make_the_same_batches() {
     };
     wait::until("both have posted all", || (all(&by_redis) && all(&embedded)).then_some(()));
     assert_eq!(batches(&by_redis), batches(&embedded));
+    assert!(batches(&embedded).iter().any(|(_, _, reason, _)| reason == closed));
 }

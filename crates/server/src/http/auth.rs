@@ -1,6 +1,9 @@
 //! Who may send to an HTTP source.
 
-use axum::http::HeaderMap;
+use std::collections::HashMap;
+
+use axum::extract::Query;
+use axum::http::{HeaderMap, Uri};
 use ring::hmac;
 
 /// How a request proves where it comes from.
@@ -23,6 +26,24 @@ pub enum HttpAuth {
     },
 }
 
+/// Equal bytes. Takes as long for nearly right ones as for wrong ones: comparing authentication codes does.
+fn is_equal(given: &[u8], secret: &[u8]) -> bool {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, secret);
+    let expected = hmac::sign(&key, secret);
+    hmac::verify(&key, given, expected.as_ref()).is_ok()
+}
+
+/// What a sender is told that asks, before it sends anything, whether it has the right address: the
+/// challenge it brings along, if it knows the token (`hub.mode=subscribe`).
+pub(super) fn challenge(token: &str, uri: &Uri) -> Option<String> {
+    let Query(mut asked) = Query::<HashMap<String, String>>::try_from_uri(uri).ok()?;
+    let knows = asked
+        .get("hub.verify_token")
+        .is_some_and(|given| !token.is_empty() && is_equal(given.as_bytes(), token.as_bytes()));
+    let subscribes = asked.get("hub.mode").is_some_and(|mode| mode == "subscribe");
+    asked.remove("hub.challenge").filter(|_| knows && subscribes)
+}
+
 impl HttpAuth {
     /// True for a request that may be taken. Takes as long for a nearly right secret as for a
     /// wrong one.
@@ -35,10 +56,7 @@ impl HttpAuth {
                     true => given.strip_prefix(b"Bearer ").unwrap_or(given),
                     false => given,
                 };
-                // Comparing authentication codes takes the same time whatever differs.
-                let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
-                let expected = hmac::sign(&key, secret.as_bytes());
-                hmac::verify(&key, given, expected.as_ref()).is_ok()
+                is_equal(given, secret.as_bytes())
             }
             HttpAuth::Signature { header, secret } => {
                 let given = headers.get(header).and_then(|value| value.to_str().ok());
@@ -79,6 +97,24 @@ mod tests {
         let bearer = HttpAuth::Secret { header: "Authorization".into(), secret: "s3cret".into() };
         assert!(accepts(&bearer, "authorization", "Bearer s3cret"));
         assert!(!accepts(&bearer, "authorization", "Bearer  s3cret"));
+    }
+
+    #[test]
+    fn a_challenge_is_answered_to_who_knows_the_token() {
+        let asked = |query: &str| challenge("to ken", &format!("/in?{query}").parse().unwrap());
+        let right = "hub.mode=subscribe&hub.challenge=115&hub.verify_token=to%20ken";
+        assert_eq!(asked(right).as_deref(), Some("115"));
+        for wrong in [
+            "",
+            "hub.mode=subscribe&hub.challenge=115&hub.verify_token=token",
+            "hub.mode=subscribe&hub.challenge=115",
+            "hub.mode=other&hub.challenge=115&hub.verify_token=to%20ken",
+            "hub.mode=subscribe&hub.verify_token=to%20ken",
+        ] {
+            assert_eq!(asked(wrong), None, "{wrong}");
+        }
+        let empty = "/in?hub.mode=subscribe&hub.challenge=1&hub.verify_token=".parse().unwrap();
+        assert_eq!(challenge("", &empty), None, "no token is no right one");
     }
 
     /// The example that the encyclopedias have.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, RETRY_AFTER};
+use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
@@ -18,7 +18,7 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::auth::HttpAuth;
+use super::auth::{self, HttpAuth};
 use super::body::{BYTES_MAX, BadBody, elements, unpack};
 use super::requests::{AcceptedRequest, Requests};
 use crate::{ApiError, error, request};
@@ -36,6 +36,9 @@ pub struct HttpSource {
     pub key: Option<Template>,
     /// How senders prove who they are; without it everybody may send.
     pub auth: Option<HttpAuth>,
+    /// What a sender has to know that asks by GET whether this is the right address; without it nobody is
+    /// answered.
+    pub verify: Option<String>,
 }
 
 /// Bytes of bodies in memory at once.
@@ -155,10 +158,27 @@ async fn route(
     let Some(route) = sources.inner.sources.iter().find(is_it).cloned() else {
         return error::not_found(uri).await.into_response();
     };
+    if let (&Method::GET, Some(token)) = (&method, &route.source.verify) {
+        return verified(token, &uri);
+    }
     if method != Method::POST {
         return error::not_allowed(method, uri).await.into_response();
     }
     take(sources.inner, route, &headers, body).await
+}
+
+/// The answer to whoever asks whether this is the right address.
+fn verified(token: &str, uri: &Uri) -> Response {
+    match auth::challenge(token, uri) {
+        // Text, whatever it looks like.
+        Some(challenge) => ([(X_CONTENT_TYPE_OPTIONS, "nosniff")], challenge).into_response(),
+        None => {
+            let what = "the request does not prove who sent it";
+            ApiError::new(StatusCode::FORBIDDEN, "P0541", what)
+                .hint("send hub.mode=subscribe, hub.challenge and the token that `verify` has")
+                .into_response()
+        }
+    }
 }
 
 async fn take(

@@ -14,7 +14,7 @@ fn used(other: &mut Other) -> u64 {
 
 /// The queue that fills the memory is what has to be drained.
 #[test]
-fn a_full_server_is_emptied() {
+pub fn a_full_server_is_emptied() {
     let redis = server(&[]);
     let mut other = Other::new(&redis);
     let pad = "x".repeat(2_000);
@@ -81,7 +81,7 @@ fn servers_that_would_lose_messages_are_refused() {
 }
 
 #[test]
-fn a_database_has_room_for_one_pipeline() {
+pub fn a_database_has_room_for_one_pipeline() {
     let redis = server(&[]);
     let _first = Copy::start(&redis.url(), options(), true);
     let _second = Copy::start(&redis.url(), options(), true);

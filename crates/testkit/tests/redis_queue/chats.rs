@@ -53,7 +53,7 @@ fn other_programs_find_the_keys_they_know() {
 }
 
 #[test]
-fn many_messages_are_cut_into_several_groups() {
+pub fn many_messages_are_cut_into_several_groups() {
     let redis = server(&[]);
     let mut other = Other::new(&redis);
     other.push((0..250).map(|n| message("a", n)));
@@ -85,7 +85,7 @@ fn a_group_has_no_more_bytes_than_it_may() {
 }
 
 #[test]
-fn a_chat_that_never_goes_quiet_leaves_at_its_age() {
+pub fn a_chat_that_never_goes_quiet_leaves_at_its_age() {
     let redis = server(&[]);
     let mut other = Other::new(&redis);
     let options = QueueOptions {
@@ -130,7 +130,7 @@ fn joined_entries_are_parted_and_typed_separators_are_not() {
 }
 
 #[test]
-fn chats_are_told_apart_whatever_their_ids_hold() {
+pub fn chats_are_told_apart_whatever_their_ids_hold() {
     let redis = server(&[]);
     let mut other = Other::new(&redis);
     let ids = ["a\0b", "a\0c", "a\nb", "{}", "%s", "a b", "a:b:c", "ü"];
@@ -163,7 +163,7 @@ fn what_belongs_to_no_chat_is_handed_out_apart_and_what_is_no_message_is_not() {
 }
 
 #[test]
-fn a_chat_of_nothing_but_null_is_gone() {
+pub fn a_chat_of_nothing_but_null_is_gone() {
     let redis = server(&[]);
     let mut other = Other::new(&redis);
     other.push_bytes(b"queue:batch:t:a", b"null");

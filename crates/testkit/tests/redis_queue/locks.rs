@@ -9,7 +9,7 @@ use crate::rig::{Copy, LIST, Other, by_chat, message, options, patient, server, 
 /// n8n sets the lock of a chat over ours, as it does between a GET and a SET: its lock is never
 /// deleted by us, and what lies there is n8n's until it lets go.
 #[test]
-fn a_lock_that_was_overwritten_is_left_alone() {
+pub fn a_lock_that_was_overwritten_is_left_alone() {
     let redis = server(&[]);
     let mut other = Other::new(&redis);
     let copy = Copy::start(
@@ -65,7 +65,7 @@ fn a_list_without_a_timer_is_found_at_the_start() {
 
 /// Index and states deleted by hand: lists are the truth.
 #[test]
-fn what_lost_its_index_leaves_all_the_same() {
+pub fn what_lost_its_index_leaves_all_the_same() {
     let redis = server(&[]);
     let mut other = Other::new(&redis);
     let first = Copy::start(&redis.url(), patient(), false);
@@ -93,9 +93,26 @@ fn what_lost_its_index_leaves_all_the_same() {
     until("nothing is left", || other.left().is_empty().then_some(()));
 }
 
+/// The lock of a chat runs out while it is delivered, and the old processor takes it: what is claimed lies
+/// where nobody else reads it.
+#[test]
+pub fn what_is_claimed_is_for_nobody_else() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    let copy = Copy::start(&redis.url(), options(), false);
+    other.push([message("a", 1), message("a", 2)]);
+    let claimed = copy.messages(2);
+    let _: i64 = other.ask(&["DEL", "lock:batch:t:a"]);
+    let _: String = other.ask(&["SET", "lock:batch:t:a", "processing", "EX", "300"]);
+    let read: Vec<String> = other.ask(&["LRANGE", "queue:batch:t:a", "0", "-1"]);
+    assert!(read.is_empty(), "what is being delivered lies there for somebody else: {read:?}");
+    copy.commit(&claimed[0]).unwrap();
+    assert_eq!(other.ask::<i64>(&["EXISTS", "lock:batch:t:a"]), 1, "it is theirs");
+}
+
 /// While another program holds the processor lock it sorts, not we; afterwards we do.
 #[test]
-fn a_foreign_processor_lock_stops_the_sorting() {
+pub fn a_foreign_processor_lock_stops_the_sorting() {
     let redis = server(&[]);
     let mut other = Other::new(&redis);
     let _: String = other.ask(&["SET", "queue:processor:lock", "processing", "EX", "30"]);
@@ -111,7 +128,7 @@ fn a_foreign_processor_lock_stops_the_sorting() {
 
 /// Pushes into `queue:batch:` while we hold the lock, some of them joined, some behind the claim.
 #[test]
-fn pushes_of_the_old_processor_are_delivered_too() {
+pub fn pushes_of_the_old_processor_are_delivered_too() {
     let redis = server(&[]);
     let mut other = Other::new(&redis);
     let copy = Copy::start(&redis.url(), QueueOptions { max_count: Some(7), ..options() }, true);

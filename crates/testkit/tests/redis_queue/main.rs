@@ -5,6 +5,9 @@
 mod bounds;
 mod chats;
 mod locks;
+mod outgoing;
+mod planted;
+mod reports;
 mod rig;
 mod takeover;
 mod trouble;

@@ -8,7 +8,7 @@ use crate::rig::{Copy, LIST, Other, by_chat, message, options, server, until};
 
 /// A dead owner's claim comes back although its chat gets message after message.
 #[test]
-fn arrivals_do_not_put_off_the_end_of_a_lease() {
+pub fn arrivals_do_not_put_off_the_end_of_a_lease() {
     let redis = server(&[]);
     let mut other = Other::new(&redis);
     let first = Copy::start(&redis.url(), options(), false);
@@ -34,7 +34,7 @@ fn arrivals_do_not_put_off_the_end_of_a_lease() {
 /// A first owner that is frozen past its lease wakes up: nothing changes by its hand, and it says that
 /// the claim is lost.
 #[test]
-fn an_acknowledgement_under_an_old_token_changes_nothing() {
+pub fn an_acknowledgement_under_an_old_token_changes_nothing() {
     let redis = server(&[]);
     let mut other = Other::new(&redis);
     let first = Copy::start(&redis.url(), options(), false);
@@ -104,6 +104,56 @@ fn what_is_given_back_comes_again_as_it_was() {
     assert_eq!(next.numbers(), [1]);
 }
 
+/// A message comes between the claim and its acknowledgement, then silence: it has a timer.
+#[test]
+pub fn what_comes_while_a_chat_is_delivered_is_the_next_group() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    let copy = Copy::start(&redis.url(), options(), false);
+    other.push([message("a", 0)]);
+    let claimed = copy.messages(1);
+    other.push([message("a", 1)]);
+    until("it is sorted", || (other.ask::<i64>(&["LLEN", "queue:batch:t:a"]) == 1).then_some(()));
+    copy.commit(&claimed[0]).unwrap();
+    let next = until("the next comes", || copy.groups().get(1).cloned());
+    assert_eq!(next.numbers(), [1]);
+    assert_ne!(next.generation, claimed[0].generation);
+    copy.commit(&next).unwrap();
+    until("nothing is left", || other.left().is_empty().then_some(()));
+}
+
+/// From the third owner that died on, a claim is tried message by message, and what they died of is
+/// known to whoever comes next.
+#[test]
+fn deaths_are_counted_where_the_next_owner_sees_them() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    let options = QueueOptions { lease: Duration::from_millis(500), ..options() };
+    other.push([message("a", 0), message("a", 1), message("a", 2)]);
+    for life in 0..7 {
+        let copy = Copy::start(&redis.url(), options.clone(), false);
+        let group = copy.messages(3).remove(0);
+        assert_eq!(group.numbers(), [0, 1, 2]);
+        let trials = group.batch.trials().cloned();
+        assert_eq!(trials.is_some(), life >= 3, "life {life}");
+        if let Some(trials) = trials {
+            assert_eq!(trials.deaths_at(1), life - 3);
+            assert_eq!(trials.deaths_at(0) + trials.deaths_at(2), 0);
+            copy.on(trials.notes.trying(Some(0)));
+            copy.on(trials.notes.trying(Some(1)));
+        }
+        copy.kill();
+    }
+    // Given back by somebody who lives: nobody died of it.
+    let copy = Copy::start(&redis.url(), options, false);
+    let group = copy.messages(3).remove(0);
+    copy.on(group.batch.trials().unwrap().notes.trying(Some(2)));
+    copy.give_back(&group);
+    let again = until("it comes again", || copy.groups().get(1).cloned());
+    let trials = again.batch.trials().unwrap();
+    assert_eq!((trials.deaths_at(1), trials.deaths_at(2)), (4, 0));
+}
+
 /// Leases are renewed: what takes long is not taken over.
 #[test]
 fn a_slow_delivery_keeps_its_claim() {
@@ -130,7 +180,7 @@ fn a_slow_delivery_keeps_its_claim() {
 
 /// Two copies of one queue share it: each message once, in order per chat.
 #[test]
-fn several_copies_share_the_queue() {
+pub fn several_copies_share_the_queue() {
     let redis = server(&[]);
     let mut other = Other::new(&redis);
     let options = QueueOptions { max_count: Some(20), ..options() };

@@ -94,6 +94,8 @@ pub(super) struct ClaimAnswer {
     pub closed: u64,
     pub reason: String,
     pub takeovers: u64,
+    /// At which of its messages owners died that tried them alone, and how often.
+    pub deaths: Vec<(u64, u32)>,
     pub entries: Vec<Bytes>,
 }
 
@@ -283,6 +285,19 @@ impl QueueCalls {
         Ok(())
     }
 
+    /// Notes in a claim which of its messages is tried alone.
+    pub async fn trying(&self, held: &ClaimToken, offset: Option<u64>) -> Result<(), Fault> {
+        let mut call = self.begin(&self.scripts.trying);
+        call.push(&held.key);
+        call.push(held.token.as_bytes());
+        match offset {
+            Some(offset) => call.show(offset),
+            None => call.push(b"-"),
+        }
+        self.client.run(&call).await?;
+        Ok(())
+    }
+
     /// Closes one opening of a chat for that reason; what the server says to it.
     pub async fn wish(&self, key: &[u8], nonce: &str, reason: &str) -> Result<Bytes, Fault> {
         let mut call = self.begin(&self.scripts.wish);
@@ -357,8 +372,18 @@ fn claim_answer(mut answer: AnswerParts) -> Result<ClaimAnswer, Fault> {
         closed: answer.number()?,
         reason: answer.text()?,
         takeovers: answer.number()?,
+        deaths: deaths(&answer.text()?),
         entries: answer.parts()?.all_bytes()?,
     })
+}
+
+/// What is not written as it should be is left out: it is a help, nothing depends on it.
+fn deaths(text: &str) -> Vec<(u64, u32)> {
+    let one = |pair: &str| {
+        let (offset, times) = pair.split_once(':')?;
+        Some((offset.parse().ok()?, times.parse().ok()?))
+    };
+    text.split(',').filter_map(one).collect()
 }
 
 fn chat_answer(mut answer: AnswerParts) -> Result<ChatAnswer, Fault> {

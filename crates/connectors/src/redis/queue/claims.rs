@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use potok_core::trouble::{Bug, Plant};
 use potok_core::{
     Assignment, EndedOffsets, Fault, FeedFacts, Headers, Partition, RangeSet, Record, SourceBatch,
     SourceEvent, Timestamp, WholeGroup,
@@ -14,9 +15,9 @@ use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::calls::{ClaimAnswer, ClaimToken};
+use super::calls::{ClaimAnswer, ClaimToken, QueueCalls};
 use super::feed::Counters;
-use super::split;
+use super::{split, trials};
 
 /// Claims that wait to be handed out: no more, so that their leases do not run out waiting.
 const READY_MAX: usize = 400;
@@ -24,7 +25,7 @@ const READY_BYTES_MAX: usize = 8 << 20;
 
 /// What names a claim: its list, chat, opening and members. The same members have the same name
 /// whoever has them; others have another.
-pub(super) fn name_of(list: &str, claim: &ClaimAnswer) -> u64 {
+fn name_of(list: &str, claim: &ClaimAnswer, plant: Plant) -> u64 {
     let mut hash = Sha256::new();
     let mut add = |bytes: &[u8]| {
         hash.update((bytes.len() as u64).to_be_bytes());
@@ -34,7 +35,8 @@ pub(super) fn name_of(list: &str, claim: &ClaimAnswer) -> u64 {
     add(&claim.key);
     add(&claim.opened.to_be_bytes());
     add(claim.nonce.as_bytes());
-    claim.entries.iter().for_each(|entry| add(entry));
+    let members = if plant.is(Bug::NameWithoutMembers) { &[][..] } else { &claim.entries };
+    members.iter().for_each(|entry| add(entry));
     let hash = hash.finalize();
     let first = hash.first_chunk::<8>().copied().unwrap_or_default();
     u64::from_be_bytes(first)
@@ -72,6 +74,8 @@ struct ClaimTable {
     next_assignment: u64,
     next_token: u64,
     is_paused: bool,
+    /// Since when nobody takes what is handed out.
+    left: Option<Instant>,
 }
 
 /// Who is kept from working.
@@ -83,6 +87,8 @@ pub(super) enum QueueWorker {
 
 /// All claims of one opening of the feed.
 pub(super) struct Claims {
+    calls: Arc<QueueCalls>,
+    plant: Plant,
     list: Arc<str>,
     lease: Duration,
     nonce: String,
@@ -95,10 +101,18 @@ pub(super) struct Claims {
 }
 
 impl Claims {
-    pub fn new(list: &str, lease: Duration, nonce: u64, counters: Arc<Counters>) -> Self {
+    pub fn new(
+        calls: Arc<QueueCalls>,
+        list: &str,
+        lease: Duration,
+        nonce: u64,
+        counters: Arc<Counters>,
+    ) -> Self {
         // Assignments of different openings differ too.
         let state = ClaimTable { next_assignment: nonce | 1, ..ClaimTable::default() };
         Claims {
+            calls,
+            plant: Plant::here(),
             list: list.into(),
             lease,
             nonce: format!("{nonce:016x}"),
@@ -145,7 +159,7 @@ impl Claims {
         let mut state = self.state();
         for answer in answers {
             let held = ClaimToken { key: answer.key.clone(), token: token.to_owned() };
-            let name = name_of(&self.list, &answer);
+            let name = name_of(&self.list, &answer, self.plant);
             let known = state.by_name.get(&name).copied();
             if let Some(known) = known.and_then(|known| state.claims.get_mut(&known)) {
                 // Our own lease ran out: the same claim goes on under its new token.
@@ -154,10 +168,12 @@ impl Claims {
                 continue;
             }
             let assignment = state.next_assignment;
-            let (batch, skipped) = self.batch(assignment, name, answer);
+            let (batch, skipped) = self.batch(assignment, name, answer, &held);
             self.counters.add(&self.counters.skipped, skipped);
             if batch.records.is_empty() {
-                empty.push(held);
+                if !self.plant.is(Bug::EmptyKept) {
+                    empty.push(held);
+                }
                 continue;
             }
             state.next_assignment = assignment.wrapping_add(1);
@@ -182,7 +198,13 @@ impl Claims {
     }
 
     /// The records of a claim; how many of its messages are none.
-    fn batch(&self, assignment: u64, name: u64, claim: ClaimAnswer) -> (SourceBatch, u64) {
+    fn batch(
+        &self,
+        assignment: u64,
+        name: u64,
+        claim: ClaimAnswer,
+        held: &ClaimToken,
+    ) -> (SourceBatch, u64) {
         let millis = |micros: u64| Timestamp(i64::try_from(micros / 1_000).unwrap_or(i64::MAX));
         let (opened, closed) = (millis(claim.opened), millis(claim.closed));
         let has_chat = !claim.key.is_empty();
@@ -205,6 +227,7 @@ impl Claims {
                 offset += 1;
             }
         }
+        let trials = trials::of_claim(&self.calls, &claim, held);
         let whole = has_chat.then(|| WholeGroup {
             key: claim.key.clone(),
             generation: name,
@@ -212,7 +235,7 @@ impl Claims {
             closed,
             reason: claim.reason,
         });
-        let feed = FeedFacts { origins: None, whole };
+        let feed = FeedFacts { origins: None, whole, trials };
         let batch = SourceBatch {
             partition: self.partition(),
             log: name,
@@ -386,6 +409,16 @@ impl Claims {
             state.forget(assignment);
         }
         held
+    }
+
+    /// Nobody takes what is handed out any more; what is under way may end.
+    pub fn leave(&self) {
+        self.state().left = Some(Instant::now());
+    }
+
+    /// True when that was long ago.
+    pub fn is_left_since(&self, time: Duration) -> bool {
+        self.state().left.is_some_and(|left| left.elapsed() >= time)
     }
 
     pub fn is_paused(&self) -> bool {

@@ -134,7 +134,9 @@ impl Feed for RedisQueue {
         let (pipeline, list) = (&self.options.pipeline, &self.options.list);
         server::register(&self.calls, pipeline, list).await?;
         let (calls, options) = (self.calls.clone(), self.options.clone());
-        let claims = Arc::new(Claims::new(list, options.lease, nonce(), self.counters.clone()));
+        let counters = self.counters.clone();
+        let claims = Claims::new(calls.clone(), list, options.lease, nonce(), counters);
+        let claims = Arc::new(claims);
         let (send_look, next_look) = mpsc::unbounded_channel();
         let sorter = Sorter {
             calls: calls.clone(),
@@ -150,12 +152,11 @@ impl Feed for RedisQueue {
             options: options.clone(),
             counters: self.counters.clone(),
             next_look,
-            epoch: format!("{:016x}", nonce()),
         };
         let scan =
             visitor::scan(calls.clone(), claims.clone(), self.counters.clone(), list.clone());
         let keep = visitor::keep(calls.clone(), claims.clone(), options.lease);
-        // Leases are kept for as long as anything may be acknowledged.
+        // Leases are kept for as long as anything may be acknowledged, within bounds.
         let keeper = Arc::new(Task(tokio::spawn(keep)));
         let source = QueueSource {
             calls: calls.clone(),
@@ -237,6 +238,7 @@ impl Source for QueueSource {
 impl Drop for QueueSource {
     /// What was claimed and not handed out may be had by others at once.
     fn drop(&mut self) {
+        self.claims.leave();
         let held = self.claims.take_ready();
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let calls = self.calls.clone();

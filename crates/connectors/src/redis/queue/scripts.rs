@@ -1,6 +1,9 @@
 //! The scripts of the queue, one per operation, in `scripts/`.
 
+use potok_core::trouble::Plant;
+
 use super::super::scripts::Script;
+use super::naive;
 
 /// All of them.
 pub(super) struct QueueScripts {
@@ -10,6 +13,7 @@ pub(super) struct QueueScripts {
     pub ack: Script,
     pub renew: Script,
     pub give_back: Script,
+    pub trying: Script,
     pub wish: Script,
     pub scan: Script,
     pub backlog: Script,
@@ -19,8 +23,11 @@ pub(super) struct QueueScripts {
 
 impl QueueScripts {
     pub fn new() -> Self {
-        let common = include_str!("scripts/common.lua");
-        let script = |own: &str| Script::whole(format!("{common}{own}"));
+        let plant = Plant::here();
+        let script = |own: &str| {
+            let text = format!("{}{own}", include_str!("scripts/common.lua"));
+            Script::whole(naive::script(text, plant))
+        };
         QueueScripts {
             peek: script(include_str!("scripts/peek.lua")),
             sort: script(include_str!("scripts/sort.lua")),
@@ -28,6 +35,7 @@ impl QueueScripts {
             ack: script(include_str!("scripts/ack.lua")),
             renew: script(include_str!("scripts/renew.lua")),
             give_back: script(include_str!("scripts/give_back.lua")),
+            trying: script(include_str!("scripts/try.lua")),
             wish: script(include_str!("scripts/wish.lua")),
             scan: script(include_str!("scripts/scan.lua")),
             backlog: script(include_str!("scripts/backlog.lua")),

@@ -23,6 +23,10 @@ const AGAIN: Duration = Duration::from_millis(250);
 /// How often all lists are looked for.
 const SCAN_EVERY: Duration = Duration::from_secs(60);
 
+/// For how many leases claims are kept when nobody takes what is handed out any more: what is under way
+/// then ends, or is somebody else's.
+const LEAVING_LEASES: u32 = 4;
+
 /// Between two pages of a scan.
 const SCAN_PACE: Duration = Duration::from_millis(5);
 
@@ -32,7 +36,6 @@ pub(super) struct Visitor {
     pub options: Arc<QueueOptions>,
     pub counters: Arc<Counters>,
     pub next_look: UnboundedReceiver<Instant>,
-    pub epoch: String,
 }
 
 impl Visitor {
@@ -78,7 +81,8 @@ impl Visitor {
     ) -> Result<Option<Duration>, Fault> {
         let (token, asked) = (self.claims.token(), Instant::now());
         crash_point("queue.claim.before");
-        let visit = self.calls.visit(&token, &token, room, &self.epoch).await?;
+        // An emptied server gets an epoch that it never had.
+        let visit = self.calls.visit(&token, &token, room, &token).await?;
         if !visit.claims.is_empty() {
             crash_point("queue.claim.after");
         }
@@ -119,11 +123,14 @@ impl Visitor {
     }
 }
 
-/// Renews leases until it is aborted. What could not be renewed in time is lost.
+/// Renews leases until it is aborted or the feed was left long ago. What could not be renewed in time is lost.
 pub(super) async fn keep(calls: Arc<QueueCalls>, claims: Arc<Claims>, lease: Duration) {
     let mut paused_since = None;
     loop {
         sleep(lease / 4).await;
+        if claims.is_left_since(LEAVING_LEASES * lease) {
+            return;
+        }
         claims.lose_overdue();
         // What waits behind a closed gate could be delivered by another process.
         if claims.is_paused() {

@@ -1,6 +1,7 @@
 //! Generated traffic: a task per shipped pipeline, each with a generator of its own. Another one is a
 //! file here and a line in [`SHIPPED`].
 
+mod chats;
 mod messenger;
 mod news;
 mod orders;
@@ -18,6 +19,7 @@ const SHIPPED: &[(&str, fn(&TrafficSite<'_>) -> Traffic)] = &[
     ("orders", orders::traffic),
     ("em-processor", news::traffic),
     ("shop-events", shop::traffic),
+    ("chat", chats::traffic),
     ("outbox", messenger::traffic),
 ];
 
@@ -132,6 +134,7 @@ mod tests {
     fn only_shipped_pipelines_have_traffic() {
         assert_eq!(&*records("orders", 1, 1)().topic, "orders");
         assert_eq!(&*records("shop-events", 1, 1)().topic, "shop-events-in");
+        assert_eq!(&*records("chat", 1, 1)().topic, "queue:incoming");
         let site = TrafficSite { now: 1, rate: 1, data_dir: Path::new("nowhere") };
         assert!(traffic("mine", &site).is_none());
     }

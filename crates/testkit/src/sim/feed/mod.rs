@@ -256,7 +256,7 @@ impl Rows {
             next: self.next_offset,
             records,
             order: None,
-            feed: Some(Box::new(FeedFacts { origins: Some(origins), whole: None })),
+            feed: Some(Box::new(FeedFacts { origins: Some(origins), ..FeedFacts::default() })),
         }
     }
 
@@ -309,7 +309,11 @@ impl Rows {
             next: records.len() as u64,
             records,
             order: None,
-            feed: Some(Box::new(FeedFacts { origins: Some(origins), whole: Some(whole) })),
+            feed: Some(Box::new(FeedFacts {
+                origins: Some(origins),
+                whole: Some(whole),
+                trials: None,
+            })),
         };
         Some((assignment, batch))
     }

@@ -49,19 +49,22 @@ local function write_state(key, s)
     .. num(s.quiet) .. ' ' .. num(s.bytes) .. ' ' .. s.wish .. ' ' .. num(s.count) .. ' '
     .. num(s.foreign) .. ' ' .. num(s.since))
 end
--- What is known of a claim: who has it (`-`: nobody), the opening, when and why it closed, and how often
--- it changed hands.
+-- What is known of a claim: who has it (`-`: nobody), the opening, when and why it closed, how often it
+-- changed hands, which message is being tried alone (`-`: none), and at which of them owners died how often
+-- (`5:2,7:1`).
 local function read_claim(text)
   if not text then return nil end
-  local token, opened, nonce, closed, takeovers, reason = string.match(
-    text, '^(%S+) (%d+) (%S+) (%d+) (%d+) (%S+)$')
+  local token, opened, nonce, closed, takeovers, reason, trying, deaths = string.match(
+    text, '^(%S+) (%d+) (%S+) (%d+) (%d+) (%S+) ?(%S*) ?(%S*)$')
   if not token then return nil end
   return { token = token, opened = tonumber(opened), nonce = nonce, closed = tonumber(closed),
-    takeovers = tonumber(takeovers), reason = reason }
+    takeovers = tonumber(takeovers), reason = reason, trying = trying ~= '' and trying or '-',
+    deaths = deaths ~= '' and deaths or '-' }
 end
 local function write_claim(key, c)
   redis.call('HSET', CLAIMS, key, c.token .. ' ' .. num(c.opened) .. ' ' .. c.nonce .. ' '
-    .. num(c.closed) .. ' ' .. num(c.takeovers) .. ' ' .. c.reason)
+    .. num(c.closed) .. ' ' .. num(c.takeovers) .. ' ' .. c.reason .. ' ' .. (c.trying or '-') .. ' '
+    .. (c.deaths or '-'))
 end
 -- A lock is ours if it runs out exactly when the one runs out that we wrote. -2: there is none.
 local function lock_state(key, stored)

@@ -9,7 +9,7 @@ for index = 1, take_number() do
     answers[index] = 0
   else
     answers[index] = 1
-    claim.token = '-'
+    claim.token, claim.trying = '-', '-'
     write_claim(key, claim)
     look_at(key, now)
   end

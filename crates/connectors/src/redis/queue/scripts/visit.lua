@@ -22,7 +22,17 @@ local function hand_out(key, claim)
   for _, body in ipairs(entries) do room = room - #body end
   look_at(key, now + lease)
   claims[#claims + 1] = { key, num(claim.opened), claim.nonce, num(claim.closed), claim.reason,
-    num(claim.takeovers), entries }
+    num(claim.takeovers), claim.deaths or '-', entries }
+end
+
+-- Its owner died while it tried one message alone.
+local function count_death(claim)
+  local times, deaths = 0, {}
+  for place, known in string.gmatch(claim.deaths, '(%d+):(%d+)') do
+    if place == claim.trying then times = tonumber(known) else deaths[#deaths + 1] = place .. ':' .. known end
+  end
+  deaths[#deaths + 1] = claim.trying .. ':' .. num(times + 1)
+  claim.deaths = table.concat(deaths, ',')
 end
 
 local function hand_out_again(key)
@@ -34,8 +44,9 @@ local function hand_out_again(key)
     claim = { opened = opened, nonce = nonce, closed = now, takeovers = 0, reason = 'unknown' }
   elseif claim.token ~= '-' then
     claim.takeovers = claim.takeovers + 1
+    if claim.trying ~= '-' then count_death(claim) end
   end
-  claim.token = token
+  claim.token, claim.trying = token, '-'
   write_claim(key, claim)
   hand_out(key, claim)
 end

@@ -1,0 +1,192 @@
+//! Locks without an end, locks that run out, clocks and hands: what is waited for, what is said.
+
+use std::time::Duration;
+
+use potok_connectors::redis::{QueueOptions, RedisQueue};
+use potok_core::{CloseReason, Feed};
+
+use crate::rig::{Copy, LIST, Other, message, options, patient, server, until};
+
+const CHATS: &str = "potok:list:queue:incoming:chats";
+const DUE: &str = "potok:list:queue:incoming:due";
+
+fn count(copy: &Copy, name: &str) -> u64 {
+    copy.feed.counts().into_iter().find(|(known, _)| *known == name).unwrap().1
+}
+
+fn now_ms(other: &mut Other) -> u64 {
+    let (seconds, micros): (u64, u64) = other.ask(&["TIME"]);
+    seconds * 1_000 + micros / 1_000
+}
+
+/// Changes one word of what is known of a chat.
+fn rewrite(other: &mut Other, place: usize, word: &str) {
+    let state: String = other.ask(&["HGET", CHATS, "t:a"]);
+    let mut words: Vec<&str> = state.split(' ').collect();
+    words[place] = word;
+    let _: i64 = other.ask(&["HSET", CHATS, "t:a", &words.join(" ")]);
+}
+
+fn state(other: &mut Other, place: usize) -> Option<String> {
+    let state: Option<String> = other.ask(&["HGET", CHATS, "t:a"]);
+    state.and_then(|state| state.split(' ').nth(place).map(str::to_owned))
+}
+
+/// Everything is gone: what was under way is lost, that is counted, and new messages flow.
+#[test]
+pub fn an_emptied_server_is_reported_and_goes_on() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    let copy = Copy::start(&redis.url(), options(), false);
+    other.push([message("a", 1)]);
+    let claimed = copy.messages(1);
+    assert_eq!(count(&copy, "emptied"), 0);
+    let _: String = other.ask(&["FLUSHALL"]);
+    until("it is lost", || (copy.lost() == [claimed[0].batch.assignment]).then_some(()));
+    until("it is counted", || (count(&copy, "emptied") == 1).then_some(()));
+    other.push([message("a", 2)]);
+    assert_eq!(copy.messages(2)[1].numbers(), [2]);
+    // The late acknowledgement of what is gone changes nothing.
+    copy.commit(&claimed[0]).unwrap();
+    copy.commit(&copy.groups()[1]).unwrap();
+    until("nothing is left", || other.left().is_empty().then_some(()));
+}
+
+/// Whoever had the lock of a chat is about to read the list when it runs out: it is given time.
+#[test]
+pub fn a_lock_that_ran_out_is_waited_for_a_little_longer() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    let copy = Copy::start(&redis.url(), options(), true);
+    let _: String = other.ask(&["SET", "lock:batch:t:a", "processing", "PX", "1500"]);
+    other.push([message("a", 1)]);
+    until("it is adopted", || (count(&copy, "adopted") == 1).then_some(()));
+    let look: Option<f64> = other.ask(&["ZSCORE", DUE, "t:a"]);
+    let wait = look.unwrap_or(0.0) / 1_000.0 - now_ms(&mut other) as f64;
+    assert!(wait > 15_000.0, "its owner is about to read it; looked at again in {wait} ms");
+    // The look is what decides: it leaves as usual then.
+    let _: i64 = other.ask(&["ZADD", DUE, "XX", "1", "t:a"]);
+    assert_eq!(copy.messages(1)[0].numbers(), [1]);
+}
+
+/// A lock that never runs out is somebody's for five minutes, then nobody's.
+#[test]
+fn a_lock_of_a_chat_without_an_end_is_overwritten_in_the_end() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    let _: String = other.ask(&["SET", "lock:batch:t:a", "processing"]);
+    let copy = Copy::start(&redis.url(), options(), true);
+    other.push([message("a", 1)]);
+    until("its lock is seen", || (state(&mut other, 7)? == "-1").then_some(()));
+    let _: i64 = other.ask(&["ZADD", DUE, "XX", "1", "t:a"]);
+    until("it is looked at", || {
+        let look: Option<f64> = other.ask(&["ZSCORE", DUE, "t:a"]);
+        (look? > 1.0).then_some(())
+    });
+    assert!(copy.groups().is_empty(), "it is theirs");
+    let since = (now_ms(&mut other) - 301_000).to_string();
+    rewrite(&mut other, 8, &since);
+    let _: i64 = other.ask(&["ZADD", DUE, "XX", "1", "t:a"]);
+    assert_eq!(copy.messages(1)[0].numbers(), [1]);
+    assert_eq!(count(&copy, "adopted"), 1);
+    until("nothing is left", || other.left().is_empty().then_some(()));
+}
+
+/// The lock of the old processor has no end, because it died in between: overwritten after half a minute.
+#[test]
+fn a_processor_lock_without_an_end_is_overwritten() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    let _: String = other.ask(&["SET", "queue:processor:lock", "processing"]);
+    let copy = Copy::start(&redis.url(), options(), true);
+    other.push([message("a", 1)]);
+    assert_eq!(until("it says so", || copy.stalled()).code, "P1206");
+    assert_eq!(copy.messages(1)[0].numbers(), [1]);
+    until("it has an end now", || {
+        (other.ask::<i64>(&["PTTL", "queue:processor:lock"]) > 0).then_some(())
+    });
+}
+
+/// The processor lock is potok's, not one copy's: another goes on under what a dead one left.
+#[test]
+fn the_processor_lock_of_a_dead_copy_stops_no_other() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    let first = Copy::start(&redis.url(), patient(), true);
+    other.push([message("a", 1)]);
+    until("it is sorted", || (other.ask::<i64>(&["LLEN", LIST]) == 0).then_some(()));
+    first.kill();
+    assert_eq!(other.ask::<i64>(&["EXISTS", "queue:processor:lock"]), 1);
+    let second = Copy::start(&redis.url(), patient(), true);
+    other.push([message("b", 2)]);
+    until("it is sorted", || {
+        assert!(second.stalled().is_none(), "it waits for a lock of its own kind");
+        (other.ask::<i64>(&["LLEN", "queue:batch:t:b"]) == 1).then_some(())
+    });
+}
+
+/// A clock that was set back four hours: a chat that opened, and was seen, in the future leaves.
+#[test]
+fn times_that_lie_in_the_future_are_now() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    let hour = Duration::from_secs(3_600);
+    let age = Duration::from_secs(2);
+    let first = Copy::start(&redis.url(), QueueOptions { quiet: hour, ..options() }, true);
+    other.push([message("a", 1)]);
+    until("it is sorted", || state(&mut other, 0));
+    first.kill();
+    let later = now_ms(&mut other) + 4 * 3_600_000;
+    rewrite(&mut other, 0, &(later * 1_000).to_string());
+    let _: String = other.ask(&["SET", "last_seen:t:a", "2199-01-01T00:00:00.000Z"]);
+    let _: i64 = other.ask(&["ZADD", DUE, "XX", &(later * 1_000).to_string(), "t:a"]);
+    let copy =
+        Copy::start(&redis.url(), QueueOptions { quiet: hour, max_age: age, ..options() }, true);
+    let groups = copy.messages(1);
+    assert_eq!((groups[0].numbers(), groups[0].reason.as_str()), (vec![1], "max_wait_reached"));
+    assert_eq!(copy.groups().len(), 1);
+}
+
+/// `close` is for what was there: a message that comes before the chat leaves is in the next group.
+#[test]
+pub fn a_close_by_hand_takes_what_was_there() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    let first = Copy::start(&redis.url(), patient(), true);
+    other.push([message("a", 1), message("a", 2)]);
+    until("they are sorted", || {
+        (other.ask::<i64>(&["LLEN", "queue:batch:t:a"]) == 2).then_some(())
+    });
+    first.kill();
+    // Nobody looks while the wish is made and another message comes.
+    let feed = RedisQueue::new(&redis.url(), patient()).unwrap();
+    let groups = feed.groups().unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    assert!(runtime.block_on(groups.close(b"t:a", CloseReason::ClosedByHand)).unwrap());
+    other.push_bytes(b"queue:batch:t:a", message("a", 3).as_bytes());
+    let copy = Copy::start(&redis.url(), patient(), true);
+    let left = copy.messages(2);
+    assert_eq!((left[0].numbers(), left[0].reason.as_str()), (vec![1, 2], "closed_by_hand"));
+    until("the next waits", || (other.ask::<i64>(&["LLEN", "queue:batch:t:a"]) == 1).then_some(()));
+    // What is being delivered cannot be closed, and what another program holds is not ours to close.
+    let _: String = other.ask(&["SET", "lock:batch:t:a", "processing", "EX", "300"]);
+    let refused = runtime.block_on(groups.close(b"t:a", CloseReason::Dropped)).unwrap_err();
+    assert_eq!(refused.code, "P1211");
+    assert!(!runtime.block_on(groups.close(b"t:b", CloseReason::ClosedByHand)).unwrap());
+}
+
+/// A given-up chat comes with its reason, so that its messages become dead letters.
+#[test]
+fn a_dropped_chat_is_handed_out_as_dropped() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    let copy = Copy::start(&redis.url(), patient(), false);
+    other.push([message("a", 1)]);
+    until("it is sorted", || state(&mut other, 0));
+    let groups = copy.feed.groups().unwrap();
+    assert!(copy.on(groups.close(b"t:a", CloseReason::Dropped)).unwrap());
+    let group = copy.messages(1).remove(0);
+    assert_eq!(CloseReason::of(&group.reason), CloseReason::Dropped);
+    let refused = copy.on(groups.close(b"t:a", CloseReason::ClosedByHand));
+    assert!(matches!(&refused, Ok(false)) || refused.is_err_and(|fault| fault.code == "P1210"));
+}

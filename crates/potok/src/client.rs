@@ -16,7 +16,6 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use potok_config::{Connections, Flags};
-use potok_connectors::memory::MemoryLog;
 use potok_core::{Clock, Feed, SystemClock};
 use potok_flow::Engine;
 use potok_server::{Admin, Identity};
@@ -27,6 +26,7 @@ use tower::ServiceExt;
 
 use crate::failure::Failure;
 use crate::folder::{self, Folder, FolderBusy};
+use crate::no_log::NoLog;
 use crate::owner::Owner;
 use crate::wire;
 
@@ -191,7 +191,7 @@ impl Client {
         }
         let runtime = Arc::new(folder::runtime()?);
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let log = Arc::new(MemoryLog::new(clock.clone()));
+        let log = Arc::new(NoLog);
         let engine = runtime.block_on(async { Engine::new(log, clock, None) });
         engine.know_feed(pipeline, feed);
         let identity = Identity {

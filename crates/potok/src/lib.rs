@@ -21,6 +21,7 @@ mod input;
 mod limits;
 mod listener;
 mod memory;
+mod no_log;
 mod owner;
 mod private;
 mod process;

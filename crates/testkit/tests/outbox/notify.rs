@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use potok_core::OutboxControl as _;
 
-use crate::place::{Place, Relay, System};
+use crate::place::{OutboxDatabase, Relay, System};
 
 const AN_HOUR: &str = ", \"poll\": \"1h\"";
 const LISTENERS: &str = "SELECT pid::text FROM pg_stat_activity \
      WHERE application_name = 'potok listener' AND datname = current_database()";
 
 /// Waits until it listens on another session than this one, and rests.
-async fn listening(place: &Place, relay: &mut Relay, not: &str) -> String {
+async fn listening(place: &OutboxDatabase, relay: &mut Relay, not: &str) -> String {
     let until = tokio::time::Instant::now() + Duration::from_secs(60);
     loop {
         assert!(tokio::time::Instant::now() < until, "it does not listen");
@@ -31,7 +31,7 @@ async fn listening(place: &Place, relay: &mut Relay, not: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_row_is_handed_out_at_once_though_polling_is_slow() {
-    let place = Place::new(System::Postgres);
+    let place = OutboxDatabase::new(System::Postgres);
     let mut writer = place.writer().await;
     let mut relay = place.relay(AN_HOUR).await;
     for _ in 0..4 {
@@ -72,7 +72,7 @@ async fn a_row_is_handed_out_at_once_though_polling_is_slow() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_databases_have_no_trigger() {
     for system in [System::Sqlite, System::Mariadb] {
-        let place = Place::new(system);
+        let place = OutboxDatabase::new(system);
         assert!(place.outbox("").notify_ddl().await.0.is_empty());
     }
 }

@@ -3,21 +3,21 @@
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use potok_connectors::memory::MemoryLog;
 use potok_core::{Feed, Log, Record, SystemClock};
+use potok_testkit::memory::MemoryLog;
 use potok_testkit::suites::feed::{self, FeedHarness};
 use serde_json::Value;
 
-use crate::place::{Place, System};
+use crate::place::{OutboxDatabase, System};
 
 struct Outboxes {
     system: System,
     /// The database of the last fresh one, and how many rows were written there.
-    last: Mutex<Option<(Arc<Place>, u32)>>,
+    last: Mutex<Option<(Arc<OutboxDatabase>, u32)>>,
 }
 
 impl Outboxes {
-    fn place(&self) -> Result<Arc<Place>, String> {
+    fn place(&self) -> Result<Arc<OutboxDatabase>, String> {
         let last = self.last.lock().unwrap();
         last.as_ref().map(|(place, _)| place.clone()).ok_or_else(|| "nothing is fresh".to_owned())
     }
@@ -38,7 +38,7 @@ fn field(json: &[u8], name: &str) -> String {
 #[async_trait]
 impl FeedHarness for Outboxes {
     async fn fresh(&self) -> Result<Arc<dyn Feed>, String> {
-        let place = Arc::new(Place::new(self.system));
+        let place = Arc::new(OutboxDatabase::new(self.system));
         *self.last.lock().unwrap() = Some((place.clone(), 0));
         // The application writes before potok is there for the first time.
         drop(place.relay("").await);

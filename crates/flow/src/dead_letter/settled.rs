@@ -38,7 +38,7 @@ impl Keys {
 }
 
 /// Offsets by what became of them.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Marks {
     replaying: RangeSet,
     replayed: RangeSet,
@@ -71,6 +71,7 @@ impl Marks {
 }
 
 /// What became of the dead letters of a topic.
+#[derive(Clone)]
 pub struct Settled {
     reuses_offsets: bool,
     places: BTreeMap<Place, Marks>,

@@ -32,7 +32,7 @@ use crate::work::Stop;
 pub(crate) use decide::Decisions;
 pub use decide::Undecided;
 pub(crate) use gate::Gate;
-pub(crate) use messages::ID_HEADER;
+pub(crate) use messages::{ID_HEADER, address};
 #[allow(unused_imports, reason = "only a planted bug asks for it")]
 pub(crate) use messages::counted_name;
 
@@ -76,6 +76,9 @@ impl Destination {
             up: gate.state == "open",
             gate,
             delivered: self.gate.delivered(),
+            calls: self.gate.calls(),
+            failed_calls: self.gate.failed_calls(),
+            busy: self.gate.busy(),
         })
     }
 

@@ -26,6 +26,10 @@ impl VrlStage {
 
 #[async_trait]
 impl Stage for VrlStage {
+    fn is_pure(&self) -> bool {
+        true
+    }
+
     async fn apply(&self, events: Vec<Event>) -> Result<Vec<Staged>, Fault> {
         Ok(events.into_iter().map(|event| self.apply_one(event)).collect())
     }
@@ -45,6 +49,10 @@ impl VrlGroupStage {
 
 #[async_trait]
 impl Stage for VrlGroupStage {
+    fn is_pure(&self) -> bool {
+        true
+    }
+
     async fn apply(&self, events: Vec<Event>) -> Result<Vec<Staged>, Fault> {
         let group = GroupInfo::replayed(Bytes::new(), Timestamp(0), String::new());
         self.apply_batch(&group, events).await

@@ -366,7 +366,7 @@ mod tests {
             why: Some("connection refused".to_owned()),
         };
         let to =
-            DestinationStatus { destination: "db orders".into(), up: false, gate, delivered: 0 };
+            DestinationStatus { destination: "db orders".into(), up: false, gate, delivered: 0, calls: 0, failed_calls: 0, busy: 0 };
         let status = Status {
             lag: Some(78_120),
             destinations: vec![to],

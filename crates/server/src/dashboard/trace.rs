@@ -35,7 +35,7 @@ pub(super) async fn page(context: &Context, query: &Query) -> Result<Page, ApiEr
             megabytes: None,
         };
         let found = search(&context.admin, wish).await?;
-        parts.push(Part::still("found", results(id, since, &found)));
+        parts.push(Part::still("found", results(context, id, since, &found)));
     }
     let since_flag = if since.is_empty() { String::new() } else { format!(" --since {since}") };
     Ok(Page {
@@ -67,7 +67,7 @@ fn form(id: &str, since: &str) -> Markup {
     }
 }
 
-fn results(id: &str, since: &str, found: &Found) -> Markup {
+fn results(context: &Context, id: &str, since: &str, found: &Found) -> Markup {
     let hidden = found.seen.len().saturating_sub(ROWS);
     let searched = html! {
         dl class="kv" {
@@ -87,7 +87,7 @@ fn results(id: &str, since: &str, found: &Found) -> Markup {
                 } }
             } @else {
                 (panel(html! { (count(found.seen.len() as u64, "place", "places")) }, html! { "times in UTC" }, html! {
-                    ol class="tl" { @for seen in found.seen.iter().take(ROWS) { (row(seen)) } }
+                    ol class="tl" { @for seen in found.seen.iter().take(ROWS) { (row(context, seen)) } }
                     @if hidden > 0 { div class="page" { "and " (number(hidden as u64)) " more: use the command" } }
                 }))
             }
@@ -96,7 +96,7 @@ fn results(id: &str, since: &str, found: &Found) -> Markup {
     }
 }
 
-fn row(seen: &Seen) -> Markup {
+fn row(context: &Context, seen: &Seen) -> Markup {
     let (shape, class, title) = match seen.what {
         "record" => ("ring", "", "Arrived"),
         "ended" => ("ok", "c-ok", "Ended"),
@@ -131,7 +131,7 @@ fn row(seen: &Seen) -> Markup {
                     @match place { Some(place) => a class="mono" href=(place) { (clean(&seen.at, 100)) }, None => code { (clean(&seen.at, 100)) } }
                     @if let Some(key) = &seen.key { ", key " code { (clean(key, 80)) } }
                 }
-                @if let Some(more) = &seen.more { p { (clean(more, 500)) } }
+                @if let Some(more) = seen.more.as_ref().filter(|_| context.is_operator()) { p { (clean(more, 500)) } }
             }
         }
     }

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use potok_traffic::orders::Generator;
+use potok_traffic::orders::OrderGenerator;
 use rusqlite::{Connection, OpenFlags, OptionalExtension};
 
 use crate::measure::now;
@@ -19,7 +19,7 @@ pub fn run(quick: bool) -> Result<()> {
     let scratch = tempfile::tempdir()?;
     let data = scratch.path().join("data");
     let running = Running::start(&program, &data)?;
-    let mut generator = Generator::good_only(3);
+    let mut generator = OrderGenerator::good_only(3);
     send(&running, &generator.good().bytes)?;
     running.delivered(1)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE;

@@ -33,7 +33,7 @@ use clap::{Parser, ValueEnum};
 struct Cli {
     /// What to measure, one after another
     #[arg(required_unless_present = "bare_log", value_enum)]
-    what: Vec<What>,
+    what: Vec<Measurement>,
     /// The other side of `groups-embedded`, which has a process of its own like potok
     #[arg(long, hide = true, value_name = "FOLDER")]
     bare_log: Option<PathBuf>,
@@ -43,7 +43,7 @@ struct Cli {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum What {
+enum Measurement {
     /// The embedded log against a plain file with checksums, same fsync policy
     Log,
     /// Orders end to end against a bare "parse + batched SQLite insert" loop
@@ -87,28 +87,28 @@ fn run(cli: &Cli) -> Result<()> {
         return groups::bare_log(folder);
     }
     let all = [
-        What::Log,
-        What::Engine,
-        What::Orders,
-        What::Memory,
-        What::Idle,
-        What::KafkaSql,
-        What::Groups,
+        Measurement::Log,
+        Measurement::Engine,
+        Measurement::Orders,
+        Measurement::Memory,
+        Measurement::Idle,
+        Measurement::KafkaSql,
+        Measurement::Groups,
     ];
-    let whats = if cli.what.contains(&What::All) { &all[..] } else { &cli.what };
+    let whats = if cli.what.contains(&Measurement::All) { &all[..] } else { &cli.what };
     for what in whats {
         match what {
-            What::Log => log::run(cli.quick)?,
-            What::Orders => orders::run(cli.quick)?,
-            What::Engine => engine::run(cli.quick)?,
-            What::Memory => memory::run(cli.quick)?,
-            What::Idle => idle::run(cli.quick)?,
-            What::KafkaSql => kafka_sql::run(cli.quick)?,
-            What::Groups => groups::run(cli.quick, groups::ALL)?,
-            What::GroupsEmbedded => groups::run(cli.quick, &[groups::Part::Embedded])?,
-            What::GroupsKafka => groups::run(cli.quick, &[groups::Part::Kafka])?,
-            What::GroupsMillion => groups::run(cli.quick, &[groups::Part::Million])?,
-            What::All => {}
+            Measurement::Log => log::run(cli.quick)?,
+            Measurement::Orders => orders::run(cli.quick)?,
+            Measurement::Engine => engine::run(cli.quick)?,
+            Measurement::Memory => memory::run(cli.quick)?,
+            Measurement::Idle => idle::run(cli.quick)?,
+            Measurement::KafkaSql => kafka_sql::run(cli.quick)?,
+            Measurement::Groups => groups::run(cli.quick, groups::ALL)?,
+            Measurement::GroupsEmbedded => groups::run(cli.quick, &[groups::BenchPart::Embedded])?,
+            Measurement::GroupsKafka => groups::run(cli.quick, &[groups::BenchPart::Kafka])?,
+            Measurement::GroupsMillion => groups::run(cli.quick, &[groups::BenchPart::Million])?,
+            Measurement::All => {}
         }
     }
     Ok(())

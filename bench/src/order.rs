@@ -145,7 +145,6 @@ pub const NUMBERS: [&str; 13] = [
 /// A value of a row.
 #[derive(Clone, Copy)]
 pub enum Cell<'a> {
-    /// Text.
     Text(&'a str),
     /// A whole number.
     Number(i64),

@@ -10,7 +10,7 @@ use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use potok_traffic::orders::Generator;
+use potok_traffic::orders::OrderGenerator;
 use rusqlite::{Connection, Transaction, params};
 
 use crate::measure::{Run, measure, now};
@@ -51,7 +51,7 @@ pub fn run(quick: bool) -> Result<()> {
 /// Good orders, one per line.
 pub fn write_orders(path: &Path, count: u64, seed: u64) -> Result<()> {
     let mut file = BufWriter::new(File::create(path)?);
-    let mut generator = Generator::good_only(seed);
+    let mut generator = OrderGenerator::good_only(seed);
     for _ in 0..count {
         file.write_all(&generator.good().bytes)?;
         file.write_all(b"\n")?;

@@ -43,7 +43,7 @@ enum Command {
     Soak,
     /// Real Kafka, PostgreSQL, MariaDB and Redis, as the tests start them
     #[command(subcommand)]
-    Services(services::Command),
+    Services(services::ServicesCommand),
     /// Write the generated reference pages and the schema anew
     Docs,
     /// Write a connector to begin with

@@ -11,7 +11,7 @@ use potok_services::{
 };
 
 #[derive(Subcommand)]
-pub enum Command {
+pub enum ServicesCommand {
     /// Install what is missing on this machine; done by `cargo xtask test` as well
     Install {
         /// Some of kafka, postgres, mariadb, redis, keycloak, node, chromium; without a name, all
@@ -29,14 +29,14 @@ pub enum Command {
     },
 }
 
-pub fn run(command: Command) -> Result<()> {
+pub fn run(command: ServicesCommand) -> Result<()> {
     match command {
-        Command::Install { services } => {
+        ServicesCommand::Install { services } => {
             install(&chosen(services, &Service::ALL))?;
             eprintln!("xtask: the services are here");
             Ok(())
         }
-        Command::Up { services, data_dir } => {
+        ServicesCommand::Up { services, data_dir } => {
             up(&chosen(services, &PIPELINES), data_dir.as_deref())
         }
     }

@@ -3,6 +3,8 @@
 //! Looks at the files as they lie in the working folder and knows nothing of version control, so
 //! that it works in an unpacked archive too.
 
+mod names;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -28,6 +30,8 @@ pub fn run() -> Result<()> {
     words(&files, &mut problems);
     retired_words(&files, &mut problems);
     unused_dependencies(&files, &mut problems);
+    names::types(&files, &mut problems);
+    names::doc_comments(&files, &mut problems);
     if problems.is_empty() {
         eprintln!("xtask: tidy, {} files", files.all.len());
         return Ok(());

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use potok_connectors::embedded::{EmbeddedLog, Options};
 use potok_core::{Headers, HeadersBuilder, Log, Output, ReadFrom, SystemClock};
-use potok_traffic::orders::Generator;
+use potok_traffic::orders::OrderGenerator;
 use tokio::runtime::Runtime;
 
 use super::{GROUP_HEADER, Shape, pipeline};
@@ -64,7 +64,7 @@ fn contest(how: &str, program: &Path, scratch: &Path, shape: Shape) -> Result<()
 }
 
 fn outputs(shape: Shape) -> Vec<Output> {
-    let mut generator = Generator::good_only(7);
+    let mut generator = OrderGenerator::good_only(7);
     let topic: Arc<str> = FROM.into();
     let output = |number| {
         let order = generator.good();

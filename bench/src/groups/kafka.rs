@@ -19,7 +19,7 @@ use super::keep::{self, Keep};
 use super::{GROUP_HEADER, Shape, pipeline, store};
 use crate::measure::{Process, Run, watch_from};
 use crate::report::{Contest, Side};
-use crate::services::{ANSWER_MAX, LANES, Noted, Ours, Topic, next, send};
+use crate::services::{ANSWER_MAX, DeliveryCheck, LANES, PotokProgram, Topic, next, send};
 
 const ROUNDS: usize = 5;
 /// Runs take seconds, and asking Kafka for four ends costs little.
@@ -28,7 +28,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 const PER_STOP: u64 = 100_000;
 
 /// Runs and prints.
-pub fn run(ours: &Ours<'_>, redis: &Redis, quick: bool) -> Result<()> {
+pub fn run(ours: &PotokProgram<'_>, redis: &Redis, quick: bool) -> Result<()> {
     let (groups, per_group) = if quick { (1_000, 60) } else { (3_000, 80) };
     let all_open = Shape::all_open(groups, per_group);
     let in_turn = Shape { at_a_time: 100, ..all_open };
@@ -44,7 +44,7 @@ const KEEPS: [(&str, &str, Option<&str>); 3] = [
 ];
 
 fn contest(
-    ours: &Ours<'_>,
+    ours: &PotokProgram<'_>,
     redis: &Redis,
     how: &str,
     shape: Shape,
@@ -86,7 +86,7 @@ fn contest(
 
 /// The program.
 fn potok(
-    ours: &Ours<'_>,
+    ours: &PotokProgram<'_>,
     source: &Topic<'_>,
     shape: Shape,
     connections: &str,
@@ -119,7 +119,7 @@ fn arrivals(
 
 /// A bare loop.
 fn bare(
-    ours: &Ours<'_>,
+    ours: &PotokProgram<'_>,
     source: &Topic<'_>,
     shape: Shape,
     keep: Keep,
@@ -146,8 +146,8 @@ fn bare(
 
 fn gather(source: &Topic<'_>, internal: &Topic<'_>) -> Result<()> {
     let consumer = source.consumer()?;
-    let producer: ThreadedProducer<Noted> =
-        internal.producer().create_with_context(Noted::default())?;
+    let producer: ThreadedProducer<DeliveryCheck> =
+        internal.producer().create_with_context(DeliveryCheck::default())?;
     let mut offsets = Offsets::default();
     for number in 1..=source.records {
         let message = next(|wait| consumer.poll(wait))?;
@@ -167,7 +167,8 @@ fn gather(source: &Topic<'_>, internal: &Topic<'_>) -> Result<()> {
 
 fn hold(internal: &Topic<'_>, shape: Shape, mut keep: Keep, to: &Topic<'_>) -> Result<()> {
     let consumer = internal.consumer()?;
-    let producer: ThreadedProducer<Noted> = to.producer().create_with_context(Noted::default())?;
+    let producer: ThreadedProducer<DeliveryCheck> =
+        to.producer().create_with_context(DeliveryCheck::default())?;
     let mut offsets = Offsets::default();
     let deliver = |group: &[u8], value: &[u8], headers: Option<OwnedHeaders>| {
         let record = BaseRecord::to(&to.name).key(group).payload(value);

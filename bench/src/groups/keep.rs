@@ -25,17 +25,17 @@ type Body = (Box<[u8]>, Option<OwnedHeaders>);
 pub struct Keep {
     /// Records of each group so far.
     counts: HashMap<Vec<u8>, u64>,
-    place: Place,
+    place: Storage,
 }
 
-enum Place {
+enum Storage {
     Memory(HashMap<Vec<u8>, Vec<Body>>),
     Redis { connection: Connection, documented: bool, waiting: Pipeline, records: usize },
 }
 
 impl Keep {
     pub fn in_memory() -> Self {
-        Keep { counts: HashMap::new(), place: Place::Memory(HashMap::new()) }
+        Keep { counts: HashMap::new(), place: Storage::Memory(HashMap::new()) }
     }
 
     pub fn readable(url: &str) -> Result<Self> {
@@ -49,7 +49,7 @@ impl Keep {
     fn redis(url: &str, documented: bool) -> Result<Self> {
         let connection = empty(url)?;
         let (waiting, records) = (Pipeline::new(), 0);
-        let place = Place::Redis { connection, documented, waiting, records };
+        let place = Storage::Redis { connection, documented, waiting, records };
         Ok(Keep { counts: HashMap::new(), place })
     }
 
@@ -68,13 +68,13 @@ impl Keep {
             None => self.counts.insert(group.to_vec(), 1).is_none(),
         };
         match &mut self.place {
-            Place::Memory(groups) => match groups.get_mut(group) {
+            Storage::Memory(groups) => match groups.get_mut(group) {
                 Some(bodies) => bodies.push((value.into(), headers())),
                 None => {
                     groups.insert(group.to_vec(), vec![(value.into(), headers())]);
                 }
             },
-            Place::Redis { documented: true, waiting, records, .. } => {
+            Storage::Redis { documented: true, waiting, records, .. } => {
                 if is_new {
                     waiting.cmd("SADD").arg("active:batches").arg(group).ignore();
                     waiting.cmd("SET").arg(key("batch:start:", group)).arg("0").ignore();
@@ -85,7 +85,7 @@ impl Keep {
                 waiting.cmd("HSET").arg(key("headers:", group)).arg(id).arg(headers).ignore();
                 *records += 1;
             }
-            Place::Redis { waiting, records, .. } => {
+            Storage::Redis { waiting, records, .. } => {
                 let mut body = packed(headers());
                 body.extend_from_slice(value);
                 waiting.cmd("HSET").arg(key("held:", group)).arg(id).arg(body).ignore();
@@ -98,14 +98,15 @@ impl Keep {
     /// Sends what is complete, from time to time.
     pub fn deliver_complete(&mut self, per_group: u64, deliver: impl Deliver) -> Result<()> {
         match &self.place {
-            Place::Redis { records, .. } if *records < PER_CALL => Ok(()),
+            Storage::Redis { records, .. } if *records < PER_CALL => Ok(()),
             _ => self.finish(per_group, deliver),
         }
     }
 
     /// Sends what is complete.
     pub fn finish(&mut self, per_group: u64, deliver: impl Deliver) -> Result<()> {
-        if let Place::Redis { connection, waiting, records: records @ 1.., .. } = &mut self.place {
+        if let Storage::Redis { connection, waiting, records: records @ 1.., .. } = &mut self.place
+        {
             take(waiting).exec(connection)?;
             *records = 0;
         }
@@ -116,15 +117,15 @@ impl Keep {
             .collect();
         for group in complete {
             match &mut self.place {
-                Place::Memory(groups) => {
+                Storage::Memory(groups) => {
                     for (value, headers) in groups.remove(&group).unwrap_or_default() {
                         deliver(&group, &value, headers)?;
                     }
                 }
-                Place::Redis { connection, documented: true, .. } => {
+                Storage::Redis { connection, documented: true, .. } => {
                     documented(connection, &group, &deliver)?;
                 }
-                Place::Redis { connection, .. } => {
+                Storage::Redis { connection, .. } => {
                     let held = key("held:", &group);
                     let bodies: Vec<Vec<u8>> = redis::cmd("HVALS").arg(&held).query(connection)?;
                     for body in bodies {

@@ -19,7 +19,7 @@ use super::{GROUP_HEADER, close_step, pipeline, store};
 use crate::measure::{Process, now};
 use crate::potok::{Running, Start};
 use crate::report::{print_goal, thousands};
-use crate::services::{ANSWER_MAX, Noted, Ours, Topic, send};
+use crate::services::{ANSWER_MAX, DeliveryCheck, PotokProgram, Topic, send};
 
 /// Asking walks over everything that is held.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -93,12 +93,12 @@ pub fn on_embedded(program: &Path, scratch: &Path, quick: bool) -> Result<()> {
 }
 
 /// On Kafka, with bodies packed in Redis.
-pub fn on_kafka(ours: &Ours<'_>, redis: &Redis, quick: bool) -> Result<()> {
+pub fn on_kafka(ours: &PotokProgram<'_>, redis: &Redis, quick: bool) -> Result<()> {
     let size = Size::of(quick);
     let source = Topic::empty(ours.kafka, FROM);
     Topic::empty(ours.kafka, TO);
-    let producer: ThreadedProducer<Noted> =
-        source.producer().create_with_context(Noted::default())?;
+    let producer: ThreadedProducer<DeliveryCheck> =
+        source.producer().create_with_context(DeliveryCheck::default())?;
     ours.next();
     let start = || ours.start(NAME, &size.pipeline(), &store(redis, "packed"), &[]);
     let redis = Process::of(redis.pid());

@@ -14,7 +14,7 @@ use potok_services::{Redis, RedisOptions};
 pub use embedded::bare_log;
 
 use crate::potok;
-use crate::services::{self, Ours};
+use crate::services::{self, PotokProgram};
 
 /// The header that says which group a record is of.
 const GROUP_HEADER: &str = "group";
@@ -61,36 +61,36 @@ fn pipeline(name: &str, from: &str, step: &str, to: &str) -> String {
 
 /// What can be measured by itself.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Part {
+pub enum BenchPart {
     Embedded,
     Kafka,
     Million,
 }
 
-pub const ALL: &[Part] = &[Part::Embedded, Part::Kafka, Part::Million];
+pub const ALL: &[BenchPart] = &[BenchPart::Embedded, BenchPart::Kafka, BenchPart::Million];
 
 /// Runs and prints.
-pub fn run(quick: bool, parts: &[Part]) -> Result<()> {
+pub fn run(quick: bool, parts: &[BenchPart]) -> Result<()> {
     let program = potok::build()?;
     let scratch = tempfile::tempdir()?;
-    if parts.contains(&Part::Embedded) {
+    if parts.contains(&BenchPart::Embedded) {
         embedded::run(&program, scratch.path(), quick)?;
     }
-    if parts.contains(&Part::Million) {
+    if parts.contains(&BenchPart::Million) {
         million::on_embedded(&program, scratch.path(), quick)?;
     }
-    if parts == [Part::Embedded] {
+    if parts == [BenchPart::Embedded] {
         return Ok(());
     }
     let kafka = services::kafka()?;
     // What is held in Redis lies in the log as well: nothing is gained by its writing files.
     let settings = vec![("appendonly".to_owned(), "no".to_owned())];
     let redis = Redis::open(&RedisOptions { settings, ..RedisOptions::default() })?;
-    let ours = Ours::new(&program, &kafka, scratch.path());
-    if parts.contains(&Part::Kafka) {
+    let ours = PotokProgram::new(&program, &kafka, scratch.path());
+    if parts.contains(&BenchPart::Kafka) {
         kafka::run(&ours, &redis, quick)?;
     }
-    if parts.contains(&Part::Million) {
+    if parts.contains(&BenchPart::Million) {
         million::on_kafka(&ours, &redis, quick)?;
     }
     Ok(())

@@ -14,7 +14,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::producer::{BaseRecord, Producer, ThreadedProducer};
 
 use crate::measure::{Process, Run, watch};
-use crate::services::{ANSWER_MAX, LANES, Noted, Ours, Topic, next, send};
+use crate::services::{ANSWER_MAX, DeliveryCheck, LANES, PotokProgram, Topic, next, send};
 
 /// Runs take seconds, and asking Kafka for four ends costs little.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -75,7 +75,7 @@ pub enum Receipts {
 }
 
 /// The program.
-pub fn potok(ours: &Ours<'_>, source: &Topic<'_>, work: Work) -> Result<Run> {
+pub fn potok(ours: &PotokProgram<'_>, source: &Topic<'_>, work: Work) -> Result<Run> {
     let to = Topic::empty(source.kafka, &format!("out-{}", ours.next()));
     let running = ours.between(source, &to, work.steps())?;
     arrivals(ours, source, &to, work, &running.process)
@@ -83,7 +83,7 @@ pub fn potok(ours: &Ours<'_>, source: &Topic<'_>, work: Work) -> Result<Run> {
 
 /// Watches what passes arrive in the other topic: what a consumer of it would see.
 fn arrivals(
-    ours: &Ours<'_>,
+    ours: &PotokProgram<'_>,
     source: &Topic<'_>,
     to: &Topic<'_>,
     work: Work,
@@ -100,10 +100,16 @@ fn arrivals(
 }
 
 /// A bare loop.
-pub fn bare(ours: &Ours<'_>, source: &Topic<'_>, work: Work, receipts: Receipts) -> Result<Run> {
+pub fn bare(
+    ours: &PotokProgram<'_>,
+    source: &Topic<'_>,
+    work: Work,
+    receipts: Receipts,
+) -> Result<Run> {
     let to = Topic::empty(source.kafka, &format!("out-{}", ours.next()));
     let consumer = source.consumer()?;
-    let producer: ThreadedProducer<Noted> = to.producer().create_with_context(Noted::default())?;
+    let producer: ThreadedProducer<DeliveryCheck> =
+        to.producer().create_with_context(DeliveryCheck::default())?;
     let own = Process::own();
     own.forget_peak()?;
     std::thread::scope(|scope| {
@@ -118,7 +124,7 @@ pub fn bare(ours: &Ours<'_>, source: &Topic<'_>, work: Work, receipts: Receipts)
 
 fn pump(
     consumer: &BaseConsumer,
-    producer: &ThreadedProducer<Noted>,
+    producer: &ThreadedProducer<DeliveryCheck>,
     (source, to): (&Topic<'_>, &str),
     work: Work,
     receipts: Receipts,

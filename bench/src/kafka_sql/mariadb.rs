@@ -9,7 +9,7 @@ use sqlx::mysql::MySqlArguments;
 use sqlx::{Arguments as _, AssertSqlSafe, Connection as _, MySqlConnection};
 
 use super::server::Server;
-use super::text::Part;
+use super::text::TableFiles;
 use crate::order::{Cell, Order, TABLES};
 
 /// Rows of one statement. What is left goes in powers of two: each number of rows is a statement
@@ -17,11 +17,11 @@ use crate::order::{Cell, Order, TABLES};
 const ROWS: usize = 1_000;
 
 /// Statements by table and number of rows.
-type Made = HashMap<(usize, usize), Arc<str>>;
+type StatementCache = HashMap<(usize, usize), Arc<str>>;
 
 /// The statement for so many rows of a table, made when it is first needed.
 fn insert(table: usize, rows: usize) -> Result<Arc<str>> {
-    static MADE: Mutex<Option<Made>> = Mutex::new(None);
+    static MADE: Mutex<Option<StatementCache>> = Mutex::new(None);
     let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
     let made = made.get_or_insert_default();
     if let Some(sql) = made.get(&(table, rows)) {
@@ -103,7 +103,7 @@ impl Server for Mariadb {
     }
 
     /// The server reads the files itself: no client is as fast.
-    async fn load(connection: &mut MySqlConnection, part: &Part) -> Result<()> {
+    async fn load(connection: &mut MySqlConnection, part: &TableFiles) -> Result<()> {
         Self::run(connection, "START TRANSACTION").await?;
         for ((table, columns), file) in TABLES.iter().zip(part.files()) {
             let sql = format!(

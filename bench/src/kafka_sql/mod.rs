@@ -23,7 +23,7 @@ use self::server::Server;
 use self::text::Parts;
 use crate::potok;
 use crate::report::{Contest, Side};
-use crate::services::{LANES, Ours, Topic, kafka, pairs};
+use crate::services::{LANES, PotokProgram, Topic, kafka, pairs};
 
 /// How often each side runs.
 const ROUNDS: usize = 3;
@@ -34,7 +34,7 @@ pub fn run(quick: bool) -> Result<()> {
     let program = potok::build()?;
     let scratch = tempfile::tempdir()?;
     let kafka = kafka()?;
-    let ours = Ours::new(&program, &kafka, scratch.path());
+    let ours = PotokProgram::new(&program, &kafka, scratch.path());
 
     let source = Topic::fill(&kafka, "orders", orders, 4, |_| OwnedHeaders::new())?;
     let parts = Parts::write(scratch.path(), orders, 4)?;
@@ -72,7 +72,7 @@ pub fn run(quick: bool) -> Result<()> {
 fn into_tables(
     name: &str,
     [bare, load]: [&'static str; 2],
-    ours: &Ours<'_>,
+    ours: &PotokProgram<'_>,
     source: &Topic<'_>,
     parts: &Parts,
     server: &impl Server,
@@ -88,7 +88,7 @@ fn into_tables(
     contest.ratio("potok", load, None)
 }
 
-fn into_kafka(ours: &Ours<'_>, source: &Topic<'_>, half: Work) -> Result<()> {
+fn into_kafka(ours: &PotokProgram<'_>, source: &Topic<'_>, half: Work) -> Result<()> {
     let (bare, forgetful) = ("bare loop", "bare loop, no receipts");
     let sides: Vec<Side<'_>> = vec![
         (bare, Box::new(|| filter::bare(ours, source, half, Receipts::Awaited))),

@@ -9,7 +9,7 @@ use sqlx::{Arguments as _, AssertSqlSafe, Connection as _, PgConnection};
 use tokio::fs::File;
 
 use super::server::Server;
-use super::text::Part;
+use super::text::TableFiles;
 use crate::order::{Cell, NUMBERS, Order, TABLES};
 
 static INSERTS: LazyLock<Vec<String>> = LazyLock::new(|| {
@@ -101,7 +101,7 @@ impl Server for Postgres {
         Self::run(connection, "COMMIT").await
     }
 
-    async fn load(connection: &mut PgConnection, part: &Part) -> Result<()> {
+    async fn load(connection: &mut PgConnection, part: &TableFiles) -> Result<()> {
         Self::run(connection, "BEGIN").await?;
         for ((table, columns), file) in TABLES.iter().zip(part.files()) {
             let sql = format!("COPY {table} ({}) FROM STDIN", columns_of(columns));

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::text::Part;
+use super::text::TableFiles;
 use crate::order::Order;
 
 /// A server, and the fastest way into its tables.
@@ -32,5 +32,5 @@ pub trait Server: Sync {
     ) -> Result<()>;
 
     /// Loads files of rows in one transaction.
-    async fn load(connection: &mut Self::Connection, part: &Part) -> Result<()>;
+    async fn load(connection: &mut Self::Connection, part: &TableFiles) -> Result<()>;
 }

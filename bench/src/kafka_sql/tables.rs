@@ -18,14 +18,14 @@ use super::server::Server;
 use super::text::Parts;
 use crate::measure::{Process, Run, measure, watch};
 use crate::order::Order;
-use crate::services::{LANES, Ours, Topic, next};
+use crate::services::{LANES, PotokProgram, Topic, next};
 
 const PER_TRANSACTION: usize = 1_000;
 /// Asking potok costs it something, and the runs are long.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Tables in a database of their own.
-fn fresh<S: Server>(ours: &Ours<'_>, server: &S) -> Result<String> {
+fn fresh<S: Server>(ours: &PotokProgram<'_>, server: &S) -> Result<String> {
     let url = server.fresh();
     let ddl = ours.ddl(&url)?;
     runtime()?.block_on(async {
@@ -47,7 +47,7 @@ fn all_there<S: Server>(server: &S, url: &str, orders: u64, run: Run) -> Result<
 }
 
 /// The program, on tables it makes itself.
-pub fn potok<S: Server>(ours: &Ours<'_>, source: &Topic<'_>, server: &S) -> Result<Run> {
+pub fn potok<S: Server>(ours: &PotokProgram<'_>, source: &Topic<'_>, server: &S) -> Result<Run> {
     let url = server.fresh();
     let running = ours.orders(&url)?;
     let servers = || ours.servers(Some(server.pid()));
@@ -59,7 +59,7 @@ pub fn potok<S: Server>(ours: &Ours<'_>, source: &Topic<'_>, server: &S) -> Resu
 }
 
 /// Files, the fastest way the database has.
-pub fn load<S: Server>(ours: &Ours<'_>, parts: &Parts, server: &S) -> Result<Run> {
+pub fn load<S: Server>(ours: &PotokProgram<'_>, parts: &Parts, server: &S) -> Result<Run> {
     let url = fresh(ours, server)?;
     let before = ours.servers(Some(server.pid()))?;
     let load = |part| {
@@ -90,7 +90,7 @@ struct Shared<'a> {
 }
 
 /// A bare loop.
-pub fn bare<S: Server>(ours: &Ours<'_>, source: &Topic<'_>, server: &S) -> Result<Run> {
+pub fn bare<S: Server>(ours: &PotokProgram<'_>, source: &Topic<'_>, server: &S) -> Result<Run> {
     let url = fresh(ours, server)?;
     let own = Process::own();
     own.forget_peak()?;

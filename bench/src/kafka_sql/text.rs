@@ -5,15 +5,15 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use potok_traffic::orders::Generator;
+use potok_traffic::orders::OrderGenerator;
 
 use crate::order::{Cell, TABLES};
 use crate::services::LANES;
 
 /// The files of one connection: one per table, values between tabs.
-pub struct Part(Vec<PathBuf>);
+pub struct TableFiles(Vec<PathBuf>);
 
-impl Part {
+impl TableFiles {
     /// In the order of [`TABLES`].
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         self.0.iter().map(PathBuf::as_path)
@@ -23,13 +23,13 @@ impl Part {
 /// All orders, as many files as there are connections.
 pub struct Parts {
     pub orders: u64,
-    pub all: Vec<Part>,
+    pub all: Vec<TableFiles>,
 }
 
 impl Parts {
     /// Writes them. The generator's texts have nothing that would have to be escaped.
     pub fn write(folder: &Path, orders: u64, seed: u64) -> Result<Self> {
-        let mut generator = Generator::good_only(seed);
+        let mut generator = OrderGenerator::good_only(seed);
         let mut all = Vec::new();
         for part in 0..LANES as u64 {
             let folder = folder.join(format!("part-{part}"));
@@ -50,7 +50,7 @@ impl Parts {
                 written?;
             }
             files.iter_mut().try_for_each(BufWriter::flush)?;
-            all.push(Part(paths));
+            all.push(TableFiles(paths));
         }
         Ok(Parts { orders, all })
     }

@@ -6,8 +6,8 @@ mod topic;
 use anyhow::Result;
 use potok_services::{Kafka, KafkaOptions};
 
-pub use self::ours::Ours;
-pub use self::topic::{ANSWER_MAX, Noted, Topic, next, send};
+pub use self::ours::PotokProgram;
+pub use self::topic::{ANSWER_MAX, DeliveryCheck, Topic, next, send};
 
 /// Partitions of every topic, lanes of potok, connections of the bare loops.
 pub const LANES: usize = 4;

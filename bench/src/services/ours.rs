@@ -12,16 +12,16 @@ use crate::measure::Process;
 use crate::potok::{Running, Start, ask_with, root};
 
 /// The program, and where it finds things.
-pub struct Ours<'a> {
+pub struct PotokProgram<'a> {
     program: &'a Path,
     pub kafka: &'a Kafka,
     scratch: &'a Path,
     runs: Cell<u64>,
 }
 
-impl<'a> Ours<'a> {
+impl<'a> PotokProgram<'a> {
     pub fn new(program: &'a Path, kafka: &'a Kafka, scratch: &'a Path) -> Self {
-        Ours { program, kafka, scratch, runs: Cell::new(0) }
+        PotokProgram { program, kafka, scratch, runs: Cell::new(0) }
     }
 
     /// A number for each run: its names must be new, or it would go on where another stopped.

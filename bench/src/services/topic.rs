@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use potok_services::Kafka;
-use potok_traffic::orders::{Generator, Order};
+use potok_traffic::orders::{Order, OrderGenerator};
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer, DefaultConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -62,7 +62,7 @@ impl<'a> Topic<'a> {
     ) -> Result<Self> {
         let mut topic = Topic::empty(kafka, name);
         let producer: ThreadedProducer<DefaultProducerContext> = topic.producer().create()?;
-        let mut generator = Generator::good_only(seed);
+        let mut generator = OrderGenerator::good_only(seed);
         for _ in 0..records {
             let order = generator.good();
             let record =
@@ -142,11 +142,11 @@ impl<'a> Topic<'a> {
 
 /// Notices a record that was not written.
 #[derive(Default)]
-pub struct Noted(AtomicBool);
+pub struct DeliveryCheck(AtomicBool);
 
-impl ClientContext for Noted {}
+impl ClientContext for DeliveryCheck {}
 
-impl ProducerContext for Noted {
+impl ProducerContext for DeliveryCheck {
     type DeliveryOpaque = ();
 
     fn delivery(&self, result: &DeliveryResult<'_>, (): ()) {
@@ -156,7 +156,7 @@ impl ProducerContext for Noted {
     }
 }
 
-impl Noted {
+impl DeliveryCheck {
     /// An error where a record was not written.
     pub fn all_written(&self) -> Result<()> {
         ensure!(!self.0.load(Ordering::Relaxed), "a record was not written");

@@ -6,7 +6,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::problem::code;
-use crate::values::{Written, Wrong, written};
+use crate::values::{TextError, TextValue, written};
 
 /// Whose tokens the hub accepts, and from which pages. Without an issuer, a development issuer
 /// serves this machine alone.
@@ -43,6 +43,40 @@ pub(crate) struct AuthSetting {
     ///
     /// Example: `origins: [ "https://app.example.com" ]`
     pub origins: Vec<PageOrigin>,
+    /// Who may use the dashboard and the admin API where `admin` can be reached by others.
+    ///
+    /// Example: `dashboard: { viewers: [ staff ], operators: [ on-call ], admins: [ potok-admin ] }`
+    pub dashboard: DashboardRoles,
+}
+
+/// Roles of users, `name` of the realm or `client:name`, and what they allow on the dashboard and in the
+/// admin API. Who has none of them is refused.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DashboardRoles {
+    /// May look at everything but payloads.
+    ///
+    /// Example: `viewers: [ potok-viewer ]`
+    pub viewers: Vec<String>,
+    /// May see payloads as well, and change what can be undone: pause, resume, close, replay, send.
+    ///
+    /// Example: `operators: [ potok-operator ]`
+    pub operators: Vec<String>,
+    /// May drop as well.
+    ///
+    /// Example: `admins: [ potok-admin ]`
+    pub admins: Vec<String>,
+}
+
+impl Default for DashboardRoles {
+    fn default() -> Self {
+        let one = |role: &str| vec![role.to_owned()];
+        DashboardRoles {
+            viewers: one("potok-viewer"),
+            operators: one("potok-operator"),
+            admins: one("potok-admin"),
+        }
+    }
 }
 
 impl Default for AuthSetting {
@@ -55,6 +89,7 @@ impl Default for AuthSetting {
             roles: Vec::new(),
             clients: Vec::new(),
             origins: Vec::new(),
+            dashboard: DashboardRoles::default(),
         }
     }
 }
@@ -74,6 +109,8 @@ pub struct Auth {
     pub clients: Vec<String>,
     /// Origins whose pages may connect.
     pub origins: Vec<String>,
+    /// Who may use the dashboard.
+    pub dashboard: DashboardRoles,
 }
 
 impl Auth {
@@ -97,6 +134,7 @@ impl Auth {
             roles: file.roles,
             clients: file.clients,
             origins: file.origins.into_iter().map(|origin| origin.0).collect(),
+            dashboard: file.dashboard,
         })
     }
 }
@@ -129,17 +167,17 @@ fn is_loopback(host: &str) -> bool {
     name == "localhost" || name.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
 }
 
-impl Written for WebAddress {
+impl TextValue for WebAddress {
     const FORMAT: &'static str = "potok-web-address";
 
-    fn read(text: &str) -> Result<Self, Vec<Wrong>> {
+    fn read(text: &str) -> Result<Self, Vec<TextError>> {
         let fine = |(scheme, host, path): (&str, &str, &str)| {
             let safe = scheme == "https" || (scheme == "http" && is_loopback(host));
             safe && !path.contains(['?', '#'])
         };
         match parts(text).is_some_and(fine) {
             true => Ok(WebAddress(text.to_owned())),
-            false => Err(vec![Wrong::new(
+            false => Err(vec![TextError::new(
                 code::ADDRESS,
                 0..text.len(),
                 format!("`{text}` is not an address to trust tokens by"),
@@ -149,17 +187,17 @@ impl Written for WebAddress {
     }
 }
 
-impl Written for PageOrigin {
+impl TextValue for PageOrigin {
     const FORMAT: &'static str = "potok-origin";
 
-    fn read(text: &str) -> Result<Self, Vec<Wrong>> {
+    fn read(text: &str) -> Result<Self, Vec<TextError>> {
         let fine = |(scheme, host, path): (&str, &str, &str)| {
             let lower = host.bytes().all(|b| !b.is_ascii_uppercase());
             ["https", "http"].contains(&scheme) && path.is_empty() && lower && !host.contains('*')
         };
         match text == "null" || parts(text).is_some_and(fine) {
             true => Ok(PageOrigin(text.to_owned())),
-            false => Err(vec![Wrong::new(
+            false => Err(vec![TextError::new(
                 code::ADDRESS,
                 0..text.len(),
                 format!("`{text}` is not an origin"),

@@ -10,12 +10,12 @@ use serde_json::{Map, Value as Json};
 
 use crate::problem::{Findings, code};
 use crate::registry::Registry;
-use crate::scalar::{Scalar, Typed};
+use crate::scalar::{Scalar, ScalarValue};
 use crate::schema::CONNECTION_FORMAT;
 use crate::text::{SourceText, names_secret};
 use crate::tree::{Entry, Node, Value};
 use crate::values::{
-    Period, Size, Written, Wrong, check_connection, check_format, duration_hint, size_hint,
+    Period, Size, TextError, TextValue, check_connection, check_format, duration_hint, size_hint,
 };
 use crate::variants::{key_of, named, properties_of};
 
@@ -30,7 +30,7 @@ pub(crate) fn conform(
     let mut conform = Conform { root: schema, source, registry, findings };
     // What the whole file lacks is shown at its beginning.
     let owner = root.at.start..root.at.start;
-    conform.value(root, schema, &Place::new("the file", owner))
+    conform.value(root, schema, &ValueLocation::new("the file", owner))
 }
 
 struct Conform<'a> {
@@ -47,11 +47,11 @@ struct Keys<'a> {
     /// What any other key leads to, in a map of names.
     others: Option<&'a Json>,
     /// In a section of several kinds, the keys of the other kinds.
-    of_others: Vec<KeyOfOthers<'a>>,
+    of_others: Vec<ForeignKey<'a>>,
 }
 
 /// A key that only other kinds of entries have.
-struct KeyOfOthers<'a> {
+struct ForeignKey<'a> {
     key: &'a str,
     schema: &'a Json,
     kinds: Vec<&'a str>,
@@ -98,7 +98,7 @@ impl<'a> Keys<'a> {
         let Some(kind) = key_of(kind) else { return };
         match self.of_others.iter_mut().find(|known| known.key == key) {
             Some(known) => known.kinds.push(kind),
-            None => self.of_others.push(KeyOfOthers { key, schema, kinds: vec![kind] }),
+            None => self.of_others.push(ForeignKey { key, schema, kinds: vec![kind] }),
         }
     }
 
@@ -107,13 +107,13 @@ impl<'a> Keys<'a> {
     }
 
     /// A key that this kind does not have and others do.
-    fn of_others(&self, key: &str) -> Option<&KeyOfOthers<'a>> {
+    fn of_others(&self, key: &str) -> Option<&ForeignKey<'a>> {
         self.of_others.iter().find(|known| known.key == key)
     }
 }
 
 /// What a value is called and where its key stands.
-struct Place {
+struct ValueLocation {
     name: String,
     at: Range<usize>,
     /// How such a value looks, or what to write instead of a list.
@@ -121,9 +121,9 @@ struct Place {
     plural: Option<String>,
 }
 
-impl Place {
+impl ValueLocation {
     fn new(name: impl Into<String>, at: Range<usize>) -> Self {
-        Place { name: name.into(), at, example: None, plural: None }
+        ValueLocation { name: name.into(), at, example: None, plural: None }
     }
 }
 
@@ -150,7 +150,7 @@ impl<'a> Conform<'a> {
         }
     }
 
-    fn value(&mut self, node: &Node, schema: &'a Json, place: &Place) -> Json {
+    fn value(&mut self, node: &Node, schema: &'a Json, place: &ValueLocation) -> Json {
         let shapes = self.shapes(schema);
         let of =
             |kind: &str| shapes.iter().copied().filter(|s| has_type(s, kind)).collect::<Vec<_>>();
@@ -195,7 +195,7 @@ impl<'a> Conform<'a> {
         entries: &[Entry],
         shape: &'a Json,
         keys: &Keys<'a>,
-        place: &Place,
+        place: &ValueLocation,
     ) -> Json {
         let (mut object, mut misspelt) = (Map::new(), Vec::new());
         if entries.is_empty() && shape.get("minProperties").is_some() {
@@ -220,7 +220,7 @@ impl<'a> Conform<'a> {
             };
             let several = format!("{}s", entry.key);
             let is_known = keys.get(&several).is_some() || keys.of_others(&several).is_some();
-            let place = Place {
+            let place = ValueLocation {
                 name: format!("`{}`", entry.key),
                 at: entry.key_at.clone(),
                 example: example(schema),
@@ -238,8 +238,8 @@ impl<'a> Conform<'a> {
     }
 
     /// A key that entries of another kind have. That an entry is of two kinds is said by the rules.
-    fn key_of_others(&mut self, node: &Node, entry: &Entry, known: &KeyOfOthers<'a>) {
-        let KeyOfOthers { key, schema, kinds } = known;
+    fn key_of_others(&mut self, node: &Node, entry: &Entry, known: &ForeignKey<'a>) {
+        let ForeignKey { key, schema, kinds } = known;
         if is_address(&entry.value) || self.holds_secret(schema) {
             self.findings.hide(entry.value.at.clone());
         }
@@ -260,7 +260,13 @@ impl<'a> Conform<'a> {
         }
     }
 
-    fn list(&mut self, node: &Node, items: &[Node], shape: &'a Json, place: &Place) -> Json {
+    fn list(
+        &mut self,
+        node: &Node,
+        items: &[Node],
+        shape: &'a Json,
+        place: &ValueLocation,
+    ) -> Json {
         if items.is_empty() && shape.get("minItems").and_then(Json::as_u64) > Some(0) {
             let what = format!("{} is empty", place.name);
             self.findings.add_hint(code::OUT_OF_RANGE, node.at.clone(), what, "give at least one");
@@ -268,7 +274,7 @@ impl<'a> Conform<'a> {
         let Some(schema) = shape.get("items") else { return Json::Array(Vec::new()) };
         let item = |item: &Node| {
             let name = format!("an entry of {}", place.name);
-            self.value(item, schema, &Place::new(name, item.at.start..item.at.start + 1))
+            self.value(item, schema, &ValueLocation::new(name, item.at.start..item.at.start + 1))
         };
         Json::Array(items.iter().map(item).collect())
     }
@@ -279,22 +285,22 @@ impl<'a> Conform<'a> {
         node: &Node,
         scalar: &Scalar,
         shapes: &[&'a Json],
-        place: &Place,
+        place: &ValueLocation,
     ) -> Option<Json> {
         let takes = |kind: &str| shapes.iter().find(|shape| has_type(shape, kind)).copied();
         let typed = match scalar.typed() {
-            Typed::Null | Typed::Text => None,
-            Typed::Bool(bool) => takes("boolean").map(|_| Json::from(bool)),
-            Typed::Int(int) => {
+            ScalarValue::Null | ScalarValue::Text => None,
+            ScalarValue::Bool(bool) => takes("boolean").map(|_| Json::from(bool)),
+            ScalarValue::Int(int) => {
                 let shape = takes("integer").or_else(|| takes("number"));
                 shape.map(|shape| self.number(node, int, shape, place))
             }
-            Typed::Float(float) => takes("number").map(|_| Json::from(float)),
+            ScalarValue::Float(float) => takes("number").map(|_| Json::from(float)),
         };
         if typed.is_some() {
             return typed;
         }
-        if scalar.typed() != Typed::Text && !scalar.is_substituted() {
+        if scalar.typed() != ScalarValue::Text && !scalar.is_substituted() {
             return None;
         }
         takes("string")?;
@@ -314,7 +320,7 @@ impl<'a> Conform<'a> {
     }
 
     /// What is wrong with a text that must have a format.
-    fn check(&self, format: &str, text: &str) -> Vec<Wrong> {
+    fn check(&self, format: &str, text: &str) -> Vec<TextError> {
         let kind = format.strip_prefix(CONNECTION_FORMAT);
         match kind.and_then(|key| self.registry.connections.iter().find(|kind| kind.key == key)) {
             Some(kind) => check_connection(kind, text),
@@ -322,7 +328,7 @@ impl<'a> Conform<'a> {
         }
     }
 
-    fn number(&mut self, node: &Node, int: i64, shape: &Json, place: &Place) -> Json {
+    fn number(&mut self, node: &Node, int: i64, shape: &Json, place: &ValueLocation) -> Json {
         let min = shape.get("minimum").and_then(Json::as_i64);
         let max = shape.get("maximum").and_then(Json::as_i64).unwrap_or(i64::from(u32::MAX));
         if min.is_some_and(|min| int < min) || int > max {
@@ -334,7 +340,7 @@ impl<'a> Conform<'a> {
     }
 
     /// Where only certain words are allowed: one of them.
-    fn words(&mut self, node: &Node, scalar: &Scalar, shapes: &[&'a Json], place: &Place) {
+    fn words(&mut self, node: &Node, scalar: &Scalar, shapes: &[&'a Json], place: &ValueLocation) {
         let words = words_of(shapes);
         let text = scalar.text.as_str();
         if words.is_empty() || words.contains(&text) {
@@ -350,7 +356,12 @@ impl<'a> Conform<'a> {
     }
 
     /// Returns the key that was probably meant.
-    fn unknown_key(&mut self, entry: &Entry, known: &Keys<'a>, place: &Place) -> Option<&'a str> {
+    fn unknown_key(
+        &mut self,
+        entry: &Entry,
+        known: &Keys<'a>,
+        place: &ValueLocation,
+    ) -> Option<&'a str> {
         let keys: Vec<&'a str> = known.known.iter().map(|(key, _)| *key).collect();
         let nearest = nearest(&entry.key, keys.iter().copied());
         // Whatever stands behind a misspelt key may be a secret, unless the right one has none.
@@ -406,7 +417,7 @@ impl<'a> Conform<'a> {
         }
     }
 
-    fn missing(&mut self, key: &str, schema: Option<&Json>, place: &Place) {
+    fn missing(&mut self, key: &str, schema: Option<&Json>, place: &ValueLocation) {
         let example = schema.and_then(example);
         let hint = match &example {
             Some(example) => format!("add it, e.g. `{example}`"),
@@ -416,7 +427,7 @@ impl<'a> Conform<'a> {
         self.findings.add_hint(code::MISSING, place.at.clone(), what, hint);
     }
 
-    fn wrong_type(&mut self, node: &Node, shapes: &[&Json], place: &Place) {
+    fn wrong_type(&mut self, node: &Node, shapes: &[&Json], place: &ValueLocation) {
         let mut wanted: Vec<&str> = shapes.iter().filter_map(|shape| in_words(shape)).collect();
         wanted.dedup();
         let takes = |kind: &str| shapes.iter().any(|shape| has_type(shape, kind));
@@ -438,27 +449,31 @@ impl<'a> Conform<'a> {
                     shapes.iter().any(|shape| shape.get("format") == Some(&Json::from(format)))
                 };
                 match scalar.typed() {
-                    Typed::Null => ("empty", Some("give it a value, or remove the key".to_owned())),
-                    Typed::Int(_) | Typed::Float(_) if format(Period::FORMAT) => {
+                    ScalarValue::Null => {
+                        ("empty", Some("give it a value, or remove the key".to_owned()))
+                    }
+                    ScalarValue::Int(_) | ScalarValue::Float(_) if format(Period::FORMAT) => {
                         ("a number", Some(duration_hint(&scalar.text)))
                     }
-                    Typed::Int(_) | Typed::Float(_) if format(Size::FORMAT) => {
+                    ScalarValue::Int(_) | ScalarValue::Float(_) if format(Size::FORMAT) => {
                         ("a number", Some(size_hint(&scalar.text)))
                     }
-                    Typed::Bool(_) if format(Period::FORMAT) || format(Size::FORMAT) => {
+                    ScalarValue::Bool(_) if format(Period::FORMAT) || format(Size::FORMAT) => {
                         ("a yes/no", example)
                     }
-                    Typed::Bool(_) | Typed::Int(_) | Typed::Float(_) if takes("string") => {
+                    ScalarValue::Bool(_) | ScalarValue::Int(_) | ScalarValue::Float(_)
+                        if takes("string") =>
+                    {
                         ("a number or a yes/no", Some("put it into quotes".to_owned()))
                     }
-                    Typed::Bool(_) => ("a yes/no", example),
-                    Typed::Int(_) | Typed::Float(_) => ("a number", example),
-                    Typed::Text if takes_topic(shapes) => {
+                    ScalarValue::Bool(_) => ("a yes/no", example),
+                    ScalarValue::Int(_) | ScalarValue::Float(_) => ("a number", example),
+                    ScalarValue::Text if takes_topic(shapes) => {
                         let topic = format!("{{ topic: {} }}", scalar.text);
                         let key = place.name.trim_matches('`');
                         ("text", Some(format!("write `{key}: {topic}`")))
                     }
-                    Typed::Text => ("text", example),
+                    ScalarValue::Text => ("text", example),
                 }
             }
         };

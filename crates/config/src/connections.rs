@@ -15,7 +15,7 @@ use crate::connector::ConnectionKind;
 use crate::problem::code;
 use crate::secret::{ConnectionUrl, Secret};
 use crate::shapes::OrderedMap;
-use crate::values::{Address, Period, Size, Written, Wrong, written};
+use crate::values::{Address, Period, Size, TextError, TextValue, written};
 
 /// The connections file, usually `potok.yaml`: every setting has a default, so the file may be
 /// missing.
@@ -29,7 +29,8 @@ pub(crate) struct ConnectionsFile {
     ///
     /// Example: `data_dir: /var/lib/potok`
     pub data_dir: Option<String>,
-    /// Where health, metrics and the API of the command line listen; this machine only.
+    /// Where the dashboard, health, metrics and the API of the command line listen. Addresses that
+    /// others can reach are taken with `auth` alone, and ask for an access token.
     /// Variable: `POTOK_ADMIN`. Default: `127.0.0.1:7600`.
     ///
     /// Example: `admin: 127.0.0.1:0`
@@ -53,7 +54,7 @@ pub(crate) struct ConnectionsFile {
     ///
     /// Example: `queue: embedded`
     pub queue: Option<QueueSetting>,
-    /// Whose tokens the hub accepts. Default: those of a development issuer, on this machine alone.
+    /// Whose tokens the hub accepts, and the dashboard beyond this machine. Default: those of a development issuer, on this machine alone.
     ///
     /// Example: `auth: { issuer: "https://id.example.com/realms/shop", audience: notifications }`
     #[serde(default)]
@@ -287,16 +288,16 @@ pub fn is_url(text: &str, schemes: &[&str]) -> bool {
 }
 
 /// The text itself is not repeated: it may be a password in the wrong place.
-fn not_a_setting<T>(text: &str, what: &str, hint: &str) -> Result<T, Vec<Wrong>> {
+fn not_a_setting<T>(text: &str, what: &str, hint: &str) -> Result<T, Vec<TextError>> {
     let what = format!("this is not a setting for {what}");
-    Err(vec![Wrong::new(code::ADDRESS, 0..text.len(), what, hint)])
+    Err(vec![TextError::new(code::ADDRESS, 0..text.len(), what, hint)])
 }
 
-impl Written for LogText {
+impl TextValue for LogText {
     const FORMAT: &'static str = "potok-log";
     const SECRET: bool = true;
 
-    fn read(text: &str) -> Result<Self, Vec<Wrong>> {
+    fn read(text: &str) -> Result<Self, Vec<TextError>> {
         if text == "embedded" {
             return Ok(LogText(LogConnection::Embedded));
         }
@@ -315,11 +316,11 @@ impl Written for LogText {
 const REDIS_SCHEMES: [&str; 6] =
     ["redis", "rediss", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"];
 
-impl Written for StoreText {
+impl TextValue for StoreText {
     const FORMAT: &'static str = "potok-store";
     const SECRET: bool = true;
 
-    fn read(text: &str) -> Result<Self, Vec<Wrong>> {
+    fn read(text: &str) -> Result<Self, Vec<TextError>> {
         if text == "embedded" {
             return Ok(StoreText(StoreConnection::Embedded));
         }
@@ -333,11 +334,11 @@ impl Written for StoreText {
     }
 }
 
-impl Written for QueueText {
+impl TextValue for QueueText {
     const FORMAT: &'static str = "potok-queue";
     const SECRET: bool = true;
 
-    fn read(text: &str) -> Result<Self, Vec<Wrong>> {
+    fn read(text: &str) -> Result<Self, Vec<TextError>> {
         if text == "embedded" {
             return Ok(QueueText(QueueConnection::Embedded));
         }
@@ -421,9 +422,9 @@ pub struct Connections {
     pub admin: Address,
     /// Where HTTP sources and read APIs listen.
     pub http: Address,
-    /// The log.
+    /// Where topics are: the embedded log, or Kafka.
     pub log: LogConnection,
-    /// The store.
+    /// Where groups keep their records until they close.
     pub store: StoreConnection,
     /// Where lists are.
     pub queue: QueueConnection,

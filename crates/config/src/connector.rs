@@ -101,7 +101,7 @@ pub enum CommonKey {
 }
 
 impl CommonKey {
-    /// All of them.
+    /// Every common key, in the order of the reference.
     pub(crate) const ALL: [CommonKey; 3] = [CommonKey::Key, CommonKey::OnceBy, CommonKey::Per];
 
     /// As it is written.
@@ -142,7 +142,7 @@ pub struct Site<'a> {
     pub pipeline: &'a str,
     /// What to call the connector in messages: ``pipeline `orders`, deliver `orders` ``.
     pub label: String,
-    /// The connections.
+    /// What potok.yaml says, with defaults filled in.
     pub connections: &'a Connections,
     /// The JSON Schema of records, where the pipeline has one.
     pub schema: Option<&'a Json>,

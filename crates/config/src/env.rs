@@ -49,7 +49,7 @@ impl Env {
 
 /// A stretch of text that was replaced.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Replaced {
+pub(crate) struct Replacement {
     /// What stands there now.
     pub now: Range<usize>,
     /// What stood there before.
@@ -58,7 +58,7 @@ pub(crate) struct Replaced {
 
 /// A `${…}` that cannot be replaced.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Unset {
+pub(crate) struct UnsetVariable {
     pub at: Range<usize>,
     pub what: String,
     pub hint: String,
@@ -70,7 +70,7 @@ pub(crate) fn substitute(
     text: &str,
     env: &Env,
     room: &mut usize,
-) -> Result<(String, Vec<Replaced>), Vec<Unset>> {
+) -> Result<(String, Vec<Replacement>), Vec<UnsetVariable>> {
     let (mut out, mut replaced, mut unset) = (String::new(), Vec::new(), Vec::new());
     let mut at = 0;
     while let Some(found) = text.get(at..).and_then(|rest| rest.find('$')) {
@@ -84,12 +84,12 @@ pub(crate) fn substitute(
                 Ok((put, len)) if put.len() > *room => {
                     let what = "the environment puts too much text into this file".to_owned();
                     let hint = "name long values where they are used, once".to_owned();
-                    unset.push(Unset { at: dollar..dollar + len, what, hint });
+                    unset.push(UnsetVariable { at: dollar..dollar + len, what, hint });
                     (String::new(), len)
                 }
                 Ok(put) => put,
                 Err((len, what, hint)) => {
-                    unset.push(Unset { at: dollar..dollar + len, what, hint });
+                    unset.push(UnsetVariable { at: dollar..dollar + len, what, hint });
                     (String::new(), len)
                 }
             }
@@ -101,7 +101,7 @@ pub(crate) fn substitute(
         let from = out.len();
         *room = room.saturating_sub(put.len());
         out.push_str(&put);
-        replaced.push(Replaced { now: from..out.len(), before: dollar..dollar + len });
+        replaced.push(Replacement { now: from..out.len(), before: dollar..dollar + len });
         at = dollar + len;
     }
     out.push_str(text.get(at..).unwrap_or_default());

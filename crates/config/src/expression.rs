@@ -12,16 +12,16 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::problem::code;
 use crate::process::Per;
-use crate::values::{Written, Wrong, written};
+use crate::values::{TextError, TextValue, written};
 
-fn wrong(code: &'static str, error: ExprError, hint: &str) -> Wrong {
-    Wrong::new(code, error.at..error.at + error.len.max(1), error.message, hint)
+fn wrong(code: &'static str, error: ExprError, hint: &str) -> TextError {
+    TextError::new(code, error.at..error.at + error.len.max(1), error.message, hint)
 }
 
-fn vrl(errors: Vec<ExprError>) -> Vec<Wrong> {
+fn vrl(errors: Vec<ExprError>) -> Vec<TextError> {
     let one = |error: ExprError| {
         let at = error.at..error.at + error.len.max(1);
-        Wrong { code: code::VRL, at, what: error.message, hint: error.hint }
+        TextError { code: code::VRL, at, what: error.message, hint: error.hint }
     };
     errors.into_iter().map(one).collect()
 }
@@ -31,10 +31,10 @@ fn vrl(errors: Vec<ExprError>) -> Vec<Wrong> {
 #[derive(Clone, Debug)]
 pub struct Expression(Template);
 
-impl Written for Expression {
+impl TextValue for Expression {
     const FORMAT: &'static str = "potok-expression";
 
-    fn read(text: &str) -> Result<Self, Vec<Wrong>> {
+    fn read(text: &str) -> Result<Self, Vec<TextError>> {
         let hint = "a path (`.a.b`, `header.name`, `key`, `topic`) or a template (`\"{.a}_{.b}\"`)";
         Template::parse(text)
             .map(Expression)
@@ -62,10 +62,10 @@ impl Deref for Expression {
 #[derive(Clone, Debug)]
 pub struct Rows(RowsPath);
 
-impl Written for Rows {
+impl TextValue for Rows {
     const FORMAT: &'static str = "potok-rows";
 
-    fn read(text: &str) -> Result<Self, Vec<Wrong>> {
+    fn read(text: &str) -> Result<Self, Vec<TextError>> {
         let hint =
             "`.` (the whole record), `.delivery` (a part), or `.items[]` (a row per element)";
         RowsPath::parse(text).map(Rows).map_err(|error| vec![wrong(code::EXPRESSION, error, hint)])
@@ -91,10 +91,10 @@ impl Deref for Rows {
 #[derive(Clone, Debug)]
 pub struct CountPath(ValuePath);
 
-impl Written for CountPath {
+impl TextValue for CountPath {
     const FORMAT: &'static str = "potok-count-path";
 
-    fn read(text: &str) -> Result<Self, Vec<Wrong>> {
+    fn read(text: &str) -> Result<Self, Vec<TextError>> {
         let hint = "a path to an array, a whole number or `true`, e.g. `.BadValues`";
         ValuePath::parse(text)
             .map(CountPath)
@@ -121,10 +121,10 @@ impl Deref for CountPath {
 #[derive(Clone, Debug)]
 pub struct FieldPath(ValuePath);
 
-impl Written for FieldPath {
+impl TextValue for FieldPath {
     const FORMAT: &'static str = "potok-field-path";
 
-    fn read(text: &str) -> Result<Self, Vec<Wrong>> {
+    fn read(text: &str) -> Result<Self, Vec<TextError>> {
         let hint = "a path to one value, e.g. `.shop_id`";
         ValuePath::parse(text)
             .map(FieldPath)
@@ -152,10 +152,10 @@ impl Deref for FieldPath {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StageVrl(String);
 
-impl Written for StageVrl {
+impl TextValue for StageVrl {
     const FORMAT: &'static str = "potok-vrl-stage";
 
-    fn read(text: &str) -> Result<Self, Vec<Wrong>> {
+    fn read(text: &str) -> Result<Self, Vec<TextError>> {
         Ok(StageVrl(text.to_owned()))
     }
 }
@@ -176,7 +176,7 @@ impl StageVrl {
     }
 
     /// What is wrong with it.
-    pub(crate) fn check(text: &str, per: Per) -> Vec<Wrong> {
+    pub(crate) fn check(text: &str, per: Per) -> Vec<TextError> {
         StageVrl(text.to_owned()).program(per).err().map(vrl).unwrap_or_default()
     }
 }
@@ -185,10 +185,10 @@ impl StageVrl {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Predicate(String);
 
-impl Written for Predicate {
+impl TextValue for Predicate {
     const FORMAT: &'static str = "potok-vrl-predicate";
 
-    fn read(text: &str) -> Result<Self, Vec<Wrong>> {
+    fn read(text: &str) -> Result<Self, Vec<TextError>> {
         match Program::compile_predicate(text) {
             Ok(_) => Ok(Predicate(text.to_owned())),
             Err(errors) => Err(vrl(errors)),

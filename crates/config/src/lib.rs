@@ -43,7 +43,7 @@ mod tree;
 mod values;
 mod variants;
 
-pub use auth::Auth;
+pub use auth::{Auth, DashboardRoles};
 pub use connections::{
     Connections, CreateTopics, Flags, KeyStyle, Location, LogConnection, QueueConnection,
     Retention, StoreConnection, is_url, variable,
@@ -57,7 +57,7 @@ pub use env::Env;
 pub use explain::{explain, explain_codes};
 pub use expression::{CountPath, Expression, FieldPath, Predicate, Rows, StageVrl};
 pub use group::{Close, Group, Kind, OnRepeat, QuietBy, Shard};
-pub use load::{Loaded, check_together, holds_connections, load_pipeline};
+pub use load::{LoadedFile, check_together, holds_connections, load_pipeline};
 pub use pipeline::{DeadLetter, Decode, Format, Gate, Limits, Pipeline, Retry};
 pub use precedence::load_connections;
 pub use problem::{Problem, Problems};

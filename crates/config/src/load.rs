@@ -23,10 +23,10 @@ use crate::{rules, schema};
 
 /// A file that was loaded, and where from.
 #[derive(Debug)]
-pub struct Loaded<T> {
+pub struct LoadedFile<T> {
     /// What it says.
     pub value: T,
-    /// The file.
+    /// Its path as it was given.
     pub file: PathBuf,
     /// Its folder, to which paths in it are relative.
     pub base_dir: PathBuf,
@@ -37,7 +37,7 @@ pub struct Loaded<T> {
     pub(crate) document: Document,
 }
 
-impl<T> Deref for Loaded<T> {
+impl<T> Deref for LoadedFile<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -45,7 +45,7 @@ impl<T> Deref for Loaded<T> {
     }
 }
 
-impl Loaded<Pipeline> {
+impl LoadedFile<Pipeline> {
     /// The file, and the schema that it names.
     pub fn files(&self) -> Vec<PathBuf> {
         let schema = self.decode.schema.iter().map(|schema| self.base_dir.join(schema));
@@ -133,7 +133,7 @@ pub fn load_pipeline(
     path: &Path,
     env: &Env,
     registry: &Registry,
-) -> Result<Loaded<Pipeline>, Problems> {
+) -> Result<LoadedFile<Pipeline>, Problems> {
     let mut findings = Findings::default();
     let document = Document::open(path, env, &mut findings)?;
     let one = |what: &str, hint: &str| {
@@ -162,7 +162,7 @@ pub fn load_pipeline(
     if let Some(schema) = &schema {
         rules::fields(&document.root, schema, &mut unknown);
     }
-    Ok(Loaded {
+    Ok(LoadedFile {
         value,
         warnings: unknown.into_warnings(&document.source),
         file: path.to_path_buf(),
@@ -214,7 +214,7 @@ fn read_schema(entry: &Entry, base_dir: &Path, findings: &mut Findings) -> Optio
 
 /// What two pipelines cannot both be in one process: the same name, progress under the same
 /// consumer group, dead letters in the same topic. Reported in the later file.
-pub fn check_together(pipelines: &[Loaded<Pipeline>]) -> Vec<Problem> {
+pub fn check_together(pipelines: &[LoadedFile<Pipeline>]) -> Vec<Problem> {
     let mut problems = Vec::new();
     for (index, later) in pipelines.iter().enumerate() {
         for earlier in pipelines.iter().take(index) {

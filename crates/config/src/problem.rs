@@ -231,12 +231,12 @@ impl<'a> IntoIterator for &'a Problems {
 /// end, so that a secret found late is hidden in problems found early.
 #[derive(Default)]
 pub(crate) struct Findings {
-    found: Vec<Found>,
+    found: Vec<Finding>,
     secrets: Vec<Range<usize>>,
     guess_secrets: bool,
 }
 
-struct Found {
+struct Finding {
     code: &'static str,
     at: Range<usize>,
     what: String,
@@ -246,7 +246,7 @@ struct Found {
 impl Findings {
     /// Notes a problem with the bytes `at`.
     pub fn add(&mut self, code: &'static str, at: Range<usize>, what: impl Into<String>) {
-        self.found.push(Found { code, at, what: what.into(), hint: None });
+        self.found.push(Finding { code, at, what: what.into(), hint: None });
     }
 
     /// Notes a problem and what to do about it.
@@ -257,7 +257,7 @@ impl Findings {
         what: impl Into<String>,
         hint: impl Into<String>,
     ) {
-        self.found.push(Found { code, at, what: what.into(), hint: Some(hint.into()) });
+        self.found.push(Finding { code, at, what: what.into(), hint: Some(hint.into()) });
     }
 
     /// These bytes are never shown.

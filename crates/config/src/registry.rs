@@ -15,7 +15,7 @@ use crate::schema;
 type Read<S> = fn(Json) -> Result<Arc<S>, serde_json::Error>;
 
 /// One connector in one section of a pipeline file.
-pub(crate) struct Kind<S: ?Sized> {
+pub(crate) struct ConnectorEntry<S: ?Sized> {
     /// The key by which an entry names it.
     pub key: &'static str,
     /// The common keys it makes use of.
@@ -28,9 +28,9 @@ pub(crate) struct Kind<S: ?Sized> {
 /// The connectors of a program, each under the key by which a file names it.
 #[derive(Default)]
 pub struct Registry {
-    pub(crate) sinks: Vec<Kind<dyn SinkSettings>>,
-    pub(crate) stages: Vec<Kind<dyn StageSettings>>,
-    pub(crate) feeds: Vec<Kind<dyn FeedSettings>>,
+    pub(crate) sinks: Vec<ConnectorEntry<dyn SinkSettings>>,
+    pub(crate) stages: Vec<ConnectorEntry<dyn StageSettings>>,
+    pub(crate) feeds: Vec<ConnectorEntry<dyn FeedSettings>>,
     pub(crate) connections: Vec<ConnectionKind>,
     pipeline_schema: OnceLock<Json>,
     connections_schema: OnceLock<Json>,
@@ -58,7 +58,7 @@ impl Registry {
         S: SinkSettings + DeserializeOwned + JsonSchema + 'static,
     {
         let read = |json| Ok(Arc::new(serde_json::from_value::<S>(json)?) as Arc<dyn SinkSettings>);
-        self.sinks.push(Kind { key, takes, schema: S::json_schema, read });
+        self.sinks.push(ConnectorEntry { key, takes, schema: S::json_schema, read });
         self.changed()
     }
 
@@ -69,7 +69,7 @@ impl Registry {
     {
         let read =
             |json| Ok(Arc::new(serde_json::from_value::<S>(json)?) as Arc<dyn StageSettings>);
-        self.stages.push(Kind { key, takes, schema: S::json_schema, read });
+        self.stages.push(ConnectorEntry { key, takes, schema: S::json_schema, read });
         self.changed()
     }
 
@@ -79,7 +79,7 @@ impl Registry {
         S: FeedSettings + DeserializeOwned + JsonSchema + 'static,
     {
         let read = |json| Ok(Arc::new(serde_json::from_value::<S>(json)?) as Arc<dyn FeedSettings>);
-        self.feeds.push(Kind { key, takes: &[], schema: S::json_schema, read });
+        self.feeds.push(ConnectorEntry { key, takes: &[], schema: S::json_schema, read });
         self.changed()
     }
 
@@ -109,6 +109,6 @@ impl Registry {
 }
 
 /// The keys of connectors, in order.
-fn keys<S: ?Sized>(kinds: &[Kind<S>]) -> Vec<&'static str> {
+fn keys<S: ?Sized>(kinds: &[ConnectorEntry<S>]) -> Vec<&'static str> {
     kinds.iter().map(|kind| kind.key).collect()
 }

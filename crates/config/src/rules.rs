@@ -15,11 +15,11 @@ use crate::check::{list, nearest};
 use crate::expression::StageVrl;
 use crate::problem::{Findings, code};
 use crate::process::Per;
-use crate::scalar::Typed;
+use crate::scalar::ScalarValue;
 use crate::schema::missing_field;
 use crate::text::SourceText;
 use crate::tree::{Entry, Node, Value};
-use crate::values::{Period, Size, Written};
+use crate::values::{Period, Size, TextValue};
 use crate::variants::{self, Section};
 
 /// Applies every rule to the root of a pipeline file.
@@ -240,7 +240,7 @@ impl<'a> Rules<'a> {
             self.add(code::COMPANION, &per.key_at, what, hint);
         }
         let Some(Node { value: Value::Scalar(scalar), at }) = stage.get("vrl") else { return };
-        if scalar.unresolved || scalar.typed() != Typed::Text {
+        if scalar.unresolved || scalar.typed() != ScalarValue::Text {
             return;
         }
         let per = if is_group { Per::Group } else { Per::Event };
@@ -410,7 +410,7 @@ impl<'a> Rules<'a> {
     }
 
     fn limits(&mut self) {
-        fn read<T: Written>(map: Option<&Node>, key: &str) -> Option<T> {
+        fn read<T: TextValue>(map: Option<&Node>, key: &str) -> Option<T> {
             T::read(map?.get(key)?.text()?).ok()
         }
         let retry = self.root.get("retry");
@@ -433,7 +433,7 @@ impl<'a> Rules<'a> {
     }
 
     fn in_flight(&mut self) {
-        fn read<T: Written>(map: Option<&Node>, key: &str) -> Option<T> {
+        fn read<T: TextValue>(map: Option<&Node>, key: &str) -> Option<T> {
             T::read(map?.get(key)?.text()?).ok()
         }
         let limits = self.root.get("limits");

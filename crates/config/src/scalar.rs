@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use crate::env::{Env, Replaced, Unset, substitute};
+use crate::env::{Env, Replacement, UnsetVariable, substitute};
 
 /// How a scalar is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub(crate) struct Scalar {
     pub style: Style,
     /// Some `${…}` could not be replaced: the text means nothing, the problem is known.
     pub unresolved: bool,
-    replaced: Vec<Replaced>,
+    replaced: Vec<Replacement>,
     /// The text before anything was replaced, where something was.
     written: Option<String>,
 }
@@ -37,7 +37,7 @@ impl std::fmt::Debug for Scalar {
 
 /// What a scalar is.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Typed {
+pub(crate) enum ScalarValue {
     Null,
     Bool(bool),
     Int(i64),
@@ -57,7 +57,7 @@ impl Scalar {
     }
 
     /// Puts the environment into the text, and takes what that needs from `room`.
-    pub fn substitute(&mut self, env: &Env, room: &mut usize) -> Result<(), Vec<Unset>> {
+    pub fn substitute(&mut self, env: &Env, room: &mut usize) -> Result<(), Vec<UnsetVariable>> {
         match substitute(&self.text, env, room) {
             Ok((text, replaced)) => {
                 if !replaced.is_empty() {
@@ -81,14 +81,14 @@ impl Scalar {
     }
 
     /// The type by the core schema of YAML 1.2. Quoted text is text.
-    pub fn typed(&self) -> Typed {
+    pub fn typed(&self) -> ScalarValue {
         if self.style != Style::Plain {
-            return Typed::Text;
+            return ScalarValue::Text;
         }
         match self.text.as_str() {
-            "" | "~" | "null" | "Null" | "NULL" => Typed::Null,
-            "true" | "True" | "TRUE" => Typed::Bool(true),
-            "false" | "False" | "FALSE" => Typed::Bool(false),
+            "" | "~" | "null" | "Null" | "NULL" => ScalarValue::Null,
+            "true" | "True" | "TRUE" => ScalarValue::Bool(true),
+            "false" | "False" | "FALSE" => ScalarValue::Bool(false),
             text => number(text),
         }
     }
@@ -185,25 +185,25 @@ fn unit(rest: &str, style: Style) -> usize {
 }
 
 /// A number by the core schema, or text.
-fn number(text: &str) -> Typed {
+fn number(text: &str) -> ScalarValue {
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
     let all = |s: &str, ok: fn(&char) -> bool| !s.is_empty() && s.chars().all(|c| ok(&c));
     if all(digits, char::is_ascii_digit) {
         return match text.strip_prefix('+').unwrap_or(text).parse() {
-            Ok(int) => Typed::Int(int),
-            Err(_) => text.parse().map_or(Typed::Text, Typed::Float),
+            Ok(int) => ScalarValue::Int(int),
+            Err(_) => text.parse().map_or(ScalarValue::Text, ScalarValue::Float),
         };
     }
     for (prefix, radix) in [("0x", 16), ("0o", 8)] {
         if let Some(digits) = text.strip_prefix(prefix) {
-            return i64::from_str_radix(digits, radix).map_or(Typed::Text, Typed::Int);
+            return i64::from_str_radix(digits, radix).map_or(ScalarValue::Text, ScalarValue::Int);
         }
     }
     // Rust also reads `inf` and `nan`, which YAML writes with a dot and nobody needs here.
     let floats = |c: char| c.is_ascii_digit() || matches!(c, '.' | 'e' | 'E' | '-' | '+');
     match digits.starts_with(|c: char| c.is_ascii_digit() || c == '.') && digits.chars().all(floats)
     {
-        true => text.parse().map_or(Typed::Text, Typed::Float),
-        false => Typed::Text,
+        true => text.parse().map_or(ScalarValue::Text, ScalarValue::Float),
+        false => ScalarValue::Text,
     }
 }

@@ -10,12 +10,12 @@ use crate::connector::CommonKey;
 use crate::deliver::TopicSettings;
 use crate::pipeline::Pipeline;
 use crate::process::VrlSettings;
-use crate::registry::{Kind, Registry};
+use crate::registry::{ConnectorEntry, Registry};
 use crate::source::{HttpSource, ListSource, TopicSource, TopicsSource};
 use crate::variants::{Section, key_of, variant};
 
 /// The own keys of a kind of entries: its key, the common keys it takes, its schema.
-type Own = (&'static str, &'static [CommonKey], Json);
+type KindSchema = (&'static str, &'static [CommonKey], Json);
 
 /// Builds the schema of pipeline files, as the check walks it.
 pub(crate) fn pipeline(registry: &Registry) -> Json {
@@ -55,11 +55,14 @@ fn own<T: JsonSchema>(
     key: &'static str,
     takes: &'static [CommonKey],
     from: &mut SchemaGenerator,
-) -> Own {
+) -> KindSchema {
     (key, takes, T::json_schema(from).into())
 }
 
-fn registered<S: ?Sized>(kinds: &[Kind<S>], from: &mut SchemaGenerator) -> Vec<Own> {
+fn registered<S: ?Sized>(
+    kinds: &[ConnectorEntry<S>],
+    from: &mut SchemaGenerator,
+) -> Vec<KindSchema> {
     kinds.iter().map(|kind| (kind.key, kind.takes, (kind.schema)(from).into())).collect()
 }
 

@@ -10,7 +10,7 @@ use crate::document::Document;
 use crate::pipeline::Pipeline;
 use crate::problem::{Findings, code};
 use crate::process::{StageWork, VrlSettings};
-use crate::registry::{Kind, Registry};
+use crate::registry::{ConnectorEntry, Registry};
 use crate::source::{HttpSource, Input, ListSource, TopicSource, TopicsSource};
 use crate::tree::Node;
 use crate::variants::{self, Section};
@@ -60,13 +60,13 @@ struct Reader<'a> {
 }
 
 /// What an entry of one kind is: its key, and the values of the keys that are its own.
-type Own<'k> = (&'k str, Json);
+type KindValues<'k> = (&'k str, Json);
 
 impl<'a> Reader<'a> {
     fn section<T>(
         &mut self,
         section: Section,
-        read: fn(&mut Self, Own<'_>, &'a Node) -> Option<T>,
+        read: fn(&mut Self, KindValues<'_>, &'a Node) -> Option<T>,
     ) -> Vec<Option<T>> {
         let nodes = self.document.root.get(section.key()).map(Node::one_or_many);
         let nodes: &'a [Node] = nodes.unwrap_or_default();
@@ -107,7 +107,7 @@ impl<'a> Reader<'a> {
         Some(own)
     }
 
-    fn input(&mut self, (key, own): Own<'_>, node: &'a Node) -> Option<Input> {
+    fn input(&mut self, (key, own): KindValues<'_>, node: &'a Node) -> Option<Input> {
         match key {
             "http" => self.http(own, node).map(Input::from),
             "topic" => self.read::<TopicSource>(own, node).map(Input::from),
@@ -134,7 +134,7 @@ impl<'a> Reader<'a> {
         Some(source)
     }
 
-    fn work(&mut self, (key, own): Own<'_>, node: &'a Node) -> Option<StageWork> {
+    fn work(&mut self, (key, own): KindValues<'_>, node: &'a Node) -> Option<StageWork> {
         if key == "vrl" {
             let settings = self.read::<VrlSettings>(own, node)?;
             return Some(StageWork::Vrl(settings.vrl));
@@ -144,7 +144,7 @@ impl<'a> Reader<'a> {
         Some(StageWork::Connector(settings))
     }
 
-    fn target(&mut self, (key, own): Own<'_>, node: &'a Node) -> Option<Target> {
+    fn target(&mut self, (key, own): KindValues<'_>, node: &'a Node) -> Option<Target> {
         if key == "topic" {
             let settings = self.read::<TopicSettings>(own, node)?;
             return Some(Target::Topic(settings.topic));
@@ -160,7 +160,7 @@ impl<'a> Reader<'a> {
 
     fn registered<S: ?Sized>(
         &mut self,
-        kinds: &'a [Kind<S>],
+        kinds: &'a [ConnectorEntry<S>],
         key: &str,
         own: Json,
         node: &Node,

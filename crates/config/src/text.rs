@@ -32,7 +32,7 @@ impl std::fmt::Debug for SourceText {
 }
 
 /// A line as a problem shows it.
-pub(crate) struct Shown {
+pub(crate) struct MarkedLine {
     pub text: String,
     /// Begin and length of the marked part of `text`, in characters.
     pub mark: (usize, usize),
@@ -135,7 +135,7 @@ impl SourceText {
     }
 
     /// The line of a problem with `at` marked and everything secret replaced.
-    pub fn render(&self, at: &Range<usize>, secrets: &[Range<usize>], guess: bool) -> Shown {
+    pub fn render(&self, at: &Range<usize>, secrets: &[Range<usize>], guess: bool) -> MarkedLine {
         let line = self.line_around(at.start);
         let text = self.text.get(line.clone()).unwrap_or_default();
         let guessed = if guess { looks_secret(text) } else { Vec::new() };
@@ -180,7 +180,7 @@ impl SourceText {
         let from = from.unwrap_or(shown.chars().count());
         let end = at.end.min(line.end).max(at.start);
         let len = self.char_of_byte(end) - self.char_of_byte(at.start);
-        Shown { text: shown, mark: (from, to.saturating_sub(from).max(1)), len: len.max(1) }
+        MarkedLine { text: shown, mark: (from, to.saturating_sub(from).max(1)), len: len.max(1) }
     }
 }
 

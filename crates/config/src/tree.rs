@@ -133,7 +133,7 @@ pub(crate) fn parse(source: &SourceText, findings: &mut Findings) -> Option<Node
                 documents += 1;
                 (documents > 1).then(|| {
                     let hint = "put each pipeline into a file of its own";
-                    Refusal::new(code::DOCUMENTS, builder.range(span), "a second document", hint)
+                    ReadError::new(code::DOCUMENTS, builder.range(span), "a second document", hint)
                 })
             }
             Ok((Event::Nothing | Event::StreamStart | Event::DocumentEnd, _)) => None,
@@ -167,26 +167,26 @@ pub(crate) fn parse(source: &SourceText, findings: &mut Findings) -> Option<Node
 }
 
 /// A reason to stop reading.
-struct Refusal {
+struct ReadError {
     code: &'static str,
     at: Range<usize>,
     what: String,
     hint: String,
 }
 
-impl Refusal {
+impl ReadError {
     fn new(
         code: &'static str,
         at: Range<usize>,
         what: impl Into<String>,
         hint: impl Into<String>,
     ) -> Self {
-        Refusal { code, at, what: what.into(), hint: hint.into() }
+        ReadError { code, at, what: what.into(), hint: hint.into() }
     }
 
     fn too_deep(at: Range<usize>) -> Self {
         let what = format!("nested more than {DEPTH_MAX} levels deep");
-        Refusal::new(
+        ReadError::new(
             code::TOO_DEEP,
             at,
             what,
@@ -196,12 +196,12 @@ impl Refusal {
 }
 
 /// What the parser said, in words of the person who wrote the file.
-fn syntax(source: &SourceText, error: &ScanError) -> Refusal {
+fn syntax(source: &SourceText, error: &ScanError) -> ReadError {
     let at = source.byte_of_char(error.marker().index());
     let at = at..at + 1;
     // The scanner has a limit of its own, reached before the event that ours would see.
     if error.info().contains("recursion limit") {
-        return Refusal::too_deep(at);
+        return ReadError::too_deep(at);
     }
     let (line, _) = source.place(at.start);
     let text = source.text().lines().nth(line - 1).unwrap_or_default();
@@ -219,7 +219,7 @@ fn syntax(source: &SourceText, error: &ScanError) -> Refusal {
     } else {
         "check indentation, quotes and brackets on this line and the one before"
     };
-    Refusal::new(code::SYNTAX, at, format!("not valid YAML: {}", error.info()), hint)
+    ReadError::new(code::SYNTAX, at, format!("not valid YAML: {}", error.info()), hint)
 }
 
 /// A `${…}` inside `{ }` without quotes around it: YAML takes its brace for one of its own.
@@ -318,7 +318,7 @@ impl<'a> Builder<'a> {
         from..from + text.trim_end().len()
     }
 
-    fn take(&mut self, event: Event<'_>, span: Span) -> Result<(), Refusal> {
+    fn take(&mut self, event: Event<'_>, span: Span) -> Result<(), ReadError> {
         let at = self.range(span);
         let tag = match &event {
             Event::Scalar(_, _, _, tag)
@@ -328,7 +328,7 @@ impl<'a> Builder<'a> {
         };
         if let Some(tag) = tag {
             let what = format!("the tag `{tag}`");
-            return Err(Refusal::new(code::UNUSED_YAML, at, what, "tags are not used here"));
+            return Err(ReadError::new(code::UNUSED_YAML, at, what, "tags are not used here"));
         }
         match event {
             Event::Scalar(text, style, anchor, _) => {
@@ -359,27 +359,27 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn count(&mut self, nodes: usize, at: &Range<usize>) -> Result<(), Refusal> {
+    fn count(&mut self, nodes: usize, at: &Range<usize>) -> Result<(), ReadError> {
         self.nodes += nodes;
         if self.nodes <= NODES_MAX {
             return Ok(());
         }
         let what = format!("more than {NODES_MAX} values");
         let hint = "no configuration needs that: is this the right file?";
-        Err(Refusal::new(code::TOO_MANY, at.clone(), what, hint))
+        Err(ReadError::new(code::TOO_MANY, at.clone(), what, hint))
     }
 
-    fn open(&mut self, at: Range<usize>, anchor: usize, content: Content) -> Result<(), Refusal> {
+    fn open(&mut self, at: Range<usize>, anchor: usize, content: Content) -> Result<(), ReadError> {
         self.count(1, &at)?;
         if self.open.len() >= DEPTH_MAX {
-            return Err(Refusal::too_deep(at));
+            return Err(ReadError::too_deep(at));
         }
         self.open.push(Open { start: at.start, anchor, content });
         Ok(())
     }
 
     /// Ends the innermost list or map; `at` is where the parser noticed.
-    fn close(&mut self, at: usize) -> Result<(), Refusal> {
+    fn close(&mut self, at: usize) -> Result<(), ReadError> {
         let Some(open) = self.open.pop() else { return Ok(()) };
         // A bracket is its end; without brackets it ends with what is last in it.
         let bracket = self.source.text().get(at..).is_some_and(|rest| rest.starts_with([']', '}']));
@@ -392,9 +392,9 @@ impl<'a> Builder<'a> {
     }
 
     /// A copy of what an anchor named, within the budget.
-    fn alias(&mut self, anchor: usize, at: Range<usize>) -> Result<Node, Refusal> {
+    fn alias(&mut self, anchor: usize, at: Range<usize>) -> Result<Node, ReadError> {
         let refuse = |what: String| {
-            Err(Refusal::new(code::ALIASES, at.clone(), what, "write the value out instead"))
+            Err(ReadError::new(code::ALIASES, at.clone(), what, "write the value out instead"))
         };
         let Some(node) = self.anchors.get(&anchor).cloned() else {
             return refuse("an alias to a value that contains it".into());
@@ -406,14 +406,14 @@ impl<'a> Builder<'a> {
             return refuse(format!("aliases expand to more than {ALIAS_NODES_MAX} values"));
         }
         if self.open.len() + depth > DEPTH_MAX {
-            return Err(Refusal::too_deep(at));
+            return Err(ReadError::too_deep(at));
         }
         self.count(nodes, &at)?;
         Ok(node)
     }
 
     /// Puts a finished value where it belongs: key, value, item or root.
-    fn put(&mut self, node: Node, anchor: usize) -> Result<(), Refusal> {
+    fn put(&mut self, node: Node, anchor: usize) -> Result<(), ReadError> {
         if anchor > 0 {
             self.anchors.insert(anchor, node.clone());
         }
@@ -424,7 +424,7 @@ impl<'a> Builder<'a> {
                 None => match node.value {
                     Value::Scalar(scalar) => *key = Some((scalar.text, node.at)),
                     _ => {
-                        return Err(Refusal::new(
+                        return Err(ReadError::new(
                             code::UNUSED_YAML,
                             node.at,
                             "a key that is not text",

@@ -1,6 +1,6 @@
 //! Values that are written as text and mean more than text: durations, sizes, names, addresses.
 //!
-//! Each type reads itself in one place, [`Written::read`]; the check of a file, the deserializer
+//! Each type reads itself in one place, [`TextValue::read`]; the check of a file, the deserializer
 //! and the environment all use that, so they cannot disagree.
 
 use std::borrow::Cow;
@@ -16,7 +16,7 @@ use crate::problem::code;
 
 /// Why a text is not what it should be. Never holds the text of a secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Wrong {
+pub(crate) struct TextError {
     pub code: &'static str,
     /// The bytes of the text that are meant.
     pub at: Range<usize>,
@@ -24,36 +24,36 @@ pub(crate) struct Wrong {
     pub hint: Option<String>,
 }
 
-impl Wrong {
+impl TextError {
     pub fn new(
         code: &'static str,
         at: Range<usize>,
         what: impl Into<String>,
         hint: impl Into<String>,
     ) -> Self {
-        Wrong { code, at, what: what.into(), hint: Some(hint.into()) }
+        TextError { code, at, what: what.into(), hint: Some(hint.into()) }
     }
 }
 
 /// A type that is written as text.
-pub(crate) trait Written: Sized {
+pub(crate) trait TextValue: Sized {
     /// Its name as a `format` in the JSON Schema, by which the check finds it again.
     const FORMAT: &'static str;
-    /// For editors; the check itself uses [`Written::read`].
+    /// For editors; the check itself uses [`TextValue::read`].
     const PATTERN: Option<&'static str> = None;
     /// Never shown, whatever happens.
     const SECRET: bool = false;
 
     /// Reads it; every problem at once.
-    fn read(text: &str) -> Result<Self, Vec<Wrong>>;
+    fn read(text: &str) -> Result<Self, Vec<TextError>>;
 }
 
 /// Checks a text against the type with that `format`. Unknown formats take everything.
-pub(crate) fn check_format(format: &str, text: &str) -> Vec<Wrong> {
-    fn check<T: Written>(text: &str) -> Vec<Wrong> {
+pub(crate) fn check_format(format: &str, text: &str) -> Vec<TextError> {
+    fn check<T: TextValue>(text: &str) -> Vec<TextError> {
         T::read(text).err().unwrap_or_default()
     }
-    type Check = (&'static str, fn(&str) -> Vec<Wrong>);
+    type Check = (&'static str, fn(&str) -> Vec<TextError>);
     use crate::{auth, connections as c, expression as e};
     const CHECKS: &[Check] = &[
         (Period::FORMAT, check::<Period>),
@@ -81,14 +81,15 @@ pub(crate) fn check_format(format: &str, text: &str) -> Vec<Wrong> {
 }
 
 /// Checks the text of a named connection.
-pub(crate) fn check_connection(kind: &ConnectionKind, text: &str) -> Vec<Wrong> {
+pub(crate) fn check_connection(kind: &ConnectionKind, text: &str) -> Vec<TextError> {
     let misfit = (kind.check)(text).err();
-    let wrong = |misfit: Misfit| Wrong::new(code::ADDRESS, 0..text.len(), misfit.what, misfit.hint);
+    let wrong =
+        |misfit: Misfit| TextError::new(code::ADDRESS, 0..text.len(), misfit.what, misfit.hint);
     misfit.map(wrong).into_iter().collect()
 }
 
-/// The schema of a [`Written`] type.
-pub(crate) fn written_schema<T: Written>() -> Schema {
+/// The schema of a [`TextValue`] type.
+pub(crate) fn written_schema<T: TextValue>() -> Schema {
     let mut schema = json_schema!({ "type": "string", "format": T::FORMAT });
     if let Some(pattern) = T::PATTERN {
         // A value from the environment is not known to an editor.
@@ -100,8 +101,10 @@ pub(crate) fn written_schema<T: Written>() -> Schema {
     schema
 }
 
-/// Reads a [`Written`] type for serde.
-pub(crate) fn read_written<'de, T: Written, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
+/// Reads a [`TextValue`] type for serde.
+pub(crate) fn read_written<'de, T: TextValue, D: Deserializer<'de>>(
+    from: D,
+) -> Result<T, D::Error> {
     let text = Cow::<str>::deserialize(from)?;
     T::read(&text).map_err(|wrong| {
         let words: Vec<_> = wrong.into_iter().map(|wrong| wrong.what).collect();
@@ -109,7 +112,7 @@ pub(crate) fn read_written<'de, T: Written, D: Deserializer<'de>>(from: D) -> Re
     })
 }
 
-/// Derives what every [`Written`] type has: reading by serde and its schema.
+/// Derives what every [`TextValue`] type has: reading by serde and its schema.
 macro_rules! written {
     ($type:ty) => {
         impl<'de> Deserialize<'de> for $type {
@@ -182,18 +185,23 @@ const PERIOD_UNITS: [(&str, u64); 5] =
 /// Ten years: longer is a slip of the keyboard.
 const PERIOD_MS_MAX: u64 = 3650 * 86_400_000;
 
-impl Written for Period {
+impl TextValue for Period {
     const FORMAT: &'static str = "potok-duration";
     const PATTERN: Option<&'static str> = Some("^([0-9]+(d|h|m|s|ms))+$");
 
-    fn read(text: &str) -> Result<Self, Vec<Wrong>> {
+    fn read(text: &str) -> Result<Self, Vec<TextError>> {
         let wrong = |at: Range<usize>, what: String| {
             let hint = "a number and `ms`, `s`, `m`, `h` or `d`, e.g. `50ms`, `30s`, `1h30m`";
-            Err(vec![Wrong::new(code::DURATION, at, what, hint)])
+            Err(vec![TextError::new(code::DURATION, at, what, hint)])
         };
         if is_number(text) {
             let what = format!("`{text}` is not a duration: the unit is missing");
-            return Err(vec![Wrong::new(code::DURATION, 0..text.len(), what, duration_hint(text))]);
+            return Err(vec![TextError::new(
+                code::DURATION,
+                0..text.len(),
+                what,
+                duration_hint(text),
+            )]);
         }
         let Some(parts) = parts(text) else {
             return wrong(0..text.len(), format!("`{text}` is not a duration"));
@@ -266,19 +274,19 @@ const SIZE_UNITS: [(&str, u64); 9] = [
     ("B", 1),
 ];
 
-impl Written for Size {
+impl TextValue for Size {
     const FORMAT: &'static str = "potok-size";
     const PATTERN: Option<&'static str> = Some("^[0-9]+([KMGT]i?)?B$");
 
-    fn read(text: &str) -> Result<Self, Vec<Wrong>> {
+    fn read(text: &str) -> Result<Self, Vec<TextError>> {
         let wrong = |what: String| {
             let hint = "a number and `B`, `KB`, `MB`, `GB` (thousands) or `KiB`, `MiB`, `GiB` \
                         (1024s), e.g. `16MiB`";
-            Err(vec![Wrong::new(code::SIZE, 0..text.len(), what, hint)])
+            Err(vec![TextError::new(code::SIZE, 0..text.len(), what, hint)])
         };
         if is_number(text) {
             let what = format!("`{text}` is not a size: the unit is missing");
-            return Err(vec![Wrong::new(code::SIZE, 0..text.len(), what, size_hint(text))]);
+            return Err(vec![TextError::new(code::SIZE, 0..text.len(), what, size_hint(text))]);
         }
         let Some([(number, unit, _)]) = parts(text).as_deref().map(<[_]>::to_vec).and_then(one)
         else {
@@ -334,7 +342,7 @@ macro_rules! printed {
 printed!(Period);
 printed!(Size);
 
-/// A name: text that passed [`Written::read`].
+/// A name: text that passed [`TextValue::read`].
 macro_rules! name {
     ($(#[$doc:meta])* $type:ident) => {
         $(#[$doc])*
@@ -386,8 +394,9 @@ fn read_name(
     max: usize,
     good: fn(char) -> bool,
     hint: &str,
-) -> Result<String, Vec<Wrong>> {
-    let wrong = |at: Range<usize>, what: String| Err(vec![Wrong::new(code::NAME, at, what, hint)]);
+) -> Result<String, Vec<TextError>> {
+    let wrong =
+        |at: Range<usize>, what: String| Err(vec![TextError::new(code::NAME, at, what, hint)]);
     if text.is_empty() {
         return wrong(0..0, format!("the {kind} is empty"));
     }
@@ -414,15 +423,15 @@ name! {
     PipelineName
 }
 
-impl Written for PipelineName {
+impl TextValue for PipelineName {
     const FORMAT: &'static str = "potok-pipeline-name";
     const PATTERN: Option<&'static str> = Some("^[a-z0-9][a-z0-9-]{0,63}$");
 
-    fn read(text: &str) -> Result<Self, Vec<Wrong>> {
+    fn read(text: &str) -> Result<Self, Vec<TextError>> {
         let hint = "small letters, digits and `-`, at most 64, e.g. `orders`";
         let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         let name = read_name("name of the pipeline", text, 64, good, hint)?;
-        let refuse = |what: &str| Err(vec![Wrong::new(code::NAME, 0..text.len(), what, hint)]);
+        let refuse = |what: &str| Err(vec![TextError::new(code::NAME, 0..text.len(), what, hint)]);
         match name.as_str() {
             name if name.starts_with('-') => refuse("the name of the pipeline begins with `-`"),
             name if potok_core::is_own_pipeline(name) => {
@@ -439,16 +448,16 @@ name! {
     TopicName
 }
 
-impl Written for TopicName {
+impl TextValue for TopicName {
     const FORMAT: &'static str = "potok-topic";
     const PATTERN: Option<&'static str> = Some("^[^\\s/]{1,249}$");
 
-    fn read(text: &str) -> Result<Self, Vec<Wrong>> {
+    fn read(text: &str) -> Result<Self, Vec<TextError>> {
         let hint = "1 to 249 bytes without white space, control characters and `/`";
         let good = |c: char| !c.is_whitespace() && !c.is_control() && c != '/';
         let name = read_name("name", text, 249, good, hint)?;
         match name.as_str() {
-            "." | ".." => Err(vec![Wrong::new(code::NAME, 0..text.len(), "not a name", hint)]),
+            "." | ".." => Err(vec![TextError::new(code::NAME, 0..text.len(), "not a name", hint)]),
             _ => Ok(TopicName(name)),
         }
     }
@@ -460,17 +469,17 @@ name! {
     SqlName
 }
 
-impl Written for SqlName {
+impl TextValue for SqlName {
     const FORMAT: &'static str = "potok-sql-name";
     const PATTERN: Option<&'static str> = Some("^[A-Za-z_][A-Za-z0-9_]{0,62}$");
 
-    fn read(text: &str) -> Result<Self, Vec<Wrong>> {
+    fn read(text: &str) -> Result<Self, Vec<TextError>> {
         let hint = "letters, digits and `_`, at most 63, no digit first, e.g. `order_items`";
         let good = |c: char| c.is_ascii_alphanumeric() || c == '_';
         let name = read_name("name", text, 63, good, hint)?;
         if name.starts_with(|c: char| c.is_ascii_digit()) {
             let what = "the name begins with a digit";
-            return Err(vec![Wrong::new(code::NAME, 0..1, what, hint)]);
+            return Err(vec![TextError::new(code::NAME, 0..1, what, hint)]);
         }
         Ok(SqlName(name))
     }
@@ -481,11 +490,11 @@ name! {
     ConnectionName
 }
 
-impl Written for ConnectionName {
+impl TextValue for ConnectionName {
     const FORMAT: &'static str = "potok-connection-name";
     const PATTERN: Option<&'static str> = Some("^[A-Za-z0-9_-]{1,64}$");
 
-    fn read(text: &str) -> Result<Self, Vec<Wrong>> {
+    fn read(text: &str) -> Result<Self, Vec<TextError>> {
         let hint = "the name of a connection in `potok.yaml`: letters, digits, `-`, `_`, at most \
                     64; where it is, is said there";
         let good = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
@@ -498,12 +507,12 @@ name! {
     ShardedName
 }
 
-impl Written for ShardedName {
+impl TextValue for ShardedName {
     const FORMAT: &'static str = "potok-sharded-name";
     const PATTERN: Option<&'static str> =
         Some("^[A-Za-z0-9_-]{0,64}([{]shard[}])?[A-Za-z0-9_-]{0,64}$");
 
-    fn read(text: &str) -> Result<Self, Vec<Wrong>> {
+    fn read(text: &str) -> Result<Self, Vec<TextError>> {
         // The largest shard there can be.
         ConnectionName::read(&text.replacen(SHARD, "1023", 1))?;
         Ok(ShardedName(text.to_owned()))
@@ -533,11 +542,11 @@ name! {
     CounterName
 }
 
-impl Written for CounterName {
+impl TextValue for CounterName {
     const FORMAT: &'static str = "potok-counter-name";
     const PATTERN: Option<&'static str> = Some("^[a-z0-9_]{1,64}$");
 
-    fn read(text: &str) -> Result<Self, Vec<Wrong>> {
+    fn read(text: &str) -> Result<Self, Vec<TextError>> {
         let hint = "small letters, digits and `_`, at most 64, e.g. `bad_values`";
         let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
         read_name("name of the counter", text, 64, good, hint).map(CounterName)
@@ -549,11 +558,11 @@ name! {
     Address
 }
 
-impl Written for Address {
+impl TextValue for Address {
     const FORMAT: &'static str = "potok-address";
     const PATTERN: Option<&'static str> = Some("^.+:[0-9]{1,5}$");
 
-    fn read(text: &str) -> Result<Self, Vec<Wrong>> {
+    fn read(text: &str) -> Result<Self, Vec<TextError>> {
         let port = text.rsplit_once(':').and_then(|(host, port)| {
             let bare_v6 = host.contains(':') && !(host.starts_with('[') && host.ends_with(']'));
             let bad = host.is_empty()
@@ -563,7 +572,7 @@ impl Written for Address {
         });
         match port {
             Some(_) => Ok(Address(text.to_owned())),
-            None => Err(vec![Wrong::new(
+            None => Err(vec![TextError::new(
                 code::ADDRESS,
                 0..text.len(),
                 format!("`{text}` is not an address"),
@@ -585,7 +594,7 @@ impl Address {
         host.trim_start_matches('[').trim_end_matches(']')
     }
 
-    /// The port.
+    /// 0 where the system picks a free one.
     pub fn port(&self) -> u16 {
         self.0.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or(0)
     }
@@ -604,17 +613,17 @@ name! {
     HttpPath
 }
 
-impl Written for HttpPath {
+impl TextValue for HttpPath {
     const FORMAT: &'static str = "potok-http-path";
     const PATTERN: Option<&'static str> = Some("^/[^\\s?#]*$");
 
-    fn read(text: &str) -> Result<Self, Vec<Wrong>> {
+    fn read(text: &str) -> Result<Self, Vec<TextError>> {
         let hint = "begins with `/`, e.g. `/events`; no `?`, `#` or white space";
         let good = |c: char| !c.is_whitespace() && !c.is_control() && c != '?' && c != '#';
         let path = read_name("HTTP path", text, 1024, good, hint)?;
         if !path.starts_with('/') {
             let what = "an HTTP path begins with `/`";
-            return Err(vec![Wrong::new(code::NAME, 0..text.len(), what, hint)]);
+            return Err(vec![TextError::new(code::NAME, 0..text.len(), what, hint)]);
         }
         Ok(HttpPath(path))
     }

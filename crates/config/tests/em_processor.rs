@@ -9,7 +9,9 @@ use potok_config::{Env, OnError, Per, load_pipeline};
 use potok_connectors::registry;
 use potok_core::{Headers, Timestamp};
 use potok_expr::{Program, ProgramOutcome, View};
-use potok_traffic::gdelt::{EVENTS, Generator, How, Kind, MENTIONS, Sent};
+use potok_traffic::gdelt::{
+    EVENTS, GdeltGenerator, GdeltKind, GdeltSpoiling, MENTIONS, SentRecord,
+};
 use serde_json::{Value, json};
 
 /// Compiled once: that takes longer than all the runs.
@@ -244,16 +246,16 @@ fn records_with_almost_nothing_in_them_go_through() {
 
 #[test]
 fn generated_records_lose_nothing() {
-    let batch = Generator::new(11).next_batch(400, 1_200);
-    let deliverable = |sent: &&Sent| match sent.what {
-        Kind::Spoiled(how) => how.is_delivered(),
+    let batch = GdeltGenerator::new(11).next_batch(400, 1_200);
+    let deliverable = |sent: &&SentRecord| match sent.what {
+        GdeltKind::Spoiled(how) => how.is_delivered(),
         _ => true,
     };
     let dropped = ["Day", "MonthYear", "Year", "FractionDate"];
     for sent in batch.records.iter().filter(deliverable) {
         let (came, made): (Value, _) =
             (serde_json::from_slice(&sent.value).unwrap(), run(sent.topic, &sent.value));
-        let spoiled = sent.what == Kind::Spoiled(How::BadDate);
+        let spoiled = sent.what == GdeltKind::Spoiled(GdeltSpoiling::BadDate);
         assert_eq!(made.get("BadValues").is_some(), spoiled, "{made}");
         let (came, made) = (came.as_object().unwrap(), made.as_object().unwrap());
         let known = match sent.topic {

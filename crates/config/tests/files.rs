@@ -6,14 +6,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use potok_config::{
-    Env, Flags, Loaded, Pipeline, Problem, Problems, StoreConnection, Target, check_together,
+    Env, Flags, LoadedFile, Pipeline, Problem, Problems, StoreConnection, Target, check_together,
     json_schema, load_connections, load_pipeline,
 };
 use potok_connectors::registry;
 use saphyr_parser::{Event, Parser, ScalarStyle};
 use serde_json::Value as Json;
 
-fn load(file: &Path) -> Result<Loaded<Pipeline>, Problems> {
+fn load(file: &Path) -> Result<LoadedFile<Pipeline>, Problems> {
     load_pipeline(file, &env(), &registry())
 }
 

@@ -45,7 +45,7 @@ impl fmt::Display for Timestamp {
 /// Tells wall time. It may jump in either direction; durations are never computed from it where
 /// a wrong answer could lose or hold a record.
 pub trait Clock: Send + Sync + 'static {
-    /// Now.
+    /// The time of day; it may jump when the clock of the machine is set.
     fn now(&self) -> Timestamp;
 }
 

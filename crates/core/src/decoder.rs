@@ -6,7 +6,7 @@ use crate::{Fault, Record};
 
 /// What a decoder says of one record.
 #[derive(Clone, Debug)]
-pub enum Decoded {
+pub enum DecodeResult {
     /// The value is good as it is.
     AsIs,
     /// The value in the form stages and destinations read.
@@ -20,5 +20,5 @@ pub trait Decoder: Send + Sync {
     /// Says of each record, in order, what it is. Called once per record and assignment, in the
     /// record's lane; must not block, and must survive any bytes. A panic counts as a crash of
     /// that record.
-    fn decode(&self, records: &[&Record]) -> Vec<Decoded>;
+    fn decode(&self, records: &[&Record]) -> Vec<DecodeResult>;
 }

@@ -10,7 +10,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use crate::{
-    CloseReason, Ended, Fault, Log, Output, Partition, PipelineInfo, Reason, Source, Timestamp,
+    CloseReason, EndedOffsets, Fault, Log, Output, Partition, PipelineInfo, Reason, Source,
+    Timestamp,
 };
 
 /// A place that hands out records and remembers which of them have ended.
@@ -64,7 +65,7 @@ pub trait FeedGroups: Send + Sync {
 /// A group that waits in a feed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FeedGroup {
-    /// Its key.
+    /// The group's key as the feed has it: bytes of any kind.
     pub key: Bytes,
     /// Tells it from other groups of that key.
     pub generation: String,
@@ -87,7 +88,7 @@ pub struct FeedGroup {
 /// What a feed can do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FeedAbilities {
-    /// A record that failed is put off and comes again later ([`PutOff`]); after so many attempts the
+    /// A record that failed is put off and comes again later ([`PostponedRecord`]); after so many attempts the
     /// feed keeps it itself ([`SetAside`]). Without it such a record becomes a dead letter of the
     /// pipeline.
     pub puts_off: Option<Attempts>,
@@ -145,14 +146,14 @@ pub trait Progress: Send + Sync {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FeedCommit {
     /// These have ended.
-    pub ended: Vec<Ended>,
+    pub ended: Vec<EndedOffsets>,
     /// These have not: each comes again at its time, and nothing of its key before it. Only where
     /// the feed [puts off](FeedAbilities::puts_off).
-    pub put_off: Vec<PutOff>,
+    pub put_off: Vec<PostponedRecord>,
     /// These have ended as dead letters, which the feed keeps where it wants. Only where it puts off.
     pub set_aside: Vec<SetAside>,
     /// These have not: they come again as soon as possible, in order.
-    pub given_back: Vec<Ended>,
+    pub given_back: Vec<EndedOffsets>,
 }
 
 impl FeedCommit {
@@ -165,12 +166,12 @@ impl FeedCommit {
 
 /// A record that failed and is tried again later.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PutOff {
+pub struct PostponedRecord {
     /// The partition it was handed out in.
     pub partition: Partition,
     /// The assignment it was handed out under.
     pub assignment: u64,
-    /// Its offset.
+    /// Where it lies in its partition, from 0.
     pub offset: u64,
     /// How often it has failed, this time included.
     pub attempt: u32,
@@ -187,7 +188,7 @@ pub struct SetAside {
     pub partition: Partition,
     /// The assignment it was handed out under.
     pub assignment: u64,
-    /// Its offset.
+    /// Where it lies in its partition, from 0.
     pub offset: u64,
     /// How often it has failed, this time included.
     pub attempt: u32,

@@ -67,7 +67,7 @@ pub struct NewFile {
     pub seal: String,
     /// The name that its slice has: `YYYYMMDDHHMMSS`.
     pub slice: String,
-    /// Its shard.
+    /// The shard that the file is for, counted from 0.
     pub shard: u32,
     /// How many shards there are: each gets a row.
     pub shards: u32,
@@ -121,7 +121,7 @@ pub struct FileCounts {
 pub struct TrackedFile {
     /// Its name.
     pub filename: String,
-    /// Its shard.
+    /// The shard that the row belongs to, counted from 0.
     pub shard: i64,
     /// The state of each stage, in order.
     pub stages: Vec<TrackedStage>,
@@ -178,7 +178,7 @@ pub enum FilesAsk {
 /// How many rows of a shard are where.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ShardTotals {
-    /// Which shard.
+    /// The shard these rows belong to, counted from 0.
     pub shard: i64,
     /// Rows in all.
     pub total: u64,
@@ -193,9 +193,9 @@ pub struct ShardTotals {
 /// For how long one stage of one shard has been `started`, at most.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OldestStarted {
-    /// Which stage.
+    /// The stage as the pipeline file names it.
     pub stage: Arc<str>,
-    /// Which shard.
+    /// The shard that the row belongs to, counted from 0.
     pub shard: i64,
     /// Seconds, by the database's clock.
     pub seconds: u64,

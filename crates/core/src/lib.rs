@@ -31,12 +31,12 @@ pub mod trouble;
 pub use batch::{Batch, Message, Outcome, Receipt};
 pub use clock::{Clock, SystemClock, Timestamp};
 pub use dead_letter::{DEAD_LETTER_HEADER, Envelope, Piece};
-pub use decoder::{Decoded, Decoder};
+pub use decoder::{DecodeResult, Decoder};
 pub use event::Event;
 pub use fault::{Fault, Move, Reason};
 pub use feed::{
-    Attempts, Backlog, Feed, FeedAbilities, FeedCommit, FeedGroup, FeedGroups, OpenFeed, Progress,
-    PutOff, SetAside,
+    Attempts, Backlog, Feed, FeedAbilities, FeedCommit, FeedGroup, FeedGroups, OpenFeed,
+    PostponedRecord, Progress, SetAside,
 };
 pub use files::{
     FileCounts, FileFacts, FilesAsk, GroupFiles, NewFile, OldestStarted, ShardTotals, StageState,
@@ -55,10 +55,11 @@ pub use record::{
 };
 pub use sink::{Sink, SinkLimits};
 pub use source::{
-    Assignment, Ended, Intake, Journal, NotWritten, PartitionEnd, Source, Transaction, Turn,
+    Assignment, EndedOffsets, Journal, NotWritten, PartitionEnd, Source, SourceEvent, Transaction,
+    Turn,
 };
-pub use stage::{Stage, StageLimits, Staged};
-pub use store::{Held, Owner, Place, PutOutcome, Store};
+pub use stage::{Stage, StageLimits, StageResult};
+pub use store::{Owner, PutOutcome, Store, StoreAddress, StoreEntry};
 
 /// The largest key, headers and value together that any part accepts for one record.
 pub const RECORD_BYTES_MAX: usize = 64 * 1024 * 1024;

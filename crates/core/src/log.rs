@@ -18,9 +18,9 @@ pub struct Output {
     pub topic: Arc<str>,
     /// The partition; `None` lets the key decide, and without a key spreads evenly.
     pub partition: Option<u32>,
-    /// The key.
+    /// `None` for a record without a key, which is not the same as an empty one.
     pub key: Option<Bytes>,
-    /// The headers.
+    /// Empty where the record has none.
     pub headers: Headers,
     /// The value; `None` is a tombstone.
     pub value: Option<Bytes>,
@@ -57,7 +57,7 @@ pub enum ReadFrom {
     Offsets(Arc<[u64]>),
     /// At an offset of one partition; the others are not read.
     Place {
-        /// Which partition.
+        /// The only partition that is read, counted from 0.
         partition: u32,
         /// Where in it.
         offset: u64,
@@ -147,9 +147,9 @@ pub struct ConsumerGroup {
 /// Progress of a group in one partition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConsumerGroupPartition {
-    /// The topic.
+    /// The topic that the group reads.
     pub topic: String,
-    /// The partition.
+    /// Counted from 0.
     pub partition: u32,
     /// Every record below has ended.
     pub committed: u64,

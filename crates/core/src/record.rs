@@ -164,7 +164,7 @@ impl HeadersBuilder {
         self
     }
 
-    /// Done.
+    /// The headers in the order in which they were added.
     pub fn build(self) -> Headers {
         Headers(self.0.freeze())
     }
@@ -220,7 +220,7 @@ pub struct FeedFacts {
 /// A group that a feed has closed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WholeGroup {
-    /// Its key.
+    /// The group's key as the feed has it: bytes of any kind.
     pub key: Bytes,
     /// Tells it from other groups of that key; the same each time the group is handed out.
     pub generation: u64,

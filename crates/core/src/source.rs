@@ -10,7 +10,7 @@ use crate::{Fault, Output, Partition, Position, RangeSet, SourceBatch};
 /// A partition handed to this process.
 #[derive(Clone, Debug)]
 pub struct Assignment {
-    /// Which.
+    /// Topic and number of the partition.
     pub partition: Partition,
     /// Names this assignment. A partition that leaves and comes back has another nonce, and what
     /// still completes from before counts for nothing.
@@ -23,7 +23,7 @@ pub struct Assignment {
 
 /// What a source has to say.
 #[derive(Debug)]
-pub enum Intake {
+pub enum SourceEvent {
     /// These partitions are now ours. Comes before their first batch.
     Assigned(Vec<Assignment>),
     /// Records, in order within their partition.
@@ -43,7 +43,7 @@ pub enum Intake {
 /// Where a partition of the log ends, for lag.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionEnd {
-    /// Which.
+    /// Topic and number of the partition.
     pub partition: Partition,
     /// The offset the next record will get, at least.
     pub end: u64,
@@ -62,7 +62,7 @@ pub trait Source: Send {
     /// [`Assignment::start`] on; a record that ended above `start` may come again and is dropped
     /// by the engine. On a fault the engine waits and calls again; `Retry` says that the source is
     /// spent and the group has to be opened anew; `Fix` stops the pipeline.
-    async fn next(&mut self) -> Result<Intake, Fault>;
+    async fn next(&mut self) -> Result<SourceEvent, Fault>;
 
     /// While paused, [`Source::next`] returns no batches, only the rest. Level-triggered: the
     /// state holds until set again, whatever is assigned meanwhile. Called often; cheap.
@@ -74,8 +74,8 @@ pub trait Source: Send {
 
 /// Offsets of one assignment that have ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ended {
-    /// Which partition.
+pub struct EndedOffsets {
+    /// The partition the offsets belong to.
     pub partition: Partition,
     /// Under which assignment they were read.
     pub assignment: u64,
@@ -89,7 +89,7 @@ pub struct Transaction {
     /// Records to append: deliveries to topics, dead letters, replays, resolutions.
     pub outputs: Vec<Output>,
     /// What has ended with them.
-    pub ended: Vec<Ended>,
+    pub ended: Vec<EndedOffsets>,
 }
 
 impl Transaction {
@@ -142,7 +142,7 @@ pub type Turn<'a> = Pin<&'a mut (dyn Future<Output = ()> + Send)>;
 #[async_trait]
 pub trait Journal: Send + Sync {
     /// Writes the transaction; returns the positions of the outputs, in order, once everything
-    /// is durable. `Ended` of a foreign assignment is ignored. The journal of an exact group of a
+    /// is durable. `EndedOffsets` of a foreign assignment is ignored. The journal of an exact group of a
     /// shared log does not learn the positions and returns none; after its fault (not after a
     /// refusal) the group has to be opened anew.
     ///

@@ -6,13 +6,13 @@ use crate::{Event, Fault, GroupInfo};
 
 /// What a stage made of one event.
 #[derive(Debug)]
-pub enum Staged {
+pub enum StageResult {
     /// It goes on, perhaps changed.
     On(Event),
     /// All events of a group, this one included, have become this one, which goes on. It gets the
     /// key of the group and a delivery id made of all of them.
     Merged(Event),
-    /// It went into the event that is answered with [`Staged::Merged`], and ends as that one ends.
+    /// It went into the event that is answered with [`StageResult::Merged`], and ends as that one ends.
     Into,
     /// A rule filtered it: an ending.
     Filtered,
@@ -39,7 +39,7 @@ impl Default for StageLimits {
 /// engine.
 #[async_trait]
 pub trait Stage: Send + Sync {
-    /// What one call may hold; [`Stage::apply_batch`] is not cut. Asked before each run of calls.
+    /// What one call may hold; [`Stage::apply_group`] is not cut. Asked before each run of calls.
     fn limits(&self) -> StageLimits {
         StageLimits::default()
     }
@@ -57,20 +57,20 @@ pub trait Stage: Send + Sync {
     /// repeated, and an event that keeps failing with `Retry` while others succeed has failed;
     /// after `SetAside` the events are tried in halves, until it is known which has failed; `Fix`
     /// stops the pipeline. Cancelling must leave nothing behind that a repeat would contradict.
-    async fn apply(&self, events: Vec<Event>) -> Result<Vec<Staged>, Fault>;
+    async fn apply(&self, events: Vec<Event>) -> Result<Vec<StageResult>, Fault>;
 
     /// Handles one sealed group in the order of arrival. It may answer one event with
-    /// [`Staged::Merged`] and all others with [`Staged::Into`]: then the group is one message. Called instead of [`Stage::apply`] where the plan says
+    /// [`StageResult::Merged`] and all others with [`StageResult::Into`]: then the group is one message. Called instead of [`Stage::apply`] where the plan says
     /// that the stage works per group. The same holds for it, but a batch is never split: it
     /// succeeds or fails as a whole, or by what is answered for each event.
     ///
     /// A very large group is sent in parts, and each part is a call. A repeat after a crash may
     /// lack events that have ended meanwhile. A dead letter that is replayed comes alone.
-    async fn apply_batch(
+    async fn apply_group(
         &self,
         group: &GroupInfo,
         events: Vec<Event>,
-    ) -> Result<Vec<Staged>, Fault> {
+    ) -> Result<Vec<StageResult>, Fault> {
         let _ = group;
         self.apply(events).await
     }

@@ -10,7 +10,7 @@ use crate::{Fault, Position, Record, Timestamp};
 /// Who may write: the owner of a share of a pipeline's groups, for as long as it has it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Owner {
-    /// The pipeline.
+    /// The name of the pipeline, as its file gives it.
     pub pipeline: Arc<str>,
     /// Which share of its groups: the partition of the internal topic, or 0 where one process
     /// has them all.
@@ -21,7 +21,7 @@ pub struct Owner {
 
 /// Where a held record belongs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct StoreAddress {
     /// The group's key.
     pub group: Bytes,
     /// The record's kind, where the pipeline names kinds.
@@ -37,9 +37,9 @@ pub struct Place {
 
 /// A record to hold.
 #[derive(Clone, Debug)]
-pub struct Held {
+pub struct StoreEntry {
     /// Where it belongs.
-    pub place: Place,
+    pub place: StoreAddress,
     /// When the group's first record arrived.
     pub opened: Timestamp,
     /// Its body.
@@ -86,7 +86,7 @@ pub trait Store: Send + Sync {
     /// Keeps records, in order of arrival, of any groups of the share. Idempotent by position.
     /// Where two records of a group have the same kind and id, programs that look into the store
     /// find the later; both bodies can be loaded. With no records it says whether there is room.
-    async fn put(&self, owner: &Owner, held: &[Held]) -> Result<PutOutcome, Fault>;
+    async fn put(&self, owner: &Owner, held: &[StoreEntry]) -> Result<PutOutcome, Fault>;
 
     /// Notes that these groups are closed: they wait to be sent, and no record joins them. Called
     /// again after a fault, and for the same group again with its next generation.
@@ -94,9 +94,13 @@ pub trait Store: Send + Sync {
 
     /// The bodies of these records, in order; `None` where the store does not have one (it costs
     /// a re-read). A body comes back byte-exact or not at all.
-    async fn load(&self, owner: &Owner, places: &[Place]) -> Result<Vec<Option<Record>>, Fault>;
+    async fn load(
+        &self,
+        owner: &Owner,
+        places: &[StoreAddress],
+    ) -> Result<Vec<Option<Record>>, Fault>;
 
     /// Forgets these records, and of each group everything once its last record goes. Called when
     /// they have ended, durably. Idempotent.
-    async fn clean(&self, owner: &Owner, places: &[Place]) -> Result<(), Fault>;
+    async fn clean(&self, owner: &Owner, places: &[StoreAddress]) -> Result<(), Fault>;
 }

@@ -8,7 +8,7 @@
 //! duplicate keys in one object, lone surrogates, numbers too large for `f64` and nesting deeper
 //! than [`DEPTH_MAX`] are refused. Not here: writing JSON, and changing it.
 //!
-//! Tape layout. Each value is one [`Token`] of two words; its kind is the source byte at `start`.
+//! Tape layout. Each value is one [`TapeToken`] of two words; its kind is the source byte at `start`.
 //!
 //! ```text
 //! scalar, key   start: first byte   link: byte behind the last, high bit set where a string has escapes
@@ -43,7 +43,7 @@ pub struct JsonError {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Token {
+struct TapeToken {
     start: u32,
     link: u32,
 }

@@ -29,20 +29,24 @@ pub(crate) fn check(source: &str) -> Result<(), ExprError> {
     let mut goes_on = true;
     while let Some((at, token)) = tokens.next() {
         match token {
-            Token::Open => depth.open(STEPS_PER_BRACKET),
-            Token::OpenCall => depth.open(STEPS_PER_CALL),
-            Token::Close => depth.close(),
-            Token::Operator => depth.here += STEPS_PER_OPERATOR,
-            Token::Prefix | Token::Keyword | Token::Text => depth.here += 1,
-            Token::Separator => depth.here = 0,
+            NestingToken::Open => depth.open(STEPS_PER_BRACKET),
+            NestingToken::OpenCall => depth.open(STEPS_PER_CALL),
+            NestingToken::Close => depth.close(),
+            NestingToken::Operator => depth.here += STEPS_PER_OPERATOR,
+            NestingToken::Prefix | NestingToken::Keyword | NestingToken::Text => depth.here += 1,
+            NestingToken::Separator => depth.here = 0,
             // A line ends the expression, unless it ends in something that wants an operand.
-            Token::Newline if !goes_on => depth.here = 0,
-            Token::Newline => continue,
-            Token::Word => {}
+            NestingToken::Newline if !goes_on => depth.here = 0,
+            NestingToken::Newline => continue,
+            NestingToken::Word => {}
         }
         goes_on = matches!(
             token,
-            Token::Open | Token::OpenCall | Token::Operator | Token::Prefix | Token::Keyword
+            NestingToken::Open
+                | NestingToken::OpenCall
+                | NestingToken::Operator
+                | NestingToken::Prefix
+                | NestingToken::Keyword
         );
         if depth.outer + depth.here > STEPS_MAX {
             return Err(ExprError::new(at, 1, "the program is nested too deeply here"));
@@ -77,7 +81,7 @@ impl Depth {
 }
 
 #[derive(Clone, Copy)]
-enum Token {
+enum NestingToken {
     Open,
     OpenCall,
     Close,
@@ -96,7 +100,7 @@ struct Tokens<'s> {
 }
 
 impl Tokens<'_> {
-    fn next(&mut self) -> Option<(usize, Token)> {
+    fn next(&mut self) -> Option<(usize, NestingToken)> {
         loop {
             let start = self.at;
             let byte = *self.bytes.get(start)?;
@@ -107,14 +111,14 @@ impl Tokens<'_> {
                     self.skip_while(|b| b != b'\n');
                     continue;
                 }
-                b'\n' => Token::Newline,
+                b'\n' => NestingToken::Newline,
                 b'(' if self.before(start).is_some_and(|b| is_word(b) || b == b'!') => {
-                    Token::OpenCall
+                    NestingToken::OpenCall
                 }
-                b'{' if self.before(start) == Some(b'|') => Token::OpenCall,
-                b'(' | b'[' | b'{' => Token::Open,
-                b')' | b']' | b'}' => Token::Close,
-                b',' | b';' => Token::Separator,
+                b'{' if self.before(start) == Some(b'|') => NestingToken::OpenCall,
+                b'(' | b'[' | b'{' => NestingToken::Open,
+                b')' | b']' | b'}' => NestingToken::Close,
+                b',' | b';' => NestingToken::Separator,
                 b'"' => self.text(b'"'),
                 b'r' | b's' | b't' if self.bytes.get(self.at) == Some(&b'\'') => {
                     self.at += 1;
@@ -123,16 +127,16 @@ impl Tokens<'_> {
                 b if is_word(b) => {
                     self.skip_while(is_word);
                     match self.bytes.get(start..self.at) {
-                        Some(b"if" | b"else" | b"return" | b"abort") => Token::Keyword,
-                        _ => Token::Word,
+                        Some(b"if" | b"else" | b"return" | b"abort") => NestingToken::Keyword,
+                        _ => NestingToken::Word,
                     }
                 }
                 b if is_symbol(b) => {
                     self.skip_while(is_symbol);
-                    Token::Operator
+                    NestingToken::Operator
                 }
                 // What can be heaped up, like `!` and `.`, counts one by one.
-                _ => Token::Prefix,
+                _ => NestingToken::Prefix,
             };
             return Some((start, token));
         }
@@ -150,14 +154,14 @@ impl Tokens<'_> {
     }
 
     /// The rest of a literal up to its closing quote.
-    fn text(&mut self, quote: u8) -> Token {
+    fn text(&mut self, quote: u8) -> NestingToken {
         while let Some(&byte) = self.bytes.get(self.at) {
             self.at += if byte == b'\\' { 2 } else { 1 };
             if byte == quote {
                 break;
             }
         }
-        Token::Text
+        NestingToken::Text
     }
 }
 

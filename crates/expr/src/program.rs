@@ -77,9 +77,9 @@ impl std::fmt::Debug for Program {
 pub struct View<'a> {
     /// The value, a JSON object.
     pub value: &'a [u8],
-    /// The key.
+    /// `None` for a record without a key.
     pub key: Option<&'a [u8]>,
-    /// The headers.
+    /// In the order of the record; empty where it has none.
     pub headers: &'a Headers,
     /// The topic it came from.
     pub topic: &'a str,
@@ -184,9 +184,9 @@ impl Program {
     pub fn run(&self, view: &View<'_>) -> Result<ProgramOutcome, ProgramError> {
         let (ended, event) = self.resolve(view)?;
         match ended {
-            Ended::Aborted => Ok(ProgramOutcome::Filtered),
-            Ended::With(_) if !event.changed => Ok(ProgramOutcome::Unchanged),
-            Ended::With(_) => {
+            ProgramEnd::Aborted => Ok(ProgramOutcome::Filtered),
+            ProgramEnd::With(_) if !event.changed => Ok(ProgramOutcome::Unchanged),
+            ProgramEnd::With(_) => {
                 let mut out = Vec::with_capacity(view.value.len());
                 convert::write(&event.target.value, &mut out).map_err(ProgramError::Failed)?;
                 Ok(ProgramOutcome::Value(Bytes::from(out)))
@@ -209,19 +209,19 @@ impl Program {
         let metadata = convert::batch_metadata(group, events);
         let (ended, event) = self.execute(Value::Array(before.clone()), metadata, None)?;
         let after = match (ended, event.changed, event.target.value) {
-            (Ended::Aborted, ..) => {
+            (ProgramEnd::Aborted, ..) => {
                 return Ok(GroupOutcome::Each(vec![ProgramOutcome::Filtered; events.len()]));
             }
-            (Ended::With(_), false, _) => {
+            (ProgramEnd::With(_), false, _) => {
                 return Ok(GroupOutcome::Each(vec![ProgramOutcome::Unchanged; events.len()]));
             }
-            (Ended::With(_), true, Value::Array(after)) => after,
-            (Ended::With(_), true, one @ Value::Object(_)) => {
+            (ProgramEnd::With(_), true, Value::Array(after)) => after,
+            (ProgramEnd::With(_), true, one @ Value::Object(_)) => {
                 let mut out = Vec::new();
                 convert::write(&one, &mut out).map_err(failed)?;
                 return Ok(GroupOutcome::One(Bytes::from(out)));
             }
-            (Ended::With(_), true, other) => {
+            (ProgramEnd::With(_), true, other) => {
                 let what = format!(
                     "the program left {} instead of an array or an object",
                     other.kind_str()
@@ -258,13 +258,15 @@ impl Program {
         let sees_fields = self.reads.as_ref().is_none_or(|reads| !reads.fields.is_empty());
         let view = if sees_fields { *view } else { View { value: b"{}", ..*view } };
         match self.resolve(&view) {
-            Ok((Ended::With(Value::Boolean(holds)), _)) => Ok(holds),
-            Ok((Ended::With(_) | Ended::Aborted, _)) | Err(ProgramError::Failed(_)) => Ok(false),
+            Ok((ProgramEnd::With(Value::Boolean(holds)), _)) => Ok(holds),
+            Ok((ProgramEnd::With(_) | ProgramEnd::Aborted, _)) | Err(ProgramError::Failed(_)) => {
+                Ok(false)
+            }
             Err(ProgramError::Deadline) => Err(ProgramError::Deadline),
         }
     }
 
-    fn resolve(&self, view: &View<'_>) -> Result<(Ended, Event), ProgramError> {
+    fn resolve(&self, view: &View<'_>) -> Result<(ProgramEnd, Event), ProgramError> {
         if let Some(reads) = &self.reads {
             let ran = self.resolve_on(view, Some(reads.clone()));
             let saw_enough = match &ran {
@@ -282,7 +284,7 @@ impl Program {
         &self,
         view: &View<'_>,
         reads: Option<Arc<Reads>>,
-    ) -> Result<(Ended, Event), ProgramError> {
+    ) -> Result<(ProgramEnd, Event), ProgramError> {
         let metadata = match &reads {
             Some(reads) if !reads.metadata => Value::Object(Default::default()),
             _ => convert::metadata(view),
@@ -296,7 +298,7 @@ impl Program {
         value: Value,
         metadata: Value,
         reads: Option<Arc<Reads>>,
-    ) -> Result<(Ended, Event), ProgramError> {
+    ) -> Result<(ProgramEnd, Event), ProgramError> {
         let target = TargetValue { value, metadata, secrets: Secrets::default() };
         let mut event = Event {
             target,
@@ -316,8 +318,10 @@ impl Program {
             )
         }));
         match ended {
-            Ok(Ok(value)) => Ok((Ended::With(value), event)),
-            Ok(Err(Terminate::Abort(ExpressionError::Abort { .. }))) => Ok((Ended::Aborted, event)),
+            Ok(Ok(value)) => Ok((ProgramEnd::With(value), event)),
+            Ok(Err(Terminate::Abort(ExpressionError::Abort { .. }))) => {
+                Ok((ProgramEnd::Aborted, event))
+            }
             Ok(Err(Terminate::Interrupted)) => Err(ProgramError::Deadline),
             Ok(Err(Terminate::Error(error) | Terminate::Abort(error))) => Err(self.failed(&error)),
             Err(panic) => {
@@ -368,7 +372,7 @@ fn read_value(bytes: &[u8]) -> Result<Value, String> {
     })
 }
 
-enum Ended {
+enum ProgramEnd {
     With(Value),
     Aborted,
 }

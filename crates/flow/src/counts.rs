@@ -40,7 +40,7 @@ impl Ending {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Numbers {
+struct OutcomeCounts {
     received: u64,
     delivered: u64,
     filtered: u64,
@@ -53,7 +53,7 @@ struct Numbers {
 /// The records of one pipeline since the process started. Changed once for each batch, all that
 /// changes together under one lock, so that every look at it adds up.
 #[derive(Debug, Default)]
-pub(crate) struct Counts(Mutex<Numbers>);
+pub(crate) struct Counts(Mutex<OutcomeCounts>);
 
 impl Counts {
     /// Records are taken from the source.
@@ -76,7 +76,7 @@ impl Counts {
         status.returned = numbers.returned;
     }
 
-    fn lock(&self) -> MutexGuard<'_, Numbers> {
+    fn lock(&self) -> MutexGuard<'_, OutcomeCounts> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

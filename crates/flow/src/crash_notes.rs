@@ -141,7 +141,7 @@ fn hash(topic: &str) -> u64 {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Suspect {
+struct SuspectRange {
     range: Range,
     deaths: u32,
 }
@@ -163,7 +163,7 @@ pub(crate) struct CrashNotes {
     file: Option<File>,
     memory: Mutex<Vec<u8>>,
     deaths_path: Option<PathBuf>,
-    suspects: Mutex<Vec<Suspect>>,
+    suspects: Mutex<Vec<SuspectRange>>,
 }
 
 impl CrashNotes {
@@ -220,7 +220,7 @@ impl CrashNotes {
             // Only a record that ran alone can have killed the process twice.
             let deaths = if range.is_single() { deaths } else { 1 };
             convicts |= deaths == DEATHS_MAX;
-            suspects.push(Suspect { range, deaths });
+            suspects.push(SuspectRange { range, deaths });
         }
         let surplus = suspects.len().saturating_sub(SUSPECTS_MAX);
         suspects.drain(..surplus);
@@ -255,7 +255,7 @@ impl CrashNotes {
         }
         let topic = hash(&batch.partition.topic);
         let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_near = |suspect: &Suspect| {
+        let is_near = |suspect: &SuspectRange| {
             let Range { log, topic: of, next, .. } = suspect.range;
             log == OF_FEED && of == topic && next > 0
         };

@@ -18,10 +18,10 @@ use tracing::Instrument;
 use crate::crash_notes::CrashNotes;
 use crate::dead_letter;
 use crate::dead_letter::desk::{Desk, OpenCount};
-use crate::deliver::{Decisions, Destination, Undecided};
+use crate::deliver::{Decisions, Destination, UndecidedRecord};
 use crate::feed::Backlogs;
 use crate::group::{Command, GroupCursor, GroupPage, GroupTables, GroupView, OpenSlice};
-use crate::lag::{Asked, soon};
+use crate::lag::{GroupsCache, soon};
 use crate::origin::OwnTopics;
 use crate::outline::Outline;
 use crate::pipeline::{self, Shared};
@@ -47,7 +47,7 @@ pub(crate) struct Inner {
     clock: Arc<dyn Clock>,
     notes_dir: Option<PathBuf>,
     pub(crate) pipelines: Mutex<BTreeMap<String, Handle>>,
-    asked: Asked,
+    asked: GroupsCache,
 }
 
 /// What is known of a pipeline whose groups are tracked in a table.
@@ -104,7 +104,7 @@ impl Engine {
     /// An engine without pipelines. Crash notes are kept in `notes_dir`, or in memory.
     pub fn new(log: Arc<dyn Log>, clock: Arc<dyn Clock>, notes_dir: Option<PathBuf>) -> Engine {
         let pipelines = Mutex::new(BTreeMap::new());
-        let asked = Asked::default();
+        let asked = GroupsCache::default();
         Engine { inner: Arc::new(Inner { log, clock, notes_dir, pipelines, asked }) }
     }
 
@@ -366,7 +366,7 @@ impl Engine {
     }
 
     /// Records of a pipeline that wait for somebody to decide about them.
-    pub fn undecided(&self, pipeline: &str) -> Result<Vec<Undecided>, Fault> {
+    pub fn undecided(&self, pipeline: &str) -> Result<Vec<UndecidedRecord>, Fault> {
         self.with(pipeline, |handle| handle.decisions.list())
     }
 
@@ -374,8 +374,8 @@ impl Engine {
     pub fn set_aside(
         &self,
         pipeline: &str,
-        wanted: impl Fn(&Undecided) -> bool,
-    ) -> Result<Vec<Undecided>, Fault> {
+        wanted: impl Fn(&UndecidedRecord) -> bool,
+    ) -> Result<Vec<UndecidedRecord>, Fault> {
         self.with(pipeline, |handle| handle.decisions.set_aside(wanted))
     }
 
@@ -547,7 +547,6 @@ impl Engine {
         &self.inner.log
     }
 
-    /// The clock.
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.inner.clock
     }

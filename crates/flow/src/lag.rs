@@ -23,9 +23,9 @@ pub(crate) type Groups = Result<Arc<Vec<ConsumerGroup>>, Fault>;
 
 /// Asks for groups, one asker at a time.
 #[derive(Default)]
-pub(crate) struct Asked(Mutex<Option<(Instant, Groups)>>);
+pub(crate) struct GroupsCache(Mutex<Option<(Instant, Groups)>>);
 
-impl Asked {
+impl GroupsCache {
     pub async fn consumer_groups(&self, log: &dyn Log) -> Groups {
         let mut last = self.0.lock().await;
         let asked_at = Instant::now();

@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicU64;
 use bytes::Bytes;
 use potok_core::trouble::{Bug, planted};
 use potok_core::{
-    Attempts, Clock, Decoded, Event, Fault, Headers, Output, PipelineInfo, Position, Reason,
+    Attempts, Clock, DecodeResult, Event, Fault, Headers, Output, PipelineInfo, Position, Reason,
     Record, SourceBatch, Timestamp,
 };
 use potok_expr::json::Parser;
@@ -23,7 +23,7 @@ use crate::deliver::{Decisions, Destination};
 use crate::feed::{Failure, ShutKeys};
 use crate::group::{Holding, strays, with_shard};
 use crate::ledger::Note;
-use crate::live::Live;
+use crate::live::Assignments;
 use crate::origin::{Origin, OwnTopics, Provenance};
 use crate::outgoing::{DeadLetterWriter, Outgoing, Purpose, Sender, of_leader};
 use crate::plan::{DeliverPlan, Plan};
@@ -31,7 +31,7 @@ use crate::process::GroupItems;
 use crate::signal::Signal;
 use crate::status::Counters;
 use crate::waits::Waits;
-use crate::work::{Chunk, Completed, Completion, Follower, Stop, ToLane};
+use crate::work::{Chunk, CompletedWork, Completion, Follower, Stop, ToLane};
 
 /// How many records a lane takes through its steps together, and how many bytes of them: with more the
 /// next chunk waits.
@@ -222,7 +222,7 @@ pub(crate) struct Lane {
     pub destinations: Arc<Vec<Destination>>,
     pub letters: Arc<DeadLetterWriter>,
     pub notes: Arc<CrashNotes>,
-    pub live: Arc<Live>,
+    pub live: Arc<Assignments>,
     pub counters: Arc<Counters>,
     pub waits: Arc<Waits>,
     pub decisions: Arc<Decisions>,
@@ -231,7 +231,7 @@ pub(crate) struct Lane {
     /// How often the work at hand was tried, for people to see.
     pub attempts: Arc<AtomicU64>,
     /// Where groups are held: records that belong where a seal says, not where `by` does.
-    pub strays: strays::Known,
+    pub strays: strays::SealKeys,
     /// What it sends may wait until a gate opens: meanwhile it takes in what comes.
     pub gives_way: bool,
     /// Keys whose first record failed and went back to its feed.
@@ -358,13 +358,13 @@ impl Lane {
     }
 
     /// Usually the whole chunk; records near which the process died run alone.
-    pub(crate) fn runs(&self, chunk: &Chunk) -> Vec<Run> {
+    pub(crate) fn runs(&self, chunk: &Chunk) -> Vec<RecordRun> {
         let batch = &chunk.taken.batch;
         let origin = |index: u32| batch.origin(index as usize).map(|(position, _)| position);
         let whole = |records: Vec<(u32, u64)>, fate| {
             let first = records.first().map_or(0, |(index, _)| *index);
             let last = records.last().map_or(0, |(index, _)| *index);
-            Run { note: Range::of_run(batch, first..last + 1, records.len()), records, fate }
+            RecordRun { note: Range::of_run(batch, first..last + 1, records.len()), records, fate }
         };
         if !self.notes.any_suspects() {
             return vec![whole(chunk.records.clone(), Suspicion::None)];
@@ -389,7 +389,7 @@ impl Lane {
         runs
     }
 
-    pub(crate) fn decode(&self, chunk: &Chunk, at: usize, run: Run) -> Vec<Item> {
+    pub(crate) fn decode(&self, chunk: &Chunk, at: usize, run: RecordRun) -> Vec<Item> {
         let batch = &chunk.taken.batch;
         let way = self.own.way(&batch.partition.topic);
         let find = |(index, _): &(u32, u64)| batch.records.get(*index as usize);
@@ -399,7 +399,7 @@ impl Lane {
             Suspicion::None | Suspicion::Alone => None,
         };
         let decoded = if guilty.is_some() {
-            records.iter().map(|_| Decoded::AsIs).collect()
+            records.iter().map(|_| DecodeResult::AsIs).collect()
         } else {
             self.notes.enter(self.slot, run.note);
             let decoded = self.plan.decoder.decode(&records);
@@ -422,12 +422,12 @@ impl Lane {
                     item.replay = replay;
                     match (guilty, decoded) {
                         (Some(deaths), _) => Err(crashes(deaths)),
-                        (None, Decoded::Bad(fault)) => Err(fault),
-                        (None, Decoded::Rewritten(value)) => {
+                        (None, DecodeResult::Bad(fault)) => Err(fault),
+                        (None, DecodeResult::Rewritten(value)) => {
                             item.rewritten = true;
                             Ok(value)
                         }
-                        (None, Decoded::AsIs) => Ok(record.value.clone().unwrap_or_default()),
+                        (None, DecodeResult::AsIs) => Ok(record.value.clone().unwrap_or_default()),
                     }
                 }
             };
@@ -516,14 +516,14 @@ impl Lane {
                     self.settle_outputs(item, completion, &mut outputs);
                 }
             }
-            self.complete_together(Completed { completions, outputs, followers });
+            self.complete_together(CompletedWork { completions, outputs, followers });
         }
         back.into_iter().for_each(|completion| self.complete(completion));
     }
 
     /// Tells the ledger of records that end together, and of what they leave, in its order.
-    fn complete_together(&self, completed: Completed) {
-        let Completed { mut completions, mut outputs, mut followers } = completed;
+    fn complete_together(&self, completed: CompletedWork) {
+        let CompletedWork { mut completions, mut outputs, mut followers } = completed;
         // One without endings would stand for its whole batch.
         let mut kept = 0;
         let numbers = completions.iter().map(|completion| {
@@ -544,10 +544,10 @@ impl Lane {
             for (at, completion) in completions.into_iter().enumerate() {
                 let outputs = outputs.extract_if(.., |(of, _)| *of == at);
                 let outputs = outputs.map(|(_, outgoing)| (0, outgoing)).collect();
-                self.complete_all(Completed { outputs, ..Completed::from(completion) });
+                self.complete_all(CompletedWork { outputs, ..CompletedWork::from(completion) });
             }
         } else if !completions.is_empty() {
-            self.complete_all(Completed { completions, outputs, followers });
+            self.complete_all(CompletedWork { completions, outputs, followers });
         }
     }
 
@@ -611,7 +611,7 @@ impl Lane {
 
     /// The same of records that end together: one that another stands for must not be left over
     /// when the process dies.
-    fn complete_all(&self, completed: Completed) {
+    fn complete_all(&self, completed: CompletedWork) {
         // A ledger that is gone ended the run; these records will be read again.
         let _ = self.ledger.send(Note::Completed(completed));
     }
@@ -667,7 +667,7 @@ fn parts(items: &[Item], bytes: &[usize]) -> Vec<Vec<usize>> {
 }
 
 /// Records of a chunk that run together.
-pub(crate) struct Run {
+pub(crate) struct RecordRun {
     pub note: Range,
     records: Vec<(u32, u64)>,
     fate: Suspicion,

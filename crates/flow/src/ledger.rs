@@ -29,8 +29,8 @@ use futures::future::{BoxFuture, FutureExt};
 use futures::stream::{FuturesOrdered, StreamExt};
 use potok_core::trouble::{Bug, crash_point, planted};
 use potok_core::{
-    Assignment, Ended, Fault, Journal, Move, NotWritten, Output, Partition, Position, Transaction,
-    Turn,
+    Assignment, EndedOffsets, Fault, Journal, Move, NotWritten, Output, Partition, Position,
+    Transaction, Turn,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -39,13 +39,13 @@ use tracing::Instrument;
 
 use crate::counts::{Ending, InFlight};
 use crate::feed::{CommitTurn, CommitTurns, FeedPart, FeedWriter};
-use crate::live::Live;
+use crate::live::Assignments;
 use crate::outgoing::{DeadLetterWriter, Outgoing, Purpose, of_leader, pieces};
-use crate::pending::{Outputs, Pending, keep};
+use crate::pending::{Outputs, PendingEndings, keep};
 use crate::plan::Retry;
 use crate::status::Counters;
 use crate::waits::{Waits, WaitsFor};
-use crate::work::{Completed, Completion, Follower, InFlightBatch, Stop};
+use crate::work::{CompletedWork, Completion, Follower, InFlightBatch, Stop};
 
 /// How long bare progress may wait for more.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
@@ -65,7 +65,7 @@ pub(crate) enum Note {
     /// Records of an assignment went to lanes, and so many notes of our own.
     Routed { assignment: u64, records: InFlight, notes: u64 },
     /// What became of records that were worked on together; noted in one transaction.
-    Completed(Completed),
+    Completed(CompletedWork),
     /// So many held records of an assignment are given back, and so many notes: it leaves.
     HandedBack { assignment: u64, records: u64, notes: u64 },
     /// Seals to write. They are acted on when they are read.
@@ -80,7 +80,7 @@ pub(crate) enum Note {
     Finished(Vec<u64>),
 }
 
-struct Held {
+struct AssignedPartition {
     partition: Partition,
     /// Records that went to lanes and did not come back, where any did; and notes of our own.
     records: Option<InFlight>,
@@ -90,7 +90,7 @@ struct Held {
     feed: Option<(usize, u64)>,
 }
 
-impl Held {
+impl AssignedPartition {
     fn is_idle(&self) -> bool {
         self.notes == 0 && self.records.as_ref().is_none_or(InFlight::is_empty)
     }
@@ -130,10 +130,10 @@ impl PendingRanges {
 }
 
 /// A transaction to write.
-struct Entry {
-    pending: Vec<Pending>,
+struct JournalEntry {
+    pending: Vec<PendingEndings>,
     outputs: Outputs,
-    ended: Vec<Ended>,
+    ended: Vec<EndedOffsets>,
     /// Which feeds are told of it.
     turns: Vec<CommitTurn>,
     /// Told when it is noted.
@@ -146,11 +146,11 @@ struct Entry {
 
 pub(crate) struct Ledger {
     pub notes: mpsc::UnboundedReceiver<Note>,
-    pub live: Arc<Live>,
+    pub live: Arc<Assignments>,
     scribe: Arc<JournalWriter>,
-    held: HashMap<u64, Held>,
+    held: HashMap<u64, AssignedPartition>,
     leaving: Vec<(Vec<u64>, Instant, oneshot::Sender<()>)>,
-    pending: Vec<Pending>,
+    pending: Vec<PendingEndings>,
     /// Theirs, in the order in which they leave.
     outputs: Outputs,
     pending_bytes: usize,
@@ -166,7 +166,7 @@ pub(crate) struct Ledger {
 }
 
 /// What woke the ledger.
-enum Heard {
+enum LedgerWake {
     Note(Option<Note>),
     Written(Result<(), Stop>),
     Due,
@@ -175,7 +175,7 @@ enum Heard {
 impl Ledger {
     pub fn new(
         notes: mpsc::UnboundedReceiver<Note>,
-        live: Arc<Live>,
+        live: Arc<Assignments>,
         scribe: JournalWriter,
     ) -> Self {
         let (nothing_before, noted) = oneshot::channel();
@@ -213,18 +213,18 @@ impl Ledger {
             let has_room = self.writing.len() < most;
             let heard = tokio::select! {
                 biased;
-                Some(written) = self.writing.next() => Heard::Written(written),
-                note = self.notes.recv(), if has_room => Heard::Note(note),
-                () = sleep_until(due), if has_room && due.is_some() => Heard::Due,
+                Some(written) = self.writing.next() => LedgerWake::Written(written),
+                note = self.notes.recv(), if has_room => LedgerWake::Note(note),
+                () = sleep_until(due), if has_room && due.is_some() => LedgerWake::Due,
             };
             match heard {
-                Heard::Note(None) => {
+                LedgerWake::Note(None) => {
                     self.flush();
                     return self.settle().await;
                 }
-                Heard::Note(Some(note)) => self.take(note),
-                Heard::Written(written) => written?,
-                Heard::Due => {}
+                LedgerWake::Note(Some(note)) => self.take(note),
+                LedgerWake::Written(written) => written?,
+                LedgerWake::Due => {}
             }
             while self.pending_bytes < bytes_max
                 && let Ok(note) = self.notes.try_recv()
@@ -263,7 +263,10 @@ impl Ledger {
                     let (records, ended) = (None, PendingRanges::default());
                     let feed = feed.as_ref();
                     let feed = feed.and_then(|(number, own)| Some((*number, *own.get(at)?)));
-                    self.held.insert(nonce, Held { partition, records, notes: 0, ended, feed });
+                    self.held.insert(
+                        nonce,
+                        AssignedPartition { partition, records, notes: 0, ended, feed },
+                    );
                 }
             }
             // Of a partition that is another's by now, they are handed back at once.
@@ -301,8 +304,8 @@ impl Ledger {
         }
     }
 
-    fn complete_all(&mut self, completed: Completed) {
-        let Completed { completions, mut outputs, followers } = completed;
+    fn complete_all(&mut self, completed: CompletedWork) {
+        let CompletedWork { completions, mut outputs, followers } = completed;
         let mut with_outputs = vec![false; completions.len()];
         let waiting = outputs.iter().map(|(of, _)| of);
         for of in waiting.chain(followers.iter().map(|Follower { own: (of, _), .. }| of)) {
@@ -369,7 +372,7 @@ impl Ledger {
             return None;
         }
         let followers = Vec::new();
-        self.pending.push(Pending {
+        self.pending.push(PendingEndings {
             assignment: nonce,
             endings,
             records,
@@ -383,7 +386,7 @@ impl Ledger {
 
     /// What was done for an assignment that is lost is not ours to write any more.
     fn drop_pending_of(&mut self, assignments: &[u64]) {
-        let stays = |pending: &Pending| !assignments.contains(&pending.assignment);
+        let stays = |pending: &PendingEndings| !assignments.contains(&pending.assignment);
         keep(&mut self.pending, &mut self.outputs, stays);
     }
 
@@ -392,7 +395,7 @@ impl Ledger {
     }
 
     fn has_left(&self, nonces: &[u64], due: Instant) -> bool {
-        let idle = |nonce| self.held.get(nonce).is_none_or(Held::is_idle);
+        let idle = |nonce| self.held.get(nonce).is_none_or(AssignedPartition::is_idle);
         due <= Instant::now() || nonces.iter().all(idle)
     }
 
@@ -428,7 +431,7 @@ impl Ledger {
             let ranges = held.ended.take();
             if !ranges.is_empty() {
                 let partition = held.partition.clone();
-                all_ended.push(Ended { partition, assignment: *nonce, ranges });
+                all_ended.push(EndedOffsets { partition, assignment: *nonce, ranges });
             }
         }
         let turns = self.turns.next(&pending);
@@ -440,7 +443,8 @@ impl Ledger {
         all_ended.sort_by(|a, b| a.partition.cmp(&b.partition));
         let (noted, is_noted) = oneshot::channel();
         let before = std::mem::replace(&mut self.noted, is_noted);
-        let entry = Entry { pending, outputs, ended: all_ended, turns, durable, before, noted };
+        let entry =
+            JournalEntry { pending, outputs, ended: all_ended, turns, durable, before, noted };
         let writing = self.scribe.clone().write_entry(entry);
         self.writing.push_back(match self.scribe.overlaps() {
             // They meet the log in the order in which they are polled.
@@ -468,8 +472,8 @@ pub(crate) struct JournalWriter {
 impl JournalWriter {
     /// Writes the outputs and notes what has ended with them: together, or where transactions
     /// overlap when the one before is noted.
-    async fn write_entry(self: Arc<Self>, entry: Entry) -> Result<(), Stop> {
-        let Entry { mut pending, mut outputs, mut ended, mut turns, durable, before, noted } =
+    async fn write_entry(self: Arc<Self>, entry: JournalEntry) -> Result<(), Stop> {
+        let JournalEntry { mut pending, mut outputs, mut ended, mut turns, durable, before, noted } =
             entry;
         for (feed, turn) in turns.iter().filter_map(|turn| Some((self.feed(turn)?, turn))) {
             for output in feed.in_log(turn, &pending) {
@@ -508,7 +512,7 @@ impl JournalWriter {
             self.commit(turns, &pending).await?;
         }
         durable.into_iter().for_each(|done| _ = done.send(()));
-        for Pending { endings, records, reasons, taken, feed, .. } in pending {
+        for PendingEndings { endings, records, reasons, taken, feed, .. } in pending {
             self.count(&taken, &endings, records);
             let put_off = feed.map_or(0, |feed| feed.put_off());
             self.counters.put_off.fetch_add(put_off, Ordering::Relaxed);
@@ -522,7 +526,7 @@ impl JournalWriter {
     }
 
     /// Tells the feeds, each in its turn.
-    async fn commit(&self, turns: Vec<CommitTurn>, pending: &[Pending]) -> Result<(), Stop> {
+    async fn commit(&self, turns: Vec<CommitTurn>, pending: &[PendingEndings]) -> Result<(), Stop> {
         let commit = |turn: CommitTurn| Some(self.feed(&turn)?.commit(turn, pending));
         futures::future::try_join_all(turns.into_iter().filter_map(commit)).await?;
         Ok(())
@@ -536,9 +540,9 @@ impl JournalWriter {
     /// Writes outputs and progress in their turn. What the log will never take goes another way.
     async fn write(
         &self,
-        pending: &mut [Pending],
+        pending: &mut [PendingEndings],
         outputs: Outputs,
-        ended: Vec<Ended>,
+        ended: Vec<EndedOffsets>,
         turn: Turn<'_>,
     ) -> Result<(), Stop> {
         let Outputs { outputs, mut of } = outputs;
@@ -570,7 +574,7 @@ impl JournalWriter {
 
     fn instead(
         &self,
-        pending: &mut [Pending],
+        pending: &mut [PendingEndings],
         output: &Output,
         (at, index, purpose): (usize, u32, Purpose),
         fault: Fault,

@@ -33,7 +33,7 @@ mod status;
 mod waits;
 mod work;
 
-pub use deliver::Undecided;
+pub use deliver::UndecidedRecord;
 pub use engine::{Engine, TrackedPipeline};
 pub use group::{GroupCursor, GroupPage, GroupView, KindView, OpenSlice, ShardPlan, gathered_from};
 pub use latency::LatencyCounts;

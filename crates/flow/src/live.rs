@@ -8,13 +8,13 @@ use potok_core::{Assignment, Partition, Position};
 /// Assignments whose records may still be worked on. The intake keeps it, as soon as it hears of
 /// a change; lanes hand back what is not in it.
 #[derive(Default)]
-pub(crate) struct Live {
+pub(crate) struct Assignments {
     live: Mutex<HashMap<u64, Assignment>>,
     /// Of feeds, for as long as the run lasts.
     lost: Mutex<HashSet<u64>>,
 }
 
-impl Live {
+impl Assignments {
     /// An assignment of a feed is gone: it is told nothing of it any more.
     pub fn lose(&self, assignment: u64) {
         self.lost.lock().unwrap_or_else(PoisonError::into_inner).insert(assignment);

@@ -15,7 +15,7 @@ const TOLD_EVERY: Duration = Duration::from_secs(10);
 
 /// What was not told yet.
 #[derive(Default)]
-struct Untold {
+struct UnreportedRecords {
     count: u64,
     /// The first of them: its id and its error.
     first: Option<(String, String)>,
@@ -25,7 +25,7 @@ struct Untold {
 pub(crate) struct Notices {
     reuses_offsets: bool,
     /// By reason, while one was told of it a moment ago.
-    untold: Mutex<HashMap<Reason, Untold>>,
+    untold: Mutex<HashMap<Reason, UnreportedRecords>>,
 }
 
 impl Notices {
@@ -46,7 +46,7 @@ impl Notices {
             untold.first.get_or_insert((id, envelope.error));
             return;
         }
-        untold.insert(envelope.reason, Untold::default());
+        untold.insert(envelope.reason, UnreportedRecords::default());
         drop(untold);
         self.tell(envelope.reason, 1, &id, &envelope.error);
         tokio::spawn(self.clone().tell_later(envelope.reason).in_current_span());
@@ -56,7 +56,7 @@ impl Notices {
         loop {
             tokio::time::sleep(TOLD_EVERY).await;
             let mut untold = self.untold.lock().unwrap_or_else(PoisonError::into_inner);
-            let Untold { count, first } =
+            let UnreportedRecords { count, first } =
                 untold.get_mut(&reason).map(std::mem::take).unwrap_or_default();
             let Some((id, error)) = first else {
                 untold.remove(&reason);

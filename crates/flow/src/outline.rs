@@ -31,7 +31,6 @@ pub struct Outline {
 /// One stage of an [`Outline`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OutlineStage {
-    /// Its name.
     pub name: String,
     /// It works on groups, not on single events.
     pub per_group: bool,

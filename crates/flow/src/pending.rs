@@ -10,7 +10,7 @@ use crate::outgoing::{DeadLetterWriter, Outgoing, Purpose};
 use crate::work::InFlightBatch;
 
 /// Endings that wait for their outputs to be written.
-pub(crate) struct Pending {
+pub(crate) struct PendingEndings {
     pub assignment: u64,
     /// Counted once the outputs are durable.
     pub endings: Vec<(u32, Ending)>,
@@ -25,7 +25,7 @@ pub(crate) struct Pending {
     pub feed: Option<FeedPart>,
 }
 
-impl Pending {
+impl PendingEndings {
     /// A record of these becomes a dead letter, because the log refuses a delivery; `None` where its
     /// feed keeps it.
     pub fn set_aside(
@@ -77,9 +77,9 @@ impl Outputs {
 
 /// Drops pending endings that do not stay, and what was to be written for them.
 pub(crate) fn keep(
-    pending: &mut Vec<Pending>,
+    pending: &mut Vec<PendingEndings>,
     outputs: &mut Outputs,
-    stays: impl Fn(&Pending) -> bool,
+    stays: impl Fn(&PendingEndings) -> bool,
 ) {
     let (mut now, mut kept) = (Vec::with_capacity(pending.len()), 0);
     pending.retain(|pending| {

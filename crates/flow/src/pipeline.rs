@@ -32,13 +32,13 @@ use crate::group::strays::{MisroutedMembers, RegroupScan};
 use crate::group::{Bodies, Gather, GroupTables, Holding};
 use crate::lane::Lane;
 use crate::ledger::{JournalWriter, Ledger};
-use crate::live::Live;
+use crate::live::Assignments;
 use crate::notices::Notices;
 use crate::origin::OwnTopics;
 use crate::outgoing::DeadLetterWriter;
 use crate::plan::Plan;
 use crate::signal::Signal;
-use crate::source::{Behind, Intake, IntakeShared, Routing};
+use crate::source::{CatchUp, Intake, IntakeShared, Routing};
 use crate::status::Counters;
 use crate::waits::{Waits, WaitsFor};
 use crate::work::Stop;
@@ -220,7 +220,7 @@ fn spawn(shared: &Shared, groups: OpenGroups, stopping: &Arc<Signal<bool>>) -> T
         notices: Notices::new(shared.log.reuses_offsets()),
     });
     let (ledger, ledger_notes) = mpsc::unbounded_channel();
-    let live = Arc::new(Live::default());
+    let live = Arc::new(Assignments::default());
     let mut tasks = Tasks::new();
     let mut lanes = Vec::new();
     let mut boards = Vec::new();
@@ -278,7 +278,7 @@ fn spawn(shared: &Shared, groups: OpenGroups, stopping: &Arc<Signal<bool>>) -> T
     }
     let intakes = IntakeShared {
         own: shared.own.clone(),
-        behind: Behind::new(groups.sources.len()),
+        behind: CatchUp::new(groups.sources.len()),
         lanes,
         ledger,
         room: Arc::new(Semaphore::new(room_bytes)),

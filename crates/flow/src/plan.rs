@@ -251,7 +251,6 @@ pub const HELD_MEMORY_BESIDE_A_STORE: usize = 64 << 20;
 /// One kind of records in a group.
 #[derive(Clone)]
 pub struct KindPlan {
-    /// Its name.
     pub name: Arc<str>,
     /// Where such records come from.
     pub topic: Arc<str>,

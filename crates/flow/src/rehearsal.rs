@@ -6,7 +6,7 @@
 
 use std::sync::PoisonError;
 
-use potok_core::{Decoded, Event, Fault, GroupInfo, Move, Reason, Staged};
+use potok_core::{DecodeResult, Event, Fault, GroupInfo, Move, Reason, StageResult};
 use potok_expr::json::Parser;
 
 use crate::dead_letter::{DeadLetter, Replay};
@@ -95,9 +95,9 @@ async fn until_delivery(plan: &Plan, letter: &DeadLetter) -> Result<Vec<String>,
     let mut parser = Parser::new();
     let mut item = Item::of_letter(letter);
     let value = match plan.decoder.decode(&[&letter.record]).pop() {
-        Some(Decoded::Bad(fault)) => return Err(Forecast::DeadLettered(fault)),
-        Some(Decoded::Rewritten(value)) => value,
-        Some(Decoded::AsIs) | None => letter.record.value.clone().unwrap_or_default(),
+        Some(DecodeResult::Bad(fault)) => return Err(Forecast::DeadLettered(fault)),
+        Some(DecodeResult::Rewritten(value)) => value,
+        Some(DecodeResult::AsIs) | None => letter.record.value.clone().unwrap_or_default(),
     };
     if let Some(hold) = &plan.hold {
         let belongs = hold.belongs(&mut parser, &item, &value, None);
@@ -137,14 +137,14 @@ async fn staged(stage: &StagePlan, item: &Item, event: Event) -> Result<Event, F
         Per::Group => {
             let name = item.origin.to_string();
             let group = GroupInfo::replayed(item.group.clone(), item.time(), name);
-            stage.stage.apply_batch(&group, vec![event]).await
+            stage.stage.apply_group(&group, vec![event]).await
         }
     };
     let fault = match answered.map(|mut answers| answers.pop()) {
-        Ok(Some(Staged::On(event) | Staged::Merged(event))) => return Ok(event),
-        Ok(Some(Staged::Filtered)) => return Err(Forecast::Filtered),
-        Ok(Some(Staged::Failed(fault))) => fault,
-        Ok(Some(Staged::Into) | None) => {
+        Ok(Some(StageResult::On(event) | StageResult::Merged(event))) => return Ok(event),
+        Ok(Some(StageResult::Filtered)) => return Err(Forecast::Filtered),
+        Ok(Some(StageResult::Failed(fault))) => fault,
+        Ok(Some(StageResult::Into) | None) => {
             return Err(Forecast::Unknown(format!("stage `{}` gave no answer", stage.name)));
         }
         Err(fault) if fault.next == Move::SetAside => fault,

@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::counts::Counts;
 use crate::latency::{Latency, LatencyCounts};
 use crate::plan::{Per, Plan};
-use crate::process::{Counted, StageStatus, Stages};
+use crate::process::{StageCounts, StageStatus, Stages};
 use crate::waits::{Wait, WaitsFor};
 
 /// What a pipeline is doing.
@@ -56,7 +56,6 @@ pub struct Status {
     pub why: Option<String>,
     /// What it waits for, besides destinations behind their gates.
     pub waits: Vec<Wait>,
-    /// Its gate.
     pub gate: GateStatus,
     /// Records in its topics that have not ended; `None` while the log does not answer.
     pub lag: Option<u64>,
@@ -209,9 +208,7 @@ impl Status {
 /// Records of one partition that have not ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PartitionLag {
-    /// The topic.
     pub topic: String,
-    /// The partition.
     pub partition: u32,
     /// How many.
     pub lag: u64,
@@ -224,7 +221,6 @@ pub struct DestinationStatus {
     pub destination: String,
     /// Its gate is open.
     pub up: bool,
-    /// Its gate.
     pub gate: GateStatus,
     /// Messages it took, since the process started.
     pub delivered: u64,
@@ -290,7 +286,7 @@ pub(crate) struct Counters {
     pub put_off: AtomicU64,
     /// Events that went on though a stage failed on them.
     pub passed: AtomicU64,
-    pub counted: Counted,
+    pub counted: StageCounts,
     /// How often everything held was read again, because its store had lost it.
     pub store_rebuilds: AtomicU64,
     /// Closed groups that another run had sealed.
@@ -312,7 +308,7 @@ impl Counters {
     pub fn of(plan: &Plan) -> Self {
         let stage_plans = plan.stages.iter().map(|stage| (stage.name.clone(), stage.per));
         Counters {
-            counted: Counted::new(&plan.stages),
+            counted: StageCounts::new(&plan.stages),
             stage_plans: stage_plans.collect(),
             ..Counters::default()
         }

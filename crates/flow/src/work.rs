@@ -106,7 +106,7 @@ impl Completion {
 
 /// What became of records that were worked on together, of however many batches. Everything in it is
 /// noted in one transaction.
-pub(crate) struct Completed {
+pub(crate) struct CompletedWork {
     pub completions: Vec<Completion>,
     /// Deliveries to topics, dead letters and resolutions that end these records, in the order of
     /// the records, each with its completion.
@@ -123,9 +123,9 @@ pub(crate) struct Follower {
     pub own: (usize, u32),
 }
 
-impl From<Completion> for Completed {
+impl From<Completion> for CompletedWork {
     fn from(completion: Completion) -> Self {
-        Completed { completions: vec![completion], outputs: Vec::new(), followers: Vec::new() }
+        CompletedWork { completions: vec![completion], outputs: Vec::new(), followers: Vec::new() }
     }
 }
 

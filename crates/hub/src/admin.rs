@@ -50,12 +50,15 @@ fn is_of_this_machine(headers: &HeaderMap) -> bool {
 }
 
 #[derive(Deserialize)]
-struct Asked {
+struct ConnectionQuery {
     user: Option<String>,
     limit: Option<usize>,
 }
 
-async fn connections(State(node): State<Arc<Node>>, Query(asked): Query<Asked>) -> Json<Value> {
+async fn connections(
+    State(node): State<Arc<Node>>,
+    Query(asked): Query<ConnectionQuery>,
+) -> Json<Value> {
     let ask = ConnectionAsk {
         user: asked.user.as_deref().map(UserId::new),
         limit: asked.limit.unwrap_or(ConnectionAsk::default().limit).min(LISTED_MAX),

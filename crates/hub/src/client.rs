@@ -32,7 +32,7 @@ const REMEMBERED: usize = 1_000;
 
 /// What happens to a client.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Heard {
+pub enum ClientEvent {
     /// Messages come from here on.
     Connected,
     Message {
@@ -46,7 +46,7 @@ pub enum Heard {
 
 /// Why a connection ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Ended {
+pub enum Disconnection {
     /// Trying again is of no use.
     #[error("{0}")]
     ForGood(String),
@@ -83,8 +83,8 @@ impl Listener {
     pub async fn listen(
         &mut self,
         token: &str,
-        mut heard: impl FnMut(Heard) -> bool,
-    ) -> Result<(), Ended> {
+        mut heard: impl FnMut(ClientEvent) -> bool,
+    ) -> Result<(), Disconnection> {
         let host = self.uri.host().unwrap_or_default().to_owned();
         let secure = self.uri.scheme_str() == Some("wss");
         let port = self.uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
@@ -93,31 +93,34 @@ impl Listener {
             let tcp = TcpStream::connect((name.as_str(), port)).await.map_err(now)?;
             let mut request = self.uri.clone().into_client_request().map_err(now)?;
             let bearer = format!("Bearer {token}").parse();
-            let bearer = bearer.map_err(|_| Ended::ForGood("the token is not text".to_owned()))?;
+            let bearer =
+                bearer.map_err(|_| Disconnection::ForGood("the token is not text".to_owned()))?;
             request.headers_mut().insert("authorization", bearer);
             if !secure {
                 let (socket, _) =
                     tokio_tungstenite::client_async(request, tcp).await.map_err(refused)?;
-                return Ok(Either::Plain(Box::new(socket)));
+                return Ok(ClientSocket::Plain(Box::new(socket)));
             }
             let name = ServerName::try_from(name).map_err(now)?;
             let tls = self.tls.connect(name, tcp).await.map_err(now)?;
             let (socket, _) =
                 tokio_tungstenite::client_async(request, tls).await.map_err(refused)?;
-            Ok(Either::Tls(Box::new(socket)))
+            Ok(ClientSocket::Tls(Box::new(socket)))
         };
         let connected = tokio::time::timeout(CONNECT_WITHIN, connecting).await;
-        match connected.map_err(|_| Ended::ForNow("the hub does not answer".to_owned()))?? {
-            Either::Plain(mut socket) => self.talk(&mut *socket, &mut heard).await,
-            Either::Tls(mut socket) => self.talk(&mut *socket, &mut heard).await,
+        match connected
+            .map_err(|_| Disconnection::ForNow("the hub does not answer".to_owned()))??
+        {
+            ClientSocket::Plain(mut socket) => self.talk(&mut *socket, &mut heard).await,
+            ClientSocket::Tls(mut socket) => self.talk(&mut *socket, &mut heard).await,
         }
     }
 
     async fn talk<S: AsyncRead + AsyncWrite + Unpin>(
         &mut self,
         socket: &mut WebSocketStream<S>,
-        heard: &mut impl FnMut(Heard) -> bool,
-    ) -> Result<(), Ended> {
+        heard: &mut impl FnMut(ClientEvent) -> bool,
+    ) -> Result<(), Disconnection> {
         say(socket, &json!({"protocol": "json", "version": 1})).await?;
         let (mut text, mut shaken) = (String::new(), false);
         let (mut last_heard, mut next_ping) = (Instant::now(), Instant::now() + PING_EVERY);
@@ -128,13 +131,13 @@ impl Listener {
                 if !shaken {
                     shaken = true;
                     if let Some(error) = message["error"].as_str() {
-                        return Err(Ended::ForGood(error.to_owned()));
+                        return Err(Disconnection::ForGood(error.to_owned()));
                     }
                     if let Some(last) = self.seen.back() {
                         let resume = json!({"type": 1, "invocationId": "0", "target": "Resume", "arguments": [last]});
                         say(socket, &resume).await?;
                     }
-                    if !heard(Heard::Connected) {
+                    if !heard(ClientEvent::Connected) {
                         return good_bye(socket).await;
                     }
                 } else if !self.take(socket, &message, heard).await? {
@@ -148,12 +151,12 @@ impl Listener {
                     text.push_str(more.as_str());
                 }
                 Ok(Some(Ok(Message::Close(_))) | None) => {
-                    return Err(Ended::ForNow("the hub closed the connection".to_owned()));
+                    return Err(Disconnection::ForNow("the hub closed the connection".to_owned()));
                 }
                 Ok(Some(Ok(_))) => {}
                 Ok(Some(Err(error))) => return Err(now(error)),
                 Err(_) if last_heard.elapsed() >= SILENT_FOR => {
-                    return Err(Ended::ForNow("the hub has gone silent".to_owned()));
+                    return Err(Disconnection::ForNow("the hub has gone silent".to_owned()));
                 }
                 Err(_) => {
                     next_ping = Instant::now() + PING_EVERY;
@@ -168,8 +171,8 @@ impl Listener {
         &mut self,
         socket: &mut WebSocketStream<S>,
         message: &Value,
-        heard: &mut impl FnMut(Heard) -> bool,
-    ) -> Result<bool, Ended> {
+        heard: &mut impl FnMut(ClientEvent) -> bool,
+    ) -> Result<bool, Disconnection> {
         match message["type"].as_u64() {
             Some(1) => {
                 let goes_on = self.hand_over(&message["target"], &message["arguments"], heard);
@@ -182,7 +185,7 @@ impl Listener {
             Some(3) => {
                 let result = &message["result"];
                 if result["recovered"] != true {
-                    return Ok(heard(Heard::Gap));
+                    return Ok(heard(ClientEvent::Gap));
                 }
                 let missed = result["messages"].as_array().into_iter().flatten();
                 for message in missed {
@@ -195,8 +198,8 @@ impl Listener {
             Some(7) => {
                 let why = message["error"].as_str().unwrap_or("the hub closed the connection");
                 match message["allowReconnect"] == true {
-                    true => Err(Ended::ForNow(why.to_owned())),
-                    false => Err(Ended::ForGood(why.to_owned())),
+                    true => Err(Disconnection::ForNow(why.to_owned())),
+                    false => Err(Disconnection::ForGood(why.to_owned())),
                 }
             }
             _ => Ok(true),
@@ -207,7 +210,7 @@ impl Listener {
         &mut self,
         method: &Value,
         arguments: &Value,
-        heard: &mut impl FnMut(Heard) -> bool,
+        heard: &mut impl FnMut(ClientEvent) -> bool,
     ) -> bool {
         let id = arguments[1]["id"].as_str().unwrap_or_default().to_owned();
         if self.seen.contains(&id) {
@@ -218,11 +221,11 @@ impl Listener {
         }
         self.seen.push_back(id.clone());
         let method = method.as_str().unwrap_or_default().to_owned();
-        heard(Heard::Message { method, id, payload: arguments[0].clone() })
+        heard(ClientEvent::Message { method, id, payload: arguments[0].clone() })
     }
 }
 
-enum Either {
+enum ClientSocket {
     Plain(Box<WebSocketStream<TcpStream>>),
     Tls(Box<WebSocketStream<tokio_rustls::client::TlsStream<TcpStream>>>),
 }
@@ -230,30 +233,30 @@ enum Either {
 async fn say<S: AsyncRead + AsyncWrite + Unpin>(
     socket: &mut WebSocketStream<S>,
     message: &Value,
-) -> Result<(), Ended> {
+) -> Result<(), Disconnection> {
     socket.send(Message::text(format!("{message}\u{1e}"))).await.map_err(now)
 }
 
 async fn good_bye<S: AsyncRead + AsyncWrite + Unpin>(
     socket: &mut WebSocketStream<S>,
-) -> Result<(), Ended> {
+) -> Result<(), Disconnection> {
     say(socket, &json!({"type": 7})).await?;
     let _ = socket.close(None).await;
     Ok(())
 }
 
-fn now(error: impl std::fmt::Display) -> Ended {
-    Ended::ForNow(error.to_string())
+fn now(error: impl std::fmt::Display) -> Disconnection {
+    Disconnection::ForNow(error.to_string())
 }
 
 /// What the hub says instead of an upgrade. A token that it refuses will not become better.
-fn refused(error: tungstenite::Error) -> Ended {
+fn refused(error: tungstenite::Error) -> Disconnection {
     let tungstenite::Error::Http(answer) = &error else { return now(error) };
     let body = answer.body().as_deref().unwrap_or_default();
     let body: String = String::from_utf8_lossy(body).chars().take(300).collect();
     let why = format!("{}: {body}", answer.status());
     match answer.status().as_u16() {
-        429 | 500.. => Ended::ForNow(why),
-        _ => Ended::ForGood(why),
+        429 | 500.. => Disconnection::ForNow(why),
+        _ => Disconnection::ForGood(why),
     }
 }

@@ -19,7 +19,7 @@ use crate::calls::Calls;
 use crate::contract::{AckRule, Answer, Transport, UserId};
 use crate::counters::{Counters, add};
 use crate::delivery::{Delivery, Settlements};
-use crate::protocol::{Completed, Encoded, Protocol};
+use crate::protocol::{ClientCompletion, Encoded, Protocol};
 use crate::settings::Limits;
 use crate::transport::http_side::HttpSide;
 
@@ -113,14 +113,14 @@ pub(crate) struct Connection {
 struct Outbox {
     protocol: Option<Protocol>,
     /// To be written, in order.
-    ready: VecDeque<Parcel>,
+    ready: VecDeque<QueuedFrame>,
     ready_bytes: usize,
     /// Since when the first of them has been the first.
     first_since: u32,
     /// What does not fit the window yet.
     waiting: VecDeque<(Arc<Frame>, Arc<Delivery>)>,
     /// Sent, or about to be, in order.
-    unanswered: VecDeque<Unanswered>,
+    unanswered: VecDeque<UnansweredMessage>,
     /// Those of them that are waited for, and their bytes: the window.
     counted: usize,
     counted_bytes: usize,
@@ -134,23 +134,23 @@ struct Outbox {
 /// What a ping counts for, whatever the protocol.
 const PING_BYTES: usize = 11;
 
-enum Parcel {
+enum QueuedFrame {
     Message(Arc<Frame>),
     Control(Encoded),
     Ping,
 }
 
-impl Parcel {
+impl QueuedFrame {
     fn bytes(&self) -> usize {
         match self {
-            Parcel::Message(frame) => frame.bytes(),
-            Parcel::Control(encoded) => encoded.as_bytes().len(),
-            Parcel::Ping => PING_BYTES,
+            QueuedFrame::Message(frame) => frame.bytes(),
+            QueuedFrame::Control(encoded) => encoded.as_bytes().len(),
+            QueuedFrame::Ping => PING_BYTES,
         }
     }
 }
 
-struct Unanswered {
+struct UnansweredMessage {
     number: u64,
     bytes: usize,
     delivery: Arc<Delivery>,
@@ -228,7 +228,7 @@ impl Connection {
 
     /// Queues what is no message of anybody.
     pub fn control(&self, encoded: Encoded, now: u32) {
-        self.outbox().push(Parcel::Control(encoded), now, &self.counters);
+        self.outbox().push(QueuedFrame::Control(encoded), now, &self.counters);
         self.wake();
     }
 
@@ -269,7 +269,7 @@ impl Connection {
             return settlements.release(delivery);
         }
         delivery.mark_written();
-        outbox.push(Parcel::Message(frame.clone()), now, &self.counters);
+        outbox.push(QueuedFrame::Message(frame.clone()), now, &self.counters);
         drop(outbox);
         self.wake();
     }
@@ -283,10 +283,10 @@ impl Connection {
         let protocol = outbox.protocol.unwrap_or(Protocol::Json);
         drop(outbox);
         Some(match (parcel, protocol) {
-            (Parcel::Control(encoded), _) => encoded,
-            (Parcel::Ping, _) => protocol.ping(),
-            (Parcel::Message(frame), Protocol::Json) => Encoded::Text(frame.json().clone()),
-            (Parcel::Message(frame), Protocol::MessagePack) => {
+            (QueuedFrame::Control(encoded), _) => encoded,
+            (QueuedFrame::Ping, _) => protocol.ping(),
+            (QueuedFrame::Message(frame), Protocol::Json) => Encoded::Text(frame.json().clone()),
+            (QueuedFrame::Message(frame), Protocol::MessagePack) => {
                 Encoded::Binary(frame.msgpack().clone())
             }
         })
@@ -300,7 +300,7 @@ impl Connection {
     pub fn complete(
         &self,
         number: Option<u64>,
-        completed: Completed,
+        completed: ClientCompletion,
         limits: &Limits,
         now: u32,
         settlements: &mut Settlements,
@@ -323,14 +323,16 @@ impl Connection {
             self.wake();
         }
         match completed {
-            Completed::NoResult => add(&self.counters.no_result),
-            Completed::Threw => add(&self.counters.threw),
-            Completed::Result | Completed::Void => {}
+            ClientCompletion::NoResult => add(&self.counters.no_result),
+            ClientCompletion::Threw => add(&self.counters.threw),
+            ClientCompletion::Result | ClientCompletion::Void => {}
         }
         let acknowledges = match completed {
-            Completed::Result => true,
-            Completed::Void | Completed::NoResult => sent.delivery.ack == AckRule::Any,
-            Completed::Threw => false,
+            ClientCompletion::Result => true,
+            ClientCompletion::Void | ClientCompletion::NoResult => {
+                sent.delivery.ack == AckRule::Any
+            }
+            ClientCompletion::Threw => false,
         };
         if acknowledges {
             if !settlements.settle(&sent.delivery, Answer::Acknowledged) {
@@ -413,8 +415,8 @@ impl Connection {
         outbox.ended = true;
         let waiting = std::mem::take(&mut outbox.waiting);
         let unanswered = std::mem::take(&mut outbox.unanswered);
-        outbox.ready.retain(|parcel| matches!(parcel, Parcel::Control(_)));
-        let left: usize = outbox.ready.iter().map(Parcel::bytes).sum();
+        outbox.ready.retain(|parcel| matches!(parcel, QueuedFrame::Control(_)));
+        let left: usize = outbox.ready.iter().map(QueuedFrame::bytes).sum();
         let bytes = std::mem::replace(&mut outbox.ready_bytes, left).saturating_sub(left)
             + waiting.iter().map(|(frame, _)| frame.bytes()).sum::<usize>();
         (outbox.counted, outbox.counted_bytes) = (0, 0);
@@ -469,7 +471,7 @@ impl Connection {
         } else if outbox.protocol.is_some() && now >= self.next_ping.load(Ordering::Relaxed) {
             let next = now.saturating_add(limits.ping_every.as_secs() as u32);
             self.next_ping.store(next, Ordering::Relaxed);
-            outbox.push(Parcel::Ping, now, &self.counters);
+            outbox.push(QueuedFrame::Ping, now, &self.counters);
             drop(outbox);
             self.wake();
         }
@@ -482,7 +484,7 @@ impl Connection {
 }
 
 impl Outbox {
-    fn push(&mut self, parcel: Parcel, now: u32, counters: &Counters) {
+    fn push(&mut self, parcel: QueuedFrame, now: u32, counters: &Counters) {
         if self.ended {
             return;
         }
@@ -519,7 +521,7 @@ impl Outbox {
             let Some(place) = self.unanswered.iter().position(|sent| !sent.counted) else { break };
             self.unanswered.remove(place);
         }
-        self.unanswered.push_back(Unanswered { number, bytes, delivery, counted });
+        self.unanswered.push_back(UnansweredMessage { number, bytes, delivery, counted });
         if counted {
             self.counted += 1;
             self.counted_bytes += bytes;
@@ -541,7 +543,7 @@ impl Outbox {
             }
             delivery.mark_written();
             self.remember(frame.number(), delivery, bytes, true, limits);
-            self.push(Parcel::Message(frame), now, counters);
+            self.push(QueuedFrame::Message(frame), now, counters);
             any = true;
         }
         any

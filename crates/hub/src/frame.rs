@@ -38,7 +38,7 @@ const OBJECT_NAMES: [&str; 12] = [
 
 /// Why a message can never be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum FrameError {
     #[error("the method's name is not one a client can handle")]
     BadMethod,
     #[error("the payload is not JSON")]
@@ -68,12 +68,17 @@ static NUMBERS: AtomicU64 = AtomicU64::new(1);
 impl Frame {
     /// Checks and encodes a message of at most `limit` bytes. `id` is the message's own id, which
     /// clients use to drop repeats.
-    pub fn new(method: &str, id: &str, payload: &[u8], limit: usize) -> Result<Arc<Self>, Refused> {
+    pub fn new(
+        method: &str,
+        id: &str,
+        payload: &[u8],
+        limit: usize,
+    ) -> Result<Arc<Self>, FrameError> {
         if !is_method(method) {
-            return Err(Refused::BadMethod);
+            return Err(FrameError::BadMethod);
         }
         if payload.len() > limit {
-            return Err(Refused::TooLarge { bytes: payload.len() });
+            return Err(FrameError::TooLarge { bytes: payload.len() });
         }
         let payload = checked(payload)?;
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
@@ -83,13 +88,13 @@ impl Frame {
         json.push_str(r#"","target":""#);
         let method = append(&mut json, method);
         json.push_str(r#"","arguments":"#);
-        let id = serde_json::to_string(id).map_err(|_| Refused::NotJson)?;
+        let id = serde_json::to_string(id).map_err(|_| FrameError::NotJson)?;
         let arguments = append(&mut json, &format!(r#"[{payload},{{"id":{id}}}]"#));
         let payload = arguments.start + 1..arguments.start + 1 + payload.len();
         json.push('}');
         json.push(RECORD_SEPARATOR);
         if json.len() > limit {
-            return Err(Refused::TooLarge { bytes: json.len() });
+            return Err(FrameError::TooLarge { bytes: json.len() });
         }
         let json = json.into();
         Ok(Arc::new(Frame { number, json, arguments, method, payload, msgpack: OnceLock::new() }))
@@ -164,17 +169,17 @@ fn is_method(name: &str) -> bool {
 
 /// The payload as JSON without any byte below 0x20. Read whole, not only skimmed: numbers and
 /// characters that cannot be said in MessagePack are found here, not when somebody asks for it.
-fn checked(payload: &[u8]) -> Result<String, Refused> {
-    let text = std::str::from_utf8(payload).map_err(|_| Refused::NotJson)?;
-    let value: Value = serde_json::from_str(text).map_err(|_| Refused::NotJson)?;
+fn checked(payload: &[u8]) -> Result<String, FrameError> {
+    let text = std::str::from_utf8(payload).map_err(|_| FrameError::NotJson)?;
+    let value: Value = serde_json::from_str(text).map_err(|_| FrameError::NotJson)?;
     if depth(text) > DEPTH_MAX {
-        return Err(Refused::TooDeep);
+        return Err(FrameError::TooDeep);
     }
     if text.bytes().all(|b| b >= 0x20) {
         return Ok(text.to_owned());
     }
     // Laid out over lines. Strings have no such bytes in them: that would not be JSON.
-    serde_json::to_string(&value).map_err(|_| Refused::NotJson)
+    serde_json::to_string(&value).map_err(|_| FrameError::NotJson)
 }
 
 /// Of valid JSON.
@@ -202,7 +207,7 @@ mod tests {
 
     const LIMIT: usize = 64 << 10;
 
-    fn frame(payload: &str) -> Result<Arc<Frame>, Refused> {
+    fn frame(payload: &str) -> Result<Arc<Frame>, FrameError> {
         Frame::new("notify", "m-1", payload.as_bytes(), LIMIT)
     }
 
@@ -223,8 +228,8 @@ mod tests {
     #[test]
     fn a_payload_cannot_forge_messages() {
         let forged = "{\"a\":\"\u{1e}{\\\"type\\\":7}\u{1e}\"}";
-        assert_eq!(frame(forged).unwrap_err(), Refused::NotJson);
-        assert_eq!(frame("{}\u{1e}{\"type\":7}").unwrap_err(), Refused::NotJson);
+        assert_eq!(frame(forged).unwrap_err(), FrameError::NotJson);
+        assert_eq!(frame("{}\u{1e}{\"type\":7}").unwrap_err(), FrameError::NotJson);
         for laid_out in ["{\r\n  \"a\": [1,\t2]\r\n}", "\n{\"a\":[1,2]}\n"] {
             let frame = frame(laid_out).unwrap();
             let (_, end) = frame.json().as_str().split_at(frame.bytes() - 1);
@@ -239,7 +244,7 @@ mod tests {
     #[test]
     fn names_that_clients_stumble_over_are_refused() {
         for name in ["constructor", "__proto__", "toString", "", "1a", "a b", "a\u{1e}", "ü"] {
-            assert_eq!(Frame::new(name, "1", b"1", LIMIT).unwrap_err(), Refused::BadMethod);
+            assert_eq!(Frame::new(name, "1", b"1", LIMIT).unwrap_err(), FrameError::BadMethod);
         }
         assert!(Frame::new(&"a".repeat(200), "1", b"1", LIMIT).is_err());
         assert!(Frame::new("order.Created-v2_x", "1", b"1", LIMIT).is_ok());
@@ -248,11 +253,11 @@ mod tests {
     #[test]
     fn what_is_too_large_or_too_deep_is_refused() {
         let large = format!("\"{}\"", "x".repeat(200 << 10));
-        assert_eq!(frame(&large).unwrap_err(), Refused::TooLarge { bytes: large.len() });
+        assert_eq!(frame(&large).unwrap_err(), FrameError::TooLarge { bytes: large.len() });
         let edge = format!("\"{}\"", "x".repeat(LIMIT - 2));
-        assert!(matches!(frame(&edge), Err(Refused::TooLarge { bytes }) if bytes > LIMIT));
+        assert!(matches!(frame(&edge), Err(FrameError::TooLarge { bytes }) if bytes > LIMIT));
         let deep = format!("{}{}", "[".repeat(65), "]".repeat(65));
-        assert_eq!(frame(&deep).unwrap_err(), Refused::TooDeep);
+        assert_eq!(frame(&deep).unwrap_err(), FrameError::TooDeep);
         assert!(frame(r#""[[[\"{{""#).is_ok());
     }
 

@@ -54,7 +54,7 @@ pub use copies::in_process::InProcess;
 #[cfg(feature = "redis")]
 pub use copies::redis::RedisDirectory;
 pub use copies::{Directory, Lease, NodeId, Parcels, Presence, Whereabouts};
-pub use frame::{Frame, Refused};
+pub use frame::{Frame, FrameError};
 pub use http::{listen, serve};
 pub use node::Node;
 pub use settings::{HubSettings, Limits};

@@ -539,10 +539,10 @@ pub(crate) fn wall_now() -> SystemTime {
 mod tests {
     use super::*;
 
-    struct Stranger;
+    struct RefusingAuthority;
 
     #[async_trait]
-    impl Authority for Stranger {
+    impl Authority for RefusingAuthority {
         async fn verify(&self, _: &str) -> Result<Person, Refusal> {
             Err(Refusal::Missing)
         }
@@ -562,7 +562,7 @@ mod tests {
     /// Clients that fetched their tokens together must not come back together for ever.
     #[tokio::test]
     async fn equal_tokens_end_at_different_times_and_none_lives_for_ever() {
-        let node = Node::start(HubSettings::default(), Arc::new(Stranger), Methods::new());
+        let node = Node::start(HubSettings::default(), Arc::new(RefusingAuthority), Methods::new());
         let person = |seconds| Person {
             user: UserId::new("alice"),
             expires: wall_now() + Duration::from_secs(seconds),
@@ -583,7 +583,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_connection_is_attached_once_and_leaves_nothing_behind() {
-        let node = Node::start(HubSettings::default(), Arc::new(Stranger), Methods::new());
+        let node = Node::start(HubSettings::default(), Arc::new(RefusingAuthority), Methods::new());
         let person = Person { user: UserId::new("alice"), expires: wall_now(), issued: None };
         let attachment = node.attach(origin(1), &person).unwrap();
         assert!(node.attach(origin(1), &person).is_none());

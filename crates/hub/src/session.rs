@@ -7,7 +7,7 @@ use crate::connection::{Connection, Ending};
 use crate::delivery::Settlements;
 use crate::frame::number_of;
 use crate::node::Node;
-use crate::protocol::{Broken, ClientMessage, Encoded, Framing, Protocol, handshake, split};
+use crate::protocol::{ClientMessage, Encoded, Framing, Protocol, ProtocolError, handshake, split};
 
 /// The state of reading one connection.
 #[derive(Debug, Default)]
@@ -135,7 +135,7 @@ impl Session {
     }
 }
 
-fn violation(broken: Broken) -> Ending {
+fn violation(broken: ProtocolError) -> Ending {
     tracing::debug!(reason = broken.0, "a client broke the protocol");
     Ending::Violation
 }

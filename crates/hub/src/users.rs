@@ -31,10 +31,10 @@ struct User {
     connections: Vec<Arc<Connection>>,
     lingers_until: Option<Instant>,
     /// What came while they lingered, in order.
-    parked: VecDeque<Parked>,
+    parked: VecDeque<ParkedMessage>,
 }
 
-pub(crate) struct Parked {
+pub(crate) struct ParkedMessage {
     pub frame: Arc<Frame>,
     pub delivery: Arc<Delivery>,
 }
@@ -61,7 +61,7 @@ impl Users {
     }
 
     /// What came for a user while they were away for a moment.
-    pub fn take_parked(&mut self, user: &UserId) -> VecDeque<Parked> {
+    pub fn take_parked(&mut self, user: &UserId) -> VecDeque<ParkedMessage> {
         self.all.get_mut(user).map(|user| std::mem::take(&mut user.parked)).unwrap_or_default()
     }
 
@@ -101,12 +101,12 @@ impl Users {
         if user.parked.len() >= most {
             return Parking::Full;
         }
-        user.parked.push_back(Parked { frame: frame.clone(), delivery: delivery.clone() });
+        user.parked.push_back(ParkedMessage { frame: frame.clone(), delivery: delivery.clone() });
         Parking::Parked
     }
 
     /// What was kept for users who did not come back in time.
-    pub fn give_up(&mut self, now: Instant) -> Vec<Parked> {
+    pub fn give_up(&mut self, now: Instant) -> Vec<ParkedMessage> {
         let mut given_up = Vec::new();
         while let Some((_, id)) = self.lingering.pop_front_if(|(until, _)| *until <= now) {
             // Since then they may have been here and lingered anew.

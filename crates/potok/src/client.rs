@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use tower::ServiceExt;
 
 use crate::failure::Failure;
-use crate::folder::{self, Busy, Folder};
+use crate::folder::{self, Folder, FolderBusy};
 use crate::owner::Owner;
 use crate::wire;
 
@@ -54,13 +54,13 @@ impl Target {
 
 /// Answers requests of the admin API.
 pub struct Client {
-    via: Via,
+    via: Connection,
     /// The data folder was not there before.
     new_folder: bool,
 }
 
-enum Via {
-    Process { agent: ureq::Agent, address: String },
+enum Connection {
+    Process { agent: ureq::Agent, address: String, token: Option<String> },
     Folder { runtime: Arc<Runtime>, router: Router, _folder: Folder },
 }
 
@@ -112,8 +112,10 @@ impl Client {
             }
             match Self::open(&connections)? {
                 Ok(client) => return Ok(Client { new_folder, ..client }),
-                Err(Busy) if Instant::now() < patient_until => std::thread::sleep(BUSY_LOOK_EVERY),
-                Err(Busy) => return Err(busy(data_dir)),
+                Err(FolderBusy) if Instant::now() < patient_until => {
+                    std::thread::sleep(BUSY_LOOK_EVERY)
+                }
+                Err(FolderBusy) => return Err(busy(data_dir)),
             }
         }
     }
@@ -121,8 +123,8 @@ impl Client {
     /// The process at an address named by hand.
     fn at(address: &str, data_dir: Option<&Path>) -> Result<Client, Failure> {
         let address = address.strip_prefix("http://").unwrap_or(address).trim_end_matches('/');
-        let agent = agent();
-        let info = info(&agent, address).map_err(|cause| {
+        let (agent, token) = (agent(), token());
+        let info = info(&agent, address, token.as_deref()).map_err(|cause| {
             Failure::new("P0510", format!("no potok process answers at {address}"))
                 .because(cause)
                 .hint("leave --admin away to find it through the data folder")
@@ -138,7 +140,7 @@ impl Client {
             );
             return Err(Failure::new("P0510", what).hint("give --admin or --data-dir, not both"));
         }
-        let via = Via::Process { agent, address: address.to_owned() };
+        let via = Connection::Process { agent, address: address.to_owned(), token };
         Ok(Client { via, new_folder: false })
     }
 
@@ -146,22 +148,24 @@ impl Client {
     pub fn of_owner(data_dir: &Path) -> Option<Client> {
         let owner = Owner::read(data_dir)?;
         let (agent, address) = (agent(), owner.address.to_string());
-        let info = info(&agent, &address).ok()?;
+        let token = token().or_else(|| owner.key.clone());
+        let info = info(&agent, &address, token.as_deref()).ok()?;
         let same =
             info.nonce == owner.nonce && folder::absolute(data_dir) == Path::new(&info.data_dir);
-        same.then_some(Client { via: Via::Process { agent, address }, new_folder: false })
+        let via = Connection::Process { agent, address, token };
+        same.then_some(Client { via, new_folder: false })
     }
 
-    fn open(connections: &Connections) -> Result<Result<Client, Busy>, Failure> {
+    fn open(connections: &Connections) -> Result<Result<Client, FolderBusy>, Failure> {
         let runtime = Arc::new(folder::runtime()?);
         let folder = match runtime.block_on(Folder::open(connections))? {
             Ok(folder) => folder,
-            Err(Busy) => return Ok(Err(Busy)),
+            Err(FolderBusy) => return Ok(Err(FolderBusy)),
         };
         // No pipelines: the engine only lends its log and clock.
         let engine = runtime.block_on(async { folder.engine(None) });
         let router = potok_server::router(Admin::new(engine, folder.identity(String::new(), None)));
-        let via = Via::Folder { runtime, router, _folder: folder };
+        let via = Connection::Folder { runtime, router, _folder: folder };
         Ok(Ok(Client { via, new_folder: false }))
     }
 
@@ -172,7 +176,7 @@ impl Client {
 
     /// True when the folder is open in this process, which keeps all others out.
     pub fn holds_folder(&self) -> bool {
-        matches!(self.via, Via::Folder { .. })
+        matches!(self.via, Connection::Folder { .. })
     }
 
     /// A GET; the answer's body comes as it is written.
@@ -185,7 +189,6 @@ impl Client {
         read_json(self.get(path)?)
     }
 
-    /// A POST.
     pub fn post(&self, path: &str, kind: &str, body: Vec<u8>) -> Result<Answer, Failure> {
         self.call("POST", path, kind, body)
     }
@@ -202,8 +205,12 @@ impl Client {
 
     fn call(&self, method: &str, path: &str, kind: &str, body: Vec<u8>) -> Result<Answer, Failure> {
         let (status, mut reader) = match &self.via {
-            Via::Process { agent, address } => over_http(agent, address, method, path, kind, body)?,
-            Via::Folder { runtime, router, .. } => here(runtime, router, method, path, kind, body)?,
+            Connection::Process { agent, address, token } => {
+                over_http(agent, (address, token.as_deref()), method, path, kind, body)?
+            }
+            Connection::Folder { runtime, router, .. } => {
+                here(runtime, router, method, path, kind, body)?
+            }
         };
         if status < 400 {
             return Ok(reader);
@@ -220,7 +227,7 @@ pub type Answer = BufReader<Box<dyn Read>>;
 
 fn over_http(
     agent: &ureq::Agent,
-    address: &str,
+    (address, token): (&str, Option<&str>),
     method: &str,
     path: &str,
     kind: &str,
@@ -228,8 +235,14 @@ fn over_http(
 ) -> Result<(u16, Answer), Failure> {
     let url = format!("http://{address}{path}");
     let answer = match method {
-        "POST" => agent.post(&url).content_type(kind).send(&body),
-        _ => agent.get(&url).call(),
+        "POST" => {
+            let mut request = agent.post(&url).content_type(kind);
+            if let Some(token) = token {
+                request = request.header("authorization", format!("Bearer {token}"));
+            }
+            request.send(&body)
+        }
+        _ => get(agent, &url, token).call(),
     };
     let answer = answer.map_err(|error| lost(&format!("at {address}"), error))?;
     let status = answer.status().as_u16();
@@ -295,11 +308,34 @@ fn agent() -> ureq::Agent {
         .into()
 }
 
-fn info(agent: &ureq::Agent, address: &str) -> Result<Info, String> {
+fn get(
+    agent: &ureq::Agent,
+    url: &str,
+    token: Option<&str>,
+) -> ureq::RequestBuilder<ureq::typestate::WithoutBody> {
+    let request = agent.get(url);
+    match token {
+        Some(token) => request.header("authorization", format!("Bearer {token}")),
+        None => request,
+    }
+}
+
+/// The access token of whoever calls, for processes that ask for one.
+fn token() -> Option<String> {
+    std::env::var("POTOK_TOKEN").ok().map(|token| token.trim().to_owned()).filter(|t| !t.is_empty())
+}
+
+fn info(agent: &ureq::Agent, address: &str, token: Option<&str>) -> Result<Info, String> {
     let url = format!("http://{address}/api/v1/info");
-    let request = agent.get(&url).config().timeout_global(Some(INFO_TIMEOUT)).build();
+    let request = get(agent, &url, token).config().timeout_global(Some(INFO_TIMEOUT)).build();
     let mut answer = request.call().map_err(|error| error.to_string())?;
     let text = answer.body_mut().read_to_string().map_err(|error| error.to_string())?;
+    if let Some(error) = serde_json::from_str::<serde_json::Value>(&text)
+        .ok()
+        .and_then(|answer| Some(answer.get("error")?.get("what")?.as_str()?.to_owned()))
+    {
+        return Err(format!("{error}; set POTOK_TOKEN"));
+    }
     serde_json::from_str(&text).map_err(|_| "something else than potok listens there".to_owned())
 }
 

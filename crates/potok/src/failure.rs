@@ -70,10 +70,10 @@ impl Failure {
     /// What the admin API answered, from its JSON.
     pub fn answered(status: u16, body: &[u8]) -> Self {
         #[derive(Deserialize)]
-        struct Wrapped {
+        struct ErrorAnswer {
             error: Error,
         }
-        let error = serde_json::from_slice::<Wrapped>(body).map_or_else(
+        let error = serde_json::from_slice::<ErrorAnswer>(body).map_or_else(
             |_| Error {
                 what: format!("the process answered with status {status}"),
                 cause: Some(String::from_utf8_lossy(body).trim().to_owned()),

@@ -30,7 +30,7 @@ const RESERVE_BYTES: u64 = 8 << 20;
 const GOODBYE_MAX: Duration = Duration::from_secs(1);
 
 /// Another process has the folder.
-pub struct Busy;
+pub struct FolderBusy;
 
 /// How long a log outside the data folder may take to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
@@ -54,7 +54,7 @@ pub struct Notes {
 
 impl Folder {
     /// Opens the folder, made where it does not exist.
-    pub async fn open(connections: &Connections) -> Result<Result<Folder, Busy>, Failure> {
+    pub async fn open(connections: &Connections) -> Result<Result<Folder, FolderBusy>, Failure> {
         let data_dir = connections.data_dir.clone();
         private::make_folder(&data_dir).map_err(|error| {
             Failure::new("P0522", format!("the data folder {} cannot be made", data_dir.display()))
@@ -73,7 +73,7 @@ impl Folder {
             tokio::task::spawn_blocking(move || EmbeddedLog::open(&dir, options, own_clock));
         match opened.await {
             Ok(Ok(log)) => Ok(Ok(Folder { data_dir, log, clock, embedded: true })),
-            Ok(Err(fault)) if fault.code == IN_USE => Ok(Err(Busy)),
+            Ok(Err(fault)) if fault.code == IN_USE => Ok(Err(FolderBusy)),
             Ok(Err(fault)) => Err(fault.into()),
             Err(died) => Err(Failure::new("P0524", "opening the log died").because(died)),
         }

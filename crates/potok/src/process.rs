@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use potok_config::{Connections, Loaded, Pipeline};
+use potok_config::{Connections, LoadedFile, Pipeline};
 use potok_flow::{Engine, Plan};
 use potok_server::Admin;
 use tokio::net::TcpListener;
@@ -16,9 +16,10 @@ use tokio::sync::oneshot;
 
 use crate::client::{self, Client};
 use crate::failure::Failure;
-use crate::folder::{Busy, Folder, Notes};
+use crate::folder::{Folder, FolderBusy, Notes};
 use crate::listener::Listener;
-use crate::owner::{Claim, Owner, nonce};
+use crate::gatekeeper::RoleKeeper;
+use crate::owner::{self, Claim, Owner, nonce};
 use crate::wire;
 
 /// How long the admin API may take to finish the requests under way.
@@ -46,10 +47,11 @@ impl Process {
     /// Opens the folder, starts the admin API, then the pipelines.
     pub async fn start(
         connections: &Connections,
-        pipelines: &[Loaded<Pipeline>],
+        pipelines: &[LoadedFile<Pipeline>],
         plans: Vec<Plan>,
     ) -> Result<Self, Failure> {
-        let listener = bind(&connections.admin).await?;
+        let keeper = RoleKeeper::start(&connections.auth)?;
+        let listener = bind(&connections.admin, keeper.is_some()).await?;
         let address = listener.local_addr().map_err(|error| {
             Failure::new("P0507", "the admin address cannot be listened on").because(error)
         })?;
@@ -61,8 +63,16 @@ impl Process {
         let files = pipelines.iter().map(|pipeline| (pipeline.name.to_string(), pipeline.files()));
         let identity = folder.identity(nonce.clone(), Some(address));
         let admin = Admin::of_files(engine.clone(), identity, files);
+        // This machine's own programs need no login; whoever can read the folder has its key.
+        let keeper = keeper.filter(|_| !address.ip().is_loopback());
+        let key = keeper.as_ref().map(|_| format!("{}{}", owner::nonce(), owner::nonce()));
+        if let Some((keeper, key)) = keeper.zip(key.clone()) {
+            tracing::warn!(%address, "the admin address can be reached by others: put TLS before it");
+            admin.demand_tokens(Box::new(keeper), key);
+        }
         let serving = serve(listener, admin.clone())?;
-        let claim = Owner { address, pid: std::process::id(), nonce }.claim(data_dir)?;
+        let pid = std::process::id();
+        let claim = Owner { address, pid, nonce, key }.claim(data_dir)?;
         let drain_max = *connections.drain_max;
         let mut process = Process {
             address,
@@ -164,14 +174,14 @@ fn serve(listener: TcpListener, admin: Admin) -> Result<oneshot::Receiver<()>, F
     Ok(serving)
 }
 
-async fn bind(address: &str) -> Result<TcpListener, Failure> {
+async fn bind(address: &str, demands_tokens: bool) -> Result<TcpListener, Failure> {
     let mut resolved = tokio::net::lookup_host(address).await.map_err(|error| {
         Failure::new("P0507", format!("the admin address {address} is not known")).because(error)
     })?;
     let first = resolved.next().ok_or_else(|| {
         Failure::new("P0507", format!("the admin address {address} leads nowhere"))
     })?;
-    potok_server::bind(first).await.map_err(|fault| match fault.code {
+    potok_server::bind(first, demands_tokens).await.map_err(|fault| match fault.code {
         // Not an address that fails but one that must not be used.
         "P0506" => Failure::faults(vec![fault]),
         _ => fault.into(),
@@ -184,8 +194,8 @@ async fn open(connections: &Connections) -> Result<Folder, Failure> {
     for look in 0..BUSY_LOOKS_MAX {
         match Folder::open(connections).await? {
             Ok(folder) => return Ok(folder),
-            Err(Busy) if look % 10 == 0 && process_works_in(data_dir).await => break,
-            Err(Busy) => tokio::time::sleep(BUSY_LOOK_EVERY).await,
+            Err(FolderBusy) if look % 10 == 0 && process_works_in(data_dir).await => break,
+            Err(FolderBusy) => tokio::time::sleep(BUSY_LOOK_EVERY).await,
         }
     }
     if let Some(owner) = Owner::read(data_dir)

@@ -5,10 +5,10 @@ use std::borrow::Cow;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 
 /// Buffered stdout.
-pub type Out = BufWriter<StdoutLock<'static>>;
+pub type Stdout = BufWriter<StdoutLock<'static>>;
 
 /// Where data goes. Written through a buffer: flush when somebody waits for it.
-pub fn out() -> Out {
+pub fn out() -> Stdout {
     BufWriter::with_capacity(64 << 10, io::stdout().lock())
 }
 

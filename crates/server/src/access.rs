@@ -18,7 +18,7 @@ use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use futures::future::BoxFuture;
 use potok_core::Timestamp;
 
-use crate::audit::Via;
+use crate::audit::Door;
 use crate::dashboard::session_of;
 use crate::{ApiError, random_name};
 
@@ -241,11 +241,11 @@ fn needed(method: &Method, uri: &Uri) -> Role {
 #[derive(Clone, Debug)]
 pub(crate) struct Actor {
     pub by: String,
-    pub via: Via,
+    pub via: Door,
 }
 
 impl Actor {
-    pub fn of(visitor: &Visitor, via: Via) -> Self {
+    pub fn of(visitor: &Visitor, via: Door) -> Self {
         Actor { by: visitor.name.clone(), via }
     }
 }
@@ -255,7 +255,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Actor {
     type Rejection = std::convert::Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
-        Ok(Actor::of(&visitor(&parts.extensions), Via::Api))
+        Ok(Actor::of(&visitor(&parts.extensions), Door::Api))
     }
 }
 

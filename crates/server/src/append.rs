@@ -29,16 +29,16 @@ const ASK_MAX: Duration = Duration::from_secs(2);
 const KNOWN_MAX: usize = 20;
 
 #[derive(Serialize)]
-pub(crate) struct Appended {
+pub(crate) struct AppendAnswer {
     appended: usize,
     /// Nobody reads the topic: probably another one was meant.
     #[serde(skip_serializing_if = "Option::is_none")]
-    unread: Option<Unread>,
+    unread: Option<UnreadTopic>,
 }
 
 /// A topic that no pipeline reads.
 #[derive(Serialize)]
-struct Unread {
+struct UnreadTopic {
     /// It came to be with these records.
     new_topic: bool,
     /// Topics that are read.
@@ -50,7 +50,7 @@ pub(crate) async fn records(
     Path(topic): Path<String>,
     headers: HeaderMap,
     body: Body,
-) -> Result<Json<Appended>, ApiError> {
+) -> Result<Json<AppendAnswer>, ApiError> {
     if let Some(purpose) = admin.engine().own_topic(&topic).await {
         return Err(potok_core::not_by_hand(&topic, &purpose).into());
     }
@@ -73,16 +73,16 @@ pub(crate) async fn records(
     let topic: Arc<str> = topic.into();
     let outputs = read(content_type, body, &topic)?;
     if outputs.is_empty() {
-        return Ok(Json(Appended { appended: 0, unread: None }));
+        return Ok(Json(AppendAnswer { appended: 0, unread: None }));
     }
     let unread = unread(&admin, &topic).await;
     admin.engine().log().append(&outputs).await?;
-    Ok(Json(Appended { appended: outputs.len(), unread }))
+    Ok(Json(AppendAnswer { appended: outputs.len(), unread }))
 }
 
 /// Says so where nobody reads a topic. Asks the log only where no pipeline of this process does, and
 /// says nothing where the log has no answer: whoever sends waits for it.
-async fn unread(admin: &Admin, topic: &str) -> Option<Unread> {
+async fn unread(admin: &Admin, topic: &str) -> Option<UnreadTopic> {
     let mut known: Vec<String> = admin.engine().reads().iter().map(ToString::to_string).collect();
     if known.iter().any(|known| known == topic) {
         return None;
@@ -104,7 +104,7 @@ async fn unread(admin: &Admin, topic: &str) -> Option<Unread> {
     known.sort();
     known.dedup();
     known.truncate(KNOWN_MAX);
-    Some(Unread { new_topic: topics.iter().all(|there| there.topic != topic), known })
+    Some(UnreadTopic { new_topic: topics.iter().all(|there| there.topic != topic), known })
 }
 
 fn read(

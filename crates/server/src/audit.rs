@@ -27,18 +27,18 @@ const PAGE_MAX: usize = 1_000;
 /// Through which door somebody came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Via {
+pub(crate) enum Door {
     Api,
     Dashboard,
 }
 
 /// One change.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Entry {
+pub(crate) struct AuditEntry {
     pub time: String,
     /// Who; `local` where nobody has to say.
     pub by: String,
-    pub via: Via,
+    pub via: Door,
     /// `pause`, `close_group`, `replay` …
     pub action: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -53,9 +53,9 @@ pub(crate) struct Entry {
     pub result: String,
 }
 
-impl Entry {
+impl AuditEntry {
     pub fn new(actor: &Actor, action: &str) -> Self {
-        Entry {
+        AuditEntry {
             time: String::new(),
             by: actor.by.clone(),
             via: actor.via,
@@ -92,7 +92,7 @@ impl Entry {
 }
 
 /// Notes a change; false where the log did not take it.
-pub(crate) async fn note(admin: &Admin, mut entry: Entry) -> bool {
+pub(crate) async fn note(admin: &Admin, mut entry: AuditEntry) -> bool {
     entry.time = admin.engine().clock().now().to_string();
     tracing::info!(
         by = entry.by,
@@ -127,19 +127,19 @@ pub(crate) async fn note(admin: &Admin, mut entry: Entry) -> bool {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Wish {
+pub(crate) struct AuditQuery {
     limit: Option<usize>,
 }
 
 pub(crate) async fn list(
     State(admin): State<Admin>,
-    Params(wish): Params<Wish>,
-) -> Result<Json<Vec<Entry>>, ApiError> {
+    Params(wish): Params<AuditQuery>,
+) -> Result<Json<Vec<AuditEntry>>, ApiError> {
     newest(&admin, wish.limit.unwrap_or(PAGE).clamp(1, PAGE_MAX)).await.map(Json)
 }
 
 /// The newest changes, newest first.
-pub(crate) async fn newest(admin: &Admin, most: usize) -> Result<Vec<Entry>, ApiError> {
+pub(crate) async fn newest(admin: &Admin, most: usize) -> Result<Vec<AuditEntry>, ApiError> {
     let log = admin.engine().log();
     let topics = log.topics().await?;
     let Some(topic) = topics.iter().find(|known| known.topic == TOPIC) else {
@@ -147,7 +147,7 @@ pub(crate) async fn newest(admin: &Admin, most: usize) -> Result<Vec<Entry>, Api
     };
     let from: Vec<u64> = topic.ends.iter().map(|end| end.saturating_sub(most as u64)).collect();
     let mut reader = log.read(TOPIC, ReadFrom::Offsets(from.into())).await?;
-    let mut entries: Vec<Entry> = Vec::new();
+    let mut entries: Vec<AuditEntry> = Vec::new();
     while let Some(batch) = reader.next(false).await? {
         let values = batch.records.iter().filter_map(|record| record.value.as_deref());
         entries.extend(values.filter_map(|value| serde_json::from_slice(value).ok()));

@@ -73,14 +73,14 @@ impl ApiError {
 
     /// The error as one line of a stream whose status has already been sent.
     pub(crate) fn line(&self) -> Vec<u8> {
-        let mut line = serde_json::to_vec(&Wrapped { error: &self.body }).unwrap_or_default();
+        let mut line = serde_json::to_vec(&ErrorAnswer { error: &self.body }).unwrap_or_default();
         line.push(b'\n');
         line
     }
 }
 
 #[derive(Serialize)]
-struct Wrapped<'a> {
+struct ErrorAnswer<'a> {
     error: &'a ErrorBody,
 }
 

@@ -7,16 +7,16 @@ use std::path::{Path, PathBuf};
 
 /// The files of pipelines, as they were at the start.
 #[derive(Debug, Default)]
-pub(crate) struct Files(BTreeMap<String, Vec<(PathBuf, Option<u64>)>>);
+pub(crate) struct PipelineFiles(BTreeMap<String, Vec<(PathBuf, Option<u64>)>>);
 
-impl Files {
+impl PipelineFiles {
     /// Notes what the files say now.
     pub fn new(files: impl IntoIterator<Item = (String, Vec<PathBuf>)>) -> Self {
         let noted = files.into_iter().map(|(pipeline, files)| {
             let files = files.into_iter().map(|file| (file.clone(), content(&file)));
             (pipeline, files.collect())
         });
-        Files(noted.collect())
+        PipelineFiles(noted.collect())
     }
 
     /// A file of the pipeline that says something else by now.

@@ -8,7 +8,7 @@ use potok_flow::{Engine, GroupCursor, GroupPage, GroupView};
 use serde::{Deserialize, Serialize};
 
 use crate::access::Actor;
-use crate::audit::{self, Entry};
+use crate::audit::{self, AuditEntry};
 use crate::pipelines::running;
 use crate::request::Params;
 use crate::{Admin, ApiError};
@@ -30,7 +30,7 @@ pub(crate) struct GroupFilter {
 
 /// Some of the groups that wait, here or in feeds.
 #[derive(Serialize)]
-pub(crate) struct Page {
+pub(crate) struct GroupsPage {
     pub groups: Vec<GroupView>,
     pub total: u64,
     pub next: Option<String>,
@@ -43,14 +43,14 @@ const FEEDS: &str = "feeds.";
 pub(crate) async fn list(
     State(admin): State<Admin>,
     Params(which): Params<GroupFilter>,
-) -> Result<Json<Page>, ApiError> {
+) -> Result<Json<GroupsPage>, ApiError> {
     let pipeline = which.pipeline.as_deref();
     if let Some(pipeline) = pipeline {
         running(&admin, pipeline).await?;
     }
     if let Some(id) = &which.id {
         let groups = of_key(&admin, pipeline, id).await?;
-        return Ok(Json(Page { total: groups.len() as u64, groups, next: None }));
+        return Ok(Json(GroupsPage { total: groups.len() as u64, groups, next: None }));
     }
     let limit = which.limit.unwrap_or(PAGE).clamp(1, PAGE_MAX);
     page(&admin, pipeline, which.after.as_deref(), limit).await.map(Json)
@@ -73,7 +73,7 @@ pub(crate) async fn page(
     pipeline: Option<&str>,
     after: Option<&str>,
     limit: usize,
-) -> Result<Page, ApiError> {
+) -> Result<GroupsPage, ApiError> {
     let unknown = |after: &str| ApiError::usage(format!("`after={after}` is not what a page said"));
     let (after, skip) = match after {
         None => (None, None),
@@ -100,7 +100,7 @@ pub(crate) async fn page(
     }
     total += in_feeds;
     groups.extend(waiting);
-    Ok(Page { groups, total, next })
+    Ok(GroupsPage { groups, total, next })
 }
 
 pub(crate) async fn close(
@@ -129,7 +129,7 @@ pub(crate) async fn close_group(
     id: &str,
 ) -> Result<(), ApiError> {
     let asked = ask(admin, pipeline, id, Engine::close_group, CloseReason::ClosedByHand).await;
-    let entry = Entry::new(actor, "close_group").pipeline(pipeline).target(id);
+    let entry = AuditEntry::new(actor, "close_group").pipeline(pipeline).target(id);
     audit::note(admin, entry.result(&asked)).await;
     asked
 }
@@ -143,7 +143,7 @@ pub(crate) async fn drop_group(
 ) -> Result<u64, ApiError> {
     let records = held(admin, pipeline, id).await?;
     let asked = ask(admin, pipeline, id, Engine::drop_group, CloseReason::Dropped).await;
-    let entry = Entry::new(actor, "drop_group").pipeline(pipeline).target(id).count(records);
+    let entry = AuditEntry::new(actor, "drop_group").pipeline(pipeline).target(id).count(records);
     audit::note(admin, entry.result(&asked)).await;
     asked.map(|()| records)
 }

@@ -1,6 +1,6 @@
 //! `/live` and `/ready`.
 //!
-//! Live depends on nothing but this process answering. Ready means that records are taken: a log
+//! Live depends on nothing but this process answering. Readiness means that records are taken: a log
 //! that cannot write (a full disk) is not ready; a destination or a store that is away makes records
 //! wait in the log, which is what it is for. What pipelines wait for is listed all the same.
 
@@ -15,26 +15,26 @@ use crate::Admin;
 use crate::access::Visitor;
 
 #[derive(Serialize)]
-struct Ready {
+struct Readiness {
     ready: bool,
     /// Why not.
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<String>,
     /// Pipelines whose set-up an operator must mend; the process is ready all the same.
-    blocked: Vec<Blocked>,
+    blocked: Vec<BlockedPipeline>,
     /// What pipelines wait for; each goes on by itself, except where it says who must act.
-    waiting: Vec<Waiting>,
+    waiting: Vec<WaitingPipeline>,
 }
 
 #[derive(Serialize)]
-struct Waiting {
+struct WaitingPipeline {
     pipeline: String,
     #[serde(flatten)]
     wait: potok_flow::Wait,
 }
 
 #[derive(Serialize)]
-struct Blocked {
+struct BlockedPipeline {
     pipeline: String,
     why: Option<String>,
 }
@@ -57,10 +57,10 @@ pub(crate) async fn ready(
     for status in admin.engine().status().await {
         let pipeline = status.pipeline;
         let waits = status.waits.into_iter();
-        waiting.extend(waits.map(|wait| Waiting { pipeline: pipeline.clone(), wait }));
+        waiting.extend(waits.map(|wait| WaitingPipeline { pipeline: pipeline.clone(), wait }));
         if status.state == potok_flow::State::Blocked {
-            blocked.push(Blocked { pipeline, why: status.why });
+            blocked.push(BlockedPipeline { pipeline, why: status.why });
         }
     }
-    (code, Json(Ready { ready: why.is_none(), why, blocked, waiting })).into_response()
+    (code, Json(Readiness { ready: why.is_none(), why, blocked, waiting })).into_response()
 }

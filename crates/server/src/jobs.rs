@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::access::Actor;
-use crate::letters::{ActWish, Action, Dry, Work};
+use crate::letters::{LetterRequest, Action, Dry, Work};
 use crate::{Admin, ApiError};
 
 /// Jobs that are remembered.
@@ -180,7 +180,7 @@ pub(crate) async fn start(
     admin: &Admin,
     actor: &Actor,
     name: String,
-    wish: ActWish,
+    wish: LetterRequest,
     action: Action,
 ) -> Result<Arc<Job>, ApiError> {
     let (target, rate) = (wish.target(), wish.rate);
@@ -229,11 +229,11 @@ pub(crate) async fn start(
 pub(crate) async fn dry_run(
     admin: &Admin,
     actor: &Actor,
-    wish: ActWish,
+    wish: LetterRequest,
     action: Action,
     max: std::time::Duration,
 ) -> Result<(Progress, bool), ApiError> {
-    let wish = ActWish { dry_run: true, rate: None, wait: 0, job: None, ..wish };
+    let wish = LetterRequest { dry_run: true, rate: None, wait: 0, job: None, ..wish };
     let mut work = Work::begin(admin, actor, wish, action).await?;
     let job = Job {
         id: String::new(),

@@ -48,7 +48,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{Mutex, Semaphore, watch};
 use tokio_util::task::AbortOnDropHandle;
 
-use files::Files;
+use files::PipelineFiles;
 
 pub use access::{Gatekeeper, Refused, Role, Visitor};
 pub use error::ApiError;
@@ -78,17 +78,17 @@ pub struct Identity {
 /// What the handlers share. Cheap to clone.
 #[derive(Clone)]
 pub struct Admin {
-    inner: Arc<Inner>,
+    inner: Arc<AdminInner>,
 }
 
-struct Inner {
+struct AdminInner {
     engine: Engine,
     identity: Identity,
     closing: watch::Sender<bool>,
     bodies: Semaphore,
     /// Held while dead letters are replayed or dropped.
     letters: Arc<Mutex<()>>,
-    files: Files,
+    files: PipelineFiles,
     http: OnceLock<(SocketAddr, HttpSources)>,
     /// What is asked of those who come from elsewhere; nothing on loopback.
     access: OnceLock<access::Access>,
@@ -111,13 +111,13 @@ impl Admin {
         files: impl IntoIterator<Item = (String, Vec<PathBuf>)>,
     ) -> Self {
         let bodies = Semaphore::new(BODIES_BYTES_MAX / append::BODY_UNIT);
-        let inner = Inner {
+        let inner = AdminInner {
             engine,
             identity,
             closing: watch::Sender::new(false),
             bodies,
             letters: Arc::default(),
-            files: Files::new(files),
+            files: PipelineFiles::new(files),
             http: OnceLock::new(),
             access: OnceLock::new(),
             sampler: sampler::Sampler::default(),

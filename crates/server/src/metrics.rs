@@ -33,7 +33,7 @@ pub(crate) async fn metrics(State(admin): State<Admin>) -> Response {
 const TRACKED_MAX: std::time::Duration = std::time::Duration::from_secs(2);
 
 async fn render_tracked(admin: &Admin) -> String {
-    let mut page = Page(String::new());
+    let mut page = MetricsText(String::new());
     let name = "potok_track_oldest_started_seconds";
     for (at, tracked) in admin.engine().tracked(None).into_iter().enumerate() {
         if at == 0 {
@@ -52,7 +52,7 @@ async fn render_tracked(admin: &Admin) -> String {
 }
 
 fn render_http(all: &[HttpSourceCounts]) -> String {
-    let mut page = Page(String::new());
+    let mut page = MetricsText(String::new());
     let name = "potok_http_requests_total";
     page.head(name, "counter", "Requests to HTTP sources, by the status of the answer.");
     for source in all {
@@ -240,7 +240,7 @@ fn gate_since(status: &Status) -> f64 {
 }
 
 fn render(all: &[Status], version: &str, damaged: usize, trouble: bool) -> String {
-    let mut page = Page(String::new());
+    let mut page = MetricsText(String::new());
     for metric in PER_PIPELINE {
         page.head(metric.name, metric.kind, metric.help);
         for status in all {
@@ -331,9 +331,9 @@ const STATES: [(PipelineState, &str); 6] = [
     (PipelineState::Stopped, "stopped"),
 ];
 
-struct Page(String);
+struct MetricsText(String);
 
-impl Page {
+impl MetricsText {
     fn head(&mut self, name: &str, kind: &str, help: &str) {
         // Writing into a string does not fail.
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");

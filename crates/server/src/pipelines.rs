@@ -13,7 +13,7 @@ use potok_flow::{State as PipelineState, Status};
 use serde::{Deserialize, Serialize};
 
 use crate::access::Actor;
-use crate::audit::{self, Entry};
+use crate::audit::{self, AuditEntry};
 use crate::letters;
 use crate::request::Params;
 use crate::{Admin, ApiError, Identity};
@@ -183,7 +183,7 @@ pub(crate) async fn set_paused(
         false => admin.engine().resume(pipeline)?,
     }
     let word = if paused { "pause" } else { "resume" };
-    audit::note(admin, Entry::new(actor, word).pipeline(pipeline)).await;
+    audit::note(admin, AuditEntry::new(actor, word).pipeline(pipeline)).await;
     running(admin, pipeline).await
 }
 
@@ -204,7 +204,7 @@ pub(crate) async fn ask_destinations(
 ) -> Result<u64, ApiError> {
     running(admin, pipeline).await?;
     let probed = admin.engine().probe(pipeline)? as u64;
-    audit::note(admin, Entry::new(actor, "probe").pipeline(pipeline).count(probed)).await;
+    audit::note(admin, AuditEntry::new(actor, "probe").pipeline(pipeline).count(probed)).await;
     Ok(probed)
 }
 

@@ -13,7 +13,7 @@ const CHANGES_MAX: usize = 200;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Wish {
+pub(crate) struct RatesQuery {
     pipeline: Option<String>,
     /// How far back; as far as it goes where not given.
     seconds: Option<usize>,
@@ -33,7 +33,7 @@ pub(crate) struct Rates {
 struct PipelineRates {
     pipeline: String,
     /// Over the last few seconds.
-    now: Now,
+    now: CurrentRates,
     received: Vec<f64>,
     delivered: Vec<f64>,
     filtered: Vec<f64>,
@@ -47,7 +47,7 @@ struct PipelineRates {
 
 /// Null where nothing is known yet.
 #[derive(Serialize)]
-struct Now {
+struct CurrentRates {
     received: Option<f64>,
     delivered: Option<f64>,
 }
@@ -61,7 +61,7 @@ struct DestinationRates {
 
 pub(crate) async fn rates(
     State(admin): State<Admin>,
-    Params(wish): Params<Wish>,
+    Params(wish): Params<RatesQuery>,
 ) -> Result<Json<Rates>, ApiError> {
     let snapshot = admin.snapshot().await;
     let sampler = admin.sampler();
@@ -82,7 +82,7 @@ pub(crate) async fn rates(
             delivered: rounded(destination(&admin, &name, &to.destination), most),
         });
         PipelineRates {
-            now: Now { received: lately(&received), delivered: lately(&delivered) },
+            now: CurrentRates { received: lately(&received), delivered: lately(&delivered) },
             filtered: rates(|t| t.filtered),
             dead_lettered: rates(|t| t.dead_lettered),
             retries: rates(|t| t.retries),

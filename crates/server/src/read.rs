@@ -21,7 +21,7 @@ const CHUNK_BYTES: usize = 256 << 10;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Wish {
+pub(crate) struct ReadQuery {
     /// `start` (default), `end`, or an offset.
     from: Option<String>,
     /// Stop after so many.
@@ -34,7 +34,7 @@ pub(crate) struct Wish {
 pub(crate) async fn records(
     State(admin): State<Admin>,
     Path(topic): Path<String>,
-    Params(wish): Params<Wish>,
+    Params(wish): Params<ReadQuery>,
 ) -> Result<Response, ApiError> {
     let from = match wish.from.as_deref() {
         None | Some("start") => ReadFrom::Start,

@@ -12,7 +12,7 @@ use potok_core::{
     ConsumerGroup, ConsumerGroupPartition, Envelope, Log, PipelineInfo, Position, ReadFrom, Record,
     SourceBatch, Timestamp,
 };
-use potok_flow::dead_letter::{self, DeadLetter, LetterId, Replay, Resolution, Settled};
+use potok_flow::dead_letter::{self, DeadLetter, LetterId, LetterOutcomes, Replay, Resolution};
 use potok_flow::gathered_from;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
@@ -35,7 +35,7 @@ const ID_HEADER: &str = "potok-id";
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Wish {
+pub(crate) struct TraceQuery {
     pub id: String,
     /// Nothing older than this moment, or than so long ago; all that is kept where not given.
     pub since: Option<String>,
@@ -47,8 +47,8 @@ pub(crate) struct Wish {
 
 /// What was found, and how much was looked at.
 #[derive(Serialize)]
-pub(crate) struct Found {
-    pub seen: Vec<Seen>,
+pub(crate) struct TraceResult {
+    pub seen: Vec<Sighting>,
     /// Records and bytes that were looked at.
     pub records: u64,
     pub bytes: u64,
@@ -60,7 +60,7 @@ pub(crate) struct Found {
 
 /// One place where it was seen.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Seen {
+pub(crate) struct Sighting {
     pub time: String,
     /// `topic/partition/offset`.
     pub at: String,
@@ -78,13 +78,13 @@ static AT_ONCE: Semaphore = Semaphore::const_new(AT_ONCE_MAX);
 
 pub(crate) async fn trace(
     State(admin): State<Admin>,
-    Params(wish): Params<Wish>,
-) -> Result<Json<Found>, ApiError> {
+    Params(wish): Params<TraceQuery>,
+) -> Result<Json<TraceResult>, ApiError> {
     search(&admin, wish).await.map(Json)
 }
 
 /// Looks for it.
-pub(crate) async fn search(admin: &Admin, wish: Wish) -> Result<Found, ApiError> {
+pub(crate) async fn search(admin: &Admin, wish: TraceQuery) -> Result<TraceResult, ApiError> {
     if wish.id.is_empty() {
         return Err(ApiError::usage("say what to look for")
             .hint("a key, an id in a record, a header's value, or topic/partition/offset"));
@@ -117,9 +117,9 @@ pub(crate) async fn search(admin: &Admin, wish: Wish) -> Result<Found, ApiError>
         (time, one.what == "ended", &one.at).cmp(&(other_time, other.what == "ended", &other.at))
     });
     seen.dedup();
-    let mut seen: Vec<Seen> = seen.into_iter().map(|(_, seen)| seen).collect();
+    let mut seen: Vec<Sighting> = seen.into_iter().map(|(_, seen)| seen).collect();
     let held = admin.engine().groups_of(None, &wish.id);
-    seen.extend(held.into_iter().map(|group| Seen {
+    seen.extend(held.into_iter().map(|group| Sighting {
         time: group.opened,
         at: group.owner,
         what: "held",
@@ -128,7 +128,7 @@ pub(crate) async fn search(admin: &Admin, wish: Wish) -> Result<Found, ApiError>
         more: Some(format!("{}, due {}", group.state, group.due.unwrap_or_default())),
     }));
     let since = since.map(|since| since.to_string());
-    Ok(Found { seen, records: search.records, bytes: search.bytes, complete, since })
+    Ok(TraceResult { seen, records: search.records, bytes: search.bytes, complete, since })
 }
 
 /// A search under way.
@@ -140,13 +140,13 @@ struct Search {
     since: Option<Timestamp>,
     until: Instant,
     bytes_max: u64,
-    seen: Vec<(Timestamp, Seen)>,
+    seen: Vec<(Timestamp, Sighting)>,
     records: u64,
     bytes: u64,
 }
 
 /// What of a partition has not been looked at: everything below `end`.
-struct Unread {
+struct UnreadRange {
     topic: String,
     partition: u32,
     end: u64,
@@ -180,13 +180,13 @@ impl Search {
 
     /// Windows of all partitions, newest first. False where that was not everything.
     async fn look_back(&mut self) -> Result<bool, ApiError> {
-        let mut unread: Vec<Unread> = Vec::new();
+        let mut unread: Vec<UnreadRange> = Vec::new();
         for topic in self.log.topics().await? {
             // Rather many and small: what people have done.
             if topic.topic == crate::audit::TOPIC {
                 continue;
             }
-            let of = |(partition, end): (u32, &u64)| Unread {
+            let of = |(partition, end): (u32, &u64)| UnreadRange {
                 topic: topic.topic.clone(),
                 partition,
                 end: *end,
@@ -210,7 +210,7 @@ impl Search {
     }
 
     /// The newest part of what is unread; false where nothing is left that is new enough.
-    async fn look_at_window(&mut self, part: &mut Unread) -> Result<bool, ApiError> {
+    async fn look_at_window(&mut self, part: &mut UnreadRange) -> Result<bool, ApiError> {
         let from = part.end.saturating_sub(part.window);
         let at = ReadFrom::Place { partition: part.partition, offset: from };
         let mut reader = self.log.read(&part.topic, at).await?;
@@ -269,7 +269,7 @@ async fn with_origin(
         .as_ref()
         .and_then(|letter| infos.iter().find(|info| *info.dead_letters == *letter.topic));
     if let (Some(letter), Some(info)) = (letter, info) {
-        let settled = Arc::new(Settled::new(log));
+        let settled = Arc::new(LetterOutcomes::new(log));
         let found = dead_letter::find(log, info, &settled, &[letter]).await?;
         for DeadLetter { position, envelope, .. } in found {
             ids.extend([position.to_string(), envelope.origin.to_string()]);
@@ -280,7 +280,7 @@ async fn with_origin(
 
 /// How pipelines are done with a record, as far as the log knows: that it has ended, not when, and of
 /// a row in a database only that it carries the record's position.
-async fn endings(log: &dyn Log, groups: &[ConsumerGroup], position: &Position) -> Vec<Seen> {
+async fn endings(log: &dyn Log, groups: &[ConsumerGroup], position: &Position) -> Vec<Sighting> {
     let mut endings = Vec::new();
     for group in groups {
         let is_it = |at: &&ConsumerGroupPartition| {
@@ -297,7 +297,7 @@ async fn endings(log: &dyn Log, groups: &[ConsumerGroup], position: &Position) -
             ),
             false => "not yet: waiting, held in a group or on its way".to_owned(),
         };
-        endings.push(Seen {
+        endings.push(Sighting {
             time: "-".to_owned(),
             at: place(position),
             what: if ended { "ended" } else { "open" },
@@ -357,7 +357,7 @@ fn has_word(value: &[u8], word: &[u8]) -> bool {
     })
 }
 
-fn describe(batch: &SourceBatch, record: &Record, infos: &[PipelineInfo]) -> Seen {
+fn describe(batch: &SourceBatch, record: &Record, infos: &[PipelineInfo]) -> Sighting {
     let topic = &*batch.partition.topic;
     let of = |name: fn(&PipelineInfo) -> &str| infos.iter().find(|info| name(info) == topic);
     let internal = |info: &&PipelineInfo| info.internal.as_deref() == Some(topic);
@@ -381,7 +381,7 @@ fn describe(batch: &SourceBatch, record: &Record, infos: &[PipelineInfo]) -> See
             None => ("record", None, None),
         }
     };
-    Seen {
+    Sighting {
         time: record.time.to_string(),
         at: place(&batch.position(record)),
         what,

@@ -29,7 +29,7 @@ pub(crate) struct FilesFilter {
 
 /// The files of one pipeline.
 #[derive(Serialize)]
-pub(crate) struct Files {
+pub(crate) struct TrackedFiles {
     pub pipeline: String,
     /// The tracked stages, in order.
     pub stages: Vec<String>,
@@ -52,7 +52,7 @@ pub(crate) struct File {
 
 #[derive(Serialize)]
 pub(crate) struct AllFiles {
-    pipelines: Vec<Files>,
+    pipelines: Vec<TrackedFiles>,
 }
 
 pub(crate) async fn files(
@@ -73,13 +73,13 @@ pub(crate) async fn files_of(
     admin: &Admin,
     pipeline: Option<&str>,
     ask: &FilesAsk,
-) -> Result<Vec<Files>, ApiError> {
+) -> Result<Vec<TrackedFiles>, ApiError> {
     let is_named = matches!(ask, FilesAsk::Named(_));
     let mut pipelines = Vec::new();
     for tracked in tracked(admin, pipeline).await? {
         let rows = tracked.tracker.list(ask).await?;
         let shards = if is_named { Vec::new() } else { tracked.tracker.totals().await? };
-        pipelines.push(Files {
+        pipelines.push(TrackedFiles {
             pipeline: tracked.pipeline.clone(),
             stages: tracked.tracker.stages().iter().map(ToString::to_string).collect(),
             files: rows.into_iter().map(|row| shown(&tracked, row)).collect(),

@@ -40,63 +40,63 @@ impl fmt::Display for Missing {
 
 impl std::error::Error for Missing {}
 
-type Found = Result<PathBuf, Missing>;
+type ProgramPath = Result<PathBuf, Missing>;
 
 /// A program of `package`.
-fn needed(name: &str, package: &'static str) -> Found {
+fn needed(name: &str, package: &'static str) -> ProgramPath {
     find(name).ok_or_else(|| Missing { what: format!("`{name}`"), package })
 }
 
-pub fn redis_server() -> Found {
+pub fn redis_server() -> ProgramPath {
     needed("redis-server", "redis-server")
 }
 
-pub fn redis_cli() -> Found {
+pub fn redis_cli() -> ProgramPath {
     needed("redis-cli", "redis-server")
 }
 
-pub fn mariadbd() -> Found {
+pub fn mariadbd() -> ProgramPath {
     needed("mariadbd", "mariadb-server")
 }
 
-pub fn mariadb_install_db() -> Found {
+pub fn mariadb_install_db() -> ProgramPath {
     needed("mariadb-install-db", "mariadb-server")
 }
 
-pub fn mariadb() -> Found {
+pub fn mariadb() -> ProgramPath {
     needed("mariadb", "mariadb-server")
 }
 
-pub fn openssl() -> Found {
+pub fn openssl() -> ProgramPath {
     needed("openssl", "openssl")
 }
 
 /// Another client of Kafka, for tests that compare bytes.
-pub fn kcat() -> Found {
+pub fn kcat() -> ProgramPath {
     needed("kcat", "kcat")
 }
 
 /// The browser. Under another name where it is not Debian's.
-pub fn chromium() -> Found {
+pub fn chromium() -> ProgramPath {
     let other = || find("chromium-browser").or_else(|| find("google-chrome"));
     needed("chromium", "chromium").or_else(|missing| other().ok_or(missing))
 }
 
-pub fn node() -> Found {
+pub fn node() -> ProgramPath {
     needed("node", "nodejs")
 }
 
-pub fn npm() -> Found {
+pub fn npm() -> ProgramPath {
     needed("npm", "npm")
 }
 
-pub fn maven() -> Found {
+pub fn maven() -> ProgramPath {
     needed("mvn", "maven")
 }
 
 /// The folder with `postgres`, `initdb` and `psql`. Debian keeps one per version, off the path: the
 /// newest counts.
-pub fn postgres_folder() -> Found {
+pub fn postgres_folder() -> ProgramPath {
     let whole = |folder: &PathBuf| {
         ["postgres", "initdb", "psql"].iter().all(|program| folder.join(program).is_file())
     };

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use potok_connectors::embedded::{EmbeddedLog, FaultyDisk, Options, Torn};
+use potok_connectors::embedded::{EmbeddedLog, FaultyDisk, Options, PowerCut};
 use potok_connectors::memory::MemorySink;
 use potok_core::{
     Fault, Headers, Log, Output, Position, RECORD_BYTES_MAX, ReadFrom, Sink, SystemClock,
@@ -191,7 +191,8 @@ async fn power_cuts(seed: u64) -> Result<(), String> {
             drop(engine);
             log.close();
         }
-        let torn = if seed.is_multiple_of(3) { Torn::Nothing } else { Torn::Some(seed + round) };
+        let torn =
+            if seed.is_multiple_of(3) { PowerCut::Nothing } else { PowerCut::Some(seed + round) };
         disk = disk.power_cut(torn);
     }
     let log = open(&disk).map_err(|fault| fault.to_string())?;

@@ -10,8 +10,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use potok_connectors::memory::{MemoryLog, MemorySink};
 use potok_core::{
-    Decoded, Decoder, Event, Fault, Headers, Log, Output, Reason, Record, Sink, Stage, Staged,
-    SystemClock,
+    DecodeResult, Decoder, Event, Fault, Headers, Log, Output, Reason, Record, Sink, Stage,
+    StageResult, SystemClock,
 };
 use potok_expr::{Program, Template};
 use potok_flow::dead_letter::{self, DeadLetterState};
@@ -288,13 +288,13 @@ async fn a_wrong_set_up_stops_the_pipeline_until_it_is_resumed() {
 struct PanickingDecoder(AtomicU32);
 
 impl Decoder for PanickingDecoder {
-    fn decode(&self, records: &[&Record]) -> Vec<Decoded> {
+    fn decode(&self, records: &[&Record]) -> Vec<DecodeResult> {
         let deadly = |record: &&&Record| record.value.as_deref() == Some(b"deadly");
         if records.iter().any(|record| deadly(&record)) {
             self.0.fetch_add(1, Ordering::SeqCst);
             panic!("this record is deadly");
         }
-        records.iter().map(|_| Decoded::AsIs).collect()
+        records.iter().map(|_| DecodeResult::AsIs).collect()
     }
 }
 
@@ -318,13 +318,13 @@ struct SwitchStage(Arc<AtomicU32>);
 
 #[async_trait]
 impl Stage for SwitchStage {
-    async fn apply(&self, events: Vec<Event>) -> Result<Vec<Staged>, Fault> {
+    async fn apply(&self, events: Vec<Event>) -> Result<Vec<StageResult>, Fault> {
         let broken = self.0.load(Ordering::SeqCst) == 1;
-        let fail = |_| Staged::Failed(Fault::set_aside(Reason::Stage, "broken"));
+        let fail = |_| StageResult::Failed(Fault::set_aside(Reason::Stage, "broken"));
         Ok(if broken {
             events.into_iter().map(fail).collect()
         } else {
-            events.into_iter().map(Staged::On).collect()
+            events.into_iter().map(StageResult::On).collect()
         })
     }
 }

@@ -42,7 +42,7 @@ use potok_core::{Output, Position, Record};
 #[cfg(debug_assertions)]
 use potok_testkit::sim::Promise;
 use potok_testkit::sim::{
-    Hold, Kind, Outcome, Scenario, Spell, StageManner, Trouble, World, record, run, seals,
+    Hold, Outcome, RecordKind, Scenario, Spell, StageManner, Trouble, World, record, run, seals,
 };
 
 /// Until then the destination takes nothing.
@@ -95,12 +95,12 @@ fn away_until(scenario: &mut Scenario, to: u64) {
     scenario.spells.insert(0, vec![Spell { from: 0, to, trouble }]);
 }
 
-fn sent(topic: &str, kind: Kind, id: &str, key: &str) -> Output {
+fn sent(topic: &str, kind: RecordKind, id: &str, key: &str) -> Output {
     Output { topic: topic.into(), ..record(kind, id, key) }
 }
 
 fn all_good(topic: &str, ids: &[&str]) -> Vec<Output> {
-    ids.iter().map(|id| sent(topic, Kind::Good, id, "k")).collect()
+    ids.iter().map(|id| sent(topic, RecordKind::Good, id, "k")).collect()
 }
 
 fn id_of(value: &[u8]) -> String {

@@ -10,17 +10,17 @@ use potok_core::{Envelope, Headers, Log, Output, Reason, Timestamp};
 use potok_flow::dead_letter::{self, DeadLetter, DeadLetterState};
 use potok_flow::{Engine, Status};
 use potok_testkit::sim::{
-    Act, DEAD, Deliver, Kind, LogHandle, Manner, Outcome, PIPELINE, Recovery, Scenario, SimClock,
-    SimLog, Spell, StageManner, Style, To, Trouble, World, plan, record, run,
+    Act, DEAD, Deliver, LogHandle, Manner, Outcome, PIPELINE, RecordKind, Recovery, Scenario,
+    SimClock, SimLog, SimTarget, Spell, StageManner, Style, Trouble, World, plan, record, run,
 };
 
 fn sink(style: Style) -> Deliver {
-    let to = To::Sink(Manner { style, ..Manner::default() });
+    let to = SimTarget::Sink(Manner { style, ..Manner::default() });
     Deliver { to, key_by_k: false, once: false }
 }
 
 fn topic(name: &str) -> Deliver {
-    Deliver { to: To::Topic(name.into()), key_by_k: false, once: false }
+    Deliver { to: SimTarget::Topic(name.into()), key_by_k: false, once: false }
 }
 
 fn run_well(scenario: Scenario) -> Outcome {
@@ -45,9 +45,9 @@ fn ids(world: &World, table: usize) -> Vec<String> {
 #[test]
 fn a_split_keeps_the_order_of_a_key() {
     for style in [Style::Whole, Style::Prefix, Style::PerMessage] {
-        let mut sent = vec![record(Kind::Poison, "p1", "a")];
-        sent.extend((0..8).map(|n| record(Kind::Good, &n.to_string(), ["a", "b"][n % 2])));
-        sent.insert(5, record(Kind::Poison, "p2", "b"));
+        let mut sent = vec![record(RecordKind::Poison, "p1", "a")];
+        sent.extend((0..8).map(|n| record(RecordKind::Good, &n.to_string(), ["a", "b"][n % 2])));
+        sent.insert(5, record(RecordKind::Poison, "p2", "b"));
         let mut scenario = Scenario::plain(14);
         scenario.delivers = vec![sink(style)];
         scenario.acts = vec![(10, Act::Send(sent))];
@@ -69,9 +69,9 @@ fn a_replay_runs_only_what_failed_and_is_listed_when_it_fails_again() {
         (
             10,
             Act::Send(vec![
-                record(Kind::Refused, "never", "a"),
-                record(Kind::Late, "later", "b"),
-                record(Kind::Good, "good", "c"),
+                record(RecordKind::Refused, "never", "a"),
+                record(RecordKind::Late, "later", "b"),
+                record(RecordKind::Good, "good", "c"),
             ]),
         ),
         (5_000, Act::Replay(10)),
@@ -132,7 +132,7 @@ fn an_outage_with_ten_kills_makes_no_dead_letters() {
 fn outage_with_kills() -> Vec<(u64, Act)> {
     let mut acts = Vec::new();
     for n in 0..60_u64 {
-        let output = record(Kind::Good, &n.to_string(), &format!("k{}", n % 7));
+        let output = record(RecordKind::Good, &n.to_string(), &format!("k{}", n % 7));
         acts.push((n * 1_000, Act::Send(vec![output])));
     }
     for n in 0..10_u64 {
@@ -151,7 +151,7 @@ fn a_changed_pipeline_recognises_duplicates_by_delivery_id() {
     let mut scenario = Scenario::plain(17);
     scenario.delivers[0].once = true;
     let sent: Vec<Output> =
-        (0..5).map(|n| record(Kind::Good, &n.to_string(), &format!("k{n}"))).collect();
+        (0..5).map(|n| record(RecordKind::Good, &n.to_string(), &format!("k{n}"))).collect();
     // Dies when the destination has written and nobody has noted it.
     in_life(&world, &scenario, |engine| {
         let world = world.clone();
@@ -214,7 +214,7 @@ fn position(world: &World) -> u64 {
 #[test]
 fn one_id_in_one_batch_is_one_row() {
     let order = |text: &str| {
-        let mut output = record(Kind::Good, "same", "k");
+        let mut output = record(RecordKind::Good, "same", "k");
         let mut value = output.value.take().unwrap().to_vec();
         value.extend_from_slice(text.as_bytes());
         output.value = Some(value.into());
@@ -241,9 +241,9 @@ fn poison_at_the_head_of_the_only_lane_is_found() {
         for keys in [1, 3] {
             let mut scenario = Scenario::plain(99);
             scenario.delivers = vec![sink(style)];
-            let mut sent = vec![record(Kind::Poison, "p", "k0")];
+            let mut sent = vec![record(RecordKind::Poison, "p", "k0")];
             sent.extend(
-                (0..5).map(|n| record(Kind::Good, &n.to_string(), &format!("k{}", n % keys))),
+                (0..5).map(|n| record(RecordKind::Good, &n.to_string(), &format!("k{}", n % keys))),
             );
             scenario.acts = vec![(10, Act::Send(sent))];
             let outcome = run_well(scenario);
@@ -262,10 +262,10 @@ fn the_last_status_of_a_run_adds_up() {
     scenario.acts = vec![(
         10,
         Act::Send(vec![
-            record(Kind::Good, "1", "a"),
-            record(Kind::Filtered, "2", "a"),
-            record(Kind::StageFails, "3", "a"),
-            record(Kind::Undecodable, "4", "a"),
+            record(RecordKind::Good, "1", "a"),
+            record(RecordKind::Filtered, "2", "a"),
+            record(RecordKind::StageFails, "3", "a"),
+            record(RecordKind::Undecodable, "4", "a"),
         ]),
     )];
     let outcome = run_well(scenario);

@@ -9,14 +9,14 @@ use potok_core::Output;
 use potok_core::trouble::{Bug, with_bug};
 use potok_flow::dead_letter::DeadLetterState;
 use potok_testkit::sim::{
-    Act, Deliver, Hold, Kind, Manner, Outcome, Promise, Recovery, Scenario, Spell, Style, To,
-    Trouble, record, run,
+    Act, Deliver, Hold, Manner, Outcome, Promise, RecordKind, Recovery, Scenario, SimTarget, Spell,
+    Style, Trouble, record, run,
 };
 
 const STYLES: [Style; 3] = [Style::Whole, Style::Prefix, Style::PerMessage];
 
 fn plain(style: Style, workers: usize) -> Scenario {
-    let to = To::Sink(Manner { style, ..Manner::default() });
+    let to = SimTarget::Sink(Manner { style, ..Manner::default() });
     Scenario {
         delivers: vec![Deliver { to, key_by_k: false, once: false }],
         workers: vec![workers],
@@ -42,11 +42,11 @@ fn letters(outcome: &Outcome) -> usize {
 }
 
 fn poison(n: usize) -> Output {
-    record(Kind::Poison, &format!("p{n}"), &format!("poison {n}"))
+    record(RecordKind::Poison, &format!("p{n}"), &format!("poison {n}"))
 }
 
 fn good(n: usize) -> Output {
-    record(Kind::Good, &n.to_string(), &format!("good {n}"))
+    record(RecordKind::Good, &n.to_string(), &format!("good {n}"))
 }
 
 /// Everything refused, though the probe answers.
@@ -63,7 +63,7 @@ fn brown_out(style: Style, others: &str) -> Scenario {
     let second = Duration::from_millis(500);
     scenario.retry = (3, second, second);
     scenario.acts = vec![(10, Act::Send(vec![good(1)]))];
-    let other = |n: u64| record(Kind::Good, &format!("w{n}"), others);
+    let other = |n: u64| record(RecordKind::Good, &format!("w{n}"), others);
     scenario.acts.extend((0..10).map(|n| (50 + n * 20, Act::Send(vec![other(n)]))));
     scenario.acts.push((180_000, Act::AllEnded));
     scenario
@@ -191,8 +191,8 @@ fn poison_at_every_head_is_found() {
 fn lone_poison_waits_for_a_decision() {
     for style in STYLES {
         for followers in [0, 3] {
-            let mut sent = vec![record(Kind::Poison, "p", "k")];
-            sent.extend((0..followers).map(|n| record(Kind::Good, &n.to_string(), "k")));
+            let mut sent = vec![record(RecordKind::Poison, "p", "k")];
+            sent.extend((0..followers).map(|n| record(RecordKind::Good, &n.to_string(), "k")));
             let mut scenario = plain(style, 2);
             scenario.decides_after = Some(20_000);
             scenario.acts = vec![(10, Act::Send(sent)), (60_000, Act::AllEnded)];
@@ -220,8 +220,8 @@ fn poison_in_groups_is_found() {
             });
             let key = |n: u64| format!("k{}", n % 12);
             let mut sent: Vec<Output> =
-                (0..60).map(|n| record(Kind::Good, &n.to_string(), &key(n))).collect();
-            sent.insert(20, record(Kind::Poison, "p", "k3"));
+                (0..60).map(|n| record(RecordKind::Good, &n.to_string(), &key(n))).collect();
+            sent.insert(20, record(RecordKind::Poison, "p", "k3"));
             scenario.acts = vec![(10, Act::Send(sent)), (60_000, Act::AllEnded)];
             assert_eq!(letters(&run_well(scenario)), 1, "{style:?}, {workers} workers");
         }

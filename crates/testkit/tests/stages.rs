@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use potok_connectors::memory::{MemoryLog, MemorySink};
 use potok_core::{
-    Event, Fault, GroupInfo, Headers, Log, Output, Reason, Sink, Stage, StageLimits, Staged,
+    Event, Fault, GroupInfo, Headers, Log, Output, Reason, Sink, Stage, StageLimits, StageResult,
     SystemClock,
 };
 use potok_expr::{Program, Template, ValuePath};
@@ -159,14 +159,14 @@ impl Stage for Scripted {
         self.limits
     }
 
-    async fn apply(&self, events: Vec<Event>) -> Result<Vec<Staged>, Fault> {
+    async fn apply(&self, events: Vec<Event>) -> Result<Vec<StageResult>, Fault> {
         let number = {
             let mut sizes = self.sizes.lock().unwrap();
             sizes.push(events.len());
             sizes.len()
         };
         (self.answer)(number, &events)?;
-        Ok(events.into_iter().map(Staged::On).collect())
+        Ok(events.into_iter().map(StageResult::On).collect())
     }
 }
 
@@ -316,17 +316,17 @@ struct Deadly;
 
 #[async_trait]
 impl Stage for Deadly {
-    async fn apply(&self, _: Vec<Event>) -> Result<Vec<Staged>, Fault> {
+    async fn apply(&self, _: Vec<Event>) -> Result<Vec<StageResult>, Fault> {
         panic!("this stage works per group");
     }
 
-    async fn apply_batch(
+    async fn apply_group(
         &self,
         group: &GroupInfo,
         events: Vec<Event>,
-    ) -> Result<Vec<Staged>, Fault> {
+    ) -> Result<Vec<StageResult>, Fault> {
         assert_ne!(*group.key, *b"deadly", "this batch is deadly");
-        Ok(events.into_iter().map(Staged::On).collect())
+        Ok(events.into_iter().map(StageResult::On).collect())
     }
 }
 

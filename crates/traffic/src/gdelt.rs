@@ -4,12 +4,12 @@
 //! A batch is a quarter of an hour; its id is that time in 14 digits and every record carries it.
 //! Events and mentions of a batch come mixed. As in the real thing: event ids are unique; between
 //! 1 and 3 % of the mentions of a batch have the event and the article of another one and differ in
-//! the sentence ([`Kind::Again`], from a hundred mentions on); between 50 and 77 % of the mentions
+//! the sentence ([`GdeltKind::Again`], from a hundred mentions on); between 50 and 77 % of the mentions
 //! are of events of earlier batches; each event of the batch is mentioned where there are mentions
 //! enough; empty fields are null, numbers are numbers; addresses have up to [`URL_MAX`] characters,
 //! names are not all ASCII and one holds a quotation mark.
 //!
-//! Some records are spoiled in one of the ways of [`How`], and say so. No value holds a line break.
+//! Some records are spoiled in one of the ways of [`GdeltSpoiling`], and say so. No value holds a line break.
 //! The events of a batch do not depend on how many mentions it has, so the two can be made apart.
 //! Memory does not grow with the batch when records are taken one by one. No real site, person or
 //! article is in here.
@@ -21,7 +21,7 @@ use std::collections::VecDeque;
 use std::fmt::{Display, Write};
 
 use self::time::{QUARTER, Time};
-use self::words::{ACTIONS, ACTORS, Actor, HOSTS, LANGUAGES, PLACES, Place, SECTIONS, TITLE};
+use self::words::{ACTIONS, ACTORS, Actor, HOSTS, LANGUAGES, Location, PLACES, SECTIONS, TITLE};
 use crate::Random;
 use crate::random::mix;
 
@@ -49,12 +49,12 @@ pub struct Batch {
     /// 14 digits.
     pub id: String,
     /// Its records in the order in which they are sent.
-    pub records: Vec<Sent>,
+    pub records: Vec<SentRecord>,
 }
 
 /// One record as it would be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sent {
+pub struct SentRecord {
     /// [`EVENTS`] or [`MENTIONS`].
     pub topic: &'static str,
     /// The id of the event; nothing where that is what is spoiled.
@@ -67,12 +67,12 @@ pub struct Sent {
     /// The line to send, without its line break.
     pub value: Vec<u8>,
     /// What must become of it.
-    pub what: Kind,
+    pub what: GdeltKind,
 }
 
 /// What a record is, and so how it must end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum GdeltKind {
     /// An event: the only one of its id, and good.
     Event,
     /// A mention, the first of its id in the batch, and good.
@@ -81,12 +81,12 @@ pub enum Kind {
     /// sentence.
     Again,
     /// Bad on purpose; no other record has its id.
-    Spoiled(How),
+    Spoiled(GdeltSpoiling),
 }
 
 /// A way to spoil a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum How {
+pub enum GdeltSpoiling {
     /// JSON that stops in the middle.
     NotJson,
     /// No `GlobalEventId`, or null for it.
@@ -95,19 +95,20 @@ pub enum How {
     BadDate,
 }
 
-impl How {
+impl GdeltSpoiling {
     /// Every way there is.
-    pub const ALL: [How; 3] = [How::NotJson, How::NoId, How::BadDate];
+    pub const ALL: [GdeltSpoiling; 3] =
+        [GdeltSpoiling::NotJson, GdeltSpoiling::NoId, GdeltSpoiling::BadDate];
 
     /// True where the record can still be delivered, with one field unknown.
     pub fn is_delivered(self) -> bool {
-        self == How::BadDate
+        self == GdeltSpoiling::BadDate
     }
 }
 
 /// Batches without end that its seed decides.
 #[derive(Clone, Debug)]
-pub struct Generator {
+pub struct GdeltGenerator {
     seed: u64,
     spoiled: u32,
     start: Time,
@@ -126,11 +127,11 @@ pub struct Generator {
     open: Option<Open>,
 }
 
-impl Generator {
+impl GdeltGenerator {
     /// A few in a hundred are spoiled.
     pub fn new(seed: u64) -> Self {
         let start = Time::of_id(FIRST_BATCH).unwrap_or_default();
-        Generator {
+        GdeltGenerator {
             seed,
             spoiled: SPOILED_DEFAULT,
             start,
@@ -148,7 +149,7 @@ impl Generator {
 
     /// Good records only.
     pub fn good_only(seed: u64) -> Self {
-        Generator { spoiled: 0, ..Self::new(seed) }
+        GdeltGenerator { spoiled: 0, ..Self::new(seed) }
     }
 
     /// Begins with the batch of this id, and has other events than batches that begin elsewhere.
@@ -165,22 +166,22 @@ impl Generator {
     }
 
     fn starting(self, start: Time) -> Self {
-        Generator { start, base: base(self.seed, start), ..self }
+        GdeltGenerator { start, base: base(self.seed, start), ..self }
     }
 
     /// The next batch is so many seconds later, instead of a quarter of an hour.
     #[must_use]
     pub fn with_step(self, seconds: u64) -> Self {
-        Generator { step: seconds.max(1), ..self }
+        GdeltGenerator { step: seconds.max(1), ..self }
     }
 
-    /// So many records make a batch of [`Generator::next_record`], a quarter of them events.
+    /// So many records make a batch of [`GdeltGenerator::next_record`], a quarter of them events.
     #[must_use]
     pub fn with_batch_of(self, records: u64) -> Self {
-        Generator { batch_of: records.max(1), ..self }
+        GdeltGenerator { batch_of: records.max(1), ..self }
     }
 
-    /// The next batch, whole. What is left of one begun by [`Generator::next_record`] never comes.
+    /// The next batch, whole. What is left of one begun by [`GdeltGenerator::next_record`] never comes.
     pub fn next_batch(&mut self, events: u64, mentions: u64) -> Batch {
         let mut open = self.begin(events, mentions);
         let mut records = Vec::new();
@@ -191,7 +192,7 @@ impl Generator {
     }
 
     /// The next record of batches without end.
-    pub fn next_record(&mut self) -> Sent {
+    pub fn next_record(&mut self) -> SentRecord {
         loop {
             let events = self.batch_of.div_ceil(4);
             let begun = self.open.take();
@@ -314,7 +315,7 @@ struct Mention {
 }
 
 impl Open {
-    fn next(&mut self, all: &mut Generator) -> Option<Sent> {
+    fn next(&mut self, all: &mut GdeltGenerator) -> Option<SentRecord> {
         let mentions = self.first_left + self.again_left;
         if self.order.below(self.events_left + mentions) < self.events_left {
             return Some(self.event(all.spoiled));
@@ -338,17 +339,17 @@ impl Open {
         Some(self.mention(all))
     }
 
-    fn event(&mut self, spoiled: u32) -> Sent {
+    fn event(&mut self, spoiled: u32) -> SentRecord {
         let id = self.from + self.events - self.events_left;
         self.events_left -= 1;
         let random = &mut self.of_events;
         let line = event(id, self.time, random);
         let how = how(spoiled, random);
-        let (value, what) = spoil(line, how, Kind::Event, &["Day", "DateAdded"], random);
+        let (value, what) = spoil(line, how, GdeltKind::Event, &["Day", "DateAdded"], random);
         self.record(EVENTS, id, id.to_string(), value, what)
     }
 
-    fn mention(&mut self, all: &mut Generator) -> Sent {
+    fn mention(&mut self, all: &mut GdeltGenerator) -> SentRecord {
         let random = &mut self.of_mentions;
         let earlier = random.below(self.first_left + 1) < self.earlier_left || self.events == 0;
         let (event, event_time) = if earlier {
@@ -374,7 +375,7 @@ impl Open {
         let line = mention.line(self.time, random);
         let how = how(all.spoiled, random);
         let dates = ["MentionTimeDate", "EventTimeDate"];
-        let (value, what) = spoil(line, how, Kind::Mention, &dates, random);
+        let (value, what) = spoil(line, how, GdeltKind::Mention, &dates, random);
         let id = mention.id();
         if how.is_none() {
             if self.sent.len() == REMEMBERED {
@@ -385,13 +386,13 @@ impl Open {
         self.record(MENTIONS, event, id, value, what)
     }
 
-    fn again(&mut self, mut mention: Mention) -> Sent {
+    fn again(&mut self, mut mention: Mention) -> SentRecord {
         let random = &mut self.of_mentions;
         mention.sentence += random.between(1, 9);
         let value = mention.line(self.time, random).into_bytes();
         let (event, id) = (mention.event, mention.id());
         self.sent.push_back(mention);
-        self.record(MENTIONS, event, id, value, Kind::Again)
+        self.record(MENTIONS, event, id, value, GdeltKind::Again)
     }
 
     fn record(
@@ -400,11 +401,19 @@ impl Open {
         event: u64,
         id: String,
         value: Vec<u8>,
-        what: Kind,
-    ) -> Sent {
-        let key = (what != Kind::Spoiled(How::NoId)).then(|| event.to_string());
-        let readable = !matches!(what, Kind::Spoiled(How::NoId | How::NotJson));
-        Sent { topic, key, batch_id: self.id.clone(), id: readable.then_some(id), value, what }
+        what: GdeltKind,
+    ) -> SentRecord {
+        let key = (what != GdeltKind::Spoiled(GdeltSpoiling::NoId)).then(|| event.to_string());
+        let readable =
+            !matches!(what, GdeltKind::Spoiled(GdeltSpoiling::NoId | GdeltSpoiling::NotJson));
+        SentRecord {
+            topic,
+            key,
+            batch_id: self.id.clone(),
+            id: readable.then_some(id),
+            value,
+            what,
+        }
     }
 }
 
@@ -574,7 +583,7 @@ impl Line {
         field("Type3Code", None);
     }
 
-    fn place(&mut self, whose: &str, place: Option<&Place>) {
+    fn place(&mut self, whose: &str, place: Option<&Location>) {
         self.number(&format!("{whose}Type"), place.map_or(0, |place| place.kind));
         let mut field = |name, value| self.text(&format!("{whose}{name}"), value);
         field("FullName", place.map(|place| place.name));
@@ -597,21 +606,22 @@ impl Line {
     }
 }
 
-fn how(share: u32, random: &mut Random) -> Option<How> {
-    let how = How::ALL.get(random.below(How::ALL.len() as u64) as usize).copied();
+fn how(share: u32, random: &mut Random) -> Option<GdeltSpoiling> {
+    let how =
+        GdeltSpoiling::ALL.get(random.below(GdeltSpoiling::ALL.len() as u64) as usize).copied();
     how.filter(|_| random.per_mille(share))
 }
 
 fn spoil(
     line: String,
-    how: Option<How>,
-    good: Kind,
+    how: Option<GdeltSpoiling>,
+    good: GdeltKind,
     dates: &[&'static str],
     random: &mut Random,
-) -> (Vec<u8>, Kind) {
+) -> (Vec<u8>, GdeltKind) {
     let Some(how) = how else { return (line.into_bytes(), good) };
     let spoiled = match how {
-        How::NotJson => {
+        GdeltSpoiling::NotJson => {
             // Behind the id, so that it still shows what was sent.
             let mut end = random.between(40, line.len() as u64 - 1) as usize;
             while !line.is_char_boundary(end) {
@@ -619,17 +629,17 @@ fn spoil(
             }
             line[..end].to_owned()
         }
-        How::NoId if random.per_mille(500) => with_number(&line, "GlobalEventId", "null"),
-        How::NoId => {
+        GdeltSpoiling::NoId if random.per_mille(500) => with_number(&line, "GlobalEventId", "null"),
+        GdeltSpoiling::NoId => {
             let rest = line.split_once(',').map_or("}", |(_, rest)| rest);
             format!("{{{rest}")
         }
-        How::BadDate => match random.word(dates) {
+        GdeltSpoiling::BadDate => match random.word(dates) {
             "Day" => with_number(&line, "Day", "20251399"),
             field => with_number(&line, field, random.word(&["20250230151500", "20251399996100"])),
         },
     };
-    (spoiled.into_bytes(), Kind::Spoiled(how))
+    (spoiled.into_bytes(), GdeltKind::Spoiled(how))
 }
 
 /// The line with another value for a number that is not its last field.

@@ -1,7 +1,7 @@
 //! Online orders: a parcel, a payment and one to three items, as one line of compact JSON.
 //!
 //! Most are good. Some come again byte for byte, some come again under the same id with other
-//! content, and some are spoiled in one of the ways of [`How`]. Each order says which it is, so
+//! content, and some are spoiled in one of the ways of [`OrderSpoiling`]. Each order says which it is, so
 //! that whoever sent it knows what must become of it: good ones are delivered once, repeats are
 //! duplicates, other versions are conflicts, spoiled ones are dead letters.
 //!
@@ -25,12 +25,12 @@ pub struct Order {
     /// The line to send, without its line break.
     pub bytes: Vec<u8>,
     /// What must become of it.
-    pub kind: Kind,
+    pub kind: OrderKind,
 }
 
 /// What an order is, and so how it must end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum OrderKind {
     /// The first under its id, and good.
     Good,
     /// The same bytes as an earlier good one.
@@ -38,12 +38,12 @@ pub enum Kind {
     /// The id of an earlier good one with other content, good in itself.
     Version,
     /// Bad on purpose.
-    Spoiled(How),
+    Spoiled(OrderSpoiling),
 }
 
 /// A way to spoil an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum How {
+pub enum OrderSpoiling {
     /// An e-mail address without an `@`.
     Email,
     /// A phone number that is not one.
@@ -70,26 +70,26 @@ pub enum How {
     RandomBytes,
 }
 
-impl How {
+impl OrderSpoiling {
     /// Every way there is.
-    pub const ALL: [How; 12] = [
-        How::Email,
-        How::Phone,
-        How::Zip,
-        How::NegativePrice,
-        How::Sale,
-        How::Currency,
-        How::MissingField,
-        How::UnknownField,
-        How::NoItems,
-        How::WrongType,
-        How::BrokenJson,
-        How::RandomBytes,
+    pub const ALL: [OrderSpoiling; 12] = [
+        OrderSpoiling::Email,
+        OrderSpoiling::Phone,
+        OrderSpoiling::Zip,
+        OrderSpoiling::NegativePrice,
+        OrderSpoiling::Sale,
+        OrderSpoiling::Currency,
+        OrderSpoiling::MissingField,
+        OrderSpoiling::UnknownField,
+        OrderSpoiling::NoItems,
+        OrderSpoiling::WrongType,
+        OrderSpoiling::BrokenJson,
+        OrderSpoiling::RandomBytes,
     ];
 
     /// True when it is still JSON, only not a good order.
     pub fn is_json(self) -> bool {
-        !matches!(self, How::BrokenJson | How::RandomBytes)
+        !matches!(self, OrderSpoiling::BrokenJson | OrderSpoiling::RandomBytes)
     }
 }
 
@@ -112,7 +112,7 @@ impl Default for Shares {
 
 /// An endless stream of orders that its seed decides.
 #[derive(Clone, Debug)]
-pub struct Generator {
+pub struct OrderGenerator {
     seed: u64,
     made: u64,
     random: Random,
@@ -120,10 +120,10 @@ pub struct Generator {
     recent: VecDeque<(String, Vec<u8>)>,
 }
 
-impl Generator {
+impl OrderGenerator {
     /// A mixture as [`Shares::default`] has it.
     pub fn new(seed: u64) -> Self {
-        Generator {
+        OrderGenerator {
             seed,
             made: 0,
             random: Random::new(mix(seed)),
@@ -144,18 +144,20 @@ impl Generator {
         self
     }
 
-    /// The next order.
+    /// Makes one more order: fresh, a repeat, a new version, or a spoiled one.
     pub fn next_order(&mut self) -> Order {
         let Shares { repeats, versions, spoiled } = self.shares;
         let draw = self.random.below(1_000) as u32;
         if draw < spoiled {
-            let how = self.random.below(How::ALL.len() as u64) as usize;
-            return self.spoiled(How::ALL.get(how).copied().unwrap_or(How::RandomBytes));
+            let how = self.random.below(OrderSpoiling::ALL.len() as u64) as usize;
+            return self.spoiled(
+                OrderSpoiling::ALL.get(how).copied().unwrap_or(OrderSpoiling::RandomBytes),
+            );
         }
         if draw < spoiled + repeats
             && let Some((uid, bytes)) = self.earlier()
         {
-            return Order { uid, bytes, kind: Kind::Repeat };
+            return Order { uid, bytes, kind: OrderKind::Repeat };
         }
         if draw < spoiled + repeats + versions
             && let Some(version) = self.version()
@@ -175,20 +177,20 @@ impl Generator {
             }
             self.recent.push_back((uid.clone(), bytes.clone()));
         }
-        Order { uid, bytes, kind: Kind::Good }
+        Order { uid, bytes, kind: OrderKind::Good }
     }
 
     /// An order under an id of its own, spoiled in this way.
-    pub fn spoiled(&mut self, how: How) -> Order {
+    pub fn spoiled(&mut self, how: OrderSpoiling) -> Order {
         let uid = self.uid();
         let line = self.line(&uid);
         let bytes = spoil(line, how, &mut self.random);
-        Order { uid, bytes, kind: Kind::Spoiled(how) }
+        Order { uid, bytes, kind: OrderKind::Spoiled(how) }
     }
 
     /// A good order under a given id: the next version of what was sent under it before.
     pub fn version_of(&mut self, uid: &str) -> Order {
-        Order { uid: uid.to_owned(), bytes: self.line(uid).into_bytes(), kind: Kind::Version }
+        Order { uid: uid.to_owned(), bytes: self.line(uid).into_bytes(), kind: OrderKind::Version }
     }
 
     fn version(&mut self) -> Option<Order> {
@@ -299,24 +301,24 @@ fn item(list: &mut String, nth: u64, track: &str, random: &mut Random) -> u64 {
     total
 }
 
-fn spoil(line: String, how: How, random: &mut Random) -> Vec<u8> {
+fn spoil(line: String, how: OrderSpoiling, random: &mut Random) -> Vec<u8> {
     let spoiled = match how {
-        How::Email => with_value(&line, "email", r#""nobody.example.com""#),
-        How::Phone => with_value(&line, "phone", r#""call me""#),
-        How::Zip => with_value(&line, "zip", r#""12a4""#),
-        How::NegativePrice => with_value(&line, "price", "-5"),
-        How::Sale => with_value(&line, "sale", "101"),
-        How::Currency => with_value(&line, "currency", r#""euro""#),
-        How::MissingField => with_value(&line, "city", "").replacen(r#""city":,"#, "", 1),
-        How::UnknownField => line.replacen('{', r#"{"coupon":"SPRING","#, 1),
-        How::NoItems => match (line.find(r#""items":["#), line.find("],")) {
+        OrderSpoiling::Email => with_value(&line, "email", r#""nobody.example.com""#),
+        OrderSpoiling::Phone => with_value(&line, "phone", r#""call me""#),
+        OrderSpoiling::Zip => with_value(&line, "zip", r#""12a4""#),
+        OrderSpoiling::NegativePrice => with_value(&line, "price", "-5"),
+        OrderSpoiling::Sale => with_value(&line, "sale", "101"),
+        OrderSpoiling::Currency => with_value(&line, "currency", r#""euro""#),
+        OrderSpoiling::MissingField => with_value(&line, "city", "").replacen(r#""city":,"#, "", 1),
+        OrderSpoiling::UnknownField => line.replacen('{', r#"{"coupon":"SPRING","#, 1),
+        OrderSpoiling::NoItems => match (line.find(r#""items":["#), line.find("],")) {
             (Some(start), Some(end)) => {
                 format!(r#"{}"items":[{}"#, &line[..start], &line[end..])
             }
             _ => line,
         },
-        How::WrongType => with_value(&line, "sm_id", r#""many""#),
-        How::BrokenJson => {
+        OrderSpoiling::WrongType => with_value(&line, "sm_id", r#""many""#),
+        OrderSpoiling::BrokenJson => {
             // Anywhere behind the id, so that ids still show what was sent.
             let mut end = random.between(40, line.len() as u64 - 1) as usize;
             while !line.is_char_boundary(end) {
@@ -324,7 +326,7 @@ fn spoil(line: String, how: How, random: &mut Random) -> Vec<u8> {
             }
             line[..end].to_owned()
         }
-        How::RandomBytes => return random_bytes(random),
+        OrderSpoiling::RandomBytes => return random_bytes(random),
     };
     spoiled.into_bytes()
 }
@@ -385,22 +387,22 @@ mod tests {
 
     use super::*;
 
-    fn take(mut generator: Generator, count: usize) -> Vec<Order> {
+    fn take(mut generator: OrderGenerator, count: usize) -> Vec<Order> {
         (0..count).map(|_| generator.next_order()).collect()
     }
 
     #[test]
     fn a_seed_decides_the_stream() {
-        assert_eq!(take(Generator::new(5), 2_000), take(Generator::new(5), 2_000));
-        assert_ne!(take(Generator::new(5), 10), take(Generator::new(6), 10));
+        assert_eq!(take(OrderGenerator::new(5), 2_000), take(OrderGenerator::new(5), 2_000));
+        assert_ne!(take(OrderGenerator::new(5), 10), take(OrderGenerator::new(6), 10));
     }
 
     #[test]
     fn good_orders_are_json_of_their_own_id_and_of_ordinary_size() {
-        let orders = take(Generator::good_only(1), 20_000);
+        let orders = take(OrderGenerator::good_only(1), 20_000);
         let mut seen = HashSet::new();
         for order in &orders {
-            assert_eq!(order.kind, Kind::Good);
+            assert_eq!(order.kind, OrderKind::Good);
             assert!(seen.insert(order.uid.clone()), "{} comes twice", order.uid);
             let value: Value = serde_json::from_slice(&order.bytes).unwrap();
             assert_eq!(value["order_uid"], order.uid.as_str());
@@ -419,55 +421,55 @@ mod tests {
     #[test]
     fn every_kind_occurs_and_is_what_it_says() {
         let mut first: HashMap<String, Vec<u8>> = HashMap::new();
-        let mut kinds: HashMap<Kind, usize> = HashMap::new();
-        for order in take(Generator::new(3), 20_000) {
+        let mut kinds: HashMap<OrderKind, usize> = HashMap::new();
+        for order in take(OrderGenerator::new(3), 20_000) {
             *kinds.entry(order.kind).or_default() += 1;
             assert!(!order.bytes.contains(&b'\n') && !order.bytes.is_empty());
             let earlier = first.get(&order.uid);
             match order.kind {
-                Kind::Good => assert!(first.insert(order.uid, order.bytes).is_none()),
-                Kind::Repeat => assert_eq!(earlier, Some(&order.bytes)),
-                Kind::Version => {
+                OrderKind::Good => assert!(first.insert(order.uid, order.bytes).is_none()),
+                OrderKind::Repeat => assert_eq!(earlier, Some(&order.bytes)),
+                OrderKind::Version => {
                     assert!(earlier.is_some_and(|bytes| *bytes != order.bytes));
                     let value: Value = serde_json::from_slice(&order.bytes).unwrap();
                     assert_eq!(value["order_uid"], order.uid.as_str());
                 }
-                Kind::Spoiled(how) => {
+                OrderKind::Spoiled(how) => {
                     assert!(earlier.is_none());
                     let value = serde_json::from_slice::<Value>(&order.bytes);
                     assert_eq!(value.is_ok(), how.is_json(), "{how:?}");
                 }
             }
         }
-        assert_eq!(kinds.len(), 3 + How::ALL.len(), "{kinds:?}");
+        assert_eq!(kinds.len(), 3 + OrderSpoiling::ALL.len(), "{kinds:?}");
     }
 
     #[test]
     fn each_way_to_spoil_breaks_just_that() {
-        let mut generator = Generator::new(9);
+        let mut generator = OrderGenerator::new(9);
         let mut spoiled = |how| -> Value {
             serde_json::from_slice(&generator.spoiled(how).bytes).unwrap_or_default()
         };
-        assert_eq!(spoiled(How::Email)["delivery"]["email"], "nobody.example.com");
-        assert_eq!(spoiled(How::Phone)["delivery"]["phone"], "call me");
-        assert_eq!(spoiled(How::Zip)["delivery"]["zip"], "12a4");
-        assert_eq!(spoiled(How::NegativePrice)["items"][0]["price"], -5);
-        assert_eq!(spoiled(How::Sale)["items"][0]["sale"], 101);
-        assert_eq!(spoiled(How::Currency)["payment"]["currency"], "euro");
-        let missing = spoiled(How::MissingField);
+        assert_eq!(spoiled(OrderSpoiling::Email)["delivery"]["email"], "nobody.example.com");
+        assert_eq!(spoiled(OrderSpoiling::Phone)["delivery"]["phone"], "call me");
+        assert_eq!(spoiled(OrderSpoiling::Zip)["delivery"]["zip"], "12a4");
+        assert_eq!(spoiled(OrderSpoiling::NegativePrice)["items"][0]["price"], -5);
+        assert_eq!(spoiled(OrderSpoiling::Sale)["items"][0]["sale"], 101);
+        assert_eq!(spoiled(OrderSpoiling::Currency)["payment"]["currency"], "euro");
+        let missing = spoiled(OrderSpoiling::MissingField);
         assert!(missing["delivery"].get("city").is_none() && missing["oof_shard"].is_string());
-        assert_eq!(spoiled(How::UnknownField)["coupon"], "SPRING");
-        let none = spoiled(How::NoItems);
+        assert_eq!(spoiled(OrderSpoiling::UnknownField)["coupon"], "SPRING");
+        let none = spoiled(OrderSpoiling::NoItems);
         assert!(none["items"].as_array().is_some_and(Vec::is_empty) && none["locale"].is_string());
-        assert_eq!(spoiled(How::WrongType)["sm_id"], "many");
+        assert_eq!(spoiled(OrderSpoiling::WrongType)["sm_id"], "many");
     }
 
     #[test]
     fn versions_of_one_id_differ() {
-        let mut generator = Generator::good_only(2);
+        let mut generator = OrderGenerator::good_only(2);
         let first = generator.good();
         let second = generator.version_of(&first.uid);
-        assert_eq!(second.kind, Kind::Version);
+        assert_eq!(second.kind, OrderKind::Version);
         assert_ne!(first.bytes, second.bytes);
     }
 }

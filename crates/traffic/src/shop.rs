@@ -18,7 +18,7 @@ pub struct ShopEvent {
 
 /// Makes events, one after another.
 #[derive(Clone, Debug)]
-pub struct Generator {
+pub struct ShopGenerator {
     random: Random,
     /// Part of every id, so that other seeds have other ids.
     seed: u64,
@@ -35,16 +35,16 @@ const DAY: u64 = 86_400_000;
 const TYPES: [&str; 5] = ["view", "cart", "purchase", "return", "review"];
 const RETURN: u64 = 3;
 
-impl Generator {
+impl ShopGenerator {
     /// Events as they are in life: some come twice, some returns have no shop.
     pub fn new(seed: u64) -> Self {
         let random = Random::new(seed);
-        Generator { random, seed, number: 0, time: FIRST_TIME, good_only: false, last: None }
+        ShopGenerator { random, seed, number: 0, time: FIRST_TIME, good_only: false, last: None }
     }
 
     /// Only events that are delivered, each once.
     pub fn good_only(seed: u64) -> Self {
-        Generator { good_only: true, ..Generator::new(seed) }
+        ShopGenerator { good_only: true, ..ShopGenerator::new(seed) }
     }
 
     /// The next one.
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn every_event_is_what_it_says() {
-        let mut generator = Generator::new(3);
+        let mut generator = ShopGenerator::new(3);
         let events: Vec<ShopEvent> = (0..20_000).map(|_| generator.next_event()).collect();
         let ids: HashSet<&str> = events.iter().map(|event| event.id.as_str()).collect();
         assert!(ids.len() < events.len() && events.iter().any(|event| event.shop.is_none()));
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn good_ones_come_once_and_have_a_shop() {
-        let mut generator = Generator::good_only(4);
+        let mut generator = ShopGenerator::good_only(4);
         let events: Vec<ShopEvent> = (0..5_000).map(|_| generator.next_event()).collect();
         let ids: HashSet<&str> = events.iter().map(|event| event.id.as_str()).collect();
         assert_eq!(ids.len(), events.len());

@@ -12,9 +12,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use potok_config::{FeedSettings, Period, Refusal, Site};
 use potok_core::{
-    Assignment, Backlog, Fault, Feed, FeedCommit, FeedFacts, Headers, Intake, Log, OpenFeed,
-    Partition, PartitionEnd, PipelineInfo, Position, Progress, RangeSet, Record, Source,
-    SourceBatch, Timestamp,
+    Assignment, Backlog, Fault, Feed, FeedCommit, FeedFacts, Headers, Log, OpenFeed, Partition,
+    PartitionEnd, PipelineInfo, Position, Progress, RangeSet, Record, Source, SourceBatch,
+    SourceEvent, Timestamp,
 };
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -71,7 +71,7 @@ fn files(folder: &Path) -> Result<BTreeSet<String>, Fault> {
 #[async_trait]
 impl Feed for Spool {
     async fn open(&self, _info: &PipelineInfo, _log: Arc<dyn Log>) -> Result<OpenFeed, Fault> {
-        let taken = Arc::new(Taken { folder: self.folder.clone(), files: Mutex::default() });
+        let taken = Arc::new(OpenFiles { folder: self.folder.clone(), files: Mutex::default() });
         let source = SpoolSource {
             taken: taken.clone(),
             every: self.every,
@@ -89,7 +89,7 @@ impl Feed for Spool {
 }
 
 /// The files that were handed out and have not ended, by offset.
-struct Taken {
+struct OpenFiles {
     folder: PathBuf,
     files: Mutex<BTreeMap<u64, String>>,
 }
@@ -102,7 +102,7 @@ fn partition() -> Partition {
 }
 
 #[async_trait]
-impl Progress for Taken {
+impl Progress for OpenFiles {
     /// Called when everything that came of the records is durable. A file that is gone already was
     /// noted before.
     async fn commit(&self, commit: &FeedCommit) -> Result<(), Fault> {
@@ -127,7 +127,7 @@ impl Progress for Taken {
 }
 
 struct SpoolSource {
-    taken: Arc<Taken>,
+    taken: Arc<OpenFiles>,
     every: Duration,
     assigned: bool,
     paused: bool,
@@ -173,10 +173,10 @@ impl SpoolSource {
 
 #[async_trait]
 impl Source for SpoolSource {
-    async fn next(&mut self) -> Result<Intake, Fault> {
+    async fn next(&mut self) -> Result<SourceEvent, Fault> {
         if !self.assigned {
             self.assigned = true;
-            return Ok(Intake::Assigned(vec![Assignment {
+            return Ok(SourceEvent::Assigned(vec![Assignment {
                 partition: partition(),
                 nonce: ASSIGNMENT,
                 start: 0,
@@ -187,7 +187,7 @@ impl Source for SpoolSource {
             if !self.paused
                 && let Some(batch) = self.take()?
             {
-                return Ok(Intake::Batch(batch));
+                return Ok(SourceEvent::Batch(batch));
             }
             // Cancelling here loses nothing: nothing was taken.
             tokio::time::sleep(self.every).await;

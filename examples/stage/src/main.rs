@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use potok_connectors::memory::MemoryLog;
 use potok_core::{
-    Event, Fault, Headers, Log, Output, ReadFrom, Reason, Stage, Staged, SystemClock,
+    Event, Fault, Headers, Log, Output, ReadFrom, Reason, Stage, StageResult, SystemClock,
 };
 use potok_flow::decode::JsonDecoder;
 use potok_flow::{
@@ -24,18 +24,18 @@ struct Convert {
 }
 
 impl Convert {
-    fn convert(&self, mut event: Event) -> Staged {
-        let failed = |what: &str| Staged::Failed(Fault::set_aside(Reason::Stage, what));
+    fn convert(&self, mut event: Event) -> StageResult {
+        let failed = |what: &str| StageResult::Failed(Fault::set_aside(Reason::Stage, what));
         let Ok(mut payment) = serde_json::from_slice::<Value>(&event.value) else {
             return failed("a payment is JSON");
         };
         let rate = payment["currency"].as_str().and_then(|currency| self.rates.get(currency));
         match (payment["amount"].as_f64(), rate) {
-            (Some(0.0), _) => Staged::Filtered,
+            (Some(0.0), _) => StageResult::Filtered,
             (Some(amount), Some(rate)) => {
                 payment["euro"] = (amount * rate).into();
                 event.value = Bytes::from(payment.to_string());
-                Staged::On(event)
+                StageResult::On(event)
             }
             (None, _) => failed("a payment has an amount"),
             (_, None) => failed("nobody knows the rate of this currency"),
@@ -47,7 +47,7 @@ impl Convert {
 impl Stage for Convert {
     /// One answer for each event, in order. A fault of the whole call would be for what the stage
     /// itself needs: `Fault::wait` while a service it asks is away, and the engine calls again.
-    async fn apply(&self, events: Vec<Event>) -> Result<Vec<Staged>, Fault> {
+    async fn apply(&self, events: Vec<Event>) -> Result<Vec<StageResult>, Fault> {
         Ok(events.into_iter().map(|event| self.convert(event)).collect())
     }
 }

@@ -3,7 +3,7 @@
 use super::{Rules, entries_of, present};
 use crate::problem::code;
 use crate::tree::Node;
-use crate::values::{Period, Written};
+use crate::values::{Period, TextValue};
 
 impl Rules<'_> {
     pub(super) fn track(&mut self) {

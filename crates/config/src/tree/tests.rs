@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 use super::*;
 use crate::env::Env;
-use crate::scalar::Typed;
+use crate::scalar::ScalarValue;
 
 fn read(text: &str) -> Result<(SourceText, Node), Vec<String>> {
     let source = SourceText::new("f", text);
@@ -77,27 +77,27 @@ fn a_part_of_a_text_is_found_again_in_the_file() {
 #[test]
 fn types_are_those_of_yaml() {
     for (text, typed) in [
-        ("", Typed::Null),
-        ("~", Typed::Null),
-        ("null", Typed::Null),
-        ("true", Typed::Bool(true)),
-        ("False", Typed::Bool(false)),
-        ("yes", Typed::Text),
-        ("12", Typed::Int(12)),
-        ("-12", Typed::Int(-12)),
-        ("+12", Typed::Int(12)),
-        ("0x1F", Typed::Int(31)),
-        ("0o17", Typed::Int(15)),
-        ("1.5", Typed::Float(1.5)),
-        ("-1e3", Typed::Float(-1000.0)),
-        ("1.2.3", Typed::Text),
-        ("127.0.0.1:80", Typed::Text),
-        (".", Typed::Text),
-        (".a", Typed::Text),
-        ("-", Typed::Text),
-        ("'12'", Typed::Text),
-        ("30s", Typed::Text),
-        (".inf", Typed::Text),
+        ("", ScalarValue::Null),
+        ("~", ScalarValue::Null),
+        ("null", ScalarValue::Null),
+        ("true", ScalarValue::Bool(true)),
+        ("False", ScalarValue::Bool(false)),
+        ("yes", ScalarValue::Text),
+        ("12", ScalarValue::Int(12)),
+        ("-12", ScalarValue::Int(-12)),
+        ("+12", ScalarValue::Int(12)),
+        ("0x1F", ScalarValue::Int(31)),
+        ("0o17", ScalarValue::Int(15)),
+        ("1.5", ScalarValue::Float(1.5)),
+        ("-1e3", ScalarValue::Float(-1000.0)),
+        ("1.2.3", ScalarValue::Text),
+        ("127.0.0.1:80", ScalarValue::Text),
+        (".", ScalarValue::Text),
+        (".a", ScalarValue::Text),
+        ("-", ScalarValue::Text),
+        ("'12'", ScalarValue::Text),
+        ("30s", ScalarValue::Text),
+        (".inf", ScalarValue::Text),
     ] {
         let Ok((_, root)) = read(&format!("a: {text}\n")) else {
             assert_eq!(text, "-");

@@ -60,12 +60,12 @@ fn sizes() {
 
 #[test]
 fn names() {
-    fn good<T: Written>(texts: &[&str]) {
+    fn good<T: TextValue>(texts: &[&str]) {
         for text in texts {
             assert!(T::read(text).is_ok(), "{} refuses {text:?}", T::FORMAT);
         }
     }
-    fn bad<T: Written>(texts: &[&str]) {
+    fn bad<T: TextValue>(texts: &[&str]) {
         for text in texts {
             assert!(T::read(text).is_err(), "{} takes {text:?}", T::FORMAT);
         }

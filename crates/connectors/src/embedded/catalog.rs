@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use potok_core::{PipelineInfo, RangeSet};
 
-use super::format::{DamageNote, Entry, Kind, RecordsEntry};
+use super::format::{DamageNote, Entry, FrameKind, RecordsEntry};
 
 /// Where one partition stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Head {
+pub struct PartitionHead {
     /// The next record gets this offset. After damage it lies above `end`.
     pub next: u64,
     /// Behind the last record there is.
@@ -22,7 +22,7 @@ pub struct Head {
 
 /// A registered group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Group {
+pub struct CatalogGroup {
     /// JSON of its `PipelineInfo`.
     pub info: Vec<u8>,
     /// What it reads: retention keeps what it has not ended of these.
@@ -31,7 +31,7 @@ pub struct Group {
     pub ended: BTreeMap<Arc<str>, BTreeMap<u32, RangeSet>>,
 }
 
-impl Group {
+impl CatalogGroup {
     /// What has ended of one partition.
     pub fn ended(&self, topic: &str, partition: u32) -> Option<&RangeSet> {
         self.ended.get(topic)?.get(&partition)
@@ -57,9 +57,9 @@ pub struct Catalog {
     /// The first offset of topics not known yet.
     pub floor: u64,
     /// Topics and their partitions.
-    pub topics: BTreeMap<Arc<str>, Vec<Head>>,
+    pub topics: BTreeMap<Arc<str>, Vec<PartitionHead>>,
     /// Registered groups.
-    pub groups: BTreeMap<Arc<str>, Group>,
+    pub groups: BTreeMap<Arc<str>, CatalogGroup>,
     /// Topics that never go by age; outlives the group that named them.
     pub kept: BTreeSet<Arc<str>>,
     /// What may go of them: no reader sees it any more, wherever it still lies.
@@ -72,8 +72,8 @@ pub struct Catalog {
 
 impl Catalog {
     /// Applies the entries of one frame. A checkpoint replaces everything.
-    pub fn apply(&mut self, kind: Kind, entries: &[Entry<'_>]) {
-        if kind == Kind::Checkpoint {
+    pub fn apply(&mut self, kind: FrameKind, entries: &[Entry<'_>]) {
+        if kind == FrameKind::Checkpoint {
             *self = Catalog::default();
         }
         entries.iter().for_each(|entry| self.fold(entry));
@@ -96,7 +96,7 @@ impl Catalog {
             }
             Entry::Topic { topic, heads } => {
                 let known = self.topics.entry((*topic).into()).or_default();
-                known.resize(known.len().max(heads.len()), Head::default());
+                known.resize(known.len().max(heads.len()), PartitionHead::default());
                 for (head, (next, end)) in known.iter_mut().zip(heads) {
                     head.next = head.next.max(*next);
                     head.end = head.end.max(*end);
@@ -151,11 +151,11 @@ impl Catalog {
         self.topics.values_mut().flatten().for_each(|head| head.next += records);
     }
 
-    fn head_of(&mut self, records: &RecordsEntry<'_>) -> Option<&mut Head> {
+    fn head_of(&mut self, records: &RecordsEntry<'_>) -> Option<&mut PartitionHead> {
         if !self.topics.contains_key(records.topic) {
             self.topics.insert(records.topic.into(), Vec::new());
         }
-        let start = Head { next: self.floor, end: self.floor };
+        let start = PartitionHead { next: self.floor, end: self.floor };
         let heads = self.topics.get_mut(records.topic)?;
         heads.resize(heads.len().max(records.partitions as usize), start);
         heads.get_mut(records.partition as usize)
@@ -182,8 +182,8 @@ impl Catalog {
     }
 
     /// Where a partition stands; a topic not known yet starts at the floor.
-    pub fn head(&self, topic: &str, partition: u32) -> Head {
-        let start = Head { next: self.floor, end: self.floor };
+    pub fn head(&self, topic: &str, partition: u32) -> PartitionHead {
+        let start = PartitionHead { next: self.floor, end: self.floor };
         match self.topics.get(topic) {
             Some(heads) => heads.get(partition as usize).copied().unwrap_or(start),
             None => start,
@@ -317,7 +317,7 @@ mod tests {
             crc: 0,
         };
         catalog.apply(
-            Kind::Transaction,
+            FrameKind::Transaction,
             &[
                 Entry::Floor { offset: 5 },
                 Entry::Segment { number: 1 },
@@ -341,9 +341,9 @@ mod tests {
         let bytes = format::table(&catalog.checkpoint());
         let mut back = Catalog::default();
         back.floor = 99;
-        back.apply(Kind::Checkpoint, &format::entries(&bytes).unwrap());
+        back.apply(FrameKind::Checkpoint, &format::entries(&bytes).unwrap());
         assert_eq!(back, catalog);
-        assert_eq!(back.head("orders", 1), Head { next: 12, end: 5 });
+        assert_eq!(back.head("orders", 1), PartitionHead { next: 12, end: 5 });
         assert_eq!(back.head("new", 0).next, 12);
     }
 
@@ -357,9 +357,9 @@ mod tests {
         };
         let (mut all, mut hole) = (Catalog::default(), Catalog::default());
         for (from, to) in [(0, 5), (5, 8), (8, 12)] {
-            all.apply(Kind::Transaction, &[ended(from, to)]);
+            all.apply(FrameKind::Transaction, &[ended(from, to)]);
             if from != 5 {
-                hole.apply(Kind::Transaction, &[ended(from, to)]);
+                hole.apply(FrameKind::Transaction, &[ended(from, to)]);
             }
         }
         let lost: Vec<_> =

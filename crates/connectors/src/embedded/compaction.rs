@@ -19,25 +19,25 @@ use bytes::Bytes;
 use super::catalog::Catalog;
 use super::damage;
 use super::disk::{DiskFile, write_all};
-use super::draft::{Draft, Place};
+use super::draft::{Draft, FramePlacement};
 use super::format::{
-    Entry, FrameHeader, Kind, RecordSpan, RecordsEntry, SEGMENT_HEADER, SegmentHeader, record_crc,
+    Entry, FrameHeader, FrameKind, RecordSpan, RecordsEntry, SEGMENT_HEADER, SegmentHeader,
+    record_crc,
 };
 use super::index::Index;
-use super::order::{self, Places};
-use super::pin::{Need, Pin, loose, pin};
+use super::order::{self, FrameOrder};
+use super::pin::{EvictionCause, Pin, loose, pin};
 use super::segment;
-use super::shared::{Segment, Shared};
-use super::walk::{Found, Frame, Walker};
+use super::shared::{OpenLog, Segment};
+use super::walk::{Frame, Step, Walker};
 use super::writer::{Gather, note_records};
 
 /// A segment to be merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Its number.
     pub number: u64,
     /// Why its loose records may go.
-    pub need: Need,
+    pub need: EvictionCause,
 }
 
 /// A member's file, as it was when the merge began.
@@ -50,7 +50,7 @@ struct Source {
 /// Merges `members`, oldest first. `most` bounds the new file: where the records turn out to take
 /// more, or a member is gone or has damage that must be kept aside first, nothing changes.
 /// Returns true when they are merged; the files of all but the last are left over then.
-pub fn merge(shared: &Shared, members: &[Member], most: u64) -> io::Result<bool> {
+pub fn merge(shared: &OpenLog, members: &[Member], most: u64) -> io::Result<bool> {
     let Some(last) = members.last().copied() else { return Ok(false) };
     let new = shared.paths.new_segment(last.number);
     let copied = copy(shared, members, most).inspect_err(|_| {
@@ -79,8 +79,8 @@ pub fn merge(shared: &Shared, members: &[Member], most: u64) -> io::Result<bool>
 }
 
 /// Writes and syncs the new file; its end and its index.
-fn copy(shared: &Shared, members: &[Member], most: u64) -> io::Result<Option<(u64, Index)>> {
-    let Some(opened) = Opened::new(shared, members)? else { return Ok(None) };
+fn copy(shared: &OpenLog, members: &[Member], most: u64) -> io::Result<Option<(u64, Index)>> {
+    let Some(opened) = MergeInput::new(shared, members)? else { return Ok(None) };
     let Some(last) = opened.sources.last() else { return Ok(None) };
     let number = last.member.number;
     let file = shared.disk.create(&shared.paths.new_segment(number))?;
@@ -122,15 +122,15 @@ fn copy(shared: &Shared, members: &[Member], most: u64) -> io::Result<Option<(u6
 }
 
 /// What a merge reads, all of one moment.
-struct Opened {
+struct MergeInput {
     sources: Vec<Source>,
     catalog: Catalog,
     /// Number and end of the segment before the oldest; zeros for none.
     before: (u64, u64),
 }
 
-impl Opened {
-    fn new(shared: &Shared, members: &[Member]) -> io::Result<Option<Opened>> {
+impl MergeInput {
+    fn new(shared: &OpenLog, members: &[Member]) -> io::Result<Option<MergeInput>> {
         let state = shared.state();
         let mut sources = Vec::with_capacity(members.len());
         for member in members {
@@ -141,13 +141,13 @@ impl Opened {
         let oldest = members.first().map_or(0, |member| member.number);
         let before = state.segments.range(..oldest).next_back();
         let before = before.map_or((0, 0), |(number, segment)| (*number, segment.end));
-        Ok(Some(Opened { sources, catalog: state.catalog.clone(), before }))
+        Ok(Some(MergeInput { sources, catalog: state.catalog.clone(), before }))
     }
 }
 
 /// A segment in the making, with the pinned records of others.
 struct Copy<'a> {
-    shared: &'a Shared,
+    shared: &'a OpenLog,
     catalog: &'a Catalog,
     number: u64,
     gather: Gather<'a>,
@@ -156,8 +156,8 @@ struct Copy<'a> {
 }
 
 impl Copy<'_> {
-    fn place(&self, like: Option<FrameHeader>) -> Place {
-        Place {
+    fn place(&self, like: Option<FrameHeader>) -> FramePlacement {
+        FramePlacement {
             nonce: self.shared.nonce,
             incarnation: like.map_or(0, |header| header.incarnation),
             time: like.map_or(0, |header| header.time),
@@ -173,10 +173,10 @@ impl Copy<'_> {
     /// Takes over the newest member's checkpoint, where it is good; it is the state at a later
     /// moment than the others'. Segments that are gone by now are left out of it.
     fn checkpoint(&mut self, source: &Source, members: &[Member]) -> io::Result<()> {
-        let Found::Frame(frame) = self.walker(source).at(SEGMENT_HEADER as u64)? else {
+        let Step::Frame(frame) = self.walker(source).at(SEGMENT_HEADER as u64)? else {
             return Ok(());
         };
-        if frame.header.kind != Kind::Checkpoint {
+        if frame.header.kind != FrameKind::Checkpoint {
             return Ok(());
         }
         let mut entries = frame.entries();
@@ -188,7 +188,7 @@ impl Copy<'_> {
             }
             _ => true,
         });
-        let mut draft = Draft::of_entries(Kind::Checkpoint, &entries);
+        let mut draft = Draft::of_entries(FrameKind::Checkpoint, &entries);
         let place = self.place(Some(frame.header));
         self.gather.put(draft.finish(&[], place))
     }
@@ -199,13 +199,13 @@ impl Copy<'_> {
         let mut at = SEGMENT_HEADER as u64;
         while self.gather.end() <= most {
             let (from, to, good) = match walker.at(at)? {
-                Found::End => return Ok(true),
-                Found::Frame(frame) => {
+                Step::End => return Ok(true),
+                Step::Frame(frame) => {
                     let good = self.take(source.member.need, &mut walker, &frame)?;
                     self.newest = Some(frame.header);
                     (frame.at, frame.end(), good)
                 }
-                Found::Bad(bad) => (bad.from, bad.to, false),
+                Step::Bad(bad) => (bad.from, bad.to, false),
             };
             at = to;
             if !good && !self.is_known(source.member.number, from, to) {
@@ -216,7 +216,12 @@ impl Copy<'_> {
     }
 
     /// Takes over what is pinned of a frame; false when its records do not fit.
-    fn take(&mut self, need: Need, walker: &mut Walker, frame: &Frame) -> io::Result<bool> {
+    fn take(
+        &mut self,
+        need: EvictionCause,
+        walker: &mut Walker,
+        frame: &Frame,
+    ) -> io::Result<bool> {
         let entries = frame.entries();
         let mut whole = true;
         let mut payload = Vec::new();
@@ -240,14 +245,14 @@ impl Copy<'_> {
         if taken.is_empty() {
             return Ok(whole);
         }
-        let came: Vec<u32> = Places::of(&entries)
+        let came: Vec<u32> = FrameOrder::of(&entries)
             .in_order()
             .filter_map(|(entry, number)| homes.get(entry)?.get(&number).copied())
             .collect();
         let came = order::written(came.into_iter());
         taken.extend(came.as_deref().map(|came| Entry::Order { came }));
         let place = self.place(Some(frame.header));
-        let mut draft = Draft::of_entries(Kind::Transaction, &taken);
+        let mut draft = Draft::of_entries(FrameKind::Transaction, &taken);
         draft.set_payload(&payload);
         self.gather.put(draft.finish(&[], place))?;
         note_records(&mut self.index, place.at, place.time, &taken);
@@ -258,7 +263,7 @@ impl Copy<'_> {
     fn is_known(&self, segment: u64, from: u64, to: u64) -> bool {
         let known = self.catalog.knows_damage(segment, from, to);
         if !known {
-            let found = damage::Found::within(segment, from, to);
+            let found = damage::DamageReport::within(segment, from, to);
             self.shared.report(&self.shared.state(), found);
         }
         known
@@ -266,14 +271,14 @@ impl Copy<'_> {
 }
 
 /// Pinned records of an entry that follow each other without gap.
-struct Run {
+struct PinnedRun {
     /// Offset of the first.
     first: u64,
     spans: Vec<RecordSpan>,
 }
 
-fn runs(records: &RecordsEntry<'_>, payload: &Bytes, pin: &Pin<'_>) -> Vec<Run> {
-    let mut runs: Vec<Run> = Vec::new();
+fn runs(records: &RecordsEntry<'_>, payload: &Bytes, pin: &Pin<'_>) -> Vec<PinnedRun> {
+    let mut runs: Vec<PinnedRun> = Vec::new();
     let mut at = 0;
     for number in 0..records.count {
         let Some(span) = RecordSpan::read(payload, at) else { break };
@@ -284,13 +289,13 @@ fn runs(records: &RecordsEntry<'_>, payload: &Bytes, pin: &Pin<'_>) -> Vec<Run> 
         }
         match runs.last_mut() {
             Some(run) if run.first + run.spans.len() as u64 == offset => run.spans.push(span),
-            _ => runs.push(Run { first: offset, spans: vec![span] }),
+            _ => runs.push(PinnedRun { first: offset, spans: vec![span] }),
         }
     }
     runs
 }
 
-impl Run {
+impl PinnedRun {
     /// The run as an entry of its own. The records' checksums hold their place within the entry,
     /// which is another one now.
     fn encode<'a>(

@@ -24,8 +24,7 @@ const CHUNK: usize = 1 << 20;
 
 /// Damage that has just been found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// The segment.
+pub struct DamageReport {
     pub segment: u64,
     /// First bad byte.
     pub from: u64,
@@ -37,16 +36,16 @@ pub struct Found {
     pub settled: bool,
 }
 
-impl Found {
+impl DamageReport {
     /// Bytes between good ones, or what lies behind them in an old segment. What they had ended
     /// is still counted as ended: only the next opening can tell what that was.
     pub fn within(segment: u64, from: u64, to: u64) -> Self {
-        Found { segment, from, to, tail: false, settled: false }
+        DamageReport { segment, from, to, tail: false, settled: false }
     }
 
     /// A whole segment that is not there any more.
     pub fn lost(segment: u64) -> Self {
-        Found::within(segment, 0, 0)
+        DamageReport::within(segment, 0, 0)
     }
 
     fn is_missing(&self) -> bool {
@@ -83,7 +82,7 @@ pub fn keep(
     disk: &dyn Disk,
     paths: &Paths,
     nonce: u64,
-    found: &Found,
+    found: &DamageReport,
     now: Timestamp,
     route: impl FnMut(&Arc<str>) -> Result<Arc<Route>, Fault>,
 ) -> io::Result<Draft> {
@@ -106,7 +105,7 @@ fn copy_aside(
     disk: &dyn Disk,
     paths: &Paths,
     file: &dyn DiskFile,
-    found: &Found,
+    found: &DamageReport,
 ) -> io::Result<(String, Vec<u8>)> {
     let to = found.to.min(file.len()?);
     if to <= found.from {
@@ -144,7 +143,7 @@ fn copy_aside(
 }
 
 /// A name no earlier copy has: the same bytes may be copied again after a crash.
-fn free_name(disk: &dyn Disk, dir: &Path, found: &Found) -> io::Result<String> {
+fn free_name(disk: &dyn Disk, dir: &Path, found: &DamageReport) -> io::Result<String> {
     let taken = disk.list(dir)?;
     let plain = format!("{:020}-{}", found.segment, found.from);
     let names = (0_u64..).map(|turn| match turn {
@@ -154,7 +153,13 @@ fn free_name(disk: &dyn Disk, dir: &Path, found: &Found) -> io::Result<String> {
     Ok(names.into_iter().find(|name| !taken.contains(name)).unwrap_or(plain))
 }
 
-fn dead_letter(nonce: u64, found: &Found, kept_in: &str, raw: Vec<u8>, now: Timestamp) -> Output {
+fn dead_letter(
+    nonce: u64,
+    found: &DamageReport,
+    kept_in: &str,
+    raw: Vec<u8>,
+    now: Timestamp,
+) -> Output {
     let file = Paths::segment_name(found.segment);
     let what = match (kept_in.is_empty(), found.tail) {
         _ if found.is_missing() => format!("log/{file} is missing"),

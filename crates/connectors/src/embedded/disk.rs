@@ -35,11 +35,11 @@ pub trait Disk: Send + Sync + 'static {
 
     /// Takes the lock of this file for this process and writes `note` into it, until the guard
     /// is dropped or the process dies.
-    fn lock(&self, path: &Path, note: &str) -> io::Result<Locked>;
+    fn lock(&self, path: &Path, note: &str) -> io::Result<LockAttempt>;
 }
 
 /// Whether a lock was free.
-pub enum Locked {
+pub enum LockAttempt {
     /// It is ours while the guard lives.
     Ours(Box<dyn Any + Send>),
     /// Someone else has it; what they wrote into it.
@@ -153,7 +153,7 @@ impl Disk for RealDisk {
         fs::File::open(dir)?.sync_all()
     }
 
-    fn lock(&self, path: &Path, note: &str) -> io::Result<Locked> {
+    fn lock(&self, path: &Path, note: &str) -> io::Result<LockAttempt> {
         let mut options = fs::File::options();
         options.mode(FILE_MODE);
         // Not truncated before the lock is ours: the owner's note must stay readable.
@@ -161,13 +161,13 @@ impl Disk for RealDisk {
         match file.try_lock() {
             Ok(()) => {}
             Err(fs::TryLockError::WouldBlock) => {
-                return Ok(Locked::Theirs(fs::read_to_string(path).unwrap_or_default()));
+                return Ok(LockAttempt::Theirs(fs::read_to_string(path).unwrap_or_default()));
             }
             Err(fs::TryLockError::Error(error)) => return Err(error),
         }
         // A full disk must not keep the log from opening: the note is a courtesy.
         let _ = file.set_len(0).and_then(|()| file.write_all_at(note.as_bytes(), 0));
-        Ok(Locked::Ours(Box::new(file)))
+        Ok(LockAttempt::Ours(Box::new(file)))
     }
 }
 

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use potok_core::{Fault, Output, Position};
 
 use super::format::{
-    Entry, FRAME_BYTES_MAX, FRAME_HEADER, FrameHeader, Kind, RECORD_HEADER, RecordsEntry,
+    Entry, FRAME_BYTES_MAX, FRAME_HEADER, FrameHeader, FrameKind, RECORD_HEADER, RecordsEntry,
     record_crc,
 };
 use super::{faults, order};
@@ -50,7 +50,7 @@ pub fn partition_of(key: &[u8], partitions: u32) -> u32 {
 
 /// Records of one partition within a draft.
 #[derive(Debug)]
-struct Slot {
+struct DraftSlot {
     topic: Arc<str>,
     partitions: u32,
     partition: u32,
@@ -65,9 +65,9 @@ struct Slot {
 pub struct Draft {
     /// Room for the header, then table and payload.
     bytes: Vec<u8>,
-    kind: Kind,
+    kind: FrameKind,
     table: usize,
-    slots: Vec<Slot>,
+    slots: Vec<DraftSlot>,
     /// What it may spend when the disk is full.
     pub urgency: Urgency,
 }
@@ -86,14 +86,14 @@ pub enum Urgency {
 
 /// Which record of which slot each output became, in the order of the outputs.
 #[derive(Debug, Default)]
-pub struct Places {
+pub struct OutputSlots {
     /// Slot, and number within the slot.
     records: Vec<(u32, u32)>,
     /// The partition of each slot.
     partitions: Vec<u32>,
 }
 
-impl Places {
+impl OutputSlots {
     /// The positions of the outputs, given what the writer answered.
     pub fn positions(&self, outputs: &[Output], log: u64, firsts: &[u64]) -> Vec<Position> {
         let of = |(output, (slot, number)): (&Output, &(u32, u32))| {
@@ -111,14 +111,13 @@ impl Places {
 
 /// What a frame needs to know of its place.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct FramePlacement {
     /// The folder.
     pub nonce: u64,
     /// The opening of the log.
     pub incarnation: u64,
     /// The time of its records.
     pub time: i64,
-    /// The segment.
     pub segment: u64,
     /// The file offset.
     pub at: u64,
@@ -130,13 +129,13 @@ impl Draft {
         outputs: &[Output],
         route: impl FnMut(&Arc<str>) -> Result<Arc<Route>, Fault>,
         entries: &[Entry<'_>],
-    ) -> Result<(Draft, Places), Fault> {
+    ) -> Result<(Draft, OutputSlots), Fault> {
         let (slots, places) = sort(outputs, route)?;
         let payload: usize = slots.iter().map(|slot| slot.bytes).sum();
         if payload > FRAME_BYTES_MAX {
             return Err(faults::transaction_too_large());
         }
-        let mut draft = Draft::of_entries(Kind::Transaction, entries);
+        let mut draft = Draft::of_entries(FrameKind::Transaction, entries);
         draft.slots = slots;
         draft.bytes.reserve(draft.slots.len() * 64 + payload);
         draft.lay_out(outputs, &places, payload);
@@ -144,7 +143,7 @@ impl Draft {
     }
 
     /// A frame of entries alone.
-    pub fn of_entries(kind: Kind, entries: &[Entry<'_>]) -> Draft {
+    pub fn of_entries(kind: FrameKind, entries: &[Entry<'_>]) -> Draft {
         let mut bytes = vec![0; FRAME_HEADER];
         entries.iter().for_each(|entry| entry.put(&mut bytes));
         let table = bytes.len() - FRAME_HEADER;
@@ -168,7 +167,7 @@ impl Draft {
     }
 
     /// Puts in what only the writer knows. May be done again for another place.
-    pub fn finish(&mut self, firsts: &[u64], place: Place) -> &[u8] {
+    pub fn finish(&mut self, firsts: &[u64], place: FramePlacement) -> &[u8] {
         for (slot, first) in self.slots.iter().zip(firsts) {
             put_at(&mut self.bytes, slot.first_at, &first.to_le_bytes());
         }
@@ -191,12 +190,12 @@ impl Draft {
     }
 
     /// The kind of frame.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> FrameKind {
         self.kind
     }
 
     /// Writes the slots' entries behind the others, and the records behind the table.
-    fn lay_out(&mut self, outputs: &[Output], places: &Places, payload: usize) {
+    fn lay_out(&mut self, outputs: &[Output], places: &OutputSlots, payload: usize) {
         for slot in &mut self.slots {
             let entry = Entry::Records(RecordsEntry {
                 topic: &slot.topic,
@@ -239,14 +238,14 @@ impl Draft {
 fn sort(
     outputs: &[Output],
     mut route: impl FnMut(&Arc<str>) -> Result<Arc<Route>, Fault>,
-) -> Result<(Vec<Slot>, Places), Fault> {
-    struct Topic {
+) -> Result<(Vec<DraftSlot>, OutputSlots), Fault> {
+    struct RoutedTopic {
         name: Arc<str>,
         route: Arc<Route>,
         slots: Vec<Option<u32>>,
     }
-    let mut topics: Vec<Topic> = Vec::new();
-    let mut slots: Vec<Slot> = Vec::new();
+    let mut topics: Vec<RoutedTopic> = Vec::new();
+    let mut slots: Vec<DraftSlot> = Vec::new();
     let mut records = Vec::with_capacity(outputs.len());
     let mut last = 0;
     for output in outputs {
@@ -260,7 +259,7 @@ fn sort(
                 None => {
                     let route = route(&output.topic)?;
                     let slots = vec![None; route.partitions as usize];
-                    topics.push(Topic { name: output.topic.clone(), route, slots });
+                    topics.push(RoutedTopic { name: output.topic.clone(), route, slots });
                     topics.len() - 1
                 }
             };
@@ -269,7 +268,7 @@ fn sort(
         let partition = topic.route.partition(output)?;
         let Some(slot) = topic.slots.get_mut(partition as usize) else { continue };
         let slot = *slot.get_or_insert_with(|| {
-            slots.push(Slot {
+            slots.push(DraftSlot {
                 topic: output.topic.clone(),
                 partitions: topic.route.partitions,
                 partition,
@@ -286,7 +285,7 @@ fn sort(
         }
     }
     let partitions = slots.iter().map(|slot| slot.partition).collect();
-    Ok((slots, Places { records, partitions }))
+    Ok((slots, OutputSlots { records, partitions }))
 }
 
 /// Writes a record at `at`; returns the place behind it.

@@ -11,15 +11,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::disk::{Disk, DiskFile, Locked};
+use super::disk::{Disk, DiskFile, LockAttempt};
 
 /// A sector is written whole or not at all.
 const SECTOR: usize = 512;
 
 /// What a power cut leaves of what was not synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Torn {
-    /// Nothing.
+pub enum PowerCut {
     Nothing,
     /// All of it.
     Everything,
@@ -55,7 +54,7 @@ struct World {
     durable: BTreeMap<PathBuf, usize>,
     /// What happened to names since their folder was synced, in order.
     unsynced: Vec<NameChange>,
-    files: Vec<File>,
+    files: Vec<FileContents>,
     locked: HashSet<PathBuf>,
     /// Operations that change something, so far.
     operations: u64,
@@ -111,7 +110,7 @@ impl NameChange {
 }
 
 #[derive(Debug, Default)]
-struct File {
+struct FileContents {
     /// As processes see it.
     bytes: Vec<u8>,
     /// As a power cut leaves it.
@@ -217,17 +216,17 @@ impl FaultyDisk {
 
     /// Cuts the power now. This disk is dead; the answer is what a machine finds when it starts
     /// again.
-    pub fn power_cut(&self, torn: Torn) -> FaultyDisk {
+    pub fn power_cut(&self, torn: PowerCut) -> FaultyDisk {
         let mut world = self.world();
         world.dead = true;
         self.0.released.notify_all();
         let mut dice = match torn {
-            Torn::Some(seed) => Some(Dice(seed)),
+            PowerCut::Some(seed) => Some(Dice(seed)),
             _ => None,
         };
         let (mut dirs, mut names) = (world.durable_dirs.clone(), world.durable.clone());
         let kept = match (&torn, &mut dice) {
-            (Torn::Nothing, _) => 0,
+            (PowerCut::Nothing, _) => 0,
             (_, Some(dice)) => dice.below(world.unsynced.len() as u64 + 1) as usize,
             _ => world.unsynced.len(),
         };
@@ -238,8 +237,8 @@ impl FaultyDisk {
         names.retain(|path, _| {
             path.ancestors().skip(1).all(|dir| dir.parent().is_none() || dirs.contains(dir))
         });
-        let survive = |file: &File| match (torn, &mut dice) {
-            (Torn::Nothing, _) => file.durable.clone(),
+        let survive = |file: &FileContents| match (torn, &mut dice) {
+            (PowerCut::Nothing, _) => file.durable.clone(),
             (_, Some(dice)) => file.torn(dice),
             _ => file.unsynced.iter().fold(file.durable.clone(), |mut bytes, change| {
                 change.apply(&mut bytes);
@@ -249,7 +248,7 @@ impl FaultyDisk {
         let bytes: Vec<Vec<u8>> = world.files.iter().map(survive).collect();
         let files = bytes
             .into_iter()
-            .map(|bytes| File { durable: bytes.clone(), bytes, unsynced: Vec::new() })
+            .map(|bytes| FileContents { durable: bytes.clone(), bytes, unsynced: Vec::new() })
             .collect();
         let after = World {
             durable_dirs: dirs.clone(),
@@ -266,7 +265,7 @@ impl FaultyDisk {
     /// A disk with the same files, all durable, and no faults: to try many things on one state.
     pub fn copy(&self) -> FaultyDisk {
         let world = self.world();
-        let same = |file: &File| File {
+        let same = |file: &FileContents| FileContents {
             bytes: file.bytes.clone(),
             durable: file.bytes.clone(),
             unsynced: Vec::new(),
@@ -299,12 +298,12 @@ impl FaultyDisk {
         let mut world = self.world();
         let file = world.names.get(path).copied();
         if let Some(file) = file.and_then(|file| world.files.get_mut(file)) {
-            *file = File { durable: bytes.clone(), bytes, unsynced: Vec::new() };
+            *file = FileContents { durable: bytes.clone(), bytes, unsynced: Vec::new() };
         }
     }
 }
 
-impl File {
+impl FileContents {
     /// The durable bytes with some sectors of some of the changes since.
     fn torn(&self, dice: &mut Dice) -> Vec<u8> {
         let mut bytes = self.durable.clone();
@@ -382,7 +381,7 @@ impl World {
         self.unsynced.push(change);
     }
 
-    fn file(&mut self, file: usize) -> io::Result<&mut File> {
+    fn file(&mut self, file: usize) -> io::Result<&mut FileContents> {
         self.files.get_mut(file).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
@@ -430,7 +429,7 @@ impl Disk for FaultyDisk {
         let mut world = self.world();
         world.operate()?;
         let file = world.files.len();
-        world.files.push(File::default());
+        world.files.push(FileContents::default());
         world.change_name(NameChange::Link(path.to_owned(), file));
         Ok(Arc::new(FaultyFile { disk: self.clone(), file }))
     }
@@ -472,14 +471,14 @@ impl Disk for FaultyDisk {
         Ok(())
     }
 
-    fn lock(&self, path: &Path, _note: &str) -> io::Result<Locked> {
+    fn lock(&self, path: &Path, _note: &str) -> io::Result<LockAttempt> {
         let mut world = self.world();
         world.alive()?;
         if !world.locked.insert(path.to_owned()) {
-            return Ok(Locked::Theirs("itself".to_owned()));
+            return Ok(LockAttempt::Theirs("itself".to_owned()));
         }
         let guard = Guard { disk: self.clone(), path: path.to_owned() };
-        Ok(Locked::Ours(Box::new(guard) as Box<dyn Any + Send>))
+        Ok(LockAttempt::Ours(Box::new(guard) as Box<dyn Any + Send>))
     }
 }
 
@@ -605,14 +604,14 @@ mod tests {
         file.sync().unwrap();
         assert_eq!(disk.copy().contents(path), b"kept");
         // The bytes are durable, their name is not.
-        assert_eq!(disk.power_cut(Torn::Nothing).files(), Vec::<PathBuf>::new());
+        assert_eq!(disk.power_cut(PowerCut::Nothing).files(), Vec::<PathBuf>::new());
 
         // The name is durable, its folder is not.
         let disk = FaultyDisk::new();
         disk.create_dir(dir).unwrap();
         disk.create(path).unwrap();
         disk.sync_dir(dir).unwrap();
-        assert_eq!(disk.power_cut(Torn::Nothing).files(), Vec::<PathBuf>::new());
+        assert_eq!(disk.power_cut(PowerCut::Nothing).files(), Vec::<PathBuf>::new());
 
         let disk = with_dir();
         let file = disk.create(path).unwrap();
@@ -622,7 +621,7 @@ mod tests {
         write_all(file.as_ref(), b" not", 4).unwrap();
         disk.remove(path).unwrap();
         assert!(file.len().is_ok());
-        let after = disk.power_cut(Torn::Nothing);
+        let after = disk.power_cut(PowerCut::Nothing);
         assert_eq!(after.contents(path), b"kept");
         assert!(file.len().is_err());
     }
@@ -638,7 +637,7 @@ mod tests {
         assert!(file.sync().is_err());
         assert!(file.sync().is_ok());
         assert_eq!(disk.contents(path), b"lost");
-        assert_eq!(disk.power_cut(Torn::Everything).contents(path), b"");
+        assert_eq!(disk.power_cut(PowerCut::Everything).contents(path), b"");
     }
 
     #[test]

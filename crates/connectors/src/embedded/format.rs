@@ -113,7 +113,6 @@ const MERGED: u8 = 2;
 pub struct SegmentHeader {
     /// Names the folder.
     pub nonce: u64,
-    /// Its number.
     pub number: u64,
     /// The number of the segment before; 0 for none.
     pub previous: u64,
@@ -182,7 +181,7 @@ impl SegmentHeader {
 
 /// What a frame is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FrameKind {
     /// Something happened.
     Transaction = 1,
     /// Everything that is known, at the start of a segment.
@@ -195,7 +194,7 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
     /// What it is for.
-    pub kind: Kind,
+    pub kind: FrameKind,
     /// Bytes of the table.
     pub table: u32,
     /// Bytes of the payload.
@@ -236,9 +235,9 @@ impl FrameHeader {
             return None;
         }
         let kind = match cut.u8()? {
-            1 => Kind::Transaction,
-            2 => Kind::Checkpoint,
-            3 => Kind::Footer,
+            1 => FrameKind::Transaction,
+            2 => FrameKind::Checkpoint,
+            3 => FrameKind::Footer,
             _ => return None,
         };
         cut.take(2)?;
@@ -271,11 +270,9 @@ fn header_crc(bytes: &[u8], segment: u64, at: u64) -> u32 {
 /// Records of one partition in one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordsEntry<'a> {
-    /// The topic.
     pub topic: &'a str,
     /// How many partitions the topic has.
     pub partitions: u32,
-    /// Which of them.
     pub partition: u32,
     /// The offset of the first; the others follow without gap.
     pub first: u64,
@@ -529,13 +526,9 @@ pub fn record_crc(place: u32, rest: &[u8]) -> u32 {
 /// One record as it lies in a payload: byte ranges relative to where it was read from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordSpan {
-    /// All of it.
     pub all: Range<usize>,
-    /// The key.
     pub key: Option<Range<usize>>,
-    /// The headers.
     pub headers: Range<usize>,
-    /// The value.
     pub value: Option<Range<usize>>,
 }
 
@@ -642,7 +635,7 @@ mod tests {
     #[test]
     fn a_frame_header_is_one_only_at_its_place() {
         let header = FrameHeader {
-            kind: Kind::Checkpoint,
+            kind: FrameKind::Checkpoint,
             table: 10,
             payload: 20,
             nonce: 1,

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use potok_core::{ConsumerGroup, ConsumerGroupPartition, ConsumerGroupSpec, RangeSet};
 
 use super::draft::Draft;
-use super::format::{Entry, Kind};
-use super::shared::{Shared, State};
+use super::format::{Entry, FrameKind};
+use super::shared::{LogState, OpenLog};
 
 /// What has to be written before the group may read; `None` when it stands as it is.
 ///
 /// A fresh group's start is written too: where "the end" was must not move when the process dies
 /// before the first record ended.
-pub fn registration(shared: &Shared, spec: &ConsumerGroupSpec) -> Option<Draft> {
+pub fn registration(shared: &OpenLog, spec: &ConsumerGroupSpec) -> Option<Draft> {
     let state = shared.state();
     let catalog = &state.catalog;
     let known = catalog.groups.get(spec.group.as_str());
@@ -55,11 +55,11 @@ pub fn registration(shared: &Shared, spec: &ConsumerGroupSpec) -> Option<Draft> 
     for topic in own.into_iter().filter(|topic| !catalog.kept.contains(topic.as_str())) {
         entries.push(Entry::Kept { topic });
     }
-    (!entries.is_empty()).then(|| Draft::of_entries(Kind::Transaction, &entries))
+    (!entries.is_empty()).then(|| Draft::of_entries(FrameKind::Transaction, &entries))
 }
 
 /// Every partition of the group with what has ended of it.
-pub fn partitions(state: &State, spec: &ConsumerGroupSpec) -> Vec<(Arc<str>, u32, RangeSet)> {
+pub fn partitions(state: &LogState, spec: &ConsumerGroupSpec) -> Vec<(Arc<str>, u32, RangeSet)> {
     let mut partitions = Vec::new();
     for topic in topics(spec) {
         let Some((topic, heads)) = state.catalog.topics.get_key_value(topic) else { continue };
@@ -72,7 +72,7 @@ pub fn partitions(state: &State, spec: &ConsumerGroupSpec) -> Vec<(Arc<str>, u32
 }
 
 /// Every registered group, as tools show it.
-pub fn list(state: &State, open: impl Fn(&str) -> bool) -> Vec<ConsumerGroup> {
+pub fn list(state: &LogState, open: impl Fn(&str) -> bool) -> Vec<ConsumerGroup> {
     let infos = state.catalog.groups.iter().map(|(name, group)| {
         let mut partitions = Vec::new();
         for topic in &group.topics {

@@ -53,18 +53,18 @@ use potok_core::{
 use tokio::sync::oneshot;
 
 pub use damage::DEAD_TOPIC;
-pub use disk::{Disk, DiskFile, Locked, RealDisk};
+pub use disk::{Disk, DiskFile, LockAttempt, RealDisk};
 pub use draft::partition_of;
-pub use faulty_disk::{FaultyDisk, Torn};
+pub use faulty_disk::{FaultyDisk, PowerCut};
 pub use store::EmbeddedStore;
 
 use draft::{Draft, Urgency};
-use format::{Entry, Kind};
+use format::{Entry, FrameKind};
 use reader::EmbeddedReader;
-use retention::Keeper;
-use scan::Lane;
-use shared::{Bugs, Command, Paths, Refused, Shared};
-use writer::Writer;
+use retention::RetentionWaker;
+use scan::ScanCursor;
+use shared::{Bugs, Command, OpenLog, Paths, WriteRefusal};
+use writer::LogWriter;
 
 /// How a log is kept.
 #[derive(Clone, Debug)]
@@ -99,8 +99,8 @@ impl Default for Options {
 
 /// An open log. Dropping it closes it: what is queued is still written, then the folder is free.
 pub struct EmbeddedLog {
-    shared: Arc<Shared>,
-    keeper: Keeper,
+    shared: Arc<OpenLog>,
+    keeper: RetentionWaker,
     threads: Mutex<Threads>,
 }
 
@@ -129,7 +129,7 @@ impl EmbeddedLog {
         let bugs = Bugs::planted();
         let recovered = recovery::recover(disk.as_ref(), &paths, bugs)?;
         let (sender, commands) = mpsc::channel();
-        let shared = Arc::new(Shared::new(
+        let shared = Arc::new(OpenLog::new(
             disk,
             paths,
             options,
@@ -139,8 +139,8 @@ impl EmbeddedLog {
             recovered.state,
             sender,
         ));
-        let (keeper, waking) = Keeper::new();
-        let writer = Writer::new(shared.clone(), keeper.clone(), recovered.resume);
+        let (keeper, waking) = RetentionWaker::new();
+        let writer = LogWriter::new(shared.clone(), keeper.clone(), recovered.resume);
         let unusable = |error| faults::unusable(dir, &error);
         let threads = Threads {
             keeper: Some(waking.start(shared.clone()).map_err(unusable)?),
@@ -189,14 +189,14 @@ fn lock(disk: &dyn Disk, paths: &Paths) -> Result<Box<dyn Any + Send>, Fault> {
         .create_dir(&paths.dir)
         .and_then(|()| disk.lock(&paths.dir.join("LOCK"), &std::process::id().to_string()));
     match lock.map_err(|error| faults::unusable(&paths.dir, &error))? {
-        Locked::Ours(guard) => Ok(guard),
-        Locked::Theirs(owner) => Err(faults::in_use(&paths.dir, &owner)),
+        LockAttempt::Ours(guard) => Ok(guard),
+        LockAttempt::Theirs(owner) => Err(faults::in_use(&paths.dir, &owner)),
     }
 }
 
 /// The writer's thread holds the lock: the folder is free when nothing can write any more.
 fn start_writer(
-    writer: Writer,
+    writer: LogWriter,
     commands: mpsc::Receiver<Command>,
     lock: Box<dyn Any + Send>,
 ) -> std::io::Result<JoinHandle<()>> {
@@ -209,11 +209,11 @@ fn start_writer(
 }
 
 /// What a caller is told when the writer refused.
-fn spread(refused: Refused) -> Fault {
+fn spread(refused: WriteRefusal) -> Fault {
     match refused {
-        Refused::Fault(fault) => fault,
+        WriteRefusal::Fault(fault) => fault,
         // Only jobs with a fence are refused so, and their callers ask again without.
-        Refused::Stale(_) => Fault::retry("the group was opened anew"),
+        WriteRefusal::Stale(_) => Fault::retry("the group was opened anew"),
     }
 }
 
@@ -250,7 +250,7 @@ impl Log for EmbeddedLog {
         let state = self.shared.state();
         let (topic, heads) =
             state.catalog.topics.get_key_value(topic).ok_or_else(|| faults::no_topic(topic))?;
-        let lane = |(index, head): (usize, &catalog::Head)| Lane {
+        let lane = |(index, head): (usize, &catalog::PartitionHead)| ScanCursor {
             partition: Partition { topic: topic.clone(), index: index as u32 },
             assignment: 0,
             next: from.offset(index as u32, head.end),
@@ -275,7 +275,7 @@ impl Log for EmbeddedLog {
         };
         if !fresh.is_empty() {
             let entry = Entry::Released { topic, partition, ranges: fresh.iter().collect() };
-            let draft = Draft::of_entries(Kind::Transaction, &[entry]);
+            let draft = Draft::of_entries(FrameKind::Transaction, &[entry]);
             self.shared.submit(draft, Vec::new()).await.map_err(spread)?;
             self.keeper.wake();
         }
@@ -284,7 +284,7 @@ impl Log for EmbeddedLog {
 
     async fn topics(&self) -> Result<Vec<TopicInfo>, Fault> {
         let state = self.shared.state();
-        let info = |(topic, heads): (&Arc<str>, &Vec<catalog::Head>)| TopicInfo {
+        let info = |(topic, heads): (&Arc<str>, &Vec<catalog::PartitionHead>)| TopicInfo {
             topic: topic.to_string(),
             ends: heads.iter().map(|head| head.end).collect(),
         };

@@ -18,16 +18,16 @@ pub fn written(came: impl Iterator<Item = u32> + Clone) -> Option<Vec<u8>> {
 }
 
 /// Where the records of a frame stand among each other.
-pub struct Places<'a> {
+pub struct FrameOrder<'a> {
     order: Option<&'a [u8]>,
     /// How many records each records entry has.
     counts: Vec<u32>,
 }
 
-impl<'a> Places<'a> {
+impl<'a> FrameOrder<'a> {
     /// Of a frame with these entries.
     pub fn of(entries: &[Entry<'a>]) -> Self {
-        let mut places = Places { order: None, counts: Vec::new() };
+        let mut places = FrameOrder { order: None, counts: Vec::new() };
         for entry in entries {
             match entry {
                 Entry::Records(records) => places.counts.push(records.count),
@@ -106,7 +106,7 @@ mod tests {
             records(1),
             Entry::Order { came: &order },
         ];
-        let places = Places::of(&entries);
+        let places = FrameOrder::of(&entries);
         assert_eq!(places.count(), 5);
         assert_eq!(places.by_entry(), [vec![0, 4], vec![1, 3], vec![2]]);
         let in_order: Vec<_> = places.in_order().collect();
@@ -117,6 +117,6 @@ mod tests {
     fn what_lies_in_order_needs_no_entry() {
         assert_eq!(written([0, 0, 1, 2, 2].into_iter()), None);
         let places = [records(2), records(1)];
-        assert_eq!(Places::of(&places).by_entry(), [vec![0, 1], vec![2]]);
+        assert_eq!(FrameOrder::of(&places).by_entry(), [vec![0, 1], vec![2]]);
     }
 }

@@ -14,17 +14,17 @@ use super::index::Index;
 
 /// Why loose records of a segment may go now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Need {
+pub struct EvictionCause {
     /// By age or size.
     pub due: bool,
     /// The disk is full.
     pub pressed: bool,
 }
 
-impl Need {
+impl EvictionCause {
     /// True when there is none: everything stays.
     pub fn is_none(self) -> bool {
-        self == Need::default()
+        self == EvictionCause::default()
     }
 
     /// Up to this size a rewritten segment is worth the work.
@@ -35,7 +35,6 @@ impl Need {
 
 /// Which records of a partition are pinned.
 pub enum Pin<'a> {
-    /// All of them.
     All,
     /// All but these.
     Except(Cow<'a, RangeSet>),
@@ -55,7 +54,7 @@ impl Pin<'_> {
 }
 
 /// What is pinned of a partition.
-pub fn pin<'a>(catalog: &'a Catalog, topic: &str, partition: u32, need: Need) -> Pin<'a> {
+pub fn pin<'a>(catalog: &'a Catalog, topic: &str, partition: u32, need: EvictionCause) -> Pin<'a> {
     if topic == DEAD_TOPIC || catalog.kept.contains(topic) {
         let Some(released) = catalog.released(topic, partition) else { return Pin::All };
         return Pin::Except(match ended(catalog, topic, partition) {
@@ -104,7 +103,7 @@ pub struct Estimate {
 }
 
 /// Estimates what of a segment is loose.
-pub fn loose(catalog: &Catalog, index: &Index, need: Need) -> Estimate {
+pub fn loose(catalog: &Catalog, index: &Index, need: EvictionCause) -> Estimate {
     let mut estimate = Estimate::default();
     for (topic, partition, extent) in index.extents() {
         let offsets = extent.last + 1 - extent.first;

@@ -5,19 +5,19 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use potok_core::{Fault, Reader, SourceBatch};
 
-use super::scan::Lane;
-use super::shared::Shared;
+use super::scan::ScanCursor;
+use super::shared::OpenLog;
 use super::source::Filler;
 
 /// A pass over one topic. What was released is left out, wherever it still lies.
 pub struct EmbeddedReader {
-    shared: Arc<Shared>,
+    shared: Arc<OpenLog>,
     filler: Filler,
 }
 
 impl EmbeddedReader {
     /// Reads `lanes`.
-    pub fn new(shared: &Arc<Shared>, lanes: Vec<Lane>) -> Self {
+    pub fn new(shared: &Arc<OpenLog>, lanes: Vec<ScanCursor>) -> Self {
         EmbeddedReader { shared: shared.clone(), filler: Filler::new(shared, lanes) }
     }
 }

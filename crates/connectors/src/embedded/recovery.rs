@@ -19,21 +19,21 @@ use super::damage;
 use super::disk::{Disk, DiskFile, read_up_to};
 use super::faults;
 use super::format::{
-    FRAME_HEADER, FRAME_MAGIC, FrameHeader, HeaderRead, Kind, SEGMENT_HEADER, SegmentHeader,
+    FRAME_HEADER, FRAME_MAGIC, FrameHeader, FrameKind, HeaderRead, SEGMENT_HEADER, SegmentHeader,
     fresh_nonce,
 };
 use super::index::Index;
 use super::segment::read_footer;
-use super::shared::{Bugs, Paths, Segment, State, Tail};
-use super::walk::{Found, Walker};
+use super::shared::{Bugs, LogState, Paths, Segment, Tail};
+use super::walk::{Step, Walker};
 use super::writer::{Resume, note_records};
 
 /// What was found.
-pub struct Recovered {
+pub struct RecoveredLog {
     /// Names the folder.
     pub nonce: u64,
     /// Everything known.
-    pub state: State,
+    pub state: LogState,
     /// Where the writer goes on.
     pub resume: Resume,
 }
@@ -71,7 +71,7 @@ struct Read {
 }
 
 /// Reads the folder.
-pub fn recover(disk: &dyn Disk, paths: &Paths, bugs: Bugs) -> Result<Recovered, Fault> {
+pub fn recover(disk: &dyn Disk, paths: &Paths, bugs: Bugs) -> Result<RecoveredLog, Fault> {
     let unusable = |error: &io::Error| faults::unusable(&paths.dir, error);
     disk.create_dir(&paths.log).map_err(|error| unusable(&error))?;
     let names = disk.list(&paths.log).map_err(|error| unusable(&error))?;
@@ -90,7 +90,7 @@ pub fn recover(disk: &dyn Disk, paths: &Paths, bugs: Bugs) -> Result<Recovered, 
         segments.push(look(disk, paths, number)?);
     }
     let nonce = folder_nonce(&mut segments).map_err(|error| unusable(&error))?;
-    let merged = Merged::of(&segments);
+    let merged = MergedSegments::of(&segments);
     let (left_over, segments) =
         segments.into_iter().partition(|segment| merged.holds(segment.number));
     let recovery = Recovery { disk, paths, bugs, nonce, segments, left_over, merged };
@@ -172,17 +172,17 @@ struct Recovery<'a> {
     /// What was merged into another one and not unlinked any more. Not read: were some of them
     /// gone and others not, their records would come before those of the merged one.
     left_over: Vec<OnDisk>,
-    merged: Merged,
+    merged: MergedSegments,
 }
 
 /// Which segments were merged into others: those between two numbers, for each merged one.
-struct Merged(Vec<(u64, u64)>);
+struct MergedSegments(Vec<(u64, u64)>);
 
-impl Merged {
-    fn of(segments: &[OnDisk]) -> Merged {
+impl MergedSegments {
+    fn of(segments: &[OnDisk]) -> MergedSegments {
         let headers = segments.iter().filter_map(|segment| segment.header);
         let merged = headers.filter(|header| header.merged);
-        Merged(merged.map(|header| (header.previous, header.number)).collect())
+        MergedSegments(merged.map(|header| (header.previous, header.number)).collect())
     }
 
     fn holds(&self, number: u64) -> bool {
@@ -191,10 +191,10 @@ impl Merged {
 }
 
 impl Recovery<'_> {
-    fn run(mut self) -> io::Result<Recovered> {
+    fn run(mut self) -> io::Result<RecoveredLog> {
         self.find_limits()?;
         let (base, catalog) = self.checkpoint_before(u64::MAX)?.unwrap_or_default();
-        let mut state = State { catalog, ..State::default() };
+        let mut state = LogState { catalog, ..LogState::default() };
         let mut found = Vec::new();
         let mut newest_whole = true;
         for position in 0..self.segments.len() {
@@ -224,7 +224,7 @@ impl Recovery<'_> {
                 if position >= base && !hole.offsets_known && !self.bugs.offsets_reused {
                     state.catalog.jump(hole.to - hole.from);
                 }
-                found.push(damage::Found {
+                found.push(damage::DamageReport {
                     segment: segment.number,
                     from: hole.from,
                     to: hole.to,
@@ -253,11 +253,11 @@ impl Recovery<'_> {
         }
         let whole = newest_whole && found.is_empty() && !reopened;
         let resume = self.resume(&state, whole, found);
-        Ok(Recovered { nonce: self.nonce, state, resume })
+        Ok(RecoveredLog { nonce: self.nonce, state, resume })
     }
 
     /// Where the newest segment may be written on, if it may.
-    fn resume(&self, state: &State, whole: bool, found: Vec<damage::Found>) -> Resume {
+    fn resume(&self, state: &LogState, whole: bool, found: Vec<damage::DamageReport>) -> Resume {
         let newest = self.segments.last();
         let goes_on = newest.filter(|segment| {
             // What an earlier process wrote and did not get to sync counts from now on, so it
@@ -314,9 +314,9 @@ impl Recovery<'_> {
         let mut walker =
             Walker::new(segment.file.clone(), segment.number, self.nonce, segment.limit);
         Ok(match walker.at(SEGMENT_HEADER as u64)? {
-            Found::Frame(frame) if frame.header.kind == Kind::Checkpoint => {
+            Step::Frame(frame) if frame.header.kind == FrameKind::Checkpoint => {
                 let mut catalog = Catalog::default();
-                catalog.apply(Kind::Checkpoint, &frame.entries());
+                catalog.apply(FrameKind::Checkpoint, &frame.entries());
                 Some(catalog)
             }
             _ => None,
@@ -332,25 +332,28 @@ impl Recovery<'_> {
         loop {
             let mut hole = None;
             match walker.at(at)? {
-                Found::End => return Ok(read),
-                Found::Bad(bad) => {
+                Step::End => return Ok(read),
+                Step::Bad(bad) => {
                     at = bad.to;
                     hole = Some(Hole {
                         from: bad.from,
                         to: bad.to,
-                        transactions: matches!(bad.kind, None | Some(Kind::Transaction)),
-                        offsets_known: matches!(bad.kind, Some(Kind::Checkpoint | Kind::Footer)),
+                        transactions: matches!(bad.kind, None | Some(FrameKind::Transaction)),
+                        offsets_known: matches!(
+                            bad.kind,
+                            Some(FrameKind::Checkpoint | FrameKind::Footer)
+                        ),
                     });
                 }
-                Found::Frame(frame) => {
+                Step::Frame(frame) => {
                     at = frame.end();
                     let entries = frame.entries();
                     if walker.payload_fits(&frame)? {
                         if let Some(catalog) = &mut catalog {
                             // Checkpoints repeat what is known; where they do not, a damaged
                             // frame before them is the reason, and what it ended must not count.
-                            if frame.header.kind == Kind::Transaction {
-                                catalog.apply(Kind::Transaction, &entries);
+                            if frame.header.kind == FrameKind::Transaction {
+                                catalog.apply(FrameKind::Transaction, &entries);
                             }
                         }
                     } else {
@@ -361,7 +364,7 @@ impl Recovery<'_> {
                         hole = Some(Hole {
                             from,
                             to,
-                            transactions: frame.header.kind == Kind::Transaction,
+                            transactions: frame.header.kind == FrameKind::Transaction,
                             offsets_known: true,
                         });
                     }
@@ -381,7 +384,11 @@ impl Recovery<'_> {
     }
 
     /// Segments that should be there and are not, or are empty.
-    fn missing(&self, state: &State, found: &[damage::Found]) -> Vec<damage::Found> {
+    fn missing(
+        &self,
+        state: &LogState,
+        found: &[damage::DamageReport],
+    ) -> Vec<damage::DamageReport> {
         let there = |number: u64| {
             self.segments.iter().any(|segment| segment.number == number && segment.len > 0)
                 || self.merged.holds(number)
@@ -392,13 +399,13 @@ impl Recovery<'_> {
         expected
             .into_iter()
             .filter(|number| !there(*number) && !state.catalog.knows_damage(*number, 0, 0))
-            .map(damage::Found::lost)
+            .map(damage::DamageReport::lost)
             .collect()
     }
 
     /// Opens again what damaged frames had ended, where a later checkpoint counts it as ended.
     /// True when anything changed that is not on disk yet.
-    fn settle(&self, state: &mut State, found: &mut [damage::Found]) -> io::Result<bool> {
+    fn settle(&self, state: &mut LogState, found: &mut [damage::DamageReport]) -> io::Result<bool> {
         let noted = state.catalog.damage.iter().filter(|note| !note.settled);
         let mut unsettled: Vec<u64> = noted.map(|note| note.segment).collect();
         let changed = !unsettled.is_empty();

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use super::disk::{DiskFile, is_full, write_all};
 use super::draft::Urgency;
-use super::shared::Shared;
+use super::shared::OpenLog;
 
 /// A reserve is not made smaller than this for want of room.
 const SMALL_BYTES: u64 = 256 << 10;
@@ -27,7 +27,7 @@ pub struct Reserve {
 
 impl Reserve {
     /// Finds the reserve of the log, or tries to make it.
-    pub fn open(shared: &Shared) -> Reserve {
+    pub fn open(shared: &OpenLog) -> Reserve {
         let wanted = shared.options.reserve_bytes;
         let len =
             |path: PathBuf| shared.disk.open(&path).and_then(|file| file.len()).unwrap_or_default();
@@ -49,7 +49,7 @@ impl Reserve {
 
     /// Takes the room again, where it was spent. Fails only where there is no room: a file system
     /// that cannot reserve any must not keep the log from working.
-    pub fn restore(&mut self, shared: &Shared) -> io::Result<()> {
+    pub fn restore(&mut self, shared: &OpenLog) -> io::Result<()> {
         if !self.last_there {
             take(shared, &last_path(shared), last_bytes(shared))?;
             self.last_there = true;
@@ -62,7 +62,7 @@ impl Reserve {
     }
 
     /// Gives away as much room as the urgency is worth.
-    pub fn release(&mut self, shared: &Shared, urgency: Urgency) {
+    pub fn release(&mut self, shared: &OpenLog, urgency: Urgency) {
         if self.bytes == 0 {
             return;
         }
@@ -77,7 +77,7 @@ impl Reserve {
     }
 
     /// True when `bytes` more would fit on the disk now.
-    pub fn has_room(shared: &Shared, bytes: u64) -> bool {
+    pub fn has_room(shared: &OpenLog, bytes: u64) -> bool {
         let path = shared.paths.log.join("room.new");
         let fits = take(shared, &path, bytes).is_ok();
         let _ = shared.disk.remove(&path);
@@ -86,7 +86,7 @@ impl Reserve {
 }
 
 /// The largest reserve up to the wanted one that takes at most a quarter of the room there is.
-fn fitting(shared: &Shared, wanted: u64) -> u64 {
+fn fitting(shared: &OpenLog, wanted: u64) -> u64 {
     let mut bytes = wanted;
     while bytes > SMALL_BYTES && !Reserve::has_room(shared, bytes.saturating_mul(4)) {
         bytes = (bytes / 2).max(SMALL_BYTES);
@@ -94,20 +94,20 @@ fn fitting(shared: &Shared, wanted: u64) -> u64 {
     bytes
 }
 
-fn path(shared: &Shared) -> PathBuf {
+fn path(shared: &OpenLog) -> PathBuf {
     shared.paths.log.join("reserve")
 }
 
-fn last_path(shared: &Shared) -> PathBuf {
+fn last_path(shared: &OpenLog) -> PathBuf {
     shared.paths.log.join("reserve.last")
 }
 
-fn last_bytes(shared: &Shared) -> u64 {
+fn last_bytes(shared: &OpenLog) -> u64 {
     LAST_BYTES.min(shared.options.reserve_bytes)
 }
 
 /// Makes a file of so many bytes. Fails only for want of room.
-fn take(shared: &Shared, path: &Path, bytes: u64) -> io::Result<()> {
+fn take(shared: &OpenLog, path: &Path, bytes: u64) -> io::Result<()> {
     if bytes == 0 {
         return Ok(());
     }

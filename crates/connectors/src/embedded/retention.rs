@@ -21,9 +21,9 @@ use tokio::sync::oneshot;
 use super::catalog::Catalog;
 use super::compaction::{Member, merge};
 use super::draft::Draft;
-use super::format::Kind;
-use super::pin::{Need, loose};
-use super::shared::{Alarm, Command, Segment, Shared, State};
+use super::format::FrameKind;
+use super::pin::{EvictionCause, loose};
+use super::shared::{Alarm, Command, LogState, OpenLog, Segment};
 
 /// Never touched: their checkpoints are the state.
 const NEWEST_KEPT: usize = 2;
@@ -42,16 +42,16 @@ enum Wake {
 
 /// Wakes retention.
 #[derive(Clone)]
-pub struct Keeper(mpsc::Sender<Wake>);
+pub struct RetentionWaker(mpsc::Sender<Wake>);
 
 /// What a keeper wakes.
-pub struct Waking(mpsc::Receiver<Wake>);
+pub struct RetentionWakes(mpsc::Receiver<Wake>);
 
-impl Keeper {
+impl RetentionWaker {
     /// A keeper, and what to start with it.
-    pub fn new() -> (Keeper, Waking) {
+    pub fn new() -> (RetentionWaker, RetentionWakes) {
         let (sender, receiver) = mpsc::channel();
-        (Keeper(sender), Waking(receiver))
+        (RetentionWaker(sender), RetentionWakes(receiver))
     }
 
     /// There may be something to let go of.
@@ -77,9 +77,9 @@ impl Keeper {
     }
 }
 
-impl Waking {
+impl RetentionWakes {
     /// Starts the thread.
-    pub fn start(self, shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
+    pub fn start(self, shared: Arc<OpenLog>) -> io::Result<JoinHandle<()>> {
         let thread = std::thread::Builder::new().name("potok-log-keeper".to_owned());
         thread.spawn(move || {
             let _alarm = Alarm(shared.clone(), "the log's retention");
@@ -87,7 +87,7 @@ impl Waking {
         })
     }
 
-    fn run(&self, shared: &Shared) {
+    fn run(&self, shared: &OpenLog) {
         loop {
             let mut pressed = false;
             let mut waiting = Vec::new();
@@ -128,9 +128,9 @@ enum Fate {
 
 /// An old segment, as retention sees it.
 #[derive(Clone, Copy, Debug)]
-struct Old {
+struct OldSegment {
     number: u64,
-    need: Need,
+    need: EvictionCause,
     fate: Fate,
     /// About how many bytes of frames would be left.
     bytes: u64,
@@ -138,11 +138,11 @@ struct Old {
     end: u64,
 }
 
-fn look(shared: &Shared, pressed: bool) -> io::Result<()> {
+fn look(shared: &OpenLog, pressed: bool) -> io::Result<()> {
     let now = shared.clock.now();
     for _ in 0..PASSES_MAX {
         let old = judge(shared, now, pressed);
-        let (going, staying): (Vec<Old>, Vec<Old>) =
+        let (going, staying): (Vec<OldSegment>, Vec<OldSegment>) =
             old.into_iter().partition(|old| old.fate == Fate::Unlink);
         let_go(shared, going.iter().map(|old| old.number));
         unlink(shared)?;
@@ -160,26 +160,27 @@ fn look(shared: &Shared, pressed: bool) -> io::Result<()> {
 }
 
 /// What has to become of each segment but the newest.
-fn judge(shared: &Shared, now: Timestamp, pressed: bool) -> Vec<Old> {
+fn judge(shared: &OpenLog, now: Timestamp, pressed: bool) -> Vec<OldSegment> {
     let mut state = shared.state_mut();
-    let State { catalog, segments, .. } = &mut *state;
+    let LogState { catalog, segments, .. } = &mut *state;
     let mut total: u64 = segments.values().map(|segment| segment.end).sum();
-    let overhead = Draft::of_entries(Kind::Checkpoint, &catalog.checkpoint()).len() as u64;
+    let overhead = Draft::of_entries(FrameKind::Checkpoint, &catalog.checkpoint()).len() as u64;
     let numbers: Vec<u64> = segments.keys().copied().collect();
     let old = numbers.len().saturating_sub(NEWEST_KEPT);
     let mut judged = Vec::with_capacity(old);
     for number in numbers.into_iter().take(old) {
         let Some(segment) = segments.get_mut(&number) else { continue };
         let over = shared.options.retention_bytes.is_some_and(|most| total > most);
-        let need = Need { due: over || is_aged(shared, segment, now), pressed };
+        let need = EvictionCause { due: over || is_aged(shared, segment, now), pressed };
         let (fate, left) = fate(catalog, number, segment, need);
         let bytes = left.min(segment.end.saturating_sub(overhead)).max(1);
         if matches!(fate, Fate::Unlink | Fate::Shrink) {
             total = total.saturating_sub(segment.end - left.min(segment.end));
         }
-        judged.push(Old { number, need, fate, bytes, end: segment.end });
+        judged.push(OldSegment { number, need, fate, bytes, end: segment.end });
     }
-    let is_small = |old: &&Old| old.need.is_none() && old.bytes <= shared.options.segment_bytes / 2;
+    let is_small =
+        |old: &&OldSegment| old.need.is_none() && old.bytes <= shared.options.segment_bytes / 2;
     if judged.iter().filter(is_small).count() <= SMALL_KEPT_MAX {
         judged.iter_mut().filter(|old| old.need.is_none()).for_each(|old| {
             old.fate = match old.fate {
@@ -191,7 +192,7 @@ fn judge(shared: &Shared, now: Timestamp, pressed: bool) -> Vec<Old> {
     judged
 }
 
-fn is_aged(shared: &Shared, segment: &Segment, now: Timestamp) -> bool {
+fn is_aged(shared: &OpenLog, segment: &Segment, now: Timestamp) -> bool {
     match (shared.options.retention_age, segment.index.newest()) {
         (Some(age), Some(newest)) => {
             u128::from(now.millis_since(Timestamp(newest))) > age.as_millis()
@@ -203,7 +204,7 @@ fn is_aged(shared: &Shared, segment: &Segment, now: Timestamp) -> bool {
 }
 
 /// What has to become of one, and about how many of its bytes would be left.
-fn fate(catalog: &Catalog, number: u64, segment: &mut Segment, need: Need) -> (Fate, u64) {
+fn fate(catalog: &Catalog, number: u64, segment: &mut Segment, need: EvictionCause) -> (Fate, u64) {
     // What damaged frames had ended is open again from the next opening on, which reads in the
     // frames around them what that was. It lies in the same segment or before, counts as ended until
     // then, and must still be there.
@@ -227,7 +228,7 @@ fn fate(catalog: &Catalog, number: u64, segment: &mut Segment, need: Need) -> (F
 }
 
 /// Each segment by itself: on a full disk there is no room for more.
-fn alone(old: &[Old]) -> Vec<Vec<Old>> {
+fn alone(old: &[OldSegment]) -> Vec<Vec<OldSegment>> {
     old.iter().filter(|old| old.fate == Fate::Shrink).map(|old| vec![*old]).collect()
 }
 
@@ -236,12 +237,12 @@ fn alone(old: &[Old]) -> Vec<Vec<Old>> {
 /// Among the newest, a file waits until what came behind it is about as large: so each record is
 /// copied a few times in all, and not once with each new segment. Of the others, two that fit
 /// into one become one.
-fn plan(old: &[Old], room: u64) -> Vec<Vec<Old>> {
+fn plan(old: &[OldSegment], room: u64) -> Vec<Vec<OldSegment>> {
     // Files much smaller than a segment all count as small.
     let size = |bytes: u64| bytes.max(room / 64);
-    let mut runs: Vec<Run> = Vec::new();
+    let mut runs: Vec<SegmentRun> = Vec::new();
     for old in old {
-        let mut run = Run::of(*old);
+        let mut run = SegmentRun::of(*old);
         while let Some(left) = runs.last()
             && left.fits(&run, room)
             && size(left.bytes) <= 2 * size(run.bytes)
@@ -253,42 +254,43 @@ fn plan(old: &[Old], room: u64) -> Vec<Vec<Old>> {
     }
     let full = runs.windows(2).rposition(|pair| matches!(pair, [a, b] if !a.fits(b, room)));
     let newest = runs.split_off(full.map_or(0, |at| at + 1));
-    let mut joined: Vec<Run> = Vec::new();
+    let mut joined: Vec<SegmentRun> = Vec::new();
     for run in runs {
         match joined.pop() {
             Some(left) if left.fits(&run, room) => joined.push(left.join(run)),
             left => joined.extend(left.into_iter().chain([run])),
         }
     }
-    let worth = |run: &Run| run.old.len() > 1 || run.old.iter().any(|o| o.fate == Fate::Shrink);
+    let worth =
+        |run: &SegmentRun| run.old.len() > 1 || run.old.iter().any(|o| o.fate == Fate::Shrink);
     joined.into_iter().chain(newest).filter(worth).map(|run| run.old).collect()
 }
 
 /// Neighbours that become one.
-struct Run {
-    old: Vec<Old>,
+struct SegmentRun {
+    old: Vec<OldSegment>,
     bytes: u64,
 }
 
-impl Run {
-    fn of(old: Old) -> Run {
+impl SegmentRun {
+    fn of(old: OldSegment) -> SegmentRun {
         // What may not be touched fits nowhere.
         let bytes = if old.fate == Fate::Hold { u64::MAX } else { old.bytes };
-        Run { old: vec![old], bytes }
+        SegmentRun { old: vec![old], bytes }
     }
 
-    fn fits(&self, right: &Run, room: u64) -> bool {
+    fn fits(&self, right: &SegmentRun, room: u64) -> bool {
         self.bytes.saturating_add(right.bytes) <= room
     }
 
-    fn join(mut self, right: Run) -> Run {
+    fn join(mut self, right: SegmentRun) -> SegmentRun {
         self.old.extend(right.old);
-        Run { old: self.old, bytes: self.bytes + right.bytes }
+        SegmentRun { old: self.old, bytes: self.bytes + right.bytes }
     }
 }
 
 /// Merges a run; true when something has changed.
-fn merge_run(shared: &Shared, run: &[Old], room: u64) -> io::Result<bool> {
+fn merge_run(shared: &OpenLog, run: &[OldSegment], room: u64) -> io::Result<bool> {
     let members: Vec<Member> =
         run.iter().map(|old| Member { number: old.number, need: old.need }).collect();
     let most = match run {
@@ -307,9 +309,9 @@ fn merge_run(shared: &Shared, run: &[Old], room: u64) -> io::Result<bool> {
 }
 
 /// They were looked at in vain: until more of them is loose, that need not be done again.
-fn remember_loose(shared: &Shared, run: &[Old]) {
+fn remember_loose(shared: &OpenLog, run: &[OldSegment]) {
     let mut state = shared.state_mut();
-    let State { catalog, segments, .. } = &mut *state;
+    let LogState { catalog, segments, .. } = &mut *state;
     for old in run {
         if let Some(segment) = segments.get_mut(&old.number) {
             segment.loose = Some(loose(catalog, &segment.index, old.need).loose);
@@ -317,7 +319,7 @@ fn remember_loose(shared: &Shared, run: &[Old]) {
     }
 }
 
-fn forget_loose(shared: &Shared, run: &[Old]) {
+fn forget_loose(shared: &OpenLog, run: &[OldSegment]) {
     let mut state = shared.state_mut();
     for old in run {
         if let Some(segment) = state.segments.get_mut(&old.number) {
@@ -327,7 +329,7 @@ fn forget_loose(shared: &Shared, run: &[Old]) {
 }
 
 /// Nobody reads these any more, in one moment.
-fn let_go(shared: &Shared, numbers: impl Iterator<Item = u64>) {
+fn let_go(shared: &OpenLog, numbers: impl Iterator<Item = u64>) {
     let mut state = shared.state_mut();
     for number in numbers {
         state.segments.remove(&number);
@@ -336,7 +338,7 @@ fn let_go(shared: &Shared, numbers: impl Iterator<Item = u64>) {
 }
 
 /// Notes which segments go, then unlinks them. Where that fails, they are tried again.
-fn unlink(shared: &Shared) -> io::Result<()> {
+fn unlink(shared: &OpenLog) -> io::Result<()> {
     let numbers: Vec<u64> = shared.state().left_over.iter().copied().collect();
     if numbers.is_empty() {
         return Ok(());
@@ -361,13 +363,13 @@ fn unlink(shared: &Shared) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn old(number: u64, bytes: u64) -> Old {
-        let need = Need { due: true, pressed: false };
-        Old { number, need, fate: Fate::Keep, bytes, end: bytes + 100 }
+    fn old(number: u64, bytes: u64) -> OldSegment {
+        let need = EvictionCause { due: true, pressed: false };
+        OldSegment { number, need, fate: Fate::Keep, bytes, end: bytes + 100 }
     }
 
     /// Plans and merges, in sizes only, until there is nothing to do; returns bytes copied.
-    fn settle(old: &mut Vec<Old>, room: u64) -> u64 {
+    fn settle(old: &mut Vec<OldSegment>, room: u64) -> u64 {
         let mut copied = 0;
         loop {
             let runs = plan(old, room);
@@ -407,12 +409,12 @@ mod tests {
 
     #[test]
     fn what_may_not_be_touched_stands_between_its_neighbours() {
-        let mut files: Vec<Old> = (1..=9).map(|number| old(number, 1_000)).collect();
+        let mut files: Vec<OldSegment> = (1..=9).map(|number| old(number, 1_000)).collect();
         for held in files.iter_mut().filter(|old| old.number == 5) {
             held.fate = Fate::Hold;
         }
         let runs = plan(&files, 64_000);
-        let numbers = |run: &Vec<Old>| run.iter().map(|old| old.number).collect::<Vec<_>>();
+        let numbers = |run: &Vec<OldSegment>| run.iter().map(|old| old.number).collect::<Vec<_>>();
         let runs: Vec<Vec<u64>> = runs.iter().map(numbers).collect();
         // The newest waits until what comes behind it is about as large.
         assert_eq!(runs, [vec![1, 2, 3, 4], vec![6, 7, 8]]);

@@ -13,10 +13,10 @@ use bytes::Bytes;
 use potok_core::{Headers, LogOrder, Partition, Record, SourceBatch, Timestamp};
 
 use super::damage;
-use super::format::{Kind, RecordSpan};
-use super::order::Places;
-use super::shared::{Shared, State, Tail};
-use super::walk::{Bad, Found, Frame, Walker};
+use super::format::{FrameKind, RecordSpan};
+use super::order::FrameOrder;
+use super::shared::{LogState, OpenLog, Tail};
+use super::walk::{BadBytes, Frame, Step, Walker};
 
 /// A batch is handed out when it has so many records…
 const BATCH_RECORDS_MAX: usize = 5_000;
@@ -25,8 +25,7 @@ const BATCH_BYTES_MAX: usize = 1 << 20;
 
 /// One partition that is wanted.
 #[derive(Clone, Debug)]
-pub struct Lane {
-    /// Which.
+pub struct ScanCursor {
     pub partition: Partition,
     /// The assignment its batches carry.
     pub assignment: u64,
@@ -35,7 +34,7 @@ pub struct Lane {
 }
 
 /// Where the scan reads now.
-struct Place {
+struct ScanPosition {
     segment: u64,
     generation: u32,
     at: u64,
@@ -59,11 +58,11 @@ struct Piece {
 
 /// A pass over the log.
 pub struct Scan {
-    shared: Arc<Shared>,
-    lanes: Vec<Lane>,
+    shared: Arc<OpenLog>,
+    lanes: Vec<ScanCursor>,
     /// Topic → partition → lane.
     by_topic: HashMap<Arc<str>, Vec<Option<usize>>>,
-    place: Option<Place>,
+    place: Option<ScanPosition>,
     /// Segments up to this one are done with.
     done: u64,
     /// How many records it has met: it meets them in the order in which they came.
@@ -72,7 +71,7 @@ pub struct Scan {
 
 impl Scan {
     /// Starts a scan; nothing is read yet.
-    pub fn new(shared: Arc<Shared>, lanes: Vec<Lane>) -> Self {
+    pub fn new(shared: Arc<OpenLog>, lanes: Vec<ScanCursor>) -> Self {
         let mut by_topic: HashMap<Arc<str>, Vec<Option<usize>>> = HashMap::new();
         for (number, lane) in lanes.iter().enumerate() {
             let partitions = by_topic.entry(lane.partition.topic.clone()).or_default();
@@ -114,14 +113,14 @@ impl Scan {
             let before = place.walker.fetched();
             let found = place.walker.at(place.at)?;
             match found {
-                Found::Frame(frame) => {
+                Step::Frame(frame) => {
                     place.at = frame.end();
                     let bytes = self.gather(&frame, &mut pieces)?;
                     gathered += bytes;
                 }
-                Found::Bad(bad) => self.pass(bad),
+                Step::Bad(bad) => self.pass(bad),
                 // At the limit: the next turn finds where to go on.
-                Found::End => {}
+                Step::End => {}
             }
             fetched += self.place.as_ref().map_or(0, |place| place.walker.fetched() - before);
             if gathered >= BATCH_BYTES_MAX {
@@ -142,7 +141,7 @@ impl Scan {
     fn find_place(&mut self) -> io::Result<bool> {
         let shared = self.shared.clone();
         let state = shared.state();
-        let behind = |lane: &Lane| {
+        let behind = |lane: &ScanCursor| {
             lane.next < state.catalog.head(&lane.partition.topic, lane.partition.index).end
         };
         if !self.lanes.iter().any(behind) {
@@ -170,16 +169,16 @@ impl Scan {
     }
 
     /// Goes to the first segment, behind those done with, that has something wanted.
-    fn seek(&mut self, state: &State) -> io::Result<bool> {
+    fn seek(&mut self, state: &LogState) -> io::Result<bool> {
         for (number, segment) in state.segments.range(self.done + 1..) {
-            let wanted = |lane: &Lane| {
+            let wanted = |lane: &ScanCursor| {
                 segment.index.seek(&lane.partition.topic, lane.partition.index, lane.next)
             };
             if let Some(at) = self.lanes.iter().filter_map(wanted).min() {
                 let file = match self.shared.open_segment(state, *number) {
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {
                         // Somebody took it away under us: it is reported, the others are read.
-                        self.shared.report(state, damage::Found::lost(*number));
+                        self.shared.report(state, damage::DamageReport::lost(*number));
                         self.done = *number;
                         continue;
                     }
@@ -188,7 +187,7 @@ impl Scan {
                 let walker = Walker::new(file, *number, self.shared.nonce, segment.end)
                     .into_blocks(self.shared.blocks.clone());
                 let generation = segment.generation;
-                self.place = Some(Place { segment: *number, generation, at, walker });
+                self.place = Some(ScanPosition { segment: *number, generation, at, walker });
                 return Ok(true);
             }
         }
@@ -212,12 +211,12 @@ impl Scan {
 
     /// Fetches what is wanted of a frame; returns its bytes.
     fn gather(&mut self, frame: &Frame, pieces: &mut Vec<Piece>) -> io::Result<usize> {
-        if frame.header.kind != Kind::Transaction {
+        if frame.header.kind != FrameKind::Transaction {
             return Ok(0);
         }
         let Some(place) = &mut self.place else { return Ok(0) };
         let entries = frame.entries();
-        let frame_places = Places::of(&entries);
+        let frame_places = FrameOrder::of(&entries);
         let first_place = self.met;
         self.met += frame_places.count();
         let mut by_entry = Vec::new();
@@ -233,7 +232,7 @@ impl Scan {
             let payload = place.walker.bytes(range.start, records.bytes as usize)?;
             let doubtful = crc32fast::hash(&payload) != records.crc;
             if doubtful {
-                let found = damage::Found::within(place.segment, frame.at, frame.end());
+                let found = damage::DamageReport::within(place.segment, frame.at, frame.end());
                 self.shared.report(&self.shared.state(), found);
                 if self.shared.bugs.stop_at_damage {
                     place.at = place.walker.limit();
@@ -261,17 +260,17 @@ impl Scan {
     }
 
     /// Goes past damage.
-    fn pass(&mut self, bad: Bad) {
+    fn pass(&mut self, bad: BadBytes) {
         let Some(place) = &mut self.place else { return };
         place.at = if self.shared.bugs.stop_at_damage { place.walker.limit() } else { bad.to };
-        let found = damage::Found::within(place.segment, bad.from, bad.to);
+        let found = damage::DamageReport::within(place.segment, bad.from, bad.to);
         self.shared.report(&self.shared.state(), found);
     }
 
     /// Makes batches of pieces: per lane and incarnation, in order.
     fn take_apart(&mut self, pieces: Vec<Piece>) -> Vec<SourceBatch> {
         let mut done: Vec<SourceBatch> = Vec::new();
-        let mut open: Vec<Open> = self.lanes.iter().map(|_| Open::default()).collect();
+        let mut open: Vec<OpenBatch> = self.lanes.iter().map(|_| OpenBatch::default()).collect();
         for piece in &pieces {
             if let Some(open) = open.get_mut(piece.lane) {
                 open.expected += piece.count as usize;
@@ -297,15 +296,15 @@ impl Scan {
 
 /// The batch of a lane that is being filled.
 #[derive(Default)]
-struct Open {
+struct OpenBatch {
     batch: Option<SourceBatch>,
     /// How many records are still to come, at most.
     expected: usize,
 }
 
-impl Open {
+impl OpenBatch {
     /// Puts a piece's records into the batch; batches that are full are done.
-    fn pour(&mut self, piece: &Piece, lane: &mut Lane, done: &mut Vec<SourceBatch>) {
+    fn pour(&mut self, piece: &Piece, lane: &mut ScanCursor, done: &mut Vec<SourceBatch>) {
         if self.batch.as_ref().is_some_and(|batch| batch.log != piece.log) {
             done.extend(self.batch.take());
         }

@@ -10,16 +10,15 @@ use std::sync::Arc;
 use potok_core::trouble::crash_point;
 
 use super::disk::{DiskFile, read_up_to, write_all};
-use super::draft::{Draft, Place};
-use super::format::{Entry, Kind, SEGMENT_HEADER, SegmentHeader, entries};
+use super::draft::{Draft, FramePlacement};
+use super::format::{Entry, FrameKind, SEGMENT_HEADER, SegmentHeader, entries};
 use super::index::Index;
-use super::shared::{Segment, Shared, Tail};
-use super::walk::{Found, Walker};
+use super::shared::{OpenLog, Segment, Tail};
+use super::walk::{Step, Walker};
 use super::writer::note_records;
 
 /// What a new segment is to be.
-pub struct Plan {
-    /// Its number.
+pub struct SegmentPlan {
     pub number: u64,
     /// The incarnation of its first frames.
     pub incarnation: u64,
@@ -30,8 +29,8 @@ pub struct Plan {
 }
 
 /// A segment that is durable, and has not got its name yet.
-pub struct Made {
-    plan: Plan,
+pub struct UnnamedSegment {
+    plan: SegmentPlan,
     file: Arc<dyn DiskFile>,
     /// Where each note starts.
     starts: Vec<u64>,
@@ -39,9 +38,9 @@ pub struct Made {
     time: i64,
 }
 
-impl Made {
+impl UnnamedSegment {
     /// Writes and syncs it under its other name.
-    pub fn new(shared: &Shared, mut plan: Plan) -> io::Result<Made> {
+    pub fn new(shared: &OpenLog, mut plan: SegmentPlan) -> io::Result<UnnamedSegment> {
         let time = shared.clock.now().0;
         let (mut bytes, starts) = content(shared, &mut plan, time);
         crash_point("checkpoint.before");
@@ -58,17 +57,17 @@ impl Made {
         crash_point("checkpoint.after");
         let end = bytes.len() as u64;
         bytes.clear();
-        Ok(Made { plan, file, starts, end, time })
+        Ok(UnnamedSegment { plan, file, starts, end, time })
     }
 
     /// Not wanted after all.
-    pub fn discard(self, shared: &Shared) {
+    pub fn discard(self, shared: &OpenLog) {
         let _ = shared.disk.remove(&shared.paths.new_segment(self.plan.number));
     }
 
     /// Gives it its name, durably, and makes it the newest segment. After an error it may exist
     /// or not.
-    pub fn put_in_place(self, shared: &Shared) -> io::Result<(Arc<dyn DiskFile>, u64)> {
+    pub fn put_in_place(self, shared: &OpenLog) -> io::Result<(Arc<dyn DiskFile>, u64)> {
         let number = self.plan.number;
         shared.disk.rename(&shared.paths.new_segment(number), &shared.paths.segment(number))?;
         shared.disk.sync_dir(&shared.paths.log)?;
@@ -76,7 +75,7 @@ impl Made {
         let mut index = Index::default();
         for ((draft, _), at) in self.plan.notes.iter().zip(self.starts) {
             let entries = entries(draft.table()).unwrap_or_default();
-            state.catalog.apply(Kind::Transaction, &entries);
+            state.catalog.apply(FrameKind::Transaction, &entries);
             note_records(&mut index, at, self.time, &entries);
         }
         state.catalog.segments.insert(number);
@@ -88,7 +87,7 @@ impl Made {
 }
 
 /// Header, checkpoint and notes; and where each note starts.
-fn content(shared: &Shared, plan: &mut Plan, time: i64) -> (Vec<u8>, Vec<u64>) {
+fn content(shared: &OpenLog, plan: &mut SegmentPlan, time: i64) -> (Vec<u8>, Vec<u64>) {
     let state = shared.state();
     let before = state.segments.last_key_value();
     let header = SegmentHeader {
@@ -100,7 +99,7 @@ fn content(shared: &Shared, plan: &mut Plan, time: i64) -> (Vec<u8>, Vec<u64>) {
         merged: false,
     };
     let mut bytes = header.encode().to_vec();
-    let place = |at: usize| Place {
+    let place = |at: usize| FramePlacement {
         nonce: shared.nonce,
         incarnation: plan.incarnation,
         time,
@@ -109,7 +108,7 @@ fn content(shared: &Shared, plan: &mut Plan, time: i64) -> (Vec<u8>, Vec<u64>) {
     };
     let mut checkpoint = state.catalog.checkpoint();
     checkpoint.push(Entry::Segment { number: plan.number });
-    let mut draft = Draft::of_entries(Kind::Checkpoint, &checkpoint);
+    let mut draft = Draft::of_entries(FrameKind::Checkpoint, &checkpoint);
     bytes.extend_from_slice(draft.finish(&[], place(SEGMENT_HEADER)));
     let mut starts = Vec::new();
     for (note, firsts) in &mut plan.notes {
@@ -120,8 +119,8 @@ fn content(shared: &Shared, plan: &mut Plan, time: i64) -> (Vec<u8>, Vec<u64>) {
 }
 
 /// A footer for its place: the index, and where it starts itself.
-pub fn footer(index: &Index, place: Place) -> Vec<u8> {
-    let mut draft = Draft::of_entries(Kind::Footer, &index.entries());
+pub fn footer(index: &Index, place: FramePlacement) -> Vec<u8> {
+    let mut draft = Draft::of_entries(FrameKind::Footer, &index.entries());
     draft.set_payload(&place.at.to_le_bytes());
     draft.finish(&[], place).to_vec()
 }
@@ -141,7 +140,7 @@ pub fn read_footer(
         return Ok(None);
     }
     match Walker::new(file.clone(), segment, nonce, len).at(at)? {
-        Found::Frame(frame) if frame.header.kind == Kind::Footer && frame.end() == len => {
+        Step::Frame(frame) if frame.header.kind == FrameKind::Footer && frame.end() == len => {
             Ok(Some(Index::from_entries(&frame.entries())))
         }
         _ => Ok(None),

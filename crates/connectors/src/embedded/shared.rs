@@ -20,7 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 use super::block::Blocks;
 use super::catalog::Catalog;
-use super::damage::Found;
+use super::damage::DamageReport;
 use super::disk::{Disk, DiskFile};
 use super::draft::{Draft, Route};
 use super::index::Index;
@@ -55,7 +55,7 @@ pub struct Segment {
 
 /// Everything known, always as of the last sync.
 #[derive(Debug, Default)]
-pub struct State {
+pub struct LogState {
     /// Topics, groups, damage.
     pub catalog: Catalog,
     /// By number.
@@ -67,7 +67,7 @@ pub struct State {
     pub left_over: BTreeSet<u64>,
 }
 
-impl State {
+impl LogState {
     /// The lowest offset of the partition that is still there; its end when nothing is.
     pub fn earliest(&self, topic: &str, partition: u32) -> u64 {
         let first = |segment: &Segment| segment.index.extent(topic, partition).map(|e| e.first);
@@ -148,7 +148,7 @@ impl Bugs {
 
 /// What the writer wrote.
 #[derive(Clone, Debug, Default)]
-pub struct Written {
+pub struct WrittenFrame {
     /// The incarnation it was written under.
     pub log: u64,
     /// The first offset of each slot of the draft.
@@ -157,7 +157,7 @@ pub struct Written {
 
 /// Why the writer did not write.
 #[derive(Debug)]
-pub enum Refused {
+pub enum WriteRefusal {
     /// These groups were opened anew since; nothing was written.
     Stale(Vec<Arc<str>>),
     /// See the fault.
@@ -165,48 +165,47 @@ pub enum Refused {
 }
 
 /// A draft on its way to the writer.
-pub struct Job {
+pub struct AppendJob {
     /// What to write.
     pub draft: Draft,
     /// Write it only while these sessions of their groups are the latest.
     pub fence: Vec<(Arc<str>, u64)>,
     /// Where the answer goes.
-    pub reply: Option<oneshot::Sender<Result<Written, Refused>>>,
+    pub reply: Option<oneshot::Sender<Result<WrittenFrame, WriteRefusal>>>,
     /// Gives the queue's room back when the job is done.
     pub permit: Option<OwnedSemaphorePermit>,
 }
 
 /// One opening of a group: while it lives, nobody else opens the group. Dropped wherever it is
 /// when its owner is cancelled, so a group cannot stay open for ever.
-pub struct Session {
-    shared: Arc<Shared>,
-    /// The group.
+pub struct GroupLock {
+    shared: Arc<OpenLog>,
     pub group: Arc<str>,
     /// Names this opening.
     pub nonce: u64,
 }
 
-impl Session {
+impl GroupLock {
     /// Opens the group; `None` when it is open already.
-    pub fn start(shared: &Arc<Shared>, group: &Arc<str>, nonce: u64) -> Option<Session> {
+    pub fn start(shared: &Arc<OpenLog>, group: &Arc<str>, nonce: u64) -> Option<GroupLock> {
         match shared.open_groups().entry(group.clone()) {
             Entry::Occupied(_) => return None,
             Entry::Vacant(free) => free.insert(nonce),
         };
-        Some(Session { shared: shared.clone(), group: group.clone(), nonce })
+        Some(GroupLock { shared: shared.clone(), group: group.clone(), nonce })
     }
 }
 
-impl Drop for Session {
+impl Drop for GroupLock {
     fn drop(&mut self) {
         self.shared.open_groups().remove(&self.group);
     }
 }
 
 /// A group that was just opened.
-pub struct Opened {
+pub struct GroupOpening {
     /// This opening.
-    pub session: Session,
+    pub session: GroupLock,
     /// Topic, partition, and what has ended of it.
     pub partitions: Vec<(Arc<str>, u32, RangeSet)>,
 }
@@ -214,13 +213,13 @@ pub struct Opened {
 /// What the writer can be asked.
 pub enum Command {
     /// Append a frame.
-    Write(Job),
+    Write(AppendJob),
     /// Register a group and say where it stands.
-    Open(ConsumerGroupSpec, oneshot::Sender<Result<Opened, Fault>>),
+    Open(ConsumerGroupSpec, oneshot::Sender<Result<GroupOpening, Fault>>),
     /// Forget a group.
     Forget(Arc<str>, oneshot::Sender<Result<(), Fault>>),
     /// Keep damage that a reader came upon.
-    Damage(Found),
+    Damage(DamageReport),
     /// Note that segments are about to be unlinked.
     Drop(Vec<u64>, mpsc::Sender<bool>),
     /// End.
@@ -228,7 +227,7 @@ pub enum Command {
 }
 
 /// Shared by all parts of one open log.
-pub struct Shared {
+pub struct OpenLog {
     pub disk: Arc<dyn Disk>,
     pub paths: Paths,
     pub options: Options,
@@ -240,7 +239,7 @@ pub struct Shared {
     pub tail: watch::Sender<Tail>,
     /// What readers read into.
     pub blocks: Arc<Blocks>,
-    state: RwLock<State>,
+    state: RwLock<LogState>,
     trouble: Mutex<Option<String>>,
     routes: RwLock<HashMap<Arc<str>, Arc<Route>>>,
     open_groups: Mutex<HashMap<Arc<str>, u64>>,
@@ -251,7 +250,7 @@ pub struct Shared {
     died: watch::Sender<Option<&'static str>>,
 }
 
-impl Shared {
+impl OpenLog {
     #[allow(clippy::too_many_arguments, reason = "called once, by `open`")]
     pub fn new(
         disk: Arc<dyn Disk>,
@@ -260,11 +259,11 @@ impl Shared {
         clock: Arc<dyn Clock>,
         nonce: u64,
         bugs: Bugs,
-        state: State,
+        state: LogState,
         commands: mpsc::Sender<Command>,
     ) -> Self {
         let tail = watch::Sender::new(state.tail);
-        Shared {
+        OpenLog {
             disk,
             paths,
             options,
@@ -285,18 +284,18 @@ impl Shared {
     }
 
     /// The state, for looking.
-    pub fn state(&self) -> RwLockReadGuard<'_, State> {
+    pub fn state(&self) -> RwLockReadGuard<'_, LogState> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The state, for the writer and retention.
-    pub fn state_mut(&self) -> RwLockWriteGuard<'_, State> {
+    pub fn state_mut(&self) -> RwLockWriteGuard<'_, LogState> {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Opens the file of a segment. The caller holds the state, so that the file is the one the
     /// state speaks of.
-    pub fn open_segment(&self, _state: &State, number: u64) -> io::Result<Arc<dyn DiskFile>> {
+    pub fn open_segment(&self, _state: &LogState, number: u64) -> io::Result<Arc<dyn DiskFile>> {
         self.disk.open(&self.paths.segment(number))
     }
 
@@ -348,13 +347,13 @@ impl Shared {
         &self,
         draft: Draft,
         fence: Vec<(Arc<str>, u64)>,
-    ) -> Result<Written, Refused> {
+    ) -> Result<WrittenFrame, WriteRefusal> {
         let permits = (draft.len() / PERMIT_BYTES + 1).min(QUEUE_BYTES_MAX / PERMIT_BYTES) as u32;
         let permit = self.queue.clone().acquire_many_owned(permits).await.ok();
         let (reply, answer) = oneshot::channel();
-        self.command(Command::Write(Job { draft, fence, reply: Some(reply), permit }))
-            .map_err(Refused::Fault)?;
-        answer.await.unwrap_or_else(|_| Err(Refused::Fault(faults::closed())))
+        self.command(Command::Write(AppendJob { draft, fence, reply: Some(reply), permit }))
+            .map_err(WriteRefusal::Fault)?;
+        answer.await.unwrap_or_else(|_| Err(WriteRefusal::Fault(faults::closed())))
     }
 
     /// Hands the writer something to do.
@@ -368,7 +367,7 @@ impl Shared {
     }
 
     /// Tells the writer of damage, unless it is known. The writer notes each once.
-    pub fn report(&self, state: &State, found: Found) {
+    pub fn report(&self, state: &LogState, found: DamageReport) {
         if !state.catalog.knows_damage(found.segment, found.from, found.to) {
             // A closed log has nobody to note it; the next opening finds it again.
             let _ = self.command(Command::Damage(found));
@@ -378,7 +377,7 @@ impl Shared {
 
 /// A thread of the log that panics must not leave it silently dead. What it knew is not to be
 /// trusted any more, so the process ends, and the next one begins with what is on disk.
-pub struct Alarm(pub Arc<Shared>, pub &'static str);
+pub struct Alarm(pub Arc<OpenLog>, pub &'static str);
 
 impl Drop for Alarm {
     fn drop(&mut self) {

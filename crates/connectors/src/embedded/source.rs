@@ -7,22 +7,22 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use potok_core::trouble::{Bug, crash_point, planted};
 use potok_core::{
-    Assignment, Fault, Intake, Journal, NotWritten, Partition, PartitionEnd, Position, Source,
-    SourceBatch, Transaction, Turn,
+    Assignment, Fault, Journal, NotWritten, Partition, PartitionEnd, Position, Source, SourceBatch,
+    SourceEvent, Transaction, Turn,
 };
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::draft::{Draft, Places, Urgency};
+use super::draft::{Draft, OutputSlots, Urgency};
 use super::format::{Entry, fresh_nonce};
-use super::scan::{Lane, Scan};
-use super::shared::{Opened, Refused, Session, Shared, Tail};
+use super::scan::{Scan, ScanCursor};
+use super::shared::{GroupLock, GroupOpening, OpenLog, Tail, WriteRefusal};
 use super::{faults, spread};
 
 /// A scan that reads on a thread where blocking is allowed, without losing anything when the
 /// waiting is cancelled.
 pub struct Filler {
-    shared: Arc<Shared>,
+    shared: Arc<OpenLog>,
     scan: Option<Scan>,
     filling: Option<JoinHandle<(Scan, io::Result<Vec<SourceBatch>>)>>,
     ready: VecDeque<SourceBatch>,
@@ -31,7 +31,7 @@ pub struct Filler {
 
 impl Filler {
     /// Reads `lanes`.
-    pub fn new(shared: &Arc<Shared>, lanes: Vec<Lane>) -> Self {
+    pub fn new(shared: &Arc<OpenLog>, lanes: Vec<ScanCursor>) -> Self {
         Filler {
             shared: shared.clone(),
             tail: shared.tail.subscribe(),
@@ -78,18 +78,18 @@ impl Filler {
 
 /// Hands out the records of a group.
 pub struct EmbeddedSource {
-    shared: Arc<Shared>,
+    shared: Arc<OpenLog>,
     assigned: Option<Vec<Assignment>>,
     partitions: Vec<Partition>,
     filler: Filler,
     paused: bool,
     /// The groups are free again when the source is dropped.
-    _sessions: Vec<Session>,
+    _sessions: Vec<GroupLock>,
 }
 
 /// Notes what became of them.
 pub struct EmbeddedJournal {
-    shared: Arc<Shared>,
+    shared: Arc<OpenLog>,
     /// Each with its session.
     groups: Vec<(Arc<str>, u64)>,
     /// By nonce: of which group, and which partition.
@@ -97,9 +97,9 @@ pub struct EmbeddedJournal {
 }
 
 /// A transaction as a frame.
-struct LaidOut {
+struct TransactionDraft {
     draft: Draft,
-    places: Places,
+    places: OutputSlots,
     /// The groups of which it says what has ended, by number.
     ended_in: Vec<usize>,
 }
@@ -107,12 +107,12 @@ struct LaidOut {
 /// Source and journal of groups that were just opened. One source reads for all of them, so that
 /// records come in the order of the log whatever group they are read in.
 pub fn start(
-    shared: &Arc<Shared>,
-    opened: Vec<Opened>,
+    shared: &Arc<OpenLog>,
+    opened: Vec<GroupOpening>,
 ) -> Result<(EmbeddedSource, EmbeddedJournal), Fault> {
     let (mut assigned, mut sessions) = (Vec::new(), Vec::new());
     let mut assignments: HashMap<u64, (usize, Partition)> = HashMap::new();
-    for (group, Opened { session, partitions }) in opened.into_iter().enumerate() {
+    for (group, GroupOpening { session, partitions }) in opened.into_iter().enumerate() {
         for (topic, index, mut ended) in partitions {
             let start = ended.first_gap(0);
             ended.forget_below(start);
@@ -127,7 +127,7 @@ pub fn start(
     }
     let lanes = assigned
         .iter()
-        .map(|assignment| Lane {
+        .map(|assignment| ScanCursor {
             partition: assignment.partition.clone(),
             assignment: assignment.nonce,
             next: assignment.start,
@@ -151,15 +151,15 @@ pub fn start(
 
 #[async_trait]
 impl Source for EmbeddedSource {
-    async fn next(&mut self) -> Result<Intake, Fault> {
+    async fn next(&mut self) -> Result<SourceEvent, Fault> {
         if let Some(assigned) = self.assigned.take() {
-            return Ok(Intake::Assigned(assigned));
+            return Ok(SourceEvent::Assigned(assigned));
         }
         if self.paused {
             return std::future::pending().await;
         }
         match self.filler.next(true).await? {
-            Some(batch) => Ok(Intake::Batch(batch)),
+            Some(batch) => Ok(SourceEvent::Batch(batch)),
             None => Err(faults::closed()),
         }
     }
@@ -203,7 +203,7 @@ impl EmbeddedJournal {
         &self,
         transaction: &Transaction,
         stale: &[Arc<str>],
-    ) -> Result<Option<LaidOut>, Fault> {
+    ) -> Result<Option<TransactionDraft>, Fault> {
         let Transaction { outputs, ended } = transaction;
         let (mut entries, mut ended_in) = (Vec::new(), Vec::new());
         for ended in ended {
@@ -233,20 +233,20 @@ impl EmbeddedJournal {
         if entries.is_empty() && planted(Bug::SealsRefused) {
             draft.urgency = Urgency::Plain;
         }
-        Ok(Some(LaidOut { draft, places, ended_in }))
+        Ok(Some(TransactionDraft { draft, places, ended_in }))
     }
 
     async fn write(
         &self,
         transaction: &Transaction,
-        mut laid_out: Option<LaidOut>,
+        mut laid_out: Option<TransactionDraft>,
     ) -> Result<Vec<Position>, NotWritten> {
         let mut stale = Vec::new();
-        while let Some(LaidOut { draft, places, ended_in }) = laid_out {
+        while let Some(TransactionDraft { draft, places, ended_in }) = laid_out {
             let fence = ended_in.iter().filter_map(|group| self.groups.get(*group).cloned());
             match self.shared.submit(draft, fence.collect()).await {
                 // Opened anew: what this journal says of those groups counts for nothing any more.
-                Err(Refused::Stale(groups)) => stale.extend(groups),
+                Err(WriteRefusal::Stale(groups)) => stale.extend(groups),
                 written => {
                     let written = written.map_err(spread)?;
                     let outputs = &transaction.outputs;

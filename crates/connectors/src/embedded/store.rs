@@ -6,14 +6,16 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
-use potok_core::{Fault, Held, Owner, Place, Position, PutOutcome, Record, Store, Timestamp};
+use potok_core::{
+    Fault, Owner, Position, PutOutcome, Record, Store, StoreAddress, StoreEntry, Timestamp,
+};
 
 use super::block::BLOCK_BYTES;
 use super::format::{RecordSpan, RecordsEntry};
 use super::index::Index;
 use super::scan::record;
-use super::shared::Shared;
-use super::walk::{Found, Frame, Walker};
+use super::shared::OpenLog;
+use super::walk::{Frame, Step, Walker};
 use super::{damage, faults};
 use crate::owners::Owners;
 
@@ -24,12 +26,12 @@ const PIECE_BYTES: usize = 64 << 10;
 
 /// Keeps nothing of its own: what writes elsewhere only checks here who asks.
 pub struct EmbeddedStore {
-    shared: Arc<Shared>,
+    shared: Arc<OpenLog>,
     owners: Owners,
 }
 
 impl EmbeddedStore {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
+    pub(super) fn new(shared: Arc<OpenLog>) -> Self {
         EmbeddedStore { shared, owners: Owners::default() }
     }
 }
@@ -45,7 +47,7 @@ impl Store for EmbeddedStore {
         Ok(())
     }
 
-    async fn put(&self, owner: &Owner, _: &[Held]) -> Result<PutOutcome, Fault> {
+    async fn put(&self, owner: &Owner, _: &[StoreEntry]) -> Result<PutOutcome, Fault> {
         self.owners.check(owner)?;
         Ok(PutOutcome::Kept)
     }
@@ -54,7 +56,7 @@ impl Store for EmbeddedStore {
         self.owners.check(owner)
     }
 
-    async fn load(&self, _: &Owner, places: &[Place]) -> Result<Vec<Option<Record>>, Fault> {
+    async fn load(&self, _: &Owner, places: &[StoreAddress]) -> Result<Vec<Option<Record>>, Fault> {
         let shared = self.shared.clone();
         let positions: Vec<_> = places.iter().map(|place| place.position.clone()).collect();
         let loading = tokio::task::spawn_blocking(move || load(&shared, &positions));
@@ -62,7 +64,7 @@ impl Store for EmbeddedStore {
         loaded.map_err(|error| faults::read_failed(&error))
     }
 
-    async fn clean(&self, owner: &Owner, _: &[Place]) -> Result<(), Fault> {
+    async fn clean(&self, owner: &Owner, _: &[StoreAddress]) -> Result<(), Fault> {
         self.owners.check(owner)
     }
 }
@@ -70,10 +72,10 @@ impl Store for EmbeddedStore {
 /// Reads records back, in the order asked for; `None` for one that is not there, or not byte-exact.
 ///
 /// Every frame is read once at most, for all partitions that have something in it.
-fn load(shared: &Shared, positions: &[Position]) -> io::Result<Vec<Option<Record>>> {
-    let mut loading = Loading {
+fn load(shared: &OpenLog, positions: &[Position]) -> io::Result<Vec<Option<Record>>> {
+    let mut loading = StoreLoad {
         shared,
-        wanted: Wanted::of(positions),
+        wanted: WantedRecords::of(positions),
         loaded: positions.iter().map(|_| None).collect(),
         piece: BytesMut::new(),
     };
@@ -90,7 +92,7 @@ fn load(shared: &Shared, positions: &[Position]) -> io::Result<Vec<Option<Record
 }
 
 /// What is wanted of one partition, ascending.
-struct Wanted<'a> {
+struct WantedRecords<'a> {
     topic: &'a str,
     partition: u32,
     /// Each with its place among the records that were asked for.
@@ -101,7 +103,7 @@ struct Wanted<'a> {
     at: Option<u64>,
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> WantedRecords<'a> {
     fn of(positions: &'a [Position]) -> Vec<Self> {
         let mut partitions: HashMap<(&str, u32), Vec<(&Position, usize)>> = HashMap::new();
         for (place, position) in positions.iter().enumerate() {
@@ -110,7 +112,7 @@ impl<'a> Wanted<'a> {
         }
         let wanted = partitions.into_iter().map(|((topic, partition), mut positions)| {
             positions.sort_by_key(|(position, _)| position.offset);
-            Wanted { topic, partition, positions, next: 0, at: None }
+            WantedRecords { topic, partition, positions, next: 0, at: None }
         });
         wanted.collect()
     }
@@ -120,16 +122,16 @@ impl<'a> Wanted<'a> {
     }
 }
 
-struct Loading<'a> {
-    shared: &'a Shared,
-    wanted: Vec<Wanted<'a>>,
+struct StoreLoad<'a> {
+    shared: &'a OpenLog,
+    wanted: Vec<WantedRecords<'a>>,
     loaded: Vec<Option<Record>>,
     /// Memory for the records to come: the caller may keep them for long, but not the blocks of
     /// the file they were read in.
     piece: BytesMut,
 }
 
-impl Loading<'_> {
+impl StoreLoad<'_> {
     /// Opens a segment that has something wanted.
     fn open(&mut self, segment: u64) -> io::Result<Option<(Walker, u32)>> {
         let shared = self.shared;
@@ -140,7 +142,7 @@ impl Loading<'_> {
         }
         match shared.open_segment(&state, segment) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                shared.report(&state, damage::Found::lost(segment));
+                shared.report(&state, damage::DamageReport::lost(segment));
                 Ok(None)
             }
             Err(error) => Err(error),
@@ -184,19 +186,19 @@ impl Loading<'_> {
             at = at.max(earliest);
             walker.read_ahead(if is_near { BLOCK_BYTES } else { FAR_BYTES });
             match walker.at(at)? {
-                Found::Frame(frame) => {
+                Step::Frame(frame) => {
                     at = frame.end();
                     is_near = self.take(segment, walker, &frame)?;
                     if is_near && !self.seek_again(segment, generation) {
                         return Ok(false);
                     }
                 }
-                Found::Bad(bad) => {
-                    let found = damage::Found::within(segment, bad.from, bad.to);
+                Step::Bad(bad) => {
+                    let found = damage::DamageReport::within(segment, bad.from, bad.to);
                     self.shared.report(&self.shared.state(), found);
                     at = bad.to;
                 }
-                Found::End => {
+                Step::End => {
                     for wanted in &mut self.wanted {
                         wanted.next += usize::from(wanted.at.is_some());
                     }
@@ -211,12 +213,12 @@ impl Loading<'_> {
 
     /// Takes what is wanted out of a frame; true where something was.
     fn take(&mut self, segment: u64, walker: &mut Walker, frame: &Frame) -> io::Result<bool> {
-        let Loading { shared, wanted, loaded, piece } = self;
+        let StoreLoad { shared, wanted, loaded, piece } = self;
         let mut any = false;
         let mut damaged = false;
         let entries = frame.entries();
         for (records, range) in frame.records(&entries) {
-            let of_entry = |wanted: &&mut Wanted<'_>| {
+            let of_entry = |wanted: &&mut WantedRecords<'_>| {
                 (wanted.topic, wanted.partition) == (records.topic, records.partition)
             };
             let Some(wanted) = wanted.iter_mut().find(of_entry) else { continue };
@@ -247,7 +249,7 @@ impl Loading<'_> {
             }
         }
         if damaged {
-            let found = damage::Found::within(segment, frame.at, frame.end());
+            let found = damage::DamageReport::within(segment, frame.at, frame.end());
             shared.report(&shared.state(), found);
         }
         Ok(any)

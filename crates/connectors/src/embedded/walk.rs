@@ -12,7 +12,9 @@ use bytes::Bytes;
 
 use super::block::{BLOCK_BYTES, Blocks};
 use super::disk::DiskFile;
-use super::format::{Entry, FRAME_HEADER, FRAME_MAGIC, FrameHeader, Kind, RecordsEntry, entries};
+use super::format::{
+    Entry, FRAME_HEADER, FRAME_MAGIC, FrameHeader, FrameKind, RecordsEntry, entries,
+};
 
 /// A frame whose header and table fit.
 #[derive(Clone, Debug)]
@@ -30,7 +32,6 @@ impl Frame {
         self.at + self.header.len()
     }
 
-    /// Its entries.
     pub fn entries(&self) -> Vec<Entry<'_>> {
         // The walker has read the table once already, so this does not fail.
         entries(&self.table).unwrap_or_default()
@@ -55,23 +56,21 @@ impl Frame {
 
 /// Bytes that are no frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bad {
+pub struct BadBytes {
     /// First of them.
     pub from: u64,
     /// Behind the last: the next frame, or the end.
     pub to: u64,
     /// What kind of frame it was, where its header is still good.
-    pub kind: Option<Kind>,
+    pub kind: Option<FrameKind>,
 }
 
 /// What lies at a place.
 #[derive(Debug)]
-pub enum Found {
-    /// A frame.
+pub enum Step {
     Frame(Frame),
     /// Damage.
-    Bad(Bad),
-    /// The end.
+    Bad(BadBytes),
     End,
 }
 
@@ -130,29 +129,29 @@ impl Walker {
     }
 
     /// What lies at `at`, which is the start of a frame or of damage.
-    pub fn at(&mut self, at: u64) -> io::Result<Found> {
+    pub fn at(&mut self, at: u64) -> io::Result<Step> {
         if at >= self.limit {
-            return Ok(Found::End);
+            return Ok(Step::End);
         }
         let Some(header) = self.header(at)? else {
             let to = self.search(at + 1)?;
-            return Ok(Found::Bad(Bad { from: at, to, kind: None }));
+            return Ok(Step::Bad(BadBytes { from: at, to, kind: None }));
         };
         let end = (at + header.len()).min(self.limit);
-        let bad = Bad { from: at, to: end, kind: Some(header.kind) };
+        let bad = BadBytes { from: at, to: end, kind: Some(header.kind) };
         if at + header.len() > self.limit {
-            return Ok(Found::Bad(bad));
+            return Ok(Step::Bad(bad));
         }
         let table = self.bytes(at + FRAME_HEADER as u64, header.table as usize)?;
         if crc32fast::hash(&table) != header.table_crc || !table_fits(&header, &table) {
-            return Ok(Found::Bad(bad));
+            return Ok(Step::Bad(bad));
         }
-        Ok(Found::Frame(Frame { at, header, table }))
+        Ok(Step::Frame(Frame { at, header, table }))
     }
 
     /// True when everything behind the frame's table fits.
     pub fn payload_fits(&mut self, frame: &Frame) -> io::Result<bool> {
-        if frame.header.kind == Kind::Footer {
+        if frame.header.kind == FrameKind::Footer {
             let at = frame.at + FRAME_HEADER as u64 + u64::from(frame.header.table);
             return Ok(*self.bytes(at, frame.header.payload as usize)? == frame.at.to_le_bytes());
         }
@@ -221,7 +220,7 @@ fn table_fits(header: &FrameHeader, table: &[u8]) -> bool {
         })
         .sum();
     match header.kind {
-        Kind::Footer => records == 0,
-        Kind::Transaction | Kind::Checkpoint => records == u64::from(header.payload),
+        FrameKind::Footer => records == 0,
+        FrameKind::Transaction | FrameKind::Checkpoint => records == u64::from(header.payload),
     }
 }

@@ -18,15 +18,17 @@ use std::time::Duration;
 use potok_core::trouble::crash_point;
 use potok_core::{ConsumerGroupSpec, Fault};
 
-use super::damage::{self, Found};
+use super::damage::{self, DamageReport};
 use super::disk::{DiskFile, is_full, write_all};
-use super::draft::{Draft, Place, Urgency};
-use super::format::{Entry, Kind, entries, fresh_nonce};
+use super::draft::{Draft, FramePlacement, Urgency};
+use super::format::{Entry, FrameKind, entries, fresh_nonce};
 use super::index::Index;
 use super::reserve::Reserve;
-use super::retention::Keeper;
+use super::retention::RetentionWaker;
 use super::segment;
-use super::shared::{Alarm, Command, Job, Opened, Refused, Session, Shared, Tail, Written};
+use super::shared::{
+    Alarm, AppendJob, Command, GroupLock, GroupOpening, OpenLog, Tail, WriteRefusal, WrittenFrame,
+};
 use super::{faults, groups};
 
 /// Frames taken together into one sync.
@@ -37,7 +39,7 @@ const WRITE_BYTES: usize = 128 << 10;
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 
 /// The segment being written.
-struct Active {
+struct ActiveSegment {
     number: u64,
     file: Arc<dyn DiskFile>,
     /// Behind the last synced frame.
@@ -51,14 +53,14 @@ pub struct Resume {
     /// The highest number in use.
     pub newest: u64,
     /// Damage that is not noted yet; a new segment begins with the notes.
-    pub found: Vec<Found>,
+    pub found: Vec<DamageReport>,
 }
 
 /// The writer.
-pub struct Writer {
-    shared: Arc<Shared>,
-    keeper: Keeper,
-    active: Option<Active>,
+pub struct LogWriter {
+    shared: Arc<OpenLog>,
+    keeper: RetentionWaker,
+    active: Option<ActiveSegment>,
     newest: u64,
     incarnation: u64,
     /// Offsets given and not yet in the catalog.
@@ -66,7 +68,7 @@ pub struct Writer {
     /// The latest session of each group opened by this process.
     sessions: HashMap<Arc<str>, u64>,
     reserve: Reserve,
-    found: Vec<Found>,
+    found: Vec<DamageReport>,
     /// Room that was asked for in vain.
     wanted: u64,
 }
@@ -74,13 +76,13 @@ pub struct Writer {
 /// A write that did not succeed. The segment is whole again, or abandoned.
 type Attempt<T> = Result<T, io::Error>;
 
-impl Writer {
+impl LogWriter {
     /// Makes the writer; tries at once to note what was found damaged.
-    pub fn new(shared: Arc<Shared>, keeper: Keeper, resume: Resume) -> Writer {
+    pub fn new(shared: Arc<OpenLog>, keeper: RetentionWaker, resume: Resume) -> LogWriter {
         let end = shared.state().tail.at;
-        let active = resume.active.map(|(number, file)| Active { number, file, end });
+        let active = resume.active.map(|(number, file)| ActiveSegment { number, file, end });
         let reserve = Reserve::open(&shared);
-        let mut writer = Writer {
+        let mut writer = LogWriter {
             shared,
             keeper,
             active,
@@ -166,7 +168,7 @@ impl Writer {
             Command::Drop(segments, reply) => {
                 let dropped: Vec<_> =
                     segments.iter().map(|segment| Entry::Dropped { segment: *segment }).collect();
-                let mut draft = Draft::of_entries(Kind::Transaction, &dropped);
+                let mut draft = Draft::of_entries(FrameKind::Transaction, &dropped);
                 draft.urgency = Urgency::MakesRoom;
                 let _ = reply.send(self.write(draft).is_ok());
             }
@@ -176,14 +178,14 @@ impl Writer {
     }
 
     /// Writes the jobs with one sync and answers each.
-    fn commit(&mut self, jobs: Vec<Job>) {
+    fn commit(&mut self, jobs: Vec<AppendJob>) {
         let is_stale = |(group, nonce): &&(Arc<str>, u64)| self.sessions.get(group) != Some(nonce);
         let (stale, jobs): (Vec<_>, Vec<_>) =
             jobs.into_iter().partition(|job| job.fence.iter().any(|fence| is_stale(&fence)));
         for job in stale {
             let groups = job.fence.iter().filter(is_stale).map(|(group, _)| group.clone());
             let groups = groups.collect();
-            answer(job, Err(Refused::Stale(groups)));
+            answer(job, Err(WriteRefusal::Stale(groups)));
         }
         let mut jobs = self.without_reserve(jobs);
         if jobs.is_empty() {
@@ -214,8 +216,8 @@ impl Writer {
     }
 
     /// While the reserve is spent, plain appends must not eat the room it gave.
-    fn without_reserve(&mut self, jobs: Vec<Job>) -> Vec<Job> {
-        let is_plain = |job: &Job| job.draft.urgency == Urgency::Plain;
+    fn without_reserve(&mut self, jobs: Vec<AppendJob>) -> Vec<AppendJob> {
+        let is_plain = |job: &AppendJob| job.draft.urgency == Urgency::Plain;
         if !jobs.iter().any(is_plain) || self.reserve.restore(&self.shared).is_ok() {
             return jobs;
         }
@@ -229,7 +231,7 @@ impl Writer {
 
     /// Writes, syncs, publishes, answers. On an error nothing of it counts, and no job is
     /// answered.
-    fn attempt(&mut self, jobs: &mut [Job]) -> Attempt<()> {
+    fn attempt(&mut self, jobs: &mut [AppendJob]) -> Attempt<()> {
         self.make_ready()?;
         let Some(active) = &self.active else {
             return Err(io::Error::other("no segment to write to"));
@@ -243,7 +245,7 @@ impl Writer {
         let mut failed = None;
         for job in jobs.iter_mut() {
             let first = give(&self.shared, &mut self.given, &job.draft);
-            let place = Place {
+            let place = FramePlacement {
                 nonce: self.shared.nonce,
                 incarnation: self.incarnation,
                 time,
@@ -284,7 +286,7 @@ impl Writer {
     }
 
     /// Folds what was synced into the state, and shows it to readers.
-    fn publish(&mut self, jobs: &[Job], end: u64, time: i64) {
+    fn publish(&mut self, jobs: &[AppendJob], end: u64, time: i64) {
         let Some(active) = &mut self.active else { return };
         let mut state = self.shared.state_mut();
         let state = &mut *state;
@@ -303,10 +305,10 @@ impl Writer {
         self.shared.tail.send_replace(state.tail);
     }
 
-    fn answer_all(&self, jobs: &mut [Job], firsts: &[Vec<u64>]) {
+    fn answer_all(&self, jobs: &mut [AppendJob], firsts: &[Vec<u64>]) {
         for (job, firsts) in jobs.iter_mut().zip(firsts) {
             if let Some(reply) = job.reply.take() {
-                let written = Written { log: self.incarnation, firsts: firsts.clone() };
+                let written = WrittenFrame { log: self.incarnation, firsts: firsts.clone() };
                 let _ = reply.send(Ok(written));
             }
             job.permit = None;
@@ -344,7 +346,7 @@ impl Writer {
 
     /// Sees to it that there is a segment to write to, with room.
     fn make_ready(&mut self) -> Attempt<()> {
-        let full = |active: &Active| active.end >= self.shared.options.segment_bytes;
+        let full = |active: &ActiveSegment| active.end >= self.shared.options.segment_bytes;
         match &self.active {
             Some(active) if !full(active) && self.found.is_empty() => Ok(()),
             Some(active) => {
@@ -369,9 +371,9 @@ impl Writer {
         let notes = self.keep_found()?;
         let number = self.newest + 1;
         let footer = self.active.as_ref().map(|active| self.footer(active));
-        let made = segment::Made::new(
+        let made = segment::UnnamedSegment::new(
             &self.shared,
-            segment::Plan {
+            segment::SegmentPlan {
                 number,
                 incarnation: self.incarnation,
                 notes,
@@ -401,7 +403,7 @@ impl Writer {
         self.newest = number;
         let (file, end) = made.put_in_place(&self.shared)?;
         crash_point("segment.roll.after");
-        self.active = Some(Active { number, file, end });
+        self.active = Some(ActiveSegment { number, file, end });
         self.found.clear();
         self.given.clear();
         self.keeper.wake();
@@ -409,12 +411,12 @@ impl Writer {
     }
 
     /// The old segment's footer, as it will lie at its end.
-    fn footer(&self, active: &Active) -> Vec<u8> {
+    fn footer(&self, active: &ActiveSegment) -> Vec<u8> {
         let state = self.shared.state();
         let index = state.segments.get(&active.number).map(|segment| &segment.index);
         segment::footer(
             index.unwrap_or(&Index::default()),
-            Place {
+            FramePlacement {
                 nonce: self.shared.nonce,
                 incarnation: self.incarnation,
                 time: self.shared.clock.now().0,
@@ -441,7 +443,7 @@ impl Writer {
         Ok(drafts)
     }
 
-    fn keep(&self, found: &Found) -> io::Result<Draft> {
+    fn keep(&self, found: &DamageReport) -> io::Result<Draft> {
         let shared = &self.shared;
         let now = shared.clock.now();
         let route = |topic: &Arc<str>| shared.route(topic);
@@ -449,7 +451,7 @@ impl Writer {
     }
 
     /// Notes damage that a reader came upon.
-    fn note(&mut self, found: Found) {
+    fn note(&mut self, found: DamageReport) {
         if self.shared.state().catalog.knows_damage(found.segment, found.from, found.to) {
             return;
         }
@@ -463,25 +465,25 @@ impl Writer {
     /// Writes a draft of the writer's own.
     fn write(&mut self, draft: Draft) -> Result<(), Fault> {
         let (reply, mut answer) = tokio::sync::oneshot::channel();
-        self.commit(vec![Job { draft, fence: Vec::new(), reply: Some(reply), permit: None }]);
+        self.commit(vec![AppendJob { draft, fence: Vec::new(), reply: Some(reply), permit: None }]);
         match answer.try_recv() {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(Refused::Fault(fault))) => Err(fault),
+            Ok(Err(WriteRefusal::Fault(fault))) => Err(fault),
             _ => Err(faults::closed()),
         }
     }
 
     /// Registers a group where it is new or changed, and starts a session of it.
-    fn open_group(&mut self, spec: &ConsumerGroupSpec) -> Result<Opened, Fault> {
+    fn open_group(&mut self, spec: &ConsumerGroupSpec) -> Result<GroupOpening, Fault> {
         let group: Arc<str> = spec.group.as_str().into();
-        let session = Session::start(&self.shared, &group, fresh_nonce())
+        let session = GroupLock::start(&self.shared, &group, fresh_nonce())
             .ok_or_else(|| faults::group_open(&group))?;
         if let Some(draft) = groups::registration(&self.shared, spec) {
             self.write(draft)?;
         }
         self.sessions.insert(group, session.nonce);
         let partitions = groups::partitions(&self.shared.state(), spec);
-        Ok(Opened { session, partitions })
+        Ok(GroupOpening { session, partitions })
     }
 
     fn forget(&mut self, group: &Arc<str>) -> Result<(), Fault> {
@@ -491,7 +493,7 @@ impl Writer {
         if !self.shared.state().catalog.groups.contains_key(group) {
             return Err(faults::no_group(group));
         }
-        self.write(Draft::of_entries(Kind::Transaction, &[Entry::Forgotten { group }]))?;
+        self.write(Draft::of_entries(FrameKind::Transaction, &[Entry::Forgotten { group }]))?;
         self.sessions.remove(group);
         self.keeper.wake();
         Ok(())
@@ -522,7 +524,7 @@ impl Writer {
 }
 
 /// Gives every record of the draft its offset.
-fn give(shared: &Shared, given: &mut HashMap<(Arc<str>, u32), u64>, draft: &Draft) -> Vec<u64> {
+fn give(shared: &OpenLog, given: &mut HashMap<(Arc<str>, u32), u64>, draft: &Draft) -> Vec<u64> {
     let mut firsts = Vec::new();
     for (topic, partition, count) in draft.slots() {
         let next = given
@@ -543,15 +545,15 @@ pub fn note_records(index: &mut Index, at: u64, time: i64, entries: &[Entry<'_>]
     }
 }
 
-fn answer(job: Job, result: Result<Written, Refused>) {
+fn answer(job: AppendJob, result: Result<WrittenFrame, WriteRefusal>) {
     if let Some(reply) = job.reply {
         // A caller that was cancelled does not want to know.
         let _ = reply.send(result);
     }
 }
 
-fn refuse(job: Job, fault: Fault) {
-    answer(job, Err(Refused::Fault(fault)));
+fn refuse(job: AppendJob, fault: Fault) {
+    answer(job, Err(WriteRefusal::Fault(fault)));
 }
 
 /// Gathers small frames into one write.

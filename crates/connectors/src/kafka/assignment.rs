@@ -16,8 +16,8 @@ use rdkafka::ClientContext;
 use rdkafka::client::Client;
 use rdkafka::types::RDKafkaErrorCode as Code;
 
-use super::metadata::{Found, decode};
-use super::native::{self, Committed, Edge, Facts};
+use super::metadata::{CommitMetadata, decode};
+use super::native::{self, CommittedOffset, Edge, Facts};
 
 /// A partition and where it starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,22 +38,22 @@ pub struct Start {
 }
 
 /// What the cluster knows about some topics and a group.
-pub struct Known {
+pub struct ClusterFacts {
     pub topics: HashMap<Arc<str>, Facts>,
-    pub committed: HashMap<Partition, Committed>,
+    pub committed: HashMap<Partition, CommittedOffset>,
     pub earliest: HashMap<Partition, u64>,
     pub latest: HashMap<Partition, u64>,
 }
 
-impl Known {
+impl ClusterFacts {
     /// Asks, and has `committed` ask what the group has committed for some partitions. Topics that do
     /// not exist are left out.
     pub fn ask<C: ClientContext>(
         client: &Client<C>,
         topics: &[Arc<str>],
         wait: Duration,
-        committed: impl FnOnce(&[Partition]) -> Result<HashMap<Partition, Committed>, Code>,
-    ) -> Result<Known, Code> {
+        committed: impl FnOnce(&[Partition]) -> Result<HashMap<Partition, CommittedOffset>, Code>,
+    ) -> Result<ClusterFacts, Code> {
         let topics = native::describe_topics(client, topics, wait)?;
         let partitions: Vec<Partition> = topics
             .iter()
@@ -61,7 +61,7 @@ impl Known {
                 (0..facts.partitions).map(|index| Partition { topic: topic.clone(), index })
             })
             .collect();
-        Ok(Known {
+        Ok(ClusterFacts {
             committed: committed(&partitions)?,
             earliest: native::edges(client, &partitions, Edge::Earliest, wait)?,
             latest: native::edges(client, &partitions, Edge::Stable, wait)?,
@@ -89,12 +89,12 @@ impl Known {
         };
         let found = decode(&commit.metadata, group, commit.offset);
         let same_log = match found {
-            Found::Ours { log: then, ended } => {
+            CommitMetadata::Ours { log: then, ended } => {
                 start.ended = ended;
                 then == log
             }
             // Somebody set the group's offsets by hand: they are meant.
-            Found::Foreign => commit.offset <= latest,
+            CommitMetadata::Foreign => commit.offset <= latest,
         };
         if !same_log {
             start.ended = RangeSet::new();
@@ -146,12 +146,12 @@ mod tests {
     }
 
     /// Three partitions with records 10..100, the group having committed some of them.
-    fn known(commits: &[(u32, u64, Vec<u8>)]) -> Known {
+    fn known(commits: &[(u32, u64, Vec<u8>)]) -> ClusterFacts {
         let all = || (0..3).map(partition);
         let commit = |(index, offset, metadata): &(u32, u64, Vec<u8>)| {
-            (partition(*index), Committed { offset: *offset, metadata: metadata.clone() })
+            (partition(*index), CommittedOffset { offset: *offset, metadata: metadata.clone() })
         };
-        Known {
+        ClusterFacts {
             topics: [("t".into(), Facts { id: 5, partitions: 3 })].into(),
             committed: commits.iter().map(commit).collect(),
             earliest: all().map(|p| (p, 10)).collect(),

@@ -3,7 +3,7 @@
 use bytes::BytesMut;
 use potok_core::{Headers, Partition, Record, SourceBatch, Timestamp};
 
-use super::events::{Placed, RawRecord};
+use super::events::{RawRecord, RecordParts};
 
 /// A batch is handed over when it has this many records or bytes.
 const RECORDS_MAX: usize = 1_024;
@@ -14,7 +14,7 @@ pub struct Builder {
     first: u64,
     next: u64,
     buffer: BytesMut,
-    placed: Vec<Placed>,
+    placed: Vec<RecordParts>,
 }
 
 impl Builder {
@@ -62,7 +62,7 @@ impl Builder {
     /// The batch.
     pub fn build(self, partition: Partition, log: u64, assignment: u64) -> SourceBatch {
         let mut bytes = self.buffer.freeze();
-        let record = |placed: Placed| {
+        let record = |placed: RecordParts| {
             let key = placed.key.map(|len| bytes.split_to(len));
             let headers = Headers::from_encoded(bytes.split_to(placed.headers));
             let value = placed.value.map(|len| bytes.split_to(len));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::{BufMut, Bytes, BytesMut};
 use potok_core::{
-    Fault, Headers, Held, Owner, Partition, Place, PutOutcome, Reader, Record, Store,
+    Fault, Headers, Owner, Partition, PutOutcome, Reader, Record, Store, StoreAddress, StoreEntry,
 };
 
 use super::settings::{Health, KafkaConfig};
@@ -86,7 +86,7 @@ impl Store for KafkaBodies {
         Ok(())
     }
 
-    async fn put(&self, owner: &Owner, _: &[Held]) -> Result<PutOutcome, Fault> {
+    async fn put(&self, owner: &Owner, _: &[StoreEntry]) -> Result<PutOutcome, Fault> {
         self.owners.check(owner)?;
         Ok(PutOutcome::Kept)
     }
@@ -95,9 +95,9 @@ impl Store for KafkaBodies {
         self.owners.check(owner)
     }
 
-    async fn load(&self, _: &Owner, places: &[Place]) -> Result<Vec<Option<Record>>, Fault> {
+    async fn load(&self, _: &Owner, places: &[StoreAddress]) -> Result<Vec<Option<Record>>, Fault> {
         let mut wanted: BTreeMap<(u64, Partition), Vec<(u64, usize)>> = BTreeMap::new();
-        for (number, Place { position, .. }) in places.iter().enumerate() {
+        for (number, StoreAddress { position, .. }) in places.iter().enumerate() {
             let partition = Partition { topic: position.topic.clone(), index: position.partition };
             let of = wanted.entry((position.log, partition)).or_default();
             of.push((position.offset, number));
@@ -117,7 +117,7 @@ impl Store for KafkaBodies {
         Ok(loaded)
     }
 
-    async fn clean(&self, owner: &Owner, _: &[Place]) -> Result<(), Fault> {
+    async fn clean(&self, owner: &Owner, _: &[StoreAddress]) -> Result<(), Fault> {
         self.owners.check(owner)
     }
 }

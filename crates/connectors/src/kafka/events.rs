@@ -62,8 +62,8 @@ impl Queue {
     /// The next event; `None` when nothing came in time.
     pub fn poll(&self, wait: Duration) -> Option<Event> {
         let wait = c_int::try_from(wait.as_millis()).unwrap_or(c_int::MAX);
-        // SAFETY: the queue is ours; the event is destroyed when `Owned` is dropped.
-        let event = unsafe { Owned::new(sys::rd_kafka_queue_poll(self.queue, wait)) }?;
+        // SAFETY: the queue is ours; the event is destroyed when `NativeEvent` is dropped.
+        let event = unsafe { NativeEvent::new(sys::rd_kafka_queue_poll(self.queue, wait)) }?;
         // SAFETY: the event lives until the end of this call, or inside the record it becomes.
         unsafe {
             match sys::rd_kafka_event_type(event.0) {
@@ -121,7 +121,7 @@ impl Queue {
 
     /// # Safety
     /// `event` is an error event.
-    unsafe fn trouble(&self, event: &Owned) -> Event {
+    unsafe fn trouble(&self, event: &NativeEvent) -> Event {
         unsafe {
             let code = Code::from(sys::rd_kafka_event_error(event.0));
             let place = sys::rd_kafka_event_topic_partition(event.0);
@@ -141,7 +141,7 @@ impl Queue {
 
     /// # Safety
     /// `event` is a log event.
-    unsafe fn log(&self, event: &Owned) {
+    unsafe fn log(&self, event: &NativeEvent) {
         let (mut facility, mut message, mut level) = (ptr::null(), ptr::null(), 0);
         let known = unsafe {
             sys::rd_kafka_event_log(event.0, &mut facility, &mut message, &mut level) == 0
@@ -192,15 +192,15 @@ unsafe fn text(text: *const c_char) -> String {
     unsafe { CStr::from_ptr(text) }.to_string_lossy().trim().to_owned()
 }
 
-struct Owned(*mut sys::rd_kafka_event_t);
+struct NativeEvent(*mut sys::rd_kafka_event_t);
 
-impl Owned {
-    fn new(event: *mut sys::rd_kafka_event_t) -> Option<Owned> {
-        (!event.is_null()).then_some(Owned(event))
+impl NativeEvent {
+    fn new(event: *mut sys::rd_kafka_event_t) -> Option<NativeEvent> {
+        (!event.is_null()).then_some(NativeEvent(event))
     }
 }
 
-impl Drop for Owned {
+impl Drop for NativeEvent {
     fn drop(&mut self) {
         // SAFETY: got from the queue, destroyed once.
         unsafe { sys::rd_kafka_event_destroy(self.0) };
@@ -210,11 +210,11 @@ impl Drop for Owned {
 /// A record where librdkafka keeps it.
 pub struct RawRecord {
     message: *const sys::rd_kafka_message_t,
-    _event: Owned,
+    _event: NativeEvent,
 }
 
 /// Where the parts of a record were put.
-pub struct Placed {
+pub struct RecordParts {
     pub offset: u64,
     pub time: i64,
     pub key: Option<usize>,
@@ -236,7 +236,6 @@ impl RawRecord {
         unsafe { text(sys::rd_kafka_topic_name((*self.message).rkt)) }
     }
 
-    /// The offset.
     pub fn offset(&self) -> u64 {
         // SAFETY: the message lives as long as the event that this holds.
         u64::try_from(unsafe { (*self.message).offset }).unwrap_or_default()
@@ -244,7 +243,7 @@ impl RawRecord {
 
     /// Copies key, headers (in the layout of `potok_core::Headers`) and value behind what is in
     /// `buffer`, in that order, and says how long each is.
-    pub fn put(&self, buffer: &mut BytesMut) -> Placed {
+    pub fn put(&self, buffer: &mut BytesMut) -> RecordParts {
         // SAFETY: message, key, value and headers live as long as the event that this holds.
         unsafe {
             let message = &*self.message;
@@ -253,7 +252,7 @@ impl RawRecord {
             let key = put_bytes(buffer, message.key, message.key_len);
             let headers = self.put_headers(buffer);
             let value = put_bytes(buffer, message.payload, message.len);
-            Placed { offset: self.offset(), time: time.max(0), key, headers, value }
+            RecordParts { offset: self.offset(), time: time.max(0), key, headers, value }
         }
     }
 

@@ -28,13 +28,13 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{Offset, TopicPartitionList};
 use tokio::time::Instant;
 
-use super::fault::About;
+use super::fault::Subject;
 use super::metadata::{self, Room};
 use super::offer::Offers;
 use super::producer::placed;
-use super::progress::Progress;
+use super::progress::GroupProgress;
 use super::settings::{Health, KafkaConfig, Listener, Role, tell};
-use super::source::Session;
+use super::source::GroupMembership;
 use super::topics::Topics;
 use super::{blocking, fault, lock, native, nonce};
 
@@ -61,13 +61,13 @@ pub struct ExactJournal {
 }
 
 pub struct Inner {
-    pub _session: Arc<Session>,
+    pub _session: Arc<GroupMembership>,
     pub group: String,
     pub group_hash: u64,
     pub config: KafkaConfig,
     pub health: Health,
     pub topics: Arc<Topics>,
-    pub progress: Arc<Mutex<Progress>>,
+    pub progress: Arc<Mutex<GroupProgress>>,
     /// The member whose positions these are; gone when the group is closed.
     pub member: Weak<BaseConsumer<Listener>>,
     pub producer: Mutex<Option<ThreadedProducer<Quiet>>>,
@@ -122,7 +122,7 @@ fn is_refusal(code: Code) -> bool {
 }
 
 /// Why a transaction was not written.
-enum Failed {
+enum TransactionError {
     Client(KafkaError),
     /// By the client: these records, and no others.
     Refused(Vec<(usize, Code)>),
@@ -130,9 +130,9 @@ enum Failed {
     BatchesRefused(Vec<(usize, Code)>),
 }
 
-impl From<KafkaError> for Failed {
+impl From<KafkaError> for TransactionError {
     fn from(error: KafkaError) -> Self {
-        Failed::Client(error)
+        TransactionError::Client(error)
     }
 }
 
@@ -182,14 +182,14 @@ impl Inner {
             let batch_bytes = producer.context().batch_bytes;
             // One that was told nonsense is not used again, nor one whose batch was refused: it goes
             // on with sequence numbers that the broker has not seen.
-            let is_spent = matches!(failed, Failed::BatchesRefused(_));
+            let is_spent = matches!(failed, TransactionError::BatchesRefused(_));
             if aborted && !is_spent && !producer.context().unplaced.load(Ordering::Acquire) {
                 *slot = Some(producer);
             }
             let refused = match failed {
-                Failed::Client(error) => return Err(self.fault(&error, outputs).into()),
-                Failed::Refused(refused) => refused,
-                Failed::BatchesRefused(refused) => {
+                TransactionError::Client(error) => return Err(self.fault(&error, outputs).into()),
+                TransactionError::Refused(refused) => refused,
+                TransactionError::BatchesRefused(refused) => {
                     let of = |(index, code): &(usize, Code)| Some((outputs.get(*index)?, *code));
                     if !refused.iter().filter_map(of).all(|(output, code)| {
                         is_alone(output, batch_bytes) || !is_of_the_batch(code)
@@ -280,7 +280,7 @@ impl Inner {
         let mut topics: Vec<Arc<str>> = outputs.iter().map(|o| o.topic.clone()).collect();
         topics.sort();
         topics.dedup();
-        let about = About { group: &self.group, topics: &topics };
+        let about = Subject { group: &self.group, topics: &topics };
         fault::of_about(about, "take a transaction", error)
     }
 
@@ -290,7 +290,7 @@ impl Inner {
         outputs: &[Output],
         positions: &TopicPartitionList,
         membership: &ConsumerGroupMetadata,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), TransactionError> {
         lock(&producer.context().refused).clear();
         producer.begin_transaction()?;
         let mut bytes = 0;
@@ -313,7 +313,7 @@ impl Inner {
             }
         }
         if !too_much.is_empty() {
-            return Err(Failed::Refused(too_much));
+            return Err(TransactionError::Refused(too_much));
         }
         // All receipts are here before anything is committed.
         written(producer)?;
@@ -327,10 +327,10 @@ impl Inner {
 }
 
 /// Waits for the receipts of all that was offered.
-fn written(producer: &ThreadedProducer<Quiet>) -> Result<(), Failed> {
+fn written(producer: &ThreadedProducer<Quiet>) -> Result<(), TransactionError> {
     native::flush(producer.client(), STEP_MAX)?;
     let refused = std::mem::take(&mut *lock(&producer.context().refused));
-    if refused.is_empty() { Ok(()) } else { Err(Failed::BatchesRefused(refused)) }
+    if refused.is_empty() { Ok(()) } else { Err(TransactionError::BatchesRefused(refused)) }
 }
 
 /// True when no other record was in the batch of this one.
@@ -357,13 +357,13 @@ fn persist(step: impl Fn() -> Result<(), KafkaError>) -> Result<(), KafkaError> 
     }
 }
 
-fn requires_abort(failed: &Failed) -> bool {
+fn requires_abort(failed: &TransactionError) -> bool {
     match failed {
-        Failed::Client(KafkaError::Transaction(error)) => error.txn_requires_abort(),
+        TransactionError::Client(KafkaError::Transaction(error)) => error.txn_requires_abort(),
         // A record the client did not take: nothing fatal, and nothing committed.
-        Failed::Client(KafkaError::MessageProduction(_)) => true,
-        Failed::Refused(_) | Failed::BatchesRefused(_) => true,
-        Failed::Client(_) => false,
+        TransactionError::Client(KafkaError::MessageProduction(_)) => true,
+        TransactionError::Refused(_) | TransactionError::BatchesRefused(_) => true,
+        TransactionError::Client(_) => false,
     }
 }
 

@@ -105,29 +105,29 @@ pub fn is_elsewhere(code: Code) -> bool {
 
 /// What was asked about: whoever has to grant a right wants to know its name.
 #[derive(Clone, Copy, Default)]
-pub struct About<'a> {
+pub struct Subject<'a> {
     pub group: &'a str,
     pub topics: &'a [Arc<str>],
 }
 
-impl<'a> About<'a> {
+impl<'a> Subject<'a> {
     pub fn topics(topics: &'a [Arc<str>]) -> Self {
-        About { group: "", topics }
+        Subject { group: "", topics }
     }
 
     pub fn group(group: &'a str) -> Self {
-        About { group, topics: &[] }
+        Subject { group, topics: &[] }
     }
 }
 
 /// What an error means, `what` saying what was tried.
 pub fn sorted(what: &str, code: Code, cause: impl std::fmt::Display) -> Fault {
-    sorted_about(About::default(), what, code, cause)
+    sorted_about(Subject::default(), what, code, cause)
 }
 
 /// The same where it is known what was asked about.
 pub fn sorted_about(
-    about: About<'_>,
+    about: Subject<'_>,
     what: &str,
     code: Code,
     cause: impl std::fmt::Display,
@@ -156,10 +156,10 @@ pub fn sorted_about(
 
 /// The same for what the client library gives back.
 pub fn of(what: &str, error: &KafkaError) -> Fault {
-    of_about(About::default(), what, error)
+    of_about(Subject::default(), what, error)
 }
 
-pub fn of_about(about: About<'_>, what: &str, error: &KafkaError) -> Fault {
+pub fn of_about(about: Subject<'_>, what: &str, error: &KafkaError) -> Fault {
     match error.rdkafka_error_code() {
         Some(code) => sorted_about(about, what, code, error),
         None => Fault::retry(format!("Kafka could not {what}")).code("P0615").because(error),
@@ -176,7 +176,7 @@ fn reason(code: Code) -> Reason {
 }
 
 /// The right that is missing, in the words of the tool that grants it.
-fn grant(code: Code, about: About<'_>) -> String {
+fn grant(code: Code, about: Subject<'_>) -> String {
     let (operations, on, flags) = match code {
         Code::TopicAuthorizationFailed => {
             let flags = about.topics.iter().map(|topic| format!(" --topic {topic}")).collect();
@@ -329,7 +329,7 @@ pub fn own_topic(topic: &str, what: &str, command: &str) -> Fault {
 pub fn not_created(topic: &str, code: Code) -> Fault {
     let about = [Arc::from(topic)];
     let what = format!("create the topic `{topic}`");
-    let fault = sorted_about(About::topics(&about), &what, code, code);
+    let fault = sorted_about(Subject::topics(&about), &what, code, code);
     match code {
         Code::InvalidReplicationFactor => fault.code("P0606"),
         code if is_refusal(code) => fault,
@@ -425,13 +425,13 @@ mod tests {
     fn whoever_grants_a_right_is_told_which() {
         let topics = [Arc::from("a"), Arc::from("b")];
         let hint = |code, about| sorted_about(about, "write", code, code).hint.unwrap_or_default();
-        let about = About { group: "g", topics: &topics };
+        let about = Subject { group: "g", topics: &topics };
         assert!(hint(Code::TopicAuthorizationFailed, about).contains(" --topic a --topic b`"));
         assert!(hint(Code::GroupAuthorizationFailed, about).contains(" --group g`"));
         let ids = hint(Code::TransactionalIdAuthorizationFailed, about);
         assert!(ids.contains("--transactional-id potok-g- --resource-pattern-type prefixed"));
         assert!(hint(Code::ClusterAuthorizationFailed, about).contains(" --cluster`"));
-        assert!(!hint(Code::TopicAuthorizationFailed, About::default()).contains("kafka-acls"));
+        assert!(!hint(Code::TopicAuthorizationFailed, Subject::default()).contains("kafka-acls"));
         let refused = sorted("write", Code::TopicAuthorizationFailed, "");
         assert!(refused.needs_somebody && refused.next == Move::Wait);
     }

@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use potok_core::{Fault, Intake, Partition, Record, SourceBatch};
+use potok_core::{Fault, Partition, Record, SourceBatch, SourceEvent};
 use tokio::sync::Notify;
 
 use super::lock;
@@ -17,7 +17,7 @@ const BYTES_MAX: usize = 16 << 20;
 
 #[derive(Default)]
 pub struct Handover {
-    state: Mutex<State>,
+    state: Mutex<HandoverState>,
     /// Wakes the engine.
     said: Notify,
     /// Wakes the polling thread.
@@ -25,12 +25,12 @@ pub struct Handover {
 }
 
 #[derive(Default)]
-struct State {
-    news: VecDeque<Intake>,
+struct HandoverState {
+    news: VecDeque<SourceEvent>,
     batches: VecDeque<SourceBatch>,
     bytes: usize,
     fault: Option<Fault>,
-    leaving: Leaving,
+    leaving: Revocation,
     source_gone: bool,
     closing: bool,
     ends: HashMap<Partition, u64>,
@@ -38,7 +38,7 @@ struct State {
 
 /// A revocation on its way through the engine.
 #[derive(Default, PartialEq, Eq)]
-enum Leaving {
+enum Revocation {
     #[default]
     Nothing,
     /// Not yet heard, or heard and being dealt with.
@@ -48,7 +48,7 @@ enum Leaving {
 
 impl Handover {
     /// What the engine hears next. Its calling again means that it is done with what it heard.
-    pub async fn next(&self, paused: bool) -> Result<Intake, Fault> {
+    pub async fn next(&self, paused: bool) -> Result<SourceEvent, Fault> {
         loop {
             if let Some(said) = self.try_next(paused) {
                 return said;
@@ -58,15 +58,15 @@ impl Handover {
         }
     }
 
-    fn try_next(&self, paused: bool) -> Option<Result<Intake, Fault>> {
+    fn try_next(&self, paused: bool) -> Option<Result<SourceEvent, Fault>> {
         let mut state = lock(&self.state);
-        if state.leaving == Leaving::Told {
-            state.leaving = Leaving::Nothing;
+        if state.leaving == Revocation::Told {
+            state.leaving = Revocation::Nothing;
             self.heard.notify_all();
         }
         if let Some(news) = state.news.pop_front() {
-            if matches!(news, Intake::Revoked(_)) && state.leaving == Leaving::Untold {
-                state.leaving = Leaving::Told;
+            if matches!(news, SourceEvent::Revoked(_)) && state.leaving == Revocation::Untold {
+                state.leaving = Revocation::Told;
             }
             return Some(Ok(news));
         }
@@ -79,11 +79,11 @@ impl Handover {
         let batch = state.batches.pop_front()?;
         state.bytes = state.bytes.saturating_sub(size(&batch));
         self.heard.notify_all();
-        Some(Ok(Intake::Batch(batch)))
+        Some(Ok(SourceEvent::Batch(batch)))
     }
 
     /// Says something that goes before all records.
-    pub fn tell(&self, news: Intake) {
+    pub fn tell(&self, news: SourceEvent) {
         lock(&self.state).news.push_back(news);
         self.said.notify_one();
     }
@@ -121,24 +121,25 @@ impl Handover {
         if state.source_gone || nonces.is_empty() {
             return;
         }
-        state.leaving = Leaving::Untold;
-        state.news.push_back(Intake::Revoked(nonces));
+        state.leaving = Revocation::Untold;
+        state.news.push_back(SourceEvent::Revoked(nonces));
         self.said.notify_one();
-        let busy = |state: &mut State| {
-            state.leaving != Leaving::Nothing && !state.source_gone && !state.closing
+        let busy = |state: &mut HandoverState| {
+            state.leaving != Revocation::Nothing && !state.source_gone && !state.closing
         };
         let waited = self.heard.wait_timeout_while(state, max, busy);
         let (mut state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
         if timeout.timed_out() {
             tracing::warn!("partitions leave before their records in flight have ended");
         }
-        state.leaving = Leaving::Nothing;
+        state.leaving = Revocation::Nothing;
     }
 
     /// True when there is too much already; waits a little for that to change.
     pub fn is_full(&self, max: Duration) -> bool {
-        let full =
-            |state: &mut State| state.bytes >= BYTES_MAX && !state.closing && state.news.is_empty();
+        let full = |state: &mut HandoverState| {
+            state.bytes >= BYTES_MAX && !state.closing && state.news.is_empty()
+        };
         let waited = self.heard.wait_timeout_while(lock(&self.state), max, full);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         state.bytes >= BYTES_MAX || state.source_gone

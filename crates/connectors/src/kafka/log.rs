@@ -16,22 +16,22 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::types::RDKafkaErrorCode as Code;
 use tokio::sync::watch;
 
-use super::assignment::Known;
+use super::assignment::ClusterFacts;
 use super::bodies::KafkaBodies;
 use super::events::Queue;
 use super::exact::{self, ExactJournal};
-use super::fault::About;
+use super::fault::Subject;
 use super::handover::Handover;
-use super::metadata::{self, Found, Room};
-use super::native::{self, Committed, Edge};
-use super::poller::{Parts, Poller};
+use super::metadata::{self, CommitMetadata, Room};
+use super::native::{self, CommittedOffset, Edge};
+use super::poller::{Poller, PollerParts};
 use super::producer::Producer;
-use super::progress::Progress;
+use super::progress::GroupProgress;
 use super::settings::{Health, KafkaConfig, Listener};
-use super::source::{Group, KafkaJournal, KafkaSource, Session};
-use super::topics::{Kind, Topics, partitions_of};
+use super::source::{GroupMembership, KafkaGroup, KafkaJournal, KafkaSource};
+use super::topics::{TopicKind, Topics, partitions_of};
 use super::turns::Turns;
-use super::writer::Writer;
+use super::writer::RecordWriter;
 use super::{blocking, fault, lock, reader, registry};
 
 /// How long a group that is being closed is waited for, and closing as a whole.
@@ -43,8 +43,8 @@ pub struct KafkaLog {
     clock: Arc<dyn Clock>,
     health: Health,
     topics: Arc<Topics>,
-    writer: Arc<Writer>,
-    groups: Arc<Mutex<HashMap<String, Group>>>,
+    writer: Arc<RecordWriter>,
+    groups: Arc<Mutex<HashMap<String, KafkaGroup>>>,
     damage: Arc<Mutex<Vec<Damage>>>,
     /// What was warned of already.
     warned: Mutex<HashSet<String>>,
@@ -56,9 +56,9 @@ impl KafkaLog {
         config.check()?;
         let health = Health::default();
         let topics = Arc::new(Topics::new(&config, &health).map_err(fault::at_start)?);
-        topics.register_as(registry::TOPIC, Kind::Registry);
+        topics.register_as(registry::TOPIC, TopicKind::Registry);
         let producer = Producer::new(&config, &health).map_err(fault::at_start)?;
-        let writer = Arc::new(Writer::new(producer, topics.clone()));
+        let writer = Arc::new(RecordWriter::new(producer, topics.clone()));
         Ok(Arc::new(KafkaLog {
             config,
             clock,
@@ -74,7 +74,7 @@ impl KafkaLog {
     /// Waits, bounded, until every group that was let go has committed and left. Blocks; called
     /// when the process ends.
     pub fn close(&self) {
-        let groups: Vec<Group> = lock(&self.groups).values().cloned().collect();
+        let groups: Vec<KafkaGroup> = lock(&self.groups).values().cloned().collect();
         let deadline = tokio::time::Instant::now() + CLOSE_MAX;
         for group in groups {
             while group.handover.is_closing()
@@ -107,7 +107,7 @@ impl KafkaLog {
         let (group, topics, from_end) = (spec.group.clone(), spec.topics.clone(), spec.from_end);
         let begin = move |client: &_, wait| {
             let committed = || native::committed(client, &group, wait);
-            let known = Known::ask(client, &topics, wait, |_| committed())?;
+            let known = ClusterFacts::ask(client, &topics, wait, |_| committed())?;
             if !known.committed.is_empty() {
                 return Ok(());
             }
@@ -136,7 +136,7 @@ impl KafkaLog {
                 committed => committed,
             }
         };
-        let about = About { group: &spec.group, topics: &spec.topics };
+        let about = Subject { group: &spec.group, topics: &spec.topics };
         self.topics.ask_coordinator(about, "begin the group", begin).await
     }
 
@@ -193,7 +193,7 @@ impl KafkaLog {
     }
 
     /// Joins a group and starts reading it.
-    fn start_polling(&self, spec: &ConsumerGroupSpec, hash: u64) -> Result<Polled, Fault> {
+    fn start_polling(&self, spec: &ConsumerGroupSpec, hash: u64) -> Result<PolledGroup, Fault> {
         let consumer = self.config.consumer(&spec.group, &self.health)?;
         let topics: Vec<&str> = spec.topics.iter().map(|topic| &**topic).collect();
         let consumer = Arc::new(consumer);
@@ -202,11 +202,11 @@ impl KafkaLog {
         let queue =
             Queue::new(consumer).ok_or_else(|| fault::poller_died("the consumer has no queue"))?;
         let handover = Arc::new(Handover::default());
-        let progress = if spec.exact { Progress::exact() } else { Progress::default() };
+        let progress = if spec.exact { GroupProgress::exact() } else { GroupProgress::default() };
         let progress = Arc::new(Mutex::new(progress));
         let (closing, closed) = watch::channel(false);
-        let group = Group { handover: handover.clone(), progress: progress.clone(), closed };
-        let poller = Poller::new(Parts {
+        let group = KafkaGroup { handover: handover.clone(), progress: progress.clone(), closed };
+        let poller = Poller::new(PollerParts {
             queue,
             group: spec.group.clone(),
             topics: spec.topics.clone(),
@@ -243,12 +243,12 @@ impl KafkaLog {
         thread.spawn(run).map_err(fault::poller_died)?;
         groups.insert(spec.group.clone(), group);
         drop(groups);
-        Ok(Polled { session: Arc::new(Session(handover)), progress, member })
+        Ok(PolledGroup { session: Arc::new(GroupMembership(handover)), progress, member })
     }
 
     /// The journal of groups that are read together.
-    fn journal(&self, specs: &[ConsumerGroupSpec], polled: Vec<Polled>) -> Arc<dyn Journal> {
-        if let ([spec], [Polled { session, progress, member }]) = (specs, polled.as_slice())
+    fn journal(&self, specs: &[ConsumerGroupSpec], polled: Vec<PolledGroup>) -> Arc<dyn Journal> {
+        if let ([spec], [PolledGroup { session, progress, member }]) = (specs, polled.as_slice())
             && spec.exact
         {
             let inner = exact::Inner {
@@ -290,7 +290,7 @@ impl KafkaLog {
     }
 
     /// What is held of a group that this process reads.
-    fn own(&self, group: &str) -> Option<Group> {
+    fn own(&self, group: &str) -> Option<KafkaGroup> {
         lock(&self.groups).get(group).filter(|group| !*group.closed.borrow()).cloned()
     }
 
@@ -299,15 +299,16 @@ impl KafkaLog {
         let name = group.to_owned();
         let ask = move |client: &_, wait| native::committed(client, &name, wait);
         let what = "say what a group has committed";
-        let committed = self.topics.ask_coordinator(About::group(group), what, ask).await?;
-        let read = |(partition, Committed { offset, metadata }): (Partition, Committed)| {
-            // Whose it is does not matter here: the group is asked for by its name.
-            let ended = match metadata::decode(&metadata, group_hash(group), offset) {
-                Found::Ours { ended, .. } => ended,
-                Found::Foreign => RangeSet::new(),
+        let committed = self.topics.ask_coordinator(Subject::group(group), what, ask).await?;
+        let read =
+            |(partition, CommittedOffset { offset, metadata }): (Partition, CommittedOffset)| {
+                // Whose it is does not matter here: the group is asked for by its name.
+                let ended = match metadata::decode(&metadata, group_hash(group), offset) {
+                    CommitMetadata::Ours { ended, .. } => ended,
+                    CommitMetadata::Foreign => RangeSet::new(),
+                };
+                (partition, (offset, ended))
             };
-            (partition, (offset, ended))
-        };
         let mut found: BTreeMap<_, _> = committed.into_iter().map(read).collect();
         if let Some(own) = self.own(group) {
             for held in lock(&own.progress).iter() {
@@ -323,7 +324,7 @@ impl KafkaLog {
         edge: Edge,
     ) -> Result<HashMap<Partition, u64>, Fault> {
         self.topics
-            .ask(About::default(), "say where topics end", move |client, wait| {
+            .ask(Subject::default(), "say where topics end", move |client, wait| {
                 native::edges(client, &partitions, edge, wait)
             })
             .await
@@ -337,9 +338,9 @@ impl Drop for KafkaLog {
 }
 
 /// A group that is being read.
-struct Polled {
-    session: Arc<Session>,
-    progress: Arc<Mutex<Progress>>,
+struct PolledGroup {
+    session: Arc<GroupMembership>,
+    progress: Arc<Mutex<GroupProgress>>,
     member: Weak<BaseConsumer<Listener>>,
 }
 
@@ -347,7 +348,7 @@ struct Polled {
 struct PollerGuard {
     handover: Arc<Handover>,
     closing: watch::Sender<bool>,
-    groups: Arc<Mutex<HashMap<String, Group>>>,
+    groups: Arc<Mutex<HashMap<String, KafkaGroup>>>,
     name: String,
 }
 
@@ -453,7 +454,7 @@ impl Log for KafkaLog {
             Ok(latest.into_iter().map(start).collect())
         };
         let (about, what) = ([topic.clone()], "say where the topic begins and ends");
-        let starts = self.topics.ask(About::topics(&about), what, starts).await?;
+        let starts = self.topics.ask(Subject::topics(&about), what, starts).await?;
         let (config, health) = (self.config.clone(), self.health.clone());
         let opened = blocking(move || reader::open(&config, &health, facts.id, starts));
         Ok(Box::new(opened.await.map_err(fault::poller_died)??))
@@ -479,7 +480,7 @@ impl Log for KafkaLog {
 
     async fn consumer_groups(&self) -> Result<Vec<ConsumerGroup>, Fault> {
         let registered = self.registered().await?;
-        let read = self.topics.ask(About::default(), "list groups", native::read_groups).await?;
+        let read = self.topics.ask(Subject::default(), "list groups", native::read_groups).await?;
         let mut infos = Vec::new();
         for (group, info) in registered {
             let progress = self.progress(&group).await?;

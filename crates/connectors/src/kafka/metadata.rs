@@ -42,7 +42,7 @@ impl Room {
 
 /// What a commit says besides its offset.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum CommitMetadata {
     /// Written by this group under this topic id.
     Ours {
         /// The topic's id then.
@@ -88,11 +88,11 @@ pub fn encode(log: u64, group: u64, position: u64, ended: &RangeSet, room: Room)
 }
 
 /// Reads what [`encode`] wrote for a commit of `position`.
-pub fn decode(text: &[u8], group: u64, position: u64) -> Found {
-    parse(text, group, position).unwrap_or(Found::Foreign)
+pub fn decode(text: &[u8], group: u64, position: u64) -> CommitMetadata {
+    parse(text, group, position).unwrap_or(CommitMetadata::Foreign)
 }
 
-fn parse(text: &[u8], group: u64, position: u64) -> Option<Found> {
+fn parse(text: &[u8], group: u64, position: u64) -> Option<CommitMetadata> {
     let bytes = base64(text.strip_prefix(PREFIX.as_bytes())?)?;
     if bytes.len() < FIXED {
         return None;
@@ -113,7 +113,7 @@ fn parse(text: &[u8], group: u64, position: u64) -> Option<Found> {
         ended.insert(start..end);
         last = end;
     }
-    Some(Found::Ours { log: u64::from_le_bytes(*log), ended })
+    Some(CommitMetadata::Ours { log: u64::from_le_bytes(*log), ended })
 }
 
 fn put_varint(bytes: &mut Vec<u8>, mut value: u64) {
@@ -192,11 +192,14 @@ mod tests {
             }
             let text = encode(5, 6, position, &ended, Room::Full);
             assert!(text.len() <= TEXT_MAX && text.is_ascii());
-            assert_eq!(decode(text.as_bytes(), 6, position), Found::Ours { log: 5, ended });
+            assert_eq!(
+                decode(text.as_bytes(), 6, position),
+                CommitMetadata::Ours { log: 5, ended }
+            );
         }
         let ended = RangeSet::from_iter([u64::MAX - 1..u64::MAX]);
         let text = encode(u64::MAX, 0, 0, &ended, Room::Full);
-        assert_eq!(decode(text.as_bytes(), 0, 0), Found::Ours { log: u64::MAX, ended });
+        assert_eq!(decode(text.as_bytes(), 0, 0), CommitMetadata::Ours { log: u64::MAX, ended });
     }
 
     #[test]
@@ -204,7 +207,7 @@ mod tests {
         let ended: RangeSet = (0..5_000).map(|n| 100 + 3 * n..101 + 3 * n).collect();
         let text = encode(1, 2, 90, &ended, Room::Full);
         assert!(text.len() <= TEXT_MAX, "{} bytes", text.len());
-        let Found::Ours { ended: kept, .. } = decode(text.as_bytes(), 2, 90) else {
+        let CommitMetadata::Ours { ended: kept, .. } = decode(text.as_bytes(), 2, 90) else {
             unreachable!("just written")
         };
         let kept: Vec<_> = kept.iter().collect();
@@ -216,25 +219,29 @@ mod tests {
     fn anything_else_is_foreign() {
         let ended = RangeSet::from_iter([5..9, 12..13]);
         let text = encode(1, 2, 3, &ended, Room::Full);
-        assert_eq!(decode(text.as_bytes(), 9, 3), Found::Foreign, "another group");
-        assert_eq!(decode(text.as_bytes(), 2, 4), Found::Foreign, "another position");
-        assert_eq!(decode(b"", 2, 3), Found::Foreign);
-        assert_eq!(decode("наше".as_bytes(), 2, 3), Found::Foreign);
+        assert_eq!(decode(text.as_bytes(), 9, 3), CommitMetadata::Foreign, "another group");
+        assert_eq!(decode(text.as_bytes(), 2, 4), CommitMetadata::Foreign, "another position");
+        assert_eq!(decode(b"", 2, 3), CommitMetadata::Foreign);
+        assert_eq!(decode("наше".as_bytes(), 2, 3), CommitMetadata::Foreign);
         for at in 0..text.len() {
             let mut bytes = text.clone().into_bytes();
             if let Some(byte) = bytes.get_mut(at) {
                 *byte ^= 1;
             }
-            assert_eq!(decode(&bytes, 2, 3), Found::Foreign, "byte {at}");
-            assert_eq!(decode(&text.as_bytes()[..at], 2, 3), Found::Foreign, "cut at {at}");
+            assert_eq!(decode(&bytes, 2, 3), CommitMetadata::Foreign, "byte {at}");
+            assert_eq!(
+                decode(&text.as_bytes()[..at], 2, 3),
+                CommitMetadata::Foreign,
+                "cut at {at}"
+            );
         }
         let mut state = 1;
         for _ in 0..20_000 {
             let len = random(&mut state) % 60;
             let mut noise: Vec<u8> = (0..len).map(|_| random(&mut state) as u8).collect();
-            assert_eq!(decode(&noise, 2, 3), Found::Foreign);
+            assert_eq!(decode(&noise, 2, 3), CommitMetadata::Foreign);
             noise.splice(0..0, PREFIX.bytes());
-            assert_eq!(decode(&noise, 2, 3), Found::Foreign);
+            assert_eq!(decode(&noise, 2, 3), CommitMetadata::Foreign);
         }
     }
 
@@ -242,7 +249,10 @@ mod tests {
     fn less_room_keeps_the_topic_id_and_then_nothing() {
         let ended = RangeSet::from_iter([5..9]);
         let bare = encode(1, 2, 3, &ended, Room::Full.less());
-        assert_eq!(decode(bare.as_bytes(), 2, 3), Found::Ours { log: 1, ended: RangeSet::new() });
+        assert_eq!(
+            decode(bare.as_bytes(), 2, 3),
+            CommitMetadata::Ours { log: 1, ended: RangeSet::new() }
+        );
         assert_eq!(encode(1, 2, 3, &ended, Room::Bare.less()), "");
     }
 
@@ -262,11 +272,11 @@ mod tests {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/metadata");
         potok_fuzz::Corpus::read(folder).with(texts).fuzz(20_000, |input| {
             for asked in [position, 0, u64::MAX] {
-                if let Found::Ours { log: found, ended } = decode(input, group, asked) {
+                if let CommitMetadata::Ours { log: found, ended } = decode(input, group, asked) {
                     assert_eq!((found, asked), (log, position));
                     // What it says can be written, and read again.
                     let again = encode(log, group, position, &ended, Room::Full);
-                    let same = Found::Ours { log, ended };
+                    let same = CommitMetadata::Ours { log, ended };
                     assert_eq!(decode(again.as_bytes(), group, position), same);
                 }
             }

@@ -44,7 +44,7 @@ pub struct Facts {
 
 /// What a group has committed for a partition.
 #[derive(Clone, Debug)]
-pub struct Committed {
+pub struct CommittedOffset {
     pub offset: u64,
     pub metadata: Vec<u8>,
 }
@@ -60,7 +60,7 @@ pub enum Edge {
     High,
 }
 
-type Answer<T> = Result<T, Code>;
+type AdminResult<T> = Result<T, Code>;
 
 /// How much longer than us the client waits for a coordinator: longer than anybody holds on to it.
 const COORDINATOR_GRACE: Duration = Duration::from_secs(600);
@@ -73,15 +73,15 @@ const OWN_COMMITS_MAX: Duration = Duration::from_secs(1);
 const ANSWER_GRACE: Duration = Duration::from_secs(1);
 
 /// One admin call: the queue its answer comes by, its options, and the answer.
-struct Call {
+struct AdminCall {
     queue: *mut sys::rd_kafka_queue_t,
     options: *mut sys::rd_kafka_AdminOptions_t,
     event: *mut sys::rd_kafka_event_t,
     wait: Duration,
 }
 
-impl Call {
-    fn new<C: ClientContext>(client: &Client<C>, op: Op, wait: Duration) -> Call {
+impl AdminCall {
+    fn new<C: ClientContext>(client: &Client<C>, op: Op, wait: Duration) -> AdminCall {
         Self::given_up_after(client, op, wait, wait + ANSWER_GRACE)
     }
 
@@ -89,7 +89,7 @@ impl Call {
     /// coordinator, librdkafka 2.12 uses it after it has freed it, and dies, as soon as there is one.
     /// So we give it up, and whoever is told `OperationTimedOut` lets go of the client soon, before it
     /// does the same.
-    fn to_coordinator<C: ClientContext>(client: &Client<C>, op: Op, wait: Duration) -> Call {
+    fn to_coordinator<C: ClientContext>(client: &Client<C>, op: Op, wait: Duration) -> AdminCall {
         Self::given_up_after(client, op, wait + COORDINATOR_GRACE, wait)
     }
 
@@ -99,7 +99,7 @@ impl Call {
         op: Op,
         by_client: Duration,
         wait: Duration,
-    ) -> Call {
+    ) -> AdminCall {
         // SAFETY: the client outlives this call, and what is made here is destroyed in `drop`.
         unsafe {
             let options = sys::rd_kafka_AdminOptions_new(client.native_ptr(), op);
@@ -107,12 +107,12 @@ impl Call {
             let (time, error, size) = (millis(by_client), ptr::null_mut(), 0);
             sys::rd_kafka_AdminOptions_set_request_timeout(options, time, error, size);
             let queue = sys::rd_kafka_queue_new(client.native_ptr());
-            Call { queue, options, event: ptr::null_mut(), wait }
+            AdminCall { queue, options, event: ptr::null_mut(), wait }
         }
     }
 
     /// Waits for the answer and says whether the call as a whole went well.
-    fn answer(&mut self) -> Answer<*mut sys::rd_kafka_event_t> {
+    fn answer(&mut self) -> AdminResult<*mut sys::rd_kafka_event_t> {
         // SAFETY: queue and event are ours; a null event means that the time is over.
         unsafe {
             self.event = sys::rd_kafka_queue_poll(self.queue, millis(self.wait));
@@ -125,7 +125,7 @@ impl Call {
     }
 }
 
-impl Drop for Call {
+impl Drop for AdminCall {
     fn drop(&mut self) {
         // SAFETY: each was made by `new` or `answer`, and is destroyed once.
         unsafe {
@@ -138,7 +138,7 @@ impl Drop for Call {
     }
 }
 
-fn good(error: sys::rd_kafka_resp_err_t) -> Answer<()> {
+fn good(error: sys::rd_kafka_resp_err_t) -> AdminResult<()> {
     match Code::from(error) {
         Code::NoError => Ok(()),
         code => Err(code),
@@ -149,7 +149,7 @@ fn good(error: sys::rd_kafka_resp_err_t) -> Answer<()> {
 ///
 /// # Safety
 /// `error` is null or an error that lives for the call.
-unsafe fn error_of(error: *const sys::rd_kafka_error_t) -> Answer<()> {
+unsafe fn error_of(error: *const sys::rd_kafka_error_t) -> AdminResult<()> {
     if error.is_null() {
         return Ok(());
     }
@@ -181,7 +181,7 @@ pub fn describe_topics<C: ClientContext>(
     client: &Client<C>,
     topics: &[Arc<str>],
     wait: Duration,
-) -> Answer<HashMap<Arc<str>, Facts>> {
+) -> AdminResult<HashMap<Arc<str>, Facts>> {
     // Asking for one topic twice is an error to librdkafka.
     let names: BTreeSet<CString> =
         topics.iter().filter_map(|topic| CString::new(topic.as_bytes()).ok()).collect();
@@ -189,7 +189,7 @@ pub fn describe_topics<C: ClientContext>(
         return Ok(HashMap::new());
     }
     let mut pointers: Vec<*const c_char> = names.iter().map(|name| name.as_ptr()).collect();
-    let mut call = Call::new(client, Op::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS, wait);
+    let mut call = AdminCall::new(client, Op::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS, wait);
     // SAFETY: names and options live for the call; librdkafka copies the names.
     unsafe {
         let wanted =
@@ -249,7 +249,7 @@ pub fn edges<C: ClientContext>(
     partitions: &[Partition],
     edge: Edge,
     wait: Duration,
-) -> Answer<HashMap<Partition, u64>> {
+) -> AdminResult<HashMap<Partition, u64>> {
     if partitions.is_empty() {
         return Ok(HashMap::new());
     }
@@ -260,7 +260,7 @@ pub fn edges<C: ClientContext>(
     };
     // The numbers of these two are those of the call: -2 the earliest, -1 the latest.
     list.set_all_offsets(spec).map_err(|_| Code::InvalidArgument)?;
-    let mut call = Call::new(client, Op::RD_KAFKA_ADMIN_OP_LISTOFFSETS, wait);
+    let mut call = AdminCall::new(client, Op::RD_KAFKA_ADMIN_OP_LISTOFFSETS, wait);
     // SAFETY: list and options live for the call; librdkafka copies the list.
     unsafe {
         use sys::rd_kafka_IsolationLevel_t as Isolation;
@@ -307,7 +307,7 @@ pub fn every_edge<C: ClientContext>(
     partitions: &[Partition],
     edge: Edge,
     wait: Duration,
-) -> Answer<HashMap<Partition, u64>> {
+) -> AdminResult<HashMap<Partition, u64>> {
     let found = edges(client, partitions, edge, wait)?;
     match partitions.iter().all(|partition| found.contains_key(partition)) {
         true => Ok(found),
@@ -328,7 +328,7 @@ pub unsafe fn place_of(place: *const sys::rd_kafka_topic_partition_t) -> Option<
 pub fn committed_by_own<C: ClientContext>(
     client: &Client<C>,
     partitions: &[Partition],
-) -> Answer<HashMap<Partition, Committed>> {
+) -> AdminResult<HashMap<Partition, CommittedOffset>> {
     if partitions.is_empty() {
         return Ok(HashMap::new());
     }
@@ -345,15 +345,15 @@ pub fn committed_by_own<C: ClientContext>(
 }
 
 /// Everything a group has committed, asked by whoever is not a member (see
-/// [`Call::to_coordinator`]).
+/// [`AdminCall::to_coordinator`]).
 pub fn committed<C: ClientContext>(
     client: &Client<C>,
     group: &str,
     wait: Duration,
-) -> Answer<HashMap<Partition, Committed>> {
+) -> AdminResult<HashMap<Partition, CommittedOffset>> {
     let group = CString::new(group).map_err(|_| Code::InvalidGroupId)?;
     let op = Op::RD_KAFKA_ADMIN_OP_LISTCONSUMERGROUPOFFSETS;
-    let mut call = Call::to_coordinator(client, op, wait);
+    let mut call = AdminCall::to_coordinator(client, op, wait);
     // SAFETY: group and options live for the call; a null list means all partitions.
     unsafe {
         let error = sys::rd_kafka_AdminOptions_set_require_stable_offsets(call.options, 1);
@@ -395,7 +395,7 @@ pub fn committed<C: ClientContext>(
 /// `list` is null or a list that lives for the call.
 unsafe fn committed_in(
     list: *const sys::rd_kafka_topic_partition_list_t,
-) -> Answer<HashMap<Partition, Committed>> {
+) -> AdminResult<HashMap<Partition, CommittedOffset>> {
     let mut found = HashMap::new();
     for place in unsafe { places(list) } {
         good(place.err)?;
@@ -403,7 +403,7 @@ unsafe fn committed_in(
             (place_of(place), bytes_of(place.metadata.cast(), place.metadata_size).to_vec())
         };
         if let (Some(partition), Ok(offset)) = (partition, u64::try_from(place.offset)) {
-            found.insert(partition, Committed { offset, metadata });
+            found.insert(partition, CommittedOffset { offset, metadata });
         }
     }
     Ok(found)
@@ -439,10 +439,10 @@ pub fn commit_idle<C: ClientContext>(
     group: &str,
     list: &TopicPartitionList,
     wait: Duration,
-) -> Answer<()> {
+) -> AdminResult<()> {
     let group = CString::new(group).map_err(|_| Code::InvalidGroupId)?;
     let op = Op::RD_KAFKA_ADMIN_OP_ALTERCONSUMERGROUPOFFSETS;
-    let mut call = Call::to_coordinator(client, op, wait);
+    let mut call = AdminCall::to_coordinator(client, op, wait);
     // SAFETY: group, list and options live for the call; librdkafka copies the list.
     unsafe {
         let mut wanted =
@@ -477,9 +477,9 @@ pub fn delete_group<C: ClientContext>(
     client: &Client<C>,
     group: &str,
     wait: Duration,
-) -> Answer<()> {
+) -> AdminResult<()> {
     let group = CString::new(group).map_err(|_| Code::InvalidGroupId)?;
-    let mut call = Call::to_coordinator(client, Op::RD_KAFKA_ADMIN_OP_DELETEGROUPS, wait);
+    let mut call = AdminCall::to_coordinator(client, Op::RD_KAFKA_ADMIN_OP_DELETEGROUPS, wait);
     // SAFETY: group and options live for the call; librdkafka copies the name.
     unsafe {
         let mut wanted = sys::rd_kafka_DeleteGroup_new(group.as_ptr());
@@ -506,11 +506,11 @@ pub fn delete_before<C: ClientContext>(
     client: &Client<C>,
     list: &TopicPartitionList,
     wait: Duration,
-) -> Answer<()> {
+) -> AdminResult<()> {
     if list.count() == 0 {
         return Ok(());
     }
-    let mut call = Call::new(client, Op::RD_KAFKA_ADMIN_OP_DELETERECORDS, wait);
+    let mut call = AdminCall::new(client, Op::RD_KAFKA_ADMIN_OP_DELETERECORDS, wait);
     // SAFETY: list and options live for the call; librdkafka copies the list.
     unsafe {
         let mut wanted = sys::rd_kafka_DeleteRecords_new(list.ptr().cast_const());
@@ -529,9 +529,12 @@ pub fn delete_before<C: ClientContext>(
 }
 
 /// Names of the groups that somebody reads now.
-pub fn read_groups<C: ClientContext>(client: &Client<C>, wait: Duration) -> Answer<Vec<String>> {
+pub fn read_groups<C: ClientContext>(
+    client: &Client<C>,
+    wait: Duration,
+) -> AdminResult<Vec<String>> {
     use sys::rd_kafka_consumer_group_state_t as State;
-    let mut call = Call::new(client, Op::RD_KAFKA_ADMIN_OP_LISTCONSUMERGROUPS, wait);
+    let mut call = AdminCall::new(client, Op::RD_KAFKA_ADMIN_OP_LISTCONSUMERGROUPS, wait);
     // SAFETY: options and queue live for the call.
     unsafe { sys::rd_kafka_ListConsumerGroups(client.native_ptr(), call.options, call.queue) };
     let event = call.answer()?;

@@ -24,7 +24,7 @@ const HEADERS_USUAL: usize = 4;
 pub struct Offers<'a, C: ClientContext> {
     client: &'a Client<C>,
     /// The topic of the last record.
-    topic: Option<(Arc<str>, Topic)>,
+    topic: Option<(Arc<str>, NativeTopic)>,
 }
 
 impl<'a, C: ClientContext> Offers<'a, C> {
@@ -39,16 +39,16 @@ impl<'a, C: ClientContext> Offers<'a, C> {
         let headers = Headers::of(output);
         let partition =
             output.partition.map_or(ANY_PARTITION, |at| i32::try_from(at).unwrap_or(i32::MAX));
-        type Value = sys::rd_kafka_vu_s__bindgen_ty_1;
-        let part = |vtype, u: Value| Part { vtype, u };
+        type NativeValue = sys::rd_kafka_vu_s__bindgen_ty_1;
+        let part = |vtype, u: NativeValue| Part { vtype, u };
         let parts = [
-            part(Kind::RD_KAFKA_VTYPE_RKT, Value { rkt: topic }),
-            part(Kind::RD_KAFKA_VTYPE_PARTITION, Value { i32_: partition }),
-            part(Kind::RD_KAFKA_VTYPE_MSGFLAGS, Value { i: sys::RD_KAFKA_MSG_F_COPY }),
-            part(Kind::RD_KAFKA_VTYPE_KEY, Value { mem: memory(output.key.as_ref()) }),
-            part(Kind::RD_KAFKA_VTYPE_VALUE, Value { mem: memory(output.value.as_ref()) }),
-            part(Kind::RD_KAFKA_VTYPE_OPAQUE, Value { ptr: opaque as *mut c_void }),
-            part(Kind::RD_KAFKA_VTYPE_HEADERS, Value { headers: headers.0 }),
+            part(Kind::RD_KAFKA_VTYPE_RKT, NativeValue { rkt: topic }),
+            part(Kind::RD_KAFKA_VTYPE_PARTITION, NativeValue { i32_: partition }),
+            part(Kind::RD_KAFKA_VTYPE_MSGFLAGS, NativeValue { i: sys::RD_KAFKA_MSG_F_COPY }),
+            part(Kind::RD_KAFKA_VTYPE_KEY, NativeValue { mem: memory(output.key.as_ref()) }),
+            part(Kind::RD_KAFKA_VTYPE_VALUE, NativeValue { mem: memory(output.value.as_ref()) }),
+            part(Kind::RD_KAFKA_VTYPE_OPAQUE, NativeValue { ptr: opaque as *mut c_void }),
+            part(Kind::RD_KAFKA_VTYPE_HEADERS, NativeValue { headers: headers.0 }),
         ];
         // SAFETY: client, topic and headers live; key and value are copied. Only an error is ours,
         // and destroyed once.
@@ -73,7 +73,7 @@ impl<'a, C: ClientContext> Offers<'a, C> {
         {
             return Ok(topic.0);
         }
-        let topic = Topic::find(self.client, name)?;
+        let topic = NativeTopic::find(self.client, name)?;
         let found = topic.0;
         self.topic = Some((name.clone(), topic));
         Ok(found)
@@ -87,13 +87,13 @@ fn memory(bytes: Option<&Bytes>) -> sys::rd_kafka_vu_s__bindgen_ty_1__bindgen_ty
 }
 
 /// A topic as the client knows it.
-struct Topic(*mut sys::rd_kafka_topic_t);
+struct NativeTopic(*mut sys::rd_kafka_topic_t);
 
 // SAFETY: librdkafka's handles may be used from any thread.
-unsafe impl Send for Topic {}
+unsafe impl Send for NativeTopic {}
 
-impl Topic {
-    fn find<C: ClientContext>(client: &Client<C>, name: &str) -> Result<Topic, Code> {
+impl NativeTopic {
+    fn find<C: ClientContext>(client: &Client<C>, name: &str) -> Result<NativeTopic, Code> {
         let name = CString::new(name).map_err(|_| Code::InvalidTopic)?;
         // SAFETY: the client lives, the name is copied, and settings are the client's own.
         unsafe {
@@ -101,13 +101,13 @@ impl Topic {
                 sys::rd_kafka_topic_new(client.native_ptr(), name.as_ptr(), ptr::null_mut());
             match topic.is_null() {
                 true => Err(Code::from(sys::rd_kafka_last_error())),
-                false => Ok(Topic(topic)),
+                false => Ok(NativeTopic(topic)),
             }
         }
     }
 }
 
-impl Drop for Topic {
+impl Drop for NativeTopic {
     fn drop(&mut self) {
         // SAFETY: got in `find`, given back once, while the client lives.
         unsafe { sys::rd_kafka_topic_destroy(self.0) };

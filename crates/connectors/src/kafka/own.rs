@@ -7,14 +7,14 @@ use std::sync::Arc;
 use potok_core::{Fault, PipelineInfo};
 use rdkafka::admin::{AdminOptions, OwnedResourceSpecifier, ResourceSpecifier};
 
-use super::topics::{Kind, Topics};
+use super::topics::{TopicKind, Topics};
 use super::{fault, lock, registry};
 
 type Settings = HashMap<String, String>;
 
 /// A setting that should be another.
 #[derive(Debug, PartialEq, Eq)]
-struct Wrong {
+struct WrongSetting {
     setting: &'static str,
     should: String,
     why: &'static str,
@@ -23,27 +23,27 @@ struct Wrong {
 }
 
 /// What is wrong with a topic for that, where sources take records of so many bytes.
-fn wrongs(kind: Kind, settings: &Settings, source_bytes: u64) -> Vec<Wrong> {
+fn wrongs(kind: TopicKind, settings: &Settings, source_bytes: u64) -> Vec<WrongSetting> {
     let is = |setting: &str| settings.get(setting).map(String::as_str);
     let number = |setting: &str| is(setting).and_then(|text| text.parse::<i64>().ok());
     let compacts = is("cleanup.policy").is_some_and(|policy| policy.contains("compact"));
     let mut wrongs = Vec::new();
     let mut add = |setting, should: &str, why, is_harmful| {
-        wrongs.push(Wrong { setting, should: should.to_owned(), why, is_harmful });
+        wrongs.push(WrongSetting { setting, should: should.to_owned(), why, is_harmful });
     };
-    if kind == Kind::Registry {
+    if kind == TopicKind::Registry {
         if is("cleanup.policy").is_some_and(|policy| policy != "compact") {
             add("cleanup.policy", "compact", "what groups are for would be forgotten", false);
         }
         return wrongs;
     }
-    if kind == Kind::Records {
+    if kind == TopicKind::Records {
         return wrongs;
     }
     if compacts {
         add("cleanup.policy", "delete", "records that share a key would be deleted", true);
     }
-    let is_internal = kind == Kind::Internal;
+    let is_internal = kind == TopicKind::Internal;
     let expires = match is_internal {
         true => "records of open groups would be deleted",
         false => "dead letters would be deleted unseen",
@@ -58,7 +58,7 @@ fn wrongs(kind: Kind, settings: &Settings, source_bytes: u64) -> Vec<Wrong> {
         add("message.timestamp.type", "LogAppendTime", why, true);
     }
     let takes = number("max.message.bytes").and_then(|bytes| u64::try_from(bytes).ok());
-    if kind != Kind::Resolved && takes.is_some_and(|takes| takes < source_bytes) {
+    if kind != TopicKind::Resolved && takes.is_some_and(|takes| takes < source_bytes) {
         let why = "it takes less than the sources: larger records become dead letters, in pieces";
         add("max.message.bytes", &(source_bytes + (1 << 20)).to_string(), why, false);
     }
@@ -92,20 +92,20 @@ impl Topics {
             };
             let wrongs = wrongs(kind, settings, source_bytes);
             let harmful = wrongs.iter().any(|wrong| wrong.is_harmful);
-            let told: Vec<&Wrong> =
+            let told: Vec<&WrongSetting> =
                 wrongs.iter().filter(|wrong| wrong.is_harmful == harmful).collect();
             if told.is_empty() {
                 continue;
             }
-            let what = |wrong: &&Wrong| {
-                let Wrong { setting, why, .. } = wrong;
+            let what = |wrong: &&WrongSetting| {
+                let WrongSetting { setting, why, .. } = wrong;
                 format!(
                     "`{setting}` is {}: {why}",
                     settings.get(*setting).map_or("", String::as_str)
                 )
             };
             let what = told.iter().map(what).collect::<Vec<_>>().join("; ");
-            let should = |wrong: &&Wrong| format!("{}={}", wrong.setting, wrong.should);
+            let should = |wrong: &&WrongSetting| format!("{}={}", wrong.setting, wrong.should);
             let change = told.iter().map(should).collect::<Vec<_>>().join(",");
             let command = format!(
                 "kafka-configs.sh --bootstrap-server {} --alter --entity-type topics --entity-name \
@@ -120,7 +120,7 @@ impl Topics {
         Ok(warnings)
     }
 
-    fn kind(&self, topic: &str) -> Option<Kind> {
+    fn kind(&self, topic: &str) -> Option<TopicKind> {
         lock(&self.kinds).get(topic).copied()
     }
 
@@ -150,7 +150,11 @@ impl Topics {
 mod tests {
     use super::*;
 
-    fn told(kind: Kind, settings: &[(&str, &str)], source_bytes: u64) -> Vec<(&'static str, bool)> {
+    fn told(
+        kind: TopicKind,
+        settings: &[(&str, &str)],
+        source_bytes: u64,
+    ) -> Vec<(&'static str, bool)> {
         let settings = settings.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect();
         let wrongs = wrongs(kind, &settings, source_bytes);
         wrongs.into_iter().map(|wrong| (wrong.setting, wrong.is_harmful)).collect()
@@ -165,25 +169,25 @@ mod tests {
             ("message.timestamp.type", "LogAppendTime"),
             ("max.message.bytes", "69206016"),
         ];
-        for kind in [Kind::Internal, Kind::DeadLetters, Kind::Resolved] {
+        for kind in [TopicKind::Internal, TopicKind::DeadLetters, TopicKind::Resolved] {
             assert_eq!(told(kind, &good, 1_048_588), []);
             assert_eq!(told(kind, &[("cleanup.policy", "compact")], 0), [("cleanup.policy", true)]);
             assert_eq!(told(kind, &[], 1), [], "what is not known is not wrong");
         }
         let week = [("retention.ms", "604800000"), ("cleanup.policy", "compact,delete")];
         let both = [("cleanup.policy", true), ("retention.ms", true)];
-        assert_eq!(told(Kind::Internal, &week, 0), both);
-        assert_eq!(told(Kind::DeadLetters, &week[..1], 0), [("retention.ms", false)]);
+        assert_eq!(told(TopicKind::Internal, &week, 0), both);
+        assert_eq!(told(TopicKind::DeadLetters, &week[..1], 0), [("retention.ms", false)]);
         let by_sender = [("message.timestamp.type", "CreateTime")];
-        assert_eq!(told(Kind::Internal, &by_sender, 0), [("message.timestamp.type", true)]);
-        assert_eq!(told(Kind::DeadLetters, &by_sender, 0), []);
+        assert_eq!(told(TopicKind::Internal, &by_sender, 0), [("message.timestamp.type", true)]);
+        assert_eq!(told(TopicKind::DeadLetters, &by_sender, 0), []);
         let small = [("max.message.bytes", "1000")];
-        assert_eq!(told(Kind::Internal, &small, 1_001), [("max.message.bytes", false)]);
-        assert_eq!(told(Kind::Internal, &small, 1_000), []);
-        assert_eq!(told(Kind::Registry, &[("cleanup.policy", "compact")], 0), []);
-        assert_eq!(told(Kind::Registry, &week[..1], 0), []);
+        assert_eq!(told(TopicKind::Internal, &small, 1_001), [("max.message.bytes", false)]);
+        assert_eq!(told(TopicKind::Internal, &small, 1_000), []);
+        assert_eq!(told(TopicKind::Registry, &[("cleanup.policy", "compact")], 0), []);
+        assert_eq!(told(TopicKind::Registry, &week[..1], 0), []);
         assert_eq!(
-            told(Kind::Registry, &[("cleanup.policy", "delete")], 0),
+            told(TopicKind::Registry, &[("cleanup.policy", "delete")], 0),
             [("cleanup.policy", false)]
         );
     }

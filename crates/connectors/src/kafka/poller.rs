@@ -26,7 +26,7 @@ use super::events::{Event, Queue, RawRecord};
 use super::fault;
 use super::handover::Handover;
 use super::native;
-use super::progress::Progress;
+use super::progress::GroupProgress;
 use super::settings::Health;
 use stalls::Stalls;
 
@@ -52,7 +52,7 @@ const JOIN_MAX: Duration = Duration::from_secs(5);
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
 /// A partition that is ours.
-struct Slot {
+struct OwnedPartition {
     partition: Partition,
     nonce: u64,
     log: u64,
@@ -75,11 +75,11 @@ pub struct Poller {
     /// The group in commits' metadata.
     pub group_hash: u64,
     pub handover: Arc<Handover>,
-    pub progress: Arc<Mutex<Progress>>,
+    pub progress: Arc<Mutex<GroupProgress>>,
     pub health: Health,
     pub clock: Arc<dyn Clock>,
     pub damage: Arc<Mutex<Vec<Damage>>>,
-    slots: Vec<Slot>,
+    slots: Vec<OwnedPartition>,
     /// Those of which no broker knew when the group gave them to us.
     unseated: Vec<Partition>,
     /// What cannot be read.
@@ -103,13 +103,13 @@ pub struct Poller {
 }
 
 /// What a poller is made of.
-pub struct Parts {
+pub struct PollerParts {
     pub queue: Queue,
     pub group: String,
     pub topics: Vec<Arc<str>>,
     pub group_hash: u64,
     pub handover: Arc<Handover>,
-    pub progress: Arc<Mutex<Progress>>,
+    pub progress: Arc<Mutex<GroupProgress>>,
     pub health: Health,
     pub clock: Arc<dyn Clock>,
     pub damage: Arc<Mutex<Vec<Damage>>>,
@@ -117,9 +117,9 @@ pub struct Parts {
 }
 
 impl Poller {
-    pub fn new(parts: Parts) -> Poller {
-        let Parts { queue, group, topics, group_hash, handover, .. } = parts;
-        let Parts { progress, health, clock, damage, .. } = parts;
+    pub fn new(parts: PollerParts) -> Poller {
+        let PollerParts { queue, group, topics, group_hash, handover, .. } = parts;
+        let PollerParts { progress, health, clock, damage, .. } = parts;
         let now = Instant::now();
         Poller {
             queue,
@@ -259,8 +259,9 @@ impl Poller {
             return Some(*index);
         }
         let topic = record.topic();
-        let is_of =
-            |slot: &Slot| slot.partition.index == place.1 && *slot.partition.topic == *topic;
+        let is_of = |slot: &OwnedPartition| {
+            slot.partition.index == place.1 && *slot.partition.topic == *topic
+        };
         let index = self.slots.iter().position(is_of)?;
         self.places.insert(place, index);
         Some(index)
@@ -315,8 +316,9 @@ impl Poller {
 
     /// Deletes what has ended, durably, in the topics through which records only pass.
     fn delete_passed(&self) {
-        let passes =
-            |slot: &&Slot| self.passing.iter().any(|topic| **topic == *slot.partition.topic);
+        let passes = |slot: &&OwnedPartition| {
+            self.passing.iter().any(|topic| **topic == *slot.partition.topic)
+        };
         let ours: Vec<Partition> =
             self.slots.iter().filter(passes).map(|slot| slot.partition.clone()).collect();
         if ours.is_empty() {
@@ -367,7 +369,7 @@ impl Poller {
     }
 }
 
-fn hand_over(slot: &mut Slot, handover: &Handover) {
+fn hand_over(slot: &mut OwnedPartition, handover: &Handover) {
     if let Some(builder) = slot.collected.take().filter(|builder| !builder.is_empty()) {
         slot.usual = builder.size();
         handover.push(builder.build(slot.partition.clone(), slot.log, slot.nonce));

@@ -40,12 +40,12 @@ static NUMBER: AtomicU64 = AtomicU64::new(1);
 pub type Receipt = Result<(u32, u64), Code>;
 
 /// Records of one call, and their receipts so far.
-struct Call {
+struct ProducerCall {
     receipts: Mutex<(Vec<Option<Receipt>>, usize)>,
     done: Notify,
 }
 
-impl Call {
+impl ProducerCall {
     fn note(&self, index: usize, receipt: Receipt) {
         let mut receipts = lock(&self.receipts);
         let (all, left) = &mut *receipts;
@@ -61,16 +61,16 @@ impl Call {
 
 /// Calls that wait for receipts, by number.
 #[derive(Default)]
-struct Calls {
+struct PendingCalls {
     next: u32,
-    open: HashMap<u32, Arc<Call>>,
+    open: HashMap<u32, Arc<ProducerCall>>,
     /// The call that had the last receipt: most often the next one is of the same.
-    last: Option<(u32, Arc<Call>)>,
+    last: Option<(u32, Arc<ProducerCall>)>,
 }
 
 /// Serves receipts and errors of a producer.
 struct Receipts {
-    calls: Arc<Mutex<Calls>>,
+    calls: Arc<Mutex<PendingCalls>>,
     health: Health,
     broken: Arc<AtomicBool>,
 }
@@ -128,14 +128,14 @@ impl ProducerContext for Receipts {
 }
 
 /// A producer and the thread that serves it.
-struct Live {
+struct RunningProducer {
     producer: BaseProducer<Receipts>,
     broken: Arc<AtomicBool>,
     /// Another for each producer of this process.
     number: u64,
 }
 
-impl Live {
+impl RunningProducer {
     fn has_stopped(&self) -> bool {
         self.broken.load(Ordering::Acquire) || self.producer.client().fatal_error().is_some()
     }
@@ -145,15 +145,15 @@ impl Live {
 pub struct Producer {
     config: KafkaConfig,
     health: Health,
-    calls: Arc<Mutex<Calls>>,
-    live: Mutex<Arc<Live>>,
+    calls: Arc<Mutex<PendingCalls>>,
+    live: Mutex<Arc<RunningProducer>>,
     /// Held for writing by records that must be sent alone.
     turn: RwLock<()>,
 }
 
 /// Where a record of a call stands.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum DeliveryState {
     Open,
     /// Refused together with others.
     Suspect,
@@ -171,7 +171,7 @@ impl Producer {
     /// Writes the records and waits for all receipts, in the order of the records. Only refusals
     /// for good are errors here: what merely takes long is waited for.
     pub async fn write(&self, outputs: &[&Output]) -> Result<Vec<Receipt>, Fault> {
-        self.write_rest(outputs, vec![State::Open; outputs.len()]).await
+        self.write_rest(outputs, vec![DeliveryState::Open; outputs.len()]).await
     }
 
     /// Does the same for calls that overlap: lets the next one begin as soon as the records are
@@ -181,7 +181,7 @@ impl Producer {
         turn: &Turn<'_>,
         outputs: &[&Output],
     ) -> Result<Vec<Receipt>, Fault> {
-        let mut states = vec![State::Open; outputs.len()];
+        let mut states = vec![DeliveryState::Open; outputs.len()];
         let live = lock(&self.live).clone();
         {
             let _turn = self.turn.read().await;
@@ -190,7 +190,7 @@ impl Producer {
                 note(&mut states, receipts, false);
             }
         }
-        if states.iter().any(|state| !matches!(state, State::Done(_))) {
+        if states.iter().any(|state| !matches!(state, DeliveryState::Done(_))) {
             turn.alone().await;
         }
         self.write_rest(outputs, states).await
@@ -203,23 +203,23 @@ impl Producer {
     async fn write_rest(
         &self,
         outputs: &[&Output],
-        mut states: Vec<State>,
+        mut states: Vec<DeliveryState>,
     ) -> Result<Vec<Receipt>, Fault> {
         loop {
-            let next = states.iter().position(|state| !matches!(state, State::Done(_)));
+            let next = states.iter().position(|state| !matches!(state, DeliveryState::Done(_)));
             let Some(first) = next else { break };
             let rest = states.get(first..).unwrap_or_default();
             // Alone, or together with all that follow up to the next that must go alone.
-            let alone = rest.first() == Some(&State::Suspect);
-            let many = rest.iter().take_while(|state| **state == State::Open).count();
+            let alone = rest.first() == Some(&DeliveryState::Suspect);
+            let many = rest.iter().take_while(|state| **state == DeliveryState::Open).count();
             let last = if alone { first + 1 } else { first + many };
             let wanted = outputs.get(first..last).unwrap_or_default();
             let receipts = self.send_turn(wanted, alone).await?;
             note(states.get_mut(first..last).unwrap_or_default(), receipts, alone);
         }
         let receipt = |state| match state {
-            State::Done(receipt) => receipt,
-            State::Open | State::Suspect => Err(Code::Unknown),
+            DeliveryState::Done(receipt) => receipt,
+            DeliveryState::Open | DeliveryState::Suspect => Err(Code::Unknown),
         };
         Ok(states.into_iter().map(receipt).collect())
     }
@@ -240,7 +240,7 @@ impl Producer {
     }
 
     /// The producer in use; a new one where the last has stopped.
-    fn current(&self) -> Result<Arc<Live>, Fault> {
+    fn current(&self) -> Result<Arc<RunningProducer>, Fault> {
         let mut live = lock(&self.live);
         if live.has_stopped() {
             live.broken.store(true, Ordering::Release);
@@ -252,11 +252,11 @@ impl Producer {
     /// Hands records to the client, says so, and waits for the receipts.
     async fn send(
         &self,
-        live: &Live,
+        live: &RunningProducer,
         outputs: &[&Output],
         handed_over: impl FnOnce(),
     ) -> Vec<Option<Receipt>> {
-        let call = Arc::new(Call {
+        let call = Arc::new(ProducerCall {
             receipts: Mutex::new((outputs.iter().map(|_| None).collect(), outputs.len())),
             done: Notify::new(),
         });
@@ -268,7 +268,7 @@ impl Producer {
             number
         };
         // Forgets the call also when this future is dropped.
-        let _registered = Registered { calls: &self.calls, number };
+        let _registered = CallRegistration { calls: &self.calls, number };
         let mut offers = Offers::to(live.producer.client());
         for (index, output) in outputs.iter().enumerate() {
             let opaque = (number as usize) << 32 | index;
@@ -294,25 +294,25 @@ impl Drop for Producer {
 }
 
 /// Takes in what became of records that were sent together, or of one that was sent alone.
-fn note(states: &mut [State], receipts: Vec<Option<Receipt>>, alone: bool) {
+fn note(states: &mut [DeliveryState], receipts: Vec<Option<Receipt>>, alone: bool) {
     let together = !alone && states.len() > 1;
     for (state, receipt) in states.iter_mut().zip(receipts) {
         *state = match receipt {
             // Whatever a stopped producer had not written goes to its successor.
-            Some(Err(code)) if is_of_the_stop(code) => State::Open,
-            Some(Err(code)) if together && is_of_the_batch(code) => State::Suspect,
-            Some(receipt) => State::Done(receipt),
-            None => State::Open,
+            Some(Err(code)) if is_of_the_stop(code) => DeliveryState::Open,
+            Some(Err(code)) if together && is_of_the_batch(code) => DeliveryState::Suspect,
+            Some(receipt) => DeliveryState::Done(receipt),
+            None => DeliveryState::Open,
         };
     }
 }
 
-struct Registered<'a> {
-    calls: &'a Mutex<Calls>,
+struct CallRegistration<'a> {
+    calls: &'a Mutex<PendingCalls>,
     number: u32,
 }
 
-impl Drop for Registered<'_> {
+impl Drop for CallRegistration<'_> {
     fn drop(&mut self) {
         let mut calls = lock(self.calls);
         calls.open.remove(&self.number);
@@ -344,7 +344,7 @@ fn is_of_the_batch(code: Code) -> bool {
 
 /// Gives a record to the client, waiting while its queue is full.
 async fn offer(
-    live: &Live,
+    live: &RunningProducer,
     offers: &mut Offers<'_, Receipts>,
     output: &Output,
     opaque: usize,
@@ -363,13 +363,17 @@ async fn offer(
 fn start(
     config: &KafkaConfig,
     health: &Health,
-    calls: &Arc<Mutex<Calls>>,
-) -> Result<Arc<Live>, Fault> {
+    calls: &Arc<Mutex<PendingCalls>>,
+) -> Result<Arc<RunningProducer>, Fault> {
     let broken = Arc::new(AtomicBool::new(false));
     let context = Receipts { calls: calls.clone(), health: health.clone(), broken: broken.clone() };
     let client = config.client(Role::Producer);
     let producer = client.create_with_context(context).map_err(|error| fault::set_up(&error))?;
-    let live = Arc::new(Live { producer, broken, number: NUMBER.fetch_add(1, Ordering::Relaxed) });
+    let live = Arc::new(RunningProducer {
+        producer,
+        broken,
+        number: NUMBER.fetch_add(1, Ordering::Relaxed),
+    });
     let (served, health) = (Arc::downgrade(&live), health.clone());
     let serve = move || {
         let mut asked = tokio::time::Instant::now();

@@ -5,14 +5,13 @@
 
 use std::collections::HashMap;
 
-use potok_core::{Assignment, Ended, Partition, RangeSet};
+use potok_core::{Assignment, EndedOffsets, Partition, RangeSet};
 
 use super::metadata::{self, Room};
 
 /// Progress in one assigned partition.
 #[derive(Debug)]
-pub struct Held {
-    /// Which.
+pub struct PartitionProgress {
     pub partition: Partition,
     /// The topic's id.
     pub log: u64,
@@ -25,8 +24,8 @@ pub struct Held {
 
 /// Progress in all partitions that are ours, by assignment.
 #[derive(Debug, Default)]
-pub struct Progress {
-    held: HashMap<u64, Held>,
+pub struct GroupProgress {
+    held: HashMap<u64, PartitionProgress>,
     room: Room,
     /// Positions are committed elsewhere, together with outputs.
     exact: bool,
@@ -35,7 +34,6 @@ pub struct Progress {
 /// One partition's part of a commit.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Commit {
-    /// Which.
     pub partition: Partition,
     /// Every record below has ended.
     pub position: u64,
@@ -43,16 +41,16 @@ pub struct Commit {
     pub metadata: String,
 }
 
-impl Progress {
+impl GroupProgress {
     /// Of a group whose positions are committed together with its outputs, and never here: a
     /// commit on its way could undo a later one.
     pub fn exact() -> Self {
-        Progress { exact: true, ..Progress::default() }
+        GroupProgress { exact: true, ..GroupProgress::default() }
     }
 
     /// A partition came to us. `resolved` means its start is not in the group yet.
     pub fn assign(&mut self, assignment: &Assignment, log: u64, resolved: bool) {
-        let held = Held {
+        let held = PartitionProgress {
             partition: assignment.partition.clone(),
             log,
             position: assignment.start,
@@ -70,7 +68,7 @@ impl Progress {
     }
 
     /// Folds in what ended; nothing happens for assignments that are not ours.
-    pub fn note(&mut self, ended: &Ended) {
+    pub fn note(&mut self, ended: &EndedOffsets) {
         let Some(held) = self.held.get_mut(&ended.assignment) else { return };
         if held.partition != ended.partition {
             return;
@@ -118,17 +116,17 @@ impl Progress {
     }
 
     /// What is held under an assignment that is ours.
-    pub fn get(&self, assignment: u64) -> Option<&Held> {
+    pub fn get(&self, assignment: u64) -> Option<&PartitionProgress> {
         self.held.get(&assignment)
     }
 
     /// What is held for a partition, if it is ours.
-    pub fn of(&self, partition: &Partition) -> Option<&Held> {
+    pub fn of(&self, partition: &Partition) -> Option<&PartitionProgress> {
         self.held.values().find(|held| held.partition == *partition)
     }
 
     /// All of it.
-    pub fn iter(&self) -> impl Iterator<Item = &Held> {
+    pub fn iter(&self) -> impl Iterator<Item = &PartitionProgress> {
         self.held.values()
     }
 }
@@ -136,7 +134,7 @@ impl Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kafka::metadata::{Found, decode};
+    use crate::kafka::metadata::{CommitMetadata, decode};
 
     fn partition(index: u32) -> Partition {
         Partition { topic: "t".into(), index }
@@ -146,19 +144,19 @@ mod tests {
         Assignment { partition: partition(0), nonce, start, ended: RangeSet::new() }
     }
 
-    fn ended(nonce: u64, ranges: &[std::ops::Range<u64>]) -> Ended {
-        Ended { partition: partition(0), assignment: nonce, ranges: ranges.to_vec() }
+    fn ended(nonce: u64, ranges: &[std::ops::Range<u64>]) -> EndedOffsets {
+        EndedOffsets { partition: partition(0), assignment: nonce, ranges: ranges.to_vec() }
     }
 
     #[test]
     fn the_position_moves_over_what_has_ended_only() {
-        let mut progress = Progress::default();
+        let mut progress = GroupProgress::default();
         progress.assign(&assigned(1, 10), 5, false);
         assert!(progress.take_changed(0, None).is_empty(), "nothing changed");
         progress.note(&ended(1, &[12..14]));
         let commits = progress.take_changed(0, None);
         assert_eq!(commits[0].position, 10);
-        let expected = Found::Ours { log: 5, ended: RangeSet::from_iter([12..14]) };
+        let expected = CommitMetadata::Ours { log: 5, ended: RangeSet::from_iter([12..14]) };
         assert_eq!(decode(commits[0].metadata.as_bytes(), 0, 10), expected);
         progress.note(&ended(1, &[0..12]));
         let commits = progress.take_changed(0, None);
@@ -170,11 +168,11 @@ mod tests {
 
     #[test]
     fn old_and_foreign_assignments_count_for_nothing() {
-        let mut progress = Progress::default();
+        let mut progress = GroupProgress::default();
         progress.assign(&assigned(1, 0), 5, true);
         assert_eq!(progress.take_changed(0, None).len(), 1, "a resolved start is committed");
         progress.note(&ended(2, &[0..9]));
-        progress.note(&Ended { partition: partition(3), ..ended(1, &[0..9]) });
+        progress.note(&EndedOffsets { partition: partition(3), ..ended(1, &[0..9]) });
         progress.leave(&[1]);
         progress.note(&ended(1, &[0..9]));
         assert!(progress.take_changed(0, None).is_empty());
@@ -182,12 +180,12 @@ mod tests {
 
     #[test]
     fn a_broker_that_takes_less_gets_less() {
-        let mut progress = Progress::default();
+        let mut progress = GroupProgress::default();
         progress.assign(&assigned(1, 0), 5, false);
         progress.note(&ended(1, &[2..3]));
         progress.shrink();
         let bare = progress.take_changed(0, None);
-        let expected = Found::Ours { log: 5, ended: RangeSet::new() };
+        let expected = CommitMetadata::Ours { log: 5, ended: RangeSet::new() };
         assert_eq!(decode(bare[0].metadata.as_bytes(), 0, 0), expected);
         progress.shrink();
         assert_eq!(progress.take_changed(0, None)[0].metadata, "");

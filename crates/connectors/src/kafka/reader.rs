@@ -23,7 +23,7 @@ const LOOK: Duration = Duration::from_millis(100);
 const BATCHES_MAX: usize = 16;
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
-struct Lane {
+struct ReadCursor {
     partition: Partition,
     next: u64,
     collected: Option<Builder>,
@@ -33,18 +33,18 @@ struct Lane {
 struct Fetcher {
     queue: Queue,
     log: u64,
-    lanes: Vec<Lane>,
+    lanes: Vec<ReadCursor>,
 }
 
 /// A reader of one topic.
 pub struct KafkaReader {
     fetcher: Option<Fetcher>,
-    fetching: Option<JoinHandle<(Fetcher, Result<Fetched, Fault>)>>,
+    fetching: Option<JoinHandle<(Fetcher, Result<FetchedBatches, Fault>)>>,
     ready: VecDeque<SourceBatch>,
     health: Health,
 }
 
-struct Fetched {
+struct FetchedBatches {
     batches: Vec<SourceBatch>,
     at_end: bool,
 }
@@ -58,7 +58,7 @@ pub fn open(
 ) -> Result<KafkaReader, Fault> {
     let queue = Queue::new(config.reader(health)?)
         .ok_or_else(|| fault::poller_died("the consumer has no queue"))?;
-    let lane = |(partition, next)| Lane { partition, next, collected: None };
+    let lane = |(partition, next)| ReadCursor { partition, next, collected: None };
     let fetcher = Fetcher { queue, log, lanes: starts.into_iter().map(lane).collect() };
     fetcher.place()?;
     let (fetching, ready) = (None, VecDeque::new());
@@ -67,9 +67,9 @@ pub fn open(
 
 impl Fetcher {
     /// Looks for records for a while, or says that the end is reached.
-    fn fetch(&mut self, follow: bool) -> Result<Fetched, Fault> {
+    fn fetch(&mut self, follow: bool) -> Result<FetchedBatches, Fault> {
         if !follow && self.is_at_end()? {
-            return Ok(Fetched { batches: Vec::new(), at_end: true });
+            return Ok(FetchedBatches { batches: Vec::new(), at_end: true });
         }
         let mut batches = Vec::new();
         let mut wait = LOOK;
@@ -87,7 +87,7 @@ impl Fetcher {
         for lane in &mut self.lanes {
             batches.extend(hand_over(lane, self.log));
         }
-        Ok(Fetched { batches, at_end: false })
+        Ok(FetchedBatches { batches, at_end: false })
     }
 
     fn hear(&mut self, event: Event, batches: &mut Vec<SourceBatch>) -> Result<bool, Fault> {
@@ -140,7 +140,7 @@ impl Fetcher {
     /// Reads every partition from where it is.
     fn place(&self) -> Result<(), Fault> {
         let mut list = TopicPartitionList::new();
-        for Lane { partition, next, .. } in &self.lanes {
+        for ReadCursor { partition, next, .. } in &self.lanes {
             let offset = Offset::Offset(i64::try_from(*next).unwrap_or(i64::MAX));
             list.add_partition_offset(&partition.topic, partition.index as i32, offset)
                 .map_err(|error| fault::of("place a partition", &error))?;
@@ -161,7 +161,7 @@ impl Fetcher {
     }
 }
 
-fn hand_over(lane: &mut Lane, log: u64) -> Option<SourceBatch> {
+fn hand_over(lane: &mut ReadCursor, log: u64) -> Option<SourceBatch> {
     let builder = lane.collected.take().filter(|builder| !builder.is_empty())?;
     Some(builder.build(lane.partition.clone(), log, 0))
 }
@@ -188,7 +188,7 @@ impl Reader for KafkaReader {
             self.fetching = None;
             let (fetcher, fetched) = fetched.map_err(fault::poller_died)?;
             self.fetcher = Some(fetcher);
-            let Fetched { batches, at_end } = fetched?;
+            let FetchedBatches { batches, at_end } = fetched?;
             self.ready.extend(batches);
             if at_end && !follow {
                 self.health.good();

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 use potok_core::{Headers, Output, PipelineInfo, Record};
 
-/// Its topic.
 pub const TOPIC: &str = "potok-groups";
 
 /// The record that says whose a group is, or that it is forgotten.

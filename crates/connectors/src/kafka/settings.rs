@@ -190,10 +190,10 @@ fn number(value: &str) -> u64 {
 
 /// Whether the cluster can be reached, as far as clients have noticed.
 #[derive(Clone, Default)]
-pub struct Health(Arc<Mutex<Option<Trouble>>>);
+pub struct Health(Arc<Mutex<Option<ClusterTrouble>>>);
 
 #[derive(Clone)]
-struct Trouble {
+struct ClusterTrouble {
     why: String,
     /// The cluster answers and does not let us in, which explains more than its silence.
     refused: bool,
@@ -217,7 +217,7 @@ impl Health {
             Some(known) if known.refused && !refused => return,
             Some(_) => {}
         }
-        *trouble = Some(Trouble { why, refused });
+        *trouble = Some(ClusterTrouble { why, refused });
     }
 
     pub fn good(&self) {

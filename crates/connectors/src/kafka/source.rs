@@ -3,32 +3,34 @@
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use potok_core::{Fault, Intake, Journal, NotWritten, PartitionEnd, Position, Source, Transaction};
+use potok_core::{
+    Fault, Journal, NotWritten, PartitionEnd, Position, Source, SourceEvent, Transaction,
+};
 use tokio::sync::watch;
 
 use super::handover::Handover;
 use super::lock;
-use super::progress::Progress;
+use super::progress::GroupProgress;
 use super::turns::Turns;
-use super::writer::Writer;
+use super::writer::RecordWriter;
 
 /// Enough to write while receipts are on their way.
 const OVERLAP: usize = 4;
 
 /// An open group, as the log sees it.
 #[derive(Clone)]
-pub struct Group {
+pub struct KafkaGroup {
     pub handover: Arc<Handover>,
-    pub progress: Arc<Mutex<Progress>>,
+    pub progress: Arc<Mutex<GroupProgress>>,
     /// True once the polling thread is gone.
     pub closed: watch::Receiver<bool>,
 }
 
 /// Held by source and journal. The group is left when both are gone: what is in flight when the
 /// source goes may still be noted.
-pub struct Session(pub Arc<Handover>);
+pub struct GroupMembership(pub Arc<Handover>);
 
-impl Drop for Session {
+impl Drop for GroupMembership {
     fn drop(&mut self) {
         self.0.close();
     }
@@ -36,13 +38,13 @@ impl Drop for Session {
 
 /// Hands out the records of a group.
 pub struct KafkaSource {
-    pub session: Arc<Session>,
+    pub session: Arc<GroupMembership>,
     pub paused: bool,
 }
 
 #[async_trait]
 impl Source for KafkaSource {
-    async fn next(&mut self) -> Result<Intake, Fault> {
+    async fn next(&mut self) -> Result<SourceEvent, Fault> {
         self.session.0.next(self.paused).await
     }
 
@@ -65,8 +67,8 @@ impl Drop for KafkaSource {
 /// Writes outputs, and after their receipts notes what has ended with them.
 pub struct KafkaJournal {
     /// Those whose progress it notes. Each knows its own assignments and leaves out the others'.
-    pub groups: Vec<(Arc<Session>, Arc<Mutex<Progress>>)>,
-    pub writer: Arc<Writer>,
+    pub groups: Vec<(Arc<GroupMembership>, Arc<Mutex<GroupProgress>>)>,
+    pub writer: Arc<RecordWriter>,
     pub turns: Turns,
 }
 

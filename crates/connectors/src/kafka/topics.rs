@@ -12,7 +12,7 @@ use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{Offset, TopicPartitionList};
 
-use super::fault::About;
+use super::fault::Subject;
 use super::native::{self, Edge, Facts};
 use super::settings::{CreateTopics, Health, KafkaConfig, Listener, Role};
 use super::{blocking, fault, lock};
@@ -28,7 +28,7 @@ const SETTLES_MAX: u32 = 200;
 
 /// What a topic is for, which decides how it is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum TopicKind {
     /// Records of users: the broker's own defaults.
     Records,
     /// Kept until somebody deals with them, as large as any record.
@@ -58,7 +58,7 @@ pub struct Topics {
     create: Option<CreateTopics>,
     health: Health,
     known: Mutex<HashMap<Arc<str>, Facts>>,
-    pub(super) kinds: Mutex<HashMap<Arc<str>, Kind>>,
+    pub(super) kinds: Mutex<HashMap<Arc<str>, TopicKind>>,
 }
 
 impl Topics {
@@ -97,7 +97,7 @@ impl Topics {
     /// Asks something that blocks, on a thread where that is allowed, and notes how it went.
     pub async fn ask<T: Send + 'static>(
         self: &Arc<Self>,
-        about: About<'_>,
+        about: Subject<'_>,
         what: &str,
         question: impl Fn(&Client<Listener>, Duration) -> Result<T, Code> + Send + 'static,
     ) -> Result<T, Fault> {
@@ -115,7 +115,7 @@ impl Topics {
     /// for a group's commits at a broker that is not its coordinator any more.
     pub async fn ask_coordinator<T: Send + 'static>(
         self: &Arc<Self>,
-        about: About<'_>,
+        about: Subject<'_>,
         what: &str,
         question: impl Fn(&Client<Listener>, Duration) -> Result<T, Code> + Send + 'static,
     ) -> Result<T, Fault> {
@@ -145,7 +145,12 @@ impl Topics {
     }
 
     /// Takes note of how a question went.
-    fn noted<T>(&self, about: About<'_>, what: &str, answer: Result<T, Code>) -> Result<T, Fault> {
+    fn noted<T>(
+        &self,
+        about: Subject<'_>,
+        what: &str,
+        answer: Result<T, Code>,
+    ) -> Result<T, Fault> {
         match answer {
             Ok(answer) => {
                 self.health.good();
@@ -166,14 +171,15 @@ impl Topics {
     /// Notes what the topics of a pipeline are for.
     pub fn register(&self, info: &PipelineInfo) {
         let mut kinds = lock(&self.kinds);
-        kinds.insert(info.dead_letters.as_str().into(), Kind::DeadLetters);
-        kinds.insert(info.resolved.as_str().into(), Kind::Resolved);
-        kinds.insert(info.replay.as_str().into(), Kind::Replay);
-        kinds.extend(info.internal.iter().map(|topic| (topic.as_str().into(), Kind::Internal)));
+        kinds.insert(info.dead_letters.as_str().into(), TopicKind::DeadLetters);
+        kinds.insert(info.resolved.as_str().into(), TopicKind::Resolved);
+        kinds.insert(info.replay.as_str().into(), TopicKind::Replay);
+        kinds
+            .extend(info.internal.iter().map(|topic| (topic.as_str().into(), TopicKind::Internal)));
     }
 
     /// The topic is for that.
-    pub fn register_as(&self, topic: &str, kind: Kind) {
+    pub fn register_as(&self, topic: &str, kind: TopicKind) {
         lock(&self.kinds).insert(topic.into(), kind);
     }
 
@@ -194,7 +200,7 @@ impl Topics {
     ) -> Result<HashMap<Arc<str>, Facts>, Fault> {
         let wanted = topics.to_vec();
         let describe = move |client: &_, wait| native::describe_topics(client, &wanted, wait);
-        let found = match self.ask(About::topics(topics), "describe topics", describe).await {
+        let found = match self.ask(Subject::topics(topics), "describe topics", describe).await {
             // One of them is meant: asked alone, each speaks for itself.
             Err(fault) if fault.code == "P0604" && topics.len() > 1 => {
                 let mut found = HashMap::new();
@@ -253,7 +259,7 @@ impl Topics {
         let served = move |client: &Client<Listener>, wait| {
             native::every_edge(client, &partitions, Edge::Stable, wait).map(drop)
         };
-        self.ask(About::topics(topics), "serve new topics", served).await
+        self.ask(Subject::topics(topics), "serve new topics", served).await
     }
 
     async fn missing(self: &Arc<Self>, topics: &[Arc<str>]) -> Result<Vec<Arc<str>>, Fault> {
@@ -267,9 +273,9 @@ impl Topics {
         let new: Vec<NewTopic<'_>> = topics
             .iter()
             .map(|topic| {
-                let kind = kinds.get(topic).copied().unwrap_or(Kind::Records);
+                let kind = kinds.get(topic).copied().unwrap_or(TopicKind::Records);
                 let partitions = match kind {
-                    Kind::Registry | Kind::Replay => 1,
+                    TopicKind::Registry | TopicKind::Replay => 1,
                     _ => how.partitions,
                 };
                 let topic = NewTopic::new(
@@ -280,23 +286,23 @@ impl Topics {
                     ),
                 );
                 match kind {
-                    Kind::Records => topic,
-                    Kind::DeadLetters | Kind::Replay => topic
+                    TopicKind::Records => topic,
+                    TopicKind::DeadLetters | TopicKind::Replay => topic
                         .set("cleanup.policy", "delete")
                         .set("retention.ms", "-1")
                         .set("retention.bytes", "-1")
                         .set("max.message.bytes", &large),
-                    Kind::Resolved => topic
+                    TopicKind::Resolved => topic
                         .set("cleanup.policy", "delete")
                         .set("retention.ms", "-1")
                         .set("retention.bytes", "-1"),
-                    Kind::Internal => topic
+                    TopicKind::Internal => topic
                         .set("cleanup.policy", "delete")
                         .set("retention.ms", "-1")
                         .set("retention.bytes", "-1")
                         .set("message.timestamp.type", "LogAppendTime")
                         .set("max.message.bytes", &large),
-                    Kind::Registry => topic.set("cleanup.policy", "compact"),
+                    TopicKind::Registry => topic.set("cleanup.policy", "compact"),
                 }
             })
             .collect();
@@ -340,7 +346,7 @@ impl Topics {
             let ours = metadata.topics().iter().filter(|topic| !topic.name().starts_with("__"));
             Ok(ours.map(|t| (Arc::from(t.name()), t.partitions().len() as u32)).collect())
         };
-        self.ask(About::default(), "list topics", all).await
+        self.ask(Subject::default(), "list topics", all).await
     }
 
     /// Forgets a consumer group: its commits.
@@ -350,7 +356,7 @@ impl Topics {
             Err(Code::NonEmptyGroup) => Ok(false),
             deleted => deleted.map(|()| true),
         };
-        match self.ask_coordinator(About::group(group), "forget the group", delete).await? {
+        match self.ask_coordinator(Subject::group(group), "forget the group", delete).await? {
             true => Ok(()),
             false => Err(fault::group_open(group)),
         }

@@ -20,12 +20,12 @@ use super::lock;
 
 #[derive(Default)]
 pub struct Turns {
-    state: Mutex<State>,
+    state: Mutex<TurnQueue>,
     changed: Notify,
 }
 
 #[derive(Default)]
-struct State {
+struct TurnQueue {
     next: u64,
     /// Oldest first.
     open: VecDeque<(u64, Standing)>,
@@ -40,7 +40,7 @@ enum Standing {
     InTrouble,
 }
 
-impl State {
+impl TurnQueue {
     fn older(&self, number: u64) -> impl Iterator<Item = Standing> {
         self.open.iter().take_while(move |(at, _)| *at != number).map(|(_, standing)| *standing)
     }
@@ -61,7 +61,7 @@ impl Turns {
         Turn { turns: self, number }
     }
 
-    async fn until(&self, holds: impl Fn(&State) -> bool) {
+    async fn until(&self, holds: impl Fn(&TurnQueue) -> bool) {
         loop {
             // A change between the look and the wait is not missed.
             let changed = self.changed.notified();
@@ -82,7 +82,8 @@ pub struct Turn<'a> {
 impl Turn<'_> {
     /// Waits until the older calls have handed over their records and are well.
     pub async fn ready(&self) {
-        let well = |state: &State| state.older(self.number).all(|at| at == Standing::HandedOver);
+        let well =
+            |state: &TurnQueue| state.older(self.number).all(|at| at == Standing::HandedOver);
         self.turns.until(well).await;
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use potok_core::{Fault, Move, NotWritten, Output, Position, RECORD_BYTES_MAX};
 use rdkafka::types::RDKafkaErrorCode as Code;
 
-use super::fault::About;
+use super::fault::Subject;
 use super::producer::{Producer, Receipt};
 use super::topics::Topics;
 use super::turns::{Turn, Turns};
@@ -16,16 +16,16 @@ use super::{fault, lock};
 const OFFER_AGAIN: Duration = Duration::from_secs(1);
 
 /// Writes records and says where they lie.
-pub struct Writer {
+pub struct RecordWriter {
     producer: Producer,
     topics: Arc<Topics>,
     /// What keeps records from being written though the cluster answers.
     stuck: Mutex<Option<Fault>>,
 }
 
-impl Writer {
-    pub fn new(producer: Producer, topics: Arc<Topics>) -> Writer {
-        Writer { producer, topics, stuck: Mutex::default() }
+impl RecordWriter {
+    pub fn new(producer: Producer, topics: Arc<Topics>) -> RecordWriter {
+        RecordWriter { producer, topics, stuck: Mutex::default() }
     }
 
     /// Why records cannot be written though the cluster answers.
@@ -208,7 +208,7 @@ impl Writer {
 
 fn cannot_write(topic: &str, code: Code) -> Fault {
     let about = [Arc::from(topic)];
-    fault::sorted_about(About::topics(&about), &format!("write to `{topic}`"), code, code)
+    fault::sorted_about(Subject::topics(&about), &format!("write to `{topic}`"), code, code)
 }
 
 /// Larger than any part of potok takes.

@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use potok_core::{
-    Assignment, Clock, ConsumerGroup, ConsumerGroupPartition, ConsumerGroupSpec, Damage, Ended,
-    Fault, Intake, Journal, Log, NotWritten, OpenGroups, Output, Partition, PartitionEnd,
+    Assignment, Clock, ConsumerGroup, ConsumerGroupPartition, ConsumerGroupSpec, Damage,
+    EndedOffsets, Fault, Journal, Log, NotWritten, OpenGroups, Output, Partition, PartitionEnd,
     PipelineInfo, Position, RECORD_BYTES_MAX, RangeSet, ReadFrom, Reader, Reason, Record, Source,
-    SourceBatch, Store, TopicInfo, Transaction,
+    SourceBatch, SourceEvent, Store, TopicInfo, Transaction,
 };
 use tokio::sync::watch;
 
@@ -25,22 +25,22 @@ const BATCH_BYTES_MAX: usize = 1 << 20;
 
 /// A log in memory. Clones are the same log.
 #[derive(Clone)]
-pub struct MemoryLog(Arc<Shared>);
+pub struct MemoryLog(Arc<SharedLog>);
 
-struct Shared {
+struct SharedLog {
     /// Names this log: another one never has the same positions.
     incarnation: u64,
     clock: Arc<dyn Clock>,
     partitions: u32,
-    topics: Mutex<BTreeMap<Arc<str>, Arc<Topic>>>,
+    topics: Mutex<BTreeMap<Arc<str>, Arc<MemoryTopic>>>,
     /// Topics that take smaller records only, as a topic of Kafka may.
     narrow: Mutex<BTreeMap<String, usize>>,
-    groups: Mutex<BTreeMap<String, Arc<Group>>>,
+    groups: Mutex<BTreeMap<String, Arc<MemoryConsumerGroup>>>,
     /// Changes with every append, for those who wait at the end.
     appended: watch::Sender<()>,
 }
 
-struct Topic {
+struct MemoryTopic {
     name: Arc<str>,
     state: Mutex<TopicState>,
 }
@@ -52,7 +52,7 @@ struct TopicState {
     spread: usize,
 }
 
-struct Group {
+struct MemoryConsumerGroup {
     spec: ConsumerGroupSpec,
     state: Mutex<GroupState>,
 }
@@ -60,11 +60,11 @@ struct Group {
 #[derive(Default)]
 struct GroupState {
     open: bool,
-    progress: BTreeMap<Partition, Progress>,
+    progress: BTreeMap<Partition, MemoryProgress>,
 }
 
 #[derive(Default)]
-struct Progress {
+struct MemoryProgress {
     /// The assignment whose endings count.
     assignment: u64,
     /// Every record below has ended.
@@ -75,7 +75,7 @@ struct Progress {
 
 impl GroupState {
     /// Folds in what has ended; of assignments that are not the latest here nothing.
-    fn note(&mut self, ended: &Ended) {
+    fn note(&mut self, ended: &EndedOffsets) {
         let progress = self.progress.get_mut(&ended.partition);
         let Some(progress) = progress.filter(|p| p.assignment == ended.assignment) else { return };
         for range in &ended.ranges {
@@ -94,7 +94,7 @@ impl MemoryLog {
 
     /// Empty, with topics of so many partitions, at least one.
     pub fn with_partitions(clock: Arc<dyn Clock>, partitions: u32) -> Self {
-        MemoryLog(Arc::new(Shared {
+        MemoryLog(Arc::new(SharedLog {
             incarnation: nonce(),
             clock,
             partitions: partitions.max(1),
@@ -125,14 +125,14 @@ impl MemoryLog {
     }
 
     /// The topic of that name, created on first use.
-    fn topic(&self, name: &Arc<str>) -> Arc<Topic> {
+    fn topic(&self, name: &Arc<str>) -> Arc<MemoryTopic> {
         let mut topics = lock(&self.0.topics);
         if let Some(topic) = topics.get(name) {
             return topic.clone();
         }
         let partitions = (0..self.0.partitions).map(|_| Vec::new()).collect();
         let state = Mutex::new(TopicState { partitions, spread: 0 });
-        let topic = Arc::new(Topic { name: name.clone(), state });
+        let topic = Arc::new(MemoryTopic { name: name.clone(), state });
         topics.insert(name.clone(), topic.clone());
         topic
     }
@@ -176,7 +176,8 @@ impl MemoryLog {
     }
 
     fn open_one(&self, spec: ConsumerGroupSpec) -> Result<GroupSource, Fault> {
-        let topics: Vec<Arc<Topic>> = spec.topics.iter().map(|name| self.topic(name)).collect();
+        let topics: Vec<Arc<MemoryTopic>> =
+            spec.topics.iter().map(|name| self.topic(name)).collect();
         let mut groups = lock(&self.0.groups);
         let known = groups.get(&spec.group).cloned();
         let mut state = GroupState { open: true, ..GroupState::default() };
@@ -194,7 +195,7 @@ impl MemoryLog {
                 let partition = Partition { topic: topic.name.clone(), index };
                 let progress = state.progress.entry(partition.clone()).or_insert_with(|| {
                     let position = if spec.from_end { end } else { 0 };
-                    Progress { position, ..Progress::default() }
+                    MemoryProgress { position, ..MemoryProgress::default() }
                 });
                 progress.assignment = nonce();
                 assigned.push(Assignment {
@@ -212,14 +213,14 @@ impl MemoryLog {
             }
         }
         // A new object: journals of earlier openings keep the old one, where nothing counts.
-        let group = Arc::new(Group { spec, state: Mutex::new(state) });
+        let group = Arc::new(MemoryConsumerGroup { spec, state: Mutex::new(state) });
         groups.insert(group.spec.group.clone(), group.clone());
         drop(groups);
         let cursors = Cursors::new(self.clone(), cursors);
         Ok(GroupSource { cursors, group, to_say: Some(assigned), paused: false })
     }
 
-    fn find_group(&self, name: &str) -> Result<Arc<Group>, Fault> {
+    fn find_group(&self, name: &str) -> Result<Arc<MemoryConsumerGroup>, Fault> {
         let groups = lock(&self.0.groups);
         groups.get(name).cloned().ok_or_else(|| Fault::fix(format!("no group `{name}`")))
     }
@@ -249,7 +250,7 @@ impl TopicState {
     }
 }
 
-impl Topic {
+impl MemoryTopic {
     fn ends(&self) -> Vec<u64> {
         lock(&self.state).partitions.iter().map(|records| records.len() as u64).collect()
     }
@@ -271,7 +272,7 @@ impl Topic {
 
 /// A place in one partition, moving forward.
 struct Cursor {
-    topic: Arc<Topic>,
+    topic: Arc<MemoryTopic>,
     partition: Partition,
     assignment: u64,
     next: u64,
@@ -337,22 +338,22 @@ impl Cursors {
 
 struct GroupSource {
     cursors: Cursors,
-    group: Arc<Group>,
+    group: Arc<MemoryConsumerGroup>,
     to_say: Option<Vec<Assignment>>,
     paused: bool,
 }
 
 #[async_trait]
 impl Source for GroupSource {
-    async fn next(&mut self) -> Result<Intake, Fault> {
+    async fn next(&mut self) -> Result<SourceEvent, Fault> {
         if let Some(assigned) = self.to_say.take() {
-            return Ok(Intake::Assigned(assigned));
+            return Ok(SourceEvent::Assigned(assigned));
         }
         if self.paused {
             // Unpausing needs this source, so whoever waits here is cancelled first.
             std::future::pending::<()>().await;
         }
-        Ok(Intake::Batch(self.cursors.read_or_wait().await))
+        Ok(SourceEvent::Batch(self.cursors.read_or_wait().await))
     }
 
     fn set_paused(&mut self, paused: bool) {
@@ -374,13 +375,13 @@ impl Drop for GroupSource {
     }
 }
 
-fn end_of(topic: &Topic, partition: u32) -> u64 {
+fn end_of(topic: &MemoryTopic, partition: u32) -> u64 {
     topic.ends().get(partition as usize).copied().unwrap_or_default()
 }
 
 struct GroupJournal {
     log: MemoryLog,
-    groups: Vec<Arc<Group>>,
+    groups: Vec<Arc<MemoryConsumerGroup>>,
 }
 
 #[async_trait]
@@ -453,17 +454,20 @@ impl Log for MemoryLog {
 
     async fn topics(&self) -> Result<Vec<TopicInfo>, Fault> {
         let topics = lock(&self.0.topics);
-        let info =
-            |topic: &Arc<Topic>| TopicInfo { topic: topic.name.to_string(), ends: topic.ends() };
+        let info = |topic: &Arc<MemoryTopic>| TopicInfo {
+            topic: topic.name.to_string(),
+            ends: topic.ends(),
+        };
         Ok(topics.values().map(info).collect())
     }
 
     async fn consumer_groups(&self) -> Result<Vec<ConsumerGroup>, Fault> {
-        let groups: Vec<Arc<Group>> = lock(&self.0.groups).values().cloned().collect();
-        let info = |group: &Arc<Group>| {
+        let groups: Vec<Arc<MemoryConsumerGroup>> =
+            lock(&self.0.groups).values().cloned().collect();
+        let info = |group: &Arc<MemoryConsumerGroup>| {
             let state = lock(&group.state);
             let partition =
-                |(partition, progress): (&Partition, &Progress)| ConsumerGroupPartition {
+                |(partition, progress): (&Partition, &MemoryProgress)| ConsumerGroupPartition {
                     topic: partition.topic.to_string(),
                     partition: partition.index,
                     committed: progress.position,

@@ -11,18 +11,18 @@ use super::lock;
 
 /// Takes everything once, by id. Clones are the same sink.
 #[derive(Clone)]
-pub struct MemorySink(Arc<Shared>);
+pub struct MemorySink(Arc<SharedSink>);
 
-struct Shared {
+struct SharedSink {
     keeps: bool,
-    state: Mutex<State>,
+    state: Mutex<SinkState>,
     /// How many were delivered, for those who wait.
     count: watch::Sender<u64>,
 }
 
 #[derive(Default)]
-struct State {
-    taken: Vec<Taken>,
+struct SinkState {
+    taken: Vec<StreamOffsets>,
     delivered: Vec<Message>,
     outage: Option<Fault>,
 }
@@ -44,7 +44,7 @@ impl Offsets {
 
 /// The offsets taken of one stream of names. A sink sees few streams (a partition each), so they
 /// are found by looking through them, the last one first.
-struct Taken {
+struct StreamOffsets {
     id: DeliveryId,
     offsets: Offsets,
 }
@@ -67,7 +67,7 @@ impl MemorySink {
     }
 
     fn build(keeps: bool) -> Self {
-        MemorySink(Arc::new(Shared {
+        MemorySink(Arc::new(SharedSink {
             keeps,
             state: Mutex::default(),
             count: watch::Sender::new(0),
@@ -101,10 +101,10 @@ impl MemorySink {
     }
 }
 
-impl State {
+impl SinkState {
     /// Notes the id; false when it was there already.
     fn take(&mut self, id: &DeliveryId) -> bool {
-        let same = |taken: &Taken| {
+        let same = |taken: &StreamOffsets| {
             let (known, new) = (&taken.id.position, &id.position);
             known.partition == new.partition
                 && known.log == new.log
@@ -114,7 +114,7 @@ impl State {
         let taken = match self.taken.iter().rposition(same) {
             Some(index) => self.taken.get_mut(index),
             None => {
-                self.taken.push(Taken { id: id.clone(), offsets: Offsets::default() });
+                self.taken.push(StreamOffsets { id: id.clone(), offsets: Offsets::default() });
                 self.taken.last_mut()
             }
         };

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use potok_core::{Fault, Held, Owner, Place, Position, PutOutcome, Record, Store};
+use potok_core::{Fault, Owner, Position, PutOutcome, Record, Store, StoreAddress, StoreEntry};
 
 use super::lock;
 
@@ -16,22 +16,21 @@ pub struct MemoryStore(Arc<Mutex<Shares>>);
 /// By pipeline and number.
 type Shares = HashMap<(Arc<str>, u32), Share>;
 
-/// Kind and id.
-type Name = (Option<Arc<str>>, Bytes);
+type KindAndId = (Option<Arc<str>>, Bytes);
 
 /// The groups of one share of a pipeline.
 #[derive(Default)]
 struct Share {
     owner: Option<u64>,
-    groups: HashMap<Bytes, Group>,
+    groups: HashMap<Bytes, StoredGroup>,
 }
 
 #[derive(Default)]
-struct Group {
+struct StoredGroup {
     closed: bool,
     records: HashMap<Position, Record>,
     /// Under its kind and id, the record that came last.
-    shown: BTreeMap<Name, Position>,
+    shown: BTreeMap<KindAndId, Position>,
 }
 
 /// What a program that looks into the store finds of a group.
@@ -63,7 +62,7 @@ impl MemoryStore {
     pub fn look(&self, pipeline: &str, share: u32, group: &[u8]) -> Option<MemoryGroup> {
         let all = lock(&self.0);
         let group = all.get(&(pipeline.into(), share))?.groups.get(group)?;
-        let shown = |((kind, id), position): (&Name, &Position)| {
+        let shown = |((kind, id), position): (&KindAndId, &Position)| {
             let record = group.records.get(position)?.clone();
             Some((kind.clone(), id.clone(), record))
         };
@@ -81,7 +80,7 @@ impl MemoryStore {
 }
 
 /// Where lookers find the record: without an id, nothing replaces it.
-fn shown_as(place: &Place) -> Name {
+fn shown_as(place: &StoreAddress) -> KindAndId {
     let id = place.id.clone().unwrap_or_else(|| place.position.to_string().into());
     (place.kind.clone(), id)
 }
@@ -96,9 +95,9 @@ impl Store for MemoryStore {
         Ok(())
     }
 
-    async fn put(&self, owner: &Owner, held: &[Held]) -> Result<PutOutcome, Fault> {
+    async fn put(&self, owner: &Owner, held: &[StoreEntry]) -> Result<PutOutcome, Fault> {
         self.owned(owner, |share| {
-            for Held { place, record, .. } in held {
+            for StoreEntry { place, record, .. } in held {
                 let group = share.groups.entry(place.group.clone()).or_default();
                 let before = group.records.insert(place.position.clone(), record.clone());
                 if before.is_none() {
@@ -120,17 +119,21 @@ impl Store for MemoryStore {
         })
     }
 
-    async fn load(&self, owner: &Owner, places: &[Place]) -> Result<Vec<Option<Record>>, Fault> {
+    async fn load(
+        &self,
+        owner: &Owner,
+        places: &[StoreAddress],
+    ) -> Result<Vec<Option<Record>>, Fault> {
         let all = lock(&self.0);
         let share = all.get(&(owner.pipeline.clone(), owner.share));
-        let load = |place: &Place| {
+        let load = |place: &StoreAddress| {
             let group = share?.groups.get(&place.group)?;
             group.records.get(&place.position).cloned()
         };
         Ok(places.iter().map(load).collect())
     }
 
-    async fn clean(&self, owner: &Owner, places: &[Place]) -> Result<(), Fault> {
+    async fn clean(&self, owner: &Owner, places: &[StoreAddress]) -> Result<(), Fault> {
         self.owned(owner, |share| {
             for place in places {
                 let Some(group) = share.groups.get_mut(&place.group) else { continue };

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use potok_core::{
-    Assignment, Batch, ConsumerGroupSpec, DeliveryId, Ended, Fault, Headers, Intake, Log, Message,
+    Assignment, Batch, ConsumerGroupSpec, DeliveryId, EndedOffsets, Fault, Headers, Log, Message,
     Move, OpenGroup, Outcome, Output, PipelineInfo, Position, ReadFrom, Sink, SourceBatch,
-    SystemClock, Timestamp, Transaction,
+    SourceEvent, SystemClock, Timestamp, Transaction,
 };
 
 use super::*;
@@ -45,20 +45,20 @@ fn spec(group: &str, topics: &[&str], from_end: bool) -> ConsumerGroupSpec {
 
 async fn assigned(open: &mut OpenGroup) -> Vec<Assignment> {
     match open.source.next().await.unwrap() {
-        Intake::Assigned(assigned) => assigned,
+        SourceEvent::Assigned(assigned) => assigned,
         other => panic!("{other:?} came before the assignment"),
     }
 }
 
 async fn batch(open: &mut OpenGroup) -> SourceBatch {
     match open.source.next().await.unwrap() {
-        Intake::Batch(batch) => batch,
+        SourceEvent::Batch(batch) => batch,
         other => panic!("expected a batch, not {other:?}"),
     }
 }
 
 fn ended(batch: &SourceBatch, range: std::ops::Range<u64>) -> Transaction {
-    let ended = Ended {
+    let ended = EndedOffsets {
         partition: batch.partition.clone(),
         assignment: batch.assignment,
         ranges: vec![range],

@@ -7,10 +7,10 @@ use sqlx::{AssertSqlSafe, ConnectOptions as _, Error, MySqlConnection, Row as _}
 use tracing::warn;
 
 use super::fault;
-use super::statements::{BEGIN, Batch, Plan};
+use super::statements::{BEGIN, MysqlBatch, MysqlPlan};
 use crate::sql::{
-    Bounds, Dialect, Endings, FoundColumn, FoundTable, Keeping, Kind, Rows, Server, System, Tables,
-    Timeouts, Trouble, write,
+    Bounds, ColumnKind, Dialect, Endings, FoundColumn, FoundTable, RollbackSupport, Rows,
+    SqlServer, SqlTimeouts, SqlTrouble, System, Tables, write,
 };
 
 /// A transaction still open after so many seconds without a word from us is given up by MariaDB:
@@ -41,13 +41,13 @@ impl Mysql {
     }
 }
 
-impl Server for Mysql {
+impl SqlServer for Mysql {
     type Connection = MySqlConnection;
-    type Plan = Plan;
+    type Plan = MysqlPlan;
     const SYSTEM: System = fault::SYSTEM;
     const DIALECT: Dialect = Dialect::Mysql;
 
-    async fn connect(&self, timeouts: &Timeouts) -> Result<MySqlConnection, Error> {
+    async fn connect(&self, timeouts: &SqlTimeouts) -> Result<MySqlConnection, Error> {
         let mut connection = self.options.connect().await?;
         let sql = format!(
             "SET SESSION sql_mode = '{SQL_MODE}', SESSION autocommit = 1, \
@@ -77,10 +77,10 @@ impl Server for Mysql {
 
     async fn write(
         connection: &mut MySqlConnection,
-        plan: &Plan,
+        plan: &MysqlPlan,
         rows: &Rows,
     ) -> Result<Endings, Error> {
-        write(&mut Batch { connection, plan, rows }, &plan.tables, rows).await
+        write(&mut MysqlBatch { connection, plan, rows }, &plan.tables, rows).await
     }
 
     /// Whether this user may write now is told by an update of nothing: the variables bind some
@@ -94,9 +94,9 @@ impl Server for Mysql {
         match sqlx::raw_sql(AssertSqlSafe(sql)).execute(connection).await {
             Ok(_) => Ok(true),
             Err(error) => match fault::trouble(&error) {
-                Trouble::ReadOnly => Ok(false),
+                SqlTrouble::ReadOnly => Ok(false),
                 // No such table, or another one: that is for `prepare` to say.
-                Trouble::SetUp => Ok(true),
+                SqlTrouble::SetUp => Ok(true),
                 _ => Err(error),
             },
         }
@@ -127,7 +127,7 @@ impl Server for Mysql {
         Ok(())
     }
 
-    async fn plan(connection: &mut MySqlConnection, tables: Tables) -> Result<Plan, Error> {
+    async fn plan(connection: &mut MySqlConnection, tables: Tables) -> Result<MysqlPlan, Error> {
         let sql = "SELECT @@max_allowed_packet, @@innodb_flush_log_at_trx_commit";
         let row = sqlx::query(sql).fetch_one(connection).await?;
         let packet: i64 = row.try_get_unchecked(0)?;
@@ -138,14 +138,14 @@ impl Server for Mysql {
                 tables.label()
             );
         }
-        Ok(Plan::new(tables, usize::try_from(packet).unwrap_or_default()))
+        Ok(MysqlPlan::new(tables, usize::try_from(packet).unwrap_or_default()))
     }
 
-    fn tables(plan: &Plan) -> &Tables {
+    fn tables(plan: &MysqlPlan) -> &Tables {
         &plan.tables
     }
 
-    fn trouble(error: &Error) -> Trouble {
+    fn trouble(error: &Error) -> SqlTrouble {
         fault::trouble(error)
     }
 }
@@ -176,7 +176,7 @@ async fn find_table(
     let mut columns = Vec::with_capacity(rows.len());
     let mut bytewise: HashMap<String, bool> = HashMap::new();
     for row in &rows {
-        let declared = Declared::read(row)?;
+        let declared = DeclaredColumn::read(row)?;
         bytewise.insert(declared.name.clone(), declared.compares_bytes());
         columns.extend(declared.column());
     }
@@ -186,22 +186,25 @@ async fn find_table(
 }
 
 /// What a transaction means to the table. Of a partitioned one this is the engine of its parts.
-async fn find_keeping(connection: &mut MySqlConnection, table: &str) -> Result<Keeping, Error> {
+async fn find_keeping(
+    connection: &mut MySqlConnection,
+    table: &str,
+) -> Result<RollbackSupport, Error> {
     let sql = "SELECT t.TABLE_TYPE, t.ENGINE, e.TRANSACTIONS FROM information_schema.TABLES t \
          LEFT JOIN information_schema.ENGINES e ON e.ENGINE = t.ENGINE \
          WHERE t.TABLE_SCHEMA = DATABASE() AND t.TABLE_NAME = ?";
     let row = sqlx::query(sql).bind(table).fetch_optional(connection).await?;
     // Gone since its columns were read: whoever writes to it will hear so.
-    let Some(row) = row else { return Ok(Keeping::Transactions) };
+    let Some(row) = row else { return Ok(RollbackSupport::Transactions) };
     Ok(match (text(&row, 0)?.as_deref(), text(&row, 1)?, text(&row, 2)?.as_deref()) {
-        (Some("VIEW"), ..) => Keeping::View,
-        (_, Some(_), Some("YES")) => Keeping::Transactions,
-        (_, engine, _) => Keeping::Engine(engine.unwrap_or_else(|| "(none)".to_owned())),
+        (Some("VIEW"), ..) => RollbackSupport::View,
+        (_, Some(_), Some("YES")) => RollbackSupport::Transactions,
+        (_, engine, _) => RollbackSupport::Engine(engine.unwrap_or_else(|| "(none)".to_owned())),
     })
 }
 
 /// A column as the server describes it.
-struct Declared {
+struct DeclaredColumn {
     name: String,
     data_type: String,
     column_type: String,
@@ -212,10 +215,10 @@ struct Declared {
     collation: Option<String>,
 }
 
-impl Declared {
-    fn read(row: &MySqlRow) -> Result<Declared, Error> {
+impl DeclaredColumn {
+    fn read(row: &MySqlRow) -> Result<DeclaredColumn, Error> {
         let word = |at| text(row, at).map(Option::unwrap_or_default);
-        Ok(Declared {
+        Ok(DeclaredColumn {
             name: word(0)?,
             data_type: word(1)?.to_ascii_lowercase(),
             column_type: word(2)?.to_ascii_lowercase(),
@@ -244,15 +247,15 @@ impl Declared {
             return None;
         }
         let (kind, integers) = match self.data_type.as_str() {
-            "tinyint" => (Kind::Integer, Some(self.range(8))),
-            "smallint" => (Kind::Integer, Some(self.range(16))),
-            "mediumint" => (Kind::Integer, Some(self.range(24))),
-            "int" => (Kind::Integer, Some(self.range(32))),
-            "bigint" => (Kind::Integer, Some(self.range(64))),
-            "float" | "double" => (Kind::Real, None),
-            "json" => (Kind::Json, None),
+            "tinyint" => (ColumnKind::Integer, Some(self.range(8))),
+            "smallint" => (ColumnKind::Integer, Some(self.range(16))),
+            "mediumint" => (ColumnKind::Integer, Some(self.range(24))),
+            "int" => (ColumnKind::Integer, Some(self.range(32))),
+            "bigint" => (ColumnKind::Integer, Some(self.range(64))),
+            "float" | "double" => (ColumnKind::Real, None),
+            "json" => (ColumnKind::Json, None),
             // Whatever it is, it can be written as text: dates, decimals, enums, bytes.
-            _ => (Kind::Text, None),
+            _ => (ColumnKind::Text, None),
         };
         let chars_max = self.length.filter(|_| matches!(&*self.data_type, "char" | "varchar"));
         // Where nothing is given, the server counts.

@@ -4,7 +4,7 @@
 use sqlx::Error;
 use sqlx::mysql::MySqlDatabaseError;
 
-use crate::sql::{System, Trouble};
+use crate::sql::{SqlTrouble, System};
 
 /// Their name and the pages about their troubles.
 pub(crate) const SYSTEM: System = System {
@@ -23,55 +23,57 @@ pub(crate) const SYSTEM: System = System {
 };
 
 /// What an error means.
-pub(crate) fn trouble(error: &Error) -> Trouble {
+pub(crate) fn trouble(error: &Error) -> SqlTrouble {
     match error {
         Error::Database(error) => match error.try_downcast_ref::<MySqlDatabaseError>() {
             Some(error) => of_number(error.number(), error.code().unwrap_or_default()),
-            None => Trouble::Failed,
+            None => SqlTrouble::Failed,
         },
-        Error::Io(error) if error.kind() == std::io::ErrorKind::TimedOut => Trouble::Silent,
+        Error::Io(error) if error.kind() == std::io::ErrorKind::TimedOut => SqlTrouble::Silent,
         // A certificate that is not trusted comes as data that is not valid.
-        Error::Io(error) if error.kind() == std::io::ErrorKind::InvalidData => Trouble::Untrusted,
+        Error::Io(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+            SqlTrouble::Untrusted
+        }
         // The driver says "protocol" when a connection ends in the middle of an answer.
-        Error::Io(_) | Error::Protocol(_) | Error::WorkerCrashed => Trouble::Away,
-        Error::Tls(error) if error.to_string().contains("not support TLS") => Trouble::Plain,
-        Error::Tls(_) => Trouble::Untrusted,
-        Error::Configuration(_) => Trouble::NotLetIn,
-        Error::Encode(_) => Trouble::TooLarge,
-        _ => Trouble::Failed,
+        Error::Io(_) | Error::Protocol(_) | Error::WorkerCrashed => SqlTrouble::Away,
+        Error::Tls(error) if error.to_string().contains("not support TLS") => SqlTrouble::Plain,
+        Error::Tls(_) => SqlTrouble::Untrusted,
+        Error::Configuration(_) => SqlTrouble::NotLetIn,
+        Error::Encode(_) => SqlTrouble::TooLarge,
+        _ => SqlTrouble::Failed,
     }
 }
 
-fn of_number(number: u16, state: &str) -> Trouble {
+fn of_number(number: u16, state: &str) -> SqlTrouble {
     match number {
         // Handshake, network, shutdown, a connection that was killed, a cluster not ready.
         1042 | 1043 | 1047 | 1053 | 1079 | 1152 | 1156..=1161 | 1184 | 1189 | 1190 | 1927 => {
-            Trouble::Away
+            SqlTrouble::Away
         }
-        2002 | 2003 | 2006 | 2013 | 2055 => Trouble::Away,
+        2002 | 2003 | 2006 | 2013 | 2055 => SqlTrouble::Away,
         // Users, passwords, hosts, privileges, and a database that is not there (yet).
         1044 | 1045 | 1049 | 1129 | 1130 | 1131 | 1132 | 1133 | 1142 | 1143 | 1227 | 1251
-        | 1370 | 1698 | 1820 | 1862 | 3118 | 4151 => Trouble::NotLetIn,
-        1036 | 1290 | 1792 | 1836 | 1874 => Trouble::ReadOnly,
+        | 1370 | 1698 | 1820 | 1862 | 3118 | 4151 => SqlTrouble::NotLetIn,
+        1036 | 1290 | 1792 | 1836 | 1874 => SqlTrouble::ReadOnly,
         // Disk, table, memory, threads, connections, prepared statements, a user's quota.
         3 | 1021 | 1026 | 1037 | 1038 | 1040 | 1041 | 1114 | 1135 | 1203 | 1226 | 1461 => {
-            Trouble::Full
+            SqlTrouble::Full
         }
-        1118 | 1153 | 2020 => Trouble::TooLarge,
+        1118 | 1153 | 2020 => SqlTrouble::TooLarge,
         // Locks, deadlocks, time limits, interruptions, statements gone stale.
-        1020 | 1205 | 1213 | 1243 | 1317 | 1614 | 1615 | 1969 | 3024 => Trouble::Failed,
+        1020 | 1205 | 1213 | 1243 | 1317 | 1614 | 1615 | 1969 | 3024 => SqlTrouble::Failed,
         // A value that is null, too long, out of range, no date, no JSON; a constraint.
         1048 | 1062 | 1216 | 1217 | 1264 | 1265 | 1292 | 1300 | 1364 | 1366 | 1367 | 1406
         | 1411 | 1416 | 1425 | 1426 | 1451 | 1452 | 1526 | 1557 | 1586 | 1644 | 1690 | 1748
-        | 1761 | 1762 | 1859 | 3140 | 3141 | 3819 | 3988 | 4025 => Trouble::Refused,
-        1005 | 1046 | 1193 | 1215 | 1273 | 1288 | 1348 | 1356 | 1471 | 1665 => Trouble::SetUp,
+        | 1761 | 1762 | 1859 | 3140 | 3141 | 3819 | 3988 | 4025 => SqlTrouble::Refused,
+        1005 | 1046 | 1193 | 1215 | 1273 | 1288 | 1348 | 1356 | 1471 | 1665 => SqlTrouble::SetUp,
         _ => match state.get(..2).unwrap_or_default() {
-            "08" => Trouble::Away,
+            "08" => SqlTrouble::Away,
             // 45 is what a trigger raises.
-            "22" | "23" | "45" => Trouble::Refused,
-            "28" => Trouble::NotLetIn,
-            "21" | "42" => Trouble::SetUp,
-            _ => Trouble::Failed,
+            "22" | "23" | "45" => SqlTrouble::Refused,
+            "28" => SqlTrouble::NotLetIn,
+            "21" | "42" => SqlTrouble::SetUp,
+            _ => SqlTrouble::Failed,
         },
     }
 }
@@ -142,13 +144,13 @@ mod tests {
     #[test]
     fn errors_of_the_driver_have_moves_too() {
         let io = |kind: std::io::ErrorKind| trouble(&Error::Io(kind.into()));
-        assert_eq!(io(std::io::ErrorKind::ConnectionReset), Trouble::Away);
-        assert_eq!(io(std::io::ErrorKind::TimedOut), Trouble::Silent);
-        assert_eq!(io(std::io::ErrorKind::InvalidData), Trouble::Untrusted);
-        assert_eq!(trouble(&Error::Protocol("x".to_owned())), Trouble::Away);
-        assert_eq!(trouble(&Error::Tls("x".into())), Trouble::Untrusted);
+        assert_eq!(io(std::io::ErrorKind::ConnectionReset), SqlTrouble::Away);
+        assert_eq!(io(std::io::ErrorKind::TimedOut), SqlTrouble::Silent);
+        assert_eq!(io(std::io::ErrorKind::InvalidData), SqlTrouble::Untrusted);
+        assert_eq!(trouble(&Error::Protocol("x".to_owned())), SqlTrouble::Away);
+        assert_eq!(trouble(&Error::Tls("x".into())), SqlTrouble::Untrusted);
         let plain = Error::Tls("server does not support TLS".into());
-        assert_eq!(trouble(&plain), Trouble::Plain);
-        assert_eq!(trouble(&Error::RowNotFound), Trouble::Failed);
+        assert_eq!(trouble(&plain), SqlTrouble::Plain);
+        assert_eq!(trouble(&Error::RowNotFound), SqlTrouble::Failed);
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use potok_config::is_url;
 
-use crate::sql::{Database, Dialect, SqlTracker};
+use crate::sql::{DatabaseSystem, Dialect, SqlTracker};
 
 use super::MysqlSink;
 use super::database::Mysql;
@@ -12,7 +12,7 @@ use super::sink::options;
 use super::track::MysqlTracking;
 
 /// MariaDB and MySQL as one of the databases of `db`.
-pub(crate) const DATABASE: Database = Database {
+pub(crate) const DATABASE: DatabaseSystem = DatabaseSystem {
     forms: &["mysql://…"],
     takes: |text| is_url(text, &["mysql", "mariadb"]),
     dialect: Dialect::Mysql,

@@ -8,7 +8,8 @@ use sqlx::mysql::{MySqlConnectOptions, MySqlSslMode};
 
 use super::database::Mysql;
 use crate::sql::{
-    Dialect, ServerSink, SqlSinkConfig, Tables, Timeouts, bare_host, check_parameters, must_verify,
+    Dialect, ServerSink, SqlSinkConfig, SqlTimeouts, Tables, bare_host, check_parameters,
+    must_verify,
 };
 
 /// What an address may say besides the server and the database.
@@ -42,7 +43,7 @@ impl MysqlSink {
 
     /// The same sink with other bounds on time.
     #[must_use]
-    pub fn with_timeouts(mut self, timeouts: Timeouts) -> Self {
+    pub fn with_timeouts(mut self, timeouts: SqlTimeouts) -> Self {
         self.0.set_timeouts(timeouts);
         self
     }

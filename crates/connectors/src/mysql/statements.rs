@@ -14,7 +14,7 @@ use sqlx::error::BoxDynError;
 use sqlx::mysql::{MySqlArguments, MySqlRow};
 use sqlx::{Arguments as _, AssertSqlSafe, Error, MySqlConnection, Row as _};
 
-use crate::sql::{Cell, Dialect, ExistingRow, Once, RecordRows, Rows, Tables};
+use crate::sql::{Cell, Dialect, ExistingRow, OnceSteps, RecordRows, Rows, Tables};
 
 /// Places for values in one statement. The server takes 65,535, but keeps half a kilobyte for
 /// each, in every session.
@@ -25,17 +25,17 @@ const LOOKUPS_MAX: usize = 64;
 const PACKET_RESERVE_BYTES: usize = 8 << 10;
 
 /// Tables as they are, and the SQL for them.
-pub(super) struct Plan {
+pub(super) struct MysqlPlan {
     pub tables: Tables,
     packet_bytes_max: usize,
-    inserts: Vec<Insert>,
-    by_delivery_id: Lookup,
-    by_id: Lookup,
+    inserts: Vec<MysqlInsert>,
+    by_delivery_id: MysqlLookup,
+    by_id: MysqlLookup,
 }
 
 /// Where a column's values come from.
 #[derive(Clone, Copy)]
-enum Origin {
+enum MysqlCellSource {
     /// A cell of the parent's row.
     Parent(usize),
     /// The place among the rows of the record.
@@ -45,17 +45,17 @@ enum Origin {
 }
 
 /// An insert of 1, 2, 4 … rows.
-struct Insert {
+struct MysqlInsert {
     head: String,
     /// The values of one row.
     row: String,
     tail: &'static str,
-    columns: Vec<Origin>,
+    columns: Vec<MysqlCellSource>,
     sizes: Sizes,
 }
 
 /// Reads 1, 2, 4 … rows by some of their columns.
-struct Lookup {
+struct MysqlLookup {
     /// Behind the number of the row.
     one: String,
     /// Cells of the parent's row.
@@ -83,13 +83,13 @@ const NOTE: &str = " ON DUPLICATE KEY UPDATE `potok_id` = IF((@potok_there := \
 /// Forgets them, before each transaction.
 pub(super) const BEGIN: &str = "SET @potok_there = NULL; START TRANSACTION";
 
-impl Plan {
-    pub fn new(tables: Tables, packet_bytes_max: usize) -> Plan {
+impl MysqlPlan {
+    pub fn new(tables: Tables, packet_bytes_max: usize) -> MysqlPlan {
         let packet_bytes_max = packet_bytes_max.saturating_sub(PACKET_RESERVE_BYTES).max(1);
         let tables = tables.with_row_bytes_max(packet_bytes_max);
         let ids: Vec<(usize, &str)> =
             tables.id_cells().into_iter().zip(tables.id_columns()).collect();
-        Plan {
+        MysqlPlan {
             inserts: (0..tables.names().count()).map(|index| insert(&tables, index)).collect(),
             by_delivery_id: lookup(&tables, &[(tables.delivery_id_cell(), "potok_id")]),
             by_id: lookup(&tables, &ids),
@@ -103,20 +103,22 @@ fn quote(name: &str) -> String {
     Dialect::Mysql.quote(name)
 }
 
-fn insert(tables: &Tables, index: usize) -> Insert {
+fn insert(tables: &Tables, index: usize) -> MysqlInsert {
     let fields = tables.columns(index);
     let own = tables.own_columns(index).into_iter().enumerate();
     let each_field = fields.iter().enumerate().map(|(at, column)| {
-        let from = if index == 0 { Origin::Parent(at) } else { Origin::Field(at) };
+        let from =
+            if index == 0 { MysqlCellSource::Parent(at) } else { MysqlCellSource::Field(at) };
         (from, column.name.as_str(), column.default.as_deref())
     });
-    let columns: Vec<(Origin, &str, Option<&str>)> = if index == 0 {
-        let own = own.map(|(at, name)| (Origin::Parent(fields.len() + at), name, None));
+    let columns: Vec<(MysqlCellSource, &str, Option<&str>)> = if index == 0 {
+        let own = own.map(|(at, name)| (MysqlCellSource::Parent(fields.len() + at), name, None));
         each_field.chain(own).collect()
     } else {
         let ids = tables.id_cells();
         let own = own.map(|(at, name)| {
-            let from = ids.get(at).map_or(Origin::Element, |&cell| Origin::Parent(cell));
+            let from =
+                ids.get(at).map_or(MysqlCellSource::Element, |&cell| MysqlCellSource::Parent(cell));
             (from, name, None)
         });
         own.chain(each_field).collect()
@@ -131,7 +133,7 @@ fn insert(tables: &Tables, index: usize) -> Insert {
         })
         .collect();
     let table = quote(tables.names().nth(index).unwrap_or_default());
-    Insert {
+    MysqlInsert {
         head: format!("INSERT INTO {table} ({}) VALUES ", names.join(", ")),
         row: format!("({})", values.join(", ")),
         tail: if index == 0 { NOTE } else { "" },
@@ -140,10 +142,10 @@ fn insert(tables: &Tables, index: usize) -> Insert {
     }
 }
 
-fn lookup(tables: &Tables, keys: &[(usize, &str)]) -> Lookup {
+fn lookup(tables: &Tables, keys: &[(usize, &str)]) -> MysqlLookup {
     let matches: Vec<String> =
         keys.iter().map(|(_, name)| format!("{} = ?", quote(name))).collect();
-    Lookup {
+    MysqlLookup {
         one: format!(
             ", `content_hash`, `potok_id` FROM {} WHERE {} LOCK IN SHARE MODE)",
             quote(tables.names().next().unwrap_or_default()),
@@ -155,26 +157,26 @@ fn lookup(tables: &Tables, keys: &[(usize, &str)]) -> Lookup {
 }
 
 /// A row to insert: its parent's row, its place, its fields.
-type Row<'a> = (&'a [Cell], Cell, &'a [Cell]);
+type InsertRow<'a> = (&'a [Cell], Cell, &'a [Cell]);
 
-impl Insert {
-    fn cells<'a>(&'a self, row: &'a Row<'_>) -> impl Iterator<Item = &'a Cell> {
+impl MysqlInsert {
+    fn cells<'a>(&'a self, row: &'a InsertRow<'_>) -> impl Iterator<Item = &'a Cell> {
         let (parent, element, fields) = row;
         self.columns.iter().filter_map(move |from| match from {
-            Origin::Parent(cell) => parent.get(*cell),
-            Origin::Element => Some(element),
-            Origin::Field(cell) => fields.get(*cell),
+            MysqlCellSource::Parent(cell) => parent.get(*cell),
+            MysqlCellSource::Element => Some(element),
+            MysqlCellSource::Field(cell) => fields.get(*cell),
         })
     }
 
     /// What the rows take in a packet, and a little more.
-    fn bytes(&self, rows: &[Row<'_>]) -> usize {
+    fn bytes(&self, rows: &[InsertRow<'_>]) -> usize {
         let bytes = |cell: &Cell| if let Cell::Text(range) = cell { range.len() + 9 } else { 8 };
         rows.iter().map(|row| self.cells(row).map(|cell| bytes(cell) + 3).sum::<usize>()).sum()
     }
 
     /// How many of these rows go next: a power of two.
-    fn next(&self, rows: &[Row<'_>], bytes_max: usize) -> usize {
+    fn next(&self, rows: &[InsertRow<'_>], bytes_max: usize) -> usize {
         let places = PLACES_MAX / self.columns.len().max(1);
         let mut count = floor_power(rows.len().min(places.max(1)));
         while count > 1 && self.bytes(rows.get(..count).unwrap_or_default()) > bytes_max {
@@ -190,7 +192,11 @@ impl Insert {
         })
     }
 
-    fn arguments(&self, rows: &Rows, chunk: &[Row<'_>]) -> Result<MySqlArguments, BoxDynError> {
+    fn arguments(
+        &self,
+        rows: &Rows,
+        chunk: &[InsertRow<'_>],
+    ) -> Result<MySqlArguments, BoxDynError> {
         let mut arguments = MySqlArguments::default();
         arguments.reserve(chunk.len() * self.columns.len(), self.bytes(chunk));
         for row in chunk {
@@ -202,7 +208,7 @@ impl Insert {
     }
 }
 
-impl Lookup {
+impl MysqlLookup {
     fn sql(&self, rows: usize) -> Arc<str> {
         self.sizes.get(rows, || {
             let each = (0..rows).map(|n| format!("(SELECT {n}{}", self.one));
@@ -226,14 +232,18 @@ fn floor_power(count: usize) -> usize {
 }
 
 /// A batch in its transaction.
-pub(super) struct Batch<'a> {
+pub(super) struct MysqlBatch<'a> {
     pub connection: &'a mut MySqlConnection,
-    pub plan: &'a Plan,
+    pub plan: &'a MysqlPlan,
     pub rows: &'a Rows,
 }
 
-impl Batch<'_> {
-    async fn insert(&mut self, insert: &Insert, mut rows: &[Row<'_>]) -> Result<(), Error> {
+impl MysqlBatch<'_> {
+    async fn insert(
+        &mut self,
+        insert: &MysqlInsert,
+        mut rows: &[InsertRow<'_>],
+    ) -> Result<(), Error> {
         while !rows.is_empty() {
             let count = insert.next(rows, self.plan.packet_bytes_max);
             let (chunk, rest) = rows.split_at(count);
@@ -247,7 +257,7 @@ impl Batch<'_> {
 
     async fn look_up(
         &mut self,
-        lookup: &Lookup,
+        lookup: &MysqlLookup,
         records: &[RecordRows<'_>],
     ) -> Result<Vec<Option<ExistingRow>>, Error> {
         let mut there = Vec::with_capacity(records.len());
@@ -286,12 +296,12 @@ fn text(row: &MySqlRow, at: usize) -> Result<Option<String>, Error> {
     Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
 }
 
-impl Once for Batch<'_> {
+impl OnceSteps for MysqlBatch<'_> {
     type Error = Error;
 
     async fn insert_parents(&mut self, records: &[RecordRows<'_>]) -> Result<Vec<bool>, Error> {
         let Some(insert) = self.plan.inserts.first() else { return Ok(Vec::new()) };
-        let rows: Vec<Row<'_>> =
+        let rows: Vec<InsertRow<'_>> =
             records.iter().map(|record| (record.parent, Cell::Null, &[][..])).collect();
         self.insert(insert, &rows).await?;
         let noted = self.noted().await?;
@@ -306,7 +316,7 @@ impl Once for Batch<'_> {
     }
 
     async fn insert_children(&mut self, records: &[RecordRows<'_>]) -> Result<(), Error> {
-        let mut tables: Vec<Vec<Row<'_>>> = vec![Vec::new(); self.plan.inserts.len()];
+        let mut tables: Vec<Vec<InsertRow<'_>>> = vec![Vec::new(); self.plan.inserts.len()];
         for record in records {
             for (table, element, cells) in record.children() {
                 if let Some(rows) = tables.get_mut(table) {

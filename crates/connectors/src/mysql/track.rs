@@ -12,22 +12,22 @@ use sqlx::{AssertSqlSafe, Error, MySql, MySqlConnection, Row as _};
 use super::database::Mysql;
 use super::fault;
 use crate::sql::{
-    Connections, Dialect, FoundTracking, Row, Server, Timeouts, TrackDatabase, TrackSession,
-    TrackTables, Trouble, Value,
+    Connections, Dialect, FoundTracking, SqlServer, SqlTimeouts, SqlTrouble, SqlValue, TextRow,
+    TrackDatabase, TrackSession, TrackTables,
 };
 
 /// One database.
 pub(super) struct MysqlTracking {
     label: Arc<str>,
     server: Mysql,
-    timeouts: Timeouts,
+    timeouts: SqlTimeouts,
     connections: Arc<Connections<MySqlConnection>>,
 }
 
 impl MysqlTracking {
     pub fn new(label: &str, server: Mysql) -> Self {
         let connections = Arc::new(Connections::new());
-        MysqlTracking { label: label.into(), server, timeouts: Timeouts::default(), connections }
+        MysqlTracking { label: label.into(), server, timeouts: SqlTimeouts::default(), connections }
     }
 
     fn fault(&self, error: &Error) -> Fault {
@@ -38,7 +38,7 @@ impl MysqlTracking {
         let connecting = self.server.connect(&self.timeouts);
         match tokio::time::timeout(self.timeouts.connect, connecting).await {
             Ok(connected) => connected.map_err(|error| self.fault(&error)),
-            Err(_) => Err(Trouble::Silent.fault(&fault::SYSTEM, &self.label, None)),
+            Err(_) => Err(SqlTrouble::Silent.fault(&fault::SYSTEM, &self.label, None)),
         }
     }
 }
@@ -48,25 +48,25 @@ fn sort(label: &str, error: &Error) -> Fault {
 }
 
 /// A transaction. Dropping it closes its connection, and the server gives it up.
-struct Session {
+struct MysqlTrackSession {
     label: Arc<str>,
     connection: MySqlConnection,
     connections: Arc<Connections<MySqlConnection>>,
 }
 
-fn bound<'q>(sql: &str, values: &[Value]) -> Query<'q, MySql, MySqlArguments> {
+fn bound<'q>(sql: &str, values: &[SqlValue]) -> Query<'q, MySql, MySqlArguments> {
     let mut query = sqlx::query(AssertSqlSafe(sql.to_owned()));
     for value in values {
         query = match value {
-            Value::Null => query.bind(None::<String>),
-            Value::Number(number) => query.bind(*number),
-            Value::Text(text) => query.bind(text.clone()),
+            SqlValue::Null => query.bind(None::<String>),
+            SqlValue::Number(number) => query.bind(*number),
+            SqlValue::Text(text) => query.bind(text.clone()),
         };
     }
     query
 }
 
-fn cells(row: &MySqlRow) -> Result<Row, Error> {
+fn cells(row: &MySqlRow) -> Result<TextRow, Error> {
     let cell = |at: usize| {
         let bytes: Option<Vec<u8>> = row.try_get_unchecked(at)?;
         Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
@@ -75,13 +75,13 @@ fn cells(row: &MySqlRow) -> Result<Row, Error> {
 }
 
 #[async_trait]
-impl TrackSession for Session {
-    async fn run(&mut self, sql: &str, values: &[Value]) -> Result<u64, Fault> {
+impl TrackSession for MysqlTrackSession {
+    async fn run(&mut self, sql: &str, values: &[SqlValue]) -> Result<u64, Fault> {
         let done = bound(sql, values).execute(&mut self.connection).await;
         done.map(|done| done.rows_affected()).map_err(|error| sort(&self.label, &error))
     }
 
-    async fn ask(&mut self, sql: &str, values: &[Value]) -> Result<Vec<Row>, Fault> {
+    async fn ask(&mut self, sql: &str, values: &[SqlValue]) -> Result<Vec<TextRow>, Fault> {
         let rows = bound(sql, values).fetch_all(&mut self.connection).await;
         let rows = rows.and_then(|rows| rows.iter().map(cells).collect());
         rows.map_err(|error| sort(&self.label, &error))
@@ -89,7 +89,7 @@ impl TrackSession for Session {
 
     async fn commit(mut self: Box<Self>) -> Result<(), Fault> {
         Mysql::commit(&mut self.connection).await.map_err(|error| sort(&self.label, &error))?;
-        let Session { connection, connections, .. } = *self;
+        let MysqlTrackSession { connection, connections, .. } = *self;
         connections.give_back(connection);
         Ok(())
     }
@@ -107,13 +107,13 @@ impl TrackDatabase for MysqlTracking {
         if let Some(mut connection) = self.connections.take() {
             let begun = tokio::time::timeout(self.timeouts.connect, Mysql::begin(&mut connection));
             if let Ok(Ok(())) = begun.await {
-                return Ok(Box::new(Session { label, connection, connections }));
+                return Ok(Box::new(MysqlTrackSession { label, connection, connections }));
             }
             self.connections.forget();
         }
         let mut connection = self.connect().await?;
         Mysql::begin(&mut connection).await.map_err(|error| self.fault(&error))?;
-        Ok(Box::new(Session { label, connection, connections }))
+        Ok(Box::new(MysqlTrackSession { label, connection, connections }))
     }
 
     async fn find(&self, tables: &TrackTables) -> Result<FoundTracking, Fault> {
@@ -121,7 +121,7 @@ impl TrackDatabase for MysqlTracking {
         let sql = "SELECT COLUMN_NAME, CAST(COLUMN_TYPE AS CHAR), EXTRA FROM \
                    information_schema.COLUMNS WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = ? \
                    ORDER BY ORDINAL_POSITION";
-        let column = |row: &Row| {
+        let column = |row: &TextRow| {
             let word = |at: usize| row.get(at).cloned().flatten().unwrap_or_default();
             let follows = word(2).to_ascii_lowercase().contains("on update");
             (word(0), word(1).to_ascii_lowercase(), follows)

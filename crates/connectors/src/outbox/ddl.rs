@@ -61,7 +61,7 @@ pub(super) fn outbox(dialect: Dialect, names: &Names) -> String {
 impl Shape {
     /// The table where it is not there yet, as it would be made.
     pub(super) fn planned(dialect: Dialect, names: &Names) -> Shape {
-        let column = |name: &str, kind: &str, counts: bool| super::shape::Column {
+        let column = |name: &str, kind: &str, counts: bool| super::shape::OutboxColumn {
             name: name.to_owned(),
             kind: kind.to_owned(),
             nullable: false,

@@ -8,10 +8,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use potok_core::trouble::crash_point;
 use potok_core::{
-    Assignment, Attempts, Backlog, Ended, Fault, Feed, FeedAbilities, FeedCommit, FeedFacts,
-    HeadersBuilder, Intake, Log, Move, OpenFeed, Partition, PartitionEnd, PipelineInfo, Position,
-    Progress, PutOff, RECORD_BYTES_MAX, RangeSet, Reason, Record, SetAside, Source, SourceBatch,
-    Timestamp,
+    Assignment, Attempts, Backlog, EndedOffsets, Fault, Feed, FeedAbilities, FeedCommit, FeedFacts,
+    HeadersBuilder, Log, Move, OpenFeed, Partition, PartitionEnd, PipelineInfo, Position,
+    PostponedRecord, Progress, RECORD_BYTES_MAX, RangeSet, Reason, Record, SetAside, Source,
+    SourceBatch, SourceEvent, Timestamp,
 };
 use potok_expr::json::Parser;
 use potok_expr::{Scope, Template};
@@ -20,14 +20,14 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 use tracing::{error, warn};
 
-use super::flight::{Flight, Id, Out, Verdict};
-use super::statements::{Burial, Delay, Limits};
-use super::table::{Row, Table};
-use super::tenure::{Held, Keeper, Need, Tenure, need, word};
-use super::{Outbox, Use};
+use super::flight::{Flight, RowId, RowInFlight, Verdict};
+use super::statements::{Burial, Delay, ReadLimits};
+use super::table::{OutboxRow, OutboxTable};
+use super::tenure::{Lease, LeaseKeeper, LeaseNeed, Tenure, need, word};
+use super::{Outbox, SessionPurpose};
 
 /// Rows that one read brings at most.
-const READ: Limits = Limits { rows: 2_000, bytes: 4 << 20 };
+const READ: ReadLimits = ReadLimits { rows: 2_000, bytes: 4 << 20 };
 /// Rows that are out at most; a longer list of ids would make reads slow.
 const OUT_MAX: usize = 8_000;
 /// The shortest and the longest pause between two reads of a table where nothing waits.
@@ -56,11 +56,11 @@ impl Feed for Outbox {
 
     async fn open(&self, info: &PipelineInfo, _log: Arc<dyn Log>) -> Result<OpenFeed, Fault> {
         let shape = Arc::new(self.prepare().await?);
-        let table = |purpose| Table { shape: shape.clone(), session: self.session(purpose) };
+        let table = |purpose| OutboxTable { shape: shape.clone(), session: self.session(purpose) };
         let (told, tenure) = watch::channel(Tenure::default());
         let (need, needed) = need();
-        let keeper = Keeper {
-            table: table(Use::Lease),
+        let keeper = LeaseKeeper {
+            table: table(SessionPurpose::Lease),
             owner: self.owner.clone(),
             pipeline: info.pipeline.clone(),
             label: self.label.clone(),
@@ -72,7 +72,7 @@ impl Feed for Outbox {
         tokio::spawn(keeper.run());
         let relay = Arc::new(Relay {
             label: self.label.clone(),
-            notes: table(Use::Note),
+            notes: table(SessionPurpose::Note),
             tenure,
             flight: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
@@ -81,7 +81,7 @@ impl Feed for Outbox {
             _need: need,
         });
         if let Some(age) = self.settings.keep_processed {
-            let (relay, table) = (Arc::downgrade(&relay), table(Use::Purge));
+            let (relay, table) = (Arc::downgrade(&relay), table(SessionPurpose::Purge));
             tokio::spawn(async move {
                 while let Some(relay) = relay.upgrade() {
                     let pause = relay.purge(&table, age).await;
@@ -91,10 +91,10 @@ impl Feed for Outbox {
             });
         }
         let source = OutboxSource {
-            table: table(Use::Read),
+            table: table(SessionPurpose::Read),
             tenure: relay.tenure.clone(),
             relay: relay.clone(),
-            key: Keys { template: self.settings.key.clone(), parser: Parser::new() },
+            key: RowKeys { template: self.settings.key.clone(), parser: Parser::new() },
             partition: Partition { topic: self.settings.topic.clone(), index: 0 },
             held: None,
             is_paused: false,
@@ -108,14 +108,14 @@ impl Feed for Outbox {
 
     async fn backlog(&self) -> Result<Backlog, Fault> {
         let shape = Arc::new(self.look().await?);
-        Table { shape, session: self.session(Use::Look) }.backlog().await
+        OutboxTable { shape, session: self.session(SessionPurpose::Look) }.backlog().await
     }
 }
 
 /// What source and progress share.
 struct Relay {
     label: String,
-    notes: Table,
+    notes: OutboxTable,
     tenure: watch::Receiver<Tenure>,
     flight: Mutex<Flight>,
     /// Notes go one at a time.
@@ -123,7 +123,7 @@ struct Relay {
     wake: Notify,
     max_wait: Duration,
     /// Dropped with the last of those who note: then the lease is let go.
-    _need: Need,
+    _need: LeaseNeed,
 }
 
 impl Relay {
@@ -132,13 +132,13 @@ impl Relay {
     }
 
     /// The lease, while it may be relied on.
-    fn held(&self) -> Option<Held> {
+    fn held(&self) -> Option<Lease> {
         self.tenure.borrow().held.filter(|held| !held.is_over())
     }
 
     /// Marks rows; what the table refuses is halved down to the row.
-    async fn mark(&self, token: &str, rows: &[(Option<u64>, Id)]) -> Result<bool, Fault> {
-        let mut parts: Vec<&[(Option<u64>, Id)]> = rows.chunks(MARK_MAX).rev().collect();
+    async fn mark(&self, token: &str, rows: &[(Option<u64>, RowId)]) -> Result<bool, Fault> {
+        let mut parts: Vec<&[(Option<u64>, RowId)]> = rows.chunks(MARK_MAX).rev().collect();
         while let Some(part) = parts.pop() {
             let ids: Vec<String> = part.iter().map(|(_, id)| id.to_string()).collect();
             let heads: Vec<String> = {
@@ -175,7 +175,7 @@ impl Relay {
         Ok(true)
     }
 
-    fn cannot_mark(&self, part: &[(Option<u64>, Id)], fault: &Fault) {
+    fn cannot_mark(&self, part: &[(Option<u64>, RowId)], fault: &Fault) {
         let mut flight = self.flight();
         for (offset, id) in part {
             error!("{}: row {id} was published and cannot be marked: {fault}", self.label);
@@ -186,7 +186,7 @@ impl Relay {
         }
     }
 
-    async fn put_off(&self, token: &str, failed: &PutOff) -> Result<bool, Fault> {
+    async fn put_off(&self, token: &str, failed: &PostponedRecord) -> Result<bool, Fault> {
         let outs = self.flight().outs(std::iter::once(failed.offset));
         let Some((offset, out)) = outs.into_iter().next() else { return Ok(true) };
         let wait = failed.wait.min(self.max_wait);
@@ -235,7 +235,7 @@ impl Relay {
             Err(fault) => return Err(fault),
         };
         // Tried as often as before, it is set aside at the next failure.
-        let again = PutOff {
+        let again = PostponedRecord {
             partition: failed.partition.clone(),
             assignment: failed.assignment,
             offset,
@@ -247,7 +247,7 @@ impl Relay {
     }
 
     /// Deletes old rows; how long to wait before the next time.
-    async fn purge(&self, table: &Table, age: Duration) -> Duration {
+    async fn purge(&self, table: &OutboxTable, age: Duration) -> Duration {
         let Some(held) = self.held() else { return PURGE_EVERY / 10 };
         let begun = Instant::now();
         match table.purge(&word(held.token), age, PURGE_MAX).await {
@@ -272,7 +272,7 @@ impl Progress for Relay {
         let _turn = self.turn.lock().await;
         let Some(held) = self.held() else { return Ok(()) };
         let (nonce, token) = (held.token, word(held.token));
-        let offsets = |all: &[Ended]| {
+        let offsets = |all: &[EndedOffsets]| {
             let ours = all.iter().filter(|ended| ended.assignment == nonce);
             ours.flat_map(|ended| ended.ranges.iter().cloned()).flatten().collect::<Vec<u64>>()
         };
@@ -295,14 +295,14 @@ impl Progress for Relay {
 }
 
 /// Finds the key of a row, as the pipeline does.
-struct Keys {
+struct RowKeys {
     template: Option<Template>,
     parser: Parser,
 }
 
-impl Keys {
+impl RowKeys {
     /// Without a key that can be read, a row has a key of its own: its id.
-    fn of(&mut self, row: &Row, record: &Record, topic: &str) -> Bytes {
+    fn of(&mut self, row: &OutboxRow, record: &Record, topic: &str) -> Bytes {
         let own = || Bytes::copy_from_slice(row.id.as_bytes());
         let Some(template) = &self.template else { return own() };
         let value = record.value.as_deref().filter(|_| template.needs_value());
@@ -319,10 +319,10 @@ impl Keys {
 }
 
 struct OutboxSource {
-    table: Table,
+    table: OutboxTable,
     tenure: watch::Receiver<Tenure>,
     relay: Arc<Relay>,
-    key: Keys,
+    key: RowKeys,
     partition: Partition,
     /// The tenure under which rows are handed out.
     held: Option<u64>,
@@ -335,11 +335,12 @@ struct OutboxSource {
 
 impl OutboxSource {
     /// The tenure begins: keys of rows that wait are found anew from the rows.
-    async fn begin(&mut self, held: Held) -> Result<Intake, Fault> {
+    async fn begin(&mut self, held: Lease) -> Result<SourceEvent, Fault> {
         let heads = self.table.heads().await?;
         let ids: Vec<String> = heads.iter().map(|head| head.id.clone()).collect();
         let rows = self.table.rows_of(&ids).await?;
-        let rows: HashMap<Id, Row> = rows.into_iter().map(|row| (row.id.clone(), row)).collect();
+        let rows: HashMap<RowId, OutboxRow> =
+            rows.into_iter().map(|row| (row.id.clone(), row)).collect();
         let mut flight = Flight::default();
         for head in &heads {
             // Where the row is gone, its entry is swept away, by its id.
@@ -356,7 +357,7 @@ impl OutboxSource {
         self.held = Some(held.token);
         self.pause = POLL.0;
         self.sweep_at = Instant::now();
-        Ok(Intake::Assigned(vec![Assignment {
+        Ok(SourceEvent::Assigned(vec![Assignment {
             partition: self.partition.clone(),
             nonce: held.token,
             start: 0,
@@ -371,7 +372,7 @@ impl OutboxSource {
         Instant::now() + wait
     }
 
-    fn record(&self, row: &Row, offset: u64) -> Record {
+    fn record(&self, row: &OutboxRow, offset: u64) -> Record {
         let text = |text: &Option<String>| text.as_ref().map(|text| text.clone().into_bytes());
         let mut headers = HeadersBuilder::new()
             .add("id", Some(row.id.as_bytes()))
@@ -399,7 +400,7 @@ impl OutboxSource {
     }
 
     /// Rows to hand out now; `None` where there are none.
-    async fn step(&mut self, held: Held) -> Result<Option<Intake>, Fault> {
+    async fn step(&mut self, held: Lease) -> Result<Option<SourceEvent>, Fault> {
         let token = word(held.token);
         if Instant::now() >= self.mark_at {
             let unmarked = self.relay.flight().unmarked();
@@ -425,7 +426,7 @@ impl OutboxSource {
                 // Somebody took care of the others by hand.
                 self.sweep_at = Instant::now();
             }
-            let rows: Vec<(Row, Bytes)> = self.keyed(rows);
+            let rows: Vec<(OutboxRow, Bytes)> = self.keyed(rows);
             let mut flight = self.relay.flight();
             let still = flight.due();
             let rows = rows.into_iter().filter(|(row, _)| still.iter().any(|id| **id == *row.id));
@@ -443,7 +444,7 @@ impl OutboxSource {
         }
         let is_empty = rows.is_empty();
         let rows = self.keyed(rows);
-        let mut behind: HashMap<Id, Vec<String>> = HashMap::new();
+        let mut behind: HashMap<RowId, Vec<String>> = HashMap::new();
         {
             let flight = self.relay.flight();
             for (row, key) in &rows {
@@ -481,8 +482,8 @@ impl OutboxSource {
     async fn set_aside_too_large(
         &self,
         token: &str,
-        rows: Vec<(Row, Bytes)>,
-    ) -> Result<Vec<(Row, Bytes)>, Fault> {
+        rows: Vec<(OutboxRow, Bytes)>,
+    ) -> Result<Vec<(OutboxRow, Bytes)>, Fault> {
         let mut keys: Vec<Bytes> = Vec::new();
         for (row, key) in rows.iter().filter(|(row, _)| row.is_too_large) {
             let what = format!("the payload is larger than {RECORD_BYTES_MAX} bytes");
@@ -500,7 +501,7 @@ impl OutboxSource {
         Ok(rows.into_iter().filter(|(_, key)| !keys.contains(key)).collect())
     }
 
-    fn keyed(&mut self, rows: Vec<Row>) -> Vec<(Row, Bytes)> {
+    fn keyed(&mut self, rows: Vec<OutboxRow>) -> Vec<(OutboxRow, Bytes)> {
         let mut keyed = Vec::with_capacity(rows.len());
         for row in rows {
             let record = self.record(&row, 0);
@@ -510,7 +511,12 @@ impl OutboxSource {
         keyed
     }
 
-    fn hand_out(&self, flight: &mut Flight, held: Held, rows: Vec<(Row, Bytes)>) -> Option<Intake> {
+    fn hand_out(
+        &self,
+        flight: &mut Flight,
+        held: Lease,
+        rows: Vec<(OutboxRow, Bytes)>,
+    ) -> Option<SourceEvent> {
         if rows.is_empty() || held.is_over() {
             return None;
         }
@@ -518,13 +524,13 @@ impl OutboxSource {
         let mut records = Vec::with_capacity(rows.len());
         let mut origins = Vec::with_capacity(rows.len());
         for (row, key) in rows {
-            let out = Out { id: row.id.clone(), key: key.clone(), seen: row.attempts };
+            let out = RowInFlight { id: row.id.clone(), key: key.clone(), seen: row.attempts };
             let offset = flight.hand_out(out);
             origins.push((position(&self.partition.topic, &row.id), row.attempts));
             // Lanes keep the order of this key, which is the one that the table keeps.
             records.push(Record { key: Some(key), ..self.record(&row, offset) });
         }
-        Some(Intake::Batch(SourceBatch {
+        Some(SourceEvent::Batch(SourceBatch {
             partition: self.partition.clone(),
             log: 0,
             assignment: held.token,
@@ -571,7 +577,7 @@ fn position(topic: &Arc<str>, id: &str) -> Position {
 
 #[async_trait]
 impl Source for OutboxSource {
-    async fn next(&mut self) -> Result<Intake, Fault> {
+    async fn next(&mut self) -> Result<SourceEvent, Fault> {
         loop {
             let tenure = self.tenure.borrow_and_update().clone();
             let held = tenure.held.filter(|held| !held.is_over());
@@ -579,13 +585,13 @@ impl Source for OutboxSource {
                 (Some(mine), held) if held.is_none_or(|held| held.token != mine) => {
                     self.held = None;
                     *self.relay.flight() = Flight::default();
-                    return Ok(Intake::Lost(vec![mine]));
+                    return Ok(SourceEvent::Lost(vec![mine]));
                 }
                 (None, Some(held)) => return self.begin(held).await,
                 (None, None) => {
                     if tenure.fault.is_some() != self.is_stalled {
                         self.is_stalled = tenure.fault.is_some();
-                        return Ok(Intake::Stalled(tenure.fault));
+                        return Ok(SourceEvent::Stalled(tenure.fault));
                     }
                     // A keeper that is gone cannot come back.
                     if self.tenure.changed().await.is_err() {
@@ -595,7 +601,7 @@ impl Source for OutboxSource {
                 (_, Some(held)) => {
                     if self.is_stalled {
                         self.is_stalled = false;
-                        return Ok(Intake::Stalled(None));
+                        return Ok(SourceEvent::Stalled(None));
                     }
                     if !self.is_paused
                         && let Some(batch) = self.step(held).await?

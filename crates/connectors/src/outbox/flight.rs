@@ -13,12 +13,12 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 /// The id of a row, as text.
-pub(super) type Id = Arc<str>;
+pub(super) type RowId = Arc<str>;
 
 /// A row that was handed out.
 #[derive(Clone, Debug)]
-pub(super) struct Out {
-    pub id: Id,
+pub(super) struct RowInFlight {
+    pub id: RowId,
     pub key: Bytes,
     /// Its count of attempts when it was read.
     pub seen: u32,
@@ -44,19 +44,19 @@ struct KeyState {
 pub(super) struct Flight {
     next: u64,
     reads: u64,
-    out: HashMap<u64, Out>,
+    out: HashMap<u64, RowInFlight>,
     keys: HashMap<Bytes, KeyState>,
-    heads: HashMap<Id, HeadState>,
+    heads: HashMap<RowId, HeadState>,
     /// The head of each key that has one.
-    shut: HashMap<Bytes, Id>,
+    shut: HashMap<Bytes, RowId>,
     /// Published, not yet marked: locked by somebody.
-    unmarked: HashSet<Id>,
+    unmarked: HashSet<RowId>,
     /// Published, and the table refuses to mark them.
-    unmarkable: HashSet<Id>,
+    unmarkable: HashSet<RowId>,
 }
 
 /// What a read is compared with.
-pub(super) struct Reading {
+pub(super) struct ReadMark {
     number: u64,
     /// Ids that must not come.
     pub except: Vec<String>,
@@ -67,7 +67,7 @@ pub(super) struct Reading {
 pub(super) enum Verdict {
     HandOut,
     /// Its key waits for this head.
-    Behind(Id),
+    Behind(RowId),
     /// Not from this read.
     Later,
 }
@@ -84,21 +84,21 @@ impl Flight {
     }
 
     /// A head that was there when the tenure began.
-    pub fn add_head(&mut self, id: Id, key: Bytes, due: Instant) {
+    pub fn add_head(&mut self, id: RowId, key: Bytes, due: Instant) {
         self.shut.entry(key.clone()).or_insert_with(|| id.clone());
         self.heads.insert(id, HeadState { key, due, is_out: false });
     }
 
     /// A read begins.
-    pub fn begin_read(&mut self) -> Reading {
+    pub fn begin_read(&mut self) -> ReadMark {
         self.reads += 1;
         let out = self.out.values().map(|out| &out.id);
         let all = out.chain(&self.unmarked).chain(&self.unmarkable);
-        Reading { number: self.reads, except: all.map(|id| id.to_string()).collect() }
+        ReadMark { number: self.reads, except: all.map(|id| id.to_string()).collect() }
     }
 
     /// Verdicts for the keys of one read, in order; call for all rows before handing out any.
-    pub fn judge(&self, reading: &Reading, key: &Bytes) -> Verdict {
+    pub fn judge(&self, reading: &ReadMark, key: &Bytes) -> Verdict {
         if let Some(head) = self.shut.get(key) {
             return Verdict::Behind(head.clone());
         }
@@ -109,7 +109,7 @@ impl Flight {
     }
 
     /// Hands a row out; its offset.
-    pub fn hand_out(&mut self, out: Out) -> u64 {
+    pub fn hand_out(&mut self, out: RowInFlight) -> u64 {
         let offset = self.next;
         self.next += 1;
         let state = self.keys.entry(out.key.clone()).or_default();
@@ -123,7 +123,7 @@ impl Flight {
     }
 
     /// The rows at these offsets that are out.
-    pub fn outs(&self, offsets: impl Iterator<Item = u64>) -> Vec<(u64, Out)> {
+    pub fn outs(&self, offsets: impl Iterator<Item = u64>) -> Vec<(u64, RowInFlight)> {
         offsets.filter_map(|offset| Some((offset, self.out.get(&offset)?.clone()))).collect()
     }
 
@@ -132,7 +132,7 @@ impl Flight {
     }
 
     /// The row is out no longer.
-    fn land(&mut self, offset: u64) -> Option<Out> {
+    fn land(&mut self, offset: u64) -> Option<RowInFlight> {
         let out = self.out.remove(&offset)?;
         if let Some(state) = self.keys.get_mut(&out.key) {
             state.out -= 1;
@@ -158,18 +158,18 @@ impl Flight {
     }
 
     /// It was published, and cannot be marked. Its key goes on.
-    pub fn cannot_mark(&mut self, id: &Id) {
+    pub fn cannot_mark(&mut self, id: &RowId) {
         self.unmarked.remove(id);
         self.unmarkable.insert(id.clone());
         self.open(id);
     }
 
-    pub fn unmarked(&self) -> Vec<Id> {
+    pub fn unmarked(&self) -> Vec<RowId> {
         self.unmarked.iter().cloned().collect()
     }
 
     /// One of the unmarked has been marked, or is gone.
-    pub fn marked(&mut self, id: &Id) {
+    pub fn marked(&mut self, id: &RowId) {
         if self.unmarked.remove(id) {
             self.open(id);
         }
@@ -214,7 +214,7 @@ impl Flight {
     /// Heads that can be handed out now: due, first of their key, and nothing of the key is out.
     pub fn due(&self) -> Vec<String> {
         let now = Instant::now();
-        let can = |(id, head): &(&Id, &HeadState)| {
+        let can = |(id, head): &(&RowId, &HeadState)| {
             let is_first = self.shut.get(&head.key).is_some_and(|first| first == *id);
             let out = self.keys.get(&head.key).map_or(0, |state| state.out);
             is_first && !head.is_out && head.due <= now && out == 0 && !self.unmarked.contains(*id)
@@ -244,8 +244,8 @@ impl Flight {
 mod tests {
     use super::*;
 
-    fn out(id: &str, key: &str) -> Out {
-        Out { id: id.into(), key: Bytes::from(key.to_owned()), seen: 0 }
+    fn out(id: &str, key: &str) -> RowInFlight {
+        RowInFlight { id: id.into(), key: Bytes::from(key.to_owned()), seen: 0 }
     }
 
     fn key(key: &str) -> Bytes {

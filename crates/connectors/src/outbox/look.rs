@@ -4,8 +4,8 @@ use potok_core::Fault;
 use tracing::warn;
 
 use super::ddl;
-use super::session::{Session, number, text};
-use super::shape::{Column, DEAD_COLUMNS, LEASES, Names, Order, ROWID, Shape, WAITING};
+use super::session::{OutboxSession, number, text};
+use super::shape::{DEAD_COLUMNS, LEASES, Names, Order, OutboxColumn, ROWID, Shape, WAITING};
 use crate::sql::Dialect;
 
 /// What one asks about a table.
@@ -52,15 +52,15 @@ fn columns_sql(dialect: Dialect, schema: Option<&str>, table: &str) -> String {
 
 /// The schema and the columns of a table; `None` where it is not there.
 async fn columns(
-    session: &dyn Session,
+    session: &dyn OutboxSession,
     dialect: Dialect,
     schema: Option<&str>,
     table: &str,
-) -> Result<Option<(String, Vec<Column>)>, Fault> {
+) -> Result<Option<(String, Vec<OutboxColumn>)>, Fault> {
     let rows = session.query(columns_sql(dialect, schema, table)).await?;
     let schema = rows.first().and_then(|row| text(row, 0));
     let yes = |row, at| number(row, at) == Some(1);
-    let columns = rows.iter().map(|row| Column {
+    let columns = rows.iter().map(|row| OutboxColumn {
         name: text(row, 1).unwrap_or_default(),
         kind: text(row, 2).unwrap_or_default(),
         nullable: yes(row, 3),
@@ -71,7 +71,10 @@ async fn columns(
 }
 
 /// The unique index on the id alone; and whether an index leads to rows that wait.
-async fn indexes(session: &dyn Session, shape: &Shape) -> Result<(Option<String>, bool), Fault> {
+async fn indexes(
+    session: &dyn OutboxSession,
+    shape: &Shape,
+) -> Result<(Option<String>, bool), Fault> {
     let names = &shape.names;
     let (table, id, processed) =
         (shape.literal(&names.table), shape.literal(&names.id), shape.literal(&names.processed));
@@ -110,7 +113,7 @@ fn fix(label: &str, what: String, hint: impl Into<String>, code: &'static str) -
 
 /// Statements of one kind, run one by one where the database commits each by itself.
 pub(super) async fn run_all(
-    session: &dyn Session,
+    session: &dyn OutboxSession,
     dialect: Dialect,
     statements: &[String],
 ) -> Result<(), Fault> {
@@ -134,7 +137,7 @@ pub(super) async fn run_all(
 
 /// How to look.
 pub(super) struct Look<'a> {
-    pub session: &'a dyn Session,
+    pub session: &'a dyn OutboxSession,
     pub dialect: Dialect,
     pub names: &'a Names,
     pub label: &'a str,

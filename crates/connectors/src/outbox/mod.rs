@@ -33,18 +33,18 @@ use potok_core::Fault;
 use potok_expr::Template;
 
 use look::Look;
-use session::Session;
+use session::OutboxSession;
 use shape::{Names, Shape};
 
 use crate::sql::Dialect;
 
-pub use report::{DeadRow, Failing, Owner, Status};
+pub use report::{DeadRow, FailingRow, Owner, Status};
 pub use settings::OutboxSettings;
 pub(crate) use settings::register;
 
 /// What a session is for: each has its own, so that none waits for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Use {
+enum SessionPurpose {
     Lease,
     Read,
     Note,
@@ -54,7 +54,7 @@ enum Use {
 
 /// How the table is relayed.
 #[derive(Clone, Debug)]
-struct Relaying {
+struct RelayOptions {
     attempts: u32,
     first: Duration,
     max: Duration,
@@ -70,7 +70,7 @@ struct Relaying {
 }
 
 /// Where the table is.
-enum Server {
+enum OutboxServer {
     #[cfg(feature = "sqlite")]
     Sqlite(PathBuf),
     #[cfg(feature = "postgres")]
@@ -87,12 +87,12 @@ pub struct Outbox {
     /// The pipeline file, for hints.
     pipeline: String,
     names: Names,
-    settings: Relaying,
-    server: Server,
+    settings: RelayOptions,
+    server: OutboxServer,
     /// As it was last seen.
     shape: Mutex<Option<Shape>>,
     /// For questions of people.
-    asking: Arc<dyn Session>,
+    asking: Arc<dyn OutboxSession>,
 }
 
 impl Outbox {
@@ -100,14 +100,14 @@ impl Outbox {
         self.server.dialect()
     }
 
-    fn session(&self, purpose: Use) -> Arc<dyn Session> {
+    fn session(&self, purpose: SessionPurpose) -> Arc<dyn OutboxSession> {
         match purpose {
-            Use::Look => self.asking.clone(),
+            SessionPurpose::Look => self.asking.clone(),
             _ => self.server.session(&self.label, purpose, &self.settings),
         }
     }
 
-    fn look_at<'a>(&'a self, session: &'a dyn Session, create: bool) -> Look<'a> {
+    fn look_at<'a>(&'a self, session: &'a dyn OutboxSession, create: bool) -> Look<'a> {
         Look {
             session,
             dialect: self.dialect(),
@@ -120,7 +120,7 @@ impl Outbox {
 
     /// Looks at everything, and makes what is missing where that is wanted.
     async fn prepare(&self) -> Result<Shape, Fault> {
-        let session = self.session(Use::Note);
+        let session = self.session(SessionPurpose::Note);
         let shape = self.look_at(&*session, self.settings.create_tables).prepare().await?;
         *self.shape.lock().unwrap_or_else(PoisonError::into_inner) = Some(shape.clone());
         Ok(shape)
@@ -139,38 +139,43 @@ impl Outbox {
     }
 }
 
-impl Server {
+impl OutboxServer {
     fn dialect(&self) -> Dialect {
         match self {
             #[cfg(feature = "sqlite")]
-            Server::Sqlite(_) => Dialect::Sqlite,
+            OutboxServer::Sqlite(_) => Dialect::Sqlite,
             #[cfg(feature = "postgres")]
-            Server::Postgres(_) => Dialect::Postgres,
+            OutboxServer::Postgres(_) => Dialect::Postgres,
             #[cfg(feature = "mysql")]
-            Server::Mysql(_) => Dialect::Mysql,
+            OutboxServer::Mysql(_) => Dialect::Mysql,
         }
     }
 
-    fn session(&self, label: &str, purpose: Use, settings: &Relaying) -> Arc<dyn Session> {
+    fn session(
+        &self,
+        label: &str,
+        purpose: SessionPurpose,
+        settings: &RelayOptions,
+    ) -> Arc<dyn OutboxSession> {
         let lease = settings.lease;
         // A renewal that takes long comes too late.
         let call = match purpose {
-            Use::Lease => (lease / 3).min(Duration::from_secs(2)),
+            SessionPurpose::Lease => (lease / 3).min(Duration::from_secs(2)),
             _ => Duration::from_secs(20),
         };
         match self {
             #[cfg(feature = "sqlite")]
-            Server::Sqlite(path) => {
+            OutboxServer::Sqlite(path) => {
                 let create = settings.create_tables;
                 Arc::new(sqlite::SqliteSession::new(label, path.clone(), create))
             }
             #[cfg(feature = "postgres")]
-            Server::Postgres(options) => {
+            OutboxServer::Postgres(options) => {
                 let options = options.as_ref().clone();
                 Arc::new(postgres::PostgresSession::new(label, options, call, lease))
             }
             #[cfg(feature = "mysql")]
-            Server::Mysql(options) => {
+            OutboxServer::Mysql(options) => {
                 let options = options.as_ref().clone();
                 Arc::new(mysql::MysqlSession::new(label, options, call, lease))
             }

@@ -9,7 +9,7 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Error, PgConnection, Row as _, ValueRef as _};
 use tokio::sync::Mutex;
 
-use super::session::{Cells, Session};
+use super::session::{Cells, OutboxSession};
 use crate::postgres::fault;
 
 /// One session; others wait for their turn.
@@ -58,7 +58,7 @@ impl PostgresSession {
     /// Runs the text as one packet. Whatever goes wrong, and when this is cancelled, the session is
     /// closed and the server rolls back.
     async fn run(&self, sql: String) -> Result<Vec<Cells>, Fault> {
-        let sort = |trouble: crate::sql::Trouble, error: Option<&Error>| {
+        let sort = |trouble: crate::sql::SqlTrouble, error: Option<&Error>| {
             let cause = error.map(|error| error as &dyn std::fmt::Display);
             trouble.fault(&fault::SYSTEM, &self.label, cause)
         };
@@ -92,13 +92,13 @@ impl PostgresSession {
                 Ok(all)
             }
             Ok(Err(error)) => Err(sort(fault::trouble(&error), Some(&error))),
-            Err(_) => Err(sort(crate::sql::Trouble::Silent, None)),
+            Err(_) => Err(sort(crate::sql::SqlTrouble::Silent, None)),
         }
     }
 }
 
 #[async_trait]
-impl Session for PostgresSession {
+impl OutboxSession for PostgresSession {
     async fn query(&self, sql: String) -> Result<Vec<Cells>, Fault> {
         self.run(sql).await
     }

@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use super::session::{number, text};
 use super::shape::{LEASES, Order, ROWID, Shape, WAITING};
-use super::table::Table;
-use super::{Outbox, Use};
+use super::table::OutboxTable;
+use super::{Outbox, SessionPurpose};
 use crate::sql::Dialect;
 
 /// Rows are counted up to here.
@@ -21,7 +21,6 @@ const RATE_ROWS: usize = 10_000;
 /// What `potok outbox status` shows.
 #[derive(Clone, Debug, Serialize)]
 pub struct Status {
-    /// The table.
     pub table: String,
     /// Rows that are not processed, counted up to 100,001.
     pub waiting: u64,
@@ -32,17 +31,16 @@ pub struct Status {
     /// Dead letters, counted likewise.
     pub dead: u64,
     /// Keys whose first row failed.
-    pub failing: Vec<Failing>,
+    pub failing: Vec<FailingRow>,
     /// Who relays the table.
     pub owner: Option<Owner>,
 }
 
 /// A row that failed, and with it its key.
 #[derive(Clone, Debug, Serialize)]
-pub struct Failing {
+pub struct FailingRow {
     /// The row.
     pub id: String,
-    /// Its key.
     pub key: String,
     /// How often it failed.
     pub attempt: u64,
@@ -59,7 +57,6 @@ pub struct Failing {
 pub struct Owner {
     /// Host and process.
     pub owner: String,
-    /// The pipeline.
     pub pipeline: String,
     /// Seconds until the lease runs out; negative when it has.
     pub lease_seconds: f64,
@@ -218,9 +215,9 @@ fn seconds(ms: Option<i64>) -> f64 {
 }
 
 impl Outbox {
-    async fn table(&self) -> Result<Table, Fault> {
+    async fn table(&self) -> Result<OutboxTable, Fault> {
         let shape = Arc::new(self.look().await?);
-        Ok(Table { shape, session: self.session(Use::Look) })
+        Ok(OutboxTable { shape, session: self.session(SessionPurpose::Look) })
     }
 
     /// The statements that make everything; by the table that is there, if it can be looked at. The
@@ -242,7 +239,7 @@ impl Outbox {
 
     /// How it stands.
     pub async fn status(&self) -> Result<Status, Fault> {
-        let Table { shape, session } = self.table().await?;
+        let OutboxTable { shape, session } = self.table().await?;
         let backlog = session.query(shape.backlog()).await?;
         let rate = session.query(shape.rate()).await?;
         let failing = session.query(shape.failing()).await?;
@@ -262,7 +259,7 @@ impl Outbox {
             dead: count(dead.first(), 0),
             failing: failing
                 .iter()
-                .map(|row| Failing {
+                .map(|row| FailingRow {
                     id: text(row, 0).unwrap_or_default(),
                     key: text(row, 1).unwrap_or_default(),
                     attempt: count(Some(row), 2),
@@ -286,14 +283,14 @@ impl Outbox {
 
     /// Marks rows as processed without publishing them; which of them waited.
     pub async fn skip(&self, ids: &[String]) -> Result<Vec<String>, Fault> {
-        let Table { shape, session } = self.table().await?;
+        let OutboxTable { shape, session } = self.table().await?;
         let rows = session.transact(&[], &shape.skip(ids)).await?;
         Ok(rows.iter().filter_map(|row| text(row, 0)).collect())
     }
 
     /// Its dead letters: these, or all.
     pub async fn dead_rows(&self, ids: Option<&[String]>) -> Result<Vec<DeadRow>, Fault> {
-        let Table { shape, session } = self.table().await?;
+        let OutboxTable { shape, session } = self.table().await?;
         let rows = session.query(shape.dead_rows(ids)).await?;
         let row = |row: &super::session::Cells| DeadRow {
             id: text(row, 0).unwrap_or_default(),
@@ -310,14 +307,14 @@ impl Outbox {
 
     /// Puts dead letters back into the table, in their order; which ones.
     pub async fn replay(&self, ids: &[String]) -> Result<Vec<String>, Fault> {
-        let Table { shape, session } = self.table().await?;
+        let OutboxTable { shape, session } = self.table().await?;
         let rows = session.transact(&[], &shape.replay(ids)).await?;
         Ok(rows.iter().filter_map(|row| text(row, 0)).collect())
     }
 
     /// Removes dead letters.
     pub async fn drop_dead(&self, ids: &[String]) -> Result<(), Fault> {
-        let Table { shape, session } = self.table().await?;
+        let OutboxTable { shape, session } = self.table().await?;
         session.transact(&[], &[shape.drop_dead(ids)]).await.map(drop)
     }
 }

@@ -16,7 +16,7 @@ pub(crate) type Cells = Vec<Option<Bytes>>;
 /// A fault whose move is `SetAside` means that the database refused what was to be written; every
 /// other one is about the database.
 #[async_trait]
-pub(crate) trait Session: Send + Sync {
+pub(crate) trait OutboxSession: Send + Sync {
     /// Runs one statement by itself.
     async fn query(&self, sql: String) -> Result<Vec<Cells>, Fault>;
 

@@ -11,8 +11,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::shape::Names;
-use super::{Outbox, Relaying, Server, Use};
-use crate::sql::{CONNECTIONS, Dialect, Place, database};
+use super::{Outbox, OutboxServer, RelayOptions, SessionPurpose};
+use crate::sql::{CONNECTIONS, DatabaseLocation, Dialect, database};
 
 /// Adds outbox tables as sources.
 pub(crate) fn register(registry: &mut Registry) {
@@ -167,26 +167,27 @@ impl OutboxSettings {
     /// The outbox that these settings mean.
     pub fn outbox(&self, site: &Site<'_>) -> Result<Outbox, Vec<Refusal>> {
         let location = site.connections.named(&CONNECTIONS, &self.db);
-        let place = Place { name: &self.db, location, data_dir: &site.connections.data_dir };
+        let place =
+            DatabaseLocation { name: &self.db, location, data_dir: &site.connections.data_dir };
         let database = database(&place, &site.label).map_err(|refusal| vec![refusal])?;
         let server = match database.dialect {
             #[cfg(feature = "sqlite")]
-            Dialect::Sqlite => Server::Sqlite(crate::sqlite::path(&place)),
+            Dialect::Sqlite => OutboxServer::Sqlite(crate::sqlite::path(&place)),
             #[cfg(feature = "postgres")]
             Dialect::Postgres => {
                 let options = crate::postgres::options(&site.label, place.text());
-                Server::Postgres(Box::new(options.map_err(|fault| vec![fault.into()])?))
+                OutboxServer::Postgres(Box::new(options.map_err(|fault| vec![fault.into()])?))
             }
             #[cfg(feature = "mysql")]
             Dialect::Mysql => {
                 let options = crate::mysql::options(&site.label, place.text());
-                Server::Mysql(Box::new(options.map_err(|fault| vec![fault.into()])?))
+                OutboxServer::Mysql(Box::new(options.map_err(|fault| vec![fault.into()])?))
             }
             #[allow(unreachable_patterns, reason = "a build may lack some")]
             _ => return Err(Vec::new()),
         };
         let is_sqlite = database.dialect == Dialect::Sqlite;
-        let settings = Relaying {
+        let settings = RelayOptions {
             attempts: self.attempts,
             first: *self.backoff.first,
             max: *self.backoff.max,
@@ -197,7 +198,7 @@ impl OutboxSettings {
             config: format!("{:016x}", site.file_hash),
             topic: self.outbox.as_str().into(),
         };
-        let asking = server.session(&site.label, Use::Read, &settings);
+        let asking = server.session(&site.label, SessionPurpose::Read, &settings);
         Ok(Outbox {
             label: site.label.clone(),
             owner: format!("{} (process {})", host(), std::process::id()),

@@ -34,7 +34,7 @@ pub(crate) struct Names {
 
 /// One column, as the database describes it.
 #[derive(Clone, Debug)]
-pub(super) struct Column {
+pub(super) struct OutboxColumn {
     pub name: String,
     /// In small letters, without length.
     pub kind: String,
@@ -63,7 +63,7 @@ pub(crate) struct Shape {
     pub names: Names,
     /// Where the table is, and with it the tables of potok.
     pub schema: String,
-    pub(super) columns: Vec<Column>,
+    pub(super) columns: Vec<OutboxColumn>,
     pub(super) order: Order,
     /// The unique index on the id, for MariaDB.
     pub(super) id_index: String,
@@ -106,7 +106,7 @@ impl Shape {
         }
     }
 
-    pub(super) fn column(&self, name: &str) -> Option<&Column> {
+    pub(super) fn column(&self, name: &str) -> Option<&OutboxColumn> {
         self.columns.iter().find(|column| column.name == name)
     }
 

@@ -13,15 +13,15 @@ use potok_core::Fault;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Error};
 
-use super::session::{Cells, Session};
+use super::session::{Cells, OutboxSession};
 use crate::sqlite::{fault, open_file};
 
 /// A session with one file.
 pub(super) struct SqliteSession {
-    file: Arc<File>,
+    file: Arc<OutboxFile>,
 }
 
-struct File {
+struct OutboxFile {
     label: String,
     path: PathBuf,
     /// Makes the file where there is none.
@@ -32,7 +32,9 @@ struct File {
 impl SqliteSession {
     pub fn new(label: &str, path: PathBuf, create: bool) -> Self {
         let connection = Mutex::default();
-        SqliteSession { file: Arc::new(File { label: label.to_owned(), path, create, connection }) }
+        SqliteSession {
+            file: Arc::new(OutboxFile { label: label.to_owned(), path, create, connection }),
+        }
     }
 
     async fn run(
@@ -45,7 +47,7 @@ impl SqliteSession {
     }
 }
 
-impl File {
+impl OutboxFile {
     fn run(
         &self,
         work: impl FnOnce(&mut Connection) -> Result<Vec<Cells>, Error>,
@@ -90,7 +92,7 @@ fn rows(connection: &Connection, sql: &str, into: &mut Vec<Cells>) -> Result<(),
 }
 
 #[async_trait]
-impl Session for SqliteSession {
+impl OutboxSession for SqliteSession {
     async fn query(&self, sql: String) -> Result<Vec<Cells>, Fault> {
         let work = move |connection: &mut Connection| {
             let mut all = Vec::new();

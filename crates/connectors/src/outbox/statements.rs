@@ -381,7 +381,7 @@ impl Shape {
     }
 
     /// Rows that wait, from the first on, in one snapshot: no row that commits late is passed over.
-    pub(super) fn read(&self, token: &str, except: &[String], limits: Limits) -> String {
+    pub(super) fn read(&self, token: &str, except: &[String], limits: ReadLimits) -> String {
         let id = self.quote(&self.names.id);
         let order = self.order_by("o");
         let named: Vec<String> =
@@ -577,7 +577,7 @@ impl Shape {
 
 /// How much one read may bring.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
+pub(super) struct ReadLimits {
     pub rows: usize,
     pub bytes: usize,
 }

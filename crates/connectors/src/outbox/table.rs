@@ -6,13 +6,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use potok_core::{Backlog, Fault, Timestamp};
 
-use super::session::{Cells, Session, number, text};
+use super::session::{Cells, OutboxSession, number, text};
 use super::shape::Shape;
-use super::statements::{Burial, Claim, Delay, Limits, Note};
+use super::statements::{Burial, Claim, Delay, Note, ReadLimits};
 
 /// A row as it was read.
 #[derive(Clone, Debug)]
-pub(super) struct Row {
+pub(super) struct OutboxRow {
     pub id: Arc<str>,
     pub event_type: Option<String>,
     pub payload: Option<Bytes>,
@@ -27,14 +27,14 @@ pub(super) struct Row {
 
 /// A row that failed and waits.
 #[derive(Clone, Debug)]
-pub(super) struct Head {
+pub(super) struct FailedRow {
     pub id: String,
     /// Milliseconds until it is due; not positive when it is.
     pub due_ms: i64,
 }
 
 /// What became of a wish for the lease.
-pub(super) enum Taken {
+pub(super) enum LeaseAttempt {
     /// It is ours; the settings are others than those of whoever had it before.
     Mine {
         changed: bool,
@@ -54,7 +54,7 @@ pub(super) struct Holder {
 
 /// What a note came to.
 #[derive(Debug, Default)]
-pub(super) struct Noted {
+pub(super) struct NoteResult {
     /// The lease was ours.
     pub mine: bool,
     /// Ids that were changed.
@@ -65,15 +65,15 @@ pub(super) struct Noted {
 
 /// One table, by one session.
 #[derive(Clone)]
-pub(super) struct Table {
+pub(super) struct OutboxTable {
     pub shape: Arc<Shape>,
-    pub session: Arc<dyn Session>,
+    pub session: Arc<dyn OutboxSession>,
 }
 
-impl Table {
-    async fn note(&self, note: Note) -> Result<Noted, Fault> {
+impl OutboxTable {
+    async fn note(&self, note: Note) -> Result<NoteResult, Fault> {
         let rows = self.session.transact(&note.before, &note.statements).await?;
-        let mut noted = Noted::default();
+        let mut noted = NoteResult::default();
         for row in &rows {
             let id = text(row, 1);
             match text(row, 0).as_deref() {
@@ -95,11 +95,11 @@ impl Table {
         token: &str,
         ids: &[String],
         heads: &[String],
-    ) -> Result<Noted, Fault> {
+    ) -> Result<NoteResult, Fault> {
         self.note(self.shape.mark(token, ids, heads)).await
     }
 
-    pub async fn put_off(&self, token: &str, delay: &Delay<'_>) -> Result<Noted, Fault> {
+    pub async fn put_off(&self, token: &str, delay: &Delay<'_>) -> Result<NoteResult, Fault> {
         self.note(self.shape.put_off(token, delay)).await
     }
 
@@ -108,15 +108,15 @@ impl Table {
         token: &str,
         head: &str,
         ids: &[String],
-    ) -> Result<Noted, Fault> {
+    ) -> Result<NoteResult, Fault> {
         self.note(self.shape.enter_behind(token, head, ids)).await
     }
 
-    pub async fn bury(&self, token: &str, burial: &Burial<'_>) -> Result<Noted, Fault> {
+    pub async fn bury(&self, token: &str, burial: &Burial<'_>) -> Result<NoteResult, Fault> {
         self.note(self.shape.bury(token, burial)).await
     }
 
-    pub async fn sweep(&self, token: &str, heads: &[String]) -> Result<Noted, Fault> {
+    pub async fn sweep(&self, token: &str, heads: &[String]) -> Result<NoteResult, Fault> {
         self.note(self.shape.sweep(token, heads)).await
     }
 
@@ -129,13 +129,13 @@ impl Table {
         &self,
         token: &str,
         except: &[String],
-        limits: Limits,
-    ) -> Result<Vec<Row>, Fault> {
+        limits: ReadLimits,
+    ) -> Result<Vec<OutboxRow>, Fault> {
         let rows = self.session.query(self.shape.read(token, except, limits)).await?;
         Ok(rows.into_iter().map(|cells| self.row(cells)).collect())
     }
 
-    pub async fn rows_of(&self, ids: &[String]) -> Result<Vec<Row>, Fault> {
+    pub async fn rows_of(&self, ids: &[String]) -> Result<Vec<OutboxRow>, Fault> {
         let mut all = Vec::new();
         for ids in ids.chunks(500) {
             let rows = self.session.query(self.shape.rows_of(ids)).await?;
@@ -144,13 +144,13 @@ impl Table {
         Ok(all)
     }
 
-    fn row(&self, mut cells: Cells) -> Row {
+    fn row(&self, mut cells: Cells) -> OutboxRow {
         let payload = cells.get_mut(2).and_then(Option::take);
         let payload = payload.map(|bytes| match self.shape.is_hex() {
             true => from_hex(&bytes),
             false => bytes,
         });
-        Row {
+        OutboxRow {
             id: text(&cells, 0).unwrap_or_default().into(),
             event_type: text(&cells, 1),
             payload,
@@ -162,9 +162,9 @@ impl Table {
         }
     }
 
-    pub async fn heads(&self) -> Result<Vec<Head>, Fault> {
+    pub async fn heads(&self) -> Result<Vec<FailedRow>, Fault> {
         let rows = self.session.query(self.shape.heads()).await?;
-        let head = |row: &Cells| Head {
+        let head = |row: &Cells| FailedRow {
             id: text(row, 0).unwrap_or_default(),
             due_ms: number(row, 2).unwrap_or(0),
         };
@@ -176,12 +176,14 @@ impl Table {
         Ok(rows.iter().filter_map(|row| text(row, 1)).collect())
     }
 
-    pub async fn take(&self, claim: &Claim<'_>) -> Result<Taken, Fault> {
+    pub async fn take(&self, claim: &Claim<'_>) -> Result<LeaseAttempt, Fault> {
         let rows = self.session.transact(&[], &self.shape.take(claim)).await?;
         let tagged = |tag: &str| rows.iter().find(|row| text(row, 0).as_deref() == Some(tag));
         let before = tagged("before").and_then(|row| text(row, 1)).unwrap_or_default();
         if tagged("mine").is_some() {
-            return Ok(Taken::Mine { changed: !before.is_empty() && before != claim.config });
+            return Ok(LeaseAttempt::Mine {
+                changed: !before.is_empty() && before != claim.config,
+            });
         }
         let held = tagged("held").map(|row| Holder {
             token: text(row, 1).unwrap_or_default(),
@@ -190,7 +192,7 @@ impl Table {
             pipeline: text(row, 4).unwrap_or_default(),
             left_ms: number(row, 5).unwrap_or(0),
         });
-        Ok(Taken::Held(held.unwrap_or_default()))
+        Ok(LeaseAttempt::Held(held.unwrap_or_default()))
     }
 
     /// True where the lease still was ours, and is for another while.

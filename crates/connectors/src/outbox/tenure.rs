@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use super::statements::Claim;
-use super::table::{Holder, Table, Taken};
+use super::table::{Holder, LeaseAttempt, OutboxTable};
 
 /// How often somebody who stands by looks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -22,20 +22,20 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// What is known of the lease.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tenure {
-    pub held: Option<Held>,
+    pub held: Option<Lease>,
     /// Why it is not known.
     pub fault: Option<Fault>,
 }
 
 /// The lease is ours.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Held {
+pub(super) struct Lease {
     pub token: u64,
     /// Until then, by our own clock.
     pub believed: Instant,
 }
 
-impl Held {
+impl Lease {
     pub fn is_over(&self) -> bool {
         Instant::now() >= self.believed
     }
@@ -47,8 +47,8 @@ pub(super) fn word(token: u64) -> String {
 }
 
 /// Whoever keeps the lease.
-pub(super) struct Keeper {
-    pub table: Table,
+pub(super) struct LeaseKeeper {
+    pub table: OutboxTable,
     pub owner: String,
     pub pipeline: String,
     pub label: String,
@@ -59,7 +59,7 @@ pub(super) struct Keeper {
     pub needed: mpsc::Receiver<()>,
 }
 
-impl Keeper {
+impl LeaseKeeper {
     /// Runs until nobody needs the lease, and then lets go of it.
     pub async fn run(mut self) {
         let mut seen: Option<(Holder, Instant)> = None;
@@ -77,22 +77,22 @@ impl Keeper {
     }
 
     /// Waits until the lease is ours; `None` when nobody needs it any more.
-    async fn stand_by(&mut self, seen: &mut Option<(Holder, Instant)>) -> Option<Held> {
+    async fn stand_by(&mut self, seen: &mut Option<(Holder, Instant)>) -> Option<Lease> {
         let mut is_told = false;
         loop {
             let token = RandomState::new().hash_one(0_u8).max(1);
             let before = Instant::now();
             let wait = match self.take(token, seen).await {
-                Ok(Taken::Mine { changed }) => {
+                Ok(LeaseAttempt::Mine { changed }) => {
                     *seen = None;
-                    let held = Held { token, believed: before + self.belief() };
+                    let held = Lease { token, believed: before + self.belief() };
                     if changed && let Err(fault) = self.table.make_due(None).await {
                         warn!("{}: rows that wait keep their times: {fault}", self.label);
                     }
                     let _ = self.told.send(Tenure { held: Some(held), fault: None });
                     return Some(held);
                 }
-                Ok(Taken::Held(holder)) => {
+                Ok(LeaseAttempt::Held(holder)) => {
                     if !is_told {
                         info!(
                             "{}: stands by, relayed by pipeline {} on {}",
@@ -122,7 +122,11 @@ impl Keeper {
         }
     }
 
-    async fn take(&self, token: u64, seen: &Option<(Holder, Instant)>) -> Result<Taken, Fault> {
+    async fn take(
+        &self,
+        token: u64,
+        seen: &Option<(Holder, Instant)>,
+    ) -> Result<LeaseAttempt, Fault> {
         // Unchanged for a whole lease: its owner is gone, whatever the server's clock says.
         let stale = seen.as_ref().filter(|(_, since)| since.elapsed() >= self.lease);
         let claim = Claim {
@@ -141,7 +145,7 @@ impl Keeper {
     }
 
     /// Renews the lease until it is lost, then true, or not needed any more, then false.
-    async fn hold(&mut self, held: Held) -> bool {
+    async fn hold(&mut self, held: Lease) -> bool {
         let mut believed = held.believed;
         let mut pause = self.lease / 3;
         loop {
@@ -159,7 +163,7 @@ impl Keeper {
                 Ok(Ok(true)) => {
                     believed = before + self.belief();
                     pause = self.lease / 3;
-                    let held = Held { token: held.token, believed };
+                    let held = Lease { token: held.token, believed };
                     let _ = self.told.send(Tenure { held: Some(held), fault: None });
                 }
                 Ok(Ok(false)) | Err(_) => return true,
@@ -174,10 +178,10 @@ impl Keeper {
 
 /// Ends the keeper when the last of those who need the lease is gone.
 #[derive(Clone)]
-pub(super) struct Need(#[allow(dead_code, reason = "held, not used")] Arc<mpsc::Sender<()>>);
+pub(super) struct LeaseNeed(#[allow(dead_code, reason = "held, not used")] Arc<mpsc::Sender<()>>);
 
 /// The two ends of a need.
-pub(super) fn need() -> (Need, mpsc::Receiver<()>) {
+pub(super) fn need() -> (LeaseNeed, mpsc::Receiver<()>) {
     let (sender, receiver) = mpsc::channel(1);
-    (Need(Arc::new(sender)), receiver)
+    (LeaseNeed(Arc::new(sender)), receiver)
 }

@@ -5,7 +5,7 @@ use sqlx::Arguments as _;
 use sqlx::error::BoxDynError;
 use sqlx::postgres::{PgArguments, PgBindIterExt as _};
 
-use crate::sql::{Bounds, Cell, Kind, Rows};
+use crate::sql::{Bounds, Cell, ColumnKind, Rows};
 
 /// What the elements of an array are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,13 +18,13 @@ pub(super) enum Elements {
 
 impl Elements {
     /// What values of a kind travel as into a column of this type.
-    pub fn of(kind: Kind, bounds: &Bounds) -> Elements {
+    pub fn of(kind: ColumnKind, bounds: &Bounds) -> Elements {
         match kind {
-            Kind::Integer => Elements::Integer,
-            Kind::Real => Elements::Real,
-            Kind::Boolean if bounds.sql_type == "boolean" => Elements::Boolean,
-            Kind::Boolean => Elements::Integer,
-            Kind::Text | Kind::Json | Kind::Any => Elements::Text,
+            ColumnKind::Integer => Elements::Integer,
+            ColumnKind::Real => Elements::Real,
+            ColumnKind::Boolean if bounds.sql_type == "boolean" => Elements::Boolean,
+            ColumnKind::Boolean => Elements::Integer,
+            ColumnKind::Text | ColumnKind::Json | ColumnKind::Any => Elements::Text,
         }
     }
 

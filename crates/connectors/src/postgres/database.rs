@@ -4,10 +4,10 @@ use sqlx::postgres::{PgConnectOptions, PgRow};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Error, PgConnection, Row as _};
 
 use super::fault;
-use super::statements::{Batch, Plan};
+use super::statements::{PostgresBatch, PostgresPlan};
 use crate::sql::{
-    Bounds, Dialect, Endings, FoundColumn, FoundTable, Kind, Rows, Server, System, Tables,
-    Timeouts, Trouble, write,
+    Bounds, ColumnKind, Dialect, Endings, FoundColumn, FoundTable, Rows, SqlServer, SqlTimeouts,
+    SqlTrouble, System, Tables, write,
 };
 
 /// A transaction still open after so long without a word from us is given up by the server: we
@@ -33,13 +33,13 @@ impl Postgres {
     }
 }
 
-impl Server for Postgres {
+impl SqlServer for Postgres {
     type Connection = PgConnection;
-    type Plan = Plan;
+    type Plan = PostgresPlan;
     const SYSTEM: System = fault::SYSTEM;
     const DIALECT: Dialect = Dialect::Postgres;
 
-    async fn connect(&self, timeouts: &Timeouts) -> Result<PgConnection, Error> {
+    async fn connect(&self, timeouts: &SqlTimeouts) -> Result<PgConnection, Error> {
         let mut connection = self.options.connect().await?;
         // A commit is answered when it is on disk, whatever the server's default.
         let sql = format!(
@@ -69,10 +69,10 @@ impl Server for Postgres {
 
     async fn write(
         connection: &mut PgConnection,
-        plan: &Plan,
+        plan: &PostgresPlan,
         rows: &Rows,
     ) -> Result<Endings, Error> {
-        write(&mut Batch { connection, plan, rows }, &plan.tables, rows).await
+        write(&mut PostgresBatch { connection, plan, rows }, &plan.tables, rows).await
     }
 
     async fn takes_writes(connection: &mut PgConnection, _: &Tables) -> Result<bool, Error> {
@@ -102,15 +102,15 @@ impl Server for Postgres {
         sqlx::raw_sql(AssertSqlSafe(sql)).execute(connection).await.map(drop)
     }
 
-    async fn plan(_: &mut PgConnection, tables: Tables) -> Result<Plan, Error> {
-        Ok(Plan::new(tables))
+    async fn plan(_: &mut PgConnection, tables: Tables) -> Result<PostgresPlan, Error> {
+        Ok(PostgresPlan::new(tables))
     }
 
-    fn tables(plan: &Plan) -> &Tables {
+    fn tables(plan: &PostgresPlan) -> &Tables {
         &plan.tables
     }
 
-    fn trouble(error: &Error) -> Trouble {
+    fn trouble(error: &Error) -> SqlTrouble {
         fault::trouble(error)
     }
 }
@@ -153,14 +153,14 @@ fn column(row: &PgRow) -> Result<FoundColumn, Error> {
     let modifier: i32 = row.try_get(3)?;
     let default: Option<String> = row.try_get(5)?;
     let (kind, integers) = match name {
-        "int2" => (Kind::Integer, Some((i16::MIN.into(), i16::MAX.into()))),
-        "int4" => (Kind::Integer, Some((i32::MIN.into(), i32::MAX.into()))),
-        "int8" => (Kind::Integer, None),
-        "float4" | "float8" => (Kind::Real, None),
-        "bool" => (Kind::Boolean, None),
-        "json" | "jsonb" => (Kind::Json, None),
+        "int2" => (ColumnKind::Integer, Some((i16::MIN.into(), i16::MAX.into()))),
+        "int4" => (ColumnKind::Integer, Some((i32::MIN.into(), i32::MAX.into()))),
+        "int8" => (ColumnKind::Integer, None),
+        "float4" | "float8" => (ColumnKind::Real, None),
+        "bool" => (ColumnKind::Boolean, None),
+        "json" | "jsonb" => (ColumnKind::Json, None),
         // Whatever it is, it can be written as text: dates, decimals, enums, addresses.
-        _ => (Kind::Text, None),
+        _ => (ColumnKind::Text, None),
     };
     // The modifier of these is their length and four.
     let chars_max = matches!(name, "varchar" | "bpchar")

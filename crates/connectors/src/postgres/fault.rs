@@ -2,7 +2,7 @@
 
 use sqlx::Error;
 
-use crate::sql::{System, Trouble};
+use crate::sql::{SqlTrouble, System};
 
 /// Its name and the pages about its troubles.
 pub(crate) const SYSTEM: System = System {
@@ -21,36 +21,38 @@ pub(crate) const SYSTEM: System = System {
 };
 
 /// What an error means.
-pub(crate) fn trouble(error: &Error) -> Trouble {
+pub(crate) fn trouble(error: &Error) -> SqlTrouble {
     match error {
-        Error::Database(error) => error.code().map_or(Trouble::Failed, |code| of_state(&code)),
-        Error::Io(error) if error.kind() == std::io::ErrorKind::TimedOut => Trouble::Silent,
+        Error::Database(error) => error.code().map_or(SqlTrouble::Failed, |code| of_state(&code)),
+        Error::Io(error) if error.kind() == std::io::ErrorKind::TimedOut => SqlTrouble::Silent,
         // A certificate that is not trusted comes as data that is not valid.
-        Error::Io(error) if error.kind() == std::io::ErrorKind::InvalidData => Trouble::Untrusted,
+        Error::Io(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+            SqlTrouble::Untrusted
+        }
         // The driver says "protocol" when a connection ends in the middle of an answer.
-        Error::Io(_) | Error::Protocol(_) | Error::WorkerCrashed => Trouble::Away,
-        Error::Tls(error) if error.to_string().contains("not support TLS") => Trouble::Plain,
-        Error::Tls(_) => Trouble::Untrusted,
-        Error::Configuration(_) => Trouble::NotLetIn,
-        Error::Encode(_) => Trouble::TooLarge,
-        _ => Trouble::Failed,
+        Error::Io(_) | Error::Protocol(_) | Error::WorkerCrashed => SqlTrouble::Away,
+        Error::Tls(error) if error.to_string().contains("not support TLS") => SqlTrouble::Plain,
+        Error::Tls(_) => SqlTrouble::Untrusted,
+        Error::Configuration(_) => SqlTrouble::NotLetIn,
+        Error::Encode(_) => SqlTrouble::TooLarge,
+        _ => SqlTrouble::Failed,
     }
 }
 
-fn of_state(state: &str) -> Trouble {
+fn of_state(state: &str) -> SqlTrouble {
     match (state.get(..2).unwrap_or_default(), state) {
-        (_, "25006") => Trouble::ReadOnly,
+        (_, "25006") => SqlTrouble::ReadOnly,
         // Not in this database, or not for this user: both are cured while one waits.
-        (_, "42501" | "3D000") | ("28", _) => Trouble::NotLetIn,
-        (_, "57014" | "55P03" | "55006") => Trouble::Failed,
-        ("53", _) => Trouble::Full,
-        ("08" | "57", _) => Trouble::Away,
+        (_, "42501" | "3D000") | ("28", _) => SqlTrouble::NotLetIn,
+        (_, "57014" | "55P03" | "55006") => SqlTrouble::Failed,
+        ("53", _) => SqlTrouble::Full,
+        ("08" | "57", _) => SqlTrouble::Away,
         // Data, constraints, views with a check, and what triggers raise.
-        ("22" | "23" | "44" | "P0", _) => Trouble::Refused,
-        ("54", _) => Trouble::TooLarge,
-        ("42" | "3F" | "55", _) => Trouble::SetUp,
+        ("22" | "23" | "44" | "P0", _) => SqlTrouble::Refused,
+        ("54", _) => SqlTrouble::TooLarge,
+        ("42" | "3F" | "55", _) => SqlTrouble::SetUp,
         // Deadlock, serialisation, plans gone stale, the server's own failures, all the rest.
-        _ => Trouble::Failed,
+        _ => SqlTrouble::Failed,
     }
 }
 
@@ -126,15 +128,15 @@ mod tests {
     #[test]
     fn errors_of_the_driver_have_moves_too() {
         let io = |kind: std::io::ErrorKind| trouble(&Error::Io(kind.into()));
-        assert_eq!(io(std::io::ErrorKind::ConnectionRefused), Trouble::Away);
-        assert_eq!(io(std::io::ErrorKind::UnexpectedEof), Trouble::Away);
-        assert_eq!(io(std::io::ErrorKind::TimedOut), Trouble::Silent);
-        assert_eq!(io(std::io::ErrorKind::InvalidData), Trouble::Untrusted);
-        assert_eq!(trouble(&Error::Protocol("x".to_owned())), Trouble::Away);
-        assert_eq!(trouble(&Error::Tls("x".into())), Trouble::Untrusted);
+        assert_eq!(io(std::io::ErrorKind::ConnectionRefused), SqlTrouble::Away);
+        assert_eq!(io(std::io::ErrorKind::UnexpectedEof), SqlTrouble::Away);
+        assert_eq!(io(std::io::ErrorKind::TimedOut), SqlTrouble::Silent);
+        assert_eq!(io(std::io::ErrorKind::InvalidData), SqlTrouble::Untrusted);
+        assert_eq!(trouble(&Error::Protocol("x".to_owned())), SqlTrouble::Away);
+        assert_eq!(trouble(&Error::Tls("x".into())), SqlTrouble::Untrusted);
         let plain = Error::Tls("server does not support TLS".into());
-        assert_eq!(trouble(&plain), Trouble::Plain);
-        assert_eq!(trouble(&Error::Encode("x".into())), Trouble::TooLarge);
-        assert_eq!(trouble(&Error::RowNotFound), Trouble::Failed);
+        assert_eq!(trouble(&plain), SqlTrouble::Plain);
+        assert_eq!(trouble(&Error::Encode("x".into())), SqlTrouble::TooLarge);
+        assert_eq!(trouble(&Error::RowNotFound), SqlTrouble::Failed);
     }
 }

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use potok_config::is_url;
 
-use crate::sql::{Database, Dialect};
+use crate::sql::{DatabaseSystem, Dialect};
 
 use super::PostgresSink;
 
 /// PostgreSQL as one of the databases of `db`.
-pub(crate) const DATABASE: Database = Database {
+pub(crate) const DATABASE: DatabaseSystem = DatabaseSystem {
     forms: &["postgres://…"],
     takes: |text| is_url(text, &["postgres", "postgresql"]),
     dialect: Dialect::Postgres,

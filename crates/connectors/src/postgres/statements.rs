@@ -11,19 +11,21 @@ use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::{AssertSqlSafe, Error, PgConnection, Row as _};
 
 use super::arrays::{Elements, converted};
-use crate::sql::{Bounds, Cell, Dialect, ExistingRow, Kind, Once, RecordRows, Rows, Tables};
+use crate::sql::{
+    Bounds, Cell, ColumnKind, Dialect, ExistingRow, OnceSteps, RecordRows, Rows, Tables,
+};
 
 /// Tables as they are, and the SQL for them.
-pub(super) struct Plan {
+pub(super) struct PostgresPlan {
     pub tables: Tables,
-    inserts: Vec<Insert>,
-    by_delivery_id: Lookup,
-    by_id: Lookup,
+    inserts: Vec<PostgresInsert>,
+    by_delivery_id: PostgresLookup,
+    by_id: PostgresLookup,
 }
 
 /// Where a column's values come from.
 #[derive(Clone, Copy)]
-enum Origin {
+enum PostgresCellSource {
     /// A cell of the parent's row.
     Parent(usize),
     /// The place among the rows of the record.
@@ -32,23 +34,23 @@ enum Origin {
     Field(usize),
 }
 
-struct Insert {
+struct PostgresInsert {
     sql: Arc<str>,
-    columns: Vec<(Origin, Elements)>,
+    columns: Vec<(PostgresCellSource, Elements)>,
 }
 
 /// Reads rows by some of their columns.
-struct Lookup {
+struct PostgresLookup {
     sql: Arc<str>,
     /// Cells of the parent's row.
     keys: Vec<(usize, Elements)>,
 }
 
-impl Plan {
-    pub fn new(tables: Tables) -> Plan {
+impl PostgresPlan {
+    pub fn new(tables: Tables) -> PostgresPlan {
         let ids: Vec<(usize, &str)> =
             tables.id_cells().into_iter().zip(tables.id_columns()).collect();
-        Plan {
+        PostgresPlan {
             inserts: (0..tables.names().count()).map(|index| insert(&tables, index)).collect(),
             by_delivery_id: lookup(&tables, &[(tables.delivery_id_cell(), "potok_id")]),
             by_id: lookup(&tables, &ids),
@@ -58,8 +60,9 @@ impl Plan {
 }
 
 /// `INSERT INTO "items" ("order_uid", "element", "price") SELECT … FROM UNNEST(…) …`.
-fn insert(tables: &Tables, index: usize) -> Insert {
-    let mut columns: Vec<(Origin, &str, Kind, &Bounds, Option<&str>)> = Vec::new();
+fn insert(tables: &Tables, index: usize) -> PostgresInsert {
+    let mut columns: Vec<(PostgresCellSource, &str, ColumnKind, &Bounds, Option<&str>)> =
+        Vec::new();
     let none = Bounds::default();
     let own_bounds = tables.own_bounds(index);
     let own = tables.own_columns(index).into_iter().enumerate().map(|(at, name)| {
@@ -68,19 +71,22 @@ fn insert(tables: &Tables, index: usize) -> Insert {
     });
     let fields = tables.columns(index);
     let each_field = fields.iter().enumerate().map(|(at, column)| {
-        let from = if index == 0 { Origin::Parent(at) } else { Origin::Field(at) };
+        let from =
+            if index == 0 { PostgresCellSource::Parent(at) } else { PostgresCellSource::Field(at) };
         (from, column.name.as_str(), column.kind, &column.bounds, column.default.as_deref())
     });
     if index == 0 {
         columns.extend(each_field);
         columns.extend(own.map(|(at, name, bounds)| {
-            (Origin::Parent(fields.len() + at), name, Kind::Text, bounds, None)
+            (PostgresCellSource::Parent(fields.len() + at), name, ColumnKind::Text, bounds, None)
         }));
     } else {
         let ids = tables.id_cells();
         columns.extend(own.map(|(at, name, bounds)| match ids.get(at) {
-            Some(&cell) => (Origin::Parent(cell), name, tables.id_kind(name), bounds, None),
-            None => (Origin::Element, name, Kind::Integer, bounds, None),
+            Some(&cell) => {
+                (PostgresCellSource::Parent(cell), name, tables.id_kind(name), bounds, None)
+            }
+            None => (PostgresCellSource::Element, name, ColumnKind::Integer, bounds, None),
         }));
         columns.extend(each_field);
     }
@@ -111,11 +117,11 @@ fn insert(tables: &Tables, index: usize) -> Insert {
         arrays.join(", "),
         aliases.join(", "),
     );
-    Insert { sql: sql.into(), columns: sources }
+    PostgresInsert { sql: sql.into(), columns: sources }
 }
 
 /// Locks and reads the parents that have the keys of an array, each with its place in it.
-fn lookup(tables: &Tables, keys: &[(usize, &str)]) -> Lookup {
+fn lookup(tables: &Tables, keys: &[(usize, &str)]) -> PostgresLookup {
     let quote = |name: &str| Dialect::Postgres.quote(name);
     let fields = tables.columns(0);
     let (mut arrays, mut aliases, mut matches) = (Vec::new(), Vec::new(), Vec::new());
@@ -125,7 +131,7 @@ fn lookup(tables: &Tables, keys: &[(usize, &str)]) -> Lookup {
         let none = Bounds::default();
         let (kind, bounds) = match fields.get(*cell) {
             Some(column) => (column.kind, &column.bounds),
-            None => (Kind::Text, own(*cell).unwrap_or(&none)),
+            None => (ColumnKind::Text, own(*cell).unwrap_or(&none)),
         };
         let elements = Elements::of(kind, bounds);
         arrays.push(format!("${}::{}", at + 1, elements.array()));
@@ -142,23 +148,23 @@ fn lookup(tables: &Tables, keys: &[(usize, &str)]) -> Lookup {
         quote(tables.names().next().unwrap_or_default()),
         matches.join(" AND ")
     );
-    Lookup { sql: sql.into(), keys: cells }
+    PostgresLookup { sql: sql.into(), keys: cells }
 }
 
 /// A batch in its transaction.
-pub(super) struct Batch<'a> {
+pub(super) struct PostgresBatch<'a> {
     pub connection: &'a mut PgConnection,
-    pub plan: &'a Plan,
+    pub plan: &'a PostgresPlan,
     pub rows: &'a Rows,
 }
 
 /// A row of a child: its parent's row, its place, its fields.
 type ChildRow<'a> = (&'a [Cell], Cell, &'a [Cell]);
 
-impl Batch<'_> {
+impl PostgresBatch<'_> {
     async fn look_up(
         &mut self,
-        lookup: &Lookup,
+        lookup: &PostgresLookup,
         records: &[RecordRows<'_>],
     ) -> Result<Vec<Option<ExistingRow>>, Error> {
         let mut arguments = PgArguments::default();
@@ -178,14 +184,14 @@ impl Batch<'_> {
     }
 }
 
-impl Once for Batch<'_> {
+impl OnceSteps for PostgresBatch<'_> {
     type Error = Error;
 
     async fn insert_parents(&mut self, records: &[RecordRows<'_>]) -> Result<Vec<bool>, Error> {
         let Some(insert) = self.plan.inserts.first() else { return Ok(Vec::new()) };
         let mut arguments = PgArguments::default();
         for (from, elements) in &insert.columns {
-            let Origin::Parent(cell) = from else { continue };
+            let PostgresCellSource::Parent(cell) = from else { continue };
             let cells = records.iter().filter_map(|record| record.parent.get(*cell));
             elements.add(&mut arguments, self.rows, cells).map_err(Error::Encode)?;
         }
@@ -218,9 +224,9 @@ impl Once for Batch<'_> {
             let mut arguments = PgArguments::default();
             for (from, elements) in &insert.columns {
                 let cells = rows.iter().filter_map(|(parent, element, cells)| match from {
-                    Origin::Parent(cell) => parent.get(*cell),
-                    Origin::Element => Some(element),
-                    Origin::Field(cell) => cells.get(*cell),
+                    PostgresCellSource::Parent(cell) => parent.get(*cell),
+                    PostgresCellSource::Element => Some(element),
+                    PostgresCellSource::Field(cell) => cells.get(*cell),
                 });
                 elements.add(&mut arguments, self.rows, cells).map_err(Error::Encode)?;
             }

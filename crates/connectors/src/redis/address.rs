@@ -19,8 +19,8 @@ const HINT: &str = "it looks like `redis://[user:password@]host:6379/0`, \
                     `redis+sentinel://host1,host2/name` or `redis+cluster://host1,host2`";
 
 /// A parsed address.
-pub(super) struct Address {
-    pub kind: Kind,
+pub(super) struct RedisAddress {
+    pub kind: RedisTopology,
     pub hosts: Vec<ConnectionInfo>,
     pub tls: bool,
     pub certificates: Option<TlsCertificates>,
@@ -28,13 +28,13 @@ pub(super) struct Address {
 
 /// What is found there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum RedisTopology {
     Server,
     Sentinel { name: String },
     Cluster,
 }
 
-impl Address {
+impl RedisAddress {
     /// Reads an address; asks nobody, and reads no file but the one of certificates.
     pub fn parse(url: &str) -> Result<Self, Fault> {
         let wrong =
@@ -58,12 +58,12 @@ impl Address {
             certificates = Some(TlsCertificates { client_tls: None, root_cert: Some(pem) });
         }
         let (tls, kind) = match scheme {
-            "redis" => (false, Kind::Server),
-            "rediss" => (true, Kind::Server),
-            "redis+sentinel" => (false, Kind::Sentinel { name: String::new() }),
-            "rediss+sentinel" => (true, Kind::Sentinel { name: String::new() }),
-            "redis+cluster" => (false, Kind::Cluster),
-            "rediss+cluster" => (true, Kind::Cluster),
+            "redis" => (false, RedisTopology::Server),
+            "rediss" => (true, RedisTopology::Server),
+            "redis+sentinel" => (false, RedisTopology::Sentinel { name: String::new() }),
+            "rediss+sentinel" => (true, RedisTopology::Sentinel { name: String::new() }),
+            "redis+cluster" => (false, RedisTopology::Cluster),
+            "rediss+cluster" => (true, RedisTopology::Cluster),
             _ => return Err(wrong("has an unknown scheme")),
         };
         if certificates.is_some() && !tls {
@@ -72,21 +72,21 @@ impl Address {
         let (login, places) = rest.rsplit_once('@').map_or(("", rest), |(l, p)| (l, p));
         let (hosts, path) = places.split_once('/').unwrap_or((places, ""));
         let (kind, db) = match kind {
-            Kind::Server if hosts.contains(',') => return Err(wrong("has several hosts")),
-            Kind::Server => (Kind::Server, path),
-            Kind::Cluster if !path.is_empty() => {
+            RedisTopology::Server if hosts.contains(',') => return Err(wrong("has several hosts")),
+            RedisTopology::Server => (RedisTopology::Server, path),
+            RedisTopology::Cluster if !path.is_empty() => {
                 return Err(wrong("has a database; a cluster has only one"));
             }
-            Kind::Cluster => (Kind::Cluster, ""),
-            Kind::Sentinel { .. } => {
+            RedisTopology::Cluster => (RedisTopology::Cluster, ""),
+            RedisTopology::Sentinel { .. } => {
                 let (name, db) = path.split_once('/').unwrap_or((path, ""));
                 if name.is_empty() {
                     return Err(wrong("does not say which server the sentinels shall name"));
                 }
-                (Kind::Sentinel { name: name.to_owned() }, db)
+                (RedisTopology::Sentinel { name: name.to_owned() }, db)
             }
         };
-        let sentinel = matches!(kind, Kind::Sentinel { .. });
+        let sentinel = matches!(kind, RedisTopology::Sentinel { .. });
         let scheme = if tls { "rediss" } else { "redis" };
         let at = if login.is_empty() { String::new() } else { format!("{login}@") };
         let parse = |host: &str| -> RedisResult<ConnectionInfo> {
@@ -100,7 +100,7 @@ impl Address {
         let hosts: RedisResult<Vec<_>> = hosts.split(',').map(parse).collect();
         // What the parser says may hold a part of the address.
         let hosts = hosts.map_err(|error| wrong(&format!("is wrong ({})", error.category())))?;
-        Ok(Address { kind, hosts, tls, certificates })
+        Ok(RedisAddress { kind, hosts, tls, certificates })
     }
 
     /// The hosts, for messages.
@@ -120,25 +120,25 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn hosts(url: &str) -> (Kind, String) {
-        let address = Address::parse(url).unwrap();
+    fn hosts(url: &str) -> (RedisTopology, String) {
+        let address = RedisAddress::parse(url).unwrap();
         (address.kind.clone(), address.label())
     }
 
     #[test]
     fn servers_sentinels_and_clusters() {
-        let name = || Kind::Sentinel { name: "main".to_owned() };
+        let name = || RedisTopology::Sentinel { name: "main".to_owned() };
         for (url, kind, label) in [
-            ("redis://h", Kind::Server, "Redis h:6379"),
-            ("redis://u:p%40@h:7/3", Kind::Server, "Redis h:7"),
-            ("rediss://:p@[::1]:7", Kind::Server, "Redis ::1:7"),
+            ("redis://h", RedisTopology::Server, "Redis h:6379"),
+            ("redis://u:p%40@h:7/3", RedisTopology::Server, "Redis h:7"),
+            ("rediss://:p@[::1]:7", RedisTopology::Server, "Redis ::1:7"),
             ("redis+sentinel://a,b:7/main", name(), "Redis a:26379,b:7"),
             ("rediss+sentinel://u:p@a,[::1]/main/2", name(), "Redis a:26379,::1:26379"),
-            ("redis+cluster://a:1,b", Kind::Cluster, "Redis a:1,b:6379"),
+            ("redis+cluster://a:1,b", RedisTopology::Cluster, "Redis a:1,b:6379"),
         ] {
             assert_eq!(hosts(url), (kind, label.to_owned()), "{url}");
         }
-        let login = Address::parse("redis://u:p%40@h:7/3").unwrap();
+        let login = RedisAddress::parse("redis://u:p%40@h:7/3").unwrap();
         let settings = login.hosts[0].redis_settings();
         assert_eq!((settings.username(), settings.password()), (Some("u"), Some("p@")));
         assert_eq!(settings.db(), 3);
@@ -160,7 +160,7 @@ mod tests {
             "redis+cluster://u:secret@a,b/3",
             "rediss://u:secret@h?ca=/no/such/file",
         ] {
-            let Err(fault) = Address::parse(url) else { panic!("{url}") };
+            let Err(fault) = RedisAddress::parse(url) else { panic!("{url}") };
             assert_eq!((fault.next, fault.code), (potok_core::Move::Fix, "P0909"), "{url}");
             assert!(!fault.to_string().contains("secret"), "{fault}");
         }

@@ -16,27 +16,27 @@ use redis::{Arg, AsyncConnectionConfig, Cmd, RedisError, RedisResult, RedisWrite
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use super::address::{Address, Kind};
-use super::fault::{self, Failure, Trouble};
+use super::address::{RedisAddress, RedisTopology};
+use super::fault::{self, Failure, RedisTrouble};
 use super::scripts::Script;
 
 /// How long Redis may take. What takes longer is given up.
 #[derive(Clone, Copy, Debug)]
-pub struct Timeouts {
+pub struct RedisTimeouts {
     /// For a new connection, including the sentinels' answer.
     pub connect: Duration,
     /// For the answer to one call.
     pub call: Duration,
 }
 
-impl Default for Timeouts {
+impl Default for RedisTimeouts {
     fn default() -> Self {
-        Timeouts { connect: Duration::from_secs(5), call: Duration::from_secs(10) }
+        RedisTimeouts { connect: Duration::from_secs(5), call: Duration::from_secs(10) }
     }
 }
 
 /// How to get a connection.
-enum Way {
+enum Connector {
     Server(redis::Client),
     // The driver remembers which sentinel answered.
     Sentinel(Mutex<SentinelClient>),
@@ -60,29 +60,29 @@ impl Connection {
 
 /// The connection in use, and which one it is.
 #[derive(Default)]
-struct Open {
+struct CurrentConnection {
     number: u64,
     connection: Option<Connection>,
 }
 
 /// Redis as one asks it.
-pub(super) struct Client {
+pub(super) struct RedisClient {
     label: String,
-    way: Way,
-    timeouts: Timeouts,
-    open: Mutex<Open>,
+    way: Connector,
+    timeouts: RedisTimeouts,
+    open: Mutex<CurrentConnection>,
 }
 
-impl Client {
+impl RedisClient {
     /// Connects to nothing yet.
-    pub fn new(address: Address, timeouts: Timeouts) -> Result<Self, Fault> {
+    pub fn new(address: RedisAddress, timeouts: RedisTimeouts) -> Result<Self, Fault> {
         let label = address.label();
         let way = way(address, timeouts).map_err(|error| {
             // Its words may hold a part of the address.
             let what = format!("the address of {label} is wrong ({})", error.category());
             Fault::fix(what).code("P0909")
         })?;
-        Ok(Client { label, way, timeouts, open: Mutex::default() })
+        Ok(RedisClient { label, way, timeouts, open: Mutex::default() })
     }
 
     /// How Redis is called in messages.
@@ -92,7 +92,7 @@ impl Client {
 
     /// True where keys have to be in one slot.
     pub fn is_cluster(&self) -> bool {
-        matches!(self.way, Way::Cluster(_))
+        matches!(self.way, Connector::Cluster(_))
     }
 
     /// Whether it answers, and lets us in.
@@ -127,10 +127,10 @@ impl Client {
     }
 
     /// Runs a script. One that Redis does not know is sent along at once.
-    pub async fn run(&self, call: &Call<'_>) -> Result<Value, Failure> {
+    pub async fn run(&self, call: &ScriptCall<'_>) -> Result<Value, Failure> {
         let failure = |error| Failure::of(&self.label, &error);
         match self.ask(&call.cmd).await {
-            Err(error) if fault::trouble(&error) == Trouble::NoScript => {}
+            Err(error) if fault::trouble(&error) == RedisTrouble::NoScript => {}
             answer => return answer.map_err(failure),
         }
         self.ask(&call.with_text()).await.map_err(failure)
@@ -187,16 +187,18 @@ impl Client {
             .set_connection_timeout(Some(self.timeouts.connect))
             .set_response_timeout(Some(self.timeouts.call));
         match &self.way {
-            Way::Server(client) => {
+            Connector::Server(client) => {
                 let connection = client.get_multiplexed_async_connection_with_config(&config);
                 connection.await.map(Connection::One)
             }
-            Way::Sentinel(client) => {
+            Connector::Sentinel(client) => {
                 let mut client = client.lock().await;
                 let connection = client.get_async_connection_with_config(&config);
                 connection.await.map(Connection::One)
             }
-            Way::Cluster(client) => client.get_async_connection().await.map(Connection::Cluster),
+            Connector::Cluster(client) => {
+                client.get_async_connection().await.map(Connection::Cluster)
+            }
         }
     }
 }
@@ -205,21 +207,21 @@ fn too_late() -> RedisError {
     std::io::Error::from(std::io::ErrorKind::TimedOut).into()
 }
 
-fn way(address: Address, timeouts: Timeouts) -> RedisResult<Way> {
-    let Address { kind, hosts, tls, certificates } = address;
+fn way(address: RedisAddress, timeouts: RedisTimeouts) -> RedisResult<Connector> {
+    let RedisAddress { kind, hosts, tls, certificates } = address;
     let first = hosts.first().cloned();
     let missing = || RedisError::from((redis::ErrorKind::InvalidClientConfig, "no host"));
     let settings = first.as_ref().map(|info| info.redis_settings().clone()).ok_or_else(missing)?;
     match kind {
-        Kind::Server => {
+        RedisTopology::Server => {
             let info = first.ok_or_else(missing)?;
             let client = match certificates {
                 Some(certificates) => redis::Client::build_with_tls(info, certificates),
                 None => redis::Client::open(info),
             };
-            client.map(Way::Server)
+            client.map(Connector::Server)
         }
-        Kind::Sentinel { name } => {
+        RedisTopology::Sentinel { name } => {
             let addresses = hosts.iter().map(|info| info.addr().clone());
             let server = SentinelServerType::Master;
             let mut builder = SentinelClientBuilder::new(addresses, name, server)?
@@ -240,9 +242,9 @@ fn way(address: Address, timeouts: Timeouts) -> RedisResult<Way> {
                     .set_client_to_redis_certificates(certificates.clone())
                     .set_client_to_sentinel_certificates(certificates);
             }
-            builder.build().map(|client| Way::Sentinel(Mutex::new(client)))
+            builder.build().map(|client| Connector::Sentinel(Mutex::new(client)))
         }
-        Kind::Cluster => {
+        RedisTopology::Cluster => {
             // A redirection is a repeat for the driver; waiting is the engine's.
             let mut builder = ClusterClientBuilder::new(hosts)
                 .retries(2)
@@ -253,23 +255,23 @@ fn way(address: Address, timeouts: Timeouts) -> RedisResult<Way> {
             if let Some(certificates) = certificates {
                 builder = builder.certs(certificates);
             }
-            builder.build().map(Way::Cluster)
+            builder.build().map(Connector::Cluster)
         }
     }
 }
 
 /// A script with what it is given: its key, then any bytes. Each is copied to where it is sent
 /// from, and nowhere else.
-pub(super) struct Call<'a> {
+pub(super) struct ScriptCall<'a> {
     script: &'a Script,
     cmd: Cmd,
 }
 
-impl<'a> Call<'a> {
+impl<'a> ScriptCall<'a> {
     pub fn new(script: &'a Script, key: impl Display) -> Self {
         let mut cmd = redis::cmd("EVALSHA");
         cmd.arg(script.hash()).arg(1).write_arg_fmt(key);
-        Call { script, cmd }
+        ScriptCall { script, cmd }
     }
 
     pub fn push(&mut self, arg: &[u8]) {

@@ -8,7 +8,7 @@ use redis::{ErrorKind, RedisError};
 
 /// What is the matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Trouble {
+pub(super) enum RedisTrouble {
     /// It cannot be reached.
     Away,
     /// It does not take our credentials or denies a command.
@@ -34,55 +34,55 @@ pub(super) enum Trouble {
 }
 
 /// What an error means.
-pub(super) fn trouble(error: &RedisError) -> Trouble {
+pub(super) fn trouble(error: &RedisError) -> RedisTrouble {
     match error.kind() {
-        ErrorKind::Io if error.is_timeout() => Trouble::Silent,
-        ErrorKind::Io | ErrorKind::ClusterConnectionNotFound => Trouble::Away,
+        ErrorKind::Io if error.is_timeout() => RedisTrouble::Silent,
+        ErrorKind::Io | ErrorKind::ClusterConnectionNotFound => RedisTrouble::Away,
         // A sentinel that knows no such server: set up wrongly, or not yet.
-        ErrorKind::MasterNameNotFoundBySentinel => Trouble::Away,
+        ErrorKind::MasterNameNotFoundBySentinel => RedisTrouble::Away,
         ErrorKind::AuthenticationFailed => {
             // The word is the server's where it said one; the driver has its own otherwise.
             let said = error.detail().and_then(word);
-            said.unwrap_or(Trouble::NotLetIn)
+            said.unwrap_or(RedisTrouble::NotLetIn)
         }
-        ErrorKind::InvalidClientConfig | ErrorKind::RESP3NotSupported => Trouble::Unable,
+        ErrorKind::InvalidClientConfig | ErrorKind::RESP3NotSupported => RedisTrouble::Unable,
         _ => {
             let code = error.code().and_then(of_word);
             let said = code.or_else(|| error.detail().and_then(word));
-            said.unwrap_or(Trouble::Failed)
+            said.unwrap_or(RedisTrouble::Failed)
         }
     }
 }
 
 /// The first word that says something.
-fn word(text: &str) -> Option<Trouble> {
+fn word(text: &str) -> Option<RedisTrouble> {
     let lower = text.to_ascii_lowercase();
     if lower.contains("unknown command") || lower.contains("unknown redis command") {
-        return Some(Trouble::Unable);
+        return Some(RedisTrouble::Unable);
     }
     if lower.contains("authentication required") {
-        return Some(Trouble::NotLetIn);
+        return Some(RedisTrouble::NotLetIn);
     }
     if lower.contains("max number of clients") {
-        return Some(Trouble::Full);
+        return Some(RedisTrouble::Full);
     }
     if lower.contains("db index is out of range") {
-        return Some(Trouble::Unable);
+        return Some(RedisTrouble::Unable);
     }
     text.split(|c: char| !c.is_ascii_alphanumeric()).find_map(of_word)
 }
 
-fn of_word(word: &str) -> Option<Trouble> {
+fn of_word(word: &str) -> Option<RedisTrouble> {
     let trouble = match word {
-        "NOAUTH" | "WRONGPASS" | "NOPERM" => Trouble::NotLetIn,
-        "READONLY" => Trouble::ReadOnly,
-        "OOM" => Trouble::NoMemory,
-        "MISCONF" | "NOREPLICAS" => Trouble::Full,
+        "NOAUTH" | "WRONGPASS" | "NOPERM" => RedisTrouble::NotLetIn,
+        "READONLY" => RedisTrouble::ReadOnly,
+        "OOM" => RedisTrouble::NoMemory,
+        "MISCONF" | "NOREPLICAS" => RedisTrouble::Full,
         "LOADING" | "BUSY" | "CLUSTERDOWN" | "MASTERDOWN" | "TRYAGAIN" | "UNKILLABLE" | "MOVED"
-        | "ASK" => Trouble::NotReady,
-        "NOSCRIPT" => Trouble::NoScript,
-        "WRONGTYPE" => Trouble::WrongType,
-        "CROSSSLOT" | "NOPROTO" => Trouble::Unable,
+        | "ASK" => RedisTrouble::NotReady,
+        "NOSCRIPT" => RedisTrouble::NoScript,
+        "WRONGTYPE" => RedisTrouble::WrongType,
+        "CROSSSLOT" | "NOPROTO" => RedisTrouble::Unable,
         _ => return None,
     };
     Some(trouble)
@@ -90,7 +90,7 @@ fn of_word(word: &str) -> Option<Trouble> {
 
 /// A call that did not succeed.
 pub(super) struct Failure {
-    pub trouble: Trouble,
+    pub trouble: RedisTrouble,
     /// The same for the engine.
     pub fault: Fault,
 }
@@ -108,44 +108,44 @@ impl From<Failure> for Fault {
     }
 }
 
-impl Trouble {
+impl RedisTrouble {
     /// The connection may lead to the wrong server, or nowhere: the next call opens another.
     pub fn ends_connection(self) -> bool {
-        !matches!(self, Trouble::NoScript | Trouble::WrongType)
+        !matches!(self, RedisTrouble::NoScript | RedisTrouble::WrongType)
     }
 
     pub fn fault(self, label: &str) -> Fault {
         let wait = |what: &str| Fault::wait(format!("{label} {what}"));
         let fix = |what: &str| Fault::fix(format!("{label} {what}"));
         match self {
-            Trouble::Away => wait("cannot be reached")
+            RedisTrouble::Away => wait("cannot be reached")
                 .hint("it goes on by itself when the server is back")
                 .code("P0901"),
-            Trouble::NotLetIn => fix("does not let us in")
+            RedisTrouble::NotLetIn => fix("does not let us in")
                 .hint("check user, password and the user's rights, then `potok resume`")
                 .code("P0902"),
-            Trouble::ReadOnly => wait("takes no writes: it is a replica")
+            RedisTrouble::ReadOnly => wait("takes no writes: it is a replica")
                 .hint("it goes on by itself when a primary answers at this address")
                 .code("P0903"),
-            Trouble::NoMemory => wait("has no room: its memory is at its limit")
+            RedisTrouble::NoMemory => wait("has no room: its memory is at its limit")
                 .hint("groups that are sent make room; what does not fit is read from the log")
                 .code("P0904"),
-            Trouble::Full => wait("has no room")
+            RedisTrouble::Full => wait("has no room")
                 .hint("its disk, its replicas or its number of connections is at its limit")
                 .code("P0904"),
-            Trouble::Silent => wait("gave no answer in time")
+            RedisTrouble::Silent => wait("gave no answer in time")
                 .hint("it is asked again; what it did in spite of that does no harm")
                 .code("P0905"),
-            Trouble::NotReady => wait("is not ready")
+            RedisTrouble::NotReady => wait("is not ready")
                 .hint("it loads its data, runs a script or lacks a part of its cluster")
                 .code("P0906"),
-            Trouble::WrongType => fix("has a key of ours that holds something else")
+            RedisTrouble::WrongType => fix("has a key of ours that holds something else")
                 .hint("another program uses the same name: rename its key, or use another database")
                 .code("P0908"),
-            Trouble::Unable => fix("cannot do what is asked of it")
+            RedisTrouble::Unable => fix("cannot do what is asked of it")
                 .hint("see which version and which commands it allows, then `potok resume`")
                 .code("P0910"),
-            Trouble::NoScript | Trouble::Failed => {
+            RedisTrouble::NoScript | RedisTrouble::Failed => {
                 Fault::retry(format!("an attempt to use {label} failed")).code("P0911")
             }
         }
@@ -182,7 +182,7 @@ mod tests {
             ("ERR something new", Move::Retry),
         ] {
             let (code, detail) = text.split_once(' ').unwrap_or((text, ""));
-            let trouble = of_word(code).or_else(|| word(detail)).unwrap_or(Trouble::Failed);
+            let trouble = of_word(code).or_else(|| word(detail)).unwrap_or(RedisTrouble::Failed);
             let fault = trouble.fault("Redis");
             assert_eq!(fault.next, next, "{text}");
             assert!(!fault.code.is_empty(), "{text}");
@@ -192,12 +192,12 @@ mod tests {
     #[test]
     fn errors_of_the_driver_have_moves_too() {
         let io = |kind: std::io::ErrorKind| trouble(&RedisError::from(std::io::Error::from(kind)));
-        assert_eq!(io(std::io::ErrorKind::ConnectionRefused), Trouble::Away);
-        assert_eq!(io(std::io::ErrorKind::UnexpectedEof), Trouble::Away);
-        assert_eq!(io(std::io::ErrorKind::TimedOut), Trouble::Silent);
+        assert_eq!(io(std::io::ErrorKind::ConnectionRefused), RedisTrouble::Away);
+        assert_eq!(io(std::io::ErrorKind::UnexpectedEof), RedisTrouble::Away);
+        assert_eq!(io(std::io::ErrorKind::TimedOut), RedisTrouble::Silent);
         let of = |kind| trouble(&RedisError::from((kind, "words")));
-        assert_eq!(of(ErrorKind::AuthenticationFailed), Trouble::NotLetIn);
-        assert_eq!(of(ErrorKind::ClusterConnectionNotFound), Trouble::Away);
-        assert_eq!(of(ErrorKind::Parse), Trouble::Failed);
+        assert_eq!(of(ErrorKind::AuthenticationFailed), RedisTrouble::NotLetIn);
+        assert_eq!(of(ErrorKind::ClusterConnectionNotFound), RedisTrouble::Away);
+        assert_eq!(of(ErrorKind::Parse), RedisTrouble::Failed);
     }
 }

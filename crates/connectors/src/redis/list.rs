@@ -12,8 +12,8 @@ use redis::Value;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::address::Address;
-use super::client::{Call, Client, Timeouts};
+use super::address::RedisAddress;
+use super::client::{RedisClient, RedisTimeouts, ScriptCall};
 use super::scripts::Script;
 
 /// How long a repeat is known, in seconds.
@@ -61,7 +61,7 @@ impl SinkSettings for ListSinkSettings {
 
 /// Pushes messages into one list.
 pub struct RedisListSink {
-    client: Client,
+    client: RedisClient,
     script: Script,
     list: String,
 }
@@ -69,7 +69,7 @@ pub struct RedisListSink {
 impl RedisListSink {
     /// The list at this address. Connects to nothing yet.
     pub fn new(url: &str, list: &str) -> Result<Self, Fault> {
-        let client = Client::new(Address::parse(url)?, Timeouts::default())?;
+        let client = RedisClient::new(RedisAddress::parse(url)?, RedisTimeouts::default())?;
         if client.is_cluster() {
             return super::queue::cluster(client.label());
         }
@@ -89,7 +89,7 @@ impl Sink for RedisListSink {
     }
 
     async fn deliver(&self, batch: &Batch) -> Result<Receipt, Fault> {
-        let mut call = Call::new(&self.script, &self.list);
+        let mut call = ScriptCall::new(&self.script, &self.list);
         call.show(MARKER_S);
         for message in &batch.messages {
             call.show(format_args!("potok:id:{}", message.id));

@@ -23,7 +23,7 @@ mod scripts;
 mod settings;
 mod store;
 
-pub use client::Timeouts;
+pub use client::RedisTimeouts;
 pub use list::RedisListSink;
 pub(crate) use list::register;
 pub use queue::{QueueOptions, RedisQueue};

@@ -21,10 +21,10 @@
 use std::fmt::{self, Display};
 
 use bytes::Bytes;
-use potok_core::{Held, Owner, Place, Position, Record};
+use potok_core::{Owner, Position, Record, StoreAddress, StoreEntry};
 use redis::Value;
 
-use super::client::Call;
+use super::client::ScriptCall;
 use super::pack::{pack, unpack};
 use super::store::{PositionKey, text};
 
@@ -43,50 +43,50 @@ impl Display for Prefix<'_> {
 }
 
 /// What the scripts are told besides the owner.
-pub(super) fn begin(call: &mut Call<'_>, owner: &Owner) {
+pub(super) fn begin(call: &mut ScriptCall<'_>, owner: &Owner) {
     call.show(Prefix(owner));
 }
 
 /// Those of one piece behind each other, otherwise in order.
-pub(super) fn gathered<T>(items: &[T], place: impl Fn(&T) -> &Place) -> Vec<&T> {
+pub(super) fn gathered<T>(items: &[T], place: impl Fn(&T) -> &StoreAddress) -> Vec<&T> {
     let mut gathered: Vec<&T> = items.iter().collect();
     gathered.sort_by(|one, two| piece_of(place(one)).cmp(&piece_of(place(two))));
     gathered
 }
 
 /// Those that follow each other and are of the same piece.
-pub(super) fn pieces<T>(items: &[T], place: impl Fn(&T) -> &Place) -> Vec<&[T]> {
+pub(super) fn pieces<T>(items: &[T], place: impl Fn(&T) -> &StoreAddress) -> Vec<&[T]> {
     items.chunk_by(|one, two| piece_of(place(one)) == piece_of(place(two))).collect()
 }
 
-fn piece_of(place: &Place) -> (&Bytes, u64, &str, u32, u64) {
+fn piece_of(place: &StoreAddress) -> (&Bytes, u64, &str, u32, u64) {
     let Position { log, topic, partition, .. } = &place.position;
     (&place.group, place.with, topic, *partition, *log)
 }
 
 /// The groups come first: all of them are known before anything is held.
-pub(super) fn put(call: &mut Call<'_>, pieces: &[&[&Held]]) {
+pub(super) fn put(call: &mut ScriptCall<'_>, pieces: &[&[&StoreEntry]]) {
     let groups = || of_one_group(pieces, |held| &held.place);
     call.show(groups().count());
     for (group, pieces) in groups() {
         call.push(group);
-        let fields = |piece: &&[&Held]| if piece.len() > 1 { 2 } else { 1 };
+        let fields = |piece: &&[&StoreEntry]| if piece.len() > 1 { 2 } else { 1 };
         call.show(pieces.iter().map(fields).sum::<usize>());
     }
     let (mut offsets, mut records) = (Vec::new(), Vec::new());
     for piece in pieces {
-        let Some(Held { place, .. }) = piece.first() else { continue };
+        let Some(StoreEntry { place, .. }) = piece.first() else { continue };
         offsets.clear();
         records.clear();
-        for Held { record, .. } in *piece {
+        for StoreEntry { record, .. } in *piece {
             offsets.extend(record.offset.to_le_bytes());
             put_record(&mut records, record);
         }
         if piece.len() > 1 {
-            call.show(format_args!("i{}", Name(place)));
+            call.show(format_args!("i{}", PieceName(place)));
             call.push(&offsets);
         }
-        call.show(format_args!("b{}", Name(place)));
+        call.show(format_args!("b{}", PieceName(place)));
         call.push(&records);
     }
 }
@@ -106,7 +106,7 @@ fn put_record(records: &mut Vec<u8>, record: &Record) {
 /// The pieces that follow each other and are of the same group.
 fn of_one_group<'a, T>(
     pieces: &'a [&'a [T]],
-    place: impl Fn(&T) -> &Place + Copy,
+    place: impl Fn(&T) -> &StoreAddress + Copy,
 ) -> impl Iterator<Item = (&'a Bytes, &'a [&'a [T]])> {
     let group = move |piece: &&'a [T]| piece.first().map(|one| &place(one).group);
     let runs = pieces.chunk_by(move |one, two| group(one) == group(two));
@@ -114,26 +114,26 @@ fn of_one_group<'a, T>(
 }
 
 /// What a piece is called.
-struct Name<'a>(&'a Place);
+struct PieceName<'a>(&'a StoreAddress);
 
-impl Display for Name<'_> {
+impl Display for PieceName<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Place { position, with, .. } = self.0;
+        let StoreAddress { position, with, .. } = self.0;
         PositionKey(&Position { offset: *with, ..position.clone() }).fmt(f)
     }
 }
 
-pub(super) fn load(call: &mut Call<'_>, pieces: &[&[Place]]) {
+pub(super) fn load(call: &mut ScriptCall<'_>, pieces: &[&[StoreAddress]]) {
     for (group, pieces) in of_one_group(pieces, |place| place) {
         call.push(group);
         call.show(pieces.len());
         for place in pieces.iter().filter_map(|piece| piece.first()) {
-            call.show(Name(place));
+            call.show(PieceName(place));
         }
     }
 }
 
-pub(super) fn clean(call: &mut Call<'_>, pieces: &[&[&Place]]) {
+pub(super) fn clean(call: &mut ScriptCall<'_>, pieces: &[&[&StoreAddress]]) {
     let mut offsets = Vec::new();
     for (group, pieces) in of_one_group(pieces, |place| place) {
         call.push(group);
@@ -142,7 +142,7 @@ pub(super) fn clean(call: &mut Call<'_>, pieces: &[&[&Place]]) {
             let Some(first) = piece.first() else { continue };
             offsets.clear();
             offsets.extend(piece.iter().flat_map(|place| place.position.offset.to_le_bytes()));
-            call.show(Name(first));
+            call.show(PieceName(first));
             call.push(&offsets);
         }
     }
@@ -150,14 +150,14 @@ pub(super) fn clean(call: &mut Call<'_>, pieces: &[&[&Place]]) {
 
 /// The records of a piece that were asked for, from what Redis has of it: the list of those that are
 /// held, if it has one, and all of them.
-pub(super) fn found(places: &[Place], list: Value, records: Value) -> Vec<Option<Record>> {
+pub(super) fn found(places: &[StoreAddress], list: Value, records: Value) -> Vec<Option<Record>> {
     let (list, records) = (text(list), text(records).unwrap_or_default());
     let is_held = |offset: u64| match &list {
         Some(list) => list.chunks_exact(8).any(|one| one == offset.to_le_bytes()),
         None => true,
     };
     let all: Vec<(u64, Bytes)> = records_of(&records).collect();
-    let find = |place: &Place| {
+    let find = |place: &StoreAddress| {
         let offset = place.position.offset;
         let (_, packed) = all.iter().find(|(at, _)| *at == offset && is_held(offset))?;
         unpack(packed, None, offset)

@@ -35,13 +35,13 @@ use std::fmt::{self, Display};
 use std::io::Write;
 
 use bytes::Bytes;
-use potok_core::{Held, Owner, Place, Position};
+use potok_core::{Owner, Position, StoreAddress, StoreEntry};
 use redis::Value;
 
 use super::chunks::runs;
-use super::client::Call;
+use super::client::ScriptCall;
 use super::pack::pack;
-use super::store::{Found, PositionKey, text};
+use super::store::{PositionKey, StoredRecord, text};
 
 /// The key that names the owner of a share.
 pub(super) fn owner_key(owner: &Owner) -> String {
@@ -49,19 +49,19 @@ pub(super) fn owner_key(owner: &Owner) -> String {
 }
 
 /// What the scripts are told besides the owner.
-pub(super) fn begin(call: &mut Call<'_>, owner: &Owner) {
+pub(super) fn begin(call: &mut ScriptCall<'_>, owner: &Owner) {
     call.show(format_args!("potok:{}:", owner.pipeline));
     call.show(owner.share);
 }
 
-pub(super) fn put(call: &mut Call<'_>, held: &[&Held]) {
+pub(super) fn put(call: &mut ScriptCall<'_>, held: &[&StoreEntry]) {
     let mut entry = Vec::new();
     for run in runs(held, |held| &held.place.group) {
         let Some(first) = run.first() else { continue };
         call.push(&first.place.group);
         call.show(first.opened.0);
         call.show(run.len());
-        for Held { place, record, .. } in run {
+        for StoreEntry { place, record, .. } in run {
             let id = id(place);
             let is_ambiguous = place.group.contains(&b':') || id.contains(&b':');
             entry.clear();
@@ -77,19 +77,19 @@ pub(super) fn put(call: &mut Call<'_>, held: &[&Held]) {
     }
 }
 
-pub(super) fn load(call: &mut Call<'_>, places: &[Place]) {
+pub(super) fn load(call: &mut ScriptCall<'_>, places: &[StoreAddress]) {
     names(call, runs(places, |place| &place.group), |place| place);
 }
 
-pub(super) fn clean(call: &mut Call<'_>, places: &[&Place]) {
+pub(super) fn clean(call: &mut ScriptCall<'_>, places: &[&StoreAddress]) {
     names(call, runs(places, |place| &place.group), |place| place);
 }
 
 /// Of each group its name, the number of records, and each one's place, kind and id.
 fn names<'a, T: 'a>(
-    call: &mut Call<'_>,
+    call: &mut ScriptCall<'_>,
     runs: impl Iterator<Item = &'a [T]>,
-    place: impl Fn(&T) -> &Place,
+    place: impl Fn(&T) -> &StoreAddress,
 ) {
     for run in runs {
         let Some(first) = run.first() else { continue };
@@ -104,15 +104,15 @@ fn names<'a, T: 'a>(
 }
 
 /// Answers come in pairs: what is held, and the value of the readable key.
-pub(super) fn found(answers: impl Iterator<Item = Value>) -> Vec<Found> {
+pub(super) fn found(answers: impl Iterator<Item = Value>) -> Vec<StoredRecord> {
     let mut answers = answers.map(text);
     let mut found = Vec::new();
     while let (Some(entry), Some(value)) = (answers.next(), answers.next()) {
         let packed = entry.as_ref().and_then(packed_of);
         found.push(match entry.as_ref().and_then(|entry| entry.first()) {
-            Some(b'D') => Found { packed, value },
-            Some(b'C') => Found { packed, value: None },
-            _ => Found { packed: None, value: None },
+            Some(b'D') => StoredRecord { packed, value },
+            Some(b'C') => StoredRecord { packed, value: None },
+            _ => StoredRecord { packed: None, value: None },
         });
     }
     found
@@ -137,12 +137,12 @@ impl Display for PlaceKey<'_> {
 }
 
 /// The kind as it is shown.
-fn kind(place: &Place) -> &str {
+fn kind(place: &StoreAddress) -> &str {
     place.kind.as_deref().unwrap_or("record")
 }
 
 /// The id as it is shown.
-fn id(place: &Place) -> Cow<'_, [u8]> {
+fn id(place: &StoreAddress) -> Cow<'_, [u8]> {
     match &place.id {
         Some(id) => Cow::Borrowed(id),
         None => Cow::Owned(place.position.to_string().into_bytes()),

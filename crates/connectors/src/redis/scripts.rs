@@ -34,7 +34,7 @@ impl Script {
 }
 
 /// The scripts of a keys.
-pub(super) struct Scripts {
+pub(super) struct StoreScripts {
     pub own: Script,
     pub sweep: Script,
     pub put: Script,
@@ -43,11 +43,11 @@ pub(super) struct Scripts {
     pub clean: Script,
 }
 
-impl Scripts {
+impl StoreScripts {
     pub fn readable() -> Self {
         let names = include_str!("scripts/readable_names.lua");
         let script = |own: &str| Script::new(&format!("{names}{own}"));
-        Scripts {
+        StoreScripts {
             own: own(),
             sweep: script(include_str!("scripts/readable_sweep.lua")),
             put: script(include_str!("scripts/readable_put.lua")),
@@ -60,7 +60,7 @@ impl Scripts {
     pub fn packed() -> Self {
         let names = include_str!("scripts/packed_names.lua");
         let script = |own: &str| Script::new(&format!("{names}{own}"));
-        Scripts {
+        StoreScripts {
             own: own(),
             sweep: script(include_str!("scripts/packed_sweep.lua")),
             put: script(include_str!("scripts/packed_put.lua")),

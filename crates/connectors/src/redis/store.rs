@@ -13,15 +13,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use potok_core::{Fault, Held, Owner, Place, Position, PutOutcome, Record, Store};
+use potok_core::{Fault, Owner, Position, PutOutcome, Record, Store, StoreAddress, StoreEntry};
 use redis::Value;
 
-use super::address::Address;
+use super::address::RedisAddress;
 use super::chunks::{BYTES_MAX, chunks, gathered};
-use super::client::{Call, Client, Timeouts};
-use super::fault::{Failure, Trouble};
+use super::client::{RedisClient, RedisTimeouts, ScriptCall};
+use super::fault::{Failure, RedisTrouble};
 use super::pack::unpack;
-use super::scripts::{Script, Scripts};
+use super::scripts::{Script, StoreScripts};
 use super::{packed, readable};
 
 /// A pipeline has no more lanes than this, and so no more shares where each lane has one.
@@ -45,16 +45,16 @@ pub enum KeyStyle {
 
 /// Keeps bodies in Redis.
 pub struct RedisStore {
-    client: Client,
+    client: RedisClient,
     keys: KeyStyle,
-    scripts: Scripts,
+    scripts: StoreScripts,
     calls: AtomicU64,
     /// Somebody was told that Redis may throw keys away.
     warned: AtomicBool,
 }
 
 /// What Redis had of one record.
-pub(super) struct Found {
+pub(super) struct StoredRecord {
     pub packed: Option<Bytes>,
     /// The value, where it lies elsewhere.
     pub value: Option<Bytes>,
@@ -108,20 +108,24 @@ pub(super) fn text(answer: Value) -> Option<Bytes> {
 impl RedisStore {
     /// The store at this address. Connects to nothing yet.
     pub fn new(url: &str, keys: KeyStyle) -> Result<Self, Fault> {
-        Self::with_timeouts(url, keys, Timeouts::default())
+        Self::with_timeouts(url, keys, RedisTimeouts::default())
     }
 
     /// The same with other bounds on how long Redis may take.
-    pub fn with_timeouts(url: &str, keys: KeyStyle, timeouts: Timeouts) -> Result<Self, Fault> {
-        let client = Client::new(Address::parse(url)?, timeouts)?;
+    pub fn with_timeouts(
+        url: &str,
+        keys: KeyStyle,
+        timeouts: RedisTimeouts,
+    ) -> Result<Self, Fault> {
+        let client = RedisClient::new(RedisAddress::parse(url)?, timeouts)?;
         let scripts = match keys {
             KeyStyle::Readable if client.is_cluster() => {
                 return Err(Fault::fix("the readable keys do not fit a Redis cluster")
                     .hint("use the packed keys, or a single server")
                     .code("P0910"));
             }
-            KeyStyle::Readable => Scripts::readable(),
-            KeyStyle::Packed => Scripts::packed(),
+            KeyStyle::Readable => StoreScripts::readable(),
+            KeyStyle::Packed => StoreScripts::packed(),
         };
         Ok(RedisStore { client, keys, scripts, calls: AtomicU64::new(1), warned: false.into() })
     }
@@ -158,8 +162,8 @@ impl RedisStore {
     }
 
     /// A script with what every script is told first.
-    fn begin<'a>(&self, owner: &Owner, script: &'a Script) -> Call<'a> {
-        let mut call = Call::new(script, self.owner_key(owner));
+    fn begin<'a>(&self, owner: &Owner, script: &'a Script) -> ScriptCall<'a> {
+        let mut call = ScriptCall::new(script, self.owner_key(owner));
         call.show(owner.nonce);
         call.show(self.number());
         match self.keys {
@@ -176,7 +180,7 @@ impl RedisStore {
     }
 
     /// Runs a script for the owner; what it answered, but never that somebody else owns the share.
-    async fn run(&self, owner: &Owner, call: &Call<'_>) -> Result<Value, Fault> {
+    async fn run(&self, owner: &Owner, call: &ScriptCall<'_>) -> Result<Value, Fault> {
         let answer = self.client.run(call).await?;
         self.owned(owner, answer)
     }
@@ -198,7 +202,7 @@ impl RedisStore {
     async fn load_documented(
         &self,
         owner: &Owner,
-        places: &[Place],
+        places: &[StoreAddress],
     ) -> Result<Vec<Option<Record>>, Fault> {
         let mut records = Vec::with_capacity(places.len());
         while let Some(rest @ [_, ..]) = places.get(records.len()..) {
@@ -210,7 +214,7 @@ impl RedisStore {
             if found.is_empty() || found.len() > rest.len() {
                 return Err(self.strange());
             }
-            for (place, Found { packed, value }) in rest.iter().zip(found) {
+            for (place, StoredRecord { packed, value }) in rest.iter().zip(found) {
                 let offset = place.position.offset;
                 records.push(packed.and_then(|packed| unpack(&packed, value, offset)));
             }
@@ -222,7 +226,7 @@ impl RedisStore {
     async fn load_compact(
         &self,
         owner: &Owner,
-        pieces: &[&[Place]],
+        pieces: &[&[StoreAddress]],
     ) -> Result<Vec<Option<Record>>, Fault> {
         let (mut records, mut loaded) = (Vec::new(), 0);
         while let Some(rest @ [_, ..]) = pieces.get(loaded..) {
@@ -247,7 +251,7 @@ impl RedisStore {
     async fn answers(
         &self,
         owner: &Owner,
-        call: &Call<'_>,
+        call: &ScriptCall<'_>,
     ) -> Result<impl Iterator<Item = Value> + use<>, Fault> {
         match self.run(owner, call).await? {
             Value::Array(answers) => Ok(answers.into_iter().skip(1)),
@@ -260,7 +264,7 @@ impl RedisStore {
         &self,
         owner: &Owner,
         script: &Script,
-        tell: impl FnOnce(&mut Call<'_>),
+        tell: impl FnOnce(&mut ScriptCall<'_>),
     ) -> Result<(), Fault> {
         let mut call = self.begin(owner, script);
         tell(&mut call);
@@ -268,7 +272,7 @@ impl RedisStore {
     }
 
     /// Runs a script that has nothing to tell but that it is done.
-    async fn done(&self, owner: &Owner, call: &Call<'_>) -> Result<(), Fault> {
+    async fn done(&self, owner: &Owner, call: &ScriptCall<'_>) -> Result<(), Fault> {
         match self.run(owner, call).await? {
             Value::Int(1) => Ok(()),
             _ => Err(self.strange()),
@@ -293,12 +297,12 @@ impl RedisStore {
     async fn put_part(
         &self,
         owner: &Owner,
-        tell: impl FnOnce(&mut Call<'_>),
+        tell: impl FnOnce(&mut ScriptCall<'_>),
     ) -> Result<PutOutcome, Fault> {
         let mut call = self.begin(owner, &self.scripts.put);
         tell(&mut call);
         match self.client.run(&call).await {
-            Err(Failure { trouble: Trouble::NoMemory, fault }) => Ok(PutOutcome::Full(fault)),
+            Err(Failure { trouble: RedisTrouble::NoMemory, fault }) => Ok(PutOutcome::Full(fault)),
             answer => match self.owned(owner, answer?)? {
                 Value::Int(1) => Ok(PutOutcome::Kept),
                 _ => Err(self.strange()),
@@ -316,7 +320,7 @@ impl RedisStore {
 impl Store for RedisStore {
     async fn own(&self, owner: &Owner) -> Result<(), Fault> {
         // First the fence: from here on who owned it before changes nothing.
-        let mut call = Call::new(&self.scripts.own, self.owner_key(owner));
+        let mut call = ScriptCall::new(&self.scripts.own, self.owner_key(owner));
         call.show(format_args!("{} {}", owner.nonce, self.number()));
         if self.client.run(&call).await? != Value::Int(1) {
             return Err(self.strange());
@@ -342,8 +346,8 @@ impl Store for RedisStore {
         Ok(())
     }
 
-    async fn put(&self, owner: &Owner, held: &[Held]) -> Result<PutOutcome, Fault> {
-        let bytes = |held: &&Held| held.record.bytes() + held.place.group.len();
+    async fn put(&self, owner: &Owner, held: &[StoreEntry]) -> Result<PutOutcome, Fault> {
+        let bytes = |held: &&StoreEntry| held.record.bytes() + held.place.group.len();
         // Nothing to put is asked as well: whose share it is, and whether there is room.
         match self.keys {
             KeyStyle::Readable => {
@@ -380,7 +384,11 @@ impl Store for RedisStore {
         Ok(())
     }
 
-    async fn load(&self, owner: &Owner, places: &[Place]) -> Result<Vec<Option<Record>>, Fault> {
+    async fn load(
+        &self,
+        owner: &Owner,
+        places: &[StoreAddress],
+    ) -> Result<Vec<Option<Record>>, Fault> {
         let loaded = match self.keys {
             KeyStyle::Readable => {
                 let parts = chunks(places, |place| place.group.len());
@@ -395,7 +403,7 @@ impl Store for RedisStore {
         Ok(loaded.into_iter().flatten().collect())
     }
 
-    async fn clean(&self, owner: &Owner, places: &[Place]) -> Result<(), Fault> {
+    async fn clean(&self, owner: &Owner, places: &[StoreAddress]) -> Result<(), Fault> {
         let script = &self.scripts.clean;
         match self.keys {
             KeyStyle::Readable => {

@@ -18,7 +18,7 @@ const IDLE_MAX: Duration = Duration::from_secs(60);
 /// How long a server may take. What takes longer is given up, so that a frozen server cannot hold
 /// a lane: its connections stay open and simply do not answer.
 #[derive(Clone, Copy, Debug)]
-pub struct Timeouts {
+pub struct SqlTimeouts {
     /// For a new connection, and for the first answer on one used before.
     pub connect: Duration,
     /// For a whole call. The server is told to give up a statement a little earlier.
@@ -27,9 +27,9 @@ pub struct Timeouts {
     pub lock: Duration,
 }
 
-impl Default for Timeouts {
+impl Default for SqlTimeouts {
     fn default() -> Self {
-        Timeouts {
+        SqlTimeouts {
             connect: Duration::from_secs(5),
             call: Duration::from_secs(30),
             lock: Duration::from_secs(10),
@@ -37,7 +37,7 @@ impl Default for Timeouts {
     }
 }
 
-impl Timeouts {
+impl SqlTimeouts {
     /// What the server is told for one statement.
     pub(crate) fn statement(&self) -> Duration {
         self.call.mul_f64(0.8)

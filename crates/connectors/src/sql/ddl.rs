@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use potok_core::Fault;
 
-use super::tables::{CONTENT_HASH, ELEMENT, Kind, ONCE_ID, POTOK_ID, Tables, problem};
+use super::tables::{CONTENT_HASH, ColumnKind, ELEMENT, ONCE_ID, POTOK_ID, Tables, problem};
 
 /// A system's way of writing SQL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,22 +79,21 @@ impl Dialect {
         }
     }
 
-    fn type_name(self, kind: Kind) -> &'static str {
+    fn type_name(self, kind: ColumnKind) -> &'static str {
         match (self, kind) {
-            (Dialect::Sqlite, Kind::Integer | Kind::Boolean) => "INTEGER",
-            (Dialect::Sqlite, Kind::Real) => "REAL",
-            (Dialect::Sqlite, Kind::Any) => "ANY",
-            (Dialect::Sqlite | Dialect::Postgres, Kind::Text) | (Dialect::Sqlite, Kind::Json) => {
-                "TEXT"
-            }
+            (Dialect::Sqlite, ColumnKind::Integer | ColumnKind::Boolean) => "INTEGER",
+            (Dialect::Sqlite, ColumnKind::Real) => "REAL",
+            (Dialect::Sqlite, ColumnKind::Any) => "ANY",
+            (Dialect::Sqlite | Dialect::Postgres, ColumnKind::Text)
+            | (Dialect::Sqlite, ColumnKind::Json) => "TEXT",
             // Not `jsonb`, which rewrites what it keeps.
-            (Dialect::Postgres, Kind::Json | Kind::Any) => "JSON",
-            (Dialect::Postgres | Dialect::Mysql, Kind::Integer) => "BIGINT",
-            (Dialect::Postgres, Kind::Real) => "DOUBLE PRECISION",
-            (Dialect::Postgres | Dialect::Mysql, Kind::Boolean) => "BOOLEAN",
-            (Dialect::Mysql, Kind::Real) => "DOUBLE",
+            (Dialect::Postgres, ColumnKind::Json | ColumnKind::Any) => "JSON",
+            (Dialect::Postgres | Dialect::Mysql, ColumnKind::Integer) => "BIGINT",
+            (Dialect::Postgres, ColumnKind::Real) => "DOUBLE PRECISION",
+            (Dialect::Postgres | Dialect::Mysql, ColumnKind::Boolean) => "BOOLEAN",
+            (Dialect::Mysql, ColumnKind::Real) => "DOUBLE",
             // JSON too: the type of that name refuses deep values, or rewrites what it keeps.
-            (Dialect::Mysql, Kind::Text | Kind::Json | Kind::Any) => "LONGTEXT",
+            (Dialect::Mysql, ColumnKind::Text | ColumnKind::Json | ColumnKind::Any) => "LONGTEXT",
         }
     }
 }
@@ -136,7 +135,7 @@ impl Tables {
         });
         let own = self.own_columns(index);
         let own = own.iter().map(|name| (*name, self.own_kind(name), true));
-        let columns: Vec<(&str, Kind, bool)> =
+        let columns: Vec<(&str, ColumnKind, bool)> =
             if index == 0 { fields.chain(own).collect() } else { own.chain(fields).collect() };
 
         let mut sql = format!("CREATE TABLE IF NOT EXISTS {} (\n", dialect.quote(&table.name));
@@ -181,7 +180,7 @@ impl Tables {
         dialect: Dialect,
         index: usize,
         name: &str,
-        kind: Kind,
+        kind: ColumnKind,
     ) -> String {
         let table = dialect.quote(self.tables.get(index).map_or("", |table| &table.name));
         let kind = self.column_type(dialect, index, name, kind);
@@ -189,12 +188,14 @@ impl Tables {
     }
 
     /// The type of a column of the table at `index`; text in a key has one of its own.
-    fn column_type(&self, dialect: Dialect, index: usize, name: &str, kind: Kind) -> String {
+    fn column_type(&self, dialect: Dialect, index: usize, name: &str, kind: ColumnKind) -> String {
         let is_key = self.own_columns(index).contains(&name)
             || index == 0 && self.id_columns().contains(&name);
         match dialect {
-            Dialect::Postgres if is_key && kind == Kind::Text => "TEXT COLLATE \"C\"".to_owned(),
-            Dialect::Mysql if is_key && kind == Kind::Text => {
+            Dialect::Postgres if is_key && kind == ColumnKind::Text => {
+                "TEXT COLLATE \"C\"".to_owned()
+            }
+            Dialect::Mysql if is_key && kind == ColumnKind::Text => {
                 format!("VARCHAR({})", self.key_chars(name))
             }
             _ => dialect.type_name(kind).to_owned(),
@@ -209,7 +210,8 @@ impl Tables {
             POTOK_ID => POTOK_ID_CHARS_MAX,
             _ => {
                 let ids = self.id_columns();
-                let texts = ids.iter().filter(|id| self.id_kind(id) == Kind::Text).count().max(1);
+                let texts =
+                    ids.iter().filter(|id| self.id_kind(id) == ColumnKind::Text).count().max(1);
                 let others = (ids.len() + 1).saturating_sub(texts) * 8;
                 (INNODB_KEY_BYTES_MAX.saturating_sub(others) / 4 / texts).min(KEY_CHARS_MAX)
             }
@@ -217,10 +219,10 @@ impl Tables {
     }
 
     /// What a column that no field fills holds.
-    pub(super) fn own_kind(&self, name: &str) -> Kind {
+    pub(super) fn own_kind(&self, name: &str) -> ColumnKind {
         match name {
-            CONTENT_HASH | POTOK_ID | ONCE_ID => Kind::Text,
-            ELEMENT => Kind::Integer,
+            CONTENT_HASH | POTOK_ID | ONCE_ID => ColumnKind::Text,
+            ELEMENT => ColumnKind::Integer,
             id => self.id_kind(id),
         }
     }

@@ -6,15 +6,14 @@
 use potok_core::Fault;
 
 use super::Dialect;
-use super::tables::{Bounds, Column, Id, Kind, POTOK_ID, Table, Tables};
+use super::tables::{Bounds, Column, ColumnKind, POTOK_ID, ParentId, Table, Tables};
 
 /// A column as the database has it.
 #[derive(Clone, Debug)]
 pub struct FoundColumn {
-    /// Its name.
     pub name: String,
     /// What it takes.
-    pub kind: Kind,
+    pub kind: ColumnKind,
     /// It takes no null, and the database does not fill it by itself.
     pub not_null: bool,
     /// What it is without a value, as SQL.
@@ -25,7 +24,7 @@ pub struct FoundColumn {
 
 /// What a transaction means to a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Keeping {
+pub enum RollbackSupport {
     /// What is rolled back was never there.
     #[default]
     Transactions,
@@ -39,7 +38,7 @@ pub enum Keeping {
 #[derive(Clone, Debug, Default)]
 pub struct FoundTable {
     /// What a transaction means to it.
-    pub keeping: Keeping,
+    pub keeping: RollbackSupport,
     /// The columns one can write.
     pub columns: Vec<FoundColumn>,
     /// Sets of columns that are unique, compared byte by byte.
@@ -147,7 +146,7 @@ impl Tables {
         if index == 0 {
             self.check_unique(dialect, table, found, misfits);
         }
-        if let (0, Id::Fields(ids)) = (index, &self.id) {
+        if let (0, ParentId::Fields(ids)) = (index, &self.id) {
             // Letter for letter: it must be the field's column, not only one SQL takes for it.
             for id in ids.iter().filter(|id| !found.columns.iter().any(|c| c.name == **id)) {
                 self.miss(dialect, index, id, self.id_kind(id), misfits);
@@ -233,7 +232,7 @@ impl Tables {
         dialect: Dialect,
         index: usize,
         column: &str,
-        kind: Kind,
+        kind: ColumnKind,
         misfits: &mut Misfits,
     ) {
         let table = self.tables.get(index).map_or("", |table| &table.name);
@@ -284,17 +283,17 @@ impl Tables {
 
 impl Misfits {
     /// A record is all its rows or none, which only transactions can promise.
-    fn check_keeping(&mut self, dialect: Dialect, table: &str, keeping: &Keeping) {
+    fn check_keeping(&mut self, dialect: Dialect, table: &str, keeping: &RollbackSupport) {
         match keeping {
-            Keeping::Transactions => {}
-            Keeping::Engine(engine) => {
+            RollbackSupport::Transactions => {}
+            RollbackSupport::Engine(engine) => {
                 self.torn.push(format!(
                     "table `{table}` is kept by the engine {engine}, which has no transactions: a \
                      failed call would leave half of a record"
                 ));
                 self.cure.push(format!("ALTER TABLE {} ENGINE=InnoDB", dialect.quote(table)));
             }
-            Keeping::View => self.torn.push(format!(
+            RollbackSupport::View => self.torn.push(format!(
                 "`{table}` is a view, and nothing tells whether what is behind it has \
                  transactions: name the table itself"
             )),
@@ -320,28 +319,28 @@ fn adopt_columns(dialect: Dialect, found: &FoundTable, own: &[&str]) -> Vec<Colu
 }
 
 /// How values of `wanted` go into a column that takes `there`; `None` where they could change.
-fn stored_as(wanted: Kind, there: Kind) -> Option<Kind> {
+fn stored_as(wanted: ColumnKind, there: ColumnKind) -> Option<ColumnKind> {
     match (wanted, there) {
         (wanted, there) if wanted == there => Some(wanted),
-        (wanted, Kind::Any) => Some(wanted),
-        (Kind::Json, Kind::Text) => Some(Kind::Json),
-        (_, Kind::Text) => Some(Kind::Text),
-        (Kind::Boolean, Kind::Integer) => Some(Kind::Boolean),
-        (Kind::Integer, Kind::Real) => Some(Kind::Real),
+        (wanted, ColumnKind::Any) => Some(wanted),
+        (ColumnKind::Json, ColumnKind::Text) => Some(ColumnKind::Json),
+        (_, ColumnKind::Text) => Some(ColumnKind::Text),
+        (ColumnKind::Boolean, ColumnKind::Integer) => Some(ColumnKind::Boolean),
+        (ColumnKind::Integer, ColumnKind::Real) => Some(ColumnKind::Real),
         _ => None,
     }
 }
 
-impl Kind {
+impl ColumnKind {
     /// For messages.
     pub(super) fn words(self) -> &'static str {
         match self {
-            Kind::Text => "text",
-            Kind::Integer => "integers",
-            Kind::Real => "numbers",
-            Kind::Boolean => "true or false",
-            Kind::Json => "JSON",
-            Kind::Any => "anything",
+            ColumnKind::Text => "text",
+            ColumnKind::Integer => "integers",
+            ColumnKind::Real => "numbers",
+            ColumnKind::Boolean => "true or false",
+            ColumnKind::Json => "JSON",
+            ColumnKind::Any => "anything",
         }
     }
 }

@@ -25,24 +25,24 @@ mod url;
 #[cfg(test)]
 mod tests;
 
-pub use connections::Timeouts;
+pub use connections::SqlTimeouts;
 pub use ddl::Dialect;
-pub use fit::{FoundColumn, FoundTable, Keeping};
+pub use fit::{FoundColumn, FoundTable, RollbackSupport};
 pub use rows::{Cell, RecordRows, Rows};
 pub use settings::{CONNECTIONS, SqlSettings, track_ddl, tracker};
-pub use tables::{Bounds, Column, Kind, SqlSinkConfig, Table, Tables};
+pub use tables::{Bounds, Column, ColumnKind, SqlSinkConfig, Table, Tables};
 pub use track::{LogIdentity, TrackConfig};
 
 pub(crate) use call::{Endings, read, receipt};
 pub(crate) use connections::Connections;
-pub(crate) use once::{ExistingRow, Once, conflict, unexplained, write};
+pub(crate) use once::{ExistingRow, OnceSteps, conflict, unexplained, write};
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(crate) use server::{Server, ServerSink};
-pub(crate) use settings::{Database, Place, database, register};
+pub(crate) use server::{ServerSink, SqlServer};
+pub(crate) use settings::{DatabaseLocation, DatabaseSystem, database, register};
 pub(crate) use track::{
-    FoundTracking, Row, SqlTracker, TrackDatabase, TrackSession, TrackTables, Value,
+    FoundTracking, SqlTracker, SqlValue, TextRow, TrackDatabase, TrackSession, TrackTables,
 };
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(crate) use trouble::{System, Trouble};
+pub(crate) use trouble::{SqlTrouble, System};
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) use url::{bare_host, check_parameters, must_verify};

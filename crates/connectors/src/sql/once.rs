@@ -17,7 +17,7 @@ use super::{Endings, Tables};
 
 /// How one system does the steps, within a transaction that is open. Answers are in the order of
 /// the records asked about.
-pub(crate) trait Once {
+pub(crate) trait OnceSteps {
     /// What a step may fail with.
     type Error: Send;
 
@@ -57,7 +57,7 @@ pub(crate) struct ExistingRow {
 
 /// Writes the rows of one call; returns how each record ended that was not inserted. The caller
 /// commits, or rolls back after an error.
-pub(crate) async fn write<O: Once>(
+pub(crate) async fn write<O: OnceSteps>(
     once: &mut O,
     tables: &Tables,
     rows: &Rows,
@@ -96,7 +96,7 @@ pub(crate) async fn write<O: Once>(
 }
 
 /// Decides for records that were not inserted; returns those for which nothing was found.
-async fn explain<'a, O: Once>(
+async fn explain<'a, O: OnceSteps>(
     once: &mut O,
     tables: &Tables,
     rows: &Rows,

@@ -12,13 +12,12 @@ use potok_core::{Fault, Message, Reason};
 use potok_expr::json::{self, Node, Parser};
 use sha2::{Digest, Sha256};
 
-use super::Kind;
-use super::tables::{Bounds, Column, Id, Slot, Table, Tables};
+use super::ColumnKind;
+use super::tables::{Bounds, Column, FieldTarget, ParentId, Table, Tables};
 
 /// One value. Text lies in the buffer of its [`Rows`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cell {
-    /// Null.
     Null,
     /// An integer, or 0 and 1 for false and true.
     Integer(i64),
@@ -134,7 +133,7 @@ impl Rows {
             Fault::set_aside(Reason::Undecodable, "the value is not JSON").because(error)
         })?;
         let Some((parent, children)) = tables.tables.split_first() else { return Ok(()) };
-        let ids: &[String] = if let Id::Fields(ids) = &tables.id { ids } else { &[] };
+        let ids: &[String] = if let ParentId::Fields(ids) = &tables.id { ids } else { &[] };
         let at = self.cells.len();
         self.add_row(tables, parent, root, ids, None)?;
         self.add_hash(&message.source);
@@ -143,7 +142,7 @@ impl Rows {
         let _ = write!(self.text, "{}", message.id);
         self.cells.push(Cell::Text(start..self.text.len()));
         self.check_own(parent, 1, "the delivery id")?;
-        if tables.id == Id::OnceId {
+        if tables.id == ParentId::OnceId {
             self.add_once_id(message)?;
             self.check_own(parent, 2, "the id of `once_by`")?;
         }
@@ -247,7 +246,7 @@ impl Rows {
                 return Err(refused(format!("{}: the field `{name}` has no column", place()))
                     .hint("add the column, or take the field out in a `vrl` stage"));
             };
-            if let (Slot::Column(index), Some(column)) = (slot, table.column(slot)) {
+            if let (FieldTarget::Column(index), Some(column)) = (slot, table.column(slot)) {
                 next = slot_at + 1;
                 let cell = self
                     .read_column(column, value)
@@ -303,27 +302,28 @@ impl Rows {
         Ok(())
     }
 
-    fn read(&mut self, kind: Kind, node: Node<'_>) -> Result<Cell, String> {
+    fn read(&mut self, kind: ColumnKind, node: Node<'_>) -> Result<Cell, String> {
         match (kind, node.kind()) {
             (_, json::Kind::Null) => Ok(Cell::Null),
-            (Kind::Text | Kind::Any, json::Kind::String) => {
+            (ColumnKind::Text | ColumnKind::Any, json::Kind::String) => {
                 self.add_text(&node.text().unwrap_or_default())
             }
-            (Kind::Json | Kind::Text, _) | (Kind::Any, json::Kind::Array | json::Kind::Object) => {
+            (ColumnKind::Json | ColumnKind::Text, _)
+            | (ColumnKind::Any, json::Kind::Array | json::Kind::Object) => {
                 self.add_text(node.source())
             }
-            (Kind::Integer | Kind::Boolean | Kind::Any, json::Kind::Bool) => {
+            (ColumnKind::Integer | ColumnKind::Boolean | ColumnKind::Any, json::Kind::Bool) => {
                 Ok(Cell::Integer(i64::from(node.as_bool() == Some(true))))
             }
-            (Kind::Integer, json::Kind::Number) => match node.as_i64() {
+            (ColumnKind::Integer, json::Kind::Number) => match node.as_i64() {
                 Some(integer) => Ok(Cell::Integer(integer)),
                 None => Err(format!("{} is not an integer of 64 bits", short(node.source()))),
             },
-            (Kind::Real, json::Kind::Number) => real(node),
-            (Kind::Any, json::Kind::Number) if is_integer(node.source()) => {
-                self.read(Kind::Integer, node)
+            (ColumnKind::Real, json::Kind::Number) => real(node),
+            (ColumnKind::Any, json::Kind::Number) if is_integer(node.source()) => {
+                self.read(ColumnKind::Integer, node)
             }
-            (Kind::Any, json::Kind::Number) => real(node),
+            (ColumnKind::Any, json::Kind::Number) => real(node),
             (kind, other) => Err(format!("the column takes {}, not {other}", kind.words())),
         }
     }
@@ -359,19 +359,19 @@ impl Tables {
     /// Cells of a parent row.
     pub(crate) fn parent_width(&self) -> usize {
         let fields = self.tables.first().map_or(0, |parent| parent.columns.len());
-        fields + 2 + usize::from(self.id == Id::OnceId)
+        fields + 2 + usize::from(self.id == ParentId::OnceId)
     }
 
     /// Where in a parent row the key columns are.
     pub(crate) fn id_cells(&self) -> Vec<usize> {
         let columns = self.tables.first().map_or(&[][..], |parent| &parent.columns);
         match &self.id {
-            Id::Fields(names) => names
+            ParentId::Fields(names) => names
                 .iter()
                 .filter_map(|name| columns.iter().position(|column| column.name == *name))
                 .collect(),
-            Id::OnceId => vec![columns.len() + 2],
-            Id::Delivery => vec![self.delivery_id_cell()],
+            ParentId::OnceId => vec![columns.len() + 2],
+            ParentId::Delivery => vec![self.delivery_id_cell()],
         }
     }
 
@@ -389,7 +389,7 @@ impl Tables {
 impl Table {
     /// Where a field goes, and its index. `next` is where it would be if fields come in the
     /// order they usually do, which saves the search.
-    fn slot(&self, name: &str, next: usize) -> Option<(usize, Slot)> {
+    fn slot(&self, name: &str, next: usize) -> Option<(usize, FieldTarget)> {
         if let Some((known, slot)) = self.slots.get(next)
             && known == name
         {
@@ -399,10 +399,10 @@ impl Table {
         self.slots.get(at).map(|(_, slot)| (at, *slot))
     }
 
-    fn column(&self, slot: Slot) -> Option<&Column> {
+    fn column(&self, slot: FieldTarget) -> Option<&Column> {
         match slot {
-            Slot::Column(index) => self.columns.get(index),
-            Slot::Elsewhere => None,
+            FieldTarget::Column(index) => self.columns.get(index),
+            FieldTarget::Elsewhere => None,
         }
     }
 }

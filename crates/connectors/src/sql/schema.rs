@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
-use super::Kind;
+use super::ColumnKind;
 
 /// A set of JSON types, as bits.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -67,18 +67,18 @@ impl Types {
         }
     }
 
-    fn kind(self) -> Kind {
+    fn kind(self) -> ColumnKind {
         let some = self.without(Types::NULL);
         if some == Types::STRING {
-            Kind::Text
+            ColumnKind::Text
         } else if some == Types::INTEGER {
-            Kind::Integer
+            ColumnKind::Integer
         } else if some == Types::BOOLEAN {
-            Kind::Boolean
+            ColumnKind::Boolean
         } else if some != Types::NONE && some.without(Types::named("number")) == Types::NONE {
-            Kind::Real
+            ColumnKind::Real
         } else {
-            Kind::Json
+            ColumnKind::Json
         }
     }
 }
@@ -86,7 +86,7 @@ impl Types {
 /// A field as the schema describes it.
 pub(super) struct Field {
     pub name: String,
-    pub kind: Kind,
+    pub kind: ColumnKind,
     /// Always there and never null.
     pub required: bool,
 }
@@ -99,7 +99,7 @@ pub(super) struct Schema<'a> {
 
 /// The subschemas that speak about one place of the value. `sure` ones always hold; the others
 /// are alternatives (`anyOf`, `oneOf`, `then`, `else`).
-pub(super) struct Place<'a>(Vec<Part<'a>>);
+pub(super) struct Subschemas<'a>(Vec<Part<'a>>);
 
 #[derive(Clone, Copy)]
 struct Part<'a> {
@@ -113,7 +113,7 @@ impl<'a> Schema<'a> {
     }
 
     /// The place that `steps` lead to, and with `each` the elements of the array there.
-    pub fn place(&self, steps: &[String], each: bool) -> Place<'a> {
+    pub fn place(&self, steps: &[String], each: bool) -> Subschemas<'a> {
         let mut place = self.gather([Part { schema: self.root, sure: true }]);
         for step in steps {
             place = self.gather(place.children(|schema| schema.get("properties")?.get(step)));
@@ -125,12 +125,12 @@ impl<'a> Schema<'a> {
     }
 
     /// True when the value at this place can be an object.
-    pub fn takes_object(&self, place: &Place<'a>) -> bool {
+    pub fn takes_object(&self, place: &Subschemas<'a>) -> bool {
         self.types_of(&place.0).has(Types::OBJECT)
     }
 
     /// The fields of the object at this place, in the order of the schema.
-    pub fn fields(&self, place: &Place<'a>) -> Vec<Field> {
+    pub fn fields(&self, place: &Subschemas<'a>) -> Vec<Field> {
         let mut names: Vec<&str> = Vec::new();
         let mut parts: HashMap<&str, Vec<Part<'a>>> = HashMap::new();
         let mut required: HashSet<&str> = HashSet::new();
@@ -163,7 +163,7 @@ impl<'a> Schema<'a> {
 
     /// Adds what the parts include by reference or combination. Each subschema is looked at once,
     /// so that circles and bombs of references end.
-    fn gather(&self, parts: impl IntoIterator<Item = Part<'a>>) -> Place<'a> {
+    fn gather(&self, parts: impl IntoIterator<Item = Part<'a>>) -> Subschemas<'a> {
         let mut seen: HashSet<*const Value> = HashSet::new();
         let mut todo: Vec<Part<'a>> = parts.into_iter().collect();
         todo.reverse();
@@ -192,7 +192,7 @@ impl<'a> Schema<'a> {
             }
             todo.extend(more.into_iter().rev());
         }
-        Place(all)
+        Subschemas(all)
     }
 
     /// Where a local `$ref` leads.
@@ -252,7 +252,7 @@ impl<'a> Schema<'a> {
     }
 }
 
-impl<'a> Place<'a> {
+impl<'a> Subschemas<'a> {
     fn children(&self, find: impl Fn(&'a Value) -> Option<&'a Value>) -> Vec<Part<'a>> {
         let parts = self.0.iter();
         parts

@@ -14,11 +14,11 @@ use potok_core::trouble::crash_point;
 use potok_core::{Batch, Fault, Receipt, SinkLimits};
 use sqlx::Error;
 
-use super::trouble::{System, Trouble};
-use super::{Connections, Dialect, Endings, FoundTable, Rows, Tables, Timeouts, read, receipt};
+use super::trouble::{SqlTrouble, System};
+use super::{Connections, Dialect, Endings, FoundTable, Rows, SqlTimeouts, Tables, read, receipt};
 
 /// What one system does its own way.
-pub(crate) trait Server: Send + Sync {
+pub(crate) trait SqlServer: Send + Sync {
     /// A session with it.
     type Connection: Send;
     /// Tables as they are, and the statements for them.
@@ -31,7 +31,7 @@ pub(crate) trait Server: Send + Sync {
     /// A new session, set up as this sink needs it.
     fn connect(
         &self,
-        timeouts: &Timeouts,
+        timeouts: &SqlTimeouts,
     ) -> impl Future<Output = Result<Self::Connection, Error>> + Send;
 
     /// Begins a transaction.
@@ -80,31 +80,31 @@ pub(crate) trait Server: Send + Sync {
     fn tables(plan: &Self::Plan) -> &Tables;
 
     /// What an error means.
-    fn trouble(error: &Error) -> Trouble;
+    fn trouble(error: &Error) -> SqlTrouble;
 }
 
 /// A sink on a server.
-pub(crate) struct ServerSink<S: Server> {
+pub(crate) struct ServerSink<S: SqlServer> {
     server: S,
     tables: Tables,
-    timeouts: Timeouts,
+    timeouts: SqlTimeouts,
     connections: Connections<S::Connection>,
     /// Set by the last `prepare` that succeeded.
     plan: Mutex<Option<Arc<S::Plan>>>,
 }
 
-impl<S: Server> ServerSink<S> {
+impl<S: SqlServer> ServerSink<S> {
     pub fn new(server: S, tables: Tables) -> Self {
         ServerSink {
             server,
             tables,
-            timeouts: Timeouts::default(),
+            timeouts: SqlTimeouts::default(),
             connections: Connections::new(),
             plan: Mutex::default(),
         }
     }
 
-    pub fn set_timeouts(&mut self, timeouts: Timeouts) {
+    pub fn set_timeouts(&mut self, timeouts: SqlTimeouts) {
         self.timeouts = timeouts;
     }
 
@@ -129,7 +129,7 @@ impl<S: Server> ServerSink<S> {
         };
         match self.bounded(self.timeouts.call, look).await {
             Ok(Some(found)) => tables.check(&found, S::DIALECT),
-            Ok(None) => Err(self.fault(Trouble::ReadOnly, None)),
+            Ok(None) => Err(self.fault(SqlTrouble::ReadOnly, None)),
             Err((trouble, error)) => Err(self.fault(trouble, error.as_ref())),
         }
     }
@@ -142,7 +142,7 @@ impl<S: Server> ServerSink<S> {
         };
         match self.bounded(self.timeouts.connect + self.timeouts.connect, ask).await {
             Ok(true) => Ok(()),
-            Ok(false) => Err(self.fault(Trouble::ReadOnly, None)),
+            Ok(false) => Err(self.fault(SqlTrouble::ReadOnly, None)),
             Err((trouble, error)) => Err(self.fault(trouble, error.as_ref())),
         }
     }
@@ -170,11 +170,12 @@ impl<S: Server> ServerSink<S> {
         if !trouble.is_about_records() {
             self.connections.forget();
         }
-        if matches!(trouble, Trouble::Away | Trouble::Silent) && committing.load(Ordering::Relaxed)
+        if matches!(trouble, SqlTrouble::Away | SqlTrouble::Silent)
+            && committing.load(Ordering::Relaxed)
         {
-            trouble = Trouble::CommitLost;
+            trouble = SqlTrouble::CommitLost;
         }
-        if trouble == Trouble::SetUp
+        if trouble == SqlTrouble::SetUp
             && let Some(misfit) = self.misfit(plan).await
         {
             return Err(match error {
@@ -255,12 +256,12 @@ impl<S: Server> ServerSink<S> {
         let mut connection = self.connect().await.map_err(sort)?;
         let tables = &self.tables;
         if !S::takes_writes(&mut connection, tables).await.map_err(sort)? {
-            return Err(self.fault(Trouble::ReadOnly, None));
+            return Err(self.fault(SqlTrouble::ReadOnly, None));
         }
         let mut found = S::find(&mut connection, tables).await.map_err(sort)?;
         if tables.creates() && found.iter().any(Option::is_none) {
             S::create(&mut connection, tables).await.map_err(|error| match S::trouble(&error) {
-                Trouble::SetUp | Trouble::Refused | Trouble::TooLarge => {
+                SqlTrouble::SetUp | SqlTrouble::Refused | SqlTrouble::TooLarge => {
                     Fault::fix(format!("{}: cannot create the tables", tables.label()))
                         .because(error)
                         .hint("see the statements with `potok ddl`, then `potok resume`")
@@ -289,15 +290,15 @@ impl<S: Server> ServerSink<S> {
         &self,
         max: Duration,
         work: impl Future<Output = Result<T, Error>>,
-    ) -> Result<T, (Trouble, Option<Error>)> {
+    ) -> Result<T, (SqlTrouble, Option<Error>)> {
         match tokio::time::timeout(max, work).await {
             Ok(Ok(done)) => Ok(done),
             Ok(Err(error)) => Err((S::trouble(&error), Some(error))),
-            Err(_) => Err((Trouble::Silent, None)),
+            Err(_) => Err((SqlTrouble::Silent, None)),
         }
     }
 
-    fn fault(&self, trouble: Trouble, error: Option<&Error>) -> Fault {
+    fn fault(&self, trouble: SqlTrouble, error: Option<&Error>) -> Fault {
         let cause = error.map(|error| error as &dyn std::fmt::Display);
         trouble.fault(&S::SYSTEM, self.tables.label(), cause)
     }

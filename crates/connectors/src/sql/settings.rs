@@ -1,7 +1,7 @@
 //! The keys of a delivery to a database, and which database a name leads to.
 //!
 //! All systems share the keys. Which system it is, is told by the connection in `potok.yaml`; each
-//! says in a [`Database`] what its settings look like and how it is opened.
+//! says in a [`DatabaseSystem`] what its settings look like and how it is opened.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,24 +19,24 @@ use super::track::TrackTables;
 use super::{Dialect, SqlSinkConfig, Tables, TrackConfig};
 
 /// One system behind `db`.
-pub(crate) struct Database {
+pub(crate) struct DatabaseSystem {
     /// What its settings look like, for hints.
     pub forms: &'static [&'static str],
     /// True for the text of a setting that is one of its own.
     pub takes: fn(&str) -> bool,
     pub dialect: Dialect,
-    pub open: Open,
+    pub open: OpenDatabase,
     /// Opens it for a tracker; `None` where this system has none.
     pub track: Option<OpenTracker>,
 }
 
-type OpenTracker = fn(&Place<'_>, TrackConfig) -> Result<Arc<dyn Tracker>, Fault>;
+type OpenTracker = fn(&DatabaseLocation<'_>, TrackConfig) -> Result<Arc<dyn Tracker>, Fault>;
 
 /// Opens the database at a place; everything that is wrong with the mapping at once.
-type Open = fn(&Place<'_>, SqlSinkConfig) -> Result<Arc<dyn Sink>, Vec<Fault>>;
+type OpenDatabase = fn(&DatabaseLocation<'_>, SqlSinkConfig) -> Result<Arc<dyn Sink>, Vec<Fault>>;
 
 /// Every system. The first is the one of a name that nobody has set.
-const DATABASES: &[Database] = &[
+const DATABASES: &[DatabaseSystem] = &[
     #[cfg(feature = "sqlite")]
     crate::sqlite::DATABASE,
     #[cfg(feature = "postgres")]
@@ -46,15 +46,14 @@ const DATABASES: &[Database] = &[
 ];
 
 /// Where a database is.
-pub(crate) struct Place<'a> {
-    /// Its name.
+pub(crate) struct DatabaseLocation<'a> {
     pub name: &'a str,
     /// As it is set; `None` where it is not.
     pub location: Option<&'a Location>,
     pub data_dir: &'a Path,
 }
 
-impl Place<'_> {
+impl DatabaseLocation<'_> {
     /// The text of the setting; it may hold a password.
     pub fn text(&self) -> &str {
         self.location.map_or("", |location| location.text.expose())
@@ -140,9 +139,9 @@ impl SqlSettings {
         }
     }
 
-    fn place<'a>(&self, name: &'a str, connections: &'a Connections) -> Place<'a> {
+    fn place<'a>(&self, name: &'a str, connections: &'a Connections) -> DatabaseLocation<'a> {
         let location = connections.named(&CONNECTIONS, name);
-        Place { name, location, data_dir: &connections.data_dir }
+        DatabaseLocation { name, location, data_dir: &connections.data_dir }
     }
 
     fn check_rows(&self, entry: &mut EntryCheck<'_>) {
@@ -278,9 +277,9 @@ fn tracking<'a>(
     name: &'a str,
     connections: &'a Connections,
     config: &TrackConfig,
-) -> Result<(Place<'a>, OpenTracker), Fault> {
+) -> Result<(DatabaseLocation<'a>, OpenTracker), Fault> {
     let location = connections.named(&CONNECTIONS, name);
-    let place = Place { name, location, data_dir: &connections.data_dir };
+    let place = DatabaseLocation { name, location, data_dir: &connections.data_dir };
     let database = database(&place, &config.label).map_err(|refusal| refusal.fault)?;
     let open = database.track.ok_or_else(|| {
         let what = format!("{}: `track` does not know this kind of database", config.label);
@@ -290,7 +289,10 @@ fn tracking<'a>(
 }
 
 /// The system of a place.
-pub(crate) fn database(place: &Place<'_>, label: &str) -> Result<&'static Database, Refusal> {
+pub(crate) fn database(
+    place: &DatabaseLocation<'_>,
+    label: &str,
+) -> Result<&'static DatabaseSystem, Refusal> {
     let found = match place.location {
         Some(location) => DATABASES.iter().find(|known| (known.takes)(location.text.expose())),
         None => DATABASES.first(),

@@ -47,7 +47,7 @@ pub struct SqlSinkConfig {
 
 /// What a column holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ColumnKind {
     /// Text: strings as they are, anything else as its JSON.
     Text,
     /// Integers of 64 bits.
@@ -79,7 +79,7 @@ pub struct Column {
     /// Name of field and column.
     pub name: String,
     /// What it holds.
-    pub kind: Kind,
+    pub kind: ColumnKind,
     /// Never null.
     pub required: bool,
     /// What the database puts where the field is missing, as SQL.
@@ -90,7 +90,7 @@ pub struct Column {
 
 /// Where a field of the record goes.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Slot {
+pub(super) enum FieldTarget {
     /// Into this column.
     Column(usize),
     /// Into another table.
@@ -100,7 +100,6 @@ pub(super) enum Slot {
 /// One table.
 #[derive(Clone, Debug)]
 pub struct Table {
-    /// Its name.
     pub name: String,
     /// Where its rows are.
     pub path: RowsPath,
@@ -109,14 +108,14 @@ pub struct Table {
     /// What the columns that no field fills take, in their order; empty until they were found.
     pub(super) own: Vec<Bounds>,
     /// Every field it knows, in the order fields usually come.
-    pub(super) slots: Vec<(String, Slot)>,
+    pub(super) slots: Vec<(String, FieldTarget)>,
     /// Index into `slots`, for fields that come in another order.
     pub(super) by_name: HashMap<String, usize>,
 }
 
 /// What makes a parent row unique.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Id {
+pub(super) enum ParentId {
     /// These fields.
     Fields(Vec<String>),
     /// The whole of `once_by`, in a column of its own.
@@ -131,7 +130,7 @@ pub struct Tables {
     label: String,
     /// The parent first.
     pub(super) tables: Vec<Table>,
-    pub(super) id: Id,
+    pub(super) id: ParentId,
     /// False until columns have been read from the database (there is no schema).
     pub(super) known: bool,
     create: bool,
@@ -230,9 +229,9 @@ impl Tables {
     /// The key columns of the parent, repeated in every child.
     pub(crate) fn id_columns(&self) -> Vec<&str> {
         match &self.id {
-            Id::Fields(names) => names.iter().map(String::as_str).collect(),
-            Id::OnceId => vec![ONCE_ID],
-            Id::Delivery => vec![POTOK_ID],
+            ParentId::Fields(names) => names.iter().map(String::as_str).collect(),
+            ParentId::OnceId => vec![ONCE_ID],
+            ParentId::Delivery => vec![POTOK_ID],
         }
     }
 
@@ -240,7 +239,7 @@ impl Tables {
     /// bound: behind the fields in the parent, before them in a child.
     pub(crate) fn own_columns(&self, index: usize) -> Vec<&str> {
         if index == 0 {
-            let once = (self.id == Id::OnceId).then_some(ONCE_ID);
+            let once = (self.id == ParentId::OnceId).then_some(ONCE_ID);
             [CONTENT_HASH, POTOK_ID].into_iter().chain(once).collect()
         } else {
             let each = self.tables.get(index).is_some_and(|table| table.path.is_each());
@@ -249,21 +248,23 @@ impl Tables {
     }
 
     /// The kind of a key column.
-    pub(crate) fn id_kind(&self, name: &str) -> Kind {
+    pub(crate) fn id_kind(&self, name: &str) -> ColumnKind {
         let parent = self.tables.first();
         let column = parent.and_then(|parent| parent.columns.iter().find(|c| c.name == name));
-        column.map_or(Kind::Text, |column| column.kind)
+        column.map_or(ColumnKind::Text, |column| column.kind)
     }
 
     fn check_id(&self, problems: &mut Problems<'_>) {
-        let (Id::Fields(names), Some(parent)) = (&self.id, self.tables.first()) else { return };
+        let (ParentId::Fields(names), Some(parent)) = (&self.id, self.tables.first()) else {
+            return;
+        };
         for name in names {
             match parent.columns.iter().find(|column| column.name == *name) {
                 None => problems.add(
                     format!("`once_by` is `.{name}`, but the schema has no such field at the root"),
                     "name a field of the record, or add it to the schema",
                 ),
-                Some(column) if column.kind == Kind::Json => problems.add(
+                Some(column) if column.kind == ColumnKind::Json => problems.add(
                     format!("`once_by` is `.{name}`, which the schema lets be an object or array"),
                     "an id is a string, an integer, a number or a boolean",
                 ),
@@ -314,14 +315,14 @@ impl Table {
         columns: Vec<Column>,
         rows: &[&(String, RowsPath)],
     ) -> Table {
-        let mut slots: Vec<(String, Slot)> = columns
+        let mut slots: Vec<(String, FieldTarget)> = columns
             .iter()
             .enumerate()
-            .map(|(index, column)| (column.name.clone(), Slot::Column(index)))
+            .map(|(index, column)| (column.name.clone(), FieldTarget::Column(index)))
             .collect();
         for (_, other) in rows {
             if let Some(field) = field_elsewhere(&path, other) {
-                slots.push((field.to_owned(), Slot::Elsewhere));
+                slots.push((field.to_owned(), FieldTarget::Elsewhere));
             }
         }
         let by_name = slots.iter().enumerate().map(|(at, (name, _))| (name.clone(), at)).collect();
@@ -333,9 +334,9 @@ impl Table {
         let mut table = Table::new(self.name.clone(), self.path.clone(), columns, &[]);
         table.own = own;
         for (name, slot) in &self.slots {
-            if let Slot::Elsewhere = slot {
+            if let FieldTarget::Elsewhere = slot {
                 table.by_name.insert(name.clone(), table.slots.len());
-                table.slots.push((name.clone(), Slot::Elsewhere));
+                table.slots.push((name.clone(), FieldTarget::Elsewhere));
             }
         }
         table
@@ -377,9 +378,9 @@ fn check_names(rows: &[&(String, RowsPath)], problems: &mut Problems<'_>) {
     }
 }
 
-fn read_id(once_by: &[Template], has_children: bool, problems: &mut Problems<'_>) -> Id {
+fn read_id(once_by: &[Template], has_children: bool, problems: &mut Problems<'_>) -> ParentId {
     if once_by.is_empty() {
-        return Id::Delivery;
+        return ParentId::Delivery;
     }
     let mut fields = Vec::with_capacity(once_by.len());
     for template in once_by {
@@ -395,10 +396,10 @@ fn read_id(once_by: &[Template], has_children: bool, problems: &mut Problems<'_>
                 ),
                 "name a field at the root, like `.order_uid`, or put the id there in a `vrl` stage",
             ),
-            None => return Id::OnceId,
+            None => return ParentId::OnceId,
         }
     }
-    Id::Fields(fields)
+    ParentId::Fields(fields)
 }
 
 /// The field, where the expression is nothing but a field at the root.

@@ -286,8 +286,8 @@ fn circles_and_bombs_of_references_end() {
         "$defs": defs
     });
     let tables = tables(&[("t", ".")], &[], schema);
-    let kinds: Vec<Kind> = tables.columns(0).iter().map(|column| column.kind).collect();
-    assert_eq!(kinds, [Kind::Json, Kind::Json]);
+    let kinds: Vec<ColumnKind> = tables.columns(0).iter().map(|column| column.kind).collect();
+    assert_eq!(kinds, [ColumnKind::Json, ColumnKind::Json]);
 }
 
 #[test]
@@ -304,19 +304,20 @@ fn types_come_from_all_ways_to_say_them() {
         "i": { "type": "array" }
     } });
     let tables = tables(&[("t", ".")], &[], schema);
-    let found: Vec<(Kind, bool)> = tables.columns(0).iter().map(|c| (c.kind, c.required)).collect();
+    let found: Vec<(ColumnKind, bool)> =
+        tables.columns(0).iter().map(|c| (c.kind, c.required)).collect();
     assert_eq!(
         found,
         [
-            (Kind::Text, true),
-            (Kind::Integer, false),
-            (Kind::Text, false),
-            (Kind::Real, true),
-            (Kind::Json, true),
-            (Kind::Json, false),
-            (Kind::Text, true),
-            (Kind::Json, false),
-            (Kind::Json, true),
+            (ColumnKind::Text, true),
+            (ColumnKind::Integer, false),
+            (ColumnKind::Text, false),
+            (ColumnKind::Real, true),
+            (ColumnKind::Json, true),
+            (ColumnKind::Json, false),
+            (ColumnKind::Text, true),
+            (ColumnKind::Json, false),
+            (ColumnKind::Json, true),
         ]
     );
 }
@@ -335,7 +336,11 @@ fn alternatives_add_columns_that_may_be_null() {
         tables.columns(0).iter().map(|c| (c.name.as_str(), c.kind, c.required)).collect();
     assert_eq!(
         found,
-        [("kind", Kind::Text, false), ("n", Kind::Json, false), ("m", Kind::Boolean, false)]
+        [
+            ("kind", ColumnKind::Text, false),
+            ("n", ColumnKind::Json, false),
+            ("m", ColumnKind::Boolean, false)
+        ]
     );
 }
 
@@ -427,7 +432,7 @@ fn what_does_not_fit_is_refused_and_leaves_nothing() {
     );
 }
 
-fn found(name: &str, kind: Kind) -> FoundColumn {
+fn found(name: &str, kind: ColumnKind) -> FoundColumn {
     FoundColumn {
         name: name.to_owned(),
         kind,
@@ -438,19 +443,22 @@ fn found(name: &str, kind: Kind) -> FoundColumn {
 }
 
 fn own_columns() -> [FoundColumn; 2] {
-    [found("content_hash", Kind::Text), found("potok_id", Kind::Text)]
+    [found("content_hash", ColumnKind::Text), found("potok_id", ColumnKind::Text)]
 }
 
 #[test]
 fn without_a_schema_columns_are_those_found() {
     let tables = Tables::new(&config(&[("t", ".")], &[".id"], None)).unwrap();
     assert!(tables.ddl(Dialect::Sqlite).is_empty());
-    let mut columns =
-        vec![found("id", Kind::Text), found("any", Kind::Any), found("n", Kind::Real)];
+    let mut columns = vec![
+        found("id", ColumnKind::Text),
+        found("any", ColumnKind::Any),
+        found("n", ColumnKind::Real),
+    ];
     columns.push(FoundColumn {
         not_null: true,
         default: Some("CURRENT_TIMESTAMP".to_owned()),
-        ..found("at", Kind::Any)
+        ..found("at", ColumnKind::Any)
     });
     columns.extend(own_columns());
     let unique = vec![vec!["id".to_owned()], vec!["potok_id".to_owned()]];
@@ -471,10 +479,10 @@ fn tables_that_do_not_fit_are_described_at_once() {
     } });
     let tables = tables(&[("t", "."), ("c", ".c")], &[".id"], schema);
     let columns = vec![
-        found("id", Kind::Text),
-        found("n", Kind::Integer),
-        FoundColumn { not_null: true, ..found("more", Kind::Text) },
-        found("potok_id", Kind::Text),
+        found("id", ColumnKind::Text),
+        found("n", ColumnKind::Integer),
+        FoundColumn { not_null: true, ..found("more", ColumnKind::Text) },
+        found("potok_id", ColumnKind::Text),
     ];
     let there =
         Some(FoundTable { columns, unique: vec![vec!["id".to_owned()]], ..FoundTable::default() });
@@ -498,7 +506,7 @@ fn tables_that_do_not_fit_are_described_at_once() {
     assert!(fault.to_string().contains("`id`, `element`"), "{fault}");
     let mut there = FoundTable { columns: own_columns().into(), ..FoundTable::default() };
     there.unique = vec![vec!["POTOK_ID".to_owned()], vec!["ID".to_owned()]];
-    there.columns.push(found("ID", Kind::Text));
+    there.columns.push(found("ID", ColumnKind::Text));
     let fault = unknown.fit(&[Some(there), None], Dialect::Sqlite).unwrap_err();
     assert!(fault.to_string().contains("column `id` of table `t`"), "{fault}");
 }

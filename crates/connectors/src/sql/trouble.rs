@@ -8,7 +8,7 @@ use potok_core::{Fault, Move, Reason};
 
 /// What is the matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Trouble {
+pub(crate) enum SqlTrouble {
     /// It cannot be reached, or it is starting or going down.
     Away,
     /// It does not take our credentials or denies a privilege.
@@ -53,10 +53,10 @@ pub(crate) struct System {
     pub set_up: &'static str,
 }
 
-impl Trouble {
+impl SqlTrouble {
     /// One record, or several, are the matter: the session is as good as before.
     pub fn is_about_records(self) -> bool {
-        matches!(self, Trouble::Refused | Trouble::TooLarge)
+        matches!(self, SqlTrouble::Refused | SqlTrouble::TooLarge)
     }
 
     /// The fault for the engine. `cause` is what the system said.
@@ -64,50 +64,52 @@ impl Trouble {
         let name = system.name;
         let wait = |what: &str| Fault::wait(format!("{label}: {what}"));
         let fault = match self {
-            Trouble::Away => wait(&format!("{name} cannot be reached"))
+            SqlTrouble::Away => wait(&format!("{name} cannot be reached"))
                 .hint("it goes on by itself when the server is back")
                 .code(system.away),
-            Trouble::NotLetIn => wait(&format!("{name} does not let us in"))
+            SqlTrouble::NotLetIn => wait(&format!("{name} does not let us in"))
                 .hint("check user, password, database and privileges; it goes on by itself")
                 .code(system.not_let_in),
-            Trouble::Plain => wait(&format!("{name} speaks no TLS, and the way to it is not safe"))
-                .hint(format!(
-                    "set up TLS on the server; where the network between is trusted, add `{}` to \
+            SqlTrouble::Plain => wait(&format!(
+                "{name} speaks no TLS, and the way to it is not safe"
+            ))
+            .hint(format!(
+                "set up TLS on the server; where the network between is trusted, add `{}` to \
                      the address",
-                    system.without_tls
-                ))
-                .code(system.not_trusted),
-            Trouble::Untrusted => wait(&format!("the certificate of {name} is not trusted"))
+                system.without_tls
+            ))
+            .code(system.not_trusted),
+            SqlTrouble::Untrusted => wait(&format!("the certificate of {name} is not trusted"))
                 .hint(format!(
                     "add `{}=FILE` with the authority that signed it to the address, and reach the \
                      server by a name that the certificate has; `{}` goes without TLS",
                     system.authority, system.without_tls
                 ))
                 .code(system.not_trusted),
-            Trouble::ReadOnly => wait(&format!("{name} takes no writes"))
+            SqlTrouble::ReadOnly => wait(&format!("{name} takes no writes"))
                 .hint("it is a replica or read-only; it goes on by itself when it takes writes")
                 .code(system.read_only),
-            Trouble::Full => wait(&format!("{name} has no room"))
+            SqlTrouble::Full => wait(&format!("{name} has no room"))
                 .hint("a disk, the memory or the number of connections is at its limit")
                 .code(system.full),
-            Trouble::Silent => wait(&format!("{name} gave no answer in time"))
+            SqlTrouble::Silent => wait(&format!("{name} gave no answer in time"))
                 .hint("it is asked again; what it did in spite of that is found by delivery id")
                 .code(system.silent),
-            Trouble::CommitLost => {
+            SqlTrouble::CommitLost => {
                 wait(&format!("{name} was lost during COMMIT: the outcome is unknown"))
                     .hint("the next attempt finds by delivery id what is there")
                     .code(system.commit_lost)
             }
-            Trouble::Failed => {
+            SqlTrouble::Failed => {
                 Fault::retry(format!("{label}: an attempt to write failed")).code(system.failed)
             }
-            Trouble::SetUp => Fault::fix(format!("{label}: {name} does not know a statement"))
+            SqlTrouble::SetUp => Fault::fix(format!("{label}: {name} does not know a statement"))
                 .hint("compare the tables with `potok ddl`, then `potok resume`")
                 .code(system.set_up),
-            Trouble::Refused => {
+            SqlTrouble::Refused => {
                 Fault::set_aside(Reason::Refused, "the database refused the record").code("P0307")
             }
-            Trouble::TooLarge => {
+            SqlTrouble::TooLarge => {
                 Fault::set_aside(Reason::TooLarge, "the record is larger than the database takes")
                     .code("P0312")
             }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, Error, OpenFlags, TransactionBehavior, params};
 
-use crate::sql::{Bounds, Dialect, FoundColumn, FoundTable, Kind, Tables};
+use crate::sql::{Bounds, ColumnKind, Dialect, FoundColumn, FoundTable, Tables};
 
 /// How long the writer waits for another program's transaction before it reports.
 const BUSY_MAX: Duration = Duration::from_secs(1);
@@ -25,16 +25,16 @@ const FREE_BYTES_MIN: u64 = 1 << 20;
 /// Which file a name means, as the system sees it.
 type Identity = Option<(u64, u64)>;
 
-pub(super) struct Database {
+pub(super) struct DatabaseFile {
     pub connection: Connection,
     path: PathBuf,
     main: Identity,
     wal: Identity,
 }
 
-impl Database {
+impl DatabaseFile {
     /// Opens the file; with `create`, makes it and its folder where they are missing.
-    pub fn open(path: &Path, create: bool) -> Result<Database, Error> {
+    pub fn open(path: &Path, create: bool) -> Result<DatabaseFile, Error> {
         if create && let Some(folder) = path.parent() {
             // Where this fails, opening fails too, with an error that is sorted already.
             let _ = create_folders(folder);
@@ -53,7 +53,7 @@ impl Database {
         // A first read makes SQLite open the WAL, whose identity is noted below.
         connection.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))?;
         let (main, wal) = (identity(path), identity(&wal_of(path)));
-        Ok(Database { connection, path: path.to_owned(), main, wal })
+        Ok(DatabaseFile { connection, path: path.to_owned(), main, wal })
     }
 
     /// False when the names of file or WAL mean other files than those that are open.
@@ -149,7 +149,7 @@ fn find_unique(connection: &Connection, table: &str) -> Result<Vec<Vec<String>>,
 
 /// A session with a file, for others than the sink: durable as its own.
 pub(crate) fn open_file(path: &Path, create: bool) -> Result<Connection, Error> {
-    Database::open(path, create).map(|database| database.connection)
+    DatabaseFile::open(path, create).map(|database| database.connection)
 }
 
 /// What a file that is there has of these tables. Writes nothing.
@@ -257,16 +257,16 @@ fn free_bytes(_path: &Path) -> Option<u64> {
 }
 
 /// What a column takes, by SQLite's rules of affinity.
-fn kind_of(declared: &str) -> Kind {
+fn kind_of(declared: &str) -> ColumnKind {
     let declared = declared.to_ascii_uppercase();
     let has = |parts: &[&str]| parts.iter().any(|part| declared.contains(part));
     if has(&["INT"]) {
-        Kind::Integer
+        ColumnKind::Integer
     } else if has(&["CHAR", "CLOB", "TEXT"]) {
-        Kind::Text
+        ColumnKind::Text
     } else if has(&["REAL", "FLOA", "DOUB"]) {
-        Kind::Real
+        ColumnKind::Real
     } else {
-        Kind::Any
+        ColumnKind::Any
     }
 }

@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::sql::{Database, Dialect, Place, SqlTracker};
+use crate::sql::{DatabaseLocation, DatabaseSystem, Dialect, SqlTracker};
 
 use super::SqliteSink;
 use super::track::SqliteTracking;
 
 /// The database of a name that nobody has set, too.
-pub(crate) const DATABASE: Database = Database {
+pub(crate) const DATABASE: DatabaseSystem = DatabaseSystem {
     forms: &["sqlite", "sqlite:FILE"],
     takes: |text| text == "sqlite" || file(text).is_some(),
     dialect: Dialect::Sqlite,
@@ -25,7 +25,7 @@ fn file(text: &str) -> Option<&str> {
 }
 
 /// The file: as it is set, else that of the name in the data folder.
-pub(crate) fn path(place: &Place<'_>) -> PathBuf {
+pub(crate) fn path(place: &DatabaseLocation<'_>) -> PathBuf {
     let set = place
         .location
         .and_then(|location| file(location.text.expose()).map(|file| location.base_dir.join(file)));
@@ -47,7 +47,7 @@ mod tests {
             let location = text
                 .map(|text| Location { text: Secret::new(text), base_dir: PathBuf::from("etc") });
             let (name, data_dir) = ("shop-0", Path::new("data"));
-            path(&Place { name, location: location.as_ref(), data_dir })
+            path(&DatabaseLocation { name, location: location.as_ref(), data_dir })
         };
         assert_eq!(path_of(None), Path::new("data/db/shop-0.sqlite"));
         assert_eq!(path_of(Some("sqlite")), Path::new("data/db/shop-0.sqlite"));

@@ -7,17 +7,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use potok_core::{Batch, Fault, Receipt, Sink, SinkLimits};
 
-use super::statements::Plan;
-use super::writer::Writer;
+use super::statements::SqlitePlan;
+use super::writer::SqliteWriter;
 use super::{database, fault};
 use crate::sql::{Dialect, Endings, SqlSinkConfig, Tables, read, receipt};
 
 /// Writes records into the tables of one SQLite file.
 pub struct SqliteSink {
     tables: Arc<Tables>,
-    writer: Arc<Writer>,
+    writer: Arc<SqliteWriter>,
     /// Set by the last `prepare` that succeeded.
-    plan: Mutex<Option<Arc<Plan>>>,
+    plan: Mutex<Option<Arc<SqlitePlan>>>,
 }
 
 impl SqliteSink {
@@ -25,10 +25,10 @@ impl SqliteSink {
     /// mapping at once.
     pub fn new(path: PathBuf, config: SqlSinkConfig) -> Result<SqliteSink, Vec<Fault>> {
         let tables = Arc::new(Tables::new(&config)?);
-        Ok(SqliteSink { tables, writer: Writer::of(&path), plan: Mutex::default() })
+        Ok(SqliteSink { tables, writer: SqliteWriter::of(&path), plan: Mutex::default() })
     }
 
-    async fn plan(&self) -> Result<Arc<Plan>, Fault> {
+    async fn plan(&self) -> Result<Arc<SqlitePlan>, Fault> {
         let plan = self.plan.lock().unwrap_or_else(PoisonError::into_inner).clone();
         match plan {
             Some(plan) => Ok(plan),
@@ -36,7 +36,7 @@ impl SqliteSink {
         }
     }
 
-    async fn prepare_plan(&self) -> Result<Arc<Plan>, Fault> {
+    async fn prepare_plan(&self) -> Result<Arc<SqlitePlan>, Fault> {
         let plan = Arc::new(self.writer.prepare(self.tables.clone()).await?);
         *self.plan.lock().unwrap_or_else(PoisonError::into_inner) = Some(plan.clone());
         Ok(plan)

@@ -12,7 +12,7 @@ use crate::sql::{Cell, Dialect, RecordRows, Rows, Tables, conflict, unexplained}
 
 /// Tables as they are, and the SQL for them.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(super) struct SqlitePlan {
     pub tables: Tables,
     inserts: Vec<String>,
     by_delivery_id: String,
@@ -22,14 +22,14 @@ pub(super) struct Plan {
     each: Vec<bool>,
 }
 
-impl Plan {
-    pub fn new(tables: Tables) -> Plan {
+impl SqlitePlan {
+    pub fn new(tables: Tables) -> SqlitePlan {
         let quote = |name: &str| Dialect::Sqlite.quote(name);
         let parent = quote(tables.names().next().unwrap_or_default());
         let ids: Vec<String> = tables.id_columns().iter().map(|name| quote(name)).collect();
         let matches: Vec<String> =
             ids.iter().enumerate().map(|(at, id)| format!("{id} = ?{}", at + 1)).collect();
-        Plan {
+        SqlitePlan {
             inserts: (0..tables.names().count()).map(|index| insert(&tables, index)).collect(),
             by_delivery_id: format!("SELECT 1 FROM {parent} WHERE \"potok_id\" = ?1"),
             by_id: format!(
@@ -43,9 +43,9 @@ impl Plan {
     }
 
     /// Prepares the inserts; SQLite keeps them between transactions.
-    pub fn ready<'c>(&'c self, connection: &'c Connection) -> Result<Ready<'c>, Error> {
+    pub fn ready<'c>(&'c self, connection: &'c Connection) -> Result<PreparedPlan<'c>, Error> {
         let inserts = self.inserts.iter().map(|sql| connection.prepare_cached(sql));
-        Ok(Ready { plan: self, connection, inserts: inserts.collect::<Result<_, _>>()? })
+        Ok(PreparedPlan { plan: self, connection, inserts: inserts.collect::<Result<_, _>>()? })
     }
 }
 
@@ -71,13 +71,13 @@ fn insert(tables: &Tables, index: usize) -> String {
 }
 
 /// Statements ready to run.
-pub(super) struct Ready<'c> {
-    plan: &'c Plan,
+pub(super) struct PreparedPlan<'c> {
+    plan: &'c SqlitePlan,
     connection: &'c Connection,
     inserts: Vec<CachedStatement<'c>>,
 }
 
-impl Ready<'_> {
+impl PreparedPlan<'_> {
     /// Inserts the rows of one record; `None` when they are in, else how it ended instead. After
     /// an error rows of it may be there: the caller rolls back.
     pub fn insert(

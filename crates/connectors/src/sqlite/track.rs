@@ -10,16 +10,18 @@ use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Error, ToSql, params, params_from_iter};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use super::database::Database;
+use super::database::DatabaseFile;
 use super::fault;
-use crate::sql::{Dialect, FoundTracking, Row, TrackDatabase, TrackSession, TrackTables, Value};
+use crate::sql::{
+    Dialect, FoundTracking, SqlValue, TextRow, TrackDatabase, TrackSession, TrackTables,
+};
 
 /// One file.
 pub(super) struct SqliteTracking {
     label: Arc<str>,
     path: Arc<PathBuf>,
     /// Open as long as nothing is wrong with it.
-    database: Arc<Mutex<Option<Database>>>,
+    database: Arc<Mutex<Option<DatabaseFile>>>,
 }
 
 impl SqliteTracking {
@@ -28,16 +30,16 @@ impl SqliteTracking {
     }
 
     /// The file, open and in no transaction.
-    async fn session(&self) -> Result<Session, Fault> {
-        let mut session = Session {
+    async fn session(&self) -> Result<SqliteTrackSession, Fault> {
+        let mut session = SqliteTrackSession {
             label: self.label.clone(),
             path: self.path.clone(),
             database: self.database.clone().lock_owned().await,
         };
         let (path, known) = (self.path.clone(), session.database.take());
         let open = move || {
-            let known = known.filter(Database::is_in_place);
-            let database = known.map_or_else(|| Database::open(&path, true), Ok)?;
+            let known = known.filter(DatabaseFile::is_in_place);
+            let database = known.map_or_else(|| DatabaseFile::open(&path, true), Ok)?;
             if !database.connection.is_autocommit() {
                 // Somebody has given up in the middle.
                 database.connection.execute_batch("ROLLBACK")?;
@@ -57,18 +59,18 @@ impl SqliteTracking {
 }
 
 /// A transaction on the file.
-struct Session {
+struct SqliteTrackSession {
     label: Arc<str>,
     path: Arc<PathBuf>,
-    database: OwnedMutexGuard<Option<Database>>,
+    database: OwnedMutexGuard<Option<DatabaseFile>>,
 }
 
-impl Session {
+impl SqliteTrackSession {
     /// Runs something on a thread where it may wait for the disk. Who is cancelled meanwhile loses
     /// the connection, and with it the transaction.
     async fn with<T: Send + 'static>(
         &mut self,
-        work: impl FnOnce(&mut Database) -> Result<T, Error> + Send + 'static,
+        work: impl FnOnce(&mut DatabaseFile) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Fault> {
         let lost = || Fault::wait("the connection to the tracking table is gone").code("P1404");
         let mut database = self.database.take().ok_or_else(lost)?;
@@ -82,12 +84,12 @@ impl Session {
     }
 }
 
-impl ToSql for Value {
+impl ToSql for SqlValue {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
         Ok(match self {
-            Value::Null => ToSqlOutput::Borrowed(ValueRef::Null),
-            Value::Number(number) => ToSqlOutput::Borrowed(ValueRef::Integer(*number)),
-            Value::Text(text) => ToSqlOutput::Borrowed(ValueRef::Text(text.as_bytes())),
+            SqlValue::Null => ToSqlOutput::Borrowed(ValueRef::Null),
+            SqlValue::Number(number) => ToSqlOutput::Borrowed(ValueRef::Integer(*number)),
+            SqlValue::Text(text) => ToSqlOutput::Borrowed(ValueRef::Text(text.as_bytes())),
         })
     }
 }
@@ -104,8 +106,8 @@ fn text(value: ValueRef<'_>) -> Option<String> {
 }
 
 #[async_trait]
-impl TrackSession for Session {
-    async fn run(&mut self, sql: &str, values: &[Value]) -> Result<u64, Fault> {
+impl TrackSession for SqliteTrackSession {
+    async fn run(&mut self, sql: &str, values: &[SqlValue]) -> Result<u64, Fault> {
         let (sql, values) = (sql.to_owned(), values.to_vec());
         self.with(move |database| {
             let mut statement = database.connection.prepare_cached(&sql)?;
@@ -114,7 +116,7 @@ impl TrackSession for Session {
         .await
     }
 
-    async fn ask(&mut self, sql: &str, values: &[Value]) -> Result<Vec<Row>, Fault> {
+    async fn ask(&mut self, sql: &str, values: &[SqlValue]) -> Result<Vec<TextRow>, Fault> {
         let (sql, values) = (sql.to_owned(), values.to_vec());
         self.with(move |database| {
             let mut statement = database.connection.prepare_cached(&sql)?;
@@ -123,7 +125,7 @@ impl TrackSession for Session {
             let mut rows = Vec::new();
             while let Some(row) = found.next()? {
                 let cells = (0..columns).map(|at| row.get_ref(at).map(text));
-                rows.push(cells.collect::<Result<Row, Error>>()?);
+                rows.push(cells.collect::<Result<TextRow, Error>>()?);
             }
             Ok(rows)
         })

@@ -21,35 +21,35 @@ use potok_core::{Fault, Outcome};
 use rusqlite::{Connection, Error};
 use tokio::sync::oneshot;
 
-use super::database::Database;
+use super::database::DatabaseFile;
 use super::fault;
-use super::statements::Plan;
+use super::statements::SqlitePlan;
 use crate::sql::{Dialect, Endings, Rows, Tables};
 
 /// About as many rows as one transaction takes.
 const ROWS_MAX: usize = 10_000;
 
 /// The way to the thread of one file.
-pub(super) struct Writer {
+pub(super) struct SqliteWriter {
     path: PathBuf,
-    jobs: Mutex<Option<Sender<Job>>>,
+    jobs: Mutex<Option<Sender<WriterJob>>>,
 }
 
-enum Job {
-    Prepare { tables: Arc<Tables>, reply: oneshot::Sender<Result<Plan, Fault>> },
-    Write(Call),
+enum WriterJob {
+    Prepare { tables: Arc<Tables>, reply: oneshot::Sender<Result<SqlitePlan, Fault>> },
+    Write(WriteCall),
 }
 
-struct Call {
-    plan: Arc<Plan>,
+struct WriteCall {
+    plan: Arc<SqlitePlan>,
     rows: Rows,
     reply: oneshot::Sender<Result<Endings, Fault>>,
 }
 
-impl Writer {
+impl SqliteWriter {
     /// The writer of a file; all who ask for the same path get the same.
-    pub fn of(path: &Path) -> Arc<Writer> {
-        static WRITERS: LazyLock<Mutex<HashMap<PathBuf, Weak<Writer>>>> =
+    pub fn of(path: &Path) -> Arc<SqliteWriter> {
+        static WRITERS: LazyLock<Mutex<HashMap<PathBuf, Weak<SqliteWriter>>>> =
             LazyLock::new(Mutex::default);
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let mut writers = WRITERS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -57,7 +57,7 @@ impl Writer {
         if let Some(writer) = writers.get(&path).and_then(Weak::upgrade) {
             return writer;
         }
-        let writer = Arc::new(Writer { path: path.clone(), jobs: Mutex::default() });
+        let writer = Arc::new(SqliteWriter { path: path.clone(), jobs: Mutex::default() });
         writers.insert(path, Arc::downgrade(&writer));
         writer
     }
@@ -67,21 +67,21 @@ impl Writer {
     }
 
     /// Opens the file, creates and compares the tables.
-    pub async fn prepare(&self, tables: Arc<Tables>) -> Result<Plan, Fault> {
+    pub async fn prepare(&self, tables: Arc<Tables>) -> Result<SqlitePlan, Fault> {
         let (reply, answer) = oneshot::channel();
-        self.send(Job::Prepare { tables, reply })?;
+        self.send(WriterJob::Prepare { tables, reply })?;
         answer.await.map_err(|_| died())?
     }
 
     /// Writes rows; returns once they are durable. Cancelling leaves the outcome unknown.
-    pub async fn write(&self, plan: Arc<Plan>, rows: Rows) -> Result<Endings, Fault> {
+    pub async fn write(&self, plan: Arc<SqlitePlan>, rows: Rows) -> Result<Endings, Fault> {
         let (reply, answer) = oneshot::channel();
-        self.send(Job::Write(Call { plan, rows, reply }))?;
+        self.send(WriterJob::Write(WriteCall { plan, rows, reply }))?;
         answer.await.map_err(|_| died())?
     }
 
     /// Starts the thread on first use, and again should it have died.
-    fn send(&self, mut job: Job) -> Result<(), Fault> {
+    fn send(&self, mut job: WriterJob) -> Result<(), Fault> {
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(sender) = jobs.as_ref() {
             match sender.send(job) {
@@ -105,22 +105,22 @@ fn died() -> Fault {
     Fault::retry("the SQLite writer died in the attempt").code("P0311")
 }
 
-/// Serves jobs until every [`Writer`] handle is gone.
-fn run(path: PathBuf, jobs: &Receiver<Job>) {
-    let mut worker = Worker { path, database: None };
-    let mut ahead: Option<Job> = None;
+/// Serves jobs until every [`SqliteWriter`] handle is gone.
+fn run(path: PathBuf, jobs: &Receiver<WriterJob>) {
+    let mut worker = WriterThread { path, database: None };
+    let mut ahead: Option<WriterJob> = None;
     while let Some(job) = ahead.take().or_else(|| jobs.recv().ok()) {
         match job {
-            Job::Prepare { tables, reply } => {
+            WriterJob::Prepare { tables, reply } => {
                 // Nobody listens any more where the call was cancelled.
                 let _ = reply.send(worker.prepare(&tables));
             }
-            Job::Write(call) => {
+            WriterJob::Write(call) => {
                 let mut rows = call.rows.count();
                 let mut calls = vec![call];
                 while rows < ROWS_MAX {
                     match jobs.try_recv() {
-                        Ok(Job::Write(call)) => {
+                        Ok(WriterJob::Write(call)) => {
                             rows += call.rows.count();
                             calls.push(call);
                         }
@@ -138,25 +138,25 @@ fn run(path: PathBuf, jobs: &Receiver<Job>) {
 }
 
 /// Why a transaction did not come through.
-enum Trouble {
+enum WriteTrouble {
     Sqlite(Error),
     /// The file is another one, or none.
     Gone,
 }
 
-impl From<Error> for Trouble {
+impl From<Error> for WriteTrouble {
     fn from(error: Error) -> Self {
-        Trouble::Sqlite(error)
+        WriteTrouble::Sqlite(error)
     }
 }
 
-struct Worker {
+struct WriterThread {
     path: PathBuf,
-    database: Option<Database>,
+    database: Option<DatabaseFile>,
 }
 
-impl Worker {
-    fn prepare(&mut self, tables: &Tables) -> Result<Plan, Fault> {
+impl WriterThread {
+    fn prepare(&mut self, tables: &Tables) -> Result<SqlitePlan, Fault> {
         if self.database.as_ref().is_some_and(|database| !database.is_in_place()) {
             self.close();
         }
@@ -167,7 +167,7 @@ impl Worker {
         prepared
     }
 
-    fn prepare_once(&mut self, tables: &Tables) -> Result<Plan, Fault> {
+    fn prepare_once(&mut self, tables: &Tables) -> Result<SqlitePlan, Fault> {
         let path = self.path.clone();
         let sort = |error: Error| fault::sort(tables.label(), &path, &error);
         let database = self.open(tables.creates()).map_err(sort)?;
@@ -184,13 +184,13 @@ impl Worker {
             })?;
             found = database.find(tables).map_err(sort)?;
         }
-        tables.fit(&found, Dialect::Sqlite).map(Plan::new)
+        tables.fit(&found, Dialect::Sqlite).map(SqlitePlan::new)
     }
 
-    fn open(&mut self, create: bool) -> Result<&mut Database, Error> {
+    fn open(&mut self, create: bool) -> Result<&mut DatabaseFile, Error> {
         match &mut self.database {
             Some(database) => Ok(database),
-            closed => Ok(closed.insert(Database::open(&self.path, create)?)),
+            closed => Ok(closed.insert(DatabaseFile::open(&self.path, create)?)),
         }
     }
 
@@ -201,9 +201,10 @@ impl Worker {
         }
     }
 
-    fn write(&mut self, calls: Vec<Call>) {
+    fn write(&mut self, calls: Vec<WriteCall>) {
         // Whoever cancelled will call again; the work would only be done twice.
-        let calls: Vec<Call> = calls.into_iter().filter(|call| !call.reply.is_closed()).collect();
+        let calls: Vec<WriteCall> =
+            calls.into_iter().filter(|call| !call.reply.is_closed()).collect();
         match self.together(&calls) {
             Ok(endings) => {
                 for (call, endings) in calls.into_iter().zip(endings) {
@@ -211,7 +212,7 @@ impl Worker {
                 }
             }
             // A record, or the tables of one call: find out which.
-            Err(Trouble::Sqlite(error))
+            Err(WriteTrouble::Sqlite(error))
                 if fault::is_about_the_record(&error) || fault::may_be_the_tables(&error) =>
             {
                 for call in calls {
@@ -230,7 +231,7 @@ impl Worker {
     }
 
     /// All calls in one transaction, or none of them.
-    fn together(&mut self, calls: &[Call]) -> Result<Vec<Endings>, Trouble> {
+    fn together(&mut self, calls: &[WriteCall]) -> Result<Vec<Endings>, WriteTrouble> {
         let database = self.open(false)?;
         transaction(database, |connection| {
             calls
@@ -250,19 +251,19 @@ impl Worker {
     }
 
     /// One call in a transaction of its own, its bad records named.
-    fn one_by_one(&mut self, call: &Call) -> Result<Endings, Fault> {
+    fn one_by_one(&mut self, call: &WriteCall) -> Result<Endings, Fault> {
         let label = call.plan.tables.label().to_owned();
         let mut refused: BTreeMap<usize, Fault> = BTreeMap::new();
         loop {
             let known = refused.len();
-            let result = self.open(false).map_err(Trouble::from).and_then(|database| {
+            let result = self.open(false).map_err(WriteTrouble::from).and_then(|database| {
                 transaction(database, |connection| each_apart(connection, call, &mut refused))
             });
             match result {
                 Ok(endings) => return Ok(endings),
                 // A trigger may end the transaction together with its record: begin again
                 // without that one. Every round names at least one more.
-                Err(Trouble::Sqlite(_)) if refused.len() > known => {}
+                Err(WriteTrouble::Sqlite(_)) if refused.len() > known => {}
                 Err(trouble) => {
                     let fault =
                         self.misfit(call, &trouble).unwrap_or_else(|| self.sort(&label, &trouble));
@@ -274,27 +275,27 @@ impl Worker {
     }
 
     /// Where an error may mean that the tables changed, what is wrong with them.
-    fn misfit(&self, call: &Call, trouble: &Trouble) -> Option<Fault> {
-        let Trouble::Sqlite(error) = trouble else { return None };
+    fn misfit(&self, call: &WriteCall, trouble: &WriteTrouble) -> Option<Fault> {
+        let WriteTrouble::Sqlite(error) = trouble else { return None };
         let database = self.database.as_ref().filter(|_| fault::may_be_the_tables(error))?;
         let found = database.find(&call.plan.tables).ok()?;
         let fault = call.plan.tables.fit(&found, Dialect::Sqlite).err()?;
         Some(fault.because(error))
     }
 
-    fn sort(&self, label: &str, trouble: &Trouble) -> Fault {
+    fn sort(&self, label: &str, trouble: &WriteTrouble) -> Fault {
         match trouble {
-            Trouble::Sqlite(error) => fault::sort(label, &self.path, error),
-            Trouble::Gone => fault::gone(label, &self.path),
+            WriteTrouble::Sqlite(error) => fault::sort(label, &self.path, error),
+            WriteTrouble::Gone => fault::gone(label, &self.path),
         }
     }
 }
 
 /// Runs `work` in a transaction and commits it. On any error nothing of it remains.
 fn transaction<T>(
-    database: &Database,
+    database: &DatabaseFile,
     work: impl FnOnce(&Connection) -> Result<T, Error>,
-) -> Result<T, Trouble> {
+) -> Result<T, WriteTrouble> {
     let connection = &database.connection;
     connection.execute_batch("BEGIN IMMEDIATE")?;
     let done = work(connection).and_then(|done| {
@@ -309,14 +310,14 @@ fn transaction<T>(
     }
     let done = done?;
     // Rows in a file that lost its name are rows nobody will find.
-    if database.is_in_place() { Ok(done) } else { Err(Trouble::Gone) }
+    if database.is_in_place() { Ok(done) } else { Err(WriteTrouble::Gone) }
 }
 
 /// Inserts record by record. What the database refuses leaves nothing behind and is added to
 /// `refused`; what is in there already is passed over.
 fn each_apart(
     connection: &Connection,
-    call: &Call,
+    call: &WriteCall,
     refused: &mut BTreeMap<usize, Fault>,
 ) -> Result<Endings, Error> {
     let mut ready = call.plan.ready(connection)?;
@@ -354,7 +355,7 @@ mod tests {
     use super::*;
     use crate::sql::SqlSinkConfig;
 
-    fn worker(folder: &Path) -> (Worker, Arc<Plan>) {
+    fn worker(folder: &Path) -> (WriterThread, Arc<SqlitePlan>) {
         let schema = json!({ "properties": {
             "id": { "type": "string" }, "text": { "type": "string" }
         } });
@@ -365,14 +366,18 @@ mod tests {
             schema: Some(schema),
             create_tables: true,
         });
-        let mut worker = Worker { path: folder.join("t.sqlite"), database: None };
+        let mut worker = WriterThread { path: folder.join("t.sqlite"), database: None };
         let plan = worker.prepare(&tables.unwrap()).unwrap();
         (worker, Arc::new(plan))
     }
 
-    type Answer = oneshot::Receiver<Result<Endings, Fault>>;
+    type WriteAnswer = oneshot::Receiver<Result<Endings, Fault>>;
 
-    fn call(plan: &Arc<Plan>, offset: u64, values: &[serde_json::Value]) -> (Call, Answer) {
+    fn call(
+        plan: &Arc<SqlitePlan>,
+        offset: u64,
+        values: &[serde_json::Value],
+    ) -> (WriteCall, WriteAnswer) {
         let mut rows = Rows::default();
         for (index, value) in values.iter().enumerate() {
             let offset = offset + index as u64;
@@ -390,10 +395,10 @@ mod tests {
             rows.add(&plan.tables, &mut Parser::new(), index, &message).unwrap();
         }
         let (reply, answer) = oneshot::channel();
-        (Call { plan: plan.clone(), rows, reply }, answer)
+        (WriteCall { plan: plan.clone(), rows, reply }, answer)
     }
 
-    fn count(worker: &Worker) -> i64 {
+    fn count(worker: &WriterThread) -> i64 {
         let database = worker.database.as_ref().unwrap();
         database.connection.query_row("SELECT count(*) FROM t", [], |row| row.get(0)).unwrap()
     }
@@ -454,7 +459,7 @@ mod tests {
     #[tokio::test]
     async fn a_writer_that_died_is_started_again() {
         let folder = tempfile::tempdir().unwrap();
-        let writer = Writer::of(&folder.path().join("t.sqlite"));
+        let writer = SqliteWriter::of(&folder.path().join("t.sqlite"));
         let (sender, receiver) = channel();
         drop(receiver);
         *writer.jobs.lock().unwrap() = Some(sender);
@@ -462,6 +467,6 @@ mod tests {
         drop(worker);
         let (call, _) = call(&plan, 0, &[json!({ "id": "a" })]);
         assert!(writer.write(plan, call.rows).await.unwrap().is_empty());
-        assert!(Arc::ptr_eq(&writer, &Writer::of(&folder.path().join("t.sqlite"))));
+        assert!(Arc::ptr_eq(&writer, &SqliteWriter::of(&folder.path().join("t.sqlite"))));
     }
 }

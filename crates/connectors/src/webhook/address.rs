@@ -8,7 +8,7 @@ use percent_encoding::percent_decode_str;
 use potok_core::Fault;
 
 /// An address that was understood.
-pub(super) struct Address {
+pub(super) struct WebhookAddress {
     /// Without credentials.
     pub uri: Uri,
     /// The credentials, as they are sent.
@@ -17,7 +17,7 @@ pub(super) struct Address {
     hidden: Vec<String>,
 }
 
-impl Address {
+impl WebhookAddress {
     pub fn parse(url: &str) -> Result<Self, Fault> {
         let uri: Uri = url.trim().parse().map_err(|_| unusable("it is not a URL"))?;
         let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
@@ -46,7 +46,7 @@ impl Address {
         hidden.extend(uri.query().map(str::to_owned));
         let uri = Uri::builder().scheme(scheme).authority(host).path_and_query(path).build();
         let uri = uri.map_err(|_| unusable("it is not a URL"))?;
-        Ok(Address { uri, authorization, hidden })
+        Ok(WebhookAddress { uri, authorization, hidden })
     }
 
     /// A text of somebody else's, without the address.
@@ -71,19 +71,20 @@ mod tests {
 
     #[test]
     fn credentials_become_a_header_and_nothing_is_shown() {
-        let address = Address::parse("https://me:s%40fe@hook.example:8443/a/tok?k=v").unwrap();
+        let address =
+            WebhookAddress::parse("https://me:s%40fe@hook.example:8443/a/tok?k=v").unwrap();
         assert_eq!(address.uri.to_string(), "https://hook.example:8443/a/tok?k=v");
         let header = address.authorization.as_ref().unwrap();
         assert_eq!(header, &format!("Basic {}", STANDARD.encode("me:s@fe")));
         let shown = address.hide("hook.example:8443 refused me:s%40fe at /a/tok?k=v (k=v)");
         assert_eq!(shown, "*** refused *** at *** (***)");
-        assert_eq!(Address::parse("http://h").unwrap().hide("no /"), "no /");
+        assert_eq!(WebhookAddress::parse("http://h").unwrap().hide("no /"), "no /");
     }
 
     #[test]
     fn what_is_no_address_is_refused_without_showing_it() {
         for url in ["", "canary", "canary:80", "ftp://canary/x", "/canary", "http://canary host"] {
-            let fault = Address::parse(url).map(|_| ()).unwrap_err();
+            let fault = WebhookAddress::parse(url).map(|_| ()).unwrap_err();
             assert_eq!(fault.code, "P1005", "{url}");
             assert!(!fault.to_string().contains("canary"), "{fault}");
         }

@@ -4,35 +4,35 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use potok_core::{Event, Fault, Reason, Staged};
+use potok_core::{Event, Fault, Reason, StageResult};
 use potok_expr::json::Parser;
 use serde_json::value::RawValue;
 
 /// What is to become of one event.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum EventAnswer {
     Unchanged,
     Value(Bytes),
     Filtered,
 }
 
-impl Answer {
-    pub fn applied_to(self, mut event: Event) -> Staged {
+impl EventAnswer {
+    pub fn applied_to(self, mut event: Event) -> StageResult {
         match self {
-            Answer::Unchanged => Staged::On(event),
-            Answer::Value(value) => {
+            EventAnswer::Unchanged => StageResult::On(event),
+            EventAnswer::Value(value) => {
                 event.value = value;
                 event.tombstone = false;
-                Staged::On(event)
+                StageResult::On(event)
             }
-            Answer::Filtered => Staged::Filtered,
+            EventAnswer::Filtered => StageResult::Filtered,
         }
     }
 }
 
 /// The answers for so many events. A body that does not fit has failed for all of them: nobody
 /// knows which part of it belongs to which.
-pub(super) fn read(body: &[u8], events: usize) -> Vec<Result<Answer, Fault>> {
+pub(super) fn read(body: &[u8], events: usize) -> Vec<Result<EventAnswer, Fault>> {
     let all = |fault: Fault| (0..events).map(|_| Err(fault.clone())).collect();
     let elements: Vec<&RawValue> = match serde_json::from_slice(body) {
         Ok(elements) => elements,
@@ -48,9 +48,9 @@ pub(super) fn read(body: &[u8], events: usize) -> Vec<Result<Answer, Fault>> {
     elements.into_iter().map(|element| read_one(element, &mut parser)).collect()
 }
 
-fn read_one(element: &RawValue, parser: &mut Parser) -> Result<Answer, Fault> {
+fn read_one(element: &RawValue, parser: &mut Parser) -> Result<EventAnswer, Fault> {
     if element.get() == "null" {
-        return Ok(Answer::Unchanged);
+        return Ok(EventAnswer::Unchanged);
     }
     let wrong = || {
         let what = "the webhook's element for this event has not exactly one of `value`, \
@@ -66,9 +66,9 @@ fn read_one(element: &RawValue, parser: &mut Parser) -> Result<Answer, Fault> {
             parser.parse(&value).map_err(|error| {
                 unfitting("the webhook's value for this event cannot be used").because(error)
             })?;
-            Ok(Answer::Value(value))
+            Ok(EventAnswer::Value(value))
         }
-        (None, Some(filtered), None) if filtered.get() == "true" => Ok(Answer::Filtered),
+        (None, Some(filtered), None) if filtered.get() == "true" => Ok(EventAnswer::Filtered),
         (None, None, Some(error)) => {
             let said = serde_json::from_str::<String>(error.get());
             let said = said.unwrap_or_else(|_| error.get().to_owned());
@@ -98,7 +98,7 @@ mod tests {
 
     fn texts(body: &str, events: usize) -> Vec<String> {
         let read = read(body.as_bytes(), events);
-        let text = |answer: Result<Answer, Fault>| match answer {
+        let text = |answer: Result<EventAnswer, Fault>| match answer {
             Ok(answer) => format!("{answer:?}"),
             Err(fault) => format!("{} {}", fault.code, fault.what),
         };

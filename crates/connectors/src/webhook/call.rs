@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 /// One call.
-pub(super) struct Call {
+pub(super) struct WebhookCall {
     /// `None` where no event can be posted.
     pub body: Option<Bytes>,
     /// The same for the same events, so that a repeat can be told.
@@ -20,7 +20,7 @@ pub(super) struct Call {
 }
 
 #[derive(Serialize)]
-struct Sent<'a> {
+struct SentEvent<'a> {
     id: String,
     topic: &'a str,
     key: Value,
@@ -29,7 +29,7 @@ struct Sent<'a> {
     value: &'a RawValue,
 }
 
-pub(super) fn of(events: &[Event]) -> Call {
+pub(super) fn of(events: &[Event]) -> WebhookCall {
     let (mut sent, mut failed, mut hash) = (Vec::new(), Vec::new(), Sha256::new());
     for event in events {
         let value = match serde_json::from_slice::<&RawValue>(&event.value) {
@@ -44,7 +44,7 @@ pub(super) fn of(events: &[Event]) -> Call {
         let id = event.position.to_string();
         hash.update(id.as_bytes());
         hash.update(b"\n");
-        sent.push(Sent {
+        sent.push(SentEvent {
             id,
             topic: &event.position.topic,
             key: event.key.as_deref().map_or(Value::Null, text),
@@ -55,7 +55,7 @@ pub(super) fn of(events: &[Event]) -> Call {
     // Text and checked JSON: nothing in it can refuse to be written.
     let body = serde_json::to_vec(&sent).ok().filter(|_| !sent.is_empty()).map(Bytes::from);
     let name = hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-    Call { body, name, failed }
+    WebhookCall { body, name, failed }
 }
 
 fn headers(headers: &Headers) -> Map<String, Value> {

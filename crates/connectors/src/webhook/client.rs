@@ -15,23 +15,23 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use potok_core::Fault;
 use rustls::{ClientConfig, RootCertStore};
 
-use super::address::{Address, unusable};
+use super::address::{WebhookAddress, unusable};
 use super::fault;
 
 /// Connections that are not used are closed, before most servers do it.
 const IDLE: Duration = Duration::from_secs(20);
 
-pub(super) struct Client {
-    address: Address,
+pub(super) struct WebhookClient {
+    address: WebhookAddress,
     timeout: Duration,
     answer_bytes_max: usize,
     http: legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
 }
 
-impl Client {
+impl WebhookClient {
     /// Calls that address, so long at most, and reads so much of an answer.
     pub fn new(
-        address: Address,
+        address: WebhookAddress,
         timeout: Duration,
         answer_bytes_max: usize,
     ) -> Result<Self, Fault> {
@@ -47,7 +47,7 @@ impl Client {
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE)
             .build(https);
-        Ok(Client { address, timeout, answer_bytes_max, http })
+        Ok(WebhookClient { address, timeout, answer_bytes_max, http })
     }
 
     /// Posts a body of JSON with these headers besides the usual ones. Whatever is answered is an

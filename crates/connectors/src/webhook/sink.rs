@@ -20,8 +20,8 @@ use percent_encoding::{CONTROLS, utf8_percent_encode};
 use potok_core::{Batch, Fault, Message, Outcome, Reason, Receipt, Sink, SinkLimits};
 use ring::hmac;
 
-use super::address::Address;
-use super::client::{Client, ReplyBody};
+use super::address::WebhookAddress;
+use super::client::{ReplyBody, WebhookClient};
 use super::fault;
 
 /// Messages that are on their way at the same time in one call.
@@ -34,7 +34,7 @@ const SIGNATURE: &str = "x-hub-signature-256";
 
 /// Posts messages to one address.
 pub struct WebhookSink {
-    client: Client,
+    client: WebhookClient,
     /// What is sent with every message.
     headers: Vec<(String, String)>,
     secret: Option<hmac::Key>,
@@ -44,7 +44,7 @@ impl WebhookSink {
     /// A sink that posts to `url` and waits so long for each answer. Connects when it is called
     /// first.
     pub fn new(url: &str, timeout: Duration) -> Result<Self, Fault> {
-        let client = Client::new(Address::parse(url)?, timeout, ANSWER_BYTES_MAX)?;
+        let client = WebhookClient::new(WebhookAddress::parse(url)?, timeout, ANSWER_BYTES_MAX)?;
         Ok(WebhookSink { client, headers: Vec::new(), secret: None })
     }
 

@@ -5,10 +5,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use hyper::StatusCode;
-use potok_core::{Event, Fault, Stage, StageLimits, Staged};
+use potok_core::{Event, Fault, Stage, StageLimits, StageResult};
 
-use super::address::Address;
-use super::client::{Client, ReplyBody};
+use super::address::WebhookAddress;
+use super::client::{ReplyBody, WebhookClient};
 use super::{answer, call, fault};
 
 /// Events of one call.
@@ -20,14 +20,14 @@ const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// Asks an address what becomes of events.
 pub struct WebhookStage {
-    client: Client,
+    client: WebhookClient,
 }
 
 impl WebhookStage {
     /// A stage that posts to `url` and waits so long for the answer. Connects when it is called
     /// first.
     pub fn new(url: &str, timeout: Duration) -> Result<Self, Fault> {
-        let client = Client::new(Address::parse(url)?, timeout, ANSWER_BYTES_MAX)?;
+        let client = WebhookClient::new(WebhookAddress::parse(url)?, timeout, ANSWER_BYTES_MAX)?;
         Ok(WebhookStage { client })
     }
 }
@@ -55,7 +55,7 @@ impl Stage for WebhookStage {
         StageLimits { events_max: EVENTS_MAX, bytes_max: BYTES_MAX }
     }
 
-    async fn apply(&self, events: Vec<Event>) -> Result<Vec<Staged>, Fault> {
+    async fn apply(&self, events: Vec<Event>) -> Result<Vec<StageResult>, Fault> {
         let call = call::of(&events);
         let body = match call.body {
             Some(body) => self.ask(body, &call.name).await?,
@@ -70,9 +70,9 @@ impl Stage for WebhookStage {
         let staged = events.into_iter().zip(call.failed).map(|(event, failed)| {
             match failed.map_or_else(|| answers.next(), |fault| Some(Err(fault))) {
                 Some(Ok(answer)) => answer.applied_to(event),
-                Some(Err(fault)) => Staged::Failed(fault),
+                Some(Err(fault)) => StageResult::Failed(fault),
                 // There is one for each that was asked about.
-                None => Staged::Failed(answer::missing()),
+                None => StageResult::Failed(answer::missing()),
             }
         });
         Ok(staged.collect())

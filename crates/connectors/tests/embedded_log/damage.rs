@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use potok_connectors::embedded::{DEAD_TOPIC, Disk, EmbeddedLog, FaultyDisk, Options};
 use potok_core::{
-    Damage, Ended, Envelope, Log, Output, Partition, Position, RangeSet, ReadFrom, Reason, Store,
-    Transaction,
+    Damage, EndedOffsets, Envelope, Log, Output, Partition, Position, RangeSet, ReadFrom, Reason,
+    Store, Transaction,
 };
 
 use super::support::*;
@@ -87,7 +87,7 @@ impl Model {
             })
             .collect();
         let transaction = Transaction {
-            ended: vec![Ended {
+            ended: vec![EndedOffsets {
                 partition: batch.partition.clone(),
                 assignment: batch.assignment,
                 ranges: vec![batch.first..batch.next],

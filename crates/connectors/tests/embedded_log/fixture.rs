@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use potok_connectors::embedded::{DEAD_TOPIC, EmbeddedLog, Options};
-use potok_core::{Ended, HeadersBuilder, Log, Output, Transaction};
+use potok_core::{EndedOffsets, HeadersBuilder, Log, Output, Transaction};
 
 use super::support::*;
 
@@ -78,7 +78,7 @@ async fn bless(folder: &Path) {
         let batch = member.batch().await.unwrap();
         let transaction = Transaction {
             outputs: batch.records.iter().map(|r| output("out", None, &text(r))).collect(),
-            ended: vec![Ended {
+            ended: vec![EndedOffsets {
                 partition: batch.partition.clone(),
                 assignment: batch.assignment,
                 // All but the last, so that holes stay.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use potok_connectors::embedded::{EmbeddedLog, FaultyDisk, Options};
-use potok_core::{Ended, Log, Move, Output, Position, Transaction};
+use potok_core::{EndedOffsets, Log, Move, Output, Position, Transaction};
 
 use super::support::*;
 
@@ -137,7 +137,7 @@ async fn work_off(member: &mut Member, records: usize, outputs: bool) {
                     true => some.iter().map(|record| output("out", None, &text(record))).collect(),
                     false => Vec::new(),
                 },
-                ended: vec![Ended {
+                ended: vec![EndedOffsets {
                     partition: batch.partition.clone(),
                     assignment: batch.assignment,
                     ranges: vec![from..to],
@@ -223,7 +223,7 @@ fn the_last_of_the_reserve_lets_segments_go() {
         while append(&log, "in", "<more>").await.is_ok() {}
         let fill = |n: u64| Transaction {
             outputs: vec![output("out", None, &format!("{n}").repeat(50))],
-            ended: vec![Ended {
+            ended: vec![EndedOffsets {
                 partition: member.assigned.keys().next().unwrap().clone(),
                 assignment: member.assigned.values().next().unwrap().nonce,
                 ranges: std::iter::once(1_000 + n..1_001 + n).collect(),
@@ -258,7 +258,7 @@ fn plain_appends_do_not_eat_the_reserve() {
             ended: member
                 .assigned
                 .values()
-                .map(|assignment| Ended {
+                .map(|assignment| EndedOffsets {
                     partition: assignment.partition.clone(),
                     assignment: assignment.nonce,
                     // Not those that are there, or retention would make room.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use potok_connectors::embedded::{EmbeddedLog, FaultyDisk, Options};
 use potok_core::{
-    ConsumerGroupSpec, Ended, Log, Move, Partition, Position, RangeSet, Record, Transaction,
+    ConsumerGroupSpec, EndedOffsets, Log, Move, Partition, Position, RangeSet, Record, Transaction,
 };
 
 use super::support::*;
@@ -17,9 +17,9 @@ fn partition(topic: &str) -> Partition {
     Partition { topic: topic.into(), index: 0 }
 }
 
-fn ended(member: &Member, topic: &str, ranges: &[(u64, u64)]) -> Ended {
+fn ended(member: &Member, topic: &str, ranges: &[(u64, u64)]) -> EndedOffsets {
     let partition = partition(topic);
-    Ended {
+    EndedOffsets {
         assignment: member.assigned[&partition].nonce,
         partition,
         ranges: ranges.iter().map(|(from, to)| *from..*to).collect(),
@@ -119,7 +119,11 @@ fn a_group_is_open_once_and_old_journals_note_nothing() {
         let old = assigned[&partition("in")].nonce;
         let note = |assignment: u64, to: u64| Transaction {
             outputs: vec![output("out", None, "x")],
-            ended: vec![Ended { partition: partition("in"), assignment, ranges: vec![0..to] }],
+            ended: vec![EndedOffsets {
+                partition: partition("in"),
+                assignment,
+                ranges: vec![0..to],
+            }],
         };
         open.journal.transact(&note(old, 1)).await.unwrap();
         assert_eq!(log.ended("g", "in", 0).await.unwrap().first_gap(0), 1);

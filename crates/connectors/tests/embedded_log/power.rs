@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use potok_connectors::embedded::{EmbeddedLog, FaultyDisk, Torn};
-use potok_core::{Ended, Fault, Log, Output, Partition, Position, RangeSet, Transaction};
+use potok_connectors::embedded::{EmbeddedLog, FaultyDisk, PowerCut};
+use potok_core::{EndedOffsets, Fault, Log, Output, Partition, Position, RangeSet, Transaction};
 
 use super::support::*;
 
@@ -67,7 +67,7 @@ impl History {
         let outputs: Vec<Output> =
             fresh.map(|record| output("out", Some("k"), &out_of(&text(record)))).collect();
         self.tried.extend(outputs.iter().map(value));
-        let ended = Ended {
+        let ended = EndedOffsets {
             partition: batch.partition.clone(),
             assignment: batch.assignment,
             ranges: vec![batch.first..batch.next],
@@ -165,7 +165,9 @@ async fn measure() -> (u64, u64) {
 async fn check_cuts(seeds: u64) -> Result<(), String> {
     let (operations, _) = measure().await;
     for cut in 0..operations {
-        let torn = [Torn::Nothing, Torn::Everything].into_iter().chain((0..seeds).map(Torn::Some));
+        let torn = [PowerCut::Nothing, PowerCut::Everything]
+            .into_iter()
+            .chain((0..seeds).map(PowerCut::Some));
         for torn in torn {
             let disk = FaultyDisk::new();
             disk.cut_at(cut);
@@ -201,7 +203,7 @@ fn a_power_cut_during_recovery() {
             history.work(&disk, &log, 4).await.unwrap();
             disk.cut_at(disk.operations() + 1);
             let _ = history.work(&disk, &log, 1).await;
-            let left = disk.power_cut(Torn::Some(seed));
+            let left = disk.power_cut(PowerCut::Some(seed));
             for cut in 0..12 {
                 let again = left.copy();
                 again.cut_at(cut);
@@ -209,7 +211,7 @@ fn a_power_cut_during_recovery() {
                     let _ = append(&log, "noise", "x").await;
                 }
                 failed += u32::from(again.is_dead());
-                let torn = Torn::Some(seed * 100 + cut);
+                let torn = PowerCut::Some(seed * 100 + cut);
                 let mut known = History {
                     tried: history.tried.clone(),
                     acked: history.acked.clone(),
@@ -230,7 +232,7 @@ fn a_power_cut_during_recovery() {
 async fn check_failing_syncs() -> Result<(), String> {
     let (_, syncs) = measure().await;
     for failing in 0..syncs {
-        for torn in [Torn::Nothing, Torn::Everything, Torn::Some(failing)] {
+        for torn in [PowerCut::Nothing, PowerCut::Everything, PowerCut::Some(failing)] {
             let disk = FaultyDisk::new();
             disk.fail_sync(failing);
             let mut history = History::default();
@@ -275,7 +277,7 @@ fn short_writes_are_finished() {
         let log = open(&disk);
         history.work(&disk, &log, ROUNDS).await.unwrap();
         drop(log);
-        let disk = disk.power_cut(Torn::Nothing);
+        let disk = disk.power_cut(PowerCut::Nothing);
         history.check(&disk).await.unwrap();
         let log = open(&disk);
         assert!(log.damage().is_empty());
@@ -306,7 +308,7 @@ pub async fn check_readers_stop_at_the_synced_end() -> Result<(), String> {
         let batch = batch.unwrap();
         seen.extend(batch.records.iter().map(|record| (batch.position(record), text(record))));
     }
-    let left = disk.power_cut(Torn::Nothing);
+    let left = disk.power_cut(PowerCut::Nothing);
     appending.await.unwrap().expect_err("nobody may be told that it is durable");
     drop((member, log));
     let log = open(&left);
@@ -334,7 +336,7 @@ pub async fn check_acknowledged_is_synced() -> Result<(), String> {
     while disk.held_syncs() == 0 {
         tokio::task::yield_now().await;
     }
-    let left = disk.power_cut(Torn::Nothing);
+    let left = disk.power_cut(PowerCut::Nothing);
     if let Ok(position) = appending.await.unwrap() {
         acked.insert(position, "<in2>".to_owned());
     }

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use potok_connectors::embedded::{Disk, EmbeddedLog, FaultyDisk, Options, Torn};
-use potok_core::{Ended, Log, Output, Position, ReadFrom, Store, Transaction};
+use potok_connectors::embedded::{Disk, EmbeddedLog, FaultyDisk, Options, PowerCut};
+use potok_core::{EndedOffsets, Log, Output, Position, ReadFrom, Store, Transaction};
 
 use super::support::*;
 
@@ -53,11 +53,11 @@ async fn end(member: &Member, positions: &BTreeSet<Position>) {
     member.open.journal.transact(&transaction).await.unwrap();
 }
 
-fn ended_of(member: &Member, positions: &BTreeSet<Position>) -> Vec<Ended> {
+fn ended_of(member: &Member, positions: &BTreeSet<Position>) -> Vec<EndedOffsets> {
     let ended = positions.iter().map(|position| {
         let partition =
             potok_core::Partition { topic: position.topic.clone(), index: position.partition };
-        Ended {
+        EndedOffsets {
             assignment: member.assigned[&partition].nonce,
             partition,
             ranges: std::iter::once(position.offset..position.offset + 1).collect(),
@@ -273,8 +273,12 @@ fn power_cuts_during_retention_lose_nothing_that_is_held() {
         let operations = bench.disk.operations() - start;
         assert!(operations > 10);
         for cut in 0..operations {
-            for torn in [Torn::Nothing, Torn::Everything, Torn::Some(cut), Torn::Some(cut + 1_000)]
-            {
+            for torn in [
+                PowerCut::Nothing,
+                PowerCut::Everything,
+                PowerCut::Some(cut),
+                PowerCut::Some(cut + 1_000),
+            ] {
                 let (bench, held) = build().await;
                 bench.disk.cut_at(bench.disk.operations() + cut);
                 bench.log.retain_now().await;
@@ -453,7 +457,7 @@ fn appends_go_on_while_retention_works() {
             }
             let transaction = Transaction {
                 outputs: Vec::new(),
-                ended: vec![Ended {
+                ended: vec![EndedOffsets {
                     partition: batch.partition.clone(),
                     assignment: batch.assignment,
                     ranges: std::iter::once(batch.first..batch.next).collect(),

@@ -10,8 +10,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use potok_connectors::embedded::{EmbeddedLog, FaultyDisk, Options};
 use potok_core::{
-    Clock, ConsumerGroupSpec, Fault, Headers, Intake, Log, OpenGroup, Output, Owner, Partition,
-    PipelineInfo, Place, Position, ReadFrom, Record, SourceBatch, Timestamp,
+    Clock, ConsumerGroupSpec, Fault, Headers, Log, OpenGroup, Output, Owner, Partition,
+    PipelineInfo, Position, ReadFrom, Record, SourceBatch, SourceEvent, StoreAddress, Timestamp,
 };
 
 /// The data folder on a faulty disk.
@@ -143,7 +143,7 @@ pub struct Member {
 impl Member {
     pub async fn open(log: &EmbeddedLog, spec: ConsumerGroupSpec) -> Result<Member, Fault> {
         let mut open = log.open_group(spec).await?;
-        let Intake::Assigned(assigned) = open.source.next().await? else {
+        let SourceEvent::Assigned(assigned) = open.source.next().await? else {
             panic!("a source begins with its partitions");
         };
         let assigned = assigned.into_iter().map(|a| (a.partition.clone(), a)).collect();
@@ -153,7 +153,7 @@ impl Member {
     /// The next batch, however long it takes.
     pub async fn batch(&mut self) -> Result<SourceBatch, Fault> {
         match self.open.source.next().await? {
-            Intake::Batch(batch) => {
+            SourceEvent::Batch(batch) => {
                 check_batch(&batch).unwrap();
                 Ok(batch)
             }
@@ -218,8 +218,8 @@ pub fn owner(nonce: u64) -> Owner {
 }
 
 /// Records at these positions, held in one group.
-pub fn places(positions: &[Position]) -> Vec<Place> {
-    let place = |position: &Position| Place {
+pub fn places(positions: &[Position]) -> Vec<StoreAddress> {
+    let place = |position: &Position| StoreAddress {
         group: Bytes::from_static(b"g"),
         kind: None,
         id: None,

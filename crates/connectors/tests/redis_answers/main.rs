@@ -8,8 +8,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use potok_connectors::redis::{KeyStyle, RedisStore, Timeouts};
-use potok_core::{Headers, Held, Owner, Place, Position, PutOutcome, Record, Store, Timestamp};
+use potok_connectors::redis::{KeyStyle, RedisStore, RedisTimeouts};
+use potok_core::{
+    Headers, Owner, Position, PutOutcome, Record, Store, StoreAddress, StoreEntry, Timestamp,
+};
 use potok_fuzz::Corpus;
 
 /// What every script is answered with, byte by byte.
@@ -68,8 +70,8 @@ fn number(lines: &mut BufReader<&TcpStream>, mark: char) -> Option<usize> {
     line.trim().strip_prefix(mark)?.parse().ok()
 }
 
-fn held(offset: u64) -> Held {
-    let place = Place {
+fn held(offset: u64) -> StoreEntry {
+    let place = StoreAddress {
         group: Bytes::from_static(b"g"),
         kind: Some("event".into()),
         id: Some(Bytes::from(offset.to_string())),
@@ -83,7 +85,7 @@ fn held(offset: u64) -> Held {
         headers: Headers::none(),
         value: Some(Bytes::from_static(b"{}")),
     };
-    Held { place, opened: Timestamp(1), record }
+    StoreEntry { place, opened: Timestamp(1), record }
 }
 
 /// However the number is written, as far as the client takes it for one.
@@ -100,7 +102,7 @@ fn only_the_answer_of_a_script_is_believed() {
     let answer: Answer = Arc::default();
     let url = serve(answer.clone());
     let second = Duration::from_secs(1);
-    let timeouts = Timeouts { connect: second, call: second };
+    let timeouts = RedisTimeouts { connect: second, call: second };
     let owner = Owner { pipeline: "p".into(), share: 0, nonce: 7 };
     let all = [held(1), held(2)];
     let places = all.each_ref().map(|held| held.place.clone());

@@ -7,11 +7,11 @@ use potok_connectors::sqlite::SqliteSink;
 use potok_core::{Batch, Sink as _};
 use serde_json::json;
 
-use crate::order::{Place, config, message, order, orders_config, outcomes};
+use crate::order::{RowPlace, config, message, order, orders_config, outcomes};
 
 #[tokio::test]
 async fn the_same_delivery_id_is_a_duplicate_whatever_it_says_now() {
-    let place = Place::orders().await;
+    let place = RowPlace::orders().await;
     assert_eq!(place.deliver(vec![message(1, &order("u1"))]).await, ["delivered"]);
     // As after a lost answer; then as after a change of an expression or of `once_by`.
     assert_eq!(place.deliver(vec![message(1, &order("u1"))]).await, ["duplicates"]);
@@ -24,7 +24,7 @@ async fn the_same_delivery_id_is_a_duplicate_whatever_it_says_now() {
 
 #[tokio::test]
 async fn the_same_bytes_under_one_id_are_a_duplicate_other_bytes_are_a_conflict() {
-    let place = Place::orders().await;
+    let place = RowPlace::orders().await;
     let mut other = order("u1");
     other["sm_id"] = json!(1);
     let batch = vec![message(1, &order("u1")), message(2, &order("u1")), message(3, &other)];
@@ -43,7 +43,7 @@ async fn the_same_bytes_under_one_id_are_a_duplicate_other_bytes_are_a_conflict(
 
 #[tokio::test]
 async fn what_counts_is_the_source_not_the_value() {
-    let place = Place::orders().await;
+    let place = RowPlace::orders().await;
     let first = message(1, &order("u1"));
     let mut rewritten = message(2, &order("u1"));
     rewritten.value = Bytes::from(serde_json::to_vec_pretty(&order("u1")).unwrap());
@@ -57,7 +57,7 @@ async fn what_counts_is_the_source_not_the_value() {
 #[tokio::test]
 async fn without_once_by_only_positions_count() {
     let schema = json!({ "properties": { "a": { "type": "string" } } });
-    let place = Place::made_by("", config(&[("t", ".")], &[], Some(schema)));
+    let place = RowPlace::made_by("", config(&[("t", ".")], &[], Some(schema)));
     let value = json!({ "a": "x" });
     let batch = vec![message(1, &value), message(2, &value), message(1, &value)];
     assert_eq!(place.deliver(batch).await, ["delivered", "delivered", "duplicates"]);
@@ -67,7 +67,7 @@ async fn without_once_by_only_positions_count() {
 #[tokio::test]
 async fn ids_of_several_fields_and_of_no_field() {
     let schema = json!({ "properties": { "a": { "type": "string" }, "b": { "type": "integer" } } });
-    let both = Place::made_by("", config(&[("t", ".")], &[".a", ".b"], Some(schema.clone())));
+    let both = RowPlace::made_by("", config(&[("t", ".")], &[".a", ".b"], Some(schema.clone())));
     let batch = vec![
         message(1, &json!({ "a": "x", "b": 1 })),
         message(2, &json!({ "a": "x", "b": 2 })),
@@ -79,7 +79,7 @@ async fn ids_of_several_fields_and_of_no_field() {
     assert!(outcomes[2].contains("a, b `x`, `1` of orders/0/3"), "{outcomes:?}");
     assert!(outcomes[3].starts_with("SetAside no_key"), "{outcomes:?}");
 
-    let header = Place::made_by("", config(&[("t", ".")], &["header.id"], Some(schema)));
+    let header = RowPlace::made_by("", config(&[("t", ".")], &["header.id"], Some(schema)));
     let with_id = |offset, once: &'static [u8]| {
         let mut message = message(offset, &json!({ "a": "x", "b": 1 }));
         message.once = Some(Bytes::from_static(once));
@@ -139,7 +139,7 @@ async fn four_lanes_share_one_writer() {
 
 #[tokio::test]
 async fn a_call_cancelled_at_any_moment_may_be_made_again() {
-    let place = Place::orders().await;
+    let place = RowPlace::orders().await;
     for offset in 0..50 {
         let batch = Batch { messages: vec![message(offset, &order(&format!("u{offset}")))] };
         tokio::select! {
@@ -155,7 +155,7 @@ async fn a_call_cancelled_at_any_moment_may_be_made_again() {
 
 #[tokio::test]
 async fn rows_of_others_are_a_conflict_and_say_so() {
-    let place = Place::orders().await;
+    let place = RowPlace::orders().await;
     rusqlite::Connection::open(&place.path)
         .unwrap()
         .execute_batch(

@@ -13,29 +13,29 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// A folder with one database and its sink.
-pub struct Place {
+pub struct RowPlace {
     pub folder: TempDir,
     pub path: PathBuf,
     pub sink: SqliteSink,
 }
 
-impl Place {
+impl RowPlace {
     /// Orders into four tables, which are created.
-    pub async fn orders() -> Place {
+    pub async fn orders() -> RowPlace {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("db").join("orders.sqlite");
         let sink = SqliteSink::new(path.clone(), orders_config()).unwrap();
         sink.prepare().await.unwrap();
-        Place { folder, path, sink }
+        RowPlace { folder, path, sink }
     }
 
     /// A database made by `sql`, and a sink for it. Not prepared.
-    pub fn made_by(sql: &str, config: SqlSinkConfig) -> Place {
+    pub fn made_by(sql: &str, config: SqlSinkConfig) -> RowPlace {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("made.sqlite");
         Connection::open(&path).unwrap().execute_batch(sql).unwrap();
         let sink = SqliteSink::new(path.clone(), config).unwrap();
-        Place { folder, path, sink }
+        RowPlace { folder, path, sink }
     }
 
     /// Delivers; every outcome as one word, with what a failed one says.

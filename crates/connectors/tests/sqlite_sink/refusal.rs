@@ -4,7 +4,7 @@ use potok_core::{Batch, Move, Sink as _};
 use rusqlite::Connection;
 use serde_json::json;
 
-use crate::order::{Place, config, message, order, orders_config};
+use crate::order::{RowPlace, config, message, order, orders_config};
 
 fn ids() -> potok_connectors::sql::SqlSinkConfig {
     config(&[("t", "."), ("parts", ".parts[]")], &[".id"], None)
@@ -18,7 +18,7 @@ const TABLES: &str = "CREATE TABLE t (id TEXT PRIMARY KEY, n INTEGER CHECK (n < 
 
 #[tokio::test]
 async fn a_violated_constraint_costs_one_record() {
-    let place = Place::made_by(TABLES, ids());
+    let place = RowPlace::made_by(TABLES, ids());
     let part = |size: i64, shop: i64| json!({ "size": size, "shop": shop });
     let values = [
         json!({ "id": "a", "n": 1, "email": "a@x", "parts": [part(1, 1)] }),
@@ -51,7 +51,7 @@ async fn a_trigger_that_ends_the_transaction_costs_one_record_too() {
          BEGIN SELECT RAISE(ROLLBACK, 'not thirteen'); END;\
          CREATE TRIGGER quiet BEFORE INSERT ON t WHEN new.n = 14 \
          BEGIN SELECT RAISE(IGNORE); END;";
-    let place = Place::made_by(&format!("{TABLES}{triggers}"), ids());
+    let place = RowPlace::made_by(&format!("{TABLES}{triggers}"), ids());
     let batch = (0..8_u64)
         .map(|n| message(n, &json!({ "id": n.to_string(), "n": if n % 3 == 1 { 13 } else { 1 } })))
         .chain([message(8, &json!({ "id": "8", "n": 14 }))])
@@ -69,7 +69,7 @@ async fn a_trigger_that_ends_the_transaction_costs_one_record_too() {
 
 #[tokio::test]
 async fn fields_without_a_column_are_refused_not_dropped() {
-    let place = Place::orders().await;
+    let place = RowPlace::orders().await;
     let mut more = order("u2");
     more["gift"] = json!(true);
     let outcomes = place.deliver(vec![message(1, &order("u1")), message(2, &more)]).await;
@@ -79,7 +79,7 @@ async fn fields_without_a_column_are_refused_not_dropped() {
 
 #[tokio::test]
 async fn tables_that_change_while_running_stop_the_pipeline_and_lose_nothing() {
-    let place = Place::orders().await;
+    let place = RowPlace::orders().await;
     assert_eq!(place.deliver(vec![message(1, &order("u1"))]).await, ["delivered"]);
     let change = |sql: &str| Connection::open(&place.path).unwrap().execute_batch(sql).unwrap();
 
@@ -105,7 +105,7 @@ async fn tables_that_change_while_running_stop_the_pipeline_and_lose_nothing() {
 /// A call whose tables are wrong takes no other call of the same file with it.
 #[tokio::test]
 async fn wrong_tables_of_one_pipeline_do_not_touch_another() {
-    let place = Place::made_by(TABLES, ids());
+    let place = RowPlace::made_by(TABLES, ids());
     let orders =
         potok_connectors::sqlite::SqliteSink::new(place.path.clone(), orders_config()).unwrap();
     orders.prepare().await.unwrap();

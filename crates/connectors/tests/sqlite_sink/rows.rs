@@ -3,11 +3,11 @@
 use bytes::Bytes;
 use serde_json::json;
 
-use crate::order::{Place, bytes_message, config, message, order};
+use crate::order::{RowPlace, bytes_message, config, message, order};
 
 #[tokio::test]
 async fn an_order_becomes_rows_of_four_tables() {
-    let place = Place::orders().await;
+    let place = RowPlace::orders().await;
     assert_eq!(place.deliver(vec![message(5, &order("u1"))]).await, ["delivered"]);
     assert_eq!(
         place.query(
@@ -30,7 +30,7 @@ async fn an_order_becomes_rows_of_four_tables() {
 
 #[tokio::test]
 async fn the_hash_is_that_of_the_source_bytes() {
-    let place = Place::orders().await;
+    let place = RowPlace::orders().await;
     let mut changed = message(1, &order("u1"));
     changed.source = Bytes::from_static(b"abc");
     place.deliver(vec![changed]).await;
@@ -77,7 +77,7 @@ async fn numbers_are_kept_exactly_or_refused() {
         "id": { "type": "integer" }, "n": { "type": "integer" }, "x": { "type": "number" },
         "b": { "type": "boolean" }, "j": {}
     } });
-    let place = Place::made_by("", config(&[("t", ".")], &[".id"], Some(schema)));
+    let place = RowPlace::made_by("", config(&[("t", ".")], &[".id"], Some(schema)));
     let texts = [
         r#"{"id":1,"n":1000000000000000000,"x":0.1,"b":true,"j":1.10}"#,
         r#"{"id":9223372036854775807,"n":-9223372036854775808,"x":-1e300,"b":false,"j":"s"}"#,
@@ -110,7 +110,7 @@ async fn numbers_are_kept_exactly_or_refused() {
 
 #[tokio::test]
 async fn a_nul_is_refused_with_a_word_about_it() {
-    let place = Place::orders().await;
+    let place = RowPlace::orders().await;
     let mut bad = order("u2");
     bad["delivery"]["city"] = json!("a\u{0}b");
     let messages = vec![message(1, &order("u1")), message(2, &bad), message(3, &order("u3"))];
@@ -122,7 +122,7 @@ async fn a_nul_is_refused_with_a_word_about_it() {
 
 #[tokio::test]
 async fn children_may_be_missing() {
-    let place = Place::orders().await;
+    let place = RowPlace::orders().await;
     let mut bare = order("u1");
     bare.as_object_mut().unwrap().remove("delivery");
     bare["payment"] = json!(null);

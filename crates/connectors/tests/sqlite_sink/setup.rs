@@ -3,7 +3,7 @@
 use potok_core::{Move, Sink as _};
 use serde_json::json;
 
-use crate::order::{Place, config, message};
+use crate::order::{RowPlace, config, message};
 
 fn schema() -> serde_json::Value {
     json!({ "required": ["id"], "properties": {
@@ -13,7 +13,7 @@ fn schema() -> serde_json::Value {
 
 #[tokio::test]
 async fn preparing_twice_changes_nothing() {
-    let place = Place::orders().await;
+    let place = RowPlace::orders().await;
     let before = place.query("SELECT sql FROM sqlite_schema ORDER BY name");
     place.sink.prepare().await.unwrap();
     place.sink.probe().await.unwrap();
@@ -26,12 +26,12 @@ async fn more_columns_are_welcome_where_the_database_fills_them() {
     let sql = "CREATE TABLE t (row INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, n INTEGER, \
          content_hash TEXT, potok_id TEXT UNIQUE, note TEXT, \
          at TEXT NOT NULL DEFAULT (upper('now')), twice INTEGER AS (n * 2))";
-    let place = Place::made_by(sql, config(&[("t", ".")], &[".id"], Some(schema())));
+    let place = RowPlace::made_by(sql, config(&[("t", ".")], &[".id"], Some(schema())));
     assert_eq!(place.deliver(vec![message(1, &json!({ "id": "a", "n": 2 }))]).await, ["delivered"]);
     assert_eq!(place.query("SELECT row, id, note, at, twice FROM t"), ["1, 'a', null, 'NOW', 4"]);
 
     // Without a schema the table itself says what it takes.
-    let place = Place::made_by(sql, config(&[("t", ".")], &[".id"], None));
+    let place = RowPlace::made_by(sql, config(&[("t", ".")], &[".id"], None));
     let values = [json!({ "id": "a", "at": "then" }), json!({ "id": "b", "row": 7, "note": null })];
     let batch = (0..).zip(&values).map(|(offset, value)| message(offset, value)).collect();
     assert_eq!(place.deliver(batch).await, ["delivered", "delivered"]);
@@ -95,7 +95,7 @@ async fn tables_that_cannot_keep_the_promise_are_refused() {
             "unique key",
         ),
     ] {
-        let place = Place::made_by(&sql, no_create(Some(schema())));
+        let place = RowPlace::made_by(&sql, no_create(Some(schema())));
         let fault = place.sink.prepare().await.unwrap_err();
         assert_eq!((fault.next, fault.code), (Move::Fix, code), "{sql}: {fault}");
         assert!(fault.to_string().contains(part), "{part} not in {fault}");
@@ -104,7 +104,7 @@ async fn tables_that_cannot_keep_the_promise_are_refused() {
 
 #[tokio::test]
 async fn a_table_sqlite_will_not_create_is_the_operators_to_fix() {
-    let place = Place::made_by("", config(&[("sqlite_x", ".")], &[".id"], Some(schema())));
+    let place = RowPlace::made_by("", config(&[("sqlite_x", ".")], &[".id"], Some(schema())));
     let fault = place.sink.prepare().await.unwrap_err();
     assert_eq!((fault.next, fault.code), (Move::Fix, "P0302"), "{fault}");
     assert!(fault.to_string().contains("reserved"), "{fault}");

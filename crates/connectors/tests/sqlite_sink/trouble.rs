@@ -7,7 +7,7 @@ use potok_connectors::sqlite::SqliteSink;
 use potok_core::{Batch, Fault, Move, Sink as _};
 use rusqlite::Connection;
 
-use crate::order::{Place, message, order, orders_config};
+use crate::order::{RowPlace, message, order, orders_config};
 
 fn batch(offset: u64) -> Batch {
     Batch { messages: vec![message(offset, &order(&format!("u{offset}")))] }
@@ -64,7 +64,7 @@ async fn a_folder_that_cannot_be_made_is_waited_for() {
 
 #[tokio::test]
 async fn a_read_only_database_is_waited_for_and_noticed_by_the_probe() {
-    let place = Place::orders().await;
+    let place = RowPlace::orders().await;
     place.deliver(batch(1).messages).await;
     drop(place.sink);
     // The header's write version makes a database read-only for everybody, root included.
@@ -91,7 +91,7 @@ async fn wait_until_closed(path: &std::path::Path) {
 
 #[tokio::test]
 async fn a_lock_of_another_program_is_waited_for() {
-    let place = Place::orders().await;
+    let place = RowPlace::orders().await;
     let other = Connection::open(&place.path).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     is(&place.sink.probe().await.unwrap_err(), Move::Wait, "P0305");
@@ -103,7 +103,7 @@ async fn a_lock_of_another_program_is_waited_for() {
 
 #[tokio::test]
 async fn readers_do_not_disturb_the_writer() {
-    let place = Place::orders().await;
+    let place = RowPlace::orders().await;
     place.deliver(batch(1).messages).await;
     let reader = Connection::open(&place.path).unwrap();
     reader.execute_batch("BEGIN").unwrap();
@@ -131,7 +131,7 @@ async fn a_file_that_is_no_database_is_the_operators_to_fix() {
 
 #[tokio::test]
 async fn a_deleted_file_is_noticed_before_anything_counts_as_delivered() {
-    let place = Place::orders().await;
+    let place = RowPlace::orders().await;
     assert_eq!(place.deliver(batch(1).messages).await, ["delivered"]);
     for name in ["orders.sqlite", "orders.sqlite-wal", "orders.sqlite-shm"] {
         fs::remove_file(place.path.with_file_name(name)).unwrap();
@@ -146,7 +146,7 @@ async fn a_deleted_file_is_noticed_before_anything_counts_as_delivered() {
 
 #[tokio::test]
 async fn a_replaced_file_and_a_deleted_wal_are_noticed_too() {
-    let place = Place::orders().await;
+    let place = RowPlace::orders().await;
     let copy = place.folder.path().join("copy.sqlite");
     Connection::open(&place.path)
         .unwrap()

@@ -10,10 +10,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use potok_connectors::webhook::WebhookStage;
 use potok_core::{
-    Event, Fault, Headers, HeadersBuilder, Move, Position, Reason, Stage, Staged, Timestamp,
+    Event, Fault, Headers, HeadersBuilder, Move, Position, Reason, Stage, StageResult, Timestamp,
 };
 use serde_json::{Value, json};
-use server::{Asked, Reply, Server};
+use server::{ReceivedRequest, Reply, Server};
 
 fn event(offset: u64, value: &str) -> Event {
     Event {
@@ -36,17 +36,19 @@ fn stage(server: &Server) -> WebhookStage {
 }
 
 /// What a stage made of events, in words.
-fn words(staged: &[Staged]) -> Vec<String> {
-    let word = |staged: &Staged| match staged {
-        Staged::Merged(_) | Staged::Into => panic!("webhooks merge nothing"),
-        Staged::On(event) => String::from_utf8_lossy(&event.value).into_owned(),
-        Staged::Filtered => "filtered".to_owned(),
-        Staged::Failed(fault) => format!("{} {fault}", fault.reason),
+fn words(staged: &[StageResult]) -> Vec<String> {
+    let word = |staged: &StageResult| match staged {
+        StageResult::Merged(_) | StageResult::Into => panic!("webhooks merge nothing"),
+        StageResult::On(event) => String::from_utf8_lossy(&event.value).into_owned(),
+        StageResult::Filtered => "filtered".to_owned(),
+        StageResult::Failed(fault) => format!("{} {fault}", fault.reason),
     };
     staged.iter().map(word).collect()
 }
 
-async fn fault_of(reply: impl Fn(usize, &Asked) -> Reply + Send + Sync + 'static) -> Fault {
+async fn fault_of(
+    reply: impl Fn(usize, &ReceivedRequest) -> Reply + Send + Sync + 'static,
+) -> Fault {
     let server = Server::start(reply).await;
     let fault = stage(&server).apply(events(2)).await.unwrap_err();
     assert!(!format!("{fault:?} {fault}").contains("canary"), "{fault:?}");
@@ -123,7 +125,7 @@ async fn what_is_no_json_fails_alone_and_is_not_posted() {
     assert_eq!((words[0].as_str(), words[2].as_str()), ("{}", "[]"));
     assert!(words[1].contains("not JSON"), "{words:?}");
     let staged = stage.apply(vec![event(1, "")]).await.unwrap();
-    assert!(matches!(staged[..], [Staged::Failed(_)]));
+    assert!(matches!(staged[..], [StageResult::Failed(_)]));
     assert_eq!(server.asked().len(), 1, "nothing to post is not posted");
 }
 

@@ -8,7 +8,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 /// What a client asked.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct ReceivedRequest {
     pub method: String,
     pub path: String,
     /// Names in small letters.
@@ -18,7 +18,7 @@ pub struct Asked {
     pub events: Vec<Value>,
 }
 
-impl Asked {
+impl ReceivedRequest {
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
@@ -42,17 +42,19 @@ impl Reply {
     }
 }
 
-type Answer = dyn Fn(usize, &Asked) -> Reply + Send + Sync;
+type Answer = dyn Fn(usize, &ReceivedRequest) -> Reply + Send + Sync;
 
 /// A server on a port of its own.
 pub struct Server {
     pub url: String,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    asked: Arc<Mutex<Vec<ReceivedRequest>>>,
 }
 
 impl Server {
     /// Answers each request by its number, from 0, and what it asks.
-    pub async fn start(answer: impl Fn(usize, &Asked) -> Reply + Send + Sync + 'static) -> Server {
+    pub async fn start(
+        answer: impl Fn(usize, &ReceivedRequest) -> Reply + Send + Sync + 'static,
+    ) -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/canary-path?token=canary", listener.local_addr().unwrap());
         let asked = Arc::new(Mutex::new(Vec::new()));
@@ -65,12 +67,12 @@ impl Server {
         Server { url, asked }
     }
 
-    pub fn asked(&self) -> Vec<Asked> {
+    pub fn asked(&self) -> Vec<ReceivedRequest> {
         self.asked.lock().unwrap().clone()
     }
 }
 
-async fn serve(mut stream: TcpStream, all: Arc<Mutex<Vec<Asked>>>, answer: Arc<Answer>) {
+async fn serve(mut stream: TcpStream, all: Arc<Mutex<Vec<ReceivedRequest>>>, answer: Arc<Answer>) {
     let mut read = Vec::new();
     while let Some(asked) = request(&mut stream, &mut read).await {
         let number = {
@@ -97,7 +99,7 @@ async fn serve(mut stream: TcpStream, all: Arc<Mutex<Vec<Asked>>>, answer: Arc<A
     }
 }
 
-async fn request(stream: &mut TcpStream, read: &mut Vec<u8>) -> Option<Asked> {
+async fn request(stream: &mut TcpStream, read: &mut Vec<u8>) -> Option<ReceivedRequest> {
     let end = loop {
         if let Some(at) = read.windows(4).position(|four| four == b"\r\n\r\n") {
             break at + 4;
@@ -119,7 +121,7 @@ async fn request(stream: &mut TcpStream, read: &mut Vec<u8>) -> Option<Asked> {
     }
     let body: Vec<u8> = read.drain(..length).collect();
     let events = serde_json::from_slice(&body).unwrap_or_default();
-    Some(Asked { method, path, headers, body, events })
+    Some(ReceivedRequest { method, path, headers, body, events })
 }
 
 async fn more(stream: &mut TcpStream, read: &mut Vec<u8>) -> Option<()> {

@@ -8,7 +8,7 @@ use potok_core::{
     Batch, DeliveryId, Fault, Headers, Message, Move, Outcome, Position, Reason, Sink, Timestamp,
 };
 
-use crate::server::{Asked, Reply, Server};
+use crate::server::{ReceivedRequest, Reply, Server};
 
 fn message(offset: u64, value: &str) -> Message {
     let position = Position { log: 7, topic: "orders".into(), partition: 3, offset };
@@ -33,7 +33,9 @@ fn sink(server: &Server) -> WebhookSink {
 }
 
 /// What came of one message.
-async fn fault_of(reply: impl Fn(usize, &Asked) -> Reply + Send + Sync + 'static) -> Fault {
+async fn fault_of(
+    reply: impl Fn(usize, &ReceivedRequest) -> Reply + Send + Sync + 'static,
+) -> Fault {
     let server = Server::start(reply).await;
     let sink = WebhookSink::new(&server.url, Duration::from_millis(300)).unwrap();
     fault(&sink).await

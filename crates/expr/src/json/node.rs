@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use super::{ESCAPED, Token};
+use super::{ESCAPED, TapeToken};
 use crate::number;
 
 /// What a value is.
@@ -15,11 +15,11 @@ pub enum Kind {
     Bool,
     /// Any number.
     Number,
-    /// A string.
+    /// Text in quotes.
     String,
-    /// An array.
+    /// A list in brackets.
     Array,
-    /// An object.
+    /// Members in braces.
     Object,
 }
 
@@ -39,7 +39,7 @@ impl fmt::Display for Kind {
 /// One value of a checked JSON text. Copying it copies no data.
 #[derive(Clone, Copy)]
 pub struct Node<'a> {
-    tape: &'a [Token],
+    tape: &'a [TapeToken],
     text: &'a str,
     index: usize,
 }
@@ -51,7 +51,7 @@ impl fmt::Debug for Node<'_> {
 }
 
 impl<'a> Node<'a> {
-    pub(super) fn new(tape: &'a [Token], text: &'a str, index: usize) -> Self {
+    pub(super) fn new(tape: &'a [TapeToken], text: &'a str, index: usize) -> Self {
         Node { tape, text, index }
     }
 
@@ -156,14 +156,14 @@ impl<'a> Node<'a> {
 }
 
 #[inline(always)]
-fn first_byte(tape: &[Token], text: &str, index: usize) -> u8 {
+fn first_byte(tape: &[TapeToken], text: &str, index: usize) -> u8 {
     let start = tape.get(index).map_or(usize::MAX, |token| token.start as usize);
     text.as_bytes().get(start).copied().unwrap_or(0)
 }
 
 /// Index of the token behind the value at `index`.
 #[inline(always)]
-pub(super) fn behind(tape: &[Token], text: &str, index: usize) -> usize {
+pub(super) fn behind(tape: &[TapeToken], text: &str, index: usize) -> usize {
     match (first_byte(tape, text, index), tape.get(index)) {
         (b'{' | b'[', Some(token)) => token.link as usize + 1,
         _ => index + 1,
@@ -172,13 +172,13 @@ pub(super) fn behind(tape: &[Token], text: &str, index: usize) -> usize {
 
 /// Content of the string token at `index`, still escaped, and whether it has escapes.
 #[inline(always)]
-fn quoted<'a>(tape: &[Token], text: &'a str, index: usize) -> (&'a str, bool) {
+fn quoted<'a>(tape: &[TapeToken], text: &'a str, index: usize) -> (&'a str, bool) {
     let Some(token) = tape.get(index) else { return ("", false) };
     let inside = token.start as usize + 1..((token.link & !ESCAPED) as usize).saturating_sub(1);
     (text.get(inside).unwrap_or_default(), token.link & ESCAPED != 0)
 }
 
-fn is_key(tape: &[Token], text: &str, index: usize, key: &str) -> bool {
+fn is_key(tape: &[TapeToken], text: &str, index: usize, key: &str) -> bool {
     match quoted(tape, text, index) {
         (content, false) => content == key,
         (content, true) => unescape(content) == key,
@@ -186,7 +186,7 @@ fn is_key(tape: &[Token], text: &str, index: usize, key: &str) -> bool {
 }
 
 /// Content of the string token at `index`.
-pub(super) fn unquoted<'a>(tape: &[Token], text: &'a str, index: usize) -> Cow<'a, str> {
+pub(super) fn unquoted<'a>(tape: &[TapeToken], text: &'a str, index: usize) -> Cow<'a, str> {
     match quoted(tape, text, index) {
         (content, false) => Cow::Borrowed(content),
         (content, true) => Cow::Owned(unescape(content)),

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::hash::{BuildHasher, RandomState};
 
 use super::node::{self, Node};
-use super::{BYTES_MAX, DEPTH_MAX, ESCAPED, JsonError, Token};
+use super::{BYTES_MAX, DEPTH_MAX, ESCAPED, JsonError, TapeToken};
 
 /// Objects up to this many fields are compared key by key, larger ones by sorted hashes.
 const FIELDS_WALK_MAX: u32 = 16;
@@ -19,7 +19,7 @@ const NUMBER_FINITE_MAX: usize = 300;
 /// Checks JSON and makes it readable. Keep one per thread of work: its buffers are reused.
 #[derive(Default)]
 pub struct Parser {
-    tape: Vec<Token>,
+    tape: Vec<TapeToken>,
     frames: Vec<Frame>,
     hashes: Vec<(u64, u32)>,
     hasher: RandomState,
@@ -83,7 +83,7 @@ struct Pass<'p> {
     text: &'p str,
     bytes: &'p [u8],
     at: usize,
-    tape: &'p mut Vec<Token>,
+    tape: &'p mut Vec<TapeToken>,
     frames: &'p mut Vec<Frame>,
     hashes: &'p mut Vec<(u64, u32)>,
     hasher: &'p RandomState,
@@ -162,7 +162,7 @@ impl Pass<'_> {
             return Err(error(self.at, format!("nested deeper than {DEPTH_MAX}")));
         }
         self.frames.push(Frame { open: self.tape.len() as u32, object, fields: 0, seen: 0 });
-        self.tape.push(Token { start: self.at as u32, link: 0 });
+        self.tape.push(TapeToken { start: self.at as u32, link: 0 });
         self.at += 1;
         self.skip_space();
         Ok(())
@@ -174,7 +174,7 @@ impl Pass<'_> {
         if let Some(open) = self.tape.get_mut(frame.open as usize) {
             open.link = close;
         }
-        self.tape.push(Token { start: self.at as u32, link: frame.open });
+        self.tape.push(TapeToken { start: self.at as u32, link: frame.open });
         self.at += 1;
         if frame.fields > FIELDS_WALK_MAX {
             self.refuse_repeats_among_many(frame.open)?;
@@ -217,7 +217,7 @@ impl Pass<'_> {
             }
         }
         self.at = at + 1;
-        self.tape.push(Token { start: start as u32, link: self.at as u32 | escaped });
+        self.tape.push(TapeToken { start: start as u32, link: self.at as u32 | escaped });
         Ok(())
     }
 
@@ -281,7 +281,7 @@ impl Pass<'_> {
         if exponent || self.at - start > NUMBER_FINITE_MAX {
             self.refuse_infinite(start)?;
         }
-        self.tape.push(Token { start: start as u32, link: self.at as u32 });
+        self.tape.push(TapeToken { start: start as u32, link: self.at as u32 });
         Ok(())
     }
 
@@ -309,7 +309,7 @@ impl Pass<'_> {
             return Err(self.unexpected("a value"));
         }
         self.at += word.len();
-        self.tape.push(Token { start: start as u32, link: self.at as u32 });
+        self.tape.push(TapeToken { start: start as u32, link: self.at as u32 });
         Ok(())
     }
 
@@ -405,7 +405,7 @@ fn shortened(text: &str) -> Cow<'_, str> {
 
 /// A bit that equal keys share, drawn from what is at hand without reading the whole key.
 #[inline(always)]
-fn key_mark(bytes: &[u8], token: &Token) -> u64 {
+fn key_mark(bytes: &[u8], token: &TapeToken) -> u64 {
     if token.link & ESCAPED != 0 {
         return u64::MAX;
     }

@@ -26,7 +26,7 @@ use vrl::value::Value;
 
 /// What becomes of the value of an expression.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Wanted {
+enum ValueUse {
     /// It is true or false.
     Truth,
     /// It is an operand: what it is an operand of fails with it.
@@ -38,7 +38,7 @@ enum Wanted {
 /// The tree of a condition. `truth` is false where the type of the last expression is to be seen.
 pub(super) fn rewrite(program: Program, truth: bool) -> Program {
     let last = program.0.len().saturating_sub(1);
-    let wanted = |at| if truth && at == last { Wanted::Truth } else { Wanted::Value };
+    let wanted = |at| if truth && at == last { ValueUse::Truth } else { ValueUse::Value };
     let roots = program.0.into_iter().enumerate().map(|(at, root)| {
         root.map(|root| match root {
             RootExpr::Expr(node) => RootExpr::Expr(expression(node, wanted(at))),
@@ -48,13 +48,13 @@ pub(super) fn rewrite(program: Program, truth: bool) -> Program {
     Program(roots.collect())
 }
 
-fn expression(node: Node<Expr>, wanted: Wanted) -> Node<Expr> {
+fn expression(node: Node<Expr>, wanted: ValueUse) -> Node<Expr> {
     let (span, expr) = node.take();
     let expr = match expr {
         Expr::Op(node) => return operation(span, node, wanted),
         Expr::FunctionCall(node) => {
             let call = Expr::FunctionCall(node.map(call));
-            return if wanted == Wanted::Truth {
+            return if wanted == ValueUse::Truth {
                 or_false(span, call)
             } else {
                 Node::new(span, call)
@@ -64,7 +64,7 @@ fn expression(node: Node<Expr>, wanted: Wanted) -> Node<Expr> {
             let is_plain =
                 matches!(*node.target, QueryTarget::Internal(_) | QueryTarget::External(_));
             let query = Expr::Query(node.map(query));
-            let can_fail = wanted == Wanted::Truth && !is_plain;
+            let can_fail = wanted == ValueUse::Truth && !is_plain;
             return if can_fail { or_false(span, query) } else { Node::new(span, query) };
         }
         Expr::Container(node) => Expr::Container(node.map(|node| container(node, wanted))),
@@ -74,26 +74,28 @@ fn expression(node: Node<Expr>, wanted: Wanted) -> Node<Expr> {
             else_node: node.else_node.map(|node| node.map(|block| self::block(block, wanted))),
         })),
         Expr::Assignment(node) => Expr::Assignment(node.map(|assignment| match assignment {
-            Assignment::Single { target, op, expr } => {
-                Assignment::Single { target, op, expr: Box::new(expression(*expr, Wanted::Value)) }
-            }
+            Assignment::Single { target, op, expr } => Assignment::Single {
+                target,
+                op,
+                expr: Box::new(expression(*expr, ValueUse::Value)),
+            },
             handled @ Assignment::Infallible { .. } => handled,
         })),
         Expr::Unary(node) => Expr::Unary(node.map(|Unary::Not(node)| {
             Unary::Not(node.map(|not| {
                 let (sign, inner) = not.take();
-                Not::new(sign.span(), expression(*inner, Wanted::Truth))
+                Not::new(sign.span(), expression(*inner, ValueUse::Truth))
             }))
         })),
         Expr::Return(node) => Expr::Return(
-            node.map(|node| Return { expr: Box::new(expression(*node.expr, Wanted::Truth)) }),
+            node.map(|node| Return { expr: Box::new(expression(*node.expr, ValueUse::Truth)) }),
         ),
         other @ (Expr::Literal(_) | Expr::Variable(_) | Expr::Abort(_) | Expr::Break(_)) => other,
     };
     Node::new(span, expr)
 }
 
-fn operation(span: Span, node: Node<Op>, wanted: Wanted) -> Node<Expr> {
+fn operation(span: Span, node: Node<Op>, wanted: ValueUse) -> Node<Expr> {
     let (op_span, Op(lhs, opcode, rhs)) = node.take();
     let op =
         |lhs, rhs| Expr::Op(Node::new(op_span, Op(Box::new(lhs), opcode.clone(), Box::new(rhs))));
@@ -104,7 +106,7 @@ fn operation(span: Span, node: Node<Op>, wanted: Wanted) -> Node<Expr> {
             let all = op(conjunct(*lhs), conjunct(*rhs));
             or_false(span, all)
         }
-        Opcode::Or if wanted == Wanted::Truth => {
+        Opcode::Or if wanted == ValueUse::Truth => {
             Node::new(span, op(expression(*lhs, wanted), expression(*rhs, wanted)))
         }
         // `a < b < c` is refused, and the refusal should be about that.
@@ -118,14 +120,16 @@ fn operation(span: Span, node: Node<Op>, wanted: Wanted) -> Node<Expr> {
             Node::new(span, op(*lhs, *rhs))
         }
         Opcode::Eq | Opcode::Ne | Opcode::Lt | Opcode::Le | Opcode::Gt | Opcode::Ge => {
-            let compared = op(expression(*lhs, Wanted::Operand), expression(*rhs, Wanted::Operand));
+            let compared =
+                op(expression(*lhs, ValueUse::Operand), expression(*rhs, ValueUse::Operand));
             or_false(span, compared)
         }
         Opcode::Or | Opcode::Mul | Opcode::Div | Opcode::Add | Opcode::Sub | Opcode::Merge => {
-            let computed = op(expression(*lhs, Wanted::Operand), expression(*rhs, Wanted::Operand));
+            let computed =
+                op(expression(*lhs, ValueUse::Operand), expression(*rhs, ValueUse::Operand));
             match wanted {
-                Wanted::Operand => Node::new(span, computed),
-                Wanted::Value | Wanted::Truth => or(span, computed, aborted(span)),
+                ValueUse::Operand => Node::new(span, computed),
+                ValueUse::Value | ValueUse::Truth => or(span, computed, aborted(span)),
             }
         }
     }
@@ -140,7 +144,7 @@ fn conjunct(node: Node<Expr>) -> Node<Expr> {
             let op = Op(Box::new(conjunct(*lhs)), opcode, Box::new(conjunct(*rhs)));
             Node::new(span, Expr::Op(Node::new(op_span, op)))
         }
-        expr => expression(Node::new(span, expr), Wanted::Truth),
+        expr => expression(Node::new(span, expr), ValueUse::Truth),
     }
 }
 
@@ -166,11 +170,11 @@ fn is_plain(node: &Node<Expr>) -> bool {
 fn call(call: FunctionCall) -> FunctionCall {
     let argument = |argument: FunctionArgument| FunctionArgument {
         ident: argument.ident,
-        expr: expression(argument.expr, Wanted::Value),
+        expr: expression(argument.expr, ValueUse::Value),
     };
     let closure = |closure: FunctionClosure| FunctionClosure {
         variables: closure.variables,
-        block: closure.block.map(|block| self::block(block, Wanted::Value)),
+        block: closure.block.map(|block| self::block(block, ValueUse::Value)),
     };
     FunctionCall {
         ident: call.ident,
@@ -184,14 +188,14 @@ fn query(query: Query) -> Query {
     let target = query.target.map(|target| match target {
         QueryTarget::FunctionCall(call) => QueryTarget::FunctionCall(self::call(call)),
         QueryTarget::Container(container) => {
-            QueryTarget::Container(self::container(container, Wanted::Value))
+            QueryTarget::Container(self::container(container, ValueUse::Value))
         }
         plain @ (QueryTarget::Internal(_) | QueryTarget::External(_)) => plain,
     });
     Query { target, path: query.path }
 }
 
-fn container(container: Container, wanted: Wanted) -> Container {
+fn container(container: Container, wanted: ValueUse) -> Container {
     match container {
         Container::Group(node) => {
             Container::Group(Box::new(node.map(|group| Group(expression(group.0, wanted)))))
@@ -202,21 +206,21 @@ fn container(container: Container, wanted: Wanted) -> Container {
     }
 }
 
-fn block(block: Block, wanted: Wanted) -> Block {
+fn block(block: Block, wanted: ValueUse) -> Block {
     Block(statements(block.0, wanted))
 }
 
 fn predicate(predicate: Predicate) -> Predicate {
     match predicate {
-        Predicate::One(node) => Predicate::One(Box::new(expression(*node, Wanted::Truth))),
-        Predicate::Many(nodes) => Predicate::Many(statements(nodes, Wanted::Truth)),
+        Predicate::One(node) => Predicate::One(Box::new(expression(*node, ValueUse::Truth))),
+        Predicate::Many(nodes) => Predicate::Many(statements(nodes, ValueUse::Truth)),
     }
 }
 
 /// The value of several is that of the last.
-fn statements(nodes: Vec<Node<Expr>>, wanted: Wanted) -> Vec<Node<Expr>> {
+fn statements(nodes: Vec<Node<Expr>>, wanted: ValueUse) -> Vec<Node<Expr>> {
     let last = nodes.len().saturating_sub(1);
-    let wanted = |at| if at == last { wanted } else { Wanted::Value };
+    let wanted = |at| if at == last { wanted } else { ValueUse::Value };
     nodes.into_iter().enumerate().map(|(at, node)| expression(node, wanted(at))).collect()
 }
 

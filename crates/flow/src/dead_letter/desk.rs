@@ -20,7 +20,7 @@ use potok_core::{
 use tokio::time::Instant;
 
 use super::pages::Tail;
-use super::settled::{Keys, Place, Settled};
+use super::settled::{Keys, LetterOutcomes, LetterPartition};
 use super::{DeadLetterState, LetterKey, Resolution, ResolvedAction};
 
 /// How often it looks for news; where that means to ask a server, seldom.
@@ -190,7 +190,7 @@ impl Desk {
     async fn sweep_notes(
         &self,
         tally: &Tally,
-        gone: &BTreeMap<Place, RangeSet>,
+        gone: &BTreeMap<LetterPartition, RangeSet>,
     ) -> Result<(), Fault> {
         let mut useless: BTreeMap<(u64, u32), RangeSet> = BTreeMap::new();
         let mut notes = Tail::new(&self.info.resolved);
@@ -255,9 +255,9 @@ struct Pieces {
 }
 
 /// Dead letters that may go from a moment on.
-struct Waiting {
+struct DelayedLetters {
     from: Timestamp,
-    offsets: BTreeMap<Place, RangeSet>,
+    offsets: BTreeMap<LetterPartition, RangeSet>,
 }
 
 /// What the desk knows: ranges, and the few bodies in pieces.
@@ -265,20 +265,20 @@ struct Tally {
     pipeline: String,
     /// The topic's incarnation, where that matters and is known.
     log: Option<u64>,
-    settled: Settled,
+    settled: LetterOutcomes,
     keep: Duration,
     /// Dead letters of the pipeline.
-    letters: BTreeMap<Place, RangeSet>,
+    letters: BTreeMap<LetterPartition, RangeSet>,
     open: u64,
     seen: Keys,
     pieces: HashMap<LetterKey, Pieces>,
     /// Whose pieces lie behind a first one.
-    first_pieces: HashMap<(Place, u64), LetterKey>,
+    first_pieces: HashMap<(LetterPartition, u64), LetterKey>,
     repeats: Vec<Position>,
-    removable: BTreeMap<Place, RangeSet>,
+    removable: BTreeMap<LetterPartition, RangeSet>,
     is_more_removable: bool,
-    waiting: VecDeque<Waiting>,
-    gone: BTreeMap<Place, RangeSet>,
+    waiting: VecDeque<DelayedLetters>,
+    gone: BTreeMap<LetterPartition, RangeSet>,
 }
 
 impl Tally {
@@ -286,7 +286,7 @@ impl Tally {
         Tally {
             pipeline: pipeline.to_owned(),
             log: None,
-            settled: Settled::new(log),
+            settled: LetterOutcomes::new(log),
             keep,
             letters: BTreeMap::new(),
             open: 0,
@@ -374,20 +374,20 @@ impl Tally {
         }
     }
 
-    fn remove(&mut self, place: Place, offset: u64) {
+    fn remove(&mut self, place: LetterPartition, offset: u64) {
         let removable = self.removable.entry(place).or_default();
         self.is_more_removable |= !removable.contains(offset);
         removable.insert(offset..offset + 1);
     }
 
     /// May go when it has been looked at for long enough; many share a moment.
-    fn wait(&mut self, place: Place, offset: u64, since: Timestamp) {
+    fn wait(&mut self, place: LetterPartition, offset: u64, since: Timestamp) {
         let step = (self.keep / 16).clamp(ASK_EVERY, Duration::from_secs(3_600)).as_millis();
         let (step, keep) = (step as i64, self.keep.as_millis() as i64);
         let from = Timestamp((since.0.saturating_add(keep) / step + 1).saturating_mul(step));
         let at = self.waiting.partition_point(|waiting| waiting.from < from);
         if self.waiting.get(at).is_none_or(|waiting| waiting.from != from) {
-            self.waiting.insert(at, Waiting { from, offsets: BTreeMap::new() });
+            self.waiting.insert(at, DelayedLetters { from, offsets: BTreeMap::new() });
         }
         if let Some(waiting) = self.waiting.get_mut(at) {
             waiting.offsets.entry(place).or_default().insert(offset..offset + 1);

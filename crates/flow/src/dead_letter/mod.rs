@@ -6,7 +6,7 @@
 //! origin, so that whatever it delivers has the names the original would have had.
 //!
 //! There may be millions of them. So they are read one by one ([`Pages`]), what became of them is
-//! kept as ranges of offsets ([`Settled`]), and a task of its own counts those that are open and
+//! kept as ranges of offsets ([`LetterOutcomes`]), and a task of its own counts those that are open and
 //! lets go of those that are done ([`desk`]). A note outlives the dead letter it is about.
 
 mod catalogue;
@@ -25,9 +25,9 @@ use potok_core::{
 use serde::{Deserialize, Serialize};
 
 pub use catalogue::{Catalogue, LetterNews};
-pub use outcomes::{DeadAgain, Outcomes};
+pub use outcomes::{FailedReplay, Outcomes};
 pub use pages::{LetterId, Pages, find};
-pub use settled::Settled;
+pub use settled::LetterOutcomes;
 
 /// Name of the first header of a replayed record.
 pub const REPLAY_HEADER: &str = "potok-replay";

@@ -5,16 +5,15 @@ use std::collections::BTreeMap;
 use potok_core::{Envelope, Fault, Log, PipelineInfo, Position, RangeSet, ReadFrom, Reason};
 
 use super::pages::Tail;
-use super::settled::Place;
-use super::{DeadLetter, Outcome, Settled, id_of};
+use super::settled::LetterPartition;
+use super::{DeadLetter, LetterOutcomes, Outcome, id_of};
 
 /// So many new dead letters are named; the others are counted.
 const NAMED_MAX: usize = 100;
 
 /// A replay that failed: a new dead letter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeadAgain {
-    /// Its id.
+pub struct FailedReplay {
     pub id: String,
     /// Why.
     pub reason: Reason,
@@ -26,9 +25,9 @@ pub struct DeadAgain {
 pub struct Outcomes {
     notes: Tail,
     letters: Tail,
-    settled: Settled,
-    sent: BTreeMap<Place, RangeSet>,
-    ended: BTreeMap<Place, RangeSet>,
+    settled: LetterOutcomes,
+    sent: BTreeMap<LetterPartition, RangeSet>,
+    ended: BTreeMap<LetterPartition, RangeSet>,
     /// Sent, and not ended yet.
     pub under_way: u64,
     /// Taken by a destination.
@@ -40,7 +39,7 @@ pub struct Outcomes {
     /// Failed again.
     pub dead_lettered: u64,
     /// The first of those.
-    pub dead_again: Vec<DeadAgain>,
+    pub dead_again: Vec<FailedReplay>,
 }
 
 impl Outcomes {
@@ -53,7 +52,7 @@ impl Outcomes {
         Ok(Outcomes {
             notes,
             letters,
-            settled: Settled::new(log),
+            settled: LetterOutcomes::new(log),
             sent: BTreeMap::new(),
             ended: BTreeMap::new(),
             under_way: 0,
@@ -90,7 +89,7 @@ impl Outcomes {
                     && self.dead_again.len() < NAMED_MAX
                 {
                     let id = id_of(&batch.position(record), self.settled.reuses_offsets());
-                    self.dead_again.push(DeadAgain { id, reason, error });
+                    self.dead_again.push(FailedReplay { id, reason, error });
                 }
             }
         }
@@ -117,6 +116,10 @@ impl Outcomes {
     }
 }
 
-fn is_in(offsets: &BTreeMap<Place, RangeSet>, place: Place, offset: u64) -> bool {
+fn is_in(
+    offsets: &BTreeMap<LetterPartition, RangeSet>,
+    place: LetterPartition,
+    offset: u64,
+) -> bool {
     offsets.get(&place).is_some_and(|offsets| offsets.contains(offset))
 }

@@ -1,6 +1,6 @@
 //! Reads dead letters one by one, whatever their number.
 //!
-//! In memory are a batch of the log, what became of dead letters as ranges ([`Settled`]), and as
+//! In memory are a batch of the log, what became of dead letters as ranges ([`LetterOutcomes`]), and as
 //! ranges too which were seen, so that the same one is shown once. A body that lies in pieces is put
 //! together in memory.
 
@@ -16,7 +16,7 @@ use potok_core::{
 };
 
 use super::settled::Keys;
-use super::{DeadLetter, DeadLetterState, LetterKey, Settled, id_of};
+use super::{DeadLetter, DeadLetterState, LetterKey, LetterOutcomes, id_of};
 
 /// Reads a topic again and again from where it stopped. One that nobody has written to yet is
 /// empty, not wrong.
@@ -61,7 +61,6 @@ impl Tail {
 /// the topic's id `orders-dead/0/17@9c41d2f0`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LetterId {
-    /// The topic.
     pub topic: Arc<str>,
     partition: u32,
     offset: u64,
@@ -111,7 +110,7 @@ impl LetterId {
 }
 
 /// A batch that is being taken apart.
-struct Current {
+struct CurrentBatch {
     log: u64,
     partition: Partition,
     records: VecDeque<Record>,
@@ -121,14 +120,14 @@ struct Current {
 /// A pass over the dead letters of a topic, of all pipelines that share it.
 pub struct Pages {
     reader: Option<Box<dyn Reader>>,
-    settled: Arc<Settled>,
-    current: Option<Current>,
+    settled: Arc<LetterOutcomes>,
+    current: Option<CurrentBatch>,
     /// By partition: the first offset not looked at.
     next: Vec<u64>,
     /// By partition: where it ended when the pass began. What comes later is left to the next one.
     ends: Vec<u64>,
     seen: Keys,
-    partials: HashMap<LetterKey, Partial>,
+    partials: HashMap<LetterKey, PartialLetter>,
 }
 
 impl Pages {
@@ -138,7 +137,7 @@ impl Pages {
         info: &PipelineInfo,
         cursor: Option<&str>,
     ) -> Result<Pages, Fault> {
-        let settled = Arc::new(Settled::load(log, info).await?);
+        let settled = Arc::new(LetterOutcomes::load(log, info).await?);
         let offsets = match cursor {
             None => Vec::new(),
             Some(cursor) => read_cursor(cursor)
@@ -152,7 +151,7 @@ impl Pages {
     async fn open_at(
         log: &dyn Log,
         topic: &str,
-        settled: Arc<Settled>,
+        settled: Arc<LetterOutcomes>,
         from: ReadFrom,
     ) -> Result<Pages, Fault> {
         let topics = log.topics().await?;
@@ -177,7 +176,7 @@ impl Pages {
     pub(super) fn empty(log: &dyn Log) -> Self {
         Pages {
             reader: None,
-            settled: Arc::new(Settled::new(log)),
+            settled: Arc::new(LetterOutcomes::new(log)),
             current: None,
             next: Vec::new(),
             ends: Vec::new(),
@@ -187,7 +186,7 @@ impl Pages {
     }
 
     /// What is known of dead letters, to add to; whoever else has it keeps what was known.
-    pub(super) fn settled(&mut self) -> &mut Settled {
+    pub(super) fn settled(&mut self) -> &mut LetterOutcomes {
         Arc::make_mut(&mut self.settled)
     }
 
@@ -220,7 +219,7 @@ impl Pages {
             let SourceBatch { log, partition, next, mut records, .. } = batch;
             let end = self.ends.get(partition.index as usize).copied().unwrap_or_default();
             records.retain(|record| record.offset < end);
-            self.current = Some(Current { log, partition, records: records.into(), next });
+            self.current = Some(CurrentBatch { log, partition, records: records.into(), next });
         }
     }
 
@@ -238,7 +237,7 @@ impl Pages {
 
     fn next_record(&mut self) -> Option<(Position, Record)> {
         let current = self.current.as_mut()?;
-        let Current { log, partition, .. } = &*current;
+        let CurrentBatch { log, partition, .. } = &*current;
         let (log, topic, index) = (*log, partition.topic.clone(), partition.index);
         let record = current.records.pop_front();
         let passed = record.as_ref().map_or(current.next, |record| record.offset + 1);
@@ -267,7 +266,7 @@ impl Pages {
             return self.seen.insert(&key).then(|| self.letter(position, envelope, state, record));
         };
         let envelope = Envelope { piece: None, ..envelope };
-        let partial = self.partials.entry(key.clone()).or_insert_with(|| Partial {
+        let partial = self.partials.entry(key.clone()).or_insert_with(|| PartialLetter {
             positions: Vec::new(),
             state,
             envelope,
@@ -277,7 +276,8 @@ impl Pages {
         partial.state = partial.state.max(state);
         partial.positions.push(position);
         let body = partial.add(piece, record.value)?;
-        let Partial { positions, state, envelope, record, .. } = self.partials.remove(&key)?;
+        let PartialLetter { positions, state, envelope, record, .. } =
+            self.partials.remove(&key)?;
         let record = Record { value: Some(body), ..record };
         // Pieces lie in several partitions, which are read in any order.
         let first = positions.into_iter().min()?;
@@ -309,7 +309,7 @@ fn read_cursor(cursor: &str) -> Option<Vec<u64>> {
 pub async fn find(
     log: &dyn Log,
     info: &PipelineInfo,
-    settled: &Arc<Settled>,
+    settled: &Arc<LetterOutcomes>,
     ids: &[LetterId],
 ) -> Result<Vec<DeadLetter>, Fault> {
     let topic = &info.dead_letters;
@@ -337,7 +337,7 @@ pub async fn find(
 }
 
 /// A body in pieces, as far as they were found.
-struct Partial {
+struct PartialLetter {
     positions: Vec<Position>,
     state: DeadLetterState,
     envelope: Envelope,
@@ -346,7 +346,7 @@ struct Partial {
     pieces: BTreeMap<u64, Bytes>,
 }
 
-impl Partial {
+impl PartialLetter {
     /// Adds a piece; returns the body once it is whole.
     fn add(&mut self, piece: Piece, value: Option<Bytes>) -> Option<Bytes> {
         // The same part may come again, cut otherwise: the longest counts.

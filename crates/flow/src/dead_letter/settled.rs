@@ -12,7 +12,7 @@ use super::pages::Tail;
 use super::{DeadLetterState, LetterKey, Resolution, ResolvedAction};
 
 /// A partition of the dead-letter topic: its incarnation, where that matters, and its number.
-pub(crate) type Place = (u64, u32);
+pub(crate) type LetterPartition = (u64, u32);
 
 /// Dead letters whose keys differ in nothing but the offset of their origin.
 type Series = (u64, Arc<str>, u32, u32, Option<u32>);
@@ -72,24 +72,24 @@ impl Marks {
 
 /// What became of the dead letters of a topic.
 #[derive(Clone)]
-pub struct Settled {
+pub struct LetterOutcomes {
     reuses_offsets: bool,
-    places: BTreeMap<Place, Marks>,
-    repeats: BTreeMap<Place, RangeSet>,
+    places: BTreeMap<LetterPartition, Marks>,
+    repeats: BTreeMap<LetterPartition, RangeSet>,
     keys: BTreeMap<(u64, Series), Marks>,
     /// Notes that do not say which incarnation of the topic they are about, with their times: a
     /// dead letter that is younger lies in another one.
     undated: BTreeMap<(u32, u64), (Timestamp, DeadLetterState)>,
 }
 
-impl Settled {
+impl LetterOutcomes {
     /// Nothing is known yet.
     pub fn new(log: &dyn Log) -> Self {
-        Settled::of(log.reuses_offsets())
+        LetterOutcomes::of(log.reuses_offsets())
     }
 
     fn of(reuses_offsets: bool) -> Self {
-        Settled {
+        LetterOutcomes {
             reuses_offsets,
             places: BTreeMap::new(),
             repeats: BTreeMap::new(),
@@ -100,7 +100,7 @@ impl Settled {
 
     /// What all notes say.
     pub async fn load(log: &dyn Log, info: &PipelineInfo) -> Result<Self, Fault> {
-        let mut settled = Settled::new(log);
+        let mut settled = LetterOutcomes::new(log);
         let mut notes = Tail::new(&info.resolved);
         while let Some(batch) = notes.next(log).await? {
             batch.records.iter().for_each(|record| drop(settled.apply(record)));
@@ -113,7 +113,7 @@ impl Settled {
         self.reuses_offsets
     }
 
-    pub(crate) fn place(&self, position: &Position) -> Place {
+    pub(crate) fn place(&self, position: &Position) -> LetterPartition {
         (self.log(position.log), position.partition)
     }
 
@@ -202,15 +202,15 @@ mod tests {
 
     #[test]
     fn a_note_is_about_the_topic_it_names() {
-        let mut settled = Settled::of(true);
+        let mut settled = LetterOutcomes::of(true);
         settled.apply(&note("d/0/3@000000000000000a", ResolvedAction::Dropped, 50));
-        let state = |settled: &Settled, position: &str| {
+        let state = |settled: &LetterOutcomes, position: &str| {
             settled.state(&position.parse().unwrap(), Timestamp(10), &key())
         };
         assert_eq!(state(&settled, "d/0/3@000000000000000a"), DeadLetterState::Dropped);
         assert_eq!(state(&settled, "d/0/3@000000000000000b"), DeadLetterState::Open);
         // Where offsets are not reused, incarnations of the log do not matter.
-        let mut settled = Settled::of(false);
+        let mut settled = LetterOutcomes::of(false);
         settled.apply(&note("d/0/3@000000000000000a", ResolvedAction::Replaying, 50));
         settled.apply(&note("d/0/3", ResolvedAction::Replayed, 60));
         assert_eq!(state(&settled, "d/0/3@000000000000000b"), DeadLetterState::Replayed);
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn a_note_that_names_no_topic_id_is_about_what_was_there_when_it_was_written() {
-        let mut settled = Settled::of(true);
+        let mut settled = LetterOutcomes::of(true);
         settled.apply(&note("d/0/3", ResolvedAction::Dropped, 50));
         let at = "d/0/3@000000000000000a".parse().unwrap();
         assert_eq!(settled.state(&at, Timestamp(50), &key()), DeadLetterState::Dropped);

@@ -4,7 +4,7 @@
 //! no duplicate keys, no lone surrogates, no number outside of what a double can hold, and a
 //! bounded depth.
 
-use potok_core::{Decoded, Decoder, Fault, Reason, Record};
+use potok_core::{DecodeResult, Decoder, Fault, Reason, Record};
 use potok_expr::json::Parser;
 
 use super::quick::FastValidator;
@@ -71,11 +71,11 @@ fn broken_rules(schema: &jsonschema::Validator, value: &serde_json::Value) -> St
 }
 
 impl Decoder for JsonDecoder {
-    fn decode(&self, records: &[&Record]) -> Vec<Decoded> {
+    fn decode(&self, records: &[&Record]) -> Vec<DecodeResult> {
         let mut parser = Parser::new();
         let decode = |record: &&Record| match self.check(&mut parser, record) {
-            Ok(()) => Decoded::AsIs,
-            Err(fault) => Decoded::Bad(fault),
+            Ok(()) => DecodeResult::AsIs,
+            Err(fault) => DecodeResult::Bad(fault),
         };
         records.iter().map(decode).collect()
     }
@@ -95,9 +95,9 @@ mod tests {
         let record =
             Record { offset: 0, time: Timestamp(0), key: None, headers: Headers::none(), value };
         match decoder.decode(&[&record]).pop().unwrap() {
-            Decoded::AsIs => None,
-            Decoded::Bad(fault) => Some((fault.reason, fault.what)),
-            Decoded::Rewritten(_) => panic!("JSON is taken as it is"),
+            DecodeResult::AsIs => None,
+            DecodeResult::Bad(fault) => Some((fault.reason, fault.what)),
+            DecodeResult::Rewritten(_) => panic!("JSON is taken as it is"),
         }
     }
 

@@ -13,7 +13,7 @@ use crate::waits::{Waits, WaitsFor};
 
 /// A record that may be set aside by hand.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Undecided {
+pub struct UndecidedRecord {
     /// Where it came from.
     pub position: String,
     /// Its key, if it has one.
@@ -33,7 +33,7 @@ pub(crate) struct Decisions {
     pipeline: String,
     waits: Arc<Waits>,
     /// By lane; true once somebody has decided.
-    undecided: Mutex<BTreeMap<usize, (Undecided, bool)>>,
+    undecided: Mutex<BTreeMap<usize, (UndecidedRecord, bool)>>,
     /// Counts decisions.
     made: Signal<u64>,
 }
@@ -50,8 +50,8 @@ impl Decisions {
     }
 
     /// This record of a lane waits; said again and again while it lasts.
-    pub fn begin(&self, lane: usize, record: Undecided) {
-        let Undecided { position, key, deliver, refused, since, error } = &record;
+    pub fn begin(&self, lane: usize, record: UndecidedRecord) {
+        let UndecidedRecord { position, key, deliver, refused, since, error } = &record;
         let key = key.as_ref().map(|key| format!(" (key {key:?})")).unwrap_or_default();
         let pipeline = &self.pipeline;
         let why = format!(
@@ -81,18 +81,18 @@ impl Decisions {
         self.made.wait_for(is_made).await;
     }
 
-    pub fn list(&self) -> Vec<Undecided> {
+    pub fn list(&self) -> Vec<UndecidedRecord> {
         self.lock().values().map(|(record, _)| record.clone()).collect()
     }
 
     /// Has those set aside whose positions are wanted; returns them.
-    pub fn set_aside(&self, wanted: impl Fn(&Undecided) -> bool) -> Vec<Undecided> {
+    pub fn set_aside(&self, wanted: impl Fn(&UndecidedRecord) -> bool) -> Vec<UndecidedRecord> {
         let mut taken = Vec::new();
         for (record, decided) in self.lock().values_mut().filter(|(record, _)| wanted(record)) {
             *decided = true;
             taken.push(record.clone());
         }
-        for Undecided { position, deliver, refused, .. } in &taken {
+        for UndecidedRecord { position, deliver, refused, .. } in &taken {
             let pipeline = &self.pipeline;
             tracing::warn!(pipeline, position, deliver, refused, "set aside by hand");
         }
@@ -100,7 +100,7 @@ impl Decisions {
         taken
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, (Undecided, bool)>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, (UndecidedRecord, bool)>> {
         self.undecided.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

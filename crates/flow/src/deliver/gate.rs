@@ -20,7 +20,7 @@ use potok_core::{Fault, Move, Timestamp};
 use tokio::sync::{Notify, Semaphore};
 use tracing::Span;
 
-use super::suspect::Fares;
+use super::suspect::CallRecord;
 use crate::signal::Signal;
 use crate::status::GateStatus;
 
@@ -70,7 +70,7 @@ pub(crate) struct Gate {
     failed_calls: AtomicU64,
     busy: AtomicU64,
     /// How calls have fared lately.
-    fares: Mutex<Fares>,
+    fares: Mutex<CallRecord>,
     /// Somebody does not want to wait for the next probe.
     hurry: Notify,
     /// Names the pipeline and the destination in the log.
@@ -244,7 +244,7 @@ impl Gate {
     }
 
     /// How calls have fared lately.
-    pub fn fares(&self) -> Fares {
+    pub fn fares(&self) -> CallRecord {
         *self.fares.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -16,7 +16,7 @@ pub(crate) const ID_HEADER: &str = "potok-id";
 const ID_BYTES_USUAL: usize = 64;
 
 /// A message and the record it belongs to.
-pub(crate) struct Addressed {
+pub(crate) struct AddressedMessage {
     pub item: usize,
     pub lane_key: u64,
     pub message: Message,
@@ -29,7 +29,7 @@ pub(crate) fn address(
     is_last: bool,
     items: &mut [Item],
     from: usize,
-) -> Vec<Addressed> {
+) -> Vec<AddressedMessage> {
     let mut parser = Parser::new();
     let mut addressed = Vec::with_capacity(items.len() - from);
     for (at, item) in items.iter_mut().enumerate().skip(from) {
@@ -44,11 +44,11 @@ pub(crate) fn address(
         // What its feed has named keeps that name; a message made of several has another.
         let is_named = item.named && !item.leads;
         let end = match message(plan, &mut parser, event, item.id.as_deref(), is_named) {
-            Ok(Made::Message(message)) => {
-                addressed.push(Addressed { item: at, lane_key: item.lane_key, message });
+            Ok(RenderedMessage::Message(message)) => {
+                addressed.push(AddressedMessage { item: at, lane_key: item.lane_key, message });
                 continue;
             }
-            Ok(Made::Output(output)) => {
+            Ok(RenderedMessage::Output(output)) => {
                 item.outputs.push((plan.number, output));
                 item.delivered = true;
                 None
@@ -61,7 +61,7 @@ pub(crate) fn address(
     addressed
 }
 
-enum Made {
+enum RenderedMessage {
     Message(Message),
     Output(Output),
 }
@@ -72,7 +72,7 @@ fn message(
     event: Event,
     id: Option<&[u8]>,
     is_named: bool,
-) -> Result<Made, Fault> {
+) -> Result<RenderedMessage, Fault> {
     let routed_by = match &plan.target {
         Target::Topic(TopicTarget::Map { by, .. }) => Some(by),
         Target::Topic(TopicTarget::Fixed(_)) | Target::Sink(_) => None,
@@ -114,7 +114,15 @@ fn message(
     let headers = with_id(plan, &id, event.headers, is_named);
     let Some(topic) = topic else {
         let Event { value, source, time, .. } = event;
-        return Ok(Made::Message(Message { id, key, headers, value, source, once, time }));
+        return Ok(RenderedMessage::Message(Message {
+            id,
+            key,
+            headers,
+            value,
+            source,
+            once,
+            time,
+        }));
     };
     let value = Some(event.value).filter(|value| !(event.tombstone && value.is_empty()));
     let output = Output { topic, partition: None, key, headers, value };
@@ -122,7 +130,7 @@ fn message(
         let what = format!("{} bytes are more than a record may have", output.bytes());
         return Err(Fault::set_aside(Reason::TooLarge, what));
     }
-    Ok(Made::Output(output))
+    Ok(RenderedMessage::Output(output))
 }
 
 fn with_id(plan: &DeliverPlan, id: &DeliveryId, headers: Headers, is_named: bool) -> Headers {

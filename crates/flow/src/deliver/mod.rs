@@ -30,7 +30,7 @@ use crate::plan::{DeliverPlan, Target};
 use crate::status::DestinationStatus;
 use crate::work::Stop;
 pub(crate) use decide::Decisions;
-pub use decide::Undecided;
+pub use decide::UndecidedRecord;
 pub(crate) use gate::Gate;
 pub(crate) use messages::{ID_HEADER, address};
 #[allow(unused_imports, reason = "only a planted bug asks for it")]

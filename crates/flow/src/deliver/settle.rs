@@ -15,7 +15,7 @@ use tracing::Instrument;
 
 use super::Destination;
 use super::gate::Pass;
-use super::messages::{Addressed, address};
+use super::messages::{AddressedMessage, address};
 use super::suspect::Suspect;
 use super::witness::Witness;
 use crate::lane::{Cycle, Item, Lane, Rejection};
@@ -25,7 +25,7 @@ use crate::work::Stop;
 const CALL_MAX: Duration = Duration::from_secs(60);
 
 /// Messages that are called together.
-pub(super) struct Run {
+pub(super) struct MessageRun {
     batch: Batch,
     /// Item and lane key of each message.
     pub items: Vec<(usize, u64)>,
@@ -41,10 +41,10 @@ pub(super) struct Run {
     closings: u64,
 }
 
-impl Run {
-    pub fn new(addressed: Vec<Addressed>, attempts_max: u32) -> Self {
-        let mut run = Run::empty(attempts_max);
-        for Addressed { item, lane_key, message } in addressed {
+impl MessageRun {
+    pub fn new(addressed: Vec<AddressedMessage>, attempts_max: u32) -> Self {
+        let mut run = MessageRun::empty(attempts_max);
+        for AddressedMessage { item, lane_key, message } in addressed {
             run.items.push((item, lane_key));
             run.batch.messages.push(message);
         }
@@ -52,7 +52,7 @@ impl Run {
     }
 
     fn empty(attempts_max: u32) -> Self {
-        Run {
+        MessageRun {
             batch: Batch::default(),
             items: Vec::new(),
             attempt: 1,
@@ -66,7 +66,7 @@ impl Run {
     /// One message that is tried once.
     pub fn single(item: (usize, u64), message: Message) -> Self {
         let batch = Batch { messages: vec![message] };
-        Run { batch, items: vec![item], ..Run::empty(1) }
+        MessageRun { batch, items: vec![item], ..MessageRun::empty(1) }
     }
 
     pub fn len(&self) -> usize {
@@ -79,8 +79,8 @@ impl Run {
     }
 
     /// Cuts the run behind `count` messages and returns the rest.
-    fn split_off(&mut self, count: usize) -> Run {
-        Run {
+    fn split_off(&mut self, count: usize) -> MessageRun {
+        MessageRun {
             batch: Batch { messages: self.batch.messages.split_off(count) },
             items: self.items.split_off(count),
             ..*self
@@ -88,12 +88,12 @@ impl Run {
     }
 
     /// Takes one message out.
-    pub fn remove(&mut self, at: usize) -> Run {
-        Run::single(self.items.remove(at), self.batch.messages.remove(at))
+    pub fn remove(&mut self, at: usize) -> MessageRun {
+        MessageRun::single(self.items.remove(at), self.batch.messages.remove(at))
     }
 
     /// Puts messages in.
-    pub fn insert(&mut self, at: usize, other: Run) {
+    pub fn insert(&mut self, at: usize, other: MessageRun) {
         let at = at.min(self.len());
         self.items.splice(at..at, other.items);
         self.batch.messages.splice(at..at, other.batch.messages);
@@ -155,11 +155,11 @@ impl Lane {
         if addressed.is_empty() {
             return Ok(());
         }
-        let mut settling = Settling {
+        let mut settling = Settlement {
             destinations: self.destinations.clone(),
             index,
             number: deliver.number,
-            stack: vec![Run::new(addressed, plan.retry.attempts)],
+            stack: vec![MessageRun::new(addressed, plan.retry.attempts)],
             suspects: BTreeMap::new(),
             undecided: None,
         };
@@ -176,9 +176,9 @@ impl Lane {
     /// Calls the sink once with (the front of) a run and acts on the answer.
     async fn settle(
         &mut self,
-        settling: &mut Settling,
+        settling: &mut Settlement,
         cycle: &mut Cycle,
-        mut run: Run,
+        mut run: MessageRun,
     ) -> Result<(), Stop> {
         let destinations = settling.destinations.clone();
         let Some(destination) = destinations.get(settling.index) else {
@@ -231,10 +231,10 @@ impl Lane {
     /// Acts on failures that say at once what is to be done.
     async fn not_its_fault(
         &mut self,
-        settling: &mut Settling,
+        settling: &mut Settlement,
         cycle: &mut Cycle,
         destination: &Destination,
-        run: Run,
+        run: MessageRun,
         fault: Fault,
     ) -> Result<(), Stop> {
         match fault.next {
@@ -259,10 +259,10 @@ impl Lane {
     /// Says nothing against the records: what they failed at before does not count any more.
     async fn destination_away(
         &mut self,
-        settling: &mut Settling,
+        settling: &mut Settlement,
         cycle: &mut Cycle,
         destination: &Destination,
-        mut run: Run,
+        mut run: MessageRun,
         fault: Fault,
     ) -> Result<(), Stop> {
         run.waits += 1;
@@ -289,10 +289,10 @@ impl Lane {
     /// none has, one is made with messages that wait. A single message is heard.
     async fn used_up(
         &mut self,
-        settling: &mut Settling,
+        settling: &mut Settlement,
         cycle: &mut Cycle,
         destination: &Destination,
-        run: Run,
+        run: MessageRun,
         fault: Fault,
     ) -> Result<(), Stop> {
         if planted(Bug::NoWitnessNeeded) {
@@ -329,10 +329,10 @@ impl Lane {
     /// through, right after that, until it gets through itself or is to blame; see `suspect.rs`.
     async fn hear(
         &mut self,
-        settling: &mut Settling,
+        settling: &mut Settlement,
         cycle: &mut Cycle,
         destination: &Destination,
-        mut run: Run,
+        mut run: MessageRun,
     ) -> Result<(), Stop> {
         let Some((item, key)) = run.items.first().copied() else { return Ok(()) };
         let gate = &destination.gate;
@@ -386,7 +386,7 @@ impl Lane {
     /// The gate is half open: try single messages.
     async fn trial(
         &mut self,
-        settling: &mut Settling,
+        settling: &mut Settlement,
         cycle: &mut Cycle,
         destination: &Destination,
     ) -> Result<(), Stop> {
@@ -418,7 +418,7 @@ impl Lane {
     /// What [`super::gate::Gate::pass`] says, or `None` when somebody has decided about the record that waits.
     async fn pass(
         &mut self,
-        settling: &Settling,
+        settling: &Settlement,
         destination: &Destination,
     ) -> Result<Option<Pass>, Stop> {
         let may_leave = self.gives_way && destination.apart && settling.undecided.is_none();
@@ -435,27 +435,27 @@ impl Lane {
 }
 
 /// What waits for one deliver entry.
-pub(super) struct Settling {
+pub(super) struct Settlement {
     pub destinations: Arc<Vec<Destination>>,
     pub index: usize,
     /// Its place in the pipeline file.
     number: u32,
     /// The last one is next.
-    pub stack: Vec<Run>,
+    pub stack: Vec<MessageRun>,
     /// Messages that failed alone, by item.
     pub suspects: BTreeMap<usize, Suspect>,
     /// The item that somebody may decide about.
     pub undecided: Option<usize>,
 }
 
-impl Settling {
+impl Settlement {
     /// One call. Notes what ended, keeps in the run what did not, and returns the fault that
     /// stands in its way; `None` when the whole run has ended.
     pub async fn call(
         &mut self,
         destination: &Destination,
         cycle: &mut Cycle,
-        run: &mut Run,
+        run: &mut MessageRun,
         call: u64,
     ) -> Option<Fault> {
         let sink = destination.sink.as_ref()?;
@@ -482,7 +482,13 @@ impl Settling {
     }
 
     /// Notes that a run failed, if it is a single message.
-    pub fn suspect(&mut self, destination: &Destination, run: &Run, fault: &Fault, now: Timestamp) {
+    pub fn suspect(
+        &mut self,
+        destination: &Destination,
+        run: &MessageRun,
+        fault: &Fault,
+        now: Timestamp,
+    ) {
         let Some(item) = run.only() else { return };
         let new = || Suspect::new(fault.clone(), now);
         let suspect = self.suspects.entry(item).or_insert_with(new);
@@ -496,20 +502,25 @@ impl Settling {
 
     /// The naive rule; see `Bug::LoneCulprit`.
     fn is_lone_culprit(&self, destination: &Destination) -> bool {
-        let head = self.stack.last().and_then(Run::only);
+        let head = self.stack.last().and_then(MessageRun::only);
         let suspect = head.and_then(|item| self.suspects.get(&item));
         let refused = suspect.is_some_and(|suspect| suspect.refused > 6);
         refused && self.suspects.len() == 1 && destination.gate.witness_since(0)
     }
 
     /// Nothing speaks against these any more.
-    fn clear(&mut self, run: &Run) {
+    fn clear(&mut self, run: &MessageRun) {
         for (item, _) in &run.items {
             self.suspects.remove(item);
         }
     }
 
-    fn note(&mut self, cycle: &mut Cycle, run: &mut Run, receipt: Receipt) -> (Option<Fault>, u64) {
+    fn note(
+        &mut self,
+        cycle: &mut Cycle,
+        run: &mut MessageRun,
+        receipt: Receipt,
+    ) -> (Option<Fault>, u64) {
         let messages = std::mem::take(&mut run.batch.messages);
         let items = std::mem::take(&mut run.items);
         let len = items.len();
@@ -569,7 +580,7 @@ impl Settling {
     }
 
     /// A single message is set aside; more are split, to find the one that fails.
-    pub fn set_aside_or_split(&mut self, cycle: &mut Cycle, run: Run, fault: Fault) {
+    pub fn set_aside_or_split(&mut self, cycle: &mut Cycle, run: MessageRun, fault: Fault) {
         if run.len() > 1 {
             let attempts_max = run.attempts_max;
             return self.split(run, attempts_max);
@@ -589,7 +600,7 @@ impl Settling {
 
     /// Halves, the left one to be called first, or what is before and behind a message that has
     /// failed alone. Each gets one attempt; a single message starts anew with all of them.
-    fn split(&mut self, mut run: Run, attempts_max: u32) {
+    fn split(&mut self, mut run: MessageRun, attempts_max: u32) {
         if run.len() == 0 {
             return;
         }

@@ -41,21 +41,21 @@ impl Suspect {
         self.refused >= attempts
     }
 
-    pub fn is_to_blame(&self, fares: Fares, attempts: u32) -> bool {
+    pub fn is_to_blame(&self, fares: CallRecord, attempts: u32) -> bool {
         self.is_used_up(attempts) && self.passed >= fares.passes_needed()
     }
 }
 
 /// How the calls of a destination have fared lately.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Fares {
+pub(crate) struct CallRecord {
     /// Calls that succeeded.
     passed: u32,
     /// Those of them that had failed before.
     late: u32,
 }
 
-impl Fares {
+impl CallRecord {
     pub fn add(&mut self, late: bool) {
         self.passed += 1;
         self.late += u32::from(late);
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn the_more_others_fail_the_more_is_needed() {
-        let fares = |passed: u32, late: u32| Fares { passed, late }.passes_needed();
+        let fares = |passed: u32, late: u32| CallRecord { passed, late }.passes_needed();
         assert_eq!(fares(0, 0), 3);
         assert_eq!(fares(200, 0), 3);
         assert_eq!(fares(199, 1), 3);
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn what_was_long_ago_is_forgotten() {
-        let mut fares = Fares::default();
+        let mut fares = CallRecord::default();
         fares.add(true);
         for _ in 0..LATELY {
             fares.add(false);

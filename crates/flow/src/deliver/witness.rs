@@ -5,9 +5,9 @@ use std::collections::HashSet;
 use potok_core::{Fault, Move};
 
 use super::Destination;
-use super::decide::Undecided;
+use super::decide::UndecidedRecord;
 use super::messages::address;
-use super::settle::{Run, Settling};
+use super::settle::{MessageRun, Settlement};
 use super::suspect::Suspect;
 use crate::lane::{Cycle, Lane};
 use crate::work::Stop;
@@ -25,7 +25,7 @@ pub(super) enum Witness {
 }
 
 /// Where a message waits: which run, and where in it.
-struct Place {
+struct MessageIndex {
     run: usize,
     at: usize,
 }
@@ -36,7 +36,7 @@ impl Lane {
     /// another lane that started later is as good, and is waited for.
     pub(super) async fn find_witness(
         &mut self,
-        settling: &mut Settling,
+        settling: &mut Settlement,
         cycle: &mut Cycle,
         destination: &Destination,
         skip: Option<u64>,
@@ -93,7 +93,7 @@ impl Lane {
     /// same success speaks against all of them.
     pub(super) async fn hear_others(
         &mut self,
-        settling: &mut Settling,
+        settling: &mut Settlement,
         cycle: &mut Cycle,
         destination: &Destination,
         skip: u64,
@@ -137,7 +137,7 @@ impl Lane {
     }
 
     /// Takes a chunk that queued up behind the cycle into it: its records may be the witness.
-    async fn refill(&mut self, settling: &mut Settling, cycle: &mut Cycle) -> Result<(), Stop> {
+    async fn refill(&mut self, settling: &mut Settlement, cycle: &mut Cycle) -> Result<(), Stop> {
         let Some(chunk) = self.more() else {
             return Ok(());
         };
@@ -156,7 +156,7 @@ impl Lane {
         let addressed = address(deliver, is_last, &mut cycle.items, from);
         if !addressed.is_empty() {
             // The bottom of the stack: behind everything that waits.
-            settling.stack.insert(0, Run::new(addressed, plan.retry.attempts));
+            settling.stack.insert(0, MessageRun::new(addressed, plan.retry.attempts));
         }
         Ok(())
     }
@@ -164,7 +164,7 @@ impl Lane {
     /// Nothing gets through: the gate closes, and somebody may decide about the record at the head.
     pub(super) fn undecided(
         &mut self,
-        settling: &mut Settling,
+        settling: &mut Settlement,
         cycle: &Cycle,
         destination: &Destination,
         fault: &Fault,
@@ -178,7 +178,7 @@ impl Lane {
             return self.decided(settling);
         };
         let key = item.key.as_ref().map(|key| String::from_utf8_lossy(key).into_owned());
-        let record = Undecided {
+        let record = UndecidedRecord {
             position: item.origin.to_string(),
             key,
             deliver: destination.label.clone(),
@@ -191,14 +191,14 @@ impl Lane {
     }
 
     /// Nobody has to decide any more.
-    pub(super) fn decided(&self, settling: &mut Settling) {
+    pub(super) fn decided(&self, settling: &mut Settlement) {
         if settling.undecided.take().is_some() {
             self.decisions.end(self.slot);
         }
     }
 
     /// Somebody has decided: the record at the head is set aside.
-    pub(super) fn set_aside_by_hand(&self, settling: &mut Settling, cycle: &mut Cycle) {
+    pub(super) fn set_aside_by_hand(&self, settling: &mut Settlement, cycle: &mut Cycle) {
         let wanted = settling.undecided;
         self.decided(settling);
         for run in settling.stack.iter_mut().rev() {
@@ -212,15 +212,18 @@ impl Lane {
     }
 }
 
-impl Settling {
+impl Settlement {
     /// The first waiting messages of all keys but these, with their items, in the order in which
     /// they would be called.
-    fn firsts<'a>(&'a self, tried: &'a HashSet<u64>) -> impl Iterator<Item = (Place, usize)> + 'a {
+    fn firsts<'a>(
+        &'a self,
+        tried: &'a HashSet<u64>,
+    ) -> impl Iterator<Item = (MessageIndex, usize)> + 'a {
         let mut seen = HashSet::new();
         let runs = self.stack.iter().enumerate().rev();
         runs.flat_map(|(run, of)| (0..).zip(&of.items).map(move |(at, item)| (run, at, item)))
             .filter(move |(_, _, (_, key))| !tried.contains(key) && seen.insert(*key))
-            .map(|(run, at, (item, _))| (Place { run, at }, *item))
+            .map(|(run, at, (item, _))| (MessageIndex { run, at }, *item))
     }
 
     /// True where a message waits that has not failed alone.
@@ -230,7 +233,7 @@ impl Settling {
 
     /// Takes out the next message to try: one that has not failed alone, else the one whose failure is
     /// the longest ago.
-    fn take_next(&mut self, tried: &HashSet<u64>) -> Option<(Place, Run)> {
+    fn take_next(&mut self, tried: &HashSet<u64>) -> Option<(MessageIndex, MessageRun)> {
         let failed_at = |item: usize| self.suspects.get(&item).map(|suspect| suspect.failed_at);
         let (place, _) = self.firsts(tried).min_by_key(|(_, item)| failed_at(*item))?;
         let single = self.stack.get_mut(place.run)?.remove(place.at);
@@ -242,7 +245,7 @@ impl Settling {
         &mut self,
         tried: &HashSet<u64>,
         fits: impl Fn(&Suspect) -> bool,
-    ) -> Option<(Place, Run)> {
+    ) -> Option<(MessageIndex, MessageRun)> {
         let is_wanted = |item: &usize| self.suspects.get(item).is_some_and(&fits);
         let (place, _) = self.firsts(tried).find(|(_, item)| is_wanted(item))?;
         let single = self.stack.get_mut(place.run)?.remove(place.at);
@@ -250,7 +253,7 @@ impl Settling {
     }
 
     /// Puts it back where it was.
-    fn put_back(&mut self, place: Place, single: Run) {
+    fn put_back(&mut self, place: MessageIndex, single: MessageRun) {
         // Nothing else is taken out or put in between.
         match self.stack.get_mut(place.run) {
             Some(run) => run.insert(place.at, single),

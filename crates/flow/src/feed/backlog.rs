@@ -19,9 +19,9 @@ const REST_MAX: Duration = Duration::from_secs(30);
 
 /// What waits in the feeds of a pipeline, as they said last.
 #[derive(Default)]
-pub(crate) struct Backlogs(Vec<Asked>);
+pub(crate) struct Backlogs(Vec<FeedBacklog>);
 
-struct Asked {
+struct FeedBacklog {
     name: Arc<str>,
     feed: Arc<dyn Feed>,
     /// `None` while it does not answer.
@@ -30,7 +30,7 @@ struct Asked {
 
 impl Backlogs {
     pub fn of(plan: &Plan) -> Self {
-        let asked = |(name, feed): (&Arc<str>, &Arc<dyn Feed>)| Asked {
+        let asked = |(name, feed): (&Arc<str>, &Arc<dyn Feed>)| FeedBacklog {
             name: name.clone(),
             feed: feed.clone(),
             said: Mutex::default(),
@@ -44,7 +44,7 @@ impl Backlogs {
 
     /// Each feed, with what waits in it where it says so.
     pub fn list(&self) -> Vec<(Arc<str>, Option<Backlog>)> {
-        let said = |asked: &Asked| {
+        let said = |asked: &FeedBacklog| {
             (asked.name.clone(), *asked.said.lock().unwrap_or_else(PoisonError::into_inner))
         };
         self.0.iter().map(said).collect()
@@ -57,12 +57,12 @@ impl Backlogs {
 
     /// Asks, for ever.
     pub async fn ask(self: Arc<Self>) {
-        let all = self.0.iter().map(Asked::ask);
+        let all = self.0.iter().map(FeedBacklog::ask);
         futures::future::join_all(all).await;
     }
 }
 
-impl Asked {
+impl FeedBacklog {
     async fn ask(&self) {
         loop {
             let asked_at = Instant::now();

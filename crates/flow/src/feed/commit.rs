@@ -8,13 +8,15 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use potok_core::trouble::{Bug, crash_point, planted};
-use potok_core::{Ended, Fault, FeedCommit, Move, Output, Partition, Progress, PutOff, SetAside};
+use potok_core::{
+    EndedOffsets, Fault, FeedCommit, Move, Output, Partition, PostponedRecord, Progress, SetAside,
+};
 use tokio::sync::oneshot;
 
 use super::Failure;
 use crate::counts::Ending;
-use crate::live::Live;
-use crate::pending::Pending;
+use crate::live::Assignments;
+use crate::pending::PendingEndings;
 use crate::plan::Retry;
 use crate::waits::{Waits, WaitsFor};
 use crate::work::{InFlightBatch, Stop};
@@ -91,7 +93,9 @@ impl FeedPart {
             }
             match list.iter_mut().find(|known| known.assignment == assignment) {
                 Some(known) => known.ranges.extend(ranges),
-                None => list.push(Ended { partition: partition.clone(), assignment, ranges }),
+                None => {
+                    list.push(EndedOffsets { partition: partition.clone(), assignment, ranges })
+                }
             }
         }
     }
@@ -103,7 +107,14 @@ impl FeedPart {
         let (attempt, error) = (failure.attempt, failure.error.clone());
         match failure.again {
             Some(wait) => {
-                commit.put_off.push(PutOff { partition, assignment, offset, attempt, wait, error });
+                commit.put_off.push(PostponedRecord {
+                    partition,
+                    assignment,
+                    offset,
+                    attempt,
+                    wait,
+                    error,
+                });
             }
             None => {
                 let reason = failure.reason;
@@ -128,7 +139,7 @@ pub(crate) struct CommitTurns(BTreeMap<usize, oneshot::Receiver<()>>);
 
 impl CommitTurns {
     /// The turns of a transaction; they are taken in the order in which they are asked for here.
-    pub fn next(&mut self, pending: &[Pending]) -> Vec<CommitTurn> {
+    pub fn next(&mut self, pending: &[PendingEndings]) -> Vec<CommitTurn> {
         let parts = pending.iter().filter_map(|pending| pending.feed.as_ref());
         let mut numbers: Vec<usize> = parts.map(|part| part.number).collect();
         numbers.sort_unstable();
@@ -145,7 +156,7 @@ impl CommitTurns {
 pub(crate) struct FeedWriter {
     pub name: Arc<str>,
     pub progress: Arc<OnceLock<Arc<dyn Progress>>>,
-    pub live: Arc<Live>,
+    pub live: Arc<Assignments>,
     pub waits: Arc<Waits>,
     /// What it is among the parts of the pipeline that wait.
     pub part: usize,
@@ -154,7 +165,7 @@ pub(crate) struct FeedWriter {
 
 impl FeedWriter {
     /// What it would be told now of these. Nothing of what was lost.
-    fn commit_of(&self, number: usize, pending: &[Pending]) -> FeedCommit {
+    fn commit_of(&self, number: usize, pending: &[PendingEndings]) -> FeedCommit {
         let mut commit = FeedCommit::default();
         for pending in pending {
             if let Some(part) = pending.feed.as_ref().filter(|part| part.number == number)
@@ -163,20 +174,20 @@ impl FeedWriter {
                 part.add_to(&pending.taken, &mut commit);
             }
         }
-        for Ended { ranges, .. } in commit.ended.iter_mut().chain(&mut commit.given_back) {
+        for EndedOffsets { ranges, .. } in commit.ended.iter_mut().chain(&mut commit.given_back) {
             joined(ranges);
         }
         commit
     }
 
     /// What goes into the log with the outputs.
-    pub fn in_log(&self, turn: &CommitTurn, pending: &[Pending]) -> Vec<Output> {
+    pub fn in_log(&self, turn: &CommitTurn, pending: &[PendingEndings]) -> Vec<Output> {
         let commit = self.commit_of(turn.number, pending);
         self.progress.get().map(|progress| progress.in_log(&commit)).unwrap_or_default()
     }
 
     /// Tells the feed in its turn, until it has taken it.
-    pub async fn commit(&self, turn: CommitTurn, pending: &[Pending]) -> Result<(), Stop> {
+    pub async fn commit(&self, turn: CommitTurn, pending: &[PendingEndings]) -> Result<(), Stop> {
         let CommitTurn { number, before, done } = turn;
         if let Some(before) = before
             && before.await.is_err()

@@ -54,9 +54,9 @@ impl Failure {
 
 /// Keys of a lane that are shut behind a record that failed.
 #[derive(Default)]
-pub(crate) struct ShutKeys(HashMap<u64, Shut>);
+pub(crate) struct ShutKeys(HashMap<u64, ShutKey>);
 
-struct Shut {
+struct ShutKey {
     /// Under which the record was handed out that failed.
     assignment: u64,
     head: Position,
@@ -77,8 +77,8 @@ impl ShutKeys {
         is_open
     }
 
-    fn shut(&mut self, key: u64, assignment: u64, head: &Position) -> &mut Shut {
-        let new = || Shut { assignment, head: head.clone(), behind: HashSet::new() };
+    fn shut(&mut self, key: u64, assignment: u64, head: &Position) -> &mut ShutKey {
+        let new = || ShutKey { assignment, head: head.clone(), behind: HashSet::new() };
         let shut = self.0.entry(key).or_insert_with(new);
         if shut.assignment != assignment {
             *shut = new();

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 use super::clock::RunClock;
 use super::files::slice_name;
-use super::index::{Command, GroupCursor, GroupView, Index, Shown};
+use super::index::{Command, GroupCursor, GroupView, Index, ViewContext};
 use crate::plan::GroupPlan;
 
 /// A wall clock that is off by more than this was set.
@@ -38,7 +38,7 @@ impl GroupTable {
         lane: usize,
         plan: &GroupPlan,
         now: Timestamp,
-        what: impl Fn(&Index, &Shown<'_>) -> T,
+        what: impl Fn(&Index, &ViewContext<'_>) -> T,
     ) -> T {
         let kinds: Vec<Arc<str>> = plan.kinds.iter().map(|kind| kind.name.clone()).collect();
         let wall_ahead = if self.shared { 0 } else { now.0 - self.scale.now() };
@@ -46,7 +46,7 @@ impl GroupTable {
         let wall_ahead = if wall_ahead.abs() < CLOCK_SET_MILLIS { 0 } else { wall_ahead };
         let attempts = self.attempts.load(Ordering::Relaxed);
         let owner = &format!("lane {lane}");
-        what(&self.index(), &Shown { pipeline, kinds: &kinds, owner, wall_ahead, attempts })
+        what(&self.index(), &ViewContext { pipeline, kinds: &kinds, owner, wall_ahead, attempts })
     }
 }
 
@@ -65,7 +65,6 @@ pub(crate) struct Contents {
 pub struct OpenSlice {
     /// The name that its file will have, unless that is taken.
     pub filename: String,
-    /// Its shard.
     pub shard: u32,
     /// Records in it so far.
     pub records: u64,

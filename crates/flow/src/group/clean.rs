@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use potok_core::trouble::crash_point;
-use potok_core::{Owner, Place};
+use potok_core::{Owner, StoreAddress};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -30,7 +30,7 @@ pub(super) struct PendingCleanup {
     pub assignment: u64,
     pub bytes: u64,
     /// Where they lie in the store; none where the log is the store.
-    pub places: Vec<Place>,
+    pub places: Vec<StoreAddress>,
 }
 
 /// PendingCleanups in the order in which they were sent, each with who says that this is durable.

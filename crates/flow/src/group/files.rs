@@ -27,7 +27,7 @@ use potok_core::{
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
-use super::index::{Feed, Sealed};
+use super::index::{Feed, SealedGroup};
 use super::{Holding, seal, shard_in};
 use crate::counts::Ending;
 use crate::lane::{Cycle, Lane};
@@ -197,7 +197,7 @@ impl Lane {
     pub(super) async fn write_file(
         &mut self,
         holding: &mut Holding,
-        sealed: &Sealed,
+        sealed: &SealedGroup,
         feeds: &[Feed],
         content: Bytes,
     ) -> Result<(), Stop> {
@@ -271,7 +271,7 @@ impl Lane {
     async fn reach_of(
         &mut self,
         holding: &mut Holding,
-        sealed: &Sealed,
+        sealed: &SealedGroup,
         feeds: &[Feed],
         step: Step,
         facts: FileFacts,
@@ -286,7 +286,7 @@ impl Lane {
     pub(super) async fn file_enters_stages(
         &mut self,
         holding: &mut Holding,
-        sealed: &Sealed,
+        sealed: &SealedGroup,
         feeds: &[Feed],
     ) -> Result<(), Stop> {
         let step = Step::Process(StageState::Started);
@@ -297,7 +297,7 @@ impl Lane {
     pub(super) async fn file_failed_in_stages(
         &mut self,
         holding: &mut Holding,
-        sealed: &Sealed,
+        sealed: &SealedGroup,
         feeds: &[Feed],
         fault: &Fault,
     ) {
@@ -311,7 +311,7 @@ impl Lane {
     pub(super) async fn file_leaves_stages(
         &mut self,
         holding: &mut Holding,
-        sealed: &Sealed,
+        sealed: &SealedGroup,
         feeds: &[Feed],
     ) -> Result<(), Stop> {
         crash_point("file.worked");
@@ -331,7 +331,7 @@ impl Lane {
     pub(super) async fn file_waits(
         &mut self,
         holding: &mut Holding,
-        sealed: &Sealed,
+        sealed: &SealedGroup,
         feeds: &[Feed],
     ) {
         let Some(why) = self.shut_gate().and_then(|gate| gate.to_be_fixed()) else { return };
@@ -346,7 +346,7 @@ impl Lane {
     pub(super) async fn file_is_done(
         &mut self,
         holding: &mut Holding,
-        sealed: &Sealed,
+        sealed: &SealedGroup,
         feeds: &[Feed],
         cycle: &mut Cycle,
     ) -> Result<(), Stop> {
@@ -462,7 +462,7 @@ pub(super) fn hand_all_back(cycle: &mut Cycle) {
 }
 
 /// What the tracker is told of a sealed group.
-fn new_file(plan: &GroupPlan, sealed: &Sealed, feeds: &[Feed]) -> Option<NewFile> {
+fn new_file(plan: &GroupPlan, sealed: &SealedGroup, feeds: &[Feed]) -> Option<NewFile> {
     let feed = feeds.get(sealed.seal.feed as usize)?;
     Some(NewFile {
         seal: feed.position(sealed.seal.offset).to_string(),

@@ -24,8 +24,8 @@ use bytes::Bytes;
 use futures::FutureExt;
 use potok_core::trouble::{Bug, crash_point, planted};
 use potok_core::{
-    ConsumerGroupSpec, Ended, Fault, Intake, Journal, Move, NotWritten, OpenGroup, Output,
-    Partition, Reason, Record, Source, SourceBatch, Transaction,
+    ConsumerGroupSpec, EndedOffsets, Fault, Journal, Move, NotWritten, OpenGroup, Output,
+    Partition, Reason, Record, Source, SourceBatch, SourceEvent, Transaction,
 };
 use potok_expr::json::Parser;
 use potok_expr::{Scope, Template};
@@ -337,7 +337,7 @@ impl Gather {
                 copies.of.push(Part::Copy { batch: at, record: index });
             }
             self.notes.leave(slot);
-            copies.transaction.ended.push(Ended {
+            copies.transaction.ended.push(EndedOffsets {
                 partition: partition.clone(),
                 assignment: batch.assignment,
                 ranges: vec![batch.first..batch.next],
@@ -377,24 +377,26 @@ impl Gather {
     /// Takes in what the source says; returns the bytes that came.
     fn hear(
         &self,
-        said: Intake,
+        said: SourceEvent,
         live: &mut HashMap<u64, Partition>,
         batches: &mut Vec<SourceBatch>,
     ) -> usize {
         match said {
-            Intake::Assigned(assignments) => {
+            SourceEvent::Assigned(assignments) => {
                 live.extend(assignments.into_iter().map(|at| (at.nonce, at.partition)));
             }
-            Intake::Revoked(nonces) | Intake::Lost(nonces) | Intake::Finished(nonces) => {
+            SourceEvent::Revoked(nonces)
+            | SourceEvent::Lost(nonces)
+            | SourceEvent::Finished(nonces) => {
                 live.retain(|nonce, _| !nonces.contains(nonce));
                 // Nothing of these is written yet: the next owner copies them.
                 batches.retain(|batch| !nonces.contains(&batch.assignment));
             }
-            Intake::Stalled(Some(fault)) => {
+            SourceEvent::Stalled(Some(fault)) => {
                 self.waits.begin_with(WaitsFor::Source, self.source(), &fault);
             }
-            Intake::Stalled(None) => self.waits.end(WaitsFor::Source, self.source()),
-            Intake::Batch(batch) => {
+            SourceEvent::Stalled(None) => self.waits.end(WaitsFor::Source, self.source()),
+            SourceEvent::Batch(batch) => {
                 let bytes = batch.records.iter().map(Record::bytes).sum();
                 batches.push(batch);
                 return bytes;

@@ -38,9 +38,9 @@ use super::clock::Share;
 use super::seal::{Generation, Members, Seal};
 use super::shelf::KeyedQueue;
 use crate::plan::ClosePlan;
-pub(super) use view::Shown;
+pub(super) use view::ViewContext;
 pub use view::{GroupCursor, GroupPage, GroupView, KindView};
-use waiting::Waiting;
+use waiting::WaitingRecord;
 
 /// A part of a batch has no more records and bytes than this, so that sending it fits into memory
 /// and its seal into one record of any log.
@@ -78,9 +78,8 @@ impl Feed {
     }
 }
 
-/// A held record.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct HeldRecord {
     /// Which of [`Index::feeds`].
     pub feed: u32,
     pub offset: u64,
@@ -109,7 +108,7 @@ pub(crate) struct Entry {
     pub body: Option<Body>,
 }
 
-impl Entry {
+impl HeldRecord {
     pub fn covers(&self) -> std::ops::Range<u64> {
         self.offset - u64::from(self.before)..self.offset + u64::from(self.from)
     }
@@ -140,12 +139,12 @@ pub(crate) struct Group {
     /// When it closes.
     pub due: i64,
     pub bytes: u64,
-    pub entries: Vec<Entry>,
+    pub entries: Vec<HeldRecord>,
 }
 
 /// Closed by a rule; no record joins it any more.
 #[derive(Debug)]
-struct Frozen {
+struct ClosedGroup {
     name: GroupKey,
     /// Its name is made of its members when it is sealed.
     generation: Generation,
@@ -153,12 +152,12 @@ struct Frozen {
     until: i64,
     due: i64,
     reason: CloseReason,
-    entries: Vec<Entry>,
+    entries: Vec<HeldRecord>,
 }
 
 /// A batch that a seal in the log names.
 #[derive(Debug)]
-pub(crate) struct Sealed {
+pub(crate) struct SealedGroup {
     pub key: Bytes,
     pub generation: Generation,
     pub opened: Timestamp,
@@ -174,16 +173,16 @@ pub(crate) struct Sealed {
     /// Somebody gave it up: its members become dead letters.
     pub dropped: bool,
     /// Members that have not ended, as they arrived.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<HeldRecord>,
     /// The seal itself; it ends with the last member.
-    pub seal: Entry,
+    pub seal: HeldRecord,
     members: Members,
 }
 
 /// A record on its way into the index.
 pub(crate) struct NewMember {
     pub group: GroupKey,
-    pub entry: Entry,
+    pub entry: HeldRecord,
     /// The end of its clock slice, where slices close groups, on the clock of its share.
     pub slice_end: Option<i64>,
 }
@@ -197,16 +196,16 @@ pub(crate) struct Index {
     /// Partitions that records came from, for [`Stream::Partition`].
     streams: Vec<Partition>,
     /// With their places in the log.
-    waiting: Vec<(u64, Waiting)>,
+    waiting: Vec<(u64, WaitingRecord)>,
     open: HashMap<GroupKey, Group>,
     shares: BTreeMap<u32, Share>,
-    frozen: KeyedQueue<Frozen>,
+    frozen: KeyedQueue<ClosedGroup>,
     /// Their seals are on the way into the log.
-    sealing: KeyedQueue<Frozen>,
+    sealing: KeyedQueue<ClosedGroup>,
     /// Their seals were read, in that order.
-    sealed: KeyedQueue<Sealed>,
+    sealed: KeyedQueue<SealedGroup>,
     /// Being sent now, for people to see.
-    sending: Arc<Vec<Sealed>>,
+    sending: Arc<Vec<SealedGroup>>,
     /// Bytes of everything held, until it was sent.
     bytes: u64,
     /// How many records that is.
@@ -224,7 +223,6 @@ pub(crate) struct Index {
 /// What people may ask of an open group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
-    /// Close it now.
     Close,
     /// Close it now and set its records aside.
     Drop,
@@ -307,8 +305,8 @@ impl Index {
     }
 
     /// Puts a record into its open group, and closes that where the record says so.
-    fn join(&mut self, mut name: GroupKey, entry: Entry, until: i64) {
-        let Entry { at, closes, .. } = entry;
+    fn join(&mut self, mut name: GroupKey, entry: HeldRecord, until: i64) {
+        let HeldRecord { at, closes, .. } = entry;
         // The windows' clock is the log's: a record behind the end opens the next generation,
         // however late its turn came.
         if let Some(group) = self.open.get(&name).filter(|group| at >= group.due) {
@@ -382,7 +380,7 @@ impl Index {
         Some((name, group))
     }
 
-    fn generation(&self, name: &GroupKey, first: &Entry) -> u64 {
+    fn generation(&self, name: &GroupKey, first: &HeldRecord) -> u64 {
         let mut hasher = DefaultHasher::new();
         let feed = self.feeds.get(first.feed as usize);
         (name, feed.map(|feed| feed.position(first.offset))).hash(&mut hasher);
@@ -390,10 +388,11 @@ impl Index {
     }
 
     /// The sealed group that has this record as a member.
-    fn sealed_with(&mut self, key: &Bytes, entry: &Entry) -> Option<&mut Sealed> {
+    fn sealed_with(&mut self, key: &Bytes, entry: &HeldRecord) -> Option<&mut SealedGroup> {
         let feed = self.feeds.get(entry.feed as usize)?;
-        let members =
-            |sealed: &&mut Sealed| sealed.members.contains(feed.log, &feed.partition, entry.offset);
+        let members = |sealed: &&mut SealedGroup| {
+            sealed.members.contains(feed.log, &feed.partition, entry.offset)
+        };
         self.sealed.of_mut(key).find(members)
     }
 
@@ -406,7 +405,7 @@ impl Index {
             let generation = Generation { name: group.name, part, parts: count };
             self.frozen.push(
                 &name.key,
-                Frozen {
+                ClosedGroup {
                     name: name.clone(),
                     generation,
                     opened: group.opened,
@@ -489,7 +488,7 @@ impl Index {
             }
             // The same members have the same name, others another.
             frozen.generation.name = hasher.finish();
-            let Frozen { generation, opened, reason, .. } = frozen;
+            let ClosedGroup { generation, opened, reason, .. } = frozen;
             let (slice, dropped) = (frozen.name.slice, reason == CloseReason::Dropped);
             let seal = Seal { generation, slice, opened, closed, reason, dropped, members };
             seals.push((frozen.name.clone(), seal));
@@ -501,7 +500,7 @@ impl Index {
 
     /// A seal was read: it takes its members that no earlier one has taken. True where another run
     /// has written it.
-    pub fn read_seal(&mut self, key: Bytes, share: u32, seal: Seal, entry: Entry) -> bool {
+    pub fn read_seal(&mut self, key: Bytes, share: u32, seal: Seal, entry: HeldRecord) -> bool {
         let Seal { generation, slice, opened, closed, reason, dropped, members } = seal;
         let ours = self.sealing.remove(&key, |frozen| frozen.generation == generation);
         let foreign = ours.is_none();
@@ -512,7 +511,7 @@ impl Index {
             None => (None, self.take(&GroupKey { key: key.clone(), slice, share }, &members)),
         };
         let (of, seal) = (key.clone(), entry);
-        let sealed = Sealed {
+        let sealed = SealedGroup {
             key,
             generation,
             opened,
@@ -534,9 +533,9 @@ impl Index {
     /// for the seal: it is the next generation, whose window begins with its own first record. So
     /// it is judged anew, with all that came behind it: that it was closed, or who was in it, may
     /// be due to records that are gone. What is in a seal of our own stays there.
-    fn take(&mut self, name: &GroupKey, members: &Members) -> Vec<Entry> {
+    fn take(&mut self, name: &GroupKey, members: &Members) -> Vec<HeldRecord> {
         let feeds = &self.feeds;
-        let is_member = |entry: &mut Entry| {
+        let is_member = |entry: &mut HeldRecord| {
             let feed = feeds.get(entry.feed as usize);
             feed.is_some_and(|feed| members.contains(feed.log, &feed.partition, entry.offset))
         };
@@ -545,7 +544,7 @@ impl Index {
             taken.extend(frozen.entries.extract_if(.., is_member));
         }
         let (mut left, mut parted) = (Vec::new(), false);
-        let mut part = |entries: &mut Vec<Entry>, until: i64| {
+        let mut part = |entries: &mut Vec<HeldRecord>, until: i64| {
             let before = taken.len();
             taken.extend(entries.extract_if(.., is_member));
             parted |= taken.len() > before && !entries.is_empty();
@@ -579,9 +578,9 @@ impl Index {
         &mut self,
         records_max: usize,
         share: impl Fn(&Feed) -> u32,
-    ) -> Arc<Vec<Sealed>> {
+    ) -> Arc<Vec<SealedGroup>> {
         let (mut records, mut bytes) = (0, 0);
-        let mut taken: Vec<Sealed> = Vec::new();
+        let mut taken: Vec<SealedGroup> = Vec::new();
         let mut of = None;
         while let Some(next) = self.sealed.front() {
             let its = self.feeds.get(next.seal.feed as usize).map(&share);
@@ -623,15 +622,15 @@ impl Index {
     /// Members of seals of earlier runs that were not read: they have ended, are gone with their
     /// topic, or have gone elsewhere.
     pub fn missed(&self) -> Vec<(Position, Bytes)> {
-        let is_short = |sealed: &&Sealed| {
+        let is_short = |sealed: &&SealedGroup| {
             sealed.due.is_none() && (sealed.entries.len() as u64) < sealed.members.len()
         };
-        let mut short: Vec<&Sealed> = self.sealed.iter().filter(is_short).collect();
+        let mut short: Vec<&SealedGroup> = self.sealed.iter().filter(is_short).collect();
         if short.is_empty() {
             return Vec::new();
         }
         // What an earlier seal has taken is no stray.
-        let position = |entry: &Entry| {
+        let position = |entry: &HeldRecord| {
             self.feeds.get(entry.feed as usize).map(|feed| feed.position(entry.offset))
         };
         let there: HashSet<Position> =
@@ -700,13 +699,13 @@ impl Index {
     }
 }
 
-fn bytes_of(entries: &[Entry]) -> u64 {
+fn bytes_of(entries: &[HeldRecord]) -> u64 {
     entries.iter().map(|entry| u64::from(entry.bytes)).sum()
 }
 
 /// Records in order of arrival, cut where a part would become too large.
-fn parts(entries: Vec<Entry>) -> Vec<Vec<Entry>> {
-    let mut parts: Vec<Vec<Entry>> = Vec::new();
+fn parts(entries: Vec<HeldRecord>) -> Vec<Vec<HeldRecord>> {
+    let mut parts: Vec<Vec<HeldRecord>> = Vec::new();
     let (mut records, mut bytes) = (0, 0);
     for entry in entries {
         let size = u64::from(entry.bytes);

@@ -58,13 +58,13 @@ use files::FileDesk;
 pub(crate) use gather::Gather;
 pub use gathered::gathered_from;
 pub(crate) use index::Command;
-use index::{Entry, Feed, GroupKey, Index, NewMember};
+use index::{Feed, GroupKey, HeldRecord, Index, NewMember};
 pub use index::{GroupCursor, GroupPage, GroupView, KindView};
 use seal::Seal;
 pub(crate) use send::inherit;
 pub use shard::ShardPlan;
 pub(crate) use shard::{lane_of, shard_in, with_shard};
-use store::{Full, Stored};
+use store::{FullStore, PutResult};
 use strays::RegroupScan;
 
 /// Records that a lane takes in before it looks what is to be closed and sent. Many, so that under
@@ -88,7 +88,7 @@ pub(crate) struct Holding {
     /// What was sent and lies in the store until that is durable.
     sent: PendingCleanups,
     /// The store had no room.
-    full: Option<Full>,
+    full: Option<FullStore>,
     desk: FileDesk,
 }
 
@@ -173,7 +173,7 @@ impl Holding {
 }
 
 /// Where a record belongs: its group's key, its kind and its id.
-pub(crate) struct Belongs {
+pub(crate) struct Membership {
     /// May be a part of the record.
     pub group: Bytes,
     pub kind: Option<u16>,
@@ -190,7 +190,7 @@ impl GroupPlan {
         item: &Item,
         value: &[u8],
         known: Option<Bytes>,
-    ) -> Result<Belongs, Fault> {
+    ) -> Result<Membership, Fault> {
         let topic = &*item.origin.topic;
         let kind = self.kinds.iter().position(|kind| *kind.topic == *topic);
         let id = match kind.and_then(|kind| self.kinds.get(kind)) {
@@ -227,7 +227,7 @@ impl GroupPlan {
         let kind = kind.and_then(|kind| u16::try_from(kind).ok());
         let quiet = quiet_by.and_then(|quiet_by| quiet_by.find(&scope));
         let quiet = quiet.map_or(0, |quiet| u32::try_from(quiet.as_millis()).unwrap_or(u32::MAX));
-        Ok(Belongs { group: group.unwrap_or_default(), kind, id, quiet })
+        Ok(Membership { group: group.unwrap_or_default(), kind, id, quiet })
     }
 
     /// The shard of a group, where groups are sharded.
@@ -257,7 +257,7 @@ impl Lane {
             let waits = shut.is_some() || holding.desk.is_held();
             let wake = if self.stopping.get() { None } else { holding.wake(waits) };
             let files = holding.files_wake(shut.is_some()).filter(|_| !self.stopping.get());
-            let ask_store = holding.full.as_ref().map(Full::ask_at);
+            let ask_store = holding.full.as_ref().map(FullStore::ask_at);
             let much = || holding.board.index().has_much_sealed();
             let takes_in = wake.is_none() || waits || !much();
             let input = tokio::select! {
@@ -471,7 +471,7 @@ impl Lane {
         chunk: &Chunk,
         held: &[Item],
         came: &[i64],
-        stored: &Stored,
+        stored: &PutResult,
     ) {
         let batch = &chunk.taken.batch;
         let board = &holding.board;
@@ -501,7 +501,7 @@ impl Lane {
             index.arrives(NewMember {
                 group,
                 slice_end,
-                entry: Entry {
+                entry: HeldRecord {
                     at,
                     arrival,
                     closes,
@@ -512,7 +512,7 @@ impl Lane {
                     in_store: stored.in_store,
                     rewritten: item.rewritten,
                     body,
-                    ..Entry::of(chunk, item.index, feed)
+                    ..HeldRecord::of(chunk, item.index, feed)
                 },
             });
         }
@@ -547,7 +547,8 @@ impl Lane {
             match Seal::read(value) {
                 Some(seal) => {
                     let key = Bytes::copy_from_slice(record.key.as_deref().unwrap_or_default());
-                    let foreign = index.seal_arrives(key, share, seal, Entry::of(chunk, *at, feed));
+                    let foreign =
+                        index.seal_arrives(key, share, seal, HeldRecord::of(chunk, *at, feed));
                     self.counters.resumed_seals.fetch_add(foreign, Ordering::Relaxed);
                 }
                 None => {
@@ -596,7 +597,7 @@ impl Feed {
     }
 }
 
-impl Entry {
+impl HeldRecord {
     fn of(chunk: &Chunk, index: u32, feed: u32) -> Self {
         let batch = &chunk.taken.batch;
         let record = batch.records.get(index as usize);
@@ -608,7 +609,7 @@ impl Entry {
             Some(place) => Arrival { stream: Stream::Log, place, time },
             None => Arrival { stream: Stream::Partition(feed), place: offset, time },
         };
-        Entry {
+        HeldRecord {
             feed,
             offset,
             before: short(offset.saturating_sub(covers.start)),

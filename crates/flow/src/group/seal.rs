@@ -101,7 +101,7 @@ pub(crate) struct Seal {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Written {
+struct SealBody {
     version: u32,
     generation: String,
     part: u32,
@@ -138,7 +138,7 @@ impl Seal {
         let mut members: Vec<_> = members.collect();
         members
             .sort_by(|a, b| (&a.topic, a.partition, &a.log).cmp(&(&b.topic, b.partition, &b.log)));
-        let written = Written {
+        let written = SealBody {
             version: VERSION,
             generation: format!("{:016x}", self.generation.name),
             part: self.generation.part,
@@ -162,7 +162,7 @@ impl Seal {
 
     /// Reads one; `None` where this is no seal.
     pub fn read(value: &[u8]) -> Option<Seal> {
-        let mut written: Written = serde_json::from_slice(value).ok()?;
+        let mut written: SealBody = serde_json::from_slice(value).ok()?;
         if written.version != VERSION {
             return None;
         }
@@ -177,7 +177,7 @@ impl Seal {
         let generation = Generation { name, part: written.part, parts: written.parts };
         let opened = Timestamp(written.opened);
         let closed = written.closed.map_or(opened, Timestamp);
-        let Written { slice, dropped, reason, .. } = written;
+        let SealBody { slice, dropped, reason, .. } = written;
         Some(Seal { generation, slice, opened, closed, reason, dropped, members })
     }
 }

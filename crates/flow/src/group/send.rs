@@ -8,8 +8,8 @@ use bytes::Bytes;
 use foldhash::HashMap;
 use potok_core::trouble::{Bug, crash_point, planted};
 use potok_core::{
-    CloseReason, Decoded, Fault, GroupInfo, HeadersBuilder, Owner, Place, Reason, Record,
-    SourceBatch, Store, Timestamp,
+    CloseReason, DecodeResult, Fault, GroupInfo, HeadersBuilder, Owner, Reason, Record,
+    SourceBatch, Store, StoreAddress, Timestamp,
 };
 
 use tokio::sync::oneshot;
@@ -18,7 +18,7 @@ use super::Holding;
 use super::arrival;
 use super::clean::PendingCleanup;
 use super::files;
-use super::index::{Entry, Feed, PART_RECORDS_MAX, Sealed};
+use super::index::{Feed, HeldRecord, PART_RECORDS_MAX, SealedGroup};
 use super::seal::Generation;
 use super::shard_in;
 use crate::counts::Ending;
@@ -40,7 +40,7 @@ const COUNT_HEADER: &str = "potok-count";
 
 /// A member of a batch on its way.
 struct Member<'a> {
-    entry: &'a Entry,
+    entry: &'a HeldRecord,
     batch: usize,
     record: Option<Record>,
     /// Which member of the list ends this one; itself where nothing has replaced it.
@@ -57,7 +57,7 @@ impl Member<'_> {
     }
 }
 
-impl Sealed {
+impl SealedGroup {
     /// What stages are told: all of it from the seal.
     fn info(&self) -> GroupInfo {
         let (mut reason, mut closed) = (self.reason, self.closed);
@@ -106,14 +106,15 @@ impl Lane {
 
     /// Says which sealed groups have no destination since there are fewer shards: they stay where
     /// they were sealed for.
-    fn check_shards(&self, batches: &[Sealed]) -> Result<(), Stop> {
+    fn check_shards(&self, batches: &[SealedGroup]) -> Result<(), Stop> {
         let Some(shards) = self.plan.hold.as_ref().and_then(|hold| hold.shard.as_ref()) else {
             return Ok(());
         };
         if self.plan.delivers.iter().all(|deliver| deliver.shard.is_none()) {
             return Ok(());
         }
-        let is_known = |sealed: &&Sealed| shard_in(&sealed.key).is_some_and(|of| of < shards.of);
+        let is_known =
+            |sealed: &&SealedGroup| shard_in(&sealed.key).is_some_and(|of| of < shards.of);
         let Some(stray) = batches.iter().find(|sealed| !is_known(sealed)) else { return Ok(()) };
         let group = String::from_utf8_lossy(&stray.key);
         let what =
@@ -122,7 +123,7 @@ impl Lane {
         Err(Stop::Fix(Fault::fix(what).code("P1401").hint(hint)))
     }
 
-    async fn send(&mut self, holding: &mut Holding, batches: &[Sealed]) -> Result<(), Stop> {
+    async fn send(&mut self, holding: &mut Holding, batches: &[SealedGroup]) -> Result<(), Stop> {
         let feeds = holding.board.index().feeds.clone();
         // They are all of one share; without a batch there was nothing to send.
         let seal = batches.first().and_then(|sealed| feeds.get(sealed.seal.feed as usize));
@@ -201,7 +202,7 @@ impl Lane {
     async fn members<'a>(
         &mut self,
         holding: &Holding,
-        batches: &'a [Sealed],
+        batches: &'a [SealedGroup],
         feeds: &[Feed],
         owner: &Owner,
     ) -> Result<Vec<Member<'a>>, Stop> {
@@ -238,7 +239,7 @@ impl Lane {
     pub(super) async fn write_from_log(
         &mut self,
         holding: &mut Holding,
-        batches: &[Sealed],
+        batches: &[SealedGroup],
         feeds: &[Feed],
     ) -> Result<(), Stop> {
         let Some(sealed) = batches.first() else { return Ok(()) };
@@ -254,7 +255,7 @@ impl Lane {
         &mut self,
         store: &dyn Store,
         owner: &Owner,
-        places: &[Place],
+        places: &[StoreAddress],
         members: impl Iterator<Item = &'a mut Member<'b>>,
     ) -> Result<(), Stop> {
         if places.is_empty() {
@@ -277,7 +278,7 @@ impl Lane {
         &mut self,
         members: Vec<Member<'_>>,
         feeds: &[Feed],
-        batches: &[Sealed],
+        batches: &[SealedGroup],
     ) -> Result<Cycle, Stop> {
         let mut cycle = Cycle::default();
         let mut sizes = vec![0; batches.len()];
@@ -336,7 +337,7 @@ impl Lane {
         chunk: &Chunk,
         at: usize,
         members: &[(usize, Member<'_>)],
-        batches: &[Sealed],
+        batches: &[SealedGroup],
     ) -> Vec<Item> {
         let records = &chunk.taken.batch.records;
         let way = self.own.way(&chunk.taken.batch.partition.topic);
@@ -363,8 +364,8 @@ impl Lane {
             }
             let value = if member.entry.rewritten {
                 match self.plan.decoder.decode(&[record]).pop() {
-                    Some(Decoded::Rewritten(value)) => Ok(value),
-                    Some(Decoded::Bad(fault)) => Err(fault),
+                    Some(DecodeResult::Rewritten(value)) => Ok(value),
+                    Some(DecodeResult::Bad(fault)) => Err(fault),
                     _ => Ok(record.value.clone().unwrap_or_default()),
                 }
             } else {
@@ -406,7 +407,7 @@ impl Lane {
 
     /// Tells the ledger what became of the batches, and if all of them have ended, of their
     /// seals.
-    fn end(&self, mut cycle: Cycle, batches: &[Sealed], feeds: &[Feed]) -> bool {
+    fn end(&self, mut cycle: Cycle, batches: &[SealedGroup], feeds: &[Feed]) -> bool {
         hold_back(&mut cycle.items);
         if !planted(Bug::SupersededEndsAtOnce) {
             inherit(&mut cycle.items);
@@ -419,9 +420,9 @@ impl Lane {
         all_ended
     }
 
-    fn end_seals(&self, batches: &[Sealed], feeds: &[Feed]) {
+    fn end_seals(&self, batches: &[SealedGroup], feeds: &[Feed]) {
         for (at, feed) in (0..).zip(feeds) {
-            let mut seals: Vec<&Entry> = batches.iter().map(|sealed| &sealed.seal).collect();
+            let mut seals: Vec<&HeldRecord> = batches.iter().map(|sealed| &sealed.seal).collect();
             seals.retain(|seal| seal.feed == at);
             if seals.is_empty() {
                 continue;
@@ -454,15 +455,15 @@ fn content(members: &[Member<'_>]) -> Bytes {
 /// Where members lie in the store.
 fn places<'a>(
     holding: &Holding,
-    batches: &[Sealed],
+    batches: &[SealedGroup],
     members: impl Iterator<Item = &'a Member<'a>>,
     feeds: &[Feed],
-) -> Vec<Place> {
+) -> Vec<StoreAddress> {
     let kinds = &holding.plan.kinds;
     let place = |member: &Member<'_>| {
         let feed = feeds.get(member.entry.feed as usize)?;
         let kind = member.entry.kind.and_then(|kind| kinds.get(usize::from(kind)));
-        Some(Place {
+        Some(StoreAddress {
             group: batches.get(member.batch)?.key.clone(),
             kind: kind.map(|kind| kind.name.clone()),
             id: member.entry.id.clone(),
@@ -476,7 +477,7 @@ fn places<'a>(
 /// Records of one partition as a batch of their own, each standing for its offsets alone.
 fn chunk_of<'a>(
     feed: &Feed,
-    records: impl Iterator<Item = (&'a Entry, Option<Record>)>,
+    records: impl Iterator<Item = (&'a HeldRecord, Option<Record>)>,
 ) -> (SourceBatch, Vec<std::ops::Range<u64>>) {
     let mut batch = SourceBatch {
         partition: feed.partition.clone(),

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use foldhash::HashMap;
 use potok_core::trouble::{Bug, planted};
-use potok_core::{Fault, Held, Move, Owner, Place, PutOutcome, SourceBatch, Store, Timestamp};
+use potok_core::{
+    Fault, Move, Owner, PutOutcome, SourceBatch, Store, StoreAddress, StoreEntry, Timestamp,
+};
 use tokio::time::Instant;
 
 use super::Holding;
@@ -27,7 +29,7 @@ const CALM: Duration = Duration::from_secs(2);
 
 /// A store without room.
 #[derive(Debug)]
-pub(super) struct Full {
+pub(super) struct FullStore {
     /// When it refused something last, and how often in a row.
     refused: Instant,
     refusals: u32,
@@ -35,7 +37,7 @@ pub(super) struct Full {
     until: Instant,
 }
 
-impl Full {
+impl FullStore {
     /// When to ask whether it has room, where nothing is put meanwhile.
     pub fn ask_at(&self) -> Instant {
         self.until.max(self.refused + CALM)
@@ -44,7 +46,7 @@ impl Full {
 
 /// What the store did with the records of a chunk.
 #[derive(Default)]
-pub(super) struct Stored {
+pub(super) struct PutResult {
     /// With which record each was put.
     pub with: Vec<u64>,
     /// All of them are there.
@@ -104,15 +106,15 @@ impl Lane {
         batch: &SourceBatch,
         held: &[Item],
         came: &[i64],
-    ) -> Result<Stored, Stop> {
+    ) -> Result<PutResult, Stop> {
         if holding.store.reads_from_log() || held.is_empty() {
-            return Ok(Stored { with: Vec::new(), in_store: true });
+            return Ok(PutResult { with: Vec::new(), in_store: true });
         }
         let held = to_hold(holding, batch, held, came);
         let with = held.iter().map(|held| held.place.with).collect();
         let owner = holding.owner(&batch.partition, batch.assignment);
         let in_store = self.put(holding, &owner, &held).await?;
-        Ok(Stored { with, in_store })
+        Ok(PutResult { with, in_store })
     }
 
     /// The store had no room some time ago: asks whether it has now.
@@ -132,7 +134,7 @@ impl Lane {
         &mut self,
         holding: &mut Holding,
         owner: &Owner,
-        held: &[Held],
+        held: &[StoreEntry],
     ) -> Result<bool, Stop> {
         if holding.full.as_ref().is_some_and(|full| full.until > Instant::now()) {
             return Ok(false);
@@ -155,7 +157,7 @@ impl Lane {
         let refusals = holding.full.take().map_or(0, |full| full.refusals).saturating_add(1);
         let refused = Instant::now();
         let until = refused + self.plan.retry.wait(refusals, self.slot as u64 * 89);
-        holding.full = Some(Full { refused, refusals, until });
+        holding.full = Some(FullStore { refused, refusals, until });
         Ok(false)
     }
 
@@ -208,8 +210,8 @@ impl Lane {
 }
 
 /// What the store is given of these.
-fn to_hold(holding: &Holding, batch: &SourceBatch, held: &[Item], came: &[i64]) -> Vec<Held> {
-    struct Together {
+fn to_hold(holding: &Holding, batch: &SourceBatch, held: &[Item], came: &[i64]) -> Vec<StoreEntry> {
+    struct OpenPiece {
         opened: Timestamp,
         with: u64,
         bytes: usize,
@@ -217,13 +219,13 @@ fn to_hold(holding: &Holding, batch: &SourceBatch, held: &[Item], came: &[i64]) 
     let kinds = &holding.plan.kinds;
     let index = holding.board.index();
     let waiting = index.opened_by_waiting();
-    let mut groups: HashMap<GroupKey, Together> = HashMap::default();
+    let mut groups: HashMap<GroupKey, OpenPiece> = HashMap::default();
     held.iter()
         .filter_map(|item| {
             let record = batch.records.get(item.index as usize)?;
             let group = holding.group_key(item, record, batch);
             let at = *came.get(item.index as usize)?;
-            let together = groups.entry(group).or_insert_with_key(|group| Together {
+            let together = groups.entry(group).or_insert_with_key(|group| OpenPiece {
                 opened: index
                     .opened(group, at)
                     .or_else(|| waiting.get(group).copied())
@@ -235,16 +237,16 @@ fn to_hold(holding: &Holding, batch: &SourceBatch, held: &[Item], came: &[i64]) 
                 (together.with, together.bytes) = (record.offset, 0);
             }
             together.bytes += record.bytes();
-            let Together { opened, with, .. } = *together;
+            let OpenPiece { opened, with, .. } = *together;
             let kind = item.kind.and_then(|kind| kinds.get(usize::from(kind)));
-            let place = Place {
+            let place = StoreAddress {
                 group: item.group.clone(),
                 kind: kind.map(|kind| kind.name.clone()),
                 id: item.id.clone(),
                 position: batch.position(record),
                 with,
             };
-            Some(Held { place, opened, record: record.clone() })
+            Some(StoreEntry { place, opened, record: record.clone() })
         })
         .collect()
 }

@@ -18,15 +18,15 @@ use potok_core::{Position, Record, SourceBatch};
 use super::GroupTables;
 
 /// What was noted when a run began: the key of the seal, by position.
-pub(crate) type Known = Arc<HashMap<Position, Bytes>>;
+pub(crate) type SealKeys = Arc<HashMap<Position, Bytes>>;
 
 /// Outlives the runs of a pipeline, not the process: the next one finds out by itself.
 #[derive(Default)]
-pub(crate) struct MisroutedMembers(Mutex<Known>);
+pub(crate) struct MisroutedMembers(Mutex<SealKeys>);
 
 impl MisroutedMembers {
     /// For a run that begins.
-    pub fn known(&self) -> Known {
+    pub fn known(&self) -> SealKeys {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -86,7 +86,7 @@ impl RegroupScan {
 
 /// The key under which a seal names this record, where that was noted.
 pub(crate) fn key_of<'a>(
-    known: &'a Known,
+    known: &'a SealKeys,
     batch: &SourceBatch,
     record: &Record,
 ) -> Option<&'a Bytes> {

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use potok_core::{Event, Fault, GroupInfo, Move, Reason, Staged};
+use potok_core::{Event, Fault, GroupInfo, Move, Reason, StageResult};
 
 use crate::crash_notes;
 use crate::lane::Lane;
@@ -28,7 +28,7 @@ pub(super) struct Calls<'a> {
     /// What a stage per group is told.
     group: Option<&'a GroupInfo>,
     queue: VecDeque<Call>,
-    answers: Vec<Option<Staged>>,
+    answers: Vec<Option<StageResult>>,
     /// An event that went through.
     witness: Option<usize>,
 }
@@ -88,7 +88,7 @@ impl<'a> Calls<'a> {
         self.events.get(call.events.clone()).unwrap_or_default().to_vec()
     }
 
-    fn answer(&mut self, call: &Call, staged: impl IntoIterator<Item = Staged>) {
+    fn answer(&mut self, call: &Call, staged: impl IntoIterator<Item = StageResult>) {
         let places = self.answers.get_mut(call.events.clone()).unwrap_or_default();
         for (place, staged) in places.iter_mut().zip(staged) {
             *place = Some(staged);
@@ -96,7 +96,7 @@ impl<'a> Calls<'a> {
     }
 
     fn fail(&mut self, call: &Call, fault: &Fault) {
-        let failed = call.events.clone().map(|_| Staged::Failed(fault.clone()));
+        let failed = call.events.clone().map(|_| StageResult::Failed(fault.clone()));
         self.answer(call, failed);
     }
 
@@ -126,7 +126,7 @@ impl Lane {
         &mut self,
         mut calls: Calls<'_>,
         note: crash_notes::Range,
-    ) -> Result<Vec<Staged>, Stop> {
+    ) -> Result<Vec<StageResult>, Stop> {
         let attempts = self.plan.retry.attempts;
         while let Some(mut call) = calls.queue.pop_front() {
             let given = call.events.len();
@@ -181,11 +181,11 @@ impl Lane {
         calls: &Calls<'_>,
         events: Vec<Event>,
         note: crash_notes::Range,
-    ) -> Result<Vec<Staged>, Fault> {
+    ) -> Result<Vec<StageResult>, Fault> {
         let number = self.counters.stages.call_starts(calls.index);
         let stage = &calls.stage.stage;
         let applied = match (calls.stage.per, calls.group) {
-            (Per::Group, Some(group)) => stage.apply_batch(group, events),
+            (Per::Group, Some(group)) => stage.apply_group(group, events),
             (Per::Event | Per::Group, _) => stage.apply(events),
         };
         let began = tokio::time::Instant::now();
@@ -227,8 +227,8 @@ mod tests {
             self.0
         }
 
-        async fn apply(&self, events: Vec<Event>) -> Result<Vec<Staged>, Fault> {
-            Ok(events.into_iter().map(Staged::On).collect())
+        async fn apply(&self, events: Vec<Event>) -> Result<Vec<StageResult>, Fault> {
+            Ok(events.into_iter().map(StageResult::On).collect())
         }
     }
 

@@ -14,10 +14,10 @@ use crate::plan::{CountPlan, StagePlan};
 
 /// What the stages of a pipeline have counted since the process started, stage by stage.
 #[derive(Debug, Default)]
-pub(crate) struct Counted(Vec<CountedByStage>);
+pub(crate) struct StageCounts(Vec<StageCount>);
 
 #[derive(Debug)]
-struct CountedByStage {
+struct StageCount {
     stage: String,
     counters: Vec<Counter>,
 }
@@ -29,18 +29,18 @@ struct Counter {
     total: AtomicU64,
 }
 
-impl Counted {
+impl StageCounts {
     pub fn new(stages: &[StagePlan]) -> Self {
         let counter = |plan: &CountPlan| Counter {
             name: plan.name.clone(),
             path: plan.path.clone(),
             total: AtomicU64::new(0),
         };
-        let by_stage = |stage: &StagePlan| CountedByStage {
+        let by_stage = |stage: &StagePlan| StageCount {
             stage: stage.name.clone(),
             counters: stage.counts.iter().map(counter).collect(),
         };
-        Counted(stages.iter().map(by_stage).collect())
+        StageCounts(stages.iter().map(by_stage).collect())
     }
 
     /// A stage let an event with this value go on.

@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use potok_core::Staged;
+use potok_core::StageResult;
 use serde::Serialize;
 
 use crate::plan::Per;
 
 /// Calls that succeeded, and who waits.
 #[derive(Debug, Default)]
-pub(crate) struct Stages(Mutex<State>);
+pub(crate) struct Stages(Mutex<StageHealth>);
 
 #[derive(Debug, Default)]
-struct State {
-    stages: Vec<Numbers>,
+struct StageHealth {
+    stages: Vec<StageCalls>,
     /// Why a lane waits for a stage, by its slot.
     waiting: BTreeMap<usize, String>,
 }
@@ -43,7 +43,7 @@ pub struct StageStatus {
 
 /// The calls of one stage are numbered in the order in which they start.
 #[derive(Clone, Copy, Debug, Default)]
-struct Numbers {
+struct StageCalls {
     /// The next call's number, from 1.
     next: u64,
     /// The latest call that succeeded.
@@ -56,17 +56,17 @@ struct Numbers {
     busy: Duration,
 }
 
-impl State {
-    fn stage(&mut self, stage: usize) -> Option<&mut Numbers> {
+impl StageHealth {
+    fn stage(&mut self, stage: usize) -> Option<&mut StageCalls> {
         if self.stages.len() <= stage {
-            self.stages.resize(stage + 1, Numbers { next: 1, ..Numbers::default() });
+            self.stages.resize(stage + 1, StageCalls { next: 1, ..StageCalls::default() });
         }
         self.stages.get_mut(stage)
     }
 }
 
 impl Stages {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, StageHealth> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -102,16 +102,16 @@ impl Stages {
     }
 
     /// The stage has answered for these events.
-    pub fn answered(&self, stage: usize, staged: &[Staged]) {
+    pub fn answered(&self, stage: usize, staged: &[StageResult]) {
         let mut state = self.state();
         let Some(numbers) = state.stage(stage) else { return };
         numbers.events += staged.len() as u64;
         for staged in staged {
             match staged {
-                Staged::Filtered => numbers.filtered += 1,
-                Staged::Failed(_) => numbers.failed += 1,
-                Staged::Into => numbers.merged += 1,
-                Staged::On(_) | Staged::Merged(_) => {}
+                StageResult::Filtered => numbers.filtered += 1,
+                StageResult::Failed(_) => numbers.failed += 1,
+                StageResult::Into => numbers.merged += 1,
+                StageResult::On(_) | StageResult::Merged(_) => {}
             }
         }
     }

@@ -5,17 +5,17 @@
 //! of the positions of all members, so the same group has the same id whenever it is sent, and no
 //! member has it for itself: a dead letter that is replayed alone keeps the id of its own record.
 
-use potok_core::{CloseReason, GroupInfo, Staged};
+use potok_core::{CloseReason, GroupInfo, StageResult};
 use sha2::{Digest, Sha256};
 
 use crate::lane::Item;
 use crate::plan::Per;
 
 /// False where events went into one that is not there, or that is none of a group's.
-pub(super) fn is_whole(per: Per, staged: &[Staged]) -> bool {
-    let count = |is: fn(&Staged) -> bool| staged.iter().filter(|staged| is(staged)).count();
-    let leaders = count(|staged| matches!(staged, Staged::Merged(_)));
-    let merged = count(|staged| matches!(staged, Staged::Into));
+pub(super) fn is_whole(per: Per, staged: &[StageResult]) -> bool {
+    let count = |is: fn(&StageResult) -> bool| staged.iter().filter(|staged| is(staged)).count();
+    let leaders = count(|staged| matches!(staged, StageResult::Merged(_)));
+    let merged = count(|staged| matches!(staged, StageResult::Into));
     match per {
         Per::Event => leaders + merged == 0,
         Per::Group => leaders == 1 || leaders + merged == 0,
@@ -23,7 +23,7 @@ pub(super) fn is_whole(per: Per, staged: &[Staged]) -> bool {
 }
 
 /// Gives a merged event the key of its group and a position of its own.
-pub(super) fn name(group: &GroupInfo, items: &[Item], staged: &mut [Staged]) {
+pub(super) fn name(group: &GroupInfo, items: &[Item], staged: &mut [StageResult]) {
     let mut hash = Sha256::new_with_prefix(b"merged");
     for event in items.iter().filter_map(|item| item.event.as_ref()) {
         hash.update(event.position.to_string());
@@ -31,7 +31,7 @@ pub(super) fn name(group: &GroupInfo, items: &[Item], staged: &mut [Staged]) {
     }
     let [a, b, c, d, e, f, g, h, ..] = <[u8; 32]>::from(hash.finalize());
     for event in staged {
-        let Staged::Merged(event) = event else { continue };
+        let StageResult::Merged(event) = event else { continue };
         event.key = Some(group.key.clone());
         event.source = event.value.clone();
         event.tombstone = false;

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 
 use futures::FutureExt;
-use potok_core::{Event, Fault, GroupInfo, Staged};
+use potok_core::{Event, Fault, GroupInfo, StageResult};
 use potok_expr::json::Parser;
 
 use crate::crash_notes::Range;
@@ -23,7 +23,7 @@ use crate::plan::{OnError, StagePlan};
 use crate::status::Counters;
 use crate::work::Stop;
 use calls::Calls;
-pub(crate) use count::Counted;
+pub(crate) use count::StageCounts;
 pub(crate) use group::GroupItems;
 pub use health::StageStatus;
 pub(crate) use health::Stages;
@@ -64,7 +64,7 @@ impl Lane {
             }
             let working = items.iter_mut().filter(|item| item.event.is_some());
             for (item, staged) in working.zip(staged) {
-                if let Staged::On(event) | Staged::Merged(event) = &staged {
+                if let StageResult::On(event) | StageResult::Merged(event) = &staged {
                     self.counters.counted.add(index, &event.value, &mut parser);
                 }
                 item.accept(stage, staged, &self.counters)?;
@@ -77,9 +77,9 @@ impl Lane {
     /// die of.
     async fn noted(
         &self,
-        mut applying: impl Future<Output = Result<Vec<Staged>, Fault>> + Unpin,
+        mut applying: impl Future<Output = Result<Vec<StageResult>, Fault>> + Unpin,
         note: Range,
-    ) -> Result<Vec<Staged>, Fault> {
+    ) -> Result<Vec<StageResult>, Fault> {
         std::future::poll_fn(|context| {
             self.notes.enter(self.slot, note);
             let polled: Poll<_> = applying.poll_unpin(context);
@@ -94,34 +94,34 @@ impl Item {
     fn accept(
         &mut self,
         stage: &StagePlan,
-        staged: Staged,
+        staged: StageResult,
         counters: &Counters,
     ) -> Result<(), Stop> {
         match (staged, stage.on_error) {
-            (Staged::On(event), _) => self.event = Some(event),
-            (Staged::Merged(event), _) => {
+            (StageResult::On(event), _) => self.event = Some(event),
+            (StageResult::Merged(event), _) => {
                 self.leads = true;
                 self.event = Some(event);
             }
-            (Staged::Into, _) => {
+            (StageResult::Into, _) => {
                 self.merged = true;
                 self.event = None;
                 self.open = 0;
             }
-            (Staged::Filtered, _) => {
+            (StageResult::Filtered, _) => {
                 self.filtered = true;
                 self.event = None;
                 self.open = 0;
             }
             // The event is still as the stage received it.
-            (Staged::Failed(_), OnError::Pass) => {
+            (StageResult::Failed(_), OnError::Pass) => {
                 counters.passed.fetch_add(1, Ordering::Relaxed);
             }
-            (Staged::Failed(fault), OnError::DeadLetter) => {
+            (StageResult::Failed(fault), OnError::DeadLetter) => {
                 let what = format!("stage `{}`: {}", stage.name, fault.what);
                 self.set_aside(Fault { what, ..fault });
             }
-            (Staged::Failed(fault), OnError::Stop) => {
+            (StageResult::Failed(fault), OnError::Stop) => {
                 let what = format!("stage `{}` failed on {}", stage.name, self.origin);
                 let hint = "change the stage or its `on_error`, then `potok resume`";
                 return Err(Stop::Fix(Fault::fix(what).because(fault).code("P0401").hint(hint)));

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use potok_core::{Event, Fault, GroupInfo, Reason, Stage, Staged, Timestamp};
+use potok_core::{Event, Fault, GroupInfo, Reason, Stage, StageResult, Timestamp};
 use potok_expr::{GroupOutcome, Program, ProgramError, ProgramOutcome, View};
 
 /// Runs one program on each event.
@@ -16,10 +16,10 @@ impl VrlStage {
         VrlStage { program }
     }
 
-    fn apply_one(&self, event: Event) -> Staged {
+    fn apply_one(&self, event: Event) -> StageResult {
         match self.program.run(&View::from(&event)) {
             Ok(ran) => staged(event, ran),
-            Err(error) => Staged::Failed(failed(error)),
+            Err(error) => StageResult::Failed(failed(error)),
         }
     }
 }
@@ -30,7 +30,7 @@ impl Stage for VrlStage {
         true
     }
 
-    async fn apply(&self, events: Vec<Event>) -> Result<Vec<Staged>, Fault> {
+    async fn apply(&self, events: Vec<Event>) -> Result<Vec<StageResult>, Fault> {
         Ok(events.into_iter().map(|event| self.apply_one(event)).collect())
     }
 }
@@ -53,17 +53,17 @@ impl Stage for VrlGroupStage {
         true
     }
 
-    async fn apply(&self, events: Vec<Event>) -> Result<Vec<Staged>, Fault> {
+    async fn apply(&self, events: Vec<Event>) -> Result<Vec<StageResult>, Fault> {
         let group = GroupInfo::replayed(Bytes::new(), Timestamp(0), String::new());
-        self.apply_batch(&group, events).await
+        self.apply_group(&group, events).await
     }
 
     /// What the program fails on, it fails on as a whole.
-    async fn apply_batch(
+    async fn apply_group(
         &self,
         group: &GroupInfo,
         events: Vec<Event>,
-    ) -> Result<Vec<Staged>, Fault> {
+    ) -> Result<Vec<StageResult>, Fault> {
         let views: Vec<View<'_>> = events.iter().map(View::from).collect();
         let ran = self.program.run_batch(group, &views).map_err(failed)?;
         let value = match ran {
@@ -72,23 +72,27 @@ impl Stage for VrlGroupStage {
             }
             GroupOutcome::One(value) => value,
         };
-        let mut answers: Vec<Staged> = events.iter().skip(1).map(|_| Staged::Into).collect();
+        let mut answers: Vec<StageResult> =
+            events.iter().skip(1).map(|_| StageResult::Into).collect();
         // It goes on as the last of them, with the headers and the time of that one.
         answers.extend(
-            events.into_iter().next_back().map(|event| Staged::Merged(Event { value, ..event })),
+            events
+                .into_iter()
+                .next_back()
+                .map(|event| StageResult::Merged(Event { value, ..event })),
         );
         Ok(answers)
     }
 }
 
-fn staged(mut event: Event, ran: ProgramOutcome) -> Staged {
+fn staged(mut event: Event, ran: ProgramOutcome) -> StageResult {
     match ran {
-        ProgramOutcome::Unchanged => Staged::On(event),
+        ProgramOutcome::Unchanged => StageResult::On(event),
         ProgramOutcome::Value(value) => {
             event.value = value;
-            Staged::On(event)
+            StageResult::On(event)
         }
-        ProgramOutcome::Filtered => Staged::Filtered,
+        ProgramOutcome::Filtered => StageResult::Filtered,
     }
 }
 

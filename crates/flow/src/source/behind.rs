@@ -10,9 +10,9 @@ use potok_core::trouble::{Bug, planted};
 
 /// Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Behind(Arc<Mutex<State>>);
+pub(crate) struct CatchUp(Arc<Mutex<CatchUpEnds>>);
 
-struct State {
+struct CatchUpEnds {
     /// Intakes to which nothing was assigned yet.
     unheard: BTreeSet<usize>,
     /// By assignment.
@@ -27,7 +27,7 @@ struct End {
     lane: Option<usize>,
 }
 
-impl State {
+impl CatchUpEnds {
     fn is_caught_up(&self, intake: usize, lane: usize) -> bool {
         let alone = planted(Bug::OneIntakeCatchesUp);
         let concerns =
@@ -36,10 +36,10 @@ impl State {
     }
 }
 
-impl Behind {
+impl CatchUp {
     pub fn new(intakes: usize) -> Self {
-        let state = State { unheard: (0..intakes).collect(), ends: HashMap::new() };
-        Behind(Arc::new(Mutex::new(state)))
+        let state = CatchUpEnds { unheard: (0..intakes).collect(), ends: HashMap::new() };
+        CatchUp(Arc::new(Mutex::new(state)))
     }
 
     /// Something was assigned to an intake.
@@ -79,7 +79,7 @@ impl Behind {
 mod tests {
     use super::*;
 
-    fn told(behind: &Behind, lanes: usize) -> Vec<bool> {
+    fn told(behind: &CatchUp, lanes: usize) -> Vec<bool> {
         let mut told = Vec::new();
         behind.tell(0, lanes, |_, caught_up| told.push(caught_up));
         told
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn groups_wait_for_every_intake() {
-        let behind = Behind::new(2);
+        let behind = CatchUp::new(2);
         behind.heard(0);
         assert_eq!(told(&behind, 1), [false], "the other has not begun");
         behind.heard(1);
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn a_partition_may_concern_one_lane() {
-        let behind = Behind::new(1);
+        let behind = CatchUp::new(1);
         behind.heard(0);
         behind.insert(0, 7, 10, Some(1));
         assert_eq!(told(&behind, 3), [true, false, true]);

@@ -13,22 +13,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use potok_core::trouble::{Bug, crash_point, planted};
-use potok_core::{
-    Assignment, Fault, Intake as Said, Move, PartitionEnd, Record, Source, SourceBatch,
-};
+use potok_core::{Assignment, Fault, Move, PartitionEnd, Record, Source, SourceBatch, SourceEvent};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
 use crate::counts::Ending;
 use crate::feed::FeedInput;
 use crate::ledger::Note;
-use crate::live::Live;
+use crate::live::Assignments;
 use crate::origin::OwnTopics;
 use crate::signal::Signal;
 use crate::status::Counters;
 use crate::waits::{Waits, WaitsFor};
 use crate::work::{Chunk, Completion, InFlightBatch, Stop, ToLane};
-pub(crate) use behind::Behind;
+pub(crate) use behind::CatchUp;
 pub(crate) use routing::{Routing, hash_of};
 
 /// The longest wait after a source that cannot be polled.
@@ -42,13 +40,13 @@ const QUIET: Duration = Duration::from_secs(2);
 #[derive(Clone)]
 pub(crate) struct IntakeShared {
     pub own: OwnTopics,
-    pub behind: Behind,
+    pub behind: CatchUp,
     pub lanes: Vec<mpsc::UnboundedSender<ToLane>>,
     pub ledger: mpsc::UnboundedSender<Note>,
     pub room: Arc<Semaphore>,
     pub room_bytes: usize,
     pub counters: Arc<Counters>,
-    pub live: Arc<Live>,
+    pub live: Arc<Assignments>,
     pub waits: Arc<Waits>,
     pub paused: Arc<Signal<bool>>,
     pub stopping: Arc<Signal<bool>>,
@@ -136,37 +134,37 @@ impl Intake {
                     self.give_back(waiting);
                     return Ok(());
                 }
-                () = self.shared.paused.wait_for(|now| now != paused) => Heard::Pause,
-                room = room(&self.shared.room, needed), if waiting.is_some() => Heard::Room(room),
-                said = self.source.next() => Heard::Said(said),
+                () = self.shared.paused.wait_for(|now| now != paused) => IntakeWake::Pause,
+                room = room(&self.shared.room, needed), if waiting.is_some() => IntakeWake::Room(room),
+                said = self.source.next() => IntakeWake::Event(said),
                 () = sleep_until(quiet_at.unwrap_or_else(Instant::now)), if quiet_at.is_some() => {
-                    Heard::Quiet
+                    IntakeWake::Quiet
                 }
             };
             let said = match (heard, waiting.take()) {
-                (Heard::Quiet, still) => {
+                (IntakeWake::Quiet, still) => {
                     waiting = still;
                     (failures, quiet_at) = (0, None);
                     self.shared.waits.end(what, part);
                     continue;
                 }
-                (Heard::Pause, still) => {
+                (IntakeWake::Pause, still) => {
                     waiting = still;
                     continue;
                 }
-                (Heard::Room(room), batch) => {
+                (IntakeWake::Room(room), batch) => {
                     if let (Some((batch, _)), Some(room)) = (batch, room) {
                         self.route(batch, room);
                     }
                     continue;
                 }
-                (Heard::Said(said), still) => {
+                (IntakeWake::Event(said), still) => {
                     waiting = still;
                     said
                 }
             };
             match said {
-                Ok(Said::Batch(mut batch)) => {
+                Ok(SourceEvent::Batch(mut batch)) => {
                     crash_point("intake");
                     if let Some(feed) = &self.feed {
                         batch.assignment = feed.nonce(batch.assignment);
@@ -199,27 +197,31 @@ impl Intake {
     }
 
     /// Names the assignments of a feed as they are named here.
-    fn named(&self, mut said: Said) -> Said {
+    fn named(&self, mut said: SourceEvent) -> SourceEvent {
         let Some(feed) = &self.feed else { return said };
         match &mut said {
-            Said::Assigned(all) => all.iter_mut().for_each(|of| of.nonce = feed.nonce(of.nonce)),
-            Said::Revoked(nonces) | Said::Lost(nonces) | Said::Finished(nonces) => {
+            SourceEvent::Assigned(all) => {
+                all.iter_mut().for_each(|of| of.nonce = feed.nonce(of.nonce))
+            }
+            SourceEvent::Revoked(nonces)
+            | SourceEvent::Lost(nonces)
+            | SourceEvent::Finished(nonces) => {
                 nonces.iter_mut().for_each(|nonce| *nonce = feed.nonce(*nonce));
             }
-            Said::Batch(_) | Said::Stalled(_) => {}
+            SourceEvent::Batch(_) | SourceEvent::Stalled(_) => {}
         }
         said
     }
 
-    async fn hear(&mut self, said: Said, waiting: &mut Option<(SourceBatch, usize)>) {
+    async fn hear(&mut self, said: SourceEvent, waiting: &mut Option<(SourceBatch, usize)>) {
         let own = match (&self.feed, &said) {
-            (Some(feed), Said::Assigned(all)) => {
+            (Some(feed), SourceEvent::Assigned(all)) => {
                 Some((feed.number, all.iter().map(|of| of.nonce).collect()))
             }
             _ => None,
         };
         match self.named(said) {
-            Said::Assigned(assignments) => {
+            SourceEvent::Assigned(assignments) => {
                 for assignment in &assignments {
                     self.shared.live.insert(assignment);
                     self.assigned.insert(assignment.nonce, assignment.clone());
@@ -229,32 +231,32 @@ impl Intake {
                 self.note_unread();
                 self.tell(Note::Assigned(assignments, own));
             }
-            Said::Revoked(nonces) => {
+            SourceEvent::Revoked(nonces) => {
                 self.forget(&nonces, waiting);
                 let (done, left) = oneshot::channel();
                 self.tell(Note::Leaving { assignments: nonces, done });
                 // A ledger that is gone has nothing to wait for.
                 let _ = left.await;
             }
-            Said::Lost(nonces) => {
+            SourceEvent::Lost(nonces) => {
                 if self.feed.is_some() {
                     nonces.iter().for_each(|nonce| self.shared.live.lose(*nonce));
                 }
                 self.forget(&nonces, waiting);
                 self.tell(Note::Lost(nonces));
             }
-            Said::Finished(nonces) => {
+            SourceEvent::Finished(nonces) => {
                 self.forget(&nonces, waiting);
                 self.tell(Note::Finished(nonces));
             }
-            Said::Stalled(fault) => {
+            SourceEvent::Stalled(fault) => {
                 let (what, part) = self.waits_for();
                 match fault {
                     Some(fault) => self.shared.waits.begin_with(what, part, &fault),
                     None => self.shared.waits.end(what, part),
                 }
             }
-            Said::Batch(_) => {}
+            SourceEvent::Batch(_) => {}
         }
     }
 
@@ -432,12 +434,12 @@ async fn wait_after(failures: u32) {
 }
 
 /// What woke the intake.
-enum Heard {
+enum IntakeWake {
     /// The source has failed, and has not failed again for a while.
     Quiet,
     Pause,
     Room(Option<OwnedSemaphorePermit>),
-    Said(Result<Said, Fault>),
+    Event(Result<SourceEvent, Fault>),
 }
 
 async fn room(room: &Arc<Semaphore>, bytes: usize) -> Option<OwnedSemaphorePermit> {

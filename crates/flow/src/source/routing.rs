@@ -22,7 +22,7 @@ pub(crate) struct Routing {
     own: OwnTopics,
     /// What is held is gathered in the internal topic; a partition of it has one lane.
     gathered: bool,
-    strays: strays::Known,
+    strays: strays::SealKeys,
     turn: usize,
     /// Its place in the crash notes.
     slot: usize,
@@ -37,7 +37,7 @@ impl Routing {
         notes: Arc<CrashNotes>,
         own: OwnTopics,
         gathered: bool,
-        strays: strays::Known,
+        strays: strays::SealKeys,
     ) -> Self {
         let key = plan.lane_key();
         let needs_value = key.iter().any(Template::needs_value);

@@ -15,11 +15,11 @@ use crate::contract::{Unavailable, UserId};
 /// Nodes of one process find each other here.
 #[derive(Default)]
 pub struct InProcess {
-    state: Mutex<State>,
+    state: Mutex<SharedDirectory>,
 }
 
 #[derive(Default)]
-struct State {
+struct SharedDirectory {
     leases: HashMap<NodeId, Instant>,
     users: HashMap<UserId, HashMap<NodeId, Entry>>,
     lines: HashMap<NodeId, mpsc::UnboundedSender<Bytes>>,
@@ -42,10 +42,10 @@ impl InProcess {
     pub fn forget(&self) {
         let mut state = self.state();
         let lines = std::mem::take(&mut state.lines);
-        *state = State { lines, ..State::default() };
+        *state = SharedDirectory { lines, ..SharedDirectory::default() };
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SharedDirectory> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -31,7 +31,7 @@ const LETTERS_MAX: usize = 64;
 pub(crate) struct Copies {
     pub directory: Arc<dyn Directory>,
     pub id: NodeId,
-    state: Mutex<State>,
+    state: Mutex<RoutingState>,
     /// There are presences to announce.
     pub announcing: Arc<Notify>,
     /// There are parcels to cast.
@@ -48,7 +48,7 @@ pub(crate) struct Copies {
 }
 
 #[derive(Default)]
-pub(crate) struct State {
+pub(crate) struct RoutingState {
     live: HashSet<NodeId>,
     /// When those were read.
     read: Option<Instant>,
@@ -66,7 +66,7 @@ pub(crate) struct State {
 }
 
 /// A message that this node was asked to send.
-struct Pending {
+struct PendingMessage {
     /// In the order of the calls.
     number: u64,
     delivery: Arc<Delivery>,
@@ -79,17 +79,17 @@ struct Pending {
 
 struct Leg {
     node: NodeId,
-    pending: Pending,
+    pending: PendingMessage,
 }
 
 struct Search {
     until: Instant,
-    pending: VecDeque<Pending>,
+    pending: VecDeque<PendingMessage>,
 }
 
 impl Search {
     /// What comes back from another node may be older than what waits already.
-    fn add(&mut self, pending: Pending) {
+    fn add(&mut self, pending: PendingMessage) {
         let at = self.pending.partition_point(|waiting| waiting.number < pending.number);
         self.pending.insert(at, pending);
     }
@@ -119,7 +119,7 @@ impl Copies {
         }
     }
 
-    pub fn state(&self) -> MutexGuard<'_, State> {
+    pub fn state(&self) -> MutexGuard<'_, RoutingState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -135,7 +135,7 @@ impl Copies {
     }
 }
 
-impl State {
+impl RoutingState {
     pub fn number(&mut self) -> u64 {
         self.numbers += 1;
         self.numbers
@@ -159,7 +159,7 @@ impl Node {
         let linger = self.limits().linger;
         state.vanished.retain(|node, then| !live.contains(node) && then.elapsed() < linger);
         (state.live, state.read) = (live, Some(now));
-        let State { legs, live, .. } = &mut *state;
+        let RoutingState { legs, live, .. } = &mut *state;
         let dead = |leg: &Leg| !live.contains(&leg.node);
         for (_, leg) in legs.extract_if(|_, leg| dead(leg) || leg.pending.delivery.is_settled()) {
             leg.pending.delivery.mark_written();
@@ -198,7 +198,7 @@ impl Node {
         }
         let mut letters = Letters::default();
         for outgoing in batch {
-            let pending = Pending {
+            let pending = PendingMessage {
                 number: state.number(),
                 delivery: Delivery::new(&outgoing, answers, self.counters()),
                 user: outgoing.user,
@@ -232,8 +232,8 @@ impl Node {
         &self,
         copies: &Copies,
         users: &Users,
-        state: &mut State,
-        mut pending: Pending,
+        state: &mut RoutingState,
+        mut pending: PendingMessage,
         whereabouts: &Whereabouts,
         letters: &mut Letters,
         settlements: &mut Settlements,
@@ -276,7 +276,7 @@ impl Node {
             delivery.add_leg();
             // Its node keeps the time, and may need twice as much; ours is for the case that it dies.
             delivery.mark_waited();
-            let pending = Pending {
+            let pending = PendingMessage {
                 number: pending.number,
                 delivery: delivery.clone(),
                 user: pending.user.clone(),
@@ -332,7 +332,7 @@ impl Node {
                 match &found {
                     Ok(found) if can_say => {
                         let whereabouts = found.get(place).cloned().unwrap_or_default();
-                        let pending = Pending { until: Some(search.until), ..pending };
+                        let pending = PendingMessage { until: Some(search.until), ..pending };
                         let settlements = &mut settlements;
                         self.route(
                             copies,
@@ -399,7 +399,7 @@ impl Node {
 
     fn end_leg(
         &self,
-        state: &mut State,
+        state: &mut RoutingState,
         from: NodeId,
         reply: Reply,
         settlements: &mut Settlements,
@@ -431,7 +431,7 @@ impl Node {
                 let search = state.searches.entry(pending.user.clone());
                 let search =
                     search.or_insert_with(|| Search { until, pending: VecDeque::default() });
-                search.add(Pending { until: Some(until), ..pending });
+                search.add(PendingMessage { until: Some(until), ..pending });
             }
             Outcome::Gone => settlements.release(&delivery),
         }
@@ -544,7 +544,7 @@ struct Letters {
 }
 
 impl Letters {
-    fn add(&mut self, node: NodeId, leg: u64, pending: &Pending) {
+    fn add(&mut self, node: NodeId, leg: u64, pending: &PendingMessage) {
         let frame = &pending.frame;
         self.nodes.entry(node).or_default().push(Letter {
             leg,
@@ -557,7 +557,7 @@ impl Letters {
         });
     }
 
-    fn post(self, copies: &Copies, state: &mut State) {
+    fn post(self, copies: &Copies, state: &mut RoutingState) {
         let Some(node) = copies.node.upgrade() else { return };
         for (to, mut letters) in self.nodes {
             while !letters.is_empty() {

@@ -27,15 +27,15 @@ pub(crate) enum Question {
 
 /// What one node says.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Told {
+struct NodeConnections {
     #[serde(default)]
     total: usize,
     #[serde(default)]
-    connections: Vec<Seen>,
+    connections: Vec<SeenConnection>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Seen {
+struct SeenConnection {
     id: String,
     user: String,
     since: u64,
@@ -47,9 +47,9 @@ struct Seen {
     mute: bool,
 }
 
-impl From<ConnectionView> for Seen {
+impl From<ConnectionView> for SeenConnection {
     fn from(view: ConnectionView) -> Self {
-        Seen {
+        SeenConnection {
             id: view.id,
             user: view.user.as_str().to_owned(),
             since: seconds(view.since),
@@ -63,7 +63,7 @@ impl From<ConnectionView> for Seen {
     }
 }
 
-impl Seen {
+impl SeenConnection {
     fn view(self, node: NodeId) -> Option<ConnectionView> {
         Some(ConnectionView {
             transport: Transport::parse(&self.transport)?,
@@ -96,13 +96,13 @@ impl Node {
             Ok(Question::Connections { user, limit }) => {
                 let ask = ConnectionAsk { user: user.as_deref().map(UserId::new), limit };
                 let list = self.own_connections(&ask);
-                let connections = list.connections.into_iter().map(Seen::from).collect();
-                Told { total: list.total, connections }
+                let connections = list.connections.into_iter().map(SeenConnection::from).collect();
+                NodeConnections { total: list.total, connections }
             }
             Ok(Question::Disconnect { user, deny_before }) => {
                 let before = deny_before.map(|before| UNIX_EPOCH + Duration::from_secs(before));
                 let total = self.disconnect_here(&UserId::new(&user), before);
-                Told { total: total as usize, ..Told::default() }
+                NodeConnections { total: total as usize, ..NodeConnections::default() }
             }
             Err(_) => return,
         };
@@ -115,7 +115,7 @@ impl Node {
         &self,
         copies: &Copies,
         question: &Question,
-    ) -> (Vec<(NodeId, Told)>, Vec<NodeId>) {
+    ) -> (Vec<(NodeId, NodeConnections)>, Vec<NodeId>) {
         let mut silent = copies.others();
         let (asker, mut answers) = mpsc::unbounded_channel();
         let number = {

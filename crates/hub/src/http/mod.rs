@@ -22,7 +22,7 @@ use http_body_util::{BodyExt, Limited};
 
 pub use self::accept::{listen, serve};
 use self::peers::{Peer, Peers};
-use self::request::Asked;
+use self::request::RequestQuery;
 use crate::connection::{Connection, Origin};
 use crate::contract::Transport;
 use crate::negotiate::{self, Secret};
@@ -50,7 +50,7 @@ fn router(node: Arc<Node>, peers: Arc<Peers>) -> Router {
 
 async fn handle(State(door): State<Arc<Door>>, request: Request) -> Response {
     let (request, body) = request.into_parts();
-    let asked = Asked::new(&request);
+    let asked = RequestQuery::new(&request);
     let settings = door.node.settings();
     let base = format!("/hubs/{}", settings.name);
     let path = request.uri.path();
@@ -79,14 +79,14 @@ async fn handle(State(door): State<Arc<Door>>, request: Request) -> Response {
 }
 
 /// A request that is not served, and why.
-struct No(StatusCode, String);
+struct HttpRefusal(StatusCode, String);
 
-fn no(status: StatusCode, why: impl Into<String>) -> No {
-    No(status, why.into())
+fn no(status: StatusCode, why: impl Into<String>) -> HttpRefusal {
+    HttpRefusal(status, why.into())
 }
 
-fn answer(served: Result<Response, No>) -> Response {
-    served.unwrap_or_else(|No(status, why)| {
+fn answer(served: Result<Response, HttpRefusal>) -> Response {
+    served.unwrap_or_else(|HttpRefusal(status, why)| {
         let mut response = (status, why).into_response();
         if status == StatusCode::UNAUTHORIZED {
             let scheme = HeaderValue::from_static("Bearer");
@@ -97,7 +97,11 @@ fn answer(served: Result<Response, No>) -> Response {
 }
 
 impl Door {
-    async fn negotiate(&self, asked: &Asked, request: &Parts) -> Result<Response, No> {
+    async fn negotiate(
+        &self,
+        asked: &RequestQuery,
+        request: &Parts,
+    ) -> Result<Response, HttpRefusal> {
         self.has_room()?;
         let person = self.verify(asked, request, false).await?;
         let json = match negotiate::refusal(asked.query("negotiateVersion"), &asked.agent) {
@@ -110,7 +114,7 @@ impl Door {
         Ok(axum::Json(json).into_response())
     }
 
-    fn has_room(&self) -> Result<(), No> {
+    fn has_room(&self) -> Result<(), HttpRefusal> {
         if self.node.is_draining() {
             return Err(no(StatusCode::SERVICE_UNAVAILABLE, "the hub is stopping"));
         }
@@ -121,7 +125,7 @@ impl Door {
     }
 
     /// A GET: the beginning of one of the transports, or another poll.
-    async fn attach(&self, asked: Asked, request: Parts) -> Result<Response, No> {
+    async fn attach(&self, asked: RequestQuery, request: Parts) -> Result<Response, HttpRefusal> {
         let upgrade = request.headers.get(header::UPGRADE);
         let is_websocket =
             upgrade.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket"));
@@ -174,10 +178,10 @@ impl Door {
 
     async fn attach_websocket(
         &self,
-        asked: &Asked,
+        asked: &RequestQuery,
         mut request: Parts,
         person: &Person,
-    ) -> Result<Response, No> {
+    ) -> Result<Response, HttpRefusal> {
         let id = match asked.query("id") {
             Some(_) => {
                 let secret = self.secret(asked, person)?;
@@ -207,11 +211,11 @@ impl Door {
     fn begin(
         &self,
         id: [u8; 16],
-        asked: &Asked,
+        asked: &RequestQuery,
         request: &Parts,
         transport: Transport,
         person: &Person,
-    ) -> Result<Attachment, No> {
+    ) -> Result<Attachment, HttpRefusal> {
         let agent: String = asked.agent.chars().take(AGENT_BYTES_MAX).collect();
         let origin = Origin {
             id,
@@ -226,7 +230,12 @@ impl Door {
     }
 
     /// What a client says where its transport cannot.
-    async fn post(&self, asked: &Asked, request: &Parts, body: Body) -> Result<Response, No> {
+    async fn post(
+        &self,
+        asked: &RequestQuery,
+        request: &Parts,
+        body: Body,
+    ) -> Result<Response, HttpRefusal> {
         let person = self.verify(asked, request, false).await?;
         let connection = self.connection(asked, &person)?;
         let Some(http) = connection.http.as_deref() else {
@@ -245,7 +254,7 @@ impl Door {
         Ok(StatusCode::OK.into_response())
     }
 
-    async fn delete(&self, asked: &Asked, request: &Parts) -> Result<Response, No> {
+    async fn delete(&self, asked: &RequestQuery, request: &Parts) -> Result<Response, HttpRefusal> {
         let person = self.verify(asked, request, false).await?;
         let connection = self.connection(asked, &person)?;
         if connection.origin.transport != Transport::LongPolling {
@@ -256,13 +265,17 @@ impl Door {
     }
 
     /// The live connection that a request is about, if it is its user's.
-    fn connection(&self, asked: &Asked, person: &Person) -> Result<Arc<Connection>, No> {
+    fn connection(
+        &self,
+        asked: &RequestQuery,
+        person: &Person,
+    ) -> Result<Arc<Connection>, HttpRefusal> {
         let secret = self.secret(asked, person)?;
         let live = self.node.find(&secret.id).filter(|_| secret.ours);
         live.ok_or_else(|| no(StatusCode::NOT_FOUND, "No Connection with that ID"))
     }
 
-    fn secret(&self, asked: &Asked, person: &Person) -> Result<Secret, No> {
+    fn secret(&self, asked: &RequestQuery, person: &Person) -> Result<Secret, HttpRefusal> {
         let Some(id) = asked.query("id") else {
             return Err(no(StatusCode::BAD_REQUEST, "Connection ID required"));
         };
@@ -272,7 +285,12 @@ impl Door {
     }
 
     /// Who asks.
-    async fn verify(&self, asked: &Asked, request: &Parts, in_query: bool) -> Result<Person, No> {
+    async fn verify(
+        &self,
+        asked: &RequestQuery,
+        request: &Parts,
+        in_query: bool,
+    ) -> Result<Person, HttpRefusal> {
         let peer = request.extensions.get::<Peer>();
         let authority = self.node.authority();
         if authority.is_for_development() && !peers::is_of_this_machine(request) {

@@ -4,13 +4,13 @@ use axum::http::header;
 use axum::http::request::Parts;
 use percent_encoding::percent_decode_str;
 
-pub struct Asked {
+pub struct RequestQuery {
     query: Vec<(String, String)>,
     /// As the client calls itself. Browsers let a page set only the header of SignalR's own.
     pub agent: String,
 }
 
-impl Asked {
+impl RequestQuery {
     pub fn new(request: &Parts) -> Self {
         let pairs = request.uri.query().unwrap_or_default().split('&');
         let query = pairs.filter_map(|pair| {
@@ -20,7 +20,7 @@ impl Asked {
         });
         let text = |name: &str| request.headers.get(name).and_then(|value| value.to_str().ok());
         let agent = text("x-signalr-user-agent").or_else(|| text("user-agent"));
-        Asked { query: query.collect(), agent: agent.unwrap_or_default().to_owned() }
+        RequestQuery { query: query.collect(), agent: agent.unwrap_or_default().to_owned() }
     }
 
     /// The value of a name, whatever its case.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::{Broken, ClientMessage, Completed, Invocation, RECORD_SEPARATOR};
+use super::{ClientCompletion, ClientMessage, Invocation, ProtocolError, RECORD_SEPARATOR};
 
 /// The fields of all kinds of messages; clients differ in their order.
 #[derive(Deserialize)]
@@ -33,41 +33,43 @@ fn present<'a, D: Deserializer<'a>>(from: D) -> Result<Option<&'a RawValue>, D::
     <&RawValue>::deserialize(from).map(Some)
 }
 
-pub fn parse(message: &[u8]) -> Result<ClientMessage, Broken> {
+pub fn parse(message: &[u8]) -> Result<ClientMessage, ProtocolError> {
     if let Some(id) = usual_completion(message) {
-        return Ok(ClientMessage::Completion { id, completed: Completed::NoResult });
+        return Ok(ClientMessage::Completion { id, completed: ClientCompletion::NoResult });
     }
-    let broken = Broken("the message is not JSON of the hub protocol");
+    let broken = ProtocolError("the message is not JSON of the hub protocol");
     let envelope: Envelope = serde_json::from_slice(message).map_err(|_| broken)?;
     let id = envelope.invocation_id.filter(|id| !id.is_empty()).map(Cow::into_owned);
     let target = envelope.target.map(Cow::into_owned);
     Ok(match envelope.kind {
         1 => ClientMessage::Invocation(Invocation {
             id,
-            target: target.ok_or(Broken("an invocation without a target"))?,
+            target: target.ok_or(ProtocolError("an invocation without a target"))?,
             arguments: envelope
                 .arguments
                 .and_then(|arguments| serde_json::from_str(arguments.get()).ok()),
             streams: envelope.stream_ids.is_some_and(|ids| !ids.is_empty()),
         }),
         3 => {
-            let id = id.ok_or(Broken("a completion without an id"))?;
+            let id = id.ok_or(ProtocolError("a completion without an id"))?;
             let completed = match (envelope.error, envelope.result) {
-                (Some(_), Some(_)) => return Err(Broken("a completion with result and error")),
-                (Some(error), None) => Completed::error(&error),
-                (None, Some(_)) => Completed::Result,
-                (None, None) => Completed::Void,
+                (Some(_), Some(_)) => {
+                    return Err(ProtocolError("a completion with result and error"));
+                }
+                (Some(error), None) => ClientCompletion::error(&error),
+                (None, Some(_)) => ClientCompletion::Result,
+                (None, None) => ClientCompletion::Void,
             };
             ClientMessage::Completion { id, completed }
         }
         4 => ClientMessage::StreamInvocation {
-            id: id.ok_or(Broken("a stream without an id"))?,
+            id: id.ok_or(ProtocolError("a stream without an id"))?,
             target: target.unwrap_or_default(),
         },
         6 => ClientMessage::Ping,
         7 => ClientMessage::Close,
         2 | 5 | 8 | 9 => ClientMessage::Other,
-        _ => return Err(Broken("a message of an unknown type")),
+        _ => return Err(ProtocolError("a message of an unknown type")),
     })
 }
 
@@ -110,7 +112,7 @@ fn ended(message: &Value) -> String {
 mod tests {
     use super::*;
 
-    fn completion_of(message: &str) -> (String, Completed) {
+    fn completion_of(message: &str) -> (String, ClientCompletion) {
         match parse(message.as_bytes()).unwrap() {
             ClientMessage::Completion { id, completed } => (id, completed),
             other => panic!("{other:?}"),
@@ -122,24 +124,27 @@ mod tests {
         for (message, completed) in [
             (
                 r#"{"error":"Client didn't provide a result.","invocationId":"p1-a","type":3}"#,
-                Completed::NoResult,
+                ClientCompletion::NoResult,
             ),
             (
                 r#"{"type":3,"invocationId":"p1-a","error":"Client didn't provide a result."}"#,
-                Completed::NoResult,
+                ClientCompletion::NoResult,
             ),
             (
                 r#"{"error":"Client didn\u0027t provide a result.","invocationId":"p1-a","type":3}"#,
-                Completed::NoResult,
+                ClientCompletion::NoResult,
             ),
             (
                 r#"{"error":"Client didn't provide a result!","invocationId":"p1-a","type":3}"#,
-                Completed::Threw,
+                ClientCompletion::Threw,
             ),
-            (r#"{"invocationId":"p1-a","result":null,"type":3}"#, Completed::Result),
-            (r#"{"invocationId":"p1-a","result":{"error":"x"},"type":3}"#, Completed::Result),
-            (r#"{"invocationId":"p1-a","type":3}"#, Completed::Void),
-            (r#"{"headers":{"a":"b"},"invocationId":"p1-a","type":3}"#, Completed::Void),
+            (r#"{"invocationId":"p1-a","result":null,"type":3}"#, ClientCompletion::Result),
+            (
+                r#"{"invocationId":"p1-a","result":{"error":"x"},"type":3}"#,
+                ClientCompletion::Result,
+            ),
+            (r#"{"invocationId":"p1-a","type":3}"#, ClientCompletion::Void),
+            (r#"{"headers":{"a":"b"},"invocationId":"p1-a","type":3}"#, ClientCompletion::Void),
         ] {
             assert_eq!(completion_of(message), ("p1-a".to_owned(), completed), "{message}");
         }

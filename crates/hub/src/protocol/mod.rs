@@ -32,7 +32,7 @@ impl Protocol {
 
 /// Bytes that are no message of the protocol, and why. The connection cannot go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Broken(pub &'static str);
+pub struct ProtocolError(pub &'static str);
 
 /// What a client said.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,7 +45,7 @@ pub enum ClientMessage {
     },
     Completion {
         id: String,
-        completed: Completed,
+        completed: ClientCompletion,
     },
     Ping,
     Close,
@@ -66,7 +66,7 @@ pub struct Invocation {
 
 /// How a client completed a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Completed {
+pub enum ClientCompletion {
     Result,
     Void,
     /// The stock client's words where handlers return nothing, or more than one a value.
@@ -78,11 +78,11 @@ pub enum Completed {
 const NO_RESULT: &str = "Client didn't provide a result.";
 const MULTIPLE_RESULTS: &str = "Client provided multiple results.";
 
-impl Completed {
+impl ClientCompletion {
     fn error(text: &str) -> Self {
         match text {
-            NO_RESULT | MULTIPLE_RESULTS => Completed::NoResult,
-            _ => Completed::Threw,
+            NO_RESULT | MULTIPLE_RESULTS => ClientCompletion::NoResult,
+            _ => ClientCompletion::Threw,
         }
     }
 }
@@ -114,8 +114,12 @@ pub enum Framing {
 pub type Cut<'a> = (&'a [u8], &'a [u8]);
 
 /// The first whole message; `None` where more bytes are needed.
-pub fn split(framing: Framing, bytes: &[u8], limit: usize) -> Result<Option<Cut<'_>>, Broken> {
-    let too_large = Broken("the message is too large");
+pub fn split(
+    framing: Framing,
+    bytes: &[u8],
+    limit: usize,
+) -> Result<Option<Cut<'_>>, ProtocolError> {
+    let too_large = ProtocolError("the message is too large");
     match framing {
         Framing::Separated => {
             let Some(end) = bytes.iter().position(|b| *b == SEPARATOR_BYTE) else {
@@ -144,7 +148,7 @@ impl Protocol {
         }
     }
 
-    pub fn parse(self, message: &[u8]) -> Result<ClientMessage, Broken> {
+    pub fn parse(self, message: &[u8]) -> Result<ClientMessage, ProtocolError> {
         match self {
             Protocol::Json => json::parse(message),
             Protocol::MessagePack => msgpack::parse(message),
@@ -209,11 +213,11 @@ mod tests {
             assert_eq!(whole(protocol.close(None, true)), ClientMessage::Close);
             assert_eq!(whole(protocol.close(Some("why"), false)), ClientMessage::Close);
             for (answer, completed) in [
-                (Ok(Value::from(7)), Completed::Result),
-                (Ok(Value::Null), Completed::Void),
-                (Err(NO_RESULT.to_owned()), Completed::NoResult),
-                (Err(MULTIPLE_RESULTS.to_owned()), Completed::NoResult),
-                (Err("Error: no".to_owned()), Completed::Threw),
+                (Ok(Value::from(7)), ClientCompletion::Result),
+                (Ok(Value::Null), ClientCompletion::Void),
+                (Err(NO_RESULT.to_owned()), ClientCompletion::NoResult),
+                (Err(MULTIPLE_RESULTS.to_owned()), ClientCompletion::NoResult),
+                (Err("Error: no".to_owned()), ClientCompletion::Threw),
             ] {
                 let said = whole(protocol.completion("p1", &answer));
                 assert_eq!(said, ClientMessage::Completion { id: "p1".to_owned(), completed });
@@ -246,7 +250,7 @@ mod tests {
                     assert_eq!(protocol.parse(message), Ok(said.clone()));
                     let ClientMessage::Completion { id, completed } = said else { continue };
                     assert!(
-                        matches!(completed, Completed::Threw)
+                        matches!(completed, ClientCompletion::Threw)
                             || !id.is_empty()
                             || protocol == Protocol::MessagePack
                     );

@@ -7,7 +7,7 @@ use rmp::Marker;
 use rmp::encode;
 use serde_json::{Map, Number, Value};
 
-use super::{Broken, ClientMessage, Completed, Invocation};
+use super::{ClientCompletion, ClientMessage, Invocation, ProtocolError};
 
 /// Deeper values are not read.
 const DEPTH_MAX: usize = 64;
@@ -15,7 +15,7 @@ const DEPTH_MAX: usize = 64;
 const LENGTH_BYTES_MAX: usize = 5;
 
 /// The length in front of a message and what is behind it; `None` where bytes are missing.
-pub fn length(bytes: &[u8]) -> Result<Option<(usize, &[u8])>, Broken> {
+pub fn length(bytes: &[u8]) -> Result<Option<(usize, &[u8])>, ProtocolError> {
     let mut length = 0usize;
     for (place, byte) in bytes.iter().enumerate().take(LENGTH_BYTES_MAX) {
         length |= usize::from(byte & 0x7f) << (7 * place);
@@ -23,13 +23,17 @@ pub fn length(bytes: &[u8]) -> Result<Option<(usize, &[u8])>, Broken> {
             return Ok(Some((length, bytes.get(place + 1..).unwrap_or_default())));
         }
     }
-    if bytes.len() < LENGTH_BYTES_MAX { Ok(None) } else { Err(Broken("a length without end")) }
+    if bytes.len() < LENGTH_BYTES_MAX {
+        Ok(None)
+    } else {
+        Err(ProtocolError("a length without end"))
+    }
 }
 
-pub fn parse(message: &[u8]) -> Result<ClientMessage, Broken> {
+pub fn parse(message: &[u8]) -> Result<ClientMessage, ProtocolError> {
     let mut from = Reader { rest: message };
     let items = from.array()?;
-    let kind = from.value(DEPTH_MAX)?.as_u64().ok_or(Broken("a message without a type"))?;
+    let kind = from.value(DEPTH_MAX)?.as_u64().ok_or(ProtocolError("a message without a type"))?;
     // Pings, closes and what belongs to stateful reconnects have no headers.
     if (1..=5).contains(&kind) {
         from.skip(DEPTH_MAX)?;
@@ -45,10 +49,10 @@ pub fn parse(message: &[u8]) -> Result<ClientMessage, Broken> {
         3 => {
             let id = from.text()?.to_owned();
             let completed = match from.value(DEPTH_MAX)?.as_u64() {
-                Some(1) => Completed::error(from.text()?),
-                Some(2) => Completed::Void,
-                Some(3) => from.skip(DEPTH_MAX).map(|()| Completed::Result)?,
-                _ => return Err(Broken("a completion of an unknown kind")),
+                Some(1) => ClientCompletion::error(from.text()?),
+                Some(2) => ClientCompletion::Void,
+                Some(3) => from.skip(DEPTH_MAX).map(|()| ClientCompletion::Result)?,
+                _ => return Err(ProtocolError("a completion of an unknown kind")),
             };
             ClientMessage::Completion { id, completed }
         }
@@ -59,7 +63,7 @@ pub fn parse(message: &[u8]) -> Result<ClientMessage, Broken> {
         6 => ClientMessage::Ping,
         7 => ClientMessage::Close,
         2 | 5 | 8 | 9 => ClientMessage::Other,
-        _ => return Err(Broken("a message of an unknown type")),
+        _ => return Err(ProtocolError("a message of an unknown type")),
     })
 }
 
@@ -67,57 +71,57 @@ struct Reader<'a> {
     rest: &'a [u8],
 }
 
-const CUT: Broken = Broken("a MessagePack value is cut off");
+const CUT: ProtocolError = ProtocolError("a MessagePack value is cut off");
 
 impl<'a> Reader<'a> {
-    fn take(&mut self, bytes: usize) -> Result<&'a [u8], Broken> {
+    fn take(&mut self, bytes: usize) -> Result<&'a [u8], ProtocolError> {
         let (taken, rest) = self.rest.split_at_checked(bytes).ok_or(CUT)?;
         self.rest = rest;
         Ok(taken)
     }
 
     /// A number of `bytes` bytes, the largest first.
-    fn number(&mut self, bytes: usize) -> Result<u64, Broken> {
+    fn number(&mut self, bytes: usize) -> Result<u64, ProtocolError> {
         Ok(self.take(bytes)?.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
     }
 
-    fn count(&mut self, bytes: usize) -> Result<usize, Broken> {
+    fn count(&mut self, bytes: usize) -> Result<usize, ProtocolError> {
         usize::try_from(self.number(bytes)?).map_err(|_| CUT)
     }
 
-    fn marker(&mut self) -> Result<Marker, Broken> {
+    fn marker(&mut self) -> Result<Marker, ProtocolError> {
         let byte = self.take(1)?.first().copied().ok_or(CUT)?;
         Ok(Marker::from_u8(byte))
     }
 
-    fn array(&mut self) -> Result<usize, Broken> {
+    fn array(&mut self) -> Result<usize, ProtocolError> {
         match self.marker()? {
             Marker::FixArray(count) => Ok(usize::from(count)),
             Marker::Array16 => self.count(2),
             Marker::Array32 => self.count(4),
-            _ => Err(Broken("not the array that belongs here")),
+            _ => Err(ProtocolError("not the array that belongs here")),
         }
     }
 
-    fn text_or_nil(&mut self) -> Result<Option<&'a str>, Broken> {
+    fn text_or_nil(&mut self) -> Result<Option<&'a str>, ProtocolError> {
         let bytes = match self.marker()? {
             Marker::Null => return Ok(None),
             Marker::FixStr(count) => usize::from(count),
             Marker::Str8 => self.count(1)?,
             Marker::Str16 => self.count(2)?,
             Marker::Str32 => self.count(4)?,
-            _ => return Err(Broken("not the text that belongs here")),
+            _ => return Err(ProtocolError("not the text that belongs here")),
         };
         let text = std::str::from_utf8(self.take(bytes)?);
-        text.map(Some).map_err(|_| Broken("text that is not UTF-8"))
+        text.map(Some).map_err(|_| ProtocolError("text that is not UTF-8"))
     }
 
-    fn text(&mut self) -> Result<&'a str, Broken> {
-        self.text_or_nil()?.ok_or(Broken("nil where text belongs"))
+    fn text(&mut self) -> Result<&'a str, ProtocolError> {
+        self.text_or_nil()?.ok_or(ProtocolError("nil where text belongs"))
     }
 
     /// `None` where they are well-formed, but not what JSON can say.
-    fn arguments(&mut self) -> Result<Option<Vec<Value>>, Broken> {
+    fn arguments(&mut self) -> Result<Option<Vec<Value>>, ProtocolError> {
         let count = self.array()?;
         let mut arguments = Vec::with_capacity(count.min(self.rest.len()));
         let mut known = true;
@@ -135,8 +139,8 @@ impl<'a> Reader<'a> {
         Ok(known.then_some(arguments))
     }
 
-    fn skip(&mut self, depth: usize) -> Result<(), Broken> {
-        let depth = depth.checked_sub(1).ok_or(Broken("nested too deeply"))?;
+    fn skip(&mut self, depth: usize) -> Result<(), ProtocolError> {
+        let depth = depth.checked_sub(1).ok_or(ProtocolError("nested too deeply"))?;
         let bytes = match self.marker()? {
             Marker::FixArray(count) => return self.skip_all(usize::from(count), depth),
             Marker::Array16 => return self.count(2).and_then(|n| self.skip_all(n, depth)),
@@ -161,17 +165,17 @@ impl<'a> Reader<'a> {
             Marker::Ext8 => self.count(1)? + 1,
             Marker::Ext16 => self.count(2)? + 1,
             Marker::Ext32 => self.count(4)?.saturating_add(1),
-            Marker::Reserved => return Err(Broken("a marker that does not exist")),
+            Marker::Reserved => return Err(ProtocolError("a marker that does not exist")),
         };
         self.take(bytes).map(drop)
     }
 
-    fn skip_all(&mut self, count: usize, depth: usize) -> Result<(), Broken> {
+    fn skip_all(&mut self, count: usize, depth: usize) -> Result<(), ProtocolError> {
         (0..count).try_for_each(|_| self.skip(depth))
     }
 
-    fn value(&mut self, depth: usize) -> Result<Value, Broken> {
-        let inner = depth.checked_sub(1).ok_or(Broken("nested too deeply"))?;
+    fn value(&mut self, depth: usize) -> Result<Value, ProtocolError> {
+        let inner = depth.checked_sub(1).ok_or(ProtocolError("nested too deeply"))?;
         let at = self.rest;
         Ok(match self.marker()? {
             Marker::FixPos(number) => number.into(),
@@ -205,11 +209,11 @@ impl<'a> Reader<'a> {
             Marker::FixMap(count) => self.map(usize::from(count), inner)?,
             Marker::Map16 => self.count(2).and_then(|count| self.map(count, inner))?,
             Marker::Map32 => self.count(4).and_then(|count| self.map(count, inner))?,
-            _ => return Err(Broken("a value that JSON does not know")),
+            _ => return Err(ProtocolError("a value that JSON does not know")),
         })
     }
 
-    fn map(&mut self, count: usize, depth: usize) -> Result<Value, Broken> {
+    fn map(&mut self, count: usize, depth: usize) -> Result<Value, ProtocolError> {
         let mut map = Map::new();
         for _ in 0..count {
             let key = self.text()?.to_owned();
@@ -219,8 +223,10 @@ impl<'a> Reader<'a> {
     }
 }
 
-fn float(number: f64) -> Result<Value, Broken> {
-    Number::from_f64(number).map(Value::Number).ok_or(Broken("a number that JSON does not know"))
+fn float(number: f64) -> Result<Value, ProtocolError> {
+    Number::from_f64(number)
+        .map(Value::Number)
+        .ok_or(ProtocolError("a number that JSON does not know"))
 }
 
 /// `method(arguments…)` as an invocation with an id.

@@ -38,7 +38,7 @@ pub struct DevelopmentIssuer {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Stored {
+struct StoredIssuer {
     issuer: String,
     /// PKCS#8, base64.
     key: String,
@@ -60,7 +60,7 @@ impl DevelopmentIssuer {
 
     fn from_bytes(bytes: &[u8]) -> io::Result<Arc<Self>> {
         let unusable = |what: &str| io::Error::other(format!("{FILE} is unusable: {what}"));
-        let stored: Stored =
+        let stored: StoredIssuer =
             serde_json::from_slice(bytes).map_err(|error| unusable(&error.to_string()))?;
         let key = STANDARD.decode(&stored.key).map_err(|error| unusable(&error.to_string()))?;
         let signing = &ECDSA_P256_SHA256_FIXED_SIGNING;
@@ -104,7 +104,7 @@ fn make(folder: &Path, path: &Path) -> io::Result<()> {
     let key = EcdsaKeyPair::generate_pkcs8(signing, &SystemRandom::new());
     let key = key.map_err(|_| io::Error::other("no random bytes for a key"))?;
     let issuer = format!("potok-dev-{:016x}", random::u64());
-    let stored = Stored { issuer, key: STANDARD.encode(key.as_ref()) };
+    let stored = StoredIssuer { issuer, key: STANDARD.encode(key.as_ref()) };
     let part = folder.join(format!("{FILE}.{:016x}", random::u64()));
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&part)?;
     file.write_all(&serde_json::to_vec(&stored)?)?;

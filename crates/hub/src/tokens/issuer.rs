@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use async_trait::async_trait;
 
 use super::keys::Keys;
-use super::remembered::Remembered;
+use super::remembered::TokenCache;
 use super::rules::{AuthSettings, Token};
 use super::signature::Key;
 use super::{Authority, Person, Refusal};
@@ -15,7 +15,7 @@ use crate::node::wall_now;
 pub struct Issuer {
     settings: AuthSettings,
     keys: Arc<Keys>,
-    remembered: Remembered,
+    remembered: TokenCache,
 }
 
 impl Issuer {
@@ -29,7 +29,7 @@ impl Issuer {
     /// The same, for a single question: keys are fetched with the first token.
     pub fn new(settings: AuthSettings) -> Result<Self, String> {
         let keys = Arc::new(Keys::new(&settings)?);
-        Ok(Issuer { settings, keys, remembered: Remembered::default() })
+        Ok(Issuer { settings, keys, remembered: TokenCache::default() })
     }
 }
 

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::Refusal;
 use super::fetch::Fetcher;
 use super::rules::AuthSettings;
-use super::signature::{Key, Published};
+use super::signature::{Key, PublishedKey};
 
 /// Where the issuer does not answer, its last keys count this long.
 const KEEP_MAX: Duration = Duration::from_secs(24 * 60 * 60);
@@ -26,14 +26,14 @@ pub struct Keys {
     ask_every: Duration,
     refresh_every: Duration,
     fetcher: Fetcher,
-    state: Mutex<State>,
+    state: Mutex<KeyCache>,
     /// Held by whoever asks the issuer; the others wait for what it learns.
     asking: tokio::sync::Mutex<()>,
     pub fetches: AtomicU64,
 }
 
 #[derive(Default)]
-struct State {
+struct KeyCache {
     keys: HashMap<String, Key>,
     asked: Option<Instant>,
     answered: Option<Instant>,
@@ -165,12 +165,12 @@ impl Keys {
         });
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, KeyCache> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Keys of kinds that nobody here knows are left out, not held against the others.
 fn usable(key: Value) -> Option<(String, Key)> {
-    serde_json::from_value::<Published>(key).ok()?.usable()
+    serde_json::from_value::<PublishedKey>(key).ok()?.usable()
 }

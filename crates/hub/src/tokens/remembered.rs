@@ -12,19 +12,19 @@ use super::Person;
 const TOKENS_MAX: usize = 10_000;
 
 #[derive(Default)]
-pub struct Remembered {
-    state: Mutex<State>,
+pub struct TokenCache {
+    state: Mutex<VerifiedTokens>,
 }
 
 #[derive(Default)]
-struct State {
+struct VerifiedTokens {
     /// By what the token hashes to: the tokens themselves are not kept.
     people: HashMap<[u8; 32], Person>,
     /// The keys they were verified with.
     version: u64,
 }
 
-impl Remembered {
+impl TokenCache {
     /// Whom a token was verified for, with keys that have not changed since.
     pub fn find(
         &self,
@@ -42,7 +42,7 @@ impl Remembered {
     pub fn remember(&self, token: &str, person: &Person, version: u64, now: SystemTime) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.version != version {
-            *state = State { people: HashMap::new(), version };
+            *state = VerifiedTokens { people: HashMap::new(), version };
         }
         if state.people.len() >= TOKENS_MAX {
             state.people.retain(|_, person| person.expires > now);

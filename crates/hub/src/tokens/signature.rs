@@ -37,7 +37,7 @@ enum Kind {
 
 /// A key as issuers publish it. All other fields are of no meaning here.
 #[derive(Deserialize)]
-pub struct Published {
+pub struct PublishedKey {
     kid: Option<String>,
     kty: String,
     #[serde(rename = "use")]
@@ -50,7 +50,7 @@ pub struct Published {
     y: Option<String>,
 }
 
-impl Published {
+impl PublishedKey {
     /// A key that may verify signatures, under its id. Secrets and keys for encryption may not.
     pub fn usable(self) -> Option<(String, Key)> {
         if self.purpose.as_deref().is_some_and(|purpose| purpose != "sig") {
@@ -138,7 +138,7 @@ mod tests {
     use serde_json::{Value, json};
 
     fn usable(key: Value) -> Option<(String, Key)> {
-        serde_json::from_value::<Published>(key).ok()?.usable()
+        serde_json::from_value::<PublishedKey>(key).ok()?.usable()
     }
 
     #[test]

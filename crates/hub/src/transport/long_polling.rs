@@ -42,7 +42,7 @@ pub(crate) async fn poll(node: &Arc<Node>, connection: &Arc<Connection>) -> Resp
     // An older poll gives way.
     connection.wake();
     let _polling = http.poll.lock().await;
-    let _present = Present::new(node, http);
+    let _present = PollGuard::new(node, http);
     let waiting = std::future::poll_fn(|cx| {
         connection.register(cx.waker());
         let newer = http.newest.load(Ordering::Acquire) != number;
@@ -81,19 +81,19 @@ fn said(body: Vec<u8>) -> Response {
 }
 
 /// Marks that a poll waits, also when its request is dropped.
-struct Present<'a> {
+struct PollGuard<'a> {
     node: &'a Node,
     http: &'a HttpSide,
 }
 
-impl<'a> Present<'a> {
+impl<'a> PollGuard<'a> {
     fn new(node: &'a Node, http: &'a HttpSide) -> Self {
         http.polling(true, node.now());
-        Present { node, http }
+        PollGuard { node, http }
     }
 }
 
-impl Drop for Present<'_> {
+impl Drop for PollGuard<'_> {
     fn drop(&mut self) {
         self.http.polling(false, self.node.now());
     }

@@ -15,7 +15,7 @@ use crate::connection::Ending;
 use crate::node::{Attachment, Node};
 
 pub(crate) fn response(node: Arc<Node>, attachment: Attachment) -> Response {
-    let events = Events { node, attachment, state: State::Beginning };
+    let events = Events { node, attachment, state: StreamState::Beginning };
     let mut response = Response::new(Body::from_stream(events));
     let mut set = |name: HeaderName, value: &'static str| {
         response.headers_mut().insert(name, HeaderValue::from_static(value));
@@ -26,7 +26,7 @@ pub(crate) fn response(node: Arc<Node>, attachment: Attachment) -> Response {
     response
 }
 
-enum State {
+enum StreamState {
     Beginning,
     Open,
     Over,
@@ -35,7 +35,7 @@ enum State {
 struct Events {
     node: Arc<Node>,
     attachment: Attachment,
-    state: State,
+    state: StreamState,
 }
 
 impl Stream for Events {
@@ -45,17 +45,17 @@ impl Stream for Events {
         let this = self.get_mut();
         let connection = &this.attachment.connection;
         match this.state {
-            State::Beginning => {
-                this.state = State::Open;
+            StreamState::Beginning => {
+                this.state = StreamState::Open;
                 // Makes proxies and clients see the head.
                 return Poll::Ready(Some(Ok(Bytes::from_static(b":\r\n"))));
             }
-            State::Over => return Poll::Ready(None),
-            State::Open => {}
+            StreamState::Over => return Poll::Ready(None),
+            StreamState::Open => {}
         }
         connection.register(cx.waker());
         if let Some(ending) = connection.ending() {
-            this.state = State::Over;
+            this.state = StreamState::Over;
             this.attachment.end(ending);
             let mut left = Vec::new();
             if ending != Ending::Slow {

@@ -11,7 +11,7 @@ use potok_hub::{
 
 /// One node's way to the directory.
 #[derive(Default)]
-pub struct Way {
+pub struct LinePath {
     inner: Arc<InProcess>,
     /// What is cast to the node is taken, and never read: it is frozen.
     pub deaf: Arc<AtomicBool>,
@@ -23,9 +23,9 @@ pub struct Way {
     pub away: AtomicBool,
 }
 
-impl Way {
+impl LinePath {
     pub fn to(inner: &Arc<InProcess>) -> Arc<Self> {
-        Arc::new(Way { inner: inner.clone(), ..Way::default() })
+        Arc::new(LinePath { inner: inner.clone(), ..LinePath::default() })
     }
 
     fn reach(&self) -> Result<&InProcess, Unavailable> {
@@ -54,7 +54,7 @@ impl Parcels for Line {
 }
 
 #[async_trait::async_trait]
-impl Directory for Way {
+impl Directory for LinePath {
     async fn renew(&self, node: NodeId, lease: Duration) -> Result<Lease, Unavailable> {
         match self.lapsed.load(Ordering::Acquire) {
             true => Err(Unavailable),

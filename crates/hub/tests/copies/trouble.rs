@@ -7,14 +7,14 @@ use potok_hub::trouble::Planted;
 use potok_hub::{Answer, InProcess, Limits};
 use serde_json::json;
 
-use crate::lines::{Way, set};
+use crate::lines::{LinePath, set};
 use crate::pair::{Pair, limits, with};
 use crate::support::AN_HOUR;
 
 /// Two nodes, each with its own way to the directory.
-async fn apart(limits: &Limits) -> (Pair, Arc<Way>, Arc<Way>) {
+async fn apart(limits: &Limits) -> (Pair, Arc<LinePath>, Arc<LinePath>) {
     let inner = Arc::new(InProcess::new());
-    let (one, other) = (Way::to(&inner), Way::to(&inner));
+    let (one, other) = (LinePath::to(&inner), LinePath::to(&inner));
     (Pair::start(limits, one.clone(), other.clone()).await, one, other)
 }
 

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use potok_config::{Connections, Env, Flags, Loaded, Pipeline, Problem, holds_connections};
+use potok_config::{Connections, Env, Flags, LoadedFile, Pipeline, Problem, holds_connections};
 use potok_connectors::redis;
 use potok_flow::{Input, Plan, Target};
 use serde_json::json;
@@ -35,7 +35,7 @@ pub struct Check {
 }
 
 /// A file that is good.
-struct Checked {
+struct CheckedFile {
     file: PathBuf,
     /// `None` where it has connections.
     pipeline: Option<String>,
@@ -43,7 +43,6 @@ struct Checked {
 }
 
 impl Check {
-    /// Does it.
     pub fn run(self, json: bool) -> Result<(), Failure> {
         let checked = self.check();
         let mut out = terminal::out();
@@ -69,7 +68,7 @@ impl Check {
         }
         let checked = checked?;
         let good = terminal::on_stdout().green("good");
-        for Checked { file, pipeline, .. } in &checked {
+        for CheckedFile { file, pipeline, .. } in &checked {
             if json {
                 writeln!(out, "{}", json!({ "file": file, "pipeline": pipeline, "good": true }))?;
                 continue;
@@ -92,7 +91,7 @@ impl Check {
         Ok(())
     }
 
-    fn check(&self) -> Result<Vec<Checked>, Failure> {
+    fn check(&self) -> Result<Vec<CheckedFile>, Failure> {
         let env = Env::process();
         let (settings, files): (Vec<PathBuf>, Vec<PathBuf>) =
             self.files.iter().cloned().partition(|file| holds_connections(file, &env, registry()));
@@ -120,13 +119,14 @@ impl Check {
         if self.connect {
             folder::block_on(connect(&connections, &plans))?;
         }
-        let good = |pipeline: &Loaded<Pipeline>| Checked {
+        let good = |pipeline: &LoadedFile<Pipeline>| CheckedFile {
             file: pipeline.file.clone(),
             pipeline: Some(pipeline.name.to_string()),
             warnings: pipeline.warnings.clone(),
         };
         let settings = settings.into_iter();
-        let settings = settings.map(|file| Checked { file, pipeline: None, warnings: Vec::new() });
+        let settings =
+            settings.map(|file| CheckedFile { file, pipeline: None, warnings: Vec::new() });
         Ok(pipelines.iter().map(good).chain(settings).collect())
     }
 

@@ -41,7 +41,6 @@ Should its pipeline run again, it starts like a new one.")]
 }
 
 impl ConsumerGroups {
-    /// Does it.
     pub fn run(self, json: bool) -> Result<(), Failure> {
         match self {
             ConsumerGroups::List { place } => list(&place, json),

@@ -28,7 +28,6 @@ pub struct Ddl {
 }
 
 impl Ddl {
-    /// Does it.
     pub fn run(self, json: bool) -> Result<(), Failure> {
         let pipelines = wire::load(&self.files)?;
         let connections = Target { config: self.config, ..Target::default() }.connections()?;

@@ -72,7 +72,6 @@ pub struct Dev {
 }
 
 impl Dev {
-    /// Does it.
     pub fn run(self, json: bool, logging: &Logging) -> Result<(), Failure> {
         let data_dir =
             self.data_dir.clone().or_else(|| std::env::var_os("POTOK_DATA_DIR").map(PathBuf::from));
@@ -223,15 +222,15 @@ async fn show(screen: &Screen, engine: &Engine, view: bool, json: bool) -> Resul
 /// What changes on the screen, in at most so many rows: the table, and what it does not say.
 fn live(
     up: &str,
-    lines: &[status::Line],
-    rates: &[Rates],
+    lines: &[status::StatusLine],
+    rates: &[DevRates],
     columns: usize,
     rows: usize,
 ) -> Vec<String> {
     let mut view = vec![format!("potok dev  up {up}")];
     view.extend(status::table(lines, Some(columns)));
     for (line, rate) in lines.iter().zip(rates) {
-        let (name, Rates { received, delivered, .. }) = (&line.pipeline, rate);
+        let (name, DevRates { received, delivered, .. }) = (&line.pipeline, rate);
         view.push(format!("{name}: {received:.0} in and {delivered:.0} out a second"));
         view.extend(line.held().map(|held| format!("{name}: {held}")));
     }
@@ -243,7 +242,7 @@ fn live(
 }
 
 /// The same of one pipeline for a file.
-fn in_a_line(line: &status::Line, rates: &Rates) -> String {
+fn in_a_line(line: &status::StatusLine, rates: &DevRates) -> String {
     let held = line.held().map(|held| format!("; {held}")).unwrap_or_default();
     format!(
         "{}: per second {:.0} received, {:.0} delivered, {:.0} duplicates, {:.0} dead-lettered; \
@@ -258,25 +257,25 @@ fn in_a_line(line: &status::Line, rates: &Rates) -> String {
     )
 }
 
-fn to_lines(all: &[Status]) -> Result<Vec<status::Line>, Failure> {
+fn to_lines(all: &[Status]) -> Result<Vec<status::StatusLine>, Failure> {
     let value = serde_json::to_value(all).and_then(serde_json::from_value);
     value.map_err(|error| Failure::new("P0513", "the status cannot be read").because(error))
 }
 
 /// What happens in a second.
-struct Rates {
+struct DevRates {
     received: f64,
     delivered: f64,
     duplicates: f64,
     dead_lettered: f64,
 }
 
-fn rates(before: &[Status], all: &[Status], seconds: f64) -> Vec<Rates> {
+fn rates(before: &[Status], all: &[Status], seconds: f64) -> Vec<DevRates> {
     let one = |status: &Status| {
         let old = before.iter().find(|old| old.pipeline == status.pipeline);
         let rate =
             |of: fn(&Status) -> u64| of(status).saturating_sub(old.map_or(0, of)) as f64 / seconds;
-        Rates {
+        DevRates {
             received: rate(|s| s.received),
             delivered: rate(|s| s.delivered),
             duplicates: rate(|s| s.duplicates),
@@ -335,7 +334,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn lines() -> Vec<status::Line> {
+    fn lines() -> Vec<status::StatusLine> {
         let one = |pipeline: &str, held: u64| {
             serde_json::json!({
                 "pipeline": pipeline, "state": "running", "why": null,
@@ -353,7 +352,7 @@ mod tests {
     #[test]
     fn the_view_fits_every_screen_and_loses_no_digit() {
         let rates =
-            || Rates { received: 50.0, delivered: 48.0, duplicates: 1.0, dead_lettered: 1.0 };
+            || DevRates { received: 50.0, delivered: 48.0, duplicates: 1.0, dead_lettered: 1.0 };
         let rates = [rates(), rates()];
         for columns in [60, 80, 100, 120, 200] {
             let view = live("1m01s", &lines(), &rates, columns, 24);

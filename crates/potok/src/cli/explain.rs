@@ -17,7 +17,6 @@ pub struct Explain {
 }
 
 impl Explain {
-    /// Does it.
     pub fn run(self) -> Result<(), Failure> {
         let mut out = terminal::out();
         match self.code {

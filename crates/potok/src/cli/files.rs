@@ -60,7 +60,7 @@ Examples:
 
 How long is too long is said by `track.stuck`, stage by stage. It is computed in the database, by the
 database's clock.")]
-pub struct Stuck {
+pub struct StuckFiles {
     /// Only of this pipeline
     #[arg(long, value_name = "PIPELINE")]
     pipeline: Option<String>,
@@ -69,7 +69,6 @@ pub struct Stuck {
 }
 
 impl Files {
-    /// Does it.
     pub fn run(self, json: bool) -> Result<(), Failure> {
         match self.command {
             Some(Show::Show { name, place }) => show(&place, &name),
@@ -101,8 +100,7 @@ impl Files {
     }
 }
 
-impl Stuck {
-    /// Does it.
+impl StuckFiles {
     pub fn run(self, json: bool) -> Result<(), Failure> {
         let mut path = "/api/v1/stuck".to_owned();
         if let Some(pipeline) = &self.pipeline {

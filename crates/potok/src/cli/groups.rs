@@ -82,7 +82,6 @@ Nothing is lost: the dead letters can be replayed.")]
 }
 
 impl Groups {
-    /// Does it.
     pub fn run(self, json: bool) -> Result<(), Failure> {
         match self {
             Groups::List { pipeline, limit, all, place } => {

@@ -89,7 +89,6 @@ pub struct Hub {
 }
 
 impl Hub {
-    /// Does it.
     pub fn run(mut self, json: bool) -> Result<(), Failure> {
         if let Some(ask) = self.ask.take() {
             return ask.run(json);
@@ -257,7 +256,7 @@ fn address(text: &str) -> Result<SocketAddr, Failure> {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Line {
+struct PushLine {
     user: String,
     payload: Value,
     #[serde(default = "usual_method")]
@@ -278,7 +277,7 @@ struct Printer {
 
 impl Printer {
     fn message(&self, line: &str, number: u64, ack_within: Duration) -> Result<Outgoing, String> {
-        let line: Line = serde_json::from_str(line).map_err(|error| error.to_string())?;
+        let line: PushLine = serde_json::from_str(line).map_err(|error| error.to_string())?;
         let id = line.id.unwrap_or_else(|| format!("line-{number}"));
         let payload = line.payload.to_string();
         let limit = potok_hub::Limits::default().message_bytes;

@@ -16,7 +16,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 #[derive(clap::Subcommand)]
 pub enum Ask {
-    Who(Who),
+    Who(UserConnections),
     Disconnect(Disconnect),
 }
 
@@ -26,7 +26,7 @@ pub enum Ask {
 Examples:
   potok hub who
   potok hub who --user alice --json")]
-pub struct Who {
+pub struct UserConnections {
     /// Only this user
     #[arg(long, value_name = "USER")]
     user: Option<String>,
@@ -34,7 +34,7 @@ pub struct Who {
     #[arg(long, default_value_t = 200, value_name = "COUNT")]
     limit: usize,
     #[command(flatten)]
-    place: Place,
+    place: HubAddress,
 }
 
 /// Close all connections of a user, on all nodes; tokens issued until now are refused for a day
@@ -49,25 +49,24 @@ pub struct Disconnect {
     #[arg(long)]
     may_return: bool,
     #[command(flatten)]
-    place: Place,
+    place: HubAddress,
 }
 
 #[derive(clap::Args)]
-struct Place {
+struct HubAddress {
     /// Admin address of the hub
     #[arg(long, default_value = "127.0.0.1:7603", value_name = "HOST:PORT")]
     admin: String,
 }
 
 #[derive(Deserialize)]
-struct Listed {
+struct ConnectionsAnswer {
     total: usize,
     connections: Vec<Value>,
     silent_nodes: Vec<String>,
 }
 
 impl Ask {
-    /// Does it.
     pub fn run(self, json: bool) -> Result<(), Failure> {
         match self {
             Ask::Who(who) => who.run(json),
@@ -76,11 +75,11 @@ impl Ask {
     }
 }
 
-impl Who {
+impl UserConnections {
     fn run(self, json: bool) -> Result<(), Failure> {
         let user = self.user.map(|user| format!("&user={}", encode(&user))).unwrap_or_default();
         let path = format!("/connections?limit={}{user}", self.limit);
-        let listed: Listed = self.place.ask(&path, false)?;
+        let listed: ConnectionsAnswer = self.place.ask(&path, false)?;
         let mut out = terminal::out();
         if json {
             for connection in &listed.connections {
@@ -130,7 +129,7 @@ impl Disconnect {
     }
 }
 
-impl Place {
+impl HubAddress {
     fn ask<T: serde::de::DeserializeOwned>(&self, path: &str, post: bool) -> Result<T, Failure> {
         let url = format!("http://{}{path}", self.admin);
         let agent: ureq::Agent =

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use potok_hub::client::{Ended, Heard, Listener};
+use potok_hub::client::{ClientEvent, Disconnection, Listener};
 use potok_hub::tokens::development;
 use serde_json::json;
 
@@ -48,7 +48,6 @@ pub struct Listen {
 }
 
 impl Listen {
-    /// Does it.
     pub fn run(self, json: bool) -> Result<(), Failure> {
         folder::block_on(self.listen(json))
     }
@@ -68,12 +67,12 @@ impl Listen {
                 Some(token) => token.clone(),
                 None => self.mint()?,
             };
-            let heard = |heard: Heard| {
+            let heard = |heard: ClientEvent| {
                 let shown = show(&heard, json);
                 match heard {
-                    Heard::Connected => pause = PAUSE,
-                    Heard::Message { .. } => left = left.map(|left| left.saturating_sub(1)),
-                    Heard::Gap => {}
+                    ClientEvent::Connected => pause = PAUSE,
+                    ClientEvent::Message { .. } => left = left.map(|left| left.saturating_sub(1)),
+                    ClientEvent::Gap => {}
                 }
                 // Whoever reads us may have gone.
                 shown.is_ok() && left != Some(0)
@@ -84,12 +83,14 @@ impl Listen {
             };
             match ended {
                 Ok(()) => return Ok(()),
-                Err(Ended::ForGood(why)) => {
+                Err(Disconnection::ForGood(why)) => {
                     return Err(Failure::new("P1112", "the hub does not let us listen")
                         .because(why)
                         .hint("potok token check - says which rule refuses a token"));
                 }
-                Err(Ended::ForNow(why)) => eprintln!("connecting again: {}", terminal::plain(&why)),
+                Err(Disconnection::ForNow(why)) => {
+                    eprintln!("connecting again: {}", terminal::plain(&why))
+                }
             }
             tokio::select! {
                 () = signals.next() => return Ok(()),
@@ -118,18 +119,18 @@ impl Listen {
     }
 }
 
-fn show(heard: &Heard, json: bool) -> std::io::Result<()> {
+fn show(heard: &ClientEvent, json: bool) -> std::io::Result<()> {
     let mut out = terminal::out();
     match (heard, json) {
-        (Heard::Connected, true) => writeln!(out, "{}", json!({"event": "connected"}))?,
-        (Heard::Connected, false) => eprintln!("connected"),
-        (Heard::Gap, true) => writeln!(out, "{}", json!({"event": "gap"}))?,
-        (Heard::Gap, false) => eprintln!("the hub does not know what came meanwhile"),
-        (Heard::Message { method, id, payload }, true) => {
+        (ClientEvent::Connected, true) => writeln!(out, "{}", json!({"event": "connected"}))?,
+        (ClientEvent::Connected, false) => eprintln!("connected"),
+        (ClientEvent::Gap, true) => writeln!(out, "{}", json!({"event": "gap"}))?,
+        (ClientEvent::Gap, false) => eprintln!("the hub does not know what came meanwhile"),
+        (ClientEvent::Message { method, id, payload }, true) => {
             let line = json!({"event": "message", "method": method, "id": id, "payload": payload});
             writeln!(out, "{line}")?;
         }
-        (Heard::Message { method, id, payload }, false) => {
+        (ClientEvent::Message { method, id, payload }, false) => {
             // Both come from outside; the payload is JSON, which has no control characters.
             let (method, id) = (terminal::plain(method), terminal::plain(id));
             writeln!(out, "{method}  {id}  {payload}")?;

@@ -70,7 +70,7 @@ enum Command {
     #[command(subcommand)]
     Groups(groups::Groups),
     Files(files::Files),
-    Stuck(files::Stuck),
+    Stuck(files::StuckFiles),
     Trace(trace::Trace),
     #[command(subcommand)]
     ConsumerGroups(consumer_groups::ConsumerGroups),

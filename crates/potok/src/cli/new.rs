@@ -26,7 +26,6 @@ pub struct New {
 }
 
 impl New {
-    /// Does it.
     pub fn run(self, json: bool) -> Result<(), Failure> {
         if self.name.contains(['/', '\\']) || self.name.starts_with('.') {
             return Err(Failure::usage(format!("`{}` is no name for a pipeline", self.name))

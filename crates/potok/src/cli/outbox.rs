@@ -32,7 +32,7 @@ it can be reached. On a large table that is in use, PostgreSQL builds the index 
 writers if you say CREATE INDEX CONCURRENTLY.")]
     Ddl {
         #[command(flatten)]
-        place: Place,
+        place: OutboxTarget,
         /// The privileges a relay needs, instead; for a user called potok
         #[arg(long)]
         grants: bool,
@@ -44,7 +44,7 @@ Examples:
   potok outbox status pipelines/outbox.yaml --json")]
     Status {
         #[command(flatten)]
-        place: Place,
+        place: OutboxTarget,
     },
     /// Try rows that failed at once, whatever they wait for
     #[command(after_help = "\
@@ -53,7 +53,7 @@ Examples:
   potok outbox retry pipelines/outbox.yaml --all")]
     Retry {
         #[command(flatten)]
-        place: Place,
+        place: OutboxTarget,
         /// Ids of rows
         #[arg(required_unless_present = "all", value_name = "ID")]
         ids: Vec<String>,
@@ -67,7 +67,7 @@ Examples:
   potok outbox skip pipelines/outbox.yaml 0b0a1c52-6f0e-4b0e-9c56-1f0f5a1d2e3f")]
     Skip {
         #[command(flatten)]
-        place: Place,
+        place: OutboxTarget,
         /// Ids of rows
         #[arg(required = true, value_name = "ID")]
         ids: Vec<String>,
@@ -90,7 +90,7 @@ Examples:
   potok outbox dead-letters list pipelines/outbox.yaml --json")]
     List {
         #[command(flatten)]
-        place: Place,
+        place: OutboxTarget,
     },
     /// Show some of them whole
     #[command(after_help = "\
@@ -98,7 +98,7 @@ Examples:
   potok outbox dead-letters show pipelines/outbox.yaml 0b0a1c52-6f0e-4b0e-9c56-1f0f5a1d2e3f")]
     Show {
         #[command(flatten)]
-        place: Place,
+        place: OutboxTarget,
         /// Ids of rows
         #[arg(required = true, value_name = "ID")]
         ids: Vec<String>,
@@ -109,7 +109,7 @@ Examples:
   potok outbox dead-letters replay pipelines/outbox.yaml --all")]
     Replay {
         #[command(flatten)]
-        place: Place,
+        place: OutboxTarget,
         /// Ids of rows
         #[arg(required_unless_present = "all", value_name = "ID")]
         ids: Vec<String>,
@@ -123,7 +123,7 @@ Examples:
   potok outbox dead-letters drop pipelines/outbox.yaml 0b0a1c52-6f0e-4b0e-9c56-1f0f5a1d2e3f")]
     Drop {
         #[command(flatten)]
-        place: Place,
+        place: OutboxTarget,
         /// Ids of rows
         #[arg(required = true, value_name = "ID")]
         ids: Vec<String>,
@@ -132,7 +132,7 @@ Examples:
 
 /// Which outbox.
 #[derive(clap::Args)]
-pub struct Place {
+pub struct OutboxTarget {
     /// The pipeline file
     #[arg(value_name = "FILE")]
     file: PathBuf,
@@ -144,7 +144,7 @@ pub struct Place {
     data_dir: Option<PathBuf>,
 }
 
-impl Place {
+impl OutboxTarget {
     fn table(self) -> Result<Table, Failure> {
         let target = Target { config: self.config, data_dir: self.data_dir, ..Target::default() };
         let connections = target.connections()?;
@@ -162,7 +162,6 @@ fn failed(fault: Fault) -> Failure {
 }
 
 impl Outbox {
-    /// Does it.
     pub fn run(self, json: bool) -> Result<(), Failure> {
         folder::block_on(self.ask(json))
     }

@@ -37,14 +37,12 @@ pub struct Resume {
 }
 
 impl Pause {
-    /// Does it.
     pub fn run(self, json: bool) -> Result<(), Failure> {
         ask(&self.place, &self.pipeline, "pause", "is paused", json)
     }
 }
 
 impl Resume {
-    /// Does it.
     pub fn run(self, json: bool) -> Result<(), Failure> {
         ask(&self.place, &self.pipeline, "resume", "goes on", json)
     }

@@ -49,7 +49,6 @@ fn from(text: &str) -> Result<String, String> {
 }
 
 impl Read {
-    /// Does it.
     pub fn run(self) -> Result<(), Failure> {
         let (client, from) = match self.follow {
             true => self.wait()?,

@@ -20,7 +20,6 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// Does it.
     pub fn run(self) -> Result<(), Failure> {
         let mut out = terminal::out();
         for (index, (name, page)) in potok_config::reference(registry()).into_iter().enumerate() {

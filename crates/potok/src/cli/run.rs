@@ -26,17 +26,17 @@ pub struct Run {
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     #[command(flatten)]
-    listen: Listen,
+    listen: ListenOptions,
 }
 
 /// Where a process works and listens.
 #[derive(clap::Args)]
-pub struct Listen {
+pub struct ListenOptions {
     /// Data folder [default: ./potok-data]
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
-    /// Loopback address for health, metrics and these commands [default: 127.0.0.1:7600];
-    /// port 0 picks one
+    /// Address for the dashboard, health, metrics and these commands [default: 127.0.0.1:7600];
+    /// port 0 picks one. Beyond this machine it needs `auth` and asks for access tokens
     #[arg(long, value_name = "HOST:PORT")]
     pub admin: Option<String>,
     /// Address for HTTP sources [default: 127.0.0.1:7601]; port 0 picks one. Nothing listens where
@@ -48,7 +48,7 @@ pub struct Listen {
     pub config: Option<PathBuf>,
 }
 
-impl Listen {
+impl ListenOptions {
     /// The connections these flags, the environment and the file lead to.
     pub fn connections(&self) -> Result<Connections, Failure> {
         let flags = Flags {
@@ -61,7 +61,6 @@ impl Listen {
 }
 
 impl Run {
-    /// Does it.
     pub fn run(self, json: bool, logging: &Logging) -> Result<(), Failure> {
         logging.start("info", None)?;
         let (pipelines, connections) = wire::load_with(&self.files, self.listen.connections())?;

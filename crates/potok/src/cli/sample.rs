@@ -21,7 +21,7 @@ Events and mentions of one seed and batch belong together, three mentions to an 
 are of events of earlier batches.")]
 pub struct Sample {
     /// Of what
-    of: Of,
+    of: SampleKind,
     /// How many
     #[arg(long, default_value_t = 100)]
     count: u64,
@@ -37,7 +37,7 @@ pub struct Sample {
 }
 
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-enum Of {
+enum SampleKind {
     /// Orders, for the pipeline `orders`.
     Orders,
     /// Events of one batch, for the pipeline `em-processor`.
@@ -47,7 +47,6 @@ enum Of {
 }
 
 impl Sample {
-    /// Does it.
     pub fn run(self) -> Result<(), Failure> {
         let mut next = self.records()?;
         let mut out = terminal::out();
@@ -61,24 +60,26 @@ impl Sample {
 
     fn records(&self) -> Result<Box<dyn FnMut() -> Vec<u8>>, Failure> {
         let (topic, batch_of) = match self.of {
-            Of::Orders if self.batch.is_some() => {
+            SampleKind::Orders if self.batch.is_some() => {
                 return Err(Failure::usage("orders are of no batch"));
             }
-            Of::Orders => {
+            SampleKind::Orders => {
                 let mut orders = match self.good {
-                    true => orders::Generator::good_only(self.seed),
-                    false => orders::Generator::new(self.seed),
+                    true => orders::OrderGenerator::good_only(self.seed),
+                    false => orders::OrderGenerator::new(self.seed),
                 };
                 return Ok(Box::new(move || orders.next_order().bytes));
             }
             // A quarter of a batch are events: what is asked for is all there is of it.
-            Of::Events => (gdelt::EVENTS, self.count.saturating_mul(4)),
-            Of::Mentions => (gdelt::MENTIONS, self.count.saturating_add(self.count.div_ceil(3))),
+            SampleKind::Events => (gdelt::EVENTS, self.count.saturating_mul(4)),
+            SampleKind::Mentions => {
+                (gdelt::MENTIONS, self.count.saturating_add(self.count.div_ceil(3)))
+            }
         };
         let batch = self.batch.as_deref().unwrap_or(gdelt::FIRST_BATCH);
         let generator = match self.good {
-            true => gdelt::Generator::good_only(self.seed),
-            false => gdelt::Generator::new(self.seed),
+            true => gdelt::GdeltGenerator::good_only(self.seed),
+            false => gdelt::GdeltGenerator::new(self.seed),
         };
         let mut generator =
             generator.with_batch_of(batch_of).starting_at(batch).ok_or_else(|| {
@@ -101,7 +102,7 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
     use super::*;
 
-    fn sample(of: Of, count: u64, batch: Option<&str>) -> Vec<Vec<u8>> {
+    fn sample(of: SampleKind, count: u64, batch: Option<&str>) -> Vec<Vec<u8>> {
         let batch = batch.map(str::to_owned);
         let sample = Sample { of, count, seed: 7, good: false, batch };
         let mut next = sample.records().unwrap_or_else(|failure| panic!("{failure:?}"));
@@ -111,25 +112,27 @@ mod tests {
     #[test]
     fn events_and_mentions_are_one_batch() {
         for count in [1, 2, 3, 10, 100] {
-            let batch = gdelt::Generator::new(7).next_batch(count, 3 * count);
+            let batch = gdelt::GdeltGenerator::new(7).next_batch(count, 3 * count);
             let of = |topic| {
                 let records = batch.records.iter().filter(move |sent| sent.topic == topic);
                 records.map(|sent| sent.value.clone()).collect::<Vec<_>>()
             };
-            assert_eq!(sample(Of::Events, count, None), of(gdelt::EVENTS));
-            assert_eq!(sample(Of::Mentions, 3 * count, None), of(gdelt::MENTIONS));
+            assert_eq!(sample(SampleKind::Events, count, None), of(gdelt::EVENTS));
+            assert_eq!(sample(SampleKind::Mentions, 3 * count, None), of(gdelt::MENTIONS));
         }
-        let events = sample(Of::Events, 100, None);
-        assert_eq!(sample(Of::Events, 10, Some(gdelt::FIRST_BATCH)), events[..10]);
-        assert_ne!(sample(Of::Events, 10, Some("20250323153000")), events[..10]);
+        let events = sample(SampleKind::Events, 100, None);
+        assert_eq!(sample(SampleKind::Events, 10, Some(gdelt::FIRST_BATCH)), events[..10]);
+        assert_ne!(sample(SampleKind::Events, 10, Some("20250323153000")), events[..10]);
         for count in [0, 1, 2, 4, 5, 1_000] {
-            assert_eq!(sample(Of::Mentions, count, None).len() as u64, count);
+            assert_eq!(sample(SampleKind::Mentions, count, None).len() as u64, count);
         }
     }
 
     #[test]
     fn what_is_no_batch_is_refused() {
-        for (of, batch) in [(Of::Events, "2025-03-23"), (Of::Orders, "20250323151500")] {
+        for (of, batch) in
+            [(SampleKind::Events, "2025-03-23"), (SampleKind::Orders, "20250323151500")]
+        {
             let sample = Sample { of, count: 1, seed: 1, good: true, batch: Some(batch.into()) };
             assert_eq!(sample.run().err().map(|failure| failure.exit), Some(2));
         }

@@ -18,11 +18,11 @@ Then begin a pipeline file with:
 pub struct Schema {
     /// Of which file
     #[arg(default_value = "pipeline")]
-    of: Of,
+    of: SchemaKind,
 }
 
 #[derive(clap::ValueEnum, Clone, Copy, Debug)]
-enum Of {
+enum SchemaKind {
     /// Pipeline files.
     Pipeline,
     /// The connections file, potok.yaml.
@@ -30,11 +30,10 @@ enum Of {
 }
 
 impl Schema {
-    /// Does it.
     pub fn run(self) -> Result<(), Failure> {
         let schema = match self.of {
-            Of::Pipeline => potok_config::json_schema(registry()),
-            Of::Connections => potok_config::connections_schema(registry()),
+            SchemaKind::Pipeline => potok_config::json_schema(registry()),
+            SchemaKind::Connections => potok_config::connections_schema(registry()),
         };
         let mut out = terminal::out();
         writeln!(out, "{schema:#}")?;

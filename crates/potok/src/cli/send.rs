@@ -79,7 +79,6 @@ fn header(text: &str) -> Result<(String, String), String> {
 }
 
 impl Send {
-    /// Does it.
     pub fn run(self, json: bool) -> Result<(), Failure> {
         let key = self.key.as_deref().map(parse_key).transpose()?;
         let input = self.input()?;
@@ -218,7 +217,7 @@ impl From<TooLong> for Stop {
 
 /// What the API says of an append.
 #[derive(serde::Deserialize)]
-struct Appended {
+struct AppendAnswer {
     unread: Option<Unread>,
 }
 
@@ -348,7 +347,7 @@ impl Sender {
         let posted = client.post_json(&self.path, potok_server::FRAME_TYPE, batch);
         let made_folder = client.made_folder();
         self.client = Some(client);
-        let appended: Appended = posted.map_err(|failure| self.told(failure))?;
+        let appended: AppendAnswer = posted.map_err(|failure| self.told(failure))?;
         if self.sent == 0 {
             self.notes(made_folder, appended.unread);
         }

@@ -33,7 +33,7 @@ pub struct Status {
 
 /// The part of a status that people see.
 #[derive(Deserialize)]
-pub struct Line {
+pub struct StatusLine {
     pub pipeline: String,
     pub state: String,
     why: Option<String>,
@@ -56,7 +56,7 @@ pub struct Line {
     #[serde(default)]
     counted: BTreeMap<String, BTreeMap<String, u64>>,
     #[serde(default)]
-    damaged: Vec<Damaged>,
+    damaged: Vec<DamagedRange>,
 }
 
 #[derive(Deserialize)]
@@ -67,7 +67,7 @@ pub struct Gate {
 }
 
 #[derive(Deserialize)]
-struct Damaged {
+struct DamagedRange {
     file: String,
     from: u64,
     to: u64,
@@ -75,7 +75,6 @@ struct Damaged {
 }
 
 impl Status {
-    /// Does it.
     pub fn run(self, json: bool) -> Result<(), Failure> {
         let path = match &self.pipeline {
             Some(pipeline) => format!("/api/v1/status?pipeline={}", encode(pipeline)),
@@ -88,7 +87,7 @@ impl Status {
                 writeln!(out, "{status}")?;
             }
         } else {
-            let lines: Vec<Line> = read(all)?;
+            let lines: Vec<StatusLine> = read(all)?;
             print(&mut out, &lines)?;
         }
         out.flush()?;
@@ -97,14 +96,14 @@ impl Status {
 }
 
 /// The part of what the API says that people see.
-pub fn read(all: Vec<Value>) -> Result<Vec<Line>, Failure> {
+pub fn read(all: Vec<Value>) -> Result<Vec<StatusLine>, Failure> {
     serde_json::from_value(all.into()).map_err(|error| {
         Failure::new("P0513", "the process answered with something else than expected")
             .because(error)
     })
 }
 
-impl Line {
+impl StatusLine {
     /// What groups hold and when they go on; `None` where they hold nothing.
     pub fn held(&self) -> Option<String> {
         if self.held_records == 0 {
@@ -125,7 +124,7 @@ impl Line {
 }
 
 /// The lines people see; the same in `potok dev`. On a narrow screen columns go on below.
-pub fn table(lines: &[Line], columns: Option<usize>) -> Vec<String> {
+pub fn table(lines: &[StatusLine], columns: Option<usize>) -> Vec<String> {
     let mut table = Table::new(&[
         "PIPELINE",
         "STATE",
@@ -173,7 +172,7 @@ fn count(count: &Option<u64>) -> String {
     count.map_or("-".to_owned(), |count| count.to_string())
 }
 
-fn print(out: &mut impl Write, lines: &[Line]) -> Result<(), Failure> {
+fn print(out: &mut impl Write, lines: &[StatusLine]) -> Result<(), Failure> {
     if lines.is_empty() {
         writeln!(out, "no pipeline has run in this data folder yet")?;
         return Ok(());
@@ -210,7 +209,7 @@ fn print(out: &mut impl Write, lines: &[Line]) -> Result<(), Failure> {
     }
     // Damage is the log's, and the same for every pipeline on it.
     for damage in lines.first().iter().flat_map(|line| &line.damaged) {
-        let Damaged { file, from, to, kept_in } = damage;
+        let DamagedRange { file, from, to, kept_in } = damage;
         writeln!(out, "damaged: bytes {from} to {to} of {file}, kept in {kept_in}")?;
     }
     Ok(())

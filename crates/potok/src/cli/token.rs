@@ -23,7 +23,7 @@ Examples:
   potok token check - < token.txt")]
 pub enum Token {
     Mint(Mint),
-    Check(Check),
+    Check(CheckToken),
 }
 
 /// Make a token that the hub of this data folder accepts while no issuer is set
@@ -52,7 +52,7 @@ Examples:
   potok token check - --issuer https://id.example.com/realms/shop --audience potok < token.txt
 
 A token on the command line is seen by everybody who can list processes; `-` reads it.")]
-pub struct Check {
+pub struct CheckToken {
     /// The token, or `-` to read it
     token: String,
     #[command(flatten)]
@@ -140,7 +140,6 @@ pub fn development(folder: &Path) -> Result<Arc<DevelopmentIssuer>, Failure> {
 }
 
 impl Token {
-    /// Does it.
     pub fn run(self, json: bool) -> Result<(), Failure> {
         match self {
             Token::Mint(mint) => mint.run(json),
@@ -165,7 +164,7 @@ impl Mint {
     }
 }
 
-impl Check {
+impl CheckToken {
     async fn run(self, json: bool) -> Result<(), Failure> {
         let mut token = self.token;
         if token == "-" {

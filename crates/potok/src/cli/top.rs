@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::status::{self, Line};
+use super::status::{self, StatusLine};
 use crate::client::{Client, Target};
 use crate::failure::Failure;
 use crate::terminal::{self, Table};
@@ -50,25 +50,24 @@ struct Problem {
 }
 
 #[derive(Deserialize)]
-struct Rates {
+struct RatesAnswer {
     pipelines: Vec<PipelineRates>,
 }
 
 #[derive(Deserialize)]
 struct PipelineRates {
     pipeline: String,
-    now: Now,
+    now: CurrentRates,
     delivered: Vec<f64>,
 }
 
 #[derive(Deserialize)]
-struct Now {
+struct CurrentRates {
     received: Option<f64>,
     delivered: Option<f64>,
 }
 
 impl Top {
-    /// Does it.
     pub fn run(self, json: bool) -> Result<(), Failure> {
         let client = Client::find(&self.place)?;
         let mut first = true;
@@ -109,8 +108,8 @@ impl Top {
 
     fn view(&self, client: &Client, columns: usize, rows: usize) -> Result<Vec<String>, Failure> {
         let problems: Vec<Problem> = client.get_json("/api/v1/problems")?;
-        let all: Vec<Line> = status::read(client.get_json("/api/v1/status")?)?;
-        let rates: Rates = client.get_json(&format!("/api/v1/rates?seconds={SECONDS}"))?;
+        let all: Vec<StatusLine> = status::read(client.get_json("/api/v1/status")?)?;
+        let rates: RatesAnswer = client.get_json(&format!("/api/v1/rates?seconds={SECONDS}"))?;
         let rates = rates.pipelines.into_iter().map(|rates| (rates.pipeline.clone(), rates));
         Ok(draw(&problems, &all, &rates.collect(), columns, rows))
     }
@@ -119,7 +118,7 @@ impl Top {
 /// The view in at most so many columns and rows.
 fn draw(
     problems: &[Problem],
-    all: &[Line],
+    all: &[StatusLine],
     rates: &BTreeMap<String, PipelineRates>,
     columns: usize,
     rows: usize,

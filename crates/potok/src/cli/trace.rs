@@ -34,13 +34,12 @@ const SECONDS_MAX: u64 = 3_600;
 const MEGABYTES_MAX: u64 = 1 << 30;
 
 #[derive(serde::Deserialize)]
-struct Found {
+struct TraceAnswer {
     seen: Vec<Value>,
     complete: bool,
 }
 
 impl Trace {
-    /// Does it.
     pub fn run(self, json: bool) -> Result<(), Failure> {
         let since = self.since.as_ref().map(|since| format!("&since={}", encode(since)));
         let path = format!(
@@ -48,7 +47,7 @@ impl Trace {
             encode(&self.id),
             since.unwrap_or_default()
         );
-        let found: Found = Client::find(&self.place)?.get_json(&path)?;
+        let found: TraceAnswer = Client::find(&self.place)?.get_json(&path)?;
         let seen = found.seen;
         if !found.complete {
             let _ = writeln!(std::io::stderr(), "not everything was looked at: use --since");

@@ -1,10 +1,10 @@
 //! HTTP sources: what the listener is to take, and for which topics.
 
-use potok_config::{Input, Loaded, Pipeline};
+use potok_config::{Input, LoadedFile, Pipeline};
 use potok_server::{HttpAuth, HttpSource};
 
 /// The HTTP sources of all pipelines.
-pub fn http_sources(pipelines: &[Loaded<Pipeline>]) -> Vec<HttpSource> {
+pub fn http_sources(pipelines: &[LoadedFile<Pipeline>]) -> Vec<HttpSource> {
     let mut sources = Vec::new();
     for pipeline in pipelines {
         for input in pipeline.inputs() {

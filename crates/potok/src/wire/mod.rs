@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use potok_config::{
-    Connections, Env, FeedSettings as _, Flags, Format, Loaded, Pipeline, Refusal, Site, Size,
+    Connections, Env, FeedSettings as _, Flags, Format, LoadedFile, Pipeline, Refusal, Site, Size,
     check_together, load_connections, load_pipeline,
 };
 use potok_connectors::outbox::OutboxSettings;
@@ -26,7 +26,7 @@ use crate::registry::registry;
 pub use http::http_sources;
 
 /// Reads pipeline files; all problems of all files at once.
-pub fn load(files: &[PathBuf]) -> Result<Vec<Loaded<Pipeline>>, Failure> {
+pub fn load(files: &[PathBuf]) -> Result<Vec<LoadedFile<Pipeline>>, Failure> {
     let env = Env::process();
     let (mut loaded, mut problems) = (Vec::new(), Vec::new());
     for file in files {
@@ -48,7 +48,7 @@ pub fn connections(file: Option<&Path>, flags: &Flags) -> Result<Connections, Fa
 pub fn load_with(
     files: &[PathBuf],
     connections: Result<Connections, Failure>,
-) -> Result<(Vec<Loaded<Pipeline>>, Connections), Failure> {
+) -> Result<(Vec<LoadedFile<Pipeline>>, Connections), Failure> {
     match (load(files), connections) {
         (Ok(pipelines), Ok(connections)) => Ok((pipelines, connections)),
         (Err(one), Err(other)) => Err(one.join(other)),
@@ -58,7 +58,7 @@ pub fn load_with(
 
 /// Builds the plans of all pipelines; all problems of all of them at once.
 pub fn plans(
-    pipelines: &[Loaded<Pipeline>],
+    pipelines: &[LoadedFile<Pipeline>],
     connections: &Connections,
 ) -> Result<Vec<Plan>, Failure> {
     gathered(pipelines.iter().map(|pipeline| plan(pipeline, connections)))
@@ -84,7 +84,7 @@ fn gathered<T>(all: impl IntoIterator<Item = Result<T, Failure>>) -> Result<Vec<
     failure.map_or(Ok(good), Err)
 }
 
-fn plan(pipeline: &Loaded<Pipeline>, connections: &Connections) -> Result<Plan, Failure> {
+fn plan(pipeline: &LoadedFile<Pipeline>, connections: &Connections) -> Result<Plan, Failure> {
     let name = pipeline.name.to_string();
     let site = Wiring { pipeline, connections };
     let delivers = delivers::plans(&site)?;
@@ -121,7 +121,7 @@ fn hold_shards(pipeline: &Pipeline) -> u32 {
 
 /// A pipeline file and the connections it runs on.
 struct Wiring<'a> {
-    pipeline: &'a Loaded<Pipeline>,
+    pipeline: &'a LoadedFile<Pipeline>,
     connections: &'a Connections,
 }
 
@@ -180,7 +180,7 @@ fn in_memory(size: Size) -> usize {
     usize::try_from(size.bytes()).unwrap_or(usize::MAX)
 }
 
-fn decoder(pipeline: &Loaded<Pipeline>) -> Arc<dyn Decoder> {
+fn decoder(pipeline: &LoadedFile<Pipeline>) -> Arc<dyn Decoder> {
     match pipeline.decode.format {
         Format::Json => {
             let schema = pipeline.schema.as_deref().zip(pipeline.validator());
@@ -191,7 +191,10 @@ fn decoder(pipeline: &Loaded<Pipeline>) -> Arc<dyn Decoder> {
 }
 
 /// Destinations that have no address and are therefore topics, in words.
-pub fn without_address(pipelines: &[Loaded<Pipeline>], plans: &[Plan]) -> Vec<(String, String)> {
+pub fn without_address(
+    pipelines: &[LoadedFile<Pipeline>],
+    plans: &[Plan],
+) -> Vec<(String, String)> {
     let all = pipelines.iter().zip(plans);
     let all = all.flat_map(|(pipeline, plan)| {
         let topics = plan.delivers.iter().filter_map(|plan| {
@@ -207,7 +210,7 @@ pub fn without_address(pipelines: &[Loaded<Pipeline>], plans: &[Plan]) -> Vec<(S
 
 /// The outbox that a pipeline relays, where it has one.
 pub fn outbox(
-    pipeline: &Loaded<Pipeline>,
+    pipeline: &LoadedFile<Pipeline>,
     connections: &Connections,
 ) -> Option<Result<potok_connectors::outbox::Outbox, Failure>> {
     let wiring = Wiring { pipeline, connections };
@@ -220,7 +223,10 @@ pub fn outbox(
 }
 
 /// The statements that make a pipeline's tables.
-pub fn ddl(pipeline: &Loaded<Pipeline>, connections: &Connections) -> Result<Vec<String>, Failure> {
+pub fn ddl(
+    pipeline: &LoadedFile<Pipeline>,
+    connections: &Connections,
+) -> Result<Vec<String>, Failure> {
     let wiring = Wiring { pipeline, connections };
     let mut statements = delivers::ddl(&wiring)?;
     statements.extend(track::ddl(&wiring)?);

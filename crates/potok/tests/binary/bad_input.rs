@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use potok_traffic::orders::{Generator, How, Kind, Order};
+use potok_traffic::orders::{Order, OrderGenerator, OrderKind, OrderSpoiling};
 
 use crate::check::assert_kept;
 use crate::ledger::Ledger;
@@ -12,7 +12,7 @@ use crate::process::Home;
 
 /// A name for messages, whether it is JSON at all, and the bytes.
 fn bad() -> Vec<(&'static str, bool, Vec<u8>)> {
-    let order = Generator::good_only(40).good();
+    let order = OrderGenerator::good_only(40).good();
     let line = String::from_utf8(order.bytes).unwrap();
     let with = |from: &str, to: &str| line.replacen(from, to, 1).into_bytes();
     let deep = |open: &str, close: &str| {
@@ -49,7 +49,7 @@ fn bad() -> Vec<(&'static str, bool, Vec<u8>)> {
 fn every_bad_record_is_a_dead_letter_and_the_good_ones_pass() {
     let home = Home::new();
     let running = home.start();
-    let mut generator = Generator::good_only(41);
+    let mut generator = OrderGenerator::good_only(41);
     let mut ledger = Ledger::default();
     let file = home.path().join("record");
     for (name, is_json, bytes) in bad() {
@@ -62,8 +62,8 @@ fn every_bad_record_is_a_dead_letter_and_the_good_ones_pass() {
         let sent = running.run(["send", "orders", "--framing", "whole", "--file", path], b"");
         assert_eq!(sent.code, Some(0), "{name}: {}", sent.stderr);
         // The ledger knows spoiled orders by their bytes, and two reasons for them.
-        let how = if is_json { How::WrongType } else { How::BrokenJson };
-        ledger.note(vec![Order { uid: name.into(), bytes, kind: Kind::Spoiled(how) }], true);
+        let how = if is_json { OrderSpoiling::WrongType } else { OrderSpoiling::BrokenJson };
+        ledger.note(vec![Order { uid: name.into(), bytes, kind: OrderKind::Spoiled(how) }], true);
     }
     let good: Vec<_> = (0..5).map(|_| generator.good()).collect();
     assert!(running.send_lines(&lines(&good), &[]));

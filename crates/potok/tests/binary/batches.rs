@@ -2,18 +2,18 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use potok_traffic::gdelt::{EVENTS, Kind, MENTIONS, Sent};
+use potok_traffic::gdelt::{EVENTS, GdeltKind, MENTIONS, SentRecord};
 use serde_json::Value;
 
 use crate::check::{Letter, bytes};
-use crate::process::{Ran, Running};
+use crate::process::{ProcessOutput, Running};
 
 const OUTPUTS: [&str; 2] = ["processor-event", "processor-mention"];
 
 /// What was sent, and which of it was acknowledged.
 #[derive(Default)]
 pub struct Records {
-    pub sent: Vec<(Sent, bool)>,
+    pub sent: Vec<(SentRecord, bool)>,
     /// Something was sent without a key: what then arrives in the same moment in two partitions
     /// has no order, and either of two records of one id may take the place of the other.
     pub unordered: bool,
@@ -23,15 +23,20 @@ pub struct Records {
 
 impl Records {
     /// Sends records of one batch, topic by topic; false when something was not acknowledged.
-    pub fn send(&mut self, running: &Running, records: Vec<Sent>) -> bool {
+    pub fn send(&mut self, running: &Running, records: Vec<SentRecord>) -> bool {
         self.send_by(|args, lines| running.run(args, lines), records)
     }
 
     /// The same by whoever runs commands.
-    pub fn send_by(&mut self, run: impl Fn(&[&str], &[u8]) -> Ran, records: Vec<Sent>) -> bool {
+    pub fn send_by(
+        &mut self,
+        run: impl Fn(&[&str], &[u8]) -> ProcessOutput,
+        records: Vec<SentRecord>,
+    ) -> bool {
         let mut all = true;
         for topic in [EVENTS, MENTIONS] {
-            let of_topic: Vec<&Sent> = records.iter().filter(|sent| sent.topic == topic).collect();
+            let of_topic: Vec<&SentRecord> =
+                records.iter().filter(|sent| sent.topic == topic).collect();
             let Some(first) = of_topic.first() else { continue };
             let header = format!("batchId={}", first.batch_id);
             let lines: Vec<u8> =
@@ -66,7 +71,7 @@ impl Records {
         let mut lost = 0;
         for (at, (sent, acknowledged)) in self.sent.iter().enumerate() {
             match sent.what {
-                Kind::Spoiled(how) if !how.is_delivered() => {
+                GdeltKind::Spoiled(how) if !how.is_delivered() => {
                     let count = letters.iter().filter(|letter| letter.value == sent.value).count();
                     // Of several with the same bytes each has its own.
                     let alike = self.sent.iter().filter(|(other, _)| other.value == sent.value);
@@ -77,7 +82,7 @@ impl Records {
                 _ => {
                     let one = Delivered::of_sent(sent);
                     let is_there = times.contains_key(&one);
-                    let same_id = |(other, _): &(Sent, bool)| {
+                    let same_id = |(other, _): &(SentRecord, bool)| {
                         (other.topic, &other.batch_id, &other.id)
                             == (sent.topic, &sent.batch_id, &sent.id)
                     };
@@ -131,7 +136,7 @@ pub struct Delivered {
 }
 
 impl Delivered {
-    fn of_sent(sent: &Sent) -> Self {
+    fn of_sent(sent: &SentRecord) -> Self {
         let value: Value = serde_json::from_slice(&sent.value).unwrap();
         Delivered {
             topic: if sent.topic == EVENTS { OUTPUTS[0] } else { OUTPUTS[1] },

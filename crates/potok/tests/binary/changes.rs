@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use potok_traffic::orders::Generator;
+use potok_traffic::orders::OrderGenerator;
 use rusqlite::Connection;
 use serde_json::Value;
 
@@ -28,7 +28,7 @@ fn changed(home: &Home, from: &str, to: &str) -> PathBuf {
 #[test]
 fn what_was_delivered_before_a_change_is_not_delivered_again() {
     let home = Home::new();
-    let order = Generator::good_only(90).good();
+    let order = OrderGenerator::good_only(90).good();
     let running = home.start_with(&[("POTOK_CRASH_AT", "sink.commit.after")]).expect("starts");
     // Its answer may be lost with the process.
     let _ = running.send_lines(&lines(std::slice::from_ref(&order)), &[]);
@@ -51,7 +51,7 @@ fn a_replay_goes_only_where_the_record_was_refused() {
     let home = Home::new();
     let file = changed(&home, "deliver:\n", "deliver:\n  - topic: copies\n");
     let running = home.start_file(&file, &[]).expect("starts");
-    let mut generator = Generator::good_only(91);
+    let mut generator = OrderGenerator::good_only(91);
     let first = generator.good();
     let second = generator.version_of(&first.uid);
     assert!(running.send_lines(&lines(&[first.clone(), second]), &["--key", ".order_uid"]));

@@ -10,7 +10,7 @@ use rusqlite::{Connection, OpenFlags};
 use serde_json::{Map, Value};
 
 use crate::ledger::Ledger;
-use crate::process::{Home, Ran, Running};
+use crate::process::{Home, ProcessOutput, Running};
 
 /// Columns potok adds to those of the order.
 const ADDED: [&str; 3] = ["content_hash", "potok_id", "element"];
@@ -26,7 +26,7 @@ pub struct Letter {
 
 impl Letter {
     /// Reads the output of `dead-letters list --json`.
-    pub fn all(ran: &Ran) -> Vec<Letter> {
+    pub fn all(ran: &ProcessOutput) -> Vec<Letter> {
         let text = |value: &Value| value.as_str().expect("a string").to_owned();
         ran.lines()
             .iter()

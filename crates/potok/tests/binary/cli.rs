@@ -2,13 +2,13 @@
 
 use std::fs;
 
-use potok_traffic::orders::Generator;
+use potok_traffic::orders::OrderGenerator;
 use serde_json::{Value, json};
 
 use crate::check::{assert_adds_up, assert_kept, bytes};
 use crate::ledger::Ledger;
 use crate::load::lines;
-use crate::process::{Home, Ran, pipelines, potok, run};
+use crate::process::{Home, ProcessOutput, pipelines, potok, run};
 use crate::wait;
 
 const COMMANDS: [&str; 19] = [
@@ -33,7 +33,7 @@ const COMMANDS: [&str; 19] = [
     "sample",
 ];
 
-fn bare<const N: usize>(args: [&str; N]) -> Ran {
+fn bare<const N: usize>(args: [&str; N]) -> ProcessOutput {
     run(potok(args), b"")
 }
 
@@ -83,7 +83,7 @@ fn check_shows_every_problem_with_its_place() {
 }
 
 /// Sends odd bytes, keys and headers, and reads them back, through `ask`.
-fn round_trip(ask: &dyn Fn(&[&str], &[u8]) -> Ran) {
+fn round_trip(ask: &dyn Fn(&[&str], &[u8]) -> ProcessOutput) {
     let odd: [&[u8]; 6] =
         [b"plain", b"\xff\xfe not text", b"a\0b", b" spaces \t", b"\r", "жук \u{1f41e}".as_bytes()];
     // Empty lines are skipped, and the last line needs no end.
@@ -181,7 +181,7 @@ fn status_has_its_shape_and_pause_holds_records_back() {
 
     running.run(["pause", "orders"], b"").good();
     let orders: Vec<_> = {
-        let mut generator = Generator::new(70);
+        let mut generator = OrderGenerator::new(70);
         (0..200).map(|_| generator.next_order()).collect()
     };
     assert!(running.send_lines(&lines(&orders), &[]));
@@ -278,7 +278,7 @@ fn consumer_groups_are_listed_and_deleted_once_nobody_reads_them() {
 fn a_polite_stop_finishes_what_was_begun_and_a_restart_continues() {
     let home = Home::new();
     let mut ledger = Ledger::default();
-    let mut generator = Generator::good_only(80);
+    let mut generator = OrderGenerator::good_only(80);
     for _ in 0..3 {
         let running = home.start();
         let orders: Vec<_> = (0..300).map(|_| generator.good()).collect();

@@ -1,6 +1,6 @@
 //! Dead letters from the command line: list, show, replay, drop.
 
-use potok_traffic::orders::{Generator, How};
+use potok_traffic::orders::{OrderGenerator, OrderSpoiling};
 use rusqlite::Connection;
 use serde_json::Value;
 
@@ -17,10 +17,10 @@ fn list(running: &Running, more: &[&str]) -> Vec<Value> {
 
 /// Sends an order, another one under its id and a bad one; waits until all have ended.
 fn with_a_conflict_and_a_bad_one(running: &Running) -> (Ledger, String) {
-    let mut generator = Generator::good_only(50);
+    let mut generator = OrderGenerator::good_only(50);
     let first = generator.good();
     let version = generator.version_of(&first.uid);
-    let bad = generator.spoiled(How::Sale);
+    let bad = generator.spoiled(OrderSpoiling::Sale);
     let uid = first.uid.clone();
     let orders = vec![first, version, bad];
     assert!(running.send_lines(&lines(&orders), &["--key", ".order_uid", "--header", "from=test"]));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use potok_core::trouble::GROUP_CRASH_POINTS;
 use potok_traffic::Random;
-use potok_traffic::gdelt::{Generator, How, Kind, Sent};
+use potok_traffic::gdelt::{GdeltGenerator, GdeltKind, GdeltSpoiling, SentRecord};
 use serde_json::Value;
 
 use crate::batches::{Records, delivered};
@@ -23,7 +23,7 @@ fn a_batch_is_held_for_its_window_and_then_comes_out_whole() {
     let home = Home::new();
     // Released by hand in this test: no window is waited for.
     let running = start(&home, &[("BATCH_WINDOW", "1h")]).unwrap();
-    let mut generator = Generator::good_only(11);
+    let mut generator = GdeltGenerator::good_only(11);
     let mut records = Records::default();
     let batch = generator.next_batch(1_473, 4_446);
     let id = batch.id.clone();
@@ -59,8 +59,12 @@ fn a_batch_is_held_for_its_window_and_then_comes_out_whole() {
 fn dates_that_are_none_are_counted() {
     let home = Home::new();
     let running = start(&home, &[("BATCH_WINDOW", "300ms")]).unwrap();
-    let batch = Generator::new(14).next_batch(300, 900);
-    let bad = batch.records.iter().filter(|sent| sent.what == Kind::Spoiled(How::BadDate)).count();
+    let batch = GdeltGenerator::new(14).next_batch(300, 900);
+    let bad = batch
+        .records
+        .iter()
+        .filter(|sent| sent.what == GdeltKind::Spoiled(GdeltSpoiling::BadDate))
+        .count();
     assert!(bad > 1);
     let mut records = Records::default();
     assert!(records.send(&running, batch.records));
@@ -81,7 +85,7 @@ fn a_batch_that_closes_while_the_disk_is_full_comes_out_when_there_is_room() {
     let disk = Disk::under(&home);
     let file = pipelines().join("em-processor.yaml");
     let running = disk.start_file(&home, &file, &[("BATCH_WINDOW", "1h")]).unwrap();
-    let batch = Generator::good_only(12).next_batch(300, 900);
+    let batch = GdeltGenerator::good_only(12).next_batch(300, 900);
     let id = batch.id.clone();
     let mut records = Records::default();
     assert!(records.send(&running, batch.records));
@@ -151,7 +155,7 @@ fn a_disk_that_is_full_of_groups_is_worked_off() {
 fn a_batch_that_is_given_up_becomes_dead_letters_and_can_be_replayed() {
     let home = Home::new();
     let running = start(&home, &[("BATCH_WINDOW", "1h")]).unwrap();
-    let batch = Generator::good_only(12).next_batch(5, 0);
+    let batch = GdeltGenerator::good_only(12).next_batch(5, 0);
     let mut records = Records::default();
     let id = batch.id.clone();
     assert!(records.send(&running, batch.records));
@@ -171,7 +175,7 @@ fn dies_at_every_crash_point_of_groups_and_loses_nothing() {
     for (index, point) in GROUP_CRASH_POINTS.iter().enumerate() {
         for passing in [1, 3].into_iter().chain(2..short_or_soak(2, 8)) {
             let home = Home::new();
-            let mut generator = Generator::new(index as u64 * 10 + passing);
+            let mut generator = GdeltGenerator::new(index as u64 * 10 + passing);
             let mut records = Records::default();
             let place = format!("{point}:{passing}");
             let crash = [SMALL_SEGMENTS, ("BATCH_WINDOW", "300ms"), ("POTOK_CRASH_AT", &place)];
@@ -194,7 +198,7 @@ fn dies_at_every_crash_point_of_groups_and_loses_nothing() {
 fn survives_kills_at_random_moments_while_batches_are_open() {
     let mut random = Random::new(77);
     let home = Home::new();
-    let mut generator = Generator::new(78);
+    let mut generator = GdeltGenerator::new(78);
     let mut records = Records::default();
     let settings = [SMALL_SEGMENTS, ("BATCH_WINDOW", "200ms")];
     for _ in 0..short_or_soak(15, 200) {
@@ -208,7 +212,7 @@ fn survives_kills_at_random_moments_while_batches_are_open() {
                 loop {
                     let mut any = false;
                     for bit in &mut bits {
-                        let bit: Vec<Sent> = bit.by_ref().take(7).collect();
+                        let bit: Vec<SentRecord> = bit.by_ref().take(7).collect();
                         any |= !bit.is_empty();
                         if !bit.is_empty() && !records.send(running, bit) {
                             return;
@@ -226,14 +230,19 @@ fn survives_kills_at_random_moments_while_batches_are_open() {
     }
     let running = start(&home, &settings).expect("starts");
     records.assert_kept(&running);
-    assert!(records.sent.iter().any(|(sent, _)| sent.what == Kind::Spoiled(How::NotJson)));
+    assert!(
+        records
+            .sent
+            .iter()
+            .any(|(sent, _)| sent.what == GdeltKind::Spoiled(GdeltSpoiling::NotJson))
+    );
 }
 
 #[test]
 fn what_became_of_a_batch_can_be_traced_and_tried_again() {
     let home = Home::new();
     let running = start(&home, &[("BATCH_WINDOW", "1h")]).unwrap();
-    let batch = Generator::good_only(13).next_batch(3, 0);
+    let batch = GdeltGenerator::good_only(13).next_batch(3, 0);
     let mut records = Records::default();
     let id = batch.id.clone();
     let key = batch.records[0].id.clone().unwrap();

@@ -21,7 +21,7 @@ impl Drop for Hub {
 }
 
 /// A hub, its addresses, and what it prints.
-struct Running {
+struct RunningHub {
     hub: Hub,
     input: ChildStdin,
     output: Lines<BufReader<ChildStdout>>,
@@ -29,7 +29,7 @@ struct Running {
     admin: String,
 }
 
-impl Running {
+impl RunningHub {
     fn start(home: &Home, more: &[&str]) -> Self {
         let data = home.path().to_str().unwrap();
         let mut command = potok(["hub", "--json", "--listen", "127.0.0.1:0", "--data-dir", data]);
@@ -41,7 +41,7 @@ impl Running {
         let line: Value = serde_json::from_str(&output.next().unwrap().unwrap()).unwrap();
         let text = |key: &str| line[key].as_str().unwrap().to_owned();
         let (url, admin) = (text("hub"), text("admin").replace("http://", ""));
-        Running { hub, input, output, url, admin }
+        RunningHub { hub, input, output, url, admin }
     }
 
     /// Sends to alice; the answer.
@@ -100,11 +100,11 @@ fn hubs_on_one_redis_are_one_hub() {
     let (home, redis) = (Home::new(), Redis::start());
     let url = redis.url();
     let options = ["--redis", url.as_str(), "--lease", "2s", "--ack-within", "20s"];
-    let (mut a, b) = (Running::start(&home, &options), Running::start(&home, &options));
+    let (mut a, b) = (RunningHub::start(&home, &options), RunningHub::start(&home, &options));
     let mut alice = Listening::start(&home, &b.url);
     // From when the nodes know each other.
     let (mut id, mut last) = (0, String::new());
-    let mut until = |a: &mut Running, wanted: &str, but: &[&str]| {
+    let mut until = |a: &mut RunningHub, wanted: &str, but: &[&str]| {
         last.clear();
         while last != wanted {
             assert!(last.is_empty() || but.contains(&last.as_str()), "{last} for {wanted}");
@@ -181,7 +181,7 @@ fn whose_tokens_count_is_read_from_the_connections() {
     // An issuer that is not there: the hub runs, and is not ready.
     std::fs::write(&file, "auth:\n  issuer: http://127.0.0.1:9/realms/a\n  audience: hub\n")
         .unwrap();
-    let hub = Running::start(&home, &["--config", path]);
+    let hub = RunningHub::start(&home, &["--config", path]);
     let mut stream = std::net::TcpStream::connect(&hub.admin).unwrap();
     write!(stream, "GET /ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
     let mut text = String::new();
@@ -199,7 +199,7 @@ fn whose_tokens_count_is_read_from_the_connections() {
 fn a_line_reaches_a_stock_client_and_its_answer_is_printed() {
     let home = Home::new();
     let data = home.path().to_str().unwrap();
-    let Running { hub: _hub, mut input, mut output, url, .. } = Running::start(&home, &[]);
+    let RunningHub { hub: _hub, mut input, mut output, url, .. } = RunningHub::start(&home, &[]);
     let mut printed =
         || -> Value { serde_json::from_str(&output.next().unwrap().unwrap()).unwrap() };
 

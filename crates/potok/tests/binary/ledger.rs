@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use potok_traffic::orders::{How, Kind, Order};
+use potok_traffic::orders::{Order, OrderKind, OrderSpoiling};
 use serde_json::Value;
 
 use crate::check::{Letter, Tables};
@@ -62,7 +62,7 @@ impl Ledger {
         let mut by_id: HashMap<&str, Vec<&Sent>> = HashMap::new();
         for sent in &self.sent {
             match sent.order.kind {
-                Kind::Spoiled(how) => expect(&mut expected, sent, reason(how)),
+                OrderKind::Spoiled(how) => expect(&mut expected, sent, reason(how)),
                 _ => by_id.entry(&sent.order.uid).or_default().push(sent),
             }
         }
@@ -96,7 +96,7 @@ fn expect<'a>(expected: &mut HashMap<&'a [u8], Expected>, sent: &'a Sent, reason
     entry.reason = reason;
 }
 
-fn reason(how: How) -> &'static str {
+fn reason(how: OrderSpoiling) -> &'static str {
     if how.is_json() { "invalid" } else { "undecodable" }
 }
 
@@ -154,15 +154,15 @@ fn show(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use potok_traffic::orders::Generator;
+    use potok_traffic::orders::OrderGenerator;
 
     use super::*;
 
     /// The checker is what every other test here stands on: each kind of failure must show.
     #[test]
     fn the_checker_sees_what_is_wrong() {
-        let mut generator = Generator::new(1);
-        let (good, spoiled) = (generator.good(), generator.spoiled(How::Sale));
+        let mut generator = OrderGenerator::new(1);
+        let (good, spoiled) = (generator.good(), generator.spoiled(OrderSpoiling::Sale));
         let version = generator.version_of(&good.uid);
         let mut ledger = Ledger::default();
         ledger.note(vec![good.clone(), version.clone(), good.clone(), spoiled.clone()], true);

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use potok_traffic::Random;
-use potok_traffic::orders::{Generator, Order, Shares};
+use potok_traffic::orders::{Order, OrderGenerator, Shares};
 
 use crate::ledger::Ledger;
 use crate::process::Running;
@@ -13,21 +13,21 @@ const SHARES: Shares = Shares { repeats: 60, versions: 60, spoiled: 120 };
 
 /// One stream of orders with ids of its own; goes on over restarts.
 pub struct Sender {
-    generator: Generator,
+    generator: OrderGenerator,
     random: Random,
     pub ledger: Ledger,
 }
 
 impl Sender {
     pub fn new(seed: u64) -> Self {
-        Self::of(Generator::new(seed).with_shares(SHARES), seed)
+        Self::of(OrderGenerator::new(seed).with_shares(SHARES), seed)
     }
 
     pub fn good_only(seed: u64) -> Self {
-        Self::of(Generator::good_only(seed), seed)
+        Self::of(OrderGenerator::good_only(seed), seed)
     }
 
-    fn of(generator: Generator, seed: u64) -> Self {
+    fn of(generator: OrderGenerator, seed: u64) -> Self {
         Sender { generator, random: Random::new(seed), ledger: Ledger::default() }
     }
 
@@ -68,7 +68,7 @@ impl Sender {
 
 fn is_json(order: &Order) -> bool {
     match order.kind {
-        potok_traffic::orders::Kind::Spoiled(how) => how.is_json(),
+        potok_traffic::orders::OrderKind::Spoiled(how) => how.is_json(),
         _ => true,
     }
 }

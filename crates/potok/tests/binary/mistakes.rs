@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rusqlite::Connection;
 
-use crate::process::{Home, Ran, run};
+use crate::process::{Home, ProcessOutput, run};
 use crate::wait;
 
 const SCHEMA: &str = r#"{ "type": "object", "properties": { "id": { "type": "string" }, "n": { "type": "integer" } } }"#;
@@ -14,7 +14,7 @@ fn write(home: &Home, name: &str, text: &str) {
     fs::write(home.path().join(name), text).unwrap();
 }
 
-fn check(home: &Home, args: &[&str]) -> Ran {
+fn check(home: &Home, args: &[&str]) -> ProcessOutput {
     run(home.command(["check"].iter().chain(args)), b"")
 }
 

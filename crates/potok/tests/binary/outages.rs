@@ -4,7 +4,7 @@
 use std::fs;
 use std::process::Command;
 
-use potok_traffic::orders::{Generator, Kind};
+use potok_traffic::orders::{OrderGenerator, OrderKind};
 use rusqlite::Connection;
 use serde_json::Value;
 
@@ -42,11 +42,11 @@ fn lines_name_what_they_are_about(running: &Running) {
 fn a_locked_database_closes_the_gate_and_loses_nothing() {
     let home = Home::new();
     let mut ledger = Ledger::default();
-    let mut generator = Generator::good_only(60);
+    let mut generator = OrderGenerator::good_only(60);
     let mut send = |running: &Running| {
         let orders: Vec<_> = (0..20).map(|_| generator.good()).collect();
         assert!(running.send_lines(&lines(&orders), &[]));
-        assert!(orders.iter().all(|order| order.kind == Kind::Good));
+        assert!(orders.iter().all(|order| order.kind == OrderKind::Good));
         ledger.note(orders, true);
     };
     let running = home.start();
@@ -86,7 +86,7 @@ fn a_database_that_is_away_at_start_is_waited_for() {
     fs::write(&elsewhere, "a file where a folder should be").unwrap();
     let running = home.start();
     let orders: Vec<_> = {
-        let mut generator = Generator::good_only(61);
+        let mut generator = OrderGenerator::good_only(61);
         (0..20).map(|_| generator.good()).collect()
     };
     assert!(running.send_lines(&lines(&orders), &[]));
@@ -110,7 +110,8 @@ fn a_full_disk_is_said_and_survived_without_a_restart() {
     assert!(sender.send(&running, 100));
     for _ in 0..5 {
         disk.set_full(true);
-        let refused = running.run(["send", "orders"], &lines(&[Generator::good_only(63).good()]));
+        let refused =
+            running.run(["send", "orders"], &lines(&[OrderGenerator::good_only(63).good()]));
         assert_eq!(refused.code, Some(1), "nothing is acknowledged: {}", refused.stderr);
         assert!(!refused.stderr.is_empty());
         wait::until("/ready says no", || (running.get("/ready")?.0 == 503).then_some(()));
@@ -120,7 +121,7 @@ fn a_full_disk_is_said_and_survived_without_a_restart() {
         wait::until("/ready says yes", || (running.get("/ready")?.0 == 200).then_some(()));
     }
     let mut unknown = Ledger::default();
-    unknown.note(vec![Generator::good_only(63).good()], false);
+    unknown.note(vec![OrderGenerator::good_only(63).good()], false);
     sender.ledger.join(unknown);
     assert_kept(&home, &running, &sender.ledger);
     running.kill();
@@ -145,7 +146,7 @@ fn a_limit_on_the_size_of_files_is_a_full_disk() {
     running.drained();
     // Smaller than files are already: the log's, the database's, and what potok says.
     limit_file_size(&running, "4096");
-    let refused = running.run(["send", "orders"], &lines(&[Generator::good_only(65).good()]));
+    let refused = running.run(["send", "orders"], &lines(&[OrderGenerator::good_only(65).good()]));
     assert_eq!(refused.code, Some(1), "nothing is acknowledged: {}", refused.stderr);
     assert!(refused.stderr.contains("P0203"), "{}", refused.stderr);
     wait::until("/ready says no", || (running.get("/ready")?.0 == 503).then_some(()));
@@ -154,7 +155,7 @@ fn a_limit_on_the_size_of_files_is_a_full_disk() {
     wait::until("records are taken again", || sender.send(&running, 20).then_some(()));
     wait::until("/ready says yes", || (running.get("/ready")?.0 == 200).then_some(()));
     let mut unknown = Ledger::default();
-    unknown.note(vec![Generator::good_only(65).good()], false);
+    unknown.note(vec![OrderGenerator::good_only(65).good()], false);
     sender.ledger.join(unknown);
     assert_kept(&home, &running, &sender.ledger);
 }

@@ -22,13 +22,13 @@ pub const SMALL_SEGMENTS: (&str, &str) = ("POTOK_SEGMENT_BYTES", "65536");
 
 /// What a finished command left.
 #[derive(Debug)]
-pub struct Ran {
+pub struct ProcessOutput {
     pub code: Option<i32>,
     pub stdout: Vec<u8>,
     pub stderr: String,
 }
 
-impl Ran {
+impl ProcessOutput {
     /// Standard output, which must be text.
     pub fn text(&self) -> &str {
         std::str::from_utf8(&self.stdout).expect("output is UTF-8")
@@ -74,7 +74,7 @@ pub fn without_settings(program: &str) -> Command {
 }
 
 /// Runs a command to its end with `input` on its standard input.
-pub fn run(mut command: Command, input: &[u8]) -> Ran {
+pub fn run(mut command: Command, input: &[u8]) -> ProcessOutput {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the binary starts");
     let mut stdin = child.stdin.take().expect("piped");
@@ -83,7 +83,7 @@ pub fn run(mut command: Command, input: &[u8]) -> Ran {
         scope.spawn(move || stdin.write_all(input).ok());
         child.wait_with_output().expect("the command ends")
     });
-    Ran {
+    ProcessOutput {
         code: output.status.code(),
         stdout: output.stdout,
         stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
@@ -133,7 +133,7 @@ impl Home {
     }
 
     /// Runs a command on this folder to its end.
-    pub fn run<const N: usize>(&self, args: [&str; N]) -> Ran {
+    pub fn run<const N: usize>(&self, args: [&str; N]) -> ProcessOutput {
         run(self.command(args), b"")
     }
 
@@ -251,7 +251,7 @@ impl Running {
         &self,
         args: impl IntoIterator<Item = S>,
         input: &[u8],
-    ) -> Ran {
+    ) -> ProcessOutput {
         let mut command = potok(args);
         command.args(["--admin", &self.address]);
         run(command, input)

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use potok_traffic::Random;
-use potok_traffic::shop::{Generator, ShopEvent};
+use potok_traffic::shop::{ShopEvent, ShopGenerator};
 use rusqlite::{Connection, OpenFlags};
 use serde_json::Value;
 
@@ -65,7 +65,7 @@ pub fn send(running: &Running, events: &[ShopEvent]) -> bool {
     running.run(["send", "shop-events-in"], &lines(events)).code == Some(0)
 }
 
-pub fn take(generator: &mut Generator, count: usize) -> Vec<ShopEvent> {
+pub fn take(generator: &mut ShopGenerator, count: usize) -> Vec<ShopEvent> {
     (0..count).map(|_| generator.next_event()).collect()
 }
 
@@ -86,7 +86,7 @@ fn letters(running: &Running) -> BTreeSet<String> {
 fn each_event_is_once_on_its_shard_however_often_it_is_killed() {
     let mut random = Random::new(190);
     let home = Home::new();
-    let mut generator = Generator::new(191);
+    let mut generator = ShopGenerator::new(191);
     let settings = [SMALL_SEGMENTS, SHORT_SLICES];
     // What was acknowledged, and what may have been taken all the same.
     let (mut sent, mut tried) = (Vec::new(), Vec::new());
@@ -178,7 +178,7 @@ fn a_shard_that_is_away_does_not_hold_up_the_other() {
 fn a_table_that_is_gone_blocks_its_own_shard() {
     let home = Home::new();
     let running = start(&home, &[SHORT_SLICES]);
-    let mut generator = Generator::good_only(192);
+    let mut generator = ShopGenerator::good_only(192);
     let first = take(&mut generator, 100);
     assert!(send(&running, &first));
     running.drained();
@@ -226,7 +226,7 @@ fn sealed_groups_keep_their_shard_when_the_number_changes() {
     let address = format!("sqlite:{}/shop-1.sqlite", folder.display());
     let away = [SHORT_SLICES, ("POTOK_DB_SHOP_1", address.as_str())];
     let running = home.start_file_unready(&pipelines().join("shop-events.yaml"), &away);
-    let mut generator = Generator::good_only(193);
+    let mut generator = ShopGenerator::good_only(193);
     let sent = take(&mut generator, 200);
     assert!(send(&running, &sent));
     let kept = wanted(&sent, 1, 2);

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use potok_core::trouble::FILE_CRASH_POINTS;
-use potok_traffic::shop::{Generator, ShopEvent};
+use potok_traffic::shop::{ShopEvent, ShopGenerator};
 use rusqlite::Connection;
 use serde_json::Value;
 
@@ -176,7 +176,7 @@ fn every_file_shard_and_stage_is_accounted_for() {
     let home = Home::new();
     prepare(&home);
     let running = start(&home, &[SHORT_SLICES]);
-    let mut generator = Generator::good_only(194);
+    let mut generator = ShopGenerator::good_only(194);
     let mut sent = Vec::new();
     for _ in 0..4 {
         let events = take(&mut generator, 60);
@@ -221,7 +221,7 @@ fn a_death_after_each_step_leaves_nothing_open_and_counts_right() {
     for point in FILE_CRASH_POINTS {
         let home = Home::new();
         prepare(&home);
-        let mut generator = Generator::good_only(195);
+        let mut generator = ShopGenerator::good_only(195);
         let events = take(&mut generator, 80);
         let is_swept = |event: &ShopEvent| event.shop.is_some_and(|shop| shop % 2 == 0);
         let sent: Vec<ShopEvent> =
@@ -288,7 +288,7 @@ fn a_shard_that_must_be_mended_fails_its_first_file_and_holds_the_others() {
     let home = Home::new();
     prepare(&home);
     let running = start(&home, &[SHORT_SLICES]);
-    let mut generator = Generator::good_only(196);
+    let mut generator = ShopGenerator::good_only(196);
     let mut sent = take(&mut generator, 100);
     assert!(send(&running, &sent));
     running.drained();
@@ -329,7 +329,7 @@ fn a_shard_that_is_away_keeps_its_first_file_started() {
     let home = Home::new();
     prepare(&home);
     let running = start(&home, &[SHORT_SLICES]);
-    let mut generator = Generator::good_only(197);
+    let mut generator = ShopGenerator::good_only(197);
     let mut sent = take(&mut generator, 60);
     assert!(send(&running, &sent));
     running.drained();
@@ -376,7 +376,7 @@ fn a_tracking_table_that_is_away_holds_steps_and_loses_nothing() {
     let settings = [SHORT_SLICES, ("POTOK_DB_TRACKING", address.as_str())];
     let file = pipelines().join("shop-events.yaml");
     let running = home.start_file_unready(&file, &settings);
-    let mut generator = Generator::good_only(198);
+    let mut generator = ShopGenerator::good_only(198);
     let sent = take(&mut generator, 300);
     assert!(send(&running, &sent), "records are taken all the same");
     wait::until("it says what it waits for", || {
@@ -410,7 +410,7 @@ fn other_hands_on_the_table_change_nothing() {
     prepare(&home);
     let long = ("SLICE", "1000d");
     let running = start(&home, &[long]);
-    let mut generator = Generator::good_only(199);
+    let mut generator = ShopGenerator::good_only(199);
     let mut sent = Vec::new();
     let mut names: Vec<String> = Vec::new();
     for round in 0..4 {

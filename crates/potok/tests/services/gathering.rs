@@ -11,11 +11,11 @@ use std::time::Duration;
 use potok_core::trouble::{GATHER_CRASH_POINTS, GROUP_CRASH_POINTS, STORE_CRASH_POINTS};
 use potok_services::{Kafka, Redis};
 use potok_traffic::Random;
-use potok_traffic::gdelt::{EVENTS, Generator, MENTIONS};
+use potok_traffic::gdelt::{EVENTS, GdeltGenerator, MENTIONS};
 use tempfile::TempDir;
 
 use crate::batches::{Records, outputs};
-use crate::process::{Home, Ran, Running, pipelines, run};
+use crate::process::{Home, ProcessOutput, Running, pipelines, run};
 use crate::{short_or_soak, wait};
 
 /// How long a copy may be silent before the group gives its partitions to others.
@@ -74,7 +74,7 @@ fn held(running: &Running, records: usize) {
 }
 
 /// Runs commands straight on the log, whatever runs or does not.
-pub fn by_hand(home: &Home) -> impl Fn(&[&str], &[u8]) -> Ran {
+pub fn by_hand(home: &Home) -> impl Fn(&[&str], &[u8]) -> ProcessOutput {
     |args, input| run(home.command(args), input)
 }
 
@@ -102,7 +102,7 @@ fn a_batch_is_gathered_held_and_comes_out_whole() {
     let (kafka, redis) = (potok_services::kafka(), Redis::start());
     let home = home(kafka, Some(&redis));
     let running = start(&home, &[("BATCH_WINDOW", "1h")]);
-    let batch = Generator::good_only(41).next_batch(1_473, 4_446);
+    let batch = GdeltGenerator::good_only(41).next_batch(1_473, 4_446);
     let all = batch.records.len();
     let mut records = Records { repeatable: true, ..Records::default() };
     assert!(records.send(&running, batch.records));
@@ -139,7 +139,7 @@ fn batches_survive_everything_in_redis() {
 fn chaos(redis: Option<&Redis>, seed: u64) {
     let kafka = Kafka::start();
     let mut random = Random::new(seed);
-    let mut generator = Generator::good_only(seed);
+    let mut generator = GdeltGenerator::good_only(seed);
     let sender = home(&kafka, redis);
     let mut records = Records { repeatable: true, ..Records::default() };
     let homes = [0, 1, 2].map(|_| home(&kafka, redis));
@@ -259,7 +259,7 @@ fn a_re_read_while_the_broker_stands_still_needs_nobody() {
     let (kafka, redis) = (Kafka::start(), Redis::start());
     let home = home(&kafka, Some(&redis));
     let running = start(&home, &[("BATCH_WINDOW", "1s")]);
-    let mut generator = Generator::good_only(83);
+    let mut generator = GdeltGenerator::good_only(83);
     let mut records = Records { repeatable: true, ..Records::default() };
     let (mut rereads, mut rounds) = (0, 0);
     while rereads == 0 || rounds < short_or_soak(2, 20) {

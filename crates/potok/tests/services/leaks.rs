@@ -5,7 +5,7 @@ use std::fs;
 use std::time::Duration;
 
 use potok_services::{Kafka, Mode, Redis};
-use potok_traffic::gdelt::Generator;
+use potok_traffic::gdelt::GdeltGenerator;
 
 use crate::batches::Records;
 use crate::database::Database;
@@ -87,7 +87,7 @@ fn groups_that_come_and_go_cost_a_process_nothing() {
     let (home, redis) = (Home::new(), Redis::start());
     let environment = [("POTOK_STORE", &*redis.url()), ("BATCH_WINDOW", "300ms")];
     let running = home.start_file(&pipelines().join("em-processor.yaml"), &environment).unwrap();
-    let mut generator = Generator::good_only(75);
+    let mut generator = GdeltGenerator::good_only(75);
     let mut records = Records { repeatable: true, ..Records::default() };
     let mut warm = None;
     let rounds = 3 + short_or_soak(6, 300);

@@ -19,7 +19,7 @@ fn gate_is(running: &Running, state: &str) -> Value {
 #[test]
 fn outages_of_postgresql_set_nothing_aside() {
     let database = Database::postgres();
-    let read_only: Way<'_> =
+    let read_only: Outage<'_> =
         ("read-only", &|| database.set_read_only(true), &|| database.set_read_only(false));
     outages(&database, &[read_only]);
 }
@@ -31,16 +31,16 @@ fn outages_of_mariadb_set_nothing_aside() {
 }
 
 /// How it leaves and comes back.
-type Way<'a> = (&'a str, &'a dyn Fn(), &'a dyn Fn());
+type Outage<'a> = (&'a str, &'a dyn Fn(), &'a dyn Fn());
 
-fn outages(database: &Database, more: &[Way<'_>]) {
+fn outages(database: &Database, more: &[Outage<'_>]) {
     let kafka = Kafka::start();
     let settings = Settings::new(&kafka, database);
     let mut sender = Sender::good_only(&settings, 81);
     assert!(sender.send(50));
     let mut replica = Replica::start(&settings);
     replica.running().drained();
-    let ways: [Way<'_>; 3] = [
+    let ways: [Outage<'_>; 3] = [
         ("cut", &|| database.pass(Mode::Cut), &|| database.pass(Mode::Pass)),
         ("silent", &|| database.pass(Mode::BlackHole), &|| database.pass(Mode::Pass)),
         ("killed", &|| database.kill(), &|| database.restart()),

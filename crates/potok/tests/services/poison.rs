@@ -1,6 +1,6 @@
 //! Who is to blame: an order that PostgreSQL keeps refusing, or PostgreSQL?
 
-use potok_traffic::orders::{Generator, Order};
+use potok_traffic::orders::{Order, OrderGenerator};
 use serde_json::Value;
 
 use crate::check::{Letter, assert_adds_up};
@@ -25,7 +25,7 @@ const TRIGGER: &str = "
 struct Bench {
     database: Database,
     running: Running,
-    generator: Generator,
+    generator: OrderGenerator,
     ledger: Ledger,
     _home: Home,
 }
@@ -35,7 +35,7 @@ impl Bench {
         let (database, home) = (Database::postgres(), Home::new());
         let url = database.url();
         let running = home.start_with(&[("POTOK_DB_ORDERS", &url), ("WORKERS", "2")]).unwrap();
-        let generator = Generator::good_only(seed);
+        let generator = OrderGenerator::good_only(seed);
         let mut bench =
             Bench { database, running, generator, ledger: Ledger::default(), _home: home };
         bench.send(5);

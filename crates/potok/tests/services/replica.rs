@@ -1,13 +1,13 @@
 //! Copies of potok against one Kafka and one database, and a sender beside them.
 
 use potok_services::Kafka;
-use potok_traffic::orders::{Generator, Kind, Order, Shares};
+use potok_traffic::orders::{Order, OrderGenerator, OrderKind, Shares};
 use serde_json::Value;
 
 use crate::check::{Letter, assert_adds_up};
 use crate::database::Database;
 use crate::ledger::Ledger;
-use crate::process::{Home, Ran, Running, run};
+use crate::process::{Home, ProcessOutput, Running, run};
 use crate::wait;
 
 /// More trouble than ordinary traffic has.
@@ -72,20 +72,20 @@ impl<'a> Replica<'a> {
 pub struct Sender<'a> {
     settings: &'a Settings,
     home: Home,
-    generator: Generator,
+    generator: OrderGenerator,
     pub ledger: Ledger,
 }
 
 impl<'a> Sender<'a> {
     pub fn new(settings: &'a Settings, seed: u64) -> Self {
-        Self::of(settings, Generator::new(seed).with_shares(SHARES))
+        Self::of(settings, OrderGenerator::new(seed).with_shares(SHARES))
     }
 
     pub fn good_only(settings: &'a Settings, seed: u64) -> Self {
-        Self::of(settings, Generator::good_only(seed))
+        Self::of(settings, OrderGenerator::good_only(seed))
     }
 
-    fn of(settings: &'a Settings, generator: Generator) -> Self {
+    fn of(settings: &'a Settings, generator: OrderGenerator) -> Self {
         Sender { settings, home: Home::new(), generator, ledger: Ledger::default() }
     }
 
@@ -112,7 +112,7 @@ impl<'a> Sender<'a> {
     }
 
     /// A command on the log, without any process at work.
-    pub fn command(&self, args: &[&str], input: &[u8]) -> Ran {
+    pub fn command(&self, args: &[&str], input: &[u8]) -> ProcessOutput {
         let mut command = self.home.command(args);
         command.envs(self.settings.environment());
         run(command, input)
@@ -121,7 +121,7 @@ impl<'a> Sender<'a> {
 
 fn is_json(order: &Order) -> bool {
     match order.kind {
-        Kind::Spoiled(how) => how.is_json(),
+        OrderKind::Spoiled(how) => how.is_json(),
         _ => true,
     }
 }

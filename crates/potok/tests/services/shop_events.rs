@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use potok_services::{Kafka, Mariadb, Mode, Proxy};
 use potok_traffic::Random;
-use potok_traffic::shop::{Generator, ShopEvent};
+use potok_traffic::shop::{ShopEvent, ShopGenerator};
 use serde_json::Value;
 
 use crate::gathering;
@@ -207,7 +207,7 @@ fn send(running: &Running, events: &[ShopEvent]) -> bool {
     running.run(["send", "shop-events-in"], &lines).code == Some(0)
 }
 
-fn take(generator: &mut Generator, count: usize) -> Vec<ShopEvent> {
+fn take(generator: &mut ShopGenerator, count: usize) -> Vec<ShopEvent> {
     (0..count).map(|_| generator.next_event()).collect()
 }
 
@@ -242,7 +242,7 @@ fn each_event_is_once_on_its_mariadb_shard_and_every_file_done() {
     let shop = Shop::start();
     let home = Home::new();
     let mut random = Random::new(61);
-    let mut generator = Generator::good_only(62);
+    let mut generator = ShopGenerator::good_only(62);
     let mut sent = Vec::new();
     let mut running = shop.run(&home, &[]);
     shop.audit();
@@ -337,7 +337,7 @@ fn a_tracking_table_that_would_lie_is_refused() {
                  CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP";
     server.query(&tracking, alter);
     running.run(["resume", "shop-events"], b"").good();
-    let mut generator = Generator::good_only(63);
+    let mut generator = ShopGenerator::good_only(63);
     assert!(send(&running, &take(&mut generator, 50)));
     running.drained();
     let done = "SELECT COUNT(*) FROM pipeline_tracking WHERE mysql_sender_status = 'done'";
@@ -359,7 +359,7 @@ fn two_copies_on_kafka_share_shards_and_table() {
     let homes = [gathering::home(&kafka, None), gathering::home(&kafka, None)];
     let first = homes[0].start_file(&file(), &settings).unwrap();
     let second = homes[1].start_file(&file(), &settings).unwrap();
-    let mut generator = Generator::good_only(64);
+    let mut generator = ShopGenerator::good_only(64);
     let mut sent = Vec::new();
     for _ in 0..3 {
         let events = take(&mut generator, 200);

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use potok_services::{Kafka, Redis};
-use potok_traffic::gdelt::{EVENTS, Generator, Sent};
+use potok_traffic::gdelt::{EVENTS, GdeltGenerator, SentRecord};
 
 use crate::batches::{Records, delivered};
 use crate::gathering::{by_hand, home as home_on, start_forgetful};
@@ -16,7 +16,7 @@ fn start(home: &Home, redis: &Redis, window: &str) -> Running {
     home.start_file(&pipelines().join("em-processor.yaml"), &environment).expect("starts")
 }
 
-fn distinct(records: &[Sent]) -> (usize, usize) {
+fn distinct(records: &[SentRecord]) -> (usize, usize) {
     let ids: HashSet<_> = records.iter().map(|sent| (sent.topic, &sent.id)).collect();
     let events = ids.iter().filter(|(topic, _)| *topic == EVENTS).count();
     (events, ids.len() - events)
@@ -32,7 +32,7 @@ fn held(running: &Running, records: usize) {
 fn a_batch_lies_in_the_documented_keys_until_it_has_been_sent() {
     let (home, redis) = (Home::new(), Redis::start());
     let running = start(&home, &redis, "1h");
-    let batch = Generator::good_only(31).next_batch(1_473, 4_446);
+    let batch = GdeltGenerator::good_only(31).next_batch(1_473, 4_446);
     let (id, (events, mentions)) = (batch.id.clone(), distinct(&batch.records));
     let (all, some) = (batch.records.len(), batch.records[0].clone());
     let mut records = Records::default();
@@ -66,7 +66,7 @@ fn a_batch_lies_in_the_documented_keys_until_it_has_been_sent() {
 #[test]
 fn losing_redis_in_the_middle_of_a_window_costs_a_re_read() {
     let (home, redis) = (Home::new(), Redis::start());
-    let mut generator = Generator::good_only(32);
+    let mut generator = GdeltGenerator::good_only(32);
     let mut records = Records::default();
     let running = start(&home, &redis, "1h");
     // Emptied while a batch is held, and nothing comes afterwards.
@@ -128,7 +128,7 @@ fn says_full(running: &Running) {
 /// Redis is full of what em-processor itself holds. Nobody but em-processor touches it.
 fn is_worked_off(home: &Home, redis: &Redis, mut records: Records) {
     let window = [("BATCH_WINDOW", "5s")];
-    let mut generator = Generator::good_only(33);
+    let mut generator = GdeltGenerator::good_only(33);
     let mut running = start_forgetful(home, &window);
     for round in 0..3 {
         for _ in 0..2 {

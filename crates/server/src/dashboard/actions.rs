@@ -15,10 +15,10 @@ use bytes::Bytes;
 use potok_core::{HeadersBuilder, Output};
 
 use super::text::{address, count};
-use super::{Done, frame, respond};
+use super::{ActionResult, frame, respond};
 use crate::access::{self, Actor, Visitor};
-use crate::audit::{Entry, Via};
-use crate::letters::{ActWish, Action};
+use crate::audit::{AuditEntry, Door};
+use crate::letters::{LetterRequest, Action};
 use crate::{Admin, ApiError, audit, groups, jobs, pipelines};
 
 /// What was done and is remembered.
@@ -32,7 +32,7 @@ pub(super) type Fields = BTreeMap<String, String>;
 
 /// What was asked, by the name of its form; `None` while it is under way.
 #[derive(Default)]
-pub(super) struct Actions(Mutex<VecDeque<(String, Option<Done>)>>);
+pub(super) struct Actions(Mutex<VecDeque<(String, Option<ActionResult>)>>);
 
 impl Actions {
     /// False where it was asked before.
@@ -48,7 +48,7 @@ impl Actions {
         true
     }
 
-    fn end(&self, form: &str, done: Done) {
+    fn end(&self, form: &str, done: ActionResult) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, result)) = known.iter_mut().find(|(name, _)| name == form) {
             *result = Some(done);
@@ -56,10 +56,10 @@ impl Actions {
     }
 
     /// What came of it; `None` where nothing is known of it.
-    pub fn find(&self, form: &str) -> Option<Done> {
+    pub fn find(&self, form: &str) -> Option<ActionResult> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (_, done) = known.iter().find(|(name, _)| name == form)?;
-        let under_way = || Done { text: "It is under way.".to_owned(), error: None };
+        let under_way = || ActionResult { text: "It is under way.".to_owned(), error: None };
         Some(done.clone().unwrap_or_else(under_way))
     }
 }
@@ -101,13 +101,13 @@ pub(super) async fn act(
         if what == "sign-out" {
             return super::login::sign_out(&admin, &headers);
         }
-        let actor = Actor::of(&visitor, Via::Dashboard);
+        let actor = Actor::of(&visitor, Door::Dashboard);
         let done = match perform(&admin, &actor, &what, &fields).await {
             Ok(outcome) => {
                 to = outcome.to.unwrap_or(to);
-                Done { text: outcome.text, error: None }
+                ActionResult { text: outcome.text, error: None }
             }
-            Err(error) => Done { text: error.body.what.clone(), error: Some(error.body) },
+            Err(error) => ActionResult { text: error.body.what.clone(), error: Some(error.body) },
         };
         admin.inner.dashboard.actions.end(&form, done);
     }
@@ -236,13 +236,13 @@ async fn letters(
     };
     let rate = field("rate").parse().ok().filter(|rate| *rate > 0);
     let wait = if action == Action::Replay { REPLAY_WAIT } else { 0 };
-    let wish = ActWish { rate, wait, ..wish };
+    let wish = LetterRequest { rate, wait, ..wish };
     let job = jobs::start(admin, actor, name, wish, action).await?;
     Ok(Outcome { text: format!("{} has begun.", job.name), to: Some(format!("/jobs/{}", job.id)) })
 }
 
 /// The dead letters that a form is about.
-pub(super) fn wish(fields: &Fields) -> ActWish {
+pub(super) fn wish(fields: &Fields) -> LetterRequest {
     let mut filter = serde_json::Map::new();
     for name in ["pipeline", "reason", "cause", "since"] {
         if let Some(value) = fields.get(name).filter(|value| !value.is_empty()) {
@@ -252,7 +252,7 @@ pub(super) fn wish(fields: &Fields) -> ActWish {
     if let Some(id) = fields.get("id").filter(|id| !id.is_empty()) {
         filter.insert("ids".to_owned(), vec![id.clone()].into());
     }
-    ActWish { filter, dry_run: false, rate: None, wait: 0, job: None }
+    LetterRequest { filter, dry_run: false, rate: None, wait: 0, job: None }
 }
 
 /// Sends a record that says that it is a test.
@@ -281,7 +281,7 @@ async fn send(
         value: Some(Bytes::copy_from_slice(value.as_bytes())),
     };
     let sent = admin.engine().log().append(&[output]).await.map_err(ApiError::from);
-    let entry = Entry::new(actor, "send").target(topic).count(1);
+    let entry = AuditEntry::new(actor, "send").target(topic).count(1);
     audit::note(admin, entry.result(&sent)).await;
     let positions = sent?;
     let place = positions.first().map(|at| format!("{}/{}/{}", at.topic, at.partition, at.offset));
@@ -310,7 +310,7 @@ mod tests {
         assert!(actions.begin("a"));
         assert!(!actions.begin("a"));
         assert!(actions.find("a").is_some_and(|done| done.text.contains("under way")));
-        actions.end("a", Done { text: "good".to_owned(), error: None });
+        actions.end("a", ActionResult { text: "good".to_owned(), error: None });
         assert!(actions.find("a").is_some_and(|done| done.text == "good"));
         assert!(actions.find("b").is_none());
     }

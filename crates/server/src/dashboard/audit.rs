@@ -4,15 +4,15 @@ use maud::html;
 
 use super::Context;
 use super::draw::icon;
-use super::frame::{Nav, Page, Part, head};
+use super::frame::{HtmlPage, Nav, Part, head};
 use super::text::{clean, known, part, time_of};
 use crate::ApiError;
-use crate::audit::{Via, newest};
+use crate::audit::{Door, newest};
 
 /// Changes that are shown.
 const ROWS: usize = 100;
 
-pub(super) async fn page(context: &Context) -> Result<Page, ApiError> {
+pub(super) async fn page(context: &Context) -> Result<HtmlPage, ApiError> {
     let entries = newest(&context.admin, ROWS).await?;
     let html = html! {
         (head(html! { "Audit" }, html! { "What people did, here and by commands. It lies in the topic " code { "potok-audit" } "." }, html! {}))
@@ -24,7 +24,7 @@ pub(super) async fn page(context: &Context) -> Result<Page, ApiError> {
                     tbody { @for entry in &entries {
                         tr {
                             td class="nowrap faint" { (time_of(&entry.time, context.snapshot.at)) }
-                            td data-l="who" { (clean(&entry.by, 60)) @if entry.via == Via::Api { span class="l2" { "command" } } @else { span class="l2" { "dashboard" } } }
+                            td data-l="who" { (clean(&entry.by, 60)) @if entry.via == Door::Api { span class="l2" { "command" } } @else { span class="l2" { "dashboard" } } }
                             td data-l="what" { (clean(&entry.action.replace('_', " "), 40)) }
                             td data-l="pipeline" { @match &entry.pipeline { Some(name) => a href={ "/pipelines/" (part(name)) } { (clean(name, 40)) }, None => span class="faint" { "–" } } }
                             td class="full brk" { @if let Some(target) = &entry.target { code { (clean(target, 200)) } } }
@@ -38,7 +38,7 @@ pub(super) async fn page(context: &Context) -> Result<Page, ApiError> {
             }
         }
     };
-    Ok(Page {
+    Ok(HtmlPage {
         title: "Audit".to_owned(),
         nav: Nav::Audit,
         parts: vec![Part::still("audit", html)],

@@ -36,7 +36,7 @@ const REST: u32 = 20;
 const VIEWS_MAX: usize = 256;
 
 /// The parts of a view as they were last made.
-struct Rendered {
+struct RenderedView {
     at: Instant,
     took: Duration,
     now: i64,
@@ -45,13 +45,13 @@ struct Rendered {
     parts: BTreeMap<&'static str, String>,
 }
 
-type Kept = Arc<tokio::sync::Mutex<Option<Arc<Rendered>>>>;
+type ViewCache = Arc<tokio::sync::Mutex<Option<Arc<RenderedView>>>>;
 
 /// All streams.
 pub(super) struct Streams {
     room: Arc<Semaphore>,
     /// By view and by what the viewer may do.
-    views: Mutex<HashMap<(String, Role), Kept>>,
+    views: Mutex<HashMap<(String, Role), ViewCache>>,
 }
 
 impl Default for Streams {
@@ -61,7 +61,7 @@ impl Default for Streams {
 }
 
 impl Streams {
-    fn kept(&self, view: &str, role: Role) -> Kept {
+    fn kept(&self, view: &str, role: Role) -> ViewCache {
         let mut views = self.views.lock().unwrap_or_else(PoisonError::into_inner);
         if views.len() >= VIEWS_MAX {
             views.retain(|_, kept| Arc::strong_count(kept) > 1);
@@ -72,12 +72,12 @@ impl Streams {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Wish {
+pub(super) struct ViewQuery {
     view: String,
 }
 
 #[derive(Serialize)]
-struct News<'a> {
+struct Update<'a> {
     now: i64,
     time: &'a str,
     problems: usize,
@@ -89,7 +89,7 @@ pub(super) async fn events(
     connection: Option<Extension<ConnectInfo<Connection>>>,
     visitor: Option<Extension<Visitor>>,
     headers: HeaderMap,
-    Params(wish): Params<Wish>,
+    Params(wish): Params<ViewQuery>,
 ) -> Result<Response, ApiError> {
     let visitor = visitor.map_or_else(Visitor::local, |Extension(visitor)| visitor);
     if View::parse(&wish.view).is_none() {
@@ -128,7 +128,7 @@ struct Stream {
     visitor: Visitor,
     view: String,
     session: String,
-    kept: Kept,
+    kept: ViewCache,
     ticks: watch::Receiver<u64>,
     /// What the client has: the parts before they got their tokens.
     sent: BTreeMap<&'static str, String>,
@@ -161,13 +161,14 @@ impl Stream {
         let (time, problems) = (&rendered.time, rendered.problems);
         // Serialising strings and numbers does not fail.
         let json =
-            serde_json::to_string(&News { now: now.0.max(rendered.now), time, problems, parts });
+            serde_json::to_string(&Update { now: now.0.max(rendered.now), time, problems, parts });
         Some(format!("data: {}\n\n", json.unwrap_or_default()).into())
     }
 
-    async fn rendered(&self) -> Arc<Rendered> {
+    async fn rendered(&self) -> Arc<RenderedView> {
         let mut kept = self.kept.lock().await;
-        let is_fresh = |known: &&Arc<Rendered>| known.at.elapsed() < FRESH.max(known.took * REST);
+        let is_fresh =
+            |known: &&Arc<RenderedView>| known.at.elapsed() < FRESH.max(known.took * REST);
         if let Some(known) = kept.as_ref().filter(is_fresh) {
             return known.clone();
         }
@@ -188,7 +189,7 @@ impl Stream {
             parts.extend(live.map(|part| (part.id, part.html.into_string())));
         }
         let now = context.snapshot.at;
-        let rendered = Arc::new(Rendered {
+        let rendered = Arc::new(RenderedView {
             at: Instant::now(),
             took: began.elapsed(),
             now: now.0,

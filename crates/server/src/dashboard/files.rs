@@ -7,10 +7,10 @@ use maud::{Markup, html};
 use potok_core::{FilesAsk, Timestamp, TrackedStage};
 
 use super::draw::icon;
-use super::frame::{Nav, Page, Part, head, panel};
+use super::frame::{Nav, HtmlPage, Part, head, panel};
 use super::text::{UNKNOWN, address, clean, count, known, number, part, span, time_of};
 use super::{Context, Query};
-use crate::tracked::{File, Files, files_of, stuck_of};
+use crate::tracked::{File, TrackedFiles, files_of, stuck_of};
 use crate::{ApiError, parse_since};
 
 /// Names on a page.
@@ -27,7 +27,7 @@ async fn soon<T>(asked: impl Future<Output = Result<T, ApiError>>) -> Result<T, 
     })
 }
 
-pub(super) async fn page(context: &Context, query: &Query) -> Result<Page, ApiError> {
+pub(super) async fn page(context: &Context, query: &Query) -> Result<HtmlPage, ApiError> {
     let field = |name: &str| query.get(name).map(String::as_str).unwrap_or_default();
     let tracking: Vec<&String> = context
         .snapshot
@@ -46,7 +46,7 @@ pub(super) async fn page(context: &Context, query: &Query) -> Result<Page, ApiEr
         parts.push(Part::still("tabs", tabs(&tracking, pipeline)));
         parts.push(Part::calm("files", shown(context, pipeline, name, only).await?));
     }
-    Ok(Page {
+    Ok(HtmlPage {
         title: "Files".to_owned(),
         nav: Nav::Files,
         parts,
@@ -115,7 +115,7 @@ async fn shown(
     })
 }
 
-fn figures(files: &Files, stuck: usize) -> Markup {
+fn figures(files: &TrackedFiles, stuck: usize) -> Markup {
     let open: u64 = files.open.iter().map(|slice| slice.records).sum();
     html! {
         section class="panel" aria-label="Per shard" {
@@ -189,7 +189,7 @@ fn cell(file: &File, stage: &TrackedStage, is_late: bool) -> Markup {
 fn grid(
     context: &Context,
     pipeline: &str,
-    files: &Files,
+    files: &TrackedFiles,
     late: &BTreeSet<(String, i64)>,
 ) -> Markup {
     let shards: BTreeSet<i64> = files.files.iter().map(|file| file.row.shard).collect();

@@ -5,7 +5,7 @@ use potok_flow::{State, Status};
 
 use super::draw::icon;
 use super::text::{self, clean, number, part};
-use super::{Context, Done};
+use super::{ActionResult, Context};
 use crate::problems::Severity;
 
 /// Shapes that pages use by name.
@@ -50,7 +50,7 @@ impl Part {
 }
 
 /// A page before its frame.
-pub(super) struct Page {
+pub(super) struct HtmlPage {
     pub title: String,
     pub nav: Nav,
     pub parts: Vec<Part>,
@@ -59,7 +59,7 @@ pub(super) struct Page {
     pub json: String,
 }
 
-impl Page {
+impl HtmlPage {
     pub fn is_live(&self) -> bool {
         self.parts.iter().any(|part| part.live)
     }
@@ -115,7 +115,7 @@ pub(super) fn state_pill(status: &Status) -> Markup {
     html! { span class={ "pill " (class) } { (icon(shape, "")) (word) } }
 }
 
-struct Entry {
+struct NavEntry {
     nav: Nav,
     path: &'static str,
     shape: &'static str,
@@ -125,21 +125,21 @@ struct Entry {
 }
 
 /// Pages in the navigation: those that some pipeline has a use for.
-fn entries(context: &Context) -> Vec<Entry> {
+fn entries(context: &Context) -> Vec<NavEntry> {
     let snapshot = &context.snapshot;
     let groups: u64 = snapshot.all.iter().map(|status| text::held(status).1).sum();
     let open: Vec<u64> = snapshot.all.iter().filter_map(|s| s.dead_letters_open).collect();
     let open = (!open.is_empty()).then(|| open.iter().sum::<u64>());
     let has_groups = snapshot.outlines.values().any(|outline| outline.group.is_some());
     let has_files = snapshot.outlines.values().any(|outline| outline.has_files);
-    let entry = |nav, path, shape, name| Entry { nav, path, shape, name, count: None, hot: false };
+    let entry = |nav, path, shape, name| NavEntry { nav, path, shape, name, count: None, hot: false };
     let mut entries = vec![entry(Nav::Overview, "/", "home", "Overview")];
     if has_groups {
         let of_groups = entry(Nav::Groups, "/groups", "clock", "Groups");
-        entries.push(Entry { count: Some(groups), ..of_groups });
+        entries.push(NavEntry { count: Some(groups), ..of_groups });
     }
     let letters = entry(Nav::DeadLetters, "/dead-letters", "letter", "Dead letters");
-    entries.push(Entry { count: open, hot: open.is_some_and(|open| open > 0), ..letters });
+    entries.push(NavEntry { count: open, hot: open.is_some_and(|open| open > 0), ..letters });
     if has_files {
         entries.push(entry(Nav::Files, "/files", "files", "Files"));
     }
@@ -194,9 +194,9 @@ pub(super) fn navigation(context: &Context, nav: Nav) -> Part {
 }
 
 /// The whole page.
-pub(super) fn frame(context: &Context, page: Page) -> String {
+pub(super) fn frame(context: &Context, page: HtmlPage) -> String {
     let live = page.is_live();
-    let Page { title, nav, parts, command, json } = page;
+    let HtmlPage { title, nav, parts, command, json } = page;
     let identity = context.admin.identity();
     let now = context.snapshot.at;
     let time = text::time_of(&now.to_string(), now);
@@ -262,7 +262,7 @@ pub(super) fn frame(context: &Context, page: Page) -> String {
 }
 
 /// What came of what somebody did.
-fn notice(done: &Done) -> Markup {
+fn notice(done: &ActionResult) -> Markup {
     html! {
         div class={ "done" @if done.error.is_some() { " bad" } } role="status" {
             @match &done.error {

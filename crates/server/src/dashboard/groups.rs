@@ -6,7 +6,7 @@ use maud::{Markup, html};
 use potok_flow::GroupView;
 
 use super::draw::{bar, icon};
-use super::frame::{Nav, Page, Part, head, panel};
+use super::frame::{HtmlPage, Nav, Part, head, panel};
 use super::overview::due;
 use super::text::{UNKNOWN, address, bytes, clean, count, held, number, part, span, time_of};
 use super::{Context, Query};
@@ -26,7 +26,7 @@ async fn soon<T>(asked: impl Future<Output = Result<T, ApiError>>) -> Result<T, 
     })
 }
 
-pub(super) async fn page(context: &Context, query: &Query) -> Result<Page, ApiError> {
+pub(super) async fn page(context: &Context, query: &Query) -> Result<HtmlPage, ApiError> {
     let field = |name: &str| query.get(name).map(String::as_str).unwrap_or_default();
     let holding: Vec<&String> = context
         .snapshot
@@ -47,7 +47,7 @@ pub(super) async fn page(context: &Context, query: &Query) -> Result<Page, ApiEr
         parts
             .push(Part::calm("list", list(context, pipeline, field("key"), field("after")).await?));
     }
-    Ok(Page {
+    Ok(HtmlPage {
         title: "Groups".to_owned(),
         nav: Nav::Groups,
         parts,
@@ -126,7 +126,7 @@ async fn list(
             return groups::page(&context.admin, Some(pipeline), after_given, ROWS).await;
         }
         let groups = groups::of_key(&context.admin, Some(pipeline), key).await?;
-        Ok(groups::Page { total: groups.len() as u64, groups, next: None })
+        Ok(groups::GroupsPage { total: groups.len() as u64, groups, next: None })
     };
     let page = soon(asked).await?;
     let next = page
@@ -221,7 +221,11 @@ fn kinds(group: &GroupView) -> String {
 }
 
 /// One key: all groups that are held under it.
-pub(super) async fn one(context: &Context, pipeline: &str, key: &str) -> Result<Page, ApiError> {
+pub(super) async fn one(
+    context: &Context,
+    pipeline: &str,
+    key: &str,
+) -> Result<HtmlPage, ApiError> {
     let groups = soon(groups::of_key(&context.admin, Some(pipeline), key)).await?;
     let parts = vec![
         Part::still(
@@ -247,7 +251,7 @@ pub(super) async fn one(context: &Context, pipeline: &str, key: &str) -> Result<
             },
         ),
     ];
-    Ok(Page {
+    Ok(HtmlPage {
         title: key.to_owned(),
         nav: Nav::Groups,
         parts,
@@ -285,7 +289,11 @@ fn details(context: &Context, group: &GroupView) -> Markup {
 }
 
 /// Dropping is confirmed by the key.
-pub(super) async fn drop(context: &Context, pipeline: &str, key: &str) -> Result<Page, ApiError> {
+pub(super) async fn drop(
+    context: &Context,
+    pipeline: &str,
+    key: &str,
+) -> Result<HtmlPage, ApiError> {
     let records = soon(groups::held(&context.admin, pipeline, key)).await?;
     let html = html! {
         (head(html! { "Drop " span class="mono" { (clean(key, 120)) } }, html! { "Group of " (clean(pipeline, 60)) }, html! {}))
@@ -303,7 +311,7 @@ pub(super) async fn drop(context: &Context, pipeline: &str, key: &str) -> Result
             }
         } }
     };
-    Ok(Page {
+    Ok(HtmlPage {
         title: "Drop a group".to_owned(),
         nav: Nav::Groups,
         parts: vec![Part::still("drop", html)],

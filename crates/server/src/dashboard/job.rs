@@ -6,7 +6,7 @@ use maud::{Markup, html};
 
 use super::Context;
 use super::draw::{bar, icon};
-use super::frame::{Nav, Page, Part, head, panel};
+use super::frame::{HtmlPage, Nav, Part, head, panel};
 use super::text::{clean, count, number, part, time_of};
 use crate::ApiError;
 use crate::jobs::{self, Job, Phase, Progress};
@@ -14,9 +14,9 @@ use crate::jobs::{self, Job, Phase, Progress};
 /// Jobs in the list.
 const JOBS: usize = 5;
 
-pub(super) fn page(context: &Context, id: &str) -> Result<Page, ApiError> {
+pub(super) fn page(context: &Context, id: &str) -> Result<HtmlPage, ApiError> {
     let job = jobs::find(&context.admin, id)?;
-    Ok(Page {
+    Ok(HtmlPage {
         title: job.name.clone(),
         nav: Nav::DeadLetters,
         parts: vec![Part::live("job", details(context, &job))],

@@ -9,12 +9,12 @@ use potok_core::Timestamp;
 use potok_flow::dead_letter::DeadLetterState;
 
 use super::draw::icon;
-use super::frame::{Nav, Page, Part, head, panel};
+use super::frame::{HtmlPage, Nav, Part, head, panel};
 use super::text::{
     address, bytes, clean, clean_bytes, count, laid_out, number, part, span, time_of,
 };
 use super::{Context, Query, actions, job};
-use crate::letters::book::{self, Contents, Entry, NEWEST_MAX};
+use crate::letters::book::{self, Contents, LetterEntry, NEWEST_MAX};
 use crate::letters::{self, Action};
 use crate::{ApiError, jobs, parse_since};
 
@@ -27,19 +27,19 @@ const BODY_BYTES_MAX: usize = 64 << 10;
 /// How long it may take to say what a replay would do.
 const DRY_RUN_MAX: Duration = Duration::from_secs(2);
 
-/// Which dead letters a page is about.
-struct Which<'a> {
+/// LetterSelection dead letters a page is about.
+struct LetterSelection<'a> {
     pipeline: &'a str,
     reason: &'a str,
     cause: &'a str,
     since: &'a str,
 }
 
-impl<'a> Which<'a> {
+impl<'a> LetterSelection<'a> {
     fn of(query: &'a Query) -> Self {
         let field = |name: &str| query.get(name).map(String::as_str).unwrap_or_default();
         let (pipeline, reason) = (field("pipeline"), field("reason"));
-        Which { pipeline, reason, cause: field("cause"), since: field("since") }
+        LetterSelection { pipeline, reason, cause: field("cause"), since: field("since") }
     }
 
     fn params(&self) -> [(&'static str, &'a str); 4] {
@@ -55,7 +55,7 @@ impl<'a> Which<'a> {
         address(path, &self.params())
     }
 
-    fn has(&self, entry: &Entry, since: Option<Timestamp>) -> bool {
+    fn has(&self, entry: &LetterEntry, since: Option<Timestamp>) -> bool {
         (self.pipeline.is_empty() || *entry.pipeline == *self.pipeline)
             && (self.reason.is_empty() || entry.reason == self.reason)
             && (self.cause.is_empty() || *entry.cause == *self.cause)
@@ -86,8 +86,8 @@ impl<'a> Which<'a> {
     }
 }
 
-pub(super) async fn page(context: &Context, query: &Query) -> Page {
-    let which = Which::of(query);
+pub(super) async fn page(context: &Context, query: &Query) -> HtmlPage {
+    let which = LetterSelection::of(query);
     let after = query.get("after").map(String::as_str).unwrap_or_default();
     let shown = book::open_letters(&context.admin).await;
     let about = html! { "Records that no destination will take as they are. They are kept whole until somebody replays or drops them." };
@@ -119,8 +119,8 @@ pub(super) async fn page(context: &Context, query: &Query) -> Page {
     finished(&which, parts)
 }
 
-fn finished(which: &Which, parts: Vec<Part>) -> Page {
-    Page {
+fn finished(which: &LetterSelection, parts: Vec<Part>) -> HtmlPage {
+    HtmlPage {
         title: "Dead letters".to_owned(),
         nav: Nav::DeadLetters,
         parts,
@@ -129,7 +129,7 @@ fn finished(which: &Which, parts: Vec<Part>) -> Page {
     }
 }
 
-fn figures(context: &Context, contents: &Contents, which: &Which) -> Markup {
+fn figures(context: &Context, contents: &Contents, which: &LetterSelection) -> Markup {
     if contents.total == 0 && contents.at == Timestamp::default() {
         return html! {};
     }
@@ -165,7 +165,7 @@ fn figures(context: &Context, contents: &Contents, which: &Which) -> Markup {
     }
 }
 
-fn filters(contents: &Contents, which: &Which) -> Markup {
+fn filters(contents: &Contents, which: &LetterSelection) -> Markup {
     let mut pipelines: Vec<&str> =
         contents.counts.keys().map(|(pipeline, _)| &**pipeline).collect();
     pipelines.dedup();
@@ -200,20 +200,24 @@ fn filters(contents: &Contents, which: &Which) -> Markup {
 
 /// One cause, and how many share it.
 struct Cause<'a> {
-    entry: &'a Entry,
+    entry: &'a LetterEntry,
     count: u64,
     first: Timestamp,
     last: Timestamp,
 }
 
-fn matching<'a>(context: &Context, contents: &'a Contents, which: &Which) -> Vec<&'a Entry> {
+fn matching<'a>(
+    context: &Context,
+    contents: &'a Contents,
+    which: &LetterSelection,
+) -> Vec<&'a LetterEntry> {
     let since = (!which.since.is_empty())
         .then(|| parse_since(which.since, context.snapshot.at).ok())
         .flatten();
     contents.newest.iter().map(|entry| &**entry).filter(|entry| which.has(entry, since)).collect()
 }
 
-fn causes(context: &Context, contents: &Contents, which: &Which) -> Markup {
+fn causes(context: &Context, contents: &Contents, which: &LetterSelection) -> Markup {
     let mut causes: BTreeMap<(&str, &str, &Arc<str>), Cause> = BTreeMap::new();
     for entry in matching(context, contents, which) {
         let cause = causes.entry((&entry.pipeline, entry.reason, &entry.cause)).or_insert(Cause {
@@ -241,7 +245,7 @@ fn causes(context: &Context, contents: &Contents, which: &Which) -> Markup {
             div class="scroll" { table class="card-t" {
                 thead { tr { th class="num" { "Count" } th { "Cause" } th { "Pipeline" } th { "First" } th { "Last" } th { span class="vh" { "Actions" } } } }
                 tbody { @for Cause { entry, count, first, last } in &causes {
-                    @let only = Which { pipeline: &entry.pipeline, reason: entry.reason, cause: &entry.cause, since: which.since };
+                    @let only = LetterSelection { pipeline: &entry.pipeline, reason: entry.reason, cause: &entry.cause, since: which.since };
                     tr {
                         td class="num strong" data-l="count" { (number(*count)) }
                         td class="full err" { a href=(only.address("/dead-letters")) { span class="pill bad" { (entry.reason) } " " (clean(&entry.cause, 220)) } }
@@ -260,14 +264,14 @@ fn causes(context: &Context, contents: &Contents, which: &Which) -> Markup {
     )
 }
 
-fn list(context: &Context, contents: &Contents, which: &Which, after: &str) -> Markup {
+fn list(context: &Context, contents: &Contents, which: &LetterSelection, after: &str) -> Markup {
     let all = matching(context, contents, which);
     let total = all.len();
     let start = match after {
         "" => 0,
         after => all.iter().position(|entry| entry.id == after).map_or(0, |at| at + 1),
     };
-    let rows: Vec<&&Entry> = all.iter().skip(start).take(ROWS).collect();
+    let rows: Vec<&&LetterEntry> = all.iter().skip(start).take(ROWS).collect();
     let next = rows.last().filter(|_| start + rows.len() < total).map(|entry| {
         let mut params = which.params().to_vec();
         params.push(("after", &entry.id));
@@ -316,7 +320,7 @@ fn list(context: &Context, contents: &Contents, which: &Which, after: &str) -> M
 }
 
 /// One of them, whole.
-pub(super) async fn one(context: &Context, query: &Query) -> Result<Page, ApiError> {
+pub(super) async fn one(context: &Context, query: &Query) -> Result<HtmlPage, ApiError> {
     let id = query.get("id").map(String::as_str).unwrap_or_default();
     let (letter, differs) = letters::one(&context.admin, id).await?;
     let envelope = &letter.envelope;
@@ -383,7 +387,7 @@ pub(super) async fn one(context: &Context, query: &Query) -> Result<Page, ApiErr
             } }))
         }
     };
-    Ok(Page {
+    Ok(HtmlPage {
         title: letter.id.clone(),
         nav: Nav::DeadLetters,
         parts: vec![Part::still("letter", html)],
@@ -418,8 +422,8 @@ pub(super) async fn confirm(
     context: &Context,
     action: Action,
     query: &Query,
-) -> Result<Page, ApiError> {
-    let which = Which::of(query);
+) -> Result<HtmlPage, ApiError> {
+    let which = LetterSelection::of(query);
     let id = query.get("id").map(String::as_str).unwrap_or_default();
     let wish = actions::wish(query);
     let target = wish.target();
@@ -480,7 +484,7 @@ pub(super) async fn confirm(
             }
         } }
     };
-    Ok(Page {
+    Ok(HtmlPage {
         title: format!("{title} dead letters"),
         nav: Nav::DeadLetters,
         parts: vec![Part::still("confirm", html)],

@@ -41,14 +41,14 @@ use axum::routing::{get, post};
 use maud::{Markup, html};
 
 use crate::access::{self, Actor, Role, Visitor};
-use crate::audit::Via;
+use crate::audit::Door;
 use crate::error::ErrorBody;
 use crate::problems::{self, Problem};
 use crate::sampler::Snapshot;
 use crate::{Admin, ApiError};
 use actions::Actions;
 use events::Streams;
-use frame::{Nav, Page, Part};
+use frame::{HtmlPage, Nav, Part};
 use token::Keys;
 
 pub(crate) use login::address as login_address;
@@ -66,7 +66,6 @@ pub(crate) struct Shared {
     streams: Streams,
 }
 
-/// Its routes.
 pub(crate) fn routes() -> Router<Admin> {
     Router::new()
         .route("/", get(page))
@@ -104,7 +103,7 @@ async fn asset(text: &'static str, kind: &'static str) -> Response {
 
 /// What came of something that a person did.
 #[derive(Clone, Debug)]
-pub(super) struct Done {
+pub(super) struct ActionResult {
     pub text: String,
     pub error: Option<ErrorBody>,
 }
@@ -116,13 +115,13 @@ pub(super) struct Context {
     pub problems: Vec<Problem>,
     /// The address of this page, without what was done.
     pub view: String,
-    pub done: Option<Done>,
+    pub done: Option<ActionResult>,
     /// Who looks at it.
     pub visitor: Visitor,
 }
 
 impl Context {
-    async fn of(admin: &Admin, view: String, done: Option<Done>, visitor: Visitor) -> Self {
+    async fn of(admin: &Admin, view: String, done: Option<ActionResult>, visitor: Visitor) -> Self {
         let snapshot = admin.snapshot().await;
         let problems = problems::problems(&snapshot, admin.sampler());
         Context { admin: admin.clone(), snapshot, problems, view, done, visitor }
@@ -139,7 +138,7 @@ impl Context {
     }
 
     pub fn actor(&self) -> Actor {
-        Actor::of(&self.visitor, Via::Dashboard)
+        Actor::of(&self.visitor, Door::Dashboard)
     }
 
     /// A form that changes something: one button, and what it is about. What stands for its token is
@@ -230,7 +229,7 @@ impl View {
         }
     }
 
-    async fn render(&self, context: &Context) -> Result<Page, ApiError> {
+    async fn render(&self, context: &Context) -> Result<HtmlPage, ApiError> {
         access::require(&context.visitor, self.needs())?;
         match self {
             View::Overview => Ok(overview::page(context)),
@@ -299,7 +298,7 @@ fn without_done(address: &str) -> (String, Option<String>) {
 }
 
 /// A page that says why there is none.
-fn error_page(error: &ApiError) -> Page {
+fn error_page(error: &ApiError) -> HtmlPage {
     let ErrorBody { code, what, cause, hint } = &error.body;
     let said = html! {
         (frame::head(html! { "That did not work" }, html! {}, html! {}))
@@ -313,7 +312,7 @@ fn error_page(error: &ApiError) -> Page {
             }
         }
     };
-    Page {
+    HtmlPage {
         title: "Error".to_owned(),
         nav: Nav::None,
         parts: vec![Part::still("error", said)],

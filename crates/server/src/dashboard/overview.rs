@@ -4,7 +4,7 @@ use maud::{Markup, html};
 use potok_flow::{Outline, State, Status};
 
 use super::draw::{icon, line};
-use super::frame::{Nav, Page, Part, head, severity_class, state_of};
+use super::frame::{HtmlPage, Nav, Part, head, severity_class, state_of};
 use super::text::{
     UNKNOWN, address, bytes, clean, count, known, number, part, rate, span, time_of,
 };
@@ -17,7 +17,7 @@ const CHANGES: usize = 8;
 /// Problems that are shown; what is behind them is in their pages.
 const PROBLEMS: usize = 12;
 
-pub(super) fn page(context: &Context) -> Page {
+pub(super) fn page(context: &Context) -> HtmlPage {
     let parts = vec![
         Part::live("head", heading(context)),
         Part::live("problems", problem_panel(context, None)),
@@ -25,7 +25,7 @@ pub(super) fn page(context: &Context) -> Page {
         Part::calm("flow", flow(context)),
         Part::calm("changes", changes(context)),
     ];
-    Page {
+    HtmlPage {
         title: "Overview".to_owned(),
         nav: Nav::Overview,
         parts,

@@ -5,7 +5,7 @@ use potok_flow::{DestinationStatus, LatencyCounts, Outline, State, Status};
 
 use super::Context;
 use super::draw::{bar, chart, icon, line};
-use super::frame::{Nav, Page, Part, head, panel, state_pill};
+use super::frame::{HtmlPage, Nav, Part, head, panel, state_pill};
 use super::overview::{due, problem_panel};
 use super::text::{UNKNOWN, bytes, clean, count, held, known, number, part, rate, span, time_of};
 use crate::problems;
@@ -15,7 +15,7 @@ use crate::{ApiError, rates};
 /// Partitions that are shown, those that are furthest behind.
 const PARTITIONS: usize = 20;
 
-pub(super) fn page(context: &Context, pipeline: &str) -> Result<Page, ApiError> {
+pub(super) fn page(context: &Context, pipeline: &str) -> Result<HtmlPage, ApiError> {
     let all = &context.snapshot.all;
     let Some(status) = context.snapshot.of(pipeline) else {
         let known: Vec<String> = all.iter().map(|status| status.pipeline.clone()).collect();
@@ -31,7 +31,7 @@ pub(super) fn page(context: &Context, pipeline: &str) -> Result<Page, ApiError> 
     }
     parts.push(Part::live("rates", arrived_and_delivered(context, status)));
     parts.push(Part::live("details", details(context, status)));
-    Ok(Page {
+    Ok(HtmlPage {
         title: pipeline.to_owned(),
         nav: Nav::None,
         parts,

@@ -2,7 +2,7 @@
 
 use maud::html;
 
-use super::frame::{Nav, Page, Part, head};
+use super::frame::{HtmlPage, Nav, Part, head};
 use super::text::clean;
 use super::{Context, Query};
 use crate::{ApiError, letters};
@@ -10,7 +10,7 @@ use crate::{ApiError, letters};
 /// Of a dead letter that is edited.
 const VALUE_BYTES_MAX: usize = 256 << 10;
 
-pub(super) async fn page(context: &Context, query: &Query) -> Result<Page, ApiError> {
+pub(super) async fn page(context: &Context, query: &Query) -> Result<HtmlPage, ApiError> {
     let from = query.get("from").filter(|from| !from.is_empty());
     let mut topics: Vec<String> =
         context.admin.engine().reads().iter().map(ToString::to_string).collect();
@@ -53,7 +53,7 @@ pub(super) async fn page(context: &Context, query: &Query) -> Result<Page, ApiEr
             }
         } }
     };
-    Ok(Page {
+    Ok(HtmlPage {
         title: "Send a test record".to_owned(),
         nav: Nav::Send,
         parts: vec![Part::still("send", html)],

@@ -3,16 +3,16 @@
 use maud::{Markup, html};
 
 use super::draw::icon;
-use super::frame::{Nav, Page, Part, head, panel};
+use super::frame::{HtmlPage, Nav, Part, head, panel};
 use super::text::{address, bytes, clean, count, exact_time_of, number, part};
 use super::{Context, Query};
 use crate::ApiError;
-use crate::trace::{Found, Seen, Wish, search};
+use crate::trace::{Sighting, TraceQuery, TraceResult, search};
 
 /// Places that are shown.
 const ROWS: usize = 200;
 
-pub(super) async fn page(context: &Context, query: &Query) -> Result<Page, ApiError> {
+pub(super) async fn page(context: &Context, query: &Query) -> Result<HtmlPage, ApiError> {
     let id = query.get("id").map(|id| id.trim()).unwrap_or_default();
     let since = query.get("since").map(String::as_str).unwrap_or("1h");
     let about = html! { "Everything the log still has of a key, an id anywhere in a record, a group, or a place such as " code { "orders/0/17" } "." };
@@ -28,7 +28,7 @@ pub(super) async fn page(context: &Context, query: &Query) -> Result<Page, ApiEr
         Part::still("find", form(id, since)),
     ];
     if !id.is_empty() {
-        let wish = Wish {
+        let wish = TraceQuery {
             id: id.to_owned(),
             since: Some(since.to_owned()),
             seconds: None,
@@ -38,7 +38,7 @@ pub(super) async fn page(context: &Context, query: &Query) -> Result<Page, ApiEr
         parts.push(Part::still("found", results(context, id, since, &found)));
     }
     let since_flag = if since.is_empty() { String::new() } else { format!(" --since {since}") };
-    Ok(Page {
+    Ok(HtmlPage {
         title: "Trace".to_owned(),
         nav: Nav::Trace,
         parts,
@@ -67,7 +67,7 @@ fn form(id: &str, since: &str) -> Markup {
     }
 }
 
-fn results(context: &Context, id: &str, since: &str, found: &Found) -> Markup {
+fn results(context: &Context, id: &str, since: &str, found: &TraceResult) -> Markup {
     let hidden = found.seen.len().saturating_sub(ROWS);
     let searched = html! {
         dl class="kv" {
@@ -80,7 +80,7 @@ fn results(context: &Context, id: &str, since: &str, found: &Found) -> Markup {
         div class="cols w21" {
             @if found.seen.is_empty() {
                 section class="panel" { div class="pad" {
-                    p class="strong" { @if found.complete { "Seen nowhere." } @else { "Not found so far." } }
+                    p class="strong" { @if found.complete { "Sighting nowhere." } @else { "Not found so far." } }
                     p class="muted" { "No record " @if !since.is_empty() { "of this time " } "has it as its key, as a header's value or as a whole word of its value. "
                         a href=(address("/trace", &[("id", id), ("since", "24h")])) { "Look 24 h back" } " · "
                         a href={ "/trace?id=" (part(id)) "&since=" } { "Look at all that is kept" } }
@@ -96,7 +96,7 @@ fn results(context: &Context, id: &str, since: &str, found: &Found) -> Markup {
     }
 }
 
-fn row(context: &Context, seen: &Seen) -> Markup {
+fn row(context: &Context, seen: &Sighting) -> Markup {
     let (shape, class, title) = match seen.what {
         "record" => ("ring", "", "Arrived"),
         "ended" => ("ok", "c-ok", "Ended"),
@@ -108,7 +108,7 @@ fn row(context: &Context, seen: &Seen) -> Markup {
         "replay" => ("send", "c-acc", "Replayed"),
         "resolved" => ("ok", "", "Dead letter settled"),
         "held" => ("wait", "c-held", "Held in a group"),
-        _ => ("ring", "", "Seen"),
+        _ => ("ring", "", "Sighting"),
     };
     let time = if seen.time == "-" { String::new() } else { exact_time_of(&seen.time) };
     let date = seen.time.split_once('T').map(|(date, _)| date).unwrap_or_default();

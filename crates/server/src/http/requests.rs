@@ -22,7 +22,7 @@ const KEPT_MAX: usize = 1_000_000;
 
 /// A request that was taken.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct TakenRequest {
+pub(super) struct AcceptedRequest {
     pub path: String,
     pub key: String,
     /// SHA-256 of its body, in hexadecimal.
@@ -31,7 +31,7 @@ pub(super) struct TakenRequest {
     pub records: usize,
 }
 
-impl TakenRequest {
+impl AcceptedRequest {
     pub fn output(&self) -> Result<Output, Fault> {
         let value = serde_json::to_vec(self)
             .map_err(|error| Fault::fix("a request cannot be noted").because(error))?;
@@ -46,10 +46,10 @@ impl TakenRequest {
 }
 
 /// One key's request: whoever holds the lock decides it, the others wait for the outcome.
-pub(super) type Turn = Arc<TurnMutex<Option<TakenRequest>>>;
+pub(super) type Turn = Arc<TurnMutex<Option<AcceptedRequest>>>;
 
 #[derive(Default)]
-struct Known {
+struct RequestTable {
     turns: HashMap<(String, String), Turn>,
     /// When each came to be, oldest first.
     ages: VecDeque<(Timestamp, (String, String))>,
@@ -57,7 +57,7 @@ struct Known {
 
 /// All requests of the last day.
 #[derive(Default)]
-pub(super) struct Requests(Mutex<Known>);
+pub(super) struct Requests(Mutex<RequestTable>);
 
 impl Requests {
     /// What the log knows of the last day.
@@ -74,7 +74,7 @@ impl Requests {
         while let Some(batch) = reader.next(false).await? {
             for record in &batch.records {
                 let taken = record.value.as_deref().and_then(|v| serde_json::from_slice(v).ok());
-                let Some(taken): Option<TakenRequest> = taken else { continue };
+                let Some(taken): Option<AcceptedRequest> = taken else { continue };
                 let turn = requests.turn(&taken.path, &taken.key, record.time);
                 if let Ok(mut known) = turn.try_lock() {
                     *known = Some(taken);

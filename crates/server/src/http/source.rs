@@ -20,7 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::auth::HttpAuth;
 use super::body::{BYTES_MAX, BadBody, elements, unpack};
-use super::requests::{Requests, TakenRequest};
+use super::requests::{AcceptedRequest, Requests};
 use crate::{ApiError, error, request};
 
 /// Where other programs send records of a pipeline.
@@ -56,10 +56,10 @@ const KEY_CHARS_MAX: usize = 255;
 /// All HTTP sources of a process. Cheap to clone.
 #[derive(Clone)]
 pub struct HttpSources {
-    inner: Arc<Inner>,
+    inner: Arc<SourcesInner>,
 }
 
-struct Inner {
+struct SourcesInner {
     log: Arc<dyn Log>,
     clock: Arc<dyn Clock>,
     sources: Vec<Arc<Route>>,
@@ -93,7 +93,6 @@ const STATUSES: [StatusCode; 10] = [
 pub struct HttpSourceCounts {
     /// Whose it is.
     pub pipeline: String,
-    /// Its path.
     pub path: String,
     /// Records that were taken.
     pub records: u64,
@@ -102,7 +101,7 @@ pub struct HttpSourceCounts {
 }
 
 #[derive(Clone, Copy, Debug, Serialize)]
-struct Accepted {
+struct AcceptAnswer {
     /// How many records are durable.
     accepted: usize,
     /// They were already there: this is a repeat under the same `Idempotency-Key`.
@@ -121,7 +120,7 @@ impl HttpSources {
             |source| Arc::new(Route { source, answers: Default::default(), records: 0.into() });
         let sources = sources.into_iter().map(route).collect();
         let bodies = Arc::new(Semaphore::new(BODIES_BYTES_MAX / BODY_UNIT));
-        Ok(HttpSources { inner: Arc::new(Inner { log, clock, sources, requests, bodies }) })
+        Ok(HttpSources { inner: Arc::new(SourcesInner { log, clock, sources, requests, bodies }) })
     }
 
     /// Their routes. Paths come from files: they are compared as they are, none is a pattern.
@@ -162,7 +161,12 @@ async fn route(
     take(sources.inner, route, &headers, body).await
 }
 
-async fn take(inner: Arc<Inner>, route: Arc<Route>, headers: &HeaderMap, body: Body) -> Response {
+async fn take(
+    inner: Arc<SourcesInner>,
+    route: Arc<Route>,
+    headers: &HeaderMap,
+    body: Body,
+) -> Response {
     let answer = match inner.take(route.clone(), headers, body).await {
         Ok(accepted) => {
             if !accepted.repeated {
@@ -188,13 +192,13 @@ async fn take(inner: Arc<Inner>, route: Arc<Route>, headers: &HeaderMap, body: B
     answer
 }
 
-impl Inner {
+impl SourcesInner {
     async fn take(
         self: Arc<Self>,
         route: Arc<Route>,
         headers: &HeaderMap,
         body: Body,
-    ) -> Result<Accepted, ApiError> {
+    ) -> Result<AcceptAnswer, ApiError> {
         let source = &route.source;
         let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
         let other_site = matches!(text("sec-fetch-site"), Some("cross-site" | "same-site"));
@@ -275,11 +279,11 @@ impl Inner {
         idempotency_key: Option<String>,
         body: &Bytes,
         mut outputs: Vec<Output>,
-    ) -> Result<Accepted, ApiError> {
+    ) -> Result<AcceptAnswer, ApiError> {
         let accepted = outputs.len();
         let Some(key) = idempotency_key else {
             self.append_all(&outputs).await?;
-            return Ok(Accepted { accepted, repeated: false });
+            return Ok(AcceptAnswer { accepted, repeated: false });
         };
         let now = self.clock.now();
         self.requests.forget_old(now);
@@ -287,10 +291,10 @@ impl Inner {
         let mut known = turn.lock().await;
         let hash = Sha256::digest(body).iter().map(|byte| format!("{byte:02x}")).collect();
         let request =
-            TakenRequest { path: source.path.clone(), key, body: hash, records: accepted };
+            AcceptedRequest { path: source.path.clone(), key, body: hash, records: accepted };
         if let Some(known) = &*known {
             if known.body == request.body {
-                return Ok(Accepted { accepted: known.records, repeated: true });
+                return Ok(AcceptAnswer { accepted: known.records, repeated: true });
             }
             let what = format!("another body was taken under the Idempotency-Key `{}`", known.key);
             return Err(ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "P0543", what)
@@ -306,7 +310,7 @@ impl Inner {
             return Err(error);
         }
         *known = Some(request);
-        Ok(Accepted { accepted, repeated: false })
+        Ok(AcceptAnswer { accepted, repeated: false })
     }
 
     async fn append_all(&self, outputs: &[Output]) -> Result<(), ApiError> {

@@ -20,11 +20,11 @@ use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
 use super::dry::{Dry, foreseen};
-use super::filter::{Filter, Wanted};
+use super::filter::{Filter, LetterFilter};
 use super::lines_response;
-use super::select::{PAGE_LETTERS_MAX, Selection, Shelf, shelves};
+use super::select::{PAGE_LETTERS_MAX, Selection, LetterTopic, shelves};
 use crate::access::Actor;
-use crate::audit::{self, Entry};
+use crate::audit::{self, AuditEntry};
 use crate::line::push_line;
 use crate::{Admin, ApiError, request};
 
@@ -37,7 +37,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// A replay or drop.
 #[derive(Clone, Deserialize)]
-pub(crate) struct Wish {
+pub(crate) struct LetterRequest {
     #[serde(flatten)]
     pub filter: serde_json::Map<String, serde_json::Value>,
     /// Only say what would be done.
@@ -54,7 +54,7 @@ pub(crate) struct Wish {
     pub job: Option<String>,
 }
 
-impl Wish {
+impl LetterRequest {
     /// The filter, for people.
     pub fn target(&self) -> String {
         let said = |(name, value): (&String, &serde_json::Value)| match value {
@@ -101,7 +101,7 @@ pub(crate) async fn drop(
 async fn act(
     admin: Admin,
     actor: Actor,
-    wish: Wish,
+    wish: LetterRequest,
     action: Action,
 ) -> Result<Response, ApiError> {
     if let Some(name) = &wish.job {
@@ -136,19 +136,19 @@ pub(crate) struct Work {
     /// Pipelines whose files were looked at.
     warned: BTreeSet<String>,
     /// Where something was dropped.
-    dropped: Vec<Arc<Shelf>>,
+    dropped: Vec<Arc<LetterTopic>>,
     /// Given back when all are sent.
     alone: Option<OwnedMutexGuard<()>>,
     /// How many were handled.
     handled: u64,
     /// What a replay would come to, as far as it was tried out.
     dry: Dry,
-    entry: Entry,
+    entry: AuditEntry,
 }
 
 /// What was done with one dead letter.
 #[derive(Serialize)]
-struct Done<'a> {
+struct LetterOutcome<'a> {
     id: &'a str,
     pipeline: &'a str,
     reason: Reason,
@@ -165,13 +165,13 @@ impl Work {
     pub async fn begin(
         admin: &Admin,
         actor: &Actor,
-        wish: Wish,
+        wish: LetterRequest,
         action: Action,
     ) -> Result<Self, ApiError> {
-        let entry = Entry::new(actor, action.word()).target(wish.target());
+        let entry = AuditEntry::new(actor, action.word()).target(wish.target());
         let mut filter = Filter::of(wish.filter)?;
         filter.all = false;
-        let wanted = Wanted::read(filter, admin.engine())?;
+        let wanted = LetterFilter::read(filter, admin.engine())?;
         let Ok(alone) = admin.inner.letters.clone().try_lock_owned() else {
             let what = "another replay or drop of dead letters is under way";
             return Err(
@@ -187,10 +187,10 @@ impl Work {
             }
         }
         let paces = (Duration::from_secs(1).as_millis() / PACE.as_millis()) as u32;
-        let entry = Entry { pipeline: wanted.pipeline.clone(), ..entry };
+        let entry = AuditEntry { pipeline: wanted.pipeline.clone(), ..entry };
         let selection = Selection::begin(admin, wanted, None).await?;
         if !wish.dry_run {
-            audit::note(admin, Entry { result: "started".to_owned(), ..entry.clone() }).await;
+            audit::note(admin, AuditEntry { result: "started".to_owned(), ..entry.clone() }).await;
         }
         Ok(Work {
             selection,
@@ -218,7 +218,7 @@ impl Work {
 
     /// Notes how many were handled, where it ends before its time.
     pub async fn stopped(self) {
-        let entry = Entry { result: "stopped".to_owned(), ..self.entry.clone() };
+        let entry = AuditEntry { result: "stopped".to_owned(), ..self.entry.clone() };
         audit::note(&self.admin, entry.count(self.handled)).await;
     }
 
@@ -255,7 +255,7 @@ impl Work {
             true => {
                 for (letter, forecast) in foreseen(self.admin.engine(), &letters).await {
                     let (outcome, why) = self.dry.add(forecast);
-                    let done = Done { outcome: Some(outcome), ..done(letter, word, why) };
+                    let done = LetterOutcome { outcome: Some(outcome), ..done(letter, word, why) };
                     push_line(&mut lines, &done);
                 }
             }
@@ -288,7 +288,11 @@ impl Work {
         lines
     }
 
-    async fn settle(&mut self, shelf: &Arc<Shelf>, letters: &[DeadLetter]) -> Result<(), ApiError> {
+    async fn settle(
+        &mut self,
+        shelf: &Arc<LetterTopic>,
+        letters: &[DeadLetter],
+    ) -> Result<(), ApiError> {
         let engine = self.admin.engine();
         let (log, clock) = (engine.log().as_ref(), engine.clock().as_ref());
         if self.action == Action::Drop {
@@ -356,7 +360,7 @@ impl Work {
     }
 
     /// Why this one cannot be replayed.
-    fn obstacle(&self, shelf: &Shelf, letter: &DeadLetter) -> Option<String> {
+    fn obstacle(&self, shelf: &LetterTopic, letter: &DeadLetter) -> Option<String> {
         if self.action == Action::Drop {
             return None;
         }
@@ -379,7 +383,11 @@ impl Work {
     }
 }
 
-fn done<'a>(letter: &'a DeadLetter, action: &'static str, why: Option<String>) -> Done<'a> {
+fn done<'a>(
+    letter: &'a DeadLetter,
+    action: &'static str,
+    why: Option<String>,
+) -> LetterOutcome<'a> {
     let DeadLetter { id, envelope, .. } = letter;
-    Done { id, pipeline: &envelope.pipeline, reason: envelope.reason, action, outcome: None, why }
+    LetterOutcome { id, pipeline: &envelope.pipeline, reason: envelope.reason, action, outcome: None, why }
 }

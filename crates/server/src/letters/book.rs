@@ -32,7 +32,7 @@ const KEY_CHARS_MAX: usize = 200;
 
 /// A dead letter in the list.
 #[derive(Clone, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct LetterEntry {
     pub id: String,
     pub pipeline: Arc<str>,
     pub reason: &'static str,
@@ -59,14 +59,14 @@ pub(crate) struct Contents {
     /// By pipeline and reason; exact once all are read.
     pub counts: BTreeMap<(Arc<str>, &'static str), Tally>,
     /// Newest first.
-    pub newest: Vec<Arc<Entry>>,
+    pub newest: Vec<Arc<LetterEntry>>,
     pub total: u64,
     /// How many dead letters and notes were looked at for it, ever.
     pub read: u64,
 }
 
 /// What pages know of dead letters now.
-pub(crate) struct Shown {
+pub(crate) struct BookView {
     pub contents: Arc<Contents>,
     /// More are being read.
     pub stale: bool,
@@ -109,9 +109,9 @@ impl Book {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn shown(&self, stale: bool) -> Shown {
+    fn shown(&self, stale: bool) -> BookView {
         let state = self.state();
-        Shown {
+        BookView {
             contents: state.contents.clone(),
             stale,
             is_first: state.ends.is_none(),
@@ -121,7 +121,7 @@ impl Book {
 }
 
 /// The open dead letters, as new as can be had in a moment.
-pub(crate) async fn open_letters(admin: &Admin) -> Shown {
+pub(crate) async fn open_letters(admin: &Admin) -> BookView {
     let book = &admin.inner.book;
     let ends = tokio::time::timeout(ASK_MAX, ends(admin)).await;
     let Ok(Ok(ends)) = ends else {
@@ -214,7 +214,7 @@ struct Followed {
     /// Open ones, by pipeline and reason.
     open: BTreeMap<(Arc<str>, &'static str), (BTreeMap<Place, RangeSet>, Timestamp)>,
     /// The newest open ones, by when they were set aside and where they lie.
-    newest: BTreeMap<(Timestamp, Place, u64), Arc<Entry>>,
+    newest: BTreeMap<(Timestamp, Place, u64), Arc<LetterEntry>>,
     times: HashMap<(Place, u64), Timestamp>,
     /// Some that are older were left out of the newest.
     is_cut: bool,
@@ -401,7 +401,7 @@ fn entry(
     letter: DeadLetter,
     pipeline: Arc<str>,
     causes: &mut BTreeMap<String, Arc<str>>,
-) -> Entry {
+) -> LetterEntry {
     let DeadLetter { id, envelope, record, .. } = letter;
     let error: String = envelope.error.chars().take(ERROR_CHARS_MAX).collect();
     let cause = shared(causes, &cause_of(&error));
@@ -409,7 +409,7 @@ fn entry(
         let text = String::from_utf8_lossy(key);
         text.chars().take(KEY_CHARS_MAX).collect()
     });
-    Entry {
+    LetterEntry {
         id,
         pipeline,
         reason: envelope.reason.word(),

@@ -58,7 +58,7 @@ impl Filter {
 }
 
 /// A filter read and checked.
-pub(super) struct Wanted {
+pub(super) struct LetterFilter {
     pub pipeline: Option<String>,
     pub ids: Option<Vec<LetterId>>,
     reasons: Vec<Reason>,
@@ -70,7 +70,7 @@ pub(super) struct Wanted {
     all: bool,
 }
 
-impl Wanted {
+impl LetterFilter {
     pub fn read(filter: Filter, engine: &Engine) -> Result<Self, ApiError> {
         let now = engine.clock().now();
         let ids = filter.ids.given().map(|ids| ids.iter().map(|id| id.parse()).collect());
@@ -78,7 +78,7 @@ impl Wanted {
         let reasons = filter.reason.iter().flat_map(|list| list.split(',')).map(reason);
         let since = filter.since.map(|text| parse_since(&text, now)).transpose();
         let predicate = filter.r#where.map(|source| predicate(&source)).transpose()?;
-        Ok(Wanted {
+        Ok(LetterFilter {
             pipeline: filter.pipeline,
             ids: ids.map_err(ApiError::usage)?,
             reasons: reasons.collect::<Result<_, _>>()?,

@@ -21,9 +21,9 @@ use potok_flow::dead_letter::{DeadLetter, DeadLetterState, Pages};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 
-pub(crate) use act::{Action, Wish as ActWish, Work, drop, replay};
+pub(crate) use act::{Action, LetterRequest, Work, drop, replay};
 pub(crate) use dry::Dry;
-use filter::{Filter, Wanted};
+use filter::{Filter, LetterFilter};
 use select::Selection;
 
 use crate::line::{LINES_TYPE, push_line, write_body, write_key};
@@ -55,7 +55,7 @@ pub(crate) async fn list(
         _ => Ok((name, text.into())),
     });
     let filter = filter.collect::<Result<serde_json::Map<_, _>, ApiError>>()?;
-    let wanted = Wanted::read(Filter::of(filter)?, admin.engine())?;
+    let wanted = LetterFilter::read(Filter::of(filter)?, admin.engine())?;
     let flag_of = |name, text: &Option<String>| text.as_ref().map_or(Ok(false), |t| flag(name, t));
     let (brief, summary) =
         (flag_of("brief", &listing.brief)?, flag_of("summary", &listing.summary)?);
@@ -233,7 +233,7 @@ pub(crate) async fn one(
 ) -> Result<(DeadLetter, Option<Vec<String>>), ApiError> {
     let filter = serde_json::json!({ "ids": [id], "all": true });
     let filter = Filter::of(filter.as_object().cloned().unwrap_or_default())?;
-    let wanted = Wanted::read(filter, admin.engine())?;
+    let wanted = LetterFilter::read(filter, admin.engine())?;
     let mut selection = Selection::begin(admin, wanted, None).await?;
     let found = selection.next(1).await?.and_then(|(_, letters)| letters.into_iter().next());
     let letter = found.ok_or_else(|| ApiError::usage(format!("there is no dead letter `{id}`")))?;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use potok_core::PipelineInfo;
-use potok_flow::dead_letter::{self, DeadLetter, LetterId, Pages, Settled};
+use potok_flow::dead_letter::{self, DeadLetter, LetterId, LetterOutcomes, Pages};
 
-use super::filter::Wanted;
+use super::filter::LetterFilter;
 use crate::{Admin, ApiError};
 
 /// Dead letters looked at together, and their bytes.
@@ -15,13 +15,13 @@ pub(super) const PAGE_LETTERS_MAX: usize = 500;
 const PAGE_BYTES_MAX: usize = 8 << 20;
 
 /// A dead-letter topic, and the pipelines that write to it.
-pub(super) struct Shelf {
+pub(super) struct LetterTopic {
     /// Its topics.
     info: PipelineInfo,
     pipelines: Vec<PipelineInfo>,
 }
 
-impl Shelf {
+impl LetterTopic {
     /// The pipeline that a dead letter is of, if it is known here.
     pub fn pipeline_of(&self, letter: &DeadLetter) -> Option<&PipelineInfo> {
         self.pipelines.iter().find(|info| info.pipeline == letter.envelope.pipeline)
@@ -33,16 +33,19 @@ impl Shelf {
 }
 
 /// The dead-letter topics that are here; only those of one pipeline where one is named.
-pub(super) async fn shelves(admin: &Admin, only: Option<&str>) -> Result<Vec<Shelf>, ApiError> {
+pub(super) async fn shelves(
+    admin: &Admin,
+    only: Option<&str>,
+) -> Result<Vec<LetterTopic>, ApiError> {
     let log = admin.engine().log();
-    let mut shelves: Vec<Shelf> = Vec::new();
+    let mut shelves: Vec<LetterTopic> = Vec::new();
     for group in log.consumer_groups().await? {
-        let same = |shelf: &&mut Shelf| shelf.info.dead_letters == group.info.dead_letters;
+        let same = |shelf: &&mut LetterTopic| shelf.info.dead_letters == group.info.dead_letters;
         match shelves.iter_mut().find(same) {
             Some(shelf) => shelf.pipelines.push(group.info),
             None => {
                 let pipelines = vec![group.info.clone()];
-                shelves.push(Shelf { info: group.info, pipelines });
+                shelves.push(LetterTopic { info: group.info, pipelines });
             }
         }
     }
@@ -51,12 +54,12 @@ pub(super) async fn shelves(admin: &Admin, only: Option<&str>) -> Result<Vec<She
         let covered = shelves.iter().any(|shelf| shelf.info.dead_letters == topic.topic);
         if let (Some(pipeline), false) = (topic.topic.strip_suffix("-dead"), covered) {
             let info = dead_letter::info(pipeline, &topic.topic, 0);
-            shelves.push(Shelf { info, pipelines: Vec::new() });
+            shelves.push(LetterTopic { info, pipelines: Vec::new() });
         }
     }
     shelves.sort_by(|a, b| a.info.dead_letters.cmp(&b.info.dead_letters));
     let Some(only) = only else { return Ok(shelves) };
-    let is_of = |shelf: &Shelf| {
+    let is_of = |shelf: &LetterTopic| {
         shelf.info.pipeline == only || shelf.pipelines.iter().any(|info| info.pipeline == only)
     };
     if !shelves.iter().any(is_of)
@@ -70,25 +73,25 @@ pub(super) async fn shelves(admin: &Admin, only: Option<&str>) -> Result<Vec<She
 }
 
 /// What is read of a shelf.
-enum Reading {
+enum LetterReader {
     All(Box<Pages>),
     /// Those of these names, each alone.
-    Named(VecDeque<LetterId>, Arc<Settled>),
+    Named(VecDeque<LetterId>, Arc<LetterOutcomes>),
 }
 
 /// The dead letters wanted, in the order of the log within a topic.
 pub(super) struct Selection {
     admin: Admin,
-    wanted: Arc<Wanted>,
-    shelves: VecDeque<Arc<Shelf>>,
-    reading: Option<(Arc<Shelf>, Reading)>,
+    wanted: Arc<LetterFilter>,
+    shelves: VecDeque<Arc<LetterTopic>>,
+    reading: Option<(Arc<LetterTopic>, LetterReader)>,
 }
 
 impl Selection {
     /// Begins at the first, or where an earlier one stopped.
     pub async fn begin(
         admin: &Admin,
-        wanted: Wanted,
+        wanted: LetterFilter,
         cursor: Option<&str>,
     ) -> Result<Selection, ApiError> {
         let shelves = shelves(admin, wanted.pipeline.as_deref()).await?;
@@ -111,7 +114,7 @@ impl Selection {
                         "P0501" => ApiError::usage(fault.what),
                         _ => fault.into(),
                     })?;
-                    selection.reading = Some((shelf, Reading::All(Box::new(pages))));
+                    selection.reading = Some((shelf, LetterReader::All(Box::new(pages))));
                     break;
                 }
             }
@@ -131,7 +134,7 @@ impl Selection {
             if ours.is_empty() {
                 continue;
             }
-            let settled = Arc::new(Settled::load(log.as_ref(), &shelf.info).await?);
+            let settled = Arc::new(LetterOutcomes::load(log.as_ref(), &shelf.info).await?);
             for id in ours {
                 let found = dead_letter::find(
                     log.as_ref(),
@@ -156,7 +159,7 @@ impl Selection {
     pub async fn next(
         &mut self,
         most: usize,
-    ) -> Result<Option<(Arc<Shelf>, Vec<DeadLetter>)>, ApiError> {
+    ) -> Result<Option<(Arc<LetterTopic>, Vec<DeadLetter>)>, ApiError> {
         loop {
             let Some(page) = self.page(most.min(PAGE_LETTERS_MAX)).await? else {
                 return Ok(None);
@@ -172,7 +175,7 @@ impl Selection {
     /// Where a later selection goes on; `None` at the end.
     pub fn cursor(&self) -> Option<String> {
         match &self.reading {
-            Some((shelf, Reading::All(pages))) => {
+            Some((shelf, LetterReader::All(pages))) => {
                 Some(format!("{}:{}", shelf.info.dead_letters, pages.cursor()))
             }
             _ => None,
@@ -183,7 +186,7 @@ impl Selection {
     async fn page(
         &mut self,
         most: usize,
-    ) -> Result<Option<(Arc<Shelf>, Vec<DeadLetter>)>, ApiError> {
+    ) -> Result<Option<(Arc<LetterTopic>, Vec<DeadLetter>)>, ApiError> {
         let log = self.admin.engine().log().clone();
         loop {
             let Some((shelf, reading)) = &mut self.reading else {
@@ -191,7 +194,7 @@ impl Selection {
                 let reading = match &self.wanted.ids {
                     None => {
                         let pages = Pages::open(log.as_ref(), &shelf.info, None).await?;
-                        Reading::All(Box::new(pages))
+                        LetterReader::All(Box::new(pages))
                     }
                     Some(ids) => {
                         let is_here = |id: &&LetterId| *id.topic == *shelf.info.dead_letters;
@@ -199,8 +202,8 @@ impl Selection {
                         if ids.is_empty() {
                             continue;
                         }
-                        let settled = Settled::load(log.as_ref(), &shelf.info).await?;
-                        Reading::Named(ids, Arc::new(settled))
+                        let settled = LetterOutcomes::load(log.as_ref(), &shelf.info).await?;
+                        LetterReader::Named(ids, Arc::new(settled))
                     }
                 };
                 self.reading = Some((shelf, reading));
@@ -210,8 +213,8 @@ impl Selection {
             let mut bytes = 0;
             while letters.len() < most && bytes < PAGE_BYTES_MAX {
                 let letter = match reading {
-                    Reading::All(pages) => pages.next().await?,
-                    Reading::Named(ids, settled) => match ids.pop_front() {
+                    LetterReader::All(pages) => pages.next().await?,
+                    LetterReader::Named(ids, settled) => match ids.pop_front() {
                         None => None,
                         Some(id) => {
                             let ids = [id];
@@ -238,7 +241,7 @@ impl Selection {
 }
 
 async fn filter(
-    wanted: Arc<Wanted>,
+    wanted: Arc<LetterFilter>,
     letters: Vec<DeadLetter>,
 ) -> Result<Vec<DeadLetter>, ApiError> {
     // Predicates are somebody's programs: they run where they hold up nothing else.

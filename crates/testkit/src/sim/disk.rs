@@ -10,7 +10,7 @@ use potok_core::{
 
 /// One partition: records with the incarnation they were written under.
 #[derive(Debug, Default)]
-pub struct Shelf {
+pub struct SimPartition {
     /// Offsets ascend, with gaps.
     pub records: Vec<(u64, Record)>,
     /// The offset the next record will get.
@@ -31,7 +31,6 @@ pub struct Progress {
 pub struct Group {
     /// Whose it is.
     pub info: PipelineInfo,
-    /// Its progress.
     pub progress: BTreeMap<Partition, Progress>,
 }
 
@@ -41,7 +40,7 @@ pub struct Disk {
     incarnation: u64,
     partitions: u32,
     turn: u32,
-    topics: BTreeMap<Arc<str>, Vec<Shelf>>,
+    topics: BTreeMap<Arc<str>, Vec<SimPartition>>,
     groups: BTreeMap<String, Group>,
     /// Topics that were made anew have an incarnation of their own.
     anew: BTreeMap<Arc<str>, u64>,
@@ -70,7 +69,7 @@ impl Disk {
         let records: Vec<_> = self.records(topic).map(|(at, r)| (at, r.clone())).collect();
         self.gone.extend(records);
         for shelf in self.topics.get_mut(topic).into_iter().flatten() {
-            *shelf = Shelf::default();
+            *shelf = SimPartition::default();
         }
         for group in self.groups.values_mut() {
             group.progress.retain(|partition, _| partition.topic != *topic);
@@ -118,7 +117,7 @@ impl Disk {
         let shelves = self
             .topics
             .entry(output.topic.clone())
-            .or_insert_with(|| (0..partitions).map(|_| Shelf::default()).collect());
+            .or_insert_with(|| (0..partitions).map(|_| SimPartition::default()).collect());
         let mut offset = 0;
         if let Some(shelf) = shelves.get_mut(partition as usize) {
             offset = shelf.next;
@@ -137,12 +136,12 @@ impl Disk {
     }
 
     /// The partitions of a topic, if it exists.
-    pub fn topic(&self, topic: &str) -> Option<&[Shelf]> {
+    pub fn topic(&self, topic: &str) -> Option<&[SimPartition]> {
         self.topics.get(topic).map(Vec::as_slice)
     }
 
     /// One partition.
-    pub fn shelf(&self, partition: &Partition) -> Option<&Shelf> {
+    pub fn shelf(&self, partition: &Partition) -> Option<&SimPartition> {
         self.topic(&partition.topic)?.get(partition.index as usize)
     }
 
@@ -233,7 +232,7 @@ impl Disk {
     /// Partitions of these topics.
     pub fn partitions_of(&self, topics: &[Arc<str>]) -> Vec<Partition> {
         let of = |topic: &Arc<str>| {
-            let count = self.topic(topic).map_or(0, <[Shelf]>::len) as u32;
+            let count = self.topic(topic).map_or(0, <[SimPartition]>::len) as u32;
             let topic = topic.clone();
             (0..count).map(move |index| Partition { topic: topic.clone(), index })
         };
@@ -242,7 +241,7 @@ impl Disk {
 
     /// All topics, for tools.
     pub fn topic_infos(&self) -> Vec<TopicInfo> {
-        let info = |(topic, shelves): (&Arc<str>, &Vec<Shelf>)| TopicInfo {
+        let info = |(topic, shelves): (&Arc<str>, &Vec<SimPartition>)| TopicInfo {
             topic: topic.to_string(),
             ends: shelves.iter().map(|shelf| shelf.next).collect(),
         };

@@ -19,9 +19,9 @@ const FOR_GOOD: Duration = Duration::from_secs(365 * 24 * 3_600);
 
 /// Who stands still, from when and until when.
 #[derive(Debug, Default)]
-pub struct Frozen(BTreeMap<usize, (Instant, Instant)>);
+pub struct FrozenProcesses(BTreeMap<usize, (Instant, Instant)>);
 
-impl Frozen {
+impl FrozenProcesses {
     pub(super) fn freeze(&mut self, process: usize, length: Option<Duration>) {
         // The dead stay dead.
         if !self.is_dead(process) {

@@ -7,21 +7,21 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use potok_core::trouble::{Bug, planted};
 use potok_core::{
-    Clock, ConsumerGroup, ConsumerGroupSpec, Damage, Ended, Fault, Held, Log, NotWritten,
-    OpenGroups, Output, Owner, Partition, Place, Position, PutOutcome, RangeSet, ReadFrom, Reader,
-    Reason, Record, Source, SourceBatch, Store, TopicInfo, Transaction,
+    Clock, ConsumerGroup, ConsumerGroupSpec, Damage, EndedOffsets, Fault, Log, NotWritten,
+    OpenGroups, Output, Owner, Partition, Position, PutOutcome, RangeSet, ReadFrom, Reader, Reason,
+    Record, Source, SourceBatch, Store, StoreAddress, StoreEntry, TopicInfo, Transaction,
 };
 use tokio::sync::{Notify, OwnedMutexGuard, oneshot};
 
 use super::clock::SimClock;
 use super::promises;
-use super::scenario::{Deliver, To};
-use super::source::{Live, SimJournal, SimSource};
+use super::scenario::{Deliver, SimTarget};
+use super::source::{SimAssignments, SimJournal, SimSource};
 use super::trouble::{Recovery, Trouble};
 use super::world::{State, World};
 
 /// Members of groups, by group and process.
-type Members = BTreeMap<(String, usize), Arc<Mutex<Live>>>;
+type Members = BTreeMap<(String, usize), Arc<Mutex<SimAssignments>>>;
 
 /// One life's handle on the log.
 pub struct SimLog {
@@ -53,7 +53,7 @@ impl SimLog {
     }
 
     /// The other members of a group.
-    pub(super) fn others(&self, group: &str, process: usize) -> Vec<Arc<Mutex<Live>>> {
+    pub(super) fn others(&self, group: &str, process: usize) -> Vec<Arc<Mutex<SimAssignments>>> {
         let groups = self.groups();
         let others =
             groups.iter().filter(|((name, member), _)| name == group && *member != process);
@@ -65,7 +65,7 @@ impl SimLog {
     pub(super) async fn write(
         self: Arc<Self>,
         transaction: Transaction,
-        lives: Vec<Arc<Mutex<Live>>>,
+        lives: Vec<Arc<Mutex<SimAssignments>>>,
     ) -> Result<Vec<Position>, NotWritten> {
         let (slow, refused, lost) = match lives.is_empty() {
             false => (Trouble::TransactSlow, Trouble::TransactRefused, Trouble::TransactReplyLost),
@@ -114,7 +114,7 @@ impl SimLog {
         self: Arc<Self>,
         turn: OwnedMutexGuard<()>,
         transaction: Transaction,
-        lives: Vec<Arc<Mutex<Live>>>,
+        lives: Vec<Arc<Mutex<SimAssignments>>>,
     ) -> Result<Vec<Position>, NotWritten> {
         let (answer, answered) = oneshot::channel();
         tokio::spawn(async move {
@@ -151,7 +151,7 @@ impl SimLog {
     }
 
     /// A process that stands still may do so in the middle of a write: its last part is missing.
-    async fn whose_is_awake(&self, lives: &[Arc<Mutex<Live>>]) {
+    async fn whose_is_awake(&self, lives: &[Arc<Mutex<SimAssignments>>]) {
         if let Some(live) = lives.first() {
             let process = live.lock().unwrap_or_else(PoisonError::into_inner).process;
             self.world.awake(process).await;
@@ -161,7 +161,7 @@ impl SimLog {
     fn apply(
         &self,
         transaction: &Transaction,
-        lives: &[Arc<Mutex<Live>>],
+        lives: &[Arc<Mutex<SimAssignments>>],
     ) -> Result<Vec<Position>, NotWritten> {
         let clock = match self.world.with(|w| w.shared) {
             true => SimClock::of_shared_log(self.world.clone()),
@@ -171,7 +171,7 @@ impl SimLog {
         self.world.with(|w| {
             let lives = lives.iter().map(|l| l.lock().unwrap_or_else(PoisonError::into_inner));
             let lives: Vec<_> = lives.collect();
-            let left = |ended: &&Ended| {
+            let left = |ended: &&EndedOffsets| {
                 let mut lives = lives.iter();
                 !lives.any(|live| live.is_valid(&ended.partition, ended.assignment))
             };
@@ -189,8 +189,9 @@ impl SimLog {
                 promises::observe_written(w, live.process, &transaction.outputs);
             }
             for ended in &transaction.ended {
-                let reads =
-                    |live: &&MutexGuard<'_, Live>| live.group_of(&ended.partition.topic).is_some();
+                let reads = |live: &&MutexGuard<'_, SimAssignments>| {
+                    live.group_of(&ended.partition.topic).is_some()
+                };
                 let Some(live) = lives.iter().find(reads) else { continue };
                 note_ended(w, live, ended, transaction);
             }
@@ -200,7 +201,12 @@ impl SimLog {
 }
 
 /// Notes what has ended in a partition, if it is still its reader's.
-fn note_ended(w: &mut State, live: &Live, ended: &Ended, transaction: &Transaction) {
+fn note_ended(
+    w: &mut State,
+    live: &SimAssignments,
+    ended: &EndedOffsets,
+    transaction: &Transaction,
+) {
     let is_owner = live.is_valid(&ended.partition, ended.assignment);
     let mut group = live.group_of(&ended.partition.topic).unwrap_or_default();
     promises::observe_ended(w, (live.process, group), &ended.partition, &ended.ranges);
@@ -226,8 +232,7 @@ fn note_ended(w: &mut State, live: &Live, ended: &Ended, transaction: &Transacti
 fn too_large(w: &mut State, outputs: &[Output]) -> Vec<(usize, Fault)> {
     let Some((most, expect)) = w.output_max.zip(w.expect.clone()) else { return Vec::new() };
     let limited = |output: &Output| {
-        let delivered =
-            |deliver: &Deliver| matches!(&deliver.to, To::Topic(topic) if *topic == output.topic);
+        let delivered = |deliver: &Deliver| matches!(&deliver.to, SimTarget::Topic(topic) if *topic == output.topic);
         output.topic == expect.dead || expect.scenario.delivers.iter().any(delivered)
     };
     let mut refused = Vec::new();
@@ -256,7 +261,7 @@ impl Store for LogBodies {
         Ok(())
     }
 
-    async fn put(&self, _: &Owner, _: &[Held]) -> Result<PutOutcome, Fault> {
+    async fn put(&self, _: &Owner, _: &[StoreEntry]) -> Result<PutOutcome, Fault> {
         Ok(PutOutcome::Kept)
     }
 
@@ -264,12 +269,12 @@ impl Store for LogBodies {
         Ok(())
     }
 
-    async fn load(&self, _: &Owner, places: &[Place]) -> Result<Vec<Option<Record>>, Fault> {
-        let load = |place: &Place| self.0.with(|w| w.disk.record(&place.position).cloned());
+    async fn load(&self, _: &Owner, places: &[StoreAddress]) -> Result<Vec<Option<Record>>, Fault> {
+        let load = |place: &StoreAddress| self.0.with(|w| w.disk.record(&place.position).cloned());
         Ok(places.iter().map(load).collect())
     }
 
-    async fn clean(&self, _: &Owner, _: &[Place]) -> Result<(), Fault> {
+    async fn clean(&self, _: &Owner, _: &[StoreAddress]) -> Result<(), Fault> {
         Ok(())
     }
 }
@@ -329,7 +334,7 @@ impl Log for LogHandle {
         let together = if log.world.with(|w| w.has_one_order()) { specs.len().max(1) } else { 1 };
         let (mut sources, mut lives) = (Vec::<Box<dyn Source>>::new(), Vec::new());
         for specs in specs.chunks(together) {
-            let live = Arc::new(Mutex::new(Live::new(specs, self.process)));
+            let live = Arc::new(Mutex::new(SimAssignments::new(specs, self.process)));
             for spec in specs {
                 let of = (spec.group.clone(), self.process);
                 if let Some(old) = log.groups().insert(of, live.clone()) {

@@ -26,20 +26,21 @@ mod world;
 
 pub use chance::Chance;
 pub use clock::SimClock;
-pub use disk::{Disk, Progress, Shelf};
+pub use disk::{Disk, Progress, SimPartition};
 pub use feed::{FeedManner, FeedOutcome, Row, Rows, SimFeed, run_feed_seed};
 pub use frozen::SESSION;
 pub use log::{LogHandle, SimLog};
 pub use pipeline::{DEAD, PIPELINE, plan};
-pub use promises::{Expect, Promise, Violation, seals};
+pub use promises::{Expectation, Promise, Violation, seals};
 pub use runner::{Outcome, run, run_seed};
 pub use scenario::{
-    Act, Change, Deliver, HELD_SEEDS, Hold, LARGE, Scenario, StageManner, TWO_GROUPS_SEEDS, To,
+    Act, Change, Deliver, HELD_SEEDS, Hold, LARGE, Scenario, SimTarget, StageManner,
+    TWO_GROUPS_SEEDS,
 };
 pub use sink::{Manner, SimSink, Spell, Style, Table};
 pub use store::SimStore;
 pub use trouble::{Recovery, Tally, Trouble};
-pub use workload::{Kind, record};
+pub use workload::{RecordKind, record};
 pub use world::{State, World};
 
 /// What simulated panics say; the test output is spared their traces.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use potok_core::{Decoded, Decoder, Event, Fault, Reason, Record, Stage, Staged, Store};
+use potok_core::{DecodeResult, Decoder, Event, Fault, Reason, Record, Stage, StageResult, Store};
 use potok_expr::Template;
 use potok_flow::decode::JsonDecoder;
 use potok_flow::{
@@ -13,11 +13,11 @@ use potok_flow::{
 };
 
 use super::promises;
-use super::scenario::{Change, Hold, Scenario, StageManner, To};
+use super::scenario::{Change, Hold, Scenario, SimTarget, StageManner};
 use super::sink::SimSink;
 use super::store::StoreHandle;
 use super::trouble::Trouble;
-use super::workload::Kind;
+use super::workload::RecordKind;
 use super::world::World;
 
 /// Name of the simulated pipeline.
@@ -54,10 +54,10 @@ pub(super) fn plan_in(
     let mut delivers = Vec::new();
     for (index, deliver) in scenario.delivers.iter().enumerate() {
         let target = match &deliver.to {
-            To::Sink(manner) => {
+            SimTarget::Sink(manner) => {
                 Target::Sink(SimSink::of_process(world.clone(), index, *manner, process))
             }
-            To::Topic(topic) => Target::Topic(TopicTarget::Fixed(topic.clone())),
+            SimTarget::Topic(topic) => Target::Topic(TopicTarget::Fixed(topic.clone())),
         };
         delivers.push(DeliverPlan {
             label: format!("entry {index}"),
@@ -67,7 +67,7 @@ pub(super) fn plan_in(
             target,
             key: deliver.key_by_k.then(|| path(".k")).transpose()?,
             once_by: if deliver.once { vec![path(".id")?] } else { Vec::new() },
-            headers_id: matches!(deliver.to, To::Topic(_)),
+            headers_id: matches!(deliver.to, SimTarget::Topic(_)),
         });
     }
     let filters = scenario.is_changed(life, |change| matches!(change, Change::Filter));
@@ -162,25 +162,25 @@ struct SimDecoder {
 
 impl Decoder for SimDecoder {
     #[allow(clippy::panic, reason = "a decoder may panic; that is what is simulated")]
-    fn decode(&self, records: &[&Record]) -> Vec<Decoded> {
+    fn decode(&self, records: &[&Record]) -> Vec<DecodeResult> {
         for record in records {
-            match Kind::of(record.value.as_deref()) {
-                Kind::Killer => {
+            match RecordKind::of(record.value.as_deref()) {
+                RecordKind::Killer => {
                     self.world.with(|w| {
                         w.tally.hit(Trouble::Killer);
                         w.note(format_args!("the decoder dies of {}", record.offset));
                     });
                     panic!("{}", super::PANIC);
                 }
-                Kind::Undecodable => self.world.with(|w| w.tally.hit(Trouble::Undecodable)),
+                RecordKind::Undecodable => self.world.with(|w| w.tally.hit(Trouble::Undecodable)),
                 _ => {}
             }
         }
         let mut decoded = self.json.decode(records);
         for (record, decoded) in records.iter().zip(&mut decoded).filter(|_| self.refuses) {
-            if Kind::of(record.value.as_deref()) == Kind::Outdated {
+            if RecordKind::of(record.value.as_deref()) == RecordKind::Outdated {
                 let what = "simulated: the schema is another by now";
-                *decoded = Decoded::Bad(Fault::set_aside(Reason::Undecodable, what));
+                *decoded = DecodeResult::Bad(Fault::set_aside(Reason::Undecodable, what));
             }
         }
         decoded
@@ -199,7 +199,7 @@ struct SimStage {
 
 #[async_trait]
 impl Stage for SimStage {
-    async fn apply(&self, events: Vec<Event>) -> Result<Vec<Staged>, Fault> {
+    async fn apply(&self, events: Vec<Event>) -> Result<Vec<StageResult>, Fault> {
         if self.world.with(|w| w.strikes(Trouble::StageFault, 10)) {
             return Err(Fault::wait("simulated: what the stage asks is away"));
         }
@@ -207,20 +207,20 @@ impl Stage for SimStage {
             let batch = events.iter().map(|event| event.position.clone()).collect();
             self.world.with(|w| promises::check_batch(w, batch));
         }
-        let apply = |mut event: Event| match Kind::of(Some(&event.source)) {
-            Kind::Filtered => Staged::Filtered,
-            Kind::Unwanted if self.filters => {
+        let apply = |mut event: Event| match RecordKind::of(Some(&event.source)) {
+            RecordKind::Filtered => StageResult::Filtered,
+            RecordKind::Unwanted if self.filters => {
                 self.world.with(|w| w.filtered.insert(event.position));
-                Staged::Filtered
+                StageResult::Filtered
             }
-            Kind::StageFails => {
-                Staged::Failed(Fault::set_aside(Reason::Stage, "simulated: the stage refuses"))
+            RecordKind::StageFails => {
+                StageResult::Failed(Fault::set_aside(Reason::Stage, "simulated: the stage refuses"))
             }
             _ => {
                 if self.manner.rewrites {
                     event.value = [&event.value[..], b" "].concat().into();
                 }
-                Staged::On(event)
+                StageResult::On(event)
             }
         };
         Ok(events.into_iter().map(apply).collect())

@@ -21,11 +21,11 @@ use potok_core::{
 use potok_flow::dead_letter::{REPLAY_HEADER, Replay};
 
 use super::pipeline::INTERNAL;
-use super::scenario::{Change, Deliver, Scenario, To};
+use super::scenario::{Change, Deliver, Scenario, SimTarget};
 use super::trouble::Recovery;
-use super::workload::{Kind, field};
+use super::workload::{RecordKind, field};
 use super::world::State;
-pub use counts::Deeds;
+pub use counts::ProcessCounts;
 pub(super) use counts::{
     check_counts, observe_ended, observe_receipt, observe_taken, observe_written,
 };
@@ -42,7 +42,6 @@ const ID_HEADER: &str = "potok-id";
 /// A broken promise.
 #[derive(Clone, Debug)]
 pub struct Violation {
-    /// Which.
     pub promise: Promise,
     /// How, in words.
     pub what: String,
@@ -50,7 +49,7 @@ pub struct Violation {
 
 /// What the checks know of the pipeline.
 #[derive(Clone, Debug)]
-pub struct Expect {
+pub struct Expectation {
     /// The scenario it runs.
     pub scenario: Scenario,
     /// Where its dead letters go.
@@ -61,7 +60,7 @@ pub struct Expect {
 
 /// What was written, indexed as it happens.
 #[derive(Debug, Default)]
-pub struct Observed {
+pub struct Observations {
     /// Outputs by the name they carry.
     named: BTreeMap<String, u64>,
     /// Dead letters by origin, every copy.
@@ -80,7 +79,7 @@ pub struct Observed {
     excused: BTreeMap<String, u64>,
 }
 
-impl Observed {
+impl Observations {
     fn has_letter(&self, origin: &Position, deliver: Option<u32>, attempts: u32) -> bool {
         let letters = self.letters.get(origin).into_iter().flatten();
         letters.into_iter().any(|l| l.deliver == deliver && l.attempts == attempts)
@@ -151,7 +150,12 @@ fn members(seal: &serde_json::Value) -> Vec<Position> {
 
 /// Says why a record of a source topic or of the replay topic has not ended. One whose place
 /// another took ends with that one.
-fn has_ended(w: &State, expect: &Expect, at: &Position, record: &Record) -> Result<(), String> {
+fn has_ended(
+    w: &State,
+    expect: &Expectation,
+    at: &Position,
+    record: &Record,
+) -> Result<(), String> {
     ended_itself(w, expect, at, record).or_else(|why| {
         let other = |(other, record): &(Position, &Record)| {
             other != at && ended_itself(w, expect, other, record).is_ok()
@@ -161,14 +165,18 @@ fn has_ended(w: &State, expect: &Expect, at: &Position, record: &Record) -> Resu
 }
 
 /// The records that have the same id in the same group, where later ones replace earlier ones.
-fn versions<'a>(w: &'a State, expect: &'a Expect, record: &Record) -> Vec<(Position, &'a Record)> {
+fn versions<'a>(
+    w: &'a State,
+    expect: &'a Expectation,
+    record: &Record,
+) -> Vec<(Position, &'a Record)> {
     let Some(wanted) = version_name(expect, record) else { return Vec::new() };
     let all = expect.scenario.topics.iter().flat_map(|topic| w.disk.records(topic));
     all.filter(|(_, other)| version_name(expect, other).as_ref() == Some(&wanted)).collect()
 }
 
 /// The group and the id by which a later record replaces an earlier one, where that happens.
-fn version_name(expect: &Expect, record: &Record) -> Option<(Option<String>, String)> {
+fn version_name(expect: &Expectation, record: &Record) -> Option<(Option<String>, String)> {
     let hold = expect.scenario.hold.filter(|hold| hold.replace)?;
     let value = record.value.as_deref();
     let group = hold.by.and_then(|by| field(value, by.trim_start_matches('.')));
@@ -176,7 +184,7 @@ fn version_name(expect: &Expect, record: &Record) -> Option<(Option<String>, Str
 }
 
 /// How many records there are by each such name.
-fn version_counts(w: &State, expect: &Expect) -> BTreeMap<(Option<String>, String), usize> {
+fn version_counts(w: &State, expect: &Expectation) -> BTreeMap<(Option<String>, String), usize> {
     let mut counts = BTreeMap::new();
     if expect.scenario.hold.is_some_and(|hold| hold.replace) {
         let all = expect.scenario.topics.iter().flat_map(|topic| w.disk.records(topic));
@@ -187,17 +195,24 @@ fn version_counts(w: &State, expect: &Expect) -> BTreeMap<(Option<String>, Strin
     counts
 }
 
-fn ended_itself(w: &State, expect: &Expect, at: &Position, record: &Record) -> Result<(), String> {
+fn ended_itself(
+    w: &State,
+    expect: &Expectation,
+    at: &Position,
+    record: &Record,
+) -> Result<(), String> {
     let replay = (at.topic == expect.replay).then(|| replay_of(&record.headers)).flatten();
     let (origin, only, attempt) = match &replay {
         Some(replay) => (&replay.origin, replay.deliver, replay.attempt),
         None => (at, None, 1),
     };
-    let kind = Kind::of(record.value.as_deref());
+    let kind = RecordKind::of(record.value.as_deref());
     if w.observed.has_letter(origin, None, attempt) {
         return Ok(());
     }
-    if kind == Kind::Filtered && expect.scenario.stage.is_some() || w.filtered.contains(origin) {
+    if kind == RecordKind::Filtered && expect.scenario.stage.is_some()
+        || w.filtered.contains(origin)
+    {
         return Ok(());
     }
     for (index, deliver) in (0..).zip(&expect.scenario.delivers) {
@@ -225,8 +240,8 @@ fn name_of(origin: &Position, deliver: u32) -> DeliveryId {
 fn is_there(w: &State, deliver: &Deliver, origin: &Position, index: u32, record: &Record) -> bool {
     let name = name_of(origin, index);
     match &deliver.to {
-        To::Topic(_) => w.observed.named.contains_key(&name.to_string()),
-        To::Sink(_) => {
+        SimTarget::Topic(_) => w.observed.named.contains_key(&name.to_string()),
+        SimTarget::Sink(_) => {
             let Some(table) = w.tables.get(index as usize) else { return false };
             let once = deliver.once.then(|| field(record.value.as_deref(), "id")).flatten();
             let twin = once
@@ -268,8 +283,8 @@ pub(super) fn check_end(w: &mut State) {
     check_letters(w, &expect, &inputs);
     for (index, deliver) in (0..).zip(&expect.scenario.delivers) {
         match &deliver.to {
-            To::Sink(_) => check_table(w, &expect, &inputs, deliver, index),
-            To::Topic(topic) => check_topic(w, &expect, &inputs, deliver, index, topic),
+            SimTarget::Sink(_) => check_table(w, &expect, &inputs, deliver, index),
+            SimTarget::Topic(topic) => check_topic(w, &expect, &inputs, deliver, index, topic),
         }
     }
 }
@@ -290,35 +305,40 @@ fn check_copies_made(w: &mut State, inputs: &BTreeMap<Position, Record>) {
 }
 
 /// The reason for which this record may be a dead letter of this entry.
-fn deserved(w: &State, expect: &Expect, record: &Record, deliver: Option<u32>) -> Option<Reason> {
-    let kind = Kind::of(record.value.as_deref());
+fn deserved(
+    w: &State,
+    expect: &Expectation,
+    record: &Record,
+    deliver: Option<u32>,
+) -> Option<Reason> {
+    let kind = RecordKind::of(record.value.as_deref());
     let stage = expect.scenario.stage;
     let Some(index) = deliver else {
         return match kind {
-            Kind::Undecodable => Some(Reason::Undecodable),
-            Kind::NoKey if expect.scenario.hold.is_some_and(|hold| hold.by.is_some()) => {
+            RecordKind::Undecodable => Some(Reason::Undecodable),
+            RecordKind::NoKey if expect.scenario.hold.is_some_and(|hold| hold.by.is_some()) => {
                 Some(Reason::NoKey)
             }
-            Kind::Outdated if expect.scenario.is_changed(usize::MAX, is_schema) => {
+            RecordKind::Outdated if expect.scenario.is_changed(usize::MAX, is_schema) => {
                 Some(Reason::Undecodable)
             }
-            Kind::Killer => Some(Reason::Crashes),
-            Kind::StageFails if stage.is_some_and(|s| s.dead_letters) => Some(Reason::Stage),
+            RecordKind::Killer => Some(Reason::Crashes),
+            RecordKind::StageFails if stage.is_some_and(|s| s.dead_letters) => Some(Reason::Stage),
             _ => None,
         };
     };
     let entry = expect.scenario.delivers.get(index as usize)?;
-    let is_sink = matches!(entry.to, To::Sink(_));
+    let is_sink = matches!(entry.to, SimTarget::Sink(_));
     let bytes = record.value.as_ref().map_or(0, Bytes::len);
-    let lacks_key = kind == Kind::NoKey && entry.key_by_k;
+    let lacks_key = kind == RecordKind::NoKey && entry.key_by_k;
     if !is_sink && !lacks_key && expect.scenario.output_max().is_some_and(|most| bytes > most) {
         return Some(Reason::TooLarge);
     }
     match kind {
-        Kind::NoKey if entry.key_by_k => Some(Reason::NoKey),
-        Kind::Refused | Kind::Late if is_sink => Some(Reason::Refused),
-        Kind::Poison if is_sink => Some(Reason::RetriesExhausted),
-        Kind::Good if entry.once => {
+        RecordKind::NoKey if entry.key_by_k => Some(Reason::NoKey),
+        RecordKind::Refused | RecordKind::Late if is_sink => Some(Reason::Refused),
+        RecordKind::Poison if is_sink => Some(Reason::RetriesExhausted),
+        RecordKind::Good if entry.once => {
             let id = field(record.value.as_deref(), "id")?;
             let table = w.tables.get(index as usize)?;
             let row = table.rows.get(*table.by_once.get(id.as_bytes())?)?;
@@ -332,7 +352,7 @@ fn is_schema(change: &Change) -> bool {
     matches!(change, Change::Schema)
 }
 
-fn check_letters(w: &mut State, expect: &Expect, inputs: &BTreeMap<Position, Record>) {
+fn check_letters(w: &mut State, expect: &Expectation, inputs: &BTreeMap<Position, Record>) {
     let mut found: BTreeMap<String, u64> = BTreeMap::new();
     let dead: Vec<Record> = w.disk.records(&expect.dead).map(|(_, r)| r.clone()).collect();
     for letter in dead {
@@ -357,7 +377,7 @@ fn check_letters(w: &mut State, expect: &Expect, inputs: &BTreeMap<Position, Rec
             let what = format!("the dead letter of {origin} has other bytes");
             w.violated(Promise::NothingInvented, what);
         }
-        let kind = Kind::of(record.value.as_deref());
+        let kind = RecordKind::of(record.value.as_deref());
         let shared = versions(w, expect, record)
             .iter()
             .any(|(_, other)| deserved(w, expect, other, deliver) == Some(reason));
@@ -398,11 +418,11 @@ fn check_letters(w: &mut State, expect: &Expect, inputs: &BTreeMap<Position, Rec
 }
 
 /// The bytes with which a record must arrive.
-fn arriving(expect: &Expect, deliver: &Deliver, record: &Record) -> (Option<Bytes>, Bytes) {
+fn arriving(expect: &Expectation, deliver: &Deliver, record: &Record) -> (Option<Bytes>, Bytes) {
     let value = record.value.clone().unwrap_or_default();
-    let kind = Kind::of(Some(&value));
+    let kind = RecordKind::of(Some(&value));
     let rewritten = expect.scenario.stage.is_some_and(|stage| stage.rewrites);
-    let value = match rewritten && kind != Kind::StageFails {
+    let value = match rewritten && kind != RecordKind::StageFails {
         true => [&value[..], b" "].concat().into(),
         false => value,
     };
@@ -418,10 +438,14 @@ fn own_headers(headers: &Headers) -> Vec<(&str, Option<&[u8]>)> {
 }
 
 /// What is kept in order with what: lane key and source partition; `None` where nothing is.
-fn ordered_with(expect: &Expect, at: &Position, record: &Record) -> Option<(Bytes, Partition)> {
+fn ordered_with(
+    expect: &Expectation,
+    at: &Position,
+    record: &Record,
+) -> Option<(Bytes, Partition)> {
     let value = record.value.as_deref();
     // What was refused and, before that was noted, taken after all, comes behind its followers.
-    if Kind::of(value) == Kind::Late {
+    if RecordKind::of(value) == RecordKind::Late {
         return None;
     }
     let scenario = &expect.scenario;
@@ -455,7 +479,7 @@ impl Order {
     /// Takes the next arrival; `lane` tells apart what is not kept in order.
     fn arrives(
         &mut self,
-        expect: &Expect,
+        expect: &Expectation,
         at: &Position,
         record: &Record,
         lane: u32,
@@ -470,13 +494,13 @@ impl Order {
 
 fn check_table(
     w: &mut State,
-    expect: &Expect,
+    expect: &Expectation,
     inputs: &BTreeMap<Position, Record>,
     deliver: &Deliver,
     index: u32,
 ) {
     let rows = w.tables.get(index as usize).map(|table| table.rows.clone()).unwrap_or_default();
-    let deduplicates = matches!(&deliver.to, To::Sink(manner) if manner.deduplicates);
+    let deduplicates = matches!(&deliver.to, SimTarget::Sink(manner) if manner.deduplicates);
     let mut order = Order::default();
     let mut groups = order::ByGroup::new(w, expect);
     let mut seen: BTreeSet<Position> = BTreeSet::new();
@@ -546,7 +570,7 @@ fn check_copies(
 
 fn check_topic(
     w: &mut State,
-    expect: &Expect,
+    expect: &Expectation,
     inputs: &BTreeMap<Position, Record>,
     deliver: &Deliver,
     index: u32,

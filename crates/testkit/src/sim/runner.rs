@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use potok_core::{Clock, Log, Output, Position, Record, Timestamp};
 use potok_flow::dead_letter::{self, DeadLetter, DeadLetterState};
-use potok_flow::{Engine, State as EngineState, Status, Undecided};
+use potok_flow::{Engine, State as EngineState, Status, UndecidedRecord};
 
 use super::chance::Chance;
 use super::clock::SimClock;
 use super::frozen::{HEARS_AFTER, SESSION};
 use super::log::{LogHandle, SimLog};
 use super::pipeline::{DEAD, HELD_GROUP, INTERNAL, PIPELINE, plan_in};
-use super::promises::{self, Expect, Promise, Violation};
+use super::promises::{self, Expectation, Promise, Violation};
 use super::scenario::{Act, Scenario};
 use super::trouble::{Recovery, Tally, Trouble};
-use super::workload::{Kind, Workload};
+use super::workload::{RecordKind, Workload};
 use super::world::World;
 
 /// Simulated time in which everything must have ended once trouble is over.
@@ -95,7 +95,7 @@ pub fn run(scenario: Scenario) -> Result<Outcome, String> {
         w.shared = scenario.sharing > 0;
         w.read_apart = scenario.read_apart;
         w.output_max = scenario.output_max();
-        w.expect = Some(Arc::new(Expect {
+        w.expect = Some(Arc::new(Expectation {
             scenario: scenario.clone(),
             dead: DEAD.into(),
             replay: format!("{PIPELINE}-replay").into(),
@@ -108,7 +108,7 @@ pub fn run(scenario: Scenario) -> Result<Outcome, String> {
         world,
         log: None,
         life: 0,
-        seen: Seen::default(),
+        seen: Samples::default(),
         letters: Vec::new(),
         statuses: Vec::new(),
     };
@@ -151,7 +151,7 @@ enum End {
 
 /// What the last samples showed.
 #[derive(Default)]
-struct Seen {
+struct Samples {
     gate_was_closed: bool,
     needed_fix: bool,
     restarts: u64,
@@ -174,7 +174,7 @@ struct Runner {
     /// Of the life that is lived now.
     log: Option<Arc<SimLog>>,
     life: usize,
-    seen: Seen,
+    seen: Samples,
     letters: Vec<DeadLetter>,
     /// Of each process, as sampled last.
     statuses: Vec<Status>,
@@ -472,7 +472,7 @@ impl Runner {
         let now = self.world.with(|w| w.millis());
         let mut waiting = BTreeMap::new();
         for engine in engines {
-            for Undecided { position, .. } in engine.undecided(PIPELINE).unwrap_or_default() {
+            for UndecidedRecord { position, .. } in engine.undecided(PIPELINE).unwrap_or_default() {
                 let since = self.seen.undecided.get(&position).copied().unwrap_or(now);
                 if now - since >= after && self.is_poison(&position) {
                     self.world.with(|w| w.note(format_args!("{position} is given up by hand")));
@@ -487,8 +487,8 @@ impl Runner {
 
     fn is_poison(&self, position: &str) -> bool {
         let Ok(position) = position.parse::<Position>() else { return false };
-        let of = |record: &Record| Kind::of(record.value.as_deref());
-        self.world.with(|w| w.disk.record(&position).map(of)) == Some(Kind::Poison)
+        let of = |record: &Record| RecordKind::of(record.value.as_deref());
+        self.world.with(|w| w.disk.record(&position).map(of)) == Some(RecordKind::Poison)
     }
 
     /// Positions follow the work while it goes on.

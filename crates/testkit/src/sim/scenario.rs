@@ -37,7 +37,7 @@ pub enum Act {
     CrashInCalls(u64),
     /// The process is stopped in good order and started again.
     Drain,
-    /// The destinations take [`super::workload::Kind::Late`] records from now on.
+    /// The destinations take [`super::workload::RecordKind::Late`] records from now on.
     Mend,
     /// The store of held records loses everything.
     Flush,
@@ -69,9 +69,9 @@ pub enum Act {
 pub enum Change {
     /// What groups are made by.
     By(Option<&'static str>),
-    /// The stage filters [`super::workload::Kind::Unwanted`] records.
+    /// The stage filters [`super::workload::RecordKind::Unwanted`] records.
     Filter,
-    /// The decoder refuses [`super::workload::Kind::Outdated`] records.
+    /// The decoder refuses [`super::workload::RecordKind::Outdated`] records.
     Schema,
 }
 
@@ -105,7 +105,7 @@ pub struct Hold {
 #[derive(Clone, Debug)]
 pub struct Deliver {
     /// Where to.
-    pub to: To,
+    pub to: SimTarget,
     /// The key is `.k` instead of the record's own.
     pub key_by_k: bool,
     /// Once per `.id`.
@@ -114,10 +114,9 @@ pub struct Deliver {
 
 /// Where a deliver entry leads.
 #[derive(Clone, Debug)]
-pub enum To {
+pub enum SimTarget {
     /// A simulated destination of that manner; its table has the number of the entry.
     Sink(Manner),
-    /// A topic.
     Topic(Arc<str>),
 }
 
@@ -150,7 +149,6 @@ pub struct Scenario {
     pub workers: Vec<usize>,
     /// Where records are delivered.
     pub delivers: Vec<Deliver>,
-    /// The stage.
     pub stage: Option<StageManner>,
     /// How records are held in groups, if they are.
     pub hold: Option<Hold>,
@@ -195,7 +193,7 @@ impl Scenario {
             read_apart: false,
             workers: vec![1],
             delivers: vec![Deliver {
-                to: To::Sink(Manner::default()),
+                to: SimTarget::Sink(Manner::default()),
                 key_by_k: false,
                 once: false,
             }],
@@ -478,7 +476,7 @@ impl Scenario {
         ];
         let mut spells: BTreeMap<usize, Vec<Spell>> = BTreeMap::new();
         for (table, deliver) in self.delivers.iter().enumerate() {
-            if matches!(deliver.to, To::Topic(_)) {
+            if matches!(deliver.to, SimTarget::Topic(_)) {
                 continue;
             }
             for trouble in lasting.into_iter().filter(|t| self.enabled.contains(t)) {
@@ -540,7 +538,7 @@ fn is_like_kafka(seed: u64) -> bool {
 fn delivers(chance: &mut Chance) -> Vec<Deliver> {
     let sink = |chance: &mut Chance| {
         let style = chance.pick(&[Style::Whole, Style::Whole, Style::Prefix, Style::PerMessage]);
-        To::Sink(Manner {
+        SimTarget::Sink(Manner {
             style: style.copied().unwrap_or(Style::Whole),
             deduplicates: !chance.one_in(4),
             blunt: chance.one_in(4),
@@ -548,14 +546,14 @@ fn delivers(chance: &mut Chance) -> Vec<Deliver> {
         })
     };
     let targets = match chance.below(6) {
-        0 => vec![To::Topic("out".into())],
-        1 => vec![sink(chance), To::Topic("out".into())],
-        2 => vec![To::Topic("out".into()), sink(chance)],
+        0 => vec![SimTarget::Topic("out".into())],
+        1 => vec![sink(chance), SimTarget::Topic("out".into())],
+        2 => vec![SimTarget::Topic("out".into()), sink(chance)],
         3 => vec![sink(chance), sink(chance)],
         _ => vec![sink(chance)],
     };
-    let entry = |to: To, chance: &mut Chance| {
-        let deduplicates = matches!(&to, To::Sink(manner) if manner.deduplicates);
+    let entry = |to: SimTarget, chance: &mut Chance| {
+        let deduplicates = matches!(&to, SimTarget::Sink(manner) if manner.deduplicates);
         Deliver { to, key_by_k: chance.one_in(4), once: deduplicates && chance.one_in(4) }
     };
     targets.into_iter().map(|to| entry(to, chance)).collect()

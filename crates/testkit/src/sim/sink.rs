@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 use super::promises;
 use super::trouble::{Recovery, Trouble};
-use super::workload::Kind;
+use super::workload::RecordKind;
 use super::world::{State, World};
 
 /// How often in a row chance fails one message: where nobody else has trouble, a third time could
@@ -69,7 +69,7 @@ pub struct Table {
     pub by_once: BTreeMap<Bytes, usize>,
     /// When it is not itself.
     pub spells: Vec<Spell>,
-    /// Somebody mended what refused [`Kind::Late`] records.
+    /// Somebody mended what refused [`RecordKind::Late`] records.
     pub mended: bool,
     /// Calls that made an ending unsure: the answer was lost or only a part was written.
     pub unsure: u64,
@@ -186,8 +186,8 @@ impl SimSink {
     }
 }
 
-fn is_refused(kind: Kind, mended: bool) -> bool {
-    kind == Kind::Refused || (kind == Kind::Late && !mended)
+fn is_refused(kind: RecordKind, mended: bool) -> bool {
+    kind == RecordKind::Refused || (kind == RecordKind::Late && !mended)
 }
 
 fn write(
@@ -196,8 +196,9 @@ fn write(
     batch: &Batch,
     manner: Manner,
 ) -> Result<Receipt, Fault> {
-    let kinds: Vec<Kind> = batch.messages.iter().map(|m| Kind::of(Some(&m.source))).collect();
-    let poisoned = kinds.iter().position(|kind| *kind == Kind::Poison);
+    let kinds: Vec<RecordKind> =
+        batch.messages.iter().map(|m| RecordKind::of(Some(&m.source))).collect();
+    let poisoned = kinds.iter().position(|kind| *kind == RecordKind::Poison);
     let refused = kinds.iter().position(|kind| is_refused(*kind, table.mended));
     let refusal = || Fault::set_aside(Reason::Refused, "simulated refusal");
     if poisoned.is_some() {
@@ -228,7 +229,7 @@ fn write(
         let per_message = manner.style == Style::PerMessage;
         let outcome = if is_refused(kind, table.mended) {
             Outcome::Failed(refusal())
-        } else if per_message && kind == Kind::Poison {
+        } else if per_message && kind == RecordKind::Poison {
             Outcome::Failed(Fault::retry("simulated poison"))
         } else if per_message
             && w.strikes(Trouble::SinkPartial, 10)

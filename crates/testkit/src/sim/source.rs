@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use potok_core::{
-    Assignment, ConsumerGroupSpec, Fault, Intake, Journal, LogOrder, NotWritten, Partition,
-    PartitionEnd, Position, Record, Source, SourceBatch, Transaction,
+    Assignment, ConsumerGroupSpec, Fault, Journal, LogOrder, NotWritten, Partition, PartitionEnd,
+    Position, Record, Source, SourceBatch, SourceEvent, Transaction,
 };
 use tokio::time::Instant;
 
@@ -18,7 +18,7 @@ use super::trouble::{Recovery, Trouble};
 use super::world::State;
 
 /// Which partitions are whose, shared by a group's source and journal.
-pub struct Live {
+pub struct SimAssignments {
     /// The groups, each with the topics it reads.
     groups: Vec<(String, Vec<Arc<str>>)>,
     /// Which of the processes that share the log.
@@ -27,7 +27,7 @@ pub struct Live {
     pub(super) exact: bool,
     /// Its source is still there.
     read: bool,
-    held: BTreeMap<Partition, Held>,
+    held: BTreeMap<Partition, SimAssignment>,
     /// Revoked, valid until the source is asked again.
     leaving: BTreeMap<u64, Partition>,
     /// Given to another process while this one was silent, and when it hears of it.
@@ -38,17 +38,17 @@ pub struct Live {
     ready: VecDeque<SourceBatch>,
 }
 
-struct Held {
+struct SimAssignment {
     nonce: u64,
     cursor: u64,
     /// What had ended when it was assigned.
     before: Progress,
 }
 
-impl Live {
+impl SimAssignments {
     pub(super) fn new(specs: &[ConsumerGroupSpec], process: usize) -> Self {
         let groups = specs.iter().map(|spec| (spec.group.clone(), spec.topics.clone()));
-        Live {
+        SimAssignments {
             groups: groups.collect(),
             exact: specs.iter().any(|spec| spec.exact),
             process,
@@ -67,7 +67,6 @@ impl Live {
         self.groups.iter().find(reads).map(|(group, _)| group.as_str())
     }
 
-    /// The first group.
     pub(super) fn first_group(&self) -> &str {
         self.groups.first().map_or("", |(group, _)| group)
     }
@@ -109,7 +108,7 @@ impl Live {
 /// The records of a group.
 pub struct SimSource {
     log: Arc<SimLog>,
-    live: Arc<Mutex<Live>>,
+    live: Arc<Mutex<SimAssignments>>,
     process: usize,
     paused: bool,
     /// It has said that there is nothing yet, where others wait for that.
@@ -120,12 +119,12 @@ pub struct SimSource {
 }
 
 impl SimSource {
-    pub(super) fn new(log: Arc<SimLog>, live: Arc<Mutex<Live>>, process: usize) -> Self {
+    pub(super) fn new(log: Arc<SimLog>, live: Arc<Mutex<SimAssignments>>, process: usize) -> Self {
         SimSource { log, live, process, paused: false, said_nothing: false, ready_at: None }
     }
 
     /// Decides what to say now; `None` when there is nothing.
-    fn say(&mut self) -> Option<Result<Intake, Fault>> {
+    fn say(&mut self) -> Option<Result<SourceEvent, Fault>> {
         let group = lock(&self.live).first_group().to_owned();
         let others = self.log.others(&group, self.process);
         let mut live = lock(&self.live);
@@ -137,7 +136,7 @@ impl SimSource {
                 .map(|(_, n)| n)
                 .collect();
             if !stolen.is_empty() {
-                return Some(Ok(Intake::Lost(stolen)));
+                return Some(Ok(SourceEvent::Lost(stolen)));
             }
             let mut others: Vec<_> = others.iter().map(|other| lock(other)).collect();
             if let Some(assigned) = assign(w, &mut live, &mut others) {
@@ -148,33 +147,43 @@ impl SimSource {
                 && live.held.is_empty()
                 && !std::mem::replace(&mut self.said_nothing, true)
             {
-                return Some(Ok(Intake::Assigned(Vec::new())));
+                return Some(Ok(SourceEvent::Assigned(Vec::new())));
             }
             if !live.held.is_empty() && w.strikes(Trouble::Revoked, 25) {
                 let taken = take_away(w, &mut live);
                 let nonces = taken.iter().map(|(nonce, _)| *nonce).collect();
                 live.leaving.extend(taken);
-                return Some(Ok(Intake::Revoked(nonces)));
+                return Some(Ok(SourceEvent::Revoked(nonces)));
             }
             if !live.held.is_empty() && w.strikes(Trouble::Lost, 25) {
                 let taken = take_away(w, &mut live);
                 self.log.changed.notify_waiters();
-                return Some(Ok(Intake::Lost(taken.into_iter().map(|(nonce, _)| nonce).collect())));
+                return Some(Ok(SourceEvent::Lost(
+                    taken.into_iter().map(|(nonce, _)| nonce).collect(),
+                )));
             }
             if w.strikes(Trouble::NextFault, 20) {
                 return Some(Err(Fault::wait("simulated: the log hands nothing out")));
             }
-            if self.paused { None } else { hand_out(w, &mut live).map(|b| Ok(Intake::Batch(b))) }
+            if self.paused {
+                None
+            } else {
+                hand_out(w, &mut live).map(|b| Ok(SourceEvent::Batch(b)))
+            }
         })
     }
 }
 
-fn lock(live: &Mutex<Live>) -> MutexGuard<'_, Live> {
+fn lock(live: &Mutex<SimAssignments>) -> MutexGuard<'_, SimAssignments> {
     live.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Assigns partitions that nobody has, at times only some of them.
-fn assign(w: &mut State, live: &mut Live, others: &mut [MutexGuard<'_, Live>]) -> Option<Intake> {
+fn assign(
+    w: &mut State,
+    live: &mut SimAssignments,
+    others: &mut [MutexGuard<'_, SimAssignments>],
+) -> Option<SourceEvent> {
     let now = Instant::now();
     let mut free = w.disk.partitions_of(&live.topics());
     free.retain(|p| !live.held.contains_key(p) && live.away.get(p).is_none_or(|at| *at <= now));
@@ -197,15 +206,15 @@ fn assign(w: &mut State, live: &mut Live, others: &mut [MutexGuard<'_, Live>]) -
         let (nonce, start) = (w.chance.next(), progress.position);
         w.note(format_args!("assigned {partition} from {start}"));
         live.away.remove(&partition);
-        let held = Held { nonce, cursor: start, before: progress.clone() };
+        let held = SimAssignment { nonce, cursor: start, before: progress.clone() };
         live.held.insert(partition.clone(), held);
         assignments.push(Assignment { partition, nonce, start, ended: progress.ended });
     }
-    Some(Intake::Assigned(assignments))
+    Some(SourceEvent::Assigned(assignments))
 }
 
 /// What had ended above the position goes with the metadata of the commit: it is done again.
-fn forget_metadata(w: &mut State, live: &Live, partition: &Partition) {
+fn forget_metadata(w: &mut State, live: &SimAssignments, partition: &Partition) {
     let progress = live.progress(&w.disk, partition);
     if live.exact || progress.ended.is_empty() || !w.strikes(Trouble::MetadataLost, 3) {
         return;
@@ -218,7 +227,7 @@ fn forget_metadata(w: &mut State, live: &Live, partition: &Partition) {
 }
 
 /// Takes everything from processes that were silent for longer than a session.
-fn expire(w: &mut State, others: &mut [MutexGuard<'_, Live>], wanted: &[Partition]) {
+fn expire(w: &mut State, others: &mut [MutexGuard<'_, SimAssignments>], wanted: &[Partition]) {
     for other in others {
         let Some(hears) = w.frozen.is_gone(other.process) else { continue };
         other.leaving.retain(|_, partition| !wanted.contains(partition));
@@ -233,7 +242,7 @@ fn expire(w: &mut State, others: &mut [MutexGuard<'_, Live>], wanted: &[Partitio
 }
 
 /// Takes a partition from a process that seems to be gone, and hears of it some time later.
-fn steal(w: &mut State, others: &mut [MutexGuard<'_, Live>], wanted: &[Partition]) {
+fn steal(w: &mut State, others: &mut [MutexGuard<'_, SimAssignments>], wanted: &[Partition]) {
     for other in others {
         let held: Vec<Partition> = wanted
             .iter()
@@ -255,7 +264,7 @@ fn steal(w: &mut State, others: &mut [MutexGuard<'_, Live>], wanted: &[Partition
 }
 
 /// Takes some partitions away for a while.
-fn take_away(w: &mut State, live: &mut Live) -> Vec<(u64, Partition)> {
+fn take_away(w: &mut State, live: &mut SimAssignments) -> Vec<(u64, Partition)> {
     let held: Vec<Partition> = live.held.keys().cloned().collect();
     let mut taken = Vec::new();
     for partition in held {
@@ -274,7 +283,7 @@ fn take_away(w: &mut State, live: &mut Live) -> Vec<(u64, Partition)> {
     taken
 }
 
-fn hand_out(w: &mut State, live: &mut Live) -> Option<SourceBatch> {
+fn hand_out(w: &mut State, live: &mut SimAssignments) -> Option<SourceBatch> {
     let has_groups = w.expect.as_ref().is_some_and(|expect| expect.scenario.hold.is_some());
     if w.has_one_order() && has_groups {
         return hand_out_in_order(w, live);
@@ -301,8 +310,8 @@ fn hand_out(w: &mut State, live: &mut Live) -> Option<SourceBatch> {
 }
 
 /// A batch is handed out.
-fn observe(w: &mut State, live: &Live, batch: &SourceBatch) {
-    let Some(Held { before, .. }) = live.held.get(&batch.partition) else { return };
+fn observe(w: &mut State, live: &SimAssignments, batch: &SourceBatch) {
+    let Some(SimAssignment { before, .. }) = live.held.get(&batch.partition) else { return };
     let new = |record: &&Record| {
         record.offset >= before.position && !before.ended.contains(record.offset)
     };
@@ -313,7 +322,7 @@ fn observe(w: &mut State, live: &Live, batch: &SourceBatch) {
 }
 
 /// As the embedded log does it: the next records in the order of the log, partition by partition.
-fn hand_out_in_order(w: &mut State, live: &mut Live) -> Option<SourceBatch> {
+fn hand_out_in_order(w: &mut State, live: &mut SimAssignments) -> Option<SourceBatch> {
     live.ready.retain(|batch| live.held.values().any(|held| held.nonce == batch.assignment));
     if live.ready.is_empty() {
         read_on(w, live);
@@ -326,7 +335,7 @@ fn hand_out_in_order(w: &mut State, live: &mut Live) -> Option<SourceBatch> {
     Some(batch)
 }
 
-fn read_on(w: &mut State, live: &mut Live) {
+fn read_on(w: &mut State, live: &mut SimAssignments) {
     let count = w.chance.between(1, 40) as usize;
     let State { chance, disk, .. } = w;
     let mut batches = Vec::new();
@@ -396,7 +405,7 @@ fn gap(disk: &Disk, partition: &Partition, assignment: u64, first: u64) -> Optio
 
 #[async_trait]
 impl Source for SimSource {
-    async fn next(&mut self) -> Result<Intake, Fault> {
+    async fn next(&mut self) -> Result<SourceEvent, Fault> {
         let left = std::mem::take(&mut lock(&self.live).leaving);
         if !left.is_empty() {
             self.log.changed.notify_waiters();
@@ -457,7 +466,7 @@ impl Drop for SimSource {
 pub struct SimJournal {
     pub(super) log: Arc<SimLog>,
     /// One for each source.
-    pub(super) lives: Vec<Arc<Mutex<Live>>>,
+    pub(super) lives: Vec<Arc<Mutex<SimAssignments>>>,
     /// More than one: outputs and progress part, as on Kafka.
     pub(super) overlap: usize,
     /// Calls that overlap take effect in their order.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use bytes::Bytes;
 use potok_core::trouble::{Bug, planted};
-use potok_core::{Fault, Held, Owner, Place, Position, PutOutcome, Record, Store};
+use potok_core::{Fault, Owner, Position, PutOutcome, Record, Store, StoreAddress, StoreEntry};
 
 use super::promises;
 use super::trouble::Trouble;
@@ -134,14 +134,14 @@ impl Store for SimStore {
         Ok(())
     }
 
-    async fn put(&self, owner: &Owner, held: &[Held]) -> Result<PutOutcome, Fault> {
+    async fn put(&self, owner: &Owner, held: &[StoreEntry]) -> Result<PutOutcome, Fault> {
         let mut store = self.lock();
         let share = store.fence(owner)?;
         let full = || PutOutcome::Full(Fault::wait("the store has no room"));
         if !self.has_room(store.bodies.len()) {
             return Ok(full());
         }
-        for Held { place, record, .. } in held {
+        for StoreEntry { place, record, .. } in held {
             if !self.has_room(store.bodies.len()) {
                 // What went in before stays, as where a call is made in parts.
                 return Ok(full());
@@ -165,19 +165,23 @@ impl Store for SimStore {
         Ok(())
     }
 
-    async fn load(&self, owner: &Owner, places: &[Place]) -> Result<Vec<Option<Record>>, Fault> {
+    async fn load(
+        &self,
+        owner: &Owner,
+        places: &[StoreAddress],
+    ) -> Result<Vec<Option<Record>>, Fault> {
         let store = self.lock();
-        let load = |place: &Place| {
+        let load = |place: &StoreAddress| {
             let at = (share_of(owner), place.group.clone(), place.position.clone());
             store.bodies.get(&at).cloned()
         };
         Ok(places.iter().map(load).collect())
     }
 
-    async fn clean(&self, owner: &Owner, places: &[Place]) -> Result<(), Fault> {
+    async fn clean(&self, owner: &Owner, places: &[StoreAddress]) -> Result<(), Fault> {
         let mut store = self.lock();
         let share = store.fence(owner)?;
-        for Place { group, position, .. } in places {
+        for StoreAddress { group, position, .. } in places {
             if planted(Bug::CleansWholeGroups) {
                 store.bodies.retain(|(of, other, _), _| (of, other) != (&share, group));
             }
@@ -220,7 +224,7 @@ impl Store for StoreHandle {
         self.world.store().own(owner).await
     }
 
-    async fn put(&self, owner: &Owner, held: &[Held]) -> Result<PutOutcome, Fault> {
+    async fn put(&self, owner: &Owner, held: &[StoreEntry]) -> Result<PutOutcome, Fault> {
         let store = self.world.store();
         let outcome = self.write(owner, store.put(owner, held)).await?;
         if matches!(outcome, PutOutcome::Full(_)) {
@@ -237,12 +241,16 @@ impl Store for StoreHandle {
         self.write(owner, store.close(owner, groups)).await
     }
 
-    async fn load(&self, owner: &Owner, places: &[Place]) -> Result<Vec<Option<Record>>, Fault> {
+    async fn load(
+        &self,
+        owner: &Owner,
+        places: &[StoreAddress],
+    ) -> Result<Vec<Option<Record>>, Fault> {
         self.world.awake(self.process).await;
         self.world.store().load(owner, places).await
     }
 
-    async fn clean(&self, owner: &Owner, places: &[Place]) -> Result<(), Fault> {
+    async fn clean(&self, owner: &Owner, places: &[StoreAddress]) -> Result<(), Fault> {
         let store = self.world.store();
         self.write(owner, store.clean(owner, places)).await
     }

@@ -87,7 +87,6 @@ impl Trouble {
     /// one more changes nothing in the scenarios there are.
     pub const TOGETHER: usize = 33;
 
-    /// All of them.
     pub const ALL: [Trouble; 37] = [
         Trouble::NextSlow,
         Trouble::NextFault,
@@ -161,7 +160,6 @@ pub enum Recovery {
 }
 
 impl Recovery {
-    /// All of them.
     pub const ALL: [Recovery; 13] = [
         Recovery::Duplicate,
         Recovery::ResumedAbove,

@@ -15,7 +15,7 @@ use super::trouble::Trouble;
 
 /// What a record is meant to become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum RecordKind {
     /// Delivered.
     Good,
     /// Filtered by the stage.
@@ -43,7 +43,7 @@ pub enum Kind {
 /// The fields of a value, read without the rest: everybody asks for them again and again.
 #[derive(serde::Deserialize)]
 #[allow(dead_code, reason = "an id must be text, or it cannot be read")]
-struct Said<'a> {
+struct ValueFields<'a> {
     #[serde(borrow, rename = "do")]
     what: Option<Cow<'a, str>>,
     #[serde(borrow)]
@@ -52,38 +52,38 @@ struct Said<'a> {
     id: Option<Cow<'a, str>>,
 }
 
-impl Kind {
+impl RecordKind {
     /// What the record with this value is meant to become.
-    pub fn of(value: Option<&[u8]>) -> Kind {
-        let said = value.and_then(|value| serde_json::from_slice::<Said<'_>>(value).ok());
-        let Some(said) = said else { return Kind::Undecodable };
+    pub fn of(value: Option<&[u8]>) -> RecordKind {
+        let said = value.and_then(|value| serde_json::from_slice::<ValueFields<'_>>(value).ok());
+        let Some(said) = said else { return RecordKind::Undecodable };
         match said.what.as_deref() {
-            Some("drop") => Kind::Filtered,
-            Some("fail") => Kind::StageFails,
-            Some("refuse") => Kind::Refused,
-            Some("late") => Kind::Late,
-            Some("poison") => Kind::Poison,
-            Some("kill") => Kind::Killer,
-            Some("bad") => Kind::Undecodable,
-            Some("unwant") => Kind::Unwanted,
-            Some("outdate") => Kind::Outdated,
-            _ if said.k.is_none() => Kind::NoKey,
-            _ => Kind::Good,
+            Some("drop") => RecordKind::Filtered,
+            Some("fail") => RecordKind::StageFails,
+            Some("refuse") => RecordKind::Refused,
+            Some("late") => RecordKind::Late,
+            Some("poison") => RecordKind::Poison,
+            Some("kill") => RecordKind::Killer,
+            Some("bad") => RecordKind::Undecodable,
+            Some("unwant") => RecordKind::Unwanted,
+            Some("outdate") => RecordKind::Outdated,
+            _ if said.k.is_none() => RecordKind::NoKey,
+            _ => RecordKind::Good,
         }
     }
 
     fn word(self) -> &'static str {
         match self {
-            Kind::Filtered => "drop",
-            Kind::StageFails => "fail",
-            Kind::Refused => "refuse",
-            Kind::Late => "late",
-            Kind::Poison => "poison",
-            Kind::Killer => "kill",
-            Kind::Undecodable => "bad",
-            Kind::Unwanted => "unwant",
-            Kind::Outdated => "outdate",
-            Kind::Good | Kind::NoKey => "deliver",
+            RecordKind::Filtered => "drop",
+            RecordKind::StageFails => "fail",
+            RecordKind::Refused => "refuse",
+            RecordKind::Late => "late",
+            RecordKind::Poison => "poison",
+            RecordKind::Killer => "kill",
+            RecordKind::Undecodable => "bad",
+            RecordKind::Unwanted => "unwant",
+            RecordKind::Outdated => "outdate",
+            RecordKind::Good | RecordKind::NoKey => "deliver",
         }
     }
 }
@@ -95,7 +95,7 @@ pub fn field(value: Option<&[u8]>, name: &str) -> Option<String> {
 }
 
 /// A record of that kind for the topic `in`, with an id and a key of its own.
-pub fn record(kind: Kind, id: &str, key: &str) -> Output {
+pub fn record(kind: RecordKind, id: &str, key: &str) -> Output {
     let value = serde_json::json!({"id": id, "k": key, "do": kind.word()});
     Output {
         topic: "in".into(),
@@ -137,7 +137,7 @@ pub struct Workload {
     prefix: &'static str,
     next_id: u64,
     /// Kinds to choose from; the more often one is listed, the more often it comes.
-    kinds: Vec<Kind>,
+    kinds: Vec<RecordKind>,
     /// Poison and killers hold things up, so there are few.
     costly_left: u64,
     once: bool,
@@ -150,18 +150,18 @@ pub struct Workload {
 impl Workload {
     /// The records of a scenario; all ids start with `prefix`.
     pub fn new(mut chance: Chance, scenario: &Scenario, prefix: &'static str) -> Self {
-        let mut kinds = vec![Kind::Good; 12];
+        let mut kinds = vec![RecordKind::Good; 12];
         if scenario.stage.is_some() {
-            kinds.extend([Kind::Filtered, Kind::StageFails]);
+            kinds.extend([RecordKind::Filtered, RecordKind::StageFails]);
         }
         if scenario.delivers.iter().any(|deliver| deliver.key_by_k) {
-            kinds.push(Kind::NoKey);
+            kinds.push(RecordKind::NoKey);
         }
         for (trouble, of) in [
-            (Trouble::Refused, &[Kind::Refused, Kind::Late][..]),
-            (Trouble::Poison, &[Kind::Poison][..]),
-            (Trouble::Undecodable, &[Kind::Undecodable][..]),
-            (Trouble::Killer, &[Kind::Killer][..]),
+            (Trouble::Refused, &[RecordKind::Refused, RecordKind::Late][..]),
+            (Trouble::Poison, &[RecordKind::Poison][..]),
+            (Trouble::Undecodable, &[RecordKind::Undecodable][..]),
+            (Trouble::Killer, &[RecordKind::Killer][..]),
         ] {
             if scenario.enabled.contains(&trouble) {
                 kinds.extend(of);
@@ -186,15 +186,15 @@ impl Workload {
         if self.once && !self.sent.is_empty() && self.chance.one_in(6) {
             return self.repeat();
         }
-        let mut kind = self.chance.pick(&self.kinds).copied().unwrap_or(Kind::Good);
-        if matches!(kind, Kind::Poison | Kind::Killer) {
+        let mut kind = self.chance.pick(&self.kinds).copied().unwrap_or(RecordKind::Good);
+        if matches!(kind, RecordKind::Poison | RecordKind::Killer) {
             match self.costly_left {
-                0 => kind = Kind::Good,
+                0 => kind = RecordKind::Good,
                 _ => self.costly_left -= 1,
             }
         }
         let output = self.make(kind);
-        if kind == Kind::Good {
+        if kind == RecordKind::Good {
             self.sent.push(output.clone());
         }
         output
@@ -202,7 +202,7 @@ impl Workload {
 
     /// A few records of one id and group; the last one may be refused, or be too large for a topic.
     pub fn versions(&mut self) -> Vec<Output> {
-        let first = self.make(Kind::Good);
+        let first = self.make(RecordKind::Good);
         let mut versions = vec![first.clone()];
         for version in 1..=self.chance.between(1, 3) {
             let mut value: Value =
@@ -212,8 +212,8 @@ impl Workload {
             if self.large.as_mut().is_some_and(|chance| chance.one_in(3)) {
                 value["text"] = format!("{version}{}", "x".repeat(LARGE)).into();
             }
-            if self.kinds.contains(&Kind::Refused) && self.chance.one_in(2) {
-                value["do"] = Kind::Refused.word().into();
+            if self.kinds.contains(&RecordKind::Refused) && self.chance.one_in(2) {
+                value["do"] = RecordKind::Refused.word().into();
             }
             let value = Some(Bytes::from(value.to_string()));
             versions.push(Output { value, ..first.clone() });
@@ -226,13 +226,13 @@ impl Workload {
         self.next_id += 1;
         let id = format!("{}{}", self.prefix, self.next_id);
         let topic = self.chance.pick(&self.topics).cloned();
-        Output { topic: topic.unwrap_or_else(|| "in".into()), ..record(Kind::Good, &id, &id) }
+        Output { topic: topic.unwrap_or_else(|| "in".into()), ..record(RecordKind::Good, &id, &id) }
     }
 
     /// The same id again: the same bytes, or others, which is a conflict.
     fn repeat(&mut self) -> Output {
         let Some(mut output) = self.chance.pick(&self.sent).cloned() else {
-            return self.make(Kind::Good);
+            return self.make(RecordKind::Good);
         };
         if self.chance.one_in(3) {
             let mut value = output.value.take().unwrap_or_default().to_vec();
@@ -242,7 +242,7 @@ impl Workload {
         output
     }
 
-    fn make(&mut self, kind: Kind) -> Output {
+    fn make(&mut self, kind: RecordKind) -> Output {
         self.next_id += 1;
         let key_index = self.chance.below(self.keys);
         let key = KEYS.get(key_index as usize).copied().unwrap_or_default();
@@ -255,15 +255,15 @@ impl Workload {
         if self.large.as_mut().is_some_and(|chance| chance.one_in(6)) {
             value["text"] = "x".repeat(LARGE).into();
         }
-        if let (Kind::NoKey, Some(fields)) = (kind, value.as_object_mut()) {
+        if let (RecordKind::NoKey, Some(fields)) = (kind, value.as_object_mut()) {
             fields.shift_remove("k");
         }
         let mut bytes = value.to_string().into_bytes();
-        if kind == Kind::Undecodable {
+        if kind == RecordKind::Undecodable {
             let bad = self.chance.pick(&BAD).copied().unwrap_or_default();
             bytes = bad.to_vec();
         }
-        let tombstone = kind == Kind::Undecodable && self.chance.one_in(8);
+        let tombstone = kind == RecordKind::Undecodable && self.chance.one_in(8);
         let unkeyed = self.chance.one_in(8);
         Output {
             topic: self.chance.pick(&self.topics).cloned().unwrap_or_else(|| "in".into()),
@@ -295,8 +295,8 @@ mod tests {
     #[test]
     fn every_bad_value_reads_as_undecodable() {
         for bad in BAD {
-            assert_eq!(Kind::of(Some(bad)), Kind::Undecodable, "{bad:?}");
+            assert_eq!(RecordKind::of(Some(bad)), RecordKind::Undecodable, "{bad:?}");
         }
-        assert_eq!(Kind::of(None), Kind::Undecodable);
+        assert_eq!(RecordKind::of(None), RecordKind::Undecodable);
     }
 }

@@ -18,8 +18,8 @@ use tokio::time::Instant;
 
 use super::chance::Chance;
 use super::disk::Disk;
-use super::frozen::Frozen;
-use super::promises::{Deeds, Expect, Observed, Promise, Violation};
+use super::frozen::FrozenProcesses;
+use super::promises::{Expectation, Observations, ProcessCounts, Promise, Violation};
 use super::sink::Table;
 use super::store::SimStore;
 use super::trouble::{Recovery, Tally, Trouble};
@@ -56,17 +56,17 @@ pub struct State {
     /// Groups are read apart from each other though the log is one process's own.
     pub read_apart: bool,
     /// Processes that stand still.
-    pub(super) frozen: Frozen,
+    pub(super) frozen: FrozenProcesses,
     /// The destinations, one per deliver entry.
     pub tables: Vec<Table>,
     /// What a changed filter has filtered.
     pub filtered: BTreeSet<Position>,
     /// What the checks expect; `None` where nobody checks.
-    pub expect: Option<Arc<Expect>>,
+    pub expect: Option<Arc<Expectation>>,
     /// What the checks saw written.
-    pub(super) observed: Observed,
+    pub(super) observed: Observations,
     /// What they saw of each process of this life.
-    pub(super) deeds: BTreeMap<usize, Deeds>,
+    pub(super) deeds: BTreeMap<usize, ProcessCounts>,
     /// What the checks found.
     pub violations: Vec<Violation>,
     /// Milliseconds by which the wall clock is wrong.
@@ -144,11 +144,11 @@ impl World {
                 is_full: false,
                 shared: false,
                 read_apart: false,
-                frozen: Frozen::default(),
+                frozen: FrozenProcesses::default(),
                 tables: Vec::new(),
                 filtered: BTreeSet::new(),
                 expect: None,
-                observed: Observed::default(),
+                observed: Observations::default(),
                 deeds: BTreeMap::new(),
                 violations: Vec::new(),
                 clock_jump: 0,

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use potok_core::{
-    Ended, Fault, Feed, FeedCommit, Intake, Log, Partition, PipelineInfo, Position, Progress,
-    PutOff, Reason, Record, SetAside, Source, WholeGroup,
+    EndedOffsets, Fault, Feed, FeedCommit, Log, Partition, PipelineInfo, Position, PostponedRecord,
+    Progress, Reason, Record, SetAside, Source, SourceEvent, WholeGroup,
 };
 
 use super::reading::{eventually, poll_once};
@@ -82,7 +82,7 @@ pub async fn run_all(harness: &dyn FeedHarness) -> Result<usize, String> {
 
 /// A record that was handed out.
 #[derive(Clone, Debug)]
-struct Seen {
+struct FeedRecord {
     partition: Partition,
     assignment: u64,
     offset: u64,
@@ -94,12 +94,12 @@ struct Seen {
 }
 
 /// An opened feed, and what it has said.
-struct Opened<'a> {
+struct OpenedFeed<'a> {
     harness: &'a dyn FeedHarness,
     source: Box<dyn Source>,
     progress: Arc<dyn Progress>,
     assigned: HashSet<u64>,
-    seen: Vec<Seen>,
+    seen: Vec<FeedRecord>,
     finished: HashSet<u64>,
 }
 
@@ -114,13 +114,13 @@ fn info() -> PipelineInfo {
     }
 }
 
-impl<'a> Opened<'a> {
+impl<'a> OpenedFeed<'a> {
     async fn open(harness: &'a dyn FeedHarness, feed: &Arc<dyn Feed>) -> Result<Self, String> {
         let log = harness.log().await?;
         // An owner that is gone may be missed for a while.
         let info = info();
         let opened = eventually("opening", || feed.open(&info, log.clone())).await?;
-        Ok(Opened {
+        Ok(OpenedFeed {
             harness,
             source: opened.source,
             progress: opened.progress,
@@ -130,10 +130,10 @@ impl<'a> Opened<'a> {
         })
     }
 
-    fn take(&mut self, said: Intake) -> Result<(), String> {
+    fn take(&mut self, said: SourceEvent) -> Result<(), String> {
         match said {
-            Intake::Assigned(all) => self.assigned.extend(all.iter().map(|of| of.nonce)),
-            Intake::Batch(batch) => {
+            SourceEvent::Assigned(all) => self.assigned.extend(all.iter().map(|of| of.nonce)),
+            SourceEvent::Batch(batch) => {
                 let nonce = batch.assignment;
                 ensure!(self.assigned.contains(&nonce), "records of {nonce}, never assigned");
                 let mut next = batch.first;
@@ -147,7 +147,7 @@ impl<'a> Opened<'a> {
                     );
                     next = record.offset + 1;
                     let (name, failures) = batch.origin(at).ok_or("a record without an origin")?;
-                    self.seen.push(Seen {
+                    self.seen.push(FeedRecord {
                         partition: batch.partition.clone(),
                         assignment: nonce,
                         offset: record.offset,
@@ -159,12 +159,12 @@ impl<'a> Opened<'a> {
                     });
                 }
             }
-            Intake::Revoked(nonces) | Intake::Lost(nonces) => {
+            SourceEvent::Revoked(nonces) | SourceEvent::Lost(nonces) => {
                 nonces.iter().for_each(|nonce| _ = self.assigned.remove(nonce));
             }
-            Intake::Finished(nonces) => self.finished.extend(nonces),
-            Intake::Stalled(Some(fault)) => return Err(format!("stalled: {fault}")),
-            Intake::Stalled(None) => {}
+            SourceEvent::Finished(nonces) => self.finished.extend(nonces),
+            SourceEvent::Stalled(Some(fault)) => return Err(format!("stalled: {fault}")),
+            SourceEvent::Stalled(None) => {}
         }
         Ok(())
     }
@@ -205,19 +205,19 @@ impl<'a> Opened<'a> {
         self.commit(&FeedCommit { ended: self.of(values), ..FeedCommit::default() }).await
     }
 
-    fn of(&self, values: &[&str]) -> Vec<Ended> {
+    fn of(&self, values: &[&str]) -> Vec<EndedOffsets> {
         let wanted = self.seen.iter().filter(|seen| values.contains(&seen.value.as_str()));
         ended(wanted)
     }
 }
 
 /// Single offsets, by assignment.
-fn ended<'a>(seen: impl Iterator<Item = &'a Seen>) -> Vec<Ended> {
-    let mut by: BTreeMap<u64, Ended> = BTreeMap::new();
-    for Seen { partition, assignment, offset, .. } in seen {
+fn ended<'a>(seen: impl Iterator<Item = &'a FeedRecord>) -> Vec<EndedOffsets> {
+    let mut by: BTreeMap<u64, EndedOffsets> = BTreeMap::new();
+    for FeedRecord { partition, assignment, offset, .. } in seen {
         let new = || {
             let (partition, ranges) = (partition.clone(), Vec::new());
-            Ended { partition, assignment: *assignment, ranges }
+            EndedOffsets { partition, assignment: *assignment, ranges }
         };
         by.entry(*assignment).or_insert_with(new).ranges.push(*offset..*offset + 1);
     }
@@ -227,10 +227,12 @@ fn ended<'a>(seen: impl Iterator<Item = &'a Seen>) -> Vec<Ended> {
 const SIX: [(&str, &str); 6] =
     [("a", "a1"), ("b", "b1"), ("a", "a2"), ("c", "c1"), ("a", "a3"), ("b", "b2")];
 
-async fn filled<'a>(harness: &'a dyn FeedHarness) -> Result<(Arc<dyn Feed>, Opened<'a>), String> {
+async fn filled<'a>(
+    harness: &'a dyn FeedHarness,
+) -> Result<(Arc<dyn Feed>, OpenedFeed<'a>), String> {
     let feed = harness.fresh().await?;
     harness.fill(&SIX).await?;
-    let mut opened = Opened::open(harness, &feed).await?;
+    let mut opened = OpenedFeed::open(harness, &feed).await?;
     opened.until(6).await?;
     Ok((feed, opened))
 }
@@ -250,7 +252,7 @@ async fn records_come_once_and_in_order(harness: &dyn FeedHarness) -> Result<(),
 async fn a_cancelled_next_loses_nothing(harness: &dyn FeedHarness) -> Result<(), String> {
     let feed = harness.fresh().await?;
     harness.fill(&SIX).await?;
-    let mut opened = Opened::open(harness, &feed).await?;
+    let mut opened = OpenedFeed::open(harness, &feed).await?;
     for _ in 0..50 {
         if let Some(said) = poll_once(opened.source.next()).await {
             opened.take(said.map_err(|fault| fault.to_string())?)?;
@@ -265,7 +267,7 @@ async fn a_cancelled_next_loses_nothing(harness: &dyn FeedHarness) -> Result<(),
 
 async fn pausing_holds_until_set_again(harness: &dyn FeedHarness) -> Result<(), String> {
     let feed = harness.fresh().await?;
-    let mut opened = Opened::open(harness, &feed).await?;
+    let mut opened = OpenedFeed::open(harness, &feed).await?;
     opened.source.set_paused(true);
     harness.fill(&SIX).await?;
     opened.look().await?;
@@ -281,7 +283,7 @@ async fn what_has_ended_does_not_come_again(harness: &dyn FeedHarness) -> Result
     // Where groups come whole, they end whole.
     opened.end(&["a1", "a2", "a3", "c1"]).await?;
     drop(opened);
-    let mut again = Opened::open(harness, &feed).await?;
+    let mut again = OpenedFeed::open(harness, &feed).await?;
     again.until(2).await?;
     again.look().await?;
     ensure!(again.values() == ["b1", "b2"], "came again: {:?}", again.values());
@@ -303,14 +305,14 @@ async fn what_was_given_back_comes_again_in_order(harness: &dyn FeedHarness) -> 
 
 async fn names_survive_reopening(harness: &dyn FeedHarness) -> Result<(), String> {
     let (feed, opened) = filled(harness).await?;
-    let names = |opened: &Opened<'_>| -> BTreeMap<String, Position> {
+    let names = |opened: &OpenedFeed<'_>| -> BTreeMap<String, Position> {
         opened.seen.iter().map(|seen| (seen.value.clone(), seen.name.clone())).collect()
     };
     let first = names(&opened);
     let distinct: BTreeSet<&Position> = first.values().collect();
     ensure!(distinct.len() == 6, "two records have one name: {first:?}");
     drop(opened);
-    let mut again = Opened::open(harness, &feed).await?;
+    let mut again = OpenedFeed::open(harness, &feed).await?;
     again.until(6).await?;
     ensure!(names(&again) == first, "{first:?} became {:?}", names(&again));
     Ok(())
@@ -322,7 +324,7 @@ async fn a_foreign_assignment_changes_nothing(harness: &dyn FeedHarness) -> Resu
     foreign.iter_mut().for_each(|of| of.assignment ^= 0x5555_5555);
     opened.commit(&FeedCommit { ended: foreign, ..FeedCommit::default() }).await?;
     drop(opened);
-    Opened::open(harness, &feed).await?.until(6).await
+    OpenedFeed::open(harness, &feed).await?.until(6).await
 }
 
 async fn an_old_opening_changes_nothing(harness: &dyn FeedHarness) -> Result<(), String> {
@@ -334,12 +336,12 @@ async fn an_old_opening_changes_nothing(harness: &dyn FeedHarness) -> Result<(),
     let progress = old.progress.clone();
     drop(old);
     let another = harness.another().await?;
-    let mut new = Opened::open(harness, &another).await?;
+    let mut new = OpenedFeed::open(harness, &another).await?;
     new.until(6).await?;
     // It may say so or not.
     let _ = tokio::time::timeout(PATIENCE, progress.commit(&ended)).await;
     drop(new);
-    Opened::open(harness, &another).await?.until(6).await
+    OpenedFeed::open(harness, &another).await?.until(6).await
 }
 
 async fn two_openings_never_hand_out_one_record(harness: &dyn FeedHarness) -> Result<(), String> {
@@ -347,12 +349,12 @@ async fn two_openings_never_hand_out_one_record(harness: &dyn FeedHarness) -> Re
         return Ok(());
     }
     let feed = harness.fresh().await?;
-    let mut one = Opened::open(harness, &feed).await?;
+    let mut one = OpenedFeed::open(harness, &feed).await?;
     let another = harness.another().await?;
     let log = harness.log().await?;
     let opened = tokio::time::timeout(QUIET, another.open(&info(), log)).await;
     let mut other = match opened {
-        Ok(Ok(opened)) => Some(Opened {
+        Ok(Ok(opened)) => Some(OpenedFeed {
             harness,
             source: opened.source,
             progress: opened.progress,
@@ -364,8 +366,8 @@ async fn two_openings_never_hand_out_one_record(harness: &dyn FeedHarness) -> Re
         Ok(Err(_)) | Err(_) => None,
     };
     harness.fill(&SIX).await?;
-    let total = |one: &Opened<'_>, other: &Option<Opened<'_>>| {
-        let valid = |of: &Opened<'_>| {
+    let total = |one: &OpenedFeed<'_>, other: &Option<OpenedFeed<'_>>| {
+        let valid = |of: &OpenedFeed<'_>| {
             let live = of.seen.iter().filter(|seen| of.assigned.contains(&seen.assignment));
             live.map(|seen| seen.value.clone()).collect::<Vec<_>>()
         };
@@ -402,7 +404,7 @@ async fn a_commit_repeated_is_harmless(harness: &dyn FeedHarness) -> Result<(), 
     opened.commit(&commit).await?;
     opened.commit(&commit).await?;
     drop(opened);
-    let mut again = Opened::open(harness, &feed).await?;
+    let mut again = OpenedFeed::open(harness, &feed).await?;
     let puts_off = feed.abilities().puts_off.is_some();
     // Behind a head that failed nothing comes of its key.
     again.until(if puts_off { 3 } else { 5 }).await?;
@@ -426,9 +428,16 @@ async fn the_backlog_tells_what_waits(harness: &dyn FeedHarness) -> Result<(), S
     eventually("a backlog of 4", || waits(4)).await
 }
 
-fn put_off(head: &Seen, attempt: u32, wait: Duration) -> PutOff {
-    let Seen { partition, assignment, offset, .. } = head.clone();
-    PutOff { partition, assignment, offset, attempt, wait, error: "the suite said so".into() }
+fn put_off(head: &FeedRecord, attempt: u32, wait: Duration) -> PostponedRecord {
+    let FeedRecord { partition, assignment, offset, .. } = head.clone();
+    PostponedRecord {
+        partition,
+        assignment,
+        offset,
+        attempt,
+        wait,
+        error: "the suite said so".into(),
+    }
 }
 
 async fn what_is_put_off_comes_first_of_its_key(harness: &dyn FeedHarness) -> Result<(), String> {
@@ -470,7 +479,7 @@ async fn attempts_survive_reopening(harness: &dyn FeedHarness) -> Result<(), Str
     }
     harness.fill(&[("a", "a1"), ("a", "a2")]).await?;
     for attempt in 1..=3 {
-        let mut opened = Opened::open(harness, &feed).await?;
+        let mut opened = OpenedFeed::open(harness, &feed).await?;
         let records = if attempt == 1 { 2 } else { 1 };
         opened.until(records).await?;
         let head = opened.seen.first().cloned().ok_or("nothing came")?;
@@ -489,7 +498,7 @@ async fn what_is_set_aside_is_kept_apart(harness: &dyn FeedHarness) -> Result<()
     }
     let (feed, opened) = filled(harness).await?;
     let head = opened.seen.iter().find(|seen| seen.value == "a1").cloned();
-    let Seen { partition, assignment, offset, .. } = head.ok_or("no a1")?;
+    let FeedRecord { partition, assignment, offset, .. } = head.ok_or("no a1")?;
     let (attempt, reason, error) = (5, Reason::NoKey, "the suite said so".to_owned());
     let aside = SetAside { partition, assignment, offset, attempt, reason, error };
     let commit = FeedCommit {
@@ -503,7 +512,7 @@ async fn what_is_set_aside_is_kept_apart(harness: &dyn FeedHarness) -> Result<()
     drop(opened);
     let kept = harness.set_aside().await?;
     ensure!(kept == ["a1"], "kept {kept:?}");
-    let mut again = Opened::open(harness, &feed).await?;
+    let mut again = OpenedFeed::open(harness, &feed).await?;
     again.until(2).await?;
     again.look().await?;
     ensure!(again.values() == ["a2", "a3"], "saw {:?}", again.values());
@@ -516,7 +525,7 @@ async fn a_group_stays_what_it_was(harness: &dyn FeedHarness) -> Result<(), Stri
         return Ok(());
     }
     let (feed, mut opened) = filled(harness).await?;
-    let group = |opened: &Opened<'_>| {
+    let group = |opened: &OpenedFeed<'_>| {
         let of_a = opened.seen.iter().rev().find(|seen| seen.key == "a");
         of_a.and_then(|seen| seen.whole.clone()).ok_or("no group came")
     };
@@ -527,7 +536,7 @@ async fn a_group_stays_what_it_was(harness: &dyn FeedHarness) -> Result<(), Stri
     opened.until(9).await?;
     ensure!(group(&opened)? == first, "{first:?} became {:?}", group(&opened)?);
     drop(opened);
-    let mut again = Opened::open(harness, &feed).await?;
+    let mut again = OpenedFeed::open(harness, &feed).await?;
     again.until(6).await?;
     ensure!(again.values_of("a").starts_with(&["a1", "a2", "a3"]), "{:?}", again.values());
     ensure!(group(&again)? == first, "after reopening: {:?}", group(&again)?);

@@ -287,10 +287,10 @@ async fn a_follower_waits_and_a_cancelled_one_loses_nothing(
 }
 
 /// What writers have begun to append, and where the log says that it lies once it says so.
-type Told = Arc<Mutex<BTreeMap<Bytes, Option<Position>>>>;
+type AppendResults = Arc<Mutex<BTreeMap<Bytes, Option<Position>>>>;
 
 /// Appends one record after another until the log is gone.
-async fn write_on(log: Arc<dyn Log>, topic: String, writer: u32, told: Told) {
+async fn write_on(log: Arc<dyn Log>, topic: String, writer: u32, told: AppendResults) {
     for n in 0.. {
         let output = keyed(&topic, &format!("w{writer}"), format!("{writer}/{n}"));
         let value = output.value.clone().unwrap_or_default();
@@ -315,7 +315,7 @@ async fn readers_see_only_what_is_acknowledged(harness: &dyn LogHarness) -> Resu
         let topic = harness.name(&format!("acknowledged-{round}"));
         append(&log, &numbered(&topic, 0, 1)).await?;
         let mut reader = within("read", log.read(&topic, ReadFrom::End)).await?;
-        let told = Told::default();
+        let told = AppendResults::default();
         let mut writers = tokio::task::JoinSet::new();
         for writer in 0..4 {
             writers.spawn(write_on(log.clone(), topic.clone(), writer, told.clone()));
@@ -364,7 +364,7 @@ async fn readers_wait_for_what_is_not_durable(harness: &dyn LogHarness) -> Resul
     if !harness.stall() {
         return Ok(());
     }
-    let told = Told::default();
+    let told = AppendResults::default();
     let writer = tokio::spawn(write_on(log.clone(), topic.clone(), 0, told.clone()));
     while !harness.is_stalled() {
         tokio::task::yield_now().await;

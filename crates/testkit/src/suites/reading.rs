@@ -7,8 +7,9 @@ use std::task::Poll;
 
 use bytes::Bytes;
 use potok_core::{
-    Assignment, ConsumerGroupSpec, Ended, Fault, Headers, HeadersBuilder, Intake, Journal, Log,
+    Assignment, ConsumerGroupSpec, EndedOffsets, Fault, Headers, HeadersBuilder, Journal, Log,
     Move, Output, Partition, PipelineInfo, Position, ReadFrom, Reader, Record, Source, SourceBatch,
+    SourceEvent,
 };
 
 use super::log::LogHarness;
@@ -100,10 +101,10 @@ pub async fn append(log: &Arc<dyn Log>, outputs: &[Output]) -> Result<Vec<Positi
 }
 
 /// A record and where it lies.
-pub type Placed = (Position, Record);
+pub type PlacedRecord = (Position, Record);
 
 /// Takes a batch apart, checking what every batch promises.
-pub fn placed(batch: SourceBatch) -> Result<Vec<Placed>, String> {
+pub fn placed(batch: SourceBatch) -> Result<Vec<PlacedRecord>, String> {
     let offsets: Vec<u64> = batch.records.iter().map(|r| r.offset).collect();
     ensure!(offsets.is_sorted_by(|a, b| a < b), "offsets do not ascend: {offsets:?}");
     ensure!(
@@ -116,7 +117,7 @@ pub fn placed(batch: SourceBatch) -> Result<Vec<Placed>, String> {
 }
 
 /// Everything a reader has until its end.
-pub async fn drain(reader: &mut dyn Reader) -> Result<Vec<Placed>, String> {
+pub async fn drain(reader: &mut dyn Reader) -> Result<Vec<PlacedRecord>, String> {
     let mut all = Vec::new();
     while let Some(batch) = within("read", reader.next(false)).await? {
         all.extend(placed(batch)?);
@@ -173,15 +174,15 @@ pub fn spec(
 }
 
 /// An open group and all it said so far.
-pub struct Reading {
+pub struct GroupReading {
     source: Box<dyn Source>,
     pub journal: Arc<dyn Journal>,
     pub assigned: BTreeMap<Partition, Assignment>,
-    pub seen: Vec<Placed>,
+    pub seen: Vec<PlacedRecord>,
     next: BTreeMap<u64, u64>,
 }
 
-impl Reading {
+impl GroupReading {
     /// Opens the group. One that was just let go may need a moment, so a `Fix` is tried again.
     pub async fn open(log: &Arc<dyn Log>, spec: ConsumerGroupSpec) -> Result<Self, String> {
         let opening = async {
@@ -195,7 +196,7 @@ impl Reading {
             }
         };
         let open = within("open the group", opening).await?;
-        Ok(Reading {
+        Ok(GroupReading {
             source: open.source,
             journal: open.journal,
             assigned: BTreeMap::new(),
@@ -205,15 +206,15 @@ impl Reading {
     }
 
     /// Takes in what the source said, checking what it promises.
-    pub fn take(&mut self, intake: Intake) -> Result<(), String> {
+    pub fn take(&mut self, intake: SourceEvent) -> Result<(), String> {
         match intake {
-            Intake::Assigned(assignments) => {
+            SourceEvent::Assigned(assignments) => {
                 for assignment in assignments {
                     self.next.insert(assignment.nonce, assignment.start);
                     self.assigned.insert(assignment.partition.clone(), assignment);
                 }
             }
-            Intake::Batch(batch) => {
+            SourceEvent::Batch(batch) => {
                 let assignment = self.assigned.get(&batch.partition);
                 let Some(assignment) = assignment.filter(|a| a.nonce == batch.assignment) else {
                     return Err(format!("a batch of {} came before it was ours", batch.partition));
@@ -228,7 +229,10 @@ impl Reading {
                 );
                 self.seen.extend(placed(batch)?);
             }
-            Intake::Revoked(_) | Intake::Lost(_) | Intake::Finished(_) | Intake::Stalled(_) => {}
+            SourceEvent::Revoked(_)
+            | SourceEvent::Lost(_)
+            | SourceEvent::Finished(_)
+            | SourceEvent::Stalled(_) => {}
         }
         Ok(())
     }
@@ -293,9 +297,9 @@ impl Reading {
         &self,
         partition: &Partition,
         ranges: impl IntoIterator<Item = Range<u64>>,
-    ) -> Result<Ended, String> {
+    ) -> Result<EndedOffsets, String> {
         let assignment = self.assigned.get(partition).ok_or("the partition is not ours")?;
-        Ok(Ended {
+        Ok(EndedOffsets {
             partition: partition.clone(),
             assignment: assignment.nonce,
             ranges: ranges.into_iter().collect(),

@@ -5,11 +5,13 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use futures::stream::{self, StreamExt, TryStreamExt};
-use potok_core::{Ended, Log, Move, Output, Partition, Position, ReadFrom, Transaction};
+use potok_core::{EndedOffsets, Log, Move, Output, Partition, Position, ReadFrom, Transaction};
 use tokio::sync::oneshot;
 
 use super::log::LogHarness;
-use super::reading::{Reading, append, eventually, keyed, numbered, read_all, same, spec, strange};
+use super::reading::{
+    GroupReading, append, eventually, keyed, numbered, read_all, same, spec, strange,
+};
 use super::{QUIET, ensure, run_checks, within};
 
 /// Runs every check; the number that passed, or all failures in words.
@@ -54,7 +56,7 @@ fn at(positions: &[Position], n: usize) -> Result<u64, String> {
 
 /// Notes as ended the `from`th up to the `to`th record, that one not included.
 async fn end(
-    reading: &Reading,
+    reading: &GroupReading,
     part: &Partition,
     positions: &[Position],
     runs: &[(usize, usize)],
@@ -72,13 +74,13 @@ async fn end(
 async fn again(
     harness: &dyn LogHarness,
     log: Arc<dyn Log>,
-    reading: Reading,
+    reading: GroupReading,
     group: &str,
     topic: &str,
-) -> Result<(Arc<dyn Log>, Reading), String> {
+) -> Result<(Arc<dyn Log>, GroupReading), String> {
     drop(reading);
     let log = if harness.features().durable { harness.reopen(log).await? } else { log };
-    let reading = Reading::open(&log, spec(harness, group, &[topic], false)).await?;
+    let reading = GroupReading::open(&log, spec(harness, group, &[topic], false)).await?;
     Ok((log, reading))
 }
 
@@ -86,7 +88,7 @@ async fn a_group_starts_at_the_earliest(harness: &dyn LogHarness) -> Result<(), 
     let log = harness.fresh().await?;
     let topic = harness.name("earliest");
     append(&log, &numbered(&topic, 0, 5)).await?;
-    let mut reading = Reading::open(&log, spec(harness, "earliest", &[&topic], false)).await?;
+    let mut reading = GroupReading::open(&log, spec(harness, "earliest", &[&topic], false)).await?;
     reading.until(5).await?;
     ensure!(reading.values() == ["0", "1", "2", "3", "4"], "saw {:?}", reading.values());
     Ok(())
@@ -99,7 +101,7 @@ async fn a_group_told_so_starts_at_the_end_and_remembers(
     let topic = harness.name("latest");
     append(&log, &numbered(&topic, 0, 3)).await?;
     let spec = spec(harness, "latest", &[&topic], true);
-    let mut reading = Reading::open(&log, spec.clone()).await?;
+    let mut reading = GroupReading::open(&log, spec.clone()).await?;
     reading.until_assigned(&partition(&topic, 0)).await?;
     reading.until_quiet(harness).await?;
     ensure!(reading.seen.is_empty(), "saw records from before: {:?}", reading.values());
@@ -107,7 +109,7 @@ async fn a_group_told_so_starts_at_the_end_and_remembers(
     // The start was resolved once: what comes while nobody reads is not skipped.
     append(&log, &[Output { partition: Some(0), ..keyed(&topic, "k", "later") }]).await?;
     let log = if harness.features().durable { harness.reopen(log).await? } else { log };
-    let mut reading = Reading::open(&log, spec).await?;
+    let mut reading = GroupReading::open(&log, spec).await?;
     reading.until(1).await?;
     ensure!(reading.values() == ["later"], "saw {:?}", reading.values());
     Ok(())
@@ -119,7 +121,7 @@ async fn records_come_in_order_once_and_exact(harness: &dyn LogHarness) -> Resul
     let mut sent = strange(&topic);
     sent.extend((0..300).map(|n| keyed(&topic, &format!("k{}", n % 5), n.to_string())));
     let positions = append(&log, &sent).await?;
-    let mut reading = Reading::open(&log, spec(harness, "exact", &[&topic], false)).await?;
+    let mut reading = GroupReading::open(&log, spec(harness, "exact", &[&topic], false)).await?;
     reading.until(sent.len()).await?;
     reading.until_quiet(harness).await?;
     ensure!(reading.seen.len() == sent.len(), "{} of {}", reading.seen.len(), sent.len());
@@ -137,7 +139,7 @@ async fn a_lone_record_is_handed_out(harness: &dyn LogHarness) -> Result<(), Str
     let log = harness.fresh().await?;
     let topic = harness.name("lone");
     append(&log, &[keyed(&topic, "k", "first")]).await?;
-    let mut reading = Reading::open(&log, spec(harness, "lone", &[&topic], false)).await?;
+    let mut reading = GroupReading::open(&log, spec(harness, "lone", &[&topic], false)).await?;
     reading.until(1).await?;
     for n in 2..5 {
         append(&log, &[keyed(&topic, "k", n.to_string())]).await?;
@@ -149,7 +151,8 @@ async fn a_lone_record_is_handed_out(harness: &dyn LogHarness) -> Result<(), Str
 async fn a_topic_created_later_is_found(harness: &dyn LogHarness) -> Result<(), String> {
     let log = harness.fresh().await?;
     let topic = harness.name("created-later");
-    let mut reading = Reading::open(&log, spec(harness, "created-later", &[&topic], true)).await?;
+    let mut reading =
+        GroupReading::open(&log, spec(harness, "created-later", &[&topic], true)).await?;
     reading.until_quiet(harness).await?;
     append(&log, &numbered(&topic, 0, 3)).await?;
     // Found later means from the earliest, even for a group that started at the end.
@@ -161,7 +164,8 @@ async fn a_topic_created_later_is_found(harness: &dyn LogHarness) -> Result<(), 
 async fn a_cancelled_next_loses_nothing(harness: &dyn LogHarness) -> Result<(), String> {
     let log = harness.fresh().await?;
     let topic = harness.name("cancelled");
-    let mut reading = Reading::open(&log, spec(harness, "cancelled", &[&topic], false)).await?;
+    let mut reading =
+        GroupReading::open(&log, spec(harness, "cancelled", &[&topic], false)).await?;
     for n in 0..50 {
         append(&log, &[Output { partition: Some(0), ..keyed(&topic, "k", n.to_string()) }]).await?;
         reading.poke().await?;
@@ -179,7 +183,7 @@ async fn a_paused_source_gives_no_records_but_the_rest(
     let log = harness.fresh().await?;
     let topic = harness.name("paused");
     append(&log, &numbered(&topic, 0, 3)).await?;
-    let mut reading = Reading::open(&log, spec(harness, "paused", &[&topic], false)).await?;
+    let mut reading = GroupReading::open(&log, spec(harness, "paused", &[&topic], false)).await?;
     reading.set_paused(true);
     reading.until_assigned(&partition(&topic, 0)).await?;
     reading.until_quiet(harness).await?;
@@ -192,7 +196,7 @@ async fn pausing_holds_until_set_again(harness: &dyn LogHarness) -> Result<(), S
     let log = harness.fresh().await?;
     let topic = harness.name("level");
     append(&log, &numbered(&topic, 0, 1)).await?;
-    let mut reading = Reading::open(&log, spec(harness, "level", &[&topic], false)).await?;
+    let mut reading = GroupReading::open(&log, spec(harness, "level", &[&topic], false)).await?;
     reading.until(1).await?;
     for round in 0..3 {
         // Setting what is set already changes nothing, and new records do not lift it.
@@ -214,7 +218,7 @@ async fn a_group_resumes_at_the_first_gap(harness: &dyn LogHarness) -> Result<()
     let topic = harness.name("gap");
     let part = partition(&topic, 0);
     let positions = append(&log, &numbered(&topic, 0, 10)).await?;
-    let mut reading = Reading::open(&log, spec(harness, "gap", &[&topic], false)).await?;
+    let mut reading = GroupReading::open(&log, spec(harness, "gap", &[&topic], false)).await?;
     reading.until(10).await?;
     end(&reading, &part, &positions, &[(0, 3), (5, 7)]).await?;
     let (_log, mut reading) = again(harness, log, reading, "gap", &topic).await?;
@@ -243,7 +247,7 @@ async fn ended_ranges_above_survive(harness: &dyn LogHarness) -> Result<(), Stri
     let topic = harness.name("above");
     let part = partition(&topic, 0);
     let positions = append(&log, &numbered(&topic, 0, 10)).await?;
-    let mut reading = Reading::open(&log, spec(harness, "above", &[&topic], false)).await?;
+    let mut reading = GroupReading::open(&log, spec(harness, "above", &[&topic], false)).await?;
     reading.until(10).await?;
     end(&reading, &part, &positions, &[(0, 2), (4, 6)]).await?;
     end(&reading, &part, &positions, &[(8, 9)]).await?;
@@ -266,7 +270,7 @@ async fn ended_ranges_join_in_any_order(harness: &dyn LogHarness) -> Result<(), 
     let topic = harness.name("join");
     let part = partition(&topic, 0);
     let positions = append(&log, &numbered(&topic, 0, 8)).await?;
-    let mut reading = Reading::open(&log, spec(harness, "join", &[&topic], false)).await?;
+    let mut reading = GroupReading::open(&log, spec(harness, "join", &[&topic], false)).await?;
     reading.until(8).await?;
     for run in [(6, 8), (2, 4), (2, 4), (0, 1), (4, 6), (1, 2)] {
         end(&reading, &part, &positions, &[run]).await?;
@@ -284,10 +288,10 @@ async fn a_foreign_assignment_is_ignored(harness: &dyn LogHarness) -> Result<(),
     let (topic, out) = (harness.name("foreign"), harness.name("foreign-out"));
     let part = partition(&topic, 0);
     let positions = append(&log, &numbered(&topic, 0, 3)).await?;
-    let mut reading = Reading::open(&log, spec(harness, "foreign", &[&topic], false)).await?;
+    let mut reading = GroupReading::open(&log, spec(harness, "foreign", &[&topic], false)).await?;
     reading.until(3).await?;
     let good = reading.ended(&part, [at(&positions, 0)?..at(&positions, 0)? + 1])?;
-    let foreign = Ended {
+    let foreign = EndedOffsets {
         assignment: good.assignment ^ 1,
         ranges: vec![0..at(&positions, 2)? + 1],
         ..good.clone()
@@ -308,7 +312,7 @@ async fn an_old_assignment_is_ignored(harness: &dyn LogHarness) -> Result<(), St
     let topic = harness.name("old");
     let part = partition(&topic, 0);
     let positions = append(&log, &numbered(&topic, 0, 3)).await?;
-    let mut reading = Reading::open(&log, spec(harness, "old", &[&topic], false)).await?;
+    let mut reading = GroupReading::open(&log, spec(harness, "old", &[&topic], false)).await?;
     reading.until(3).await?;
     let old = reading.ended(&part, [0..at(&positions, 2)? + 1])?;
     let (log, mut reading) = again(harness, log, reading, "old", &topic).await?;
@@ -328,7 +332,7 @@ async fn a_transaction_writes_outputs_and_progress_together(
     let (topic, one, two) = (harness.name("tx"), harness.name("tx-one"), harness.name("tx-two"));
     let part = partition(&topic, 0);
     let positions = append(&log, &numbered(&topic, 0, 4)).await?;
-    let mut reading = Reading::open(&log, spec(harness, "tx", &[&topic], false)).await?;
+    let mut reading = GroupReading::open(&log, spec(harness, "tx", &[&topic], false)).await?;
     reading.until(4).await?;
     let mut outputs = strange(&one);
     outputs.extend([keyed(&two, "k", "a"), keyed(&two, "k", "b")]);
@@ -355,7 +359,7 @@ async fn overlapping_transactions_keep_their_order(harness: &dyn LogHarness) -> 
     let log = harness.fresh().await?;
     let (topic, out) = (harness.name("overlap"), harness.name("overlap-out"));
     append(&log, &numbered(&topic, 0, 1)).await?;
-    let mut reading = Reading::open(&log, spec(harness, "overlap", &[&topic], false)).await?;
+    let mut reading = GroupReading::open(&log, spec(harness, "overlap", &[&topic], false)).await?;
     reading.until(1).await?;
     let journal = &reading.journal;
     let transaction = |outputs: std::ops::Range<usize>| Transaction {
@@ -382,7 +386,7 @@ async fn a_transaction_waits_for_its_turn(harness: &dyn LogHarness) -> Result<()
     let log = harness.fresh().await?;
     let (topic, out) = (harness.name("turn"), harness.name("turn-out"));
     append(&log, &numbered(&topic, 0, 1)).await?;
-    let mut reading = Reading::open(&log, spec(harness, "turn", &[&topic], false)).await?;
+    let mut reading = GroupReading::open(&log, spec(harness, "turn", &[&topic], false)).await?;
     reading.until(1).await?;
     let journal = &reading.journal;
     let transaction = |outputs: std::ops::Range<usize>| Transaction {
@@ -431,7 +435,7 @@ async fn a_refused_transaction_leaves_nothing(harness: &dyn LogHarness) -> Resul
     let part = partition(&topic, 0);
     let positions = append(&log, &numbered(&topic, 0, 2)).await?;
     append(&log, &[keyed(&out, "k", "before")]).await?;
-    let mut reading = Reading::open(&log, spec(harness, "refused", &[&topic], false)).await?;
+    let mut reading = GroupReading::open(&log, spec(harness, "refused", &[&topic], false)).await?;
     reading.until(2).await?;
     let huge = keyed(&out, "k", vec![0; potok_core::RECORD_BYTES_MAX + 1]);
     let ended = vec![reading.ended(&part, [0..at(&positions, 1)? + 1])?];
@@ -450,8 +454,8 @@ async fn groups_are_independent(harness: &dyn LogHarness) -> Result<(), String> 
     let topic = harness.name("shared");
     let part = partition(&topic, 0);
     let positions = append(&log, &numbered(&topic, 0, 4)).await?;
-    let mut one = Reading::open(&log, spec(harness, "one", &[&topic], false)).await?;
-    let mut two = Reading::open(&log, spec(harness, "two", &[&topic], false)).await?;
+    let mut one = GroupReading::open(&log, spec(harness, "one", &[&topic], false)).await?;
+    let mut two = GroupReading::open(&log, spec(harness, "two", &[&topic], false)).await?;
     one.until(4).await?;
     two.until(4).await?;
     end(&one, &part, &positions, &[(0, 4)]).await?;
@@ -465,13 +469,13 @@ async fn a_group_opens_once_per_process(harness: &dyn LogHarness) -> Result<(), 
     let topic = harness.name("twice");
     append(&log, &numbered(&topic, 0, 1)).await?;
     let spec = spec(harness, "twice", &[&topic], false);
-    let first = Reading::open(&log, spec.clone()).await?;
+    let first = GroupReading::open(&log, spec.clone()).await?;
     match log.open_group(spec.clone()).await {
         Ok(_) => return Err("the group was opened twice".to_owned()),
         Err(fault) => ensure!(fault.next == Move::Fix, "the fault is {:?}: {fault}", fault.next),
     }
     drop(first);
-    Reading::open(&log, spec).await?.until(1).await
+    GroupReading::open(&log, spec).await?.until(1).await
 }
 
 async fn a_forgotten_group_starts_anew(harness: &dyn LogHarness) -> Result<(), String> {
@@ -480,7 +484,7 @@ async fn a_forgotten_group_starts_anew(harness: &dyn LogHarness) -> Result<(), S
     let part = partition(&topic, 0);
     let positions = append(&log, &numbered(&topic, 0, 3)).await?;
     let spec = spec(harness, "forget", &[&topic], false);
-    let mut reading = Reading::open(&log, spec.clone()).await?;
+    let mut reading = GroupReading::open(&log, spec.clone()).await?;
     reading.until(3).await?;
     end(&reading, &part, &positions, &[(0, 3)]).await?;
     let while_open = log.delete_consumer_group(&spec.group).await;
@@ -490,7 +494,7 @@ async fn a_forgotten_group_starts_anew(harness: &dyn LogHarness) -> Result<(), S
     let groups = within("groups", log.consumer_groups()).await?;
     ensure!(groups.iter().all(|g| g.group != spec.group), "the group is still listed");
     let log = if harness.features().durable { harness.reopen(log).await? } else { log };
-    let mut reading = Reading::open(&log, spec).await?;
+    let mut reading = GroupReading::open(&log, spec).await?;
     reading.until(3).await
 }
 
@@ -500,7 +504,7 @@ async fn ends_and_groups_tell_the_lag(harness: &dyn LogHarness) -> Result<(), St
     let part = partition(&topic, 0);
     let positions = append(&log, &numbered(&topic, 0, 5)).await?;
     let spec = spec(harness, "lag", &[&topic], false);
-    let mut reading = Reading::open(&log, spec.clone()).await?;
+    let mut reading = GroupReading::open(&log, spec.clone()).await?;
     reading.until(5).await?;
     let ends = reading.ends();
     let end_of = ends.iter().find(|e| e.partition == part).ok_or("the partition has no end")?;

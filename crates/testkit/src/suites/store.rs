@@ -6,7 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use potok_core::{
-    Fault, Held, Move, Owner, Partition, Place, Record, SourceBatch, Store, Timestamp,
+    Fault, Move, Owner, Partition, Record, SourceBatch, Store, StoreAddress, StoreEntry, Timestamp,
 };
 
 pub use super::reading::strange;
@@ -125,64 +125,68 @@ fn owner(share: u32, nonce: u64) -> Owner {
 const OPENED: Timestamp = Timestamp(1_742_742_900_123);
 
 /// The records of a batch, spread over groups, kinds and ids with difficult names.
-fn spread(batch: &SourceBatch) -> Vec<Held> {
+fn spread(batch: &SourceBatch) -> Vec<StoreEntry> {
     let groups = ["20250323151500", "", "a:b", "\0", STRANGE_TEXT, "a\nb c"];
     let kinds = [None, Some("event"), Some("mention")];
     let ids = [None, Some(""), Some("1"), Some("b:c\0"), Some(STRANGE_TEXT)];
     let mut held = Vec::new();
     for (number, record) in batch.records.iter().enumerate() {
-        let place = Place {
+        let place = StoreAddress {
             group: Bytes::from_static(groups[number % groups.len()].as_bytes()),
             kind: kinds[number % kinds.len()].map(Arc::from),
             id: ids[number % ids.len()].map(|id| Bytes::from_static(id.as_bytes())),
             position: batch.position(record),
             with: record.offset,
         };
-        held.push(Held { place, opened: OPENED, record: record.clone() });
+        held.push(StoreEntry { place, opened: OPENED, record: record.clone() });
     }
     held
 }
 
 /// The records of a batch, all of them in one group and without kinds and ids.
-fn of_group(batch: &SourceBatch, group: &'static str) -> Vec<Held> {
+fn of_group(batch: &SourceBatch, group: &'static str) -> Vec<StoreEntry> {
     let mut held = spread(batch);
-    for Held { place, .. } in &mut held {
+    for StoreEntry { place, .. } in &mut held {
         place.group = Bytes::from_static(group.as_bytes());
         (place.kind, place.id) = (None, None);
     }
     held
 }
 
-fn places(held: &[Held]) -> Vec<Place> {
+fn places(held: &[StoreEntry]) -> Vec<StoreAddress> {
     held.iter().map(|held| held.place.clone()).collect()
 }
 
 /// Kind and id of the record, as shown.
-fn named(held: &Held) -> (String, Bytes) {
-    let Place { kind, id, position, .. } = &held.place;
+fn named(held: &StoreEntry) -> (String, Bytes) {
+    let StoreAddress { kind, id, position, .. } = &held.place;
     let kind = kind.as_deref().unwrap_or("record").to_owned();
     (kind, id.clone().unwrap_or_else(|| position.to_string().into()))
 }
 
-fn shown<'a>(held: impl IntoIterator<Item = &'a Held>) -> BTreeSet<(String, Bytes, Bytes)> {
-    let one = |held: &Held| {
+fn shown<'a>(held: impl IntoIterator<Item = &'a StoreEntry>) -> BTreeSet<(String, Bytes, Bytes)> {
+    let one = |held: &StoreEntry| {
         let (kind, id) = named(held);
         (kind, id, held.record.value.clone().unwrap_or_default())
     };
     held.into_iter().map(one).collect()
 }
 
-async fn holds(store: &Arc<dyn Store>, owner: &Owner, held: &[Held]) -> Result<(), String> {
+async fn holds(store: &Arc<dyn Store>, owner: &Owner, held: &[StoreEntry]) -> Result<(), String> {
     let loaded = within("load", store.load(owner, &places(held))).await?;
     ensure!(loaded.len() == held.len(), "{} answers", loaded.len());
-    for (Held { place, record, .. }, got) in held.iter().zip(loaded) {
+    for (StoreEntry { place, record, .. }, got) in held.iter().zip(loaded) {
         let got = got.ok_or(format!("{} is missing", place.position))?;
         ensure!(*record == got, "{} changed into {got:?}", place.position);
     }
     Ok(())
 }
 
-async fn holds_none(store: &Arc<dyn Store>, owner: &Owner, held: &[Held]) -> Result<(), String> {
+async fn holds_none(
+    store: &Arc<dyn Store>,
+    owner: &Owner,
+    held: &[StoreEntry],
+) -> Result<(), String> {
     let loaded = within("load", store.load(owner, &places(held))).await?;
     ensure!(loaded.len() == held.len(), "{} answers", loaded.len());
     ensure!(loaded.iter().all(Option::is_none), "the store holds what it should not");
@@ -312,12 +316,12 @@ async fn what_was_put_together_goes_one_by_one(harness: &dyn StoreHarness) -> Re
     for _ in 0..2 {
         within("put", store.put(&me, &all)).await?;
         holds(&store, &me, &all).await?;
-        let mixed: Vec<Held> = all.iter().rev().step_by(3).cloned().collect();
+        let mixed: Vec<StoreEntry> = all.iter().rev().step_by(3).cloned().collect();
         holds(&store, &me, &mixed).await?;
     }
     let (gone, left): (Vec<_>, Vec<_>) = (0..).zip(held).partition(|(n, _)| n % 2 == 0);
-    let [gone, left] = [gone, left].map(|held| -> Vec<Held> {
-        held.into_iter().map(|(_, held): (usize, Held)| held).collect()
+    let [gone, left] = [gone, left].map(|held| -> Vec<StoreEntry> {
+        held.into_iter().map(|(_, held): (usize, StoreEntry)| held).collect()
     });
     for _ in 0..2 {
         within("clean", store.clean(&me, &places(&gone))).await?;
@@ -357,7 +361,7 @@ async fn the_last_record_takes_its_group_along(harness: &dyn StoreHarness) -> Re
         ensure!(harness.look(group).await?.is_some(), "group {group:?} is not shown");
     }
     // One after another: each group goes with its last record, not before.
-    for (number, Held { place, .. }) in held.iter().enumerate() {
+    for (number, StoreEntry { place, .. }) in held.iter().enumerate() {
         within("clean", store.clean(&me, std::slice::from_ref(place))).await?;
         let left = held[number + 1..].iter().any(|held| held.place.group == place.group);
         let look = harness.look(&place.group).await?;
@@ -373,7 +377,7 @@ async fn the_later_of_one_id_is_shown_and_both_are_kept(
     let me = owner(0, 1);
     let mut held = of_group(&batch, "g");
     held.truncate(4);
-    for Held { place, .. } in &mut held {
+    for StoreEntry { place, .. } in &mut held {
         place.kind = Some("event".into());
         place.id = Some(Bytes::from_static(b"1"));
     }
@@ -406,7 +410,7 @@ async fn names_that_run_together_are_kept_apart(harness: &dyn StoreHarness) -> R
     let mut held = of_group(&batch, "");
     let names = [("a", "b:c:d"), ("a:b", "c:d"), ("a:b:c", "d"), ("a:b:c:d", ""), ("", "a:b:c:d")];
     held.truncate(2 * names.len());
-    for (number, Held { place, .. }) in held.iter_mut().enumerate() {
+    for (number, StoreEntry { place, .. }) in held.iter_mut().enumerate() {
         let (group, id) = names[number % names.len()];
         place.group = Bytes::from_static(group.as_bytes());
         place.id = Some(Bytes::from_static(id.as_bytes()));
@@ -416,7 +420,7 @@ async fn names_that_run_together_are_kept_apart(harness: &dyn StoreHarness) -> R
     holds(&store, &me, &held).await?;
     within("put", store.put(&me, &held)).await?;
     holds(&store, &me, &held).await?;
-    let cleaned: Vec<Place> =
+    let cleaned: Vec<StoreAddress> =
         places(&held).into_iter().filter(|place| place.group == "a:b").collect();
     within("clean", store.clean(&me, &cleaned)).await?;
     held.retain(|held| held.place.group != "a:b");
@@ -433,7 +437,7 @@ async fn groups_that_come_mixed_keep_their_order(harness: &dyn StoreHarness) -> 
     let me = owner(0, 1);
     let one = spread(&batch).swap_remove(0);
     let (groups, ids, kinds) = (7, 50, ["event", "mention"]);
-    let mixed: Vec<Held> = (0..2_500)
+    let mixed: Vec<StoreEntry> = (0..2_500)
         .map(|n: u64| {
             let mut held = one.clone();
             held.place.group = format!("g{}", n % groups).into();
@@ -567,7 +571,7 @@ async fn a_share_that_holds_very_much_is_taken_over(
     };
     let groups = (0..VERY_MANY).map(|n| at(n, format!("g{n}"), "1".to_owned()));
     let ids = (VERY_MANY..2 * VERY_MANY).map(|n| at(n, "all".to_owned(), n.to_string()));
-    let held: Vec<Held> = groups.chain(ids).collect();
+    let held: Vec<StoreEntry> = groups.chain(ids).collect();
     for held in held.chunks(5_000) {
         within("put", store.put(&owner(0, 1), held)).await?;
     }
@@ -619,7 +623,7 @@ async fn shares_are_fenced_apart(harness: &dyn StoreHarness) -> Result<(), Strin
     refused("put by the owner of another share", store.put(&owner(0, 2), &one).await)?;
     // A group has one share; here each has its own.
     let mut two = two;
-    for Held { place, .. } in &mut two {
+    for StoreEntry { place, .. } in &mut two {
         place.group = [b"two ", &place.group[..]].concat().into();
     }
     within("put", store.put(&owner(1, 2), &two)).await?;

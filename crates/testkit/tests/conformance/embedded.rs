@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use potok_connectors::embedded::{EmbeddedLog, FaultyDisk, Options, Torn};
+use potok_connectors::embedded::{EmbeddedLog, FaultyDisk, Options, PowerCut};
 use potok_core::{Log, Output, Partition, Record, SourceBatch, Store, SystemClock};
 use potok_testkit::suites::log::{LogFeatures, LogHarness};
 use potok_testkit::suites::store::{StoreFeatures, StoreHarness, strange};
@@ -108,7 +108,7 @@ impl LogHarness for PowerCuts {
 
     async fn reopen(&self, _: Arc<dyn Log>) -> Result<Arc<dyn Log>, String> {
         let (disk, log) = self.0.lock().unwrap().take().unwrap();
-        let after = disk.power_cut(Torn::Nothing);
+        let after = disk.power_cut(PowerCut::Nothing);
         log.close();
         self.open(after)
     }

@@ -13,10 +13,10 @@ use potok_testkit::suites::{log, sink, source, store};
 
 use super::passed;
 
-struct Logs;
+struct MemoryLogs;
 
 #[async_trait]
-impl LogHarness for Logs {
+impl LogHarness for MemoryLogs {
     fn features(&self) -> LogFeatures {
         LogFeatures { partitions: 4, durable: false, transactional: true }
     }
@@ -36,19 +36,19 @@ impl LogHarness for Logs {
 
 #[tokio::test(start_paused = true)]
 async fn memory_log() {
-    passed(log::run_all(&Logs).await);
+    passed(log::run_all(&MemoryLogs).await);
 }
 
 #[tokio::test(start_paused = true)]
 async fn memory_source() {
-    passed(source::run_all(&Logs).await);
+    passed(source::run_all(&MemoryLogs).await);
 }
 
 #[derive(Default)]
-struct Sinks(Mutex<Option<MemorySink>>);
+struct MemorySinks(Mutex<Option<MemorySink>>);
 
 #[async_trait]
-impl SinkHarness for Sinks {
+impl SinkHarness for MemorySinks {
     fn features(&self) -> SinkFeatures {
         SinkFeatures { deduplicates: true, once: false, ordered: true }
     }
@@ -84,14 +84,14 @@ impl SinkHarness for Sinks {
 
 #[tokio::test(start_paused = true)]
 async fn memory_sink() {
-    passed(sink::run_all(&Sinks::default()).await);
+    passed(sink::run_all(&MemorySinks::default()).await);
 }
 
 #[derive(Default)]
-struct Stores(Mutex<MemoryStore>);
+struct MemoryStores(Mutex<MemoryStore>);
 
 #[async_trait]
-impl StoreHarness for Stores {
+impl StoreHarness for MemoryStores {
     fn features(&self) -> StoreFeatures {
         StoreFeatures { durable: false, of_log: false, shown: true }
     }
@@ -124,5 +124,5 @@ impl StoreHarness for Stores {
 
 #[tokio::test(start_paused = true)]
 async fn memory_store() {
-    passed(store::run_all(&Stores::default()).await);
+    passed(store::run_all(&MemoryStores::default()).await);
 }

@@ -14,9 +14,9 @@ use super::passed;
 use super::sqlite::things;
 
 #[derive(Default)]
-struct Sinks(Mutex<String>);
+struct MysqlSinks(Mutex<String>);
 
-impl Sinks {
+impl MysqlSinks {
     fn open(&self) -> Arc<dyn Sink> {
         match MysqlSink::new(&self.0.lock().unwrap(), things()) {
             Ok(sink) => Arc::new(sink),
@@ -26,7 +26,7 @@ impl Sinks {
 }
 
 #[async_trait]
-impl SinkHarness for Sinks {
+impl SinkHarness for MysqlSinks {
     fn features(&self) -> SinkFeatures {
         SinkFeatures { deduplicates: true, once: true, ordered: false }
     }
@@ -59,5 +59,5 @@ impl SinkHarness for Sinks {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn mysql_sink() {
-    passed(sink::run_all(&Sinks::default()).await);
+    passed(sink::run_all(&MysqlSinks::default()).await);
 }

@@ -12,9 +12,9 @@ use potok_testkit::suites::store::{self, Look, StoreFeatures, StoreHarness};
 use super::passed;
 
 /// Each keys in a database of its own.
-struct Stores(KeyStyle);
+struct RedisStores(KeyStyle);
 
-impl Stores {
+impl RedisStores {
     fn url(&self) -> String {
         let db = if self.0 == KeyStyle::Readable { 1 } else { 2 };
         format!("{}/{db}", services::redis().url())
@@ -35,7 +35,7 @@ impl Stores {
 }
 
 #[async_trait]
-impl StoreHarness for Stores {
+impl StoreHarness for RedisStores {
     fn features(&self) -> StoreFeatures {
         let shown = self.0 == KeyStyle::Readable;
         StoreFeatures { durable: true, of_log: false, shown }
@@ -86,10 +86,10 @@ impl StoreHarness for Stores {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_store_readable() {
-    passed(store::run_all(&Stores(KeyStyle::Readable)).await);
+    passed(store::run_all(&RedisStores(KeyStyle::Readable)).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_store_packed() {
-    passed(store::run_all(&Stores(KeyStyle::Packed)).await);
+    passed(store::run_all(&RedisStores(KeyStyle::Packed)).await);
 }

@@ -18,19 +18,19 @@ use serde_json::{Value, json};
 
 use super::passed;
 
-struct Logs {
+struct SimulatedLogs {
     world: Mutex<Option<Arc<World>>>,
     overlap: usize,
 }
 
-impl Logs {
+impl SimulatedLogs {
     fn new(overlap: usize) -> Self {
-        Logs { world: Mutex::default(), overlap }
+        SimulatedLogs { world: Mutex::default(), overlap }
     }
 }
 
 #[async_trait]
-impl LogHarness for Logs {
+impl LogHarness for SimulatedLogs {
     fn features(&self) -> LogFeatures {
         LogFeatures { partitions: 4, durable: true, transactional: self.overlap == 1 }
     }
@@ -58,26 +58,26 @@ impl LogHarness for Logs {
 
 #[tokio::test(start_paused = true)]
 async fn simulated_log() {
-    passed(log::run_all(&Logs::new(1)).await);
+    passed(log::run_all(&SimulatedLogs::new(1)).await);
 }
 
 #[tokio::test(start_paused = true)]
 async fn simulated_source() {
-    passed(source::run_all(&Logs::new(1)).await);
+    passed(source::run_all(&SimulatedLogs::new(1)).await);
 }
 
 #[tokio::test(start_paused = true)]
 async fn simulated_source_whose_transactions_overlap() {
-    passed(source::run_all(&Logs::new(4)).await);
+    passed(source::run_all(&SimulatedLogs::new(4)).await);
 }
 
-struct Sinks {
+struct SimulatedSinks {
     manner: Manner,
     world: Mutex<Option<Arc<World>>>,
 }
 
 #[async_trait]
-impl SinkHarness for Sinks {
+impl SinkHarness for SimulatedSinks {
     fn features(&self) -> SinkFeatures {
         let deduplicates = self.manner.deduplicates;
         SinkFeatures { deduplicates, once: deduplicates, ordered: true }
@@ -120,17 +120,17 @@ async fn simulated_sinks_of_every_manner() {
     for style in [Style::Whole, Style::Prefix, Style::PerMessage] {
         for deduplicates in [true, false] {
             let manner = Manner { style, deduplicates, ..Manner::default() };
-            let sinks = Sinks { manner, world: Mutex::default() };
+            let sinks = SimulatedSinks { manner, world: Mutex::default() };
             passed(sink::run_all(&sinks).await.map_err(|why| format!("{manner:?}: {why}")));
         }
     }
 }
 
 #[derive(Default)]
-struct Stores(Mutex<Arc<SimStore>>);
+struct SimulatedStores(Mutex<Arc<SimStore>>);
 
 #[async_trait]
-impl StoreHarness for Stores {
+impl StoreHarness for SimulatedStores {
     fn features(&self) -> StoreFeatures {
         StoreFeatures { durable: true, of_log: false, shown: false }
     }
@@ -153,7 +153,7 @@ impl StoreHarness for Stores {
 
 #[tokio::test(start_paused = true)]
 async fn simulated_store() {
-    passed(store::run_all(&Stores::default()).await);
+    passed(store::run_all(&SimulatedStores::default()).await);
 }
 
 struct Feeds {

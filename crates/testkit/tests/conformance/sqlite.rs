@@ -31,9 +31,9 @@ pub fn things() -> SqlSinkConfig {
 }
 
 #[derive(Default)]
-struct Sinks(Mutex<Option<TempDir>>);
+struct SqliteSinks(Mutex<Option<TempDir>>);
 
-impl Sinks {
+impl SqliteSinks {
     fn file(&self) -> PathBuf {
         self.0.lock().unwrap().as_ref().unwrap().path().join("suite.sqlite")
     }
@@ -47,7 +47,7 @@ impl Sinks {
 }
 
 #[async_trait]
-impl SinkHarness for Sinks {
+impl SinkHarness for SqliteSinks {
     fn features(&self) -> SinkFeatures {
         SinkFeatures { deduplicates: true, once: true, ordered: true }
     }
@@ -83,5 +83,5 @@ impl SinkHarness for Sinks {
 
 #[tokio::test]
 async fn sqlite_sink() {
-    passed(sink::run_all(&Sinks::default()).await);
+    passed(sink::run_all(&SqliteSinks::default()).await);
 }

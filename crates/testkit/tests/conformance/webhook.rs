@@ -11,14 +11,14 @@ use potok_testkit::suites::sink::{self, SinkFeatures, SinkHarness};
 use serde_json::{Value, json};
 
 use super::passed;
-use super::webhook_server::{Asked, Reply, Server};
+use super::webhook_server::{ReceivedRequest, Reply, Server};
 
 /// Takes what has a text, once for each key.
 #[derive(Default)]
 struct Receiver(Arc<Mutex<Vec<(String, Value)>>>);
 
 impl Receiver {
-    fn answer(taken: &Mutex<Vec<(String, Value)>>, asked: &Asked) -> Reply {
+    fn answer(taken: &Mutex<Vec<(String, Value)>>, asked: &ReceivedRequest) -> Reply {
         if asked.method != "POST" {
             return Reply::Status(405, String::new());
         }
@@ -36,9 +36,9 @@ impl Receiver {
 }
 
 #[derive(Default)]
-struct Sinks(Mutex<Option<(Server, Receiver)>>);
+struct WebhookSinks(Mutex<Option<(Server, Receiver)>>);
 
-impl Sinks {
+impl WebhookSinks {
     fn open(&self) -> Arc<dyn Sink> {
         let url = self.0.lock().unwrap().as_ref().unwrap().0.url.clone();
         Arc::new(WebhookSink::new(&url, Duration::from_secs(20)).unwrap())
@@ -46,7 +46,7 @@ impl Sinks {
 }
 
 #[async_trait]
-impl SinkHarness for Sinks {
+impl SinkHarness for WebhookSinks {
     /// Duplicates are dropped by the receiver, which does not say so.
     fn features(&self) -> SinkFeatures {
         SinkFeatures { deduplicates: false, once: false, ordered: false }
@@ -83,5 +83,5 @@ impl SinkHarness for Sinks {
 
 #[tokio::test]
 async fn webhook_sink() {
-    passed(sink::run_all(&Sinks::default()).await);
+    passed(sink::run_all(&WebhookSinks::default()).await);
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use potok_testkit::sim::{Act, Change, Kind, Scenario};
+use potok_testkit::sim::{Act, Change, RecordKind, Scenario};
 
 use super::{BACK, SHAPES, Shape, all_good, endings, holding, run_well, sealed_ids, sent, set};
 #[cfg(debug_assertions)]
@@ -112,20 +112,20 @@ fn changed(shape: Shape, by: Option<&'static str>, change: Change) -> Scenario {
     scenario.partitions = 2;
     scenario.changes = vec![(1, change)];
     let first = vec![
-        sent("in", Kind::Good, "s1", "k0"),
-        sent("in-two", Kind::Unwanted, "s2", "k0"),
-        sent("in", Kind::Outdated, "s3", "k0"),
-        sent("in-two", Kind::Good, "s4", "k1"),
-        sent("in", Kind::Good, "s5", "k0"),
-        sent("in", Kind::Good, "s6", "k1"),
+        sent("in", RecordKind::Good, "s1", "k0"),
+        sent("in-two", RecordKind::Unwanted, "s2", "k0"),
+        sent("in", RecordKind::Outdated, "s3", "k0"),
+        sent("in-two", RecordKind::Good, "s4", "k1"),
+        sent("in", RecordKind::Good, "s5", "k0"),
+        sent("in", RecordKind::Good, "s6", "k1"),
     ];
     let open = vec![
-        sent("in", Kind::Good, "o1", "k0"),
-        sent("in-two", Kind::Unwanted, "o2", "k1"),
-        sent("in", Kind::Outdated, "o3", "k1"),
-        sent("in", Kind::Good, "o4", "k2"),
+        sent("in", RecordKind::Good, "o1", "k0"),
+        sent("in-two", RecordKind::Unwanted, "o2", "k1"),
+        sent("in", RecordKind::Outdated, "o3", "k1"),
+        sent("in", RecordKind::Good, "o4", "k2"),
     ];
-    let later = |id| vec![sent("in", Kind::Good, id, "k0")];
+    let later = |id| vec![sent("in", RecordKind::Good, id, "k0")];
     scenario.acts = vec![
         (10, Act::Send(first)),
         (3_300, Act::Send(open)),

@@ -1,7 +1,7 @@
 //! Clocks of a shared log that are set while groups are open. How long windows last is checked in
 //! every run; here also who is together.
 
-use potok_testkit::sim::{Act, Kind, Scenario};
+use potok_testkit::sim::{Act, RecordKind, Scenario};
 
 #[cfg(debug_assertions)]
 use super::{Bug, Promise, breaks};
@@ -78,7 +78,7 @@ fn a_replay_does_not_stop_the_clock_of_open_groups() {
         let mut scenario = steady(Shape { sharing: 1, ..shape });
         scenario.helped = false;
         scenario.acts = vec![
-            (10, Act::Send(vec![sent("in", Kind::StageFails, "a", "a")])),
+            (10, Act::Send(vec![sent("in", RecordKind::StageFails, "a", "a")])),
             (5_000, Act::Send(all_good("in", &["b"]))),
             (5_500, Act::Replay(1)),
             (12_000, Act::AllEnded),

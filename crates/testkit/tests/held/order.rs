@@ -3,7 +3,7 @@
 
 use potok_testkit::sim::{Act, Scenario};
 #[cfg(debug_assertions)]
-use potok_testkit::sim::{Deliver, To};
+use potok_testkit::sim::{Deliver, SimTarget};
 
 #[cfg(debug_assertions)]
 use super::{Bug, Promise, breaks};
@@ -56,7 +56,7 @@ fn a_group_that_leaves_by_partition_is_found() {
         let mut scenario = in_turn(shape, 450, 60);
         // What goes to other destinations is called record by record.
         scenario.delivers =
-            vec![Deliver { to: To::Topic("out".into()), key_by_k: true, once: false }];
+            vec![Deliver { to: SimTarget::Topic("out".into()), key_by_k: true, once: false }];
         assert!(breaks(Bug::ByPartition, Promise::OrderOfArrival, scenario), "{shape:?}");
     }
 }

@@ -1,7 +1,7 @@
 //! 4, 5 and 9: what is sealed stays as it was sealed, and what comes later is the next generation.
 
 use potok_core::Output;
-use potok_testkit::sim::{Act, Kind, Scenario};
+use potok_testkit::sim::{Act, RecordKind, Scenario};
 
 #[cfg(debug_assertions)]
 use super::{Bug, Promise, breaks};
@@ -66,7 +66,7 @@ const AROUND: std::ops::Range<u64> = 1_000..1_032;
 
 fn of_group(generation: &str, key: &str) -> Vec<Output> {
     let id = |number| format!("{key}-{generation}{number}");
-    [1, 2].map(|number| sent("in", Kind::Good, &id(number), key)).to_vec()
+    [1, 2].map(|number| sent("in", RecordKind::Good, &id(number), key)).to_vec()
 }
 
 /// 5: more comes for groups that close about now.
@@ -88,7 +88,7 @@ fn sending(shape: Shape) -> Scenario {
     away_until(&mut scenario, 3_000);
     scenario.acts = vec![(10, Act::Send(of_group("a", "k0")))];
     for (at, number) in (1_300..2_900).step_by(400).chain(2_990..3_030).zip(0..) {
-        let late = sent("in", Kind::Good, &format!("late{number}"), "k0");
+        let late = sent("in", RecordKind::Good, &format!("late{number}"), "k0");
         scenario.acts.push((at, Act::Send(vec![late])));
     }
     scenario.acts.push((12_000, Act::AllEnded));
@@ -190,7 +190,7 @@ fn never_idle(shape: Shape) -> Scenario {
     let mut scenario = steady(shape);
     scenario.open_max = Some(2_500);
     for (at, number) in (10..30_000).step_by(250).zip(0..) {
-        let one = sent("in", Kind::Good, &format!("a{number}"), "k");
+        let one = sent("in", RecordKind::Good, &format!("a{number}"), "k");
         scenario.acts.push((at, Act::Send(vec![one])));
     }
     scenario

@@ -1,13 +1,13 @@
 //! 6: two versions of one id in a group.
 
 use potok_core::Output;
-use potok_testkit::sim::{Act, Deliver, Kind, LARGE, Scenario, To, Trouble, record};
+use potok_testkit::sim::{Act, Deliver, LARGE, RecordKind, Scenario, SimTarget, Trouble, record};
 
 #[cfg(debug_assertions)]
 use super::{Bug, Promise, breaks};
 use super::{SHAPES, Shape, id_of, run_well, steady};
 
-fn version(topic: &str, kind: Kind, number: u64) -> Output {
+fn version(topic: &str, kind: RecordKind, number: u64) -> Output {
     let mut output = Output { topic: topic.into(), ..record(kind, "x", "k") };
     let value = output.value.take().unwrap_or_default();
     let mut value: serde_json::Value = serde_json::from_slice(&value).unwrap();
@@ -17,13 +17,13 @@ fn version(topic: &str, kind: Kind, number: u64) -> Output {
 
 /// The first version lies in one topic, the second in the other. The process dies in mid-window,
 /// or with the batch sealed and not sent, and reads the topics again in some order.
-fn versions(shape: Shape, second: Kind, dies: u64, seed: u64) -> Scenario {
+fn versions(shape: Shape, second: RecordKind, dies: u64, seed: u64) -> Scenario {
     let mut scenario = steady(shape);
     scenario.seed = seed;
     scenario.hold.iter_mut().for_each(|hold| hold.replace = true);
     super::away_until(&mut scenario, 3_000);
     scenario.acts = vec![
-        (10, Act::Send(vec![version("in", Kind::Good, 1)])),
+        (10, Act::Send(vec![version("in", RecordKind::Good, 1)])),
         (200, Act::Send(vec![version("in-two", second, 2)])),
         (dies, Act::Crash),
         (12_000, Act::AllEnded),
@@ -33,7 +33,7 @@ fn versions(shape: Shape, second: Kind, dies: u64, seed: u64) -> Scenario {
 
 const DIES: [u64; 2] = [500, 2_000];
 
-fn all_versions(second: Kind) -> impl Iterator<Item = (Scenario, String)> {
+fn all_versions(second: RecordKind) -> impl Iterator<Item = (Scenario, String)> {
     let shapes = SHAPES.into_iter();
     shapes.flat_map(move |shape| {
         DIES.into_iter().flat_map(move |dies| {
@@ -52,7 +52,7 @@ fn number_of(value: &[u8]) -> u64 {
 
 #[test]
 fn a_second_version_that_is_refused_takes_the_first_along() {
-    for (scenario, what) in all_versions(Kind::Refused) {
+    for (scenario, what) in all_versions(RecordKind::Refused) {
         let outcome = run_well_with_both(scenario, &what);
         // At the end somebody replays both, each alone.
         let mut letters: Vec<u64> = outcome
@@ -68,7 +68,7 @@ fn a_second_version_that_is_refused_takes_the_first_along() {
 
 #[test]
 fn a_first_version_that_is_read_again_does_not_replace_the_second() {
-    for (scenario, what) in all_versions(Kind::Good) {
+    for (scenario, what) in all_versions(RecordKind::Good) {
         let outcome = run_well_with_both(scenario, &what);
         let rows = outcome.world.with(|w| w.tables[0].rows.clone());
         let versions = rows.iter().filter(|row| id_of(&row.source) == "x");
@@ -79,9 +79,10 @@ fn a_first_version_that_is_read_again_does_not_replace_the_second() {
 
 /// The second version is too large for the topic it is delivered to.
 fn refused_by_the_log(shape: Shape, dies: u64, seed: u64) -> Scenario {
-    let mut scenario = versions(shape, Kind::Good, dies, seed);
+    let mut scenario = versions(shape, RecordKind::Good, dies, seed);
     scenario.enabled.insert(Trouble::TooLarge);
-    scenario.delivers = vec![Deliver { to: To::Topic("out".into()), key_by_k: false, once: false }];
+    scenario.delivers =
+        vec![Deliver { to: SimTarget::Topic("out".into()), key_by_k: false, once: false }];
     for (_, act) in &mut scenario.acts {
         let Act::Send(outputs) = act else { continue };
         for output in outputs.iter_mut().filter(|output| &*output.topic == "in-two") {
@@ -120,7 +121,7 @@ fn run_well_with_both(scenario: Scenario, what: &str) -> potok_testkit::sim::Out
 #[cfg(debug_assertions)]
 #[test]
 fn superseded_that_ends_at_once_is_found() {
-    for (scenario, what) in all_versions(Kind::Refused) {
+    for (scenario, what) in all_versions(RecordKind::Refused) {
         let found = breaks(Bug::SupersededEndsAtOnce, Promise::NothingLost, scenario);
         assert!(found, "{what}");
     }
@@ -133,7 +134,7 @@ fn superseded_that_ends_at_once_is_found() {
 fn the_last_one_read_standing_for_all_is_found() {
     for shape in own_logs() {
         let found = (60..68).filter(|seed| {
-            let scenario = versions(shape, Kind::Good, 500, *seed);
+            let scenario = versions(shape, RecordKind::Good, 500, *seed);
             breaks(Bug::LastReadWins, Promise::LatestWins, scenario)
         });
         assert!(found.count() > 0, "{shape:?}");
@@ -154,12 +155,12 @@ fn large(shape: Shape, calls: u64) -> Scenario {
     let mut scenario = steady(shape);
     scenario.hold.iter_mut().for_each(|hold| hold.replace = true);
     super::away_until(&mut scenario, 3_000);
-    let mut second = version("in-two", Kind::Refused, 2);
+    let mut second = version("in-two", RecordKind::Refused, 2);
     let value = second.value.take().unwrap_or_default();
     second.value = Some([&value[..], " ".repeat(4 << 20).as_bytes()].concat().into());
     scenario.acts = vec![
         (10, Act::Send(super::all_good("in-two", &["b1"]))),
-        (100, Act::Send(vec![version("in", Kind::Good, 1)])),
+        (100, Act::Send(vec![version("in", RecordKind::Good, 1)])),
         (200, Act::Send(vec![second])),
         (2_999, Act::CrashInCalls(calls)),
         (12_000, Act::AllEnded),

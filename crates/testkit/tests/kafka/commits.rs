@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use potok_connectors::kafka::{KafkaConfig, KafkaLog};
-use potok_core::{Ended, Log, Partition, SystemClock, Transaction};
+use potok_core::{EndedOffsets, Log, Partition, SystemClock, Transaction};
 use potok_testkit::services::{Kafka, KafkaOptions};
 
 use crate::setup::{
@@ -56,7 +56,7 @@ async fn a_commit_that_was_refused_is_made_again() {
     let assignment = member.assigned.values().find(|at| at.partition == place).unwrap().nonce;
     let mut ranges: Vec<_> = (1..RECORDS / 2).map(|n| n * 2..n * 2 + 1).collect();
     ranges.insert(0, 0..1);
-    let ended = vec![Ended { partition: place, assignment, ranges }];
+    let ended = vec![EndedOffsets { partition: place, assignment, ranges }];
     member.journal.transact(&Transaction { outputs: Vec::new(), ended }).await.unwrap();
     let committed = || async { positions(&another, &group).await.get(&0) == Some(&1) };
     eventually("the position is in the group", committed).await;

@@ -6,8 +6,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use potok_connectors::kafka::{CreateTopics, KafkaConfig, KafkaLog};
 use potok_core::{
-    ConsumerGroupSpec, Ended, Intake, Log, Move, NotWritten, OpenGroup, Output, Reason,
-    SourceBatch, SystemClock, Transaction,
+    ConsumerGroupSpec, EndedOffsets, Log, Move, NotWritten, OpenGroup, Output, Reason, SourceBatch,
+    SourceEvent, SystemClock, Transaction,
 };
 use potok_testkit::services::Kafka;
 
@@ -33,7 +33,7 @@ fn noise(bytes: usize, seed: u32) -> Bytes {
 async fn next_batch(group: &mut OpenGroup) -> SourceBatch {
     let next = async {
         loop {
-            if let Intake::Batch(batch) = group.source.next().await.unwrap() {
+            if let SourceEvent::Batch(batch) = group.source.next().await.unwrap() {
                 return batch;
             }
         }
@@ -41,8 +41,8 @@ async fn next_batch(group: &mut OpenGroup) -> SourceBatch {
     tokio::time::timeout(PATIENCE, next).await.expect("records come")
 }
 
-fn ended(batch: &SourceBatch) -> Vec<Ended> {
-    vec![Ended {
+fn ended(batch: &SourceBatch) -> Vec<EndedOffsets> {
+    vec![EndedOffsets {
         partition: batch.partition.clone(),
         assignment: batch.assignment,
         ranges: vec![batch.first..batch.next],

@@ -11,9 +11,9 @@ use potok_core::{Log, Partition};
 use crate::setup::{Member, PATIENCE, blocking, log_with, positions, records, spec, topic, unique};
 
 /// What members saw together: each record at least once, and in order within each assignment.
-type Seen = Vec<(Partition, u64, String)>;
+type SeenRecords = Vec<(Partition, u64, String)>;
 
-fn all_came(seen: &Seen, partitions: u32, each: u64) {
+fn all_came(seen: &SeenRecords, partitions: u32, each: u64) {
     let found: BTreeSet<(u32, u64)> =
         seen.iter().map(|(p, offset, _)| (p.index, *offset)).collect();
     for partition in 0..partitions {
@@ -38,7 +38,7 @@ async fn churn(properties: &'static [(&'static str, &'static str)]) {
     let guest = tokio::spawn({
         let (group, topic, done) = (group.clone(), topic.clone(), done.clone());
         async move {
-            let mut all: Vec<Seen> = Vec::new();
+            let mut all: Vec<SeenRecords> = Vec::new();
             while !done.load(Ordering::Acquire) {
                 let log = log_with(properties).await;
                 let mut guest = Member::open(&log, spec(&group, &topic, false)).await;

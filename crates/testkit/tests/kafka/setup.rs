@@ -8,8 +8,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use potok_connectors::kafka::{CreateTopics, KafkaConfig, KafkaLog};
 use potok_core::{
-    Assignment, ConsumerGroupSpec, Ended, Headers, Intake, Journal, Log, OpenGroup, Output,
-    Partition, PipelineInfo, Record, Source, SystemClock, Transaction,
+    Assignment, ConsumerGroupSpec, EndedOffsets, Headers, Journal, Log, OpenGroup, Output,
+    Partition, PipelineInfo, Record, Source, SourceEvent, SystemClock, Transaction,
 };
 use potok_testkit::services;
 
@@ -141,19 +141,19 @@ impl Member {
     /// Takes in the next thing.
     pub async fn step(&mut self) {
         match self.source.next().await.unwrap() {
-            Intake::Assigned(assignments) => {
+            SourceEvent::Assigned(assignments) => {
                 self.assigned.extend(assignments.into_iter().map(|a| (a.nonce, a)));
             }
-            Intake::Revoked(nonces) | Intake::Finished(nonces) => {
+            SourceEvent::Revoked(nonces) | SourceEvent::Finished(nonces) => {
                 self.revoked += 1;
                 nonces.iter().for_each(|nonce| drop(self.assigned.remove(nonce)));
             }
-            Intake::Lost(nonces) => {
+            SourceEvent::Lost(nonces) => {
                 self.lost += 1;
                 nonces.iter().for_each(|nonce| drop(self.assigned.remove(nonce)));
             }
-            Intake::Stalled(stall) => self.stalled = stall.map(|fault| fault.to_string()),
-            Intake::Batch(batch) => {
+            SourceEvent::Stalled(stall) => self.stalled = stall.map(|fault| fault.to_string()),
+            SourceEvent::Batch(batch) => {
                 let assignment = self.assigned.get(&batch.assignment).expect("ours");
                 for record in &batch.records {
                     if !assignment.ended.contains(record.offset) {
@@ -169,7 +169,8 @@ impl Member {
     }
 
     pub async fn end(&mut self, partition: &Partition, nonce: u64, range: std::ops::Range<u64>) {
-        let ended = Ended { partition: partition.clone(), assignment: nonce, ranges: vec![range] };
+        let ended =
+            EndedOffsets { partition: partition.clone(), assignment: nonce, ranges: vec![range] };
         let transaction = Transaction { outputs: Vec::new(), ended: vec![ended] };
         self.journal.transact(&transaction).await.unwrap();
     }

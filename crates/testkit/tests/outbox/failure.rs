@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::place::{Place, System, uuid};
+use crate::place::{OutboxDatabase, System, uuid};
 
 on_all! {
     a_failed_row_keeps_its_key_back_and_no_other,
@@ -17,7 +17,7 @@ on_all! {
 const LONG: Duration = Duration::from_secs(50);
 
 async fn a_failed_row_keeps_its_key_back_and_no_other(system: System) {
-    let place = Place::new(system);
+    let place = OutboxDatabase::new(system);
     let mut relay = place.relay("").await;
     let mut writer = place.writer().await;
     for (id, key) in [("1", "k"), ("2", "k"), ("3", "l"), ("4", "k")] {
@@ -58,7 +58,7 @@ async fn a_failed_row_keeps_its_key_back_and_no_other(system: System) {
 
 /// `StarvedByBlocked`.
 async fn a_key_with_more_rows_than_one_read_starves_nobody(system: System) {
-    let place = Place::new(system);
+    let place = OutboxDatabase::new(system);
     let mut relay = place.relay("").await;
     let mut writer = place.writer().await;
     writer.add("1", "k", "unmapped").await;
@@ -102,7 +102,7 @@ async fn a_key_with_more_rows_than_one_read_starves_nobody(system: System) {
 }
 
 async fn a_repeated_note_counts_once_and_a_reset_stays(system: System) {
-    let place = Place::new(system);
+    let place = OutboxDatabase::new(system);
     let mut relay = place.relay("").await;
     let mut writer = place.writer().await;
     writer.add("1", "k", "A").await;
@@ -124,7 +124,7 @@ async fn a_repeated_note_counts_once_and_a_reset_stays(system: System) {
 
 /// `ReopenedEarly`: nothing of the key between the last failure and the move that is committed.
 async fn the_key_opens_when_the_dead_letter_is_committed(system: System) {
-    let place = Place::new(system);
+    let place = OutboxDatabase::new(system);
     let mut relay = place.relay("").await;
     let mut writer = place.writer().await;
     writer.add("1", "k", "A").await;
@@ -158,7 +158,7 @@ async fn the_key_opens_when_the_dead_letter_is_committed(system: System) {
 
 /// `SkippedByHand`.
 async fn a_row_skipped_by_hand_opens_its_key(system: System) {
-    let place = Place::new(system);
+    let place = OutboxDatabase::new(system);
     let mut relay = place.relay("").await;
     let mut writer = place.writer().await;
     writer.add("1", "k", "A").await;
@@ -176,7 +176,7 @@ async fn a_row_skipped_by_hand_opens_its_key(system: System) {
 }
 
 async fn a_row_is_tried_at_once_when_asked_for(system: System) {
-    let place = Place::new(system);
+    let place = OutboxDatabase::new(system);
     let mut relay = place.relay("").await;
     let mut writer = place.writer().await;
     for (id, key) in [("1", "k"), ("2", "l")] {
@@ -197,7 +197,7 @@ async fn a_row_is_tried_at_once_when_asked_for(system: System) {
 
 /// `RePublished`.
 async fn a_processed_row_that_is_reset_is_published_again(system: System) {
-    let place = Place::new(system);
+    let place = OutboxDatabase::new(system);
     let mut relay = place.relay("").await;
     let mut writer = place.writer().await;
     writer.add("1", "k", "A").await;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use potok_core::{FeedCommit, Intake};
+use potok_core::{FeedCommit, SourceEvent};
 
-use crate::place::{Place, Relay, System, uuid};
+use crate::place::{OutboxDatabase, Relay, System, uuid};
 
 on_all! {
     others_stand_by_and_take_over,
@@ -18,7 +18,7 @@ async fn is_silent(relay: &mut Relay, time: Duration) -> bool {
 
 /// `TwoNames`: another key is no other lease.
 async fn others_stand_by_and_take_over(system: System) {
-    let place = Place::new(system);
+    let place = OutboxDatabase::new(system);
     let mut first = place.relay(", \"lease\": \"1s\"").await;
     let mut second = Relay::stand_by(place.outbox_by(".id", ", \"lease\": \"1s\"")).await;
     let mut writer = place.writer().await;
@@ -37,7 +37,7 @@ async fn others_stand_by_and_take_over(system: System) {
 
 /// `NoteWithoutToken`: it was frozen beyond its lease; the other finishes; it wakes.
 async fn whoever_lost_the_lease_changes_nothing(system: System) {
-    let place = Place::new(system);
+    let place = OutboxDatabase::new(system);
     let mut first = place.relay("").await;
     let mut writer = place.writer().await;
     for id in ["1", "2", "3"] {
@@ -50,7 +50,7 @@ async fn whoever_lost_the_lease_changes_nothing(system: System) {
         let offset = first.out[id];
         let partition = potok_core::Partition { topic: "outbox".into(), index: 0 };
         let ranges = vec![offset..offset + 1];
-        vec![potok_core::Ended { partition, assignment: first.nonce, ranges }]
+        vec![potok_core::EndedOffsets { partition, assignment: first.nonce, ranges }]
     };
     let commit = FeedCommit {
         ended: ended("1"),
@@ -66,8 +66,8 @@ async fn whoever_lost_the_lease_changes_nothing(system: System) {
     // It notices, and says so.
     loop {
         match first.event().await {
-            Intake::Lost(lost) => break assert_eq!(lost, [first.nonce]),
-            Intake::Stalled(_) => {}
+            SourceEvent::Lost(lost) => break assert_eq!(lost, [first.nonce]),
+            SourceEvent::Stalled(_) => {}
             other => panic!("{other:?}"),
         }
     }
@@ -75,7 +75,7 @@ async fn whoever_lost_the_lease_changes_nothing(system: System) {
 
 /// `TokenRollsBack`: a replica that was promoted too early has the previous token, and its time.
 async fn an_old_token_that_comes_back_changes_nothing(system: System) {
-    let place = Place::new(system);
+    let place = OutboxDatabase::new(system);
     let mut first = place.relay("").await;
     let mut writer = place.writer().await;
     writer.add("1", "k", "A").await;
@@ -89,8 +89,8 @@ async fn an_old_token_that_comes_back_changes_nothing(system: System) {
     assert!(place.marked().is_empty(), "its time was over");
     loop {
         match first.event().await {
-            Intake::Lost(_) => break,
-            Intake::Stalled(_) => {}
+            SourceEvent::Lost(_) => break,
+            SourceEvent::Stalled(_) => {}
             other => panic!("{other:?}"),
         }
     }
@@ -112,7 +112,7 @@ mod servers {
 
     /// `OneRowLocked`.
     async fn a_locked_row_holds_up_no_other(system: System) {
-        let place = Place::new(system);
+        let place = OutboxDatabase::new(system);
         let mut relay = place.relay("").await;
         let (mut writer, mut person) = (place.writer().await, place.writer().await);
         for (id, key) in [("1", "k"), ("2", "l"), ("3", "k")] {
@@ -134,7 +134,7 @@ mod servers {
 
     /// `CheckRefuses`.
     async fn a_row_that_cannot_be_marked_holds_up_no_other(system: System) {
-        let place = Place::new(system);
+        let place = OutboxDatabase::new(system);
         let mut relay = place.relay("").await;
         let mut writer = place.writer().await;
         writer
@@ -156,7 +156,7 @@ mod servers {
     /// `LockFreeToken`, `FrozenInNote`: a note that began under the lease ends under it, and one that
     /// a person holds up does not hold up whoever takes over.
     async fn a_note_that_waits_keeps_nobody_from_the_lease(system: System) {
-        let place = Place::new(system);
+        let place = OutboxDatabase::new(system);
         let mut relay = place.relay(", \"lease\": \"1s\"").await;
         let (mut writer, mut person) = (place.writer().await, place.writer().await);
         for id in ["1", "2"] {
@@ -176,7 +176,7 @@ mod servers {
 
     /// `ClockBack`: by the server's clock the lease of a dead owner lasts for another hour.
     async fn a_clock_that_was_set_back_keeps_no_dead_owner(system: System) {
-        let place = Place::new(system);
+        let place = OutboxDatabase::new(system);
         let relay = place.relay(", \"lease\": \"1s\"").await;
         drop(relay);
         let mut writer = place.writer().await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::place::{Place, System};
+use crate::place::{OutboxDatabase, System};
 
 on_servers! {
     a_row_that_commits_late_comes_before_later_ones_of_its_key,
@@ -12,7 +12,7 @@ on_servers! {
 /// `KeysetPages`, `HighWaterMark`: b must not be seen without a, which was committed before b was
 /// inserted, though c, with a later number, was read long ago.
 async fn a_row_that_commits_late_comes_before_later_ones_of_its_key(system: System) {
-    let place = Place::new(system);
+    let place = OutboxDatabase::new(system);
     let mut relay = place.relay("").await;
     let (mut late, mut writer) = (place.writer().await, place.writer().await);
     late.run("BEGIN").await;
@@ -31,7 +31,7 @@ async fn a_row_that_commits_late_comes_before_later_ones_of_its_key(system: Syst
 }
 
 async fn rolled_back_rows_never_come(system: System) {
-    let place = Place::new(system);
+    let place = OutboxDatabase::new(system);
     let mut relay = place.relay("").await;
     let (mut open, mut writer) = (place.writer().await, place.writer().await);
     open.run("BEGIN").await;
@@ -54,7 +54,7 @@ mod all {
     }
 
     async fn what_is_given_back_comes_again_in_order(system: System) {
-        let place = Place::new(system);
+        let place = OutboxDatabase::new(system);
         let mut relay = place.relay("").await;
         let mut writer = place.writer().await;
         for id in ["1", "2", "3"] {
@@ -73,7 +73,7 @@ mod all {
     }
 
     async fn a_cancelled_call_loses_nothing(system: System) {
-        let place = Place::new(system);
+        let place = OutboxDatabase::new(system);
         let mut relay = place.relay("").await;
         let mut writer = place.writer().await;
         for id in 1..=40 {
@@ -83,7 +83,7 @@ mod all {
             let next = relay.source.next();
             let cut = tokio::time::timeout(Duration::from_micros(micros), next).await;
             if let Ok(intake) = cut {
-                let potok_core::Intake::Batch(batch) = intake.unwrap() else { panic!("rows") };
+                let potok_core::SourceEvent::Batch(batch) = intake.unwrap() else { panic!("rows") };
                 assert_eq!(batch.records.len(), 40);
                 return;
             }

@@ -9,8 +9,8 @@ use potok_config::{Env, Flags, Registry, Site, load_connections};
 use potok_connectors::memory::MemoryLog;
 use potok_connectors::outbox::{Outbox, OutboxSettings};
 use potok_core::{
-    Ended, Feed, FeedCommit, Intake, Partition, PipelineInfo, Progress, PutOff, Reason, Record,
-    SetAside, Source,
+    EndedOffsets, Feed, FeedCommit, Partition, PipelineInfo, PostponedRecord, Progress, Reason,
+    Record, SetAside, Source, SourceEvent,
 };
 use potok_expr::Template;
 use potok_testkit::services;
@@ -68,15 +68,15 @@ pub fn digits(uuid: &str) -> String {
     last.trim_start_matches('0').to_owned()
 }
 
-pub struct Place {
+pub struct OutboxDatabase {
     pub system: System,
     url: String,
     _folder: tempfile::TempDir,
     path: PathBuf,
 }
 
-impl Place {
-    pub fn new(system: System) -> Place {
+impl OutboxDatabase {
+    pub fn new(system: System) -> OutboxDatabase {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("messenger.sqlite");
         let url = match system {
@@ -84,7 +84,7 @@ impl Place {
             System::Postgres => services::postgres().fresh_database(),
             System::Mariadb => services::mariadb().fresh_database(),
         };
-        Place { system, url, _folder: folder, path }
+        OutboxDatabase { system, url, _folder: folder, path }
     }
 
     /// The outbox that these settings mean, beyond table and database.
@@ -233,23 +233,23 @@ impl Relay {
     pub async fn own(&mut self) {
         loop {
             match self.event().await {
-                Intake::Assigned(assigned) => {
+                SourceEvent::Assigned(assigned) => {
                     self.nonce = assigned[0].nonce;
                     return;
                 }
-                Intake::Stalled(_) => {}
+                SourceEvent::Stalled(_) => {}
                 other => panic!("{other:?}"),
             }
         }
     }
 
-    pub async fn event(&mut self) -> Intake {
+    pub async fn event(&mut self) -> SourceEvent {
         let next = self.source.next();
         tokio::time::timeout(Duration::from_secs(30), next).await.expect("it says nothing").unwrap()
     }
 
-    fn take(&mut self, intake: Intake) {
-        let Intake::Batch(batch) = intake else { panic!("{intake:?}") };
+    fn take(&mut self, intake: SourceEvent) {
+        let SourceEvent::Batch(batch) = intake else { panic!("{intake:?}") };
         assert_eq!(batch.assignment, self.nonce);
         let origins = batch.feed.as_ref().unwrap().origins.clone().unwrap();
         assert_eq!(origins.len(), batch.records.len());
@@ -289,13 +289,13 @@ impl Relay {
         Partition { topic: "outbox".into(), index: 0 }
     }
 
-    fn ended(&self, ids: &[&str]) -> Vec<Ended> {
+    fn ended(&self, ids: &[&str]) -> Vec<EndedOffsets> {
         let ranges = ids.iter().map(|id| {
             let offset = self.out[*id];
             offset..offset + 1
         });
         let (partition, ranges) = (Self::partition(), ranges.collect());
-        vec![Ended { partition, assignment: self.nonce, ranges }]
+        vec![EndedOffsets { partition, assignment: self.nonce, ranges }]
     }
 
     pub async fn commit(&mut self, commit: FeedCommit) {
@@ -326,8 +326,8 @@ impl Relay {
         }
     }
 
-    pub fn failed(&self, id: &str, wait: Duration) -> PutOff {
-        PutOff {
+    pub fn failed(&self, id: &str, wait: Duration) -> PostponedRecord {
+        PostponedRecord {
             partition: Self::partition(),
             assignment: self.nonce,
             offset: self.out[id],

@@ -1,6 +1,6 @@
 //! What a row is as a record, and what becomes of it in the table.
 
-use crate::place::{Place, System, uuid};
+use crate::place::{OutboxDatabase, System, uuid};
 
 on_all! {
     a_row_is_a_record_and_is_marked_when_it_ended,
@@ -10,7 +10,7 @@ on_all! {
 }
 
 async fn a_row_is_a_record_and_is_marked_when_it_ended(system: System) {
-    let place = Place::new(system);
+    let place = OutboxDatabase::new(system);
     let mut relay = place.relay("").await;
     let mut writer = place.writer().await;
     writer.add("1", "k", "it's").await;
@@ -35,7 +35,7 @@ async fn a_row_is_a_record_and_is_marked_when_it_ended(system: System) {
 }
 
 async fn rows_whose_flag_is_null_are_published(system: System) {
-    let place = Place::new(system);
+    let place = OutboxDatabase::new(system);
     let mut writer = place.writer().await;
     let table = match system {
         System::Sqlite => {
@@ -67,7 +67,7 @@ async fn rows_whose_flag_is_null_are_published(system: System) {
 }
 
 async fn old_rows_are_deleted_and_waiting_ones_never(system: System) {
-    let place = Place::new(system);
+    let place = OutboxDatabase::new(system);
     let mut relay = place.relay(", \"keep_processed\": \"1d\"").await;
     let mut writer = place.writer().await;
     for id in ["1", "2", "3"] {
@@ -91,7 +91,7 @@ async fn old_rows_are_deleted_and_waiting_ones_never(system: System) {
 }
 
 async fn the_statements_can_be_run_again(system: System) {
-    let place = Place::new(system);
+    let place = OutboxDatabase::new(system);
     let outbox = place.outbox(", \"keep_processed\": \"1d\"");
     let (statements, _) = outbox.ddl().await;
     let mut writer = place.writer().await;
@@ -105,7 +105,7 @@ async fn the_statements_can_be_run_again(system: System) {
         writer.run(&statement).await;
     }
     // The documented table, without a column that counts.
-    let place = Place::new(system);
+    let place = OutboxDatabase::new(system);
     let mut writer = place.writer().await;
     let (id, flag) = match system {
         System::Sqlite => ("TEXT", "BOOLEAN"),

@@ -1,7 +1,7 @@
 //! What lies in Redis while groups are open, and that nothing stays behind.
 
 use potok_connectors::redis::KeyStyle;
-use potok_core::{Held, Move, Store};
+use potok_core::{Move, Store, StoreEntry};
 
 use crate::place::{
     BATCH, batch, events, held, holds, is, keys, owner, owner_key, places, server, store, within,
@@ -162,7 +162,7 @@ async fn a_large_group_comes_and_goes(style: KeyStyle) {
     let me = owner(1);
     store.own(&me).await.unwrap();
     let body = "x".repeat(1_000);
-    let records: Vec<Held> = (0..5_000)
+    let records: Vec<StoreEntry> = (0..5_000)
         .map(|n| {
             let id = format!("{}", n % 4_000);
             held(BATCH, Some("event"), Some(&id), n, &format!("{{\"n\":{n},\"x\":\"{body}\"}}"))
@@ -189,7 +189,7 @@ async fn large_bodies_come_in_several_answers(style: KeyStyle) {
     store.own(&me).await.unwrap();
     // Altogether more than one answer takes.
     let body = "x".repeat(150_000);
-    let records: Vec<Held> = (0..120_u64)
+    let records: Vec<StoreEntry> = (0..120_u64)
         .map(|n| {
             let group = if n < 5 {
                 "few"

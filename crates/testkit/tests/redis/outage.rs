@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use potok_connectors::redis::{KeyStyle, RedisStore};
-use potok_core::{Held, Move, Owner, PutOutcome, Store};
+use potok_core::{Move, Owner, PutOutcome, Store, StoreEntry};
 use potok_testkit::services::{Mode, Proxy, Redis};
 
 use crate::place::{
@@ -194,7 +194,7 @@ async fn a_replica_is_waited_for(style: KeyStyle) {
 }
 
 /// Nothing of these is taken for lack of memory.
-async fn is_full(store: &RedisStore, owner: &Owner, held: &[Held]) {
+async fn is_full(store: &RedisStore, owner: &Owner, held: &[StoreEntry]) {
     match store.put(owner, held).await.unwrap() {
         PutOutcome::Full(fault) => is(&fault, Move::Wait, "P0904"),
         PutOutcome::Kept => panic!("there was room"),
@@ -269,7 +269,7 @@ async fn a_server_that_loads_its_data_is_waited_for() {
     let store = store(&redis.url(), KeyStyle::Readable);
     let me = owner(1);
     let of_its_own = |n| held(&format!("group {n}"), Some("event"), Some("1"), n, "small");
-    let records: Vec<Held> = (0..3_000).map(of_its_own).collect();
+    let records: Vec<StoreEntry> = (0..3_000).map(of_its_own).collect();
     store.own(&me).await.unwrap();
     store.put(&me, &records).await.unwrap();
     redis.kill();

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use potok_connectors::redis::{KeyStyle, RedisStore, Timeouts};
+use potok_connectors::redis::{KeyStyle, RedisStore, RedisTimeouts};
 use potok_core::{
-    Fault, HeadersBuilder, Held, Move, Owner, Place, Position, Record, Store, Timestamp,
+    Fault, HeadersBuilder, Move, Owner, Position, Record, Store, StoreAddress, StoreEntry,
+    Timestamp,
 };
 use potok_testkit::services::{Redis, RedisOptions};
 
@@ -30,14 +31,20 @@ pub fn store(url: &str, style: KeyStyle) -> RedisStore {
 /// A store that does not wait long.
 pub fn hasty(url: &str, style: KeyStyle) -> RedisStore {
     let half = Duration::from_millis(500);
-    RedisStore::with_timeouts(url, style, Timeouts { connect: half, call: half }).unwrap()
+    RedisStore::with_timeouts(url, style, RedisTimeouts { connect: half, call: half }).unwrap()
 }
 
 pub fn owner(nonce: u64) -> Owner {
     Owner { pipeline: "em".into(), share: 3, nonce }
 }
 
-pub fn held(group: &str, kind: Option<&str>, id: Option<&str>, offset: u64, value: &str) -> Held {
+pub fn held(
+    group: &str,
+    kind: Option<&str>,
+    id: Option<&str>,
+    offset: u64,
+    value: &str,
+) -> StoreEntry {
     let record = Record {
         offset,
         time: Timestamp(1_742_742_900_000 + offset as i64),
@@ -46,24 +53,24 @@ pub fn held(group: &str, kind: Option<&str>, id: Option<&str>, offset: u64, valu
         value: Some(Bytes::copy_from_slice(value.as_bytes())),
     };
     let position = Position { log: 7, topic: "in".into(), partition: 3, offset };
-    let place = Place {
+    let place = StoreAddress {
         group: Bytes::copy_from_slice(group.as_bytes()),
         kind: kind.map(Into::into),
         id: id.map(|id| Bytes::copy_from_slice(id.as_bytes())),
         position,
         with: offset,
     };
-    Held { place, opened: Timestamp(1_742_742_900_123), record }
+    StoreEntry { place, opened: Timestamp(1_742_742_900_123), record }
 }
 
 /// Events of one batch.
-pub fn events(offsets: std::ops::Range<u64>) -> Vec<Held> {
+pub fn events(offsets: std::ops::Range<u64>) -> Vec<StoreEntry> {
     let one =
         |n: u64| held(BATCH, Some("event"), Some(&n.to_string()), n, &format!("{{\"n\":{n}}}"));
     offsets.map(one).collect()
 }
 
-pub fn places(held: &[Held]) -> Vec<Place> {
+pub fn places(held: &[StoreEntry]) -> Vec<StoreAddress> {
     held.iter().map(|held| held.place.clone()).collect()
 }
 
@@ -72,7 +79,7 @@ pub fn batch() -> Vec<Bytes> {
 }
 
 /// The records come back as they were put.
-pub async fn holds(store: &RedisStore, owner: &Owner, held: &[Held]) {
+pub async fn holds(store: &RedisStore, owner: &Owner, held: &[StoreEntry]) {
     let loaded = within(store.load(owner, &places(held))).await.unwrap();
     let expected: Vec<_> = held.iter().map(|held| Some(held.record.clone())).collect();
     assert!(loaded == expected, "{} of {} differ", differing(&loaded, &expected), held.len());

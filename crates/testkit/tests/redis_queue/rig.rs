@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use potok_connectors::memory::MemoryLog;
-use potok_connectors::redis::{QueueOptions, RedisQueue, Timeouts};
+use potok_connectors::redis::{QueueOptions, RedisQueue, RedisTimeouts};
 use potok_core::{
-    Ended, Fault, Feed, FeedCommit, Intake, OpenFeed, PipelineInfo, Progress, SourceBatch,
-    SystemClock,
+    EndedOffsets, Fault, Feed, FeedCommit, OpenFeed, PipelineInfo, Progress, SourceBatch,
+    SourceEvent, SystemClock,
 };
 use potok_expr::Template;
 use potok_testkit::services::{Redis, RedisOptions};
@@ -140,7 +140,7 @@ impl Group {
     fn commit(&self) -> FeedCommit {
         let SourceBatch { partition, assignment, first, next, .. } = &self.batch;
         let (partition, assignment) = (partition.clone(), *assignment);
-        let ended = Ended { partition, assignment, ranges: vec![*first..*next] };
+        let ended = EndedOffsets { partition, assignment, ranges: vec![*first..*next] };
         FeedCommit { ended: vec![ended], ..FeedCommit::default() }
     }
 }
@@ -174,8 +174,10 @@ impl Copy {
             .build()
             .unwrap();
         let call = Duration::from_millis(500);
-        let timeouts =
-            Timeouts { connect: Duration::from_secs(2), call: call.max(Duration::from_secs(2)) };
+        let timeouts = RedisTimeouts {
+            connect: Duration::from_secs(2),
+            call: call.max(Duration::from_secs(2)),
+        };
         let feed = Arc::new(RedisQueue::with_timeouts(url, options, timeouts)?);
         let log = Arc::new(MemoryLog::new(Arc::new(SystemClock)));
         let open = runtime.block_on(feed.open(&info(), log))?;
@@ -185,7 +187,7 @@ impl Copy {
         runtime.spawn(async move {
             loop {
                 match source.next().await {
-                    Ok(Intake::Batch(batch)) => {
+                    Ok(SourceEvent::Batch(batch)) => {
                         let group = Group::of(batch);
                         state.groups.lock().unwrap().push(group.clone());
                         if acks {
@@ -194,9 +196,9 @@ impl Copy {
                             }
                         }
                     }
-                    Ok(Intake::Finished(all)) => state.finished.lock().unwrap().extend(all),
-                    Ok(Intake::Lost(all)) => state.lost.lock().unwrap().extend(all),
-                    Ok(Intake::Stalled(fault)) => *state.stalled.lock().unwrap() = fault,
+                    Ok(SourceEvent::Finished(all)) => state.finished.lock().unwrap().extend(all),
+                    Ok(SourceEvent::Lost(all)) => state.lost.lock().unwrap().extend(all),
+                    Ok(SourceEvent::Stalled(fault)) => *state.stalled.lock().unwrap() = fault,
                     Ok(_) => {}
                     Err(fault) => {
                         *state.stalled.lock().unwrap() = Some(fault);

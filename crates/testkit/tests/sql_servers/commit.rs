@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::order::{orders, orders_config};
-use crate::place::{Place, System, attempt, is};
+use crate::place::{System, TestDatabase, attempt, is};
 
 on_both!(
     a_lost_answer_to_commit_is_an_unknown_outcome_and_the_repeat_finds_the_rows,
@@ -76,8 +76,8 @@ async fn pass(mut client: TcpStream, mut server: TcpStream, loss: Loss, armed: A
     }
 }
 
-async fn lose(system: System, loss: Loss) -> (Place, Vec<String>) {
-    let place = Place::orders(system).await;
+async fn lose(system: System, loss: Loss) -> (TestDatabase, Vec<String>) {
+    let place = TestDatabase::orders(system).await;
     let (before, database) = place.url.rsplit_once('/').unwrap();
     let (before, port) = before.rsplit_once(':').unwrap();
     let armed = Arc::new(AtomicBool::new(false));

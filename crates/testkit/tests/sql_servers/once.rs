@@ -5,7 +5,7 @@ use potok_core::Batch;
 use serde_json::json;
 
 use crate::order::{config, message, order, orders_config};
-use crate::place::{Place, System, outcomes};
+use crate::place::{System, TestDatabase, outcomes};
 
 on_both!(
     the_same_delivery_id_is_a_duplicate_whatever_it_says_now,
@@ -21,7 +21,7 @@ on_both!(
 );
 
 async fn the_same_delivery_id_is_a_duplicate_whatever_it_says_now(system: System) {
-    let place = Place::orders(system).await;
+    let place = TestDatabase::orders(system).await;
     assert_eq!(place.deliver(vec![message(1, &order("u1"))]).await, ["delivered"]);
     // As after a lost answer; then as after a change of an expression or of `once_by`.
     assert_eq!(place.deliver(vec![message(1, &order("u1"))]).await, ["duplicates"]);
@@ -33,7 +33,7 @@ async fn the_same_delivery_id_is_a_duplicate_whatever_it_says_now(system: System
 }
 
 async fn the_same_bytes_under_one_id_are_a_duplicate_other_bytes_are_a_conflict(system: System) {
-    let place = Place::orders(system).await;
+    let place = TestDatabase::orders(system).await;
     let mut other = order("u1");
     other["sm_id"] = json!(1);
     let batch = vec![
@@ -60,7 +60,7 @@ async fn without_once_by_only_positions_count(system: System) {
         "a": { "type": "string" }, "parts": { "items": { "properties": { "n": { "type": "integer" } } } }
     } });
     let rows = &[("t", "."), ("parts", ".parts[]")];
-    let place = Place::made_by(system, "", config(rows, &[], Some(schema)));
+    let place = TestDatabase::made_by(system, "", config(rows, &[], Some(schema)));
     let value = json!({ "a": "x", "parts": [{ "n": 1 }, { "n": 2 }] });
     let batch = vec![message(1, &value), message(2, &value)];
     assert_eq!(place.deliver(batch).await, ["delivered", "delivered"]);
@@ -69,7 +69,7 @@ async fn without_once_by_only_positions_count(system: System) {
 }
 
 async fn the_same_name_twice_in_one_call_is_one_row(system: System) {
-    let place = Place::orders(system).await;
+    let place = TestDatabase::orders(system).await;
     let batch = vec![message(1, &order("b")), message(2, &order("c")), message(1, &order("a"))];
     assert_eq!(place.deliver(batch).await, ["delivered", "delivered", "duplicates"]);
     assert_eq!(place.query("SELECT order_uid FROM orders ORDER BY 1"), ["b", "c"]);
@@ -81,7 +81,7 @@ async fn ids_of_several_fields_and_of_no_field(system: System) {
         "d": { "type": "boolean" }
     } });
     let ids = &[".a", ".b", ".c", ".d"];
-    let place = Place::made_by(system, "", config(&[("t", ".")], ids, Some(schema.clone())));
+    let place = TestDatabase::made_by(system, "", config(&[("t", ".")], ids, Some(schema.clone())));
     let value = |b: i64| json!({ "a": "x", "b": b, "c": 0.1, "d": true });
     let batch = vec![
         message(1, &value(1)),
@@ -94,7 +94,8 @@ async fn ids_of_several_fields_and_of_no_field(system: System) {
     assert!(words[2].contains("a, b, c, d `x`, `1`, `0.1`, `1` of orders/0/3"), "{words:?}");
     assert!(words[3].starts_with("SetAside no_key"), "{words:?}");
 
-    let place = Place::made_by(system, "", config(&[("t", ".")], &["header.id"], Some(schema)));
+    let place =
+        TestDatabase::made_by(system, "", config(&[("t", ".")], &["header.id"], Some(schema)));
     let with_id = |offset, once: &'static [u8]| {
         let mut message = message(offset, &value(1));
         message.once = Some(Bytes::from_static(once));
@@ -111,7 +112,7 @@ async fn ids_of_several_fields_and_of_no_field(system: System) {
 /// orders. Whoever comes first delivers, the other waits for it and sees a repeat.
 async fn two_processes_write_the_same_ids_at_once(system: System) {
     const ORDERS: u64 = 300;
-    let place = Place::orders(system).await;
+    let place = TestDatabase::orders(system).await;
     let other = system.sink(&place.url, orders_config());
     let lane = |lane: u64| {
         let sink = if lane < 2 { place.sink.clone() } else { other.clone() };
@@ -150,7 +151,7 @@ async fn two_processes_write_the_same_ids_at_once(system: System) {
 }
 
 async fn two_processes_write_different_orders_under_one_id(system: System) {
-    let place = Place::orders(system).await;
+    let place = TestDatabase::orders(system).await;
     let other = system.sink(&place.url, orders_config());
     for round in 0..20 {
         let uid = format!("u{round}");
@@ -168,7 +169,7 @@ async fn two_processes_write_different_orders_under_one_id(system: System) {
 }
 
 async fn a_call_cancelled_at_any_moment_may_be_made_again(system: System) {
-    let place = Place::orders(system).await;
+    let place = TestDatabase::orders(system).await;
     for offset in 0..40 {
         let batch = Batch { messages: vec![message(offset, &order(&format!("u{offset}")))] };
         tokio::select! {
@@ -183,7 +184,7 @@ async fn a_call_cancelled_at_any_moment_may_be_made_again(system: System) {
 }
 
 async fn rows_of_others_are_a_conflict_and_say_so(system: System) {
-    let place = Place::orders(system).await;
+    let place = TestDatabase::orders(system).await;
     place.query(
         "INSERT INTO orders (order_uid, track_number, locale, date_created, sm_id, content_hash, \
          potok_id) VALUES ('u1', '', '', '', 0, '', 'by hand')",
@@ -193,7 +194,7 @@ async fn rows_of_others_are_a_conflict_and_say_so(system: System) {
 }
 
 async fn a_large_batch_of_duplicates_is_dropped(system: System) {
-    let place = Place::orders(system).await;
+    let place = TestDatabase::orders(system).await;
     let all = |from: u64| -> Vec<_> {
         (0..1_000).map(|n| message(from + n, &order(&format!("u{n}")))).collect()
     };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use potok_connectors::mysql::MysqlSink;
 use potok_connectors::postgres::PostgresSink;
-use potok_connectors::sql::{SqlSinkConfig, Timeouts};
+use potok_connectors::sql::{SqlSinkConfig, SqlTimeouts};
 use potok_core::{Batch, Fault, Message, Move, Outcome, Sink};
 use potok_testkit::services;
 
@@ -20,7 +20,7 @@ pub enum System {
 impl System {
     /// A sink for the database at `url`.
     pub fn sink(self, url: &str, config: SqlSinkConfig) -> Arc<dyn Sink> {
-        self.try_sink(url, config, Timeouts::default()).unwrap()
+        self.try_sink(url, config, SqlTimeouts::default()).unwrap()
     }
 
     /// The same, which gives up sooner.
@@ -32,7 +32,7 @@ impl System {
         self,
         url: &str,
         config: SqlSinkConfig,
-        timeouts: Timeouts,
+        timeouts: SqlTimeouts,
     ) -> Result<Arc<dyn Sink>, Vec<Fault>> {
         Ok(match self {
             System::Postgres => Arc::new(PostgresSink::new(url, config)?.with_timeouts(timeouts)),
@@ -66,8 +66,8 @@ impl System {
     }
 }
 
-pub fn hasty() -> Timeouts {
-    Timeouts {
+pub fn hasty() -> SqlTimeouts {
+    SqlTimeouts {
         connect: Duration::from_secs(2),
         call: Duration::from_secs(4),
         lock: Duration::from_secs(2),
@@ -75,28 +75,28 @@ pub fn hasty() -> Timeouts {
 }
 
 /// A database of its own on the shared server, and a sink on it.
-pub struct Place {
+pub struct TestDatabase {
     pub system: System,
     pub url: String,
     pub sink: Arc<dyn Sink>,
 }
 
-impl Place {
+impl TestDatabase {
     /// Orders into four tables, which are created.
-    pub async fn orders(system: System) -> Place {
-        let place = Place::made_by(system, "", orders_config());
+    pub async fn orders(system: System) -> TestDatabase {
+        let place = TestDatabase::made_by(system, "", orders_config());
         place.sink.prepare().await.unwrap();
         place
     }
 
     /// A database made by `sql`, and a sink for it. Not prepared.
-    pub fn made_by(system: System, sql: &str, config: SqlSinkConfig) -> Place {
+    pub fn made_by(system: System, sql: &str, config: SqlSinkConfig) -> TestDatabase {
         let url = system.database();
         if !sql.is_empty() {
             system.query(&url, sql);
         }
         let sink = system.sink(&url, config);
-        Place { system, url, sink }
+        TestDatabase { system, url, sink }
     }
 
     /// Delivers; every outcome as one word, with what a failed one says.

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::order::{config, message, order, orders_config};
-use crate::place::{Place, System, attempt};
+use crate::place::{System, TestDatabase, attempt};
 use crate::server::Server;
 
 on_both!(
@@ -34,7 +34,7 @@ fn tables(system: System) -> &'static str {
 }
 
 async fn a_violated_constraint_costs_one_record(system: System) {
-    let place = Place::made_by(system, tables(system), ids());
+    let place = TestDatabase::made_by(system, tables(system), ids());
     let part = |size: i64, shop: i64| json!({ "size": size, "shop": shop });
     let values = [
         json!({ "id": "a", "n": 1, "email": "a@x", "parts": [part(1, 1)] }),
@@ -59,7 +59,7 @@ async fn a_violated_constraint_costs_one_record(system: System) {
 }
 
 async fn one_bad_record_among_a_thousand(system: System) {
-    let place = Place::made_by(system, tables(system), ids());
+    let place = TestDatabase::made_by(system, tables(system), ids());
     let value = |n: u64, limit: u64| json!({ "id": n.to_string(), "n": limit, "parts": [{}, {}] });
     let batch = |from: u64, bad: u64| -> Vec<_> {
         (from..from + 1_000)
@@ -84,7 +84,7 @@ async fn a_trigger_that_refuses_costs_one_record(system: System) {
         "CREATE TRIGGER no BEFORE INSERT ON t FOR EACH ROW IF new.n = 13 THEN \
          SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'not thirteen'; END IF",
     );
-    let place = Place::made_by(system, tables(system), ids());
+    let place = TestDatabase::made_by(system, tables(system), ids());
     match system {
         System::Postgres => place.query(trigger),
         // One statement to the server, whatever the client takes for the end of one.
@@ -103,7 +103,7 @@ async fn a_trigger_that_refuses_costs_one_record(system: System) {
 }
 
 async fn fields_without_a_column_are_refused_not_dropped(system: System) {
-    let place = Place::orders(system).await;
+    let place = TestDatabase::orders(system).await;
     let mut more = order("u2");
     more["gift"] = json!(true);
     let words = place.deliver(vec![message(1, &order("u1")), message(2, &more)]).await;

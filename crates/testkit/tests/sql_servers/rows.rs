@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde_json::json;
 
 use crate::order::{bytes_message, config, message, order};
-use crate::place::{Place, System};
+use crate::place::{System, TestDatabase};
 
 on_both!(
     an_order_becomes_rows_of_four_tables,
@@ -17,7 +17,7 @@ on_both!(
 );
 
 async fn an_order_becomes_rows_of_four_tables(system: System) {
-    let place = Place::orders(system).await;
+    let place = TestDatabase::orders(system).await;
     assert_eq!(place.deliver(vec![message(5, &order("u1"))]).await, ["delivered"]);
     assert_eq!(
         place.query(
@@ -42,7 +42,7 @@ async fn any_word_is_a_name_and_any_text_a_key(system: System) {
         "group": { "properties": { "order": { "type": "string" } } }
     } });
     let rows = &[("table", "."), ("from; DROP TABLE \"table\" --`", ".group")];
-    let place = Place::made_by(system, "", config(rows, &[".select"], Some(schema)));
+    let place = TestDatabase::made_by(system, "", config(rows, &[".select"], Some(schema)));
     let long = "ж".repeat(500);
     let ids = [
         "'", "\"", "';--", "é", "e\u{301}", "É", " ", "  ", "a", "A", "a ", "a  ", "", "😀", "😁",
@@ -80,7 +80,7 @@ async fn numbers_are_kept_exactly_or_refused(system: System) {
         "id": { "type": "integer" }, "n": { "type": "integer" }, "x": { "type": "number" },
         "b": { "type": "boolean" }, "j": {}
     } });
-    let place = Place::made_by(system, "", config(&[("t", ".")], &[".id"], Some(schema)));
+    let place = TestDatabase::made_by(system, "", config(&[("t", ".")], &[".id"], Some(schema)));
     let texts = [
         r#"{"id":1,"n":1000000000000000000,"x":0.1,"b":true,"j":1.10}"#,
         r#"{"id":9223372036854775807,"n":-9223372036854775808,"x":-1e300,"b":false,"j":"s"}"#,
@@ -115,7 +115,7 @@ async fn numbers_are_kept_exactly_or_refused(system: System) {
 }
 
 async fn a_nul_is_refused_with_a_word_about_it(system: System) {
-    let place = Place::orders(system).await;
+    let place = TestDatabase::orders(system).await;
     let mut bad = order("u2");
     bad["delivery"]["city"] = json!("a\u{0}b");
     let mut bad_key = order("u4");
@@ -134,7 +134,7 @@ async fn a_nul_is_refused_with_a_word_about_it(system: System) {
 }
 
 async fn children_may_be_missing(system: System) {
-    let place = Place::orders(system).await;
+    let place = TestDatabase::orders(system).await;
     let mut bare = order("u1");
     bare.as_object_mut().unwrap().remove("delivery");
     bare["payment"] = json!(null);
@@ -145,7 +145,7 @@ async fn children_may_be_missing(system: System) {
 }
 
 async fn a_key_longer_than_an_index_takes_is_refused_alone(system: System) {
-    let place = Place::orders(system).await;
+    let place = TestDatabase::orders(system).await;
     // Two that differ in the last character only, and one of repeated letters, which compresses.
     let words: Vec<String> = (0..9_000_u32).map(|n| format!("{n:x}")).collect();
     let long = words.join("-");
@@ -171,7 +171,7 @@ async fn columns_of_other_types_take_what_fits(system: System) {
          made timestamp NOT NULL DEFAULT current_timestamp(), n bigint auto_increment UNIQUE, \
          content_hash text, potok_id varchar(300) COLLATE utf8mb4_nopad_bin UNIQUE)",
     );
-    let place = Place::made_by(system, sql, config(&[("t", ".")], &[".id"], None));
+    let place = TestDatabase::made_by(system, sql, config(&[("t", ".")], &[".id"], None));
     let id = |n: u64| format!("00000000-0000-0000-0000-00000000000{n}");
     let good = json!({
         "id": id(0), "small": 7, "price": 12.5, "day": "2026-02-28",

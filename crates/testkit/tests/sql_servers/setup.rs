@@ -1,11 +1,11 @@
 //! `prepare`: what it creates, what it accepts, what it refuses.
 
-use potok_connectors::sql::Timeouts;
+use potok_connectors::sql::SqlTimeouts;
 use potok_core::{Batch, Move};
 use serde_json::json;
 
 use crate::order::{config, message, order, orders_config};
-use crate::place::{Place, System, is};
+use crate::place::{System, TestDatabase, is};
 
 on_both!(
     preparing_twice_changes_nothing,
@@ -25,7 +25,7 @@ fn schema() -> serde_json::Value {
 }
 
 async fn preparing_twice_changes_nothing(system: System) {
-    let place = Place::orders(system).await;
+    let place = TestDatabase::orders(system).await;
     let sql = system.pick(
         "SELECT table_name, column_name, data_type FROM information_schema.columns \
          WHERE table_schema = 'public' ORDER BY 1, ordinal_position",
@@ -57,7 +57,7 @@ async fn ten_at_once_create_the_tables(system: System) {
 async fn missing_tables_are_named_with_what_creates_them(system: System) {
     let mut config = orders_config();
     config.create_tables = false;
-    let place = Place::made_by(system, "", config);
+    let place = TestDatabase::made_by(system, "", config);
     let fault = place.sink.prepare().await.unwrap_err();
     is(&fault, Move::Fix, "P0301");
     let quote = system.pick('"', '`');
@@ -154,7 +154,7 @@ async fn tables_that_cannot_keep_the_promise_are_refused(system: System) {
     for (sql, code, part) in cases {
         let mut config = config(&[("t", ".")], &[".id"], Some(schema()));
         config.create_tables = false;
-        let place = Place::made_by(system, &sql, config);
+        let place = TestDatabase::made_by(system, &sql, config);
         let fault = place.sink.prepare().await.unwrap_err();
         assert_eq!((fault.next, fault.code), (Move::Fix, code), "{sql}: {fault}");
         assert!(fault.to_string().contains(part), "{part} not in {fault}");
@@ -162,7 +162,7 @@ async fn tables_that_cannot_keep_the_promise_are_refused(system: System) {
 }
 
 async fn tables_that_change_while_running_stop_the_pipeline_and_lose_nothing(system: System) {
-    let place = Place::orders(system).await;
+    let place = TestDatabase::orders(system).await;
     assert_eq!(place.deliver(vec![message(1, &order("u1"))]).await, ["delivered"]);
 
     place.query("ALTER TABLE items RENAME COLUMN price TO cost");
@@ -191,7 +191,7 @@ async fn names_that_would_be_cut_are_refused_before_anything_runs(system: System
     let schema = json!({ "properties": { "id": { "type": "string" }, long.as_str(): {} } });
     let config = config(&[(&long, ".")], &[".id"], Some(schema));
     let url = system.pick("postgres://u:p@h/d", "mysql://u:p@h/d");
-    let faults = system.try_sink(url, config, Timeouts::default()).err().unwrap();
+    let faults = system.try_sink(url, config, SqlTimeouts::default()).err().unwrap();
     assert_eq!(faults.len(), 2, "{faults:?}");
     for fault in &faults {
         is(fault, Move::Fix, "P0304");
@@ -209,7 +209,7 @@ async fn addresses_are_checked_and_never_shown(system: System) {
         " secret",
     ] {
         let url = format!("{scheme}{rest}");
-        let faults = system.try_sink(&url, orders_config(), Timeouts::default()).err().unwrap();
+        let faults = system.try_sink(&url, orders_config(), SqlTimeouts::default()).err().unwrap();
         is(&faults[0], Move::Fix, code);
         let shown = format!("{} {:?}", faults[0], faults[0]);
         assert!(rest.contains("secret-word") || !shown.contains("secret"), "{shown}");
@@ -231,7 +231,7 @@ async fn a_table_that_cannot_be_created_is_the_operators_to_fix(system: System) 
     let properties: serde_json::Map<String, serde_json::Value> =
         (0..2_000).map(|n| (format!("c{n}"), json!({ "type": "string" }))).collect();
     let config = config(&[("t", ".")], &[], Some(json!({ "properties": properties })));
-    let place = Place::made_by(system, "", config);
+    let place = TestDatabase::made_by(system, "", config);
     let fault = place.sink.prepare().await.unwrap_err();
     is(&fault, Move::Fix, "P0302");
     assert!(fault.to_string().contains("cannot create the tables"), "{fault}");
@@ -264,7 +264,7 @@ async fn tables_without_transactions_are_refused() {
         (innodb, partitioned, &["parts"]),
         ("ENGINE=MyISAM", "ENGINE=MEMORY", &["t", "parts"]),
     ] {
-        let place = Place::made_by(System::Mariadb, &tables(parent, child), config());
+        let place = TestDatabase::made_by(System::Mariadb, &tables(parent, child), config());
         let prepared = place.sink.prepare().await.unwrap_err();
         for fault in [prepared, place.sink.check().await.unwrap_err()] {
             is(&fault, Move::Fix, "P0810");
@@ -282,7 +282,7 @@ async fn tables_without_transactions_are_refused() {
         place.sink.prepare().await.unwrap();
     }
 
-    let place = Place::made_by(System::Mariadb, &tables(innodb, "ENGINE=InnoDB"), config());
+    let place = TestDatabase::made_by(System::Mariadb, &tables(innodb, "ENGINE=InnoDB"), config());
     let partitioned = "ALTER TABLE parts PARTITION BY HASH (element) PARTITIONS 4";
     place.query(partitioned);
     place.sink.prepare().await.unwrap();
@@ -293,7 +293,7 @@ async fn tables_without_transactions_are_refused() {
 /// While it runs, whatever makes potok look at the tables again finds the engine too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_engine_that_changes_while_running_is_noticed_when_tables_are_read_again() {
-    let place = Place::orders(System::Mariadb).await;
+    let place = TestDatabase::orders(System::Mariadb).await;
     assert_eq!(place.deliver(vec![message(1, &order("u1"))]).await, ["delivered"]);
     place.query(
         "ALTER TABLE items DROP FOREIGN KEY items_ibfk_1; ALTER TABLE items ENGINE=Aria; \

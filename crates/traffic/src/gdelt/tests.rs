@@ -6,16 +6,16 @@ use serde_json::Value;
 
 use super::*;
 
-fn json(sent: &Sent) -> Value {
+fn json(sent: &SentRecord) -> Value {
     serde_json::from_slice(&sent.value).unwrap()
 }
 
-fn of<'a>(batch: &'a Batch, topic: &'a str) -> impl Iterator<Item = &'a Sent> {
+fn of<'a>(batch: &'a Batch, topic: &'a str) -> impl Iterator<Item = &'a SentRecord> {
     batch.records.iter().filter(move |sent| sent.topic == topic)
 }
 
 /// Names in the order in which they stand in the line.
-fn names(sent: &Sent) -> Vec<String> {
+fn names(sent: &SentRecord) -> Vec<String> {
     let text = std::str::from_utf8(&sent.value).unwrap();
     let ends = text.match_indices("\":").map(|(end, _)| end);
     ends.map(|end| text[text[..end].rfind('"').unwrap() + 1..end].to_owned()).collect()
@@ -24,7 +24,7 @@ fn names(sent: &Sent) -> Vec<String> {
 #[test]
 fn a_seed_decides_the_batches() {
     let batches = |seed| {
-        let mut generator = Generator::new(seed);
+        let mut generator = GdeltGenerator::new(seed);
         [generator.next_batch(100, 400), generator.next_batch(50, 200)]
     };
     assert_eq!(batches(5), batches(5));
@@ -37,15 +37,15 @@ fn a_seed_decides_the_batches() {
 
 #[test]
 fn batches_can_begin_anywhere_and_go_on_over_new_year() {
-    let mut generator = Generator::good_only(1).starting_at("20251231233000").unwrap();
+    let mut generator = GdeltGenerator::good_only(1).starting_at("20251231233000").unwrap();
     let ids = [(); 3].map(|()| generator.next_batch(1, 1).id);
     assert_eq!(ids, ["20251231233000", "20251231234500", "20260101000000"]);
-    assert!(Generator::new(1).starting_at("2025-12-31").is_none());
-    let mut generator = Generator::new(1).starting_at_seconds(1_742_742_900).with_step(20);
+    assert!(GdeltGenerator::new(1).starting_at("2025-12-31").is_none());
+    let mut generator = GdeltGenerator::new(1).starting_at_seconds(1_742_742_900).with_step(20);
     let ids = [(); 2].map(|()| generator.next_batch(1, 1).id);
     assert_eq!(ids, ["20250323151500", "20250323151520"]);
     let events = |start| {
-        let mut generator = Generator::good_only(1).starting_at(start).unwrap();
+        let mut generator = GdeltGenerator::good_only(1).starting_at(start).unwrap();
         generator.next_batch(100, 0).records.into_iter().map(|sent| sent.id).collect::<HashSet<_>>()
     };
     assert!(events("20250101000000").is_disjoint(&events("20250101001500")));
@@ -53,35 +53,35 @@ fn batches_can_begin_anywhere_and_go_on_over_new_year() {
 
 #[test]
 fn one_by_one_they_are_the_same_batches() {
-    let mut generator = Generator::new(8).with_batch_of(400);
-    let one_by_one: Vec<Sent> = (0..800).map(|_| generator.next_record()).collect();
-    let mut generator = Generator::new(8);
+    let mut generator = GdeltGenerator::new(8).with_batch_of(400);
+    let one_by_one: Vec<SentRecord> = (0..800).map(|_| generator.next_record()).collect();
+    let mut generator = GdeltGenerator::new(8);
     let mut whole = generator.next_batch(100, 300).records;
     whole.extend(generator.next_batch(100, 300).records);
     assert_eq!(one_by_one, whole);
     // What is begun does not come any more once a whole one is asked for.
-    let mut generator = Generator::new(8).with_batch_of(400);
+    let mut generator = GdeltGenerator::new(8).with_batch_of(400);
     generator.next_record();
     assert_eq!(generator.next_batch(1, 1).id, "20250323153000");
     assert_eq!(generator.next_record().batch_id, "20250323154500");
-    let mut lonely = Generator::new(8).with_batch_of(1);
+    let mut lonely = GdeltGenerator::new(8).with_batch_of(1);
     assert_eq!((lonely.next_record().topic, lonely.next_record().topic), (EVENTS, EVENTS));
 }
 
 #[test]
 fn events_do_not_depend_on_mentions() {
     let events = |mentions| {
-        let batch = Generator::new(3).next_batch(200, mentions);
+        let batch = GdeltGenerator::new(3).next_batch(200, mentions);
         of(&batch, EVENTS).cloned().collect::<Vec<_>>()
     };
     assert_eq!(events(0), events(600));
-    let few = Generator::new(3).next_batch(10, 0).records;
+    let few = GdeltGenerator::new(3).next_batch(10, 0).records;
     assert_eq!(few, events(600)[..10]);
 }
 
 #[test]
 fn fields_are_all_there_in_order_with_their_types() {
-    let batch = Generator::good_only(2).next_batch(500, 1_500);
+    let batch = GdeltGenerator::good_only(2).next_batch(500, 1_500);
     let actor = |who: &str| {
         [
             "Code",
@@ -186,7 +186,7 @@ fn fields_are_all_there_in_order_with_their_types() {
 
 #[test]
 fn ids_and_keys_are_those_of_the_values() {
-    let mut generator = Generator::good_only(4);
+    let mut generator = GdeltGenerator::good_only(4);
     let mut seen = HashSet::new();
     for batch in [generator.next_batch(1_000, 4_000), generator.next_batch(1_000, 4_000)] {
         for sent in &batch.records {
@@ -214,25 +214,25 @@ fn ids_and_keys_are_those_of_the_values() {
 #[test]
 fn a_few_mentions_come_again_in_another_sentence() {
     for seed in 0..20 {
-        let batch = Generator::good_only(seed).next_batch(400, 1_200);
+        let batch = GdeltGenerator::good_only(seed).next_batch(400, 1_200);
         let mut sentences: HashMap<&str, HashSet<u64>> = HashMap::new();
         let mut again = 0;
         for sent in of(&batch, MENTIONS) {
             let known = sentences.entry(sent.id.as_deref().unwrap()).or_default();
-            assert_eq!(sent.what == Kind::Again, !known.is_empty());
+            assert_eq!(sent.what == GdeltKind::Again, !known.is_empty());
             assert!(known.insert(json(sent)["SentenceId"].as_u64().unwrap()), "the same sentence");
-            again += u32::from(sent.what == Kind::Again);
+            again += u32::from(sent.what == GdeltKind::Again);
         }
         assert!((12..=36).contains(&again), "{again} of 1200");
     }
-    let small = Generator::good_only(1).next_batch(10, 30);
-    assert!(small.records.iter().all(|sent| sent.what != Kind::Again));
+    let small = GdeltGenerator::good_only(1).next_batch(10, 30);
+    assert!(small.records.iter().all(|sent| sent.what != GdeltKind::Again));
 }
 
 #[test]
 fn most_mentions_are_of_earlier_events_and_each_event_is_mentioned() {
     for seed in 0..20 {
-        let mut generator = Generator::good_only(seed);
+        let mut generator = GdeltGenerator::good_only(seed);
         let before = generator.next_batch(300, 0);
         let before: HashSet<_> = of(&before, EVENTS).filter_map(|sent| sent.key.clone()).collect();
         let batch = generator.next_batch(300, 1_200);
@@ -248,7 +248,7 @@ fn most_mentions_are_of_earlier_events_and_each_event_is_mentioned() {
 
 #[test]
 fn texts_and_tones_are_like_the_real_ones() {
-    let batch = Generator::good_only(1).next_batch(2_000, 6_000);
+    let batch = GdeltGenerator::good_only(1).next_batch(2_000, 6_000);
     let mut longest = 0;
     for sent in &batch.records {
         let value = json(sent);
@@ -280,8 +280,8 @@ fn texts_and_tones_are_like_the_real_ones() {
 
 #[test]
 fn spoiled_ones_are_what_they_say() {
-    let mut kinds: HashMap<(&str, Kind), usize> = HashMap::new();
-    let batch = Generator::new(7).next_batch(10_000, 30_000);
+    let mut kinds: HashMap<(&str, GdeltKind), usize> = HashMap::new();
+    let batch = GdeltGenerator::new(7).next_batch(10_000, 30_000);
     let times = HashMap::from([
         (EVENTS, ["Day", "DateAdded"]),
         (MENTIONS, ["EventTimeDate", "MentionTimeDate"]),
@@ -289,17 +289,17 @@ fn spoiled_ones_are_what_they_say() {
     for sent in &batch.records {
         *kinds.entry((sent.topic, sent.what)).or_default() += 1;
         let value = serde_json::from_slice::<Value>(&sent.value);
-        let Kind::Spoiled(how) = sent.what else {
+        let GdeltKind::Spoiled(how) = sent.what else {
             assert!(value.is_ok() && sent.id.is_some());
             continue;
         };
         assert_eq!(sent.id.is_some(), how.is_delivered());
         match (how, value) {
-            (How::NotJson, value) => assert!(value.is_err() && sent.key.is_some()),
-            (How::NoId, value) => {
+            (GdeltSpoiling::NotJson, value) => assert!(value.is_err() && sent.key.is_some()),
+            (GdeltSpoiling::NoId, value) => {
                 assert!(value.unwrap()["GlobalEventId"].is_null() && sent.key.is_none());
             }
-            (How::BadDate, value) => {
+            (GdeltSpoiling::BadDate, value) => {
                 let value = value.unwrap();
                 let bad = times[sent.topic].iter().filter(|field| {
                     let text = value[**field].to_string();
@@ -309,13 +309,13 @@ fn spoiled_ones_are_what_they_say() {
             }
         }
     }
-    assert_eq!(kinds.len(), 2 * How::ALL.len() + 3, "{kinds:?}");
+    assert_eq!(kinds.len(), 2 * GdeltSpoiling::ALL.len() + 3, "{kinds:?}");
     let spoiled: usize = kinds
         .iter()
-        .filter(|((_, kind), _)| matches!(kind, Kind::Spoiled(_)))
+        .filter(|((_, kind), _)| matches!(kind, GdeltKind::Spoiled(_)))
         .map(|(_, count)| count)
         .sum();
     assert!((600..1_000).contains(&spoiled), "{spoiled} of 40000");
-    let good = Generator::good_only(7).next_batch(1_000, 3_000);
-    assert!(good.records.iter().all(|sent| !matches!(sent.what, Kind::Spoiled(_))));
+    let good = GdeltGenerator::good_only(7).next_batch(1_000, 3_000);
+    assert!(good.records.iter().all(|sent| !matches!(sent.what, GdeltKind::Spoiled(_))));
 }

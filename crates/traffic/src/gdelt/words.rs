@@ -36,7 +36,7 @@ pub(super) const ACTORS: &[Actor] = &[
 ];
 
 /// Where something happens. The region starts with the country.
-pub(super) struct Place {
+pub(super) struct Location {
     pub kind: u8,
     pub name: &'static str,
     pub region: &'static str,
@@ -46,7 +46,7 @@ pub(super) struct Place {
     pub feature: &'static str,
 }
 
-pub(super) const PLACES: &[Place] = &[
+pub(super) const PLACES: &[Location] = &[
     city("Riga, Rīga, Latvia", "LG25", Some("30210"), "56.95", "24.1", "-3230001"),
     city("São Paulo, São Paulo, Brazil", "BR27", Some("9103"), "-23.55", "-46.6333", "-671824"),
     city("Tbilisi, T'bilisi, Georgia", "GG51", None, "41.725", "44.7908", "-2327001"),
@@ -56,10 +56,13 @@ pub(super) const PLACES: &[Place] = &[
     // On the equator and on the meridian: zero is a place, not a gap.
     city("Pontianak, Kalimantan Barat, Indonesia", "ID11", None, "0.0", "109.3333", "-2690005"),
     city("Greenwich, London, United Kingdom", "UKH9", Some("40110"), "51.4779", "0.0", "-2590006"),
-    Place { kind: 1, ..city("New Zealand", "NZ", None, "-42.0", "174.0", "NZ") },
-    Place { kind: 1, ..city("United States", "US", None, "39.8282", "-98.5795", "US") },
-    Place { kind: 2, ..city("Oregon, United States", "USOR", None, "44.5672", "-122.127", "OR") },
-    Place {
+    Location { kind: 1, ..city("New Zealand", "NZ", None, "-42.0", "174.0", "NZ") },
+    Location { kind: 1, ..city("United States", "US", None, "39.8282", "-98.5795", "US") },
+    Location {
+        kind: 2,
+        ..city("Oregon, United States", "USOR", None, "44.5672", "-122.127", "OR")
+    },
+    Location {
         kind: 3,
         ..city(
             "Springfield, Oregon, United States",
@@ -70,7 +73,7 @@ pub(super) const PLACES: &[Place] = &[
             "11",
         )
     },
-    Place { kind: 5, ..city("Adjara, Georgia", "GG04", None, "41.6", "42.0667", "-2327007") },
+    Location { kind: 5, ..city("Adjara, Georgia", "GG04", None, "41.6", "42.0667", "-2327007") },
 ];
 
 const fn city(
@@ -80,8 +83,8 @@ const fn city(
     lat: &'static str,
     long: &'static str,
     feature: &'static str,
-) -> Place {
-    Place { kind: 4, name, region, district, lat, long, feature }
+) -> Location {
+    Location { kind: 4, name, region, district, lat, long, feature }
 }
 
 /// What is done, by the CAMEO code book: code, class, weight.

@@ -8,7 +8,7 @@ use rdkafka::consumer::{Consumer, RebalanceProtocol};
 
 use super::super::assignment::Start;
 use super::super::{lock, native};
-use super::{ANSWER_MAX, Poller, Slot, list_of, offset_of, placed_list, topics_of};
+use super::{ANSWER_MAX, OwnedPartition, Poller, list_of, offset_of, placed_list, topics_of};
 
 /// How a partition is read on.
 #[derive(Debug, PartialEq, Eq)]
@@ -177,7 +177,7 @@ impl Poller {
         let client = self.queue.consumer().client();
         let topics = native::describe_topics(client, &topics_of(&ours), ANSWER_MAX);
         let Ok(topics) = topics else { return };
-        let changed = |slot: &&Slot| {
+        let changed = |slot: &&OwnedPartition| {
             topics.get(&slot.partition.topic).is_some_and(|facts| facts.id != slot.log)
         };
         let changed: Vec<Partition> =

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use potok_core::{Assignment, Intake, Partition};
+use potok_core::{Assignment, Partition, SourceEvent};
 use rdkafka::consumer::{Consumer, RebalanceProtocol};
 
-use super::super::assignment::{Known, Start};
+use super::super::assignment::{ClusterFacts, Start};
 use super::super::{lock, native, nonce};
-use super::{ANSWER_MAX, Poller, Slot, list_of, placed_list, topics_of};
+use super::{ANSWER_MAX, OwnedPartition, Poller, list_of, placed_list, topics_of};
 
 /// How long partitions that leave wait for the engine to let them go.
 const LEAVE_MAX: Duration = Duration::from_secs(30);
@@ -51,7 +51,7 @@ impl Poller {
         loop {
             let client = self.queue.consumer().client();
             let committed = |of: &[Partition]| native::committed_by_own(client, of);
-            match Known::ask(client, &topics, ANSWER_MAX, committed) {
+            match ClusterFacts::ask(client, &topics, ANSWER_MAX, committed) {
                 Ok(known) => {
                     let start = |partition: &Partition| known.start(partition, self.group_hash);
                     let starts: Vec<Start> = partitions.iter().filter_map(start).collect();
@@ -93,7 +93,7 @@ impl Poller {
                 tracing::info!(partition = %assignment.partition, "found later; waiting for the older partitions");
                 held_back.push(assignment.partition.clone());
             }
-            self.slots.push(Slot {
+            self.slots.push(OwnedPartition {
                 partition: assignment.partition.clone(),
                 nonce: assignment.nonce,
                 log,
@@ -112,7 +112,7 @@ impl Poller {
         // A start that is not in the group yet goes there before the first record is read.
         self.commit_now(None);
         if !assigned.is_empty() {
-            self.handover.tell(Intake::Assigned(assigned));
+            self.handover.tell(SourceEvent::Assigned(assigned));
         }
     }
 
@@ -137,7 +137,7 @@ impl Poller {
         self.log_if("give partitions back", given);
     }
 
-    pub(super) fn drop_slots(&mut self, which: impl Fn(&Slot) -> bool) -> Vec<u64> {
+    pub(super) fn drop_slots(&mut self, which: impl Fn(&OwnedPartition) -> bool) -> Vec<u64> {
         self.places.clear();
         self.last_place = None;
         let mut nonces = Vec::new();
@@ -160,7 +160,7 @@ impl Poller {
     pub(super) fn lose(&mut self, nonces: Vec<u64>) {
         lock(&self.progress).leave(&nonces);
         if !nonces.is_empty() {
-            self.handover.tell(Intake::Lost(nonces));
+            self.handover.tell(SourceEvent::Lost(nonces));
         }
     }
 }

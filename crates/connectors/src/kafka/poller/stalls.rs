@@ -7,12 +7,12 @@
 
 use std::time::Duration;
 
-use potok_core::{Fault, Intake, Partition};
+use potok_core::{Fault, Partition, SourceEvent};
 use rdkafka::consumer::Consumer;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use tokio::time::Instant;
 
-use super::super::fault::{self, About};
+use super::super::fault::{self, Subject};
 use super::super::native::{self, Edge};
 use super::{ANSWER_MAX, Poller};
 
@@ -23,11 +23,11 @@ const STILL_MAX: Duration = Duration::from_secs(5);
 const TRY_EVERY: Duration = Duration::from_secs(5);
 
 /// What a stall is about: a partition, or the group as a whole.
-type Place = Option<Partition>;
+type StallSubject = Option<Partition>;
 
 #[derive(Default)]
 pub(super) struct Stalls {
-    known: Vec<(Place, Fault)>,
+    known: Vec<(StallSubject, Fault)>,
     looked_at: Option<Instant>,
     tried_at: Option<Instant>,
 }
@@ -40,7 +40,7 @@ impl Stalls {
 
 impl Poller {
     /// Nothing can be read there.
-    pub(super) fn stalled(&mut self, place: Place, fault: Fault) {
+    pub(super) fn stalled(&mut self, place: StallSubject, fault: Fault) {
         let known = &mut self.stalls.known;
         known.retain(|(at, _)| *at != place);
         known.push((place, fault));
@@ -48,7 +48,7 @@ impl Poller {
     }
 
     /// Something came from there, or it is not ours any more.
-    pub(super) fn flows(&mut self, place: &Place) {
+    pub(super) fn flows(&mut self, place: &StallSubject) {
         let before = self.stalls.known.len();
         self.stalls.known.retain(|(at, _)| at != place);
         if self.stalls.known.len() < before {
@@ -58,8 +58,9 @@ impl Poller {
 
     /// The client reads there again; what an open transaction holds back it does not see.
     pub(super) fn reads_again(&mut self, partition: &Partition) {
-        let is_of =
-            |(at, fault): &(Place, Fault)| fault.code != OPEN && at.as_ref() == Some(partition);
+        let is_of = |(at, fault): &(StallSubject, Fault)| {
+            fault.code != OPEN && at.as_ref() == Some(partition)
+        };
         if self.stalls.known.iter().any(is_of) {
             self.flows(&Some(partition.clone()));
         }
@@ -69,7 +70,7 @@ impl Poller {
         let mut known = self.stalls.known.iter().map(|(_, fault)| fault);
         let first = known.next().cloned();
         let more = known.count();
-        self.handover.tell(Intake::Stalled(first.map(|mut fault| {
+        self.handover.tell(SourceEvent::Stalled(first.map(|mut fault| {
             if more > 0 {
                 fault.what = format!("{} (and {more} more)", fault.what);
             }
@@ -78,13 +79,13 @@ impl Poller {
     }
 
     /// What the client said of a partition, or of the group as a whole.
-    pub(super) fn refused(&mut self, code: Code, why: &str, at: Place) {
+    pub(super) fn refused(&mut self, code: Code, why: &str, at: StallSubject) {
         self.health.overhear(code, why);
         let topics: Vec<_> = match &at {
             Some(at) => vec![at.topic.clone()],
             None => self.topics.clone(),
         };
-        let about = About { group: &self.group, topics: &topics };
+        let about = Subject { group: &self.group, topics: &topics };
         let fault = fault::sorted_about(about, "read its topics", code, why);
         self.stalled(at, fault);
     }
@@ -104,7 +105,7 @@ impl Poller {
 
     fn try_again(&mut self) {
         let given_up = self.stalls.known.iter().filter(|(_, fault)| fault.code != OPEN);
-        let given_up: Vec<Place> = given_up.map(|(place, _)| place.clone()).collect();
+        let given_up: Vec<StallSubject> = given_up.map(|(place, _)| place.clone()).collect();
         for partition in given_up.iter().flatten() {
             let slot = self.slots.iter().find(|slot| slot.partition == *partition);
             match slot.map(|slot| slot.next) {

@@ -5,12 +5,12 @@ use potok_core::Fault;
 use redis::Value;
 
 /// The parts of an answer, from the front.
-pub(super) struct Parts(std::vec::IntoIter<Value>);
+pub(super) struct AnswerParts(std::vec::IntoIter<Value>);
 
-impl Parts {
+impl AnswerParts {
     pub fn of(value: Value) -> Result<Self, Fault> {
         match value {
-            Value::Array(values) => Ok(Parts(values.into_iter())),
+            Value::Array(values) => Ok(AnswerParts(values.into_iter())),
             _ => Err(odd()),
         }
     }
@@ -19,8 +19,8 @@ impl Parts {
         self.0.next().ok_or_else(odd)
     }
 
-    pub fn parts(&mut self) -> Result<Parts, Fault> {
-        Parts::of(self.value()?)
+    pub fn parts(&mut self) -> Result<AnswerParts, Fault> {
+        AnswerParts::of(self.value()?)
     }
 
     pub fn bytes(&mut self) -> Result<Bytes, Fault> {
@@ -64,8 +64,8 @@ impl Parts {
     }
 
     /// The rest, each as parts of its own.
-    pub fn all_parts(self) -> Result<Vec<Parts>, Fault> {
-        self.0.map(Parts::of).collect()
+    pub fn all_parts(self) -> Result<Vec<AnswerParts>, Fault> {
+        self.0.map(AnswerParts::of).collect()
     }
 }
 

@@ -5,12 +5,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use potok_core::Fault;
 
-use super::super::client::{Call, Client};
+use super::super::client::{RedisClient, ScriptCall};
 use super::super::scripts::Script;
-use super::answer::Parts;
+use super::answer::AnswerParts;
 use super::feed::QueueOptions;
-use super::keys::Sorted;
-use super::scripts::Scripts;
+use super::keys::SortedEntries;
+use super::scripts::QueueScripts;
 
 /// What is looked at in one go, and sorted in one script.
 const PEEK_ENTRIES: usize = 500;
@@ -27,17 +27,17 @@ const COUNT_MAX: u64 = 10_000;
 const BYTES_MAX: u64 = 64 << 20;
 
 /// The scripts of one list.
-pub(super) struct Calls {
-    pub client: Client,
-    scripts: Scripts,
+pub(super) struct QueueCalls {
+    pub client: RedisClient,
+    scripts: QueueScripts,
     list: String,
     /// What our own keys begin with.
     prefix: String,
-    limits: Limits,
+    limits: ClosingLimits,
 }
 
 /// When chats close, in the units of the scripts.
-struct Limits {
+struct ClosingLimits {
     quiet: u64,
     max_age: u64,
     max_count: u64,
@@ -48,7 +48,7 @@ struct Limits {
 }
 
 /// The head of the list.
-pub(super) struct Head {
+pub(super) struct ListHead {
     /// The server's clock, in microseconds.
     pub now: u64,
     pub entries: Vec<Bytes>,
@@ -99,7 +99,7 @@ pub(super) struct ClaimAnswer {
 
 /// A claim by what it is compared with.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Held {
+pub(super) struct ClaimToken {
     pub key: Bytes,
     pub token: String,
 }
@@ -127,12 +127,12 @@ pub(super) struct ClaimNote {
     pub takeovers: u64,
 }
 
-impl Calls {
-    pub fn new(client: Client, options: &QueueOptions) -> Self {
+impl QueueCalls {
+    pub fn new(client: RedisClient, options: &QueueOptions) -> Self {
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX >> 11);
         let longest = options.max_age.max(options.quiet_longest()).max(options.lease);
         let longest = longest.max(Duration::from_secs(60)) + options.quiet_longest();
-        let limits = Limits {
+        let limits = ClosingLimits {
             quiet: micros(options.quiet),
             max_age: micros(options.max_age),
             max_count: options.max_count.map_or(COUNT_MAX, u64::from).min(COUNT_MAX),
@@ -142,7 +142,13 @@ impl Calls {
             waiting_max: options.waiting_max,
         };
         let prefix = format!("potok:list:{}:", options.list);
-        Calls { client, scripts: Scripts::new(), list: options.list.clone(), prefix, limits }
+        QueueCalls {
+            client,
+            scripts: QueueScripts::new(),
+            list: options.list.clone(),
+            prefix,
+            limits,
+        }
     }
 
     /// Entries from so many bytes on reach the limit of bytes before that of the count.
@@ -150,25 +156,25 @@ impl Calls {
         self.limits.max_bytes / self.limits.max_count.max(1)
     }
 
-    fn begin<'a>(&self, script: &'a Script) -> Call<'a> {
-        let mut call = Call::new(script, &self.list);
+    fn begin<'a>(&self, script: &'a Script) -> ScriptCall<'a> {
+        let mut call = ScriptCall::new(script, &self.list);
         call.push(self.prefix.as_bytes());
         call
     }
 
-    pub async fn peek(&self) -> Result<Head, Fault> {
+    pub async fn peek(&self) -> Result<ListHead, Fault> {
         let mut call = self.begin(&self.scripts.peek);
         call.show(PEEK_ENTRIES);
         call.show(PEEK_BYTES);
-        let mut answer = Parts::of(self.client.run(&call).await?)?;
-        Ok(Head { now: answer.number()?, entries: answer.parts()?.all_bytes()? })
+        let mut answer = AnswerParts::of(self.client.run(&call).await?)?;
+        Ok(ListHead { now: answer.number()?, entries: answer.parts()?.all_bytes()? })
     }
 
     /// Files the entries that were seen; with none, only holds the processor lock.
     pub async fn sort(
         &self,
         entries: &[Bytes],
-        sorted: &Sorted,
+        sorted: &SortedEntries,
         seen_at: &str,
         nonce: &str,
         force: bool,
@@ -195,7 +201,7 @@ impl Calls {
         sorted.chats.iter().flat_map(|chat| &chat.places).for_each(|place| call.show(place));
         call.show(sorted.bad.len());
         sorted.bad.iter().for_each(|place| call.show(place));
-        let mut answer = Parts::of(self.client.run(&call).await?)?;
+        let mut answer = AnswerParts::of(self.client.run(&call).await?)?;
         Ok(match answer.text()?.as_str() {
             "ok" => {
                 let (now, next) = (answer.number()?, answer.number_or_none()?);
@@ -228,7 +234,7 @@ impl Calls {
         call.show(limits.max_bytes);
         call.show(limits.longest);
         call.push(epoch.as_bytes());
-        let mut answer = Parts::of(self.client.run(&call).await?)?;
+        let mut answer = AnswerParts::of(self.client.run(&call).await?)?;
         let (now, next) = (answer.number()?, answer.number_or_none()?);
         let epoch = answer.bytes()?;
         let mut counts = answer.parts()?;
@@ -242,12 +248,12 @@ impl Calls {
     }
 
     /// Removes what was claimed. True where there is something to look at now.
-    pub async fn acknowledge(&self, held: &[Held]) -> Result<bool, Fault> {
+    pub async fn acknowledge(&self, held: &[ClaimToken]) -> Result<bool, Fault> {
         let mut again = false;
         for part in held.chunks(CLAIMS_MAX) {
             let mut call = self.begin(&self.scripts.ack);
             show_all(&mut call, part);
-            let mut answer = Parts::of(self.client.run(&call).await?)?;
+            let mut answer = AnswerParts::of(self.client.run(&call).await?)?;
             // Not ours any more: acknowledged before, taken over, or everything is gone.
             let _ours = answer.parts()?;
             again |= answer.number()? == 1;
@@ -256,19 +262,19 @@ impl Calls {
     }
 
     /// For each claim whether it is ours still; its lease begins anew.
-    pub async fn renew(&self, held: &[Held]) -> Result<Vec<bool>, Fault> {
+    pub async fn renew(&self, held: &[ClaimToken]) -> Result<Vec<bool>, Fault> {
         let mut ours = Vec::with_capacity(held.len());
         for part in held.chunks(CLAIMS_MAX) {
             let mut call = self.begin(&self.scripts.renew);
             call.show(self.limits.lease);
             show_all(&mut call, part);
-            ours.extend(Parts::of(self.client.run(&call).await?)?.all_flags());
+            ours.extend(AnswerParts::of(self.client.run(&call).await?)?.all_flags());
         }
         Ok(ours)
     }
 
     /// Lets whoever looks next have them.
-    pub async fn give_back(&self, held: &[Held]) -> Result<(), Fault> {
+    pub async fn give_back(&self, held: &[ClaimToken]) -> Result<(), Fault> {
         for part in held.chunks(CLAIMS_MAX) {
             let mut call = self.begin(&self.scripts.give_back);
             show_all(&mut call, part);
@@ -291,14 +297,14 @@ impl Calls {
         let mut call = self.begin(&self.scripts.scan);
         call.push(cursor.as_bytes());
         call.show(self.limits.lease);
-        let mut answer = Parts::of(self.client.run(&call).await?)?;
+        let mut answer = AnswerParts::of(self.client.run(&call).await?)?;
         Ok((answer.text()?, answer.number()?))
     }
 
     /// Entries that wait, and chats they are in.
     pub async fn backlog(&self) -> Result<(u64, u64), Fault> {
         let call = self.begin(&self.scripts.backlog);
-        let mut answer = Parts::of(self.client.run(&call).await?)?;
+        let mut answer = AnswerParts::of(self.client.run(&call).await?)?;
         Ok((answer.number()?, answer.number()?))
     }
 
@@ -315,7 +321,7 @@ impl Calls {
         call.show(skip);
         call.show(most);
         call.push(asked);
-        let mut answer = Parts::of(self.client.run(&call).await?)?;
+        let mut answer = AnswerParts::of(self.client.run(&call).await?)?;
         let (_now, total) = (answer.number()?, answer.number()?);
         let chats = answer.parts()?.all_parts()?.into_iter().map(chat_answer);
         Ok((total, chats.collect::<Result<_, _>>()?))
@@ -335,15 +341,15 @@ fn from_now(now: u64, then: u64) -> Duration {
     Duration::from_micros(then.saturating_sub(now))
 }
 
-fn show_all(call: &mut Call<'_>, held: &[Held]) {
+fn show_all(call: &mut ScriptCall<'_>, held: &[ClaimToken]) {
     call.show(held.len());
-    for Held { key, token } in held {
+    for ClaimToken { key, token } in held {
         call.push(key);
         call.push(token.as_bytes());
     }
 }
 
-fn claim_answer(mut answer: Parts) -> Result<ClaimAnswer, Fault> {
+fn claim_answer(mut answer: AnswerParts) -> Result<ClaimAnswer, Fault> {
     Ok(ClaimAnswer {
         key: answer.bytes()?,
         opened: answer.number()?,
@@ -355,7 +361,7 @@ fn claim_answer(mut answer: Parts) -> Result<ClaimAnswer, Fault> {
     })
 }
 
-fn chat_answer(mut answer: Parts) -> Result<ChatAnswer, Fault> {
+fn chat_answer(mut answer: AnswerParts) -> Result<ChatAnswer, Fault> {
     let key = answer.bytes()?;
     let _look = answer.number()?;
     let due = answer.number_or_none()?;

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use potok_core::{
-    Assignment, Ended, Fault, FeedFacts, Headers, Intake, Partition, RangeSet, Record, SourceBatch,
-    Timestamp, WholeGroup,
+    Assignment, EndedOffsets, Fault, FeedFacts, Headers, Partition, RangeSet, Record, SourceBatch,
+    SourceEvent, Timestamp, WholeGroup,
 };
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::calls::{ClaimAnswer, Held};
+use super::calls::{ClaimAnswer, ClaimToken};
 use super::feed::Counters;
 use super::split;
 
@@ -42,7 +42,7 @@ pub(super) fn name_of(list: &str, claim: &ClaimAnswer) -> u64 {
 
 /// A claim that this process has.
 struct InFlight {
-    held: Held,
+    held: ClaimToken,
     name: u64,
     /// Its records are numbered up to here.
     next: u64,
@@ -55,7 +55,7 @@ struct InFlight {
 }
 
 #[derive(Default)]
-struct State {
+struct ClaimTable {
     claims: HashMap<u64, InFlight>,
     by_name: HashMap<u64, u64>,
     /// Not handed out yet, in order.
@@ -76,7 +76,7 @@ struct State {
 
 /// Who is kept from working.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Worker {
+pub(super) enum QueueWorker {
     Sorter,
     Visitor,
 }
@@ -87,7 +87,7 @@ pub(super) struct Claims {
     lease: Duration,
     nonce: String,
     counters: Arc<Counters>,
-    state: Mutex<State>,
+    state: Mutex<ClaimTable>,
     /// There is something to say.
     said: Notify,
     /// There is something to look at, or room again.
@@ -97,7 +97,7 @@ pub(super) struct Claims {
 impl Claims {
     pub fn new(list: &str, lease: Duration, nonce: u64, counters: Arc<Counters>) -> Self {
         // Assignments of different openings differ too.
-        let state = State { next_assignment: nonce | 1, ..State::default() };
+        let state = ClaimTable { next_assignment: nonce | 1, ..ClaimTable::default() };
         Claims {
             list: list.into(),
             lease,
@@ -109,7 +109,7 @@ impl Claims {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ClaimTable> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -140,11 +140,11 @@ impl Claims {
 
     /// Takes in what a look claimed under `token`, asked for at `asked`. What has no records is to be
     /// acknowledged at once: it comes back.
-    pub fn add(&self, answers: Vec<ClaimAnswer>, token: &str, asked: Instant) -> Vec<Held> {
+    pub fn add(&self, answers: Vec<ClaimAnswer>, token: &str, asked: Instant) -> Vec<ClaimToken> {
         let mut empty = Vec::new();
         let mut state = self.state();
         for answer in answers {
-            let held = Held { key: answer.key.clone(), token: token.to_owned() };
+            let held = ClaimToken { key: answer.key.clone(), token: token.to_owned() };
             let name = name_of(&self.list, &answer);
             let known = state.by_name.get(&name).copied();
             if let Some(known) = known.and_then(|known| state.claims.get_mut(&known)) {
@@ -231,7 +231,7 @@ impl Claims {
     }
 
     /// What the engine is told next.
-    pub async fn next(&self) -> Result<Intake, Fault> {
+    pub async fn next(&self) -> Result<SourceEvent, Fault> {
         loop {
             let said = self.said.notified();
             if let Some(intake) = self.try_next()? {
@@ -241,7 +241,7 @@ impl Claims {
         }
     }
 
-    fn try_next(&self) -> Result<Option<Intake>, Fault> {
+    fn try_next(&self) -> Result<Option<SourceEvent>, Fault> {
         let mut state = self.state();
         if state.trouble_changed {
             state.trouble_changed = false;
@@ -252,17 +252,17 @@ impl Claims {
             }
             if fault.is_some() || state.trouble_told {
                 state.trouble_told = fault.is_some();
-                return Ok(Some(Intake::Stalled(fault)));
+                return Ok(Some(SourceEvent::Stalled(fault)));
             }
         }
         if !state.lost.is_empty() {
-            return Ok(Some(Intake::Lost(std::mem::take(&mut state.lost))));
+            return Ok(Some(SourceEvent::Lost(std::mem::take(&mut state.lost))));
         }
         if !state.finished.is_empty() {
-            return Ok(Some(Intake::Finished(std::mem::take(&mut state.finished))));
+            return Ok(Some(SourceEvent::Finished(std::mem::take(&mut state.finished))));
         }
         if let Some(batch) = state.batch.take() {
-            return Ok(Some(Intake::Batch(batch)));
+            return Ok(Some(SourceEvent::Batch(batch)));
         }
         while !state.is_paused
             && let Some(assignment) = state.ready.pop_front()
@@ -281,16 +281,16 @@ impl Claims {
             state.batch = Some(batch);
             let assignment =
                 Assignment { partition, nonce: assignment, start: 0, ended: RangeSet::new() };
-            return Ok(Some(Intake::Assigned(vec![assignment])));
+            return Ok(Some(SourceEvent::Assigned(vec![assignment])));
         }
         Ok(None)
     }
 
     /// Claims of which everything has ended with these, and which they are.
-    pub fn ended(&self, ended: &[Ended]) -> Vec<(u64, Held)> {
+    pub fn ended(&self, ended: &[EndedOffsets]) -> Vec<(u64, ClaimToken)> {
         let mut state = self.state();
         let mut whole = Vec::new();
-        for Ended { assignment, ranges, .. } in ended {
+        for EndedOffsets { assignment, ranges, .. } in ended {
             let Some(claim) = state.claims.get_mut(assignment) else { continue };
             ranges.iter().for_each(|range| claim.ended.insert(range.clone()));
             if claim.ended.first_gap(0) >= claim.next {
@@ -301,7 +301,7 @@ impl Claims {
     }
 
     /// The claims of which something is given back.
-    pub fn given_back(&self, back: &[Ended]) -> Vec<(u64, Held)> {
+    pub fn given_back(&self, back: &[EndedOffsets]) -> Vec<(u64, ClaimToken)> {
         let state = self.state();
         let claims = back.iter().filter_map(|ended| {
             let claim = state.claims.get(&ended.assignment)?;
@@ -337,14 +337,14 @@ impl Claims {
     }
 
     /// All claims there are, for renewal.
-    pub fn all(&self) -> Vec<(u64, Held)> {
+    pub fn all(&self) -> Vec<(u64, ClaimToken)> {
         let state = self.state();
         let held = |(assignment, claim): (&u64, &InFlight)| (*assignment, claim.held.clone());
         state.claims.iter().map(held).collect()
     }
 
     /// These were renewed by a call made at `asked`; the others are lost.
-    pub fn renewed(&self, asked: Instant, held: &[(u64, Held)], ours: &[bool]) {
+    pub fn renewed(&self, asked: Instant, held: &[(u64, ClaimToken)], ours: &[bool]) {
         let mut lost = Vec::new();
         {
             let mut state = self.state();
@@ -376,7 +376,7 @@ impl Claims {
     }
 
     /// Those that wait to be handed out: they leave.
-    pub fn take_ready(&self) -> Vec<Held> {
+    pub fn take_ready(&self) -> Vec<ClaimToken> {
         let mut state = self.state();
         let ready: Vec<u64> = state.ready.drain(..).collect();
         state.ready_bytes = 0;
@@ -393,7 +393,7 @@ impl Claims {
     }
 
     /// What keeps one of the workers from working; `None` when it works.
-    pub fn trouble(&self, worker: Worker, fault: Option<Fault>) {
+    pub fn trouble(&self, worker: QueueWorker, fault: Option<Fault>) {
         let mut state = self.state();
         let Some(known) = state.troubles.get_mut(worker as usize) else { return };
         let is_news = match (&*known, &fault) {
@@ -409,7 +409,7 @@ impl Claims {
     }
 }
 
-impl State {
+impl ClaimTable {
     fn forget(&mut self, assignment: u64) -> bool {
         let Some(claim) = self.claims.remove(&assignment) else { return false };
         if claim.batch.is_some() {

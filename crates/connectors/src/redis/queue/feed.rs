@@ -8,16 +8,16 @@ use std::time::Duration;
 use async_trait::async_trait;
 use potok_core::trouble::crash_point;
 use potok_core::{
-    Backlog, Fault, Feed, FeedAbilities, FeedCommit, FeedGroups, Intake, Log, OpenFeed,
-    PartitionEnd, PipelineInfo, Progress, Source,
+    Backlog, Fault, Feed, FeedAbilities, FeedCommit, FeedGroups, Log, OpenFeed, PartitionEnd,
+    PipelineInfo, Progress, Source, SourceEvent,
 };
 use potok_expr::{PeriodBy, Template};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::super::address::Address;
-use super::super::client::{Client, Timeouts};
-use super::calls::{Calls, Held};
+use super::super::address::RedisAddress;
+use super::super::client::{RedisClient, RedisTimeouts};
+use super::calls::{ClaimToken, QueueCalls};
 use super::claims::Claims;
 use super::groups::Chats;
 use super::server;
@@ -83,8 +83,8 @@ impl Counters {
 
 /// A list in Redis, whose messages are collected by chat.
 pub struct RedisQueue {
-    pub(super) calls: Arc<Calls>,
-    waiting: Box<dyn Fn() -> Result<Client, Fault> + Send + Sync>,
+    pub(super) calls: Arc<QueueCalls>,
+    waiting: Box<dyn Fn() -> Result<RedisClient, Fault> + Send + Sync>,
     options: Arc<QueueOptions>,
     counters: Arc<Counters>,
 }
@@ -92,23 +92,23 @@ pub struct RedisQueue {
 impl RedisQueue {
     /// The queue at this address. Connects to nothing yet.
     pub fn new(url: &str, options: QueueOptions) -> Result<Self, Fault> {
-        Self::with_timeouts(url, options, Timeouts::default())
+        Self::with_timeouts(url, options, RedisTimeouts::default())
     }
 
     /// The same with other bounds on how long Redis may take.
     pub fn with_timeouts(
         url: &str,
         options: QueueOptions,
-        timeouts: Timeouts,
+        timeouts: RedisTimeouts,
     ) -> Result<Self, Fault> {
-        let client = Client::new(Address::parse(url)?, timeouts)?;
+        let client = RedisClient::new(RedisAddress::parse(url)?, timeouts)?;
         if client.is_cluster() {
             return server::cluster(client.label());
         }
         let url = url.to_owned();
-        let waiting = move || Client::new(Address::parse(&url)?, timeouts);
+        let waiting = move || RedisClient::new(RedisAddress::parse(&url)?, timeouts);
         Ok(RedisQueue {
-            calls: Arc::new(Calls::new(client, &options)),
+            calls: Arc::new(QueueCalls::new(client, &options)),
             waiting: Box::new(waiting),
             options: Arc::new(options),
             counters: Arc::default(),
@@ -212,7 +212,7 @@ impl Drop for Task {
 }
 
 struct QueueSource {
-    calls: Arc<Calls>,
+    calls: Arc<QueueCalls>,
     claims: Arc<Claims>,
     _tasks: [Task; 3],
     _keeper: Arc<Task>,
@@ -220,7 +220,7 @@ struct QueueSource {
 
 #[async_trait]
 impl Source for QueueSource {
-    async fn next(&mut self) -> Result<Intake, Fault> {
+    async fn next(&mut self) -> Result<SourceEvent, Fault> {
         self.claims.next().await
     }
 
@@ -246,7 +246,7 @@ impl Drop for QueueSource {
 }
 
 struct QueueProgress {
-    calls: Arc<Calls>,
+    calls: Arc<QueueCalls>,
     claims: Arc<Claims>,
     _keeper: Arc<Task>,
 }
@@ -256,7 +256,7 @@ impl Progress for QueueProgress {
     async fn commit(&self, commit: &FeedCommit) -> Result<(), Fault> {
         let whole = self.claims.ended(&commit.ended);
         if !whole.is_empty() {
-            let held: Vec<Held> = whole.iter().map(|(_, held)| held.clone()).collect();
+            let held: Vec<ClaimToken> = whole.iter().map(|(_, held)| held.clone()).collect();
             crash_point("queue.ack.before");
             let again = self.calls.acknowledge(&held).await?;
             crash_point("queue.ack.after");
@@ -267,7 +267,7 @@ impl Progress for QueueProgress {
         }
         let back = self.claims.given_back(&commit.given_back);
         if !back.is_empty() {
-            let held: Vec<Held> = back.iter().map(|(_, held)| held.clone()).collect();
+            let held: Vec<ClaimToken> = back.iter().map(|(_, held)| held.clone()).collect();
             self.calls.give_back(&held).await?;
             self.claims.lose(back.into_iter().map(|(assignment, _)| assignment));
         }

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use potok_core::{CloseReason, Fault, FeedGroup, FeedGroups, Timestamp};
 
-use super::calls::{Calls, ChatAnswer};
+use super::calls::{ChatAnswer, QueueCalls};
 use super::claims::readable;
 
 /// What is asked for in one script.
 const PAGE: usize = 500;
 
 /// The chats of a queue.
-pub(super) struct Chats(pub Arc<Calls>);
+pub(super) struct Chats(pub Arc<QueueCalls>);
 
 #[async_trait]
 impl FeedGroups for Chats {

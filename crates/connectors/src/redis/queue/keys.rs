@@ -29,7 +29,7 @@ pub(super) struct Chat {
 
 /// What becomes of the entries that were seen.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Sorted {
+pub(super) struct SortedEntries {
     pub chats: Vec<Chat>,
     /// Places of entries that belong to no chat.
     pub bad: Vec<usize>,
@@ -38,20 +38,20 @@ pub(super) struct Sorted {
 }
 
 /// Reads keys.
-pub(super) struct Keys<'a> {
+pub(super) struct KeyReader<'a> {
     options: &'a QueueOptions,
     /// Entries from so many bytes on count towards the limit of bytes.
     large: Option<u64>,
     parser: Parser,
 }
 
-impl<'a> Keys<'a> {
+impl<'a> KeyReader<'a> {
     pub fn new(options: &'a QueueOptions, large: Option<u64>) -> Self {
-        Keys { options, large, parser: Parser::new() }
+        KeyReader { options, large, parser: Parser::new() }
     }
 
-    pub fn sort(&mut self, entries: &[Bytes]) -> Sorted {
-        let mut sorted = Sorted::default();
+    pub fn sort(&mut self, entries: &[Bytes]) -> SortedEntries {
+        let mut sorted = SortedEntries::default();
         let mut chats: std::collections::HashMap<Bytes, usize> = std::collections::HashMap::new();
         for (place, entry) in (1..).zip(entries) {
             if split::is_none(entry) {
@@ -117,7 +117,7 @@ mod tests {
             lease: Duration::from_secs(30),
             waiting_max: 10,
         };
-        let mut keys = Keys::new(&options, Some(64));
+        let mut keys = KeyReader::new(&options, Some(64));
         let long = "x".repeat(2_000);
         let texts = [
             r#"{"c":"t","id":"a:1"}"#.to_owned(),

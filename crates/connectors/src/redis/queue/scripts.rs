@@ -3,7 +3,7 @@
 use super::super::scripts::Script;
 
 /// All of them.
-pub(super) struct Scripts {
+pub(super) struct QueueScripts {
     pub peek: Script,
     pub sort: Script,
     pub visit: Script,
@@ -17,11 +17,11 @@ pub(super) struct Scripts {
     pub register: Script,
 }
 
-impl Scripts {
+impl QueueScripts {
     pub fn new() -> Self {
         let common = include_str!("scripts/common.lua");
         let script = |own: &str| Script::whole(format!("{common}{own}"));
-        Scripts {
+        QueueScripts {
             peek: script(include_str!("scripts/peek.lua")),
             sort: script(include_str!("scripts/sort.lua")),
             visit: script(include_str!("scripts/visit.lua")),

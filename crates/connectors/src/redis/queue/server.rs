@@ -3,8 +3,8 @@
 use potok_core::Fault;
 use redis::Value;
 
-use super::super::client::Client;
-use super::calls::Calls;
+use super::super::client::RedisClient;
+use super::calls::QueueCalls;
 
 /// The pipeline whose chats lie in this database, and its list.
 const REGISTERED: &str = "potok:list:pipeline";
@@ -22,7 +22,7 @@ pub(super) struct ServerFacts {
 }
 
 /// Asks the server.
-pub(super) async fn facts(client: &Client) -> Result<ServerFacts, Fault> {
+pub(super) async fn facts(client: &RedisClient) -> Result<ServerFacts, Fault> {
     client.ping().await?;
     let mut facts = ServerFacts::default();
     for section in ["server", "memory", "persistence"] {
@@ -104,7 +104,7 @@ pub(in super::super) fn cluster<T>(label: &str) -> Result<T, Fault> {
 
 /// Puts the pipeline's name where others see it: the documented keys carry none, so a database has
 /// room for one pipeline and one list.
-pub(super) async fn register(calls: &Calls, pipeline: &str, list: &str) -> Result<(), Fault> {
+pub(super) async fn register(calls: &QueueCalls, pipeline: &str, list: &str) -> Result<(), Fault> {
     let own = format!("{pipeline} {list}");
     let other = calls.register(REGISTERED, &own).await?;
     if other == own {

@@ -10,11 +10,11 @@ use potok_core::trouble::crash_point;
 use potok_core::{Fault, Timestamp};
 use tokio::time::{Instant, sleep};
 
-use super::super::client::Client;
-use super::calls::{Calls, SortOutcome};
-use super::claims::{Claims, Worker};
+use super::super::client::RedisClient;
+use super::calls::{QueueCalls, SortOutcome};
+use super::claims::{Claims, QueueWorker};
 use super::feed::{Counters, QueueOptions};
-use super::keys::{Keys, Sorted};
+use super::keys::{KeyReader, SortedEntries};
 
 /// After a refusal: waiting for the list would return at once.
 const AGAIN: Duration = Duration::from_millis(250);
@@ -26,9 +26,9 @@ const HOLD_EVERY: Duration = Duration::from_secs(10);
 const ENDLESS_MAX: Duration = Duration::from_secs(30);
 
 pub(super) struct Sorter {
-    pub calls: Arc<Calls>,
+    pub calls: Arc<QueueCalls>,
     /// A connection that may be busy waiting.
-    pub waiting: Client,
+    pub waiting: RedisClient,
     pub claims: Arc<Claims>,
     pub options: Arc<QueueOptions>,
     pub counters: Arc<Counters>,
@@ -65,7 +65,7 @@ impl Sorter {
                 Err(fault) => Some(fault.clone()),
                 _ => None,
             };
-            self.claims.trouble(Worker::Sorter, trouble);
+            self.claims.trouble(QueueWorker::Sorter, trouble);
             match outcome {
                 Ok(Round::Locked { endless: true }) => {
                     endless_since = endless_since.or_else(|| Some(Instant::now()));
@@ -84,7 +84,7 @@ impl Sorter {
                 Ok(Round::Locked { .. }) => sleep(AGAIN).await,
                 Ok(Round::Full) => {
                     // The lock is ours whether there is room or not.
-                    let nothing = Sorted::default();
+                    let nothing = SortedEntries::default();
                     if held.elapsed() >= HOLD_EVERY
                         && self.calls.sort(&[], &nothing, "", "-", false).await.is_ok()
                     {
@@ -104,7 +104,7 @@ impl Sorter {
         }
         let options = &self.options;
         let large = options.max_bytes.map(|_| self.calls.large());
-        let sorted = Keys::new(options, large).sort(&head.entries);
+        let sorted = KeyReader::new(options, large).sort(&head.entries);
         let seen_at = Timestamp(i64::try_from(head.now / 1_000).unwrap_or(i64::MAX)).to_string();
         let nonce = self.claims.token();
         crash_point("queue.sort.before");

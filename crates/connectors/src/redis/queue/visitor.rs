@@ -9,8 +9,8 @@ use potok_core::trouble::crash_point;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::calls::{Calls, Held};
-use super::claims::{Claims, Worker, readable};
+use super::calls::{ClaimToken, QueueCalls};
+use super::claims::{Claims, QueueWorker, readable};
 use super::feed::{Counters, QueueOptions};
 use super::server;
 
@@ -27,7 +27,7 @@ const SCAN_EVERY: Duration = Duration::from_secs(60);
 const SCAN_PACE: Duration = Duration::from_millis(5);
 
 pub(super) struct Visitor {
-    pub calls: Arc<Calls>,
+    pub calls: Arc<QueueCalls>,
     pub claims: Arc<Claims>,
     pub options: Arc<QueueOptions>,
     pub counters: Arc<Counters>,
@@ -44,11 +44,11 @@ impl Visitor {
                 0 => LOOK_MAX,
                 room => match self.look(room, &mut known_epoch).await {
                     Ok(next) => {
-                        self.claims.trouble(Worker::Visitor, None);
+                        self.claims.trouble(QueueWorker::Visitor, None);
                         next.unwrap_or(LOOK_MAX).min(LOOK_MAX)
                     }
                     Err(fault) => {
-                        self.claims.trouble(Worker::Visitor, Some(fault));
+                        self.claims.trouble(QueueWorker::Visitor, Some(fault));
                         AGAIN
                     }
                 },
@@ -120,7 +120,7 @@ impl Visitor {
 }
 
 /// Renews leases until it is aborted. What could not be renewed in time is lost.
-pub(super) async fn keep(calls: Arc<Calls>, claims: Arc<Claims>, lease: Duration) {
+pub(super) async fn keep(calls: Arc<QueueCalls>, claims: Arc<Claims>, lease: Duration) {
     let mut paused_since = None;
     loop {
         sleep(lease / 4).await;
@@ -139,7 +139,7 @@ pub(super) async fn keep(calls: Arc<Calls>, claims: Arc<Claims>, lease: Duration
             continue;
         }
         let asked = Instant::now();
-        let asking: Vec<Held> = held.iter().map(|(_, held)| held.clone()).collect();
+        let asking: Vec<ClaimToken> = held.iter().map(|(_, held)| held.clone()).collect();
         if let Ok(Ok(ours)) = timeout(lease / 2, calls.renew(&asking)).await {
             claims.renewed(asked, &held, &ours)
         }
@@ -148,7 +148,7 @@ pub(super) async fn keep(calls: Arc<Calls>, claims: Arc<Claims>, lease: Duration
 }
 
 /// What is not given back comes again when its lease ends.
-pub(super) async fn give_back(calls: &Calls, held: Vec<Held>) {
+pub(super) async fn give_back(calls: &QueueCalls, held: Vec<ClaimToken>) {
     if !held.is_empty()
         && let Err(fault) = calls.give_back(&held).await
     {
@@ -159,7 +159,7 @@ pub(super) async fn give_back(calls: &Calls, held: Vec<Held>) {
 /// Looks for lists that nobody will look at, at once and then from time to time, and at what the
 /// server says of itself.
 pub(super) async fn scan(
-    calls: Arc<Calls>,
+    calls: Arc<QueueCalls>,
     claims: Arc<Claims>,
     counters: Arc<Counters>,
     list: String,

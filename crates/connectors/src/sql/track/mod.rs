@@ -44,41 +44,39 @@ pub struct TrackConfig {
 
 /// A value of a statement.
 #[derive(Clone, Debug)]
-pub(crate) enum Value {
+pub(crate) enum SqlValue {
     /// Nothing.
     Null,
-    /// A number.
     Number(i64),
-    /// Text.
     Text(String),
 }
 
-impl From<u32> for Value {
+impl From<u32> for SqlValue {
     fn from(number: u32) -> Self {
-        Value::Number(i64::from(number))
+        SqlValue::Number(i64::from(number))
     }
 }
 
-impl From<u64> for Value {
+impl From<u64> for SqlValue {
     fn from(number: u64) -> Self {
-        Value::Number(i64::try_from(number).unwrap_or(i64::MAX))
+        SqlValue::Number(i64::try_from(number).unwrap_or(i64::MAX))
     }
 }
 
-impl From<&str> for Value {
+impl From<&str> for SqlValue {
     fn from(text: &str) -> Self {
-        Value::Text(text.to_owned())
+        SqlValue::Text(text.to_owned())
     }
 }
 
-impl<T: Into<Value>> From<Option<T>> for Value {
+impl<T: Into<SqlValue>> From<Option<T>> for SqlValue {
     fn from(value: Option<T>) -> Self {
-        value.map_or(Value::Null, Into::into)
+        value.map_or(SqlValue::Null, Into::into)
     }
 }
 
 /// A row of an answer, all as text.
-pub(crate) type Row = Vec<Option<String>>;
+pub(crate) type TextRow = Vec<Option<String>>;
 
 /// The way to one database.
 #[async_trait]
@@ -100,10 +98,10 @@ pub(crate) trait TrackDatabase: Send + Sync {
 #[async_trait]
 pub(crate) trait TrackSession: Send {
     /// Runs a statement; how many rows it has changed.
-    async fn run(&mut self, sql: &str, values: &[Value]) -> Result<u64, Fault>;
+    async fn run(&mut self, sql: &str, values: &[SqlValue]) -> Result<u64, Fault>;
 
     /// Asks for rows.
-    async fn ask(&mut self, sql: &str, values: &[Value]) -> Result<Vec<Row>, Fault>;
+    async fn ask(&mut self, sql: &str, values: &[SqlValue]) -> Result<Vec<TextRow>, Fault>;
 
     /// Commits.
     async fn commit(self: Box<Self>) -> Result<(), Fault>;

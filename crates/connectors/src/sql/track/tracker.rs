@@ -12,7 +12,7 @@ use potok_core::{
 };
 
 use super::statements::Statements;
-use super::{Row, TrackConfig, TrackDatabase, TrackSession, TrackTables, Value};
+use super::{SqlValue, TextRow, TrackConfig, TrackDatabase, TrackSession, TrackTables};
 
 /// How long one step may take: a database that is frozen must not hold a lane.
 const STEP_MAX: Duration = Duration::from_secs(15);
@@ -30,7 +30,7 @@ pub(crate) struct SqlTracker<D> {
     log: tokio::sync::OnceCell<String>,
 }
 
-type Session = Box<dyn TrackSession>;
+type BoxedSession = Box<dyn TrackSession>;
 
 impl<D: TrackDatabase> SqlTracker<D> {
     pub fn new(database: D, config: TrackConfig) -> Self {
@@ -75,7 +75,7 @@ impl<D: TrackDatabase> SqlTracker<D> {
         let log = self.log().await?;
         let mut session = self.database.begin().await?;
         let owners = session.ask(&self.statements.owners(), &[name.into()]).await?;
-        let is_ours = |row: &Row| {
+        let is_ours = |row: &TextRow| {
             let is = |at: usize, wanted: &str| {
                 row.get(at).and_then(Option::as_ref).is_some_and(|found| found == wanted)
             };
@@ -88,16 +88,16 @@ impl<D: TrackDatabase> SqlTracker<D> {
         if file.shard >= file.shards {
             shards.push(file.shard);
         }
-        let mut values: Vec<Value> = Vec::new();
+        let mut values: Vec<SqlValue> = Vec::new();
         for shard in &shards {
             values.extend([name.into(), (*shard).into(), pipeline.as_str().into(), log.into()]);
             values.extend([file.shards.into(), owner.as_str().into()]);
         }
         session.run(&self.statements.insert_beside(shards.len()), &values).await?;
         let rows = shards.iter().flat_map(|shard| [name.into(), (*shard).into()]);
-        let rows: Vec<Value> = rows.collect();
+        let rows: Vec<SqlValue> = rows.collect();
         session.run(&self.statements.insert(shards.len()), &rows).await?;
-        let claim: [Value; 5] = [
+        let claim: [SqlValue; 5] = [
             file.seal.as_str().into(),
             name.into(),
             file.shard.into(),
@@ -132,7 +132,7 @@ impl<D: TrackDatabase> SqlTracker<D> {
     /// Lifts one stage by legal moves; nothing where it is there or beyond.
     async fn lift(
         &self,
-        session: &mut Session,
+        session: &mut BoxedSession,
         (file, shard): (&str, u32),
         stage: usize,
         to: StageState,
@@ -158,7 +158,7 @@ impl<D: TrackDatabase> SqlTracker<D> {
         let TrackConfig { pipeline, owner, .. } = &self.config;
         let log = self.log().await?;
         let (file, shard) = (&*step.file, step.of.shard);
-        let key = [Value::from(file), Value::from(shard)];
+        let key = [SqlValue::from(file), SqlValue::from(shard)];
         let mut session = self.database.begin().await?;
         let there = session.ask(&self.statements.presence(), &key).await?;
         let there = there.first();
@@ -212,14 +212,14 @@ impl<D: TrackDatabase> SqlTracker<D> {
         session.commit().await
     }
 
-    async fn ask(&self, sql: &str, values: &[Value]) -> Result<Vec<Row>, Fault> {
+    async fn ask(&self, sql: &str, values: &[SqlValue]) -> Result<Vec<TextRow>, Fault> {
         let mut session = self.database.begin().await?;
         let rows = session.ask(sql, values).await?;
         session.commit().await?;
         Ok(rows)
     }
 
-    fn read(&self, row: &Row) -> TrackedFile {
+    fn read(&self, row: &TextRow) -> TrackedFile {
         let at = |at: usize| text(Some(row), at);
         let number = |index: usize| at(index).and_then(|text| text.parse::<u64>().ok());
         let signed = |index: usize| at(index).and_then(|text| text.parse().ok()).unwrap_or(0);
@@ -259,7 +259,7 @@ fn file_name(slice: &str, number: u32) -> String {
     if number == 0 { slice.to_owned() } else { format!("{slice}.{number}") }
 }
 
-fn text(row: Option<&Row>, at: usize) -> Option<String> {
+fn text(row: Option<&TextRow>, at: usize) -> Option<String> {
     row?.get(at)?.clone()
 }
 
@@ -302,7 +302,7 @@ impl<D: TrackDatabase> Tracker for SqlTracker<D> {
         let sql = self.statements.unclaimed();
         let rows = self.bounded(self.ask(&sql, &ours)).await?;
         let read =
-            |row: &Row| Some((text(Some(row), 0)?.into(), text(Some(row), 1)?.parse().ok()?));
+            |row: &TextRow| Some((text(Some(row), 0)?.into(), text(Some(row), 1)?.parse().ok()?));
         Ok(rows.iter().filter_map(read).collect())
     }
 
@@ -311,7 +311,7 @@ impl<D: TrackDatabase> Tracker for SqlTracker<D> {
         let log = self.log().await?;
         let sweep = async {
             let mut session = self.database.begin().await?;
-            let key = [Value::from(file), Value::from(shard)];
+            let key = [SqlValue::from(file), SqlValue::from(shard)];
             let [key_file, key_shard] = key.clone();
             let values =
                 [owner.as_str().into(), key_file, key_shard, pipeline.as_str().into(), log.into()];
@@ -330,7 +330,7 @@ impl<D: TrackDatabase> Tracker for SqlTracker<D> {
 
     async fn list(&self, ask: &FilesAsk) -> Result<Vec<TrackedFile>, Fault> {
         let statements = &self.statements;
-        let (condition, values): (String, Vec<Value>) = match ask {
+        let (condition, values): (String, Vec<SqlValue>) = match ask {
             FilesAsk::Newest(names) => (statements.newest(*names), Vec::new()),
             FilesAsk::Named(name) => ("t.filename = ?".to_owned(), vec![name.as_str().into()]),
             FilesAsk::InProgress => (statements.in_progress(), Vec::new()),
@@ -344,7 +344,7 @@ impl<D: TrackDatabase> Tracker for SqlTracker<D> {
     async fn totals(&self) -> Result<Vec<ShardTotals>, Fault> {
         let sql = self.statements.totals();
         let rows = self.bounded(self.ask(&sql, &[])).await?;
-        let read = |row: &Row| {
+        let read = |row: &TextRow| {
             let number = |at: usize| text(Some(row), at)?.parse().ok();
             Some(ShardTotals {
                 shard: text(Some(row), 0)?.parse().ok()?,

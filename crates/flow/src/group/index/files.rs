@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::{Index, Sealed};
+use super::{Index, SealedGroup};
 use crate::group::files::FilesWaiting;
 use crate::group::shard_in;
 
-impl Sealed {
+impl SealedGroup {
     fn is_unwritten(&self) -> bool {
         self.file.get().is_none() && !self.entries.is_empty()
     }
@@ -15,18 +15,18 @@ impl Sealed {
 impl Index {
     /// True where a sealed group has no file yet.
     pub fn has_unwritten(&self) -> bool {
-        self.sealed.iter().any(Sealed::is_unwritten)
+        self.sealed.iter().any(SealedGroup::is_unwritten)
     }
 
     /// Takes the first such group out, as if it were sent; its place is for [`Index::put_back`].
     pub fn take_unwritten(&mut self) -> Option<u64> {
-        let (ticket, sealed) = self.sealed.take_first(Sealed::is_unwritten)?;
+        let (ticket, sealed) = self.sealed.take_first(SealedGroup::is_unwritten)?;
         self.sending = Arc::new(vec![sealed]);
         Some(ticket)
     }
 
     /// What was taken out.
-    pub fn sending(&self) -> Arc<Vec<Sealed>> {
+    pub fn sending(&self) -> Arc<Vec<SealedGroup>> {
         self.sending.clone()
     }
 
@@ -66,7 +66,8 @@ impl Index {
     /// Files whose groups have not been sent.
     pub fn files_waiting(&self) -> FilesWaiting {
         let sealed = self.sealed.iter().chain(self.sending.iter());
-        let file = |sealed: &Sealed| Some((shard_in(&sealed.key)?, sealed.file.get()?.clone()));
+        let file =
+            |sealed: &SealedGroup| Some((shard_in(&sealed.key)?, sealed.file.get()?.clone()));
         sealed.filter_map(file).collect()
     }
 }

@@ -1,9 +1,9 @@
 //! What leaves the index with its assignment.
 
-use super::{Entry, Feed, Index, bytes_of};
+use super::{Feed, HeldRecord, Index, bytes_of};
 
 /// What [`Index::forget`] has forgotten.
-pub(crate) struct Forgotten {
+pub(crate) struct ForgottenRecords {
     /// Records and notes of each assignment.
     pub assignments: Vec<(u64, u64, u64)>,
     /// A part of a sealed group has left and a part is still here. Where seals lie in the
@@ -12,7 +12,7 @@ pub(crate) struct Forgotten {
 }
 
 /// Counts what is forgotten of assignments that have left.
-struct Left<'a> {
+struct Forgetting<'a> {
     feeds: &'a [Feed],
     assignments: Vec<(u64, u64, u64)>,
     /// Of the records.
@@ -20,9 +20,9 @@ struct Left<'a> {
     records: u64,
 }
 
-impl Left<'_> {
+impl Forgetting<'_> {
     /// True when the record was read under one of them.
-    fn record(&mut self, entry: &Entry) -> bool {
+    fn record(&mut self, entry: &HeldRecord) -> bool {
         let has_left = self.of(entry).map(|(_, records, _)| *records += 1).is_some();
         self.bytes += if has_left { u64::from(entry.bytes) } else { 0 };
         self.records += u64::from(has_left);
@@ -30,11 +30,11 @@ impl Left<'_> {
     }
 
     /// The same for a note.
-    fn note(&mut self, entry: &Entry) -> bool {
+    fn note(&mut self, entry: &HeldRecord) -> bool {
         self.of(entry).map(|(_, _, notes)| *notes += 1).is_some()
     }
 
-    fn of(&mut self, entry: &Entry) -> Option<&mut (u64, u64, u64)> {
+    fn of(&mut self, entry: &HeldRecord) -> Option<&mut (u64, u64, u64)> {
         let nonce = self.feeds.get(entry.feed as usize)?.assignment;
         self.assignments.iter_mut().find(|(left, ..)| *left == nonce)
     }
@@ -42,9 +42,9 @@ impl Left<'_> {
 
 impl Index {
     /// Forgets what was read under assignments that have left.
-    pub fn forget(&mut self, assignments: &[u64]) -> Forgotten {
+    pub fn forget(&mut self, assignments: &[u64]) -> ForgottenRecords {
         self.take_waiting();
-        let mut left = Left {
+        let mut left = Forgetting {
             feeds: &self.feeds,
             assignments: assignments.iter().map(|nonce| (*nonce, 0, 0)).collect(),
             bytes: 0,
@@ -87,6 +87,6 @@ impl Index {
         let free = (0..).zip(&self.feeds).filter(|(_, feed)| has_left(feed)).map(|(at, _)| at);
         let free: Vec<u32> = free.filter(|at| !self.free_feeds.contains(at)).collect();
         self.free_feeds.extend(free);
-        Forgotten { assignments: left.assignments, torn }
+        ForgottenRecords { assignments: left.assignments, torn }
     }
 }

@@ -17,8 +17,8 @@ fn index(close: ClosePlan) -> Index {
     index
 }
 
-fn entry(offset: u64, at: i64) -> Entry {
-    Entry {
+fn entry(offset: u64, at: i64) -> HeldRecord {
+    HeldRecord {
         feed: 0,
         offset,
         before: 0,
@@ -38,7 +38,7 @@ fn entry(offset: u64, at: i64) -> Entry {
     }
 }
 
-fn add(index: &mut Index, entry: Entry) {
+fn add(index: &mut Index, entry: HeldRecord) {
     let group = GroupKey { key: Bytes::from_static(b"g"), slice: 0, share: 0 };
     index.add(NewMember { group, entry, slice_end: None });
 }
@@ -89,7 +89,7 @@ fn what_a_seal_leaves_behind_is_closed_by_what_closes_it_still() {
     // The group was full, and is no more.
     assert_eq!(read_seal(&mut index, &[0, 1]), [0, 1]);
     assert!(closed(&mut index, 101).is_empty());
-    add(&mut index, Entry { closes: true, ..entry(4, 50) });
+    add(&mut index, HeldRecord { closes: true, ..entry(4, 50) });
     add(&mut index, entry(5, 51));
     assert_eq!(read_seal(&mut index, &[2]), [2]);
     assert_eq!(closed(&mut index, 60), [vec![3, 4]], "its last record closes it");
@@ -120,7 +120,7 @@ fn send_closed(index: &mut Index, now: i64) {
     }
 }
 
-fn arriving(key: String, entry: Entry) -> NewMember {
+fn arriving(key: String, entry: HeldRecord) -> NewMember {
     let group = GroupKey { key: key.into(), slice: 0, share: 0 };
     NewMember { group, entry, slice_end: None }
 }
@@ -153,7 +153,7 @@ fn feeds_that_have_left_make_room_for_others() {
         let now = Feed { assignment, ..feed() };
         let at = index.feed(&now);
         assert_eq!(index.feed(&now), at);
-        add(&mut index, Entry { feed: at, ..entry(assignment, 0) });
+        add(&mut index, HeldRecord { feed: at, ..entry(assignment, 0) });
         let forgotten = index.forget(&[assignment]).assignments;
         assert_eq!(forgotten, [(assignment, 1, 0)]);
     }
@@ -169,7 +169,7 @@ fn what_came_among_each_other_is_taken_in_as_it_came() {
     for partition in 0..3 {
         for place in (partition..15).step_by(3) {
             let arrival = Arrival { stream: Stream::Log, place, time: Timestamp(0) };
-            index.arrives(arriving("g".into(), Entry { arrival, ..entry(place, 0) }));
+            index.arrives(arriving("g".into(), HeldRecord { arrival, ..entry(place, 0) }));
         }
     }
     assert!(closed(&mut index, 0).is_empty(), "all of it waits for the last");
@@ -191,7 +191,7 @@ fn the_parts_of_a_huge_group_are_in_order() {
         // First all of one partition, then all of the other, which came at the same times.
         let (stream, time) = (Stream::Partition((place / half) as u32), (place % half) as i64);
         let arrival = Arrival { stream, place, time: Timestamp(time) };
-        index.arrives(arriving("g".into(), Entry { arrival, ..entry(place, 0) }));
+        index.arrives(arriving("g".into(), HeldRecord { arrival, ..entry(place, 0) }));
     }
     index.close_due(1_000);
     let mut last = Timestamp(-1);
@@ -238,7 +238,8 @@ fn a_long_list_comes_in_pages_what_closes_first_in_front() {
     }
     // Some are closed already.
     index.close_due(101);
-    let shown = Shown { pipeline: "p", kinds: &[], owner: "lane 0", wall_ahead: 0, attempts: 1 };
+    let shown =
+        ViewContext { pipeline: "p", kinds: &[], owner: "lane 0", wall_ahead: 0, attempts: 1 };
     let (mut seen, mut last) = (HashSet::new(), None::<GroupCursor>);
     loop {
         let page = index.places("p", last.as_ref(), 1_000);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use potok_core::Timestamp;
 
-use super::{Entry, Frozen, Generation, GroupKey, Index, Sealed, bytes_of};
+use super::{ClosedGroup, Generation, GroupKey, HeldRecord, Index, SealedGroup, bytes_of};
 
 /// A group as people see it.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -42,7 +42,6 @@ pub struct GroupView {
 /// One kind in a [`GroupView`].
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 pub struct KindView {
-    /// Records.
     pub records: u64,
     /// Distinct ids.
     pub ids: u64,
@@ -112,7 +111,7 @@ impl FromStr for GroupCursor {
 }
 
 /// What the index does not know of itself.
-pub(crate) struct Shown<'a> {
+pub(crate) struct ViewContext<'a> {
     pub pipeline: &'a str,
     pub kinds: &'a [Arc<str>],
     pub owner: &'a str,
@@ -122,12 +121,12 @@ pub(crate) struct Shown<'a> {
 }
 
 /// The first of many, in order.
-struct First<T> {
+struct Smallest<T> {
     found: BinaryHeap<T>,
     most: usize,
 }
 
-impl<T: Ord> First<T> {
+impl<T: Ord> Smallest<T> {
     fn add(&mut self, one: T) {
         self.found.push(one);
         if self.found.len() > self.most {
@@ -150,7 +149,7 @@ impl Index {
         after: Option<&GroupCursor>,
         most: usize,
     ) -> Vec<GroupCursor> {
-        let mut first = First { found: BinaryHeap::new(), most };
+        let mut first = Smallest { found: BinaryHeap::new(), most };
         let is_behind = |place: &GroupCursor| after.is_none_or(|after| place > after);
         let sealed = self.sending.iter().chain(self.sealed.iter()).map(|s| s.place(pipeline));
         let closed = self.frozen.iter().chain(self.sealing.iter()).map(|f| f.place(pipeline));
@@ -167,9 +166,10 @@ impl Index {
     }
 
     /// The group at that place, where it is still there.
-    pub fn view_at(&self, place: &GroupCursor, shown: &Shown<'_>) -> Option<GroupView> {
+    pub fn view_at(&self, place: &GroupCursor, shown: &ViewContext<'_>) -> Option<GroupView> {
         let GroupCursor { name, generation, .. } = place;
-        let is_it = |sealed: &&Sealed| sealed.generation == *generation && sealed.key == name.key;
+        let is_it =
+            |sealed: &&SealedGroup| sealed.generation == *generation && sealed.key == name.key;
         if let Some(sealed) = self.sending.iter().find(is_it) {
             return Some(sealed.view("delivering", shown));
         }
@@ -185,7 +185,7 @@ impl Index {
     }
 
     /// All groups of one key.
-    pub fn views_of(&self, key: &[u8], shown: &Shown<'_>) -> Vec<GroupView> {
+    pub fn views_of(&self, key: &[u8], shown: &ViewContext<'_>) -> Vec<GroupView> {
         let sending = self.sending.iter().filter(|sealed| *sealed.key == *key);
         let mut views: Vec<_> = sending.map(|sealed| sealed.view("delivering", shown)).collect();
         views.extend(self.sealed.of(key).map(|sealed| sealed.view("sealed", shown)));
@@ -196,7 +196,7 @@ impl Index {
         views
     }
 
-    fn view_of_open(&self, name: &GroupKey, shown: &Shown<'_>) -> Option<GroupView> {
+    fn view_of_open(&self, name: &GroupKey, shown: &ViewContext<'_>) -> Option<GroupView> {
         let group = self.open.get(name)?;
         let due = Some(group.due).filter(|due| *due < i64::MAX);
         Some(shown.view(&name.key, group.name, "open", group.opened, due, &group.entries))
@@ -213,34 +213,34 @@ fn from(after: Option<&GroupCursor>, pipeline: &str) -> (i64, GroupKey) {
     }
 }
 
-impl Sealed {
+impl SealedGroup {
     fn place(&self, pipeline: &str) -> GroupCursor {
         let name = GroupKey { key: self.key.clone(), slice: 0, share: 0 };
         let (due, pipeline) = (self.due.unwrap_or(i64::MIN), pipeline.to_owned());
         GroupCursor { due, pipeline, name, generation: self.generation }
     }
 
-    fn view(&self, state: &'static str, shown: &Shown<'_>) -> GroupView {
+    fn view(&self, state: &'static str, shown: &ViewContext<'_>) -> GroupView {
         let name = self.generation.name;
         let view = shown.view(&self.key, name, state, self.opened, self.due, &self.entries);
         GroupView { reason: Some(self.reason.as_str()), ..view }
     }
 }
 
-impl Frozen {
+impl ClosedGroup {
     fn place(&self, pipeline: &str) -> GroupCursor {
         let (due, pipeline) = (self.due, pipeline.to_owned());
         GroupCursor { due, pipeline, name: self.name.clone(), generation: self.generation }
     }
 
-    fn view(&self, shown: &Shown<'_>) -> GroupView {
+    fn view(&self, shown: &ViewContext<'_>) -> GroupView {
         let (name, due) = (self.generation.name, Some(self.due));
         let view = shown.view(&self.name.key, name, "sealed", self.opened, due, &self.entries);
         GroupView { reason: Some(self.reason.as_str()), ..view }
     }
 }
 
-impl Shown<'_> {
+impl ViewContext<'_> {
     fn view(
         &self,
         key: &Bytes,
@@ -248,7 +248,7 @@ impl Shown<'_> {
         state: &'static str,
         opened: Timestamp,
         due: Option<i64>,
-        entries: &[Entry],
+        entries: &[HeldRecord],
     ) -> GroupView {
         let (kinds, duplicates) = counts(self.kinds, entries);
         GroupView {
@@ -268,7 +268,7 @@ impl Shown<'_> {
     }
 }
 
-fn counts(names: &[Arc<str>], entries: &[Entry]) -> (BTreeMap<String, KindView>, u64) {
+fn counts(names: &[Arc<str>], entries: &[HeldRecord]) -> (BTreeMap<String, KindView>, u64) {
     let mut kinds: BTreeMap<String, KindView> = BTreeMap::new();
     let mut seen = HashSet::new();
     let mut repeats = 0;

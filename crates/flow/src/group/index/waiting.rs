@@ -9,14 +9,14 @@ use foldhash::HashMap;
 use potok_core::Timestamp;
 use potok_core::trouble::{Bug, planted};
 
-use super::{Entry, GroupKey, Index, NewMember};
+use super::{GroupKey, HeldRecord, Index, NewMember};
 use crate::group::arrival::{Arrival, Stream};
 use crate::group::seal::Seal;
 
 /// One of them.
-pub(super) enum Waiting {
+pub(super) enum WaitingRecord {
     Record(NewMember),
-    Seal { key: Bytes, share: u32, seal: Seal, entry: Entry },
+    Seal { key: Bytes, share: u32, seal: Seal, entry: HeldRecord },
 }
 
 impl Index {
@@ -24,17 +24,17 @@ impl Index {
     pub fn arrives(&mut self, arriving: NewMember) {
         match arriving.entry.arrival {
             Arrival { stream: Stream::Log, place, .. } => {
-                self.waiting.push((place, Waiting::Record(arriving)));
+                self.waiting.push((place, WaitingRecord::Record(arriving)));
             }
             _ => self.add(arriving),
         }
     }
 
     /// The same of a seal. Says how many of those that count from now on another run has written.
-    pub fn seal_arrives(&mut self, key: Bytes, share: u32, seal: Seal, entry: Entry) -> u64 {
+    pub fn seal_arrives(&mut self, key: Bytes, share: u32, seal: Seal, entry: HeldRecord) -> u64 {
         match entry.arrival {
             Arrival { stream: Stream::Log, place, .. } => {
-                self.waiting.push((place, Waiting::Seal { key, share, seal, entry }));
+                self.waiting.push((place, WaitingRecord::Seal { key, share, seal, entry }));
                 0
             }
             _ => u64::from(self.read_seal(key, share, seal, entry)),
@@ -51,8 +51,8 @@ impl Index {
         }
         for (_, waiting) in waiting {
             match waiting {
-                Waiting::Record(arriving) => self.add(arriving),
-                Waiting::Seal { key, share, seal, entry } => {
+                WaitingRecord::Record(arriving) => self.add(arriving),
+                WaitingRecord::Seal { key, share, seal, entry } => {
                     foreign += u64::from(self.read_seal(key, share, seal, entry));
                 }
             }
@@ -64,7 +64,7 @@ impl Index {
     pub fn opened_by_waiting(&self) -> HashMap<&GroupKey, Timestamp> {
         let mut opened: HashMap<&GroupKey, Timestamp> = HashMap::default();
         for (_, waiting) in &self.waiting {
-            let Waiting::Record(NewMember { group, entry, .. }) = waiting else { continue };
+            let WaitingRecord::Record(NewMember { group, entry, .. }) = waiting else { continue };
             let opened = opened.entry(group).or_insert(entry.time);
             *opened = entry.time.min(*opened);
         }

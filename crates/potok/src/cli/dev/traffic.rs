@@ -38,7 +38,7 @@ type Traffic = Box<dyn FnMut() -> Output + Send>;
 fn traffic(pipeline: &str, now: u64, rate: u32) -> Option<Traffic> {
     match pipeline {
         "orders" => {
-            let mut orders = orders::Generator::new(now);
+            let mut orders = orders::OrderGenerator::new(now);
             Some(Box::new(move || Output {
                 topic: "orders".into(),
                 partition: None,
@@ -49,7 +49,7 @@ fn traffic(pipeline: &str, now: u64, rate: u32) -> Option<Traffic> {
         }
         "em-processor" => {
             // Batches are named by the time at which they come, so that no two starts share one.
-            let mut news = gdelt::Generator::new(now)
+            let mut news = gdelt::GdeltGenerator::new(now)
                 .starting_at_seconds(now / 1_000)
                 .with_step(u64::from(NEWS_BATCH_SECONDS))
                 .with_batch_of(u64::from(rate) * u64::from(NEWS_BATCH_SECONDS));
@@ -66,7 +66,7 @@ fn traffic(pipeline: &str, now: u64, rate: u32) -> Option<Traffic> {
             }))
         }
         "shop-events" => {
-            let mut events = shop::Generator::new(now);
+            let mut events = shop::ShopGenerator::new(now);
             Some(Box::new(move || {
                 let event = events.next_event();
                 Output {

@@ -13,7 +13,7 @@ use crate::sim::world::World;
 
 /// What a record is meant to become; its value says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum FeedRecordKind {
     Good,
     Filtered,
     /// The stage fails on it,
@@ -26,39 +26,39 @@ pub(super) enum Kind {
     NoKey,
 }
 
-impl Kind {
+impl FeedRecordKind {
     pub fn any(chance: &mut Chance, span: u64) -> Self {
         match chance.below(16) {
-            0 => Kind::Filtered,
-            1 => Kind::Fails,
-            2 | 3 => Kind::FailsUntil(chance.below(span)),
-            4 => Kind::Bad,
-            5 => Kind::NoKey,
-            _ => Kind::Good,
+            0 => FeedRecordKind::Filtered,
+            1 => FeedRecordKind::Fails,
+            2 | 3 => FeedRecordKind::FailsUntil(chance.below(span)),
+            4 => FeedRecordKind::Bad,
+            5 => FeedRecordKind::NoKey,
+            _ => FeedRecordKind::Good,
         }
     }
 
     pub fn value(self, id: u64, key: &[u8]) -> Bytes {
         let key = String::from_utf8_lossy(key);
         let value = match self {
-            Kind::Good => json!({"id": id, "k": key}),
-            Kind::Filtered => json!({"id": id, "k": key, "what": "filter"}),
-            Kind::Fails => json!({"id": id, "k": key, "what": "fail"}),
-            Kind::FailsUntil(until) => json!({"id": id, "k": key, "until": until}),
-            Kind::Bad => return Bytes::from(format!("{{\"id\":{id}")),
-            Kind::NoKey => json!({"id": id}),
+            FeedRecordKind::Good => json!({"id": id, "k": key}),
+            FeedRecordKind::Filtered => json!({"id": id, "k": key, "what": "filter"}),
+            FeedRecordKind::Fails => json!({"id": id, "k": key, "what": "fail"}),
+            FeedRecordKind::FailsUntil(until) => json!({"id": id, "k": key, "until": until}),
+            FeedRecordKind::Bad => return Bytes::from(format!("{{\"id\":{id}")),
+            FeedRecordKind::NoKey => json!({"id": id}),
         };
         Bytes::from(value.to_string())
     }
 
     pub fn of(value: &[u8]) -> Self {
-        let Ok(value) = serde_json::from_slice::<Value>(value) else { return Kind::Bad };
+        let Ok(value) = serde_json::from_slice::<Value>(value) else { return FeedRecordKind::Bad };
         match (value["what"].as_str(), value["until"].as_u64()) {
-            (Some("filter"), _) => Kind::Filtered,
-            (Some("fail"), _) => Kind::Fails,
-            (_, Some(until)) => Kind::FailsUntil(until),
-            _ if value["k"].is_null() => Kind::NoKey,
-            _ => Kind::Good,
+            (Some("filter"), _) => FeedRecordKind::Filtered,
+            (Some("fail"), _) => FeedRecordKind::Fails,
+            (_, Some(until)) => FeedRecordKind::FailsUntil(until),
+            _ if value["k"].is_null() => FeedRecordKind::NoKey,
+            _ => FeedRecordKind::Good,
         }
     }
 }
@@ -75,7 +75,7 @@ pub(super) fn log_ids() -> impl Iterator<Item = u64> {
 /// One of them.
 pub(super) fn log_record(id: u64, topic: &str) -> Output {
     let key = Bytes::from(format!("k{}", id % 3));
-    let (value, headers) = (Some(Kind::Good.value(id, &key)), Headers::none());
+    let (value, headers) = (Some(FeedRecordKind::Good.value(id, &key)), Headers::none());
     Output { topic: topic.into(), partition: None, key: Some(key), headers, value }
 }
 
@@ -90,13 +90,13 @@ pub(super) fn missing_of_log(world: &World, scenario: &FeedScenario) -> Vec<u64>
 }
 
 /// One message that arrived: its name, its records, its key.
-struct Arrived {
+struct FeedMessage {
     name: String,
     ids: Vec<u64>,
 }
 
 /// Everything that arrived, in order where it has one.
-fn arrived(world: &World, sink: bool) -> Vec<Arrived> {
+fn arrived(world: &World, sink: bool) -> Vec<FeedMessage> {
     let ids = |value: &[u8]| {
         let value: Value = serde_json::from_slice(value).unwrap_or_default();
         let merged = value["ids"].as_array().into_iter().flatten();
@@ -105,7 +105,7 @@ fn arrived(world: &World, sink: bool) -> Vec<Arrived> {
     world.with(|w| {
         if sink {
             let rows = w.tables.first().map_or(&[][..], |table| &table.rows);
-            let row = |row: &potok_core::Message| Arrived {
+            let row = |row: &potok_core::Message| FeedMessage {
                 name: row.id.to_string(),
                 ids: ids(&row.value),
             };
@@ -115,7 +115,7 @@ fn arrived(world: &World, sink: bool) -> Vec<Arrived> {
             let names = record.headers.iter().filter(|(name, _)| *name == "potok-id");
             let names = names.filter_map(|(_, value)| Some(String::from_utf8_lossy(value?)));
             let name = names.collect::<Vec<_>>().join(" and ");
-            Arrived { name, ids: ids(record.value.as_deref().unwrap_or_default()) }
+            FeedMessage { name, ids: ids(record.value.as_deref().unwrap_or_default()) }
         };
         w.disk.records(OUT).map(record).collect()
     })
@@ -133,8 +133,8 @@ fn letters(world: &World) -> BTreeSet<u64> {
 /// True where what a record became is durable already.
 pub(super) fn is_durable(world: &World, row: &Row, sink: bool, _merges: bool) -> bool {
     let Some(id) = id_of(&row.value) else { return true };
-    match Kind::of(&row.value) {
-        Kind::Filtered | Kind::Bad => true,
+    match FeedRecordKind::of(&row.value) {
+        FeedRecordKind::Filtered | FeedRecordKind::Bad => true,
         _ => {
             arrived(world, sink).iter().any(|one| one.ids.contains(&id))
                 || letters(world).contains(&id)
@@ -158,7 +158,7 @@ pub(super) fn check_end(world: &World, feed: &SimFeed, scenario: &FeedScenario) 
     }
     let rows = feed.lock().rows.clone();
     for (id, row) in &rows {
-        let kind = Kind::of(&row.value);
+        let kind = FeedRecordKind::of(&row.value);
         let names = names.get(id).cloned().unwrap_or_default();
         if names.len() > 1 {
             wrong.push(format!("row {id} was delivered under {names:?}"));
@@ -183,7 +183,7 @@ pub(super) fn check_end(world: &World, feed: &SimFeed, scenario: &FeedScenario) 
 fn check_row(
     id: u64,
     row: &Row,
-    kind: Kind,
+    kind: FeedRecordKind,
     is_there: bool,
     letters: &BTreeSet<u64>,
     scenario: &FeedScenario,
@@ -194,28 +194,30 @@ fn check_row(
     };
     // Merged messages need no key of their own.
     let kind = match kind {
-        Kind::NoKey if scenario.merges => Kind::Good,
+        FeedRecordKind::NoKey if scenario.merges => FeedRecordKind::Good,
         kind => kind,
     };
     let fine = match kind {
-        Kind::Good => is_there && !is_dead,
-        Kind::Filtered => !is_there && !is_dead,
-        Kind::Fails | Kind::Bad | Kind::NoKey => !is_there && is_dead,
+        FeedRecordKind::Good => is_there && !is_dead,
+        FeedRecordKind::Filtered => !is_there && !is_dead,
+        FeedRecordKind::Fails | FeedRecordKind::Bad | FeedRecordKind::NoKey => !is_there && is_dead,
         // It may have failed too often meanwhile.
-        Kind::FailsUntil(_) => is_there || is_dead,
+        FeedRecordKind::FailsUntil(_) => is_there || is_dead,
     };
     let is_counted = match (scenario.manner, kind) {
         (FeedManner::Chats, _) => row.failures == 0,
-        (_, Kind::Good | Kind::Filtered) => row.failures == 0,
-        (_, Kind::FailsUntil(_)) => row.aside == (row.failures == 5),
-        (_, Kind::Fails | Kind::Bad | Kind::NoKey) => row.failures == 5,
+        (_, FeedRecordKind::Good | FeedRecordKind::Filtered) => row.failures == 0,
+        (_, FeedRecordKind::FailsUntil(_)) => row.aside == (row.failures == 5),
+        (_, FeedRecordKind::Fails | FeedRecordKind::Bad | FeedRecordKind::NoKey) => {
+            row.failures == 5
+        }
     };
     (!fine || !is_counted || !row.ended)
         .then(|| format!("row {id}, {kind:?}: arrived {is_there}, dead letter {is_dead}, {row:?}"))
 }
 
 /// Records of a key arrive for the first time in their order.
-fn check_order(rows: &BTreeMap<u64, Row>, arrived: &[Arrived]) -> Vec<String> {
+fn check_order(rows: &BTreeMap<u64, Row>, arrived: &[FeedMessage]) -> Vec<String> {
     let mut seen = BTreeSet::new();
     let mut last: BTreeMap<&Bytes, u64> = BTreeMap::new();
     let mut wrong = Vec::new();

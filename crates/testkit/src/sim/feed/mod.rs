@@ -15,10 +15,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use potok_core::{
-    Assignment, Attempts, Backlog, Ended, Fault, Feed, FeedAbilities, FeedCommit, FeedFacts,
-    Headers, HeadersBuilder, Intake, Log, OpenFeed, Partition, PartitionEnd, PipelineInfo,
-    Position, Progress, PutOff, RangeSet, Record, SetAside, Source, SourceBatch, Timestamp,
-    WholeGroup,
+    Assignment, Attempts, Backlog, EndedOffsets, Fault, Feed, FeedAbilities, FeedCommit, FeedFacts,
+    Headers, HeadersBuilder, Log, OpenFeed, Partition, PartitionEnd, PipelineInfo, Position,
+    PostponedRecord, Progress, RangeSet, Record, SetAside, Source, SourceBatch, SourceEvent,
+    Timestamp, WholeGroup,
 };
 
 use super::chance::Chance;
@@ -40,9 +40,7 @@ pub enum FeedManner {
 /// One record of the feed.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// Its key.
     pub key: Bytes,
-    /// Its value.
     pub value: Bytes,
     /// When it came, in simulated milliseconds.
     pub came: u64,
@@ -325,7 +323,7 @@ impl Rows {
         }
     }
 
-    fn put_off(&mut self, id: u64, put_off: &PutOff, now: u64) {
+    fn put_off(&mut self, id: u64, put_off: &PostponedRecord, now: u64) {
         let Some(row) = self.rows.get_mut(&id) else { return };
         if put_off.attempt != row.failures + 1 {
             let said = put_off.attempt;
@@ -339,8 +337,8 @@ impl Rows {
     }
 
     /// The rows at these offsets that were handed out under the token.
-    fn rows_at(&mut self, token: u64, ended: &[Ended]) -> Vec<u64> {
-        let offsets = |ended: &Ended| ended.ranges.clone().into_iter().flatten();
+    fn rows_at(&mut self, token: u64, ended: &[EndedOffsets]) -> Vec<u64> {
+        let offsets = |ended: &EndedOffsets| ended.ranges.clone().into_iter().flatten();
         let ours = ended.iter().filter(|ended| ended.assignment == token);
         ours.flat_map(offsets).filter_map(|offset| self.out.remove(&offset)).collect()
     }
@@ -371,7 +369,7 @@ impl Rows {
 
     fn commit_chats(&mut self, commit: &FeedCommit) -> Vec<u64> {
         let mut all = Vec::new();
-        for Ended { assignment, ranges, .. } in &commit.ended {
+        for EndedOffsets { assignment, ranges, .. } in &commit.ended {
             let of = |claim: &Claim| claim.nonce == Some(*assignment);
             let Some(at) = self.claims.iter().position(of) else { continue };
             let claim = self.claims.remove(at);
@@ -383,7 +381,7 @@ impl Rows {
             all.extend(claim.members);
             self.finished.push_back(*assignment);
         }
-        for Ended { assignment, .. } in &commit.given_back {
+        for EndedOffsets { assignment, .. } in &commit.given_back {
             for claim in self.claims.iter_mut().filter(|c| c.nonce == Some(*assignment)) {
                 claim.nonce = None;
                 self.finished.push_back(*assignment);
@@ -427,7 +425,7 @@ struct SimFeedSource {
 
 impl SimFeedSource {
     /// What there is to say now.
-    fn look(&mut self) -> Option<Intake> {
+    fn look(&mut self) -> Option<SourceEvent> {
         let now = self.feed.world.with(|w| w.millis());
         // A group is cut at random only where that is the trouble.
         let is_calm = self.feed.world.with(|w| w.calm);
@@ -438,10 +436,10 @@ impl SimFeedSource {
         }
         let mut rows = self.feed.lock();
         if let Some(nonce) = rows.lost.pop_front() {
-            return Some(Intake::Lost(vec![nonce]));
+            return Some(SourceEvent::Lost(vec![nonce]));
         }
         if let Some(nonce) = rows.finished.pop_front() {
-            return Some(Intake::Finished(vec![nonce]));
+            return Some(SourceEvent::Finished(vec![nonce]));
         }
         if self.paused || rows.owner != self.owner {
             return None;
@@ -449,23 +447,23 @@ impl SimFeedSource {
         if let Some(batch) = self.handed.take() {
             let of = |claim: &&mut Claim| claim.nonce == Some(batch.assignment);
             rows.claims.iter_mut().filter(of).for_each(|claim| claim.handed = true);
-            return Some(Intake::Batch(batch));
+            return Some(SourceEvent::Batch(batch));
         }
         let at = rows.next_claim(most.min(4), now)?;
         rows.next_offset += 1;
         let nonce = rows.next_offset + (rows.token << 32);
         let (assignment, batch) = rows.claim(at, nonce, named)?;
         self.handed = Some(batch);
-        Some(Intake::Assigned(vec![assignment]))
+        Some(SourceEvent::Assigned(vec![assignment]))
     }
 
-    fn look_for_rows(&mut self, most: usize, now: u64, named: bool) -> Option<Intake> {
+    fn look_for_rows(&mut self, most: usize, now: u64, named: bool) -> Option<SourceEvent> {
         let mut rows = self.feed.lock();
         if rows.token != self.token {
             // Somebody else had it for a while; it is ours again.
             if self.assigned {
                 self.assigned = false;
-                return Some(Intake::Lost(vec![self.token]));
+                return Some(SourceEvent::Lost(vec![self.token]));
             }
             if rows.owner != self.owner {
                 return None;
@@ -477,19 +475,19 @@ impl SimFeedSource {
             let (start, ended) = (rows.next_offset, RangeSet::default());
             let nonce = self.token;
             let assignment = Assignment { partition: partition(), nonce, start, ended };
-            return Some(Intake::Assigned(vec![assignment]));
+            return Some(SourceEvent::Assigned(vec![assignment]));
         }
         if self.paused {
             return None;
         }
         let ids = rows.next_rows(most, now);
-        (!ids.is_empty()).then(|| Intake::Batch(rows.batch(&ids, named)))
+        (!ids.is_empty()).then(|| SourceEvent::Batch(rows.batch(&ids, named)))
     }
 }
 
 #[async_trait]
 impl Source for SimFeedSource {
-    async fn next(&mut self) -> Result<Intake, Fault> {
+    async fn next(&mut self) -> Result<SourceEvent, Fault> {
         loop {
             if self.feed.strikes(60) {
                 return Err(Fault::wait("simulated: the feed cannot be read"));
@@ -532,13 +530,13 @@ impl SimFeed {
     }
 }
 
-fn shown(said: &Intake) -> String {
+fn shown(said: &SourceEvent) -> String {
     match said {
-        Intake::Batch(batch) => {
+        SourceEvent::Batch(batch) => {
             let ids = (0..batch.records.len()).filter_map(|at| Some(batch.origin(at)?.0.offset));
             format!("rows {:?}", ids.collect::<Vec<_>>())
         }
-        Intake::Assigned(all) => {
+        SourceEvent::Assigned(all) => {
             format!("assigned {:x?}", all.iter().map(|of| of.nonce).collect::<Vec<_>>())
         }
         other => format!("{other:x?}"),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use potok_core::{Event, Fault, GroupInfo, Log, Reason, Stage, Staged, Timestamp};
+use potok_core::{Event, Fault, GroupInfo, Log, Reason, Stage, StageResult, Timestamp};
 use potok_expr::Template;
 use potok_flow::decode::JsonDecoder;
 use potok_flow::{
@@ -14,7 +14,7 @@ use potok_flow::{
     Target, TopicTarget,
 };
 
-use super::check::{self, Kind};
+use super::check::{self, FeedRecordKind};
 use super::{FeedManner, SimFeed};
 use crate::sim::chance::Chance;
 use crate::sim::clock::SimClock;
@@ -93,21 +93,22 @@ impl FeedScenario {
             let most = chance.pick(&[1, 6, 25]).copied().unwrap_or(6);
             let records = (0..chance.between(1, most)).map(|_| {
                 let key = Bytes::from(format!("k{}", chance.below(keys)));
-                (key, Kind::any(&mut chance, span))
+                (key, FeedRecordKind::any(&mut chance, span))
             });
             sends.push((at, records.collect::<Vec<_>>()));
         }
         sends.sort_by_key(|(at, _)| *at);
         let mut ids = 1..;
         let merges = manner == FeedManner::Chats && chance.one_in(2);
-        let mut numbered = |(key, kind): (Bytes, Kind)| {
+        let mut numbered = |(key, kind): (Bytes, FeedRecordKind)| {
             // A stage that changes its mind makes something else of the same group.
-            let changes = manner == FeedManner::Chats && matches!(kind, Kind::FailsUntil(_));
-            let kind = if changes { Kind::Good } else { kind };
+            let changes =
+                manner == FeedManner::Chats && matches!(kind, FeedRecordKind::FailsUntil(_));
+            let kind = if changes { FeedRecordKind::Good } else { kind };
             let value = kind.value(ids.next().unwrap_or_default(), &key);
             (key, value)
         };
-        let numbered = |(at, records): (u64, Vec<(Bytes, Kind)>)| {
+        let numbered = |(at, records): (u64, Vec<(Bytes, FeedRecordKind)>)| {
             (at, records.into_iter().map(&mut numbered).collect::<Vec<_>>())
         };
         let sends = sends.into_iter().map(numbered).collect();
@@ -358,24 +359,26 @@ struct FeedStage {
 
 #[async_trait]
 impl Stage for FeedStage {
-    async fn apply(&self, events: Vec<Event>) -> Result<Vec<Staged>, Fault> {
+    async fn apply(&self, events: Vec<Event>) -> Result<Vec<StageResult>, Fault> {
         let now = self.world.with(|w| w.millis());
-        let apply = |event: Event| match Kind::of(&event.value) {
-            Kind::Filtered => Staged::Filtered,
-            Kind::Fails => Staged::Failed(Fault::set_aside(Reason::Stage, "simulated: refused")),
-            Kind::FailsUntil(until) if now < until => {
-                Staged::Failed(Fault::set_aside(Reason::Stage, "simulated: refused for now"))
+        let apply = |event: Event| match FeedRecordKind::of(&event.value) {
+            FeedRecordKind::Filtered => StageResult::Filtered,
+            FeedRecordKind::Fails => {
+                StageResult::Failed(Fault::set_aside(Reason::Stage, "simulated: refused"))
             }
-            _ => Staged::On(event),
+            FeedRecordKind::FailsUntil(until) if now < until => {
+                StageResult::Failed(Fault::set_aside(Reason::Stage, "simulated: refused for now"))
+            }
+            _ => StageResult::On(event),
         };
         Ok(events.into_iter().map(apply).collect())
     }
 
-    async fn apply_batch(
+    async fn apply_group(
         &self,
         group: &GroupInfo,
         events: Vec<Event>,
-    ) -> Result<Vec<Staged>, Fault> {
+    ) -> Result<Vec<StageResult>, Fault> {
         if !self.merges {
             return self.apply(events).await;
         }
@@ -386,9 +389,9 @@ impl Stage for FeedStage {
             staged.push(match at {
                 0 => {
                     event.value = Bytes::from(value.to_string());
-                    Staged::Merged(event)
+                    StageResult::Merged(event)
                 }
-                _ => Staged::Into,
+                _ => StageResult::Into,
             });
         }
         Ok(staged)

@@ -11,16 +11,17 @@ use potok_core::{Envelope, Message, Outcome, Output, Partition, Position, Record
 use potok_flow::Status;
 
 use super::{
-    Expect, ID_HEADER, Promise, ever, name_of, origin_of, replay_of, version_counts, version_name,
+    Expectation, ID_HEADER, Promise, ever, name_of, origin_of, replay_of, version_counts,
+    version_name,
 };
 use crate::sim::pipeline::{HELD_GROUP, INTERNAL};
 use crate::sim::trouble::Trouble;
-use crate::sim::workload::Kind;
+use crate::sim::workload::RecordKind;
 use crate::sim::world::State;
 
 /// What the world saw of one process since it started.
 #[derive(Debug, Default)]
-pub struct Deeds {
+pub struct ProcessCounts {
     /// Records that were handed to it, and how often.
     taken: BTreeMap<Position, u64>,
     /// Names of deliveries that went through.
@@ -48,7 +49,7 @@ impl Endings {
     }
 }
 
-fn deeds(w: &mut State, process: usize) -> &mut Deeds {
+fn deeds(w: &mut State, process: usize) -> &mut ProcessCounts {
     w.deeds.entry(process).or_default()
 }
 
@@ -153,8 +154,8 @@ pub(in crate::sim) fn check_counts(w: &mut State, process: usize, status: &Statu
 
 fn check_endings(
     w: &mut State,
-    expect: &Expect,
-    deeds: &Deeds,
+    expect: &Expectation,
+    deeds: &ProcessCounts,
     (process, status): (usize, &Status),
     counted: &Endings,
 ) {
@@ -170,7 +171,7 @@ fn check_endings(
             unsure += times;
             continue;
         };
-        let sent = Sent::of(expect, at, &record);
+        let sent = Attempted::of(expect, at, &record);
         if !sent.is_dead(deeds) {
             *went_out.entry(sent.origin.clone()).or_default() += times;
         }
@@ -207,14 +208,14 @@ fn check_endings(
 }
 
 /// What a record was at first, which entries it is for, and which attempt this is.
-struct Sent {
+struct Attempted {
     origin: Position,
     wanted: Vec<u32>,
     attempt: u32,
 }
 
-impl Sent {
-    fn of(expect: &Expect, at: &Position, record: &Record) -> Self {
+impl Attempted {
+    fn of(expect: &Expectation, at: &Position, record: &Record) -> Self {
         let replay = (at.topic == expect.replay).then(|| replay_of(&record.headers)).flatten();
         let (origin, only, attempt) = match replay {
             Some(replay) => (replay.origin, replay.deliver, replay.attempt),
@@ -222,10 +223,10 @@ impl Sent {
         };
         let mut wanted: Vec<u32> = (0..expect.scenario.delivers.len() as u32).collect();
         wanted.retain(|index| only.is_none_or(|only| only == *index));
-        Sent { origin, wanted, attempt }
+        Attempted { origin, wanted, attempt }
     }
 
-    fn is_dead(&self, deeds: &Deeds) -> bool {
+    fn is_dead(&self, deeds: &ProcessCounts) -> bool {
         let entries = self.wanted.iter().map(|index| Some(*index)).chain([None]);
         let letter = |deliver| (self.origin.clone(), deliver, self.attempt);
         entries.map(letter).any(|letter| deeds.letters.contains(&letter))
@@ -235,18 +236,18 @@ impl Sent {
 /// Where a record that was taken once is to be counted.
 fn ending<'a>(
     w: &State,
-    expect: &Expect,
-    deeds: &Deeds,
-    (sent, record): (&Sent, &Record),
+    expect: &Expectation,
+    deeds: &ProcessCounts,
+    (sent, record): (&Attempted, &Record),
     endings: &'a mut Endings,
 ) -> &'a mut u64 {
     let mut names = sent.wanted.iter().map(|index| name_of(&sent.origin, *index).to_string());
-    let kind = Kind::of(record.value.as_deref());
+    let kind = RecordKind::of(record.value.as_deref());
     if sent.is_dead(deeds) {
         &mut endings.dead_lettered
     } else if names.any(|name| deeds.delivered.contains(&name)) {
         &mut endings.delivered
-    } else if (kind == Kind::Filtered && expect.scenario.stage.is_some())
+    } else if (kind == RecordKind::Filtered && expect.scenario.stage.is_some())
         || w.filtered.contains(&sent.origin)
     {
         &mut endings.filtered

@@ -4,30 +4,30 @@ use std::collections::BTreeMap;
 
 use potok_core::{Position, Record};
 
-use super::{Expect, ever, ordered_with};
+use super::{Expectation, ever, ordered_with};
 use crate::sim::world::State;
 
 /// When a record came.
 #[derive(Clone, Debug)]
-pub(super) struct Arrived {
+pub(super) struct Arrival {
     at: Position,
     /// The order of the whole log; where records have none, their time.
     came: i64,
 }
 
-impl Arrived {
+impl Arrival {
     /// Of the record that lies there, or did.
     pub fn of(w: &State, at: &Position) -> Option<Self> {
         let came = match w.has_one_order() {
             true => w.disk.place(at)? as i64,
             false => ever(w, at)?.time.0,
         };
-        Some(Arrived { at: at.clone(), came })
+        Some(Arrival { at: at.clone(), came })
     }
 
     /// Records of different partitions that came at the same time have no order between them.
-    pub fn came_before(&self, other: &Arrived) -> bool {
-        let lies = |arrived: &Arrived| {
+    pub fn came_before(&self, other: &Arrival) -> bool {
+        let lies = |arrived: &Arrival| {
             let Position { log, topic, partition, .. } = arrived.at.clone();
             (log, topic, partition)
         };
@@ -43,13 +43,13 @@ pub(super) struct ByGroup {
     /// The seal that was the first to name a record.
     sealed: BTreeMap<Position, usize>,
     /// The last arrival among what has left of a seal.
-    last: BTreeMap<(usize, u32), Arrived>,
+    last: BTreeMap<(usize, u32), Arrival>,
     /// A log whose clock jumps says nothing of different partitions.
     blind: bool,
 }
 
 impl ByGroup {
-    pub fn new(w: &State, expect: &Expect) -> Self {
+    pub fn new(w: &State, expect: &Expectation) -> Self {
         let mut sealed = BTreeMap::new();
         for (number, members) in w.observed.seals.iter().enumerate() {
             for member in members {
@@ -66,7 +66,7 @@ impl ByGroup {
     pub fn leaves(
         &mut self,
         w: &State,
-        expect: &Expect,
+        expect: &Expectation,
         at: &Position,
         record: &Record,
         lane: u32,
@@ -75,7 +75,7 @@ impl ByGroup {
             return None;
         }
         let seal = *self.sealed.get(at)?;
-        let now = Arrived::of(w, at)?;
+        let now = Arrival::of(w, at)?;
         let last = self.last.entry((seal, lane)).or_insert_with(|| now.clone());
         if now.came_before(last) {
             return Some(last.at.clone());

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use potok_core::Position;
 
-use super::order::Arrived;
-use super::{Expect, Promise, members, name_of, origin_of};
+use super::order::Arrival;
+use super::{Expectation, Promise, members, name_of, origin_of};
 use crate::sim::pipeline::INTERNAL;
-use crate::sim::scenario::To;
+use crate::sim::scenario::SimTarget;
 use crate::sim::workload::field;
 use crate::sim::world::State;
 
@@ -15,7 +15,7 @@ use crate::sim::world::State;
 struct Version {
     /// The record itself, also where a copy of it is the member.
     origin: Position,
-    arrived: Arrived,
+    arrived: Arrival,
 }
 
 impl Version {
@@ -26,7 +26,7 @@ impl Version {
 
 /// Of the records of one id in a batch the last arrival is delivered, and the others end as it
 /// does.
-pub(super) fn check_versions(w: &mut State, expect: &Expect) {
+pub(super) fn check_versions(w: &mut State, expect: &Expectation) {
     let is_blind = (w.shared && expect.scenario.has_jumps_of_log())
         || (w.read_apart && expect.scenario.has_jumps());
     if expect.scenario.hold.is_none_or(|hold| !hold.replace) || is_blind {
@@ -43,7 +43,7 @@ pub(super) fn check_versions(w: &mut State, expect: &Expect) {
     }
 }
 
-fn check_pair(w: &mut State, expect: &Expect, earlier: &Version, last: &Version) {
+fn check_pair(w: &mut State, expect: &Expectation, earlier: &Version, last: &Version) {
     for (index, deliver) in (0..).zip(&expect.scenario.delivers) {
         let is_dead = |version: &Version| {
             w.observed.has_letter(&version.origin, Some(index), 1)
@@ -52,8 +52,8 @@ fn check_pair(w: &mut State, expect: &Expect, earlier: &Version, last: &Version)
         let (dead, last_dead) = (is_dead(earlier), is_dead(last));
         let name = name_of(&earlier.origin, index);
         let arrived = match &deliver.to {
-            To::Topic(_) => w.observed.named.contains_key(&name.to_string()),
-            To::Sink(_) => {
+            SimTarget::Topic(_) => w.observed.named.contains_key(&name.to_string()),
+            SimTarget::Sink(_) => {
                 let table = w.tables.get(index as usize);
                 table.is_some_and(|table| table.by_name.contains_key(&name))
             }
@@ -82,7 +82,7 @@ fn sealed_versions(w: &State) -> Vec<Vec<Version>> {
             };
             let Some(id) = field(record.value.as_deref(), "id") else { continue };
             let origin = origin_of(record).unwrap_or(at);
-            let Some(arrived) = Arrived::of(w, &origin) else { continue };
+            let Some(arrived) = Arrival::of(w, &origin) else { continue };
             by_id.entry(id).or_default().push(Version { origin, arrived });
         }
         all.extend(by_id.into_values().filter(|versions| versions.len() > 1));

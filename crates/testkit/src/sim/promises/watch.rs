@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use potok_core::{Ended, Envelope, Output, Partition, Position, RangeSet, Record};
+use potok_core::{EndedOffsets, Envelope, Output, Partition, Position, RangeSet, Record};
 
-use super::{Expect, ID_HEADER, Promise};
+use super::{Expectation, ID_HEADER, Promise};
 use super::{ever, has_ended, letter_id, members, name_of, origin_of, replay_of};
 use crate::sim::pipeline::{HELD_GROUP, INTERNAL};
 use crate::sim::scenario::{Act, Scenario};
 use crate::sim::trouble::Recovery;
-use crate::sim::workload::Kind;
+use crate::sim::workload::RecordKind;
 use crate::sim::world::State;
 
 /// A group that closes later than this after it was due is late, in simulated milliseconds.
@@ -54,7 +54,7 @@ pub(in crate::sim) fn observe_outputs(w: &mut State, outputs: &[Output], positio
 
 /// True where a scenario makes no trouble at all, nor sends what a lane waits with.
 fn is_steady(scenario: &Scenario) -> bool {
-    let is_poison = |output: &Output| Kind::of(output.value.as_deref()) == Kind::Poison;
+    let is_poison = |output: &Output| RecordKind::of(output.value.as_deref()) == RecordKind::Poison;
     let harmless = |(_, act): &(u64, Act)| match act {
         Act::Send(outputs) => !outputs.iter().any(is_poison),
         act => matches!(act, Act::AllEnded | Act::Release(_)),
@@ -66,7 +66,7 @@ fn is_steady(scenario: &Scenario) -> bool {
 }
 
 /// Checks that a group closed when it was due, where nothing is ever in trouble.
-fn check_end_of_window(w: &mut State, expect: &Expect, seal: &Output, position: &Position) {
+fn check_end_of_window(w: &mut State, expect: &Expectation, seal: &Output, position: &Position) {
     let Some(hold) = expect.scenario.hold.filter(|_| is_steady(&expect.scenario)) else { return };
     let value = seal.value.as_deref().unwrap_or_default();
     let said: serde_json::Value = serde_json::from_slice(value).unwrap_or_default();
@@ -81,7 +81,7 @@ fn check_end_of_window(w: &mut State, expect: &Expect, seal: &Output, position: 
 
 /// Checks that no group was closed before its time. What is set forward is the log's own clock, and
 /// windows go by it.
-fn check_window(w: &mut State, expect: &Expect, seal: &Output, position: &Position) {
+fn check_window(w: &mut State, expect: &Expectation, seal: &Output, position: &Position) {
     let Some(hold) = expect.scenario.hold.filter(|_| w.shared) else { return };
     let shortens = |(_, act): &(u64, Act)| match act {
         Act::Release(_) => true,
@@ -166,7 +166,7 @@ pub(in crate::sim) fn excuse_forgotten(w: &mut State, partition: &Partition, end
 }
 
 /// The log did not take these endings: their partition is another's.
-pub(in crate::sim) fn ignored(w: &mut State, ended: &Ended) {
+pub(in crate::sim) fn ignored(w: &mut State, ended: &EndedOffsets) {
     let ranges = w.observed.ignored.entry(ended.assignment).or_default();
     ended.ranges.iter().for_each(|range| ranges.insert(range.clone()));
 }
@@ -200,7 +200,7 @@ pub(in crate::sim) fn audit_ended(
 
 /// Checks that copies of records, and the members of seals, which were just noted as ended have an
 /// ending.
-fn audit_internal(w: &mut State, expect: &Expect, partition: &Partition, offsets: &[u64]) {
+fn audit_internal(w: &mut State, expect: &Expectation, partition: &Partition, offsets: &[u64]) {
     let Some(shelf) = w.disk.shelf(partition) else { return };
     let ended = shelf.records.iter().filter(|(_, record)| offsets.contains(&record.offset));
     let ended: Vec<Record> = ended.map(|(_, record)| record.clone()).collect();

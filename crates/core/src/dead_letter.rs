@@ -4,9 +4,10 @@
 //! the JSON of an [`Envelope`]; the headers behind it are the record's own, byte-exact. A body that
 //! the log does not take whole lies in several such records, each with its [`Piece`].
 
+use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use crate::{Headers, HeadersBuilder, Position, Reason, Timestamp};
+use crate::{Fault, Headers, HeadersBuilder, Position, Reason, Record, Timestamp};
 
 /// Name of the first header of a dead letter.
 pub const DEAD_LETTER_HEADER: &str = "potok-dead-letter";
@@ -62,6 +63,64 @@ impl Envelope {
         let envelope = serde_json::from_slice(value?).ok()?;
         Some((envelope, headers.without_first()))
     }
+}
+
+/// Dead letters that a feed keeps itself, such as those of an outbox table.
+#[async_trait]
+pub trait FeedLetters: Send + Sync {
+    /// Where they are: ids begin with it and a slash.
+    fn place(&self) -> &str;
+
+    /// How many there are. Must be cheap.
+    async fn count(&self) -> Result<LetterCount, Fault>;
+
+    /// Up to so many of them, oldest first, behind the one of that time and id.
+    async fn list(
+        &self,
+        after: Option<(Timestamp, &str)>,
+        most: usize,
+    ) -> Result<Vec<FeedLetter>, Fault>;
+
+    /// Those of these ids that are there.
+    async fn find(&self, ids: &[String]) -> Result<Vec<FeedLetter>, Fault>;
+
+    /// Puts these back where they came from, all or none, with their old places in the order; which
+    /// of them were there.
+    async fn replay(&self, ids: &[String]) -> Result<Vec<String>, Fault>;
+
+    /// Removes these for good; which of them were there.
+    async fn discard(&self, ids: &[String]) -> Result<Vec<String>, Fault>;
+
+    /// Those of these ids that were put back and have not ended since.
+    async fn under_way(&self, ids: &[String]) -> Result<Vec<String>, Fault>;
+}
+
+/// How many dead letters a feed keeps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LetterCount {
+    /// Counted up to 100,001.
+    pub letters: u64,
+    /// When the newest of them was set aside.
+    pub newest: Option<Timestamp>,
+}
+
+/// A dead letter that a feed keeps.
+#[derive(Clone, Debug)]
+pub struct FeedLetter {
+    /// Its id there, without the [place](FeedLetters::place).
+    pub id: String,
+    /// The record as it was handed out.
+    pub record: Record,
+    /// Where the record lay.
+    pub origin: Position,
+    /// Why, as one of a closed list.
+    pub reason: Reason,
+    /// Why, in words.
+    pub error: String,
+    /// How often it was tried.
+    pub attempts: u32,
+    /// When it was set aside.
+    pub time: Timestamp,
 }
 
 #[cfg(test)]

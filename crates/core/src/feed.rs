@@ -10,8 +10,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use crate::{
-    CloseReason, EndedOffsets, Fault, Log, Output, Partition, PipelineInfo, Reason, Source,
-    Timestamp,
+    CloseReason, EndedOffsets, Fault, FeedLetters, Log, OutboxControl, Output, Partition,
+    PipelineInfo, Reason, Source, Timestamp,
 };
 
 /// A place that hands out records and remembers which of them have ended.
@@ -43,6 +43,16 @@ pub trait Feed: Send + Sync {
 
     /// The groups that wait there, for people to see and to close, where it closes groups itself.
     fn groups(&self) -> Option<Arc<dyn FeedGroups>> {
+        None
+    }
+
+    /// The records that it set aside, where it keeps them itself.
+    fn letters(&self) -> Option<&dyn FeedLetters> {
+        None
+    }
+
+    /// The table that it relays, where it is one.
+    fn outbox(&self) -> Option<&dyn OutboxControl> {
         None
     }
 }

@@ -18,6 +18,7 @@ mod feed;
 mod files;
 mod group;
 mod log;
+mod outbox;
 mod own_topics;
 mod position;
 mod ranges;
@@ -30,7 +31,7 @@ pub mod trouble;
 
 pub use batch::{Batch, Message, Outcome, Receipt};
 pub use clock::{Clock, SystemClock, Timestamp};
-pub use dead_letter::{DEAD_LETTER_HEADER, Envelope, Piece};
+pub use dead_letter::{DEAD_LETTER_HEADER, Envelope, FeedLetter, FeedLetters, LetterCount, Piece};
 pub use decoder::{DecodeResult, Decoder};
 pub use event::Event;
 pub use fault::{Fault, Move, Reason};
@@ -47,6 +48,7 @@ pub use log::{
     ConsumerGroup, ConsumerGroupPartition, ConsumerGroupSpec, Damage, Log, OpenGroup, OpenGroups,
     Output, PipelineInfo, ReadFrom, Reader, TopicInfo,
 };
+pub use outbox::{FailingRow, LeaseOwner, OutboxControl, OutboxCounts, OutboxStatus};
 pub use own_topics::{is_own_pipeline, not_by_hand, own_topic};
 pub use position::{DeliveryId, ParsePositionError, Partition, Position};
 pub use ranges::RangeSet;

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use potok_core::{
-    Clock, ConsumerGroup, Fault, FeedGroups, GroupFiles, Log, PipelineInfo, Timestamp, TopicInfo,
-    Tracker,
+    Clock, ConsumerGroup, Fault, Feed, FeedGroups, GroupFiles, Log, PipelineInfo, Timestamp,
+    TopicInfo, Tracker,
 };
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -47,6 +47,8 @@ pub(crate) struct Inner {
     clock: Arc<dyn Clock>,
     notes_dir: Option<PathBuf>,
     pub(crate) pipelines: Mutex<BTreeMap<String, Handle>>,
+    /// Feeds of pipelines that do not run here, for people.
+    known: Mutex<Vec<(String, Arc<dyn Feed>)>>,
     asked: GroupsCache,
 }
 
@@ -95,6 +97,7 @@ pub(crate) struct Handle {
     backlogs: Arc<Backlogs>,
     /// Groups that wait in them.
     pub(crate) feed_groups: Vec<Arc<dyn FeedGroups>>,
+    feeds: Vec<Arc<dyn Feed>>,
     asking: Option<AbortOnDropHandle<()>>,
     desk: Option<AbortOnDropHandle<()>>,
     supervisor: Option<JoinHandle<()>>,
@@ -105,7 +108,8 @@ impl Engine {
     pub fn new(log: Arc<dyn Log>, clock: Arc<dyn Clock>, notes_dir: Option<PathBuf>) -> Engine {
         let pipelines = Mutex::new(BTreeMap::new());
         let asked = GroupsCache::default();
-        Engine { inner: Arc::new(Inner { log, clock, notes_dir, pipelines, asked }) }
+        let known = Mutex::default();
+        Engine { inner: Arc::new(Inner { log, clock, notes_dir, pipelines, known, asked }) }
     }
 
     /// Starts a pipeline and returns at once. Destinations may be away: it waits for them.
@@ -181,6 +185,7 @@ impl Engine {
             open_letters: Arc::default(),
             backlogs: Arc::new(Backlogs::of(&shared.plan)),
             feed_groups: shared.plan.feeds().filter_map(|(_, feed)| feed.groups()).collect(),
+            feeds: shared.plan.feeds().map(|(_, feed)| feed.clone()).collect(),
             asking: None,
             desk: None,
             supervisor: None,
@@ -273,7 +278,7 @@ impl Engine {
                 partitions,
                 damaged: damaged.clone(),
                 since: Some(handle.since.to_string()),
-                dead_letters_open: handle.open_letters.get(),
+                dead_letters_open: handle.backlogs.with_letters(handle.open_letters.get()),
                 destinations: handle.destinations.iter().filter_map(Destination::status).collect(),
                 ..Status::unknown(name, state)
             };
@@ -460,6 +465,23 @@ impl Engine {
             .filter(|(name, _)| pipeline.is_none_or(|pipeline| pipeline == *name))
             .filter_map(|(name, handle)| Some((name, handle.held.as_ref()?)));
         held.flat_map(|(name, (plan, boards))| boards.views_of(key, name, plan, now)).collect()
+    }
+
+    /// The feeds of all pipelines, or of one of them, each with the name of its pipeline.
+    pub fn feeds(&self, pipeline: Option<&str>) -> Vec<(String, Arc<dyn Feed>)> {
+        let known = self.inner.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let pipelines = self.inner.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
+        let running = pipelines.iter().flat_map(|(name, handle)| {
+            handle.feeds.iter().map(|feed| (name.clone(), feed.clone()))
+        });
+        let all = running.chain(known.iter().cloned());
+        all.filter(|(name, _)| pipeline.is_none_or(|wanted| wanted == *name)).collect()
+    }
+
+    /// Lets people ask a feed of a pipeline that does not run here.
+    pub fn know_feed(&self, pipeline: &str, feed: Arc<dyn Feed>) {
+        let mut known = self.inner.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.push((pipeline.to_owned(), feed));
     }
 
     /// Pipelines whose groups are tracked in a table, or one of them.

@@ -26,6 +26,8 @@ pub struct Outline {
     pub dead_letters: String,
     /// Its groups are tracked in a table, as files with stages.
     pub has_files: bool,
+    /// It relays an outbox table.
+    pub has_outbox: bool,
 }
 
 /// One stage of an [`Outline`].
@@ -60,6 +62,7 @@ impl Outline {
             probe_every: u64::try_from(plan.probe_every.as_millis()).unwrap_or(u64::MAX),
             dead_letters: plan.dead_letter_topic.to_string(),
             has_files: plan.hold.as_ref().is_some_and(|hold| hold.track.is_some()),
+            has_outbox: plan.feeds().any(|(_, feed)| feed.outbox().is_some()),
         }
     }
 }

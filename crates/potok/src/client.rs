@@ -11,7 +11,10 @@ use axum::body::{Body, Bytes};
 use axum::http::Request;
 use futures::StreamExt;
 use potok_config::{Connections, Flags};
-use potok_server::Admin;
+use potok_connectors::memory::MemoryLog;
+use potok_core::{Clock, Feed, SystemClock};
+use potok_flow::Engine;
+use potok_server::{Admin, Identity};
 use serde::de::DeserializeOwned;
 use tokio::runtime::Runtime;
 use tokio::time::Instant;
@@ -61,7 +64,7 @@ pub struct Client {
 
 enum Connection {
     Process { agent: ureq::Agent, address: String, token: Option<String> },
-    Folder { runtime: Arc<Runtime>, router: Router, _folder: Folder },
+    Folder { runtime: Arc<Runtime>, router: Router, _folder: Option<Folder> },
 }
 
 /// What a process says of itself.
@@ -70,6 +73,8 @@ struct Info {
     data_dir: String,
     nonce: String,
     pid: u32,
+    #[serde(default)]
+    pipelines: Vec<String>,
 }
 
 impl Client {
@@ -165,8 +170,38 @@ impl Client {
         // No pipelines: the engine only lends its log and clock.
         let engine = runtime.block_on(async { folder.engine(None) });
         let router = potok_server::router(Admin::new(engine, folder.identity(String::new(), None)));
-        let via = Connection::Folder { runtime, router, _folder: folder };
+        let via = Connection::Folder { runtime, router, _folder: Some(folder) };
         Ok(Ok(Client { via, new_folder: false }))
+    }
+
+    /// Asks the process that runs the pipeline; where none does, its feed is asked right here, and no
+    /// data folder is needed.
+    pub fn of_feed(
+        wanted: &Target,
+        pipeline: &str,
+        feed: Arc<dyn Feed>,
+    ) -> Result<Client, Failure> {
+        if let Some(client) = Self::find_process(wanted)? {
+            let info: Info = client.get_json("/api/v1/info")?;
+            if wanted.admin.is_some() || info.pipelines.iter().any(|known| known == pipeline) {
+                return Ok(client);
+            }
+        }
+        let runtime = Arc::new(folder::runtime()?);
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let log = Arc::new(MemoryLog::new(clock.clone()));
+        let engine = runtime.block_on(async { Engine::new(log, clock, None) });
+        engine.know_feed(pipeline, feed);
+        let identity = Identity {
+            version: env!("CARGO_PKG_VERSION"),
+            data_dir: String::new(),
+            pid: std::process::id(),
+            nonce: String::new(),
+            address: None,
+        };
+        let router = potok_server::router(Admin::new(engine, identity));
+        let via = Connection::Folder { runtime, router, _folder: None };
+        Ok(Client { via, new_folder: false })
     }
 
     /// True when the data folder was made by this command.

@@ -12,7 +12,7 @@ use potok_core::Timestamp;
 use potok_hub::tokens::issuer::Issuer;
 use potok_hub::tokens::rules::AuthSettings;
 use potok_hub::tokens::{Authority, Person};
-use potok_server::{Gatekeeper, Refused, Role, Visitor};
+use potok_server::{Gatekeeper, Refusal, Role, Visitor};
 use serde_json::{Map, Value};
 
 use crate::failure::Failure;
@@ -39,7 +39,7 @@ impl RoleKeeper {
         Ok(Some(RoleKeeper { authority, roles: auth.dashboard.clone() }))
     }
 
-    fn visitor(&self, token: &str, person: &Person) -> Result<Visitor, Refused> {
+    fn visitor(&self, token: &str, person: &Person) -> Result<Visitor, Refusal> {
         let claims = claims(token).unwrap_or_default();
         let has = |roles: &[String]| roles.iter().any(|role| has_role(&claims, role));
         let role = match () {
@@ -49,7 +49,7 @@ impl RoleKeeper {
             () => {
                 let all = [&self.roles.viewers, &self.roles.operators, &self.roles.admins];
                 let all: Vec<&str> = all.into_iter().flatten().map(String::as_str).collect();
-                return Err(Refused {
+                return Err(Refusal {
                     why: format!("{} has no role here", person.user.as_str()),
                     hint: format!("give them one of these roles: {}", all.join(", ")),
                     is_known: true,
@@ -63,9 +63,9 @@ impl RoleKeeper {
 }
 
 impl Gatekeeper for RoleKeeper {
-    fn admit<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Visitor, Refused>> {
+    fn admit<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Visitor, Refusal>> {
         async move {
-            let person = self.authority.verify(token).await.map_err(|refusal| Refused {
+            let person = self.authority.verify(token).await.map_err(|refusal| Refusal {
                 why: refusal.to_string(),
                 hint: refusal.hint().to_owned(),
                 is_known: false,

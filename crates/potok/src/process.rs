@@ -17,8 +17,8 @@ use tokio::sync::oneshot;
 use crate::client::{self, Client};
 use crate::failure::Failure;
 use crate::folder::{Folder, FolderBusy, Notes};
-use crate::listener::Listener;
 use crate::gatekeeper::RoleKeeper;
+use crate::listener::Listener;
 use crate::owner::{self, Claim, Owner, nonce};
 use crate::wire;
 
@@ -50,8 +50,7 @@ impl Process {
         pipelines: &[LoadedFile<Pipeline>],
         plans: Vec<Plan>,
     ) -> Result<Self, Failure> {
-        let keeper = RoleKeeper::start(&connections.auth)?;
-        let listener = bind(&connections.admin, keeper.is_some()).await?;
+        let listener = bind(&connections.admin, connections.auth.issuer.is_some()).await?;
         let address = listener.local_addr().map_err(|error| {
             Failure::new("P0507", "the admin address cannot be listened on").because(error)
         })?;
@@ -64,9 +63,12 @@ impl Process {
         let identity = folder.identity(nonce.clone(), Some(address));
         let admin = Admin::of_files(engine.clone(), identity, files);
         // This machine's own programs need no login; whoever can read the folder has its key.
-        let keeper = keeper.filter(|_| !address.ip().is_loopback());
-        let key = keeper.as_ref().map(|_| format!("{}{}", owner::nonce(), owner::nonce()));
-        if let Some((keeper, key)) = keeper.zip(key.clone()) {
+        let keeper = match address.ip().is_loopback() {
+            true => None,
+            false => RoleKeeper::start(&connections.auth)?,
+        };
+        let key = (!address.ip().is_loopback()).then(owner::secret).transpose()?;
+        if let (Some(key), Some(keeper)) = (key.clone(), keeper) {
             tracing::warn!(%address, "the admin address can be reached by others: put TLS before it");
             admin.demand_tokens(Box::new(keeper), key);
         }

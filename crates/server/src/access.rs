@@ -71,7 +71,7 @@ impl Visitor {
 
 /// Why somebody is not let in. Never repeats the token.
 #[derive(Clone, Debug)]
-pub struct Refused {
+pub struct Refusal {
     /// The rule that the token breaks.
     pub why: String,
     /// What to do about it.
@@ -83,7 +83,7 @@ pub struct Refused {
 /// Says whom a token speaks for.
 pub trait Gatekeeper: Send + Sync {
     /// Called for every request with a token, and for every login.
-    fn admit<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Visitor, Refused>>;
+    fn admit<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Visitor, Refusal>>;
 }
 
 /// What is asked of those who come from elsewhere.
@@ -105,7 +105,7 @@ impl Access {
 
     /// Whom a token speaks for.
     pub async fn admit(&self, token: &str, now: Timestamp) -> Result<Visitor, ApiError> {
-        let refused = |refused: Refused| {
+        let refused = |refused: Refusal| {
             let (status, code) = match refused.is_known {
                 true => (StatusCode::FORBIDDEN, "P1622"),
                 false => (StatusCode::UNAUTHORIZED, "P1621"),
@@ -220,9 +220,8 @@ pub(crate) fn require(visitor: &Visitor, role: Role) -> Result<(), ApiError> {
 fn needed(method: &Method, uri: &Uri) -> Role {
     let path = uri.path().trim_end_matches('/');
     let parts: Vec<&str> = path.split('/').skip(1).collect();
-    let has = |wanted: &str| {
-        uri.query().unwrap_or_default().split('&').any(|param| param == wanted)
-    };
+    let has =
+        |wanted: &str| uri.query().unwrap_or_default().split('&').any(|param| param == wanted);
     match (is_look(method), parts.as_slice()) {
         // Records as they are.
         (true, ["api", "v1", "topics", _, "records"] | ["api", "v1", "trace"]) => Role::Operator,
@@ -232,7 +231,7 @@ fn needed(method: &Method, uri: &Uri) -> Role {
         (true, _) => Role::Viewer,
         (false, ["login"] | ["act", "sign-out"]) => Role::Viewer,
         (false, ["act", "drop" | "drop-group"]) => Role::Admin,
-        (false, ["api", "v1", .., "drop" | "delete"]) => Role::Admin,
+        (false, ["api", "v1", .., "drop" | "delete" | "skip"]) => Role::Admin,
         (false, _) => Role::Operator,
     }
 }

@@ -76,7 +76,8 @@ fn check(
         return Err(foreign(&format!("a request for the host `{host}`")));
     }
     if let Some(origin) = text(ORIGIN.as_str()) {
-        let page = origin.split_once("://").filter(|(scheme, _)| ["http", "https"].contains(scheme));
+        let page =
+            origin.split_once("://").filter(|(scheme, _)| ["http", "https"].contains(scheme));
         let ours = page.is_some_and(|(scheme, host)| match has_access {
             true => hosts.iter().flatten().all(|asked| asked.eq_ignore_ascii_case(host)),
             false => scheme == "http" && is_ours(host, address.port()),

@@ -4,8 +4,8 @@
 //! that cannot write (a full disk) is not ready; a destination or a store that is away makes records
 //! wait in the log, which is what it is for. What pipelines wait for is listed all the same.
 
-use axum::Json;
 use axum::Extension;
+use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};

@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::access::Actor;
-use crate::letters::{LetterRequest, Action, Dry, Work};
+use crate::letters::{Action, DryRun, LetterRequest, Work};
 use crate::{Admin, ApiError};
 
 /// Jobs that are remembered.
@@ -47,7 +47,7 @@ pub(crate) struct Progress {
     pub outcome: Option<Value>,
     /// What a replay would come to, of those that were tried out.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub forecast: Option<Dry>,
+    pub forecast: Option<DryRun>,
     pub error: Option<String>,
     pub ended: Option<String>,
 }

@@ -25,6 +25,7 @@ mod jobs;
 mod letters;
 mod line;
 mod metrics;
+mod outbox;
 mod patience;
 mod pipelines;
 mod problems;
@@ -50,7 +51,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use files::PipelineFiles;
 
-pub use access::{Gatekeeper, Refused, Role, Visitor};
+pub use access::{Gatekeeper, Refusal, Role, Visitor};
 pub use error::ApiError;
 pub use frame::{FRAME_TYPE, push_record};
 pub use http::{HttpAuth, HttpLimits, HttpSource, HttpSourceCounts, HttpSources, serve_http};
@@ -199,6 +200,9 @@ pub fn router(admin: Admin) -> Router {
         .route("/topics/{topic}/records", get(read::records).post(append::records))
         .route("/files", get(tracked::files))
         .route("/stuck", get(tracked::stuck))
+        .route("/outbox", get(outbox::list))
+        .route("/outbox/retry", post(outbox::retry))
+        .route("/outbox/skip", post(outbox::skip))
         .route("/trace", get(trace::trace))
         .route("/dead-letters", get(letters::list))
         .route("/dead-letters/replay", post(letters::replay))
@@ -223,7 +227,9 @@ pub async fn bind(address: SocketAddr, demands_tokens: bool) -> Result<TcpListen
     if !address.ip().is_loopback() && !demands_tokens {
         return Err(Fault::fix(format!("the admin address {address} is not a loopback address"))
             .code("P0506")
-            .hint("others could reach it: set `auth` with issuer and audience, or use 127.0.0.1:7600"));
+            .hint(
+                "others could reach it: set `auth` with issuer and audience, or use 127.0.0.1:7600",
+            ));
     }
     TcpListener::bind(address).await.map_err(|error| {
         Fault::fix(format!("the admin address {address} cannot be listened on"))

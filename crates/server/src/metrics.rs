@@ -3,11 +3,12 @@
 //! Names are `potok_<step>_<noun>_<unit>[_total]`. Counters start at zero with the process.
 
 use std::fmt::Write;
+use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use potok_core::Timestamp;
+use potok_core::{Feed, OutboxCounts, Timestamp};
 use potok_flow::{LatencyCounts, State as PipelineState, Status, WaitsFor};
 
 use crate::{Admin, HttpSourceCounts, parse_since};
@@ -16,16 +17,14 @@ const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 pub(crate) async fn metrics(State(admin): State<Admin>) -> Response {
     let log = admin.engine().log();
-    let mut text = render(
-        &admin.engine().status().await,
-        admin.identity().version,
-        log.damage().len(),
-        log.trouble().is_some(),
-    );
+    let statuses = admin.engine().status().await;
+    let mut text =
+        render(&statuses, admin.identity().version, log.damage().len(), log.trouble().is_some());
     if let Some((_, sources)) = admin.http() {
         text.push_str(&render_http(&sources.counts()));
     }
     text.push_str(&render_tracked(&admin).await);
+    text.push_str(&render_outboxes(&admin.engine().feeds(None), &statuses));
     ([(CONTENT_TYPE, TEXT)], text).into_response()
 }
 
@@ -46,6 +45,80 @@ async fn render_tracked(admin: &Admin) -> String {
             let labels =
                 [("pipeline", &*tracked.pipeline), ("stage", &*oldest.stage), ("shard", &shard)];
             page.line(name, &labels, oldest.seconds as f64);
+        }
+    }
+    page.0
+}
+
+/// One metric of each outbox.
+struct OutboxMetric {
+    name: &'static str,
+    kind: &'static str,
+    help: &'static str,
+    /// `None` leaves the line out.
+    value: fn(&Status, &OutboxCounts) -> Option<f64>,
+}
+
+const OUTBOX: &[OutboxMetric] = &[
+    OutboxMetric {
+        name: "potok_outbox_waiting_rows",
+        kind: "gauge",
+        help: "Rows of the outbox that are not processed, counted up to 100,001.",
+        value: |status, _| status.waiting.map(|waiting| waiting as f64),
+    },
+    OutboxMetric {
+        name: "potok_outbox_oldest_seconds",
+        kind: "gauge",
+        help: "Age of the oldest row that is not processed; 0 when there is none.",
+        value: |status, _| {
+            status.waiting.map(|_| status.waiting_oldest.unwrap_or(0) as f64 / 1_000.0)
+        },
+    },
+    OutboxMetric {
+        name: "potok_outbox_published_rows_total",
+        kind: "counter",
+        help: "Rows that this process published and marked.",
+        value: |_, counts| Some(counts.published as f64),
+    },
+    OutboxMetric {
+        name: "potok_outbox_failed_rows_total",
+        kind: "counter",
+        help: "Failures of rows in this process, each of a row as often as it failed.",
+        value: |_, counts| Some(counts.failed as f64),
+    },
+    OutboxMetric {
+        name: "potok_outbox_failing_keys",
+        kind: "gauge",
+        help: "Keys that wait behind a row that failed; 0 where another process owns the table.",
+        value: |_, counts| Some(counts.failing_keys as f64),
+    },
+    OutboxMetric {
+        name: "potok_outbox_owner",
+        kind: "gauge",
+        help: "1 while this process owns the table, 0 while it stands by.",
+        value: |_, counts| Some(f64::from(u8::from(counts.is_owner))),
+    },
+    OutboxMetric {
+        name: "potok_outbox_dead_rows",
+        kind: "gauge",
+        help: "Dead letters of the outbox, counted up to 100,001.",
+        value: |status, _| status.dead_letters_open.map(|dead| dead as f64),
+    },
+];
+
+fn render_outboxes(feeds: &[(String, Arc<dyn Feed>)], statuses: &[Status]) -> String {
+    let counts = feeds.iter().filter_map(|(pipeline, feed)| {
+        let status = statuses.iter().find(|status| status.pipeline == *pipeline)?;
+        Some((status, feed.outbox()?.counts()))
+    });
+    let counts: Vec<(&Status, OutboxCounts)> = counts.collect();
+    let mut page = MetricsText(String::new());
+    for metric in OUTBOX.iter().filter(|_| !counts.is_empty()) {
+        page.head(metric.name, metric.kind, metric.help);
+        for (status, counts) in &counts {
+            if let Some(value) = (metric.value)(status, counts) {
+                page.line(metric.name, &[("pipeline", &status.pipeline)], value);
+            }
         }
     }
     page.0

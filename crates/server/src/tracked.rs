@@ -111,10 +111,7 @@ pub(crate) async fn stuck(
 }
 
 /// Files that have been in one state for longer than they should.
-pub(crate) async fn stuck_of(
-    admin: &Admin,
-    pipeline: Option<&str>,
-) -> Result<Vec<File>, ApiError> {
+pub(crate) async fn stuck_of(admin: &Admin, pipeline: Option<&str>) -> Result<Vec<File>, ApiError> {
     let mut stuck = Vec::new();
     for tracked in tracked(admin, pipeline).await? {
         let rows = tracked.tracker.list(&FilesAsk::Stuck).await?;

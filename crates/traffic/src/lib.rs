@@ -6,6 +6,7 @@
 #![deny(missing_docs)]
 
 pub mod gdelt;
+pub mod messenger;
 pub mod orders;
 mod random;
 pub mod shop;

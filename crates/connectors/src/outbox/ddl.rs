@@ -6,6 +6,11 @@ use crate::sql::Dialect;
 /// The column that orders rows, in a table that potok makes.
 pub(super) const SEQ: &str = "seq";
 
+/// The trigger that tells of new rows, and its function.
+pub(super) const TRIGGER: &str = "potok_outbox_notify";
+/// Where it tells of them; the message is the table, with its schema.
+pub(super) const CHANNEL: &str = "potok_outbox";
+
 /// The name of the index that leads to rows that wait.
 pub(super) fn index_name(names: &Names) -> String {
     format!("{}_unprocessed", names.table)
@@ -215,6 +220,27 @@ impl Shape {
         }
         all.extend(self.beside());
         all
+    }
+
+    /// A trigger that tells relays of new rows at once, where the database can. It costs writers:
+    /// notifications of all commits of a cluster go through one lock.
+    pub(super) fn notify_ddl(&self) -> Vec<String> {
+        if self.dialect != Dialect::Postgres {
+            return Vec::new();
+        }
+        let (outbox, trigger) = (self.name(&self.names.table), self.quote(TRIGGER));
+        let function = self.name(TRIGGER);
+        vec![
+            format!(
+                "CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS \
+                 $$ BEGIN PERFORM pg_notify('{CHANNEL}', TG_TABLE_SCHEMA || '.' || TG_TABLE_NAME); \
+                 RETURN NULL; END $$"
+            ),
+            format!(
+                "CREATE OR REPLACE TRIGGER {trigger} AFTER INSERT ON {outbox} \
+                 FOR EACH STATEMENT EXECUTE FUNCTION {function}()"
+            ),
+        ]
     }
 
     /// What the relay's user must be allowed; `user` stands for its name.

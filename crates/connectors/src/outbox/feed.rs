@@ -9,9 +9,9 @@ use bytes::Bytes;
 use potok_core::trouble::crash_point;
 use potok_core::{
     Assignment, Attempts, Backlog, EndedOffsets, Fault, Feed, FeedAbilities, FeedCommit, FeedFacts,
-    HeadersBuilder, Log, Move, OpenFeed, Partition, PartitionEnd, PipelineInfo, Position,
-    PostponedRecord, Progress, RECORD_BYTES_MAX, RangeSet, Reason, Record, SetAside, Source,
-    SourceBatch, SourceEvent, Timestamp,
+    FeedLetters, Log, Move, OpenFeed, OutboxControl, Partition, PartitionEnd, PipelineInfo,
+    Position, PostponedRecord, Progress, RECORD_BYTES_MAX, RangeSet, Reason, Record, SetAside,
+    Source, SourceBatch, SourceEvent,
 };
 use potok_expr::json::Parser;
 use potok_expr::{Scope, Template};
@@ -20,9 +20,10 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 use tracing::{error, warn};
 
+use super::counters::RelayCounters;
 use super::flight::{Flight, RowId, RowInFlight, Verdict};
 use super::statements::{Burial, Delay, ReadLimits};
-use super::table::{OutboxRow, OutboxTable};
+use super::table::{OutboxRow, OutboxTable, record};
 use super::tenure::{Lease, LeaseKeeper, LeaseNeed, Tenure, need, word};
 use super::{Outbox, SessionPurpose};
 
@@ -32,6 +33,8 @@ const READ: ReadLimits = ReadLimits { rows: 2_000, bytes: 4 << 20 };
 const OUT_MAX: usize = 8_000;
 /// The shortest and the longest pause between two reads of a table where nothing waits.
 const POLL: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
+/// The longest where a trigger tells of new rows.
+const POLL_TOLD: Duration = Duration::from_secs(1);
 /// How often heads are compared with the table.
 const SWEEP_EVERY: Duration = Duration::from_secs(2);
 /// How often locked rows are tried again.
@@ -78,8 +81,11 @@ impl Feed for Outbox {
             turn: tokio::sync::Mutex::default(),
             wake: Notify::new(),
             max_wait: self.settings.max,
+            counters: self.counters.clone(),
             _need: need,
         });
+        self.counters.opened(Arc::downgrade(&relay));
+        self.spawn_listener(&relay, &shape);
         if let Some(age) = self.settings.keep_processed {
             let (relay, table) = (Arc::downgrade(&relay), table(SessionPurpose::Purge));
             tokio::spawn(async move {
@@ -99,7 +105,10 @@ impl Feed for Outbox {
             held: None,
             is_paused: false,
             is_stalled: false,
+            poll_max: self.settings.poll,
             pause: POLL.0,
+            poll_at: Instant::now(),
+            is_woken: false,
             sweep_at: Instant::now(),
             mark_at: Instant::now(),
         };
@@ -110,18 +119,28 @@ impl Feed for Outbox {
         let shape = Arc::new(self.look().await?);
         OutboxTable { shape, session: self.session(SessionPurpose::Look) }.backlog().await
     }
+
+    fn letters(&self) -> Option<&dyn FeedLetters> {
+        Some(self)
+    }
+
+    fn outbox(&self) -> Option<&dyn OutboxControl> {
+        Some(self)
+    }
 }
 
 /// What source and progress share.
-struct Relay {
-    label: String,
+pub(super) struct Relay {
+    pub label: String,
     notes: OutboxTable,
-    tenure: watch::Receiver<Tenure>,
+    pub tenure: watch::Receiver<Tenure>,
     flight: Mutex<Flight>,
     /// Notes go one at a time.
     turn: tokio::sync::Mutex<()>,
-    wake: Notify,
+    /// The table should be read now, whatever the pause.
+    pub wake: Notify,
     max_wait: Duration,
+    pub counters: Arc<RelayCounters>,
     /// Dropped with the last of those who note: then the lease is let go.
     _need: LeaseNeed,
 }
@@ -132,8 +151,13 @@ impl Relay {
     }
 
     /// The lease, while it may be relied on.
-    fn held(&self) -> Option<Lease> {
+    pub fn held(&self) -> Option<Lease> {
         self.tenure.borrow().held.filter(|held| !held.is_over())
+    }
+
+    /// Keys that wait behind a row that failed; `None` while another process has the lease.
+    pub fn failing_keys(&self) -> Option<u64> {
+        self.held().map(|_| self.flight().shut_keys() as u64)
     }
 
     /// Marks rows; what the table refuses is halved down to the row.
@@ -162,8 +186,10 @@ impl Relay {
                 return Ok(false);
             }
             let mut flight = self.flight();
+            let is_left = |id: &RowId| noted.left.iter().any(|left| **left == **id);
+            self.counters.published(part.iter().filter(|(_, id)| !is_left(id)).count());
             for (offset, id) in part {
-                let is_left = noted.left.iter().any(|left| **left == **id);
+                let is_left = is_left(id);
                 match (is_left, offset) {
                     (true, Some(offset)) => flight.published(*offset),
                     (true, None) => {}
@@ -202,6 +228,7 @@ impl Relay {
         let noted = self.notes.put_off(token, &delay).await?;
         if noted.mine {
             self.flight().put_off(offset, wait);
+            self.counters.failed();
         }
         Ok(noted.mine)
     }
@@ -223,6 +250,7 @@ impl Relay {
             Ok(noted) if noted.left.is_empty() => {
                 error!(row = %out.id, reason = %failed.reason, "{}: {}", self.label, failed.error);
                 self.flight().ended(offset);
+                self.counters.failed();
                 return Ok(true);
             }
             // Somebody has it locked.
@@ -295,14 +323,14 @@ impl Progress for Relay {
 }
 
 /// Finds the key of a row, as the pipeline does.
-struct RowKeys {
-    template: Option<Template>,
-    parser: Parser,
+pub(super) struct RowKeys {
+    pub template: Option<Template>,
+    pub parser: Parser,
 }
 
 impl RowKeys {
     /// Without a key that can be read, a row has a key of its own: its id.
-    fn of(&mut self, row: &OutboxRow, record: &Record, topic: &str) -> Bytes {
+    pub fn of(&mut self, row: &OutboxRow, record: &Record, topic: &str) -> Bytes {
         let own = || Bytes::copy_from_slice(row.id.as_bytes());
         let Some(template) = &self.template else { return own() };
         let value = record.value.as_deref().filter(|_| template.needs_value());
@@ -328,7 +356,13 @@ struct OutboxSource {
     held: Option<u64>,
     is_paused: bool,
     is_stalled: bool,
+    /// The longest pause between two reads, where somebody has set it.
+    poll_max: Option<Duration>,
     pause: Duration,
+    /// When the table is read again, if nothing happens before.
+    poll_at: Instant,
+    /// Something happened.
+    is_woken: bool,
     sweep_at: Instant,
     mark_at: Instant,
 }
@@ -356,6 +390,7 @@ impl OutboxSource {
         *self.relay.flight() = flight;
         self.held = Some(held.token);
         self.pause = POLL.0;
+        self.poll_at = Instant::now();
         self.sweep_at = Instant::now();
         Ok(SourceEvent::Assigned(vec![Assignment {
             partition: self.partition.clone(),
@@ -373,30 +408,7 @@ impl OutboxSource {
     }
 
     fn record(&self, row: &OutboxRow, offset: u64) -> Record {
-        let text = |text: &Option<String>| text.as_ref().map(|text| text.clone().into_bytes());
-        let mut headers = HeadersBuilder::new()
-            .add("id", Some(row.id.as_bytes()))
-            .add("event_type", text(&row.event_type).as_deref())
-            .add("added_at", text(&row.added_at).as_deref())
-            // Whoever reads the topic drops repeats by it.
-            .add("potok-id", Some(row.id.as_bytes()));
-        let names = self.table.shape.header_columns();
-        for (name, value) in names.into_iter().zip(&row.headers) {
-            if value.is_some() || name != self.table.shape.names.traceparent {
-                let name = match name == self.table.shape.names.traceparent {
-                    true => "traceparent",
-                    false => name,
-                };
-                headers = headers.add(name, value.as_deref());
-            }
-        }
-        Record {
-            offset,
-            time: row.time.unwrap_or(Timestamp(0)),
-            key: Some(Bytes::copy_from_slice(row.id.as_bytes())),
-            headers: headers.build(),
-            value: row.payload.clone(),
-        }
+        record(&self.table.shape, row, offset)
     }
 
     /// Rows to hand out now; `None` where there are none.
@@ -496,6 +508,7 @@ impl OutboxSource {
             let _turn = self.relay.turn.lock().await;
             self.relay.notes.bury(token, &burial).await?;
             error!(row = %row.id, "{}: {what}", self.relay.label);
+            self.relay.counters.failed();
             keys.push(key.clone());
         }
         Ok(rows.into_iter().filter(|(_, key)| !keys.contains(key)).collect())
@@ -542,6 +555,24 @@ impl OutboxSource {
         }))
     }
 
+    /// When something is to be done besides what others tell.
+    fn look_at(&self) -> Instant {
+        let flight = self.relay.flight();
+        let mark_at = (flight.has_unmarked()).then_some(self.mark_at);
+        let heads = flight.next_due().map(|due| due.min(self.sweep_at));
+        [mark_at, heads].into_iter().flatten().fold(self.poll_at, Instant::min)
+    }
+
+    /// How long to wait before the table is read again: twice as long each time, until it is plain
+    /// that nothing comes.
+    fn next_pause(&mut self) -> Duration {
+        let told = if self.relay.counters.is_listening() { POLL_TOLD } else { POLL.1 };
+        let longest = self.poll_max.unwrap_or(told);
+        let pause = self.pause;
+        self.pause = if pause < POLL.1.min(longest) { pause * 2 } else { pause.max(longest) };
+        pause
+    }
+
     /// Compares heads with the table: people skip rows, reset them, or want them tried now.
     async fn sweep(&mut self, token: &str) -> Result<(), Fault> {
         let heads = self.relay.flight().heads();
@@ -566,7 +597,7 @@ impl OutboxSource {
 }
 
 /// What deliveries of a row are named after: nothing but its id.
-fn position(topic: &Arc<str>, id: &str) -> Position {
+pub(super) fn position(topic: &Arc<str>, id: &str) -> Position {
     let hash = Sha256::digest(id.as_bytes());
     let part = |at: usize| {
         let bytes = hash.get(at..at + 8).and_then(|bytes| <[u8; 8]>::try_from(bytes).ok());
@@ -603,21 +634,25 @@ impl Source for OutboxSource {
                         self.is_stalled = false;
                         return Ok(SourceEvent::Stalled(None));
                     }
-                    if !self.is_paused
-                        && let Some(batch) = self.step(held).await?
-                    {
-                        self.pause = POLL.0;
-                        return Ok(batch);
+                    let is_due = self.is_woken || Instant::now() >= self.look_at();
+                    if is_due && !self.is_paused {
+                        let batch = self.step(held).await?;
+                        self.is_woken = false;
+                        if let Some(batch) = batch {
+                            self.pause = POLL.0;
+                            self.poll_at = Instant::now();
+                            return Ok(batch);
+                        }
+                        self.poll_at = Instant::now() + self.next_pause();
                     }
-                    let mut until = (Instant::now() + self.pause).min(held.believed);
-                    if let Some(due) = self.relay.flight().next_due() {
-                        until = until.min(due.max(Instant::now() + POLL.0));
-                    }
-                    self.pause = (self.pause * 2).min(POLL.1.max(self.pause));
+                    let until = match self.is_paused {
+                        true => Instant::now() + POLL.1,
+                        false => self.look_at().max(Instant::now() + POLL.0),
+                    };
                     tokio::select! {
                         _ = self.tenure.changed() => {}
-                        () = self.relay.wake.notified() => {}
-                        () = sleep_until(until) => {}
+                        () = self.relay.wake.notified() => self.is_woken = true,
+                        () = sleep_until(until.min(held.believed)) => {}
                     }
                 }
                 (Some(_), None) => {}

@@ -164,6 +164,15 @@ impl Flight {
         self.open(id);
     }
 
+    pub fn has_unmarked(&self) -> bool {
+        !self.unmarked.is_empty()
+    }
+
+    /// How many keys wait behind a row that failed.
+    pub fn shut_keys(&self) -> usize {
+        self.shut.len()
+    }
+
     pub fn unmarked(&self) -> Vec<RowId> {
         self.unmarked.iter().cloned().collect()
     }

@@ -7,12 +7,16 @@
 //! and no other (`flight.rs`). Not here: what follows the log of the database, and several relays that
 //! share a table at a time.
 
+mod counters;
 mod ddl;
 mod feed;
 mod flight;
+mod letters;
 mod look;
 #[cfg(feature = "mysql")]
 mod mysql;
+#[cfg(feature = "postgres")]
+mod notify;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod report;
@@ -32,13 +36,13 @@ use std::time::Duration;
 use potok_core::Fault;
 use potok_expr::Template;
 
+use counters::RelayCounters;
 use look::Look;
 use session::OutboxSession;
 use shape::{Names, Shape};
 
 use crate::sql::Dialect;
 
-pub use report::{DeadRow, FailingRow, Owner, Status};
 pub use settings::OutboxSettings;
 pub(crate) use settings::register;
 
@@ -61,6 +65,8 @@ struct RelayOptions {
     lease: Duration,
     keep_processed: Option<Duration>,
     create_tables: bool,
+    /// The longest pause between two reads of a table where nothing waits.
+    poll: Option<Duration>,
     /// What is kept in order.
     key: Option<Template>,
     /// What the pipeline file comes down to: where it changed, rows that wait are tried at once.
@@ -93,6 +99,9 @@ pub struct Outbox {
     shape: Mutex<Option<Shape>>,
     /// For questions of people.
     asking: Arc<dyn OutboxSession>,
+    counters: Arc<RelayCounters>,
+    /// Rows per second, when that was asked last.
+    rate: Mutex<Option<(tokio::time::Instant, Option<f64>)>>,
 }
 
 impl Outbox {
@@ -137,6 +146,12 @@ impl Outbox {
         *self.shape.lock().unwrap_or_else(PoisonError::into_inner) = Some(shape.clone());
         Ok(shape)
     }
+}
+
+#[cfg(not(feature = "postgres"))]
+impl Outbox {
+    /// No other database tells of new rows.
+    fn spawn_listener(&self, _relay: &Arc<feed::Relay>, _shape: &Arc<Shape>) {}
 }
 
 impl OutboxServer {

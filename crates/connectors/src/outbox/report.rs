@@ -1,87 +1,27 @@
 //! What people ask about an outbox, and what they do to it by hand.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
-use potok_core::Fault;
-use serde::Serialize;
+use async_trait::async_trait;
+use potok_core::{FailingRow, Fault, LeaseOwner, OutboxControl, OutboxCounts, OutboxStatus};
+use tokio::time::Instant;
 
-use super::session::{number, text};
-use super::shape::{LEASES, Order, ROWID, Shape, WAITING};
+use super::session::{Cells, number, text};
+use super::shape::{LEASES, Shape, WAITING};
 use super::table::OutboxTable;
 use super::{Outbox, SessionPurpose};
 use crate::sql::Dialect;
 
 /// Rows are counted up to here.
-const COUNT_MAX: u64 = 100_000;
+pub(super) const COUNT_MAX: usize = 100_000;
 /// Failing keys that are listed.
 const FAILING_MAX: usize = 100;
-/// Of so many of the newest rows the rate is taken.
-const RATE_ROWS: usize = 10_000;
-
-/// What `potok outbox status` shows.
-#[derive(Clone, Debug, Serialize)]
-pub struct Status {
-    pub table: String,
-    /// Rows that are not processed, counted up to 100,001.
-    pub waiting: u64,
-    /// Seconds since the oldest of them was written.
-    pub oldest_seconds: Option<f64>,
-    /// Rows processed in the last minute, per second; of the newest 10,000 rows.
-    pub rate: f64,
-    /// Dead letters, counted likewise.
-    pub dead: u64,
-    /// Keys whose first row failed.
-    pub failing: Vec<FailingRow>,
-    /// Who relays the table.
-    pub owner: Option<Owner>,
-}
-
-/// A row that failed, and with it its key.
-#[derive(Clone, Debug, Serialize)]
-pub struct FailingRow {
-    /// The row.
-    pub id: String,
-    pub key: String,
-    /// How often it failed.
-    pub attempt: u64,
-    /// Seconds until it is tried again; negative when it is due.
-    pub next_seconds: f64,
-    /// Why it failed.
-    pub error: String,
-    /// Rows of its key that wait for it.
-    pub behind: u64,
-}
-
-/// Who has the lease.
-#[derive(Clone, Debug, Serialize)]
-pub struct Owner {
-    /// Host and process.
-    pub owner: String,
-    pub pipeline: String,
-    /// Seconds until the lease runs out; negative when it has.
-    pub lease_seconds: f64,
-}
-
-/// A dead letter of the table.
-#[derive(Clone, Debug, Serialize)]
-pub struct DeadRow {
-    /// The row.
-    pub id: String,
-    /// What happened.
-    pub event_type: Option<String>,
-    /// The message.
-    pub payload: Option<String>,
-    /// When it was written.
-    pub added_at: Option<String>,
-    /// How often it was tried.
-    pub attempts: u64,
-    /// Why it was set aside.
-    pub reason: String,
-    /// The same in words.
-    pub error: String,
-    /// When.
-    pub dead_at: String,
-}
+/// Without an index on `processed_at` the rate is a look at the whole table: it may take so long, and
+/// is not taken again for a while.
+const RATE_MS_MAX: u64 = 2_000;
+const RATE_EVERY: Duration = Duration::from_secs(10);
+const MINUTE: Duration = Duration::from_secs(60);
 
 impl Shape {
     /// How many rows wait, and since when.
@@ -96,17 +36,33 @@ impl Shape {
         )
     }
 
-    fn rate(&self) -> String {
+    /// How many rows were processed in the last minute.
+    fn rate(&self) -> Vec<String> {
         let at = &self.names.processed_at;
-        format!(
-            "SELECT count(*) FROM (SELECT {} AS processed_at FROM {} o ORDER BY {} LIMIT {RATE_ROWS}) o \
-             WHERE o.processed_at IS NOT NULL AND NOT ({})",
-            self.quote(at),
+        let select = format!(
+            "count(*) FROM {} WHERE {} AND {} IS NOT NULL AND NOT ({})",
             self.outbox(),
-            self.order_by("o").iter().map(|by| format!("{by} DESC")).collect::<Vec<_>>().join(", "),
-            self.is_older(at, std::time::Duration::from_secs(60))
-                .replace(&self.quote(at), "o.processed_at")
-        )
+            self.is_processed(),
+            self.quote(at),
+            self.is_older(at, MINUTE)
+        );
+        match self.dialect {
+            Dialect::Sqlite => vec![format!("SELECT {select}")],
+            Dialect::Postgres => vec![
+                format!("SET LOCAL statement_timeout = {RATE_MS_MAX}"),
+                format!("SELECT {select}"),
+            ],
+            Dialect::Mysql => vec![format!(
+                "/*M! SET STATEMENT max_statement_time = {} FOR */ SELECT \
+                 /*+ MAX_EXECUTION_TIME({RATE_MS_MAX}) */ {select}",
+                RATE_MS_MAX / 1_000
+            )],
+        }
+    }
+
+    fn failing_count(&self) -> String {
+        let (waiting, source) = (self.table(WAITING), self.literal(&self.source()));
+        format!("SELECT count(*) FROM {waiting} WHERE source = {source} AND behind IS NULL")
     }
 
     fn failing(&self) -> String {
@@ -126,62 +82,6 @@ impl Shape {
             self.table(LEASES),
             self.literal(&self.source())
         )
-    }
-
-    fn dead_rows(&self, ids: Option<&[String]>) -> String {
-        let names = &self.names;
-        let id = self.quote(&names.id);
-        let only = ids.map_or(String::new(), |ids| format!(" WHERE d.{id} IN ({})", self.ids(ids)));
-        let text = |name: &str| self.as_text(&format!("d.{}", self.quote(name)));
-        format!(
-            "SELECT {}, {}, {}, {}, d.{}, d.reason, d.error, {} FROM {} d{only} ORDER BY d.dead_at",
-            self.id_text("d"),
-            text(&names.event_type),
-            self.payload("d"),
-            text(&names.added_at),
-            self.quote(&names.retry_count),
-            self.as_text("d.dead_at"),
-            self.table(&names.dead)
-        )
-    }
-
-    /// Puts dead letters back where they were, all in one transaction.
-    fn replay(&self, ids: &[String]) -> Vec<String> {
-        let names = &self.names;
-        let (outbox, dead) = (self.outbox(), self.table(&names.dead));
-        let id = self.quote(&names.id);
-        let value = |column: &str| match column {
-            _ if column == names.processed => self.no().to_owned(),
-            _ if column == names.processed_at => "NULL".to_owned(),
-            _ if column == names.retry_count => "0".to_owned(),
-            _ => format!("d.{}", self.quote(column)),
-        };
-        let mut into: Vec<String> = self.written().map(|name| self.quote(name)).collect();
-        let mut from: Vec<String> = self.written().map(value).collect();
-        if self.order == Order::Rowid {
-            into.push("rowid".to_owned());
-            from.push(format!(
-                "CASE WHEN EXISTS (SELECT 1 FROM {outbox} o WHERE o.rowid = d.{ROWID}) THEN NULL \
-                 ELSE d.{ROWID} END"
-            ));
-        }
-        let system =
-            if self.dialect == Dialect::Postgres { " OVERRIDING SYSTEM VALUE" } else { "" };
-        let there = format!("FROM {dead} d WHERE d.{id} IN ({})", self.ids(ids));
-        vec![
-            format!("SELECT {} {there}", self.id_text("d")),
-            format!(
-                "INSERT INTO {outbox} ({}){system} SELECT {} {there}",
-                into.join(", "),
-                from.join(", ")
-            ),
-            self.drop_dead(ids),
-        ]
-    }
-
-    fn drop_dead(&self, ids: &[String]) -> String {
-        let dead = self.table(&self.names.dead);
-        format!("DELETE FROM {dead} WHERE {} IN ({})", self.quote(&self.names.id), self.ids(ids))
     }
 
     /// Marks a row as processed without publishing it.
@@ -206,16 +106,17 @@ impl Shape {
     }
 }
 
-fn count(row: Option<&super::session::Cells>, at: usize) -> u64 {
+fn count(row: Option<&Cells>, at: usize) -> u64 {
     row.and_then(|row| number(row, at)).and_then(|n| u64::try_from(n).ok()).unwrap_or(0)
 }
 
+/// Milliseconds from now on in seconds; what has passed is now.
 fn seconds(ms: Option<i64>) -> f64 {
-    ms.unwrap_or(0) as f64 / 1_000.0
+    ms.unwrap_or(0).max(0) as f64 / 1_000.0
 }
 
 impl Outbox {
-    async fn table(&self) -> Result<OutboxTable, Fault> {
+    pub(super) async fn table(&self) -> Result<OutboxTable, Fault> {
         let shape = Arc::new(self.look().await?);
         Ok(OutboxTable { shape, session: self.session(SessionPurpose::Look) })
     }
@@ -223,13 +124,24 @@ impl Outbox {
     /// The statements that make everything; by the table that is there, if it can be looked at. The
     /// second is why it could not.
     pub async fn ddl(&self) -> (Vec<String>, Option<Fault>) {
+        let (shape, fault) = self.seen_or_planned().await;
+        (shape.ddl(self.settings.keep_processed.is_some()), fault)
+    }
+
+    /// The statements that make a trigger which tells relays of new rows; none where the database has
+    /// no such thing.
+    pub async fn notify_ddl(&self) -> (Vec<String>, Option<Fault>) {
+        let (shape, fault) = self.seen_or_planned().await;
+        (shape.notify_ddl(), fault)
+    }
+
+    async fn seen_or_planned(&self) -> (Shape, Option<Fault>) {
         let looked = self.look_at(&*self.asking, false).table().await;
         let (shape, fault) = match looked {
             Ok(found) => (found, None),
             Err(fault) => (None, Some(fault)),
         };
-        let shape = shape.unwrap_or_else(|| Shape::planned(self.dialect(), &self.names));
-        (shape.ddl(self.settings.keep_processed.is_some()), fault)
+        (shape.unwrap_or_else(|| Shape::planned(self.dialect(), &self.names)), fault)
     }
 
     /// What the relay must be allowed.
@@ -237,42 +149,70 @@ impl Outbox {
         Shape::planned(self.dialect(), &self.names).grants()
     }
 
+    /// Rows processed per second in the last minute; `None` where that cannot be said quickly.
+    async fn rate(&self, table: &OutboxTable) -> Option<f64> {
+        let known = *self.rate.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((at, rate)) = known
+            && at.elapsed() < RATE_EVERY
+        {
+            return rate;
+        }
+        let rows = table.session.transact(&[], &table.shape.rate()).await.ok();
+        let rate = rows.map(|rows| count(rows.first(), 0) as f64 / MINUTE.as_secs_f64());
+        *self.rate.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), rate));
+        rate
+    }
+
+    /// Keys that fail, with the first hundred; without rows that somebody has taken care of by hand.
+    async fn failing(&self, table: &OutboxTable) -> Result<(u64, Vec<FailingRow>), Fault> {
+        let OutboxTable { shape, session } = table;
+        let rows = session.query(shape.failing()).await?;
+        let ids: Vec<String> = rows.iter().filter_map(|row| text(row, 0)).collect();
+        let waiting = match ids.is_empty() {
+            true => Vec::new(),
+            false => session.query(shape.pending_of(&ids)).await?,
+        };
+        let waiting: Vec<String> = waiting.iter().filter_map(|row| text(row, 0)).collect();
+        let all = match rows.len() < FAILING_MAX {
+            true => waiting.len() as u64,
+            false => count(session.query(shape.failing_count()).await?.first(), 0),
+        };
+        let failing = rows.iter().map(|row| FailingRow {
+            id: text(row, 0).unwrap_or_default(),
+            key: text(row, 1).unwrap_or_default(),
+            attempt: count(Some(row), 2),
+            next_seconds: seconds(number(row, 3)),
+            error: text(row, 4).unwrap_or_default(),
+            behind: count(Some(row), 5),
+        });
+        Ok((all, failing.filter(|row| waiting.contains(&row.id)).collect()))
+    }
+
     /// How it stands.
-    pub async fn status(&self) -> Result<Status, Fault> {
-        let OutboxTable { shape, session } = self.table().await?;
+    pub async fn status(&self) -> Result<OutboxStatus, Fault> {
+        let table = self.table().await?;
+        let OutboxTable { shape, session } = &table;
         let backlog = session.query(shape.backlog()).await?;
-        let rate = session.query(shape.rate()).await?;
-        let failing = session.query(shape.failing()).await?;
+        let (failing_keys, failing) = self.failing(&table).await?;
         let owner = session.query(shape.owner()).await?;
-        let most = COUNT_MAX + 1;
-        let dead = shape.table(&shape.names.dead);
-        let dead = format!("SELECT count(*) FROM (SELECT 1 AS one FROM {dead} LIMIT {most}) d");
-        let dead = session.query(dead).await?;
+        let dead = potok_core::FeedLetters::count(self).await?.letters;
         let now = session.query(format!("SELECT {}", shape.now_ms())).await?;
         let now = now.first().and_then(|row| number(row, 0)).unwrap_or(0);
         let oldest = backlog.first().and_then(|row| number(row, 1));
-        Ok(Status {
+        let owner = owner.first().map(|row| LeaseOwner {
+            owner: text(row, 0).unwrap_or_default(),
+            pipeline: text(row, 1).unwrap_or_default(),
+            lease_seconds: seconds(number(row, 2)),
+        });
+        Ok(OutboxStatus {
             table: shape.source(),
             waiting: count(backlog.first(), 0),
             oldest_seconds: oldest.map(|ms| seconds(Some(now.saturating_sub(ms)))),
-            rate: count(rate.first(), 0) as f64 / 60.0,
-            dead: count(dead.first(), 0),
-            failing: failing
-                .iter()
-                .map(|row| FailingRow {
-                    id: text(row, 0).unwrap_or_default(),
-                    key: text(row, 1).unwrap_or_default(),
-                    attempt: count(Some(row), 2),
-                    next_seconds: seconds(number(row, 3)),
-                    error: text(row, 4).unwrap_or_default(),
-                    behind: count(Some(row), 5),
-                })
-                .collect(),
-            owner: owner.first().map(|row| Owner {
-                owner: text(row, 0).unwrap_or_default(),
-                pipeline: text(row, 1).unwrap_or_default(),
-                lease_seconds: seconds(number(row, 2)),
-            }),
+            rate: self.rate(&table).await,
+            dead,
+            failing_keys,
+            failing,
+            owner: owner.filter(|owner| owner.lease_seconds > 0.0),
         })
     }
 
@@ -287,34 +227,23 @@ impl Outbox {
         let rows = session.transact(&[], &shape.skip(ids)).await?;
         Ok(rows.iter().filter_map(|row| text(row, 0)).collect())
     }
+}
 
-    /// Its dead letters: these, or all.
-    pub async fn dead_rows(&self, ids: Option<&[String]>) -> Result<Vec<DeadRow>, Fault> {
-        let OutboxTable { shape, session } = self.table().await?;
-        let rows = session.query(shape.dead_rows(ids)).await?;
-        let row = |row: &super::session::Cells| DeadRow {
-            id: text(row, 0).unwrap_or_default(),
-            event_type: text(row, 1),
-            payload: text(row, 2),
-            added_at: text(row, 3),
-            attempts: count(Some(row), 4),
-            reason: text(row, 5).unwrap_or_default(),
-            error: text(row, 6).unwrap_or_default(),
-            dead_at: text(row, 7).unwrap_or_default(),
-        };
-        Ok(rows.iter().map(row).collect())
+#[async_trait]
+impl OutboxControl for Outbox {
+    async fn status(&self) -> Result<OutboxStatus, Fault> {
+        Outbox::status(self).await
     }
 
-    /// Puts dead letters back into the table, in their order; which ones.
-    pub async fn replay(&self, ids: &[String]) -> Result<Vec<String>, Fault> {
-        let OutboxTable { shape, session } = self.table().await?;
-        let rows = session.transact(&[], &shape.replay(ids)).await?;
-        Ok(rows.iter().filter_map(|row| text(row, 0)).collect())
+    async fn retry(&self, ids: Option<&[String]>) -> Result<Vec<String>, Fault> {
+        Outbox::retry(self, ids).await
     }
 
-    /// Removes dead letters.
-    pub async fn drop_dead(&self, ids: &[String]) -> Result<(), Fault> {
-        let OutboxTable { shape, session } = self.table().await?;
-        session.transact(&[], &[shape.drop_dead(ids)]).await.map(drop)
+    async fn skip(&self, ids: &[String]) -> Result<Vec<String>, Fault> {
+        Outbox::skip(self, ids).await
+    }
+
+    fn counts(&self) -> OutboxCounts {
+        self.counters.counts()
     }
 }

@@ -1,7 +1,7 @@
 //! The keys of a source that is an outbox table.
 
 use std::any::Any;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use potok_config::{
     ConnectionName, EntryCheck, FeedSettings, Period, Refusal, Registry, Site, SqlName,
@@ -69,6 +69,11 @@ pub struct OutboxSettings {
     /// Example: `lease: 10s`
     #[serde(default = "ten_seconds")]
     lease: Period,
+    /// How long the relay waits at most before it looks for new rows, where it has found none. Default:
+    /// 250ms, and 1s where a trigger tells it of new rows (`potok outbox ddl --notify`).
+    ///
+    /// Example: `poll: 500ms`
+    poll: Option<Period>,
 }
 
 fn ten() -> u32 {
@@ -194,6 +199,7 @@ impl OutboxSettings {
             lease: *self.lease,
             keep_processed: self.keep_processed.map(|period| *period),
             create_tables: self.create_tables.unwrap_or(is_sqlite),
+            poll: self.poll.map(|period| *period),
             key: site.order_key.clone(),
             config: format!("{:016x}", site.file_hash),
             topic: self.outbox.as_str().into(),
@@ -208,6 +214,8 @@ impl OutboxSettings {
             server,
             shape: Default::default(),
             asking,
+            counters: Arc::default(),
+            rate: Mutex::default(),
         })
     }
 }
@@ -235,6 +243,10 @@ impl FeedSettings for OutboxSettings {
         if self.lease.as_secs() < 1 {
             let what = "a lease under a second would be lost at the first hiccup";
             entry.refuse_as("P0152", "lease", what, "e.g. `lease: 10s`");
+        }
+        if self.poll.is_some_and(|poll| poll.is_zero()) {
+            let what = "without a pause the relay would only ask the database";
+            entry.refuse_as("P0152", "poll", what, "e.g. `poll: 250ms`");
         }
         if entry.has_group() {
             let what = "`group` with an outbox: rows are published one by one";

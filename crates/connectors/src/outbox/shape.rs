@@ -192,6 +192,16 @@ impl Shape {
         }
     }
 
+    /// True for a row that is processed.
+    pub fn is_processed(&self) -> String {
+        let processed = self.quote(&self.names.processed);
+        match self.dialect {
+            Dialect::Postgres => processed,
+            Dialect::Sqlite => format!("{processed} IS TRUE"),
+            Dialect::Mysql => format!("{processed} = 1"),
+        }
+    }
+
     /// Now, as leases and waits are kept.
     pub fn now(&self) -> &'static str {
         match self.dialect {

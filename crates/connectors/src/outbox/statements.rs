@@ -358,7 +358,7 @@ impl Shape {
     }
 
     /// What `rows_of` reads of one row.
-    fn row_columns(&self, alias: &str) -> String {
+    pub(super) fn row_columns(&self, alias: &str) -> String {
         let names = &self.names;
         let event_type = self.as_text(&format!("{alias}.{}", self.quote(&names.event_type)));
         let max = RECORD_BYTES_MAX;
@@ -543,12 +543,7 @@ impl Shape {
     /// many there were.
     pub(super) fn purge(&self, token: &str, age: Duration, most: usize) -> Note {
         let (id, outbox) = (self.quote(&self.names.id), self.outbox());
-        let processed = self.quote(&self.names.processed);
-        let processed = match self.dialect {
-            Dialect::Postgres => processed,
-            Dialect::Sqlite => format!("{processed} IS TRUE"),
-            Dialect::Mysql => format!("{processed} = 1"),
-        };
+        let processed = self.is_processed();
         let old = format!(
             "{processed} AND ({} OR ({} IS NULL AND {})) AND {}",
             self.is_older(&self.names.processed_at, age),

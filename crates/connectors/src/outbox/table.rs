@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use potok_core::{Backlog, Fault, Timestamp};
+use potok_core::{Backlog, Fault, HeadersBuilder, Record, Timestamp};
 
 use super::session::{Cells, OutboxSession, number, text};
 use super::shape::Shape;
@@ -144,7 +144,8 @@ impl OutboxTable {
         Ok(all)
     }
 
-    fn row(&self, mut cells: Cells) -> OutboxRow {
+    /// A row of [`Shape::row_columns`].
+    pub fn row(&self, mut cells: Cells) -> OutboxRow {
         let payload = cells.get_mut(2).and_then(Option::take);
         let payload = payload.map(|bytes| match self.shape.is_hex() {
             true => from_hex(&bytes),
@@ -210,6 +211,33 @@ impl OutboxTable {
         let Some(row) = rows.first() else { return Ok(Backlog::default()) };
         let records = number(row, 0).and_then(|n| u64::try_from(n).ok()).unwrap_or(0);
         Ok(Backlog { records, oldest: number(row, 1).map(Timestamp), groups: None })
+    }
+}
+
+/// A row as a record, with the id as its key.
+pub(super) fn record(shape: &Shape, row: &OutboxRow, offset: u64) -> Record {
+    let text = |text: &Option<String>| text.as_ref().map(|text| text.clone().into_bytes());
+    let mut headers = HeadersBuilder::new()
+        .add("id", Some(row.id.as_bytes()))
+        .add("event_type", text(&row.event_type).as_deref())
+        .add("added_at", text(&row.added_at).as_deref())
+        // Whoever reads the topic drops repeats by it.
+        .add("potok-id", Some(row.id.as_bytes()));
+    for (name, value) in shape.header_columns().into_iter().zip(&row.headers) {
+        if value.is_some() || name != shape.names.traceparent {
+            let name = match name == shape.names.traceparent {
+                true => "traceparent",
+                false => name,
+            };
+            headers = headers.add(name, value.as_deref());
+        }
+    }
+    Record {
+        offset,
+        time: row.time.unwrap_or(Timestamp(0)),
+        key: Some(Bytes::copy_from_slice(row.id.as_bytes())),
+        headers: headers.build(),
+        value: row.payload.clone(),
     }
 }
 

@@ -195,7 +195,8 @@ impl Pages {
         let SourceBatch { log, partition, records, .. } = batch;
         let take = |record: Record| {
             let topic = partition.topic.clone();
-            let position = Position { log, topic, partition: partition.index, offset: record.offset };
+            let position =
+                Position { log, topic, partition: partition.index, offset: record.offset };
             self.take(position, record)
         };
         records.into_iter().filter_map(take).collect()

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use potok_core::{Backlog, Feed};
+use potok_core::{Backlog, Feed, LetterCount};
 use tokio::time::Instant;
 
 use crate::plan::Plan;
@@ -26,6 +26,8 @@ struct FeedBacklog {
     feed: Arc<dyn Feed>,
     /// `None` while it does not answer.
     said: Mutex<Option<Backlog>>,
+    /// Dead letters that it keeps; `None` where it keeps none, and while it does not answer.
+    letters: Mutex<Option<LetterCount>>,
 }
 
 impl Backlogs {
@@ -34,6 +36,7 @@ impl Backlogs {
             name: name.clone(),
             feed: feed.clone(),
             said: Mutex::default(),
+            letters: Mutex::default(),
         };
         Backlogs(plan.feeds().map(asked).collect())
     }
@@ -48,6 +51,15 @@ impl Backlogs {
             (asked.name.clone(), *asked.said.lock().unwrap_or_else(PoisonError::into_inner))
         };
         self.0.iter().map(said).collect()
+    }
+
+    /// All open dead letters, where those of the log are known and each feed has counted its own.
+    pub fn with_letters(&self, of_log: Option<u64>) -> Option<u64> {
+        let keeping = self.0.iter().filter(|asked| asked.feed.letters().is_some());
+        keeping.fold(of_log, |sum, asked| {
+            let letters = asked.letters.lock().unwrap_or_else(PoisonError::into_inner);
+            Some(sum? + letters.as_ref()?.letters)
+        })
     }
 
     /// What each feed has counted.
@@ -69,6 +81,11 @@ impl FeedBacklog {
             let answer = tokio::time::timeout(ANSWER_MAX, self.feed.backlog()).await;
             let said = answer.ok().and_then(Result::ok);
             *self.said.lock().unwrap_or_else(PoisonError::into_inner) = said;
+            if let Some(letters) = self.feed.letters() {
+                let count = tokio::time::timeout(ANSWER_MAX, letters.count()).await;
+                let count = count.ok().and_then(Result::ok);
+                *self.letters.lock().unwrap_or_else(PoisonError::into_inner) = count;
+            }
             let rest = asked_at.elapsed().saturating_mul(REST).min(REST_MAX);
             tokio::time::sleep(rest.max(ASKED_EVERY)).await;
         }

@@ -1,6 +1,7 @@
 //! `potok dead-letters`: what was set aside, and what to do about it.
 
 use std::io::Write;
+use std::sync::Arc;
 use std::time::Duration;
 
 use potok_config::Period;
@@ -10,6 +11,7 @@ use serde_json::{Map, Value, json};
 use crate::client::{Answer, Client, Target, encode, for_each_line};
 use crate::failure::Failure;
 use crate::terminal::{self, Table, plain, short};
+use crate::wire;
 
 /// How long a replay waits for what comes of it.
 const WAIT_USUAL: Duration = Duration::from_secs(10);
@@ -64,10 +66,11 @@ Examples:
   potok dead-letters replay orders --reason retries_exhausted --rate 50
   potok dead-letters replay orders --since 1h --dry-run
   potok dead-letters replay em-processor --group 20250323151500
+  potok dead-letters replay outbox
 
 An entry closes when its replay has ended; a second failure is a new entry. What came of it is
 printed at the end, as far as it is known by then. Without a running process they wait for its next
-start.")]
+start. Rows of an outbox go back into its table, with their old places in the order.")]
     Replay {
         #[command(flatten)]
         which: Selection,
@@ -119,7 +122,8 @@ itself as soon as that can be told. `potok resume` tries it now."
 /// Which dead letters; everything given must hold.
 #[derive(clap::Args)]
 pub struct Selection {
-    /// A pipeline, or ids of dead letters such as orders-dead/0/12
+    /// A pipeline, or ids of dead letters such as orders-dead/0/12. For the table of an outbox that no
+    /// process here relays, the pipeline file instead of its name
     #[arg(value_name = "PIPELINE|ID")]
     named: Vec<String>,
     #[arg(long, help = reasons_help())]
@@ -155,24 +159,29 @@ fn reasons_help() -> String {
 }
 
 impl Selection {
+    /// Whom to ask, and the pipeline of the file that was named.
+    fn client(&self) -> Result<(Client, Option<String>), Failure> {
+        let Some(file) = self.named.iter().find(|name| wire::is_file(name)) else {
+            return Ok((Client::find(&self.place)?, None));
+        };
+        let (pipeline, table) = super::outbox::table_of(file, &self.place)?;
+        let client = Client::of_feed(&self.place, &pipeline, Arc::new(table))?;
+        Ok((client, Some(pipeline)))
+    }
+
     /// The filter as the API takes it.
-    fn filter(&self) -> Result<Map<String, Value>, Failure> {
-        // Names of pipelines hold no slash; ids always do.
-        let (ids, pipelines): (Vec<&String>, Vec<&String>) =
-            self.named.iter().partition(|name| name.contains('/'));
+    fn filter(&self, pipeline: Option<&str>) -> Map<String, Value> {
+        // Names of pipelines hold no slash; ids do, unless they are rows behind the name of an outbox.
+        let is_id = |name: &&String| name.contains('/') && !wire::is_file(name);
+        let (mut ids, pipelines): (Vec<&String>, Vec<&String>) = self.named.iter().partition(is_id);
         let mut filter = Map::new();
-        match pipelines.as_slice() {
-            [] => {}
-            [pipeline] => {
-                filter.insert("pipeline".to_owned(), json!(pipeline));
-            }
-            several => {
-                let several: Vec<_> = several.iter().map(|name| name.as_str()).collect();
-                return Err(Failure::usage(format!(
-                    "one pipeline at a time, not {}",
-                    several.join(" and ")
-                )));
-            }
+        if let Some((first, rows)) = pipelines.split_first() {
+            let pipeline = match pipeline {
+                Some(of_file) => of_file,
+                None => first.as_str(),
+            };
+            filter.insert("pipeline".to_owned(), json!(pipeline));
+            ids.extend(rows);
         }
         if !ids.is_empty() {
             filter.insert("ids".to_owned(), json!(ids));
@@ -188,11 +197,12 @@ impl Selection {
                 filter.insert(name.to_owned(), json!(text));
             }
         }
-        Ok(filter)
+        filter
     }
 
     fn get(&self, all: bool, more: &str) -> Result<Answer, Failure> {
-        let filter = self.filter()?;
+        let (client, pipeline) = self.client()?;
+        let filter = self.filter(pipeline.as_deref());
         let mut path = format!("/api/v1/dead-letters?all={all}{more}");
         for (name, value) in &filter {
             let text = match value {
@@ -203,7 +213,7 @@ impl Selection {
             };
             path.push_str(&format!("&{name}={}", encode(&text)));
         }
-        Client::find(&self.place)?.get(&path)
+        client.get(&path)
     }
 }
 
@@ -225,7 +235,8 @@ impl DeadLetters {
             }
             DeadLetters::Show { which } => {
                 // Who names one wants to see it, whatever became of it.
-                let all = which.named.iter().any(|name| name.contains('/'));
+                let all = which.named.len() > 1
+                    || which.named.iter().any(|name| name.contains('/') && !wire::is_file(name));
                 show(which.get(all, "")?, json)
             }
             DeadLetters::Replay { which, how, wait, no_wait } => {
@@ -419,7 +430,8 @@ fn act(
     wait: Duration,
     json: bool,
 ) -> Result<(), Failure> {
-    let mut wish = which.filter()?;
+    let (client, pipeline) = which.client()?;
+    let mut wish = which.filter(pipeline.as_deref());
     if wish.is_empty() {
         return Err(Failure::usage(format!("say which dead letters to {verb}"))
             .hint("a pipeline, ids, or a filter such as --reason"));
@@ -433,7 +445,6 @@ fn act(
         wish.insert("rate".to_owned(), json!(rate));
     }
     let path = format!("/api/v1/dead-letters/{verb}");
-    let client = Client::find(&which.place)?;
     let answer = client.post(&path, "application/json", Value::from(wish).to_string().into())?;
     let mut out = terminal::out();
     let (mut done, mut skipped) = (0_u64, 0_u64);

@@ -29,6 +29,7 @@ const SHIPPED: &[(&str, &str)] = &[
     ("shop-events.yaml", include_str!("../../../../pipelines/shop-events.yaml")),
     ("schemas/shop-event.json", include_str!("../../../../pipelines/schemas/shop-event.json")),
     ("em-processor.yaml", include_str!("../../../../pipelines/em-processor.yaml")),
+    ("outbox.yaml", include_str!("../../../../pipelines/outbox.yaml")),
 ];
 /// Connections of the embedded default.
 const CONNECTIONS: (&str, &str) = (
@@ -43,7 +44,7 @@ const LINE_EVERY: Duration = Duration::from_secs(5);
 /// Columns and rows of a screen that does not say how large it is.
 const SCREEN_USUAL: (usize, usize) = (80, 24);
 
-/// Try it: all shipped pipelines with generated traffic, nothing to install
+/// Try it: orders, em-processor, shop-events and outbox with generated traffic, nothing to install
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -94,7 +95,7 @@ impl Dev {
             let mut process = Process::start(&connections, &pipelines, plans).await?;
             let fed = pipelines.iter().map(|pipeline| pipeline.name.as_str());
             let fed = fed.filter(|_| !self.no_traffic);
-            let traffic = traffic::start(process.engine(), fed, self.rate);
+            let traffic = traffic::start(process.engine(), fed, self.rate, &data_dir);
             let screen = Screen { data_dir, log_file, address: process.address.to_string() };
             let engine = process.engine().clone();
             tokio::select! {
@@ -199,7 +200,8 @@ async fn show(screen: &Screen, engine: &Engine, view: bool, json: bool) -> Resul
             let up = terminal::span(u64::try_from(started.elapsed().as_millis()).unwrap_or(0));
             let (columns, rows) = terminal::screen().unwrap_or(SCREEN_USUAL);
             let rates = rates(&before.1, &all, seconds);
-            let view = live(&up, &lines, &rates, columns, rows);
+            let failing = failing(engine).await;
+            let view = live(&up, &lines, &rates, &failing, columns, rows);
             // Up to where the last view began, then over it.
             if drawn > 0 {
                 write!(out, "\x1b[{drawn}A\x1b[J")?;
@@ -213,6 +215,9 @@ async fn show(screen: &Screen, engine: &Engine, view: bool, json: bool) -> Resul
             for (line, rate) in lines.iter().zip(&rates) {
                 writeln!(out, "{}", in_a_line(line, rate))?;
             }
+            for line in failing(engine).await {
+                writeln!(out, "{line}")?;
+            }
         }
         out.flush()?;
         before = (now, all);
@@ -224,6 +229,7 @@ fn live(
     up: &str,
     lines: &[status::StatusLine],
     rates: &[DevRates],
+    failing: &[String],
     columns: usize,
     rows: usize,
 ) -> Vec<String> {
@@ -234,11 +240,29 @@ fn live(
         view.push(format!("{name}: {received:.0} in and {delivered:.0} out a second"));
         view.extend(line.held().map(|held| format!("{name}: {held}")));
     }
+    view.extend(failing.iter().map(|line| terminal::short(line, columns)));
     // What would scroll away could not be drawn over.
     while terminal::rows(&view, columns) >= rows.max(2) {
         view.pop();
     }
     view
+}
+
+/// What fails in outboxes, and why: one row of each.
+async fn failing(engine: &Engine) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (pipeline, feed) in engine.feeds(None) {
+        let Some(table) = feed.outbox() else { continue };
+        let Ok(status) = table.status().await else { continue };
+        let Some(row) = status.failing.first() else { continue };
+        let keys = terminal::count(status.failing_keys, "key");
+        let attempts = terminal::count(row.attempt, "attempt");
+        lines.push(format!(
+            "{pipeline}: {keys} failing: {} after {attempts}: {}",
+            row.key, row.error
+        ));
+    }
+    lines
 }
 
 /// The same of one pipeline for a file.
@@ -316,6 +340,13 @@ fn outcome(pipeline: &str, dir: &str) -> Vec<String> {
             format!("outcome       potok read processor-event --follow --data-dir {dir}"),
             format!("records       potok read adapter-event --follow --data-dir {dir}"),
         ],
+        "outbox" => vec![
+            format!(
+                "rows          sqlite3 {dir}/db/messenger.sqlite 'select count(*) from outbox'"
+            ),
+            format!("table         potok outbox status --data-dir {dir}"),
+            format!("outcome       potok read system-notifications-topic-v1 --data-dir {dir}"),
+        ],
         "shop-events" => vec![
             format!("rows          sqlite3 {dir}/db/shop-0.sqlite 'select count(*) from events'"),
             format!("records       potok read shop-events-in --follow --data-dir {dir}"),
@@ -355,7 +386,7 @@ mod tests {
             || DevRates { received: 50.0, delivered: 48.0, duplicates: 1.0, dead_lettered: 1.0 };
         let rates = [rates(), rates()];
         for columns in [60, 80, 100, 120, 200] {
-            let view = live("1m01s", &lines(), &rates, columns, 24);
+            let view = live("1m01s", &lines(), &rates, &[], columns, 24);
             assert!(
                 view.iter().all(|line| terminal::seen(line) <= columns),
                 "{columns}: {view:#?}"
@@ -376,7 +407,7 @@ mod tests {
                 assert!(text.contains(part), "{part} at {columns}: {view:#?}");
             }
         }
-        let small = live("1s", &lines(), &rates, 80, 5);
+        let small = live("1s", &lines(), &rates, &[], 80, 5);
         assert!(terminal::rows(&small, 80) < 5, "{small:#?}");
     }
 

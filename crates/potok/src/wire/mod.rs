@@ -208,6 +208,11 @@ pub fn without_address(
     all.collect()
 }
 
+/// True for the name of a pipeline file, in the place of a pipeline.
+pub fn is_file(name: &str) -> bool {
+    name.ends_with(".yaml") || name.ends_with(".yml")
+}
+
 /// The outbox that a pipeline relays, where it has one.
 pub fn outbox(
     pipeline: &LoadedFile<Pipeline>,

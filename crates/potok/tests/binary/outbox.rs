@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::process::{Home, Running, pipelines};
 use crate::wait;
+use crate::walk::{DONE, Guide, Walk};
 
 const SENT: &str = "send-message-notification-topic-v1";
 const INFO: &str = "system-notifications-topic-v1";
@@ -155,29 +156,107 @@ fn a_type_that_is_not_mapped_keeps_only_its_key_back() {
     until_published(&application);
     check(&published(&running, SENT), [1, 3].into_iter());
     check(&published(&running, INFO), [4].into_iter());
-    let outbox = |running: &[&str]| {
-        let mut command = crate::process::potok(["outbox"]);
-        command.args(running).arg("--data-dir").arg(home.data()).current_dir(home.path());
-        crate::process::run(command, b"").good()
-    };
-    let dead = outbox(&["dead-letters", "list", "outbox.yaml", "--json"]).lines();
+    let dead = running.run(["dead-letters", "list", "outbox", "--json"], b"").good().lines();
     assert_eq!(dead.len(), 1);
-    assert_eq!((&dead[0]["id"], &dead[0]["attempts"]), (&uuid(2).into(), &3.into()));
+    let id = format!("outbox_dead/{}", uuid(2));
+    assert_eq!((&dead[0]["id"], &dead[0]["attempts"]), (&id.as_str().into(), &3.into()));
+    assert_eq!((&dead[0]["pipeline"], &dead[0]["key"]), (&"outbox".into(), &"b".into()));
     assert!(dead[0]["error"].as_str().unwrap().contains("no topic is mapped to `Unknown`"));
+    let value: Value = serde_json::from_str(dead[0]["value"].as_str().unwrap()).unwrap();
+    assert_eq!(value["payload"]["n"], 2);
+    // By its id, by the row's own behind the pipeline, by a filter; and where nothing is meant.
+    let whole = running.run(["dead-letters", "show", &id], b"").good().text().to_owned();
+    assert!(whole.contains("no topic is mapped") && whole.contains("conversation_id"), "{whole}");
+    let same =
+        running.run(["dead-letters", "show", "outbox", &uuid(2)], b"").good().text().to_owned();
+    assert_eq!(same, whole);
+    running.run(["dead-letters", "show", "outbox", &uuid(3)], b"").exits(1);
+    let filtered = |filter: [&str; 2]| {
+        let ran = running.run(["dead-letters", "list", "outbox", filter[0], filter[1]], b"");
+        ran.good().text().contains(&id)
+    };
+    assert!(filtered(["--where", ".payload.n == 2"]) && !filtered(["--where", ".payload.n == 3"]));
+    assert!(filtered(["--limit", "1"]));
+    wait::until_seen("status and metrics count it", || {
+        let open = running.status()["dead_letters_open"].clone();
+        if open == 1 { Ok(()) } else { Err(open) }
+    });
+    let metrics = running.get("/metrics").unwrap().1;
+    for line in ["potok_outbox_dead_rows", "potok_outbox_owner"] {
+        assert!(metrics.contains(&format!("{line}{{pipeline=\"outbox\"}} 1\n")), "{metrics}");
+    }
+    for (name, value) in [("published_rows_total", 3), ("failed_rows_total", 3)] {
+        let line = format!("potok_outbox_{name}{{pipeline=\"outbox\"}} {value}\n");
+        assert!(metrics.contains(&line), "{line} in {metrics}");
+    }
+    let dry =
+        running.run(["dead-letters", "drop", "outbox", "--dry-run"], b"").good().text().to_owned();
+    assert!(dry.contains("1 dead letter would be dropped"), "{dry}");
     // Mended, and replayed: in its order.
     drop(running);
+    let of_file = |words: &[&str]| {
+        let mut command = crate::process::potok(words);
+        command.arg("--data-dir").arg(home.data()).current_dir(home.path());
+        crate::process::run(command, b"").good()
+    };
+    // Nobody runs, so the table itself is asked.
+    assert_eq!(of_file(&["dead-letters", "list", "outbox.yaml", "--json"]).lines().len(), 1);
+    let status = &of_file(&["outbox", "status", "outbox.yaml", "--json"]).lines()[0];
+    assert_eq!((&status["dead"], &status["owner"]), (&1.into(), &Value::Null));
     file(&home, |text| short(text).replace("MessageSent:", "Unknown: mended, MessageSent:"));
     let running = home.start_file(&first, &[]).unwrap();
     add(&application, 5, "b", "Unknown");
     until_published(&application);
-    outbox(&["dead-letters", "replay", "outbox.yaml", "--all"]);
-    until_published(&application);
+    let replayed = running.run(["dead-letters", "replay", "outbox"], b"").good().text().to_owned();
+    assert!(replayed.contains("1 dead letter replayed"), "{replayed}");
+    assert!(replayed.contains("1 delivered"), "{replayed}");
     assert_eq!(published(&running, "mended").len(), 2);
-    let status = &outbox(&["status", "outbox.yaml", "--json"]).lines()[0];
+    let status = &running.run(["outbox", "status", "--json"], b"").good().lines()[0];
     assert_eq!((&status["waiting"], &status["dead"]), (&0.into(), &0.into()));
     assert_eq!(status["owner"]["pipeline"], "outbox");
-    let text = outbox(&["status", "outbox.yaml"]);
-    assert!(text.text().contains("relayed by outbox on"), "{}", text.text());
+    let text = of_file(&["outbox", "status", "outbox.yaml"]).text().to_owned();
+    assert!(text.contains("relayed by outbox on"), "{text}");
+}
+
+#[test]
+fn failing_rows_are_shown_retried_and_skipped() {
+    let home = Home::new();
+    let slow = |text: String| text.replace("first: 1s, max: 10m", "first: 1h, max: 2h");
+    let running = home.start_file(&file(&home, slow), &[]).unwrap();
+    let application = application(&home);
+    add(&application, 1, "a", "Unknown");
+    add(&application, 2, "a", "MessageSent");
+    add(&application, 3, "b", "Unknown");
+    let status = || running.run(["outbox", "status", "--json"], b"").good().lines()[0].clone();
+    let failing = wait::until("both keys fail", || {
+        let status = status();
+        let behind = status["failing"].as_array()?.iter().find(|row| row["key"] == "a")?.clone();
+        (status["failing_keys"] == 2 && behind["behind"] == 1).then_some(behind)
+    });
+    assert_eq!((&failing["id"], &failing["attempt"]), (&uuid(1).into(), &1.into()));
+    assert!(failing["error"].as_str().unwrap().contains("no topic is mapped to `Unknown`"));
+    assert!(failing["next_seconds"].as_f64().unwrap() > 60.0, "{failing}");
+    let text = running.run(["outbox", "status"], b"").good().text().to_owned();
+    assert!(text.contains("FAILING KEY") && text.contains(&uuid(1)), "{text}");
+    let same: Value = serde_json::from_str(&running.get("/api/v1/outbox").unwrap().1).unwrap();
+    assert_eq!(same["outboxes"][0]["failing_keys"], 2);
+    assert_eq!(same["outboxes"][0]["pipeline"], "outbox");
+    // Tried at once, and failed again.
+    running.run(["outbox", "retry", &uuid(1)], b"").good();
+    wait::until_seen("it is tried again", || {
+        let sql = "SELECT retry_count FROM outbox WHERE id = ?1";
+        let count: u32 = application.query_row(sql, [uuid(1)], |row| row.get(0)).unwrap();
+        if count == 2 { Ok(()) } else { Err(count) }
+    });
+    running.run(["outbox", "retry", &uuid(2)], b"").exits(1);
+    // Skipped, its key goes on; the other one waits.
+    running.run(["outbox", "skip", &uuid(1)], b"").good();
+    wait::until("what waited behind it is published", || {
+        (published(&running, SENT).len() == 1).then_some(())
+    });
+    assert_eq!(waiting(&application), 1);
+    running.run(["outbox", "retry", "--all"], b"").good();
+    running.run(["outbox", "skip"], b"").exits(2);
 }
 
 #[test]
@@ -228,4 +307,58 @@ fn files_that_cannot_keep_the_promise_are_refused() {
     let topic = "name: a\nsource: { topic: a }\ndeliver: [ { topic: b } ]\n";
     refused(&|_| format!("{topic}dead_letter: {{ table: x }}\n"), "P1305");
     refused(&|text| text.replace("{ table: outbox_dead }", "{ table: a, topic: b }"), "P014");
+}
+
+#[test]
+fn every_command_of_the_guide_runs() {
+    let guide = Guide::read("outbox.md");
+    assert_eq!(guide.sections().len(), 8, "of which 5 and 6 are walked with real services");
+    let instead = [("cargo build --release", DONE), ("alias potok=target/release/potok", DONE)];
+    let mut walk = Walk::through(&guide, 1..=4, &instead);
+    walk.to("potok run");
+    walk.to("sqlite3");
+    walk.until("potok read send-message-notification-topic-v1 2>&1 || true", "c1");
+    let record = walk.to("potok read send-message-notification-topic-v1");
+    assert!(record.contains(r#"\"message_text\":\"hi\""#), "{record}");
+    let status = walk.to("potok outbox status");
+    assert!(status.contains("relayed by outbox on"), "{status}");
+    walk.to("sqlite3");
+    let failing = "no topic is mapped to `MessageReported`";
+    walk.until("potok outbox status", failing);
+    let status = walk.to("potok outbox status");
+    assert!(status.contains("c2") && walk.last.ends_with(failing), "{status}");
+    assert!(walk.to("potok outbox retry").contains("retried"));
+    assert!(walk.to("potok outbox skip").contains("skipped"));
+    assert_eq!(walk.to("potok dead-letters list outbox"), "no dead letters\n");
+    walk.to("potok dead-letters replay outbox");
+    assert!(walk.take().interrupt().success(), "Ctrl-C is a stop in good order");
+    walk.finish();
+}
+
+/// What a newcomer sees first: rows flow, one fails with its reason, and commands work beside it.
+#[test]
+fn dev_relays_what_its_application_writes() {
+    let home = Home::new();
+    let mut command = crate::process::potok(["dev", "--only", "outbox", "--rate", "200"]);
+    command.current_dir(home.path()).args(["--admin", "127.0.0.1:0", "--data-dir"]);
+    command.arg(home.data());
+    let dev = Running::spawn(command, home.path().join("dev.log"));
+    let dev = dev.listening(&home.data()).and_then(Running::ready).unwrap();
+    let application = application(&home);
+    let status = wait::until("rows flow, and one fails", || {
+        let ran = dev.run(["outbox", "status", "--json"], b"");
+        let status = ran.lines().into_iter().next()?;
+        let failing = status["failing"].as_array()?.first()?;
+        let is_told = failing["error"].as_str()?.contains("`MessageReported`");
+        (is_told && failing["behind"].as_u64() > Some(0)).then_some(status)
+    });
+    assert_eq!(status["owner"]["pipeline"], "outbox");
+    let sql = "SELECT count(*) FROM outbox JOIN messages USING (id)";
+    let count = |sql: &str| application.query_row(sql, [], |row| row.get::<_, u32>(0)).unwrap();
+    assert!(count(sql) > 0);
+    assert!(!published_lines(&dev, INFO).is_empty() || !published_lines(&dev, SENT).is_empty());
+}
+
+fn published_lines(running: &Running, topic: &str) -> Vec<Value> {
+    running.run(["read", topic, "--json"], b"").lines()
 }

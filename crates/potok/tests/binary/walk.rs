@@ -19,6 +19,9 @@ pub const DONE: &str = ":";
 /// Instead of a command that others would feel too: ends what `potok run` started here.
 pub const KILL: &str = "kill -9 $RUNNING";
 
+/// Code of other programs, which no shell runs.
+const SHOWN: [&str; 5] = ["```sql", "```rust", "```java", "```csharp", "```go"];
+
 /// The text of a guide.
 pub struct Guide(String);
 
@@ -35,12 +38,23 @@ impl Guide {
         Guide(self.0.replace(named, own))
     }
 
+    #[allow(dead_code, reason = "for the tests on real services")]
+    /// The first block of code in that language.
+    pub fn shown(&self, language: &str) -> String {
+        let lines = self.0.lines().skip_while(|line| *line != format!("```{language}"));
+        let lines = lines.skip(1).take_while(|line| *line != "```");
+        lines.collect::<Vec<_>>().join("\n")
+    }
+
     /// The commands, by section: `## 1.` is the first.
     pub fn sections(&self) -> Vec<Vec<&str>> {
         let mut sections: Vec<Vec<&str>> = Vec::new();
-        let mut inside = false;
+        let (mut inside, mut is_shown) = (false, false);
         for line in self.0.lines() {
             match line {
+                "```" if is_shown => is_shown = false,
+                _ if is_shown => {}
+                _ if SHOWN.contains(&line) => is_shown = true,
                 "```" if inside => inside = false,
                 _ if inside => sections.last_mut().expect("a section").push(line),
                 "```sh" => inside = true,

@@ -22,6 +22,7 @@ mod leaks;
 mod ledger;
 mod order;
 mod outages;
+mod outbox_guide;
 mod poison;
 #[allow(dead_code, reason = "shared with the tests of the embedded default")]
 #[path = "../binary/process.rs"]

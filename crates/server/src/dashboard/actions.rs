@@ -18,8 +18,9 @@ use super::text::{address, count};
 use super::{ActionResult, frame, respond};
 use crate::access::{self, Actor, Visitor};
 use crate::audit::{AuditEntry, Door};
-use crate::letters::{LetterRequest, Action};
-use crate::{Admin, ApiError, audit, groups, jobs, pipelines};
+use crate::letters::{Action, LetterRequest};
+use crate::outbox::RowAction;
+use crate::{Admin, ApiError, audit, groups, jobs, outbox, pipelines};
 
 /// What was done and is remembered.
 const DONE_MAX: usize = 1_000;
@@ -198,6 +199,12 @@ async fn perform(
         "stop-job" => {
             jobs::find(admin, field("job"))?.stop();
             Ok(Outcome::said("It stops after what it has in hand; the rest stays open.".to_owned()))
+        }
+        "retry-rows" => {
+            let pipeline = Some(pipeline).filter(|pipeline| !pipeline.is_empty());
+            let done = outbox::act(admin, actor, RowAction::Retry, pipeline, None).await?;
+            let rows = count(done.ids.len() as u64, "row", "rows");
+            Ok(Outcome::said(format!("{rows} of {} are due now.", done.pipeline)))
         }
         "send" => send(admin, actor, field("topic"), key, field("value")).await,
         _ => Err(ApiError::usage(format!("nobody knows how to `{what}`"))),

@@ -7,7 +7,7 @@ use maud::{Markup, html};
 use potok_core::{FilesAsk, Timestamp, TrackedStage};
 
 use super::draw::icon;
-use super::frame::{Nav, HtmlPage, Part, head, panel};
+use super::frame::{HtmlPage, Nav, Part, head, panel};
 use super::text::{UNKNOWN, address, clean, count, known, number, part, span, time_of};
 use super::{Context, Query};
 use crate::tracked::{File, TrackedFiles, files_of, stuck_of};
@@ -250,7 +250,8 @@ fn grid(
 fn details(context: &Context, file: &File) -> Markup {
     let row = &file.row;
     let now = context.snapshot.at;
-    let time = |moment: &Option<String>| moment.as_deref().map(|at| time_of(&at.replace(' ', "T"), now));
+    let time =
+        |moment: &Option<String>| moment.as_deref().map(|at| time_of(&at.replace(' ', "T"), now));
     panel(
         html! { span class="mono" { (clean(&row.filename, 60)) } ", shard " (row.shard) },
         html! { "unchanged for " (row.minutes) " min" },

@@ -20,6 +20,7 @@ pub(super) enum Nav {
     Groups,
     DeadLetters,
     Files,
+    Outbox,
     Trace,
     Send,
     Audit,
@@ -132,7 +133,8 @@ fn entries(context: &Context) -> Vec<NavEntry> {
     let open = (!open.is_empty()).then(|| open.iter().sum::<u64>());
     let has_groups = snapshot.outlines.values().any(|outline| outline.group.is_some());
     let has_files = snapshot.outlines.values().any(|outline| outline.has_files);
-    let entry = |nav, path, shape, name| NavEntry { nav, path, shape, name, count: None, hot: false };
+    let entry =
+        |nav, path, shape, name| NavEntry { nav, path, shape, name, count: None, hot: false };
     let mut entries = vec![entry(Nav::Overview, "/", "home", "Overview")];
     if has_groups {
         let of_groups = entry(Nav::Groups, "/groups", "clock", "Groups");
@@ -142,6 +144,9 @@ fn entries(context: &Context) -> Vec<NavEntry> {
     entries.push(NavEntry { count: open, hot: open.is_some_and(|open| open > 0), ..letters });
     if has_files {
         entries.push(entry(Nav::Files, "/files", "files", "Files"));
+    }
+    if snapshot.outlines.values().any(|outline| outline.has_outbox) {
+        entries.push(entry(Nav::Outbox, "/outbox", "outbox", "Outbox"));
     }
     entries.push(entry(Nav::Trace, "/trace", "find", "Trace"));
     if context.is_operator() {

@@ -494,9 +494,15 @@ pub(super) async fn confirm(
 }
 
 /// What a replay would come to, as pipelines run now.
-fn forecast(dry: &letters::Dry, whole: bool) -> Markup {
+fn forecast(dry: &letters::DryRun, whole: bool) -> Markup {
     let rows = [
-        ("come to their destination", dry.reaches_destination, "ok", "c-ok", "whether it takes them is known only then"),
+        (
+            "come to their destination",
+            dry.reaches_destination,
+            "ok",
+            "c-ok",
+            "whether it takes them is known only then",
+        ),
         ("are filtered", dry.filtered, "ok", "", "a rule leaves them out"),
         ("fail again", dry.dead_lettered, "x", "c-bad", "they would be new dead letters"),
         ("stop the pipeline", dry.blocks, "block", "c-bad", "its stage says on_error: stop"),

@@ -18,6 +18,7 @@ mod groups;
 mod job;
 mod letters;
 mod login;
+mod outbox;
 mod overview;
 mod pipeline;
 mod send;
@@ -81,6 +82,7 @@ pub(crate) fn routes() -> Router<Admin> {
         .route("/send", get(page))
         .route("/audit", get(page))
         .route("/files", get(page))
+        .route("/outbox", get(page))
         .route("/login", get(login::page).post(login::sign_in))
         .route("/events", get(events::events))
         .route("/act/{what}", post(actions::act))
@@ -183,6 +185,7 @@ pub(super) enum View {
     Send(Query),
     Audit,
     Files(Query),
+    Outbox,
 }
 
 impl View {
@@ -216,6 +219,7 @@ impl View {
             ["send"] => View::Send(query),
             ["audit"] => View::Audit,
             ["files"] => View::Files(query),
+            ["outbox"] => View::Outbox,
             _ => return None,
         })
     }
@@ -245,6 +249,7 @@ impl View {
             View::Send(query) => send::page(context, query).await,
             View::Audit => audit::page(context).await,
             View::Files(query) => files::page(context, query).await,
+            View::Outbox => outbox::page(context).await,
         }
     }
 }

@@ -19,10 +19,10 @@ use serde_json::json;
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
-use super::dry::{Dry, foreseen};
+use super::dry::{DryRun, foreseen};
 use super::filter::{Filter, LetterFilter};
 use super::lines_response;
-use super::select::{PAGE_LETTERS_MAX, Selection, LetterTopic, shelves};
+use super::select::{LetterTopic, PAGE_LETTERS_MAX, Selection, shelves};
 use crate::access::Actor;
 use crate::audit::{self, AuditEntry};
 use crate::line::push_line;
@@ -132,6 +132,8 @@ pub(crate) struct Work {
     next_at: Option<Instant>,
     /// What becomes of replays, by dead-letter topic.
     watches: Vec<(String, Outcomes)>,
+    /// What was put back into feeds, where somebody waits for what becomes of it.
+    put_back: Vec<(Arc<LetterTopic>, Vec<String>)>,
     wait: Duration,
     /// Pipelines whose files were looked at.
     warned: BTreeSet<String>,
@@ -142,7 +144,7 @@ pub(crate) struct Work {
     /// How many were handled.
     handled: u64,
     /// What a replay would come to, as far as it was tried out.
-    dry: Dry,
+    dry: DryRun,
     entry: AuditEntry,
 }
 
@@ -180,7 +182,8 @@ impl Work {
         };
         let mut watches = Vec::new();
         if action == Action::Replay && wish.wait > 0 && !wish.dry_run {
-            for shelf in shelves(admin, wanted.pipeline.as_deref()).await? {
+            let shelves = shelves(admin, wanted.pipeline.as_deref()).await?;
+            for shelf in shelves.iter().filter(|shelf| shelf.kept().is_none()) {
                 let info = shelf.info();
                 let outcomes = Outcomes::begin(admin.engine().log().as_ref(), info).await?;
                 watches.push((info.dead_letters.clone(), outcomes));
@@ -201,18 +204,19 @@ impl Work {
             most: wish.rate.map_or(PAGE_LETTERS_MAX, |rate| (rate / paces).max(1) as usize),
             next_at: None,
             watches,
+            put_back: Vec::new(),
             wait: Duration::from_millis(wish.wait),
             warned: BTreeSet::new(),
             dropped: Vec::new(),
             alone: Some(alone),
             handled: 0,
-            dry: Dry::default(),
+            dry: DryRun::default(),
             entry,
         })
     }
 
     /// What a replay would come to, of those that were tried out so far.
-    pub fn tried(&self) -> &Dry {
+    pub fn tried(&self) -> &DryRun {
         &self.dry
     }
 
@@ -293,6 +297,19 @@ impl Work {
         shelf: &Arc<LetterTopic>,
         letters: &[DeadLetter],
     ) -> Result<(), ApiError> {
+        if let Some(kept) = shelf.kept() {
+            let ids = shelf.ids_in_feed(letters);
+            match self.action {
+                Action::Drop => std::mem::drop(kept.discard(&ids).await?),
+                Action::Replay => {
+                    let ids = kept.replay(&ids).await?;
+                    if !self.wait.is_zero() {
+                        self.put_back.push((shelf.clone(), ids));
+                    }
+                }
+            }
+            return Ok(());
+        }
         let engine = self.admin.engine();
         let (log, clock) = (engine.log().as_ref(), engine.clock().as_ref());
         if self.action == Action::Drop {
@@ -320,7 +337,7 @@ impl Work {
 
     /// Waits, bounded, until the replays have ended.
     async fn outcome(&mut self) -> Result<Option<Bytes>, ApiError> {
-        if self.watches.is_empty() {
+        if self.watches.is_empty() && self.put_back.is_empty() {
             return Ok(None);
         }
         let log = self.admin.engine().log().clone();
@@ -332,27 +349,43 @@ impl Work {
                 outcomes.look(log.as_ref()).await?;
             }
             let under_way: u64 = self.watches.iter().map(|(_, outcomes)| outcomes.under_way).sum();
+            let under_way = under_way + rows_under_way(&self.put_back).await?;
             if under_way == 0 || Instant::now() >= until {
                 break;
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
+        let (mut put_back, mut dead_rows) = (0, 0);
+        let mut rows_dead_again = Vec::new();
+        for (shelf, ids) in &self.put_back {
+            put_back += ids.len() as u64;
+            let Some(kept) = shelf.kept() else { continue };
+            for dead in kept.find(ids).await? {
+                dead_rows += 1;
+                let id = format!("{}/{}", kept.place(), dead.id);
+                let (reason, error) = (dead.reason, dead.error);
+                rows_dead_again.push(json!({ "id": id, "reason": reason, "error": error }));
+            }
+        }
+        let rows_under_way = rows_under_way(&self.put_back).await?;
+        let published = put_back.saturating_sub(dead_rows + rows_under_way);
         let sum = |of: fn(&Outcomes) -> u64| -> u64 {
             self.watches.iter().map(|(_, outcomes)| of(outcomes)).sum()
         };
         let dead_again = self.watches.iter().flat_map(|(_, outcomes)| &outcomes.dead_again);
         let dead_again: Vec<_> = dead_again
             .map(|dead| json!({ "id": dead.id, "reason": dead.reason, "error": dead.error }))
+            .chain(rows_dead_again)
             .collect();
         let mut lines = Vec::new();
         push_line(
             &mut lines,
             &json!({ "outcome": {
-                "delivered": sum(|outcomes| outcomes.delivered),
+                "delivered": sum(|outcomes| outcomes.delivered) + published,
                 "filtered": sum(|outcomes| outcomes.filtered),
                 "duplicates": sum(|outcomes| outcomes.duplicates),
-                "dead_lettered": sum(|outcomes| outcomes.dead_lettered),
-                "under_way": sum(|outcomes| outcomes.under_way),
+                "dead_lettered": sum(|outcomes| outcomes.dead_lettered) + dead_rows,
+                "under_way": sum(|outcomes| outcomes.under_way) + rows_under_way,
                 "dead_again": dead_again,
             }}),
         );
@@ -361,7 +394,8 @@ impl Work {
 
     /// Why this one cannot be replayed.
     fn obstacle(&self, shelf: &LetterTopic, letter: &DeadLetter) -> Option<String> {
-        if self.action == Action::Drop {
+        // A table has nowhere to keep how often.
+        if self.action == Action::Drop || shelf.kept().is_some() {
             return None;
         }
         if letter.envelope.pipeline == LOG_ITSELF {
@@ -383,11 +417,29 @@ impl Work {
     }
 }
 
+/// How many that were put back into feeds have not ended.
+async fn rows_under_way(put_back: &[(Arc<LetterTopic>, Vec<String>)]) -> Result<u64, ApiError> {
+    let mut all = 0;
+    for (shelf, ids) in put_back {
+        if let Some(kept) = shelf.kept() {
+            all += kept.under_way(ids).await?.len() as u64;
+        }
+    }
+    Ok(all)
+}
+
 fn done<'a>(
     letter: &'a DeadLetter,
     action: &'static str,
     why: Option<String>,
 ) -> LetterOutcome<'a> {
     let DeadLetter { id, envelope, .. } = letter;
-    LetterOutcome { id, pipeline: &envelope.pipeline, reason: envelope.reason, action, outcome: None, why }
+    LetterOutcome {
+        id,
+        pipeline: &envelope.pipeline,
+        reason: envelope.reason,
+        action,
+        outcome: None,
+        why,
+    }
 }

@@ -9,12 +9,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use potok_core::{PipelineInfo, Position, RangeSet, Timestamp};
+use potok_core::{LetterCount, PipelineInfo, Position, RangeSet, Timestamp};
 use potok_flow::dead_letter::{Catalogue, DeadLetter, LetterNews};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::select::shelves;
+use super::select::{LetterTopic, shelves};
 use crate::{Admin, ApiError};
 
 /// The newest are listed; the others are counted.
@@ -27,6 +27,8 @@ const WAIT_MAX: Duration = Duration::from_millis(1_500);
 const ASK_MAX: Duration = Duration::from_millis(500);
 /// Rest after all were read anew, in times of how long that took.
 const REST: u32 = 5;
+/// Dead letters that a feed is asked for at a time.
+const KEPT_AT_ONCE: usize = 100;
 const ERROR_CHARS_MAX: usize = 400;
 const KEY_CHARS_MAX: usize = 200;
 
@@ -150,9 +152,7 @@ pub(crate) async fn open_letters(admin: &Admin) -> BookView {
         let state = book.state();
         !state.reading || state.contents.read.saturating_sub(before) >= WAIT_LETTERS_MAX
     };
-    let waited = async {
-        while !enough() && parts.changed().await.is_ok() {}
-    };
+    let waited = async { while !enough() && parts.changed().await.is_ok() {} };
     // A log that does not answer is no reason to wait for ever.
     let _ = tokio::time::timeout(WAIT_MAX, waited).await;
     let is_reading = book.state().reading;
@@ -172,7 +172,16 @@ async fn ends(admin: &Admin) -> Result<Ends, ApiError> {
     };
     let topics = admin.engine().log().topics().await?.into_iter();
     let ours = topics.filter(|topic| is_of_letters(&topic.topic));
-    Ok(ours.map(|topic| (topic.topic, topic.ends)).collect())
+    let mut ends: Vec<_> = ours.map(|topic| (topic.topic, topic.ends)).collect();
+    for (_, feed) in admin.engine().feeds(None) {
+        let Some(kept) = feed.letters() else { continue };
+        let count = tokio::time::timeout(ASK_MAX / 2, kept.count()).await;
+        // One that does not answer does not keep the others from being shown.
+        let Ok(Ok(LetterCount { letters, newest })) = count else { continue };
+        let newest = newest.map_or(0, |newest| newest.0.unsigned_abs());
+        ends.push((kept.place().to_owned(), vec![letters, newest]));
+    }
+    Ok(ends)
 }
 
 /// Reads what has come since the last time.
@@ -207,7 +216,7 @@ async fn read(admin: Admin, ends: Ends) {
 type Place = (u64, u32);
 
 /// One topic that is followed.
-struct Followed {
+struct FollowedTopic {
     info: PipelineInfo,
     id: Option<u64>,
     catalogue: Catalogue,
@@ -225,9 +234,11 @@ struct Followed {
 /// All topics that are followed.
 #[derive(Default)]
 struct Shelves {
-    of: Vec<Followed>,
+    of: Vec<FollowedTopic>,
     causes: BTreeMap<String, Arc<str>>,
     names: BTreeMap<String, Arc<str>>,
+    /// Those that feeds keep themselves, as they were when somebody looked last.
+    kept: Vec<Arc<LetterEntry>>,
     read: u64,
 }
 
@@ -235,7 +246,12 @@ impl Shelves {
     async fn catch_up(&mut self, admin: &Admin, book: &Book) -> Result<(), ApiError> {
         let log = admin.engine().log().clone();
         let mut known = Vec::new();
+        self.kept.clear();
         for shelf in shelves(admin, None).await? {
+            if shelf.kept().is_some() {
+                self.read_kept(&shelf).await;
+                continue;
+            }
             let info = shelf.info().clone();
             let id = log.topic_id(&info.dead_letters).await?;
             known.push((info, id));
@@ -248,9 +264,9 @@ impl Shelves {
             known.iter().any(is_known) && !followed.is_thin()
         });
         for (info, id) in known {
-            let is_followed = |of: &Followed| of.info.dead_letters == info.dead_letters;
+            let is_followed = |of: &FollowedTopic| of.info.dead_letters == info.dead_letters;
             if !self.of.iter().any(is_followed) {
-                self.of.push(Followed::new(log.as_ref(), info, id));
+                self.of.push(FollowedTopic::new(log.as_ref(), info, id));
             }
         }
         for at in 0..self.of.len() {
@@ -269,6 +285,26 @@ impl Shelves {
             }
         }
         Ok(())
+    }
+
+    /// The dead letters that a feed keeps itself: the first so many, and how many there are. One that
+    /// does not answer does not keep the others from being shown.
+    async fn read_kept(&mut self, shelf: &LetterTopic) {
+        let Some(kept) = shelf.kept() else { return };
+        let mut after: Option<(Timestamp, String)> = None;
+        while self.kept.len() < NEWEST_MAX {
+            let from = after.as_ref().map(|(time, id)| (*time, id.as_str()));
+            let asked = tokio::time::timeout(ASK_MAX, kept.list(from, KEPT_AT_ONCE)).await;
+            let Ok(Ok(found)) = asked else { return };
+            let Some(last) = found.last() else { return };
+            after = Some((last.time, last.id.clone()));
+            self.read += found.len() as u64;
+            for one in found {
+                let letter = shelf.letter(one);
+                let name = shared(&mut self.names, &letter.envelope.pipeline);
+                self.kept.push(Arc::new(entry(letter, name, &mut self.causes)));
+            }
+        }
     }
 
     fn take(&mut self, at: usize, news: Vec<LetterNews>) {
@@ -302,17 +338,24 @@ impl Shelves {
                 contents.total += count;
             }
         }
+        for entry in &self.kept {
+            let of = contents.counts.entry((entry.pipeline.clone(), entry.reason));
+            let tally = of.or_insert(Tally { count: 0, first: entry.time });
+            tally.count += 1;
+            tally.first = tally.first.min(entry.time);
+            contents.total += 1;
+        }
         let newest = self.of.iter().flat_map(|of| of.newest.values().rev().take(NEWEST_MAX));
-        contents.newest = newest.cloned().collect();
+        contents.newest = newest.chain(&self.kept).cloned().collect();
         contents.newest.sort_by(|one, other| (other.time, &other.id).cmp(&(one.time, &one.id)));
         contents.newest.truncate(NEWEST_MAX);
         contents
     }
 }
 
-impl Followed {
+impl FollowedTopic {
     fn new(log: &dyn potok_core::Log, info: PipelineInfo, id: Option<u64>) -> Self {
-        Followed {
+        FollowedTopic {
             id,
             catalogue: Catalogue::new(log, &info),
             info,

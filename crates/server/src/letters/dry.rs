@@ -16,7 +16,7 @@ const WHYS_MAX: usize = 12;
 
 /// How many would come to what, as the pipelines run now.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Dry {
+pub(crate) struct DryRun {
     /// They come to a destination; whether it takes them is known only then.
     pub reaches_destination: u64,
     pub filtered: u64,
@@ -29,7 +29,7 @@ pub(crate) struct Dry {
     pub why: BTreeMap<String, u64>,
 }
 
-impl Dry {
+impl DryRun {
     /// Counts one; says its outcome and why.
     pub fn add(&mut self, forecast: Forecast) -> (&'static str, Option<String>) {
         let (count, word, why) = match forecast {
@@ -55,7 +55,7 @@ impl Dry {
 
     /// The last line of a dry run, once.
     pub fn take_line(&mut self, action: Action) -> Option<Bytes> {
-        if action != Action::Replay || *self == Dry::default() {
+        if action != Action::Replay || *self == DryRun::default() {
             return None;
         }
         let mut lines = Vec::new();

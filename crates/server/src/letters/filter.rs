@@ -1,5 +1,7 @@
 //! Which dead letters somebody wants.
 
+use std::fmt;
+
 use axum::http::StatusCode;
 use potok_core::{Reason, Timestamp};
 use potok_expr::{Program, ProgramError, View};
@@ -57,10 +59,66 @@ impl Filter {
     }
 }
 
+/// A dead letter, as somebody names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum LetterName {
+    /// One in a topic.
+    Log(LetterId),
+    /// One that a feed keeps: where, unless it was left out, and its id there.
+    Feed(Option<String>, String),
+}
+
+impl LetterName {
+    fn read(text: &str, engine: &Engine) -> Result<Self, String> {
+        let feeds = engine.feeds(None);
+        let places = feeds.iter().filter_map(|(_, feed)| Some(feed.letters()?.place()));
+        for place in places.clone() {
+            if let Some(id) = text.strip_prefix(place).and_then(|rest| rest.strip_prefix('/')) {
+                return Ok(LetterName::Feed(Some(place.to_owned()), id.to_owned()));
+            }
+        }
+        match text.parse() {
+            Ok(id) => Ok(LetterName::Log(id)),
+            Err(_) if !text.contains('/') && places.count() > 0 => {
+                Ok(LetterName::Feed(None, text.to_owned()))
+            }
+            Err(why) => Err(why),
+        }
+    }
+
+    /// The id of one that a feed keeps there.
+    pub fn kept_in(&self, place: &str) -> Option<&str> {
+        match self {
+            LetterName::Feed(named, id) if named.as_ref().is_none_or(|named| named == place) => {
+                Some(id)
+            }
+            _ => None,
+        }
+    }
+
+    /// The id of one in that topic.
+    pub fn in_topic(&self, topic: &str) -> Option<&LetterId> {
+        match self {
+            LetterName::Log(id) if *id.topic == *topic => Some(id),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for LetterName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LetterName::Log(id) => write!(f, "{id}"),
+            LetterName::Feed(Some(place), id) => write!(f, "{place}/{id}"),
+            LetterName::Feed(None, id) => write!(f, "{id}"),
+        }
+    }
+}
+
 /// A filter read and checked.
 pub(super) struct LetterFilter {
     pub pipeline: Option<String>,
-    pub ids: Option<Vec<LetterId>>,
+    pub ids: Option<Vec<LetterName>>,
     reasons: Vec<Reason>,
     since: Option<Timestamp>,
     predicate: Option<Program>,
@@ -73,7 +131,8 @@ pub(super) struct LetterFilter {
 impl LetterFilter {
     pub fn read(filter: Filter, engine: &Engine) -> Result<Self, ApiError> {
         let now = engine.clock().now();
-        let ids = filter.ids.given().map(|ids| ids.iter().map(|id| id.parse()).collect());
+        let name = |id: &String| LetterName::read(id, engine);
+        let ids = filter.ids.given().map(|ids| ids.iter().map(name).collect());
         let ids = ids.transpose();
         let reasons = filter.reason.iter().flat_map(|list| list.split(',')).map(reason);
         let since = filter.since.map(|text| parse_since(&text, now)).transpose();

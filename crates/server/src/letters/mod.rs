@@ -22,7 +22,7 @@ use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 
 pub(crate) use act::{Action, LetterRequest, Work, drop, replay};
-pub(crate) use dry::Dry;
+pub(crate) use dry::DryRun;
 use filter::{Filter, LetterFilter};
 use select::Selection;
 

@@ -4,21 +4,24 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use axum::http::StatusCode;
-use potok_core::PipelineInfo;
-use potok_flow::dead_letter::{self, DeadLetter, LetterId, LetterOutcomes, Pages};
+use potok_core::{Envelope, Feed, FeedLetter, FeedLetters, PipelineInfo, Timestamp};
+use potok_flow::dead_letter::{self, DeadLetter, DeadLetterState, LetterId, LetterOutcomes, Pages};
 
-use super::filter::LetterFilter;
+use super::filter::{LetterFilter, LetterName};
 use crate::{Admin, ApiError};
 
 /// Dead letters looked at together, and their bytes.
 pub(super) const PAGE_LETTERS_MAX: usize = 500;
 const PAGE_BYTES_MAX: usize = 8 << 20;
+/// A feed does not know how large they are before it has read them.
+const FEED_LETTERS_MAX: usize = 100;
 
-/// A dead-letter topic, and the pipelines that write to it.
+/// A dead-letter topic, and the pipelines that write to it; or what a feed keeps itself.
 pub(super) struct LetterTopic {
     /// Its topics.
     info: PipelineInfo,
     pipelines: Vec<PipelineInfo>,
+    feed: Option<Arc<dyn Feed>>,
 }
 
 impl LetterTopic {
@@ -29,6 +32,41 @@ impl LetterTopic {
 
     pub fn info(&self) -> &PipelineInfo {
         &self.info
+    }
+
+    /// The feed that keeps them, where it is one.
+    pub fn kept(&self) -> Option<&dyn FeedLetters> {
+        self.feed.as_ref()?.letters()
+    }
+
+    /// The ids of these in the feed that keeps them.
+    pub fn ids_in_feed(&self, letters: &[DeadLetter]) -> Vec<String> {
+        let place = format!("{}/", self.info.dead_letters);
+        let id = |letter: &DeadLetter| letter.id.strip_prefix(&place).map(str::to_owned);
+        letters.iter().filter_map(id).collect()
+    }
+
+    /// One that a feed keeps, like any other.
+    pub fn letter(&self, kept: FeedLetter) -> DeadLetter {
+        let FeedLetter { id, record, origin, reason, error, attempts, time } = kept;
+        DeadLetter {
+            id: format!("{}/{id}", self.info.dead_letters),
+            position: origin.clone(),
+            envelope: Envelope {
+                pipeline: self.info.pipeline.clone(),
+                origin,
+                deliver: None,
+                reason,
+                error,
+                attempts,
+                time,
+                replay_of: None,
+                piece: None,
+            },
+            state: DeadLetterState::Open,
+            time,
+            record,
+        }
     }
 }
 
@@ -45,7 +83,7 @@ pub(super) async fn shelves(
             Some(shelf) => shelf.pipelines.push(group.info),
             None => {
                 let pipelines = vec![group.info.clone()];
-                shelves.push(LetterTopic { info: group.info, pipelines });
+                shelves.push(LetterTopic { info: group.info, pipelines, feed: None });
             }
         }
     }
@@ -54,7 +92,14 @@ pub(super) async fn shelves(
         let covered = shelves.iter().any(|shelf| shelf.info.dead_letters == topic.topic);
         if let (Some(pipeline), false) = (topic.topic.strip_suffix("-dead"), covered) {
             let info = dead_letter::info(pipeline, &topic.topic, 0);
-            shelves.push(LetterTopic { info, pipelines: Vec::new() });
+            shelves.push(LetterTopic { info, pipelines: Vec::new(), feed: None });
+        }
+    }
+    for (pipeline, feed) in admin.engine().feeds(None) {
+        if let Some(kept) = feed.letters() {
+            let info = dead_letter::info(&pipeline, kept.place(), 0);
+            let pipelines = vec![info.clone()];
+            shelves.push(LetterTopic { info, pipelines, feed: Some(feed) });
         }
     }
     shelves.sort_by(|a, b| a.info.dead_letters.cmp(&b.info.dead_letters));
@@ -77,6 +122,10 @@ enum LetterReader {
     All(Box<Pages>),
     /// Those of these names, each alone.
     Named(VecDeque<LetterId>, Arc<LetterOutcomes>),
+    /// What a feed keeps, behind that time and id.
+    Kept(Option<(Timestamp, String)>),
+    /// Those of these ids that a feed keeps.
+    KeptNamed(Vec<String>),
 }
 
 /// The dead letters wanted, in the order of the log within a topic.
@@ -107,6 +156,15 @@ impl Selection {
                 .split_once(':')
                 .ok_or_else(|| ApiError::usage(format!("`{cursor}` is not a cursor")))?;
             while let Some(shelf) = selection.shelves.pop_front() {
+                if shelf.info.dead_letters == topic && shelf.feed.is_some() {
+                    let after = offsets.split_once('/').and_then(|(time, id)| {
+                        Some((Timestamp(time.parse().ok()?), id.to_owned()))
+                    });
+                    let after = after
+                        .ok_or_else(|| ApiError::usage(format!("`{cursor}` is not a cursor")))?;
+                    selection.reading = Some((shelf, LetterReader::Kept(Some(after))));
+                    break;
+                }
                 if shelf.info.dead_letters == topic {
                     let log = admin.engine().log();
                     let pages = Pages::open(log.as_ref(), &shelf.info, Some(offsets)).await;
@@ -126,11 +184,21 @@ impl Selection {
     async fn check_names(&mut self) -> Result<(), ApiError> {
         let wanted = self.wanted.clone();
         let Some(ids) = &wanted.ids else { return Ok(()) };
-        let mut missing: Vec<&LetterId> = ids.iter().collect();
+        let mut missing: Vec<&LetterName> = ids.iter().collect();
         let log = self.admin.engine().log().clone();
         for shelf in &self.shelves {
+            let place = shelf.info.dead_letters.as_str();
+            if let Some(kept) = shelf.kept() {
+                let ours = ids.iter().filter_map(|id| id.kept_in(place)).map(str::to_owned);
+                let found = kept.find(&ours.collect::<Vec<_>>()).await?;
+                let found = found.into_iter().map(|kept| shelf.letter(kept)).collect();
+                let found = shelf.ids_in_feed(&filter(wanted.clone(), found).await?);
+                let is_found = |id: &str| found.iter().any(|found| found == id);
+                missing.retain(|missing| !missing.kept_in(place).is_some_and(is_found));
+                continue;
+            }
             let ours: Vec<LetterId> =
-                ids.iter().filter(|id| *id.topic == *shelf.info.dead_letters).cloned().collect();
+                ids.iter().filter_map(|id| id.in_topic(place)).cloned().collect();
             if ours.is_empty() {
                 continue;
             }
@@ -146,7 +214,7 @@ impl Selection {
                 if filter(wanted.clone(), found).await?.is_empty() {
                     continue;
                 }
-                missing.retain(|missing| **missing != id);
+                missing.retain(|missing| missing.in_topic(place) != Some(&id));
             }
         }
         let Some(missing) = missing.first() else { return Ok(()) };
@@ -178,6 +246,9 @@ impl Selection {
             Some((shelf, LetterReader::All(pages))) => {
                 Some(format!("{}:{}", shelf.info.dead_letters, pages.cursor()))
             }
+            Some((shelf, LetterReader::Kept(Some((time, id))))) => {
+                Some(format!("{}:{}/{id}", shelf.info.dead_letters, time.0))
+            }
             _ => None,
         }
     }
@@ -191,14 +262,20 @@ impl Selection {
         loop {
             let Some((shelf, reading)) = &mut self.reading else {
                 let Some(shelf) = self.shelves.pop_front() else { return Ok(None) };
+                let place = shelf.info.dead_letters.as_str();
                 let reading = match &self.wanted.ids {
+                    None if shelf.feed.is_some() => LetterReader::Kept(None),
+                    Some(ids) if shelf.feed.is_some() => {
+                        let ours = ids.iter().filter_map(|id| id.kept_in(place));
+                        LetterReader::KeptNamed(ours.map(str::to_owned).collect())
+                    }
                     None => {
                         let pages = Pages::open(log.as_ref(), &shelf.info, None).await?;
                         LetterReader::All(Box::new(pages))
                     }
                     Some(ids) => {
-                        let is_here = |id: &&LetterId| *id.topic == *shelf.info.dead_letters;
-                        let ids: VecDeque<LetterId> = ids.iter().filter(is_here).cloned().collect();
+                        let ours = ids.iter().filter_map(|id| id.in_topic(place));
+                        let ids: VecDeque<LetterId> = ours.cloned().collect();
                         if ids.is_empty() {
                             continue;
                         }
@@ -209,11 +286,34 @@ impl Selection {
                 self.reading = Some((shelf, reading));
                 continue;
             };
+            if let Some(kept) = shelf.kept() {
+                let most = most.min(FEED_LETTERS_MAX);
+                let found = match reading {
+                    LetterReader::Kept(after) => {
+                        let from = after.as_ref().map(|(time, id)| (*time, id.as_str()));
+                        let found = kept.list(from, most).await?;
+                        *after = found.last().map(|last| (last.time, last.id.clone()));
+                        found
+                    }
+                    LetterReader::KeptNamed(ids) => {
+                        let rest = ids.split_off(ids.len().min(most));
+                        kept.find(&std::mem::replace(ids, rest)).await?
+                    }
+                    LetterReader::All(_) | LetterReader::Named(..) => Vec::new(),
+                };
+                if found.is_empty() {
+                    self.reading = None;
+                    continue;
+                }
+                let found = found.into_iter().map(|kept| shelf.letter(kept)).collect();
+                return Ok(Some((shelf.clone(), found)));
+            }
             let mut letters = Vec::new();
             let mut bytes = 0;
             while letters.len() < most && bytes < PAGE_BYTES_MAX {
                 let letter = match reading {
                     LetterReader::All(pages) => pages.next().await?,
+                    LetterReader::Kept(_) | LetterReader::KeptNamed(_) => None,
                     LetterReader::Named(ids, settled) => match ids.pop_front() {
                         None => None,
                         Some(id) => {

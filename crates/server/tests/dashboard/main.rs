@@ -1,7 +1,9 @@
 //! The dashboard as a browser without a script sees it, on a log in memory.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod access;
 mod desk;
+mod many;
 mod wait;
 
 use std::collections::BTreeSet;

@@ -35,6 +35,8 @@ macro_rules! on_servers {
 
 mod failure;
 mod lease;
+mod notify;
 mod order;
 mod place;
 mod rows;
+mod suite;

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 use bytes::Bytes;
-use potok_connectors::memory::{MemoryLog, MemorySink};
 use potok_core::{Clock, Headers, Log, Output, SystemClock};
 use potok_flow::decode::RawDecoder;
 use potok_flow::{DeliverPlan, Engine, Input, Plan, Retry, Target};
+use potok_testkit::memory::{MemoryLog, MemorySink};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::measure::{Run, measure};

@@ -6,6 +6,7 @@
 
 mod engine;
 mod groups;
+mod hub;
 mod idle;
 mod kafka_sql;
 mod log;
@@ -32,11 +33,14 @@ use clap::{Parser, ValueEnum};
 )]
 struct Cli {
     /// What to measure, one after another
-    #[arg(required_unless_present = "bare_log", value_enum)]
+    #[arg(required_unless_present_any = ["bare_log", "hub_clients"], value_enum)]
     what: Vec<Measurement>,
     /// The other side of `groups-embedded`, which has a process of its own like potok
     #[arg(long, hide = true, value_name = "FOLDER")]
     bare_log: Option<PathBuf>,
+    /// The clients of `hub`, which have a process of their own
+    #[arg(long, hide = true, value_name = "ADDRESS/COUNT")]
+    hub_clients: Option<String>,
     /// Smaller sizes: a look, not a measurement
     #[arg(long)]
     quick: bool,
@@ -64,6 +68,8 @@ enum Measurement {
     GroupsKafka,
     /// A million open groups, embedded and on Kafka with Redis: memory, lateness, restart
     GroupsMillion,
+    /// The hub: idle connections, a message to everybody, acknowledged messages
+    Hub,
     /// All of them
     All,
 }
@@ -86,6 +92,9 @@ fn run(cli: &Cli) -> Result<()> {
     if let Some(folder) = &cli.bare_log {
         return groups::bare_log(folder);
     }
+    if let Some(place) = &cli.hub_clients {
+        return hub::clients::run(place);
+    }
     let all = [
         Measurement::Log,
         Measurement::Engine,
@@ -94,6 +103,7 @@ fn run(cli: &Cli) -> Result<()> {
         Measurement::Idle,
         Measurement::KafkaSql,
         Measurement::Groups,
+        Measurement::Hub,
     ];
     let whats = if cli.what.contains(&Measurement::All) { &all[..] } else { &cli.what };
     for what in whats {
@@ -108,6 +118,7 @@ fn run(cli: &Cli) -> Result<()> {
             Measurement::GroupsEmbedded => groups::run(cli.quick, &[groups::BenchPart::Embedded])?,
             Measurement::GroupsKafka => groups::run(cli.quick, &[groups::BenchPart::Kafka])?,
             Measurement::GroupsMillion => groups::run(cli.quick, &[groups::BenchPart::Million])?,
+            Measurement::Hub => hub::run(cli.quick)?,
             Measurement::All => {}
         }
     }

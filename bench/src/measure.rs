@@ -76,10 +76,19 @@ impl Process {
 
     /// Peak resident memory in bytes.
     pub fn peak(&self) -> Result<u64> {
+        self.status("VmHWM:")
+    }
+
+    /// Resident memory in bytes.
+    pub fn resident(&self) -> Result<u64> {
+        self.status("VmRSS:")
+    }
+
+    fn status(&self, name: &'static str) -> Result<u64> {
         let status = fs::read_to_string(format!("{}/status", self.proc))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
         let kib: u64 =
-            line.and_then(|l| l.split_whitespace().next()?.parse().ok()).context("VmHWM")?;
+            line.and_then(|l| l.split_whitespace().next()?.parse().ok()).context(name)?;
         Ok(kib * 1024)
     }
 

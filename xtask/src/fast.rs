@@ -2,7 +2,8 @@
 //!
 //! Which ones use services is seen in their sources, so that nobody has to keep a list: a file of
 //! `tests/` that names them, and every file that names such a file. Where this overlooks one, the
-//! fast tests start a service and are slower, not wrong.
+//! fast tests start a service and are slower, not wrong. A suite that runs on several databases has a
+//! module `sqlite` for the one that is only a file; that part of it is run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,6 +14,9 @@ use crate::cargo;
 
 /// Whole crates that are about processes.
 const SLOW: [&str; 2] = ["potok", "potok-services"];
+
+/// What the names of tests on files have in them.
+const ON_FILES: &str = "sqlite";
 
 pub fn run() -> Result<()> {
     let mut workspace = vec!["--workspace"];
@@ -29,7 +33,10 @@ pub fn run() -> Result<()> {
     for target in &mixed {
         let mut arguments = workspace.clone();
         arguments.extend(["--test", &target.name, "--"]);
-        arguments.extend(target.left_out.iter().flat_map(|module| ["--skip", module]));
+        match target.on_files {
+            true => arguments.push(ON_FILES),
+            false => arguments.extend(target.left_out.iter().flat_map(|module| ["--skip", module])),
+        }
         cargo::run("test", &arguments)?;
     }
     Ok(())
@@ -40,6 +47,8 @@ pub fn run() -> Result<()> {
 struct Target {
     name: String,
     left_out: Vec<String>,
+    /// Every test of it is there for several databases.
+    on_files: bool,
 }
 
 /// The test programs of the crates that are not about processes, as far as they need no service.
@@ -81,8 +90,10 @@ fn target(path: &Path) -> Result<Option<Target>> {
     let root = fs::read_to_string(&root)?;
     let needed = left_out.iter().any(|module| names(&root, module));
     let tests = root.contains("test]") || left.iter().any(|(_, text)| text.contains("test"));
+    let on_files = root.contains(&format!("mod {ON_FILES} {{"));
     let left_out = left_out.into_iter().skip(1).map(|module| format!("{module}::")).collect();
-    Ok((!needed && tests).then(|| Target { name: name.to_owned(), left_out }))
+    let runs = on_files || !needed && tests;
+    Ok(runs.then(|| Target { name: name.to_owned(), left_out, on_files }))
 }
 
 /// The modules in a folder, each with its text and that of the modules below it.
@@ -120,8 +131,11 @@ mod tests {
         assert!(find("sim").unwrap().left_out.is_empty(), "{targets:?}");
         assert!(find("conformance").unwrap().left_out.contains(&"postgres::".to_owned()));
         assert!(!find("conformance").unwrap().left_out.contains(&"memory::".to_owned()));
-        for needs_services in ["services", "binary", "kafka", "sql_servers"] {
+        for needs_services in ["services", "binary", "kafka"] {
             assert!(find(needs_services).is_none(), "{targets:?}");
+        }
+        for on_files in ["sql", "outbox"] {
+            assert!(find(on_files).unwrap().on_files, "{targets:?}");
         }
     }
 }

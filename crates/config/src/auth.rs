@@ -1,6 +1,7 @@
 //! `auth` in `potok.yaml`: whose tokens the hub accepts.
 
 use std::borrow::Cow;
+use std::net::IpAddr;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -47,6 +48,11 @@ pub(crate) struct AuthSetting {
     ///
     /// Example: `dashboard: { viewers: [ staff ], operators: [ on-call ], admins: [ potok-admin ] }`
     pub dashboard: DashboardRoles,
+    /// Proxies in front of the hub, by address or network: what they say of a client's address, and
+    /// of the address that its page has, is believed.
+    ///
+    /// Example: `trusted_proxies: [ 10.0.0.0/8 ]`
+    pub trusted_proxies: Vec<Proxies>,
 }
 
 /// Roles of users, `name` of the realm or `client:name`, and what they allow on the dashboard and in the
@@ -90,6 +96,7 @@ impl Default for AuthSetting {
             clients: Vec::new(),
             origins: Vec::new(),
             dashboard: DashboardRoles::default(),
+            trusted_proxies: Vec::new(),
         }
     }
 }
@@ -111,6 +118,8 @@ pub struct Auth {
     pub origins: Vec<String>,
     /// Who may use the dashboard.
     pub dashboard: DashboardRoles,
+    /// Addresses and networks of proxies that are believed.
+    pub trusted_proxies: Vec<String>,
 }
 
 impl Auth {
@@ -135,6 +144,7 @@ impl Auth {
             clients: file.clients,
             origins: file.origins.into_iter().map(|origin| origin.0).collect(),
             dashboard: file.dashboard,
+            trusted_proxies: file.trusted_proxies.into_iter().map(|proxies| proxies.0).collect(),
         })
     }
 }
@@ -148,6 +158,11 @@ written!(WebAddress);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PageOrigin(pub String);
 written!(PageOrigin);
+
+/// An address, or a network such as `10.0.0.0/8`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Proxies(pub String);
+written!(Proxies);
 
 /// Scheme, host with port, and the rest.
 fn parts(text: &str) -> Option<(&str, &str, &str)> {
@@ -207,9 +222,42 @@ impl TextValue for PageOrigin {
     }
 }
 
+impl TextValue for Proxies {
+    const FORMAT: &'static str = "potok-network";
+
+    fn read(text: &str) -> Result<Self, Vec<TextError>> {
+        let (address, bits) = text.split_once('/').unwrap_or((text, "0"));
+        let most = match address.parse() {
+            Ok(IpAddr::V4(_)) => Some(32),
+            Ok(IpAddr::V6(_)) => Some(128),
+            Err(_) => None,
+        };
+        let fine = |bits: u32| most.is_some_and(|most| bits <= most);
+        match bits.parse().is_ok_and(fine) {
+            true => Ok(Proxies(text.to_owned())),
+            false => Err(vec![TextError::new(
+                code::ADDRESS,
+                0..text.len(),
+                format!("`{text}` is neither an address nor a network"),
+                "`10.0.0.7`, or a whole network: `10.0.0.0/8`",
+            )]),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn proxies_are_addresses_or_networks() {
+        for good in ["10.0.0.7", "10.0.0.0/8", "::1", "2001:db8::/32", "0.0.0.0/0"] {
+            assert!(Proxies::read(good).is_ok(), "{good}");
+        }
+        for bad in ["", "proxy", "10.0.0.0/33", "::1/129", "10.0.0.0/", "10.0.0/8"] {
+            assert!(Proxies::read(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn keys_are_fetched_over_tls_or_from_this_machine() {

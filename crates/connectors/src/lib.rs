@@ -10,7 +10,6 @@ pub mod embedded;
 pub mod group_files;
 #[cfg(feature = "kafka")]
 pub mod kafka;
-pub mod memory;
 #[cfg(feature = "mysql")]
 pub mod mysql;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]

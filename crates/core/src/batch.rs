@@ -1,4 +1,4 @@
-//! What is delivered together, and what the destination said.
+//! Messages delivered in one call, and the destination's answer.
 
 use bytes::Bytes;
 
@@ -24,7 +24,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// What it costs in memory and, nearly, on the wire.
+    /// Its size in memory, which is nearly that on the wire.
     pub fn bytes(&self) -> usize {
         128 + self.key.as_ref().map_or(0, Bytes::len)
             + self.headers.encoded().len()
@@ -52,7 +52,7 @@ pub enum Outcome {
     Failed(Fault),
 }
 
-/// What a destination said, message by message. Most messages are simply delivered, so only the
+/// A destination's answer, message by message. Most messages are simply delivered, so only the
 /// others are listed.
 #[derive(Clone, Debug, Default)]
 pub struct Receipt {

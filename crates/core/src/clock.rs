@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use chrono::{DateTime, Datelike, Timelike};
 use serde::{Deserialize, Serialize};
 
 /// Wall time in milliseconds since 1970, UTC.
@@ -22,23 +23,15 @@ impl Timestamp {
 }
 
 impl fmt::Display for Timestamp {
-    /// `2026-11-15T23:59:59.123Z`.
+    /// `2026-11-15T23:59:59.123Z`; milliseconds where no calendar reaches.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (days, millis) = (self.0.div_euclid(86_400_000), self.0.rem_euclid(86_400_000));
-        // Days to a civil date in the proleptic Gregorian calendar, years counted from March so
-        // that the leap day comes last.
-        let z = days + 719_468;
-        let era = z.div_euclid(146_097);
-        let doe = z.rem_euclid(146_097);
-        let yoe = (doe - doe / 1_460 + doe / 36_524 - doe / 146_096) / 365;
-        let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
-        let mp = (5 * doy + 2) / 153;
-        let day = doy - (153 * mp + 2) / 5 + 1;
-        let month = if mp < 10 { mp + 3 } else { mp - 9 };
-        let year = yoe + era * 400 + i64::from(month <= 2);
-        let (h, m, s, ms) =
-            (millis / 3_600_000, millis / 60_000 % 60, millis / 1_000 % 60, millis % 1_000);
-        write!(f, "{year:04}-{month:02}-{day:02}T{h:02}:{m:02}:{s:02}.{ms:03}Z")
+        let Some(time) = DateTime::from_timestamp_millis(self.0) else {
+            return write!(f, "{} ms after 1970", self.0);
+        };
+        let (year, month, day) = (time.year(), time.month(), time.day());
+        let (hour, minute, second) = (time.hour(), time.minute(), time.second());
+        let millis = time.timestamp_subsec_millis();
+        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
     }
 }
 
@@ -71,5 +64,7 @@ mod tests {
         assert_eq!(Timestamp(1_709_210_096_789).to_string(), "2024-02-29T12:34:56.789Z");
         assert_eq!(Timestamp(-1).to_string(), "1969-12-31T23:59:59.999Z");
         assert_eq!(Timestamp(1_735_689_599_000).to_string(), "2024-12-31T23:59:59.000Z");
+        assert_eq!(Timestamp(253_402_300_800_000).to_string(), "10000-01-01T00:00:00.000Z");
+        assert_eq!(Timestamp(i64::MAX).to_string(), "9223372036854775807 ms after 1970");
     }
 }

@@ -12,10 +12,10 @@ use crate::{Fault, Headers, HeadersBuilder, Position, Reason, Record, Timestamp}
 /// Name of the first header of a dead letter.
 pub const DEAD_LETTER_HEADER: &str = "potok-dead-letter";
 
-/// What is known of a dead letter besides its bytes.
+/// The facts about a dead letter, beside its bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Envelope {
-    /// Whose dead letter it is.
+    /// The pipeline that set it aside.
     pub pipeline: String,
     /// Where the record lay.
     pub origin: Position,

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use crate::{Fault, Record};
 
-/// What a decoder says of one record.
+/// The result of decoding one record.
 #[derive(Clone, Debug)]
 pub enum DecodeResult {
     /// The value is good as it is.

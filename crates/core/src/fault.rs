@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What the engine does about a fault. Nothing else about an error decides anything.
+/// The engine's answer to a fault. Nothing else about an error decides anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Move {
@@ -96,11 +96,11 @@ pub struct Fault {
     pub reason: Reason,
     /// The code of its page, shown by `potok explain`; empty where there is none.
     pub code: &'static str,
-    /// What happened, one sentence without the cause.
+    /// One sentence about what happened, without the cause.
     pub what: String,
-    /// What the system below said.
+    /// The words of the system below.
     pub cause: Option<String>,
-    /// What to do about it.
+    /// Advice to the operator.
     pub hint: Option<String>,
     /// It passes only when somebody acts (grants a right, creates a topic). Unlike with
     /// [`Move::Fix`] work then goes on by itself.

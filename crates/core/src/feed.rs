@@ -17,7 +17,7 @@ use crate::{
 /// A place that hands out records and remembers which of them have ended.
 #[async_trait]
 pub trait Feed: Send + Sync {
-    /// What it can do besides handing out records and remembering their end.
+    /// Its optional abilities; the least is to hand out records and to remember their end.
     fn abilities(&self) -> FeedAbilities {
         FeedAbilities::default()
     }
@@ -26,7 +26,7 @@ pub trait Feed: Send + Sync {
     /// to two of them at a time. `log` is for feeds that keep their progress in a topic.
     async fn open(&self, info: &PipelineInfo, log: Arc<dyn Log>) -> Result<OpenFeed, Fault>;
 
-    /// What waits there now, for `status`. Does not disturb the work.
+    /// The number of records that wait there now, for `status`. Does not disturb the work.
     async fn backlog(&self) -> Result<Backlog, Fault>;
 
     /// Whether it is there and fit for use, for whoever asks before anything runs; what somebody
@@ -35,7 +35,7 @@ pub trait Feed: Send + Sync {
         Ok(Vec::new())
     }
 
-    /// What happened there besides records and their end, counted since it was built, each under a
+    /// Events besides records and their end, counted since it was built, each under a
     /// name: for `status` and metrics.
     fn counts(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
@@ -64,7 +64,7 @@ pub trait FeedGroups: Send + Sync {
     /// there are.
     async fn list(&self, skip: u64, most: usize) -> Result<(u64, Vec<FeedGroup>), Fault>;
 
-    /// Those of one key.
+    /// The groups of one key.
     async fn of_key(&self, key: &[u8]) -> Result<Vec<FeedGroup>, Fault>;
 
     /// Closes the open group of a key now for that reason; false where there is none. Only what is in
@@ -89,13 +89,13 @@ pub struct FeedGroup {
     pub due: Option<Timestamp>,
     /// Why it closed, once it has.
     pub reason: Option<CloseReason>,
-    /// Who works on it.
+    /// The lane or process that works on it.
     pub owner: String,
     /// How often it changed hands.
     pub attempts: u64,
 }
 
-/// What a feed can do.
+/// The optional abilities of a feed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FeedAbilities {
     /// A record that failed is put off and comes again later ([`PostponedRecord`]); after so many attempts the
@@ -117,7 +117,7 @@ pub struct Attempts {
     pub max: Duration,
 }
 
-/// What waits in a feed.
+/// The records that wait in a feed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Backlog {
     /// Records that have not ended.
@@ -152,7 +152,7 @@ pub trait Progress: Send + Sync {
     async fn commit(&self, commit: &FeedCommit) -> Result<(), Fault>;
 }
 
-/// What became of records of a feed.
+/// The outcomes of a feed's records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FeedCommit {
     /// These have ended.
@@ -187,7 +187,7 @@ pub struct PostponedRecord {
     pub attempt: u32,
     /// How long it is kept back from now on, by the clock of the feed.
     pub wait: Duration,
-    /// What went wrong, for people.
+    /// The error, for people.
     pub error: String,
 }
 
@@ -204,6 +204,6 @@ pub struct SetAside {
     pub attempt: u32,
     /// Why, for counting and filtering.
     pub reason: Reason,
-    /// What went wrong, for people.
+    /// The error, for people.
     pub error: String,
 }

@@ -82,28 +82,28 @@ pub struct TrackStep {
     pub of: NewFile,
     /// By its place in [`Tracker::stages`].
     pub stage: usize,
-    /// What that stage has reached.
+    /// The state of that stage.
     pub state: StageState,
-    /// What is known by now besides.
+    /// Facts known by now.
     pub facts: FileFacts,
 }
 
-/// What is known of a file besides the states of its stages; `None` changes nothing.
+/// Facts about a file besides the states of its stages; `None` changes nothing.
 #[derive(Clone, Debug, Default)]
 pub struct FileFacts {
     /// Records in it.
     pub records: Option<u64>,
     /// SHA-256 of its content.
     pub hash: Option<String>,
-    /// What became of the records. With it the file has ended.
+    /// The outcomes of its records. With them the file has ended.
     pub counts: Option<FileCounts>,
-    /// What went wrong.
+    /// The failure of a stage, for people.
     pub error: Option<String>,
     /// One more attempt to deliver it begins.
     pub attempt: bool,
 }
 
-/// What became of the records of a file. A record that an attempt before has written counts as a row.
+/// The outcomes of a file's records. A record that an earlier attempt has written counts as a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct FileCounts {
     /// Rows of this file.
@@ -127,21 +127,21 @@ pub struct TrackedFile {
     pub stages: Vec<TrackedStage>,
     /// When a state last changed, by the database's clock, in UTC.
     pub updated_at: String,
-    /// Whose row it is; none where another program has made it.
+    /// The pipeline that made the row; none where another program did.
     pub pipeline: Option<String>,
     /// The position of its seal; none of a shard without records, and of other programs' rows.
     pub seal: Option<String>,
-    /// Who worked on it last.
+    /// The process that worked on it last.
     pub owner: Option<String>,
     /// When the last stage was done, in UTC.
     pub finished_at: Option<String>,
     /// Records in the file.
     pub records: Option<u64>,
-    /// What became of them.
+    /// The outcomes of its records.
     pub counts: Option<FileCounts>,
     /// How often it was tried to deliver it.
     pub attempts: u64,
-    /// What went wrong last.
+    /// The last error.
     pub error: Option<String>,
     /// SHA-256 of its content.
     pub hash: Option<String>,
@@ -165,13 +165,13 @@ pub struct TrackedStage {
 /// Which rows somebody wants to see.
 #[derive(Clone, Debug)]
 pub enum FilesAsk {
-    /// Those of the newest so many names.
+    /// The files of the newest so many names.
     Newest(u32),
-    /// Those of one name.
+    /// The files of one name.
     Named(String),
-    /// Those with a stage that is not done.
+    /// Files with a stage that is not done.
     InProgress,
-    /// Those with a stage that has been `started` for longer than it should take.
+    /// Files with a stage that has been `started` for longer than it should take.
     Stuck,
 }
 
@@ -182,11 +182,11 @@ pub struct ShardTotals {
     pub shard: i64,
     /// Rows in all.
     pub total: u64,
-    /// Whose last stage is done.
+    /// Files whose last stage is done.
     pub completed: u64,
-    /// Whose last stage is started.
+    /// Files whose last stage is started.
     pub processing: u64,
-    /// Whose last stage has failed.
+    /// Files whose last stage has failed.
     pub failed: u64,
 }
 
@@ -216,7 +216,7 @@ pub trait Tracker: Send + Sync {
     /// Says what [`Tracker::prepare`] would refuse, and makes nothing.
     async fn check(&self) -> Result<(), Fault>;
 
-    /// The name of a sealed group: that which it has, else the first that is free. All shards get a
+    /// The name of a sealed group: the one it has, else the first that is free. All shards get a
     /// row, with the first stage `started`.
     async fn name(&self, file: &NewFile) -> Result<Arc<str>, Fault>;
 

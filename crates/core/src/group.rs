@@ -1,4 +1,4 @@
-//! What is known of a group of records that belong together.
+//! The facts about a group of records.
 
 use bytes::Bytes;
 

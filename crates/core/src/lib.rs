@@ -66,7 +66,7 @@ pub use store::{Owner, PutOutcome, Store, StoreAddress, StoreEntry};
 /// The largest key, headers and value together that any part accepts for one record.
 pub const RECORD_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// What potok's own headers may add to that: a record of the largest size can still be set aside,
+/// The room for potok's own headers beyond that: a record of the largest size can still be set aside,
 /// and replayed.
 pub const OWN_HEADERS_BYTES_MAX: usize = 64 * 1024;
 

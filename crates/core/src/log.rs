@@ -80,7 +80,7 @@ impl ReadFrom {
     }
 }
 
-/// What a pipeline tells the log about itself, so that tools understand the log without it.
+/// Facts about a pipeline that it leaves in the log, so that tools understand the log without it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PipelineInfo {
     /// The pipeline's name.
@@ -103,14 +103,14 @@ pub struct PipelineInfo {
 pub struct ConsumerGroupSpec {
     /// Its name: progress belongs to it.
     pub group: String,
-    /// What it reads.
+    /// The topics it reads.
     pub topics: Vec<Arc<str>>,
     /// Start behind what is already there, the first time.
     pub from_end: bool,
     /// Outputs and progress are written together or not at all, also where that is slower; its
     /// transactions end batches whole and in order, one at a time.
     pub exact: bool,
-    /// Whose group it is.
+    /// The pipeline whose group it is.
     pub info: PipelineInfo,
 }
 
@@ -258,7 +258,7 @@ pub trait Log: Send + Sync {
     /// Where the bodies of held records are for pipelines that name no store of their own.
     fn bodies(&self) -> Arc<dyn Store>;
 
-    /// What could not be read, oldest first.
+    /// The damage found, oldest first.
     fn damage(&self) -> Vec<Damage>;
 
     /// Why appends fail now (a full disk), if they do; `None` while it works.
@@ -275,7 +275,7 @@ pub trait Log: Send + Sync {
         std::future::pending().await
     }
 
-    /// What has ended above the position, for tests and tools.
+    /// The offsets acknowledged beyond the committed one, for tests and tools.
     async fn ended(&self, group: &str, topic: &str, partition: u32) -> Result<RangeSet, Fault>;
 }
 

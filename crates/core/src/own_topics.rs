@@ -8,12 +8,12 @@
 //! …-dead-resolved        what became of dead letters
 //! <pipeline>-replay      dead letters on their way back into their pipeline
 //! ```
-//! Whatever else is written there is swallowed or taken for something it is not, so nobody writes
-//! there but potok. Reading is free: dead letters may well be the source of another pipeline.
+//! A record of anybody else would be swallowed or mistaken for one of potok's, so only potok
+//! writes there. Reading is free: dead letters may well be the source of another pipeline.
 
 use crate::Fault;
 
-/// What a topic of this name is for, if it is one of potok's own.
+/// The purpose of a topic of this name, if it is one of potok's own.
 pub fn own_topic(topic: &str) -> Option<&'static str> {
     let purposes = [
         (topic.starts_with("potok-"), "potok's own notes"),

@@ -23,7 +23,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// What this record costs in memory, for byte-bounded queues.
+    /// Its size in memory, for queues bounded by bytes.
     pub fn bytes(&self) -> usize {
         // The constant stands for the bookkeeping around the bytes.
         64 + self.key.as_ref().map_or(0, Bytes::len)
@@ -203,11 +203,11 @@ pub struct SourceBatch {
     pub records: Vec<Record>,
     /// How they lie among those of other partitions, where the log knows that.
     pub order: Option<LogOrder>,
-    /// What a feed says of them besides; `None` for records of the log.
+    /// The feed's own facts about them; `None` for records of the log.
     pub feed: Option<Box<FeedFacts>>,
 }
 
-/// What only feeds know about a batch of records.
+/// Facts about a batch of records that only feeds know.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FeedFacts {
     /// For each record, in order, where its place is not its identity: the position its deliveries
@@ -254,7 +254,7 @@ impl SourceBatch {
         }
     }
 
-    /// What the deliveries of record `index` are named after, and how often it failed before.
+    /// The position that names the deliveries of record `index`, and how often it has failed.
     pub fn origin(&self, index: usize) -> Option<(Position, u32)> {
         let origins = self.feed.as_ref().and_then(|feed| feed.origins.as_ref());
         let named = origins.and_then(|origins| origins.get(index).cloned());

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 
 use crate::{Batch, Fault, Receipt};
 
-/// What one call may hold.
+/// The largest call that a sink takes.
 #[derive(Clone, Copy, Debug)]
 pub struct SinkLimits {
     /// Messages per call.
@@ -26,7 +26,7 @@ impl Default for SinkLimits {
 /// and dead-lettering belong to the engine, so no sink can get them wrong.
 #[async_trait]
 pub trait Sink: Send + Sync {
-    /// What one call may hold. Asked once.
+    /// The largest call it takes. Asked once.
     fn limits(&self) -> SinkLimits {
         SinkLimits::default()
     }

@@ -21,7 +21,7 @@ pub struct Assignment {
     pub ended: RangeSet,
 }
 
-/// What a source has to say.
+/// One event of a source.
 #[derive(Debug)]
 pub enum SourceEvent {
     /// These partitions are now ours. Comes before their first batch.
@@ -88,7 +88,7 @@ pub struct EndedOffsets {
 pub struct Transaction {
     /// Records to append: deliveries to topics, dead letters, replays, resolutions.
     pub outputs: Vec<Output>,
-    /// What has ended with them.
+    /// The offsets that end with these outputs.
     pub ended: Vec<EndedOffsets>,
 }
 

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 
 use crate::{Event, Fault, GroupInfo};
 
-/// What a stage made of one event.
+/// The result of a stage for one event.
 #[derive(Debug)]
 pub enum StageResult {
     /// It goes on, perhaps changed.
@@ -20,7 +20,7 @@ pub enum StageResult {
     Failed(Fault),
 }
 
-/// What one call of a stage may hold.
+/// The largest call that a stage takes.
 #[derive(Clone, Copy, Debug)]
 pub struct StageLimits {
     /// Events per call.
@@ -39,7 +39,7 @@ impl Default for StageLimits {
 /// engine.
 #[async_trait]
 pub trait Stage: Send + Sync {
-    /// What one call may hold; [`Stage::apply_group`] is not cut. Asked before each run of calls.
+    /// The largest call it takes; [`Stage::apply_group`] is not cut. Asked before each run of calls.
     fn limits(&self) -> StageLimits {
         StageLimits::default()
     }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::{Fault, Position, Record, Timestamp};
 
-/// Who may write: the owner of a share of a pipeline's groups, for as long as it has it.
+/// The right to write: the owner of a share of a pipeline's groups, for as long as it has it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Owner {
     /// The name of the pipeline, as its file gives it.
@@ -30,7 +30,7 @@ pub struct StoreAddress {
     pub id: Option<Bytes>,
     /// Its place in the log.
     pub position: Position,
-    /// The offset of a record of its group and partition that was put in the same call, or its own.
+    /// Offset of the first record stored in the same piece; its own offset if stored alone.
     /// Records that name the same one may lie together: who puts one again puts all of them again.
     pub with: u64,
 }
@@ -46,7 +46,7 @@ pub struct StoreEntry {
     pub record: Record,
 }
 
-/// What became of records that a store was to keep.
+/// The outcome of putting records into a store.
 #[derive(Clone, Debug)]
 pub enum PutOutcome {
     /// All of them are there.

@@ -31,11 +31,11 @@ pub const CRASH_POINTS: &[&str] = &[
     "unlink.after",
 ];
 
-/// Those that only a pipeline with groups passes.
+/// Crash points of pipelines with groups.
 pub const GROUP_CRASH_POINTS: &[&str] =
     &["group.held", "seal.before", "seal.after", "batch.before", "batch.after"];
 
-/// Those that only a pipeline passes whose groups become files that a table tracks.
+/// Crash points of pipelines whose groups become files that a table tracks.
 pub const FILE_CRASH_POINTS: &[&str] = &[
     "file.named",
     "file.renamed",
@@ -46,13 +46,13 @@ pub const FILE_CRASH_POINTS: &[&str] = &[
     "file.swept",
 ];
 
-/// Those that only a pipeline passes whose groups have a store besides the log.
+/// Crash points of pipelines whose groups have a store besides the log.
 pub const STORE_CRASH_POINTS: &[&str] = &["clean.before"];
 
-/// Those that only a pipeline passes whose groups are gathered on a shared log.
+/// Crash points of pipelines whose groups are gathered on a shared log.
 pub const GATHER_CRASH_POINTS: &[&str] = &["gather.before", "gather.sent", "gather.after"];
 
-/// Those that only a pipeline passes whose source is a queue in Redis.
+/// Crash points of pipelines whose source is a queue in Redis.
 pub const QUEUE_CRASH_POINTS: &[&str] = &[
     "queue.sort.before",
     "queue.sort.after",
@@ -65,10 +65,10 @@ pub const QUEUE_CRASH_POINTS: &[&str] = &[
 /// Where nothing durable changes, so that dying is of no interest, but panicking is.
 pub const PANIC_POINTS: &[&str] = &["intake", "reader", "poller", "admin"];
 
-/// Those that only a pipeline passes whose records come from a feed.
+/// Crash points of pipelines whose records come from a feed.
 pub const FEED_CRASH_POINTS: &[&str] = &["feed.commit.before", "feed.commit.after"];
 
-/// Those that only a process passes that removes dead letters.
+/// Crash points of removing dead letters.
 pub const LETTER_CRASH_POINTS: &[&str] =
     &["letters.release.before", "letters.release.between", "letters.release.after"];
 
@@ -110,11 +110,11 @@ pub enum Bug {
     ResumeAtHighest,
     /// Names come from a counter instead of positions.
     NamesFromCounter,
-    /// What completes under an old assignment still counts.
+    /// Completions under an old assignment still count.
     StaleCompletion,
     /// A held record counts as ended once it is in the store.
     HeldIsEnded,
-    /// What the store has lost is left out of its batch.
+    /// A record that the store has lost is left out of its group.
     StoreLossIgnored,
     /// A seal has ended once its batch is being sent.
     SealEndsFirst,
@@ -135,11 +135,11 @@ pub enum Bug {
     CleansWholeGroups,
     /// A record ends when another takes its place, whatever becomes of that one.
     SupersededEndsAtOnce,
-    /// What a stage is told of a group is not from its seal: a repeat differs.
+    /// A stage gets its facts about a group from the clock and not from the seal: a repeat differs.
     ReasonFromClock,
     /// A shard without records in a slice is nobody's business.
     EmptyForgotten,
-    /// What ends together is noted partition by partition.
+    /// Records that end together are noted partition by partition.
     EndsApart,
     /// Records of a group leave partition by partition.
     ByPartition,
@@ -160,7 +160,7 @@ pub enum Bug {
     NamesByNumber,
     /// After a restart a record belongs where `by` says now, whatever seal names it.
     GroupsByKeyNow,
-    /// What has ended in any consumer group is noted in the first.
+    /// Ended offsets of any consumer group are noted in the first.
     NotesInWrongGroup,
     /// A feed is told of endings before their outputs are durable.
     FeedNotedFirst,
@@ -180,7 +180,7 @@ pub enum Bug {
     EndingsCountedTwice,
     /// Records that are handed back stay counted as received.
     HandBacksForgotten,
-    /// What was set aside counts as delivered.
+    /// Dead letters count as delivered.
     LettersCountedDelivered,
     /// A repeat that its destination dropped counts as delivered.
     RepeatsCountedDelivered,

@@ -13,13 +13,14 @@
 //! ```
 
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use potok_core::{Position, SourceBatch};
 use serde::{Deserialize, Serialize};
+
+use crate::fixed_hash::FixedHash;
 
 const SLOT_BYTES: usize = 64;
 /// Lanes of a pipeline at most.
@@ -34,7 +35,7 @@ const DEATHS_MAX: u32 = 3;
 /// A list of suspects longer than this is cut: the oldest have surely passed.
 const SUSPECTS_MAX: usize = 1_000;
 
-/// What a note of a feed has for a log.
+/// The log number in notes about records of feeds.
 const OF_FEED: u64 = u64::MAX;
 /// After a death so many times the records that ran together run alone: with them others are handed out
 /// again, to all lanes.
@@ -135,9 +136,7 @@ fn private() -> OpenOptions {
 }
 
 fn hash(topic: &str) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    topic.hash(&mut hasher);
-    hasher.finish()
+    FixedHash::new().text(topic.as_bytes()).finish()
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -146,7 +145,7 @@ struct SuspectRange {
     deaths: u32,
 }
 
-/// What is known of a record before it is worked on.
+/// The verdict on a record before it is worked on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Suspicion {
     /// Nothing against it.
@@ -232,7 +231,7 @@ impl CrashNotes {
         convicts
     }
 
-    /// What is known against a record.
+    /// The verdict on a record.
     pub fn suspicion(&self, position: &Position) -> Suspicion {
         let suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
         if suspects.is_empty() {
@@ -247,7 +246,7 @@ impl CrashNotes {
         }
     }
 
-    /// What is known against a record of a batch, under the position its deliveries are named after.
+    /// The verdict on a record of a batch, under the position its deliveries are named after.
     pub fn suspicion_in(&self, batch: &SourceBatch, origin: &Position) -> Suspicion {
         let known = self.suspicion(origin);
         if known != Suspicion::None || batch.feed.is_none() {

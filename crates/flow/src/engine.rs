@@ -33,7 +33,7 @@ use crate::work::Stop;
 
 /// The wait before a pipeline that died is started again; doubles up to the second.
 const RESTART_WAIT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
-/// What ends a run that has lasted so long has nothing to do with what ended the runs before it.
+/// A run that has lasted so long ends for another cause than the runs before it.
 const RUN_LASTED: Duration = Duration::from_secs(60);
 
 /// Runs pipelines on one log. Cheap to clone.
@@ -52,7 +52,7 @@ pub(crate) struct Inner {
     asked: GroupsCache,
 }
 
-/// What is known of a pipeline whose groups are tracked in a table.
+/// A pipeline whose groups are tracked in a table.
 #[derive(Clone)]
 pub struct TrackedPipeline {
     /// Its name.
@@ -65,7 +65,7 @@ pub struct TrackedPipeline {
     pub open: Vec<OpenSlice>,
     /// Destinations of shards whose gates are not open.
     pub gates: Vec<(u32, String, GateStatus)>,
-    /// What it waits for besides.
+    /// Its other waits.
     pub waits: Vec<Wait>,
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct Handle {
     groups: Vec<String>,
     /// The topics it reads.
     reads: Vec<Arc<str>>,
-    /// What a new group would read from the start.
+    /// The topics that a new consumer group would read from the start.
     topics: Vec<Arc<str>>,
     paused: Arc<Signal<bool>>,
     draining: Arc<Signal<bool>>,
@@ -85,7 +85,7 @@ pub(crate) struct Handle {
     destinations: Arc<Vec<Destination>>,
     waits: Arc<Waits>,
     decisions: Arc<Decisions>,
-    /// What is held, and how.
+    /// The plan of its groups, and the groups.
     held: Option<(GroupPlan, Arc<GroupTables>)>,
     /// What it does with records, and that for people.
     pub(crate) plan: Arc<Plan>,
@@ -93,7 +93,7 @@ pub(crate) struct Handle {
     /// Since when it counts.
     since: Timestamp,
     open_letters: Arc<OpenCount>,
-    /// What waits in its feeds; somebody asks them for as long as it is here.
+    /// The backlogs of its feeds, which are asked for as long as this is here.
     backlogs: Arc<Backlogs>,
     /// Groups that wait in them.
     pub(crate) feed_groups: Vec<Arc<dyn FeedGroups>>,
@@ -308,7 +308,7 @@ impl Engine {
         self.inner.asked.consumer_groups(&*self.inner.log).await
     }
 
-    /// What a topic is for, if it is one that potok has for itself: by its name, or because a
+    /// The purpose of a topic, if potok has it for itself: by its name, or because a
     /// pipeline, wherever it runs, has named it for its dead letters.
     pub async fn own_topic(&self, topic: &str) -> Option<String> {
         if let Some(purpose) = potok_core::own_topic(topic) {
@@ -364,7 +364,7 @@ impl Engine {
         })
     }
 
-    /// What each pipeline of this process does with records, by name.
+    /// The steps of each pipeline of this process, by name.
     pub fn outlines(&self) -> BTreeMap<String, Arc<Outline>> {
         let pipelines = self.inner.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
         pipelines.iter().map(|(name, handle)| (name.clone(), handle.outline.clone())).collect()
@@ -423,7 +423,7 @@ impl Engine {
         desk.tidy().await
     }
 
-    /// What pipelines hold, or one of them: up to so many groups behind `after`, those that close
+    /// The groups of all pipelines or of one: up to so many behind `after`, those that close
     /// first in front.
     pub fn groups(
         &self,
@@ -456,7 +456,7 @@ impl Engine {
         GroupPage { groups: places.iter().filter_map(view).collect(), total, next }
     }
 
-    /// What pipelines hold of one key, or one of them.
+    /// The groups of one key, of all pipelines or of one.
     pub fn groups_of(&self, pipeline: Option<&str>, key: &str) -> Vec<GroupView> {
         let now = self.inner.clock.now();
         let pipelines = self.inner.pipelines.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! What the log says of its groups, asked no more often than it can say it with ease.
+//! The log's view of its consumer groups, asked no more often than the log can bear.
 //!
 //! On Kafka every question is some round trips per group, and whoever watches a pipeline asks many
 //! times a second. So an answer that took its time is good for a multiple of that.
@@ -12,13 +12,13 @@ use tokio::time::Instant;
 
 /// How long the log may take.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
-/// What is answered within this time may be asked again at once.
+/// An answer that came within this time is not kept.
 const QUICK: Duration = Duration::from_millis(5);
 /// Another answer is good for so many times what it took, but no longer than a moment.
 const GOOD_FOR: u32 = 20;
 const GOOD_MAX: Duration = Duration::from_secs(1);
 
-/// What the log answered; shared, because it is given out many times.
+/// The log's answer; shared, because it is given out many times.
 pub(crate) type Groups = Result<Arc<Vec<ConsumerGroup>>, Fault>;
 
 /// Asks for groups, one asker at a time.
@@ -41,13 +41,13 @@ impl GroupsCache {
         groups
     }
 
-    /// What was answered is not true any more.
+    /// Drops the answer, because it is not true any more.
     pub async fn forget(&self) {
         *self.0.lock().await = None;
     }
 }
 
-/// What the log says of itself, if it says so soon: one that is away must not hold up `status`.
+/// Asks with a time limit: a log that is away must not hold up `status`.
 pub(crate) async fn soon<T>(asked: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
     let answer = tokio::time::timeout(ANSWER_MAX, asked).await;
     answer.unwrap_or_else(|_| Err(Fault::wait("the log does not answer")))

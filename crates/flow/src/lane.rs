@@ -232,7 +232,7 @@ pub(crate) struct Lane {
     pub attempts: Arc<AtomicU64>,
     /// Where groups are held: records that belong where a seal says, not where `by` does.
     pub strays: strays::SealKeys,
-    /// What it sends may wait until a gate opens: meanwhile it takes in what comes.
+    /// A group that it sends may wait until a gate opens: meanwhile it takes in new records.
     pub gives_way: bool,
     /// Keys whose first record failed and went back to its feed.
     pub shut: ShutKeys,
@@ -296,7 +296,7 @@ impl Lane {
                 self.mark_early(&cycle);
             }
             if worked.is_ok() {
-                worked = self.deliver(&mut cycle, 0..self.plan.delivers.len()).await;
+                worked = self.deliver(&mut cycle).await;
             }
             self.settle_feeds(&mut cycle);
             self.finish(cycle);
@@ -347,7 +347,7 @@ impl Lane {
 
     /// Another chunk that has already queued up, if any.
     pub(crate) fn more(&mut self) -> Option<Chunk> {
-        // What comes while a batch of groups is sent is held, not sent with it.
+        // Records that come while groups are sent are held, not sent with them.
         if self.plan.hold.is_some() {
             return None;
         }
@@ -470,7 +470,7 @@ impl Lane {
     ) -> Result<(), Fault> {
         if let Some(hold) = &self.plan.hold {
             let known = self.known_group(batch, record, way);
-            // A copy has its record's own key also where no group was found for it.
+            // A gathered copy without a group keeps the record's own key.
             let is_sure = way != Provenance::Gathered || known != item.key;
             let belongs = hold.belongs(parser, item, value, known.clone().filter(|_| is_sure))?;
             let group = known.unwrap_or(belongs.group);

@@ -17,7 +17,7 @@ pub(crate) struct Latency {
     sum_millis: AtomicU64,
 }
 
-/// What was counted so far.
+/// The counts so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LatencyCounts {
     /// Upper bound in milliseconds, and how many records took at most so long.

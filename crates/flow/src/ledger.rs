@@ -58,13 +58,13 @@ const OVERLAPPING_BYTES_MAX: usize = 4 << 20;
 /// Transactions under way where they do not overlap: one that is written, and one that waits.
 const IN_TURN: usize = 2;
 
-/// What the ledger is told.
+/// A message to the ledger.
 pub(crate) enum Note {
     /// Of a feed, with its number and how it calls them.
     Assigned(Vec<Assignment>, Option<(usize, Vec<u64>)>),
     /// Records of an assignment went to lanes, and so many notes of our own.
     Routed { assignment: u64, records: InFlight, notes: u64 },
-    /// What became of records that were worked on together; noted in one transaction.
+    /// The outcomes of records that were worked on together; noted in one transaction.
     Completed(CompletedWork),
     /// So many held records of an assignment are given back, and so many notes: it leaves.
     HandedBack { assignment: u64, records: u64, notes: u64 },
@@ -101,7 +101,7 @@ impl AssignedPartition {
     }
 }
 
-/// What has ended since the last transaction, as it came.
+/// Ranges that have ended since the last transaction, in order of arrival.
 #[derive(Default)]
 struct PendingRanges(Vec<Range<u64>>);
 
@@ -209,7 +209,7 @@ impl Ledger {
         loop {
             let leave_due = self.leaving.iter().map(|(_, due, _)| *due).min();
             let due = self.progress_due.into_iter().chain(leave_due).min();
-            // Whatever wakes it, there is room for one more transaction afterwards.
+            // Whichever branch wakes it, there is room for one more transaction afterwards.
             let has_room = self.writing.len() < most;
             let heard = tokio::select! {
                 biased;
@@ -235,7 +235,7 @@ impl Ledger {
             let any_left = self.any_left();
             let asked = !self.seals.is_empty() || !self.durable.is_empty();
             let any = asked || !self.pending.is_empty();
-            // One that would have to wait is not made small.
+            // A transaction that has to wait for its turn is filled up first.
             let waits = !overlaps && !self.writing.is_empty() && self.pending_bytes < bytes_max;
             if progress_is_due || (any && !waits) || any_left {
                 self.flush();
@@ -384,7 +384,7 @@ impl Ledger {
         Some(self.pending.len() - 1)
     }
 
-    /// What was done for an assignment that is lost is not ours to write any more.
+    /// Drops work for assignments that are lost: it is not ours to write any more.
     fn drop_pending_of(&mut self, assignments: &[u64]) {
         let stays = |pending: &PendingEndings| !assignments.contains(&pending.assignment);
         keep(&mut self.pending, &mut self.outputs, stays);
@@ -465,7 +465,7 @@ pub(crate) struct JournalWriter {
     pub counters: Arc<Counters>,
     pub retry: Retry,
     pub waits: Arc<Waits>,
-    /// Those of the pipeline, by number.
+    /// The writers of the pipeline's feeds, by number.
     pub feeds: Vec<FeedWriter>,
 }
 
@@ -500,7 +500,11 @@ impl JournalWriter {
             }
         };
         if self.overlaps() {
+            // How a replay ended is known when the log has taken or refused what it made.
+            let mut resolutions = outputs.take_resolutions();
             self.write(&mut pending, outputs, Vec::new(), pin!(ready(()))).await?;
+            resolutions.correct(&pending);
+            self.write(&mut pending, resolutions, Vec::new(), pin!(ready(()))).await?;
             self.write(&mut [], Outputs::default(), ended, pin!(turn)).await?;
         } else {
             self.write(&mut pending, outputs, ended, pin!(turn)).await?;

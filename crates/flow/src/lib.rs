@@ -12,6 +12,7 @@ pub mod decode;
 mod deliver;
 mod engine;
 mod feed;
+mod fixed_hash;
 mod group;
 mod lag;
 mod lane;

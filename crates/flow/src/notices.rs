@@ -13,7 +13,7 @@ use crate::dead_letter::id_of;
 /// How often one reason is told at most.
 const TOLD_EVERY: Duration = Duration::from_secs(10);
 
-/// What was not told yet.
+/// Records that were not reported yet.
 #[derive(Default)]
 struct UnreportedRecords {
     count: u64,

@@ -1,4 +1,4 @@
-//! What a record was at first: itself, or what it is a replay or a copy of.
+//! The origin of a record: itself, or the record it is a replay or a copy of.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ impl OwnTopics {
         self.internal.as_ref() == Some(&batch.partition.topic) && !gathered::is_copy(record)
     }
 
-    /// What a record was at first that came this way.
+    /// The origin of a record that came this way.
     pub fn origin(
         &self,
         batch: &SourceBatch,
@@ -85,7 +85,7 @@ impl OwnTopics {
     }
 }
 
-/// What a record was at first: itself, or what it is a replay or a copy of.
+/// The origin of a record: itself, or the record it is a replay or a copy of.
 pub(crate) struct Origin {
     pub position: Position,
     /// How often it failed before, where its feed counts that.

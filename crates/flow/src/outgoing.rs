@@ -1,4 +1,4 @@
-//! What a record leaves behind in the log: deliveries to topics, dead letters, notes.
+//! The outputs of a record in the log: deliveries to topics, dead letters, notes.
 //!
 //! A log may refuse a single output for ever (too large for its topic). A delivery then becomes a
 //! dead letter of its record, and a dead letter goes in pieces; nothing is written shorter, and
@@ -18,18 +18,18 @@ const ERROR_BYTES_MAX: usize = 2_000;
 /// A dead letter is not cut into smaller pieces than this.
 const PIECE_BYTES_MIN: usize = 512;
 
-/// What an output is for.
+/// The purpose of an output.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Purpose {
     /// A delivery by that entry.
     Delivery(u32),
     /// A dead letter, or a piece of one.
     DeadLetter,
-    /// What became of a dead letter.
+    /// The outcome of a dead letter.
     Resolution,
     /// Which records make up a batch.
     Seal,
-    /// What a feed keeps in the log about its progress.
+    /// A feed's progress, which it keeps in the log.
     FeedNote,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct DeadLetterWriter {
     pub notices: Arc<Notices>,
 }
 
-/// Whose dead letter it is.
+/// The subject of a dead letter.
 pub(crate) struct Sender<'a> {
     pub origin: Position,
     pub key: Option<Bytes>,

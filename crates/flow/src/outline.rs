@@ -1,4 +1,4 @@
-//! What a pipeline does with records, step by step, for people who look at it.
+//! The steps of a pipeline, for people who look at it.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub struct Outline {
     pub group: Option<Vec<String>>,
     /// Its stages, in order.
     pub stages: Vec<OutlineStage>,
-    /// What its deliver entries are called.
+    /// The labels of its deliver entries.
     pub delivers: Vec<String>,
     /// How often a destination that is away is asked, in milliseconds.
     pub probe_every: u64,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use potok_core::{Fault, Output, Reason};
 
 use crate::counts::{Ending, InFlight};
+use crate::dead_letter::Resolution;
 use crate::feed::FeedPart;
 use crate::outgoing::{DeadLetterWriter, Outgoing, Purpose};
 use crate::work::InFlightBatch;
@@ -21,7 +22,7 @@ pub(crate) struct PendingEndings {
     pub followers: Vec<(u32, usize, u32)>,
     /// Keeps the room of the records until then.
     pub taken: Arc<InFlightBatch>,
-    /// What their feed is told, where they are of one.
+    /// The outcomes to tell their feed, where they are of one.
     pub feed: Option<FeedPart>,
 }
 
@@ -46,7 +47,7 @@ impl PendingEndings {
     }
 }
 
-/// Outputs of a transaction, each with the pending endings it belongs to and what it is for.
+/// Transaction outputs, each with its completion and its purpose.
 #[derive(Default)]
 pub(crate) struct Outputs {
     pub outputs: Vec<Output>,
@@ -62,6 +63,34 @@ impl Outputs {
     pub fn append(&mut self, mut others: Outputs) {
         self.outputs.append(&mut others.outputs);
         self.of.append(&mut others.of);
+    }
+
+    /// Takes out what says how replays ended.
+    pub fn take_resolutions(&mut self) -> Outputs {
+        let mut resolutions = Outputs::default();
+        if !self.of.iter().any(|(.., purpose)| matches!(purpose, Purpose::Resolution)) {
+            return resolutions;
+        }
+        let Outputs { outputs, of } = std::mem::take(self);
+        for (output, (pending, index, purpose)) in outputs.into_iter().zip(of) {
+            let to = match purpose {
+                Purpose::Resolution => &mut resolutions,
+                _ => &mut *self,
+            };
+            to.push(pending, Outgoing { index, purpose, output });
+        }
+        resolutions
+    }
+
+    /// Says of replays that they failed, where the log has refused what they made.
+    pub fn correct(&mut self, pending: &[PendingEndings]) {
+        for (output, (at, index, _)) in self.outputs.iter_mut().zip(&self.of) {
+            let endings = pending.get(*at).map_or(&[][..], |pending| &pending.endings);
+            let ending = endings.iter().find(|(known, _)| known == index);
+            if ending.is_some_and(|(_, ending)| *ending == Ending::DeadLettered) {
+                Resolution::failed_again(output);
+            }
+        }
     }
 
     /// Pending endings were dropped: says of each that there was which one it is now.

@@ -50,7 +50,7 @@ const STOP_MAX: Duration = Duration::from_secs(5);
 /// are in their groups, and seals lie behind what waits.
 const QUEUED_MAX: usize = 8 << 20;
 
-/// What one run shares with the supervisor.
+/// The state that a run shares with the supervisor.
 pub(crate) struct Shared {
     pub plan: Arc<Plan>,
     pub info: Arc<PipelineInfo>,
@@ -63,13 +63,13 @@ pub(crate) struct Shared {
     pub paused: Arc<Signal<bool>>,
     /// Set from outside to drain.
     pub draining: Arc<Signal<bool>>,
-    /// What this pipeline waits for, for `status`.
+    /// The waits of this pipeline, for `status`.
     pub waits: Arc<Waits>,
     /// Records that somebody may decide about.
     pub decisions: Arc<Decisions>,
-    /// What the lanes of this run hold.
+    /// The groups of the lanes of this run.
     pub boards: Arc<GroupTables>,
-    /// What earlier runs found parted from its seal.
+    /// Members that earlier runs found parted from their seal.
     pub strays: Arc<MisroutedMembers>,
 }
 
@@ -195,7 +195,7 @@ fn specs(shared: &Shared) -> Vec<ConsumerGroupSpec> {
         exact: false,
         info: (*shared.info).clone(),
     };
-    // What is gathered is read from the internal topic, under a name of its own.
+    // Gathered records are read from the internal topic, in a consumer group of their own.
     let mut specs = match plan.is_gathered(&*shared.log) {
         true => vec![own(plan.held_group())],
         false => plan.specs(&shared.info),

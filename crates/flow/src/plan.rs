@@ -29,11 +29,11 @@ pub struct Plan {
     /// nowhere else meanwhile. Those that close groups themselves
     /// ([`potok_core::FeedAbilities::comes_whole`]) need none.
     pub hold: Option<GroupPlan>,
-    /// What events go through, in order.
+    /// The stages that events go through, in order.
     pub stages: Vec<StagePlan>,
     /// Where they are delivered; a record has ended when each of these has.
     pub delivers: Vec<DeliverPlan>,
-    /// What is kept in order, where the pipeline says so itself.
+    /// The order key, where the pipeline names one.
     pub order_by: Option<Template>,
     /// How often and how fast a failed call is tried again.
     pub retry: Retry,
@@ -57,14 +57,14 @@ pub enum Input {
     Topics {
         /// The consumer group whose progress this is.
         group: String,
-        /// What it reads; no topic is read in two groups.
+        /// The topics it reads; no topic is read in two groups.
         topics: Vec<Arc<str>>,
         /// A group that is new starts behind what is already there.
         from_end: bool,
     },
     /// Records that do not come from the log.
     Feed {
-        /// What messages and `status` call it.
+        /// Its name in messages and in `status`.
         name: Arc<str>,
         /// Hands them out, and remembers what became of them.
         feed: Arc<dyn Feed>,
@@ -116,7 +116,7 @@ impl Plan {
         !self.inputs.is_empty() && self.inputs.iter().all(Input::comes_whole)
     }
 
-    /// Those of them that a new group reads from their start.
+    /// The topics among them that a new group reads from their start.
     pub(crate) fn topics_from_start(&self) -> Vec<Arc<str>> {
         let topics = |input: &Input| match input {
             Input::Topics { topics, from_end: false, .. } => topics.clone(),
@@ -161,7 +161,7 @@ impl Plan {
         topics.windows(2).find(|pair| pair.first() == pair.last())?.first().cloned()
     }
 
-    /// What it tells the log about itself.
+    /// The facts it leaves in the log.
     pub fn info(&self) -> PipelineInfo {
         PipelineInfo {
             internal: self.hold.as_ref().map(|hold| hold.internal.to_string()),
@@ -187,7 +187,13 @@ impl Plan {
         format!("{}-held", first.unwrap_or(&self.name))
     }
 
-    /// What decides a record's lane: where groups are held, what makes a group, because it has one
+    /// True where messages are kept in order by what they are themselves ordered by: a lane's key is
+    /// a whole group's, and nobody has asked for another order.
+    pub(crate) fn orders_by_message(&self) -> bool {
+        self.hold.is_some() && self.order_by.is_none()
+    }
+
+    /// The key that decides a record's lane: where groups are held, what makes a group, because it has one
     /// owner; else `order_by`, else the first `once_by`, else the first deliver key, else the
     /// record's own key (an empty list).
     pub fn lane_key(&self) -> Vec<Template> {
@@ -216,7 +222,7 @@ pub struct GroupPlan {
     pub id: Option<Template>,
     /// When a group closes.
     pub close: ClosePlan,
-    /// What happens to a record whose id is already in the group.
+    /// The treatment of a record whose id is already in the group.
     pub on_repeat: OnRepeat,
     /// Where bodies are meanwhile, if not where the log keeps them.
     pub store: Option<Arc<dyn Store>>,
@@ -324,7 +330,7 @@ impl ClosePlan {
     }
 }
 
-/// What happens to a record whose id is already in the group. However it is, repeats are counted.
+/// The treatment of a record whose id is already in the group. Repeats are counted in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnRepeat {
     /// The later one takes the place of the earlier, which ends with it.
@@ -340,13 +346,13 @@ pub enum OnRepeat {
 pub struct StagePlan {
     /// Its name, for messages.
     pub name: String,
-    /// What it does.
+    /// The stage itself.
     pub stage: Arc<dyn Stage>,
-    /// What it is given at a time.
+    /// The unit it works on.
     pub per: Per,
-    /// What happens to an event it cannot handle.
+    /// The treatment of an event it cannot handle.
     pub on_error: OnError,
-    /// What is counted in the events it lets go on.
+    /// The counts to keep of the events it lets go on.
     pub counts: Vec<CountPlan>,
 }
 
@@ -360,7 +366,7 @@ pub struct CountPlan {
     pub path: ValuePath,
 }
 
-/// What a stage is given at a time.
+/// The unit that a stage works on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Per {
     /// Events as they come, however many.
@@ -369,7 +375,7 @@ pub enum Per {
     Group,
 }
 
-/// What happens to an event that a stage could not handle.
+/// The treatment of an event that a stage could not handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnError {
     /// The event goes on as the stage received it.
@@ -383,7 +389,7 @@ pub enum OnError {
 /// One destination.
 #[derive(Clone)]
 pub struct DeliverPlan {
-    /// What messages call it, e.g. `db orders`.
+    /// Its name in messages, e.g. `db orders`.
     pub label: String,
     /// Its place in the pipeline file, by which its deliveries are named. Entries for the shards of one
     /// place share it.
@@ -418,7 +424,7 @@ pub enum TopicTarget {
     Fixed(Arc<str>),
     /// By a value of the record.
     Map {
-        /// What is looked up.
+        /// The value that is looked up.
         by: Template,
         /// The topic for each value; a record with another value is a dead letter.
         map: HashMap<String, Arc<str>>,

@@ -1,4 +1,4 @@
-//! What the engine knows of a pipeline, for people and metrics.
+//! The state and counts of a pipeline, for people and metrics.
 //!
 //! `received = delivered + filtered + duplicates + dead_lettered + in_flight` holds in every
 //! snapshot. Each of them is counted where it happens (`counts.rs`), none is computed from others.
@@ -16,7 +16,7 @@ use crate::plan::{Per, Plan};
 use crate::process::{StageCounts, StageStatus, Stages};
 use crate::waits::{Wait, WaitsFor};
 
-/// What a pipeline is doing.
+/// The state of a pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
@@ -50,11 +50,10 @@ pub struct GateStatus {
 pub struct Status {
     /// Its name.
     pub pipeline: String,
-    /// What it is doing.
     pub state: State,
     /// Why, where that is not plain.
     pub why: Option<String>,
-    /// What it waits for, besides destinations behind their gates.
+    /// Its waits, besides destinations behind their gates.
     pub waits: Vec<Wait>,
     pub gate: GateStatus,
     /// Records in its topics that have not ended; `None` while the log does not answer.
@@ -86,7 +85,7 @@ pub struct Status {
     pub waiting: Option<u64>,
     /// Age in milliseconds of the oldest of them.
     pub waiting_oldest: Option<u64>,
-    /// What waits in each feed.
+    /// The backlog of each feed.
     pub feeds: Vec<FeedStatus>,
     /// Dead letters that wait for somebody, whenever they were written; `None` until counted.
     pub dead_letters_open: Option<u64>,
@@ -243,7 +242,7 @@ pub struct FeedStatus {
     pub oldest: Option<u64>,
     /// Groups they are in, where the feed groups them.
     pub groups: Option<u64>,
-    /// What it counts itself, by name.
+    /// Its own counts, by name.
     pub counts: BTreeMap<String, u64>,
 }
 

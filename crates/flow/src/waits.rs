@@ -1,4 +1,4 @@
-//! What a pipeline waits for: whichever part of it waits says so here, and takes it back.
+//! The waits of a pipeline: whichever part of it waits says so here, and takes it back.
 //!
 //! `status`, `/ready`, the metrics and the log all read from this one place, so nothing waits in
 //! silence. A destination that is away is not listed: its gate says so.
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use potok_core::{Clock, Fault, Timestamp};
 use serde::Serialize;
 
-/// What work may wait for, besides a destination behind its gate.
+/// A reason to wait, besides a destination behind its gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitsFor {
@@ -27,7 +27,7 @@ pub enum WaitsFor {
     Decision,
     /// A file cannot be written, or its row in the tracking table cannot be moved.
     Tracking,
-    /// What is held has to be read again after a start; groups do not close before that.
+    /// Held records have to be read again after a start; groups do not close before that.
     CatchUp,
 }
 
@@ -54,7 +54,7 @@ impl WaitsFor {
 /// One thing that a pipeline waits for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Wait {
-    /// What for.
+    /// The reason.
     #[serde(rename = "for")]
     pub what: WaitsFor,
     /// Since when, as RFC 3339.
@@ -73,7 +73,7 @@ struct Reason {
     needs_somebody: bool,
 }
 
-/// What one pipeline waits for now.
+/// The present waits of one pipeline.
 pub(crate) struct Waits {
     clock: Arc<dyn Clock>,
     /// By what for and which part of the pipeline: lanes wait on their own.
@@ -130,7 +130,7 @@ impl Waits {
                     if since < first {
                         (*first, wait.since) = (*since, since.to_string());
                     }
-                    // What somebody has to do about it comes first.
+                    // A wait that needs somebody comes first.
                     if *needs_somebody && !wait.needs_somebody {
                         (wait.why, wait.needs_somebody) = (why.clone(), true);
                     }

@@ -1,4 +1,4 @@
-//! What travels between intake, lanes and ledger: batches, never single records.
+//! The messages between intake, lanes and ledger: batches, never single records.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub(crate) struct InFlightBatch {
     pub counters: Arc<Counters>,
     /// Held for as long as any record of the batch is in flight.
     pub _room: Option<OwnedSemaphorePermit>,
-    /// What each record stands for, where that is not the stretch up to the next one.
+    /// The offsets that each record stands for, where that is not the stretch up to the next one.
     pub apart: Option<Vec<Range<u64>>>,
     /// How often its feed has a record tried that fails, where it takes such records back.
     pub puts_off: Option<Attempts>,
@@ -73,7 +73,7 @@ impl Chunk {
     }
 }
 
-/// What the intake tells a lane.
+/// A message from the intake to a lane.
 pub(crate) enum ToLane {
     Chunk(Chunk),
     /// Whether everything was read that was there when the partitions were assigned. Only where
@@ -86,14 +86,14 @@ pub(crate) enum ToLane {
     Leaving(Vec<u64>),
 }
 
-/// What became of records of one batch.
+/// The outcomes of records of one batch.
 pub(crate) struct Completion {
     pub taken: Arc<InFlightBatch>,
     /// Indexes in the batch, each with how it ended.
     pub endings: Vec<(u32, Ending)>,
     /// The reasons of the dead letters among what is written for them.
     pub reasons: Vec<potok_core::Reason>,
-    /// Those of them that failed and go back to their feed.
+    /// The records among them that failed and go back to their feed.
     pub failures: Vec<Failure>,
 }
 
@@ -104,7 +104,7 @@ impl Completion {
     }
 }
 
-/// What became of records that were worked on together, of however many batches. Everything in it is
+/// The outcomes of records that were worked on together, of however many batches. Everything in it is
 /// noted in one transaction.
 pub(crate) struct CompletedWork {
     pub completions: Vec<Completion>,
@@ -138,7 +138,7 @@ pub(crate) enum Stop {
     Fix(Fault),
     /// The gate of a shard is closed: what is being sent waits in its group. Only within a lane.
     Shut,
-    /// What is held must be read again from the log.
+    /// The held records must be read again from the log.
     Reread(String),
     /// A part of it died.
     Died(String),

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 
 use crate::connection::Ending;
 use crate::contract::{ConnectionAsk, Hub, Transport, UserId};
+use crate::copies::routing::Copies;
 use crate::copies::views::seconds;
 use crate::node::{Node, wall_now};
 
@@ -114,7 +115,8 @@ impl Node {
         if self.is_draining() {
             return Some("the hub is stopping".to_owned());
         }
-        if self.copies().is_some_and(|copies| !*copies.listening.borrow()) {
+        let listens = |copies: &Copies| *copies.listening.borrow() && self.negotiation.has_key();
+        if self.copies().is_some_and(|copies| !listens(copies)) {
             return Some("the Redis of the hub's nodes cannot be reached".to_owned());
         }
         self.authority().not_ready()

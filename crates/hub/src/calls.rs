@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, PoisonError};
 
 use async_trait::async_trait;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::connection::{Connection, Ending};
 use crate::contract::UserId;
@@ -108,7 +108,7 @@ async fn answer(
         return refresh(&node, &connection, &arguments).await;
     }
     if name == "resume" {
-        return resume(&node, &connection, &arguments);
+        return resume(&node, &connection, &arguments).await;
     }
     let Some(method) = node.methods().get(&name) else {
         return Err(CallError::Refused(format!("Unknown hub method '{shown}'")));
@@ -140,12 +140,17 @@ async fn refresh(
 
 /// `Resume(last id)`: what the user may have missed since that message, or that nobody can say.
 /// Acknowledges nothing.
-fn resume(node: &Node, connection: &Connection, arguments: &[Value]) -> Result<Value, CallError> {
+async fn resume(
+    node: &Node,
+    connection: &Connection,
+    arguments: &[Value],
+) -> Result<Value, CallError> {
     let [Value::String(last)] = arguments else { return Err(CallError::Arguments) };
     if !connection.may_resume(node.now()) {
         return Err(CallError::Refused("Resume can be called once a second.".to_owned()));
     }
-    Ok(node.missed_since(&connection.origin.user, last))
+    let missed = node.missed_since(&connection.origin.user, last).await;
+    Ok(json!({"recovered": missed.is_some(), "messages": missed.unwrap_or_default()}))
 }
 
 /// What a client is told, in the words that stock clients know from the original.

@@ -22,6 +22,7 @@ use crate::delivery::{Delivery, Settlements};
 use crate::protocol::{ClientCompletion, Encoded, Protocol};
 use crate::settings::Limits;
 use crate::transport::http_side::HttpSide;
+use crate::trouble::{Planted, planted};
 
 /// Why a connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,7 +172,7 @@ impl Connection {
             outbox: Mutex::default(),
             waker: AtomicWaker::new(),
             ending: AtomicU8::new(0),
-            expires: AtomicU32::new(u32::MAX),
+            expires: AtomicU32::new(0),
             next_ping: AtomicU32::new(now + first_ping),
             heard: AtomicU32::new(0),
             attached: now,
@@ -194,8 +195,9 @@ impl Connection {
         self.outbox().mute
     }
 
-    pub fn expire_at(&self, second: u32) {
-        self.expires.store(second, Ordering::Relaxed);
+    /// Lets it live until then, if that is later: an older token takes nothing away.
+    pub fn prolong(&self, second: u32) {
+        self.expires.fetch_max(second, Ordering::Relaxed);
     }
 
     #[cfg(test)]
@@ -248,7 +250,14 @@ impl Connection {
             return settlements.release(delivery);
         }
         let number = frame.number();
-        if outbox.mute {
+        if planted(limits, Planted::NoWindow) {
+            if outbox.ready_bytes + bytes > limits.queued_bytes {
+                drop(outbox);
+                settlements.release(delivery);
+                return self.end(Ending::Slow);
+            }
+            outbox.remember(number, delivery.clone(), bytes, true, limits);
+        } else if outbox.mute {
             if outbox.ready_bytes + bytes > limits.queued_bytes {
                 drop(outbox);
                 settlements.release(delivery);
@@ -306,7 +315,10 @@ impl Connection {
         settlements: &mut Settlements,
     ) -> bool {
         let mut outbox = self.outbox();
-        let place = outbox.unanswered.iter().position(|sent| Some(sent.number) == number);
+        let mut place = outbox.unanswered.iter().position(|sent| Some(sent.number) == number);
+        if place.is_none() && planted(limits, Planted::SlotReused) {
+            place = (!outbox.unanswered.is_empty()).then_some(0);
+        }
         let Some(sent) = place.and_then(|place| outbox.unanswered.remove(place)) else {
             add(&self.counters.unknown);
             return false;
@@ -329,6 +341,7 @@ impl Connection {
         }
         let acknowledges = match completed {
             ClientCompletion::Result => true,
+            ClientCompletion::NoResult if planted(limits, Planted::ErrorIsNotDelivered) => false,
             ClientCompletion::Void | ClientCompletion::NoResult => {
                 sent.delivery.ack == AckRule::Any
             }
@@ -363,7 +376,7 @@ impl Connection {
         if !outbox.unanswered.iter().any(|sent| sent.counted && is_it(&sent.delivery)) {
             return;
         }
-        outbox.mute = true;
+        outbox.mute = !planted(limits, Planted::WaitsEachTime);
         (outbox.counted, outbox.counted_bytes) = (0, 0);
         for sent in outbox.unanswered.iter_mut().filter(|sent| sent.counted) {
             sent.counted = false;
@@ -440,7 +453,13 @@ impl Connection {
         self.outbox().leaving_since.is_some()
     }
 
-    /// Once a second: whether its token has expired. Everything else that time brings happens here.
+    /// Whether it was sent a message of that number and has not completed it.
+    pub fn owes(&self, number: u64) -> bool {
+        self.outbox().unanswered.iter().any(|sent| sent.number == number)
+    }
+
+    /// Once a second: whether it is to be closed, because its token has expired or it is leaving
+    /// already. Everything else that time brings happens here.
     pub fn tick(&self, limits: &Limits, now: u32) -> bool {
         if self.ending().is_some() {
             // Its transport may have been asleep.
@@ -455,6 +474,7 @@ impl Connection {
             return false;
         }
         let polled = self.origin.transport == Transport::LongPolling;
+        let leaving = outbox.leaving_since.is_some();
         let heard = self.heard.load(Ordering::Relaxed);
         if polled {
             drop(outbox);
@@ -475,7 +495,7 @@ impl Connection {
             drop(outbox);
             self.wake();
         }
-        now >= self.expires.load(Ordering::Relaxed)
+        leaving || now >= self.expires.load(Ordering::Relaxed)
     }
 
     fn outbox(&self) -> MutexGuard<'_, Outbox> {

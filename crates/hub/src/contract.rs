@@ -85,9 +85,12 @@ pub enum Answer {
     Unavailable,
 }
 
-/// Where answers go. Called from the hub's threads, with many at once. Must not block, and must not
-/// call the hub.
+/// Where answers go.
 pub trait Answers: Send + Sync {
+    /// What became of messages, many of them at once. Called from the hub's threads, from several at
+    /// a time, and possibly before the `send` of these messages has returned; once for each ticket,
+    /// except those that were cancelled. It cannot fail. It must not block and must not call the
+    /// hub: others wait behind it. The hub keeps a reference until the last ticket is answered.
     fn settle(&self, answers: &[(Ticket, Answer)]);
 }
 
@@ -195,14 +198,25 @@ pub struct HubStats {
 }
 
 /// A hub, as an engine sees it.
+///
+/// All methods may be called from several tasks at a time. Nothing here is durable: what a hub was
+/// asked and has not answered is asked again, after a crash, under the same message ids.
 #[async_trait]
 pub trait Hub: Send + Sync {
-    /// Takes all messages or none: after an `Err` nothing was sent and nothing will be answered.
-    /// Waits only while the hub's queues are full. Messages for one user reach each of their
-    /// connections in the order of the calls, unless they move from one node to another meanwhile.
-    /// Every ticket is answered exactly once, at the latest 2 × `ack_within` plus the linger time
-    /// after this returns, also when the hub stops or a part of it panics. Dropping the future
-    /// before it returns sends nothing.
+    /// Hands over messages; called for every batch that is ready, as often as there are some.
+    ///
+    /// *Promise.* All of them are taken or none. Messages for one user reach each of their
+    /// connections in the order of the calls, unless the user moves from one node to another
+    /// meanwhile; calls that overlap have no order. Every ticket is answered exactly once, at the
+    /// latest 2 × `ack_within` plus the linger time after this returns, also when the hub stops or a
+    /// part of it panics. Waits only while the hub's queues are full, and for the directory of its
+    /// nodes, where there is one.
+    ///
+    /// *Failure.* After an `Err` nothing was sent to anybody and nothing will be answered; the caller
+    /// waits and calls again. Clients that ask what they missed may already be told these messages,
+    /// under the ids that they will have then.
+    ///
+    /// *Cancellation.* Dropping the future before it returns sends nothing.
     async fn send(
         &self,
         batch: Vec<Outgoing>,
@@ -210,24 +224,36 @@ pub trait Hub: Send + Sync {
     ) -> Result<(), Unavailable>;
 
     /// The answers to these tickets of `answers` are no longer wanted, and none will come after this
-    /// returns; what is not written yet is dropped. Unknown tickets are ignored.
+    /// returns; what is not written yet is dropped, what is written stays. Called when the engine
+    /// loses the right to what it sent. Unknown and answered tickets are ignored, so that calling it
+    /// twice is calling it once. Looks at everything that is open: not for every message.
     fn cancel(&self, answers: &Arc<dyn Answers>, tickets: &[Ticket]);
 
-    /// Who is connected, since when, from where.
+    /// Who is connected, since when, from where: for a person who looks. Asks all nodes, waits a
+    /// second at most, and names those that did not answer; it never fails. Dropping the future is
+    /// harmless.
     async fn connections(&self, ask: &ConnectionAsk) -> ConnectionList;
 
     /// Closes all connections of a user for good: their clients do not reconnect by themselves.
-    /// With `deny_before`, tokens issued up to then stay refused for a day. The number of
-    /// connections closed.
+    /// With `deny_before`, tokens issued up to then stay refused for a day, on every node, also on
+    /// those that cannot be told now: they close what they have when they hear of it. The number of
+    /// connections closed, of those nodes that answered within a second.
+    ///
+    /// After an `Err` nothing was done. Where the future is dropped, some nodes may have done it;
+    /// calling it again is harmless.
     async fn disconnect(
         &self,
         user: &UserId,
         deny_before: Option<SystemTime>,
     ) -> Result<u32, Unavailable>;
 
-    /// Takes no new clients and closes the connections in random order over `spread`; their clients
-    /// reconnect elsewhere. Returns when all are closed.
+    /// Takes no new clients and no new messages, and closes the connections in random order over
+    /// `spread` (50 a second or more); their clients reconnect elsewhere. Where there are other
+    /// nodes, it first waits for balancers to notice. Each connection has a moment for the answers
+    /// it owes. Called once, at the end; returns when all are closed, and everything that was sent is
+    /// answered. Dropping the future leaves the hub as it is then, for good without new clients.
     async fn drain(&self, spread: Duration);
 
+    /// What was counted, of this node. Cheap; called whenever somebody looks.
     fn stats(&self) -> HubStats;
 }

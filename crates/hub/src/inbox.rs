@@ -30,6 +30,12 @@ struct Inbox {
     whole_after: Instant,
 }
 
+impl Default for Inboxes {
+    fn default() -> Self {
+        Inboxes::new()
+    }
+}
+
 impl Inboxes {
     pub fn new() -> Self {
         Inboxes { started: Instant::now(), users: HashMap::new(), ages: VecDeque::new(), bytes: 0 }
@@ -80,30 +86,41 @@ impl Inboxes {
     }
 
     /// Everything since a message, and from a while before it: messages may have overtaken each
-    /// other. The client drops those that it knows, by their ids.
-    pub fn since(&self, user: &UserId, last: &str, limits: &Limits) -> Value {
-        let unknown = json!({"recovered": false, "messages": []});
-        let Some(inbox) = self.users.get(user) else { return unknown };
-        let arguments = |frame: &Frame| -> Value {
-            serde_json::from_str(frame.arguments()).unwrap_or_default()
-        };
-        let is_last = |frame: &Frame| arguments(frame)[1]["id"] == last;
-        let Some((then, _)) = inbox.messages.iter().rev().find(|(_, frame)| is_last(frame)) else {
-            return unknown;
-        };
-        let cut = then.checked_sub(limits.resume_overlap);
-        let Some(cut) = cut.filter(|cut| *cut > inbox.whole_after) else { return unknown };
-        let missed = inbox.messages.iter().filter(|(then, _)| *then >= cut);
-        let messages: Vec<_> = missed
-            .map(|(_, frame)| json!({"method": frame.method(), "arguments": arguments(frame)}))
-            .collect();
-        json!({"recovered": true, "messages": messages})
+    /// other. The client drops those that it knows, by their ids. `None` where it is not all there.
+    pub fn since(&self, user: &UserId, last: &str, limits: &Limits) -> Option<Vec<Value>> {
+        let inbox = self.users.get(user)?;
+        let kept = inbox.messages.iter().map(|(then, frame)| (*then, entry(frame))).collect();
+        missed(kept, last, |then: &Instant| {
+            then.checked_sub(limits.resume_overlap).filter(|cut| *cut > inbox.whole_after)
+        })
     }
 
     #[cfg(test)]
     pub fn size(&self) -> (usize, usize, usize) {
         (self.users.len(), self.ages.len(), self.bytes)
     }
+}
+
+/// A message as a client is told about it.
+pub(crate) fn entry(frame: &Frame) -> Value {
+    let arguments: Value = serde_json::from_str(frame.arguments()).unwrap_or_default();
+    json!({"method": frame.method(), "arguments": arguments})
+}
+
+/// Of messages with their times, in order, those that a client missed which saw `last`: everything
+/// from the time that `cut` makes of that one's. `None` where the message is not there, or `cut`
+/// says that what is there is not all.
+pub(crate) fn missed<T: PartialOrd>(
+    kept: Vec<(T, Value)>,
+    last: &str,
+    cut: impl Fn(&T) -> Option<T>,
+) -> Option<Vec<Value>> {
+    let is_last = |(_, entry): &&(T, Value)| {
+        entry.pointer("/arguments/1/id").and_then(Value::as_str) == Some(last)
+    };
+    let (then, _) = kept.iter().rev().find(is_last)?;
+    let cut = cut(then)?;
+    Some(kept.into_iter().filter(|(then, _)| *then >= cut).map(|(_, entry)| entry).collect())
 }
 
 impl Inbox {
@@ -125,9 +142,8 @@ mod tests {
         Frame::new("notify", &format!("m{id}"), payload.as_bytes(), 1 << 20).unwrap()
     }
 
-    fn ids(answer: &Value) -> Vec<&str> {
-        let messages = answer["messages"].as_array().unwrap();
-        messages.iter().map(|message| message["arguments"][1]["id"].as_str().unwrap()).collect()
+    fn ids(missed: &[Value]) -> Vec<&str> {
+        missed.iter().map(|message| message["arguments"][1]["id"].as_str().unwrap()).collect()
     }
 
     #[tokio::test(start_paused = true)]
@@ -139,12 +155,13 @@ mod tests {
             inboxes.keep(&alice, &frame(id, 1), &limits);
             tokio::time::advance(Duration::from_secs(20)).await;
         }
-        let answer = inboxes.since(&alice, "m3", &limits);
-        assert_eq!(answer["recovered"], true);
-        assert_eq!(ids(&answer), ["m2", "m3", "m4"]);
+        let missed = inboxes.since(&alice, "m3", &limits).unwrap();
+        assert_eq!(ids(&missed), ["m2", "m3", "m4"]);
+        // One that overtook another is no reason to miss that.
+        let naive = Limits { resume_overlap: Duration::ZERO, ..limits.clone() };
+        assert_eq!(ids(&inboxes.since(&alice, "m3", &naive).unwrap()), ["m3", "m4"]);
         for (user, id) in [("alice", "m9"), ("bob", "m3"), ("alice", "")] {
-            let answer = inboxes.since(&UserId::new(user), id, &limits);
-            assert_eq!((answer["recovered"].as_bool(), ids(&answer)), (Some(false), vec![]));
+            assert_eq!(inboxes.since(&UserId::new(user), id, &limits), None);
         }
     }
 
@@ -154,21 +171,21 @@ mod tests {
         let limits = Limits::default();
         let (mut inboxes, alice) = (Inboxes::new(), UserId::new("alice"));
         inboxes.keep(&alice, &frame(0, 1), &limits);
-        assert_eq!(inboxes.since(&alice, "m0", &limits)["recovered"], false);
+        assert!(inboxes.since(&alice, "m0", &limits).is_none());
         tokio::time::advance(Duration::from_secs(40)).await;
         inboxes.keep(&alice, &frame(1, 1), &limits);
-        assert_eq!(inboxes.since(&alice, "m1", &limits)["recovered"], true);
+        assert!(inboxes.since(&alice, "m1", &limits).is_some());
         // More than is kept: the oldest are gone, and with them what could be asked about them.
         for id in 2..=limits.inbox_messages as u32 + 1 {
             inboxes.keep(&alice, &frame(id, 1), &limits);
         }
-        assert_eq!(inboxes.since(&alice, "m1", &limits)["recovered"], false);
-        assert_eq!(inboxes.since(&alice, "m2", &limits)["recovered"], false);
+        assert!(inboxes.since(&alice, "m1", &limits).is_none());
+        assert!(inboxes.since(&alice, "m2", &limits).is_none());
         // One that is larger than an inbox empties it.
         tokio::time::advance(Duration::from_secs(40)).await;
         inboxes.keep(&alice, &frame(500, limits.inbox_bytes), &limits);
         inboxes.keep(&alice, &frame(501, 1), &limits);
-        assert_eq!(inboxes.since(&alice, "m501", &limits)["recovered"], false);
+        assert!(inboxes.since(&alice, "m501", &limits).is_none());
     }
 
     #[tokio::test(start_paused = true)]

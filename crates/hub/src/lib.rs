@@ -53,9 +53,9 @@ pub use contract::{
 pub use copies::in_process::InProcess;
 #[cfg(feature = "redis")]
 pub use copies::redis::RedisDirectory;
-pub use copies::{Directory, Lease, NodeId, Parcels, Presence, Whereabouts};
+pub use copies::{Directory, Find, Lease, NodeId, Parcels, Presence, Whereabouts};
 pub use frame::{Frame, FrameError};
-pub use http::{listen, serve};
+pub use http::{Network, listen, serve};
 pub use node::Node;
 pub use settings::{HubSettings, Limits};
 pub use tokens::rules::AuthSettings;

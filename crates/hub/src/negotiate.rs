@@ -26,7 +26,20 @@ const SIGNATURE: usize = 16;
 
 pub(crate) struct Negotiation {
     node: [u8; NODE],
-    key: RwLock<hmac::Key>,
+    key: RwLock<SigningKey>,
+}
+
+struct SigningKey {
+    bytes: [u8; 32],
+    key: hmac::Key,
+    /// Whether it is the one of all nodes.
+    shared: bool,
+}
+
+impl SigningKey {
+    fn new(bytes: [u8; 32], shared: bool) -> Self {
+        SigningKey { bytes, key: hmac::Key::new(hmac::HMAC_SHA256, &bytes), shared }
+    }
 }
 
 /// A secret that holds.
@@ -40,17 +53,27 @@ pub(crate) struct Secret {
 }
 
 impl Negotiation {
-    /// With a key of its own where none is given.
-    pub fn new(key: Option<[u8; 32]>) -> Self {
-        let key = key.unwrap_or_else(random::bytes);
-        let key = RwLock::new(hmac::Key::new(hmac::HMAC_SHA256, &key));
+    /// With a key of its own where none is given; that is enough for a node that is `alone`.
+    pub fn new(key: Option<[u8; 32]>, alone: bool) -> Self {
+        let shared = alone || key.is_some();
+        let key = RwLock::new(SigningKey::new(key.unwrap_or_else(random::bytes), shared));
         Negotiation { node: random::bytes(), key }
     }
 
-    /// From now on with the key of all nodes. Who negotiated before does it again.
-    pub fn set_key(&self, key: &[u8; 32]) {
-        let mut own = self.key.write().unwrap_or_else(PoisonError::into_inner);
-        *own = hmac::Key::new(hmac::HMAC_SHA256, key);
+    /// Whether others understand what is signed here.
+    pub fn has_key(&self) -> bool {
+        self.key.read().unwrap_or_else(PoisonError::into_inner).shared
+    }
+
+    /// What to propose as the key of all nodes: where that was forgotten, the one they had, so that
+    /// nobody has to negotiate again.
+    pub fn proposal(&self) -> [u8; 32] {
+        self.key.read().unwrap_or_else(PoisonError::into_inner).bytes
+    }
+
+    /// From now on with the key of all nodes. Who negotiated with another does it again.
+    pub fn set_key(&self, key: [u8; 32]) {
+        *self.key.write().unwrap_or_else(PoisonError::into_inner) = SigningKey::new(key, true);
     }
 
     /// A new connection: its public id, and the secret it is attached with.
@@ -84,8 +107,8 @@ impl Negotiation {
     }
 
     fn sign(&self, signed: &[u8], user: &UserId) -> hmac::Tag {
-        let mut context =
-            hmac::Context::with_key(&self.key.read().unwrap_or_else(PoisonError::into_inner));
+        let key = self.key.read().unwrap_or_else(PoisonError::into_inner);
+        let mut context = hmac::Context::with_key(&key.key);
         context.update(signed);
         context.update(user.as_str().as_bytes());
         context.sign()
@@ -141,7 +164,7 @@ mod tests {
 
     #[test]
     fn secrets_hold_for_their_user_and_their_key_alone() {
-        let (negotiation, other) = (Negotiation::new(None), Negotiation::new(None));
+        let (negotiation, other) = (Negotiation::new(None, true), Negotiation::new(None, true));
         let (alice, bob) = (UserId::new("alice"), UserId::new("bob"));
         let (id, secret) = negotiation.issue(&alice);
         let held = negotiation.check(&secret, &alice, MINUTE).unwrap();
@@ -163,7 +186,10 @@ mod tests {
 
     #[test]
     fn a_copy_with_the_same_key_accepts_the_secret() {
-        let (one, other) = (Negotiation::new(Some([7; 32])), Negotiation::new(Some([7; 32])));
+        let (one, other) = (Negotiation::new(Some([7; 32]), false), Negotiation::new(None, false));
+        assert!(one.has_key() && !other.has_key());
+        other.set_key(one.proposal());
+        assert!(other.has_key());
         let alice = UserId::new("alice");
         let (id, secret) = one.issue(&alice);
         let held = other.check(&secret, &alice, MINUTE).unwrap();

@@ -8,6 +8,7 @@ use crate::delivery::Settlements;
 use crate::frame::number_of;
 use crate::node::Node;
 use crate::protocol::{ClientMessage, Encoded, Framing, Protocol, ProtocolError, handshake, split};
+use crate::trouble::{Planted, planted};
 
 /// The state of reading one connection.
 #[derive(Debug, Default)]
@@ -99,7 +100,13 @@ impl Session {
             ClientMessage::Completion { id, completed } => {
                 let (limits, now) = (node.limits(), node.now());
                 let number = number_of(&id);
-                if connection.complete(number, completed, limits, now, settlements) {
+                let mut holder = connection.clone();
+                if planted(limits, Planted::MatchById)
+                    && let Some(other) = number.and_then(|number| node.anybody_owing(number))
+                {
+                    holder = other;
+                }
+                if holder.complete(number, completed, limits, now, settlements) {
                     // We asked for it.
                     return Ok(());
                 }

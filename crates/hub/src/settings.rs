@@ -1,7 +1,8 @@
 //! What an operator can set, and the bounds of everything a client can make the hub hold.
 
-use std::net::IpAddr;
 use std::time::Duration;
+
+use crate::http::Network;
 
 /// Bounds. The defaults hold for ten thousand clients on two cores.
 #[derive(Clone, Debug)]
@@ -12,6 +13,8 @@ pub struct Limits {
     pub connections_per_user: usize,
     /// Open sockets of one address that have not shown a valid token yet.
     pub strangers_per_address: usize,
+    /// More of them that wait, not read from, until one of those has shown its token.
+    pub waiting_per_address: usize,
     /// Refused tokens of one address per second; more are not looked at.
     pub refused_tokens_per_second: u32,
     /// A message of a client.
@@ -78,6 +81,7 @@ impl Default for Limits {
             connections: 20_000,
             connections_per_user: 32,
             strangers_per_address: 256,
+            waiting_per_address: 2_048,
             refused_tokens_per_second: 20,
             received_bytes: 32 << 10,
             message_bytes: 64 << 10,
@@ -120,8 +124,8 @@ pub struct HubSettings {
     /// Origins whose pages may connect, as browsers write them: `https://app.example.com`. A page of
     /// the hub's own origin always may, and so may clients that are no browsers.
     pub origins: Vec<String>,
-    /// Proxies whose `X-Forwarded-For` is believed.
-    pub trusted_proxies: Vec<IpAddr>,
+    /// Proxies whose `X-Forwarded-For`, `-Proto` and `-Host` are believed.
+    pub trusted_proxies: Vec<Network>,
     /// Whether server-sent events and long polling are offered. They need every request of a client
     /// to reach the same process. Default: yes on a single node, no among several.
     pub sticky: Option<bool>,

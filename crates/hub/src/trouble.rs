@@ -18,6 +18,30 @@ pub enum Planted {
     AnnouncedOnce,
     /// Who has no connection is nobody, also when they had one a moment ago.
     NobodyAtOnce,
+    /// A completion with an error does not acknowledge, whatever the error says.
+    ErrorIsNotDelivered,
+    /// A completion counts for whoever was sent a message of that id.
+    MatchById,
+    /// A completion of an id that is no longer known counts for the message that came after it.
+    SlotReused,
+    /// A connection that missed a deadline is waited for again with every message.
+    WaitsEachTime,
+    /// Where a client negotiated is remembered there alone.
+    NegotiateKeepsState,
+    /// A message is kept for the inbox after its user was looked up.
+    InboxAfter,
+    /// What was missed is read before the other nodes know of the connection.
+    ResumeFirst,
+    /// What a client has not answered is not bounded, until its queue is full.
+    NoWindow,
+    /// Nothing is read from a client that takes nothing.
+    AwaitsSendInLoop,
+    /// Whatever stands in `X-Forwarded-For` is believed.
+    TrustsForwarded,
+    /// A socket of this machine is a client of this machine.
+    PeerIsLoopback,
+    /// Pages may read good answers only.
+    CorsOnlyOn200,
 }
 
 pub(crate) fn planted(limits: &Limits, bug: Planted) -> bool {

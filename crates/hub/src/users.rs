@@ -14,6 +14,7 @@ use crate::tokens::Person;
 
 /// A denial is kept this long: no token lives longer.
 const DENIAL_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+const SECOND: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 pub(crate) struct Users {
@@ -145,8 +146,12 @@ impl Users {
         self.all.iter().filter(|(_, user)| !user.connections.is_empty()).map(|(id, _)| id)
     }
 
-    pub fn deny(&mut self, user: &UserId, before: SystemTime) {
-        self.denied.insert(user.clone(), before);
+    /// Whether that is news, by more than a second.
+    pub fn deny(&mut self, user: &UserId, before: SystemTime) -> bool {
+        let known = self.denied.entry(user.clone()).or_insert(SystemTime::UNIX_EPOCH);
+        let is_news = before.duration_since(*known).is_ok_and(|more| more > SECOND);
+        *known = before.max(*known);
+        is_news
     }
 
     /// Whether a token is from before its user was told to go. One that does not say when it was

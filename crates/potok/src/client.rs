@@ -7,9 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Body, Bytes};
-use axum::http::Request;
+use axum::body::{Body, BodyDataStream, Bytes, to_bytes};
+use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::{HeaderValue, Request, Response, Uri};
 use futures::StreamExt;
+use hyper_util::client::legacy::Client as HttpClient;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use potok_config::{Connections, Flags};
 use potok_connectors::memory::MemoryLog;
 use potok_core::{Clock, Feed, SystemClock};
@@ -63,7 +68,7 @@ pub struct Client {
 }
 
 enum Connection {
-    Process { agent: ureq::Agent, address: String, token: Option<String> },
+    Process(HttpProcess),
     Folder { runtime: Arc<Runtime>, router: Router, _folder: Option<Folder> },
 }
 
@@ -128,8 +133,8 @@ impl Client {
     /// The process at an address named by hand.
     fn at(address: &str, data_dir: Option<&Path>) -> Result<Client, Failure> {
         let address = address.strip_prefix("http://").unwrap_or(address).trim_end_matches('/');
-        let (agent, token) = (agent(), token());
-        let info = info(&agent, address, token.as_deref()).map_err(|cause| {
+        let process = HttpProcess::new(address)?;
+        let info = info(&process).map_err(|cause| {
             Failure::new("P0510", format!("no potok process answers at {address}"))
                 .because(cause)
                 .hint("leave --admin away to find it through the data folder")
@@ -145,20 +150,18 @@ impl Client {
             );
             return Err(Failure::new("P0510", what).hint("give --admin or --data-dir, not both"));
         }
-        let via = Connection::Process { agent, address: address.to_owned(), token };
-        Ok(Client { via, new_folder: false })
+        Ok(Client { via: Connection::Process(process), new_folder: false })
     }
 
     /// The process that claims the folder, if it is alive and the claim is its own.
     pub fn of_owner(data_dir: &Path) -> Option<Client> {
         let owner = Owner::read(data_dir)?;
-        let (agent, address) = (agent(), owner.address.to_string());
-        let token = token().or_else(|| owner.key.clone());
-        let info = info(&agent, &address, token.as_deref()).ok()?;
+        let mut process = HttpProcess::new(&owner.address.to_string()).ok()?;
+        process.token = process.token.or_else(|| owner.key.clone());
+        let info = info(&process).ok()?;
         let same =
             info.nonce == owner.nonce && folder::absolute(data_dir) == Path::new(&info.data_dir);
-        let via = Connection::Process { agent, address, token };
-        same.then_some(Client { via, new_folder: false })
+        same.then_some(Client { via: Connection::Process(process), new_folder: false })
     }
 
     fn open(connections: &Connections) -> Result<Result<Client, FolderBusy>, Failure> {
@@ -239,14 +242,23 @@ impl Client {
     }
 
     fn call(&self, method: &str, path: &str, kind: &str, body: Vec<u8>) -> Result<Answer, Failure> {
-        let (status, mut reader) = match &self.via {
-            Connection::Process { agent, address, token } => {
-                over_http(agent, (address, token.as_deref()), method, path, kind, body)?
+        let request = request(method, path, kind, body)
+            .map_err(|error| Failure::usage("that cannot be asked").because(error))?;
+        let (runtime, answer) = match &self.via {
+            Connection::Process(process) => {
+                let place = format!("at {}", process.address);
+                (&process.runtime, process.call(request).map_err(|cause| lost(&place, cause))?)
             }
             Connection::Folder { runtime, router, .. } => {
-                here(runtime, router, method, path, kind, body)?
+                // The router has no error of its own; every failure is an answer.
+                let Ok(answer) = runtime.block_on(router.clone().oneshot(request));
+                (runtime, answer)
             }
         };
+        let status = answer.status().as_u16();
+        let chunks = answer.into_body().into_data_stream();
+        let body = BodyReader { runtime: runtime.clone(), chunks, chunk: Bytes::new() };
+        let mut reader = BufReader::new(body);
         if status < 400 {
             return Ok(reader);
         }
@@ -258,68 +270,21 @@ impl Client {
 }
 
 /// The body of an answer, read as it arrives.
-pub type Answer = BufReader<Box<dyn Read>>;
+pub type Answer = BufReader<BodyReader>;
 
-fn over_http(
-    agent: &ureq::Agent,
-    (address, token): (&str, Option<&str>),
-    method: &str,
-    path: &str,
-    kind: &str,
-    body: Vec<u8>,
-) -> Result<(u16, Answer), Failure> {
-    let url = format!("http://{address}{path}");
-    let answer = match method {
-        "POST" => {
-            let mut request = agent.post(&url).content_type(kind);
-            if let Some(token) = token {
-                request = request.header("authorization", format!("Bearer {token}"));
-            }
-            request.send(&body)
-        }
-        _ => get(agent, &url, token).call(),
-    };
-    let answer = answer.map_err(|error| lost(&format!("at {address}"), error))?;
-    let status = answer.status().as_u16();
-    Ok((status, BufReader::new(Box::new(answer.into_body().into_reader()))))
-}
-
-fn here(
-    runtime: &Arc<Runtime>,
-    router: &Router,
-    method: &str,
-    path: &str,
-    kind: &str,
-    body: Vec<u8>,
-) -> Result<(u16, Answer), Failure> {
-    let request = Request::builder()
-        .method(method)
-        .uri(path)
-        .header("content-type", kind)
-        .header("content-length", body.len())
-        .body(Body::from(body))
-        .map_err(|error| Failure::usage("that cannot be asked").because(error))?;
-    // The router has no error of its own; every failure is an answer.
-    let Ok(answer) = runtime.block_on(router.clone().oneshot(request));
-    let status = answer.status().as_u16();
-    let chunks = answer.into_body().into_data_stream().boxed();
-    let body = LocalBody { runtime: runtime.clone(), chunks, chunk: Bytes::new() };
-    Ok((status, BufReader::new(Box::new(body))))
-}
-
-/// A body made in this process, read like any other.
-struct LocalBody {
+/// A body read like a file.
+pub struct BodyReader {
     runtime: Arc<Runtime>,
-    chunks: futures::stream::BoxStream<'static, Result<Bytes, axum::Error>>,
+    chunks: BodyDataStream,
     chunk: Bytes,
 }
 
-impl Read for LocalBody {
+impl Read for BodyReader {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         while self.chunk.is_empty() {
             match self.runtime.block_on(self.chunks.next()) {
                 Some(Ok(chunk)) => self.chunk = chunk,
-                Some(Err(error)) => return Err(io::Error::other(error)),
+                Some(Err(error)) => return Err(io::Error::other(root_cause(&error))),
                 None => return Ok(0),
             }
         }
@@ -332,26 +297,67 @@ impl Read for LocalBody {
     }
 }
 
-fn agent() -> ureq::Agent {
-    // No proxy, whatever the environment says: it is this machine that we ask.
-    ureq::Agent::config_builder()
-        .proxy(None)
-        .http_status_as_error(false)
-        .max_redirects(0)
-        .timeout_connect(Some(INFO_TIMEOUT))
-        .build()
-        .into()
+/// A process that answers over HTTP. No proxy, whatever the environment says, and no redirects.
+pub struct HttpProcess {
+    runtime: Arc<Runtime>,
+    http: HttpClient<HttpConnector, Body>,
+    address: String,
+    /// Shown where the process asks for one.
+    token: Option<String>,
 }
 
-fn get(
-    agent: &ureq::Agent,
-    url: &str,
-    token: Option<&str>,
-) -> ureq::RequestBuilder<ureq::typestate::WithoutBody> {
-    let request = agent.get(url);
-    match token {
-        Some(token) => request.header("authorization", format!("Bearer {token}")),
-        None => request,
+impl HttpProcess {
+    /// The process at `host:port`; nothing is sent yet.
+    pub fn new(address: &str) -> Result<Self, Failure> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime
+            .map_err(|error| Failure::new("P0524", "no threads can be started").because(error))?;
+        let mut tcp = HttpConnector::new();
+        tcp.set_connect_timeout(Some(INFO_TIMEOUT));
+        let http = HttpClient::builder(TokioExecutor::new()).build(tcp);
+        let (runtime, address) = (Arc::new(runtime), address.to_owned());
+        Ok(HttpProcess { runtime, http, address, token: token() })
+    }
+
+    fn call(&self, request: Request<Body>) -> Result<Response<Body>, String> {
+        self.runtime.block_on(self.send(request))
+    }
+
+    async fn send(&self, mut request: Request<Body>) -> Result<Response<Body>, String> {
+        let url = format!("http://{}{}", self.address, request.uri());
+        *request.uri_mut() = Uri::try_from(url).map_err(|error| error.to_string())?;
+        if let Some(token) = &self.token {
+            let bearer = HeaderValue::try_from(format!("Bearer {token}"));
+            request.headers_mut().insert(AUTHORIZATION, bearer.map_err(|error| error.to_string())?);
+        }
+        let answer = self.http.request(request).await.map_err(|error| root_cause(&error))?;
+        Ok(answer.map(Body::new))
+    }
+
+    /// Asks for one JSON value, which has to be there within so much time.
+    pub fn ask<T: DeserializeOwned>(
+        &self,
+        method: &str,
+        path: &str,
+        within: Duration,
+    ) -> Result<T, String> {
+        let exchange = async {
+            let request = request(method, path, "", Vec::new()).map_err(|e| e.to_string())?;
+            let answer = self.send(request).await?;
+            let (status, body) = (answer.status(), answer.into_body());
+            let text = to_bytes(body, usize::MAX).await.map_err(|error| root_cause(&error))?;
+            match status.is_success() {
+                true => Ok(text),
+                false => Err(format!("it answers with status {}", status.as_u16())),
+            }
+        };
+        // The timer belongs to the runtime, so it is made inside.
+        let limited = async { tokio::time::timeout(within, exchange).await };
+        let text = self
+            .runtime
+            .block_on(limited)
+            .unwrap_or_else(|_| Err(format!("no answer within {} s", within.as_secs())))?;
+        serde_json::from_slice(&text).map_err(|_| "something else listens there".to_owned())
     }
 }
 
@@ -360,18 +366,31 @@ fn token() -> Option<String> {
     std::env::var("POTOK_TOKEN").ok().map(|token| token.trim().to_owned()).filter(|t| !t.is_empty())
 }
 
-fn info(agent: &ureq::Agent, address: &str, token: Option<&str>) -> Result<Info, String> {
-    let url = format!("http://{address}/api/v1/info");
-    let request = get(agent, &url, token).config().timeout_global(Some(INFO_TIMEOUT)).build();
-    let mut answer = request.call().map_err(|error| error.to_string())?;
-    let text = answer.body_mut().read_to_string().map_err(|error| error.to_string())?;
-    if let Some(error) = serde_json::from_str::<serde_json::Value>(&text)
-        .ok()
-        .and_then(|answer| Some(answer.get("error")?.get("what")?.as_str()?.to_owned()))
-    {
-        return Err(format!("{error}; set POTOK_TOKEN"));
+fn request(
+    method: &str,
+    path: &str,
+    kind: &str,
+    body: Vec<u8>,
+) -> Result<Request<Body>, axum::http::Error> {
+    let mut request =
+        Request::builder().method(method).uri(path).header(CONTENT_LENGTH, body.len());
+    if !kind.is_empty() {
+        request = request.header(CONTENT_TYPE, kind);
     }
-    serde_json::from_str(&text).map_err(|_| "something else than potok listens there".to_owned())
+    request.body(Body::from(body))
+}
+
+/// The innermost error; those around it only say that a request failed.
+fn root_cause(error: &dyn std::error::Error) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
+}
+
+fn info(process: &HttpProcess) -> Result<Info, String> {
+    process.ask("GET", "/api/v1/info", INFO_TIMEOUT)
 }
 
 fn read_json<T: DeserializeOwned>(mut body: Answer) -> Result<T, Failure> {
@@ -425,15 +444,10 @@ pub fn for_each_line(
     }
 }
 
+/// All but what RFC 3986 calls unreserved.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
 /// Makes a text fit for a path or a query of a URL.
 pub fn encode(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            encoded.push(char::from(byte));
-        } else {
-            encoded.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    encoded
+    utf8_percent_encode(text, RESERVED).to_string()
 }

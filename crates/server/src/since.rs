@@ -1,5 +1,6 @@
 //! `--since`: a moment, or how long ago.
 
+use chrono::DateTime;
 use potok_core::Timestamp;
 
 /// Reads `2026-11-15T23:59:59Z`, `2026-11-15` (UTC), or a span such as `90s`, `10m`, `2h`, `7d`
@@ -25,50 +26,17 @@ fn span(text: &str) -> Option<i64> {
     digits.parse::<i64>().ok()?.checked_mul(millis)
 }
 
+/// RFC 3339 in UTC, where the time of day or its seconds may be left out.
 fn moment(text: &str) -> Option<Timestamp> {
-    let (date, time) = match text.split_once(['T', ' ']) {
-        Some((date, time)) => (date, time.strip_suffix(['Z', 'z'])?),
-        None => (text, "00:00:00"),
+    let full = match text.split_once(['T', ' ']) {
+        None => format!("{text}T00:00:00Z"),
+        Some((date, time)) => match time.strip_suffix(['Z', 'z'])? {
+            minutes if minutes.len() == "23:59".len() => format!("{date}T{minutes}:00Z"),
+            seconds => format!("{date}T{seconds}Z"),
+        },
     };
-    let (date, time) = (numbers(date, '-', [4, 2, 2])?, split_time(time)?);
-    let ([year, month, day], ([hour, minute, second], millis)) = (date, time);
-    let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
-    let month_days = match month {
-        2 => 28 + i64::from(leap),
-        4 | 6 | 9 | 11 => 30,
-        1..=12 => 31,
-        _ => return None,
-    };
-    if !(1..=month_days).contains(&day) || hour > 23 || minute > 59 || second > 60 {
-        return None;
-    }
-    // Years are counted from March, so that the leap day comes last.
-    let (y, m) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    let days = 365 * y + y / 4 - y / 100 + y / 400 + (153 * m + 2) / 5 + day - 1 - 719_468;
-    Some(Timestamp((((days * 24 + hour) * 60 + minute) * 60 + second) * 1_000 + millis))
-}
-
-fn split_time(time: &str) -> Option<([i64; 3], i64)> {
-    let (clock, fraction) = time.split_once('.').unwrap_or((time, "0"));
-    let clock = if clock.len() == 5 { format!("{clock}:00") } else { clock.to_owned() };
-    if fraction.is_empty() || !fraction.bytes().all(|b| b.is_ascii_digit()) {
-        return None;
-    }
-    let millis = format!("{fraction:0<3}").get(..3)?.parse().ok()?;
-    Some((numbers(&clock, ':', [2, 2, 2])?, millis))
-}
-
-/// Three groups of exactly so many digits.
-fn numbers(text: &str, between: char, digits: [usize; 3]) -> Option<[i64; 3]> {
-    let mut parts = text.split(between);
-    let mut read = |len| {
-        let part = parts.next()?;
-        let good = part.len() == len && part.bytes().all(|b| b.is_ascii_digit());
-        if good { part.parse().ok() } else { None }
-    };
-    let [a, b, c] = digits;
-    let found = [read(a)?, read(b)?, read(c)?];
-    parts.next().is_none().then_some(found)
+    let moment = DateTime::parse_from_rfc3339(&full).ok()?;
+    Some(Timestamp(moment.timestamp_millis()))
 }
 
 #[cfg(test)]
@@ -105,6 +73,9 @@ mod tests {
             "2026-13-01",
             "2026-02-29",
             "2026-1-1",
+            "2026-01-01T",
+            "2026-01-01 00:00 Z",
+            "2026-01-01T00:00:00+00:00Z",
             "99999999999999999999s",
             "2026-01-01T25:00:00Z",
             "2026-01-01T00:00:00+02:00",

@@ -7,13 +7,13 @@ use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::http::Request;
 use futures::StreamExt;
-use potok_connectors::memory::MemoryLog;
 use potok_core::{
     Clock, ConsumerGroupSpec, Envelope, Headers, HeadersBuilder, Log, Output, RECORD_BYTES_MAX,
     ReadFrom, Reason, SystemClock, Timestamp,
 };
 use potok_flow::{Engine, dead_letter};
 use potok_server::{Admin, FRAME_TYPE, Identity, LINES_TYPE, push_record, router};
+use potok_testkit::memory::MemoryLog;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 

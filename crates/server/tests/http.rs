@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::http::Request;
-use potok_connectors::memory::MemoryLog;
 use potok_core::{Clock, Log, ReadFrom, SystemClock};
 use potok_expr::Template;
 use potok_server::{HttpAuth, HttpLimits, HttpSource, HttpSources, serve_http};
+use potok_testkit::memory::MemoryLog;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tower::ServiceExt;

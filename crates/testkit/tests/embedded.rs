@@ -10,8 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use potok_connectors::embedded::{EmbeddedLog, FaultyDisk, Options, PowerCut};
-use potok_connectors::memory::MemorySink;
+use potok_connectors::embedded::{EmbeddedLog, Options};
 use potok_core::{
     Fault, Headers, Log, Output, Position, RECORD_BYTES_MAX, ReadFrom, Sink, SystemClock,
 };
@@ -21,6 +20,8 @@ use potok_flow::decode::{JsonDecoder, RawDecoder};
 use potok_flow::{
     ClosePlan, DeliverPlan, Engine, GroupPlan, Input, OnRepeat, Plan, Retry, Target, TopicTarget,
 };
+use potok_testkit::memory::MemorySink;
+use potok_testkit::{FaultyDisk, PowerCut};
 
 /// Only a hang reaches it.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use potok_connectors::memory::{MemoryLog, MemorySink};
 use potok_core::{
     DecodeResult, Decoder, Event, Fault, Headers, Log, Output, Reason, Record, Sink, Stage,
     StageResult, SystemClock,
@@ -21,6 +20,7 @@ use potok_flow::{
     DeliverPlan, Engine, Input, OnError, Per, Plan, Retry, StagePlan, State, Status, Target,
     TopicTarget, WaitsFor,
 };
+use potok_testkit::memory::{MemoryLog, MemorySink};
 
 struct Bench {
     log: MemoryLog,

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use potok_core::{Envelope, Headers, Log, Output, Reason, Timestamp};
-use potok_flow::dead_letter::{self, DeadLetter, DeadLetterState};
+use potok_flow::dead_letter::{self, DeadLetter, DeadLetterState, Resolution};
 use potok_flow::{Engine, Status};
 use potok_testkit::sim::{
-    Act, DEAD, Deliver, LogHandle, Manner, Outcome, PIPELINE, RecordKind, Recovery, Scenario,
-    SimClock, SimLog, SimTarget, Spell, StageManner, Style, Trouble, World, plan, record, run,
+    Act, DEAD, Deliver, LARGE, LogHandle, Manner, Outcome, PIPELINE, RecordKind, Recovery,
+    Scenario, SimClock, SimLog, SimTarget, Spell, StageManner, Style, Trouble, World, plan, record,
+    run,
 };
 
 fn sink(style: Style) -> Deliver {
@@ -39,6 +40,27 @@ fn ids(world: &World, table: usize) -> Vec<String> {
         value["id"].as_str().unwrap().to_owned()
     };
     world.with(|w| w.tables[table].rows.iter().map(|row| id(&row.source)).collect())
+}
+
+/// A record is replayed, and the log refuses what it makes once more: it has failed again, and
+/// nobody is told that it was delivered.
+#[test]
+fn a_replay_whose_output_the_log_refuses_is_not_noted_as_delivered() {
+    let mut scenario = Scenario::plain(2);
+    scenario.overlap = 4;
+    scenario.enabled.insert(Trouble::TooLarge);
+    scenario.delivers = vec![topic("out")];
+    let mut large = record(RecordKind::Good, "large", "a");
+    let value = large.value.take().unwrap_or_default();
+    large.value = Some([&value[..], " ".repeat(LARGE).as_bytes()].concat().into());
+    scenario.acts = vec![(10, Act::Send(vec![record(RecordKind::Good, "small", "a"), large]))];
+    let outcome = run_well(scenario);
+    let resolved = dead_letter::info(PIPELINE, DEAD, 20).resolved;
+    let ends: Vec<_> = outcome.world.with(|w| {
+        let notes = w.disk.records(&resolved).filter_map(|(_, note)| Resolution::read(note));
+        notes.filter_map(|note| note.outcome).collect()
+    });
+    assert_eq!(ends, [dead_letter::Outcome::DeadLettered]);
 }
 
 /// 14: the left half of a batch fails, the right half holds the same key.

@@ -192,6 +192,12 @@ fn groups_that_wait_for_something_to_come() {
     is_found_in_groups(Bug::ClosedByComing, &[Promise::WorkFinishes]);
 }
 
+/// Trouble or not: a group may be late only by what stood in its way.
+#[test]
+fn groups_that_close_late() {
+    is_found_in_groups(Bug::ClosesLate, &[Promise::WindowsEnd]);
+}
+
 #[test]
 fn endings_noted_in_the_first_of_two_groups() {
     is_found_from(TWO_GROUPS_SEEDS, Bug::NotesInWrongGroup, &[Promise::WorkFinishes]);

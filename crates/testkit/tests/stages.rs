@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use potok_connectors::memory::{MemoryLog, MemorySink};
 use potok_core::{
     Event, Fault, GroupInfo, Headers, Log, Output, Reason, Sink, Stage, StageLimits, StageResult,
     SystemClock,
@@ -18,6 +17,7 @@ use potok_flow::{
     ClosePlan, CountPlan, DeliverPlan, Engine, GroupPlan, Input, OnError, OnRepeat, Per, Plan,
     Retry, StagePlan, Status, Target, dead_letter,
 };
+use potok_testkit::memory::{MemoryLog, MemorySink};
 
 struct Bench {
     log: MemoryLog,

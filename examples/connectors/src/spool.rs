@@ -206,8 +206,8 @@ impl Source for SpoolSource {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use potok_connectors::memory::MemoryLog;
     use potok_core::SystemClock;
+    use potok_testkit::memory::MemoryLog;
     use potok_testkit::suites::feed::{FeedHarness, run_all};
     use tempfile::TempDir;
 

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use potok_connectors::memory::MemoryLog;
 use potok_core::{
     Event, Fault, Headers, Log, Output, ReadFrom, Reason, Stage, StageResult, SystemClock,
 };
@@ -16,6 +15,7 @@ use potok_flow::decode::JsonDecoder;
 use potok_flow::{
     DeliverPlan, Engine, Input, OnError, Per, Plan, Retry, StagePlan, Target, TopicTarget,
 };
+use potok_testkit::memory::MemoryLog;
 use serde_json::Value;
 
 /// Adds `euro` to every payment.

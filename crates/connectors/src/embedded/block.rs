@@ -65,16 +65,13 @@ impl Blocks {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use std::path::Path;
-
-    use super::super::disk::{Disk, write_all};
-    use super::super::faulty_disk::FaultyDisk;
+    use super::super::disk::{Disk, RealDisk, write_all};
     use super::*;
 
     #[test]
     fn a_buffer_comes_back_when_its_last_slice_goes() {
-        let disk = FaultyDisk::new();
-        let file = disk.create(Path::new("/file")).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let file = RealDisk.create(&folder.path().join("file")).unwrap();
         let content: Vec<u8> = (0..BLOCK_BYTES + 5).map(|at| (at % 251) as u8).collect();
         write_all(file.as_ref(), &content, 0).unwrap();
         let blocks = Arc::new(Blocks::default());

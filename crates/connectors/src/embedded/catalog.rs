@@ -25,14 +25,14 @@ pub struct PartitionHead {
 pub struct CatalogGroup {
     /// JSON of its `PipelineInfo`.
     pub info: Vec<u8>,
-    /// What it reads: retention keeps what it has not ended of these.
+    /// The topics it reads: retention keeps the records of these that it has not ended.
     pub topics: Vec<Arc<str>>,
-    /// What has ended, per topic and partition; topics it no longer reads are remembered too.
+    /// Ended offsets, per topic and partition; topics it no longer reads are remembered too.
     pub ended: BTreeMap<Arc<str>, BTreeMap<u32, RangeSet>>,
 }
 
 impl CatalogGroup {
-    /// What has ended of one partition.
+    /// Ended offsets of one partition.
     pub fn ended(&self, topic: &str, partition: u32) -> Option<&RangeSet> {
         self.ended.get(topic)?.get(&partition)
     }
@@ -62,7 +62,7 @@ pub struct Catalog {
     pub groups: BTreeMap<Arc<str>, CatalogGroup>,
     /// Topics that never go by age; outlives the group that named them.
     pub kept: BTreeSet<Arc<str>>,
-    /// What may go of them: no reader sees it any more, wherever it still lies.
+    /// Released offsets: no reader sees them any more, wherever they still lie.
     pub released: BTreeMap<Arc<str>, BTreeMap<u32, RangeSet>>,
     /// Damage, in the order it was noticed.
     pub damage: Vec<DamageNote>,
@@ -190,7 +190,7 @@ impl Catalog {
         }
     }
 
-    /// What may go of a partition of a kept topic.
+    /// Released offsets of a partition of a kept topic.
     pub fn released(&self, topic: &str, partition: u32) -> Option<&RangeSet> {
         self.released.get(topic)?.get(&partition)
     }
@@ -270,7 +270,7 @@ pub fn without(set: &RangeSet, minus: &RangeSet) -> RangeSet {
         while let Some(hole) = holes.peek().filter(|hole| hole.start < range.end) {
             rest.insert(from..hole.start.max(from));
             from = hole.end.min(range.end);
-            // One that reaches further may cut the next range too.
+            // A range that reaches further may cut the next one too.
             if hole.end > range.end {
                 break;
             }

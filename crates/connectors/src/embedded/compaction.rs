@@ -121,7 +121,7 @@ fn copy(shared: &OpenLog, members: &[Member], most: u64) -> io::Result<Option<(u
     Ok(Some((end, index)))
 }
 
-/// What a merge reads, all of one moment.
+/// The input of a merge, all of one moment.
 struct MergeInput {
     sources: Vec<Source>,
     catalog: Catalog,

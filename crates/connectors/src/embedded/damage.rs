@@ -32,7 +32,7 @@ pub struct DamageReport {
     pub to: u64,
     /// Nothing good lies behind, in the newest segment.
     pub tail: bool,
-    /// What the bytes had ended counts as open already.
+    /// Offsets that the bytes had ended count as open already.
     pub settled: bool,
 }
 
@@ -65,7 +65,7 @@ impl DamageReport {
     }
 }
 
-/// What tools show of a note.
+/// A note as tools show it.
 pub fn damage(note: &DamageNote) -> Damage {
     Damage {
         file: format!("log/{}", Paths::segment_name(note.segment)),

@@ -1,6 +1,6 @@
 //! Every touch of the file system, behind one small contract.
 //!
-//! The log asks nothing else of a disk, so [`super::FaultyDisk`] can stand in for it and cut the
+//! The log asks nothing else of a disk, so a disk of the tests can stand in for it and cut the
 //! power, run full, fail an fsync or flip a bit wherever a test likes.
 
 use std::any::Any;

@@ -14,7 +14,7 @@ use super::format::{
     Entry, FRAME_BYTES_MAX, FRAME_HEADER, FrameHeader, FrameKind, RECORD_HEADER, RecordsEntry,
     record_crc,
 };
-use super::{faults, order};
+use super::{fault, order};
 
 /// How records find their partition of a topic.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl Route {
         match (output.partition, &output.key) {
             (Some(partition), _) if partition < self.partitions => Ok(partition),
             (Some(partition), _) => {
-                Err(faults::no_partition(&output.topic, partition, self.partitions as usize))
+                Err(fault::no_partition(&output.topic, partition, self.partitions as usize))
             }
             (None, Some(key)) => Ok(partition_of(key, self.partitions)),
             (None, None) => Ok(self.turn.fetch_add(1, Ordering::Relaxed) % self.partitions),
@@ -68,11 +68,11 @@ pub struct Draft {
     kind: FrameKind,
     table: usize,
     slots: Vec<DraftSlot>,
-    /// What it may spend when the disk is full.
+    /// Its share of the reserve when the disk is full.
     pub urgency: Urgency,
 }
 
-/// What a frame may spend when the disk is full.
+/// A frame's share of the reserve when the disk is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Urgency {
     /// Nothing: it is refused.
@@ -109,7 +109,7 @@ impl OutputSlots {
     }
 }
 
-/// What a frame needs to know of its place.
+/// The facts about its place that a frame needs.
 #[derive(Clone, Copy, Debug)]
 pub struct FramePlacement {
     /// The folder.
@@ -133,7 +133,7 @@ impl Draft {
         let (slots, places) = sort(outputs, route)?;
         let payload: usize = slots.iter().map(|slot| slot.bytes).sum();
         if payload > FRAME_BYTES_MAX {
-            return Err(faults::transaction_too_large());
+            return Err(fault::transaction_too_large());
         }
         let mut draft = Draft::of_entries(FrameKind::Transaction, entries);
         draft.slots = slots;
@@ -250,7 +250,7 @@ fn sort(
     let mut last = 0;
     for output in outputs {
         if output.is_too_large() {
-            return Err(faults::too_large(output.bytes()));
+            return Err(fault::too_large(output.bytes()));
         }
         // Neighbours mostly share their topic.
         if topics.get(last).is_none_or(|topic| topic.name != output.topic) {

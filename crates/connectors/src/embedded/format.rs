@@ -64,7 +64,8 @@
 //! segment and the offset, so a copy of a frame inside a payload or another file is no frame.
 //! Names are spelled out in every frame: no frame needs another one to be understood.
 //! The checksum of a record does not say where it belongs: within a frame that is damaged, a record
-//! of another one that came to lie in the place of its own is taken for it.
+//! of another one that came to lie in the place of its own, among others of its entry, is taken for
+//! it (decision 0062).
 //!
 //! **A segment** begins with a checkpoint: the whole state at that moment, as entries 2 to 10. A
 //! segment that was left in good order ends with a footer: its index, and as payload (8 bytes)
@@ -95,7 +96,7 @@ pub const VERSION: u8 = 1;
 pub const SEGMENT_HEADER: usize = 64;
 /// Length of the frame header.
 pub const FRAME_HEADER: usize = 48;
-/// What lies before key, headers and value of a record.
+/// The bytes before key, headers and value of a record.
 pub const RECORD_HEADER: usize = 16;
 /// The largest frame: a transaction that would be larger is refused.
 pub const FRAME_BYTES_MAX: usize = 512 << 20;
@@ -103,12 +104,12 @@ pub const FRAME_BYTES_MAX: usize = 512 << 20;
 pub const NAME_BYTES_MAX: usize = 249;
 
 const SEGMENT_MAGIC: &[u8; 8] = b"POTOKSEG";
-/// What a search for the next frame looks for.
+/// The mark that a search for the next frame looks for.
 pub const FRAME_MAGIC: &[u8; 4] = b"PTKF";
 const COMPACTED: u8 = 1;
 const MERGED: u8 = 2;
 
-/// What a segment says about itself.
+/// The header of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentHeader {
     /// Names the folder.
@@ -125,7 +126,7 @@ pub struct SegmentHeader {
     pub merged: bool,
 }
 
-/// What the first bytes of a file say.
+/// The first bytes of a file, as they were read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderRead {
     /// A header of this version.
@@ -179,7 +180,7 @@ impl SegmentHeader {
     }
 }
 
-/// What a frame is for.
+/// The purpose of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameKind {
     /// Something happened.
@@ -190,10 +191,10 @@ pub enum FrameKind {
     Footer = 3,
 }
 
-/// What a frame says about itself.
+/// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// What it is for.
+    /// Its purpose.
     pub kind: FrameKind,
     /// Bytes of the table.
     pub table: u32,
@@ -297,7 +298,7 @@ pub struct DamageNote {
     pub noticed: i64,
     /// Nothing good lay behind.
     pub tail: bool,
-    /// What the damaged frames had ended is open again.
+    /// Offsets that the damaged frames had ended are open again.
     pub settled: bool,
     /// The copy, relative to the data folder; empty when there was nothing to copy.
     pub kept_in: String,

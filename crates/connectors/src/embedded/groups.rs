@@ -9,7 +9,7 @@ use super::draft::Draft;
 use super::format::{Entry, FrameKind};
 use super::shared::{LogState, OpenLog};
 
-/// What has to be written before the group may read; `None` when it stands as it is.
+/// The entry to write before the group may read; `None` when the group stands as it is.
 ///
 /// A fresh group's start is written too: where "the end" was must not move when the process dies
 /// before the first record ended.

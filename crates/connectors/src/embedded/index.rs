@@ -88,7 +88,7 @@ impl Index {
         self.times.map(|(_, last)| last)
     }
 
-    /// What goes into the footer.
+    /// The content of the footer.
     pub fn entries(&self) -> Vec<Entry<'_>> {
         let span = self.times.map(|(first, last)| Entry::Span { first, last });
         let extents = self.extents().map(|(topic, partition, extent)| Entry::Index {

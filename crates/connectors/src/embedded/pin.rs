@@ -53,7 +53,7 @@ impl Pin<'_> {
     }
 }
 
-/// What is pinned of a partition.
+/// The pinned offsets of a partition.
 pub fn pin<'a>(catalog: &'a Catalog, topic: &str, partition: u32, need: EvictionCause) -> Pin<'a> {
     if topic == DEAD_TOPIC || catalog.kept.contains(topic) {
         let Some(released) = catalog.released(topic, partition) else { return Pin::All };
@@ -72,7 +72,7 @@ pub fn pin<'a>(catalog: &'a Catalog, topic: &str, partition: u32, need: Eviction
     }
 }
 
-/// What all groups that read a partition have ended; `None` where nobody reads it.
+/// The offsets that all groups reading a partition have ended; `None` where nobody reads it.
 fn ended<'a>(catalog: &'a Catalog, topic: &str, partition: u32) -> Option<Cow<'a, RangeSet>> {
     let mut ended: Option<Cow<'a, RangeSet>> = None;
     for group in catalog.groups.values() {
@@ -93,7 +93,7 @@ fn both(one: &RangeSet, other: &RangeSet) -> RangeSet {
     without(one, &without(one, other))
 }
 
-/// What a segment's index tells of its records.
+/// An estimate of a segment's records, from its index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Estimate {
     /// How many offsets are loose.

@@ -17,7 +17,7 @@ use potok_core::Fault;
 use super::catalog::Catalog;
 use super::damage;
 use super::disk::{Disk, DiskFile, read_up_to};
-use super::faults;
+use super::fault;
 use super::format::{
     FRAME_HEADER, FRAME_MAGIC, FrameHeader, FrameKind, HeaderRead, SEGMENT_HEADER, SegmentHeader,
     fresh_nonce,
@@ -28,7 +28,7 @@ use super::shared::{Bugs, LogState, Paths, Segment, Tail};
 use super::walk::{Step, Walker};
 use super::writer::{Resume, note_records};
 
-/// What was found.
+/// The state that was found.
 pub struct RecoveredLog {
     /// Names the folder.
     pub nonce: u64,
@@ -62,7 +62,7 @@ struct Hole {
     offsets_known: bool,
 }
 
-/// What reading a whole segment gave.
+/// The result of reading a whole segment.
 struct Read {
     index: Index,
     holes: Vec<Hole>,
@@ -72,7 +72,7 @@ struct Read {
 
 /// Reads the folder.
 pub fn recover(disk: &dyn Disk, paths: &Paths, bugs: Bugs) -> Result<RecoveredLog, Fault> {
-    let unusable = |error: &io::Error| faults::unusable(&paths.dir, error);
+    let unusable = |error: &io::Error| fault::unusable(&paths.dir, error);
     disk.create_dir(&paths.log).map_err(|error| unusable(&error))?;
     let names = disk.list(&paths.log).map_err(|error| unusable(&error))?;
     for name in names.iter().filter(|name| name.ends_with(".new")) {
@@ -124,12 +124,12 @@ fn look(disk: &dyn Disk, paths: &Paths, number: u64) -> Result<OnDisk, Fault> {
         let header = read_up_to(file.as_ref(), 0, SEGMENT_HEADER)?;
         Ok((file, len, SegmentHeader::decode(&header, number)))
     };
-    let (file, len, header) = read().map_err(|error| faults::unusable(&paths.dir, &error))?;
+    let (file, len, header) = read().map_err(|error| fault::unusable(&paths.dir, &error))?;
     let header = match header {
         HeaderRead::Good(header) => Some(header),
         HeaderRead::Bad => None,
         HeaderRead::Newer(version) => {
-            return Err(faults::newer(&format!("log/{}", Paths::segment_name(number)), version));
+            return Err(fault::newer(&format!("log/{}", Paths::segment_name(number)), version));
         }
     };
     Ok(OnDisk { number, file, len, header, limit: len, expected: None, footer: None })
@@ -169,8 +169,8 @@ struct Recovery<'a> {
     bugs: Bugs,
     nonce: u64,
     segments: Vec<OnDisk>,
-    /// What was merged into another one and not unlinked any more. Not read: were some of them
-    /// gone and others not, their records would come before those of the merged one.
+    /// Segments that were merged into another one and not unlinked any more. Not read: were some
+    /// of them gone and others not, their records would come before those of the merged one.
     left_over: Vec<OnDisk>,
     merged: MergedSegments,
 }

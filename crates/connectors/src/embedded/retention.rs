@@ -30,7 +30,7 @@ const NEWEST_KEPT: usize = 2;
 /// So many small segments that are not old yet stay as they are: what they say besides records
 /// helps where damage is found.
 const SMALL_KEPT_MAX: usize = 32;
-/// What one pass has merged may fit together with its new neighbours.
+/// A segment merged in one pass may fit together with its new neighbours in the next.
 const PASSES_MAX: usize = 8;
 
 enum Wake {
@@ -44,7 +44,7 @@ enum Wake {
 #[derive(Clone)]
 pub struct RetentionWaker(mpsc::Sender<Wake>);
 
-/// What a keeper wakes.
+/// A reason for the keeper to wake.
 pub struct RetentionWakes(mpsc::Receiver<Wake>);
 
 impl RetentionWaker {
@@ -115,7 +115,7 @@ impl RetentionWakes {
     }
 }
 
-/// What has to become of a segment.
+/// The fate of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     /// Nothing may be done to it.
@@ -159,7 +159,7 @@ fn look(shared: &OpenLog, pressed: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// What has to become of each segment but the newest.
+/// The fate of each segment but the newest.
 fn judge(shared: &OpenLog, now: Timestamp, pressed: bool) -> Vec<OldSegment> {
     let mut state = shared.state_mut();
     let LogState { catalog, segments, .. } = &mut *state;
@@ -203,7 +203,7 @@ fn is_aged(shared: &OpenLog, segment: &Segment, now: Timestamp) -> bool {
     }
 }
 
-/// What has to become of one, and about how many of its bytes would be left.
+/// The fate of one segment, and about how many of its bytes would be left.
 fn fate(catalog: &Catalog, number: u64, segment: &mut Segment, need: EvictionCause) -> (Fate, u64) {
     // What damaged frames had ended is open again from the next opening on, which reads in the
     // frames around them what that was. It lies in the same segment or before, counts as ended until
@@ -274,7 +274,7 @@ struct SegmentRun {
 
 impl SegmentRun {
     fn of(old: OldSegment) -> SegmentRun {
-        // What may not be touched fits nowhere.
+        // A segment that may not be touched fits nowhere.
         let bytes = if old.fate == Fate::Hold { u64::MAX } else { old.bytes };
         SegmentRun { old: vec![old], bytes }
     }

@@ -90,7 +90,7 @@ impl Scan {
         match self.collect() {
             Ok(pieces) => Ok(self.take_apart(pieces)),
             Err(error) => {
-                // What was gathered is dropped, so it is found again, from the offsets.
+                // The records gathered so far are dropped and found again by their offsets.
                 self.place = None;
                 self.done = 0;
                 Err(error)
@@ -350,8 +350,10 @@ impl Piece {
                 let (at_number, offset) = (number, self.first + u64::from(number));
                 at = span.all.end;
                 number += 1;
-                // The checksum over all of them fitted, or each has to prove itself.
-                if offset >= from && (!self.doubtful || span.fits(&self.payload, at_number)) {
+                // The checksum over all of them fitted, or each has to prove itself. One that was alone
+                // cannot: what fits its own checksum and not that of all is another record.
+                let is_proven = || self.count > 1 && span.fits(&self.payload, at_number);
+                if offset >= from && (!self.doubtful || is_proven()) {
                     let place = self.places.get(at_number as usize).copied().unwrap_or_default();
                     let record = record(&self.payload, &span, offset, self.time);
                     return Some((record, self.first_place + place));

@@ -17,7 +17,7 @@ use super::shared::{OpenLog, Segment, Tail};
 use super::walk::{Step, Walker};
 use super::writer::note_records;
 
-/// What a new segment is to be.
+/// The plan of a new segment.
 pub struct SegmentPlan {
     pub number: u64,
     /// The incarnation of its first frames.

@@ -1,5 +1,5 @@
-//! What the writer, the readers and retention share: the state behind one lock, and the way to
-//! the writer.
+//! The state that the writer, the readers and retention share: the state behind one lock, and the
+//! way to the writer.
 //!
 //! The lock is held for lookups and for folding in what was just synced, never across a wait for
 //! the disk, with one exception that keeps it simple: opening a segment by name, so that the file
@@ -24,7 +24,7 @@ use super::damage::DamageReport;
 use super::disk::{Disk, DiskFile};
 use super::draft::{Draft, Route};
 use super::index::Index;
-use super::{Options, faults};
+use super::{Options, fault};
 
 /// Bytes that may wait for the writer.
 const QUEUE_BYTES_MAX: usize = 64 << 20;
@@ -75,7 +75,7 @@ impl LogState {
         self.segments.values().find_map(first).unwrap_or_else(end)
     }
 
-    /// What has ended for a group, counting what is not there any more.
+    /// The ended offsets of a group, counting records that are not there any more.
     pub fn ended(&self, group: &str, topic: &str, partition: u32) -> RangeSet {
         let known = self.catalog.groups.get(group).and_then(|group| group.ended(topic, partition));
         let mut ended = known.cloned().unwrap_or_default();
@@ -134,7 +134,7 @@ pub struct Bugs {
 }
 
 impl Bugs {
-    /// Those of this thread.
+    /// The bugs planted for this thread.
     pub fn planted() -> Self {
         Bugs {
             ack_before_fsync: planted(Bug::AckBeforeFsync),
@@ -146,7 +146,7 @@ impl Bugs {
     }
 }
 
-/// What the writer wrote.
+/// The writer's answer.
 #[derive(Clone, Debug, Default)]
 pub struct WrittenFrame {
     /// The incarnation it was written under.
@@ -166,7 +166,7 @@ pub enum WriteRefusal {
 
 /// A draft on its way to the writer.
 pub struct AppendJob {
-    /// What to write.
+    /// The frame to write.
     pub draft: Draft,
     /// Write it only while these sessions of their groups are the latest.
     pub fence: Vec<(Arc<str>, u64)>,
@@ -210,7 +210,7 @@ pub struct GroupOpening {
     pub partitions: Vec<(Arc<str>, u32, RangeSet)>,
 }
 
-/// What the writer can be asked.
+/// A command to the writer.
 pub enum Command {
     /// Append a frame.
     Write(AppendJob),
@@ -237,7 +237,7 @@ pub struct OpenLog {
     pub bugs: Bugs,
     /// Tells readers that more is synced.
     pub tail: watch::Sender<Tail>,
-    /// What readers read into.
+    /// The buffers that readers read into.
     pub blocks: Arc<Blocks>,
     state: RwLock<LogState>,
     trouble: Mutex<Option<String>>,
@@ -334,7 +334,7 @@ impl OpenLog {
         if let Some(route) = known {
             return Ok(route);
         }
-        faults::check_name("topic", topic)?;
+        fault::check_name("topic", topic)?;
         let partitions = self.state().catalog.topics.get(topic).map(Vec::len);
         let partitions = partitions.map_or(self.options.partitions, |len| len as u32);
         let mut routes = self.routes.write().unwrap_or_else(PoisonError::into_inner);
@@ -353,12 +353,12 @@ impl OpenLog {
         let (reply, answer) = oneshot::channel();
         self.command(Command::Write(AppendJob { draft, fence, reply: Some(reply), permit }))
             .map_err(WriteRefusal::Fault)?;
-        answer.await.unwrap_or_else(|_| Err(WriteRefusal::Fault(faults::closed())))
+        answer.await.unwrap_or_else(|_| Err(WriteRefusal::Fault(fault::closed())))
     }
 
     /// Hands the writer something to do.
     pub fn command(&self, command: Command) -> Result<(), Fault> {
-        self.commands.send(command).map_err(|_| faults::closed())
+        self.commands.send(command).map_err(|_| fault::closed())
     }
 
     /// Groups that are being read, with their sessions.
@@ -382,7 +382,7 @@ pub struct Alarm(pub Arc<OpenLog>, pub &'static str);
 impl Drop for Alarm {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.set_trouble(Some(faults::died(self.1).to_string()));
+            self.0.set_trouble(Some(fault::died(self.1).to_string()));
             self.0.close();
             self.0.died.send_replace(Some(self.1));
         }

@@ -14,10 +14,11 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::draft::{Draft, OutputSlots, Urgency};
+use super::fault;
 use super::format::{Entry, fresh_nonce};
+use super::log::spread;
 use super::scan::{Scan, ScanCursor};
 use super::shared::{GroupLock, GroupOpening, OpenLog, Tail, WriteRefusal};
-use super::{faults, spread};
 
 /// A scan that reads on a thread where blocking is allowed, without losing anything when the
 /// waiting is cancelled.
@@ -50,7 +51,7 @@ impl Filler {
             if self.filling.is_none() {
                 // Seen before the scan looks, so that what comes in between wakes us below.
                 self.tail.mark_unchanged();
-                let Some(mut scan) = self.scan.take() else { return Err(faults::closed()) };
+                let Some(mut scan) = self.scan.take() else { return Err(fault::closed()) };
                 self.filling = Some(tokio::task::spawn_blocking(move || {
                     crash_point("reader");
                     let batches = scan.fill();
@@ -60,17 +61,17 @@ impl Filler {
             let Some(filling) = &mut self.filling else { continue };
             let filled = filling.await;
             self.filling = None;
-            let (scan, batches) = filled.map_err(faults::cut_short)?;
+            let (scan, batches) = filled.map_err(fault::cut_short)?;
             self.scan = Some(scan);
-            self.ready.extend(batches.map_err(|error| faults::read_failed(&error))?);
+            self.ready.extend(batches.map_err(|error| fault::read_failed(&error))?);
             if self.ready.is_empty() {
                 if !follow {
                     return Ok(None);
                 }
                 if self.shared.is_closed() {
-                    return Err(faults::closed());
+                    return Err(fault::closed());
                 }
-                self.tail.changed().await.map_err(|_| faults::closed())?;
+                self.tail.changed().await.map_err(|_| fault::closed())?;
             }
         }
     }
@@ -118,7 +119,7 @@ pub fn start(
             ended.forget_below(start);
             let (partition, nonce) = (Partition { topic, index }, fresh_nonce());
             if assignments.values().any(|(_, known)| *known == partition) {
-                return Err(faults::read_twice(&partition.topic, &session.group));
+                return Err(fault::read_twice(&partition.topic, &session.group));
             }
             assignments.insert(nonce, (group, partition.clone()));
             assigned.push(Assignment { partition, nonce, start, ended });
@@ -160,7 +161,7 @@ impl Source for EmbeddedSource {
         }
         match self.filler.next(true).await? {
             Some(batch) => Ok(SourceEvent::Batch(batch)),
-            None => Err(faults::closed()),
+            None => Err(fault::closed()),
         }
     }
 

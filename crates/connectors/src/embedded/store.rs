@@ -16,7 +16,7 @@ use super::index::Index;
 use super::scan::record;
 use super::shared::OpenLog;
 use super::walk::{Frame, Step, Walker};
-use super::{damage, faults};
+use super::{damage, fault};
 use crate::owners::Owners;
 
 /// Bytes read at once where neighbours are not wanted: a frame's header and table, mostly.
@@ -60,8 +60,8 @@ impl Store for EmbeddedStore {
         let shared = self.shared.clone();
         let positions: Vec<_> = places.iter().map(|place| place.position.clone()).collect();
         let loading = tokio::task::spawn_blocking(move || load(&shared, &positions));
-        let loaded = loading.await.map_err(faults::cut_short)?;
-        loaded.map_err(|error| faults::read_failed(&error))
+        let loaded = loading.await.map_err(fault::cut_short)?;
+        loaded.map_err(|error| fault::read_failed(&error))
     }
 
     async fn clean(&self, owner: &Owner, _: &[StoreAddress]) -> Result<(), Fault> {
@@ -91,13 +91,13 @@ fn load(shared: &OpenLog, positions: &[Position]) -> io::Result<Vec<Option<Recor
     Ok(loading.loaded)
 }
 
-/// What is wanted of one partition, ascending.
+/// The wanted offsets of one partition, ascending.
 struct WantedRecords<'a> {
     topic: &'a str,
     partition: u32,
     /// Each with its place among the records that were asked for.
     positions: Vec<(&'a Position, usize)>,
-    /// Those before this one are done with.
+    /// Offsets before this one are done.
     next: usize,
     /// Where in the segment the next one may lie at the earliest; `None` where it does not.
     at: Option<u64>,
@@ -180,7 +180,7 @@ impl StoreLoad<'_> {
     fn read(&mut self, segment: u64, walker: &mut Walker, generation: u32) -> io::Result<bool> {
         let mut at = 0;
         let mut is_near = false;
-        // What is not where it should be is damaged or gone: the next one is looked for.
+        // A record that is not where it should be is damaged or gone: the next one is looked for.
         while let Some(earliest) = self.wanted.iter().filter_map(|wanted| wanted.at).min() {
             is_near &= earliest <= at;
             at = at.max(earliest);

@@ -21,7 +21,6 @@ use super::format::{
 pub struct Frame {
     /// Where it starts.
     pub at: u64,
-    /// What it says about itself.
     pub header: FrameHeader,
     table: Bytes,
 }
@@ -61,11 +60,11 @@ pub struct BadBytes {
     pub from: u64,
     /// Behind the last: the next frame, or the end.
     pub to: u64,
-    /// What kind of frame it was, where its header is still good.
+    /// The kind of frame, where its header is still good.
     pub kind: Option<FrameKind>,
 }
 
-/// What lies at a place.
+/// The finding at a place.
 #[derive(Debug)]
 pub enum Step {
     Frame(Frame),
@@ -128,7 +127,7 @@ impl Walker {
         self.fetched
     }
 
-    /// What lies at `at`, which is the start of a frame or of damage.
+    /// The finding at `at`, which is the start of a frame or of damage.
     pub fn at(&mut self, at: u64) -> io::Result<Step> {
         if at >= self.limit {
             return Ok(Step::End);

@@ -29,7 +29,7 @@ use super::segment;
 use super::shared::{
     Alarm, AppendJob, Command, GroupLock, GroupOpening, OpenLog, Tail, WriteRefusal, WrittenFrame,
 };
-use super::{faults, groups};
+use super::{fault, groups};
 
 /// Frames taken together into one sync.
 const BATCH_BYTES_MAX: usize = 32 << 20;
@@ -96,7 +96,7 @@ impl LogWriter {
         };
         if !writer.reserve.is_there() {
             writer.wanted = 1;
-            writer.shared.set_trouble(Some(faults::no_reserve().to_string()));
+            writer.shared.set_trouble(Some(fault::no_reserve().to_string()));
         }
         if let Err(error) = writer.make_ready() {
             writer.in_trouble(&error);
@@ -194,7 +194,7 @@ impl LogWriter {
         let Err(error) = self.attempt(&mut jobs) else { return };
         self.in_trouble(&error);
         if !is_full(&error) {
-            return jobs.into_iter().for_each(|job| refuse(job, faults::write_failed(&error)));
+            return jobs.into_iter().for_each(|job| refuse(job, fault::write_failed(&error)));
         }
         // No room: the reserve is for noting what has ended, so that work in hand can finish.
         self.wanted = jobs.iter().map(|job| job.draft.len() as u64).sum();
@@ -202,7 +202,7 @@ impl LogWriter {
         for urgency in [Urgency::Ledger, Urgency::MakesRoom] {
             let (urgent, others): (Vec<_>, Vec<_>) =
                 jobs.into_iter().partition(|job| job.draft.urgency >= urgency);
-            others.into_iter().for_each(|job| refuse(job, faults::write_failed(&error)));
+            others.into_iter().for_each(|job| refuse(job, fault::write_failed(&error)));
             jobs = urgent;
             if jobs.is_empty() {
                 return;
@@ -212,7 +212,7 @@ impl LogWriter {
                 return;
             }
         }
-        jobs.into_iter().for_each(|job| refuse(job, faults::write_failed(&error)));
+        jobs.into_iter().for_each(|job| refuse(job, fault::write_failed(&error)));
     }
 
     /// While the reserve is spent, plain appends must not eat the room it gave.
@@ -222,9 +222,9 @@ impl LogWriter {
             return jobs;
         }
         let (plain, ledger): (Vec<_>, Vec<_>) = jobs.into_iter().partition(is_plain);
-        self.shared.set_trouble(Some(faults::no_reserve().to_string()));
+        self.shared.set_trouble(Some(fault::no_reserve().to_string()));
         self.wanted = plain.iter().map(|job| job.draft.len() as u64).sum();
-        plain.into_iter().for_each(|job| refuse(job, faults::no_reserve()));
+        plain.into_iter().for_each(|job| refuse(job, fault::no_reserve()));
         self.keeper.press();
         ledger
     }
@@ -456,7 +456,7 @@ impl LogWriter {
             return;
         }
         tracing::error!(?found, "the log is damaged; the bytes are kept aside, reading goes on");
-        let noted = self.keep(&found).map_err(|error| faults::write_failed(&error));
+        let noted = self.keep(&found).map_err(|error| fault::write_failed(&error));
         if let Err(error) = noted.and_then(|draft| self.write(draft)) {
             tracing::warn!(%error, "could not note damage; the next opening will");
         }
@@ -469,7 +469,7 @@ impl LogWriter {
         match answer.try_recv() {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(WriteRefusal::Fault(fault))) => Err(fault),
-            _ => Err(faults::closed()),
+            _ => Err(fault::closed()),
         }
     }
 
@@ -477,7 +477,7 @@ impl LogWriter {
     fn open_group(&mut self, spec: &ConsumerGroupSpec) -> Result<GroupOpening, Fault> {
         let group: Arc<str> = spec.group.as_str().into();
         let session = GroupLock::start(&self.shared, &group, fresh_nonce())
-            .ok_or_else(|| faults::group_open(&group))?;
+            .ok_or_else(|| fault::group_open(&group))?;
         if let Some(draft) = groups::registration(&self.shared, spec) {
             self.write(draft)?;
         }
@@ -488,10 +488,10 @@ impl LogWriter {
 
     fn forget(&mut self, group: &Arc<str>) -> Result<(), Fault> {
         if self.shared.open_groups().contains_key(group) {
-            return Err(faults::group_open(group));
+            return Err(fault::group_open(group));
         }
         if !self.shared.state().catalog.groups.contains_key(group) {
-            return Err(faults::no_group(group));
+            return Err(fault::no_group(group));
         }
         self.write(Draft::of_entries(FrameKind::Transaction, &[Entry::Forgotten { group }]))?;
         self.sessions.remove(group);
@@ -500,7 +500,7 @@ impl LogWriter {
     }
 
     fn in_trouble(&self, error: &io::Error) {
-        self.shared.set_trouble(Some(faults::write_failed(error).to_string()));
+        self.shared.set_trouble(Some(fault::write_failed(error).to_string()));
     }
 
     fn works_again(&mut self) {

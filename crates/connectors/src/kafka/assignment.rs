@@ -37,7 +37,7 @@ pub struct Start {
     pub lost: Option<std::ops::Range<u64>>,
 }
 
-/// What the cluster knows about some topics and a group.
+/// The cluster's answers about some topics and a group.
 pub struct ClusterFacts {
     pub topics: HashMap<Arc<str>, Facts>,
     pub committed: HashMap<Partition, CommittedOffset>,

@@ -1,4 +1,4 @@
-//! What a consumer's queue brings, event by event.
+//! The events of a consumer's queue, one by one.
 //!
 //! The binding's own polling does not say of which topic an end of partition is, allocates for
 //! each record and panics on header names that are not UTF-8; so the queue is read here.
@@ -9,6 +9,8 @@ use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
 use bytes::{BufMut, BytesMut};
 use potok_core::Partition;
 use rdkafka::TopicPartitionList;
@@ -17,7 +19,7 @@ use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::types::RDKafkaErrorCode as Code;
 
-use super::native::{bytes_of, place_of, places};
+use super::native::{bytes_of, fold, place_of, places};
 use super::settings::{Listener, tell};
 
 /// A consumer and its queue. The queue goes first when both are dropped.
@@ -41,6 +43,9 @@ pub enum Event {
     Rebalance { assigned: bool, partitions: Vec<Partition> },
     /// A commit was answered: what failed, and whose parts failed.
     Committed { code: Code, failed: Vec<(Partition, Code)>, all: Vec<Partition> },
+    /// The client fetches the topic under this id from now on: it comes before every record that
+    /// was fetched under it. Brokers without ids of topics are not heard of here.
+    Fetches { topic: String, id: u64 },
     /// Nothing that concerns us.
     Other,
 }
@@ -91,10 +96,7 @@ impl Queue {
                         .collect();
                     Some(Event::Committed { code, failed, all })
                 }
-                sys::RD_KAFKA_EVENT_LOG => {
-                    self.log(&event);
-                    Some(Event::Other)
-                }
+                sys::RD_KAFKA_EVENT_LOG => Some(self.log(&event)),
                 _ => Some(Event::Other),
             }
         }
@@ -141,21 +143,23 @@ impl Queue {
 
     /// # Safety
     /// `event` is a log event.
-    unsafe fn log(&self, event: &NativeEvent) {
+    unsafe fn log(&self, event: &NativeEvent) -> Event {
         let (mut facility, mut message, mut level) = (ptr::null(), ptr::null(), 0);
         let known = unsafe {
             sys::rd_kafka_event_log(event.0, &mut facility, &mut message, &mut level) == 0
         };
-        if known {
-            let level = match level {
-                0..=2 => RDKafkaLogLevel::Critical,
-                3 => RDKafkaLogLevel::Error,
-                4 => RDKafkaLogLevel::Warning,
-                _ => RDKafkaLogLevel::Debug,
-            };
-            let (facility, message) = unsafe { (text(facility), text(message)) };
-            tell(level, &facility, &message);
+        if !known {
+            return Event::Other;
         }
+        let (facility, message) = unsafe { (text(facility), text(message)) };
+        let level = match level {
+            0..=2 => RDKafkaLogLevel::Critical,
+            3 => RDKafkaLogLevel::Error,
+            4 => RDKafkaLogLevel::Warning,
+            _ => return fetches(&message).unwrap_or(Event::Other),
+        };
+        tell(level, &facility, &message);
+        Event::Other
     }
 
     /// Where a partition ends as far as the client has noticed; asks nobody.
@@ -174,6 +178,18 @@ impl Queue {
         };
         (Code::from(error) == Code::NoError).then(|| u64::try_from(high).ok()).flatten()
     }
+}
+
+/// What librdkafka says when it has learnt another id of a topic, and before it asks for anything
+/// under that id. It has no event for this, and does not go back to the start by itself.
+fn fetches(message: &str) -> Option<Event> {
+    let (before, ids) = message.split_once(" changed id from ")?;
+    let topic = before.rsplit_once("Topic ").map_or(before, |(_, topic)| topic);
+    let (_, id) = ids.split_once(" to ")?;
+    let id = STANDARD_NO_PAD.decode(id.trim()).ok()?;
+    let id = u128::from_be_bytes(id.try_into().ok()?);
+    let folded = fold((id >> 64) as u64, id as u64);
+    (id != 0).then(|| Event::Fetches { topic: topic.to_owned(), id: folded })
 }
 
 impl Drop for Queue {
@@ -292,4 +308,25 @@ unsafe fn put_bytes(buffer: &mut BytesMut, bytes: *const c_void, len: usize) -> 
     }
     buffer.put_slice(unsafe { bytes_of(bytes.cast(), len) });
     Some(len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_id_a_topic_is_fetched_under_is_read_from_what_the_client_says() {
+        let id = 0x0102_0304_0506_0708_f1f2_f3f4_f5f6_f7f8_u128;
+        let said = STANDARD_NO_PAD.encode(id.to_be_bytes());
+        let none = STANDARD_NO_PAD.encode([0; 16]);
+        let line = format!("[thrd:main]: Topic or-ders.v1 changed id from {none} to {said}");
+        let Some(Event::Fetches { topic, id: folded }) = fetches(&line) else {
+            panic!("not understood: {line}");
+        };
+        assert_eq!(topic, "or-ders.v1");
+        assert_eq!(folded, fold((id >> 64) as u64, id as u64));
+        assert!(fetches("[thrd:main]: Topic orders [0] Leader 1 Epoch 3").is_none());
+        let nameless = format!("[thrd:main]: Topic orders changed id from {said} to {none}");
+        assert!(fetches(&nameless).is_none(), "brokers without ids");
+    }
 }

@@ -1,9 +1,13 @@
 //! The journal of an exact group: outputs and the group's positions in one transaction of Kafka's.
 //!
-//! Who may commit for the group is decided by the broker: the transaction carries the membership
+//! The broker decides who may commit for the group: the transaction carries the membership
 //! as it was when the transaction began, and a member that has since lost a partition is refused
 //! with everything it wrote. A process that dies or freezes in a transaction leaves it open; the
 //! broker aborts it after [`TIMEOUT`], and until then whoever takes over waits for the outcome.
+//!
+//! The transactions of a group have one name for the life of the process, so that the next producer
+//! ends what the one before it left open, and whatever of that still arrives later is refused
+//! (decision 0060). Another process has other names: who may write is decided by the group.
 //!
 //! Nothing is repeated here. After any fault the group is opened anew and reads on behind the last
 //! transaction that counted, whichever that was.
@@ -36,7 +40,7 @@ use super::progress::GroupProgress;
 use super::settings::{Health, KafkaConfig, Listener, Role, tell};
 use super::source::GroupMembership;
 use super::topics::Topics;
-use super::{blocking, fault, lock, native, nonce};
+use super::{blocking, fault, lock, native};
 
 /// How long the broker lets a transaction be open. Until it ends, nobody reads behind it.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -73,6 +77,13 @@ pub struct Inner {
     pub producer: Mutex<Option<ThreadedProducer<Quiet>>>,
     /// Bytes of records in one batch of the next producer; 0 leaves it to the settings.
     pub batch_bytes: AtomicUsize,
+    /// The name under which the broker knows the transactions of this group in this process.
+    pub transactional_id: String,
+}
+
+/// The name of a group's transactions in one process, told from others by `own`.
+pub fn transactional_id(group: &str, own: u64) -> String {
+    format!("{}-{own:016x}", fault::transactional_ids(group))
 }
 
 /// Says what the client has to say. What fails, fails the transaction as a whole; what is
@@ -245,11 +256,7 @@ impl Inner {
     fn start(&self) -> Result<ThreadedProducer<Quiet>, Fault> {
         let mut config = self.config.client(Role::Producer);
         let timeout = TIMEOUT.as_millis().to_string();
-        // Another name for each: which member may write is decided by the group, not by the name.
-        config.set(
-            "transactional.id",
-            format!("{}-{:016x}", fault::transactional_ids(&self.group), nonce()),
-        );
+        config.set("transactional.id", &self.transactional_id);
         config.set("transaction.timeout.ms", &timeout);
         config.set("linger.ms", LINGER_MILLIS);
         config.set("message.timeout.ms", &timeout);
@@ -275,7 +282,7 @@ impl Inner {
         Ok(producer)
     }
 
-    /// What an error means.
+    /// The meaning of an error.
     fn fault(&self, error: &KafkaError, outputs: &[Output]) -> Fault {
         let mut topics: Vec<Arc<str>> = outputs.iter().map(|o| o.topic.clone()).collect();
         topics.sort();

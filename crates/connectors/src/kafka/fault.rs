@@ -6,7 +6,7 @@ use potok_core::{Fault, Move, RECORD_BYTES_MAX, Reason};
 use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaErrorCode as Code;
 
-/// Whose move an error code is. Everything that is not in the table is an attempt that failed.
+/// The move for an error code. A code that is not in the table is an attempt that failed.
 ///
 /// Refused access waits as an absent broker does: somebody grants it, and work goes on by itself.
 pub fn next_move(code: Code) -> Move {
@@ -103,7 +103,7 @@ pub fn is_elsewhere(code: Code) -> bool {
     )
 }
 
-/// What was asked about: whoever has to grant a right wants to know its name.
+/// The subject of a request: whoever has to grant a right wants to know its name.
 #[derive(Clone, Copy, Default)]
 pub struct Subject<'a> {
     pub group: &'a str,
@@ -120,7 +120,7 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// What an error means, `what` saying what was tried.
+/// The fault for an error; `what` says what was tried.
 pub fn sorted(what: &str, code: Code, cause: impl std::fmt::Display) -> Fault {
     sorted_about(Subject::default(), what, code, cause)
 }
@@ -214,7 +214,7 @@ fn grant(code: Code, about: Subject<'_>) -> String {
     format!("grant it {} on {on}{command}; work goes on by itself", operations.join(", "))
 }
 
-/// What potok does with topics, its own ones too.
+/// The operations of potok on topics, its own ones too.
 const TOPIC_RIGHTS: &[&str] = &["Read", "Write", "Describe", "DescribeConfigs", "Create", "Delete"];
 const GROUP_RIGHTS: &[&str] = &["Read", "Describe"];
 const TRANSACTION_RIGHTS: &[&str] = &["Write", "Describe"];
@@ -225,7 +225,7 @@ pub fn transactional_ids(group: &str) -> String {
     format!("potok-{group}")
 }
 
-/// What else has to change.
+/// The change that helps against an error code.
 fn change(code: Code) -> &'static str {
     match code {
         Code::InvalidReplicationFactor => {

@@ -47,7 +47,7 @@ enum Revocation {
 }
 
 impl Handover {
-    /// What the engine hears next. Its calling again means that it is done with what it heard.
+    /// The next event for the engine. When it calls again, it is done with the one before.
     pub async fn next(&self, paused: bool) -> Result<SourceEvent, Fault> {
         loop {
             if let Some(said) = self.try_next(paused) {

@@ -17,7 +17,6 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 use tokio::sync::watch;
 
 use super::assignment::ClusterFacts;
-use super::bodies::KafkaBodies;
 use super::events::Queue;
 use super::exact::{self, ExactJournal};
 use super::fault::Subject;
@@ -29,10 +28,11 @@ use super::producer::Producer;
 use super::progress::GroupProgress;
 use super::settings::{Health, KafkaConfig, Listener};
 use super::source::{GroupMembership, KafkaGroup, KafkaJournal, KafkaSource};
+use super::store::KafkaBodies;
 use super::topics::{TopicKind, Topics, partitions_of};
 use super::turns::Turns;
 use super::writer::RecordWriter;
-use super::{blocking, fault, lock, reader, registry};
+use super::{blocking, fault, lock, nonce, reader, registry};
 
 /// How long a group that is being closed is waited for, and closing as a whole.
 const CLOSE_MAX: Duration = Duration::from_secs(30);
@@ -46,8 +46,10 @@ pub struct KafkaLog {
     writer: Arc<RecordWriter>,
     groups: Arc<Mutex<HashMap<String, KafkaGroup>>>,
     damage: Arc<Mutex<Vec<Damage>>>,
-    /// What was warned of already.
+    /// Warnings already given.
     warned: Mutex<HashSet<String>>,
+    /// Tells the transactions of this process from those of others.
+    own: u64,
 }
 
 impl KafkaLog {
@@ -68,6 +70,7 @@ impl KafkaLog {
             groups: Arc::default(),
             damage: Arc::default(),
             warned: Mutex::default(),
+            own: nonce(),
         }))
     }
 
@@ -163,7 +166,7 @@ impl KafkaLog {
         self.topics.check_own(info, sources).await
     }
 
-    /// What every group of the registry is for; empty where there is no registry.
+    /// The pipeline of every group of the registry; empty where there is no registry.
     async fn registered(&self) -> Result<BTreeMap<String, PipelineInfo>, Fault> {
         let topic: Arc<str> = Arc::from(registry::TOPIC);
         let mut groups = BTreeMap::new();
@@ -262,6 +265,7 @@ impl KafkaLog {
                 member: member.clone(),
                 producer: Mutex::default(),
                 batch_bytes: AtomicUsize::new(0),
+                transactional_id: exact::transactional_id(&spec.group, self.own),
             };
             return Arc::new(ExactJournal { inner: Arc::new(inner) });
         }
@@ -289,7 +293,7 @@ impl KafkaLog {
         self.begin(spec, group_hash(&spec.group)).await
     }
 
-    /// What is held of a group that this process reads.
+    /// The progress of a group that this process reads.
     fn own(&self, group: &str) -> Option<KafkaGroup> {
         lock(&self.groups).get(group).filter(|group| !*group.closed.borrow()).cloned()
     }
@@ -302,7 +306,7 @@ impl KafkaLog {
         let committed = self.topics.ask_coordinator(Subject::group(group), what, ask).await?;
         let read =
             |(partition, CommittedOffset { offset, metadata }): (Partition, CommittedOffset)| {
-                // Whose it is does not matter here: the group is asked for by its name.
+                // The pipeline does not matter here: the group is asked for by its name.
                 let ended = match metadata::decode(&metadata, group_hash(group), offset) {
                     CommitMetadata::Ours { ended, .. } => ended,
                     CommitMetadata::Foreign => RangeSet::new(),

@@ -1,4 +1,4 @@
-//! What stands in a commit's metadata: the offsets above the position that have ended too.
+//! The metadata of a commit: acknowledged offsets beyond the committed one.
 //!
 //! ```text
 //! "potok1:" base64( crc32 u32 | topic id u64 | group u64 | position varint | runs )
@@ -8,9 +8,11 @@
 //! clients expect UTF-8. It holds the runs nearest to the position, cut at [`TEXT_MAX`]; what does
 //! not fit is read again and recognised as a duplicate by its delivery id.
 //!
-//! Whatever does not read as above, or is of another topic id, group or position, is not ours and
-//! counts for nothing: a group may be shared with, or set back by, other tools.
+//! Text of another form, or of another topic id, group or position, is not ours and counts for
+//! nothing: a group may be shared with, or set back by, other tools.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
 use potok_core::RangeSet;
 
 /// The longest text; brokers take 4,096 bytes by default.
@@ -40,14 +42,14 @@ impl Room {
     }
 }
 
-/// What a commit says besides its offset.
+/// The content of a commit beside its offset.
 #[derive(Debug, PartialEq, Eq)]
 pub enum CommitMetadata {
     /// Written by this group under this topic id.
     Ours {
         /// The topic's id then.
         log: u64,
-        /// What has ended above the position.
+        /// The acknowledged offsets beyond the position.
         ended: RangeSet,
     },
     /// Empty, unreadable, or somebody else's.
@@ -83,7 +85,7 @@ pub fn encode(log: u64, group: u64, position: u64, ended: &RangeSet, room: Room)
         *head = crc.to_le_bytes();
     }
     let mut text = PREFIX.to_owned();
-    put_base64(&mut text, &bytes);
+    STANDARD_NO_PAD.encode_string(&bytes, &mut text);
     text
 }
 
@@ -93,7 +95,7 @@ pub fn decode(text: &[u8], group: u64, position: u64) -> CommitMetadata {
 }
 
 fn parse(text: &[u8], group: u64, position: u64) -> Option<CommitMetadata> {
-    let bytes = base64(text.strip_prefix(PREFIX.as_bytes())?)?;
+    let bytes = STANDARD_NO_PAD.decode(text.strip_prefix(PREFIX.as_bytes())?).ok()?;
     if bytes.len() < FIXED {
         return None;
     }
@@ -139,35 +141,6 @@ fn take_varint(rest: &mut &[u8]) -> Option<u64> {
         }
     }
     None
-}
-
-const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
-/// Base64 without padding: a small loop is less than another dependency.
-fn put_base64(text: &mut String, bytes: &[u8]) {
-    for chunk in bytes.chunks(3) {
-        let mut word = [0; 3];
-        word.iter_mut().zip(chunk).for_each(|(to, from)| *to = *from);
-        let word = u32::from_be_bytes([0, word[0], word[1], word[2]]);
-        for place in 0..=chunk.len() {
-            let six = (word >> (18 - 6 * place)) as usize % 64;
-            text.push(char::from(ALPHABET.get(six).copied().unwrap_or_default()));
-        }
-    }
-}
-
-fn base64(text: &[u8]) -> Option<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(text.len() / 4 * 3 + 3);
-    for chunk in text.chunks(4) {
-        let mut word = 0_u32;
-        for &char in chunk {
-            word = word << 6 | ALPHABET.iter().position(|&known| known == char)? as u32;
-        }
-        word <<= 6 * (4 - chunk.len());
-        let [_, three @ ..] = word.to_be_bytes();
-        bytes.extend_from_slice(three.get(..chunk.len().checked_sub(1)?)?);
-    }
-    Some(bytes)
 }
 
 #[cfg(test)]
@@ -274,7 +247,7 @@ mod tests {
             for asked in [position, 0, u64::MAX] {
                 if let CommitMetadata::Ours { log: found, ended } = decode(input, group, asked) {
                     assert_eq!((found, asked), (log, position));
-                    // What it says can be written, and read again.
+                    // Its content can be written, and read again.
                     let again = encode(log, group, position, &ended, Room::Full);
                     let same = CommitMetadata::Ours { log, ended };
                     assert_eq!(decode(again.as_bytes(), group, position), same);

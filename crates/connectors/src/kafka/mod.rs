@@ -20,7 +20,6 @@
 
 mod assignment;
 mod batch;
-mod bodies;
 mod events;
 mod exact;
 mod fault;
@@ -37,6 +36,7 @@ mod reader;
 mod registry;
 mod settings;
 mod source;
+mod store;
 mod topics;
 mod turns;
 mod writer;

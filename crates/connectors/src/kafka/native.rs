@@ -1,5 +1,5 @@
-//! What the Rust binding does not wrap: topic ids, offsets of many partitions at once, a group's
-//! commits with their metadata as bytes; and what it wraps badly: flush.
+//! Calls that the Rust binding does not wrap: topic ids, offsets of many partitions at once, a
+//! group's commits with their metadata as bytes; and what it wraps badly: flush.
 //!
 //! Questions to the cluster are each one call of librdkafka's admin interface on a queue of its
 //! own, and block until the answer or the time is over. Nothing here keeps a pointer beyond the
@@ -33,7 +33,7 @@ fn millis(wait: Duration) -> c_int {
     c_int::try_from(wait.as_millis()).unwrap_or(c_int::MAX)
 }
 
-/// What is known of a topic.
+/// The facts about a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// Its id, folded into a number: a topic created anew has another.
@@ -42,7 +42,7 @@ pub struct Facts {
     pub partitions: u32,
 }
 
-/// What a group has committed for a partition.
+/// The commit of a group for a partition.
 #[derive(Clone, Debug)]
 pub struct CommittedOffset {
     pub offset: u64,
@@ -213,7 +213,7 @@ pub fn describe_topics<C: ClientContext>(
             let id = sys::rd_kafka_TopicDescription_topic_id(topic);
             let mut partitions = 0;
             sys::rd_kafka_TopicDescription_partitions(topic, &mut partitions);
-            let facts = Facts { id: fold(id), partitions: partitions as u32 };
+            let facts = Facts { id: folded(id), partitions: partitions as u32 };
             found.insert(text(sys::rd_kafka_TopicDescription_name(topic)).into(), facts);
         }
     }
@@ -222,7 +222,7 @@ pub fn describe_topics<C: ClientContext>(
 
 /// # Safety
 /// `id` is null or lives for the call.
-unsafe fn fold(id: *const sys::rd_kafka_Uuid_t) -> u64 {
+unsafe fn folded(id: *const sys::rd_kafka_Uuid_t) -> u64 {
     if id.is_null() {
         return 0;
     }
@@ -232,7 +232,12 @@ unsafe fn fold(id: *const sys::rd_kafka_Uuid_t) -> u64 {
             sys::rd_kafka_Uuid_least_significant_bits(id),
         )
     };
-    (most ^ least.rotate_left(17)).cast_unsigned()
+    fold(most.cast_unsigned(), least.cast_unsigned())
+}
+
+/// A topic's id as one number.
+pub fn fold(most: u64, least: u64) -> u64 {
+    most ^ least.rotate_left(17)
 }
 
 fn list_of(partitions: &[Partition]) -> TopicPartitionList {
@@ -323,7 +328,7 @@ pub unsafe fn place_of(place: *const sys::rd_kafka_topic_partition_t) -> Option<
     Some(Partition { topic: unsafe { text(place.topic) }.into(), index })
 }
 
-/// What the group of this client has committed for some partitions, asked the way its members ask.
+/// The commits of this client's group for some partitions, asked the way its members ask.
 /// Where that cannot be said soon, a transaction may be open: nobody is away because of it.
 pub fn committed_by_own<C: ClientContext>(
     client: &Client<C>,

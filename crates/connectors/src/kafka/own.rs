@@ -1,5 +1,5 @@
-//! What topics of potok's own have to be like. Those that potok makes are; those that somebody else
-//! has made, or changed since, are looked at whenever a group is opened.
+//! The settings that potok's own topics must have. Topics that potok makes have them; those that
+//! somebody else has made, or changed since, are looked at whenever a group is opened.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ struct WrongSetting {
     is_harmful: bool,
 }
 
-/// What is wrong with a topic for that, where sources take records of so many bytes.
+/// The wrong settings of a topic for that purpose, where sources take records of so many bytes.
 fn wrongs(kind: TopicKind, settings: &Settings, source_bytes: u64) -> Vec<WrongSetting> {
     let is = |setting: &str| settings.get(setting).map(String::as_str);
     let number = |setting: &str| is(setting).and_then(|text| text.parse::<i64>().ok());

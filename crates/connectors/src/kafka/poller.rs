@@ -5,10 +5,13 @@
 //! never takes a slow engine for a dead one. It answers rebalances, commits progress, and watches
 //! that topics are still those they were.
 
+mod cluster;
 mod commits;
 mod places;
 mod rebalances;
 mod stalls;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -28,6 +31,7 @@ use super::handover::Handover;
 use super::native;
 use super::progress::GroupProgress;
 use super::settings::Health;
+use cluster::{Brokers, Cluster};
 use stalls::Stalls;
 
 /// How often the thread looks at what is due.
@@ -44,6 +48,8 @@ const FULL_MAX: Duration = Duration::from_millis(500);
 const BEHIND_EVERY: Duration = Duration::from_millis(500);
 /// How often the ids of topics are looked at.
 const IDS_EVERY: Duration = Duration::from_secs(5);
+/// The same while the client fetches a topic that is not the one we began with.
+const FOREIGN_EVERY: Duration = Duration::from_millis(300);
 /// How often what has passed through a topic is deleted there.
 const DELETE_EVERY: Duration = Duration::from_secs(60);
 /// How long a group that is closed at once is joined first.
@@ -65,12 +71,23 @@ struct OwnedPartition {
     behind: Vec<(Partition, u64)>,
     /// Where it stood when somebody last looked.
     stood_at: Option<u64>,
+    /// The client fetches another topic of this name: what comes is not this partition's.
+    foreign: bool,
+}
+
+impl OwnedPartition {
+    /// True while what comes from the client may be handed over.
+    fn takes(&self) -> bool {
+        self.behind.is_empty() && !self.foreign
+    }
 }
 
 pub struct Poller {
     pub queue: Queue,
+    /// Who is asked where partitions are.
+    cluster: Box<dyn Cluster>,
     pub group: String,
-    /// What it reads.
+    /// The topics it reads.
     pub topics: Vec<Arc<str>>,
     /// The group in commits' metadata.
     pub group_hash: u64,
@@ -80,9 +97,11 @@ pub struct Poller {
     pub clock: Arc<dyn Clock>,
     pub damage: Arc<Mutex<Vec<Damage>>>,
     slots: Vec<OwnedPartition>,
-    /// Those of which no broker knew when the group gave them to us.
+    /// Partitions that no broker knew when the group gave them to us.
     unseated: Vec<Partition>,
-    /// What cannot be read.
+    /// Under which ids the client fetches topics, where the brokers have ids.
+    fetched: HashMap<String, u64>,
+    /// Partitions that cannot be read, and why.
     stalls: Stalls,
     /// Where records of a topic handle and partition belong.
     places: HashMap<(usize, u32), usize>,
@@ -102,7 +121,7 @@ pub struct Poller {
     deleted_at: Instant,
 }
 
-/// What a poller is made of.
+/// The parts of a poller.
 pub struct PollerParts {
     pub queue: Queue,
     pub group: String,
@@ -123,6 +142,7 @@ impl Poller {
         let now = Instant::now();
         Poller {
             queue,
+            cluster: Box::new(Brokers),
             group,
             topics,
             group_hash,
@@ -133,6 +153,7 @@ impl Poller {
             damage,
             slots: Vec::new(),
             unseated: Vec::new(),
+            fetched: HashMap::new(),
             stalls: Stalls::default(),
             places: HashMap::new(),
             last_place: None,
@@ -222,6 +243,7 @@ impl Poller {
             }
             Event::Committed { code, failed, all } => self.committed(code, &failed, &all),
             Event::Trouble { code, why, fatal, at } => self.trouble(code, &why, fatal, at),
+            Event::Fetches { topic, id } => self.fetches(topic, id),
             Event::Other => {}
         }
     }
@@ -236,7 +258,7 @@ impl Poller {
                 index
             }
         };
-        let Some(slot) = self.slots.get_mut(index).filter(|slot| slot.behind.is_empty()) else {
+        let Some(slot) = self.slots.get_mut(index).filter(|slot| slot.takes()) else {
             return;
         };
         let builder = slot.collected.get_or_insert_with(|| Builder::new(slot.next, slot.usual));
@@ -273,7 +295,7 @@ impl Poller {
         self.handover.ends_at(partition, offset);
         self.reads_again(partition);
         let slot = self.slots.iter_mut().find(|slot| slot.partition == *partition);
-        if let Some(slot) = slot.filter(|slot| slot.behind.is_empty()) {
+        if let Some(slot) = slot.filter(|slot| slot.takes()) {
             let builder = slot.collected.get_or_insert_with(|| Builder::new(slot.next, slot.usual));
             builder.skip_to(offset);
             slot.next = builder.next();
@@ -303,7 +325,9 @@ impl Poller {
             self.looked_behind_at = Instant::now();
             self.look_behind();
         }
-        if self.looked_at_ids_at.elapsed() >= IDS_EVERY && self.health.trouble().is_none() {
+        let is_foreign = self.slots.iter().any(|slot| slot.foreign);
+        let every = if is_foreign { FOREIGN_EVERY } else { IDS_EVERY };
+        if self.looked_at_ids_at.elapsed() >= every && self.health.trouble().is_none() {
             self.seat_late();
             self.look_at_ids();
             self.looked_at_ids_at = Instant::now();

@@ -17,7 +17,7 @@ pub struct PartitionProgress {
     pub log: u64,
     /// Every record below has ended.
     pub position: u64,
-    /// What has ended above.
+    /// The acknowledged offsets beyond it.
     pub ended: RangeSet,
     changed: bool,
 }
@@ -37,7 +37,7 @@ pub struct Commit {
     pub partition: Partition,
     /// Every record below has ended.
     pub position: u64,
-    /// What has ended above, as text.
+    /// The acknowledged offsets beyond it, as text.
     pub metadata: String,
 }
 
@@ -115,12 +115,12 @@ impl GroupProgress {
         self.held.values_mut().for_each(|held| held.changed = true);
     }
 
-    /// What is held under an assignment that is ours.
+    /// The progress under an assignment that is ours.
     pub fn get(&self, assignment: u64) -> Option<&PartitionProgress> {
         self.held.get(&assignment)
     }
 
-    /// What is held for a partition, if it is ours.
+    /// The progress of a partition, if it is ours.
     pub fn of(&self, partition: &Partition) -> Option<&PartitionProgress> {
         self.held.values().find(|held| held.partition == *partition)
     }

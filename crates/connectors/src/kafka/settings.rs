@@ -98,7 +98,7 @@ const PRODUCER: &[(&str, &str)] = &[
     ("queue.buffering.max.messages", "500000"),
 ];
 
-/// What a client is for.
+/// The purpose of a client.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     Admin,
@@ -167,6 +167,13 @@ impl KafkaConfig {
     ) -> Result<BaseConsumer<Listener>, Fault> {
         let mut config = self.client(Role::Consumer);
         config.set("group.id", group);
+        // Under which id the client fetches a topic it says in no other way (`Event::Fetches`).
+        let debug = match config.get("debug") {
+            Some(more) => format!("{more},metadata"),
+            None => "metadata".to_owned(),
+        };
+        config.set("debug", debug);
+        config.set_log_level(RDKafkaLogLevel::Debug);
         config.create_with_context(Listener(health.clone())).map_err(|e| fault::set_up(&e))
     }
 

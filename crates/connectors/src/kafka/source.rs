@@ -66,7 +66,8 @@ impl Drop for KafkaSource {
 
 /// Writes outputs, and after their receipts notes what has ended with them.
 pub struct KafkaJournal {
-    /// Those whose progress it notes. Each knows its own assignments and leaves out the others'.
+    /// The groups whose progress it notes. Each knows its own assignments and leaves out the
+    /// others'.
     pub groups: Vec<(Arc<GroupMembership>, Arc<Mutex<GroupProgress>>)>,
     pub writer: Arc<RecordWriter>,
     pub turns: Turns,

@@ -26,7 +26,7 @@ const AWAY_MAX: Duration = Duration::from_secs(1);
 const SETTLE: Duration = Duration::from_millis(50);
 const SETTLES_MAX: u32 = 200;
 
-/// What a topic is for, which decides how it is made.
+/// The purpose of a topic, which decides how it is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TopicKind {
     /// Records of users: the broker's own defaults.
@@ -183,7 +183,7 @@ impl Topics {
         lock(&self.kinds).insert(topic.into(), kind);
     }
 
-    /// What is known of a topic without asking.
+    /// The known facts about a topic, without asking.
     pub fn known(&self, topic: &str) -> Option<Facts> {
         lock(&self.known).get(topic).copied()
     }
@@ -193,7 +193,7 @@ impl Topics {
         lock(&self.known).remove(topic);
     }
 
-    /// What the cluster says of those of the topics that exist.
+    /// The cluster's facts about those of the topics that exist.
     pub async fn look_up(
         self: &Arc<Self>,
         topics: &[Arc<str>],
@@ -369,7 +369,7 @@ fn put<T>(
     patience: Duration,
     question: impl Fn(&Client<Listener>, Duration) -> Result<T, Code>,
 ) -> Result<T, Code> {
-    // What the client has to say by the way.
+    // Drains the client's events.
     while asker.poll(Duration::ZERO).is_some() {}
     let asked_at = tokio::time::Instant::now();
     loop {

@@ -19,7 +19,7 @@ const OFFER_AGAIN: Duration = Duration::from_secs(1);
 pub struct RecordWriter {
     producer: Producer,
     topics: Arc<Topics>,
-    /// What keeps records from being written though the cluster answers.
+    /// The reason why records are not written though the cluster answers.
     stuck: Mutex<Option<Fault>>,
 }
 
@@ -38,7 +38,7 @@ impl RecordWriter {
         lock(&self.stuck).as_ref().is_some_and(|fault| fault.needs_somebody)
     }
 
-    /// What can be said before anything is written.
+    /// The faults that show before anything is written.
     async fn prepare(&self, outputs: &[Output]) -> Result<(), Fault> {
         // Neighbours mostly go to the same topic.
         let runs = outputs.chunk_by(|a, b| a.topic == b.topic).filter_map(<[Output]>::first);

@@ -6,7 +6,7 @@
 //! full, frozen or read-only is waited for. Rows go many at a time in prepared statements of a few
 //! fixed sizes. Not here: updates, deletes and reads.
 
-mod database;
+mod client;
 pub(crate) mod fault;
 mod settings;
 mod sink;

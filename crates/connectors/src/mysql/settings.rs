@@ -7,7 +7,7 @@ use potok_config::is_url;
 use crate::sql::{DatabaseSystem, Dialect, SqlTracker};
 
 use super::MysqlSink;
-use super::database::Mysql;
+use super::client::Mysql;
 use super::sink::options;
 use super::track::MysqlTracking;
 

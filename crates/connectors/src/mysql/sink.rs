@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use potok_core::{Batch, Fault, Receipt, Sink, SinkLimits};
 use sqlx::mysql::{MySqlConnectOptions, MySqlSslMode};
 
-use super::database::Mysql;
+use super::client::Mysql;
 use crate::sql::{
     Dialect, ServerSink, SqlSinkConfig, SqlTimeouts, Tables, bare_host, check_parameters,
     must_verify,

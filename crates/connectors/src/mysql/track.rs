@@ -9,7 +9,7 @@ use sqlx::mysql::{MySqlArguments, MySqlRow};
 use sqlx::query::Query;
 use sqlx::{AssertSqlSafe, Error, MySql, MySqlConnection, Row as _};
 
-use super::database::Mysql;
+use super::client::Mysql;
 use super::fault;
 use crate::sql::{
     Connections, Dialect, FoundTracking, SqlServer, SqlTimeouts, SqlTrouble, SqlValue, TextRow,

@@ -7,7 +7,7 @@
 //! updates, deletes and reads, and pools in front of the server that hand one session to many.
 
 mod arrays;
-mod database;
+mod client;
 pub(crate) mod fault;
 mod settings;
 mod sink;

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use potok_core::{Batch, Fault, Receipt, Sink, SinkLimits};
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 
-use super::database::Postgres;
+use super::client::Postgres;
 use crate::sql::{
     Dialect, ServerSink, SqlSinkConfig, SqlTimeouts, Tables, bare_host, check_parameters,
     must_verify,

@@ -26,7 +26,7 @@ pub(super) struct RedisAddress {
     pub certificates: Option<TlsCertificates>,
 }
 
-/// What is found there.
+/// The kind of Redis at the address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum RedisTopology {
     Server,
@@ -98,7 +98,7 @@ impl RedisAddress {
             format!("{scheme}://{at}{host}{port}/{db}").into_connection_info()
         };
         let hosts: RedisResult<Vec<_>> = hosts.split(',').map(parse).collect();
-        // What the parser says may hold a part of the address.
+        // The parser's message may hold a part of the address.
         let hosts = hosts.map_err(|error| wrong(&format!("is wrong ({})", error.category())))?;
         Ok(RedisAddress { kind, hosts, tls, certificates })
     }

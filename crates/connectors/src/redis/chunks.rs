@@ -24,14 +24,14 @@ pub(super) fn chunks<T>(items: &[T], bytes: impl Fn(&T) -> usize) -> impl Iterat
     })
 }
 
-/// Those of one `key` behind each other, otherwise in order.
+/// Sorts the items of one `key` together, otherwise in order.
 pub(super) fn gathered<T, K: Ord + ?Sized>(items: &[T], key: impl Fn(&T) -> &K) -> Vec<&T> {
     let mut gathered: Vec<&T> = items.iter().collect();
     gathered.sort_by(|one, two| key(one).cmp(key(two)));
     gathered
 }
 
-/// Those that follow each other and have the same `key`.
+/// Runs of items with the same `key`.
 pub(super) fn runs<T, K: PartialEq + ?Sized>(
     items: &[T],
     key: impl Fn(&T) -> &K,

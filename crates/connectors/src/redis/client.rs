@@ -100,7 +100,7 @@ impl RedisClient {
         self.ask(&redis::cmd("PING")).await.map(|_| ()).map_err(|error| self.fault(&error))
     }
 
-    /// What the server says of itself; `None` where it does not, or several would.
+    /// The server's INFO; `None` where it does not answer, or several would.
     pub async fn info(&self, section: &str) -> Option<String> {
         match self.ask(redis::cmd("INFO").arg(section)).await.ok()? {
             Value::BulkString(bytes) => String::from_utf8(bytes).ok(),

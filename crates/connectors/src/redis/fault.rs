@@ -1,4 +1,4 @@
-//! Whose move it is when Redis says no.
+//! The faults of Redis: whose move each error is.
 //!
 //! Redis begins its errors with a word; within a script older servers put it into the middle of a
 //! sentence. What is not known is an attempt that failed.
@@ -6,7 +6,7 @@
 use potok_core::Fault;
 use redis::{ErrorKind, RedisError};
 
-/// What is the matter.
+/// The kind of trouble.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RedisTrouble {
     /// It cannot be reached.
@@ -33,7 +33,7 @@ pub(super) enum RedisTrouble {
     Failed,
 }
 
-/// What an error means.
+/// The meaning of an error.
 pub(super) fn trouble(error: &RedisError) -> RedisTrouble {
     match error.kind() {
         ErrorKind::Io if error.is_timeout() => RedisTrouble::Silent,

@@ -33,7 +33,7 @@ pub(super) fn owner_key(owner: &Owner) -> String {
     format!("{}owner", Prefix(owner))
 }
 
-/// What the keys of a share begin with.
+/// The prefix of a share's keys.
 struct Prefix<'a>(&'a Owner);
 
 impl Display for Prefix<'_> {
@@ -42,19 +42,19 @@ impl Display for Prefix<'_> {
     }
 }
 
-/// What the scripts are told besides the owner.
+/// The arguments of the scripts besides the owner.
 pub(super) fn begin(call: &mut ScriptCall<'_>, owner: &Owner) {
     call.show(Prefix(owner));
 }
 
-/// Those of one piece behind each other, otherwise in order.
+/// Sorts the records of one piece together, otherwise in order.
 pub(super) fn gathered<T>(items: &[T], place: impl Fn(&T) -> &StoreAddress) -> Vec<&T> {
     let mut gathered: Vec<&T> = items.iter().collect();
     gathered.sort_by(|one, two| piece_of(place(one)).cmp(&piece_of(place(two))));
     gathered
 }
 
-/// Those that follow each other and are of the same piece.
+/// Runs of records of the same piece.
 pub(super) fn pieces<T>(items: &[T], place: impl Fn(&T) -> &StoreAddress) -> Vec<&[T]> {
     items.chunk_by(|one, two| piece_of(place(one)) == piece_of(place(two))).collect()
 }
@@ -113,7 +113,7 @@ fn of_one_group<'a, T>(
     runs.filter_map(move |run| Some((group(run.first()?)?, run)))
 }
 
-/// What a piece is called.
+/// The name of a piece.
 struct PieceName<'a>(&'a StoreAddress);
 
 impl Display for PieceName<'_> {

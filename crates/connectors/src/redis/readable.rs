@@ -48,7 +48,7 @@ pub(super) fn owner_key(owner: &Owner) -> String {
     format!("potok:{}:owner:{}", owner.pipeline, owner.share)
 }
 
-/// What the scripts are told besides the owner.
+/// The arguments of the scripts besides the owner.
 pub(super) fn begin(call: &mut ScriptCall<'_>, owner: &Owner) {
     call.show(format_args!("potok:{}:", owner.pipeline));
     call.show(owner.share);
@@ -118,7 +118,7 @@ pub(super) fn found(answers: impl Iterator<Item = Value>) -> Vec<StoredRecord> {
     found
 }
 
-/// What lies behind the place of an entry.
+/// The part of an entry behind its place.
 fn packed_of(entry: &Bytes) -> Option<Bytes> {
     let colon = entry.iter().position(|byte| *byte == b':')?;
     let length: usize = std::str::from_utf8(entry.get(1..colon)?).ok()?.parse().ok()?;

@@ -13,7 +13,7 @@ pub(super) struct Script {
 }
 
 impl Script {
-    /// What all scripts begin with, then what this one does.
+    /// The common beginning of all scripts, then this one's body.
     fn new(own: &str) -> Self {
         Script::whole(format!("{}{own}", include_str!("scripts/owner.lua")))
     }

@@ -1,4 +1,4 @@
-//! What `potok.yaml` says of the store and the queue.
+//! The settings of the store and the queue in `potok.yaml`.
 
 use potok_config::{
     Close, Connections, Group, KeyStyle as KeySetting, QueueConnection, QuietBy, StoreConnection,

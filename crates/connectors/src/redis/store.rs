@@ -27,10 +27,10 @@ use super::{packed, readable};
 /// A pipeline has no more lanes than this, and so no more shares where each lane has one.
 const SHARES_MAX: u32 = 1_024;
 
-/// What one sweep does at most: groups and ids.
+/// The bound of one sweep: groups and ids.
 const SWEEP_MAX: &str = "1000";
 
-/// What is wrong with a Redis that evicts.
+/// The warning about a Redis that evicts.
 pub const EVICTS: &str = "Redis may throw away what is held when its memory is full; nothing is lost, \
      but all that is held is read again each time: set `maxmemory-policy noeviction`";
 
@@ -53,7 +53,7 @@ pub struct RedisStore {
     warned: AtomicBool,
 }
 
-/// What Redis had of one record.
+/// Redis' answer for one record.
 pub(super) struct StoredRecord {
     pub packed: Option<Bytes>,
     /// The value, where it lies elsewhere.
@@ -97,7 +97,7 @@ fn write_digits(room: &mut [u8], mut number: u64, base: u64) {
     }
 }
 
-/// What lies there, where anything does.
+/// The entry there, if there is one.
 pub(super) fn text(answer: Value) -> Option<Bytes> {
     match answer {
         Value::BulkString(bytes) => Some(bytes.into()),
@@ -247,7 +247,7 @@ impl RedisStore {
         Ok(records)
     }
 
-    /// What a script has found.
+    /// The findings of a script.
     async fn answers(
         &self,
         owner: &Owner,

@@ -8,6 +8,8 @@
 mod call;
 mod connections;
 mod ddl;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod fault;
 mod fit;
 mod once;
 mod rows;
@@ -17,8 +19,6 @@ mod server;
 mod settings;
 mod tables;
 mod track;
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-mod trouble;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod url;
 
@@ -35,6 +35,8 @@ pub use track::{LogIdentity, TrackConfig};
 
 pub(crate) use call::{Endings, read, receipt};
 pub(crate) use connections::Connections;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) use fault::{SqlTrouble, System};
 pub(crate) use once::{ExistingRow, OnceSteps, conflict, unexplained, write};
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) use server::{ServerSink, SqlServer};
@@ -42,7 +44,5 @@ pub(crate) use settings::{DatabaseLocation, DatabaseSystem, database, register};
 pub(crate) use track::{
     FoundTracking, SqlTracker, SqlValue, TextRow, TrackDatabase, TrackSession, TrackTables,
 };
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(crate) use trouble::{SqlTrouble, System};
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) use url::{bare_host, check_parameters, must_verify};

@@ -7,6 +7,7 @@
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 
+use percent_encoding::percent_decode_str;
 use serde_json::Value;
 
 use super::ColumnKind;
@@ -199,7 +200,8 @@ impl<'a> Schema<'a> {
     fn target(&self, schema: &'a Value) -> Option<&'a Value> {
         let reference = schema.get("$ref")?.as_str()?;
         let pointer = reference.strip_prefix('#')?;
-        self.root.pointer(&percent_decoded(pointer))
+        // A `$ref` is a URI fragment, so its pointer may be percent-encoded.
+        self.root.pointer(&percent_decode_str(pointer).decode_utf8_lossy())
     }
 
     /// Sure parts narrow each other; without any, the alternatives add up.
@@ -263,24 +265,4 @@ impl<'a> Subschemas<'a> {
 
 fn list<'a>(schema: &'a Value, word: &str) -> &'a [Value] {
     schema.get(word).and_then(Value::as_array).map_or(&[], Vec::as_slice)
-}
-
-/// A `$ref` is a URI fragment, so its pointer may be percent-encoded.
-fn percent_decoded(pointer: &str) -> String {
-    let mut bytes = Vec::with_capacity(pointer.len());
-    let mut rest = pointer.as_bytes();
-    while let [first, tail @ ..] = rest {
-        let code = tail.get(..2).and_then(|hex| std::str::from_utf8(hex).ok());
-        match code.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
-            Some(byte) if *first == b'%' => {
-                bytes.push(byte);
-                rest = tail.get(2..).unwrap_or_default();
-            }
-            _ => {
-                bytes.push(*first);
-                rest = tail;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
 }

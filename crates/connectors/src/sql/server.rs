@@ -14,7 +14,7 @@ use potok_core::trouble::crash_point;
 use potok_core::{Batch, Fault, Receipt, SinkLimits};
 use sqlx::Error;
 
-use super::trouble::{SqlTrouble, System};
+use super::fault::{SqlTrouble, System};
 use super::{Connections, Dialect, Endings, FoundTable, Rows, SqlTimeouts, Tables, read, receipt};
 
 /// What one system does its own way.

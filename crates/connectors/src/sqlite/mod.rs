@@ -5,7 +5,7 @@
 //! it; a file that is away, full, locked or read-only is waited for. Not here: updates, deletes
 //! and reads. A database has many uses, this connector writes records into it.
 
-mod database;
+mod client;
 pub(crate) mod fault;
 mod settings;
 mod sink;
@@ -13,6 +13,6 @@ mod statements;
 mod track;
 mod writer;
 
-pub(crate) use database::open_file;
+pub(crate) use client::open_file;
 pub(crate) use settings::{DATABASE, path};
 pub use sink::SqliteSink;

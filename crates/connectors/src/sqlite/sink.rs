@@ -9,7 +9,7 @@ use potok_core::{Batch, Fault, Receipt, Sink, SinkLimits};
 
 use super::statements::SqlitePlan;
 use super::writer::SqliteWriter;
-use super::{database, fault};
+use super::{client, fault};
 use crate::sql::{Dialect, Endings, SqlSinkConfig, Tables, read, receipt};
 
 /// Writes records into the tables of one SQLite file.
@@ -61,7 +61,7 @@ impl Sink for SqliteSink {
         }
         let tables = self.tables.clone();
         let probe = move || {
-            database::probe(&path).map_err(|error| fault::sort(tables.label(), &path, &error))
+            client::probe(&path).map_err(|error| fault::sort(tables.label(), &path, &error))
         };
         let probed = tokio::task::spawn_blocking(probe).await;
         probed.unwrap_or_else(|error| Err(Fault::retry("the probe died").because(error)))
@@ -75,7 +75,7 @@ impl Sink for SqliteSink {
         }
         let look = move || {
             let sort = |error| fault::sort(tables.label(), &path, &error);
-            let found = database::look(&path, &tables).map_err(sort)?;
+            let found = client::look(&path, &tables).map_err(sort)?;
             tables.check(&found, Dialect::Sqlite)
         };
         let looked = tokio::task::spawn_blocking(look).await;

@@ -10,7 +10,7 @@ use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Error, ToSql, params, params_from_iter};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use super::database::DatabaseFile;
+use super::client::DatabaseFile;
 use super::fault;
 use crate::sql::{
     Dialect, FoundTracking, SqlValue, TextRow, TrackDatabase, TrackSession, TrackTables,

@@ -21,7 +21,7 @@ use potok_core::{Fault, Outcome};
 use rusqlite::{Connection, Error};
 use tokio::sync::oneshot;
 
-use super::database::DatabaseFile;
+use super::client::DatabaseFile;
 use super::fault;
 use super::statements::SqlitePlan;
 use crate::sql::{Dialect, Endings, Rows, Tables};

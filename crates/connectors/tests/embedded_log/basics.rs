@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use potok_connectors::embedded::{EmbeddedLog, FaultyDisk, Options, partition_of};
+use potok_connectors::embedded::{EmbeddedLog, Options, partition_of};
 use potok_core::{
     HeadersBuilder, Log, Move, Output, Position, RECORD_BYTES_MAX, ReadFrom, Reason, Store,
     SystemClock,
 };
+use potok_testkit::FaultyDisk;
 
 use super::support::*;
 

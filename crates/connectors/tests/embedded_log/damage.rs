@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use potok_connectors::embedded::{DEAD_TOPIC, Disk, EmbeddedLog, FaultyDisk, Options};
+use potok_connectors::embedded::{DEAD_TOPIC, Disk, EmbeddedLog, Options};
 use potok_core::{
     Damage, EndedOffsets, Envelope, Log, Output, Partition, Position, RangeSet, ReadFrom, Reason,
     Store, Transaction,
 };
+use potok_testkit::FaultyDisk;
 
 use super::support::*;
 

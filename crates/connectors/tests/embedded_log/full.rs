@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use potok_connectors::embedded::{EmbeddedLog, FaultyDisk, Options};
+use potok_connectors::embedded::{EmbeddedLog, Options};
 use potok_core::{EndedOffsets, Log, Move, Output, Position, Transaction};
+use potok_testkit::FaultyDisk;
 
 use super::support::*;
 

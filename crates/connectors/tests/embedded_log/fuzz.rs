@@ -1,8 +1,8 @@
 //! Hostile bytes in the log's files: it opens, reports, and loses nothing but what was hit.
 
-use potok_connectors::embedded::FaultyDisk;
 use potok_core::Log;
 use potok_fuzz::{Chance, Corpus, rounds, seed};
+use potok_testkit::FaultyDisk;
 
 use super::damage::{build, check_hit};
 use super::support::*;

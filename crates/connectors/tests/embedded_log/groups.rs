@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use potok_connectors::embedded::{EmbeddedLog, FaultyDisk, Options};
+use potok_connectors::embedded::{EmbeddedLog, Options};
 use potok_core::{
     ConsumerGroupSpec, EndedOffsets, Log, Move, Partition, Position, RangeSet, Record, Transaction,
 };
+use potok_testkit::FaultyDisk;
 
 use super::support::*;
 

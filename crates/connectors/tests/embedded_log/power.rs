@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use potok_connectors::embedded::{EmbeddedLog, FaultyDisk, PowerCut};
+use potok_connectors::embedded::EmbeddedLog;
 use potok_core::{EndedOffsets, Fault, Log, Output, Partition, Position, RangeSet, Transaction};
+use potok_testkit::{FaultyDisk, PowerCut};
 
 use super::support::*;
 

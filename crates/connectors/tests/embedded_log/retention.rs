@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use potok_connectors::embedded::{Disk, EmbeddedLog, FaultyDisk, Options, PowerCut};
+use potok_connectors::embedded::{Disk, EmbeddedLog, Options};
 use potok_core::{EndedOffsets, Log, Output, Position, ReadFrom, Store, Transaction};
+use potok_testkit::{FaultyDisk, PowerCut};
 
 use super::support::*;
 

@@ -8,11 +8,12 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use potok_connectors::embedded::{EmbeddedLog, FaultyDisk, Options};
+use potok_connectors::embedded::{EmbeddedLog, Options};
 use potok_core::{
     Clock, ConsumerGroupSpec, Fault, Headers, Log, OpenGroup, Output, Owner, Partition,
     PipelineInfo, Position, ReadFrom, Record, SourceBatch, SourceEvent, StoreAddress, Timestamp,
 };
+use potok_testkit::FaultyDisk;
 
 /// The data folder on a faulty disk.
 pub fn dir() -> &'static Path {

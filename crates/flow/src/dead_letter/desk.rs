@@ -54,7 +54,7 @@ impl OpenCount {
     }
 }
 
-/// What the desk works with.
+/// The desk of a pipeline's dead letters.
 pub(crate) struct Desk {
     pub log: Arc<dyn Log>,
     pub clock: Arc<dyn Clock>,
@@ -260,7 +260,7 @@ struct DelayedLetters {
     offsets: BTreeMap<LetterPartition, RangeSet>,
 }
 
-/// What the desk knows: ranges, and the few bodies in pieces.
+/// The memory of the desk: ranges, and the few bodies in pieces.
 struct Tally {
     pipeline: String,
     /// The topic's incarnation, where that matters and is known.
@@ -272,7 +272,7 @@ struct Tally {
     open: u64,
     seen: Keys,
     pieces: HashMap<LetterKey, Pieces>,
-    /// Whose pieces lie behind a first one.
+    /// Dead letters in pieces, by the place of the first one.
     first_pieces: HashMap<(LetterPartition, u64), LetterKey>,
     repeats: Vec<Position>,
     removable: BTreeMap<LetterPartition, RangeSet>,

@@ -32,7 +32,7 @@ pub use settled::LetterOutcomes;
 /// Name of the first header of a replayed record.
 pub const REPLAY_HEADER: &str = "potok-replay";
 
-/// What a replayed record carries besides the original's bytes.
+/// The headers that a replayed record has beside the original's bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Replay {
     /// Where the original lay: its deliveries are named by it.
@@ -47,14 +47,14 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// What a record of a replay topic is a replay of.
+    /// The original of a record of a replay topic.
     pub fn read(record: &Record) -> Option<Self> {
         let (name, value) = record.headers.iter().next()?;
         serde_json::from_slice(value.filter(|_| name == REPLAY_HEADER)?).ok()
     }
 }
 
-/// What makes dead letters the same: two with one key are two notes of one outcome.
+/// The identity of a dead letter: two with one key are two notes of one outcome.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LetterKey {
     /// Where the record lay.
@@ -85,12 +85,12 @@ impl LetterKey {
     }
 }
 
-/// What became of a dead letter: the value of a record in the resolved topic, keyed by its entry.
+/// The outcome of a dead letter: the value of a record in the resolved topic, keyed by its entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resolution {
     /// The dead letter's position; see [`Replay::entry`].
     pub entry: String,
-    /// What became of it.
+    /// Its outcome.
     pub action: ResolvedAction,
     /// When.
     pub time: Timestamp,
@@ -144,7 +144,15 @@ impl Resolution {
         }
     }
 
-    /// What a record of the resolved topic says; `None` where it says nothing.
+    /// Makes of a note about a replay that it ended in a dead letter.
+    pub(crate) fn failed_again(note: &mut Output) {
+        let said = note.value.as_deref().and_then(|value| serde_json::from_slice(value).ok());
+        let Some(said): Option<Resolution> = said else { return };
+        let resolution = Resolution { outcome: Some(Outcome::DeadLettered), ..said };
+        note.value = Some(serde_json::to_vec(&resolution).unwrap_or_default().into());
+    }
+
+    /// Reads a record of the resolved topic; `None` where it is no note.
     pub fn read(record: &Record) -> Option<Self> {
         serde_json::from_slice(record.value.as_deref()?).ok()
     }
@@ -162,7 +170,7 @@ impl Resolution {
     }
 }
 
-/// What can become of a dead letter.
+/// The possible outcomes of a dead letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ResolvedAction {
@@ -198,7 +206,7 @@ pub struct DeadLetter {
     pub id: String,
     /// Where it lies.
     pub position: Position,
-    /// What is known of it.
+    /// The facts about it.
     pub envelope: Envelope,
     /// Where it stands.
     pub state: DeadLetterState,
@@ -234,7 +242,7 @@ pub async fn list(log: &dyn Log, info: &PipelineInfo) -> Result<Vec<DeadLetter>,
     Ok(letters)
 }
 
-/// What a dead letter is called that lies there.
+/// The id of the dead letter at that position.
 pub(crate) fn id_of(position: &Position, reuses_offsets: bool) -> String {
     let Position { log, topic, partition, offset } = position;
     match reuses_offsets {

@@ -1,4 +1,4 @@
-//! What becomes of replays that were just sent.
+//! Watching the outcomes of replays that were just sent.
 
 use std::collections::BTreeMap;
 

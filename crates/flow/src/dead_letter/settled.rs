@@ -1,4 +1,4 @@
-//! What became of dead letters, as ranges.
+//! The outcomes of dead letters, as ranges.
 //!
 //! Millions of notes are a few ranges where neighbours went the same way, and about 30 bytes for
 //! each dead letter where they did not. Notes may be read in any order, and twice.
@@ -98,7 +98,7 @@ impl LetterOutcomes {
         }
     }
 
-    /// What all notes say.
+    /// Reads all notes.
     pub async fn load(log: &dyn Log, info: &PipelineInfo) -> Result<Self, Fault> {
         let mut settled = LetterOutcomes::new(log);
         let mut notes = Tail::new(&info.resolved);
@@ -158,7 +158,7 @@ impl LetterOutcomes {
         Some((position, resolution))
     }
 
-    /// What notes about this very place say.
+    /// The outcome in notes about this very position.
     pub(crate) fn state_at(&self, position: &Position) -> DeadLetterState {
         let marks = self.places.get(&self.place(position));
         marks.map_or(DeadLetterState::Open, |marks| marks.state(position.offset))

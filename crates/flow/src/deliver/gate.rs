@@ -34,7 +34,7 @@ pub(crate) enum GateState {
     HalfOpen,
 }
 
-/// What [`Gate::pass`] lets through.
+/// The permission that [`Gate::pass`] gives.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Pass {
     /// Deliver as usual.
@@ -167,7 +167,7 @@ impl Gate {
         self.state.get() == GateState::Closed
     }
 
-    /// What somebody has to mend before it opens, if that is why it is closed.
+    /// The repair it waits for, if it is closed because of one.
     pub fn to_be_fixed(&self) -> Option<String> {
         let notice = self.notice.lock().unwrap_or_else(PoisonError::into_inner);
         notice.as_ref().filter(|notice| notice.fix).map(|notice| notice.why.clone())

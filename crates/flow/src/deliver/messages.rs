@@ -41,7 +41,7 @@ pub(crate) fn address(
         let Some(event) = event else {
             continue;
         };
-        // What its feed has named keeps that name; a message made of several has another.
+        // A record named by its feed keeps that name; a message made of several has another.
         let is_named = item.named && !item.leads;
         let end = match message(plan, &mut parser, event, item.id.as_deref(), is_named) {
             Ok(RenderedMessage::Message(message)) => {

@@ -17,7 +17,6 @@ mod settle;
 mod suspect;
 mod witness;
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -120,13 +119,9 @@ impl Destination {
 }
 
 impl Lane {
-    /// Takes the records of the cycle to the deliver entries in `range`, one entry after another.
-    pub(crate) async fn deliver(
-        &mut self,
-        cycle: &mut Cycle,
-        range: Range<usize>,
-    ) -> Result<(), Stop> {
-        for index in range {
+    /// Takes the records of the cycle to the deliver entries, one entry after another.
+    pub(crate) async fn deliver(&mut self, cycle: &mut Cycle) -> Result<(), Stop> {
+        for index in 0..self.plan.delivers.len() {
             self.deliver_items(cycle, 0, index).await?;
         }
         Ok(())

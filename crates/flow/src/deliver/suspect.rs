@@ -51,7 +51,7 @@ impl Suspect {
 pub(crate) struct CallRecord {
     /// Calls that succeeded.
     passed: u32,
-    /// Those of them that had failed before.
+    /// The calls among them that had failed before.
     late: u32,
 }
 

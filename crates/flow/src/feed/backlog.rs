@@ -1,4 +1,4 @@
-//! What waits in feeds, for `status`: asked in the background, so that a feed that is slow or away
+//! The backlogs of feeds, for `status`: asked in the background, so that a feed that is slow or away
 //! holds up nobody who looks.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +17,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 const REST: u32 = 20;
 const REST_MAX: Duration = Duration::from_secs(30);
 
-/// What waits in the feeds of a pipeline, as they said last.
+/// The last known backlogs of a pipeline's feeds.
 #[derive(Default)]
 pub(crate) struct Backlogs(Vec<FeedBacklog>);
 

@@ -21,7 +21,7 @@ use crate::plan::Retry;
 use crate::waits::{Waits, WaitsFor};
 use crate::work::{InFlightBatch, Stop};
 
-/// What one completion tells a feed.
+/// The outcomes of one completion, for its feed.
 pub(crate) struct FeedPart {
     /// Which feed.
     pub number: usize,
@@ -54,7 +54,7 @@ impl FeedPart {
         }
         if !self.failures.iter().any(|failure| failure.index == index) {
             let (_, failed) = taken.batch.origin(index as usize).unzip();
-            // What lies behind it is written: coming again, it would come too late.
+            // The records behind it are written: if it came again, it would come too late.
             self.failures.push(Failure::last(index, failed.unwrap_or(0) + 1, fault));
         }
         true
@@ -133,7 +133,7 @@ pub(crate) struct CommitTurn {
     done: oneshot::Sender<()>,
 }
 
-/// Who is told last, for each feed.
+/// The last commit of each feed.
 #[derive(Default)]
 pub(crate) struct CommitTurns(BTreeMap<usize, oneshot::Receiver<()>>);
 
@@ -158,13 +158,13 @@ pub(crate) struct FeedWriter {
     pub progress: Arc<OnceLock<Arc<dyn Progress>>>,
     pub live: Arc<Assignments>,
     pub waits: Arc<Waits>,
-    /// What it is among the parts of the pipeline that wait.
+    /// Its number among the parts of the pipeline that wait.
     pub part: usize,
     pub retry: Retry,
 }
 
 impl FeedWriter {
-    /// What it would be told now of these. Nothing of what was lost.
+    /// The commit for these now, without records that were lost.
     fn commit_of(&self, number: usize, pending: &[PendingEndings]) -> FeedCommit {
         let mut commit = FeedCommit::default();
         for pending in pending {
@@ -180,7 +180,7 @@ impl FeedWriter {
         commit
     }
 
-    /// What goes into the log with the outputs.
+    /// The feed's output that goes into the log with the others.
     pub fn in_log(&self, turn: &CommitTurn, pending: &[PendingEndings]) -> Vec<Output> {
         let commit = self.commit_of(turn.number, pending);
         self.progress.get().map(|progress| progress.in_log(&commit)).unwrap_or_default()
@@ -199,7 +199,7 @@ impl FeedWriter {
         let mut attempt = 0;
         loop {
             let commit = self.commit_of(number, pending);
-            // What was handed out comes from an open feed.
+            // Records were handed out, so the feed is open.
             let Some(progress) = self.progress.get().filter(|_| !commit.is_empty()) else { break };
             let fault = match progress.commit(&commit).await {
                 Ok(()) => break,

@@ -60,7 +60,7 @@ struct ShutKey {
     /// Under which the record was handed out that failed.
     assignment: u64,
     head: Position,
-    /// What was given back because of it.
+    /// The records given back because of it.
     behind: HashSet<Position>,
 }
 
@@ -132,7 +132,7 @@ impl Lane {
         }
     }
 
-    /// What becomes of records that failed: they go back to their feed, where it takes them.
+    /// Sends records that failed back to their feed, where it takes them.
     pub(crate) fn put_off_failed(&mut self, cycle: &mut Cycle) {
         if !cycle.chunks.iter().any(|chunk| chunk.taken.puts_off.is_some()) {
             return;

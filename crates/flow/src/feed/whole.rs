@@ -35,7 +35,7 @@ impl Item {
 }
 
 impl Lane {
-    /// What a feed that groups hands out without a group belongs to none.
+    /// A record without a group, from a feed that groups, belongs to none.
     pub(crate) fn refuse_groupless(&self, batch: &SourceBatch) -> Result<(), Fault> {
         match batch.feed.is_some() && batch.whole().is_none() && self.plan.comes_whole() {
             true => Err(Fault::set_aside(Reason::NoKey, "it belongs to no group")),
@@ -43,7 +43,7 @@ impl Lane {
         }
     }
 
-    /// What is different for records of feeds, before the ledger is told what became of a cycle.
+    /// The extra steps for records of feeds before the ledger learns the outcomes of a cycle.
     pub(crate) fn settle_feeds(&mut self, cycle: &mut Cycle) {
         self.put_off_failed(cycle);
         if cycle.items.iter().any(|item| item.whole || item.merged) {

@@ -13,7 +13,7 @@ use potok_core::trouble::{Bug, planted};
 /// Where a record stands in the order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Arrival {
-    /// What it came with.
+    /// The stream it came in.
     pub stream: Stream,
     /// Its place in its stream.
     pub place: u64,

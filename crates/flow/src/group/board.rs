@@ -1,4 +1,4 @@
-//! What lanes hold, for those who look at it or ask something of it.
+//! The groups of all lanes, for people who look at them or command them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ use crate::plan::GroupPlan;
 /// A wall clock that is off by more than this was set.
 const CLOCK_SET_MILLIS: i64 = 1_000;
 
-/// What a lane holds, and who wants to see it.
+/// The groups of one lane, and whoever waits to see them.
 pub(crate) struct GroupTable {
     pub(super) index: Mutex<Index>,
     /// Somebody asked for something.
@@ -50,7 +50,7 @@ impl GroupTable {
     }
 }
 
-/// What a pipeline holds, in numbers.
+/// The number and size of a pipeline's groups.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Contents {
     pub open_groups: u64,

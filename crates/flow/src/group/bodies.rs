@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use potok_core::{Headers, Record, Store, Timestamp};
 
-/// What keeping one costs besides its bytes.
+/// The cost of keeping a body, beside its bytes.
 const BESIDES: usize = 96;
 
 /// Bodies that come together lie together up to so many bytes, and take room until the last of them

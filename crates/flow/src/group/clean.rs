@@ -97,7 +97,7 @@ impl Lane {
         if places.is_empty() {
             return Ok(());
         }
-        // Whoever has the partition now has emptied its share.
+        // The new owner of the partition has emptied its share.
         if !self.live.contains(assignment) {
             return Ok(());
         }

@@ -141,7 +141,7 @@ pub(crate) struct Gather {
     pub waits: Arc<Waits>,
     pub letters: Arc<DeadLetterWriter>,
     pub counters: Arc<Counters>,
-    /// What this process has not read of the internal topic, and how many bytes that may be.
+    /// The bytes of the internal topic that this process has not read, and their bound.
     pub unread: Arc<Signal<u64>>,
     pub unread_max: usize,
 }
@@ -160,7 +160,7 @@ impl Gather {
                 Ok(OpenGroup { source, journal }) => self.copy(source, journal, &mut pace).await,
                 Err(fault) => Err(fault),
             };
-            // Whatever its source said, it is gone.
+            // The source is gone, and its wait with it.
             self.waits.end(WaitsFor::Source, self.source());
             let fault = match copied {
                 Ok(()) => return Ok(()),
@@ -207,7 +207,7 @@ impl Gather {
             };
             let mut batches = Vec::new();
             let mut bytes = self.hear(said, &mut live, &mut batches);
-            // What is there already goes along.
+            // Batches that are there already go along.
             while bytes < pace.room && !batches.is_empty() {
                 let Some(said) = source.next().now_or_never() else { break };
                 bytes += self.hear(said?, &mut live, &mut batches);

@@ -60,7 +60,7 @@ pub fn gathered_from(record: &Record) -> Option<Position> {
     origin(record, &[]).map(|origin| origin.position)
 }
 
-/// What a copy is a copy of; its topic mostly is one of these.
+/// The original of a copy; its topic mostly is one of these.
 pub(crate) fn origin(record: &Record, topics: &[Arc<str>]) -> Option<Origin> {
     let (_, origin) = record.headers.iter().next().filter(|(name, _)| *name == ORIGIN_HEADER)?;
     let mut parts = origin?.splitn(2, |byte| *byte == KEY_FOLLOWS);

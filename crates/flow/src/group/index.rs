@@ -1,4 +1,4 @@
-//! What a lane holds: an index in memory, rebuilt from the log after every start.
+//! The groups of a lane: an index in memory, rebuilt from the log after every start.
 //!
 //! ```text
 //!   record ─► open group ─► frozen (a rule closed it) ─► its seal is written ─┐
@@ -22,7 +22,6 @@ mod view;
 mod waiting;
 
 use std::collections::{BTreeMap, HashSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -37,6 +36,7 @@ use super::bodies::Body;
 use super::clock::Share;
 use super::seal::{Generation, Members, Seal};
 use super::shelf::KeyedQueue;
+use crate::fixed_hash::FixedHash;
 use crate::plan::ClosePlan;
 pub(super) use view::ViewContext;
 pub use view::{GroupCursor, GroupPage, GroupView, KindView};
@@ -75,6 +75,13 @@ impl Feed {
     pub fn position(&self, offset: u64) -> Position {
         let Partition { topic, index } = self.partition.clone();
         Position { log: self.log, topic, partition: index, offset }
+    }
+
+    /// Adds a place to a hash.
+    fn hashed(&self, hash: FixedHash, offset: u64) -> FixedHash {
+        let Partition { topic, index } = &self.partition;
+        let log = hash.number(self.log).text(topic.as_bytes());
+        log.number(u64::from(*index)).number(offset)
     }
 }
 
@@ -191,7 +198,7 @@ pub(crate) struct NewMember {
 pub(crate) struct Index {
     close: ClosePlan,
     pub feeds: Vec<Feed>,
-    /// Those that have left and that nothing names.
+    /// Numbers of feeds that have left and that nothing refers to.
     free_feeds: Vec<u32>,
     /// Partitions that records came from, for [`Stream::Partition`].
     streams: Vec<Partition>,
@@ -214,13 +221,13 @@ pub(crate) struct Index {
     oldest: Option<(Instant, Option<Timestamp>)>,
     /// Nothing is sealed or sent before the log was read to the end seen at the start.
     pub caught_up: bool,
-    /// What closed later than it was due, in milliseconds, since somebody asked.
+    /// How late each group closed, in milliseconds, since the last question.
     pub lateness: Vec<u64>,
-    /// What somebody asked for, group by group.
+    /// Commands of people, group by group.
     pub wishes: Vec<(Bytes, Command)>,
 }
 
-/// What people may ask of an open group.
+/// A command of a person for an open group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     Close,
@@ -381,10 +388,11 @@ impl Index {
     }
 
     fn generation(&self, name: &GroupKey, first: &HeldRecord) -> u64 {
-        let mut hasher = DefaultHasher::new();
+        let GroupKey { key, slice, share } = name;
+        let group = FixedHash::new().text(key).number(slice.cast_unsigned());
+        let group = group.number(u64::from(*share));
         let feed = self.feeds.get(first.feed as usize);
-        (name, feed.map(|feed| feed.position(first.offset))).hash(&mut hasher);
-        hasher.finish()
+        feed.map_or(group, |feed| feed.hashed(group, first.offset)).finish()
     }
 
     /// The sealed group that has this record as a member.
@@ -478,16 +486,15 @@ impl Index {
             parts -= 1;
             records = records.saturating_sub(frozen.entries.len());
             let mut members = Members::default();
-            let mut hasher = DefaultHasher::new();
-            frozen.name.key.hash(&mut hasher);
+            let mut name = FixedHash::new().text(&frozen.name.key);
             for entry in &frozen.entries {
                 if let Some(feed) = self.feeds.get(entry.feed as usize) {
-                    (feed.log, &feed.partition, entry.offset).hash(&mut hasher);
+                    name = feed.hashed(name, entry.offset);
                     members.insert(feed.log, &feed.partition, entry.offset);
                 }
             }
             // The same members have the same name, others another.
-            frozen.generation.name = hasher.finish();
+            frozen.generation.name = name.finish();
             let ClosedGroup { generation, opened, reason, .. } = frozen;
             let (slice, dropped) = (frozen.name.slice, reason == CloseReason::Dropped);
             let seal = Seal { generation, slice, opened, closed, reason, dropped, members };
@@ -600,7 +607,7 @@ impl Index {
         self.sending.clone()
     }
 
-    /// What was taken last could not be sent: it is next again.
+    /// The group taken last could not be sent: it is next again.
     pub fn not_sent(&mut self) {
         // Nobody else keeps it: it is looked at under the lock.
         let back = Arc::try_unwrap(std::mem::take(&mut self.sending)).unwrap_or_default();
@@ -610,7 +617,7 @@ impl Index {
         }
     }
 
-    /// What was taken last is held no longer.
+    /// The group taken last is held no longer.
     pub fn sent(&mut self) {
         let sent = std::mem::take(&mut self.sending);
         let bytes = sent.iter().map(|sealed| bytes_of(&sealed.entries)).sum();
@@ -629,7 +636,7 @@ impl Index {
         if short.is_empty() {
             return Vec::new();
         }
-        // What an earlier seal has taken is no stray.
+        // A member that an earlier seal has taken is no stray.
         let position = |entry: &HeldRecord| {
             self.feeds.get(entry.feed as usize).map(|feed| feed.position(entry.offset))
         };

@@ -458,7 +458,7 @@ impl Lane {
         crash_point("group.held");
         if !cycle.items.is_empty() {
             cycle.chunks.push(chunk);
-            let delivered = self.deliver(&mut cycle, 0..self.plan.delivers.len()).await;
+            let delivered = self.deliver(&mut cycle).await;
             self.finish(cycle);
             delivered?;
         }

@@ -85,7 +85,7 @@ impl Members {
     }
 }
 
-/// What a seal says.
+/// The content of a seal.
 #[derive(Clone, Debug)]
 pub(crate) struct Seal {
     pub generation: Generation,

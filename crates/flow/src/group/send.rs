@@ -169,7 +169,7 @@ impl Lane {
         // Where shards have destinations of their own, a closed gate must not keep this lane from
         // taking in: room is shared with the others.
         self.gives_way = self.plan.delivers.iter().any(|deliver| deliver.shard.is_some());
-        let delivered = self.deliver(&mut cycle, 0..self.plan.delivers.len()).await;
+        let delivered = self.deliver(&mut cycle).await;
         self.gives_way = false;
         if matches!(delivered, Err(Stop::Shut)) {
             // Nothing of it has ended. What was taken is recognised when it comes again.

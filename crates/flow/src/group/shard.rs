@@ -53,7 +53,7 @@ pub(crate) fn shard_in(key: &[u8]) -> Option<u32> {
     (shard < of).then_some(shard)
 }
 
-/// What decides the lane of a group where groups are sharded: the lane is the shard.
+/// The hash that decides the lane of a group where groups are sharded: the lane is the shard.
 pub(crate) fn lane_of(key: &[u8]) -> u64 {
     shard_in(key).map_or_else(|| hash_of(key), u64::from)
 }

@@ -44,7 +44,7 @@ impl FullStore {
     }
 }
 
-/// What the store did with the records of a chunk.
+/// The store's answer for the records of a chunk.
 #[derive(Default)]
 pub(super) struct PutResult {
     /// With which record each was put.
@@ -209,7 +209,7 @@ impl Lane {
     }
 }
 
-/// What the store is given of these.
+/// These records as entries for the store.
 fn to_hold(holding: &Holding, batch: &SourceBatch, held: &[Item], came: &[i64]) -> Vec<StoreEntry> {
     struct OpenPiece {
         opened: Timestamp,

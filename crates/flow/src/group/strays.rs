@@ -1,6 +1,6 @@
 //! Records that a seal names under another key than `by` gives them now.
 //!
-//! Who changes `by` while sealed groups wait parts their members from them: on a log of this
+//! A change of `by` while sealed groups wait parts their members from them: on a log of this
 //! process's own, records find their lane by their group's key. A lane that has read everything
 //! and misses members of a seal notes them here, and the run is made again; then those records
 //! belong where their seal says. Until all lanes have looked nothing closes: what one misses
@@ -17,7 +17,7 @@ use potok_core::{Position, Record, SourceBatch};
 
 use super::GroupTables;
 
-/// What was noted when a run began: the key of the seal, by position.
+/// The notes at the beginning of a run: the key of the seal, by position.
 pub(crate) type SealKeys = Arc<HashMap<Position, Bytes>>;
 
 /// Outlives the runs of a pipeline, not the process: the next one finds out by itself.

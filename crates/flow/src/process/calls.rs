@@ -19,13 +19,13 @@ use crate::lane::Lane;
 use crate::plan::{Per, StagePlan};
 use crate::work::Stop;
 
-/// What is to be called for one stage.
+/// The calls to make for one stage.
 pub(super) struct Calls<'a> {
     /// Its place in the plan.
     index: usize,
     stage: &'a StagePlan,
     events: Vec<Event>,
-    /// What a stage per group is told.
+    /// The group, for a stage that works per group.
     group: Option<&'a GroupInfo>,
     queue: VecDeque<Call>,
     answers: Vec<Option<StageResult>>,
@@ -159,7 +159,7 @@ impl Lane {
                     continue;
                 }
                 if let Some(event) = calls.witness.and_then(|at| calls.events.get(at).cloned()) {
-                    // What it answers is known; that it does is what counts.
+                    // Its answer is known; it counts only that it answers.
                     let _ = self.call(&calls, vec![event], note).await;
                 }
             }

@@ -1,4 +1,4 @@
-//! What stages are asked to count in the events they let go on.
+//! The counts that stages are asked to keep of the events they let go on.
 //!
 //! It is read from the event's bytes, so that every stage can be asked, whatever it is written in;
 //! where nothing is asked, nothing is read. An event is counted when its answer is accepted, so a
@@ -12,7 +12,7 @@ use potok_expr::json::{Kind, Node, Parser};
 
 use crate::plan::{CountPlan, StagePlan};
 
-/// What the stages of a pipeline have counted since the process started, stage by stage.
+/// The counts of a pipeline's stages since the process started, stage by stage.
 #[derive(Debug, Default)]
 pub(crate) struct StageCounts(Vec<StageCount>);
 
@@ -49,7 +49,7 @@ impl StageCounts {
         if counters.is_empty() {
             return;
         }
-        // What is not JSON has nothing at any path.
+        // A value that is not JSON has nothing at any path.
         let Ok(event) = parser.parse(value) else { return };
         for counter in counters {
             let amount = counter.path.find(event).map_or(0, amount);

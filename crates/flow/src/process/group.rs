@@ -1,7 +1,7 @@
 //! Stages that work per group: once for each sealed group, its members in order.
 //!
-//! What the process may die of here is a batch, not a record, so the crash notes name its seal: a
-//! batch in which the process died three times becomes dead letters as a whole.
+//! Here the process may die of a whole group, not of a record, so the crash notes name its seal: a
+//! group in which the process died three times becomes dead letters as a whole.
 
 use potok_core::{CloseReason, GroupInfo, Position, SourceBatch};
 
@@ -10,9 +10,9 @@ use crate::crash_notes::{Range, Suspicion};
 use crate::lane::{Item, Lane, crashes};
 use crate::work::Stop;
 
-/// What is sent together.
+/// The records of a group that are sent together.
 pub(crate) struct GroupItems {
-    /// What its seal says of it.
+    /// The facts in its seal.
     pub group: GroupInfo,
     /// Where its seal lies.
     pub seal: Position,

@@ -58,7 +58,7 @@ impl Stage for VrlGroupStage {
         self.apply_group(&group, events).await
     }
 
-    /// What the program fails on, it fails on as a whole.
+    /// Where the program fails, it fails for the group as a whole.
     async fn apply_group(
         &self,
         group: &GroupInfo,

@@ -36,7 +36,7 @@ const POLL_WAIT_MAX: Duration = Duration::from_secs(5);
 /// nothing to read.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// What the intakes of a run share.
+/// The state that the intakes of a run share.
 #[derive(Clone)]
 pub(crate) struct IntakeShared {
     pub own: OwnTopics,
@@ -111,7 +111,7 @@ impl Intake {
         Intake { feed: Some(feed), ..Intake::new(number, source, routing, shared) }.run().await
     }
 
-    /// What it says that it waits for.
+    /// The kind of wait it reports.
     fn waits_for(&self) -> (WaitsFor, usize) {
         let what = if self.feed.is_some() { WaitsFor::Feed } else { WaitsFor::Source };
         (what, 2 * self.number)
@@ -433,7 +433,7 @@ async fn wait_after(failures: u32) {
     tokio::time::sleep(wait.min(POLL_WAIT_MAX)).await;
 }
 
-/// What woke the intake.
+/// A reason for the intake to wake.
 enum IntakeWake {
     /// The source has failed, and has not failed again for a while.
     Quiet,

@@ -20,7 +20,7 @@ pub(crate) struct Routing {
     parser: Parser,
     notes: Arc<CrashNotes>,
     own: OwnTopics,
-    /// What is held is gathered in the internal topic; a partition of it has one lane.
+    /// Held records are gathered in the internal topic, each partition of which has one lane.
     gathered: bool,
     strays: strays::SealKeys,
     turn: usize,

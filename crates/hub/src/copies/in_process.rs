@@ -6,11 +6,14 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::{Directory, Lease, NodeId, Parcels, Presence, Whereabouts};
+use super::{Directory, Find, Lease, NodeId, Parcels, Presence, Whereabouts};
 use crate::contract::{Unavailable, UserId};
+use crate::inbox::Inboxes;
+use crate::settings::Limits;
 
 /// Nodes of one process find each other here.
 #[derive(Default)]
@@ -25,6 +28,7 @@ struct SharedDirectory {
     lines: HashMap<NodeId, mpsc::UnboundedSender<Bytes>>,
     key: Option<[u8; 32]>,
     denials: HashMap<UserId, SystemTime>,
+    inboxes: Inboxes,
 }
 
 enum Entry {
@@ -86,8 +90,12 @@ impl Directory for InProcess {
         Ok(())
     }
 
-    async fn find(&self, users: &[UserId]) -> Result<Vec<Whereabouts>, Unavailable> {
-        let state = self.state();
+    async fn find(&self, users: &[Find], limits: &Limits) -> Result<Vec<Whereabouts>, Unavailable> {
+        let mut state = self.state();
+        state.inboxes.forget(limits);
+        for Find { user, frames } in users {
+            frames.iter().for_each(|frame| state.inboxes.keep(user, frame, limits));
+        }
         let find = |user: &UserId| {
             let mut found = Whereabouts::default();
             for (node, entry) in state.users.get(user).into_iter().flatten() {
@@ -101,7 +109,16 @@ impl Directory for InProcess {
             }
             found
         };
-        Ok(users.iter().map(find).collect())
+        Ok(users.iter().map(|find_one| find(&find_one.user)).collect())
+    }
+
+    async fn since(
+        &self,
+        user: &UserId,
+        last: &str,
+        limits: &Limits,
+    ) -> Result<Option<Vec<Value>>, Unavailable> {
+        Ok(self.state().inboxes.since(user, last, limits))
     }
 
     async fn cast(&self, parcels: &[(NodeId, Bytes)]) -> Result<Vec<bool>, Unavailable> {

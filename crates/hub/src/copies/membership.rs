@@ -3,7 +3,8 @@
 //!
 //! Everything is announced again when the lease was lost (FLUSHALL, or this process stood still),
 //! when listening begins anew (a promoted replica may miss what was announced, and still have the
-//! lease), and every twenty minutes, because entries live for an hour.
+//! lease), and every twenty minutes, because entries live for an hour. What all nodes have to know
+//! (the key of negotiations, who was told to go) is learned at the same moments.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -14,11 +15,11 @@ use bytes::Bytes;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
+use super::parcel::Parcel;
 use super::routing::{Copies, Outbound};
 use super::{Directory, Lease, NodeId, Presence};
 use crate::contract::{Unavailable, UserId};
 use crate::node::Node;
-use crate::random;
 use crate::trouble::{Planted, planted};
 
 /// Users that are announced in one call, and how long to pause before the next: 5,000 a second.
@@ -26,6 +27,8 @@ const ANNOUNCED_AT_ONCE: usize = 500;
 const ANNOUNCE_PAUSE: Duration = Duration::from_millis(100);
 /// Everything is said again this often.
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(20 * 60);
+/// Nothing has come through the line for at least this long.
+const SILENT_MIN: Duration = Duration::from_secs(3);
 /// How often users who just left are looked for.
 const SEARCH_EVERY: Duration = Duration::from_millis(250);
 /// After a failure.
@@ -91,13 +94,18 @@ impl Tasks {
         let Some(lease) = self.with(|node, _| node.limits().lease) else { return };
         let every = (lease / 5).min(Duration::from_secs(1));
         let mut announced = Instant::now();
-        let mut away = false;
+        let (mut away, mut begun) = (false, false);
         loop {
             if self.with(|_, copies| copies.left.load(Ordering::Acquire)) != Some(false) {
                 return;
             }
             match self.directory.renew(self.id, lease).await {
                 Ok(Lease { kept, live }) => {
+                    // Before anybody is looked for among those who are there already.
+                    if away || (begun && !kept) {
+                        self.with(|node, copies| node.note_return(copies));
+                    }
+                    begun = true;
                     if std::mem::take(&mut away) {
                         self.relisten.notify_one();
                         tracing::info!("the directory of the hub's nodes is back");
@@ -107,6 +115,7 @@ impl Tasks {
                         announced = Instant::now();
                         self.introduce(kept).await;
                     }
+                    self.try_line(every).await;
                 }
                 Err(Unavailable) => {
                     if !std::mem::replace(&mut away, true) {
@@ -128,14 +137,35 @@ impl Tasks {
         if again || !self.with(forgetful).unwrap_or_default() {
             self.with(|node, copies| node.announce_all(copies));
         }
-        if let Ok(key) = self.directory.negotiation_key(random::bytes()).await {
-            self.with(|node, _| node.negotiation.set_key(&key));
+        self.learn().await;
+    }
+
+    /// Learns what all nodes have to know.
+    async fn learn(&self) {
+        let Some(proposal) = self.with(|node, _| node.negotiation.proposal()) else { return };
+        if let Ok(key) = self.directory.negotiation_key(proposal).await {
+            self.with(|node, _| node.negotiation.set_key(key));
         }
         if let Ok(denials) = self.directory.denials().await {
-            self.with(|node, _| {
-                let mut users = node.users();
-                denials.iter().for_each(|(user, before)| users.deny(user, *before));
-            });
+            self.with(|node, _| node.take_denials(&denials));
+        }
+    }
+
+    /// A line can be dead without saying so, where a network swallows what comes. A word to oneself
+    /// shows it.
+    async fn try_line(&self, every: Duration) {
+        if self.with(|_, copies| *copies.listening.borrow()) != Some(true) {
+            return;
+        }
+        let echo = [(self.id, Parcel::Echo.encode(self.id))];
+        let Ok(taken) = self.directory.cast(&echo).await else { return };
+        let silent_for = (every * 5).max(SILENT_MIN);
+        let silent = |_: &Arc<Node>, copies: &Copies| {
+            copies.state().heard.is_some_and(|heard| heard.elapsed() > silent_for)
+        };
+        if taken.first() == Some(&false) || self.with(silent) == Some(true) {
+            tracing::warn!("nothing reaches this node of the hub any more; it listens anew");
+            self.relisten.notify_one();
         }
     }
 
@@ -170,7 +200,10 @@ impl Tasks {
     async fn listen(self) {
         loop {
             if let Ok(mut parcels) = self.directory.listen(self.id).await {
+                // What was said while nobody listened.
+                self.learn().await;
                 self.with(|node, copies| {
+                    copies.state().heard = Some(Instant::now());
                     copies.listening.send_replace(true);
                     if !planted(node.limits(), Planted::AnnouncedOnce) {
                         node.announce_all(copies);

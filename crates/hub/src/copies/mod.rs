@@ -15,12 +15,14 @@
 //! | `parcel` | what nodes say to each other, as bytes |
 //! | `routing` | messages to other nodes and from them, answers, users who just left |
 //! | `membership` | the tasks: lease, announcements, listening, sending |
+//! | `missing` | what a user may have missed, wherever it was sent from |
 //! | `views` | questions to all nodes: who is connected, disconnect |
 //! | `in_process` | a directory for nodes of one process |
 //! | `redis` | a directory on Redis |
 
 pub(crate) mod in_process;
 pub(crate) mod membership;
+mod missing;
 pub(crate) mod parcel;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
@@ -28,13 +30,17 @@ pub(crate) mod routing;
 pub(crate) mod views;
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use serde_json::Value;
 
+use crate::Frame;
 use crate::contract::{Unavailable, UserId};
 use crate::random;
+use crate::settings::Limits;
 
 /// A node: one run of one process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -78,7 +84,8 @@ pub enum Presence {
 /// A lease that was renewed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lease {
-    /// Whether it was still there. Where it was not, nobody knows any more who is with this node.
+    /// Whether it was still there, in a directory that has forgotten nothing since. Where it was
+    /// not, nobody may know any more who is with this node, or with others.
     pub kept: bool,
     /// All nodes that have one, this one too.
     pub live: Vec<NodeId>,
@@ -93,38 +100,71 @@ pub struct Whereabouts {
     pub lost: Option<Duration>,
 }
 
-/// Where users are and how nodes talk, shared by all nodes of a hub.
+/// A user to be looked for.
+#[derive(Clone, Debug)]
+pub struct Find {
+    pub user: UserId,
+    /// Messages for them, in order, which are kept before they are looked for: who connects
+    /// meanwhile is seen by one of the two.
+    pub frames: Vec<Arc<Frame>>,
+}
+
+/// Where users are, what they may have missed, and how nodes talk; shared by all nodes of a hub.
 ///
-/// Every call is one attempt that ends within seconds: after an error it may have happened or not,
-/// and the caller asks again. Nothing here waits for a node.
+/// Every call is one attempt that ends within seconds: after an error, and where its future is
+/// dropped, it may have happened or not, and the caller asks again. Nothing here waits for a node.
+/// Calls come from several tasks at a time; those that are said to be in order come from one.
+/// Everything may be forgotten at any moment (`renew` tells), and is then said again.
 #[async_trait]
 pub trait Directory: Send + Sync {
-    /// Renews a node's lease, or begins it. Called about once a second by each node.
+    /// Renews a node's lease, or begins it. Called about once a second by each node, whatever
+    /// happens; a node whose lease is over is dead to the others.
     async fn renew(&self, node: NodeId, lease: Duration) -> Result<Lease, Unavailable>;
 
-    /// Ends a node's lease: it stops in good order.
+    /// Ends a node's lease: it stops in good order. Called once, last; where it fails, the lease ends
+    /// by itself.
     async fn leave(&self, node: NodeId) -> Result<(), Unavailable>;
 
-    /// Says what has become of users at a node. Saying it twice is saying it once.
+    /// Says what has become of users at a node, up to 500 of them. Called when it changes, again
+    /// until it succeeds, again for all where something may have been forgotten, and before what
+    /// somebody missed is read. Saying it twice is saying it once.
     async fn announce(&self, node: NodeId, users: &[(UserId, Presence)])
     -> Result<(), Unavailable>;
 
-    /// Where each of these users is, in their order.
-    async fn find(&self, users: &[UserId]) -> Result<Vec<Whereabouts>, Unavailable>;
+    /// Keeps messages for what users may have missed, bounded by `limits`, then says where each of
+    /// these users is, in their order: in this order for each user, and nothing comes between.
+    /// Called once per `send`, and without messages while a user is looked for. After an error the
+    /// messages may have been kept: they will be sent again under the same ids.
+    async fn find(&self, users: &[Find], limits: &Limits) -> Result<Vec<Whereabouts>, Unavailable>;
 
-    /// Hands parcels to nodes. Those for one node arrive in the order of the calls, or not at all.
-    /// For each, whether somebody listens there.
+    /// What was kept for a user since a message of that id, and from a while before it, as clients
+    /// are told it; `None` where that is not known whole. Called at most once a second per
+    /// connection.
+    async fn since(
+        &self,
+        user: &UserId,
+        last: &str,
+        limits: &Limits,
+    ) -> Result<Option<Vec<Value>>, Unavailable>;
+
+    /// Hands parcels to nodes. Called by one task of each node. Those for one node arrive in the
+    /// order of the calls, or not at all. For each, whether somebody listens there; taken is not
+    /// read.
     async fn cast(&self, parcels: &[(NodeId, Bytes)]) -> Result<Vec<bool>, Unavailable>;
 
-    /// Parcels for a node, from now on.
+    /// Parcels for a node, from now on. Called at the start, and again when the line broke or nothing
+    /// comes through it any more; an older line of the node may be dropped.
     async fn listen(&self, node: NodeId) -> Result<Box<dyn Parcels>, Unavailable>;
 
-    /// The key that all nodes sign negotiations with: the first proposal wins.
+    /// The key that all nodes sign negotiations with: the first proposal wins. Called when a node
+    /// begins to listen, and where its lease was forgotten.
     async fn negotiation_key(&self, proposal: [u8; 32]) -> Result<[u8; 32], Unavailable>;
 
     /// Remembers for a day that tokens of a user are refused that were issued up to then.
     async fn deny(&self, user: &UserId, before: SystemTime) -> Result<(), Unavailable>;
 
+    /// All that are remembered. Called when a node begins to listen, and where its lease was
+    /// forgotten.
     async fn denials(&self) -> Result<Vec<(UserId, SystemTime)>, Unavailable>;
 }
 

@@ -6,6 +6,7 @@
 //! replies  := entries: leg 8 ‖ outcome 1
 //! ask      := number 8 ‖ question text
 //! tell     := number 8 ‖ answer text
+//! echo     := nothing
 //! text     := length 4 ‖ UTF-8        numbers are big-endian
 //! ```
 //!
@@ -36,6 +37,8 @@ pub(crate) enum Parcel {
         number: u64,
         answer: String,
     },
+    /// To oneself: whether the line still carries something.
+    Echo,
 }
 
 /// A message for a user of the other node.
@@ -75,6 +78,7 @@ impl Parcel {
             Parcel::Replies(_) => 2,
             Parcel::Ask { .. } => 3,
             Parcel::Tell { .. } => 4,
+            Parcel::Echo => 5,
         };
         out.put_u8(VERSION);
         out.put_u8(kind);
@@ -91,6 +95,7 @@ impl Parcel {
                 out.put_u64(*number);
                 put_text(&mut out, text);
             }
+            Parcel::Echo => {}
         }
         out.freeze()
     }
@@ -117,6 +122,7 @@ impl Parcel {
                     _ => Parcel::Tell { number, answer: text },
                 }
             }
+            5 if rest.is_empty() => Parcel::Echo,
             _ => return None,
         };
         Some((from, parcel))

@@ -4,13 +4,20 @@
 //! potok:hub:<name>:nodes          sorted set: node → when its lease ends, milliseconds of Redis' clock
 //! potok:hub:<name>:user:{<user>}  hash: node → milliseconds since when the user is there, or −milliseconds
 //!                                 when their last connection broke; lives for an hour
+//! potok:hub:<name>:inbox:{<user>} list: messages that the user may have missed, the oldest first:
+//!                                 milliseconds, bytes, and the message as JSON; lives for `inbox_age`
+//! potok:hub:<name>:marks:{<user>} hash: bytes of that list, and the moment behind which it is whole
+//! potok:hub:<name>:epoch          run of the Redis server, and the moment behind which it has all
+//!                                 that it was told
 //! potok:hub:<name>:key            the key that negotiations are signed with
 //! potok:hub:<name>:denied         hash: user → seconds; tokens issued up to then are refused
 //! potok:hub:<name>:to:<node>      channel of a node
 //! ```
 //!
 //! All times are Redis' own: clocks of nodes differ. Everything here may be lost at any moment; the
-//! nodes say it again. Redis is inside the trust boundary: who can write there can speak to anyone.
+//! nodes say it again. What users may have missed cannot be said again: where the server was flushed,
+//! started anew or is another one (a promoted replica may lack the last messages), the epoch is a new
+//! one, and nothing from before it is told. Redis is inside the trust boundary: who can write there can speak to anyone.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -19,11 +26,14 @@ use bytes::Bytes;
 use futures::StreamExt;
 use redis::aio::{MultiplexedConnection, PubSubStream};
 use redis::{AsyncConnectionConfig, FromRedisValue, Pipeline, RedisError, RedisResult};
+use serde_json::Value;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use super::{Directory, Lease, NodeId, Parcels, Presence, Whereabouts};
+use super::{Directory, Find, Lease, NodeId, Parcels, Presence, Whereabouts};
 use crate::contract::{Unavailable, UserId};
+use crate::inbox;
+use crate::settings::Limits;
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
@@ -34,6 +44,47 @@ const USER_LIFE: Duration = Duration::from_secs(60 * 60);
 const DEAD_ENTRY_AGE: Duration = Duration::from_secs(60);
 /// A denial is of interest for so long: no token lives longer.
 const DENIAL_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// `KEYS epoch; ARGV run of the server`: notes when a run is first seen, or everything was forgotten.
+const BEGIN: &str = "\
+local now = redis.call('TIME')
+now = now[1] * 1000 + math.floor(now[2] / 1000)
+local epoch = redis.call('GET', KEYS[1])
+if epoch and string.match(epoch, '^(%S+) ') == ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[1] .. ' ' .. string.format('%.0f', now))
+return 1";
+
+/// `KEYS user, inbox, marks; ARGV most messages, most bytes, milliseconds of life, then bytes and
+/// message of each` → where the user is. Messages are kept first.
+const FIND: &str = "\
+local now = redis.call('TIME')
+now = now[1] * 1000 + math.floor(now[2] / 1000)
+local number = function(value) return string.format('%.0f', value) end
+if #ARGV > 3 then
+  local most, room, life = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+  local count = redis.call('LLEN', KEYS[2])
+  local bytes = tonumber(redis.call('HGET', KEYS[3], 'bytes') or 0)
+  local whole = tonumber(redis.call('HGET', KEYS[3], 'whole') or now - life)
+  local drop = function()
+    local at, size = string.match(redis.call('LPOP', KEYS[2]), '^(%d+) (%d+) ')
+    whole, bytes, count = math.max(whole, tonumber(at)), bytes - tonumber(size), count - 1
+  end
+  for place = 4, #ARGV, 2 do
+    local size = tonumber(ARGV[place])
+    local fits = most > 0 and size <= room
+    while count > 0 and (not fits or bytes + size > room or count >= most) do drop() end
+    if fits then
+      redis.call('RPUSH', KEYS[2], number(now) .. ' ' .. ARGV[place] .. ' ' .. ARGV[place + 1])
+      bytes, count = bytes + size, count + 1
+    else
+      whole = now
+    end
+  end
+  redis.call('HSET', KEYS[3], 'bytes', number(bytes), 'whole', number(whole))
+  redis.call('PEXPIRE', KEYS[2], ARGV[3])
+  redis.call('PEXPIRE', KEYS[3], ARGV[3])
+end
+return redis.call('HGETALL', KEYS[1])";
 
 /// `KEYS nodes; ARGV node, milliseconds` → whether the lease was there, then all that are.
 const RENEW: &str = "\
@@ -61,9 +112,18 @@ return redis.call('PEXPIRE', KEYS[1], ARGV[3])";
 pub struct RedisDirectory {
     client: redis::Client,
     prefix: String,
-    open: Mutex<Option<MultiplexedConnection>>,
+    open: Mutex<Option<Open>>,
+    /// The epoch when the lease was last renewed here.
+    epoch: std::sync::Mutex<Option<String>>,
     /// Nodes that had a lease when it was last renewed here.
     live: std::sync::Mutex<Vec<NodeId>>,
+}
+
+/// A connection, and the run of the server behind it.
+#[derive(Clone)]
+struct Open {
+    connection: MultiplexedConnection,
+    run: String,
 }
 
 impl RedisDirectory {
@@ -72,7 +132,8 @@ impl RedisDirectory {
     pub fn new(url: &str, hub: &str) -> Result<Self, String> {
         let client = redis::Client::open(url).map_err(|error| error.category().to_owned())?;
         let prefix = format!("potok:hub:{hub}:");
-        Ok(RedisDirectory { client, prefix, open: Mutex::default(), live: Default::default() })
+        let (open, epoch, live) = (Mutex::default(), Default::default(), Default::default());
+        Ok(RedisDirectory { client, prefix, open, epoch, live })
     }
 
     /// Whether it answers.
@@ -84,10 +145,14 @@ impl RedisDirectory {
     }
 
     fn user_key(&self, user: &UserId) -> String {
+        self.key_of("user", user)
+    }
+
+    fn key_of(&self, what: &str, user: &UserId) -> String {
         // In a cluster the part in braces chooses the slot. A user's name may have braces itself;
         // its length keeps two of them apart that would look the same.
         let user = user.as_str();
-        format!("{}user:{{{}:{}}}", self.prefix, user.len(), user.replace('}', "%7D"))
+        format!("{}{what}:{{{}:{}}}", self.prefix, user.len(), user.replace('}', "%7D"))
     }
 
     fn channel(&self, node: NodeId) -> String {
@@ -103,8 +168,8 @@ impl RedisDirectory {
     }
 
     async fn attempt<T: FromRedisValue>(&self, pipeline: &Pipeline) -> RedisResult<T> {
-        let mut connection = self.connection().await?;
-        let answer = timeout(ANSWER_WITHIN, pipeline.query_async(&mut connection)).await;
+        let mut open = self.connection().await?;
+        let answer = timeout(ANSWER_WITHIN, pipeline.query_async(&mut open.connection)).await;
         let answer = answer.unwrap_or_else(|_| Err(too_late()));
         if answer.is_err() {
             *self.open.lock().await = None;
@@ -112,19 +177,47 @@ impl RedisDirectory {
         answer
     }
 
-    async fn connection(&self) -> RedisResult<MultiplexedConnection> {
+    async fn connection(&self) -> RedisResult<Open> {
         let mut open = self.open.lock().await;
-        if let Some(connection) = &*open {
-            return Ok(connection.clone());
+        if let Some(open) = &*open {
+            return Ok(open.clone());
         }
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT_WITHIN))
             .set_response_timeout(Some(ANSWER_WITHIN));
         let connecting = self.client.get_multiplexed_async_connection_with_config(&config);
-        let connection =
+        let mut connection =
             timeout(CONNECT_WITHIN, connecting).await.unwrap_or_else(|_| Err(too_late()))?;
-        *open = Some(connection.clone());
-        Ok(connection)
+        let beginning = async {
+            let info: RedisResult<String> =
+                redis::cmd("INFO").arg("server").query_async(&mut connection).await;
+            // Where that may not be asked, every connection counts as one to another server.
+            let info = info.unwrap_or_default();
+            let run = info.lines().find_map(|line| line.trim().strip_prefix("run_id:"));
+            let run = run.map_or_else(|| NodeId::random().to_string(), str::to_owned);
+            self.begin(&run).query_async::<()>(&mut connection).await?;
+            Ok::<_, RedisError>(run)
+        };
+        // Before anything else is said or asked on it.
+        let run = timeout(ANSWER_WITHIN, beginning).await.unwrap_or_else(|_| Err(too_late()))?;
+        let made = Open { connection, run };
+        *open = Some(made.clone());
+        Ok(made)
+    }
+
+    fn begin(&self, run: &str) -> Pipeline {
+        let mut pipeline = redis::pipe();
+        pipeline.cmd("EVAL").arg(BEGIN).arg(1).arg(self.epoch_key()).arg(run).ignore();
+        pipeline
+    }
+
+    fn epoch_key(&self) -> String {
+        format!("{}epoch", self.prefix)
+    }
+
+    /// Whether the server has forgotten something since the lease was last renewed, or is another.
+    fn is_another(&self, epoch: Option<&str>) -> bool {
+        self.epoch.lock().is_ok_and(|known| known.is_some() && known.as_deref() != epoch)
     }
 
     fn is_live(&self, node: NodeId) -> bool {
@@ -139,17 +232,24 @@ fn too_late() -> RedisError {
 #[async_trait]
 impl Directory for RedisDirectory {
     async fn renew(&self, node: NodeId, lease: Duration) -> Result<Lease, Unavailable> {
-        let mut pipeline = redis::pipe();
+        let run = self.connection().await.map_err(|_| Unavailable)?.run;
+        // Everything may have been forgotten on the same connection.
+        let mut pipeline = self.begin(&run);
         let nodes = format!("{}nodes", self.prefix);
         pipeline.cmd("EVAL").arg(RENEW).arg(1).arg(nodes);
         pipeline.arg(node.to_string()).arg(lease.as_millis() as u64);
-        let (answer,): (Vec<String>,) = self.ask(&pipeline).await?;
+        pipeline.cmd("GET").arg(self.epoch_key());
+        let (answer, epoch): (Vec<String>, Option<String>) = self.ask(&pipeline).await?;
         let (kept, live) = answer.split_first().ok_or(Unavailable)?;
+        let kept = kept == "1" && !self.is_another(epoch.as_deref());
+        if let Ok(mut known) = self.epoch.lock() {
+            *known = epoch;
+        }
         let live: Vec<_> = live.iter().filter_map(|node| NodeId::parse(node)).collect();
         if let Ok(mut known) = self.live.lock() {
             known.clone_from(&live);
         }
-        Ok(Lease { kept: kept == "1", live })
+        Ok(Lease { kept, live })
     }
 
     async fn leave(&self, node: NodeId) -> Result<(), Unavailable> {
@@ -176,18 +276,31 @@ impl Directory for RedisDirectory {
         self.ask(&pipeline).await
     }
 
-    async fn find(&self, users: &[UserId]) -> Result<Vec<Whereabouts>, Unavailable> {
+    async fn find(&self, users: &[Find], limits: &Limits) -> Result<Vec<Whereabouts>, Unavailable> {
         let mut pipeline = redis::pipe();
         pipeline.cmd("TIME");
-        for user in users {
-            pipeline.cmd("HGETALL").arg(self.user_key(user));
+        for Find { user, frames } in users {
+            pipeline.cmd("EVAL").arg(FIND).arg(3).arg(self.user_key(user));
+            pipeline.arg(self.key_of("inbox", user)).arg(self.key_of("marks", user));
+            pipeline.arg(limits.inbox_messages).arg(limits.inbox_bytes);
+            pipeline.arg(limits.inbox_age.as_millis().max(1) as u64);
+            for frame in frames {
+                pipeline.arg(frame.bytes()).arg(inbox::entry(frame).to_string());
+            }
         }
+        // Behind the users: what was forgotten before they were looked for shows here.
+        pipeline.cmd("GET").arg(self.epoch_key());
         let mut answers: Vec<redis::Value> = self.ask(&pipeline).await?;
+        let epoch: Option<String> = read(answers.pop().ok_or(Unavailable)?)?;
+        if self.is_another(epoch.as_deref()) {
+            // It knows nobody now; that is not to say that nobody is there.
+            return Err(Unavailable);
+        }
         let (seconds, micros): (i64, i64) = read(answers.remove(0))?;
         let now = seconds * 1000 + micros / 1000;
         let mut dead = redis::pipe();
         let mut all = Vec::with_capacity(users.len());
-        for (user, answer) in users.iter().zip(answers) {
+        for (Find { user, .. }, answer) in users.iter().zip(answers) {
             let entries: Vec<(String, i64)> = read(answer)?;
             let mut whereabouts = Whereabouts::default();
             for (node, since) in entries {
@@ -208,6 +321,34 @@ impl Directory for RedisDirectory {
             let _: Result<(), Unavailable> = self.ask(&dead).await;
         }
         Ok(all)
+    }
+
+    async fn since(
+        &self,
+        user: &UserId,
+        last: &str,
+        limits: &Limits,
+    ) -> Result<Option<Vec<Value>>, Unavailable> {
+        let mut pipeline = redis::pipe();
+        // In this order: what is dropped meanwhile makes less of it whole, never more.
+        pipeline.cmd("LRANGE").arg(self.key_of("inbox", user)).arg(0).arg(-1);
+        pipeline.cmd("HGET").arg(self.key_of("marks", user)).arg("whole");
+        pipeline.cmd("GET").arg(self.epoch_key());
+        let (kept, whole, epoch): (Vec<String>, Option<u64>, Option<String>) =
+            self.ask(&pipeline).await?;
+        let epoch = epoch.as_deref().and_then(|epoch| epoch.split_once(' ')?.1.parse().ok());
+        let (Some(whole), Some(epoch)) = (whole, epoch) else { return Ok(None) };
+        let whole_after: u64 = whole.max(epoch);
+        let read = |kept: &String| -> Option<(u64, Value)> {
+            let mut parts = kept.splitn(3, ' ');
+            let (at, _, message) = (parts.next()?, parts.next()?, parts.next()?);
+            Some((at.parse().ok()?, serde_json::from_str(message).ok()?))
+        };
+        let Some(kept) = kept.iter().map(read).collect::<Option<Vec<_>>>() else { return Ok(None) };
+        let overlap = limits.resume_overlap.as_millis() as u64;
+        Ok(inbox::missed(kept, last, |then| {
+            then.checked_sub(overlap).filter(|cut| *cut > whole_after)
+        }))
     }
 
     async fn cast(&self, parcels: &[(NodeId, Bytes)]) -> Result<Vec<bool>, Unavailable> {

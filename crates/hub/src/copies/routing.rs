@@ -15,7 +15,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 
 use super::parcel::{Letter, Outcome, Parcel, Reply};
-use super::{Directory, NodeId, Whereabouts};
+use super::{Directory, Find, NodeId, Whereabouts};
 use crate::Frame;
 use crate::contract::{Answer, Answers, Outgoing, Ticket, Unavailable, UserId};
 use crate::counters::{Counters, add};
@@ -52,6 +52,9 @@ pub(crate) struct RoutingState {
     live: HashSet<NodeId>,
     /// When those were read.
     read: Option<Instant>,
+    /// The directory was away or has forgotten something; until then others may not have said again
+    /// who is with them.
+    settling: Option<Instant>,
     /// Nodes that lost their lease a moment ago.
     vanished: HashMap<NodeId, Instant>,
     /// Users to announce, and whether the last connection of those who are not here broke.
@@ -61,6 +64,8 @@ pub(crate) struct RoutingState {
     /// Users who left a moment ago, and what came for them since.
     searches: HashMap<UserId, Search>,
     pub outbound: VecDeque<Outbound>,
+    /// When something last came through this node's line.
+    pub heard: Option<Instant>,
     /// Questions to other nodes that are not answered yet.
     pub asks: HashMap<u64, mpsc::UnboundedSender<(NodeId, String)>>,
 }
@@ -141,6 +146,14 @@ impl RoutingState {
         self.numbers
     }
 
+    /// Its user is nowhere, as far as that can be said now.
+    fn nobody(&self, delivery: &Delivery, settlements: &mut Settlements) {
+        if self.settling.is_some_and(|until| Instant::now() < until) {
+            delivery.mark_unsure();
+        }
+        settlements.nobody(delivery);
+    }
+
     /// Who is alive, unless that was read too long ago to be true.
     fn live(&self, lease: Duration) -> Result<&HashSet<NodeId>, Unavailable> {
         let fresh = self.read.is_some_and(|read| read.elapsed() < lease);
@@ -167,6 +180,15 @@ impl Node {
         }
     }
 
+    /// The directory is back, or begins anew: for as long as a node may take to be heard of, users
+    /// who are not in it may be with somebody.
+    pub(crate) fn note_return(&self, copies: &Copies) {
+        let naive = [Planted::AnnouncedOnce, Planted::AwayIsNobody];
+        if !naive.into_iter().any(|bug| planted(self.limits(), bug)) {
+            copies.state().settling = Some(Instant::now() + self.limits().lease);
+        }
+    }
+
     /// Replies may have been lost: what is open now cannot be said to be unanswered any more.
     pub(crate) fn note_deafness(&self, copies: &Copies) {
         copies.state().legs.values().for_each(|leg| leg.pending.delivery.mark_unsure());
@@ -179,16 +201,11 @@ impl Node {
         batch: Vec<Outgoing>,
         answers: &Arc<dyn Answers>,
     ) -> Result<(), Unavailable> {
-        let mut users: Vec<_> = batch.iter().map(|outgoing| outgoing.user.clone()).collect();
-        users.sort_unstable();
-        users.dedup();
-        let found = match copies.directory.find(&users).await {
-            Err(Unavailable) if planted(self.limits(), Planted::AwayIsNobody) => {
-                vec![Whereabouts::default(); users.len()]
-            }
+        let found = match self.find_all(copies, &batch).await {
+            Err(Unavailable) if planted(self.limits(), Planted::AwayIsNobody) => Vec::new(),
             found => found?,
         };
-        let found: HashMap<_, _> = users.into_iter().zip(found).collect();
+        let found: HashMap<_, _> = found.into_iter().collect();
         let lease = self.limits().lease;
         let mut settlements = Settlements::default();
         let users = self.users();
@@ -260,7 +277,7 @@ impl Node {
                     settlements.unanswered(&delivery);
                 }
             } else {
-                settlements.nobody(&delivery);
+                state.nobody(&delivery, settlements);
             }
             return;
         }
@@ -315,7 +332,9 @@ impl Node {
         if wanted.is_empty() {
             return;
         }
-        let found = copies.directory.find(&wanted).await;
+        let find = |user: &UserId| Find { user: user.clone(), frames: Vec::new() };
+        let finds: Vec<_> = wanted.iter().map(find).collect();
+        let found = copies.directory.find(&finds, self.limits()).await;
         let mut settlements = Settlements::default();
         let users = self.users();
         let mut state = copies.state();
@@ -426,7 +445,7 @@ impl Node {
             Outcome::Gone if delivery.is_last() && !delivery.is_settled() => {
                 let until = pending.until.unwrap_or(Instant::now() + self.limits().linger);
                 if until <= Instant::now() {
-                    return settlements.nobody(&delivery);
+                    return state.nobody(&delivery, settlements);
                 }
                 let search = state.searches.entry(pending.user.clone());
                 let search =
@@ -439,11 +458,13 @@ impl Node {
 
     /// What another node says.
     pub(crate) fn take_parcel(self: &Arc<Self>, copies: &Copies, bytes: &[u8]) {
+        copies.state().heard = Some(Instant::now());
         let Some((from, parcel)) = Parcel::decode(bytes) else {
             tracing::debug!("a parcel of another version was passed over");
             return;
         };
         match parcel {
+            Parcel::Echo => {}
             Parcel::Deliver(letters) => self.take_letters(copies, from, letters),
             Parcel::Replies(replies) => {
                 let mut settlements = Settlements::default();

@@ -56,11 +56,14 @@ pub async fn serve(listener: TcpListener, node: Arc<Node>, stop: impl Future<Out
         };
         match accepted {
             Ok((stream, address)) => {
-                let Some(peer) = peers.admit(address, &node.settings().trusted_proxies) else {
-                    continue;
-                };
                 prepare(&stream);
-                tokio::spawn(talk(stream, peer, router.clone(), node.clone()));
+                let (peers, router, node) = (peers.clone(), router.clone(), node.clone());
+                tokio::spawn(async move {
+                    let trusted = &node.settings().trusted_proxies;
+                    if let Some(peer) = peers.admit(address, trusted).await {
+                        talk(stream, peer, router, node.clone()).await;
+                    }
+                });
             }
             Err(error) => {
                 tracing::warn!(%error, "a client cannot be accepted");

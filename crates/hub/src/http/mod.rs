@@ -5,6 +5,7 @@
 //! logged: browsers put tokens into them.
 
 mod accept;
+mod network;
 mod origin;
 mod peers;
 mod request;
@@ -21,6 +22,7 @@ use axum::response::{IntoResponse, Response};
 use http_body_util::{BodyExt, Limited};
 
 pub use self::accept::{listen, serve};
+pub use self::network::Network;
 use self::peers::{Peer, Peers};
 use self::request::RequestQuery;
 use crate::connection::{Connection, Origin};
@@ -30,6 +32,7 @@ use crate::node::{Attachment, Node, wall_now};
 use crate::random;
 use crate::tokens::{Person, Refusal};
 use crate::transport::{long_polling, server_sent_events, websocket};
+use crate::trouble::{Planted, planted};
 
 /// How much of a client's name is kept.
 const AGENT_BYTES_MAX: usize = 48;
@@ -59,7 +62,8 @@ async fn handle(State(door): State<Arc<Door>>, request: Request) -> Response {
         Some("/negotiate") => true,
         _ => return StatusCode::NOT_FOUND.into_response(),
     };
-    if !origin::is_allowed(&request.headers, settings) {
+    let trusted = peers::is_trusted(&request, settings);
+    if !origin::is_allowed(&request.headers, settings, trusted) {
         return (StatusCode::FORBIDDEN, "this origin may not connect").into_response();
     }
     let allowed = request.headers.get(header::ORIGIN).cloned();
@@ -73,6 +77,9 @@ async fn handle(State(door): State<Arc<Door>>, request: Request) -> Response {
         Method::DELETE => answer(door.delete(&asked, &request).await),
         _ => StatusCode::METHOD_NOT_ALLOWED.into_response(),
     };
+    if planted(&settings.limits, Planted::CorsOnlyOn200) && !response.status().is_success() {
+        return response;
+    }
     // On errors too: without these a browser hides them from the page.
     origin::allow(response.headers_mut(), allowed);
     response
@@ -103,6 +110,11 @@ impl Door {
         request: &Parts,
     ) -> Result<Response, HttpRefusal> {
         self.has_room()?;
+        if !self.node.negotiation.has_key() {
+            // What is signed with a key of this node's own is of no use elsewhere.
+            let why = "the hub cannot reach its other nodes yet";
+            return Err(no(StatusCode::SERVICE_UNAVAILABLE, why));
+        }
         let person = self.verify(asked, request, false).await?;
         let json = match negotiate::refusal(asked.query("negotiateVersion"), &asked.agent) {
             Some(error) => serde_json::json!({ "error": error }),
@@ -185,7 +197,8 @@ impl Door {
         let id = match asked.query("id") {
             Some(_) => {
                 let secret = self.secret(asked, person)?;
-                if !secret.fresh {
+                let stateful = planted(self.node.limits(), Planted::NegotiateKeepsState);
+                if !secret.fresh || (stateful && !secret.ours) {
                     return Err(no(StatusCode::NOT_FOUND, "No Connection with that ID"));
                 }
                 secret.id
@@ -293,7 +306,8 @@ impl Door {
     ) -> Result<Person, HttpRefusal> {
         let peer = request.extensions.get::<Peer>();
         let authority = self.node.authority();
-        if authority.is_for_development() && !peers::is_of_this_machine(request) {
+        if authority.is_for_development() && !peers::is_of_this_machine(request, self.node.limits())
+        {
             return Err(no(
                 StatusCode::FORBIDDEN,
                 "this hub has no issuer set, and then serves only clients on its own machine",

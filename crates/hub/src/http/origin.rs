@@ -6,17 +6,20 @@ use axum::response::{IntoResponse, Response};
 
 use crate::settings::HubSettings;
 
-/// A request without an origin is not from a page; it still needs a token.
-pub fn is_allowed(headers: &HeaderMap, settings: &HubSettings) -> bool {
+/// A request without an origin is not from a page; it still needs a token. What a proxy says of the
+/// address that the page asked counts where the proxy is `trusted`.
+pub fn is_allowed(headers: &HeaderMap, settings: &HubSettings, trusted: bool) -> bool {
     let Some(origin) = headers.get(header::ORIGIN) else { return true };
     let Ok(origin) = origin.to_str() else { return false };
     if settings.origins.iter().any(|allowed| allowed == origin) {
         return true;
     }
     // A page that this very address served.
-    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
-    let of_origin = origin.split_once("://").map(|(_, host)| host);
-    of_origin.is_some() && of_origin == host
+    let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
+    let forwarded = |name| text(HeaderName::from_static(name)).filter(|_| trusted);
+    let scheme = forwarded("x-forwarded-proto").unwrap_or("http");
+    let host = forwarded("x-forwarded-host").or_else(|| text(header::HOST));
+    origin.split_once("://") == host.map(|host| (scheme, host))
 }
 
 pub fn preflight() -> Response {
@@ -59,26 +62,31 @@ mod tests {
             origins: vec!["https://app.example".to_owned()],
             ..HubSettings::default()
         };
-        let asked = |origin: Option<&str>| {
+        let asked = |origin: Option<&str>, trusted| {
             let mut headers = HeaderMap::new();
             headers.insert(header::HOST, HeaderValue::from_static("hub.example:8080"));
+            headers.insert("x-forwarded-proto", HeaderValue::from_static("https"));
+            headers.insert("x-forwarded-host", HeaderValue::from_static("hub.example"));
             if let Some(origin) = origin {
                 headers.insert(header::ORIGIN, origin.parse().unwrap());
             }
-            is_allowed(&headers, &settings)
+            is_allowed(&headers, &settings, trusted)
         };
         for good in [None, Some("https://app.example"), Some("http://hub.example:8080")] {
-            assert!(asked(good), "{good:?}");
+            assert!(asked(good, false), "{good:?}");
         }
+        assert!(asked(Some("https://hub.example"), true), "as the proxy says");
         for bad in [
             "null",
             "",
             "https://app.example.evil",
             "https://APP.example",
             "http://app.example",
-            "https://hub.example",
+            "https://hub.example:8080",
+            "http://hub.example",
         ] {
-            assert!(!asked(Some(bad)), "{bad}");
+            assert!(!asked(Some(bad), false) && !asked(Some(bad), true), "{bad}");
         }
+        assert!(!asked(Some("https://hub.example"), false), "no proxy says so");
     }
 }

@@ -16,6 +16,7 @@ use crate::connection::Ending;
 use crate::node::{Attachment, Node};
 use crate::protocol::Encoded;
 use crate::session::Session;
+use crate::trouble::{Planted, planted};
 
 /// Messages that are read before others get their turn.
 const READS_MAX: usize = 32;
@@ -57,8 +58,12 @@ impl Pump<'_> {
         if let Some(ending) = connection.ending() {
             return Poll::Ready(ending);
         }
-        if let Poll::Ready(Err(())) = self.write(cx) {
-            return Poll::Ready(Ending::Broken);
+        match self.write(cx) {
+            Poll::Ready(Err(())) => return Poll::Ready(Ending::Broken),
+            Poll::Pending if planted(self.node.limits(), Planted::AwaitsSendInLoop) => {
+                return Poll::Pending;
+            }
+            Poll::Ready(Ok(())) | Poll::Pending => {}
         }
         self.read(cx)
     }

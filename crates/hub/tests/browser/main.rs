@@ -5,15 +5,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum::response::Html;
-use axum::routing::get;
 use potok_hub::tokens::development;
 use potok_hub::{AckRule, Answer, ConnectionAsk, Frame, Hub, HubSettings, Limits, UserId};
-use potok_services::{Chromium, Mode, Page, Proxy, signalr_for_pages};
+use potok_services::{Chromium, Mode, Proxy};
 use serde_json::{Value, json};
 
+use crate::page::{PageClient, site};
 use crate::support::{AN_HOUR, TestHub, until};
+
+mod page;
 
 #[path = "../hub/support.rs"]
 #[allow(dead_code, reason = "shared with the tests of the hub's own clients")]
@@ -26,60 +26,6 @@ const WAYS: [(&str, &str); 5] = [
     ("LongPolling", "json"),
     ("LongPolling", "messagepack"),
 ];
-
-/// Serves the page; its origin.
-async fn site() -> String {
-    let (signalr, msgpack) = tokio::task::block_in_place(signalr_for_pages);
-    let script =
-        |text: String| get(move || async move { ([("content-type", "text/javascript")], text) });
-    let routes = Router::new()
-        .route("/", get(|| async { Html(include_str!("page.html")) }))
-        .route("/signalr.js", script(signalr))
-        .route("/msgpack.js", script(msgpack));
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let origin = format!("http://{}", listener.local_addr().unwrap());
-    tokio::spawn(async move { axum::serve(listener, routes).await });
-    origin
-}
-
-/// A page with the client in it.
-struct Client(Page);
-
-impl Client {
-    fn new(
-        chromium: &Chromium,
-        origin: &str,
-        url: &str,
-        (transport, protocol): (&str, &str),
-    ) -> Self {
-        tokio::task::block_in_place(|| {
-            let mut page = chromium.page(origin);
-            page.until("window.signalR && signalR.protocols && signalR.protocols.msgpack");
-            page.evaluate(&format!(
-                "void make({}, {}, {})",
-                json!(url),
-                json!(transport),
-                json!(protocol)
-            ));
-            Client(page)
-        })
-    }
-
-    fn ask(&mut self, script: &str) -> Value {
-        let said = tokio::task::block_in_place(|| self.0.evaluate(script));
-        serde_json::from_str(&said).unwrap()
-    }
-
-    fn start(&mut self, token: &str) -> Value {
-        self.ask(&format!("start({})", json!(token)))
-    }
-
-    /// What happened next in the page.
-    fn event(&mut self) -> Value {
-        tokio::task::block_in_place(|| self.0.until("events.length > 0"));
-        self.ask("take()")
-    }
-}
 
 fn frame(method: &str, payload: &Value) -> Arc<Frame> {
     Frame::new(method, "m-1", payload.to_string().as_bytes(), 64 << 10).unwrap()
@@ -97,7 +43,7 @@ async fn a_page_of_another_origin_is_served_by_every_way() {
         let user = format!("alice-{transport}-{protocol}");
         let proxy = Proxy::start(hub.address);
         let url = format!("http://{}/hubs/notifications", proxy.address());
-        let mut client = Client::new(&chromium, &origin, &url, (transport, protocol));
+        let mut client = PageClient::new(&chromium, &origin, &url, (transport, protocol));
         assert_eq!(client.start(&hub.token(&user)), "started", "{transport} {protocol}");
         let ask = ConnectionAsk { user: Some(UserId::new(&user)), limit: 1 };
         let seen = hub.node.connections(&ask).await.connections.remove(0);
@@ -137,14 +83,14 @@ async fn a_page_of_another_origin_is_served_by_every_way() {
 
     // A page sees why it is refused, not "network error".
     let url = format!("http://{}/hubs/notifications", hub.address);
-    let mut client = Client::new(&chromium, &origin, &url, WAYS[0]);
+    let mut client = PageClient::new(&chromium, &origin, &url, WAYS[0]);
     let past = development::now() - Duration::from_secs(7200);
     let expired = hub.issuer.mint("alice", Duration::from_secs(60), past).unwrap();
     let failed = client.start(&expired);
     assert!(failed.as_str().unwrap().contains("401"), "{failed}");
     // A page that is not listed is not served, whatever its token.
     let stranger = site().await;
-    let mut client = Client::new(&chromium, &stranger, &url, WAYS[0]);
+    let mut client = PageClient::new(&chromium, &stranger, &url, WAYS[0]);
     let failed = client.start(&hub.token("alice"));
     assert_ne!(failed, "started");
     assert_eq!(hub.node.stats().connections, 0);

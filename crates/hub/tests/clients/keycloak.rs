@@ -1,5 +1,5 @@
-//! Tokens of a real Keycloak, from its discovery document to the stock client. One start of Keycloak
-//! for everything.
+//! Tokens of a real Keycloak, from its discovery document to the stock client, under Node and in a
+//! page, by every way. One start of Keycloak for everything.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,14 +8,45 @@ use std::time::Duration;
 use potok_hub::tokens::issuer::Issuer;
 use potok_hub::tokens::{Authority, Refusal};
 use potok_hub::{
-    AckRule, Answer, AuthSettings, Frame, Hub, HubSettings, Node, Outgoing, Ticket, UserId,
+    AckRule, Answer, AuthSettings, ConnectionAsk, Frame, Hub, HubSettings, Limits, Node, Outgoing,
+    Ticket, UserId,
 };
-use potok_services::Keycloak;
+use potok_services::{Chromium, Keycloak, Mode, Proxy};
+use serde_json::json;
 
+use crate::page::{PageClient, site};
+use crate::stock::WAYS;
 use crate::stock_client::StockClient;
-use crate::support::{AN_HOUR, Recorder, patiently};
+use crate::support::{AN_HOUR, Recorder, patiently, until};
 
 const ALICE: &str = "11111111-1111-4111-8111-111111111111";
+const BOB: &str = "22222222-2222-4222-8222-222222222222";
+
+/// A message to both, and their answers.
+struct Sent(Arc<Recorder>);
+
+impl Sent {
+    async fn all_acknowledged(&self) {
+        let answers = self.0.count(2).await;
+        assert!(answers.iter().all(|(_, answer)| *answer == Answer::Acknowledged), "{answers:?}");
+    }
+}
+
+async fn send_to_both(node: &Node, text: &str) -> Sent {
+    let recorder = Arc::new(Recorder::default());
+    let payload = json!({ "text": text }).to_string();
+    let frame = Frame::new("notify", text, payload.as_bytes(), 1_000).unwrap();
+    let outgoing = |(ticket, user)| Outgoing {
+        ticket: Ticket(ticket),
+        user: UserId::new(user),
+        frame: frame.clone(),
+        ack_within: AN_HOUR,
+        ack: AckRule::Any,
+    };
+    let batch = [(1, ALICE), (2, BOB)].map(outgoing).into();
+    node.send(batch, recorder.clone()).await.unwrap();
+    Sent(recorder)
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn people_of_a_realm_are_let_in_and_nobody_else() {
@@ -47,22 +78,64 @@ async fn people_of_a_realm_are_let_in_and_nobody_else() {
     let elsewhere = Issuer::new(AuthSettings { audience: "other".to_owned(), ..settings }).unwrap();
     assert!(matches!(elsewhere.verify(&access).await, Err(Refusal::Audience { .. })));
 
-    let node = Node::start(HubSettings::default(), issuer.clone(), HashMap::new());
+    let origin = site().await;
+    // As long as a reconnect takes on a busy machine.
+    let limits = Limits { linger: Duration::from_secs(30), ..Limits::default() };
+    let origins = vec![origin.clone()];
+    let settings = HubSettings { origins, limits, ..HubSettings::default() };
+    let node = Node::start(settings, issuer.clone(), HashMap::new());
     let listener = potok_hub::listen(([127, 0, 0, 1], 0).into()).unwrap();
-    let url = format!("http://{}/hubs/notifications", listener.local_addr().unwrap());
+    let address = listener.local_addr().unwrap();
     tokio::spawn(potok_hub::serve(listener, node.clone(), std::future::pending()));
-    let mut client = StockClient::new(&url, "WebSockets", "messagepack");
-    client.start(&access);
-    let recorder = Arc::new(Recorder::default());
-    let outgoing = Outgoing {
-        ticket: Ticket(1),
-        user: UserId::new(ALICE),
-        frame: Frame::new("notify", "m-1", b"{}", 1_000).unwrap(),
-        ack_within: AN_HOUR,
-        ack: AckRule::Any,
-    };
-    node.send(vec![outgoing], recorder.clone()).await.unwrap();
-    assert_eq!(recorder.count(1).await, [(Ticket(1), Answer::Acknowledged)]);
+    let chromium = tokio::task::spawn_blocking(Chromium::start).await.unwrap();
+    for (transport, protocol) in WAYS {
+        let proxy = Proxy::start(address);
+        let url = format!("http://{}/hubs/notifications", proxy.address());
+        let mut under_node = StockClient::new(&url, transport, protocol);
+        under_node.start(&access);
+        let mut in_page = PageClient::new(&chromium, &origin, &url, (transport, protocol));
+        assert_eq!(in_page.start(&bob), "started", "{transport} {protocol}");
+        for user in [ALICE, BOB] {
+            let ask = ConnectionAsk { user: Some(UserId::new(user)), limit: 10 };
+            let seen = node.connections(&ask).await.connections;
+            let ways: Vec<_> = seen.iter().map(|view| view.transport.name()).collect();
+            assert_eq!((ways, seen[0].protocol.as_str()), (vec![transport], protocol));
+        }
+        let sent = send_to_both(&node, "hello").await;
+        let message = under_node.await_event("message", &[]);
+        assert_eq!(message["args"][0]["text"], "hello", "{transport} {protocol}");
+        assert_eq!(in_page.event()["args"][0]["text"], "hello", "{transport} {protocol}");
+        sent.all_acknowledged().await;
+        // The network goes and comes back; both are there again by themselves, with their tokens.
+        if transport != "LongPolling" {
+            proxy.set(Mode::Cut);
+            under_node.await_event("reconnecting", &[]);
+            assert_eq!(in_page.event()["event"], "reconnecting");
+            until("the cut is noticed", || node.stats().connections == 0).await;
+            let sent = send_to_both(&node, "meanwhile").await;
+            proxy.set(Mode::Pass);
+            sent.all_acknowledged().await;
+            let mut events =
+                [under_node.event(), under_node.event(), in_page.event(), in_page.event()];
+            events.sort_by_key(|event| event["event"].to_string());
+            let [one, other, ..] = &events;
+            assert_eq!(
+                (&one["args"][0]["text"], &other["args"][0]["text"]),
+                (&json!("meanwhile"), &json!("meanwhile"))
+            );
+            assert!(events[2..].iter().all(|event| event["event"] == "reconnected"), "{events:?}");
+        }
+        drop(under_node);
+        assert_eq!(in_page.ask("connection.stop().then(() => 'stopped')"), "stopped");
+        // A process that ends says nothing; a poll of it is noticed when the next one does not come.
+        node.disconnect(&UserId::new(ALICE), None).await.unwrap();
+        until("both are gone", || node.stats().connections == 0).await;
+    }
+    // Somebody who is no user of this realm's application: refused, and the page sees why.
+    let url = format!("http://{address}/hubs/notifications");
+    let mut in_page = PageClient::new(&chromium, &origin, &url, WAYS[0]);
+    let failed = in_page.start(&token("alice", "id_token").await);
+    assert!(failed.as_str().unwrap().contains("401"), "{failed}");
 
     // A new key is learned when the first token signed with it comes, the old one still counts.
     let rotating = keycloak.clone();

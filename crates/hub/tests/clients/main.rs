@@ -1,8 +1,10 @@
-//! The hub and the stock client, unchanged, under Node; tokens of a real Keycloak.
+//! The hub and the stock client, unchanged, under Node and in Chromium; tokens of a real Keycloak.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod keycloak;
+#[path = "../browser/page.rs"]
+mod page;
 mod stock;
 mod stock_client;
 #[path = "../hub/support.rs"]

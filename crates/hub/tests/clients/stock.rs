@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::stock_client::StockClient;
 use crate::support::{AN_HOUR, TestHub, until};
 
-const WAYS: [(&str, &str); 5] = [
+pub const WAYS: [(&str, &str); 5] = [
     ("WebSockets", "json"),
     ("WebSockets", "messagepack"),
     ("ServerSentEvents", "json"),

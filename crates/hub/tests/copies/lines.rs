@@ -1,13 +1,16 @@
 //! A directory in this process whose lines can be cut, node by node.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use potok_hub::{
-    Directory, InProcess, Lease, NodeId, Parcels, Presence, Unavailable, UserId, Whereabouts,
+    Directory, Find, InProcess, Lease, Limits, NodeId, Parcels, Presence, Unavailable, UserId,
+    Whereabouts,
 };
+use serde_json::Value;
+use tokio::sync::watch;
 
 /// One node's way to the directory.
 #[derive(Default)]
@@ -21,6 +24,33 @@ pub struct LinePath {
     pub stale: AtomicBool,
     /// Nothing can be asked.
     pub away: AtomicBool,
+    /// Where calls wait.
+    pub keeping: Gate,
+    pub announcing: Gate,
+    pub reading: Gate,
+}
+
+/// A place where calls wait while it is shut.
+#[derive(Default)]
+pub struct Gate {
+    shut: watch::Sender<bool>,
+    pub waiting: AtomicUsize,
+}
+
+impl Gate {
+    pub fn shut(&self) {
+        self.shut.send_replace(true);
+    }
+
+    pub fn open(&self) {
+        self.shut.send_replace(false);
+    }
+
+    async fn pass(&self) {
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        let _ = self.shut.subscribe().wait_for(|shut| !shut).await;
+        self.waiting.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 impl LinePath {
@@ -71,14 +101,28 @@ impl Directory for LinePath {
         node: NodeId,
         users: &[(UserId, Presence)],
     ) -> Result<(), Unavailable> {
+        self.announcing.pass().await;
         let stale = self.stale.load(Ordering::Acquire);
         let kept = |(_, presence): &&(UserId, Presence)| !stale || *presence == Presence::Here;
         let users: Vec<_> = users.iter().filter(kept).cloned().collect();
         self.reach()?.announce(node, &users).await
     }
 
-    async fn find(&self, users: &[UserId]) -> Result<Vec<Whereabouts>, Unavailable> {
-        self.reach()?.find(users).await
+    async fn find(&self, users: &[Find], limits: &Limits) -> Result<Vec<Whereabouts>, Unavailable> {
+        if users.iter().any(|find| !find.frames.is_empty()) {
+            self.keeping.pass().await;
+        }
+        self.reach()?.find(users, limits).await
+    }
+
+    async fn since(
+        &self,
+        user: &UserId,
+        last: &str,
+        limits: &Limits,
+    ) -> Result<Option<Vec<Value>>, Unavailable> {
+        self.reading.pass().await;
+        self.reach()?.since(user, last, limits).await
     }
 
     async fn cast(&self, parcels: &[(NodeId, Bytes)]) -> Result<Vec<bool>, Unavailable> {

@@ -3,9 +3,12 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod failover;
 mod lines;
 mod on_redis;
 mod pair;
+mod restarts;
+mod resuming;
 #[path = "../hub/support.rs"]
 #[allow(dead_code, reason = "shared with the tests of one node")]
 mod support;

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use futures::StreamExt;
 use potok_hub::tokens::development;
+use potok_hub::trouble::Planted;
 use potok_hub::{Answer, ConnectionAsk, Directory, Hub, InProcess, RedisDirectory, UserId};
 use potok_services::redis;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::pair::{Pair, limits};
+use crate::pair::{Pair, limits, with};
 use crate::support::{Client, TestHub};
 
 async fn directories(name: &str) -> [Arc<dyn Directory>; 2] {
@@ -86,34 +88,36 @@ async fn who_is_where_is_known_to_all_and_a_kick_holds_everywhere() {
     }
 }
 
-/// Two nodes behind a balancer that sends every request elsewhere.
+/// Of a thousand clients, how many do not get in behind a balancer that sends every request to the
+/// next node.
+async fn failed_without_affinity(directory: Arc<dyn Directory>, planted: Option<Planted>) -> usize {
+    const STARTS: usize = 1_000;
+    let Pair { a, b } = Pair::start(&with(planted), directory.clone(), directory).await;
+    let nodes = [&a, &b];
+    let token = |number: usize| a.token(&format!("user-{}", number / 10));
+    let start = |number: usize| async move {
+        let (first, second) = (nodes[number % 2], nodes[(number + 1) % 2]);
+        let token = token(number);
+        let negotiated = first.negotiate(&token).await;
+        let transports = negotiated["availableTransports"].as_array().unwrap();
+        assert_eq!(transports.len(), 1, "the others need their node: {negotiated}");
+        let id = negotiated["connectionToken"].as_str().unwrap();
+        let url = format!("ws://{}/hubs/notifications?id={id}", second.address);
+        let mut client = Client::open(&url, &token).await.ok()?;
+        client.shake_hands().await;
+        Some(client)
+    };
+    let starts = futures::stream::iter((0..STARTS).map(start)).buffer_unordered(16);
+    let started: Vec<_> = starts.collect().await;
+    started.iter().filter(|client| client.is_none()).count()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn negotiation_with_one_node_is_attachment_to_another() {
     for directory in directories("balanced").await {
-        let Pair { a, b } = Pair::start(&limits(), directory.clone(), directory).await;
-        let token = a.token("alice");
-        for round in 0..50 {
-            let (first, second) = if round % 2 == 0 { (&a, &b) } else { (&b, &a) };
-            let negotiated = first.negotiate(&token).await;
-            let transports = negotiated["availableTransports"].as_array().unwrap();
-            assert_eq!(transports.len(), 1, "the others need their node: {negotiated}");
-            let id = negotiated["connectionToken"].as_str().unwrap();
-            let url = format!("ws://{}/hubs/notifications?id={id}", second.address);
-            let mut client = Client::open(&url, &token).await.unwrap();
-            client.shake_hands().await;
-        }
+        assert_eq!(failed_without_affinity(directory, None).await, 0);
     }
-}
-
-impl TestHub {
-    async fn negotiate(&self, token: &str) -> Value {
-        let url =
-            format!("http://{}/hubs/notifications/negotiate?negotiateVersion=1", self.address);
-        let bearer = format!("Bearer {token}");
-        let asked = move || {
-            let mut answer = ureq::post(&url).header("authorization", bearer).send_empty().unwrap();
-            answer.body_mut().read_to_string().unwrap()
-        };
-        serde_json::from_str(&tokio::task::spawn_blocking(asked).await.unwrap()).unwrap()
-    }
+    let directory = Arc::new(InProcess::new());
+    let naive = failed_without_affinity(directory, Some(Planted::NegotiateKeepsState)).await;
+    assert_eq!(naive, 1_000, "the naive version is seen");
 }

@@ -12,7 +12,7 @@ use crate::pair::{Pair, limits, with};
 use crate::support::AN_HOUR;
 
 /// Two nodes, each with its own way to the directory.
-async fn apart(limits: &Limits) -> (Pair, Arc<LinePath>, Arc<LinePath>) {
+pub async fn apart(limits: &Limits) -> (Pair, Arc<LinePath>, Arc<LinePath>) {
     let inner = Arc::new(InProcess::new());
     let (one, other) = (LinePath::to(&inner), LinePath::to(&inner));
     (Pair::start(limits, one.clone(), other.clone()).await, one, other)

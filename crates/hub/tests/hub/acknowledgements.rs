@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use potok_hub::trouble::Planted;
 use potok_hub::{AckRule, Answer, Hub, Outgoing, Ticket, UserId};
 use serde_json::json;
 
@@ -30,6 +31,22 @@ async fn a_handler_that_returns_nothing_acknowledges() {
         client.say(completion.clone()).await;
         assert_eq!(ask.answer().await, Answer::Acknowledged, "{completion}");
     }
+}
+
+async fn sent_to_a_void_handler(planted: Option<Planted>) -> Answer {
+    let hub = TestHub::planted(planted).await;
+    let mut client = hub.connect("alice").await;
+    let ask = hub.send("alice", json!(1)).await;
+    let id = client.invoked().await;
+    client.complete(&id).await;
+    ask.answer().await
+}
+
+#[tokio::test]
+async fn the_words_of_a_void_handler_are_no_failure() {
+    assert_eq!(sent_to_a_void_handler(None).await, Answer::Acknowledged);
+    let naive = sent_to_a_void_handler(Some(Planted::ErrorIsNotDelivered)).await;
+    assert_ne!(naive, Answer::Acknowledged, "the naive version is seen");
 }
 
 #[tokio::test]
@@ -79,6 +96,78 @@ async fn nobody_acknowledges_for_somebody_else() {
     assert!(to_alice.is_open());
     alice.complete(&id).await;
     assert_eq!(to_alice.answer().await, Answer::Acknowledged);
+}
+
+/// Whether what alice got is still open when bob has completed it twice.
+async fn completed_by_another(planted: Option<Planted>) -> bool {
+    let hub = TestHub::planted(planted).await;
+    let (mut alice, mut bob) = (hub.connect("alice").await, hub.connect("bob").await);
+    let shared = frame(&json!(1));
+    let to_alice = hub.send_frame("alice", &shared, AN_HOUR, AckRule::Any).await;
+    let _to_bob = hub.send_frame("bob", &shared, AN_HOUR, AckRule::Any).await;
+    let id = bob.invoked().await;
+    alice.invoked().await;
+    bob.complete(&id).await;
+    bob.complete(&id).await;
+    let stats = || hub.node.stats();
+    until("both are counted", || stats().unknown + stats().acknowledged == 2).await;
+    to_alice.is_open()
+}
+
+#[tokio::test]
+async fn an_id_alone_acknowledges_nothing() {
+    assert!(completed_by_another(None).await);
+    let naive = completed_by_another(Some(Planted::MatchById)).await;
+    assert!(!naive, "the naive version is seen");
+}
+
+/// Whether a message is still open when an earlier one was completed again, late.
+async fn completed_late(planted: Option<Planted>) -> bool {
+    let hub = TestHub::planted(planted).await;
+    let mut client = hub.connect("alice").await;
+    let first = hub.send_within("alice", json!(1), SOON).await;
+    let id = client.invoked().await;
+    assert_eq!(first.answer().await, Answer::NoAnswer { written: true });
+    client.complete(&id).await;
+    until("a late completion", || hub.node.stats().late == 1).await;
+    let second = hub.send("alice", json!(2)).await;
+    client.invoked().await;
+    client.complete(&id).await;
+    let stats = || hub.node.stats();
+    until("it is counted", || stats().unknown + stats().acknowledged == 1).await;
+    second.is_open()
+}
+
+#[tokio::test]
+async fn a_late_completion_says_nothing_of_another_message() {
+    assert!(completed_late(None).await);
+    assert!(!completed_late(Some(Planted::SlotReused)).await, "the naive version is seen");
+}
+
+/// A member of a conversation that pings and never completes: how many of its messages are open
+/// when each of the others' is acknowledged.
+async fn sent_with_a_silent_member(planted: Option<Planted>) -> usize {
+    let hub = TestHub::planted(planted).await;
+    let (mut alice, mut silent) = (hub.connect("alice").await, hub.connect("silent").await);
+    let missed = hub.send_within("silent", json!(0), SOON).await;
+    missed.answer().await;
+    let mut open = Vec::new();
+    for number in 0..120 {
+        silent.say(json!({"type": 6})).await;
+        open.push(hub.send("silent", json!(number)).await);
+        let ask = hub.send("alice", json!(number)).await;
+        let id = alice.invoked().await;
+        alice.complete(&id).await;
+        assert_eq!(ask.answer().await, Answer::Acknowledged);
+    }
+    open.iter().filter(|ask| ask.is_open()).count()
+}
+
+#[tokio::test]
+async fn a_silent_member_is_waited_for_once_and_holds_up_nobody() {
+    assert_eq!(sent_with_a_silent_member(None).await, 0);
+    let naive = sent_with_a_silent_member(Some(Planted::WaitsEachTime)).await;
+    assert_eq!(naive, 120, "the naive version is seen");
 }
 
 #[tokio::test]

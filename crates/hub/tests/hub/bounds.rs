@@ -4,7 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::SinkExt;
-use potok_hub::{AckRule, Answer, Hub, HubSettings, Limits, Outgoing, Ticket, UserId};
+use potok_hub::trouble::Planted;
+use potok_hub::{
+    AckRule, Answer, Frame, FrameError, Hub, HubSettings, Limits, Outgoing, Ticket, UserId,
+};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_tungstenite::tungstenite::Message;
@@ -86,9 +89,40 @@ async fn clients_that_never_read_are_dropped_and_disturb_nobody() {
     assert!(acknowledged > 0);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn completions_are_read_while_writing_is_stuck() {
+#[tokio::test]
+async fn a_burst_without_a_window_costs_the_connection() {
+    let hub = TestHub::planted(Some(Planted::NoWindow)).await;
+    let _client = hub.connect("alice").await;
+    let batch = (0..5_000).map(|number| outgoing(number, "alice", &json!(number))).collect();
+    hub.node.send(batch, Arc::new(Recorder::default())).await.unwrap();
+    assert_eq!(hub.node.stats().slow, 1, "the naive version is seen");
+}
+
+/// What can never be sent is refused before anybody is troubled with it.
+#[tokio::test]
+async fn a_payload_that_is_too_large_costs_nobody_a_connection() {
+    let hub = TestHub::start().await;
+    let mut clients = Vec::new();
+    for user in ["alice", "bob", "carol"] {
+        clients.push((user, hub.connect(user).await));
+    }
+    let large = json!("x".repeat(200 << 10)).to_string();
+    let refused = Frame::new("notify", "m-1", large.as_bytes(), Limits::default().message_bytes);
+    assert!(matches!(refused, Err(FrameError::TooLarge { bytes }) if bytes >= 200 << 10));
+    for (user, client) in &mut clients {
+        let ask = hub.send(user, json!("small")).await;
+        let id = client.invoked().await;
+        client.complete(&id).await;
+        assert_eq!(ask.answer().await, Answer::Acknowledged);
+    }
+    assert_eq!(hub.node.stats().connections, 3);
+}
+
+/// How many of 200 are acknowledged by a client whose receive window is full, until it is dropped.
+async fn completed_while_stuck(planted: Option<Planted>) -> usize {
     let limits = Limits {
+        planted,
+        stalled_for: Duration::from_secs(5),
         unanswered_bytes: 64 << 20,
         queued_bytes: 64 << 20,
         unanswered: 1_000,
@@ -110,8 +144,19 @@ async fn completions_are_read_while_writing_is_stuck() {
     for id in &ids {
         stuck.complete(id).await;
     }
-    let answers = recorder.count(200).await;
-    assert!(answers.iter().all(|(_, answer)| *answer == Answer::Acknowledged));
+    let acknowledged = || hub.node.stats().acknowledged as usize;
+    until("all are read, or the client is given up", || {
+        acknowledged() == 200 || hub.node.stats().slow == 1
+    })
+    .await;
+    acknowledged()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn completions_are_read_while_writing_is_stuck() {
+    assert_eq!(completed_while_stuck(None).await, 200);
+    let naive = completed_while_stuck(Some(Planted::AwaitsSendInLoop)).await;
+    assert_eq!(naive, 0, "the naive version is seen");
 }
 
 #[tokio::test]
@@ -188,6 +233,29 @@ async fn a_head_that_takes_too_long_is_cut_off() {
     socket.write_all(b"GET /hubs/notifications HTTP/1.1\r\nHost: a\r\nX-Slow: ").await.unwrap();
     let mut answer = Vec::new();
     patiently("the hub hangs up", socket.read_to_end(&mut answer)).await.unwrap();
+    assert!(!String::from_utf8_lossy(&answer).contains("200"));
+}
+
+/// A byte now and then makes no progress.
+#[tokio::test]
+async fn a_head_that_trickles_is_cut_off() {
+    let limits = Limits { head_within: Duration::from_secs(1), ..Limits::default() };
+    let hub = TestHub::with(with(limits)).await;
+    let socket = tokio::net::TcpStream::connect(hub.address).await.unwrap();
+    let (mut reading, mut writing) = socket.into_split();
+    let trickle = async {
+        writing.write_all(b"GET /hubs/notifications HTTP/1.1\r\nX-Slow: ").await.unwrap();
+        while writing.write_all(b"x").await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        std::future::pending::<()>().await;
+    };
+    let mut answer = Vec::new();
+    tokio::select! {
+        () = trickle => {}
+        // Closed, in good order or not.
+        _ = patiently("the hub hangs up", reading.read_to_end(&mut answer)) => {}
+    }
     assert!(!String::from_utf8_lossy(&answer).contains("200"));
 }
 

@@ -1,49 +1,16 @@
 //! Requests: tokens, origins, negotiation, and what strangers get to see.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use futures::SinkExt;
-use potok_hub::{HubSettings, Limits};
-use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use potok_hub::tokens::{Authority, Person, Refusal};
+use potok_hub::trouble::Planted;
+use potok_hub::{HubSettings, Limits, Node};
+use serde_json::json;
 use tokio_tungstenite::tungstenite::Message;
 
-use crate::support::{Client, TestHub, patiently};
-
-/// An answer: its status, its head and its body.
-struct Answer {
-    status: u16,
-    head: String,
-    body: String,
-}
-
-impl Answer {
-    fn json(&self) -> Value {
-        serde_json::from_str(&self.body).unwrap()
-    }
-
-    fn header(&self, name: &str) -> Option<&str> {
-        self.head.lines().find_map(|line| {
-            let (other, value) = line.split_once(": ")?;
-            other.eq_ignore_ascii_case(name).then_some(value)
-        })
-    }
-}
-
-/// One request, byte for byte.
-async fn ask(hub: &TestHub, method: &str, path: &str, headers: &[(&str, &str)]) -> Answer {
-    let mut socket = tokio::net::TcpStream::connect(hub.address).await.unwrap();
-    let mut request =
-        format!("{method} {path} HTTP/1.1\r\nHost: hub.example\r\nConnection: close\r\n");
-    for (name, value) in headers {
-        request.push_str(&format!("{name}: {value}\r\n"));
-    }
-    request.push_str("Content-Length: 0\r\n\r\n");
-    socket.write_all(request.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    patiently("an answer", socket.read_to_string(&mut answer)).await.unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-    Answer { status, head: head.to_owned(), body: body.to_owned() }
-}
+use crate::support::{Client, TestHub, ask, ask_at, patiently};
 
 const NEGOTIATE: &str = "/hubs/notifications/negotiate?negotiateVersion=1";
 
@@ -155,6 +122,58 @@ async fn development_tokens_do_not_work_through_a_proxy() {
         let headers = [("authorization", bearer.as_str()), (header, "198.51.100.1")];
         assert_eq!(ask(&hub, "POST", NEGOTIATE, &headers).await.status, 403, "{header}");
     }
+}
+
+#[tokio::test]
+async fn naive_doors_are_seen() {
+    let hub = TestHub::planted(Some(Planted::PeerIsLoopback)).await;
+    let bearer = bearer(&hub.token("alice"));
+    let headers = [("authorization", bearer.as_str()), ("x-forwarded-for", "198.51.100.1")];
+    assert_eq!(ask(&hub, "POST", NEGOTIATE, &headers).await.status, 200);
+    let limits = Limits { planted: Some(Planted::CorsOnlyOn200), ..Limits::default() };
+    let origins = vec!["https://app.example".to_owned()];
+    let hub = TestHub::with(HubSettings { origins, limits, ..HubSettings::default() }).await;
+    let refused = ask(&hub, "POST", NEGOTIATE, &[("origin", "https://app.example")]).await;
+    assert_eq!(
+        (refused.status, refused.header("access-control-allow-origin")),
+        (401, None),
+        "a page would see a network error"
+    );
+}
+
+/// Refuses everybody.
+struct Strict;
+
+#[async_trait::async_trait]
+impl Authority for Strict {
+    async fn verify(&self, _: &str) -> Result<Person, Refusal> {
+        Err(Refusal::Signature)
+    }
+}
+
+/// Whether somebody who forges another address with every guess is stopped.
+async fn guessed_from_forged_addresses(planted: Option<Planted>) -> bool {
+    let limits = Limits { refused_tokens_per_second: 3, planted, ..Limits::default() };
+    let settings = HubSettings { limits, ..HubSettings::default() };
+    let node = Node::start(settings, Arc::new(Strict), HashMap::new());
+    let listener = potok_hub::listen(([127, 0, 0, 1], 0).into()).unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(potok_hub::serve(listener, node, std::future::pending()));
+    for number in 0..2_000 {
+        let forged = format!("198.51.{}.{}", number / 250, number % 250);
+        let headers = [("authorization", "Bearer a.b.c"), ("x-forwarded-for", forged.as_str())];
+        if ask_at(address, "POST", NEGOTIATE, &headers).await.status == 429 {
+            return true;
+        }
+    }
+    false
+}
+
+#[tokio::test]
+async fn a_forged_address_hides_nobody() {
+    assert!(guessed_from_forged_addresses(None).await);
+    let naive = guessed_from_forged_addresses(Some(Planted::TrustsForwarded)).await;
+    assert!(!naive, "the naive version is seen");
 }
 
 #[tokio::test]

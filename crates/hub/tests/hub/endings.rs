@@ -41,6 +41,29 @@ async fn a_drained_hub_sends_its_clients_elsewhere() {
     assert!(Client::open(&url, &hub.token("late")).await.is_err());
 }
 
+/// Who negotiated before the end, and attaches after it, is sent elsewhere too.
+#[tokio::test]
+async fn a_late_client_does_not_keep_a_hub_from_stopping() {
+    let limits = Limits { farewell: Duration::from_secs(3), ..Limits::default() };
+    let hub = TestHub::limited(limits).await;
+    let token = hub.token("late");
+    let negotiated = hub.negotiate(&token).await;
+    let id = negotiated["connectionToken"].as_str().unwrap();
+    // Owes an answer, and has its time for it.
+    let mut owing = hub.connect("alice").await;
+    let ask = hub.send("alice", json!(1)).await;
+    owing.invoked().await;
+    let node = hub.node.clone();
+    let drained = tokio::spawn(async move { node.drain(Duration::ZERO).await });
+    until("it has begun", || hub.node.not_ready().is_some()).await;
+    let url = format!("ws://{}/hubs/notifications?id={id}", hub.address);
+    let mut late = Client::open(&url, &token).await.unwrap();
+    late.shake_hands().await;
+    assert_eq!(late.hear().await, json!({"type": 7, "allowReconnect": true}));
+    patiently("the drain", drained).await.unwrap();
+    assert_eq!(ask.answer().await, Answer::NoAnswer { written: true });
+}
+
 #[tokio::test]
 async fn a_connection_ends_with_its_token_unless_it_is_refreshed() {
     let limits = Limits { expiry_grace: (Duration::ZERO, Duration::ZERO), ..Limits::default() };
@@ -57,6 +80,9 @@ async fn a_connection_ends_with_its_token_unless_it_is_refreshed() {
     assert!(stays.hear().await["error"].as_str().unwrap().starts_with("The token is refused"));
     stays.say(refresh(hub.token("bob"))).await;
     assert!(stays.hear().await["result"].as_u64().unwrap() > 500);
+    // An older one takes nothing away.
+    stays.say(refresh(short("bob"))).await;
+    assert!(stays.hear().await["result"].as_u64().unwrap() <= 3);
     assert_eq!(ends.hear().await, json!({"type": 7, "allowReconnect": true}));
     assert_eq!(ends.heard().await, None);
     let ask = hub.send("bob", json!(1)).await;
@@ -78,6 +104,11 @@ async fn a_user_who_was_told_to_go_does_not_come_back_with_the_same_token() {
     assert_eq!(client.hear().await, json!({"type": 7}));
     let url = format!("ws://{}/hubs/notifications", hub.address);
     assert!(Client::open(&url, &token).await.is_err());
+    // Closed alone, they would be back at once.
+    let bobs = hub.token("bob");
+    let _bob = hub.attach(&bobs).await;
+    assert_eq!(hub.node.disconnect(&UserId::new("bob"), None).await, Ok(0), "before its handshake");
+    assert!(Client::open(&url, &bobs).await.is_ok());
     assert!(Client::open(&url, &hub.token("bob")).await.is_ok());
     let later = development::now() + Duration::from_secs(2);
     let fresh = hub.issuer.mint("alice", Duration::from_secs(60), later).unwrap();

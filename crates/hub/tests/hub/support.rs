@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use futures::{SinkExt, StreamExt};
 use potok_hub::tokens::development::{self, DevelopmentIssuer};
+use potok_hub::trouble::Planted;
 use potok_hub::{
-    AckRule, Answer, Answers, CallError, Caller, Directory, Frame, Hub, HubSettings, Method, Node,
-    Outgoing, Ticket, UserId,
+    AckRule, Answer, Answers, CallError, Caller, Directory, Frame, Hub, HubSettings, Limits,
+    Method, Node, Outgoing, Ticket, UserId,
 };
 use serde_json::{Value, json};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
@@ -70,6 +72,15 @@ impl TestHub {
         TestHub::with(HubSettings::default()).await
     }
 
+    /// With a naive version in it, or none.
+    pub async fn planted(planted: Option<Planted>) -> Self {
+        TestHub::limited(Limits { planted, ..Limits::default() }).await
+    }
+
+    pub async fn limited(limits: Limits) -> Self {
+        TestHub::with(HubSettings { limits, ..HubSettings::default() }).await
+    }
+
     pub async fn with(settings: HubSettings) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let issuer = DevelopmentIssuer::open(folder.path()).unwrap();
@@ -90,6 +101,13 @@ impl TestHub {
         TestHub::of(settings, issuer, folder, Some(directory)).await
     }
 
+    /// On a listener of the test's own.
+    pub async fn on(settings: HubSettings, listener: TcpListener) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let issuer = DevelopmentIssuer::open(folder.path()).unwrap();
+        TestHub::listening(settings, issuer, folder, None, listener).await
+    }
+
     /// Another process of the same hub, as far as tokens go.
     pub async fn beside(&self, settings: HubSettings) -> Self {
         let folder = tempfile::tempdir().unwrap();
@@ -102,12 +120,22 @@ impl TestHub {
         folder: tempfile::TempDir,
         directory: Option<Arc<dyn Directory>>,
     ) -> Self {
+        let listener = potok_hub::listen(([127, 0, 0, 1], 0).into()).unwrap();
+        TestHub::listening(settings, issuer, folder, directory, listener).await
+    }
+
+    async fn listening(
+        settings: HubSettings,
+        issuer: Arc<DevelopmentIssuer>,
+        folder: tempfile::TempDir,
+        directory: Option<Arc<dyn Directory>>,
+        listener: TcpListener,
+    ) -> Self {
         let methods = HashMap::from([("echo".to_owned(), Arc::new(Echo) as Arc<dyn Method>)]);
         let node = match directory {
             None => Node::start(settings, issuer.clone(), methods),
             Some(directory) => Node::start_among(settings, issuer.clone(), methods, directory),
         };
-        let listener = potok_hub::listen(([127, 0, 0, 1], 0).into()).unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(potok_hub::serve(listener, node.clone(), std::future::pending()));
         TestHub { node, address, issuer, _folder: folder }
@@ -165,6 +193,14 @@ impl TestHub {
         let outgoing = Outgoing { ticket: Ticket(7), user, frame, ack_within, ack };
         self.node.send(vec![outgoing], recorder.clone()).await.unwrap();
         Ask { recorder, ticket: Ticket(7) }
+    }
+}
+
+impl TestHub {
+    pub async fn negotiate(&self, token: &str) -> Value {
+        let path = "/hubs/notifications/negotiate?negotiateVersion=1";
+        let bearer = format!("Bearer {token}");
+        ask(self, "POST", path, &[("authorization", &bearer)]).await.json()
     }
 }
 
@@ -285,4 +321,50 @@ impl Client {
         assert_eq!(message["type"], 1, "{message}");
         message["invocationId"].clone()
     }
+}
+
+/// An answer over HTTP: its status, its head and its body.
+pub struct HttpReply {
+    pub status: u16,
+    pub head: String,
+    pub body: String,
+}
+
+impl HttpReply {
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap()
+    }
+
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().find_map(|line| {
+            let (other, value) = line.split_once(": ")?;
+            other.eq_ignore_ascii_case(name).then_some(value)
+        })
+    }
+}
+
+/// One request, byte for byte.
+pub async fn ask(hub: &TestHub, method: &str, path: &str, headers: &[(&str, &str)]) -> HttpReply {
+    ask_at(hub.address, method, path, headers).await
+}
+
+pub async fn ask_at(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+) -> HttpReply {
+    let mut socket = TcpStream::connect(address).await.unwrap();
+    let mut request =
+        format!("{method} {path} HTTP/1.1\r\nHost: hub.example\r\nConnection: close\r\n");
+    for (name, value) in headers {
+        request.push_str(&format!("{name}: {value}\r\n"));
+    }
+    request.push_str("Content-Length: 0\r\n\r\n");
+    socket.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    patiently("an answer", socket.read_to_string(&mut answer)).await.unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    HttpReply { status, head: head.to_owned(), body: body.to_owned() }
 }

@@ -14,8 +14,8 @@ use potok_config::Connections;
 use potok_hub::tokens::Authority;
 use potok_hub::tokens::issuer::Issuer;
 use potok_hub::{
-    AckRule, Answer, Answers, Directory, Frame, Hub as _, HubSettings, Limits, Node, Outgoing,
-    RedisDirectory, Ticket, UserId,
+    AckRule, Answer, Answers, Directory, Frame, Hub as _, HubSettings, Limits, Network, Node,
+    Outgoing, RedisDirectory, Ticket, UserId,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ use super::hub_ask;
 use super::token::{Auth, connections, development, period};
 use crate::failure::Failure;
 use crate::process::Signals;
-use crate::{folder, terminal};
+use crate::{folder, limits, terminal};
 
 /// Run a SignalR hub: send lines of input to people, print who acknowledged
 #[derive(clap::Args)]
@@ -56,6 +56,10 @@ pub struct Hub {
     /// Origin whose pages may connect, e.g. https://app.example.com; may be repeated
     #[arg(long = "origin", value_name = "ORIGIN")]
     origins: Vec<String>,
+    /// Proxy whose X-Forwarded headers are believed, an address or a network such as 10.0.0.0/8; may
+    /// be repeated [default: auth.trusted_proxies]
+    #[arg(long = "trusted-proxy", value_name = "ADDRESS")]
+    trusted_proxies: Vec<Network>,
     /// Redis where the nodes of the hub find each other; without it there is one node
     /// [default: POTOK_HUB_REDIS]
     #[arg(long, value_name = "URL")]
@@ -77,8 +81,8 @@ pub struct Hub {
     /// How long clients may take to acknowledge
     #[arg(long, default_value = "10s", value_name = "DURATION", value_parser = period)]
     ack_within: Duration,
-    /// At the end, connections are closed over this time
-    #[arg(long, default_value = "1s", value_name = "DURATION", value_parser = period)]
+    /// At the end, connections are closed over at most this time, 50 a second or more
+    #[arg(long, default_value = "10s", value_name = "DURATION", value_parser = period)]
     drain: Duration,
     /// Connections, of which `auth` is used [default: ./potok.yaml]
     #[arg(long, value_name = "FILE")]
@@ -105,15 +109,24 @@ impl Hub {
             true => connections.auth.origins,
             false => self.origins.clone(),
         };
+        let trusted_proxies = match self.trusted_proxies.is_empty() {
+            true => {
+                let named = connections.auth.trusted_proxies.iter();
+                let named: Result<_, String> = named.map(|network| network.parse()).collect();
+                named.map_err(|why| Failure::new("P1101", why).of_usage())?
+            }
+            false => self.trusted_proxies.clone(),
+        };
         let settings = HubSettings {
             name: self.name.clone(),
             origins,
+            trusted_proxies,
             sticky: match (self.sticky, self.websockets_only) {
                 (true, _) => Some(true),
                 (_, true) => Some(false),
                 _ => None,
             },
-            limits: Limits { lease: self.lease, ..Limits::default() },
+            limits: self.limits(),
             ..HubSettings::default()
         };
         let mut signals = Signals::listen()?;
@@ -149,6 +162,15 @@ impl Hub {
             "the hub stopped"
         );
         Ok(())
+    }
+
+    fn limits(&self) -> Limits {
+        let usual = Limits::default();
+        let connections = usual.connections.min(limits::sockets());
+        if connections < usual.connections {
+            tracing::info!(connections, "as many as files may be open (ulimit -n)");
+        }
+        Limits { lease: self.lease, connections, ..usual }
     }
 
     /// Where nodes find each other.

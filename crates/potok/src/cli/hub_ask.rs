@@ -7,7 +7,7 @@ use potok_core::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::client::encode;
+use crate::client::{HttpProcess, encode};
 use crate::failure::Failure;
 use crate::terminal::{self, Table};
 
@@ -131,20 +131,12 @@ impl Disconnect {
 
 impl HubAddress {
     fn ask<T: serde::de::DeserializeOwned>(&self, path: &str, post: bool) -> Result<T, Failure> {
-        let url = format!("http://{}{path}", self.admin);
-        let agent: ureq::Agent =
-            ureq::Agent::config_builder().timeout_global(Some(ANSWER_WITHIN)).build().into();
-        let answer = match post {
-            true => agent.post(&url).send_empty(),
-            false => agent.get(&url).call(),
-        };
-        let body = answer.and_then(|mut answer| answer.body_mut().read_to_string());
         let failure = |cause: String| {
             Failure::new("P1110", format!("no hub answers on {}", self.admin))
                 .because(cause)
                 .hint("potok hub prints its admin address; name it with --admin")
         };
-        let body = body.map_err(|error| failure(error.to_string()))?;
-        serde_json::from_str(&body).map_err(|error| failure(error.to_string()))
+        let method = if post { "POST" } else { "GET" };
+        HttpProcess::new(&self.admin)?.ask(method, path, ANSWER_WITHIN).map_err(failure)
     }
 }

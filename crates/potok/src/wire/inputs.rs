@@ -64,6 +64,10 @@ pub(super) fn of(wiring: &Wiring<'_>) -> Result<Vec<potok_flow::Input>, Failure>
             if wiring.pipeline.group.is_some() && !feed.abilities().comes_whole {
                 return Err(Failure::faults(vec![not_grouped(wiring, settings.label())]));
             }
+            if wiring.pipeline.order_by.is_some() && feed.abilities().puts_off.is_some() {
+                let fault = ordered_by_feed(settings.label());
+                return Err(wiring.refused("order_by", 0, vec![Refusal::at([""], fault)]));
+            }
             let name = Arc::from(settings.label());
             inputs.push(potok_flow::Input::Feed { name, feed });
             continue;
@@ -83,6 +87,14 @@ fn not_grouped(wiring: &Wiring<'_>, feed: &str) -> Fault {
     let what = format!("pipeline `{pipeline}` groups what feed `{feed}` hands out");
     let hint = "let one pipeline bring its records into a topic, and another one group them";
     Fault::fix(what).code("P0409").hint(hint)
+}
+
+/// What a feed puts off keeps back what has the same key in the feed, and nothing else.
+fn ordered_by_feed(feed: &str) -> Fault {
+    let what = format!("`order_by` with `{feed}`, which keeps its records in order itself");
+    let hint = "remove `order_by`: records of one key of the source leave in their order; to order by \
+                something else, let another pipeline read the topic";
+    Fault::fix(what).code("P0153").hint(hint)
 }
 
 /// Groups that its feeds close themselves are none of the engine's.

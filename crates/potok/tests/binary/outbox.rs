@@ -304,6 +304,7 @@ fn files_that_cannot_keep_the_promise_are_refused() {
     };
     refused(&|text| text.replace("deliver:", "deliver:\n  - topic: second"), "P1304");
     refused(&|text| format!("{text}group: {{ by: .a, close: {{ every: 10s }} }}\n"), "P1304");
+    refused(&|text| format!("{text}order_by: .a\n"), "P0153");
     let topic = "name: a\nsource: { topic: a }\ndeliver: [ { topic: b } ]\n";
     refused(&|_| format!("{topic}dead_letter: {{ table: x }}\n"), "P1305");
     refused(&|text| text.replace("{ table: outbox_dead }", "{ table: a, topic: b }"), "P014");

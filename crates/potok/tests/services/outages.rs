@@ -26,7 +26,7 @@ fn outages_of_postgresql_set_nothing_aside() {
 
 #[test]
 fn outages_of_mariadb_set_nothing_aside() {
-    // Who may do everything on MariaDB may write to a read-only one too; `sql_servers` covers it.
+    // Who may do everything on MariaDB may write to a read-only one too; `--test sql` covers it.
     outages(&Database::mariadb(), &[]);
 }
 

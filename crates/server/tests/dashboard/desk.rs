@@ -7,7 +7,6 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::Request;
 use bytes::Bytes;
-use potok_connectors::memory::{MemoryLog, MemorySink};
 use potok_core::{
     Clock, Envelope, Headers, HeadersBuilder, Log, Output, Reason, Sink, SystemClock, Timestamp,
 };
@@ -17,6 +16,7 @@ use potok_flow::{
     ClosePlan, DeliverPlan, Engine, GroupPlan, Input, OnRepeat, Plan, Retry, Status, Target,
 };
 use potok_server::{Admin, Identity, router};
+use potok_testkit::memory::{MemoryLog, MemorySink};
 use serde_json::Value;
 use tower::ServiceExt;
 

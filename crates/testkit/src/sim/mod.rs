@@ -12,6 +12,7 @@ mod clock;
 mod disk;
 mod feed;
 mod frozen;
+mod hindrances;
 mod log;
 mod pipeline;
 mod promises;

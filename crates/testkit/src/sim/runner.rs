@@ -1,5 +1,7 @@
 //! Runs a scenario: life after life, first with trouble, then without, and checks the promises.
 
+mod hinder;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Once};
 use std::time::Duration;
@@ -11,10 +13,12 @@ use potok_flow::{Engine, State as EngineState, Status, UndecidedRecord};
 use super::chance::Chance;
 use super::clock::SimClock;
 use super::frozen::{HEARS_AFTER, SESSION};
+use super::hindrances::{PILED_UP, RESTART};
 use super::log::{LogHandle, SimLog};
 use super::pipeline::{DEAD, HELD_GROUP, INTERNAL, PIPELINE, plan_in};
 use super::promises::{self, Expectation, Promise, Violation};
 use super::scenario::{Act, Scenario};
+use super::sink::Spell;
 use super::trouble::{Recovery, Tally, Trouble};
 use super::workload::{RecordKind, Workload};
 use super::world::World;
@@ -163,6 +167,7 @@ struct Samples {
 #[derive(Debug)]
 struct Open {
     at: String,
+    kind: RecordKind,
     time: Timestamp,
 }
 
@@ -202,6 +207,10 @@ impl Runner {
         let last = self.scenario.workers.last().copied().unwrap_or(1);
         let workers = self.scenario.workers.get(self.life).copied().unwrap_or(last);
         world.with(|w| {
+            let asks = 2 * self.scenario.probe_every.as_millis() as u64 + PILED_UP;
+            for Spell { from, to, .. } in self.scenario.spells.values().flatten() {
+                w.hindrances.add(*from, to + asks);
+            }
             for (table, spells) in &self.scenario.spells {
                 while w.tables.len() <= *table {
                     w.tables.push(Default::default());
@@ -289,10 +298,11 @@ impl Runner {
             Act::Send(outputs) => self.send(engines, &outputs).await,
             Act::FillDisk => self.world.with(|w| w.is_full = true),
             Act::Pause => {
+                self.hinder(|hindrances, now| hindrances.pause(now, true));
                 self.world.with(|w| w.tally.hit(Trouble::Paused));
                 engines.iter().for_each(|engine| drop(engine.pause(PIPELINE)));
             }
-            Act::Resume => engines.iter().for_each(|engine| drop(engine.resume(PIPELINE))),
+            Act::Resume => self.resume(engines),
             Act::Replay(count) => self.replay(engine, count).await,
             Act::Drop(count) => self.drop_letters(engine, count).await,
             Act::Jump(millis) => self.world.with(|w| {
@@ -310,17 +320,29 @@ impl Runner {
             Act::CrashInCalls(n) => self.world.crash_in(n),
             Act::Drain => {
                 self.world.with(|w| w.tally.hit(Trouble::Drained));
+                let since = self.world.with(|w| w.millis());
                 let drains = engines.iter().map(|engine| engine.drain(Duration::from_secs(30)));
                 futures::future::join_all(drains).await;
+                // What stops closes nothing more.
+                self.hinder(|hindrances, now| hindrances.add(since, now));
                 self.world.with(|w| w.note("drained"));
                 self.sample(engines).await;
                 return Some(End::Drained);
             }
-            Act::Flush => self.world.store().flush(),
-            Act::Evict => self.world.store().evict(),
+            Act::Flush => {
+                self.loses_store();
+                self.world.store().flush();
+            }
+            Act::Evict => {
+                self.loses_store();
+                self.world.store().evict();
+            }
             Act::Room(room) => self.world.store().set_room(room),
             Act::Replicate => self.world.store().replicate(),
-            Act::Promote => self.world.store().promote(),
+            Act::Promote => {
+                self.loses_store();
+                self.world.store().promote();
+            }
             Act::Freeze(process, millis) => {
                 self.freeze(process, Some(Duration::from_millis(millis)));
             }
@@ -341,6 +363,10 @@ impl Runner {
     /// A process stands still. The others notice when its session is over, and it some time after
     /// it woke.
     fn freeze(&self, process: usize, length: Option<Duration>) {
+        let heard = length.unwrap_or_default().max(SESSION) + HEARS_AFTER;
+        self.hinder(|hindrances, now| {
+            hindrances.add(now, now + heard.as_millis() as u64 + PILED_UP);
+        });
         self.world.with(|w| w.frozen.freeze(process, length));
         let Some(log) = self.log.clone() else { return };
         tokio::spawn(async move {
@@ -391,7 +417,7 @@ impl Runner {
             self.world.with(|w| w.note(format_args!("sending failed: {fault}")));
             tokio::time::sleep(Duration::from_millis(100)).await;
             if self.world.with(|w| w.is_full) {
-                engines.iter().for_each(|engine| drop(engine.resume(PIPELINE)));
+                self.resume(engines);
                 self.sample(engines).await;
                 let mut long =
                     self.world.with(|w| w.millis()) - start > FINISH_MAX.as_millis() as u64;
@@ -461,6 +487,7 @@ impl Runner {
                 self.sample_one(process, engine).await;
             }
         }
+        self.look_for_hindrances();
         self.check_age();
         self.decide(engines);
     }
@@ -495,7 +522,7 @@ impl Runner {
     fn check_age(&self) {
         let Some(open_max) = self.scenario.open_max else { return };
         let now = SimClock::of_shared_log(self.world.clone()).now();
-        for Open { at, time } in self.open_records() {
+        for Open { at, time, .. } in self.open_records() {
             let age = now.millis_since(time);
             if age > open_max {
                 let what = format!("{at} has been open for {age} ms");
@@ -522,6 +549,8 @@ impl Runner {
             }
             if status.restarts > self.seen.restarts {
                 self.seen.restarts = status.restarts;
+                let (since, now) = (SAMPLE_EVERY.as_millis() as u64, w.millis());
+                w.hindrances.add(now.saturating_sub(since), now + RESTART);
                 w.tally.recovered(Recovery::Restarted);
             }
         });
@@ -548,7 +577,7 @@ impl Runner {
             w.note("trouble is over");
         });
         let Some(engine) = engines.first() else { return };
-        engines.iter().for_each(|engine| drop(engine.resume(PIPELINE)));
+        self.resume(engines);
         if !self.until_quiet(engines).await {
             return;
         }
@@ -615,9 +644,10 @@ impl Runner {
                 let group = if gathered { HELD_GROUP } else { source };
                 let progress = w.disk.progress(group, &partition).unwrap_or_default();
                 let records = w.disk.shelf(&partition).map_or(&[][..], |shelf| &shelf.records);
-                for Record { offset, time, .. } in records.iter().map(|(_, record)| record) {
+                for Record { offset, time, value, .. } in records.iter().map(|(_, record)| record) {
                     if *offset >= progress.position && !progress.ended.contains(*offset) {
-                        open.push(Open { at: format!("{partition}/{offset}"), time: *time });
+                        let kind = RecordKind::of(value.as_deref());
+                        open.push(Open { at: format!("{partition}/{offset}"), kind, time: *time });
                     }
                 }
             }

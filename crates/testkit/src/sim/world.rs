@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use super::chance::Chance;
 use super::disk::Disk;
 use super::frozen::FrozenProcesses;
+use super::hindrances::{Hindrances, START};
 use super::promises::{Expectation, Observations, ProcessCounts, Promise, Violation};
 use super::sink::Table;
 use super::store::SimStore;
@@ -67,6 +68,8 @@ pub struct State {
     pub(super) observed: Observations,
     /// What they saw of each process of this life.
     pub(super) deeds: BTreeMap<usize, ProcessCounts>,
+    /// When something stood in the way of closing groups.
+    pub(super) hindrances: Hindrances,
     /// What the checks found.
     pub violations: Vec<Violation>,
     /// Milliseconds by which the wall clock is wrong.
@@ -74,6 +77,8 @@ pub struct State {
     /// The same of the clock of a shared log.
     pub log_clock_jump: i64,
     before: Duration,
+    /// When the last life ended.
+    ended_at: u64,
     life_start: Option<Instant>,
     steps_left: Option<u64>,
     over: bool,
@@ -98,6 +103,8 @@ impl State {
         let strikes = !self.calm && self.enabled.contains(&trouble) && self.chance.one_in(n);
         if strikes {
             self.tally.hit(trouble);
+            let now = self.millis();
+            self.hindrances.strikes(trouble, now);
         }
         strikes
     }
@@ -150,10 +157,12 @@ impl World {
                 expect: None,
                 observed: Observations::default(),
                 deeds: BTreeMap::new(),
+                hindrances: Hindrances::default(),
                 violations: Vec::new(),
                 clock_jump: 0,
                 log_clock_jump: 0,
                 before: Duration::ZERO,
+                ended_at: 0,
                 life_start: None,
                 steps_left: None,
                 over: false,
@@ -177,6 +186,8 @@ impl World {
     /// A life begins. Called inside its runtime.
     pub fn begin_life(&self) {
         self.with(|w| {
+            let (since, now) = (w.ended_at, w.millis());
+            w.hindrances.add(since, now + START);
             w.life_start = Some(Instant::now());
             w.steps_left = None;
             w.over = false;
@@ -195,6 +206,7 @@ impl World {
         self.with(|w| {
             let life = w.life_start.take().map_or(Duration::ZERO, |start| start.elapsed());
             w.before += life;
+            w.ended_at = w.millis();
             w.over = true;
         });
     }
@@ -233,7 +245,10 @@ impl World {
     pub async fn latency(&self, slow: Trouble) {
         let millis = self.with(|w| {
             if w.strikes(slow, 12) {
-                w.chance.between(50, 4_000)
+                let (millis, now) = (w.chance.between(50, 4_000), w.millis());
+                w.hindrances.add(now, now + millis);
+                w.hindrances.strikes(slow, now + millis);
+                millis
             } else if w.calm {
                 w.chance.below(2)
             } else {

@@ -4,11 +4,12 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use potok_connectors::embedded::{EmbeddedLog, FaultyDisk, Options, PowerCut};
+use potok_connectors::embedded::{EmbeddedLog, Options};
 use potok_core::{Log, Output, Partition, Record, SourceBatch, Store, SystemClock};
 use potok_testkit::suites::log::{LogFeatures, LogHarness};
 use potok_testkit::suites::store::{StoreFeatures, StoreHarness, strange};
 use potok_testkit::suites::{log, source, store};
+use potok_testkit::{FaultyDisk, PowerCut};
 use tempfile::TempDir;
 
 use super::passed;

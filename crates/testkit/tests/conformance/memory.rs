@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use potok_connectors::memory::{MemoryLog, MemorySink, MemoryStore};
 use potok_core::{Log, Sink, Store, SystemClock};
+use potok_testkit::memory::{MemoryLog, MemorySink, MemoryStore};
 use potok_testkit::suites::log::{LogFeatures, LogHarness};
 use potok_testkit::suites::sink::{SinkFeatures, SinkHarness};
 use potok_testkit::suites::store::{Look, StoreFeatures, StoreHarness};

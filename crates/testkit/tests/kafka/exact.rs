@@ -9,7 +9,7 @@ use potok_core::{
     ConsumerGroupSpec, EndedOffsets, Log, Move, NotWritten, OpenGroup, Output, Reason, SourceBatch,
     SourceEvent, SystemClock, Transaction,
 };
-use potok_testkit::services::Kafka;
+use potok_testkit::services::{self, Kafka};
 
 use crate::setup::{
     PATIENCE, blocking, log, positions, records, spec, text, topic, topic_with, unique,
@@ -98,6 +98,14 @@ async fn what_a_topic_never_takes_is_named_and_the_rest_is_written_once() {
     assert_eq!(written.len(), 80);
     assert_eq!(written.iter().filter(|value| value.starts_with("instead of ")).count(), 3);
     assert_eq!(positions(&log, &group).await.get(&0), Some(&10), "noted with it");
+    // Every batch that was refused took another producer. Each ended what the one before it had left
+    // open, which it does by having its name.
+    drop(open);
+    let tool = "org.apache.kafka.tools.TransactionsCommand";
+    let listed = blocking(move || services::kafka().tool(tool, &["list"])).await;
+    let ours = format!("potok-{group}-");
+    let ids = listed.lines().filter(|line| line.starts_with(&ours)).count();
+    assert_eq!(ids, 1, "{listed}");
 }
 
 /// A broker that stands still keeps a transaction waiting. Whoever opens the group again meanwhile,

@@ -115,6 +115,8 @@ pub struct Member {
     pub assigned: BTreeMap<u64, Assignment>,
     /// What came: partition, offset, value.
     pub seen: Vec<(Partition, u64, String)>,
+    /// The log of each of them.
+    pub logs: Vec<u64>,
     /// Whether what comes is ended at once.
     pub ends: bool,
     pub revoked: usize,
@@ -131,6 +133,7 @@ impl Member {
             journal,
             assigned: BTreeMap::new(),
             seen: Vec::new(),
+            logs: Vec::new(),
             ends: true,
             revoked: 0,
             lost: 0,
@@ -159,6 +162,7 @@ impl Member {
                     if !assignment.ended.contains(record.offset) {
                         let partition = batch.partition.clone();
                         self.seen.push((partition, record.offset, text(record)));
+                        self.logs.push(batch.log);
                     }
                 }
                 if self.ends {

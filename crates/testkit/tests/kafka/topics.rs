@@ -87,6 +87,51 @@ async fn a_topic_created_anew_is_read_from_its_start() {
     eventually_seen(&mut member, &["i", "j"]).await;
 }
 
+/// The same, filled at once beyond the place that was read, before anybody looks at the topic's id:
+/// the client goes on reading at that place, and what it brings belongs to the new topic.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_created_anew_and_filled_at_once_gives_no_record_two_names() {
+    let topic = topic("filled", 1).await;
+    let group = unique("filled");
+    let first = log().await;
+    let old = first.append(&records(&topic, 0, (0..5).map(|n| format!("old-{n}")))).await.unwrap();
+    let mut member = Member::open(&first, spec(&group, &topic, false)).await;
+    member.until("the old records", |member| member.seen.len() == 5).await;
+    for round in 0..3 {
+        member.seen.clear();
+        member.logs.clear();
+        let anew = topic.clone();
+        blocking(move || {
+            services::kafka().delete_topic(&anew);
+            services::kafka().create_topic(&anew, 1, &[]);
+        })
+        .await;
+        // Each holds more than the one before.
+        let count = 200 * (round + 1);
+        let values = (0..count).map(|n| format!("new-{round}-{n}"));
+        let other = log().await;
+        let new = other.append(&records(&topic, 0, values.clone())).await.unwrap();
+        assert_ne!(old[0].log, new[0].log);
+        let last = format!("new-{round}-{}", count - 1);
+        let is_of_the_new = |m: &Member| m.logs.last() == Some(&new[0].log);
+        member
+            .until("the new topic, from its start", |m| {
+                m.values().contains(&last) && is_of_the_new(m)
+            })
+            .await;
+        let seen: Vec<(u64, String)> = member
+            .logs
+            .iter()
+            .zip(&member.seen)
+            .filter(|(_, (_, _, value))| value.starts_with(&format!("new-{round}-")))
+            .map(|(log, (_, _, value))| (*log, value.clone()))
+            .collect();
+        let wanted: Vec<(u64, String)> = values.map(|value| (new[0].log, value)).collect();
+        assert_eq!(seen, wanted, "each once, in order, under the name of the new topic");
+        blocking(move || drop(other)).await;
+    }
+}
+
 async fn eventually_seen(member: &mut Member, values: &[&str]) {
     let all = |member: &Member| {
         values.iter().all(|value| member.values().iter().any(|seen| seen == value))

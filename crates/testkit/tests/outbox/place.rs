@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use potok_config::{Env, Flags, Registry, Site, load_connections};
-use potok_connectors::memory::MemoryLog;
 use potok_connectors::outbox::{Outbox, OutboxSettings};
 use potok_core::{
     EndedOffsets, Feed, FeedCommit, Partition, PipelineInfo, PostponedRecord, Progress, Reason,
     Record, SetAside, Source, SourceEvent,
 };
 use potok_expr::Template;
+use potok_testkit::memory::MemoryLog;
 use potok_testkit::services;
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
 

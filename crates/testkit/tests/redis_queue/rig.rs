@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use potok_connectors::memory::MemoryLog;
 use potok_connectors::redis::{QueueOptions, RedisQueue, RedisTimeouts};
 use potok_core::{
     EndedOffsets, Fault, Feed, FeedCommit, OpenFeed, PipelineInfo, Progress, SourceBatch,
     SourceEvent, SystemClock,
 };
 use potok_expr::Template;
+use potok_testkit::memory::MemoryLog;
 use potok_testkit::services::{Redis, RedisOptions};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;

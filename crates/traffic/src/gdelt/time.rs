@@ -1,5 +1,8 @@
 //! Times as batch ids have them: 14 digits, UTC, and back.
 
+use chrono::{DateTime, Datelike, NaiveDateTime, Utc};
+
+const FORMAT: &str = "%Y%m%d%H%M%S";
 /// Seconds of a day.
 pub(super) const DAY: u64 = 86_400;
 /// Seconds of a quarter of an hour.
@@ -15,52 +18,32 @@ impl Time {
         if id.len() != 14 || !id.bytes().all(|byte| byte.is_ascii_digit()) {
             return None;
         }
-        let part = |from: usize, to: usize| id.get(from..to)?.parse::<u64>().ok();
-        let (year, month, day) = (part(0, 4)?, part(4, 6)?, part(6, 8)?);
-        let (hour, minute, second) = (part(8, 10)?, part(10, 12)?, part(12, 14)?);
-        if year < 1970 {
-            return None;
-        }
-        let time = Time(days(year, month, day) * DAY + hour * 3_600 + minute * 60 + second);
-        // A date that does not exist comes out as another one.
+        let read = NaiveDateTime::parse_from_str(id, FORMAT).ok()?;
+        let time = Time(u64::try_from(read.and_utc().timestamp()).ok()?);
+        // A leap second comes out as another one.
         (time.id() == id).then_some(time)
     }
 
     /// 14 digits.
     pub fn id(self) -> String {
-        let (year, month, day) = self.date();
-        let (hour, minute, second) = (self.0 % DAY / 3_600, self.0 % 3_600 / 60, self.0 % 60);
-        format!("{year:04}{month:02}{day:02}{hour:02}{minute:02}{second:02}")
+        self.utc().format(FORMAT).to_string()
     }
 
     /// Year, month and day.
     pub fn date(self) -> (u64, u64, u64) {
-        // Years are counted from March here, so that the day that not all have is the last.
-        let days = self.0 / DAY + 719_468;
-        let (era, day) = (days / 146_097, days % 146_097);
-        let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
-        let day = day - (365 * year + year / 4 - year / 100);
-        let month = (5 * day + 2) / 153;
-        let date = day - (153 * month + 2) / 5 + 1;
-        let month = if month < 10 { month + 3 } else { month - 9 };
-        (era * 400 + year + u64::from(month <= 2), month, date)
+        let date = self.utc();
+        (u64::from(date.year().unsigned_abs()), date.month().into(), date.day().into())
     }
 
     /// The day within its year, from 0.
     pub fn of_year(self) -> u64 {
-        let (year, _, _) = self.date();
-        self.0 / DAY - days(year, 1, 1)
+        self.utc().ordinal0().into()
     }
-}
 
-/// Days since the beginning of 1970; for a date that does not exist, those of another one.
-fn days(year: u64, month: u64, day: u64) -> u64 {
-    let year = year - u64::from(month <= 2);
-    let (era, of_era) = (year / 400, year % 400);
-    let month = (month + 9) % 12;
-    let of_year = (153 * month + 2) / 5 + day;
-    let day = of_era * 365 + of_era / 4 - of_era / 100 + of_year;
-    (era * 146_097 + day).saturating_sub(719_469)
+    fn utc(self) -> DateTime<Utc> {
+        let seconds = i64::try_from(self.0).unwrap_or_default();
+        DateTime::from_timestamp(seconds, 0).unwrap_or_default()
+    }
 }
 
 #[cfg(test)]

@@ -171,11 +171,28 @@ impl Poller {
         }
     }
 
+    /// The client fetches a topic under another id from now on. What it brought so far was of the one
+    /// before; what comes now is no record of partitions that were begun under another id. They
+    /// wait until the cluster has told us of that id as well, which begins them anew.
+    pub(super) fn fetches(&mut self, topic: String, id: u64) {
+        self.hand_over_all();
+        let mut back = Vec::new();
+        for slot in self.slots.iter_mut().filter(|slot| *slot.partition.topic == *topic) {
+            let foreign = slot.log != id;
+            if slot.foreign && !foreign {
+                back.push((slot.partition.clone(), slot.next));
+            }
+            slot.foreign = foreign;
+        }
+        self.fetched.insert(topic, id);
+        // What was left out meanwhile is fetched again.
+        back.iter().for_each(|(partition, next)| self.place(partition, *next));
+    }
+
     /// A topic that was deleted and created anew is another one, though its name is the same.
     pub(super) fn look_at_ids(&mut self) {
         let ours: Vec<Partition> = self.slots.iter().map(|slot| slot.partition.clone()).collect();
-        let client = self.queue.consumer().client();
-        let topics = native::describe_topics(client, &topics_of(&ours), ANSWER_MAX);
+        let topics = self.cluster.topics(self.queue.consumer(), &topics_of(&ours));
         let Ok(topics) = topics else { return };
         let changed = |slot: &&OwnedPartition| {
             topics.get(&slot.partition.topic).is_some_and(|facts| facts.id != slot.log)

@@ -5,9 +5,9 @@ use std::time::Duration;
 use potok_core::{Assignment, Partition, SourceEvent};
 use rdkafka::consumer::{Consumer, RebalanceProtocol};
 
-use super::super::assignment::{ClusterFacts, Start};
-use super::super::{lock, native, nonce};
-use super::{ANSWER_MAX, OwnedPartition, Poller, list_of, placed_list, topics_of};
+use super::super::assignment::Start;
+use super::super::{lock, nonce};
+use super::{OwnedPartition, Poller, list_of, placed_list, topics_of};
 
 /// How long partitions that leave wait for the engine to let them go.
 const LEAVE_MAX: Duration = Duration::from_secs(30);
@@ -49,9 +49,7 @@ impl Poller {
     pub(super) fn resolve(&mut self, partitions: &[Partition]) -> Vec<Start> {
         let topics = topics_of(partitions);
         loop {
-            let client = self.queue.consumer().client();
-            let committed = |of: &[Partition]| native::committed_by_own(client, of);
-            match ClusterFacts::ask(client, &topics, ANSWER_MAX, committed) {
+            match self.cluster.known(self.queue.consumer(), &topics) {
                 Ok(known) => {
                     let start = |partition: &Partition| known.start(partition, self.group_hash);
                     let starts: Vec<Start> = partitions.iter().filter_map(start).collect();
@@ -93,6 +91,8 @@ impl Poller {
                 tracing::info!(partition = %assignment.partition, "found later; waiting for the older partitions");
                 held_back.push(assignment.partition.clone());
             }
+            let fetched = self.fetched.get(&*assignment.partition.topic);
+            let foreign = fetched.is_some_and(|fetched| *fetched != log);
             self.slots.push(OwnedPartition {
                 partition: assignment.partition.clone(),
                 nonce: assignment.nonce,
@@ -102,6 +102,7 @@ impl Poller {
                 usual: (0, 0),
                 behind,
                 stood_at: None,
+                foreign,
             });
             assigned.push(assignment);
         }

@@ -22,7 +22,7 @@ const STILL_MAX: Duration = Duration::from_secs(5);
 /// How often what the client has given up is tried again.
 const TRY_EVERY: Duration = Duration::from_secs(5);
 
-/// What a stall is about: a partition, or the group as a whole.
+/// The subject of a stall: a partition, or the group as a whole.
 type StallSubject = Option<Partition>;
 
 #[derive(Default)]
@@ -78,7 +78,7 @@ impl Poller {
         })));
     }
 
-    /// What the client said of a partition, or of the group as a whole.
+    /// Takes the client's word on a partition, or on the group as a whole.
     pub(super) fn refused(&mut self, code: Code, why: &str, at: StallSubject) {
         self.health.overhear(code, why);
         let topics: Vec<_> = match &at {
@@ -132,7 +132,7 @@ impl Poller {
             let end = self.queue.known_end(&slot.partition).unwrap_or_default();
             let stands = slot.stood_at == Some(slot.next) && end > slot.next;
             slot.stood_at = Some(slot.next);
-            if stands && slot.behind.is_empty() {
+            if stands && slot.takes() {
                 still.push((slot.partition.clone(), slot.next, end));
             }
         }

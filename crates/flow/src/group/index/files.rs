@@ -1,4 +1,4 @@
-//! What files ask of an index.
+//! The questions of files to an index.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ impl Index {
         Some(ticket)
     }
 
-    /// What was taken out.
+    /// The groups taken out.
     pub fn sending(&self) -> Arc<Vec<SealedGroup>> {
         self.sending.clone()
     }

@@ -1,4 +1,4 @@
-//! What leaves the index with its assignment.
+//! Forgetting the records of an assignment that leaves.
 
 use super::{Feed, HeldRecord, Index, bytes_of};
 

@@ -1,4 +1,4 @@
-//! What a lane holds, for people to see, page by page: there may be millions.
+//! The groups of a lane, page by page for people: there may be millions.
 
 use std::collections::{BTreeMap, BinaryHeap, HashSet};
 use std::fmt;
@@ -13,7 +13,7 @@ use super::{ClosedGroup, Generation, GroupKey, HeldRecord, Index, SealedGroup, b
 /// A group as people see it.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct GroupView {
-    /// Whose it is.
+    /// The pipeline that holds it.
     pub pipeline: String,
     /// The group's key.
     pub id: String,
@@ -33,7 +33,7 @@ pub struct GroupView {
     pub due: Option<String>,
     /// Why it closed, once it has.
     pub reason: Option<&'static str>,
-    /// Who works on it.
+    /// The lane that works on it.
     pub owner: String,
     /// How often it was tried to send it, so far.
     pub attempts: u64,
@@ -50,7 +50,7 @@ pub struct KindView {
 /// Some of the groups that are held.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct GroupPage {
-    /// What closes first is in front.
+    /// Groups that close first come first.
     pub groups: Vec<GroupView>,
     /// How many are held in all.
     pub total: u64,
@@ -110,7 +110,7 @@ impl FromStr for GroupCursor {
     }
 }
 
-/// What the index does not know of itself.
+/// Facts that the index itself does not know.
 pub(crate) struct ViewContext<'a> {
     pub pipeline: &'a str,
     pub kinds: &'a [Arc<str>],

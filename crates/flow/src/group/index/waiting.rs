@@ -1,4 +1,4 @@
-//! What waits until everything is there that came among it, so that it is taken in as it came.
+//! Records that wait until all records sent among them are read, so that groups take them in order of arrival.
 //!
 //! A log that has one order for all partitions is read in stretches, each partition by partition.
 //! Groups that close by count, by size or by what a record says would have other members, were records

@@ -487,8 +487,8 @@ fn act(
                 "" => writeln!(out, "would {verb} {id} ({reason})")?,
                 outcome => {
                     let why = short(text(&letter, "why"), 120);
-                    let outcome = plain(&outcome.replace('_', " "));
-                    writeln!(out, "would {verb} {id} ({reason}): {outcome} {why}")?;
+                    let outcome = outcome.replace('_', " ");
+                    writeln!(out, "would {verb} {id} ({reason}): {} {why}", plain(&outcome))?;
                 }
             }
         }

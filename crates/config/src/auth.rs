@@ -44,11 +44,45 @@ pub(crate) struct AuthSetting {
     ///
     /// Example: `origins: [ "https://app.example.com" ]`
     pub origins: Vec<PageOrigin>,
+    /// Who may use the dashboard and the admin API where `admin` can be reached by others.
+    ///
+    /// Example: `dashboard: { viewers: [ staff ], operators: [ on-call ], admins: [ potok-admin ] }`
+    pub dashboard: DashboardRoles,
     /// Proxies in front of the hub, by address or network: what they say of a client's address, and
     /// of the address that its page has, is believed.
     ///
     /// Example: `trusted_proxies: [ 10.0.0.0/8 ]`
     pub trusted_proxies: Vec<Proxies>,
+}
+
+/// Roles of users, `name` of the realm or `client:name`, and what they allow on the dashboard and in the
+/// admin API. Who has none of them is refused.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DashboardRoles {
+    /// May look at everything but payloads.
+    ///
+    /// Example: `viewers: [ potok-viewer ]`
+    pub viewers: Vec<String>,
+    /// May see payloads as well, and change what can be undone: pause, resume, close, replay, send.
+    ///
+    /// Example: `operators: [ potok-operator ]`
+    pub operators: Vec<String>,
+    /// May drop as well.
+    ///
+    /// Example: `admins: [ potok-admin ]`
+    pub admins: Vec<String>,
+}
+
+impl Default for DashboardRoles {
+    fn default() -> Self {
+        let one = |role: &str| vec![role.to_owned()];
+        DashboardRoles {
+            viewers: one("potok-viewer"),
+            operators: one("potok-operator"),
+            admins: one("potok-admin"),
+        }
+    }
 }
 
 impl Default for AuthSetting {
@@ -61,6 +95,7 @@ impl Default for AuthSetting {
             roles: Vec::new(),
             clients: Vec::new(),
             origins: Vec::new(),
+            dashboard: DashboardRoles::default(),
             trusted_proxies: Vec::new(),
         }
     }
@@ -81,6 +116,8 @@ pub struct Auth {
     pub clients: Vec<String>,
     /// Origins whose pages may connect.
     pub origins: Vec<String>,
+    /// Who may use the dashboard.
+    pub dashboard: DashboardRoles,
     /// Addresses and networks of proxies that are believed.
     pub trusted_proxies: Vec<String>,
 }
@@ -106,6 +143,7 @@ impl Auth {
             roles: file.roles,
             clients: file.clients,
             origins: file.origins.into_iter().map(|origin| origin.0).collect(),
+            dashboard: file.dashboard,
             trusted_proxies: file.trusted_proxies.into_iter().map(|proxies| proxies.0).collect(),
         })
     }

@@ -29,7 +29,8 @@ pub(crate) struct ConnectionsFile {
     ///
     /// Example: `data_dir: /var/lib/potok`
     pub data_dir: Option<String>,
-    /// Where health, metrics and the API of the command line listen; this machine only.
+    /// Where the dashboard, health, metrics and the API of the command line listen. Addresses that
+    /// others can reach are taken with `auth` alone, and ask for an access token.
     /// Variable: `POTOK_ADMIN`. Default: `127.0.0.1:7600`.
     ///
     /// Example: `admin: 127.0.0.1:0`
@@ -53,7 +54,7 @@ pub(crate) struct ConnectionsFile {
     ///
     /// Example: `queue: embedded`
     pub queue: Option<QueueSetting>,
-    /// Whose tokens the hub accepts. Default: those of a development issuer, on this machine alone.
+    /// Whose tokens the hub accepts, and the dashboard beyond this machine. Default: those of a development issuer, on this machine alone.
     ///
     /// Example: `auth: { issuer: "https://id.example.com/realms/shop", audience: notifications }`
     #[serde(default)]

@@ -43,7 +43,7 @@ mod tree;
 mod values;
 mod variants;
 
-pub use auth::Auth;
+pub use auth::{Auth, DashboardRoles};
 pub use connections::{
     Connections, CreateTopics, Flags, KeyStyle, Location, LogConnection, QueueConnection,
     Retention, StoreConnection, is_url, variable,

@@ -73,7 +73,7 @@ fn read_file(
             named.push(NamedSetting { kind: kind.key, name, location });
         }
     }
-    exposed(&document, &mut findings);
+    exposed(&document, env, &mut findings);
     Ok((finish(json, &document, findings)?, named))
 }
 
@@ -92,9 +92,15 @@ fn same_variable(document: &Document, kind: &ConnectionKind, findings: &mut Find
 }
 
 const EXPOSED_WHAT: &str = "others could reach the admin API, and it does not ask who they are";
-const EXPOSED_HINT: &str = "use a loopback address such as `127.0.0.1:7600`";
+const EXPOSED_HINT: &str =
+    "use a loopback address such as `127.0.0.1:7600`, or set `auth` with issuer and audience";
 
-fn exposed(document: &Document, findings: &mut Findings) {
+fn exposed(document: &Document, env: &Env, findings: &mut Findings) {
+    let auth = document.root.get("auth");
+    let has_issuer = auth.is_some_and(|auth| auth.get("issuer").is_some());
+    if has_issuer || env.given("POTOK_AUTH_ISSUER").is_some() {
+        return;
+    }
     let Some(admin) = document.root.get("admin") else { return };
     let address = admin.text().and_then(|text| Address::read(text).ok());
     if address.is_some_and(|address| !address.is_loopback()) {
@@ -128,8 +134,10 @@ impl Decide<'_> {
             .or_else(|| file.data_dir.as_ref().map(|dir| base_dir.join(dir)))
             .unwrap_or_else(|| PathBuf::from("./potok-data"));
         let admin = self.setting::<Address>(&flags.admin, "--admin", "POTOK_ADMIN");
+        let auth = self.auth(file.auth);
         if let Some(admin) = &admin
             && !admin.value.is_loopback()
+            && auth.issuer.is_none()
         {
             let hint = Some(EXPOSED_HINT.to_owned());
             self.problems.push(Problem::elsewhere(code::EXPOSED, &admin.about, EXPOSED_WHAT, hint));
@@ -138,7 +146,6 @@ impl Decide<'_> {
         let log = self.log(file.log);
         let store = self.store(file.store);
         let queue = self.queue(file.queue);
-        let auth = self.auth(file.auth);
         let address = |given: Option<Override<Address>>, file: Option<Address>, port: u16| {
             given.map(|given| given.value).or(file).unwrap_or_else(|| Address::loopback(port))
         };

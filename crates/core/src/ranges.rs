@@ -56,6 +56,27 @@ impl RangeSet {
         self.count += end - start;
     }
 
+    /// Takes one offset out; false where it was not in the set.
+    pub fn remove(&mut self, offset: u64) -> bool {
+        let Some((&start, &end)) = self.ranges.range(..=offset).next_back() else { return false };
+        if end <= offset {
+            return false;
+        }
+        self.ranges.remove(&start);
+        for (start, end) in [(start, offset), (offset + 1, end)] {
+            if start < end {
+                self.ranges.insert(start, end);
+            }
+        }
+        self.count -= 1;
+        true
+    }
+
+    /// How many offsets are in the set.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
     /// True when `offset` is in the set.
     pub fn contains(&self, offset: u64) -> bool {
         self.ranges.range(..=offset).next_back().is_some_and(|(_, &end)| end > offset)
@@ -160,6 +181,11 @@ mod tests {
                 let from = random(45);
                 set.forget_from(from);
                 model.retain(|&n| n < from);
+            }
+            if random(3) == 0 {
+                let one = random(45);
+                assert_eq!(set.remove(one), model.remove(&one));
+                assert_eq!(set.count(), model.len() as u64);
             }
             for n in 0..50 {
                 assert_eq!(set.contains(n), model.contains(&n));

@@ -44,6 +44,12 @@ pub trait Stage: Send + Sync {
         StageLimits::default()
     }
 
+    /// True where a call asks nobody and leaves nothing behind, so that it can be made only to see
+    /// what would come of it.
+    fn is_pure(&self) -> bool {
+        false
+    }
+
     /// Handles the events of one lane in order; answers for each, same length, same order.
     ///
     /// May be called again with the same events, or with some of them, in the same process or

@@ -89,7 +89,8 @@ pub(crate) struct Handle {
     decisions: Arc<Decisions>,
     /// The plan of its groups, and the groups.
     held: Option<(GroupPlan, Arc<GroupTables>)>,
-    /// Its steps, for people.
+    /// What it does with records, and that for people.
+    pub(crate) plan: Arc<Plan>,
     outline: Arc<Outline>,
     /// Since when it counts.
     since: Timestamp,
@@ -182,6 +183,7 @@ impl Engine {
             waits: shared.waits.clone(),
             decisions: shared.decisions.clone(),
             held: shared.plan.hold.clone().map(|plan| (plan, shared.boards.clone())),
+            plan: shared.plan.clone(),
             outline: Arc::new(Outline::of(&shared.plan)),
             since: self.inner.clock.now(),
             open_letters: Arc::default(),

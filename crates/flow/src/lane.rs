@@ -56,7 +56,7 @@ pub(crate) struct Item {
     time: Timestamp,
     pub key: Option<Bytes>,
     headers: Headers,
-    replay: Option<Box<Replay>>,
+    pub replay: Option<Box<Replay>>,
     /// Its group's key, where groups are held.
     pub group: Bytes,
     /// Its shard, where groups are sharded.
@@ -247,6 +247,32 @@ pub(crate) struct Cycle {
     pub items: Vec<Item>,
     /// Records that are given back because of one of these, which the ledger is told of first.
     pub back: Vec<Completion>,
+}
+
+impl Plan {
+    /// Makes the event of a record that was decoded to `value`.
+    pub(crate) fn admit(&self, item: &mut Item, record: &Record, value: Bytes) {
+        let mut position = item.origin.clone();
+        if planted(Bug::NamesFromCounter) {
+            position.offset = crate::deliver::counted_name();
+        }
+        if planted(Bug::NamesByNumber) {
+            (position.log, position.topic) = (0, "".into());
+        }
+        item.event = Some(Event {
+            position,
+            time: item.time,
+            key: item.key.clone(),
+            headers: with_shard(&item.headers, item.shard),
+            value,
+            source: record.value.clone().unwrap_or_default(),
+            tombstone: record.value.is_none(),
+        });
+        let wanted = self.delivers.iter().filter(|deliver| item.wants(deliver)).count();
+        item.open = wanted as u32;
+        // A kind that no entry asks for.
+        item.filtered = wanted == 0;
+    }
 }
 
 impl Lane {
@@ -471,26 +497,7 @@ impl Lane {
     }
 
     pub(crate) fn admit(&self, item: &mut Item, record: &Record, value: Bytes) {
-        let mut position = item.origin.clone();
-        if planted(Bug::NamesFromCounter) {
-            position.offset = crate::deliver::counted_name();
-        }
-        if planted(Bug::NamesByNumber) {
-            (position.log, position.topic) = (0, "".into());
-        }
-        item.event = Some(Event {
-            position,
-            time: item.time,
-            key: item.key.clone(),
-            headers: with_shard(&item.headers, item.shard),
-            value,
-            source: record.value.clone().unwrap_or_default(),
-            tombstone: record.value.is_none(),
-        });
-        let wanted = self.plan.delivers.iter().filter(|deliver| item.wants(deliver)).count();
-        item.open = wanted as u32;
-        // A kind that no entry asks for.
-        item.filtered = wanted == 0;
+        self.plan.admit(item, record, value);
     }
 
     /// Tells the ledger what became of the cycle's records: of all at once, or where much was made of

@@ -27,6 +27,7 @@ mod pending;
 mod pipeline;
 mod plan;
 pub mod process;
+mod rehearsal;
 mod signal;
 mod source;
 mod status;
@@ -43,5 +44,7 @@ pub use plan::{
     Input, KindPlan, OnError, OnRepeat, Per, Plan, Retry, StagePlan, Target, TopicTarget,
     TrackPlan,
 };
+pub use process::StageStatus;
+pub use rehearsal::Forecast;
 pub use status::{DestinationStatus, FeedStatus, GateStatus, PartitionLag, State, Status};
 pub use waits::{Wait, WaitsFor};

@@ -24,6 +24,10 @@ pub struct Outline {
     pub probe_every: u64,
     /// Where its dead letters go.
     pub dead_letters: String,
+    /// Its groups are tracked in a table, as files with stages.
+    pub has_files: bool,
+    /// It relays an outbox table.
+    pub has_outbox: bool,
 }
 
 /// One stage of an [`Outline`].
@@ -57,6 +61,8 @@ impl Outline {
             delivers: plan.delivers.iter().map(deliver).collect(),
             probe_every: u64::try_from(plan.probe_every.as_millis()).unwrap_or(u64::MAX),
             dead_letters: plan.dead_letter_topic.to_string(),
+            has_files: plan.hold.as_ref().is_some_and(|hold| hold.track.is_some()),
+            has_outbox: plan.feeds().any(|(_, feed)| feed.outbox().is_some()),
         }
     }
 }

@@ -12,8 +12,8 @@ use serde::Serialize;
 
 use crate::counts::Counts;
 use crate::latency::{Latency, LatencyCounts};
-use crate::plan::Plan;
-use crate::process::{StageCounts, Stages};
+use crate::plan::{Per, Plan};
+use crate::process::{StageCounts, StageStatus, Stages};
 use crate::waits::{Wait, WaitsFor};
 
 /// The state of a pipeline.
@@ -101,7 +101,9 @@ pub struct Status {
     pub stage_retries: u64,
     /// Events that went on as they were though a stage failed on them (`on_error: pass`).
     pub passed: u64,
-    /// The counts that stages were asked to keep (`count`), by stage and name.
+    /// Its stages, in the order of the file, with what each has done.
+    pub stages: Vec<StageStatus>,
+    /// What stages were asked to count (`count`), by stage and name.
     pub counted: BTreeMap<String, BTreeMap<String, u64>>,
     /// Groups that are open, and bytes of all records held.
     pub open_groups: u64,
@@ -161,6 +163,7 @@ impl Status {
             retries: 0,
             stage_retries: 0,
             passed: 0,
+            stages: Vec::new(),
             counted: BTreeMap::new(),
             open_groups: 0,
             held_bytes: 0,
@@ -220,6 +223,12 @@ pub struct DestinationStatus {
     pub gate: GateStatus,
     /// Messages it took, since the process started.
     pub delivered: u64,
+    /// Calls, those that failed among them.
+    pub calls: u64,
+    /// Calls that failed, for whatever reason.
+    pub failed_calls: u64,
+    /// Milliseconds that calls took, of all lanes together.
+    pub busy: u64,
 }
 
 /// A feed, and what waits in it.
@@ -287,6 +296,8 @@ pub(crate) struct Counters {
     pub lateness: Latency,
     pub latency: Latency,
     pub stages: Stages,
+    /// Names and ways of the stages.
+    stage_plans: Vec<(String, Per)>,
     reasons: [AtomicU64; Reason::ALL.len()],
     /// Arrival of the first record of each source batch that is still open.
     open: Mutex<BTreeMap<u64, Timestamp>>,
@@ -294,7 +305,12 @@ pub(crate) struct Counters {
 
 impl Counters {
     pub fn of(plan: &Plan) -> Self {
-        Counters { counted: StageCounts::new(&plan.stages), ..Counters::default() }
+        let stage_plans = plan.stages.iter().map(|stage| (stage.name.clone(), stage.per));
+        Counters {
+            counted: StageCounts::new(&plan.stages),
+            stage_plans: stage_plans.collect(),
+            ..Counters::default()
+        }
     }
 
     /// No task works any more.
@@ -331,6 +347,7 @@ impl Counters {
         status.stage_retries = load(&self.stage_retries);
         status.put_off = load(&self.put_off);
         status.passed = load(&self.passed);
+        status.stages = self.stages.list(&self.stage_plans);
         status.counted = self.counted.totals();
         status.store_rebuilds = load(&self.store_rebuilds);
         status.resumed_seals = load(&self.resumed_seals);

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, BodyDataStream, Bytes, to_bytes};
-use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
-use axum::http::{Request, Response, Uri};
+use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::{HeaderValue, Request, Response, Uri};
 use futures::StreamExt;
 use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -156,7 +156,8 @@ impl Client {
     /// The process that claims the folder, if it is alive and the claim is its own.
     pub fn of_owner(data_dir: &Path) -> Option<Client> {
         let owner = Owner::read(data_dir)?;
-        let process = HttpProcess::new(&owner.address.to_string()).ok()?;
+        let mut process = HttpProcess::new(&owner.address.to_string()).ok()?;
+        process.token = process.token.or_else(|| owner.key.clone());
         let info = info(&process).ok()?;
         let same =
             info.nonce == owner.nonce && folder::absolute(data_dir) == Path::new(&info.data_dir);
@@ -301,6 +302,8 @@ pub struct HttpProcess {
     runtime: Arc<Runtime>,
     http: HttpClient<HttpConnector, Body>,
     address: String,
+    /// Shown where the process asks for one.
+    token: Option<String>,
 }
 
 impl HttpProcess {
@@ -312,7 +315,8 @@ impl HttpProcess {
         let mut tcp = HttpConnector::new();
         tcp.set_connect_timeout(Some(INFO_TIMEOUT));
         let http = HttpClient::builder(TokioExecutor::new()).build(tcp);
-        Ok(HttpProcess { runtime: Arc::new(runtime), http, address: address.to_owned() })
+        let (runtime, address) = (Arc::new(runtime), address.to_owned());
+        Ok(HttpProcess { runtime, http, address, token: token() })
     }
 
     fn call(&self, request: Request<Body>) -> Result<Response<Body>, String> {
@@ -322,6 +326,10 @@ impl HttpProcess {
     async fn send(&self, mut request: Request<Body>) -> Result<Response<Body>, String> {
         let url = format!("http://{}{}", self.address, request.uri());
         *request.uri_mut() = Uri::try_from(url).map_err(|error| error.to_string())?;
+        if let Some(token) = &self.token {
+            let bearer = HeaderValue::try_from(format!("Bearer {token}"));
+            request.headers_mut().insert(AUTHORIZATION, bearer.map_err(|error| error.to_string())?);
+        }
         let answer = self.http.request(request).await.map_err(|error| root_cause(&error))?;
         Ok(answer.map(Body::new))
     }
@@ -351,6 +359,11 @@ impl HttpProcess {
             .unwrap_or_else(|_| Err(format!("no answer within {} s", within.as_secs())))?;
         serde_json::from_slice(&text).map_err(|_| "something else listens there".to_owned())
     }
+}
+
+/// The access token of whoever calls, for processes that ask for one.
+fn token() -> Option<String> {
+    std::env::var("POTOK_TOKEN").ok().map(|token| token.trim().to_owned()).filter(|t| !t.is_empty())
 }
 
 fn request(

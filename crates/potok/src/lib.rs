@@ -17,6 +17,7 @@ mod cli;
 mod client;
 mod failure;
 mod folder;
+mod gatekeeper;
 mod input;
 mod limits;
 mod listener;

@@ -26,6 +26,9 @@ pub struct Owner {
     pub pid: u32,
     /// Chosen at its start.
     pub nonce: String,
+    /// Stands for a token where the process asks for one: who can read this file owns the folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
 }
 
 impl Owner {
@@ -65,6 +68,13 @@ impl Drop for Claim {
     }
 }
 
+/// What nobody can guess.
+pub fn secret() -> std::io::Result<String> {
+    let mut bytes = [0_u8; 32];
+    std::io::Read::read_exact(&mut fs::File::open("/dev/urandom")?, &mut bytes)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
 /// A number nobody else has.
 pub fn nonce() -> String {
     let random = || std::collections::hash_map::RandomState::new().build_hasher().finish();
@@ -79,7 +89,8 @@ mod tests {
     #[test]
     fn a_claim_is_withdrawn_unless_another_took_over() {
         let folder = tempfile::tempdir().unwrap();
-        let owner = |pid| Owner { address: "127.0.0.1:1".parse().unwrap(), pid, nonce: nonce() };
+        let owner =
+            |pid| Owner { address: "127.0.0.1:1".parse().unwrap(), pid, nonce: nonce(), key: None };
         let first = owner(1).claim(folder.path()).unwrap();
         assert_eq!(Owner::read(folder.path()).unwrap().pid, 1);
         let second = owner(2).claim(folder.path()).unwrap();

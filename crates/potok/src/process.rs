@@ -17,8 +17,9 @@ use tokio::sync::oneshot;
 use crate::client::{self, Client};
 use crate::failure::Failure;
 use crate::folder::{Folder, FolderBusy, Notes};
+use crate::gatekeeper::RoleKeeper;
 use crate::listener::Listener;
-use crate::owner::{Claim, Owner, nonce};
+use crate::owner::{self, Claim, Owner, nonce};
 use crate::wire;
 
 /// How long the admin API may take to finish the requests under way.
@@ -49,7 +50,7 @@ impl Process {
         pipelines: &[LoadedFile<Pipeline>],
         plans: Vec<Plan>,
     ) -> Result<Self, Failure> {
-        let listener = bind(&connections.admin).await?;
+        let listener = bind(&connections.admin, connections.auth.issuer.is_some()).await?;
         let address = listener.local_addr().map_err(|error| {
             Failure::new("P0507", "the admin address cannot be listened on").because(error)
         })?;
@@ -61,8 +62,19 @@ impl Process {
         let files = pipelines.iter().map(|pipeline| (pipeline.name.to_string(), pipeline.files()));
         let identity = folder.identity(nonce.clone(), Some(address));
         let admin = Admin::of_files(engine.clone(), identity, files);
+        // This machine's own programs need no login; whoever can read the folder has its key.
+        let keeper = match address.ip().is_loopback() {
+            true => None,
+            false => RoleKeeper::start(&connections.auth)?,
+        };
+        let key = (!address.ip().is_loopback()).then(owner::secret).transpose()?;
+        if let (Some(key), Some(keeper)) = (key.clone(), keeper) {
+            tracing::warn!(%address, "the admin address can be reached by others: put TLS before it");
+            admin.demand_tokens(Box::new(keeper), key);
+        }
         let serving = serve(listener, admin.clone())?;
-        let claim = Owner { address, pid: std::process::id(), nonce }.claim(data_dir)?;
+        let pid = std::process::id();
+        let claim = Owner { address, pid, nonce, key }.claim(data_dir)?;
         let drain_max = *connections.drain_max;
         let mut process = Process {
             address,
@@ -164,14 +176,14 @@ fn serve(listener: TcpListener, admin: Admin) -> Result<oneshot::Receiver<()>, F
     Ok(serving)
 }
 
-async fn bind(address: &str) -> Result<TcpListener, Failure> {
+async fn bind(address: &str, demands_tokens: bool) -> Result<TcpListener, Failure> {
     let mut resolved = tokio::net::lookup_host(address).await.map_err(|error| {
         Failure::new("P0507", format!("the admin address {address} is not known")).because(error)
     })?;
     let first = resolved.next().ok_or_else(|| {
         Failure::new("P0507", format!("the admin address {address} leads nowhere"))
     })?;
-    potok_server::bind(first).await.map_err(|fault| match fault.code {
+    potok_server::bind(first, demands_tokens).await.map_err(|fault| match fault.code {
         // Not an address that fails but one that must not be used.
         "P0506" => Failure::faults(vec![fault]),
         _ => fault.into(),

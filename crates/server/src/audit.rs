@@ -12,6 +12,7 @@ use bytes::Bytes;
 use potok_core::{Headers, Output, ReadFrom};
 use serde::{Deserialize, Serialize};
 
+use crate::access::Actor;
 use crate::request::Params;
 use crate::{Admin, ApiError};
 
@@ -53,11 +54,11 @@ pub(crate) struct AuditEntry {
 }
 
 impl AuditEntry {
-    pub fn new(via: Door, action: &str) -> Self {
+    pub fn new(actor: &Actor, action: &str) -> Self {
         AuditEntry {
             time: String::new(),
-            by: "local".to_owned(),
-            via,
+            by: actor.by.clone(),
+            via: actor.via,
             action: action.to_owned(),
             pipeline: None,
             target: None,

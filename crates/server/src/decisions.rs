@@ -7,7 +7,8 @@ use axum::http::StatusCode;
 use potok_flow::UndecidedRecord;
 use serde::Deserialize;
 
-use crate::audit::{self, AuditEntry, Door};
+use crate::access::Actor;
+use crate::audit::{self, AuditEntry};
 use crate::pipelines::running;
 use crate::request;
 use crate::{Admin, ApiError};
@@ -25,6 +26,7 @@ struct DecisionRequest {
 /// Sets records aside that wait for a decision; answers with them.
 pub(crate) async fn set_aside(
     State(admin): State<Admin>,
+    actor: Actor,
     Path(pipeline): Path<String>,
     body: Body,
 ) -> Result<Json<Vec<UndecidedRecord>>, ApiError> {
@@ -45,7 +47,7 @@ pub(crate) async fn set_aside(
         false => {
             let records = admin.engine().set_aside(&pipeline, wanted)?;
             let positions: Vec<&str> = records.iter().map(|one| one.position.as_str()).collect();
-            let entry = AuditEntry::new(Door::Api, "set_aside").pipeline(&pipeline);
+            let entry = AuditEntry::new(&actor, "set_aside").pipeline(&pipeline);
             let entry = entry.target(positions.join(" ")).count(records.len() as u64);
             audit::note(&admin, entry).await;
             records

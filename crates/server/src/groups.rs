@@ -7,7 +7,8 @@ use potok_core::{CloseReason, Fault};
 use potok_flow::{Engine, GroupCursor, GroupPage, GroupView};
 use serde::{Deserialize, Serialize};
 
-use crate::audit::{self, AuditEntry, Door};
+use crate::access::Actor;
+use crate::audit::{self, AuditEntry};
 use crate::pipelines::running;
 use crate::request::Params;
 use crate::{Admin, ApiError};
@@ -104,29 +105,31 @@ pub(crate) async fn page(
 
 pub(crate) async fn close(
     State(admin): State<Admin>,
+    actor: Actor,
     Path((pipeline, id)): Path<(String, String)>,
 ) -> Result<Json<serde_json::Value>, ApiError> {
-    close_group(&admin, Door::Api, &pipeline, &id).await?;
+    close_group(&admin, &actor, &pipeline, &id).await?;
     Ok(Json(serde_json::json!({ "closed": id })))
 }
 
 pub(crate) async fn drop(
     State(admin): State<Admin>,
+    actor: Actor,
     Path((pipeline, id)): Path<(String, String)>,
 ) -> Result<Json<serde_json::Value>, ApiError> {
-    drop_group(&admin, Door::Api, &pipeline, &id).await?;
+    drop_group(&admin, &actor, &pipeline, &id).await?;
     Ok(Json(serde_json::json!({ "dropped": id })))
 }
 
 /// Closes the open group of a key now.
 pub(crate) async fn close_group(
     admin: &Admin,
-    via: Door,
+    actor: &Actor,
     pipeline: &str,
     id: &str,
 ) -> Result<(), ApiError> {
     let asked = ask(admin, pipeline, id, Engine::close_group, CloseReason::ClosedByHand).await;
-    let entry = AuditEntry::new(via, "close_group").pipeline(pipeline).target(id);
+    let entry = AuditEntry::new(actor, "close_group").pipeline(pipeline).target(id);
     audit::note(admin, entry.result(&asked)).await;
     asked
 }
@@ -134,13 +137,13 @@ pub(crate) async fn close_group(
 /// Closes the open group of a key and sets its records aside; says how many it held.
 pub(crate) async fn drop_group(
     admin: &Admin,
-    via: Door,
+    actor: &Actor,
     pipeline: &str,
     id: &str,
 ) -> Result<u64, ApiError> {
     let records = held(admin, pipeline, id).await?;
     let asked = ask(admin, pipeline, id, Engine::drop_group, CloseReason::Dropped).await;
-    let entry = AuditEntry::new(via, "drop_group").pipeline(pipeline).target(id).count(records);
+    let entry = AuditEntry::new(actor, "drop_group").pipeline(pipeline).target(id).count(records);
     audit::note(admin, entry.result(&asked)).await;
     asked.map(|()| records)
 }

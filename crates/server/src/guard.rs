@@ -1,31 +1,69 @@
-//! Only programs of this machine may ask.
+//! Who may ask at all: programs of this machine, or those who show a token ([`crate::access`]).
 //!
 //! A page in a browser can reach loopback too: by a DNS name that is re-pointed to 127.0.0.1 (its
 //! `Host` gives it away), or directly from a foreign page (`Origin` or `Sec-Fetch-Site` does).
-//! Both are refused before anything is read.
+//! Both are refused before anything is read. Where tokens are asked for, a name is as good as another,
+//! and a page must come from the host that it asks.
 
 use std::net::{IpAddr, SocketAddr};
 
 use axum::extract::{Request, State};
-use axum::http::header::{HOST, ORIGIN};
-use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::http::header::{HOST, LOCATION, ORIGIN, WWW_AUTHENTICATE};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use axum::middleware::Next;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 
+use crate::access::{self, Visitor};
 use crate::{Admin, ApiError};
 
 pub(crate) async fn guard(
     State(admin): State<Admin>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
+    let access = admin.access();
     if let Some(address) = admin.identity().address {
-        check(address, request.uri(), request.headers())?;
+        check(address, access.is_some(), request.uri(), request.headers())?;
     }
+    let visitor = match access {
+        None => Visitor::local(),
+        Some(access) => {
+            let now = admin.engine().clock().now();
+            let (method, uri) = (request.method().clone(), request.uri().clone());
+            match access.visitor(method, uri, request.headers().clone(), now).await {
+                Ok(visitor) => visitor,
+                Err(_) if access::is_open(request.uri().path()) => {
+                    return Ok(next.run(request).await);
+                }
+                Err(error) => return Ok(turned_away(&request, error)),
+            }
+        }
+    };
+    access::check(&visitor, request.method(), request.uri())?;
+    request.extensions_mut().insert(visitor);
     Ok(next.run(request).await)
 }
 
-fn check(address: SocketAddr, uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
+/// Without a token: people are led to the way in, programs are told.
+fn turned_away(request: &Request, error: ApiError) -> Response {
+    if error.status == StatusCode::UNAUTHORIZED
+        && access::is_page(request.method(), request.uri().path())
+    {
+        let back = request.uri().path_and_query().map(|path| path.as_str()).unwrap_or("/");
+        let to = crate::dashboard::login_address(back);
+        return (StatusCode::SEE_OTHER, [(LOCATION, to)]).into_response();
+    }
+    let mut response = error.into_response();
+    response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    response
+}
+
+fn check(
+    address: SocketAddr,
+    has_access: bool,
+    uri: &Uri,
+    headers: &HeaderMap,
+) -> Result<(), ApiError> {
     let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or("\u{fffd}"));
     // A request line with a whole URL names the host there.
     let named = uri.authority().map(|authority| authority.as_str());
@@ -33,11 +71,17 @@ fn check(address: SocketAddr, uri: &Uri, headers: &HeaderMap) -> Result<(), ApiE
     if hosts.iter().flatten().next().is_none() {
         return Err(foreign("a request without Host"));
     }
-    if let Some(host) = hosts.iter().flatten().find(|host| !is_ours(host, address.port())) {
+    let is_host = |host: &&&str| has_access || is_ours(host, address.port());
+    if let Some(host) = hosts.iter().flatten().find(|host| !is_host(host)) {
         return Err(foreign(&format!("a request for the host `{host}`")));
     }
     if let Some(origin) = text(ORIGIN.as_str()) {
-        let ours = origin.strip_prefix("http://").is_some_and(|o| is_ours(o, address.port()));
+        let page =
+            origin.split_once("://").filter(|(scheme, _)| ["http", "https"].contains(scheme));
+        let ours = page.is_some_and(|(scheme, host)| match has_access {
+            true => hosts.iter().flatten().all(|asked| asked.eq_ignore_ascii_case(host)),
+            false => scheme == "http" && is_ours(host, address.port()),
+        });
         if !ours {
             return Err(foreign(&format!("a request from the page `{origin}`")));
         }
@@ -79,7 +123,23 @@ mod tests {
         for (name, value) in headers {
             map.insert(*name, value.parse().unwrap());
         }
-        check("127.0.0.1:7600".parse().unwrap(), &uri.parse().unwrap(), &map).is_ok()
+        check("127.0.0.1:7600".parse().unwrap(), false, &uri.parse().unwrap(), &map).is_ok()
+    }
+
+    #[test]
+    fn with_tokens_a_page_comes_from_the_host_that_it_asks() {
+        let ask = |host: &str, origin: &str, site: &str| {
+            let mut map = HeaderMap::new();
+            map.insert("host", host.parse().unwrap());
+            map.insert("origin", origin.parse().unwrap());
+            map.insert("sec-fetch-site", site.parse().unwrap());
+            check("0.0.0.0:7600".parse().unwrap(), true, &"/act/pause".parse().unwrap(), &map)
+        };
+        assert!(ask("potok.example.com", "https://potok.example.com", "same-origin").is_ok());
+        assert!(ask("10.0.0.7:7600", "http://10.0.0.7:7600", "same-origin").is_ok());
+        assert!(ask("potok.example.com", "https://evil.example.com", "same-origin").is_err());
+        assert!(ask("potok.example.com", "null", "same-origin").is_err());
+        assert!(ask("potok.example.com", "https://potok.example.com", "cross-site").is_err());
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! `/live` and `/ready`.
 //!
-//! Live depends on nothing but this process answering. Ready means that records are taken: a log
+//! Live depends on nothing but this process answering. Readiness means that records are taken: a log
 //! that cannot write (a full disk) is not ready; a destination or a store that is away makes records
 //! wait in the log, which is what it is for. What pipelines wait for is listed all the same.
 
+use axum::Extension;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -11,6 +12,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use crate::Admin;
+use crate::access::Visitor;
 
 #[derive(Serialize)]
 struct Readiness {
@@ -41,8 +43,16 @@ pub(crate) async fn live() -> Json<serde_json::Value> {
     Json(serde_json::json!({ "live": true }))
 }
 
-pub(crate) async fn ready(State(admin): State<Admin>) -> Response {
+pub(crate) async fn ready(
+    State(admin): State<Admin>,
+    visitor: Option<Extension<Visitor>>,
+) -> Response {
     let why = admin.engine().log().trouble();
+    let code = if why.is_none() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    if visitor.is_none() {
+        // Whoever did not say who they are learns yes or no.
+        return (code, Json(serde_json::json!({ "ready": why.is_none() }))).into_response();
+    }
     let (mut blocked, mut waiting) = (Vec::new(), Vec::new());
     for status in admin.engine().status().await {
         let pipeline = status.pipeline;
@@ -52,6 +62,5 @@ pub(crate) async fn ready(State(admin): State<Admin>) -> Response {
             blocked.push(BlockedPipeline { pipeline, why: status.why });
         }
     }
-    let code = if why.is_none() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (code, Json(Readiness { ready: why.is_none(), why, blocked, waiting })).into_response()
 }

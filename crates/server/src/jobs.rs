@@ -13,12 +13,14 @@ use axum::http::StatusCode;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::audit::Door;
-use crate::letters::{Action, LetterRequest, Work};
+use crate::access::Actor;
+use crate::letters::{Action, DryRun, LetterRequest, Work};
 use crate::{Admin, ApiError};
 
 /// Jobs that are remembered.
 const JOBS_MAX: usize = 100;
+/// Replays that are tried out for a page.
+const DRY_RUN_LETTERS_MAX: u64 = 2_000;
 /// Warnings and reasons that are remembered of one.
 const TEXTS_MAX: usize = 10;
 
@@ -43,6 +45,9 @@ pub(crate) struct Progress {
     pub notes: Vec<String>,
     /// What came of a replay.
     pub outcome: Option<Value>,
+    /// What a replay would come to, of those that were tried out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub forecast: Option<DryRun>,
     pub error: Option<String>,
     pub ended: Option<String>,
 }
@@ -114,6 +119,7 @@ impl Progress {
             skipped: 0,
             notes: Vec::new(),
             outcome: None,
+            forecast: None,
             error: None,
             ended: None,
         }
@@ -132,6 +138,9 @@ impl Progress {
         self.remember(line["warning"].as_str());
         if line["outcome"].is_object() {
             self.outcome = Some(line["outcome"].clone());
+        }
+        if line["forecast"].is_object() {
+            self.forecast = serde_json::from_value(line["forecast"].clone()).ok();
         }
     }
 
@@ -169,13 +178,13 @@ impl Jobs {
 /// Starts one. What it will work on is settled now: what is set aside later is left to the next.
 pub(crate) async fn start(
     admin: &Admin,
-    via: Door,
+    actor: &Actor,
     name: String,
     wish: LetterRequest,
     action: Action,
 ) -> Result<Arc<Job>, ApiError> {
     let (target, rate) = (wish.target(), wish.rate);
-    let mut work = Work::begin(admin, via, wish, action).await?;
+    let mut work = Work::begin(admin, actor, wish, action).await?;
     let job = Arc::new(Job {
         id: crate::random_name(),
         name,
@@ -219,12 +228,13 @@ pub(crate) async fn start(
 /// was not all.
 pub(crate) async fn dry_run(
     admin: &Admin,
+    actor: &Actor,
     wish: LetterRequest,
     action: Action,
     max: std::time::Duration,
 ) -> Result<(Progress, bool), ApiError> {
     let wish = LetterRequest { dry_run: true, rate: None, wait: 0, job: None, ..wish };
-    let mut work = Work::begin(admin, Door::Dashboard, wish, action).await?;
+    let mut work = Work::begin(admin, actor, wish, action).await?;
     let job = Job {
         id: String::new(),
         name: String::new(),
@@ -236,7 +246,8 @@ pub(crate) async fn dry_run(
         stop: AtomicBool::new(false),
     };
     let until = tokio::time::Instant::now() + max;
-    while let Ok(step) = tokio::time::timeout_at(until, work.next()).await {
+    while job.progress().done < DRY_RUN_LETTERS_MAX || action == Action::Drop {
+        let Ok(step) = tokio::time::timeout_at(until, work.next()).await else { break };
         match step? {
             Some((lines, more)) => {
                 job.take_in(&lines);
@@ -247,7 +258,8 @@ pub(crate) async fn dry_run(
             None => return Ok((job.progress(), true)),
         }
     }
-    Ok((job.progress(), false))
+    let forecast = Some(work.tried().clone()).filter(|_| action == Action::Replay);
+    Ok((Progress { forecast, ..job.progress() }, false))
 }
 
 pub(crate) async fn list(State(admin): State<Admin>) -> Json<Vec<JobView>> {

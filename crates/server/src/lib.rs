@@ -2,13 +2,14 @@
 //!
 //! It promises: a request is answered from the log and the engine as they are now, an append is
 //! durable before its answer, every error is JSON of one shape ([`error`]), and nothing but
-//! programs on this machine gets an answer ([`guard`]). The command line calls the same router
+//! programs on this machine, or those who show an access token, get an answer ([`guard`]). The command line calls the same router
 //! inside its own process when no other process owns the data folder, so there is one code path.
 //!
 //! People see the same on the pages of [`dashboard`], which call the functions behind the API.
 //!
-//! Deliberately absent: authentication (it listens on loopback only).
+//! Deliberately absent: TLS, which belongs in front of it; and who issues tokens ([`Gatekeeper`]).
 
+mod access;
 mod append;
 mod audit;
 mod dashboard;
@@ -50,6 +51,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use files::PipelineFiles;
 
+pub use access::{Gatekeeper, Refusal, Role, Visitor};
 pub use error::ApiError;
 pub use frame::{FRAME_TYPE, push_record};
 pub use http::{HttpAuth, HttpLimits, HttpSource, HttpSourceCounts, HttpSources, serve_http};
@@ -89,6 +91,8 @@ struct AdminInner {
     letters: Arc<Mutex<()>>,
     files: PipelineFiles,
     http: OnceLock<(SocketAddr, HttpSources)>,
+    /// What is asked of those who come from elsewhere; nothing on loopback.
+    access: OnceLock<access::Access>,
     sampler: sampler::Sampler,
     book: letters::book::Book,
     jobs: jobs::Jobs,
@@ -116,6 +120,7 @@ impl Admin {
             letters: Arc::default(),
             files: PipelineFiles::new(files),
             http: OnceLock::new(),
+            access: OnceLock::new(),
             sampler: sampler::Sampler::default(),
             book: letters::book::Book::default(),
             jobs: jobs::Jobs::default(),
@@ -128,6 +133,16 @@ impl Admin {
     pub fn serves(&self, address: SocketAddr, sources: HttpSources) {
         // Set once, when the process starts.
         let _ = self.inner.http.set((address, sources));
+    }
+
+    /// From now on everybody must show a token that the gatekeeper takes, or this key.
+    pub fn demand_tokens(&self, gatekeeper: Box<dyn Gatekeeper>, key: String) {
+        // Set once, before anything is served.
+        let _ = self.inner.access.set(access::Access::new(gatekeeper, key));
+    }
+
+    pub(crate) fn access(&self) -> Option<&access::Access> {
+        self.inner.access.get()
     }
 
     pub(crate) fn http(&self) -> Option<&(SocketAddr, HttpSources)> {
@@ -207,13 +222,15 @@ pub fn router(admin: Admin) -> Router {
         .with_state(admin)
 }
 
-/// Listens for the admin API. Only loopback addresses are taken: the API has no authentication.
-/// Port 0 picks one.
-pub async fn bind(address: SocketAddr) -> Result<TcpListener, Fault> {
-    if !address.ip().is_loopback() {
+/// Listens for the admin API. Addresses that others can reach are taken only where tokens are asked
+/// for ([`Admin::demand_tokens`]). Port 0 picks one.
+pub async fn bind(address: SocketAddr, demands_tokens: bool) -> Result<TcpListener, Fault> {
+    if !address.ip().is_loopback() && !demands_tokens {
         return Err(Fault::fix(format!("the admin address {address} is not a loopback address"))
             .code("P0506")
-            .hint("the admin API has no authentication; use 127.0.0.1:7600 or [::1]:7600"));
+            .hint(
+                "others could reach it: set `auth` with issuer and audience, or use 127.0.0.1:7600",
+            ));
     }
     TcpListener::bind(address).await.map_err(|error| {
         Fault::fix(format!("the admin address {address} cannot be listened on"))

@@ -521,6 +521,9 @@ mod tests {
                 up: false,
                 gate: Default::default(),
                 delivered: 3,
+                calls: 4,
+                failed_calls: 1,
+                busy: 20,
             }],
             latency: LatencyCounts {
                 at_most: vec![(5, 1), (2_500, 2)],

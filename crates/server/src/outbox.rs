@@ -11,7 +11,8 @@ use axum::http::StatusCode;
 use potok_core::{Fault, Feed, OutboxStatus};
 use serde::{Deserialize, Serialize};
 
-use crate::audit::{self, AuditEntry, Door};
+use crate::access::Actor;
+use crate::audit::{self, AuditEntry};
 use crate::pipelines::running;
 use crate::request::{self, Params};
 use crate::{Admin, ApiError};
@@ -94,24 +95,26 @@ pub(crate) struct RowsDone {
 
 pub(crate) async fn retry(
     State(admin): State<Admin>,
+    actor: Actor,
     body: Body,
 ) -> Result<Json<RowsDone>, ApiError> {
     let RowsWish { pipeline, ids } = request::json(body).await?;
-    act(&admin, Door::Api, RowAction::Retry, pipeline.as_deref(), ids).await.map(Json)
+    act(&admin, &actor, RowAction::Retry, pipeline.as_deref(), ids).await.map(Json)
 }
 
 pub(crate) async fn skip(
     State(admin): State<Admin>,
+    actor: Actor,
     body: Body,
 ) -> Result<Json<RowsDone>, ApiError> {
     let RowsWish { pipeline, ids } = request::json(body).await?;
-    act(&admin, Door::Api, RowAction::Skip, pipeline.as_deref(), ids).await.map(Json)
+    act(&admin, &actor, RowAction::Skip, pipeline.as_deref(), ids).await.map(Json)
 }
 
 /// Tries rows again now, or marks them as processed without publishing them.
 pub(crate) async fn act(
     admin: &Admin,
-    via: Door,
+    actor: &Actor,
     action: RowAction,
     pipeline: Option<&str>,
     ids: Option<Vec<String>>,
@@ -134,7 +137,7 @@ pub(crate) async fn act(
     };
     let done = done.map_err(ApiError::from);
     let target = ids.map_or_else(|| "all".to_owned(), |ids| ids.join(" "));
-    let entry = AuditEntry::new(via, word).pipeline(pipeline).target(target).result(&done);
+    let entry = AuditEntry::new(actor, word).pipeline(pipeline).target(target).result(&done);
     let count = done.as_ref().map_or(0, |ids| ids.len() as u64);
     audit::note(admin, entry.count(count)).await;
     Ok(RowsDone { pipeline: pipeline.clone(), ids: done? })

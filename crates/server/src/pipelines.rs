@@ -12,7 +12,8 @@ use potok_core::{ConsumerGroup, Fault, TopicInfo};
 use potok_flow::{State as PipelineState, Status};
 use serde::{Deserialize, Serialize};
 
-use crate::audit::{self, AuditEntry, Door};
+use crate::access::Actor;
+use crate::audit::{self, AuditEntry};
 use crate::letters;
 use crate::request::Params;
 use crate::{Admin, ApiError, Identity};
@@ -155,22 +156,24 @@ fn names(all: &[Status]) -> Vec<String> {
 
 pub(crate) async fn pause(
     State(admin): State<Admin>,
+    actor: Actor,
     Path(pipeline): Path<String>,
 ) -> Result<Json<Status>, ApiError> {
-    set_paused(&admin, Door::Api, &pipeline, true).await.map(Json)
+    set_paused(&admin, &actor, &pipeline, true).await.map(Json)
 }
 
 pub(crate) async fn resume(
     State(admin): State<Admin>,
+    actor: Actor,
     Path(pipeline): Path<String>,
 ) -> Result<Json<Status>, ApiError> {
-    set_paused(&admin, Door::Api, &pipeline, false).await.map(Json)
+    set_paused(&admin, &actor, &pipeline, false).await.map(Json)
 }
 
 /// Pauses a pipeline, or has it go on.
 pub(crate) async fn set_paused(
     admin: &Admin,
-    via: Door,
+    actor: &Actor,
     pipeline: &str,
     paused: bool,
 ) -> Result<Status, ApiError> {
@@ -180,27 +183,28 @@ pub(crate) async fn set_paused(
         false => admin.engine().resume(pipeline)?,
     }
     let word = if paused { "pause" } else { "resume" };
-    audit::note(admin, AuditEntry::new(via, word).pipeline(pipeline)).await;
+    audit::note(admin, AuditEntry::new(actor, word).pipeline(pipeline)).await;
     running(admin, pipeline).await
 }
 
 pub(crate) async fn probe(
     State(admin): State<Admin>,
+    actor: Actor,
     Path(pipeline): Path<String>,
 ) -> Result<Json<serde_json::Value>, ApiError> {
-    let probed = ask_destinations(&admin, Door::Api, &pipeline).await?;
+    let probed = ask_destinations(&admin, &actor, &pipeline).await?;
     Ok(Json(serde_json::json!({ "probed": probed })))
 }
 
 /// Asks destinations behind closed gates now; says how many.
 pub(crate) async fn ask_destinations(
     admin: &Admin,
-    via: Door,
+    actor: &Actor,
     pipeline: &str,
 ) -> Result<u64, ApiError> {
     running(admin, pipeline).await?;
     let probed = admin.engine().probe(pipeline)? as u64;
-    audit::note(admin, AuditEntry::new(via, "probe").pipeline(pipeline).count(probed)).await;
+    audit::note(admin, AuditEntry::new(actor, "probe").pipeline(pipeline).count(probed)).await;
     Ok(probed)
 }
 

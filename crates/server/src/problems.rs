@@ -370,8 +370,15 @@ mod tests {
             since: Some("2026-11-17T03:10:40.000Z".to_owned()),
             why: Some("connection refused".to_owned()),
         };
-        let to =
-            DestinationStatus { destination: "db orders".into(), up: false, gate, delivered: 0 };
+        let to = DestinationStatus {
+            destination: "db orders".into(),
+            up: false,
+            gate,
+            delivered: 0,
+            calls: 0,
+            failed_calls: 0,
+            busy: 0,
+        };
         let status = Status {
             lag: Some(78_120),
             destinations: vec![to],

@@ -30,24 +30,24 @@ pub(crate) struct FilesFilter {
 /// The files of one pipeline.
 #[derive(Serialize)]
 pub(crate) struct TrackedFiles {
-    pipeline: String,
+    pub pipeline: String,
     /// The tracked stages, in order.
-    stages: Vec<String>,
-    files: Vec<File>,
+    pub stages: Vec<String>,
+    pub files: Vec<File>,
     /// Slices that still take records.
-    open: Vec<OpenSlice>,
-    shards: Vec<ShardTotals>,
+    pub open: Vec<OpenSlice>,
+    pub shards: Vec<ShardTotals>,
 }
 
 /// One row.
 #[derive(Serialize)]
 pub(crate) struct File {
     #[serde(flatten)]
-    row: TrackedFile,
+    pub row: TrackedFile,
     /// Where the file is, of a row that has records.
-    path: Option<String>,
+    pub path: Option<String>,
     /// Why it does not go on, where that is known.
-    reason: Option<String>,
+    pub reason: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -64,10 +64,20 @@ pub(crate) async fn files(
         (None, Some(true)) => FilesAsk::InProgress,
         (None, _) => FilesAsk::Newest(which.limit.unwrap_or(NAMES).clamp(1, NAMES_MAX)),
     };
+    let pipelines = files_of(&admin, which.pipeline.as_deref(), &ask).await?;
+    Ok(Json(AllFiles { pipelines }))
+}
+
+/// The files that are asked for, pipeline by pipeline.
+pub(crate) async fn files_of(
+    admin: &Admin,
+    pipeline: Option<&str>,
+    ask: &FilesAsk,
+) -> Result<Vec<TrackedFiles>, ApiError> {
     let is_named = matches!(ask, FilesAsk::Named(_));
     let mut pipelines = Vec::new();
-    for tracked in tracked(&admin, which.pipeline.as_deref()).await? {
-        let rows = tracked.tracker.list(&ask).await?;
+    for tracked in tracked(admin, pipeline).await? {
+        let rows = tracked.tracker.list(ask).await?;
         let shards = if is_named { Vec::new() } else { tracked.tracker.totals().await? };
         pipelines.push(TrackedFiles {
             pipeline: tracked.pipeline.clone(),
@@ -77,7 +87,7 @@ pub(crate) async fn files(
             shards,
         });
     }
-    Ok(Json(AllFiles { pipelines }))
+    Ok(pipelines)
 }
 
 #[derive(Deserialize)]
@@ -96,12 +106,18 @@ pub(crate) async fn stuck(
     State(admin): State<Admin>,
     Params(which): Params<StuckFilter>,
 ) -> Result<Json<AllStuck>, ApiError> {
+    let stuck = stuck_of(&admin, which.pipeline.as_deref()).await?;
+    Ok(Json(AllStuck { stuck }))
+}
+
+/// Files that have been in one state for longer than they should.
+pub(crate) async fn stuck_of(admin: &Admin, pipeline: Option<&str>) -> Result<Vec<File>, ApiError> {
     let mut stuck = Vec::new();
-    for tracked in tracked(&admin, which.pipeline.as_deref()).await? {
+    for tracked in tracked(admin, pipeline).await? {
         let rows = tracked.tracker.list(&FilesAsk::Stuck).await?;
         stuck.extend(rows.into_iter().map(|row| shown(&tracked, row)));
     }
-    Ok(Json(AllStuck { stuck }))
+    Ok(stuck)
 }
 
 #[derive(Deserialize)]

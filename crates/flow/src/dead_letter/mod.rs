@@ -9,6 +9,7 @@
 //! kept as ranges of offsets ([`LetterOutcomes`]), and a task of its own counts those that are open and
 //! lets go of those that are done ([`desk`]). A note outlives the dead letter it is about.
 
+mod catalogue;
 pub(crate) mod desk;
 mod outcomes;
 mod pages;
@@ -23,6 +24,7 @@ use potok_core::{
 };
 use serde::{Deserialize, Serialize};
 
+pub use catalogue::{Catalogue, LetterNews};
 pub use outcomes::{FailedReplay, Outcomes};
 pub use pages::{LetterId, Pages, find};
 pub use settled::LetterOutcomes;

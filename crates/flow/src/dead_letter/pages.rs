@@ -172,6 +172,36 @@ impl Pages {
         })
     }
 
+    /// A pass that reads nothing itself.
+    pub(super) fn empty(log: &dyn Log) -> Self {
+        Pages {
+            reader: None,
+            settled: Arc::new(LetterOutcomes::new(log)),
+            current: None,
+            next: Vec::new(),
+            ends: Vec::new(),
+            seen: Keys::default(),
+            partials: HashMap::new(),
+        }
+    }
+
+    /// What is known of dead letters, to add to; whoever else has it keeps what was known.
+    pub(super) fn settled(&mut self) -> &mut LetterOutcomes {
+        Arc::make_mut(&mut self.settled)
+    }
+
+    /// The dead letters that end in a batch, as [`Pages::next`] tells them.
+    pub(super) fn take_batch(&mut self, batch: SourceBatch) -> Vec<DeadLetter> {
+        let SourceBatch { log, partition, records, .. } = batch;
+        let take = |record: Record| {
+            let topic = partition.topic.clone();
+            let position =
+                Position { log, topic, partition: partition.index, offset: record.offset };
+            self.take(position, record)
+        };
+        records.into_iter().filter_map(take).collect()
+    }
+
     /// The next dead letter, in the order of the log, whatever became of it. Repeats of one outcome
     /// (same origin, attempt and deliver entry) are one, the first; so are the pieces of one body,
     /// once all are there.

@@ -38,7 +38,7 @@ impl Keys {
 }
 
 /// Offsets by what became of them.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Marks {
     replaying: RangeSet,
     replayed: RangeSet,
@@ -70,7 +70,8 @@ impl Marks {
     }
 }
 
-/// The outcomes of a topic's dead letters.
+/// What became of the dead letters of a topic.
+#[derive(Clone)]
 pub struct LetterOutcomes {
     reuses_offsets: bool,
     places: BTreeMap<LetterPartition, Marks>,

@@ -66,6 +66,9 @@ pub(crate) struct Gate {
     last_good_call: Signal<u64>,
     /// Messages taken by the destination.
     delivered: AtomicU64,
+    /// Calls that failed, and microseconds that calls took.
+    failed_calls: AtomicU64,
+    busy: AtomicU64,
     /// How calls have fared lately.
     fares: Mutex<CallRecord>,
     /// Somebody does not want to wait for the next probe.
@@ -89,6 +92,8 @@ impl Gate {
             calls: AtomicU64::new(0),
             last_good_call: Signal::new(0),
             delivered: AtomicU64::new(0),
+            failed_calls: AtomicU64::new(0),
+            busy: AtomicU64::new(0),
             fares: Mutex::default(),
             hurry: Notify::new(),
             wanted: Signal::new(false),
@@ -228,6 +233,23 @@ impl Gate {
     /// How many messages it took so far.
     pub fn delivered(&self) -> u64 {
         self.delivered.load(Ordering::Relaxed)
+    }
+
+    /// A call has ended, well or not.
+    pub fn call_ended(&self, took: Duration, failed: bool) {
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.busy.fetch_add(micros, Ordering::Relaxed);
+        self.failed_calls.fetch_add(u64::from(failed), Ordering::Relaxed);
+    }
+
+    /// How many calls have failed so far.
+    pub fn failed_calls(&self) -> u64 {
+        self.failed_calls.load(Ordering::Relaxed)
+    }
+
+    /// Milliseconds that calls took so far, of all lanes together.
+    pub fn busy(&self) -> u64 {
+        self.busy.load(Ordering::Relaxed) / 1_000
     }
 
     /// How calls have fared lately.

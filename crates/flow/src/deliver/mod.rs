@@ -31,9 +31,9 @@ use crate::work::Stop;
 pub(crate) use decide::Decisions;
 pub use decide::UndecidedRecord;
 pub(crate) use gate::Gate;
-pub(crate) use messages::ID_HEADER;
 #[allow(unused_imports, reason = "only a planted bug asks for it")]
 pub(crate) use messages::counted_name;
+pub(crate) use messages::{ID_HEADER, address};
 
 /// How long a probe may take.
 const PROBE_MAX: Duration = Duration::from_secs(10);
@@ -79,6 +79,9 @@ impl Destination {
             up: gate.state == "open",
             gate,
             delivered: self.gate.delivered(),
+            calls: self.gate.calls(),
+            failed_calls: self.gate.failed_calls(),
+            busy: self.gate.busy(),
         })
     }
 

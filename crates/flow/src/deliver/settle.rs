@@ -460,10 +460,12 @@ impl Settlement {
     ) -> Option<Fault> {
         let sink = destination.sink.as_ref()?;
         let delivering = sink.deliver(&run.batch).instrument(destination.span.clone());
+        let began = tokio::time::Instant::now();
         let answer = match tokio::time::timeout(CALL_MAX, delivering).await {
             Ok(answer) => answer,
             Err(_) => Err(Fault::wait(format!("{} gave no answer", destination.label))),
         };
+        destination.gate.call_ended(began.elapsed(), answer.is_err());
         crash_point("receipt.after");
         let receipt = match answer {
             Ok(receipt) => receipt,

@@ -188,9 +188,14 @@ impl Lane {
             (Per::Group, Some(group)) => stage.apply_group(group, events),
             (Per::Event | Per::Group, _) => stage.apply(events),
         };
-        let staged = self.noted(applied, note).await?;
-        self.counters.stages.worked(calls.index, number, self.slot);
-        Ok(staged)
+        let began = tokio::time::Instant::now();
+        let answered = self.noted(applied, note).await;
+        let stages = &self.counters.stages;
+        match &answered {
+            Ok(_) => stages.worked(calls.index, number, self.slot, began.elapsed()),
+            Err(_) => stages.call_failed(calls.index, began.elapsed()),
+        }
+        answered
     }
 
     /// Notes a failure that may be the event's own.

@@ -25,6 +25,7 @@ use crate::work::Stop;
 use calls::Calls;
 pub(crate) use count::StageCounts;
 pub(crate) use group::GroupItems;
+pub use health::StageStatus;
 pub(crate) use health::Stages;
 use merge::lead;
 pub use vrl::{VrlGroupStage, VrlStage};
@@ -57,6 +58,7 @@ impl Lane {
                 let what = format!("stage `{}` merged events and left no message", stage.name);
                 return Err(Stop::Fix(Fault::fix(what).code("P0402")));
             }
+            self.counters.stages.answered(index, &staged);
             if let Some(group) = group {
                 merge::name(group, items, &mut staged);
             }

@@ -28,6 +28,10 @@ impl VrlStage {
 
 #[async_trait]
 impl Stage for VrlStage {
+    fn is_pure(&self) -> bool {
+        true
+    }
+
     async fn apply(&self, events: Vec<Event>) -> Result<Vec<StageResult>, Fault> {
         Ok(events.into_iter().map(|event| self.apply_one(event)).collect())
     }
@@ -47,6 +51,10 @@ impl VrlGroupStage {
 
 #[async_trait]
 impl Stage for VrlGroupStage {
+    fn is_pure(&self) -> bool {
+        true
+    }
+
     async fn apply(&self, events: Vec<Event>) -> Result<Vec<StageResult>, Fault> {
         let group = GroupInfo::replayed(Bytes::new(), Timestamp(0), String::new());
         self.apply_group(&group, events).await

@@ -464,7 +464,7 @@ fn act(
     let answer = client.post(&path, "application/json", Value::from(wish).to_string().into())?;
     let mut out = terminal::out();
     let (mut done, mut skipped) = (0_u64, 0_u64);
-    let mut outcome = None;
+    let (mut outcome, mut forecast) = (None, None);
     for_each_line(answer, |line, more| {
         let letter = parse(line)?;
         if let Some(warning) = letter.get("warning").and_then(Value::as_str) {
@@ -472,7 +472,14 @@ fn act(
             eprintln!("{mark} {}", plain(warning));
             return Ok(());
         }
-        if let Some(came) = letter.get("outcome") {
+        if let Some(would) = letter.get("forecast") {
+            forecast = Some(would.clone());
+            if json {
+                out.write_all(line)?;
+            }
+            return Ok(());
+        }
+        if let Some(came) = letter.get("outcome").filter(|came| came.is_object()) {
             outcome = Some(came.clone());
             if json {
                 out.write_all(line)?;
@@ -491,7 +498,15 @@ fn act(
             let why = plain(text(&letter, "why"));
             writeln!(out, "skipped {}: {why}", text(&letter, "id"))?;
         } else if how.dry_run {
-            writeln!(out, "would {verb} {} ({})", text(&letter, "id"), text(&letter, "reason"))?;
+            let (id, reason) = (text(&letter, "id"), text(&letter, "reason"));
+            match text(&letter, "outcome") {
+                "" => writeln!(out, "would {verb} {id} ({reason})")?,
+                outcome => {
+                    let why = short(text(&letter, "why"), 120);
+                    let outcome = outcome.replace('_', " ");
+                    writeln!(out, "would {verb} {id} ({reason}): {} {why}", plain(&outcome))?;
+                }
+            }
         }
         if !more {
             out.flush()?;
@@ -506,11 +521,34 @@ fn act(
         if let Some(outcome) = outcome.filter(|_| done > 0) {
             print_outcome(&mut out, &outcome)?;
         }
+        if let Some(forecast) = forecast {
+            print_forecast(&mut out, &forecast)?;
+        }
     }
     out.flush()?;
     if by_id && skipped > 0 {
         let what = format!("{skipped} of the dead letters named could not be replayed");
         return Err(Failure::new("P0515", what));
+    }
+    Ok(())
+}
+
+/// What a replay would come to, as it runs now.
+fn print_forecast(out: &mut impl Write, forecast: &Value) -> std::io::Result<()> {
+    let words = [
+        ("reaches_destination", "come to their destination"),
+        ("filtered", "are filtered"),
+        ("dead_lettered", "fail again"),
+        ("blocks", "stop the pipeline"),
+        ("unknown", "are not known"),
+    ];
+    let count = |name: &str| forecast.get(name).and_then(Value::as_u64).unwrap_or(0);
+    let said = words.into_iter().filter(|(name, _)| count(name) > 0);
+    let said: Vec<_> = said.map(|(name, word)| format!("{} {word}", count(name))).collect();
+    writeln!(out, "as it runs now: {}", said.join(", "))?;
+    let why = forecast.get("why").and_then(Value::as_object);
+    for (cause, count) in why.into_iter().flatten() {
+        writeln!(out, "  {count}: {}", short(cause, 120))?;
     }
     Ok(())
 }

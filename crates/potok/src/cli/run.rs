@@ -35,8 +35,8 @@ pub struct ListenOptions {
     /// Data folder [default: ./potok-data]
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
-    /// Loopback address for health, metrics and these commands [default: 127.0.0.1:7600];
-    /// port 0 picks one
+    /// Address for the dashboard, health, metrics and these commands [default: 127.0.0.1:7600];
+    /// port 0 picks one. Beyond this machine it needs `auth` and asks for access tokens
     #[arg(long, value_name = "HOST:PORT")]
     pub admin: Option<String>,
     /// Address for HTTP sources [default: 127.0.0.1:7601]; port 0 picks one. Nothing listens where

@@ -16,9 +16,11 @@ use potok_core::{HeadersBuilder, Output};
 
 use super::text::{address, count};
 use super::{ActionResult, frame, respond};
+use crate::access::{self, Actor, Visitor};
 use crate::audit::{AuditEntry, Door};
 use crate::letters::{Action, LetterRequest};
-use crate::{Admin, ApiError, audit, groups, jobs, pipelines};
+use crate::outbox::RowAction;
+use crate::{Admin, ApiError, audit, groups, jobs, outbox, pipelines};
 
 /// What was done and is remembered.
 const DONE_MAX: usize = 1_000;
@@ -81,21 +83,27 @@ pub(super) async fn act(
     headers: HeaderMap,
     request: Request,
 ) -> Response {
+    let visitor = access::visitor(request.extensions());
     let fields = match fields(&headers, request.into_body()).await {
         Ok(fields) => fields,
-        Err(error) => return refused(&admin, error).await,
+        Err(error) => return refused(&admin, visitor, error).await,
     };
     let form =
         fields.get("token").and_then(|token| admin.inner.dashboard.keys.form_of(token, &headers));
     let Some(form) = form else {
         let what = "this form is not one of this process";
         let error = ApiError::new(StatusCode::FORBIDDEN, "P1502", what);
-        return refused(&admin, error.hint("go back, reload the page and try again")).await;
+        let error = error.hint("go back, reload the page and try again");
+        return refused(&admin, visitor, error).await;
     };
     let back = fields.get("back").filter(|back| is_own(back)).map_or("/", String::as_str);
     let mut to = back.to_owned();
     if admin.inner.dashboard.actions.begin(&form) {
-        let done = match perform(&admin, &what, &fields).await {
+        if what == "sign-out" {
+            return super::login::sign_out(&admin, &headers);
+        }
+        let actor = Actor::of(&visitor, Door::Dashboard);
+        let done = match perform(&admin, &actor, &what, &fields).await {
             Ok(outcome) => {
                 to = outcome.to.unwrap_or(to);
                 ActionResult { text: outcome.text, error: None }
@@ -109,7 +117,7 @@ pub(super) async fn act(
 }
 
 /// Reads a form that a page of ours has sent.
-async fn fields(headers: &HeaderMap, body: Body) -> Result<Fields, ApiError> {
+pub(super) async fn fields(headers: &HeaderMap, body: Body) -> Result<Fields, ApiError> {
     let site = headers.get("sec-fetch-site").and_then(|site| site.to_str().ok());
     if site.is_some_and(|site| site != "same-origin") {
         let what = "a form of another page is refused";
@@ -137,33 +145,37 @@ async fn fields(headers: &HeaderMap, body: Body) -> Result<Fields, ApiError> {
     fields.into_iter().map(plain).collect()
 }
 
-async fn refused(admin: &Admin, error: ApiError) -> Response {
-    let context = super::Context::of(admin, "/".to_owned(), None).await;
+async fn refused(admin: &Admin, visitor: Visitor, error: ApiError) -> Response {
+    let context = super::Context::of(admin, "/".to_owned(), None, visitor).await;
     respond(error.status, frame::frame(&context, super::error_page(&error)), None)
 }
 
 /// True for an address of our own pages.
-fn is_own(address: &str) -> bool {
+pub(super) fn is_own(address: &str) -> bool {
     address.starts_with('/')
         && !address.starts_with("//")
         && !address.contains(['\\', '\r', '\n'])
         && address.is_ascii()
 }
 
-async fn perform(admin: &Admin, what: &str, fields: &Fields) -> Result<Outcome, ApiError> {
+async fn perform(
+    admin: &Admin,
+    actor: &Actor,
+    what: &str,
+    fields: &Fields,
+) -> Result<Outcome, ApiError> {
     let field = |name: &str| fields.get(name).map(String::as_str).unwrap_or_default();
-    let via = Door::Dashboard;
     let (pipeline, key) = (field("pipeline"), field("key"));
     match what {
         "pause" => {
-            pipelines::set_paused(admin, via, pipeline, true).await?;
+            pipelines::set_paused(admin, actor, pipeline, true).await?;
             Ok(Outcome::said(format!("{pipeline} takes no more records until it is resumed.")))
         }
         "resume" => {
-            pipelines::set_paused(admin, via, pipeline, false).await?;
+            pipelines::set_paused(admin, actor, pipeline, false).await?;
             Ok(Outcome::said(format!("{pipeline} goes on.")))
         }
-        "probe" => match pipelines::ask_destinations(admin, via, pipeline).await? {
+        "probe" => match pipelines::ask_destinations(admin, actor, pipeline).await? {
             0 => Ok(Outcome::said(format!("Every destination of {pipeline} is open already."))),
             asked => {
                 let asked = count(asked, "destination", "destinations");
@@ -171,24 +183,30 @@ async fn perform(admin: &Admin, what: &str, fields: &Fields) -> Result<Outcome, 
             }
         },
         "close-group" => {
-            groups::close_group(admin, via, pipeline, key).await?;
+            groups::close_group(admin, actor, pipeline, key).await?;
             Ok(Outcome::said(format!("Group {key} of {pipeline} closes now.")))
         }
         "drop-group" => {
             confirmed(field("typed"), key, "the key of the group")?;
-            let records = groups::drop_group(admin, via, pipeline, key).await?;
+            let records = groups::drop_group(admin, actor, pipeline, key).await?;
             let records = count(records, "record", "records");
             Ok(Outcome {
                 text: format!("Group {key} is dropped: {records} become dead letters."),
                 to: Some(address("/dead-letters", &[("pipeline", pipeline)])),
             })
         }
-        "replay" | "drop" => letters(admin, what, fields).await,
+        "replay" | "drop" => letters(admin, actor, what, fields).await,
         "stop-job" => {
             jobs::find(admin, field("job"))?.stop();
             Ok(Outcome::said("It stops after what it has in hand; the rest stays open.".to_owned()))
         }
-        "send" => send(admin, field("topic"), key, field("value")).await,
+        "retry-rows" => {
+            let pipeline = Some(pipeline).filter(|pipeline| !pipeline.is_empty());
+            let done = outbox::act(admin, actor, RowAction::Retry, pipeline, None).await?;
+            let rows = count(done.ids.len() as u64, "row", "rows");
+            Ok(Outcome::said(format!("{rows} of {} are due now.", done.pipeline)))
+        }
+        "send" => send(admin, actor, field("topic"), key, field("value")).await,
         _ => Err(ApiError::usage(format!("nobody knows how to `{what}`"))),
     }
 }
@@ -207,7 +225,12 @@ fn confirmed(typed: &str, expected: &str, what: &str) -> Result<(), ApiError> {
 }
 
 /// Replays or drops dead letters: one by its id, or many as a job.
-async fn letters(admin: &Admin, what: &str, fields: &Fields) -> Result<Outcome, ApiError> {
+async fn letters(
+    admin: &Admin,
+    actor: &Actor,
+    what: &str,
+    fields: &Fields,
+) -> Result<Outcome, ApiError> {
     let field = |name: &str| fields.get(name).map(String::as_str).unwrap_or_default();
     let action = if what == "replay" { Action::Replay } else { Action::Drop };
     let wish = wish(fields);
@@ -221,7 +244,7 @@ async fn letters(admin: &Admin, what: &str, fields: &Fields) -> Result<Outcome, 
     let rate = field("rate").parse().ok().filter(|rate| *rate > 0);
     let wait = if action == Action::Replay { REPLAY_WAIT } else { 0 };
     let wish = LetterRequest { rate, wait, ..wish };
-    let job = jobs::start(admin, Door::Dashboard, name, wish, action).await?;
+    let job = jobs::start(admin, actor, name, wish, action).await?;
     Ok(Outcome { text: format!("{} has begun.", job.name), to: Some(format!("/jobs/{}", job.id)) })
 }
 
@@ -240,7 +263,13 @@ pub(super) fn wish(fields: &Fields) -> LetterRequest {
 }
 
 /// Sends a record that says that it is a test.
-async fn send(admin: &Admin, topic: &str, key: &str, value: &str) -> Result<Outcome, ApiError> {
+async fn send(
+    admin: &Admin,
+    actor: &Actor,
+    topic: &str,
+    key: &str,
+    value: &str,
+) -> Result<Outcome, ApiError> {
     if topic.is_empty() {
         return Err(ApiError::usage("say which topic"));
     }
@@ -255,11 +284,11 @@ async fn send(admin: &Admin, topic: &str, key: &str, value: &str) -> Result<Outc
         topic: topic.into(),
         partition: None,
         key: (!key.is_empty()).then(|| Bytes::copy_from_slice(key.as_bytes())),
-        headers: HeadersBuilder::new().add("potok-test", Some(b"local")).build(),
+        headers: HeadersBuilder::new().add("potok-test", Some(actor.by.as_bytes())).build(),
         value: Some(Bytes::copy_from_slice(value.as_bytes())),
     };
     let sent = admin.engine().log().append(&[output]).await.map_err(ApiError::from);
-    let entry = AuditEntry::new(Door::Dashboard, "send").target(topic).count(1);
+    let entry = AuditEntry::new(actor, "send").target(topic).count(1);
     audit::note(admin, entry.result(&sent)).await;
     let positions = sent?;
     let place = positions.first().map(|at| format!("{}/{}/{}", at.topic, at.partition, at.offset));

@@ -20,6 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
 use super::{Context, View, frame, text};
+use crate::access::{Role, Visitor};
 use crate::patience::Connection;
 use crate::request::Params;
 use crate::{Admin, ApiError};
@@ -49,7 +50,8 @@ type ViewCache = Arc<tokio::sync::Mutex<Option<Arc<RenderedView>>>>;
 /// All streams.
 pub(super) struct Streams {
     room: Arc<Semaphore>,
-    views: Mutex<HashMap<String, ViewCache>>,
+    /// By view and by what the viewer may do.
+    views: Mutex<HashMap<(String, Role), ViewCache>>,
 }
 
 impl Default for Streams {
@@ -59,12 +61,12 @@ impl Default for Streams {
 }
 
 impl Streams {
-    fn kept(&self, view: &str) -> ViewCache {
+    fn kept(&self, view: &str, role: Role) -> ViewCache {
         let mut views = self.views.lock().unwrap_or_else(PoisonError::into_inner);
         if views.len() >= VIEWS_MAX {
             views.retain(|_, kept| Arc::strong_count(kept) > 1);
         }
-        views.entry(view.to_owned()).or_default().clone()
+        views.entry((view.to_owned(), role)).or_default().clone()
     }
 }
 
@@ -85,9 +87,11 @@ struct Update<'a> {
 pub(super) async fn events(
     State(admin): State<Admin>,
     connection: Option<Extension<ConnectInfo<Connection>>>,
+    visitor: Option<Extension<Visitor>>,
     headers: HeaderMap,
     Params(wish): Params<ViewQuery>,
 ) -> Result<Response, ApiError> {
+    let visitor = visitor.map_or_else(Visitor::local, |Extension(visitor)| visitor);
     if View::parse(&wish.view).is_none() {
         return Err(ApiError::usage(format!("`{}` is no page", wish.view)));
     }
@@ -103,7 +107,8 @@ pub(super) async fn events(
     let (session, _) = admin.inner.dashboard.keys.session(&headers);
     let stream = Stream {
         ticks: admin.sampler().ticks(),
-        kept: streams.kept(&wish.view),
+        kept: streams.kept(&wish.view, visitor.role),
+        visitor,
         view: wish.view,
         session,
         sent: BTreeMap::new(),
@@ -120,6 +125,7 @@ pub(super) async fn events(
 
 struct Stream {
     admin: Admin,
+    visitor: Visitor,
     view: String,
     session: String,
     kept: ViewCache,
@@ -140,6 +146,10 @@ impl Stream {
             rendered = self.rendered() => rendered,
             () = self.admin.closed() => return None,
         };
+        let now = self.admin.engine().clock().now();
+        if self.visitor.expires.is_some_and(|expires| expires <= now) {
+            return None;
+        }
         let keys = &self.admin.inner.dashboard.keys;
         let mut parts = BTreeMap::new();
         for (id, html) in &rendered.parts {
@@ -149,10 +159,9 @@ impl Stream {
             }
         }
         let (time, problems) = (&rendered.time, rendered.problems);
-        let now = self.admin.engine().clock().now().0;
         // Serialising strings and numbers does not fail.
         let json =
-            serde_json::to_string(&Update { now: now.max(rendered.now), time, problems, parts });
+            serde_json::to_string(&Update { now: now.0.max(rendered.now), time, problems, parts });
         Some(format!("data: {}\n\n", json.unwrap_or_default()).into())
     }
 
@@ -164,7 +173,10 @@ impl Stream {
             return known.clone();
         }
         let began = Instant::now();
-        let context = Context::of(&self.admin, self.view.clone(), None).await;
+        let context = {
+            let visitor = Visitor { name: String::new(), ..self.visitor.clone() };
+            Context::of(&self.admin, self.view.clone(), None, visitor).await
+        };
         let page = match View::parse(&self.view) {
             Some(view) => view.render(&context).await,
             None => Err(ApiError::usage("there is no such page")),

@@ -9,9 +9,9 @@ use super::{ActionResult, Context};
 use crate::problems::Severity;
 
 /// Shapes that pages use by name.
-const SHAPES: &str = include_str!("assets/shapes.svg");
+pub(super) const SHAPES: &str = include_str!("assets/shapes.svg");
 /// Changes of the style or the script get another address.
-const ASSETS: &str = concat!(env!("CARGO_PKG_VERSION"), "-1");
+pub(super) const ASSETS: &str = concat!(env!("CARGO_PKG_VERSION"), "-2");
 
 /// Where a page stands in the navigation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub(super) enum Nav {
     Overview,
     Groups,
     DeadLetters,
+    Files,
+    Outbox,
     Trace,
     Send,
     Audit,
@@ -123,14 +125,14 @@ struct NavEntry {
     hot: bool,
 }
 
-/// Pages in the navigation: those that some pipeline has a use for. Files, outbox and deliveries get
-/// their entries here, with the same question.
+/// Pages in the navigation: those that some pipeline has a use for.
 fn entries(context: &Context) -> Vec<NavEntry> {
     let snapshot = &context.snapshot;
     let groups: u64 = snapshot.all.iter().map(|status| text::held(status).1).sum();
     let open: Vec<u64> = snapshot.all.iter().filter_map(|s| s.dead_letters_open).collect();
     let open = (!open.is_empty()).then(|| open.iter().sum::<u64>());
     let has_groups = snapshot.outlines.values().any(|outline| outline.group.is_some());
+    let has_files = snapshot.outlines.values().any(|outline| outline.has_files);
     let entry =
         |nav, path, shape, name| NavEntry { nav, path, shape, name, count: None, hot: false };
     let mut entries = vec![entry(Nav::Overview, "/", "home", "Overview")];
@@ -140,8 +142,16 @@ fn entries(context: &Context) -> Vec<NavEntry> {
     }
     let letters = entry(Nav::DeadLetters, "/dead-letters", "letter", "Dead letters");
     entries.push(NavEntry { count: open, hot: open.is_some_and(|open| open > 0), ..letters });
+    if has_files {
+        entries.push(entry(Nav::Files, "/files", "files", "Files"));
+    }
+    if snapshot.outlines.values().any(|outline| outline.has_outbox) {
+        entries.push(entry(Nav::Outbox, "/outbox", "outbox", "Outbox"));
+    }
     entries.push(entry(Nav::Trace, "/trace", "find", "Trace"));
-    entries.push(entry(Nav::Send, "/send", "send", "Send a record"));
+    if context.is_operator() {
+        entries.push(entry(Nav::Send, "/send", "send", "Send a record"));
+    }
     entries.push(entry(Nav::Audit, "/audit", "list", "Audit"));
     entries
 }
@@ -223,6 +233,10 @@ pub(super) fn frame(context: &Context, page: HtmlPage) -> String {
                             span class="mono" { (clean(&identity.data_dir, 60)) } br;
                             a class="link" href="/metrics" { "metrics" } " · "
                             a class="link" href="/api/v1/status" { "JSON" }
+                            @if context.admin.access().is_some() {
+                                br; span class="brk" { (clean(&context.visitor.name, 40)) ", " (context.visitor.role.word()) }
+                                (context.form("sign-out", &[], html! { button class="btn s" { "Sign out" } }))
+                            }
                         }
                     }
                     main class="main" id="main" {

@@ -280,8 +280,8 @@ fn details(context: &Context, group: &GroupView) -> Markup {
             @if group.state == "open" {
                 div class="page" {
                     (close(context, group))
-                    span { "Closing sends what it holds now. " }
-                    span class="r" { a class="btn s dng" href={ (page_of(group)) "/drop" } { "Drop…" } }
+                    @if context.is_operator() { span { "Closing sends what it holds now. " } }
+                    @if context.is_admin() { span class="r" { a class="btn s dng" href={ (page_of(group)) "/drop" } { "Drop…" } } }
                 }
             }
         },

@@ -27,7 +27,7 @@ const BODY_BYTES_MAX: usize = 64 << 10;
 /// How long it may take to say what a replay would do.
 const DRY_RUN_MAX: Duration = Duration::from_secs(2);
 
-/// Which dead letters a page is about.
+/// LetterSelection dead letters a page is about.
 struct LetterSelection<'a> {
     pipeline: &'a str,
     reason: &'a str,
@@ -56,10 +56,20 @@ impl<'a> LetterSelection<'a> {
     }
 
     fn has(&self, entry: &LetterEntry, since: Option<Timestamp>) -> bool {
-        (self.pipeline.is_empty() || entry.pipeline == self.pipeline)
+        (self.pipeline.is_empty() || *entry.pipeline == *self.pipeline)
             && (self.reason.is_empty() || entry.reason == self.reason)
             && (self.cause.is_empty() || *entry.cause == *self.cause)
             && since.is_none_or(|since| entry.time >= since)
+    }
+
+    /// How many there are of a pipeline and reason.
+    fn count(&self, contents: &Contents) -> u64 {
+        let is_it = |(pipeline, reason): &(Arc<str>, &'static str)| {
+            (self.pipeline.is_empty() || **pipeline == *self.pipeline)
+                && (self.reason.is_empty() || *reason == self.reason)
+        };
+        let ours = contents.counts.iter().filter(|(of, _)| is_it(of));
+        ours.map(|(_, tally)| tally.count).sum()
     }
 
     fn command(&self, verb: &str) -> String {
@@ -86,12 +96,10 @@ pub(super) async fn page(context: &Context, query: &Query) -> HtmlPage {
     if let Some(error) = &shown.error {
         live.push(html! { div class="note-box warn" { span class="strong" { "They cannot be read now: " } (clean(error, 300)) ". What is shown may be old." } });
     }
-    let Some(contents) = shown.contents else {
-        live.push(html! { section class="panel" { div class="pad" { p class="strong" { "Dead letters are being counted." } p class="muted" { "There are many, or the log is slow; this page follows by itself." } } } });
-        parts.push(Part::live("book", html! { @for one in live { (one) } }));
-        return finished(&which, parts);
-    };
-    if shown.stale {
+    let contents = shown.contents;
+    if shown.is_first && shown.error.is_none() {
+        live.push(html! { div class="note-box" { span class="strong" { "Dead letters are being counted: " (number(contents.total)) " so far." } " There are many, or the log is slow; this page follows by itself." } });
+    } else if shown.stale {
         let old = span(context.snapshot.at.millis_since(contents.at));
         live.push(html! { p class="hint" { "As of " (old) " ago; more are being read." } });
     }
@@ -103,7 +111,7 @@ pub(super) async fn page(context: &Context, query: &Query) -> HtmlPage {
     if !jobs.is_empty() {
         parts.push(Part::live("jobs", job::list(context, &jobs)));
     }
-    if contents.total > 0 {
+    if contents.total > 0 || !contents.newest.is_empty() {
         parts.push(Part::still("filter", filters(&contents, &which)));
         parts.push(Part::calm("causes", causes(context, &contents, &which)));
         parts.push(Part::calm("list", list(context, &contents, &which, after)));
@@ -122,6 +130,9 @@ fn finished(which: &LetterSelection, parts: Vec<Part>) -> HtmlPage {
 }
 
 fn figures(context: &Context, contents: &Contents, which: &LetterSelection) -> Markup {
+    if contents.total == 0 && contents.at == Timestamp::default() {
+        return html! {};
+    }
     if contents.total == 0 {
         return html! {
             section class="panel" { div class="calm" {
@@ -156,7 +167,7 @@ fn figures(context: &Context, contents: &Contents, which: &LetterSelection) -> M
 
 fn filters(contents: &Contents, which: &LetterSelection) -> Markup {
     let mut pipelines: Vec<&str> =
-        contents.counts.keys().map(|(pipeline, _)| pipeline.as_str()).collect();
+        contents.counts.keys().map(|(pipeline, _)| &**pipeline).collect();
     pipelines.dedup();
     let mut reasons: Vec<&str> = contents.counts.keys().map(|(_, reason)| *reason).collect();
     reasons.sort_unstable();
@@ -203,7 +214,7 @@ fn matching<'a>(
     let since = (!which.since.is_empty())
         .then(|| parse_since(which.since, context.snapshot.at).ok())
         .flatten();
-    contents.newest.iter().filter(|entry| which.has(entry, since)).collect()
+    contents.newest.iter().map(|entry| &**entry).filter(|entry| which.has(entry, since)).collect()
 }
 
 fn causes(context: &Context, contents: &Contents, which: &LetterSelection) -> Markup {
@@ -242,8 +253,8 @@ fn causes(context: &Context, contents: &Contents, which: &LetterSelection) -> Ma
                         td class="nowrap faint none" { (time_of(&first.to_string(), now)) }
                         td class="nowrap faint" data-l="last" { (time_of(&last.to_string(), now)) }
                         td class="num full nowrap" {
-                            a class="btn s" href=(only.address("/dead-letters/replay")) { "Replay…" } " "
-                            a class="btn s dng" href=(only.address("/dead-letters/drop")) { "Drop…" }
+                            @if context.is_operator() { a class="btn s" href=(only.address("/dead-letters/replay")) { "Replay…" } " " }
+                            @if context.is_admin() { a class="btn s dng" href=(only.address("/dead-letters/drop")) { "Drop…" } }
                         }
                     }
                 } }
@@ -274,8 +285,8 @@ fn list(context: &Context, contents: &Contents, which: &LetterSelection, after: 
     };
     let more = html! {
         @if total > 0 && rows.len() > 1 {
-            a class="btn s" href=(which.address("/dead-letters/replay")) { "Replay all…" } " "
-            a class="btn s dng" href=(which.address("/dead-letters/drop")) { "Drop all…" }
+            @if context.is_operator() { a class="btn s" href=(which.address("/dead-letters/replay")) { "Replay all…" } " " }
+            @if context.is_admin() { a class="btn s dng" href=(which.address("/dead-letters/drop")) { "Drop all…" } }
         }
     };
     panel(
@@ -289,7 +300,7 @@ fn list(context: &Context, contents: &Contents, which: &LetterSelection, after: 
                     tbody { @for entry in &rows {
                         tr {
                             td class="nowrap" data-l="set aside" { a class="mono" href={ "/dead-letters?id=" (part(&entry.id)) } { (clean(&entry.id, 60)) } span class="l2" { (time_of(&entry.time.to_string(), now)) } }
-                            td class="full err" { span class="pill" { (entry.reason) } " " (clean(&entry.error, 200)) }
+                            td class="full err" { span class="pill" { (entry.reason) } " " (clean(if context.is_operator() { &entry.error } else { &entry.cause }, 200)) }
                             td data-l="key" class="brk" { @match &entry.key { Some(key) => a class="mono" href={ "/trace?id=" (part(key)) } { (clean(key, 40)) }, None => span class="faint" { "none" } } }
                             td class="num none" { (bytes(entry.bytes as u64)) }
                             td class="num" data-l="attempts" { (entry.attempts) }
@@ -331,14 +342,19 @@ pub(super) async fn one(context: &Context, query: &Query) -> Result<HtmlPage, Ap
     };
     let acts = html! {
         a class="btn" href={ "/trace?id=" (part(&origin)) } { "Trace" }
-        a class="btn" href={ "/send?from=" (part(&letter.id)) } { "Edit and send as new" }
+        @if context.is_operator() { a class="btn" href={ "/send?from=" (part(&letter.id)) } { "Edit and send as new" } }
         @if open {
             (context.form("replay", &[("id", &letter.id)], html! { button class="btn pri" { "Replay" } }))
-            a class="btn dng" href={ "/dead-letters/drop?id=" (part(&letter.id)) } { "Drop…" }
+            @if context.is_admin() { a class="btn dng" href={ "/dead-letters/drop?id=" (part(&letter.id)) } { "Drop…" } }
         }
     };
     let changed = context.admin.inner.files.changed(&envelope.pipeline);
     let fields = named_fields(&envelope.error);
+    // Errors quote what they are about.
+    let error = match context.is_operator() {
+        true => envelope.error.clone(),
+        false => book::cause_of(&envelope.error),
+    };
     let html = html! {
         (head(html! { span class="mono" { (clean(&letter.id, 80)) } " " span class={ "pill " (state_class) } { (state) } },
             html! { "Set aside by " a href={ "/pipelines/" (part(&envelope.pipeline)) } { (clean(&envelope.pipeline, 60)) } " at " (envelope.time.to_string()) }, acts))
@@ -348,19 +364,20 @@ pub(super) async fn one(context: &Context, query: &Query) -> Result<HtmlPage, Ap
         div class="cols w23" {
             (panel(html! { "Why" }, html! {}, html! { div class="pad" { dl class="kv" {
                 dt { "Reason" } dd { span class="pill bad" { (envelope.reason.word()) } }
-                dt { "Error" } dd { code { (clean(&envelope.error, 4_000)) } }
+                dt { "Error" } dd { code { (clean(&error, 4_000)) } }
                 @if let Some(differs) = &differs { dt { "Differs in" } dd { @for field in differs { code { (clean(field, 120)) } " " } } }
                 dt { "Origin" } dd { a class="mono" href={ "/trace?id=" (part(&origin)) } { (clean(&origin, 120)) } }
                 dt { "Arrived" } dd { (letter.record.time.to_string()) }
                 dt { "Attempts" } dd { (envelope.attempts) @match envelope.deliver { Some(entry) => { ", at deliver entry " (entry + 1) }, None => ", before any destination was called" } }
                 @if let Some(of) = &envelope.replay_of { dt { "Replay of" } dd { code { (clean(of, 120)) } } }
                 dt { "Key" } dd { @match letter.record.key.as_deref() { Some(key) => code { (clean_bytes(key, 1_000).0) }, None => span class="faint" { "none" } } }
-                @for (name, value) in letter.record.headers.iter().take(30) {
+                @for (name, value) in letter.record.headers.iter().take(if context.is_operator() { 30 } else { 0 }) {
                     dt { (clean(name, 60)) } dd { @match value { Some(value) => code { (clean_bytes(value, 500).0) }, None => span class="faint" { "null" } } }
                 }
             } } }))
             (panel(html! { "Record" }, html! { (value.map_or("no value".to_owned(), |value| bytes(value.len() as u64))) }, html! { div class="pad" {
                 @match &body {
+                    Some(_) if !context.is_operator() => p class="muted" { "Payloads are shown to operators." },
                     Some((text, whole)) => {
                         pre class="body" { (marked(text, &fields)) }
                         @if !whole { p class="hint below" { "Cut after " (bytes(BODY_BYTES_MAX as u64)) ". Whole: " code { "potok dead-letters show " (clean(&letter.id, 80)) } } }
@@ -410,8 +427,17 @@ pub(super) async fn confirm(
     let id = query.get("id").map(String::as_str).unwrap_or_default();
     let wish = actions::wish(query);
     let target = wish.target();
-    let (found, whole) = jobs::dry_run(&context.admin, wish, action, DRY_RUN_MAX).await?;
-    let at_least = if whole { "" } else { "at least " };
+    let (found, whole) =
+        jobs::dry_run(&context.admin, &context.actor(), wish, action, DRY_RUN_MAX).await?;
+    // Where the filter is a pipeline or a reason, the book knows exactly how many there are.
+    let exact = match whole || !which.cause.is_empty() || !which.since.is_empty() {
+        true => None,
+        false => Some(book::open_letters(&context.admin).await)
+            .filter(|shown| !shown.is_first)
+            .map(|shown| which.count(&shown.contents)),
+    };
+    let found = jobs::Progress { done: exact.unwrap_or(found.done).max(found.done), ..found };
+    let at_least = if whole || exact.is_some() { "" } else { "at least " };
     let (verb, title) = match action {
         Action::Replay => ("replay", "Replay"),
         Action::Drop => ("drop", "Drop"),
@@ -429,12 +455,13 @@ pub(super) async fn confirm(
     let html = html! {
         (head(html! { (title) " " (at_least) (letters) }, html! { "Those of " code { (clean(&target, 300)) } " that are open now. What is set aside later is left alone." }, html! {}))
         section class="panel" { div class="pad" {
-            @if !whole { p class="c-warn" { "Counting stopped after " (DRY_RUN_MAX.as_secs()) " s: there are more." } br; }
+            @if !whole && exact.is_none() { p class="c-warn" { "Counting stopped after " (DRY_RUN_MAX.as_secs()) " s: there are more." } br; }
             @if found.skipped > 0 {
                 div class="note-box warn" { (count(found.skipped, "one is", "are")) " left out: " @for note in &found.notes { (clean(note, 300)) " " } }
             } @else { @for note in &found.notes { div class="note-box warn" { (clean(note, 300)) } } }
             @if found.done == 0 { p class="strong" { "Nothing to " (verb) "." } p class="below" { a class="btn" href=(back) { "Back" } } }
             @else if action == Action::Replay {
+                @if let Some(dry) = &found.forecast { (forecast(dry, whole)) }
                 p { "Each goes into its own pipeline again, under the name it had, so that destinations recognise what they have already. What fails again is a new dead letter." }
                 br;
                 form class="form" method="post" action="/act/replay" {
@@ -464,6 +491,34 @@ pub(super) async fn confirm(
         command: which.command(verb),
         json: format!("/api/v1/dead-letters/{verb}"),
     })
+}
+
+/// What a replay would come to, as pipelines run now.
+fn forecast(dry: &letters::DryRun, whole: bool) -> Markup {
+    let rows = [
+        (
+            "come to their destination",
+            dry.reaches_destination,
+            "ok",
+            "c-ok",
+            "whether it takes them is known only then",
+        ),
+        ("are filtered", dry.filtered, "ok", "", "a rule leaves them out"),
+        ("fail again", dry.dead_lettered, "x", "c-bad", "they would be new dead letters"),
+        ("stop the pipeline", dry.blocks, "block", "c-bad", "its stage says on_error: stop"),
+        ("are not known", dry.unknown, "ring", "", "they cannot be tried out"),
+    ];
+    let tried: u64 = rows.iter().map(|(_, count, ..)| count).sum();
+    html! {
+        h2 class="sm" { "Dry run, as it runs now" @if !whole { " (of the first " (number(tried)) ")" } }
+        table class="fit" { tbody {
+            @for (what, n, shape, class, note) in rows.iter().filter(|(_, n, ..)| *n > 0) {
+                tr { td class="num strong" { (number(*n)) } td class="nowrap" { (icon(shape, class)) " " (what) } td class="muted" { (note) } }
+            }
+            @for (why, n) in &dry.why { tr { td class="num faint" { (number(*n)) } td colspan="2" class="brk faint" { (clean(why, 220)) } } }
+        } }
+        br;
+    }
 }
 
 #[cfg(test)]

@@ -12,10 +12,13 @@ mod actions;
 mod audit;
 mod draw;
 mod events;
+mod files;
 mod frame;
 mod groups;
 mod job;
 mod letters;
+mod login;
+mod outbox;
 mod overview;
 mod pipeline;
 mod send;
@@ -26,6 +29,7 @@ mod trace;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::Router;
 use axum::extract::State;
 use axum::http::header::{
@@ -37,6 +41,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use maud::{Markup, html};
 
+use crate::access::{self, Actor, Role, Visitor};
+use crate::audit::Door;
 use crate::error::ErrorBody;
 use crate::problems::{self, Problem};
 use crate::sampler::Snapshot;
@@ -45,6 +51,9 @@ use actions::Actions;
 use events::Streams;
 use frame::{HtmlPage, Nav, Part};
 use token::Keys;
+
+pub(crate) use login::address as login_address;
+pub(crate) use token::session_of;
 
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; \
                       connect-src 'self'; form-action 'self'; base-uri 'none'; \
@@ -72,6 +81,9 @@ pub(crate) fn routes() -> Router<Admin> {
         .route("/trace", get(page))
         .route("/send", get(page))
         .route("/audit", get(page))
+        .route("/files", get(page))
+        .route("/outbox", get(page))
+        .route("/login", get(login::page).post(login::sign_in))
         .route("/events", get(events::events))
         .route("/act/{what}", post(actions::act))
         .route("/assets/style.css", get(|| asset(include_str!("assets/style.css"), "text/css")))
@@ -106,18 +118,37 @@ pub(super) struct Context {
     /// The address of this page, without what was done.
     pub view: String,
     pub done: Option<ActionResult>,
+    /// Who looks at it.
+    pub visitor: Visitor,
 }
 
 impl Context {
-    async fn of(admin: &Admin, view: String, done: Option<ActionResult>) -> Self {
+    async fn of(admin: &Admin, view: String, done: Option<ActionResult>, visitor: Visitor) -> Self {
         let snapshot = admin.snapshot().await;
         let problems = problems::problems(&snapshot, admin.sampler());
-        Context { admin: admin.clone(), snapshot, problems, view, done }
+        Context { admin: admin.clone(), snapshot, problems, view, done, visitor }
+    }
+
+    /// May change what can be undone, and see payloads.
+    pub fn is_operator(&self) -> bool {
+        self.visitor.may(Role::Operator)
+    }
+
+    /// May drop.
+    pub fn is_admin(&self) -> bool {
+        self.visitor.may(Role::Admin)
+    }
+
+    pub fn actor(&self) -> Actor {
+        Actor::of(&self.visitor, Door::Dashboard)
     }
 
     /// A form that changes something: one button, and what it is about. What stands for its token is
     /// replaced when the page is sent.
     pub fn form(&self, what: &str, fields: &[(&str, &str)], button: Markup) -> Markup {
+        if !self.is_operator() && what != "sign-out" {
+            return html! {};
+        }
         html! {
             form method="post" action={ "/act/" (what) } {
                 (self.hidden(fields))
@@ -153,6 +184,8 @@ pub(super) enum View {
     Trace(Query),
     Send(Query),
     Audit,
+    Files(Query),
+    Outbox,
 }
 
 impl View {
@@ -185,11 +218,23 @@ impl View {
             ["trace"] => View::Trace(query),
             ["send"] => View::Send(query),
             ["audit"] => View::Audit,
+            ["files"] => View::Files(query),
+            ["outbox"] => View::Outbox,
             _ => return None,
         })
     }
 
+    /// The role that somebody needs to see it.
+    fn needs(&self) -> Role {
+        match self {
+            View::Send(_) | View::Act(crate::letters::Action::Replay, _) => Role::Operator,
+            View::DropGroup(..) | View::Act(crate::letters::Action::Drop, _) => Role::Admin,
+            _ => Role::Viewer,
+        }
+    }
+
     async fn render(&self, context: &Context) -> Result<HtmlPage, ApiError> {
+        access::require(&context.visitor, self.needs())?;
         match self {
             View::Overview => Ok(overview::page(context)),
             View::Pipeline(pipeline) => pipeline::page(context, pipeline),
@@ -203,16 +248,24 @@ impl View {
             View::Trace(query) => trace::page(context, query).await,
             View::Send(query) => send::page(context, query).await,
             View::Audit => audit::page(context).await,
+            View::Files(query) => files::page(context, query).await,
+            View::Outbox => outbox::page(context).await,
         }
     }
 }
 
-async fn page(State(admin): State<Admin>, uri: Uri, headers: HeaderMap) -> Response {
+async fn page(
+    State(admin): State<Admin>,
+    visitor: Option<Extension<Visitor>>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Response {
+    let visitor = visitor.map_or_else(Visitor::local, |Extension(visitor)| visitor);
     let keys = &admin.inner.dashboard.keys;
     let (session, cookie) = keys.session(&headers);
     let (view, done) = without_done(&uri.to_string());
     let done = done.and_then(|id| admin.inner.dashboard.actions.find(&id));
-    let context = Context::of(&admin, view, done).await;
+    let context = Context::of(&admin, view, done, visitor).await;
     let rendered = match View::parse(&context.view) {
         Some(view) => view.render(&context).await,
         None => Err(crate::error::not_found(uri).await),

@@ -53,7 +53,8 @@ fn heading(context: &Context) -> Markup {
     );
     let about =
         html! { (count(all.len() as u64, "pipeline", "pipelines")) ": " (said.join(", ")) "." };
-    let send = html! { a class="btn" href="/send" { "Send a test record" } };
+    let send =
+        html! { @if context.is_operator() { a class="btn" href="/send" { "Send a test record" } } };
     head(html! { "Overview" }, about, send)
 }
 

@@ -47,7 +47,7 @@ fn heading(context: &Context, status: &Status) -> Markup {
         context.form(what, &[("pipeline", name)], html! { button class="btn" { (word) } })
     };
     let acts = html! {
-        a class="btn" href={ "/send?pipeline=" (part(name)) } { "Send a test record" }
+        @if context.is_operator() { a class="btn" href={ "/send?pipeline=" (part(name)) } { "Send a test record" } }
         @if here {
             @match status.state {
                 State::Paused | State::Blocked => (act("resume", "Resume")),
@@ -224,6 +224,7 @@ fn details(context: &Context, status: &Status) -> Markup {
                 " since this process read it. What runs is what the file said then; start the process again to take it over."
             }
         }
+        @if !status.stages.is_empty() { (stages(status)) }
         div class="cols" {
             div class="stack" {
                 @for to in &status.destinations { (destination(context, status, to)) }
@@ -248,6 +249,35 @@ fn details(context: &Context, status: &Status) -> Markup {
     }
 }
 
+/// What each stage did, and how long it took.
+fn stages(status: &Status) -> Markup {
+    let each = |busy: u64, calls: u64| match calls {
+        0 => UNKNOWN.to_owned(),
+        calls => format!("{:.2} ms", busy as f64 / calls as f64),
+    };
+    panel(
+        html! { "Stages" },
+        html! { "since the start" },
+        html! {
+            div class="scroll" { table class="card-t" {
+                thead { tr { th { "Stage" } th class="num" { "Events" } th class="num" { "Filtered" } th class="num" { "Failed" } th class="num" { "Merged" } th class="num" { "Calls" } th class="num" { "Failed calls" } th class="num" { "Time per call" } } }
+                tbody { @for stage in &status.stages {
+                    tr {
+                        td class="full" { code { (clean(&stage.stage, 60)) } @if stage.per_group { span class="l2" { "per group" } } }
+                        td class="num" data-l="events" { (number(stage.events)) }
+                        td class="num" data-l="filtered" { (number(stage.filtered)) }
+                        td class={ "num" @if stage.failed > 0 { " c-bad" } } data-l="failed" { (number(stage.failed)) }
+                        td class="num" data-l="merged" { (number(stage.merged)) }
+                        td class="num" data-l="calls" { (number(stage.calls)) }
+                        td class={ "num" @if stage.failed_calls > 0 { " c-warn" } } data-l="failed calls" { (number(stage.failed_calls)) }
+                        td class="num nowrap" data-l="per call" { (each(stage.busy, stage.calls)) }
+                    }
+                } }
+            } }
+        },
+    )
+}
+
 fn destination(context: &Context, status: &Status, to: &DestinationStatus) -> Markup {
     let taken = rates::destination(&context.admin, &status.pipeline, &to.destination);
     let since = to.gate.since.as_deref();
@@ -266,7 +296,8 @@ fn destination(context: &Context, status: &Status, to: &DestinationStatus) -> Ma
                     }
                     @if let Some(why) = &to.gate.why { dt { "Because" } dd { code { (clean(why, 600)) } } }
                     dt { "Delivered" } dd { (count(to.delivered, "message", "messages")) " since the start" }
-                    dt { "Repeated" } dd { (count(status.retries, "call", "calls")) " of this pipeline" }
+                    dt { "Calls" } dd { (number(to.calls)) @if to.calls > 0 { ", " (format!("{:.1} ms", to.busy as f64 / to.calls as f64)) " each, " (format!("{:.0}", to.delivered as f64 / to.calls as f64)) " messages each" } }
+                    dt { "Failed calls" } dd class=(if to.failed_calls > 0 { "c-warn" } else { "" }) { (number(to.failed_calls)) }
                 }
                 div class="below" { (line(&taken, "w", &format!("messages that {} took per second", to.destination))) }
             }

@@ -38,8 +38,8 @@ impl Keys {
             return (session, None);
         }
         let session = random_name();
-        let cookie = format!("{COOKIE_NAME}={session}; Path=/; SameSite=Strict; HttpOnly");
-        (session, HeaderValue::from_str(&cookie).ok())
+        let set = HeaderValue::from_str(&cookie(&session, None, false)).ok();
+        (session, set)
     }
 
     /// Gives every form of a page a token of its own.
@@ -76,12 +76,19 @@ impl Keys {
     }
 }
 
+/// What a browser keeps of a session, for so many seconds; until it is closed where nobody says.
+pub(super) fn cookie(session: &str, seconds: Option<u64>, secure: bool) -> String {
+    let age = seconds.map(|seconds| format!("; Max-Age={seconds}")).unwrap_or_default();
+    let secure = if secure { "; Secure" } else { "" };
+    format!("{COOKIE_NAME}={session}; Path=/; SameSite=Strict; HttpOnly{secure}{age}")
+}
+
 fn signed(form: &str, session: &str) -> String {
     format!("{form}.{session}")
 }
 
 /// The session that a request names, if it looks like one of ours.
-pub(super) fn session_of(headers: &HeaderMap) -> Option<String> {
+pub(crate) fn session_of(headers: &HeaderMap) -> Option<String> {
     let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
     let mut pairs =
         cookies.flat_map(|line| line.split(';')).filter_map(|c| c.trim().split_once('='));

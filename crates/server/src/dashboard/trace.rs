@@ -35,7 +35,7 @@ pub(super) async fn page(context: &Context, query: &Query) -> Result<HtmlPage, A
             megabytes: None,
         };
         let found = search(&context.admin, wish).await?;
-        parts.push(Part::still("found", results(id, since, &found)));
+        parts.push(Part::still("found", results(context, id, since, &found)));
     }
     let since_flag = if since.is_empty() { String::new() } else { format!(" --since {since}") };
     Ok(HtmlPage {
@@ -67,7 +67,7 @@ fn form(id: &str, since: &str) -> Markup {
     }
 }
 
-fn results(id: &str, since: &str, found: &TraceResult) -> Markup {
+fn results(context: &Context, id: &str, since: &str, found: &TraceResult) -> Markup {
     let hidden = found.seen.len().saturating_sub(ROWS);
     let searched = html! {
         dl class="kv" {
@@ -80,14 +80,14 @@ fn results(id: &str, since: &str, found: &TraceResult) -> Markup {
         div class="cols w21" {
             @if found.seen.is_empty() {
                 section class="panel" { div class="pad" {
-                    p class="strong" { @if found.complete { "Seen nowhere." } @else { "Not found so far." } }
+                    p class="strong" { @if found.complete { "Sighting nowhere." } @else { "Not found so far." } }
                     p class="muted" { "No record " @if !since.is_empty() { "of this time " } "has it as its key, as a header's value or as a whole word of its value. "
                         a href=(address("/trace", &[("id", id), ("since", "24h")])) { "Look 24 h back" } " · "
                         a href={ "/trace?id=" (part(id)) "&since=" } { "Look at all that is kept" } }
                 } }
             } @else {
                 (panel(html! { (count(found.seen.len() as u64, "place", "places")) }, html! { "times in UTC" }, html! {
-                    ol class="tl" { @for seen in found.seen.iter().take(ROWS) { (row(seen)) } }
+                    ol class="tl" { @for seen in found.seen.iter().take(ROWS) { (row(context, seen)) } }
                     @if hidden > 0 { div class="page" { "and " (number(hidden as u64)) " more: use the command" } }
                 }))
             }
@@ -96,7 +96,7 @@ fn results(id: &str, since: &str, found: &TraceResult) -> Markup {
     }
 }
 
-fn row(seen: &Sighting) -> Markup {
+fn row(context: &Context, seen: &Sighting) -> Markup {
     let (shape, class, title) = match seen.what {
         "record" => ("ring", "", "Arrived"),
         "ended" => ("ok", "c-ok", "Ended"),
@@ -108,7 +108,7 @@ fn row(seen: &Sighting) -> Markup {
         "replay" => ("send", "c-acc", "Replayed"),
         "resolved" => ("ok", "", "Dead letter settled"),
         "held" => ("wait", "c-held", "Held in a group"),
-        _ => ("ring", "", "Seen"),
+        _ => ("ring", "", "Sighting"),
     };
     let time = if seen.time == "-" { String::new() } else { exact_time_of(&seen.time) };
     let date = seen.time.split_once('T').map(|(date, _)| date).unwrap_or_default();
@@ -131,7 +131,7 @@ fn row(seen: &Sighting) -> Markup {
                     @match place { Some(place) => a class="mono" href=(place) { (clean(&seen.at, 100)) }, None => code { (clean(&seen.at, 100)) } }
                     @if let Some(key) = &seen.key { ", key " code { (clean(key, 80)) } }
                 }
-                @if let Some(more) = &seen.more { p { (clean(more, 500)) } }
+                @if let Some(more) = seen.more.as_ref().filter(|_| context.is_operator()) { p { (clean(more, 500)) } }
             }
         }
     }

@@ -19,10 +19,12 @@ use serde_json::json;
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
+use super::dry::{DryRun, foreseen};
 use super::filter::{Filter, LetterFilter};
 use super::lines_response;
 use super::select::{LetterTopic, PAGE_LETTERS_MAX, Selection, shelves};
-use crate::audit::{self, AuditEntry, Door};
+use crate::access::Actor;
+use crate::audit::{self, AuditEntry};
 use crate::line::push_line;
 use crate::{Admin, ApiError, request};
 
@@ -80,21 +82,34 @@ impl Action {
     }
 }
 
-pub(crate) async fn replay(State(admin): State<Admin>, body: Body) -> Result<Response, ApiError> {
-    act(admin, request::json(body).await?, Action::Replay).await
+pub(crate) async fn replay(
+    State(admin): State<Admin>,
+    actor: Actor,
+    body: Body,
+) -> Result<Response, ApiError> {
+    act(admin, actor, request::json(body).await?, Action::Replay).await
 }
 
-pub(crate) async fn drop(State(admin): State<Admin>, body: Body) -> Result<Response, ApiError> {
-    act(admin, request::json(body).await?, Action::Drop).await
+pub(crate) async fn drop(
+    State(admin): State<Admin>,
+    actor: Actor,
+    body: Body,
+) -> Result<Response, ApiError> {
+    act(admin, actor, request::json(body).await?, Action::Drop).await
 }
 
-async fn act(admin: Admin, wish: LetterRequest, action: Action) -> Result<Response, ApiError> {
+async fn act(
+    admin: Admin,
+    actor: Actor,
+    wish: LetterRequest,
+    action: Action,
+) -> Result<Response, ApiError> {
     if let Some(name) = &wish.job {
-        let job = crate::jobs::start(&admin, Door::Api, name.clone(), wish.clone(), action).await?;
+        let job = crate::jobs::start(&admin, &actor, name.clone(), wish.clone(), action).await?;
         let answer = (StatusCode::ACCEPTED, axum::Json(json!({ "job": job.id })));
         return Ok(answer.into_response());
     }
-    let work = Work::begin(&admin, Door::Api, wish, action).await?;
+    let work = Work::begin(&admin, &actor, wish, action).await?;
     Ok(lines_response(futures::stream::unfold(Some(work), |work| async {
         let mut work = work?;
         match work.next().await {
@@ -128,6 +143,8 @@ pub(crate) struct Work {
     alone: Option<OwnedMutexGuard<()>>,
     /// How many were handled.
     handled: u64,
+    /// What a replay would come to, as far as it was tried out.
+    dry: DryRun,
     entry: AuditEntry,
 }
 
@@ -138,6 +155,9 @@ struct LetterOutcome<'a> {
     pipeline: &'a str,
     reason: Reason,
     action: &'static str,
+    /// What it would come to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outcome: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<String>,
 }
@@ -146,11 +166,11 @@ impl Work {
     /// Begins, where no other is under way.
     pub async fn begin(
         admin: &Admin,
-        via: Door,
+        actor: &Actor,
         wish: LetterRequest,
         action: Action,
     ) -> Result<Self, ApiError> {
-        let entry = AuditEntry::new(via, action.word()).target(wish.target());
+        let entry = AuditEntry::new(actor, action.word()).target(wish.target());
         let mut filter = Filter::of(wish.filter)?;
         filter.all = false;
         let wanted = LetterFilter::read(filter, admin.engine())?;
@@ -190,8 +210,14 @@ impl Work {
             dropped: Vec::new(),
             alone: Some(alone),
             handled: 0,
+            dry: DryRun::default(),
             entry,
         })
+    }
+
+    /// What a replay would come to, of those that were tried out so far.
+    pub fn tried(&self) -> &DryRun {
+        &self.dry
     }
 
     /// Notes how many were handled, where it ends before its time.
@@ -205,9 +231,10 @@ impl Work {
     pub async fn next(&mut self) -> Result<Option<(Bytes, bool)>, ApiError> {
         let Some((shelf, letters)) = self.selection.next(self.most).await? else {
             self.alone = None;
-            if !self.dry_run {
-                audit::note(&self.admin, self.entry.clone().count(self.handled)).await;
+            if self.dry_run {
+                return Ok(self.dry.take_line(self.action).map(|line| (line, false)));
             }
+            audit::note(&self.admin, self.entry.clone().count(self.handled)).await;
             for shelf in std::mem::take(&mut self.dropped) {
                 self.admin.engine().tidy_letters(shelf.info()).await?;
             }
@@ -227,8 +254,16 @@ impl Work {
             (Action::Drop, false) => "dropped",
             (Action::Drop, true) => "would_drop",
         };
-        for letter in &letters {
-            push_line(&mut lines, &done(letter, word, None));
+        let is_tried = self.dry_run && self.action == Action::Replay;
+        match is_tried {
+            true => {
+                for (letter, forecast) in foreseen(self.admin.engine(), &letters).await {
+                    let (outcome, why) = self.dry.add(forecast);
+                    let done = LetterOutcome { outcome: Some(outcome), ..done(letter, word, why) };
+                    push_line(&mut lines, &done);
+                }
+            }
+            false => letters.iter().for_each(|one| push_line(&mut lines, &done(one, word, None))),
         }
         for letter in &skipped {
             let why = self.obstacle(&shelf, letter);
@@ -399,5 +434,12 @@ fn done<'a>(
     why: Option<String>,
 ) -> LetterOutcome<'a> {
     let DeadLetter { id, envelope, .. } = letter;
-    LetterOutcome { id, pipeline: &envelope.pipeline, reason: envelope.reason, action, why }
+    LetterOutcome {
+        id,
+        pipeline: &envelope.pipeline,
+        reason: envelope.reason,
+        action,
+        outcome: None,
+        why,
+    }
 }

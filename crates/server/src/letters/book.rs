@@ -1,30 +1,34 @@
 //! The open dead letters as pages show them: exact counts, causes, and the newest ones.
 //!
-//! A page must cost the same with ten and with a million. So one task reads them all, only when
-//! somebody looks and something has changed, and rests five times as long as it read; pages take what
-//! it found last and say how old that is.
+//! A page must cost the same with ten and with a million. So one task follows the topics: the first time
+//! somebody looks it reads all of them, later only what has come since, and only when somebody looks. A
+//! page waits for a few thousand of them at most, then takes what is known and says that more are being
+//! read. Kept are ranges for the counts and the newest ones themselves.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use potok_core::{LetterCount, Timestamp};
-use potok_flow::dead_letter::DeadLetter;
+use potok_core::{LetterCount, PipelineInfo, Position, RangeSet, Timestamp};
+use potok_flow::dead_letter::{Catalogue, DeadLetter, LetterNews};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::filter::{Filter, LetterFilter};
-use super::select::Selection;
+use super::select::{LetterTopic, shelves};
 use crate::{Admin, ApiError};
 
 /// The newest are listed; the others are counted.
 pub(crate) const NEWEST_MAX: usize = 10_000;
-/// How long a page waits for a reading that has begun.
+/// A page waits until so many are read, or all of them.
+const WAIT_LETTERS_MAX: u64 = 5_000;
+/// And no longer than this for a log that does not answer.
 const WAIT_MAX: Duration = Duration::from_millis(1_500);
 /// How long the log may take to say whether something has changed.
 const ASK_MAX: Duration = Duration::from_millis(500);
-/// Rest after a reading, in times of how long it took.
+/// Rest after all were read anew, in times of how long that took.
 const REST: u32 = 5;
+/// Dead letters that a feed is asked for at a time.
+const KEPT_AT_ONCE: usize = 100;
 const ERROR_CHARS_MAX: usize = 400;
 const KEY_CHARS_MAX: usize = 200;
 
@@ -32,7 +36,7 @@ const KEY_CHARS_MAX: usize = 200;
 #[derive(Clone, Debug)]
 pub(crate) struct LetterEntry {
     pub id: String,
-    pub pipeline: String,
+    pub pipeline: Arc<str>,
     pub reason: &'static str,
     pub error: String,
     pub cause: Arc<str>,
@@ -46,35 +50,42 @@ pub(crate) struct LetterEntry {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tally {
     pub count: u64,
+    /// When the first was set aside; of those that are open, where all of them are listed.
     pub first: Timestamp,
-    pub last: Timestamp,
 }
 
-/// What a reading found.
+/// What is known of open dead letters.
 #[derive(Debug, Default)]
 pub(crate) struct Contents {
     pub at: Timestamp,
-    /// Exact, by pipeline and reason.
-    pub counts: BTreeMap<(String, &'static str), Tally>,
+    /// By pipeline and reason; exact once all are read.
+    pub counts: BTreeMap<(Arc<str>, &'static str), Tally>,
     /// Newest first.
-    pub newest: Vec<LetterEntry>,
+    pub newest: Vec<Arc<LetterEntry>>,
     pub total: u64,
-    /// Where topics ended when it was begun.
-    ends: Vec<(String, Vec<u64>)>,
+    /// How many dead letters and notes were looked at for it, ever.
+    pub read: u64,
 }
 
 /// What pages know of dead letters now.
 pub(crate) struct BookView {
-    pub contents: Option<Arc<Contents>>,
-    /// Something has changed since.
+    pub contents: Arc<Contents>,
+    /// More are being read.
     pub stale: bool,
+    /// Nothing was read to its end yet: counts grow.
+    pub is_first: bool,
     /// Why they cannot be read.
     pub error: Option<String>,
 }
 
+/// Where topics end.
+type Ends = Vec<(String, Vec<u64>)>;
+
 #[derive(Default)]
 struct State {
-    contents: Option<Arc<Contents>>,
+    contents: Arc<Contents>,
+    /// What was there when the contents were made, if they are whole.
+    ends: Option<Ends>,
     error: Option<String>,
     reading: bool,
     not_before: Option<Instant>,
@@ -83,23 +94,31 @@ struct State {
 /// Kept by the admin API.
 pub(crate) struct Book {
     state: Mutex<State>,
-    readings: watch::Sender<u64>,
+    /// Rises with each part that was read.
+    parts: watch::Sender<u64>,
+    shelves: tokio::sync::Mutex<Shelves>,
 }
 
 impl Default for Book {
     fn default() -> Self {
-        Book { state: Mutex::default(), readings: watch::Sender::new(0) }
+        let parts = watch::Sender::new(0);
+        Book { state: Mutex::default(), parts, shelves: tokio::sync::Mutex::default() }
     }
 }
 
 impl Book {
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn shown(&self, stale: bool) -> BookView {
         let state = self.state();
-        BookView { contents: state.contents.clone(), stale, error: state.error.clone() }
+        BookView {
+            contents: state.contents.clone(),
+            stale,
+            is_first: state.ends.is_none(),
+            error: state.error.clone(),
+        }
     }
 }
 
@@ -112,17 +131,14 @@ pub(crate) async fn open_letters(admin: &Admin) -> BookView {
         shown.error.get_or_insert_with(|| "the log does not answer".to_owned());
         return shown;
     };
-    let mut readings = book.readings.subscribe();
-    readings.mark_unchanged();
-    {
+    let mut parts = book.parts.subscribe();
+    let before = {
         let mut state = book.state();
-        let same = |contents: &Arc<Contents>| contents.ends == ends;
-        if state.contents.as_ref().is_some_and(same) {
+        if state.ends.as_ref() == Some(&ends) {
             drop(state);
             return book.shown(false);
         }
-        let rests = state.not_before.is_some_and(|at| at > Instant::now());
-        if rests {
+        if state.not_before.is_some_and(|at| at > Instant::now()) {
             drop(state);
             return book.shown(true);
         }
@@ -130,13 +146,21 @@ pub(crate) async fn open_letters(admin: &Admin) -> BookView {
             state.reading = true;
             tokio::spawn(read(admin.clone(), ends));
         }
-    }
-    let read = tokio::time::timeout(WAIT_MAX, readings.changed()).await;
-    book.shown(read.is_err())
+        state.contents.read
+    };
+    let enough = || {
+        let state = book.state();
+        !state.reading || state.contents.read.saturating_sub(before) >= WAIT_LETTERS_MAX
+    };
+    let waited = async { while !enough() && parts.changed().await.is_ok() {} };
+    // A log that does not answer is no reason to wait for ever.
+    let _ = tokio::time::timeout(WAIT_MAX, waited).await;
+    let is_reading = book.state().reading;
+    book.shown(is_reading)
 }
 
 /// Where the topics of dead letters, and of what became of them, end.
-async fn ends(admin: &Admin) -> Result<Vec<(String, Vec<u64>)>, ApiError> {
+async fn ends(admin: &Admin) -> Result<Ends, ApiError> {
     let mut named: Vec<String> = Vec::new();
     for group in admin.engine().consumer_groups().await?.iter() {
         named.extend([group.info.dead_letters.clone(), group.info.resolved.clone()]);
@@ -160,73 +184,277 @@ async fn ends(admin: &Admin) -> Result<Vec<(String, Vec<u64>)>, ApiError> {
     Ok(ends)
 }
 
-async fn read(admin: Admin, ends: Vec<(String, Vec<u64>)>) {
+/// Reads what has come since the last time.
+async fn read(admin: Admin, ends: Ends) {
     let began = Instant::now();
-    let found = gather(&admin).await;
     let book = &admin.inner.book;
+    let mut shelves = book.shelves.lock().await;
+    let is_first = shelves.of.is_empty();
+    let found = shelves.catch_up(&admin, book).await;
+    let contents = Arc::new(shelves.contents(admin.engine().clock().now()));
     let mut state = book.state();
+    state.contents = contents;
     match found {
-        Ok(contents) => {
-            state.contents = Some(Arc::new(Contents { ends, ..contents }));
+        Ok(()) => {
+            state.ends = Some(ends);
             state.error = None;
         }
-        Err(error) => state.error = Some(error.body.what),
+        Err(error) => {
+            // Begins anew the next time: who knows what was read.
+            *shelves = Shelves::default();
+            state.ends = None;
+            state.error = Some(error.body.what);
+        }
     }
     state.reading = false;
-    state.not_before = Some(Instant::now() + began.elapsed() * REST);
+    state.not_before = is_first.then(|| Instant::now() + began.elapsed() * REST);
     drop(state);
-    book.readings.send_modify(|readings| *readings += 1);
+    book.parts.send_modify(|parts| *parts += 1);
 }
 
-async fn gather(admin: &Admin) -> Result<Contents, ApiError> {
-    let wanted = LetterFilter::read(Filter::default(), admin.engine())?;
-    let mut selection = Selection::begin(admin, wanted, None).await?;
-    let mut contents = Contents { at: admin.engine().clock().now(), ..Contents::default() };
-    let mut causes: BTreeMap<String, Arc<str>> = BTreeMap::new();
-    // Each topic has its dead letters in order; the newest of each are enough.
-    let mut newest: BTreeMap<String, VecDeque<LetterEntry>> = BTreeMap::new();
-    while let Some((shelf, letters)) = selection.next(usize::MAX).await? {
-        let of_topic = newest.entry(shelf.info().dead_letters.clone()).or_default();
-        for letter in letters {
-            contents.total += 1;
-            let (pipeline, reason) = (&letter.envelope.pipeline, letter.envelope.reason.word());
-            let time = letter.envelope.time;
-            let tally = contents.counts.entry((pipeline.clone(), reason)).or_insert(Tally {
-                count: 0,
-                first: time,
-                last: time,
-            });
-            tally.count += 1;
-            (tally.first, tally.last) = (tally.first.min(time), tally.last.max(time));
-            if of_topic.len() == NEWEST_MAX {
-                of_topic.pop_front();
+/// A partition of a topic under one incarnation of the log.
+type Place = (u64, u32);
+
+/// One topic that is followed.
+struct FollowedTopic {
+    info: PipelineInfo,
+    id: Option<u64>,
+    catalogue: Catalogue,
+    /// Open ones, by pipeline and reason.
+    open: BTreeMap<(Arc<str>, &'static str), (BTreeMap<Place, RangeSet>, Timestamp)>,
+    /// The newest open ones, by when they were set aside and where they lie.
+    newest: BTreeMap<(Timestamp, Place, u64), Arc<LetterEntry>>,
+    times: HashMap<(Place, u64), Timestamp>,
+    /// Some that are older were left out of the newest.
+    is_cut: bool,
+    /// Incarnations do not matter where offsets are not reused.
+    reuses_offsets: bool,
+}
+
+/// All topics that are followed.
+#[derive(Default)]
+struct Shelves {
+    of: Vec<FollowedTopic>,
+    causes: BTreeMap<String, Arc<str>>,
+    names: BTreeMap<String, Arc<str>>,
+    /// Those that feeds keep themselves, as they were when somebody looked last.
+    kept: Vec<Arc<LetterEntry>>,
+    read: u64,
+}
+
+impl Shelves {
+    async fn catch_up(&mut self, admin: &Admin, book: &Book) -> Result<(), ApiError> {
+        let log = admin.engine().log().clone();
+        let mut known = Vec::new();
+        self.kept.clear();
+        for shelf in shelves(admin, None).await? {
+            if shelf.kept().is_some() {
+                self.read_kept(&shelf).await;
+                continue;
             }
-            of_topic.push_back(entry(letter, &mut causes));
+            let info = shelf.info().clone();
+            let id = log.topic_id(&info.dead_letters).await?;
+            known.push((info, id));
         }
-        tokio::task::yield_now().await;
+        // A topic that is gone, was made anew, or of which too few are listed by now is read anew.
+        self.of.retain(|followed| {
+            let is_known = |(info, id): &(PipelineInfo, Option<u64>)| {
+                info.dead_letters == followed.info.dead_letters && *id == followed.id
+            };
+            known.iter().any(is_known) && !followed.is_thin()
+        });
+        for (info, id) in known {
+            let is_followed = |of: &FollowedTopic| of.info.dead_letters == info.dead_letters;
+            if !self.of.iter().any(is_followed) {
+                self.of.push(FollowedTopic::new(log.as_ref(), info, id));
+            }
+        }
+        for at in 0..self.of.len() {
+            loop {
+                let Some(followed) = self.of.get_mut(at) else { break };
+                let Some(news) = followed.catalogue.next(log.as_ref()).await? else { break };
+                self.take(at, news);
+                let now = admin.engine().clock().now();
+                let parts = *book.parts.borrow();
+                // What was read so far is worth showing now and then.
+                if book.state().ends.is_none() && (parts < 8 || parts.is_multiple_of(16)) {
+                    book.state().contents = Arc::new(self.contents(now));
+                }
+                book.parts.send_modify(|parts| *parts += 1);
+                tokio::task::yield_now().await;
+            }
+        }
+        Ok(())
     }
-    contents.newest = newest.into_values().flatten().collect();
-    contents.newest.sort_by(|one, other| (other.time, &other.id).cmp(&(one.time, &one.id)));
-    contents.newest.truncate(NEWEST_MAX);
-    Ok(contents)
+
+    /// The dead letters that a feed keeps itself: the first so many, and how many there are. One that
+    /// does not answer does not keep the others from being shown.
+    async fn read_kept(&mut self, shelf: &LetterTopic) {
+        let Some(kept) = shelf.kept() else { return };
+        let mut after: Option<(Timestamp, String)> = None;
+        while self.kept.len() < NEWEST_MAX {
+            let from = after.as_ref().map(|(time, id)| (*time, id.as_str()));
+            let asked = tokio::time::timeout(ASK_MAX, kept.list(from, KEPT_AT_ONCE)).await;
+            let Ok(Ok(found)) = asked else { return };
+            let Some(last) = found.last() else { return };
+            after = Some((last.time, last.id.clone()));
+            self.read += found.len() as u64;
+            for one in found {
+                let letter = shelf.letter(one);
+                let name = shared(&mut self.names, &letter.envelope.pipeline);
+                self.kept.push(Arc::new(entry(letter, name, &mut self.causes)));
+            }
+        }
+    }
+
+    fn take(&mut self, at: usize, news: Vec<LetterNews>) {
+        let Some(followed) = self.of.get_mut(at) else { return };
+        self.read += news.len() as u64;
+        for one in news {
+            match one {
+                LetterNews::Closed(position) => followed.close(&position),
+                LetterNews::Opened(letter) => {
+                    let name = shared(&mut self.names, &letter.envelope.pipeline);
+                    followed.open(*letter, name, &mut self.causes);
+                }
+            }
+        }
+    }
+
+    fn contents(&self, at: Timestamp) -> Contents {
+        let mut contents = Contents { at, read: self.read, ..Contents::default() };
+        for followed in &self.of {
+            let firsts = followed.firsts();
+            for (of @ (pipeline, reason), (places, first)) in &followed.open {
+                let first = firsts.get(of).unwrap_or(first);
+                let count: u64 = places.values().map(RangeSet::count).sum();
+                if count == 0 {
+                    continue;
+                }
+                let all = contents.counts.entry((pipeline.clone(), *reason));
+                let tally = all.or_insert(Tally { count: 0, first: *first });
+                tally.count += count;
+                tally.first = tally.first.min(*first);
+                contents.total += count;
+            }
+        }
+        for entry in &self.kept {
+            let of = contents.counts.entry((entry.pipeline.clone(), entry.reason));
+            let tally = of.or_insert(Tally { count: 0, first: entry.time });
+            tally.count += 1;
+            tally.first = tally.first.min(entry.time);
+            contents.total += 1;
+        }
+        let newest = self.of.iter().flat_map(|of| of.newest.values().rev().take(NEWEST_MAX));
+        contents.newest = newest.chain(&self.kept).cloned().collect();
+        contents.newest.sort_by(|one, other| (other.time, &other.id).cmp(&(one.time, &one.id)));
+        contents.newest.truncate(NEWEST_MAX);
+        contents
+    }
 }
 
-fn entry(letter: DeadLetter, causes: &mut BTreeMap<String, Arc<str>>) -> LetterEntry {
+impl FollowedTopic {
+    fn new(log: &dyn potok_core::Log, info: PipelineInfo, id: Option<u64>) -> Self {
+        FollowedTopic {
+            id,
+            catalogue: Catalogue::new(log, &info),
+            info,
+            open: BTreeMap::new(),
+            newest: BTreeMap::new(),
+            times: HashMap::new(),
+            is_cut: false,
+            reuses_offsets: log.reuses_offsets(),
+        }
+    }
+
+    fn place(&self, position: &Position) -> Place {
+        (if self.reuses_offsets { position.log } else { 0 }, position.partition)
+    }
+
+    /// Since when, exactly, where all that are open are listed.
+    fn firsts(&self) -> BTreeMap<(Arc<str>, &'static str), Timestamp> {
+        let mut firsts = BTreeMap::new();
+        for entry in self.newest.values().filter(|_| !self.is_cut) {
+            firsts.entry((entry.pipeline.clone(), entry.reason)).or_insert(entry.time);
+        }
+        firsts
+    }
+
+    /// Most of those that were listed are open no more, and older ones are not known.
+    fn is_thin(&self) -> bool {
+        self.is_cut && self.newest.len() < NEWEST_MAX / 2
+    }
+
+    fn open(
+        &mut self,
+        letter: DeadLetter,
+        pipeline: Arc<str>,
+        causes: &mut BTreeMap<String, Arc<str>>,
+    ) {
+        let (place, offset) = (self.place(&letter.position), letter.position.offset);
+        let (time, reason) = (letter.envelope.time, letter.envelope.reason.word());
+        let of = self.open.entry((pipeline.clone(), reason));
+        let (places, first) = of.or_insert_with(|| (BTreeMap::new(), time));
+        places.entry(place).or_default().insert(offset..offset + 1);
+        *first = time.min(*first);
+        // Older than all that are listed.
+        let oldest = self.newest.first_key_value().map(|((oldest, ..), _)| *oldest);
+        if self.newest.len() >= NEWEST_MAX && oldest.is_some_and(|oldest| time < oldest) {
+            self.is_cut = true;
+            return;
+        }
+        self.newest.insert((time, place, offset), Arc::new(entry(letter, pipeline, causes)));
+        self.times.insert((place, offset), time);
+        if self.newest.len() > NEWEST_MAX
+            && let Some(((_, place, offset), _)) = self.newest.pop_first()
+        {
+            self.times.remove(&(place, offset));
+            self.is_cut = true;
+        }
+    }
+
+    fn close(&mut self, position: &Position) {
+        let (place, offset) = (self.place(position), position.offset);
+        if let Some(time) = self.times.remove(&(place, offset)) {
+            self.newest.remove(&(time, place, offset));
+        }
+        for (places, _) in self.open.values_mut() {
+            if places.get_mut(&place).is_some_and(|offsets| offsets.remove(offset)) {
+                break;
+            }
+        }
+    }
+}
+
+/// One text for all that are equal.
+fn shared(known: &mut BTreeMap<String, Arc<str>>, text: &str) -> Arc<str> {
+    if let Some(found) = known.get(text) {
+        return found.clone();
+    }
+    // They are few; what does not repeat is not worth a table.
+    if known.len() > NEWEST_MAX {
+        known.clear();
+    }
+    let new: Arc<str> = text.into();
+    known.insert(text.to_owned(), new.clone());
+    new
+}
+
+fn entry(
+    letter: DeadLetter,
+    pipeline: Arc<str>,
+    causes: &mut BTreeMap<String, Arc<str>>,
+) -> LetterEntry {
     let DeadLetter { id, envelope, record, .. } = letter;
     let error: String = envelope.error.chars().take(ERROR_CHARS_MAX).collect();
-    let cause = cause_of(&error);
-    // Causes are few, dead letters many; what does not repeat is not worth a table.
-    if causes.len() > NEWEST_MAX {
-        causes.clear();
-    }
-    let cause = causes.entry(cause.clone()).or_insert_with(|| cause.into()).clone();
+    let cause = shared(causes, &cause_of(&error));
     let key = record.key.as_deref().map(|key| {
         let text = String::from_utf8_lossy(key);
         text.chars().take(KEY_CHARS_MAX).collect()
     });
     LetterEntry {
         id,
-        pipeline: envelope.pipeline,
+        pipeline,
         reason: envelope.reason.word(),
         error,
         cause,

@@ -5,6 +5,7 @@
 mod act;
 pub(crate) mod book;
 mod compare;
+mod dry;
 mod filter;
 mod select;
 
@@ -21,6 +22,7 @@ use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 
 pub(crate) use act::{Action, LetterRequest, Work, drop, replay};
+pub(crate) use dry::DryRun;
 use filter::{Filter, LetterFilter};
 use select::Selection;
 

@@ -47,7 +47,7 @@ impl LetterTopic {
     }
 
     /// One that a feed keeps, like any other.
-    fn letter(&self, kept: FeedLetter) -> DeadLetter {
+    pub fn letter(&self, kept: FeedLetter) -> DeadLetter {
         let FeedLetter { id, record, origin, reason, error, attempts, time } = kept;
         DeadLetter {
             id: format!("{}/{id}", self.info.dead_letters),

@@ -110,27 +110,20 @@ impl Desk {
         self.log.append(&outputs).await.unwrap();
     }
 
+    /// Many dead letters of `orders`, of a few causes.
+    pub async fn dead_letters(&self, offsets: std::ops::Range<u64>) {
+        let outputs: Vec<Output> = offsets
+            .map(|offset| {
+                let error = format!("/n{}: \"{offset}\" is no number", offset % 3);
+                letter(offset, b"k", format!("{{\"n\":\"{offset}\"}}").into_bytes(), &error)
+            })
+            .collect();
+        self.log.append(&outputs).await.unwrap();
+    }
+
     /// A dead letter of `orders`.
     pub async fn dead_letter(&self, offset: u64, key: &[u8], value: Vec<u8>, error: &str) {
-        let envelope = Envelope {
-            pipeline: "orders".to_owned(),
-            origin: format!("orders/0/{offset}@00000000000000ff").parse().unwrap(),
-            deliver: Some(0),
-            reason: Reason::Invalid,
-            error: error.to_owned(),
-            attempts: 1,
-            time: Timestamp(SystemClock.now().0),
-            replay_of: None,
-            piece: None,
-        };
-        let own = HeadersBuilder::new().add("<b>own</b>", Some(key)).build();
-        let output = Output {
-            topic: "orders-dead".into(),
-            partition: Some(0),
-            key: Some(Bytes::copy_from_slice(key)),
-            headers: envelope.headers(&own),
-            value: Some(value.into()),
-        };
+        let output = letter(offset, key, value, error);
         self.log.append(&[output]).await.unwrap();
     }
 
@@ -162,6 +155,12 @@ impl Desk {
     pub async fn json(&self, path: &str) -> Value {
         let answer = self.get(path).await;
         serde_json::from_str(&answer.text).unwrap_or_else(|_| panic!("{path}: {}", answer.text))
+    }
+
+    /// The text that a change by the API answers with.
+    pub async fn post_json(&self, path: &str, body: &Value) -> String {
+        let request = Request::post(path).header("content-type", "application/json");
+        self.ask(request.body(Body::from(body.to_string())).unwrap()).await.text
     }
 
     /// A browser with a session.
@@ -208,6 +207,28 @@ impl Browser<'_> {
 
 fn encoded(text: &str) -> String {
     text.bytes().map(|byte| format!("%{byte:02X}")).collect()
+}
+
+fn letter(offset: u64, key: &[u8], value: Vec<u8>, error: &str) -> Output {
+    let envelope = Envelope {
+        pipeline: "orders".to_owned(),
+        origin: format!("orders/0/{offset}@00000000000000ff").parse().unwrap(),
+        deliver: Some(0),
+        reason: Reason::Invalid,
+        error: error.to_owned(),
+        attempts: 1,
+        time: Timestamp(SystemClock.now().0),
+        replay_of: None,
+        piece: None,
+    };
+    let own = HeadersBuilder::new().add("<b>own</b>", Some(key)).build();
+    Output {
+        topic: "orders-dead".into(),
+        partition: Some(0),
+        key: Some(Bytes::copy_from_slice(key)),
+        headers: envelope.headers(&own),
+        value: Some(value.into()),
+    }
 }
 
 fn plan(name: &str, sink: Arc<dyn Sink>) -> Plan {

@@ -1,7 +1,9 @@
 //! The dashboard as a browser without a script sees it, on a log in memory.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod access;
 mod desk;
+mod many;
 mod wait;
 
 use std::collections::BTreeSet;
@@ -447,7 +449,7 @@ async fn a_page_costs_the_same_with_many_groups() {
 #[tokio::test]
 async fn a_stream_tells_what_changed_and_ends_with_the_process() {
     let desk = Desk::start().await;
-    let listener = potok_server::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let listener = potok_server::bind("127.0.0.1:0".parse().unwrap(), false).await.unwrap();
     let address = listener.local_addr().unwrap();
     let serving = tokio::spawn(potok_server::serve(listener, desk.admin.clone()));
     let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();

@@ -133,7 +133,7 @@ async fn furnished(desk: &Desk) {
 fn every_page_is_well_in_a_browser() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let (desk, address) = runtime.block_on(async {
-        let listener = potok_server::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let listener = potok_server::bind("127.0.0.1:0".parse().unwrap(), false).await.unwrap();
         let address = listener.local_addr().unwrap();
         let desk = Desk::at(Some(address)).await;
         tokio::spawn(potok_server::serve(listener, desk.admin.clone()));

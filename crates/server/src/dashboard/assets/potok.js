@@ -63,7 +63,7 @@
   });
   addEventListener("pagehide", () => { if (source) { source.close(); source = null; } });
 
-  const pages = { o: "/", g: "/groups", d: "/dead-letters", t: "/trace", s: "/send", a: "/audit" };
+  const pages = { o: "/", g: "/groups", d: "/dead-letters", t: "/trace", s: "/send", a: "/audit", f: "/files", b: "/outbox" };
   let went = 0;
   doc.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input,textarea,select")) return;

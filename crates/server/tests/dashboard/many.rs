@@ -1,0 +1,58 @@
+//! Many dead letters, and what a replay of them would come to.
+
+use serde_json::json;
+
+use crate::desk::Desk;
+use crate::wait;
+
+#[tokio::test]
+async fn a_dry_run_says_what_a_replay_would_come_to_and_changes_nothing() {
+    let desk = Desk::start().await;
+    desk.dead_letter(1, b"a", b"{\"n\":1}".to_vec(), "the table is gone").await;
+    desk.dead_letter(2, b"b", b"{\"n\":".to_vec(), "not JSON").await;
+    desk.sees("orders", "they are counted", |status| status.dead_letters_open == Some(2)).await;
+    let page = desk.get("/dead-letters/replay?pipeline=orders").await.text;
+    assert!(page.contains("Dry run, as it runs now"), "{page}");
+    assert!(page.contains("come to their destination") && page.contains("fail again"), "{page}");
+    let asked = desk.post_json("/api/v1/dead-letters/replay", &json!({ "dry_run": true })).await;
+    let lines: Vec<serde_json::Value> =
+        asked.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines[0]["outcome"], "reaches_destination");
+    assert_eq!(lines[0]["why"], "db orders");
+    assert_eq!(lines[1]["outcome"], "dead_lettered");
+    let forecast = &lines[2]["forecast"];
+    assert_eq!(
+        (&forecast["reaches_destination"], &forecast["dead_lettered"]),
+        (&json!(1), &json!(1))
+    );
+    let status = desk.sees("orders", "it runs", |status| status.since.is_some()).await;
+    assert_eq!((status.dead_letters_open, status.received), (Some(2), 0), "nothing was replayed");
+}
+
+#[tokio::test]
+async fn the_list_of_dead_letters_follows_and_is_bounded() {
+    const MANY: u64 = 12_000;
+    let desk = Desk::start().await;
+    desk.dead_letters(0..MANY).await;
+    desk.sees("orders", "they are counted", |status| status.dead_letters_open == Some(MANY)).await;
+    let shows = async |wanted: &str| {
+        wait::until(wanted, || async {
+            let page = desk.get("/dead-letters?pipeline=orders").await.text;
+            page.contains(wanted).then_some(page)
+        })
+        .await
+    };
+    let page = shows("12,000").await;
+    assert!(page.contains("of the newest 10,000") && page.contains("among the newest 10,000"));
+    assert!(page.len() < 150_000, "{}", page.len());
+    // One more, and one that is dropped: the list follows.
+    desk.dead_letters(MANY..MANY + 1).await;
+    shows("12,001").await;
+    let ids = json!({ "ids": ["orders-dead/0/0"] });
+    let dropped = desk.post_json("/api/v1/dead-letters/drop", &ids).await;
+    assert!(dropped.contains("dropped"), "{dropped}");
+    shows("12,000").await;
+    let all = json!({ "pipeline": "orders" });
+    desk.post_json("/api/v1/dead-letters/drop", &all).await;
+    shows("No open dead letters.").await;
+}

@@ -36,6 +36,7 @@ impl Source {
 
 /// What a source is.
 #[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant, reason = "a pipeline has a few of them")]
 pub enum Input {
     /// Topics of the log, read under a consumer group.
     Topics {

@@ -49,7 +49,7 @@ pub struct OutboxStatus {
 pub struct FailingRow {
     /// The row.
     pub id: String,
-    /// Its key.
+    /// The key whose rows wait behind it.
     pub key: String,
     /// How often it failed.
     pub attempt: u64,
@@ -66,7 +66,7 @@ pub struct FailingRow {
 pub struct LeaseOwner {
     /// Host and process.
     pub owner: String,
-    /// The pipeline.
+    /// The pipeline it relays for.
     pub pipeline: String,
     /// Seconds until the lease runs out, unless it is renewed before.
     pub lease_seconds: f64,

@@ -7,7 +7,7 @@ use crate::Random;
 
 /// One message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ChatMessage {
+pub struct MessengerMessage {
     /// A uuid: of the message and of its row in the outbox.
     pub id: String,
     /// What keeps its order.
@@ -50,7 +50,7 @@ impl MessengerGenerator {
     }
 
     /// The next one.
-    pub fn next_message(&mut self) -> ChatMessage {
+    pub fn next_message(&mut self) -> MessengerMessage {
         self.number += 1;
         let id = self.uuid();
         let since = self.number.checked_sub(FIRST_REPORT).map(|since| since % REPORT_EVERY);
@@ -81,7 +81,7 @@ impl MessengerGenerator {
              \"message_id\":\"{id}\",\"sender_id\":\"u{sender}\",\"receiver_ids\":[\"u{receiver}\"],\
              \"message_text\":\"{text}\",\"pictures\":[]}}}}"
         );
-        ChatMessage { id, conversation, text, event_type, payload, is_rolled_back }
+        MessengerMessage { id, conversation, text, event_type, payload, is_rolled_back }
     }
 
     fn uuid(&mut self) -> String {
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn every_message_is_what_it_says() {
         let mut generator = MessengerGenerator::new(5);
-        let all: Vec<ChatMessage> = (0..5_000).map(|_| generator.next_message()).collect();
+        let all: Vec<MessengerMessage> = (0..5_000).map(|_| generator.next_message()).collect();
         let ids: HashSet<&str> = all.iter().map(|message| message.id.as_str()).collect();
         assert_eq!(ids.len(), all.len());
         for message in &all {

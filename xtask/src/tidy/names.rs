@@ -149,7 +149,7 @@ fn literal(rest: &str) -> Option<usize> {
         // A lifetime is a quote that nothing closes.
         if quote == '\'' && at > 1 && c != '\'' && text.as_bytes()[1] != b'\\' {
             let second = text[1..].chars().next()?;
-            if at >= 1 + second.len_utf8() {
+            if at > second.len_utf8() {
                 return None;
             }
         }
@@ -196,12 +196,11 @@ fn name_words(line: &str) -> Vec<String> {
     let keywords = ["async", "const", "unsafe", "fn", "static", "mod", "struct", "enum", "trait"];
     let name = line
         .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
-        .skip_while(|word| {
-            word.is_empty()
-                || matches!(*word, "pub" | "crate" | "super" | "in" | "type")
-                || keywords.contains(word)
+        .find(|word| {
+            !word.is_empty()
+                && !matches!(*word, "pub" | "crate" | "super" | "in" | "type")
+                && !keywords.contains(word)
         })
-        .next()
         .unwrap_or_default();
     let mut words = vec![String::new()];
     let mut small = false;

@@ -35,8 +35,8 @@ struct OutboxFile {
 /// SQLite lets writers in by chance: among those of this process each has its turn, so that however
 /// much is noted, the lease is renewed in time.
 fn turn_of(path: &Path) -> Arc<tokio::sync::Mutex<()>> {
-    type Turns = HashMap<PathBuf, Weak<tokio::sync::Mutex<()>>>;
-    static TURNS: Mutex<Option<Turns>> = Mutex::new(None);
+    type FileTurns = HashMap<PathBuf, Weak<tokio::sync::Mutex<()>>>;
+    static TURNS: Mutex<Option<FileTurns>> = Mutex::new(None);
     let mut turns = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
     let turns = turns.get_or_insert_with(HashMap::new);
     if let Some(turn) = turns.get(path).and_then(Weak::upgrade) {

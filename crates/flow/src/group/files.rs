@@ -442,10 +442,9 @@ impl Lane {
         let Some((stage, _)) = track.stage(Step::Deliver(StageState::Failed)) else { return };
         let first = {
             let index = holding.board.index();
-            let first = index.next_to_send(|_| true).and_then(|sealed| {
+            index.next_to_send(|_| true).and_then(|sealed| {
                 Some((sealed.file.get()?.clone(), new_file(&holding.plan, sealed, &index.feeds)?))
-            });
-            first
+            })
         };
         let Some((name, of)) = first else { return };
         let ask = FilesAsk::Named(name.to_string());

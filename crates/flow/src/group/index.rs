@@ -88,7 +88,6 @@ impl Feed {
     }
 }
 
-/// A held record.
 #[derive(Clone, Debug)]
 pub(crate) struct HeldRecord {
     /// Which of [`Index::feeds`].

@@ -93,7 +93,7 @@ impl Stages {
         state.waiting.remove(&lane);
     }
 
-    /// A call failed.
+    /// Counts a call that failed, and the time it took.
     pub fn call_failed(&self, stage: usize, took: Duration) {
         let mut state = self.state();
         let Some(numbers) = state.stage(stage) else { return };

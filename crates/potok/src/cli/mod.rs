@@ -55,6 +55,7 @@ pub struct Cli {
 }
 
 #[derive(Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "there is one of them in a process")]
 enum Command {
     Dev(dev::Dev),
     Run(run::Run),

@@ -60,7 +60,7 @@ fn what_waits_for_one_shard_is_sealed_and_written_however_much_it_is() {
         let event = |at: u64| {
             let number = block * 1_500 + at;
             // One of a hundred is for the other shard.
-            let shop = if number % 100 == 0 { 2 } else { 1 };
+            let shop = if number.is_multiple_of(100) { 2 } else { 1 };
             let id = format!("e-{number}");
             let json = format!(
                 "{{\"event_id\":\"{id}\",\"event_type\":1,\"shop_id\":{shop},\"user_id\":1,\

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use potok_services::{Kafka, KafkaOptions};
 use serde_json::Value;
@@ -168,7 +168,7 @@ impl Fortress {
 }
 
 /// A relay on a table.
-fn relay(home: &Home, file: &PathBuf, database: &Database, plant: Option<&str>) -> Running {
+fn relay(home: &Home, file: &Path, database: &Database, plant: Option<&str>) -> Running {
     let url = database.url();
     let mut environment = vec![("POTOK_DB_MESSENGER", url.as_str())];
     environment.extend(plant.map(|bug| ("POTOK_PLANT", bug)));

@@ -90,7 +90,7 @@ fn now() -> Instant {
 
 /// Topics by event type; a mixed key has both.
 fn event_type(key: u64, number: u64) -> &'static str {
-    let is_info = if key >= KEYS - 2 { number % 2 == 0 } else { key % 2 == 0 };
+    let is_info = if key >= KEYS - 2 { number.is_multiple_of(2) } else { key.is_multiple_of(2) };
     if is_info { "Info" } else { "Event" }
 }
 

@@ -213,7 +213,10 @@ async fn read(admin: Admin, ends: Ends) {
 }
 
 /// A partition of a topic under one incarnation of the log.
-type Place = (u64, u32);
+type LetterHome = (u64, u32);
+
+/// Where open dead letters of one reason lie, and when the first of them was set aside.
+type OpenLetters = (BTreeMap<LetterHome, RangeSet>, Timestamp);
 
 /// One topic that is followed.
 struct FollowedTopic {
@@ -221,10 +224,10 @@ struct FollowedTopic {
     id: Option<u64>,
     catalogue: Catalogue,
     /// Open ones, by pipeline and reason.
-    open: BTreeMap<(Arc<str>, &'static str), (BTreeMap<Place, RangeSet>, Timestamp)>,
+    open: BTreeMap<(Arc<str>, &'static str), OpenLetters>,
     /// The newest open ones, by when they were set aside and where they lie.
-    newest: BTreeMap<(Timestamp, Place, u64), Arc<LetterEntry>>,
-    times: HashMap<(Place, u64), Timestamp>,
+    newest: BTreeMap<(Timestamp, LetterHome, u64), Arc<LetterEntry>>,
+    times: HashMap<(LetterHome, u64), Timestamp>,
     /// Some that are older were left out of the newest.
     is_cut: bool,
     /// Incarnations do not matter where offsets are not reused.
@@ -270,8 +273,7 @@ impl Shelves {
             }
         }
         for at in 0..self.of.len() {
-            loop {
-                let Some(followed) = self.of.get_mut(at) else { break };
+            while let Some(followed) = self.of.get_mut(at) {
                 let Some(news) = followed.catalogue.next(log.as_ref()).await? else { break };
                 self.take(at, news);
                 let now = admin.engine().clock().now();
@@ -367,7 +369,7 @@ impl FollowedTopic {
         }
     }
 
-    fn place(&self, position: &Position) -> Place {
+    fn place(&self, position: &Position) -> LetterHome {
         (if self.reuses_offsets { position.log } else { 0 }, position.partition)
     }
 

@@ -14,8 +14,11 @@ use potok_core::Output;
 use potok_flow::Engine;
 use tokio::task::JoinSet;
 
+/// Makes the traffic of a pipeline.
+type MakeTraffic = fn(&TrafficSite<'_>) -> Traffic;
+
 /// The traffic of each shipped pipeline.
-const SHIPPED: &[(&str, fn(&TrafficSite<'_>) -> Traffic)] = &[
+const SHIPPED: &[(&str, MakeTraffic)] = &[
     ("orders", orders::traffic),
     ("em-processor", news::traffic),
     ("shop-events", shop::traffic),

@@ -76,6 +76,7 @@ pub(crate) fn check_format(format: &str, text: &str) -> Vec<TextError> {
         (c::QueueText::FORMAT, check::<c::QueueText>),
         (auth::WebAddress::FORMAT, check::<auth::WebAddress>),
         (auth::PageOrigin::FORMAT, check::<auth::PageOrigin>),
+        (auth::Proxies::FORMAT, check::<auth::Proxies>),
     ];
     CHECKS.iter().find(|(name, _)| *name == format).map_or_else(Vec::new, |(_, check)| check(text))
 }

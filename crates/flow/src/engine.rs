@@ -254,7 +254,7 @@ impl Engine {
             };
             let (mut state, why) = handle.state.borrow().clone();
             let waits = handle.waits.list();
-            let ready = handle.destinations.iter().all(|d| d.gate.is_ready());
+            let ready = handle.destinations.iter().all(|d| d.is_ready());
             // A shared log in trouble cannot be read either; one of our own is at least read.
             let is_away = away.is_some() && self.inner.log.is_shared();
             if state == State::Running && (is_away || !ready || !waits.is_empty()) {

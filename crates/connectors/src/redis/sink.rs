@@ -5,7 +5,8 @@
 
 use async_trait::async_trait;
 use potok_config::{
-    Destination, LogConnection, QueueConnection, Refusal, Registry, SinkSettings, Site, TopicName,
+    CommonKey, Destination, LogConnection, QueueConnection, Refusal, Registry, SinkSettings, Site,
+    TopicName,
 };
 use potok_core::trouble::Plant;
 use potok_core::{Batch, Fault, Outcome, Receipt, Sink, SinkLimits};
@@ -22,7 +23,7 @@ const MARKER_S: u64 = 7 * 86_400;
 
 /// Adds the destination.
 pub(crate) fn register(registry: &mut Registry) {
-    registry.sink::<ListSinkSettings>("list", &[]);
+    registry.sink::<ListSinkSettings>("list", &[CommonKey::Key]);
 }
 
 /// A list that gets each message at its end: its value byte for byte, once for each delivery id. Where

@@ -84,7 +84,8 @@ impl GuardedSink {
             session.run(&guard_ddl(dialect).unwrap_or_default(), &[]).await?;
         }
         let name = dialect.quote(TABLE);
-        let ask = format!("SELECT shard FROM {name} WHERE pipeline = ? AND table_name = ?");
+        let ask =
+            format!("SELECT CAST(shard AS CHAR) FROM {name} WHERE pipeline = ? AND table_name = ?");
         let key = [pipeline.as_str().into(), table.as_str().into()];
         let mut found = session.ask(&ask, &key).await?;
         if found.is_empty() && writes {

@@ -74,25 +74,7 @@ impl Outcomes {
 
     /// Takes in what has come.
     pub async fn look(&mut self, log: &dyn Log) -> Result<(), Fault> {
-        while let Some(batch) = self.letters.next(log).await? {
-            for record in &batch.records {
-                let envelope = Envelope::split(&record.headers).map(|(envelope, _)| envelope);
-                let Some(Envelope { replay_of: Some(of), reason, error, piece, .. }) = envelope
-                else {
-                    continue;
-                };
-                let of: Option<Position> = of.parse().ok();
-                let is_ours =
-                    of.is_some_and(|of| is_in(&self.sent, self.settled.place(&of), of.offset));
-                if is_ours
-                    && piece.is_none_or(|piece| piece.from == 0)
-                    && self.dead_again.len() < NAMED_MAX
-                {
-                    let id = id_of(&batch.position(record), self.settled.reuses_offsets());
-                    self.dead_again.push(FailedReplay { id, reason, error });
-                }
-            }
-        }
+        // A note is there only when its dead letter is.
         while let Some(batch) = self.notes.next(log).await? {
             for note in &batch.records {
                 let Some((about, resolution)) = self.settled.apply(note) else { continue };
@@ -109,6 +91,25 @@ impl Outcomes {
                     Outcome::Filtered => self.filtered += 1,
                     Outcome::Duplicate => self.duplicates += 1,
                     Outcome::DeadLettered => self.dead_lettered += 1,
+                }
+            }
+        }
+        while let Some(batch) = self.letters.next(log).await? {
+            for record in &batch.records {
+                let envelope = Envelope::split(&record.headers).map(|(envelope, _)| envelope);
+                let Some(Envelope { replay_of: Some(of), reason, error, piece, .. }) = envelope
+                else {
+                    continue;
+                };
+                let of: Option<Position> = of.parse().ok();
+                let is_ours =
+                    of.is_some_and(|of| is_in(&self.sent, self.settled.place(&of), of.offset));
+                if is_ours
+                    && piece.is_none_or(|piece| piece.from == 0)
+                    && self.dead_again.len() < NAMED_MAX
+                {
+                    let id = id_of(&batch.position(record), self.settled.reuses_offsets());
+                    self.dead_again.push(FailedReplay { id, reason, error });
                 }
             }
         }

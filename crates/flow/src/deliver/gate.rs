@@ -281,6 +281,11 @@ impl Gate {
         }
     }
 
+    /// True once something is there to be sent.
+    pub fn is_wanted(&self) -> bool {
+        self.wanted.get()
+    }
+
     /// Waits until something is there to be sent.
     pub async fn wanted(&self) {
         self.wanted.wait_for(|wanted| wanted).await;

@@ -85,6 +85,11 @@ impl Destination {
         })
     }
 
+    /// True once it has been prepared, or nobody needs it.
+    pub fn is_ready(&self) -> bool {
+        self.gate.is_ready() || (self.on_demand && !self.gate.is_wanted())
+    }
+
     /// Prepares the destination of a run that begins, and later asks it behind a closed gate
     /// whether it is back, for ever. Ends only with a fault that somebody must fix.
     pub async fn watch(&self, probe_every: Duration, clock: &dyn Clock) -> Result<(), Fault> {

@@ -192,8 +192,8 @@ fn a_type_that_is_not_mapped_keeps_only_its_key_back() {
     let dry =
         running.run(["dead-letters", "drop", "outbox", "--dry-run"], b"").good().text().to_owned();
     assert!(dry.contains("1 dead letter would be dropped"), "{dry}");
-    // Mended, and replayed: in its order.
-    drop(running);
+    // Mended, and replayed: in its order. Who stops lets go of the table.
+    assert!(running.stop().success());
     let of_file = |words: &[&str]| {
         let mut command = crate::process::potok(words);
         command.arg("--data-dir").arg(home.data()).current_dir(home.path());

@@ -289,7 +289,7 @@ fn every_command_of_the_guide_to_shop_events_runs() {
     // Nothing closes by itself while the commands are looked at.
     walk.know("export SLICE=1000d");
     let ddl = walk.to("potok ddl");
-    assert_eq!(ddl.matches("CREATE TABLE").count(), 3, "{ddl}");
+    assert_eq!(ddl.matches("CREATE TABLE").count(), 4, "{ddl}");
     for _ in 0..3 {
         let accepted = walk.to("curl -s -d");
         assert!(accepted.contains("\"accepted\":1"), "{accepted}");

@@ -203,6 +203,9 @@ fn write(
     let refusal = || Fault::set_aside(Reason::Refused, "simulated refusal");
     if poisoned.is_some() {
         w.tally.hit(Trouble::Poison);
+        // The lane tries it again and again, or waits for somebody to decide.
+        let now = w.millis();
+        w.hindrances.strikes(Trouble::Poison, now);
     }
     if refused.is_some() {
         w.tally.hit(Trouble::Refused);

@@ -19,8 +19,7 @@ fn server() -> Redis {
 }
 
 /// Two copies, one of which dies at every crash point in turn, then freezes beyond its lease; Redis
-/// restarts with its file; the old processor pushes into chats that are open, and one chat never goes
-/// quiet. In the long version 100,000 messages of 5,000 chats.
+/// restarts with its file. In the long version 100,000 messages of 5,000 chats.
 #[test]
 fn every_message_is_in_one_batch_whoever_dies_and_freezes() {
     let (redis, receiver) = (server(), Receiver::saying(204));

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use potok_core::trouble::crash_point;
 use potok_core::{
     Fault, FileCounts, FileFacts, FilesAsk, Move, NewFile, OldestStarted, ShardTotals, StageState,
-    TrackStep, TrackedFile, TrackedStage, Tracker,
+    StageTotals, TrackStep, TrackedFile, TrackedStage, Tracker,
 };
 
 use super::foreign::{self, ForeignMoves};
@@ -375,13 +375,18 @@ impl<D: TrackDatabase> Tracker for SqlTracker<D> {
 
     async fn list(&self, ask: &FilesAsk) -> Result<Vec<TrackedFile>, Fault> {
         let statements = &self.statements;
-        let (condition, values): (String, Vec<SqlValue>) = match ask {
-            FilesAsk::Newest(names) => (statements.newest(*names), Vec::new()),
-            FilesAsk::Named(name) => ("t.filename = ?".to_owned(), vec![name.as_str().into()]),
-            FilesAsk::InProgress => (statements.in_progress(), Vec::new()),
-            FilesAsk::Stuck => (statements.stuck(&self.config), Vec::new()),
+        let list = |condition: String| (statements.list(&condition), Vec::new());
+        let (sql, values): (String, Vec<SqlValue>) = match ask {
+            FilesAsk::Newest(names) => list(statements.newest(*names)),
+            FilesAsk::Named(name) => {
+                (statements.list("t.filename = ?"), vec![name.as_str().into()])
+            }
+            FilesAsk::InProgress => list(statements.in_progress()),
+            FilesAsk::Stuck => list(statements.stuck(&self.config)),
+            FilesAsk::Queue { stage, limit, offset } => {
+                (statements.queue(*stage, *limit, *offset), Vec::new())
+            }
         };
-        let sql = statements.list(&condition);
         let rows = self.bounded(self.ask(&sql, &values)).await?;
         Ok(rows.iter().map(|row| self.read(row)).collect())
     }
@@ -400,6 +405,25 @@ impl<D: TrackDatabase> Tracker for SqlTracker<D> {
             })
         };
         Ok(rows.iter().filter_map(read).collect())
+    }
+
+    async fn stage_totals(&self) -> Result<Vec<StageTotals>, Fault> {
+        let mut totals = Vec::new();
+        for (at, stage) in self.stages.iter().enumerate() {
+            let rows = self.bounded(self.ask(&self.statements.stage_totals(at), &[])).await?;
+            totals.extend(rows.iter().filter_map(|row| {
+                let number = |at: usize| text(Some(row), at)?.parse().ok();
+                Some(StageTotals {
+                    stage: stage.clone(),
+                    shard: text(Some(row), 0)?.parse().ok()?,
+                    new: number(1)?,
+                    started: number(2)?,
+                    done: number(3)?,
+                    failed: number(4)?,
+                })
+            }));
+        }
+        Ok(totals)
     }
 
     async fn retry(&self, file: &str, shard: Option<u32>) -> Result<u64, Fault> {

@@ -36,6 +36,16 @@ pub(crate) struct SqlTracker<D> {
 
 type BoxedSession = Box<dyn TrackSession>;
 
+/// The outcome of asking for a name.
+enum NameAnswer {
+    /// It belongs to this seal now.
+    Ours,
+    /// Another seal of ours has it, or the shard has ended there.
+    Taken,
+    /// Another program has rows of that name.
+    Foreign,
+}
+
 impl<D: TrackDatabase> SqlTracker<D> {
     pub fn new(database: D, config: TrackConfig) -> Self {
         let tables = TrackTables::new(&config);
@@ -75,7 +85,7 @@ impl<D: TrackDatabase> SqlTracker<D> {
     }
 
     /// Takes the name where it is free for this seal.
-    async fn take_name(&self, name: &str, file: &NewFile) -> Result<bool, Fault> {
+    async fn take_name(&self, name: &str, file: &NewFile) -> Result<NameAnswer, Fault> {
         let TrackConfig { pipeline, owner, .. } = &self.config;
         let log = self.log().await?;
         let mut session = self.database.begin().await?;
@@ -87,7 +97,8 @@ impl<D: TrackDatabase> SqlTracker<D> {
             is(0, pipeline) && is(1, log)
         };
         if !owners.iter().all(is_ours) {
-            return Ok(false);
+            session.commit().await?;
+            return Ok(NameAnswer::Foreign);
         }
         let mut shards: Vec<u32> = (0..file.shards).collect();
         if file.shard >= file.shards {
@@ -109,25 +120,46 @@ impl<D: TrackDatabase> SqlTracker<D> {
             pipeline.as_str().into(),
             log.into(),
         ];
-        if session.run(&self.statements.claim(), &claim).await? != 1 {
-            return Ok(false);
+        match session.run(&self.statements.claim(), &claim).await {
+            Ok(1) => {}
+            Ok(_) => return Ok(NameAnswer::Taken),
+            Err(fault) if fault.next == Move::SetAside => {
+                // The seal may have got a name meanwhile, which is the key of another row.
+                drop(session);
+                return match self.known_name(file).await? {
+                    Some(_) => Ok(NameAnswer::Taken),
+                    None => Err(fault),
+                };
+            }
+            Err(fault) => return Err(fault),
         }
         session.commit().await?;
-        Ok(true)
+        Ok(NameAnswer::Ours)
+    }
+
+    /// The name that a seal has, if it has one.
+    async fn known_name(&self, file: &NewFile) -> Result<Option<Arc<str>>, Fault> {
+        let seal = [file.seal.as_str().into()];
+        let found = self.ask(&self.statements.name_of_seal(), &seal).await?;
+        Ok(text(found.first(), 0).map(Into::into))
     }
 
     async fn find_name(&self, file: &NewFile) -> Result<Arc<str>, Fault> {
-        let mut session = self.database.begin().await?;
-        let seal = [file.seal.as_str().into()];
-        let found = session.ask(&self.statements.name_of_seal(), &seal).await?;
-        session.commit().await?;
-        if let Some(name) = text(found.first(), 0) {
-            return Ok(name.into());
+        if let Some(name) = self.known_name(file).await? {
+            return Ok(name);
         }
         for number in 0..NAMES_MAX {
             let name = file_name(&file.slice, number);
-            if self.take_name(&name, file).await? {
-                return Ok(name.into());
+            match self.take_name(&name, file).await? {
+                NameAnswer::Ours => return Ok(name.into()),
+                NameAnswer::Foreign => {}
+                // By another group; or by this one, for an earlier owner, or in an earlier attempt
+                // whose answer was lost. It must not have two.
+                NameAnswer::Taken => {
+                    if let Some(name) = self.known_name(file).await? {
+                        return Ok(name);
+                    }
+                }
             }
         }
         let what = format!("{}: the slice {} has no free name", self.config.label, file.slice);

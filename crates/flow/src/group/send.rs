@@ -437,6 +437,10 @@ impl Lane {
                 item.lane_key = crate::source::hash_of(&sealed.key);
                 let hold = self.plan.hold.as_ref();
                 item.shard = hold.and_then(|hold| hold.shard_of(&sealed.key));
+                if planted(Bug::ShardByNow) {
+                    let plan = hold.and_then(|hold| hold.shard.as_ref());
+                    item.shard = plan.and_then(|plan| plan.of_value(record.value.as_deref()));
+                }
             }
             (item.kind, item.id) = (member.entry.kind, member.entry.id.clone());
             if batches.get(member.batch).is_some_and(|sealed| sealed.dropped) {

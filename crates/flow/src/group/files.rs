@@ -22,8 +22,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use potok_core::trouble::{Bug, crash_point, planted};
 use potok_core::{
-    Fault, FileCounts, FileFacts, FilesAsk, Move, NewFile, StageState, Timestamp, TrackStep,
-    Tracker,
+    Fault, FileCounts, FileFacts, FilesAsk, Move, NewFile, Partition, StageState, Timestamp,
+    TrackStep, Tracker,
 };
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
@@ -481,7 +481,9 @@ impl Lane {
             if shard as usize % lanes != self.number {
                 continue;
             }
-            match holding.slice_is_over(&file, shard, self.clock.now()) {
+            let of = Partition { topic: holding.plan.internal.clone(), index: shard };
+            let is_ours = self.live.nonce_of(&of).is_some();
+            match holding.slice_is_over(&file, shard, self.clock.now(), is_ours) {
                 Some(true) => self.end_empty(holding, &tracker, &file, shard).await?,
                 Some(false) => {}
                 // Nobody has read anything there lately: what time it is, a tick shows.
@@ -529,10 +531,15 @@ impl Lane {
 
 impl Holding {
     /// Whether nothing more can come for a slice; `None` where the log's time is not known here.
-    fn slice_is_over(&self, file: &str, shard: u32, now: Timestamp) -> Option<bool> {
+    /// So it is where the partition of the shard is not ours: it may have come further with its
+    /// next owner.
+    fn slice_is_over(&self, file: &str, shard: u32, now: Timestamp, is_ours: bool) -> Option<bool> {
         let start = slice_start(file)?;
         let end = start.saturating_add(self.every().unwrap_or(0));
         let index = self.board.index();
+        if self.board.shared && !is_ours {
+            return None;
+        }
         let now = match self.board.shared {
             true => index.share_now(shard, self.board.scale.now())?,
             false => now.0,

@@ -1,4 +1,4 @@
-//! SealedGroup groups as files, and the table that shows how far each has come.
+//! Sealed groups as files, and the table that shows how far each has come.
 //!
 //! ```text
 //! seal read back ─► name taken, rows of all shards ─► file written ─► stages ─► destination
@@ -29,6 +29,7 @@ use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
 use super::index::{Feed, SealedGroup};
+use super::send::Next;
 use super::{Holding, seal, shard_in};
 use crate::counts::Ending;
 use crate::lane::{Cycle, Lane};
@@ -420,6 +421,7 @@ impl Lane {
 
     /// Writes the file of the next group that has none.
     async fn write_waiting(&mut self, holding: &mut Holding) -> Result<(), Stop> {
+        self.unpark_next(holding, Next::Write).await?;
         let (group, feeds) = {
             let index = holding.board.index();
             match index.next_unwritten() {

@@ -19,6 +19,7 @@ mod plain;
 mod potok;
 mod report;
 mod services;
+mod shards;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -34,11 +35,14 @@ use clap::{Parser, ValueEnum};
 )]
 struct Cli {
     /// What to measure, one after another
-    #[arg(required_unless_present_any = ["bare_log", "hub_clients"], value_enum)]
+    #[arg(required_unless_present_any = ["bare_log", "bare_http", "hub_clients"], value_enum)]
     what: Vec<Measurement>,
     /// The other side of `groups-embedded`, which has a process of its own like potok
     #[arg(long, hide = true, value_name = "FOLDER")]
     bare_log: Option<PathBuf>,
+    /// The other side of HTTP intake in `shards`, for the same reason
+    #[arg(long, hide = true, value_name = "FOLDER")]
+    bare_http: Option<PathBuf>,
     /// The clients of `hub`, which have a process of their own
     #[arg(long, hide = true, value_name = "ADDRESS/COUNT")]
     hub_clients: Option<String>,
@@ -73,6 +77,8 @@ enum Measurement {
     Hub,
     /// Rows of PostgreSQL into Kafka against a bare loop, and latency; starts the services
     Outbox,
+    /// Shop events into two shards on MariaDB and over HTTP, against bare loops; starts the services
+    Shards,
     /// All of them
     All,
 }
@@ -95,6 +101,9 @@ fn run(cli: &Cli) -> Result<()> {
     if let Some(folder) = &cli.bare_log {
         return groups::bare_log(folder);
     }
+    if let Some(folder) = &cli.bare_http {
+        return shards::bare_http(folder);
+    }
     if let Some(place) = &cli.hub_clients {
         return hub::clients::run(place);
     }
@@ -108,6 +117,7 @@ fn run(cli: &Cli) -> Result<()> {
         Measurement::Groups,
         Measurement::Hub,
         Measurement::Outbox,
+        Measurement::Shards,
     ];
     let whats = if cli.what.contains(&Measurement::All) { &all[..] } else { &cli.what };
     for what in whats {
@@ -124,6 +134,7 @@ fn run(cli: &Cli) -> Result<()> {
             Measurement::GroupsMillion => groups::run(cli.quick, &[groups::BenchPart::Million])?,
             Measurement::Hub => hub::run(cli.quick)?,
             Measurement::Outbox => outbox::run(cli.quick)?,
+            Measurement::Shards => shards::run(cli.quick)?,
             Measurement::All => {}
         }
     }

@@ -126,6 +126,12 @@ impl Running {
         &self.address
     }
 
+    /// Where its HTTP sources listen.
+    pub fn http(&self) -> Result<String> {
+        let info: Value = serde_json::from_str(&self.get("/api/v1/info")?)?;
+        Ok(info["http"].as_str().context("an address for HTTP")?.to_owned())
+    }
+
     /// A counter of the pipeline.
     pub fn count(&self, field: &str) -> Result<u64> {
         let status = self.status()?;

@@ -173,6 +173,15 @@ pub enum FilesAsk {
     InProgress,
     /// Files with a stage that has been `started` for longer than it should take.
     Stuck,
+    /// Files that a stage may begin with, oldest first: the stage before is done and it is `new`.
+    Queue {
+        /// By its place in [`Tracker::stages`].
+        stage: usize,
+        /// So many at most.
+        limit: u32,
+        /// Behind so many.
+        offset: u32,
+    },
 }
 
 /// How many rows of a shard are where.
@@ -187,6 +196,23 @@ pub struct ShardTotals {
     /// Files whose last stage is started.
     pub processing: u64,
     /// Files whose last stage has failed.
+    pub failed: u64,
+}
+
+/// How many rows of one shard are where with one stage.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct StageTotals {
+    /// The stage as the pipeline file names it.
+    pub stage: Arc<str>,
+    /// The shard of these rows, counted from 0.
+    pub shard: i64,
+    /// Rows that the stage has not begun with.
+    pub new: u64,
+    /// Rows that it works on, or that wait in it.
+    pub started: u64,
+    /// Rows that it is through with.
+    pub done: u64,
+    /// Rows for which somebody has to mend something.
     pub failed: u64,
 }
 
@@ -235,6 +261,9 @@ pub trait Tracker: Send + Sync {
 
     /// How many rows of each shard are where.
     async fn totals(&self) -> Result<Vec<ShardTotals>, Fault>;
+
+    /// The same, stage by stage.
+    async fn stage_totals(&self) -> Result<Vec<StageTotals>, Fault>;
 
     /// For how long stages have been `started`.
     async fn oldest_started(&self) -> Result<Vec<OldestStarted>, Fault>;

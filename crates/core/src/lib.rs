@@ -42,7 +42,7 @@ pub use feed::{
 };
 pub use files::{
     FileCounts, FileFacts, FilesAsk, GroupFiles, NewFile, OldestStarted, ShardTotals, StageState,
-    TrackStep, TrackedFile, TrackedStage, Tracker,
+    StageTotals, TrackStep, TrackedFile, TrackedStage, Tracker,
 };
 pub use group::{CloseReason, GroupInfo};
 pub use log::{

@@ -139,6 +139,14 @@ pub enum Bug {
     ReasonFromClock,
     /// A shard without records in a slice is nobody's business.
     EmptyForgotten,
+    /// A file is said to be done before its rows are there.
+    DoneFirst,
+    /// A step that the tracking table did not take counts as made.
+    TrackIgnored,
+    /// All shards have one lane, so that one that is away holds up the others.
+    ShardsShareLane,
+    /// A sealed record goes to the shard that its value leads to now.
+    ShardByNow,
     /// Records that end together are noted partition by partition.
     EndsApart,
     /// Records of a group leave partition by partition.
@@ -401,6 +409,11 @@ mod debug {
                 Bug::OutageIsPoison,
                 Bug::TriedTogether,
                 Bug::MergedNamedByMember,
+                Bug::EmptyForgotten,
+                Bug::DoneFirst,
+                Bug::TrackIgnored,
+                Bug::ShardsShareLane,
+                Bug::ShardByNow,
             ]
             .into_iter()
             .find(|bug| format!("{bug:?}") == wish)

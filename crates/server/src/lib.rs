@@ -36,6 +36,7 @@ mod sampler;
 mod since;
 mod trace;
 mod tracked;
+mod workers;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -201,6 +202,11 @@ pub fn router(admin: Admin) -> Router {
         .route("/files", get(tracked::files))
         .route("/files/{name}/retry", post(tracked::retry))
         .route("/stuck", get(tracked::stuck))
+        .route("/pipeline/queues/{stage}", get(workers::queue))
+        .route("/pipeline/files/{filename}", get(workers::file))
+        .route("/pipeline/metrics/summary", get(workers::summary))
+        .route("/pipeline/stuck", get(workers::stuck))
+        .route("/pipeline/{stage}/{step}", post(workers::refuse))
         .route("/outbox", get(outbox::list))
         .route("/outbox/retry", post(outbox::retry))
         .route("/outbox/skip", post(outbox::skip))

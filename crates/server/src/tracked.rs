@@ -7,6 +7,8 @@ use potok_core::{FilesAsk, ShardTotals, TrackedFile};
 use potok_flow::{OpenSlice, TrackedPipeline};
 use serde::{Deserialize, Serialize};
 
+use crate::access::Actor;
+use crate::audit::{self, AuditEntry};
 use crate::pipelines::running;
 use crate::request::Params;
 use crate::{Admin, ApiError};
@@ -137,12 +139,25 @@ pub(crate) struct Retried {
 /// Puts what has failed of a file back to `new`, and asks its destination at once.
 pub(crate) async fn retry(
     State(admin): State<Admin>,
+    actor: Actor,
     Path(name): Path<String>,
     Params(which): Params<RetryFilter>,
 ) -> Result<Json<Retried>, ApiError> {
+    let retried = put_back(&admin, &name, &which).await;
+    let count = retried.as_ref().map_or(0, |retried| retried.stages);
+    let entry = AuditEntry::new(&actor, "retry_file").target(name).count(count).result(&retried);
+    let entry = match &which.pipeline {
+        Some(pipeline) => entry.pipeline(pipeline),
+        None => entry,
+    };
+    audit::note(&admin, entry).await;
+    retried.map(Json)
+}
+
+async fn put_back(admin: &Admin, name: &str, which: &RetryFilter) -> Result<Retried, ApiError> {
     let mut stages = 0;
-    for tracked in tracked(&admin, which.pipeline.as_deref()).await? {
-        stages += tracked.tracker.retry(&name, which.shard).await?;
+    for tracked in tracked(admin, which.pipeline.as_deref()).await? {
+        stages += tracked.tracker.retry(name, which.shard).await?;
         admin.engine().probe(&tracked.pipeline)?;
     }
     if stages == 0 {
@@ -150,10 +165,13 @@ pub(crate) async fn retry(
         return Err(ApiError::new(StatusCode::NOT_FOUND, "P1409", what)
             .hint("`potok files show NAME` shows its stages"));
     }
-    Ok(Json(Retried { stages }))
+    Ok(Retried { stages })
 }
 
-async fn tracked(admin: &Admin, pipeline: Option<&str>) -> Result<Vec<TrackedPipeline>, ApiError> {
+pub(crate) async fn tracked(
+    admin: &Admin,
+    pipeline: Option<&str>,
+) -> Result<Vec<TrackedPipeline>, ApiError> {
     if let Some(pipeline) = pipeline {
         running(admin, pipeline).await?;
     }
@@ -169,7 +187,7 @@ async fn tracked(admin: &Admin, pipeline: Option<&str>) -> Result<Vec<TrackedPip
     Ok(tracked)
 }
 
-fn shown(tracked: &TrackedPipeline, row: TrackedFile) -> File {
+pub(crate) fn shown(tracked: &TrackedPipeline, row: TrackedFile) -> File {
     let shard = u32::try_from(row.shard).ok();
     let files = tracked.files.as_ref().filter(|_| row.seal.is_some());
     let path = files.zip(shard).map(|(files, shard)| files.place(shard, &row.filename));

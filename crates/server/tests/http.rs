@@ -110,6 +110,32 @@ async fn one_bad_line_and_nothing_is_taken() {
     assert_eq!(door.taken().await, []);
 }
 
+/// Senders that begin a body and do not end it take the room there is, and no more: the next is asked to
+/// come back, and they are let go when their time is over.
+#[tokio::test(start_paused = true)]
+async fn bodies_that_do_not_end_leave_no_room_for_long() {
+    let door = Door::new().await;
+    let endless = || {
+        let body = Body::from_stream(futures::stream::pending::<Result<Vec<u8>, std::io::Error>>());
+        let request = Request::post("/events").body(body).unwrap();
+        let router = door.sources.router();
+        tokio::spawn(async move { router.oneshot(request).await.unwrap().status().as_u16() })
+    };
+    let begun: Vec<_> = (0..3).map(|_| endless()).collect();
+    tokio::task::yield_now().await;
+    let length = [("content-length", "10")];
+    assert_eq!(
+        door.post("/events", &length, "{\"shop\":1}").await.0,
+        200,
+        "what is small has room"
+    );
+    assert_eq!(endless().await.unwrap(), 429);
+    for begun in begun {
+        assert_eq!(begun.await.unwrap(), 408);
+    }
+    assert_eq!(door.post("/events", &[], &" ".repeat(1 << 20)).await.0, 400, "there is room again");
+}
+
 #[tokio::test]
 async fn a_repeat_under_the_same_key_is_not_taken_again() {
     let door = Door::new().await;

@@ -43,7 +43,7 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    fn of(max: usize) -> Self {
+    pub fn of(max: usize) -> Self {
         Room { taken: AtomicUsize::new(0), max }
     }
 

@@ -1,4 +1,4 @@
-//! SealedGroup groups as files, and the table that shows how far each has come.
+//! Sealed groups as files, and the table that shows how far each has come.
 //!
 //! ```text
 //! seal read back ─► name taken, rows of all shards ─► file written ─► stages ─► destination
@@ -22,13 +22,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use potok_core::trouble::{Bug, crash_point, planted};
 use potok_core::{
-    Fault, FileCounts, FileFacts, FilesAsk, Move, NewFile, StageState, Timestamp, TrackStep,
-    Tracker,
+    Fault, FileCounts, FileFacts, FilesAsk, Move, NewFile, Partition, StageState, Timestamp,
+    TrackStep, Tracker,
 };
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
 use super::index::{Feed, SealedGroup};
+use super::send::Next;
 use super::{Holding, seal, shard_in};
 use crate::counts::Ending;
 use crate::lane::{Cycle, Lane};
@@ -305,7 +306,10 @@ impl Lane {
         let Some(track) = holding.plan.track.clone() else { return Ok(()) };
         let Some((stage, state)) = track.stage(step) else { return Ok(()) };
         let step = TrackStep { file: name.clone(), of, stage, state, facts };
-        self.track(holding, track.tracker.advance(&step)).await
+        match self.track(holding, track.tracker.advance(&step)).await {
+            Err(Stop::Shut) if planted(Bug::TrackIgnored) => Ok(()),
+            reached => reached,
+        }
     }
 
     async fn reach_of(
@@ -356,7 +360,8 @@ impl Lane {
     ) -> Result<(), Stop> {
         crash_point("file.worked");
         let facts = FileFacts { attempt: true, ..FileFacts::default() };
-        let step = Step::Deliver(StageState::Started);
+        let first = if planted(Bug::DoneFirst) { StageState::Done } else { StageState::Started };
+        let step = Step::Deliver(first);
         match holding.plan.track.as_ref().and_then(|track| track.stage(step)) {
             Some(_) => self.reach_of(holding, sealed, feeds, step, facts).await,
             None => {
@@ -416,6 +421,7 @@ impl Lane {
 
     /// Writes the file of the next group that has none.
     async fn write_waiting(&mut self, holding: &mut Holding) -> Result<(), Stop> {
+        self.unpark_next(holding, Next::Write).await?;
         let (group, feeds) = {
             let index = holding.board.index();
             match index.next_unwritten() {
@@ -477,7 +483,9 @@ impl Lane {
             if shard as usize % lanes != self.number {
                 continue;
             }
-            match holding.slice_is_over(&file, shard, self.clock.now()) {
+            let of = Partition { topic: holding.plan.internal.clone(), index: shard };
+            let is_ours = self.live.nonce_of(&of).is_some();
+            match holding.slice_is_over(&file, shard, self.clock.now(), is_ours) {
                 Some(true) => self.end_empty(holding, &tracker, &file, shard).await?,
                 Some(false) => {}
                 // Nobody has read anything there lately: what time it is, a tick shows.
@@ -525,10 +533,15 @@ impl Lane {
 
 impl Holding {
     /// Whether nothing more can come for a slice; `None` where the log's time is not known here.
-    fn slice_is_over(&self, file: &str, shard: u32, now: Timestamp) -> Option<bool> {
+    /// So it is where the partition of the shard is not ours: it may have come further with its
+    /// next owner.
+    fn slice_is_over(&self, file: &str, shard: u32, now: Timestamp, is_ours: bool) -> Option<bool> {
         let start = slice_start(file)?;
         let end = start.saturating_add(self.every().unwrap_or(0));
         let index = self.board.index();
+        if self.board.shared && !is_ours {
+            return None;
+        }
         let now = match self.board.shared {
             true => index.share_now(shard, self.board.scale.now())?,
             false => now.0,

@@ -39,6 +39,13 @@ const READ_LOT_MAX: usize = PART_RECORDS_MAX;
 /// Says how often a record came that stands for its repeats.
 const COUNT_HEADER: &str = "potok-count";
 
+/// The turn of a group that waits with little in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    Write,
+    Send,
+}
+
 /// A member of a batch on its way.
 struct Member<'a> {
     entry: &'a HeldRecord,
@@ -75,7 +82,7 @@ impl SealedGroup {
 impl Lane {
     /// Sends the batches whose seals were read, one bounded lot of them; false where there is none.
     pub(super) async fn send_sealed(&mut self, holding: &mut Holding) -> Result<bool, Stop> {
-        self.unpark_next(holding).await?;
+        self.unpark_next(holding, Next::Send).await?;
         let batches = {
             let mut index = holding.board.index();
             if !index.caught_up || self.stopping.get() {
@@ -119,7 +126,10 @@ impl Lane {
         self.say_strays(index);
         let next = index.next_to_send(|sealed| self.has_destination(&sealed.key));
         let is_ready = |sealed: &&SealedGroup| {
-            !plan.makes_files() || sealed.records() == 0 || sealed.file.get().is_some()
+            // One that was parked again meanwhile is read once more.
+            let is_written =
+                !plan.makes_files() || sealed.records() == 0 || sealed.file.get().is_some();
+            is_written && sealed.parked().is_none()
         };
         let next = next.filter(is_ready).map(|sealed| (sealed.key.clone(), sealed.seal.offset));
         match next {
@@ -141,10 +151,13 @@ impl Lane {
     }
 
     /// Reads the members of the next group from its seal again, where memory does not have them.
-    async fn unpark_next(&mut self, holding: &Holding) -> Result<(), Stop> {
+    pub(super) async fn unpark_next(&mut self, holding: &Holding, to: Next) -> Result<(), Stop> {
         let (key, seal, parked, feeds) = {
             let index = holding.board.index();
-            let next = index.next_to_send(|sealed| self.has_destination(&sealed.key));
+            let next = match to {
+                Next::Write => index.next_unwritten(),
+                Next::Send => index.next_to_send(|sealed| self.has_destination(&sealed.key)),
+            };
             match next.and_then(|sealed| Some((sealed, sealed.parked()?))) {
                 Some((sealed, parked)) => {
                     (sealed.key.clone(), sealed.seal.clone(), parked.clone(), index.feeds.clone())
@@ -181,7 +194,7 @@ impl Lane {
                 entry.arrival.time = entry.time;
             }
         }
-        holding.board.index().unpark(&key, seal.offset, entries);
+        holding.board.index().unpark(&key, &seal, entries);
         Ok(())
     }
 
@@ -437,6 +450,10 @@ impl Lane {
                 item.lane_key = crate::source::hash_of(&sealed.key);
                 let hold = self.plan.hold.as_ref();
                 item.shard = hold.and_then(|hold| hold.shard_of(&sealed.key));
+                if planted(Bug::ShardByNow) {
+                    let plan = hold.and_then(|hold| hold.shard.as_ref());
+                    item.shard = plan.and_then(|plan| plan.of_value(record.value.as_deref()));
+                }
             }
             (item.kind, item.id) = (member.entry.kind, member.entry.id.clone());
             if batches.get(member.batch).is_some_and(|sealed| sealed.dropped) {

@@ -39,6 +39,7 @@ mod send;
 mod shop;
 mod shop_apart;
 mod shop_files;
+mod shop_naive;
 mod stages;
 mod wait;
 mod walk;

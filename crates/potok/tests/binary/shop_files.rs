@@ -10,6 +10,7 @@ use potok_traffic::shop::{ShopEvent, ShopGenerator};
 use rusqlite::Connection;
 use serde_json::Value;
 
+use crate::http::post_to;
 use crate::process::{Home, Running, pipelines};
 use crate::shop::{SHORT_SLICES, database, rows, rows_in, send, start, take, wanted};
 use crate::wait;
@@ -171,6 +172,44 @@ fn assert_cli_agrees(home: &Home, running: &Running) {
     assert_eq!(shards, ask(&tracking, TOTALS));
 }
 
+/// What programs beside potok ask, when every file is done.
+fn assert_contract(running: &Running, name: &str) {
+    let get = |path: &str| -> (u16, Value) {
+        let (code, body) = running.get(&format!("/api/v1/pipeline/{path}")).unwrap();
+        (code, serde_json::from_str(&body).unwrap())
+    };
+    for stage in STAGES {
+        for written in [stage.to_owned(), stage.replace('_', "-")] {
+            let (code, queue) = get(&format!("queues/{written}?limit=5&offset=0"));
+            assert_eq!((code, &queue["stage"]), (200, &stage.into()), "{queue}");
+            assert_eq!((&queue["files"], &queue["limit"]), (&Value::Array(vec![]), &5.into()));
+        }
+    }
+    let (code, file) = get(&format!("files/{name}"));
+    assert_eq!((code, file["shards"].as_array().map(Vec::len)), (200, Some(2)), "{file}");
+    assert_eq!(file["shards"][0]["stages"][3]["state"], "done");
+    let (_, summary) = get("metrics/summary");
+    let summary = &summary["pipelines"][0];
+    let done: Vec<u64> = summary["stages"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|total| total["shard"] == 0)
+        .map(|total| total["done"].as_u64().unwrap())
+        .collect();
+    assert_eq!(done, [summary["shards"][0]["total"].as_u64().unwrap(); 4], "{summary}");
+    assert_eq!(get("stuck"), (200, serde_json::json!({ "files": [] })));
+    for nothing in ["queues/nothing", "files/nothing"] {
+        let (code, error) = get(nothing);
+        assert_eq!((code, &error["error"]["code"]), (404, &"P1409".into()), "{nothing}");
+    }
+    for step in ["start", "done", "fail", "retry"] {
+        let path = format!("/api/v1/pipeline/mysql-sender/{step}");
+        let (code, error) = post_to(&running.address, &path, "Accept: */*", "{}");
+        assert_eq!((code, &error["error"]["code"]), (409, &"P1410".into()), "{step}");
+    }
+}
+
 #[test]
 fn every_file_shard_and_stage_is_accounted_for() {
     let home = Home::new();
@@ -201,6 +240,7 @@ fn every_file_shard_and_stage_is_accounted_for() {
     let shown = running.run(["files", "show", name], b"").good();
     assert!(shown.text().contains("mysql_sender") && shown.text().contains("done_at"));
     running.run(["files", "show", "nothing"], b"").exits(2);
+    assert_contract(&running, name);
     // Sending everything again makes files and no rows.
     assert!(send(&running, &sent));
     running.drained();
@@ -309,6 +349,15 @@ fn a_shard_that_must_be_mended_fails_its_first_file_and_holds_the_others() {
     }
     wait::until("shard 0 goes on", || (rows(&home, 0, 2) == wanted(&sent, 0, 2)).then_some(()));
     assert_cli_agrees(&home, &running);
+    // Behind the first, which has failed, files wait for the worker.
+    let (_, queue) = running.get("/api/v1/pipeline/queues/shard-worker").unwrap();
+    let queue: Value = serde_json::from_str(&queue).unwrap();
+    let waits = &queue["files"][0];
+    assert_eq!(
+        (&waits["shard"], &waits["stages"][2]["state"]),
+        (&1.into(), &"new".into()),
+        "{queue}"
+    );
     // A database's clock that is six minutes further makes it stuck.
     let tracking_db = tracking(&home);
     tracking_db

@@ -31,6 +31,7 @@ mod poison;
 mod process;
 mod replica;
 mod rights;
+mod shop_day;
 mod shop_events;
 mod store;
 #[allow(dead_code, reason = "shared with the tests of the embedded default")]

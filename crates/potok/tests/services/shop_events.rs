@@ -50,7 +50,7 @@ UPDATE pipeline_tracking
 SET mysql_sender_status = 'done' 
 WHERE filename = '20250101000000' AND shard = 0;",
 ];
-const IN_PROGRESS: &str = "\
+pub const IN_PROGRESS: &str = "\
 SELECT filename, event_ingest_status, shard_splitter_status, 
        shard_worker_status, mysql_sender_status, shard
 FROM pipeline_tracking 
@@ -58,7 +58,7 @@ WHERE event_ingest_status != 'done'
    OR shard_splitter_status != 'done' 
    OR shard_worker_status != 'done' 
    OR mysql_sender_status != 'done';";
-const STUCK: &str = "\
+pub const STUCK: &str = "\
 SELECT filename, event_ingest_status, shard_splitter_status, 
        shard_worker_status, mysql_sender_status,
        TIMESTAMPDIFF(MINUTE, updated_at, NOW()) as stuck_minutes
@@ -67,7 +67,7 @@ WHERE (event_ingest_status = 'started' AND TIMESTAMPDIFF(MINUTE, updated_at, NOW
    OR (shard_splitter_status = 'started' AND TIMESTAMPDIFF(MINUTE, updated_at, NOW()) > 3)
    OR (shard_worker_status = 'started' AND TIMESTAMPDIFF(MINUTE, updated_at, NOW()) > 10)
    OR (mysql_sender_status = 'started' AND TIMESTAMPDIFF(MINUTE, updated_at, NOW()) > 5);";
-const TOTALS: &str = "\
+pub const TOTALS: &str = "\
 SELECT shard, COUNT(*) as total_tasks,
        SUM(CASE WHEN mysql_sender_status = 'done' THEN 1 ELSE 0 END) as completed,
        SUM(CASE WHEN mysql_sender_status = 'started' THEN 1 ELSE 0 END) as processing,
@@ -75,10 +75,10 @@ SELECT shard, COUNT(*) as total_tasks,
 FROM pipeline_tracking 
 GROUP BY shard;";
 
-const STAGES: [&str; 4] = ["event_ingest", "shard_splitter", "shard_worker", "mysql_sender"];
+pub const STAGES: [&str; 4] = ["event_ingest", "shard_splitter", "shard_worker", "mysql_sender"];
 /// The rows of the foreign worker are not ours.
 const OURS: &str = "filename <> '20250101000000'";
-const SHORT_SLICES: (&str, &str) = ("SLICE", "1s");
+pub const SHORT_SLICES: (&str, &str) = ("SLICE", "1s");
 
 /// Two shards and the tracking table; the second shard is on a server of its own.
 struct Shop {
@@ -127,35 +127,7 @@ impl Shop {
             let tables = self.tracking("SHOW TABLES LIKE '%_tracking'");
             (tables.len() == 2).then_some(())
         });
-        self.tracking("CREATE TABLE moves (stage VARCHAR(32), was VARCHAR(8), is_now VARCHAR(8))");
-        let moves = STAGES
-            .map(|stage| format!("SELECT '{stage}' s, OLD.{stage}_status w, NEW.{stage}_status n"));
-        self.tracking(&format!(
-            "CREATE TRIGGER audit AFTER UPDATE ON pipeline_tracking FOR EACH ROW INSERT INTO moves \
-             SELECT s, w, n FROM ({}) m WHERE w <> n AND OLD.{OURS}",
-            moves.join(" UNION ALL ")
-        ));
-    }
-
-    /// The next so many statements of a kind fail with a deadlock and a lock that is not let go.
-    fn make_trouble(&self, server: &Mariadb, url: &str, table: &str, event: &str) {
-        server.query(url, "CREATE TABLE IF NOT EXISTS trouble (n INT) ENGINE=MyISAM");
-        server.query(url, "INSERT INTO trouble VALUES (6)");
-        let trigger = format!(
-            "DELIMITER //\nCREATE TRIGGER trouble_{table} BEFORE {event} ON {table} FOR EACH ROW \
-             BEGIN DECLARE m INT; SELECT n INTO m FROM trouble; IF m > 0 THEN UPDATE trouble SET n = \
-             n - 1; IF m % 2 = 0 THEN SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213; ELSE SIGNAL \
-             SQLSTATE 'HY000' SET MYSQL_ERRNO = 1205; END IF; END IF; END//\nDELIMITER ;"
-        );
-        server.query(url, &trigger);
-    }
-
-    fn assert_only_legal_moves(&self) {
-        let legal =
-            [["new", "started"], ["started", "done"], ["started", "failed"], ["failed", "new"]];
-        for moved in self.tracking("SELECT DISTINCT was, is_now FROM moves") {
-            assert!(legal.iter().any(|legal| moved == *legal), "{moved:?}");
-        }
+        audit(&self.server, &self.tracking, &format!("OLD.{OURS}"));
     }
 
     fn ids(&self, shard: usize) -> BTreeSet<String> {
@@ -193,7 +165,40 @@ impl Shop {
     }
 }
 
-fn file() -> PathBuf {
+/// Has every move of the rows that `which` wants noted.
+pub fn audit(server: &Mariadb, url: &str, which: &str) {
+    let query = |sql: &str| server.query(url, sql);
+    query("CREATE TABLE moves (stage VARCHAR(32), was VARCHAR(8), is_now VARCHAR(8))");
+    let moves = STAGES
+        .map(|stage| format!("SELECT '{stage}' s, OLD.{stage}_status w, NEW.{stage}_status n"));
+    query(&format!(
+        "CREATE TRIGGER audit AFTER UPDATE ON pipeline_tracking FOR EACH ROW INSERT INTO moves SELECT \
+         s, w, n FROM ({}) m WHERE w <> n AND {which}",
+        moves.join(" UNION ALL ")
+    ));
+}
+
+pub fn assert_only_legal_moves(server: &Mariadb, url: &str) {
+    let legal = [["new", "started"], ["started", "done"], ["started", "failed"], ["failed", "new"]];
+    for moved in server.query(url, "SELECT DISTINCT was, is_now FROM moves") {
+        assert!(legal.iter().any(|legal| moved == *legal), "{moved:?}");
+    }
+}
+
+/// The next so many statements of a kind fail with a deadlock and a lock that is not let go.
+pub fn make_trouble(server: &Mariadb, url: &str, table: &str, event: &str) {
+    server.query(url, "CREATE TABLE IF NOT EXISTS trouble (n INT) ENGINE=MyISAM");
+    server.query(url, "INSERT INTO trouble VALUES (6)");
+    let trigger = format!(
+        "DELIMITER //\nCREATE TRIGGER trouble_{table} BEFORE {event} ON {table} FOR EACH ROW BEGIN \
+         DECLARE m INT; SELECT n INTO m FROM trouble; IF m > 0 THEN UPDATE trouble SET n = n - 1; IF \
+         m % 2 = 0 THEN SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213; ELSE SIGNAL SQLSTATE 'HY000' \
+         SET MYSQL_ERRNO = 1205; END IF; END IF; END//\nDELIMITER ;"
+    );
+    server.query(url, &trigger);
+}
+
+pub fn file() -> PathBuf {
     pipelines().join("shop-events.yaml")
 }
 
@@ -201,13 +206,13 @@ fn shard_of(event: &ShopEvent) -> Option<i64> {
     event.shop.map(|shop| shop.rem_euclid(2))
 }
 
-fn send(running: &Running, events: &[ShopEvent]) -> bool {
+pub fn send(running: &Running, events: &[ShopEvent]) -> bool {
     let lines: Vec<u8> =
         events.iter().flat_map(|event| event.bytes.iter().copied().chain([b'\n'])).collect();
     running.run(["send", "shop-events-in"], &lines).code == Some(0)
 }
 
-fn take(generator: &mut ShopGenerator, count: usize) -> Vec<ShopEvent> {
+pub fn take(generator: &mut ShopGenerator, count: usize) -> Vec<ShopEvent> {
     (0..count).map(|_| generator.next_event()).collect()
 }
 
@@ -252,8 +257,8 @@ fn each_event_is_once_on_its_mariadb_shard_and_every_file_done() {
         shop.tracking(update);
     }
     running.drained();
-    shop.make_trouble(&shop.server, &shop.shards[0], "events", "INSERT");
-    shop.make_trouble(&shop.server, &shop.tracking, "pipeline_tracking", "UPDATE");
+    make_trouble(&shop.server, &shop.shards[0], "events", "INSERT");
+    make_trouble(&shop.server, &shop.tracking, "pipeline_tracking", "UPDATE");
     let rounds = short_or_soak(5, 60);
     for round in 0..rounds {
         let events = take(&mut generator, short_or_soak(400, 5_000) as usize);
@@ -293,7 +298,7 @@ fn each_event_is_once_on_its_mariadb_shard_and_every_file_done() {
     running.drained();
     shop.all_done();
     shop.assert_once(&sent);
-    shop.assert_only_legal_moves();
+    assert_only_legal_moves(&shop.server, &shop.tracking);
     assert_cli_agrees(&shop, &running);
     // The foreign worker has not come further with shard 1, for long.
     shop.tracking(
@@ -307,6 +312,77 @@ fn each_event_is_once_on_its_mariadb_shard_and_every_file_done() {
     running.drained();
     shop.all_done();
     shop.assert_once(&sent);
+}
+
+/// The documented statements at random, on whatever rows there are, and once the table is emptied:
+/// potok takes no orders from them and makes no illegal move itself.
+#[test]
+fn random_hands_on_the_table_move_nothing_of_potoks() {
+    let shop = Shop::start();
+    let home = Home::new();
+    let mut random = Random::new(67);
+    let mut generator = ShopGenerator::good_only(68);
+    let running = shop.run(&home, &[]);
+    wait::until("the tables are there", || {
+        (shop.tracking("SHOW TABLES LIKE '%_tracking'").len() == 2).then_some(())
+    });
+    // Only potok's own moves are noted.
+    audit(&shop.server, &shop.tracking, "@foreign IS NULL");
+    let mut sent = Vec::new();
+    for round in 0..short_or_soak(6, 60) {
+        let events = take(&mut generator, 200);
+        assert!(send(&running, &events));
+        sent.extend(events);
+        for _ in 0..8 {
+            let names = shop.tracking("SELECT DISTINCT filename FROM pipeline_tracking");
+            let Some(name) = names.get(random.below(names.len().max(1) as u64) as usize) else {
+                wait::random_moment(&mut random, std::time::Duration::from_millis(300));
+                continue;
+            };
+            let update = UPDATES[random.below(UPDATES.len() as u64) as usize];
+            let update = update.replace("20250101000000", &name[0]);
+            shop.tracking(&format!("SET @foreign = 1; {update}"));
+            wait::random_moment(&mut random, std::time::Duration::from_millis(100));
+        }
+        if round == 3 {
+            shop.tracking("TRUNCATE pipeline_tracking");
+        }
+    }
+    running.drained();
+    shop.assert_once(&sent);
+    assert_only_legal_moves(&shop.server, &shop.tracking);
+    wait::until_seen("every file has ended", || {
+        let open = "SELECT filename, shard FROM potok_tracking WHERE finished_at IS NULL";
+        let open = shop.tracking(open);
+        if open.is_empty() { Ok(()) } else { Err(format!("{open:?}")) }
+    });
+}
+
+/// `updated_at` is the database's time, whatever zone a session has: at the moment before six minutes
+/// nothing is stuck, at six it is.
+#[test]
+fn sessions_of_other_time_zones_see_the_same_minutes() {
+    let server = potok_services::mariadb();
+    let tracking = server.fresh_database();
+    let home = Home::new();
+    let settings = [SHORT_SLICES, ("POTOK_DB_TRACKING", tracking.as_str())];
+    let running = home.start_file_unready(&file(), &settings);
+    wait::until("the tables are there", || {
+        (server.query(&tracking, "SHOW TABLES LIKE '%_tracking'").len() == 2).then_some(())
+    });
+    server.query(&tracking, INSERT);
+    for zone in ["+00:00", "+03:00", "-05:00"] {
+        for (seconds, wanted) in [(359, None), (360, Some("6")), (3_600, Some("60"))] {
+            let asked = format!(
+                "SET time_zone = '{zone}'; SET timestamp = (SELECT MAX(UNIX_TIMESTAMP(updated_at)) FROM \
+                 pipeline_tracking) + {seconds}; {STUCK}"
+            );
+            let stuck = server.query(&tracking, &asked);
+            let minutes = stuck.first().map(|row| row[5].as_str());
+            assert_eq!(minutes, wanted, "{seconds} s later, seen from {zone}");
+        }
+    }
+    running.kill();
 }
 
 /// A column that does not follow changes, or is no TIMESTAMP, would lie about what is stuck.

@@ -18,7 +18,7 @@ pub(super) const TOPIC: &str = "potok-http-requests";
 /// How long a repeat is recognised.
 const KEPT: Duration = Duration::from_secs(24 * 3_600);
 /// How many are kept at most; the oldest go first.
-const KEPT_MAX: usize = 1_000_000;
+const KEPT_MAX: usize = 100_000;
 
 /// A request that was taken.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

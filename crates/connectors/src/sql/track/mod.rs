@@ -11,6 +11,8 @@ mod foreign;
 mod identity;
 mod schema;
 mod statements;
+#[cfg(all(test, feature = "sqlite"))]
+mod tests;
 mod tracker;
 
 use std::sync::Arc;

@@ -226,8 +226,24 @@ impl Statements {
         )
     }
 
-    /// Rows with everything that is known of them.
+    /// Rows with everything that is known of them, newest first.
     pub fn list(&self, condition: &str) -> String {
+        format!("{} WHERE {condition} ORDER BY t.filename DESC, t.shard", self.rows())
+    }
+
+    /// The same of rows that a stage may begin with, oldest first.
+    pub fn queue(&self, stage: usize, limit: u32, offset: u32) -> String {
+        let before = stage.checked_sub(1);
+        let before = before.map(|before| format!(" AND t.{} = 'done'", self.status(before)));
+        format!(
+            "{} WHERE t.{} = 'new'{} ORDER BY t.filename, t.shard LIMIT {limit} OFFSET {offset}",
+            self.rows(),
+            self.status(stage),
+            before.unwrap_or_default()
+        )
+    }
+
+    fn rows(&self) -> String {
         let mut columns = vec![
             "t.filename".to_owned(),
             "CAST(t.shard AS CHAR)".to_owned(),
@@ -248,8 +264,7 @@ impl Statements {
             columns.push(format!("CAST(p.{} AS CHAR)", self.time(stage, "done")));
         }
         format!(
-            "SELECT {} FROM {} t LEFT JOIN {} p ON p.filename = t.filename AND p.shard = t.shard \
-             WHERE {condition} ORDER BY t.filename DESC, t.shard",
+            "SELECT {} FROM {} t LEFT JOIN {} p ON p.filename = t.filename AND p.shard = t.shard",
             columns.join(", "),
             self.table(),
             self.beside()
@@ -298,6 +313,19 @@ impl Statements {
             sum("done"),
             sum("started"),
             sum("failed"),
+            self.table()
+        )
+    }
+
+    /// Shard, then how many rows are in each state of a stage.
+    pub fn stage_totals(&self, stage: usize) -> String {
+        let status = self.status(stage);
+        let sums = ["new", "started", "done", "failed"].map(|state| {
+            format!("CAST(SUM(CASE WHEN {status} = '{state}' THEN 1 ELSE 0 END) AS CHAR)")
+        });
+        format!(
+            "SELECT CAST(shard AS CHAR), {} FROM {} GROUP BY shard ORDER BY shard",
+            sums.join(", "),
             self.table()
         )
     }

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use potok_core::trouble::crash_point;
 use potok_core::{
     Fault, FileCounts, FileFacts, FilesAsk, Move, NewFile, OldestStarted, ShardTotals, StageState,
-    TrackStep, TrackedFile, TrackedStage, Tracker,
+    StageTotals, TrackStep, TrackedFile, TrackedStage, Tracker,
 };
 
 use super::foreign::{self, ForeignMoves};
@@ -35,6 +35,16 @@ pub(crate) struct SqlTracker<D> {
 }
 
 type BoxedSession = Box<dyn TrackSession>;
+
+/// The outcome of asking for a name.
+enum NameAnswer {
+    /// It belongs to this seal now.
+    Ours,
+    /// Another seal of ours has it, or the shard has ended there.
+    Taken,
+    /// Another program has rows of that name.
+    Foreign,
+}
 
 impl<D: TrackDatabase> SqlTracker<D> {
     pub fn new(database: D, config: TrackConfig) -> Self {
@@ -75,7 +85,7 @@ impl<D: TrackDatabase> SqlTracker<D> {
     }
 
     /// Takes the name where it is free for this seal.
-    async fn take_name(&self, name: &str, file: &NewFile) -> Result<bool, Fault> {
+    async fn take_name(&self, name: &str, file: &NewFile) -> Result<NameAnswer, Fault> {
         let TrackConfig { pipeline, owner, .. } = &self.config;
         let log = self.log().await?;
         let mut session = self.database.begin().await?;
@@ -87,7 +97,8 @@ impl<D: TrackDatabase> SqlTracker<D> {
             is(0, pipeline) && is(1, log)
         };
         if !owners.iter().all(is_ours) {
-            return Ok(false);
+            session.commit().await?;
+            return Ok(NameAnswer::Foreign);
         }
         let mut shards: Vec<u32> = (0..file.shards).collect();
         if file.shard >= file.shards {
@@ -109,25 +120,46 @@ impl<D: TrackDatabase> SqlTracker<D> {
             pipeline.as_str().into(),
             log.into(),
         ];
-        if session.run(&self.statements.claim(), &claim).await? != 1 {
-            return Ok(false);
+        match session.run(&self.statements.claim(), &claim).await {
+            Ok(1) => {}
+            Ok(_) => return Ok(NameAnswer::Taken),
+            Err(fault) if fault.next == Move::SetAside => {
+                // The seal may have got a name meanwhile, which is the key of another row.
+                drop(session);
+                return match self.known_name(file).await? {
+                    Some(_) => Ok(NameAnswer::Taken),
+                    None => Err(fault),
+                };
+            }
+            Err(fault) => return Err(fault),
         }
         session.commit().await?;
-        Ok(true)
+        Ok(NameAnswer::Ours)
+    }
+
+    /// The name that a seal has, if it has one.
+    async fn known_name(&self, file: &NewFile) -> Result<Option<Arc<str>>, Fault> {
+        let seal = [file.seal.as_str().into()];
+        let found = self.ask(&self.statements.name_of_seal(), &seal).await?;
+        Ok(text(found.first(), 0).map(Into::into))
     }
 
     async fn find_name(&self, file: &NewFile) -> Result<Arc<str>, Fault> {
-        let mut session = self.database.begin().await?;
-        let seal = [file.seal.as_str().into()];
-        let found = session.ask(&self.statements.name_of_seal(), &seal).await?;
-        session.commit().await?;
-        if let Some(name) = text(found.first(), 0) {
-            return Ok(name.into());
+        if let Some(name) = self.known_name(file).await? {
+            return Ok(name);
         }
         for number in 0..NAMES_MAX {
             let name = file_name(&file.slice, number);
-            if self.take_name(&name, file).await? {
-                return Ok(name.into());
+            match self.take_name(&name, file).await? {
+                NameAnswer::Ours => return Ok(name.into()),
+                NameAnswer::Foreign => {}
+                // By another group; or by this one, for an earlier owner, or in an earlier attempt
+                // whose answer was lost. It must not have two.
+                NameAnswer::Taken => {
+                    if let Some(name) = self.known_name(file).await? {
+                        return Ok(name);
+                    }
+                }
             }
         }
         let what = format!("{}: the slice {} has no free name", self.config.label, file.slice);
@@ -375,13 +407,18 @@ impl<D: TrackDatabase> Tracker for SqlTracker<D> {
 
     async fn list(&self, ask: &FilesAsk) -> Result<Vec<TrackedFile>, Fault> {
         let statements = &self.statements;
-        let (condition, values): (String, Vec<SqlValue>) = match ask {
-            FilesAsk::Newest(names) => (statements.newest(*names), Vec::new()),
-            FilesAsk::Named(name) => ("t.filename = ?".to_owned(), vec![name.as_str().into()]),
-            FilesAsk::InProgress => (statements.in_progress(), Vec::new()),
-            FilesAsk::Stuck => (statements.stuck(&self.config), Vec::new()),
+        let list = |condition: String| (statements.list(&condition), Vec::new());
+        let (sql, values): (String, Vec<SqlValue>) = match ask {
+            FilesAsk::Newest(names) => list(statements.newest(*names)),
+            FilesAsk::Named(name) => {
+                (statements.list("t.filename = ?"), vec![name.as_str().into()])
+            }
+            FilesAsk::InProgress => list(statements.in_progress()),
+            FilesAsk::Stuck => list(statements.stuck(&self.config)),
+            FilesAsk::Queue { stage, limit, offset } => {
+                (statements.queue(*stage, *limit, *offset), Vec::new())
+            }
         };
-        let sql = statements.list(&condition);
         let rows = self.bounded(self.ask(&sql, &values)).await?;
         Ok(rows.iter().map(|row| self.read(row)).collect())
     }
@@ -400,6 +437,25 @@ impl<D: TrackDatabase> Tracker for SqlTracker<D> {
             })
         };
         Ok(rows.iter().filter_map(read).collect())
+    }
+
+    async fn stage_totals(&self) -> Result<Vec<StageTotals>, Fault> {
+        let mut totals = Vec::new();
+        for (at, stage) in self.stages.iter().enumerate() {
+            let rows = self.bounded(self.ask(&self.statements.stage_totals(at), &[])).await?;
+            totals.extend(rows.iter().filter_map(|row| {
+                let number = |at: usize| text(Some(row), at)?.parse().ok();
+                Some(StageTotals {
+                    stage: stage.clone(),
+                    shard: text(Some(row), 0)?.parse().ok()?,
+                    new: number(1)?,
+                    started: number(2)?,
+                    done: number(3)?,
+                    failed: number(4)?,
+                })
+            }));
+        }
+        Ok(totals)
     }
 
     async fn retry(&self, file: &str, shard: Option<u32>) -> Result<u64, Fault> {

@@ -118,15 +118,16 @@ impl SealedGroup {
 }
 
 impl Index {
-    /// Groups that wait behind the first one take room for their entries; where there is none, only
-    /// what cannot be read again stays. Bodies go where the way is shut: they would keep those out
-    /// that are sent before.
+    /// Groups that wait behind the first one, to be written or to be sent, take room for their
+    /// entries; where there is none, only what cannot be read again stays. Bodies go where the way is
+    /// shut: they would keep those out that are sent before.
     pub fn park(&mut self, room: &Arc<Room>, makes_files: bool, is_shut: bool) {
-        let first = self.sealed.front().map(|sealed| sealed.seal.offset);
+        let place = |sealed: &SealedGroup| (sealed.seal.feed, sealed.seal.offset);
+        let unwritten = if makes_files { self.next_unwritten() } else { None };
+        let firsts = [self.sealed.front().map(place), unwritten.map(place)];
         self.sealed.retain(|sealed| {
-            let is_first = first == Some(sealed.seal.offset);
-            let is_unwritten = makes_files && sealed.file.get().is_none();
-            if is_first || is_unwritten || sealed.charge.is_some() || sealed.entries.is_empty() {
+            let is_first = firsts.contains(&Some(place(sealed)));
+            if is_first || sealed.charge.is_some() || sealed.entries.is_empty() {
                 return true;
             }
             if is_shut {
@@ -142,12 +143,16 @@ impl Index {
         });
     }
 
-    /// Its turn has come: its members are there again.
-    pub fn unpark(&mut self, key: &Bytes, seal: u64, entries: Vec<HeldRecord>) {
+    /// Its turn has come: its members are there again. One that has left meanwhile, or came anew, is
+    /// another.
+    pub fn unpark(&mut self, key: &Bytes, seal: &HeldRecord, entries: Vec<HeldRecord>) {
+        let place = |seal: &HeldRecord| (seal.feed, seal.offset);
         let mut of_key = self.sealed.of_mut(key);
-        if let Some(sealed) = of_key.find(|sealed| sealed.seal.offset == seal) {
+        let sealed = of_key.find(|sealed| place(&sealed.seal) == place(seal));
+        if let Some(sealed) = sealed.filter(|sealed| sealed.records() == entries.len() as u64)
+            && sealed.parked.take().is_some()
+        {
             sealed.entries = entries;
-            sealed.parked = None;
         }
     }
 }

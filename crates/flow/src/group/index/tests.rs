@@ -262,3 +262,52 @@ fn a_long_list_comes_in_pages_what_closes_first_in_front() {
     assert!(index.views_of(b"no", &shown).is_empty());
     assert!("".parse::<GroupCursor>().is_err() && "1.2.3".parse::<GroupCursor>().is_err());
 }
+
+/// A sealed group of these offsets, as this run has sealed it.
+fn seal_one(index: &mut Index, seal: u64, offsets: &[u64]) {
+    let mut members = Members::default();
+    let Feed { partition, log, .. } = feed();
+    for offset in offsets {
+        add(index, entry(*offset, 0));
+        members.insert(log, &partition, *offset);
+    }
+    let generation = Generation { name: seal, part: 0, parts: 1 };
+    let (opened, closed) = (Timestamp(0), Timestamp(0));
+    let reason = CloseReason::Unknown;
+    let note = Seal { generation, slice: 0, opened, closed, reason, dropped: false, members };
+    index.read_seal(Bytes::from_static(b"g"), 0, note, entry(seal, 0));
+}
+
+/// The naive version keeps the entries of every group that has no file yet: while the tracking table
+/// is away that is all of them.
+#[test]
+fn what_waits_for_its_file_or_its_turn_is_parked_but_for_the_first() {
+    let mut index = index(ClosePlan::default());
+    let seals = [(1_000, [0, 1]), (1_001, [2, 3]), (1_002, [4, 5])];
+    for (seal, offsets) in seals {
+        seal_one(&mut index, seal, &offsets);
+    }
+    let parked = |index: &Index| -> Vec<(u64, bool)> {
+        let mut all: Vec<_> =
+            index.sealed().map(|s| (s.seal.offset, s.parked().is_some())).collect();
+        all.sort_unstable();
+        all
+    };
+    let none = Arc::new(crate::group::bodies::Room::of(0));
+    index.park(&none, true, false);
+    assert_eq!(parked(&index), [(1_000, false), (1_001, true), (1_002, true)]);
+    // The first has its file; it is sent first, and the second is written next.
+    let first = index.next_unwritten().unwrap().clone();
+    assert_eq!(first.seal.offset, 1_000);
+    index.is_written(&first, &Arc::from("a"));
+    let second = index.next_unwritten().unwrap().clone();
+    assert_eq!((second.seal.offset, second.records()), (1_001, 2));
+    let mut members = Members::default();
+    let Feed { partition, log, .. } = feed();
+    [2, 3].iter().for_each(|offset| members.insert(log, &partition, *offset));
+    let entries = second.parked().unwrap().entries(&members, &index.feeds).unwrap();
+    index.unpark(&second.key, &second.seal, entries);
+    index.park(&none, true, false);
+    assert_eq!(parked(&index), [(1_000, false), (1_001, false), (1_002, true)]);
+    assert_eq!(index.size(), (0, 6, 6), "parked or not, they are held");
+}

@@ -25,6 +25,12 @@ local function hand_out(key, claim)
     num(claim.takeovers), claim.deaths or '-', entries }
 end
 
+-- Tokens of one opening begin alike: it lost sight of Redis for a while, and nobody has died.
+local function is_own(other)
+  local opening = string.match(token, '^%x+%-')
+  return opening and string.sub(other, 1, #opening) == opening
+end
+
 -- Its owner died while it tried one message alone.
 local function count_death(claim)
   local times, deaths = 0, {}
@@ -42,7 +48,7 @@ local function hand_out_again(key)
     local state = read_state(redis.call('HGET', CHATS, key))
     local opened = state and state.opened > 0 and math.min(state.opened, now) or now
     claim = { opened = opened, nonce = nonce, closed = now, takeovers = 0, reason = 'unknown' }
-  elseif claim.token ~= '-' then
+  elseif claim.token ~= '-' and not is_own(claim.token) then
     claim.takeovers = claim.takeovers + 1
     if claim.trying ~= '-' then count_death(claim) end
   end

@@ -394,7 +394,8 @@ mod tests {
         assert!(away.is_finished(), "a trial that failed is no opening");
         gate.open();
         gate.close(&Fault::wait("away again"), Timestamp(2));
-        let soon = tokio::time::timeout(Duration::from_secs(9), gate.away_for(Duration::from_secs(10)));
+        let soon =
+            tokio::time::timeout(Duration::from_secs(9), gate.away_for(Duration::from_secs(10)));
         assert!(soon.await.is_err());
     }
 

@@ -4,6 +4,7 @@
 //! taken turn by turn; raw rates, CPU seconds and peak memory are printed beside it. Nothing here
 //! is a test: a missed goal is printed, not an error.
 
+mod chat;
 mod engine;
 mod groups;
 mod hub;
@@ -79,6 +80,8 @@ enum Measurement {
     Outbox,
     /// Shop events into two shards on MariaDB and over HTTP, against bare loops; starts the services
     Shards,
+    /// Chats in a Redis queue against a bare drain, and a million that wait; starts Redis
+    Chat,
     /// All of them
     All,
 }
@@ -118,6 +121,7 @@ fn run(cli: &Cli) -> Result<()> {
         Measurement::Hub,
         Measurement::Outbox,
         Measurement::Shards,
+        Measurement::Chat,
     ];
     let whats = if cli.what.contains(&Measurement::All) { &all[..] } else { &cli.what };
     for what in whats {
@@ -135,6 +139,7 @@ fn run(cli: &Cli) -> Result<()> {
             Measurement::Hub => hub::run(cli.quick)?,
             Measurement::Outbox => outbox::run(cli.quick)?,
             Measurement::Shards => shards::run(cli.quick)?,
+            Measurement::Chat => chat::run(cli.quick)?,
             Measurement::All => {}
         }
     }

@@ -124,7 +124,8 @@ pub struct Close {
     /// Example: `max_count: 100`
     #[schemars(range(min = 1))]
     pub max_count: Option<u32>,
-    /// When its records have so many bytes.
+    /// When its records have so many bytes, or would have more with the next one, which then opens the next
+    /// group. A larger record is a group of its own.
     ///
     /// Example: `max_bytes: 1MiB`
     pub max_bytes: Option<Size>,

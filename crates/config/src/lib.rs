@@ -70,6 +70,6 @@ pub use shapes::{OneOrMany, OrderedMap};
 pub use source::{HttpAuth, HttpEntry, Input, Source, StartFrom};
 pub use track::{Files, FilesSettings, Track};
 pub use values::{
-    Address, ConnectionName, CounterName, HttpPath, Period, PipelineName, ShardedName, Size,
-    SqlName, TopicName,
+    Address, ConnectionName, CounterName, EachPath, HttpPath, Period, PipelineName, ShardedName,
+    Size, SqlName, TopicName,
 };

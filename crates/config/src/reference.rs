@@ -226,6 +226,7 @@ fn name_of(format: &str) -> Option<&'static str> {
         ("potok-web-address", "`https://host/…`, or `http` on this machine"),
         ("potok-origin", "`https://host[:port]`"),
         ("potok-network", "an address, or a network `address/bits`"),
+        ("potok-each-path", "a path"),
         ("potok-http-path", "a path"),
         ("potok-expression", "a path or template"),
         ("potok-rows", "a path of rows"),

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::connector::FeedSettings;
 use crate::expression::Expression;
 use crate::secret::Secret;
-use crate::values::{HttpPath, TopicName};
+use crate::values::{EachPath, HttpPath, TopicName};
 
 /// Where records come from. What it is is told by one key of its own.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -163,6 +163,12 @@ pub(crate) struct HttpSource {
     ///
     /// Example: `key: .shop_id`
     pub key: Option<Expression>,
+    /// A record for each element of these arrays instead of one for an object: the object with only that
+    /// element in them. An object without them is one record, and so is one whose records together were
+    /// much larger than it (4 MiB, or twice as large).
+    ///
+    /// Example: `each: ".entry[].changes[].value.messages[]"`
+    pub each: Option<EachPath>,
     /// How senders prove who they are. Without it everybody who reaches the address may send.
     ///
     /// Example: `auth: { header: X-Token, secret: "${TOKEN}" }`
@@ -180,8 +186,8 @@ pub(crate) struct HttpSource {
 
 impl From<HttpSource> for Input {
     fn from(source: HttpSource) -> Self {
-        let HttpSource { http, topic, key, auth, consumer_group, from } = source;
-        let http = Some(HttpEntry { path: http, key, auth });
+        let HttpSource { http, topic, key, each, auth, consumer_group, from } = source;
+        let http = Some(HttpEntry { path: http, key, each, auth });
         Input::Topics { topics: vec![topic], consumer_group, from, http, is_list: false }
     }
 }
@@ -193,6 +199,8 @@ pub struct HttpEntry {
     pub path: HttpPath,
     /// The key of each record.
     pub key: Option<Expression>,
+    /// The arrays whose elements are records.
+    pub each: Option<EachPath>,
     /// How senders prove who they are.
     pub auth: Option<HttpAuth>,
 }

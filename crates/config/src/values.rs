@@ -66,6 +66,7 @@ pub(crate) fn check_format(format: &str, text: &str) -> Vec<TextError> {
         (CounterName::FORMAT, check::<CounterName>),
         (Address::FORMAT, check::<Address>),
         (HttpPath::FORMAT, check::<HttpPath>),
+        (EachPath::FORMAT, check::<EachPath>),
         (e::Expression::FORMAT, check::<e::Expression>),
         (e::Rows::FORMAT, check::<e::Rows>),
         (e::CountPath::FORMAT, check::<e::CountPath>),
@@ -627,6 +628,44 @@ impl TextValue for HttpPath {
             return Err(vec![TextError::new(code::NAME, 0..text.len(), what, hint)]);
         }
         Ok(HttpPath(path))
+    }
+}
+
+/// The way to arrays whose elements are meant one by one, e.g. `.entry[].messages[]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EachPath(Vec<(String, bool)>);
+
+impl EachPath {
+    /// The fields on the way, each with whether its elements are meant.
+    pub fn steps(&self) -> &[(String, bool)] {
+        &self.0
+    }
+}
+
+written!(EachPath);
+
+impl TextValue for EachPath {
+    const FORMAT: &'static str = "potok-each-path";
+    const PATTERN: Option<&'static str> = Some("^(\\.[A-Za-z0-9_-]+(\\[\\])?)+$");
+
+    fn read(text: &str) -> Result<Self, Vec<TextError>> {
+        let hint =
+            "name the fields on the way, with `[]` behind arrays, e.g. `.entry[].messages[]`";
+        let wrong = |what: &str| vec![TextError::new(code::NAME, 0..text.len(), what, hint)];
+        let steps = text.strip_prefix('.').ok_or_else(|| wrong("a path begins with `.`"))?;
+        let steps = steps.split('.').map(|step| match step.strip_suffix("[]") {
+            Some(name) => (name.to_owned(), true),
+            None => (step.to_owned(), false),
+        });
+        let steps: Vec<_> = steps.collect();
+        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        if steps.iter().any(|(name, _)| name.is_empty() || !name.chars().all(is_name)) {
+            return Err(wrong("a step of the path is no name of a field"));
+        }
+        if !steps.iter().any(|(_, is_array)| *is_array) {
+            return Err(wrong("the path names no array"));
+        }
+        Ok(EachPath(steps))
     }
 }
 

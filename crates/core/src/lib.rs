@@ -17,6 +17,7 @@ mod fault;
 mod feed;
 mod files;
 mod group;
+mod lease;
 mod log;
 mod outbox;
 mod own_topics;
@@ -45,6 +46,7 @@ pub use files::{
     StageTotals, TrackStep, TrackedFile, TrackedStage, Tracker,
 };
 pub use group::{CloseReason, GroupInfo};
+pub use lease::{Lease, LeaseCheck};
 pub use log::{
     ConsumerGroup, ConsumerGroupPartition, ConsumerGroupSpec, Damage, Log, OpenGroup, OpenGroups,
     Output, PipelineInfo, ReadFrom, Reader, TopicInfo,

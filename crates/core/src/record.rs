@@ -4,7 +4,7 @@ use std::fmt::{Display, Write as _};
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::{OWN_HEADERS_PREFIX, Partition, Position, Timestamp, Trials};
+use crate::{Lease, OWN_HEADERS_PREFIX, Partition, Position, Timestamp, Trials};
 
 /// One record as it lies in the log. Cheap to clone: the bytes are shared with the block they
 /// were read in.
@@ -217,6 +217,8 @@ pub struct FeedFacts {
     pub whole: Option<WholeGroup>,
     /// Those who had the group before died with it: its records run one at a time.
     pub trials: Option<Trials>,
+    /// Under which the batch was handed out: no call begins for it once that is over.
+    pub lease: Option<Lease>,
 }
 
 /// A group that a feed has closed.
@@ -266,6 +268,11 @@ impl SourceBatch {
     /// How its records are tried, where those who had them before died.
     pub fn trials(&self) -> Option<&Trials> {
         self.feed.as_ref().and_then(|feed| feed.trials.as_ref())
+    }
+
+    /// The lease it was handed out under, where its feed has one.
+    pub fn lease(&self) -> Option<&Lease> {
+        self.feed.as_ref().and_then(|feed| feed.lease.as_ref())
     }
 
     /// The group that its feed has closed, where it is one.

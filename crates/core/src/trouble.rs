@@ -247,8 +247,18 @@ pub enum Bug {
     EmptyKept,
     /// Lists without an entry in the index are not looked for.
     IndexTrusted,
+    /// A group closes with the message that has more bytes than it may.
+    BytesReached,
+    /// Whoever takes over a claim that is being tried counts a death, whoever had it.
+    OwnDeaths,
     /// A list gets the marker of a message before the message.
     MarkedFirst,
+    /// Whoever waits for a queue takes its first entry along.
+    MoverUnfenced,
+    /// What was handed out is delivered, whoever has it by then.
+    SendsOverdue,
+    /// What waits for a destination that is away stays where it is, whoever else reaches that.
+    KeptBehindGate,
     /// A group that kills its process is tried as before.
     TriedTogether,
     /// A merged message has the name of its last record.
@@ -398,6 +408,9 @@ mod debug {
             let wish = std::env::var("POTOK_PLANT").ok()?;
             [
                 Bug::AckBeforeFsync,
+                Bug::MoverUnfenced,
+                Bug::SendsOverdue,
+                Bug::KeptBehindGate,
                 Bug::NaiveCommit,
                 Bug::MarkBeforeDeliver,
                 Bug::TailErased,

@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 use crate::counts::Ending;
 use crate::crash_notes::{CrashNotes, Range, Suspicion};
 use crate::dead_letter::{Outcome, Replay, Resolution};
-use crate::deliver::{Decisions, Destination};
+use crate::deliver::{Decisions, Destination, may_call};
 use crate::feed::{Failure, ShutKeys, trials};
 use crate::group::{Holding, strays, with_shard};
 use crate::ledger::Note;
@@ -314,7 +314,9 @@ impl Lane {
         chunks: Vec<Chunk>,
     ) -> Result<(), Stop> {
         for mut chunk in chunks {
-            if self.stopping.get() || !self.live.contains(chunk.taken.batch.assignment) {
+            let batch = &chunk.taken.batch;
+            let is_live = self.live.contains(batch.assignment) && may_call(batch);
+            if self.stopping.get() || !is_live {
                 self.hand_back(&chunk);
                 continue;
             }

@@ -315,6 +315,11 @@ impl ClosePlan {
         })
     }
 
+    /// True for more bytes than a group of several records may have.
+    pub(crate) fn overflows(&self, bytes: u64) -> bool {
+        self.max_bytes.is_some_and(|max| bytes > max)
+    }
+
     /// Why a group of that size closes, where it does.
     pub(crate) fn full(&self, records: usize, bytes: u64) -> Option<CloseReason> {
         if self.max_count.is_some_and(|max| records >= max) {

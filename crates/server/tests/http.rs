@@ -30,6 +30,7 @@ impl Door {
             path: path.to_owned(),
             topic: "events".into(),
             key: Some(Template::parse(".shop").unwrap()),
+            each: vec![],
             auth,
             verify: None,
         };

@@ -22,6 +22,8 @@ const SLOTS: usize = 16_384;
 pub struct RedisOptions {
     /// More settings, as on its command line without the dashes.
     pub settings: Vec<(String, String)>,
+    /// Variables of its environment.
+    pub variables: Vec<(String, String)>,
     /// Whether it speaks TLS too, on another port; see [`Redis::tls_url`].
     pub tls: bool,
     /// Where its data is kept; without it, in a scratch folder.
@@ -36,6 +38,7 @@ pub struct Redis {
     process: Process,
     port: u16,
     settings: Vec<(String, String)>,
+    variables: Vec<(String, String)>,
     tls: Option<(Certificate, u16)>,
     folder: Folder,
 }
@@ -59,11 +62,12 @@ impl Redis {
             let folder = Folder::open("redis", options.data.as_deref())?;
             let process = Process::new("Redis", folder.path(), "log", libc::SIGTERM);
             let settings = options.settings.clone();
+            let variables = options.variables.clone();
             let tls = match options.tls {
                 true => Some((Certificate::make(&folder)?, ports::free()?)),
                 false => None,
             };
-            let redis = Redis { process, port, settings, tls, folder };
+            let redis = Redis { process, port, settings, variables, tls, folder };
             redis.launch()?;
             Ok(redis)
         })
@@ -135,6 +139,7 @@ impl Redis {
             command.arg("--tls-ca-cert-file").arg(&certificate.authority);
             command.args(["--tls-auth-clients", "no"]);
         }
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         for (name, value) in &self.settings {
             command.arg(format!("--{name}")).arg(value);
         }

@@ -81,6 +81,8 @@ fn names() {
     bad::<ConnectionName>(&["", "a.b", "../a", "{shard}", "a b", "sqlite:x"]);
     good::<HttpPath>(&["/", "/events", "/a/b"]);
     bad::<HttpPath>(&["", "events", "/a b", "/a?b", "/a#b"]);
+    good::<EachPath>(&[".a[]", ".entry[].changes[].value.messages[]", ".a_b-1[]"]);
+    bad::<EachPath>(&["", ".", "a[]", ".a", ".a[0]", ".a[].", ".a b[]", "..a[]"]);
     good::<Address>(&["127.0.0.1:7600", "localhost:0", "[::1]:80", "0.0.0.0:65535"]);
     bad::<Address>(&[
         "",

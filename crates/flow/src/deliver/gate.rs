@@ -13,11 +13,12 @@
 //! opens, calls start small and grow. Nothing is ever dead-lettered because a gate is closed.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use potok_core::{Fault, Move, Timestamp};
 use tokio::sync::{Notify, Semaphore};
+use tokio::time::{Instant, sleep_until};
 use tracing::Span;
 
 use super::suspect::CallRecord;
@@ -41,6 +42,8 @@ pub(crate) enum Pass {
     Open,
     /// Try one message, then tell the gate what came of it.
     Trial,
+    /// None: the destination has been away for longer than what waits may be kept from others.
+    Away,
 }
 
 /// Why it is closed.
@@ -56,6 +59,8 @@ pub(crate) struct Gate {
     state: Signal<GateState>,
     trial: Semaphore,
     notice: Mutex<Option<Notice>>,
+    /// Since when nothing may be sent.
+    away_since: Mutex<Option<Instant>>,
     ramp: AtomicUsize,
     /// It has been open since the run began.
     ready: AtomicBool,
@@ -86,6 +91,7 @@ impl Gate {
             state: Signal::new(GateState::Open),
             trial: Semaphore::new(0),
             notice: Mutex::new(None),
+            away_since: Mutex::new(None),
             ramp: AtomicUsize::new(usize::MAX),
             ready: AtomicBool::new(false),
             closings: AtomicU64::new(0),
@@ -103,6 +109,7 @@ impl Gate {
     /// A run begins: closed until the destination has been prepared.
     pub fn begin(&self) {
         self.ready.store(false, Ordering::Relaxed);
+        self.away_since().get_or_insert_with(Instant::now);
         self.state.set(GateState::Closed);
     }
 
@@ -138,6 +145,7 @@ impl Gate {
         *notice = Some(Notice { since, why, fix });
         drop(notice);
         self.closings.fetch_add(1, Ordering::SeqCst);
+        self.away_since().get_or_insert_with(Instant::now);
         self.state.set(GateState::Closed);
         if notice_is_new {
             self.span.in_scope(|| tracing::warn!(why = %fault, "gate closed"));
@@ -163,7 +171,25 @@ impl Gate {
             self.span.in_scope(|| tracing::info!("gate open"));
         }
         self.ready.store(true, Ordering::Relaxed);
+        *self.away_since() = None;
         self.state.set(GateState::Open);
+    }
+
+    fn away_since(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.away_since.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until nothing may be tried and it has not been open for so long.
+    pub async fn away_for(&self, time: Duration) {
+        loop {
+            let since = *self.away_since();
+            sleep_until(since.unwrap_or_else(Instant::now) + time).await;
+            let is_over = self.away_since().is_some_and(|since| since.elapsed() >= time);
+            if is_over && self.is_closed() {
+                return;
+            }
+            self.closed().await;
+        }
     }
 
     /// True while nothing may be tried.
@@ -346,6 +372,31 @@ mod tests {
         gate.open();
         assert_eq!(gate.pass().await, Pass::Open);
         assert_eq!(gate.call_records_max(), RAMP_START);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_waits_hears_when_it_was_away_for_long() {
+        let gate = Arc::new(Gate::new(Span::none()));
+        let away = {
+            let gate = gate.clone();
+            tokio::spawn(async move { gate.away_for(Duration::from_secs(10)).await })
+        };
+        let pass = async |seconds| tokio::time::sleep(Duration::from_secs(seconds)).await;
+        pass(60).await;
+        assert!(!away.is_finished(), "it is open");
+        gate.close(&Fault::wait("away"), Timestamp(0));
+        pass(6).await;
+        gate.half_open();
+        gate.close(&Fault::wait("still away"), Timestamp(1));
+        pass(3).await;
+        assert!(!away.is_finished());
+        pass(2).await;
+        assert!(away.is_finished(), "a trial that failed is no opening");
+        gate.open();
+        gate.close(&Fault::wait("away again"), Timestamp(2));
+        let soon =
+            tokio::time::timeout(Duration::from_secs(9), gate.away_for(Duration::from_secs(10)));
+        assert!(soon.await.is_err());
     }
 
     #[test]

@@ -12,6 +12,7 @@
 
 mod decide;
 mod gate;
+mod leases;
 mod messages;
 mod settle;
 mod suspect;
@@ -31,6 +32,7 @@ use crate::work::Stop;
 pub(crate) use decide::Decisions;
 pub use decide::UndecidedRecord;
 pub(crate) use gate::Gate;
+pub(crate) use leases::may_call;
 #[allow(unused_imports, reason = "only a planted bug asks for it")]
 pub(crate) use messages::counted_name;
 pub(crate) use messages::{ID_HEADER, address};

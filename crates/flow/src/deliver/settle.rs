@@ -105,7 +105,12 @@ impl MessageRun {
             let assignment = items.get(*item).map_or(0, |item| item.assignment);
             !keys.contains(&(*key, assignment))
         };
-        let mut staying = self.items.iter().map(stays);
+        self.retain(stays);
+    }
+
+    /// Keeps the messages of these items and keys.
+    pub fn retain(&mut self, stays: impl Fn(&(usize, u64)) -> bool) {
+        let mut staying = self.items.iter().map(&stays);
         self.batch.messages.retain(|_| staying.next().unwrap_or_default());
         self.items.retain(stays);
     }
@@ -185,8 +190,13 @@ impl Lane {
             return Ok(());
         };
         let gate = &destination.gate;
-        match self.pass(settling, destination).await? {
+        match self.pass(settling, run.lease(cycle), destination).await? {
             Some(Pass::Open) => {}
+            Some(Pass::Away) => {
+                settling.stack.push(run);
+                settling.give_up_leased(cycle);
+                return Ok(());
+            }
             Some(Pass::Trial) => {
                 settling.stack.push(run);
                 return self.trial(settling, cycle, destination).await;
@@ -198,6 +208,10 @@ impl Lane {
                 gate.open();
                 return Ok(());
             }
+        }
+        run.retain(|(item, _)| cycle.may_call(*item));
+        if run.len() == 0 {
+            return Ok(());
         }
         let fitting = run.fitting(destination);
         if fitting < run.len() {
@@ -356,6 +370,10 @@ impl Lane {
                 }
             }
             self.decided(settling);
+            if !cycle.may_call(item) {
+                settling.suspects.remove(&item);
+                return Ok(());
+            }
             let call = gate.call_starts();
             let Some(fault) = settling.call(destination, cycle, &mut run, call).await else {
                 return Ok(());
@@ -419,6 +437,7 @@ impl Lane {
     async fn pass(
         &mut self,
         settling: &Settlement,
+        lease: Option<Duration>,
         destination: &Destination,
     ) -> Result<Option<Pass>, Stop> {
         let may_leave = self.gives_way && destination.apart && settling.undecided.is_none();
@@ -430,6 +449,9 @@ impl Lane {
             () = self.stopping.wait_for(|stopping| stopping) => Err(Stop::Asked),
             () = self.decisions.made(self.slot), if settling.undecided.is_some() => Ok(None),
             pass = destination.gate.pass() => Ok(Some(pass)),
+            // A person who may decide about the head finds it where it is.
+            () = destination.gate.away_for(lease.unwrap_or_default()),
+                if lease.is_some() && settling.undecided.is_none() => Ok(Some(Pass::Away)),
         }
     }
 }

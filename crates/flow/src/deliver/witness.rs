@@ -46,6 +46,7 @@ impl Lane {
         let mut tried: HashSet<u64> = skip.into_iter().collect();
         let mut last = None;
         for _ in 0..TRIED_MAX {
+            settling.give_up_lost(cycle);
             if !settling.has_untried(&tried) {
                 self.refill(settling, cycle).await?;
             }
@@ -101,6 +102,7 @@ impl Lane {
         let gate = &destination.gate;
         let mut tried = HashSet::from([skip]);
         for _ in 0..TRIED_MAX {
+            settling.give_up_lost(cycle);
             let passed = |suspect: &Suspect| gate.witness_since(suspect.failed_at);
             let Some((place, mut run)) = settling.take_suspect(&tried, passed) else {
                 break;

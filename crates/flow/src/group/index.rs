@@ -328,6 +328,10 @@ impl Index {
         if let Some(group) = self.open.get(&name).filter(|group| at >= group.due) {
             self.freeze(&name, group.due_reason(&self.close));
         }
+        let bytes = u64::from(entry.bytes);
+        if self.open.get(&name).is_some_and(|group| self.close.overflows(group.bytes + bytes)) {
+            self.freeze(&name, CloseReason::MaxBytes);
+        }
         if !self.open.contains_key(&name) {
             // The record that the key may be a part of does not stay with it.
             name.key = Bytes::copy_from_slice(&name.key);

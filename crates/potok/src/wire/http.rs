@@ -26,6 +26,7 @@ pub fn http_sources(pipelines: &[LoadedFile<Pipeline>]) -> Vec<HttpSource> {
                 path: http.path.to_string(),
                 topic: topic.as_str().into(),
                 key: http.key.as_ref().map(|key| key.template().clone()),
+                each: http.each.as_ref().map_or_else(Vec::new, |each| each.steps().to_vec()),
                 auth: auth.clone(),
                 verify: verify.clone(),
             }));

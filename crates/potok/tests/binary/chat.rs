@@ -2,25 +2,32 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
 use crate::process::{Home, Running, pipelines, potok};
 use crate::receiver::Receiver;
-use crate::wait;
 use crate::walk::{DONE, Guide, Walk};
+use crate::{samples, wait};
 
 /// The shipped file with another `close`.
-fn start(home: &Home, receiver: &Receiver, close: &str, plant: Option<&str>) -> Running {
+fn file(home: &Home, close: &str) -> PathBuf {
     let shipped = fs::read_to_string(pipelines().join("chat.yaml")).unwrap();
-    let usual = "close: { quiet: \"${CHAT_QUIET:-10s}\", max_age: \"${CHAT_MAX_AGE:-300s}\", max_count: 100 }";
-    assert!(shipped.contains(usual));
+    let from = shipped.find("close:").unwrap();
+    let to = shipped[from..].find("\n\n").unwrap();
+    let usual = &shipped[from..from + to];
+    assert!(usual.contains("max_age") && usual.ends_with("max_bytes: 8MiB"), "{usual}");
     let quick = "retry: { attempts: 3, first: 5ms, max: 50ms }\ngate: { probe_every: 50ms }\n";
     let file = home.path().join("chat.yaml");
     fs::write(&file, shipped.replace(usual, close) + quick).unwrap();
+    file
+}
+
+fn start(home: &Home, receiver: &Receiver, close: &str, plant: Option<&str>) -> Running {
     let mut settings = vec![("POTOK_WEBHOOK_CHAT_BATCHES", receiver.url.as_str())];
     settings.extend(plant.map(|bug| ("POTOK_PLANT", bug)));
-    home.start_file(&file, &settings).unwrap()
+    home.start_file(&file(home, close), &settings).unwrap()
 }
 
 fn message(chat: u64, number: u64) -> String {
@@ -116,6 +123,15 @@ fn a_repeat_is_the_same_and_one_that_looks_at_the_clock_is_caught() {
     assert_eq!(bodies.len(), 1, "{bodies:?}");
     assert!(bodies.iter().all(|body| body.contains("\"batch_reason\":\"max_count\"")));
     assert!(repeated(Some("ReasonFromClock")).len() > 1, "the naive version differs");
+}
+
+/// Updates as messengers send them go in over HTTP and come out grouped.
+#[test]
+fn updates_of_messengers_come_out_grouped() {
+    let (home, receiver) = (Home::new(), Receiver::saying(204));
+    let chat = file(&home, "close: { quiet: 3s, max_age: 60s, max_count: 100 }");
+    let running = samples::start(&home, chat, &receiver);
+    samples::come_out_grouped(&running, &receiver);
 }
 
 #[test]

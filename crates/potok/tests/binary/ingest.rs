@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::http::{get_from, listener, post_to};
+use crate::posting::{get_from, listener, post_to};
 use crate::process::{Home, Running, pipelines};
-use ring::hmac;
+use crate::samples::signature;
 
 const ENVIRONMENT: [(&str, &str); 5] = [
     ("POTOK_HTTP", "127.0.0.1:0"),
@@ -95,14 +95,6 @@ fn telegram_updates_become_messages() {
     assert_eq!((&status["filtered"], &status["dead_lettered"]), (&3.into(), &0.into()));
 }
 
-/// What Meta sends along, of the body that it sends.
-fn signature(body: &str) -> String {
-    let key = hmac::Key::new(hmac::HMAC_SHA256, b"app-secret");
-    let hex = hmac::sign(&key, body.as_bytes());
-    let hex: String = hex.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("X-Hub-Signature-256: sha256={hex}")
-}
-
 /// A webhook of WhatsApp with one message.
 fn message(id: &str, kind: &str, content: &str) -> String {
     let content: Value = serde_json::from_str(content).unwrap();
@@ -175,19 +167,26 @@ fn whatsapp_webhooks_become_messages() {
     let place = message("wamid.3", "location", r#"{"latitude":1.5,"longitude":2.5}"#);
     assert_eq!(ingest.post(&signature(&place), &place), 200);
     let (messages, status) = ingest.messages();
-    assert_eq!(messages[1]["media"][0]["type"], "location");
-    assert_eq!(
-        messages[..1],
-        [json!({
-            "channel": "whatsapp", "external_chat_id": "79991234567",
-            "external_user_id": "79991234567", "phone": "79991234567", "message_id": "wamid.1",
-            "name": "Ada", "text": "hello\n\nlook",
-            "media": [{"type": "image", "file_id": "77", "mime_type": "image/jpeg"}],
-            "timestamp": "2023-10-11T16:53:43Z",
-        })]
-    );
-    // Messages of several people in one body are nobody's in particular.
-    assert_eq!((&status["filtered"], &status["dead_lettered"]), (&1.into(), &1.into()));
+    let message = |chat: &str, id: &str, name: Value, text: &str, media: Value, second: u32| {
+        json!({
+            "channel": "whatsapp", "external_chat_id": chat, "external_user_id": chat, "phone": chat,
+            "message_id": id, "name": name, "text": text, "media": media,
+            "timestamp": format!("2023-10-11T16:53:{second}Z"),
+        })
+    };
+    let (ada, other) = ("79991234567", "79990000000");
+    let image = json!([{"type": "image", "file_id": "77", "mime_type": "image/jpeg"}]);
+    let of = |chat: &str| -> Vec<Value> {
+        messages.iter().filter(|of| of["external_chat_id"] == chat).cloned().collect()
+    };
+    // Several messages in one body are a message each, whoever wrote them.
+    let hello = message(ada, "wamid.1", "Ada".into(), "hello", json!([]), 43);
+    let look = message(ada, "wamid.2", "Ada".into(), "look", image.clone(), 44);
+    let ada = of(ada);
+    assert_eq!(ada[..3], [hello.clone(), look, hello]);
+    assert_eq!(ada[3]["media"][0]["type"], "location");
+    assert_eq!(of(other), [message(other, "wamid.2", Value::Null, "look", image, 44)]);
+    assert_eq!((&status["filtered"], &status["dead_lettered"]), (&1.into(), &0.into()));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 
 use serde_json::Value;
 
@@ -15,6 +15,8 @@ pub type Post = (String, String, u16);
 pub struct Receiver {
     posts: Arc<Mutex<Vec<Post>>>,
     status: Arc<Mutex<u16>>,
+    /// How many may be answered; all where there is none.
+    answers: Arc<(Mutex<Option<usize>>, Condvar)>,
     pub url: String,
 }
 
@@ -23,7 +25,8 @@ impl Receiver {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
         let status = Arc::new(Mutex::new(status));
-        let receiver = Receiver { posts: Arc::default(), status, url };
+        let answers = Arc::default();
+        let receiver = Receiver { posts: Arc::default(), status, answers, url };
         let server = receiver.clone();
         std::thread::spawn(move || listener.incoming().for_each(|s| server.answer(s.unwrap())));
         receiver
@@ -50,9 +53,19 @@ impl Receiver {
         let status = if key.is_empty() { 405 } else { *self.status.lock().unwrap() };
         if !key.is_empty() {
             self.posts.lock().unwrap().push((key, String::from_utf8(body).unwrap(), status));
+            let (left, more) = &*self.answers;
+            let mut left = more.wait_while(left.lock().unwrap(), |left| *left == Some(0)).unwrap();
+            *left = left.map(|left| left - 1);
         }
         let head = format!("HTTP/1.1 {status} X\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
         let _ = stream.write_all(head.as_bytes());
+    }
+
+    #[allow(dead_code, reason = "for the tests on real services")]
+    /// Answers so many more posts; keeps the others waiting. None: answers all.
+    pub fn answer_only(&self, posts: Option<usize>) {
+        *self.answers.0.lock().unwrap() = posts;
+        self.answers.1.notify_all();
     }
 
     pub fn say(&self, status: u16) {

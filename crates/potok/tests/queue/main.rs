@@ -6,7 +6,13 @@
 
 mod by_hand;
 mod chaos;
+mod leases;
+mod letters;
+mod movers;
 mod posted;
+#[allow(dead_code, reason = "shared with the tests of the embedded default")]
+#[path = "../binary/posting.rs"]
+mod posting;
 #[allow(dead_code, reason = "shared with the tests of the embedded default")]
 #[path = "../binary/process.rs"]
 mod process;
@@ -14,6 +20,8 @@ mod process;
 #[path = "../binary/receiver.rs"]
 mod receiver;
 mod same;
+#[path = "../binary/samples.rs"]
+mod samples;
 #[allow(dead_code, reason = "shared with the tests of the embedded default")]
 #[path = "../binary/wait.rs"]
 mod wait;

@@ -23,8 +23,10 @@ pub fn home(redis: &Redis) -> Home {
 /// The shipped file with another `close`.
 pub fn file(home: &Home, close: &str) -> PathBuf {
     let shipped = fs::read_to_string(pipelines().join("chat.yaml")).unwrap();
-    let usual = "close: { quiet: \"${CHAT_QUIET:-10s}\", max_age: \"${CHAT_MAX_AGE:-300s}\", max_count: 100 }";
-    assert!(shipped.contains(usual));
+    let from = shipped.find("close:").unwrap();
+    let to = shipped[from..].find("\n\n").unwrap();
+    let usual = &shipped[from..from + to];
+    assert!(usual.contains("max_age") && usual.ends_with("max_bytes: 8MiB"), "{usual}");
     let quick = "retry: { attempts: 3, first: 5ms, max: 50ms }\ngate: { probe_every: 50ms }\n";
     let file = home.path().join("chat.yaml");
     fs::write(&file, shipped.replace(usual, close) + quick).unwrap();

@@ -8,6 +8,7 @@
 mod auth;
 mod body;
 mod connections;
+mod each;
 mod requests;
 mod source;
 

@@ -20,6 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::auth::{self, HttpAuth};
 use super::body::{BYTES_MAX, BadBody, elements, unpack};
+use super::each::{EachStep, parted};
 use super::requests::{AcceptedRequest, Requests};
 use crate::{ApiError, error, request};
 
@@ -34,6 +35,8 @@ pub struct HttpSource {
     pub topic: Arc<str>,
     /// The key of each record; without it records have none.
     pub key: Option<Template>,
+    /// The arrays whose elements are records, each with what lies around it; empty where an object is one.
+    pub each: Vec<EachStep>,
     /// How senders prove who they are; without it everybody may send.
     pub auth: Option<HttpAuth>,
     /// What a sender has to know that asks by GET whether this is the right address; without it nobody is
@@ -365,7 +368,8 @@ fn outputs(
     let body = unpack(encoding, body.clone()).map_err(refused)?;
     let mut parser = Parser::new();
     let mut outputs = Vec::new();
-    for value in elements(&body).map_err(refused)? {
+    let elements = elements(&body).map_err(refused)?;
+    for value in elements.into_iter().flat_map(|value| parted(value, &source.each)) {
         let key = source.key.as_ref().and_then(|key| {
             key.eval_bytes(&Scope {
                 value: parser.parse(&value).ok(),

@@ -1,5 +1,7 @@
 //! Full memory, too many chats, servers that will not do.
 
+use std::time::Duration;
+
 use potok_connectors::redis::{QueueOptions, RedisQueue};
 use potok_core::Feed;
 use potok_testkit::services::Redis;
@@ -36,6 +38,41 @@ pub fn a_full_server_is_emptied() {
     assert!(by_chat(&groups).values().all(|numbers| numbers.is_sorted()));
     until("nothing is left", || other.left().is_empty().then_some(()));
     assert!(used(&mut other) < before);
+}
+
+/// Chats that wait fill the memory: they leave all the same, without any traffic.
+#[test]
+pub fn chats_that_fill_the_memory_leave() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    let options = QueueOptions { quiet: Duration::from_secs(3), ..options() };
+    let copy = Copy::start(&redis.url(), options, true);
+    let pad = "x".repeat(2_000);
+    let padded =
+        |n: u64| message(&n.to_string(), n).replace("\"n\"", &format!("\"t\":\"{pad}\",\"n\""));
+    other.push((0..2_000).map(padded));
+    until("all are sorted", || (other.ask::<i64>(&["LLEN", LIST]) == 0).then_some(()));
+    let before = used(&mut other);
+    let _: String = other.ask(&["CONFIG", "SET", "maxmemory", &(before / 2).to_string()]);
+    assert_eq!(by_chat(&copy.messages(2_000)).len(), 2_000);
+    until("nothing is left", || other.left().is_empty().then_some(()));
+    assert!(used(&mut other) < before);
+}
+
+/// What belongs to no chat is handed out in pieces that fit into memory.
+#[test]
+fn what_belongs_to_no_chat_has_no_more_bytes_than_it_may_either() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    let bad = "x".repeat(1 << 20);
+    for _ in 0..6 {
+        other.push([bad.clone()]);
+    }
+    let options = QueueOptions { max_bytes: Some((2 << 20) + 1_000), ..options() };
+    let copy = Copy::start(&redis.url(), options, true);
+    let groups = copy.messages(6);
+    assert!(groups.iter().all(|group| group.key.is_none() && group.values.len() <= 2));
+    until("nothing is left", || other.left().is_empty().then_some(()));
 }
 
 #[test]

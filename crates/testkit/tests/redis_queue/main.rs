@@ -4,6 +4,7 @@
 
 mod bounds;
 mod chats;
+mod clock;
 mod locks;
 mod outgoing;
 mod planted;

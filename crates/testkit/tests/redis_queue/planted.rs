@@ -156,6 +156,20 @@ fn takes_all() {
 }
 
 #[test]
+fn bytes_reached() {
+    is_found(Bug::BytesReached, &[DIFFERS], chats::a_group_has_no_more_bytes_than_it_may);
+}
+
+#[test]
+fn own_deaths() {
+    is_found(
+        Bug::OwnDeaths,
+        &["its owner lives"],
+        takeover::whoever_loses_sight_of_redis_has_not_died,
+    );
+}
+
+#[test]
 fn adopts_at_expiry() {
     is_found(
         Bug::AdoptsAtExpiry,

@@ -44,6 +44,10 @@ pub fn an_emptied_server_is_reported_and_goes_on() {
     let _: String = other.ask(&["FLUSHALL"]);
     until("it is lost", || (copy.lost() == [claimed[0].batch.assignment]).then_some(()));
     until("it is counted", || (count(&copy, "emptied") == 1).then_some(()));
+    until("the pipeline says again that it is here", || {
+        let name: Option<String> = other.ask(&["GET", "potok:list:pipeline"]);
+        (name.as_deref() == Some("chat queue:incoming")).then_some(())
+    });
     other.push([message("a", 2)]);
     assert_eq!(copy.messages(2)[1].numbers(), [2]);
     // The late acknowledgement of what is gone changes nothing.
@@ -173,6 +177,35 @@ pub fn a_close_by_hand_takes_what_was_there() {
     let refused = runtime.block_on(groups.close(b"t:a", CloseReason::Dropped)).unwrap_err();
     assert_eq!(refused.code, "P1211");
     assert!(!runtime.block_on(groups.close(b"t:b", CloseReason::ClosedByHand)).unwrap());
+}
+
+/// A call to drop a chat comes late: the chat has left and opened again meanwhile. It is not meant.
+#[test]
+fn a_late_drop_hits_no_later_group() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    let copy = Copy::start(&redis.url(), patient(), true);
+    other.push([message("a", 1)]);
+    let before = until("it is sorted", || state(&mut other, 1));
+    let groups = copy.feed.groups().unwrap();
+    assert!(copy.on(groups.close(b"t:a", CloseReason::ClosedByHand)).unwrap());
+    copy.messages(1);
+    until("nothing is left", || other.left().is_empty().then_some(()));
+    other.push([message("a", 2)]);
+    let after = until("it is sorted", || state(&mut other, 1));
+    assert_ne!(before, after);
+    let script = [
+        include_str!("../../../connectors/src/redis/queue/scripts/common.lua"),
+        include_str!("../../../connectors/src/redis/queue/scripts/wish.lua"),
+    ];
+    let (script, prefix) = (script.concat(), format!("potok:list:{LIST}:"));
+    let mut drop = |opening: &str| -> String {
+        other.ask(&["EVAL", &script, "1", LIST, &prefix, "t:a", opening, "dropped"])
+    };
+    assert_eq!(drop(&before), "gone");
+    assert_eq!(drop(&after), "done");
+    let left = copy.messages(2);
+    assert_eq!((left[1].numbers(), left[1].reason.as_str()), (vec![2], "dropped"));
 }
 
 /// A given-up chat comes with its reason, so that its messages become dead letters.

@@ -76,6 +76,12 @@ impl Other {
         redis::cmd(command).arg(args).query(&mut self.0).unwrap()
     }
 
+    /// For questions that may be refused.
+    pub fn try_ask<T: redis::FromRedisValue>(&mut self, words: &[&str]) -> redis::RedisResult<T> {
+        let (command, args) = words.split_first().unwrap();
+        redis::cmd(command).arg(args).query(&mut self.0)
+    }
+
     pub fn push(&mut self, messages: impl IntoIterator<Item = String>) {
         let messages: Vec<String> = messages.into_iter().collect();
         for part in messages.chunks(1_000) {

@@ -1,5 +1,6 @@
 //! Owners that die, freeze, or give up.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use potok_connectors::redis::QueueOptions;
@@ -187,19 +188,49 @@ pub fn several_copies_share_the_queue() {
     let copies: Vec<Copy> =
         (0..3).map(|_| Copy::start(&redis.url(), options.clone(), true)).collect();
     let (chats, count) = (40, 4_000);
+    let mut popped = BTreeSet::new();
     for n in 0..count {
         other.push([message(&(n % chats).to_string(), n)]);
-        // The old processor lets go of its lock, which is ours.
-        if n % 400 == 0 {
+        // The old processor lets go of its lock, which is ours, and takes from the head.
+        if n % 100 == 0 {
             let _: i64 = other.ask(&["DEL", "queue:processor:lock"]);
+            let head: Option<String> = other.ask(&["LPOP", LIST]);
+            popped.extend(head.and_then(|head| {
+                serde_json::from_str::<serde_json::Value>(&head).unwrap()["n"].as_u64()
+            }));
         }
     }
     until("nothing is left", || other.left().is_empty().then_some(()));
     let mut groups: Vec<_> = copies.iter().flat_map(Copy::groups).collect();
     groups.sort_by_key(|group| group.numbers()[0]);
     for (chat, numbers) in by_chat(&groups) {
-        let first = numbers[0];
-        let expected: Vec<u64> = (0..count / chats).map(|n| first + chats * n).collect();
+        let of_chat = (0..count).filter(|n| format!("t:{}", n % chats) == chat);
+        let expected: Vec<u64> = of_chat.filter(|n| !popped.contains(n)).collect();
         assert_eq!(numbers, expected, "{chat}");
     }
+}
+
+/// Redis is away for longer than a lease while a message is tried alone: nobody has died of it.
+#[test]
+pub fn whoever_loses_sight_of_redis_has_not_died() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    let options = QueueOptions { lease: Duration::from_millis(500), ..options() };
+    other.push([message("a", 0), message("a", 1)]);
+    for _ in 0..3 {
+        let copy = Copy::start(&redis.url(), options.clone(), false);
+        copy.messages(2);
+        copy.kill();
+    }
+    let copy = Copy::start(&redis.url(), options, false);
+    let group = copy.messages(2).remove(0);
+    copy.on(group.batch.trials().unwrap().notes.trying(Some(1)));
+    assert!(group.batch.lease().unwrap().is_held());
+    redis.freeze();
+    until("it is lost", || (copy.lost() == [group.batch.assignment]).then_some(()));
+    assert!(!group.batch.lease().unwrap().is_held(), "no call may begin for it");
+    redis.thaw();
+    let again = until("it comes again", || copy.groups().get(1).cloned());
+    assert_eq!(again.generation, group.generation);
+    assert_eq!(again.batch.trials().unwrap().deaths_at(1), 0, "its owner lives");
 }

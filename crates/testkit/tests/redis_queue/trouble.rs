@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use potok_connectors::redis::QueueOptions;
+use potok_core::{CloseReason, Feed};
 use potok_testkit::services::{Mode, Proxy};
 
-use crate::rig::{Copy, LIST, Other, assert_own_chats, by_chat, message, options, server, until};
+use crate::rig::{
+    Copy, LIST, Other, assert_own_chats, by_chat, message, options, patient, server, until,
+};
 
 /// Answers are dropped again and again, so that calls are made twice: each message is in the chat that
 /// its body names, once and in order.
@@ -83,31 +86,34 @@ fn a_server_that_restarts_goes_on_where_it_was() {
 /// group of them, and nobody takes it for the first.
 #[test]
 pub fn other_members_have_another_name() {
-    let redis = server(&[]);
+    let redis = server(&[("repl-diskless-sync-delay", "0")]);
     let mut other = Other::new(&redis);
-    let copy = Copy::start(
-        &redis.url(),
-        QueueOptions { quiet: Duration::from_secs(1), ..options() },
-        false,
-    );
+    let copy = Copy::start(&redis.url(), patient(), false);
     other.push([message("a", 1), message("a", 2)]);
     until("they are sorted", || {
         (other.ask::<i64>(&["LLEN", "queue:batch:t:a"]) == 2).then_some(())
     });
     let chats = format!("potok:list:{LIST}:chats");
     let state: String = other.ask(&["HGET", &chats, "t:a"]);
+    // A replica has all of that, and is cut off before the claim.
+    let replica = server(&[]);
+    let mut stale = Other::new(&replica);
+    let _: String = stale.ask(&["REPLICAOF", "127.0.0.1", &redis.port().to_string()]);
+    until("the replica has the messages", || {
+        let size: Result<i64, _> = stale.try_ask(&["LLEN", "queue:batch:t:a"]);
+        (size == Ok(2)).then_some(())
+    });
+    let _: String = stale.ask(&["REPLICAOF", "NO", "ONE"]);
+    let groups = copy.feed.groups().unwrap();
+    assert!(copy.on(groups.close(b"t:a", CloseReason::ClosedByHand)).unwrap());
     let claimed = copy.messages(2);
     copy.kill();
-    // As the replica knows it: the opening is the same, the claim is not there, and a message joins.
-    let sending = format!("potok:list:{LIST}:sending:t:a");
-    let claims = format!("potok:list:{LIST}:claims");
-    let due = format!("potok:list:{LIST}:due");
-    let _: String = other.ask(&["RENAME", &sending, "queue:batch:t:a"]);
-    let _: i64 = other.ask(&["DEL", &claims, "lock:batch:t:a"]);
-    let _: i64 = other.ask(&["HSET", &chats, "t:a", &state]);
-    let _: i64 = other.ask(&["ZADD", &due, "1", "t:a"]);
-    other.push_bytes(b"queue:batch:t:a", message("a", 4).as_bytes());
-    let copy = Copy::start(&redis.url(), options(), true);
+    // It is promoted: the opening is the same, the claim is not there, and a message joins.
+    assert_eq!(stale.ask::<Option<String>>(&["HGET", &chats, "t:a"]), Some(state));
+    stale.push([message("a", 4)]);
+    let copy = Copy::start(&replica.url(), options(), true);
+    until("it joins", || (stale.ask::<i64>(&["LLEN", LIST]) == 0).then_some(()));
+    let _: i64 = stale.ask(&["ZADD", &format!("potok:list:{LIST}:due"), "XX", "1", "t:a"]);
     let again = copy.messages(3);
     assert_eq!(again[0].numbers(), [1, 2, 4]);
     assert_ne!(again[0].generation, claimed[0].generation);

@@ -8,8 +8,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use potok_core::trouble::{Bug, Plant};
 use potok_core::{
-    Assignment, EndedOffsets, Fault, FeedFacts, Headers, Partition, RangeSet, Record, SourceBatch,
-    SourceEvent, Timestamp, WholeGroup,
+    Assignment, EndedOffsets, Fault, FeedFacts, Headers, Lease, LeaseCheck, Partition, RangeSet,
+    Record, SourceBatch, SourceEvent, Timestamp, WholeGroup,
 };
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
@@ -17,11 +17,15 @@ use tokio::time::Instant;
 
 use super::calls::{ClaimAnswer, ClaimToken, QueueCalls};
 use super::feed::Counters;
+use super::hold::ClaimHold;
 use super::{split, trials};
 
 /// Claims that wait to be handed out: no more, so that their leases do not run out waiting.
 const READY_MAX: usize = 400;
 const READY_BYTES_MAX: usize = 8 << 20;
+
+/// After claims were given back: nothing is claimed for a while, so that others come first.
+const REST_MAX: Duration = Duration::from_secs(5);
 
 /// What names a claim: its list, chat, opening and members. The same members have the same name
 /// whoever has them; others have another.
@@ -44,13 +48,11 @@ fn name_of(list: &str, claim: &ClaimAnswer, plant: Plant) -> u64 {
 
 /// A claim that this process has.
 struct InFlight {
-    held: ClaimToken,
+    hold: Arc<ClaimHold>,
     name: u64,
     /// Its records are numbered up to here.
     next: u64,
     ended: RangeSet,
-    /// By the monotonic clock, when its lease surely had not begun yet.
-    renewed: Instant,
     /// Its batch, until it is handed out.
     batch: Option<SourceBatch>,
     bytes: usize,
@@ -76,6 +78,8 @@ struct ClaimTable {
     is_paused: bool,
     /// Since when nobody takes what is handed out.
     left: Option<Instant>,
+    /// Until when others come first.
+    rests_until: Option<Instant>,
 }
 
 /// Who is kept from working.
@@ -137,10 +141,16 @@ impl Claims {
     /// For how many bytes there is room; none while claims wait to be handed out.
     pub fn room(&self) -> usize {
         let state = self.state();
-        match state.is_paused || state.ready.len() >= READY_MAX {
+        let rests = state.rests_until.is_some_and(|until| Instant::now() < until);
+        match rests || state.is_paused || state.ready.len() >= READY_MAX {
             true => 0,
             false => READY_BYTES_MAX.saturating_sub(state.ready_bytes),
         }
+    }
+
+    /// What was given back could not be delivered here: others come first.
+    pub fn rest(&self) {
+        self.state().rests_until = Some(Instant::now() + REST_MAX.min(self.lease / 4));
     }
 
     pub fn set_paused(&self, paused: bool) {
@@ -161,14 +171,14 @@ impl Claims {
             let held = ClaimToken { key: answer.key.clone(), token: token.to_owned() };
             let name = name_of(&self.list, &answer, self.plant);
             let known = state.by_name.get(&name).copied();
-            if let Some(known) = known.and_then(|known| state.claims.get_mut(&known)) {
+            if let Some(known) = known.and_then(|known| state.claims.get(&known)) {
                 // Our own lease ran out: the same claim goes on under its new token.
-                known.held = held;
-                known.renewed = asked;
+                known.hold.go_on(held, asked);
                 continue;
             }
             let assignment = state.next_assignment;
-            let (batch, skipped) = self.batch(assignment, name, answer, &held);
+            let hold = Arc::new(ClaimHold::new(held.clone(), asked, self.lease));
+            let (batch, skipped) = self.batch(assignment, name, answer, &hold);
             self.counters.add(&self.counters.skipped, skipped);
             if batch.records.is_empty() {
                 if !self.plant.is(Bug::EmptyKept) {
@@ -179,15 +189,8 @@ impl Claims {
             state.next_assignment = assignment.wrapping_add(1);
             let bytes = batch.records.iter().map(Record::bytes).sum();
             let next = batch.next;
-            let claim = InFlight {
-                held,
-                name,
-                next,
-                ended: RangeSet::new(),
-                renewed: asked,
-                batch: Some(batch),
-                bytes,
-            };
+            let claim =
+                InFlight { hold, name, next, ended: RangeSet::new(), batch: Some(batch), bytes };
             state.by_name.insert(name, assignment);
             state.claims.insert(assignment, claim);
             state.ready.push_back(assignment);
@@ -203,7 +206,7 @@ impl Claims {
         assignment: u64,
         name: u64,
         claim: ClaimAnswer,
-        held: &ClaimToken,
+        hold: &Arc<ClaimHold>,
     ) -> (SourceBatch, u64) {
         let millis = |micros: u64| Timestamp(i64::try_from(micros / 1_000).unwrap_or(i64::MAX));
         let (opened, closed) = (millis(claim.opened), millis(claim.closed));
@@ -227,7 +230,7 @@ impl Claims {
                 offset += 1;
             }
         }
-        let trials = trials::of_claim(&self.calls, &claim, held);
+        let trials = trials::of_claim(&self.calls, &claim, hold);
         let whole = has_chat.then(|| WholeGroup {
             key: claim.key.clone(),
             generation: name,
@@ -235,7 +238,8 @@ impl Claims {
             closed,
             reason: claim.reason,
         });
-        let feed = FeedFacts { origins: None, whole, trials };
+        let lease = Some(Lease(hold.clone()));
+        let feed = FeedFacts { origins: None, whole, trials, lease };
         let batch = SourceBatch {
             partition: self.partition(),
             log: name,
@@ -292,10 +296,10 @@ impl Claims {
         {
             self.look.notify_one();
             let Some(claim) = state.claims.get_mut(&assignment) else { continue };
-            let (batch, bytes, held_since) = (claim.batch.take(), claim.bytes, claim.renewed);
+            let (batch, bytes, is_held) = (claim.batch.take(), claim.bytes, claim.hold.is_held());
             state.ready_bytes = state.ready_bytes.saturating_sub(bytes);
             // Nobody begins what another may have begun meanwhile.
-            if held_since.elapsed() >= self.lease {
+            if !is_held {
                 state.forget(assignment);
                 continue;
             }
@@ -317,7 +321,7 @@ impl Claims {
             let Some(claim) = state.claims.get_mut(assignment) else { continue };
             ranges.iter().for_each(|range| claim.ended.insert(range.clone()));
             if claim.ended.first_gap(0) >= claim.next {
-                whole.push((*assignment, claim.held.clone()));
+                whole.push((*assignment, claim.hold.token()));
             }
         }
         whole
@@ -328,7 +332,7 @@ impl Claims {
         let state = self.state();
         let claims = back.iter().filter_map(|ended| {
             let claim = state.claims.get(&ended.assignment)?;
-            Some((ended.assignment, claim.held.clone()))
+            Some((ended.assignment, claim.hold.token()))
         });
         let mut claims: Vec<_> = claims.collect();
         claims.sort_by_key(|(assignment, _)| *assignment);
@@ -362,7 +366,7 @@ impl Claims {
     /// All claims there are, for renewal.
     pub fn all(&self) -> Vec<(u64, ClaimToken)> {
         let state = self.state();
-        let held = |(assignment, claim): (&u64, &InFlight)| (*assignment, claim.held.clone());
+        let held = |(assignment, claim): (&u64, &InFlight)| (*assignment, claim.hold.token());
         state.claims.iter().map(held).collect()
     }
 
@@ -370,15 +374,15 @@ impl Claims {
     pub fn renewed(&self, asked: Instant, held: &[(u64, ClaimToken)], ours: &[bool]) {
         let mut lost = Vec::new();
         {
-            let mut state = self.state();
+            let state = self.state();
             for ((assignment, held), ours) in held.iter().zip(ours) {
-                let Some(claim) = state.claims.get_mut(assignment) else { continue };
+                let Some(claim) = state.claims.get(assignment) else { continue };
                 // A look in between gave it another token.
-                if claim.held != *held {
+                if claim.hold.token() != *held {
                     continue;
                 }
                 match ours {
-                    true => claim.renewed = asked,
+                    true => claim.hold.renew(asked),
                     false => lost.push(*assignment),
                 }
             }
@@ -390,7 +394,7 @@ impl Claims {
     pub fn lose_overdue(&self) {
         let overdue: Vec<u64> = {
             let state = self.state();
-            let overdue = state.claims.iter().filter(|(_, c)| c.renewed.elapsed() >= self.lease);
+            let overdue = state.claims.iter().filter(|(_, claim)| !claim.hold.is_held());
             overdue.map(|(assignment, _)| *assignment).collect()
         };
         if !overdue.is_empty() {
@@ -405,7 +409,7 @@ impl Claims {
         state.ready_bytes = 0;
         let mut held = Vec::new();
         for assignment in ready {
-            held.extend(state.claims.get(&assignment).map(|claim| claim.held.clone()));
+            held.extend(state.claims.get(&assignment).map(|claim| claim.hold.token()));
             state.forget(assignment);
         }
         held
@@ -445,6 +449,7 @@ impl Claims {
 impl ClaimTable {
     fn forget(&mut self, assignment: u64) -> bool {
         let Some(claim) = self.claims.remove(&assignment) else { return false };
+        claim.hold.end();
         if claim.batch.is_some() {
             self.ready_bytes = self.ready_bytes.saturating_sub(claim.bytes);
         }

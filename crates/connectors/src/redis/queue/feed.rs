@@ -152,6 +152,7 @@ impl Feed for RedisQueue {
             options: options.clone(),
             counters: self.counters.clone(),
             next_look,
+            is_registered: true,
         };
         let scan =
             visitor::scan(calls.clone(), claims.clone(), self.counters.clone(), list.clone());
@@ -272,6 +273,7 @@ impl Progress for QueueProgress {
             let held: Vec<ClaimToken> = back.iter().map(|(_, held)| held.clone()).collect();
             self.calls.give_back(&held).await?;
             self.claims.lose(back.into_iter().map(|(assignment, _)| assignment));
+            self.claims.rest();
         }
         Ok(())
     }

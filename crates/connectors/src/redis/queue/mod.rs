@@ -11,7 +11,8 @@
 //! it. What is sorted is compared with the list byte for byte: any number of processes sort, and a
 //! call that was answered or not may be made again. The time of a look is also the lease of a claim: a
 //! claim whose owner died is handed out again, the same members under the same name; from the third time
-//! on its messages are tried one by one, for one of them may be what owners die of (`trials.rs`). Locks of the
+//! on its messages are tried one by one, for one of them may be what owners die of (`trials.rs`). Whoever was frozen past a lease, or waits for a destination that is
+//! away for longer than one, leaves the claim to others (`hold.rs`). Locks of the
 //! documented names are honoured; one is ours where it ends exactly when the one ends that was written
 //! last.
 //!
@@ -23,6 +24,7 @@ mod calls;
 mod claims;
 mod feed;
 mod groups;
+mod hold;
 mod keys;
 mod naive;
 mod scripts;

@@ -123,6 +123,18 @@ mod patches {
             "  do return size, false end
              local limit = size",
         ),
+        (
+            Bug::BytesReached,
+            "",
+            "      if taken > 0 and bytes + more > max_bytes then return taken, true end\n",
+            "",
+        ),
+        (
+            Bug::OwnDeaths,
+            "",
+            "claim.token ~= '-' and not is_own(claim.token) then",
+            "claim.token ~= '-' then",
+        ),
         (Bug::AdoptsAtExpiry, "", "then wait = 30 * SECOND end", "then wait = 0 end"),
         (Bug::FarLooksLeft, "", "for _, key in ipairs(far) do look_at(key, now + lease) end", ""),
         (

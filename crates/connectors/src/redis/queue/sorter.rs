@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use potok_core::trouble::crash_point;
+use potok_core::trouble::{Bug, crash_point, planted};
 use potok_core::{Fault, Timestamp};
 use tokio::time::{Instant, sleep};
 
@@ -128,10 +128,26 @@ impl Sorter {
 
     /// Until something is in the list; it stays there.
     async fn wait(&self) {
+        if planted(Bug::MoverUnfenced) {
+            return self.wait_by_moving().await;
+        }
         let mut wait = redis::cmd("BLMOVE");
         wait.arg(&self.options.list).arg(&self.options.list).arg("LEFT").arg("LEFT").arg(1);
         if self.waiting.command(&wait).await.is_err() {
             sleep(AGAIN).await;
+        }
+    }
+
+    /// The naive version: what is waited for is taken along, and put back when this goes on.
+    async fn wait_by_moving(&self) {
+        let (list, own) =
+            (&self.options.list, format!("{}.{}", self.options.list, self.claims.token()));
+        let mut wait = redis::cmd("BLMOVE");
+        wait.arg(list).arg(&own).arg("LEFT").arg("LEFT").arg(1);
+        let mut back = redis::cmd("LMOVE");
+        back.arg(&own).arg(list).arg("LEFT").arg("LEFT");
+        for step in [wait, back] {
+            let _ = self.waiting.command(&step).await;
         }
     }
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use potok_core::{TrialNotes, Trials};
 
-use super::calls::{ClaimAnswer, ClaimToken, QueueCalls};
+use super::calls::{ClaimAnswer, QueueCalls};
+use super::hold::ClaimHold;
 
 /// From so many takeovers on, messages run one at a time.
 const TAKEOVERS_MAX: u64 = 3;
@@ -15,22 +16,22 @@ const TAKEOVERS_MAX: u64 = 3;
 pub(super) fn of_claim(
     calls: &Arc<QueueCalls>,
     claim: &ClaimAnswer,
-    held: &ClaimToken,
+    hold: &Arc<ClaimHold>,
 ) -> Option<Trials> {
-    let notes = || Arc::new(ClaimNotes { calls: calls.clone(), held: held.clone() });
+    let notes = || Arc::new(ClaimNotes { calls: calls.clone(), hold: hold.clone() });
     (claim.takeovers >= TAKEOVERS_MAX)
         .then(|| Trials { deaths: claim.deaths.clone(), notes: notes() })
 }
 
 struct ClaimNotes {
     calls: Arc<QueueCalls>,
-    held: ClaimToken,
+    hold: Arc<ClaimHold>,
 }
 
 #[async_trait]
 impl TrialNotes for ClaimNotes {
     async fn trying(&self, offset: Option<u64>) {
-        if let Err(fault) = self.calls.trying(&self.held, offset).await {
+        if let Err(fault) = self.calls.trying(&self.hold.token(), offset).await {
             tracing::debug!(%fault, "what is being tried could not be noted");
         }
     }

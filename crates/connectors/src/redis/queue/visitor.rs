@@ -36,6 +36,8 @@ pub(super) struct Visitor {
     pub options: Arc<QueueOptions>,
     pub counters: Arc<Counters>,
     pub next_look: UnboundedReceiver<Instant>,
+    /// The name of the pipeline is where others see it.
+    pub is_registered: bool,
 }
 
 impl Visitor {
@@ -62,6 +64,10 @@ impl Visitor {
 
     /// Until a look is due, or something else is to be done.
     async fn wait(&mut self, mut due: Instant) {
+        // Under load there are more of them than looks.
+        while let Ok(sooner) = self.next_look.try_recv() {
+            due = due.min(sooner);
+        }
         loop {
             tokio::select! {
                 () = sleep_until(due) => return,
@@ -75,7 +81,7 @@ impl Visitor {
     }
 
     async fn look(
-        &self,
+        &mut self,
         room: usize,
         known_epoch: &mut Option<bytes::Bytes>,
     ) -> Result<Option<Duration>, Fault> {
@@ -89,6 +95,7 @@ impl Visitor {
         let list = &self.options.list;
         if known_epoch.as_ref().is_some_and(|known| *known != visit.epoch) {
             self.counters.add(&self.counters.emptied, 1);
+            self.is_registered = false;
             tracing::warn!(
                 list,
                 "Redis was emptied or lost its last writes; what waited there is gone"
@@ -116,6 +123,10 @@ impl Visitor {
             tracing::warn!(list, chat = readable(&claim.key), takeovers, "took over a claim");
         }
         let empty = self.claims.add(visit.claims, &token, asked);
+        if !self.is_registered {
+            server::register(&self.calls, &self.options.pipeline, list).await?;
+            self.is_registered = true;
+        }
         if !empty.is_empty() && self.calls.acknowledge(&empty).await? {
             return Ok(Some(Duration::ZERO));
         }

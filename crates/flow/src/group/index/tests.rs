@@ -99,6 +99,16 @@ fn what_a_seal_leaves_behind_is_closed_by_what_closes_it_still() {
 }
 
 #[test]
+fn a_group_closes_before_it_has_more_bytes_than_it_may() {
+    let mut index = index(ClosePlan { max_bytes: Some(10), ..ClosePlan::default() });
+    for (offset, bytes) in (0..).zip([4, 4, 4, 6, 20, 1]) {
+        add(&mut index, HeldRecord { bytes, ..entry(offset, 0) });
+    }
+    assert_eq!(closed(&mut index, 1), [vec![0, 1], vec![2, 3], vec![4]]);
+    assert_eq!(closed(&mut index, 101), [vec![5]]);
+}
+
+#[test]
 fn a_group_that_was_put_forward_closes_once() {
     let mut index = index(ClosePlan::default());
     for (offset, at) in [(0, 10), (1, 5)] {

@@ -312,7 +312,7 @@ impl Rows {
             feed: Some(Box::new(FeedFacts {
                 origins: Some(origins),
                 whole: Some(whole),
-                trials: None,
+                ..FeedFacts::default()
             })),
         };
         Some((assignment, batch))

@@ -25,6 +25,12 @@ local function hand_out(key, claim)
     num(claim.takeovers), claim.deaths or '-', entries }
 end
 
+-- Tokens of one opening begin alike: it lost sight of Redis for a while, and nobody has died.
+local function is_own(other)
+  local opening = string.match(token, '^%x+%-')
+  return opening and string.sub(other, 1, #opening) == opening
+end
+
 -- Its owner died while it tried one message alone.
 local function count_death(claim)
   local times, deaths = 0, {}
@@ -42,7 +48,7 @@ local function hand_out_again(key)
     local state = read_state(redis.call('HGET', CHATS, key))
     local opened = state and state.opened > 0 and math.min(state.opened, now) or now
     claim = { opened = opened, nonce = nonce, closed = now, takeovers = 0, reason = 'unknown' }
-  elseif claim.token ~= '-' then
+  elseif claim.token ~= '-' and not is_own(claim.token) then
     claim.takeovers = claim.takeovers + 1
     if claim.trying ~= '-' then count_death(claim) end
   end
@@ -51,7 +57,8 @@ local function hand_out_again(key)
   hand_out(key, claim)
 end
 
--- How many entries a claim takes: up to the count, or to the one with which they reach the bytes.
+-- How many entries a claim takes: no more than the count, nor than the bytes, but at least one; and whether
+-- it is the bytes that end it.
 local function cut(key, size, most_entries)
   local limit = math.min(size, most_entries)
   if max_bytes <= 0 then return limit, false end
@@ -60,12 +67,23 @@ local function cut(key, size, most_entries)
     local slice = redis.call('LRANGE', batch_of(key), taken, math.min(taken + 16, limit) - 1)
     for _, body in ipairs(slice) do
       -- A record costs something besides its bytes, as in the embedded log.
-      taken, bytes = taken + 1, bytes + #body + 64
+      local more = #body + 64
+      if taken > 0 and bytes + more > max_bytes then return taken, true end
+      taken, bytes = taken + 1, bytes + more
       if bytes >= max_bytes then return taken, true end
     end
     if #slice == 0 then break end
   end
   return taken, false
+end
+
+-- What counts towards the bytes of the next group, as far as its count reaches.
+local function bytes_of(key)
+  local bytes = 0
+  for _, body in ipairs(redis.call('LRANGE', batch_of(key), 0, max_count - 1)) do
+    bytes = bytes + #body + 64
+  end
+  return bytes
 end
 
 local function move(key, size, count)
@@ -95,7 +113,7 @@ local function forget(key)
 end
 
 local function claim_bad(size)
-  local count = math.min(size, max_count, 1000)
+  local count = cut('', size, math.min(max_count, 1000))
   move('', size, count)
   local claim = { token = token, opened = now, nonce = nonce, closed = now, takeovers = 0,
     reason = 'unknown' }
@@ -173,7 +191,7 @@ local function visit(key)
   state.count = wished and math.max(state.count - count, 0) or 0
   if state.count == 0 then state.wish = '-' end
   if count < size then
-    state.opened, state.nonce = now, nonce .. '+'
+    state.opened, state.nonce, state.bytes = now, nonce .. '+', bytes_of(key)
   else
     state.opened, state.nonce, state.wish, state.count = 0, '-', '-', 0
   end

@@ -183,6 +183,30 @@ pub enum Bug {
     /// Records of a key that go back to their feed where they fail are sent together, whichever topics
     /// they go to.
     SentTogether,
+    /// Rows of an outbox that lie before one that was processed are not looked at.
+    HighWaterMark,
+    /// A read of an outbox goes on behind the last row that is out.
+    KeysetPages,
+    /// What is noted in an outbox does not ask whose lease it is.
+    NoteWithoutToken,
+    /// A token is believed, however long its lease is over.
+    TokenAlone,
+    /// The lease of a table has another name for other settings.
+    LeaseBySettings,
+    /// A lease that lasts by the server's clock is waited for.
+    ServerClockOnly,
+    /// A failure of a row is counted up, not set.
+    CountsUp,
+    /// A row becomes a dead letter in two transactions, of which the second may never come.
+    BuriedApart,
+    /// Rows are read before they are committed.
+    ReadsUncommitted,
+    /// Old rows are deleted, whether they were processed or not.
+    PurgesByAge,
+    /// Rows whose flag is null are not looked at.
+    NullsForgotten,
+    /// A note waits for rows that somebody has locked.
+    WaitsForLocks,
     /// Groups close when the first of several intakes has caught up.
     OneIntakeCatchesUp,
     /// Groups that are due are looked for when something comes.

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError, Weak};
 
 use potok_core::OutboxCounts;
 
-use super::feed::Relay;
+use super::relay::Relay;
 
 /// Counts through every opening of the feed.
 #[derive(Default)]

@@ -1,5 +1,7 @@
 //! The statements that make the tables: each can be run again.
 
+use potok_core::trouble::Plant;
+
 use super::shape::{LEASES, Names, Order, ROWID, Shape, WAITING};
 use crate::sql::Dialect;
 
@@ -97,6 +99,8 @@ impl Shape {
             order: Order::Column(seq),
             id_index: "PRIMARY".to_owned(),
             has_index: true,
+            lease: String::new(),
+            plant: Plant::default(),
         }
     }
 
@@ -161,8 +165,12 @@ impl Shape {
                 ),
                 format!("CREATE UNIQUE INDEX IF NOT EXISTS {unique} ON {dead} ({id})"),
             ],
+            // Without the table's other unique indexes: two dead letters may well have the same values.
             Dialect::Mysql => vec![
-                format!("CREATE TABLE IF NOT EXISTS {dead} LIKE {outbox}"),
+                format!(
+                    "CREATE TABLE IF NOT EXISTS {dead} ENGINE=InnoDB AS SELECT * FROM {outbox} WHERE FALSE"
+                ),
+                format!("CREATE UNIQUE INDEX IF NOT EXISTS {unique} ON {dead} ({id})"),
                 format!(
                     "ALTER TABLE {dead} ADD COLUMN IF NOT EXISTS reason VARCHAR(64), \
                      ADD COLUMN IF NOT EXISTS error TEXT, \

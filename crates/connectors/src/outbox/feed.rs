@@ -1,30 +1,28 @@
 //! The feed: rows of the table as records, and what becomes of them.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use potok_core::trouble::crash_point;
+use potok_core::trouble::Bug;
 use potok_core::{
-    Assignment, Attempts, Backlog, EndedOffsets, Fault, Feed, FeedAbilities, FeedCommit, FeedFacts,
-    FeedLetters, Log, Move, OpenFeed, OutboxControl, Partition, PartitionEnd, PipelineInfo,
-    Position, PostponedRecord, Progress, RECORD_BYTES_MAX, RangeSet, Reason, Record, SetAside,
-    Source, SourceBatch, SourceEvent,
+    Assignment, Attempts, Backlog, Fault, Feed, FeedAbilities, FeedFacts, FeedLetters, Log, Move,
+    OpenFeed, OutboxControl, Partition, PartitionEnd, PipelineInfo, RangeSet, Record, Source,
+    SourceBatch, SourceEvent,
 };
 use potok_expr::json::Parser;
-use potok_expr::{Scope, Template};
-use sha2::{Digest as _, Sha256};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
-use tracing::{error, warn};
 
-use super::counters::RelayCounters;
 use super::flight::{Flight, RowId, RowInFlight, Verdict};
-use super::statements::{Burial, Delay, ReadLimits};
+use super::keys::{RowKeys, position};
+use super::relay::Relay;
+use super::statements::ReadLimits;
 use super::table::{OutboxRow, OutboxTable, record};
-use super::tenure::{Lease, LeaseKeeper, LeaseNeed, Tenure, need, word};
+use super::tenure::{Lease, LeaseKeeper, Tenure, need, word};
 use super::{Outbox, SessionPurpose};
 
 /// Rows that one read brings at most.
@@ -39,15 +37,10 @@ const POLL_TOLD: Duration = Duration::from_secs(1);
 const SWEEP_EVERY: Duration = Duration::from_secs(2);
 /// How often locked rows are tried again.
 const MARK_EVERY: Duration = Duration::from_millis(500);
-/// Rows marked in one call.
-const MARK_MAX: usize = 2_000;
-/// Rows put off in one call, and rows named behind one: others want the table too.
-const PUT_OFF_MAX: usize = 50;
+/// Rows whose keys are found in one call.
+const KEYS_MAX: usize = 500;
+/// Rows named behind one that failed, in one call: others want the table too.
 const BEHIND_MAX: usize = 250;
-/// Old rows deleted in one call.
-const PURGE_MAX: usize = 1_000;
-/// How often old rows are looked for.
-const PURGE_EVERY: Duration = Duration::from_secs(10);
 
 #[async_trait]
 impl Feed for Outbox {
@@ -65,6 +58,7 @@ impl Feed for Outbox {
         let table = |purpose| OutboxTable { shape: shape.clone(), session: self.session(purpose) };
         let (told, tenure) = watch::channel(Tenure::default());
         let (need, needed) = need();
+        let given_up = Arc::new(AtomicU64::new(0));
         let keeper = LeaseKeeper {
             table: table(SessionPurpose::Lease),
             owner: self.owner.clone(),
@@ -74,6 +68,7 @@ impl Feed for Outbox {
             lease: self.settings.lease,
             told,
             needed,
+            given_up: given_up.clone(),
         };
         tokio::spawn(keeper.run());
         let relay = Arc::new(Relay {
@@ -81,6 +76,7 @@ impl Feed for Outbox {
             notes: table(SessionPurpose::Note),
             tenure,
             flight: Mutex::default(),
+            refused: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
             wake: Notify::new(),
             max_wait: self.settings.max,
@@ -106,6 +102,7 @@ impl Feed for Outbox {
             key: RowKeys { template: self.settings.key.clone(), parser: Parser::new() },
             partition: Partition { topic: self.settings.topic.clone(), index: 0 },
             held: None,
+            given_up,
             is_paused: false,
             is_stalled: false,
             poll_max: self.settings.poll,
@@ -132,265 +129,11 @@ impl Feed for Outbox {
     }
 }
 
-/// What source and progress share.
-pub(super) struct Relay {
-    pub label: String,
-    notes: OutboxTable,
-    pub tenure: watch::Receiver<Tenure>,
-    flight: Mutex<Flight>,
-    /// Notes go one at a time.
-    turn: tokio::sync::Mutex<()>,
-    /// The table should be read now, whatever the pause.
-    pub wake: Notify,
-    max_wait: Duration,
-    pub counters: Arc<RelayCounters>,
-    /// Dropped with the last of those who note: then the lease is let go.
-    _need: LeaseNeed,
-}
-
-impl Relay {
-    fn flight(&self) -> MutexGuard<'_, Flight> {
-        self.flight.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The lease, while it may be relied on.
-    pub fn held(&self) -> Option<Lease> {
-        self.tenure.borrow().held.filter(|held| !held.is_over())
-    }
-
-    /// Keys that wait behind a row that failed; `None` while another process has the lease.
-    pub fn failing_keys(&self) -> Option<u64> {
-        self.held().map(|_| self.flight().shut_keys() as u64)
-    }
-
-    /// Marks rows; what the table refuses is halved down to the row.
-    async fn mark(&self, token: &str, rows: &[(Option<u64>, RowId)]) -> Result<bool, Fault> {
-        let mut parts: Vec<&[(Option<u64>, RowId)]> = rows.chunks(MARK_MAX).rev().collect();
-        while let Some(part) = parts.pop() {
-            let ids: Vec<String> = part.iter().map(|(_, id)| id.to_string()).collect();
-            let heads: Vec<String> = {
-                let flight = self.flight();
-                ids.iter().filter(|id| flight.is_head(id)).cloned().collect()
-            };
-            crash_point("sink.commit.before");
-            let noted = match self.notes.mark(token, &ids, &heads).await {
-                Ok(noted) => noted,
-                Err(fault) if fault.next == Move::SetAside => {
-                    match part.split_at(part.len() / 2) {
-                        ([], _) => self.cannot_mark(part, &fault),
-                        (one, other) => parts.extend([other, one]),
-                    }
-                    continue;
-                }
-                Err(fault) => return Err(fault),
-            };
-            crash_point("sink.commit.after");
-            if !noted.mine {
-                return Ok(false);
-            }
-            let mut flight = self.flight();
-            let is_left = |id: &RowId| noted.left.iter().any(|left| **left == **id);
-            self.counters.published(part.iter().filter(|(_, id)| !is_left(id)).count());
-            for (offset, id) in part {
-                let is_left = is_left(id);
-                match (is_left, offset) {
-                    (true, Some(offset)) => flight.published(*offset),
-                    (true, None) => {}
-                    (false, Some(offset)) => flight.ended(*offset),
-                    (false, None) => flight.marked(id),
-                }
-            }
-        }
-        Ok(true)
-    }
-
-    fn cannot_mark(&self, part: &[(Option<u64>, RowId)], fault: &Fault) {
-        let mut flight = self.flight();
-        for (offset, id) in part {
-            error!("{}: row {id} was published and cannot be marked: {fault}", self.label);
-            if let Some(offset) = offset {
-                flight.published(*offset);
-            }
-            flight.cannot_mark(id);
-        }
-    }
-
-    /// Puts rows off; what the table refuses is halved down to the row, which stays put.
-    async fn put_off(&self, token: &str, failed: &[&PostponedRecord]) -> Result<bool, Fault> {
-        let mut parts: Vec<&[&PostponedRecord]> = failed.chunks(PUT_OFF_MAX).rev().collect();
-        while let Some(part) = parts.pop() {
-            let rows: Vec<PutOffRow> = {
-                let flight = self.flight();
-                let row = |failed: &&PostponedRecord| {
-                    let (offset, out) = flight.outs(std::iter::once(failed.offset)).pop()?;
-                    Some(PutOffRow {
-                        offset,
-                        error: clip(&failed.error),
-                        key: clip(&String::from_utf8_lossy(&out.key)),
-                        wait: failed.wait.min(self.max_wait),
-                        attempt: failed.attempt,
-                        out,
-                    })
-                };
-                part.iter().filter_map(row).collect()
-            };
-            let delays: Vec<Delay<'_>> = rows.iter().map(PutOffRow::delay).collect();
-            for row in &rows {
-                warn!(row = %row.out.id, attempt = row.attempt, "{}: {}", self.label, row.error);
-            }
-            let noted = match self.notes.put_off(token, &delays).await {
-                Ok(noted) => noted,
-                Err(fault) if fault.next == Move::SetAside && part.len() > 1 => {
-                    let (one, other) = part.split_at(part.len() / 2);
-                    parts.extend([other, one]);
-                    continue;
-                }
-                Err(fault) => return Err(fault),
-            };
-            if !noted.mine {
-                return Ok(false);
-            }
-            let mut flight = self.flight();
-            for row in &rows {
-                flight.put_off(row.offset, row.wait);
-                self.counters.failed();
-            }
-        }
-        Ok(true)
-    }
-
-    async fn set_aside(&self, token: &str, failed: &SetAside) -> Result<bool, Fault> {
-        let outs = self.flight().outs(std::iter::once(failed.offset));
-        let Some((offset, out)) = outs.into_iter().next() else { return Ok(true) };
-        let burial = Burial {
-            id: &out.id,
-            attempt: failed.attempt,
-            reason: failed.reason.word(),
-            error: &clip(&failed.error),
-        };
-        crash_point("dead_letter.before");
-        let buried = self.notes.bury(token, &burial).await;
-        crash_point("dead_letter.after");
-        let wait = match buried {
-            Ok(noted) if !noted.mine => return Ok(false),
-            Ok(noted) if noted.left.is_empty() => {
-                error!(row = %out.id, reason = %failed.reason, "{}: {}", self.label, failed.error);
-                self.flight().ended(offset);
-                self.counters.failed();
-                return Ok(true);
-            }
-            // Somebody has it locked.
-            Ok(_) => Duration::from_secs(1).min(self.max_wait),
-            // Dead letters cannot be written: only this key waits.
-            Err(fault) if matches!(fault.next, Move::SetAside | Move::Fix) => {
-                error!(row = %out.id, "{}: it cannot be set aside: {fault}", self.label);
-                self.max_wait
-            }
-            Err(fault) => return Err(fault),
-        };
-        // Tried as often as before, it is set aside at the next failure.
-        let again = PostponedRecord {
-            partition: failed.partition.clone(),
-            assignment: failed.assignment,
-            offset,
-            attempt: out.seen.max(failed.attempt.saturating_sub(1)),
-            wait,
-            error: failed.error.clone(),
-        };
-        self.put_off(token, &[&again]).await
-    }
-
-    /// Deletes old rows; how long to wait before the next time.
-    async fn purge(&self, table: &OutboxTable, age: Duration) -> Duration {
-        let Some(held) = self.held() else { return PURGE_EVERY / 10 };
-        let begun = Instant::now();
-        match table.purge(&word(held.token), age, PURGE_MAX).await {
-            Ok(PURGE_MAX) => begun.elapsed() * 9,
-            Ok(_) => PURGE_EVERY,
-            Err(fault) => {
-                warn!("{}: old rows stay: {fault}", self.label);
-                PURGE_EVERY
-            }
-        }
-    }
-}
-
-/// A row that is put off.
-struct PutOffRow {
-    offset: u64,
-    out: RowInFlight,
-    attempt: u32,
-    wait: Duration,
-    error: String,
-    key: String,
-}
-
-impl PutOffRow {
-    fn delay(&self) -> Delay<'_> {
-        Delay {
-            id: &self.out.id,
-            seen: self.out.seen,
-            attempt: self.attempt,
-            wait: self.wait,
-            error: &self.error,
-            key: &self.key,
-        }
-    }
-}
-
-/// As much of a text as a person reads.
-fn clip(text: &str) -> String {
-    text.chars().take(2_000).collect()
-}
-
-#[async_trait]
-impl Progress for Relay {
-    async fn commit(&self, commit: &FeedCommit) -> Result<(), Fault> {
-        let _turn = self.turn.lock().await;
-        let Some(held) = self.held() else { return Ok(()) };
-        let (nonce, token) = (held.token, word(held.token));
-        let offsets = |all: &[EndedOffsets]| {
-            let ours = all.iter().filter(|ended| ended.assignment == nonce);
-            ours.flat_map(|ended| ended.ranges.iter().cloned()).flatten().collect::<Vec<u64>>()
-        };
-        let ended = self.flight().outs(offsets(&commit.ended).into_iter());
-        let ended: Vec<_> = ended.into_iter().map(|(at, out)| (Some(at), out.id)).collect();
-        let mut mine = ended.is_empty() || self.mark(&token, &ended).await?;
-        let put_off = commit.put_off.iter().filter(|failed| failed.assignment == nonce);
-        mine = mine && self.put_off(&token, &put_off.collect::<Vec<_>>()).await?;
-        for failed in commit.set_aside.iter().filter(|failed| failed.assignment == nonce) {
-            mine = mine && self.set_aside(&token, failed).await?;
-        }
-        if mine {
-            let mut flight = self.flight();
-            offsets(&commit.given_back).into_iter().for_each(|offset| flight.given_back(offset));
-        }
-        self.wake.notify_one();
-        Ok(())
-    }
-}
-
-/// Finds the key of a row, as the pipeline does.
-pub(super) struct RowKeys {
-    pub template: Option<Template>,
-    pub parser: Parser,
-}
-
-impl RowKeys {
-    /// Without a key that can be read, a row has a key of its own: its id.
-    pub fn of(&mut self, row: &OutboxRow, record: &Record, topic: &str) -> Bytes {
-        let own = || Bytes::copy_from_slice(row.id.as_bytes());
-        let Some(template) = &self.template else { return own() };
-        let value = record.value.as_deref().filter(|_| template.needs_value());
-        let scope = Scope {
-            value: value.and_then(|value| self.parser.parse(value).ok()),
-            key: record.key.as_deref(),
-            headers: &record.headers,
-            topic,
-            id: None,
-            receiver: None,
-        };
-        template.eval_bytes(&scope).unwrap_or_else(own)
+/// A question that failed is asked again; the run goes on, and with it the lease.
+fn waiting(fault: Fault) -> Fault {
+    match fault.next {
+        Move::Fix => fault,
+        _ => Fault { next: Move::Wait, ..fault },
     }
 }
 
@@ -402,6 +145,8 @@ struct OutboxSource {
     partition: Partition,
     /// The tenure under which rows are handed out.
     held: Option<u64>,
+    /// The last one that was lost. It does not come back, though its lease may be renewed once more.
+    given_up: Arc<AtomicU64>,
     is_paused: bool,
     is_stalled: bool,
     /// The longest pause between two reads, where somebody has set it.
@@ -418,21 +163,18 @@ struct OutboxSource {
 impl OutboxSource {
     /// The tenure begins: keys of rows that wait are found anew from the rows.
     async fn begin(&mut self, held: Lease) -> Result<SourceEvent, Fault> {
-        let heads = self.table.heads().await?;
+        let heads = match self.table.shape.plant.is(Bug::PutOffAlone) {
+            true => Vec::new(),
+            false => self.table.heads().await?,
+        };
         let ids: Vec<String> = heads.iter().map(|head| head.id.clone()).collect();
-        let rows = self.table.rows_of(&ids).await?;
-        let rows: HashMap<RowId, OutboxRow> =
-            rows.into_iter().map(|row| (row.id.clone(), row)).collect();
-        let mut flight = Flight::default();
+        let mut keys = self.keys_of(&ids).await?;
+        let mut flight = self.relay.flight().following();
+        let start = flight.end();
         for head in &heads {
             // Where the row is gone, its entry is swept away, by its id.
-            let key = match rows.get(head.id.as_str()) {
-                Some(row) => {
-                    let record = self.record(row, 0);
-                    self.key.of(row, &record, &self.partition.topic)
-                }
-                None => Bytes::copy_from_slice(head.id.as_bytes()),
-            };
+            let own = || Bytes::copy_from_slice(head.id.as_bytes());
+            let key = keys.remove(head.id.as_str()).unwrap_or_else(own);
             flight.add_head(head.id.as_str().into(), key, self.due(head.due_ms));
         }
         *self.relay.flight() = flight;
@@ -443,9 +185,30 @@ impl OutboxSource {
         Ok(SourceEvent::Assigned(vec![Assignment {
             partition: self.partition.clone(),
             nonce: held.token,
-            start: 0,
+            start,
             ended: RangeSet::default(),
         }]))
+    }
+
+    /// The keys of these rows, as today's settings have them. Never more than a few rows are in memory.
+    async fn keys_of(&mut self, ids: &[String]) -> Result<HashMap<RowId, Bytes>, Fault> {
+        let mut keys = HashMap::new();
+        for ids in ids.chunks(KEYS_MAX) {
+            let mut left = ids.to_vec();
+            while !left.is_empty() {
+                let rows = self.table.rows_of(&left, READ.bytes).await?;
+                let before = left.len();
+                for (row, key) in self.keyed(rows) {
+                    left.retain(|id| **id != *row.id);
+                    keys.insert(row.id, key);
+                }
+                // The others are gone, or are called otherwise by now.
+                if left.len() == before {
+                    break;
+                }
+            }
+        }
+        Ok(keys)
     }
 
     fn due(&self, ms: i64) -> Instant {
@@ -471,6 +234,7 @@ impl OutboxSource {
             }
             self.mark_at = Instant::now() + MARK_EVERY;
         }
+        self.relay.mark_refused(&token).await?;
         if Instant::now() >= self.sweep_at {
             self.sweep(&token).await?;
             self.sweep_at = Instant::now() + SWEEP_EVERY;
@@ -480,13 +244,14 @@ impl OutboxSource {
         }
         let due = self.relay.flight().due();
         if !due.is_empty() {
-            let due: Vec<String> = due.into_iter().take(READ.rows).collect();
-            let rows = self.table.rows_of(&due).await?;
-            if rows.len() < due.len() {
-                // Somebody took care of the others by hand.
+            let due: Vec<String> = due.into_iter().take(KEYS_MAX).collect();
+            let rows = self.table.rows_of(&due, READ.bytes).await?;
+            if rows.is_empty() {
+                // Somebody took care of them by hand.
                 self.sweep_at = Instant::now();
             }
-            let rows: Vec<(OutboxRow, Bytes)> = self.keyed(rows);
+            let rows = self.keyed(rows);
+            let rows = self.set_aside_too_large(&token, rows).await?;
             let mut flight = self.relay.flight();
             let still = flight.due();
             let rows = rows.into_iter().filter(|(row, _)| still.iter().any(|id| **id == *row.id));
@@ -518,6 +283,10 @@ impl OutboxSource {
         for (head, ids) in &behind {
             // In pieces, between which others have their turn.
             for ids in ids.chunks(BEHIND_MAX) {
+                if self.table.shape.plant.is(Bug::PutOffAlone) {
+                    break;
+                }
+                let _turn = self.relay.turn.lock().await;
                 match self.table.enter_behind(&token, head, ids).await {
                     // The head ended meanwhile: the next read sees them.
                     Err(fault) if fault.next == Move::SetAside => break,
@@ -549,17 +318,7 @@ impl OutboxSource {
     ) -> Result<Vec<(OutboxRow, Bytes)>, Fault> {
         let mut keys: Vec<Bytes> = Vec::new();
         for (row, key) in rows.iter().filter(|(row, _)| row.is_too_large) {
-            let what = format!("the payload is larger than {RECORD_BYTES_MAX} bytes");
-            let burial = Burial {
-                id: &row.id,
-                attempt: row.attempts + 1,
-                reason: Reason::TooLarge.word(),
-                error: &what,
-            };
-            let _turn = self.relay.turn.lock().await;
-            self.relay.notes.bury(token, &burial).await?;
-            error!(row = %row.id, "{}: {what}", self.relay.label);
-            self.relay.counters.failed();
+            self.relay.set_aside_too_large(token, row, key).await?;
             keys.push(key.clone());
         }
         Ok(rows.into_iter().filter(|(_, key)| !keys.contains(key)).collect())
@@ -630,6 +389,7 @@ impl OutboxSource {
         if heads.is_empty() {
             return Ok(());
         }
+        let _turn = self.relay.turn.lock().await;
         self.table.sweep(token, &heads).await?;
         let there = self.table.heads().await?;
         let there: HashMap<String, i64> =
@@ -647,29 +407,22 @@ impl OutboxSource {
     }
 }
 
-/// What deliveries of a row are named after: nothing but its id.
-pub(super) fn position(topic: &Arc<str>, id: &str) -> Position {
-    let hash = Sha256::digest(id.as_bytes());
-    let part = |at: usize| {
-        let bytes = hash.get(at..at + 8).and_then(|bytes| <[u8; 8]>::try_from(bytes).ok());
-        u64::from_be_bytes(bytes.unwrap_or_default())
-    };
-    Position { log: part(0), topic: topic.clone(), partition: 0, offset: part(8) }
-}
-
 #[async_trait]
 impl Source for OutboxSource {
     async fn next(&mut self) -> Result<SourceEvent, Fault> {
         loop {
             let tenure = self.tenure.borrow_and_update().clone();
-            let held = tenure.held.filter(|held| !held.is_over());
+            let given_up = self.given_up.load(Ordering::Relaxed);
+            let held = tenure.held.filter(|held| !held.is_over() && held.token != given_up);
             match (self.held, held) {
                 (Some(mine), held) if held.is_none_or(|held| held.token != mine) => {
                     self.held = None;
-                    *self.relay.flight() = Flight::default();
+                    self.given_up.store(mine, Ordering::Relaxed);
+                    let mut flight = self.relay.flight();
+                    *flight = flight.following();
                     return Ok(SourceEvent::Lost(vec![mine]));
                 }
-                (None, Some(held)) => return self.begin(held).await,
+                (None, Some(held)) => return self.begin(held).await.map_err(waiting),
                 (None, None) => {
                     if tenure.fault.is_some() != self.is_stalled {
                         self.is_stalled = tenure.fault.is_some();
@@ -687,7 +440,7 @@ impl Source for OutboxSource {
                     }
                     let is_due = self.is_woken || Instant::now() >= self.look_at();
                     if is_due && !self.is_paused {
-                        let batch = self.step(held).await?;
+                        let batch = self.step(held).await.map_err(waiting)?;
                         self.is_woken = false;
                         if let Some(batch) = batch {
                             self.pause = POLL.0;
@@ -718,5 +471,103 @@ impl Source for OutboxSource {
     fn ends(&self) -> Vec<PartitionEnd> {
         let end = self.relay.flight().end();
         vec![PartitionEnd { partition: self.partition.clone(), end }]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use potok_core::trouble::Plant;
+
+    use super::super::session::{Cells, OutboxSession};
+    use super::super::shape::{Names, Shape};
+    use super::*;
+    use crate::sql::Dialect;
+
+    /// An empty table whose reads take long.
+    struct SlowSession(AtomicUsize);
+
+    #[async_trait]
+    impl OutboxSession for SlowSession {
+        async fn query(&self, sql: String) -> Result<Vec<Cells>, Fault> {
+            if sql.contains("potok_total") {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok(Vec::new())
+        }
+
+        async fn transact(&self, _: &[String], _: &[String]) -> Result<Vec<Cells>, Fault> {
+            Ok(Vec::new())
+        }
+    }
+
+    fn names() -> Names {
+        let name = str::to_owned;
+        Names {
+            table: name("outbox"),
+            dead: name("outbox_dead"),
+            id: name("id"),
+            event_type: name("event_type"),
+            payload: name("payload"),
+            added_at: name("added_at"),
+            processed: name("processed"),
+            processed_at: name("processed_at"),
+            retry_count: name("retry_count"),
+            traceparent: name("traceparent"),
+            order: None,
+            headers: Vec::new(),
+        }
+    }
+
+    /// How often a table where nothing waits is read within ten seconds.
+    async fn reads(has_index: bool) -> usize {
+        let session = Arc::new(SlowSession(AtomicUsize::new(0)));
+        let planned = Shape::planned(Dialect::Postgres, &names());
+        let shape = Arc::new(Shape { has_index, plant: Plant::default(), ..planned });
+        let table = OutboxTable { shape, session: session.clone() };
+        let held = Lease { token: 7, believed: Instant::now() + Duration::from_secs(3_600) };
+        let (_told, tenure) = watch::channel(Tenure { held: Some(held), fault: None });
+        let relay = Arc::new(Relay {
+            label: "outbox".to_owned(),
+            notes: table.clone(),
+            tenure: tenure.clone(),
+            flight: Mutex::default(),
+            turn: tokio::sync::Mutex::default(),
+            wake: Notify::new(),
+            max_wait: Duration::from_secs(600),
+            refused: Mutex::default(),
+            counters: Arc::default(),
+            _need: need().0,
+        });
+        let mut source = OutboxSource {
+            table,
+            tenure,
+            relay,
+            key: RowKeys { template: None, parser: Parser::new() },
+            partition: Partition { topic: "outbox".into(), index: 0 },
+            held: None,
+            given_up: Arc::default(),
+            is_paused: false,
+            is_stalled: false,
+            poll_max: None,
+            pause: POLL.0,
+            poll_at: Instant::now(),
+            is_woken: false,
+            sweep_at: Instant::now(),
+            mark_at: Instant::now(),
+        };
+        assert!(matches!(source.next().await, Ok(SourceEvent::Assigned(_))));
+        let nothing = tokio::time::timeout(Duration::from_secs(10), source.next()).await;
+        assert!(nothing.is_err(), "nothing waits");
+        session.0.load(Ordering::Relaxed)
+    }
+
+    /// `NoIndex`: reading a whole table never takes more than a tenth of the server's time.
+    #[tokio::test(start_paused = true)]
+    async fn a_table_without_an_index_is_read_seldom() {
+        assert!(reads(false).await <= 11);
+        assert!(reads(true).await > 20, "with one it is read at the usual pace");
     }
 }

@@ -73,6 +73,12 @@ pub(super) enum Verdict {
 }
 
 impl Flight {
+    /// The memory of the next tenure: empty, but offsets go on, so that what is said of a row of this
+    /// one never means another of the next.
+    pub fn following(&self) -> Flight {
+        Flight { next: self.next, ..Flight::default() }
+    }
+
     /// How many are out.
     pub fn len(&self) -> usize {
         self.out.len() + self.unmarked.len()
@@ -164,6 +170,20 @@ impl Flight {
         self.open(id);
     }
 
+    /// Some of those that cannot be marked.
+    pub fn unmarkable(&self, most: usize) -> Vec<RowId> {
+        self.unmarkable.iter().take(most).cloned().collect()
+    }
+
+    pub fn unmarkable_len(&self) -> usize {
+        self.unmarkable.len()
+    }
+
+    /// The table takes the mark of one that could not be marked.
+    pub fn marked_at_last(&mut self, id: &RowId) {
+        self.unmarkable.remove(id);
+    }
+
     pub fn has_unmarked(&self) -> bool {
         !self.unmarked.is_empty()
     }
@@ -252,6 +272,18 @@ impl Flight {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn offsets_go_on_from_tenure_to_tenure() {
+        let mut flight = Flight::default();
+        let late = flight.hand_out(out("1", "k"));
+        let mut flight = flight.following();
+        let own = flight.hand_out(out("2", "k"));
+        // What is said late of the first tenure is about none of the second.
+        flight.ended(late);
+        assert_eq!(flight.outs([own].into_iter()).len(), 1);
+        assert_eq!(flight.begin_read().except, ["2"]);
+    }
 
     fn out(id: &str, key: &str) -> RowInFlight {
         RowInFlight { id: id.into(), key: Bytes::from(key.to_owned()), seen: 0 }

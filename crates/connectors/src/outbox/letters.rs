@@ -10,7 +10,7 @@ use potok_core::{Fault, FeedLetter, FeedLetters, LetterCount, Reason, Timestamp}
 use potok_expr::json::Parser;
 
 use super::Outbox;
-use super::feed::{RowKeys, position};
+use super::keys::{RowKeys, position};
 use super::report::COUNT_MAX;
 use super::session::{Cells, number, text};
 use super::shape::{Order, ROWID, Shape};

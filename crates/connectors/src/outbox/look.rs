@@ -1,6 +1,7 @@
 //! Looks at the tables before anything is relayed, and makes them where that is wanted.
 
 use potok_core::Fault;
+use potok_core::trouble::Plant;
 use tracing::warn;
 
 use super::ddl;
@@ -145,6 +146,8 @@ pub(super) struct Look<'a> {
     pub pipeline: &'a str,
     /// Makes what is missing.
     pub create: bool,
+    /// The naive version that a test has switched on.
+    pub plant: Plant,
 }
 
 impl Look<'_> {
@@ -187,7 +190,10 @@ impl Look<'_> {
             order,
             id_index: String::new(),
             has_index: false,
+            lease: String::new(),
+            plant: self.plant,
         };
+        shape.lease = shape.source();
         let is_flag = |kind: &str| match self.dialect {
             Dialect::Postgres => kind == "bool",
             _ => true,
@@ -208,7 +214,42 @@ impl Look<'_> {
             return Err(fix(self.label, what, hint, "P1302"));
         };
         (shape.id_index, shape.has_index) = (unique, has_index);
+        self.bears_notes(&shape).await?;
         Ok(Some(shape))
+    }
+
+    /// Without transactions nothing can be promised; and where the server hides rows from some users,
+    /// the relay's is one that must not be.
+    async fn bears_notes(&self, shape: &Shape) -> Result<(), Fault> {
+        let (outbox, table) = (shape.literal(&shape.outbox()), shape.literal(&self.names.table));
+        let sql = match self.dialect {
+            Dialect::Sqlite => return Ok(()),
+            Dialect::Postgres => format!("SELECT row_security_active(to_regclass({outbox}))::int"),
+            Dialect::Mysql => format!(
+                "SELECT ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() \
+                 AND TABLE_NAME = {table}"
+            ),
+        };
+        let rows = self.session.query(sql).await?;
+        let said = rows.first().and_then(|row| text(row, 0)).unwrap_or_default();
+        match self.dialect {
+            Dialect::Mysql if !said.eq_ignore_ascii_case("InnoDB") => {
+                let what = format!("table `{}` is kept by {said}", self.names.table);
+                let hint =
+                    format!("it has no transactions: ALTER TABLE {} ENGINE=InnoDB", shape.outbox());
+                Err(fix(self.label, what, hint, "P1302"))
+            }
+            Dialect::Postgres if said == "1" => {
+                warn!(
+                    "{}: row level security hides rows of {} from this user, and they are never \
+                     published; give it BYPASSRLS",
+                    self.label,
+                    shape.outbox()
+                );
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The table, with everything that the relay needs beside it.

@@ -11,6 +11,7 @@ mod counters;
 mod ddl;
 mod feed;
 mod flight;
+mod keys;
 mod letters;
 mod look;
 #[cfg(feature = "mysql")]
@@ -19,6 +20,7 @@ mod mysql;
 mod notify;
 #[cfg(feature = "postgres")]
 mod postgres;
+mod relay;
 mod report;
 mod session;
 mod settings;
@@ -34,6 +36,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use potok_core::Fault;
+use potok_core::trouble::{Bug, Plant};
 use potok_expr::Template;
 
 use counters::RelayCounters;
@@ -73,6 +76,8 @@ struct RelayOptions {
     config: String,
     /// What records call the place they come from.
     topic: Arc<str>,
+    /// The naive version that a test has switched on.
+    plant: Plant,
 }
 
 /// Where the table is.
@@ -124,13 +129,17 @@ impl Outbox {
             label: &self.label,
             pipeline: &self.pipeline,
             create,
+            plant: self.settings.plant,
         }
     }
 
     /// Looks at everything, and makes what is missing where that is wanted.
     async fn prepare(&self) -> Result<Shape, Fault> {
         let session = self.session(SessionPurpose::Note);
-        let shape = self.look_at(&*session, self.settings.create_tables).prepare().await?;
+        let mut shape = self.look_at(&*session, self.settings.create_tables).prepare().await?;
+        if self.settings.plant.is(Bug::LeaseBySettings) {
+            shape.lease = format!("{} {}", shape.lease, self.settings.config);
+        }
         *self.shape.lock().unwrap_or_else(PoisonError::into_inner) = Some(shape.clone());
         Ok(shape)
     }
@@ -151,7 +160,7 @@ impl Outbox {
 #[cfg(not(feature = "postgres"))]
 impl Outbox {
     /// No other database tells of new rows.
-    fn spawn_listener(&self, _relay: &Arc<feed::Relay>, _shape: &Arc<Shape>) {}
+    fn spawn_listener(&self, _relay: &Arc<relay::Relay>, _shape: &Arc<Shape>) {}
 }
 
 impl OutboxServer {
@@ -192,7 +201,7 @@ impl OutboxServer {
             #[cfg(feature = "mysql")]
             OutboxServer::Mysql(options) => {
                 let options = options.as_ref().clone();
-                Arc::new(mysql::MysqlSession::new(label, options, call, lease))
+                Arc::new(mysql::MysqlSession::new(label, options, call, settings))
             }
         }
     }

@@ -5,10 +5,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use potok_core::Fault;
+use potok_core::trouble::{Bug, Plant};
 use sqlx::mysql::MySqlConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Error, MySqlConnection, Row as _};
 use tokio::sync::Mutex;
 
+use super::RelayOptions;
 use super::session::{Cells, OutboxSession};
 use crate::mysql::fault;
 
@@ -23,33 +25,44 @@ pub(super) struct MysqlSession {
     /// How long a call may take.
     call: Duration,
     lease: Duration,
+    /// The naive version that a test has switched on.
+    plant: Plant,
     connection: Mutex<Option<MySqlConnection>>,
 }
 
 impl MysqlSession {
-    pub fn new(label: &str, options: MySqlConnectOptions, call: Duration, lease: Duration) -> Self {
+    pub fn new(
+        label: &str,
+        options: MySqlConnectOptions,
+        call: Duration,
+        settings: &RelayOptions,
+    ) -> Self {
         let options = options
             .charset("utf8mb4")
             .pipes_as_concat(false)
             .no_engine_substitution(false)
             .disable_statement_logging();
         let connection = Mutex::default();
-        MysqlSession { label: label.to_owned(), options, call, lease, connection }
+        let (label, lease, plant) = (label.to_owned(), settings.lease, settings.plant);
+        MysqlSession { label, options, call, lease, plant, connection }
     }
 
     async fn connect(&self) -> Result<MySqlConnection, Error> {
         let mut connection = self.options.connect().await?;
-        // `IN` with a long list must not become a temporary table without an index.
+        // A note that waits holds on to the lease, which must be renewed meanwhile: it gives up soon,
+        // also where somebody has locked the whole table or changes it. `IN` with a long list must not become a temporary table without an index.
         let sql = format!(
             "SET SESSION sql_mode = '{SQL_MODE}', SESSION autocommit = 1, \
              SESSION foreign_key_checks = 1, SESSION unique_checks = 1, \
-             SESSION time_zone = '+00:00', SESSION innodb_lock_wait_timeout = 1 \
+             SESSION time_zone = '+00:00', SESSION innodb_lock_wait_timeout = 1, \
+             SESSION lock_wait_timeout = 1 \
              /*M!100300 , SESSION max_statement_time = {:.3}, \
              SESSION in_predicate_conversion_threshold = 0, \
              SESSION idle_transaction_timeout = {} */; \
-             SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+             SET SESSION TRANSACTION ISOLATION LEVEL READ {}",
             self.call.as_secs_f64(),
             (self.lease / 2).as_secs().max(1),
+            if self.plant.is(Bug::ReadsUncommitted) { "UNCOMMITTED" } else { "COMMITTED" },
         );
         sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut connection).await?;
         Ok(connection)

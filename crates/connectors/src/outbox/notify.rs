@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};
 
 use super::ddl::{CHANNEL, TRIGGER};
-use super::feed::Relay;
+use super::relay::Relay;
 use super::session::OutboxSession;
 use super::shape::Shape;
 use super::tenure::Tenure;

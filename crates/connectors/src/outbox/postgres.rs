@@ -42,13 +42,17 @@ impl PostgresSession {
         let mut connection = self.options.connect().await?;
         // Lists of ids are constants here; a plan that was made for others would be slow.
         let sql = format!(
-            "SET statement_timeout = {}; SET lock_timeout = 1000; \
+            "SET statement_timeout = {}; SET lock_timeout = {}; \
              SET idle_in_transaction_session_timeout = {}; \
              SET standard_conforming_strings = on; SET plan_cache_mode = force_custom_plan; \
              SET TimeZone = 'UTC'; SET bytea_output = 'hex'; \
              SELECT set_config('synchronous_commit', 'on', false) \
-             WHERE current_setting('synchronous_commit') = 'off'",
+             WHERE current_setting('synchronous_commit') = 'off'; \
+             DO $$ BEGIN IF pg_is_in_recovery() THEN RAISE EXCEPTION USING ERRCODE = '25006', \
+             MESSAGE = 'this server is a replica'; END IF; END $$",
             self.call.as_millis(),
+            // A note that waits holds on to the lease, which must be renewed meanwhile.
+            (self.idle / 3).as_millis().clamp(1, 1_000),
             self.idle.as_millis().max(1),
         );
         sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut connection).await?;

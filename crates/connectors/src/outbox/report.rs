@@ -80,7 +80,7 @@ impl Shape {
             "SELECT owner, pipeline, {} FROM {} WHERE name = {} AND token <> ''",
             self.ms_until("until"),
             self.table(LEASES),
-            self.literal(&self.source())
+            self.literal(&self.lease)
         )
     }
 

@@ -7,6 +7,7 @@ use potok_config::{
     ConnectionName, EntryCheck, FeedSettings, Period, Refusal, Registry, Site, SqlName,
 };
 use potok_core::Feed;
+use potok_core::trouble::Plant;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -203,6 +204,7 @@ impl OutboxSettings {
             key: site.order_key.clone(),
             config: format!("{:016x}", site.file_hash),
             topic: self.outbox.as_str().into(),
+            plant: Plant::here(),
         };
         let asking = server.session(&site.label, SessionPurpose::Read, &settings);
         Ok(Outbox {

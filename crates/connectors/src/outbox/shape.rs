@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use potok_core::trouble::{Bug, Plant};
+
 use crate::sql::Dialect;
 
 /// Where leases are.
@@ -69,10 +71,14 @@ pub(crate) struct Shape {
     pub(super) id_index: String,
     /// An index leads to the rows that wait.
     pub has_index: bool,
+    /// What the lease is called: the table itself, whatever the settings are.
+    pub(super) lease: String,
+    /// The naive version that a test has switched on.
+    pub(super) plant: Plant,
 }
 
 impl Shape {
-    /// What the lease is called: the table itself, however the file names it.
+    /// What the table is called, however the file names it.
     pub fn source(&self) -> String {
         format!("{}.{}", self.schema, self.names.table)
     }
@@ -157,7 +163,11 @@ impl Shape {
         let dot = if alias.is_empty() { "" } else { "." };
         let processed = format!("{alias}{dot}{}", self.quote(&self.names.processed));
         let nullable = self.column(&self.names.processed).is_none_or(|column| column.nullable);
+        let nullable = nullable && !self.plant.is(Bug::NullsForgotten);
         match (self.dialect, nullable) {
+            (Dialect::Sqlite, false) if self.plant.is(Bug::NullsForgotten) => {
+                format!("{processed} = 0")
+            }
             (Dialect::Postgres, false) => format!("NOT {processed}"),
             // SQLite keeps texts such as 'false' in a column of any type.
             (Dialect::Postgres, true) | (Dialect::Sqlite, _) => format!("{processed} IS NOT TRUE"),
@@ -269,7 +279,10 @@ impl Shape {
     pub fn epoch_ms(&self, alias: &str, column: &str) -> String {
         let name = format!("{alias}.{}", self.quote(column));
         match self.dialect {
-            Dialect::Postgres => format!("(extract(epoch FROM {name}) * 1000)::bigint"),
+            // A time may be infinite.
+            Dialect::Postgres => format!(
+                "CASE WHEN isfinite({name}) THEN (extract(epoch FROM {name}) * 1000)::bigint END"
+            ),
             Dialect::Mysql => format!("CAST(UNIX_TIMESTAMP({name}) * 1000 AS SIGNED)"),
             Dialect::Sqlite => format!("CAST(unixepoch({name}, 'subsec') * 1000 AS INTEGER)"),
         }

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use potok_core::RECORD_BYTES_MAX;
+use potok_core::trouble::Bug;
 
 use super::shape::{DEAD_COLUMNS, LEASES, Order, ROWID, Shape, WAITING};
 use crate::sql::Dialect;
@@ -31,15 +32,30 @@ impl Shape {
         self.literal(&self.source())
     }
 
+    fn lease_literal(&self) -> String {
+        self.literal(&self.lease)
+    }
+
+    /// The lease lasts still, by the server's clock.
+    fn lasts(&self) -> String {
+        match self.plant.is(Bug::TokenAlone) {
+            true => "1 = 1".to_owned(),
+            false => format!("l.until > {}", self.now()),
+        }
+    }
+
     /// True while the lease is ours, by the server's clock: after a failover an old token may be
     /// back, but not its time.
     fn mine(&self, token: &str) -> String {
+        if self.plant.is(Bug::NoteWithoutToken) {
+            return "1 = 1".to_owned();
+        }
         format!(
-            "EXISTS (SELECT 1 FROM {} l WHERE l.name = {} AND l.token = {} AND l.until > {})",
+            "EXISTS (SELECT 1 FROM {} l WHERE l.name = {} AND l.token = {} AND {})",
             self.leases(),
-            self.source_literal(),
+            self.lease_literal(),
             self.literal(token),
-            self.now()
+            self.lasts()
         )
     }
 
@@ -51,12 +67,15 @@ impl Shape {
             // Whoever began IMMEDIATE is alone.
             Dialect::Sqlite => "",
         };
+        if self.plant.is(Bug::NoteWithoutToken) {
+            return "SELECT 'mine', NULL".to_owned();
+        }
         format!(
-            "SELECT 'mine', NULL FROM {} l WHERE l.name = {} AND l.token = {} AND l.until > {}{lock}",
+            "SELECT 'mine', NULL FROM {} l WHERE l.name = {} AND l.token = {} AND {}{lock}",
             self.leases(),
-            self.source_literal(),
+            self.lease_literal(),
             self.literal(token),
-            self.now()
+            self.lasts()
         )
     }
 
@@ -89,6 +108,10 @@ impl Shape {
     fn free(&self, token: &str, ids: &[String], lock: &str) -> String {
         let (id, outbox) = (self.quote(&self.names.id), self.outbox());
         let force = self.force();
+        let lock = match self.plant.is(Bug::WaitsForLocks) {
+            true => lock.replace(" SKIP LOCKED", ""),
+            false => lock.to_owned(),
+        };
         format!(
             "SELECT o.{id} FROM {outbox} o{force} WHERE o.{id} IN ({}) AND {} AND {}{lock}",
             self.ids(ids),
@@ -225,29 +248,29 @@ impl Shape {
             Dialect::Mysql => format!("@@{}", self.quote(retry)),
             _ => format!("o.{}", self.quote(retry)),
         };
-        let set = format!(
-            "{} = CASE WHEN COALESCE({on_right}, 0) = {} THEN {} ELSE {on_right} END",
-            self.assigned(retry),
-            delay.seen,
-            delay.attempt
-        );
+        let set = match self.plant.is(Bug::CountsUp) {
+            true => format!("{} = COALESCE({on_right}, 0) + 1", self.assigned(retry)),
+            false => format!(
+                "{} = CASE WHEN COALESCE({on_right}, 0) = {} THEN {} ELSE {on_right} END",
+                self.assigned(retry),
+                delay.seen,
+                delay.attempt
+            ),
+        };
         let ids = [delay.id.to_owned()];
         let mut all = self.update(token, &ids, &set, false);
         let until = self.in_time(delay.wait);
         let values = format!(
-            "SELECT {}, {}, NULL, {}, {until}, {}, {} WHERE {} AND EXISTS ({})",
+            "SELECT {}, {}, NULL, {}, {until}, {}, {}{} WHERE {} AND EXISTS ({})",
             self.source_literal(),
             self.literal(delay.id),
             delay.attempt,
             self.literal(delay.error),
             self.literal(delay.key),
+            self.from_nothing(),
             self.mine(token),
             self.left(&ids)
         );
-        let values = match self.dialect {
-            Dialect::Mysql => values.replacen(" WHERE ", " FROM DUAL WHERE ", 1),
-            _ => values,
-        };
         let insert = format!(
             "INSERT INTO {} (source, id, behind, attempt, until, error, key_shown) {values}",
             self.waiting()
@@ -363,6 +386,21 @@ impl Shape {
         self.note(token, all)
     }
 
+    /// Naive: the row is deleted in a transaction of its own.
+    pub(super) fn bury_apart(&self, burial: &Burial<'_>) -> Vec<String> {
+        let ids = self.ids(&[burial.id.to_owned()]);
+        vec![format!(
+            "DELETE FROM {} WHERE {} IN ({ids})",
+            self.outbox(),
+            self.quote(&self.names.id)
+        )]
+    }
+
+    /// What MariaDB and MySQL want between a list of values and a condition.
+    fn from_nothing(&self) -> &'static str {
+        if self.dialect == Dialect::Mysql { " FROM DUAL" } else { "" }
+    }
+
     /// Now, as `dead_at` has it.
     fn dead_now(&self) -> &'static str {
         match self.dialect {
@@ -405,8 +443,8 @@ impl Shape {
         let by = by.join(", ");
         let except = match except {
             [] => String::new(),
-            ids => format!(" AND o.{id} NOT IN ({})", self.ids(ids)),
-        };
+            ids => format!(" AND o.{id} NOT IN ({})", self.ids(ids)) + &self.page_after(ids),
+        } + &self.above_mark();
         // One more than the budget where the first row alone is larger.
         format!(
             "SELECT {} FROM (SELECT o.*, SUM(o.potok_size) OVER (ORDER BY {by} \
@@ -429,12 +467,37 @@ impl Shape {
         )
     }
 
-    /// Those of these rows that wait.
-    pub(super) fn rows_of(&self, ids: &[String]) -> String {
+    /// Naive: a page begins behind the last row that is out.
+    fn page_after(&self, out: &[String]) -> String {
+        let (true, Order::Column(by)) = (self.plant.is(Bug::KeysetPages), &self.order) else {
+            return String::new();
+        };
+        let (by, id, outbox) = (self.quote(by), self.quote(&self.names.id), self.outbox());
+        let ids = self.ids(out);
+        format!(
+            " AND o.{by} > (SELECT COALESCE(MAX(p.{by}), 0) FROM {outbox} p WHERE p.{id} IN ({ids}))"
+        )
+    }
+
+    /// Naive: nothing comes that lies before a row that was processed.
+    fn above_mark(&self) -> String {
+        let (true, Order::Column(by)) = (self.plant.is(Bug::HighWaterMark), &self.order) else {
+            return String::new();
+        };
+        let (by, outbox, processed) = (self.quote(by), self.outbox(), self.is_processed());
+        format!(" AND o.{by} > (SELECT COALESCE(MAX({by}), 0) FROM {outbox} WHERE {processed})")
+    }
+
+    /// Those of these rows that wait, up to so many bytes.
+    pub(super) fn rows_of(&self, ids: &[String], bytes: usize) -> String {
         let id = self.quote(&self.names.id);
         format!(
-            "SELECT {} FROM {} o WHERE o.{id} IN ({}) AND {}",
+            "SELECT {} FROM (SELECT o.*, SUM(o.potok_size) OVER (ORDER BY o.{id} \
+             ROWS UNBOUNDED PRECEDING) AS potok_total FROM (SELECT o.*, COALESCE({}, 0) AS potok_size \
+             FROM {} o WHERE o.{id} IN ({}) AND {}) o) o \
+             WHERE o.potok_total - o.potok_size < {bytes}",
             self.row_columns("o"),
+            self.payload_size("o"),
             self.outbox(),
             self.ids(ids),
             self.pending("o")
@@ -467,6 +530,15 @@ impl Shape {
         self.note(token, vec![free])
     }
 
+    /// Drops a head, and with it those behind.
+    pub(super) fn forget_head(&self, token: &str, head: &str) -> Note {
+        let (waiting, source) = (self.waiting(), self.source_literal());
+        let (head, mine) = (self.literal(head), self.mine(token));
+        let forget =
+            format!("DELETE FROM {waiting} WHERE source = {source} AND id = {head} AND {mine}");
+        self.note(token, vec![forget])
+    }
+
     /// Drops heads whose row is gone or processed, and with them those behind.
     pub(super) fn sweep(&self, token: &str, heads: &[String]) -> Note {
         self.note(token, self.free_heads(token, heads).into_iter().collect())
@@ -492,7 +564,7 @@ impl Shape {
     /// Takes the lease where it has run out by the server's clock, or where it still is what it was
     /// when this process saw it a whole lease ago. Answers `mine`, or `held` and by whom.
     pub(super) fn take(&self, claim: &Claim<'_>) -> Vec<String> {
-        let (leases, name) = (self.leases(), self.source_literal());
+        let (leases, name) = (self.leases(), self.lease_literal());
         let until = self.in_time(claim.lease);
         let now = self.now();
         let seen = claim.stale.map_or(String::new(), |(token, until)| {
@@ -514,7 +586,7 @@ impl Shape {
              SELECT {name}, '', '', '', '', {now}, {}{} WHERE NOT EXISTS \
              (SELECT 1 FROM {leases} l WHERE l.name = {name})",
             self.in_time(Duration::ZERO),
-            if self.dialect == Dialect::Mysql { " FROM DUAL" } else { "" },
+            self.from_nothing(),
         );
         let insert = match self.dialect {
             Dialect::Mysql => {
@@ -542,7 +614,7 @@ impl Shape {
 
     /// Holds on to the lease. Answers `mine` where it still is ours.
     pub(super) fn renew(&self, token: &str, lease: Duration) -> Vec<String> {
-        let (leases, name) = (self.leases(), self.source_literal());
+        let (leases, name) = (self.leases(), self.lease_literal());
         let token = self.literal(token);
         vec![
             format!(
@@ -565,7 +637,7 @@ impl Shape {
             "UPDATE {} SET until = {} WHERE name = {} AND token = {}",
             self.leases(),
             self.now(),
-            self.source_literal(),
+            self.lease_literal(),
             self.literal(token)
         )
     }
@@ -574,7 +646,10 @@ impl Shape {
     /// many there were.
     pub(super) fn purge(&self, token: &str, age: Duration, most: usize) -> Note {
         let (id, outbox) = (self.quote(&self.names.id), self.outbox());
-        let processed = self.is_processed();
+        let processed = match self.plant.is(Bug::PurgesByAge) {
+            true => format!("{id} IS NOT NULL"),
+            false => self.is_processed(),
+        };
         let old = format!(
             "{processed} AND ({} OR ({} IS NULL AND {})) AND {}",
             self.is_older(&self.names.processed_at, age),
@@ -582,20 +657,33 @@ impl Shape {
             self.is_older(&self.names.added_at, age),
             self.mine(token)
         );
+        let kept = match self.plant.is(Bug::PurgesByAge) {
+            true => "true".to_owned(),
+            false => format!("o.{processed}"),
+        };
         let all = match self.dialect {
             Dialect::Postgres => vec![format!(
                 "WITH old AS MATERIALIZED (SELECT {id} FROM {outbox} WHERE {old} LIMIT {most} \
                  FOR UPDATE SKIP LOCKED) DELETE FROM {outbox} o USING old WHERE o.{id} = old.{id} \
-                 AND o.{processed} RETURNING 'done', NULL"
+                 AND {kept} RETURNING 'done', NULL"
             )],
             Dialect::Sqlite => vec![format!(
                 "DELETE FROM {outbox} WHERE rowid IN (SELECT rowid FROM {outbox} WHERE {old} \
                  LIMIT {most}) RETURNING 'done', NULL"
             )],
-            Dialect::Mysql => vec![
-                format!("DELETE FROM {outbox} WHERE {old} LIMIT {most}"),
-                "SELECT 'count', ROW_COUNT()".to_owned(),
-            ],
+            Dialect::Mysql => {
+                let force = self.force();
+                vec![
+                    format!(
+                        "INSERT INTO {FREE} SELECT {id} FROM {outbox} WHERE {old} LIMIT {most} \
+                         FOR UPDATE SKIP LOCKED"
+                    ),
+                    format!(
+                        "DELETE o FROM {FREE} f STRAIGHT_JOIN {outbox} o{force} ON o.{id} = f.{id}"
+                    ),
+                    "SELECT 'count', ROW_COUNT()".to_owned(),
+                ]
+            }
         };
         self.note(token, all)
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use potok_core::trouble::Bug;
 use potok_core::{Backlog, Fault, HeadersBuilder, Record, Timestamp};
 
 use super::session::{Cells, OutboxSession, number, text};
@@ -138,8 +139,19 @@ impl OutboxTable {
     }
 
     pub async fn bury(&self, token: &str, burial: &Burial<'_>) -> Result<NoteResult, Fault> {
-        let noted = self.note(self.shape.bury(token, burial)).await?;
+        let note = self.shape.bury(token, burial);
+        if self.shape.plant.is(Bug::BuriedApart) {
+            for statement in self.shape.bury_apart(burial) {
+                self.session.query(statement).await?;
+            }
+        }
+        let noted = self.note(note).await?;
         self.free(token, noted, &[burial.id.to_owned()]).await
+    }
+
+    /// Lets go of a head and those behind it, though its row seems to wait.
+    pub async fn forget_head(&self, token: &str, head: &str) -> Result<NoteResult, Fault> {
+        self.note(self.shape.forget_head(token, head)).await
     }
 
     pub async fn sweep(&self, token: &str, heads: &[String]) -> Result<NoteResult, Fault> {
@@ -165,13 +177,10 @@ impl OutboxTable {
         Ok(rows.into_iter().map(|cells| self.row(cells)).collect())
     }
 
-    pub async fn rows_of(&self, ids: &[String]) -> Result<Vec<OutboxRow>, Fault> {
-        let mut all = Vec::new();
-        for ids in ids.chunks(500) {
-            let rows = self.session.query(self.shape.rows_of(ids)).await?;
-            all.extend(rows.into_iter().map(|cells| self.row(cells)));
-        }
-        Ok(all)
+    /// Those of these rows that wait, as many as fit.
+    pub async fn rows_of(&self, ids: &[String], bytes: usize) -> Result<Vec<OutboxRow>, Fault> {
+        let rows = self.session.query(self.shape.rows_of(ids, bytes)).await?;
+        Ok(rows.into_iter().map(|cells| self.row(cells)).collect())
     }
 
     /// A row of [`Shape::row_columns`].

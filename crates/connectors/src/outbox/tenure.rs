@@ -6,9 +6,11 @@
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use potok_core::Fault;
+use potok_core::trouble::Bug;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
@@ -57,6 +59,9 @@ pub(super) struct LeaseKeeper {
     pub told: watch::Sender<Tenure>,
     /// Closed when the lease is not needed any more.
     pub needed: mpsc::Receiver<()>,
+    /// A token that whoever hands out rows has given up, because it seemed to be over: after a freeze
+    /// an answer may come that renews it all the same.
+    pub given_up: Arc<AtomicU64>,
 }
 
 impl LeaseKeeper {
@@ -128,7 +133,9 @@ impl LeaseKeeper {
         seen: &Option<(Holder, Instant)>,
     ) -> Result<LeaseAttempt, Fault> {
         // Unchanged for a whole lease: its owner is gone, whatever the server's clock says.
-        let stale = seen.as_ref().filter(|(_, since)| since.elapsed() >= self.lease);
+        let stale = seen.as_ref().filter(|(_, since)| {
+            since.elapsed() >= self.lease && !self.table.shape.plant.is(Bug::ServerClockOnly)
+        });
         let claim = Claim {
             token: &word(token),
             owner: &self.owner,
@@ -160,6 +167,10 @@ impl LeaseKeeper {
             let token = word(held.token);
             let renewing = self.table.renew(&token, self.lease);
             match tokio::time::timeout_at(believed, renewing).await {
+                Ok(Ok(true)) if self.given_up.load(Ordering::Relaxed) == held.token => {
+                    let _ = self.table.release(&token).await;
+                    return true;
+                }
                 Ok(Ok(true)) => {
                     believed = before + self.belief();
                     pause = self.lease / 3;

@@ -164,6 +164,9 @@ fn a_type_that_is_not_mapped_keeps_only_its_key_back() {
     assert!(dead[0]["error"].as_str().unwrap().contains("no topic is mapped to `Unknown`"));
     let value: Value = serde_json::from_str(dead[0]["value"].as_str().unwrap()).unwrap();
     assert_eq!(value["payload"]["n"], 2);
+    let journal = running.journal();
+    let is_told = |line: &&str| line.contains(&uuid(2)) && line.contains("no topic is mapped");
+    assert!(journal.lines().any(|line| is_told(&line)), "each failure is said: {journal}");
     // By its id, by the row's own behind the pipeline, by a filter; and where nothing is meant.
     let whole = running.run(["dead-letters", "show", &id], b"").good().text().to_owned();
     assert!(whole.contains("no topic is mapped") && whole.contains("conversation_id"), "{whole}");

@@ -17,7 +17,7 @@ async fn is_silent(relay: &mut Relay, time: Duration) -> bool {
 }
 
 /// `TwoNames`: another key is no other lease.
-async fn others_stand_by_and_take_over(system: System) {
+pub async fn others_stand_by_and_take_over(system: System) {
     let place = OutboxDatabase::new(system);
     let mut first = place.relay(", \"lease\": \"1s\"").await;
     let mut second = Relay::stand_by(place.outbox_by(".id", ", \"lease\": \"1s\"")).await;
@@ -36,7 +36,7 @@ async fn others_stand_by_and_take_over(system: System) {
 }
 
 /// `NoteWithoutToken`: it was frozen beyond its lease; the other finishes; it wakes.
-async fn whoever_lost_the_lease_changes_nothing(system: System) {
+pub async fn whoever_lost_the_lease_changes_nothing(system: System) {
     let place = OutboxDatabase::new(system);
     let mut first = place.relay("").await;
     let mut writer = place.writer().await;
@@ -59,7 +59,7 @@ async fn whoever_lost_the_lease_changes_nothing(system: System) {
     };
     first.progress.commit(&commit).await.unwrap();
     first.set_aside("3").await;
-    assert!(place.marked().is_empty());
+    assert!(place.marked().is_empty(), "another has the lease");
     assert_eq!(place.retry_count("2"), "0");
     assert!(place.query("SELECT id FROM potok_outbox_waiting").is_empty());
     assert!(place.query("SELECT reason FROM outbox_dead").is_empty());
@@ -74,7 +74,7 @@ async fn whoever_lost_the_lease_changes_nothing(system: System) {
 }
 
 /// `TokenRollsBack`: a replica that was promoted too early has the previous token, and its time.
-async fn an_old_token_that_comes_back_changes_nothing(system: System) {
+pub async fn an_old_token_that_comes_back_changes_nothing(system: System) {
     let place = OutboxDatabase::new(system);
     let mut first = place.relay("").await;
     let mut writer = place.writer().await;
@@ -100,7 +100,7 @@ async fn an_old_token_that_comes_back_changes_nothing(system: System) {
     assert_eq!(place.marked(), ["1"]);
 }
 
-mod servers {
+pub mod servers {
     use super::*;
 
     on_servers! {
@@ -111,7 +111,7 @@ mod servers {
     }
 
     /// `OneRowLocked`.
-    async fn a_locked_row_holds_up_no_other(system: System) {
+    pub async fn a_locked_row_holds_up_no_other(system: System) {
         let place = OutboxDatabase::new(system);
         let mut relay = place.relay("").await;
         let (mut writer, mut person) = (place.writer().await, place.writer().await);
@@ -121,8 +121,11 @@ mod servers {
         relay.rows(3).await;
         person.run("BEGIN").await;
         person.run(&format!("UPDATE outbox SET event_type = 'B' WHERE id = '{}'", uuid("1"))).await;
-        relay.end(&["1", "2", "3"]).await;
-        assert_eq!(place.marked(), ["2", "3"]);
+        let ended = relay.ended(&["1", "2", "3"]);
+        let commit = FeedCommit { ended, ..FeedCommit::default() };
+        let noted = relay.progress.commit(&commit).await;
+        assert_eq!(place.marked(), ["2", "3"], "only 1 is locked: {noted:?}");
+        relay.out.clear();
         assert!(relay.settle().await.is_empty(), "it was published");
         person.run("COMMIT").await;
         let end = tokio::time::Instant::now() + Duration::from_secs(30);
@@ -151,6 +154,27 @@ mod servers {
         writer.add("4", "k", "A").await;
         assert_eq!(relay.rows(1).await, ["4"]);
         assert!(relay.settle().await.is_empty());
+        // Also where it failed before, and others were named behind it.
+        writer.add("5", "m", "A").await;
+        relay.rows(1).await;
+        relay.put_off("5", Duration::from_secs(50)).await;
+        for id in ["6", "7"] {
+            writer.add(id, "m", "A").await;
+        }
+        assert!(relay.settle().await.is_empty());
+        writer.run(&ahead.replace(&uuid("1"), &uuid("5"))).await;
+        relay.outbox.retry(None).await.unwrap();
+        assert_eq!(relay.rows(1).await, ["5"]);
+        relay.end(&["5"]).await;
+        assert_eq!(relay.rows(2).await, ["6", "7"]);
+        // Somebody mends the table: they are marked, and nothing comes twice.
+        relay.end(&["4", "6", "7"]).await;
+        writer.run("ALTER TABLE outbox DROP CONSTRAINT later").await;
+        let until = tokio::time::Instant::now() + Duration::from_secs(60);
+        while place.marked().len() < 7 {
+            assert!(tokio::time::Instant::now() < until, "{:?}", place.marked());
+            assert!(relay.settle().await.is_empty());
+        }
     }
 
     /// `LockFreeToken`, `FrozenInNote`: a note that began under the lease ends under it, and one that
@@ -175,7 +199,7 @@ mod servers {
     }
 
     /// `ClockBack`: by the server's clock the lease of a dead owner lasts for another hour.
-    async fn a_clock_that_was_set_back_keeps_no_dead_owner(system: System) {
+    pub async fn a_clock_that_was_set_back_keeps_no_dead_owner(system: System) {
         let place = OutboxDatabase::new(system);
         let relay = place.relay(", \"lease\": \"1s\"").await;
         drop(relay);
@@ -199,5 +223,46 @@ mod servers {
         let mut relay = place.relay(", \"lease\": \"1s\"").await;
         writer.add("1", "k", "A").await;
         assert_eq!(relay.rows(1).await, ["1"]);
+    }
+}
+
+/// A process that was frozen while its lease was being renewed: the lease was given up, and then the answer
+/// comes, which says that it was renewed in time. What is handed out then is another assignment.
+mod frozen {
+    mod sqlite {
+        use super::super::*;
+
+        #[tokio::test]
+        async fn a_lease_that_was_given_up_does_not_come_back() {
+            let place = OutboxDatabase::new(System::Sqlite);
+            let mut relay = place.relay(", \"lease\": \"6s\"").await;
+            let mut writer = place.writer().await;
+            writer.add("1", "k", "A").await;
+            relay.rows(1).await;
+            let (lost, until) =
+                (relay.nonce, || place.query("SELECT until FROM potok_leases")[0].clone());
+            let first: i64 = until().parse().unwrap();
+            // The renewal is under way, and waits.
+            writer.run("BEGIN IMMEDIATE").await;
+            for _ in 0..4 {
+                assert!(relay.settle().await.is_empty());
+            }
+            writer.run("COMMIT").await;
+            // Nothing of this process runs but the database's own thread: that is what frozen means here.
+            let now = "SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER)";
+            while until() == first.to_string()
+                || place.query(now)[0].parse::<i64>().unwrap() < first
+            {}
+            match relay.event().await {
+                SourceEvent::Lost(all) => assert_eq!(all, [lost]),
+                other => panic!("{other:?}"),
+            }
+            relay.out.clear();
+            relay.own().await;
+            assert_ne!(relay.nonce, lost, "the engine listens to it no more");
+            assert_eq!(relay.rows(1).await, ["1"]);
+            relay.end(&["1"]).await;
+            assert_eq!(place.marked(), ["1"]);
+        }
     }
 }

@@ -36,8 +36,11 @@ macro_rules! on_servers {
 mod bounds;
 mod failure;
 mod lease;
+mod naive;
 mod notify;
 mod order;
 mod place;
+mod refusals;
 mod rows;
+mod setup;
 mod suite;

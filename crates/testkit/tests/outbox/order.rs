@@ -2,16 +2,27 @@
 
 use std::time::Duration;
 
-use crate::place::{OutboxDatabase, System};
+use crate::place::{OutboxDatabase, Relay, System};
+
+/// Both come, in this order, in one read or in two.
+async fn first_then(relay: &mut Relay, first: &str, then: &str) {
+    let mut rows = relay.rows(1).await;
+    assert_eq!(rows[0], first, "{first} was committed before {then} was inserted");
+    if rows.len() == 1 {
+        rows.extend(relay.rows(1).await);
+    }
+    assert_eq!(rows, [first, then]);
+}
 
 on_servers! {
     a_row_that_commits_late_comes_before_later_ones_of_its_key,
+    a_read_sees_what_lies_before_rows_that_are_out,
     rolled_back_rows_never_come,
 }
 
-/// `KeysetPages`, `HighWaterMark`: b must not be seen without a, which was committed before b was
+/// `HighWaterMark`: b must not be seen without a, which was committed before b was
 /// inserted, though c, with a later number, was read long ago.
-async fn a_row_that_commits_late_comes_before_later_ones_of_its_key(system: System) {
+pub async fn a_row_that_commits_late_comes_before_later_ones_of_its_key(system: System) {
     let place = OutboxDatabase::new(system);
     let mut relay = place.relay("").await;
     let (mut late, mut writer) = (place.writer().await, place.writer().await);
@@ -25,19 +36,35 @@ async fn a_row_that_commits_late_comes_before_later_ones_of_its_key(system: Syst
     assert_eq!(relay.rows(1).await, ["3"]);
     late.run("COMMIT").await;
     writer.add("4", "k", "A").await;
-    assert_eq!(relay.rows(2).await, ["1", "4"]);
+    first_then(&mut relay, "1", "4").await;
     relay.end_all().await;
     assert_eq!(place.marked(), ["1", "2", "3", "4"]);
 }
 
-async fn rolled_back_rows_never_come(system: System) {
+/// `KeysetPages`: what is out has a later number than a, and the next read still begins before it.
+pub async fn a_read_sees_what_lies_before_rows_that_are_out(system: System) {
+    let place = OutboxDatabase::new(system);
+    let mut relay = place.relay("").await;
+    let (mut late, mut writer) = (place.writer().await, place.writer().await);
+    late.run("BEGIN").await;
+    late.add("1", "k", "A").await;
+    writer.add("2", "l", "A").await;
+    assert_eq!(relay.rows(1).await, ["2"]);
+    late.run("COMMIT").await;
+    writer.add("3", "k", "A").await;
+    first_then(&mut relay, "1", "3").await;
+    relay.end_all().await;
+    assert_eq!(place.marked(), ["1", "2", "3"]);
+}
+
+pub async fn rolled_back_rows_never_come(system: System) {
     let place = OutboxDatabase::new(system);
     let mut relay = place.relay("").await;
     let (mut open, mut writer) = (place.writer().await, place.writer().await);
     open.run("BEGIN").await;
     open.add("1", "k", "A").await;
     writer.add("2", "k", "A").await;
-    assert_eq!(relay.rows(1).await, ["2"]);
+    assert_eq!(relay.rows(1).await, ["2"], "1 is not committed");
     open.run("ROLLBACK").await;
     relay.end_all().await;
     assert!(relay.settle().await.is_empty());

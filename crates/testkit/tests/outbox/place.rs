@@ -7,13 +7,15 @@ use std::time::Duration;
 
 use potok_config::{Env, Flags, Registry, Site, load_connections};
 use potok_connectors::outbox::{Outbox, OutboxSettings};
+use potok_core::trouble::Plant;
 use potok_core::{
-    EndedOffsets, Feed, FeedCommit, Partition, PipelineInfo, PostponedRecord, Progress, Reason,
-    Record, SetAside, Source, SourceEvent,
+    EndedOffsets, Feed, FeedCommit, Move, Partition, PipelineInfo, PostponedRecord, Progress,
+    Reason, Record, SetAside, Source, SourceEvent,
 };
 use potok_expr::Template;
 use potok_testkit::memory::MemoryLog;
-use potok_testkit::services;
+use potok_testkit::services::{self, Mode, Proxy};
+use serde_json::{Map, Value};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +73,8 @@ pub fn digits(uuid: &str) -> String {
 pub struct OutboxDatabase {
     pub system: System,
     url: String,
+    /// What stands in front of the server, for tests that make the network's trouble.
+    proxy: Option<Proxy>,
     _folder: tempfile::TempDir,
     path: PathBuf,
 }
@@ -84,7 +88,39 @@ impl OutboxDatabase {
             System::Postgres => services::postgres().fresh_database(),
             System::Mariadb => services::mariadb().fresh_database(),
         };
-        OutboxDatabase { system, url, _folder: folder, path }
+        OutboxDatabase { system, url, proxy: None, _folder: folder, path }
+    }
+
+    /// A database of a server, which relays reach through a proxy.
+    pub fn behind_proxy(system: System) -> OutboxDatabase {
+        let place = OutboxDatabase::new(system);
+        let port = place.server_port();
+        let proxy = Proxy::start(([127, 0, 0, 1], port).into());
+        OutboxDatabase { proxy: Some(proxy), ..place }
+    }
+
+    fn server_port(&self) -> u16 {
+        match self.system {
+            System::Postgres => services::postgres().port(),
+            _ => services::mariadb().port(),
+        }
+    }
+
+    /// What the network does to relays.
+    pub fn pass(&self, mode: Mode) {
+        self.proxy.as_ref().unwrap().set(mode);
+    }
+
+    /// Where relays find it.
+    fn relay_url(&self) -> String {
+        match &self.proxy {
+            Some(proxy) => {
+                let (from, to) =
+                    (format!(":{}/", self.server_port()), format!(":{}/", proxy.port()));
+                self.url.replace(&from, &to)
+            }
+            None => self.url.clone(),
+        }
     }
 
     /// The outbox that these settings mean, beyond table and database.
@@ -95,14 +131,16 @@ impl OutboxDatabase {
     pub fn outbox_by(&self, key: &str, more: &str) -> Outbox {
         let mut registry = Registry::new();
         registry.connections(potok_connectors::sql::CONNECTIONS);
-        let env = Env::of([("POTOK_DB_MESSENGER", self.url.clone())]);
+        let env = Env::of([("POTOK_DB_MESSENGER", self.relay_url())]);
         let flags = Flags { data_dir: Some(self._folder.path().into()), ..Flags::default() };
         let connections = load_connections(None, &flags, &env, &registry).unwrap();
-        let json = format!(
-            "{{\"outbox\": \"outbox\", \"db\": \"messenger\", \"create_tables\": true, \
-             \"backoff\": {{\"first\": \"10ms\", \"max\": \"1m\"}}{more}}}"
-        );
-        let settings: OutboxSettings = serde_json::from_str(&json).unwrap();
+        // What a test says of a key stands.
+        let usual = "{\"outbox\": \"outbox\", \"db\": \"messenger\", \"create_tables\": true, \
+                     \"backoff\": {\"first\": \"10ms\", \"max\": \"1m\"}}";
+        let more = format!("{{{}}}", more.trim_start_matches(','));
+        let mut keys: Map<String, Value> = serde_json::from_str(usual).unwrap();
+        keys.extend(serde_json::from_str::<Map<String, Value>>(&more).unwrap());
+        let settings: OutboxSettings = serde_json::from_value(keys.into()).unwrap();
         let site = Site {
             pipeline: "outbox",
             label: "outbox".to_owned(),
@@ -244,8 +282,17 @@ impl Relay {
     }
 
     pub async fn event(&mut self) -> SourceEvent {
-        let next = self.source.next();
-        tokio::time::timeout(Duration::from_secs(30), next).await.expect("it says nothing").unwrap()
+        let patience = if Plant::here().bug().is_some() { 4 } else { 30 };
+        let until = tokio::time::Instant::now() + Duration::from_secs(patience);
+        loop {
+            let said = tokio::time::timeout_at(until, self.source.next()).await;
+            match said.expect("it says nothing") {
+                Ok(event) => return event,
+                // As the engine does.
+                Err(fault) if fault.next == Move::Wait => tokio::task::yield_now().await,
+                Err(fault) => panic!("{fault}"),
+            }
+        }
     }
 
     fn take(&mut self, intake: SourceEvent) {
@@ -289,7 +336,7 @@ impl Relay {
         Partition { topic: "outbox".into(), index: 0 }
     }
 
-    fn ended(&self, ids: &[&str]) -> Vec<EndedOffsets> {
+    pub fn ended(&self, ids: &[&str]) -> Vec<EndedOffsets> {
         let ranges = ids.iter().map(|id| {
             let offset = self.out[*id];
             offset..offset + 1
@@ -333,7 +380,7 @@ impl Relay {
             offset: self.out[id],
             attempt: self.attempts[id] + 1,
             wait,
-            error: format!("no topic is mapped to '{id}'"),
+            error: format!("no topic is mapped to '{id}' WHERE it goes; --"),
         }
     }
 

@@ -34,7 +34,7 @@ async fn a_row_is_a_record_and_is_marked_when_it_ended(system: System) {
     assert_eq!(at, ["2"]);
 }
 
-async fn rows_whose_flag_is_null_are_published(system: System) {
+pub async fn rows_whose_flag_is_null_are_published(system: System) {
     let place = OutboxDatabase::new(system);
     let mut writer = place.writer().await;
     let table = match system {
@@ -66,7 +66,7 @@ async fn rows_whose_flag_is_null_are_published(system: System) {
     assert!(relay.settle().await.is_empty());
 }
 
-async fn old_rows_are_deleted_and_waiting_ones_never(system: System) {
+pub async fn old_rows_are_deleted_and_waiting_ones_never(system: System) {
     let place = OutboxDatabase::new(system);
     let mut relay = place.relay(", \"keep_processed\": \"1d\"").await;
     let mut writer = place.writer().await;
@@ -84,6 +84,8 @@ async fn old_rows_are_deleted_and_waiting_ones_never(system: System) {
     let left = || place.query("SELECT count(*) FROM outbox");
     let end = tokio::time::Instant::now() + std::time::Duration::from_secs(30);
     while left() != ["2"] {
+        let waiting = place.query("SELECT count(*) FROM outbox WHERE processed IS NOT TRUE");
+        assert_eq!(waiting, ["1"], "a row that waits was deleted");
         assert!(tokio::time::Instant::now() < end, "{:?}", left());
         assert!(relay.settle().await.is_empty());
     }

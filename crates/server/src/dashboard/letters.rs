@@ -302,7 +302,7 @@ fn list(context: &Context, contents: &Contents, which: &LetterSelection, after: 
                             td class="nowrap" data-l="set aside" { a class="mono" href={ "/dead-letters?id=" (part(&entry.id)) } { (clean(&entry.id, 60)) } span class="l2" { (time_of(&entry.time.to_string(), now)) } }
                             td class="full err" { span class="pill" { (entry.reason) } " " (clean(if context.is_operator() { &entry.error } else { &entry.cause }, 200)) }
                             td data-l="key" class="brk" { @match &entry.key { Some(key) => a class="mono" href={ "/trace?id=" (part(key)) } { (clean(key, 40)) }, None => span class="faint" { "none" } } }
-                            td class="num none" { (bytes(entry.bytes as u64)) }
+                            td class="num none" { (bytes(entry.bytes)) }
                             td class="num" data-l="attempts" { (entry.attempts) }
                         }
                     } }

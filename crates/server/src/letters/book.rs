@@ -43,7 +43,8 @@ pub(crate) struct LetterEntry {
     pub attempts: u32,
     pub time: Timestamp,
     pub key: Option<String>,
-    pub bytes: usize,
+    /// Of its value.
+    pub bytes: u64,
 }
 
 /// How many, and since when.
@@ -448,6 +449,7 @@ fn entry(
     causes: &mut BTreeMap<String, Arc<str>>,
 ) -> LetterEntry {
     let DeadLetter { id, envelope, record, .. } = letter;
+    let pieces = envelope.piece.map(|whole| whole.of);
     let error: String = envelope.error.chars().take(ERROR_CHARS_MAX).collect();
     let cause = shared(causes, &cause_of(&error));
     let key = record.key.as_deref().map(|key| {
@@ -463,7 +465,7 @@ fn entry(
         attempts: envelope.attempts,
         time: envelope.time,
         key,
-        bytes: record.bytes(),
+        bytes: pieces.unwrap_or(record.value.map_or(0, |value| value.len() as u64)),
     }
 }
 

@@ -174,7 +174,7 @@ pub(super) type Query = BTreeMap<String, String>;
 /// What an address shows.
 pub(super) enum View {
     Overview,
-    Pipeline(String),
+    Pipeline(String, Query),
     Groups(Query),
     Group(String, String),
     DropGroup(String, String),
@@ -205,7 +205,7 @@ impl View {
         let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
         Some(match *parts.as_slice() {
             [""] => View::Overview,
-            ["pipelines", pipeline] => View::Pipeline(pipeline.to_owned()),
+            ["pipelines", pipeline] => View::Pipeline(pipeline.to_owned(), query),
             ["groups"] => View::Groups(query),
             ["groups", pipeline, key] => View::Group(pipeline.to_owned(), key.to_owned()),
             ["groups", pipeline, key, "drop"] => {
@@ -237,7 +237,7 @@ impl View {
         access::require(&context.visitor, self.needs())?;
         match self {
             View::Overview => Ok(overview::page(context)),
-            View::Pipeline(pipeline) => pipeline::page(context, pipeline),
+            View::Pipeline(pipeline, query) => pipeline::page(context, pipeline, query),
             View::Groups(query) => groups::page(context, query).await,
             View::Group(pipeline, key) => groups::one(context, pipeline, key).await,
             View::DropGroup(pipeline, key) => groups::drop(context, pipeline, key).await,

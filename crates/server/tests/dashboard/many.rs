@@ -56,3 +56,16 @@ async fn the_list_of_dead_letters_follows_and_is_bounded() {
     desk.post_json("/api/v1/dead-letters/drop", &all).await;
     shows("No open dead letters.").await;
 }
+
+#[tokio::test]
+async fn rates_are_kept_by_seconds_and_by_tens() {
+    let desk = Desk::start().await;
+    for (query, every) in [("", 1), ("?every=1", 1), ("?every=10&seconds=3600", 10)] {
+        let rates = desk.json(&format!("/api/v1/rates{query}")).await;
+        assert_eq!(rates["every"], every, "{rates}");
+        assert_eq!(rates["pipelines"].as_array().map(Vec::len), Some(2), "{rates}");
+    }
+    assert_eq!(desk.get("/api/v1/rates?every=7").await.status, 400);
+    let page = desk.get("/pipelines/orders?window=6h").await.text;
+    assert!(page.contains("last 6 hours") && page.contains("−4.8 h"), "{page}");
+}

@@ -4,6 +4,8 @@ use axum::Json;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 
+use crate::access::{Role, Visitor};
+use crate::letters::cause_of;
 use crate::request::Params;
 use crate::sampler::{Change, Totals, Window, lately};
 use crate::{Admin, ApiError};
@@ -127,9 +129,13 @@ pub(crate) fn destination(
     })
 }
 
-pub(crate) async fn changes(State(admin): State<Admin>) -> Json<Vec<Change>> {
+pub(crate) async fn changes(State(admin): State<Admin>, visitor: Visitor) -> Json<Vec<Change>> {
     admin.snapshot().await;
-    Json(admin.sampler().changes(CHANGES_MAX))
+    let mut changes = admin.sampler().changes(CHANGES_MAX);
+    if !visitor.may(Role::Operator) {
+        changes.iter_mut().for_each(|change| change.what = cause_of(&change.what));
+    }
+    Json(changes)
 }
 
 fn rounded(rates: Vec<f64>, most: usize) -> Vec<f64> {

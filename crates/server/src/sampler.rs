@@ -51,6 +51,7 @@ const FRESH: Duration = Duration::from_millis(800);
 const CHANGES_MAX: usize = 200;
 
 /// How everything stood at one moment.
+#[derive(Clone)]
 pub(crate) struct Snapshot {
     pub at: Timestamp,
     pub all: Vec<Status>,
@@ -65,6 +66,13 @@ pub(crate) struct Snapshot {
 impl Snapshot {
     pub fn of(&self, pipeline: &str) -> Option<&Status> {
         self.all.iter().find(|status| status.pipeline == pipeline)
+    }
+
+    /// For those who may not see values of records, which errors quote.
+    pub fn without_values(&self) -> Self {
+        let mut snapshot = self.clone();
+        snapshot.all.iter_mut().for_each(pipelines::without_values);
+        snapshot
     }
 }
 

@@ -7,6 +7,9 @@ use potok_core::{FilesAsk, ShardTotals, TrackedFile};
 use potok_flow::{OpenSlice, TrackedPipeline};
 use serde::{Deserialize, Serialize};
 
+use crate::access::{Actor, Role, Visitor};
+use crate::audit::{self, AuditEntry};
+use crate::letters::cause_of;
 use crate::pipelines::running;
 use crate::request::Params;
 use crate::{Admin, ApiError};
@@ -50,6 +53,17 @@ pub(crate) struct File {
     pub reason: Option<String>,
 }
 
+impl File {
+    /// As somebody may read it: errors quote what they are about.
+    fn tell(&mut self, visitor: &Visitor) {
+        if !visitor.may(Role::Operator) {
+            for error in [&mut self.row.error, &mut self.reason].into_iter().flatten() {
+                *error = cause_of(error);
+            }
+        }
+    }
+}
+
 #[derive(Serialize)]
 pub(crate) struct AllFiles {
     pipelines: Vec<TrackedFiles>,
@@ -57,6 +71,7 @@ pub(crate) struct AllFiles {
 
 pub(crate) async fn files(
     State(admin): State<Admin>,
+    visitor: Visitor,
     Params(which): Params<FilesFilter>,
 ) -> Result<Json<AllFiles>, ApiError> {
     let ask = match (which.name, which.in_progress) {
@@ -64,7 +79,9 @@ pub(crate) async fn files(
         (None, Some(true)) => FilesAsk::InProgress,
         (None, _) => FilesAsk::Newest(which.limit.unwrap_or(NAMES).clamp(1, NAMES_MAX)),
     };
-    let pipelines = files_of(&admin, which.pipeline.as_deref(), &ask).await?;
+    let mut pipelines = files_of(&admin, which.pipeline.as_deref(), &ask).await?;
+    let files = pipelines.iter_mut().flat_map(|of| &mut of.files);
+    files.for_each(|file| file.tell(&visitor));
     Ok(Json(AllFiles { pipelines }))
 }
 
@@ -104,9 +121,11 @@ pub(crate) struct AllStuck {
 /// What the description's query finds, computed in the database, with the reason.
 pub(crate) async fn stuck(
     State(admin): State<Admin>,
+    visitor: Visitor,
     Params(which): Params<StuckFilter>,
 ) -> Result<Json<AllStuck>, ApiError> {
-    let stuck = stuck_of(&admin, which.pipeline.as_deref()).await?;
+    let mut stuck = stuck_of(&admin, which.pipeline.as_deref()).await?;
+    stuck.iter_mut().for_each(|file| file.tell(&visitor));
     Ok(Json(AllStuck { stuck }))
 }
 
@@ -137,6 +156,7 @@ pub(crate) struct Retried {
 /// Puts what has failed of a file back to `new`, and asks its destination at once.
 pub(crate) async fn retry(
     State(admin): State<Admin>,
+    actor: Actor,
     Path(name): Path<String>,
     Params(which): Params<RetryFilter>,
 ) -> Result<Json<Retried>, ApiError> {
@@ -145,6 +165,9 @@ pub(crate) async fn retry(
         stages += tracked.tracker.retry(&name, which.shard).await?;
         admin.engine().probe(&tracked.pipeline)?;
     }
+    let entry = AuditEntry::new(&actor, "retry_file").target(&name).count(stages);
+    let entry = AuditEntry { pipeline: which.pipeline, ..entry };
+    audit::note(&admin, entry).await;
     if stages == 0 {
         let what = format!("nothing of `{name}` has failed");
         return Err(ApiError::new(StatusCode::NOT_FOUND, "P1409", what)

@@ -29,7 +29,6 @@ mod trace;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use axum::Extension;
 use axum::Router;
 use axum::extract::State;
 use axum::http::header::{
@@ -44,6 +43,7 @@ use maud::{Markup, html};
 use crate::access::{self, Actor, Role, Visitor};
 use crate::audit::Door;
 use crate::error::ErrorBody;
+use crate::letters::cause_of;
 use crate::problems::{self, Problem};
 use crate::sampler::Snapshot;
 use crate::{Admin, ApiError};
@@ -52,6 +52,7 @@ use events::Streams;
 use frame::{HtmlPage, Nav, Part};
 use token::Keys;
 
+pub(crate) use actions::refused;
 pub(crate) use login::address as login_address;
 pub(crate) use token::session_of;
 
@@ -124,7 +125,10 @@ pub(super) struct Context {
 
 impl Context {
     async fn of(admin: &Admin, view: String, done: Option<ActionResult>, visitor: Visitor) -> Self {
-        let snapshot = admin.snapshot().await;
+        let mut snapshot = admin.snapshot().await;
+        if !visitor.may(Role::Operator) {
+            snapshot = Arc::new(snapshot.without_values());
+        }
         let problems = problems::problems(&snapshot, admin.sampler());
         Context { admin: admin.clone(), snapshot, problems, view, done, visitor }
     }
@@ -140,7 +144,15 @@ impl Context {
     }
 
     pub fn actor(&self) -> Actor {
-        Actor::of(&self.visitor, Door::Dashboard)
+        Actor { by: self.visitor.name.clone(), from: None, via: Door::Dashboard }
+    }
+
+    /// An error as this visitor may read it: errors quote what they are about.
+    pub fn told(&self, error: &str) -> String {
+        match self.is_operator() {
+            true => error.to_owned(),
+            false => cause_of(error),
+        }
     }
 
     /// A form that changes something: one button, and what it is about. What stands for its token is
@@ -256,11 +268,10 @@ impl View {
 
 async fn page(
     State(admin): State<Admin>,
-    visitor: Option<Extension<Visitor>>,
+    visitor: Visitor,
     uri: Uri,
     headers: HeaderMap,
 ) -> Response {
-    let visitor = visitor.map_or_else(Visitor::local, |Extension(visitor)| visitor);
     let keys = &admin.inner.dashboard.keys;
     let (session, cookie) = keys.session(&headers);
     let (view, done) = without_done(&uri.to_string());

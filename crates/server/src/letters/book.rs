@@ -491,7 +491,16 @@ pub(crate) fn cause_of(error: &str) -> String {
                     }
                 }
             }
-            c if c.is_alphanumeric() || c == '_' => {
+            // As databases quote: 'x', and (id)=(x).
+            '\'' if !cause.ends_with(is_of_word) && closes(&rest, '\'') => {
+                cause.push_str("'…'");
+                rest.by_ref().find(|c| *c == '\'');
+            }
+            '(' if cause.ends_with('=') && closes(&rest, ')') => {
+                cause.push_str("(…)");
+                rest.by_ref().find(|c| *c == ')');
+            }
+            c if is_of_word(c) => {
                 let mut word = String::from(c);
                 while let Some(c) = rest.peek().copied().filter(|c| is_of_word(*c)) {
                     word.push(c);
@@ -503,6 +512,11 @@ pub(crate) fn cause_of(error: &str) -> String {
         }
     }
     cause
+}
+
+/// True where a quote ends later.
+fn closes(rest: &std::iter::Peekable<std::str::Chars<'_>>, end: char) -> bool {
+    rest.clone().any(|c| c == end)
 }
 
 fn is_of_word(c: char) -> bool {
@@ -530,5 +544,10 @@ mod tests {
         assert_eq!(causes[0], causes[1]);
         assert_eq!(cause_of("row 17 of b563feb7b2b84b6t: x2"), "row # of #: x2");
         assert_eq!(cause_of("\"open"), "\"…\"");
+        assert_eq!(
+            cause_of("Duplicate entry 'secret' for key 'id'; it doesn't fit"),
+            "Duplicate entry '…' for key '…'; it doesn't fit"
+        );
+        assert_eq!(cause_of("Key (id)=(secret) already exists."), "Key (id)=(…) already exists.");
     }
 }

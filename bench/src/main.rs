@@ -4,6 +4,7 @@
 //! taken turn by turn; raw rates, CPU seconds and peak memory are printed beside it. Nothing here
 //! is a test: a missed goal is printed, not an error.
 
+mod dashboard;
 mod engine;
 mod groups;
 mod hub;
@@ -73,6 +74,8 @@ enum Measurement {
     Hub,
     /// Rows of PostgreSQL into Kafka against a bare loop, and latency; starts the services
     Outbox,
+    /// Pages with a million groups and dead letters, and lanes with ten viewers
+    Dashboard,
     /// All of them
     All,
 }
@@ -108,6 +111,7 @@ fn run(cli: &Cli) -> Result<()> {
         Measurement::Groups,
         Measurement::Hub,
         Measurement::Outbox,
+        Measurement::Dashboard,
     ];
     let whats = if cli.what.contains(&Measurement::All) { &all[..] } else { &cli.what };
     for what in whats {
@@ -124,6 +128,7 @@ fn run(cli: &Cli) -> Result<()> {
             Measurement::GroupsMillion => groups::run(cli.quick, &[groups::BenchPart::Million])?,
             Measurement::Hub => hub::run(cli.quick)?,
             Measurement::Outbox => outbox::run(cli.quick)?,
+            Measurement::Dashboard => dashboard::run(cli.quick)?,
             Measurement::All => {}
         }
     }

@@ -94,7 +94,7 @@ impl Groups {
             Groups::List { pipeline, prefix, state, limit, all, place } => {
                 let usual = if all || json { usize::MAX } else { SHOWN };
                 let (prefix, state) = (prefix.as_deref(), state.as_deref());
-                let wanted = Wanted { pipeline: pipeline.as_deref(), prefix, state };
+                let wanted = WantedGroups { pipeline: pipeline.as_deref(), prefix, state };
                 list(&place, &wanted, limit.unwrap_or(usual).max(1), json)
             }
             Groups::Show { pipeline, id, place } => show(&place, &pipeline, &id),
@@ -125,13 +125,13 @@ struct Page {
 }
 
 /// Which groups are asked for.
-struct Wanted<'a> {
+struct WantedGroups<'a> {
     pipeline: Option<&'a str>,
     prefix: Option<&'a str>,
     state: Option<&'a str>,
 }
 
-impl Wanted<'_> {
+impl WantedGroups<'_> {
     /// All of them, of one pipeline or of every one.
     fn is_all(&self) -> bool {
         self.prefix.is_none() && self.state.is_none()
@@ -141,14 +141,14 @@ impl Wanted<'_> {
 /// Goes through what is held, page by page, and says how much there is in all.
 fn each_page(
     client: &Client,
-    wanted: &Wanted<'_>,
+    wanted: &WantedGroups<'_>,
     limit: usize,
     mut show: impl FnMut(&[Value]) -> Result<(), Failure>,
 ) -> Result<u64, Failure> {
     let (mut left, mut after) = (limit, None::<String>);
     loop {
         let mut path = format!("/api/v1/groups?limit={}", left.min(PAGE));
-        let Wanted { pipeline, prefix, state } = *wanted;
+        let WantedGroups { pipeline, prefix, state } = *wanted;
         let after_given = after.as_deref();
         for (name, value) in
             [("pipeline", pipeline), ("prefix", prefix), ("state", state), ("after", after_given)]
@@ -167,7 +167,12 @@ fn each_page(
     }
 }
 
-fn list(place: &Target, wanted: &Wanted<'_>, limit: usize, json: bool) -> Result<(), Failure> {
+fn list(
+    place: &Target,
+    wanted: &WantedGroups<'_>,
+    limit: usize,
+    json: bool,
+) -> Result<(), Failure> {
     let client = Client::find(place)?;
     let mut out = terminal::out();
     if json {

@@ -175,9 +175,8 @@ fn the_documents_show_what_is_taken_here() {
     }
     let looks = ["", "-dark", "-narrow"];
     let taken = |picture: &str| {
-        let is_ours =
-            |name: &&str| looks.iter().any(|look| picture == format!("{name}{look}.webp"));
-        NAMES.iter().any(|name| is_ours(&name)) || picture == "login.webp"
+        let is_ours = |name: &str| looks.iter().any(|look| picture == format!("{name}{look}.webp"));
+        NAMES.iter().any(|name| is_ours(name)) || picture == "login.webp"
     };
     for picture in &shown {
         if !taken(picture) || !docs.join("images").join(picture).is_file() {

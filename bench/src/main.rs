@@ -5,6 +5,7 @@
 //! is a test: a missed goal is printed, not an error.
 
 mod chat;
+mod dashboard;
 mod engine;
 mod groups;
 mod hub;
@@ -82,6 +83,8 @@ enum Measurement {
     Shards,
     /// Chats in a Redis queue against a bare drain, and a million that wait; starts Redis
     Chat,
+    /// Pages with a million groups and dead letters, and lanes with ten viewers
+    Dashboard,
     /// All of them
     All,
 }
@@ -122,6 +125,7 @@ fn run(cli: &Cli) -> Result<()> {
         Measurement::Outbox,
         Measurement::Shards,
         Measurement::Chat,
+        Measurement::Dashboard,
     ];
     let whats = if cli.what.contains(&Measurement::All) { &all[..] } else { &cli.what };
     for what in whats {
@@ -140,6 +144,7 @@ fn run(cli: &Cli) -> Result<()> {
             Measurement::Outbox => outbox::run(cli.quick)?,
             Measurement::Shards => shards::run(cli.quick)?,
             Measurement::Chat => chat::run(cli.quick)?,
+            Measurement::Dashboard => dashboard::run(cli.quick)?,
             Measurement::All => {}
         }
     }

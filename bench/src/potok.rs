@@ -88,13 +88,34 @@ impl Running {
 
     /// The same of any pipeline.
     pub fn start_with(program: &Path, data: &Path, start: Start<'_>) -> Result<Self> {
-        let Start { pipeline, file, config, variables } = start;
+        let files = [start.file.to_owned()];
+        Running::start_files(program, data, start, &files)
+    }
+
+    /// Several pipelines in one process; `pipeline` is the one that is asked about.
+    pub fn start_all(
+        program: &Path,
+        data: &Path,
+        pipeline: &str,
+        files: &[PathBuf],
+    ) -> Result<Self> {
+        let start = Start { pipeline, file: data, config: None, variables: &[] };
+        Running::start_files(program, data, start, files)
+    }
+
+    fn start_files(
+        program: &Path,
+        data: &Path,
+        start: Start<'_>,
+        files: &[PathBuf],
+    ) -> Result<Self> {
+        let Start { pipeline, config, variables, .. } = start;
         fs::create_dir_all(data)?;
         let journal = data.join("stderr.log");
         let stderr = File::create(&journal)?;
         let child = Command::new(program)
             .arg("run")
-            .arg(file)
+            .args(files)
             .args(["--admin", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data-dir"])
             .arg(data)
             .args(config.into_iter().flat_map(|config| [Path::new("--config"), config]))
@@ -140,21 +161,42 @@ impl Running {
 
     /// The pipeline's line, asked over HTTP: starting a command would cost more than the answer.
     pub fn status(&self) -> Result<Value> {
+        self.status_of(&self.pipeline)
+    }
+
+    /// The same of another pipeline of the process.
+    pub fn status_of(&self, pipeline: &str) -> Result<Value> {
         let body = self.get("/api/v1/status")?;
-        let name = format!("\"{}\"", self.pipeline);
+        let name = format!("\"{pipeline}\"");
         let line = body.lines().find(|line| line.contains(&name)).context("the pipeline")?;
         let status: Value = serde_json::from_str(line)?;
         // Beside what runs here are those that left something behind.
-        let own = |status: &&Value| status["pipeline"] == self.pipeline.as_str();
+        let own = |status: &&Value| status["pipeline"] == pipeline;
         let own = status.as_array().map_or(Some(&status), |all| all.iter().find(own));
         own.cloned().context("the pipeline")
     }
 
-    fn get(&self, path: &str) -> Result<String> {
+    /// What it answers.
+    pub fn get(&self, path: &str) -> Result<String> {
+        self.request(&format!("GET {path} HTTP/1.0\r\nHost: {}\r\n\r\n", self.address))
+    }
+
+    /// Sends lines of JSON, or asks for a change; returns when it is done.
+    pub fn post(&self, path: &str, body: &str) -> Result<()> {
+        let (address, length) = (&self.address, body.len());
+        let answer = self.request(&format!(
+            "POST {path} HTTP/1.0\r\nHost: {address}\r\nContent-Type: application/x-ndjson\r\n\
+             Content-Length: {length}\r\n\r\n{body}"
+        ))?;
+        ensure!(!answer.starts_with("{\"error\""), "{path}: {answer}");
+        Ok(())
+    }
+
+    fn request(&self, request: &str) -> Result<String> {
         let said = || fs::read_to_string(&self.journal).unwrap_or_default();
         let mut stream = TcpStream::connect(&self.address)
             .with_context(|| format!("potok does not answer; it said: {}", said()))?;
-        write!(stream, "GET {path} HTTP/1.0\r\nHost: {}\r\n\r\n", self.address)?;
+        stream.write_all(request.as_bytes())?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
         let (_, body) = answer.split_once("\r\n\r\n").context("an answer")?;

@@ -6,6 +6,7 @@
 mod cargo;
 mod fast;
 mod new_connector;
+mod pictures;
 mod services;
 mod tidy;
 
@@ -46,6 +47,8 @@ enum Command {
     Services(services::ServicesCommand),
     /// Write the generated reference pages and the schema anew
     Docs,
+    /// Take the pictures of the documents anew
+    Pictures,
     /// Write a connector to begin with
     NewConnector {
         /// Small letters, digits and `_`
@@ -103,6 +106,7 @@ fn run(command: Command) -> Result<()> {
             let bless = [("POTOK_BLESS", "1")];
             cargo::run_with(&bless, "test", &["-p", "potok-config", "--test", "reference"])
         }
+        Command::Pictures => pictures::run(),
         Command::NewConnector { name } => new_connector::run(&name),
         Command::Tidy => tidy::run(),
     }

@@ -8,22 +8,27 @@
 //! It promises: what somebody's role does not allow is refused before anything is read of it, and no
 //! token is kept, logged or shown.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use axum::extract::FromRequestParts;
+use axum::extract::{ConnectInfo, FromRequestParts, Query};
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, Method, StatusCode, Uri};
+use axum::http::{Extensions, HeaderMap, Method, StatusCode, Uri};
 use futures::future::BoxFuture;
+use percent_encoding::percent_decode_str;
 use potok_core::Timestamp;
 
 use crate::audit::Door;
 use crate::dashboard::session_of;
+use crate::patience::Connection;
 use crate::{ApiError, random_name};
 
-/// Sessions that are remembered.
+/// Sessions that are remembered, and of one person.
 const SESSIONS_MAX: usize = 10_000;
+const SESSIONS_EACH_MAX: usize = 50;
 
 /// What somebody may do; each may do what those before may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -126,10 +131,16 @@ impl Access {
         if sessions.len() >= SESSIONS_MAX {
             sessions.retain(|_, known| known.expires.is_none_or(|expires| expires > now));
         }
-        if sessions.len() >= SESSIONS_MAX
-            && let Some(some) = sessions.keys().next().cloned()
-        {
-            sessions.remove(&some);
+        // Whoever signs in again and again pushes out nobody else.
+        let own = sessions.iter().filter(|(_, known)| known.name == visitor.name);
+        let own: Vec<String> = own.map(|(session, _)| session.clone()).collect();
+        let over = match own.as_slice() {
+            [first, ..] if own.len() >= SESSIONS_EACH_MAX => Some(first.clone()),
+            _ if sessions.len() >= SESSIONS_MAX => sessions.keys().next().cloned(),
+            _ => None,
+        };
+        if let Some(over) = over {
+            sessions.remove(&over);
         }
         let session = random_name();
         sessions.insert(session.clone(), visitor);
@@ -140,6 +151,11 @@ impl Access {
         if let Some(session) = session_of(headers) {
             self.sessions().remove(&session);
         }
+    }
+
+    /// True until somebody signs out of it.
+    pub fn is_known(&self, session: &str) -> bool {
+        self.sessions().contains_key(session)
     }
 
     /// Who asks.
@@ -218,49 +234,76 @@ pub(crate) fn require(visitor: &Visitor, role: Role) -> Result<(), ApiError> {
 
 /// The role that a request needs. Whatever changes something and is not named here needs an operator.
 fn needed(method: &Method, uri: &Uri) -> Role {
+    // As handlers read it: `/act/dro%70` drops, too.
+    let decoded = |part| percent_decode_str(part).decode_utf8_lossy();
     let path = uri.path().trim_end_matches('/');
-    let parts: Vec<&str> = path.split('/').skip(1).collect();
-    let has =
-        |wanted: &str| uri.query().unwrap_or_default().split('&').any(|param| param == wanted);
+    let parts: Vec<Cow<'_, str>> = path.split('/').skip(1).map(decoded).collect();
+    let parts: Vec<&str> = parts.iter().map(AsRef::as_ref).collect();
     match (is_look(method), parts.as_slice()) {
         // Records as they are.
         (true, ["api", "v1", "topics", _, "records"] | ["api", "v1", "trace"]) => Role::Operator,
-        (true, ["api", "v1", "dead-letters"]) if !has("summary=true") => Role::Operator,
+        (true, ["api", "v1", "dead-letters"]) if !is_summary(uri) => Role::Operator,
         (true, ["send"] | ["dead-letters", "replay"]) => Role::Operator,
         (true, ["dead-letters", "drop"] | ["groups", _, _, "drop"]) => Role::Admin,
         (true, _) => Role::Viewer,
         (false, ["login"] | ["act", "sign-out"]) => Role::Viewer,
-        (false, ["act", "drop" | "drop-group"]) => Role::Admin,
+        (false, ["act", what]) => action_role(what),
         (false, ["api", "v1", .., "drop" | "delete" | "skip"]) => Role::Admin,
         (false, _) => Role::Operator,
     }
 }
 
-/// Who changes something, and through which door.
+/// The role that an action of the dashboard needs.
+pub(crate) fn action_role(what: &str) -> Role {
+    match what {
+        "sign-out" => Role::Viewer,
+        "drop" | "drop-group" => Role::Admin,
+        _ => Role::Operator,
+    }
+}
+
+/// True for counts of dead letters by what viewers see of them anyway. A predicate on records would
+/// answer questions about payloads, one bit at a time.
+fn is_summary(uri: &Uri) -> bool {
+    let Ok(Query(params)) = Query::<Vec<(String, String)>>::try_from_uri(uri) else { return false };
+    let is_plain = |name: &str| ["summary", "pipeline", "reason", "since", "all"].contains(&name);
+    params.iter().all(|(name, _)| is_plain(name))
+        && params.iter().any(|(name, value)| name == "summary" && value == "true")
+}
+
+/// Who changes something, from where, and through which door.
 #[derive(Clone, Debug)]
 pub(crate) struct Actor {
     pub by: String,
+    pub from: Option<IpAddr>,
     pub via: Door,
 }
 
 impl Actor {
-    pub fn of(visitor: &Visitor, via: Door) -> Self {
-        Actor { by: visitor.name.clone(), via }
+    pub fn of(visitor: &Visitor, extensions: &Extensions, via: Door) -> Self {
+        let connection = extensions.get::<ConnectInfo<Connection>>();
+        let from = connection.and_then(|ConnectInfo(connection)| connection.peer());
+        Actor { by: visitor.name.clone(), from, via }
     }
 }
 
 /// Of a request to the API.
 impl<S: Send + Sync> FromRequestParts<S> for Actor {
-    type Rejection = std::convert::Infallible;
+    type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
-        Ok(Actor::of(&visitor(&parts.extensions), Door::Api))
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let visitor = Visitor::from_request_parts(parts, state).await?;
+        Ok(Actor::of(&visitor, &parts.extensions, Door::Api))
     }
 }
 
-/// Who asks; the guard has let them in.
-pub(crate) fn visitor(extensions: &axum::http::Extensions) -> Visitor {
-    extensions.get::<Visitor>().cloned().unwrap_or_else(Visitor::local)
+/// Whom the guard has let in. Where it has let in nobody, nobody is asked for.
+impl<S: Send + Sync> FromRequestParts<S> for Visitor {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        parts.extensions.get::<Visitor>().cloned().ok_or_else(nobody)
+    }
 }
 
 #[cfg(test)]
@@ -278,13 +321,19 @@ mod tests {
             ("GET", "/groups/chat/k", Role::Viewer),
             ("GET", "/api/v1/status", Role::Viewer),
             ("GET", "/api/v1/dead-letters?summary=true", Role::Viewer),
+            ("GET", "/api/v1/dead-letters?pipeline=a%20b&summary=true", Role::Viewer),
             ("GET", "/api/v1/dead-letters?brief=true", Role::Operator),
+            ("GET", "/api/v1/dead-letters?summary=true&where=.card==1", Role::Operator),
+            ("GET", "/api/v1/dead-letters?summary=true&%77here=.card==1", Role::Operator),
+            ("GET", "/api/v1/dead-letters?brief=summary=true", Role::Operator),
             ("GET", "/api/v1/dead-letters/", Role::Operator),
             ("GET", "/api/v1/topics/orders/records", Role::Operator),
             ("GET", "/api/v1/trace?id=k", Role::Operator),
             ("GET", "/groups/chat/k/drop", Role::Admin),
             ("POST", "/act/pause", Role::Operator),
             ("POST", "/act/drop", Role::Admin),
+            ("POST", "/act/dro%70", Role::Admin),
+            ("POST", "/act/%64rop-group", Role::Admin),
             ("POST", "/act/sign-out", Role::Viewer),
             ("POST", "/api/v1/topics/orders/records", Role::Operator),
             ("POST", "/api/v1/dead-letters/drop", Role::Admin),
@@ -296,6 +345,23 @@ mod tests {
         ] {
             assert_eq!(of(method, uri), role, "{method} {uri}");
         }
+    }
+
+    #[test]
+    fn who_signs_in_often_pushes_out_nobody_else() {
+        struct Nobody;
+        impl Gatekeeper for Nobody {
+            fn admit<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Visitor, Refusal>> {
+                Box::pin(std::future::pending())
+            }
+        }
+        let access = Access::new(Box::new(Nobody), String::new());
+        let named = |name: &str| Visitor { name: name.to_owned(), ..Visitor::local() };
+        let quiet = access.begin(named("quiet"), Timestamp(0));
+        let all: Vec<String> = (0..60).map(|_| access.begin(named("busy"), Timestamp(0))).collect();
+        assert!(access.is_known(&quiet));
+        assert_eq!(all.iter().filter(|session| access.is_known(session)).count(), 50);
+        assert!(all.last().is_some_and(|newest| access.is_known(newest)));
     }
 
     #[test]

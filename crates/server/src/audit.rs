@@ -4,6 +4,7 @@
 //! without means: after a moment the change stands all the same, and the answer says that it is not
 //! noted.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use axum::Json;
@@ -38,6 +39,9 @@ pub(crate) struct AuditEntry {
     pub time: String,
     /// Who; `local` where nobody has to say.
     pub by: String,
+    /// The address they came from; of a proxy where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<IpAddr>,
     pub via: Door,
     /// `pause`, `close_group`, `replay` …
     pub action: String,
@@ -58,6 +62,7 @@ impl AuditEntry {
         AuditEntry {
             time: String::new(),
             by: actor.by.clone(),
+            from: actor.from,
             via: actor.via,
             action: action.to_owned(),
             pipeline: None,

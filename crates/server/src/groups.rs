@@ -1,11 +1,14 @@
 //! What pipelines hold, and what people ask of it.
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use potok_core::{CloseReason, Fault};
 use potok_flow::{Engine, GroupCursor, GroupPage, GroupView};
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 use crate::access::Actor;
 use crate::audit::{self, AuditEntry};
@@ -16,12 +19,21 @@ use crate::{Admin, ApiError};
 /// Groups of a page: as many as one gets who does not say, and as one may ask for.
 const PAGE: usize = 1_000;
 const PAGE_MAX: usize = 10_000;
+/// Groups that are looked at for those that are wanted, how long that may take, and how many of them
+/// are looked at together.
+const LOOKED_MAX: usize = 10_000;
+const LOOK_MAX: Duration = Duration::from_millis(20);
+const LOOK: usize = 100;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct GroupFilter {
     pipeline: Option<String>,
     id: Option<String>,
+    /// Only those whose keys begin so.
+    prefix: Option<String>,
+    /// Only those in this state: `open`, `sealed` or `delivering`.
+    state: Option<String>,
     /// How many, at most.
     limit: Option<usize>,
     /// What the page before said.
@@ -32,7 +44,11 @@ pub(crate) struct GroupFilter {
 #[derive(Serialize)]
 pub(crate) struct GroupsPage {
     pub groups: Vec<GroupView>,
+    /// All that are held, wanted or not.
     pub total: u64,
+    /// How many were looked at for those that are wanted; where not all are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub looked_at: Option<u64>,
     pub next: Option<String>,
 }
 
@@ -50,9 +66,23 @@ pub(crate) async fn list(
     }
     if let Some(id) = &which.id {
         let groups = of_key(&admin, pipeline, id).await?;
-        return Ok(Json(GroupsPage { total: groups.len() as u64, groups, next: None }));
+        return Ok(Json(GroupsPage {
+            total: groups.len() as u64,
+            groups,
+            looked_at: None,
+            next: None,
+        }));
     }
     let limit = which.limit.unwrap_or(PAGE).clamp(1, PAGE_MAX);
+    let text = |text: Option<String>| text.filter(|text| !text.is_empty());
+    let wanted = WantedGroups { prefix: text(which.prefix), state: text(which.state) };
+    if let Some(other) = wanted.state.as_deref().filter(|state| !STATES.contains(state)) {
+        let what = format!("`state={other}` is none of {}", STATES.join(", "));
+        return Err(ApiError::usage(what));
+    }
+    if wanted.is_some() {
+        return matching(&admin, pipeline, &wanted, which.after.as_deref(), limit).await.map(Json);
+    }
     page(&admin, pipeline, which.after.as_deref(), limit).await.map(Json)
 }
 
@@ -65,6 +95,57 @@ pub(crate) async fn of_key(
     let mut groups = admin.engine().groups_of(pipeline, id);
     groups.extend(admin.engine().feed_groups_of(pipeline, id).await?);
     Ok(groups)
+}
+
+/// The states that somebody may ask for.
+pub(crate) const STATES: [&str; 3] = ["open", "sealed", "delivering"];
+
+/// Which groups somebody wants.
+pub(crate) struct WantedGroups {
+    pub prefix: Option<String>,
+    pub state: Option<String>,
+}
+
+impl WantedGroups {
+    /// Not all of them.
+    pub fn is_some(&self) -> bool {
+        self.prefix.is_some() || self.state.is_some()
+    }
+
+    fn has(&self, group: &GroupView) -> bool {
+        self.prefix.as_ref().is_none_or(|prefix| group.id.starts_with(prefix.as_str()))
+            && self.state.as_ref().is_none_or(|state| group.state == *state)
+    }
+}
+
+/// About so many of those that are wanted. There is no index for them: it looks at what closes first
+/// until it has them, or has looked long enough; then `next` goes on.
+pub(crate) async fn matching(
+    admin: &Admin,
+    pipeline: Option<&str>,
+    wanted: &WantedGroups,
+    after: Option<&str>,
+    limit: usize,
+) -> Result<GroupsPage, ApiError> {
+    let began = Instant::now();
+    let mut found = GroupsPage {
+        groups: Vec::new(),
+        total: 0,
+        looked_at: Some(0),
+        next: after.map(str::to_owned),
+    };
+    loop {
+        let GroupsPage { mut groups, total, next, .. } =
+            page(admin, pipeline, found.next.as_deref(), LOOK).await?;
+        let looked_at = found.looked_at.unwrap_or_default() + groups.len() as u64;
+        groups.retain(|group| wanted.has(group));
+        found.groups.append(&mut groups);
+        (found.looked_at, found.total, found.next) = (Some(looked_at), total, next);
+        let is_enough = found.groups.len() >= limit || looked_at >= LOOKED_MAX as u64;
+        if found.next.is_none() || is_enough || began.elapsed() >= LOOK_MAX {
+            return Ok(found);
+        }
+    }
 }
 
 /// Up to so many groups behind `after`, which is what the page before said.
@@ -100,7 +181,7 @@ pub(crate) async fn page(
     }
     total += in_feeds;
     groups.extend(waiting);
-    Ok(GroupsPage { groups, total, next })
+    Ok(GroupsPage { groups, total, looked_at: None, next })
 }
 
 pub(crate) async fn close(

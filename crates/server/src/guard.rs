@@ -8,12 +8,16 @@
 use std::net::{IpAddr, SocketAddr};
 
 use axum::extract::{Request, State};
-use axum::http::header::{HOST, LOCATION, ORIGIN, WWW_AUTHENTICATE};
+use axum::http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, HOST, LOCATION, ORIGIN, WWW_AUTHENTICATE,
+    X_CONTENT_TYPE_OPTIONS,
+};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use crate::access::{self, Visitor};
+use crate::dashboard::refused;
 use crate::{Admin, ApiError};
 
 pub(crate) async fn guard(
@@ -39,9 +43,41 @@ pub(crate) async fn guard(
             }
         }
     };
-    access::check(&visitor, request.method(), request.uri())?;
+    if let Err(error) = access::check(&visitor, request.method(), request.uri()) {
+        let headers = request.headers().clone();
+        return match access::is_page(request.method(), request.uri().path()) {
+            true => Ok(refused(&admin, visitor, &headers, error).await),
+            false => Err(error),
+        };
+    }
     request.extensions_mut().insert(visitor);
-    Ok(next.run(request).await)
+    if access::is_look(request.method()) {
+        return Ok(next.run(request).await);
+    }
+    // What was begun is finished and noted, also where whoever asked has hung up meanwhile.
+    match tokio::spawn(next.run(request)).await {
+        Ok(answer) => Ok(answer),
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Err(ApiError::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "P0501",
+                "the process is ending",
+            )),
+        },
+    }
+}
+
+/// Every answer says that it is what it says it is, that nobody keeps it, and that it runs nothing.
+pub(crate) async fn sealed(mut answer: Response) -> Response {
+    for (name, value) in [
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (CACHE_CONTROL, "no-store"),
+        (CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'"),
+    ] {
+        answer.headers_mut().entry(name).or_insert(HeaderValue::from_static(value));
+    }
+    answer
 }
 
 /// Without a token: people are led to the way in, programs are told.

@@ -13,9 +13,10 @@ use axum::http::StatusCode;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::access::Actor;
-use crate::letters::{Action, DryRun, LetterRequest, Work};
-use crate::{Admin, ApiError};
+use crate::access::{Actor, Role, Visitor};
+use crate::audit::AuditEntry;
+use crate::letters::{Action, DryRun, LetterRequest, Work, cause_of};
+use crate::{Admin, ApiError, audit};
 
 /// Jobs that are remembered.
 const JOBS_MAX: usize = 100;
@@ -77,6 +78,24 @@ pub(crate) struct JobView {
     progress: Progress,
 }
 
+impl JobView {
+    /// As somebody may read it: errors quote what they are about.
+    fn told(mut self, visitor: &Visitor) -> Self {
+        if visitor.may(Role::Operator) {
+            return self;
+        }
+        let progress = &mut self.progress;
+        progress.error = progress.error.as_deref().map(cause_of);
+        progress.notes.iter_mut().for_each(|note| *note = cause_of(note));
+        let outcome = progress.outcome.as_mut().and_then(|outcome| outcome.get_mut("dead_again"));
+        for dead in outcome.and_then(Value::as_array_mut).into_iter().flatten() {
+            let cause = cause_of(dead["error"].as_str().unwrap_or_default());
+            dead["error"] = cause.into();
+        }
+        self
+    }
+}
+
 impl Job {
     pub fn progress(&self) -> Progress {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -87,7 +106,7 @@ impl Job {
     }
 
     /// Asks it to stop after what it has in hand.
-    pub fn stop(&self) {
+    fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }
 
@@ -200,7 +219,7 @@ pub(crate) async fn start(
     tokio::spawn(async move {
         let (phase, error) = loop {
             if doing.stop.load(Ordering::Relaxed) {
-                work.stopped().await;
+                work.stopped("stopped").await;
                 break (Phase::Stopped, None);
             }
             match work.next().await {
@@ -211,7 +230,10 @@ pub(crate) async fn start(
                     }
                 }
                 Ok(None) => break (Phase::Done, None),
-                Err(error) => break (Phase::Failed, Some(error.body.what)),
+                Err(error) => {
+                    work.failed(&error).await;
+                    break (Phase::Failed, Some(error.body.what));
+                }
             }
         };
         let now = admin.engine().clock().now().to_string();
@@ -262,24 +284,33 @@ pub(crate) async fn dry_run(
     Ok((Progress { forecast, ..job.progress() }, false))
 }
 
-pub(crate) async fn list(State(admin): State<Admin>) -> Json<Vec<JobView>> {
-    Json(admin.inner.jobs.all().iter().map(|job| job.view()).collect())
+pub(crate) async fn list(State(admin): State<Admin>, visitor: Visitor) -> Json<Vec<JobView>> {
+    Json(admin.inner.jobs.all().iter().map(|job| job.view().told(&visitor)).collect())
 }
 
 pub(crate) async fn show(
     State(admin): State<Admin>,
+    visitor: Visitor,
     Path(id): Path<String>,
 ) -> Result<Json<JobView>, ApiError> {
-    find(&admin, &id).map(|job| Json(job.view()))
+    find(&admin, &id).map(|job| Json(job.view().told(&visitor)))
 }
 
 pub(crate) async fn stop(
     State(admin): State<Admin>,
+    actor: Actor,
     Path(id): Path<String>,
 ) -> Result<Json<JobView>, ApiError> {
-    let job = find(&admin, &id)?;
+    stop_job(&admin, &actor, &id).await.map(|job| Json(job.view()))
+}
+
+/// Asks one to stop after what it has in hand.
+pub(crate) async fn stop_job(admin: &Admin, actor: &Actor, id: &str) -> Result<Arc<Job>, ApiError> {
+    let job = find(admin, id)?;
     job.stop();
-    Ok(Json(job.view()))
+    let target = format!("{} ({})", job.name, job.id);
+    audit::note(admin, AuditEntry::new(actor, "stop_job").target(target)).await;
+    Ok(job)
 }
 
 pub(crate) fn find(admin: &Admin, id: &str) -> Result<Arc<Job>, ApiError> {

@@ -225,6 +225,7 @@ pub fn router(admin: Admin) -> Router {
         .fallback(error::not_found)
         .method_not_allowed_fallback(error::not_allowed)
         .layer(axum::middleware::from_fn_with_state(admin.clone(), guard::guard))
+        .layer(axum::middleware::map_response(guard::sealed))
         .with_state(admin)
 }
 

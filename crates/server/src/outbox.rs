@@ -11,8 +11,9 @@ use axum::http::StatusCode;
 use potok_core::{Fault, Feed, OutboxStatus};
 use serde::{Deserialize, Serialize};
 
-use crate::access::Actor;
+use crate::access::{Actor, Role, Visitor};
 use crate::audit::{self, AuditEntry};
+use crate::letters::cause_of;
 use crate::pipelines::running;
 use crate::request::{self, Params};
 use crate::{Admin, ApiError};
@@ -64,9 +65,15 @@ pub(crate) async fn outboxes(
 
 pub(crate) async fn list(
     State(admin): State<Admin>,
+    visitor: Visitor,
     Params(which): Params<OutboxFilter>,
 ) -> Result<Json<AllOutboxes>, ApiError> {
-    let outboxes = outboxes(&admin, which.pipeline.as_deref()).await?;
+    let mut outboxes = outboxes(&admin, which.pipeline.as_deref()).await?;
+    if !visitor.may(Role::Operator) {
+        // Errors quote what they are about.
+        let rows = outboxes.iter_mut().filter_map(|line| line.status.as_mut());
+        rows.flat_map(|status| &mut status.failing).for_each(|r| r.error = cause_of(&r.error));
+    }
     Ok(Json(AllOutboxes { outboxes }))
 }
 

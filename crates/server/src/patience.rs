@@ -5,7 +5,7 @@
 //! wait. Other answers have none: `potok read` into a pager may stand still for hours.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,9 +26,15 @@ pub(crate) struct Patient(pub TcpListener);
 pub(crate) struct Connection {
     /// Milliseconds that a write may wait; 0 for ever.
     write_max: Arc<AtomicU64>,
+    peer: Option<IpAddr>,
 }
 
 impl Connection {
+    /// Where the other end is; of a proxy where there is one.
+    pub fn peer(&self) -> Option<IpAddr> {
+        self.peer
+    }
+
     /// From now on it is cut when the client takes nothing for so long.
     pub fn limit_writes(&self, max: Duration) {
         let millis = u64::try_from(max.as_millis()).unwrap_or(u64::MAX);
@@ -48,7 +54,8 @@ impl Listener for Patient {
 
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
         let (stream, address) = Listener::accept(&mut self.0).await;
-        (PatientStream { stream, connection: Connection::default(), waits: None }, address)
+        let connection = Connection { peer: Some(address.ip()), ..Connection::default() };
+        (PatientStream { stream, connection, waits: None }, address)
     }
 
     fn local_addr(&self) -> io::Result<Self::Addr> {

@@ -12,7 +12,7 @@ use potok_core::{ConsumerGroup, Fault, TopicInfo};
 use potok_flow::{State as PipelineState, Status};
 use serde::{Deserialize, Serialize};
 
-use crate::access::Actor;
+use crate::access::{Actor, Role, Visitor};
 use crate::audit::{self, AuditEntry};
 use crate::letters;
 use crate::request::Params;
@@ -64,6 +64,7 @@ pub(crate) struct StatusFilter {
 
 pub(crate) async fn status(
     State(admin): State<Admin>,
+    visitor: Visitor,
     Params(which): Params<StatusFilter>,
 ) -> Result<Json<Vec<serde_json::Value>>, ApiError> {
     potok_core::trouble::crash_point("admin");
@@ -76,7 +77,20 @@ pub(crate) async fn status(
         }
     }
     count_open(&admin, &mut all).await;
+    if !visitor.may(Role::Operator) {
+        all.iter_mut().for_each(without_values);
+    }
     Ok(Json(all.iter().map(shown).collect()))
+}
+
+/// Leaves values out of what it says of errors: they may be those of records.
+pub(crate) fn without_values(status: &mut Status) {
+    let gates = status.destinations.iter_mut().map(|to| &mut to.gate);
+    let gates = gates.chain([&mut status.gate]).filter_map(|gate| gate.why.as_mut());
+    let waits = status.waits.iter_mut().map(|wait| &mut wait.why);
+    for why in gates.chain(waits).chain(&mut status.why) {
+        *why = letters::cause_of(why);
+    }
 }
 
 /// Counts the open dead letters of pipelines that do not run, where no process does it. Only then:
@@ -231,6 +245,7 @@ pub(crate) async fn consumer_groups(
 
 pub(crate) async fn delete_consumer_group(
     State(admin): State<Admin>,
+    actor: Actor,
     Path(group): Path<String>,
 ) -> Result<Json<serde_json::Value>, ApiError> {
     let log = admin.engine().log();
@@ -246,7 +261,10 @@ pub(crate) async fn delete_consumer_group(
         return Err(ApiError::new(StatusCode::CONFLICT, "P0519", what)
             .hint("stop its process first: `delete` is for pipelines that will not come back"));
     }
-    admin.engine().delete_consumer_group(&group).await?;
+    let deleted = admin.engine().delete_consumer_group(&group).await.map_err(ApiError::from);
+    let entry = AuditEntry::new(&actor, "delete_consumer_group").target(&group);
+    audit::note(&admin, entry.result(&deleted)).await;
+    deleted?;
     Ok(Json(serde_json::json!({ "deleted": group })))
 }
 

@@ -3,6 +3,8 @@
 //! Everything is derived from one snapshot and the ring of samples, so that pages, `/api/v1/problems`
 //! and `potok top` say the same.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::extract::State;
 use potok_core::Timestamp;
@@ -10,6 +12,7 @@ use potok_flow::{DestinationStatus, State as PipelineState, Status, Wait, WaitsF
 use serde::Serialize;
 
 use crate::Admin;
+use crate::access::{Role, Visitor};
 use crate::sampler::{Sampler, Snapshot, lately};
 
 /// Whose move it is.
@@ -60,8 +63,11 @@ pub(crate) struct Problem {
     pub remedy: Remedy,
 }
 
-pub(crate) async fn list(State(admin): State<Admin>) -> Json<Vec<Problem>> {
-    let snapshot = admin.snapshot().await;
+pub(crate) async fn list(State(admin): State<Admin>, visitor: Visitor) -> Json<Vec<Problem>> {
+    let mut snapshot = admin.snapshot().await;
+    if !visitor.may(Role::Operator) {
+        snapshot = Arc::new(snapshot.without_values());
+    }
     Json(problems(&snapshot, admin.sampler()))
 }
 

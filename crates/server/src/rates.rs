@@ -4,8 +4,10 @@ use axum::Json;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 
+use crate::access::{Role, Visitor};
+use crate::letters::cause_of;
 use crate::request::Params;
-use crate::sampler::{Change, EVERY, POINTS_MAX, Totals, lately};
+use crate::sampler::{Change, Totals, Window, lately};
 use crate::{Admin, ApiError};
 
 /// Changes that are told.
@@ -16,7 +18,9 @@ const CHANGES_MAX: usize = 200;
 pub(crate) struct RatesQuery {
     pipeline: Option<String>,
     /// How far back; as far as it goes where not given.
-    seconds: Option<usize>,
+    seconds: Option<u64>,
+    /// A number for every so many seconds: 1, for fifteen minutes, or 10, for six hours.
+    every: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -72,22 +76,33 @@ pub(crate) async fn rates(
         }
         known.retain(|name| name == only);
     }
-    let most = wish.seconds.unwrap_or(POINTS_MAX);
+    let window = match wish.every {
+        None | Some(1) => Window::Minutes,
+        Some(10) => Window::Hours,
+        Some(other) => {
+            return Err(ApiError::usage(format!("`every={other}` is neither 1 nor 10")));
+        }
+    };
+    let most = wish.seconds.map_or(u64::MAX, |seconds| seconds / window.seconds());
+    let most = usize::try_from(most).unwrap_or(usize::MAX);
     let of = |name: String| {
-        let rates = |of: fn(&Totals) -> u64| rounded(sampler.rates(Some(&name), of), most);
+        let rates =
+            |of: fn(&Totals) -> u64| rounded(sampler.rates_in(window, Some(&name), of), most);
         let (received, delivered) = (rates(|t| t.received), rates(|t| t.delivered));
+        let now =
+            |of: fn(&Totals) -> u64| lately(&rounded(sampler.rates(Some(&name), of), usize::MAX));
         let destinations = snapshot.of(&name).map(|status| &status.destinations);
         let destinations = destinations.into_iter().flatten().map(|to| DestinationRates {
             destination: to.destination.clone(),
-            delivered: rounded(destination(&admin, &name, &to.destination), most),
+            delivered: rounded(destination(&admin, window, &name, &to.destination), most),
         });
         PipelineRates {
-            now: CurrentRates { received: lately(&received), delivered: lately(&delivered) },
+            now: CurrentRates { received: now(|t| t.received), delivered: now(|t| t.delivered) },
             filtered: rates(|t| t.filtered),
             dead_lettered: rates(|t| t.dead_lettered),
             retries: rates(|t| t.retries),
-            lag: last(sampler.levels(&name, |t| t.lag), most),
-            held: last(sampler.levels(&name, |t| t.held), most),
+            lag: last(sampler.levels_in(window, &name, |t| t.lag), most),
+            held: last(sampler.levels_in(window, &name, |t| t.held), most),
             destinations: destinations.collect(),
             received,
             delivered,
@@ -95,23 +110,32 @@ pub(crate) async fn rates(
         }
     };
     Ok(Json(Rates {
-        every: EVERY.as_secs(),
+        every: window.seconds(),
         until: snapshot.at.to_string(),
         pipelines: known.into_iter().map(of).collect(),
     }))
 }
 
 /// Messages a second that a destination took.
-pub(crate) fn destination(admin: &Admin, pipeline: &str, destination: &str) -> Vec<f64> {
-    admin.sampler().rates(Some(pipeline), |totals| {
-        let known = totals.destinations.iter().find(|(name, _)| name == destination);
+pub(crate) fn destination(
+    admin: &Admin,
+    window: Window,
+    pipeline: &str,
+    destination: &str,
+) -> Vec<f64> {
+    admin.sampler().rates_in(window, Some(pipeline), |totals| {
+        let known = totals.destinations.iter().find(|(name, _)| **name == *destination);
         known.map_or(0, |(_, delivered)| *delivered)
     })
 }
 
-pub(crate) async fn changes(State(admin): State<Admin>) -> Json<Vec<Change>> {
+pub(crate) async fn changes(State(admin): State<Admin>, visitor: Visitor) -> Json<Vec<Change>> {
     admin.snapshot().await;
-    Json(admin.sampler().changes(CHANGES_MAX))
+    let mut changes = admin.sampler().changes(CHANGES_MAX);
+    if !visitor.may(Role::Operator) {
+        changes.iter_mut().for_each(|change| change.what = cause_of(&change.what));
+    }
+    Json(changes)
 }
 
 fn rounded(rates: Vec<f64>, most: usize) -> Vec<f64> {

@@ -1,5 +1,5 @@
 //! One look at the engine a second, whoever watches: the newest status of every pipeline, a ring of
-//! the last fifteen minutes, and what has changed meanwhile.
+//! the last fifteen minutes, one of every tenth second for six hours, and what has changed meanwhile.
 //!
 //! Viewers read from here and cost the engine nothing. Without a viewer it costs one status a second.
 
@@ -16,15 +16,42 @@ use tokio::time::Instant;
 use crate::error::ErrorBody;
 use crate::{Admin, ApiError, pipelines};
 
-/// How often it looks, and how much it keeps.
+/// How often it looks.
 pub(crate) const EVERY: Duration = Duration::from_secs(1);
-pub(crate) const POINTS_MAX: usize = 900;
+/// Looks are a little early or late.
+const EARLY: u64 = 500;
+
+/// How closely something is kept, and how far back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Window {
+    /// Every second of fifteen minutes.
+    Minutes,
+    /// Every tenth second of six hours.
+    Hours,
+}
+
+impl Window {
+    pub fn seconds(self) -> u64 {
+        match self {
+            Window::Minutes => EVERY.as_secs(),
+            Window::Hours => 10,
+        }
+    }
+
+    pub fn points_max(self) -> usize {
+        match self {
+            Window::Minutes => 900,
+            Window::Hours => 2_160,
+        }
+    }
+}
 /// A look that is not older than this is as good as a new one.
 const FRESH: Duration = Duration::from_millis(800);
 /// Changes that are remembered.
 const CHANGES_MAX: usize = 200;
 
 /// How everything stood at one moment.
+#[derive(Clone)]
 pub(crate) struct Snapshot {
     pub at: Timestamp,
     pub all: Vec<Status>,
@@ -39,6 +66,13 @@ pub(crate) struct Snapshot {
 impl Snapshot {
     pub fn of(&self, pipeline: &str) -> Option<&Status> {
         self.all.iter().find(|status| status.pipeline == pipeline)
+    }
+
+    /// For those who may not see values of records, which errors quote.
+    pub fn without_values(&self) -> Self {
+        let mut snapshot = self.clone();
+        snapshot.all.iter_mut().for_each(pipelines::without_values);
+        snapshot
     }
 }
 
@@ -69,11 +103,20 @@ pub(crate) struct Totals {
     pub held: u64,
     /// Some gate was not open.
     pub away: bool,
-    pub destinations: Vec<(String, u64)>,
+    pub destinations: Vec<(Arc<str>, u64)>,
 }
 
 impl Totals {
-    fn of(status: &Status) -> Self {
+    /// Names are kept once, not once a second.
+    fn of(status: &Status, before: Option<&Totals>) -> Self {
+        let known = |at: usize, name: &str| {
+            let (known, _) = before?.destinations.get(at)?;
+            (**known == *name).then(|| known.clone())
+        };
+        let destinations = status.destinations.iter().enumerate().map(|(at, to)| {
+            let name = known(at, &to.destination);
+            (name.unwrap_or_else(|| to.destination.as_str().into()), to.delivered)
+        });
         Totals {
             received: status.received,
             delivered: status.delivered,
@@ -84,18 +127,15 @@ impl Totals {
             lag: status.lag,
             held: status.held_records,
             away: status.gate.state != "open",
-            destinations: status
-                .destinations
-                .iter()
-                .map(|of| (of.destination.clone(), of.delivered))
-                .collect(),
+            destinations: destinations.collect(),
         }
     }
 }
 
+#[derive(Clone)]
 struct Point {
     at: Timestamp,
-    of: BTreeMap<String, Totals>,
+    of: BTreeMap<Arc<str>, Totals>,
 }
 
 /// Something that changed, for people.
@@ -110,7 +150,8 @@ pub(crate) struct Change {
 
 /// The ring, and the newest look.
 pub(crate) struct Sampler {
-    ring: Mutex<VecDeque<Point>>,
+    minutes: Mutex<VecDeque<Point>>,
+    hours: Mutex<VecDeque<Point>>,
     changes: Mutex<VecDeque<Change>>,
     /// One looks at a time; the others take what it saw.
     newest: tokio::sync::Mutex<Option<Arc<Snapshot>>>,
@@ -120,7 +161,8 @@ pub(crate) struct Sampler {
 impl Default for Sampler {
     fn default() -> Self {
         Sampler {
-            ring: Mutex::default(),
+            minutes: Mutex::default(),
+            hours: Mutex::default(),
             changes: Mutex::default(),
             newest: tokio::sync::Mutex::default(),
             ticks: watch::Sender::new(0),
@@ -170,8 +212,25 @@ impl Admin {
 }
 
 impl Sampler {
-    fn ring(&self) -> MutexGuard<'_, VecDeque<Point>> {
-        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    fn ring(&self, window: Window) -> MutexGuard<'_, VecDeque<Point>> {
+        let ring = match window {
+            Window::Minutes => &self.minutes,
+            Window::Hours => &self.hours,
+        };
+        ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn keep(&self, window: Window, point: Point) {
+        let mut ring = self.ring(window);
+        let wanted = window.seconds() * 1_000;
+        let is_early = |last: &Point| point.at.millis_since(last.at) + EARLY < wanted;
+        if window != Window::Minutes && ring.back().is_some_and(is_early) {
+            return;
+        }
+        if ring.len() >= window.points_max() {
+            ring.pop_front();
+        }
+        ring.push_back(point);
     }
 
     /// Tells when there is something new.
@@ -180,14 +239,18 @@ impl Sampler {
     }
 
     fn note(&self, before: Option<&Snapshot>, now: &Snapshot) {
+        let last = self.ring(Window::Minutes).back().cloned();
         let of = now.all.iter().filter(|status| status.since.is_some());
-        let of = of.map(|status| (status.pipeline.clone(), Totals::of(status))).collect();
-        let mut ring = self.ring();
-        if ring.len() >= POINTS_MAX {
-            ring.pop_front();
-        }
-        ring.push_back(Point { at: now.at, of });
-        drop(ring);
+        let of = of.map(|status| {
+            let known = last.as_ref().and_then(|last| last.of.get_key_value(&*status.pipeline));
+            let totals = Totals::of(status, known.map(|(_, totals)| totals));
+            let name =
+                known.map_or_else(|| status.pipeline.as_str().into(), |(name, _)| name.clone());
+            (name, totals)
+        });
+        let point = Point { at: now.at, of: of.collect() };
+        self.keep(Window::Hours, point.clone());
+        self.keep(Window::Minutes, point);
         let Some(before) = before else { return };
         let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         for status in &now.all {
@@ -207,11 +270,21 @@ impl Sampler {
     /// Of each second up to now, oldest first: how much a count of a pipeline (or of all) rose a
     /// second. A second of which nothing is known is left out.
     pub fn rates(&self, pipeline: Option<&str>, of: impl Fn(&Totals) -> u64) -> Vec<f64> {
-        let ring = self.ring();
+        self.rates_in(Window::Minutes, pipeline, of)
+    }
+
+    /// The same of each point of a window.
+    pub fn rates_in(
+        &self,
+        window: Window,
+        pipeline: Option<&str>,
+        of: impl Fn(&Totals) -> u64,
+    ) -> Vec<f64> {
+        let ring = self.ring(window);
         let mut rates = Vec::with_capacity(ring.len());
         for (old, new) in ring.iter().zip(ring.iter().skip(1)) {
             let seconds = (new.at.millis_since(old.at) as f64 / 1_000.0).max(0.001);
-            let rise = |name: &String, totals: &Totals| {
+            let rise = |name: &Arc<str>, totals: &Totals| {
                 Some(of(totals).saturating_sub(of(old.of.get(name)?)) as f64)
             };
             let named = |name: &str| pipeline.is_none_or(|only| only == name);
@@ -227,7 +300,17 @@ impl Sampler {
 
     /// Of each look up to now, oldest first: something about a pipeline.
     pub fn levels<T>(&self, pipeline: &str, of: impl Fn(&Totals) -> T) -> Vec<T> {
-        self.ring().iter().filter_map(|point| point.of.get(pipeline)).map(of).collect()
+        self.levels_in(Window::Minutes, pipeline, of)
+    }
+
+    /// The same of each point of a window.
+    pub fn levels_in<T>(
+        &self,
+        window: Window,
+        pipeline: &str,
+        of: impl Fn(&Totals) -> T,
+    ) -> Vec<T> {
+        self.ring(window).iter().filter_map(|point| point.of.get(pipeline)).map(of).collect()
     }
 
     /// How much a count of a pipeline rose within the ring.
@@ -239,7 +322,9 @@ impl Sampler {
 
     /// Pipelines of which something is known.
     pub fn pipelines(&self) -> Vec<String> {
-        self.ring().back().map(|point| point.of.keys().cloned().collect()).unwrap_or_default()
+        let ring = self.ring(Window::Minutes);
+        let names = ring.back().map(|point| point.of.keys().map(ToString::to_string).collect());
+        names.unwrap_or_default()
     }
 }
 
@@ -298,8 +383,10 @@ mod tests {
         let sampler = Sampler::default();
         for (at, received) in totals {
             let mut of = BTreeMap::new();
-            of.insert("p".to_owned(), Totals { received: *received, ..Totals::default() });
-            sampler.ring().push_back(Point { at: Timestamp(*at), of });
+            of.insert("p".into(), Totals { received: *received, ..Totals::default() });
+            let point = Point { at: Timestamp(*at), of };
+            sampler.keep(Window::Hours, point.clone());
+            sampler.keep(Window::Minutes, point);
         }
         sampler
     }
@@ -311,6 +398,17 @@ mod tests {
         assert_eq!(sampler.rates(None, |t| t.received), [10.0, 10.0, 0.0]);
         assert!(sampler.rates(Some("other"), |t| t.received).is_empty());
         assert_eq!(sampler.rise("p", |t| t.received), 30);
+    }
+
+    #[test]
+    fn hours_are_kept_every_tenth_second_and_both_are_bounded() {
+        let all: Vec<(i64, u64)> = (0..30_000).map(|at| (at * 1_000 + at % 3, at as u64)).collect();
+        let sampler = sampler(&all);
+        let of = |window| sampler.rates_in(window, Some("p"), |t| t.received);
+        let (minutes, hours) = (of(Window::Minutes), of(Window::Hours));
+        assert_eq!((minutes.len(), hours.len()), (899, 2_159));
+        assert!(hours.iter().all(|rate| (rate - 1.0).abs() < 0.01), "{hours:?}");
+        assert_eq!(sampler.levels_in(Window::Hours, "p", |t| t.received).first(), Some(&8_400));
     }
 
     #[test]

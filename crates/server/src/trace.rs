@@ -23,6 +23,10 @@ use crate::{Admin, ApiError, parse_since};
 
 /// More than a person reads.
 const SEEN_MAX: usize = 10_000;
+/// No key is longer that somebody looks for.
+const ID_BYTES_MAX: usize = 4 << 10;
+/// Nobody waits longer.
+const SECONDS_MAX: u64 = 3_600;
 /// How long it may take, and how much may be read, where nobody says.
 const SECONDS: u64 = 5;
 const MEGABYTES: u64 = 1_024;
@@ -43,6 +47,8 @@ pub(crate) struct TraceQuery {
     pub seconds: Option<u64>,
     /// How much of the log may be read.
     pub megabytes: Option<u64>,
+    /// So many places at most.
+    pub limit: Option<usize>,
 }
 
 /// What was found, and how much was looked at.
@@ -80,26 +86,41 @@ pub(crate) async fn trace(
     State(admin): State<Admin>,
     Params(wish): Params<TraceQuery>,
 ) -> Result<Json<TraceResult>, ApiError> {
-    search(&admin, wish).await.map(Json)
+    search(&admin, wish, true).await.map(Json)
 }
 
-/// Looks for it.
-pub(crate) async fn search(admin: &Admin, wish: TraceQuery) -> Result<TraceResult, ApiError> {
+/// Looks for it; in values and headers of records only where whoever asks may see them.
+pub(crate) async fn search(
+    admin: &Admin,
+    wish: TraceQuery,
+    in_payloads: bool,
+) -> Result<TraceResult, ApiError> {
     if wish.id.is_empty() {
         return Err(ApiError::usage("say what to look for")
             .hint("a key, an id in a record, a header's value, or topic/partition/offset"));
     }
+    if wish.id.len() > ID_BYTES_MAX {
+        return Err(ApiError::usage(format!("what to look for has over {ID_BYTES_MAX} bytes")));
+    }
     let now = admin.engine().clock().now();
     let since = wish.since.as_deref().filter(|since| !since.is_empty());
     let since = since.map(|since| parse_since(since, now)).transpose().map_err(ApiError::usage)?;
-    // Never closed.
-    let _turn = AT_ONCE.acquire().await;
+    let seconds = wish.seconds.unwrap_or(SECONDS).min(SECONDS_MAX);
+    let until = Instant::now() + Duration::from_secs(seconds);
+    // Never closed. Whoever does not get their turn in time is told so like one who ran out of it.
+    let Ok(_turn) = tokio::time::timeout_at(until, AT_ONCE.acquire()).await else {
+        let since = since.map(|since| since.to_string());
+        return Ok(TraceResult { seen: Vec::new(), records: 0, bytes: 0, complete: false, since });
+    };
     let log = admin.engine().log().clone();
     let groups = log.consumer_groups().await?;
     let infos: Vec<PipelineInfo> = groups.iter().map(|group| group.info.clone()).collect();
     let mut search = Search {
         ids: with_origin(&*log, &infos, wish.id.clone()).await?,
-        until: Instant::now() + Duration::from_secs(wish.seconds.unwrap_or(SECONDS)),
+        until,
+        in_payloads,
+        is_cut: false,
+        seen_max: wish.limit.unwrap_or(SEEN_MAX).clamp(1, SEEN_MAX),
         bytes_max: wish.megabytes.unwrap_or(MEGABYTES).saturating_mul(1 << 20),
         since,
         seen: Vec::new(),
@@ -110,7 +131,7 @@ pub(crate) async fn search(admin: &Admin, wish: TraceQuery) -> Result<TraceResul
         infos,
     };
     search.look_at_place(&wish.id).await?;
-    let complete = search.look_back().await?;
+    let complete = search.look_back().await? && !search.is_cut;
     let mut seen = search.seen;
     // A record comes before what became of it.
     seen.sort_by(|(time, one), (other_time, other)| {
@@ -140,6 +161,10 @@ struct Search {
     since: Option<Timestamp>,
     until: Instant,
     bytes_max: u64,
+    in_payloads: bool,
+    seen_max: usize,
+    /// There were more places than that.
+    is_cut: bool,
     seen: Vec<(Timestamp, Sighting)>,
     records: u64,
     bytes: u64,
@@ -155,7 +180,9 @@ struct UnreadRange {
 
 impl Search {
     fn is_over(&self) -> bool {
-        self.seen.len() >= SEEN_MAX || self.bytes >= self.bytes_max || Instant::now() >= self.until
+        self.seen.len() >= self.seen_max
+            || self.bytes >= self.bytes_max
+            || Instant::now() >= self.until
     }
 
     /// Where the id is a place: what lies there, however old.
@@ -234,14 +261,20 @@ impl Search {
         Ok(part.end > 0 && !is_old)
     }
 
+    fn is_it(&self, batch: &SourceBatch, record: &Record, id: &str) -> bool {
+        names(batch, record, id) || (self.in_payloads && holds(record, id))
+    }
+
     async fn look_at(&mut self, batch: &SourceBatch, since: Option<Timestamp>) {
         for record in &batch.records {
             self.records += 1;
             self.bytes += record.bytes() as u64;
-            if since.is_some_and(|since| record.time < since) || self.seen.len() >= SEEN_MAX {
+            let is_old = since.is_some_and(|since| record.time < since);
+            if is_old || self.is_cut || !self.ids.iter().any(|id| self.is_it(batch, record, id)) {
                 continue;
             }
-            if !self.ids.iter().any(|id| names(batch, record, id)) {
+            if self.seen.len() >= self.seen_max {
+                self.is_cut = true;
                 continue;
             }
             let told = describe(batch, record, &self.infos);
@@ -309,14 +342,18 @@ async fn endings(log: &dyn Log, groups: &[ConsumerGroup], position: &Position) -
     endings
 }
 
-/// True when the record is the one looked for, comes from it, or has the text as its key, as a
-/// header's value or as a whole word of its value.
+/// True when the record has the text as a header's value or as a whole word of its value.
+fn holds(record: &Record, id: &str) -> bool {
+    record.headers.iter().any(|(_, value)| value.is_some_and(|value| value == id.as_bytes()))
+        || record.value.as_deref().is_some_and(|value| has_word(value, id.as_bytes()))
+}
+
+/// True when the record is the one looked for, comes from it, or has the text as its key.
 fn names(batch: &SourceBatch, record: &Record, id: &str) -> bool {
     let is_id = |bytes: &[u8]| bytes == id.as_bytes();
     let comes_from = |origin: &Position| place(origin) == id || origin.to_string() == id;
     comes_from(&batch.position(record))
         || record.key.as_deref().is_some_and(is_id)
-        || record.headers.iter().any(|(_, value)| value.is_some_and(is_id))
         || Envelope::split(&record.headers)
             .is_some_and(|(envelope, _)| comes_from(&envelope.origin))
         || delivery(record).is_some_and(|name| {
@@ -328,7 +365,6 @@ fn names(batch: &SourceBatch, record: &Record, id: &str) -> bool {
         || Resolution::read(record).is_some_and(|note| {
             is_entry(&note.entry, id) || note.key.is_some_and(|key| comes_from(&key.origin))
         })
-        || record.value.as_deref().is_some_and(|value| has_word(value, id.as_bytes()))
 }
 
 fn short_entry(entry: &str) -> &str {

@@ -7,8 +7,9 @@ use potok_core::{FilesAsk, ShardTotals, TrackedFile};
 use potok_flow::{OpenSlice, TrackedPipeline};
 use serde::{Deserialize, Serialize};
 
-use crate::access::Actor;
+use crate::access::{Actor, Role, Visitor};
 use crate::audit::{self, AuditEntry};
+use crate::letters::cause_of;
 use crate::pipelines::running;
 use crate::request::Params;
 use crate::{Admin, ApiError};
@@ -52,6 +53,17 @@ pub(crate) struct File {
     pub reason: Option<String>,
 }
 
+impl File {
+    /// As somebody may read it: errors quote what they are about.
+    fn tell(&mut self, visitor: &Visitor) {
+        if !visitor.may(Role::Operator) {
+            for error in [&mut self.row.error, &mut self.reason].into_iter().flatten() {
+                *error = cause_of(error);
+            }
+        }
+    }
+}
+
 #[derive(Serialize)]
 pub(crate) struct AllFiles {
     pipelines: Vec<TrackedFiles>,
@@ -59,6 +71,7 @@ pub(crate) struct AllFiles {
 
 pub(crate) async fn files(
     State(admin): State<Admin>,
+    visitor: Visitor,
     Params(which): Params<FilesFilter>,
 ) -> Result<Json<AllFiles>, ApiError> {
     let ask = match (which.name, which.in_progress) {
@@ -66,7 +79,9 @@ pub(crate) async fn files(
         (None, Some(true)) => FilesAsk::InProgress,
         (None, _) => FilesAsk::Newest(which.limit.unwrap_or(NAMES).clamp(1, NAMES_MAX)),
     };
-    let pipelines = files_of(&admin, which.pipeline.as_deref(), &ask).await?;
+    let mut pipelines = files_of(&admin, which.pipeline.as_deref(), &ask).await?;
+    let files = pipelines.iter_mut().flat_map(|of| &mut of.files);
+    files.for_each(|file| file.tell(&visitor));
     Ok(Json(AllFiles { pipelines }))
 }
 
@@ -106,9 +121,11 @@ pub(crate) struct AllStuck {
 /// What the description's query finds, computed in the database, with the reason.
 pub(crate) async fn stuck(
     State(admin): State<Admin>,
+    visitor: Visitor,
     Params(which): Params<StuckFilter>,
 ) -> Result<Json<AllStuck>, ApiError> {
-    let stuck = stuck_of(&admin, which.pipeline.as_deref()).await?;
+    let mut stuck = stuck_of(&admin, which.pipeline.as_deref()).await?;
+    stuck.iter_mut().for_each(|file| file.tell(&visitor));
     Ok(Json(AllStuck { stuck }))
 }
 

@@ -1,7 +1,7 @@
 //! Follows the dead letters of a topic: each that is open is told once, and each that is open no more.
 //!
 //! The first look reads all of them, every later one only what has come since. Whoever follows keeps
-//! what it needs; here are what became of them as ranges, and the bodies that lie in pieces.
+//! what it needs; here are what became of them as ranges, and which pieces of bodies have come.
 
 use potok_core::{Fault, Log, PipelineInfo, Position, SourceBatch};
 
@@ -10,7 +10,8 @@ use super::{DeadLetter, DeadLetterState};
 
 /// Something new about the dead letters of a topic.
 pub enum LetterNews {
-    /// One that waits for somebody.
+    /// One that waits for somebody. Of a body in pieces there is only `piece` in its envelope, which
+    /// says how long it is: what is followed for ever keeps no bodies.
     Opened(Box<DeadLetter>),
     /// One that does so no more; it may never have been told of.
     Closed(Position),

@@ -128,6 +128,8 @@ pub struct Pages {
     ends: Vec<u64>,
     seen: Keys,
     partials: HashMap<LetterKey, PartialLetter>,
+    /// Bodies in pieces are put together; else only their size is known.
+    keeps_bodies: bool,
 }
 
 impl Pages {
@@ -169,10 +171,11 @@ impl Pages {
             ends,
             seen: Keys::default(),
             partials: HashMap::new(),
+            keeps_bodies: true,
         })
     }
 
-    /// A pass that reads nothing itself.
+    /// A pass that reads nothing itself and lasts: it keeps no bodies, since a piece may never come.
     pub(super) fn empty(log: &dyn Log) -> Self {
         Pages {
             reader: None,
@@ -182,6 +185,7 @@ impl Pages {
             ends: Vec::new(),
             seen: Keys::default(),
             partials: HashMap::new(),
+            keeps_bodies: false,
         }
     }
 
@@ -276,10 +280,12 @@ impl Pages {
         });
         partial.state = partial.state.max(state);
         partial.positions.push(position);
-        let body = partial.add(piece, record.value)?;
+        let body = partial.add(piece, record.value, self.keeps_bodies)?;
         let PartialLetter { positions, state, envelope, record, .. } =
             self.partials.remove(&key)?;
-        let record = Record { value: Some(body), ..record };
+        let record = Record { value: Some(body).filter(|_| self.keeps_bodies), ..record };
+        let whole = Piece { from: 0, of: piece.of };
+        let envelope = Envelope { piece: (!self.keeps_bodies).then_some(whole), ..envelope };
         // Pieces lie in several partitions, which are read in any order.
         let first = positions.into_iter().min()?;
         self.seen.insert(&key).then(|| self.letter(first, envelope, state, record))
@@ -343,30 +349,32 @@ struct PartialLetter {
     state: DeadLetterState,
     envelope: Envelope,
     record: Record,
-    /// Parts of the body by where they begin.
-    pieces: BTreeMap<u64, Bytes>,
+    /// Lengths of parts of the body by where they begin, and the parts where they are kept.
+    pieces: BTreeMap<u64, (u64, Bytes)>,
 }
 
 impl PartialLetter {
-    /// Adds a piece; returns the body once it is whole.
-    fn add(&mut self, piece: Piece, value: Option<Bytes>) -> Option<Bytes> {
+    /// Adds a piece; returns the body once it is whole, or nothing of it where it is not kept.
+    fn add(&mut self, piece: Piece, value: Option<Bytes>, keeps: bool) -> Option<Bytes> {
         // The same part may come again, cut otherwise: the longest counts.
-        let known = self.pieces.entry(piece.from).or_default();
-        if value.as_ref().is_some_and(|value| value.len() > known.len()) {
-            *known = value.unwrap_or_default();
+        let (known, part) = self.pieces.entry(piece.from).or_default();
+        let value = value.unwrap_or_default();
+        if value.len() as u64 > *known {
+            *known = value.len() as u64;
+            *part = if keeps { value } else { Bytes::new() };
         }
         let mut covered = 0;
-        for (from, bytes) in &self.pieces {
+        for (from, (length, _)) in &self.pieces {
             if *from > covered {
                 return None;
             }
-            covered = covered.max(from + bytes.len() as u64);
+            covered = covered.max(from + length);
         }
         if covered != piece.of {
             return None;
         }
         let mut body = Vec::new();
-        for (from, bytes) in std::mem::take(&mut self.pieces) {
+        for (from, (_, bytes)) in std::mem::take(&mut self.pieces) {
             let known = body.len().saturating_sub(from as usize);
             body.extend_from_slice(bytes.get(known..).unwrap_or_default());
         }
@@ -378,6 +386,47 @@ impl PartialLetter {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    fn partial() -> PartialLetter {
+        let headers = potok_core::Headers::none();
+        let origin: Position = "orders/0/1@0000000000000001".parse().unwrap();
+        PartialLetter {
+            positions: Vec::new(),
+            state: DeadLetterState::Open,
+            envelope: Envelope {
+                pipeline: "orders".to_owned(),
+                origin,
+                deliver: None,
+                reason: potok_core::Reason::TooLarge,
+                error: String::new(),
+                attempts: 1,
+                time: potok_core::Timestamp(0),
+                replay_of: None,
+                piece: None,
+            },
+            record: Record {
+                offset: 0,
+                time: potok_core::Timestamp(0),
+                key: None,
+                headers,
+                value: None,
+            },
+            pieces: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn a_pass_that_lasts_keeps_no_bodies_in_pieces() {
+        for keeps in [true, false] {
+            let mut partial = partial();
+            let part = |text: &'static str| Some(Bytes::from_static(text.as_bytes()));
+            assert_eq!(partial.add(Piece { from: 3, of: 6 }, part("def"), keeps), None);
+            let kept: usize = partial.pieces.values().map(|(_, part)| part.len()).sum();
+            assert_eq!(kept, if keeps { 3 } else { 0 });
+            let whole = partial.add(Piece { from: 0, of: 6 }, part("abc"), keeps);
+            assert_eq!(whole, part(if keeps { "abcdef" } else { "" }));
+        }
+    }
 
     #[test]
     fn an_id_names_a_place_with_or_without_the_topics_id() {

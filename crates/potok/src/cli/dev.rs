@@ -9,6 +9,7 @@ mod traffic;
 use std::fs::{self, File};
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::time::Duration;
 
 use potok_config::{Connections, Env, Flags, load_connections};
@@ -68,6 +69,9 @@ pub struct Dev {
     /// Generate nothing; feed it with `potok send`
     #[arg(long)]
     no_traffic: bool,
+    /// Do not open the dashboard in a browser
+    #[arg(long)]
+    no_open: bool,
     /// Loopback address for health, metrics and commands [default: 127.0.0.1:7600, or a free port]
     #[arg(long, value_name = "HOST:PORT")]
     admin: Option<String>,
@@ -97,6 +101,9 @@ impl Dev {
             let fed = pipelines.iter().map(|pipeline| pipeline.name.as_str());
             let fed = fed.filter(|_| !self.no_traffic);
             let traffic = traffic::start(process.engine(), fed, self.rate, &data_dir);
+            if view && !self.no_open {
+                open_in_browser(&format!("http://{}/", process.address));
+            }
             let screen = Screen { data_dir, log_file, address: process.address.to_string() };
             let engine = process.engine().clone();
             tokio::select! {
@@ -162,6 +169,30 @@ fn create(path: &Path) -> Result<File, Failure> {
     fs::OpenOptions::new().create(true).append(true).open(path).map_err(|error| {
         Failure::new("P0522", format!("{} cannot be written", path.display())).because(error)
     })
+}
+
+/// Opens the dashboard where there is a screen to open it on. It is printed all the same, so nothing
+/// that goes wrong here matters.
+fn open_in_browser(address: &str) {
+    let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let Some(program) = opener(std::env::consts::OS, is_set) else { return };
+    let mut command = std::process::Command::new(program);
+    command.arg(address).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let Ok(mut child) = command.spawn() else { return };
+    // Nobody waits for it, but somebody has to see it end.
+    std::thread::spawn(move || child.wait());
+}
+
+/// What opens an address here; nothing on a server, or over a connection from elsewhere.
+fn opener(system: &str, is_set: impl Fn(&str) -> bool) -> Option<&'static str> {
+    if is_set("SSH_CONNECTION") || is_set("CI") {
+        return None;
+    }
+    match system {
+        "macos" => Some("open"),
+        "linux" if is_set("DISPLAY") || is_set("WAYLAND_DISPLAY") => Some("xdg-open"),
+        _ => None,
+    }
 }
 
 /// What the view says besides the pipelines.
@@ -370,6 +401,17 @@ fn outcome(pipeline: &str, dir: &str) -> Vec<String> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn a_browser_is_opened_where_somebody_sits() {
+        let with = |system: &str, set: &[&str]| opener(system, |name| set.contains(&name));
+        assert_eq!(with("linux", &["DISPLAY"]), Some("xdg-open"));
+        assert_eq!(with("linux", &["WAYLAND_DISPLAY"]), Some("xdg-open"));
+        assert_eq!(with("macos", &[]), Some("open"));
+        for nowhere in [&["DISPLAY", "SSH_CONNECTION"][..], &["DISPLAY", "CI"], &[]] {
+            assert_eq!(with("linux", nowhere), None, "{nowhere:?}");
+        }
+    }
 
     fn lines() -> Vec<status::StatusLine> {
         let one = |pipeline: &str, held: u64| {

@@ -21,6 +21,7 @@ pub enum Groups {
 Examples:
   potok groups list
   potok groups list em-processor --limit 1000
+  potok groups list em-processor --prefix 202503 --state sealed
   potok groups list em-processor --json             all of them, one to a line
 
 What closes first comes first.
@@ -29,6 +30,12 @@ What closes first comes first.
     List {
         /// Only of this pipeline
         pipeline: Option<String>,
+        /// Only groups whose names begin so
+        #[arg(long, value_name = "TEXT")]
+        prefix: Option<String>,
+        /// Only groups in this state: open, sealed or delivering
+        #[arg(long, value_name = "STATE")]
+        state: Option<String>,
         /// Show so many; 100 without it, with --json all
         #[arg(long, value_name = "COUNT")]
         limit: Option<usize>,
@@ -84,9 +91,11 @@ Nothing is lost: the dead letters can be replayed.")]
 impl Groups {
     pub fn run(self, json: bool) -> Result<(), Failure> {
         match self {
-            Groups::List { pipeline, limit, all, place } => {
+            Groups::List { pipeline, prefix, state, limit, all, place } => {
                 let usual = if all || json { usize::MAX } else { SHOWN };
-                list(&place, pipeline.as_deref(), limit.unwrap_or(usual).max(1), json)
+                let (prefix, state) = (prefix.as_deref(), state.as_deref());
+                let wanted = WantedGroups { pipeline: pipeline.as_deref(), prefix, state };
+                list(&place, &wanted, limit.unwrap_or(usual).max(1), json)
             }
             Groups::Show { pipeline, id, place } => show(&place, &pipeline, &id),
             Groups::Close { pipeline, id, place } => {
@@ -115,21 +124,40 @@ struct Page {
     next: Option<String>,
 }
 
+/// Which groups are asked for.
+struct WantedGroups<'a> {
+    pipeline: Option<&'a str>,
+    prefix: Option<&'a str>,
+    state: Option<&'a str>,
+}
+
+impl WantedGroups<'_> {
+    /// All of them, of one pipeline or of every one.
+    fn is_all(&self) -> bool {
+        self.prefix.is_none() && self.state.is_none()
+    }
+}
+
 /// Goes through what is held, page by page, and says how much there is in all.
 fn each_page(
     client: &Client,
-    pipeline: Option<&str>,
+    wanted: &WantedGroups<'_>,
     limit: usize,
     mut show: impl FnMut(&[Value]) -> Result<(), Failure>,
 ) -> Result<u64, Failure> {
     let (mut left, mut after) = (limit, None::<String>);
     loop {
         let mut path = format!("/api/v1/groups?limit={}", left.min(PAGE));
-        for (name, value) in [("pipeline", pipeline), ("after", after.as_deref())] {
+        let WantedGroups { pipeline, prefix, state } = *wanted;
+        let after_given = after.as_deref();
+        for (name, value) in
+            [("pipeline", pipeline), ("prefix", prefix), ("state", state), ("after", after_given)]
+        {
             let value = value.map(|value| format!("&{name}={}", encode(value)));
             path.push_str(&value.unwrap_or_default());
         }
-        let page: Page = client.get_json(&path)?;
+        let mut page: Page = client.get_json(&path)?;
+        page.groups.truncate(left);
         show(&page.groups)?;
         left = left.saturating_sub(page.groups.len());
         after = page.next;
@@ -139,11 +167,16 @@ fn each_page(
     }
 }
 
-fn list(place: &Target, pipeline: Option<&str>, limit: usize, json: bool) -> Result<(), Failure> {
+fn list(
+    place: &Target,
+    wanted: &WantedGroups<'_>,
+    limit: usize,
+    json: bool,
+) -> Result<(), Failure> {
     let client = Client::find(place)?;
     let mut out = terminal::out();
     if json {
-        each_page(&client, pipeline, limit, |groups| {
+        each_page(&client, wanted, limit, |groups| {
             groups.iter().try_for_each(|group| writeln!(out, "{group}"))?;
             Ok(())
         })?;
@@ -151,7 +184,7 @@ fn list(place: &Target, pipeline: Option<&str>, limit: usize, json: bool) -> Res
         return Ok(());
     }
     let mut shown = 0;
-    let total = each_page(&client, pipeline, limit, |groups| {
+    let total = each_page(&client, wanted, limit, |groups| {
         let mut table = Table::new(&[
             "PIPELINE",
             "GROUP",
@@ -182,8 +215,10 @@ fn list(place: &Target, pipeline: Option<&str>, limit: usize, json: bool) -> Res
         Ok(())
     })?;
     if shown == 0 {
-        writeln!(out, "nothing is held now")?;
-    } else if shown < total {
+        let what =
+            if wanted.is_all() { "nothing is held now" } else { "no such group is held now" };
+        writeln!(out, "{what}")?;
+    } else if shown < total && wanted.is_all() {
         writeln!(out, "… and {} more; --limit COUNT or --all shows them", total - shown)?;
     }
     out.flush()?;

@@ -20,6 +20,8 @@ const EVERY: Duration = Duration::from_secs(1);
 const SCREEN_USUAL: (usize, usize) = (80, 24);
 /// Heights of a small line of rates.
 const HEIGHTS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+/// Lines that are neither problems nor pipelines: the first, an empty one, the head of the table.
+const BESIDES: usize = 3;
 /// Seconds that such a line shows.
 const SECONDS: usize = 20;
 
@@ -130,15 +132,25 @@ fn draw(
         1 => view.push(colours.bold("1 thing needs a look")),
         many => view.push(colours.bold(&format!("{many} things need a look"))),
     }
-    for problem in problems {
+    // Pipelines have their place on a small screen too: there a problem is one line.
+    let room = rows.saturating_sub(all.len() + BESIDES);
+    let is_short = problems.len().saturating_mul(3) > room;
+    let most = if is_short { room.saturating_sub(1).max(1) } else { problems.len() };
+    for problem in problems.iter().take(most) {
         let Problem { severity, what, cause, advice } = problem;
         let what = terminal::short(what, columns.saturating_sub(4));
         view.push(match severity.as_str() {
             "act" => format!("  {}", colours.red(&what)),
             _ => format!("  {}", colours.yellow(&what)),
         });
+        if is_short {
+            continue;
+        }
         view.push(format!("    {}", terminal::short(cause, columns.saturating_sub(6))));
         view.push(format!("    {}", terminal::short(advice, columns.saturating_sub(6))));
+    }
+    if problems.len() > most {
+        view.push(format!("  … and {} more", problems.len() - most));
     }
     view.push(String::new());
     let mut table =
@@ -192,17 +204,22 @@ mod tests {
 
     #[test]
     fn it_fits_the_screen_and_says_first_what_needs_a_person() {
-        let problem = Problem {
+        let problem = |n: usize| Problem {
             severity: "waits".to_owned(),
-            what: "orders waits for db orders".to_owned(),
+            what: format!("orders waits for db {n}"),
             cause: format!("connection\x1b[2J refused {}", "x".repeat(200)),
             advice: "see to it".to_owned(),
         };
-        let view = draw(&[problem], &[], &BTreeMap::new(), 40, 4);
-        assert_eq!(view.len(), 4);
+        let view = draw(&[problem(1)], &[], &BTreeMap::new(), 40, 7);
         assert!(view[0].contains("1 thing needs a look") && view[1].contains("orders waits"));
         assert!(view.iter().all(|line| terminal::seen(line) <= 40), "{view:?}");
-        assert!(!view[2].contains('\x1b'), "text from outside cannot move the cursor");
+        assert!(view[2].contains("refused") && !view[2].contains('\x1b'), "{view:?}");
+        // On a small one, problems are short and the table is still there.
+        let many: Vec<Problem> = (0..9).map(problem).collect();
+        let view = draw(&many, &[], &BTreeMap::new(), 40, 8);
+        assert!(view.len() <= 8 && view[1].contains("db 0"), "{view:?}");
+        assert!(view.iter().any(|line| line.contains("… and 5 more")), "{view:?}");
+        assert!(view.iter().any(|line| line.contains("PIPELINE")), "{view:?}");
     }
 
     #[test]

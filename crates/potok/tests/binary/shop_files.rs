@@ -10,7 +10,7 @@ use potok_traffic::shop::{ShopEvent, ShopGenerator};
 use rusqlite::Connection;
 use serde_json::Value;
 
-use crate::http::post_to;
+use crate::posting::post_to;
 use crate::process::{Home, Running, pipelines};
 use crate::shop::{SHORT_SLICES, database, rows, rows_in, send, start, take, wanted};
 use crate::wait;

@@ -80,13 +80,17 @@ impl Outcome {
 pub(super) async fn act(
     State(admin): State<Admin>,
     Path(what): Path<String>,
+    visitor: Visitor,
     headers: HeaderMap,
     request: Request,
 ) -> Response {
-    let visitor = access::visitor(request.extensions());
+    let actor = Actor::of(&visitor, request.extensions(), Door::Dashboard);
+    if let Err(error) = access::require(&visitor, access::action_role(&what)) {
+        return refused(&admin, visitor, &headers, error).await;
+    }
     let fields = match fields(&headers, request.into_body()).await {
         Ok(fields) => fields,
-        Err(error) => return refused(&admin, visitor, error).await,
+        Err(error) => return refused(&admin, visitor, &headers, error).await,
     };
     let form =
         fields.get("token").and_then(|token| admin.inner.dashboard.keys.form_of(token, &headers));
@@ -94,7 +98,7 @@ pub(super) async fn act(
         let what = "this form is not one of this process";
         let error = ApiError::new(StatusCode::FORBIDDEN, "P1502", what);
         let error = error.hint("go back, reload the page and try again");
-        return refused(&admin, visitor, error).await;
+        return refused(&admin, visitor, &headers, error).await;
     };
     let back = fields.get("back").filter(|back| is_own(back)).map_or("/", String::as_str);
     let mut to = back.to_owned();
@@ -102,7 +106,6 @@ pub(super) async fn act(
         if what == "sign-out" {
             return super::login::sign_out(&admin, &headers);
         }
-        let actor = Actor::of(&visitor, Door::Dashboard);
         let done = match perform(&admin, &actor, &what, &fields).await {
             Ok(outcome) => {
                 to = outcome.to.unwrap_or(to);
@@ -145,17 +148,27 @@ pub(super) async fn fields(headers: &HeaderMap, body: Body) -> Result<Fields, Ap
     fields.into_iter().map(plain).collect()
 }
 
-async fn refused(admin: &Admin, visitor: Visitor, error: ApiError) -> Response {
+/// A page that says why not.
+pub(crate) async fn refused(
+    admin: &Admin,
+    visitor: Visitor,
+    headers: &HeaderMap,
+    error: ApiError,
+) -> Response {
     let context = super::Context::of(admin, "/".to_owned(), None, visitor).await;
-    respond(error.status, frame::frame(&context, super::error_page(&error)), None)
+    let keys = &admin.inner.dashboard.keys;
+    let (session, cookie) = keys.session(headers);
+    let html = keys.fill(frame::frame(&context, super::error_page(&error)), &session);
+    respond(error.status, html, cookie)
 }
 
 /// True for an address of our own pages.
 pub(super) fn is_own(address: &str) -> bool {
+    // Browsers leave out tabs and line breaks before they look where an address leads.
     address.starts_with('/')
         && !address.starts_with("//")
-        && !address.contains(['\\', '\r', '\n'])
-        && address.is_ascii()
+        && !address.contains('\\')
+        && address.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 async fn perform(
@@ -197,7 +210,7 @@ async fn perform(
         }
         "replay" | "drop" => letters(admin, actor, what, fields).await,
         "stop-job" => {
-            jobs::find(admin, field("job"))?.stop();
+            jobs::stop_job(admin, actor, field("job")).await?;
             Ok(Outcome::said("It stops after what it has in hand; the rest stays open.".to_owned()))
         }
         "retry-rows" => {
@@ -306,7 +319,16 @@ mod tests {
     #[test]
     fn only_our_own_pages_are_gone_back_to() {
         assert!(is_own("/groups?pipeline=a"));
-        for other in ["//evil.example", "https://evil.example", "", "/\\evil", "/a\nb", "/ä"] {
+        for other in [
+            "//evil.example",
+            "https://evil.example",
+            "",
+            "/\\evil",
+            "/a\nb",
+            "/ä",
+            "/\t/evil.example",
+            "/ /evil",
+        ] {
             assert!(!is_own(other), "{other}");
         }
     }

@@ -24,13 +24,13 @@ pub(super) async fn page(context: &Context) -> Result<HtmlPage, ApiError> {
                     tbody { @for entry in &entries {
                         tr {
                             td class="nowrap faint" { (time_of(&entry.time, context.snapshot.at)) }
-                            td data-l="who" { (clean(&entry.by, 60)) @if entry.via == Door::Api { span class="l2" { "command" } } @else { span class="l2" { "dashboard" } } }
+                            td data-l="who" { (clean(&entry.by, 60)) @if entry.via == Door::Api { span class="l2" { "command" } } @else { span class="l2" { "dashboard" } } @if let Some(from) = entry.from.filter(|from| !from.is_loopback()) { span class="l2" { (from) } } }
                             td data-l="what" { (clean(&entry.action.replace('_', " "), 40)) }
                             td data-l="pipeline" { @match &entry.pipeline { Some(name) => a href={ "/pipelines/" (part(name)) } { (clean(name, 40)) }, None => span class="faint" { "–" } } }
                             td class="full brk" { @if let Some(target) = &entry.target { code { (clean(target, 200)) } } }
                             td class="num" data-l="count" { (known(entry.count)) }
                             td data-l="result" class="brk" {
-                                @match entry.result.as_str() { "done" => { (icon("ok", "c-ok")) " done" }, "started" | "stopped" => (entry.result), other => span class="c-bad" { (clean(other, 200)) } }
+                                @match entry.result.as_str() { "done" => { (icon("ok", "c-ok")) " done" }, "started" | "stopped" | "cut off" => (entry.result), other => span class="c-bad" { (clean(other, 200)) } }
                             }
                         }
                     } }

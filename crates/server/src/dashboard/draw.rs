@@ -2,6 +2,8 @@
 
 use maud::{Markup, html};
 
+use crate::sampler::Window;
+
 /// Points of a small line.
 const POINTS: usize = 60;
 
@@ -29,9 +31,14 @@ pub(super) fn chart(
     arrived: &[f64],
     delivered: &[f64],
     away: &[bool],
-    points_max: usize,
+    window: Window,
     what: &str,
 ) -> Markup {
+    let points_max = window.points_max();
+    let marks = match window {
+        Window::Minutes => [15, 12, 9, 6, 3].map(|minutes| format!("−{minutes} min")),
+        Window::Hours => ["6", "4.8", "3.6", "2.4", "1.2"].map(|hours| format!("−{hours} h")),
+    };
     let smooth = |values: &[f64]| means(values, values.len().div_ceil(5).max(1));
     let (arrived_s, delivered_s) = (smooth(arrived), smooth(delivered));
     let top = nice(arrived_s.iter().chain(&delivered_s).copied().fold(1.0, f64::max));
@@ -53,7 +60,7 @@ pub(super) fn chart(
                 path class="out" d=(delivered_line) {}
             }
             div class="xs" aria-hidden="true" {
-                @for minutes in [15, 12, 9, 6, 3] { span { "−" (minutes) " min" } }
+                @for mark in marks { span { (mark) } }
                 span { "now" }
             }
         }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use axum::Extension;
 use axum::body::{Body, Bytes};
 use axum::extract::{ConnectInfo, State};
-use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
@@ -87,11 +87,10 @@ struct Update<'a> {
 pub(super) async fn events(
     State(admin): State<Admin>,
     connection: Option<Extension<ConnectInfo<Connection>>>,
-    visitor: Option<Extension<Visitor>>,
+    visitor: Visitor,
     headers: HeaderMap,
     Params(wish): Params<ViewQuery>,
 ) -> Result<Response, ApiError> {
-    let visitor = visitor.map_or_else(Visitor::local, |Extension(visitor)| visitor);
     if View::parse(&wish.view).is_none() {
         return Err(ApiError::usage(format!("`{}` is no page", wish.view)));
     }
@@ -105,7 +104,9 @@ pub(super) async fn events(
         connection.limit_writes(UNREAD_MAX);
     }
     let (session, _) = admin.inner.dashboard.keys.session(&headers);
+    let is_signed_in = admin.access().is_some() && !headers.contains_key(AUTHORIZATION);
     let stream = Stream {
+        is_signed_in,
         ticks: admin.sampler().ticks(),
         kept: streams.kept(&wish.view, visitor.role),
         visitor,
@@ -128,6 +129,8 @@ struct Stream {
     visitor: Visitor,
     view: String,
     session: String,
+    /// It is the session that let them in, so that it ends with it.
+    is_signed_in: bool,
     kept: ViewCache,
     ticks: watch::Receiver<u64>,
     /// What the client has: the parts before they got their tokens.
@@ -147,6 +150,10 @@ impl Stream {
             () = self.admin.closed() => return None,
         };
         let now = self.admin.engine().clock().now();
+        let access = self.admin.access().filter(|_| self.is_signed_in);
+        if access.is_some_and(|access| !access.is_known(&self.session)) {
+            return None;
+        }
         if self.visitor.expires.is_some_and(|expires| expires <= now) {
             return None;
         }

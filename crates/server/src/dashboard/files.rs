@@ -109,7 +109,7 @@ async fn shown(
     looks.extend(failed.iter().filter(|file| is_new(file)));
     Ok(html! {
         @if name.is_empty() { (figures(&files, stuck.len())) }
-        @if !looks.is_empty() { (problems(&looks, &late)) }
+        @if !looks.is_empty() { (problems(context, &looks, &late)) }
         @if !name.is_empty() { @for file in &files.files { (details(context, file)) } }
         (grid(context, pipeline, &files, &late))
     })
@@ -137,7 +137,7 @@ fn current(file: &File) -> Option<&TrackedStage> {
     file.row.stages.iter().find(|stage| stage.state != "done")
 }
 
-fn problems(looks: &[&File], late: &BTreeSet<(String, i64)>) -> Markup {
+fn problems(context: &Context, looks: &[&File], late: &BTreeSet<(String, i64)>) -> Markup {
     let hidden = looks.len().saturating_sub(STUCK);
     html! {
         section class="panel probs" {
@@ -152,7 +152,7 @@ fn problems(looks: &[&File], late: &BTreeSet<(String, i64)>) -> Markup {
                         td data-l="stage" { @match current(file) { Some(stage) => code { (clean(&stage.stage, 40)) }, None => (UNKNOWN) } }
                         td data-l="state" { @if is_late { span class="pill warn" { (icon("warn", "")) "stuck" } } @else { span class="pill bad" { (icon("x", "")) "failed" } } }
                         td class="num nowrap" data-l="since" { (file.row.minutes) " min" }
-                        td class="full brk" { @match file.reason.as_ref().or(file.row.error.as_ref()) { Some(why) => (clean(why, 300)), None => span class="faint" { "it does not say" } } }
+                        td class="full brk" { @match file.reason.as_ref().or(file.row.error.as_ref()) { Some(why) => (clean(&context.told(why), 300)), None => span class="faint" { "it does not say" } } }
                     }
                 } }
             } }
@@ -257,7 +257,7 @@ fn details(context: &Context, file: &File) -> Markup {
         html! { "unchanged for " (row.minutes) " min" },
         html! { div class="pad" { dl class="kv" {
             @if let Some(reason) = &file.reason { dt { "Waits" } dd { (clean(reason, 400)) } }
-            @if let Some(error) = &row.error { dt { "Error" } dd { code { (clean(error, 600)) } } }
+            @if let Some(error) = &row.error { dt { "Error" } dd { code { (clean(&context.told(error), 600)) } } }
             dt { "Records" } dd { (known(row.records)) }
             @for stage in &row.stages { dt { (clean(&stage.stage, 40)) } dd { (clean(&stage.state, 20)) @if let Some(at) = time(&stage.started_at) { ", began " (at) } @if let Some(at) = time(&stage.done_at) { ", done " (at) } } }
             dt { "Attempts" } dd { (number(row.attempts)) }

@@ -11,7 +11,7 @@ use crate::problems::Severity;
 /// Shapes that pages use by name.
 pub(super) const SHAPES: &str = include_str!("assets/shapes.svg");
 /// Changes of the style or the script get another address.
-pub(super) const ASSETS: &str = concat!(env!("CARGO_PKG_VERSION"), "-2");
+pub(super) const ASSETS: &str = concat!(env!("CARGO_PKG_VERSION"), "-3");
 
 /// Where a page stands in the navigation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,7 +183,8 @@ pub(super) fn navigation(context: &Context, nav: Nav) -> Part {
                     ul {
                         @for status in pipelines {
                             @let (shape, class, word) = state_of(status);
-                            @let here = context.view == format!("/pipelines/{}", part(&status.pipeline));
+                            @let path = context.view.split('?').next().unwrap_or_default();
+                            @let here = path == format!("/pipelines/{}", part(&status.pipeline));
                             li {
                                 a href={ "/pipelines/" (part(&status.pipeline)) } aria-current=[here.then_some("page")] {
                                     (icon(shape, class)) (clean(&status.pipeline, 60))

@@ -10,6 +10,7 @@ use super::frame::{HtmlPage, Nav, Part, head, panel};
 use super::overview::due;
 use super::text::{UNKNOWN, address, bytes, clean, count, held, number, part, span, time_of};
 use super::{Context, Query};
+use crate::groups::{STATES, WantedGroups};
 use crate::problems::age;
 use crate::{ApiError, groups, parse_since};
 
@@ -43,9 +44,8 @@ pub(super) async fn page(context: &Context, query: &Query) -> Result<HtmlPage, A
     } else {
         parts.push(Part::live("tabs", tabs(context, &holding, pipeline)));
         parts.push(Part::live("figures", figures(context, pipeline)));
-        parts.push(Part::still("find", find(pipeline, field("key"))));
-        parts
-            .push(Part::calm("list", list(context, pipeline, field("key"), field("after")).await?));
+        parts.push(Part::still("find", find(pipeline, field("key"), field("state"))));
+        parts.push(Part::calm("list", list(context, pipeline, query).await?));
     }
     Ok(HtmlPage {
         title: "Groups".to_owned(),
@@ -104,40 +104,54 @@ fn figures(context: &Context, pipeline: &str) -> Markup {
     }
 }
 
-fn find(pipeline: &str, key: &str) -> Markup {
+fn find(pipeline: &str, key: &str, state: &str) -> Markup {
+    let states = STATES.map(|state| (state, state));
     html! {
         form class="filt" role="search" action="/groups" {
             input type="hidden" name="pipeline" value=(pipeline);
-            input class="grow mono" name="key" value=(clean(key, 1_000)) aria-label="Key of a group" placeholder="key of a group, whole" autocomplete="off";
+            input class="grow mono" name="key" value=(clean(key, 1_000)) aria-label="Key of a group, or how it begins" placeholder="key of a group, or how it begins" autocomplete="off";
+            select name="state" aria-label="State" {
+                @for (value, word) in [("", "every state")].into_iter().chain(states) { option value=(value) selected[value == state] { (word) } }
+            }
             button class="btn" { "Show" }
+            @if !key.is_empty() || !state.is_empty() { a class="link sm" href={ "/groups?pipeline=" (part(pipeline)) } { "All" } }
         }
     }
 }
 
-async fn list(
-    context: &Context,
-    pipeline: &str,
-    key: &str,
-    after: &str,
-) -> Result<Markup, ApiError> {
-    let after_given = (!after.is_empty()).then_some(after);
+async fn list(context: &Context, pipeline: &str, query: &Query) -> Result<Markup, ApiError> {
+    let given = |name: &str| query.get(name).filter(|text| !text.is_empty());
+    let (key, state, after) = (given("key"), given("state"), given("after"));
+    let text = |given: Option<&String>| given.cloned().unwrap_or_default();
+    let wanted = WantedGroups { prefix: key.cloned(), state: state.cloned() };
+    let after_given = after.map(String::as_str);
     let asked = async {
-        if key.is_empty() {
+        if !wanted.is_some() {
             return groups::page(&context.admin, Some(pipeline), after_given, ROWS).await;
         }
-        let groups = groups::of_key(&context.admin, Some(pipeline), key).await?;
-        Ok(groups::GroupsPage { total: groups.len() as u64, groups, next: None })
+        // A whole key is known at once, wherever it stands.
+        if let (Some(key), None, None) = (key, state, after) {
+            let groups = groups::of_key(&context.admin, Some(pipeline), key).await?;
+            let total = groups.len() as u64;
+            if total > 0 {
+                return Ok(groups::GroupsPage { total, groups, looked_at: None, next: None });
+            }
+        }
+        groups::matching(&context.admin, Some(pipeline), &wanted, after_given, ROWS).await
     };
     let page = soon(asked).await?;
+    let (key_text, state_text) = (text(key), text(state));
+    let kept = [("pipeline", pipeline), ("key", key_text.as_str()), ("state", state_text.as_str())];
     let next = page
         .next
         .as_ref()
-        .map(|next| address("/groups", &[("pipeline", pipeline), ("after", next.as_str())]));
+        .map(|next| address("/groups", &[kept[0], kept[1], kept[2], ("after", next.as_str())]));
     Ok(html! {
         section class="panel" {
             @if page.groups.is_empty() {
                 div class="pad" {
-                    @if key.is_empty() && after.is_empty() { p class="strong" { "Nothing is held now." } p class="muted" { "A group is here from its first record until it is sent." } }
+                    @if let (Some(looked_at), Some(next)) = (page.looked_at, &next) { p class="strong" { "None among the " (count(looked_at, "group that was", "groups that were")) " looked at." } p class="below" { a class="btn s" href=(next) { "Go on" } } }
+                    @else if !wanted.is_some() && after.is_none() { p class="strong" { "Nothing is held now." } p class="muted" { "A group is here from its first record until it is sent." } }
                     @else { p class="strong" { "No such group is held." } p class="muted" { "It was sent, or nothing has come for it." } }
                 }
             } @else {
@@ -146,10 +160,13 @@ async fn list(
                     tbody { @for group in &page.groups { (row(context, group)) } }
                 } }
                 div class="page" {
-                    span { (number(page.groups.len() as u64)) " of " (count(page.total, "group", "groups")) ", what closes first in front" }
+                    span {
+                        (number(page.groups.len() as u64)) " of " (count(page.total, "group", "groups")) ", what closes first in front"
+                        @if let Some(looked_at) = page.looked_at { "; " (number(looked_at)) " were looked at" }
+                    }
                     span class="r" {
-                        @if !after.is_empty() { a class="btn s" href={ "/groups?pipeline=" (part(pipeline)) } { "First" } }
-                        @if let Some(next) = next { a class="btn s" href=(next) { "Next" } }
+                        @if after.is_some() { a class="btn s" href=(address("/groups", &kept)) { "First" } }
+                        @if let Some(next) = next { a class="btn s" href=(next) { @if page.looked_at.is_some() { "Go on" } @else { "Next" } } }
                     }
                 }
             }

@@ -87,12 +87,12 @@ fn details(context: &Context, job: &Job) -> Markup {
             }
             @if outcome.is_some() { div class="pad" { (bar(&shares)) } }
         }
-        @if let Some(error) = &progress.error { div class="done bad" { (clean(error, 600)) } }
-        @for note in &progress.notes { div class="note-box warn" { (clean(note, 400)) } }
+        @if let Some(error) = &progress.error { div class="done bad" { (clean(&context.told(error), 600)) } }
+        @for note in &progress.notes { div class="note-box warn" { (clean(&context.told(note), 400)) } }
         @if !again.is_empty() {
             (panel(html! { "Failed again" }, html! {}, html! { div class="scroll" { table class="card-t" { tbody { @for one in again.iter().take(20) {
                 @let id = one["id"].as_str().unwrap_or_default();
-                tr { td class="nowrap" { a class="mono" href={ "/dead-letters?id=" (part(id)) } { (clean(id, 60)) } } td class="full err" { (clean(one["error"].as_str().unwrap_or_default(), 200)) } }
+                tr { td class="nowrap" { a class="mono" href={ "/dead-letters?id=" (part(id)) } { (clean(id, 60)) } } td class="full err" { (clean(&context.told(one["error"].as_str().unwrap_or_default()), 200)) } }
             } } } } }))
         }
         p class="below" { a class="btn" href="/dead-letters" { "Dead letters" } }

@@ -27,7 +27,7 @@ const BODY_BYTES_MAX: usize = 64 << 10;
 /// How long it may take to say what a replay would do.
 const DRY_RUN_MAX: Duration = Duration::from_secs(2);
 
-/// LetterSelection dead letters a page is about.
+/// The dead letters that a page is about.
 struct LetterSelection<'a> {
     pipeline: &'a str,
     reason: &'a str,
@@ -157,7 +157,7 @@ fn figures(context: &Context, contents: &Contents, which: &LetterSelection) -> M
                         dd { (number(*total)) } dd class="note" { (reasons.join(", ")) } }
                 }
             }
-            @if of.len() > 3 { p class="sum" { "and " (of.len() - 3) " more pipelines" } }
+            @if of.len() > 3 { p class="sum" { "and " (count(of.len() as u64 - 3, "more pipeline", "more pipelines")) } }
             @if !which.pipeline.is_empty() && !of.contains_key(which.pipeline) {
                 p class="sum" { (clean(which.pipeline, 60)) " has none." }
             }
@@ -302,7 +302,7 @@ fn list(context: &Context, contents: &Contents, which: &LetterSelection, after: 
                             td class="nowrap" data-l="set aside" { a class="mono" href={ "/dead-letters?id=" (part(&entry.id)) } { (clean(&entry.id, 60)) } span class="l2" { (time_of(&entry.time.to_string(), now)) } }
                             td class="full err" { span class="pill" { (entry.reason) } " " (clean(if context.is_operator() { &entry.error } else { &entry.cause }, 200)) }
                             td data-l="key" class="brk" { @match &entry.key { Some(key) => a class="mono" href={ "/trace?id=" (part(key)) } { (clean(key, 40)) }, None => span class="faint" { "none" } } }
-                            td class="num none" { (bytes(entry.bytes as u64)) }
+                            td class="num none" { (bytes(entry.bytes)) }
                             td class="num" data-l="attempts" { (entry.attempts) }
                         }
                     } }
@@ -350,11 +350,7 @@ pub(super) async fn one(context: &Context, query: &Query) -> Result<HtmlPage, Ap
     };
     let changed = context.admin.inner.files.changed(&envelope.pipeline);
     let fields = named_fields(&envelope.error);
-    // Errors quote what they are about.
-    let error = match context.is_operator() {
-        true => envelope.error.clone(),
-        false => book::cause_of(&envelope.error),
-    };
+    let error = context.told(&envelope.error);
     let html = html! {
         (head(html! { span class="mono" { (clean(&letter.id, 80)) } " " span class={ "pill " (state_class) } { (state) } },
             html! { "Set aside by " a href={ "/pipelines/" (part(&envelope.pipeline)) } { (clean(&envelope.pipeline, 60)) } " at " (envelope.time.to_string()) }, acts))

@@ -29,7 +29,6 @@ mod trace;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use axum::Extension;
 use axum::Router;
 use axum::extract::State;
 use axum::http::header::{
@@ -44,6 +43,7 @@ use maud::{Markup, html};
 use crate::access::{self, Actor, Role, Visitor};
 use crate::audit::Door;
 use crate::error::ErrorBody;
+use crate::letters::cause_of;
 use crate::problems::{self, Problem};
 use crate::sampler::Snapshot;
 use crate::{Admin, ApiError};
@@ -52,6 +52,7 @@ use events::Streams;
 use frame::{HtmlPage, Nav, Part};
 use token::Keys;
 
+pub(crate) use actions::refused;
 pub(crate) use login::address as login_address;
 pub(crate) use token::session_of;
 
@@ -124,7 +125,10 @@ pub(super) struct Context {
 
 impl Context {
     async fn of(admin: &Admin, view: String, done: Option<ActionResult>, visitor: Visitor) -> Self {
-        let snapshot = admin.snapshot().await;
+        let mut snapshot = admin.snapshot().await;
+        if !visitor.may(Role::Operator) {
+            snapshot = Arc::new(snapshot.without_values());
+        }
         let problems = problems::problems(&snapshot, admin.sampler());
         Context { admin: admin.clone(), snapshot, problems, view, done, visitor }
     }
@@ -140,7 +144,15 @@ impl Context {
     }
 
     pub fn actor(&self) -> Actor {
-        Actor::of(&self.visitor, Door::Dashboard)
+        Actor { by: self.visitor.name.clone(), from: None, via: Door::Dashboard }
+    }
+
+    /// An error as this visitor may read it: errors quote what they are about.
+    pub fn told(&self, error: &str) -> String {
+        match self.is_operator() {
+            true => error.to_owned(),
+            false => cause_of(error),
+        }
     }
 
     /// A form that changes something: one button, and what it is about. What stands for its token is
@@ -174,7 +186,7 @@ pub(super) type Query = BTreeMap<String, String>;
 /// What an address shows.
 pub(super) enum View {
     Overview,
-    Pipeline(String),
+    Pipeline(String, Query),
     Groups(Query),
     Group(String, String),
     DropGroup(String, String),
@@ -205,7 +217,7 @@ impl View {
         let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
         Some(match *parts.as_slice() {
             [""] => View::Overview,
-            ["pipelines", pipeline] => View::Pipeline(pipeline.to_owned()),
+            ["pipelines", pipeline] => View::Pipeline(pipeline.to_owned(), query),
             ["groups"] => View::Groups(query),
             ["groups", pipeline, key] => View::Group(pipeline.to_owned(), key.to_owned()),
             ["groups", pipeline, key, "drop"] => {
@@ -237,7 +249,7 @@ impl View {
         access::require(&context.visitor, self.needs())?;
         match self {
             View::Overview => Ok(overview::page(context)),
-            View::Pipeline(pipeline) => pipeline::page(context, pipeline),
+            View::Pipeline(pipeline, query) => pipeline::page(context, pipeline, query),
             View::Groups(query) => groups::page(context, query).await,
             View::Group(pipeline, key) => groups::one(context, pipeline, key).await,
             View::DropGroup(pipeline, key) => groups::drop(context, pipeline, key).await,
@@ -256,11 +268,10 @@ impl View {
 
 async fn page(
     State(admin): State<Admin>,
-    visitor: Option<Extension<Visitor>>,
+    visitor: Visitor,
     uri: Uri,
     headers: HeaderMap,
 ) -> Response {
-    let visitor = visitor.map_or_else(Visitor::local, |Extension(visitor)| visitor);
     let keys = &admin.inner.dashboard.keys;
     let (session, cookie) = keys.session(&headers);
     let (view, done) = without_done(&uri.to_string());

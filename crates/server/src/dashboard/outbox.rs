@@ -98,14 +98,14 @@ fn failing(context: &Context, pipeline: &str, status: &OutboxStatus) -> Markup {
         html! {
             div class="scroll" { table class="card-t" {
                 thead { tr { th { "Key" } th { "Row" } th class="num" { "Attempts" } th { "Next try" } th class="num" { "Behind it" } th { "Error" } } }
-                tbody { @for row in status.failing.iter().take(ROWS) { (failing_row(row)) } }
+                tbody { @for row in status.failing.iter().take(ROWS) { (failing_row(context, row)) } }
             } }
             @if hidden > 0 { div class="page" { "and " (count(hidden, "key", "keys")) " more: " code { "potok outbox status" } } }
         },
     )
 }
 
-fn failing_row(row: &FailingRow) -> Markup {
+fn failing_row(context: &Context, row: &FailingRow) -> Markup {
     html! {
         tr {
             td class="brk" data-l="key" { span class="mono" { (clean(&row.key, 60)) } }
@@ -113,7 +113,7 @@ fn failing_row(row: &FailingRow) -> Markup {
             td class="num" data-l="attempts" { (number(row.attempt)) }
             td class="nowrap" data-l="next try" { @if row.next_seconds > 0.0 { "in " (span(millis(row.next_seconds))) } @else { "due" } }
             td class="num" data-l="behind" { (number(row.behind)) }
-            td class="full err" { (clean(&row.error, 200)) }
+            td class="full err" { (clean(&context.told(&row.error), 200)) }
         }
     }
 }

@@ -382,7 +382,7 @@ fn changes(context: &Context) -> Markup {
                             tr {
                                 td class="nowrap faint" { (time_of(&change.time, context.snapshot.at)) }
                                 td class="nowrap" { (icon(shape, class)) " " a href={ "/pipelines/" (part(&change.pipeline)) } { (clean(&change.pipeline, 40)) } }
-                                td class="full brk" { (clean(&change.what, 300)) }
+                                td class="full brk" { (clean(&context.told(&change.what), 300)) }
                             }
                         }
                     }

@@ -3,19 +3,23 @@
 use maud::{Markup, html};
 use potok_flow::{DestinationStatus, LatencyCounts, Outline, State, Status};
 
-use super::Context;
 use super::draw::{bar, chart, icon, line};
 use super::frame::{HtmlPage, Nav, Part, head, panel, state_pill};
 use super::overview::{due, problem_panel};
 use super::text::{UNKNOWN, bytes, clean, count, held, known, number, part, rate, span, time_of};
+use super::{Context, Query};
 use crate::problems;
-use crate::sampler::{POINTS_MAX, lately};
+use crate::sampler::{Window, lately};
 use crate::{ApiError, rates};
 
 /// Partitions that are shown, those that are furthest behind.
 const PARTITIONS: usize = 20;
 
-pub(super) fn page(context: &Context, pipeline: &str) -> Result<HtmlPage, ApiError> {
+pub(super) fn page(context: &Context, pipeline: &str, query: &Query) -> Result<HtmlPage, ApiError> {
+    let window = match query.get("window").map(String::as_str) {
+        Some("6h") => Window::Hours,
+        _ => Window::Minutes,
+    };
     let all = &context.snapshot.all;
     let Some(status) = context.snapshot.of(pipeline) else {
         let known: Vec<String> = all.iter().map(|status| status.pipeline.clone()).collect();
@@ -29,7 +33,7 @@ pub(super) fn page(context: &Context, pipeline: &str) -> Result<HtmlPage, ApiErr
     if let Some(outline) = outline {
         parts.push(Part::live("steps", steps(context, status, outline)));
     }
-    parts.push(Part::live("rates", arrived_and_delivered(context, status)));
+    parts.push(Part::live("rates", arrived_and_delivered(context, status, window)));
     parts.push(Part::live("details", details(context, status)));
     Ok(HtmlPage {
         title: pipeline.to_owned(),
@@ -147,12 +151,12 @@ fn latency(counts: &LatencyCounts) -> String {
     }
 }
 
-fn arrived_and_delivered(context: &Context, status: &Status) -> Markup {
+fn arrived_and_delivered(context: &Context, status: &Status, window: Window) -> Markup {
     let name = &status.pipeline;
     let sampler = context.admin.sampler();
-    let received = sampler.rates(Some(name), |totals| totals.received);
-    let delivered = sampler.rates(Some(name), |totals| totals.delivered);
-    let away = sampler.levels(name, |totals| totals.away);
+    let received = sampler.rates_in(window, Some(name), |totals| totals.received);
+    let delivered = sampler.rates_in(window, Some(name), |totals| totals.delivered);
+    let away = sampler.levels_in(window, name, |totals| totals.away);
     let mark = |class: &str, rect: bool| {
         html! {
             svg viewBox="0 0 18 8" class="chart" aria-hidden="true" {
@@ -161,16 +165,20 @@ fn arrived_and_delivered(context: &Context, status: &Status) -> Markup {
         }
     };
     let what = format!(
-        "Taken and delivered per second, last 15 minutes; now {} and {}",
+        "Taken and delivered per second, last {}; now {} and {}",
+        if window == Window::Minutes { "15 minutes" } else { "6 hours" },
         rate(lately(&received)),
         rate(lately(&delivered))
     );
+    let here = format!("/pipelines/{}", part(name));
     let keys = html! { span class="key" {
+        a class="link" href=(here) aria-current=[(window == Window::Minutes).then_some("true")] { "15 min" }
+        a class="link" href={ (here) "?window=6h" } aria-current=[(window == Window::Hours).then_some("true")] { "6 h" }
         span { (mark("in", false)) "taken" } span { (mark("out", false)) "delivered" } span { (mark("shade", true)) "gate closed" }
     } };
     html! {
         div class="cols w21" {
-            (panel(html! { "Taken and delivered" }, keys, html! { div class="pad" { (chart(&received, &delivered, &away, POINTS_MAX, &what)) } }))
+            (panel(html! { "Taken and delivered" }, keys, html! { div class="pad" { (chart(&received, &delivered, &away, window, &what)) } }))
             (panel(html! { "How records ended" }, html! {}, outcomes(context, status)))
         }
     }
@@ -279,7 +287,8 @@ fn stages(status: &Status) -> Markup {
 }
 
 fn destination(context: &Context, status: &Status, to: &DestinationStatus) -> Markup {
-    let taken = rates::destination(&context.admin, &status.pipeline, &to.destination);
+    let taken =
+        rates::destination(&context.admin, Window::Minutes, &status.pipeline, &to.destination);
     let since = to.gate.since.as_deref();
     let age = problems::age(since, context.snapshot.at);
     html! {

@@ -11,6 +11,8 @@ use ring::hmac;
 use crate::random_name;
 
 const COOKIE_NAME: &str = "potok-session";
+/// Behind TLS: a name that browsers take from this host alone, so that no neighbour sets one for it.
+const SECURE_NAME: &str = "__Host-potok-session";
 const SESSION_CHARS: usize = 24;
 
 /// The key, and what stands for a token until a page is sent.
@@ -79,8 +81,8 @@ impl Keys {
 /// What a browser keeps of a session, for so many seconds; until it is closed where nobody says.
 pub(super) fn cookie(session: &str, seconds: Option<u64>, secure: bool) -> String {
     let age = seconds.map(|seconds| format!("; Max-Age={seconds}")).unwrap_or_default();
-    let secure = if secure { "; Secure" } else { "" };
-    format!("{COOKIE_NAME}={session}; Path=/; SameSite=Strict; HttpOnly{secure}{age}")
+    let (name, secure) = if secure { (SECURE_NAME, "; Secure") } else { (COOKIE_NAME, "") };
+    format!("{name}={session}; Path=/; SameSite=Strict; HttpOnly{secure}{age}")
 }
 
 fn signed(form: &str, session: &str) -> String {
@@ -90,11 +92,12 @@ fn signed(form: &str, session: &str) -> String {
 /// The session that a request names, if it looks like one of ours.
 pub(crate) fn session_of(headers: &HeaderMap) -> Option<String> {
     let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
-    let mut pairs =
-        cookies.flat_map(|line| line.split(';')).filter_map(|c| c.trim().split_once('='));
-    let (_, session) = pairs.find(|(name, _)| *name == COOKIE_NAME)?;
+    let pairs = cookies.flat_map(|line| line.split(';')).filter_map(|c| c.trim().split_once('='));
+    let pairs: Vec<(&str, &str)> = pairs.collect();
+    let named = |wanted: &str| pairs.iter().find(|(name, _)| *name == wanted);
+    let (_, session) = named(SECURE_NAME).or_else(|| named(COOKIE_NAME))?;
     let good = session.len() == SESSION_CHARS && session.bytes().all(|b| b.is_ascii_hexdigit());
-    good.then(|| session.to_owned())
+    good.then(|| (*session).to_owned())
 }
 
 #[cfg(test)]
@@ -106,6 +109,18 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert(COOKIE, format!("a=b; {COOKIE_NAME}={session}").parse().unwrap());
         headers
+    }
+
+    #[test]
+    fn behind_tls_no_neighbour_sets_the_session() {
+        let (own, other) = (random_name(), random_name());
+        let set = super::cookie(&own, Some(60), true);
+        assert!(set.starts_with("__Host-potok-session=") && set.contains("; Path=/;"), "{set}");
+        assert!(set.contains("; Secure") && !set.contains("Domain"), "{set}");
+        let mut headers = HeaderMap::new();
+        let both = format!("{COOKIE_NAME}={other}; {SECURE_NAME}={own}");
+        headers.insert(COOKIE, both.parse().unwrap());
+        assert_eq!(session_of(&headers), Some(own));
     }
 
     #[test]

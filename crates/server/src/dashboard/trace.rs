@@ -4,7 +4,7 @@ use maud::{Markup, html};
 
 use super::draw::icon;
 use super::frame::{HtmlPage, Nav, Part, head, panel};
-use super::text::{address, bytes, clean, count, exact_time_of, number, part};
+use super::text::{address, bytes, clean, count, exact_time_of, part};
 use super::{Context, Query};
 use crate::ApiError;
 use crate::trace::{Sighting, TraceQuery, TraceResult, search};
@@ -33,8 +33,9 @@ pub(super) async fn page(context: &Context, query: &Query) -> Result<HtmlPage, A
             since: Some(since.to_owned()),
             seconds: None,
             megabytes: None,
+            limit: Some(ROWS),
         };
-        let found = search(&context.admin, wish).await?;
+        let found = search(&context.admin, wish, context.is_operator()).await?;
         parts.push(Part::still("found", results(context, id, since, &found)));
     }
     let since_flag = if since.is_empty() { String::new() } else { format!(" --since {since}") };
@@ -68,11 +69,10 @@ fn form(id: &str, since: &str) -> Markup {
 }
 
 fn results(context: &Context, id: &str, since: &str, found: &TraceResult) -> Markup {
-    let hidden = found.seen.len().saturating_sub(ROWS);
     let searched = html! {
         dl class="kv" {
             dt { "Range" } dd { @match &found.since { Some(since) => { "since " (since) }, None => "all that is kept" } }
-            dt { "Read" } dd { (count(found.records, "record", "records")) ", " (bytes(found.bytes)) @if found.complete { ", complete" } @else { ", " span class="c-warn strong" { "not complete" } ": time or bytes ran out; choose a shorter time" } }
+            dt { "Read" } dd { (count(found.records, "record", "records")) ", " (bytes(found.bytes)) @if found.complete { ", complete" } @else { ", " span class="c-warn strong" { "not complete" } ": time, bytes or places ran out, or others search; choose a shorter time" } }
             dt { "Not searched" } dd { "rows in databases: look them up by " code { "potok_id" } }
         }
     };
@@ -80,15 +80,15 @@ fn results(context: &Context, id: &str, since: &str, found: &TraceResult) -> Mar
         div class="cols w21" {
             @if found.seen.is_empty() {
                 section class="panel" { div class="pad" {
-                    p class="strong" { @if found.complete { "Sighting nowhere." } @else { "Not found so far." } }
+                    p class="strong" { @if found.complete { "Found nowhere." } @else { "Not found so far." } }
                     p class="muted" { "No record " @if !since.is_empty() { "of this time " } "has it as its key, as a header's value or as a whole word of its value. "
                         a href=(address("/trace", &[("id", id), ("since", "24h")])) { "Look 24 h back" } " · "
                         a href={ "/trace?id=" (part(id)) "&since=" } { "Look at all that is kept" } }
                 } }
             } @else {
                 (panel(html! { (count(found.seen.len() as u64, "place", "places")) }, html! { "times in UTC" }, html! {
-                    ol class="tl" { @for seen in found.seen.iter().take(ROWS) { (row(context, seen)) } }
-                    @if hidden > 0 { div class="page" { "and " (number(hidden as u64)) " more: use the command" } }
+                    ol class="tl" { @for seen in &found.seen { (row(context, seen)) } }
+                    @if found.seen.len() >= ROWS { div class="page" { "as many as a page shows: choose a shorter time, or use the command" } }
                 }))
             }
             (panel(html! { "How it was searched" }, html! {}, html! { div class="pad" { (searched) } }))
@@ -108,7 +108,7 @@ fn row(context: &Context, seen: &Sighting) -> Markup {
         "replay" => ("send", "c-acc", "Replayed"),
         "resolved" => ("ok", "", "Dead letter settled"),
         "held" => ("wait", "c-held", "Held in a group"),
-        _ => ("ring", "", "Sighting"),
+        _ => ("ring", "", "Found"),
     };
     let time = if seen.time == "-" { String::new() } else { exact_time_of(&seen.time) };
     let date = seen.time.split_once('T').map(|(date, _)| date).unwrap_or_default();

@@ -115,9 +115,25 @@ async fn act(
         match work.next().await {
             Ok(Some((lines, more))) => Some((Ok(lines), more.then_some(work))),
             Ok(None) => None,
-            Err(error) => Some((Ok(Bytes::from(error.line())), None)),
+            Err(error) => {
+                work.failed(&error).await;
+                Some((Ok(Bytes::from(error.line())), None))
+            }
         }
     })))
+}
+
+/// Whoever asked has gone in the middle of it: that is noted, too.
+impl Drop for Work {
+    fn drop(&mut self) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        if std::mem::replace(&mut self.is_noted, true) {
+            return;
+        }
+        let entry = AuditEntry { result: "cut off".to_owned(), ..self.entry.clone() };
+        let (admin, entry) = (self.admin.clone(), entry.count(self.handled));
+        runtime.spawn(async move { audit::note(&admin, entry).await });
+    }
 }
 
 /// A replay or drop under way, a chunk at a time. Dropped in between, the rest stays open.
@@ -143,6 +159,8 @@ pub(crate) struct Work {
     alone: Option<OwnedMutexGuard<()>>,
     /// How many were handled.
     handled: u64,
+    /// How it ended is noted, or nothing is.
+    is_noted: bool,
     /// What a replay would come to, as far as it was tried out.
     dry: DryRun,
     entry: AuditEntry,
@@ -174,11 +192,13 @@ impl Work {
         let mut filter = Filter::of(wish.filter)?;
         filter.all = false;
         let wanted = LetterFilter::read(filter, admin.engine())?;
-        let Ok(alone) = admin.inner.letters.clone().try_lock_owned() else {
-            let what = "another replay or drop of dead letters is under way";
-            return Err(
+        // Who only looks is in nobody's way.
+        let alone = match wish.dry_run {
+            true => None,
+            false => Some(admin.inner.letters.clone().try_lock_owned().map_err(|_| {
+                let what = "another replay or drop of dead letters is under way";
                 ApiError::new(StatusCode::CONFLICT, "P0520", what).hint("wait until it is done")
-            );
+            })?),
         };
         let mut watches = Vec::new();
         if action == Action::Replay && wish.wait > 0 && !wish.dry_run {
@@ -208,8 +228,9 @@ impl Work {
             wait: Duration::from_millis(wish.wait),
             warned: BTreeSet::new(),
             dropped: Vec::new(),
-            alone: Some(alone),
+            alone,
             handled: 0,
+            is_noted: wish.dry_run,
             dry: DryRun::default(),
             entry,
         })
@@ -221,9 +242,17 @@ impl Work {
     }
 
     /// Notes how many were handled, where it ends before its time.
-    pub async fn stopped(self) {
-        let entry = AuditEntry { result: "stopped".to_owned(), ..self.entry.clone() };
+    pub async fn stopped(&mut self, why: &str) {
+        if std::mem::replace(&mut self.is_noted, true) {
+            return;
+        }
+        let entry = AuditEntry { result: why.to_owned(), ..self.entry.clone() };
         audit::note(&self.admin, entry.count(self.handled)).await;
+    }
+
+    /// Notes that it could not go on.
+    pub async fn failed(&mut self, error: &ApiError) {
+        self.stopped(&format!("{}: {}", error.body.code, error.body.what)).await;
     }
 
     /// Handles the next of them and says so; at the end says what came of replays. The second is
@@ -234,7 +263,7 @@ impl Work {
             if self.dry_run {
                 return Ok(self.dry.take_line(self.action).map(|line| (line, false)));
             }
-            audit::note(&self.admin, self.entry.clone().count(self.handled)).await;
+            self.stopped("done").await;
             for shelf in std::mem::take(&mut self.dropped) {
                 self.admin.engine().tidy_letters(shelf.info()).await?;
             }

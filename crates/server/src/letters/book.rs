@@ -43,7 +43,8 @@ pub(crate) struct LetterEntry {
     pub attempts: u32,
     pub time: Timestamp,
     pub key: Option<String>,
-    pub bytes: usize,
+    /// Of its value.
+    pub bytes: u64,
 }
 
 /// How many, and since when.
@@ -448,6 +449,7 @@ fn entry(
     causes: &mut BTreeMap<String, Arc<str>>,
 ) -> LetterEntry {
     let DeadLetter { id, envelope, record, .. } = letter;
+    let pieces = envelope.piece.map(|whole| whole.of);
     let error: String = envelope.error.chars().take(ERROR_CHARS_MAX).collect();
     let cause = shared(causes, &cause_of(&error));
     let key = record.key.as_deref().map(|key| {
@@ -463,7 +465,7 @@ fn entry(
         attempts: envelope.attempts,
         time: envelope.time,
         key,
-        bytes: record.bytes(),
+        bytes: pieces.unwrap_or(record.value.map_or(0, |value| value.len() as u64)),
     }
 }
 
@@ -489,7 +491,16 @@ pub(crate) fn cause_of(error: &str) -> String {
                     }
                 }
             }
-            c if c.is_alphanumeric() || c == '_' => {
+            // As databases quote: 'x', and (id)=(x).
+            '\'' if !cause.ends_with(is_of_word) && closes(&rest, '\'') => {
+                cause.push_str("'…'");
+                rest.by_ref().find(|c| *c == '\'');
+            }
+            '(' if cause.ends_with('=') && closes(&rest, ')') => {
+                cause.push_str("(…)");
+                rest.by_ref().find(|c| *c == ')');
+            }
+            c if is_of_word(c) => {
                 let mut word = String::from(c);
                 while let Some(c) = rest.peek().copied().filter(|c| is_of_word(*c)) {
                     word.push(c);
@@ -501,6 +512,11 @@ pub(crate) fn cause_of(error: &str) -> String {
         }
     }
     cause
+}
+
+/// True where a quote ends later.
+fn closes(rest: &std::iter::Peekable<std::str::Chars<'_>>, end: char) -> bool {
+    rest.clone().any(|c| c == end)
 }
 
 fn is_of_word(c: char) -> bool {
@@ -528,5 +544,10 @@ mod tests {
         assert_eq!(causes[0], causes[1]);
         assert_eq!(cause_of("row 17 of b563feb7b2b84b6t: x2"), "row # of #: x2");
         assert_eq!(cause_of("\"open"), "\"…\"");
+        assert_eq!(
+            cause_of("Duplicate entry 'secret' for key 'id'; it doesn't fit"),
+            "Duplicate entry '…' for key '…'; it doesn't fit"
+        );
+        assert_eq!(cause_of("Key (id)=(secret) already exists."), "Key (id)=(…) already exists.");
     }
 }

@@ -11,6 +11,8 @@ use serde_json::json;
 use super::Action;
 use crate::line::push_line;
 
+/// Records that are tried out together: who has enough waits for no more of them.
+const TOGETHER: usize = 16;
 /// Reasons that are told apart; there are few kinds of them, and many texts.
 const WHYS_MAX: usize = 12;
 
@@ -75,8 +77,11 @@ pub(super) async fn foreseen<'a>(
     }
     let mut foreseen = Vec::with_capacity(letters.len());
     for (pipeline, letters) in of {
-        let copies: Vec<DeadLetter> = letters.iter().map(|letter| (*letter).clone()).collect();
-        foreseen.extend(letters.into_iter().zip(engine.rehearse(pipeline, &copies).await));
+        for letters in letters.chunks(TOGETHER) {
+            let copies: Vec<DeadLetter> = letters.iter().map(|one| (*one).clone()).collect();
+            let forecasts = engine.rehearse(pipeline, &copies).await;
+            foreseen.extend(letters.iter().copied().zip(forecasts));
+        }
     }
     foreseen
 }

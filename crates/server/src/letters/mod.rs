@@ -22,6 +22,7 @@ use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 
 pub(crate) use act::{Action, LetterRequest, Work, drop, replay};
+pub(crate) use book::cause_of;
 pub(crate) use dry::DryRun;
 use filter::{Filter, LetterFilter};
 use select::Selection;

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::desk::{Answer, Desk};
 
-const HOST: &str = "potok.example.com";
+pub const HOST: &str = "potok.example.com";
 
 /// Takes the name of a role for a token.
 struct Words;
@@ -39,13 +39,13 @@ impl Gatekeeper for Words {
     }
 }
 
-async fn desk() -> Desk {
+pub async fn desk() -> Desk {
     let desk = Desk::at(Some("0.0.0.0:7600".parse().unwrap())).await;
     desk.admin.demand_tokens(Box::new(Words), "key-of-the-folder".to_owned());
     desk
 }
 
-async fn ask(
+pub async fn ask(
     desk: &Desk,
     method: &str,
     path: &str,
@@ -60,7 +60,7 @@ async fn ask(
 }
 
 /// Signs in; the cookie of the session.
-async fn sign_in(desk: &Desk, token: &str) -> String {
+pub async fn sign_in(desk: &Desk, token: &str) -> String {
     let form = [("content-type", "application/x-www-form-urlencoded")];
     let body = format!("token={token}&back=%2Fgroups");
     let answer = ask(desk, "POST", "/login", &form, &body).await;
@@ -164,6 +164,8 @@ async fn a_viewer_sees_no_payload_and_changes_nothing() {
         let page = ask(&desk, "GET", path, &session, "").await;
         assert_eq!(page.status, 403, "{path}");
         assert!(!page.text.contains("4111"), "{path}");
+        let is_page = !path.starts_with("/api/");
+        assert_eq!(page.text.contains("<!DOCTYPE html>"), is_page, "people get a page: {path}");
     }
     let token = ask(&desk, "GET", "/", &session, "").await.token("sign-out");
     let body = format!("token={token}&pipeline=orders");

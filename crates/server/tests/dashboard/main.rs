@@ -4,6 +4,7 @@
 mod access;
 mod desk;
 mod many;
+mod trust;
 mod wait;
 
 use std::collections::BTreeSet;

@@ -56,3 +56,50 @@ async fn the_list_of_dead_letters_follows_and_is_bounded() {
     desk.post_json("/api/v1/dead-letters/drop", &all).await;
     shows("No open dead letters.").await;
 }
+
+#[tokio::test]
+async fn groups_are_found_by_how_they_begin_a_part_at_a_time() {
+    const GROUPS: u64 = 25_000;
+    let desk = Desk::start().await;
+    let of = |n: u64| json!({ "k": format!("chat:{n:05}") }).to_string();
+    desk.send("chat", (0..GROUPS).map(of)).await;
+    desk.sees("chat", "all are held", |status| status.open_groups == GROUPS).await;
+    let (mut found, mut after, mut pages) = (Vec::new(), String::new(), 0);
+    loop {
+        let page = desk.json(&format!("/api/v1/groups?prefix=chat:2499&limit=7{after}")).await;
+        assert!(page["looked_at"].as_u64().is_some_and(|looked| looked <= 10_000), "{page}");
+        assert_eq!(page["total"], GROUPS);
+        let groups = page["groups"].as_array().unwrap().iter();
+        found.extend(groups.map(|group| group["id"].as_str().unwrap().to_owned()));
+        pages += 1;
+        match page["next"].as_str() {
+            Some(next) => after = format!("&after={next}"),
+            None => break,
+        }
+    }
+    found.sort();
+    let wanted: Vec<String> = (24_990..25_000).map(|n| format!("chat:{n}")).collect();
+    assert_eq!(found, wanted);
+    assert!(pages > 2, "no page looks at all of them");
+    let sealed = desk.json("/api/v1/groups?state=sealed").await;
+    assert_eq!(sealed["groups"], json!([]));
+    assert_eq!(desk.get("/api/v1/groups?state=half").await.status, 400);
+    // On the page, a whole key is found at once, and another one says how far it looked.
+    let whole = desk.get("/groups?pipeline=chat&key=chat:24999").await.text;
+    assert!(whole.contains("chat:24999") && whole.contains("1 of 1 group"), "{whole}");
+    let none = desk.get("/groups?pipeline=chat&key=nobody").await.text;
+    assert!(none.contains("looked at") && none.contains("Go on"), "{none}");
+}
+
+#[tokio::test]
+async fn rates_are_kept_by_seconds_and_by_tens() {
+    let desk = Desk::start().await;
+    for (query, every) in [("", 1), ("?every=1", 1), ("?every=10&seconds=3600", 10)] {
+        let rates = desk.json(&format!("/api/v1/rates{query}")).await;
+        assert_eq!(rates["every"], every, "{rates}");
+        assert_eq!(rates["pipelines"].as_array().map(Vec::len), Some(2), "{rates}");
+    }
+    assert_eq!(desk.get("/api/v1/rates?every=7").await.status, 400);
+    let page = desk.get("/pipelines/orders?window=6h").await.text;
+    assert!(page.contains("last 6 hours") && page.contains("−4.8 h"), "{page}");
+}

@@ -4,17 +4,18 @@
 
 #[path = "../dashboard/desk.rs"]
 mod desk;
+mod look;
 #[path = "../dashboard/wait.rs"]
 mod wait;
 
-use std::path::Path;
-
-use base64::Engine as _;
-use potok_core::Fault;
+use futures::future::BoxFuture;
+use potok_core::{Fault, Timestamp};
+use potok_server::{Gatekeeper, Refusal, Role, Visitor};
 use potok_services::{Chromium, Page};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use desk::Desk;
+use look::{LOOKS, dressed, faults, pictured, pressed, watched};
 
 /// Text that is as long as text gets, and has no place to break.
 const LONG: &str =
@@ -38,73 +39,116 @@ const PAGES: [&str; 15] = [
     "/pipelines/nobody",
 ];
 
-/// Width, dark, with the script.
-const LOOKS: [(u32, bool, bool); 6] = [
-    (390, false, true),
-    (390, true, true),
-    (1280, false, true),
-    (1280, true, true),
-    (390, true, false),
-    (1280, false, false),
+/// By which page, what is typed where, which button, and what is said then.
+type ByKeyboard =
+    (&'static str, &'static [(&'static str, &'static str)], &'static str, &'static str);
+
+const BY_KEYBOARD: [ByKeyboard; 9] = [
+    ("/", &[], "form[action='/act/probe'] button", "are asked now"),
+    ("/pipelines/orders", &[], "form[action='/act/pause'] button", "takes no more records"),
+    ("/pipelines/orders", &[], "form[action='/act/resume'] button", "orders goes on"),
+    ("/groups", &[], "form[action='/act/close-group'] button", "closes now"),
+    (
+        "/groups/chat/telegram%3A3/drop",
+        &[("input[name=typed]", "telegram:3")],
+        "form[action='/act/drop-group'] button",
+        "Group telegram:3 is dropped",
+    ),
+    ("/dead-letters?id=orders-dead/0/0", &[], "form[action='/act/replay'] button", "has begun"),
+    (
+        "/dead-letters/drop?id=orders-dead/0/9",
+        &[("input[name=typed]", "orders-dead/0/9")],
+        "form[action='/act/drop'] button",
+        "has begun",
+    ),
+    ("/dead-letters/replay?pipeline=orders", &[], "form[action='/act/replay'] button", "has begun"),
+    (
+        "/send?pipeline=orders",
+        &[("input[name=key]", "k9"), ("textarea[name=value]", "{}")],
+        "form[action='/act/send'] button",
+        "Sent as orders/",
+    ),
 ];
 
-/// What is wrong with a page, as a list of texts.
-const FAULTS: &str = r#"(() => {
-  const faults = [...(window.violations || [])];
-  const root = document.documentElement;
-  if (root.scrollWidth > window.innerWidth) {
-    const wide = [...document.querySelectorAll("main *")].filter((el) => el.getBoundingClientRect().right > window.innerWidth + 1 && !el.closest(".scroll,.tabs,pre"));
-    faults.push(`overflows: ${root.scrollWidth} in ${window.innerWidth}: ` + wide.slice(0, 3).map((el) => el.outerHTML.slice(0, 120)).join(" | "));
-  }
-  const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
-  const rgba = (color) => { canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = color; canvas.fillRect(0, 0, 1, 1); return canvas.getImageData(0, 0, 1, 1).data; };
-  const light = ([r, g, b]) => [r, g, b].map((c) => (c /= 255) <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4).reduce((sum, c, at) => sum + c * [0.2126, 0.7152, 0.0722][at], 0);
-  const behind = (el) => { for (; el; el = el.parentElement) { const color = rgba(getComputedStyle(el).backgroundColor); if (color[3] === 255) return color; } return [255, 255, 255]; };
-  const seen = new Set();
-  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  while (texts.nextNode()) {
-    const el = texts.currentNode.parentElement, box = el.getBoundingClientRect();
-    if (!texts.currentNode.data.trim() || box.width < 2 || el.closest(".vh,.skip,svg,option,script")) continue;
-    const style = getComputedStyle(el), [a, b] = [light(rgba(style.color)), light(behind(el))];
-    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-    if (ratio < 4.5 && !seen.has(el.className)) { seen.add(el.className); faults.push(`contrast ${ratio.toFixed(2)}: ${el.outerHTML.slice(0, 120)}`); }
-  }
-  if (!document.querySelector("h1")) faults.push("no heading");
-  for (const el of document.querySelectorAll("input:not([type=hidden]),select,textarea")) {
-    if (!el.labels.length && !el.ariaLabel) faults.push("no label: " + el.outerHTML.slice(0, 120));
-  }
-  for (const el of document.querySelectorAll("button,a[href]")) if (!el.textContent.trim() && !el.ariaLabel) faults.push("no name: " + el.outerHTML.slice(0, 120));
-  return faults;
-})()"#;
-
-fn dressed(page: &mut Page, (width, dark, script): (u32, bool, bool)) {
-    let size = format!(r#"{{"width":{width},"height":900,"deviceScaleFactor":1,"mobile":false}}"#);
-    page.command("Emulation.setDeviceMetricsOverride", &size);
-    let scheme = if dark { "dark" } else { "light" };
-    page.command(
-        "Emulation.setEmulatedMedia",
-        &format!(r#"{{"features":[{{"name":"prefers-color-scheme","value":"{scheme}"}}]}}"#),
-    );
-    page.command("Emulation.setScriptExecutionDisabled", &format!(r#"{{"value":{}}}"#, !script));
+/// Goes to it from the beginning of the page, by the Tab key alone.
+fn reached(page: &mut Page, selector: &str) {
+    for _ in 0..300 {
+        let here = format!("document.activeElement?.matches({selector:?}) ?? false");
+        if page.evaluate(&here) == "true" {
+            return;
+        }
+        pressed(page, "Tab", "", 9);
+    }
+    panic!("the Tab key does not come to {selector}");
 }
 
-fn pressed(page: &mut Page, key: &str, text: &str, code: u32) {
-    for kind in ["keyDown", "keyUp"] {
-        let text = if kind == "keyDown" { text } else { "" };
-        let event = json!({ "type": kind, "key": key, "code": key, "text": text, "windowsVirtualKeyCode": code });
-        page.command("Input.dispatchKeyEvent", &event.to_string());
+/// Lets in whoever knows the word.
+struct Words;
+
+impl Gatekeeper for Words {
+    fn admit<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Visitor, Refusal>> {
+        let role = match token {
+            "viewer" => Some(Role::Viewer),
+            "admin" => Some(Role::Admin),
+            _ => None,
+        };
+        let refused = || Refusal {
+            why: "its audience is \"shop\", without `potok`".to_owned(),
+            hint: "fetch one for `potok`".to_owned(),
+            is_known: false,
+        };
+        let name = format!("{token}@example.com");
+        let expires = Some(Timestamp(i64::MAX));
+        Box::pin(std::future::ready(
+            role.map(|role| Visitor { name, role, expires }).ok_or_else(refused),
+        ))
     }
 }
 
-/// Puts a picture where whoever runs the test finds it, and the documents take it from.
-fn pictured(page: &mut Page, name: &str) {
-    let answer: Value =
-        serde_json::from_str(&page.command("Page.captureScreenshot", "{}")).unwrap();
-    let data = answer["result"]["data"].as_str().expect("a picture");
-    let bytes = base64::engine::general_purpose::STANDARD.decode(data).unwrap();
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("dashboard");
-    std::fs::create_dir_all(&folder).unwrap();
-    std::fs::write(folder.join(name), bytes).unwrap();
+#[test]
+fn the_way_in_is_well_in_a_browser() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let address = runtime.block_on(async {
+        let listener = potok_server::bind("127.0.0.1:0".parse().unwrap(), true).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let desk = Desk::at(Some(address)).await;
+        desk.admin.demand_tokens(Box::new(Words), "key".to_owned());
+        tokio::spawn(potok_server::serve(listener, desk.admin.clone()));
+        furnished(&desk).await;
+        address
+    });
+    let chromium = Chromium::start();
+    let at = |path: &str| format!("http://{address}{path}");
+    let mut page = chromium.page(&at("/groups"));
+    watched(&mut page);
+    let mut wrong = Vec::new();
+    for look in LOOKS {
+        dressed(&mut page, look);
+        page.open(&at("/groups"));
+        assert_eq!(page.evaluate("location.pathname"), "\"/login\"");
+        wrong.extend(faults(&mut page).map(|fault| format!("/login {look:?}: {fault}")));
+        for (token, said) in [("wrong", "without `potok`"), ("viewer", "viewer@example.com")] {
+            reached(&mut page, "textarea[name=token]");
+            page.command("Input.insertText", &json!({ "text": token }).to_string());
+            reached(&mut page, "form[action='/login'] button");
+            pressed(&mut page, "Enter", "\r", 13);
+            page.until(&format!("document.body.textContent.includes({said:?})"));
+            wrong.extend(faults(&mut page).map(|fault| format!("{token} {look:?}: {fault}")));
+            if look == (1280, false, true) && token == "wrong" {
+                pictured(&mut page, "login.webp");
+            }
+        }
+        assert_eq!(page.evaluate("location.pathname"), "\"/groups\"", "back to where it was");
+        assert_eq!(page.evaluate("document.cookie"), "\"\"", "no script reads the session");
+        for path in PAGES {
+            page.open(&at(path));
+            wrong.extend(faults(&mut page).map(|fault| format!("viewer {path} {look:?}: {fault}")));
+        }
+        // A page that follows may be swapped between the focus and the key.
+        page.evaluate("document.querySelector(\"form[action='/act/sign-out']\").requestSubmit()");
+        page.until("location.pathname === '/login'");
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 /// Something of everything: what is held, delivered, set aside, away and done by hand.
@@ -143,19 +187,13 @@ fn every_page_is_well_in_a_browser() {
     let chromium = Chromium::start();
     let at = |path: &str| format!("http://{address}{path}");
     let mut page = chromium.page(&at("/"));
-    let watch = "window.violations = []; document.addEventListener('securitypolicyviolation', \
-                 (e) => window.violations.push('policy: ' + e.violatedDirective + ' ' + e.blockedURI));";
-    // Keys go to the page that has the focus.
-    page.command("Page.bringToFront", "{}");
-    page.command("Emulation.setFocusEmulationEnabled", r#"{"enabled":true}"#);
-    page.command("Page.addScriptToEvaluateOnNewDocument", &json!({ "source": watch }).to_string());
+    watched(&mut page);
     let mut wrong = Vec::new();
     for look in LOOKS {
         dressed(&mut page, look);
         for path in PAGES {
             page.open(&at(path));
-            let faults: Vec<String> = serde_json::from_str(&page.evaluate(FAULTS)).unwrap();
-            wrong.extend(faults.into_iter().map(|fault| format!("{path} {look:?}: {fault}")));
+            wrong.extend(faults(&mut page).map(|fault| format!("{path} {look:?}: {fault}")));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -164,29 +202,60 @@ fn every_page_is_well_in_a_browser() {
     dressed(&mut page, (1280, false, true));
     page.open(&at("/"));
     page.until("!document.getElementById('live').classList.contains('off')");
-    pictured(&mut page, "overview.png");
     desk.sink.set_outage(None);
     desk.engine.probe("orders").unwrap();
     page.until("!document.getElementById('problems').textContent.includes('orders waits for')");
-    for (path, name) in [
-        ("/dead-letters", "dead-letters.png"),
-        ("/groups", "groups.png"),
-        ("/pipelines/orders", "pipeline.png"),
-    ] {
-        page.open(&at(path));
-        pictured(&mut page, name);
-    }
 
-    // By keyboard alone: the search, and an action with its answer.
+    // By keyboard alone: the search, and then every action with its answer.
     page.open(&at("/groups"));
     pressed(&mut page, "/", "/", 191);
     page.until("document.activeElement.id === 'q'");
     // Without the script nothing is swapped between the focus and the key.
     dressed(&mut page, (1280, false, false));
-    page.open(&at("/groups"));
-    page.evaluate("document.querySelector('form[action=\"/act/close-group\"] button').focus()");
+    desk.sink.set_outage(Some(Fault::wait("connection refused")));
+    runtime.block_on(async {
+        desk.send("orders", [json!({ "n": 52 }).to_string()]).await;
+        desk.sees("orders", "the gate closes", |status| status.gate.state == "closed").await;
+    });
+    for (path, typed, button, said) in BY_KEYBOARD {
+        // A page may be a second old.
+        runtime.block_on(wait::until(button, || {
+            page.open(&at(path));
+            let there = page.evaluate(&format!("!!document.querySelector({button:?})")) == "true";
+            async move { there.then_some(()) }
+        }));
+        for (field, text) in typed.iter().copied() {
+            reached(&mut page, field);
+            page.command("Input.insertText", &json!({ "text": text }).to_string());
+        }
+        reached(&mut page, button);
+        pressed(&mut page, "Enter", "\r", 13);
+        page.until(&format!("document.querySelector('main').textContent.includes({said:?})"));
+        if button.contains("/act/probe") {
+            desk.sink.set_outage(None);
+            desk.engine.probe("orders").unwrap();
+        }
+    }
+    // A job is stopped the same way, on its own page.
+    runtime.block_on(desk.dead_letters(1_000..3_000));
+    page.open(&at("/dead-letters/replay?pipeline=orders"));
+    page.evaluate("document.querySelector('select[name=rate]').value = '10'");
+    reached(&mut page, "form[action='/act/replay'] button");
     pressed(&mut page, "Enter", "\r", 13);
-    page.until("document.querySelector('.done')?.textContent.includes('closes now')");
+    page.until("location.pathname.startsWith('/jobs/')");
+    let job = page.evaluate("location.pathname");
+    let job: String = serde_json::from_str(&job).unwrap();
+    for look in LOOKS {
+        dressed(&mut page, look);
+        page.open(&at(&job));
+        let wrong: Vec<String> = faults(&mut page).collect();
+        assert!(wrong.is_empty(), "{job} {look:?}: {wrong:?}");
+    }
+    dressed(&mut page, (1280, false, false));
+    page.open(&at(&job));
+    reached(&mut page, "form[action='/act/stop-job'] button");
+    pressed(&mut page, "Enter", "\r", 13);
+    page.until("document.querySelector('.done')?.textContent.includes('It stops')");
     dressed(&mut page, (1280, false, true));
     page.open(&at("/groups"));
 

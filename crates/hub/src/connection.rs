@@ -503,6 +503,15 @@ impl Connection {
     }
 }
 
+impl Drop for Connection {
+    /// What its transport never took is on nobody's way any more.
+    fn drop(&mut self) {
+        let outbox = self.outbox.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let waiting: usize = outbox.waiting.iter().map(|(frame, _)| frame.bytes()).sum();
+        self.counters.queued_bytes.fetch_sub(outbox.ready_bytes + waiting, Ordering::Relaxed);
+    }
+}
+
 impl Outbox {
     fn push(&mut self, parcel: QueuedFrame, now: u32, counters: &Counters) {
         if self.ended {

@@ -315,6 +315,17 @@ impl Node {
         }
     }
 
+    /// The hub stops: what waits for users who are not here will not be sent by it.
+    fn answer_unsent(&self) {
+        let mut settlements = Settlements::default();
+        for parked in self.users().give_up_all() {
+            settlements.settle(&parked.delivery, Answer::Unavailable);
+        }
+        if let Some(copies) = &self.copies {
+            self.give_up_searches(copies, &mut settlements);
+        }
+    }
+
     /// What time brings to connections.
     fn tick(&self) {
         let now = self.now();
@@ -505,7 +516,7 @@ impl Hub for Node {
     ) -> Result<u32, Unavailable> {
         if let (Some(copies), Some(before)) = (&self.copies, deny_before) {
             // First where nodes that do not listen now will find it.
-            copies.directory.deny(user, before).await?;
+            copies.directory.deny(&[(user.clone(), before)]).await?;
         }
         let closed = self.disconnect_here(user, deny_before);
         match &self.copies {
@@ -516,6 +527,10 @@ impl Hub for Node {
 
     async fn drain(&self, spread: Duration) {
         self.draining.store(true, Ordering::Release);
+        if self.copies.is_none() {
+            // Who is on their way back is not let in.
+            self.answer_unsent();
+        }
         if self.copies.as_ref().is_some_and(|copies| !copies.others().is_empty()) {
             // Clients come back at once: by then the balancer must have noticed.
             tokio::time::sleep(self.limits().notice).await;
@@ -532,16 +547,23 @@ impl Hub for Node {
             closed += 1;
             tokio::time::sleep_until(started + pause * closed).await;
         }
+        // What waits for other nodes has as long as a connection.
+        let until = Instant::now() + self.limits().farewell;
         loop {
             let emptied = self.emptied.notified();
-            if self.live().is_empty() {
+            self.answer_unsent();
+            let open = self.deadlines.find(|_| true);
+            if self.live().is_empty() && (open.is_empty() || Instant::now() >= until) {
+                let mut settlements = Settlements::default();
+                open.iter().for_each(|open| drop(settlements.settle(open, Answer::Unavailable)));
                 break;
             }
             // Who had negotiated before may still have come.
             let late: Vec<_> = self.live().values().cloned().collect();
             late.iter().for_each(|connection| self.see_off(connection));
             // A connection whose farewell takes long is looked at again.
-            let _ = tokio::time::timeout(TICK, emptied).await;
+            let pause = if late.is_empty() { DEADLINE_TICK } else { TICK };
+            let _ = tokio::time::timeout(pause, emptied).await;
         }
         if let Some(copies) = &self.copies {
             self.depart(copies).await;

@@ -64,6 +64,8 @@ pub(crate) struct RoutingState {
     /// Users who left a moment ago, and what came for them since.
     searches: HashMap<UserId, Search>,
     pub outbound: VecDeque<Outbound>,
+    /// Calls of the directory that carry parcels or presences, and have not returned.
+    pub under_way: usize,
     /// When something last came through this node's line.
     pub heard: Option<Instant>,
     /// Questions to other nodes that are not answered yet.
@@ -99,6 +101,9 @@ impl Search {
         self.pending.insert(at, pending);
     }
 }
+
+/// Parcels that are kept for the next try where the directory did not take them.
+const RETRIED_MAX: usize = 10_000;
 
 /// A parcel on its way out.
 pub(crate) struct Outbound {
@@ -168,12 +173,14 @@ impl Node {
         let mut state = copies.state();
         let (now, live) = (Instant::now(), live.iter().copied().collect::<HashSet<_>>());
         let gone: Vec<_> = state.live.difference(&live).copied().collect();
-        state.vanished.extend(gone.into_iter().map(|node| (node, now)));
+        state.vanished.extend(gone.iter().map(|node| (*node, now)));
         let linger = self.limits().linger;
         state.vanished.retain(|node, then| !live.contains(node) && then.elapsed() < linger);
         (state.live, state.read) = (live, Some(now));
         let RoutingState { legs, live, .. } = &mut *state;
-        let dead = |leg: &Leg| !live.contains(&leg.node);
+        // What a node said last may come after the news that it has left: it is waited for until
+        // the next look.
+        let dead = |leg: &Leg| !live.contains(&leg.node) && !gone.contains(&leg.node);
         for (_, leg) in legs.extract_if(|_, leg| dead(leg) || leg.pending.delivery.is_settled()) {
             leg.pending.delivery.mark_written();
             settlements.release(&leg.pending.delivery);
@@ -387,10 +394,12 @@ impl Node {
     }
 
     /// What became of parcels: nobody listens at that node, or nobody knows.
-    pub(crate) fn note_cast(&self, copies: &Copies, sent: &[Outbound], taken: Option<&[bool]>) {
+    pub(crate) fn note_cast(&self, copies: &Copies, sent: Vec<Outbound>, taken: Option<&[bool]>) {
         let mut settlements = Settlements::default();
         let mut state = copies.state();
-        for (place, outbound) in sent.iter().enumerate() {
+        state.under_way -= 1;
+        let mut again = Vec::new();
+        for (place, outbound) in sent.into_iter().enumerate() {
             let bytes = outbound.parcel.len();
             self.counters()
                 .queued_bytes
@@ -412,6 +421,22 @@ impl Node {
                         }
                     }
                 }
+            }
+            // Replies, which mean the same when they come twice.
+            if taken.is_none() && outbound.legs.is_empty() {
+                again.push(outbound);
+            }
+        }
+        let room = RETRIED_MAX.saturating_sub(state.outbound.len());
+        again.into_iter().take(room).rev().for_each(|out| state.outbound.push_front(out));
+    }
+
+    /// What came for users who are looked for will not be sent any more.
+    pub(crate) fn give_up_searches(&self, copies: &Copies, settlements: &mut Settlements) {
+        let mut state = copies.state();
+        for (_, search) in state.searches.drain() {
+            for pending in search.pending {
+                settlements.settle(&pending.delivery, Answer::Unavailable);
             }
         }
     }

@@ -138,8 +138,8 @@ impl Directory for LinePath {
         self.reach()?.negotiation_key(proposal).await
     }
 
-    async fn deny(&self, user: &UserId, before: SystemTime) -> Result<(), Unavailable> {
-        self.reach()?.deny(user, before).await
+    async fn deny(&self, denials: &[(UserId, SystemTime)]) -> Result<(), Unavailable> {
+        self.reach()?.deny(denials).await
     }
 
     async fn denials(&self) -> Result<Vec<(UserId, SystemTime)>, Unavailable> {

@@ -102,7 +102,7 @@ impl Tasks {
                 Ok(Lease { kept, live }) => {
                     // Before anybody is looked for among those who are there already.
                     if away || (begun && !kept) {
-                        self.with(|node, copies| node.note_return(copies));
+                        self.with(|node, copies| node.note_return(copies, away));
                     }
                     begun = true;
                     if std::mem::take(&mut away) {
@@ -247,8 +247,9 @@ impl Tasks {
             let parcels: Vec<(NodeId, Bytes)> =
                 outbound.iter().map(|out| (out.to, out.parcel.clone())).collect();
             let taken = self.directory.cast(&parcels).await.ok();
-            self.with(|node, copies| node.note_cast(copies, outbound, taken.as_deref()));
-            if taken.is_none() {
+            let again =
+                self.with(|node, copies| node.note_cast(copies, outbound, taken.as_deref()));
+            if taken.is_none() || again == Some(true) {
                 tokio::time::sleep(PAUSE).await;
             }
         }

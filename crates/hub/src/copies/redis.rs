@@ -244,7 +244,8 @@ impl RedisDirectory {
     /// Which run of which server this is. Where that cannot be told, what it has may be less than
     /// what it was told, and nobody would know.
     async fn run_of(&self, connection: &mut MultiplexedConnection) -> RedisResult<String> {
-        let info: RedisResult<String> = redis::cmd("INFO").arg("server").query_async(connection).await;
+        let info: RedisResult<String> =
+            redis::cmd("INFO").arg("server").query_async(connection).await;
         let line = |info: &String| {
             let run = info.lines().find_map(|line| line.trim().strip_prefix("run_id:"));
             run.map(str::to_owned)

@@ -52,6 +52,9 @@ pub struct Node {
     users: Mutex<Users>,
     /// All connections, also those before their handshake, by their ids.
     live: Mutex<HashMap<[u8; 16], Arc<Connection>>>,
+    /// Connections to which a client might want to come back, and which are over; and until when
+    /// their secrets look good.
+    spent: Mutex<HashMap<[u8; 16], u32>>,
     inboxes: Mutex<Inboxes>,
     deadlines: Deadlines,
     copies: Option<Copies>,
@@ -122,6 +125,7 @@ impl Node {
             negotiation,
             users: Mutex::new(users),
             live: Mutex::default(),
+            spent: Mutex::default(),
             inboxes: Mutex::new(Inboxes::new()),
             deadlines: Deadlines::default(),
             copies: directory.map(|directory| Copies::new(directory, weak.clone())),
@@ -191,6 +195,20 @@ impl Node {
     /// Whether every request of a client reaches this node.
     pub(crate) fn is_sticky(&self) -> bool {
         self.settings.sticky.unwrap_or(self.copies.is_none())
+    }
+
+    /// Whether clients are offered to come back to a connection whose socket broke.
+    pub(crate) fn lets_return(&self) -> bool {
+        self.is_sticky() && !self.limits().return_within.is_zero()
+    }
+
+    /// Whether a secret that looks good had its connection.
+    pub(crate) fn is_spent(&self, id: &[u8; 16]) -> bool {
+        self.spent().contains_key(id)
+    }
+
+    fn spent(&self) -> MutexGuard<'_, HashMap<[u8; 16], u32>> {
+        self.spent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn is_draining(&self) -> bool {
@@ -295,6 +313,10 @@ impl Node {
     }
 
     fn remove(&self, connection: &Arc<Connection>) {
+        if connection.origin.returns {
+            let good_for = self.limits().attach_within.as_secs() as u32 + 1;
+            self.spent().insert(connection.origin.id, self.now() + good_for);
+        }
         if self.live().remove(&connection.origin.id).is_some() {
             self.counters.connections.fetch_sub(1, Ordering::Relaxed);
             self.emptied.notify_waiters();
@@ -342,6 +364,7 @@ impl Node {
         for connection in ended {
             self.detach(&connection);
         }
+        self.spent().retain(|_, until| *until >= now);
         self.users().forget_denials(wall_now());
         self.inboxes().forget(self.limits());
     }
@@ -555,7 +578,9 @@ impl Hub for Node {
             let open = self.deadlines.find(|_| true);
             if self.live().is_empty() && (open.is_empty() || Instant::now() >= until) {
                 let mut settlements = Settlements::default();
-                open.iter().for_each(|open| drop(settlements.settle(open, Answer::Unavailable)));
+                for open in &open {
+                    settlements.settle(open, Answer::Unavailable);
+                }
                 break;
             }
             // Who had negotiated before may still have come.

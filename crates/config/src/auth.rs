@@ -122,7 +122,20 @@ pub struct Auth {
     pub trusted_proxies: Vec<String>,
 }
 
+/// Claims that an account can lose to another person.
+const MOVING_CLAIMS: [&str; 4] = ["preferred_username", "email", "username", "upn"];
+
 impl Auth {
+    /// What is doubtful about a claim that names users.
+    pub fn doubt(claim: &str) -> Option<String> {
+        MOVING_CLAIMS.contains(&claim).then(|| {
+            format!(
+                "users are named by `{claim}`, which can be given to another person: that person gets \
+                 the messages then; `sub` is never given twice"
+            )
+        })
+    }
+
     /// `Err` is what stands alone: one of issuer and audience without the other.
     pub(crate) fn decide(
         file: AuthSetting,
@@ -257,6 +270,13 @@ mod tests {
         for bad in ["", "proxy", "10.0.0.0/33", "::1/129", "10.0.0.0/", "10.0.0/8"] {
             assert!(Proxies::read(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn names_that_move_from_person_to_person_are_doubtful() {
+        assert!(Auth::doubt("email").unwrap().contains("another person"));
+        assert!(Auth::doubt("preferred_username").is_some());
+        assert_eq!(Auth::doubt("sub"), None);
     }
 
     #[test]

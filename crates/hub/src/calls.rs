@@ -84,7 +84,7 @@ async fn run(node: Arc<Node>, connection: Arc<Connection>) {
             if encoded.as_bytes().len() > node.limits().message_bytes {
                 encoded = protocol.completion(&id, &Err(told(&target, CallError::Failed)));
             }
-            connection.control(encoded, node.now());
+            connection.reply(encoded, node.now());
             // A client may call faster than it reads.
             if connection.queued_bytes() > node.limits().queued_bytes {
                 connection.end(Ending::Slow);

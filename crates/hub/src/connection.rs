@@ -6,7 +6,6 @@
 //! Lists are allocated when they are needed and given back when they are empty; an idle connection
 //! has none.
 
-use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +18,9 @@ use crate::calls::Calls;
 use crate::contract::{AckRule, Answer, Transport, UserId};
 use crate::counters::{Counters, add};
 use crate::delivery::{Delivery, Settlements};
+use crate::outbox::{Outbox, QueuedFrame};
 use crate::protocol::{ClientCompletion, Encoded, Protocol};
+use crate::resend::ReturnSlot;
 use crate::settings::Limits;
 use crate::transport::http_side::HttpSide;
 use crate::trouble::{Planted, planted};
@@ -89,6 +90,8 @@ pub(crate) struct Origin {
     pub address: IpAddr,
     pub agent: Box<str>,
     pub transport: Transport,
+    /// Whether its client was told that it may come back to it.
+    pub returns: bool,
     pub opened: SystemTime,
 }
 
@@ -108,55 +111,8 @@ pub(crate) struct Connection {
     pub calls: Mutex<Calls>,
     /// What transports without a socket of their own need.
     pub http: Option<Box<HttpSide>>,
-}
-
-#[derive(Default)]
-struct Outbox {
-    protocol: Option<Protocol>,
-    /// To be written, in order.
-    ready: VecDeque<QueuedFrame>,
-    ready_bytes: usize,
-    /// Since when the first of them has been the first.
-    first_since: u32,
-    /// What does not fit the window yet.
-    waiting: VecDeque<(Arc<Frame>, Arc<Delivery>)>,
-    /// Sent, or about to be, in order.
-    unanswered: VecDeque<UnansweredMessage>,
-    /// Those of them that are waited for, and their bytes: the window.
-    counted: usize,
-    counted_bytes: usize,
-    /// Not waited for, until it completes something.
-    mute: bool,
-    /// Since when it has not been given anything because it is about to be closed.
-    leaving_since: Option<u32>,
-    ended: bool,
-}
-
-/// What a ping counts for, whatever the protocol.
-const PING_BYTES: usize = 11;
-
-enum QueuedFrame {
-    Message(Arc<Frame>),
-    Control(Encoded),
-    Ping,
-}
-
-impl QueuedFrame {
-    fn bytes(&self) -> usize {
-        match self {
-            QueuedFrame::Message(frame) => frame.bytes(),
-            QueuedFrame::Control(encoded) => encoded.as_bytes().len(),
-            QueuedFrame::Ping => PING_BYTES,
-        }
-    }
-}
-
-struct UnansweredMessage {
-    number: u64,
-    bytes: usize,
-    delivery: Arc<Delivery>,
-    /// Whether the delivery waits for it.
-    counted: bool,
+    /// Where its client comes back.
+    pub slot: ReturnSlot,
 }
 
 impl Connection {
@@ -180,6 +136,7 @@ impl Connection {
             counters,
             calls: Mutex::default(),
             http,
+            slot: ReturnSlot::default(),
         }
     }
 
@@ -187,8 +144,9 @@ impl Connection {
         self.outbox().protocol
     }
 
+    /// What is to be written, or to be kept until the client confirms it, whichever is more.
     pub fn queued_bytes(&self) -> usize {
-        self.outbox().ready_bytes
+        self.outbox().held_bytes()
     }
 
     pub fn is_mute(&self) -> bool {
@@ -234,6 +192,78 @@ impl Connection {
         self.wake();
     }
 
+    /// Queues the answer to a call.
+    pub fn reply(&self, encoded: Encoded, now: u32) {
+        self.outbox().push(QueuedFrame::Reply(encoded), now, &self.counters);
+        self.wake();
+    }
+
+    /// From here on its messages are numbered, and its client may come back.
+    pub fn number_messages(&self) {
+        self.outbox().resend = Some(Box::default());
+    }
+
+    /// Its user may know it now; it has told its client that it numbers messages.
+    pub fn note_open(&self) {
+        if let Some(resend) = &mut self.outbox().resend {
+            resend.is_open = true;
+        }
+    }
+
+    /// Whether its client may come back, now that the socket has broken.
+    pub fn lose_socket(&self, now: u32) -> bool {
+        let mut outbox = self.outbox();
+        if self.ending().is_some() || outbox.ended {
+            return false;
+        }
+        let Some(resend) = &mut outbox.resend else { return false };
+        resend.alone_since = Some(now);
+        outbox.drop_ready(&self.counters);
+        true
+    }
+
+    /// Whether a client may come back here.
+    pub fn waits_for_return(&self) -> bool {
+        let outbox = self.outbox();
+        outbox.resend.is_some() && !outbox.ended && self.ending().is_none()
+    }
+
+    /// Its client is back: it is told where we begin, and what it has not confirmed.
+    pub fn send_again(&self, now: u32) {
+        let mut outbox = self.outbox();
+        let protocol = outbox.protocol.unwrap_or(Protocol::Json);
+        let Some(resend) = &mut outbox.resend else { return };
+        resend.alone_since = None;
+        resend.tell_again();
+        let first = QueuedFrame::Control(protocol.sequence(resend.first()));
+        let again: Vec<_> = resend.unconfirmed().collect();
+        outbox.drop_ready(&self.counters);
+        for frame in std::iter::once(first).chain(again) {
+            outbox.queue(frame, now, &self.counters);
+        }
+    }
+
+    /// The client has read up to that number.
+    pub fn confirm(&self, number: u64, limits: &Limits, now: u32) {
+        let mut outbox = self.outbox();
+        let Some(resend) = &mut outbox.resend else { return };
+        let bytes = resend.confirm(number);
+        self.counters.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        let more = outbox.promote(limits, now, &self.counters);
+        outbox.tidy();
+        drop(outbox);
+        if more {
+            self.wake();
+        }
+    }
+
+    /// A message of the client was read.
+    pub fn receive(&self, number: u64) {
+        if let Some(resend) = &mut self.outbox().resend {
+            resend.receive(number);
+        }
+    }
+
     /// Takes a message, or lets go of it at once.
     pub fn offer(
         &self,
@@ -249,25 +279,21 @@ impl Connection {
             drop(outbox);
             return settlements.release(delivery);
         }
-        let number = frame.number();
-        if planted(limits, Planted::NoWindow) {
-            if outbox.ready_bytes + bytes > limits.queued_bytes {
-                drop(outbox);
-                settlements.release(delivery);
-                return self.end(Ending::Slow);
-            }
-            outbox.remember(number, delivery.clone(), bytes, true, limits);
-        } else if outbox.mute {
-            if outbox.ready_bytes + bytes > limits.queued_bytes {
+        let is_mute = outbox.mute && !planted(limits, Planted::NoWindow);
+        if is_mute || planted(limits, Planted::NoWindow) {
+            if outbox.held_bytes() + bytes > limits.queued_bytes {
                 drop(outbox);
                 settlements.release(delivery);
                 return self.end(Ending::Slow);
             }
             delivery.mark_written();
-            outbox.remember(number, delivery.clone(), bytes, false, limits);
-            settlements.release(delivery);
+            outbox.write(frame, delivery, !is_mute, limits, now, &self.counters);
+            if is_mute {
+                settlements.release(delivery);
+            }
         } else if outbox.has_window(bytes, limits) && outbox.waiting.is_empty() {
-            outbox.remember(number, delivery.clone(), bytes, true, limits);
+            delivery.mark_written();
+            outbox.write(frame, delivery, true, limits, now, &self.counters);
         } else if outbox.waiting.len() < limits.waiting {
             delivery.mark_waited();
             outbox.waiting.push_back((frame.clone(), delivery.clone()));
@@ -277,8 +303,6 @@ impl Connection {
             drop(outbox);
             return settlements.release(delivery);
         }
-        delivery.mark_written();
-        outbox.push(QueuedFrame::Message(frame.clone()), now, &self.counters);
         drop(outbox);
         self.wake();
     }
@@ -292,7 +316,7 @@ impl Connection {
         let protocol = outbox.protocol.unwrap_or(Protocol::Json);
         drop(outbox);
         Some(match (parcel, protocol) {
-            (QueuedFrame::Control(encoded), _) => encoded,
+            (QueuedFrame::Reply(encoded) | QueuedFrame::Control(encoded), _) => encoded,
             (QueuedFrame::Ping, _) => protocol.ping(),
             (QueuedFrame::Message(frame), Protocol::Json) => Encoded::Text(frame.json().clone()),
             (QueuedFrame::Message(frame), Protocol::MessagePack) => {
@@ -328,6 +352,11 @@ impl Connection {
             outbox.counted_bytes -= sent.bytes;
         }
         outbox.mute = false;
+        if let Some(resend) = &mut outbox.resend {
+            // Who completed it has read all that came before it.
+            let bytes = resend.confirm(sent.place);
+            self.counters.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        }
         let more = outbox.promote(limits, now, &self.counters);
         outbox.tidy();
         drop(outbox);
@@ -428,10 +457,13 @@ impl Connection {
         outbox.ended = true;
         let waiting = std::mem::take(&mut outbox.waiting);
         let unanswered = std::mem::take(&mut outbox.unanswered);
-        outbox.ready.retain(|parcel| matches!(parcel, QueuedFrame::Control(_)));
+        let is_answer =
+            |frame: &QueuedFrame| matches!(frame, QueuedFrame::Reply(_) | QueuedFrame::Control(_));
+        outbox.ready.retain(is_answer);
         let left: usize = outbox.ready.iter().map(QueuedFrame::bytes).sum();
         let bytes = std::mem::replace(&mut outbox.ready_bytes, left).saturating_sub(left)
-            + waiting.iter().map(|(frame, _)| frame.bytes()).sum::<usize>();
+            + waiting.iter().map(|(frame, _)| frame.bytes()).sum::<usize>()
+            + outbox.resend.take().map_or(0, |resend| resend.bytes);
         (outbox.counted, outbox.counted_bytes) = (0, 0);
         drop(outbox);
         self.counters.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
@@ -476,7 +508,12 @@ impl Connection {
         let polled = self.origin.transport == Transport::LongPolling;
         let leaving = outbox.leaving_since.is_some();
         let heard = self.heard.load(Ordering::Relaxed);
-        if polled {
+        if let Some(alone) = outbox.resend.as_ref().and_then(|resend| resend.alone_since) {
+            drop(outbox);
+            if since(alone) >= limits.return_within {
+                self.end(Ending::Broken);
+            }
+        } else if polled {
             drop(outbox);
             let http = self.http.as_deref();
             if http.is_some_and(|http| http.is_left(limits.between_polls, now)) {
@@ -488,12 +525,23 @@ impl Connection {
         } else if heard > 0 && since(heard) >= limits.silent_for {
             drop(outbox);
             self.end(Ending::Silent);
-        } else if outbox.protocol.is_some() && now >= self.next_ping.load(Ordering::Relaxed) {
-            let next = now.saturating_add(limits.ping_every.as_secs() as u32);
-            self.next_ping.store(next, Ordering::Relaxed);
-            outbox.push(QueuedFrame::Ping, now, &self.counters);
+        } else if let Some(protocol) = outbox.protocol {
+            let ack = outbox.resend.as_mut().and_then(|resend| resend.ack());
+            let is_ping = now >= self.next_ping.load(Ordering::Relaxed);
+            let is_unopened = outbox.resend.as_ref().is_some_and(|resend| !resend.is_open);
+            if let Some(ack) = ack {
+                let ack = QueuedFrame::Control(protocol.ack(ack));
+                outbox.push(ack, now, &self.counters);
+            }
+            if is_ping {
+                let next = now.saturating_add(limits.ping_every.as_secs() as u32);
+                self.next_ping.store(next, Ordering::Relaxed);
+                outbox.push(QueuedFrame::Ping, now, &self.counters);
+            }
             drop(outbox);
-            self.wake();
+            if ack.is_some() || is_ping || is_unopened {
+                self.wake();
+            }
         }
         leaving || now >= self.expires.load(Ordering::Relaxed)
     }
@@ -503,82 +551,13 @@ impl Connection {
     }
 }
 
-impl Outbox {
-    fn push(&mut self, parcel: QueuedFrame, now: u32, counters: &Counters) {
-        if self.ended {
-            return;
-        }
-        let bytes = parcel.bytes();
-        if self.ready.is_empty() {
-            self.first_since = now;
-        }
-        self.ready.push_back(parcel);
-        self.ready_bytes += bytes;
-        counters.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    fn leave(&mut self, bytes: usize, counters: &Counters) {
-        self.ready_bytes = self.ready_bytes.saturating_sub(bytes);
-        counters.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        self.tidy();
-    }
-
-    fn has_window(&self, bytes: usize, limits: &Limits) -> bool {
-        self.counted < limits.unanswered
-            && (self.counted == 0 || self.counted_bytes + bytes <= limits.unanswered_bytes)
-    }
-
-    fn remember(
-        &mut self,
-        number: u64,
-        delivery: Arc<Delivery>,
-        bytes: usize,
-        counted: bool,
-        limits: &Limits,
-    ) {
-        // What is not waited for is only remembered so that a late completion is recognised.
-        while self.unanswered.len() >= 2 * limits.unanswered {
-            let Some(place) = self.unanswered.iter().position(|sent| !sent.counted) else { break };
-            self.unanswered.remove(place);
-        }
-        self.unanswered.push_back(UnansweredMessage { number, bytes, delivery, counted });
-        if counted {
-            self.counted += 1;
-            self.counted_bytes += bytes;
-        }
-    }
-
-    /// Moves what fits the window to what is written; whether there was something.
-    fn promote(&mut self, limits: &Limits, now: u32, counters: &Counters) -> bool {
-        let mut any = false;
-        while let Some((frame, _)) = self.waiting.front() {
-            if !self.has_window(frame.bytes(), limits) {
-                break;
-            }
-            let Some((frame, delivery)) = self.waiting.pop_front() else { break };
-            let bytes = frame.bytes();
-            counters.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
-            if delivery.is_settled() {
-                continue;
-            }
-            delivery.mark_written();
-            self.remember(frame.number(), delivery, bytes, true, limits);
-            self.push(QueuedFrame::Message(frame), now, counters);
-            any = true;
-        }
-        any
-    }
-
-    /// Gives back what is empty.
-    fn tidy(&mut self) {
-        if self.ready.is_empty() && self.ready.capacity() > 0 {
-            self.ready = VecDeque::new();
-        }
-        if self.waiting.is_empty() && self.waiting.capacity() > 0 {
-            self.waiting = VecDeque::new();
-        }
-        if self.unanswered.is_empty() && self.unanswered.capacity() > 0 {
-            self.unanswered = VecDeque::new();
-        }
+impl Drop for Connection {
+    /// What its transport never took is on nobody's way any more.
+    fn drop(&mut self) {
+        let outbox = self.outbox.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let waiting: usize = outbox.waiting.iter().map(|(frame, _)| frame.bytes()).sum();
+        let kept = outbox.resend.as_ref().map_or(0, |resend| resend.bytes);
+        let bytes = outbox.ready_bytes + waiting + kept;
+        self.counters.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 }

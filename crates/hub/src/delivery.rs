@@ -196,7 +196,25 @@ pub(crate) struct Deadlines {
     queues: Mutex<HashMap<(Duration, Chance), Queue>>,
 }
 
-type Queue = VecDeque<(Instant, Arc<Delivery>)>;
+/// Below so many entries nothing is looked through.
+const SWEPT_MIN: usize = 1_024;
+
+#[derive(Default)]
+struct Queue {
+    entries: VecDeque<(Instant, Arc<Delivery>)>,
+    /// When there are so many, those that are answered go: one that is open would hold all behind it.
+    swept_at: usize,
+}
+
+impl Queue {
+    fn push(&mut self, deadline: Instant, delivery: Arc<Delivery>) {
+        if self.entries.len() >= self.swept_at.max(SWEPT_MIN) {
+            self.entries.retain(|(_, delivery)| !delivery.is_settled());
+            self.swept_at = 2 * self.entries.len();
+        }
+        self.entries.push_back((deadline, delivery));
+    }
+}
 
 /// A message that waited for a connection's window gets a second length of time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -210,7 +228,7 @@ impl Deadlines {
         let within = delivery.ack_within;
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         let queue = queues.entry((within, Chance::First)).or_default();
-        queue.push_back((Instant::now() + within, delivery));
+        queue.push(Instant::now() + within, delivery);
     }
 
     /// Those whose time is over.
@@ -218,11 +236,10 @@ impl Deadlines {
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut due, mut again) = (Vec::new(), Vec::new());
         for ((_, chance), queue) in queues.iter_mut() {
-            while let Some((deadline, delivery)) = queue.front() {
-                if *deadline > now && !delivery.is_settled() {
-                    break;
-                }
-                let Some((deadline, delivery)) = queue.pop_front() else { break };
+            let is_due = |(deadline, delivery): &mut (Instant, Arc<Delivery>)| {
+                *deadline <= now || delivery.is_settled()
+            };
+            while let Some((deadline, delivery)) = queue.entries.pop_front_if(is_due) {
                 match delivery.is_settled() {
                     true => {}
                     false if *chance == Chance::First && delivery.has_waited() => {
@@ -232,18 +249,66 @@ impl Deadlines {
                 }
             }
         }
-        queues.retain(|_, queue| !queue.is_empty());
+        queues.retain(|_, queue| !queue.entries.is_empty());
         for (deadline, delivery) in again {
             let key = (delivery.ack_within, Chance::Second);
-            queues.entry(key).or_default().push_back((deadline, delivery));
+            queues.entry(key).or_default().push(deadline, delivery);
         }
         due
     }
 
-    /// Those that `wanted` picks.
+    /// Those without an answer that `wanted` picks.
     pub fn find(&self, wanted: impl Fn(&Delivery) -> bool) -> Vec<Arc<Delivery>> {
         let queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        let all = queues.values().flatten().map(|(_, delivery)| delivery);
-        all.filter(|delivery| wanted(delivery)).cloned().collect()
+        let all = queues.values().flat_map(|queue| &queue.entries).map(|(_, delivery)| delivery);
+        all.filter(|delivery| !delivery.is_settled() && wanted(delivery)).cloned().collect()
+    }
+
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.queues.lock().unwrap().values().map(|queue| queue.entries.len()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Frame, UserId};
+
+    struct Deaf;
+
+    impl Answers for Deaf {
+        fn settle(&self, _: &[(Ticket, Answer)]) {}
+    }
+
+    /// One client that does not answer must not make the hub remember everybody's messages.
+    #[tokio::test(start_paused = true)]
+    async fn what_is_answered_is_not_kept_behind_what_is_open() {
+        let (deadlines, counters) = (Deadlines::default(), Arc::default());
+        let answers: Arc<dyn Answers> = Arc::new(Deaf);
+        let frame = Frame::new("notify", "m", b"1", 1_000).unwrap();
+        let delivery = |number| {
+            let outgoing = Outgoing {
+                ticket: Ticket(number),
+                user: UserId::new("alice"),
+                frame: frame.clone(),
+                ack_within: Duration::from_secs(10),
+                ack: AckRule::Any,
+            };
+            Delivery::new(&outgoing, &answers, &counters)
+        };
+        let open = delivery(0);
+        deadlines.add(open.clone());
+        for number in 1..100_000 {
+            let answered = delivery(number);
+            deadlines.add(answered.clone());
+            Settlements::default().settle(&answered, Answer::Acknowledged);
+        }
+        assert!(deadlines.len() <= 2 * SWEPT_MIN);
+        assert_eq!(deadlines.due(Instant::now()).len(), 0);
+        tokio::time::advance(Duration::from_secs(10)).await;
+        let due = deadlines.due(Instant::now());
+        assert!(due.len() == 1 && Arc::ptr_eq(&due[0], &open));
+        assert_eq!(deadlines.len(), 0);
     }
 }

@@ -18,10 +18,13 @@ use crate::settings::Limits;
 pub(crate) struct Inboxes {
     started: Instant,
     users: HashMap<UserId, Inbox>,
-    /// Every kept message, the oldest first, for its age.
-    ages: VecDeque<(Instant, UserId)>,
+    /// Every user once, and when they were last looked at, the longest ago first.
+    looked: VecDeque<(Instant, UserId)>,
     bytes: usize,
 }
+
+/// Users are looked at so many times while a message grows old.
+const LOOKS: u32 = 8;
 
 struct Inbox {
     messages: VecDeque<(Instant, Arc<Frame>)>,
@@ -38,17 +41,22 @@ impl Default for Inboxes {
 
 impl Inboxes {
     pub fn new() -> Self {
-        Inboxes { started: Instant::now(), users: HashMap::new(), ages: VecDeque::new(), bytes: 0 }
+        Inboxes {
+            started: Instant::now(),
+            users: HashMap::new(),
+            looked: VecDeque::new(),
+            bytes: 0,
+        }
     }
 
     /// Keeps a message, and lets go of what does not fit beside it.
     pub fn keep(&mut self, user: &UserId, frame: &Arc<Frame>, limits: &Limits) {
         let (now, bytes) = (Instant::now(), frame.bytes());
         let whole_after = self.started;
-        let inbox = self.users.entry(user.clone()).or_insert_with(|| Inbox {
-            messages: VecDeque::new(),
-            bytes: 0,
-            whole_after,
+        let looked = &mut self.looked;
+        let inbox = self.users.entry(user.clone()).or_insert_with(|| {
+            looked.push_back((now, user.clone()));
+            Inbox { messages: VecDeque::new(), bytes: 0, whole_after }
         });
         let fits = bytes <= limits.inbox_bytes
             && limits.inbox_messages > 0
@@ -67,13 +75,17 @@ impl Inboxes {
         } else {
             inbox.whole_after = now;
         }
-        self.ages.push_back((now, user.clone()));
     }
 
     /// Lets go of what is too old.
     pub fn forget(&mut self, limits: &Limits) {
-        let is_old = |then: &Instant| then.elapsed() >= limits.inbox_age;
-        while let Some((_, user)) = self.ages.pop_front_if(|(then, _)| is_old(then)) {
+        let now = Instant::now();
+        let is_old = |then: &Instant| now.duration_since(*then) >= limits.inbox_age;
+        let is_due = |(then, _): &mut (Instant, UserId)| {
+            let passed = now.duration_since(*then);
+            !passed.is_zero() && passed >= limits.inbox_age / LOOKS
+        };
+        while let Some((_, user)) = self.looked.pop_front_if(is_due) {
             let Some(inbox) = self.users.get_mut(&user) else { continue };
             while inbox.messages.front().is_some_and(|(then, _)| is_old(then)) {
                 self.bytes -= inbox.drop_oldest();
@@ -81,6 +93,8 @@ impl Inboxes {
             // Where nothing is left, nobody can name a message that was here.
             if inbox.messages.is_empty() && is_old(&inbox.whole_after) {
                 self.users.remove(&user);
+            } else {
+                self.looked.push_back((now, user));
             }
         }
     }
@@ -97,7 +111,7 @@ impl Inboxes {
 
     #[cfg(test)]
     pub fn size(&self) -> (usize, usize, usize) {
-        (self.users.len(), self.ages.len(), self.bytes)
+        (self.users.len(), self.looked.len(), self.bytes)
     }
 }
 
@@ -202,5 +216,26 @@ mod tests {
         tokio::time::advance(limits.inbox_age).await;
         inboxes.forget(&limits);
         assert_eq!(inboxes.size(), (0, 0, 0));
+    }
+
+    /// Nothing grows with the number of messages but what is kept of them.
+    #[tokio::test(start_paused = true)]
+    async fn messages_that_are_not_kept_leave_nothing() {
+        let limits = Limits { inbox_messages: 2, ..Limits::default() };
+        let (mut inboxes, alice) = (Inboxes::new(), UserId::new("alice"));
+        for id in 0..10_000 {
+            inboxes.keep(&alice, &frame(id, 1), &limits);
+        }
+        let (users, looked, bytes) = inboxes.size();
+        assert!((users, looked) == (1, 1) && bytes < 1_000, "{users} {looked} {bytes}");
+        // Looked at now and then, and what has grown old goes, also where newer messages come.
+        for id in 0..20 {
+            tokio::time::advance(limits.inbox_age / 10).await;
+            inboxes.keep(&UserId::new(&format!("user-{id}")), &frame(id, 1), &limits);
+            inboxes.forget(&limits);
+        }
+        assert!(inboxes.since(&alice, "m9999", &limits).is_none());
+        let (users, looked, _) = inboxes.size();
+        assert!(users == looked && users <= 12, "{users} {looked}");
     }
 }

@@ -8,7 +8,8 @@
 //! | `copies` | several nodes: where users are, messages from one to another |
 //! | `contract` | what an engine may ask, and the promises |
 //! | `frame` | a message, checked and encoded once |
-//! | `node`, `users`, `delivery`, `connection` | who is here, what is on its way, the one answer per message |
+//! | `node`, `users`, `delivery`, `connection`, `outbox` | who is here, what is on its way, the one answer per message |
+//! | `resend` | connections that outlive their socket |
 //! | `protocol` | bytes and messages, JSON and MessagePack |
 //! | `inbox` | what users may have missed |
 //! | `session`, `calls` | what clients say and call |
@@ -20,7 +21,7 @@
 //!
 //! **Invariants.** Only a connection that was sent a message can acknowledge it, once. Whatever a
 //! client does not read is bounded in bytes, then the client is dropped. No message has a task or a
-//! timer of its own. No token is logged. Deliberately absent: streams, stateful reconnects.
+//! timer of its own. No token is logged. Deliberately absent: streams.
 
 mod admin;
 mod calls;
@@ -35,8 +36,10 @@ mod http;
 mod inbox;
 mod negotiate;
 mod node;
+mod outbox;
 mod protocol;
 mod random;
+mod resend;
 mod session;
 mod settings;
 pub mod tokens;

@@ -2,7 +2,8 @@
 //! a flood of negotiations costs nothing and any process with the same key accepts the attachment.
 //!
 //! ```text
-//! connectionToken = base64url( node 8 ‖ connection id 16 ‖ issued 4 ‖ HMAC-SHA-256 of these and the user, 16 )
+//! connectionToken = base64url( node 8 ‖ connection id 16 ‖ issued 4 ‖ 1 where its client may come back, else 0: 1
+//!                              ‖ HMAC-SHA-256 of these and the user, 16 )
 //! ```
 
 use std::sync::{PoisonError, RwLock};
@@ -21,7 +22,7 @@ use crate::random;
 pub const CLIENT_MIN: u32 = 7;
 const NODE: usize = 8;
 const ID: usize = 16;
-const SIGNED: usize = NODE + ID + 4;
+const SIGNED: usize = NODE + ID + 4 + 1;
 const SIGNATURE: usize = 16;
 
 pub(crate) struct Negotiation {
@@ -50,6 +51,8 @@ pub(crate) struct Secret {
     pub ours: bool,
     /// Whether it is young enough for a first attachment.
     pub fresh: bool,
+    /// Whether its client may come back to its connection after that.
+    pub returns: bool,
 }
 
 impl Negotiation {
@@ -77,12 +80,13 @@ impl Negotiation {
     }
 
     /// A new connection: its public id, and the secret it is attached with.
-    pub fn issue(&self, user: &UserId) -> ([u8; ID], String) {
+    pub fn issue(&self, user: &UserId, returns: bool) -> ([u8; ID], String) {
         let id = random::bytes();
         let mut secret = Vec::with_capacity(SIGNED + SIGNATURE);
         secret.extend(self.node);
         secret.extend(id);
         secret.extend(now().to_be_bytes());
+        secret.push(returns.into());
         let signature = self.sign(&secret, user);
         secret.extend(signature.as_ref().iter().take(SIGNATURE));
         (id, URL_SAFE_NO_PAD.encode(secret))
@@ -100,10 +104,12 @@ impl Negotiation {
             return None;
         }
         let (node, rest) = signed.split_at_checked(NODE)?;
-        let (id, issued) = rest.split_at_checked(ID)?;
+        let (id, rest) = rest.split_at_checked(ID)?;
+        let (issued, returns) = rest.split_at_checked(4)?;
         let issued = u32::from_be_bytes(issued.try_into().ok()?);
         let fresh = u64::from(now().saturating_sub(issued)) <= within.as_secs();
-        Some(Secret { id: id.try_into().ok()?, ours: node == self.node, fresh })
+        let (id, returns) = (id.try_into().ok()?, returns == [1]);
+        Some(Secret { id, ours: node == self.node, fresh, returns })
     }
 
     fn sign(&self, signed: &[u8], user: &UserId) -> hmac::Tag {
@@ -124,17 +130,22 @@ pub(crate) fn public_id(id: &[u8; ID]) -> String {
 }
 
 /// What a client is answered, with its secret.
-pub(crate) fn answer(id: &[u8; ID], secret: &str, sticky: bool) -> Value {
+pub(crate) fn answer(id: &[u8; ID], secret: &str, sticky: bool, returns: bool) -> Value {
     let transport = |transport: Transport, formats: &[&str]| json!({"transport": transport.name(), "transferFormats": formats});
     let mut transports = vec![transport(Transport::WebSockets, &["Text", "Binary"])];
     if sticky {
         transports.push(transport(Transport::ServerSentEvents, &["Text"]));
         transports.push(transport(Transport::LongPolling, &["Text", "Binary"]));
     }
-    json!({
+    let mut answer = json!({
         "negotiateVersion": 1, "connectionId": public_id(id), "connectionToken": secret,
         "availableTransports": transports,
-    })
+    });
+    if returns {
+        // A client that has not asked for it would stop.
+        answer["useStatefulReconnect"] = true.into();
+    }
+    answer
 }
 
 /// Why a client cannot be served, in its own words: `start()` fails with this text.
@@ -166,9 +177,9 @@ mod tests {
     fn secrets_hold_for_their_user_and_their_key_alone() {
         let (negotiation, other) = (Negotiation::new(None, true), Negotiation::new(None, true));
         let (alice, bob) = (UserId::new("alice"), UserId::new("bob"));
-        let (id, secret) = negotiation.issue(&alice);
+        let (id, secret) = negotiation.issue(&alice, true);
         let held = negotiation.check(&secret, &alice, MINUTE).unwrap();
-        assert_eq!(held, Secret { id, ours: true, fresh: true });
+        assert_eq!(held, Secret { id, ours: true, fresh: true, returns: true });
         assert_eq!(negotiation.check(&secret, &bob, MINUTE), None);
         assert_eq!(other.check(&secret, &alice, MINUTE), None);
         assert_eq!(negotiation.check(&public_id(&id), &alice, MINUTE), None);
@@ -191,9 +202,9 @@ mod tests {
         other.set_key(one.proposal());
         assert!(other.has_key());
         let alice = UserId::new("alice");
-        let (id, secret) = one.issue(&alice);
+        let (id, secret) = one.issue(&alice, false);
         let held = other.check(&secret, &alice, MINUTE).unwrap();
-        assert_eq!(held, Secret { id, ours: false, fresh: true });
+        assert_eq!(held, Secret { id, ours: false, fresh: true, returns: false });
     }
 
     #[test]

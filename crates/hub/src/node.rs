@@ -52,6 +52,9 @@ pub struct Node {
     users: Mutex<Users>,
     /// All connections, also those before their handshake, by their ids.
     live: Mutex<HashMap<[u8; 16], Arc<Connection>>>,
+    /// Connections to which a client might want to come back, and which are over; and until when
+    /// their secrets look good.
+    spent: Mutex<HashMap<[u8; 16], u32>>,
     inboxes: Mutex<Inboxes>,
     deadlines: Deadlines,
     copies: Option<Copies>,
@@ -122,6 +125,7 @@ impl Node {
             negotiation,
             users: Mutex::new(users),
             live: Mutex::default(),
+            spent: Mutex::default(),
             inboxes: Mutex::new(Inboxes::new()),
             deadlines: Deadlines::default(),
             copies: directory.map(|directory| Copies::new(directory, weak.clone())),
@@ -191,6 +195,20 @@ impl Node {
     /// Whether every request of a client reaches this node.
     pub(crate) fn is_sticky(&self) -> bool {
         self.settings.sticky.unwrap_or(self.copies.is_none())
+    }
+
+    /// Whether clients are offered to come back to a connection whose socket broke.
+    pub(crate) fn lets_return(&self) -> bool {
+        self.is_sticky() && !self.limits().return_within.is_zero()
+    }
+
+    /// Whether a secret that looks good had its connection.
+    pub(crate) fn is_spent(&self, id: &[u8; 16]) -> bool {
+        self.spent().contains_key(id)
+    }
+
+    fn spent(&self) -> MutexGuard<'_, HashMap<[u8; 16], u32>> {
+        self.spent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn is_draining(&self) -> bool {
@@ -295,6 +313,10 @@ impl Node {
     }
 
     fn remove(&self, connection: &Arc<Connection>) {
+        if connection.origin.returns {
+            let good_for = self.limits().attach_within.as_secs() as u32 + 1;
+            self.spent().insert(connection.origin.id, self.now() + good_for);
+        }
         if self.live().remove(&connection.origin.id).is_some() {
             self.counters.connections.fetch_sub(1, Ordering::Relaxed);
             self.emptied.notify_waiters();
@@ -315,6 +337,17 @@ impl Node {
         }
     }
 
+    /// The hub stops: what waits for users who are not here will not be sent by it.
+    fn answer_unsent(&self) {
+        let mut settlements = Settlements::default();
+        for parked in self.users().give_up_all() {
+            settlements.settle(&parked.delivery, Answer::Unavailable);
+        }
+        if let Some(copies) = &self.copies {
+            self.give_up_searches(copies, &mut settlements);
+        }
+    }
+
     /// What time brings to connections.
     fn tick(&self) {
         let now = self.now();
@@ -331,6 +364,7 @@ impl Node {
         for connection in ended {
             self.detach(&connection);
         }
+        self.spent().retain(|_, until| *until >= now);
         self.users().forget_denials(wall_now());
         self.inboxes().forget(self.limits());
     }
@@ -505,7 +539,7 @@ impl Hub for Node {
     ) -> Result<u32, Unavailable> {
         if let (Some(copies), Some(before)) = (&self.copies, deny_before) {
             // First where nodes that do not listen now will find it.
-            copies.directory.deny(user, before).await?;
+            copies.directory.deny(&[(user.clone(), before)]).await?;
         }
         let closed = self.disconnect_here(user, deny_before);
         match &self.copies {
@@ -516,6 +550,10 @@ impl Hub for Node {
 
     async fn drain(&self, spread: Duration) {
         self.draining.store(true, Ordering::Release);
+        if self.copies.is_none() {
+            // Who is on their way back is not let in.
+            self.answer_unsent();
+        }
         if self.copies.as_ref().is_some_and(|copies| !copies.others().is_empty()) {
             // Clients come back at once: by then the balancer must have noticed.
             tokio::time::sleep(self.limits().notice).await;
@@ -532,16 +570,25 @@ impl Hub for Node {
             closed += 1;
             tokio::time::sleep_until(started + pause * closed).await;
         }
+        // What waits for other nodes has as long as a connection.
+        let until = Instant::now() + self.limits().farewell;
         loop {
             let emptied = self.emptied.notified();
-            if self.live().is_empty() {
+            self.answer_unsent();
+            let open = self.deadlines.find(|_| true);
+            if self.live().is_empty() && (open.is_empty() || Instant::now() >= until) {
+                let mut settlements = Settlements::default();
+                for open in &open {
+                    settlements.settle(open, Answer::Unavailable);
+                }
                 break;
             }
             // Who had negotiated before may still have come.
             let late: Vec<_> = self.live().values().cloned().collect();
             late.iter().for_each(|connection| self.see_off(connection));
             // A connection whose farewell takes long is looked at again.
-            let _ = tokio::time::timeout(TICK, emptied).await;
+            let pause = if late.is_empty() { DEADLINE_TICK } else { TICK };
+            let _ = tokio::time::timeout(pause, emptied).await;
         }
         if let Some(copies) = &self.copies {
             self.depart(copies).await;

@@ -7,8 +7,13 @@ use crate::connection::{Connection, Ending};
 use crate::delivery::Settlements;
 use crate::frame::number_of;
 use crate::node::Node;
-use crate::protocol::{ClientMessage, Encoded, Framing, Protocol, ProtocolError, handshake, split};
+use crate::protocol::handshake::{self, Agreement};
+use crate::protocol::{ClientMessage, Encoded, Framing, Protocol, ProtocolError, split};
+use crate::resend::{Arrival, Numbering};
 use crate::trouble::{Planted, planted};
+
+/// Seconds after which a client that has said nothing counts as one that has read our answer.
+const OPENS_AFTER: u32 = 2;
 
 /// The state of reading one connection.
 #[derive(Debug, Default)]
@@ -19,6 +24,10 @@ pub(crate) struct Session {
     /// Messages it may still send at once, in parts of a second's worth; refilled by time.
     allowance: u32,
     refilled: u32,
+    /// Where its client may come back.
+    numbering: Option<Numbering>,
+    /// When its user is to know it at the latest, where that has to wait.
+    opens_at: Option<u32>,
 }
 
 impl Session {
@@ -51,7 +60,10 @@ impl Session {
                 Some(protocol) => {
                     let message = protocol.parse(message).map_err(violation)?;
                     connection.hear(node.now());
-                    self.take(node, connection, message, &mut settlements)?;
+                    self.open(node, connection);
+                    if self.is_news(connection, &message)? {
+                        self.take(node, connection, message, &mut settlements)?;
+                    }
                 }
             }
         }
@@ -70,7 +82,7 @@ impl Session {
     ) -> Result<(), Ending> {
         let binary = connection.origin.transport != crate::Transport::ServerSentEvents;
         match handshake::parse(message, binary) {
-            Ok(protocol) => {
+            Ok(Agreement { protocol, numbered }) => {
                 self.protocol = Some(protocol);
                 let answer = handshake::answer(None);
                 let answer = match protocol {
@@ -78,7 +90,15 @@ impl Session {
                     Protocol::MessagePack => Encoded::Binary(answer.into_bytes().into()),
                 };
                 connection.speak(protocol, answer, node.now());
-                node.open(connection);
+                if numbered && connection.origin.returns {
+                    // The stock client counts messages from when it has read the answer. What comes
+                    // right behind it would not be counted, so we wait for its first word.
+                    connection.number_messages();
+                    self.numbering = Some(Numbering::default());
+                    self.opens_at = Some(node.now() + OPENS_AFTER);
+                } else {
+                    node.open(connection);
+                }
                 Ok(())
             }
             Err(error) => {
@@ -87,6 +107,45 @@ impl Session {
                 Err(Ending::ByClient)
             }
         }
+    }
+
+    /// Its user may know the connection, if they do not yet.
+    fn open(&mut self, node: &Arc<Node>, connection: &Arc<Connection>) {
+        if self.opens_at.take().is_some() {
+            connection.note_open();
+            node.open(connection);
+        }
+    }
+
+    /// The same where its client has said nothing for long enough.
+    pub fn open_in_time(&mut self, node: &Arc<Node>, connection: &Arc<Connection>) {
+        if self.opens_at.is_some_and(|at| at <= node.now()) {
+            self.open(node, connection);
+        }
+    }
+
+    /// The client came back on another socket. It sends whole messages again.
+    pub fn restart(&mut self) {
+        self.held = Vec::new();
+        if let Some(numbering) = &mut self.numbering {
+            numbering.restart();
+        }
+    }
+
+    /// Whether a message was not read before.
+    fn is_news(
+        &mut self,
+        connection: &Connection,
+        message: &ClientMessage,
+    ) -> Result<bool, Ending> {
+        let Some(numbering) = &mut self.numbering else { return Ok(true) };
+        Ok(match numbering.take(message).map_err(violation)? {
+            Arrival::Known => false,
+            Arrival::New(number) => {
+                number.into_iter().for_each(|number| connection.receive(number));
+                true
+            }
+        })
     }
 
     fn take(
@@ -117,11 +176,15 @@ impl Session {
                 let error =
                     format!("The method '{shown}' cannot be streamed: this hub has no streams.");
                 if let Some(protocol) = self.protocol {
-                    connection.control(protocol.completion(&id, &Err(error)), node.now());
+                    connection.reply(protocol.completion(&id, &Err(error)), node.now());
                 }
             }
             ClientMessage::Close => return Err(Ending::ByClient),
-            ClientMessage::Ping | ClientMessage::Other => {}
+            ClientMessage::Ack(number) => connection.confirm(number, node.limits(), node.now()),
+            ClientMessage::Ping
+            | ClientMessage::StreamPart
+            | ClientMessage::Sequence(_)
+            | ClientMessage::Unknown => {}
         }
         self.spend(node)
     }

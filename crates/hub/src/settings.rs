@@ -31,6 +31,8 @@ pub struct Limits {
     pub queued_bytes: usize,
     /// The same for all connections together; beyond it `send` waits.
     pub queued_bytes_total: usize,
+    /// Bytes of messages that a client which may come back has not confirmed; more wait.
+    pub unconfirmed_bytes: usize,
     /// Messages a client may send per second, and at once.
     pub received_per_second: u32,
     pub received_burst: u32,
@@ -48,6 +50,10 @@ pub struct Limits {
     pub poll_for: Duration,
     /// A long-polling client may be without a poll for this long.
     pub between_polls: Duration,
+    /// A client whose socket broke may come back to its connection within this, where it asked for
+    /// that (`withStatefulReconnect`) and every request of it reaches this node. Zero offers it to
+    /// nobody.
+    pub return_within: Duration,
     /// A user whose last connection broke is looked for this long before they count as away.
     pub linger: Duration,
     /// A connection lives this long after its token expired, a random time between both.
@@ -90,6 +96,7 @@ impl Default for Limits {
             waiting: 256,
             queued_bytes: 256 << 10,
             queued_bytes_total: 256 << 20,
+            unconfirmed_bytes: 100_000,
             received_per_second: 50,
             received_burst: 200,
             head_bytes: 32 << 10,
@@ -100,6 +107,7 @@ impl Default for Limits {
             silent_for: Duration::from_secs(30),
             poll_for: Duration::from_secs(50),
             between_polls: Duration::from_secs(15),
+            return_within: Duration::from_secs(15),
             linger: Duration::from_secs(3),
             expiry_grace: (Duration::from_secs(10), Duration::from_secs(60)),
             farewell: Duration::from_secs(2),
@@ -126,7 +134,7 @@ pub struct HubSettings {
     pub origins: Vec<String>,
     /// Proxies whose `X-Forwarded-For`, `-Proto` and `-Host` are believed.
     pub trusted_proxies: Vec<Network>,
-    /// Whether server-sent events and long polling are offered. They need every request of a client
+    /// Whether server-sent events, long polling and stateful reconnects are offered. They need every request of a client
     /// to reach the same process. Default: yes on a single node, no among several.
     pub sticky: Option<bool>,
     /// Signs the secrets of negotiation. Copies that share it accept each other's clients; without

@@ -121,6 +121,11 @@ impl Users {
         given_up
     }
 
+    /// All that was kept for users.
+    pub fn give_up_all(&mut self) -> Vec<ParkedMessage> {
+        self.all.values_mut().flat_map(|user| std::mem::take(&mut user.parked)).collect()
+    }
+
     pub fn cancel_parked(&mut self, wanted: impl Fn(&Delivery) -> bool) {
         for user in self.all.values_mut().filter(|user| !user.parked.is_empty()) {
             user.parked.retain(|parked| {
@@ -159,6 +164,11 @@ impl Users {
     pub fn is_denied(&self, person: &Person) -> bool {
         let before = self.denied.get(&person.user);
         before.is_some_and(|before| person.issued.is_none_or(|issued| issued <= *before))
+    }
+
+    /// Who was told to go, and when.
+    pub fn denials(&self) -> Vec<(UserId, SystemTime)> {
+        self.denied.iter().map(|(user, before)| (user.clone(), *before)).collect()
     }
 
     pub fn forget_denials(&mut self, now: SystemTime) {

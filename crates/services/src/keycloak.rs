@@ -110,11 +110,52 @@ impl Keycloak {
     /// `access_token`, `refresh_token`, `id_token`.
     #[track_caller]
     pub fn token(&self, user: &str, kind: &str) -> String {
+        must(self.token_of(REALM, "messenger-app", (user, &format!("{user}-pw")), kind))
+    }
+
+    /// An access token of the realm for a client whose tokens name no audience of ours.
+    #[track_caller]
+    pub fn token_without_audience(&self, user: &str) -> String {
+        let login = (user, &*format!("{user}-pw"));
+        must(self.token_of(REALM, "admin-cli", login, "access_token"))
+    }
+
+    /// An access token of another realm of the same server.
+    #[track_caller]
+    pub fn token_of_another_realm(&self) -> String {
+        must(self.token_of("master", "admin-cli", (ADMIN, ADMIN), "access_token"))
+    }
+
+    /// The keys of the realm, as it publishes them.
+    #[track_caller]
+    pub fn keys(&self) -> String {
+        let path = format!("/realms/{REALM}/protocol/openid-connect/certs");
+        must(self.ask("GET", &path, None, ""))
+    }
+
+    /// How long access tokens of the realm live that are made from now on.
+    #[track_caller]
+    pub fn set_token_life(&self, life: Duration) {
+        let change = || {
+            let admin = self.token_of("master", "admin-cli", (ADMIN, ADMIN), "access_token")?;
+            let setting = format!(r#"{{"accessTokenLifespan":{}}}"#, life.as_secs());
+            self.ask("PUT", &format!("/admin/realms/{REALM}"), Some(&admin), &setting)
+        };
+        must(change());
+    }
+
+    fn token_of(
+        &self,
+        realm: &str,
+        client: &str,
+        (user, password): (&str, &str),
+        kind: &str,
+    ) -> Result<String> {
         let form = format!(
-            "grant_type=password&client_id=messenger-app&username={user}&password={user}-pw&scope=openid"
+            "grant_type=password&client_id={client}&username={user}&password={password}&scope=openid"
         );
-        let path = format!("/realms/{REALM}/protocol/openid-connect/token");
-        must(self.ask("POST", &path, None, &form).and_then(|answer| text(&answer, kind)))
+        let path = format!("/realms/{realm}/protocol/openid-connect/token");
+        self.ask("POST", &path, None, &form).and_then(|answer| text(&answer, kind))
     }
 
     /// A new key signs from now on; the old one still counts.
@@ -124,10 +165,7 @@ impl Keycloak {
     }
 
     fn add_key(&self) -> Result<()> {
-        let form =
-            format!("grant_type=password&client_id=admin-cli&username={ADMIN}&password={ADMIN}");
-        let path = "/realms/master/protocol/openid-connect/token";
-        let token = text(&self.ask("POST", path, None, &form)?, "access_token")?;
+        let token = self.token_of("master", "admin-cli", (ADMIN, ADMIN), "access_token")?;
         let path = format!("/admin/realms/{REALM}");
         let parent = text(&self.ask("GET", &path, Some(&token), "")?, "id")?;
         let key = format!(

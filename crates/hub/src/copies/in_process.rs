@@ -139,8 +139,12 @@ impl Directory for InProcess {
         Ok(*self.state().key.get_or_insert(proposal))
     }
 
-    async fn deny(&self, user: &UserId, before: SystemTime) -> Result<(), Unavailable> {
-        self.state().denials.insert(user.clone(), before);
+    async fn deny(&self, denials: &[(UserId, SystemTime)]) -> Result<(), Unavailable> {
+        let mut state = self.state();
+        for (user, before) in denials {
+            let known = state.denials.entry(user.clone()).or_insert(*before);
+            *known = (*known).max(*before);
+        }
         Ok(())
     }
 

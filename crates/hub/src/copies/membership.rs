@@ -6,7 +6,6 @@
 //! lease), and every twenty minutes, because entries live for an hour. What all nodes have to know
 //! (the key of negotiations, who was told to go) is learned at the same moments.
 
-use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -103,7 +102,7 @@ impl Tasks {
                 Ok(Lease { kept, live }) => {
                     // Before anybody is looked for among those who are there already.
                     if away || (begun && !kept) {
-                        self.with(|node, copies| node.note_return(copies));
+                        self.with(|node, copies| node.note_return(copies, away));
                     }
                     begun = true;
                     if std::mem::take(&mut away) {
@@ -140,11 +139,15 @@ impl Tasks {
         self.learn().await;
     }
 
-    /// Learns what all nodes have to know.
+    /// Learns what all nodes have to know, and says what may have been forgotten of it.
     async fn learn(&self) {
         let Some(proposal) = self.with(|node, _| node.negotiation.proposal()) else { return };
         if let Ok(key) = self.directory.negotiation_key(proposal).await {
             self.with(|node, _| node.negotiation.set_key(key));
+        }
+        let denied = self.with(|node, _| node.users().denials()).unwrap_or_default();
+        if !denied.is_empty() && self.directory.deny(&denied).await.is_err() {
+            return;
         }
         if let Ok(denials) = self.directory.denials().await {
             self.with(|node, _| node.take_denials(&denials));
@@ -182,16 +185,18 @@ impl Tasks {
                 true => self.directory.announce(self.id, &changed).await,
                 false => Err(Unavailable),
             };
+            let count = changed.len();
+            self.with(|_, copies| {
+                let mut state = copies.state();
+                state.under_way -= 1;
+                for (user, presence) in changed.into_iter().filter(|_| said.is_err()) {
+                    let lost = presence == Presence::Lost;
+                    state.changed.entry(user).or_insert(lost);
+                }
+            });
             if said.is_err() {
-                self.with(|_, copies| {
-                    let mut state = copies.state();
-                    for (user, presence) in changed {
-                        let lost = presence == Presence::Lost;
-                        state.changed.entry(user).or_insert(lost);
-                    }
-                });
                 tokio::time::sleep(PAUSE).await;
-            } else if changed.len() == ANNOUNCED_AT_ONCE {
+            } else if count == ANNOUNCED_AT_ONCE {
                 tokio::time::sleep(ANNOUNCE_PAUSE).await;
             }
         }
@@ -231,6 +236,7 @@ impl Tasks {
             let take = |_: &Arc<Node>, copies: &Copies| {
                 let mut state = copies.state();
                 let count = state.outbound.len().min(CAST_AT_ONCE);
+                state.under_way += usize::from(count > 0);
                 state.outbound.drain(..count).collect::<Vec<Outbound>>()
             };
             let Some(outbound) = self.with(take) else { return };
@@ -241,7 +247,11 @@ impl Tasks {
             let parcels: Vec<(NodeId, Bytes)> =
                 outbound.iter().map(|out| (out.to, out.parcel.clone())).collect();
             let taken = self.directory.cast(&parcels).await.ok();
-            self.with(|node, copies| node.note_cast(copies, &outbound, taken.as_deref()));
+            let again =
+                self.with(|node, copies| node.note_cast(copies, outbound, taken.as_deref()));
+            if taken.is_none() || again == Some(true) {
+                tokio::time::sleep(PAUSE).await;
+            }
         }
     }
 
@@ -268,8 +278,13 @@ impl Node {
 
     /// Says goodbye to the other nodes, when no connection is left.
     pub(crate) async fn depart(&self, copies: &Copies) {
+        // The replies to other nodes' messages are what their answers depend on.
+        let has_more = || {
+            let state = copies.state();
+            !state.changed.is_empty() || !state.outbound.is_empty() || state.under_way > 0
+        };
         let until = Instant::now() + FAREWELL_MAX;
-        while !copies.state().changed.is_empty() && Instant::now() < until {
+        while has_more() && Instant::now() < until {
             tokio::time::sleep(FAREWELL_TICK).await;
         }
         copies.left.store(true, Ordering::Release);
@@ -288,8 +303,8 @@ impl Node {
     fn take_changed(&self, copies: &Copies) -> Vec<(UserId, Presence)> {
         let users = self.users();
         let mut state = copies.state();
-        let chosen: VecDeque<UserId> =
-            state.changed.keys().take(ANNOUNCED_AT_ONCE).cloned().collect();
+        let chosen: Vec<UserId> = state.changed.keys().take(ANNOUNCED_AT_ONCE).cloned().collect();
+        state.under_way += usize::from(!chosen.is_empty());
         let presence = |user: UserId| {
             let lost = state.changed.remove(&user).unwrap_or_default();
             let presence = match (users.connections(&user).is_empty(), lost) {

@@ -160,8 +160,10 @@ pub trait Directory: Send + Sync {
     /// begins to listen, and where its lease was forgotten.
     async fn negotiation_key(&self, proposal: [u8; 32]) -> Result<[u8; 32], Unavailable>;
 
-    /// Remembers for a day that tokens of a user are refused that were issued up to then.
-    async fn deny(&self, user: &UserId, before: SystemTime) -> Result<(), Unavailable>;
+    /// Remembers for a day that tokens of users are refused that were issued up to then; the latest
+    /// moment of a user counts. Called when somebody is told to go, and with all of them when a node
+    /// begins to listen, and where its lease was forgotten.
+    async fn deny(&self, denials: &[(UserId, SystemTime)]) -> Result<(), Unavailable>;
 
     /// All that are remembered. Called when a node begins to listen, and where its lease was
     /// forgotten.

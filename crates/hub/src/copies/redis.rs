@@ -19,6 +19,7 @@
 //! started anew or is another one (a promoted replica may lack the last messages), the epoch is a new
 //! one, and nothing from before it is told. Redis is inside the trust boundary: who can write there can speak to anyone.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
@@ -28,7 +29,7 @@ use redis::aio::{MultiplexedConnection, PubSubStream};
 use redis::{AsyncConnectionConfig, FromRedisValue, Pipeline, RedisError, RedisResult};
 use serde_json::Value;
 use tokio::sync::Mutex;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::{Directory, Find, Lease, NodeId, Parcels, Presence, Whereabouts};
 use crate::contract::{Unavailable, UserId};
@@ -108,21 +109,42 @@ if ARGV[2] == 'lost' then now = -now end
 redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f', now))
 return redis.call('PEXPIRE', KEYS[1], ARGV[3])";
 
+/// `KEYS denied; ARGV user, seconds`: the latest counts.
+const DENY: &str = "\
+local known = tonumber(redis.call('HGET', KEYS[1], ARGV[1]) or 0)
+if tonumber(ARGV[2]) > known then redis.call('HSET', KEYS[1], ARGV[1], ARGV[2]) end
+return known";
+
+/// In the first moments of an epoch nobody can be asked where users are: nodes that were there before
+/// have not said it again.
+const EPOCH_SETTLES: Duration = Duration::from_secs(2);
+
 /// Nodes find each other on this Redis.
 pub struct RedisDirectory {
     client: redis::Client,
     prefix: String,
-    open: Mutex<Option<Open>>,
+    link: Mutex<Link>,
+    /// Whether the log says already what the server does not allow.
+    told: AtomicBool,
     /// The epoch when the lease was last renewed here.
     epoch: std::sync::Mutex<Option<String>>,
     /// Nodes that had a lease when it was last renewed here.
     live: std::sync::Mutex<Vec<NodeId>>,
 }
 
-/// A connection, and the run of the server behind it.
+#[derive(Default)]
+struct Link {
+    open: Option<Open>,
+    opened: u64,
+    /// When it could not be opened the last time.
+    failed: Option<Instant>,
+}
+
+/// A connection, its number, and the run of the server behind it.
 #[derive(Clone)]
 struct Open {
     connection: MultiplexedConnection,
+    number: u64,
     run: String,
 }
 
@@ -132,16 +154,14 @@ impl RedisDirectory {
     pub fn new(url: &str, hub: &str) -> Result<Self, String> {
         let client = redis::Client::open(url).map_err(|error| error.category().to_owned())?;
         let prefix = format!("potok:hub:{hub}:");
-        let (open, epoch, live) = (Mutex::default(), Default::default(), Default::default());
-        Ok(RedisDirectory { client, prefix, open, epoch, live })
-    }
-
-    /// Whether it answers.
-    pub async fn ping(&self) -> Result<(), String> {
-        let mut pipeline = redis::pipe();
-        pipeline.cmd("PING").ignore();
-        let answer: RedisResult<()> = self.attempt(&pipeline).await;
-        answer.map_err(|error| error.category().to_owned())
+        Ok(RedisDirectory {
+            client,
+            prefix,
+            link: Mutex::default(),
+            told: AtomicBool::new(false),
+            epoch: Default::default(),
+            live: Default::default(),
+        })
     }
 
     fn user_key(&self, user: &UserId) -> String {
@@ -172,16 +192,39 @@ impl RedisDirectory {
         let answer = timeout(ANSWER_WITHIN, pipeline.query_async(&mut open.connection)).await;
         let answer = answer.unwrap_or_else(|_| Err(too_late()));
         if answer.is_err() {
-            *self.open.lock().await = None;
+            let mut link = self.link.lock().await;
+            // Another may have been opened since.
+            link.open = link.open.take().filter(|other| other.number != open.number);
         }
         answer
     }
 
     async fn connection(&self) -> RedisResult<Open> {
-        let mut open = self.open.lock().await;
-        if let Some(open) = &*open {
+        let asked = Instant::now();
+        let mut link = self.link.lock().await;
+        if let Some(open) = &link.open {
             return Ok(open.clone());
         }
+        // Somebody tried while we waited for our turn. All of them one after another would take
+        // seconds each where the network swallows everything.
+        if link.failed.is_some_and(|failed| failed >= asked) {
+            return Err(too_late());
+        }
+        match self.connect().await {
+            Ok((connection, run)) => {
+                link.opened += 1;
+                let open = Open { connection, number: link.opened, run };
+                link.open = Some(open.clone());
+                Ok(open)
+            }
+            Err(error) => {
+                link.failed = Some(Instant::now());
+                Err(error)
+            }
+        }
+    }
+
+    async fn connect(&self) -> RedisResult<(MultiplexedConnection, String)> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT_WITHIN))
             .set_response_timeout(Some(ANSWER_WITHIN));
@@ -189,20 +232,38 @@ impl RedisDirectory {
         let mut connection =
             timeout(CONNECT_WITHIN, connecting).await.unwrap_or_else(|_| Err(too_late()))?;
         let beginning = async {
-            let info: RedisResult<String> =
-                redis::cmd("INFO").arg("server").query_async(&mut connection).await;
-            // Where that may not be asked, every connection counts as one to another server.
-            let info = info.unwrap_or_default();
-            let run = info.lines().find_map(|line| line.trim().strip_prefix("run_id:"));
-            let run = run.map_or_else(|| NodeId::random().to_string(), str::to_owned);
+            let run = self.run_of(&mut connection).await?;
             self.begin(&run).query_async::<()>(&mut connection).await?;
             Ok::<_, RedisError>(run)
         };
         // Before anything else is said or asked on it.
         let run = timeout(ANSWER_WITHIN, beginning).await.unwrap_or_else(|_| Err(too_late()))?;
-        let made = Open { connection, run };
-        *open = Some(made.clone());
-        Ok(made)
+        Ok((connection, run))
+    }
+
+    /// Which run of which server this is. Where that cannot be told, what it has may be less than
+    /// what it was told, and nobody would know.
+    async fn run_of(&self, connection: &mut MultiplexedConnection) -> RedisResult<String> {
+        let info: RedisResult<String> =
+            redis::cmd("INFO").arg("server").query_async(connection).await;
+        let line = |info: &String| {
+            let run = info.lines().find_map(|line| line.trim().strip_prefix("run_id:"));
+            run.map(str::to_owned)
+        };
+        let is_refused = info.as_ref().err().is_some_and(|error| error.code() == Some("NOPERM"));
+        let run = info.as_ref().ok().and_then(line);
+        if (is_refused || (info.is_ok() && run.is_none()))
+            && !self.told.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!(
+                "the hub's Redis does not say which run of it this is (INFO server, run_id); its user needs +info"
+            );
+        }
+        match (info, run) {
+            (_, Some(run)) => Ok(run),
+            (Err(error), None) => Err(error),
+            (Ok(_), None) => Err(std::io::Error::other("no run_id").into()),
+        }
     }
 
     fn begin(&self, run: &str) -> Pipeline {
@@ -298,6 +359,11 @@ impl Directory for RedisDirectory {
         }
         let (seconds, micros): (i64, i64) = read(answers.remove(0))?;
         let now = seconds * 1000 + micros / 1000;
+        let began = epoch.as_deref().and_then(|epoch| epoch.split_once(' ')?.1.parse::<i64>().ok());
+        let settles = 0..EPOCH_SETTLES.as_millis() as i64;
+        if began.is_none_or(|began| settles.contains(&(now - began))) {
+            return Err(Unavailable);
+        }
         let mut dead = redis::pipe();
         let mut all = Vec::with_capacity(users.len());
         for (Find { user, .. }, answer) in users.iter().zip(answers) {
@@ -385,11 +451,13 @@ impl Directory for RedisDirectory {
         kept.try_into().map_err(|_| Unavailable)
     }
 
-    async fn deny(&self, user: &UserId, before: SystemTime) -> Result<(), Unavailable> {
+    async fn deny(&self, denials: &[(UserId, SystemTime)]) -> Result<(), Unavailable> {
+        let key = format!("{}denied", self.prefix);
         let mut pipeline = redis::pipe();
-        let before = super::views::seconds(before);
-        pipeline.cmd("HSET").arg(format!("{}denied", self.prefix));
-        pipeline.arg(user.as_str()).arg(before).ignore();
+        for (user, before) in denials {
+            pipeline.cmd("EVAL").arg(DENY).arg(1).arg(&key);
+            pipeline.arg(user.as_str()).arg(super::views::seconds(*before)).ignore();
+        }
         self.ask(&pipeline).await
     }
 

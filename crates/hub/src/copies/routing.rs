@@ -55,6 +55,10 @@ pub(crate) struct RoutingState {
     /// The directory was away or has forgotten something; until then others may not have said again
     /// who is with them.
     settling: Option<Instant>,
+    /// Legs up to that number are from before the directory was away, and are let go then.
+    overtaken: Option<(u64, Instant)>,
+    /// Nodes that lost their lease between the last two looks.
+    parted: HashSet<NodeId>,
     /// Nodes that lost their lease a moment ago.
     vanished: HashMap<NodeId, Instant>,
     /// Users to announce, and whether the last connection of those who are not here broke.
@@ -64,6 +68,8 @@ pub(crate) struct RoutingState {
     /// Users who left a moment ago, and what came for them since.
     searches: HashMap<UserId, Search>,
     pub outbound: VecDeque<Outbound>,
+    /// Calls of the directory that carry parcels or presences, and have not returned.
+    pub under_way: usize,
     /// When something last came through this node's line.
     pub heard: Option<Instant>,
     /// Questions to other nodes that are not answered yet.
@@ -100,12 +106,17 @@ impl Search {
     }
 }
 
+/// Parcels that are kept for the next try where the directory did not take them.
+const RETRIED_MAX: usize = 10_000;
+
 /// A parcel on its way out.
 pub(crate) struct Outbound {
     pub to: NodeId,
     pub parcel: Bytes,
     /// What it carries, where somebody waits for replies.
     pub legs: Vec<u64>,
+    /// Until when it is tried again, from the first time that nobody listened.
+    pub until: Option<Instant>,
 }
 
 impl Copies {
@@ -135,7 +146,7 @@ impl Copies {
 
     pub fn post(&self, to: NodeId, parcel: &Parcel) {
         let parcel = parcel.encode(self.id);
-        self.state().outbound.push_back(Outbound { to, parcel, legs: Vec::new() });
+        self.state().outbound.push_back(Outbound { to, parcel, legs: Vec::new(), until: None });
         self.casting.notify_one();
     }
 }
@@ -167,14 +178,21 @@ impl Node {
         let mut settlements = Settlements::default();
         let mut state = copies.state();
         let (now, live) = (Instant::now(), live.iter().copied().collect::<HashSet<_>>());
-        let gone: Vec<_> = state.live.difference(&live).copied().collect();
-        state.vanished.extend(gone.into_iter().map(|node| (node, now)));
+        let gone: HashSet<_> = state.live.difference(&live).copied().collect();
+        state.vanished.extend(gone.iter().map(|node| (*node, now)));
         let linger = self.limits().linger;
         state.vanished.retain(|node, then| !live.contains(node) && then.elapsed() < linger);
         (state.live, state.read) = (live, Some(now));
-        let RoutingState { legs, live, .. } = &mut *state;
-        let dead = |leg: &Leg| !live.contains(&leg.node);
-        for (_, leg) in legs.extract_if(|_, leg| dead(leg) || leg.pending.delivery.is_settled()) {
+        // What a node said last may come after the news that it has left: it is waited for until
+        // the next look, and no longer, also where it is back by then.
+        let parted = std::mem::replace(&mut state.parted, gone);
+        let overtaken = state.overtaken.take_if(|(_, until)| *until <= now);
+        let is_over = |number: u64, leg: &Leg| {
+            parted.contains(&leg.node)
+                || overtaken.is_some_and(|(last, _)| number <= last)
+                || leg.pending.delivery.is_settled()
+        };
+        for (_, leg) in state.legs.extract_if(|number, leg| is_over(*number, leg)) {
             leg.pending.delivery.mark_written();
             settlements.release(&leg.pending.delivery);
         }
@@ -182,7 +200,13 @@ impl Node {
 
     /// The directory is back, or begins anew: for as long as a node may take to be heard of, users
     /// who are not in it may be with somebody.
-    pub(crate) fn note_return(&self, copies: &Copies) {
+    pub(crate) fn note_return(&self, copies: &Copies, was_away: bool) {
+        if was_away {
+            // What the line took before may be lost, and its replies.
+            let mut state = copies.state();
+            let last = state.number();
+            state.overtaken = Some((last, Instant::now() + self.limits().lease));
+        }
         let naive = [Planted::AnnouncedOnce, Planted::AwayIsNobody];
         if !naive.into_iter().any(|bug| planted(self.limits(), bug)) {
             copies.state().settling = Some(Instant::now() + self.limits().lease);
@@ -386,11 +410,19 @@ impl Node {
         }
     }
 
-    /// What became of parcels: nobody listens at that node, or nobody knows.
-    pub(crate) fn note_cast(&self, copies: &Copies, sent: &[Outbound], taken: Option<&[bool]>) {
+    /// What became of parcels: nobody listens at that node, or nobody knows. Whether some are tried
+    /// again.
+    pub(crate) fn note_cast(
+        &self,
+        copies: &Copies,
+        sent: Vec<Outbound>,
+        taken: Option<&[bool]>,
+    ) -> bool {
         let mut settlements = Settlements::default();
         let mut state = copies.state();
-        for (place, outbound) in sent.iter().enumerate() {
+        state.under_way -= 1;
+        let (mut again, now) = (Vec::new(), Instant::now());
+        for (place, outbound) in sent.into_iter().enumerate() {
             let bytes = outbound.parcel.len();
             self.counters()
                 .queued_bytes
@@ -412,6 +444,29 @@ impl Node {
                         }
                     }
                 }
+            }
+            // Replies, which mean the same when they come twice. Who does not listen may begin anew.
+            let until = match taken {
+                None => outbound.until,
+                Some(true) => continue,
+                Some(false) => Some(outbound.until.unwrap_or(now + self.limits().lease)),
+            };
+            let is_there = taken.is_none() || state.live.contains(&outbound.to);
+            if outbound.legs.is_empty() && is_there && until.is_none_or(|until| now < until) {
+                again.push(Outbound { until, ..outbound });
+            }
+        }
+        let (some, room) = (!again.is_empty(), RETRIED_MAX.saturating_sub(state.outbound.len()));
+        again.into_iter().take(room).rev().for_each(|out| state.outbound.push_front(out));
+        some
+    }
+
+    /// What came for users who are looked for will not be sent any more.
+    pub(crate) fn give_up_searches(&self, copies: &Copies, settlements: &mut Settlements) {
+        let mut state = copies.state();
+        for (_, search) in state.searches.drain() {
+            for pending in search.pending {
+                settlements.settle(&pending.delivery, Answer::Unavailable);
             }
         }
     }
@@ -586,7 +641,7 @@ impl Letters {
                 let legs = letters.iter().map(|letter| letter.leg).collect();
                 let parcel = Parcel::Deliver(letters).encode(copies.id);
                 node.counters().queued_bytes.fetch_add(parcel.len(), Ordering::Relaxed);
-                state.outbound.push_back(Outbound { to, parcel, legs });
+                state.outbound.push_back(Outbound { to, parcel, legs, until: None });
                 letters = rest;
             }
         }

@@ -121,6 +121,8 @@ impl Node {
         let number = {
             let mut state = copies.state();
             let number = state.number();
+            // Those of who has gone meanwhile.
+            state.asks.retain(|_, asker| !asker.is_closed());
             state.asks.insert(number, asker);
             number
         };

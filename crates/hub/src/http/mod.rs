@@ -119,8 +119,10 @@ impl Door {
         let json = match negotiate::refusal(asked.query("negotiateVersion"), &asked.agent) {
             Some(error) => serde_json::json!({ "error": error }),
             None => {
-                let (id, secret) = self.node.negotiation.issue(&person.user);
-                negotiate::answer(&id, &secret, self.node.is_sticky())
+                let wanted = asked.query("useStatefulReconnect") == Some("true");
+                let returns = wanted && self.node.lets_return();
+                let (id, secret) = self.node.negotiation.issue(&person.user, returns);
+                negotiate::answer(&id, &secret, self.node.is_sticky(), returns)
             }
         };
         Ok(axum::Json(json).into_response())
@@ -179,7 +181,7 @@ impl Door {
         if !secret.ours || !secret.fresh {
             return Err(no(StatusCode::NOT_FOUND, "No Connection with that ID"));
         }
-        let attachment = self.begin(secret.id, &asked, &request, transport, &person)?;
+        let attachment = self.begin((secret.id, false), &asked, &request, transport, &person)?;
         Ok(match transport {
             Transport::ServerSentEvents => {
                 server_sent_events::response(self.node.clone(), attachment)
@@ -194,36 +196,64 @@ impl Door {
         mut request: Parts,
         person: &Person,
     ) -> Result<Response, HttpRefusal> {
-        let id = match asked.query("id") {
+        let (id, returns) = match asked.query("id") {
             Some(_) => {
                 let secret = self.secret(asked, person)?;
+                let live = self.node.find(&secret.id).filter(|_| secret.ours && secret.returns);
+                if let Some(connection) = live.clone().filter(|live| live.waits_for_return()) {
+                    return self.come_back(connection, request, person).await;
+                }
                 let stateful = planted(self.node.limits(), Planted::NegotiateKeepsState);
-                if !secret.fresh || (stateful && !secret.ours) {
+                let elsewhere = (stateful || secret.returns) && !secret.ours;
+                // Who wants to come back to what is over must not be taken for somebody new.
+                let over = live.is_some_and(|live| live.ending().is_some());
+                if !secret.fresh || elsewhere || over || self.node.is_spent(&secret.id) {
                     return Err(no(StatusCode::NOT_FOUND, "No Connection with that ID"));
                 }
-                secret.id
+                (secret.id, secret.returns)
             }
             // A client that skips negotiation has not met the limits yet.
-            None => self.has_room().map(|()| random::bytes())?,
+            None => self.has_room().map(|()| (random::bytes(), false))?,
         };
-        let upgrade = WebSocketUpgrade::from_request_parts(&mut request, &()).await;
+        let upgrade = self.upgrade(&mut request).await?;
+        let attachment =
+            self.begin((id, returns), asked, &request, Transport::WebSockets, person)?;
+        let node = self.node.clone();
+        Ok(upgrade.on_upgrade(move |socket| websocket::run(node, attachment, socket)))
+    }
+
+    /// A client whose socket broke is back with another.
+    async fn come_back(
+        &self,
+        connection: Arc<Connection>,
+        mut request: Parts,
+        person: &Person,
+    ) -> Result<Response, HttpRefusal> {
+        let upgrade = self.upgrade(&mut request).await?;
+        self.node.extend(&connection, person);
+        Ok(upgrade.on_upgrade(move |socket| async move {
+            connection.slot.put(socket);
+            connection.wake();
+        }))
+    }
+
+    async fn upgrade(&self, request: &mut Parts) -> Result<WebSocketUpgrade, HttpRefusal> {
+        let limits = &self.node.settings().limits;
+        let upgrade = WebSocketUpgrade::from_request_parts(request, &()).await;
         let upgrade =
             upgrade.map_err(|rejected| no(StatusCode::BAD_REQUEST, rejected.to_string()))?;
-        let attachment = self.begin(id, asked, &request, Transport::WebSockets, person)?;
-        let (node, limits) = (self.node.clone(), &self.node.settings().limits);
-        let upgrade = upgrade
+        Ok(upgrade
             .read_buffer_size(READ_BUFFER_BYTES)
             .write_buffer_size(WRITE_BUFFER_BYTES)
             .max_write_buffer_size(WRITE_BUFFER_BYTES + 2 * limits.queued_bytes)
             .max_message_size(limits.received_bytes)
-            .max_frame_size(limits.received_bytes);
-        Ok(upgrade.on_upgrade(move |socket| websocket::run(node, attachment, socket)))
+            .max_frame_size(limits.received_bytes))
     }
 
     /// A new connection of the node.
     fn begin(
         &self,
-        id: [u8; 16],
+        (id, returns): ([u8; 16], bool),
         asked: &RequestQuery,
         request: &Parts,
         transport: Transport,
@@ -236,6 +266,7 @@ impl Door {
             address: peers::address(request, self.node.settings()),
             agent: agent.into(),
             transport,
+            returns,
             opened: wall_now(),
         };
         let attachment = self.node.attach(origin, person);

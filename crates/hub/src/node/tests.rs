@@ -19,6 +19,7 @@ fn origin(number: u8) -> Origin {
         address: std::net::Ipv4Addr::LOCALHOST.into(),
         agent: "".into(),
         transport: crate::Transport::WebSockets,
+        returns: false,
         opened: wall_now(),
     }
 }
@@ -95,4 +96,27 @@ async fn a_connection_is_attached_once_and_leaves_nothing_behind() {
     assert_eq!(node.stats().connections, 0);
     assert!(node.live().is_empty());
     assert!(node.attach(origin(1), &person).is_some());
+}
+
+/// Answers that a broken connection never took must not stop those who send, some day.
+#[tokio::test]
+async fn what_a_connection_never_wrote_is_not_queued_for_ever() {
+    let node = Node::start(HubSettings::default(), Arc::new(Gatekeeper), Methods::new());
+    for returns in [false, true] {
+        let origin = Origin { returns, ..origin(1) };
+        let attachment = node.attach(origin, &person(300)).unwrap();
+        let connection = attachment.connection.clone();
+        let now = node.now();
+        connection.speak(Protocol::Json, Protocol::Json.ping(), now);
+        if returns {
+            connection.number_messages();
+        }
+        let answer = Ok(Value::from("x".repeat(10_000)));
+        connection.reply(Protocol::Json.completion("1", &answer), now);
+        assert!(node.stats().queued_bytes > 10_000);
+        attachment.end(Ending::Broken);
+        connection.control(Protocol::Json.ping(), now);
+        drop((attachment, connection));
+        assert_eq!(node.stats().queued_bytes, 0);
+    }
 }

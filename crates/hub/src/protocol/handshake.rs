@@ -6,8 +6,16 @@ use super::Protocol;
 
 /// Longer ones are refused.
 pub const BYTES_MAX: usize = 4 << 10;
-/// Version 2 adds stateful reconnects, which a client only uses where negotiation offered them.
+/// Adds stateful reconnects, which a client only uses where negotiation offered them.
 const VERSION_MAX: u64 = 2;
+
+/// What a client and the hub agree on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Agreement {
+    pub protocol: Protocol,
+    /// Whether the client counts messages, and may come back to its connection.
+    pub numbered: bool,
+}
 
 #[derive(Deserialize)]
 struct Request {
@@ -15,8 +23,8 @@ struct Request {
     version: u64,
 }
 
-/// The protocol a client asks for, or what it is told.
-pub fn parse(message: &[u8], binary: bool) -> Result<Protocol, String> {
+/// What a client asks for, or what it is told.
+pub fn parse(message: &[u8], binary: bool) -> Result<Agreement, String> {
     let request: Request =
         serde_json::from_slice(message).map_err(|_| "The handshake is not valid.".to_owned())?;
     let protocol = match request.protocol.as_str() {
@@ -36,7 +44,7 @@ pub fn parse(message: &[u8], binary: bool) -> Result<Protocol, String> {
         let (name, version) = (protocol.name(), request.version);
         return Err(format!("The server does not support version {version} of '{name}'."));
     }
-    Ok(protocol)
+    Ok(Agreement { protocol, numbered: request.version == VERSION_MAX })
 }
 
 /// What a client is told, with the separator.
@@ -54,8 +62,10 @@ mod tests {
     #[test]
     fn protocols_and_versions_are_chosen() {
         let ask = |text: &str| parse(text.as_bytes(), true);
-        assert_eq!(ask(r#"{"protocol":"json","version":1}"#), Ok(Protocol::Json));
-        assert_eq!(ask(r#"{"protocol":"messagepack","version":2}"#), Ok(Protocol::MessagePack));
+        let agreed = |protocol, numbered| Ok(Agreement { protocol, numbered });
+        assert_eq!(ask(r#"{"protocol":"json","version":1}"#), agreed(Protocol::Json, false));
+        let both = ask(r#"{"protocol":"messagepack","version":2}"#);
+        assert_eq!(both, agreed(Protocol::MessagePack, true));
         assert!(ask(r#"{"protocol":"json","version":3}"#).is_err());
         assert!(ask(r#"{"protocol":"protobuf","version":1}"#).is_err());
         assert!(ask("{}").is_err());

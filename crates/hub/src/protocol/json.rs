@@ -13,7 +13,7 @@ use super::{ClientCompletion, ClientMessage, Invocation, ProtocolError, RECORD_S
 #[serde(rename_all = "camelCase")]
 struct Envelope<'a> {
     #[serde(rename = "type")]
-    kind: u8,
+    kind: u64,
     #[serde(borrow, default)]
     invocation_id: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
@@ -26,6 +26,8 @@ struct Envelope<'a> {
     result: Option<&'a RawValue>,
     #[serde(borrow, default)]
     error: Option<Cow<'a, str>>,
+    #[serde(default)]
+    sequence_id: Option<u64>,
 }
 
 /// A result of `null` is a result.
@@ -68,8 +70,16 @@ pub fn parse(message: &[u8]) -> Result<ClientMessage, ProtocolError> {
         },
         6 => ClientMessage::Ping,
         7 => ClientMessage::Close,
-        2 | 5 | 8 | 9 => ClientMessage::Other,
-        _ => return Err(ProtocolError("a message of an unknown type")),
+        2 | 5 => ClientMessage::StreamPart,
+        8 | 9 => {
+            let number = envelope.sequence_id.ok_or(ProtocolError("a number is missing"))?;
+            if envelope.kind == 8 {
+                ClientMessage::Ack(number)
+            } else {
+                ClientMessage::Sequence(number)
+            }
+        }
+        _ => ClientMessage::Unknown,
     })
 }
 
@@ -92,6 +102,10 @@ pub fn close(error: Option<&str>, allow_reconnect: bool) -> String {
         message["allowReconnect"] = true.into();
     }
     ended(&message)
+}
+
+pub fn numbered(kind: u8, number: u64) -> String {
+    ended(&json!({"type": kind, "sequenceId": number}))
 }
 
 pub fn completion(id: &str, answer: &Result<Value, String>) -> String {
@@ -157,6 +171,16 @@ mod tests {
         let tricky =
             br#"{"error":"Client didn't provide a result.","invocationId":"a","x":"","type":3}"#;
         assert_eq!(usual_completion(tricky), None);
+    }
+
+    #[test]
+    fn types_to_come_are_passed_over() {
+        for message in [r#"{"type":99}"#, r#"{"type":300,"x":{}}"#] {
+            assert_eq!(parse(message.as_bytes()), Ok(ClientMessage::Unknown));
+        }
+        for message in [r#"{"type":"6"}"#, r#"{"type":-1}"#, "{}", r#"{"type":8}"#] {
+            assert!(parse(message.as_bytes()).is_err(), "{message}");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The hub protocol of SignalR: what clients say, and what they are told, in JSON and MessagePack.
 //!
 //! Works on whole messages in memory; transports cut them out of their byte streams with [`split`].
-//! Any bytes are survived. Not offered: streams, and what belongs to stateful reconnects.
+//! Any bytes are survived. Not offered: streams.
 
 pub mod handshake;
 pub mod json;
@@ -49,8 +49,31 @@ pub enum ClientMessage {
     },
     Ping,
     Close,
-    /// Known, and of no meaning for a hub without streams.
-    Other,
+    /// Of no meaning for a hub without streams.
+    StreamPart,
+    /// The hub's messages up to that number have arrived.
+    Ack(u64),
+    /// The number of the client's next message.
+    Sequence(u64),
+    /// Of a type that a version to come may have.
+    Unknown,
+}
+
+impl ClientMessage {
+    /// Whether it has a number, where a connection may be resumed.
+    pub fn is_numbered(&self) -> bool {
+        match self {
+            ClientMessage::Invocation(_)
+            | ClientMessage::StreamInvocation { .. }
+            | ClientMessage::Completion { .. }
+            | ClientMessage::StreamPart => true,
+            ClientMessage::Ping
+            | ClientMessage::Close
+            | ClientMessage::Ack(_)
+            | ClientMessage::Sequence(_)
+            | ClientMessage::Unknown => false,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -169,6 +192,23 @@ impl Protocol {
         }
     }
 
+    /// The client's messages up to that number have arrived.
+    pub fn ack(self, number: u64) -> Encoded {
+        self.numbered(8, number)
+    }
+
+    /// The number of the message that comes next.
+    pub fn sequence(self, number: u64) -> Encoded {
+        self.numbered(9, number)
+    }
+
+    fn numbered(self, kind: u8, number: u64) -> Encoded {
+        match self {
+            Protocol::Json => Encoded::Text(json::numbered(kind, number).into()),
+            Protocol::MessagePack => Encoded::Binary(msgpack::numbered(kind, number)),
+        }
+    }
+
     pub fn completion(self, id: &str, answer: &Result<Value, String>) -> Encoded {
         match self {
             Protocol::Json => Encoded::Text(json::completion(id, answer).into()),
@@ -210,6 +250,10 @@ mod tests {
                 protocol.parse(message).unwrap()
             };
             assert_eq!(whole(protocol.ping()), ClientMessage::Ping);
+            for number in [0, 1, 200, u64::MAX] {
+                assert_eq!(whole(protocol.ack(number)), ClientMessage::Ack(number));
+                assert_eq!(whole(protocol.sequence(number)), ClientMessage::Sequence(number));
+            }
             assert_eq!(whole(protocol.close(None, true)), ClientMessage::Close);
             assert_eq!(whole(protocol.close(Some("why"), false)), ClientMessage::Close);
             for (answer, completed) in [
@@ -235,6 +279,8 @@ mod tests {
             Protocol::MessagePack.completion("p1", &Ok(serde_json::json!({"a": [1, "b", null]}))),
             Protocol::Json.close(Some("x"), true),
             Protocol::MessagePack.close(Some("x"), true),
+            Protocol::Json.ack(7),
+            Protocol::MessagePack.sequence(300),
             Encoded::Binary(msgpack::invocation("1", "m", &serde_json::json!([{"a": 1.5}]))),
         ];
         let made = made.map(|encoded| encoded.as_bytes().to_vec());

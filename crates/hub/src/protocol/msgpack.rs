@@ -62,8 +62,13 @@ pub fn parse(message: &[u8]) -> Result<ClientMessage, ProtocolError> {
         }
         6 => ClientMessage::Ping,
         7 => ClientMessage::Close,
-        2 | 5 | 8 | 9 => ClientMessage::Other,
-        _ => return Err(ProtocolError("a message of an unknown type")),
+        2 | 5 => ClientMessage::StreamPart,
+        8 | 9 => {
+            let number = from.value(DEPTH_MAX)?.as_u64();
+            let number = number.ok_or(ProtocolError("a number is missing"))?;
+            if kind == 8 { ClientMessage::Ack(number) } else { ClientMessage::Sequence(number) }
+        }
+        _ => ClientMessage::Unknown,
     })
 }
 
@@ -268,6 +273,14 @@ pub fn close(error: Option<&str>, allow_reconnect: bool) -> Bytes {
         integer(to, 7);
         write(to, &error.map_or(Value::Null, Value::from));
         write(to, &Value::Bool(allow_reconnect));
+    })
+}
+
+pub fn numbered(kind: u8, number: u64) -> Bytes {
+    message(|to| {
+        array(to, 2);
+        integer(to, kind.into());
+        write(to, &number.into());
     })
 }
 

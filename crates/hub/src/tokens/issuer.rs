@@ -41,9 +41,9 @@ impl Authority for Issuer {
         if let Some(person) = self.remembered.find(token, version, wall_now(), leeway) {
             return Ok(person);
         }
-        let key = self.keys.find(&parsed.key_id).await?;
+        let (key, version) = self.keys.find(&parsed.key_id).await?;
         let person = verify(&parsed, &key, &self.settings)?;
-        self.remembered.remember(token, &person, self.keys.version(), wall_now());
+        self.remembered.remember(token, &person, version, wall_now());
         Ok(person)
     }
 

@@ -42,6 +42,14 @@ struct KeyCache {
     trouble: Option<String>,
 }
 
+impl KeyCache {
+    /// Some that still count.
+    fn has_keys(&self) -> bool {
+        let fresh = self.answered.is_some_and(|answered| answered.elapsed() < KEEP_MAX);
+        fresh && !self.keys.is_empty()
+    }
+}
+
 #[derive(Deserialize)]
 struct Discovery {
     issuer: String,
@@ -67,14 +75,18 @@ impl Keys {
         })
     }
 
-    /// The key of that id. Asks the issuer where it is unknown, unless that was done just now.
-    pub async fn find(&self, id: &str) -> Result<Key, Refusal> {
+    /// The key of that id, and the version of the keys it is one of. Asks the issuer where it is
+    /// unknown, unless that was done just now.
+    pub async fn find(self: &Arc<Self>, id: &str) -> Result<(Key, u64), Refusal> {
         if let Some(key) = self.known(id) {
             return Ok(key);
         }
-        let _ = tokio::time::timeout(WAIT_MAX, self.ask()).await;
-        let is_empty = self.state().keys.is_empty();
-        self.known(id).ok_or(if is_empty { Refusal::NoKeys } else { Refusal::UnknownKey })
+        // A task of its own: whoever hangs up now must not take the answer from all others.
+        let keys = self.clone();
+        let asking = tokio::spawn(async move { keys.ask().await });
+        let _ = tokio::time::timeout(WAIT_MAX, asking).await;
+        let has_keys = self.state().has_keys();
+        self.known(id).ok_or(if has_keys { Refusal::UnknownKey } else { Refusal::NoKeys })
     }
 
     pub fn version(&self) -> u64 {
@@ -84,18 +96,18 @@ impl Keys {
     /// Why there are no keys.
     pub fn trouble(&self) -> Option<String> {
         let state = self.state();
-        match state.keys.is_empty() {
-            false => None,
-            true => {
+        match state.has_keys() {
+            true => None,
+            false => {
                 Some(state.trouble.clone().unwrap_or("the issuer was not asked yet".to_owned()))
             }
         }
     }
 
-    fn known(&self, id: &str) -> Option<Key> {
+    fn known(&self, id: &str) -> Option<(Key, u64)> {
         let state = self.state();
-        let fresh = state.answered.is_some_and(|answered| answered.elapsed() < KEEP_MAX);
-        state.keys.get(id).filter(|_| fresh).cloned()
+        let key = state.keys.get(id).filter(|_| state.has_keys())?;
+        Some((key.clone(), state.version))
     }
 
     /// Asks the issuer, one at a time and not too often.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, close_code};
 use futures::{Sink, Stream, StreamExt};
 
-use crate::connection::Ending;
+use crate::connection::{Connection, Ending};
 use crate::node::{Attachment, Node};
 use crate::protocol::Encoded;
 use crate::session::Session;
@@ -25,28 +25,53 @@ const WRITES_MAX: usize = 16;
 /// How long the other side may take to close.
 const CLOSING_MAX: Duration = Duration::from_secs(5);
 
-/// Runs a connection to its end.
+/// Runs a connection to its end, on one socket after another where its client may come back.
 pub(crate) async fn run(node: Arc<Node>, attachment: Attachment, mut socket: WebSocket) {
-    let ending = {
-        let mut pump = Pump {
-            node: &node,
-            attachment: &attachment,
-            socket: &mut socket,
-            session: Session::default(),
-            flushing: false,
+    let mut session = Session::default();
+    loop {
+        let ending = {
+            let mut pump = Pump {
+                node: &node,
+                attachment: &attachment,
+                socket: &mut socket,
+                session: &mut session,
+                flushing: false,
+            };
+            std::future::poll_fn(|cx| pump.poll(cx)).await
         };
-        std::future::poll_fn(|cx| pump.poll(cx)).await
-    };
-    attachment.end(ending);
-    let closing = close(&attachment, &mut socket, ending);
-    let _ = tokio::time::timeout(CLOSING_MAX, closing).await;
+        let connection = &attachment.connection;
+        if ending != Ending::Broken || !connection.lose_socket(node.now()) {
+            attachment.end(ending);
+            let closing = close(&attachment, &mut socket, ending);
+            let _ = tokio::time::timeout(CLOSING_MAX, closing).await;
+            return;
+        }
+        match returned(connection).await {
+            Ok(next) => socket = next,
+            Err(ending) => return attachment.end(ending),
+        }
+        session.restart();
+        connection.send_again(node.now());
+    }
+}
+
+/// The socket that the client comes back with, or why it cannot any more.
+async fn returned(connection: &Connection) -> Result<WebSocket, Ending> {
+    std::future::poll_fn(|cx| {
+        connection.register(cx.waker());
+        if let Some(ending) = connection.ending() {
+            return Poll::Ready(Err(ending));
+        }
+        connection.slot.take().map_or(Poll::Pending, |socket| Poll::Ready(Ok(socket)))
+    })
+    .await
 }
 
 struct Pump<'a> {
     node: &'a Arc<Node>,
     attachment: &'a Attachment,
     socket: &'a mut WebSocket,
-    session: Session,
+    session: &'a mut Session,
     /// Whether something written is not flushed yet.
     flushing: bool,
 }
@@ -58,6 +83,11 @@ impl Pump<'_> {
         if let Some(ending) = connection.ending() {
             return Poll::Ready(ending);
         }
+        if connection.slot.is_filled() {
+            // Its client has given up this socket.
+            return Poll::Ready(Ending::Broken);
+        }
+        self.session.open_in_time(self.node, connection);
         match self.write(cx) {
             Poll::Ready(Err(())) => return Poll::Ready(Ending::Broken),
             Poll::Pending if planted(self.node.limits(), Planted::AwaitsSendInLoop) => {

@@ -11,7 +11,7 @@ use potok_services::{Chromium, Mode, Proxy};
 use serde_json::{Value, json};
 
 use crate::page::{PageClient, site};
-use crate::support::{AN_HOUR, TestHub, until};
+use crate::support::{AN_HOUR, Relay, TestHub, until};
 
 mod page;
 
@@ -36,7 +36,8 @@ fn frame(method: &str, payload: &Value) -> Arc<Frame> {
 async fn a_page_of_another_origin_is_served_by_every_way() {
     let chromium = tokio::task::spawn_blocking(Chromium::start).await.unwrap();
     let origin = site().await;
-    let limits = Limits { linger: Duration::from_secs(30), ..Limits::default() };
+    let (linger, between_polls) = (Duration::from_secs(30), Duration::from_secs(5));
+    let limits = Limits { linger, between_polls, ..Limits::default() };
     let settings = HubSettings { origins: vec![origin.clone()], limits, ..HubSettings::default() };
     let hub = TestHub::with(settings).await;
     for (transport, protocol) in WAYS {
@@ -63,20 +64,46 @@ async fn a_page_of_another_origin_is_served_by_every_way() {
         assert_eq!(echoed, json!({"user": user, "value": {"a": [1, "b"]}}));
 
         // The network goes and comes back: the client reconnects, and what came meanwhile is there.
-        if transport != "LongPolling" {
-            proxy.set(Mode::Cut);
-            assert_eq!(client.event()["event"], "reconnecting");
-            until("the cut is noticed", || hub.node.stats().connections == 0).await;
-            let ask = hub
-                .send_frame(&user, &frame("notify", &json!("meanwhile")), AN_HOUR, AckRule::Any)
-                .await;
-            proxy.set(Mode::Pass);
-            let mut events = [client.event(), client.event()];
-            events.sort_by_key(|event| event["event"].as_str().unwrap().to_owned());
-            assert_eq!(events[0]["args"][0], "meanwhile");
-            assert_eq!(events[1]["event"], "reconnected");
-            assert_eq!(ask.answer().await, Answer::Acknowledged);
+        proxy.set(Mode::Cut);
+        assert_eq!(client.event()["event"], "reconnecting");
+        until("the cut is noticed", || hub.node.stats().connections == 0).await;
+        let ask = hub
+            .send_frame(&user, &frame("notify", &json!("meanwhile")), AN_HOUR, AckRule::Any)
+            .await;
+        proxy.set(Mode::Pass);
+        let mut events = [client.event(), client.event()];
+        events.sort_by_key(|event| event["event"].as_str().unwrap().to_owned());
+        assert_eq!(events[0]["args"][0], "meanwhile");
+        assert_eq!(events[1]["event"], "reconnected");
+        assert_eq!(ask.answer().await, Answer::Acknowledged);
+        assert_eq!(client.ask("connection.stop().then(() => 'stopped')"), "stopped");
+        until("the client is gone", || hub.node.stats().connections == 0).await;
+    }
+
+    // One that asks for it keeps its connection when the socket breaks, and hears nothing of that.
+    let relay = Relay::to(hub.address).await;
+    let url = format!("http://{}/hubs/notifications", relay.address);
+    for protocol in ["json", "messagepack"] {
+        let user = format!("stateful-{protocol}");
+        let mut client = PageClient::stateful(&chromium, &origin, &url, protocol);
+        assert_eq!(client.start(&hub.token(&user)), "started", "{protocol}");
+        until("it is known", || hub.node.stats().users == 1).await;
+        let connected = hub.node.stats().connected;
+        let mut asks = Vec::new();
+        for number in 0..20 {
+            if number % 10 == 5 {
+                relay.snap();
+            }
+            asks.push(hub.send(&user, json!(number)).await);
         }
+        for number in 0..20 {
+            let event = client.event();
+            assert_eq!((&event["event"], &event["args"][0]), (&json!("message"), &json!(number)));
+        }
+        for ask in asks {
+            assert_eq!(ask.answer().await, Answer::Acknowledged, "{protocol}");
+        }
+        assert_eq!(hub.node.stats().connected, connected);
         assert_eq!(client.ask("connection.stop().then(() => 'stopped')"), "stopped");
         until("the client is gone", || hub.node.stats().connections == 0).await;
     }

@@ -31,15 +31,22 @@ impl PageClient {
         url: &str,
         (transport, protocol): (&str, &str),
     ) -> Self {
+        let arguments = json!([url, transport, protocol]);
+        PageClient::with(chromium, origin, &arguments)
+    }
+
+    /// One that comes back to its connection.
+    #[allow(dead_code, reason = "of the browser's tests alone")]
+    pub fn stateful(chromium: &Chromium, origin: &str, url: &str, protocol: &str) -> Self {
+        let arguments = json!([url, "WebSockets", protocol, true]);
+        PageClient::with(chromium, origin, &arguments)
+    }
+
+    fn with(chromium: &Chromium, origin: &str, arguments: &Value) -> Self {
         tokio::task::block_in_place(|| {
             let mut page = chromium.page(origin);
             page.until("window.signalR && signalR.protocols && signalR.protocols.msgpack");
-            page.evaluate(&format!(
-                "void make({}, {}, {})",
-                json!(url),
-                json!(transport),
-                json!(protocol)
-            ));
+            page.evaluate(&format!("void make(...{arguments})"));
             PageClient(page)
         })
     }

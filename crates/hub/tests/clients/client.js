@@ -1,8 +1,8 @@
 // The stock client, unchanged: does what it is told by lines of its input, and tells what happens by
-// lines of its output. Arguments: URL, transport, protocol, package.
+// lines of its output. Arguments: URL, transport, protocol, package, "stateful".
 const readline = require("readline");
 
-const [url, transport, protocol, library] = process.argv.slice(2);
+const [url, transport, protocol, library, stateful] = process.argv.slice(2);
 const signalr = require(library || "@microsoft/signalr");
 
 const tell = (event, more) => console.log(JSON.stringify({ event, ...more }));
@@ -21,6 +21,7 @@ if (protocol === "messagepack") {
   const { MessagePackHubProtocol } = require("@microsoft/signalr-protocol-msgpack");
   builder.withHubProtocol(new MessagePackHubProtocol());
 }
+if (stateful) builder.withStatefulReconnect();
 const connection = builder.build();
 
 const told = (method) => (...args) => tell("message", { method, args });

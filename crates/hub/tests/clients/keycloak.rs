@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use potok_hub::tokens::issuer::Issuer;
 use potok_hub::tokens::{Authority, Refusal};
 use potok_hub::{
@@ -12,12 +14,13 @@ use potok_hub::{
     Ticket, UserId,
 };
 use potok_services::{Chromium, Keycloak, Mode, Proxy};
-use serde_json::json;
+use ring::hmac;
+use serde_json::{Value, json};
 
 use crate::page::{PageClient, site};
 use crate::stock::WAYS;
 use crate::stock_client::StockClient;
-use crate::support::{AN_HOUR, Recorder, patiently, until};
+use crate::support::{AN_HOUR, Recorder, ask_at, patiently, until};
 
 const ALICE: &str = "11111111-1111-4111-8111-111111111111";
 const BOB: &str = "22222222-2222-4222-8222-222222222222";
@@ -48,6 +51,52 @@ async fn send_to_both(node: &Node, text: &str) -> Sent {
     Sent(recorder)
 }
 
+/// Tokens that are made of this realm's, or that it made itself for something else: what each is, the
+/// rule that refuses it, and the token.
+fn bad_tokens(keycloak: &Keycloak) -> Vec<(&'static str, &'static str, String)> {
+    let good = keycloak.token("alice", "access_token");
+    let [header, claims, signature] = good.split('.').collect::<Vec<_>>()[..] else { panic!() };
+    let base64 = |text: &[u8]| URL_SAFE_NO_PAD.encode(text);
+    let header: Value = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(header).unwrap()).unwrap();
+    let headed = |algorithm: &str| {
+        let mut header = header.clone();
+        header["alg"] = algorithm.into();
+        format!("{}.{claims}", base64(header.to_string().as_bytes()))
+    };
+    let keys = keycloak.keys();
+    let all: Value = serde_json::from_str(&keys).unwrap();
+    let own = |key: &&Value| key["kid"] == header["kid"];
+    let key = all["keys"].as_array().unwrap().iter().find(own).unwrap();
+    let with_secret = |secret: &str| {
+        let message = headed("HS256");
+        let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
+        format!("{message}.{}", base64(hmac::sign(&key, message.as_bytes()).as_ref()))
+    };
+    let mut changed: Value =
+        serde_json::from_slice(&URL_SAFE_NO_PAD.decode(claims).unwrap()).unwrap();
+    changed["sub"] = BOB.into();
+    let changed = base64(changed.to_string().as_bytes());
+    keycloak.set_token_life(Duration::from_secs(1));
+    let expired = keycloak.token("alice", "access_token");
+    keycloak.set_token_life(Duration::from_secs(300));
+    vec![
+        ("none", "Algorithm", format!("{}.", headed("none"))),
+        ("none, with the signature", "Algorithm", format!("{}.{signature}", headed("none"))),
+        ("HS256 with the key", "Algorithm", with_secret(&key.to_string())),
+        ("HS256 with its certificate", "Algorithm", with_secret(key["x5c"][0].as_str().unwrap())),
+        (
+            "another person in it",
+            "Signature",
+            format!("{}.{changed}.{signature}", good.split('.').next().unwrap()),
+        ),
+        ("no audience", "Audience", keycloak.token_without_audience("alice")),
+        ("another realm", "UnknownKey", keycloak.token_of_another_realm()),
+        ("ID", "Kind", keycloak.token("alice", "id_token")),
+        ("refresh", "UnknownKey", keycloak.token("alice", "refresh_token")),
+        ("expired", "Expired", expired),
+    ]
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn people_of_a_realm_are_let_in_and_nobody_else() {
     let keycloak = tokio::task::spawn_blocking(Keycloak::start).await.unwrap();
@@ -75,6 +124,8 @@ async fn people_of_a_realm_are_let_in_and_nobody_else() {
     assert!(admins.verify(&access).await.is_ok());
     let bob = token("bob", "access_token").await;
     assert_eq!(admins.verify(&bob).await, Err(Refusal::Role("notify-admin".to_owned())));
+    let strict = AuthSettings { leeway: Duration::ZERO, ..settings.clone() };
+    let strict = Issuer::new(strict).unwrap();
     let elsewhere = Issuer::new(AuthSettings { audience: "other".to_owned(), ..settings }).unwrap();
     assert!(matches!(elsewhere.verify(&access).await, Err(Refusal::Audience { .. })));
 
@@ -131,12 +182,40 @@ async fn people_of_a_realm_are_let_in_and_nobody_else() {
         node.disconnect(&UserId::new(ALICE), None).await.unwrap();
         until("both are gone", || node.stats().connections == 0).await;
     }
+    // Every kind of token that is none of ours, at the door.
+    let bad = {
+        let keycloak = keycloak.clone();
+        tokio::task::spawn_blocking(move || bad_tokens(&keycloak)).await.unwrap()
+    };
+    for (kind, rule, token) in bad {
+        // One of them expires in a moment.
+        let refused = async {
+            loop {
+                match strict.verify(&token).await {
+                    Err(refusal) => return refusal,
+                    Ok(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+                }
+            }
+        };
+        let refusal = patiently(kind, refused).await;
+        assert!(format!("{refusal:?}").starts_with(rule), "{kind}: {refusal:?}");
+        if rule == "Expired" {
+            // The hub lets clocks differ by thirty seconds.
+            continue;
+        }
+        let bearer = format!("Bearer {token}");
+        let negotiate = "/hubs/notifications/negotiate?negotiateVersion=1";
+        let asked = ask_at(address, "POST", negotiate, &[("authorization", &bearer)]).await;
+        assert_eq!(asked.status, 401, "{kind}");
+        assert!(!asked.body.contains(&token));
+    }
     // Somebody who is no user of this realm's application: refused, and the page sees why.
     let url = format!("http://{address}/hubs/notifications");
     let mut in_page = PageClient::new(&chromium, &origin, &url, WAYS[0]);
     let failed = in_page.start(&token("alice", "id_token").await);
     assert!(failed.as_str().unwrap().contains("401"), "{failed}");
 
+    let fetches = issuer.fetches();
     // A new key is learned when the first token signed with it comes, the old one still counts.
     let rotating = keycloak.clone();
     tokio::task::spawn_blocking(move || rotating.rotate_keys()).await.unwrap();
@@ -151,5 +230,5 @@ async fn people_of_a_realm_are_let_in_and_nobody_else() {
     };
     patiently("the new key is learned", learned).await;
     assert!(issuer.verify(&bob).await.is_ok());
-    assert_eq!(issuer.fetches(), 2, "one fetch for one rotation");
+    assert_eq!(issuer.fetches(), fetches + 1, "one fetch for one rotation");
 }

@@ -9,7 +9,7 @@ use potok_services::{Mode, Proxy};
 use serde_json::json;
 
 use crate::stock_client::StockClient;
-use crate::support::{AN_HOUR, TestHub, until};
+use crate::support::{AN_HOUR, Relay, TestHub, until};
 
 pub const WAYS: [(&str, &str); 5] = [
     ("WebSockets", "json"),
@@ -87,11 +87,10 @@ async fn messages_calls_and_farewells_by_every_way() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cut_connection_is_made_anew_and_nothing_is_missed_meanwhile() {
-    let limits = Limits { linger: Duration::from_secs(30), ..Limits::default() };
+    let (linger, between_polls) = (Duration::from_secs(30), Duration::from_secs(5));
+    let limits = Limits { linger, between_polls, ..Limits::default() };
     let hub = TestHub::with(HubSettings { limits, ..HubSettings::default() }).await;
-    for (transport, protocol) in
-        [("WebSockets", "json"), ("WebSockets", "messagepack"), ("ServerSentEvents", "json")]
-    {
+    for (transport, protocol) in WAYS {
         let user = format!("alice-{transport}-{protocol}");
         let proxy = Proxy::start(hub.address);
         let url = format!("http://{}/hubs/notifications", proxy.address());
@@ -114,6 +113,59 @@ async fn a_cut_connection_is_made_anew_and_nothing_is_missed_meanwhile() {
         assert_eq!(ask.answer().await, Answer::Acknowledged);
         drop(client);
         until("the client is gone", || hub.node.stats().connections == 0).await;
+    }
+}
+
+/// The stock client's own option: its connection outlives the socket, it hears nothing of that, and
+/// nothing is lost or comes twice in either direction.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stateful_client_keeps_its_connection_when_the_socket_breaks() {
+    const ROUNDS: u32 = 5;
+    const MESSAGES: u32 = 20;
+    let hub = TestHub::start().await;
+    let relay = Relay::to(hub.address).await;
+    let url = format!("http://{}/hubs/notifications", relay.address);
+    for protocol in ["json", "messagepack"] {
+        let user = format!("alice-{protocol}");
+        let before = hub.node.stats();
+        let mut client = StockClient::stateful(&url, protocol);
+        client.start(&hub.token(&user));
+        // There since before it was known to count messages.
+        until("it is known", || hub.node.stats().users == 1).await;
+        let mut asks = Vec::new();
+        for round in 0..ROUNDS {
+            for number in 0..MESSAGES {
+                if number == MESSAGES / 2 {
+                    relay.snap();
+                    client.order(json!({"invoke": ["Echo", round]}));
+                }
+                let payload = json!(round * MESSAGES + number);
+                asks.push(hub.send(&user, payload).await);
+            }
+            let (mut heard, mut echoed) = (Vec::new(), Vec::new());
+            while heard.len() < MESSAGES as usize || echoed.is_empty() {
+                let event = client.event();
+                match event["event"].as_str() {
+                    Some("message") => heard.push(event["args"][0].as_u64().unwrap() as u32),
+                    Some("result") => echoed.push(event["result"]["value"].clone()),
+                    // Neither "reconnecting" nor "closed".
+                    _ => panic!("{protocol}: {event}"),
+                }
+            }
+            let expected: Vec<_> = (round * MESSAGES..(round + 1) * MESSAGES).collect();
+            assert_eq!((heard, echoed), (expected, vec![json!(round)]), "{protocol}");
+        }
+        for ask in asks {
+            assert_eq!(ask.answer().await, Answer::Acknowledged, "{protocol}");
+        }
+        let stats = hub.node.stats();
+        assert_eq!(stats.connected - before.connected, 1, "one connection all the time");
+        assert_eq!((stats.unknown, stats.late), (0, 0));
+        until("all is confirmed", || hub.node.stats().queued_bytes == 0).await;
+        // Told to go, it does not come back, although it tries once.
+        hub.node.disconnect(&UserId::new(&user), None).await.unwrap();
+        client.await_event("closed", &[]);
+        until("it is gone", || hub.node.stats().connections == 0).await;
     }
 }
 

@@ -17,9 +17,17 @@ impl StockClient {
 
     /// A client of another version.
     pub fn of(url: &str, transport: &str, protocol: &str, library: &str) -> Self {
+        StockClient::with(&[url, transport, protocol, library])
+    }
+
+    /// One that comes back to its connection.
+    pub fn stateful(url: &str, protocol: &str) -> Self {
+        StockClient::with(&[url, "WebSockets", protocol, "@microsoft/signalr", "stateful"])
+    }
+
+    fn with(arguments: &[&str]) -> Self {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/client.js");
-        let script = NodeScript::start(&script, &[url, transport, protocol, library]);
-        StockClient { script }
+        StockClient { script: NodeScript::start(&script, arguments) }
     }
 
     pub fn order(&mut self, order: Value) {

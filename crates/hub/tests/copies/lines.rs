@@ -12,6 +12,9 @@ use potok_hub::{
 use serde_json::Value;
 use tokio::sync::watch;
 
+/// The kind of parcels that carry replies.
+const REPLIES: u8 = 2;
+
 /// One node's way to the directory.
 #[derive(Default)]
 pub struct LinePath {
@@ -28,6 +31,9 @@ pub struct LinePath {
     pub keeping: Gate,
     pub announcing: Gate,
     pub reading: Gate,
+    pub casting: Gate,
+    /// How often the lease was renewed.
+    pub renewed: AtomicUsize,
 }
 
 /// A place where calls wait while it is shut.
@@ -88,7 +94,11 @@ impl Directory for LinePath {
     async fn renew(&self, node: NodeId, lease: Duration) -> Result<Lease, Unavailable> {
         match self.lapsed.load(Ordering::Acquire) {
             true => Err(Unavailable),
-            false => self.reach()?.renew(node, lease).await,
+            false => {
+                let lease = self.reach()?.renew(node, lease).await;
+                self.renewed.fetch_add(1, Ordering::AcqRel);
+                lease
+            }
         }
     }
 
@@ -126,6 +136,9 @@ impl Directory for LinePath {
     }
 
     async fn cast(&self, parcels: &[(NodeId, Bytes)]) -> Result<Vec<bool>, Unavailable> {
+        if parcels.iter().any(|(_, parcel)| parcel.get(1) == Some(&REPLIES)) {
+            self.casting.pass().await;
+        }
         self.reach()?.cast(parcels).await
     }
 
@@ -138,8 +151,8 @@ impl Directory for LinePath {
         self.reach()?.negotiation_key(proposal).await
     }
 
-    async fn deny(&self, user: &UserId, before: SystemTime) -> Result<(), Unavailable> {
-        self.reach()?.deny(user, before).await
+    async fn deny(&self, denials: &[(UserId, SystemTime)]) -> Result<(), Unavailable> {
+        self.reach()?.deny(denials).await
     }
 
     async fn denials(&self) -> Result<Vec<(UserId, SystemTime)>, Unavailable> {

@@ -1,10 +1,11 @@
 //! Redis flushed, killed and frozen under two nodes.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
+use potok_hub::tokens::development;
 use potok_hub::trouble::Planted;
-use potok_hub::{Answer, Hub, Limits, RedisDirectory};
+use potok_hub::{Answer, Directory, Hub, Limits, NodeId, RedisDirectory, UserId};
 use potok_services::Redis;
 use serde_json::json;
 
@@ -54,8 +55,12 @@ async fn a_node_that_announces_once_is_forgotten() {
     };
     patiently("the leases", again).await;
     let mut answers = Vec::new();
-    for _ in 0..3 {
-        answers.push(a.send("alice", json!(1)).await.answer().await);
+    while answers.len() < 3 {
+        // Not in the first moments of the new epoch.
+        match a.try_send("alice").await {
+            Ok(ask) => answers.push(ask.answer().await),
+            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
     }
     assert!(answers.contains(&Answer::Nobody), "the naive version is seen: {answers:?}");
 }
@@ -98,4 +103,38 @@ async fn leases_that_ran_out_are_begun_anew() {
     on(&redis, Redis::thaw).await;
     a.acknowledged("alice", &mut alice).await;
     assert_eq!(b.node.stats().connections, 1);
+}
+
+/// Who was told to go is not let in by a node that comes after Redis was flushed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn denials_are_said_again() {
+    let (redis, Pair { a, b }) = start(&limits()).await;
+    let alice = UserId::new("alice");
+    let told = development::now();
+    a.node.disconnect(&alice, Some(told)).await.unwrap();
+    // An older one takes nothing back.
+    let older = told - Duration::from_secs(100);
+    b.node.disconnect(&alice, Some(older)).await.unwrap();
+    on(&redis, |redis| redis.command(&["FLUSHALL"])).await;
+    let denied = |redis: &Redis| {
+        let said = redis.command(&["HGET", "potok:hub:notifications:denied", "alice"]);
+        said.trim_matches('"').parse::<u64>().unwrap_or_default()
+    };
+    let since = told.duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let again = async { while on(&redis, denied).await != since {} };
+    patiently("the denial", again).await;
+}
+
+/// A server that does not say which run of it this is could be another one without anybody noticing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_that_may_not_be_asked_who_it_is_is_not_used() {
+    let redis = Arc::new(tokio::task::spawn_blocking(Redis::start).await.unwrap());
+    on(&redis, |redis| redis.command(&["ACL", "SETUSER", "default", "-info"])).await;
+    let directory = RedisDirectory::new(&redis.url(), "notifications").unwrap();
+    let node = NodeId::parse("0123456789abcdef").unwrap();
+    let lease = Duration::from_secs(60);
+    assert!(directory.renew(node, lease).await.is_err());
+    on(&redis, |redis| redis.command(&["ACL", "SETUSER", "default", "+info"])).await;
+    assert!(!directory.renew(node, lease).await.unwrap().kept);
+    assert!(directory.renew(node, lease).await.unwrap().kept);
 }

@@ -1,6 +1,7 @@
 //! Nodes that die, freeze or are not believed; each with the naive version that gets it wrong.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use potok_hub::trouble::Planted;
@@ -142,5 +143,46 @@ async fn a_reply_that_may_be_lost_is_no_missing_answer() {
     alice.invoked().await;
     set(&way.deaf);
     set(&way.away);
+    assert_eq!(ask.answer().await, Answer::Unavailable);
+}
+
+/// A node that stops has its clients' answers sent before it leaves: acknowledged is acknowledged.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_stops_says_first_what_was_acknowledged() {
+    use potok_hub::Hub;
+    let limits = Limits { notice: Duration::ZERO, ..limits() };
+    let (Pair { a, b }, way_a, way_b) = apart(&limits).await;
+    let mut alice = b.connect("alice").await;
+    a.acknowledged("alice", &mut alice).await;
+    let ask = a.send("alice", json!(1)).await;
+    let id = alice.invoked().await;
+    way_b.casting.shut();
+    let node = b.node.clone();
+    let stopping = tokio::spawn(async move { node.drain(Duration::ZERO).await });
+    alice.complete(&id).await;
+    assert_eq!(alice.hear().await["allowReconnect"], true);
+    let waiting = || way_b.casting.waiting.load(Ordering::Acquire) > 0;
+    crate::support::until("the reply waits", waiting).await;
+    // Looked at once more by the other, who must not miss a node that is there.
+    let before = way_a.renewed.load(Ordering::Acquire);
+    let looked = || way_a.renewed.load(Ordering::Acquire) > before;
+    crate::support::until("the other has looked", looked).await;
+    way_b.casting.open();
+    assert_eq!(ask.answer().await, Answer::Acknowledged);
+    crate::support::patiently("it stops", stopping).await.unwrap();
+}
+
+/// What was asked of a hub that stops is answered when it has stopped, wherever it was sent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_stops_leaves_nothing_unanswered() {
+    use potok_hub::Hub;
+    let limits = Limits { notice: Duration::ZERO, farewell: Duration::ZERO, ..limits() };
+    let (Pair { a, b }, ..) = apart(&limits).await;
+    let mut alice = b.connect("alice").await;
+    a.acknowledged("alice", &mut alice).await;
+    let ask = a.send("alice", json!(1)).await;
+    alice.invoked().await;
+    crate::support::patiently("it stops", a.node.drain(Duration::ZERO)).await;
+    assert!(!ask.is_open());
     assert_eq!(ask.answer().await, Answer::Unavailable);
 }

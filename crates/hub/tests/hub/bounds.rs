@@ -166,7 +166,7 @@ async fn malformed_and_oversized_messages_end_their_connection_only() {
     let oversized = format!("{{\"type\":1,\"target\":\"{}\"}}\u{1e}", "x".repeat(40_000));
     let endless = "x".repeat(20_000);
     for bad in [
-        vec!["{\"type\":99}\u{1e}".to_owned()],
+        vec!["{\"type\":\"6\"}\u{1e}".to_owned()],
         vec!["not json\u{1e}".to_owned()],
         vec!["{\"type\":3}\u{1e}".to_owned()],
         vec![oversized],

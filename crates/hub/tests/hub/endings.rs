@@ -6,7 +6,7 @@ use potok_hub::tokens::development;
 use potok_hub::{Answer, ConnectionAsk, Hub, HubSettings, Limits, Transport, UserId};
 use serde_json::json;
 
-use crate::support::{Client, TestHub, patiently, until};
+use crate::support::{AN_HOUR, Client, TestHub, patiently, until};
 
 #[tokio::test]
 async fn a_drained_hub_sends_its_clients_elsewhere() {
@@ -62,6 +62,19 @@ async fn a_late_client_does_not_keep_a_hub_from_stopping() {
     assert_eq!(late.hear().await, json!({"type": 7, "allowReconnect": true}));
     patiently("the drain", drained).await.unwrap();
     assert_eq!(ask.answer().await, Answer::NoAnswer { written: true });
+}
+
+/// Who was on their way back is not said to be away by a hub that stops.
+#[tokio::test]
+async fn what_waits_for_a_user_is_answered_when_the_hub_stops() {
+    let hub = TestHub::limited(Limits { linger: AN_HOUR, ..Limits::default() }).await;
+    drop(hub.connect("alice").await);
+    until("the break is noticed", || hub.node.stats().connections == 0).await;
+    let ask = hub.send("alice", json!(1)).await;
+    assert!(ask.is_open());
+    patiently("the drain", hub.node.drain(Duration::ZERO)).await;
+    assert!(!ask.is_open(), "all is answered when it returns");
+    assert_eq!(ask.answer().await, Answer::Unavailable);
 }
 
 #[tokio::test]

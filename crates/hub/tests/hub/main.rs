@@ -9,5 +9,6 @@ mod crowds;
 mod doors;
 mod endings;
 mod resuming;
+mod returning;
 #[allow(dead_code, reason = "shared with the tests of several nodes")]
 mod support;

@@ -368,3 +368,36 @@ pub async fn ask_at(
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
     HttpReply { status, head: head.to_owned(), body: body.to_owned() }
 }
+
+/// A way to a hub that can be snapped: connections break, new ones pass at once.
+pub struct Relay {
+    pub address: SocketAddr,
+    snaps: tokio::sync::watch::Sender<()>,
+}
+
+impl Relay {
+    pub async fn to(target: SocketAddr) -> Self {
+        let snaps = tokio::sync::watch::Sender::new(());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let snapping = snaps.subscribe();
+        tokio::spawn(async move {
+            while let Ok((mut client, _)) = listener.accept().await {
+                let mut snapping = snapping.clone();
+                snapping.mark_unchanged();
+                tokio::spawn(async move {
+                    let Ok(mut hub) = TcpStream::connect(target).await else { return };
+                    tokio::select! {
+                        _ = tokio::io::copy_bidirectional(&mut client, &mut hub) => {}
+                        _ = snapping.changed() => {}
+                    }
+                });
+            }
+        });
+        Relay { address, snaps }
+    }
+
+    pub fn snap(&self) {
+        self.snaps.send_replace(());
+    }
+}

@@ -50,7 +50,7 @@ async fn tokens_are_in_no_log_and_in_no_answer() {
     let mut client = Client::open(&socket, &token).await.unwrap();
     client.shake_hands().await;
     // A broken message, a broken token, a token of nobody, and one in the wrong place.
-    client.write("{\"type\":99}\u{1e}").await;
+    client.write("{\"type\":\"6\"}\u{1e}").await;
     while client.heard().await.is_some() {}
     until("it is gone", || hub.node.stats().connections == 0).await;
     let forged = format!("{}x", &token[..token.len() - 2]);

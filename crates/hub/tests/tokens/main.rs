@@ -38,6 +38,20 @@ async fn a_storm_of_unknown_keys_costs_one_fetch() {
     assert!(verifier.verify(&fake.good()).await.is_ok());
 }
 
+/// A stranger who hangs up while the keys are fetched takes them from nobody.
+#[tokio::test]
+async fn a_fetch_outlives_who_caused_it() {
+    let fake = FakeIssuer::start().await;
+    let verifier = Issuer::new(settings(&fake)).unwrap();
+    let token = fake.rsa.token(&json!({"alg": "RS256", "kid": "stranger"}), &fake.claims());
+    {
+        let asking = std::pin::pin!(verifier.verify(&token));
+        assert!(futures::poll!(asking).is_pending());
+    }
+    assert!(verifier.verify(&fake.good()).await.is_ok());
+    assert_eq!(verifier.fetches(), 1);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_removed_key_does_not_live_on() {
     let fake = FakeIssuer::start().await;

@@ -113,6 +113,9 @@ impl Check {
             (Err(more), failure) => return Err(wire::joined(failure, more)),
         };
         let plans = wire::plans(&pipelines, &connections)?;
+        if let Some(doubt) = potok_config::Auth::doubt(&connections.auth.user) {
+            eprintln!("warning: {doubt}");
+        }
         for (pipeline, what) in wire::without_address(&pipelines, &plans) {
             eprintln!("note: pipeline `{pipeline}`: {what}");
         }

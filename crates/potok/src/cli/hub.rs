@@ -71,7 +71,7 @@ pub struct Hub {
     #[arg(long, conflicts_with = "sticky")]
     websockets_only: bool,
     /// Several nodes, and a balancer that sends every request of a client to the same one: offer
-    /// server-sent events and long polling too
+    /// server-sent events, long polling and stateful reconnects too
     #[arg(long)]
     sticky: bool,
     /// Address for metrics, `potok hub who` and `potok hub disconnect`; this machine only, port 0
@@ -211,6 +211,9 @@ impl Hub {
         connections: &Connections,
     ) -> Result<Arc<dyn Authority>, Failure> {
         if let Some(settings) = self.auth.settings(&connections.auth)? {
+            if let Some(doubt) = potok_config::Auth::doubt(&settings.user) {
+                tracing::warn!("{doubt}");
+            }
             let issuer = Issuer::start(settings);
             return Ok(issuer
                 .map_err(|why| Failure::new("P1106", "the issuer cannot be used").because(why))?);

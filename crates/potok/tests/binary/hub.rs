@@ -67,9 +67,13 @@ struct Listening {
 
 impl Listening {
     fn start(home: &Home, url: &str) -> Self {
+        Listening::of("alice", home, url)
+    }
+
+    fn of(user: &str, home: &Home, url: &str) -> Self {
         let data = home.path().to_str().unwrap();
         let mut command =
-            potok(["listen", "--json", "--user", "alice", "--url", url, "--data-dir", data]);
+            potok(["listen", "--json", "--user", user, "--url", url, "--data-dir", data]);
         command.stdout(Stdio::piped()).stderr(Stdio::null());
         let mut process = Hub(command.spawn().unwrap());
         let output = BufReader::new(process.0.stdout.take().unwrap()).lines();
@@ -102,6 +106,8 @@ fn hubs_on_one_redis_are_one_hub() {
     let options = ["--redis", url.as_str(), "--lease", "2s", "--ack-within", "20s"];
     let (mut a, b) = (RunningHub::start(&home, &options), RunningHub::start(&home, &options));
     let mut alice = Listening::start(&home, &b.url);
+    // There all the time: nothing of hers is for him.
+    let bob = Listening::of("bob", &home, &a.url);
     // From when the nodes know each other.
     let (mut id, mut last) = (0, String::new());
     let mut until = |a: &mut RunningHub, wanted: &str, but: &[&str]| {
@@ -122,7 +128,8 @@ fn hubs_on_one_redis_are_one_hub() {
     );
 
     let who = run(potok(["hub", "who", "--json", "--admin", &a.admin]), b"").good();
-    let [who] = &who.lines()[..] else { panic!("{}", who.text()) };
+    let [who, him] = &who.lines()[..] else { panic!("{}", who.text()) };
+    assert_eq!(him["user"], "bob");
     assert_eq!((&who["user"], &who["transport"]), (&json!("alice"), &json!("WebSockets")));
     assert_eq!(who["address"], "127.0.0.1");
 
@@ -146,8 +153,8 @@ fn hubs_on_one_redis_are_one_hub() {
 
     let metrics = run_metrics(&a.admin);
     for line in [
-        "potok_hub_connections{hub=\"notifications\",transport=\"WebSockets\",protocol=\"json\"} 1",
-        "potok_hub_users{hub=\"notifications\"} 1",
+        "potok_hub_connections{hub=\"notifications\",transport=\"WebSockets\",protocol=\"json\"} 2",
+        "potok_hub_users{hub=\"notifications\"} 2",
     ] {
         assert!(metrics.contains(line), "{line}\n{metrics}");
     }
@@ -155,6 +162,10 @@ fn hubs_on_one_redis_are_one_hub() {
     assert_eq!(kicked.good().lines()[0], json!({"user": "alice", "closed": 1}));
     // Told to go for good, it goes.
     while alice.output.next().is_some() {}
+    let kicked = run(potok(["hub", "disconnect", "bob", "--json", "--admin", &a.admin]), b"");
+    assert_eq!(kicked.good().lines()[0], json!({"user": "bob", "closed": 1}));
+    let heard: Vec<_> = bob.output.map(Result::unwrap).filter(|line| line.contains("m-")).collect();
+    assert_eq!(heard, Vec::<String>::new(), "messages for somebody else");
     let refused = run(potok(["hub", "who", "--admin", "127.0.0.1:1"]), b"").exits(1);
     assert!(refused.stderr.contains("P1110"), "{}", refused.stderr);
 }
@@ -179,6 +190,14 @@ fn whose_tokens_count_is_read_from_the_connections() {
         let said = format!("{}{}", refused.text(), refused.stderr);
         assert!(said.contains("P0129"), "{said}");
     }
+    // A name that can become another person's is worth a word.
+    std::fs::write(
+        &file,
+        "auth:\n  issuer: https://id.example.com\n  audience: hub\n  user: email\n",
+    )
+    .unwrap();
+    let checked = run(potok(["check", path, "--config", path]), b"").good();
+    assert!(checked.stderr.contains("warning: users are named by `email`"), "{}", checked.stderr);
     // An issuer that is not there: the hub runs, and is not ready.
     std::fs::write(&file, "auth:\n  issuer: http://127.0.0.1:9/realms/a\n  audience: hub\n")
         .unwrap();

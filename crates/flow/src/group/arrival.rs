@@ -26,7 +26,7 @@ pub(crate) struct Arrival {
 pub(crate) enum Stream {
     /// All of the log.
     Log,
-    /// One partition, by its number in the index.
+    /// One partition, by a number that is its own in every run.
     Partition(u32),
 }
 

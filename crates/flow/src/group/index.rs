@@ -209,8 +209,6 @@ pub(crate) struct Index {
     pub feeds: Vec<Feed>,
     /// Numbers of feeds that have left and that nothing refers to.
     free_feeds: Vec<u32>,
-    /// Partitions that records came from, for [`Stream::Partition`].
-    streams: Vec<Partition>,
     /// With their places in the log.
     waiting: Vec<(u64, WaitingRecord)>,
     open: HashMap<GroupKey, Group>,
@@ -286,14 +284,11 @@ impl Index {
         }
     }
 
-    /// The stream of a partition.
-    pub fn stream(&mut self, partition: &Partition) -> Stream {
-        let known = self.streams.iter().position(|known| known == partition);
-        let at = known.unwrap_or_else(|| {
-            self.streams.push(partition.clone());
-            self.streams.len() - 1
-        });
-        Stream::Partition(at as u32)
+    /// The stream of a partition: by its name, so that records of one time and place in several have
+    /// the same order whenever they are read.
+    pub fn stream(&self, partition: &Partition) -> Stream {
+        let name = FixedHash::new().text(partition.topic.as_bytes());
+        Stream::Partition(name.number(u64::from(partition.index)).finish() as u32)
     }
 
     /// Takes a record in.

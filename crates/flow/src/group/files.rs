@@ -93,7 +93,7 @@ impl FileDesk {
         self.retry_at.filter(|_| self.is_held())
     }
 
-    /// True once for each group: a closed gate need not keep it from its stages.
+    /// Notes an attempt; true for the first one at a group. A closed gate need not keep it from its stages.
     pub fn tries(&mut self, seal: u64) -> bool {
         self.tried.replace(seal) != Some(seal)
     }

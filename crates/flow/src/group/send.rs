@@ -139,14 +139,18 @@ impl Lane {
         }
     }
 
-    /// False for a group that waits behind a closed gate and was tried there.
+    /// False for a group that waits behind a closed gate and was tried already: there, or by the attempt
+    /// that closed it.
     fn may_try(&self, desk: &mut FileDesk, seal: u64) -> bool {
         match self.shut_gate() {
             Some(gate) => {
                 gate.want();
                 gate.has_refused() && desk.tries(seal)
             }
-            None => true,
+            None => {
+                desk.tries(seal);
+                true
+            }
         }
     }
 

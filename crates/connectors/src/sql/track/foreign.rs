@@ -72,6 +72,15 @@ impl ForeignMoves {
     }
 }
 
+/// The error of a row in which a stage behind `stage` has failed: a step before it says nothing of that.
+pub(super) fn standing_error(row: Option<&[Option<String>]>, stage: usize) -> Option<&str> {
+    let (error, stages) = row?.split_first()?;
+    let has_failed = |cells: &[Option<String>]| {
+        cells.first().is_some_and(|state| state.as_deref() == Some("failed"))
+    };
+    error.as_deref().filter(|_| stages.chunks(3).skip(stage + 1).any(has_failed))
+}
+
 /// The cells of an answer from a column on.
 pub(super) fn from(row: &TextRow, column: usize) -> &[Option<String>] {
     row.get(column..).unwrap_or_default()
@@ -121,5 +130,16 @@ mod tests {
         let moves = ForeignMoves::default();
         moves.look(("f", 0), &stages, None);
         assert_eq!(moves.total(), 1);
+    }
+
+    /// Naive: an earlier step clears it, and the row looks as if somebody else had made it fail.
+    #[test]
+    fn an_earlier_step_leaves_the_error_of_a_failed_stage() {
+        let failed = row(&["why", "done", "t", "t", "failed", "t", ""]);
+        assert_eq!(standing_error(Some(&failed), 0), Some("why"));
+        assert_eq!(standing_error(Some(&failed), 1), None, "the stage itself is tried again");
+        let started = row(&["why", "done", "t", "t", "started", "t", ""]);
+        assert_eq!(standing_error(Some(&started), 0), None);
+        assert_eq!(standing_error(None, 0), None);
     }
 }

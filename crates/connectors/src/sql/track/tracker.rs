@@ -226,13 +226,14 @@ impl<D: TrackDatabase> SqlTracker<D> {
         }
         self.lift(&mut session, (file, shard), step.stage, step.state).await?;
         let FileFacts { records, hash, counts, error, attempt } = &step.facts;
+        let error = error.as_deref().or_else(|| foreign::standing_error(found, step.stage));
         let [key_file, key_shard] = key.clone();
         let values = [
             step.of.seal.as_str().into(),
             owner.as_str().into(),
             (*records).into(),
             hash.as_deref().into(),
-            error.as_deref().into(),
+            error.into(),
             u32::from(*attempt).into(),
             key_file.clone(),
             key_shard.clone(),

@@ -135,6 +135,14 @@ impl<T: Ord> Smallest<T> {
     }
 }
 
+impl Smallest<GroupCursor> {
+    /// False for what is due then and is behind all that were found, or not behind `after`.
+    fn may_have(&self, due: i64, after: Option<&GroupCursor>) -> bool {
+        let is_early = || self.found.peek().is_none_or(|last| due <= last.due);
+        after.is_none_or(|after| due >= after.due) && (self.found.len() < self.most || is_early())
+    }
+}
+
 impl Index {
     /// How many groups are held.
     pub fn groups(&self) -> u64 {
@@ -151,9 +159,19 @@ impl Index {
     ) -> Vec<GroupCursor> {
         let mut first = Smallest { found: BinaryHeap::new(), most };
         let is_behind = |place: &GroupCursor| after.is_none_or(|after| place > after);
-        let sealed = self.sending.iter().chain(self.sealed.iter()).map(|s| s.place(pipeline));
-        let closed = self.frozen.iter().chain(self.sealing.iter()).map(|f| f.place(pipeline));
-        sealed.chain(closed).filter(is_behind).for_each(|place| first.add(place));
+        // There may be a million of them while their destination is away: only those are named that
+        // may be among the first.
+        let mut add = |due, place: &dyn Fn() -> GroupCursor| {
+            if first.may_have(due, after) {
+                Some(place()).filter(is_behind).into_iter().for_each(|place| first.add(place));
+            }
+        };
+        for sealed in self.sending.iter().chain(self.sealed.iter()) {
+            add(sealed.due.unwrap_or(i64::MIN), &|| sealed.place(pipeline));
+        }
+        for closed in self.frozen.iter().chain(self.sealing.iter()) {
+            add(closed.due, &|| closed.place(pipeline));
+        }
         for share in self.shares.values() {
             let open = share.due.range(from(after, pipeline)..).filter_map(|(due, name)| {
                 let generation = Generation { name: self.open.get(name)?.name, part: 0, parts: 1 };

@@ -14,11 +14,12 @@ use potok_connectors::embedded::{EmbeddedLog, Options};
 use potok_core::{
     Fault, Headers, Log, Output, Position, RECORD_BYTES_MAX, ReadFrom, Sink, SystemClock,
 };
-use potok_expr::Template;
+use potok_expr::{Template, ValuePath};
 use potok_flow::dead_letter::{self, DeadLetterState};
 use potok_flow::decode::{JsonDecoder, RawDecoder};
 use potok_flow::{
-    ClosePlan, DeliverPlan, Engine, GroupPlan, Input, OnRepeat, Plan, Retry, Target, TopicTarget,
+    ClosePlan, DeliverPlan, Engine, GroupPlan, Input, OnRepeat, Plan, Retry, ShardPlan, Target,
+    TopicTarget,
 };
 use potok_testkit::memory::MemorySink;
 use potok_testkit::{FaultyDisk, PowerCut};
@@ -328,6 +329,51 @@ async fn a_full_disk_is_worked_off_with_groups() {
         track: None,
     };
     is_worked_off(false, Some(hold)).await;
+}
+
+/// A shard whose destination fails while its only group is sent goes on when that is back, though
+/// nothing comes any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shard_goes_on_in_silence_when_its_destination_is_back() {
+    let log = open(&FaultyDisk::new()).unwrap();
+    let hold = GroupPlan {
+        by: None,
+        shard: Some(ShardPlan { by: ValuePath::parse(".shop").unwrap(), of: 2 }),
+        kinds: Vec::new(),
+        id: None,
+        close: ClosePlan { after_first: Some(Duration::from_millis(20)), ..ClosePlan::default() },
+        on_repeat: OnRepeat::Keep,
+        store: None,
+        memory_max: 1 << 20,
+        internal: "potok-copy".into(),
+        files: None,
+        track: None,
+    };
+    let sinks = [MemorySink::new(), MemorySink::new()];
+    let delivers = sinks.iter().zip(0..).map(|(sink, shard)| {
+        let one = plan(Target::Sink(Arc::new(sink.clone()))).delivers.remove(0);
+        DeliverPlan { label: format!("shop-{shard}"), shard: Some(shard), ..one }
+    });
+    let delivers = delivers.collect();
+    let sink = sinks[0].clone();
+    let target = Target::Sink(Arc::new(sink.clone()) as Arc<dyn Sink>);
+    let engine = Engine::new(log.clone(), Arc::new(SystemClock), None);
+    engine.start(Plan { hold: Some(hold), delivers, ..plan(target) }).unwrap();
+    let gate = || async {
+        let status = engine.status().await.pop().unwrap();
+        let of = status.destinations.into_iter().find(|of| of.destination == "shop-0").unwrap();
+        of.gate.state
+    };
+    for round in 1..=5 {
+        until("an open gate", || async { gate().await == "open" }).await;
+        sink.set_outage(Some(Fault::wait("away")));
+        log.append(&[input(r#"{"shop":0}"#)]).await.unwrap();
+        until("the gate to close", || async { gate().await != "open" }).await;
+        sink.set_outage(None);
+        until("the group to be sent", || async { sink.count() == round }).await;
+    }
+    engine.drain(PATIENCE).await;
+    log.close();
 }
 
 async fn is_worked_off(to_topic: bool, hold: Option<GroupPlan>) {

@@ -101,6 +101,10 @@ impl GuardedSink {
         session.commit().await?;
         let found = found.first().and_then(|row| row.first().cloned().flatten());
         match found {
+            // Another process has just noted one that this transaction does not see yet.
+            None if writes => {
+                Err(Fault::retry(format!("{label}: `{TABLE}` does not say which shard it is")))
+            }
             Some(found) if found != shard.to_string() => {
                 let what = format!("{label}: this database is shard {found}, not {shard}");
                 let hint = "two addresses have changed places: set them back. Where this database \

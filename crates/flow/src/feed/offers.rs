@@ -336,7 +336,9 @@ impl JournalWriter {
         }
         let outputs: Vec<Output> = rows.iter().map(|(_, row)| row.output.clone()).collect();
         let outcomes = self.journal.offer(&outputs, mode).await;
-        rows.into_iter().zip(outcomes).collect()
+        // One of which nothing is said was not written.
+        let unknown = || OfferOutcome::Unsent(Fault::retry("the log said nothing about a record"));
+        rows.into_iter().zip(outcomes.into_iter().chain(std::iter::repeat_with(unknown))).collect()
     }
 
     /// Gives these back and shuts their key: behind this head, or behind the first of them.

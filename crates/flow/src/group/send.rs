@@ -12,7 +12,7 @@ use potok_core::{
     SourceBatch, Store, StoreAddress, Timestamp,
 };
 
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use super::Holding;
 use super::arrival;
@@ -25,7 +25,7 @@ use crate::counts::Ending;
 use crate::crash_notes::{Range, Suspicion};
 use crate::lane::{Cycle, Item, Lane};
 use crate::ledger::Note;
-use crate::plan::{GroupPlan, OnRepeat};
+use crate::plan::OnRepeat;
 use crate::process::GroupItems;
 use crate::waits::WaitsFor;
 use crate::work::{Chunk, Completion, InFlightBatch, Stop};
@@ -89,7 +89,11 @@ impl Lane {
                 return Ok(false);
             }
             match holding.sends_apart() {
-                true => self.take_shard(&mut holding.desk, &holding.plan, &mut index),
+                true => {
+                    let makes_files = holding.plan.makes_files();
+                    let to_send = &holding.board.to_send;
+                    self.take_shard(&mut holding.desk, makes_files, to_send, &mut index)
+                }
                 false => {
                     let must_read = holding.store.reads_from_log() && !index.next_is_in_memory();
                     let records_max = if must_read { READ_LOT_MAX } else { LOT_MAX };
@@ -109,6 +113,8 @@ impl Lane {
             for (assignment, records, notes) in left {
                 let _ = self.ledger.send(Note::HandedBack { assignment, records, notes });
             }
+            // The gate may be open again before anybody waits for it: whoever sends looks once more.
+            holding.board.to_send.notify_one();
             return Ok(false);
         }
         holding.board.index().sent();
@@ -120,19 +126,23 @@ impl Lane {
     fn take_shard(
         &self,
         desk: &mut FileDesk,
-        plan: &GroupPlan,
+        makes_files: bool,
+        to_send: &Notify,
         index: &mut Index,
     ) -> Arc<Vec<SealedGroup>> {
         self.say_strays(index);
         let next = index.next_to_send(|sealed| self.has_destination(&sealed.key));
         let is_ready = |sealed: &&SealedGroup| {
-            // One that was parked again meanwhile is read once more.
-            let is_written =
-                !plan.makes_files() || sealed.records() == 0 || sealed.file.get().is_some();
-            is_written && sealed.parked().is_none()
+            !makes_files || sealed.records() == 0 || sealed.file.get().is_some()
         };
-        let next = next.filter(is_ready).map(|sealed| (sealed.key.clone(), sealed.seal.offset));
-        match next {
+        let next = next.filter(is_ready);
+        let is_parked = next.is_some_and(|sealed| sealed.parked().is_some());
+        match next.map(|sealed| (sealed.key.clone(), sealed.seal.offset)) {
+            // Another is next than a moment ago, and its members are to be read first.
+            Some(_) if is_parked => {
+                to_send.notify_one();
+                Arc::default()
+            }
             Some((_, seal)) if !self.may_try(desk, seal) => Arc::default(),
             Some((key, seal)) => index.take_one(&key, seal),
             None => Arc::default(),
@@ -156,6 +166,10 @@ impl Lane {
 
     /// Reads the members of the next group from its seal again, where memory does not have them.
     pub(super) async fn unpark_next(&mut self, holding: &Holding, to: Next) -> Result<(), Stop> {
+        if !holding.sends_apart() {
+            // Nobody has parked anything.
+            return Ok(());
+        }
         let (key, seal, parked, feeds) = {
             let index = holding.board.index();
             let next = match to {

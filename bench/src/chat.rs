@@ -31,7 +31,7 @@ const WRITING: u64 = 1_000;
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Chats that wait: how long they are written in, and how long they are quiet before they close.
-struct Waiting {
+struct WaitingChats {
     chats: u64,
     sent_over: Duration,
     quiet: Duration,
@@ -53,7 +53,7 @@ pub fn run(quick: bool) -> Result<()> {
     }
     let (chats, sent_over, quiet) = if quick { (100_000, 10, 40) } else { (1_000_000, 60, 120) };
     let (sent_over, quiet) = (Duration::from_secs(sent_over), Duration::from_secs(quiet));
-    ChatBench::new(&program, "everysec")?.wait(&Waiting { chats, sent_over, quiet })
+    ChatBench::new(&program, "everysec")?.wait(&WaitingChats { chats, sent_over, quiet })
 }
 
 struct ChatBench<'a> {
@@ -174,7 +174,7 @@ impl<'a> ChatBench<'a> {
     }
 
     /// Chats of one message each: written in evenly, then quiet.
-    fn wait(&self, size: &Waiting) -> Result<()> {
+    fn wait(&self, size: &WaitingChats) -> Result<()> {
         let quiet = size.quiet.as_secs();
         println!(
             "chat: {} chats of one message wait in Redis, written in over {} s, quiet for {quiet} s",
@@ -236,7 +236,7 @@ impl<'a> ChatBench<'a> {
     }
 
     /// How long after it was due each chat was in the topic it is delivered to.
-    fn lateness(&self, size: &Waiting) -> Result<()> {
+    fn lateness(&self, size: &WaitingChats) -> Result<()> {
         let mut child = Command::new(self.program)
             .args(["read", "chats", "--data-dir"])
             .arg(self.scratch.path().join("wait/data"))
@@ -291,7 +291,10 @@ fn percentile(mut figures: Vec<f64>, share: f64) -> f64 {
 }
 
 /// Sends all chats, as many at each tick as are due to be sent by then.
-fn evenly(size: &Waiting, mut send: impl FnMut(std::ops::Range<u64>) -> Result<()>) -> Result<()> {
+fn evenly(
+    size: &WaitingChats,
+    mut send: impl FnMut(std::ops::Range<u64>) -> Result<()>,
+) -> Result<()> {
     let (start, mut sent) = (now(), 0);
     while sent < size.chats {
         let share = start.elapsed().as_secs_f64() / size.sent_over.as_secs_f64();

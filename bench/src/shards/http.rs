@@ -194,7 +194,7 @@ fn is_whole(answer: &[u8]) -> Result<bool> {
 }
 
 /// A body, and who waits for it to be durable.
-type Waiting = (Bytes, oneshot::Sender<()>);
+type UnsyncedBody = (Bytes, oneshot::Sender<()>);
 
 /// What somebody would write: a handler, and a thread that writes what waits and syncs once for all
 /// of it.
@@ -212,7 +212,7 @@ pub fn bare(folder: &Path) -> Result<()> {
     })
 }
 
-async fn take(State(bodies): State<mpsc::Sender<Waiting>>, body: Bytes) -> StatusCode {
+async fn take(State(bodies): State<mpsc::Sender<UnsyncedBody>>, body: Bytes) -> StatusCode {
     let (done, durable) = oneshot::channel();
     if bodies.send((body, done)).await.is_err() || durable.await.is_err() {
         return StatusCode::SERVICE_UNAVAILABLE;
@@ -220,7 +220,7 @@ async fn take(State(bodies): State<mpsc::Sender<Waiting>>, body: Bytes) -> Statu
     StatusCode::OK
 }
 
-fn append(mut file: File, mut bodies: mpsc::Receiver<Waiting>) -> Result<()> {
+fn append(mut file: File, mut bodies: mpsc::Receiver<UnsyncedBody>) -> Result<()> {
     let mut buffer = Vec::new();
     while let Some(first) = bodies.blocking_recv() {
         let mut waiting = vec![first];

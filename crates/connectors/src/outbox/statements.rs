@@ -267,7 +267,7 @@ impl Shape {
             delay.attempt,
             self.literal(delay.error),
             self.literal(delay.key),
-            self.beside_nothing(),
+            self.dual(),
             self.mine(token),
             self.left(&ids)
         );
@@ -397,7 +397,7 @@ impl Shape {
     }
 
     /// What MariaDB and MySQL want between a list of values and a condition.
-    fn beside_nothing(&self) -> &'static str {
+    fn dual(&self) -> &'static str {
         if self.dialect == Dialect::Mysql { " FROM DUAL" } else { "" }
     }
 
@@ -586,7 +586,7 @@ impl Shape {
              SELECT {name}, '', '', '', '', {now}, {}{} WHERE NOT EXISTS \
              (SELECT 1 FROM {leases} l WHERE l.name = {name})",
             self.in_time(Duration::ZERO),
-            self.beside_nothing(),
+            self.dual(),
         );
         let insert = match self.dialect {
             Dialect::Mysql => {

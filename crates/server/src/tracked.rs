@@ -53,17 +53,6 @@ pub(crate) struct File {
     pub reason: Option<String>,
 }
 
-impl File {
-    /// As somebody may read it: errors quote what they are about.
-    fn tell(&mut self, visitor: &Visitor) {
-        if !visitor.may(Role::Operator) {
-            for error in [&mut self.row.error, &mut self.reason].into_iter().flatten() {
-                *error = cause_of(error);
-            }
-        }
-    }
-}
-
 #[derive(Serialize)]
 pub(crate) struct AllFiles {
     pipelines: Vec<TrackedFiles>,
@@ -79,15 +68,14 @@ pub(crate) async fn files(
         (None, Some(true)) => FilesAsk::InProgress,
         (None, _) => FilesAsk::Newest(which.limit.unwrap_or(NAMES).clamp(1, NAMES_MAX)),
     };
-    let mut pipelines = files_of(&admin, which.pipeline.as_deref(), &ask).await?;
-    let files = pipelines.iter_mut().flat_map(|of| &mut of.files);
-    files.for_each(|file| file.tell(&visitor));
+    let pipelines = files_of(&admin, &visitor, which.pipeline.as_deref(), &ask).await?;
     Ok(Json(AllFiles { pipelines }))
 }
 
 /// The files that are asked for, pipeline by pipeline.
 pub(crate) async fn files_of(
     admin: &Admin,
+    visitor: &Visitor,
     pipeline: Option<&str>,
     ask: &FilesAsk,
 ) -> Result<Vec<TrackedFiles>, ApiError> {
@@ -99,7 +87,7 @@ pub(crate) async fn files_of(
         pipelines.push(TrackedFiles {
             pipeline: tracked.pipeline.clone(),
             stages: tracked.tracker.stages().iter().map(ToString::to_string).collect(),
-            files: rows.into_iter().map(|row| shown(&tracked, row)).collect(),
+            files: rows.into_iter().map(|row| shown(&tracked, row, visitor)).collect(),
             open: if is_named { Vec::new() } else { tracked.open.clone() },
             shards,
         });
@@ -124,17 +112,20 @@ pub(crate) async fn stuck(
     visitor: Visitor,
     Params(which): Params<StuckFilter>,
 ) -> Result<Json<AllStuck>, ApiError> {
-    let mut stuck = stuck_of(&admin, which.pipeline.as_deref()).await?;
-    stuck.iter_mut().for_each(|file| file.tell(&visitor));
+    let stuck = stuck_of(&admin, &visitor, which.pipeline.as_deref()).await?;
     Ok(Json(AllStuck { stuck }))
 }
 
 /// Files that have been in one state for longer than they should.
-pub(crate) async fn stuck_of(admin: &Admin, pipeline: Option<&str>) -> Result<Vec<File>, ApiError> {
+pub(crate) async fn stuck_of(
+    admin: &Admin,
+    visitor: &Visitor,
+    pipeline: Option<&str>,
+) -> Result<Vec<File>, ApiError> {
     let mut stuck = Vec::new();
     for tracked in tracked(admin, pipeline).await? {
         let rows = tracked.tracker.list(&FilesAsk::Stuck).await?;
-        stuck.extend(rows.into_iter().map(|row| shown(&tracked, row)));
+        stuck.extend(rows.into_iter().map(|row| shown(&tracked, row, visitor)));
     }
     Ok(stuck)
 }
@@ -204,11 +195,17 @@ pub(crate) async fn tracked(
     Ok(tracked)
 }
 
-pub(crate) fn shown(tracked: &TrackedPipeline, row: TrackedFile) -> File {
+/// A row as this visitor may read it: errors quote what they are about.
+pub(crate) fn shown(tracked: &TrackedPipeline, mut row: TrackedFile, visitor: &Visitor) -> File {
     let shard = u32::try_from(row.shard).ok();
     let files = tracked.files.as_ref().filter(|_| row.seal.is_some());
     let path = files.zip(shard).map(|(files, shard)| files.place(shard, &row.filename));
-    let reason = reason(tracked, &row);
+    let mut reason = reason(tracked, &row);
+    if !visitor.may(Role::Operator) {
+        for error in [&mut row.error, &mut reason].into_iter().flatten() {
+            *error = cause_of(error);
+        }
+    }
     File { row, path, reason }
 }
 

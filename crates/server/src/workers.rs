@@ -11,6 +11,7 @@ use potok_core::{FilesAsk, ShardTotals, StageTotals};
 use potok_flow::TrackedPipeline;
 use serde::{Deserialize, Serialize};
 
+use crate::access::Visitor;
 use crate::request::Params;
 use crate::tracked::{File, files_of, shown, stuck_of, tracked};
 use crate::{Admin, ApiError};
@@ -39,6 +40,7 @@ pub(crate) struct StageQueue {
 /// What waits for a stage: the one before is done, and it has not begun.
 pub(crate) async fn queue(
     State(admin): State<Admin>,
+    visitor: Visitor,
     Path(stage): Path<String>,
     Params(which): Params<QueueFilter>,
 ) -> Result<Json<StageQueue>, ApiError> {
@@ -47,7 +49,7 @@ pub(crate) async fn queue(
     let (tracked, at) = find(&admin, which.pipeline.as_deref(), &stage).await?;
     let ask = FilesAsk::Queue { stage: at, limit, offset };
     let rows = tracked.tracker.list(&ask).await?;
-    let files = rows.into_iter().map(|row| shown(&tracked, row)).collect();
+    let files = rows.into_iter().map(|row| shown(&tracked, row, &visitor)).collect();
     Ok(Json(StageQueue { stage: name_of(&tracked, at), limit, offset, files }))
 }
 
@@ -66,11 +68,12 @@ pub(crate) struct FileRows {
 
 pub(crate) async fn file(
     State(admin): State<Admin>,
+    visitor: Visitor,
     Path(filename): Path<String>,
     Params(which): Params<PipelineFilter>,
 ) -> Result<Json<FileRows>, ApiError> {
     let ask = FilesAsk::Named(filename.clone());
-    let pipelines = files_of(&admin, which.pipeline.as_deref(), &ask).await?;
+    let pipelines = files_of(&admin, &visitor, which.pipeline.as_deref(), &ask).await?;
     let shards: Vec<File> = pipelines.into_iter().flat_map(|pipeline| pipeline.files).collect();
     if shards.is_empty() {
         return Err(ApiError::new(
@@ -116,9 +119,10 @@ pub(crate) struct StuckFiles {
 
 pub(crate) async fn stuck(
     State(admin): State<Admin>,
+    visitor: Visitor,
     Params(which): Params<PipelineFilter>,
 ) -> Result<Json<StuckFiles>, ApiError> {
-    Ok(Json(StuckFiles { files: stuck_of(&admin, which.pipeline.as_deref()).await? }))
+    Ok(Json(StuckFiles { files: stuck_of(&admin, &visitor, which.pipeline.as_deref()).await? }))
 }
 
 /// A move of a stage that potok runs.

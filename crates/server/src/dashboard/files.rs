@@ -97,8 +97,8 @@ async fn shown(
         ("", _) => FilesAsk::Newest(NAMES),
         (name, _) => FilesAsk::Named(name.to_owned()),
     };
-    let files = soon(files_of(&context.admin, Some(pipeline), &ask)).await?;
-    let stuck = soon(stuck_of(&context.admin, Some(pipeline))).await?;
+    let files = soon(files_of(&context.admin, &context.visitor, Some(pipeline), &ask)).await?;
+    let stuck = soon(stuck_of(&context.admin, &context.visitor, Some(pipeline))).await?;
     let Some(files) = files.into_iter().next() else { return Ok(nothing(pipeline)) };
     let late: BTreeSet<(String, i64)> =
         stuck.iter().map(|file| (file.row.filename.clone(), file.row.shard)).collect();

@@ -23,7 +23,7 @@ mod tests;
 mod view;
 mod waiting;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -552,7 +552,7 @@ impl Index {
     /// it is judged anew, with all that came behind it: that it was closed, or who was in it, may
     /// be due to records that are gone. What is in a seal of our own stays there.
     fn take(&mut self, name: &GroupKey, members: &Members) -> Vec<HeldRecord> {
-        let feeds = &self.feeds;
+        let feeds = self.feeds.clone();
         let is_member = |entry: &mut HeldRecord| {
             let feed = feeds.get(entry.feed as usize);
             feed.is_some_and(|feed| members.contains(feed.log, &feed.partition, entry.offset))
@@ -561,10 +561,35 @@ impl Index {
         for frozen in self.sealing.of_mut(&name.key) {
             taken.extend(frozen.entries.extract_if(.., is_member));
         }
+        self.take_from(name, &mut taken, is_member);
+        if self.close.every.is_some() && (taken.len() as u64) < members.len() {
+            // Slices may have had another length when it was sealed: by today's, its members are in
+            // others.
+            let others: HashSet<GroupKey> = self
+                .open_of(&name.key)
+                .into_iter()
+                .chain(self.frozen.of(&name.key).map(|frozen| &frozen.name))
+                .filter(|other| other.share == name.share && *other != name)
+                .cloned()
+                .collect();
+            for other in others {
+                self.take_from(&other, &mut taken, is_member);
+            }
+        }
+        taken
+    }
+
+    /// The same out of one group.
+    fn take_from(
+        &mut self,
+        name: &GroupKey,
+        taken: &mut Vec<HeldRecord>,
+        is_member: impl Fn(&mut HeldRecord) -> bool + Copy,
+    ) {
         let (mut left, mut parted) = (Vec::new(), false);
         let mut part = |entries: &mut Vec<HeldRecord>, until: i64| {
             let before = taken.len();
-            taken.extend(entries.extract_if(.., is_member));
+            taken.extend(entries.extract_if(.., |entry| is_member(entry)));
             parted |= taken.len() > before && !entries.is_empty();
             if parted {
                 left.extend(entries.drain(..).map(|entry| (entry, until)));
@@ -582,7 +607,6 @@ impl Index {
         for (entry, until) in left {
             self.join(name.clone(), entry, until);
         }
-        taken
     }
 
     /// When the open group was opened that a record joins which comes at `at`.

@@ -18,6 +18,7 @@ use crate::gathering;
 use crate::process::{Home, Running};
 use crate::shop_events::{
     IN_PROGRESS, SHORT_SLICES, TOTALS, assert_only_legal_moves, audit, file, make_trouble, take,
+    trouble_is_over,
 };
 use crate::{short_or_soak, wait};
 
@@ -279,12 +280,9 @@ fn day(of: usize, seed: u64) {
         day.assert_cli_agrees(&copies[(number % 2) as usize]);
     }
     day.settled();
-    let troubled =
-        [&day.shards[0], &day.tracking].map(|url| day.even.query(url, "SELECT n FROM trouble"));
-    assert!(
-        troubled.iter().all(|left| left[0] == ["0"]),
-        "the forced errors were met: {troubled:?}"
-    );
+    for url in [&day.shards[0], &day.tracking] {
+        assert!(trouble_is_over(&day.even, url), "the forced errors were met");
+    }
     let rows = day.tracking("SELECT CAST(SUM(`rows`) AS CHAR) FROM potok_tracking");
     // The whole day once more.
     let sent = std::mem::take(&mut day.sent);

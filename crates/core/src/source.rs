@@ -24,7 +24,9 @@ pub struct Assignment {
 /// One event of a source.
 #[derive(Debug)]
 pub enum SourceEvent {
-    /// These partitions are now ours. Comes before their first batch.
+    /// These partitions are now ours. Comes before their first batch. A log that serves one process
+    /// names all that are there at once, and says so where there are none: what is not named is taken
+    /// for another process's, and nobody waits for it before groups close.
     Assigned(Vec<Assignment>),
     /// Records, in order within their partition.
     Batch(SourceBatch),

@@ -7,9 +7,9 @@
 //! has none.
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures::task::AtomicWaker;
 
@@ -100,6 +100,8 @@ pub(crate) struct Connection {
     outbox: Mutex<Outbox>,
     waker: AtomicWaker,
     ending: AtomicU8,
+    /// When its newest token was issued, in nanoseconds since 1970; 0 where none said it.
+    issued: AtomicU64,
     /// Seconds of the hub's own clock, as all below.
     expires: AtomicU32,
     next_ping: AtomicU32,
@@ -128,6 +130,7 @@ impl Connection {
             outbox: Mutex::default(),
             waker: AtomicWaker::new(),
             ending: AtomicU8::new(0),
+            issued: AtomicU64::new(0),
             expires: AtomicU32::new(0),
             next_ping: AtomicU32::new(now + first_ping),
             heard: AtomicU32::new(0),
@@ -153,9 +156,19 @@ impl Connection {
         self.outbox().mute
     }
 
-    /// Lets it live until then, if that is later: an older token takes nothing away.
-    pub fn prolong(&self, second: u32) {
+    /// Lets it live until then, by a token that was issued at that time. Where that is sooner than
+    /// before, an older token takes nothing away.
+    pub fn prolong(&self, second: u32, issued: Option<SystemTime>) {
         self.expires.fetch_max(second, Ordering::Relaxed);
+        let since_1970 = issued.and_then(|issued| issued.duration_since(UNIX_EPOCH).ok());
+        let issued = since_1970.map_or(0, |since| since.as_nanos() as u64);
+        self.issued.fetch_max(issued, Ordering::Relaxed);
+    }
+
+    /// When the newest token was issued that its client has shown.
+    pub fn issued(&self) -> Option<SystemTime> {
+        let issued = self.issued.load(Ordering::Relaxed);
+        (issued > 0).then(|| UNIX_EPOCH + Duration::from_nanos(issued))
     }
 
     #[cfg(test)]

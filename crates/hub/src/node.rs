@@ -222,13 +222,18 @@ impl Node {
     /// Who a token speaks for, unless they were told to go after it was issued.
     pub(crate) async fn verify(&self, token: &str) -> Result<Person, Refusal> {
         let verified = self.authority.verify(token).await.and_then(|person| {
-            let denied = self.users().is_denied(&person);
+            let denied = self.is_denied(&self.users(), &person.user, person.issued);
             if denied { Err(Refusal::Denied) } else { Ok(person) }
         });
         if verified.is_err() {
             add(&self.counters.tokens_refused);
         }
         verified
+    }
+
+    /// Whether a token that was issued then is from before its user was told to go.
+    fn is_denied(&self, users: &Users, user: &UserId, issued: Option<SystemTime>) -> bool {
+        !planted(self.limits(), Planted::KickOnly) && users.is_denied(user, issued)
     }
 
     /// A new connection; `None` where one with that id lives.
@@ -258,7 +263,7 @@ impl Node {
         let spread = most.saturating_sub(least).as_millis() as u64;
         let grace = least + Duration::from_millis(random::below(spread.max(1)));
         let until = self.now().saturating_add((left + grace).as_secs() as u32);
-        connection.prolong(until);
+        connection.prolong(until, person.issued);
         left
     }
 
@@ -275,6 +280,11 @@ impl Node {
     pub(crate) fn open(&self, connection: &Arc<Connection>) {
         let mut settlements = Settlements::default();
         let mut users = self.users();
+        if self.is_denied(&users, &connection.origin.user, connection.issued()) {
+            // Told to go between its attachment and now.
+            drop(users);
+            return connection.end(Ending::Kicked);
+        }
         let oldest = users.add(connection, self.limits().connections_per_user);
         for parked in users.take_parked(&connection.origin.user) {
             parked.delivery.target(std::slice::from_ref(connection));
@@ -429,12 +439,10 @@ impl Node {
         let mut users = self.users();
         let mut gone = Vec::new();
         for (user, before) in denials {
-            if users.deny(user, *before) {
-                gone.extend(users.list(Some(user)).into_iter().filter(|connection| {
-                    // Times of nodes differ, and that of a denial is cut to its second.
-                    connection.origin.opened <= *before
-                }));
-            }
+            users.deny(user, *before);
+            // By their tokens, not by when they came: nobody told us then.
+            let connections = users.list(Some(user)).into_iter();
+            gone.extend(connections.filter(|one| users.is_denied(user, one.issued())));
         }
         drop(users);
         gone.iter().for_each(|connection| connection.end(Ending::Kicked));

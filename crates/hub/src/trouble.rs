@@ -42,6 +42,8 @@ pub enum Planted {
     PeerIsLoopback,
     /// Pages may read good answers only.
     CorsOnlyOn200,
+    /// Who is told to go is closed, and no more.
+    KickOnly,
 }
 
 pub(crate) fn planted(limits: &Limits, bug: Planted) -> bool {

@@ -10,11 +10,9 @@ use crate::Frame;
 use crate::connection::Connection;
 use crate::contract::UserId;
 use crate::delivery::Delivery;
-use crate::tokens::Person;
 
 /// A denial is kept this long: no token lives longer.
 const DENIAL_MAX: Duration = Duration::from_secs(24 * 60 * 60);
-const SECOND: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 pub(crate) struct Users {
@@ -151,19 +149,16 @@ impl Users {
         self.all.iter().filter(|(_, user)| !user.connections.is_empty()).map(|(id, _)| id)
     }
 
-    /// Whether that is news, by more than a second.
-    pub fn deny(&mut self, user: &UserId, before: SystemTime) -> bool {
-        let known = self.denied.entry(user.clone()).or_insert(SystemTime::UNIX_EPOCH);
-        let is_news = before.duration_since(*known).is_ok_and(|more| more > SECOND);
+    pub fn deny(&mut self, user: &UserId, before: SystemTime) {
+        let known = self.denied.entry(user.clone()).or_insert(before);
         *known = before.max(*known);
-        is_news
     }
 
     /// Whether a token is from before its user was told to go. One that does not say when it was
     /// issued counts as old.
-    pub fn is_denied(&self, person: &Person) -> bool {
-        let before = self.denied.get(&person.user);
-        before.is_some_and(|before| person.issued.is_none_or(|issued| issued <= *before))
+    pub fn is_denied(&self, user: &UserId, issued: Option<SystemTime>) -> bool {
+        let before = self.denied.get(user);
+        before.is_some_and(|before| issued.is_none_or(|issued| issued <= *before))
     }
 
     /// Who was told to go, and when.

@@ -73,6 +73,10 @@ pub fn set(flag: &AtomicBool) {
     flag.store(true, Ordering::Release);
 }
 
+pub fn unset(flag: &AtomicBool) {
+    flag.store(false, Ordering::Release);
+}
+
 struct Line {
     inner: Box<dyn Parcels>,
     deaf: Arc<AtomicBool>,

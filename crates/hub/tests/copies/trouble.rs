@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use potok_hub::tokens::development;
 use potok_hub::trouble::Planted;
-use potok_hub::{Answer, InProcess, Limits};
+use potok_hub::{Answer, Hub, InProcess, Limits, UserId};
 use serde_json::json;
 
-use crate::lines::{LinePath, set};
+use crate::lines::{LinePath, set, unset};
 use crate::pair::{Pair, limits, with};
-use crate::support::AN_HOUR;
+use crate::support::{AN_HOUR, Client};
 
 /// Two nodes, each with its own way to the directory.
 pub async fn apart(limits: &Limits) -> (Pair, Arc<LinePath>, Arc<LinePath>) {
@@ -46,11 +47,7 @@ async fn sent_to_a_place_that_another_has_now(planted: Option<Planted>) -> (Answ
     a.acknowledged("alice", &mut alice).await;
     set(&way.stale);
     drop(alice);
-    crate::support::until("she is gone", || {
-        use potok_hub::Hub;
-        b.node.stats().connections == 0
-    })
-    .await;
+    crate::support::until("she is gone", || b.node.stats().connections == 0).await;
     let mut bob = b.connect("bob").await;
     a.acknowledged("bob", &mut bob).await;
     let ask = a.send("alice", json!("for alice alone")).await;
@@ -149,7 +146,6 @@ async fn a_reply_that_may_be_lost_is_no_missing_answer() {
 /// A node that stops has its clients' answers sent before it leaves: acknowledged is acknowledged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_stops_says_first_what_was_acknowledged() {
-    use potok_hub::Hub;
     let limits = Limits { notice: Duration::ZERO, ..limits() };
     let (Pair { a, b }, way_a, way_b) = apart(&limits).await;
     let mut alice = b.connect("alice").await;
@@ -175,7 +171,6 @@ async fn a_node_that_stops_says_first_what_was_acknowledged() {
 /// What was asked of a hub that stops is answered when it has stopped, wherever it was sent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_stops_leaves_nothing_unanswered() {
-    use potok_hub::Hub;
     let limits = Limits { notice: Duration::ZERO, farewell: Duration::ZERO, ..limits() };
     let (Pair { a, b }, ..) = apart(&limits).await;
     let mut alice = b.connect("alice").await;
@@ -185,4 +180,56 @@ async fn a_node_that_stops_leaves_nothing_unanswered() {
     crate::support::patiently("it stops", a.node.drain(Duration::ZERO)).await;
     assert!(!ask.is_open());
     assert_eq!(ask.answer().await, Answer::Unavailable);
+}
+
+/// Told to go at one node, she comes to another with the token she has, which is cut off and has not
+/// heard. Where it hears, she goes; who has shown a newer token by then stays.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_was_told_to_go_goes_wherever_that_is_heard_late() {
+    let (Pair { a, b }, _, way) = apart(&limits()).await;
+    let token = a.token("alice");
+    set(&way.deaf);
+    set(&way.away);
+    let told = development::now();
+    a.node.disconnect(&UserId::new("alice"), Some(told)).await.unwrap();
+    let mut old = b.attach(&token).await;
+    old.shake_hands().await;
+    let mut newer = b.attach(&token).await;
+    newer.shake_hands().await;
+    let fresh = told + Duration::from_secs(2);
+    let fresh = b.issuer.mint("alice", Duration::from_secs(600), fresh).unwrap();
+    let refresh =
+        json!({"type": 1, "target": "Refresh", "arguments": [fresh], "invocationId": "r"});
+    newer.say(refresh).await;
+    assert!(newer.hear().await["result"].is_u64());
+    assert_eq!(b.node.stats().users, 1);
+    unset(&way.deaf);
+    unset(&way.away);
+    assert_eq!(crate::support::patiently("a farewell", old.hear()).await, json!({"type": 7}));
+    assert_eq!(old.heard().await, None);
+    a.acknowledged("alice", &mut newer).await;
+}
+
+/// Whether who was told to go at one node gets in at each of them with the token she has.
+async fn come_back(planted: Option<Planted>) -> [bool; 2] {
+    let (Pair { a, b }, ..) = apart(&with(planted)).await;
+    let token = a.token("alice");
+    let mut alice = b.attach(&token).await;
+    alice.shake_hands().await;
+    a.acknowledged("alice", &mut alice).await;
+    let told = a.node.disconnect(&UserId::new("alice"), Some(development::now())).await;
+    assert_eq!((told, alice.hear().await), (Ok(1), json!({"type": 7})));
+    let mut opened = [false; 2];
+    for (hub, opened) in [&a, &b].into_iter().zip(&mut opened) {
+        let url = format!("ws://{}/hubs/notifications", hub.address);
+        *opened = Client::open(&url, &token).await.is_ok();
+    }
+    opened
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_was_told_to_go_comes_back_nowhere() {
+    assert_eq!(come_back(None).await, [false; 2]);
+    let naive = come_back(Some(Planted::KickOnly)).await;
+    assert_eq!(naive, [true; 2], "the naive version is seen");
 }

@@ -128,6 +128,20 @@ async fn a_user_who_was_told_to_go_does_not_come_back_with_the_same_token() {
     assert!(Client::open(&url, &fresh).await.is_ok());
 }
 
+/// The token was good when the client attached, and is not any more when it shakes hands.
+#[tokio::test]
+async fn who_was_told_to_go_before_the_handshake_is_not_let_in() {
+    let hub = TestHub::start().await;
+    let mut client = hub.attach(&hub.token("alice")).await;
+    let alice = UserId::new("alice");
+    hub.node.disconnect(&alice, Some(development::now())).await.unwrap();
+    client.shake_hands().await;
+    assert_eq!(patiently("a farewell", client.hear()).await, json!({"type": 7}));
+    assert_eq!(client.heard().await, None);
+    until("it is gone", || hub.node.stats().connections == 0).await;
+    assert_eq!(hub.send("alice", json!(1)).await.answer().await, Answer::Nobody);
+}
+
 #[tokio::test]
 async fn who_is_connected_can_be_seen() {
     let hub = TestHub::start().await;

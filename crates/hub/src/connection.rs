@@ -7,7 +7,7 @@
 //! has none.
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -100,6 +100,8 @@ pub(crate) struct Connection {
     outbox: Mutex<Outbox>,
     waker: AtomicWaker,
     ending: AtomicU8,
+    /// Whether it has shaken hands, or will not any more.
+    opened: AtomicBool,
     /// When its newest token was issued, in nanoseconds since 1970; 0 where none said it.
     issued: AtomicU64,
     /// Seconds of the hub's own clock, as all below.
@@ -130,6 +132,7 @@ impl Connection {
             outbox: Mutex::default(),
             waker: AtomicWaker::new(),
             ending: AtomicU8::new(0),
+            opened: AtomicBool::new(false),
             issued: AtomicU64::new(0),
             expires: AtomicU32::new(0),
             next_ping: AtomicU32::new(now + first_ping),
@@ -141,6 +144,11 @@ impl Connection {
             http,
             slot: ReturnSlot::default(),
         }
+    }
+
+    /// It has shaken hands, or will not any more; whether that is news.
+    pub fn note_opened(&self) -> bool {
+        !self.opened.swap(true, Ordering::AcqRel)
     }
 
     pub fn protocol(&self) -> Option<Protocol> {

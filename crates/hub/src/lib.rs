@@ -8,7 +8,7 @@
 //! | `copies` | several nodes: where users are, messages from one to another |
 //! | `contract` | what an engine may ask, and the promises |
 //! | `frame` | a message, checked and encoded once |
-//! | `node`, `users`, `delivery`, `connection`, `outbox` | who is here, what is on its way, the one answer per message |
+//! | `node`, `live`, `users`, `delivery`, `connection`, `outbox` | who is here, what is on its way, the one answer per message |
 //! | `resend` | connections that outlive their socket |
 //! | `protocol` | bytes and messages, JSON and MessagePack |
 //! | `inbox` | what users may have missed |
@@ -34,6 +34,7 @@ mod delivery;
 mod frame;
 mod http;
 mod inbox;
+mod live;
 mod negotiate;
 mod node;
 mod outbox;

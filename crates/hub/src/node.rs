@@ -26,6 +26,7 @@ use crate::copies::{Directory, membership};
 use crate::counters::{Counters, add};
 use crate::delivery::{Deadlines, Delivery, Settlements};
 use crate::inbox::Inboxes;
+use crate::live::{LiveConnections, Unattached};
 use crate::random;
 use crate::settings::{HubSettings, Limits};
 use crate::tokens::{Authority, Person, Refusal};
@@ -50,8 +51,7 @@ pub struct Node {
     methods: Methods,
     pub(crate) negotiation: crate::negotiate::Negotiation,
     users: Mutex<Users>,
-    /// All connections, also those before their handshake, by their ids.
-    live: Mutex<HashMap<[u8; 16], Arc<Connection>>>,
+    live: Mutex<LiveConnections>,
     /// Connections to which a client might want to come back, and which are over; and until when
     /// their secrets look good.
     spent: Mutex<HashMap<[u8; 16], u32>>,
@@ -236,22 +236,21 @@ impl Node {
         !planted(self.limits(), Planted::KickOnly) && users.is_denied(user, issued)
     }
 
-    /// A new connection; `None` where one with that id lives.
-    pub(crate) fn attach(self: &Arc<Self>, origin: Origin, person: &Person) -> Option<Attachment> {
+    /// A new connection.
+    pub(crate) fn attach(
+        self: &Arc<Self>,
+        origin: Origin,
+        person: &Person,
+    ) -> Result<Attachment, Unattached> {
         let ping_every = self.limits().ping_every.as_secs();
         let first_ping = 1 + random::below(ping_every) as u32;
         let connection =
             Arc::new(Connection::new(origin, self.now(), first_ping, self.counters.clone()));
         self.extend(&connection, person);
-        let mut live = self.live();
-        if live.contains_key(&connection.origin.id) {
-            return None;
-        }
-        live.insert(connection.origin.id, connection.clone());
-        drop(live);
+        self.live().add(&connection, self.limits())?;
         self.counters.connections.fetch_add(1, Ordering::Relaxed);
         add(&self.counters.connected);
-        Some(Attachment { node: self.clone(), connection })
+        Ok(Attachment { node: self.clone(), connection })
     }
 
     /// Lets a connection live as long as a token allows, and a random time longer: tokens that were
@@ -278,6 +277,7 @@ impl Node {
 
     /// The handshake is done: messages may come.
     pub(crate) fn open(&self, connection: &Arc<Connection>) {
+        self.live().open(connection);
         let mut settlements = Settlements::default();
         let mut users = self.users();
         if self.is_denied(&users, &connection.origin.user, connection.issued()) {
@@ -327,7 +327,7 @@ impl Node {
             let good_for = self.limits().attach_within.as_secs() as u32 + 1;
             self.spent().insert(connection.origin.id, self.now() + good_for);
         }
-        if self.live().remove(&connection.origin.id).is_some() {
+        if self.live().remove(connection) {
             self.counters.connections.fetch_sub(1, Ordering::Relaxed);
             self.emptied.notify_waiters();
         }
@@ -390,7 +390,7 @@ impl Node {
         }
     }
 
-    fn live(&self) -> MutexGuard<'_, HashMap<[u8; 16], Arc<Connection>>> {
+    fn live(&self) -> MutexGuard<'_, LiveConnections> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -7,9 +7,11 @@ use crate::http::Network;
 /// Bounds. The defaults hold for ten thousand clients on two cores.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Connections in all; more are refused at negotiation.
+    /// Connections in all; more are refused at negotiation, and a thirty-second more where they
+    /// begin.
     pub connections: usize,
-    /// Connections of one user; the oldest is closed for a newer one.
+    /// Connections of one user; the oldest is closed for a newer one. As many more may be before
+    /// their handshake.
     pub connections_per_user: usize,
     /// Open sockets of one address that have not shown a valid token yet.
     pub strangers_per_address: usize,

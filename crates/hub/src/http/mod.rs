@@ -27,6 +27,7 @@ use self::peers::{Peer, Peers};
 use self::request::RequestQuery;
 use crate::connection::{Connection, Origin};
 use crate::contract::Transport;
+use crate::live::Unattached;
 use crate::negotiate::{self, Secret};
 use crate::node::{Attachment, Node, wall_now};
 use crate::random;
@@ -270,7 +271,10 @@ impl Door {
             opened: wall_now(),
         };
         let attachment = self.node.attach(origin, person);
-        attachment.ok_or_else(|| no(StatusCode::CONFLICT, "the connection has a transport already"))
+        attachment.map_err(|unattached| match unattached {
+            Unattached::Taken => no(StatusCode::CONFLICT, "the connection has a transport already"),
+            Unattached::Full => no(StatusCode::SERVICE_UNAVAILABLE, "the hub is full"),
+        })
     }
 
     /// What a client says where its transport cannot.

@@ -32,7 +32,8 @@ fn person(seconds: u64) -> Person {
 /// How many of ten thousand connections whose tokens expire together are closed in each second.
 async fn closed_by_second(expiry_grace: (Duration, Duration)) -> Vec<(u64, usize)> {
     const CLIENTS: u32 = 10_000;
-    let limits = Limits { expiry_grace, ..Limits::default() };
+    let connections_per_user = CLIENTS as usize;
+    let limits = Limits { expiry_grace, connections_per_user, ..Limits::default() };
     let settings = HubSettings { limits, ..HubSettings::default() };
     let node = Node::start(settings, Arc::new(Gatekeeper), Methods::new());
     let token = person(300);
@@ -90,12 +91,12 @@ async fn a_connection_is_attached_once_and_leaves_nothing_behind() {
     let node = Node::start(HubSettings::default(), Arc::new(Gatekeeper), Methods::new());
     let person = Person { user: UserId::new("alice"), expires: wall_now(), issued: None };
     let attachment = node.attach(origin(1), &person).unwrap();
-    assert!(node.attach(origin(1), &person).is_none());
+    assert_eq!(node.attach(origin(1), &person).err(), Some(Unattached::Taken));
     assert_eq!(node.stats().connections, 1);
     drop(attachment);
     assert_eq!(node.stats().connections, 0);
     assert!(node.live().is_empty());
-    assert!(node.attach(origin(1), &person).is_some());
+    assert!(node.attach(origin(1), &person).is_ok());
 }
 
 /// Answers that a broken connection never took must not stop those who send, some day.

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod acknowledgements;
+mod bad_clients;
 mod bounds;
 mod calls;
 mod crowds;

@@ -1,0 +1,120 @@
+//! Clients that break the rules of the socket, hold on to what they do not need, or stand still in the
+//! middle of a request.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use potok_hub::{AckRule, Hub, Limits, Outgoing, Ticket, UserId};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_tungstenite::tungstenite;
+
+use crate::support::{Client, Recorder, TestHub, ask, frame, patiently, until};
+
+async fn status(url: &str, token: &str) -> u16 {
+    match Client::open(url, token).await {
+        Ok(_) => 101,
+        Err(tungstenite::Error::Http(answer)) => answer.status().as_u16(),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// What was negotiated costs nothing; what is attached does, also before it has shaken hands, and
+/// without a socket where it polls.
+#[tokio::test]
+async fn connections_before_their_handshake_are_bounded() {
+    let limits = Limits { connections: 4, connections_per_user: 2, ..Limits::default() };
+    let hub = TestHub::limited(limits).await;
+    let (alice, carol) = (hub.token("alice"), hub.token("carol"));
+    let path = |negotiated: serde_json::Value| {
+        format!("/hubs/notifications?id={}", negotiated["connectionToken"].as_str().unwrap())
+    };
+    let (hers, carols) = (path(hub.negotiate(&alice).await), path(hub.negotiate(&carol).await));
+    let mut first = hub.attach(&alice).await;
+    let _second = hub.attach(&alice).await;
+    let url = format!("ws://{}/hubs/notifications", hub.address);
+    assert_eq!(status(&url, &alice).await, 503);
+    let bearer = |token: &str| format!("Bearer {token}");
+    let poll = ask(&hub, "GET", &hers, &[("authorization", &bearer(&alice))]).await;
+    assert_eq!((poll.status, hub.node.stats().connections), (503, 2));
+    // Nobody else is kept out, and she is not once one of hers is open.
+    first.shake_hands().await;
+    let (_third, _bob) = (hub.attach(&alice).await, hub.attach(&hub.token("bob")).await);
+    // Who negotiated while there was room does not get in when there is none.
+    let poll = ask(&hub, "GET", &carols, &[("authorization", &bearer(&carol))]).await;
+    assert_eq!((poll.status, hub.node.stats().connections), (503, 4));
+    drop((first, _second));
+    until("there is room", || hub.node.stats().connections == 2).await;
+    let poll = ask(&hub, "GET", &carols, &[("authorization", &bearer(&carol))]).await;
+    assert_eq!((poll.status, hub.node.stats().connections), (200, 3));
+    hub.attach(&alice).await;
+}
+
+/// The head of a request, whose body or answer is left to the test.
+async fn request(hub: &TestHub, head: &str, token: &str) -> TcpStream {
+    let mut socket = TcpStream::connect(hub.address).await.unwrap();
+    let head = format!("{head}\r\nHost: a\r\nAuthorization: Bearer {token}\r\n");
+    socket.write_all(head.as_bytes()).await.unwrap();
+    socket
+}
+
+/// An event stream, open for messages.
+async fn event_stream(hub: &TestHub, token: &str) -> (TcpStream, String) {
+    let negotiated = hub.negotiate(token).await;
+    let path =
+        format!("/hubs/notifications?id={}", negotiated["connectionToken"].as_str().unwrap());
+    let mut stream = request(hub, &format!("GET {path} HTTP/1.1"), token).await;
+    stream.write_all(b"Accept: text/event-stream\r\n\r\n").await.unwrap();
+    let mut begun = [0; 12];
+    patiently("an answer", stream.read_exact(&mut begun)).await.unwrap();
+    assert_eq!(&begun, b"HTTP/1.1 200");
+    let mut post = request(hub, &format!("POST {path} HTTP/1.1"), token).await;
+    let body = "{\"protocol\":\"json\",\"version\":1}\u{1e}";
+    let body = format!("Connection: close\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    post.write_all(body.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    patiently("an answer", post.read_to_string(&mut answer)).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    (stream, path)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_event_stream_that_is_never_read_is_dropped() {
+    let limits = Limits { stalled_for: Duration::from_secs(1), ..Limits::default() };
+    let per_client = 2 * limits.queued_bytes + limits.unanswered_bytes;
+    let hub = TestHub::limited(limits).await;
+    let _deaf = event_stream(&hub, &hub.token("alice")).await;
+    let (recorder, large) = (Arc::new(Recorder::default()), json!("x".repeat(60_000)));
+    let (mut sent, mut most) = (0, 0);
+    while hub.node.stats().slow == 0 {
+        let outgoing = Outgoing {
+            ticket: Ticket(sent),
+            user: UserId::new("alice"),
+            frame: frame(&large),
+            ack_within: Duration::from_millis(1),
+            ack: AckRule::Any,
+        };
+        sent += 1;
+        hub.node.send(vec![outgoing], recorder.clone()).await.unwrap();
+        most = most.max(hub.node.stats().queued_bytes);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert!(most <= per_client, "{most} bytes");
+    until("it is gone", || hub.node.stats().connections == 0).await;
+    until("nothing is kept", || hub.node.stats().queued_bytes == 0).await;
+}
+
+#[tokio::test]
+async fn a_body_that_does_not_come_is_not_waited_for() {
+    let limits = Limits { head_within: Duration::from_millis(500), ..Limits::default() };
+    let hub = TestHub::limited(limits).await;
+    let token = hub.token("alice");
+    let (_stream, path) = event_stream(&hub, &token).await;
+    let mut slow = request(&hub, &format!("POST {path} HTTP/1.1"), &token).await;
+    slow.write_all(b"Content-Length: 100\r\n\r\n{").await.unwrap();
+    let mut answer = [0; 12];
+    patiently("an answer", slow.read_exact(&mut answer)).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 408");
+    assert_eq!(hub.node.stats().users, 1, "the connection stays");
+}

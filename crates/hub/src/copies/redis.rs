@@ -126,6 +126,8 @@ pub struct RedisDirectory {
     link: Mutex<Link>,
     /// Whether the log says already what the server does not allow.
     told: AtomicBool,
+    /// The same of channels.
+    told_of_channels: AtomicBool,
     /// The epoch when the lease was last renewed here.
     epoch: std::sync::Mutex<Option<String>>,
     /// Nodes that had a lease when it was last renewed here.
@@ -159,6 +161,7 @@ impl RedisDirectory {
             prefix,
             link: Mutex::default(),
             told: AtomicBool::new(false),
+            told_of_channels: AtomicBool::new(false),
             epoch: Default::default(),
             live: Default::default(),
         })
@@ -250,7 +253,7 @@ impl RedisDirectory {
             let run = info.lines().find_map(|line| line.trim().strip_prefix("run_id:"));
             run.map(str::to_owned)
         };
-        let is_refused = info.as_ref().err().is_some_and(|error| error.code() == Some("NOPERM"));
+        let is_refused = info.as_ref().err().is_some_and(is_refusal);
         let run = info.as_ref().ok().and_then(line);
         if (is_refused || (info.is_ok() && run.is_none()))
             && !self.told.swap(true, Ordering::Relaxed)
@@ -284,6 +287,11 @@ impl RedisDirectory {
     fn is_live(&self, node: NodeId) -> bool {
         self.live.lock().is_ok_and(|live| live.contains(&node))
     }
+}
+
+/// Whether it is the user who may not do that.
+fn is_refusal(error: &RedisError) -> bool {
+    error.code() == Some("NOPERM")
 }
 
 fn too_late() -> RedisError {
@@ -436,6 +444,12 @@ impl Directory for RedisDirectory {
         match line {
             Ok(line) => Ok(Box::new(Line(line))),
             Err(error) => {
+                if is_refusal(&error) && !self.told_of_channels.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(
+                        "the hub's Redis does not let this node listen; its user needs the channels &{}*",
+                        self.prefix
+                    );
+                }
                 tracing::debug!(error = error.category(), "the hub's Redis cannot be listened to");
                 Err(Unavailable)
             }

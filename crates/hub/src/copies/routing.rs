@@ -225,8 +225,14 @@ impl Node {
         batch: Vec<Outgoing>,
         answers: &Arc<dyn Answers>,
     ) -> Result<(), Unavailable> {
+        let away_is_nobody = planted(self.limits(), Planted::AwayIsNobody);
+        // Replies would be lost, and others may not be heard of either.
+        let listens = || *copies.listening.borrow() || away_is_nobody;
+        if !listens() {
+            return Err(Unavailable);
+        }
         let found = match self.find_all(copies, &batch).await {
-            Err(Unavailable) if planted(self.limits(), Planted::AwayIsNobody) => Vec::new(),
+            Err(Unavailable) if away_is_nobody => Vec::new(),
             found => found?,
         };
         let found: HashMap<_, _> = found.into_iter().collect();
@@ -234,8 +240,11 @@ impl Node {
         let mut settlements = Settlements::default();
         let users = self.users();
         let mut state = copies.state();
-        if !planted(self.limits(), Planted::AwayIsNobody) {
+        if !away_is_nobody {
             state.live(lease)?;
+        }
+        if !listens() {
+            return Err(Unavailable);
         }
         let mut letters = Letters::default();
         for outgoing in batch {
@@ -362,7 +371,8 @@ impl Node {
         let mut settlements = Settlements::default();
         let users = self.users();
         let mut state = copies.state();
-        let can_say = found.is_ok() && state.live(self.limits().lease).is_ok();
+        let listens = *copies.listening.borrow();
+        let can_say = listens && found.is_ok() && state.live(self.limits().lease).is_ok();
         let mut letters = Letters::default();
         for (place, user) in wanted.into_iter().enumerate() {
             let over =

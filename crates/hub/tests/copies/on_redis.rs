@@ -10,7 +10,7 @@ use potok_services::Redis;
 use serde_json::json;
 
 use crate::pair::{Pair, limits, with};
-use crate::support::patiently;
+use crate::support::{patiently, until};
 
 async fn on<T: Send + 'static>(
     redis: &Arc<Redis>,
@@ -137,4 +137,24 @@ async fn a_redis_that_may_not_be_asked_who_it_is_is_not_used() {
     on(&redis, |redis| redis.command(&["ACL", "SETUSER", "default", "+info"])).await;
     assert!(!directory.renew(node, lease).await.unwrap().kept);
     assert!(directory.renew(node, lease).await.unwrap().kept);
+}
+
+/// Without its channel a node hears nothing, and announces nobody. That is not to say that nobody is
+/// there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_redis_refuses_the_channels_nobody_is_said_to_be_away() {
+    let (redis, Pair { a, b }) = start(&limits()).await;
+    on(&redis, |redis| redis.command(&["ACL", "SETUSER", "default", "resetchannels"])).await;
+    for hub in [&a, &b] {
+        until("the line is cut", || hub.node.not_ready().is_some()).await;
+    }
+    let mut alice = b.connect("alice").await;
+    for _ in 0..20 {
+        assert!(a.try_send("alice").await.is_err());
+    }
+    // What the guide says that the user of the hub's Redis needs.
+    let rights = ["ACL", "SETUSER", "default", "resetkeys", "~potok:hub:*", "&potok:hub:*"];
+    let rights: Vec<_> = rights.into_iter().chain(["+@all", "-@dangerous", "+info"]).collect();
+    on(&redis, move |redis| redis.command(&rights)).await;
+    a.acknowledged("alice", &mut alice).await;
 }

@@ -63,3 +63,7 @@ pub use http::{Network, listen, serve};
 pub use node::Node;
 pub use settings::{HubSettings, Limits};
 pub use tokens::rules::AuthSettings;
+
+/// Log lines of this target repeat whatever is sent, tokens too. Whoever logs leaves them out, at every
+/// level.
+pub const UNLOGGED_TARGET: &str = "tungstenite";

@@ -27,6 +27,7 @@ const connection = builder.build();
 const told = (method) => (...args) => tell("message", { method, args });
 connection.on("notify", (...args) => { told("notify")(...args); });
 connection.on("ask", (...args) => { told("ask")(...args); return { seen: true }; });
+connection.on("hold", (...args) => { told("hold")(...args); return new Promise(() => {}); });
 connection.on("boom", (...args) => { told("boom")(...args); throw new Error("on purpose"); });
 connection.onreconnecting((error) => tell("reconnecting", { error: text(error) }));
 connection.onreconnected((id) => tell("reconnected", { id }));

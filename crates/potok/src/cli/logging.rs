@@ -8,11 +8,14 @@ use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::fmt::format::{JsonFields, Writer};
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFields};
+use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::failure::Failure;
 
@@ -49,10 +52,16 @@ impl Logging {
             None => BoxMakeWriter::new(io::stderr),
         };
         let logging = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
+        // Whatever the filter asks for: tokens are in no log.
+        let silent = |target: &str| target.starts_with(potok_hub::UNLOGGED_TARGET);
+        let discreet = filter_fn(move |metadata| !silent(metadata.target()));
         let started = match self.log_format {
-            LogFormat::Text => logging.with_ansi(false).with_target(false).try_init(),
+            LogFormat::Text => {
+                logging.with_ansi(false).with_target(false).finish().with(discreet).try_init()
+            }
             LogFormat::Json => {
-                logging.fmt_fields(JsonFields::new()).event_format(JsonLine).try_init()
+                let logging = logging.fmt_fields(JsonFields::new()).event_format(JsonLine);
+                logging.finish().with(discreet).try_init()
             }
         };
         // Only a second start can fail, and there is one.

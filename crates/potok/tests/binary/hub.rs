@@ -1,5 +1,6 @@
 //! `potok hub` and `potok token`: a message from a line of input to a stock client, and its answer.
 
+use std::fs::File;
 use std::io::{BufRead, BufReader, Lines, Read, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -31,10 +32,14 @@ struct RunningHub {
 
 impl RunningHub {
     fn start(home: &Home, more: &[&str]) -> Self {
+        RunningHub::logging(home, more, Stdio::inherit())
+    }
+
+    fn logging(home: &Home, more: &[&str], log: Stdio) -> Self {
         let data = home.path().to_str().unwrap();
         let mut command = potok(["hub", "--json", "--listen", "127.0.0.1:0", "--data-dir", data]);
         command.args(["--admin", "127.0.0.1:0"]).args(more).current_dir(home.path());
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
         let mut hub = Hub(command.spawn().unwrap());
         let input = hub.0.stdin.take().unwrap();
         let mut output = BufReader::new(hub.0.stdout.take().unwrap()).lines();
@@ -46,8 +51,17 @@ impl RunningHub {
 
     /// Sends to alice; the answer.
     fn send(&mut self, id: u32) -> String {
-        let line = json!({"user": "alice", "payload": {"n": id}, "id": format!("m-{id}")});
+        self.ask(id, "notify");
+        self.answer(id)
+    }
+
+    fn ask(&mut self, id: u32, method: &str) {
+        let id = format!("m-{id}");
+        let line = json!({"user": "alice", "payload": {"n": id}, "id": id, "method": method});
         writeln!(self.input, "{line}").unwrap();
+    }
+
+    fn answer(&mut self, id: u32) -> String {
         let answer: Value = serde_json::from_str(&self.output.next().unwrap().unwrap()).unwrap();
         assert_eq!(answer["id"], format!("m-{id}"));
         answer["answer"].as_str().unwrap().to_owned()
@@ -71,10 +85,14 @@ impl Listening {
     }
 
     fn of(user: &str, home: &Home, url: &str) -> Self {
+        Listening::logging(user, home, url, &[], Stdio::null())
+    }
+
+    fn logging(user: &str, home: &Home, url: &str, more: &[&str], log: Stdio) -> Self {
         let data = home.path().to_str().unwrap();
         let mut command =
             potok(["listen", "--json", "--user", user, "--url", url, "--data-dir", data]);
-        command.stdout(Stdio::piped()).stderr(Stdio::null());
+        command.args(more).stdout(Stdio::piped()).stderr(log);
         let mut process = Hub(command.spawn().unwrap());
         let output = BufReader::new(process.0.stdout.take().unwrap()).lines();
         let mut listening = Listening { _process: process, output };
@@ -143,10 +161,21 @@ fn hubs_on_one_redis_are_one_hub() {
     // Not known again at once, but never said to be away.
     until(&mut a, "acknowledged", &["unavailable"]);
 
-    // Killed: nobody has her until she comes back elsewhere.
-    b.signal("-KILL");
-    until(&mut a, "nobody", &["no_answer", "unavailable"]);
+    // Killed while a client has a message in its hands: it may have been seen, whatever is said now.
+    let data = home.path().to_str().unwrap();
+    let token = run(potok(["token", "mint", "--sub", "alice", "--data-dir", data]), b"").good();
+    let mut holding = stock_client(&b.url, token.text().trim());
     drop(alice);
+    let who = || run(potok(["hub", "who", "--json", "--admin", &a.admin]), b"").good();
+    while who().lines().len() > 2 {}
+    const HELD: u32 = 1_000_000;
+    a.ask(HELD, "hold");
+    assert_eq!(told(&mut holding)["method"], "hold");
+    b.signal("-KILL");
+    assert_eq!(a.answer(HELD), "no_answer");
+    drop(holding);
+    // Nobody has her until she comes back elsewhere.
+    until(&mut a, "nobody", &["no_answer", "unavailable"]);
     let mut alice = Listening::start(&home, &a.url);
     let acknowledged = until(&mut a, "acknowledged", &["nobody", "no_answer"]);
     assert_eq!(alice.message()["id"], format!("m-{acknowledged}"));
@@ -215,6 +244,46 @@ fn whose_tokens_count_is_read_from_the_connections() {
     assert!(said.next().unwrap().unwrap().contains("cannot check tokens yet"));
 }
 
+/// A stock client that has connected.
+fn stock_client(url: &str, token: &str) -> NodeScript {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../hub/tests/clients/client.js");
+    let mut client = NodeScript::start(&script, &[url, "WebSockets", "json"]);
+    client.say(&json!({"token": token, "start": true}).to_string());
+    assert_eq!(told(&mut client)["event"], "started");
+    client
+}
+
+fn told(client: &mut NodeScript) -> Value {
+    serde_json::from_str(&client.line().unwrap()).unwrap()
+}
+
+/// At every level, also where somebody asks for more: neither what a client says later, nor what the
+/// client in the terminal says first.
+#[test]
+fn tokens_are_in_no_log() {
+    let home = Home::new();
+    let data = home.path().to_str().unwrap();
+    let level = ["--log-level", "trace,tungstenite::protocol=trace"];
+    let log = |name: &str| Stdio::from(File::create(home.path().join(name)).unwrap());
+    let mut hub = RunningHub::logging(&home, &level, log("hub.log"));
+    let minted = run(potok(["token", "mint", "--sub", "alice", "--data-dir", data]), b"").good();
+    let token = minted.text().trim().to_owned();
+    let mut client = stock_client(&hub.url, &token);
+    client.say(&json!({"invoke": ["Refresh", token]}).to_string());
+    assert_eq!(told(&mut client)["event"], "result");
+    let mut listening = Listening::logging("alice", &home, &hub.url, &level, log("listen.log"));
+    assert_eq!(hub.send(1), "acknowledged");
+    assert_eq!(listening.message()["id"], "m-1");
+    drop((listening, hub));
+    for name in ["hub.log", "listen.log"] {
+        let log = std::fs::read_to_string(home.path().join(name)).unwrap();
+        assert!(log.contains("TRACE"), "{name} is looked at: {log}");
+        // What every token begins with.
+        let told = log.lines().find(|line| line.contains("eyJ"));
+        assert_eq!(told, None, "{name}");
+    }
+}
+
 #[test]
 fn a_line_reaches_a_stock_client_and_its_answer_is_printed() {
     let home = Home::new();
@@ -237,13 +306,7 @@ fn a_line_reaches_a_stock_client_and_its_answer_is_printed() {
     assert!(refused.stderr.contains("signature"), "{}", refused.stderr);
     assert!(!refused.stderr.contains(&forged));
 
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../hub/tests/clients/client.js");
-    let mut client = NodeScript::start(&script, &[&url, "WebSockets", "json"]);
-    let told = |client: &mut NodeScript| -> Value {
-        serde_json::from_str(&client.line().unwrap()).unwrap()
-    };
-    client.say(&json!({"token": token, "start": true}).to_string());
-    assert_eq!(told(&mut client)["event"], "started");
+    let mut client = stock_client(&url, &token);
     for user in ["alice", "bob"] {
         writeln!(input, "{}", json!({"user": user, "payload": {"text": "hi"}, "id": "m-1"}))
             .unwrap();

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use axum::extract::ws::{CloseFrame, Message, WebSocket, close_code};
 use futures::{Sink, Stream, StreamExt};
+use tokio_tungstenite::tungstenite::{self, error::ProtocolError};
 
 use crate::connection::{Connection, Ending};
 use crate::node::{Attachment, Node};
@@ -131,7 +132,8 @@ impl Pump<'_> {
         for _ in 0..READS_MAX {
             let read = match Pin::new(&mut *self.socket).poll_next(cx) {
                 Poll::Pending => return Poll::Pending,
-                Poll::Ready(None | Some(Err(_))) => return Poll::Ready(Ending::Broken),
+                Poll::Ready(None) => return Poll::Ready(Ending::Broken),
+                Poll::Ready(Some(Err(error))) => return Poll::Ready(ending_of(error)),
                 Poll::Ready(Some(Ok(message))) => message,
             };
             let bytes = match &read {
@@ -148,6 +150,21 @@ impl Pump<'_> {
         }
         cx.waker().wake_by_ref();
         Poll::Pending
+    }
+}
+
+/// A client that broke the rules would do it again where it was let come back.
+fn ending_of(error: axum::Error) -> Ending {
+    match error.into_inner().downcast_ref::<tungstenite::Error>() {
+        Some(tungstenite::Error::Protocol(ProtocolError::ResetWithoutClosingHandshake)) => {
+            Ending::Broken
+        }
+        Some(
+            tungstenite::Error::Capacity(_)
+            | tungstenite::Error::Utf8(_)
+            | tungstenite::Error::Protocol(_),
+        ) => Ending::Violation,
+        _ => Ending::Broken,
     }
 }
 

@@ -169,6 +169,20 @@ async fn a_stateful_client_keeps_its_connection_when_the_socket_breaks() {
     }
 }
 
+/// It does not come back to say again what is too large to be said.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stateful_client_that_says_too_much_is_told_and_stops() {
+    let hub = TestHub::start().await;
+    for protocol in ["json", "messagepack"] {
+        let mut client = StockClient::stateful(&url(&hub), protocol);
+        client.start(&hub.token("alice"));
+        client.order(json!({"invoke": ["Echo", "x".repeat(40_000)]}));
+        let closed = client.await_event("closed", &["failed"]);
+        assert!(closed["error"].as_str().unwrap().contains("a limit of the hub"), "{closed}");
+        until("it is gone", || hub.node.stats().connections == 0).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn expiry_makes_clients_come_back_and_a_kick_does_not() {
     let limits = Limits {

@@ -4,13 +4,43 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::SinkExt;
 use potok_hub::{AckRule, Hub, Limits, Outgoing, Ticket, UserId};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio_tungstenite::tungstenite;
+use tokio_tungstenite::tungstenite::protocol::frame::Frame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
+use tokio_tungstenite::tungstenite::{self, Message};
 
 use crate::support::{Client, Recorder, TestHub, ask, frame, patiently, until};
+
+/// Too large, not text, with bits of an extension that was not agreed, and the middle of nothing.
+pub fn bad_frames() -> [Message; 4] {
+    let raw = |bytes: &[u8], kind| Frame::message(bytes.to_vec(), OpCode::Data(kind), true);
+    let mut reserved = raw(b"{}\x1e", Data::Text);
+    reserved.header_mut().rsv1 = true;
+    [
+        Message::text("x".repeat(40_000)),
+        Message::Frame(raw(b"\xff\xfe\x1e", Data::Text)),
+        Message::Frame(reserved),
+        Message::Frame(raw(b"{}\x1e", Data::Continue)),
+    ]
+}
+
+#[tokio::test]
+async fn frames_that_break_the_rules_end_their_connection_with_a_word() {
+    let hub = TestHub::start().await;
+    for bad in bad_frames() {
+        let mut client = hub.connect("mallory").await;
+        client.socket.send(bad).await.unwrap();
+        let closed = client.hear().await;
+        assert_eq!((&closed["type"], closed["error"].is_string()), (&json!(7), true), "{closed}");
+        assert_eq!(closed.get("allowReconnect"), None);
+        assert_eq!(client.heard().await, None);
+        until("it is gone", || hub.node.stats().connections == 0).await;
+    }
+}
 
 async fn status(url: &str, token: &str) -> u16 {
     match Client::open(url, token).await {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures::SinkExt;
 use potok_hub::{Answer, Hub, HubSettings, Limits, UserId};
 use serde_json::{Value, json};
 
@@ -208,6 +209,20 @@ async fn a_number_that_cannot_be_ends_the_connection() {
         alice.client.say(json!({"type": 9, "sequenceId": number})).await;
         assert_eq!(alice.client.hear().await["type"], 7);
         assert_eq!(alice.client.heard().await, None);
+        until("it is gone", || hub.node.stats().connections == 0).await;
+    }
+}
+
+/// The stock client would come back and say it again, for ever.
+#[tokio::test]
+async fn what_breaks_the_protocol_is_not_asked_for_again() {
+    let hub = TestHub::limited(limits()).await;
+    for bad in crate::bad_clients::bad_frames() {
+        let mut alice = Returning::start(&hub).await;
+        alice.client.socket.send(bad).await.unwrap();
+        let closed = alice.client.hear().await;
+        assert_eq!((&closed["type"], closed["error"].is_string()), (&json!(7), true), "{closed}");
+        assert!(alice.refused(&alice.token).await);
         until("it is gone", || hub.node.stats().connections == 0).await;
     }
 }

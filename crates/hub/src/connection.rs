@@ -18,7 +18,7 @@ use crate::calls::Calls;
 use crate::contract::{AckRule, Answer, Transport, UserId};
 use crate::counters::{Counters, add};
 use crate::delivery::{Delivery, Settlements};
-use crate::outbox::{Outbox, QueuedFrame};
+use crate::outbox::{Outbox, QueuedFrame, bytes_of};
 use crate::protocol::{ClientCompletion, Encoded, Protocol};
 use crate::resend::ReturnSlot;
 use crate::settings::Limits;
@@ -315,7 +315,7 @@ impl Connection {
         } else if outbox.has_window(bytes, limits) && outbox.waiting.is_empty() {
             delivery.mark_written();
             outbox.write(frame, delivery, true, limits, now, &self.counters);
-        } else if outbox.waiting.len() < limits.waiting {
+        } else if outbox.may_wait(bytes, limits) {
             delivery.mark_waited();
             outbox.waiting.push_back((frame.clone(), delivery.clone()));
             self.counters.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -483,7 +483,7 @@ impl Connection {
         outbox.ready.retain(is_answer);
         let left: usize = outbox.ready.iter().map(QueuedFrame::bytes).sum();
         let bytes = std::mem::replace(&mut outbox.ready_bytes, left).saturating_sub(left)
-            + waiting.iter().map(|(frame, _)| frame.bytes()).sum::<usize>()
+            + bytes_of(&waiting)
             + outbox.resend.take().map_or(0, |resend| resend.bytes);
         (outbox.counted, outbox.counted_bytes) = (0, 0);
         drop(outbox);
@@ -576,9 +576,8 @@ impl Drop for Connection {
     /// What its transport never took is on nobody's way any more.
     fn drop(&mut self) {
         let outbox = self.outbox.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let waiting: usize = outbox.waiting.iter().map(|(frame, _)| frame.bytes()).sum();
         let kept = outbox.resend.as_ref().map_or(0, |resend| resend.bytes);
-        let bytes = outbox.ready_bytes + waiting + kept;
+        let bytes = outbox.ready_bytes + bytes_of(&outbox.waiting) + kept;
         self.counters.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 }

@@ -24,7 +24,7 @@ pub(crate) struct Outbox {
     /// Since when the first of them has been the first.
     pub first_since: u32,
     /// What does not fit the window yet.
-    pub waiting: VecDeque<(Arc<Frame>, Arc<Delivery>)>,
+    pub waiting: WaitingMessages,
     /// Sent, or about to be, in order.
     pub unanswered: VecDeque<UnansweredMessage>,
     /// Those of them that are waited for, and their bytes: the window.
@@ -37,6 +37,12 @@ pub(crate) struct Outbox {
     pub ended: bool,
     /// Where its client may come back.
     pub resend: Option<Box<ResendBuffer>>,
+}
+
+type WaitingMessages = VecDeque<(Arc<Frame>, Arc<Delivery>)>;
+
+pub(crate) fn bytes_of(waiting: &WaitingMessages) -> usize {
+    waiting.iter().map(|(frame, _)| frame.bytes()).sum()
 }
 
 /// What a ping counts for, whatever the protocol.
@@ -145,6 +151,12 @@ impl Outbox {
         self.counted < limits.unanswered
             && (self.counted == 0 || self.counted_bytes + bytes <= limits.unanswered_bytes)
             && (kept == 0 || kept + bytes <= limits.unconfirmed_bytes)
+    }
+
+    /// Whether a message may wait that does not fit the window.
+    pub fn may_wait(&self, bytes: usize, limits: &Limits) -> bool {
+        self.waiting.len() < limits.waiting
+            && bytes_of(&self.waiting) + bytes <= limits.queued_bytes
     }
 
     pub fn remember(&mut self, sent: UnansweredMessage, limits: &Limits) {

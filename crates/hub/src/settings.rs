@@ -29,7 +29,8 @@ pub struct Limits {
     pub unanswered_bytes: usize,
     /// Messages that wait for a connection; more are not delivered to it.
     pub waiting: usize,
-    /// Bytes on their way out to one connection. One that does not take them is dropped.
+    /// Bytes on their way out to one connection, and of what waits for it. One that does not take
+    /// them is dropped.
     pub queued_bytes: usize,
     /// The same for all connections together; beyond it `send` waits.
     pub queued_bytes_total: usize,

@@ -51,6 +51,22 @@ async fn a_burst_costs_no_healthy_client_its_connection() {
     assert_eq!(hub.node.stats().queued_bytes, 0);
 }
 
+/// References to large messages are few bytes here, and many where they are kept alive by them.
+#[tokio::test]
+async fn what_waits_for_a_connection_is_bounded_in_bytes() {
+    let hub = TestHub::start().await;
+    let _client = hub.connect("alice").await;
+    let (large, recorder) = (json!("x".repeat(60_000)), Arc::new(Recorder::default()));
+    let limits = Limits::default();
+    let batch = (0..limits.waiting as u64).map(|number| outgoing(number, "alice", &large));
+    hub.node.send(batch.collect(), recorder.clone()).await.unwrap();
+    let queued = hub.node.stats().queued_bytes;
+    assert!(queued <= limits.unanswered_bytes + limits.queued_bytes, "{queued} bytes");
+    let answers = recorder.answers.lock().unwrap().clone();
+    assert!(answers.len() > limits.waiting / 2, "{} were refused at once", answers.len());
+    assert!(answers.iter().all(|(_, answer)| *answer == Answer::NoAnswer { written: false }));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_that_never_read_are_dropped_and_disturb_nobody() {
     let limits = Limits { stalled_for: Duration::from_secs(1), ..Limits::default() };

@@ -11,6 +11,7 @@ use crate::contract::UserId;
 use crate::node::Node;
 use crate::protocol::Invocation;
 
+const RESUME: &str = "resume";
 /// Calls that a client may have waiting.
 const WAITING_MAX: usize = 16;
 
@@ -82,7 +83,11 @@ async fn run(node: Arc<Node>, connection: Arc<Connection>) {
             let answer = answer.map_err(|error| told(&target, error));
             let mut encoded = protocol.completion(&id, &answer);
             if encoded.as_bytes().len() > node.limits().message_bytes {
-                encoded = protocol.completion(&id, &Err(told(&target, CallError::Failed)));
+                let instead = match target.eq_ignore_ascii_case(RESUME) {
+                    true => Ok(gap(None)),
+                    false => Err(told(&target, CallError::Failed)),
+                };
+                encoded = protocol.completion(&id, &instead);
             }
             connection.reply(encoded, node.now());
             // A client may call faster than it reads.
@@ -107,7 +112,7 @@ async fn answer(
     if name == "refresh" {
         return refresh(&node, &connection, &arguments).await;
     }
-    if name == "resume" {
+    if name == RESUME {
         return resume(&node, &connection, &arguments).await;
     }
     let Some(method) = node.methods().get(&name) else {
@@ -150,7 +155,12 @@ async fn resume(
         return Err(CallError::Refused("Resume can be called once a second.".to_owned()));
     }
     let missed = node.missed_since(&connection.origin.user, last).await;
-    Ok(json!({"recovered": missed.is_some(), "messages": missed.unwrap_or_default()}))
+    Ok(gap(missed))
+}
+
+/// What a client that asks is told. What does not fit one answer cannot be told.
+fn gap(missed: Option<Vec<Value>>) -> Value {
+    json!({"recovered": missed.is_some(), "messages": missed.unwrap_or_default()})
 }
 
 /// What a client is told, in the words that stock clients know from the original.

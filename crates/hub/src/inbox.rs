@@ -132,7 +132,8 @@ pub(crate) fn missed<T: PartialOrd>(
     let is_last = |(_, entry): &&(T, Value)| {
         entry.pointer("/arguments/1/id").and_then(Value::as_str) == Some(last)
     };
-    let (then, _) = kept.iter().rev().find(is_last)?;
+    // What was sent again later is what the client saw the first time.
+    let (then, _) = kept.iter().find(is_last)?;
     let cut = cut(then)?;
     Some(kept.into_iter().filter(|(then, _)| *then >= cut).map(|(_, entry)| entry).collect())
 }
@@ -177,6 +178,20 @@ mod tests {
         for (user, id) in [("alice", "m9"), ("bob", "m3"), ("alice", "")] {
             assert_eq!(inboxes.since(&UserId::new(user), id, &limits), None);
         }
+    }
+
+    /// A message that was sent again hides nothing of what came between.
+    #[tokio::test(start_paused = true)]
+    async fn what_came_between_a_message_and_its_repeat_was_missed() {
+        let limits = Limits::default();
+        let (mut inboxes, alice) = (Inboxes::new(), UserId::new("alice"));
+        tokio::time::advance(Duration::from_secs(100)).await;
+        for id in [1, 2, 1, 3] {
+            inboxes.keep(&alice, &frame(id, 1), &limits);
+            tokio::time::advance(Duration::from_secs(40)).await;
+        }
+        let missed = inboxes.since(&alice, "m1", &limits).unwrap();
+        assert_eq!(ids(&missed), ["m1", "m2", "m1", "m3"]);
     }
 
     /// What was before the start is not known, and must not be said to be empty.

@@ -67,7 +67,8 @@ pub struct Limits {
     pub attach_within: Duration,
     /// Messages that are kept for a user who may have missed them; 0 keeps none.
     pub inbox_messages: usize,
-    /// The same in bytes. All of them are one answer, so no more than `message_bytes`.
+    /// The same in bytes. All of them are one answer: where that is more than `message_bytes`, the
+    /// client is told that nothing is recovered.
     pub inbox_bytes: usize,
     pub inbox_age: Duration,
     /// The same for all users together; beyond it nothing is kept.

@@ -86,3 +86,21 @@ async fn a_message_sent_while_a_client_connects_is_seen_live_or_in_the_gap() {
         drop(ask);
     }
 }
+
+/// More than one answer may hold is a gap that cannot be told, not a failure.
+#[tokio::test]
+async fn a_gap_that_is_too_large_is_not_recovered() {
+    let limits =
+        Limits { resume_overlap: Duration::ZERO, inbox_bytes: 200 << 10, ..Limits::default() };
+    let hub = TestHub::limited(limits).await;
+    for id in ["m1", "m2", "m3"] {
+        let payload = json!("x".repeat(30_000)).to_string();
+        let frame = Frame::new("notify", id, payload.as_bytes(), 64 << 10).unwrap();
+        hub.send_frame("alice", &frame, AN_HOUR, AckRule::Any).await.answer().await;
+    }
+    let mut alice = hub.connect("alice").await;
+    let answer = resume(&mut alice, "m1").await;
+    assert_eq!(answer["result"], json!({"recovered": false, "messages": []}), "{answer}");
+    let mut again = hub.connect("alice").await;
+    assert_eq!(ids(&resume(&mut again, "m2").await), ["m2", "m3"]);
+}

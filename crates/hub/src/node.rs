@@ -619,4 +619,4 @@ pub(crate) fn wall_now() -> SystemTime {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -271,7 +271,7 @@ impl Node {
         let users = self.users();
         let mut state = copies.state();
         for user in users.names() {
-            state.changed.entry(user.clone()).or_insert(false);
+            state.repeats.insert(user.clone());
         }
         copies.announcing.notify_one();
     }
@@ -303,10 +303,13 @@ impl Node {
     fn take_changed(&self, copies: &Copies) -> Vec<(UserId, Presence)> {
         let users = self.users();
         let mut state = copies.state();
-        let chosen: Vec<UserId> = state.changed.keys().take(ANNOUNCED_AT_ONCE).cloned().collect();
+        // News first: repeats of all that are here take seconds.
+        let news = state.changed.keys().chain(&state.repeats);
+        let chosen: Vec<UserId> = news.take(ANNOUNCED_AT_ONCE).cloned().collect();
         state.under_way += usize::from(!chosen.is_empty());
         let presence = |user: UserId| {
             let lost = state.changed.remove(&user).unwrap_or_default();
+            state.repeats.remove(&user);
             let presence = match (users.connections(&user).is_empty(), lost) {
                 (false, _) => Presence::Here,
                 (true, true) => Presence::Lost,
@@ -315,5 +318,46 @@ impl Node {
             (user, presence)
         };
         chosen.into_iter().map(presence).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::copies::in_process::InProcess;
+    use crate::node::tests::{Gatekeeper, attached};
+    use crate::settings::HubSettings;
+
+    /// Who connects while everybody is said again must not be away until that is over.
+    #[tokio::test]
+    async fn news_are_told_before_repeats() {
+        const USERS: usize = 4 * ANNOUNCED_AT_ONCE;
+        let directory = Arc::new(InProcess::new());
+        let node = Node::start_among(
+            HubSettings::default(),
+            Arc::new(Gatekeeper),
+            Default::default(),
+            directory,
+        );
+        let copies = node.copies().unwrap();
+        let mut attachments: Vec<_> =
+            (0..USERS).map(|number| attached(&node, &format!("user-{number}"))).collect();
+        while !node.take_changed(copies).is_empty() {}
+        node.announce_all(copies);
+        let newcomers: Vec<_> = (0..10).map(|number| format!("newcomer-{number}")).collect();
+        attachments.extend(newcomers.iter().map(|user| attached(&node, user)));
+        let first = node.take_changed(copies);
+        assert_eq!(first.len(), ANNOUNCED_AT_ONCE);
+        for user in &newcomers {
+            assert!(first.contains(&(UserId::new(user), Presence::Here)), "{user}");
+        }
+        let mut said = first.len();
+        loop {
+            match node.take_changed(copies).len() {
+                0 => break,
+                more => said += more,
+            }
+        }
+        assert_eq!(said, USERS + newcomers.len(), "everybody once");
     }
 }

@@ -63,6 +63,8 @@ pub(crate) struct RoutingState {
     vanished: HashMap<NodeId, Instant>,
     /// Users to announce, and whether the last connection of those who are not here broke.
     pub changed: HashMap<UserId, bool>,
+    /// Users to announce again, of whom there is no news.
+    pub repeats: HashSet<UserId>,
     legs: HashMap<u64, Leg>,
     numbers: u64,
     /// Users who left a moment ago, and what came for them since.

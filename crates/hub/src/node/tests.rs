@@ -3,7 +3,7 @@
 use super::*;
 use crate::protocol::Protocol;
 
-struct Gatekeeper;
+pub(crate) struct Gatekeeper;
 
 #[async_trait]
 impl Authority for Gatekeeper {
@@ -27,6 +27,15 @@ fn origin(number: u8) -> Origin {
 fn person(seconds: u64) -> Person {
     let expires = wall_now() + Duration::from_secs(seconds);
     Person { user: UserId::new("alice"), expires, issued: None }
+}
+
+/// A connection that has shaken hands.
+pub(crate) fn attached(node: &Arc<Node>, user: &str) -> Attachment {
+    let origin = Origin { id: random::bytes(), user: UserId::new(user), ..origin(0) };
+    let attachment = node.attach(origin, &person(300)).unwrap();
+    attachment.connection.speak(Protocol::Json, Protocol::Json.ping(), node.now());
+    node.open(&attachment.connection);
+    attachment
 }
 
 /// How many of ten thousand connections whose tokens expire together are closed in each second.

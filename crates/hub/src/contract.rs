@@ -223,10 +223,11 @@ pub trait Hub: Send + Sync {
         answers: Arc<dyn Answers>,
     ) -> Result<(), Unavailable>;
 
-    /// The answers to these tickets of `answers` are no longer wanted, and none will come after this
-    /// returns; what is not written yet is dropped, what is written stays. Called when the engine
-    /// loses the right to what it sent. Unknown and answered tickets are ignored, so that calling it
-    /// twice is calling it once. Looks at everything that is open: not for every message.
+    /// The answers to these tickets of `answers` are no longer wanted: none will come but those that
+    /// another thread is telling at this moment. What this node has not written yet is dropped; what
+    /// is written stays, and so does what another node was given. Called when the engine loses the
+    /// right to what it sent. Unknown and answered tickets are ignored, so that calling it twice is
+    /// calling it once. Looks at everything that is open: not for every message.
     fn cancel(&self, answers: &Arc<dyn Answers>, tickets: &[Ticket]);
 
     /// Who is connected, since when, from where: for a person who looks. Asks all nodes, waits a
@@ -251,7 +252,7 @@ pub trait Hub: Send + Sync {
     /// `spread` (50 a second or more); their clients reconnect elsewhere. Where there are other
     /// nodes, it first waits for balancers to notice. Each connection has a moment for the answers
     /// it owes. Called once, at the end; returns when all are closed, and everything that was sent is
-    /// answered. Dropping the future leaves the hub as it is then, for good without new clients.
+    /// answered. A `send` that has not returned by then returns `Err`. Dropping the future leaves the hub as it is then, for good without new clients.
     async fn drain(&self, spread: Duration);
 
     /// What was counted, of this node. Cheap; called whenever somebody looks.

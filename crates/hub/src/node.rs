@@ -411,6 +411,12 @@ impl Node {
         self.users.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// To send by. A hub that stops sends nothing after it has looked at what it sent.
+    pub(crate) fn users_unless_draining(&self) -> Result<MutexGuard<'_, Users>, Unavailable> {
+        let users = self.users();
+        if self.is_draining() { Err(Unavailable) } else { Ok(users) }
+    }
+
     /// Those of this node.
     pub(crate) fn own_connections(&self, ask: &ConnectionAsk) -> ConnectionList {
         let users = self.users();
@@ -460,10 +466,14 @@ impl Node {
         connections.len() as u32
     }
 
-    fn hand_out(&self, batch: Vec<Outgoing>, answers: &Arc<dyn Answers>) {
+    fn hand_out(
+        &self,
+        batch: Vec<Outgoing>,
+        answers: &Arc<dyn Answers>,
+    ) -> Result<(), Unavailable> {
         let (limits, now) = (self.limits(), self.now());
         let mut settlements = Settlements::default();
-        let mut users = self.users();
+        let mut users = self.users_unless_draining()?;
         for outgoing in batch {
             // Before the user is looked up: who connects meanwhile finds it there.
             self.inboxes().keep(&outgoing.user, &outgoing.frame, limits);
@@ -489,6 +499,7 @@ impl Node {
                 self.deadlines.add(delivery);
             }
         }
+        Ok(())
     }
 }
 
@@ -511,7 +522,7 @@ impl Hub for Node {
         }
         let count = batch.len() as u64;
         match &self.copies {
-            None => self.hand_out(batch, &answers),
+            None => self.hand_out(batch, &answers)?,
             Some(copies) => self.send_across(copies, batch, &answers).await?,
         }
         self.counters.sent.fetch_add(count, Ordering::Relaxed);
@@ -557,7 +568,11 @@ impl Hub for Node {
     }
 
     async fn drain(&self, spread: Duration) {
-        self.draining.store(true, Ordering::Release);
+        {
+            // Whoever sends has looked for it before, or will see it.
+            let _users = self.users();
+            self.draining.store(true, Ordering::Release);
+        }
         if self.copies.is_none() {
             // Who is on their way back is not let in.
             self.answer_unsent();

@@ -240,7 +240,7 @@ impl Node {
         let found: HashMap<_, _> = found.into_iter().collect();
         let lease = self.limits().lease;
         let mut settlements = Settlements::default();
-        let users = self.users();
+        let users = self.users_unless_draining()?;
         let mut state = copies.state();
         if !away_is_nobody {
             state.live(lease)?;

@@ -182,6 +182,22 @@ async fn a_node_that_stops_leaves_nothing_unanswered() {
     assert_eq!(ask.answer().await, Answer::Unavailable);
 }
 
+/// A message whose user was still looked for when the hub stopped is refused, and sent to nobody.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_asked_before_a_node_stopped_is_not_sent_by_it_afterwards() {
+    let limits = Limits { notice: Duration::ZERO, ..limits() };
+    let (Pair { a, b: _b }, way, _) = apart(&limits).await;
+    way.keeping.shut();
+    let mut sending = std::pin::pin!(a.try_send("alice"));
+    tokio::select! {
+        _ = &mut sending => panic!("she was not looked for"),
+        () = crate::support::until("it waits", || way.keeping.waiting.load(Ordering::Acquire) > 0) => {}
+    }
+    crate::support::patiently("it stops", a.node.drain(Duration::ZERO)).await;
+    way.keeping.open();
+    assert!(sending.await.is_err());
+}
+
 /// Told to go at one node, she comes to another with the token she has, which is cut off and has not
 /// heard. Where it hears, she goes; who has shown a newer token by then stays.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -43,21 +43,34 @@ pub trait Method: Send + Sync {
 /// Methods by their names in lower case: clients may write them as they like.
 pub(crate) type Methods = HashMap<String, Arc<dyn Method>>;
 
+/// The same in bytes, as they came, for every `received_bytes`: parsed, they are many times as large.
+const WAITING_MESSAGES_MAX: usize = 2;
+
 /// What a connection has called.
 #[derive(Default)]
 pub(crate) struct Calls {
-    queue: VecDeque<Invocation>,
+    /// With their bytes.
+    queue: VecDeque<(Invocation, usize)>,
+    bytes: usize,
     running: bool,
 }
 
-/// Queues a call, and starts a task for the connection's calls where none runs.
-pub(crate) fn accept(node: &Arc<Node>, connection: &Arc<Connection>, call: Invocation) {
+/// Queues a call that came in a message of so many bytes, and starts a task for the connection's calls
+/// where none runs.
+pub(crate) fn accept(
+    node: &Arc<Node>,
+    connection: &Arc<Connection>,
+    call: Invocation,
+    bytes: usize,
+) {
     let mut calls = connection.calls.lock().unwrap_or_else(PoisonError::into_inner);
-    if calls.queue.len() >= WAITING_MAX {
+    let most = WAITING_MESSAGES_MAX * node.limits().received_bytes;
+    if calls.queue.len() >= WAITING_MAX || calls.bytes + bytes > most {
         drop(calls);
         return connection.end(Ending::Violation);
     }
-    calls.queue.push_back(call);
+    calls.queue.push_back((call, bytes));
+    calls.bytes += bytes;
     if !std::mem::replace(&mut calls.running, true) {
         tokio::spawn(run(node.clone(), connection.clone()));
     }
@@ -68,7 +81,10 @@ async fn run(node: Arc<Node>, connection: Arc<Connection>) {
         let call = {
             let mut calls = connection.calls.lock().unwrap_or_else(PoisonError::into_inner);
             match calls.queue.pop_front() {
-                Some(call) if connection.ending().is_none() => call,
+                Some((call, bytes)) if connection.ending().is_none() => {
+                    calls.bytes -= bytes;
+                    call
+                }
                 _ => {
                     *calls = Calls::default();
                     return;

@@ -256,6 +256,8 @@ impl Connection {
         let Some(resend) = &mut outbox.resend else { return };
         resend.alone_since = None;
         resend.tell_again();
+        // It was silent for as long as it was away, and longer.
+        self.hear(now);
         let first = QueuedFrame::Control(protocol.sequence(resend.first()));
         let again: Vec<_> = resend.unconfirmed().collect();
         outbox.drop_ready(&self.counters);

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use async_trait::async_trait;
 use serde_json::Value;
@@ -530,6 +530,7 @@ impl Hub for Node {
     }
 
     fn cancel(&self, answers: &Arc<dyn Answers>, tickets: &[Ticket]) {
+        let tickets: HashSet<_> = tickets.iter().collect();
         let wanted = |delivery: &Delivery| {
             tickets.contains(&delivery.ticket) && delivery.belongs_to(answers)
         };

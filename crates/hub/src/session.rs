@@ -58,11 +58,12 @@ impl Session {
             match self.protocol {
                 None => self.shake_hands(node, connection, message)?,
                 Some(protocol) => {
+                    let bytes = message.len();
                     let message = protocol.parse(message).map_err(violation)?;
                     connection.hear(node.now());
                     self.open(node, connection);
                     if self.is_news(connection, &message)? {
-                        self.take(node, connection, message, &mut settlements)?;
+                        self.take(node, connection, (message, bytes), &mut settlements)?;
                     }
                 }
             }
@@ -152,7 +153,7 @@ impl Session {
         &mut self,
         node: &Arc<Node>,
         connection: &Arc<Connection>,
-        message: ClientMessage,
+        (message, bytes): (ClientMessage, usize),
         settlements: &mut Settlements,
     ) -> Result<(), Ending> {
         match message {
@@ -170,7 +171,7 @@ impl Session {
                     return Ok(());
                 }
             }
-            ClientMessage::Invocation(call) => calls::accept(node, connection, call),
+            ClientMessage::Invocation(call) => calls::accept(node, connection, call, bytes),
             ClientMessage::StreamInvocation { id, target } => {
                 let shown: String = target.chars().filter(|c| !c.is_control()).take(64).collect();
                 let error =

@@ -109,6 +109,11 @@ if ARGV[2] == 'lost' then now = -now end
 redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f', now))
 return redis.call('PEXPIRE', KEYS[1], ARGV[3])";
 
+/// `KEYS user; ARGV node, milliseconds`: removes an entry, unless it was said anew.
+const REMOVE: &str = "\
+if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
+return redis.call('HDEL', KEYS[1], ARGV[1])";
+
 /// `KEYS denied; ARGV user, seconds`: the latest counts.
 const DENY: &str = "\
 local known = tonumber(redis.call('HGET', KEYS[1], ARGV[1]) or 0)
@@ -381,7 +386,8 @@ impl Directory for RedisDirectory {
                 let age = Duration::from_millis((now - since.abs()).max(0) as u64);
                 let parsed = NodeId::parse(&node);
                 if age > DEAD_ENTRY_AGE && !parsed.is_some_and(|node| self.is_live(node)) {
-                    dead.cmd("HDEL").arg(self.user_key(user)).arg(node).ignore();
+                    dead.cmd("EVAL").arg(REMOVE).arg(1).arg(self.user_key(user));
+                    dead.arg(node).arg(since).ignore();
                 } else if since < 0 {
                     whereabouts.lost = Some(whereabouts.lost.map_or(age, |lost| lost.min(age)));
                 } else {

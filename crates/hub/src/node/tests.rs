@@ -130,3 +130,19 @@ async fn what_a_connection_never_wrote_is_not_queued_for_ever() {
         assert_eq!(node.stats().queued_bytes, 0);
     }
 }
+
+/// Who was away for nearly as long as they may be has had no chance to say something.
+#[tokio::test]
+async fn who_is_back_is_not_silent() {
+    let limits = Limits::default();
+    let node = Node::start(HubSettings::default(), Arc::new(Gatekeeper), Methods::new());
+    let connection = attached(&node, "alice").connection.clone();
+    connection.number_messages();
+    connection.hear(100);
+    assert!(connection.lose_socket(116));
+    connection.send_again(130);
+    connection.tick(&limits, 130);
+    assert_eq!(connection.ending(), None);
+    connection.tick(&limits, 160);
+    assert_eq!(connection.ending(), Some(Ending::Silent));
+}

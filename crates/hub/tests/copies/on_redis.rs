@@ -158,3 +158,17 @@ async fn where_redis_refuses_the_channels_nobody_is_said_to_be_away() {
     on(&redis, move |redis| redis.command(&rights)).await;
     a.acknowledged("alice", &mut alice).await;
 }
+
+/// Of a node that died long ago nothing stays; what somebody said anew does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn entries_of_dead_nodes_are_removed_when_they_are_met() {
+    let (redis, Pair { a, .. }) = start(&limits()).await;
+    const KEY: &str = "potok:hub:notifications:user:{5:alice}";
+    on(&redis, |redis| redis.command(&["HSET", KEY, "0123456789abcdef", "1000"])).await;
+    let gone = async {
+        while on(&redis, |redis| redis.command(&["EXISTS", KEY])).await != "0" {
+            assert_eq!(a.send("alice", json!(1)).await.answer().await, Answer::Nobody);
+        }
+    };
+    patiently("it is removed", gone).await;
+}

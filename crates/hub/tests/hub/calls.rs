@@ -1,5 +1,6 @@
 //! Methods that clients call, and how handshakes and messages may arrive.
 
+use potok_hub::Hub;
 use serde_json::json;
 
 use crate::support::TestHub;
@@ -80,4 +81,24 @@ async fn a_handshake_that_cannot_be_is_refused_with_a_reason() {
         assert!(answer["error"].as_str().unwrap().contains(word), "{answer}");
         assert_eq!(client.heard().await, None);
     }
+}
+
+/// Parsed, a call is many times as large as its bytes.
+#[tokio::test]
+async fn calls_that_wait_are_bounded_in_bytes() {
+    let hub = TestHub::start().await;
+    let mut client = hub.connect("alice").await;
+    let call = |bytes| {
+        let arguments = ["x".repeat(bytes)];
+        json!({"type": 1, "target": "stall", "arguments": arguments, "invocationId": "s"})
+    };
+    for bytes in [1, 30_000, 30_000] {
+        client.say(call(bytes)).await;
+    }
+    // They wait behind the first, and do no harm.
+    client.say(json!({"type": 6})).await;
+    assert_eq!(hub.node.stats().connections, 1);
+    client.say(call(30_000)).await;
+    let closed = client.hear().await;
+    assert_eq!((&closed["type"], closed["error"].is_string()), (&json!(7), true), "{closed}");
 }

@@ -67,6 +67,16 @@ impl Method for Echo {
     }
 }
 
+/// Never returns.
+struct Stall;
+
+#[async_trait::async_trait]
+impl Method for Stall {
+    async fn call(&self, _: Caller, _: Vec<Value>) -> Result<Value, CallError> {
+        std::future::pending().await
+    }
+}
+
 impl TestHub {
     pub async fn start() -> Self {
         TestHub::with(HubSettings::default()).await
@@ -131,7 +141,9 @@ impl TestHub {
         directory: Option<Arc<dyn Directory>>,
         listener: TcpListener,
     ) -> Self {
-        let methods = HashMap::from([("echo".to_owned(), Arc::new(Echo) as Arc<dyn Method>)]);
+        let methods: [(_, Arc<dyn Method>); 2] =
+            [("echo".to_owned(), Arc::new(Echo)), ("stall".to_owned(), Arc::new(Stall))];
+        let methods = HashMap::from(methods);
         let node = match directory {
             None => Node::start(settings, issuer.clone(), methods),
             Some(directory) => Node::start_among(settings, issuer.clone(), methods, directory),

@@ -29,6 +29,7 @@ struct SharedDirectory {
     key: Option<[u8; 32]>,
     denials: HashMap<UserId, SystemTime>,
     inboxes: Inboxes,
+    forgotten: Option<Instant>,
 }
 
 enum Entry {
@@ -46,7 +47,8 @@ impl InProcess {
     pub fn forget(&self) {
         let mut state = self.state();
         let lines = std::mem::take(&mut state.lines);
-        *state = SharedDirectory { lines, ..SharedDirectory::default() };
+        let forgotten = Some(Instant::now());
+        *state = SharedDirectory { lines, forgotten, ..SharedDirectory::default() };
     }
 
     fn state(&self) -> MutexGuard<'_, SharedDirectory> {
@@ -60,7 +62,8 @@ impl Directory for InProcess {
         let (mut state, now) = (self.state(), Instant::now());
         state.leases.retain(|_, until| *until > now);
         let kept = state.leases.insert(node, now + lease).is_some();
-        Ok(Lease { kept, live: state.leases.keys().copied().collect() })
+        let forgotten = state.forgotten.is_some_and(|then| then.elapsed() < lease);
+        Ok(Lease { kept, forgotten, live: state.leases.keys().copied().collect() })
     }
 
     async fn leave(&self, node: NodeId) -> Result<(), Unavailable> {

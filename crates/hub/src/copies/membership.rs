@@ -99,9 +99,10 @@ impl Tasks {
                 return;
             }
             match self.directory.renew(self.id, lease).await {
-                Ok(Lease { kept, live }) => {
+                Ok(Lease { kept, forgotten, live }) => {
+                    let lacks_others = if begun { !kept } else { forgotten };
                     // Before anybody is looked for among those who are there already.
-                    if away || (begun && !kept) {
+                    if away || lacks_others {
                         self.with(|node, copies| node.note_return(copies, away));
                     }
                     begun = true;

@@ -87,6 +87,9 @@ pub struct Lease {
     /// Whether it was still there, in a directory that has forgotten nothing since. Where it was
     /// not, nobody may know any more who is with this node, or with others.
     pub kept: bool,
+    /// Whether it is known here that everything was forgotten less than a lease ago: a node that
+    /// begins now does not know that others have not said again who is with them.
+    pub forgotten: bool,
     /// All nodes that have one, this one too.
     pub live: Vec<NodeId>,
 }

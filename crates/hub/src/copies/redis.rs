@@ -9,6 +9,7 @@
 //! potok:hub:<name>:marks:{<user>} hash: bytes of that list, and the moment behind which it is whole
 //! potok:hub:<name>:epoch          run of the Redis server, and the moment behind which it has all
 //!                                 that it was told
+//! potok:hub:<name>:forgotten      there for a lease after somebody saw that everything was forgotten
 //! potok:hub:<name>:key            the key that negotiations are signed with
 //! potok:hub:<name>:denied         hash: user → seconds; tokens issued up to then are refused
 //! potok:hub:<name>:to:<node>      channel of a node
@@ -313,9 +314,19 @@ impl Directory for RedisDirectory {
         pipeline.cmd("EVAL").arg(RENEW).arg(1).arg(nodes);
         pipeline.arg(node.to_string()).arg(lease.as_millis() as u64);
         pipeline.cmd("GET").arg(self.epoch_key());
-        let (answer, epoch): (Vec<String>, Option<String>) = self.ask(&pipeline).await?;
+        let mark = format!("{}forgotten", self.prefix);
+        pipeline.cmd("EXISTS").arg(&mark);
+        let (answer, epoch, forgotten): (Vec<String>, Option<String>, bool) =
+            self.ask(&pipeline).await?;
         let (kept, live) = answer.split_first().ok_or(Unavailable)?;
-        let kept = kept == "1" && !self.is_another(epoch.as_deref());
+        let is_another = self.is_another(epoch.as_deref());
+        if is_another {
+            // For those who begin now, and cannot know it.
+            let mut marking = redis::pipe();
+            marking.cmd("SET").arg(mark).arg(1).arg("PX").arg(lease.as_millis() as u64).ignore();
+            let () = self.ask(&marking).await?;
+        }
+        let kept = kept == "1" && !is_another;
         if let Ok(mut known) = self.epoch.lock() {
             *known = epoch;
         }
@@ -323,7 +334,7 @@ impl Directory for RedisDirectory {
         if let Ok(mut known) = self.live.lock() {
             known.clone_from(&live);
         }
-        Ok(Lease { kept, live })
+        Ok(Lease { kept, forgotten, live })
     }
 
     async fn leave(&self, node: NodeId) -> Result<(), Unavailable> {

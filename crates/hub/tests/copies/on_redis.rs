@@ -137,6 +137,12 @@ async fn a_redis_that_may_not_be_asked_who_it_is_is_not_used() {
     on(&redis, |redis| redis.command(&["ACL", "SETUSER", "default", "+info"])).await;
     assert!(!directory.renew(node, lease).await.unwrap().kept);
     assert!(directory.renew(node, lease).await.unwrap().kept);
+    // Who begins after somebody saw that everything was forgotten is told.
+    on(&redis, |redis| redis.command(&["FLUSHALL"])).await;
+    assert!(!directory.renew(node, lease).await.unwrap().kept);
+    let later = RedisDirectory::new(&redis.url(), "notifications").unwrap();
+    let newcomer = NodeId::parse("fedcba9876543210").unwrap();
+    assert!(later.renew(newcomer, lease).await.unwrap().forgotten);
 }
 
 /// Without its channel a node hears nothing, and announces nobody. That is not to say that nobody is

@@ -10,8 +10,8 @@ use potok_hub::{Answer, Hub, InProcess, Limits, UserId};
 use serde_json::json;
 
 use crate::lines::{LinePath, set, unset};
-use crate::pair::{Pair, limits, with};
-use crate::support::{AN_HOUR, Client};
+use crate::pair::{Pair, limits, settings, with};
+use crate::support::{AN_HOUR, Client, TestHub};
 
 /// Two nodes, each with its own way to the directory.
 pub async fn apart(limits: &Limits) -> (Pair, Arc<LinePath>, Arc<LinePath>) {
@@ -248,4 +248,29 @@ async fn who_was_told_to_go_comes_back_nowhere() {
     assert_eq!(come_back(None).await, [false; 2]);
     let naive = come_back(Some(Planted::KickOnly)).await;
     assert_eq!(naive, [true; 2], "the naive version is seen");
+}
+
+/// Everything was forgotten, and a node begins that does not know it: who is with others is not away.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_begins_after_everything_was_forgotten_knows_not_nobody() {
+    let inner = Arc::new(InProcess::new());
+    let (one, other) = (LinePath::to(&inner), LinePath::to(&inner));
+    let limits = Limits { lease: AN_HOUR, ..limits() };
+    let Pair { a, b } = Pair::start(&limits, one, other.clone()).await;
+    let mut alice = b.connect("alice").await;
+    a.acknowledged("alice", &mut alice).await;
+    set(&other.away);
+    inner.forget();
+    let newcomer = TestHub::among(settings(limits), inner, Some(&a)).await;
+    let answered = async {
+        loop {
+            if let Ok(ask) = newcomer.try_send("alice").await {
+                return ask.answer().await;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    assert_eq!(crate::support::patiently("an answer", answered).await, Answer::Unavailable);
+    unset(&other.away);
+    newcomer.acknowledged("alice", &mut alice).await;
 }

@@ -44,6 +44,8 @@ pub enum Planted {
     CorsOnlyOn200,
     /// Who is told to go is closed, and no more.
     KickOnly,
+    /// Messages want an answer from clients that do not know answers.
+    IdForEverybody,
 }
 
 pub(crate) fn planted(limits: &Limits, bug: Planted) -> bool {

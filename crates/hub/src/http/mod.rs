@@ -117,7 +117,8 @@ impl Door {
             return Err(no(StatusCode::SERVICE_UNAVAILABLE, why));
         }
         let person = self.verify(asked, request, false).await?;
-        let json = match negotiate::refusal(asked.query("negotiateVersion"), &asked.agent) {
+        let refusal = negotiate::refusal(asked.query("negotiateVersion"), &asked.agent);
+        let json = match refusal.filter(|_| !self.takes_everybody()) {
             Some(error) => serde_json::json!({ "error": error }),
             None => {
                 let wanted = asked.query("useStatefulReconnect") == Some("true");
@@ -127,6 +128,10 @@ impl Door {
             }
         };
         Ok(axum::Json(json).into_response())
+    }
+
+    fn takes_everybody(&self) -> bool {
+        planted(self.node.limits(), Planted::IdForEverybody)
     }
 
     fn has_room(&self) -> Result<(), HttpRefusal> {
@@ -152,7 +157,7 @@ impl Door {
             (false, false) => Transport::LongPolling,
         };
         let person = self.verify(&asked, &request, transport != Transport::LongPolling).await?;
-        if negotiate::is_too_old(&asked.agent) {
+        if negotiate::is_too_old(&asked.agent) && !self.takes_everybody() {
             let why =
                 format!("this hub needs @microsoft/signalr {} or newer", negotiate::CLIENT_MIN);
             return Err(no(StatusCode::BAD_REQUEST, why));

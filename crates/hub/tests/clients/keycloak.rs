@@ -131,7 +131,8 @@ async fn people_of_a_realm_are_let_in_and_nobody_else() {
 
     let origin = site().await;
     // As long as a reconnect takes on a busy machine.
-    let limits = Limits { linger: Duration::from_secs(30), ..Limits::default() };
+    let (linger, between_polls) = (Duration::from_secs(30), Duration::from_secs(5));
+    let limits = Limits { linger, between_polls, ..Limits::default() };
     let origins = vec![origin.clone()];
     let settings = HubSettings { origins, limits, ..HubSettings::default() };
     let node = Node::start(settings, issuer.clone(), HashMap::new());
@@ -158,24 +159,21 @@ async fn people_of_a_realm_are_let_in_and_nobody_else() {
         assert_eq!(in_page.event()["args"][0]["text"], "hello", "{transport} {protocol}");
         sent.all_acknowledged().await;
         // The network goes and comes back; both are there again by themselves, with their tokens.
-        if transport != "LongPolling" {
-            proxy.set(Mode::Cut);
-            under_node.await_event("reconnecting", &[]);
-            assert_eq!(in_page.event()["event"], "reconnecting");
-            until("the cut is noticed", || node.stats().connections == 0).await;
-            let sent = send_to_both(&node, "meanwhile").await;
-            proxy.set(Mode::Pass);
-            sent.all_acknowledged().await;
-            let mut events =
-                [under_node.event(), under_node.event(), in_page.event(), in_page.event()];
-            events.sort_by_key(|event| event["event"].to_string());
-            let [one, other, ..] = &events;
-            assert_eq!(
-                (&one["args"][0]["text"], &other["args"][0]["text"]),
-                (&json!("meanwhile"), &json!("meanwhile"))
-            );
-            assert!(events[2..].iter().all(|event| event["event"] == "reconnected"), "{events:?}");
-        }
+        proxy.set(Mode::Cut);
+        under_node.await_event("reconnecting", &[]);
+        assert_eq!(in_page.event()["event"], "reconnecting");
+        until("the cut is noticed", || node.stats().connections == 0).await;
+        let sent = send_to_both(&node, "meanwhile").await;
+        proxy.set(Mode::Pass);
+        sent.all_acknowledged().await;
+        let mut events = [under_node.event(), under_node.event(), in_page.event(), in_page.event()];
+        events.sort_by_key(|event| event["event"].to_string());
+        let [one, other, ..] = &events;
+        assert_eq!(
+            (&one["args"][0]["text"], &other["args"][0]["text"]),
+            (&json!("meanwhile"), &json!("meanwhile"))
+        );
+        assert!(events[2..].iter().all(|event| event["event"] == "reconnected"), "{events:?}");
         drop(under_node);
         assert_eq!(in_page.ask("connection.stop().then(() => 'stopped')"), "stopped");
         // A process that ends says nothing; a poll of it is noticed when the next one does not come.

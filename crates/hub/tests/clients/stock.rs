@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use potok_hub::tokens::development;
+use potok_hub::trouble::Planted;
 use potok_hub::{AckRule, Answer, ConnectionAsk, Frame, Hub, HubSettings, Limits, UserId};
 use potok_services::{Mode, Proxy};
 use serde_json::json;
@@ -217,4 +218,16 @@ async fn a_client_that_cannot_be_served_learns_why() {
     bad.order(json!({"token": "a.b.c", "start": true}));
     let failed = bad.await_event("failed", &["closed"]);
     assert!(failed["error"].as_str().unwrap().contains("401"), "{failed}");
+}
+
+/// What would become of an old client that is let in: it has shown the message, and is gone for good.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_old_client_that_is_let_in_dies_of_its_first_message() {
+    let hub = TestHub::planted(Some(Planted::IdForEverybody)).await;
+    let mut old = StockClient::of(&url(&hub), "WebSockets", "json", "signalr-old");
+    old.start(&hub.token("alice"));
+    let ask = hub.send("alice", json!(1)).await;
+    let closed = old.await_event("closed", &["message"]);
+    assert!(closed["error"].as_str().unwrap().contains("not supported"), "{closed}");
+    assert_ne!(ask.answer().await, Answer::Acknowledged, "the naive version is seen");
 }

@@ -38,6 +38,26 @@ async fn a_storm_of_unknown_keys_costs_one_fetch() {
     assert!(verifier.verify(&fake.good()).await.is_ok());
 }
 
+/// A storm that goes on costs a fetch each time that keys may be asked for again, whatever comes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_storm_that_goes_on_costs_a_fetch_at_a_time() {
+    const EVERY: Duration = Duration::from_secs(1);
+    let fake = FakeIssuer::start().await;
+    let slowly = AuthSettings { ask_keys_every: EVERY, ..settings(&fake) };
+    let verifier = Issuer::new(slowly).unwrap();
+    let (started, mut tokens) = (tokio::time::Instant::now(), 0);
+    while verifier.fetches() < 3 {
+        let header = json!({"alg": "RS256", "kid": format!("stranger-{tokens}")});
+        let token = fake.rsa.token(&header, &fake.claims());
+        assert_eq!(verifier.verify(&token).await, Err(Refusal::UnknownKey));
+        tokens += 1;
+        let most = 1 + started.elapsed().as_millis() / EVERY.as_millis();
+        assert!(u128::from(verifier.fetches()) <= most, "{tokens} tokens");
+    }
+    assert_eq!(fake.fetches(), verifier.fetches());
+    assert!(tokens > 3, "{tokens} tokens");
+}
+
 /// A stranger who hangs up while the keys are fetched takes them from nobody.
 #[tokio::test]
 async fn a_fetch_outlives_who_caused_it() {

@@ -3,7 +3,8 @@
 //! out by their `Origin` and by the host they asked for.
 
 use std::fmt::Write;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
 
 use axum::extract::{Query, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
@@ -18,6 +19,7 @@ use crate::connection::Ending;
 use crate::contract::{ConnectionAsk, Hub, Transport, UserId};
 use crate::copies::routing::Copies;
 use crate::copies::views::seconds;
+use crate::counters::Announcing;
 use crate::node::{Node, wall_now};
 
 /// Connections in one answer.
@@ -164,22 +166,39 @@ impl Node {
             by("answer", "unavailable", stats.unavailable),
         ];
         family("answers_total", "counter", "How messages ended.", &answers);
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let completions = [
+            by("kind", "result", of(&self.counters().result)),
+            by("kind", "void", of(&self.counters().void)),
             by("kind", "no_result", stats.no_result),
             by("kind", "threw", stats.threw),
             by("kind", "late", stats.late),
             by("kind", "unknown", stats.unknown),
         ];
-        let help = "Completions that were more than an acknowledgement.";
-        family("completions_total", "counter", help, &completions);
+        family("completions_total", "counter", "What clients said of messages.", &completions);
+        let mute = self.users().list(None).iter().filter(|one| one.is_mute()).count();
+        let help = "Connections that are sent to, and not waited for.";
+        family("mute_connections", "gauge", help, &one(mute as u64));
         let help = "Clients dropped because they did not read.";
         family("slow_clients_total", "counter", help, &one(stats.slow));
         family("queued_bytes", "gauge", "Bytes on their way out.", &one(stats.queued_bytes as u64));
-        family("tokens_refused_total", "counter", "Tokens refused.", &one(stats.tokens_refused));
+        let refusals = self.counters().refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        let refusals: Vec<_> =
+            refusals.iter().map(|(reason, count)| by("reason", reason, *count)).collect();
+        family("tokens_refused_total", "counter", "Tokens refused.", &refusals);
         family("key_fetches_total", "counter", "Fetches of keys.", &one(stats.key_fetches));
         if let Some(copies) = self.copies() {
             let nodes = copies.others().len() as u64 + 1;
             family("nodes", "gauge", "Nodes with a lease, as this one sees it.", &one(nodes));
+            let announced: Vec<_> = Announcing::ALL
+                .iter()
+                .zip(&self.counters().announced)
+                .map(|(why, count)| by("why", why.name(), of(count)))
+                .collect();
+            let help = "How often all users were announced to the other nodes.";
+            family("announces_total", "counter", help, &announced);
+            let help = "How often the line to the other nodes broke.";
+            family("lines_lost_total", "counter", help, &one(of(&self.counters().lines_lost)));
         }
         out
     }

@@ -389,7 +389,8 @@ impl Connection {
         match completed {
             ClientCompletion::NoResult => add(&self.counters.no_result),
             ClientCompletion::Threw => add(&self.counters.threw),
-            ClientCompletion::Result | ClientCompletion::Void => {}
+            ClientCompletion::Result => add(&self.counters.result),
+            ClientCompletion::Void => add(&self.counters.void),
         }
         let acknowledges = match completed {
             ClientCompletion::Result => true,

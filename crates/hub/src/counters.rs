@@ -1,9 +1,12 @@
 //! What the hub counts. Numbers only rise, except those that say how much there is now.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use crate::connection::Ending;
 use crate::contract::{Answer, HubStats};
+use crate::tokens::Refusal;
 
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
@@ -16,12 +19,44 @@ pub(crate) struct Counters {
     pub sent: AtomicU64,
     pub connected: AtomicU64,
     pub closed: [AtomicU64; Ending::ALL.len()],
+    pub result: AtomicU64,
+    pub void: AtomicU64,
     pub no_result: AtomicU64,
     pub threw: AtomicU64,
     pub late: AtomicU64,
     pub unknown: AtomicU64,
     pub slow: AtomicU64,
     pub tokens_refused: AtomicU64,
+    /// The same by reason, of those there have been.
+    pub refusals: Mutex<BTreeMap<&'static str, u64>>,
+    /// How often all users were announced, by the order of [`Announcing::ALL`].
+    pub announced: [AtomicU64; Announcing::ALL.len()],
+    /// How often this node's line to the others broke.
+    pub lines_lost: AtomicU64,
+}
+
+/// Why all users are announced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Announcing {
+    /// The lease began, or begins anew.
+    Lease,
+    /// The node begins to listen.
+    Line,
+    /// It is time.
+    Time,
+}
+
+impl Announcing {
+    pub const ALL: [Announcing; 3] = [Announcing::Lease, Announcing::Line, Announcing::Time];
+
+    /// As metrics call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Announcing::Lease => "lease",
+            Announcing::Line => "line",
+            Announcing::Time => "time",
+        }
+    }
 }
 
 pub(crate) fn add(counter: &AtomicU64) {
@@ -29,6 +64,12 @@ pub(crate) fn add(counter: &AtomicU64) {
 }
 
 impl Counters {
+    pub fn refused(&self, refusal: &Refusal) {
+        add(&self.tokens_refused);
+        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        *refusals.entry(refusal.name()).or_default() += 1;
+    }
+
     pub fn answered(&self, answer: Answer) {
         match answer {
             Answer::Acknowledged => add(&self.acknowledged),

@@ -225,8 +225,8 @@ impl Node {
             let denied = self.is_denied(&self.users(), &person.user, person.issued);
             if denied { Err(Refusal::Denied) } else { Ok(person) }
         });
-        if verified.is_err() {
-            add(&self.counters.tokens_refused);
+        if let Err(refusal) = &verified {
+            self.counters.refused(refusal);
         }
         verified
     }

@@ -18,6 +18,7 @@ use super::parcel::Parcel;
 use super::routing::{Copies, Outbound};
 use super::{Directory, Lease, NodeId, Presence};
 use crate::contract::{Unavailable, UserId};
+use crate::counters::{Announcing, add};
 use crate::node::Node;
 use crate::trouble::{Planted, planted};
 
@@ -135,7 +136,8 @@ impl Tasks {
         let forgetful =
             |node: &Arc<Node>, _: &Copies| planted(node.limits(), Planted::AnnouncedOnce);
         if again || !self.with(forgetful).unwrap_or_default() {
-            self.with(|node, copies| node.announce_all(copies));
+            let why = if again { Announcing::Time } else { Announcing::Lease };
+            self.with(|node, copies| node.announce_all(copies, why));
         }
         self.learn().await;
     }
@@ -212,7 +214,7 @@ impl Tasks {
                     copies.state().heard = Some(Instant::now());
                     copies.listening.send_replace(true);
                     if !planted(node.limits(), Planted::AnnouncedOnce) {
-                        node.announce_all(copies);
+                        node.announce_all(copies, Announcing::Line);
                     }
                 });
                 loop {
@@ -225,6 +227,7 @@ impl Tasks {
                 }
                 self.with(|node, copies| {
                     copies.listening.send_replace(false);
+                    add(&node.counters().lines_lost);
                     node.note_deafness(copies);
                 });
             }
@@ -268,7 +271,8 @@ impl Tasks {
 }
 
 impl Node {
-    fn announce_all(&self, copies: &Copies) {
+    fn announce_all(&self, copies: &Copies, why: Announcing) {
+        self.counters().announced.get(why as usize).into_iter().for_each(add);
         let users = self.users();
         let mut state = copies.state();
         for user in users.names() {
@@ -344,7 +348,7 @@ mod tests {
         let mut attachments: Vec<_> =
             (0..USERS).map(|number| attached(&node, &format!("user-{number}"))).collect();
         while !node.take_changed(copies).is_empty() {}
-        node.announce_all(copies);
+        node.announce_all(copies, Announcing::Time);
         let newcomers: Vec<_> = (0..10).map(|number| format!("newcomer-{number}")).collect();
         attachments.extend(newcomers.iter().map(|user| attached(&node, user)));
         let first = node.take_changed(copies);

@@ -92,6 +92,30 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// As metrics call it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Refusal::Missing => "missing",
+            Refusal::Malformed(_) => "malformed",
+            Refusal::Header(_) => "header",
+            Refusal::UnknownKey => "unknown_key",
+            Refusal::Algorithm => "algorithm",
+            Refusal::Signature => "signature",
+            Refusal::Issuer { .. } => "issuer",
+            Refusal::Audience { .. } => "audience",
+            Refusal::NoExpiry => "no_expiry",
+            Refusal::Expired { .. } => "expired",
+            Refusal::NotYet { .. } => "not_yet",
+            Refusal::Kind(_) => "kind",
+            Refusal::Bound => "bound",
+            Refusal::Client(_) => "client",
+            Refusal::Role(_) => "role",
+            Refusal::NoUser(_) => "no_user",
+            Refusal::Denied => "denied",
+            Refusal::NoKeys => "no_keys",
+        }
+    }
+
     /// What the person who runs the hub can do about it.
     pub fn hint(&self) -> &'static str {
         match self {

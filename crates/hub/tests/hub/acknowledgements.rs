@@ -7,7 +7,7 @@ use potok_hub::trouble::Planted;
 use potok_hub::{AckRule, Answer, Hub, Outgoing, Ticket, UserId};
 use serde_json::json;
 
-use crate::support::{AN_HOUR, NO_RESULT, Recorder, TestHub, frame, until};
+use crate::support::{AN_HOUR, Client, NO_RESULT, Recorder, TestHub, frame, until};
 
 const SOON: Duration = Duration::from_millis(50);
 
@@ -309,4 +309,33 @@ async fn messages_reach_a_connection_in_the_order_of_the_calls() {
     }
     let answers = recorder.count(200).await;
     assert!(answers.iter().all(|(_, answer)| *answer == Answer::Acknowledged));
+}
+
+#[tokio::test]
+async fn what_clients_say_is_counted_by_kind() {
+    let hub = TestHub::start().await;
+    let mut client = hub.connect("alice").await;
+    let said = [json!({"result": 1}), json!({}), json!({"error": NO_RESULT})];
+    for mut completion in said {
+        let ask = hub.send("alice", json!(1)).await;
+        completion["type"] = 3.into();
+        completion["invocationId"] = client.invoked().await;
+        client.say(completion).await;
+        assert_eq!(ask.answer().await, Answer::Acknowledged);
+    }
+    let ask = hub.send_within("alice", json!(1), SOON).await;
+    assert_eq!(ask.answer().await, Answer::NoAnswer { written: true });
+    assert!(
+        Client::open(&format!("ws://{}/hubs/notifications", hub.address), "a.b.c").await.is_err()
+    );
+    let metrics = hub.node.metrics();
+    for line in [
+        "completions_total{hub=\"notifications\",kind=\"result\"} 1",
+        "completions_total{hub=\"notifications\",kind=\"void\"} 1",
+        "completions_total{hub=\"notifications\",kind=\"no_result\"} 1",
+        "mute_connections{hub=\"notifications\"} 1",
+        "tokens_refused_total{hub=\"notifications\",reason=\"malformed\"} 1",
+    ] {
+        assert!(metrics.contains(&format!("potok_hub_{line}\n")), "{line}\n{metrics}");
+    }
 }

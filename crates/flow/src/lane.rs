@@ -594,7 +594,8 @@ impl Lane {
                 Ending::Delivered => Outcome::Delivered,
                 _ => Outcome::Duplicate,
             };
-            let resolution = Resolution::of_replay(&replay, outcome, self.clock.now());
+            let (pipeline, now) = (&self.info.pipeline, self.clock.now());
+            let resolution = Resolution::of_replay(pipeline, &replay, outcome, now);
             put(Purpose::Resolution, resolution.output(&self.info));
         }
     }

@@ -199,3 +199,70 @@ fn pipelines_that_read_one_topic_and_share_their_dead_letters_have_each_their_ow
     b.run(["dead-letters", "replay", "b", "--wait", "60s"], b"").good();
     assert_eq!(open_letters(&b, "b", 1)[0]["attempts"], 2);
 }
+
+/// Waits until the first record of the topic that Kafka still has is that one.
+fn until_removed(kafka: &Kafka, topic: &str, first: i64) {
+    let what = format!("what lies below {first} of {topic} is removed");
+    wait::until_seen(&what, || {
+        // One key, so all of them lie in one partition; the others are empty.
+        let starts = kafka.start_offsets(topic);
+        if starts.iter().max() == Some(&first) { Ok(()) } else { Err(format!("{starts:?}")) }
+    });
+}
+
+fn drop_letter(running: &Running, letter: &Value) {
+    running.run(["dead-letters", "drop", letter["id"].as_str().unwrap()], b"").good();
+}
+
+#[test]
+fn what_is_removed_from_kafka_ends_before_the_first_open_dead_letter() {
+    let kafka = Kafka::start();
+    let home = Home::new();
+    let running = start_words(&kafka, &home, "words", "");
+    running
+        .run(["send", "words-in", "--key", "topic"], b"bad 0\nbad 1\nbad 2\nbad 3\nbad 4\n")
+        .good();
+    let mut letters = open_letters(&running, "words", 5);
+    letters.sort_by_key(|letter| letter["value"].to_string());
+    // One in the middle frees nothing before the first is dropped, too.
+    drop_letter(&running, &letters[2]);
+    drop_letter(&running, &letters[0]);
+    until_removed(&kafka, "words-dead", 1);
+    assert_eq!(bodies(&open_letters(&running, "words", 3)), ["bad 1", "bad 3", "bad 4"]);
+    drop_letter(&running, &letters[1]);
+    until_removed(&kafka, "words-dead", 3);
+    // What is left is read anew as it was.
+    assert!(running.stop().success());
+    let running = start_words(&kafka, &home, "words", "");
+    until_counted(&running, "words", 2);
+    let left = open_letters(&running, "words", 2);
+    assert_eq!(bodies(&left), ["bad 3", "bad 4"]);
+    running.run(["dead-letters", "drop", "words"], b"").good();
+    until_removed(&kafka, "words-dead", 5);
+    open_letters(&running, "words", 0);
+}
+
+#[test]
+fn what_one_pipeline_dropped_is_removed_up_to_what_another_has_open() {
+    let kafka = Kafka::start();
+    let (home_a, home_b) = (Home::new(), Home::new());
+    let shared = "topic: all-dead";
+    let a = start_reading(&kafka, &home_a, "a", "in", shared);
+    let send = |lines| a.run(["send", "in", "--key", "topic"], lines).good();
+    send(b"bad 0\n");
+    open_letters(&a, "a", 1);
+    let b = start_reading(&kafka, &home_b, "b", "in", shared);
+    open_letters(&b, "b", 1);
+    send(b"bad 1\n");
+    open_letters(&a, "a", 2);
+    open_letters(&b, "b", 2);
+    a.run(["dead-letters", "drop", "a"], b"").good();
+    // The first is a's, the second b's.
+    until_removed(&kafka, "all-dead", 1);
+    assert_eq!(bodies(&open_letters(&b, "b", 2)), ["bad 0", "bad 1"]);
+    until_counted(&b, "b", 2);
+    b.run(["dead-letters", "drop", "b"], b"").good();
+    until_removed(&kafka, "all-dead", 4);
+    open_letters(&a, "a", 0);
+    open_letters(&b, "b", 0);
+}

@@ -5,6 +5,7 @@
 
 mod names;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -261,31 +262,32 @@ fn retired_words(files: &Files, problems: &mut Vec<String>) {
     }
 }
 
-/// A dependency is named somewhere in the sources of its crate, and one of the workspace by a crate.
+/// A dependency is named somewhere in the code of its crate, and one of the workspace by a crate.
 fn unused_dependencies(files: &Files, problems: &mut Vec<String>) {
     let manifests = files.texts().filter(|(path, _)| path.ends_with("Cargo.toml"));
     let (roots, crates): (Vec<_>, Vec<_>) = manifests.partition(|(_, text)| is_workspace(text));
     let mut wanted = Vec::new();
     for (path, text) in crates {
         let folder = path.parent().unwrap_or(Path::new(""));
-        let sources: Vec<&str> = files
-            .rust()
-            .filter(|(path, _)| path.starts_with(folder))
-            .map(|(_, text)| text)
-            .collect();
-        for name in dependencies(text) {
-            let word = name.replace('-', "_");
-            if !sources.iter().any(|source| source.contains(&word)) {
-                problems.push(format!("{}: nothing uses `{name}`", path.display()));
-            }
-            wanted.push(name);
-        }
+        let sources = files.rust().filter(|(path, _)| path.starts_with(folder));
+        let unused = unused(text, sources.map(|(_, source)| source));
+        let unused = unused.iter().map(|name| format!("{}: nothing uses `{name}`", path.display()));
+        problems.extend(unused);
+        wanted.extend(dependencies(text));
     }
     for (path, text) in roots {
         for name in dependencies(text).into_iter().filter(|name| !wanted.contains(name)) {
             problems.push(format!("{}: no crate uses `{name}`", path.display()));
         }
     }
+}
+
+/// The dependencies of a manifest that no code names; comments do not count.
+fn unused<'a>(manifest: &'a str, sources: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let words: BTreeSet<String> = sources.flat_map(names::words).map(|(_, word)| word).collect();
+    let mut names = dependencies(manifest);
+    names.retain(|name| !words.contains(&name.replace('-', "_")));
+    names
 }
 
 fn is_workspace(manifest: &str) -> bool {
@@ -342,6 +344,13 @@ mod tests {
         let manifest = "[package]\nname = \"a\"\n[dependencies]\nserde.workspace = true\n\
                         # why\nserde-json = \"1\"\n[features]\nx = []\n[dev-dependencies]\ntempfile = \"3\"\n";
         assert_eq!(dependencies(manifest), ["serde", "serde-json", "tempfile"]);
+    }
+
+    #[test]
+    fn a_dependency_that_a_comment_names_is_not_used() {
+        let manifest = "[dependencies]\nserde-json = \"1\"\ntokio = \"1\"\n";
+        let sources = ["//! Timers are `tokio::time`.\nfn a() { serde_json::json!({}); }"];
+        assert_eq!(unused(manifest, sources.into_iter()), ["tokio"]);
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! The build script lists the folder: a new page is a new file and nothing else. Codes: P01xx the
 //! files (this crate), P02xx the log, P03xx databases, P04xx the engine, P05xx command line and
-//! admin API, P06xx Kafka, P07xx PostgreSQL, P08xx MariaDB, P09xx Redis, P10xx webhooks.
+//! admin API, P06xx Kafka, P07xx PostgreSQL, P08xx MariaDB, P09xx Redis, P10xx webhooks, P11xx the hub,
+//! P12xx queues, P13xx outboxes, P14xx shards and files, P15xx the dashboard, P16xx access tokens.
 
 const PAGES: &[(&str, &str)] = &include!(concat!(env!("OUT_DIR"), "/pages.rs"));
 

@@ -1,7 +1,5 @@
 //! From bytes to events.
 
-use bytes::Bytes;
-
 use crate::{Fault, Record};
 
 /// The result of decoding one record.
@@ -9,8 +7,6 @@ use crate::{Fault, Record};
 pub enum DecodeResult {
     /// The value is good as it is.
     AsIs,
-    /// The value in the form stages and destinations read.
-    Rewritten(Bytes),
     /// Not readable, or against the schema: a dead letter.
     Bad(Fault),
 }

@@ -66,8 +66,6 @@ pub(crate) struct Item {
     /// Its own quiet time in milliseconds; 0 where it has none.
     pub quiet: u32,
     pub id: Option<Bytes>,
-    /// The decoder has changed the bytes.
-    pub rewritten: bool,
     /// Another record of the cycle stands for it.
     pub superseded_by: Option<usize>,
     /// It went into the message of the record that stands for it.
@@ -121,7 +119,6 @@ impl Item {
             kind: None,
             quiet: 0,
             id: None,
-            rewritten: false,
             superseded_by: None,
             merged: false,
             leads: false,
@@ -250,8 +247,8 @@ pub(crate) struct Cycle {
 }
 
 impl Plan {
-    /// Makes the event of a record that was decoded to `value`.
-    pub(crate) fn admit(&self, item: &mut Item, record: &Record, value: Bytes) {
+    /// Makes the event of a record that was decoded.
+    pub(crate) fn admit(&self, item: &mut Item, record: &Record) {
         let mut position = item.origin.clone();
         if planted(Bug::NamesFromCounter) {
             position.offset = crate::deliver::counted_name();
@@ -259,13 +256,14 @@ impl Plan {
         if planted(Bug::NamesByNumber) {
             (position.log, position.topic) = (0, "".into());
         }
+        let value = record.value.clone().unwrap_or_default();
         item.event = Some(Event {
             position,
             time: item.time,
             key: item.key.clone(),
             headers: with_shard(&item.headers, item.shard),
+            source: value.clone(),
             value,
-            source: record.value.clone().unwrap_or_default(),
             tombstone: record.value.is_none(),
         });
         let wanted = self.delivers.iter().filter(|deliver| item.wants(deliver)).count();
@@ -433,30 +431,26 @@ impl Lane {
             let replay = std::mem::replace(&mut origin.replay, Ok(None));
             let mut item = Item::new(at, *index, *lane_key, origin);
             item.know_feed(chunk);
-            let value = match (replay, guilty, decoded) {
+            let decoded = match (replay, guilty, decoded) {
                 (Err(fault), ..) => Err(fault),
                 (Ok(replay), guilty, decoded) => {
                     item.replay = replay;
                     match (guilty, decoded) {
                         (Some(deaths), _) => Err(crashes(deaths)),
                         (None, DecodeResult::Bad(fault)) => Err(fault),
-                        (None, DecodeResult::Rewritten(value)) => {
-                            item.rewritten = true;
-                            Ok(value)
-                        }
-                        (None, DecodeResult::AsIs) => Ok(record.value.clone().unwrap_or_default()),
+                        (None, DecodeResult::AsIs) => Ok(()),
                     }
                 }
             };
-            let value = value.and_then(|value| {
-                self.find_group(&mut item, &value, &mut parser, (batch, record, way))?;
-                self.refuse_groupless(batch)?;
-                Ok(value)
+            let decoded = decoded.and_then(|()| {
+                let value = record.value.as_deref().unwrap_or_default();
+                self.find_group(&mut item, value, &mut parser, (batch, record, way))?;
+                self.refuse_groupless(batch)
             });
-            match value {
+            match decoded {
                 // Nobody looks at it before its group is sent.
-                Ok(_) if is_held => {}
-                Ok(value) => self.admit(&mut item, record, value),
+                Ok(()) if is_held => {}
+                Ok(()) => self.admit(&mut item, record),
                 Err(fault) => item.set_aside(fault),
             }
             item.heed_drop(chunk);
@@ -498,8 +492,8 @@ impl Lane {
         Ok(())
     }
 
-    pub(crate) fn admit(&self, item: &mut Item, record: &Record, value: Bytes) {
-        self.plan.admit(item, record, value);
+    pub(crate) fn admit(&self, item: &mut Item, record: &Record) {
+        self.plan.admit(item, record);
     }
 
     /// Tells the ledger what became of the cycle's records: of all at once, or where much was made of
@@ -600,7 +594,8 @@ impl Lane {
                 Ending::Delivered => Outcome::Delivered,
                 _ => Outcome::Duplicate,
             };
-            let resolution = Resolution::of_replay(&replay, outcome, self.clock.now());
+            let (pipeline, now) = (&self.info.pipeline, self.clock.now());
+            let resolution = Resolution::of_replay(pipeline, &replay, outcome, now);
             put(Purpose::Resolution, resolution.output(&self.info));
         }
     }

@@ -1,7 +1,7 @@
 //! The engine: what happens to a record, in order.
 //!
 //! **source → decode → group → process → deliver**, a folder per step; start reading at
-//! `pipeline.rs`. The engine drives the contracts of `potok_core` and names no connector. Waiting,
+//! `lane.rs`. The engine drives the contracts of `potok_core` and names no connector. Waiting,
 //! backoff, splitting, dead letters, gates and progress live here, once, so that no connector can
 //! get them wrong.
 

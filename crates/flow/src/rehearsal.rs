@@ -94,19 +94,18 @@ async fn forecast(plan: &Plan, letter: &DeadLetter) -> Forecast {
 async fn until_delivery(plan: &Plan, letter: &DeadLetter) -> Result<Vec<String>, Forecast> {
     let mut parser = Parser::new();
     let mut item = Item::of_letter(letter);
-    let value = match plan.decoder.decode(&[&letter.record]).pop() {
-        Some(DecodeResult::Bad(fault)) => return Err(Forecast::DeadLettered(fault)),
-        Some(DecodeResult::Rewritten(value)) => value,
-        Some(DecodeResult::AsIs) | None => letter.record.value.clone().unwrap_or_default(),
-    };
+    if let Some(DecodeResult::Bad(fault)) = plan.decoder.decode(&[&letter.record]).pop() {
+        return Err(Forecast::DeadLettered(fault));
+    }
     if let Some(hold) = &plan.hold {
-        let belongs = hold.belongs(&mut parser, &item, &value, None);
+        let value = letter.record.value.as_deref().unwrap_or_default();
+        let belongs = hold.belongs(&mut parser, &item, value, None);
         let belongs = belongs.map_err(Forecast::DeadLettered)?;
         let group = belongs.group;
         item.shard = hold.shard_of(&group);
         (item.group, item.kind, item.id) = (group, belongs.kind, belongs.id);
     }
-    plan.admit(&mut item, &letter.record, value);
+    plan.admit(&mut item, &letter.record);
     for stage in &plan.stages {
         let Some(event) = item.event.take() else { return Ok(Vec::new()) };
         item.event = Some(staged(stage, &item, event).await?);

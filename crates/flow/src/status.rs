@@ -69,7 +69,7 @@ pub struct Status {
     pub delivered: u64,
     /// Of these: filtered by a rule.
     pub filtered: u64,
-    /// Of these: duplicate_ids of something delivered.
+    /// Of these: duplicates of something delivered.
     pub duplicates: u64,
     /// Of these: set aside.
     pub dead_lettered: u64,

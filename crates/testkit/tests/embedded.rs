@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use potok_connectors::embedded::{EmbeddedLog, Options};
+#[cfg(debug_assertions)]
+use potok_core::trouble::{Bug, with_bug};
 use potok_core::{
     Fault, Headers, Log, Output, Position, RECORD_BYTES_MAX, ReadFrom, Sink, SystemClock,
 };
@@ -91,14 +93,20 @@ fn input(text: &str) -> Output {
 }
 
 /// Waits until it holds, or says what it waited for.
-async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
+async fn until<F: Future<Output = bool>>(what: &str, holds: impl FnMut() -> F) {
+    assert!(comes_true(PATIENCE, holds).await, "waited in vain for {what}");
+}
+
+async fn comes_true<F: Future<Output = bool>>(
+    patience: Duration,
+    mut holds: impl FnMut() -> F,
+) -> bool {
     let waiting = async {
         while !holds().await {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
-    let waited = tokio::time::timeout(PATIENCE, waiting).await;
-    waited.unwrap_or_else(|_| panic!("waited in vain for {what}"));
+    tokio::time::timeout(patience, waiting).await.is_ok()
 }
 
 /// Everything in a topic that can be read, up to where the disk dies.
@@ -308,14 +316,27 @@ async fn check_flip(disk: &FaultyDisk, sent: &BTreeMap<Position, Bytes>) -> Resu
 #[tokio::test]
 async fn a_full_disk_is_worked_off() {
     for to_topic in [false, true] {
-        is_worked_off(to_topic, None).await;
+        assert!(is_worked_off(to_topic, None, PATIENCE).await);
     }
 }
 
 /// The same where records are held: groups must be sealed before anything of them can end.
 #[tokio::test]
 async fn a_full_disk_is_worked_off_with_groups() {
-    let hold = GroupPlan {
+    assert!(is_worked_off(false, Some(by_k()), PATIENCE).await);
+}
+
+/// The naive log keeps its reserve for what ends records, and a seal ends none.
+#[test]
+#[cfg(debug_assertions)]
+fn a_log_that_refuses_seals_is_never_worked_off() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let naive = || runtime.block_on(is_worked_off(false, Some(by_k()), PATIENCE / 10));
+    assert!(!with_bug(Bug::SealsRefused, naive));
+}
+
+fn by_k() -> GroupPlan {
+    GroupPlan {
         by: Some(Template::parse(".k").unwrap()),
         shard: None,
         kinds: Vec::new(),
@@ -327,8 +348,7 @@ async fn a_full_disk_is_worked_off_with_groups() {
         internal: "potok-copy".into(),
         files: None,
         track: None,
-    };
-    is_worked_off(false, Some(hold)).await;
+    }
 }
 
 /// A shard whose destination fails while its only group is sent goes on when that is back, though
@@ -376,7 +396,8 @@ async fn a_shard_goes_on_in_silence_when_its_destination_is_back() {
     log.close();
 }
 
-async fn is_worked_off(to_topic: bool, hold: Option<GroupPlan>) {
+/// False where not all that fills the disk ends in that time.
+async fn is_worked_off(to_topic: bool, hold: Option<GroupPlan>, patience: Duration) -> bool {
     let disk = FaultyDisk::new();
     disk.set_capacity(Some(80_000));
     let options = Options {
@@ -415,7 +436,9 @@ async fn is_worked_off(to_topic: bool, hold: Option<GroupPlan>) {
     assert_eq!(refused.next, potok_core::Move::Wait, "{refused}");
     assert!(log.trouble().is_some(), "a full disk is told");
     engine.resume("copy").unwrap();
-    until("everything to end", || is_done(&log)).await;
+    if !comes_true(patience, || is_done(&log)).await {
+        return false;
+    }
     if !to_topic {
         let delivered: BTreeMap<Position, Bytes> =
             sink.delivered().into_iter().map(|m| (m.id.position, m.source)).collect();
@@ -427,6 +450,7 @@ async fn is_worked_off(to_topic: bool, hold: Option<GroupPlan>) {
     assert_eq!(log.trouble(), None);
     engine.drain(PATIENCE).await;
     log.close();
+    true
 }
 
 /// A record of the largest size can be set aside, replayed and set aside again: what potok adds to

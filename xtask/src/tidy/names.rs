@@ -100,7 +100,7 @@ fn starts_item(last: &str) -> bool {
 }
 
 /// The words and signs of a source, without comments and literals, each with its line from 1.
-fn words(text: &str) -> Vec<(usize, String)> {
+pub fn words(text: &str) -> Vec<(usize, String)> {
     let mut words = Vec::new();
     let mut line = 1;
     let mut rest = text;

@@ -16,6 +16,7 @@ use potok_core::{
 use potok_expr::json::Parser;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
+use tracing::Instrument;
 
 use super::flight::{Flight, RowId, RowInFlight, Verdict};
 use super::keys::{RowKeys, position};
@@ -70,7 +71,7 @@ impl Feed for Outbox {
             needed,
             given_up: given_up.clone(),
         };
-        tokio::spawn(keeper.run());
+        tokio::spawn(keeper.run().in_current_span());
         let relay = Arc::new(Relay {
             label: self.label.clone(),
             notes: table(SessionPurpose::Note),
@@ -87,13 +88,14 @@ impl Feed for Outbox {
         self.spawn_listener(&relay, &shape);
         if let Some(age) = self.settings.keep_processed {
             let (relay, table) = (Arc::downgrade(&relay), table(SessionPurpose::Purge));
-            tokio::spawn(async move {
+            let purging = async move {
                 while let Some(relay) = relay.upgrade() {
                     let pause = relay.purge(&table, age).await;
                     drop(relay);
                     tokio::time::sleep(pause).await;
                 }
-            });
+            };
+            tokio::spawn(purging.in_current_span());
         }
         let source = OutboxSource {
             table: table(SessionPurpose::Read),

@@ -14,7 +14,7 @@ use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 use sqlx::{AssertSqlSafe, Error, Executor as _, Row as _};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
-use tracing::{info, warn};
+use tracing::{Instrument, info, warn};
 
 use super::ddl::{CHANNEL, TRIGGER};
 use super::relay::Relay;
@@ -43,7 +43,7 @@ impl Outbox {
             lease: self.settings.lease,
             told: None,
         };
-        tokio::spawn(listener.run());
+        tokio::spawn(listener.run().in_current_span());
     }
 }
 

@@ -57,6 +57,10 @@ impl Replay {
 /// The identity of a dead letter: two with one key are two notes of one outcome.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LetterKey {
+    /// Which pipeline set it aside; several may read one topic. Older notes do not say, and are about
+    /// those of each.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pipeline: Option<String>,
     /// Where the record lay.
     pub origin: Position,
     /// Which attempt failed.
@@ -69,15 +73,17 @@ impl LetterKey {
     /// The key of the dead letter with this envelope.
     pub fn of(envelope: &Envelope) -> Self {
         LetterKey {
+            pipeline: Some(envelope.pipeline.clone()),
             origin: envelope.origin.clone(),
             attempts: envelope.attempts,
             deliver: envelope.deliver,
         }
     }
 
-    /// The key of the dead letter that is replayed.
-    fn of_replayed(replay: &Replay) -> Self {
+    /// The key of the dead letter that a pipeline replays.
+    fn of_replayed(pipeline: &str, replay: &Replay) -> Self {
         LetterKey {
+            pipeline: Some(pipeline.to_owned()),
             origin: replay.origin.clone(),
             attempts: replay.attempt.saturating_sub(1),
             deliver: replay.deliver,
@@ -133,13 +139,18 @@ pub enum Outcome {
 }
 
 impl Resolution {
-    /// The replay has ended.
-    pub(crate) fn of_replay(replay: &Replay, outcome: Outcome, time: Timestamp) -> Self {
+    /// The replay has ended in its pipeline.
+    pub(crate) fn of_replay(
+        pipeline: &str,
+        replay: &Replay,
+        outcome: Outcome,
+        time: Timestamp,
+    ) -> Self {
         Resolution {
             entry: replay.entry.clone(),
             action: ResolvedAction::Replayed,
             time,
-            key: Some(LetterKey::of_replayed(replay)),
+            key: Some(LetterKey::of_replayed(pipeline, replay)),
             outcome: Some(outcome),
         }
     }

@@ -207,7 +207,7 @@ impl Pages {
     }
 
     /// The next dead letter, in the order of the log, whatever became of it. Repeats of one outcome
-    /// (same origin, attempt and deliver entry) are one, the first; so are the pieces of one body,
+    /// (same pipeline, origin, attempt and deliver entry) are one, the first; so are the pieces of one body,
     /// once all are there.
     pub async fn next(&mut self) -> Result<Option<DeadLetter>, Fault> {
         loop {

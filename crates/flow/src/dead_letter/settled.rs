@@ -15,11 +15,29 @@ use super::{DeadLetterState, LetterKey, Resolution, ResolvedAction};
 pub(crate) type LetterPartition = (u64, u32);
 
 /// Dead letters whose keys differ in nothing but the offset of their origin.
-type Series = (u64, Arc<str>, u32, u32, Option<u32>);
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Series {
+    /// `None` of notes that do not say it.
+    pipeline: Option<String>,
+    log: u64,
+    topic: Arc<str>,
+    partition: u32,
+    attempts: u32,
+    deliver: Option<u32>,
+}
 
-fn series(key: &LetterKey) -> Series {
-    let Position { log, topic, partition, .. } = &key.origin;
-    (*log, topic.clone(), *partition, key.attempts, key.deliver)
+impl Series {
+    fn of(key: &LetterKey) -> Self {
+        let Position { log, topic, partition, .. } = &key.origin;
+        Series {
+            pipeline: key.pipeline.clone(),
+            log: *log,
+            topic: topic.clone(),
+            partition: *partition,
+            attempts: key.attempts,
+            deliver: key.deliver,
+        }
+    }
 }
 
 /// A set of keys.
@@ -29,7 +47,7 @@ pub(crate) struct Keys(BTreeMap<Series, RangeSet>);
 impl Keys {
     /// Adds one; false when it was there.
     pub fn insert(&mut self, key: &LetterKey) -> bool {
-        let offsets = self.0.entry(series(key)).or_default();
+        let offsets = self.0.entry(Series::of(key)).or_default();
         let offset = key.origin.offset;
         let is_new = !offsets.contains(offset);
         offsets.insert(offset..offset + 1);
@@ -152,7 +170,7 @@ impl LetterOutcomes {
         }
         self.places.entry(place).or_default().set(offset, resolution.action);
         if let Some(key) = &resolution.key {
-            let marks = self.keys.entry((place.0, series(key))).or_default();
+            let marks = self.keys.entry((place.0, Series::of(key))).or_default();
             marks.set(key.origin.offset, resolution.action);
         }
         Some((position, resolution))
@@ -166,11 +184,17 @@ impl LetterOutcomes {
 
     /// Where a dead letter stands: what became of it here, or of the same one elsewhere.
     pub fn state(&self, position: &Position, time: Timestamp, key: &LetterKey) -> DeadLetterState {
-        let marks = self.keys.get(&(self.log(position.log), series(key)));
-        let of_key = marks.map_or(DeadLetterState::Open, |marks| marks.state(key.origin.offset));
+        let series = Series::of(key);
+        let of_any = Series { pipeline: None, ..series.clone() };
+        let of_key = [series, of_any].map(|series| {
+            let marks = self.keys.get(&(self.log(position.log), series));
+            marks.map_or(DeadLetterState::Open, |marks| marks.state(key.origin.offset))
+        });
         let undated = self.undated.get(&(position.partition, position.offset));
         let undated = undated.filter(|(noted, _)| *noted >= time).map(|(_, state)| *state);
-        self.state_at(position).max(of_key).max(undated.unwrap_or(DeadLetterState::Open))
+        let [of_ours, of_any] = of_key;
+        let undated = undated.unwrap_or(DeadLetterState::Open);
+        self.state_at(position).max(of_ours).max(of_any).max(undated)
     }
 
     /// True for a second note of the same dead letter.
@@ -197,7 +221,43 @@ mod tests {
 
     fn key() -> LetterKey {
         let origin = "in/0/1@0000000000000001".parse().unwrap();
-        LetterKey { origin, attempts: 1, deliver: None }
+        LetterKey { pipeline: Some("p".to_owned()), origin, attempts: 1, deliver: None }
+    }
+
+    /// A note about a dead letter that lies elsewhere, too.
+    fn keyed(key: LetterKey) -> Record {
+        let about = note("d/0/3", ResolvedAction::Dropped, 50);
+        let resolution = Resolution { key: Some(key), ..Resolution::read(&about).unwrap() };
+        Record { value: Some(serde_json::to_vec(&resolution).unwrap().into()), ..about }
+    }
+
+    #[test]
+    fn a_note_of_one_pipeline_says_nothing_about_the_dead_letter_of_another() {
+        let elsewhere = "d/0/9@000000000000000a".parse().unwrap();
+        let of = |pipeline: &str| LetterKey { pipeline: Some(pipeline.to_owned()), ..key() };
+        let mut settled = LetterOutcomes::of(false);
+        settled.apply(&keyed(key()));
+        let state = |settled: &LetterOutcomes, key: &LetterKey| {
+            settled.state(&elsewhere, Timestamp(10), key)
+        };
+        assert_eq!(state(&settled, &of("p")), DeadLetterState::Dropped);
+        assert_eq!(state(&settled, &of("q")), DeadLetterState::Open);
+        // Older notes do not say whose dead letter it was.
+        let mut settled = LetterOutcomes::of(false);
+        let older = keyed(LetterKey { pipeline: None, ..key() });
+        let text = std::str::from_utf8(older.value.as_deref().unwrap()).unwrap();
+        assert!(text.contains("origin") && !text.contains("pipeline"), "{text}");
+        settled.apply(&older);
+        assert_eq!(state(&settled, &of("p")), DeadLetterState::Dropped);
+        assert_eq!(state(&settled, &of("q")), DeadLetterState::Dropped);
+    }
+
+    #[test]
+    fn a_record_that_two_pipelines_set_aside_is_two_dead_letters() {
+        let mut seen = Keys::default();
+        assert!(seen.insert(&key()));
+        assert!(seen.insert(&LetterKey { pipeline: Some("q".to_owned()), ..key() }));
+        assert!(!seen.insert(&key()));
     }
 
     #[test]

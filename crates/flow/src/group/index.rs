@@ -112,8 +112,6 @@ pub(crate) struct HeldRecord {
     pub with: u64,
     /// The store has it; else its body is in the log alone.
     pub in_store: bool,
-    /// Its decoder changes the bytes: it must see them again.
-    pub rewritten: bool,
     /// Its body, where that is in memory.
     pub body: Option<Body>,
 }

@@ -500,7 +500,6 @@ impl Lane {
                     id: item.id.clone(),
                     with,
                     in_store: stored.in_store,
-                    rewritten: item.rewritten,
                     body,
                     ..HeldRecord::of(chunk, item.index, feed)
                 },
@@ -614,7 +613,6 @@ impl HeldRecord {
             id: None,
             with: offset,
             in_store: true,
-            rewritten: false,
             body: None,
         }
     }

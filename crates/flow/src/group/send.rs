@@ -8,8 +8,8 @@ use bytes::Bytes;
 use foldhash::HashMap;
 use potok_core::trouble::{Bug, crash_point, planted};
 use potok_core::{
-    CloseReason, DecodeResult, Fault, GroupInfo, HeadersBuilder, Owner, Reason, Record,
-    SourceBatch, Store, StoreAddress, Timestamp,
+    CloseReason, Fault, GroupInfo, HeadersBuilder, Owner, Reason, Record, SourceBatch, Store,
+    StoreAddress, Timestamp,
 };
 
 use tokio::sync::{Notify, oneshot};
@@ -485,19 +485,7 @@ impl Lane {
                 items.push(item);
                 continue;
             }
-            let value = if member.entry.rewritten {
-                match self.plan.decoder.decode(&[record]).pop() {
-                    Some(DecodeResult::Rewritten(value)) => Ok(value),
-                    Some(DecodeResult::Bad(fault)) => Err(fault),
-                    _ => Ok(record.value.clone().unwrap_or_default()),
-                }
-            } else {
-                Ok(record.value.clone().unwrap_or_default())
-            };
-            match value {
-                Ok(value) => self.admit(&mut item, record, value),
-                Err(fault) => item.set_aside(fault),
-            }
+            self.admit(&mut item, record);
             if let (2.., Some(event)) = (member.count, &mut item.event) {
                 let count = member.count.to_string();
                 let headers = HeadersBuilder::new().add_all(&event.headers);

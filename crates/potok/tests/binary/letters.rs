@@ -295,3 +295,46 @@ fn whatever_dies_while_they_are_removed_no_open_one_goes_and_no_dropped_one_come
         assert_eq!(list(&running, &[])[0]["value"], kept["value"], "{point}");
     }
 }
+
+/// A replay that its process dies in the middle of is finished by the next one, and delivers each once.
+#[test]
+fn a_replay_goes_on_where_its_process_died() {
+    const REPLAYED: usize = 400;
+    let mut were_cut = 0;
+    for point in ["append.after", "fsync.before", "fsync.after", "position.before"] {
+        let home = Home::new();
+        let file = home.path().join("words.yaml");
+        let pipeline = |decode: &str| {
+            let yaml = "name: words\nsource: { topic: words }\ndeliver: [ { topic: out } ]\n";
+            fs::write(&file, format!("{yaml}limits: {{ in_flight_bytes: 8KB }}\n{decode}"))
+                .unwrap();
+        };
+        fs::write(home.path().join("s.json"), "{\"required\": [\"m\"]}").unwrap();
+        pipeline("decode: { schema: s.json }\n");
+        let running = home.start_file(&file, &[]).expect("starts");
+        let lines: String = (0..REPLAYED).map(|n| format!("{{\"n\":{n}}}\n")).collect();
+        send(&running, lines.as_bytes());
+        until_open(&running, REPLAYED as u64);
+        assert!(running.stop().success());
+
+        pipeline("");
+        let place = format!("{point}:8");
+        let running = home.start_file(&file, &[("POTOK_CRASH_AT", &place)]).expect("starts");
+        running.run(["dead-letters", "replay", "words", "--no-wait"], b"");
+        running.ended(&format!("potok dies at {point}"));
+
+        let running = home.start_file(&file, &[]).expect("starts");
+        let left = running.drained()["delivered"].as_u64().unwrap();
+        were_cut += usize::from(left > 0 && left < REPLAYED as u64);
+        // Where it died before all were sent, the rest waits for another replay.
+        running.run(["dead-letters", "replay", "words"], b"");
+        running.drained();
+        until_open(&running, 0);
+        let read = running.run(["read", "out", "--json"], b"").good().lines();
+        let mut values: Vec<_> = read.iter().map(|line| line["value"].to_string()).collect();
+        values.sort();
+        values.dedup();
+        assert_eq!((values.len(), read.len()), (REPLAYED, REPLAYED), "{point}");
+    }
+    assert!(were_cut > 0, "no process died in the middle of its replay");
+}

@@ -295,6 +295,10 @@ fn another_process_takes_over_from_a_frozen_one() {
     assert_eq!(marked()[..3], before, "whoever wakes up changes nothing");
     check(&published(&standby, SENT), [3, 4].into_iter());
     check(&published(&running, SENT), 1..=2);
+    // Whoever keeps the lease says for which pipeline.
+    let journal = standby.journal();
+    let line = journal.lines().find(|line| line.contains("relays the table"));
+    assert!(line.is_some_and(|line| line.contains("pipeline=outbox")), "{journal}");
 }
 
 #[test]

@@ -148,7 +148,9 @@ fn an_emptied_redis_is_reported() {
         let line = metrics.lines().find(|line| line.contains("name=\"emptied\""))?.to_owned();
         line.ends_with(" 1").then_some(())
     });
-    assert!(running.journal().contains("Redis was emptied"), "{}", running.journal());
+    let journal = running.journal();
+    let line = journal.lines().find(|line| line.contains("Redis was emptied"));
+    assert!(line.is_some_and(|line| line.contains("pipeline=chat")), "{journal}");
     push(&redis, LIST, &[message(0, 1)]);
     wait::until("what comes is posted", || (receiver.taken().len() == 2).then_some(()));
 }

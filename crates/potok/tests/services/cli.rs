@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use crate::check::bytes;
 use crate::database::Database;
+use crate::process::{Home, Running};
 use crate::replica::{Replica, Sender, Settings};
 use crate::wait;
 
@@ -65,15 +66,21 @@ fn dead_letters_on_kafka_are_listed_shown_replayed_and_dropped() {
 }
 
 /// Starts a pipeline that sets everything aside that is not JSON.
-fn start_words(
+fn start_words(kafka: &Kafka, home: &Home, name: &str, dead_letter: &str) -> Running {
+    start_reading(kafka, home, name, &format!("{name}-in"), dead_letter)
+}
+
+/// The same for whatever lies in a topic.
+fn start_reading(
     kafka: &Kafka,
-    home: &crate::process::Home,
+    home: &Home,
     name: &str,
+    topic: &str,
     dead_letter: &str,
-) -> crate::process::Running {
+) -> Running {
     let file = home.path().join(format!("{name}.yaml"));
     let yaml = format!(
-        "name: {name}\nsource: {{ topic: {name}-in }}\ndeliver:\n  - topic: {name}-out\n\
+        "name: {name}\nsource: {{ topic: {topic} }}\ndeliver:\n  - topic: {name}-out\n\
          dead_letter: {{ {dead_letter} }}\n"
     );
     std::fs::write(&file, yaml).unwrap();
@@ -81,7 +88,7 @@ fn start_words(
     home.start_file(&file, &[("POTOK_LOG", &log)]).expect("starts")
 }
 
-fn open_letters(running: &crate::process::Running, pipeline: &str, count: usize) -> Vec<Value> {
+fn open_letters(running: &Running, pipeline: &str, count: usize) -> Vec<Value> {
     wait::until_seen(&format!("{count} open dead letters of {pipeline}"), || {
         let args = ["dead-letters", "list", pipeline, "--json"];
         let letters = running.run(args, b"").good().lines();
@@ -89,10 +96,25 @@ fn open_letters(running: &crate::process::Running, pipeline: &str, count: usize)
     })
 }
 
+fn until_counted(running: &Running, pipeline: &str, open: u64) {
+    wait::until_seen(&format!("{pipeline} counts {open} of its own"), || {
+        let lines = running.run(["status", pipeline, "--json"], b"").good().lines();
+        if lines[0]["dead_letters_open"] == open { Ok(()) } else { Err(format!("{lines:?}")) }
+    });
+}
+
+/// What dead letters hold, sorted.
+fn bodies(letters: &[Value]) -> Vec<String> {
+    let body = |letter| String::from_utf8(bytes(letter, "value").unwrap()).unwrap();
+    let mut bodies: Vec<String> = letters.iter().map(body).collect();
+    bodies.sort();
+    bodies
+}
+
 #[test]
 fn notes_about_a_deleted_topic_do_not_hide_the_dead_letters_of_a_new_one() {
     let kafka = Kafka::start();
-    let home = crate::process::Home::new();
+    let home = Home::new();
     let running = start_words(&kafka, &home, "words", "keep_resolved: 7d");
     running.run(["send", "words-in"], b"bad 1\nbad 2\nbad 3\n").good();
     let before = open_letters(&running, "words", 3);
@@ -104,10 +126,7 @@ fn notes_about_a_deleted_topic_do_not_hide_the_dead_letters_of_a_new_one() {
     let running = start_words(&kafka, &home, "words", "keep_resolved: 7d");
     running.run(["send", "words-in"], b"bad 4\nbad 5\nbad 6\n").good();
     let after = open_letters(&running, "words", 3);
-    wait::until_seen("they are counted", || {
-        let status = running.status();
-        if status["dead_letters_open"] == 3 { Ok(()) } else { Err(status) }
-    });
+    until_counted(&running, "words", 3);
     // An id of the old topic names nothing in the new one; a short one names what is there.
     let old = before[0]["id"].as_str().unwrap();
     assert!(old.contains('@'), "{old}");
@@ -121,7 +140,7 @@ fn notes_about_a_deleted_topic_do_not_hide_the_dead_letters_of_a_new_one() {
 #[test]
 fn pipelines_that_share_a_dead_letter_topic_replay_and_drop_only_their_own() {
     let kafka = Kafka::start();
-    let (home_a, home_b) = (crate::process::Home::new(), crate::process::Home::new());
+    let (home_a, home_b) = (Home::new(), Home::new());
     let shared = "topic: all-dead";
     let a = start_words(&kafka, &home_a, "a", shared);
     let b = start_words(&kafka, &home_b, "b", shared);
@@ -129,12 +148,8 @@ fn pipelines_that_share_a_dead_letter_topic_replay_and_drop_only_their_own() {
     b.run(["send", "b-in"], b"bad b\n").good();
     open_letters(&a, "a", 1);
     let of_b = open_letters(&a, "b", 1).remove(0);
-    for (running, name) in [(&a, "a"), (&b, "b")] {
-        wait::until_seen("each counts its own", || {
-            let lines = running.run(["status", name, "--json"], b"").good().lines();
-            if lines[0]["dead_letters_open"] == 1 { Ok(()) } else { Err(format!("{lines:?}")) }
-        });
-    }
+    until_counted(&a, "a", 1);
+    until_counted(&b, "b", 1);
     let replayed = a.run(["dead-letters", "replay", "a", "--wait", "60s"], b"").good();
     assert!(replayed.text().contains("1 dead again"), "{}", replayed.text());
     let again = open_letters(&a, "a", 1);
@@ -151,4 +166,103 @@ fn pipelines_that_share_a_dead_letter_topic_replay_and_drop_only_their_own() {
     a.run(["dead-letters", "drop", "a"], b"").good();
     open_letters(&a, "a", 0);
     open_letters(&b, "b", 1);
+}
+
+#[test]
+fn pipelines_that_read_one_topic_and_share_their_dead_letters_have_each_their_own() {
+    let kafka = Kafka::start();
+    let (home_a, home_b) = (Home::new(), Home::new());
+    let shared = "topic: all-dead";
+    let a = start_reading(&kafka, &home_a, "a", "in", shared);
+    let b = start_reading(&kafka, &home_b, "b", "in", shared);
+    a.run(["send", "in"], b"bad\n").good();
+    // The same record, set aside by each.
+    let of_a = open_letters(&a, "a", 1).remove(0);
+    let of_b = open_letters(&b, "b", 1).remove(0);
+    assert_eq!(of_a["origin"], of_b["origin"]);
+    assert_ne!(of_a["id"], of_b["id"]);
+    until_counted(&a, "a", 1);
+    until_counted(&b, "b", 1);
+    // Whatever becomes of one, the other waits for somebody.
+    let replayed = a.run(["dead-letters", "replay", "a", "--wait", "60s"], b"").good();
+    assert!(replayed.text().contains("1 dead again"), "{}", replayed.text());
+    assert_eq!(open_letters(&a, "a", 1)[0]["attempts"], 2);
+    assert_eq!(open_letters(&b, "b", 1)[0]["id"], of_b["id"]);
+    a.run(["dead-letters", "drop", "a"], b"").good();
+    until_counted(&a, "a", 0);
+    // A process that reads all of it anew sees the same.
+    b.kill();
+    let b = start_reading(&kafka, &home_b, "b", "in", shared);
+    until_counted(&b, "b", 1);
+    let left = open_letters(&b, "b", 1);
+    assert_eq!((&left[0]["id"], bodies(&left)), (&of_b["id"], vec!["bad".to_owned()]));
+    b.run(["dead-letters", "replay", "b", "--wait", "60s"], b"").good();
+    assert_eq!(open_letters(&b, "b", 1)[0]["attempts"], 2);
+}
+
+/// Waits until the first record of the topic that Kafka still has is that one.
+fn until_removed(kafka: &Kafka, topic: &str, first: i64) {
+    let what = format!("what lies below {first} of {topic} is removed");
+    wait::until_seen(&what, || {
+        // One key, so all of them lie in one partition; the others are empty.
+        let starts = kafka.start_offsets(topic);
+        if starts.iter().max() == Some(&first) { Ok(()) } else { Err(format!("{starts:?}")) }
+    });
+}
+
+fn drop_letter(running: &Running, letter: &Value) {
+    running.run(["dead-letters", "drop", letter["id"].as_str().unwrap()], b"").good();
+}
+
+#[test]
+fn what_is_removed_from_kafka_ends_before_the_first_open_dead_letter() {
+    let kafka = Kafka::start();
+    let home = Home::new();
+    let running = start_words(&kafka, &home, "words", "");
+    running
+        .run(["send", "words-in", "--key", "topic"], b"bad 0\nbad 1\nbad 2\nbad 3\nbad 4\n")
+        .good();
+    let mut letters = open_letters(&running, "words", 5);
+    letters.sort_by_key(|letter| letter["value"].to_string());
+    // One in the middle frees nothing before the first is dropped, too.
+    drop_letter(&running, &letters[2]);
+    drop_letter(&running, &letters[0]);
+    until_removed(&kafka, "words-dead", 1);
+    assert_eq!(bodies(&open_letters(&running, "words", 3)), ["bad 1", "bad 3", "bad 4"]);
+    drop_letter(&running, &letters[1]);
+    until_removed(&kafka, "words-dead", 3);
+    // What is left is read anew as it was.
+    assert!(running.stop().success());
+    let running = start_words(&kafka, &home, "words", "");
+    until_counted(&running, "words", 2);
+    let left = open_letters(&running, "words", 2);
+    assert_eq!(bodies(&left), ["bad 3", "bad 4"]);
+    running.run(["dead-letters", "drop", "words"], b"").good();
+    until_removed(&kafka, "words-dead", 5);
+    open_letters(&running, "words", 0);
+}
+
+#[test]
+fn what_one_pipeline_dropped_is_removed_up_to_what_another_has_open() {
+    let kafka = Kafka::start();
+    let (home_a, home_b) = (Home::new(), Home::new());
+    let shared = "topic: all-dead";
+    let a = start_reading(&kafka, &home_a, "a", "in", shared);
+    let send = |lines| a.run(["send", "in", "--key", "topic"], lines).good();
+    send(b"bad 0\n");
+    open_letters(&a, "a", 1);
+    let b = start_reading(&kafka, &home_b, "b", "in", shared);
+    open_letters(&b, "b", 1);
+    send(b"bad 1\n");
+    open_letters(&a, "a", 2);
+    open_letters(&b, "b", 2);
+    a.run(["dead-letters", "drop", "a"], b"").good();
+    // The first is a's, the second b's.
+    until_removed(&kafka, "all-dead", 1);
+    assert_eq!(bodies(&open_letters(&b, "b", 2)), ["bad 0", "bad 1"]);
+    until_counted(&b, "b", 2);
+    b.run(["dead-letters", "drop", "b"], b"").good();
+    until_removed(&kafka, "all-dead", 4);
+    open_letters(&a, "a", 0);
+    open_letters(&b, "b", 0);
 }

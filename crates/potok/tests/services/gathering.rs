@@ -22,6 +22,8 @@ use crate::{short_or_soak, wait};
 const SESSION: Duration = Duration::from_secs(6);
 /// Longer than a pipeline gives its parts to stop.
 const STANDSTILL: Duration = Duration::from_secs(8);
+/// What a copy says that was silent for longer.
+const LOST: &str = "the group gave our partitions to others";
 const WINDOW: (&str, &str) = ("BATCH_WINDOW", "700ms");
 
 /// A folder whose settings lead to these services.
@@ -179,11 +181,17 @@ fn chaos(redis: Option<&Redis>, seed: u64) {
                     wait::pass(SESSION + SESSION);
                     send(1);
                     running.signal("CONT");
+                    wait::until("it hears that others have its partitions", || {
+                        running.journal().contains(LOST).then_some(())
+                    });
                 }
             }
             3 => {
                 note("broker away");
                 kafka.stop();
+                wait::until("the log is in trouble", || {
+                    (steady.get("/ready")?.0 == 503).then_some(())
+                });
                 wait::pass(Duration::from_secs(short_or_soak(5, 120)));
                 kafka.restart();
             }
@@ -248,6 +256,8 @@ fn chaos(redis: Option<&Redis>, seed: u64) {
         count("store_rebuilds"),
     );
     assert!(deaths > 0, "no copy came to its crash point: nothing was cut off in the middle");
+    let takeovers: u64 = count("resumed_seals").iter().sum();
+    assert!(takeovers > 0, "nothing was taken over in the middle of a group");
     let lost = redis.is_none() || count("store_rebuilds")[0] > 0;
     assert!(lost, "nothing was read again, though Redis was emptied");
 }

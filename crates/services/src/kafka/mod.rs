@@ -185,9 +185,20 @@ impl Kafka {
     /// The offset behind the last record of each partition.
     #[track_caller]
     pub fn end_offsets(&self, topic: &str) -> Vec<i64> {
+        self.offsets(topic, wire::END)
+    }
+
+    /// The offset of the first record of each partition that is still there.
+    #[track_caller]
+    pub fn start_offsets(&self, topic: &str) -> Vec<i64> {
+        self.offsets(topic, wire::START)
+    }
+
+    #[track_caller]
+    fn offsets(&self, topic: &str, edge: i64) -> Vec<i64> {
         // Leaders change while nodes come and go.
-        let ends = until(PATIENCE, || self.try_end_offsets(topic).ok());
-        must(ends.with_context(|| format!("no leader tells the end of `{topic}`")))
+        let offsets = until(PATIENCE, || self.try_offsets(topic, edge).ok());
+        must(offsets.with_context(|| format!("no leader tells the offsets of `{topic}`")))
     }
 
     /// Runs one of Kafka's own tools against the cluster and returns what it prints, e.g.
@@ -340,16 +351,16 @@ impl Kafka {
         answer
     }
 
-    fn try_end_offsets(&self, topic: &str) -> Result<Vec<i64>> {
+    fn try_offsets(&self, topic: &str, edge: i64) -> Result<Vec<i64>> {
         let topics = self.ask(wire::metadata)?.topics;
         let found = topics.into_iter().find(|found| found.name == topic);
         let leaders = found.with_context(|| format!("there is no topic `{topic}`"))?.leaders;
-        let end = |(partition, leader): (usize, Option<i32>)| {
+        let offset = |(partition, leader): (usize, Option<i32>)| {
             let leader = leader.context("nobody leads it")?;
             let node = self.nodes.get(usize::try_from(leader - 1)?).context("unknown leader")?;
-            wire::end_offset(node.ports.internal, topic, i32::try_from(partition)?)
+            wire::offset(node.ports.internal, topic, i32::try_from(partition)?, edge)
         };
-        leaders.into_iter().enumerate().map(end).collect()
+        leaders.into_iter().enumerate().map(offset).collect()
     }
 
     fn running(&self) -> impl Iterator<Item = &Node> {

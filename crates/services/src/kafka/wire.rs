@@ -129,16 +129,21 @@ pub fn delete_topic(port: u16, name: &str) -> Result<()> {
     results(&mut answer, "DeleteTopics", false)
 }
 
-/// The offset behind the last record of a partition; `port` is that of its leader.
-pub fn end_offset(port: u16, topic: &str, partition: i32) -> Result<i64> {
+/// Behind the last record of a partition, as a time that is asked for.
+pub const END: i64 = -1;
+/// At the first record that is there.
+pub const START: i64 = -2;
+
+/// Where a partition ends or starts; `port` is that of its leader.
+pub fn offset(port: u16, topic: &str, partition: i32, edge: i64) -> Result<i64> {
     let mut body = Vec::new();
-    // We are no replica, and ask for the end.
+    // We are no replica.
     body.extend((-1_i32).to_be_bytes());
     body.extend(1_i32.to_be_bytes());
     string(&mut body, topic);
     body.extend(1_i32.to_be_bytes());
     body.extend(partition.to_be_bytes());
-    body.extend((-1_i64).to_be_bytes());
+    body.extend(edge.to_be_bytes());
     let mut answer = call(port, LIST_OFFSETS, body)?;
     let mut topics = answer.array(|topic| {
         topic.string()?;

@@ -237,12 +237,16 @@ impl GroupReading {
         Ok(())
     }
 
+    /// Takes in the next thing that the source says.
+    pub async fn step(&mut self, what: &str) -> Result<(), String> {
+        let intake = within(what, self.source.next()).await?;
+        self.take(intake)
+    }
+
     /// Reads until this many records were seen.
     pub async fn until(&mut self, records: usize) -> Result<(), String> {
         while self.seen.len() < records {
-            let what = format!("record {} of {records}", self.seen.len() + 1);
-            let intake = within(&what, self.source.next()).await?;
-            self.take(intake)?;
+            self.step(&format!("record {} of {records}", self.seen.len() + 1)).await?;
         }
         Ok(())
     }
@@ -253,8 +257,7 @@ impl GroupReading {
             if let Some(assignment) = self.assigned.get(partition) {
                 return Ok(assignment.clone());
             }
-            let intake = within("an assignment", self.source.next()).await?;
-            self.take(intake)?;
+            self.step("an assignment").await?;
         }
     }
 

@@ -24,6 +24,7 @@ pub async fn run_all(harness: &dyn LogHarness) -> Result<usize, String> {
             a_group_told_so_starts_at_the_end_and_remembers,
             records_come_in_order_once_and_exact,
             a_lone_record_is_handed_out,
+            a_log_of_one_process_names_all_partitions_at_once,
             a_topic_created_later_is_found,
             a_cancelled_next_loses_nothing,
             a_paused_source_gives_no_records_but_the_rest,
@@ -132,6 +133,30 @@ async fn records_come_in_order_once_and_exact(harness: &dyn LogHarness) -> Resul
     }
     let unique: BTreeSet<_> = reading.seen.iter().map(|(position, _)| position).collect();
     ensure!(unique.len() == sent.len(), "records came twice under one assignment");
+    Ok(())
+}
+
+/// What is not named is taken for another process's, and groups close without waiting for it.
+async fn a_log_of_one_process_names_all_partitions_at_once(
+    harness: &dyn LogHarness,
+) -> Result<(), String> {
+    let log = harness.fresh().await?;
+    if log.is_shared() {
+        return Ok(());
+    }
+    let topics = ["all-1", "all-2"].map(|name| harness.name(name));
+    let mut all = BTreeSet::new();
+    for topic in &topics {
+        for index in 0..harness.features().partitions {
+            append(&log, &numbered(topic, index, 1)).await?;
+            all.insert(partition(topic, index));
+        }
+    }
+    let topics = topics.each_ref().map(String::as_str);
+    let mut reading = GroupReading::open(&log, spec(harness, "all", &topics, false)).await?;
+    reading.step("an assignment").await?;
+    let named: BTreeSet<_> = reading.assigned.keys().cloned().collect();
+    ensure!(named == all, "named {named:?} of {all:?}");
     Ok(())
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use potok_connectors::kafka::{KafkaConfig, KafkaLog};
 use potok_core::{EndedOffsets, Log, Partition, SystemClock, Transaction};
-use potok_testkit::services::{Kafka, KafkaOptions};
+use potok_testkit::services::{Kafka, KafkaOptions, Mode};
 
 use crate::setup::{
     Member, PATIENCE, blocking, config, eventually, log, positions, records, spec, topic, unique,
@@ -62,4 +62,47 @@ async fn a_commit_that_was_refused_is_made_again() {
     eventually("the position is in the group", committed).await;
     drop(member);
     blocking(move || drop((one, another, kafka))).await;
+}
+
+/// The broker takes a commit, and its answer is lost: the group goes on behind it, in this process and
+/// in the next one.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_lost_answer_to_a_commit_repeats_nothing() {
+    let kafka =
+        blocking(|| Kafka::start_with(&KafkaOptions { proxied: true, ..KafkaOptions::default() }));
+    let kafka = Arc::new(kafka.await);
+    let open = |servers| {
+        let config = KafkaConfig { servers, ..config(&[]) };
+        KafkaLog::new(config, Arc::new(SystemClock)).unwrap()
+    };
+    let (log, direct) = (open(kafka.servers()), open(kafka.direct_servers()));
+    let (topic, group) = (unique("unheard"), unique("unheard"));
+    direct.append(&records(&topic, 0, 0..10)).await.unwrap();
+    let committed = |offset: u64| {
+        let (log, group) = (&direct, &group);
+        async move { positions(log, group).await.get(&0) == Some(&offset) }
+    };
+    let mut member = Member::open(&log, spec(&group, &topic, false)).await;
+    member.ends = false;
+    member.until("the records", |member| member.seen.len() == 10).await;
+    assert!(!committed(10).await);
+    kafka.proxy(0).set(Mode::DropReplies);
+    let place = Partition { topic: topic.as_str().into(), index: 0 };
+    let nonce = member.assigned.values().find(|at| at.partition == place).unwrap().nonce;
+    member.end(&place, nonce, 0..10).await;
+    eventually("the broker has it", || committed(10)).await;
+    kafka.proxy(0).set(Mode::Pass);
+    direct.append(&records(&topic, 0, 10..20)).await.unwrap();
+    member.ends = true;
+    member.until("what came since", |member| member.seen.len() >= 20).await;
+    eventually("it is committed, too", || committed(20)).await;
+    let all: Vec<String> = (0..20).map(|n| n.to_string()).collect();
+    assert_eq!(member.values(), all);
+    drop(member);
+    direct.append(&records(&topic, 0, [20])).await.unwrap();
+    let mut next = Member::open(&direct, spec(&group, &topic, false)).await;
+    next.until("the newest", |member| !member.seen.is_empty()).await;
+    assert_eq!(next.values(), ["20"]);
+    drop(next);
+    blocking(move || drop((log, direct, kafka))).await;
 }

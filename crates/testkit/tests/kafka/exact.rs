@@ -9,10 +9,11 @@ use potok_core::{
     ConsumerGroupSpec, EndedOffsets, Log, Move, NotWritten, OpenGroup, Output, Reason, SourceBatch,
     SourceEvent, SystemClock, Transaction,
 };
-use potok_testkit::services::{self, Kafka};
+use potok_testkit::services::{self, Kafka, KafkaOptions, Mode};
 
 use crate::setup::{
-    PATIENCE, blocking, log, positions, records, spec, text, topic, topic_with, unique,
+    PATIENCE, blocking, config, eventually, log, positions, records, spec, text, topic, topic_with,
+    unique,
 };
 
 fn exact(group: &str, topic: &str) -> ConsumerGroupSpec {
@@ -169,4 +170,60 @@ async fn a_group_whose_transaction_is_under_way_is_waited_for() {
         open.journal.transact(&again).await.unwrap();
     }
     assert_eq!(read_all(&log, "to").await.len(), 20);
+}
+
+/// The broker ends a transaction, and its answer is lost. Whoever wrote it learns that it is there, or
+/// opens the group again behind it: nothing of it is written twice.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_lost_answer_to_a_transaction_that_ended_writes_nothing_twice() {
+    let kafka =
+        blocking(|| Kafka::start_with(&KafkaOptions { proxied: true, ..KafkaOptions::default() }));
+    let kafka = Arc::new(kafka.await);
+    let open_log = |servers| {
+        KafkaLog::new(KafkaConfig { servers, ..config(&[]) }, Arc::new(SystemClock)).unwrap()
+    };
+    let (log, direct) = (open_log(kafka.servers()), open_log(kafka.direct_servers()));
+    direct.append(&records("from", 0, 0..10)).await.unwrap();
+    let mut open = log.open_group(exact("unheard", "from")).await.unwrap();
+    let batch = next_batch(&mut open).await;
+    let first = Transaction { outputs: records("to", 0, 0..10), ended: Vec::new() };
+    open.journal.transact(&first).await.unwrap();
+    // The last answer is still on its way when what it says is seen, and all of them take less than a
+    // transaction may.
+    kafka.proxy(0).set(Mode::Delay(Duration::from_millis(700)));
+    let journal = open.journal.clone();
+    let second = Transaction { outputs: records("to", 0, 10..20), ended: ended(&batch) };
+    let writing = tokio::spawn(async move { journal.transact(&second).await });
+    eventually("the transaction has ended", || async {
+        positions(&direct, "unheard").await.get(&0) == Some(&10)
+    })
+    .await;
+    kafka.proxy(0).set(Mode::DropReplies);
+    assert!(!writing.is_finished(), "the answer was there already: the fault did not bite");
+    kafka.proxy(0).set(Mode::Pass);
+    let wrote = tokio::time::timeout(PATIENCE * 2, writing).await.expect("it ends").unwrap();
+    let numbers = |range: std::ops::Range<u32>| range.map(|n| n.to_string()).collect::<Vec<_>>();
+    assert_eq!(read_all(&direct, "to").await, numbers(0..20));
+    if let Err(not_written) = wrote {
+        let NotWritten::Fault(fault) = not_written else { panic!("{not_written:?}") };
+        assert!(matches!(fault.next, Move::Retry | Move::Wait), "{fault}");
+        drop(open);
+        open = loop {
+            match log.open_group(exact("unheard", "from")).await {
+                Ok(open) => break open,
+                Err(fault) => assert_eq!(fault.next, Move::Wait, "{fault}"),
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        };
+    }
+    // What comes next is what was sent since.
+    direct.append(&records("from", 0, 10..15)).await.unwrap();
+    let batch = next_batch(&mut open).await;
+    assert_eq!(batch.records.iter().map(text).collect::<Vec<_>>(), numbers(10..15));
+    let third = Transaction { outputs: records("to", 0, 20..25), ended: ended(&batch) };
+    open.journal.transact(&third).await.unwrap();
+    assert_eq!(read_all(&direct, "to").await, numbers(0..25));
+    assert_eq!(positions(&direct, "unheard").await.get(&0), Some(&15));
+    drop(open);
+    blocking(move || drop((log, direct, kafka))).await;
 }

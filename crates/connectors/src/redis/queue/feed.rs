@@ -14,6 +14,7 @@ use potok_core::{
 use potok_expr::{PeriodBy, Template};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+use tracing::Instrument;
 
 use super::super::address::RedisAddress;
 use super::super::client::{RedisClient, RedisTimeouts};
@@ -158,15 +159,11 @@ impl Feed for RedisQueue {
             visitor::scan(calls.clone(), claims.clone(), self.counters.clone(), list.clone());
         let keep = visitor::keep(calls.clone(), claims.clone(), options.lease);
         // Leases are kept for as long as anything may be acknowledged, within bounds.
-        let keeper = Arc::new(Task(tokio::spawn(keep)));
+        let keeper = Arc::new(Task::spawn(keep));
         let source = QueueSource {
             calls: calls.clone(),
             claims: claims.clone(),
-            _tasks: [
-                Task(tokio::spawn(sorter.run())),
-                Task(tokio::spawn(visitor.run())),
-                Task(tokio::spawn(scan)),
-            ],
+            _tasks: [Task::spawn(sorter.run()), Task::spawn(visitor.run()), Task::spawn(scan)],
             _keeper: keeper.clone(),
         };
         let progress = Arc::new(QueueProgress { calls, claims, _keeper: keeper });
@@ -207,6 +204,13 @@ impl Feed for RedisQueue {
 /// Ends with whoever has it.
 struct Task(JoinHandle<()>);
 
+impl Task {
+    /// What it logs names the pipeline that opened the feed.
+    fn spawn(work: impl Future<Output = ()> + Send + 'static) -> Self {
+        Task(tokio::spawn(work.in_current_span()))
+    }
+}
+
 impl Drop for Task {
     fn drop(&mut self) {
         self.0.abort();
@@ -243,7 +247,8 @@ impl Drop for QueueSource {
         let held = self.claims.take_ready();
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let calls = self.calls.clone();
-            runtime.spawn(async move { visitor::give_back(&calls, held).await });
+            let give_back = async move { visitor::give_back(&calls, held).await };
+            runtime.spawn(give_back.in_current_span());
         }
     }
 }

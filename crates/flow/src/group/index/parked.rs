@@ -71,7 +71,6 @@ impl Parked {
                 id: None,
                 with: offset,
                 in_store: true,
-                rewritten: false,
                 body: None,
             });
         }
@@ -110,9 +109,8 @@ impl SealedGroup {
 
     /// All that its seal names is there, and a seal and the log tell everything about it.
     fn can_be_read_again(&self) -> bool {
-        let is_plain = |entry: &HeldRecord| {
-            entry.id.is_none() && entry.kind.is_none() && !entry.rewritten && entry.in_store
-        };
+        let is_plain =
+            |entry: &HeldRecord| entry.id.is_none() && entry.kind.is_none() && entry.in_store;
         self.entries.len() as u64 == self.members.len() && self.entries.iter().all(is_plain)
     }
 }

@@ -35,7 +35,6 @@ fn entry(offset: u64, at: i64) -> HeldRecord {
         id: None,
         with: offset,
         in_store: true,
-        rewritten: false,
         body: None,
     }
 }

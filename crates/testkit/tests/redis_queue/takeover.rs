@@ -234,3 +234,31 @@ pub fn whoever_loses_sight_of_redis_has_not_died() {
     assert_eq!(again.generation, group.generation);
     assert_eq!(again.batch.trials().unwrap().deaths_at(1), 0, "its owner lives");
 }
+
+/// What belongs to no chat comes while some of it is delivered: the lease of that stays where it is, and
+/// no other copy gets the same.
+#[test]
+pub fn arrivals_move_no_lease_of_what_belongs_to_no_chat() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    let options = QueueOptions { lease: Duration::from_secs(600), ..options() };
+    let first = Copy::start(&redis.url(), options.clone(), false);
+    other.push(["{oops 0".to_owned()]);
+    let claimed = first.messages(1);
+    let second = Copy::start(&redis.url(), options, true);
+    let due = format!("potok:list:{LIST}:due");
+    let lease: String = other.ask(&["ZSCORE", &due, ""]);
+    for n in 1..20 {
+        other.push([format!("{{oops {n}")]);
+        until("it is sorted", || (other.ask::<i64>(&["LLEN", LIST]) == 0).then_some(()));
+        assert_eq!(other.ask::<String>(&["ZSCORE", &due, ""]), lease, "its lease has moved");
+    }
+    assert!(second.groups().is_empty(), "it is the first one's");
+    first.commit(&claimed[0]).unwrap();
+    let values = until("the others are handed out", || {
+        let groups = first.groups().into_iter().chain(second.groups());
+        let values: Vec<_> = groups.flat_map(|group| group.values).collect();
+        (values.len() >= 20).then_some(values)
+    });
+    assert_eq!(values.iter().collect::<BTreeSet<_>>().len(), values.len(), "each once");
+}

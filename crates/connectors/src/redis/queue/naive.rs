@@ -57,6 +57,12 @@ mod patches {
             "else\n      look(key, now + math.min(chat.quiet, max_age))",
         ),
         (
+            Bug::ArrivalMovesLease,
+            "",
+            "if redis.call('HEXISTS', CLAIMS, '') == 0 then look('', now) end",
+            "look('', now)",
+        ),
+        (
             Bug::LockByValue,
             "",
             "if expiry == stored then return 'ours', expiry end",

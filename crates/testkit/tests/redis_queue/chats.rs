@@ -120,13 +120,15 @@ fn joined_entries_are_parted_and_typed_separators_are_not() {
     // What the n8n side pushes while the chat is open.
     let joined = format!("{typed}|||SEPARATOR|||{}|||SEPARATOR|||null", message("a", 2));
     other.push_bytes(b"queue:batch:t:a", joined.as_bytes());
+    let joined = format!("{typed}|||SEPARATOR|||null|||SEPARATOR|||{}", message("a", 3));
+    other.push_bytes(b"queue:batch:t:a", joined.as_bytes());
     other.push_bytes(b"queue:batch:t:a", vec!["1"; 70_000].join("|||SEPARATOR|||").as_bytes());
-    let groups = copy.messages(70_003);
+    let groups = copy.messages(70_005);
     let [group] = groups.as_slice() else { panic!("{}", groups.len()) };
-    let all = [typed.clone(), typed, message("a", 2)].map(Bytes::from);
-    assert_eq!(group.values[..3], all);
+    let all = [typed.clone(), typed.clone(), message("a", 2), typed, message("a", 3)];
+    assert_eq!(group.values[..5], all.map(Bytes::from));
     let offsets: Vec<u64> = group.batch.records.iter().map(|record| record.offset).collect();
-    let expected: Vec<u64> = (0..3).chain(4..70_004).collect();
+    let expected: Vec<u64> = (0..3).chain([4]).chain(6..70_007).collect();
     assert_eq!(offsets, expected, "no two records have one position");
     until("nothing is left", || other.left().is_empty().then_some(()));
 }

@@ -8,10 +8,14 @@ use potok_testkit::services::Redis;
 
 use crate::rig::{Copy, LIST, Other, assert_own_chats, by_chat, message, options, server, until};
 
-fn used(other: &mut Other) -> u64 {
+fn memory(other: &mut Other, name: &str) -> u64 {
     let info: String = other.ask(&["INFO", "memory"]);
-    let line = info.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap();
-    line.trim().parse().unwrap()
+    let mut figures = info.lines().filter_map(|line| line.split_once(':'));
+    figures.find(|(known, _)| *known == name).unwrap().1.trim().parse().unwrap()
+}
+
+fn used(other: &mut Other) -> u64 {
+    memory(other, "used_memory")
 }
 
 /// The queue that fills the memory is what has to be drained.
@@ -73,6 +77,24 @@ fn what_belongs_to_no_chat_has_no_more_bytes_than_it_may_either() {
     let groups = copy.messages(6);
     assert!(groups.iter().all(|group| group.key.is_none() && group.values.len() <= 2));
     until("nothing is left", || other.left().is_empty().then_some(()));
+}
+
+/// The rest of a long list is looked at no further than a group may have bytes.
+#[test]
+fn a_look_reads_no_more_than_a_group_may_have() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    let pad = "x".repeat(100_000);
+    let padded = message("a", 7).replace("\"n\"", &format!("\"t\":\"{pad}\",\"n\""));
+    for _ in 0..640 {
+        other.push_bytes(b"queue:batch:t:a", padded.as_bytes());
+    }
+    let before = memory(&mut other, "used_memory_peak");
+    let options = QueueOptions { max_count: Some(10_000), max_bytes: Some(1 << 20), ..options() };
+    let copy = Copy::start(&redis.url(), options, true);
+    copy.messages(640);
+    let more = memory(&mut other, "used_memory_peak").saturating_sub(before);
+    assert!(more < 24 << 20, "a look took {more} bytes of memory");
 }
 
 #[test]

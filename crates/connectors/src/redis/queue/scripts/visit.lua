@@ -77,11 +77,14 @@ local function cut(key, size, most_entries)
   return taken, false
 end
 
--- What counts towards the bytes of the next group, as far as its count reaches.
+-- What counts towards the bytes of the next group, as far as its count and its bytes reach.
 local function bytes_of(key)
-  local bytes = 0
-  for _, body in ipairs(redis.call('LRANGE', batch_of(key), 0, max_count - 1)) do
-    bytes = bytes + #body + 64
+  local bytes, seen = 0, 0
+  while seen < max_count and bytes < max_bytes do
+    local slice = redis.call('LRANGE', batch_of(key), seen, math.min(seen + 16, max_count) - 1)
+    if #slice == 0 then break end
+    for _, body in ipairs(slice) do bytes = bytes + #body + 64 end
+    seen = seen + #slice
   end
   return bytes
 end

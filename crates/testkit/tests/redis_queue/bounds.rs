@@ -150,3 +150,26 @@ pub fn a_database_has_room_for_one_pipeline() {
     assert!(fault.to_string().contains("`chat`"), "{fault}");
     let _elsewhere = Copy::start(&format!("{}/1", redis.url()), other, true);
 }
+
+/// A login that may not ask how the server is set up: that nobody knows is said.
+#[test]
+fn a_server_that_does_not_tell_is_said_to_be_one() {
+    let redis = server(&[("appendfsync", "always")]);
+    let mut other = Other::new(&redis);
+    let warned = |name: &str| {
+        let url = redis.url().replace("://", &format!("://{name}:secret@"));
+        let copy = Copy::start(&url, options(), true);
+        copy.on(copy.feed.check()).unwrap()
+    };
+    for (name, denied) in [("half", "-config"), ("blind", "-info")] {
+        let rights = ["ACL", "SETUSER", name, "on", ">secret", "~*", "&*", "+@all", denied];
+        let _: String = other.ask(&rights);
+    }
+    let _: String = other.ask(&["ACL", "SETUSER", "blind", "-config"]);
+    let half = warned("half");
+    assert!(matches!(&half[..], [one] if one.contains("cannot be seen")), "{half:?}");
+    assert!(half[0].contains("appendfsync"), "{half:?}");
+    let blind = warned("blind");
+    assert!(matches!(&blind[..], [one] if one.contains("cannot be seen")), "{blind:?}");
+    assert!(blind[0].contains("noeviction") && blind[0].contains("appendonly"), "{blind:?}");
+}

@@ -15,9 +15,9 @@ pub(super) struct ServerFacts {
     pub run_id: String,
     version: String,
     is_cluster: bool,
+    /// These are empty where it does not tell.
     eviction: String,
-    has_aof: bool,
-    /// Empty where it does not tell.
+    aof: String,
     fsync: String,
 }
 
@@ -34,7 +34,7 @@ pub(super) async fn facts(client: &RedisClient) -> Result<ServerFacts, Fault> {
                 "redis_version" => value.clone_into(&mut facts.version),
                 "redis_mode" => facts.is_cluster = value == "cluster",
                 "maxmemory_policy" => value.clone_into(&mut facts.eviction),
-                "aof_enabled" => facts.has_aof = value == "1",
+                "aof_enabled" => value.clone_into(&mut facts.aof),
                 _ => {}
             }
         }
@@ -78,13 +78,23 @@ impl ServerFacts {
                 self.eviction
             ));
         }
-        if !self.has_aof {
+        let unseen = |what: &str, command: &str| {
+            format!("what Redis does cannot be seen (`{command}` is not allowed here): {what}")
+        };
+        if self.aof.is_empty() || self.eviction.is_empty() {
+            let what = "it needs `maxmemory-policy noeviction`, `appendonly yes` and `appendfsync \
+                        always`, or messages may be lost; version 7.0 or newer, and no cluster";
+            warnings.push(unseen(what, "INFO"));
+        } else if self.aof != "1" {
             warnings.push(
                 "Redis has no append-only file: what waits there is lost when it restarts; set \
                  `appendonly yes` and `appendfsync always`"
                     .to_owned(),
             );
-        } else if !matches!(self.fsync.as_str(), "always" | "") {
+        } else if self.fsync.is_empty() {
+            let what = "without `appendfsync always` the last second of messages may be lost";
+            warnings.push(unseen(what, "CONFIG GET"));
+        } else if self.fsync != "always" {
             warnings.push(format!(
                 "Redis syncs its append-only file `{}`: the last second of messages may be lost \
                  or repeated when its machine dies; `appendfsync always` is safe",

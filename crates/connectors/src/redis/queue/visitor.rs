@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::calls::{ClaimToken, QueueCalls};
 use super::claims::{Claims, QueueWorker, readable};
 use super::feed::{Counters, QueueOptions};
-use super::server;
+use super::server::{self, ServerWatch};
 
 /// How long a look is put off at most: others may have sorted, or died with claims.
 const LOOK_MAX: Duration = Duration::from_secs(1);
@@ -182,7 +182,7 @@ pub(super) async fn scan(
     counters: Arc<Counters>,
     list: String,
 ) {
-    let (mut run_id, mut evicts) = (None::<String>, false);
+    let mut watch = ServerWatch::default();
     loop {
         let mut cursor = "0".to_owned();
         loop {
@@ -207,20 +207,9 @@ pub(super) async fn scan(
             }
         }
         if let Ok(facts) = server::facts(&calls.client).await {
-            if run_id.as_ref().is_some_and(|known| *known != facts.run_id) {
-                tracing::warn!(
-                    list,
-                    "another Redis answers: the last writes may be gone or repeated"
-                );
+            for news in watch.news(&facts, calls.client.label()) {
+                tracing::warn!(list, "{news}");
             }
-            run_id = Some(facts.run_id.clone());
-            let refused = facts.refuse(calls.client.label());
-            if let Err(fault) = refused.as_ref()
-                && !evicts
-            {
-                tracing::warn!(list, %fault, "the settings of Redis have changed");
-            }
-            evicts = refused.is_err();
         }
         sleep(SCAN_EVERY).await;
     }

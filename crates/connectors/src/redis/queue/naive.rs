@@ -141,7 +141,7 @@ mod patches {
             "claim.token ~= '-' and not is_own(claim.token) then",
             "claim.token ~= '-' then",
         ),
-        (Bug::AdoptsAtExpiry, "", "then wait = 30 * SECOND end", "then wait = 0 end"),
+        (Bug::AdoptsAtExpiry, "", "then wait = GRACE_MS end", "then wait = 0 end"),
         (Bug::FarLooksLeft, "", "for _, key in ipairs(far) do look_at(key, now + lease) end", ""),
         (
             Bug::KeysByFormat,

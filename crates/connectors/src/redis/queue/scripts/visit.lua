@@ -127,13 +127,14 @@ end
 -- Takes over a chat that nobody has, or whose lock somebody else left.
 local function adopt(key, state)
   local wait = 0
-  if state and state.foreign > 0 and state.foreign <= now_ms then wait = 30 * SECOND end
+  if state and state.foreign > 0 and state.foreign <= now_ms then wait = GRACE_MS end
   state = new_state(state and state.quiet or usual_quiet)
+  if wait > 0 then state.since = now_ms + wait end
   take_lock(key, state)
   redis.call('PERSIST', batch_of(key))
   state.opened, state.nonce = now, nonce
   write_state(key, state)
-  look_at(key, now + state.quiet + wait)
+  look_at(key, now + state.quiet + wait * 1000)
   adopted = adopted + 1
 end
 
@@ -151,7 +152,7 @@ local function visit(key)
   local whose, lock_end = lock_state(lock_of(key), state and state.lock or 0)
   if whose == 'foreign' then
     state = state or new_state(usual_quiet)
-    if state.since == 0 then state.since = now_ms end
+    if state.foreign == 0 then state.since = now_ms end
     state.foreign = lock_end
     if lock_end == -1 and now_ms - math.min(state.since, now_ms) >= LOCK_MS then
       adopted_late = adopted_late + 1
@@ -162,6 +163,8 @@ local function visit(key)
   end
   if not state or state.foreign ~= 0 then return adopt(key, state) end
   local changed = false
+  local grace = grace_of(state)
+  if grace > 0 then return look_at(key, grace) end
   if whose == 'free' then
     take_lock(key, state)
     changed = true

@@ -262,3 +262,31 @@ pub fn arrivals_move_no_lease_of_what_belongs_to_no_chat() {
     });
     assert_eq!(values.iter().collect::<BTreeSet<_>>().len(), values.len(), "each once");
 }
+
+/// A look gives a claim another token while its last records end: what has ended is not handed out again
+/// under the new one.
+#[test]
+fn what_ended_under_a_token_that_was_replaced_is_not_handed_out_again() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    let options = QueueOptions { lease: Duration::from_secs(600), ..options() };
+    let copy = Copy::start(&redis.url(), options, false);
+    other.push([message("a", 0)]);
+    let claimed = copy.messages(1);
+    // The look was made in Redis, and its answer is not here yet.
+    let claims = format!("potok:list:{LIST}:claims");
+    let claim: String = other.ask(&["HGET", &claims, "t:a"]);
+    let (token, rest) = claim.split_once(' ').unwrap();
+    let (opening, _) = token.split_once('-').unwrap();
+    let replaced = format!("{opening}-999999 {rest}");
+    let _: i64 = other.ask(&["HSET", &claims, "t:a", &replaced]);
+    copy.commit(&claimed[0]).unwrap();
+    assert_eq!(other.ask::<String>(&["HGET", &claims, "t:a"]), replaced);
+    // Whoever looks next may have it.
+    let due = format!("potok:list:{LIST}:due");
+    let _: i64 = other.ask(&["ZADD", &due, "XX", "1", "t:a"]);
+    until("nothing is left", || {
+        assert_eq!(copy.groups().len(), 1, "it is handed out again");
+        other.left().is_empty().then_some(())
+    });
+}

@@ -261,9 +261,14 @@ impl Progress for QueueProgress {
         if !whole.is_empty() {
             let held: Vec<ClaimToken> = whole.iter().map(|(_, held)| held.clone()).collect();
             crash_point("queue.ack.before");
-            let again = self.calls.acknowledge(&held).await?;
+            let (ours, mut again) = self.calls.acknowledge(&held).await?;
             crash_point("queue.ack.after");
-            self.claims.finish(whole.into_iter().map(|(assignment, _)| assignment));
+            // Not that token's any more: acknowledged before, taken over, gone with everything, or looked at
+            // meanwhile by ourselves. Then it has another token, or will get it with the answer of that look.
+            let replaced = self.claims.end(whole.into_iter().zip(ours));
+            if !replaced.is_empty() {
+                again |= self.calls.acknowledge(&replaced).await?.1;
+            }
             if again {
                 self.claims.look.notify_one();
             }

@@ -127,7 +127,7 @@ impl Visitor {
             server::register(&self.calls, &self.options.pipeline, list).await?;
             self.is_registered = true;
         }
-        if !empty.is_empty() && self.calls.acknowledge(&empty).await? {
+        if !empty.is_empty() && self.calls.acknowledge(&empty).await?.1 {
             return Ok(Some(Duration::ZERO));
         }
         Ok(visit.next)

@@ -113,7 +113,11 @@ impl Visitor {
             );
         }
         for key in &visit.wrong {
-            tracing::warn!(list, chat = readable(key), "`queue:batch:` of this chat is no list");
+            tracing::warn!(
+                list,
+                chat = readable(key),
+                "a key of this chat holds something else than a list"
+            );
         }
         self.counters.add(&self.counters.handed_over, visit.handed_over);
         self.counters.add(&self.counters.adopted, visit.adopted);

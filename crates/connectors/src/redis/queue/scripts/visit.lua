@@ -139,9 +139,10 @@ local function adopt(key, state)
 end
 
 local function visit(key)
-  if redis.call('EXISTS', sending_of(key)) == 1 then return hand_out_again(key) end
+  local claimed = redis.pcall('LLEN', sending_of(key))
+  if not is_error(claimed) and claimed > 0 then return hand_out_again(key) end
   local size = redis.pcall('LLEN', batch_of(key))
-  if is_error(size) then
+  if is_error(claimed) or is_error(size) then
     look_at(key, now + 60 * SECOND)
     wrong[#wrong + 1] = key
     return
@@ -162,9 +163,9 @@ local function visit(key)
     return look_at(key, now + 5 * SECOND)
   end
   if not state or state.foreign ~= 0 then return adopt(key, state) end
-  local changed = false
   local grace = grace_of(state)
   if grace > 0 then return look_at(key, grace) end
+  local changed = false
   if whose == 'free' then
     take_lock(key, state)
     changed = true

@@ -43,6 +43,7 @@ impl Queues {
             max_bytes: None,
             lease: Duration::from_secs(1),
             waiting_max: 1_000,
+            seen: None,
         };
         let queue = RedisQueue::new(&url(QUEUE), options).map_err(|fault| fault.to_string())?;
         Ok(Arc::new(queue))

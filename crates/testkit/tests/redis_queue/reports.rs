@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use potok_connectors::redis::{QueueOptions, RedisQueue};
 use potok_core::{CloseReason, Feed};
+use potok_testkit::services::Redis;
 
 use crate::rig::{Copy, LIST, Other, message, options, patient, server, until};
 
@@ -54,6 +55,45 @@ pub fn an_emptied_server_is_reported_and_goes_on() {
     copy.commit(&claimed[0]).unwrap();
     copy.commit(&copy.groups()[1]).unwrap();
     until("nothing is left", || other.left().is_empty().then_some(()));
+}
+
+/// Everything is gone while nobody runs: whoever starts next in the same folder says so. On another server
+/// nothing is missing.
+#[test]
+fn a_server_that_was_emptied_in_between_is_reported() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    let folder = tempfile::tempdir().unwrap();
+    let seen = folder.path().join("redis-queue");
+    let options = QueueOptions { seen: Some(seen.clone()), ..patient() };
+    let is_noted = |redis: &Redis| {
+        let epoch = format!("potok:list:{LIST}:epoch");
+        until("it is noted", || {
+            let epoch: Option<String> = Other::new(redis).ask(&["GET", &epoch]);
+            let noted = std::fs::read_to_string(&seen).ok()?;
+            (noted.contains(&redis.port().to_string()) && noted.contains(&epoch?)).then_some(())
+        });
+    };
+    let copy = Copy::start(&redis.url(), options.clone(), true);
+    is_noted(&redis);
+    copy.kill();
+    let copy = Copy::start(&redis.url(), options.clone(), false);
+    let groups = copy.feed.groups().unwrap();
+    other.push([message("a", 1)]);
+    until("it is closed", || {
+        copy.on(groups.close(b"t:a", CloseReason::ClosedByHand)).unwrap().then_some(())
+    });
+    copy.messages(1);
+    assert_eq!(count(&copy, "emptied"), 0, "it is all there");
+    copy.kill();
+    let _: String = other.ask(&["FLUSHALL"]);
+    let copy = Copy::start(&redis.url(), options.clone(), true);
+    until("it is counted", || (count(&copy, "emptied") == 1).then_some(()));
+    copy.kill();
+    let elsewhere = server(&[]);
+    let copy = Copy::start(&elsewhere.url(), options, true);
+    is_noted(&elsewhere);
+    assert_eq!(count(&copy, "emptied"), 0);
 }
 
 /// Whoever had the lock of a chat is about to read the list when it runs out: it is given time.

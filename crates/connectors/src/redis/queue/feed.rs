@@ -1,6 +1,7 @@
 //! The queue as the engine knows it: a feed that hands out groups which Redis has closed.
 
 use std::hash::{BuildHasher, RandomState};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -47,6 +48,9 @@ pub struct QueueOptions {
     pub lease: Duration,
     /// As many chats may wait; beyond it messages stay in the list.
     pub waiting_max: u64,
+    /// A file that says which data was there when this process, or one before it in the same folder, looked
+    /// last: so it is known when everything is gone. `None` where nobody wants to know.
+    pub seen: Option<PathBuf>,
 }
 
 impl QueueOptions {

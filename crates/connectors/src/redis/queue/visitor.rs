@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use potok_core::Fault;
 use potok_core::trouble::crash_point;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -43,7 +44,7 @@ pub(super) struct Visitor {
 impl Visitor {
     /// Until it is aborted.
     pub async fn run(mut self) {
-        let mut known_epoch = None;
+        let mut known_epoch = self.seen_epoch().await;
         loop {
             let next = match self.claims.room() {
                 0 => LOOK_MAX,
@@ -80,10 +81,27 @@ impl Visitor {
         }
     }
 
+    /// The nonce of the data that was in this server when somebody here looked last.
+    async fn seen_epoch(&self) -> Option<Bytes> {
+        let noted = tokio::fs::read_to_string(self.options.seen.as_ref()?).await.ok()?;
+        // What was cut off has no end of line, and is not known.
+        let (server, epoch) = noted.strip_suffix('\n')?.split_once('\n')?;
+        (server == self.calls.client.label()).then(|| Bytes::copy_from_slice(epoch.as_bytes()))
+    }
+
+    /// It is a help: what cannot be noted is not known after a restart.
+    async fn note_epoch(&self, epoch: &Bytes) {
+        let Some(file) = &self.options.seen else { return };
+        let noted = format!("{}\n{}\n", self.calls.client.label(), readable(epoch));
+        if let Err(error) = tokio::fs::write(file, noted).await {
+            tracing::debug!(%error, "the data that Redis has was not noted");
+        }
+    }
+
     async fn look(
         &mut self,
         room: usize,
-        known_epoch: &mut Option<bytes::Bytes>,
+        known_epoch: &mut Option<Bytes>,
     ) -> Result<Option<Duration>, Fault> {
         let (token, asked) = (self.claims.token(), Instant::now());
         crash_point("queue.claim.before");
@@ -100,6 +118,9 @@ impl Visitor {
                 list,
                 "Redis was emptied or lost its last writes; what waited there is gone"
             );
+        }
+        if known_epoch.as_ref() != Some(&visit.epoch) {
+            self.note_epoch(&visit.epoch).await;
         }
         *known_epoch = Some(visit.epoch);
         if visit.handed_over > 0 {

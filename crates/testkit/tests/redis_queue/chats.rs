@@ -176,3 +176,31 @@ pub fn a_chat_of_nothing_but_null_is_gone() {
     until("nothing is left", || other.left().is_empty().then_some(()));
     assert!(copy.groups().is_empty());
 }
+
+/// One look at the list takes in a mebibyte at most, and at least one entry.
+#[test]
+fn a_look_at_the_list_takes_in_so_many_bytes() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    let script = [
+        include_str!("../../../connectors/src/redis/queue/scripts/common.lua"),
+        include_str!("../../../connectors/src/redis/queue/scripts/peek.lua"),
+    ];
+    let (script, prefix) = (script.concat(), format!("potok:list:{LIST}:"));
+    let mut seen = || {
+        let words = ["EVAL", &script, "1", LIST, &prefix, "500", "1048576"];
+        other.ask::<(String, Vec<Vec<u8>>)>(&words).1
+    };
+    assert!(seen().is_empty());
+    let mut pushing = Other::new(&redis);
+    let entry = "x".repeat(100_000);
+    for _ in 0..100 {
+        pushing.push([entry.clone()]);
+    }
+    assert_eq!(seen().len(), 10);
+    pushing.push_bytes(LIST.as_bytes(), b"the last");
+    let _: String = pushing.ask(&["LTRIM", LIST, "-1", "-1"]);
+    let large = "x".repeat(3 << 20);
+    let _: i64 = pushing.ask(&["LPUSH", LIST, &large]);
+    assert_eq!(seen().iter().map(Vec::len).collect::<Vec<_>>(), [large.len()]);
+}

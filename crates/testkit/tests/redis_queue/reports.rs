@@ -125,6 +125,85 @@ pub fn a_lock_that_ran_out_is_waited_for_a_little_longer() {
     assert_eq!(copy.messages(100)[0].numbers(), (1..=100).collect::<Vec<_>>());
 }
 
+/// What the old processor pushes refreshes `last_seen`: the chat is quiet from then on.
+#[test]
+fn a_push_that_refreshes_last_seen_prolongs_the_quiet_time() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    let age = Duration::from_secs(2 * 3_600);
+    let copy = Copy::start(&redis.url(), QueueOptions { max_age: age, ..patient() }, true);
+    other.push([message("a", 1)]);
+    until("it is sorted", || state(&mut other, 0));
+    let now = now_ms(&mut other);
+    // It opened an hour ago, and something came half a minute ago.
+    let seen = now - 30_000;
+    other.push_bytes(b"queue:batch:t:a", message("a", 2).as_bytes());
+    let time = potok_core::Timestamp(i64::try_from(seen).unwrap()).to_string();
+    let _: String = other.ask(&["SET", "last_seen:t:a", &time]);
+    rewrite(&mut other, 0, &((now - 3_600_000) * 1_000).to_string());
+    let _: i64 = other.ask(&["ZADD", DUE, "XX", "1", "t:a"]);
+    let look = until("it is looked at", || {
+        assert!(copy.groups().is_empty(), "it is not quiet yet");
+        let look: f64 = other.ask(&["ZSCORE", DUE, "t:a"]);
+        (look > 1.0).then_some(look)
+    });
+    assert_eq!(look as u64, (seen + 60_000) * 1_000);
+    let _: i64 = other.ask(&["DEL", "last_seen:t:a"]);
+    let _: i64 = other.ask(&["ZADD", DUE, "XX", "1", "t:a"]);
+    let left = copy.messages(2);
+    assert_eq!((left[0].numbers(), left[0].reason.as_str()), (vec![1, 2], "silence_reached"));
+}
+
+/// Messages have no time to live, whoever sets one.
+#[test]
+fn nothing_of_a_chat_runs_out() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    other.push_bytes(b"queue:batch:t:a", message("a", 1).as_bytes());
+    let _: i64 = other.ask(&["EXPIRE", "queue:batch:t:a", "3600"]);
+    other.push([message("a", 2)]);
+    let copy = Copy::start(&redis.url(), patient(), false);
+    until("it opens", || (other.ask::<i64>(&["TTL", "queue:batch:t:a"]) == -1).then_some(()));
+    until("it is sorted", || (other.ask::<i64>(&["LLEN", LIST]) == 0).then_some(()));
+    let _: i64 = other.ask(&["EXPIRE", "queue:batch:t:a", "3600"]);
+    let _: i64 = other.ask(&["ZADD", DUE, "XX", "1", "t:a"]);
+    until("it is looked at", || {
+        (other.ask::<i64>(&["TTL", "queue:batch:t:a"]) == -1).then_some(())
+    });
+    let _: i64 = other.ask(&["EXPIRE", "queue:batch:t:a", "3600"]);
+    let groups = copy.feed.groups().unwrap();
+    assert!(copy.on(groups.close(b"t:a", CloseReason::ClosedByHand)).unwrap());
+    copy.messages(2);
+    assert_eq!(other.ask::<i64>(&["TTL", &format!("potok:list:{LIST}:sending:t:a")]), -1);
+}
+
+/// The age of what comes while a chat is delivered counts from its arrival, not from the end of that.
+#[test]
+fn what_comes_during_a_delivery_opens_as_it_comes() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    let copy = Copy::start(&redis.url(), patient(), false);
+    let groups = copy.feed.groups().unwrap();
+    let close = || {
+        until("it is closed", || {
+            copy.on(groups.close(b"t:a", CloseReason::ClosedByHand)).unwrap().then_some(())
+        })
+    };
+    other.push([message("a", 1)]);
+    close();
+    let claimed = copy.messages(1).remove(0);
+    other.push([message("a", 2)]);
+    let opened = until("it opens", || state(&mut other, 0).filter(|opened| opened != "0"));
+    let at = now_ms(&mut other);
+    until("time passes", || (now_ms(&mut other) > at + 1).then_some(()));
+    copy.commit(&claimed).unwrap();
+    assert_eq!(state(&mut other, 0), Some(opened.clone()));
+    close();
+    let next = copy.messages(2).remove(1);
+    let whole = next.batch.feed.as_ref().unwrap().whole.clone().unwrap();
+    assert_eq!(whole.opened.0, opened.parse::<i64>().unwrap() / 1_000);
+}
+
 /// A lock that never runs out is somebody's for five minutes, then nobody's.
 #[test]
 fn a_lock_of_a_chat_without_an_end_is_overwritten_in_the_end() {

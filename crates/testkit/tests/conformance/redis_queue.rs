@@ -88,8 +88,8 @@ struct Lists;
 
 impl Lists {
     fn open() -> Result<Arc<dyn Sink>, String> {
-        let sink =
-            RedisListSink::new(&url(LIST), "queue:done").map_err(|fault| fault.to_string())?;
+        let sink = RedisListSink::new(&url(LIST), "queue:done", Duration::from_secs(3_600))
+            .map_err(|fault| fault.to_string())?;
         Ok(Arc::new(sink))
     }
 }

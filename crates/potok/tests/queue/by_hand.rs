@@ -136,7 +136,7 @@ fn every_command_of_the_guide_to_chat_runs_on_redis() {
     let client = format!("redis-cli -p {}", redis.port());
     let guide = Guide::read("chat.md").with("redis://127.0.0.1:6379", &redis.url());
     let guide = guide.with("redis-cli ", &format!("{client} "));
-    let mut walk = Walk::through(&guide, 5..=5, &[]);
+    let mut walk = Walk::through(&guide, 5..=6, &[]);
     // Nothing closes by itself while the commands are looked at.
     walk.know("export CHAT_QUIET=1h CHAT_MAX_AGE=2h");
     walk.to(&format!("{client} RPUSH"));
@@ -148,6 +148,12 @@ fn every_command_of_the_guide_to_chat_runs_on_redis() {
     walk.to("potok groups close chat telegram:tg_1");
     nothing_is_left(&redis);
     walk.until("potok read chat-batches --count 1", r"hello\\n\\nagain");
+    walk.to("potok status chat");
+    // Going back: something waits then.
+    walk.run(&format!("{client} RPUSH queue:incoming '{}'", message(7, 7)));
+    walk.until("potok groups list chat", "telegram:tg:7");
+    assert_eq!(walk.to("potok groups close chat --all"), "1 group closed\n");
+    nothing_is_left(&redis);
     walk.to("potok status chat");
     walk.finish();
 }

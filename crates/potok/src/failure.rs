@@ -90,6 +90,11 @@ impl Failure {
         Failure { exit: 0, errors: Vec::new(), problems: Vec::new() }
     }
 
+    /// True where that is what happened.
+    pub fn is(&self, code: &str) -> bool {
+        self.errors.iter().any(|error| error.code == code)
+    }
+
     /// Adds what lies below it.
     pub fn because(mut self, cause: impl std::fmt::Display) -> Self {
         if let Some(error) = self.errors.last_mut() {

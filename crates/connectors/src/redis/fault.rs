@@ -128,7 +128,7 @@ impl RedisTrouble {
                 .hint("it goes on by itself when a primary answers at this address")
                 .code("P0903"),
             RedisTrouble::NoMemory => wait("has no room: its memory is at its limit")
-                .hint("groups that are sent make room; what does not fit is read from the log")
+                .hint("what is sent makes room; groups that do not fit are read from the log, a queue waits")
                 .code("P0904"),
             RedisTrouble::Full => wait("has no room")
                 .hint("its disk, its replicas or its number of connections is at its limit")

@@ -72,6 +72,7 @@ pub fn queue(
         max_bytes: max_bytes.map(|size| size.bytes()),
         lease: **lease,
         waiting_max: u64::from(*waiting_max),
+        seen: Some(connections.data_dir.join("redis-queue")),
     };
     RedisQueue::new(url.expose(), options).map(Some)
 }

@@ -1,12 +1,14 @@
 //! A list in Redis as a destination: each message is pushed at its end.
 //!
 //! One script per call: the entry first, then a marker with the delivery id. What breaks off in between
-//! is pushed again and never lost; what was pushed with its marker is known as a duplicate for a week.
+//! is pushed again and never lost; what was pushed with its marker is known as a duplicate for a while.
+
+use std::time::Duration;
 
 use async_trait::async_trait;
 use potok_config::{
-    CommonKey, Destination, LogConnection, QueueConnection, Refusal, Registry, SinkSettings, Site,
-    TopicName,
+    CommonKey, Destination, LogConnection, Period, QueueConnection, Refusal, Registry,
+    SinkSettings, Site, TopicName,
 };
 use potok_core::trouble::Plant;
 use potok_core::{Batch, Fault, Outcome, Receipt, Sink, SinkLimits};
@@ -17,9 +19,6 @@ use serde::Deserialize;
 use super::address::RedisAddress;
 use super::client::{RedisClient, RedisTimeouts, ScriptCall};
 use super::scripts::Script;
-
-/// How long a repeat is known, in seconds.
-const MARKER_S: u64 = 7 * 86_400;
 
 /// Adds the destination.
 pub(crate) fn register(registry: &mut Registry) {
@@ -35,6 +34,16 @@ pub struct ListSinkSettings {
     ///
     /// Example: `list: "queue:outgoing"`
     pub list: TopicName,
+    /// How long a message is known, so that it is not pushed twice. In Redis each leaves a key of about 150 bytes
+    /// for that long; on the embedded log it is not used.
+    ///
+    /// Example: `remember: 1d`
+    #[serde(default = "a_week")]
+    pub remember: Period,
+}
+
+fn a_week() -> Period {
+    Period::secs(7 * 86_400)
 }
 
 impl SinkSettings for ListSinkSettings {
@@ -45,7 +54,7 @@ impl SinkSettings for ListSinkSettings {
     fn build(&self, site: &Site<'_>) -> Result<Destination, Vec<Refusal>> {
         match &site.connections.queue {
             QueueConnection::Redis { url, .. } => {
-                let sink = RedisListSink::new(url.expose(), &self.list);
+                let sink = RedisListSink::new(url.expose(), &self.list, *self.remember);
                 sink.map(Destination::from).map_err(|fault| vec![Refusal::from(fault)])
             }
             QueueConnection::Embedded => match &site.connections.log {
@@ -66,18 +75,19 @@ pub struct RedisListSink {
     client: RedisClient,
     script: Script,
     list: String,
+    remember: Duration,
 }
 
 impl RedisListSink {
-    /// The list at this address. Connects to nothing yet.
-    pub fn new(url: &str, list: &str) -> Result<Self, Fault> {
+    /// The list at this address, which knows what was pushed for so long. Connects to nothing yet.
+    pub fn new(url: &str, list: &str, remember: Duration) -> Result<Self, Fault> {
         let client = RedisClient::new(RedisAddress::parse(url)?, RedisTimeouts::default())?;
         if client.is_cluster() {
             return super::queue::cluster(client.label());
         }
         let text = include_str!("queue/scripts/push.lua").to_owned();
         let script = Script::whole(super::queue::naive_script(text, Plant::here()));
-        Ok(RedisListSink { client, script, list: list.to_owned() })
+        Ok(RedisListSink { client, script, list: list.to_owned(), remember })
     }
 }
 
@@ -93,7 +103,7 @@ impl Sink for RedisListSink {
 
     async fn deliver(&self, batch: &Batch) -> Result<Receipt, Fault> {
         let mut call = ScriptCall::new(&self.script, &self.list);
-        call.show(MARKER_S);
+        call.show(self.remember.as_secs().max(1));
         for message in &batch.messages {
             call.show(format_args!("potok:id:{}", message.id));
             call.push(&message.value);

@@ -2,7 +2,9 @@
 
 use std::io::Write;
 
-use serde_json::Value;
+use potok_core::{Clock, SystemClock, Timestamp};
+use potok_server::parse_since;
+use serde_json::{Value, json};
 
 use crate::client::{Client, Target, encode};
 use crate::failure::Failure;
@@ -24,7 +26,7 @@ Examples:
   potok groups list em-processor --prefix 202503 --state sealed
   potok groups list em-processor --json             all of them, one to a line
 
-What closes first comes first.
+What closes first comes first; DUE is how long that will be.
 `open` groups still take records, `sealed` ones are complete and wait to be delivered, and
 `delivering` ones wait for their destinations. REASON is why a group closed, once it has.")]
     List {
@@ -61,13 +63,18 @@ Examples:
     #[command(after_help = "\
 Examples:
   potok groups close em-processor 20250323151500
+  potok groups close chat --all                     all that are open now
 
 What comes for it afterwards makes the next group of that name.")]
     Close {
         /// The pipeline
         pipeline: String,
         /// The group: the value of `group.by`
-        id: String,
+        #[arg(required_unless_present = "all")]
+        id: Option<String>,
+        /// All of the pipeline that are open now
+        #[arg(long, conflicts_with = "id")]
+        all: bool,
         #[command(flatten)]
         place: Target,
     },
@@ -98,8 +105,11 @@ impl Groups {
                 list(&place, &wanted, limit.unwrap_or(usual).max(1), json)
             }
             Groups::Show { pipeline, id, place } => show(&place, &pipeline, &id),
-            Groups::Close { pipeline, id, place } => {
+            Groups::Close { pipeline, id: Some(id), all: _, place } => {
                 ask(&place, &pipeline, &id, "close", "closes now", json)
+            }
+            Groups::Close { pipeline, id: None, all: _, place } => {
+                close_all(&place, &pipeline, json)
             }
             Groups::Drop { pipeline, id, place } => ask(
                 &place,
@@ -183,7 +193,7 @@ fn list(
         out.flush()?;
         return Ok(());
     }
-    let mut shown = 0;
+    let (mut shown, now) = (0, SystemClock.now());
     let total = each_page(&client, wanted, limit, |groups| {
         let mut table = Table::new(&[
             "PIPELINE",
@@ -205,7 +215,8 @@ fn list(
             let kinds: Vec<String> =
                 kinds.map(|(kind, counts)| format!("{} {kind}", counts["records"])).collect();
             let cells = [text("pipeline"), text("id"), text("state"), kinds.join(", ")];
-            let rest = ["duplicates", "opened", "due", "reason"].map(text);
+            let due = group["due"].as_str().map_or("-".to_owned(), |due| countdown(due, now));
+            let rest = [text("duplicates"), text("opened"), due, text("reason")];
             table.row(cells.into_iter().chain(rest));
         }
         shown += groups.len() as u64;
@@ -225,6 +236,15 @@ fn list(
     Ok(())
 }
 
+/// How long it is until a moment.
+fn countdown(moment: &str, now: Timestamp) -> String {
+    match parse_since(moment, now) {
+        Ok(at) if at > now => format!("in {}", terminal::span(at.millis_since(now))),
+        Ok(_) => "now".to_owned(),
+        Err(_) => moment.to_owned(),
+    }
+}
+
 fn show(place: &Target, pipeline: &str, id: &str) -> Result<(), Failure> {
     let path = format!("/api/v1/groups?pipeline={}&id={}", encode(pipeline), encode(id));
     let Page { groups, .. } = Client::find(place)?.get_json(&path)?;
@@ -240,6 +260,35 @@ fn show(place: &Target, pipeline: &str, id: &str) -> Result<(), Failure> {
     }
     out.flush()?;
     Ok(())
+}
+
+/// Closes what is open now. What closed by itself meanwhile, or is being delivered, needs nobody.
+fn close_all(place: &Target, pipeline: &str, as_json: bool) -> Result<(), Failure> {
+    let client = Client::find(place)?;
+    let wanted = WantedGroups { pipeline: Some(pipeline), prefix: None, state: Some("open") };
+    // What is closed leaves the list: all are known before the first is.
+    let mut ids = Vec::new();
+    each_page(&client, &wanted, usize::MAX, |groups| {
+        ids.extend(groups.iter().filter_map(|group| group["id"].as_str().map(str::to_owned)));
+        Ok(())
+    })?;
+    let (mut closed, mut refused) = (0, None);
+    for id in ids {
+        let path = format!("/api/v1/pipelines/{}/groups/{}/close", encode(pipeline), encode(&id));
+        match client.post_json::<Value>(&path, "application/json", Vec::new()) {
+            Ok(_) => closed += 1,
+            Err(failure) if ["P0527", "P1210"].iter().any(|code| failure.is(code)) => {}
+            Err(failure) => refused = refused.or(Some(failure)),
+        }
+    }
+    let mut out = terminal::out();
+    if as_json {
+        writeln!(out, "{}", json!({ "closed": closed }))?;
+    } else {
+        writeln!(out, "{} closed", terminal::count(closed, "group"))?;
+    }
+    out.flush()?;
+    refused.map_or(Ok(()), Err)
 }
 
 fn ask(
@@ -260,4 +309,18 @@ fn ask(
     }
     out.flush()?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_are_counted_down() {
+        let now = Timestamp(1_700_000_000_000);
+        let at = |millis: i64| Timestamp(now.0 + millis).to_string();
+        assert_eq!(countdown(&at(8_000), now), "in 8.0s");
+        assert_eq!(countdown(&at(-1), now), "now");
+        assert_eq!(countdown("when a rule holds", now), "when a rule holds");
+    }
 }

@@ -78,7 +78,7 @@ fn shown(batch: &Value) -> Value {
     })
 }
 
-/// Edits, statuses, reactions, our own messages and notices make none.
+/// Edits, statuses, reactions, calls, payments, our own messages and notices make none.
 fn expected() -> BTreeMap<String, Value> {
     let group = |text: &str, media: &[&str], ids: &[&str], name: &str| json!({ "text": text, "media": media, "ids": ids, "name": name, "reason": "silence_reached" });
     let all = [
@@ -94,12 +94,30 @@ fn expected() -> BTreeMap<String, Value> {
         ("telegram:tg_-1002", group("me too", &[], &["900"], "Ben")),
         ("telegram:tg_503", group("do you deliver?\n\ntoday?", &[], &["31", "33"], "Dot")),
         (
+            "telegram:tg_505",
+            group(
+                "",
+                &["web_app_data", "checklist", "story", "sticker", "location", "venue"],
+                &["41", "42", "43", "44", "45"],
+                "Eve",
+            ),
+        ),
+        (
             "whatsapp:79991110001",
             group("hello\n\nthis one", &["image"], &["wamid.a1", "wamid.a2"], "Ada"),
         ),
         (
             "whatsapp:79991110002",
             group("Yes, please", &["location"], &["wamid.b1", "wamid.b2"], "Ben"),
+        ),
+        (
+            "whatsapp:79991110003",
+            group(
+                "Tomorrow\n\nLarge",
+                &["form", "contacts", "order", "audio"],
+                &["wamid.c1", "wamid.c2", "wamid.c3", "wamid.c5", "wamid.c6", "wamid.c7"],
+                "Cem",
+            ),
         ),
     ];
     all.into_iter().map(|(key, group)| (key.to_owned(), group)).collect()

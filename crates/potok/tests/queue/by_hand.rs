@@ -43,6 +43,32 @@ fn chats_are_listed_closed_and_dropped() {
     assert_eq!(receiver.taken().len(), 2);
 }
 
+/// Going back to the old processor, nothing of ours is left waiting; what another program holds is its own.
+#[test]
+fn all_chats_are_closed_at_once() {
+    let (redis, receiver) = (Redis::start(), Receiver::saying(204));
+    let home = home(&redis);
+    let running = start(&home, &receiver, PATIENT);
+    redis.command(&["SET", "lock:batch:telegram:tg:3", "processing", "EX", "300"]);
+    push(&redis, LIST, &(0..40).map(|n| message(n % 4, n)).collect::<Vec<_>>());
+    let listed = wait::until("all are listed", || {
+        let listed = running.run(["groups", "list", "chat"], b"").good().text().to_owned();
+        (listed.matches(" 10 record").count() == 4).then_some(listed)
+    });
+    assert_eq!(listed.matches(" in ").count(), 3, "counted down where the time is ours: {listed}");
+    let close_all = ["groups", "close", "chat", "--all"];
+    let refused = running.run(close_all, b"");
+    assert!(refused.code == Some(1) && refused.stderr.contains("P1211"), "{}", refused.stderr);
+    assert_eq!(refused.text(), "3 groups closed\n");
+    wait::until("they are posted", || (receiver.taken().len() == 3).then_some(()));
+    redis.command(&["DEL", "lock:batch:telegram:tg:3"]);
+    wait::until("the last is closed", || {
+        (running.run(close_all, b"").text() == "1 group closed\n").then_some(())
+    });
+    nothing_is_left(&redis);
+    assert_posted(&receiver, 4, 40);
+}
+
 #[test]
 fn what_belongs_to_no_chat_becomes_a_dead_letter() {
     let (redis, receiver) = (Redis::start(), Receiver::saying(204));
@@ -110,7 +136,7 @@ fn every_command_of_the_guide_to_chat_runs_on_redis() {
     let client = format!("redis-cli -p {}", redis.port());
     let guide = Guide::read("chat.md").with("redis://127.0.0.1:6379", &redis.url());
     let guide = guide.with("redis-cli ", &format!("{client} "));
-    let mut walk = Walk::through(&guide, 5..=5, &[]);
+    let mut walk = Walk::through(&guide, 5..=6, &[]);
     // Nothing closes by itself while the commands are looked at.
     walk.know("export CHAT_QUIET=1h CHAT_MAX_AGE=2h");
     walk.to(&format!("{client} RPUSH"));
@@ -122,6 +148,12 @@ fn every_command_of_the_guide_to_chat_runs_on_redis() {
     walk.to("potok groups close chat telegram:tg_1");
     nothing_is_left(&redis);
     walk.until("potok read chat-batches --count 1", r"hello\\n\\nagain");
+    walk.to("potok status chat");
+    // Going back: something waits then.
+    walk.run(&format!("{client} RPUSH queue:incoming '{}'", message(7, 7)));
+    walk.until("potok groups list chat", "telegram:tg:7");
+    assert_eq!(walk.to("potok groups close chat --all"), "1 group closed\n");
+    nothing_is_left(&redis);
     walk.to("potok status chat");
     walk.finish();
 }

@@ -43,6 +43,7 @@ impl Queues {
             max_bytes: None,
             lease: Duration::from_secs(1),
             waiting_max: 1_000,
+            seen: None,
         };
         let queue = RedisQueue::new(&url(QUEUE), options).map_err(|fault| fault.to_string())?;
         Ok(Arc::new(queue))
@@ -87,8 +88,8 @@ struct Lists;
 
 impl Lists {
     fn open() -> Result<Arc<dyn Sink>, String> {
-        let sink =
-            RedisListSink::new(&url(LIST), "queue:done").map_err(|fault| fault.to_string())?;
+        let sink = RedisListSink::new(&url(LIST), "queue:done", Duration::from_secs(3_600))
+            .map_err(|fault| fault.to_string())?;
         Ok(Arc::new(sink))
     }
 }

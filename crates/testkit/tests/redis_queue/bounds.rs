@@ -8,10 +8,14 @@ use potok_testkit::services::Redis;
 
 use crate::rig::{Copy, LIST, Other, assert_own_chats, by_chat, message, options, server, until};
 
-fn used(other: &mut Other) -> u64 {
+fn memory(other: &mut Other, name: &str) -> u64 {
     let info: String = other.ask(&["INFO", "memory"]);
-    let line = info.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap();
-    line.trim().parse().unwrap()
+    let mut figures = info.lines().filter_map(|line| line.split_once(':'));
+    figures.find(|(known, _)| *known == name).unwrap().1.trim().parse().unwrap()
+}
+
+fn used(other: &mut Other) -> u64 {
+    memory(other, "used_memory")
 }
 
 /// The queue that fills the memory is what has to be drained.
@@ -75,6 +79,24 @@ fn what_belongs_to_no_chat_has_no_more_bytes_than_it_may_either() {
     until("nothing is left", || other.left().is_empty().then_some(()));
 }
 
+/// The rest of a long list is looked at no further than a group may have bytes.
+#[test]
+fn a_look_reads_no_more_than_a_group_may_have() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    let pad = "x".repeat(100_000);
+    let padded = message("a", 7).replace("\"n\"", &format!("\"t\":\"{pad}\",\"n\""));
+    for _ in 0..640 {
+        other.push_bytes(b"queue:batch:t:a", padded.as_bytes());
+    }
+    let before = memory(&mut other, "used_memory_peak");
+    let options = QueueOptions { max_count: Some(10_000), max_bytes: Some(1 << 20), ..options() };
+    let copy = Copy::start(&redis.url(), options, true);
+    copy.messages(640);
+    let more = memory(&mut other, "used_memory_peak").saturating_sub(before);
+    assert!(more < 24 << 20, "a look took {more} bytes of memory");
+}
+
 #[test]
 fn above_the_limit_of_chats_messages_stay_queued() {
     let redis = server(&[]);
@@ -127,4 +149,27 @@ pub fn a_database_has_room_for_one_pipeline() {
     assert_eq!(fault.code, "P1205");
     assert!(fault.to_string().contains("`chat`"), "{fault}");
     let _elsewhere = Copy::start(&format!("{}/1", redis.url()), other, true);
+}
+
+/// A login that may not ask how the server is set up: that nobody knows is said.
+#[test]
+fn a_server_that_does_not_tell_is_said_to_be_one() {
+    let redis = server(&[("appendfsync", "always")]);
+    let mut other = Other::new(&redis);
+    let warned = |name: &str| {
+        let url = redis.url().replace("://", &format!("://{name}:secret@"));
+        let copy = Copy::start(&url, options(), true);
+        copy.on(copy.feed.check()).unwrap()
+    };
+    for (name, denied) in [("half", "-config"), ("blind", "-info")] {
+        let rights = ["ACL", "SETUSER", name, "on", ">secret", "~*", "&*", "+@all", denied];
+        let _: String = other.ask(&rights);
+    }
+    let _: String = other.ask(&["ACL", "SETUSER", "blind", "-config"]);
+    let half = warned("half");
+    assert!(matches!(&half[..], [one] if one.contains("cannot be seen")), "{half:?}");
+    assert!(half[0].contains("appendfsync"), "{half:?}");
+    let blind = warned("blind");
+    assert!(matches!(&blind[..], [one] if one.contains("cannot be seen")), "{blind:?}");
+    assert!(blind[0].contains("noeviction") && blind[0].contains("appendonly"), "{blind:?}");
 }

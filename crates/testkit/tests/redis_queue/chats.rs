@@ -120,13 +120,15 @@ fn joined_entries_are_parted_and_typed_separators_are_not() {
     // What the n8n side pushes while the chat is open.
     let joined = format!("{typed}|||SEPARATOR|||{}|||SEPARATOR|||null", message("a", 2));
     other.push_bytes(b"queue:batch:t:a", joined.as_bytes());
+    let joined = format!("{typed}|||SEPARATOR|||null|||SEPARATOR|||{}", message("a", 3));
+    other.push_bytes(b"queue:batch:t:a", joined.as_bytes());
     other.push_bytes(b"queue:batch:t:a", vec!["1"; 70_000].join("|||SEPARATOR|||").as_bytes());
-    let groups = copy.messages(70_003);
+    let groups = copy.messages(70_005);
     let [group] = groups.as_slice() else { panic!("{}", groups.len()) };
-    let all = [typed.clone(), typed, message("a", 2)].map(Bytes::from);
-    assert_eq!(group.values[..3], all);
+    let all = [typed.clone(), typed.clone(), message("a", 2), typed, message("a", 3)];
+    assert_eq!(group.values[..5], all.map(Bytes::from));
     let offsets: Vec<u64> = group.batch.records.iter().map(|record| record.offset).collect();
-    let expected: Vec<u64> = (0..3).chain(4..70_004).collect();
+    let expected: Vec<u64> = (0..3).chain([4]).chain(6..70_007).collect();
     assert_eq!(offsets, expected, "no two records have one position");
     until("nothing is left", || other.left().is_empty().then_some(()));
 }
@@ -173,4 +175,32 @@ pub fn a_chat_of_nothing_but_null_is_gone() {
     let copy = Copy::start(&redis.url(), options(), true);
     until("nothing is left", || other.left().is_empty().then_some(()));
     assert!(copy.groups().is_empty());
+}
+
+/// One look at the list takes in a mebibyte at most, and at least one entry.
+#[test]
+fn a_look_at_the_list_takes_in_so_many_bytes() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    let script = [
+        include_str!("../../../connectors/src/redis/queue/scripts/common.lua"),
+        include_str!("../../../connectors/src/redis/queue/scripts/peek.lua"),
+    ];
+    let (script, prefix) = (script.concat(), format!("potok:list:{LIST}:"));
+    let mut seen = || {
+        let words = ["EVAL", &script, "1", LIST, &prefix, "500", "1048576"];
+        other.ask::<(String, Vec<Vec<u8>>)>(&words).1
+    };
+    assert!(seen().is_empty());
+    let mut pushing = Other::new(&redis);
+    let entry = "x".repeat(100_000);
+    for _ in 0..100 {
+        pushing.push([entry.clone()]);
+    }
+    assert_eq!(seen().len(), 10);
+    pushing.push_bytes(LIST.as_bytes(), b"the last");
+    let _: String = pushing.ask(&["LTRIM", LIST, "-1", "-1"]);
+    let large = "x".repeat(3 << 20);
+    let _: i64 = pushing.ask(&["LPUSH", LIST, &large]);
+    assert_eq!(seen().iter().map(Vec::len).collect::<Vec<_>>(), [large.len()]);
 }

@@ -1,5 +1,7 @@
 //! A list as a destination.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use potok_connectors::redis::RedisListSink;
 use potok_core::{
@@ -28,7 +30,7 @@ fn batch(offset: u64) -> Batch {
 pub fn a_list_that_was_none_gets_its_message_once_it_is_one() {
     let redis = server(&[]);
     let mut other = Other::new(&redis);
-    let sink = RedisListSink::new(&redis.url(), "queue:done").unwrap();
+    let sink = RedisListSink::new(&redis.url(), "queue:done", Duration::from_secs(3_600)).unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let deliver = || runtime.block_on(sink.deliver(&batch(7)));
     let outcomes = |receipt: Receipt| receipt.outcomes(1).collect::<Vec<Outcome>>();
@@ -39,4 +41,9 @@ pub fn a_list_that_was_none_gets_its_message_once_it_is_one() {
     assert!(matches!(outcomes(deliver().unwrap())[..], [Outcome::Duplicate]));
     let entries: Vec<String> = other.ask(&["LRANGE", "queue:done", "0", "-1"]);
     assert_eq!(entries, ["{\"n\":7}"]);
+    // It is known for as long as was said.
+    let markers: Vec<String> = other.ask(&["KEYS", "potok:id:*"]);
+    let [marker] = markers.as_slice() else { panic!("{markers:?}") };
+    let left: i64 = other.ask(&["TTL", marker]);
+    assert!(left > 3_000 && left <= 3_600, "{left}");
 }

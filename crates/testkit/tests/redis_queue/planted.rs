@@ -71,6 +71,11 @@ fn arrival_moves_lease() {
         &["it is taken over"],
         takeover::arrivals_do_not_put_off_the_end_of_a_lease,
     );
+    is_found(
+        Bug::ArrivalMovesLease,
+        &["its lease has moved"],
+        takeover::arrivals_move_no_lease_of_what_belongs_to_no_chat,
+    );
 }
 
 #[test]

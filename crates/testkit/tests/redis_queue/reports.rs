@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use potok_connectors::redis::{QueueOptions, RedisQueue};
 use potok_core::{CloseReason, Feed};
+use potok_testkit::services::Redis;
 
 use crate::rig::{Copy, LIST, Other, message, options, patient, server, until};
 
@@ -56,6 +57,45 @@ pub fn an_emptied_server_is_reported_and_goes_on() {
     until("nothing is left", || other.left().is_empty().then_some(()));
 }
 
+/// Everything is gone while nobody runs: whoever starts next in the same folder says so. On another server
+/// nothing is missing.
+#[test]
+fn a_server_that_was_emptied_in_between_is_reported() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    let folder = tempfile::tempdir().unwrap();
+    let seen = folder.path().join("redis-queue");
+    let options = QueueOptions { seen: Some(seen.clone()), ..patient() };
+    let is_noted = |redis: &Redis| {
+        let epoch = format!("potok:list:{LIST}:epoch");
+        until("it is noted", || {
+            let epoch: Option<String> = Other::new(redis).ask(&["GET", &epoch]);
+            let noted = std::fs::read_to_string(&seen).ok()?;
+            (noted.contains(&redis.port().to_string()) && noted.contains(&epoch?)).then_some(())
+        });
+    };
+    let copy = Copy::start(&redis.url(), options.clone(), true);
+    is_noted(&redis);
+    copy.kill();
+    let copy = Copy::start(&redis.url(), options.clone(), false);
+    let groups = copy.feed.groups().unwrap();
+    other.push([message("a", 1)]);
+    until("it is closed", || {
+        copy.on(groups.close(b"t:a", CloseReason::ClosedByHand)).unwrap().then_some(())
+    });
+    copy.messages(1);
+    assert_eq!(count(&copy, "emptied"), 0, "it is all there");
+    copy.kill();
+    let _: String = other.ask(&["FLUSHALL"]);
+    let copy = Copy::start(&redis.url(), options.clone(), true);
+    until("it is counted", || (count(&copy, "emptied") == 1).then_some(()));
+    copy.kill();
+    let elsewhere = server(&[]);
+    let copy = Copy::start(&elsewhere.url(), options, true);
+    is_noted(&elsewhere);
+    assert_eq!(count(&copy, "emptied"), 0);
+}
+
 /// Whoever had the lock of a chat is about to read the list when it runs out: it is given time.
 #[test]
 pub fn a_lock_that_ran_out_is_waited_for_a_little_longer() {
@@ -68,9 +108,100 @@ pub fn a_lock_that_ran_out_is_waited_for_a_little_longer() {
     let look: Option<f64> = other.ask(&["ZSCORE", DUE, "t:a"]);
     let wait = look.unwrap_or(0.0) / 1_000.0 - now_ms(&mut other) as f64;
     assert!(wait > 15_000.0, "its owner is about to read it; looked at again in {wait} ms");
-    // The look is what decides: it leaves as usual then.
+    // It gets full meanwhile, which is no reason to be faster.
+    other.push((2..=100).map(|n| message("a", n)));
+    until("they are sorted", || (other.ask::<i64>(&["LLEN", LIST]) == 0).then_some(()));
     let _: i64 = other.ask(&["ZADD", DUE, "XX", "1", "t:a"]);
-    assert_eq!(copy.messages(1)[0].numbers(), [1]);
+    let wait = until("it is looked at", || {
+        assert!(copy.groups().is_empty(), "its owner is about to read it");
+        let look: f64 = other.ask(&["ZSCORE", DUE, "t:a"]);
+        let wait = look / 1_000.0 - now_ms(&mut other) as f64;
+        (look > 1.0).then_some(wait)
+    });
+    assert!(wait > 10_000.0, "its owner is about to read it; looked at again in {wait} ms");
+    // That time is over: it leaves as usual.
+    rewrite(&mut other, 8, "1");
+    let _: i64 = other.ask(&["ZADD", DUE, "XX", "1", "t:a"]);
+    assert_eq!(copy.messages(100)[0].numbers(), (1..=100).collect::<Vec<_>>());
+}
+
+/// What the old processor pushes refreshes `last_seen`: the chat is quiet from then on.
+#[test]
+fn a_push_that_refreshes_last_seen_prolongs_the_quiet_time() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    let age = Duration::from_secs(2 * 3_600);
+    let copy = Copy::start(&redis.url(), QueueOptions { max_age: age, ..patient() }, true);
+    other.push([message("a", 1)]);
+    until("it is sorted", || state(&mut other, 0));
+    let now = now_ms(&mut other);
+    // It opened an hour ago, and something came half a minute ago.
+    let seen = now - 30_000;
+    other.push_bytes(b"queue:batch:t:a", message("a", 2).as_bytes());
+    let time = potok_core::Timestamp(i64::try_from(seen).unwrap()).to_string();
+    let _: String = other.ask(&["SET", "last_seen:t:a", &time]);
+    rewrite(&mut other, 0, &((now - 3_600_000) * 1_000).to_string());
+    let _: i64 = other.ask(&["ZADD", DUE, "XX", "1", "t:a"]);
+    let look = until("it is looked at", || {
+        assert!(copy.groups().is_empty(), "it is not quiet yet");
+        let look: f64 = other.ask(&["ZSCORE", DUE, "t:a"]);
+        (look > 1.0).then_some(look)
+    });
+    assert_eq!(look as u64, (seen + 60_000) * 1_000);
+    let _: i64 = other.ask(&["DEL", "last_seen:t:a"]);
+    let _: i64 = other.ask(&["ZADD", DUE, "XX", "1", "t:a"]);
+    let left = copy.messages(2);
+    assert_eq!((left[0].numbers(), left[0].reason.as_str()), (vec![1, 2], "silence_reached"));
+}
+
+/// Messages have no time to live, whoever sets one.
+#[test]
+fn nothing_of_a_chat_runs_out() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    other.push_bytes(b"queue:batch:t:a", message("a", 1).as_bytes());
+    let _: i64 = other.ask(&["EXPIRE", "queue:batch:t:a", "3600"]);
+    other.push([message("a", 2)]);
+    let copy = Copy::start(&redis.url(), patient(), false);
+    until("it opens", || (other.ask::<i64>(&["TTL", "queue:batch:t:a"]) == -1).then_some(()));
+    until("it is sorted", || (other.ask::<i64>(&["LLEN", LIST]) == 0).then_some(()));
+    let _: i64 = other.ask(&["EXPIRE", "queue:batch:t:a", "3600"]);
+    let _: i64 = other.ask(&["ZADD", DUE, "XX", "1", "t:a"]);
+    until("it is looked at", || {
+        (other.ask::<i64>(&["TTL", "queue:batch:t:a"]) == -1).then_some(())
+    });
+    let _: i64 = other.ask(&["EXPIRE", "queue:batch:t:a", "3600"]);
+    let groups = copy.feed.groups().unwrap();
+    assert!(copy.on(groups.close(b"t:a", CloseReason::ClosedByHand)).unwrap());
+    copy.messages(2);
+    assert_eq!(other.ask::<i64>(&["TTL", &format!("potok:list:{LIST}:sending:t:a")]), -1);
+}
+
+/// The age of what comes while a chat is delivered counts from its arrival, not from the end of that.
+#[test]
+fn what_comes_during_a_delivery_opens_as_it_comes() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    let copy = Copy::start(&redis.url(), patient(), false);
+    let groups = copy.feed.groups().unwrap();
+    let close = || {
+        until("it is closed", || {
+            copy.on(groups.close(b"t:a", CloseReason::ClosedByHand)).unwrap().then_some(())
+        })
+    };
+    other.push([message("a", 1)]);
+    close();
+    let claimed = copy.messages(1).remove(0);
+    other.push([message("a", 2)]);
+    let opened = until("it opens", || state(&mut other, 0).filter(|opened| opened != "0"));
+    let at = now_ms(&mut other);
+    until("time passes", || (now_ms(&mut other) > at + 1).then_some(()));
+    copy.commit(&claimed).unwrap();
+    assert_eq!(state(&mut other, 0), Some(opened.clone()));
+    close();
+    let next = copy.messages(2).remove(1);
+    let whole = next.batch.feed.as_ref().unwrap().whole.clone().unwrap();
+    assert_eq!(whole.opened.0, opened.parse::<i64>().unwrap() / 1_000);
 }
 
 /// A lock that never runs out is somebody's for five minutes, then nobody's.

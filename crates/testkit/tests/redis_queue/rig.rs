@@ -34,6 +34,7 @@ pub fn options() -> QueueOptions {
         max_bytes: None,
         lease: Duration::from_secs(2),
         waiting_max: 1_000_000,
+        seen: None,
     }
 }
 

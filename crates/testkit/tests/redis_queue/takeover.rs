@@ -234,3 +234,59 @@ pub fn whoever_loses_sight_of_redis_has_not_died() {
     assert_eq!(again.generation, group.generation);
     assert_eq!(again.batch.trials().unwrap().deaths_at(1), 0, "its owner lives");
 }
+
+/// What belongs to no chat comes while some of it is delivered: the lease of that stays where it is, and
+/// no other copy gets the same.
+#[test]
+pub fn arrivals_move_no_lease_of_what_belongs_to_no_chat() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    let options = QueueOptions { lease: Duration::from_secs(600), ..options() };
+    let first = Copy::start(&redis.url(), options.clone(), false);
+    other.push(["{oops 0".to_owned()]);
+    let claimed = first.messages(1);
+    let second = Copy::start(&redis.url(), options, true);
+    let due = format!("potok:list:{LIST}:due");
+    let lease: String = other.ask(&["ZSCORE", &due, ""]);
+    for n in 1..20 {
+        other.push([format!("{{oops {n}")]);
+        until("it is sorted", || (other.ask::<i64>(&["LLEN", LIST]) == 0).then_some(()));
+        assert_eq!(other.ask::<String>(&["ZSCORE", &due, ""]), lease, "its lease has moved");
+    }
+    assert!(second.groups().is_empty(), "it is the first one's");
+    first.commit(&claimed[0]).unwrap();
+    let values = until("the others are handed out", || {
+        let groups = first.groups().into_iter().chain(second.groups());
+        let values: Vec<_> = groups.flat_map(|group| group.values).collect();
+        (values.len() >= 20).then_some(values)
+    });
+    assert_eq!(values.iter().collect::<BTreeSet<_>>().len(), values.len(), "each once");
+}
+
+/// A look gives a claim another token while its last records end: what has ended is not handed out again
+/// under the new one.
+#[test]
+fn what_ended_under_a_token_that_was_replaced_is_not_handed_out_again() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    let options = QueueOptions { lease: Duration::from_secs(600), ..options() };
+    let copy = Copy::start(&redis.url(), options, false);
+    other.push([message("a", 0)]);
+    let claimed = copy.messages(1);
+    // The look was made in Redis, and its answer is not here yet.
+    let claims = format!("potok:list:{LIST}:claims");
+    let claim: String = other.ask(&["HGET", &claims, "t:a"]);
+    let (token, rest) = claim.split_once(' ').unwrap();
+    let (opening, _) = token.split_once('-').unwrap();
+    let replaced = format!("{opening}-999999 {rest}");
+    let _: i64 = other.ask(&["HSET", &claims, "t:a", &replaced]);
+    copy.commit(&claimed[0]).unwrap();
+    assert_eq!(other.ask::<String>(&["HGET", &claims, "t:a"]), replaced);
+    // Whoever looks next may have it.
+    let due = format!("potok:list:{LIST}:due");
+    let _: i64 = other.ask(&["ZADD", &due, "XX", "1", "t:a"]);
+    until("nothing is left", || {
+        assert_eq!(copy.groups().len(), 1, "it is handed out again");
+        other.left().is_empty().then_some(())
+    });
+}

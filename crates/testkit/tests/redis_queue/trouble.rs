@@ -41,7 +41,7 @@ pub fn lost_answers_put_no_message_into_a_foreign_chat() {
     }
 }
 
-/// One list vanished, one is a string: the others leave.
+/// One list vanished, others are strings: the others leave.
 #[test]
 pub fn one_bad_chat_stops_no_other() {
     let redis = server(&[]);
@@ -53,15 +53,21 @@ pub fn one_bad_chat_stops_no_other() {
     until("all are sorted", || (other.ask::<i64>(&["LLEN", LIST]) == 0).then_some(()));
     let _: i64 = other.ask(&["DEL", "queue:batch:t:7"]);
     let _: String = other.ask(&["SET", "queue:batch:t:9", "no list"]);
-    // The message of chat 5 belongs to no chat; those of 7 and 9 were taken by somebody else.
-    let groups = copy.messages(998);
-    assert_eq!(groups.iter().filter(|group| group.key.is_some()).count(), 997);
+    let sending = format!("potok:list:{LIST}:sending:t:11");
+    let _: String = other.ask(&["SET", &sending, "no list"]);
+    // The message of chat 5 belongs to no chat; those of 7 and 9 were taken by somebody else, and that of 11
+    // waits until somebody has put its key right.
+    let groups = copy.messages(997);
+    assert_eq!(groups.iter().filter(|group| group.key.is_some()).count(), 996);
     let bad: Vec<u64> = groups
         .iter()
         .filter(|group| group.key.is_none())
         .flat_map(|group| group.numbers())
         .collect();
     assert_eq!(bad, [5]);
+    let _: i64 = other.ask(&["DEL", &sending]);
+    let _: i64 = other.ask(&["ZADD", &format!("potok:list:{LIST}:due"), "XX", "1", "t:11"]);
+    assert_eq!(copy.messages(998).last().unwrap().numbers(), [11]);
 }
 
 /// The server dies and comes back with its append-only file.

@@ -249,18 +249,18 @@ impl QueueCalls {
         Ok(Visit { next, epoch, handed_over, adopted, endless, wrong, claims })
     }
 
-    /// Removes what was claimed. True where there is something to look at now.
-    pub async fn acknowledge(&self, held: &[ClaimToken]) -> Result<bool, Fault> {
-        let mut again = false;
+    /// Removes what was claimed. For each claim whether it was that token's, and whether there is something to
+    /// look at now.
+    pub async fn acknowledge(&self, held: &[ClaimToken]) -> Result<(Vec<bool>, bool), Fault> {
+        let (mut ours, mut again) = (Vec::with_capacity(held.len()), false);
         for part in held.chunks(CLAIMS_MAX) {
             let mut call = self.begin(&self.scripts.ack);
             show_all(&mut call, part);
             let mut answer = AnswerParts::of(self.client.run(&call).await?)?;
-            // Not ours any more: acknowledged before, taken over, or everything is gone.
-            let _ours = answer.parts()?;
+            ours.extend(answer.parts()?.all_flags());
             again |= answer.number()? == 1;
         }
-        Ok(again)
+        Ok((ours, again))
     }
 
     /// For each claim whether it is ours still; its lease begins anew.

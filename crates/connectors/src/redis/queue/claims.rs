@@ -24,6 +24,9 @@ use super::{split, trials};
 const READY_MAX: usize = 400;
 const READY_BYTES_MAX: usize = 8 << 20;
 
+/// How many ended claims are known again when they come back; more than are handed out at a time.
+const ENDED_MAX: usize = 1_000;
+
 /// After claims were given back: nothing is claimed for a while, so that others come first.
 const REST_MAX: Duration = Duration::from_secs(5);
 
@@ -66,6 +69,8 @@ struct ClaimTable {
     ready: VecDeque<u64>,
     ready_bytes: usize,
     finished: Vec<u64>,
+    /// Names of claims that ended here and that Redis may have for somebody else's, the last of them.
+    ended: VecDeque<u64>,
     lost: Vec<u64>,
     /// The batch whose assignment was told last.
     batch: Option<SourceBatch>,
@@ -162,8 +167,8 @@ impl Claims {
         state.is_paused = paused;
     }
 
-    /// Takes in what a look claimed under `token`, asked for at `asked`. What has no records is to be
-    /// acknowledged at once: it comes back.
+    /// Takes in what a look claimed under `token`, asked for at `asked`. What has no records, or has ended here,
+    /// is to be acknowledged at once: it comes back.
     pub fn add(&self, answers: Vec<ClaimAnswer>, token: &str, asked: Instant) -> Vec<ClaimToken> {
         let mut empty = Vec::new();
         let mut state = self.state();
@@ -174,6 +179,11 @@ impl Claims {
             if let Some(known) = known.and_then(|known| state.claims.get(&known)) {
                 // Our own lease ran out: the same claim goes on under its new token.
                 known.hold.go_on(held, asked);
+                continue;
+            }
+            // It ended here, and Redis was not told so under this token.
+            if state.ended.contains(&name) {
+                empty.push(held);
                 continue;
             }
             let assignment = state.next_assignment;
@@ -340,15 +350,30 @@ impl Claims {
         claims
     }
 
-    /// These are acknowledged.
-    pub fn finish(&self, assignments: impl IntoIterator<Item = u64>) {
-        let mut state = self.state();
-        for assignment in assignments {
+    /// These ended and were acknowledged under that token, where it was theirs still. Answers the tokens of
+    /// those that have another by now.
+    pub fn end(
+        &self,
+        claims: impl IntoIterator<Item = ((u64, ClaimToken), bool)>,
+    ) -> Vec<ClaimToken> {
+        let (mut state, mut replaced) = (self.state(), Vec::new());
+        for ((assignment, held), ours) in claims {
+            if !ours && let Some(claim) = state.claims.get(&assignment) {
+                let (name, now) = (claim.name, claim.hold.token());
+                if now != held {
+                    replaced.push(now);
+                }
+                state.ended.push_back(name);
+                if state.ended.len() > ENDED_MAX {
+                    state.ended.pop_front();
+                }
+            }
             if state.forget(assignment) {
                 state.finished.push(assignment);
             }
         }
         self.said.notify_one();
+        replaced
     }
 
     /// These are not ours any more.

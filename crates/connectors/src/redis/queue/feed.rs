@@ -1,6 +1,7 @@
 //! The queue as the engine knows it: a feed that hands out groups which Redis has closed.
 
 use std::hash::{BuildHasher, RandomState};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -48,6 +49,9 @@ pub struct QueueOptions {
     pub lease: Duration,
     /// As many chats may wait; beyond it messages stay in the list.
     pub waiting_max: u64,
+    /// A file that says which data was there when this process, or one before it in the same folder, looked
+    /// last: so it is known when everything is gone. `None` where nobody wants to know.
+    pub seen: Option<PathBuf>,
 }
 
 impl QueueOptions {
@@ -266,9 +270,14 @@ impl Progress for QueueProgress {
         if !whole.is_empty() {
             let held: Vec<ClaimToken> = whole.iter().map(|(_, held)| held.clone()).collect();
             crash_point("queue.ack.before");
-            let again = self.calls.acknowledge(&held).await?;
+            let (ours, mut again) = self.calls.acknowledge(&held).await?;
             crash_point("queue.ack.after");
-            self.claims.finish(whole.into_iter().map(|(assignment, _)| assignment));
+            // Not that token's any more: acknowledged before, taken over, gone with everything, or looked at
+            // meanwhile by ourselves. Then it has another token, or will get it with the answer of that look.
+            let replaced = self.claims.end(whole.into_iter().zip(ours));
+            if !replaced.is_empty() {
+                again |= self.calls.acknowledge(&replaced).await?.1;
+            }
             if again {
                 self.claims.look.notify_one();
             }

@@ -116,6 +116,7 @@ mod tests {
             max_bytes: None,
             lease: Duration::from_secs(30),
             waiting_max: 10,
+            seen: None,
         };
         let mut keys = KeyReader::new(&options, Some(64));
         let long = "x".repeat(2_000);

@@ -57,6 +57,12 @@ mod patches {
             "else\n      look(key, now + math.min(chat.quiet, max_age))",
         ),
         (
+            Bug::ArrivalMovesLease,
+            "",
+            "if redis.call('HEXISTS', CLAIMS, '') == 0 then look('', now) end",
+            "look('', now)",
+        ),
+        (
             Bug::LockByValue,
             "",
             "if expiry == stored then return 'ours', expiry end",
@@ -135,7 +141,7 @@ mod patches {
             "claim.token ~= '-' and not is_own(claim.token) then",
             "claim.token ~= '-' then",
         ),
-        (Bug::AdoptsAtExpiry, "", "then wait = 30 * SECOND end", "then wait = 0 end"),
+        (Bug::AdoptsAtExpiry, "", "then wait = GRACE_MS end", "then wait = 0 end"),
         (Bug::FarLooksLeft, "", "for _, key in ipairs(far) do look_at(key, now + lease) end", ""),
         (
             Bug::KeysByFormat,

@@ -12,12 +12,12 @@ const REGISTERED: &str = "potok:list:pipeline";
 /// What a server says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ServerFacts {
-    pub run_id: String,
+    run_id: String,
     version: String,
     is_cluster: bool,
+    /// These are empty where it does not tell.
     eviction: String,
-    has_aof: bool,
-    /// Empty where it does not tell.
+    aof: String,
     fsync: String,
 }
 
@@ -34,7 +34,7 @@ pub(super) async fn facts(client: &RedisClient) -> Result<ServerFacts, Fault> {
                 "redis_version" => value.clone_into(&mut facts.version),
                 "redis_mode" => facts.is_cluster = value == "cluster",
                 "maxmemory_policy" => value.clone_into(&mut facts.eviction),
-                "aof_enabled" => facts.has_aof = value == "1",
+                "aof_enabled" => value.clone_into(&mut facts.aof),
                 _ => {}
             }
         }
@@ -78,13 +78,23 @@ impl ServerFacts {
                 self.eviction
             ));
         }
-        if !self.has_aof {
+        let unseen = |what: &str, command: &str| {
+            format!("what Redis does cannot be seen (`{command}` is not allowed here): {what}")
+        };
+        if self.aof.is_empty() || self.eviction.is_empty() {
+            let what = "it needs `maxmemory-policy noeviction`, `appendonly yes` and `appendfsync \
+                        always`, or messages may be lost; version 7.0 or newer, and no cluster";
+            warnings.push(unseen(what, "INFO"));
+        } else if self.aof != "1" {
             warnings.push(
                 "Redis has no append-only file: what waits there is lost when it restarts; set \
                  `appendonly yes` and `appendfsync always`"
                     .to_owned(),
             );
-        } else if !matches!(self.fsync.as_str(), "always" | "") {
+        } else if self.fsync.is_empty() {
+            let what = "without `appendfsync always` the last second of messages may be lost";
+            warnings.push(unseen(what, "CONFIG GET"));
+        } else if self.fsync != "always" {
             warnings.push(format!(
                 "Redis syncs its append-only file `{}`: the last second of messages may be lost \
                  or repeated when its machine dies; `appendfsync always` is safe",
@@ -92,6 +102,37 @@ impl ServerFacts {
             ));
         }
         warnings
+    }
+}
+
+/// What was known of a server at the last look.
+#[derive(Default)]
+pub(super) struct ServerWatch {
+    run_id: String,
+    is_refused: bool,
+}
+
+impl ServerWatch {
+    /// What has changed since, in words.
+    pub fn news(&mut self, facts: &ServerFacts, label: &str) -> Vec<String> {
+        let mut news = Vec::new();
+        // What is not told now is not another server's.
+        if !facts.run_id.is_empty() {
+            if !self.run_id.is_empty() && self.run_id != facts.run_id {
+                news.push(
+                    "another Redis answers: the last writes may be gone or repeated".to_owned(),
+                );
+            }
+            facts.run_id.clone_into(&mut self.run_id);
+        }
+        let refused = facts.refuse(label);
+        if let Err(fault) = &refused
+            && !self.is_refused
+        {
+            news.push(format!("the settings of Redis have changed: {fault}"));
+        }
+        self.is_refused = refused.is_err();
+        news
     }
 }
 
@@ -120,4 +161,44 @@ pub(super) async fn register(calls: &QueueCalls, pipeline: &str, list: &str) -> 
          `redis-cli DEL {REGISTERED}`, then `potok resume`"
     ))
     .code("P1205"))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn facts(run_id: &str, version: &str, eviction: &str) -> ServerFacts {
+        let (run_id, version) = (run_id.to_owned(), version.to_owned());
+        ServerFacts { run_id, version, eviction: eviction.to_owned(), ..ServerFacts::default() }
+    }
+
+    #[test]
+    fn servers_that_are_too_old_are_refused() {
+        for version in ["6.2.14", "5.0", "3"] {
+            let refused = facts("a", version, "noeviction").refuse("redis").unwrap_err();
+            assert_eq!(refused.code, "P1203");
+            assert!(refused.to_string().contains(version), "{refused}");
+        }
+        for version in ["7.0.0", "7.2.4", "8.0", "10.1", ""] {
+            assert!(facts("a", version, "noeviction").refuse("redis").is_ok(), "{version}");
+        }
+    }
+
+    #[test]
+    fn what_changes_is_said_once() {
+        let mut watch = ServerWatch::default();
+        let mut news = |run_id: &str, eviction: &str| {
+            watch.news(&facts(run_id, "7.2.4", eviction), "redis").join("; ")
+        };
+        assert_eq!(news("a", "noeviction"), "");
+        assert_eq!(news("", "noeviction"), "", "it only did not tell");
+        assert_eq!(news("a", "noeviction"), "");
+        assert!(news("b", "noeviction").contains("another Redis answers"));
+        assert_eq!(news("b", "noeviction"), "");
+        assert!(news("b", "allkeys-lru").contains("settings of Redis have changed"));
+        assert_eq!(news("b", "allkeys-lru"), "");
+        assert_eq!(news("b", "noeviction"), "");
+        assert!(news("b", "allkeys-lru").contains("settings of Redis have changed"));
+    }
 }

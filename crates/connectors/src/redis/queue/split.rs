@@ -38,6 +38,10 @@ fn by_values(entry: &Bytes) -> Option<Vec<Bytes>> {
         let start = rest.get(blank..)?;
         let length = if start.is_empty() || start.starts_with(SEPARATOR) {
             0
+        } else if !matches!(start.first(), Some(b'{' | b'[' | b'"')) {
+            // A number or a word ends where something else begins, which the separator is not to a parser.
+            let value = start.get(..find(start).unwrap_or(start.len()))?.trim_ascii_end();
+            is_one_value(value).then_some(value.len())?
         } else {
             let mut values = serde_json::Deserializer::from_slice(start).into_iter::<IgnoredAny>();
             values.next()?.ok()?;
@@ -93,6 +97,10 @@ mod tests {
             ),
             (" 1 |||SEPARATOR||| 2 ", vec!["1", "2"]),
             ("1|||SEPARATOR||||||SEPARATOR|||null|||SEPARATOR|||", vec!["1", "", "null", ""]),
+            (
+                r#"{"t":"x|||SEPARATOR|||y"}|||SEPARATOR|||null|||SEPARATOR||| 7 |||SEPARATOR|||{"b":2}"#,
+                vec![r#"{"t":"x|||SEPARATOR|||y"}"#, "null", "7", r#"{"b":2}"#],
+            ),
             ("|||SEPARATOR|||", vec!["", ""]),
             // Not JSON: cut plainly, and each piece is judged for itself.
             (r#"{"a":1}|||SEPARATOR|||{oops"#, vec![r#"{"a":1}"#, "{oops"]),

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use potok_core::Fault;
 use potok_core::trouble::crash_point;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -12,7 +13,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::calls::{ClaimToken, QueueCalls};
 use super::claims::{Claims, QueueWorker, readable};
 use super::feed::{Counters, QueueOptions};
-use super::server;
+use super::server::{self, ServerWatch};
 
 /// How long a look is put off at most: others may have sorted, or died with claims.
 const LOOK_MAX: Duration = Duration::from_secs(1);
@@ -43,7 +44,7 @@ pub(super) struct Visitor {
 impl Visitor {
     /// Until it is aborted.
     pub async fn run(mut self) {
-        let mut known_epoch = None;
+        let mut known_epoch = self.seen_epoch().await;
         loop {
             let next = match self.claims.room() {
                 0 => LOOK_MAX,
@@ -80,10 +81,27 @@ impl Visitor {
         }
     }
 
+    /// The nonce of the data that was in this server when somebody here looked last.
+    async fn seen_epoch(&self) -> Option<Bytes> {
+        let noted = tokio::fs::read_to_string(self.options.seen.as_ref()?).await.ok()?;
+        // What was cut off has no end of line, and is not known.
+        let (server, epoch) = noted.strip_suffix('\n')?.split_once('\n')?;
+        (server == self.calls.client.label()).then(|| Bytes::copy_from_slice(epoch.as_bytes()))
+    }
+
+    /// It is a help: what cannot be noted is not known after a restart.
+    async fn note_epoch(&self, epoch: &Bytes) {
+        let Some(file) = &self.options.seen else { return };
+        let noted = format!("{}\n{}\n", self.calls.client.label(), readable(epoch));
+        if let Err(error) = tokio::fs::write(file, noted).await {
+            tracing::debug!(%error, "the data that Redis has was not noted");
+        }
+    }
+
     async fn look(
         &mut self,
         room: usize,
-        known_epoch: &mut Option<bytes::Bytes>,
+        known_epoch: &mut Option<Bytes>,
     ) -> Result<Option<Duration>, Fault> {
         let (token, asked) = (self.claims.token(), Instant::now());
         crash_point("queue.claim.before");
@@ -101,6 +119,9 @@ impl Visitor {
                 "Redis was emptied or lost its last writes; what waited there is gone"
             );
         }
+        if known_epoch.as_ref() != Some(&visit.epoch) {
+            self.note_epoch(&visit.epoch).await;
+        }
         *known_epoch = Some(visit.epoch);
         if visit.handed_over > 0 {
             tracing::info!(list, chats = visit.handed_over, "another program took chats");
@@ -113,7 +134,11 @@ impl Visitor {
             );
         }
         for key in &visit.wrong {
-            tracing::warn!(list, chat = readable(key), "`queue:batch:` of this chat is no list");
+            tracing::warn!(
+                list,
+                chat = readable(key),
+                "a key of this chat holds something else than a list"
+            );
         }
         self.counters.add(&self.counters.handed_over, visit.handed_over);
         self.counters.add(&self.counters.adopted, visit.adopted);
@@ -127,7 +152,7 @@ impl Visitor {
             server::register(&self.calls, &self.options.pipeline, list).await?;
             self.is_registered = true;
         }
-        if !empty.is_empty() && self.calls.acknowledge(&empty).await? {
+        if !empty.is_empty() && self.calls.acknowledge(&empty).await?.1 {
             return Ok(Some(Duration::ZERO));
         }
         Ok(visit.next)
@@ -182,7 +207,7 @@ pub(super) async fn scan(
     counters: Arc<Counters>,
     list: String,
 ) {
-    let (mut run_id, mut evicts) = (None::<String>, false);
+    let mut watch = ServerWatch::default();
     loop {
         let mut cursor = "0".to_owned();
         loop {
@@ -207,20 +232,9 @@ pub(super) async fn scan(
             }
         }
         if let Ok(facts) = server::facts(&calls.client).await {
-            if run_id.as_ref().is_some_and(|known| *known != facts.run_id) {
-                tracing::warn!(
-                    list,
-                    "another Redis answers: the last writes may be gone or repeated"
-                );
+            for news in watch.news(&facts, calls.client.label()) {
+                tracing::warn!(list, "{news}");
             }
-            run_id = Some(facts.run_id.clone());
-            let refused = facts.refuse(calls.client.label());
-            if let Err(fault) = refused.as_ref()
-                && !evicts
-            {
-                tracing::warn!(list, %fault, "the settings of Redis have changed");
-            }
-            evicts = refused.is_err();
         }
         sleep(SCAN_EVERY).await;
     }

@@ -28,7 +28,8 @@ local function although_full() redis.call('DEL', P .. 'none') end
 
 -- What is known of a chat: when it opened (0: nothing has come since the last claim), the nonce of that
 -- opening, when our lock runs out (ms), its quiet time, bytes that count towards the limit, what somebody
--- wishes for how many entries, and the lock of somebody else (its end in ms, -1 without one) seen since.
+-- wishes for how many entries, and the lock of somebody else (its end in ms, -1 without one) seen since
+-- (ms); without such a lock, before when nothing makes the chat leave.
 local function read_state(text)
   if not text then return nil end
   local opened, nonce, lock, quiet, bytes, wish, count, foreign, since = string.match(
@@ -48,6 +49,14 @@ local function write_state(key, s)
   redis.call('HSET', CHATS, key, num(s.opened) .. ' ' .. s.nonce .. ' ' .. num(s.lock) .. ' '
     .. num(s.quiet) .. ' ' .. num(s.bytes) .. ' ' .. s.wish .. ' ' .. num(s.count) .. ' '
     .. num(s.foreign) .. ' ' .. num(s.since))
+end
+-- Whoever had the lock of a chat may be about to read its list when that lock runs out: until when nothing
+-- makes the chat leave; 0 where that is over.
+local GRACE_MS = 30000
+local function grace_of(state)
+  local left = state.since - now_ms
+  if state.foreign == 0 and left > 0 and left <= GRACE_MS then return state.since * 1000 end
+  return 0
 end
 -- What is known of a claim: who has it (`-`: nobody), the opening, when and why it closed, how often it
 -- changed hands, which message is being tried alone (`-`: none), and at which of them owners died how often

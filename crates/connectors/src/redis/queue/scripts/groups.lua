@@ -20,7 +20,8 @@ for index = 1, #found, 2 do
   local due = ''
   if state and state.opened > 0 and state.foreign == 0 then
     local opened = math.min(state.opened, now)
-    due = num(math.min(last_of(key, opened) + state.quiet, opened + max_age))
+    local closes = math.min(last_of(key, opened) + state.quiet, opened + max_age)
+    due = num(math.max(closes, grace_of(state)))
   end
   chats[#chats + 1] = {
     key, num(tonumber(found[index + 1])), due,

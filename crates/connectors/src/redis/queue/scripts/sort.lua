@@ -38,7 +38,8 @@ local function set_aside(entries)
   for from = 1, #entries, 1000 do
     redis.call('RPUSH', P .. 'bad', unpack(entries, from, math.min(from + 999, #entries)))
   end
-  look('', now)
+  -- A claim of such entries keeps its lease; its acknowledgement looks at the others.
+  if redis.call('HEXISTS', CLAIMS, '') == 0 then look('', now) end
 end
 local chats, keys = {}, {}
 for index = 1, take_number() do

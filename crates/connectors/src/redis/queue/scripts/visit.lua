@@ -77,11 +77,14 @@ local function cut(key, size, most_entries)
   return taken, false
 end
 
--- What counts towards the bytes of the next group, as far as its count reaches.
+-- What counts towards the bytes of the next group, as far as its count and its bytes reach.
 local function bytes_of(key)
-  local bytes = 0
-  for _, body in ipairs(redis.call('LRANGE', batch_of(key), 0, max_count - 1)) do
-    bytes = bytes + #body + 64
+  local bytes, seen = 0, 0
+  while seen < max_count and bytes < max_bytes do
+    local slice = redis.call('LRANGE', batch_of(key), seen, math.min(seen + 16, max_count) - 1)
+    if #slice == 0 then break end
+    for _, body in ipairs(slice) do bytes = bytes + #body + 64 end
+    seen = seen + #slice
   end
   return bytes
 end
@@ -124,20 +127,22 @@ end
 -- Takes over a chat that nobody has, or whose lock somebody else left.
 local function adopt(key, state)
   local wait = 0
-  if state and state.foreign > 0 and state.foreign <= now_ms then wait = 30 * SECOND end
+  if state and state.foreign > 0 and state.foreign <= now_ms then wait = GRACE_MS end
   state = new_state(state and state.quiet or usual_quiet)
+  if wait > 0 then state.since = now_ms + wait end
   take_lock(key, state)
   redis.call('PERSIST', batch_of(key))
   state.opened, state.nonce = now, nonce
   write_state(key, state)
-  look_at(key, now + state.quiet + wait)
+  look_at(key, now + state.quiet + wait * 1000)
   adopted = adopted + 1
 end
 
 local function visit(key)
-  if redis.call('EXISTS', sending_of(key)) == 1 then return hand_out_again(key) end
+  local claimed = redis.pcall('LLEN', sending_of(key))
+  if not is_error(claimed) and claimed > 0 then return hand_out_again(key) end
   local size = redis.pcall('LLEN', batch_of(key))
-  if is_error(size) then
+  if is_error(claimed) or is_error(size) then
     look_at(key, now + 60 * SECOND)
     wrong[#wrong + 1] = key
     return
@@ -148,7 +153,7 @@ local function visit(key)
   local whose, lock_end = lock_state(lock_of(key), state and state.lock or 0)
   if whose == 'foreign' then
     state = state or new_state(usual_quiet)
-    if state.since == 0 then state.since = now_ms end
+    if state.foreign == 0 then state.since = now_ms end
     state.foreign = lock_end
     if lock_end == -1 and now_ms - math.min(state.since, now_ms) >= LOCK_MS then
       adopted_late = adopted_late + 1
@@ -158,6 +163,8 @@ local function visit(key)
     return look_at(key, now + 5 * SECOND)
   end
   if not state or state.foreign ~= 0 then return adopt(key, state) end
+  local grace = grace_of(state)
+  if grace > 0 then return look_at(key, grace) end
   local changed = false
   if whose == 'free' then
     take_lock(key, state)

@@ -516,9 +516,13 @@ impl JournalWriter {
         durable.into_iter().for_each(|done| _ = done.send(()));
         for PendingEndings { endings, records, reasons, taken, feed, .. } in pending {
             self.count(&taken, &endings, records);
-            let put_off = feed.map_or(0, |feed| feed.put_off());
+            let put_off = feed.as_ref().map_or(0, FeedPart::put_off);
             self.counters.put_off.fetch_add(put_off, Ordering::Relaxed);
-            reasons.iter().for_each(|reason| self.counters.dead_letter(*reason));
+            let given_up = feed.iter().flat_map(FeedPart::given_up);
+            reasons
+                .into_iter()
+                .chain(given_up)
+                .for_each(|reason| self.counters.dead_letter(reason));
         }
         Ok(())
     }

@@ -48,7 +48,6 @@ impl PendingEndings {
         if is_kept {
             let ending = self.endings.iter_mut().find(|(known, _)| *known == index);
             ending.into_iter().for_each(|(_, ending)| *ending = Ending::DeadLettered);
-            self.reasons.extend(failure.iter().map(|failure| failure.reason));
         } else if let Some(at) = self.endings.iter().position(|(known, _)| *known == index) {
             self.endings.remove(at);
             // It has not ended.

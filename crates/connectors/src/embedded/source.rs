@@ -227,12 +227,13 @@ impl Journal for EmbeddedJournal {
 }
 
 impl EmbeddedJournal {
-    /// Writes them as one frame. Where that is refused as a whole, each is told its own.
+    /// Writes them as one frame. Where that is refused as a whole, each is told its own. Nothing that
+    /// is in the log ends by them, so they may not spend the reserve.
     async fn write_offers(&self, outputs: &[Output], mode: OfferMode) -> Vec<OfferOutcome> {
         let all = |outcome: OfferOutcome| outputs.iter().map(|_| outcome.clone()).collect();
         let transaction =
             |outputs: &[Output]| Transaction { outputs: outputs.to_vec(), ended: Vec::new() };
-        let fault: Fault = match self.transact(&transaction(outputs)).await {
+        let fault: Fault = match self.write_plain(&transaction(outputs)).await {
             Ok(_) => return all(OfferOutcome::Written),
             Err(not_written) => not_written.into(),
         };
@@ -242,13 +243,21 @@ impl EmbeddedJournal {
         }
         let mut outcomes = Vec::with_capacity(outputs.len());
         for output in outputs {
-            let one = self.transact(&transaction(std::slice::from_ref(output))).await;
+            let one = self.write_plain(&transaction(std::slice::from_ref(output))).await;
             outcomes.push(match one {
                 Ok(_) => OfferOutcome::Written,
                 Err(not_written) => OfferOutcome::not_written(not_written.into()),
             });
         }
         outcomes
+    }
+
+    async fn write_plain(&self, transaction: &Transaction) -> Result<Vec<Position>, NotWritten> {
+        let mut laid_out = self.lay_out(transaction, &[])?;
+        if let Some(laid_out) = &mut laid_out {
+            laid_out.draft.urgency = Urgency::Plain;
+        }
+        self.write(transaction, laid_out).await
     }
 
     /// The frame of a transaction, without the endings of groups that were opened anew; none where

@@ -292,9 +292,12 @@ impl Poller {
     /// The position moves over what lies at the end and is no record: marks and aborted records
     /// of transactions, what compaction took.
     fn reached_end(&mut self, partition: &Partition, offset: u64) {
-        self.handover.ends_at(partition, offset);
         self.reads_again(partition);
         let slot = self.slots.iter_mut().find(|slot| slot.partition == *partition);
+        // The end of a topic that was deleted is none of the one that has its name now.
+        if slot.as_ref().is_none_or(|slot| !slot.foreign) {
+            self.handover.ends_at(partition, offset);
+        }
         if let Some(slot) = slot.filter(|slot| slot.takes()) {
             let builder = slot.collected.get_or_insert_with(|| Builder::new(slot.next, slot.usual));
             builder.skip_to(offset);
@@ -315,7 +318,7 @@ impl Poller {
         if since >= COMMIT_EVERY && (!self.committing || since >= COMMIT_MAX) {
             self.commit_soon();
         }
-        for slot in &self.slots {
+        for slot in self.slots.iter().filter(|slot| !slot.foreign) {
             if let Some(end) = self.queue.known_end(&slot.partition) {
                 self.handover.ends_at(&slot.partition, end);
             }

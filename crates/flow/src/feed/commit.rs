@@ -9,7 +9,8 @@ use std::sync::{Arc, OnceLock};
 
 use potok_core::trouble::{Bug, crash_point, planted};
 use potok_core::{
-    EndedOffsets, Fault, FeedCommit, Move, Output, Partition, PostponedRecord, Progress, SetAside,
+    EndedOffsets, Fault, FeedCommit, Move, Output, Partition, PostponedRecord, Progress, Reason,
+    SetAside,
 };
 use tokio::sync::oneshot;
 
@@ -66,6 +67,11 @@ impl FeedPart {
     /// How many of its records are put off.
     pub fn put_off(&self) -> u64 {
         self.failures.iter().filter(|failure| failure.again.is_some()).count() as u64
+    }
+
+    /// Why records are not tried again.
+    pub fn given_up(&self) -> impl Iterator<Item = Reason> {
+        self.failures.iter().filter(|failure| failure.again.is_none()).map(|failure| failure.reason)
     }
 
     fn add_to(&self, taken: &InFlightBatch, commit: &mut FeedCommit) {

@@ -58,7 +58,7 @@ impl Failure {
         Failure { again, ..Failure::last(index, attempt, fault) }
     }
 
-    /// One that does not count: it may have been an outage, for the so manieth time.
+    /// One that does not count: it may have been an outage.
     pub(super) fn outage(
         index: u32,
         (attempt, outages): (u32, u32),

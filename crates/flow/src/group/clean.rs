@@ -33,7 +33,7 @@ pub(super) struct PendingCleanup {
     pub places: Vec<StoreAddress>,
 }
 
-/// PendingCleanups in the order in which they were sent, each with who says that this is durable.
+/// What is to be cleaned, in the order in which it was sent, each with who says that this is durable.
 #[derive(Default)]
 pub(super) struct PendingCleanups(VecDeque<(oneshot::Receiver<()>, PendingCleanup)>);
 

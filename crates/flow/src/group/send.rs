@@ -199,19 +199,7 @@ impl Lane {
         let read = self.insist(&*log, || log.load(&owner, &places)).await?.pop().flatten();
         let read = read.and_then(|record| Seal::read(record.value.as_deref().unwrap_or_default()));
         let members = read.ok_or_else(lost)?.members;
-        let mut entries = parked.entries(&members, &feeds).ok_or_else(lost)?;
-        if !parked.is_of_one_feed() {
-            // Between partitions the times decide.
-            let places = entries.iter().filter_map(|entry| {
-                feeds.get(entry.feed as usize).map(|feed| place(feed, entry.offset))
-            });
-            let places: Vec<StoreAddress> = places.collect();
-            let bodies = self.insist(&*log, || log.load(&owner, &places)).await?;
-            for (entry, body) in entries.iter_mut().zip(bodies) {
-                entry.time = body.map_or(entry.time, |body| body.time);
-                entry.arrival.time = entry.time;
-            }
-        }
+        let entries = parked.entries(&members, &feeds).ok_or_else(lost)?;
         holding.board.index().unpark(&key, &seal, entries);
         Ok(())
     }

@@ -1,9 +1,10 @@
-//! SealedGroup groups that wait long, with little in memory.
+//! Sealed groups that wait long, with little in memory.
 //!
 //! A group whose destination is away waits with a hundred bytes and more for each record, for hours.
 //! Its entries count against the memory for what is held; where there is no room, only the place of
-//! its seal stays, which names its members, and what those stand for besides themselves. They are
-//! read from the seal again when it is their turn.
+//! its seal stays, which names its members, what those stand for besides themselves, and in which
+//! order they came where their places do not tell it. They are read from the seal again when it is
+//! their turn, and make the same file and the same message as if they had never left.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use bytes::Bytes;
 use potok_core::Timestamp;
 
 use super::{Feed, HeldRecord, Index, Members, SealedGroup, bytes_of};
-use crate::group::arrival::{Arrival, Stream};
+use crate::group::arrival::{self, Arrival, Stream};
 use crate::group::bodies::Room;
 
 /// What is left of a group.
@@ -24,10 +25,13 @@ pub(crate) struct Parked {
     /// Members that stand for more than their own offset: feed, offset, so many before it and so
     /// many from it on. In order.
     gaps: Vec<(u32, u64, u32, u32)>,
+    /// Of each member, sorted by feed and offset: the how-manieth it came. Empty where they came in
+    /// that order.
+    ranks: Vec<u32>,
 }
 
 impl Parked {
-    fn of(entries: &[HeldRecord]) -> Self {
+    pub fn of(entries: &[HeldRecord]) -> Self {
         let mut feeds: Vec<u32> = entries.iter().map(|entry| entry.feed).collect();
         feeds.sort_unstable();
         feeds.dedup();
@@ -35,7 +39,15 @@ impl Parked {
         let gap = |entry: &HeldRecord| (entry.feed, entry.offset, entry.before, entry.from);
         let mut gaps: Vec<_> = gaps.map(gap).collect();
         gaps.sort_unstable();
-        Parked { records: entries.len() as u64, bytes: bytes_of(entries), feeds, gaps }
+        let came = arrival::sort(entries.iter().collect(), |entry: &&HeldRecord| entry.arrival);
+        let mut ranked: Vec<_> =
+            (0_u32..).zip(came).map(|(rank, entry)| (place(entry), rank)).collect();
+        ranked.sort_unstable();
+        let mut ranks: Vec<u32> = ranked.into_iter().map(|(_, rank)| rank).collect();
+        if ranks.is_sorted() {
+            ranks = Vec::new();
+        }
+        Parked { records: entries.len() as u64, bytes: bytes_of(entries), feeds, gaps, ranks }
     }
 
     /// The members that its seal names; `None` where they are not those that were there.
@@ -64,7 +76,7 @@ impl Parked {
                 bytes: each,
                 time,
                 at: 0,
-                arrival: Arrival { stream: Stream::Partition(feed), place: offset, time },
+                arrival: Arrival { stream: Stream::Log, place: 0, time },
                 closes: false,
                 quiet: 0,
                 kind: None,
@@ -74,6 +86,11 @@ impl Parked {
                 body: None,
             });
         }
+        entries.sort_unstable_by_key(place);
+        let mut ranks = self.ranks.iter().copied();
+        for (at, entry) in (0_u32..).zip(&mut entries) {
+            entry.arrival.place = ranks.next().unwrap_or(at).into();
+        }
         if let Some(first) = entries.first_mut() {
             let rest = self.bytes.saturating_sub(u64::from(each) * self.records);
             first.bytes = first.bytes.saturating_add(u32::try_from(rest).unwrap_or(u32::MAX));
@@ -81,15 +98,14 @@ impl Parked {
         (entries.len() as u64 == self.records).then_some(entries)
     }
 
-    /// Its members lie in one partition, so their offsets tell their order.
-    pub fn is_of_one_feed(&self) -> bool {
-        self.feeds.len() == 1
-    }
-
-    /// Counts what has left of it with these assignments.
+    /// Where its members were read.
     pub fn feeds(&self) -> &[u32] {
         &self.feeds
     }
+}
+
+fn place(entry: &HeldRecord) -> (u32, u64) {
+    (entry.feed, entry.offset)
 }
 
 impl SealedGroup {

@@ -321,6 +321,34 @@ fn what_waits_for_its_file_or_its_turn_is_parked_but_for_the_first() {
     assert_eq!(index.size(), (0, 6, 6), "parked or not, they are held");
 }
 
+/// The naive version puts what was parked in order by the times or the offsets of its partitions: its
+/// file would have other content than before, and its message another name.
+#[test]
+fn what_was_parked_keeps_its_order_of_arrival() {
+    let other = Partition { topic: "t".into(), index: 1 };
+    let feeds = [feed(), Feed { partition: other, ..feed() }];
+    // Written in this order, all at one time.
+    let places = [(1, 7), (0, 40), (1, 9), (0, 41), (1, 8)];
+    let mut members = Members::default();
+    let came = |(at, (feed, offset)): (u64, (u32, u64))| {
+        let arrival = Arrival { stream: Stream::Log, place: at, time: Timestamp(0) };
+        HeldRecord { feed, arrival, ..entry(offset, 0) }
+    };
+    let entries: Vec<HeldRecord> = (0..).zip(places).map(came).collect();
+    for (feed, offset) in places {
+        let Feed { partition, log, .. } = &feeds[feed as usize];
+        members.insert(*log, partition, offset);
+    }
+    let order = |entries: Vec<HeldRecord>| -> Vec<(u32, u64)> {
+        let sorted = arrival::sort(entries, |entry| entry.arrival);
+        sorted.iter().map(|entry| (entry.feed, entry.offset)).collect()
+    };
+    let once = parked::Parked::of(&entries).entries(&members, &feeds).unwrap();
+    let twice = parked::Parked::of(&once).entries(&members, &feeds).unwrap();
+    assert_eq!(order(once), places);
+    assert_eq!(order(twice), places, "parked again");
+}
+
 /// The naive version numbers partitions as they are read: records of one time and one place in two of
 /// them change their order with a restart, and the file of their group is another.
 #[test]

@@ -20,7 +20,16 @@ pub fn run_with(environment: &[(&str, &str)], command: &str, args: &[&str]) -> R
         .join(" ");
     eprintln!("xtask: {shown}");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(cargo)
+    let mut cargo = Command::new(cargo);
+    // What cargo says of xtask would reach build scripts that look at it, and crates would be compiled anew after each change between this and plain cargo.
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(|name| {
+            name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
+        }) {
+            cargo.env_remove(name);
+        }
+    }
+    let status = cargo
         .arg(command)
         .args(args)
         .envs(environment.iter().copied())

@@ -56,8 +56,8 @@ impl RunningHub {
     }
 
     fn ask(&mut self, id: u32, method: &str) {
-        let id = format!("m-{id}");
-        let line = json!({"user": "alice", "payload": {"n": id}, "id": id, "method": method});
+        let name = format!("m-{id}");
+        let line = json!({"user": "alice", "payload": {"n": id}, "id": name, "method": method});
         writeln!(self.input, "{line}").unwrap();
     }
 

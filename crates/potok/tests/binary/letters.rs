@@ -306,13 +306,15 @@ fn a_replay_goes_on_where_its_process_died() {
         let file = home.path().join("words.yaml");
         let pipeline = |decode: &str| {
             let yaml = "name: words\nsource: { topic: words }\ndeliver: [ { topic: out } ]\n";
-            fs::write(&file, format!("{yaml}limits: {{ in_flight_bytes: 8KB }}\n{decode}"))
+            fs::write(&file, format!("{yaml}limits: {{ in_flight_bytes: 64KiB }}\n{decode}"))
                 .unwrap();
         };
         fs::write(home.path().join("s.json"), "{\"required\": [\"m\"]}").unwrap();
         pipeline("decode: { schema: s.json }\n");
         let running = home.start_file(&file, &[]).expect("starts");
-        let lines: String = (0..REPLAYED).map(|n| format!("{{\"n\":{n}}}\n")).collect();
+        // Of a kilobyte each: a few of them at a time.
+        let of = |n: usize| format!("{{\"n\":{n},\"p\":\"{}\"}}\n", "p".repeat(1_000));
+        let lines: String = (0..REPLAYED).map(of).collect();
         send(&running, lines.as_bytes());
         until_open(&running, REPLAYED as u64);
         assert!(running.stop().success());

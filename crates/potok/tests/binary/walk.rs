@@ -157,10 +157,11 @@ impl Walk {
         printed
     }
 
-    /// Waits until a command prints something.
+    /// Waits until a command prints something; before, it may fail.
     pub fn until(&self, line: &str, printed: &str) {
         wait::until(&format!("`{line}` prints {printed}"), || {
-            self.run(line).contains(printed).then_some(())
+            let ran = run(self.shell(line), b"");
+            String::from_utf8_lossy(&ran.stdout).contains(printed).then_some(())
         });
     }
 

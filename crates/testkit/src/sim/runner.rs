@@ -614,12 +614,15 @@ impl Runner {
 
     /// True when every record of the pipeline's topics has ended and it says so itself.
     fn is_quiet(&self) -> bool {
-        // A gate that is half open waits for a record to try its destination with.
-        let helped = self.scenario.helped;
+        // A gate that is half open waits for a record to try its destination with. One that is sent to
+        // help comes to a process that has partitions; others may have none.
+        let is_open = |status: &Status| status.gate.state == "open";
+        let is_helped = self.scenario.helped
+            && (self.scenario.sharing < 2 || !self.statuses.iter().any(is_open));
         let is_quiet = |status: &Status| {
             status.in_flight == 0
                 && status.state == EngineState::Running
-                && (status.gate.state == "open" || (!helped && status.gate.state == "half_open"))
+                && (is_open(status) || (!is_helped && status.gate.state == "half_open"))
         };
         let processes = 0..self.scenario.sharing.max(1);
         let alive = self.world.with(|w| processes.filter(|at| !w.frozen.is_dead(*at)).count());

@@ -136,7 +136,8 @@ async fn what_a_connection_never_wrote_is_not_queued_for_ever() {
 async fn who_is_back_is_not_silent() {
     let limits = Limits::default();
     let node = Node::start(HubSettings::default(), Arc::new(Gatekeeper), Methods::new());
-    let connection = attached(&node, "alice").connection.clone();
+    let attachment = attached(&node, "alice");
+    let connection = &attachment.connection;
     connection.number_messages();
     connection.hear(100);
     assert!(connection.lose_socket(116));

@@ -80,7 +80,7 @@ fn run(command: Command) -> Result<()> {
             check()?;
             // One build of the whole workspace; building parts of it on their own would pick
             // other features of the dependencies and compile them again.
-            cargo::run("test", &["--workspace"])
+            cargo::run("test", &["--workspace", "--no-fail-fast"])
         }
         Command::Test { fast: true } => {
             prerequisites()?;

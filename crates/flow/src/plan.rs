@@ -187,6 +187,12 @@ impl Plan {
         format!("{}-held", first.unwrap_or(&self.name))
     }
 
+    /// True where messages are kept in order by what they are themselves ordered by: a lane's key is
+    /// a whole group's, and nobody has asked for another order.
+    pub(crate) fn orders_by_message(&self) -> bool {
+        self.hold.is_some() && self.order_by.is_none()
+    }
+
     /// The key that decides a record's lane: where groups are held, what makes a group, because it has one
     /// owner; else `order_by`, else the first `once_by`, else the first deliver key, else the
     /// record's own key (an empty list).

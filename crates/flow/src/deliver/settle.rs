@@ -39,11 +39,13 @@ pub(super) struct MessageRun {
     failed_at: Option<u64>,
     /// How often the gate had closed when these were counted.
     closings: u64,
+    /// Each message has an order key of its own: its lane works on whole groups.
+    grouped: bool,
 }
 
 impl MessageRun {
-    pub fn new(addressed: Vec<AddressedMessage>, attempts_max: u32) -> Self {
-        let mut run = MessageRun::empty(attempts_max);
+    pub fn new(addressed: Vec<AddressedMessage>, attempts_max: u32, grouped: bool) -> Self {
+        let mut run = MessageRun { grouped, ..MessageRun::empty(attempts_max) };
         for AddressedMessage { item, lane_key, message } in addressed {
             run.items.push((item, lane_key));
             run.batch.messages.push(message);
@@ -60,6 +62,7 @@ impl MessageRun {
             waits: 0,
             failed_at: None,
             closings: 0,
+            grouped: false,
         }
     }
 
@@ -124,6 +127,14 @@ impl MessageRun {
         }
     }
 
+    /// Messages with the same one are never in one call where each has an answer of its own: the
+    /// second may be taken and the first not. Where lanes work on groups, it is what the message itself
+    /// is ordered by, and the group's key only where it has nothing.
+    fn order_key(&self, message: &Message, lane_key: u64) -> u64 {
+        let own = message.once.as_ref().or(message.key.as_ref()).filter(|_| self.grouped);
+        own.map_or(lane_key, |own| crate::source::hash_of(own))
+    }
+
     /// How many messages from the front fit into one call.
     fn fitting(&self, destination: &Destination) -> usize {
         let limits = &destination.limits;
@@ -133,7 +144,7 @@ impl MessageRun {
         for (count, (message, (_, key))) in self.batch.messages.iter().zip(&self.items).enumerate()
         {
             bytes += message.bytes();
-            let repeated = limits.per_message && !keys.insert(*key);
+            let repeated = limits.per_message && !keys.insert(self.order_key(message, *key));
             if count > 0 && (count == records_max || bytes > limits.batch_bytes_max || repeated) {
                 return count;
             }
@@ -164,7 +175,7 @@ impl Lane {
             destinations: self.destinations.clone(),
             index,
             number: deliver.number,
-            stack: vec![MessageRun::new(addressed, plan.retry.attempts)],
+            stack: vec![MessageRun::new(addressed, plan.retry.attempts, plan.orders_by_message())],
             suspects: BTreeMap::new(),
             undecided: None,
         };

@@ -158,7 +158,8 @@ impl Lane {
         let addressed = address(deliver, is_last, &mut cycle.items, from);
         if !addressed.is_empty() {
             // The bottom of the stack: behind everything that waits.
-            settling.stack.insert(0, MessageRun::new(addressed, plan.retry.attempts));
+            let run = MessageRun::new(addressed, plan.retry.attempts, plan.orders_by_message());
+            settling.stack.insert(0, run);
         }
         Ok(())
     }

@@ -22,6 +22,7 @@ use potok_flow::dead_letter::{REPLAY_HEADER, Replay};
 
 use super::pipeline::INTERNAL;
 use super::scenario::{Change, Deliver, Scenario, SimTarget};
+use super::sink::Style;
 use super::trouble::Recovery;
 use super::workload::{RecordKind, field};
 use super::world::State;
@@ -501,6 +502,9 @@ fn check_table(
 ) {
     let rows = w.tables.get(index as usize).map(|table| table.rows.clone()).unwrap_or_default();
     let deduplicates = matches!(&deliver.to, SimTarget::Sink(manner) if manner.deduplicates);
+    let is_grouped = expect.scenario.hold.is_some() && !expect.scenario.order_by_k;
+    let by_message = is_grouped
+        && matches!(&deliver.to, SimTarget::Sink(manner) if manner.style == Style::PerMessage);
     let mut order = Order::default();
     let mut groups = order::ByGroup::new(w, expect);
     let mut seen: BTreeSet<Position> = BTreeSet::new();
@@ -533,11 +537,14 @@ fn check_table(
         if w.observed.was_dead(at, index) {
             w.tally.recovered(Recovery::ReplayDelivered);
         } else if !w.disk.gone().contains_key(at) {
-            if let Some(before) = order.arrives(expect, at, record, 0) {
+            // Where each message of a group has an answer of its own, those of one key are in order.
+            let key = row.once.as_ref().or(row.key.as_ref()).filter(|_| by_message);
+            let lane = key.map_or(0, |key| fold(key));
+            if let Some(before) = order.arrives(expect, at, record, lane) {
                 let what = format!("{} arrived behind offset {before} of its key", row.id);
                 w.violated(Promise::OrderPerKey, what);
             }
-            if let Some(before) = groups.leaves(w, expect, at, record, 0) {
+            if let Some(before) = groups.leaves(w, expect, at, record, lane) {
                 let what = format!("{} arrived behind {before} of its group", row.id);
                 w.violated(Promise::OrderOfArrival, what);
             }
@@ -546,6 +553,11 @@ fn check_table(
     if deduplicates {
         check_copies(w, Promise::OnceInSinks, inputs, values);
     }
+}
+
+/// A number for a key.
+fn fold(key: &[u8]) -> u32 {
+    key.iter().fold(1, |number: u32, byte| number.wrapping_mul(31).wrapping_add(u32::from(*byte)))
 }
 
 /// Nothing may be there more often than it was sent.

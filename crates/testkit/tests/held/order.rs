@@ -1,9 +1,7 @@
 //! Records of a group leave as they came, from whatever partitions, read in whatever order; and at
 //! their time.
 
-use potok_testkit::sim::{Act, Scenario};
-#[cfg(debug_assertions)]
-use potok_testkit::sim::{Deliver, SimTarget};
+use potok_testkit::sim::{Act, Deliver, Manner, RecordKind, Scenario, SimTarget, Style};
 
 #[cfg(debug_assertions)]
 use super::{Bug, Promise, breaks};
@@ -58,6 +56,35 @@ fn a_group_that_leaves_by_partition_is_found() {
         scenario.delivers =
             vec![Deliver { to: SimTarget::Topic("out".into()), key_by_k: true, once: false }];
         assert!(breaks(Bug::ByPartition, Promise::OrderOfArrival, scenario), "{shape:?}");
+    }
+}
+
+/// A destination that answers for each message gets as many of a group in one call as have keys of
+/// their own, in order; not one for each call, though they are one group's.
+#[test]
+fn a_call_for_single_messages_takes_one_of_each_key() {
+    for shape in SHAPES {
+        let mut scenario = steady(shape);
+        scenario.hold.iter_mut().for_each(|hold| hold.by = None);
+        let manner = Manner { style: Style::PerMessage, ..Manner::default() };
+        scenario.delivers =
+            vec![Deliver { to: SimTarget::Sink(manner), key_by_k: false, once: false }];
+        let keys = ["k0", "k1", "k2", "k0", "k3"];
+        let send = |(id, key): (&str, &str)| super::sent("in", RecordKind::Good, id, key);
+        scenario.acts = vec![
+            (10, Act::Send(IDS.into_iter().zip(keys).map(send).collect())),
+            (12_000, Act::AllEnded),
+        ];
+        let outcome = run_well(scenario, &format!("{shape:?}"));
+        let calls = outcome.trace.iter().filter(|line| line.contains("destination 0 ["));
+        let sizes: Vec<usize> = calls
+            .filter_map(|line| line.split_once('[')?.1.split_once(']'))
+            .map(|(names, _)| names.split(' ').count())
+            .collect();
+        assert_eq!(sizes.iter().take(2).copied().collect::<Vec<_>>(), [3, 2], "{shape:?}");
+        let rows = outcome.world.with(|w| w.tables[0].rows.clone());
+        let ids: Vec<String> = rows.iter().map(|row| id_of(&row.source)).take(5).collect();
+        assert_eq!(ids, IDS[..5], "{shape:?}");
     }
 }
 

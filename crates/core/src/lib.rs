@@ -42,7 +42,7 @@ pub use feed::{
     PostponedRecord, Progress, SetAside,
 };
 pub use files::{
-    FileCounts, FileFacts, FilesAsk, GroupFiles, NewFile, OldestStarted, ShardTotals, StageState,
+    FileCounts, FileFacts, FilesAsk, GroupFiles, NewFile, ShardTotals, StageLoad, StageState,
     StageTotals, TrackStep, TrackedFile, TrackedStage, Tracker,
 };
 pub use group::{CloseReason, GroupInfo};

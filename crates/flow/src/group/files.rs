@@ -478,7 +478,7 @@ impl Lane {
         let Some(TrackPlan { tracker, .. }) = holding.plan.track.clone() else { return Ok(()) };
         let rows = self.track(holding, tracker.unclaimed()).await?;
         let lanes = self.plan.workers.max(1);
-        let mut ticks = Vec::new();
+        let (mut ended, mut ticks) = (Vec::new(), Vec::new());
         for (file, shard) in rows {
             if shard as usize % lanes != self.number {
                 continue;
@@ -486,7 +486,7 @@ impl Lane {
             let of = Partition { topic: holding.plan.internal.clone(), index: shard };
             let is_ours = self.live.nonce_of(&of).is_some();
             match holding.slice_is_over(&file, shard, self.clock.now(), is_ours) {
-                Some(true) => self.end_empty(holding, &tracker, &file, shard).await?,
+                Some(true) => ended.push((file, shard)),
                 Some(false) => {}
                 // Nobody has read anything there lately: what time it is, a tick shows.
                 None => ticks.push(seal::tick(&holding.plan.internal, shard)),
@@ -496,20 +496,10 @@ impl Lane {
         if !ticks.is_empty() {
             let _ = self.ledger.send(Note::Seals(ticks));
         }
-        Ok(())
-    }
-
-    async fn end_empty(
-        &mut self,
-        holding: &mut Holding,
-        tracker: &Arc<dyn Tracker>,
-        file: &str,
-        shard: u32,
-    ) -> Result<(), Stop> {
-        if planted(Bug::EmptyForgotten) {
+        if ended.is_empty() || planted(Bug::EmptyForgotten) {
             return Ok(());
         }
-        self.track(holding, tracker.sweep(file, shard)).await
+        self.track(holding, tracker.sweep(&ended)).await
     }
 
     async fn expire(&mut self, holding: &mut Holding) {

@@ -410,6 +410,8 @@ fn a_shard_that_is_away_keeps_its_first_file_started() {
     assert!(metrics.contains(metric), "{metrics}");
     let failed = "SELECT 1 FROM pipeline_tracking WHERE mysql_sender_status = 'failed'";
     assert!(ask(&tracking(&home), failed).is_empty(), "nothing has failed");
+    let files = "potok_track_files{pipeline=\"shop-events\",stage=\"mysql_sender\",shard=\"1\",state=\"started\"} 1";
+    assert!(metrics.lines().any(|line| line == files), "{metrics}");
     locked.execute_batch("ROLLBACK").unwrap();
     running.drained();
     all_done(&home);

@@ -456,6 +456,7 @@ impl Lane {
                 item.lane_key = crate::source::hash_of(&sealed.key);
                 let hold = self.plan.hold.as_ref();
                 item.shard = hold.and_then(|hold| hold.shard_of(&sealed.key));
+                item.file = sealed.file.get().cloned();
                 if planted(Bug::ShardByNow) {
                     let plan = hold.and_then(|hold| hold.shard.as_ref());
                     item.shard = plan.and_then(|plan| plan.of_value(record.value.as_deref()));

@@ -99,7 +99,9 @@ impl Lane {
             }
             let shut = self.shut_gate();
             let may_send = !holding.desk.is_held() && holding.may_work();
-            if may_send && self.send_sealed(&mut holding).await? {
+            let sent = may_send && self.send_sealed(&mut holding).await?;
+            self.files_go_on(&mut holding.desk);
+            if sent {
                 self.clean_some(&mut holding).await?;
                 // There may be much more: others are let in between.
                 tokio::task::yield_now().await;

@@ -14,7 +14,7 @@
 //! and ends it when the slice is over. Should a record come later, it is in the next name: nothing
 //! leaves `done`.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,9 +54,9 @@ pub(super) struct FileDesk {
     failures: u32,
     sweep_at: Instant,
     expire_at: Instant,
-    /// The seal of what was tried last at a closed gate: the first that waits there shows how far
-    /// it came.
-    tried: Option<u64>,
+    /// Of each shard the seal of what was tried last: the first that waits at a closed gate shows how
+    /// far it came.
+    tried: BTreeMap<u32, u64>,
     /// Somebody has put the first that waits back to `new`, and its destination was asked.
     asked: bool,
     /// When to look whether somebody has.
@@ -72,7 +72,7 @@ impl FileDesk {
             failures: 0,
             sweep_at: now,
             expire_at: now,
-            tried: None,
+            tried: BTreeMap::new(),
             asked: false,
             look_at: None,
         }
@@ -93,9 +93,14 @@ impl FileDesk {
         self.retry_at.filter(|_| self.is_held())
     }
 
-    /// Notes an attempt; true for the first one at a group. A closed gate need not keep it from its stages.
-    pub fn tries(&mut self, seal: u64) -> bool {
-        self.tried.replace(seal) != Some(seal)
+    /// Notes an attempt at a group.
+    pub fn tries(&mut self, shard: u32, seal: u64) {
+        self.tried.insert(shard, seal);
+    }
+
+    /// False for the first attempt at a group. A closed gate need not keep it from its stages.
+    pub fn has_tried(&self, shard: u32, seal: u64) -> bool {
+        self.tried.get(&shard) == Some(&seal)
     }
 
     /// A step has failed: what is sent waits.
@@ -379,7 +384,8 @@ impl Lane {
         sealed: &SealedGroup,
         feeds: &[Feed],
     ) {
-        let Some(why) = self.shut_gate().and_then(|gate| gate.to_be_fixed()) else { return };
+        let gate = shard_in(&sealed.key).and_then(|shard| self.shut_gate_of(shard));
+        let Some(why) = gate.and_then(|gate| gate.to_be_fixed()) else { return };
         let facts = FileFacts { error: Some(why), ..FileFacts::default() };
         let step = Step::Deliver(StageState::Failed);
         // Where this is not noted now, it is at the next attempt.
@@ -448,7 +454,10 @@ impl Lane {
         let Some((stage, _)) = track.stage(Step::Deliver(StageState::Failed)) else { return };
         let first = {
             let index = holding.board.index();
-            index.next_to_send(|_| true).and_then(|sealed| {
+            let own = |sealed: &&SealedGroup| {
+                shard_in(&sealed.key).is_some_and(|shard| shard as usize == self.number)
+            };
+            index.next_to_send().find(own).and_then(|sealed| {
                 Some((sealed.file.get()?.clone(), new_file(&holding.plan, sealed, &index.feeds)?))
             })
         };

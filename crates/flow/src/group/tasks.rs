@@ -99,9 +99,11 @@ impl Lane {
                 return Ok(());
             }
             let shut = self.shut_gate();
-            let may_send = !holding.desk.is_held() && holding.may_work();
-            let sent = may_send && self.send_sealed(&mut holding).await?;
-            self.files_go_on(&mut holding.desk);
+            let is_held = holding.desk.is_held();
+            let sent = !is_held && holding.may_work() && self.send_sealed(&mut holding).await?;
+            if !is_held {
+                self.files_go_on(&mut holding.desk);
+            }
             let replayed = self.send_replays(&holding).await?;
             if sent || replayed {
                 self.clean_some(&mut holding).await?;

@@ -83,6 +83,8 @@ pub(crate) mod code {
     pub const EXPOSED: &str = "P0170";
     /// `files` or `track` without what they need.
     pub const FILES: &str = "P1408";
+    /// Rows that go before their files.
+    pub const ROWS_KEPT: &str = "P1411";
 }
 
 const ERROR: &str = "error";

@@ -145,8 +145,8 @@ impl From<ListSource> for Input {
     }
 }
 
-/// Records that other programs send by HTTP POST: one JSON object, an array of objects, or one
-/// object to a line. They are appended to a topic, all of a request or none, and the answer comes
+/// Records that other programs send by HTTP POST: an array of JSON objects, or objects one after
+/// another, such as one to a line. They are appended to a topic, all of a request or none, and the answer comes
 /// when they are durable. `potok send` feeds the same topic.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -159,7 +159,8 @@ pub(crate) struct HttpSource {
     ///
     /// Example: `topic: shop-events-in`
     pub topic: TopicName,
-    /// The key that each record gets. Without it records have none.
+    /// The key that each record gets. Default: what `group.shard.by` names, where groups are sharded;
+    /// otherwise none.
     ///
     /// Example: `key: .shop_id`
     pub key: Option<Expression>,

@@ -28,7 +28,7 @@ impl Files {
     /// How long a file is kept.
     pub fn keep(&self) -> Period {
         match self {
-            Files::Name(_) => week(),
+            Files::Name(_) => files_keep(),
             Files::Settings(settings) => settings.keep,
         }
     }
@@ -45,11 +45,12 @@ pub struct FilesSettings {
     /// How long a file is kept after it was written. One whose group has not been delivered stays.
     ///
     /// Example: `keep: 7d`
-    #[serde(default = "week")]
+    #[serde(default = "files_keep")]
     pub keep: Period,
 }
 
-fn week() -> Period {
+/// How long files are kept where nobody says it.
+pub(crate) fn files_keep() -> Period {
     Period::secs(7 * 24 * 3600)
 }
 
@@ -74,8 +75,8 @@ pub struct Track {
     /// Example: `stuck: { event_ingest: 5m, mysql_sender: 5m }`
     #[serde(default)]
     pub stuck: OrderedMap<Period>,
-    /// How long the rows of a file are kept after it has ended in all its stages, at least a minute.
-    /// Without it they are kept for ever.
+    /// How long the rows of a file are kept after it has ended in all its stages: at least a minute,
+    /// and at least as long as the file itself. Without it they are kept for ever.
     ///
     /// Example: `keep: 30d`
     pub keep: Option<Period>,

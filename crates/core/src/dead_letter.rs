@@ -32,9 +32,23 @@ pub struct Envelope {
     /// The dead letter whose replay failed, by its position; `None` at the first failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replay_of: Option<String>,
+    /// Where its group was, where groups are sharded; `None` where it came to no group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shard: Option<ShardPlace>,
     /// Which part of the body this record holds; `None` when it holds all of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub piece: Option<Piece>,
+}
+
+/// The shard of a record, and the file that its group became. A replay goes to that shard, however many
+/// there are by then.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShardPlace {
+    /// Counted from 0.
+    pub number: u32,
+    /// The name of the file; `None` where groups become no files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
 }
 
 /// A part of a body.
@@ -141,6 +155,7 @@ mod tests {
             attempts: 2,
             time: Timestamp(5),
             replay_of: Some("orders-dead/0/1@0000000000000002".into()),
+            shard: Some(ShardPlace { number: 1, file: Some("20250101000000.1".into()) }),
             piece: Some(Piece { from: 3, of: 9 }),
         };
         assert_eq!(Envelope::split(&envelope.headers(&own)), Some((envelope, own)));

@@ -216,14 +216,18 @@ pub struct StageTotals {
     pub failed: u64,
 }
 
-/// For how long one stage of one shard has been `started`, at most.
+/// Files of one shard that are not through all stages: how many of them are where with one stage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct OldestStarted {
+pub struct StageLoad {
     /// The stage as the pipeline file names it.
     pub stage: Arc<str>,
-    /// The shard that the row belongs to, counted from 0.
+    /// The shard that these rows belong to, counted from 0.
     pub shard: i64,
-    /// Seconds, by the database's clock.
+    /// `new`, `started` or `failed`.
+    pub state: String,
+    /// How many files.
+    pub files: u64,
+    /// For how long the oldest of them has been as it is: seconds, by the database's clock.
     pub seconds: u64,
 }
 
@@ -253,8 +257,8 @@ pub trait Tracker: Send + Sync {
     /// Rows that no sealed group has: shards without records, so far.
     async fn unclaimed(&self) -> Result<Vec<(Arc<str>, u32)>, Fault>;
 
-    /// Ends such a row, all stages done with no records, unless a group has taken it meanwhile.
-    async fn sweep(&self, file: &str, shard: u32) -> Result<(), Fault>;
+    /// Ends such rows, all stages done with no records, except those that a group has taken meanwhile.
+    async fn sweep(&self, rows: &[(Arc<str>, u32)]) -> Result<(), Fault>;
 
     /// Rows for people, newest first.
     async fn list(&self, ask: &FilesAsk) -> Result<Vec<TrackedFile>, Fault>;
@@ -265,8 +269,9 @@ pub trait Tracker: Send + Sync {
     /// The same, stage by stage.
     async fn stage_totals(&self) -> Result<Vec<StageTotals>, Fault>;
 
-    /// For how long stages have been `started`.
-    async fn oldest_started(&self) -> Result<Vec<OldestStarted>, Fault>;
+    /// What files that are not through all stages are at. Costs no more than these files do, where the
+    /// database has an index for them.
+    async fn load(&self) -> Result<Vec<StageLoad>, Fault>;
 
     /// Puts what has failed back to `new`, as a person may: of one file, in one shard or in all.
     /// Says how many stages that were. Whoever has the file tries it again.

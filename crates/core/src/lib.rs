@@ -33,7 +33,9 @@ pub mod trouble;
 
 pub use batch::{Batch, Message, Outcome, Receipt};
 pub use clock::{Clock, SystemClock, Timestamp};
-pub use dead_letter::{DEAD_LETTER_HEADER, Envelope, FeedLetter, FeedLetters, LetterCount, Piece};
+pub use dead_letter::{
+    DEAD_LETTER_HEADER, Envelope, FeedLetter, FeedLetters, LetterCount, Piece, ShardPlace,
+};
 pub use decoder::{DecodeResult, Decoder};
 pub use event::Event;
 pub use fault::{Fault, Move, Reason};
@@ -42,7 +44,7 @@ pub use feed::{
     PostponedRecord, Progress, SetAside,
 };
 pub use files::{
-    FileCounts, FileFacts, FilesAsk, GroupFiles, NewFile, OldestStarted, ShardTotals, StageState,
+    FileCounts, FileFacts, FilesAsk, GroupFiles, NewFile, ShardTotals, StageLoad, StageState,
     StageTotals, TrackStep, TrackedFile, TrackedStage, Tracker,
 };
 pub use group::{CloseReason, GroupInfo};

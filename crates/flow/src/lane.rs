@@ -11,7 +11,7 @@ use bytes::Bytes;
 use potok_core::trouble::{Bug, planted};
 use potok_core::{
     Attempts, Clock, DecodeResult, Event, Fault, Headers, Output, PipelineInfo, Position, Reason,
-    Record, SourceBatch, Timestamp,
+    Record, ShardPlace, SourceBatch, Timestamp,
 };
 use potok_expr::json::Parser;
 use tokio::sync::mpsc;
@@ -59,8 +59,9 @@ pub(crate) struct Item {
     pub replay: Option<Box<Replay>>,
     /// Its group's key, where groups are held.
     pub group: Bytes,
-    /// Its shard, where groups are sharded.
+    /// Its shard, where groups are sharded, and the file of its group.
     pub shard: Option<u32>,
+    pub file: Option<Arc<str>>,
     /// Its kind and its id there.
     pub kind: Option<u16>,
     /// Its own quiet time in milliseconds; 0 where it has none.
@@ -116,6 +117,7 @@ impl Item {
             replay: None,
             group: Bytes::new(),
             shard: None,
+            file: None,
             kind: None,
             quiet: 0,
             id: None,
@@ -164,6 +166,12 @@ impl Item {
             fault: of_leader(&letter.fault),
         };
         self.letters.iter().map(again).collect()
+    }
+
+    /// Where its group was, for a dead letter.
+    fn place(&self) -> Option<ShardPlace> {
+        let file = self.file.as_deref().map(str::to_owned);
+        self.shard.map(|number| ShardPlace { number, file })
     }
 
     /// The chunk of the cycle that it is in.
@@ -486,6 +494,12 @@ impl Lane {
             let belongs = hold.belongs(parser, item, value, known.clone().filter(|_| is_sure))?;
             let group = known.unwrap_or(belongs.group);
             item.shard = hold.shard_of(&group);
+            // It goes where it was sealed for, however many shards there are by now.
+            let place = item.replay.as_ref().and_then(|replay| replay.shard.as_ref());
+            if let Some(place) = place.filter(|_| hold.shard.is_some()) {
+                item.shard = Some(place.number);
+                item.file = place.file.as_deref().map(Into::into);
+            }
             (item.group, item.kind, item.id) = (group, belongs.kind, belongs.id);
             item.quiet = belongs.quiet;
         }
@@ -579,6 +593,7 @@ impl Lane {
                 headers: &item.headers,
                 attempts: item.replay.as_ref().map_or(1, |replay| replay.attempt),
                 replay_of: item.replay.as_ref().map(|replay| replay.entry.clone()),
+                shard: item.place(),
                 record: completion.taken.batch.records.get(index as usize),
             };
             completion.reasons.push(fault.reason);

@@ -100,14 +100,16 @@ pub(crate) struct Origin {
 impl Origin {
     /// Which attempt this is; the original was the first.
     pub fn attempts(&self) -> u32 {
-        match &self.replay {
-            Ok(Some(replay)) => replay.attempt,
-            _ => 1,
-        }
+        self.replay().map_or(1, |replay| replay.attempt)
     }
 
     /// The dead letter that is being replayed.
     pub fn replay_of(&self) -> Option<String> {
-        self.replay.as_ref().ok()?.as_ref().map(|replay| replay.entry.clone())
+        self.replay().map(|replay| replay.entry.clone())
+    }
+
+    /// What it is a replay of.
+    pub fn replay(&self) -> Option<&Replay> {
+        self.replay.as_ref().ok()?.as_deref()
     }
 }

@@ -7,7 +7,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use potok_core::{Clock, Envelope, Fault, Headers, Output, Piece, Position, Reason, Record};
+use potok_core::{
+    Clock, Envelope, Fault, Headers, Output, Piece, Position, Reason, Record, ShardPlace,
+};
 
 use crate::notices::Notices;
 use crate::origin::OwnTopics;
@@ -57,6 +59,8 @@ pub(crate) struct Sender<'a> {
     pub attempts: u32,
     /// The dead letter that is being replayed.
     pub replay_of: Option<String>,
+    /// Where its group was.
+    pub shard: Option<ShardPlace>,
     pub record: Option<&'a Record>,
 }
 
@@ -71,6 +75,7 @@ impl DeadLetterWriter {
             attempts: sender.attempts,
             time: self.clock.now(),
             replay_of: sender.replay_of.clone(),
+            shard: sender.shard.clone(),
             piece: None,
         };
         Output {
@@ -101,6 +106,7 @@ impl DeadLetterWriter {
                 headers: &origin.headers,
                 attempts: origin.attempts(),
                 replay_of: origin.replay_of(),
+                shard: origin.replay().and_then(|replay| replay.shard.clone()),
                 record,
             },
             // An output is always of a record of its batch.
@@ -115,6 +121,7 @@ impl DeadLetterWriter {
                 headers: &Headers::none(),
                 attempts: 1,
                 replay_of: None,
+                shard: None,
                 record: None,
             },
         };

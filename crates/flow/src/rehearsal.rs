@@ -59,12 +59,7 @@ impl Item {
     /// A dead letter that would be replayed.
     fn of_letter(letter: &DeadLetter) -> Self {
         let DeadLetter { envelope, position, record, .. } = letter;
-        let replay = Replay {
-            origin: envelope.origin.clone(),
-            deliver: envelope.deliver,
-            attempt: envelope.attempts.saturating_add(1),
-            entry: position.to_string(),
-        };
+        let replay = Replay::of(envelope, position);
         let origin = Origin {
             position: envelope.origin.clone(),
             failures: 0,

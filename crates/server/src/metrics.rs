@@ -2,13 +2,14 @@
 //!
 //! Names are `potok_<step>_<noun>_<unit>[_total]`. Counters start at zero with the process.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use potok_core::{Feed, OutboxCounts, Timestamp};
+use potok_core::{Feed, OutboxCounts, StageLoad, Timestamp};
 use potok_flow::{LatencyCounts, State as PipelineState, Status, WaitsFor};
 
 use crate::{Admin, HttpSourceCounts, parse_since};
@@ -33,27 +34,56 @@ const TRACKED_MAX: std::time::Duration = std::time::Duration::from_secs(2);
 
 async fn render_tracked(admin: &Admin) -> String {
     let mut page = MetricsText(String::new());
+    let tracked = admin.engine().tracked(None);
+    if tracked.is_empty() {
+        return page.0;
+    }
+    let mut loads = Vec::new();
+    for of in &tracked {
+        let load = tokio::time::timeout(TRACKED_MAX, of.tracker.load()).await;
+        let load = load.ok().and_then(Result::ok).unwrap_or_default();
+        loads.extend(load.into_iter().map(|load| (of.pipeline.as_str(), load)));
+    }
+    let name = "potok_track_files";
+    page.head(name, "gauge", "Files that are not through all stages, by stage, shard and state.");
+    for (pipeline, StageLoad { stage, shard, state, files, .. }) in &loads {
+        let shard = shard.to_string();
+        let labels =
+            [("pipeline", *pipeline), ("stage", stage), ("shard", &shard), ("state", state)];
+        page.line(name, &labels, *files as f64);
+    }
+    let name = "potok_track_oldest_seconds";
+    page.head(name, "gauge", "For how long the oldest of these files has been in that state.");
+    for (pipeline, StageLoad { stage, shard, state, seconds, .. }) in &loads {
+        let shard = shard.to_string();
+        let labels =
+            [("pipeline", *pipeline), ("stage", stage), ("shard", &shard), ("state", state)];
+        page.line(name, &labels, *seconds as f64);
+    }
     let name = "potok_track_oldest_started_seconds";
-    for (at, tracked) in admin.engine().tracked(None).into_iter().enumerate() {
-        if at == 0 {
-            page.head(name, "gauge", "For how long the oldest file has been `started`, by stage.");
+    page.head(name, "gauge", "For how long the oldest file has been `started`, by stage.");
+    for (pipeline, load) in loads.iter().filter(|(_, load)| load.state == "started") {
+        let shard = load.shard.to_string();
+        let labels = [("pipeline", *pipeline), ("stage", &*load.stage), ("shard", &shard)];
+        page.line(name, &labels, load.seconds as f64);
+    }
+    let name = "potok_track_open_slice_records";
+    page.head(name, "gauge", "Records in slices that are still open, by shard.");
+    for of in &tracked {
+        let mut records = BTreeMap::new();
+        for slice in &of.open {
+            *records.entry(slice.shard).or_insert(0) += slice.records;
         }
-        let oldest = tokio::time::timeout(TRACKED_MAX, tracked.tracker.oldest_started()).await;
-        let Ok(Ok(oldest)) = oldest else { continue };
-        for oldest in oldest {
-            let shard = oldest.shard.to_string();
-            let labels =
-                [("pipeline", &*tracked.pipeline), ("stage", &*oldest.stage), ("shard", &shard)];
-            page.line(name, &labels, oldest.seconds as f64);
+        for (shard, records) in records {
+            let shard = shard.to_string();
+            let labels = [("pipeline", &*of.pipeline), ("shard", &*shard)];
+            page.line(name, &labels, records as f64);
         }
     }
     let name = "potok_tracking_foreign_moves_total";
-    for (at, tracked) in admin.engine().tracked(None).into_iter().enumerate() {
-        if at == 0 {
-            page.head(name, "counter", "Moves of other programs in rows of this pipeline.");
-        }
-        let labels = [("pipeline", &*tracked.pipeline)];
-        page.line(name, &labels, tracked.tracker.foreign_moves() as f64);
+    page.head(name, "counter", "Moves of other programs in rows of this pipeline.");
+    for of in &tracked {
+        page.line(name, &[("pipeline", &*of.pipeline)], of.tracker.foreign_moves() as f64);
     }
     page.0
 }

@@ -134,7 +134,9 @@ fn of_pipeline(status: &Status, snapshot: &Snapshot, sampler: &Sampler, into: &m
         remedy: Remedy::Open,
     };
     let why = || status.why.clone().unwrap_or_else(|| "it does not say why".to_owned());
-    if status.state == PipelineState::Blocked {
+    // What only waits for somebody goes on by itself, and says so below.
+    let is_waiting = status.waits.iter().any(|wait| wait.needs_somebody);
+    if status.state == PipelineState::Blocked && !is_waiting {
         into.push(Problem {
             meanwhile: format!("{} It takes nothing until then.", kept(status)),
             advice: "Mend what the cause names, then resume it.".to_owned(),
@@ -146,11 +148,7 @@ fn of_pipeline(status: &Status, snapshot: &Snapshot, sampler: &Sampler, into: &m
     for to in status.destinations.iter().filter(|to| !to.up) {
         into.push(gate(status, to, snapshot, sampler));
     }
-    for wait in &status.waits {
-        if status.state != PipelineState::Blocked || !wait.needs_somebody {
-            into.push(waits(status, wait));
-        }
-    }
+    into.extend(status.waits.iter().map(|wait| waits(status, wait)));
     if status.state == PipelineState::Paused {
         into.push(Problem {
             meanwhile: format!("{} What was in flight went on.", kept(status)),

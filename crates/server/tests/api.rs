@@ -87,6 +87,7 @@ impl Api {
                 attempts: 1,
                 time: Timestamp(1_000 * offset as i64),
                 replay_of: None,
+                shard: None,
                 piece: None,
             };
             let own = HeadersBuilder::new().add("own", Some(b"1")).build();

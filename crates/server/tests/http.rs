@@ -137,6 +137,40 @@ async fn bodies_that_do_not_end_leave_no_room_for_long() {
     assert_eq!(door.post("/events", &[], &" ".repeat(1 << 20)).await.0, 400, "there is room again");
 }
 
+/// A small body may be large unpacked: it takes room for that, and gives back what it does not need.
+#[tokio::test(start_paused = true)]
+async fn packed_bodies_take_room_for_what_they_may_become() {
+    let door = Door::new().await;
+    let endless = || {
+        let body = Body::from_stream(futures::stream::pending::<Result<Vec<u8>, std::io::Error>>());
+        let request = Request::post("/events")
+            .header("content-encoding", "gzip")
+            .header("content-length", "1000")
+            .body(body)
+            .unwrap();
+        let router = door.sources.router();
+        tokio::spawn(async move { router.oneshot(request).await.unwrap().status().as_u16() })
+    };
+    let begun: Vec<_> = (0..7).map(|_| endless()).collect();
+    tokio::task::yield_now().await;
+    assert_eq!(endless().await.unwrap(), 429);
+    for begun in begun {
+        assert_eq!(begun.await.unwrap(), 408);
+    }
+}
+
+#[tokio::test]
+async fn values_may_share_a_line_and_nothing_at_all_is_refused() {
+    let door = Door::new().await;
+    let (status, answer) = door.post("/events", &[], "\u{feff}{\"shop\":1} {\"shop\":2}").await;
+    assert_eq!((status, &answer["accepted"]), (200, &Value::from(2)), "{answer}");
+    for nothing in ["[]", "", "\n\n", "\u{feff}"] {
+        let (status, answer) = door.post("/events", &[], nothing).await;
+        assert_eq!((status, &answer["error"]["code"]), (400, &Value::from("P0540")), "{nothing:?}");
+    }
+    assert_eq!(door.taken().await.len(), 2);
+}
+
 #[tokio::test]
 async fn a_repeat_under_the_same_key_is_not_taken_again() {
     let door = Door::new().await;

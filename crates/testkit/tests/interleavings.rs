@@ -316,6 +316,7 @@ fn a_dead_letter_that_is_written_again_elsewhere_is_replayed_once() {
             attempts: 1,
             time: Timestamp(5),
             replay_of: None,
+            shard: None,
             piece: None,
         };
         let headers = envelope.headers(&Headers::none());

@@ -2,6 +2,7 @@
 
 use super::{Rules, entries_of, present};
 use crate::problem::code;
+use crate::track::files_keep;
 use crate::tree::Node;
 use crate::values::{Period, TextValue};
 
@@ -43,7 +44,24 @@ impl Rules<'_> {
         }
         if let Some(track) = track {
             self.tracked(&track.value);
+            self.rows_outlive_files(&track.value, files.map(|files| &files.value));
         }
+    }
+
+    /// A file whose row is gone is in nobody's list, and its name is free for another group.
+    fn rows_outlive_files(&mut self, track: &Node, files: Option<&Node>) {
+        let read = |node: &Node| Period::read(node.text()?).ok();
+        let Some((keep, files)) = track.get("keep").zip(files) else { return };
+        let kept = match files.get("keep") {
+            Some(node) => read(node),
+            None => Some(files_keep()),
+        };
+        let Some((rows, files)) = read(keep).zip(kept).filter(|(rows, files)| rows < files) else {
+            return;
+        };
+        let what = format!("rows are kept for {rows}, and their files for {files}");
+        let hint = format!("`keep: {files}` or longer, or keep the files for less");
+        self.add(code::ROWS_KEPT, &keep.at, what, &hint);
     }
 
     fn tracked(&mut self, track: &Node) {

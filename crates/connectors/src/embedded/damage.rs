@@ -187,6 +187,7 @@ fn dead_letter(
         attempts: 1,
         time: now,
         replay_of: None,
+        shard: None,
         piece: None,
     };
     Output {

@@ -20,7 +20,8 @@ use std::fmt;
 
 use bytes::Bytes;
 use potok_core::{
-    Clock, Envelope, Fault, HeadersBuilder, Log, Output, PipelineInfo, Position, Record, Timestamp,
+    Clock, Envelope, Fault, HeadersBuilder, Log, Output, PipelineInfo, Position, Record,
+    ShardPlace, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 
@@ -44,9 +45,23 @@ pub struct Replay {
     /// The dead letter that this replays, closed when the replay has ended: its position. Before
     /// positions were noted, `topic/partition/offset`.
     pub entry: String,
+    /// Where its group was, where groups are sharded: it goes to that shard.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shard: Option<ShardPlace>,
 }
 
 impl Replay {
+    /// The replay of the dead letter that lies there.
+    pub(crate) fn of(envelope: &Envelope, position: &Position) -> Self {
+        Replay {
+            origin: envelope.origin.clone(),
+            deliver: envelope.deliver,
+            attempt: envelope.attempts.saturating_add(1),
+            entry: position.to_string(),
+            shard: envelope.shard.clone(),
+        }
+    }
+
     /// The original of a record of a replay topic.
     pub fn read(record: &Record) -> Option<Self> {
         let (name, value) = record.headers.iter().next()?;
@@ -283,12 +298,7 @@ pub async fn replay(
             .code("P0403")
             .hint("raise dead_letter.replays_max, or drop it"));
         }
-        let replay = Replay {
-            origin: letter.envelope.origin.clone(),
-            deliver: letter.envelope.deliver,
-            attempt: letter.envelope.attempts + 1,
-            entry: letter.position.to_string(),
-        };
+        let replay = Replay::of(&letter.envelope, &letter.position);
         // Serialising plain strings and numbers does not fail.
         let json = serde_json::to_vec(&replay).unwrap_or_default();
         let headers = HeadersBuilder::new()

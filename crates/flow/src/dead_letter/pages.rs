@@ -402,6 +402,7 @@ mod tests {
                 attempts: 1,
                 time: potok_core::Timestamp(0),
                 replay_of: None,
+                shard: None,
                 piece: None,
             },
             record: Record {

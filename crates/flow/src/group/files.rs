@@ -14,7 +14,7 @@
 //! and ends it when the slice is over. Should a record come later, it is in the next name: nothing
 //! leaves `done`.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,8 +22,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use potok_core::trouble::{Bug, crash_point, planted};
 use potok_core::{
-    Fault, FileCounts, FileFacts, FilesAsk, Move, NewFile, Partition, StageState, Timestamp,
-    TrackStep, Tracker,
+    Fault, FileCounts, FileFacts, FilesAsk, GroupFiles, Move, NewFile, Partition, StageState,
+    Timestamp, TrackStep,
 };
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
@@ -54,9 +54,9 @@ pub(super) struct FileDesk {
     failures: u32,
     sweep_at: Instant,
     expire_at: Instant,
-    /// The seal of what was tried last at a closed gate: the first that waits there shows how far
-    /// it came.
-    tried: Option<u64>,
+    /// Of each shard the seal of what was tried last: the first that waits at a closed gate shows how
+    /// far it came.
+    tried: BTreeMap<u32, u64>,
     /// Somebody has put the first that waits back to `new`, and its destination was asked.
     asked: bool,
     /// When to look whether somebody has.
@@ -72,7 +72,7 @@ impl FileDesk {
             failures: 0,
             sweep_at: now,
             expire_at: now,
-            tried: None,
+            tried: BTreeMap::new(),
             asked: false,
             look_at: None,
         }
@@ -93,9 +93,14 @@ impl FileDesk {
         self.retry_at.filter(|_| self.is_held())
     }
 
-    /// Notes an attempt; true for the first one at a group. A closed gate need not keep it from its stages.
-    pub fn tries(&mut self, seal: u64) -> bool {
-        self.tried.replace(seal) != Some(seal)
+    /// Notes an attempt at a group.
+    pub fn tries(&mut self, shard: u32, seal: u64) {
+        self.tried.insert(shard, seal);
+    }
+
+    /// False for the first attempt at a group. A closed gate need not keep it from its stages.
+    pub fn has_tried(&self, shard: u32, seal: u64) -> bool {
+        self.tried.get(&shard) == Some(&seal)
     }
 
     /// A step has failed: what is sent waits.
@@ -179,52 +184,55 @@ impl Lane {
             }
             holding.desk.prepared = true;
         }
-        if holding.desk.retry_at.is_some_and(|at| at <= now) {
-            holding.desk.retry_at = None;
+        if holding.may_work() {
+            // A file that cannot be written keeps no row of another slice from its end.
+            match self.write_waiting(holding).await {
+                Ok(()) | Err(Stop::Shut) => {}
+                Err(stop) => return Err(stop),
+            }
+            if holding.desk.sweep_at <= now {
+                let every = holding.plan.close.every.unwrap_or(SWEEP_MIN);
+                holding.desk.sweep_at = now + every.clamp(SWEEP_MIN, Duration::from_secs(60));
+                self.sweep(holding).await?;
+            }
+            // Whose file is old and has not been sent is known when all that wait have their names.
+            if holding.desk.expire_at <= now && !holding.board.index().has_unwritten() {
+                holding.desk.expire_at = now + EXPIRE_EVERY;
+                self.expire(holding).await;
+            }
         }
-        if !holding.may_work() {
-            return Ok(());
-        }
-        self.write_waiting(holding).await?;
-        if holding.desk.sweep_at <= now {
-            let every = holding.plan.close.every.unwrap_or(SWEEP_MIN);
-            holding.desk.sweep_at = now + every.clamp(SWEEP_MIN, Duration::from_secs(60));
-            self.sweep(holding).await?;
-        }
-        if holding.desk.expire_at <= now {
-            holding.desk.expire_at = now + EXPIRE_EVERY;
-            self.expire(holding).await;
-        }
+        self.files_go_on(&mut holding.desk);
         Ok(())
     }
 
-    /// Makes one call for a file. What fails is tried again later, with everything before it; only
-    /// what somebody has to mend ends the run.
+    /// Makes one call for a file.
     async fn track<T>(
         &mut self,
         holding: &mut Holding,
         call: impl Future<Output = Result<T, Fault>>,
     ) -> Result<T, Stop> {
-        let fault = match call.await {
-            Ok(answer) => {
-                if holding.desk.failures > 0 {
-                    self.waits.end(WaitsFor::Tracking, self.slot);
-                    holding.desk.failures = 0;
-                    holding.desk.retry_at = None;
-                }
-                return Ok(answer);
-            }
-            Err(fault) => fault,
-        };
-        if fault.next == Move::Fix {
-            return Err(Stop::Fix(fault));
-        }
-        let desk = &mut holding.desk;
+        call.await.map_err(|fault| self.hold_files(&mut holding.desk, fault))
+    }
+
+    /// A step cannot be made. It is tried again later, with everything before it: the files of this
+    /// lane wait, and say for what. Where somebody has to mend something it is the same: no other
+    /// lane has to wait for that.
+    fn hold_files(&self, desk: &mut FileDesk, fault: Fault) -> Stop {
+        let fault = if fault.next == Move::Fix { fault.needs_somebody() } else { fault };
         desk.failures = desk.failures.saturating_add(1);
         let wait = self.plan.retry.wait(desk.failures, self.slot as u64 * 83);
         desk.retry_at = Some(Instant::now() + wait);
         self.waits.begin_with(WaitsFor::Tracking, self.slot, &fault);
-        Err(Stop::Shut)
+        Stop::Shut
+    }
+
+    /// Everything that was to be done for files has been done, or is nobody's task here any more, as
+    /// when a partition has left: nothing is waited for.
+    pub(super) fn files_go_on(&self, desk: &mut FileDesk) {
+        if desk.failures > 0 && !desk.is_held() {
+            self.waits.end(WaitsFor::Tracking, self.slot);
+            (desk.failures, desk.retry_at) = (0, None);
+        }
     }
 
     /// Gives a sealed group its name and writes its file. Does nothing where that was done.
@@ -244,21 +252,17 @@ impl Lane {
             Some(track) => {
                 let name = self.track(holding, track.tracker.name(&new)).await?;
                 crash_point("file.named");
-                if let Some(files) = &files {
-                    let written = files.write(new.shard, &name, content.clone());
-                    if !self.track(holding, written).await? {
-                        let place = files.place(new.shard, &name);
-                        let what = format!("{place} has other content than this group");
-                        let hint = "move it away: names are given out by the tracking table, so \
-                                    another program wrote it; the other shards go on";
-                        let fault = Fault::wait(what).code("P1407").hint(hint).needs_somebody();
+                if let Some(files) = &files
+                    && let Err(fault) = write_as(&**files, new.shard, &name, content.clone()).await
+                {
+                    if fault.needs_somebody {
                         let error = Some(fault.to_string());
                         let facts = FileFacts { error, ..FileFacts::default() };
                         let failed = Step::Written(StageState::Failed);
                         self.reach(holding, &name, new, failed, facts).await?;
-                        // Only this shard waits, and looks again.
-                        return self.track(holding, async { Err(fault) }).await;
                     }
+                    // Only this shard waits, and looks again.
+                    return Err(self.hold_files(&mut holding.desk, fault));
                 }
                 name
             }
@@ -277,7 +281,8 @@ impl Lane {
                     number += 1;
                     if number == NAMES_MAX {
                         let what = format!("the slice {} has no free name", new.slice);
-                        return Err(Stop::Fix(Fault::fix(what).code("P1407")));
+                        let fault = Fault::fix(what).code("P1407").hint("move its files away");
+                        return Err(self.hold_files(&mut holding.desk, fault));
                     }
                 }
             }
@@ -379,7 +384,8 @@ impl Lane {
         sealed: &SealedGroup,
         feeds: &[Feed],
     ) {
-        let Some(why) = self.shut_gate().and_then(|gate| gate.to_be_fixed()) else { return };
+        let gate = shard_in(&sealed.key).and_then(|shard| self.shut_gate_of(shard));
+        let Some(why) = gate.and_then(|gate| gate.to_be_fixed()) else { return };
         let facts = FileFacts { error: Some(why), ..FileFacts::default() };
         let step = Step::Deliver(StageState::Failed);
         // Where this is not noted now, it is at the next attempt.
@@ -448,7 +454,10 @@ impl Lane {
         let Some((stage, _)) = track.stage(Step::Deliver(StageState::Failed)) else { return };
         let first = {
             let index = holding.board.index();
-            index.next_to_send(|_| true).and_then(|sealed| {
+            let own = |sealed: &&SealedGroup| {
+                shard_in(&sealed.key).is_some_and(|shard| shard as usize == self.number)
+            };
+            index.next_to_send().find(own).and_then(|sealed| {
                 Some((sealed.file.get()?.clone(), new_file(&holding.plan, sealed, &index.feeds)?))
             })
         };
@@ -478,7 +487,7 @@ impl Lane {
         let Some(TrackPlan { tracker, .. }) = holding.plan.track.clone() else { return Ok(()) };
         let rows = self.track(holding, tracker.unclaimed()).await?;
         let lanes = self.plan.workers.max(1);
-        let mut ticks = Vec::new();
+        let (mut ended, mut ticks) = (Vec::new(), Vec::new());
         for (file, shard) in rows {
             if shard as usize % lanes != self.number {
                 continue;
@@ -486,7 +495,7 @@ impl Lane {
             let of = Partition { topic: holding.plan.internal.clone(), index: shard };
             let is_ours = self.live.nonce_of(&of).is_some();
             match holding.slice_is_over(&file, shard, self.clock.now(), is_ours) {
-                Some(true) => self.end_empty(holding, &tracker, &file, shard).await?,
+                Some(true) => ended.push((file, shard)),
                 Some(false) => {}
                 // Nobody has read anything there lately: what time it is, a tick shows.
                 None => ticks.push(seal::tick(&holding.plan.internal, shard)),
@@ -496,20 +505,10 @@ impl Lane {
         if !ticks.is_empty() {
             let _ = self.ledger.send(Note::Seals(ticks));
         }
-        Ok(())
-    }
-
-    async fn end_empty(
-        &mut self,
-        holding: &mut Holding,
-        tracker: &Arc<dyn Tracker>,
-        file: &str,
-        shard: u32,
-    ) -> Result<(), Stop> {
-        if planted(Bug::EmptyForgotten) {
+        if ended.is_empty() || planted(Bug::EmptyForgotten) {
             return Ok(());
         }
-        self.track(holding, tracker.sweep(file, shard)).await
+        self.track(holding, tracker.sweep(&ended)).await
     }
 
     async fn expire(&mut self, holding: &mut Holding) {
@@ -533,15 +532,14 @@ impl Lane {
 
 impl Holding {
     /// Whether nothing more can come for a slice; `None` where the log's time is not known here.
-    /// So it is where the partition of the shard is not ours: it may have come further with its
-    /// next owner.
+    /// Where the partition of the shard is not ours its owner says so, who writes the ticks too.
     fn slice_is_over(&self, file: &str, shard: u32, now: Timestamp, is_ours: bool) -> Option<bool> {
         let start = slice_start(file)?;
         let end = start.saturating_add(self.every().unwrap_or(0));
-        let index = self.board.index();
         if self.board.shared && !is_ours {
-            return None;
+            return Some(false);
         }
+        let index = self.board.index();
         let now = match self.board.shared {
             true => index.share_now(shard, self.board.scale.now())?,
             false => now.0,
@@ -552,6 +550,22 @@ impl Holding {
         // On a shared log time goes on only with what is read.
         if self.board.shared && now < end { None } else { Some(now >= end) }
     }
+}
+
+/// Writes a file under a name that the tracking table has given out.
+async fn write_as(
+    files: &dyn GroupFiles,
+    shard: u32,
+    name: &str,
+    content: Bytes,
+) -> Result<(), Fault> {
+    if files.write(shard, name, content).await? {
+        return Ok(());
+    }
+    let what = format!("{} has other content than this group", files.place(shard, name));
+    let hint = "move it away: names are given out by the tracking table, so another program wrote it; \
+                the other shards go on";
+    Err(Fault::wait(what).code("P1407").hint(hint).needs_somebody())
 }
 
 /// Nothing of the cycle has ended.

@@ -305,6 +305,7 @@ impl Gather {
                 headers: &record.headers,
                 attempts: 1,
                 replay_of: None,
+                shard: None,
                 record: Some(record),
             };
             (self.letters.letter(&sender, None, fault), Part::Rejection)

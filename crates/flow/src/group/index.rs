@@ -36,6 +36,7 @@ use tokio::time::Instant;
 use super::arrival::{self, Arrival, Stream};
 use super::bodies::{Body, Charge};
 use super::clock::Share;
+use super::replays::WaitingReplays;
 use super::seal::{Generation, Members, Seal};
 use super::shelf::KeyedQueue;
 use crate::fixed_hash::FixedHash;
@@ -117,6 +118,28 @@ pub(crate) struct HeldRecord {
 }
 
 impl HeldRecord {
+    /// One of which no more is known than where it lies.
+    pub fn at_place(feed: u32, offset: u64) -> Self {
+        let time = Timestamp(0);
+        HeldRecord {
+            feed,
+            offset,
+            before: 0,
+            from: 1,
+            bytes: 0,
+            time,
+            at: 0,
+            arrival: Arrival { stream: Stream::Log, place: 0, time },
+            closes: false,
+            quiet: 0,
+            kind: None,
+            id: None,
+            with: offset,
+            in_store: true,
+            body: None,
+        }
+    }
+
     pub fn covers(&self) -> std::ops::Range<u64> {
         self.offset - u64::from(self.before)..self.offset + u64::from(self.from)
     }
@@ -218,6 +241,8 @@ pub(crate) struct Index {
     sealed: KeyedQueue<SealedGroup>,
     /// Being sent now, for people to see.
     sending: Arc<Vec<SealedGroup>>,
+    /// Replays that go on alone, each to its shard.
+    pub replays: WaitingReplays,
     /// Bytes of everything held, until it was sent.
     bytes: u64,
     /// How many records that is.

@@ -20,6 +20,7 @@ mod files;
 mod gather;
 pub(crate) mod gathered;
 mod index;
+mod replays;
 mod seal;
 mod send;
 mod shard;
@@ -425,6 +426,12 @@ impl Lane {
         for run in self.runs(&chunk) {
             let note = run.note;
             let mut items = self.decode(&chunk, 0, run);
+            if replayed && holding.sends_apart() {
+                let waiting = items.extract_if(.., |item| item.letters.is_empty());
+                self.keep_replays(holding, &chunk, waiting);
+                cycle.items.extend(items);
+                continue;
+            }
             if replayed {
                 // Its group has been sent: it goes on alone.
                 self.process_alone(&mut items, note).await?;

@@ -121,8 +121,7 @@ impl Lane {
         sent.map(|()| true)
     }
 
-    /// The next group to send of a lane whose groups are sharded: one by one, in the order of the
-    /// seals. Behind a closed gate each is tried once, so that it shows how far it came.
+    /// Takes out the next group of a lane whose groups are sharded, one by one.
     fn take_shard(
         &self,
         desk: &mut FileDesk,
@@ -131,36 +130,40 @@ impl Lane {
         index: &mut Index,
     ) -> Arc<Vec<SealedGroup>> {
         self.say_strays(index);
-        let next = index.next_to_send(|sealed| self.has_destination(&sealed.key));
-        let is_ready = |sealed: &&SealedGroup| {
-            !makes_files || sealed.records() == 0 || sealed.file.get().is_some()
-        };
-        let next = next.filter(is_ready);
-        let is_parked = next.is_some_and(|sealed| sealed.parked().is_some());
-        match next.map(|sealed| (sealed.key.clone(), sealed.seal.offset)) {
+        let next = self
+            .next_group(desk, index)
+            .filter(|sealed| !makes_files || sealed.records() == 0 || sealed.file.get().is_some());
+        let Some(next) = next else { return Arc::default() };
+        if next.parked().is_some() {
             // Another is next than a moment ago, and its members are to be read first.
-            Some(_) if is_parked => {
-                to_send.notify_one();
-                Arc::default()
-            }
-            Some((_, seal)) if !self.may_try(desk, seal) => Arc::default(),
-            Some((key, seal)) => index.take_one(&key, seal),
-            None => Arc::default(),
+            to_send.notify_one();
+            return Arc::default();
         }
+        let (key, seal) = (next.key.clone(), next.seal.offset);
+        shard_in(&key).into_iter().for_each(|shard| desk.tries(shard, seal));
+        index.take_one(&key, seal)
     }
 
-    /// False for a group that waits behind a closed gate and was tried already: there, or by the attempt
-    /// that closed it.
-    fn may_try(&self, desk: &mut FileDesk, seal: u64) -> bool {
-        match self.shut_gate() {
-            Some(gate) => {
+    /// The next group to send: in the order of the seals, past those whose shard cannot be called. A
+    /// former shard has its groups in the lane of another, and must not hold that one up. Where groups
+    /// become files, one whose file is not there keeps back what lies behind it.
+    fn next_group<'a>(&self, desk: &FileDesk, index: &'a Index) -> Option<&'a SealedGroup> {
+        let mut seen = HashSet::new();
+        let firsts = index.next_to_send().filter(|sealed| seen.insert(shard_in(&sealed.key)));
+        let looked_at = if planted(Bug::ShardsShareLane) { 1 } else { usize::MAX };
+        firsts.take(looked_at).find(|sealed| self.may_send(desk, sealed))
+    }
+
+    /// False where there is no destination, and for a group that waits behind a closed gate and was tried
+    /// already: there, or by the attempt that closed it.
+    fn may_send(&self, desk: &FileDesk, sealed: &SealedGroup) -> bool {
+        let shard = shard_in(&sealed.key);
+        match shard.and_then(|shard| Some((shard, self.shut_gate_of(shard)?))) {
+            Some((shard, gate)) => {
                 gate.want();
-                gate.has_refused() && desk.tries(seal)
+                gate.has_refused() && !desk.has_tried(shard, sealed.seal.offset)
             }
-            None => {
-                desk.tries(seal);
-                true
-            }
+            None => self.has_destination(&sealed.key),
         }
     }
 
@@ -174,7 +177,7 @@ impl Lane {
             let index = holding.board.index();
             let next = match to {
                 Next::Write => index.next_unwritten(),
-                Next::Send => index.next_to_send(|sealed| self.has_destination(&sealed.key)),
+                Next::Send => self.next_group(&holding.desk, &index),
             };
             match next.and_then(|sealed| Some((sealed, sealed.parked()?))) {
                 Some((sealed, parked)) => {
@@ -206,26 +209,40 @@ impl Lane {
 
     /// False for a shard that there is no destination for any more.
     fn has_destination(&self, group: &[u8]) -> bool {
-        let mut sharded = self.plan.delivers.iter().filter_map(|deliver| deliver.shard).peekable();
-        sharded.peek().is_none()
-            || shard_in(group).is_some_and(|of| sharded.any(|known| known == of))
+        !self.has_shards() || shard_in(group).is_some_and(|shard| self.leads_to(shard))
     }
 
-    /// Says which sealed groups have no destination since there are fewer shards: they stay where
-    /// they were sealed for, and wait for it. The others go on.
+    /// The same by the number of the shard.
+    pub(super) fn leads_to(&self, shard: u32) -> bool {
+        !self.has_shards() || self.plan.delivers.iter().any(|deliver| deliver.shard == Some(shard))
+    }
+
+    /// True where shards have destinations of their own.
+    fn has_shards(&self) -> bool {
+        self.plan.delivers.iter().any(|deliver| deliver.shard.is_some())
+    }
+
+    /// Says what has no destination since there are fewer shards: it stays where it was sealed for, and
+    /// waits for that. The others go on.
     fn say_strays(&self, index: &Index) {
         let is_stray = |sealed: &&SealedGroup| !self.has_destination(&sealed.key);
-        let mut strays: Vec<&Bytes> =
-            index.sealed().filter(is_stray).map(|sealed| &sealed.key).collect();
+        let mut strays: Vec<String> = index
+            .sealed()
+            .filter(is_stray)
+            .map(|sealed| String::from_utf8_lossy(&sealed.key).into_owned())
+            .collect();
         let files = strays.len();
-        strays.sort_unstable();
-        strays.dedup();
-        let Some(group) = strays.first() else {
+        let replays = index.replays.shards().filter(|(shard, _)| !self.leads_to(*shard));
+        let replays: Vec<(u32, usize)> = replays.collect();
+        strays.extend(replays.iter().map(|(shard, _)| shard.to_string()));
+        let Some(group) = strays.iter().min() else {
             return self.waits.end(WaitsFor::Destination, self.slot);
         };
-        let group = String::from_utf8_lossy(group);
-        let what =
-            format!("{files} sealed groups wait for shards that have no destination: `{group}`");
+        let replays: usize = replays.iter().map(|(_, count)| count).sum();
+        let what = format!(
+            "{files} sealed groups and {replays} replays wait for shards that have no destination: \
+             `{group}`"
+        );
         let hint = "give the shard its connection in potok.yaml, or set `shard.of` back, until what \
                     was sealed for it is delivered; the other shards go on";
         let fault = Fault::wait(what).code("P1401").hint(hint).needs_somebody();
@@ -275,7 +292,7 @@ impl Lane {
         crash_point("batch.before");
         // Where shards have destinations of their own, a closed gate must not keep this lane from
         // taking in: room is shared with the others.
-        self.gives_way = self.plan.delivers.iter().any(|deliver| deliver.shard.is_some());
+        self.gives_way = self.has_shards();
         let delivered = self.deliver(&mut cycle).await;
         self.gives_way = false;
         if matches!(delivered, Err(Stop::Shut)) {
@@ -431,7 +448,7 @@ impl Lane {
     }
 
     /// A chunk of records that are in flight already, and in room that they gave back long ago.
-    fn again(&self, (batch, covers): (SourceBatch, Vec<std::ops::Range<u64>>)) -> Chunk {
+    pub(super) fn again(&self, (batch, covers): (SourceBatch, Vec<std::ops::Range<u64>>)) -> Chunk {
         let records = (0..).zip(&batch.records).map(|(index, _)| (index, 0)).collect();
         Chunk {
             taken: Arc::new(InFlightBatch::again(batch, covers, self.counters.clone())),
@@ -456,6 +473,7 @@ impl Lane {
                 item.lane_key = crate::source::hash_of(&sealed.key);
                 let hold = self.plan.hold.as_ref();
                 item.shard = hold.and_then(|hold| hold.shard_of(&sealed.key));
+                item.file = sealed.file.get().cloned();
                 if planted(Bug::ShardByNow) {
                     let plan = hold.and_then(|hold| hold.shard.as_ref());
                     item.shard = plan.and_then(|plan| plan.of_value(record.value.as_deref()));
@@ -574,7 +592,7 @@ fn places<'a>(
 }
 
 /// Records of one partition as a batch of their own, each standing for its offsets alone.
-fn chunk_of<'a>(
+pub(super) fn chunk_of<'a>(
     feed: &Feed,
     records: impl Iterator<Item = (&'a HeldRecord, Option<Record>)>,
 ) -> (SourceBatch, Vec<std::ops::Range<u64>>) {

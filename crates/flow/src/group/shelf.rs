@@ -55,6 +55,14 @@ impl<T> KeyedQueue<T> {
         firsts.min_by_key(|(ticket, _)| *ticket).map(|(_, batch)| batch)
     }
 
+    /// The first of each group, in order.
+    pub fn firsts(&self) -> impl Iterator<Item = &T> {
+        let mut firsts: Vec<_> =
+            self.by_key.values().filter_map(|batches| batches.first()).collect();
+        firsts.sort_unstable_by_key(|(ticket, _)| *ticket);
+        firsts.into_iter().map(|(_, batch)| batch)
+    }
+
     /// Takes the first of that group that is wanted.
     pub fn remove(&mut self, key: &Bytes, wanted: impl Fn(&T) -> bool) -> Option<T> {
         self.take(key, |_, batch| wanted(batch))
@@ -113,6 +121,18 @@ impl<T> KeyedQueue<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_group_has_a_first() {
+        let mut shelf = KeyedQueue::default();
+        for (key, number) in [("b", 1), ("a", 2), ("b", 3), ("a", 4)] {
+            shelf.push(&Bytes::from_static(key.as_bytes()), number);
+        }
+        assert_eq!(shelf.firsts().copied().collect::<Vec<_>>(), [1, 2]);
+        shelf.pop_front();
+        shelf.push_front(&Bytes::from_static(b"a"), 0);
+        assert_eq!(shelf.firsts().copied().collect::<Vec<_>>(), [0, 3]);
+    }
 
     #[test]
     fn what_was_taken_out_of_turn_leaves_nothing_behind() {

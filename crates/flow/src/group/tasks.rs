@@ -8,7 +8,8 @@
 //! They share the index of the lane and nothing else. Whatever the sender waits for, a destination
 //! that hangs or a table that is away, the lane goes on taking in and sealing, and the keeper
 //! writes files: all lanes share the room of the intake, so a lane that waited would hold up the
-//! other shards. A group is sent when its file is there, in the order of the seals.
+//! other shards. A group is sent when its file is there, in the order of the seals. Replays of dead
+//! letters are sent between groups (`replays.rs`).
 
 use std::sync::Arc;
 
@@ -98,8 +99,13 @@ impl Lane {
                 return Ok(());
             }
             let shut = self.shut_gate();
-            let may_send = !holding.desk.is_held() && holding.may_work();
-            if may_send && self.send_sealed(&mut holding).await? {
+            let is_held = holding.desk.is_held();
+            let sent = !is_held && holding.may_work() && self.send_sealed(&mut holding).await?;
+            if !is_held {
+                self.files_go_on(&mut holding.desk);
+            }
+            let replayed = self.send_replays(&holding).await?;
+            if sent || replayed {
                 self.clean_some(&mut holding).await?;
                 // There may be much more: others are let in between.
                 tokio::task::yield_now().await;
@@ -110,12 +116,15 @@ impl Lane {
             let tracked = must_be_mended && holding.plan.track.is_some();
             let look = holding.desk.look_at(tracked, self.plan.probe_every);
             let board = holding.board.clone();
+            // Gates of shards that had a lane of their own once are looked at now and then.
+            let others_wait = board.index().waits_beside(self.number);
             tokio::select! {
                 biased;
                 () = self.stopping.wait_for(|stopping| stopping) => {}
                 () = board.closed.wait_for(|closed| closed) => {}
                 () = board.to_send.notified() => {}
                 () = ajar(shut.as_deref()), if shut.is_some() => {}
+                () = tokio::time::sleep(self.plan.probe_every), if others_wait => {}
                 () = sleep_until(retry), if retry.is_some() => {}
                 () = sleep_until(look), if look.is_some() => self.look_for_retry(&mut holding).await,
                 Some(lot) = holding.sent.next() => self.clean(&mut holding, lot).await?,
@@ -152,11 +161,14 @@ impl Lane {
 
     /// The closed gate of the shard that is this lane's, if one is.
     pub(super) fn shut_gate(&self) -> Option<Arc<Gate>> {
-        let own = u32::try_from(self.number).ok();
+        self.shut_gate_of(u32::try_from(self.number).ok()?)
+    }
+
+    /// The closed gate of a shard, if one is.
+    pub(super) fn shut_gate_of(&self, shard: u32) -> Option<Arc<Gate>> {
         let delivers = self.plan.delivers.iter().zip(&*self.destinations);
-        let mut own =
-            delivers.filter(|(deliver, _)| deliver.shard.is_some() && deliver.shard == own);
-        own.find_map(|(_, to)| to.gate.is_closed().then(|| to.gate.clone()))
+        let mut of_shard = delivers.filter(|(deliver, _)| deliver.shard == Some(shard));
+        of_shard.find_map(|(_, to)| to.gate.is_closed().then(|| to.gate.clone()))
     }
 }
 

@@ -8,6 +8,7 @@ use potok_core::{FeedAbilities, Partition, Record, SourceBatch};
 use potok_expr::{Scope, Template, json::Parser};
 
 use crate::crash_notes::{self, CrashNotes, Range};
+use crate::dead_letter::Replay;
 use crate::group::{ShardPlan, lane_of, strays};
 use crate::origin::{OwnTopics, Provenance};
 use crate::plan::Plan;
@@ -115,6 +116,10 @@ impl Routing {
                 return self.group_lane(key);
             }
             if let Some(shard) = &self.shard {
+                let replay = (way == Provenance::Replayed).then(|| Replay::read(record)).flatten();
+                if let Some(place) = replay.and_then(|replay| replay.shard) {
+                    return u64::from(place.number);
+                }
                 let value = record.value.as_deref();
                 let node = value.and_then(|value| self.parser.parse(value).ok());
                 return shard

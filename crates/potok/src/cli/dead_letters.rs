@@ -398,6 +398,12 @@ fn show_one(out: &mut impl Write, letter: &Value) -> std::io::Result<()> {
     writeln!(out, "  attempts  {attempts}")?;
     let origin = letter.get("origin").map(|origin| text(origin, "position"));
     writeln!(out, "  origin    {}", plain(origin.unwrap_or_default()))?;
+    if let Some(shard) = letter.get("shard").and_then(Value::as_u64) {
+        writeln!(out, "  shard     {shard}")?;
+    }
+    if let Some(file) = letter.get("file").and_then(Value::as_str) {
+        writeln!(out, "  file      {}", plain(file))?;
+    }
     writeln!(out, "  time      {}", text(letter, "time"))?;
     for name in ["key", "key_base64"] {
         if let Some(key) = letter.get(name).and_then(Value::as_str) {

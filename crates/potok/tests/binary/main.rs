@@ -42,6 +42,7 @@ mod shop;
 mod shop_apart;
 mod shop_files;
 mod shop_naive;
+mod shop_replays;
 mod stages;
 mod wait;
 mod walk;

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use potok_traffic::shop::{ShopEvent, ShopGenerator};
 use rusqlite::Connection;
@@ -14,7 +15,7 @@ use crate::shop_files::{all_done, ask, assert_only_legal_moves, open, prepare, t
 use crate::{short_or_soak, wait};
 
 /// The shipped file with something changed, beside what it needs.
-fn changed(home: &Home, from: &str, to: &str) -> PathBuf {
+pub fn changed(home: &Home, from: &str, to: &str) -> PathBuf {
     let shipped = fs::read_to_string(pipelines().join("shop-events.yaml")).unwrap();
     assert!(shipped.contains(from), "{from}");
     let schemas = home.path().join("schemas");
@@ -298,4 +299,91 @@ fn rows_are_kept_as_long_as_the_pipeline_says() {
             .then_some(())
     });
     assert!(running.status()["state"] != "blocked");
+}
+
+/// The naive version removes old files as soon as it starts: those of groups that wait have no names yet,
+/// and are written once more.
+#[test]
+fn old_files_are_removed_unless_they_wait() {
+    let home = Home::new();
+    let file = pipelines().join("shop-events.yaml");
+    let running = start(&home, &[SHORT_SLICES]);
+    let mut generator = ShopGenerator::good_only(206);
+    let mut sent = take(&mut generator, 60);
+    assert!(send(&running, &sent));
+    running.drained();
+    let locked = open(&database(&home, 1));
+    locked.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let waiting = "SELECT filename FROM potok_tracking p JOIN pipeline_tracking t USING (filename, shard) \
+                   WHERE p.shard = 1 AND p.records > 0 AND t.shard_splitter_status = 'done' AND \
+                   t.mysql_sender_status <> 'done' ORDER BY filename";
+    let waiting = wait::until("three files of shard 1 wait", || {
+        let some = take(&mut generator, 20);
+        assert!(send(&running, &some));
+        sent.extend(some);
+        Some(ask(&tracking(&home), waiting)).filter(|waiting| waiting.len() >= 3)
+    });
+    running.kill();
+    let folder = |shard: i64| home.data().join(format!("files/shop-events/{shard}"));
+    let long_ago = SystemTime::UNIX_EPOCH;
+    let files = |shard: i64| -> Vec<PathBuf> {
+        let entries = fs::read_dir(folder(shard)).unwrap();
+        entries.map(|entry| entry.unwrap().path()).collect()
+    };
+    for path in files(0).iter().chain(&files(1)) {
+        fs::File::options().write(true).open(path).unwrap().set_modified(long_ago).unwrap();
+    }
+    let is_old = |path: &Path| {
+        fs::metadata(path).is_ok_and(|file| file.modified().is_ok_and(|at| at == long_ago))
+    };
+    let running = home.start_file_unready(&file, &[SHORT_SLICES]);
+    wait::until("what was sent is gone", || {
+        let left = files(1).iter().filter(|path| is_old(path)).count();
+        (files(0).iter().all(|path| !is_old(path)) && left <= waiting.len() + 1).then_some(())
+    });
+    for row in &waiting {
+        let path = folder(1).join(format!("{}.ndjson", row[0]));
+        assert!(is_old(&path), "{} was removed", path.display());
+    }
+    locked.execute_batch("ROLLBACK").unwrap();
+    running.drained();
+    assert!(rows(&home, 1, 2) == wanted(&sent, 1, 2), "not each once");
+}
+
+/// A former shard has its groups in the lane of another one. The naive version waits at the gate of the
+/// first in line, or asks it again and again without a pause.
+#[test]
+fn a_former_shard_that_is_away_does_not_hold_up_whose_lane_it_shares() {
+    let home = Home::new();
+    let (folder, address) = away(&home, 3);
+    let away = ("POTOK_DB_SHOP_3", address.as_str());
+    let file = pipelines().join("shop-events.yaml");
+    let running = home.start_file_unready(&file, &[SHORT_SLICES, ("SHARDS", "4"), away]);
+    let mut generator = ShopGenerator::good_only(207);
+    let sent = take(&mut generator, 200);
+    assert!(send(&running, &sent));
+    let kept = wanted(&sent, 3, 4);
+    wait::until("shard 3 is sealed and waits", || {
+        (sealed_members(&running, "3/4") == kept.len() as u64).then_some(())
+    });
+    wait::until("the others are done", || {
+        (0..3).all(|shard| rows(&home, shard, 4) == wanted(&sent, shard, 4)).then_some(())
+    });
+    running.kill();
+    let running = home.start_file_unready(&file, &[SHORT_SLICES, away]);
+    let more: Vec<ShopEvent> = take(&mut generator, 100);
+    assert!(send(&running, &more));
+    let there = wanted(&more, 1, 2);
+    wait::until("shard 1 goes on", || {
+        let all = Connection::open(database(&home, 1)).ok()?;
+        let ids = ask(&all, "SELECT event_id FROM events");
+        there.keys().all(|id| ids.iter().any(|row| row[0] == *id)).then_some(())
+    });
+    let tries = "SELECT attempts FROM potok_tracking WHERE shard = 3 ORDER BY filename";
+    let tries: u64 = ask(&tracking(&home), tries)[0][0].parse().unwrap();
+    assert!(tries < 50, "{tries} attempts at a closed gate");
+    returns(&folder);
+    running.drained();
+    assert!(rows_in(&folder.join("shop.sqlite"), 3, 4) == kept, "where they were sealed for");
+    all_done(&home);
 }

@@ -365,6 +365,10 @@ pub(super) async fn one(context: &Context, query: &Query) -> Result<HtmlPage, Ap
                 dt { "Origin" } dd { a class="mono" href={ "/trace?id=" (part(&origin)) } { (clean(&origin, 120)) } }
                 dt { "Arrived" } dd { (letter.record.time.to_string()) }
                 dt { "Attempts" } dd { (envelope.attempts) @match envelope.deliver { Some(entry) => { ", at deliver entry " (entry + 1) }, None => ", before any destination was called" } }
+                @if let Some(place) = &envelope.shard {
+                    dt { "Shard" } dd { (place.number) }
+                    @if let Some(file) = &place.file { dt { "File" } dd { code { (clean(file, 64)) } } }
+                }
                 @if let Some(of) = &envelope.replay_of { dt { "Replay of" } dd { code { (clean(of, 120)) } } }
                 dt { "Key" } dd { @match letter.record.key.as_deref() { Some(key) => code { (clean_bytes(key, 1_000).0) }, None => span class="faint" { "none" } } }
                 @for (name, value) in letter.record.headers.iter().take(if context.is_operator() { 30 } else { 0 }) {

@@ -1,4 +1,4 @@
-//! What a body holds: one JSON object, an array of objects, or an object to a line.
+//! What a body holds: an array of objects, or objects one after another, mostly one to a line.
 //!
 //! The format is told by the content, whatever `Content-Type` says. Each record gets exactly the
 //! bytes of its element, so that what arrives as an array and what arrives as lines is the same.
@@ -37,20 +37,23 @@ pub(super) fn unpack(encoding: Option<&str>, body: Bytes) -> Result<Bytes, BadBo
     }
 }
 
-/// The objects of a body, each with its exact bytes.
+/// The objects of a body, each with its exact bytes; at least one.
 pub(super) fn elements(body: &Bytes) -> Result<Vec<Bytes>, BadBody> {
     let text = std::str::from_utf8(body).map_err(|error| {
         let line = line_of(body, error.valid_up_to());
         BadBody::Content(format!("line {line}: not UTF-8"))
     })?;
-    let start = text.bytes().position(|byte| !byte.is_ascii_whitespace());
-    let Some(start) = start else {
-        return Err(BadBody::Content("the body is empty".to_owned()));
+    // Some programs mark a text as UTF-8.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let found = match text.bytes().find(|byte| !byte.is_ascii_whitespace()) {
+        Some(b'[') => of_array(body, text)?,
+        Some(_) => of_lines(body, text)?,
+        None => return Err(BadBody::Content("the body is empty".to_owned())),
     };
-    if text.as_bytes().get(start) == Some(&b'[') {
-        return of_array(body, text);
+    if found.is_empty() {
+        return Err(BadBody::Content("the array is empty".to_owned()));
     }
-    of_lines(body, text)
+    Ok(found)
 }
 
 fn of_array(body: &Bytes, text: &str) -> Result<Vec<Bytes>, BadBody> {
@@ -67,28 +70,46 @@ fn of_array(body: &Bytes, text: &str) -> Result<Vec<Bytes>, BadBody> {
     Ok(found)
 }
 
-/// One object, over however many lines, or one object to a line: that is what it is when the first
-/// line holds a whole value.
+/// Objects one after another: mostly one to a line, so that is how a wrong one is named; but several
+/// may share a line, and one may take several.
 fn of_lines(body: &Bytes, text: &str) -> Result<Vec<Bytes>, BadBody> {
-    let lines = || text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    let first = lines().next().map(|(_, line)| serde_json::from_str::<&RawValue>(line));
-    if !matches!(first, Some(Ok(_))) {
-        let whole: &RawValue = serde_json::from_str(text).map_err(|error| of_json(&error, 0))?;
-        return match whole.get().starts_with('{') {
-            true => Ok(vec![body.slice_ref(whole.get().as_bytes())]),
-            false => Err(BadBody::Content("line 1: not an object".to_owned())),
-        };
-    }
     let mut found = Vec::new();
-    for (index, line) in lines() {
-        let element: &RawValue =
-            serde_json::from_str(line).map_err(|error| of_json(&error, index))?;
-        if !element.get().starts_with('{') {
-            return Err(BadBody::Content(format!("line {}: not an object", index + 1)));
+    let mut bad = None;
+    for (index, line) in text.lines().enumerate() {
+        if let Err(error) = add_values(body, line, index, &mut found) {
+            bad = Some(error);
+            break;
         }
-        found.push(body.slice_ref(element.get().as_bytes()));
     }
-    Ok(found)
+    let Some(bad) = bad else { return Ok(found) };
+    // Where the first line holds no whole value, the text is one or several over many lines.
+    let is_by_line = !found.is_empty();
+    found.clear();
+    match add_values(body, text, 0, &mut found) {
+        Ok(()) => Ok(found),
+        Err(_) if is_by_line => Err(bad),
+        Err(error) => Err(error),
+    }
+}
+
+/// Adds the objects of a part of a body that stands behind so many lines.
+fn add_values(
+    body: &Bytes,
+    part: &str,
+    lines_before: usize,
+    found: &mut Vec<Bytes>,
+) -> Result<(), BadBody> {
+    let mut values = serde_json::Deserializer::from_str(part).into_iter::<&RawValue>();
+    while let Some(value) = values.next() {
+        let value = value.map_err(|error| of_json(&error, lines_before))?;
+        if !value.get().starts_with('{') {
+            let before = values.byte_offset().saturating_sub(value.get().len());
+            let line = lines_before + line_of(part.as_bytes(), before);
+            return Err(BadBody::Content(format!("line {line}: not an object")));
+        }
+        found.push(body.slice_ref(value.get().as_bytes()));
+    }
+    Ok(())
 }
 
 /// Where a text is wrong that stands behind so many lines.
@@ -130,7 +151,15 @@ mod tests {
         assert_eq!(all("{\"a\":1}\n{\"a\":2}"), ["{\"a\":1}", "{\"a\":2}"]);
         assert_eq!(all("{\"a\":1}\r\n\r\n{\"a\":2}\r\n"), ["{\"a\":1}", "{\"a\":2}"]);
         assert_eq!(all("[ {\"a\" :1} ,\n{\"a\":2e3} ]"), ["{\"a\" :1}", "{\"a\":2e3}"]);
-        assert!(all("[]").is_empty());
+        // Several to a line, over several lines, and marked as UTF-8.
+        assert_eq!(
+            all("{\"a\":1} {\"a\":2}{\"a\":3}\n{}"),
+            ["{\"a\":1}", "{\"a\":2}", "{\"a\":3}", "{}"]
+        );
+        assert_eq!(all("{\n\"a\":1}\n{\"a\":2}"), ["{\n\"a\":1}", "{\"a\":2}"]);
+        assert_eq!(all("{}\n{\n\"a\":2\n}\n"), ["{}", "{\n\"a\":2\n}"]);
+        assert_eq!(all("\u{feff}{\"a\":1}"), ["{\"a\":1}"]);
+        assert_eq!(all("\u{feff}[{}]"), ["{}"]);
     }
 
     #[test]
@@ -140,7 +169,12 @@ mod tests {
         assert!(refused(lines.join("\n").as_bytes()).starts_with("line 200, column 6:"));
         assert_eq!(refused(b"{}\n7\n"), "line 2: not an object");
         assert_eq!(refused(b"[{}, []]"), "element 2 of the array is not an object");
-        assert_eq!(refused(b"{} {}"), "line 1, column 4: trailing characters");
+        assert_eq!(refused(b"{} 7"), "line 1: not an object");
+        assert_eq!(refused(b"{\n} \n7"), "line 3: not an object");
+        assert!(refused(b"{} {").starts_with("line 1, column 4:"));
+        assert_eq!(refused(b"[]"), "the array is empty");
+        assert_eq!(refused(b" [ ] "), "the array is empty");
+        assert_eq!(refused(b"\xef\xbb\xbf"), "the body is empty");
         assert!(refused(b"{}\n{\"a\":\n{}\n").starts_with("line 2, column 5:"));
         assert_eq!(refused(b"7"), "line 1: not an object");
         assert_eq!(refused(b" \n "), "the body is empty");

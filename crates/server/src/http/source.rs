@@ -237,13 +237,15 @@ impl SourcesInner {
             }
             key => key.map(str::to_owned),
         };
-        let (body, room) = self.body(headers, body).await?;
+        let (body, mut room) = self.body(headers, body).await?;
         if source.auth.as_ref().is_some_and(|auth| !auth.accepts(headers, &body)) {
             let what = "the request does not prove who sent it";
             return Err(ApiError::new(StatusCode::UNAUTHORIZED, "P0541", what)
                 .hint("send the secret or the signature that `auth` of the source asks for"));
         }
         let outputs = outputs(source, text(CONTENT_ENCODING.as_str()), &body)?;
+        let unpacked: usize = outputs.iter().map(Output::bytes).sum();
+        give_back(&mut room, body.len() + unpacked);
         // Goes on when the sender hangs up: what was begun is finished and remembered. What waits
         // for the log keeps its room, so that senders who come again cannot fill the memory.
         let taking = tokio::spawn(async move {
@@ -275,9 +277,10 @@ impl SourcesInner {
         if length > BYTES_MAX {
             return Err(too_large());
         }
-        // Twice: as it came, and unpacked or as records.
-        let units = u32::try_from(2 * length / BODY_UNIT + 1).unwrap_or(u32::MAX);
-        let room = self.bodies.clone().acquire_many_owned(units);
+        // As it came, and as records. How large it is unpacked nobody knows yet.
+        let packed = headers.get(CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity");
+        let records = if packed { BYTES_MAX } else { length };
+        let room = self.bodies.clone().acquire_many_owned(units(length + records));
         let room = tokio::time::timeout(ROOM_WAIT, room).await;
         let Ok(Ok(room)) = room else {
             let what = "too many requests are under way";
@@ -351,6 +354,17 @@ impl SourcesInner {
     }
 }
 
+/// What so many bytes take of the budget.
+fn units(bytes: usize) -> u32 {
+    u32::try_from(bytes / BODY_UNIT + 1).unwrap_or(u32::MAX)
+}
+
+/// Gives back what is more than so many bytes take.
+fn give_back(room: &mut OwnedSemaphorePermit, bytes: usize) {
+    let needed = usize::try_from(units(bytes)).unwrap_or(usize::MAX);
+    drop(room.split(room.num_permits().saturating_sub(needed)));
+}
+
 fn outputs(
     source: &HttpSource,
     encoding: Option<&str>,
@@ -362,7 +376,7 @@ fn outputs(
             let what = "the body cannot be read; nothing of it was taken";
             ApiError::new(StatusCode::BAD_REQUEST, "P0540", what)
                 .because(cause)
-                .hint("send one JSON object, an array of objects, or one object to a line")
+                .hint("send an array of JSON objects, or objects one after another, such as one to a line")
         }
     };
     let body = unpack(encoding, body.clone()).map_err(refused)?;

@@ -16,7 +16,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use potok_core::{Fault, Log, PipelineInfo, Reason};
+use potok_core::{Fault, Log, PipelineInfo, Reason, ShardPlace};
 use potok_flow::dead_letter::{DeadLetter, DeadLetterState, Pages};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
@@ -215,6 +215,10 @@ impl Serialize for LetterLine<'_> {
         )?;
         map.serialize_entry("time", &envelope.time.to_string())?;
         map.serialize_entry("replay_of", &envelope.replay_of)?;
+        if let Some(ShardPlace { number, file }) = &envelope.shard {
+            map.serialize_entry("shard", number)?;
+            map.serialize_entry("file", file)?;
+        }
         if let Some(fields) = &self.differs {
             map.serialize_entry("differs", fields)?;
         }

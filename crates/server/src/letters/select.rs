@@ -61,6 +61,7 @@ impl LetterTopic {
                 attempts,
                 time,
                 replay_of: None,
+                shard: None,
                 piece: None,
             },
             state: DeadLetterState::Open,

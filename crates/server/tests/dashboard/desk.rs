@@ -219,6 +219,7 @@ fn letter(offset: u64, key: &[u8], value: Vec<u8>, error: &str) -> Output {
         attempts: 1,
         time: Timestamp(SystemClock.now().0),
         replay_of: None,
+        shard: None,
         piece: None,
     };
     let own = HeadersBuilder::new().add("<b>own</b>", Some(key)).build();

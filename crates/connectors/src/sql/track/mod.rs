@@ -13,6 +13,7 @@ mod schema;
 mod statements;
 #[cfg(all(test, feature = "sqlite"))]
 mod tests;
+mod together;
 mod tracker;
 
 use std::sync::Arc;

@@ -303,7 +303,7 @@ impl Statements {
     }
 
     pub fn totals(&self) -> String {
-        let last = self.status(self.tables.stages.len().saturating_sub(1));
+        let last = self.status(self.last());
         let sum = |state: &str| {
             format!("CAST(SUM(CASE WHEN {last} = '{state}' THEN 1 ELSE 0 END) AS CHAR)")
         };
@@ -330,13 +330,21 @@ impl Statements {
         )
     }
 
-    pub fn oldest_started(&self, stage: usize) -> String {
+    /// Shard, state, how many files and the age of the oldest, of one stage. What is through the last
+    /// stage is left out by its index: that is nearly everything.
+    pub fn load(&self, stage: usize) -> String {
+        let (status, last) = (self.status(stage), self.status(self.last()));
         format!(
-            "SELECT CAST(t.shard AS CHAR), CAST(MAX({}) AS CHAR) FROM {} t WHERE t.{} = 'started' \
-             GROUP BY t.shard",
+            "SELECT CAST(t.shard AS CHAR), CAST(t.{status} AS CHAR), CAST(COUNT(*) AS CHAR), \
+             CAST(MAX({}) AS CHAR) FROM {} t WHERE t.{last} IN ('new', 'started', 'failed') AND \
+             t.{status} <> 'done' GROUP BY t.shard, t.{status} ORDER BY t.shard",
             self.seconds(),
             self.table(),
-            self.status(stage)
         )
+    }
+
+    /// The last stage.
+    fn last(&self) -> usize {
+        self.tables.stages.len().saturating_sub(1)
     }
 }

@@ -3,8 +3,11 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use potok_core::{FileFacts, FilesAsk, NewFile, StageState, StageTotals, TrackStep, Tracker};
+use potok_core::{
+    Fault, FileFacts, FilesAsk, NewFile, StageLoad, StageState, StageTotals, TrackStep, Tracker,
+};
 
 use super::{LogIdentity, TrackConfig};
 use crate::sql::{DatabaseLocation, database};
@@ -88,4 +91,110 @@ async fn a_stage_has_what_the_one_before_is_done_with() {
     };
     assert_eq!((total("ingest", 0), total("ingest", 1)), ((0, 0, 2, 0), (0, 2, 0, 0)));
     assert_eq!((total("worker", 0), total("sender", 1)), ((2, 0, 0, 0), (2, 0, 0, 0)));
+}
+
+async fn advance(
+    tracker: &Arc<dyn Tracker>,
+    of: NewFile,
+    stage: usize,
+    state: StageState,
+) -> Result<(), Fault> {
+    let file = tracker.name(&of).await?;
+    let facts = FileFacts::default();
+    tracker.advance(&TrackStep { file, of, stage, state, facts }).await
+}
+
+/// Naive: steps that share a transaction fail together, and a row that the table refuses holds up the
+/// files of all shards.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_refused_step_holds_up_no_other_that_is_made_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let tracker = tracker(folder.path(), "a");
+    tracker.prepare().await.unwrap();
+    let slice = |number: u32| format!("202501010000{number:02}");
+    for number in 0..20 {
+        for shard in 0..2 {
+            let seal = format!("{number}/{shard}");
+            tracker.name(&file(&seal, &slice(number), shard)).await.unwrap();
+        }
+    }
+    let table = rusqlite::Connection::open(folder.path().join("db/tracking.sqlite")).unwrap();
+    table.busy_timeout(Duration::from_secs(10)).unwrap();
+    let refuse = "CREATE TRIGGER refused BEFORE UPDATE ON pipeline_tracking WHEN NEW.shard = 1 BEGIN \
+                  SELECT RAISE(ABORT, 'not this one'); END";
+    table.execute_batch(refuse).unwrap();
+    // They queue up behind this, and are made together.
+    table.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let steps = (0..20).flat_map(|number| [(number, 0), (number, 1)]);
+    let steps = steps.map(|(number, shard)| {
+        let (tracker, of) =
+            (tracker.clone(), file(&format!("{number}/{shard}"), &slice(number), shard));
+        let file = of.slice.as_str().into();
+        let facts = FileFacts::default();
+        let step = TrackStep { file, of, stage: 1, state: StageState::Started, facts };
+        (shard, tokio::spawn(async move { tracker.advance(&step).await }))
+    });
+    let steps: Vec<_> = steps.collect();
+    tokio::task::yield_now().await;
+    table.execute_batch("ROLLBACK").unwrap();
+    for (shard, step) in steps {
+        let made = step.await.unwrap();
+        assert_eq!(made.is_ok(), shard == 0, "{made:?}");
+        assert!(made.err().is_none_or(|fault| fault.code == "P1405"));
+    }
+    let started = "SELECT COUNT(*) FROM pipeline_tracking WHERE worker_status = 'started'";
+    let started: i64 = table.query_row(started, [], |row| row.get(0)).unwrap();
+    assert_eq!(started, 20);
+}
+
+#[tokio::test]
+async fn rows_without_records_end_together_and_what_was_taken_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let tracker = tracker(folder.path(), "a");
+    tracker.prepare().await.unwrap();
+    for number in 0..5 {
+        let slice = format!("2025010100000{number}");
+        tracker.name(&file(&slice, &slice, 0)).await.unwrap();
+    }
+    let mut empty = tracker.unclaimed().await.unwrap();
+    empty.sort();
+    assert_eq!(empty.len(), 5);
+    // A group has taken one meanwhile.
+    tracker.name(&file("late", "20250101000002", 1)).await.unwrap();
+    tracker.sweep(&empty).await.unwrap();
+    assert!(tracker.unclaimed().await.unwrap().is_empty());
+    let totals = tracker.totals().await.unwrap();
+    let of: Vec<_> = totals.iter().map(|of| (of.shard, of.total, of.completed)).collect();
+    assert_eq!(of, [(0, 5, 0), (1, 5, 4)]);
+}
+
+#[tokio::test]
+async fn the_load_of_a_stage_is_what_is_not_through() {
+    let folder = tempfile::tempdir().unwrap();
+    let tracker = tracker(folder.path(), "a");
+    tracker.prepare().await.unwrap();
+    for (slice, stage, state) in [
+        ("20250101000000", 2, StageState::Done),
+        ("20250101000010", 1, StageState::Started),
+        ("20250101000020", 1, StageState::Failed),
+    ] {
+        advance(&tracker, file(slice, slice, 0), stage, state).await.unwrap();
+    }
+    let table = rusqlite::Connection::open(folder.path().join("db/tracking.sqlite")).unwrap();
+    let old = "UPDATE pipeline_tracking SET updated_at = datetime('now', '-90 seconds') WHERE filename = \
+               '20250101000010'";
+    table.execute_batch(old).unwrap();
+    let load = tracker.load().await.unwrap();
+    let of = |stage: &str, shard, state: &str| {
+        let is_it = |load: &&StageLoad| {
+            (&*load.stage, load.shard, load.state.as_str()) == (stage, shard, state)
+        };
+        load.iter().find(is_it).map(|load| (load.files, load.seconds >= 90))
+    };
+    assert_eq!(of("worker", 0, "started"), Some((1, true)));
+    assert_eq!(of("worker", 0, "failed"), Some((1, false)));
+    assert_eq!(of("worker", 0, "new"), None);
+    assert_eq!(of("sender", 0, "new"), Some((2, true)));
+    assert_eq!(of("ingest", 1, "started"), Some((3, true)));
+    assert_eq!(of("ingest", 0, "started"), None);
 }

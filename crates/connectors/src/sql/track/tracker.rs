@@ -7,18 +7,21 @@ use std::time::Duration;
 use async_trait::async_trait;
 use potok_core::trouble::crash_point;
 use potok_core::{
-    Fault, FileCounts, FileFacts, FilesAsk, Move, NewFile, OldestStarted, ShardTotals, StageState,
+    Fault, FileCounts, FileFacts, FilesAsk, Move, NewFile, ShardTotals, StageLoad, StageState,
     StageTotals, TrackStep, TrackedFile, TrackedStage, Tracker,
 };
 
 use super::foreign::{self, ForeignMoves};
 use super::statements::Statements;
-use super::{SqlValue, TextRow, TrackConfig, TrackDatabase, TrackSession, TrackTables};
+use super::together::StepQueue;
+use super::{Dialect, SqlValue, TextRow, TrackConfig, TrackDatabase, TrackSession, TrackTables};
 
 /// How long one step may take: a database that is frozen must not hold a lane.
 const STEP_MAX: Duration = Duration::from_secs(15);
 /// Rows that are removed in one transaction.
 const EXPIRED_MAX: u32 = 1_000;
+/// Rows without records that are ended in one transaction.
+const SWEPT_MAX: usize = 100;
 /// Names that a slice may have; more are a mistake somewhere.
 const NAMES_MAX: u32 = 100_000;
 
@@ -30,6 +33,8 @@ pub(crate) struct SqlTracker<D> {
     statements: Statements,
     stages: Vec<Arc<str>>,
     foreign: ForeignMoves,
+    /// Steps that wait for each other.
+    pub(super) queue: StepQueue,
     /// Known when the tables were prepared.
     log: tokio::sync::OnceCell<String>,
 }
@@ -53,7 +58,8 @@ impl<D: TrackDatabase> SqlTracker<D> {
         let stages = config.stages.iter().map(|(stage, _)| stage.clone()).collect();
         let log = tokio::sync::OnceCell::new();
         let foreign = ForeignMoves::default();
-        SqlTracker { database, config, tables, statements, stages, foreign, log }
+        let queue = StepQueue::default();
+        SqlTracker { database, config, tables, statements, stages, foreign, queue, log }
     }
 
     async fn bounded<T>(&self, work: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
@@ -191,12 +197,24 @@ impl<D: TrackDatabase> SqlTracker<D> {
         Ok(())
     }
 
-    async fn step(&self, step: &TrackStep) -> Result<(), Fault> {
+    /// Makes steps, all of them or none.
+    pub(super) async fn steps(&self, steps: &[TrackStep]) -> Result<(), Fault> {
+        let mut session = self.database.begin().await?;
+        for step in steps {
+            self.step(&mut session, step).await?;
+        }
+        session.commit().await?;
+        for step in steps.iter().filter(|step| step.facts.counts.is_some()) {
+            self.foreign.forget(&step.file, step.of.shard);
+        }
+        Ok(())
+    }
+
+    async fn step(&self, session: &mut BoxedSession, step: &TrackStep) -> Result<(), Fault> {
         let TrackConfig { pipeline, owner, .. } = &self.config;
         let log = self.log().await?;
         let (file, shard) = (&*step.file, step.of.shard);
         let key = [SqlValue::from(file), SqlValue::from(shard)];
-        let mut session = self.database.begin().await?;
         let there = session.ask(&self.statements.presence(), &key).await?;
         let there = there.first();
         if text(there, 0).is_some() {
@@ -222,9 +240,11 @@ impl<D: TrackDatabase> SqlTracker<D> {
             session.run(&self.statements.insert(1), &key).await?;
         }
         for before in 0..step.stage {
-            self.lift(&mut session, (file, shard), before, StageState::Done).await?;
+            if !self.is_done(found, before) {
+                self.lift(session, (file, shard), before, StageState::Done).await?;
+            }
         }
-        self.lift(&mut session, (file, shard), step.stage, step.state).await?;
+        self.lift(session, (file, shard), step.stage, step.state).await?;
         let FileFacts { records, hash, counts, error, attempt } = &step.facts;
         let error = error.as_deref().or_else(|| foreign::standing_error(found, step.stage));
         let [key_file, key_shard] = key.clone();
@@ -250,11 +270,38 @@ impl<D: TrackDatabase> SqlTracker<D> {
             ];
             session.run(&self.statements.finish(), &values).await?;
         }
-        session.commit().await?;
-        if counts.is_some() {
-            self.foreign.forget(file, shard);
-        }
         Ok(())
+    }
+
+    /// True where nothing is to be lifted, and nobody can have changed that since it was read: SQLite has
+    /// one writer at a time.
+    fn is_done(&self, found: Option<&[Option<String>]>, stage: usize) -> bool {
+        let state = found.and_then(|cells| cells.get(1 + stage * 3));
+        self.database.dialect() == Dialect::Sqlite
+            && state.is_some_and(|state| state.as_deref() == Some("done"))
+    }
+
+    /// Ends rows that no group has taken, each in all its stages.
+    async fn end_empty(&self, rows: &[(Arc<str>, u32)]) -> Result<(), Fault> {
+        let TrackConfig { pipeline, owner, .. } = &self.config;
+        let log = self.log().await?;
+        let mut session = self.database.begin().await?;
+        for (file, shard) in rows {
+            let (file, shard) = (&**file, *shard);
+            let key = [SqlValue::from(file), SqlValue::from(shard)];
+            let [key_file, key_shard] = key.clone();
+            let values =
+                [owner.as_str().into(), key_file, key_shard, pipeline.as_str().into(), log.into()];
+            if session.run(&self.statements.sweep(), &values).await? != 1 {
+                continue;
+            }
+            session.run(&self.statements.insert(1), &key).await?;
+            for stage in 0..self.stages.len() {
+                self.lift(&mut session, (file, shard), stage, StageState::Done).await?;
+            }
+        }
+        crash_point("file.swept");
+        session.commit().await
     }
 
     async fn put_back(&self, file: &str, shard: Option<u32>) -> Result<u64, Fault> {
@@ -372,7 +419,10 @@ impl<D: TrackDatabase> Tracker for SqlTracker<D> {
     }
 
     async fn advance(&self, step: &TrackStep) -> Result<(), Fault> {
-        self.bounded(self.step(step)).await
+        match self.database.dialect() {
+            Dialect::Sqlite => self.bounded(self.step_together(step)).await,
+            _ => self.bounded(self.steps(std::slice::from_ref(step))).await,
+        }
     }
 
     async fn unclaimed(&self) -> Result<Vec<(Arc<str>, u32)>, Fault> {
@@ -384,26 +434,11 @@ impl<D: TrackDatabase> Tracker for SqlTracker<D> {
         Ok(rows.iter().filter_map(read).collect())
     }
 
-    async fn sweep(&self, file: &str, shard: u32) -> Result<(), Fault> {
-        let TrackConfig { pipeline, owner, .. } = &self.config;
-        let log = self.log().await?;
-        let sweep = async {
-            let mut session = self.database.begin().await?;
-            let key = [SqlValue::from(file), SqlValue::from(shard)];
-            let [key_file, key_shard] = key.clone();
-            let values =
-                [owner.as_str().into(), key_file, key_shard, pipeline.as_str().into(), log.into()];
-            if session.run(&self.statements.sweep(), &values).await? != 1 {
-                return Ok(());
-            }
-            session.run(&self.statements.insert(1), &key).await?;
-            for stage in 0..self.stages.len() {
-                self.lift(&mut session, (file, shard), stage, StageState::Done).await?;
-            }
-            crash_point("file.swept");
-            session.commit().await
-        };
-        self.bounded(sweep).await
+    async fn sweep(&self, rows: &[(Arc<str>, u32)]) -> Result<(), Fault> {
+        for some in rows.chunks(SWEPT_MAX) {
+            self.bounded(self.end_empty(some)).await?;
+        }
+        Ok(())
     }
 
     async fn list(&self, ask: &FilesAsk) -> Result<Vec<TrackedFile>, Fault> {
@@ -474,19 +509,22 @@ impl<D: TrackDatabase> Tracker for SqlTracker<D> {
         self.foreign.total()
     }
 
-    async fn oldest_started(&self) -> Result<Vec<OldestStarted>, Fault> {
-        let mut oldest = Vec::new();
+    async fn load(&self) -> Result<Vec<StageLoad>, Fault> {
+        let mut loads = Vec::new();
         for (at, stage) in self.stages.iter().enumerate() {
-            let sql = self.statements.oldest_started(at);
-            for row in self.bounded(self.ask(&sql, &[])).await? {
-                let shard = text(Some(&row), 0).and_then(|text| text.parse().ok());
-                let seconds = text(Some(&row), 1).and_then(|text| text.parse::<i64>().ok());
-                if let (Some(shard), Some(seconds)) = (shard, seconds) {
-                    let seconds = u64::try_from(seconds).unwrap_or(0);
-                    oldest.push(OldestStarted { stage: stage.clone(), shard, seconds });
-                }
-            }
+            let rows = self.bounded(self.ask(&self.statements.load(at), &[])).await?;
+            loads.extend(rows.iter().filter_map(|row| {
+                let text = |at: usize| text(Some(row), at);
+                Some(StageLoad {
+                    stage: stage.clone(),
+                    shard: text(0)?.parse().ok()?,
+                    state: text(1)?,
+                    files: text(2)?.parse().ok()?,
+                    // Whoever sets the clock back makes it less than nothing.
+                    seconds: text(3)?.parse::<i64>().ok()?.try_into().unwrap_or(0),
+                })
+            }));
         }
-        Ok(oldest)
+        Ok(loads)
     }
 }

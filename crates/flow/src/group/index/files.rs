@@ -35,10 +35,16 @@ impl Index {
         }
     }
 
-    /// The first of the groups that may be sent and that are wanted: where groups become files, one
-    /// whose file is not there keeps back what lies behind it.
-    pub fn next_to_send(&self, wanted: impl Fn(&SealedGroup) -> bool) -> Option<&SealedGroup> {
-        self.sealed.first(wanted)
+    /// The groups that are next, one of each key, in the order of the seals.
+    pub fn next_to_send(&self) -> impl Iterator<Item = &SealedGroup> {
+        self.sealed.firsts()
+    }
+
+    /// True where a sealed group or a replay waits that is of another shard than this one.
+    pub fn waits_beside(&self, shard: usize) -> bool {
+        let is_other = |of: Option<u32>| of.is_none_or(|of| of as usize != shard);
+        self.replays.shards().any(|(of, _)| is_other(Some(of)))
+            || self.sealed.firsts().any(|sealed| is_other(shard_in(&sealed.key)))
     }
 
     /// Takes out the group of that seal, to be sent.

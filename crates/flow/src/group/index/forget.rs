@@ -49,8 +49,17 @@ impl Forgetting<'_> {
         true
     }
 
+    /// The same for a replay, which is in no group.
+    fn replay(&mut self, feed: u32) -> bool {
+        self.of_feed(feed).map(|(_, records, _)| *records += 1).is_some()
+    }
+
     fn of(&mut self, entry: &HeldRecord) -> Option<&mut (u64, u64, u64)> {
-        let nonce = self.feeds.get(entry.feed as usize)?.assignment;
+        self.of_feed(entry.feed)
+    }
+
+    fn of_feed(&mut self, feed: u32) -> Option<&mut (u64, u64, u64)> {
+        let nonce = self.feeds.get(feed as usize)?.assignment;
         self.assignments.iter_mut().find(|(left, ..)| *left == nonce)
     }
 }
@@ -96,6 +105,7 @@ impl Index {
             torn |= if seal_stays { gone > 0 } else { gone < members };
             seal_stays
         });
+        self.replays.forget(|feed| left.replay(feed));
         self.bytes = self.bytes.saturating_sub(left.bytes);
         self.records = self.records.saturating_sub(left.records);
         // Nothing names these any more, except what is being sent: the next feeds take their numbers.

@@ -9,10 +9,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use potok_core::Timestamp;
 
 use super::{Feed, HeldRecord, Index, Members, SealedGroup, bytes_of};
-use crate::group::arrival::{self, Arrival, Stream};
+use crate::group::arrival;
 use crate::group::bodies::Room;
 
 /// What is left of a group.
@@ -67,24 +66,8 @@ impl Parked {
             let gap = self.gaps.binary_search_by_key(&(feed, offset), |gap| (gap.0, gap.1));
             let gap = gap.ok().and_then(|at| self.gaps.get(at));
             let (before, from) = gap.map_or((0, 1), |(.., before, from)| (*before, *from));
-            let time = Timestamp(0);
-            entries.push(HeldRecord {
-                feed,
-                offset,
-                before,
-                from,
-                bytes: each,
-                time,
-                at: 0,
-                arrival: Arrival { stream: Stream::Log, place: 0, time },
-                closes: false,
-                quiet: 0,
-                kind: None,
-                id: None,
-                with: offset,
-                in_store: true,
-                body: None,
-            });
+            let entry = HeldRecord::at_place(feed, offset);
+            entries.push(HeldRecord { before, from, bytes: each, ..entry });
         }
         entries.sort_unstable_by_key(place);
         let mut ranks = self.ranks.iter().copied();

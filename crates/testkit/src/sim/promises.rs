@@ -105,6 +105,11 @@ pub fn seals(w: &State) -> Vec<(Bytes, BTreeSet<Position>)> {
     notes.map(seal).filter(|(_, members)| !members.is_empty()).collect()
 }
 
+/// How often what has that name may be there again.
+pub(super) fn excused(w: &State, name: &str) -> u64 {
+    w.observed.copies_max(name) - 1
+}
+
 /// What copies of one dead letter have in common.
 fn letter_id(origin: &Position, deliver: Option<u32>, attempts: u32) -> String {
     format!("{origin} entry {deliver:?} attempt {attempts}")

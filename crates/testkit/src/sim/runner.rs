@@ -99,6 +99,7 @@ pub fn run(scenario: Scenario) -> Result<Outcome, String> {
         w.shared = scenario.sharing > 0;
         w.read_apart = scenario.read_apart;
         w.output_max = scenario.output_max();
+        w.limited = scenario.limited();
         w.expect = Some(Arc::new(Expectation {
             scenario: scenario.clone(),
             dead: DEAD.into(),
@@ -133,7 +134,7 @@ pub fn run(scenario: Scenario) -> Result<Outcome, String> {
 }
 
 /// Panics that are part of a simulation say so; everything else is shown as usual.
-fn silence_simulated_panics() {
+pub(super) fn silence_simulated_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let usual = std::panic::take_hook();

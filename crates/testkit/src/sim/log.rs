@@ -88,7 +88,11 @@ impl SimLog {
                 let _ = answer.send(Err(Fault::wait("simulated: the disk is full").into()));
                 return;
             }
-            let written = self.apply(&transaction, &lives);
+            let refused = self.world.with(|w| refused_copies(w, &transaction, &lives));
+            let written = match refused.is_empty() {
+                true => self.apply(&transaction, &lives),
+                false => Err(NotWritten::Refused(refused)),
+            };
             self.changed.notify_waiters();
             self.world.step("the log, after a write").await;
             self.world.latency(slow).await;
@@ -247,6 +251,31 @@ pub(super) fn too_large(w: &mut State, outputs: &[Output]) -> Vec<(usize, Fault)
             w.tally.hit(Trouble::TooLarge);
             w.note(format_args!("refuses {} bytes for {}", output.bytes(), output.topic));
             let what = "simulated: the record is too large for its topic";
+            refused.push((at, Fault::set_aside(Reason::TooLarge, what)));
+        }
+    }
+    refused
+}
+
+/// The outputs of a transaction of gathering that their topics will never take: copies, where that is
+/// the trouble, and dead letters in their place.
+fn refused_copies(
+    w: &mut State,
+    transaction: &Transaction,
+    lives: &[Arc<Mutex<SimAssignments>>],
+) -> Vec<(usize, Fault)> {
+    let is_exact = |live: &Arc<Mutex<SimAssignments>>| {
+        live.lock().unwrap_or_else(PoisonError::into_inner).exact
+    };
+    if !w.enabled.contains(&Trouble::CopyRefused) || !lives.iter().any(is_exact) {
+        return Vec::new();
+    }
+    let most = w.output_max.unwrap_or(usize::MAX);
+    let mut refused = too_large(w, &transaction.outputs);
+    for (at, output) in transaction.outputs.iter().enumerate() {
+        if promises::observe_copy(w, output, most) {
+            w.tally.hit(Trouble::CopyRefused);
+            let what = "simulated: the copy is too large for its topic";
             refused.push((at, Fault::set_aside(Reason::TooLarge, what)));
         }
     }

@@ -305,6 +305,10 @@ impl Scenario {
             false => &[Trouble::TooLarge, Trouble::MetadataLost],
         };
         self.enabled.retain(|trouble| !impossible.contains(trouble));
+        // Only what is large is refused.
+        if !self.enabled.contains(&Trouble::TooLarge) {
+            self.enabled.remove(&Trouble::CopyRefused);
+        }
         // A poisonous record keeps the disk full until somebody decides.
         if self.enabled.contains(&Trouble::Poison) {
             self.enabled.remove(&Trouble::DiskFull);

@@ -80,6 +80,8 @@ pub enum Trouble {
     MetadataLost,
     /// The store of held records takes no more until some are cleaned.
     StoreFull,
+    /// The topic of gathered records will never take the copy of one: it is too large.
+    CopyRefused,
     /// The log takes nothing and hands nothing out for a while.
     LogAway,
     /// A topic takes nothing that is offered for a while, as without a right; transactions pass.
@@ -94,7 +96,7 @@ impl Trouble {
     pub const TOGETHER: usize = 33;
 
     /// What pipelines on topics meet.
-    pub const ALL: [Trouble; 37] = [
+    pub const ALL: [Trouble; 38] = [
         Trouble::NextSlow,
         Trouble::NextFault,
         Trouble::TransactRefused,
@@ -132,6 +134,7 @@ impl Trouble {
         Trouble::DiskFull,
         Trouble::MetadataLost,
         Trouble::StoreFull,
+        Trouble::CopyRefused,
     ];
 
     /// What pipelines on feeds meet beside the trouble of the feed itself.

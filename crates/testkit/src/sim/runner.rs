@@ -615,8 +615,9 @@ impl Runner {
 
     /// True when every record of the pipeline's topics has ended and it says so itself.
     fn is_quiet(&self) -> bool {
-        // A gate that is half open waits for a record to try its destination with.
-        let helped = self.scenario.helped;
+        // A gate that is half open waits for a record to try its destination with. One of several
+        // processes may have no partition, and so none.
+        let helped = self.scenario.helped && self.scenario.sharing < 2;
         let is_quiet = |status: &Status| {
             status.in_flight == 0
                 && status.state == EngineState::Running

@@ -36,9 +36,12 @@ enum Command {
     /// Simulate whole pipelines under trouble
     Sim {
         /// One seed to replay and show, or `FROM..TO`; without it, 1,000 fresh ones, half of them
-        /// with groups
+        /// with groups, and 1,000 of feeds
         #[arg(value_name = "SEED")]
         seeds: Option<String>,
+        /// The seeds are of pipelines on feeds
+        #[arg(long, requires = "seeds")]
+        feeds: bool,
     },
     /// The long versions of the tests: more seeds, more kills, more records
     Soak,
@@ -88,13 +91,14 @@ fn run(command: Command) -> Result<()> {
             fast::run()
         }
         Command::Check => check(),
-        Command::Sim { seeds } => {
-            let seeds = seeds.unwrap_or_else(fresh_seeds);
-            cargo::run_with(
-                &[("POTOK_SIM_SEED", &seeds)],
-                "test",
-                &["-p", "potok-testkit", "--test", "sim", "--", "--nocapture", "replay"],
-            )
+        Command::Sim { seeds: Some(seeds), feeds } => {
+            let (variable, test) = if feeds { FEED_SIMULATOR } else { SIMULATOR };
+            simulate(&[test], &[(variable, &seeds)])
+        }
+        Command::Sim { seeds: None, .. } => {
+            let seeds = fresh_seeds();
+            let tests = [SIMULATOR, FEED_SIMULATOR];
+            simulate(&tests.map(|(_, test)| test), &tests.map(|(variable, _)| (variable, &*seeds)))
         }
         Command::Soak => {
             prerequisites()?;
@@ -119,7 +123,19 @@ fn check() -> Result<()> {
     cargo::run("clippy", &["--workspace", "--all-targets", "--", "-D", "warnings"])
 }
 
-/// From this seed on the simulator's pipelines hold records in groups.
+/// The tests that simulate, each with the variable that says which seeds.
+const SIMULATOR: (&str, &str) = ("POTOK_SIM_SEED", "sim");
+const FEED_SIMULATOR: (&str, &str) = ("POTOK_FEED_SEED", "feeds");
+
+fn simulate(tests: &[&str], seeds: &[(&str, &str)]) -> Result<()> {
+    let tests = tests.iter().flat_map(|test| ["--test", test]);
+    let mut args: Vec<&str> = ["-p", "potok-testkit"].into_iter().chain(tests).collect();
+    args.extend(["--no-fail-fast", "--", "--nocapture", "replay"]);
+    cargo::run_with(seeds, "test", &args)
+}
+
+/// From this seed on the simulator's pipelines hold records in groups, and around feeds there is more
+/// trouble.
 const HELD_SEEDS: u128 = 1 << 32;
 
 /// Seeds that nobody has tried, most likely.

@@ -157,6 +157,8 @@ pub enum Bug {
     OutOfTurn,
     /// Where the log is shared, records are copied first and their positions noted later.
     GatheredApart,
+    /// Where the log is shared, a record whose copy it will never take is left out.
+    RefusedCopyLeftOut,
     /// Where the log is shared, windows go by the clock of the process.
     WindowsByOwnClock,
     /// Where the log is shared, its clock is trusted though it was set back.

@@ -308,7 +308,11 @@ impl Lane {
             }
             self.settle_feeds(&mut cycle);
             self.finish(cycle);
-            worked?;
+            match worked {
+                // What has queued up is handed back as well: its feed would wait for it.
+                Err(Stop::Asked) if self.stopping.get() => {}
+                worked => worked?,
+            }
         }
         Ok(())
     }

@@ -137,6 +137,11 @@ fn records_gathered_before_their_positions_are_noted() {
 }
 
 #[test]
+fn a_copy_that_the_log_refuses_is_left_out() {
+    is_found_in_groups(Bug::RefusedCopyLeftOut, &[Promise::NothingLost]);
+}
+
+#[test]
 fn superseded_ends_at_once() {
     is_found_in_groups(Bug::SupersededEndsAtOnce, &[Promise::NotedOnlyWhenEnded]);
 }

@@ -5,7 +5,9 @@
 //! it, so the lane shuts the key: whatever comes of it is given back. Three things open it again:
 //!
 //! - something comes under another assignment: the feed has begun anew, with what it knows;
-//! - the failed record itself comes: its feed hands out nothing else of that key before;
+//! - the failed record itself comes, and its feed knows of the failure: it hands out nothing else of
+//!   that key before. One of which it does not know was given back instead, behind another that failed
+//!   in the ledger: it waits for those before it;
 //! - a record comes again that was given back for that reason. Its feed has learned of the failure
 //!   before it learned of this one, and still hands it out: the failed record has ended otherwise, or
 //!   another process has dealt with it.
@@ -85,25 +87,37 @@ struct ShutKey {
     /// Under which the record was handed out that failed.
     assignment: u64,
     head: Position,
+    /// How often the head has failed by then.
+    attempt: u32,
     /// The records given back because of it.
     behind: HashSet<Position>,
 }
 
 impl ShutKeys {
     /// True where a record that was handed out may be worked on. Opens its key where it shows that
-    /// the key is free.
-    pub(super) fn admits(&mut self, key: u64, assignment: u64, origin: Position) -> bool {
+    /// the key is free. `failures` says how often it has failed as its feed knows.
+    pub(super) fn admits(
+        &mut self,
+        key: u64,
+        assignment: u64,
+        (origin, failures): (Position, u32),
+    ) -> bool {
         let Some(shut) = self.0.get_mut(&key) else { return true };
-        let is_open =
-            shut.assignment != assignment || shut.head == origin || !shut.behind.insert(origin);
+        let is_head = shut.head == origin && failures >= shut.attempt;
+        let is_open = shut.assignment != assignment || is_head || !shut.behind.insert(origin);
         if is_open {
             self.0.remove(&key);
         }
         is_open
     }
 
-    fn shut(&mut self, key: u64, assignment: u64, head: &Position) -> &mut ShutKey {
-        let new = || ShutKey { assignment, head: head.clone(), behind: HashSet::new() };
+    fn shut(
+        &mut self,
+        key: u64,
+        assignment: u64,
+        (head, attempt): (&Position, u32),
+    ) -> &mut ShutKey {
+        let new = || ShutKey { assignment, head: head.clone(), attempt, behind: HashSet::new() };
         let shut = self.0.entry(key).or_insert_with(new);
         if shut.assignment != assignment {
             *shut = new();
@@ -123,7 +137,7 @@ impl ShutKeys {
         &mut self,
         key: u64,
         assignment: u64,
-        head: &Position,
+        head: (&Position, u32),
         behind: impl Iterator<Item = &'a Position>,
     ) {
         self.shut(key, assignment, head).behind.extend(behind.cloned());
@@ -142,7 +156,7 @@ impl Lane {
         chunk.records.retain(|(index, key)| {
             let origin = batch.origin(*index as usize);
             let is_admitted =
-                origin.is_none_or(|(origin, _)| shut.admits(*key, batch.assignment, origin));
+                origin.is_none_or(|origin| shut.admits(*key, batch.assignment, origin));
             if !is_admitted {
                 back.push((*index, Ending::HandedBack));
             }
@@ -157,25 +171,27 @@ impl Lane {
         if planted(Bug::PutOffAlone) {
             return;
         }
-        let mut failed: HashMap<(u64, u64), Position> = HashMap::new();
+        let mut failed: HashMap<(u64, u64), (Position, u32)> = HashMap::new();
         for item in items.iter_mut().filter(|item| item.puts_off.is_some()) {
             let (key, assignment) = (item.lane_key, item.assignment);
             match failed.get(&(key, assignment)) {
-                Some(head) => {
-                    let shut = self.shut.shut(key, assignment, head);
+                Some((head, attempt)) => {
+                    let shut = self.shut.shut(key, assignment, (head, *attempt));
                     shut.behind.insert(item.origin.clone());
                     item.keep_back();
                 }
                 None if !item.letters.is_empty() => {
-                    self.shut.shut(key, assignment, &item.origin);
-                    failed.insert((key, assignment), item.origin.clone());
+                    let attempt = item.failures.saturating_add(1);
+                    self.shut.shut(key, assignment, (&item.origin, attempt));
+                    failed.insert((key, assignment), (item.origin.clone(), attempt));
                 }
                 None => {}
             }
         }
     }
 
-    /// Sends records that failed back to their feed, where it takes them.
+    /// Sends records that failed back to their feed, where it takes them; as failed only where all that
+    /// lies before them in their key has ended.
     pub(crate) fn put_off_failed(&mut self, cycle: &mut Cycle) {
         if !cycle.chunks.iter().any(|chunk| chunk.taken.puts_off.is_some()) {
             return;
@@ -187,10 +203,20 @@ impl Lane {
             item.bound_outputs(record.map_or(0, potok_core::Record::bytes));
         }
         self.shut_failed(&mut cycle.items);
+        // Keys of which something is given back: what lies behind it has not been tried in its turn.
+        let mut waiting: HashSet<(u64, u64)> = HashSet::new();
         for item in &mut cycle.items {
             let Some(attempts) = item.puts_off else { continue };
+            let key = (item.lane_key, item.assignment);
+            if item.ending() == Ending::HandedBack {
+                waiting.insert(key);
+            }
             let Some(letter) = item.letters.first() else { continue };
             if item.ending() != Ending::DeadLettered {
+                continue;
+            }
+            if waiting.contains(&key) {
+                item.keep_back();
                 continue;
             }
             let attempt = item.failures.saturating_add(1);
@@ -223,25 +249,34 @@ mod tests {
     #[test]
     fn a_key_opens_with_its_head_or_with_what_comes_again() {
         let mut keys = ShutKeys::default();
-        assert!(keys.admits(1, 9, row(1)));
-        keys.shut(1, 9, &row(1));
-        assert!(!keys.admits(1, 9, row(2)) && !keys.admits(1, 9, row(3)), "behind it");
-        assert!(keys.admits(2, 9, row(4)), "another key");
-        assert!(keys.admits(1, 9, row(1)), "the head");
-        assert!(keys.admits(1, 9, row(2)));
-        keys.shut(1, 9, &row(2));
-        assert!(!keys.admits(1, 9, row(3)), "what was given back before does not count");
-        assert!(keys.admits(1, 9, row(3)), "its feed knows that the head is gone");
-        assert!(keys.admits(1, 9, row(5)));
+        assert!(keys.admits(1, 9, (row(1), 0)));
+        keys.shut(1, 9, (&row(1), 1));
+        assert!(!keys.admits(1, 9, (row(2), 0)) && !keys.admits(1, 9, (row(3), 0)), "behind it");
+        assert!(keys.admits(2, 9, (row(4), 0)), "another key");
+        assert!(keys.admits(1, 9, (row(1), 1)), "the head");
+        assert!(keys.admits(1, 9, (row(2), 0)));
+        keys.shut(1, 9, (&row(2), 1));
+        assert!(!keys.admits(1, 9, (row(3), 0)), "what was given back before does not count");
+        assert!(keys.admits(1, 9, (row(3), 0)), "its feed knows that the head is gone");
+        assert!(keys.admits(1, 9, (row(5), 0)));
+    }
+
+    /// It lay behind one that failed in the ledger: with it those before it come again.
+    #[test]
+    fn a_head_whose_failure_its_feed_does_not_know_waits_for_those_before_it() {
+        let mut keys = ShutKeys::default();
+        keys.shut(1, 9, (&row(3), 1));
+        assert!(!keys.admits(1, 9, (row(2), 0)) && !keys.admits(1, 9, (row(3), 0)));
+        assert!(keys.admits(1, 9, (row(2), 0)) && keys.admits(1, 9, (row(3), 0)));
     }
 
     #[test]
     fn another_assignment_begins_anew() {
         let mut keys = ShutKeys::default();
-        keys.shut(1, 9, &row(2));
-        assert!(!keys.admits(1, 9, row(3)));
+        keys.shut(1, 9, (&row(2), 1));
+        assert!(!keys.admits(1, 9, (row(3), 0)));
         // That the head failed was never told to the feed: what lies before it comes again too.
-        assert!(keys.admits(1, 10, row(1)) && keys.admits(1, 10, row(2)));
+        assert!(keys.admits(1, 10, (row(1), 0)) && keys.admits(1, 10, (row(2), 0)));
     }
 
     #[test]

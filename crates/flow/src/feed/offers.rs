@@ -248,7 +248,8 @@ impl JournalWriter {
             {
                 return is_admitted;
             }
-            let is_admitted = book.shut.admits(row.key, row.assignment, row.origin.clone());
+            let origin = (row.origin.clone(), row.failures);
+            let is_admitted = book.shut.admits(row.key, row.assignment, origin);
             if !is_admitted && let Some(of) = pending.get_mut(row.pending) {
                 of.return_to_feed(row.index, None);
             }
@@ -316,11 +317,12 @@ impl JournalWriter {
         // Now it is known what others took meanwhile.
         for (place, row, fault) in refused {
             let failure = self.offers.judge(&row, &fault);
-            if let Some(of) = pending.get_mut(row.pending) {
-                of.return_to_feed(row.index, Some(failure));
+            let head = OfferRow { failures: failure.attempt, ..row };
+            if let Some(of) = pending.get_mut(head.pending) {
+                of.return_to_feed(head.index, Some(failure));
             }
             if let Some(rows) = keys.get_mut(place) {
-                self.give_back(pending, rows, Some(&row));
+                self.give_back(pending, rows, Some(&head));
             }
         }
         away.filter(|_| !progress)
@@ -341,7 +343,8 @@ impl JournalWriter {
         rows.into_iter().zip(outcomes.into_iter().chain(std::iter::repeat_with(unknown))).collect()
     }
 
-    /// Gives these back and shuts their key: behind this head, or behind the first of them.
+    /// Gives these back and shuts their key: behind this head, with how often that has failed by now, or
+    /// behind the first of them.
     fn give_back(
         &self,
         pending: &mut [PendingEndings],
@@ -352,7 +355,8 @@ impl JournalWriter {
             let behind = rows.iter().map(|row| &row.origin);
             let behind = behind.filter(|origin| **origin != first.origin);
             let (key, assignment) = (first.key, first.assignment);
-            self.offers.entries().shut.shut_behind(key, assignment, &first.origin, behind);
+            let head = (&first.origin, first.failures);
+            self.offers.entries().shut.shut_behind(key, assignment, head, behind);
         }
         // What became of the head is known, though another delivery of it may be left.
         let is_head = |row: &OfferRow| head.is_some_and(|head| head.origin == row.origin);
@@ -369,10 +373,10 @@ impl JournalWriter {
             let failures = of.feed.iter().flat_map(|feed| feed.failures());
             let failed: Vec<u32> = failures.map(|failure| failure.index).collect();
             for index in failed {
-                let Some((key, origin, _)) = of.row(index) else { continue };
+                let Some((key, origin, failures)) = of.row(index) else { continue };
                 let mut book = self.offers.entries();
                 if !book.shut.is_head(key, &origin)
-                    && !book.shut.admits(key, of.taken.batch.assignment, origin)
+                    && !book.shut.admits(key, of.taken.batch.assignment, (origin, failures))
                 {
                     of.return_to_feed(index, None);
                 }

@@ -272,6 +272,8 @@ impl Gather {
             {
                 let instead = match (refused.remove(&at), part) {
                     (None, part) => vec![(output, part)],
+                    // The naive version: what cannot be copied is left out.
+                    (Some(_), Part::Copy { .. }) if planted(Bug::RefusedCopyLeftOut) => Vec::new(),
                     (Some(fault), Part::Copy { batch, record }) => {
                         set_aside.push(fault.reason);
                         self.letter(batches, batch, record, &fault)

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -15,10 +16,12 @@ use tokio::sync::{Notify, OwnedMutexGuard, oneshot};
 
 use super::clock::SimClock;
 use super::promises;
-use super::scenario::{Deliver, SimTarget};
 use super::source::{SimAssignments, SimJournal, SimSource};
 use super::trouble::{Recovery, Trouble};
 use super::world::{State, World};
+
+/// How often a write asks whether the log that was away is back.
+const AWAY_ASKED_EVERY: Duration = Duration::from_millis(50);
 
 /// Members of groups, by group and process.
 type Members = BTreeMap<(String, usize), Arc<Mutex<SimAssignments>>>;
@@ -76,17 +79,20 @@ impl SimLog {
             self.world.latency(slow).await;
             self.world.step("the log, before a write").await;
             self.whose_is_awake(&lives).await;
-            if self.world.with(|w| w.strikes(refused, 15)) {
+            if self.world.with(|w| w.strikes(refused, 15) || w.log_is_under(Trouble::LogAway)) {
                 self.world.with(|w| w.note("the log refuses a write"));
                 let _ = answer.send(Err(Fault::wait("simulated: the log is away").into()));
                 return;
             }
-            if lives.is_empty() && self.world.with(|w| w.is_full) {
-                self.world.with(|w| w.tally.hit(Trouble::DiskFull));
+            if lives.is_empty() && self.world.with(State::has_full_disk) {
                 let _ = answer.send(Err(Fault::wait("simulated: the disk is full").into()));
                 return;
             }
-            let written = self.apply(&transaction, &lives);
+            let refused = self.world.with(|w| refused_copies(w, &transaction, &lives));
+            let written = match refused.is_empty() {
+                true => self.apply(&transaction, &lives),
+                false => Err(NotWritten::Refused(refused)),
+            };
             self.changed.notify_waiters();
             self.world.step("the log, after a write").await;
             self.world.latency(slow).await;
@@ -125,8 +131,16 @@ impl SimLog {
                 self.world.with(|w| w.note("the log makes a write wait"));
                 self.world.latency(Trouble::TransactSlow).await;
             }
-            // Nothing ends them together with it: after a crash they come again.
-            self.world.with(|w| promises::excuse_repeats(w, &transaction.outputs));
+            while self.world.with(|w| w.log_is_under(Trouble::LogAway)) {
+                tokio::time::sleep(AWAY_ASKED_EVERY).await;
+            }
+            // Nothing ends them together with it: after a crash they come again. What becomes of
+            // records of feeds is known where those are.
+            self.world.with(|w| {
+                if w.expect.is_some() {
+                    promises::excuse_repeats(w, &transaction.outputs);
+                }
+            });
             let refused = self.world.with(|w| too_large(w, &transaction.outputs));
             let written = if refused.is_empty() {
                 self.apply(&transaction, &lives)
@@ -151,14 +165,14 @@ impl SimLog {
     }
 
     /// A process that stands still may do so in the middle of a write: its last part is missing.
-    async fn whose_is_awake(&self, lives: &[Arc<Mutex<SimAssignments>>]) {
+    pub(super) async fn whose_is_awake(&self, lives: &[Arc<Mutex<SimAssignments>>]) {
         if let Some(live) = lives.first() {
             let process = live.lock().unwrap_or_else(PoisonError::into_inner).process;
             self.world.awake(process).await;
         }
     }
 
-    fn apply(
+    pub(super) fn apply(
         &self,
         transaction: &Transaction,
         lives: &[Arc<Mutex<SimAssignments>>],
@@ -229,18 +243,39 @@ fn note_ended(
 }
 
 /// The outputs that their topics will never take, by index.
-fn too_large(w: &mut State, outputs: &[Output]) -> Vec<(usize, Fault)> {
-    let Some((most, expect)) = w.output_max.zip(w.expect.clone()) else { return Vec::new() };
-    let limited = |output: &Output| {
-        let delivered = |deliver: &Deliver| matches!(&deliver.to, SimTarget::Topic(topic) if *topic == output.topic);
-        output.topic == expect.dead || expect.scenario.delivers.iter().any(delivered)
-    };
+pub(super) fn too_large(w: &mut State, outputs: &[Output]) -> Vec<(usize, Fault)> {
+    let Some(most) = w.output_max else { return Vec::new() };
     let mut refused = Vec::new();
     for (at, output) in outputs.iter().enumerate() {
-        if limited(output) && output.bytes() > most {
+        if w.limited.contains(&output.topic) && output.bytes() > most {
             w.tally.hit(Trouble::TooLarge);
             w.note(format_args!("refuses {} bytes for {}", output.bytes(), output.topic));
             let what = "simulated: the record is too large for its topic";
+            refused.push((at, Fault::set_aside(Reason::TooLarge, what)));
+        }
+    }
+    refused
+}
+
+/// The outputs of a transaction of gathering that their topics will never take: copies, where that is
+/// the trouble, and dead letters in their place.
+fn refused_copies(
+    w: &mut State,
+    transaction: &Transaction,
+    lives: &[Arc<Mutex<SimAssignments>>],
+) -> Vec<(usize, Fault)> {
+    let is_exact = |live: &Arc<Mutex<SimAssignments>>| {
+        live.lock().unwrap_or_else(PoisonError::into_inner).exact
+    };
+    if !w.enabled.contains(&Trouble::CopyRefused) || !lives.iter().any(is_exact) {
+        return Vec::new();
+    }
+    let most = w.output_max.unwrap_or(usize::MAX);
+    let mut refused = too_large(w, &transaction.outputs);
+    for (at, output) in transaction.outputs.iter().enumerate() {
+        if promises::observe_copy(w, output, most) {
+            w.tally.hit(Trouble::CopyRefused);
+            let what = "simulated: the copy is too large for its topic";
             refused.push((at, Fault::set_aside(Reason::TooLarge, what)));
         }
     }
@@ -319,6 +354,9 @@ impl Log for LogHandle {
         let log = &self.log;
         log.world.awake(self.process).await;
         log.world.latency(Trouble::NextSlow).await;
+        if log.world.with(|w| w.log_is_under(Trouble::LogAway)) {
+            return Err(Fault::wait("simulated: the log is away"));
+        }
         for spec in &specs {
             if log.is_read(&spec.group, Some(self.process)) {
                 return Err(Fault::fix(format!("group {} is open already", spec.group)));
@@ -351,6 +389,9 @@ impl Log for LogHandle {
     async fn read(&self, topic: &str, from: ReadFrom) -> Result<Box<dyn Reader>, Fault> {
         let log = &self.log;
         log.world.latency(Trouble::NextSlow).await;
+        if log.world.with(|w| w.log_is_under(Trouble::LogAway)) {
+            return Err(Fault::wait("simulated: the log is away"));
+        }
         let ends = log.world.with(|w| {
             let shelves = w.disk.topic(topic)?;
             Some(shelves.iter().map(|shelf| shelf.next).collect::<Vec<_>>())

@@ -14,10 +14,12 @@ mod feed;
 mod frozen;
 mod hindrances;
 mod log;
+mod offer;
 mod pipeline;
 mod promises;
 mod runner;
 mod scenario;
+mod seeds;
 mod sink;
 mod source;
 mod store;
@@ -28,7 +30,7 @@ mod world;
 pub use chance::Chance;
 pub use clock::SimClock;
 pub use disk::{Disk, Progress, SimPartition};
-pub use feed::{FeedManner, FeedOutcome, Row, Rows, SimFeed, run_feed_seed};
+pub use feed::{FEED_TROUBLE_SEEDS, FeedManner, FeedOutcome, Row, Rows, SimFeed, run_feed_seed};
 pub use frozen::SESSION;
 pub use log::{LogHandle, SimLog};
 pub use pipeline::{DEAD, PIPELINE, plan};
@@ -38,6 +40,7 @@ pub use scenario::{
     Act, Change, Deliver, HELD_SEEDS, Hold, LARGE, Scenario, SimTarget, StageManner,
     TWO_GROUPS_SEEDS,
 };
+pub use seeds::{listed_seeds, seed_ranges};
 pub use sink::{Manner, SimSink, Spell, Style, Table};
 pub use store::SimStore;
 pub use trouble::{Recovery, Tally, Trouble};

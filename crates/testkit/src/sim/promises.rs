@@ -34,7 +34,8 @@ pub use names::Promise;
 pub(super) use store::check_store;
 use watch::sealed_by;
 pub(super) use watch::{
-    audit_ended, check_batch, excuse_forgotten, excuse_repeats, ignored, observe_outputs,
+    audit_ended, check_batch, excuse_forgotten, excuse_repeats, ignored, observe_copy,
+    observe_outputs,
 };
 
 /// Header in which flow writes the name of a delivery.
@@ -74,6 +75,8 @@ pub struct Observations {
     gathered: BTreeMap<Position, u64>,
     /// The same of what was sent.
     sent: BTreeMap<Position, u64>,
+    /// Records whose copy the internal topic will never take.
+    refused_copies: BTreeSet<Position>,
     /// Records that had ended once, which nobody knows any more.
     forgotten: BTreeSet<Position>,
     /// How often outputs may be there again: by name, or by what a dead letter is known by.
@@ -106,6 +109,11 @@ pub fn seals(w: &State) -> Vec<(Bytes, BTreeSet<Position>)> {
     notes.map(seal).filter(|(_, members)| !members.is_empty()).collect()
 }
 
+/// How often what has that name may be there again.
+pub(super) fn excused(w: &State, name: &str) -> u64 {
+    w.observed.copies_max(name) - 1
+}
+
 /// What copies of one dead letter have in common.
 fn letter_id(origin: &Position, deliver: Option<u32>, attempts: u32) -> String {
     format!("{origin} entry {deliver:?} attempt {attempts}")
@@ -113,7 +121,11 @@ fn letter_id(origin: &Position, deliver: Option<u32>, attempts: u32) -> String {
 
 /// The record that a copy in the internal topic was made of.
 fn origin_of(record: &Record) -> Option<Position> {
-    let (name, text) = record.headers.iter().next()?;
+    origin_in(&record.headers)
+}
+
+fn origin_in(headers: &Headers) -> Option<Position> {
+    let (name, text) = headers.iter().next()?;
     let place = text.filter(|_| name == "potok-origin")?.split(|byte| *byte == 0).next()?;
     let text = std::str::from_utf8(place).ok()?;
     let parts: Vec<&str> = text.splitn(5, ' ').collect();
@@ -290,15 +302,17 @@ pub(super) fn check_end(w: &mut State) {
     }
 }
 
-/// Each record was gathered once.
+/// Each record was gathered once, or not at all where its copy is refused.
 fn check_copies_made(w: &mut State, inputs: &BTreeMap<Position, Record>) {
     let mut copies: BTreeMap<Position, u64> = BTreeMap::new();
     for origin in w.disk.records(INTERNAL).filter_map(|(_, record)| origin_of(record)) {
         *copies.entry(origin).or_default() += 1;
     }
     for at in inputs.keys() {
+        let is_refused = w.observed.refused_copies.contains(at);
         match copies.get(at).copied().unwrap_or_default() {
-            1 => {}
+            0 if is_refused => {}
+            1 if !is_refused => {}
             0 => w.violated(Promise::NothingLost, format!("{at} was not gathered")),
             many => w.violated(Promise::GatheredOnce, format!("{at} was gathered {many} times")),
         }
@@ -349,6 +363,12 @@ fn deserved(
     }
 }
 
+/// True for a dead letter that was written instead of a copy.
+fn is_instead_of_copy(w: &State, origin: &Position, deliver: Option<u32>, reason: Reason) -> bool {
+    let is_refused = w.observed.refused_copies.contains(origin);
+    is_refused && deliver.is_none() && reason == Reason::TooLarge
+}
+
 fn is_schema(change: &Change) -> bool {
     matches!(change, Change::Schema)
 }
@@ -386,6 +406,7 @@ fn check_letters(w: &mut State, expect: &Expectation, inputs: &BTreeMap<Position
             Some(right) if right == reason => {}
             // It was set aside with the one that took its place.
             _ if shared => {}
+            _ if is_instead_of_copy(w, &origin, deliver, reason) => {}
             right => {
                 let promise = match (right, error.contains("simulated outage")) {
                     (_, true) => Promise::OutageIsNoPoison,
@@ -662,6 +683,10 @@ pub(super) fn check_list(w: &mut State, letters: &[potok_flow::dead_letter::Dead
             (Some(record), Some(index)) => {
                 let entry = expect.scenario.delivers.get(index as usize);
                 entry.is_some_and(|entry| is_there(w, entry, &origin, index, record))
+            }
+            // A replay is not copied: whatever else becomes of it, that dead letter is done with.
+            (Some(record), None) if w.observed.refused_copies.contains(&origin) => {
+                deserved(w, &expect, record, None).is_none()
             }
             _ => false,
         };

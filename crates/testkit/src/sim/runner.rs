@@ -99,6 +99,7 @@ pub fn run(scenario: Scenario) -> Result<Outcome, String> {
         w.shared = scenario.sharing > 0;
         w.read_apart = scenario.read_apart;
         w.output_max = scenario.output_max();
+        w.limited = scenario.limited();
         w.expect = Some(Arc::new(Expectation {
             scenario: scenario.clone(),
             dead: DEAD.into(),
@@ -133,7 +134,7 @@ pub fn run(scenario: Scenario) -> Result<Outcome, String> {
 }
 
 /// Panics that are part of a simulation say so; everything else is shown as usual.
-fn silence_simulated_panics() {
+pub(super) fn silence_simulated_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let usual = std::panic::take_hook();
@@ -614,15 +615,13 @@ impl Runner {
 
     /// True when every record of the pipeline's topics has ended and it says so itself.
     fn is_quiet(&self) -> bool {
-        // A gate that is half open waits for a record to try its destination with. One that is sent to
-        // help comes to a process that has partitions; others may have none.
-        let is_open = |status: &Status| status.gate.state == "open";
-        let is_helped = self.scenario.helped
-            && (self.scenario.sharing < 2 || !self.statuses.iter().any(is_open));
+        // A gate that is half open waits for a record to try its destination with. One of several
+        // processes may have no partition, and so none.
+        let helped = self.scenario.helped && self.scenario.sharing < 2;
         let is_quiet = |status: &Status| {
             status.in_flight == 0
                 && status.state == EngineState::Running
-                && (is_open(status) || (!is_helped && status.gate.state == "half_open"))
+                && (status.gate.state == "open" || (!helped && status.gate.state == "half_open"))
         };
         let processes = 0..self.scenario.sharing.max(1);
         let alive = self.world.with(|w| processes.filter(|at| !w.frozen.is_dead(*at)).count());

@@ -9,7 +9,7 @@ use std::time::Duration;
 use potok_core::Output;
 
 use super::chance::Chance;
-use super::pipeline::{GROUP, SECOND_GROUP};
+use super::pipeline::{DEAD, GROUP, SECOND_GROUP};
 use super::sink::{Manner, Spell, Style};
 use super::trouble::Trouble;
 use super::workload::Workload;
@@ -305,6 +305,10 @@ impl Scenario {
             false => &[Trouble::TooLarge, Trouble::MetadataLost],
         };
         self.enabled.retain(|trouble| !impossible.contains(trouble));
+        // Only what is large is refused.
+        if !self.enabled.contains(&Trouble::TooLarge) {
+            self.enabled.remove(&Trouble::CopyRefused);
+        }
         // A poisonous record keeps the disk full until somebody decides.
         if self.enabled.contains(&Trouble::Poison) {
             self.enabled.remove(&Trouble::DiskFull);
@@ -314,6 +318,15 @@ impl Scenario {
     /// The largest output that topics take which are not read by the pipeline.
     pub fn output_max(&self) -> Option<usize> {
         self.enabled.contains(&Trouble::TooLarge).then_some(LARGE / 2)
+    }
+
+    /// The topics that take no larger one: those which the pipeline does not read itself.
+    pub fn limited(&self) -> Vec<Arc<str>> {
+        let topic = |deliver: &Deliver| match &deliver.to {
+            SimTarget::Topic(topic) => Some(topic.clone()),
+            SimTarget::Sink(_) => None,
+        };
+        self.delivers.iter().filter_map(topic).chain([DEAD.into()]).collect()
     }
 
     /// Makes groups of a scenario without; from a chance of its own, so that the rest is as it

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -47,7 +48,7 @@ impl Default for Manner {
     }
 }
 
-/// A stretch of simulated time in which the destination is not itself.
+/// A stretch of simulated time in which a destination, or the log, is not itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Spell {
     /// First millisecond.
@@ -56,6 +57,13 @@ pub struct Spell {
     pub to: u64,
     /// What is wrong: one of the troubles that last.
     pub trouble: Trouble,
+}
+
+impl Spell {
+    /// True at that millisecond.
+    pub fn is_at(&self, now: u64) -> bool {
+        (self.from..self.to).contains(&now)
+    }
 }
 
 /// What a destination holds.
@@ -157,12 +165,30 @@ impl SimSink {
     fn spell(&self) -> Option<Trouble> {
         let spell = self.with(|w, table| {
             let now = w.millis();
-            let spell = table.spells.iter().find(|s| (s.from..s.to).contains(&now));
+            let spell = table.spells.iter().find(|spell| spell.is_at(now));
             let trouble = spell.filter(|_| !w.calm).map(|spell| spell.trouble)?;
             w.tally.hit(trouble);
             Some(trouble)
         });
         spell.flatten()
+    }
+
+    /// How long the next call has no answer, in milliseconds: before it is carried out and after that.
+    fn hangs(&self) -> (u64, u64) {
+        self.world.with(|w| match w.strikes(Trouble::SinkHangs, 40) {
+            false => (0, 0),
+            true => {
+                w.note("the destination hangs");
+                let millis = w.chance.between(5_000, 100_000);
+                if w.chance.one_in(2) { (millis, 0) } else { (0, millis) }
+            }
+        })
+    }
+
+    async fn hang(&self, millis: u64) {
+        if millis > 0 {
+            tokio::time::sleep(Duration::from_millis(millis)).await;
+        }
     }
 
     /// Carries a call out, or fails it.
@@ -308,10 +334,12 @@ impl Sink for SimSink {
             self.world.with(|w| w.note("the destination's code panics"));
             panic!("{}", super::PANIC);
         }
+        let (before, after) = self.hangs();
         let (answer, answered) = oneshot::channel();
         let (called, sink, batch) = (batch, self.clone(), batch.clone());
         tokio::spawn(async move {
             sink.world.latency(Trouble::SinkSlow).await;
+            sink.hang(before).await;
             sink.world.step("the destination, before it writes").await;
             let mut result = sink.attempt(&batch);
             sink.world.with(|w| {
@@ -326,6 +354,7 @@ impl Sink for SimSink {
                 w.note(format_args!("destination {} [{}]: {said}", sink.table, summary(&batch)));
             });
             sink.world.step("the destination, after it wrote").await;
+            sink.hang(after).await;
             sink.world.latency(Trouble::SinkSlow).await;
             if result.is_ok() {
                 let names: Vec<DeliveryId> = batch.messages.iter().map(|m| m.id.clone()).collect();

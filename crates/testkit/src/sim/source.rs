@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use potok_core::{
-    Assignment, ConsumerGroupSpec, Fault, Journal, LogOrder, NotWritten, Partition, PartitionEnd,
-    Position, Record, Source, SourceBatch, SourceEvent, Transaction,
+    Assignment, ConsumerGroupSpec, Fault, Journal, LogOrder, NotWritten, OfferMode, OfferOutcome,
+    Output, Partition, PartitionEnd, Position, Record, Source, SourceBatch, SourceEvent,
+    Transaction,
 };
 use tokio::time::Instant;
 
 use super::disk::{Disk, Progress};
 use super::log::SimLog;
+use super::offer::Offer;
 use super::promises;
 use super::trouble::{Recovery, Trouble};
 use super::world::State;
@@ -162,7 +164,7 @@ impl SimSource {
                     taken.into_iter().map(|(nonce, _)| nonce).collect(),
                 )));
             }
-            if w.strikes(Trouble::NextFault, 20) {
+            if w.strikes(Trouble::NextFault, 20) || w.log_is_under(Trouble::LogAway) {
                 return Some(Err(Fault::wait("simulated: the log hands nothing out")));
             }
             if self.paused {
@@ -497,6 +499,16 @@ impl Journal for SimJournal {
         };
         world.awake(process).await;
         written
+    }
+
+    async fn offer(&self, outputs: &[Output], mode: OfferMode) -> Vec<OfferOutcome> {
+        let (log, lives) = (self.log.clone(), self.lives.clone());
+        let process = lives.first().map_or(0, |live| lock(live).process);
+        let world = log.world.clone();
+        let is_frame = self.overlap == 1;
+        let outcomes = Offer { outputs: outputs.to_vec(), mode, is_frame }.put(log, lives).await;
+        world.awake(process).await;
+        outcomes
     }
 
     fn overlap(&self) -> usize {

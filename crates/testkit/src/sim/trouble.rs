@@ -80,6 +80,14 @@ pub enum Trouble {
     MetadataLost,
     /// The store of held records takes no more until some are cleaned.
     StoreFull,
+    /// The topic of gathered records will never take the copy of one: it is too large.
+    CopyRefused,
+    /// The log takes nothing and hands nothing out for a while.
+    LogAway,
+    /// A topic takes nothing that is offered for a while, as without a right; transactions pass.
+    TopicForbidden,
+    /// A call of the destination has no answer for a long time.
+    SinkHangs,
 }
 
 impl Trouble {
@@ -87,7 +95,8 @@ impl Trouble {
     /// one more changes nothing in the scenarios there are.
     pub const TOGETHER: usize = 33;
 
-    pub const ALL: [Trouble; 37] = [
+    /// What pipelines on topics meet.
+    pub const ALL: [Trouble; 38] = [
         Trouble::NextSlow,
         Trouble::NextFault,
         Trouble::TransactRefused,
@@ -125,6 +134,32 @@ impl Trouble {
         Trouble::DiskFull,
         Trouble::MetadataLost,
         Trouble::StoreFull,
+        Trouble::CopyRefused,
+    ];
+
+    /// What pipelines on feeds meet beside the trouble of the feed itself.
+    pub const OF_FEEDS: [Trouble; 21] = [
+        Trouble::NextSlow,
+        Trouble::NextFault,
+        Trouble::TransactRefused,
+        Trouble::TransactReplyLost,
+        Trouble::TransactSlow,
+        Trouble::DiskFull,
+        Trouble::LogAway,
+        Trouble::TopicForbidden,
+        Trouble::TooLarge,
+        Trouble::SinkAway,
+        Trouble::SinkReadOnly,
+        Trouble::SinkRetriesAll,
+        Trouble::SinkNeedsFix,
+        Trouble::SinkStorm,
+        Trouble::SinkPartial,
+        Trouble::SinkReplyLost,
+        Trouble::SinkSlow,
+        Trouble::SinkPanics,
+        Trouble::SinkHangs,
+        Trouble::PrepareFails,
+        Trouble::Refused,
     ];
 }
 
@@ -215,12 +250,16 @@ impl Tally {
         }
     }
 
-    /// What was never met, in words.
-    pub fn missing(&self) -> Vec<String> {
-        let troubles = Trouble::ALL.iter().filter(|t| self.troubles(**t) == 0);
+    /// Which of these were never met, and which recoveries, in words.
+    pub fn missing(&self, troubles: &[Trouble]) -> Vec<String> {
+        let troubles = self.never(troubles).into_iter().map(|t| format!("trouble {t:?}"));
         let recoveries = Recovery::ALL.iter().filter(|r| self.recoveries(**r) == 0);
-        let troubles = troubles.map(|t| format!("trouble {t:?}"));
         troubles.chain(recoveries.map(|r| format!("recovery {r:?}"))).collect()
+    }
+
+    /// Which of these were never met.
+    pub fn never(&self, troubles: &[Trouble]) -> Vec<Trouble> {
+        troubles.iter().copied().filter(|trouble| self.troubles(*trouble) == 0).collect()
     }
 }
 

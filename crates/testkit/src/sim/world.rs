@@ -21,7 +21,7 @@ use super::disk::Disk;
 use super::frozen::FrozenProcesses;
 use super::hindrances::{Hindrances, START};
 use super::promises::{Expectation, Observations, ProcessCounts, Promise, Violation};
-use super::sink::Table;
+use super::sink::{Spell, Table};
 use super::store::SimStore;
 use super::trouble::{Recovery, Tally, Trouble};
 
@@ -48,10 +48,14 @@ pub struct State {
     /// How many transactions a group may have on their way. With more than one, outputs and
     /// progress are written apart, as on Kafka.
     pub overlap: usize,
-    /// The largest output that topics take which the pipeline does not read itself.
+    /// The largest output that some topics take.
     pub output_max: Option<usize>,
+    /// The topics that take no larger one.
+    pub limited: Vec<Arc<str>>,
     /// The disk is full: only what finishes work is written.
     pub is_full: bool,
+    /// When the log is not itself.
+    pub log_spells: Vec<Spell>,
     /// Several processes share the log.
     pub shared: bool,
     /// Groups are read apart from each other though the log is one process's own.
@@ -109,6 +113,25 @@ impl State {
         strikes
     }
 
+    /// True where the log is under that trouble now.
+    pub fn log_is_under(&mut self, trouble: Trouble) -> bool {
+        let now = self.millis();
+        let is_now = |spell: &Spell| spell.trouble == trouble && spell.is_at(now);
+        let is_under = !self.calm && self.log_spells.iter().any(is_now);
+        if is_under {
+            self.tally.hit(trouble);
+        }
+        is_under
+    }
+
+    /// True where the disk has room for nothing but what finishes work.
+    pub fn has_full_disk(&mut self) -> bool {
+        if self.is_full {
+            self.tally.hit(Trouble::DiskFull);
+        }
+        self.is_full || self.log_is_under(Trouble::DiskFull)
+    }
+
     /// Notes what happened; the notes of two runs of one seed are the same.
     pub fn note(&mut self, what: impl std::fmt::Display) {
         let line = format!("{:>9.3} {what}", self.millis() as f64 / 1_000.0);
@@ -148,7 +171,9 @@ impl World {
                 disk,
                 overlap: 1,
                 output_max: None,
+                limited: Vec::new(),
                 is_full: false,
+                log_spells: Vec::new(),
                 shared: false,
                 read_apart: false,
                 frozen: FrozenProcesses::default(),

@@ -7,8 +7,10 @@ use potok_core::{Headers, Output};
 use serde_json::{Value, json};
 
 use super::run::{DEAD, FeedScenario, OUT};
-use super::{FeedManner, Row, SimFeed};
+use super::{FeedManner, ROW, Row, SimFeed};
 use crate::sim::chance::Chance;
+use crate::sim::promises;
+use crate::sim::scenario::LARGE;
 use crate::sim::world::World;
 
 /// What a record is meant to become; its value says it.
@@ -24,6 +26,10 @@ pub(super) enum FeedRecordKind {
     Bad,
     /// It has nothing to be delivered under.
     NoKey,
+    /// The destination refuses it.
+    Refused,
+    /// It is larger than some topics take.
+    Large,
 }
 
 impl FeedRecordKind {
@@ -47,6 +53,9 @@ impl FeedRecordKind {
             FeedRecordKind::FailsUntil(until) => json!({"id": id, "k": key, "until": until}),
             FeedRecordKind::Bad => return Bytes::from(format!("{{\"id\":{id}")),
             FeedRecordKind::NoKey => json!({"id": id}),
+            // Destinations read ids as text.
+            FeedRecordKind::Refused => json!({"id": id.to_string(), "k": key, "do": "refuse"}),
+            FeedRecordKind::Large => json!({"id": id, "k": key, "text": "x".repeat(LARGE)}),
         };
         Bytes::from(value.to_string())
     }
@@ -58,13 +67,19 @@ impl FeedRecordKind {
             (Some("fail"), _) => FeedRecordKind::Fails,
             (_, Some(until)) => FeedRecordKind::FailsUntil(until),
             _ if value["k"].is_null() => FeedRecordKind::NoKey,
+            _ if !value["do"].is_null() => FeedRecordKind::Refused,
+            _ if !value["text"].is_null() => FeedRecordKind::Large,
             _ => FeedRecordKind::Good,
         }
     }
 }
 
 pub(super) fn id_of(value: &[u8]) -> Option<u64> {
-    serde_json::from_slice::<Value>(value).ok()?["id"].as_u64()
+    number(&serde_json::from_slice::<Value>(value).ok()?["id"])
+}
+
+fn number(id: &Value) -> Option<u64> {
+    id.as_u64().or_else(|| id.as_str()?.parse().ok())
 }
 
 /// The ids of the records that lie in the log.
@@ -100,7 +115,7 @@ fn arrived(world: &World, sink: bool) -> Vec<FeedMessage> {
     let ids = |value: &[u8]| {
         let value: Value = serde_json::from_slice(value).unwrap_or_default();
         let merged = value["ids"].as_array().into_iter().flatten();
-        merged.chain(value.get("id")).filter_map(Value::as_u64).collect()
+        merged.chain(value.get("id")).filter_map(number).collect()
     };
     world.with(|w| {
         if sink {
@@ -125,7 +140,8 @@ fn arrived(world: &World, sink: bool) -> Vec<FeedMessage> {
 fn letters(world: &World) -> BTreeSet<u64> {
     let id = |record: &potok_core::Record| {
         let envelope = potok_core::Envelope::split(&record.headers);
-        envelope.map(|(envelope, _)| envelope.origin.offset)
+        let origin = envelope.map(|(envelope, _)| envelope.origin);
+        origin.filter(|origin| *origin.topic == *ROW).map(|origin| origin.offset)
     };
     world.with(|w| w.disk.records(DEAD).filter_map(|(_, record)| id(record)).collect())
 }
@@ -148,9 +164,13 @@ pub(super) fn check_end(world: &World, feed: &SimFeed, scenario: &FeedScenario) 
     let arrived = arrived(world, scenario.sink.is_some());
     let letters = letters(world);
     let mut names: BTreeMap<u64, BTreeSet<&str>> = BTreeMap::new();
+    let mut copies: BTreeMap<u64, u64> = BTreeMap::new();
     let mut sets: BTreeMap<&str, BTreeSet<&Vec<u64>>> = BTreeMap::new();
     for one in &arrived {
-        one.ids.iter().for_each(|id| _ = names.entry(*id).or_default().insert(&one.name));
+        for id in &one.ids {
+            names.entry(*id).or_default().insert(&one.name);
+            *copies.entry(*id).or_default() += 1;
+        }
         sets.entry(&one.name).or_default().insert(&one.ids);
     }
     for (name, sets) in sets.iter().filter(|(_, sets)| sets.len() > 1) {
@@ -167,6 +187,8 @@ pub(super) fn check_end(world: &World, feed: &SimFeed, scenario: &FeedScenario) 
         if is_named && names.iter().any(|name| **name != id.to_string()) {
             wrong.push(format!("row {id} is called {names:?}"));
         }
+        let copies = copies.get(id).copied().unwrap_or_default();
+        wrong.extend(check_repeats(world, *id, row, copies, &names));
         wrong.extend(check_row(*id, row, kind, !names.is_empty(), &letters, scenario));
     }
     if scenario.manner == FeedManner::Rows && !letters.is_empty() {
@@ -192,28 +214,38 @@ fn check_row(
         FeedManner::Rows => row.aside,
         FeedManner::Chats => letters.contains(&id),
     };
-    // Merged messages need no key of their own.
-    let kind = match kind {
-        FeedRecordKind::NoKey if scenario.merges => FeedRecordKind::Good,
-        kind => kind,
-    };
+    let kind = scenario.expected(kind);
     let fine = match kind {
         FeedRecordKind::Good => is_there && !is_dead,
         FeedRecordKind::Filtered => !is_there && !is_dead,
-        FeedRecordKind::Fails | FeedRecordKind::Bad | FeedRecordKind::NoKey => !is_there && is_dead,
         // It may have failed too often meanwhile.
         FeedRecordKind::FailsUntil(_) => is_there || is_dead,
+        _ => !is_there && is_dead,
     };
     let is_counted = match (scenario.manner, kind) {
         (FeedManner::Chats, _) => row.failures == 0,
         (_, FeedRecordKind::Good | FeedRecordKind::Filtered) => row.failures == 0,
         (_, FeedRecordKind::FailsUntil(_)) => row.aside == (row.failures == 5),
-        (_, FeedRecordKind::Fails | FeedRecordKind::Bad | FeedRecordKind::NoKey) => {
-            row.failures == 5
-        }
+        _ => row.failures == 5,
     };
     (!fine || !is_counted || !row.ended)
         .then(|| format!("row {id}, {kind:?}: arrived {is_there}, dead letter {is_dead}, {row:?}"))
+}
+
+/// A record is there again only where nobody could know that it was: its feed was opened anew, or
+/// taken away, before it heard what became of it, or an answer of the log was lost.
+fn check_repeats(
+    world: &World,
+    id: u64,
+    row: &Row,
+    copies: u64,
+    names: &BTreeSet<&str>,
+) -> Option<String> {
+    // A message made of several may carry names of theirs before its own.
+    let own = |name: &&str| name.rsplit(" and ").next().unwrap_or_default().to_owned();
+    let excused = |name| world.with(|w| promises::excused(w, &own(name)));
+    let most = 1 + row.unsure + names.iter().map(excused).sum::<u64>();
+    (copies > most).then(|| format!("row {id} is there {copies} times, not {most} at most"))
 }
 
 /// Records of a key arrive for the first time in their order.

@@ -6,6 +6,7 @@
 
 mod check;
 mod run;
+mod trouble;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -22,11 +23,16 @@ use potok_core::{
 };
 
 use super::chance::Chance;
-use super::world::World;
+use super::trouble::Trouble;
+use super::world::{State, World};
 pub use run::{FeedOutcome, run_feed_seed};
+pub use trouble::FEED_TROUBLE_SEEDS;
 
 /// How often the feed looks for something to hand out.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// The topic in the names of rows.
+const ROW: &str = "row";
 
 /// How a feed hands out records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +56,8 @@ pub struct Row {
     pub aside: bool,
     /// How often it failed.
     pub failures: u32,
+    /// How often somebody had it of whom nobody will hear what became of it.
+    pub unsure: u64,
     /// It is kept back until then.
     until: u64,
 }
@@ -117,8 +125,9 @@ impl SimFeed {
         let mut rows = self.lock();
         for (key, value) in records {
             let id = rows.rows.len() as u64 + 1;
-            let (ended, aside, failures, until) = (false, false, 0, 0);
-            rows.rows.insert(id, Row { key, value, came, ended, aside, failures, until });
+            let (ended, aside) = (false, false);
+            let (failures, unsure, until) = (0, 0, 0);
+            rows.rows.insert(id, Row { key, value, came, ended, aside, failures, unsure, until });
         }
     }
 
@@ -200,8 +209,15 @@ impl Feed for SimFeed {
 impl Rows {
     fn open(&mut self) -> u64 {
         self.token += 1;
-        self.out.clear();
-        self.claims.iter_mut().for_each(|claim| claim.nonce = None);
+        let mut claimed = Vec::new();
+        for claim in &mut self.claims {
+            if claim.nonce.take().is_some() {
+                claimed.extend(&claim.members);
+            }
+        }
+        for id in std::mem::take(&mut self.out).into_values().chain(claimed) {
+            self.rows.entry(id).and_modify(|row| row.unsure += 1);
+        }
         self.finished.clear();
         self.lost.clear();
         self.token
@@ -327,10 +343,11 @@ impl Rows {
         }
     }
 
-    fn put_off(&mut self, id: u64, put_off: &PostponedRecord, now: u64) {
+    /// Where topics are forbidden for a while, being put off for that is no failure.
+    fn put_off(&mut self, id: u64, put_off: &PostponedRecord, now: u64, forbidden: bool) {
         let Some(row) = self.rows.get_mut(&id) else { return };
-        if put_off.attempt != row.failures + 1 {
-            let said = put_off.attempt;
+        let said = put_off.attempt;
+        if said != row.failures + 1 && !(forbidden && said == row.failures) {
             self.wrong.push(format!("row {id} failed {} times, not {said}", row.failures + 1));
         }
         row.failures = put_off.attempt;
@@ -347,14 +364,14 @@ impl Rows {
         ours.flat_map(offsets).filter_map(|offset| self.out.remove(&offset)).collect()
     }
 
-    fn commit_rows(&mut self, commit: &FeedCommit, now: u64) -> Vec<u64> {
+    fn commit_rows(&mut self, commit: &FeedCommit, now: u64, forbidden: bool) -> Vec<u64> {
         let token = self.token;
         let FeedCommit { ended, put_off, set_aside, given_back } = commit;
         let ids = self.rows_at(token, ended);
         ids.iter().for_each(|id| self.end(*id, false));
         for of in put_off.iter().filter(|of| of.assignment == token) {
             if let Some(id) = self.out.remove(&of.offset) {
-                self.put_off(id, of, now);
+                self.put_off(id, of, now, forbidden);
             }
         }
         for SetAside { assignment, offset, attempt, .. } in set_aside {
@@ -368,7 +385,18 @@ impl Rows {
             }
         }
         self.rows_at(token, given_back);
+        self.check_heads();
         ids
+    }
+
+    /// Nothing is tried before what lies before it in its key has ended.
+    fn check_heads(&mut self) {
+        for (key, head) in &self.heads {
+            let before = |(_, row): &(&u64, &Row)| !row.ended && row.key == *key;
+            if let Some((id, _)) = self.rows.range(..*head).find(before) {
+                self.wrong.push(format!("row {head} failed before row {id} of its key had ended"));
+            }
+        }
     }
 
     fn commit_chats(&mut self, commit: &FeedCommit) -> Vec<u64> {
@@ -410,7 +438,7 @@ impl Row {
 
 /// What the deliveries of a row are named after.
 fn name_of(id: u64) -> Position {
-    Position { log: 0, topic: "row".into(), partition: 0, offset: id }
+    Position { log: 0, topic: ROW.into(), partition: 0, offset: id }
 }
 
 fn partition() -> Partition {
@@ -528,6 +556,9 @@ impl SimFeed {
                 let is_out = |claim: &&mut Claim| claim.nonce.is_some();
                 let Some(claim) = rows.claims.iter_mut().find(is_out) else { return };
                 let Some(nonce) = claim.nonce.take() else { return };
+                for id in claim.members.clone() {
+                    rows.rows.entry(id).and_modify(|row| row.unsure += 1);
+                }
                 rows.lost.push_back(nonce);
             }
         }
@@ -562,13 +593,14 @@ impl Progress for SimFeedProgress {
         if feed.strikes(10) {
             return Err(Fault::wait("simulated: the feed does not take it"));
         }
-        let now = world.with(|w| w.millis());
+        let is_forbidden = |w: &mut State| w.enabled.contains(&Trouble::TopicForbidden);
+        let (now, forbidden) = world.with(|w| (w.millis(), is_forbidden(w)));
         let ended = {
             let mut rows = feed.lock();
             match feed.manner {
                 // An opening may have had several tokens; what is said under an old one is ignored.
                 _ if rows.owner != self.owner => Vec::new(),
-                FeedManner::Rows => rows.commit_rows(commit, now),
+                FeedManner::Rows => rows.commit_rows(commit, now, forbidden),
                 FeedManner::Chats => rows.commit_chats(commit),
             }
         };

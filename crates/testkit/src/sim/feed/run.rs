@@ -15,15 +15,21 @@ use potok_flow::{
 };
 
 use super::check::{self, FeedRecordKind};
+use super::trouble::{FEED_TROUBLE_SEEDS, FeedTrouble};
 use super::{FeedManner, SimFeed};
 use crate::sim::chance::Chance;
 use crate::sim::clock::SimClock;
 use crate::sim::log::{LogHandle, SimLog};
+use crate::sim::runner::silence_simulated_panics;
 use crate::sim::sink::{Manner, SimSink, Style};
+use crate::sim::trouble::{Tally, Trouble};
 use crate::sim::world::World;
 
 /// Simulated time in which everything must have ended once trouble is over.
 const FINISH_MAX: u64 = 120_000;
+
+/// A call that hangs may take so long that nobody else would wait for it.
+const DRAIN_MAX: Duration = Duration::from_secs(150);
 
 /// How often `status` is looked at.
 const SAMPLE_EVERY: Duration = Duration::from_millis(200);
@@ -40,6 +46,8 @@ pub struct FeedOutcome {
     pub seed: u64,
     /// What was wrong.
     pub violations: Vec<String>,
+    /// What it met of the log and of the destination.
+    pub tally: Tally,
     /// Everything that happened, line by line.
     pub trace: Vec<String>,
     /// A number that stands for the trace.
@@ -67,6 +75,8 @@ pub(super) struct FeedScenario {
     pub sends: Vec<(u64, Vec<(Bytes, Bytes)>)>,
     /// When a life ends and how; the last one ends by itself.
     pub ends: Vec<(u64, LifeEnd)>,
+    /// Of the log and of the destination.
+    pub trouble: FeedTrouble,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -124,7 +134,7 @@ impl FeedScenario {
             .collect();
         ends.sort_by_key(|(at, _)| *at);
         let styles = [Style::Whole, Style::Prefix, Style::PerMessage];
-        FeedScenario {
+        let mut scenario = FeedScenario {
             manner,
             beside: chance.one_in(3),
             named: chance.one_in(2),
@@ -135,14 +145,46 @@ impl FeedScenario {
             in_flight_bytes: chance.pick(&[400, 4_000, 1 << 20]).copied().unwrap_or(1 << 20),
             sends,
             ends,
+            trouble: FeedTrouble::default(),
+        };
+        if seed >= FEED_TROUBLE_SEEDS {
+            scenario.add_trouble(&mut Chance::new(seed ^ 0x7209_b1e5), span);
+        }
+        scenario
+    }
+
+    fn add_trouble(&mut self, chance: &mut Chance, span: u64) {
+        let trouble = FeedTrouble::of(chance, self, span);
+        let mut sends = std::mem::take(&mut self.sends);
+        sends.iter_mut().for_each(|(_, records)| trouble.spoil(chance, self, records));
+        (self.sends, self.trouble) = (sends, trouble);
+    }
+
+    /// True where the log will never take the output of a large record, and refuses it alone.
+    fn refuses_large(&self) -> bool {
+        let one_by_one = self.manner == FeedManner::Rows || self.overlap > 1;
+        self.sink.is_none() && !self.merges && one_by_one
+    }
+
+    /// What must become of a record, in terms of what needs no log and no destination for that.
+    pub fn expected(&self, kind: FeedRecordKind) -> FeedRecordKind {
+        match kind {
+            // Merged messages need no key of their own.
+            FeedRecordKind::NoKey if self.merges => FeedRecordKind::Good,
+            FeedRecordKind::Refused => FeedRecordKind::Fails,
+            FeedRecordKind::Large if self.refuses_large() => FeedRecordKind::Fails,
+            FeedRecordKind::Large => FeedRecordKind::Good,
+            kind => kind,
         }
     }
 }
 
 /// Runs the scenario of a seed.
 pub fn run_feed_seed(seed: u64) -> Result<FeedOutcome, String> {
+    silence_simulated_panics();
     let scenario = FeedScenario::of_seed(seed);
     let world = World::calm(seed, 3);
+    scenario.trouble.begin(&world);
     world.with(|w| {
         w.calm = false;
         w.overlap = scenario.overlap;
@@ -156,8 +198,16 @@ pub fn run_feed_seed(seed: u64) -> Result<FeedOutcome, String> {
         let sent = world.with(|w| w.disk.append(&outputs, Timestamp(0)));
         sent.map_err(|fault| fault.to_string())?;
     }
-    let mut run =
-        Run { scenario, world, feed, sent: 0, put_off: 0, openings: 0, wrong: Vec::new() };
+    let mut run = Run {
+        scenario,
+        world,
+        feed,
+        sent: 0,
+        put_off: 0,
+        openings: 0,
+        died: false,
+        wrong: Vec::new(),
+    };
     let mut ends = run.scenario.ends.clone();
     ends.reverse();
     loop {
@@ -182,8 +232,9 @@ pub fn run_feed_seed(seed: u64) -> Result<FeedOutcome, String> {
     let mut violations = std::mem::take(&mut run.wrong);
     violations.append(&mut run.feed.lock().wrong);
     violations.extend(check::check_end(&run.world, &run.feed, &run.scenario));
-    let (trace, trace_hash) = run.world.with(|w| (w.trace().to_vec(), w.trace_hash()));
-    Ok(FeedOutcome { seed, violations, trace, trace_hash, put_off: run.put_off })
+    let (tally, trace, trace_hash) =
+        run.world.with(|w| (w.tally.clone(), w.trace().to_vec(), w.trace_hash()));
+    Ok(FeedOutcome { seed, violations, tally, trace, trace_hash, put_off: run.put_off })
 }
 
 struct Run {
@@ -195,6 +246,8 @@ struct Run {
     put_off: u64,
     /// Openings of the feed before this life.
     openings: u64,
+    /// A run of this life ended before the life did: nobody gave back what it had.
+    died: bool,
     wrong: Vec<String>,
 }
 
@@ -203,6 +256,8 @@ impl Run {
         let world = self.world.clone();
         world.with(|w| w.note("a life begins"));
         self.openings = self.feed.openings();
+        // That one has to be mended may be heard of only when nobody looks any more.
+        self.died = self.scenario.trouble.enabled.contains(&Trouble::SinkNeedsFix);
         let log: Arc<dyn Log> = Arc::new(LogHandle::new(SimLog::open(world.clone())));
         let engine = Engine::new(log, Arc::new(SimClock::new(world.clone())), None);
         engine.start(self.plan()?).map_err(|fault| fault.to_string())?;
@@ -223,7 +278,7 @@ impl Run {
         let mut calm_at = None;
         loop {
             let status = engine.status().await.pop()?;
-            self.check_counts(&status);
+            self.look(&status);
             if status.state == EngineState::Blocked {
                 let _ = engine.resume(PIPELINE);
             }
@@ -274,10 +329,11 @@ impl Run {
                 tokio::time::sleep(Duration::from_secs(5)).await;
             }
             LifeEnd::Drain => {
-                engine.drain(Duration::from_secs(60)).await;
+                engine.drain(DRAIN_MAX).await;
                 self.world.with(|w| w.note("drained"));
+                engine.status().await.iter().for_each(|status| self.look(status));
                 let left = self.feed.handed_out();
-                if left > 0 && self.feed.openings() > self.openings {
+                if left > 0 && !self.died && self.feed.openings() > self.openings {
                     self.world.with(|w| w.note(self.feed.shown()));
                     self.wrong.push(format!("{left} rows were not given back by a drain"));
                 }
@@ -286,7 +342,9 @@ impl Run {
         Some(status)
     }
 
-    fn check_counts(&mut self, status: &Status) {
+    /// Counts must add up whenever one looks.
+    fn look(&mut self, status: &Status) {
+        self.died |= status.restarts + status.store_rebuilds > 0;
         let Status { received, delivered, filtered, duplicates, dead_lettered, in_flight, .. } =
             status;
         let ended = delivered + filtered + duplicates + dead_lettered;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use potok_core::{EndedOffsets, Envelope, Output, Partition, Position, RangeSet, Record};
 
 use super::{Expectation, ID_HEADER, Promise};
-use super::{ever, has_ended, letter_id, members, name_of, origin_of, replay_of};
+use super::{ever, has_ended, letter_id, members, name_of, origin_in, origin_of, replay_of};
 use crate::sim::pipeline::{HELD_GROUP, INTERNAL};
 use crate::sim::scenario::Act;
 use crate::sim::trouble::Recovery;
@@ -49,6 +49,19 @@ pub(in crate::sim) fn observe_outputs(w: &mut State, outputs: &[Output], positio
             let id = String::from_utf8_lossy(id).into_owned();
             *w.observed.named.entry(id).or_default() += 1;
         }
+    }
+}
+
+/// True for the copy of a record that is larger than that.
+pub(in crate::sim) fn observe_copy(w: &mut State, output: &Output, most: usize) -> bool {
+    let is_refused = *output.topic == *INTERNAL && output.bytes() > most;
+    match origin_in(&output.headers).filter(|_| is_refused) {
+        Some(origin) => {
+            w.note(format_args!("refuses the copy of {origin}"));
+            w.observed.refused_copies.insert(origin);
+            true
+        }
+        None => false,
     }
 }
 

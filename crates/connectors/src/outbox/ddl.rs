@@ -130,7 +130,7 @@ impl Shape {
     }
 
     /// The index that retention reads by.
-    fn retention_index(&self) -> String {
+    pub(super) fn retention_index(&self) -> String {
         let index = self.quote(&format!("{}_processed", self.names.table));
         let (outbox, at) = (self.name(&self.names.table), self.quote(&self.names.processed_at));
         let processed = self.quote(&self.names.processed);

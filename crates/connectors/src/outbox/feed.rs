@@ -1,8 +1,8 @@
 //! The feed: rows of the table as records, and what becomes of them.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -18,18 +18,23 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 use tracing::Instrument;
 
+use super::batch_size::BatchSize;
 use super::flight::{Flight, RowId, RowInFlight, Verdict};
 use super::keys::{RowKeys, position};
-use super::relay::Relay;
+use super::relay::{MARK_MAX, PURGE_MAX, PUT_OFF_MAX, Relay};
 use super::statements::ReadLimits;
-use super::table::{OutboxRow, OutboxTable, record};
+use super::table::{FailedRow, OutboxRow, OutboxTable, record};
 use super::tenure::{Lease, LeaseKeeper, Tenure, need, word};
-use super::{Outbox, SessionPurpose};
+use super::{Outbox, RelayOptions, SessionPurpose};
 
 /// Rows that one read brings at most.
 const READ: ReadLimits = ReadLimits { rows: 2_000, bytes: 4 << 20 };
+/// Rows of the first read: how large they are is not known then.
+const READ_FIRST: usize = 100;
 /// Rows that are out at most; a longer list of ids would make reads slow.
 const OUT_MAX: usize = 8_000;
+/// Rows among them that failed before: others have room, however many keys fail.
+const HEADS_OUT_MAX: usize = 2_000;
 /// The shortest and the longest pause between two reads of a table where nothing waits.
 const POLL: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
 /// The longest where a trigger tells of new rows.
@@ -38,6 +43,8 @@ const POLL_TOLD: Duration = Duration::from_secs(1);
 const SWEEP_EVERY: Duration = Duration::from_secs(2);
 /// How often locked rows are tried again.
 const MARK_EVERY: Duration = Duration::from_millis(500);
+/// How often it is looked whether an index leads to the rows that wait.
+const INDEX_EVERY: Duration = Duration::from_secs(30);
 /// Rows whose keys are found in one call.
 const KEYS_MAX: usize = 500;
 /// Rows named behind one that failed, in one call: others want the table too.
@@ -60,6 +67,7 @@ impl Feed for Outbox {
         let (told, tenure) = watch::channel(Tenure::default());
         let (need, needed) = need();
         let given_up = Arc::new(AtomicU64::new(0));
+        let size = BatchSize::up_to;
         let keeper = LeaseKeeper {
             table: table(SessionPurpose::Lease),
             owner: self.owner.clone(),
@@ -82,8 +90,16 @@ impl Feed for Outbox {
             wake: Notify::new(),
             max_wait: self.settings.max,
             counters: self.counters.clone(),
+            marks: size(MARK_MAX),
+            put_offs: size(PUT_OFF_MAX),
+            purges: size(PURGE_MAX),
+            given_up: given_up.clone(),
+            has_index: AtomicBool::new(shape.has_index),
             _need: need,
         });
+        tokio::spawn(
+            look_for_index(Arc::downgrade(&relay), table(SessionPurpose::Look)).in_current_span(),
+        );
         self.counters.opened(Arc::downgrade(&relay));
         self.spawn_listener(&relay, &shape);
         if let Some(age) = self.settings.keep_processed {
@@ -97,23 +113,7 @@ impl Feed for Outbox {
             };
             tokio::spawn(purging.in_current_span());
         }
-        let source = OutboxSource {
-            table: table(SessionPurpose::Read),
-            tenure: relay.tenure.clone(),
-            relay: relay.clone(),
-            key: RowKeys { template: self.settings.key.clone(), parser: Parser::new() },
-            partition: Partition { topic: self.settings.topic.clone(), index: 0 },
-            held: None,
-            given_up,
-            is_paused: false,
-            is_stalled: false,
-            poll_max: self.settings.poll,
-            pause: POLL.0,
-            poll_at: Instant::now(),
-            is_woken: false,
-            sweep_at: Instant::now(),
-            mark_at: Instant::now(),
-        };
+        let source = OutboxSource::new(table(SessionPurpose::Read), &relay, &self.settings);
         Ok(OpenFeed { source: Box::new(source), progress: relay })
     }
 
@@ -131,11 +131,34 @@ impl Feed for Outbox {
     }
 }
 
+/// Looks from time to time, however busy the relay is, whether it must spare the server.
+async fn look_for_index(relay: Weak<Relay>, table: OutboxTable) {
+    loop {
+        tokio::time::sleep(INDEX_EVERY).await;
+        let Some(relay) = relay.upgrade() else { return };
+        // Where that cannot be said, it is asked again.
+        if relay.held().is_some()
+            && let Ok(has_index) = table.has_index().await
+        {
+            relay.found_index(has_index);
+        }
+    }
+}
+
 /// A question that failed is asked again; the run goes on, and with it the lease.
 fn waiting(fault: Fault) -> Fault {
     match fault.next {
         Move::Fix => fault,
         _ => Fault { next: Move::Wait, ..fault },
+    }
+}
+
+/// Waits until the keeper says that this lease is lost.
+async fn lease_is_gone(mut tenure: watch::Receiver<Tenure>, token: u64) {
+    let is_gone = |tenure: &Tenure| tenure.held.is_none_or(|held| held.token != token);
+    if tenure.wait_for(is_gone).await.is_err() {
+        // Nobody is there to say it.
+        std::future::pending().await
     }
 }
 
@@ -145,10 +168,17 @@ struct OutboxSource {
     relay: Arc<Relay>,
     key: RowKeys,
     partition: Partition,
+    /// What the settings come down to.
+    config: String,
     /// The tenure under which rows are handed out.
     held: Option<u64>,
-    /// The last one that was lost. It does not come back, though its lease may be renewed once more.
-    given_up: Arc<AtomicU64>,
+    /// How many rows a read may look at. What it brings is bounded in bytes, but the server must
+    /// look at all of them.
+    reads: BatchSize,
+    /// Rows that failed were handed out last: now others have their turn.
+    is_turn_of_others: bool,
+    /// The table is not read before, where no index leads to the rows that wait.
+    read_at: Instant,
     is_paused: bool,
     is_stalled: bool,
     /// The longest pause between two reads, where somebody has set it.
@@ -163,20 +193,41 @@ struct OutboxSource {
 }
 
 impl OutboxSource {
+    fn new(table: OutboxTable, relay: &Arc<Relay>, settings: &RelayOptions) -> Self {
+        let reads = BatchSize::up_to(READ.rows);
+        reads.set(READ_FIRST);
+        let now = Instant::now();
+        OutboxSource {
+            table,
+            tenure: relay.tenure.clone(),
+            relay: relay.clone(),
+            key: RowKeys { template: settings.key.clone(), parser: Parser::new() },
+            partition: Partition { topic: settings.topic.clone(), index: 0 },
+            config: settings.config.clone(),
+            held: None,
+            reads,
+            is_turn_of_others: false,
+            read_at: now,
+            is_paused: false,
+            is_stalled: false,
+            poll_max: settings.poll,
+            pause: POLL.0,
+            poll_at: now,
+            is_woken: false,
+            sweep_at: now,
+            mark_at: now,
+        }
+    }
+
     /// The tenure begins: keys of rows that wait are found anew from the rows.
     async fn begin(&mut self, held: Lease) -> Result<SourceEvent, Fault> {
         let heads = match self.table.shape.plant.is(Bug::PutOffAlone) {
             true => Vec::new(),
-            false => self.table.heads().await?,
+            false => self.heads(held).await?,
         };
-        let ids: Vec<String> = heads.iter().map(|head| head.id.clone()).collect();
-        let mut keys = self.keys_of(&ids).await?;
         let mut flight = self.relay.flight().following();
         let start = flight.end();
-        for head in &heads {
-            // Where the row is gone, its entry is swept away, by its id.
-            let own = || Bytes::copy_from_slice(head.id.as_bytes());
-            let key = keys.remove(head.id.as_str()).unwrap_or_else(own);
+        for (head, key) in heads {
             flight.add_head(head.id.as_str().into(), key, self.due(head.due_ms));
         }
         *self.relay.flight() = flight;
@@ -192,13 +243,65 @@ impl OutboxSource {
         }]))
     }
 
+    /// Rows that failed and wait, one of each key. Under settings that have changed, rows may have other
+    /// keys: what is behind a head is read again, and of heads with one key the first in the
+    /// table's order is the one that the others wait for.
+    async fn heads(&mut self, held: Lease) -> Result<Vec<(FailedRow, Bytes)>, Fault> {
+        let token = word(held.token);
+        let relay = self.relay.clone();
+        let _turn = relay.turn.lock().await;
+        if held.changed && !relay.notes.settle(&token, &self.config).await? {
+            return Err(self.lost(held));
+        }
+        let heads = self.table.heads().await?;
+        let ids: Vec<String> = heads.iter().map(|head| head.id.clone()).collect();
+        let mut keys = self.keys_of(&ids).await?;
+        let mut of_key: HashMap<Bytes, Vec<String>> = HashMap::new();
+        for (id, key) in &keys {
+            of_key.entry(key.clone()).or_default().push(id.to_string());
+        }
+        let mut behind: HashSet<String> = HashSet::new();
+        for ids in of_key.into_values().filter(|ids| ids.len() > 1) {
+            let ordered = self.table.in_order(&ids).await?;
+            let Some((first, others)) = ordered.split_first() else { continue };
+            for others in others.chunks(BEHIND_MAX) {
+                if !relay.notes.put_behind(&token, first, others).await? {
+                    return Err(self.lost(held));
+                }
+            }
+            behind.extend(others.iter().cloned());
+        }
+        let heads = heads.into_iter().filter(|head| !behind.contains(&head.id));
+        let keyed = heads.map(|head| {
+            // Where the row is gone, its entry is swept away, by its id.
+            let own = || Bytes::copy_from_slice(head.id.as_bytes());
+            let key = keys.remove(head.id.as_str()).unwrap_or_else(own);
+            (head, key)
+        });
+        Ok(keyed.collect())
+    }
+
+    fn lost(&self, held: Lease) -> Fault {
+        self.relay.give_up(held.token);
+        Fault::retry("the lease of the table was lost")
+    }
+
+    /// These rows, as many as fit; where the database cannot bring so many, fewer are asked for.
+    async fn rows_of(&self, ids: &[String]) -> Result<Vec<OutboxRow>, Fault> {
+        let rows = self.table.rows_of(ids, READ.bytes).await;
+        if rows.is_err() {
+            self.reads.failed(ids.len());
+        }
+        rows
+    }
+
     /// The keys of these rows, as today's settings have them. Never more than a few rows are in memory.
     async fn keys_of(&mut self, ids: &[String]) -> Result<HashMap<RowId, Bytes>, Fault> {
         let mut keys = HashMap::new();
-        for ids in ids.chunks(KEYS_MAX) {
+        for ids in ids.chunks(self.reads.get().min(KEYS_MAX)) {
             let mut left = ids.to_vec();
             while !left.is_empty() {
-                let rows = self.table.rows_of(&left, READ.bytes).await?;
+                let rows = self.rows_of(&left).await?;
                 let before = left.len();
                 for (row, key) in self.keyed(rows) {
                     left.retain(|id| **id != *row.id);
@@ -232,22 +335,30 @@ impl OutboxSource {
             let rows: Vec<_> = unmarked.into_iter().map(|id| (None, id)).collect();
             if !rows.is_empty() {
                 let _turn = self.relay.turn.lock().await;
-                self.relay.mark(&token, &rows).await?;
+                if !self.relay.mark(&token, &rows).await? {
+                    return Err(self.lost(held));
+                }
             }
             self.mark_at = Instant::now() + MARK_EVERY;
         }
         self.relay.mark_refused(&token).await?;
         if Instant::now() >= self.sweep_at {
+            let begun = Instant::now();
             self.sweep(&token).await?;
-            self.sweep_at = Instant::now() + SWEEP_EVERY;
+            self.sweep_at = Instant::now() + SWEEP_EVERY.max(begun.elapsed() * 9);
         }
         if self.relay.flight().len() >= OUT_MAX {
             return Ok(None);
         }
-        let due = self.relay.flight().due();
+        // Rows that failed and others take turns: neither keeps the other waiting.
+        let due = match self.is_turn_of_others && Instant::now() >= self.read_at {
+            true => Vec::new(),
+            false => self.relay.flight().due(HEADS_OUT_MAX),
+        };
         if !due.is_empty() {
-            let due: Vec<String> = due.into_iter().take(KEYS_MAX).collect();
-            let rows = self.table.rows_of(&due, READ.bytes).await?;
+            let most = self.reads.get().min(KEYS_MAX);
+            let due: Vec<String> = due.into_iter().take(most).collect();
+            let rows = self.rows_of(&due).await?;
             if rows.is_empty() {
                 // Somebody took care of them by hand.
                 self.sweep_at = Instant::now();
@@ -255,20 +366,20 @@ impl OutboxSource {
             let rows = self.keyed(rows);
             let rows = self.set_aside_too_large(&token, rows).await?;
             let mut flight = self.relay.flight();
-            let still = flight.due();
-            let rows = rows.into_iter().filter(|(row, _)| still.iter().any(|id| **id == *row.id));
+            let rows = rows.into_iter().filter(|(row, _)| flight.is_due(&row.id));
             let rows: Vec<_> = rows.collect();
             if let Some(batch) = self.hand_out(&mut flight, held, rows) {
+                drop(flight);
+                self.is_turn_of_others = true;
                 return Ok(Some(batch));
             }
         }
-        let reading = self.relay.flight().begin_read();
-        let begun = Instant::now();
-        let rows = self.table.read(&token, &reading.except, READ).await?;
-        if !self.table.shape.has_index {
-            // Never more than a tenth of the server's time.
-            self.pause = self.pause.max(begun.elapsed() * 9);
+        if Instant::now() < self.read_at {
+            return Ok(None);
         }
+        let reading = self.relay.flight().begin_read();
+        let rows = self.read(&token, &reading.except).await?;
+        self.is_turn_of_others = false;
         let is_empty = rows.is_empty();
         let rows = self.keyed(rows);
         let mut behind: HashMap<RowId, Vec<String>> = HashMap::new();
@@ -289,7 +400,7 @@ impl OutboxSource {
                     break;
                 }
                 let _turn = self.relay.turn.lock().await;
-                match self.table.enter_behind(&token, head, ids).await {
+                match self.relay.notes.enter_behind(&token, head, ids).await {
                     // The head ended meanwhile: the next read sees them.
                     Err(fault) if fault.next == Move::SetAside => break,
                     other => drop(other?),
@@ -309,6 +420,25 @@ impl OutboxSource {
             self.pause = POLL.0;
         }
         Ok(batch)
+    }
+
+    /// Reads as many rows as the last reads went well with.
+    async fn read(&mut self, token: &str, except: &[String]) -> Result<Vec<OutboxRow>, Fault> {
+        let limits = ReadLimits { rows: self.reads.get(), ..READ };
+        let begun = Instant::now();
+        let rows = self.table.read(token, except, limits).await;
+        if !self.relay.has_index.load(Ordering::Relaxed) {
+            // Never more than a tenth of the server's time, however much waits.
+            self.read_at = Instant::now() + begun.elapsed() * 9;
+        }
+        let rows = rows.inspect_err(|_| self.reads.failed(limits.rows))?;
+        let bytes: usize = rows.iter().filter_map(|row| row.payload.as_ref()).map(Bytes::len).sum();
+        if bytes >= limits.bytes / 2 {
+            self.reads.set(rows.len().saturating_mul(2));
+        } else {
+            self.reads.passed(rows.len());
+        }
+        Ok(rows)
     }
 
     /// Rows that no log takes become dead letters at once; others of their keys wait for the next
@@ -372,7 +502,8 @@ impl OutboxSource {
         let flight = self.relay.flight();
         let mark_at = (flight.has_unmarked()).then_some(self.mark_at);
         let heads = flight.next_due().map(|due| due.min(self.sweep_at));
-        [mark_at, heads].into_iter().flatten().fold(self.poll_at, Instant::min)
+        let poll_at = self.poll_at.max(self.read_at);
+        [mark_at, heads].into_iter().flatten().fold(poll_at, Instant::min)
     }
 
     /// How long to wait before the table is read again: twice as long each time, until it is plain
@@ -391,8 +522,11 @@ impl OutboxSource {
         if heads.is_empty() {
             return Ok(());
         }
-        let _turn = self.relay.turn.lock().await;
-        self.table.sweep(token, &heads).await?;
+        let ended = self.table.ended(&heads).await?;
+        if !ended.is_empty() {
+            let _turn = self.relay.turn.lock().await;
+            self.relay.notes.free(token, &ended).await?;
+        }
         let there = self.table.heads().await?;
         let there: HashMap<String, i64> =
             there.into_iter().map(|head| (head.id, head.due_ms)).collect();
@@ -414,12 +548,12 @@ impl Source for OutboxSource {
     async fn next(&mut self) -> Result<SourceEvent, Fault> {
         loop {
             let tenure = self.tenure.borrow_and_update().clone();
-            let given_up = self.given_up.load(Ordering::Relaxed);
+            let given_up = self.relay.given_up.load(Ordering::Relaxed);
             let held = tenure.held.filter(|held| !held.is_over() && held.token != given_up);
             match (self.held, held) {
                 (Some(mine), held) if held.is_none_or(|held| held.token != mine) => {
                     self.held = None;
-                    self.given_up.store(mine, Ordering::Relaxed);
+                    self.relay.given_up.store(mine, Ordering::Relaxed);
                     let mut flight = self.relay.flight();
                     *flight = flight.following();
                     return Ok(SourceEvent::Lost(vec![mine]));
@@ -442,7 +576,12 @@ impl Source for OutboxSource {
                     }
                     let is_due = self.is_woken || Instant::now() >= self.look_at();
                     if is_due && !self.is_paused {
-                        let batch = self.step(held).await.map_err(waiting)?;
+                        let gone = lease_is_gone(self.tenure.clone(), held.token);
+                        // A question that takes long does not outlast the lease.
+                        let batch = tokio::select! {
+                            batch = self.step(held) => batch.map_err(waiting)?,
+                            () = gone => continue,
+                        };
                         self.is_woken = false;
                         if let Some(batch) = batch {
                             self.pause = POLL.0;
@@ -477,99 +616,4 @@ impl Source for OutboxSource {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::AtomicUsize;
-
-    use potok_core::trouble::Plant;
-
-    use super::super::session::{Cells, OutboxSession};
-    use super::super::shape::{Names, Shape};
-    use super::*;
-    use crate::sql::Dialect;
-
-    /// An empty table whose reads take long.
-    struct SlowSession(AtomicUsize);
-
-    #[async_trait]
-    impl OutboxSession for SlowSession {
-        async fn query(&self, sql: String) -> Result<Vec<Cells>, Fault> {
-            if sql.contains("potok_total") {
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                self.0.fetch_add(1, Ordering::Relaxed);
-            }
-            Ok(Vec::new())
-        }
-
-        async fn transact(&self, _: &[String], _: &[String]) -> Result<Vec<Cells>, Fault> {
-            Ok(Vec::new())
-        }
-    }
-
-    fn names() -> Names {
-        let name = str::to_owned;
-        Names {
-            table: name("outbox"),
-            dead: name("outbox_dead"),
-            id: name("id"),
-            event_type: name("event_type"),
-            payload: name("payload"),
-            added_at: name("added_at"),
-            processed: name("processed"),
-            processed_at: name("processed_at"),
-            retry_count: name("retry_count"),
-            traceparent: name("traceparent"),
-            order: None,
-            headers: Vec::new(),
-        }
-    }
-
-    /// How often a table where nothing waits is read within ten seconds.
-    async fn reads(has_index: bool) -> usize {
-        let session = Arc::new(SlowSession(AtomicUsize::new(0)));
-        let planned = Shape::planned(Dialect::Postgres, &names());
-        let shape = Arc::new(Shape { has_index, plant: Plant::default(), ..planned });
-        let table = OutboxTable { shape, session: session.clone() };
-        let held = Lease { token: 7, believed: Instant::now() + Duration::from_secs(3_600) };
-        let (_told, tenure) = watch::channel(Tenure { held: Some(held), fault: None });
-        let relay = Arc::new(Relay {
-            label: "outbox".to_owned(),
-            notes: table.clone(),
-            tenure: tenure.clone(),
-            flight: Mutex::default(),
-            turn: tokio::sync::Mutex::default(),
-            wake: Notify::new(),
-            max_wait: Duration::from_secs(600),
-            refused: Mutex::default(),
-            counters: Arc::default(),
-            _need: need().0,
-        });
-        let mut source = OutboxSource {
-            table,
-            tenure,
-            relay,
-            key: RowKeys { template: None, parser: Parser::new() },
-            partition: Partition { topic: "outbox".into(), index: 0 },
-            held: None,
-            given_up: Arc::default(),
-            is_paused: false,
-            is_stalled: false,
-            poll_max: None,
-            pause: POLL.0,
-            poll_at: Instant::now(),
-            is_woken: false,
-            sweep_at: Instant::now(),
-            mark_at: Instant::now(),
-        };
-        assert!(matches!(source.next().await, Ok(SourceEvent::Assigned(_))));
-        let nothing = tokio::time::timeout(Duration::from_secs(10), source.next()).await;
-        assert!(nothing.is_err(), "nothing waits");
-        session.0.load(Ordering::Relaxed)
-    }
-
-    /// `NoIndex`: reading a whole table never takes more than a tenth of the server's time.
-    #[tokio::test(start_paused = true)]
-    async fn a_table_without_an_index_is_read_seldom() {
-        assert!(reads(false).await <= 11);
-        assert!(reads(true).await > 20, "with one it is read at the usual pace");
-    }
-}
+mod tests;

@@ -47,8 +47,8 @@ pub(super) struct Flight {
     out: HashMap<u64, RowInFlight>,
     keys: HashMap<Bytes, KeyState>,
     heads: HashMap<RowId, HeadState>,
-    /// The head of each key that has one.
-    shut: HashMap<Bytes, RowId>,
+    /// The heads of each key that has one: the first keeps it shut.
+    shut: HashMap<Bytes, Vec<RowId>>,
     /// Published, not yet marked: locked by somebody.
     unmarked: HashSet<RowId>,
     /// Published, and the table refuses to mark them.
@@ -91,8 +91,15 @@ impl Flight {
 
     /// A head that was there when the tenure began.
     pub fn add_head(&mut self, id: RowId, key: Bytes, due: Instant) {
-        self.shut.entry(key.clone()).or_insert_with(|| id.clone());
-        self.heads.insert(id, HeadState { key, due, is_out: false });
+        self.add(id, HeadState { key, due, is_out: false });
+    }
+
+    fn add(&mut self, id: RowId, head: HeadState) {
+        let shut = self.shut.entry(head.key.clone()).or_default();
+        if !shut.contains(&id) {
+            shut.push(id.clone());
+        }
+        self.heads.insert(id, head);
     }
 
     /// A read begins.
@@ -105,13 +112,17 @@ impl Flight {
 
     /// Verdicts for the keys of one read, in order; call for all rows before handing out any.
     pub fn judge(&self, reading: &ReadMark, key: &Bytes) -> Verdict {
-        if let Some(head) = self.shut.get(key) {
+        if let Some(head) = self.first_head(key) {
             return Verdict::Behind(head.clone());
         }
         match self.keys.get(key).and_then(|state| state.returned.map(|at| (at, state.out))) {
             Some((at, out)) if at >= reading.number || out > 0 => Verdict::Later,
             _ => Verdict::HandOut,
         }
+    }
+
+    fn first_head(&self, key: &Bytes) -> Option<&RowId> {
+        self.shut.get(key)?.first()
     }
 
     /// Hands a row out; its offset.
@@ -208,9 +219,8 @@ impl Flight {
     pub fn put_off(&mut self, offset: u64, wait: Duration) {
         let Some(out) = self.land(offset) else { return };
         self.returned(&out.key);
-        self.shut.entry(out.key.clone()).or_insert_with(|| out.id.clone());
         let due = Instant::now() + wait;
-        self.heads.insert(out.id, HeadState { key: out.key, due, is_out: false });
+        self.add(out.id, HeadState { key: out.key, due, is_out: false });
     }
 
     /// It comes again.
@@ -231,24 +241,34 @@ impl Flight {
     pub fn open(&mut self, id: &str) {
         let Some(head) = self.heads.remove(id) else { return };
         self.returned(&head.key);
-        if self.shut.get(&head.key).is_some_and(|shut| **shut == *id) {
-            self.shut.remove(&head.key);
-            let next = self.heads.iter().find(|(_, other)| other.key == head.key);
-            if let Some(next) = next.map(|(id, _)| id.clone()) {
-                self.shut.insert(head.key, next);
+        if let Some(shut) = self.shut.get_mut(&head.key) {
+            shut.retain(|other| **other != *id);
+            if shut.is_empty() {
+                self.shut.remove(&head.key);
             }
         }
     }
 
-    /// Heads that can be handed out now: due, first of their key, and nothing of the key is out.
-    pub fn due(&self) -> Vec<String> {
-        let now = Instant::now();
-        let can = |(id, head): &(&RowId, &HeadState)| {
-            let is_first = self.shut.get(&head.key).is_some_and(|first| first == *id);
-            let out = self.keys.get(&head.key).map_or(0, |state| state.out);
-            is_first && !head.is_out && head.due <= now && out == 0 && !self.unmarked.contains(*id)
-        };
-        self.heads.iter().filter(can).map(|(id, _)| id.to_string()).collect()
+    /// Heads that can be handed out now, while no more than so many are out.
+    pub fn due(&self, most: usize) -> Vec<String> {
+        let out = self.heads.values().filter(|head| head.is_out).count();
+        let due = self.heads.iter().filter(|(id, head)| self.can_go(id, head));
+        due.map(|(id, _)| id.to_string()).take(most.saturating_sub(out)).collect()
+    }
+
+    /// True for a head that is due.
+    pub fn is_due(&self, id: &str) -> bool {
+        self.heads.get_key_value(id).is_some_and(|(id, head)| self.can_go(id, head))
+    }
+
+    /// Due, the first of its key, and nothing of the key is out.
+    fn can_go(&self, id: &RowId, head: &HeadState) -> bool {
+        let out = self.keys.get(&head.key).map_or(0, |state| state.out);
+        !head.is_out
+            && head.due <= Instant::now()
+            && out == 0
+            && self.first_head(&head.key) == Some(id)
+            && !self.unmarked.contains(id)
     }
 
     /// When the next head is due.
@@ -325,9 +345,9 @@ mod tests {
         flight.put_off(one, Duration::ZERO);
         let reading = flight.begin_read();
         assert_eq!(flight.judge(&reading, &key("k")), Verdict::Behind("1".into()));
-        assert_eq!(flight.due(), ["1"]);
+        assert_eq!(flight.due(9), ["1"]);
         let again = flight.hand_out(out("1", "k"));
-        assert!(flight.due().is_empty());
+        assert!(flight.due(9).is_empty());
         let reading = flight.begin_read();
         assert_eq!(flight.judge(&reading, &key("k")), Verdict::Behind("1".into()));
         flight.ended(again);
@@ -344,7 +364,7 @@ mod tests {
         flight.put_off(one, Duration::ZERO);
         let again = flight.hand_out(out("1", "k"));
         flight.published(again);
-        assert!(flight.due().is_empty());
+        assert!(flight.due(9).is_empty());
         let reading = flight.begin_read();
         assert_eq!(reading.except, ["1"]);
         assert_eq!(flight.judge(&reading, &key("k")), Verdict::Behind("1".into()));

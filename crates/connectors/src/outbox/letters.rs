@@ -11,6 +11,7 @@ use potok_expr::json::Parser;
 
 use super::Outbox;
 use super::keys::{RowKeys, position};
+use super::look::with_columns_of_now;
 use super::report::COUNT_MAX;
 use super::session::{Cells, number, text};
 use super::shape::{Order, ROWID, Shape};
@@ -154,6 +155,8 @@ impl Outbox {
     /// Puts dead letters back into the table, in their order; which ones.
     pub async fn replay(&self, ids: &[String]) -> Result<Vec<String>, Fault> {
         let OutboxTable { shape, session } = self.table().await?;
+        // A column that was added since keeps its values.
+        let shape = with_columns_of_now(&*session, &shape).await?;
         Ok(first_cells(&session.transact(&[], &shape.replay(ids)).await?))
     }
 

@@ -108,6 +108,43 @@ async fn indexes(
     Ok((unique, rows.iter().any(|row| number(row, 2) == Some(1))))
 }
 
+/// True where an index leads to the rows that wait.
+pub(super) async fn has_index(session: &dyn OutboxSession, shape: &Shape) -> Result<bool, Fault> {
+    indexes(session, shape).await.map(|(_, has_index)| has_index)
+}
+
+/// The table with the columns that it has now; refused where dead letters lack one of them.
+pub(super) async fn with_columns_of_now(
+    session: &dyn OutboxSession,
+    shape: &Shape,
+) -> Result<Shape, Fault> {
+    let (dialect, schema) = (shape.dialect, Some(&*shape.schema));
+    let found = columns(session, dialect, schema, &shape.names.table).await?;
+    let Some((_, now)) = found else { return Err(Fault::retry("the table is gone")) };
+    let shape = Shape { columns: now, ..shape.clone() };
+    let found = columns(session, dialect, schema, &shape.names.dead).await?;
+    let there = found.map(|(_, columns)| columns).unwrap_or_default();
+    let lacking = shape.lacking(&there);
+    if !lacking.is_empty() {
+        return Err(lacks(&shape.source(), &shape.names.dead, &lacking));
+    }
+    Ok(shape)
+}
+
+impl Shape {
+    /// Columns that dead letters need and do not have.
+    fn lacking(&self, there: &[OutboxColumn]) -> Vec<&str> {
+        let rowid = Some(ROWID).filter(|_| self.order == Order::Rowid);
+        let needed = self.written().chain(DEAD_COLUMNS).chain(rowid);
+        needed.filter(|name| !there.iter().any(|column| column.name == *name)).collect()
+    }
+}
+
+fn lacks(label: &str, dead: &str, lacking: &[&str]) -> Fault {
+    let what = format!("table `{dead}` lacks {}", lacking.join(", "));
+    fix(label, what, "it has every column of the outbox table, with the same types", "P1303")
+}
+
 fn fix(label: &str, what: String, hint: impl Into<String>, code: &'static str) -> Fault {
     Fault::fix(format!("{label}: {what}")).hint(hint).code(code)
 }
@@ -316,18 +353,9 @@ impl Look<'_> {
                 if table != dead {
                     continue;
                 }
-                let mut needed: Vec<&str> = shape.written().chain(DEAD_COLUMNS).collect();
-                if shape.order == Order::Rowid {
-                    needed.push(ROWID);
-                }
-                let gone: Vec<&str> = needed
-                    .into_iter()
-                    .filter(|name| !there.iter().any(|column| column.name == *name))
-                    .collect();
-                if !gone.is_empty() {
-                    let what = format!("table `{dead}` lacks {}", gone.join(", "));
-                    let hint = "it has every column of the outbox table, with the same types";
-                    return Err(fix(self.label, what, hint, "P1303"));
+                let lacking = shape.lacking(&there);
+                if !lacking.is_empty() {
+                    return Err(lacks(self.label, dead, &lacking));
                 }
             }
             if missing.is_empty() {

@@ -7,6 +7,7 @@
 //! and no other (`flight.rs`). Not here: what follows the log of the database, and several relays that
 //! share a table at a time.
 
+mod batch_size;
 mod counters;
 mod ddl;
 mod feed;
@@ -30,6 +31,7 @@ mod sqlite;
 mod statements;
 mod table;
 mod tenure;
+mod waiting;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -135,7 +137,7 @@ impl Outbox {
 
     /// Looks at everything, and makes what is missing where that is wanted.
     async fn prepare(&self) -> Result<Shape, Fault> {
-        let session = self.session(SessionPurpose::Note);
+        let session = self.session(SessionPurpose::Read);
         let mut shape = self.look_at(&*session, self.settings.create_tables).prepare().await?;
         if self.settings.plant.is(Bug::LeaseBySettings) {
             shape.lease = format!("{} {}", shape.lease, self.settings.config);
@@ -182,16 +184,18 @@ impl OutboxServer {
         settings: &RelayOptions,
     ) -> Arc<dyn OutboxSession> {
         let lease = settings.lease;
-        // A renewal that takes long comes too late.
         let call = match purpose {
+            // A renewal that takes long comes too late.
             SessionPurpose::Lease => (lease / 3).min(Duration::from_secs(2)),
-            _ => Duration::from_secs(20),
+            // A note keeps the lease from being renewed and from being taken over.
+            SessionPurpose::Note | SessionPurpose::Purge => lease / 3,
+            SessionPurpose::Read | SessionPurpose::Look => Duration::from_secs(20),
         };
         match self {
             #[cfg(feature = "sqlite")]
             OutboxServer::Sqlite(path) => {
                 let create = settings.create_tables;
-                Arc::new(sqlite::SqliteSession::new(label, path.clone(), create))
+                Arc::new(sqlite::SqliteSession::new(label, path.clone(), create, call))
             }
             #[cfg(feature = "postgres")]
             OutboxServer::Postgres(options) => {

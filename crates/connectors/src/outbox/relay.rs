@@ -3,6 +3,7 @@
 //! Notes go one at a time, each under the token of the lease. What the table refuses of many rows is
 //! halved down to the row, so that one row never holds up another key.
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,8 +16,9 @@ use potok_core::{
 };
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
-use tracing::{error, warn};
+use tracing::{error, info, warn};
 
+use super::batch_size::BatchSize;
 use super::counters::RelayCounters;
 use super::flight::{Flight, RowId, RowInFlight};
 use super::statements::{Burial, Delay};
@@ -24,11 +26,11 @@ use super::table::{OutboxRow, OutboxTable};
 use super::tenure::{Lease, LeaseNeed, Tenure, word};
 
 /// Rows marked in one call.
-const MARK_MAX: usize = 2_000;
+pub(super) const MARK_MAX: usize = 2_000;
 /// Rows put off in one call: others want the table too.
-const PUT_OFF_MAX: usize = 50;
+pub(super) const PUT_OFF_MAX: usize = 50;
 /// Old rows deleted in one call.
-const PURGE_MAX: usize = 1_000;
+pub(super) const PURGE_MAX: usize = 1_000;
 /// How often old rows are looked for.
 const PURGE_EVERY: Duration = Duration::from_secs(10);
 
@@ -56,6 +58,15 @@ pub(super) struct Relay {
     pub wake: Notify,
     pub max_wait: Duration,
     pub counters: Arc<RelayCounters>,
+    /// How many rows a note marks, and how many it puts off.
+    pub marks: BatchSize,
+    pub put_offs: BatchSize,
+    /// How many old rows are deleted at a time.
+    pub purges: BatchSize,
+    /// The last tenure that was given up.
+    pub given_up: Arc<AtomicU64>,
+    /// An index leads to the rows that wait.
+    pub has_index: AtomicBool,
     /// What the table said when it refused to mark a row, and when such rows are tried again.
     pub refused: Mutex<Option<(Fault, Instant)>>,
     /// Dropped with the last of those who note: then the lease is let go.
@@ -77,10 +88,19 @@ impl Relay {
         self.held().map(|_| self.flight().shut_keys() as u64)
     }
 
-    /// Marks rows; what the table refuses is halved down to the row.
+    /// Ends the tenure: what became of a row that is out could not be noted under it. Whoever hands out
+    /// rows gives them up, and takes the lease anew; else they would be out for ever.
+    pub fn give_up(&self, token: u64) {
+        self.given_up.store(token, Ordering::Relaxed);
+        self.wake.notify_one();
+    }
+
+    /// Marks rows; what the table refuses is halved down to the row. Where it refuses one after the other,
+    /// the rest is left to the next attempt.
     pub async fn mark(&self, token: &str, rows: &[(Option<u64>, RowId)]) -> Result<bool, Fault> {
-        let mut parts: Vec<&[(Option<u64>, RowId)]> = rows.chunks(MARK_MAX).rev().collect();
-        while let Some(part) = parts.pop() {
+        let (mut rest, mut refused) = (rows, 0);
+        while !rest.is_empty() {
+            let (part, more) = rest.split_at(rest.len().min(self.marks.get()));
             let ids: Vec<String> = part.iter().map(|(_, id)| id.to_string()).collect();
             let heads: Vec<String> = {
                 let flight = self.flight();
@@ -89,19 +109,27 @@ impl Relay {
             crash_point("sink.commit.before");
             let noted = match self.notes.mark(token, &ids, &heads).await {
                 Ok(noted) => noted,
-                Err(fault) if fault.next == Move::SetAside => {
-                    match part.split_at(part.len() / 2) {
-                        ([], _) => self.cannot_mark(token, part, &fault).await?,
-                        (one, other) => parts.extend([other, one]),
+                Err(fault) => {
+                    self.marks.failed(part.len());
+                    if fault.next != Move::SetAside {
+                        return Err(fault);
+                    }
+                    if refused == REFUSED_TRIED {
+                        return Err(self.marks_refused(&fault));
+                    }
+                    if part.len() == 1 {
+                        self.cannot_mark(token, part, &fault).await?;
+                        (rest, refused) = (more, refused + 1);
                     }
                     continue;
                 }
-                Err(fault) => return Err(fault),
             };
             crash_point("sink.commit.after");
             if !noted.mine {
                 return Ok(false);
             }
+            self.marks.passed(part.len());
+            (rest, refused) = (more, 0);
             let mut flight = self.flight();
             let is_left = |id: &RowId| noted.left.iter().any(|left| **left == **id);
             self.counters.published(part.iter().filter(|(_, id)| !is_left(id)).count());
@@ -140,58 +168,96 @@ impl Relay {
         Ok(())
     }
 
-    /// Puts rows off; what the table refuses is halved down to the row, which stays put.
+    /// Puts rows off; what the table refuses is halved down to the row, which waits uncounted. Where the
+    /// table refuses one after the other, the rest waits uncounted as well.
     async fn put_off(&self, token: &str, failed: &[&PostponedRecord]) -> Result<bool, Fault> {
-        let mut parts: Vec<&[&PostponedRecord]> = failed.chunks(PUT_OFF_MAX).rev().collect();
-        while let Some(part) = parts.pop() {
-            let rows: Vec<PutOffRow> = {
-                let flight = self.flight();
-                let row = |failed: &&PostponedRecord| {
-                    let (offset, out) = flight.outs(std::iter::once(failed.offset)).pop()?;
-                    Some(PutOffRow {
-                        offset,
-                        error: clip(&failed.error),
-                        key: clip(&String::from_utf8_lossy(&out.key)),
-                        wait: failed.wait.min(self.max_wait),
-                        attempt: failed.attempt,
-                        out,
-                    })
-                };
-                part.iter().filter_map(row).collect()
-            };
-            let delays: Vec<Delay<'_>> = rows.iter().map(PutOffRow::delay).collect();
-            for row in &rows {
-                warn!(row = %row.out.id, attempt = row.attempt, "{}: {}", self.label, row.error);
-            }
-            let noted = match self.notes.put_off(token, &delays).await {
-                Ok(noted) => noted,
-                Err(fault) if fault.next == Move::SetAside => {
-                    match part.split_at(part.len() / 2) {
-                        ([], _) => self.cannot_put_off(&rows, &fault),
-                        (one, other) => parts.extend([other, one]),
-                    }
-                    continue;
+        let (mut rest, mut refused) = (failed, 0);
+        while !rest.is_empty() {
+            let counts = refused < REFUSED_TRIED;
+            let size = if counts { self.put_offs.get() } else { PUT_OFF_MAX };
+            let (part, more) = rest.split_at(rest.len().min(size));
+            let rows = self.put_off_rows(part);
+            match self.note_put_off(token, &rows, counts).await {
+                Ok(false) => return Ok(false),
+                Ok(true) => {
+                    self.put_offs.passed(part.len());
+                    (rest, refused) = (more, if counts { 0 } else { refused });
                 }
-                Err(fault) => return Err(fault),
-            };
-            if !noted.mine {
-                return Ok(false);
-            }
-            let mut flight = self.flight();
-            for row in &rows {
-                flight.put_off(row.offset, row.wait);
-                self.counters.failed();
+                Err(fault) => {
+                    self.put_offs.failed(part.len());
+                    if fault.next != Move::SetAside {
+                        return Err(fault);
+                    }
+                    if part.len() > 1 && counts {
+                        continue;
+                    }
+                    if !self.put_off_uncounted(token, &rows, &fault).await? {
+                        return Ok(false);
+                    }
+                    (rest, refused) = (more, refused + 1);
+                }
             }
         }
         Ok(true)
     }
 
-    /// The table refuses to count the attempt: the row waits in memory, and with it its key, until
-    /// heads are compared with the table the next time.
-    fn cannot_put_off(&self, rows: &[PutOffRow], fault: &Fault) {
+    fn put_off_rows(&self, part: &[&PostponedRecord]) -> Vec<PutOffRow> {
+        let flight = self.flight();
+        let row = |failed: &&PostponedRecord| {
+            let (offset, out) = flight.outs(std::iter::once(failed.offset)).pop()?;
+            Some(PutOffRow {
+                offset,
+                error: clip(&failed.error),
+                key: clip(&String::from_utf8_lossy(&out.key)),
+                wait: failed.wait.min(self.max_wait),
+                attempt: failed.attempt,
+                out,
+            })
+        };
+        part.iter().filter_map(row).collect()
+    }
+
+    /// False where the lease is gone.
+    async fn note_put_off(
+        &self,
+        token: &str,
+        rows: &[PutOffRow],
+        counts: bool,
+    ) -> Result<bool, Fault> {
+        let delays: Vec<Delay<'_>> = rows.iter().map(|row| row.delay(counts)).collect();
+        if !self.notes.put_off(token, &delays).await?.mine {
+            return Ok(false);
+        }
+        for row in rows {
+            warn!(row = %row.out.id, attempt = row.attempt, "{}: {}", self.label, row.error);
+        }
+        self.put_off_here(rows);
+        Ok(true)
+    }
+
+    /// The table refuses to count the attempt: the row waits without. Where not even that can be noted,
+    /// it waits in memory, and with it its key, until heads are compared with the table the next time.
+    async fn put_off_uncounted(
+        &self,
+        token: &str,
+        rows: &[PutOffRow],
+        fault: &Fault,
+    ) -> Result<bool, Fault> {
+        for row in rows {
+            error!("{}: row {} failed, which cannot be counted: {fault}", self.label, row.out.id);
+        }
+        match self.note_put_off(token, rows, false).await {
+            Err(fault) if fault.next == Move::SetAside => {
+                self.put_off_here(rows);
+                Ok(true)
+            }
+            other => other,
+        }
+    }
+
+    fn put_off_here(&self, rows: &[PutOffRow]) {
         let mut flight = self.flight();
         for row in rows {
-            error!("{}: row {} failed, which cannot be noted: {fault}", self.label, row.out.id);
             flight.put_off(row.offset, row.wait);
             self.counters.failed();
         }
@@ -280,6 +346,7 @@ impl Relay {
             wait,
             error: &what,
             key: &clip(&String::from_utf8_lossy(key)),
+            counts: false,
         };
         match self.notes.put_off(token, &[delay]).await {
             Ok(noted) if !noted.mine => return Ok(()),
@@ -307,10 +374,14 @@ impl Relay {
         };
         let all = self.flight().unmarkable_len();
         let Some(fault) = fault.filter(|_| all >= REFUSED_MAX) else { return Ok(()) };
-        let label = &self.label;
+        Err(self.marks_refused(&fault))
+    }
+
+    fn marks_refused(&self, fault: &Fault) -> Fault {
+        let (label, all) = (&self.label, self.flight().unmarkable_len());
         let what = format!("{label}: {all} rows were published and cannot be marked as processed");
         let hint = "a constraint or a trigger of the table refuses it; mend that, and it goes on";
-        Err(Fault::wait(what).because(fault).hint(hint).code("P1308"))
+        Fault::wait(what).because(fault).hint(hint).code("P1308")
     }
 
     /// Why the first of them that cannot be marked cannot be.
@@ -337,18 +408,43 @@ impl Relay {
     /// Deletes old rows; how long to wait before the next time.
     pub async fn purge(&self, table: &OutboxTable, age: Duration) -> Duration {
         let Some(held) = self.held() else { return PURGE_EVERY / 10 };
-        let begun = Instant::now();
-        let purged = {
-            let _turn = self.turn.lock().await;
-            table.purge(&word(held.token), age, PURGE_MAX).await
-        };
-        match purged {
-            Ok(PURGE_MAX) => begun.elapsed() * 9,
-            Ok(_) => PURGE_EVERY,
-            Err(fault) => {
-                warn!("{}: old rows stay: {fault}", self.label);
-                PURGE_EVERY
+        let (begun, most) = (Instant::now(), self.purges.get());
+        let purged = async {
+            let old = table.old_rows(age, most).await?;
+            if old.is_empty() {
+                return Ok(0);
             }
+            let _turn = self.turn.lock().await;
+            table.purge(&word(held.token), &old, age).await
+        };
+        let purged = purged.await;
+        // Never more than a tenth of the server's time.
+        let pause = begun.elapsed() * 9;
+        match purged {
+            Ok(rows) => {
+                self.purges.passed(rows);
+                if rows == most { pause } else { pause.max(PURGE_EVERY) }
+            }
+            Err(fault) => {
+                self.purges.failed(most);
+                let index = table.shape.retention_index();
+                warn!("{}: old rows stay: {fault}; with an index it is quick: {index}", self.label);
+                pause.max(PURGE_EVERY)
+            }
+        }
+    }
+
+    /// Notes whether an index leads to the rows that wait, and tells where that has changed.
+    pub fn found_index(&self, has_index: bool) {
+        let had = self.has_index.swap(has_index, Ordering::Relaxed);
+        let (label, index) = (&self.label, self.notes.shape.index());
+        match (had, has_index) {
+            (false, true) => info!("{label}: an index leads to the rows that wait"),
+            (true, false) => warn!(
+                "{label}: no index leads to the rows that wait any more, so the table is read less \
+                 often; {index}"
+            ),
+            _ => {}
         }
     }
 }
@@ -364,7 +460,7 @@ struct PutOffRow {
 }
 
 impl PutOffRow {
-    fn delay(&self) -> Delay<'_> {
+    fn delay(&self, counts: bool) -> Delay<'_> {
         Delay {
             id: &self.out.id,
             seen: self.out.seen,
@@ -372,6 +468,7 @@ impl PutOffRow {
             wait: self.wait,
             error: &self.error,
             key: &self.key,
+            counts,
         }
     }
 }
@@ -385,7 +482,12 @@ fn clip(text: &str) -> String {
 impl Progress for Relay {
     async fn commit(&self, commit: &FeedCommit) -> Result<(), Fault> {
         let _turn = self.turn.lock().await;
-        let Some(held) = self.held() else { return Ok(()) };
+        let known = self.tenure.borrow().held;
+        let Some(held) = known else { return Ok(()) };
+        if held.is_over() {
+            self.give_up(held.token);
+            return Ok(());
+        }
         let (nonce, token) = (held.token, word(held.token));
         let offsets = |all: &[EndedOffsets]| {
             let ours = all.iter().filter(|ended| ended.assignment == nonce);
@@ -399,10 +501,13 @@ impl Progress for Relay {
         for failed in commit.set_aside.iter().filter(|failed| failed.assignment == nonce) {
             mine = mine && self.set_aside(&token, failed).await?;
         }
-        if mine {
-            let mut flight = self.flight();
-            offsets(&commit.given_back).into_iter().for_each(|offset| flight.given_back(offset));
+        if !mine {
+            self.give_up(nonce);
+            return Ok(());
         }
+        let mut flight = self.flight();
+        offsets(&commit.given_back).into_iter().for_each(|offset| flight.given_back(offset));
+        drop(flight);
         self.wake.notify_one();
         Ok(())
     }

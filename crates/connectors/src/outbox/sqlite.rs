@@ -2,17 +2,18 @@
 //!
 //! Notes begin IMMEDIATE, so that they wait for the application's transaction instead of failing in
 //! the middle of their own; a SELECT is read to its end at once, because an unfinished one stands in
-//! the way of the application.
+//! the way of the application. A statement that takes long is interrupted.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use potok_core::Fault;
 use rusqlite::types::ValueRef;
-use rusqlite::{Connection, Error};
+use rusqlite::{Connection, Error, InterruptHandle};
 
 use super::session::{Cells, OutboxSession};
 use crate::sqlite::{fault, open_file};
@@ -27,7 +28,11 @@ struct OutboxFile {
     path: PathBuf,
     /// Makes the file where there is none.
     create: bool,
+    /// How long a statement may take, and how long it may wait for others.
+    call: Duration,
     connection: Mutex<Option<Connection>>,
+    /// Ends what runs on the connection.
+    interrupt: Mutex<Option<InterruptHandle>>,
     /// Shared by all sessions of this process with the file.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
@@ -49,23 +54,47 @@ fn turn_of(path: &Path) -> Arc<tokio::sync::Mutex<()>> {
 }
 
 impl SqliteSession {
-    pub fn new(label: &str, path: PathBuf, create: bool) -> Self {
+    pub fn new(label: &str, path: PathBuf, create: bool, call: Duration) -> Self {
         let (label, turn) = (label.to_owned(), turn_of(&path));
-        let connection = Mutex::default();
-        SqliteSession { file: Arc::new(OutboxFile { label, path, create, connection, turn }) }
+        let (connection, interrupt) = (Mutex::default(), Mutex::default());
+        let file = OutboxFile { label, path, create, call, connection, interrupt, turn };
+        SqliteSession { file: Arc::new(file) }
     }
 
     async fn run(
         &self,
         work: impl FnOnce(&mut Connection) -> Result<Vec<Cells>, Error> + Send + 'static,
     ) -> Result<Vec<Cells>, Fault> {
-        let file = self.file.clone();
-        let ran = tokio::task::spawn_blocking(move || file.run(work)).await;
+        let (file, watched) = (self.file.clone(), self.file.clone());
+        let mut running = tokio::task::spawn_blocking(move || file.run(work));
+        // By itself, so that it is interrupted also where nobody waits for it any more.
+        let ran = tokio::spawn(async move {
+            loop {
+                match tokio::time::timeout(watched.call, &mut running).await {
+                    Ok(ran) => return ran,
+                    Err(_) => watched.interrupt(),
+                }
+            }
+        });
+        let ran = ran.await.and_then(std::convert::identity);
         ran.unwrap_or_else(|error| Err(Fault::retry("the database call died").because(error)))
     }
 }
 
 impl OutboxFile {
+    fn interrupt(&self) {
+        let interrupt = self.interrupt.lock().unwrap_or_else(PoisonError::into_inner);
+        interrupt.as_ref().into_iter().for_each(InterruptHandle::interrupt);
+    }
+
+    fn open(&self) -> Result<Connection, Error> {
+        let connection = open_file(&self.path, self.create)?;
+        connection.busy_timeout(self.call)?;
+        let interrupt = Some(connection.get_interrupt_handle());
+        *self.interrupt.lock().unwrap_or_else(PoisonError::into_inner) = interrupt;
+        Ok(connection)
+    }
+
     fn run(
         &self,
         work: impl FnOnce(&mut Connection) -> Result<Vec<Cells>, Error>,
@@ -77,7 +106,7 @@ impl OutboxFile {
         };
         let mut connection = match held.take() {
             Some(connection) if self.path.exists() => connection,
-            _ => open_file(&self.path, self.create).map_err(|error| sort(&error))?,
+            _ => self.open().map_err(|error| sort(&error))?,
         };
         let rows = work(&mut connection);
         // After an error nothing is known about the session but that it rolls back when it is closed.

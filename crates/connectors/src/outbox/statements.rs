@@ -1,5 +1,6 @@
 //! The statements of the relay. Each is run in one transaction that begins with a locking read of the
-//! lease: while it lasts nobody takes the lease over, and every statement asks whether it is ours.
+//! lease: while it lasts nobody takes the lease over, and every statement asks whether it is ours. It ends
+//! with the question whether the lease has lasted: otherwise it fails, and nothing is changed.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -20,19 +21,19 @@ pub(super) struct Note {
 }
 
 impl Shape {
-    fn leases(&self) -> String {
+    pub(super) fn leases(&self) -> String {
         self.table(LEASES)
     }
 
-    fn waiting(&self) -> String {
+    pub(super) fn waiting(&self) -> String {
         self.table(WAITING)
     }
 
-    fn source_literal(&self) -> String {
+    pub(super) fn source_literal(&self) -> String {
         self.literal(&self.source())
     }
 
-    fn lease_literal(&self) -> String {
+    pub(super) fn lease_literal(&self) -> String {
         self.literal(&self.lease)
     }
 
@@ -46,7 +47,7 @@ impl Shape {
 
     /// True while the lease is ours, by the server's clock: after a failover an old token may be
     /// back, but not its time.
-    fn mine(&self, token: &str) -> String {
+    pub(super) fn mine(&self, token: &str) -> String {
         if self.plant.is(Bug::NoteWithoutToken) {
             return "1 = 1".to_owned();
         }
@@ -79,9 +80,30 @@ impl Shape {
         )
     }
 
-    fn note(&self, token: &str, statements: Vec<String>) -> Note {
+    /// Fails where the token is ours and its time is over: the transaction took too long. A condition
+    /// cannot fail, so two rows come where one may, and in SQLite a number has no opposite.
+    fn fence(&self, token: &str) -> String {
+        let over = format!(
+            "FROM {} l WHERE l.name = {} AND l.token = {} AND NOT ({})",
+            self.leases(),
+            self.lease_literal(),
+            self.literal(token),
+            self.lasts()
+        );
+        match self.dialect {
+            Dialect::Sqlite => {
+                format!("SELECT 'lasts', abs(-9223372036854775807 - EXISTS (SELECT 1 {over}))")
+            }
+            Dialect::Postgres | Dialect::Mysql => {
+                format!("SELECT 'lasts', (SELECT 1 UNION ALL SELECT 2 {over})")
+            }
+        }
+    }
+
+    pub(super) fn note(&self, token: &str, statements: Vec<String>) -> Note {
         let mut all = vec![self.lock(token)];
         all.extend(statements);
+        all.push(self.fence(token));
         let before = match self.dialect {
             Dialect::Mysql => vec![
                 format!(
@@ -190,29 +212,9 @@ impl Shape {
         )
     }
 
-    /// Lets go of heads that do not wait any more, and of those behind them.
-    fn free_heads(&self, token: &str, heads: &[String]) -> Option<String> {
-        if heads.is_empty() {
-            return None;
-        }
-        let (id, outbox) = (self.quote(&self.names.id), self.outbox());
-        let texts: Vec<String> = heads.iter().map(|id| self.literal(id)).collect();
-        Some(format!(
-            "DELETE FROM {} WHERE source = {} AND id IN ({}) AND {} AND id NOT IN \
-             (SELECT {} FROM {outbox} o WHERE o.{id} IN ({}) AND {})",
-            self.waiting(),
-            self.source_literal(),
-            texts.join(","),
-            self.mine(token),
-            self.id_text("o"),
-            self.ids(heads),
-            self.pending("o")
-        ))
-    }
-
-    /// Marks rows as processed, and lets go of heads among them, except in SQLite. Answers `mine`, `done` for each that was marked, and `left` for each
+    /// Marks rows as processed. Answers `mine`, `done` for each that was marked, and `left` for each
     /// that still waits, because somebody has it locked.
-    pub(super) fn mark(&self, token: &str, ids: &[String], heads: &[String]) -> Note {
+    pub(super) fn mark(&self, token: &str, ids: &[String]) -> Note {
         let names = &self.names;
         let set = format!(
             "{} = {}, {} = {}",
@@ -223,9 +225,6 @@ impl Shape {
         );
         let mut all = self.update(token, ids, &set, true);
         all.push(self.left(ids));
-        if self.dialect != Dialect::Sqlite {
-            all.extend(self.free_heads(token, heads));
-        }
         self.note(token, all)
     }
 
@@ -243,6 +242,16 @@ impl Shape {
     }
 
     fn put_off_one(&self, token: &str, delay: &Delay<'_>) -> Vec<String> {
+        let ids = [delay.id.to_owned()];
+        let mut all = match delay.counts {
+            true => self.count_attempt(token, &ids, delay),
+            false => Vec::new(),
+        };
+        all.push(self.keep_back(token, &ids, delay));
+        all
+    }
+
+    fn count_attempt(&self, token: &str, ids: &[String], delay: &Delay<'_>) -> Vec<String> {
         let retry = &self.names.retry_count;
         let on_right = match self.dialect {
             Dialect::Mysql => format!("@@{}", self.quote(retry)),
@@ -257,8 +266,11 @@ impl Shape {
                 delay.attempt
             ),
         };
-        let ids = [delay.id.to_owned()];
-        let mut all = self.update(token, &ids, &set, false);
+        self.update(token, ids, &set, false)
+    }
+
+    /// Names a row as one that failed, where it waits still.
+    fn keep_back(&self, token: &str, ids: &[String], delay: &Delay<'_>) -> String {
         let until = self.in_time(delay.wait);
         let values = format!(
             "SELECT {}, {}, NULL, {}, {until}, {}, {}{} WHERE {} AND EXISTS ({})",
@@ -269,13 +281,13 @@ impl Shape {
             self.literal(delay.key),
             self.dual(),
             self.mine(token),
-            self.left(&ids)
+            self.left(ids)
         );
         let insert = format!(
             "INSERT INTO {} (source, id, behind, attempt, until, error, key_shown) {values}",
             self.waiting()
         );
-        all.push(match self.dialect {
+        match self.dialect {
             Dialect::Mysql => format!(
                 "{insert} ON DUPLICATE KEY UPDATE behind = NULL, attempt = VALUES(attempt), \
                  until = VALUES(until), error = VALUES(error), key_shown = VALUES(key_shown)"
@@ -285,33 +297,33 @@ impl Shape {
                  attempt = excluded.attempt, until = excluded.until, error = excluded.error, \
                  key_shown = excluded.key_shown"
             ),
-        });
-        all
+        }
     }
 
-    /// Names rows that must wait for a head.
-    pub(super) fn enter_behind(&self, token: &str, head: &str, ids: &[String]) -> Note {
-        let id = self.quote(&self.names.id);
-        let insert = format!(
-            "INSERT INTO {} (source, id, behind) SELECT {}, {}, {} FROM {} o \
-             WHERE o.{id} IN ({}) AND {}",
-            self.waiting(),
-            self.source_literal(),
-            self.id_text("o"),
-            self.literal(head),
-            self.outbox(),
-            self.ids(ids),
-            self.mine(token)
-        );
-        let insert = match self.dialect {
-            Dialect::Mysql => format!("{insert} ON DUPLICATE KEY UPDATE behind = behind"),
-            _ => format!("{insert} ON CONFLICT (source, id) DO NOTHING"),
-        };
-        // Unlike with `mine` alone, the order of the statements does not matter to MariaDB.
-        self.note(token, vec![insert])
+    /// Columns of the table that were not there when it was looked at. A row is not moved then: what
+    /// they have would be lost.
+    fn new_columns(&self) -> String {
+        let known: Vec<String> = self.columns.iter().map(|c| self.literal(&c.name)).collect();
+        let (table, known) = (self.literal(&self.names.table), known.join(", "));
+        match self.dialect {
+            Dialect::Sqlite => format!(
+                "SELECT 1 FROM pragma_table_xinfo({table}) WHERE hidden <> 1 AND name NOT IN ({known})"
+            ),
+            Dialect::Postgres => format!(
+                "SELECT 1 FROM pg_attribute WHERE attrelid = to_regclass({}) AND attnum > 0 \
+                 AND NOT attisdropped AND attname NOT IN ({known})",
+                self.literal(&self.outbox())
+            ),
+            Dialect::Mysql => format!(
+                "SELECT 1 FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = {} \
+                 AND TABLE_NAME = {table} AND COLUMN_NAME NOT IN ({known})",
+                self.literal(&self.schema)
+            ),
+        }
     }
 
-    /// Moves a row to the dead letters. Answers `done` where it did, `left` where it is locked.
+    /// Moves a row to the dead letters. Answers `done` where it did, `left` where it is locked, and
+    /// `changed` where the table has other columns than it had.
     pub(super) fn bury(&self, token: &str, burial: &Burial<'_>) -> Note {
         let ids = [burial.id.to_owned()];
         let (id, outbox, dead) =
@@ -334,6 +346,12 @@ impl Shape {
             self.dead_now().to_owned(),
         ]);
         let (into, from) = (into.join(", "), from.join(", "));
+        // Asked when the table is locked against changes: behind the first statement in MariaDB, where
+        // the answer is kept.
+        let is_known = match self.dialect {
+            Dialect::Mysql => "@potok_known = 1".to_owned(),
+            _ => format!("NOT EXISTS ({})", self.new_columns()),
+        };
         let mut all = match self.dialect {
             Dialect::Postgres => {
                 let free = self.free(token, &ids, " FOR UPDATE SKIP LOCKED");
@@ -344,7 +362,7 @@ impl Shape {
                     .collect();
                 vec![format!(
                     "WITH free AS MATERIALIZED ({free}), o AS (DELETE FROM {outbox} o USING free \
-                     WHERE o.{id} = free.{id} RETURNING o.*) \
+                     WHERE o.{id} = free.{id} AND {is_known} RETURNING o.*) \
                      INSERT INTO {dead} ({into}) SELECT {from} FROM o \
                      ON CONFLICT ({id}) DO UPDATE SET {} RETURNING 'done', {id}::text",
                     again.join(", ")
@@ -352,18 +370,20 @@ impl Shape {
             }
             Dialect::Mysql => vec![
                 format!("INSERT INTO {FREE} {}", self.free(token, &ids, " FOR UPDATE SKIP LOCKED")),
+                format!("SET @potok_known = NOT EXISTS ({})", self.new_columns()),
                 format!(
                     "REPLACE INTO {dead} ({into}) SELECT {from} FROM {FREE} f \
-                     STRAIGHT_JOIN {outbox} o{force} ON o.{id} = f.{id}"
+                     STRAIGHT_JOIN {outbox} o{force} ON o.{id} = f.{id} WHERE {is_known}"
                 ),
                 format!(
-                    "DELETE o FROM {FREE} f STRAIGHT_JOIN {outbox} o{force} ON o.{id} = f.{id}"
+                    "DELETE o FROM {FREE} f STRAIGHT_JOIN {outbox} o{force} ON o.{id} = f.{id} \
+                     WHERE {is_known}"
                 ),
-                format!("SELECT 'done', {} FROM {FREE} f", self.id_text("f")),
+                format!("SELECT 'done', {} FROM {FREE} f WHERE {is_known}", self.id_text("f")),
             ],
             Dialect::Sqlite => {
                 let there = format!(
-                    "o.{id} IN ({}) AND {} AND {}",
+                    "o.{id} IN ({}) AND {} AND {is_known} AND {}",
                     self.ids(&ids),
                     self.pending("o"),
                     self.mine(token)
@@ -380,9 +400,7 @@ impl Shape {
             }
         };
         all.push(self.left(&ids));
-        if self.dialect != Dialect::Sqlite {
-            all.extend(self.free_heads(token, &ids));
-        }
+        all.push(format!("SELECT 'changed', NULL{} WHERE NOT ({is_known})", self.dual()));
         self.note(token, all)
     }
 
@@ -504,63 +522,6 @@ impl Shape {
         )
     }
 
-    /// Every head: id, attempt, milliseconds until it is due.
-    pub(super) fn heads(&self) -> String {
-        format!(
-            "SELECT id, attempt, {} FROM {} WHERE source = {} AND behind IS NULL",
-            self.ms_until("until"),
-            self.waiting(),
-            self.source_literal()
-        )
-    }
-
-    /// Lets go of some of those behind a head that does not wait any more, in SQLite, where letting go
-    /// of all of them at once would take long and keep everybody from writing. Answers `done` for each.
-    pub(super) fn free_behind(&self, token: &str, head: &str, most: usize) -> Note {
-        let id = self.quote(&self.names.id);
-        let (waiting, source) = (self.waiting(), self.source_literal());
-        let (outbox, pending) = (self.outbox(), self.pending("o"));
-        let (row, head) = (self.ids(&[head.to_owned()]), self.literal(head));
-        let free = format!(
-            "DELETE FROM {waiting} WHERE source = {source} AND id IN (SELECT id FROM {waiting} WHERE \
-             source = {source} AND behind = {head} LIMIT {most}) AND {} AND NOT EXISTS \
-             (SELECT 1 FROM {outbox} o WHERE o.{id} IN ({row}) AND {pending}) RETURNING 'done', id",
-            self.mine(token)
-        );
-        self.note(token, vec![free])
-    }
-
-    /// Drops a head, and with it those behind.
-    pub(super) fn forget_head(&self, token: &str, head: &str) -> Note {
-        let (waiting, source) = (self.waiting(), self.source_literal());
-        let (head, mine) = (self.literal(head), self.mine(token));
-        let forget =
-            format!("DELETE FROM {waiting} WHERE source = {source} AND id = {head} AND {mine}");
-        self.note(token, vec![forget])
-    }
-
-    /// Drops heads whose row is gone or processed, and with them those behind.
-    pub(super) fn sweep(&self, token: &str, heads: &[String]) -> Note {
-        self.note(token, self.free_heads(token, heads).into_iter().collect())
-    }
-
-    /// Makes heads due: these, or all.
-    pub(super) fn make_due(&self, heads: Option<&[String]>) -> Vec<String> {
-        let only = heads.map_or(String::new(), |heads| {
-            let texts: Vec<String> = heads.iter().map(|id| self.literal(id)).collect();
-            format!(" AND id IN ({})", texts.join(","))
-        });
-        let (waiting, source) = (self.waiting(), self.source_literal());
-        let there = format!("FROM {waiting} WHERE source = {source} AND behind IS NULL{only}");
-        vec![
-            format!("SELECT 'done', id {there}"),
-            format!(
-                "UPDATE {waiting} SET until = {} WHERE source = {source} AND behind IS NULL{only}",
-                self.now()
-            ),
-        ]
-    }
-
     /// Takes the lease where it has run out by the server's clock, or where it still is what it was
     /// when this process saw it a whole lease ago. Answers `mine`, or `held` and by whom.
     pub(super) fn take(&self, claim: &Claim<'_>) -> Vec<String> {
@@ -575,11 +536,11 @@ impl Shape {
             format!(" OR (token = {} AND until = {until})", self.literal(token))
         });
         let token = self.literal(claim.token);
+        // The settings are noted when what waits has been settled under them.
         let values = format!(
-            "owner = {}, pipeline = {}, config = {}, since = {now}, until = {until}",
+            "owner = {}, pipeline = {}, since = {now}, until = {until}",
             self.literal(claim.owner),
             self.literal(claim.pipeline),
-            self.literal(claim.config),
         );
         let insert = format!(
             "INSERT INTO {leases} (name, token, owner, pipeline, config, since, until) \
@@ -642,40 +603,50 @@ impl Shape {
         )
     }
 
-    /// Deletes processed rows that are old enough, so many at most. Answers `done` for each, or how
-    /// many there were.
-    pub(super) fn purge(&self, token: &str, age: Duration, most: usize) -> Note {
-        let (id, outbox) = (self.quote(&self.names.id), self.outbox());
+    /// True for a row that was processed long enough ago.
+    fn is_old(&self, age: Duration) -> String {
         let processed = match self.plant.is(Bug::PurgesByAge) {
-            true => format!("{id} IS NOT NULL"),
+            true => format!("{} IS NOT NULL", self.quote(&self.names.id)),
             false => self.is_processed(),
         };
-        let old = format!(
-            "{processed} AND ({} OR ({} IS NULL AND {})) AND {}",
+        format!(
+            "{processed} AND ({} OR ({} IS NULL AND {}))",
             self.is_older(&self.names.processed_at, age),
             self.quote(&self.names.processed_at),
-            self.is_older(&self.names.added_at, age),
+            self.is_older(&self.names.added_at, age)
+        )
+    }
+
+    /// Some processed rows that are old enough. Without an index this may look at the whole table, so it
+    /// is asked by itself, where it keeps nobody from anything.
+    pub(super) fn old_rows(&self, age: Duration, most: usize) -> String {
+        let (id, outbox, old) = (self.id_text("o"), self.outbox(), self.is_old(age));
+        format!("SELECT {id} FROM {outbox} o WHERE {old} LIMIT {most}")
+    }
+
+    /// Deletes those of these rows that are old still. Answers `done` for each, or how many there were.
+    pub(super) fn purge(&self, token: &str, ids: &[String], age: Duration) -> Note {
+        let (id, outbox) = (self.quote(&self.names.id), self.outbox());
+        let old = format!(
+            "{id} IN ({}) AND {} AND {}",
+            self.ids(ids),
+            self.is_old(age),
             self.mine(token)
         );
-        let kept = match self.plant.is(Bug::PurgesByAge) {
-            true => "true".to_owned(),
-            false => format!("o.{processed}"),
-        };
         let all = match self.dialect {
             Dialect::Postgres => vec![format!(
-                "WITH old AS MATERIALIZED (SELECT {id} FROM {outbox} WHERE {old} LIMIT {most} \
+                "WITH old AS MATERIALIZED (SELECT {id} FROM {outbox} WHERE {old} \
                  FOR UPDATE SKIP LOCKED) DELETE FROM {outbox} o USING old WHERE o.{id} = old.{id} \
-                 AND {kept} RETURNING 'done', NULL"
+                 RETURNING 'done', NULL"
             )],
-            Dialect::Sqlite => vec![format!(
-                "DELETE FROM {outbox} WHERE rowid IN (SELECT rowid FROM {outbox} WHERE {old} \
-                 LIMIT {most}) RETURNING 'done', NULL"
-            )],
+            Dialect::Sqlite => {
+                vec![format!("DELETE FROM {outbox} WHERE {old} RETURNING 'done', NULL")]
+            }
             Dialect::Mysql => {
                 let force = self.force();
                 vec![
                     format!(
-                        "INSERT INTO {FREE} SELECT {id} FROM {outbox} WHERE {old} LIMIT {most} \
+                        "INSERT INTO {FREE} SELECT {id} FROM {outbox}{force} WHERE {old} \
                          FOR UPDATE SKIP LOCKED"
                     ),
                     format!(
@@ -706,6 +677,8 @@ pub(super) struct Delay<'a> {
     pub error: &'a str,
     /// Its key, for people.
     pub key: &'a str,
+    /// The attempt is counted in the row. Where the table refuses that, the row waits all the same.
+    pub counts: bool,
 }
 
 /// A row that becomes a dead letter.

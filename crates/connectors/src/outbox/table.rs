@@ -1,5 +1,6 @@
 //! What the relay asks of the table: each question is one call of the database.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,10 +8,10 @@ use bytes::Bytes;
 use potok_core::trouble::Bug;
 use potok_core::{Backlog, Fault, HeadersBuilder, Record, Timestamp};
 
+use super::look;
 use super::session::{Cells, OutboxSession, number, text};
 use super::shape::Shape;
 use super::statements::{Burial, Claim, Delay, Note, ReadLimits};
-use crate::sql::Dialect;
 
 /// Rows that are let go in one call.
 const FREE_MAX: usize = 500;
@@ -66,6 +67,8 @@ pub(super) struct NoteResult {
     pub done: Vec<String>,
     /// Ids that still wait, because somebody has them locked.
     pub left: Vec<String>,
+    /// The table has other columns than it had when it was looked at, so nothing was moved.
+    pub is_changed: bool,
 }
 
 /// One table, by one session.
@@ -85,6 +88,7 @@ impl OutboxTable {
                 Some("mine") => noted.mine = true,
                 Some("done") => noted.done.push(id.unwrap_or_default()),
                 Some("left") => noted.left.extend(id),
+                Some("changed") => noted.is_changed = true,
                 Some("count") => {
                     let count = usize::try_from(number(row, 1).unwrap_or(0)).unwrap_or(0);
                     noted.done.resize(count, String::new());
@@ -101,28 +105,68 @@ impl OutboxTable {
         ids: &[String],
         heads: &[String],
     ) -> Result<NoteResult, Fault> {
-        let noted = self.note(self.shape.mark(token, ids, heads)).await?;
-        self.free(token, noted, heads).await
+        let noted = self.note(self.shape.mark(token, ids)).await?;
+        let mine = noted.mine && self.free(token, heads).await?;
+        Ok(NoteResult { mine, ..noted })
     }
 
-    /// Lets go of heads that have ended, where the note itself did not: their end is committed, so
-    /// those behind them may go in pieces.
-    async fn free(
-        &self,
-        token: &str,
-        noted: NoteResult,
-        heads: &[String],
-    ) -> Result<NoteResult, Fault> {
-        if self.shape.dialect != Dialect::Sqlite || !noted.mine || heads.is_empty() {
-            return Ok(noted);
+    /// Lets go of those of these heads that do not wait any more, and of what is behind them: their end
+    /// is committed, so this may go in pieces, each of which is short. False where the lease is gone.
+    pub async fn free(&self, token: &str, heads: &[String]) -> Result<bool, Fault> {
+        for heads in heads.chunks(FREE_MAX) {
+            let behind = || self.shape.free_behind(token, heads, FREE_MAX);
+            if !self.until_fewer(behind).await?
+                || !self.note(self.shape.free_heads(token, heads)).await?.mine
+            {
+                return Ok(false);
+            }
         }
-        for head in heads {
-            while self.note(self.shape.free_behind(token, head, FREE_MAX)).await?.done.len()
-                == FREE_MAX
-            {}
+        Ok(true)
+    }
+
+    /// Repeats a note of up to [`FREE_MAX`] entries until there are no more.
+    async fn until_fewer(&self, some: impl Fn() -> Note + Send + Sync) -> Result<bool, Fault> {
+        loop {
+            let noted = self.note(some()).await?;
+            if !noted.mine || noted.done.len() < FREE_MAX {
+                return Ok(noted.mine);
+            }
         }
-        let freed = self.note(self.shape.sweep(token, heads)).await?;
-        Ok(NoteResult { mine: freed.mine, ..noted })
+    }
+
+    /// What waits was named under other settings: heads are due, and those behind them are read again,
+    /// because they may have other keys now. The settings are noted last.
+    pub async fn settle(&self, token: &str, config: &str) -> Result<bool, Fault> {
+        let behind = || self.shape.free_all_behind(token, FREE_MAX);
+        Ok(self.until_fewer(behind).await?
+            && self.note(self.shape.settle(token, config)).await?.mine)
+    }
+
+    /// Makes heads wait behind another one.
+    pub async fn put_behind(&self, token: &str, head: &str, ids: &[String]) -> Result<bool, Fault> {
+        Ok(self.note(self.shape.put_behind(token, head, ids)).await?.mine)
+    }
+
+    /// Those of these rows that wait, in their order.
+    pub async fn in_order(&self, ids: &[String]) -> Result<Vec<String>, Fault> {
+        let rows = self.session.query(self.shape.in_order(ids)).await?;
+        Ok(rows.iter().filter_map(|row| text(row, 0)).collect())
+    }
+
+    /// Those of these heads that do not wait any more.
+    pub async fn ended(&self, heads: &[String]) -> Result<Vec<String>, Fault> {
+        let mut ended = Vec::new();
+        for heads in heads.chunks(FREE_MAX) {
+            let rows = self.session.query(self.shape.pending_of(heads)).await?;
+            let waiting: HashSet<String> = rows.iter().filter_map(|row| text(row, 0)).collect();
+            ended.extend(heads.iter().filter(|head| !waiting.contains(*head)).cloned());
+        }
+        Ok(ended)
+    }
+
+    /// True where an index leads to the rows that wait.
+    pub async fn has_index(&self) -> Result<bool, Fault> {
+        look::has_index(&*self.session, &self.shape).await
     }
 
     pub async fn put_off(&self, token: &str, delays: &[Delay<'_>]) -> Result<NoteResult, Fault> {
@@ -145,8 +189,17 @@ impl OutboxTable {
                 self.session.query(statement).await?;
             }
         }
-        let noted = self.note(note).await?;
-        self.free(token, noted, &[burial.id.to_owned()]).await
+        let mut noted = self.note(note).await?;
+        if noted.is_changed {
+            // With every column that there is now; or it says which ones dead letters lack.
+            let now = look::with_columns_of_now(&*self.session, &self.shape).await?;
+            noted = self.note(now.bury(token, burial)).await?;
+            if noted.is_changed {
+                return Err(Fault::retry("the columns of the table change"));
+            }
+        }
+        let mine = noted.mine && self.free(token, &[burial.id.to_owned()]).await?;
+        Ok(NoteResult { mine, ..noted })
     }
 
     /// Lets go of a head and those behind it, though its row seems to wait.
@@ -154,17 +207,15 @@ impl OutboxTable {
         self.note(self.shape.forget_head(token, head)).await
     }
 
-    pub async fn sweep(&self, token: &str, heads: &[String]) -> Result<NoteResult, Fault> {
-        let noted = NoteResult { mine: true, ..NoteResult::default() };
-        match self.shape.dialect {
-            Dialect::Sqlite => self.free(token, noted, heads).await,
-            _ => self.note(self.shape.sweep(token, heads)).await,
-        }
+    /// Some old rows that retention may delete.
+    pub async fn old_rows(&self, age: Duration, most: usize) -> Result<Vec<String>, Fault> {
+        let rows = self.session.query(self.shape.old_rows(age, most)).await?;
+        Ok(rows.iter().filter_map(|row| text(row, 0)).collect())
     }
 
     /// Deletes old rows; how many.
-    pub async fn purge(&self, token: &str, age: Duration, most: usize) -> Result<usize, Fault> {
-        Ok(self.note(self.shape.purge(token, age, most)).await?.done.len())
+    pub async fn purge(&self, token: &str, ids: &[String], age: Duration) -> Result<usize, Fault> {
+        Ok(self.note(self.shape.purge(token, ids, age)).await?.done.len())
     }
 
     pub async fn read(
@@ -221,9 +272,7 @@ impl OutboxTable {
         let tagged = |tag: &str| rows.iter().find(|row| text(row, 0).as_deref() == Some(tag));
         let before = tagged("before").and_then(|row| text(row, 1)).unwrap_or_default();
         if tagged("mine").is_some() {
-            return Ok(LeaseAttempt::Mine {
-                changed: !before.is_empty() && before != claim.config,
-            });
+            return Ok(LeaseAttempt::Mine { changed: before != claim.config });
         }
         let held = tagged("held").map(|row| Holder {
             token: text(row, 1).unwrap_or_default(),

@@ -35,6 +35,8 @@ pub(super) struct Lease {
     pub token: u64,
     /// Until then, by our own clock.
     pub believed: Instant,
+    /// What waits was named under other settings.
+    pub changed: bool,
 }
 
 impl Lease {
@@ -90,10 +92,7 @@ impl LeaseKeeper {
             let wait = match self.take(token, seen).await {
                 Ok(LeaseAttempt::Mine { changed }) => {
                     *seen = None;
-                    let held = Lease { token, believed: before + self.belief() };
-                    if changed && let Err(fault) = self.table.make_due(None).await {
-                        warn!("{}: rows that wait keep their times: {fault}", self.label);
-                    }
+                    let held = Lease { token, believed: before + self.belief(), changed };
                     let _ = self.told.send(Tenure { held: Some(held), fault: None });
                     return Some(held);
                 }
@@ -174,7 +173,7 @@ impl LeaseKeeper {
                 Ok(Ok(true)) => {
                     believed = before + self.belief();
                     pause = self.lease / 3;
-                    let held = Lease { token: held.token, believed };
+                    let held = Lease { believed, ..held };
                     let _ = self.told.send(Tenure { held: Some(held), fault: None });
                 }
                 Ok(Ok(false)) | Err(_) => return true,

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::place::{OutboxDatabase, System, uuid};
+use potok_core::FeedCommit;
+
+use crate::place::{OutboxDatabase, Relay, System, Writer, uuid};
 
 on_all! {
     a_failed_row_keeps_its_key_back_and_no_other,
@@ -13,6 +15,9 @@ on_all! {
     a_row_skipped_by_hand_opens_its_key,
     a_row_is_tried_at_once_when_asked_for,
     a_processed_row_that_is_reset_is_published_again,
+    rows_that_keep_failing_take_turns_with_others,
+    rows_behind_a_head_that_has_another_key_now_keep_their_order,
+    heads_that_have_one_key_now_go_in_order,
 }
 
 const LONG: Duration = Duration::from_secs(50);
@@ -83,33 +88,9 @@ async fn a_key_with_more_rows_than_one_read_starves_nobody(system: System) {
     writer.add("1", "k", "unmapped").await;
     relay.rows(1).await;
     relay.put_off("1", LONG).await;
-    let digits = |from: u32| match system {
-        System::Postgres => format!("lpad((n + {from})::text, 12, '0')"),
-        System::Sqlite => format!("printf('%012d', n + {from})"),
-        System::Mariadb => format!("lpad(n + {from}, 12, '0')"),
-    };
-    let concat = |from| match system {
-        System::Mariadb => format!("concat('00000000-0000-4000-8000-', {})", digits(from)),
-        System::Postgres => format!("('00000000-0000-4000-8000-' || {})::uuid", digits(from)),
-        System::Sqlite => format!("'00000000-0000-4000-8000-' || {}", digits(from)),
-    };
-    let numbers = |count: u32| match system {
-        System::Postgres => format!("FROM generate_series(1, {count}) n"),
-        System::Mariadb => format!("FROM (SELECT seq AS n FROM seq_1_to_{count}) s"),
-        System::Sqlite => format!(
-            "FROM (WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < {count}) \
-             SELECT n FROM c)"
-        ),
-    };
     // More than one read brings.
-    for (key, from, count) in [("k", 10_u32, 10_000), ("l", 50_000, 100)] {
-        let insert = format!(
-            "INSERT INTO outbox (id, event_type, payload) SELECT {}, 'A', '{{\"key\":\"{key}\"}}' {}",
-            concat(from),
-            numbers(count)
-        );
-        writer.run(&insert).await;
-    }
+    writer.add_many("k", 10, 10_000).await;
+    writer.add_many("l", 50_000, 100).await;
     let others = relay.rows(100).await;
     assert_eq!(others.first().map(String::as_str), Some("50001"));
     relay.end_all().await;
@@ -209,7 +190,7 @@ async fn a_row_is_tried_at_once_when_asked_for(system: System) {
     assert_eq!(relay.rows(1).await, ["2"]);
     // Other settings: everything that waits is tried at once.
     drop(relay);
-    let mut relay = crate::place::Relay::open(place.outbox_by("{.key}", "")).await;
+    let mut relay = Relay::open(place.outbox_by("{.key}", "")).await;
     let mut rows = relay.rows(2).await;
     rows.sort();
     assert_eq!(rows, ["1", "2"]);
@@ -227,4 +208,77 @@ async fn a_processed_row_that_is_reset_is_published_again(system: System) {
     assert_eq!(relay.rows(1).await, ["1"]);
     relay.end(&["1"]).await;
     assert_eq!(place.marked(), ["1"]);
+}
+
+/// More keys fail than are tried at once, and all of them are due at any time.
+async fn rows_that_keep_failing_take_turns_with_others(system: System) {
+    let place = OutboxDatabase::new(system);
+    let mut relay = place.relay("").await;
+    let mut writer = place.writer().await;
+    writer.add_each("k", 1, 1_200).await;
+    relay.rows(1_200).await;
+    for round in 0.. {
+        let out: Vec<String> = relay.out.keys().cloned().collect();
+        let put_off = out.iter().map(|id| relay.failed(id, Duration::ZERO)).collect();
+        relay.commit(FeedCommit { put_off, ..FeedCommit::default() }).await;
+        relay.out.clear();
+        if round == 0 {
+            writer.add("9000", "l", "A").await;
+        }
+        if relay.rows(1).await.contains(&"9000".to_owned()) {
+            break;
+        }
+        assert!(round < 9, "only what failed is tried");
+    }
+}
+
+async fn add_with(writer: &mut Writer, id: &str, key: &str, other: &str) {
+    let payload = format!("{{\"key\": \"{key}\", \"other\": \"{other}\"}}");
+    let insert = format!(
+        "INSERT INTO outbox (id, event_type, payload) VALUES ('{}', 'A', '{payload}')",
+        uuid(id)
+    );
+    writer.run(&insert).await;
+}
+
+/// 2 waits behind 1; then the pipeline file gives it another key, under which 3 comes behind it.
+async fn rows_behind_a_head_that_has_another_key_now_keep_their_order(system: System) {
+    let place = OutboxDatabase::new(system);
+    let mut relay = place.relay("").await;
+    let mut writer = place.writer().await;
+    add_with(&mut writer, "1", "k", "x").await;
+    relay.rows(1).await;
+    relay.put_off("1", LONG).await;
+    add_with(&mut writer, "2", "k", "y").await;
+    assert!(relay.settle().await.is_empty(), "2 waits for 1");
+    drop(relay);
+    add_with(&mut writer, "3", "l", "y").await;
+    let mut relay = Relay::open(place.outbox_by(".other", "")).await;
+    let rows = relay.rows(3).await;
+    let place_of = |id: &str| rows.iter().position(|row| row == id);
+    assert!(place_of("2") < place_of("3"), "{rows:?}");
+    relay.end_all().await;
+    assert_eq!(place.marked(), ["1", "2", "3"]);
+    assert!(place.query("SELECT id FROM potok_outbox_waiting").is_empty());
+}
+
+/// Both failed under keys of their own, and the one that was written first has the larger id.
+async fn heads_that_have_one_key_now_go_in_order(system: System) {
+    let place = OutboxDatabase::new(system);
+    let mut relay = place.relay("").await;
+    let mut writer = place.writer().await;
+    add_with(&mut writer, "9", "k", "x").await;
+    add_with(&mut writer, "5", "l", "x").await;
+    relay.rows(2).await;
+    relay.put_off("5", LONG).await;
+    relay.put_off("9", LONG).await;
+    drop(relay);
+    let mut relay = Relay::open(place.outbox_by(".other", "")).await;
+    assert_eq!(relay.rows(1).await, ["9"]);
+    assert!(relay.settle().await.is_empty(), "5 waits for 9");
+    relay.end(&["9"]).await;
+    assert_eq!(relay.rows(1).await, ["5"]);
+    assert_eq!(relay.attempts["5"], 1);
+    relay.end(&["5"]).await;
+    assert_eq!(place.marked(), ["9", "5"]);
 }

@@ -10,6 +10,18 @@ on_all! {
     others_stand_by_and_take_over,
     whoever_lost_the_lease_changes_nothing,
     an_old_token_that_comes_back_changes_nothing,
+    what_could_not_be_noted_comes_again,
+    a_note_that_outlasts_its_lease_changes_nothing,
+}
+
+async fn until_lost(relay: &mut Relay) {
+    loop {
+        match relay.event().await {
+            SourceEvent::Lost(_) => return,
+            SourceEvent::Stalled(_) => {}
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 async fn is_silent(relay: &mut Relay, time: Duration) -> bool {
@@ -85,19 +97,72 @@ pub async fn an_old_token_that_comes_back_changes_nothing(system: System) {
         _ => "'2020-01-01 00:00:00'",
     };
     writer.run(&format!("UPDATE potok_leases SET until = {past}")).await;
-    first.end(&["1"]).await;
+    let ended = first.ended(&["1"]);
+    // Whether it says so or not.
+    let _ = first.progress.commit(&FeedCommit { ended, ..FeedCommit::default() }).await;
+    first.out.clear();
     assert!(place.marked().is_empty(), "its time was over");
-    loop {
-        match first.event().await {
-            SourceEvent::Lost(_) => break,
-            SourceEvent::Stalled(_) => {}
-            other => panic!("{other:?}"),
-        }
-    }
+    until_lost(&mut first).await;
     first.own().await;
     assert_eq!(first.rows(1).await, ["1"]);
     first.end(&["1"]).await;
     assert_eq!(place.marked(), ["1"]);
+}
+
+/// A note found that the lease is another's, and then it is ours again, as after a failover and back:
+/// the row that was not marked must not be out for ever.
+async fn what_could_not_be_noted_comes_again(system: System) {
+    let place = OutboxDatabase::new(system);
+    let mut relay = place.relay(", \"lease\": \"6s\"").await;
+    let mut writer = place.writer().await;
+    writer.add("1", "k", "A").await;
+    relay.rows(1).await;
+    let token = place.query("SELECT token FROM potok_leases").join("");
+    writer.run("UPDATE potok_leases SET token = 'another'").await;
+    relay.end(&["1"]).await;
+    writer.run(&format!("UPDATE potok_leases SET token = '{token}'")).await;
+    assert!(place.marked().is_empty());
+    until_lost(&mut relay).await;
+    relay.own().await;
+    assert_eq!(relay.rows(1).await, ["1"]);
+    relay.end(&["1"]).await;
+    assert_eq!(place.marked(), ["1"]);
+}
+
+/// Marking rows of the type `slow` takes twelve seconds and more.
+fn slow(system: System) -> &'static str {
+    match system {
+        System::Sqlite => {
+            "CREATE TABLE n AS WITH RECURSIVE c(a) AS (SELECT 1 UNION ALL SELECT a + 1 FROM c \
+             WHERE a < 4000) SELECT a FROM c; CREATE TRIGGER slow BEFORE UPDATE OF processed ON \
+             outbox WHEN NEW.event_type = 'slow' BEGIN SELECT count(*) FROM n a, n b, n c; END"
+        }
+        System::Postgres => {
+            "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+             IF NEW.event_type = 'slow' THEN PERFORM pg_sleep(12); END IF; RETURN NEW; END $$; \
+             CREATE TRIGGER slow BEFORE UPDATE ON outbox FOR EACH ROW EXECUTE FUNCTION slow()"
+        }
+        System::Mariadb => {
+            "CREATE TRIGGER slow BEFORE UPDATE ON outbox FOR EACH ROW \
+             SET @slow = IF(NEW.event_type = 'slow', SLEEP(12), 0)"
+        }
+    }
+}
+
+/// It is given up long before, so that the lease can be renewed, and others can have it.
+async fn a_note_that_outlasts_its_lease_changes_nothing(system: System) {
+    let place = OutboxDatabase::new(system);
+    let mut relay = place.relay(", \"lease\": \"6s\"").await;
+    let mut writer = place.writer().await;
+    writer.run(slow(system)).await;
+    writer.add("1", "k", "slow").await;
+    writer.add("2", "l", "A").await;
+    relay.rows(2).await;
+    let noted = FeedCommit { ended: relay.ended(&["1"]), ..FeedCommit::default() };
+    let noting = tokio::time::timeout(Duration::from_secs(5), relay.progress.commit(&noted));
+    noting.await.expect("it takes as long as it likes").expect_err("it is marked");
+    relay.end(&["2"]).await;
+    assert_eq!(place.marked(), ["2"], "the lease is its own still");
 }
 
 pub mod servers {
@@ -231,16 +296,11 @@ pub mod servers {
 mod frozen {
     mod sqlite {
         use super::super::*;
+        use crate::place::Writer;
 
-        #[tokio::test]
-        async fn a_lease_that_was_given_up_does_not_come_back() {
-            let place = OutboxDatabase::new(System::Sqlite);
-            let mut relay = place.relay(", \"lease\": \"6s\"").await;
-            let mut writer = place.writer().await;
-            writer.add("1", "k", "A").await;
-            relay.rows(1).await;
-            let (lost, until) =
-                (relay.nonce, || place.query("SELECT until FROM potok_leases")[0].clone());
+        /// Until the lease is over by its own clock, and has been renewed by the database's.
+        async fn freeze_in_renewal(place: &OutboxDatabase, relay: &mut Relay, writer: &mut Writer) {
+            let until = || place.query("SELECT until FROM potok_leases")[0].clone();
             let first: i64 = until().parse().unwrap();
             // The renewal is under way, and waits.
             writer.run("BEGIN IMMEDIATE").await;
@@ -253,6 +313,17 @@ mod frozen {
             while until() == first.to_string()
                 || place.query(now)[0].parse::<i64>().unwrap() < first
             {}
+        }
+
+        #[tokio::test]
+        async fn a_lease_that_was_given_up_does_not_come_back() {
+            let place = OutboxDatabase::new(System::Sqlite);
+            let mut relay = place.relay(", \"lease\": \"6s\"").await;
+            let mut writer = place.writer().await;
+            writer.add("1", "k", "A").await;
+            relay.rows(1).await;
+            let lost = relay.nonce;
+            freeze_in_renewal(&place, &mut relay, &mut writer).await;
             match relay.event().await {
                 SourceEvent::Lost(all) => assert_eq!(all, [lost]),
                 other => panic!("{other:?}"),
@@ -260,6 +331,24 @@ mod frozen {
             relay.out.clear();
             relay.own().await;
             assert_ne!(relay.nonce, lost, "the engine listens to it no more");
+            assert_eq!(relay.rows(1).await, ["1"]);
+            relay.end(&["1"]).await;
+            assert_eq!(place.marked(), ["1"]);
+        }
+
+        /// It wakes with a row that was published, which it cannot mark; then comes the answer.
+        #[tokio::test]
+        async fn what_ended_after_a_freeze_is_marked_all_the_same() {
+            let place = OutboxDatabase::new(System::Sqlite);
+            let mut relay = place.relay(", \"lease\": \"6s\"").await;
+            let mut writer = place.writer().await;
+            writer.add("1", "k", "A").await;
+            relay.rows(1).await;
+            freeze_in_renewal(&place, &mut relay, &mut writer).await;
+            relay.end(&["1"]).await;
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            until_lost(&mut relay).await;
+            relay.own().await;
             assert_eq!(relay.rows(1).await, ["1"]);
             relay.end(&["1"]).await;
             assert_eq!(place.marked(), ["1"]);

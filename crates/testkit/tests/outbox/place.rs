@@ -59,6 +59,56 @@ impl Writer {
     }
 }
 
+impl Writer {
+    fn system(&self) -> System {
+        match self {
+            Writer::Sqlite(_) => System::Sqlite,
+            Writer::Postgres(_) => System::Postgres,
+            Writer::Mariadb(_) => System::Mariadb,
+        }
+    }
+
+    /// Writes so many rows of a key, numbered from behind `from`.
+    pub async fn add_many(&mut self, key: &str, from: u32, count: u32) {
+        self.add_numbered(&format!("'{{\"key\":\"{key}\"}}'"), from, count).await;
+    }
+
+    /// Writes so many rows, numbered from behind `from`, each of a key of its own.
+    pub async fn add_each(&mut self, key: &str, from: u32, count: u32) {
+        let payload = match self.system() {
+            System::Mariadb => format!("concat('{{\"key\":\"{key}', n, '\"}}')"),
+            System::Postgres => format!("('{{\"key\":\"{key}' || n || '\"}}')::json"),
+            System::Sqlite => format!("'{{\"key\":\"{key}' || n || '\"}}'"),
+        };
+        self.add_numbered(&payload, from, count).await;
+    }
+
+    async fn add_numbered(&mut self, payload: &str, from: u32, count: u32) {
+        let start = "00000000-0000-4000-8000-";
+        let (id, numbers) = match self.system() {
+            System::Postgres => (
+                format!("('{start}' || lpad((n + {from})::text, 12, '0'))::uuid"),
+                format!("generate_series(1, {count}) n"),
+            ),
+            System::Mariadb => (
+                format!("concat('{start}', lpad(n + {from}, 12, '0'))"),
+                format!("(SELECT seq AS n FROM seq_1_to_{count}) s"),
+            ),
+            System::Sqlite => (
+                format!("'{start}' || printf('%012d', n + {from})"),
+                format!(
+                    "(WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c \
+                     WHERE n < {count}) SELECT n FROM c)"
+                ),
+            ),
+        };
+        let insert = format!(
+            "INSERT INTO outbox (id, event_type, payload) SELECT {id}, 'A', {payload} FROM {numbers}"
+        );
+        self.run(&insert).await;
+    }
+}
+
 /// A uuid that ends in these digits.
 pub fn uuid(digits: &str) -> String {
     format!("00000000-0000-4000-8000-{digits:0>12}")
@@ -391,16 +441,20 @@ impl Relay {
         self.out.remove(id);
     }
 
-    /// It failed for the last time.
-    pub async fn set_aside(&mut self, id: &str) {
-        let set_aside = vec![SetAside {
+    pub fn given_up(&self, id: &str) -> SetAside {
+        SetAside {
             partition: Self::partition(),
             assignment: self.nonce,
             offset: self.out[id],
             attempt: self.attempts[id] + 1,
             reason: Reason::NoKey,
             error: "it's \\ over".to_owned(),
-        }];
+        }
+    }
+
+    /// It failed for the last time.
+    pub async fn set_aside(&mut self, id: &str) {
+        let set_aside = vec![self.given_up(id)];
         self.commit(FeedCommit { set_aside, ..FeedCommit::default() }).await;
         self.out.remove(id);
     }

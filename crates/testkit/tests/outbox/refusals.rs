@@ -10,6 +10,9 @@ use crate::place::{OutboxDatabase, Relay, System, Writer, uuid};
 on_all! {
     a_failure_that_cannot_be_noted_holds_up_its_key_alone,
     dead_letters_that_cannot_be_written_hold_up_their_key_alone,
+    a_row_that_cannot_be_counted_starves_nobody,
+    a_table_that_refuses_every_mark_is_told_of,
+    a_column_that_was_added_since_goes_along,
 }
 
 const LONG: Duration = Duration::from_secs(50);
@@ -20,12 +23,9 @@ async fn commit(relay: &Relay, commit: FeedCommit) {
     noted.expect("it holds up everybody").unwrap();
 }
 
-/// Whoever counts the attempt gets an error: a constraint, or a trigger.
-async fn a_failure_that_cannot_be_noted_holds_up_its_key_alone(system: System) {
-    let place = OutboxDatabase::new(system);
-    let mut relay = place.relay("").await;
-    let mut writer = place.writer().await;
-    let refuse = match system {
+/// Whoever counts an attempt of a row of the type `stuck` gets an error.
+fn no_counts(system: System) -> &'static str {
+    match system {
         System::Sqlite => {
             "CREATE TRIGGER no_counts BEFORE UPDATE OF retry_count ON outbox WHEN \
              NEW.event_type = 'stuck' BEGIN SELECT RAISE(ABORT, 'not this one'); END"
@@ -34,8 +34,15 @@ async fn a_failure_that_cannot_be_noted_holds_up_its_key_alone(system: System) {
             "ALTER TABLE outbox ADD CONSTRAINT no_counts CHECK \
              (event_type <> 'stuck' OR retry_count = 0)"
         }
-    };
-    writer.run(refuse).await;
+    }
+}
+
+/// Whoever counts the attempt gets an error: a constraint, or a trigger.
+async fn a_failure_that_cannot_be_noted_holds_up_its_key_alone(system: System) {
+    let place = OutboxDatabase::new(system);
+    let mut relay = place.relay("").await;
+    let mut writer = place.writer().await;
+    writer.run(no_counts(system)).await;
     for (id, key, event_type) in
         [("1", "k", "stuck"), ("2", "k", "A"), ("3", "l", "A"), ("4", "m", "A")]
     {
@@ -80,6 +87,92 @@ pub async fn dead_letters_that_cannot_be_written_hold_up_their_key_alone(system:
     assert_eq!(relay.rows(1).await, ["2"]);
     relay.end(&["2"]).await;
     assert_eq!(place.marked(), ["2", "3"]);
+}
+
+/// It waits uncounted, and those behind it are named, however many they are.
+async fn a_row_that_cannot_be_counted_starves_nobody(system: System) {
+    let place = OutboxDatabase::new(system);
+    let mut relay = place.relay("").await;
+    let mut writer = place.writer().await;
+    writer.run(no_counts(system)).await;
+    writer.add("1", "k", "stuck").await;
+    relay.rows(1).await;
+    writer.add_many("k", 10, 3_000).await;
+    writer.add("9000", "l", "A").await;
+    relay.put_off("1", LONG).await;
+    assert_eq!(relay.rows(1).await, ["9000"]);
+    relay.end(&["9000"]).await;
+    for _ in 0..5 {
+        assert!(relay.settle().await.is_empty(), "1 has not waited long enough");
+    }
+    assert_eq!(place.retry_count("1"), "0");
+    relay.outbox.retry(None).await.unwrap();
+    assert_eq!(relay.rows(1).await, ["1"]);
+    relay.end(&["1"]).await;
+    assert_eq!(relay.rows(1).await[0], "11");
+}
+
+/// Rows that are refused one after the other are not tried to the last one, and nothing is lost.
+async fn a_table_that_refuses_every_mark_is_told_of(system: System) {
+    let place = OutboxDatabase::new(system);
+    let mut relay = place.relay("").await;
+    let mut writer = place.writer().await;
+    let (refuse, mend) = match system {
+        System::Sqlite => (
+            "CREATE TRIGGER never BEFORE UPDATE OF processed ON outbox BEGIN \
+             SELECT RAISE(ABORT, 'never'); END",
+            "DROP TRIGGER never",
+        ),
+        _ => (
+            "ALTER TABLE outbox ADD CONSTRAINT never CHECK (processed_at IS NULL)",
+            "ALTER TABLE outbox DROP CONSTRAINT never",
+        ),
+    };
+    writer.run(refuse).await;
+    writer.add_each("k", 1, 100).await;
+    relay.rows(100).await;
+    let all: Vec<String> = relay.out.keys().cloned().collect();
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    let ended = FeedCommit { ended: relay.ended(&all), ..FeedCommit::default() };
+    let fault = relay.progress.commit(&ended).await.expect_err("nothing is marked");
+    assert_eq!(fault.code, "P1308", "{fault}");
+    writer.run(mend).await;
+    commit(&relay, ended).await;
+    let marked = place.marked().len();
+    assert!(marked >= 75, "only {marked} were tried again at once");
+    relay.out.clear();
+    let until = tokio::time::Instant::now() + Duration::from_secs(60);
+    while place.marked().len() < 100 {
+        assert!(tokio::time::Instant::now() < until, "{:?}", place.marked());
+        assert!(relay.settle().await.is_empty(), "all were published");
+    }
+}
+
+/// A dead letter has every column. Where it cannot have one, the row stays, and holds up its key alone.
+async fn a_column_that_was_added_since_goes_along(system: System) {
+    let place = OutboxDatabase::new(system);
+    let mut relay = place.relay("").await;
+    let mut writer = place.writer().await;
+    for (id, key) in [("1", "k"), ("2", "k"), ("3", "l")] {
+        writer.add(id, key, "A").await;
+    }
+    relay.rows(3).await;
+    writer.run("ALTER TABLE outbox ADD COLUMN tenant VARCHAR(9)").await;
+    writer.run("UPDATE outbox SET tenant = 'acme'").await;
+    relay.give_back(&["2"]).await;
+    relay.set_aside("1").await;
+    relay.end(&["3"]).await;
+    assert!(relay.settle().await.is_empty(), "2 waits for 1");
+    assert_eq!(place.query("SELECT count(*) FROM outbox_dead"), ["0"]);
+    let status = relay.outbox.status().await.unwrap();
+    assert_eq!(status.failing.len(), 1, "{status:?}");
+    writer.run("ALTER TABLE outbox_dead ADD COLUMN tenant VARCHAR(9)").await;
+    relay.outbox.retry(None).await.unwrap();
+    assert_eq!(relay.rows(1).await, ["1"]);
+    relay.set_aside("1").await;
+    assert_eq!(place.query("SELECT tenant FROM outbox_dead"), ["acme"]);
+    relay.outbox.replay(&[uuid("1")]).await.unwrap();
+    assert_eq!(place.query("SELECT count(*) FROM outbox WHERE tenant = 'acme'"), ["3"]);
 }
 
 mod large {
@@ -142,6 +235,7 @@ pub mod network {
     on_servers! {
         a_lost_answer_counts_one_attempt,
         a_lost_answer_to_a_mark_costs_nothing,
+        a_lost_answer_to_a_dead_letter_opens_its_key,
         a_note_that_waits_does_not_delay_the_lease,
         a_locked_old_row_keeps_no_other,
     }
@@ -200,6 +294,23 @@ pub mod network {
         writer.add("2", "k", "A").await;
         // The lease is the same, and the row does not come again.
         assert_eq!(relay.rows(1).await, ["2"]);
+    }
+
+    async fn a_lost_answer_to_a_dead_letter_opens_its_key(system: System) {
+        let place = OutboxDatabase::behind_proxy(system);
+        let mut relay = place.relay(", \"lease\": \"1m\"").await;
+        let mut writer = place.writer().await;
+        note_something(&mut relay, &mut writer).await;
+        writer.add("1", "k", "A").await;
+        relay.rows(1).await;
+        let set_aside = vec![relay.given_up("1")];
+        let noted = FeedCommit { set_aside, ..FeedCommit::default() };
+        let is_there = || place.query("SELECT count(*) FROM outbox_dead") == ["1"];
+        without_an_answer(&place, &relay, noted, is_there).await;
+        relay.out.clear();
+        writer.add("2", "k", "A").await;
+        assert_eq!(relay.rows(1).await, ["2"]);
+        assert_eq!(place.query("SELECT retry_count FROM outbox_dead"), ["1"]);
     }
 
     /// The lease is renewed on a session of its own, whatever notes and reads wait for.

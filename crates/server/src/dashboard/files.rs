@@ -129,10 +129,9 @@ async fn shown(
         @if !name.is_empty() { @for file in &files.files { (details(context, file)) } }
         (grid(context, pipeline, &files, &late))
         @if files.next.is_some() || !before.is_empty() {
-            @let of = [("pipeline", pipeline), ("only", only)];
             div class="page" { span {} span class="r" {
-                @if !before.is_empty() { a class="btn s" href=(address("/files", &of)) { "Newest" } }
-                @if let Some(next) = &files.next { a class="btn s" href=(address("/files", &[of[0], of[1], ("before", next)])) { "Older" } }
+                @if !before.is_empty() { a class="btn s" href=(address("/files", &[("pipeline", pipeline), ("only", only)])) { "Newest" } }
+                @if let Some(next) = &files.next { a class="btn s" href=(address("/files", &[("pipeline", pipeline), ("only", only), ("before", next)])) { "Older" } }
             } }
         }
     })

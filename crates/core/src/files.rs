@@ -166,13 +166,18 @@ pub struct TrackedStage {
 #[derive(Clone, Debug)]
 pub enum FilesAsk {
     /// The files of the newest so many names.
-    Newest(u32),
+    Newest {
+        /// So many at most.
+        names: u32,
+        /// Only names that are older than this one: where an earlier answer stopped.
+        before: Option<String>,
+        /// Only files with a stage that is not done.
+        is_unfinished: bool,
+    },
     /// The files of one name.
     Named(String),
-    /// Files with a stage that is not done.
-    InProgress,
-    /// Files with a stage that has been `started` for longer than it should take.
-    Stuck,
+    /// Files with a stage that has been `started` for longer than it should take; so many at most.
+    Stuck(u32),
     /// Files that a stage may begin with, oldest first: the stage before is done and it is `new`.
     Queue {
         /// By its place in [`Tracker::stages`].

@@ -9,8 +9,10 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, BodyDataStream, Bytes, to_bytes};
 use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::uri::Authority;
 use axum::http::{HeaderValue, Request, Response, Uri};
 use futures::StreamExt;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
@@ -18,6 +20,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use potok_config::{Connections, Flags};
 use potok_core::{Clock, Feed, SystemClock};
 use potok_flow::Engine;
+use potok_hub::tokens::tls_config;
 use potok_server::{Admin, Identity};
 use serde::de::DeserializeOwned;
 use tokio::runtime::Runtime;
@@ -43,10 +46,13 @@ pub struct Target {
     /// Data folder [default: ./potok-data, or what potok.yaml or POTOK_DATA_DIR says]
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
-    /// Admin address of the process to ask, e.g. 127.0.0.1:7600; found through the data folder
-    /// where not given
+    /// Admin address of the process to ask, e.g. 127.0.0.1:7600 or https://potok.example.com; found
+    /// through the data folder where not given
     #[arg(long, value_name = "HOST:PORT")]
     pub admin: Option<String>,
+    /// Send the access token to another machine without TLS: whoever is on the way can read it
+    #[arg(long, requires = "admin")]
+    pub insecure: bool,
     /// Connections file [default: ./potok.yaml if there is one]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -103,7 +109,7 @@ impl Client {
 
     fn find_or(wanted: &Target, create: bool) -> Result<Client, Failure> {
         if let Some(address) = &wanted.admin {
-            return Self::at(address, wanted.data_dir.as_deref());
+            return Self::at(address, wanted);
         }
         let connections = wanted.connections()?;
         let data_dir = &connections.data_dir;
@@ -131,9 +137,17 @@ impl Client {
     }
 
     /// The process at an address named by hand.
-    fn at(address: &str, data_dir: Option<&Path>) -> Result<Client, Failure> {
-        let address = address.strip_prefix("http://").unwrap_or(address).trim_end_matches('/');
-        let process = HttpProcess::new(address)?;
+    fn at(address: &str, wanted: &Target) -> Result<Client, Failure> {
+        let mut process = HttpProcess::new(address)?;
+        process.token = token();
+        if process.token.is_some() && !process.is_private() && !wanted.insecure {
+            let what = format!("the access token would go to {address} in clear");
+            return Err(Failure::new("P0530", what).hint(
+                "name its https:// address, or go through a tunnel to a loopback address; \
+                 --insecure sends it all the same",
+            ));
+        }
+        let data_dir = wanted.data_dir.as_deref();
         let info = info(&process).map_err(|cause| {
             Failure::new("P0510", format!("no potok process answers at {address}"))
                 .because(cause)
@@ -157,7 +171,8 @@ impl Client {
     pub fn of_owner(data_dir: &Path) -> Option<Client> {
         let owner = Owner::read(data_dir)?;
         let mut process = HttpProcess::new(&owner.address.to_string()).ok()?;
-        process.token = process.token.or_else(|| owner.key.clone());
+        // It is of this machine: what is sent to it stays here.
+        process.token = token().or_else(|| owner.key.clone());
         let info = info(&process).ok()?;
         let same =
             info.nonce == owner.nonce && folder::absolute(data_dir) == Path::new(&info.data_dir);
@@ -241,6 +256,11 @@ impl Client {
         read_json(self.post(path, kind, body)?)
     }
 
+    /// A DELETE that answers with one JSON value.
+    pub fn delete_json<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
+        read_json(self.call("DELETE", path, "", Vec::new())?)
+    }
+
     fn call(&self, method: &str, path: &str, kind: &str, body: Vec<u8>) -> Result<Answer, Failure> {
         let request = request(method, path, kind, body)
             .map_err(|error| Failure::usage("that cannot be asked").because(error))?;
@@ -300,23 +320,58 @@ impl Read for BodyReader {
 /// A process that answers over HTTP. No proxy, whatever the environment says, and no redirects.
 pub struct HttpProcess {
     runtime: Arc<Runtime>,
-    http: HttpClient<HttpConnector, Body>,
+    http: Transport,
+    /// As in an address: host and port.
     address: String,
     /// Shown where the process asks for one.
     token: Option<String>,
 }
 
+/// How requests travel.
+enum Transport {
+    Plain(HttpClient<HttpConnector, Body>),
+    Tls(HttpClient<HttpsConnector<HttpConnector>, Body>),
+}
+
+impl Transport {
+    /// For addresses that begin with `https://` where `tls` is set, else with `http://`.
+    fn new(tls: bool) -> Result<Self, String> {
+        let mut tcp = HttpConnector::new();
+        tcp.set_connect_timeout(Some(INFO_TIMEOUT));
+        if !tls {
+            return Ok(Transport::Plain(HttpClient::builder(TokioExecutor::new()).build(tcp)));
+        }
+        tcp.enforce_http(false);
+        let https = HttpsConnectorBuilder::new().with_tls_config(tls_config()?).https_only();
+        let https = https.enable_http1().wrap_connector(tcp);
+        Ok(Transport::Tls(HttpClient::builder(TokioExecutor::new()).build(https)))
+    }
+}
+
 impl HttpProcess {
-    /// The process at `host:port`; nothing is sent yet.
+    /// The process at `host:port`, `http://…` or `https://…`; nothing is sent yet, and no token later.
     pub fn new(address: &str) -> Result<Self, Failure> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime
             .map_err(|error| Failure::new("P0524", "no threads can be started").because(error))?;
-        let mut tcp = HttpConnector::new();
-        tcp.set_connect_timeout(Some(INFO_TIMEOUT));
-        let http = HttpClient::builder(TokioExecutor::new()).build(tcp);
+        let address = address.trim_end_matches('/');
+        let (tls, address) = match address.strip_prefix("https://") {
+            Some(address) => (true, address),
+            None => (false, address.strip_prefix("http://").unwrap_or(address)),
+        };
+        let http = Transport::new(tls)
+            .map_err(|why| Failure::new("P0510", "TLS cannot be used").because(why))?;
         let (runtime, address) = (Arc::new(runtime), address.to_owned());
-        Ok(HttpProcess { runtime, http, address, token: token() })
+        Ok(HttpProcess { runtime, http, address, token: None })
+    }
+
+    /// True where nobody else reads what is sent: with TLS, or on this machine.
+    fn is_private(&self) -> bool {
+        let Ok(authority) = self.address.parse::<Authority>() else { return false };
+        let host = authority.host().trim_matches(['[', ']']);
+        let is_here = host.eq_ignore_ascii_case("localhost")
+            || host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback());
+        is_here || matches!(self.http, Transport::Tls(_))
     }
 
     fn call(&self, request: Request<Body>) -> Result<Response<Body>, String> {
@@ -324,13 +379,18 @@ impl HttpProcess {
     }
 
     async fn send(&self, mut request: Request<Body>) -> Result<Response<Body>, String> {
-        let url = format!("http://{}{}", self.address, request.uri());
+        let scheme = if matches!(self.http, Transport::Tls(_)) { "https" } else { "http" };
+        let url = format!("{scheme}://{}{}", self.address, request.uri());
         *request.uri_mut() = Uri::try_from(url).map_err(|error| error.to_string())?;
         if let Some(token) = &self.token {
             let bearer = HeaderValue::try_from(format!("Bearer {token}"));
             request.headers_mut().insert(AUTHORIZATION, bearer.map_err(|error| error.to_string())?);
         }
-        let answer = self.http.request(request).await.map_err(|error| root_cause(&error))?;
+        let answer = match &self.http {
+            Transport::Plain(http) => http.request(request).await,
+            Transport::Tls(https) => https.request(request).await,
+        };
+        let answer = answer.map_err(|error| root_cause(&error))?;
         Ok(answer.map(Body::new))
     }
 
@@ -450,4 +510,29 @@ const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b
 /// Makes a text fit for a path or a query of a URL.
 pub fn encode(text: &str) -> String {
     utf8_percent_encode(text, RESERVED).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_token_goes_in_clear_to_this_machine_only() {
+        let is_private = |address: &str| HttpProcess::new(address).unwrap().is_private();
+        for here in
+            ["127.0.0.1:7600", "http://localhost:7600/", "[::1]:7600", "https://potok.example"]
+        {
+            assert!(is_private(here), "{here}");
+        }
+        let elsewhere = [
+            "potok.example:7600",
+            "10.0.0.7:7600",
+            "http://localhost.evil.example",
+            "localhost:7600@evil.example:80",
+        ];
+        for elsewhere in elsewhere {
+            assert!(!is_private(elsewhere), "{elsewhere}");
+        }
+    }
 }

@@ -133,6 +133,8 @@ impl Process {
     pub async fn stop(mut self, signals: &mut Signals) -> Result<Vec<(String, u64)>, Failure> {
         let listener = self.listener.take();
         let drained = async {
+            // What replays and drops have in hand ends and is noted while the log takes notes.
+            self.admin.stop_jobs().await;
             if let Some(listener) = listener {
                 listener.stop().await;
             }

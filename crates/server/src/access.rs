@@ -12,6 +12,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use axum::extract::{ConnectInfo, FromRequestParts, Query};
 use axum::http::header::AUTHORIZATION;
@@ -20,6 +21,7 @@ use axum::http::{Extensions, HeaderMap, Method, StatusCode, Uri};
 use futures::future::BoxFuture;
 use percent_encoding::percent_decode_str;
 use potok_core::Timestamp;
+use tokio::sync::Semaphore;
 
 use crate::audit::Door;
 use crate::dashboard::session_of;
@@ -29,6 +31,15 @@ use crate::{ApiError, random_name};
 /// Sessions that are remembered, and of one person.
 const SESSIONS_MAX: usize = 10_000;
 const SESSIONS_EACH_MAX: usize = 50;
+
+/// Longer tokens do not even fit into a request of usual servers.
+const TOKEN_BYTES_MAX: usize = 16 << 10;
+/// Tokens that are looked at at once, and how long one may take: who shows them is not known yet.
+const TOKENS_AT_ONCE: usize = 32;
+const TOKEN_TIME_MAX: Duration = Duration::from_secs(10);
+/// Forms of people who are not signed in that are read at once, and how long one may take.
+const FORMS_AT_ONCE: usize = 16;
+const FORM_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// What somebody may do; each may do what those before may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -97,11 +108,19 @@ pub(crate) struct Access {
     /// Stands for a token where somebody can read the data folder.
     key: String,
     sessions: Mutex<HashMap<String, Visitor>>,
+    tokens: Semaphore,
+    forms: Semaphore,
 }
 
 impl Access {
     pub fn new(gatekeeper: Box<dyn Gatekeeper>, key: String) -> Self {
-        Access { gatekeeper, key, sessions: Mutex::default() }
+        Access {
+            gatekeeper,
+            key,
+            sessions: Mutex::default(),
+            tokens: Semaphore::new(TOKENS_AT_ONCE),
+            forms: Semaphore::new(FORMS_AT_ONCE),
+        }
     }
 
     fn sessions(&self) -> MutexGuard<'_, HashMap<String, Visitor>> {
@@ -118,11 +137,30 @@ impl Access {
             let what = "the access token is refused";
             ApiError::new(status, code, what).because(refused.why).hint(refused.hint)
         };
-        let visitor = self.gatekeeper.admit(token).await.map_err(refused)?;
+        if token.len() > TOKEN_BYTES_MAX {
+            let why = format!("it is longer than {TOKEN_BYTES_MAX} bytes");
+            let hint = "is it an access token?".to_owned();
+            return Err(refused(Refusal { why, hint, is_known: false }));
+        }
+        let asked = async {
+            let _room = self.tokens.acquire().await;
+            self.gatekeeper.admit(token).await
+        };
+        let asked = tokio::time::timeout(TOKEN_TIME_MAX, asked).await.map_err(|_| busy())?;
+        let visitor = asked.map_err(refused)?;
         match visitor.expires.is_some_and(|expires| expires <= now) {
             true => Err(nobody()),
             false => Ok(visitor),
         }
+    }
+
+    /// Reads a form of somebody who is not signed in: one of a few at once, within some time.
+    pub async fn read_form<T>(
+        &self,
+        read: impl Future<Output = Result<T, ApiError>>,
+    ) -> Result<T, ApiError> {
+        let Ok(_room) = self.forms.try_acquire() else { return Err(busy()) };
+        tokio::time::timeout(FORM_TIME_MAX, read).await.map_err(|_| busy())?
     }
 
     /// Begins a session; its name goes into a cookie.
@@ -194,6 +232,11 @@ fn is_same(one: &str, other: &str) -> bool {
     use ring::digest::{SHA256, digest};
     let (one, other) = (digest(&SHA256, one.as_bytes()), digest(&SHA256, other.as_bytes()));
     one.as_ref() == other.as_ref()
+}
+
+fn busy() -> ApiError {
+    let what = "signing in takes too long now, or too many do it at once";
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "P1624", what).hint("try again in a moment")
 }
 
 fn nobody() -> ApiError {

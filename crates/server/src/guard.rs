@@ -2,22 +2,23 @@
 //!
 //! A page in a browser can reach loopback too: by a DNS name that is re-pointed to 127.0.0.1 (its
 //! `Host` gives it away), or directly from a foreign page (`Origin` or `Sec-Fetch-Site` does).
-//! Both are refused before anything is read. Where tokens are asked for, a name is as good as another,
-//! and a page must come from the host that it asks.
+//! Both are refused before anything is read, and so is what a proxy passes on: it comes from this
+//! machine, with the world behind it. Where tokens are asked for, a name is as good as another, and a
+//! page must come from the host that it asks. A link on another site may lead to a page.
 
 use std::net::{IpAddr, SocketAddr};
 
 use axum::extract::{Request, State};
 use axum::http::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, HOST, LOCATION, ORIGIN, WWW_AUTHENTICATE,
-    X_CONTENT_TYPE_OPTIONS,
+    AUTHORIZATION, CACHE_CONTROL, CONTENT_SECURITY_POLICY, HOST, LOCATION, ORIGIN,
+    WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
 };
-use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use crate::access::{self, Visitor};
-use crate::dashboard::refused;
+use crate::dashboard::{refused, session_ended};
 use crate::{Admin, ApiError};
 
 pub(crate) async fn guard(
@@ -27,7 +28,11 @@ pub(crate) async fn guard(
 ) -> Result<Response, ApiError> {
     let access = admin.access();
     if let Some(address) = admin.identity().address {
-        check(address, access.is_some(), request.uri(), request.headers())?;
+        check(address, access.is_some(), request.method(), request.uri(), request.headers())?;
+        if is_link(request.method(), request.uri(), request.headers()) && !is_opened(request.uri())
+        {
+            return Ok(opened_again(request.uri()));
+        }
     }
     let visitor = match access {
         None => Visitor::local(),
@@ -38,6 +43,9 @@ pub(crate) async fn guard(
                 Ok(visitor) => visitor,
                 Err(_) if access::is_open(request.uri().path()) => {
                     return Ok(next.run(request).await);
+                }
+                Err(error) if is_own_form(&request, &error) => {
+                    return Ok(session_ended(access, request).await);
                 }
                 Err(error) => return Ok(turned_away(&request, error)),
             }
@@ -97,6 +105,7 @@ fn turned_away(request: &Request, error: ApiError) -> Response {
 fn check(
     address: SocketAddr,
     has_access: bool,
+    method: &Method,
     uri: &Uri,
     headers: &HeaderMap,
 ) -> Result<(), ApiError> {
@@ -106,6 +115,11 @@ fn check(
     let hosts = [text(HOST.as_str()), named];
     if hosts.iter().flatten().next().is_none() {
         return Err(foreign("a request without Host"));
+    }
+    // A proxy on this machine comes from loopback as well, with whoever is behind it.
+    let passed_on = headers.keys().find(|name| is_of_proxy(name.as_str()));
+    if let Some(name) = passed_on.filter(|_| !has_access) {
+        return Err(foreign(&format!("a request that a proxy has passed on (`{name}`)")));
     }
     let is_host = |host: &&&str| has_access || is_ours(host, address.port());
     if let Some(host) = hosts.iter().flatten().find(|host| !is_host(host)) {
@@ -122,15 +136,76 @@ fn check(
             return Err(foreign(&format!("a request from the page `{origin}`")));
         }
     }
-    if text("sec-fetch-site").is_some_and(|site| site == "cross-site" || site == "same-site") {
+    if is_from_elsewhere(headers) && !is_link(method, uri, headers) {
         return Err(foreign("a request from a page of another site"));
     }
     Ok(())
 }
 
+/// Headers that proxies add, and nobody else.
+fn is_of_proxy(header: &str) -> bool {
+    header.starts_with("x-forwarded-")
+        || matches!(
+            header,
+            "forwarded"
+                | "via"
+                | "x-real-ip"
+                | "x-client-ip"
+                | "x-cluster-client-ip"
+                | "true-client-ip"
+                | "cf-connecting-ip"
+        )
+}
+
+/// True for what a page of another site makes a browser send.
+fn is_from_elsewhere(headers: &HeaderMap) -> bool {
+    let site = headers.get("sec-fetch-site");
+    site.is_some_and(|site| site == "cross-site" || site == "same-site")
+}
+
+/// True where somebody follows a link to a page from another site, such as a chat: the page is shown in
+/// a window of its own and changes nothing.
+fn is_link(method: &Method, uri: &Uri, headers: &HeaderMap) -> bool {
+    let is = |name: &str, wanted: &str| headers.get(name).is_some_and(|value| value == wanted);
+    is_from_elsewhere(headers)
+        && is("sec-fetch-mode", "navigate")
+        && is("sec-fetch-dest", "document")
+        && access::is_page(method, uri.path())
+}
+
+/// What marks the address of a page that was opened by [`opened_again`].
+pub(crate) const OPENED: &str = "opened=1";
+
+fn is_opened(uri: &Uri) -> bool {
+    uri.query().is_some_and(|query| query.split('&').any(|part| part == OPENED))
+}
+
+/// A page that leads to the one that a link named. Opened from here the browser sends the session with
+/// it, which it does not from another site; without, somebody who is signed in would not seem to be,
+/// and forms in other windows would lose their session.
+fn opened_again(uri: &Uri) -> Response {
+    let address = uri.path_and_query().map_or("/", |address| address.as_str());
+    let sign = if address.contains('?') { '&' } else { '?' };
+    crate::dashboard::leads_to(&format!("{address}{sign}{OPENED}"))
+}
+
+/// True for a form that was sent from a page of ours, by somebody whose session has ended meanwhile.
+fn is_own_form(request: &Request, error: &ApiError) -> bool {
+    // Browsers say where a form comes from; `check` has refused those of others.
+    let says = |name: &str| request.headers().contains_key(name);
+    error.status == StatusCode::UNAUTHORIZED
+        && request.method() == Method::POST
+        && request.uri().path().starts_with("/act/")
+        && !says(AUTHORIZATION.as_str())
+        && (says(ORIGIN.as_str()) || says("sec-fetch-site"))
+}
+
 fn foreign(what: &str) -> ApiError {
-    ApiError::new(StatusCode::FORBIDDEN, "P0504", format!("{what} is refused"))
-        .hint("the admin API answers programs on this machine, under localhost or a loopback IP")
+    ApiError::new(StatusCode::FORBIDDEN, "P0504", format!("{what} is refused")).hint(
+        "without a login this address answers this machine alone, under localhost or a loopback IP; \
+         for others set `auth` (issuer, audience) and an `admin` address that is not loopback, such as \
+         this machine's own, and let the proxy lead there: everybody signs in then",
+    )
 }
 
 /// True for `localhost` and loopback IPs with our port (or none, where ours is HTTP's own).
@@ -159,7 +234,8 @@ mod tests {
         for (name, value) in headers {
             map.insert(*name, value.parse().unwrap());
         }
-        check("127.0.0.1:7600".parse().unwrap(), false, &uri.parse().unwrap(), &map).is_ok()
+        let address = "127.0.0.1:7600".parse().unwrap();
+        check(address, false, &Method::GET, &uri.parse().unwrap(), &map).is_ok()
     }
 
     #[test]
@@ -169,7 +245,8 @@ mod tests {
             map.insert("host", host.parse().unwrap());
             map.insert("origin", origin.parse().unwrap());
             map.insert("sec-fetch-site", site.parse().unwrap());
-            check("0.0.0.0:7600".parse().unwrap(), true, &"/act/pause".parse().unwrap(), &map)
+            let (address, uri) = ("0.0.0.0:7600".parse().unwrap(), "/act/pause".parse().unwrap());
+            check(address, true, &Method::POST, &uri, &map)
         };
         assert!(ask("potok.example.com", "https://potok.example.com", "same-origin").is_ok());
         assert!(ask("10.0.0.7:7600", "http://10.0.0.7:7600", "same-origin").is_ok());
@@ -196,6 +273,37 @@ mod tests {
         }
         assert!(!ask("/live", &[]));
         assert!(!ask("http://evil.example/live", &[("host", "localhost:7600")]));
+    }
+
+    #[test]
+    fn what_a_proxy_passes_on_does_not_pass_without_a_login() {
+        let host = ("host", "127.0.0.1:7600");
+        for name in ["x-forwarded-for", "x-forwarded-host", "forwarded", "x-real-ip", "via"] {
+            assert!(!ask("/live", &[host, (name, "203.0.113.9")]), "{name}");
+        }
+        let mut map = HeaderMap::new();
+        map.insert("host", "potok.example.com".parse().unwrap());
+        map.insert("x-forwarded-for", "203.0.113.9".parse().unwrap());
+        let (address, uri) = ("10.0.0.7:7600".parse().unwrap(), "/".parse().unwrap());
+        assert!(check(address, true, &Method::GET, &uri, &map).is_ok(), "whoever it is signs in");
+        let error = check(address, false, &Method::GET, &uri, &map).unwrap_err();
+        assert!(error.body.what.contains("x-forwarded-for"), "{error:?}");
+        assert!(error.body.hint.is_some_and(|hint| hint.contains("set `auth`")));
+    }
+
+    #[test]
+    fn a_link_of_another_site_leads_to_pages_only() {
+        let host = ("host", "localhost:7600");
+        let from = ("sec-fetch-site", "cross-site");
+        let (mode, dest) = (("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "document"));
+        assert!(ask("/dead-letters?pipeline=orders", &[host, from, mode, dest]));
+        assert!(!ask("/dead-letters", &[host, from, mode, ("sec-fetch-dest", "iframe")]));
+        assert!(!ask("/dead-letters", &[host, from, ("sec-fetch-mode", "no-cors")]));
+        for path in ["/api/v1/status", "/metrics", "/events?view=%2F"] {
+            assert!(!ask(path, &[host, from, mode, dest]), "{path}");
+        }
+        let uri: Uri = "/groups?a=1&opened=1".parse().unwrap();
+        assert!(is_opened(&uri) && !is_opened(&"/groups?a=opened=1".parse().unwrap()));
     }
 
     #[test]

@@ -12,7 +12,9 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use crate::Admin;
-use crate::access::Visitor;
+use crate::access::{Role, Visitor};
+use crate::letters::cause_of;
+use crate::pipelines::without_values;
 
 #[derive(Serialize)]
 struct Readiness {
@@ -53,8 +55,13 @@ pub(crate) async fn ready(
         // Whoever did not say who they are learns yes or no.
         return (code, Json(serde_json::json!({ "ready": why.is_none() }))).into_response();
     }
+    let may_see = visitor.is_some_and(|Extension(visitor)| visitor.may(Role::Operator));
+    let why = why.map(|why| if may_see { why } else { cause_of(&why) });
     let (mut blocked, mut waiting) = (Vec::new(), Vec::new());
-    for status in admin.engine().status().await {
+    for mut status in admin.engine().status().await {
+        if !may_see {
+            without_values(&mut status);
+        }
         let pipeline = status.pipeline;
         let waits = status.waits.into_iter();
         waiting.extend(waits.map(|wait| WaitingPipeline { pipeline: pipeline.clone(), wait }));

@@ -61,6 +61,8 @@ pub(crate) struct Job {
     pub action: &'static str,
     pub target: String,
     pub rate: Option<u32>,
+    /// How many somebody was shown and confirmed.
+    pub confirmed: Option<u64>,
     pub started: String,
     progress: Mutex<Progress>,
     stop: AtomicBool,
@@ -73,6 +75,7 @@ pub(crate) struct JobView {
     action: &'static str,
     target: String,
     rate: Option<u32>,
+    confirmed: Option<u64>,
     started: String,
     #[serde(flatten)]
     progress: Progress,
@@ -117,6 +120,7 @@ impl Job {
             action: self.action,
             target: self.target.clone(),
             rate: self.rate,
+            confirmed: self.confirmed,
             started: self.started.clone(),
             progress: self.progress(),
         }
@@ -202,7 +206,7 @@ pub(crate) async fn start(
     wish: LetterRequest,
     action: Action,
 ) -> Result<Arc<Job>, ApiError> {
-    let (target, rate) = (wish.target(), wish.rate);
+    let (target, rate, confirmed) = (wish.target(), wish.rate, wish.confirmed);
     let mut work = Work::begin(admin, actor, wish, action).await?;
     let job = Arc::new(Job {
         id: crate::random_name(),
@@ -210,6 +214,7 @@ pub(crate) async fn start(
         action: action.word(),
         target,
         rate,
+        confirmed,
         started: admin.engine().clock().now().to_string(),
         progress: Mutex::new(Progress::new()),
         stop: AtomicBool::new(false),
@@ -230,6 +235,8 @@ pub(crate) async fn start(
                     }
                 }
                 Ok(None) => break (Phase::Done, None),
+                // It has noted that itself.
+                Err(_) if admin.is_stopping() => break (Phase::Stopped, None),
                 Err(error) => {
                     work.failed(&error).await;
                     break (Phase::Failed, Some(error.body.what));
@@ -246,15 +253,23 @@ pub(crate) async fn start(
     Ok(job)
 }
 
-/// Only says what would happen, as far as that is known within a moment: counts, and false where that
-/// was not all.
+/// What would happen.
+pub(crate) struct JobForecast {
+    pub progress: Progress,
+    /// False where that was not all.
+    pub whole: bool,
+    /// Where the list of them ends: what is done until there is what was counted.
+    pub until: Option<String>,
+}
+
+/// Only says what would happen, as far as that is known within a moment.
 pub(crate) async fn dry_run(
     admin: &Admin,
     actor: &Actor,
     wish: LetterRequest,
     action: Action,
     max: std::time::Duration,
-) -> Result<(Progress, bool), ApiError> {
+) -> Result<JobForecast, ApiError> {
     let wish = LetterRequest { dry_run: true, rate: None, wait: 0, job: None, ..wish };
     let mut work = Work::begin(admin, actor, wish, action).await?;
     let job = Job {
@@ -263,25 +278,32 @@ pub(crate) async fn dry_run(
         action: action.word(),
         target: String::new(),
         rate: None,
+        confirmed: None,
         started: String::new(),
         progress: Mutex::new(Progress::new()),
         stop: AtomicBool::new(false),
     };
     let until = tokio::time::Instant::now() + max;
-    while job.progress().done < DRY_RUN_LETTERS_MAX || action == Action::Drop {
-        let Ok(step) = tokio::time::timeout_at(until, work.next()).await else { break };
+    let whole = loop {
+        if action == Action::Replay && job.progress().done >= DRY_RUN_LETTERS_MAX {
+            break false;
+        }
+        let Ok(step) = tokio::time::timeout_at(until, work.next()).await else { break false };
         match step? {
             Some((lines, more)) => {
                 job.take_in(&lines);
                 if !more {
-                    return Ok((job.progress(), true));
+                    break true;
                 }
             }
-            None => return Ok((job.progress(), true)),
+            None => break true,
         }
+    };
+    let mut progress = job.progress();
+    if !whole && action == Action::Replay {
+        progress.forecast = Some(work.tried().clone());
     }
-    let forecast = Some(work.tried().clone()).filter(|_| action == Action::Replay);
-    Ok((Progress { forecast, ..job.progress() }, false))
+    Ok(JobForecast { progress, whole, until: work.until() })
 }
 
 pub(crate) async fn list(State(admin): State<Admin>, visitor: Visitor) -> Json<Vec<JobView>> {

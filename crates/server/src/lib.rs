@@ -41,9 +41,11 @@ mod workers;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
-use axum::Router;
+use axum::extract::ConnectInfo;
 use axum::routing::{get, post};
+use axum::{Extension, Router};
 use potok_core::Fault;
 use potok_flow::Engine;
 use tokio::net::TcpListener;
@@ -61,6 +63,11 @@ pub use since::parse_since;
 
 /// Bytes of request bodies held at once; further appends wait, unread, until there is room.
 const BODIES_BYTES_MAX: usize = 256 << 20;
+
+/// Bytes of headers of a request: commands name many dead letters in an address.
+const HEADER_BYTES_MAX: usize = 256 << 10;
+/// How long a replay or drop that is to stop may take for what it has in hand.
+const STOP_MAX: Duration = Duration::from_secs(5);
 
 /// Who answers: lets a client check that it talks to the owner of its data folder.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -87,6 +94,8 @@ struct AdminInner {
     engine: Engine,
     identity: Identity,
     closing: watch::Sender<bool>,
+    /// Replays and drops end; nothing new of the kind begins.
+    stopping: watch::Sender<bool>,
     bodies: Semaphore,
     /// Held while dead letters are replayed or dropped.
     letters: Arc<Mutex<()>>,
@@ -96,6 +105,7 @@ struct AdminInner {
     access: OnceLock<access::Access>,
     sampler: sampler::Sampler,
     book: letters::book::Book,
+    notes: letters::notes::NotesByTopic,
     jobs: jobs::Jobs,
     dashboard: dashboard::Shared,
 }
@@ -117,6 +127,7 @@ impl Admin {
             engine,
             identity,
             closing: watch::Sender::new(false),
+            stopping: watch::Sender::new(false),
             bodies,
             letters: Arc::default(),
             files: PipelineFiles::new(files),
@@ -124,6 +135,7 @@ impl Admin {
             access: OnceLock::new(),
             sampler: sampler::Sampler::default(),
             book: letters::book::Book::default(),
+            notes: letters::notes::NotesByTopic::default(),
             jobs: jobs::Jobs::default(),
             dashboard: dashboard::Shared::default(),
         };
@@ -153,6 +165,27 @@ impl Admin {
     /// Ends streams that follow a topic, so that the server can finish.
     pub fn close(&self) {
         self.inner.closing.send_replace(true);
+    }
+
+    /// Ends a replay or drop of dead letters that is under way: it stops after what it has in hand, and
+    /// how many it handled is noted. To be called while the log still takes notes.
+    pub async fn stop_jobs(&self) {
+        self.inner.stopping.send_replace(true);
+        // It has this until it is noted.
+        if tokio::time::timeout(STOP_MAX, self.inner.letters.lock()).await.is_err() {
+            tracing::warn!("a replay or drop of dead letters did not stop in time");
+        }
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        *self.inner.stopping.borrow()
+    }
+
+    /// Waits until [`Admin::stop_jobs`].
+    pub(crate) async fn stopping(&self) {
+        let mut stopping = self.inner.stopping.subscribe();
+        // An error means that the server is gone, which is as stopped as can be.
+        let _ = stopping.wait_for(|stopping| *stopping).await;
     }
 
     fn engine(&self) -> &Engine {
@@ -249,10 +282,15 @@ pub async fn bind(address: SocketAddr, demands_tokens: bool) -> Result<TcpListen
 
 /// Serves until [`Admin::close`], then finishes the requests under way.
 pub async fn serve(listener: TcpListener, admin: Admin) -> std::io::Result<()> {
-    let closed = admin.closed();
+    let closing = admin.inner.closing.subscribe();
     let _sampling = AbortOnDropHandle::new(tokio::spawn(admin.clone().sample()));
-    let router = router(admin).into_make_service_with_connect_info::<patience::Connection>();
-    axum::serve(patience::Patient(listener), router).with_graceful_shutdown(closed).await
+    let router = router(admin);
+    let limits = HttpLimits { header_bytes: HEADER_BYTES_MAX, ..HttpLimits::default() };
+    http::serve_each(listener, limits, closing, move |stream, peer| {
+        let (stream, connection) = patience::PatientStream::of(stream, peer);
+        (stream, router.clone().layer(Extension(ConnectInfo(connection))))
+    })
+    .await
 }
 
 /// A name that nobody guesses.

@@ -71,8 +71,11 @@ pub(crate) async fn list(
     let mut outboxes = outboxes(&admin, which.pipeline.as_deref()).await?;
     if !visitor.may(Role::Operator) {
         // Errors quote what they are about.
-        let rows = outboxes.iter_mut().filter_map(|line| line.status.as_mut());
-        rows.flat_map(|status| &mut status.failing).for_each(|r| r.error = cause_of(&r.error));
+        for OutboxLine { status, error, .. } in &mut outboxes {
+            let rows = status.iter_mut().flat_map(|status| &mut status.failing);
+            let errors = rows.map(|row| &mut row.error).chain(error);
+            errors.for_each(|error| *error = cause_of(error));
+        }
     }
     Ok(Json(AllOutboxes { outboxes }))
 }
@@ -175,7 +178,8 @@ fn none(pipeline: Option<&str>) -> ApiError {
         .hint("run one with `source: { outbox: … }`, or name the file: `potok outbox status FILE`")
 }
 
-async fn soon<T>(answer: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
+/// An answer of a database, or that there is none.
+pub(crate) async fn soon<T>(answer: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
     let answer = tokio::time::timeout(ANSWER_MAX, answer).await;
     answer.unwrap_or_else(|_| Err(Fault::wait("the database does not answer").code("P1331")))
 }

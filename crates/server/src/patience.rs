@@ -12,14 +12,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use axum::extract::connect_info::Connected;
-use axum::serve::{IncomingStream, Listener};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::time::Sleep;
-
-/// A listener whose connections can be limited.
-pub(crate) struct Patient(pub TcpListener);
 
 /// A connection, for its handlers.
 #[derive(Clone, Default)]
@@ -42,27 +37,6 @@ impl Connection {
     }
 }
 
-impl Connected<IncomingStream<'_, Patient>> for Connection {
-    fn connect_info(stream: IncomingStream<'_, Patient>) -> Self {
-        stream.io().connection.clone()
-    }
-}
-
-impl Listener for Patient {
-    type Io = PatientStream;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        let (stream, address) = Listener::accept(&mut self.0).await;
-        let connection = Connection { peer: Some(address.ip()), ..Connection::default() };
-        (PatientStream { stream, connection, waits: None }, address)
-    }
-
-    fn local_addr(&self) -> io::Result<Self::Addr> {
-        self.0.local_addr()
-    }
-}
-
 /// A stream that fails when its client takes nothing for too long.
 pub(crate) struct PatientStream {
     stream: TcpStream,
@@ -72,6 +46,12 @@ pub(crate) struct PatientStream {
 }
 
 impl PatientStream {
+    /// A connection that was accepted, and what its handlers know of it.
+    pub fn of(stream: TcpStream, peer: SocketAddr) -> (Self, Connection) {
+        let connection = Connection { peer: Some(peer.ip()), ..Connection::default() };
+        (PatientStream { stream, connection: connection.clone(), waits: None }, connection)
+    }
+
     /// What a write that waits comes to.
     fn waited(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         let max = self.connection.write_max.load(Ordering::Relaxed);
@@ -145,6 +125,7 @@ impl AsyncWrite for PatientStream {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use tokio::io::AsyncWriteExt;
+    use tokio::net::TcpListener;
 
     use super::*;
 
@@ -152,10 +133,10 @@ mod tests {
     async fn a_client_that_never_reads_is_cut_where_that_was_asked_for() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let mut patient = Patient(listener);
         let _client = TcpStream::connect(address).await.unwrap();
-        let (mut stream, _) = Listener::accept(&mut patient).await;
-        stream.connection.clone().limit_writes(Duration::from_millis(50));
+        let (stream, peer) = listener.accept().await.unwrap();
+        let (mut stream, connection) = PatientStream::of(stream, peer);
+        connection.limit_writes(Duration::from_millis(50));
         let chunk = vec![0; 1 << 20];
         let cut = loop {
             if let Err(error) = stream.write_all(&chunk).await {

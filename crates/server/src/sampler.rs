@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::error::ErrorBody;
+use crate::letters::cause_of;
 use crate::{Admin, ApiError, pipelines};
 
 /// How often it looks.
@@ -72,6 +73,11 @@ impl Snapshot {
     pub fn without_values(&self) -> Self {
         let mut snapshot = self.clone();
         snapshot.all.iter_mut().for_each(pipelines::without_values);
+        let errors = snapshot
+            .error
+            .iter_mut()
+            .flat_map(|error| [Some(&mut error.what), error.cause.as_mut()].into_iter().flatten());
+        errors.chain(&mut snapshot.log_trouble).for_each(|text| *text = cause_of(text));
         snapshot
     }
 }

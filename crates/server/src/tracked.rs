@@ -17,6 +17,8 @@ use crate::{Admin, ApiError};
 /// Names on a page, where nobody says how many, and at most.
 const NAMES: u32 = 20;
 const NAMES_MAX: u32 = 10_000;
+/// Rows of what is stuck.
+const STUCK_MAX: u32 = 1_000;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -26,6 +28,8 @@ pub(crate) struct FilesFilter {
     name: Option<String>,
     /// The newest so many names.
     limit: Option<u32>,
+    /// Only names older than this one: `next` of an earlier answer.
+    before: Option<String>,
     /// Only what is not done.
     in_progress: Option<bool>,
 }
@@ -37,6 +41,8 @@ pub(crate) struct TrackedFiles {
     /// The tracked stages, in order.
     pub stages: Vec<String>,
     pub files: Vec<File>,
+    /// Where older ones go on, if there may be more.
+    pub next: Option<String>,
     /// Slices that still take records.
     pub open: Vec<OpenSlice>,
     pub shards: Vec<ShardTotals>,
@@ -63,10 +69,13 @@ pub(crate) async fn files(
     visitor: Visitor,
     Params(which): Params<FilesFilter>,
 ) -> Result<Json<AllFiles>, ApiError> {
-    let ask = match (which.name, which.in_progress) {
-        (Some(name), _) => FilesAsk::Named(name),
-        (None, Some(true)) => FilesAsk::InProgress,
-        (None, _) => FilesAsk::Newest(which.limit.unwrap_or(NAMES).clamp(1, NAMES_MAX)),
+    let ask = match which.name {
+        Some(name) => FilesAsk::Named(name),
+        None => FilesAsk::Newest {
+            names: which.limit.unwrap_or(NAMES).clamp(1, NAMES_MAX),
+            before: which.before,
+            is_unfinished: which.in_progress.unwrap_or_default(),
+        },
     };
     let pipelines = files_of(&admin, &visitor, which.pipeline.as_deref(), &ask).await?;
     Ok(Json(AllFiles { pipelines }))
@@ -83,16 +92,29 @@ pub(crate) async fn files_of(
     let mut pipelines = Vec::new();
     for tracked in tracked(admin, pipeline).await? {
         let rows = tracked.tracker.list(ask).await?;
+        let next = match ask {
+            FilesAsk::Newest { names, .. } => older(&rows, *names),
+            _ => None,
+        };
         let shards = if is_named { Vec::new() } else { tracked.tracker.totals().await? };
         pipelines.push(TrackedFiles {
             pipeline: tracked.pipeline.clone(),
             stages: tracked.tracker.stages().iter().map(ToString::to_string).collect(),
             files: rows.into_iter().map(|row| shown(&tracked, row, visitor)).collect(),
+            next,
             open: if is_named { Vec::new() } else { tracked.open.clone() },
             shards,
         });
     }
     Ok(pipelines)
+}
+
+/// The last name, where as many came as were asked for.
+fn older(rows: &[TrackedFile], names: u32) -> Option<String> {
+    let mut found: Vec<&str> = rows.iter().map(|row| row.filename.as_str()).collect();
+    found.dedup();
+    let is_full = u32::try_from(found.len()).is_ok_and(|found| found >= names);
+    found.last().filter(|_| is_full).map(|last| (*last).to_owned())
 }
 
 #[derive(Deserialize)]
@@ -124,7 +146,7 @@ pub(crate) async fn stuck_of(
 ) -> Result<Vec<File>, ApiError> {
     let mut stuck = Vec::new();
     for tracked in tracked(admin, pipeline).await? {
-        let rows = tracked.tracker.list(&FilesAsk::Stuck).await?;
+        let rows = tracked.tracker.list(&FilesAsk::Stuck(STUCK_MAX)).await?;
         stuck.extend(rows.into_iter().map(|row| shown(&tracked, row, visitor)));
     }
     Ok(stuck)

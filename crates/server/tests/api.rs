@@ -264,12 +264,13 @@ async fn replay_and_drop_happen_once_and_a_dry_run_changes_nothing() {
     ])
     .await;
     let (_, would) = api.act("replay", json!({ "pipeline": "orders", "dry_run": true })).await;
-    assert_eq!(would.len(), 4, "and what it would come to: {would:?}");
+    assert_eq!(would.len(), 5, "and what it would come to: {would:?}");
     assert_eq!(
         (&would[0]["action"], &would[0]["outcome"]),
         (&json!("would_replay"), &json!("unknown"))
     );
     assert_eq!(would[3]["forecast"]["unknown"], 3, "the pipeline does not run here");
+    assert_eq!(would[4]["until"], "orders-dead:3.0.0.0", "and until where");
     assert_eq!(api.open_letters().await, 3);
 
     let (_, done) = api.act("replay", json!({ "reason": "conflict", "rate": 1_000 })).await;

@@ -221,7 +221,8 @@ async fn a_connection_that_sends_no_headers_is_closed_and_makes_room() {
     let door = Door::new().await;
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let limits = HttpLimits { connections: 1, header_time: std::time::Duration::from_millis(200) };
+    let header_time = std::time::Duration::from_millis(200);
+    let limits = HttpLimits { connections: 1, header_time, ..HttpLimits::default() };
     let (close, closing) = tokio::sync::watch::channel(false);
     let serving = tokio::spawn(serve_http(listener, door.sources.router(), limits, closing));
     let mut silent = tokio::net::TcpStream::connect(address).await.unwrap();

@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 pub use catalogue::{Catalogue, LetterNews};
 pub use outcomes::{FailedReplay, Outcomes};
 pub use pages::{LetterId, Pages, find};
-pub use settled::LetterOutcomes;
+pub use settled::{LetterNotes, LetterOutcomes};
 
 /// Name of the first header of a replayed record.
 pub const REPLAY_HEADER: &str = "potok-replay";

@@ -15,7 +15,7 @@ use potok_core::{
     SourceBatch,
 };
 
-use super::settled::Keys;
+use super::settled::{Keys, LetterNotes};
 use super::{DeadLetter, DeadLetterState, LetterKey, LetterOutcomes, id_of};
 
 /// Reads a topic again and again from where it stopped. One that nobody has written to yet is
@@ -139,7 +139,17 @@ impl Pages {
         info: &PipelineInfo,
         cursor: Option<&str>,
     ) -> Result<Pages, Fault> {
-        let settled = Arc::new(LetterOutcomes::load(log, info).await?);
+        let settled = LetterNotes::new(log, info).catch_up(log).await?;
+        Pages::open_with(log, info, settled, cursor).await
+    }
+
+    /// The same, with what is known of dead letters.
+    pub async fn open_with(
+        log: &dyn Log,
+        info: &PipelineInfo,
+        settled: Arc<LetterOutcomes>,
+        cursor: Option<&str>,
+    ) -> Result<Pages, Fault> {
         let offsets = match cursor {
             None => Vec::new(),
             Some(cursor) => read_cursor(cursor)
@@ -173,6 +183,13 @@ impl Pages {
             partials: HashMap::new(),
             keeps_bodies: true,
         })
+    }
+
+    /// Ends the pass, by partition, no later than there: what lies behind is left to others.
+    pub fn end_at(&mut self, ends: &[u64]) {
+        for (at, end) in self.ends.iter_mut().enumerate() {
+            *end = ends.get(at).copied().unwrap_or_default().min(*end);
+        }
     }
 
     /// A pass that reads nothing itself and lasts: it keeps no bodies, since a piece may never come.

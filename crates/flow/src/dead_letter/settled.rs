@@ -116,16 +116,6 @@ impl LetterOutcomes {
         }
     }
 
-    /// Reads all notes.
-    pub async fn load(log: &dyn Log, info: &PipelineInfo) -> Result<Self, Fault> {
-        let mut settled = LetterOutcomes::new(log);
-        let mut notes = Tail::new(&info.resolved);
-        while let Some(batch) = notes.next(log).await? {
-            batch.records.iter().for_each(|record| drop(settled.apply(record)));
-        }
-        Ok(settled)
-    }
-
     /// True where an offset may mean two records over time.
     pub(crate) fn reuses_offsets(&self) -> bool {
         self.reuses_offsets
@@ -201,6 +191,30 @@ impl LetterOutcomes {
     pub fn is_repeat(&self, position: &Position) -> bool {
         let repeats = self.repeats.get(&self.place(position));
         repeats.is_some_and(|repeats| repeats.contains(position.offset))
+    }
+}
+
+/// The notes of a topic, followed: a look reads only what has come since the one before.
+pub struct LetterNotes {
+    notes: Tail,
+    settled: Arc<LetterOutcomes>,
+}
+
+impl LetterNotes {
+    /// Nothing is read yet.
+    pub fn new(log: &dyn Log, info: &PipelineInfo) -> Self {
+        let settled = Arc::new(LetterOutcomes::new(log));
+        LetterNotes { notes: Tail::new(&info.resolved), settled }
+    }
+
+    /// What became of dead letters by now. After a fault it is not known what was read.
+    pub async fn catch_up(&mut self, log: &dyn Log) -> Result<Arc<LetterOutcomes>, Fault> {
+        while let Some(batch) = self.notes.next(log).await? {
+            // Whoever has what was known before keeps it.
+            let settled = Arc::make_mut(&mut self.settled);
+            batch.records.iter().for_each(|record| drop(settled.apply(record)));
+        }
+        Ok(self.settled.clone())
     }
 }
 

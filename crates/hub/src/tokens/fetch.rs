@@ -19,7 +19,7 @@ const DOCUMENT_BYTES_MAX: usize = 1 << 20;
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
 /// Trusts whom this machine trusts.
-pub(crate) fn tls_config() -> Result<ClientConfig, String> {
+pub fn tls_config() -> Result<ClientConfig, String> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     let provider = Arc::new(rustls::crypto::ring::default_provider());

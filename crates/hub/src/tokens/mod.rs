@@ -6,7 +6,7 @@
 
 pub mod development;
 mod fetch;
-pub(crate) use fetch::tls_config;
+pub use fetch::tls_config;
 pub mod issuer;
 mod keys;
 mod remembered;

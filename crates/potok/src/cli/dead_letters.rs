@@ -134,6 +134,12 @@ pub struct Selection {
     /// Only those set aside since then: 2026-11-15T08:00:00Z, 2026-11-15, or how long ago, 10m
     #[arg(long, value_name = "TIME")]
     since: Option<String>,
+    /// Only those whose error, without its values, is this, as the dashboard shows it
+    #[arg(long, value_name = "TEXT")]
+    cause: Option<String>,
+    /// Only what was there at this mark, which a dry run prints
+    #[arg(long, value_name = "MARK")]
+    until: Option<String>,
     /// Only where this VRL predicate on the record holds, e.g. '.amount > 10'
     #[arg(long = "where", value_name = "VRL")]
     predicate: Option<String>,
@@ -190,6 +196,8 @@ impl Selection {
             ("reason", &self.reason),
             ("group", &self.group),
             ("since", &self.since),
+            ("cause", &self.cause),
+            ("until", &self.until),
             ("where", &self.predicate),
         ];
         for (name, option) in options {
@@ -470,7 +478,7 @@ fn act(
     let answer = client.post(&path, "application/json", Value::from(wish).to_string().into())?;
     let mut out = terminal::out();
     let (mut done, mut skipped) = (0_u64, 0_u64);
-    let (mut outcome, mut forecast) = (None, None);
+    let (mut outcome, mut forecast, mut until) = (None, None, None);
     for_each_line(answer, |line, more| {
         let letter = parse(line)?;
         if let Some(warning) = letter.get("warning").and_then(Value::as_str) {
@@ -480,6 +488,13 @@ fn act(
         }
         if let Some(would) = letter.get("forecast") {
             forecast = Some(would.clone());
+            if json {
+                out.write_all(line)?;
+            }
+            return Ok(());
+        }
+        if let Some(mark) = letter.get("until").and_then(Value::as_str) {
+            until = Some(mark.to_owned());
             if json {
                 out.write_all(line)?;
             }
@@ -529,6 +544,9 @@ fn act(
         }
         if let Some(forecast) = forecast {
             print_forecast(&mut out, &forecast)?;
+        }
+        if let Some(until) = until.filter(|_| done > 0) {
+            writeln!(out, "only these, whatever comes: --until {until}")?;
         }
     }
     out.flush()?;

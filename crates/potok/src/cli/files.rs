@@ -9,6 +9,9 @@ use crate::client::{Client, Target, encode};
 use crate::failure::Failure;
 use crate::terminal::{self, Table};
 
+/// Names of files that are not done.
+const UNFINISHED_MAX: u32 = 10_000;
+
 /// Files of closed groups: by file, shard and stage
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -31,7 +34,10 @@ pub struct Files {
     /// Show the newest so many names
     #[arg(long, value_name = "COUNT", default_value_t = 20)]
     limit: u32,
-    /// Only rows with a stage that is not done
+    /// Only names older than this one: where an earlier list stopped
+    #[arg(long, value_name = "NAME")]
+    before: Option<String>,
+    /// Only rows with a stage that is not done, of up to 10,000 names
     #[arg(long)]
     in_progress: bool,
     #[command(flatten)]
@@ -93,7 +99,11 @@ impl Files {
     }
 
     fn list(self, json: bool) -> Result<(), Failure> {
-        let mut path = format!("/api/v1/files?limit={}", self.limit);
+        let limit = if self.in_progress { UNFINISHED_MAX } else { self.limit };
+        let mut path = format!("/api/v1/files?limit={limit}");
+        if let Some(before) = &self.before {
+            path.push_str(&format!("&before={}", encode(before)));
+        }
         if let Some(pipeline) = &self.pipeline {
             path.push_str(&format!("&pipeline={}", encode(pipeline)));
         }
@@ -110,6 +120,10 @@ impl Files {
                 continue;
             }
             print(pipeline, &mut out)?;
+            // Whoever asked for the newest knows that there are older ones.
+            if let Some(next) = pipeline["next"].as_str().filter(|_| self.in_progress) {
+                writeln!(out, "there may be more: --before {next}")?;
+            }
         }
         out.flush()?;
         Ok(())

@@ -10,6 +10,7 @@ mod files;
 mod groups;
 mod hub;
 mod hub_ask;
+mod jobs;
 mod listen;
 mod logging;
 mod new;
@@ -69,6 +70,8 @@ enum Command {
     #[command(subcommand)]
     DeadLetters(dead_letters::DeadLetters),
     #[command(subcommand)]
+    Jobs(jobs::Jobs),
+    #[command(subcommand)]
     Groups(groups::Groups),
     Files(files::Files),
     Stuck(files::StuckFiles),
@@ -109,6 +112,7 @@ impl Cli {
             Command::Pause(pause) => pause.run(json),
             Command::Resume(resume) => resume.run(json),
             Command::DeadLetters(dead_letters) => dead_letters.run(json),
+            Command::Jobs(jobs) => jobs.run(json),
             Command::Groups(groups) => groups.run(json),
             Command::Files(files) => files.run(json),
             Command::Stuck(stuck) => stuck.run(json),

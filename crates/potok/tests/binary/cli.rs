@@ -11,7 +11,7 @@ use crate::load::lines;
 use crate::process::{Home, ProcessOutput, pipelines, potok, run};
 use crate::wait;
 
-const COMMANDS: [&str; 19] = [
+const COMMANDS: [&str; 20] = [
     "dev",
     "run",
     "check",
@@ -22,6 +22,7 @@ const COMMANDS: [&str; 19] = [
     "pause",
     "resume",
     "dead-letters",
+    "jobs",
     "groups",
     "hub",
     "token",
@@ -307,4 +308,19 @@ fn pages_for_users_are_printed() {
     // The statements are good SQL.
     let database = rusqlite::Connection::open_in_memory().unwrap();
     database.execute_batch(ddl.text()).unwrap();
+}
+
+#[test]
+fn a_token_is_not_sent_to_another_machine_in_clear() {
+    // Nobody answers there (RFC 5737), so that whoever sends it would wait.
+    let refused = |address: &str| {
+        let mut command = potok(["status", "--admin", address]);
+        command.env("POTOK_TOKEN", "secret-word");
+        run(command, b"").exits(1)
+    };
+    for address in ["192.0.2.1:7600", "http://192.0.2.1:7600"] {
+        let refused = refused(address);
+        assert!(refused.stderr.contains("P0530"), "{}", refused.stderr);
+        assert!(refused.stderr.contains("--insecure") && !refused.stderr.contains("secret-word"));
+    }
 }

@@ -7,6 +7,7 @@ use serde_json::Value;
 use crate::check::{Letter, Tables, assert_adds_up, assert_kept};
 use crate::ledger::Ledger;
 use crate::load::lines;
+use crate::posting::post_to;
 use crate::process::{Home, Running};
 use crate::wait;
 
@@ -152,4 +153,63 @@ fn dropped_ones_stay_dropped() {
     let listed = home.run(["dead-letters", "list", "orders", "--json"]).good();
     assert_eq!(Letter::all(&listed).len(), 1);
     assert_eq!(Letter::all(&listed)[0].reason, "conflict");
+}
+
+#[test]
+fn jobs_are_seen_and_stopped_and_a_process_that_stops_notes_how_far_they_were() {
+    let home = Home::new();
+    let running = home.start();
+    let mut generator = OrderGenerator::good_only(51);
+    let bad: Vec<_> = (0..30).map(|_| generator.spoiled(OrderSpoiling::Sale)).collect();
+    assert!(running.send_lines(&lines(&bad), &["--key", ".order_uid"]));
+    running.drained();
+    assert_eq!(running.run(["jobs", "list"], b"").good().text().trim(), "no jobs");
+    let begun = |name: &str| {
+        let wish = serde_json::json!({ "job": name, "rate": 2 }).to_string();
+        let path = "/api/v1/dead-letters/replay";
+        let (status, answer) = post_to(&running.address, path, "Accept: */*", &wish);
+        assert_eq!(status, 202, "{answer}");
+        answer["job"].as_str().unwrap().to_owned()
+    };
+    let seen = |id: &str, what: &str, is_it: fn(&Value) -> bool| {
+        wait::until(what, || {
+            let shown = running.run(["jobs", "show", id], b"").good();
+            let job: Value = serde_json::from_str(shown.text()).unwrap();
+            is_it(&job).then_some(job)
+        })
+    };
+    let first = begun("by hand");
+    seen(&first, "some are sent", |job| job["done"].as_u64().is_some_and(|done| done > 0));
+    let listed = running.run(["jobs", "list"], b"").good();
+    assert!(listed.text().contains("by hand") && listed.text().contains(&first));
+    running.run(["jobs", "stop", &first], b"").good();
+    seen(&first, "it has stopped", |job| job["phase"] == "stopped");
+    assert!(running.run(["jobs", "stop", "nobody"], b"").exits(1).text().is_empty());
+
+    let second = begun("by a signal");
+    seen(&second, "some are sent", |job| job["done"].as_u64().is_some_and(|done| done > 0));
+    assert!(running.stop().success());
+    let audit = home.run(["read", "potok-audit"]).good();
+    assert_eq!(audit.text().matches("stopped").count(), 2, "{}", audit.text());
+}
+
+#[test]
+fn a_dry_run_says_until_where_and_a_drop_keeps_to_it() {
+    let home = Home::new();
+    let running = home.start();
+    with_a_conflict_and_a_bad_one(&running);
+    let dry = running.run(["dead-letters", "drop", "orders", "--dry-run"], b"").good();
+    let until = dry.text().split_once("--until ").expect("a mark").1.trim().to_owned();
+    let bad = OrderGenerator::good_only(52).spoiled(OrderSpoiling::Sale);
+    assert!(running.send_lines(&lines(&[bad]), &["--key", ".order_uid"]));
+    running.drained();
+    assert_eq!(list(&running, &[]).len(), 3);
+    assert_eq!(list(&running, &["--until", &until]).len(), 2);
+    let dropped = running.run(["dead-letters", "drop", "orders", "--until", &until], b"").good();
+    assert!(dropped.text().contains("2 dead letters dropped"), "{}", dropped.text());
+    let left = list(&running, &[]).remove(0);
+    // By its cause, as the dashboard's command names it.
+    let cause = ["dead-letters", "drop", "orders", "--cause", "something else"];
+    assert!(running.run(cause, b"").good().text().contains("0 dead letters dropped"));
+    assert_eq!(list(&running, &[])[0]["id"], left["id"]);
 }

@@ -88,7 +88,7 @@ pub(super) async fn act(
     if let Err(error) = access::require(&visitor, access::action_role(&what)) {
         return refused(&admin, visitor, &headers, error).await;
     }
-    let fields = match fields(&headers, request.into_body()).await {
+    let fields = match fields(&headers, request.into_body(), FORM_BYTES_MAX).await {
         Ok(fields) => fields,
         Err(error) => return refused(&admin, visitor, &headers, error).await,
     };
@@ -120,13 +120,17 @@ pub(super) async fn act(
 }
 
 /// Reads a form that a page of ours has sent.
-pub(super) async fn fields(headers: &HeaderMap, body: Body) -> Result<Fields, ApiError> {
+pub(super) async fn fields(
+    headers: &HeaderMap,
+    body: Body,
+    bytes_max: usize,
+) -> Result<Fields, ApiError> {
     let site = headers.get("sec-fetch-site").and_then(|site| site.to_str().ok());
     if site.is_some_and(|site| site != "same-origin") {
         let what = "a form of another page is refused";
         return Err(ApiError::new(StatusCode::FORBIDDEN, "P1502", what));
     }
-    let body = crate::request::whole(body, FORM_BYTES_MAX).await?;
+    let body = crate::request::whole(body, bytes_max).await?;
     let request = Request::builder()
         .method("POST")
         .header("content-type", "application/x-www-form-urlencoded")
@@ -264,7 +268,7 @@ async fn letters(
 /// The dead letters that a form is about.
 pub(super) fn wish(fields: &Fields) -> LetterRequest {
     let mut filter = serde_json::Map::new();
-    for name in ["pipeline", "reason", "cause", "since"] {
+    for name in ["pipeline", "reason", "cause", "since", "until"] {
         if let Some(value) = fields.get(name).filter(|value| !value.is_empty()) {
             filter.insert(name.to_owned(), value.clone().into());
         }
@@ -272,7 +276,8 @@ pub(super) fn wish(fields: &Fields) -> LetterRequest {
     if let Some(id) = fields.get("id").filter(|id| !id.is_empty()) {
         filter.insert("ids".to_owned(), vec![id.clone()].into());
     }
-    LetterRequest { filter, dry_run: false, rate: None, wait: 0, job: None }
+    let confirmed = fields.get("confirmed").and_then(|count| count.parse().ok());
+    LetterRequest { filter, dry_run: false, rate: None, wait: 0, job: None, confirmed }
 }
 
 /// Sends a record that says that it is a test.

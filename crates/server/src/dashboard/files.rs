@@ -8,11 +8,15 @@ use potok_core::{FilesAsk, Timestamp, TrackedStage};
 
 use super::draw::icon;
 use super::frame::{HtmlPage, Nav, Part, head, panel};
-use super::text::{UNKNOWN, address, clean, count, known, number, part, span, time_of};
+use super::text::{
+    ShellCommand, UNKNOWN, address, clean, count, known, number, part, span, time_of,
+};
 use super::{Context, Query};
 use crate::tracked::{File, TrackedFiles, files_of, stuck_of};
 use crate::{ApiError, parse_since};
 
+/// The flag that names a pipeline.
+const PIPELINE: &str = "--pipeline";
 /// Names on a page.
 const NAMES: u32 = 22;
 /// Rows of what needs a look.
@@ -44,13 +48,21 @@ pub(super) async fn page(context: &Context, query: &Query) -> Result<HtmlPage, A
         parts.push(Part::still("none", nothing(pipeline)));
     } else {
         parts.push(Part::still("tabs", tabs(&tracking, pipeline)));
-        parts.push(Part::calm("files", shown(context, pipeline, name, only).await?));
+        let before = field("before");
+        parts.push(Part::calm("files", shown(context, pipeline, name, only, before).await?));
     }
+    let command = match (name, only) {
+        ("", "unfinished") => {
+            ShellCommand::new("potok files --in-progress").flag(PIPELINE, pipeline)
+        }
+        ("", _) => ShellCommand::new("potok files").flag(PIPELINE, pipeline),
+        (name, _) => ShellCommand::new("potok files show").names(&[name]),
+    };
     Ok(HtmlPage {
         title: "Files".to_owned(),
         nav: Nav::Files,
         parts,
-        command: clean(&format!("potok files {pipeline} {name}"), 120).trim_end().to_owned(),
+        command: command.text(),
         json: address("/api/v1/files", &[("pipeline", pipeline), ("name", name)]),
     })
 }
@@ -91,11 +103,15 @@ async fn shown(
     pipeline: &str,
     name: &str,
     only: &str,
+    before: &str,
 ) -> Result<Markup, ApiError> {
-    let ask = match (name, only) {
-        ("", "unfinished") => FilesAsk::InProgress,
-        ("", _) => FilesAsk::Newest(NAMES),
-        (name, _) => FilesAsk::Named(name.to_owned()),
+    let ask = match name {
+        "" => FilesAsk::Newest {
+            names: NAMES,
+            before: Some(before.to_owned()).filter(|before| !before.is_empty()),
+            is_unfinished: only == "unfinished",
+        },
+        name => FilesAsk::Named(name.to_owned()),
     };
     let files = soon(files_of(&context.admin, &context.visitor, Some(pipeline), &ask)).await?;
     let stuck = soon(stuck_of(&context.admin, &context.visitor, Some(pipeline))).await?;
@@ -112,6 +128,12 @@ async fn shown(
         @if !looks.is_empty() { (problems(context, &looks, &late)) }
         @if !name.is_empty() { @for file in &files.files { (details(context, file)) } }
         (grid(context, pipeline, &files, &late))
+        @if files.next.is_some() || !before.is_empty() {
+            div class="page" { span {} span class="r" {
+                @if !before.is_empty() { a class="btn s" href=(address("/files", &[("pipeline", pipeline), ("only", only)])) { "Newest" } }
+                @if let Some(next) = &files.next { a class="btn s" href=(address("/files", &[("pipeline", pipeline), ("only", only), ("before", next)])) { "Older" } }
+            } }
+        }
     })
 }
 

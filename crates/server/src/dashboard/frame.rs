@@ -129,8 +129,7 @@ struct NavEntry {
 fn entries(context: &Context) -> Vec<NavEntry> {
     let snapshot = &context.snapshot;
     let groups: u64 = snapshot.all.iter().map(|status| text::held(status).1).sum();
-    let open: Vec<u64> = snapshot.all.iter().filter_map(|s| s.dead_letters_open).collect();
-    let open = (!open.is_empty()).then(|| open.iter().sum::<u64>());
+    let open = text::open_letters(&snapshot.all);
     let has_groups = snapshot.outlines.values().any(|outline| outline.group.is_some());
     let has_files = snapshot.outlines.values().any(|outline| outline.has_files);
     let entry =

@@ -8,7 +8,9 @@ use potok_flow::GroupView;
 use super::draw::{bar, icon};
 use super::frame::{HtmlPage, Nav, Part, head, panel};
 use super::overview::due;
-use super::text::{UNKNOWN, address, bytes, clean, count, held, number, part, span, time_of};
+use super::text::{
+    ShellCommand, UNKNOWN, address, bytes, clean, count, held, number, part, span, time_of,
+};
 use super::{Context, Query};
 use crate::groups::{STATES, WantedGroups};
 use crate::problems::age;
@@ -47,11 +49,14 @@ pub(super) async fn page(context: &Context, query: &Query) -> Result<HtmlPage, A
         parts.push(Part::still("find", find(pipeline, field("key"), field("state"))));
         parts.push(Part::calm("list", list(context, pipeline, query).await?));
     }
+    let command = ShellCommand::new("potok groups list");
+    let command = command.flag("--prefix", field("key")).flag("--state", field("state"));
+    let command = if pipeline.is_empty() { command } else { command.names(&[pipeline]) };
     Ok(HtmlPage {
         title: "Groups".to_owned(),
         nav: Nav::Groups,
         parts,
-        command: format!("potok groups list {pipeline}"),
+        command: command.text(),
         json: format!("/api/v1/groups?pipeline={}&limit={ROWS}", part(pipeline)),
     })
 }
@@ -272,7 +277,7 @@ pub(super) async fn one(
         title: key.to_owned(),
         nav: Nav::Groups,
         parts,
-        command: format!("potok groups show {} {}", clean(pipeline, 60), clean(key, 80)),
+        command: ShellCommand::new("potok groups show").names(&[pipeline, key]).text(),
         json: address("/api/v1/groups", &[("pipeline", pipeline), ("id", key)]),
     })
 }
@@ -321,7 +326,7 @@ pub(super) async fn drop(
                 br;
                 form class="form" method="post" action="/act/drop-group" {
                     (context.hidden(&[("pipeline", pipeline), ("key", key)]))
-                    label { "Type the key to confirm " input class="in mono" name="typed" autocomplete="off" required; }
+                    label { "Type the key to confirm " input class="in mono" name="typed" value=[context.input("typed")] autocomplete="off" required; }
                     button class="btn dng" { "Drop " (count(records, "record", "records")) }
                     a class="link" href={ "/groups/" (part(pipeline)) "/" (part(key)) } { "Cancel" }
                 }
@@ -332,7 +337,7 @@ pub(super) async fn drop(
         title: "Drop a group".to_owned(),
         nav: Nav::Groups,
         parts: vec![Part::still("drop", html)],
-        command: format!("potok groups drop {} {}", clean(pipeline, 60), clean(key, 80)),
+        command: ShellCommand::new("potok groups drop").names(&[pipeline, key]).text(),
         json: address("/api/v1/groups", &[("pipeline", pipeline), ("id", key)]),
     })
 }

@@ -7,7 +7,7 @@ use maud::{Markup, html};
 use super::Context;
 use super::draw::{bar, icon};
 use super::frame::{HtmlPage, Nav, Part, head, panel};
-use super::text::{clean, count, number, part, time_of};
+use super::text::{ShellCommand, clean, count, number, part, time_of};
 use crate::ApiError;
 use crate::jobs::{self, Job, Phase, Progress};
 
@@ -20,7 +20,7 @@ pub(super) fn page(context: &Context, id: &str) -> Result<HtmlPage, ApiError> {
         title: job.name.clone(),
         nav: Nav::DeadLetters,
         parts: vec![Part::live("job", details(context, &job))],
-        command: "potok dead-letters list".to_owned(),
+        command: ShellCommand::new("potok jobs show").names(&[id]).text(),
         json: format!("/api/v1/jobs/{}", part(id)),
     })
 }
@@ -74,11 +74,14 @@ fn details(context: &Context, job: &Job) -> Markup {
         .collect();
     let again =
         outcome.and_then(|outcome| outcome["dead_again"].as_array()).cloned().unwrap_or_default();
+    // Somebody else may have settled some of those that were confirmed.
+    let gone = job.confirmed.filter(|_| progress.phase == Phase::Done);
+    let gone = gone.map_or(0, |all| all.saturating_sub(progress.done + progress.skipped));
     html! {
         (head(html! { (clean(&job.name, 120)) " " (phase(&progress)) }, html! { "Started at " (time_of(&job.started, context.snapshot.at)) ", " code { (clean(&job.target, 300)) } @if let Some(rate) = job.rate { ", " (rate) " a second" } }, acts))
         section class="panel" aria-label="Progress" {
             dl class="figs n4" {
-                div { dt { @if job.action == "replay" { "sent again" } @else { "dropped" } } dd { (number(progress.done)) } dd class="note" { @if running { "so far" } @else { "in all" } } }
+                div { dt { @if job.action == "replay" { "sent again" } @else { "dropped" } } dd { (number(progress.done)) } dd class="note" { @if let Some(all) = job.confirmed { "of " (number(all)) " confirmed" } @else if running { "so far" } @else { "in all" } } }
                 div { dt { "left out" } dd { (number(progress.skipped)) } dd class="note" { "they stay open" } }
                 @if outcome.is_some() {
                     div { dt { "delivered" } dd { (number(of("delivered"))) } dd class="note" { (count(of("duplicates"), "was", "were")) " there already" } }
@@ -87,6 +90,7 @@ fn details(context: &Context, job: &Job) -> Markup {
             }
             @if outcome.is_some() { div class="pad" { (bar(&shares)) } }
         }
+        @if gone > 0 { div class="note-box" { (count(gone, "of those confirmed was", "of those confirmed were")) " open no more when it came to it." } }
         @if let Some(error) = &progress.error { div class="done bad" { (clean(&context.told(error), 600)) } }
         @for note in &progress.notes { div class="note-box warn" { (clean(&context.told(note), 400)) } }
         @if !again.is_empty() {

@@ -11,12 +11,14 @@ use potok_flow::dead_letter::DeadLetterState;
 use super::draw::icon;
 use super::frame::{HtmlPage, Nav, Part, head, panel};
 use super::text::{
-    address, bytes, clean, clean_bytes, count, laid_out, number, part, span, time_of,
+    ShellCommand, UNKNOWN, address, bytes, clean, clean_bytes, count, laid_out, number, part, span,
+    time_of,
 };
 use super::{Context, Query, actions, job};
+use crate::jobs::{self, JobForecast};
 use crate::letters::book::{self, Contents, LetterEntry, NEWEST_MAX};
 use crate::letters::{self, Action};
-use crate::{ApiError, jobs, parse_since};
+use crate::{ApiError, parse_since};
 
 /// Rows of a page.
 const ROWS: usize = 50;
@@ -26,6 +28,14 @@ const CAUSES: usize = 12;
 const BODY_BYTES_MAX: usize = 64 << 10;
 /// How long it may take to say what a replay would do.
 const DRY_RUN_MAX: Duration = Duration::from_secs(2);
+
+/// Dead letters a second, as a form offers them.
+const PACES: [(&str, &str); 4] = [
+    ("", "as fast as it goes"),
+    ("10", "10 a second"),
+    ("100", "100 a second"),
+    ("1000", "1,000 a second"),
+];
 
 /// The dead letters that a page is about.
 struct LetterSelection<'a> {
@@ -72,17 +82,13 @@ impl<'a> LetterSelection<'a> {
         ours.map(|(_, tally)| tally.count).sum()
     }
 
-    fn command(&self, verb: &str) -> String {
-        let mut command = format!("potok dead-letters {verb}");
-        if !self.pipeline.is_empty() {
-            command.push_str(&format!(" {}", self.pipeline));
-        }
-        for (flag, value) in [("--reason", self.reason), ("--since", self.since)] {
-            if !value.is_empty() {
-                command.push_str(&format!(" {flag} {value}"));
-            }
-        }
-        clean(&command, 200)
+    fn command(&self, verb: &str) -> ShellCommand {
+        ShellCommand::new("potok dead-letters")
+            .word(verb)
+            .word(self.pipeline)
+            .flag("--reason", self.reason)
+            .flag("--cause", self.cause)
+            .flag("--since", self.since)
     }
 }
 
@@ -94,9 +100,12 @@ pub(super) async fn page(context: &Context, query: &Query) -> HtmlPage {
     let mut parts = vec![Part::still("head", head(html! { "Dead letters" }, about, html! {}))];
     let mut live = Vec::new();
     if let Some(error) = &shown.error {
-        live.push(html! { div class="note-box warn" { span class="strong" { "They cannot be read now: " } (clean(error, 300)) ". What is shown may be old." } });
+        live.push(html! { div class="note-box warn" { span class="strong" { "They cannot be read now: " } (clean(&context.told(error), 300)) ". What is shown may be old." } });
     }
     let contents = shown.contents;
+    for why in contents.unknown.values() {
+        live.push(html! { div class="note-box warn" { span class="strong" { "Not known: " } (clean(&context.told(why), 300)) ". They are not in the numbers below." } });
+    }
     if shown.is_first && shown.error.is_none() {
         live.push(html! { div class="note-box" { span class="strong" { "Dead letters are being counted: " (number(contents.total)) " so far." } " There are many, or the log is slow; this page follows by itself." } });
     } else if shown.stale {
@@ -124,7 +133,7 @@ fn finished(which: &LetterSelection, parts: Vec<Part>) -> HtmlPage {
         title: "Dead letters".to_owned(),
         nav: Nav::DeadLetters,
         parts,
-        command: which.command("list"),
+        command: which.command("list").text(),
         json: which.address("/api/v1/dead-letters"),
     }
 }
@@ -132,6 +141,14 @@ fn finished(which: &LetterSelection, parts: Vec<Part>) -> HtmlPage {
 fn figures(context: &Context, contents: &Contents, which: &LetterSelection) -> Markup {
     if contents.total == 0 && contents.at == Timestamp::default() {
         return html! {};
+    }
+    if contents.total == 0 && !contents.unknown.is_empty() {
+        return html! {
+            section class="panel" { div class="calm" {
+                (icon("wait", "c-warn"))
+                span { span class="strong" { "How many are open is not known: " (UNKNOWN) } " " span class="muted" { "Those that are known are none." } }
+            } }
+        };
     }
     if contents.total == 0 {
         return html! {
@@ -151,7 +168,7 @@ fn figures(context: &Context, contents: &Contents, which: &LetterSelection) -> M
     html! {
         section class="panel" aria-label="Summary" {
             dl class="figs n4" {
-                div { dt { "open" } dd class="c-bad" { (number(contents.total)) } dd class="note" { @if let Some(first) = first { "oldest " (time_of(&first.to_string(), context.snapshot.at)) } } }
+                div { dt { "open" } dd class="c-bad" { @if !contents.unknown.is_empty() { "at least " } (number(contents.total)) } dd class="note" { @if let Some(first) = first { "oldest " (time_of(&first.to_string(), context.snapshot.at)) } } }
                 @for (pipeline, (total, reasons)) in of.iter().take(3) {
                     div { dt { a href={ "/dead-letters?pipeline=" (part(pipeline)) } { (clean(pipeline, 40)) } }
                         dd { (number(*total)) } dd class="note" { (reasons.join(", ")) } }
@@ -159,7 +176,7 @@ fn figures(context: &Context, contents: &Contents, which: &LetterSelection) -> M
             }
             @if of.len() > 3 { p class="sum" { "and " (count(of.len() as u64 - 3, "more pipeline", "more pipelines")) } }
             @if !which.pipeline.is_empty() && !of.contains_key(which.pipeline) {
-                p class="sum" { (clean(which.pipeline, 60)) " has none." }
+                p class="sum" { (clean(which.pipeline, 60)) @if contents.unknown.contains_key(which.pipeline) { ": not known." } @else { " has none." } }
             }
         }
     }
@@ -391,7 +408,7 @@ pub(super) async fn one(context: &Context, query: &Query) -> Result<HtmlPage, Ap
         title: letter.id.clone(),
         nav: Nav::DeadLetters,
         parts: vec![Part::still("letter", html)],
-        command: format!("potok dead-letters show {}", clean(&letter.id, 80)),
+        command: ShellCommand::new("potok dead-letters show").names(&[&letter.id]).text(),
         json: address("/api/v1/dead-letters", &[("ids", &letter.id), ("all", "true")]),
     })
 }
@@ -423,21 +440,34 @@ pub(super) async fn confirm(
     action: Action,
     query: &Query,
 ) -> Result<HtmlPage, ApiError> {
-    let which = LetterSelection::of(query);
+    let mut query = query.clone();
+    // An hour ago is another moment when somebody has made up their mind.
+    if let Some(since) = query.get_mut("since").filter(|since| !since.is_empty()) {
+        *since = parse_since(since, context.snapshot.at).map_err(ApiError::usage)?.to_string();
+    }
+    let which = LetterSelection::of(&query);
     let id = query.get("id").map(String::as_str).unwrap_or_default();
-    let wish = actions::wish(query);
+    let wish = actions::wish(&query);
     let target = wish.target();
-    let (found, whole) =
+    let JobForecast { progress: found, whole, until } =
         jobs::dry_run(&context.admin, &context.actor(), wish, action, DRY_RUN_MAX).await?;
-    // Where the filter is a pipeline or a reason, the book knows exactly how many there are.
-    let exact = match whole || !which.cause.is_empty() || !which.since.is_empty() {
-        true => None,
-        false => Some(book::open_letters(&context.admin).await)
-            .filter(|shown| !shown.is_first)
+    let until = until.unwrap_or_default();
+    // Where the filter is a pipeline or a reason, the book knows how many there are; exactly, where
+    // none have come since.
+    let is_counted = !whole && which.cause.is_empty() && which.since.is_empty();
+    let exact = match is_counted {
+        false => None,
+        true => Some(book::open_letters(&context.admin).await)
+            .filter(|shown| !shown.is_first && !shown.stale)
             .map(|shown| which.count(&shown.contents)),
     };
+    let exact = match exact {
+        Some(_) if letters::end_now(&context.admin, which.pipeline).await? != until => None,
+        exact => exact,
+    };
     let found = jobs::Progress { done: exact.unwrap_or(found.done).max(found.done), ..found };
-    let at_least = if whole || exact.is_some() { "" } else { "at least " };
+    let is_exact = whole || exact.is_some();
+    let at_least = if is_exact { "" } else { "at least " };
     let (verb, title) = match action {
         Action::Replay => ("replay", "Replay"),
         Action::Drop => ("drop", "Drop"),
@@ -446,16 +476,21 @@ pub(super) async fn confirm(
     fields.push(("id", id));
     let expected = if id.is_empty() { found.done.to_string() } else { id.to_owned() };
     fields.push(("expected", &expected));
+    // What is done is what was there when this page was made.
+    fields.push(("until", &until));
+    let confirmed = if is_exact { found.done.to_string() } else { String::new() };
+    fields.push(("confirmed", &confirmed));
     let back = if id.is_empty() {
         which.address("/dead-letters")
     } else {
         address("/dead-letters", &[("id", id)])
     };
     let letters = count(found.done, "dead letter", "dead letters");
+    let name = format!("{verb} of {}", clean(&target, 60));
     let html = html! {
-        (head(html! { (title) " " (at_least) (letters) }, html! { "Those of " code { (clean(&target, 300)) } " that are open now. What is set aside later is left alone." }, html! {}))
+        (head(html! { (title) " " (at_least) (letters) }, html! { "Those of " code { (clean(&target, 300)) } " that are open now. What is set aside from now on is left alone, whenever you confirm." }, html! {}))
         section class="panel" { div class="pad" {
-            @if !whole && exact.is_none() { p class="c-warn" { "Counting stopped after " (DRY_RUN_MAX.as_secs()) " s: there are more." } br; }
+            @if !is_exact { p class="c-warn" { "Counting stopped after " (DRY_RUN_MAX.as_secs()) " s: there may be more, and all that were there by now are meant." } br; }
             @if found.skipped > 0 {
                 div class="note-box warn" { (count(found.skipped, "one is", "are")) " left out: " @for note in &found.notes { (clean(note, 300)) " " } }
             } @else { @for note in &found.notes { div class="note-box warn" { (clean(note, 300)) } } }
@@ -466,8 +501,8 @@ pub(super) async fn confirm(
                 br;
                 form class="form" method="post" action="/act/replay" {
                     (context.hidden(&fields))
-                    label { "Name " input class="in" name="name" value={ (verb) " of " (clean(&target, 60)) } maxlength="120"; }
-                    label { "Pace " select name="rate" { option value="" { "as fast as it goes" } option value="10" { "10 a second" } option value="100" { "100 a second" } option value="1000" { "1,000 a second" } } }
+                    label { "Name " input class="in" name="name" value=(context.input("name").unwrap_or(&name)) maxlength="120"; }
+                    label { "Pace " select name="rate" { @for (value, word) in PACES { option value=(value) selected[context.input("rate") == Some(value)] { (word) } } } }
                     button class="btn pri" { "Replay " (letters) }
                     a class="link" href=(back) { "Cancel" }
                     span class="faint xs" { "It can be stopped; what is left stays open." }
@@ -477,19 +512,31 @@ pub(super) async fn confirm(
                 br;
                 form class="form" method="post" action="/act/drop" {
                     (context.hidden(&fields))
-                    label { "Type " code { (clean(&expected, 80)) } " to confirm " input class="in mono" name="typed" autocomplete="off" required; }
+                    label { "Type " code { (clean(&expected, 80)) } " to confirm " input class="in mono" name="typed" value=[context.input("typed")] autocomplete="off" required; }
                     button class="btn dng" { "Drop " (letters) }
                     a class="link" href=(back) { "Cancel" }
                 }
             }
         } }
     };
+    let (command, json) = match id {
+        "" => {
+            let mut params = which.params().to_vec();
+            params.push(("until", &until));
+            let command = which.command(verb).flag("--until", &until);
+            (command, address("/api/v1/dead-letters", &params))
+        }
+        id => (
+            ShellCommand::new("potok dead-letters").word(verb).names(&[id]),
+            address("/api/v1/dead-letters", &[("ids", id)]),
+        ),
+    };
     Ok(HtmlPage {
         title: format!("{title} dead letters"),
         nav: Nav::DeadLetters,
         parts: vec![Part::still("confirm", html)],
-        command: which.command(verb),
-        json: format!("/api/v1/dead-letters/{verb}"),
+        command: command.text(),
+        json,
     })
 }
 

@@ -43,6 +43,7 @@ use maud::{Markup, html};
 use crate::access::{self, Actor, Role, Visitor};
 use crate::audit::Door;
 use crate::error::ErrorBody;
+use crate::guard::OPENED;
 use crate::letters::cause_of;
 use crate::problems::{self, Problem};
 use crate::sampler::Snapshot;
@@ -50,10 +51,11 @@ use crate::{Admin, ApiError};
 use actions::Actions;
 use events::Streams;
 use frame::{HtmlPage, Nav, Part};
+use login::TypedInputs;
 use token::Keys;
 
 pub(crate) use actions::refused;
-pub(crate) use login::address as login_address;
+pub(crate) use login::{address as login_address, session_ended};
 pub(crate) use token::session_of;
 
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; \
@@ -66,6 +68,7 @@ pub(crate) struct Shared {
     keys: Keys,
     actions: Actions,
     streams: Streams,
+    typed: TypedInputs,
 }
 
 pub(crate) fn routes() -> Router<Admin> {
@@ -121,6 +124,8 @@ pub(super) struct Context {
     pub done: Option<ActionResult>,
     /// Who looks at it.
     pub visitor: Visitor,
+    /// What they had typed here before they had to sign in again.
+    pub typed: Option<actions::Fields>,
 }
 
 impl Context {
@@ -130,7 +135,12 @@ impl Context {
             snapshot = Arc::new(snapshot.without_values());
         }
         let problems = problems::problems(&snapshot, admin.sampler());
-        Context { admin: admin.clone(), snapshot, problems, view, done, visitor }
+        Context { admin: admin.clone(), snapshot, problems, view, done, visitor, typed: None }
+    }
+
+    /// What somebody had typed into that field before they had to sign in again.
+    pub fn input(&self, name: &str) -> Option<&str> {
+        self.typed.as_ref()?.get(name).map(String::as_str)
     }
 
     /// May change what can be undone, and see payloads.
@@ -276,7 +286,12 @@ async fn page(
     let (session, cookie) = keys.session(&headers);
     let (view, done) = without_done(&uri.to_string());
     let done = done.and_then(|id| admin.inner.dashboard.actions.find(&id));
-    let context = Context::of(&admin, view, done, visitor).await;
+    let mut context = Context::of(&admin, view, done, visitor).await;
+    context.typed = admin.inner.dashboard.typed.take(&session, &context.view);
+    if context.typed.is_some() && context.done.is_none() {
+        let text = "Your session had ended, so nothing was done. What you had typed is here again.";
+        context.done = Some(ActionResult { text: text.to_owned(), error: None });
+    }
     let rendered = match View::parse(&context.view) {
         Some(view) => view.render(&context).await,
         None => Err(crate::error::not_found(uri).await),
@@ -306,6 +321,7 @@ fn without_done(address: &str) -> (String, Option<String>) {
     for part in query.split('&') {
         match part.strip_prefix("done=") {
             Some(id) => done = Some(id.to_owned()),
+            None if part == OPENED => {}
             None => kept.push(part),
         }
     }
@@ -341,6 +357,25 @@ fn error_page(error: &ApiError) -> HtmlPage {
     }
 }
 
+/// A page that leads on to another one of ours.
+pub(crate) fn leads_to(address: &str) -> Response {
+    let address = if actions::is_own(address) { address } else { "/" };
+    let page = html! {
+        (maud::DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                meta http-equiv="refresh" content={ "0; url=" (address) };
+                title { "potok" }
+            }
+            body { p { a href=(address) { "Open the page" } } }
+        }
+    };
+    respond(StatusCode::OK, page.into_string(), None)
+}
+
 fn respond(status: StatusCode, html: String, cookie: Option<HeaderValue>) -> Response {
     let fixed = |value| HeaderValue::from_static(value);
     let headers: [(HeaderName, HeaderValue); 5] = [
@@ -368,6 +403,7 @@ mod tests {
             without_done("/groups?a=1&done=x&b=2"),
             ("/groups?a=1&b=2".into(), Some("x".into()))
         );
+        assert_eq!(without_done("/groups?a=1&opened=1"), ("/groups?a=1".into(), None));
         assert_eq!(without_done("/?done=x"), ("/".into(), Some("x".into())));
         assert_eq!(without_done("http://localhost:1/a?b=c"), ("/a?b=c".into(), None));
     }

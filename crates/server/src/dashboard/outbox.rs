@@ -57,7 +57,7 @@ fn shown(context: &Context, line: &OutboxLine) -> Markup {
             html! {},
             html! { div class="pad" {
                 p class="strong c-warn" { (icon("wait", "")) " How it stands is not known: " (UNKNOWN) }
-                p class="brk" { (clean(why, 400)) }
+                p class="brk" { (clean(&context.told(why), 400)) }
             } },
         );
     };

@@ -193,8 +193,7 @@ fn figures(context: &Context) -> Markup {
     let waiting = all.iter().map(waiting).sum::<Option<u64>>();
     let oldest =
         all.iter().filter(|status| status.held_records == 0).filter_map(|s| s.oldest).max();
-    let open: Vec<u64> = all.iter().filter_map(|status| status.dead_letters_open).collect();
-    let open = (!open.is_empty()).then(|| open.iter().sum::<u64>());
+    let open = text::open_letters(all);
     let lately_dead: f64 = sampler.rates(None, |totals| totals.dead_lettered).iter().sum();
     html! {
         section class="panel" aria-label="All pipelines" {

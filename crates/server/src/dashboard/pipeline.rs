@@ -6,7 +6,9 @@ use potok_flow::{DestinationStatus, LatencyCounts, Outline, State, Status};
 use super::draw::{bar, chart, icon, line};
 use super::frame::{HtmlPage, Nav, Part, head, panel, state_pill};
 use super::overview::{due, problem_panel};
-use super::text::{UNKNOWN, bytes, clean, count, held, known, number, part, rate, span, time_of};
+use super::text::{
+    ShellCommand, UNKNOWN, bytes, clean, count, held, known, number, part, rate, span, time_of,
+};
 use super::{Context, Query};
 use crate::problems;
 use crate::sampler::{Window, lately};
@@ -39,7 +41,7 @@ pub(super) fn page(context: &Context, pipeline: &str, query: &Query) -> Result<H
         title: pipeline.to_owned(),
         nav: Nav::None,
         parts,
-        command: format!("potok status {pipeline}"),
+        command: ShellCommand::new("potok status").names(&[pipeline]).text(),
         json: format!("/api/v1/status?pipeline={}", part(pipeline)),
     })
 }

@@ -3,7 +3,7 @@
 use maud::html;
 
 use super::frame::{HtmlPage, Nav, Part, head};
-use super::text::clean;
+use super::text::{ShellCommand, clean};
 use super::{Context, Query};
 use crate::{ApiError, letters};
 
@@ -37,6 +37,12 @@ pub(super) async fn page(context: &Context, query: &Query) -> Result<HtmlPage, A
             _ => cut = Some("The record is no plain text, or too large to be edited here."),
         }
     }
+    // What somebody typed before they had to sign in again.
+    for (typed, name) in [(&mut topic, "topic"), (&mut key, "key"), (&mut value, "value")] {
+        if let Some(input) = context.input(name) {
+            *typed = input.to_owned();
+        }
+    }
     let html = html! {
         (head(html! { "Send a test record" }, html! { "It goes the way of every record, with the header " code { "potok-test" } ". The page after it shows what became of it." }, html! {}))
         section class="panel" { div class="pad" {
@@ -57,7 +63,9 @@ pub(super) async fn page(context: &Context, query: &Query) -> Result<HtmlPage, A
         title: "Send a test record".to_owned(),
         nav: Nav::Send,
         parts: vec![Part::still("send", html)],
-        command: format!("potok send {}", if topic.is_empty() { "TOPIC" } else { &topic }),
+        command: ShellCommand::new("potok send")
+            .names(&[if topic.is_empty() { "TOPIC" } else { &topic }])
+            .text(),
         json: "/api/v1/topics".to_owned(),
     })
 }

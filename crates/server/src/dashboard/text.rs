@@ -92,6 +92,13 @@ pub(super) fn held(status: &potok_flow::Status) -> (u64, u64) {
     })
 }
 
+/// Dead letters that are open; not known where a pipeline that runs here does not know its own.
+pub(super) fn open_letters(all: &[potok_flow::Status]) -> Option<u64> {
+    let counts = all.iter().filter(|of| of.since.is_some() || of.dead_letters_open.is_some());
+    let counts: Vec<Option<u64>> = counts.map(|status| status.dead_letters_open).collect();
+    if counts.is_empty() { None } else { counts.into_iter().sum() }
+}
+
 /// A word for one or many.
 pub(super) fn count(count: u64, one: &str, many: &str) -> String {
     format!("{} {}", number(count), if count == 1 { one } else { many })
@@ -150,6 +157,75 @@ pub(super) fn laid_out(bytes: &[u8], bytes_max: usize) -> Option<String> {
     Some(clean(&text, usize::MAX))
 }
 
+/// A command as a shell takes it, word by word: copied and run, it does what the page does.
+pub(super) struct ShellCommand(String);
+
+impl ShellCommand {
+    pub fn new(command: &str) -> Self {
+        ShellCommand(command.to_owned())
+    }
+
+    /// Adds a word, where it says something.
+    pub fn word(self, word: &str) -> Self {
+        match word {
+            "" => self,
+            word => self.put(word),
+        }
+    }
+
+    /// Adds words of other people, which may look like flags.
+    pub fn names(self, words: &[&str]) -> Self {
+        let dashes = if words.iter().any(|word| word.starts_with('-')) { "--" } else { "" };
+        words.iter().fold(self.word(dashes), |command, word| command.put(word))
+    }
+
+    /// Adds a flag with its value, where it says something.
+    pub fn flag(self, name: &str, value: &str) -> Self {
+        match value {
+            "" => self,
+            // Else it would be another flag.
+            value if value.starts_with('-') => {
+                ShellCommand(format!("{} {name}={}", self.0, quoted(value)))
+            }
+            value => self.word(name).put(value),
+        }
+    }
+
+    fn put(self, word: &str) -> Self {
+        ShellCommand(format!("{} {}", self.0, quoted(word)))
+    }
+
+    pub fn text(self) -> String {
+        self.0
+    }
+}
+
+/// A word as a shell reads it; what hides or turns is written out.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-._/:,@%+".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    if !word.chars().any(is_tricky) {
+        return format!("'{}'", word.replace('\'', r"'\''"));
+    }
+    let mut text = String::from("$'");
+    for c in word.chars() {
+        match c {
+            '\'' | '\\' => text.extend(['\\', c]),
+            c if is_tricky(c) => {
+                let mut bytes = [0; 4];
+                for byte in c.encode_utf8(&mut bytes).bytes() {
+                    text.push_str(&format!("\\x{byte:02x}"));
+                }
+            }
+            c => text.push(c),
+        }
+    }
+    text.push('\'');
+    text
+}
+
 /// Control characters, and what turns the direction of text around or cannot be seen.
 fn is_tricky(c: char) -> bool {
     c.is_control()
@@ -175,6 +251,28 @@ mod tests {
     fn bytes_that_are_no_text_are_digits_and_cuts_are_told() {
         assert_eq!(clean_bytes(b"\xff\x00", 10), ("ff 00 ".to_owned(), true));
         assert_eq!(clean_bytes("äö".as_bytes(), 3), ("ä".to_owned(), false));
+    }
+
+    #[test]
+    fn a_command_can_be_copied_and_run() {
+        let command = ShellCommand::new("potok dead-letters drop").word("orders").word("");
+        let command = command.flag("--reason", "").flag("--cause", "it's \"…\"; rm -rf $HOME");
+        let said = r#"potok dead-letters drop orders --cause 'it'\''s "…"; rm -rf $HOME'"#;
+        assert_eq!(command.text(), said);
+        let tricky = ShellCommand::new("x").names(&["-a", "b\u{202e}'\n"]).flag("--y", "-z");
+        assert_eq!(tricky.text(), r"x -- -a $'b\xe2\x80\xae\'\x0a' --y=-z");
+    }
+
+    #[test]
+    fn what_one_pipeline_does_not_know_is_not_zero() {
+        let of = |since: Option<&str>, open| potok_flow::Status {
+            since: since.map(str::to_owned),
+            dead_letters_open: open,
+            ..potok_flow::Status::unknown("orders", potok_flow::State::Running)
+        };
+        assert_eq!(open_letters(&[of(Some("now"), Some(2)), of(Some("now"), None)]), None);
+        assert_eq!(open_letters(&[of(Some("now"), Some(2)), of(None, None)]), Some(2));
+        assert_eq!(open_letters(&[]), None);
     }
 
     #[test]

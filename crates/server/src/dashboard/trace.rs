@@ -4,7 +4,7 @@ use maud::{Markup, html};
 
 use super::draw::icon;
 use super::frame::{HtmlPage, Nav, Part, head, panel};
-use super::text::{address, bytes, clean, count, exact_time_of, part};
+use super::text::{ShellCommand, address, bytes, clean, count, exact_time_of, part};
 use super::{Context, Query};
 use crate::ApiError;
 use crate::trace::{Sighting, TraceQuery, TraceResult, search};
@@ -38,15 +38,13 @@ pub(super) async fn page(context: &Context, query: &Query) -> Result<HtmlPage, A
         let found = search(&context.admin, wish, context.is_operator()).await?;
         parts.push(Part::still("found", results(context, id, since, &found)));
     }
-    let since_flag = if since.is_empty() { String::new() } else { format!(" --since {since}") };
+    let command = ShellCommand::new("potok trace").flag("--since", since);
+    let command = command.names(&[if id.is_empty() { "ID" } else { id }]);
     Ok(HtmlPage {
         title: "Trace".to_owned(),
         nav: Nav::Trace,
         parts,
-        command: clean(
-            &format!("potok trace {}{since_flag}", if id.is_empty() { "ID" } else { id }),
-            160,
-        ),
+        command: command.text(),
         json: address("/api/v1/trace", &[("id", id), ("since", since)]),
     })
 }

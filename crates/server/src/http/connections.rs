@@ -1,13 +1,15 @@
 //! Connections of strangers: so many, each with so much time for its headers.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::net::TcpListener;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::task::TaskTracker;
 
@@ -18,16 +20,20 @@ pub struct HttpLimits {
     pub connections: usize,
     /// Time to send the headers of a request, and to begin with the next one.
     pub header_time: Duration,
+    /// Bytes of headers that one connection may have in memory.
+    pub header_bytes: usize,
 }
 
 impl Default for HttpLimits {
     fn default() -> Self {
-        HttpLimits { connections: 1_024, header_time: Duration::from_secs(10) }
+        HttpLimits {
+            connections: 1_024,
+            header_time: Duration::from_secs(10),
+            header_bytes: 64 << 10,
+        }
     }
 }
 
-/// Bytes of headers that one connection may have in memory.
-const HEADER_BYTES_MAX: usize = 64 << 10;
 /// Accepting fails when descriptors run out: that passes.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
@@ -36,7 +42,17 @@ pub async fn serve_http(
     listener: TcpListener,
     router: Router,
     limits: HttpLimits,
+    closing: watch::Receiver<bool>,
+) -> io::Result<()> {
+    serve_each(listener, limits, closing, move |stream, _| (stream, router.clone())).await
+}
+
+/// The same, with what `prepare` makes of each connection.
+pub(crate) async fn serve_each<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    listener: TcpListener,
+    limits: HttpLimits,
     mut closing: watch::Receiver<bool>,
+    prepare: impl Fn(TcpStream, SocketAddr) -> (S, Router),
 ) -> io::Result<()> {
     let room = Arc::new(Semaphore::new(limits.connections));
     let connections = TaskTracker::new();
@@ -50,22 +66,22 @@ pub async fn serve_http(
             accepted = accept => accepted,
             _ = closing.wait_for(|closing| *closing) => break,
         };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
+        let (stream, router) = match accepted {
+            Ok((stream, peer)) => prepare(stream, peer),
             Err(error) => {
                 tracing::warn!(%error, "no HTTP connection can be accepted; trying again");
                 tokio::time::sleep(ACCEPT_AGAIN).await;
                 continue;
             }
         };
-        let service = TowerToHyperService::new(router.clone());
+        let service = TowerToHyperService::new(router);
         let mut closing = closing.clone();
         connections.spawn(async move {
             let _permit = permit;
             let mut http = hyper::server::conn::http1::Builder::new();
             http.timer(TokioTimer::new())
                 .header_read_timeout(limits.header_time)
-                .max_buf_size(HEADER_BYTES_MAX)
+                .max_buf_size(limits.header_bytes)
                 .half_close(false);
             let connection = http.serve_connection(TokioIo::new(stream), service).with_upgrades();
             let mut connection = std::pin::pin!(connection);

@@ -13,5 +13,6 @@ mod requests;
 mod source;
 
 pub use auth::HttpAuth;
+pub(crate) use connections::serve_each;
 pub use connections::{HttpLimits, serve_http};
 pub use source::{HttpSource, HttpSourceCounts, HttpSources};

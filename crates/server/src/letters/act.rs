@@ -52,6 +52,9 @@ pub(crate) struct LetterRequest {
     /// Do it as a job of this name, and answer at once with its id.
     #[serde(default)]
     pub job: Option<String>,
+    /// How many somebody was shown and confirmed.
+    #[serde(default)]
+    pub confirmed: Option<u64>,
 }
 
 impl LetterRequest {
@@ -61,7 +64,8 @@ impl LetterRequest {
             serde_json::Value::String(text) => format!("{name}={text}"),
             value => format!("{name}={value}"),
         };
-        let all: Vec<String> = self.filter.iter().map(said).collect();
+        let named = self.filter.iter().filter(|(name, _)| *name != "until");
+        let all: Vec<String> = named.map(said).collect();
         if all.is_empty() { "all".to_owned() } else { all.join(" ") }
     }
 }
@@ -153,6 +157,8 @@ pub(crate) struct Work {
     wait: Duration,
     /// Pipelines whose files were looked at.
     warned: BTreeSet<String>,
+    /// What is left alone because nobody can say what it is.
+    unknown: Vec<String>,
     /// Where something was dropped.
     dropped: Vec<Arc<LetterTopic>>,
     /// Given back when all are sent.
@@ -161,6 +167,8 @@ pub(crate) struct Work {
     handled: u64,
     /// How it ended is noted, or nothing is.
     is_noted: bool,
+    /// The end of a dry run is told.
+    is_told: bool,
     /// What a replay would come to, as far as it was tried out.
     dry: DryRun,
     entry: AuditEntry,
@@ -188,6 +196,9 @@ impl Work {
         wish: LetterRequest,
         action: Action,
     ) -> Result<Self, ApiError> {
+        if !wish.dry_run && admin.is_stopping() {
+            return Err(stopping());
+        }
         let entry = AuditEntry::new(actor, action.word()).target(wish.target());
         let mut filter = Filter::of(wish.filter)?;
         filter.all = false;
@@ -211,7 +222,8 @@ impl Work {
         }
         let paces = (Duration::from_secs(1).as_millis() / PACE.as_millis()) as u32;
         let entry = AuditEntry { pipeline: wanted.pipeline.clone(), ..entry };
-        let selection = Selection::begin(admin, wanted, None).await?;
+        let mut selection = Selection::begin(admin, wanted, None).await?;
+        let unknown = selection.settle_end().await?;
         if !wish.dry_run {
             audit::note(admin, AuditEntry { result: "started".to_owned(), ..entry.clone() }).await;
         }
@@ -227,10 +239,12 @@ impl Work {
             put_back: Vec::new(),
             wait: Duration::from_millis(wish.wait),
             warned: BTreeSet::new(),
+            unknown,
             dropped: Vec::new(),
             alone,
             handled: 0,
             is_noted: wish.dry_run,
+            is_told: false,
             dry: DryRun::default(),
             entry,
         })
@@ -239,6 +253,11 @@ impl Work {
     /// What a replay would come to, of those that were tried out so far.
     pub fn tried(&self) -> &DryRun {
         &self.dry
+    }
+
+    /// Where the list of them ends; none where they are named.
+    pub fn until(&self) -> Option<String> {
+        self.selection.until().map(ToString::to_string)
     }
 
     /// Notes how many were handled, where it ends before its time.
@@ -258,12 +277,22 @@ impl Work {
     /// Handles the next of them and says so; at the end says what came of replays. The second is
     /// false where that was all.
     pub async fn next(&mut self) -> Result<Option<(Bytes, bool)>, ApiError> {
+        if !self.unknown.is_empty() {
+            let mut lines = Vec::new();
+            for why in std::mem::take(&mut self.unknown) {
+                push_line(&mut lines, &json!({ "warning": format!("{why}; they are left alone") }));
+            }
+            return Ok(Some((lines.into(), true)));
+        }
+        if self.is_cut_short().await {
+            return Err(stopping());
+        }
         let Some((shelf, letters)) = self.selection.next(self.most).await? else {
-            self.alone = None;
             if self.dry_run {
-                return Ok(self.dry.take_line(self.action).map(|line| (line, false)));
+                return Ok(self.ending().map(|line| (line, false)));
             }
             self.stopped("done").await;
+            self.alone = None;
             for shelf in std::mem::take(&mut self.dropped) {
                 self.admin.engine().tidy_letters(shelf.info()).await?;
             }
@@ -271,6 +300,9 @@ impl Work {
         };
         let mut lines = self.warnings(&letters);
         self.keep_pace(letters.len()).await;
+        if self.is_cut_short().await {
+            return Err(stopping());
+        }
         let (skipped, letters): (Vec<_>, Vec<_>) =
             letters.into_iter().partition(|letter| self.obstacle(&shelf, letter).is_some());
         if !self.dry_run {
@@ -299,6 +331,24 @@ impl Work {
             push_line(&mut lines, &done(letter, "skipped", why));
         }
         Ok(Some((lines.into(), true)))
+    }
+
+    /// True where the process ends: how many were handled is noted, the others stay open.
+    async fn is_cut_short(&mut self) -> bool {
+        let is_cut_short = !self.dry_run && self.admin.is_stopping();
+        if is_cut_short {
+            self.stopped("stopped").await;
+        }
+        is_cut_short
+    }
+
+    /// The last lines of a dry run, once: what it comes to, and what the list ends with.
+    fn ending(&mut self) -> Option<Bytes> {
+        let mut lines = self.dry.take_line(self.action);
+        if let Some(until) = self.until().filter(|_| !std::mem::replace(&mut self.is_told, true)) {
+            push_line(&mut lines, &json!({ "until": until }));
+        }
+        (!lines.is_empty()).then(|| lines.into())
     }
 
     /// Once for each pipeline: that its file has changed since it was started.
@@ -379,7 +429,7 @@ impl Work {
             }
             let under_way: u64 = self.watches.iter().map(|(_, outcomes)| outcomes.under_way).sum();
             let under_way = under_way + rows_under_way(&self.put_back).await?;
-            if under_way == 0 || Instant::now() >= until {
+            if under_way == 0 || Instant::now() >= until || self.admin.is_stopping() {
                 break;
             }
             tokio::time::sleep(LOOK_EVERY).await;
@@ -441,9 +491,19 @@ impl Work {
         let Some(rate) = self.rate.filter(|rate| *rate > 0) else { return };
         let now = Instant::now();
         let at = self.next_at.unwrap_or(now).max(now);
-        tokio::time::sleep_until(at).await;
+        tokio::select! {
+            () = tokio::time::sleep_until(at) => {}
+            () = self.admin.stopping() => {}
+        }
         self.next_at = Some(at + Duration::from_secs_f64(letters as f64 / f64::from(rate)));
     }
+}
+
+/// The process ends before the work does.
+fn stopping() -> ApiError {
+    let what = "the process is stopping: what was not handled is open as before";
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "P0501", what)
+        .hint("ask again when it runs; the audit says how many were handled")
 }
 
 /// How many that were put back into feeds have not ended.

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use potok_core::{LetterCount, PipelineInfo, Position, RangeSet, Timestamp};
+use potok_core::{Fault, LetterCount, PipelineInfo, Position, RangeSet, Timestamp};
 use potok_flow::dead_letter::{Catalogue, DeadLetter, LetterNews};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -64,6 +64,8 @@ pub(crate) struct Contents {
     /// Newest first.
     pub newest: Vec<Arc<LetterEntry>>,
     pub total: u64,
+    /// Why nobody knows how many there are of these pipelines.
+    pub unknown: BTreeMap<Arc<str>, String>,
     /// How many dead letters and notes were looked at for it, ever.
     pub read: u64,
 }
@@ -174,14 +176,15 @@ async fn ends(admin: &Admin) -> Result<Ends, ApiError> {
     let topics = admin.engine().log().topics().await?.into_iter();
     let ours = topics.filter(|topic| is_of_letters(&topic.topic));
     let mut ends: Vec<_> = ours.map(|topic| (topic.topic, topic.ends)).collect();
-    for (_, feed) in admin.engine().feeds(None) {
-        let Some(kept) = feed.letters() else { continue };
+    let feeds = admin.engine().feeds(None);
+    let asked = feeds.iter().filter_map(|(_, feed)| feed.letters()).map(|kept| async move {
         let count = tokio::time::timeout(ASK_MAX / 2, kept.count()).await;
         // One that does not answer does not keep the others from being shown.
-        let Ok(Ok(LetterCount { letters, newest })) = count else { continue };
+        let LetterCount { letters, newest } = count.ok()?.ok()?;
         let newest = newest.map_or(0, |newest| newest.0.unsigned_abs());
-        ends.push((kept.place().to_owned(), vec![letters, newest]));
-    }
+        Some((kept.place().to_owned(), vec![letters, newest]))
+    });
+    ends.extend(futures::future::join_all(asked).await.into_iter().flatten());
     Ok(ends)
 }
 
@@ -197,7 +200,12 @@ async fn read(admin: Admin, ends: Ends) {
     state.contents = contents;
     match found {
         Ok(()) => {
-            state.ends = Some(ends);
+            // What did not say what it has is asked again when it answers.
+            let unknown = &shelves.unknown;
+            let is_known = |(place, _): &(String, Vec<u64>)| {
+                unknown.iter().all(|(_, unknown, _)| unknown != place)
+            };
+            state.ends = Some(ends.into_iter().filter(is_known).collect());
             state.error = None;
         }
         Err(error) => {
@@ -243,6 +251,8 @@ struct Shelves {
     names: BTreeMap<String, Arc<str>>,
     /// Those that feeds keep themselves, as they were when somebody looked last.
     kept: Vec<Arc<LetterEntry>>,
+    /// Feeds that did not say what they keep: the pipeline, the place, and why.
+    unknown: Vec<(String, String, String)>,
     read: u64,
 }
 
@@ -251,6 +261,7 @@ impl Shelves {
         let log = admin.engine().log().clone();
         let mut known = Vec::new();
         self.kept.clear();
+        self.unknown.clear();
         for shelf in shelves(admin, None).await? {
             if shelf.kept().is_some() {
                 self.read_kept(&shelf).await;
@@ -298,7 +309,16 @@ impl Shelves {
         while self.kept.len() < NEWEST_MAX {
             let from = after.as_ref().map(|(time, id)| (*time, id.as_str()));
             let asked = tokio::time::timeout(ASK_MAX, kept.list(from, KEPT_AT_ONCE)).await;
-            let Ok(Ok(found)) = asked else { return };
+            let asked = asked.unwrap_or_else(|_| Err(Fault::wait("the database does not answer")));
+            let found = match asked {
+                Ok(found) => found,
+                Err(fault) => {
+                    let (info, why) = (shelf.info(), fault.to_string());
+                    let (pipeline, place) = (info.pipeline.clone(), info.dead_letters.clone());
+                    self.unknown.push((pipeline, place, why));
+                    return;
+                }
+            };
             let Some(last) = found.last() else { return };
             after = Some((last.time, last.id.clone()));
             self.read += found.len() as u64;
@@ -340,6 +360,10 @@ impl Shelves {
                 tally.first = tally.first.min(*first);
                 contents.total += count;
             }
+        }
+        for (pipeline, _, why) in &self.unknown {
+            let why = format!("the dead letters of {pipeline}: {why}");
+            contents.unknown.insert(pipeline.as_str().into(), why);
         }
         for entry in &self.kept {
             let of = contents.counts.entry((entry.pipeline.clone(), entry.reason));
@@ -450,8 +474,8 @@ fn entry(
 ) -> LetterEntry {
     let DeadLetter { id, envelope, record, .. } = letter;
     let pieces = envelope.piece.map(|whole| whole.of);
+    let cause = shared(causes, &listed_cause(&envelope.error));
     let error: String = envelope.error.chars().take(ERROR_CHARS_MAX).collect();
-    let cause = shared(causes, &cause_of(&error));
     let key = record.key.as_deref().map(|key| {
         let text = String::from_utf8_lossy(key);
         text.chars().take(KEY_CHARS_MAX).collect()
@@ -471,20 +495,30 @@ fn entry(
 
 /// True for an error of that cause.
 pub(super) fn is_of(error: &str, cause: &str) -> bool {
-    let error: String = error.chars().take(ERROR_CHARS_MAX).collect();
-    cause_of(&error) == cause
+    listed_cause(error) == cause
+}
+
+/// The cause as it is listed. It is cut, not the error: a long value in front would leave nothing of it.
+fn listed_cause(error: &str) -> String {
+    let mut cause = cause_of(error);
+    if let Some((end, _)) = cause.char_indices().nth(ERROR_CHARS_MAX) {
+        cause.truncate(end);
+    }
+    cause
 }
 
 /// An error without its values: those that differ only in quoted text, numbers and ids have one cause.
 pub(crate) fn cause_of(error: &str) -> String {
-    let mut cause = String::with_capacity(error.len());
-    let mut rest = error.chars().peekable();
-    while let Some(c) = rest.next() {
+    let mut cause = String::with_capacity(error.len().min(ERROR_CHARS_MAX));
+    // Looked for once, or an error with many open quotes would take very long.
+    let (last_quote, last_paren) = (error.rfind('\''), error.rfind(')'));
+    let mut rest = error.char_indices().peekable();
+    while let Some((at, c)) = rest.next() {
         match c {
             '"' => {
                 cause.push_str("\"…\"");
                 let mut escaped = false;
-                for c in rest.by_ref() {
+                for (_, c) in rest.by_ref() {
                     match (escaped, c) {
                         (false, '"') => break,
                         (escaped_before, c) => escaped = !escaped_before && c == '\\',
@@ -492,17 +526,17 @@ pub(crate) fn cause_of(error: &str) -> String {
                 }
             }
             // As databases quote: 'x', and (id)=(x).
-            '\'' if !cause.ends_with(is_of_word) && closes(&rest, '\'') => {
+            '\'' if !cause.ends_with(is_of_word) && last_quote > Some(at) => {
                 cause.push_str("'…'");
-                rest.by_ref().find(|c| *c == '\'');
+                rest.by_ref().find(|(_, c)| *c == '\'');
             }
-            '(' if cause.ends_with('=') && closes(&rest, ')') => {
+            '(' if cause.ends_with('=') && last_paren > Some(at) => {
                 cause.push_str("(…)");
-                rest.by_ref().find(|c| *c == ')');
+                rest.by_ref().find(|(_, c)| *c == ')');
             }
             c if is_of_word(c) => {
                 let mut word = String::from(c);
-                while let Some(c) = rest.peek().copied().filter(|c| is_of_word(*c)) {
+                while let Some((_, c)) = rest.peek().copied().filter(|(_, c)| is_of_word(*c)) {
                     word.push(c);
                     rest.next();
                 }
@@ -512,11 +546,6 @@ pub(crate) fn cause_of(error: &str) -> String {
         }
     }
     cause
-}
-
-/// True where a quote ends later.
-fn closes(rest: &std::iter::Peekable<std::str::Chars<'_>>, end: char) -> bool {
-    rest.clone().any(|c| c == end)
 }
 
 fn is_of_word(c: char) -> bool {
@@ -549,5 +578,16 @@ mod tests {
             "Duplicate entry '…' for key '…'; it doesn't fit"
         );
         assert_eq!(cause_of("Key (id)=(secret) already exists."), "Key (id)=(…) already exists.");
+    }
+
+    #[test]
+    fn a_long_value_hides_no_cause() {
+        // The error was cut before its cause was taken: all that was left was the value.
+        let long = |c: &str| format!("\"{}\" is no number", c.repeat(100_000));
+        assert_eq!(listed_cause(&long("a")), "\"…\" is no number");
+        assert!(is_of(&long("b"), "\"…\" is no number"));
+        assert_eq!(listed_cause(&"x ".repeat(10_000)).chars().count(), ERROR_CHARS_MAX);
+        // Linear, whatever somebody hostile writes.
+        assert!(cause_of(&"=(".repeat(1 << 20)).len() > 1 << 20);
     }
 }

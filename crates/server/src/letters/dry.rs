@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use axum::body::Bytes;
 use potok_flow::dead_letter::DeadLetter;
 use potok_flow::{Engine, Forecast};
 use serde::{Deserialize, Serialize};
@@ -55,14 +54,13 @@ impl DryRun {
         (word, why)
     }
 
-    /// The last line of a dry run, once.
-    pub fn take_line(&mut self, action: Action) -> Option<Bytes> {
-        if action != Action::Replay || *self == DryRun::default() {
-            return None;
-        }
+    /// What all of them come to, once.
+    pub fn take_line(&mut self, action: Action) -> Vec<u8> {
         let mut lines = Vec::new();
-        push_line(&mut lines, &json!({ "forecast": std::mem::take(self) }));
-        Some(lines.into())
+        if action == Action::Replay && *self != DryRun::default() {
+            push_line(&mut lines, &json!({ "forecast": std::mem::take(self) }));
+        }
+        lines
     }
 }
 

@@ -9,6 +9,7 @@ use potok_flow::Engine;
 use potok_flow::dead_letter::{DeadLetter, DeadLetterState, LetterId};
 use serde::Deserialize;
 
+use super::mark::LetterMark;
 use crate::{ApiError, parse_since};
 
 /// Which dead letters. Everything given must hold.
@@ -28,6 +29,8 @@ pub(super) struct Filter {
     group: Option<String>,
     /// Only those whose error, without its values, is this.
     cause: Option<String>,
+    /// Only what was there at a mark: `until` of a dry run.
+    until: Option<String>,
     /// Also those replayed and dropped.
     pub all: bool,
 }
@@ -125,6 +128,8 @@ pub(super) struct LetterFilter {
     /// With who knows which group a record is of.
     group: Option<(String, Engine)>,
     cause: Option<String>,
+    /// Where the list of them ends.
+    pub until: Option<LetterMark>,
     all: bool,
 }
 
@@ -145,6 +150,7 @@ impl LetterFilter {
             predicate,
             group: filter.group.map(|group| (group, engine.clone())),
             cause: filter.cause,
+            until: filter.until.map(|text| text.parse()).transpose()?,
             all: filter.all,
         })
     }

@@ -7,6 +7,8 @@ pub(crate) mod book;
 mod compare;
 mod dry;
 mod filter;
+mod mark;
+pub(crate) mod notes;
 mod select;
 
 use std::collections::BTreeMap;
@@ -163,6 +165,16 @@ impl Lister {
         counts.values().for_each(|count| push_line(&mut lines, count));
         Ok(lines.into())
     }
+}
+
+/// Where the list of dead letters ends now, as a dry run says it.
+pub(crate) async fn end_now(admin: &Admin, pipeline: &str) -> Result<String, ApiError> {
+    let mut filter = Filter::of(serde_json::Map::new())?;
+    filter.pipeline = Some(pipeline.to_owned()).filter(|pipeline| !pipeline.is_empty());
+    let wanted = LetterFilter::read(filter, admin.engine())?;
+    let mut selection = Selection::begin(admin, wanted, None).await?;
+    selection.settle_end().await?;
+    Ok(selection.until().map(ToString::to_string).unwrap_or_default())
 }
 
 /// How many dead letters of a pipeline are open, read from the log.

@@ -8,6 +8,8 @@ use potok_core::{Envelope, Feed, FeedLetter, FeedLetters, PipelineInfo, Timestam
 use potok_flow::dead_letter::{self, DeadLetter, DeadLetterState, LetterId, LetterOutcomes, Pages};
 
 use super::filter::{LetterFilter, LetterName};
+use super::mark::{LetterEnd, LetterMark};
+use crate::outbox::soon;
 use crate::{Admin, ApiError};
 
 /// Dead letters looked at together, and their bytes.
@@ -123,18 +125,120 @@ enum LetterReader {
     All(Box<Pages>),
     /// Those of these names, each alone.
     Named(VecDeque<LetterId>, Arc<LetterOutcomes>),
-    /// What a feed keeps, behind that time and id.
-    Kept(Option<(Timestamp, String)>),
+    /// What a feed keeps, behind that time and id, until that time.
+    Kept(Option<(Timestamp, String)>, Option<Timestamp>),
     /// Those of these ids that a feed keeps.
     KeptNamed(Vec<String>),
 }
 
-/// The dead letters wanted, in the order of the log within a topic.
-pub(super) struct Selection {
+/// What is looked for, and until where.
+struct LetterScope {
     admin: Admin,
     wanted: Arc<LetterFilter>,
+    /// Where the list of them ends, where that is settled.
+    until: Option<LetterMark>,
+}
+
+/// The dead letters wanted, in the order of the log within a topic.
+pub(super) struct Selection {
+    scope: LetterScope,
     shelves: VecDeque<Arc<LetterTopic>>,
     reading: Option<(Arc<LetterTopic>, LetterReader)>,
+}
+
+impl LetterScope {
+    /// Reads a shelf from its beginning; `None` where nothing of it is meant.
+    async fn reader_of(&self, shelf: &LetterTopic) -> Result<Option<LetterReader>, ApiError> {
+        let log = self.admin.engine().log().clone();
+        let place = shelf.info.dead_letters.as_str();
+        if let Some(ids) = &self.wanted.ids {
+            if shelf.feed.is_some() {
+                let ours = ids.iter().filter_map(|id| id.kept_in(place)).map(str::to_owned);
+                return Ok(Some(LetterReader::KeptNamed(ours.collect())));
+            }
+            let ours = ids.iter().filter_map(|id| id.in_topic(place));
+            let ids: VecDeque<LetterId> = ours.cloned().collect();
+            if ids.is_empty() {
+                return Ok(None);
+            }
+            let settled = self.admin.inner.notes.of(log.as_ref(), &shelf.info).await?;
+            return Ok(Some(LetterReader::Named(ids, settled)));
+        }
+        let end = match &self.until {
+            None => None,
+            Some(until) => match until.end_of(place) {
+                None => return Ok(None),
+                Some(end) => Some(end),
+            },
+        };
+        if shelf.feed.is_some() {
+            let until = match end {
+                Some(LetterEnd::Feed(until)) => Some(*until),
+                _ => None,
+            };
+            return Ok(Some(LetterReader::Kept(None, until)));
+        }
+        let pages = self.pages_of(shelf, None, end).await?;
+        Ok(pages.map(|pages| LetterReader::All(Box::new(pages))))
+    }
+
+    /// Goes on in a shelf where an earlier selection stopped.
+    async fn reader_from(
+        &self,
+        shelf: &LetterTopic,
+        cursor: &str,
+        offsets: &str,
+    ) -> Result<Option<LetterReader>, ApiError> {
+        let end = self.until.as_ref().map(|until| until.end_of(&shelf.info.dead_letters));
+        if end == Some(None) {
+            return Ok(None);
+        }
+        let end = end.flatten();
+        if shelf.feed.is_some() {
+            let after = offsets
+                .split_once('/')
+                .and_then(|(time, id)| Some((Timestamp(time.parse().ok()?), id.to_owned())))
+                .ok_or_else(|| ApiError::usage(format!("`{cursor}` is not a cursor")))?;
+            let until = match end {
+                Some(LetterEnd::Feed(until)) => Some(*until),
+                _ => None,
+            };
+            return Ok(Some(LetterReader::Kept(Some(after), until)));
+        }
+        let pages = self.pages_of(shelf, Some(offsets), end).await?;
+        Ok(pages.map(|pages| LetterReader::All(Box::new(pages))))
+    }
+
+    /// A pass over a topic; `None` where it is another one by now than the one that was meant.
+    async fn pages_of(
+        &self,
+        shelf: &LetterTopic,
+        cursor: Option<&str>,
+        end: Option<&LetterEnd>,
+    ) -> Result<Option<Pages>, ApiError> {
+        let log = self.admin.engine().log().clone();
+        let (log, info) = (log.as_ref(), &shelf.info);
+        let ends = match end {
+            None => None,
+            Some(LetterEnd::Feed(_)) => return Ok(None),
+            Some(LetterEnd::Topic(id, ends)) => {
+                if log.topic_id(&info.dead_letters).await? != *id {
+                    return Ok(None);
+                }
+                Some(ends)
+            }
+        };
+        let settled = self.admin.inner.notes.of(log, info).await?;
+        let pages = Pages::open_with(log, info, settled, cursor).await;
+        let mut pages = pages.map_err(|fault| match fault.code {
+            "P0501" => ApiError::usage(fault.what),
+            _ => fault.into(),
+        })?;
+        if let Some(ends) = ends {
+            pages.end_at(ends);
+        }
+        Ok(Some(pages))
+    }
 }
 
 impl Selection {
@@ -145,9 +249,9 @@ impl Selection {
         cursor: Option<&str>,
     ) -> Result<Selection, ApiError> {
         let shelves = shelves(admin, wanted.pipeline.as_deref()).await?;
+        let until = wanted.until.clone();
         let mut selection = Selection {
-            admin: admin.clone(),
-            wanted: Arc::new(wanted),
+            scope: LetterScope { admin: admin.clone(), wanted: Arc::new(wanted), until },
             shelves: shelves.into_iter().map(Arc::new).collect(),
             reading: None,
         };
@@ -157,23 +261,9 @@ impl Selection {
                 .split_once(':')
                 .ok_or_else(|| ApiError::usage(format!("`{cursor}` is not a cursor")))?;
             while let Some(shelf) = selection.shelves.pop_front() {
-                if shelf.info.dead_letters == topic && shelf.feed.is_some() {
-                    let after = offsets.split_once('/').and_then(|(time, id)| {
-                        Some((Timestamp(time.parse().ok()?), id.to_owned()))
-                    });
-                    let after = after
-                        .ok_or_else(|| ApiError::usage(format!("`{cursor}` is not a cursor")))?;
-                    selection.reading = Some((shelf, LetterReader::Kept(Some(after))));
-                    break;
-                }
                 if shelf.info.dead_letters == topic {
-                    let log = admin.engine().log();
-                    let pages = Pages::open(log.as_ref(), &shelf.info, Some(offsets)).await;
-                    let pages = pages.map_err(|fault| match fault.code {
-                        "P0501" => ApiError::usage(fault.what),
-                        _ => fault.into(),
-                    })?;
-                    selection.reading = Some((shelf, LetterReader::All(Box::new(pages))));
+                    let reader = selection.scope.reader_from(&shelf, cursor, offsets).await?;
+                    selection.reading = reader.map(|reader| (shelf, reader));
                     break;
                 }
             }
@@ -181,17 +271,37 @@ impl Selection {
         Ok(selection)
     }
 
+    /// Settles where it ends: what is set aside from now on is left to others. Which feeds do not say
+    /// what they have, and are left alone.
+    pub async fn settle_end(&mut self) -> Result<Vec<String>, ApiError> {
+        if self.scope.until.is_some() || self.scope.wanted.ids.is_some() {
+            return Ok(Vec::new());
+        }
+        let shelves: Vec<Arc<LetterTopic>> = self.shelves.iter().cloned().collect();
+        let (until, unknown) = LetterMark::now(&self.scope.admin, &shelves).await?;
+        if let (true, Some(first)) = (until.is_empty(), unknown.first()) {
+            return Err(potok_core::Fault::wait(first).code("P1331").into());
+        }
+        self.scope.until = Some(until);
+        Ok(unknown)
+    }
+
+    /// Where it ends, where that is settled.
+    pub fn until(&self) -> Option<&LetterMark> {
+        self.scope.until.as_ref()
+    }
+
     /// Says which of those named are not there, before anything is done with the others.
     async fn check_names(&mut self) -> Result<(), ApiError> {
-        let wanted = self.wanted.clone();
+        let wanted = self.scope.wanted.clone();
         let Some(ids) = &wanted.ids else { return Ok(()) };
         let mut missing: Vec<&LetterName> = ids.iter().collect();
-        let log = self.admin.engine().log().clone();
+        let log = self.scope.admin.engine().log().clone();
         for shelf in &self.shelves {
             let place = shelf.info.dead_letters.as_str();
             if let Some(kept) = shelf.kept() {
                 let ours = ids.iter().filter_map(|id| id.kept_in(place)).map(str::to_owned);
-                let found = kept.find(&ours.collect::<Vec<_>>()).await?;
+                let found = soon(kept.find(&ours.collect::<Vec<_>>())).await?;
                 let found = found.into_iter().map(|kept| shelf.letter(kept)).collect();
                 let found = shelf.ids_in_feed(&filter(wanted.clone(), found).await?);
                 let is_found = |id: &str| found.iter().any(|found| found == id);
@@ -203,7 +313,7 @@ impl Selection {
             if ours.is_empty() {
                 continue;
             }
-            let settled = Arc::new(LetterOutcomes::load(log.as_ref(), &shelf.info).await?);
+            let settled = self.scope.admin.inner.notes.of(log.as_ref(), &shelf.info).await?;
             for id in ours {
                 let found = dead_letter::find(
                     log.as_ref(),
@@ -234,7 +344,7 @@ impl Selection {
                 return Ok(None);
             };
             let (shelf, letters) = page;
-            let letters = filter(self.wanted.clone(), letters).await?;
+            let letters = filter(self.scope.wanted.clone(), letters).await?;
             if !letters.is_empty() {
                 return Ok(Some((shelf, letters)));
             }
@@ -247,7 +357,7 @@ impl Selection {
             Some((shelf, LetterReader::All(pages))) => {
                 Some(format!("{}:{}", shelf.info.dead_letters, pages.cursor()))
             }
-            Some((shelf, LetterReader::Kept(Some((time, id))))) => {
+            Some((shelf, LetterReader::Kept(Some((time, id)), _))) => {
                 Some(format!("{}:{}/{id}", shelf.info.dead_letters, time.0))
             }
             _ => None,
@@ -259,46 +369,27 @@ impl Selection {
         &mut self,
         most: usize,
     ) -> Result<Option<(Arc<LetterTopic>, Vec<DeadLetter>)>, ApiError> {
-        let log = self.admin.engine().log().clone();
+        let log = self.scope.admin.engine().log().clone();
         loop {
             let Some((shelf, reading)) = &mut self.reading else {
                 let Some(shelf) = self.shelves.pop_front() else { return Ok(None) };
-                let place = shelf.info.dead_letters.as_str();
-                let reading = match &self.wanted.ids {
-                    None if shelf.feed.is_some() => LetterReader::Kept(None),
-                    Some(ids) if shelf.feed.is_some() => {
-                        let ours = ids.iter().filter_map(|id| id.kept_in(place));
-                        LetterReader::KeptNamed(ours.map(str::to_owned).collect())
-                    }
-                    None => {
-                        let pages = Pages::open(log.as_ref(), &shelf.info, None).await?;
-                        LetterReader::All(Box::new(pages))
-                    }
-                    Some(ids) => {
-                        let ours = ids.iter().filter_map(|id| id.in_topic(place));
-                        let ids: VecDeque<LetterId> = ours.cloned().collect();
-                        if ids.is_empty() {
-                            continue;
-                        }
-                        let settled = LetterOutcomes::load(log.as_ref(), &shelf.info).await?;
-                        LetterReader::Named(ids, Arc::new(settled))
-                    }
-                };
-                self.reading = Some((shelf, reading));
+                let reader = self.scope.reader_of(&shelf).await?;
+                self.reading = reader.map(|reader| (shelf, reader));
                 continue;
             };
             if let Some(kept) = shelf.kept() {
                 let most = most.min(FEED_LETTERS_MAX);
                 let found = match reading {
-                    LetterReader::Kept(after) => {
+                    LetterReader::Kept(after, until) => {
                         let from = after.as_ref().map(|(time, id)| (*time, id.as_str()));
-                        let found = kept.list(from, most).await?;
+                        let mut found = soon(kept.list(from, most)).await?;
+                        found.retain(|one| until.is_none_or(|until| one.time <= until));
                         *after = found.last().map(|last| (last.time, last.id.clone()));
                         found
                     }
                     LetterReader::KeptNamed(ids) => {
                         let rest = ids.split_off(ids.len().min(most));
-                        kept.find(&std::mem::replace(ids, rest)).await?
+                        soon(kept.find(&std::mem::replace(ids, rest))).await?
                     }
                     LetterReader::All(_) | LetterReader::Named(..) => Vec::new(),
                 };
@@ -314,7 +405,7 @@ impl Selection {
             while letters.len() < most && bytes < PAGE_BYTES_MAX {
                 let letter = match reading {
                     LetterReader::All(pages) => pages.next().await?,
-                    LetterReader::Kept(_) | LetterReader::KeptNamed(_) => None,
+                    LetterReader::Kept(..) | LetterReader::KeptNamed(_) => None,
                     LetterReader::Named(ids, settled) => match ids.pop_front() {
                         None => None,
                         Some(id) => {

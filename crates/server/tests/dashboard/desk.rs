@@ -14,12 +14,14 @@ use potok_expr::Template;
 use potok_flow::decode::JsonDecoder;
 use potok_flow::{
     ClosePlan, DeliverPlan, Engine, GroupPlan, Input, OnRepeat, Plan, Retry, Status, Target,
+    TrackPlan,
 };
 use potok_server::{Admin, Identity, router};
 use potok_testkit::memory::{MemoryLog, MemorySink};
 use serde_json::Value;
 use tower::ServiceExt;
 
+use crate::tables::{OutboxDouble, TrackerDouble};
 use crate::wait;
 
 /// What an answer consists of.
@@ -43,6 +45,30 @@ impl Answer {
             Some(rest.split_once('"')?.0.to_owned())
         };
         forms.filter_map(token).collect()
+    }
+
+    /// What a form holds before anybody fills it in, as a browser sends it.
+    pub fn fields(&self, what: &str) -> Vec<(String, String)> {
+        let action = format!("action=\"/act/{what}\"");
+        let mut forms =
+            self.text.split("<form").skip(1).filter_map(|form| form.split("</form>").next());
+        let form = forms.find(|form| form.contains(&action));
+        let form = form.unwrap_or_else(|| panic!("no form for {what}: {}", self.text));
+        let part = |tag: &str, name: &str| {
+            let rest = tag.split_once(&format!(" {name}=\""))?.1;
+            Some(rest.split_once('"')?.0.replace("&quot;", "\"").replace("&amp;", "&"))
+        };
+        let tags = form.split("<input").skip(1).filter_map(|tag| tag.split('>').next());
+        tags.filter_map(|tag| Some((part(tag, "name")?, part(tag, "value").unwrap_or_default())))
+            .collect()
+    }
+
+    /// The command that a page names.
+    pub fn command(&self) -> String {
+        let rest = self.text.split_once("In a terminal <code>").expect("a command").1;
+        let command = rest.split_once("</code>").expect("its end").0;
+        let plain = [("&quot;", "\""), ("&lt;", "<"), ("&gt;", ">"), ("&amp;", "&")];
+        plain.iter().fold(command.to_owned(), |text, (from, to)| text.replace(from, to))
     }
 
     pub fn token(&self, what: &str) -> String {
@@ -78,24 +104,24 @@ impl Desk {
         let admin = Admin::new(engine.clone(), identity);
         let sink = MemorySink::new();
         engine.start(plan("orders", Arc::new(sink.clone()))).unwrap();
-        let hold = GroupPlan {
-            by: Some(Template::parse(".k").unwrap()),
-            shard: None,
-            kinds: Vec::new(),
-            id: None,
-            close: ClosePlan { max_age: Some(Duration::from_secs(3_600)), ..ClosePlan::default() },
-            on_repeat: OnRepeat::Keep,
-            store: None,
-            memory_max: potok_flow::HELD_MEMORY_DEFAULT,
-            internal: "potok-chat".into(),
-            files: None,
-            track: None,
-        };
         let chat = plan("chat", Arc::new(MemorySink::new()));
-        engine.start(Plan { hold: Some(hold), ..chat }).unwrap();
+        engine.start(Plan { hold: Some(hold("potok-chat")), ..chat }).unwrap();
         let desk = Desk { log, engine, router: router(admin.clone()), admin, sink };
         desk.sees("orders", "both run", |status| status.gate.state == "open").await;
         desk
+    }
+
+    /// Two more pipelines: `outbox` relays a table, `shop` tracks files. What is wrong with them is
+    /// somebody else's text.
+    pub fn with_tables(&self, error: &str) -> Arc<OutboxDouble> {
+        let outbox = Arc::new(OutboxDouble { error: error.to_owned(), ..OutboxDouble::default() });
+        self.engine.know_feed("outbox", outbox.clone());
+        let tracker = Arc::new(TrackerDouble::new(60, error));
+        let track = TrackPlan { tracker, written: 1, process: 1, deliver: 1 };
+        let hold = GroupPlan { track: Some(track), ..hold("potok-shop") };
+        let shop = plan("shop", Arc::new(MemorySink::new()));
+        self.engine.start(Plan { hold: Some(hold), ..shop }).unwrap();
+        outbox
     }
 
     pub async fn send(&self, topic: &str, values: impl IntoIterator<Item = String>) {
@@ -229,6 +255,22 @@ fn letter(offset: u64, key: &[u8], value: Vec<u8>, error: &str) -> Output {
         key: Some(Bytes::copy_from_slice(key)),
         headers: envelope.headers(&own),
         value: Some(value.into()),
+    }
+}
+
+fn hold(internal: &str) -> GroupPlan {
+    GroupPlan {
+        by: Some(Template::parse(".k").unwrap()),
+        shard: None,
+        kinds: Vec::new(),
+        id: None,
+        close: ClosePlan { max_age: Some(Duration::from_secs(3_600)), ..ClosePlan::default() },
+        on_repeat: OnRepeat::Keep,
+        store: None,
+        memory_max: potok_flow::HELD_MEMORY_DEFAULT,
+        internal: internal.into(),
+        files: None,
+        track: None,
     }
 }
 

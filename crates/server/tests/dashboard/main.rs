@@ -2,8 +2,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod access;
+mod confirmed;
 mod desk;
+mod ended;
 mod many;
+mod tables;
 mod trust;
 mod wait;
 

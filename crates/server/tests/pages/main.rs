@@ -5,6 +5,8 @@
 #[path = "../dashboard/desk.rs"]
 mod desk;
 mod look;
+#[path = "../dashboard/tables.rs"]
+mod tables;
 #[path = "../dashboard/wait.rs"]
 mod wait;
 
@@ -21,7 +23,7 @@ use look::{LOOKS, dressed, faults, pictured, pressed, watched};
 const LONG: &str =
     "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
-const PAGES: [&str; 15] = [
+const PAGES: [&str; 20] = [
     "/",
     "/pipelines/orders",
     "/pipelines/chat",
@@ -37,13 +39,38 @@ const PAGES: [&str; 15] = [
     "/send",
     "/audit",
     "/pipelines/nobody",
+    "/files?pipeline=shop",
+    "/files?pipeline=shop&only=unfinished&before=20250101000050",
+    "/files?pipeline=shop&name=20250101000059",
+    "/outbox",
+    "/dead-letters?pipeline=outbox",
+];
+
+/// What somebody hostile would like a page to run or to hide.
+const HOSTILE: &str =
+    "\"'><script>window.hit=1</script><img src=x onerror=window.hit=1>\u{202e}gnp.exe\u{0}";
+
+/// Where it is shown.
+const HOSTILE_PAGES: [&str; 12] = [
+    "/",
+    "/pipelines/orders",
+    "/groups",
+    "/groups/chat/{key}",
+    "/groups/chat/{key}/drop",
+    "/dead-letters",
+    "/dead-letters?id=orders-dead/0/0",
+    "/dead-letters?id=orders-dead/0/1",
+    "/dead-letters/drop?pipeline={key}&cause={key}",
+    "/trace?id={key}",
+    "/files?pipeline=shop",
+    "/outbox",
 ];
 
 /// By which page, what is typed where, which button, and what is said then.
 type ByKeyboard =
     (&'static str, &'static [(&'static str, &'static str)], &'static str, &'static str);
 
-const BY_KEYBOARD: [ByKeyboard; 9] = [
+const BY_KEYBOARD: [ByKeyboard; 10] = [
     ("/", &[], "form[action='/act/probe'] button", "are asked now"),
     ("/pipelines/orders", &[], "form[action='/act/pause'] button", "takes no more records"),
     ("/pipelines/orders", &[], "form[action='/act/resume'] button", "orders goes on"),
@@ -68,6 +95,7 @@ const BY_KEYBOARD: [ByKeyboard; 9] = [
         "form[action='/act/send'] button",
         "Sent as orders/",
     ),
+    ("/outbox", &[], "form[action='/act/retry-rows'] button", "are due now"),
 ];
 
 /// Goes to it from the beginning of the page, by the Tab key alone.
@@ -128,10 +156,7 @@ fn the_way_in_is_well_in_a_browser() {
         assert_eq!(page.evaluate("location.pathname"), "\"/login\"");
         wrong.extend(faults(&mut page).map(|fault| format!("/login {look:?}: {fault}")));
         for (token, said) in [("wrong", "without `potok`"), ("viewer", "viewer@example.com")] {
-            reached(&mut page, "textarea[name=token]");
-            page.command("Input.insertText", &json!({ "text": token }).to_string());
-            reached(&mut page, "form[action='/login'] button");
-            pressed(&mut page, "Enter", "\r", 13);
+            signed_in(&mut page, token);
             page.until(&format!("document.body.textContent.includes({said:?})"));
             wrong.extend(faults(&mut page).map(|fault| format!("{token} {look:?}: {fault}")));
             if look == (1280, false, true) && token == "wrong" {
@@ -148,11 +173,43 @@ fn the_way_in_is_well_in_a_browser() {
         page.evaluate("document.querySelector(\"form[action='/act/sign-out']\").requestSubmit()");
         page.until("location.pathname === '/login'");
     }
+    // A session that ends while somebody fills in a form: what they had typed comes back.
+    for look in LOOKS {
+        dressed(&mut page, look);
+        page.open(&at("/login?back=%2Fsend%3Fpipeline%3Dorders"));
+        signed_in(&mut page, "admin");
+        page.until("location.pathname === '/send'");
+        reached(&mut page, "textarea[name=value]");
+        page.command("Input.insertText", &json!({ "text": "typed <b>before</b>" }).to_string());
+        let out = "((form) => fetch(form.action, { method: 'POST', redirect: 'manual', \
+                   body: new URLSearchParams(new FormData(form)) }).then((answer) => answer.type))\
+                   (document.querySelector(\"form[action='/act/sign-out']\"))";
+        assert_eq!(page.evaluate(out), "\"opaqueredirect\"");
+        page.evaluate("document.querySelector(\"form[action='/act/send']\").requestSubmit()");
+        page.until("document.body.textContent.includes('Your session has ended')");
+        wrong.extend(faults(&mut page).map(|fault| format!("session ended {look:?}: {fault}")));
+        signed_in(&mut page, "admin");
+        page.until(
+            "document.querySelector('textarea[name=value]')?.value === 'typed <b>before</b>'",
+        );
+        wrong.extend(faults(&mut page).map(|fault| format!("back again {look:?}: {fault}")));
+        page.evaluate("document.querySelector(\"form[action='/act/sign-out']\").requestSubmit()");
+        page.until("location.pathname === '/login'");
+    }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Fills in the way in.
+fn signed_in(page: &mut Page, token: &str) {
+    reached(page, "textarea[name=token]");
+    page.command("Input.insertText", &json!({ "text": token }).to_string());
+    reached(page, "form[action='/login'] button");
+    pressed(page, "Enter", "\r", 13);
 }
 
 /// Something of everything: what is held, delivered, set aside, away and done by hand.
 async fn furnished(desk: &Desk) {
+    desk.with_tables(&format!("/card: \"4111\" is no number {LONG}"));
     desk.send("chat", (1..40).map(|n| json!({ "k": format!("telegram:{}", n % 7) }).to_string()))
         .await;
     desk.send("chat", [json!({ "k": LONG }).to_string()]).await;
@@ -171,6 +228,53 @@ async fn furnished(desk: &Desk) {
     desk.sink.set_outage(Some(Fault::wait("postgres 10.0.3.7:5432: connection refused")));
     desk.send("orders", [json!({ "n": 51 }).to_string()]).await;
     desk.sees("orders", "the gate closes", |status| status.gate.state == "closed").await;
+}
+
+#[test]
+fn hostile_text_is_text_in_a_browser() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let (_desk, address) = runtime.block_on(async {
+        let listener = potok_server::bind("127.0.0.1:0".parse().unwrap(), false).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let desk = Desk::at(Some(address)).await;
+        tokio::spawn(potok_server::serve(listener, desk.admin.clone()));
+        desk.with_tables(HOSTILE);
+        desk.dead_letter(0, HOSTILE.as_bytes(), HOSTILE.as_bytes().to_vec(), HOSTILE).await;
+        let long = format!("{{\"a\":\"{HOSTILE}{}\"}}", HOSTILE.repeat((1 << 20) / HOSTILE.len()));
+        desk.dead_letter(1, b"\xff\xfe", long.into_bytes(), &HOSTILE.repeat(1_000)).await;
+        desk.send("chat", [json!({ "k": HOSTILE }).to_string()]).await;
+        desk.sees("chat", "it is held", |status| status.open_groups == 1).await;
+        desk.sees("orders", "they are counted", |s| s.dead_letters_open == Some(2)).await;
+        desk.sink.set_outage(Some(Fault::wait(HOSTILE)));
+        desk.send("orders", [json!({ "n": 1 }).to_string()]).await;
+        desk.sees("orders", "the gate closes", |status| status.gate.state == "closed").await;
+        (desk, address)
+    });
+    let key: String = HOSTILE.bytes().map(|byte| format!("%{byte:02X}")).collect();
+    let chromium = Chromium::start();
+    let mut page = chromium.page(&format!("http://{address}/"));
+    watched(&mut page);
+    let mut wrong = Vec::new();
+    for look in LOOKS {
+        dressed(&mut page, look);
+        for path in HOSTILE_PAGES {
+            let path = path.replace("{key}", &key);
+            page.open(&format!("http://{address}{path}"));
+            wrong.extend(faults(&mut page).map(|fault| format!("{path} {look:?}: {fault}")));
+            let ran =
+                "window.hit !== undefined || !!document.querySelector('[onerror], main script')";
+            assert_eq!(page.evaluate(ran), "false", "{path} {look:?}");
+            let hides = "/[\\u0000\\u202e]/.test(document.documentElement.textContent)";
+            assert_eq!(page.evaluate(hides), "false", "{path} {look:?}");
+        }
+    }
+    // What follows is swapped in by the script: there it is text, too.
+    dressed(&mut page, (1280, false, true));
+    page.open(&format!("http://{address}/"));
+    page.until("!document.getElementById('live').classList.contains('off')");
+    assert_eq!(page.evaluate("window.hit === undefined"), "true");
+    wrong.extend(faults(&mut page));
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]

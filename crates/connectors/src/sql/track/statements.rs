@@ -271,16 +271,29 @@ impl Statements {
         )
     }
 
-    /// The newest so many names.
-    pub fn newest(&self, names: u32) -> String {
-        let table = self.table();
-        format!(
-            "t.filename IN (SELECT filename FROM (SELECT DISTINCT filename FROM {table} ORDER BY \
-             filename DESC LIMIT {names}) newest)"
-        )
+    /// The newest so many names. What they must be older than, where that is said.
+    pub fn newest(&self, names: u32, is_bounded: bool, is_unfinished: bool) -> String {
+        let open = format!("({})", self.in_progress());
+        let mut conditions = Vec::new();
+        if is_bounded {
+            conditions.push("t.filename < ?");
+        }
+        if is_unfinished {
+            conditions.push(&open);
+        }
+        let only = match conditions.as_slice() {
+            [] => String::new(),
+            conditions => format!("WHERE {} ", conditions.join(" AND ")),
+        };
+        let newest = format!(
+            "t.filename IN (SELECT filename FROM (SELECT DISTINCT t.filename FROM {} t {only}ORDER BY \
+             t.filename DESC LIMIT {names}) newest)",
+            self.table()
+        );
+        if is_unfinished { format!("{newest} AND {open}") } else { newest }
     }
 
-    pub fn in_progress(&self) -> String {
+    fn in_progress(&self) -> String {
         let stages = 0..self.tables.stages.len();
         let open: Vec<String> =
             stages.map(|stage| format!("t.{} <> 'done'", self.status(stage))).collect();

@@ -198,3 +198,36 @@ async fn the_load_of_a_stage_is_what_is_not_through() {
     assert_eq!(of("ingest", 1, "started"), Some((3, true)));
     assert_eq!(of("ingest", 0, "started"), None);
 }
+
+#[tokio::test]
+async fn files_are_listed_a_part_at_a_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let tracker = tracker(folder.path(), "a");
+    tracker.prepare().await.unwrap();
+    for second in 0..9 {
+        let slice = format!("2025010100000{second}");
+        let of = file(&slice, &slice, 0);
+        let name = tracker.name(&of).await.unwrap();
+        // Every other one is done, as far as its own shard is concerned.
+        if second % 2 == 0 {
+            let (stage, state) = (STAGES.len() - 1, StageState::Done);
+            let facts = FileFacts::default();
+            tracker.advance(&TrackStep { file: name, of, stage, state, facts }).await.unwrap();
+        }
+    }
+    for (is_unfinished, rows) in [(false, 18), (true, 13)] {
+        let (mut found, mut before, mut looks) = (Vec::new(), None, 0);
+        loop {
+            let ask = FilesAsk::Newest { names: 4, before: before.clone(), is_unfinished };
+            let part = tracker.list(&ask).await.unwrap();
+            let Some(last) = part.last() else { break };
+            assert!(part.len() <= 8, "four names, two shards");
+            before = Some(last.filename.clone());
+            found.extend(part.into_iter().map(|row| (row.filename, row.shard)));
+            looks += 1;
+        }
+        assert_eq!((found.len(), looks), (rows, 3), "{found:?}");
+        assert!(found.is_sorted_by(|one, other| one.0 >= other.0), "the newest first");
+    }
+    assert_eq!(tracker.list(&FilesAsk::Stuck(5)).await.unwrap().len(), 0);
+}

@@ -443,14 +443,20 @@ impl<D: TrackDatabase> Tracker for SqlTracker<D> {
 
     async fn list(&self, ask: &FilesAsk) -> Result<Vec<TrackedFile>, Fault> {
         let statements = &self.statements;
-        let list = |condition: String| (statements.list(&condition), Vec::new());
         let (sql, values): (String, Vec<SqlValue>) = match ask {
-            FilesAsk::Newest(names) => list(statements.newest(*names)),
+            FilesAsk::Newest { names, before, is_unfinished } => {
+                let condition = statements.newest(*names, before.is_some(), *is_unfinished);
+                let values: Vec<SqlValue> =
+                    before.iter().map(|before| before.as_str().into()).collect();
+                (statements.list(&condition), values)
+            }
             FilesAsk::Named(name) => {
                 (statements.list("t.filename = ?"), vec![name.as_str().into()])
             }
-            FilesAsk::InProgress => list(statements.in_progress()),
-            FilesAsk::Stuck => list(statements.stuck(&self.config)),
+            FilesAsk::Stuck(limit) => {
+                let stuck = statements.list(&statements.stuck(&self.config));
+                (format!("{stuck} LIMIT {limit}"), Vec::new())
+            }
             FilesAsk::Queue { stage, limit, offset } => {
                 (statements.queue(*stage, *limit, *offset), Vec::new())
             }

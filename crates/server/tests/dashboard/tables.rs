@@ -7,9 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use async_trait::async_trait;
 use potok_core::{
     Backlog, FailingRow, Fault, Feed, FeedLetter, FeedLetters, FilesAsk, Headers, LetterCount, Log,
-    NewFile, OldestStarted, OpenFeed, OutboxControl, OutboxCounts, OutboxStatus, PipelineInfo,
-    Reason, Record, ShardTotals, StageTotals, Timestamp, TrackStep, TrackedFile, TrackedStage,
-    Tracker,
+    NewFile, OpenFeed, OutboxControl, OutboxCounts, OutboxStatus, PipelineInfo, Reason, Record,
+    ShardTotals, StageLoad, StageTotals, Timestamp, TrackStep, TrackedFile, TrackedStage, Tracker,
 };
 
 /// An outbox with one dead row and one key that fails.
@@ -208,7 +207,7 @@ impl Tracker for TrackerDouble {
         Ok(Vec::new())
     }
 
-    async fn sweep(&self, _: &str, _: u32) -> Result<(), Fault> {
+    async fn sweep(&self, _: &[(Arc<str>, u32)]) -> Result<(), Fault> {
         Ok(())
     }
 
@@ -235,7 +234,7 @@ impl Tracker for TrackerDouble {
         Ok(Vec::new())
     }
 
-    async fn oldest_started(&self) -> Result<Vec<OldestStarted>, Fault> {
+    async fn load(&self) -> Result<Vec<StageLoad>, Fault> {
         Ok(Vec::new())
     }
 

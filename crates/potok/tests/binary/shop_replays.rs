@@ -4,7 +4,7 @@ use potok_traffic::shop::ShopEvent;
 use serde_json::Value;
 
 use crate::process::{Home, Running, pipelines};
-use crate::shop::{SHORT_SLICES, database, rows, send, wanted};
+use crate::shop::{SHORT_SLICES, database, rows, sealed_members, send, wanted};
 use crate::shop_apart::changed;
 use crate::shop_files::{all_done, ask, open, prepare, tracking};
 use crate::wait;
@@ -32,6 +32,13 @@ fn start_failing(home: &Home, more: &[(&str, &str)]) -> Running {
 
 fn letters(running: &Running) -> Vec<Value> {
     running.run(["dead-letters", "list", "shop-events", "--json"], b"").good().lines()
+}
+
+/// What it says of its tracking table, where it waits for that.
+fn tracking_waits(running: &Running) -> Option<Value> {
+    let status = running.status();
+    let waits = status["waits"].as_array().cloned().unwrap_or_default();
+    waits.into_iter().find(|wait| wait["for"] == "tracking")
 }
 
 /// The naive version delivers a replay in the lane that takes records in. Behind the closed gate of its
@@ -123,8 +130,7 @@ fn a_dead_letter_says_where_it_was_and_goes_back_there() {
     assert!(listed[0].get("shard").is_none() && listed[0].get("file").is_none(), "{listed:?}");
 }
 
-/// The naive version stops the whole pipeline when the tracking table refuses something, until somebody
-/// resumes it.
+/// The steps of all shards may be in one transaction: the naive version holds up all of them.
 #[test]
 fn a_table_that_refuses_a_row_holds_up_its_shard_and_says_why() {
     let home = Home::new();
@@ -144,19 +150,40 @@ fn a_table_that_refuses_a_row_holds_up_its_shard_and_says_why() {
         }
         wait::until("shard 0 goes on", || (rows(&home, 0, 2) == wanted(&sent, 0, 2)).then_some(()));
     }
-    let tracking_waits = || {
-        let status = running.status();
-        let waits = status["waits"].as_array().cloned().unwrap_or_default();
-        waits.into_iter().find(|wait| wait["for"] == "tracking")
-    };
-    let wait = wait::until("it says what it waits for", tracking_waits);
-    assert!(wait["why"].as_str().unwrap().contains("P1405"), "{wait}");
+    let wait = wait::until("it says what it waits for", || tracking_waits(&running));
+    assert!(wait["why"].as_str().unwrap().contains("not this one"), "{wait}");
     assert!(rows(&home, 1, 2).is_empty(), "its steps are held");
     table.execute_batch("DROP TRIGGER refused").unwrap();
     // Nobody resumes it.
     running.drained();
     all_done(&home);
     assert!(rows(&home, 1, 2) == wanted(&sent, 1, 2), "not each once");
-    wait::until("nothing is waited for", || tracking_waits().is_none().then_some(()));
+    wait::until("nothing is waited for", || tracking_waits(&running).is_none().then_some(()));
     assert_eq!(running.status()["state"], "running");
+}
+
+/// The naive version stops the whole pipeline where a table does not fit, until somebody resumes it.
+#[test]
+fn a_tracking_table_that_does_not_fit_stops_no_intake() {
+    let home = Home::new();
+    prepare(&home);
+    let table = tracking(&home);
+    let rename = "ALTER TABLE potok_tracking RENAME COLUMN mysql_sender_done_at TO elsewhere";
+    table.execute_batch(rename).unwrap();
+    let file = pipelines().join("shop-events.yaml");
+    let running = home.start_file_unready(&file, &[SHORT_SLICES]);
+    let sent = events("odd", 1, 20, 10);
+    assert!(send(&running, &sent));
+    let wait = wait::until("it says what it waits for", || tracking_waits(&running));
+    assert!(wait["why"].as_str().unwrap().contains("P1405"), "{wait}");
+    wait::until("what came is sealed", || {
+        (sealed_members(&running, "1/2") == sent.len() as u64).then_some(())
+    });
+    let back = "ALTER TABLE potok_tracking RENAME COLUMN elsewhere TO mysql_sender_done_at";
+    table.execute_batch(back).unwrap();
+    // Nobody resumes it.
+    running.drained();
+    all_done(&home);
+    assert!(rows(&home, 1, 2) == wanted(&sent, 1, 2), "not each once");
+    wait::until("nothing is waited for", || tracking_waits(&running).is_none().then_some(()));
 }

@@ -314,16 +314,23 @@ fn old_files_are_removed_unless_they_wait() {
     running.drained();
     let locked = open(&database(&home, 1));
     locked.execute_batch("BEGIN IMMEDIATE").unwrap();
-    let waiting = "SELECT filename FROM potok_tracking p JOIN pipeline_tracking t USING (filename, shard) \
+    let waiting = "SELECT filename, records FROM potok_tracking p JOIN pipeline_tracking t USING (filename, shard) \
                    WHERE p.shard = 1 AND p.records > 0 AND t.shard_splitter_status = 'done' AND \
                    t.mysql_sender_status <> 'done' ORDER BY filename";
-    let waiting = wait::until("three files of shard 1 wait", || {
+    let late = sent.len();
+    wait::until("three files of shard 1 wait", || {
         let some = take(&mut generator, 20);
         assert!(send(&running, &some));
         sent.extend(some);
-        Some(ask(&tracking(&home), waiting)).filter(|waiting| waiting.len() >= 3)
+        (ask(&tracking(&home), waiting).len() >= 3).then_some(())
     });
-    running.kill();
+    let held = wanted(&sent[late..], 1, 2).len() as u64;
+    let waiting = wait::until("nothing waits but files of shard 1", || {
+        let waiting = ask(&tracking(&home), waiting);
+        let records: u64 = waiting.iter().map(|row| row[1].parse::<u64>().unwrap()).sum();
+        (records == held && running.status()["in_flight"] == held).then_some(waiting)
+    });
+    assert!(running.stop().success());
     let folder = |shard: i64| home.data().join(format!("files/shop-events/{shard}"));
     let long_ago = SystemTime::UNIX_EPOCH;
     let files = |shard: i64| -> Vec<PathBuf> {
@@ -339,7 +346,7 @@ fn old_files_are_removed_unless_they_wait() {
     let running = home.start_file_unready(&file, &[SHORT_SLICES]);
     wait::until("what was sent is gone", || {
         let left = files(1).iter().filter(|path| is_old(path)).count();
-        (files(0).iter().all(|path| !is_old(path)) && left <= waiting.len() + 1).then_some(())
+        (files(0).iter().all(|path| !is_old(path)) && left <= waiting.len()).then_some(())
     });
     for row in &waiting {
         let path = folder(1).join(format!("{}.ndjson", row[0]));

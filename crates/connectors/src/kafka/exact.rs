@@ -46,6 +46,9 @@ use super::{blocking, fault, lock, native};
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// How long one step of a transaction is tried.
 const STEP_MAX: Duration = Duration::from_secs(15);
+/// How long the client has for an answer, three steps of a transaction. At times it gives none: it
+/// loses sight of a request while its broker stands still.
+const ANSWER_MAX: Duration = Duration::from_secs(45);
 /// Records written at once. While a request of a partition is under way and more waits for it, the
 /// client spins; so no more is offered than mostly fits into one request for each partition, and
 /// nothing is sent before it is there.
@@ -65,7 +68,8 @@ pub struct ExactJournal {
 }
 
 pub struct Inner {
-    pub _session: Arc<GroupMembership>,
+    /// Gone where the client gives no answer.
+    pub session: Mutex<Option<Arc<GroupMembership>>>,
     pub group: String,
     pub group_hash: u64,
     pub config: KafkaConfig,
@@ -159,8 +163,14 @@ impl Journal for ExactJournal {
         topics.dedup();
         self.inner.topics.ensure(&topics).await?;
         let (inner, transaction) = (self.inner.clone(), transaction.clone());
-        let write = move || inner.write(&transaction);
-        blocking(write).await.map_err(fault::poller_died)??;
+        let write = blocking(move || inner.write(&transaction));
+        let Ok(written) = tokio::time::timeout(ANSWER_MAX, write).await else {
+            // The group is left, whatever the client still does. It is not asked again: the next
+            // producer ends what this one has begun.
+            *lock(&self.inner.session) = None;
+            return Err(fault::no_answer(ANSWER_MAX).into());
+        };
+        written.map_err(fault::poller_died)??;
         Ok(Vec::new())
     }
 }
@@ -169,8 +179,8 @@ impl Inner {
     fn write(&self, transaction: &Transaction) -> Result<(), NotWritten> {
         let lost = || Fault::retry(format!("`{}` is not a member of its group", self.group));
         // As it is now: partitions that leave from here on take their part of this with them.
-        let member = self.member.upgrade().ok_or_else(lost)?;
-        let membership = member.group_metadata().ok_or_else(lost)?;
+        let membership = self.member.upgrade().and_then(|member| member.group_metadata());
+        let membership = membership.ok_or_else(lost)?;
         let positions = self.positions(transaction)?;
         let outputs = &transaction.outputs;
         let mut slot = lock(&self.producer);

@@ -1,6 +1,7 @@
 //! Kafka fails in hundreds of ways; the engine needs only to know whose move it is.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use potok_core::{Fault, Move, RECORD_BYTES_MAX, Reason};
 use rdkafka::error::KafkaError;
@@ -353,6 +354,15 @@ pub fn group_open(group: &str) -> Fault {
     Fault::fix(format!("the group `{group}` is being read"))
         .code("P0609")
         .hint("stop the pipelines that read it first, in every process")
+}
+
+/// The client was asked for something, and says nothing.
+pub fn no_answer(after: Duration) -> Fault {
+    Fault::retry(format!(
+        "Kafka's client has not said for {} s what became of a transaction; the group is opened anew",
+        after.as_secs()
+    ))
+    .code("P0615")
 }
 
 /// The one that had it is still letting go.

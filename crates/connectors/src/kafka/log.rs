@@ -255,7 +255,7 @@ impl KafkaLog {
             && spec.exact
         {
             let inner = exact::Inner {
-                _session: session.clone(),
+                session: Mutex::new(Some(session.clone())),
                 group: spec.group.clone(),
                 group_hash: group_hash(&spec.group),
                 config: self.config.clone(),

@@ -17,6 +17,7 @@
 //! them, and until they are read everything is held.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,6 +54,8 @@ const UNREAD_WAIT_MAX: Duration = Duration::from_secs(5);
 /// How long a transaction that is under way may take when the run ends. What becomes of it then is
 /// the log's business: its copies and positions count together or not at all.
 const STOP_MAX: Duration = Duration::from_secs(2);
+/// A transaction that takes longer than this is told of.
+const SLOW: Duration = Duration::from_secs(10);
 /// How long a source that was opened after trouble is quiet before the trouble counts as over.
 const QUIET: Duration = Duration::from_secs(2);
 
@@ -223,6 +226,7 @@ impl Gather {
                 biased;
                 set_aside = self.write(&*journal, &batches, copies) => set_aside?,
                 () = self.stopped_for(STOP_MAX) => return Ok(()),
+                never = self.tell_of_slow_transaction() => match never {},
             };
             crash_point("gather.after");
             self.count(&set_aside);
@@ -236,6 +240,13 @@ impl Gather {
     /// Which part of the pipeline waits where its source cannot be read: an intake is another.
     fn source(&self) -> usize {
         2 * self.number + 1
+    }
+
+    async fn tell_of_slow_transaction(&self) -> Infallible {
+        tokio::time::sleep(SLOW).await;
+        let what = format!("the log has been working at a transaction for {} s", SLOW.as_secs());
+        self.waits.begin_with(WaitsFor::Gathering, self.number, &Fault::wait(what));
+        std::future::pending().await
     }
 
     /// Waits until the run has been ending for so long.

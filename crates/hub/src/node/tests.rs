@@ -142,9 +142,9 @@ async fn who_is_back_is_not_silent() {
     connection.hear(100);
     assert!(connection.lose_socket(116));
     connection.send_again(130);
-    while connection.take(130).is_some() {}
     connection.tick(&limits, 130);
     assert_eq!(connection.ending(), None);
+    while connection.take(130).is_some() {}
     connection.tick(&limits, 160);
     assert_eq!(connection.ending(), Some(Ending::Silent));
 }

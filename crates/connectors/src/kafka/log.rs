@@ -211,6 +211,7 @@ impl KafkaLog {
         let group = KafkaGroup { handover: handover.clone(), progress: progress.clone(), closed };
         let poller = Poller::new(PollerParts {
             queue,
+            servers: self.config.servers(),
             group: spec.group.clone(),
             topics: spec.topics.clone(),
             group_hash: hash,

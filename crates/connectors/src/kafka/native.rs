@@ -176,6 +176,14 @@ unsafe fn items<'a, T>(items: *mut *const T, count: usize) -> &'a [*const T] {
     unsafe { std::slice::from_raw_parts(items.cast_const(), count) }
 }
 
+/// Tells a client of these servers again. librdkafka 2.12 forgets the servers that it began with once a
+/// broker has named others, and those as well when a broker names none: a cluster whose brokers all stood
+/// still does. Then it asks nobody any more.
+pub fn add_brokers<C: ClientContext>(client: &Client<C>, servers: &CStr) {
+    // SAFETY: both live for the call.
+    unsafe { sys::rd_kafka_brokers_add(client.native_ptr(), servers.as_ptr()) };
+}
+
 /// Ids and partitions of those of the topics that exist.
 pub fn describe_topics<C: ClientContext>(
     client: &Client<C>,

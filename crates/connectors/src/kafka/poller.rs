@@ -14,6 +14,7 @@ mod stalls;
 mod tests;
 
 use std::collections::HashMap;
+use std::ffi::CString;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -124,6 +125,8 @@ pub struct Poller {
 /// The parts of a poller.
 pub struct PollerParts {
     pub queue: Queue,
+    /// Where the client began.
+    pub servers: CString,
     pub group: String,
     pub topics: Vec<Arc<str>>,
     pub group_hash: u64,
@@ -138,11 +141,11 @@ pub struct PollerParts {
 impl Poller {
     pub fn new(parts: PollerParts) -> Poller {
         let PollerParts { queue, group, topics, group_hash, handover, .. } = parts;
-        let PollerParts { progress, health, clock, damage, .. } = parts;
+        let PollerParts { progress, health, clock, damage, servers, .. } = parts;
         let now = Instant::now();
         Poller {
             queue,
-            cluster: Box::new(Brokers),
+            cluster: Box::new(Brokers { servers }),
             group,
             topics,
             group_hash,

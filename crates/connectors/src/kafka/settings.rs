@@ -1,6 +1,7 @@
 //! How clients are set up: measured defaults, the user's properties over them, and a few that the
 //! promise needs and nobody may change.
 
+use std::ffi::CString;
 use std::sync::{Arc, Mutex};
 
 use potok_core::{Fault, RECORD_BYTES_MAX};
@@ -170,6 +171,12 @@ impl KafkaConfig {
         }
         config.set_log_level(RDKafkaLogLevel::Warning);
         config
+    }
+
+    /// Where its clients begin.
+    pub(super) fn servers(&self) -> CString {
+        let servers = self.client(Role::Admin).get("bootstrap.servers").map(str::to_owned);
+        CString::new(servers.unwrap_or_default()).unwrap_or_default()
     }
 
     /// A consumer of `group`, not yet subscribed to anything.

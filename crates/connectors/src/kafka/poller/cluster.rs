@@ -1,6 +1,7 @@
 //! What the polling thread asks about topics and the group's commits.
 
 use std::collections::HashMap;
+use std::ffi::CString;
 use std::sync::Arc;
 
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -29,7 +30,21 @@ pub(super) trait Cluster: Send {
 }
 
 /// Asks the brokers.
-pub(super) struct Brokers;
+pub(super) struct Brokers {
+    /// Where the client began.
+    pub servers: CString,
+}
+
+impl Brokers {
+    /// Who cannot ask may have forgotten whom.
+    fn remind<T>(
+        &self,
+        consumer: &BaseConsumer<Listener>,
+        answer: Result<T, Code>,
+    ) -> Result<T, Code> {
+        answer.inspect_err(|_| native::add_brokers(consumer.client(), &self.servers))
+    }
+}
 
 impl Cluster for Brokers {
     fn known(
@@ -38,7 +53,8 @@ impl Cluster for Brokers {
         topics: &[Arc<str>],
     ) -> Result<ClusterFacts, Code> {
         let client = consumer.client();
-        ClusterFacts::ask(client, topics, ANSWER_MAX, |of| native::committed_by_own(client, of))
+        let committed = |of: &_| native::committed_by_own(client, of);
+        self.remind(consumer, ClusterFacts::ask(client, topics, ANSWER_MAX, committed))
     }
 
     fn topics(
@@ -46,6 +62,6 @@ impl Cluster for Brokers {
         consumer: &BaseConsumer<Listener>,
         topics: &[Arc<str>],
     ) -> Result<HashMap<Arc<str>, Facts>, Code> {
-        native::describe_topics(consumer.client(), topics, ANSWER_MAX)
+        self.remind(consumer, native::describe_topics(consumer.client(), topics, ANSWER_MAX))
     }
 }

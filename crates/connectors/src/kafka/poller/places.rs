@@ -192,8 +192,9 @@ impl Poller {
     /// A topic that was deleted and created anew is another one, though its name is the same.
     pub(super) fn look_at_ids(&mut self) {
         let ours: Vec<Partition> = self.slots.iter().map(|slot| slot.partition.clone()).collect();
-        let topics = self.cluster.topics(self.queue.consumer(), &topics_of(&ours));
-        let Ok(topics) = topics else { return };
+        // Who has no partitions asks as well: only so it is noticed that nobody can be asked.
+        let asked = if ours.is_empty() { self.topics.clone() } else { topics_of(&ours) };
+        let Ok(topics) = self.cluster.topics(self.queue.consumer(), &asked) else { return };
         let changed = |slot: &&OwnedPartition| {
             topics.get(&slot.partition.topic).is_some_and(|facts| facts.id != slot.log)
         };

@@ -55,6 +55,7 @@ fn poller(broker: &LaggingBroker) -> Poller {
     let health = Health::default();
     let mut poller = Poller::new(PollerParts {
         queue: Queue::new(config.consumer("g", &health).unwrap()).unwrap(),
+        servers: config.servers(),
         group: "g".into(),
         topics: vec!["t".into()],
         group_hash: GROUP_HASH,

@@ -164,12 +164,19 @@ impl Journal for ExactJournal {
         self.inner.topics.ensure(&topics).await?;
         let (inner, transaction) = (self.inner.clone(), transaction.clone());
         let write = blocking(move || inner.write(&transaction));
-        let Ok(written) = tokio::time::timeout(ANSWER_MAX, write).await else {
-            // The group is left, whatever the client still does. It is not asked again: the next
-            // producer ends what this one has begun.
-            *lock(&self.inner.session) = None;
-            return Err(fault::no_answer(ANSWER_MAX).into());
-        };
+        let inner = self.inner.clone();
+        // A task of its own: whoever asked may not wait so long, and the group must be left all the same.
+        let watched = tokio::spawn(async move {
+            let written = tokio::time::timeout(ANSWER_MAX, write).await;
+            if written.is_err() {
+                // Whatever the client still does, it is not asked again: the next producer ends what
+                // this one has begun.
+                *lock(&inner.session) = None;
+            }
+            written
+        });
+        let watched = watched.await.map_err(fault::poller_died)?;
+        let Ok(written) = watched else { return Err(fault::no_answer(ANSWER_MAX).into()) };
         written.map_err(fault::poller_died)??;
         Ok(Vec::new())
     }

@@ -27,6 +27,7 @@ async fn people_are_reached_wherever_they_are() {
         a.acknowledged("bob", &mut bob).await;
         // From a third place: no connection of hers is there, both devices get it.
         until_seen(&a, "alice", 2).await;
+        until_seen(&b, "alice", 2).await;
         for hub in [&a, &b] {
             let ask = hub.send("alice", json!({"text": "naïve \"☕\""})).await;
             let (one, other) = (phone.hear().await, tab.hear().await);

@@ -47,7 +47,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// How long one step of a transaction is tried.
 const STEP_MAX: Duration = Duration::from_secs(15);
 /// How long the client has for an answer, three steps of a transaction. At times it gives none: it
-/// loses sight of a request while its broker stands still.
+/// loses sight of a request while its broker stands still (decision 0125).
 const ANSWER_MAX: Duration = Duration::from_secs(45);
 /// Records written at once. While a request of a partition is under way and more waits for it, the
 /// client spins; so no more is offered than mostly fits into one request for each partition, and

@@ -198,7 +198,7 @@ pub(crate) async fn drop(
     actor: Actor,
     Path((pipeline, id)): Path<(String, String)>,
 ) -> Result<Json<serde_json::Value>, ApiError> {
-    drop_group(&admin, &actor, &pipeline, &id).await?;
+    drop_group(&admin, &actor, &pipeline, &id, None).await?;
     Ok(Json(serde_json::json!({ "dropped": id })))
 }
 
@@ -215,25 +215,48 @@ pub(crate) async fn close_group(
     asked
 }
 
-/// Closes the open group of a key and sets its records aside; says how many it held.
+/// Closes the open group of a key and sets its records aside; says how many it held. Whoever was shown
+/// what it holds before confirming drops that, and not what has come since.
 pub(crate) async fn drop_group(
     admin: &Admin,
     actor: &Actor,
     pipeline: &str,
     id: &str,
+    confirmed: Option<&str>,
 ) -> Result<u64, ApiError> {
-    let records = held(admin, pipeline, id).await?;
-    let asked = ask(admin, pipeline, id, Engine::drop_group, CloseReason::Dropped).await;
+    let Held { records, mark } = held(admin, pipeline, id).await?;
+    let asked = match confirmed {
+        Some(confirmed) if records > 0 && confirmed != mark => {
+            let what = format!(
+                "nothing was dropped: the group is not the one that was shown, it holds {records} now"
+            );
+            Err(ApiError::new(StatusCode::CONFLICT, "P1505", what)
+                .hint("look at the group again, and confirm what it holds"))
+        }
+        _ => ask(admin, pipeline, id, Engine::drop_group, CloseReason::Dropped).await,
+    };
     let entry = AuditEntry::new(actor, "drop_group").pipeline(pipeline).target(id).count(records);
     audit::note(admin, entry.result(&asked)).await;
     asked.map(|()| records)
 }
 
-/// Records that open groups of a key hold.
-pub(crate) async fn held(admin: &Admin, pipeline: &str, id: &str) -> Result<u64, ApiError> {
+/// What the open groups of a key hold.
+pub(crate) struct Held {
+    pub records: u64,
+    /// Another one as soon as a record comes, or another group opens.
+    pub mark: String,
+}
+
+pub(crate) async fn held(admin: &Admin, pipeline: &str, id: &str) -> Result<Held, ApiError> {
+    let mut held = Held { records: 0, mark: String::new() };
     let groups = of_key(admin, Some(pipeline), id).await?.into_iter();
-    let open = groups.filter(|group| group.state == "open");
-    Ok(open.flat_map(|group| group.kinds.into_values()).map(|kind| kind.records).sum())
+    for group in groups.filter(|group| group.state == "open") {
+        let records: u64 = group.kinds.values().map(|kind| kind.records).sum();
+        held.records += records;
+        held.mark.push_str(&format!("{}+{records} ", group.opened));
+    }
+    held.mark.truncate(held.mark.trim_end().len());
+    Ok(held)
 }
 
 async fn ask(

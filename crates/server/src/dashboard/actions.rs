@@ -205,7 +205,8 @@ async fn perform(
         }
         "drop-group" => {
             confirmed(field("typed"), key, "the key of the group")?;
-            let records = groups::drop_group(admin, actor, pipeline, key).await?;
+            let records =
+                groups::drop_group(admin, actor, pipeline, key, Some(field("held"))).await?;
             let records = count(records, "record", "records");
             Ok(Outcome {
                 text: format!("Group {key} is dropped: {records} become dead letters."),

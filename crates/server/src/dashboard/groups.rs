@@ -12,7 +12,7 @@ use super::text::{
     ShellCommand, UNKNOWN, address, bytes, clean, count, held, number, part, span, time_of,
 };
 use super::{Context, Query};
-use crate::groups::{STATES, WantedGroups};
+use crate::groups::{Held, STATES, WantedGroups};
 use crate::problems::age;
 use crate::{ApiError, groups, parse_since};
 
@@ -316,7 +316,7 @@ pub(super) async fn drop(
     pipeline: &str,
     key: &str,
 ) -> Result<HtmlPage, ApiError> {
-    let records = soon(groups::held(&context.admin, pipeline, key)).await?;
+    let Held { records, mark } = soon(groups::held(&context.admin, pipeline, key)).await?;
     let html = html! {
         (head(html! { "Drop " span class="mono" { (clean(key, 120)) } }, html! { "Group of " (clean(pipeline, 60)) }, html! {}))
         section class="panel" { div class="pad" {
@@ -325,7 +325,7 @@ pub(super) async fn drop(
                 p { (count(records, "record", "records")) " would become dead letters with reason " code { "dropped" } ". They can be replayed from there." }
                 br;
                 form class="form" method="post" action="/act/drop-group" {
-                    (context.hidden(&[("pipeline", pipeline), ("key", key)]))
+                    (context.hidden(&[("pipeline", pipeline), ("key", key), ("held", &mark)]))
                     label { "Type the key to confirm " input class="in mono" name="typed" value=[context.input("typed")] autocomplete="off" required; }
                     button class="btn dng" { "Drop " (count(records, "record", "records")) }
                     a class="link" href={ "/groups/" (part(pipeline)) "/" (part(key)) } { "Cancel" }

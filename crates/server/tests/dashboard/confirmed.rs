@@ -8,22 +8,30 @@ use serde_json::{Value, json};
 use crate::desk::{Browser, Desk};
 use crate::wait;
 
-/// Fills in a form and sends it; the job that does it, once it has ended.
-async fn done(
-    desk: &Desk,
+/// Fills in a form and sends it; where it leads.
+pub async fn sent(
     browser: &Browser<'_>,
     what: &str,
     mut fields: Vec<(String, String)>,
     typed: &str,
-) -> Value {
-    for (name, value) in &mut fields {
-        if name == "typed" {
-            *value = typed.to_owned();
-        }
+) -> String {
+    for (_, value) in fields.iter_mut().filter(|(name, _)| name == "typed") {
+        *value = typed.to_owned();
     }
     let fields: Vec<(&str, &str)> =
         fields.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-    let to = browser.post(what, &fields).await.header("location").to_owned();
+    browser.post(what, &fields).await.header("location").to_owned()
+}
+
+/// Sends a form; the job that does what it asks, once it has ended.
+async fn done(
+    desk: &Desk,
+    browser: &Browser<'_>,
+    what: &str,
+    fields: Vec<(String, String)>,
+    typed: &str,
+) -> Value {
+    let to = sent(browser, what, fields, typed).await;
     let id = to.strip_prefix("/jobs/").unwrap_or_else(|| panic!("no job: {to}"));
     let id = id.split('?').next().unwrap();
     let job = wait::until("the job has ended", || async {
@@ -55,6 +63,27 @@ async fn what_came_after_the_question_is_left_alone() {
         assert_eq!((&job["done"], &job["confirmed"]), (&json!(3), &json!(3)), "{job}");
         desk.sees("orders", "the others stay", |s| s.dead_letters_open == Some(5)).await;
     }
+}
+
+#[tokio::test]
+async fn a_group_that_has_grown_is_not_dropped() {
+    let desk = Desk::start().await;
+    let send = |range: std::ops::Range<u64>| {
+        desk.send("chat", range.map(|n| json!({ "k": "c", "n": n }).to_string()))
+    };
+    send(0..2).await;
+    desk.sees("chat", "they are held", |status| status.held_records == 2).await;
+    let browser = desk.browser().await;
+    let shown = browser.get("/groups/chat/c/drop").await.fields("drop-group");
+    send(2..3).await;
+    desk.sees("chat", "another came", |status| status.held_records == 3).await;
+    let to = sent(&browser, "drop-group", shown, "c").await;
+    assert!(browser.get(&to).await.text.contains("P1505"), "{to}");
+    assert_eq!(desk.sees("chat", "they stay", |_| true).await.held_records, 3);
+    let shown = browser.get("/groups/chat/c/drop").await.fields("drop-group");
+    let to = sent(&browser, "drop-group", shown, "c").await;
+    assert!(to.starts_with("/dead-letters?pipeline=chat"), "{to}");
+    desk.sees("chat", "they are dropped", |status| status.dead_letters_open == Some(3)).await;
 }
 
 #[tokio::test]

@@ -249,20 +249,9 @@ async fn dropping_a_group_takes_its_key() {
     desk.send("chat", (0..2).map(|n| json!({ "k": "a/b", "n": n }).to_string())).await;
     desk.sees("chat", "it is held", |status| status.held_records == 2).await;
     let browser = desk.browser().await;
-    let drop = |typed: &'static str| {
-        let browser = &browser;
-        async move {
-            let page = browser.get("/groups/chat/a%2Fb/drop").await;
-            let token = page.token("drop-group");
-            let fields = [
-                ("token", &*token),
-                ("back", "/groups/chat/a%2Fb/drop"),
-                ("pipeline", "chat"),
-                ("key", "a/b"),
-                ("typed", typed),
-            ];
-            browser.post("drop-group", &fields).await.header("location").to_owned()
-        }
+    let drop = async |typed: &str| {
+        let fields = browser.get("/groups/chat/a%2Fb/drop").await.fields("drop-group");
+        confirmed::sent(&browser, "drop-group", fields, typed).await
     };
     let to = drop("a").await;
     assert!(browser.get(&to).await.text.contains("P1504"), "something else was typed");

@@ -35,8 +35,8 @@ enum Command {
     Check,
     /// Simulate whole pipelines under trouble
     Sim {
-        /// One seed to replay and show, or `FROM..TO`; without it, 1,000 fresh ones, half of them
-        /// with groups, and 1,000 of feeds
+        /// One seed to replay and show, or `FROM..TO`; without it, fresh ones: 500 without groups, 500
+        /// with groups, 500 in two consumer groups, and 1,000 of feeds
         #[arg(value_name = "SEED")]
         seeds: Option<String>,
         /// The seeds are of pipelines on feeds
@@ -96,9 +96,10 @@ fn run(command: Command) -> Result<()> {
             simulate(&[test], &[(variable, &seeds)])
         }
         Command::Sim { seeds: None, .. } => {
-            let seeds = fresh_seeds();
-            let tests = [SIMULATOR, FEED_SIMULATOR];
-            simulate(&tests.map(|(_, test)| test), &tests.map(|(variable, _)| (variable, &*seeds)))
+            let FreshSeeds { pipelines, feeds } = fresh_seeds(millis_since_1970());
+            let tests = [(SIMULATOR, pipelines), (FEED_SIMULATOR, feeds)];
+            let seeds = tests.iter().map(|((variable, _), seeds)| (*variable, &**seeds));
+            simulate(&tests.each_ref().map(|((_, test), _)| *test), &seeds.collect::<Vec<_>>())
         }
         Command::Soak => {
             prerequisites()?;
@@ -136,15 +137,39 @@ fn simulate(tests: &[&str], seeds: &[(&str, &str)]) -> Result<()> {
 
 /// From this seed on the simulator's pipelines hold records in groups, and around feeds there is more
 /// trouble.
-const HELD_SEEDS: u128 = 1 << 32;
+const HELD_SEEDS: u64 = 1 << 32;
 
-/// Seeds that nobody has tried, most likely.
+/// From this seed on the simulator's pipelines read in two consumer groups.
+const TWO_GROUPS_SEEDS: u64 = 2 << 32;
+
+/// Fresh seeds of each kind.
+const FRESH: u64 = 500;
+
+/// Ranges of seeds as the tests that simulate read them.
+struct FreshSeeds {
+    /// Without groups, with groups, and in two consumer groups.
+    pipelines: String,
+    /// Without and with trouble around the feed.
+    feeds: String,
+}
+
+/// Seeds that nobody has tried, most likely: by the time in milliseconds, of each kind some.
+fn fresh_seeds(now: u64) -> FreshSeeds {
+    let range = |first: u64| {
+        let from = first + now % (HELD_SEEDS - FRESH);
+        format!("{from}..{}", from + FRESH)
+    };
+    let [plain, held, two_groups] = [0, HELD_SEEDS, TWO_GROUPS_SEEDS].map(range);
+    FreshSeeds {
+        pipelines: format!("{plain},{held},{two_groups}"),
+        feeds: format!("{plain},{held}"),
+    }
+}
+
 #[allow(clippy::disallowed_methods, reason = "nothing here is simulated")]
-fn fresh_seeds() -> String {
+fn millis_since_1970() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let from = since.unwrap_or_default().as_millis();
-    let (plain, held) = (from % (HELD_SEEDS - 500), HELD_SEEDS + from);
-    format!("{plain}..{},{held}..{}", plain + 500, held + 500)
+    u64::try_from(since.unwrap_or_default().as_millis()).unwrap_or(0)
 }
 
 /// What a fresh machine may lack, said before half an hour of compiling ends in a riddle.
@@ -165,4 +190,43 @@ fn prerequisites() -> Result<()> {
 
 fn path() -> std::ffi::OsString {
     std::env::var_os("PATH").unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// The kinds of seeds in a text of ranges: how many of each there are.
+    fn kinds(text: &str) -> [u64; 3] {
+        let mut kinds = [0; 3];
+        for range in text.split(',') {
+            let (from, to) = range.split_once("..").unwrap();
+            let (from, to): (u64, u64) = (from.parse().unwrap(), to.parse().unwrap());
+            let kind = |seed: u64| (seed / HELD_SEEDS) as usize;
+            assert_eq!(kind(from), kind(to - 1), "{range} is of two kinds");
+            kinds[kind(from)] += to - from;
+        }
+        kinds
+    }
+
+    #[test]
+    fn fresh_seeds_are_of_every_kind() {
+        // The last of them are years in which somebody may still run this.
+        for now in [0, 1, HELD_SEEDS - 1, HELD_SEEDS, 1_795_000_000_000, 4_000_000_000_000] {
+            let FreshSeeds { pipelines, feeds } = fresh_seeds(now);
+            assert_eq!(kinds(&pipelines), [FRESH; 3], "{pipelines}");
+            assert_eq!(kinds(&feeds), [FRESH, FRESH, 0], "{feeds}");
+        }
+    }
+
+    #[test]
+    fn kinds_of_seeds_begin_where_the_simulator_says() {
+        let simulator = include_str!("../../crates/testkit/src/sim/scenario.rs");
+        for (name, first) in [("HELD_SEEDS", "1 << 32"), ("TWO_GROUPS_SEEDS", "2 << 32")] {
+            assert!(simulator.contains(&format!("pub const {name}: u64 = {first};")), "{name}");
+        }
+        let feeds = include_str!("../../crates/testkit/src/sim/feed/trouble.rs");
+        assert!(feeds.contains("pub const FEED_TROUBLE_SEEDS: u64 = 1 << 32;"));
+    }
 }

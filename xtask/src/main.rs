@@ -104,7 +104,7 @@ fn run(command: Command) -> Result<()> {
         Command::Soak => {
             prerequisites()?;
             services::install_all()?;
-            cargo::run_with(&[("POTOK_SOAK", "1")], "test", &["--workspace"])
+            cargo::run_with(&[("POTOK_SOAK", "1")], "test", &["--workspace", "--no-fail-fast"])
         }
         Command::Services(command) => services::run(command),
         Command::Docs => {

@@ -8,7 +8,8 @@ use crate::delivery::Settlements;
 use crate::frame::number_of;
 use crate::node::Node;
 use crate::protocol::handshake::{self, Agreement};
-use crate::protocol::{ClientMessage, Encoded, Framing, Protocol, ProtocolError, split};
+use crate::protocol::inbound::Inbound;
+use crate::protocol::{ClientMessage, Encoded, Framing, Protocol, ProtocolError};
 use crate::resend::{Arrival, Numbering};
 use crate::trouble::{Planted, planted};
 
@@ -18,8 +19,7 @@ const OPENS_AFTER: u32 = 2;
 /// The state of reading one connection.
 #[derive(Debug, Default)]
 pub(crate) struct Session {
-    /// The beginning of a message whose end has not come.
-    held: Vec<u8>,
+    inbound: Inbound,
     protocol: Option<Protocol>,
     /// Messages it may still send at once, in parts of a second's worth; refilled by time.
     allowance: u32,
@@ -38,23 +38,14 @@ impl Session {
         connection: &Arc<Connection>,
         bytes: &[u8],
     ) -> Result<(), Ending> {
-        let joined;
-        let mut rest = bytes;
-        if !self.held.is_empty() {
-            self.held.extend_from_slice(bytes);
-            joined = std::mem::take(&mut self.held);
-            rest = &joined;
-        }
+        let mut arrived = self.inbound.join(bytes);
         let mut settlements = Settlements::default();
         loop {
             let (framing, limit) = match self.protocol {
                 None => (Framing::Separated, handshake::BYTES_MAX),
                 Some(protocol) => (protocol.framing(), node.limits().received_bytes),
             };
-            let Some((message, behind)) = split(framing, rest, limit).map_err(violation)? else {
-                break;
-            };
-            rest = behind;
+            let Some(message) = arrived.next(framing, limit).map_err(violation)? else { break };
             match self.protocol {
                 None => self.shake_hands(node, connection, message)?,
                 Some(protocol) => {
@@ -68,10 +59,7 @@ impl Session {
                 }
             }
         }
-        if rest.len() > node.limits().received_bytes {
-            return Err(Ending::Violation);
-        }
-        self.held = rest.to_vec();
+        self.inbound.keep(arrived);
         Ok(())
     }
 
@@ -127,7 +115,7 @@ impl Session {
 
     /// The client came back on another socket. It sends whole messages again.
     pub fn restart(&mut self) {
-        self.held = Vec::new();
+        self.inbound = Inbound::default();
         if let Some(numbering) = &mut self.numbering {
             numbering.restart();
         }

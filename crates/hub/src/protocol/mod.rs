@@ -1,9 +1,10 @@
 //! The hub protocol of SignalR: what clients say, and what they are told, in JSON and MessagePack.
 //!
-//! Works on whole messages in memory; transports cut them out of their byte streams with [`split`].
+//! Works on whole messages in memory; [`Inbound`](inbound::Inbound) cuts them out of byte streams.
 //! Any bytes are survived. Not offered: streams.
 
 pub mod handshake;
+pub mod inbound;
 pub mod json;
 pub mod msgpack;
 
@@ -137,7 +138,19 @@ pub enum Framing {
 pub type Cut<'a> = (&'a [u8], &'a [u8]);
 
 /// The first whole message; `None` where more bytes are needed.
+#[cfg(test)]
 pub fn split(
+    framing: Framing,
+    bytes: &[u8],
+    limit: usize,
+) -> Result<Option<Cut<'_>>, ProtocolError> {
+    split_behind(0, framing, bytes, limit)
+}
+
+/// The first whole message, where the first `seen` bytes are known to have no end of one among them;
+/// `None` where more bytes are needed.
+fn split_behind(
+    seen: usize,
     framing: Framing,
     bytes: &[u8],
     limit: usize,
@@ -145,9 +158,11 @@ pub fn split(
     let too_large = ProtocolError("the message is too large");
     match framing {
         Framing::Separated => {
-            let Some(end) = bytes.iter().position(|b| *b == SEPARATOR_BYTE) else {
+            let unseen = bytes.get(seen..).unwrap_or_default();
+            let Some(end) = unseen.iter().position(|b| *b == SEPARATOR_BYTE) else {
                 return if bytes.len() > limit { Err(too_large) } else { Ok(None) };
             };
+            let end = bytes.len() - unseen.len() + end;
             let (message, rest) = bytes.split_at(end);
             let rest = rest.get(1..).unwrap_or_default();
             if message.len() > limit { Err(too_large) } else { Ok(Some((message, rest))) }

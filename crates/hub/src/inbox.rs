@@ -16,12 +16,16 @@ use crate::contract::UserId;
 use crate::settings::Limits;
 
 pub(crate) struct Inboxes {
-    started: Instant,
+    /// Where nothing is known of a user, nothing is missing behind this moment.
+    whole_after: Instant,
     users: HashMap<UserId, Inbox>,
     /// Every user once, and when they were last looked at, the longest ago first.
     looked: VecDeque<(Instant, UserId)>,
     bytes: usize,
 }
+
+/// What a user counts for besides their messages: names, places in lists.
+const USER_BYTES: usize = 256;
 
 /// Users are looked at so many times while a message grows old.
 const LOOKS: u32 = 8;
@@ -42,7 +46,7 @@ impl Default for Inboxes {
 impl Inboxes {
     pub fn new() -> Self {
         Inboxes {
-            started: Instant::now(),
+            whole_after: Instant::now(),
             users: HashMap::new(),
             looked: VecDeque::new(),
             bytes: 0,
@@ -51,16 +55,25 @@ impl Inboxes {
 
     /// Keeps a message, and lets go of what does not fit beside it.
     pub fn keep(&mut self, user: &UserId, frame: &Arc<Frame>, limits: &Limits) {
+        if limits.inbox_messages == 0 {
+            // Nobody can name a message that was kept.
+            return;
+        }
         let (now, bytes) = (Instant::now(), frame.bytes());
-        let whole_after = self.started;
-        let looked = &mut self.looked;
-        let inbox = self.users.entry(user.clone()).or_insert_with(|| {
-            looked.push_back((now, user.clone()));
-            Inbox { messages: VecDeque::new(), bytes: 0, whole_after }
-        });
-        let fits = bytes <= limits.inbox_bytes
-            && limits.inbox_messages > 0
-            && self.bytes + bytes <= limits.inbox_bytes_total;
+        if !self.users.contains_key(user) {
+            if self.bytes + USER_BYTES > limits.inbox_bytes_total {
+                // Nothing says that this user lacks it, so nobody new is said to lack nothing.
+                self.whole_after = now;
+                return;
+            }
+            let whole_after = self.whole_after;
+            let inbox = Inbox { messages: VecDeque::new(), bytes: 0, whole_after };
+            self.users.insert(user.clone(), inbox);
+            self.looked.push_back((now, user.clone()));
+            self.bytes += USER_BYTES;
+        }
+        let Some(inbox) = self.users.get_mut(user) else { return };
+        let fits = bytes <= limits.inbox_bytes && self.bytes + bytes <= limits.inbox_bytes_total;
         let (room, count) = match fits {
             true => (limits.inbox_bytes - bytes, limits.inbox_messages - 1),
             false => (0, 0),
@@ -93,6 +106,7 @@ impl Inboxes {
             // Where nothing is left, nobody can name a message that was here.
             if inbox.messages.is_empty() && is_old(&inbox.whole_after) {
                 self.users.remove(&user);
+                self.bytes -= USER_BYTES;
             } else {
                 self.looked.push_back((now, user));
             }
@@ -231,6 +245,38 @@ mod tests {
         tokio::time::advance(limits.inbox_age).await;
         inboxes.forget(&limits);
         assert_eq!(inboxes.size(), (0, 0, 0));
+    }
+
+    /// Whoever may be addressed is not remembered when nothing is kept, nor beyond what all may have.
+    #[tokio::test(start_paused = true)]
+    async fn users_for_whom_nothing_is_kept_are_not_remembered() {
+        let none = Limits { inbox_messages: 0, ..Limits::default() };
+        let few = Limits { inbox_bytes_total: 100 * USER_BYTES, ..Limits::default() };
+        for (limits, most) in [(none, 0), (few, 100)] {
+            let mut inboxes = Inboxes::new();
+            tokio::time::advance(Duration::from_secs(100)).await;
+            for number in 0..10_000 {
+                inboxes.keep(&UserId::new(&format!("user-{number}")), &frame(number, 1), &limits);
+            }
+            let (users, looked, bytes) = inboxes.size();
+            assert!(users <= most && looked == users, "{users} users, {looked} to be looked at");
+            assert!(bytes <= limits.inbox_bytes_total, "{bytes} bytes");
+            // When there is room again, those who were passed over are not said to lack nothing.
+            tokio::time::advance(limits.inbox_age).await;
+            inboxes.forget(&limits);
+            assert_eq!(inboxes.size(), (0, 0, 0));
+        }
+        let limits = Limits { inbox_bytes_total: USER_BYTES, ..Limits::default() };
+        let (mut inboxes, alice) = (Inboxes::new(), UserId::new("alice"));
+        tokio::time::advance(Duration::from_secs(100)).await;
+        inboxes.keep(&UserId::new("bob"), &frame(0, 1), &limits);
+        inboxes.keep(&alice, &frame(1, 1), &limits);
+        let roomy = Limits::default();
+        inboxes.keep(&alice, &frame(2, 1), &roomy);
+        assert!(inboxes.since(&alice, "m2", &roomy).is_none(), "m1 was not kept");
+        tokio::time::advance(Duration::from_secs(40)).await;
+        inboxes.keep(&alice, &frame(3, 1), &roomy);
+        assert!(inboxes.since(&alice, "m3", &roomy).is_some());
     }
 
     /// Nothing grows with the number of messages but what is kept of them.

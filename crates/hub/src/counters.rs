@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::Frame;
 use crate::connection::Ending;
 use crate::contract::{Answer, HubStats};
 use crate::tokens::Refusal;
@@ -56,6 +57,26 @@ impl Announcing {
             Announcing::Line => "line",
             Announcing::Time => "time",
         }
+    }
+}
+
+/// Bytes of a message that waits: they count as queued for as long as this lives.
+pub(crate) struct WaitingBytes {
+    bytes: usize,
+    counters: Arc<Counters>,
+}
+
+impl WaitingBytes {
+    pub fn of(frame: &Frame, counters: &Arc<Counters>) -> Self {
+        let bytes = frame.bytes();
+        counters.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
+        WaitingBytes { bytes, counters: counters.clone() }
+    }
+}
+
+impl Drop for WaitingBytes {
+    fn drop(&mut self) {
+        self.counters.queued_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 

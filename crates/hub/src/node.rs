@@ -280,6 +280,11 @@ impl Node {
         self.live().open(connection);
         let mut settlements = Settlements::default();
         let mut users = self.users();
+        if connection.ending().is_some() {
+            // Over before its handshake was read: whoever ended it has taken it away, or waits for
+            // this lock to do it.
+            return;
+        }
         if self.is_denied(&users, &connection.origin.user, connection.issued()) {
             // Told to go between its attachment and now.
             drop(users);
@@ -480,7 +485,8 @@ impl Node {
             let delivery = Delivery::new(&outgoing, answers, &self.counters);
             let connections = users.connections(&outgoing.user);
             if connections.is_empty() {
-                match users.park(&outgoing.user, &outgoing.frame, &delivery, limits.waiting) {
+                let (user, frame) = (&outgoing.user, &outgoing.frame);
+                match users.park(user, frame, &delivery, limits, &self.counters) {
                     crate::users::Parking::Parked => {}
                     crate::users::Parking::Away => {
                         settlements.settle(&delivery, Answer::Nobody);

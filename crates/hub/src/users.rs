@@ -9,7 +9,9 @@ use tokio::time::Instant;
 use crate::Frame;
 use crate::connection::Connection;
 use crate::contract::UserId;
+use crate::counters::{Counters, WaitingBytes};
 use crate::delivery::Delivery;
+use crate::settings::Limits;
 
 /// A denial is kept this long: no token lives longer.
 const DENIAL_MAX: Duration = Duration::from_secs(24 * 60 * 60);
@@ -36,6 +38,7 @@ struct User {
 pub(crate) struct ParkedMessage {
     pub frame: Arc<Frame>,
     pub delivery: Arc<Delivery>,
+    _bytes: WaitingBytes,
 }
 
 pub(crate) enum Parking {
@@ -86,21 +89,28 @@ impl Users {
         true
     }
 
-    /// Keeps a message for a user who may be back in a moment.
+    /// Keeps a message for a user who may be back in a moment, bounded like what waits for a
+    /// connection.
     pub fn park(
         &mut self,
         user: &UserId,
         frame: &Arc<Frame>,
         delivery: &Arc<Delivery>,
-        most: usize,
+        limits: &Limits,
+        counters: &Arc<Counters>,
     ) -> Parking {
         let Some(user) = self.all.get_mut(user).filter(|user| user.lingers_until.is_some()) else {
             return Parking::Away;
         };
-        if user.parked.len() >= most {
+        let bytes: usize = user.parked.iter().map(|parked| parked.frame.bytes()).sum();
+        if user.parked.len() >= limits.waiting || bytes + frame.bytes() > limits.queued_bytes {
             return Parking::Full;
         }
-        user.parked.push_back(ParkedMessage { frame: frame.clone(), delivery: delivery.clone() });
+        user.parked.push_back(ParkedMessage {
+            frame: frame.clone(),
+            delivery: delivery.clone(),
+            _bytes: WaitingBytes::of(frame, counters),
+        });
         Parking::Parked
     }
 

@@ -36,8 +36,10 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// How long a node that stops tries to say where its users are not, and how often it looks.
 const FAREWELL_MAX: Duration = Duration::from_secs(2);
 const FAREWELL_TICK: Duration = Duration::from_millis(10);
-/// Parcels that are cast in one call.
+/// Parcels that are cast in one call, and their bytes, except where one alone has more: what other
+/// calls wait behind.
 const CAST_AT_ONCE: usize = 256;
+const CAST_BYTES: usize = 1 << 20;
 
 /// Begins to be one of several. The tasks end with the node.
 pub(crate) fn join(node: &Arc<Node>) {
@@ -239,7 +241,13 @@ impl Tasks {
         loop {
             let take = |_: &Arc<Node>, copies: &Copies| {
                 let mut state = copies.state();
-                let count = state.outbound.len().min(CAST_AT_ONCE);
+                let mut bytes = 0;
+                let fits = |outbound: &&Outbound| {
+                    let is_first = bytes == 0;
+                    bytes += outbound.parcel.len();
+                    is_first || bytes <= CAST_BYTES
+                };
+                let count = state.outbound.iter().take(CAST_AT_ONCE).take_while(fits).count();
                 state.under_way += usize::from(count > 0);
                 state.outbound.drain(..count).collect::<Vec<Outbound>>()
             };

@@ -18,14 +18,16 @@ use super::parcel::{Letter, Outcome, Parcel, Reply};
 use super::{Directory, Find, NodeId, Whereabouts};
 use crate::Frame;
 use crate::contract::{Answer, Answers, Outgoing, Ticket, Unavailable, UserId};
-use crate::counters::{Counters, add};
+use crate::counters::{Counters, WaitingBytes, add};
 use crate::delivery::{Delivery, Settlements};
 use crate::node::Node;
+use crate::settings::Limits;
 use crate::trouble::{Planted, planted};
 use crate::users::Users;
 
-/// Messages in one parcel.
+/// Messages in one parcel, and their bytes, except where one alone has more.
 const LETTERS_MAX: usize = 64;
+const LETTERS_BYTES_MAX: usize = 256 << 10;
 
 /// What a node has to do with its copies.
 pub(crate) struct Copies {
@@ -88,6 +90,7 @@ struct PendingMessage {
     /// Until when its user is looked for, from the first time they were not found.
     until: Option<Instant>,
     timed: bool,
+    _bytes: WaitingBytes,
 }
 
 struct Leg {
@@ -101,6 +104,12 @@ struct Search {
 }
 
 impl Search {
+    /// As for a connection.
+    fn has_room(&self, frame: &Frame, limits: &Limits) -> bool {
+        let bytes: usize = self.pending.iter().map(|pending| pending.frame.bytes()).sum();
+        self.pending.len() < limits.waiting && bytes + frame.bytes() <= limits.queued_bytes
+    }
+
     /// What comes back from another node may be older than what waits already.
     fn add(&mut self, pending: PendingMessage) {
         let at = self.pending.partition_point(|waiting| waiting.number < pending.number);
@@ -157,6 +166,22 @@ impl RoutingState {
     pub fn number(&mut self) -> u64 {
         self.numbers += 1;
         self.numbers
+    }
+
+    /// Keeps a message while its user is looked for. Where too many wait for them, it is not sent.
+    fn wait_for_user(
+        &mut self,
+        pending: PendingMessage,
+        until: Instant,
+        limits: &Limits,
+        settlements: &mut Settlements,
+    ) {
+        let search = self.searches.entry(pending.user.clone());
+        let search = search.or_insert_with(|| Search { until, pending: VecDeque::default() });
+        match search.has_room(&pending.frame, limits) {
+            true => search.add(pending),
+            false => settlements.unanswered(&pending.delivery),
+        }
     }
 
     /// Its user is nowhere, as far as that can be said now.
@@ -217,7 +242,10 @@ impl Node {
 
     /// Replies may have been lost: what is open now cannot be said to be unanswered any more.
     pub(crate) fn note_deafness(&self, copies: &Copies) {
-        copies.state().legs.values().for_each(|leg| leg.pending.delivery.mark_unsure());
+        let mut state = copies.state();
+        // What is answered is of no interest to anybody, and counts as queued.
+        state.legs.retain(|_, leg| !leg.pending.delivery.is_settled());
+        state.legs.values().for_each(|leg| leg.pending.delivery.mark_unsure());
     }
 
     /// Sends to wherever the users are; nothing where that cannot be asked.
@@ -253,14 +281,15 @@ impl Node {
             let pending = PendingMessage {
                 number: state.number(),
                 delivery: Delivery::new(&outgoing, answers, self.counters()),
+                _bytes: WaitingBytes::of(&outgoing.frame, self.counters()),
                 user: outgoing.user,
                 frame: outgoing.frame,
                 until: None,
                 timed: false,
             };
             // Not past those that came before it.
-            if let Some(search) = state.searches.get_mut(&pending.user) {
-                search.add(pending);
+            if let Some(until) = state.searches.get(&pending.user).map(|search| search.until) {
+                state.wait_for_user(pending, until, self.limits(), &mut settlements);
                 continue;
             }
             let whereabouts = found.get(&pending.user).cloned().unwrap_or_default();
@@ -303,14 +332,7 @@ impl Node {
                 || pending.until.is_some();
             let until = *pending.until.get_or_insert(now + limits.linger);
             if expected && now < until && !delivery.is_settled() {
-                let search = state.searches.entry(pending.user.clone());
-                let search =
-                    search.or_insert_with(|| Search { until, pending: VecDeque::default() });
-                if search.pending.len() < limits.waiting {
-                    search.add(pending);
-                } else {
-                    settlements.unanswered(&delivery);
-                }
+                state.wait_for_user(pending, until, limits, settlements);
             } else {
                 state.nobody(&delivery, settlements);
             }
@@ -335,6 +357,7 @@ impl Node {
                 frame: pending.frame.clone(),
                 until: pending.until,
                 timed: true,
+                _bytes: WaitingBytes::of(&pending.frame, self.counters()),
             };
             letters.add(node, leg, &pending);
             state.legs.insert(leg, Leg { node, pending });
@@ -514,10 +537,8 @@ impl Node {
                 if until <= Instant::now() {
                     return state.nobody(&delivery, settlements);
                 }
-                let search = state.searches.entry(pending.user.clone());
-                let search =
-                    search.or_insert_with(|| Search { until, pending: VecDeque::default() });
-                search.add(PendingMessage { until: Some(until), ..pending });
+                let pending = PendingMessage { until: Some(until), ..pending };
+                state.wait_for_user(pending, until, self.limits(), settlements);
             }
             Outcome::Gone => settlements.release(&delivery),
         }
@@ -649,7 +670,14 @@ impl Letters {
         let Some(node) = copies.node.upgrade() else { return };
         for (to, mut letters) in self.nodes {
             while !letters.is_empty() {
-                let rest = letters.split_off(letters.len().min(LETTERS_MAX));
+                let mut bytes = 0;
+                let fits = |letter: &&Letter| {
+                    let is_first = bytes == 0;
+                    bytes += letter.payload.len();
+                    is_first || bytes <= LETTERS_BYTES_MAX
+                };
+                let count = letters.iter().take(LETTERS_MAX).take_while(fits).count();
+                let rest = letters.split_off(count.max(1));
                 let legs = letters.iter().map(|letter| letter.leg).collect();
                 let parcel = Parcel::Deliver(letters).encode(copies.id);
                 node.counters().queued_bytes.fetch_add(parcel.len(), Ordering::Relaxed);

@@ -14,3 +14,4 @@ mod resuming;
 mod support;
 mod talking;
 mod trouble;
+mod waiting;

@@ -67,6 +67,32 @@ async fn what_waits_for_a_connection_is_bounded_in_bytes() {
     assert!(answers.iter().all(|(_, answer)| *answer == Answer::NoAnswer { written: false }));
 }
 
+/// The same for somebody who may be back in a moment.
+#[tokio::test]
+async fn what_waits_for_a_user_is_bounded_in_bytes() {
+    let hub = TestHub::limited(Limits { linger: AN_HOUR, ..Limits::default() }).await;
+    drop(hub.connect("alice").await);
+    until("the break is noticed", || hub.node.stats().connections == 0).await;
+    let (large, recorder) = (json!("x".repeat(60_000)), Arc::new(Recorder::default()));
+    let limits = Limits::default();
+    let batch = (0..limits.waiting as u64).map(|number| outgoing(number, "alice", &large));
+    hub.node.send(batch.collect(), recorder.clone()).await.unwrap();
+    let queued = hub.node.stats().queued_bytes;
+    assert!(queued > limits.queued_bytes / 2, "what waits is counted: {queued} bytes");
+    assert!(queued <= limits.queued_bytes, "{queued} bytes");
+    let refused = recorder.answers.lock().unwrap().clone();
+    assert!(refused.len() > limits.waiting / 2, "{} were refused at once", refused.len());
+    assert!(refused.iter().all(|(_, answer)| *answer == Answer::NoAnswer { written: false }));
+    // She is back, and gets the rest; nothing stays counted.
+    let mut alice = hub.connect("alice").await;
+    for _ in refused.len()..limits.waiting {
+        let id = alice.invoked().await;
+        alice.complete(&id).await;
+    }
+    assert_eq!(recorder.count(limits.waiting).await.len(), limits.waiting);
+    until("all is taken", || hub.node.stats().queued_bytes == 0).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_that_never_read_are_dropped_and_disturb_nobody() {
     let limits = Limits { stalled_for: Duration::from_secs(1), ..Limits::default() };

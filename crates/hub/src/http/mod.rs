@@ -301,6 +301,10 @@ impl Door {
         let body = body.map_err(|_| no(StatusCode::REQUEST_TIMEOUT, "the body took too long"))?;
         let body = body.map_err(|_| no(StatusCode::PAYLOAD_TOO_LARGE, "the body is too large"))?;
         let mut session = http.session.lock().await;
+        if connection.ending().is_some() {
+            // It went while the body came.
+            return Err(no(StatusCode::NOT_FOUND, "No Connection with that ID"));
+        }
         if let Err(ending) = session.feed(&self.node, &connection, &body.to_bytes()) {
             connection.end(ending);
         }

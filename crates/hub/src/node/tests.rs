@@ -148,3 +148,21 @@ async fn who_is_back_is_not_silent() {
     connection.tick(&limits, 160);
     assert_eq!(connection.ending(), Some(Ending::Silent));
 }
+
+/// A transport may read the handshake when its connection is over already.
+#[tokio::test]
+async fn a_connection_that_is_over_is_not_opened() {
+    let limits = Limits { linger: Duration::ZERO, ..Limits::default() };
+    let settings = HubSettings { limits, ..HubSettings::default() };
+    let node = Node::start(settings, Arc::new(Gatekeeper), Methods::new());
+    for ending in [Ending::Broken, Ending::ByClient, Ending::Kicked] {
+        let attachment = node.attach(origin(1), &person(300)).unwrap();
+        let connection = attachment.connection.clone();
+        attachment.end(ending);
+        drop(attachment);
+        connection.speak(Protocol::Json, Protocol::Json.ping(), node.now());
+        node.open(&connection);
+        assert_eq!((node.stats().users, node.stats().connections), (0, 0), "{ending:?}");
+        assert!(node.users().connections(&UserId::new("alice")).is_empty());
+    }
+}

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::SinkExt;
-use potok_hub::{AckRule, Hub, Limits, Outgoing, Ticket, UserId};
+use potok_hub::{AckRule, Answer, Hub, Limits, Outgoing, Ticket, UserId};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -147,4 +147,37 @@ async fn a_body_that_does_not_come_is_not_waited_for() {
     patiently("an answer", slow.read_exact(&mut answer)).await.unwrap();
     assert_eq!(&answer, b"HTTP/1.1 408");
     assert_eq!(hub.node.stats().users, 1, "the connection stays");
+}
+
+/// The stream goes while the handshake is on its way: nobody is there, and nobody is let in.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handshake_that_comes_after_the_end_opens_nothing() {
+    let hub = TestHub::limited(Limits { linger: Duration::ZERO, ..Limits::default() }).await;
+    let token = hub.token("alice");
+    let negotiated = hub.negotiate(&token).await;
+    let path =
+        format!("/hubs/notifications?id={}", negotiated["connectionToken"].as_str().unwrap());
+    let mut stream = request(&hub, &format!("GET {path} HTTP/1.1"), &token).await;
+    stream.write_all(b"Accept: text/event-stream\r\n\r\n").await.unwrap();
+    let mut begun = [0; 12];
+    patiently("an answer", stream.read_exact(&mut begun)).await.unwrap();
+    let mut post = request(&hub, &format!("POST {path} HTTP/1.1"), &token).await;
+    let body = "{\"protocol\":\"json\",\"version\":1}\u{1e}";
+    let length = body.len();
+    let more =
+        format!("Expect: 100-continue\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n");
+    post.write_all(more.as_bytes()).await.unwrap();
+    // Said when the hub waits for the body, and has found the connection.
+    let goes_on = b"HTTP/1.1 100 Continue\r\n\r\n";
+    let mut said = vec![0; goes_on.len()];
+    patiently("a word", post.read_exact(&mut said)).await.unwrap();
+    assert_eq!(said, goes_on);
+    drop(stream);
+    until("the stream is gone", || hub.node.stats().connections == 0).await;
+    post.write_all(body.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    patiently("an answer", post.read_to_string(&mut answer)).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");
+    assert_eq!(hub.node.stats().users, 0);
+    assert_eq!(hub.send("alice", json!(1)).await.answer().await, Answer::Nobody);
 }

@@ -20,22 +20,33 @@
 //! started anew or is another one (a promoted replica may lack the last messages), the epoch is a new
 //! one, and nothing from before it is told. Redis is inside the trust boundary: who can write there can speak to anyone.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::StreamExt;
 use redis::aio::{MultiplexedConnection, PubSubStream};
-use redis::{AsyncConnectionConfig, FromRedisValue, Pipeline, RedisError, RedisResult};
+use redis::{AsyncConnectionConfig, FromRedisValue, Pipeline, RedisError, RedisResult, Script};
 use serde_json::Value;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Semaphore};
 use tokio::time::{Instant, timeout};
 
 use super::{Directory, Find, Lease, NodeId, Parcels, Presence, Whereabouts};
+use crate::Frame;
 use crate::contract::{Unavailable, UserId};
 use crate::inbox;
 use crate::settings::Limits;
+
+/// Users in one call to Redis, and bytes of their messages, except where one alone has more. A call
+/// has to be answered within [`ANSWER_WITHIN`], and a lease that is renewed waits behind those that
+/// are under way.
+const USERS_AT_ONCE: usize = 500;
+const BYTES_AT_ONCE: usize = 1 << 20;
+/// Users whom all calls that are under way may be about.
+const USERS_UNDER_WAY: usize = 2 * USERS_AT_ONCE;
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
@@ -121,6 +132,8 @@ local known = tonumber(redis.call('HGET', KEYS[1], ARGV[1]) or 0)
 if tonumber(ARGV[2]) > known then redis.call('HSET', KEYS[1], ARGV[1], ARGV[2]) end
 return known";
 
+static FIND_HASH: LazyLock<String> = LazyLock::new(|| Script::new(FIND).get_hash().to_owned());
+
 /// In the first moments of an epoch nobody can be asked where users are: nodes that were there before
 /// have not said it again.
 const EPOCH_SETTLES: Duration = Duration::from_secs(2);
@@ -130,6 +143,8 @@ pub struct RedisDirectory {
     client: redis::Client,
     prefix: String,
     link: Mutex<Link>,
+    /// Turns of calls that are about many users.
+    under_way: Semaphore,
     /// Whether the log says already what the server does not allow.
     told: AtomicBool,
     /// The same of channels.
@@ -166,6 +181,7 @@ impl RedisDirectory {
             client,
             prefix,
             link: Mutex::default(),
+            under_way: Semaphore::new(USERS_UNDER_WAY),
             told: AtomicBool::new(false),
             told_of_channels: AtomicBool::new(false),
             epoch: Default::default(),
@@ -190,14 +206,27 @@ impl RedisDirectory {
 
     /// One attempt; what went wrong on a connection ends it.
     async fn ask<T: FromRedisValue>(&self, pipeline: &Pipeline) -> Result<T, Unavailable> {
-        self.attempt(pipeline).await.map_err(|error| {
+        self.ask_since(Instant::now(), pipeline).await
+    }
+
+    /// The same for somebody who has waited for their turn since then.
+    async fn ask_since<T: FromRedisValue>(
+        &self,
+        asked: Instant,
+        pipeline: &Pipeline,
+    ) -> Result<T, Unavailable> {
+        self.attempt(asked, pipeline).await.map_err(|error| {
             tracing::debug!(error = error.category(), "the hub's Redis does not answer");
             Unavailable
         })
     }
 
-    async fn attempt<T: FromRedisValue>(&self, pipeline: &Pipeline) -> RedisResult<T> {
-        let mut open = self.connection().await?;
+    async fn attempt<T: FromRedisValue>(
+        &self,
+        asked: Instant,
+        pipeline: &Pipeline,
+    ) -> RedisResult<T> {
+        let mut open = self.connection(asked).await?;
         let answer = timeout(ANSWER_WITHIN, pipeline.query_async(&mut open.connection)).await;
         let answer = answer.unwrap_or_else(|_| Err(too_late()));
         if answer.is_err() {
@@ -208,14 +237,13 @@ impl RedisDirectory {
         answer
     }
 
-    async fn connection(&self) -> RedisResult<Open> {
-        let asked = Instant::now();
+    async fn connection(&self, asked: Instant) -> RedisResult<Open> {
         let mut link = self.link.lock().await;
         if let Some(open) = &link.open {
             return Ok(open.clone());
         }
-        // Somebody tried while we waited for our turn. All of them one after another would take
-        // seconds each where the network swallows everything.
+        // Somebody tried since we asked. All of them one after another would take seconds each where
+        // the network swallows everything.
         if link.failed.is_some_and(|failed| failed >= asked) {
             return Err(too_late());
         }
@@ -275,6 +303,88 @@ impl RedisDirectory {
         }
     }
 
+    /// As many users as one call is about.
+    async fn find_some(
+        &self,
+        users: &[Find],
+        limits: &Limits,
+    ) -> Result<Vec<Whereabouts>, Unavailable> {
+        let asked = Instant::now();
+        let turn = self.under_way.acquire_many(users.len() as u32).await;
+        let turn = turn.map_err(|_| Unavailable)?;
+        let pipeline = self.finding(users, limits);
+        let mut answers: Vec<redis::Value> = self.ask_since(asked, &pipeline).await?;
+        drop(turn);
+        let epoch: Option<String> = read(answers.pop().ok_or(Unavailable)?)?;
+        if self.is_another(epoch.as_deref()) {
+            // It knows nobody now; that is not to say that nobody is there.
+            return Err(Unavailable);
+        }
+        let (seconds, micros): (i64, i64) = read(answers.remove(0))?;
+        let now = seconds * 1000 + micros / 1000;
+        let began = epoch.as_deref().and_then(|epoch| epoch.split_once(' ')?.1.parse::<i64>().ok());
+        let settles = 0..EPOCH_SETTLES.as_millis() as i64;
+        if began.is_none_or(|began| settles.contains(&(now - began))) {
+            return Err(Unavailable);
+        }
+        let mut dead = redis::pipe();
+        let mut all = Vec::with_capacity(users.len());
+        for (Find { user, .. }, answer) in users.iter().zip(answers) {
+            let entries: Vec<(String, i64)> = read(answer)?;
+            let mut whereabouts = Whereabouts::default();
+            for (node, since) in entries {
+                let age = Duration::from_millis((now - since.abs()).max(0) as u64);
+                let parsed = NodeId::parse(&node);
+                if age > DEAD_ENTRY_AGE && !parsed.is_some_and(|node| self.is_live(node)) {
+                    dead.cmd("EVAL").arg(REMOVE).arg(1).arg(self.user_key(user));
+                    dead.arg(node).arg(since).ignore();
+                } else if since < 0 {
+                    whereabouts.lost = Some(whereabouts.lost.map_or(age, |lost| lost.min(age)));
+                } else {
+                    whereabouts.nodes.extend(parsed);
+                }
+            }
+            all.push(whereabouts);
+        }
+        if !dead.is_empty() {
+            // Met again where it fails.
+            let _: Result<(), Unavailable> = self.ask(&dead).await;
+        }
+        Ok(all)
+    }
+
+    /// Keeps messages of users and looks for them.
+    fn finding(&self, users: &[Find], limits: &Limits) -> Pipeline {
+        let mut pipeline = redis::pipe();
+        pipeline.cmd("TIME");
+        // A message to many is written once.
+        let mut written: HashMap<u64, Arc<str>> = HashMap::new();
+        for (place, Find { user, frames }) in users.iter().enumerate() {
+            // The server knows the text from the first call on.
+            match place {
+                0 => pipeline.cmd("EVAL").arg(FIND),
+                _ => pipeline.cmd("EVALSHA").arg(FIND_HASH.as_str()),
+            };
+            pipeline.arg(3).arg(self.user_key(user));
+            pipeline.arg(self.key_of("inbox", user)).arg(self.key_of("marks", user));
+            pipeline.arg(limits.inbox_messages).arg(limits.inbox_bytes);
+            pipeline.arg(limits.inbox_age.as_millis().max(1) as u64);
+            let lasting = lasting(frames, limits);
+            if lasting.len() < frames.len() {
+                // One that does not fit: it empties the inbox, and that is noted.
+                pipeline.arg(limits.inbox_bytes + 1).arg("");
+            }
+            for frame in lasting {
+                let text = written.entry(frame.number());
+                let text = text.or_insert_with(|| inbox::entry(frame).to_string().into());
+                pipeline.arg(frame.bytes()).arg(&**text);
+            }
+        }
+        // Behind the users: what was forgotten before they were looked for shows here.
+        pipeline.cmd("GET").arg(self.epoch_key());
+        pipeline
+    }
+
     fn begin(&self, run: &str) -> Pipeline {
         let mut pipeline = redis::pipe();
         pipeline.cmd("EVAL").arg(BEGIN).arg(1).arg(self.epoch_key()).arg(run).ignore();
@@ -295,6 +405,27 @@ impl RedisDirectory {
     }
 }
 
+/// Those of a user's messages that will be left when all have been kept, one after another.
+fn lasting<'a>(frames: &'a [Arc<Frame>], limits: &Limits) -> &'a [Arc<Frame>] {
+    let mut bytes = 0;
+    let fits = |frame: &&Arc<Frame>| {
+        bytes += frame.bytes();
+        bytes <= limits.inbox_bytes
+    };
+    let count = frames.iter().rev().take(limits.inbox_messages).take_while(fits).count();
+    frames.get(frames.len() - count..).unwrap_or_default()
+}
+
+/// How many users, of these, one call is about.
+fn at_once(users: &[Find], limits: &Limits) -> usize {
+    let mut bytes = 0;
+    let fits = |find: &&Find| {
+        bytes += lasting(&find.frames, limits).iter().map(|frame| frame.bytes()).sum::<usize>();
+        bytes <= BYTES_AT_ONCE
+    };
+    users.iter().take(USERS_AT_ONCE).take_while(fits).count().max(1)
+}
+
 /// Whether it is the user who may not do that.
 fn is_refusal(error: &RedisError) -> bool {
     error.code() == Some("NOPERM")
@@ -307,7 +438,7 @@ fn too_late() -> RedisError {
 #[async_trait]
 impl Directory for RedisDirectory {
     async fn renew(&self, node: NodeId, lease: Duration) -> Result<Lease, Unavailable> {
-        let run = self.connection().await.map_err(|_| Unavailable)?.run;
+        let run = self.connection(Instant::now()).await.map_err(|_| Unavailable)?.run;
         // Everything may have been forgotten on the same connection.
         let mut pipeline = self.begin(&run);
         let nodes = format!("{}nodes", self.prefix);
@@ -362,54 +493,11 @@ impl Directory for RedisDirectory {
     }
 
     async fn find(&self, users: &[Find], limits: &Limits) -> Result<Vec<Whereabouts>, Unavailable> {
-        let mut pipeline = redis::pipe();
-        pipeline.cmd("TIME");
-        for Find { user, frames } in users {
-            pipeline.cmd("EVAL").arg(FIND).arg(3).arg(self.user_key(user));
-            pipeline.arg(self.key_of("inbox", user)).arg(self.key_of("marks", user));
-            pipeline.arg(limits.inbox_messages).arg(limits.inbox_bytes);
-            pipeline.arg(limits.inbox_age.as_millis().max(1) as u64);
-            for frame in frames {
-                pipeline.arg(frame.bytes()).arg(inbox::entry(frame).to_string());
-            }
-        }
-        // Behind the users: what was forgotten before they were looked for shows here.
-        pipeline.cmd("GET").arg(self.epoch_key());
-        let mut answers: Vec<redis::Value> = self.ask(&pipeline).await?;
-        let epoch: Option<String> = read(answers.pop().ok_or(Unavailable)?)?;
-        if self.is_another(epoch.as_deref()) {
-            // It knows nobody now; that is not to say that nobody is there.
-            return Err(Unavailable);
-        }
-        let (seconds, micros): (i64, i64) = read(answers.remove(0))?;
-        let now = seconds * 1000 + micros / 1000;
-        let began = epoch.as_deref().and_then(|epoch| epoch.split_once(' ')?.1.parse::<i64>().ok());
-        let settles = 0..EPOCH_SETTLES.as_millis() as i64;
-        if began.is_none_or(|began| settles.contains(&(now - began))) {
-            return Err(Unavailable);
-        }
-        let mut dead = redis::pipe();
-        let mut all = Vec::with_capacity(users.len());
-        for (Find { user, .. }, answer) in users.iter().zip(answers) {
-            let entries: Vec<(String, i64)> = read(answer)?;
-            let mut whereabouts = Whereabouts::default();
-            for (node, since) in entries {
-                let age = Duration::from_millis((now - since.abs()).max(0) as u64);
-                let parsed = NodeId::parse(&node);
-                if age > DEAD_ENTRY_AGE && !parsed.is_some_and(|node| self.is_live(node)) {
-                    dead.cmd("EVAL").arg(REMOVE).arg(1).arg(self.user_key(user));
-                    dead.arg(node).arg(since).ignore();
-                } else if since < 0 {
-                    whereabouts.lost = Some(whereabouts.lost.map_or(age, |lost| lost.min(age)));
-                } else {
-                    whereabouts.nodes.extend(parsed);
-                }
-            }
-            all.push(whereabouts);
-        }
-        if !dead.is_empty() {
-            // Met again where it fails.
-            let _: Result<(), Unavailable> = self.ask(&dead).await;
+        let (mut all, mut rest) = (Vec::with_capacity(users.len()), users);
+        while !rest.is_empty() {
+            let some;
+            (some, rest) = rest.split_at(at_once(rest, limits));
+            all.extend(self.find_some(some, limits).await?);
         }
         Ok(all)
     }
@@ -484,12 +572,15 @@ impl Directory for RedisDirectory {
 
     async fn deny(&self, denials: &[(UserId, SystemTime)]) -> Result<(), Unavailable> {
         let key = format!("{}denied", self.prefix);
-        let mut pipeline = redis::pipe();
-        for (user, before) in denials {
-            pipeline.cmd("EVAL").arg(DENY).arg(1).arg(&key);
-            pipeline.arg(user.as_str()).arg(super::views::seconds(*before)).ignore();
+        for denials in denials.chunks(USERS_AT_ONCE) {
+            let mut pipeline = redis::pipe();
+            for (user, before) in denials {
+                pipeline.cmd("EVAL").arg(DENY).arg(1).arg(&key);
+                pipeline.arg(user.as_str()).arg(super::views::seconds(*before)).ignore();
+            }
+            let () = self.ask(&pipeline).await?;
         }
-        self.ask(&pipeline).await
+        Ok(())
     }
 
     async fn denials(&self) -> Result<Vec<(UserId, SystemTime)>, Unavailable> {
@@ -529,6 +620,35 @@ impl Parcels for Line {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What one call is about is bounded, whatever is sent.
+    #[test]
+    fn many_users_and_large_messages_are_many_calls() {
+        let frame = |bytes: usize| {
+            let payload = format!("\"{}\"", "x".repeat(bytes));
+            Frame::new("notify", "m", payload.as_bytes(), 1 << 20).unwrap()
+        };
+        let users = |count: usize, frames: Vec<Arc<Frame>>| -> Vec<Find> {
+            let find = |n| Find { user: UserId::new(&format!("user-{n}")), frames: frames.clone() };
+            (0..count).map(find).collect()
+        };
+        let limits = Limits::default();
+        assert_eq!(at_once(&users(3, vec![frame(1)]), &limits), 3);
+        assert_eq!(at_once(&users(20_000, vec![frame(1)]), &limits), USERS_AT_ONCE);
+        assert_eq!(at_once(&users(20_000, vec![frame(50_000)]), &limits), BYTES_AT_ONCE / 50_000);
+        // Of a user's messages those that an inbox has room for.
+        let (small, large) = (frame(1), frame(50_000));
+        let many: Vec<_> = (0..1_000).map(|_| small.clone()).collect();
+        assert_eq!(lasting(&many, &limits).len(), limits.inbox_messages);
+        let mixed = [small.clone(), large.clone(), large.clone(), small.clone()];
+        assert_eq!(lasting(&mixed, &limits).len(), 2);
+        assert_eq!(lasting(&[small.clone(), frame(100_000)], &limits).len(), 0);
+        let none = Limits { inbox_messages: 0, ..Limits::default() };
+        assert_eq!(lasting(&[small], &none).len(), 0);
+        assert_eq!(at_once(&users(2, vec![frame(1_000_000); 3]), &limits), 2, "not kept at all");
+        let roomy = Limits { inbox_bytes: 8 << 20, ..Limits::default() };
+        assert_eq!(at_once(&users(2, vec![frame(1_000_000); 3]), &roomy), 1, "one goes alone");
+    }
 
     #[test]
     fn two_users_never_share_a_key_or_leave_their_slot() {

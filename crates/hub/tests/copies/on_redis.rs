@@ -1,16 +1,17 @@
 //! Redis flushed, killed and frozen under two nodes.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
 use potok_hub::tokens::development;
 use potok_hub::trouble::Planted;
-use potok_hub::{Answer, Directory, Hub, Limits, NodeId, RedisDirectory, UserId};
+use potok_hub::{Answer, Directory, Find, Hub, Limits, NodeId, Presence, RedisDirectory, UserId};
 use potok_services::Redis;
 use serde_json::json;
 
 use crate::pair::{Pair, limits, with};
-use crate::support::{patiently, until};
+use crate::support::{frame, patiently, until};
 
 async fn on<T: Send + 'static>(
     redis: &Arc<Redis>,
@@ -163,6 +164,89 @@ async fn where_redis_refuses_the_channels_nobody_is_said_to_be_away() {
     let rights: Vec<_> = rights.into_iter().chain(["+@all", "-@dangerous", "+info"]).collect();
     on(&redis, move |redis| redis.command(&rights)).await;
     a.acknowledged("alice", &mut alice).await;
+}
+
+/// Messages to very many people at once are taken, and the lease is renewed meanwhile as ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_to_very_many_people_are_found_a_few_at_a_time() {
+    const USERS: usize = 20_000;
+    let redis = Arc::new(tokio::task::spawn_blocking(Redis::start).await.unwrap());
+    let directory = Arc::new(RedisDirectory::new(&redis.url(), "notifications").unwrap());
+    let node = NodeId::parse("0123456789abcdef").unwrap();
+    let lease = Duration::from_secs(15);
+    assert!(!directory.renew(node, lease).await.unwrap().kept);
+    let user = |number: usize| UserId::new(&format!("user-{number}"));
+    let here: Vec<_> = (USERS - 500..USERS).map(|number| (user(number), Presence::Here)).collect();
+    directory.announce(node, &here).await.unwrap();
+    // A message to each, and one to all.
+    let all = frame(&json!("to all"));
+    let find = |number| Find {
+        user: user(number),
+        frames: vec![frame(&json!(format!("{number:01000}"))), all.clone()],
+    };
+    let finds: Vec<_> = (0..USERS).map(find).collect();
+    let first = finds.get(..1).unwrap();
+    // Not in the first moments of an epoch.
+    let settled = async { while directory.find(first, &Limits::default()).await.is_err() {} };
+    patiently("it settles", settled).await;
+    let renewed = Arc::new(AtomicUsize::new(0));
+    let renewing = {
+        let (directory, renewed) = (directory.clone(), renewed.clone());
+        tokio::spawn(async move {
+            loop {
+                assert!(directory.renew(node, lease).await.unwrap().kept);
+                renewed.fetch_add(1, Ordering::AcqRel);
+            }
+        })
+    };
+    let before = renewed.load(Ordering::Acquire);
+    let found = directory.find(&finds, &Limits::default()).await.unwrap();
+    let meanwhile = renewed.load(Ordering::Acquire) - before;
+    assert!(!renewing.is_finished(), "it is renewed all the time");
+    renewing.abort();
+    assert_eq!(found.len(), USERS);
+    for (number, whereabouts) in found.iter().enumerate() {
+        let nodes: &[NodeId] = if number < USERS - 500 { &[] } else { &[node] };
+        assert_eq!(whereabouts.nodes, nodes, "user-{number}");
+    }
+    // Behind a part of them, not behind all.
+    assert!(meanwhile > 10, "renewed {meanwhile} times");
+    let kept =
+        |redis: &Redis| redis.command(&["LLEN", "potok:hub:notifications:inbox:{9:user-1234}"]);
+    assert_eq!(on(&redis, kept).await, "2", "each kept once");
+}
+
+/// What an inbox has no room for is not sent to Redis, and still known to be missing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_messages_than_an_inbox_holds_leave_its_last_ones() {
+    let redis = Arc::new(tokio::task::spawn_blocking(Redis::start).await.unwrap());
+    let directory = RedisDirectory::new(&redis.url(), "notifications").unwrap();
+    let node = NodeId::parse("0123456789abcdef").unwrap();
+    directory.renew(node, Duration::from_secs(15)).await.unwrap();
+    let limits = Limits { resume_overlap: Duration::ZERO, ..Limits::default() };
+    let alice = UserId::new("alice");
+    let numbered = |number: usize| {
+        potok_hub::Frame::new("notify", &format!("m{number}"), b"1", 1_000).unwrap()
+    };
+    let find = |frames| [Find { user: alice.clone(), frames }];
+    let settled = async { while directory.find(&find(Vec::new()), &limits).await.is_err() {} };
+    patiently("it settles", settled).await;
+    directory.find(&find(vec![numbered(0)]), &limits).await.unwrap();
+    let many = (1..=1_000).map(numbered).collect();
+    directory.find(&find(many), &limits).await.unwrap();
+    // Times are in milliseconds.
+    let now = |redis: &Redis| redis.command(&["EVAL", "return redis.call('TIME')[2] / 1000", "0"]);
+    let then = on(&redis, now).await;
+    while on(&redis, now).await == then {}
+    directory.find(&find(vec![numbered(1_001)]), &limits).await.unwrap();
+    let told = |last: &'static str| directory.since(&alice, last, &limits);
+    assert_eq!(told("m0").await.unwrap(), None);
+    assert_eq!(told("m901").await.unwrap(), None, "it gave way to the last");
+    // Of the same moment as those that were not kept: nobody can say that nothing is missing.
+    assert_eq!(told("m1000").await.unwrap(), None);
+    assert_eq!(told("m1001").await.unwrap().map(|missed| missed.len()), Some(1));
+    let count = |redis: &Redis| redis.command(&["LLEN", "potok:hub:notifications:inbox:{5:alice}"]);
+    assert_eq!(on(&redis, count).await, limits.inbox_messages.to_string());
 }
 
 /// Of a node that died long ago nothing stays; what somebody said anew does.

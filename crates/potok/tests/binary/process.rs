@@ -47,9 +47,10 @@ impl ProcessOutput {
         self
     }
 
-    /// Lines of JSON.
+    /// Lines of JSON. Fails unless it went well: what could not be read is not the same as nothing.
     #[track_caller]
     pub fn lines(&self) -> Vec<Value> {
+        assert_eq!(self.code, Some(0), "{}\n{}", self.stderr, self.text());
         let parse = |line| serde_json::from_str(line).expect(line);
         self.text().lines().map(parse).collect()
     }

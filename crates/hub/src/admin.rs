@@ -151,7 +151,14 @@ impl Node {
             "People with a connection to this node now.",
             &one(stats.users as u64),
         );
-        family("connects_total", "counter", "Connections there have been.", &one(stats.connected));
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let connects = [
+            by("result", "accepted", stats.connected),
+            by("result", "full", of(&self.counters().full)),
+            by("result", "stopping", of(&self.counters().stopping)),
+        ];
+        let help = "Connections there have been, and clients that were turned away.";
+        family("connects_total", "counter", help, &connects);
         let closes: Vec<_> = Ending::ALL
             .iter()
             .zip(self.counters().closes())
@@ -160,17 +167,17 @@ impl Node {
         family("closes_total", "counter", "Connections that ended.", &closes);
         family("sent_messages_total", "counter", "Messages to send.", &one(stats.sent));
         let answers = [
-            by("answer", "acknowledged", stats.acknowledged),
-            by("answer", "nobody", stats.nobody),
-            by("answer", "no_answer", stats.no_answer),
-            by("answer", "unavailable", stats.unavailable),
+            by("kind", "acknowledged", stats.acknowledged),
+            by("kind", "nobody", stats.nobody),
+            by("kind", "no_answer", stats.no_answer),
+            by("kind", "unavailable", stats.unavailable),
         ];
         family("answers_total", "counter", "How messages ended.", &answers);
-        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let completions = [
             by("kind", "result", of(&self.counters().result)),
             by("kind", "void", of(&self.counters().void)),
             by("kind", "no_result", stats.no_result),
+            by("kind", "multiple", of(&self.counters().multiple)),
             by("kind", "threw", stats.threw),
             by("kind", "late", stats.late),
             by("kind", "unknown", stats.unknown),
@@ -181,12 +188,27 @@ impl Node {
         family("mute_connections", "gauge", help, &one(mute as u64));
         let help = "Clients dropped because they did not read.";
         family("slow_clients_total", "counter", help, &one(stats.slow));
-        family("queued_bytes", "gauge", "Bytes on their way out.", &one(stats.queued_bytes as u64));
+        let help = "Bytes on their way out, and of what waits for a user or for another node.";
+        family("queue_bytes", "gauge", help, &one(stats.queued_bytes as u64));
+        let lingered = [
+            by("outcome", "found", of(&self.counters().lingered_found)),
+            by("outcome", "nobody", of(&self.counters().lingered_nobody)),
+            by("outcome", "unavailable", of(&self.counters().lingered_unavailable)),
+        ];
+        let help = "Messages that waited for somebody who had just left.";
+        family("linger_total", "counter", help, &lingered);
+        let help = "Connections that ended as soon as they were asked for their first answer.";
+        family("closed_on_id_total", "counter", help, &one(of(&self.counters().closed_on_id)));
         let refusals = self.counters().refusals.lock().unwrap_or_else(PoisonError::into_inner);
         let refusals: Vec<_> =
             refusals.iter().map(|(reason, count)| by("reason", reason, *count)).collect();
-        family("tokens_refused_total", "counter", "Tokens refused.", &refusals);
-        family("key_fetches_total", "counter", "Fetches of keys.", &one(stats.key_fetches));
+        family("token_refusals_total", "counter", "Tokens refused.", &refusals);
+        let failed = self.authority().failed_fetches();
+        let fetches = [
+            by("result", "ok", stats.key_fetches.saturating_sub(failed)),
+            by("result", "failed", failed),
+        ];
+        family("jwks_fetches_total", "counter", "Fetches of the issuer's keys.", &fetches);
         if let Some(copies) = self.copies() {
             let nodes = copies.others().len() as u64 + 1;
             family("nodes", "gauge", "Nodes with a lease, as this one sees it.", &one(nodes));
@@ -198,7 +220,7 @@ impl Node {
             let help = "How often all users were announced to the other nodes.";
             family("announces_total", "counter", help, &announced);
             let help = "How often the line to the other nodes broke.";
-            family("lines_lost_total", "counter", help, &one(of(&self.counters().lines_lost)));
+            family("bus_lost_total", "counter", help, &one(of(&self.counters().lines_lost)));
         }
         out
     }

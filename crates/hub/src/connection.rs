@@ -19,7 +19,7 @@ use crate::contract::{AckRule, Answer, Transport, UserId};
 use crate::counters::{Counters, add};
 use crate::delivery::{Delivery, Settlements};
 use crate::outbox::{Outbox, QueuedFrame, bytes_of};
-use crate::protocol::{ClientCompletion, Encoded, Protocol};
+use crate::protocol::{ClientCompletion, Encoded, Protocol, handshake};
 use crate::resend::ReturnSlot;
 use crate::settings::Limits;
 use crate::transport::http_side::HttpSide;
@@ -43,10 +43,12 @@ pub(crate) enum Ending {
     Silent,
     /// It broke the protocol or a limit of it.
     Violation,
+    /// It did not shake hands, or not in a way that is understood.
+    NoHandshake,
 }
 
 impl Ending {
-    pub const ALL: [Ending; 7] = [
+    pub const ALL: [Ending; 8] = [
         Ending::ByClient,
         Ending::Broken,
         Ending::Elsewhere,
@@ -54,6 +56,7 @@ impl Ending {
         Ending::Slow,
         Ending::Silent,
         Ending::Violation,
+        Ending::NoHandshake,
     ];
 
     /// As metrics call it.
@@ -66,6 +69,7 @@ impl Ending {
             Ending::Slow => "slow",
             Ending::Silent => "silent",
             Ending::Violation => "violation",
+            Ending::NoHandshake => "handshake",
         }
     }
 
@@ -77,8 +81,12 @@ impl Ending {
             Ending::Violation => {
                 Some((Some("The message broke the protocol or a limit of the hub."), false))
             }
-            // It would sit in the queue, or nobody is there to read it.
-            Ending::ByClient | Ending::Broken | Ending::Slow | Ending::Silent => None,
+            // It would sit in the queue, or nobody is there to read it, or it was told already.
+            Ending::ByClient
+            | Ending::Broken
+            | Ending::Slow
+            | Ending::Silent
+            | Ending::NoHandshake => None,
         }
     }
 }
@@ -211,6 +219,13 @@ impl Connection {
     pub fn control(&self, encoded: Encoded, now: u32) {
         self.outbox().push(QueuedFrame::Control(encoded), now, &self.counters);
         self.wake();
+    }
+
+    /// Says why there will be no handshake, and ends it.
+    pub fn refuse(&self, why: &str, now: u32) -> Ending {
+        self.control(Encoded::Text(handshake::answer(Some(why)).into()), now);
+        self.end(Ending::NoHandshake);
+        Ending::NoHandshake
     }
 
     /// Queues the answer to a call.
@@ -375,6 +390,7 @@ impl Connection {
             outbox.counted_bytes -= sent.bytes;
         }
         outbox.mute = false;
+        (outbox.first_asked, outbox.has_answered) = (0, true);
         if let Some(resend) = &mut outbox.resend {
             // Who completed it has read all that came before it.
             let bytes = resend.confirm(sent.place);
@@ -388,16 +404,21 @@ impl Connection {
         }
         match completed {
             ClientCompletion::NoResult => add(&self.counters.no_result),
+            ClientCompletion::MultipleResults => add(&self.counters.multiple),
             ClientCompletion::Threw => add(&self.counters.threw),
             ClientCompletion::Result => add(&self.counters.result),
             ClientCompletion::Void => add(&self.counters.void),
         }
         let acknowledges = match completed {
             ClientCompletion::Result => true,
-            ClientCompletion::NoResult if planted(limits, Planted::ErrorIsNotDelivered) => false,
-            ClientCompletion::Void | ClientCompletion::NoResult => {
-                sent.delivery.ack == AckRule::Any
+            ClientCompletion::NoResult | ClientCompletion::MultipleResults
+                if planted(limits, Planted::ErrorIsNotDelivered) =>
+            {
+                false
             }
+            ClientCompletion::Void
+            | ClientCompletion::NoResult
+            | ClientCompletion::MultipleResults => sent.delivery.ack == AckRule::Any,
             ClientCompletion::Threw => false,
         };
         if acknowledges {
@@ -475,6 +496,15 @@ impl Connection {
         Ending::ALL.into_iter().find(|known| *known as u8 == ending)
     }
 
+    /// Whether its client went as soon as it was asked for its first answer, as those do that do not
+    /// know what an answer is. Before [`clear`](Self::clear) alone.
+    pub fn went_when_asked(&self, now: u32) -> bool {
+        let outbox = self.outbox();
+        let by_itself = matches!(self.ending(), Some(Ending::ByClient | Ending::Broken));
+        let asked = outbox.first_asked;
+        by_itself && !outbox.ended && asked > 0 && now.saturating_sub(asked) <= 1
+    }
+
     /// Lets go of all messages, when nothing will come of them any more. Answers that are left stay.
     pub fn clear(&self, settlements: &mut Settlements) {
         let mut outbox = self.outbox();
@@ -526,7 +556,7 @@ impl Connection {
         let mut outbox = self.outbox();
         if outbox.protocol.is_none() && since(self.attached) >= limits.handshake_within {
             drop(outbox);
-            self.end(Ending::Broken);
+            self.refuse(handshake::TOO_LATE, now);
             return false;
         }
         let polled = self.origin.transport == Transport::LongPolling;

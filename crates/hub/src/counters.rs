@@ -1,7 +1,7 @@
 //! What the hub counts. Numbers only rise, except those that say how much there is now.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::Frame;
@@ -19,10 +19,14 @@ pub(crate) struct Counters {
     unavailable: AtomicU64,
     pub sent: AtomicU64,
     pub connected: AtomicU64,
+    /// Clients that were told that there is no room, and that the hub stops.
+    pub full: AtomicU64,
+    pub stopping: AtomicU64,
     pub closed: [AtomicU64; Ending::ALL.len()],
     pub result: AtomicU64,
     pub void: AtomicU64,
     pub no_result: AtomicU64,
+    pub multiple: AtomicU64,
     pub threw: AtomicU64,
     pub late: AtomicU64,
     pub unknown: AtomicU64,
@@ -34,6 +38,14 @@ pub(crate) struct Counters {
     pub announced: [AtomicU64; Announcing::ALL.len()],
     /// How often this node's line to the others broke.
     pub lines_lost: AtomicU64,
+    /// Messages that waited for a user who had just left, by what became of them.
+    pub lingered_found: AtomicU64,
+    pub lingered_nobody: AtomicU64,
+    pub lingered_unavailable: AtomicU64,
+    /// Connections whose clients went when they were first asked for an answer.
+    pub closed_on_id: AtomicU64,
+    /// Whether the log says that already.
+    told_of_old_clients: AtomicBool,
 }
 
 /// Why all users are announced.
@@ -97,6 +109,28 @@ impl Counters {
             Answer::Nobody => add(&self.nobody),
             Answer::NoAnswer { .. } => add(&self.no_answer),
             Answer::Unavailable => add(&self.unavailable),
+        }
+    }
+
+    /// The answer to a message that waited for its user.
+    pub fn lingered(&self, answer: Answer) {
+        match answer {
+            Answer::Acknowledged | Answer::NoAnswer { .. } => add(&self.lingered_found),
+            Answer::Nobody => add(&self.lingered_nobody),
+            Answer::Unavailable => add(&self.lingered_unavailable),
+        }
+    }
+
+    /// A client went when it was first asked for an answer.
+    pub fn closed_on_id(&self, agent: &str) {
+        add(&self.closed_on_id);
+        if !self.told_of_old_clients.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                agent,
+                "a client closed its connection when it was sent its first message; clients before \
+                 @microsoft/signalr 7 do, and those that copied them: they do not know messages that \
+                 want an answer"
+            );
         }
     }
 

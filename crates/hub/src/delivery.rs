@@ -27,6 +27,8 @@ pub(crate) struct Delivery {
     written: AtomicBool,
     /// Whether a connection's window made it wait.
     waited: AtomicBool,
+    /// Whether it waited for a user who had just left.
+    lingered: AtomicBool,
     /// Other nodes that have not replied yet.
     legs: AtomicUsize,
     /// Another node may have taken it, and its reply may be lost.
@@ -50,6 +52,7 @@ impl Delivery {
             settled: AtomicBool::new(false),
             written: AtomicBool::new(false),
             waited: AtomicBool::new(false),
+            lingered: AtomicBool::new(false),
             legs: AtomicUsize::new(0),
             unsure: AtomicBool::new(false),
             targets: Mutex::default(),
@@ -113,6 +116,18 @@ impl Delivery {
         self.waited.load(Ordering::Acquire)
     }
 
+    /// It waits for a user who has just left.
+    pub fn mark_lingering(&self) {
+        self.lingered.store(true, Ordering::Release);
+    }
+
+    fn count(&self, answer: Answer) {
+        self.counters.answered(answer);
+        if self.lingered.load(Ordering::Acquire) {
+            self.counters.lingered(answer);
+        }
+    }
+
     /// Ends it without an answer.
     pub fn cancel(&self) {
         self.settled.store(true, Ordering::Release);
@@ -122,6 +137,7 @@ impl Delivery {
 impl Drop for Delivery {
     fn drop(&mut self) {
         if !self.settled.swap(true, Ordering::AcqRel) {
+            self.count(Answer::Unavailable);
             self.answers.settle(&[(self.ticket, Answer::Unavailable)]);
         }
     }
@@ -139,7 +155,7 @@ impl Settlements {
         if delivery.settled.swap(true, Ordering::AcqRel) {
             return false;
         }
-        delivery.counters.answered(answer);
+        delivery.count(answer);
         self.all.push((delivery.answers.clone(), delivery.ticket, answer));
         true
     }
@@ -274,6 +290,43 @@ impl Deadlines {
 mod tests {
     use super::*;
     use crate::{Frame, UserId};
+
+    /// Whoever holds a message when it panics does not take its answer away.
+    #[test]
+    fn what_is_dropped_unanswered_is_unavailable_and_counted() {
+        #[derive(Default)]
+        struct Recorder(Mutex<Vec<(Ticket, Answer)>>);
+        impl Answers for Recorder {
+            fn settle(&self, answers: &[(Ticket, Answer)]) {
+                self.0.lock().unwrap().extend_from_slice(answers);
+            }
+        }
+        let (recorder, counters) = (Arc::new(Recorder::default()), Arc::<Counters>::default());
+        let answers: Arc<dyn Answers> = recorder.clone();
+        let delivery = |ticket| {
+            let outgoing = Outgoing {
+                ticket: Ticket(ticket),
+                user: UserId::new("alice"),
+                frame: Frame::new("notify", "m", b"1", 1_000).unwrap(),
+                ack_within: Duration::from_secs(10),
+                ack: AckRule::Any,
+            };
+            Delivery::new(&outgoing, &answers, &counters)
+        };
+        let held = delivery(1);
+        let panicking = std::thread::spawn(move || {
+            let _held = held;
+            panic!("on purpose");
+        });
+        assert!(panicking.join().is_err());
+        // Answered or cancelled, it is not answered again.
+        Settlements::default().settle(&delivery(2), Answer::Acknowledged);
+        delivery(3).cancel();
+        let answered = [(Ticket(1), Answer::Unavailable), (Ticket(2), Answer::Acknowledged)];
+        assert_eq!(*recorder.0.lock().unwrap(), answered);
+        let stats = counters.stats(0);
+        assert_eq!((stats.unavailable, stats.acknowledged), (1, 1));
+    }
 
     struct Deaf;
 

@@ -121,6 +121,12 @@ impl Negotiation {
     }
 }
 
+/// The connection that a secret names, whoever made it.
+pub(crate) fn named(secret: &str) -> Option<[u8; ID]> {
+    let bytes = URL_SAFE_NO_PAD.decode(secret).ok()?;
+    bytes.get(NODE..NODE + ID)?.try_into().ok()
+}
+
 fn now() -> u32 {
     wall_now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as u32
 }
@@ -181,6 +187,7 @@ mod tests {
         let held = negotiation.check(&secret, &alice, MINUTE).unwrap();
         assert_eq!(held, Secret { id, ours: true, fresh: true, returns: true });
         assert_eq!(negotiation.check(&secret, &bob, MINUTE), None);
+        assert_eq!((named(&secret), named("x"), named("")), (Some(id), None, None));
         assert_eq!(other.check(&secret, &alice, MINUTE), None);
         assert_eq!(negotiation.check(&public_id(&id), &alice, MINUTE), None);
         for place in 0..secret.len() {

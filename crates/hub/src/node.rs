@@ -311,6 +311,9 @@ impl Node {
     /// No messages go there any more; what it owed an answer for is let go.
     fn detach(&self, connection: &Arc<Connection>) {
         let mut settlements = Settlements::default();
+        if connection.went_when_asked(self.now()) {
+            self.counters.closed_on_id(&connection.origin.agent);
+        }
         let by_client = matches!(connection.ending(), Some(Ending::ByClient | Ending::Kicked));
         self.take_away(connection, !by_client);
         connection.clear(&mut settlements);

@@ -32,6 +32,9 @@ pub(crate) struct Outbox {
     pub counted_bytes: usize,
     /// Not waited for, until it completes something.
     pub mute: bool,
+    /// When it was first asked for an answer; 0 before that, and from its first one on.
+    pub first_asked: u32,
+    pub has_answered: bool,
     /// Since when it has not been given anything because it is about to be closed.
     pub leaving_since: Option<u32>,
     pub ended: bool,
@@ -113,6 +116,9 @@ impl Outbox {
         counters: &Counters,
     ) {
         let place = self.push(QueuedFrame::Message(frame.clone()), now, counters);
+        if self.first_asked == 0 && !self.has_answered {
+            self.first_asked = now.max(1);
+        }
         let (number, bytes, delivery) = (frame.number(), frame.bytes(), delivery.clone());
         let sent = UnansweredMessage { number, bytes, delivery, counted, place };
         self.remember(sent, limits);

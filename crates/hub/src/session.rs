@@ -45,7 +45,17 @@ impl Session {
                 None => (Framing::Separated, handshake::BYTES_MAX),
                 Some(protocol) => (protocol.framing(), node.limits().received_bytes),
             };
-            let Some(message) = arrived.next(framing, limit).map_err(violation)? else { break };
+            let message = match arrived.next(framing, limit) {
+                Ok(Some(message)) => message,
+                Ok(None) => break,
+                Err(broken) => {
+                    let ending = violation(broken);
+                    return Err(match self.protocol {
+                        Some(_) => ending,
+                        None => connection.refuse(handshake::UNREADABLE, node.now()),
+                    });
+                }
+            };
             match self.protocol {
                 None => self.shake_hands(node, connection, message)?,
                 Some(protocol) => {
@@ -90,11 +100,7 @@ impl Session {
                 }
                 Ok(())
             }
-            Err(error) => {
-                let answer = handshake::answer(Some(&error));
-                connection.control(Encoded::Text(answer.into()), node.now());
-                Err(Ending::ByClient)
-            }
+            Err(error) => Err(connection.refuse(&error, node.now())),
         }
     }
 

@@ -106,6 +106,7 @@ impl Users {
         if user.parked.len() >= limits.waiting || bytes + frame.bytes() > limits.queued_bytes {
             return Parking::Full;
         }
+        delivery.mark_lingering();
         user.parked.push_back(ParkedMessage {
             frame: frame.clone(),
             delivery: delivery.clone(),

@@ -178,9 +178,11 @@ impl RoutingState {
     ) {
         let search = self.searches.entry(pending.user.clone());
         let search = search.or_insert_with(|| Search { until, pending: VecDeque::default() });
-        match search.has_room(&pending.frame, limits) {
-            true => search.add(pending),
-            false => settlements.unanswered(&pending.delivery),
+        if search.has_room(&pending.frame, limits) {
+            pending.delivery.mark_lingering();
+            search.add(pending);
+        } else {
+            settlements.unanswered(&pending.delivery);
         }
     }
 

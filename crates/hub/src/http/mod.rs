@@ -27,6 +27,7 @@ use self::peers::{Peer, Peers};
 use self::request::RequestQuery;
 use crate::connection::{Connection, Origin};
 use crate::contract::Transport;
+use crate::counters::add;
 use crate::live::Unattached;
 use crate::negotiate::{self, Secret};
 use crate::node::{Attachment, Node, wall_now};
@@ -136,9 +137,11 @@ impl Door {
 
     fn has_room(&self) -> Result<(), HttpRefusal> {
         if self.node.is_draining() {
+            add(&self.node.counters().stopping);
             return Err(no(StatusCode::SERVICE_UNAVAILABLE, "the hub is stopping"));
         }
         if self.node.is_full() {
+            add(&self.node.counters().full);
             return Err(no(StatusCode::SERVICE_UNAVAILABLE, "the hub is full"));
         }
         Ok(())
@@ -278,7 +281,10 @@ impl Door {
         let attachment = self.node.attach(origin, person);
         attachment.map_err(|unattached| match unattached {
             Unattached::Taken => no(StatusCode::CONFLICT, "the connection has a transport already"),
-            Unattached::Full => no(StatusCode::SERVICE_UNAVAILABLE, "the hub is full"),
+            Unattached::Full => {
+                add(&self.node.counters().full);
+                no(StatusCode::SERVICE_UNAVAILABLE, "the hub is full")
+            }
         })
     }
 
@@ -337,8 +343,15 @@ impl Door {
             return Err(no(StatusCode::BAD_REQUEST, "Connection ID required"));
         };
         let within = self.node.settings().limits.attach_within;
-        let secret = self.node.negotiation.check(id, &person.user, within);
-        secret.ok_or_else(|| no(StatusCode::NOT_FOUND, "No Connection with that ID"))
+        let negotiation = &self.node.negotiation;
+        negotiation.check(id, &person.user, within).ok_or_else(|| {
+            // As the original has it: who has the secret, and speaks for somebody else, is told so.
+            let named = negotiate::named(id).and_then(|named| self.node.find(&named));
+            match named.and_then(|live| negotiation.check(id, &live.origin.user, within)) {
+                Some(_) => no(StatusCode::FORBIDDEN, "the connection is another user's"),
+                None => no(StatusCode::NOT_FOUND, "No Connection with that ID"),
+            }
+        })
     }
 
     /// Who asks.

@@ -9,6 +9,11 @@ pub const BYTES_MAX: usize = 4 << 10;
 /// Adds stateful reconnects, which a client only uses where negotiation offered them.
 const VERSION_MAX: u64 = 2;
 
+/// What clients are told, in the words of the original: where it did not come in time, and where it
+/// is none.
+pub const TOO_LATE: &str = "Handshake was canceled.";
+pub const UNREADABLE: &str = "An unexpected error occurred during connection handshake.";
+
 /// What a client and the hub agree on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreement {
@@ -25,8 +30,7 @@ struct Request {
 
 /// What a client asks for, or what it is told.
 pub fn parse(message: &[u8], binary: bool) -> Result<Agreement, String> {
-    let request: Request =
-        serde_json::from_slice(message).map_err(|_| "The handshake is not valid.".to_owned())?;
+    let request: Request = serde_json::from_slice(message).map_err(|_| UNREADABLE.to_owned())?;
     let protocol = match request.protocol.as_str() {
         "json" => Protocol::Json,
         "messagepack" if binary => Protocol::MessagePack,
@@ -42,7 +46,9 @@ pub fn parse(message: &[u8], binary: bool) -> Result<Agreement, String> {
     };
     if request.version == 0 || request.version > VERSION_MAX {
         let (name, version) = (protocol.name(), request.version);
-        return Err(format!("The server does not support version {version} of '{name}'."));
+        let why =
+            format!("The server does not support version {version} of the '{name}' protocol.");
+        return Err(why);
     }
     Ok(Agreement { protocol, numbered: request.version == VERSION_MAX })
 }
@@ -66,9 +72,18 @@ mod tests {
         assert_eq!(ask(r#"{"protocol":"json","version":1}"#), agreed(Protocol::Json, false));
         let both = ask(r#"{"protocol":"messagepack","version":2}"#);
         assert_eq!(both, agreed(Protocol::MessagePack, true));
-        assert!(ask(r#"{"protocol":"json","version":3}"#).is_err());
-        assert!(ask(r#"{"protocol":"protobuf","version":1}"#).is_err());
-        assert!(ask("{}").is_err());
+        // In the words of the original.
+        for (asked, told) in [
+            (
+                r#"{"protocol":"json","version":3}"#,
+                "The server does not support version 3 of the 'json' protocol.",
+            ),
+            (r#"{"protocol":"protobuf","version":1}"#, "The protocol 'protobuf' is not supported."),
+            ("{}", UNREADABLE),
+            ("nonsense", UNREADABLE),
+        ] {
+            assert_eq!(ask(asked), Err(told.to_owned()), "{asked}");
+        }
         let text_only = parse(br#"{"protocol":"messagepack","version":1}"#, false).unwrap_err();
         assert!(text_only.contains("'Binary' transfer format"), "{text_only}");
         assert_eq!(answer(Some("a\u{1e}")).bytes().filter(|b| *b == 0x1e).count(), 1);

@@ -93,8 +93,10 @@ pub struct Invocation {
 pub enum ClientCompletion {
     Result,
     Void,
-    /// The stock client's words where handlers return nothing, or more than one a value.
+    /// The stock client's words where handlers return nothing.
     NoResult,
+    /// The same where more than one returns a value.
+    MultipleResults,
     Threw,
 }
 
@@ -105,7 +107,8 @@ const MULTIPLE_RESULTS: &str = "Client provided multiple results.";
 impl ClientCompletion {
     fn error(text: &str) -> Self {
         match text {
-            NO_RESULT | MULTIPLE_RESULTS => ClientCompletion::NoResult,
+            NO_RESULT => ClientCompletion::NoResult,
+            MULTIPLE_RESULTS => ClientCompletion::MultipleResults,
             _ => ClientCompletion::Threw,
         }
     }
@@ -275,7 +278,7 @@ mod tests {
                 (Ok(Value::from(7)), ClientCompletion::Result),
                 (Ok(Value::Null), ClientCompletion::Void),
                 (Err(NO_RESULT.to_owned()), ClientCompletion::NoResult),
-                (Err(MULTIPLE_RESULTS.to_owned()), ClientCompletion::NoResult),
+                (Err(MULTIPLE_RESULTS.to_owned()), ClientCompletion::MultipleResults),
                 (Err("Error: no".to_owned()), ClientCompletion::Threw),
             ] {
                 let said = whole(protocol.completion("p1", &answer));

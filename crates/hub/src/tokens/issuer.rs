@@ -51,6 +51,10 @@ impl Authority for Issuer {
         self.keys.fetches.load(Ordering::Relaxed)
     }
 
+    fn failed_fetches(&self) -> u64 {
+        self.keys.failed_fetches.load(Ordering::Relaxed)
+    }
+
     fn not_ready(&self) -> Option<String> {
         self.keys.trouble()
     }

@@ -30,6 +30,8 @@ pub struct Keys {
     /// Held by whoever asks the issuer; the others wait for what it learns.
     asking: tokio::sync::Mutex<()>,
     pub fetches: AtomicU64,
+    /// Those of them that failed.
+    pub failed_fetches: AtomicU64,
 }
 
 #[derive(Default)]
@@ -72,6 +74,7 @@ impl Keys {
             state: Mutex::default(),
             asking: tokio::sync::Mutex::default(),
             fetches: AtomicU64::new(0),
+            failed_fetches: AtomicU64::new(0),
         })
     }
 
@@ -130,6 +133,7 @@ impl Keys {
                 state.trouble = None;
             }
             Err(trouble) => {
+                self.failed_fetches.fetch_add(1, Ordering::Relaxed);
                 tracing::warn!(issuer = self.issuer, %trouble, "the issuer's keys cannot be fetched");
                 self.state().trouble = Some(trouble);
             }

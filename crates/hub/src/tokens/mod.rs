@@ -39,6 +39,11 @@ pub trait Authority: Send + Sync {
         0
     }
 
+    /// How many of them failed.
+    fn failed_fetches(&self) -> u64 {
+        0
+    }
+
     /// Whether its tokens are only for clients on this machine.
     fn is_for_development(&self) -> bool {
         false

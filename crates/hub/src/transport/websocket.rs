@@ -182,7 +182,11 @@ async fn close(attachment: &Attachment, socket: &mut WebSocket, ending: Ending) 
         // Nobody takes it.
         Ending::Broken | Ending::Slow | Ending::Silent => return,
         // An answer to a handshake that was refused may be left.
-        Ending::ByClient | Ending::Elsewhere | Ending::Kicked | Ending::Violation => {
+        Ending::ByClient
+        | Ending::Elsewhere
+        | Ending::Kicked
+        | Ending::Violation
+        | Ending::NoHandshake => {
             while let Some(encoded) = connection.take(0) {
                 if socket.send(message(encoded)).await.is_err() {
                     return;

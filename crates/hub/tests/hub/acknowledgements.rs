@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use potok_hub::trouble::Planted;
-use potok_hub::{AckRule, Answer, Hub, Outgoing, Ticket, UserId};
+use potok_hub::{AckRule, Answer, Hub, Limits, Outgoing, Ticket, UserId};
 use serde_json::json;
 
 use crate::support::{AN_HOUR, Client, NO_RESULT, Recorder, TestHub, frame, until};
@@ -315,7 +315,9 @@ async fn messages_reach_a_connection_in_the_order_of_the_calls() {
 async fn what_clients_say_is_counted_by_kind() {
     let hub = TestHub::start().await;
     let mut client = hub.connect("alice").await;
-    let said = [json!({"result": 1}), json!({}), json!({"error": NO_RESULT})];
+    let multiple = "Client provided multiple results.";
+    let said =
+        [json!({"result": 1}), json!({}), json!({"error": NO_RESULT}), json!({"error": multiple})];
     for mut completion in said {
         let ask = hub.send("alice", json!(1)).await;
         completion["type"] = 3.into();
@@ -333,9 +335,84 @@ async fn what_clients_say_is_counted_by_kind() {
         "completions_total{hub=\"notifications\",kind=\"result\"} 1",
         "completions_total{hub=\"notifications\",kind=\"void\"} 1",
         "completions_total{hub=\"notifications\",kind=\"no_result\"} 1",
+        "completions_total{hub=\"notifications\",kind=\"multiple\"} 1",
+        "answers_total{hub=\"notifications\",kind=\"acknowledged\"} 4",
         "mute_connections{hub=\"notifications\"} 1",
-        "tokens_refused_total{hub=\"notifications\",reason=\"malformed\"} 1",
+        "token_refusals_total{hub=\"notifications\",reason=\"malformed\"} 1",
+        "connects_total{hub=\"notifications\",result=\"accepted\"} 1",
     ] {
         assert!(metrics.contains(&format!("potok_hub_{line}\n")), "{line}\n{metrics}");
     }
+}
+
+/// A client that does not know what an answer is goes at its first message: that can be seen.
+#[tokio::test]
+async fn clients_that_go_when_they_are_asked_are_counted() {
+    let hub = TestHub::limited(Limits { linger: Duration::ZERO, ..Limits::default() }).await;
+    let counted = |count: u32| {
+        let line = format!("potok_hub_closed_on_id_total{{hub=\"notifications\"}} {count}\n");
+        hub.node.metrics().contains(&line)
+    };
+    let gone = || hub.node.stats().connections == 0;
+    // Who was asked nothing, and who has answered, went for other reasons.
+    drop(hub.connect("alice").await);
+    until("it is gone", gone).await;
+    let mut client = hub.connect("alice").await;
+    let ask = hub.send("alice", json!(1)).await;
+    let id = client.invoked().await;
+    client.complete(&id).await;
+    assert_eq!(ask.answer().await, Answer::Acknowledged);
+    drop(client);
+    until("it is gone", gone).await;
+    assert!(counted(0), "{}", hub.node.metrics());
+    // On a machine that is busy a second may pass in between.
+    for _ in 0..5 {
+        let mut client = hub.connect("alice").await;
+        let ask = hub.send("alice", json!(1)).await;
+        client.invoked().await;
+        drop(client);
+        assert_eq!(ask.answer().await, Answer::NoAnswer { written: true });
+        until("it is gone", gone).await;
+        if !counted(0) {
+            return;
+        }
+    }
+    panic!("none was counted: {}", hub.node.metrics());
+}
+
+/// What waited for somebody who had just left, by what became of it.
+#[tokio::test]
+async fn what_waited_for_a_user_is_counted_by_its_end() {
+    let hub =
+        TestHub::limited(Limits { linger: Duration::from_secs(2), ..Limits::default() }).await;
+    let gone = || hub.node.stats().connections == 0;
+    let counted = |outcome: &str, count: u32| {
+        let line = format!("linger_total{{hub=\"notifications\",outcome=\"{outcome}\"}} {count}\n");
+        assert!(hub.node.metrics().contains(&line), "{line}{}", hub.node.metrics());
+    };
+    let mut found = 0;
+    while found == 0 {
+        drop(hub.connect("alice").await);
+        until("it is gone", gone).await;
+        let ask = hub.send("alice", json!(1)).await;
+        let mut client = hub.connect("alice").await;
+        tokio::select! {
+            id = client.invoked() => {
+                client.complete(&id).await;
+                assert_eq!(ask.answer().await, Answer::Acknowledged);
+                found += 1;
+            }
+            // She took too long.
+            answer = ask.answer() => assert_eq!(answer, Answer::Nobody),
+        }
+        drop(client);
+        until("it is gone", gone).await;
+    }
+    counted("found", 1);
+    let before = hub.node.stats().nobody;
+    drop(hub.connect("bob").await);
+    until("it is gone", gone).await;
+    assert_eq!(hub.send("bob", json!(1)).await.answer().await, Answer::Nobody);
+    assert_eq!(hub.node.stats().nobody, before + 1);
+    assert!(!hub.node.metrics().contains("outcome=\"nobody\"} 0\n"));
 }

@@ -306,8 +306,46 @@ async fn a_client_without_a_handshake_does_not_stay() {
     let limits = Limits { handshake_within: Duration::from_secs(1), ..Limits::default() };
     let hub = TestHub::with(with(limits)).await;
     let mut client = hub.attach(&hub.token("alice")).await;
+    assert_eq!(client.hear().await, json!({"error": "Handshake was canceled."}));
     assert_eq!(client.heard().await, None);
-    assert_eq!(hub.node.stats().connections, 0);
+    until("it is gone", || hub.node.stats().connections == 0).await;
+}
+
+#[tokio::test]
+async fn a_handshake_that_is_none_is_told_so() {
+    let hub = TestHub::start().await;
+    let unreadable = "An unexpected error occurred during connection handshake.";
+    let version = "The server does not support version 7 of the 'json' protocol.";
+    let large = "x".repeat(10_000);
+    for (said, told) in [
+        ("nonsense\u{1e}", unreadable),
+        ("{\"protocol\":\"json\"}\u{1e}", unreadable),
+        (large.as_str(), unreadable),
+        ("{\"protocol\":\"json\",\"version\":7}\u{1e}", version),
+    ] {
+        let mut client = hub.attach(&hub.token("alice")).await;
+        client.write(said).await;
+        assert_eq!(client.hear().await, json!({"error": told}));
+        assert_eq!(client.heard().await, None);
+    }
+    until("they are gone", || hub.node.stats().connections == 0).await;
+    let counted = "closes_total{hub=\"notifications\",reason=\"handshake\"} 4\n";
+    assert!(hub.node.metrics().contains(counted), "{}", hub.node.metrics());
+}
+
+/// A socket on which nothing more is asked is not kept.
+#[tokio::test]
+async fn a_socket_that_is_idle_after_an_answer_is_closed() {
+    let limits = Limits { head_within: Duration::from_millis(200), ..Limits::default() };
+    let hub = TestHub::with(with(limits)).await;
+    let mut socket = tokio::net::TcpStream::connect(hub.address).await.unwrap();
+    let path = "/hubs/notifications/negotiate?negotiateVersion=1";
+    let token = hub.token("alice");
+    let head = format!("POST {path} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {token}\r\n");
+    socket.write_all(format!("{head}Content-Length: 0\r\n\r\n").as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    patiently("the hub hangs up", socket.read_to_end(&mut answer)).await.unwrap();
+    assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
 }
 
 #[tokio::test]

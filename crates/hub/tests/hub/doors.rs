@@ -238,6 +238,12 @@ async fn a_stranger_cannot_speak_for_a_connection() {
     let bearer_bob = bearer(&hub.token("bob"));
     for method in ["GET", "POST", "DELETE"] {
         let answer = ask(&hub, method, &path, &[("authorization", &bearer_bob)]).await;
+        assert_eq!(answer.status, 403, "{method}");
+        // Of a connection that there is not, nobody is told anything.
+        let issued = hub.negotiate(&hub.token("carol")).await;
+        let carols =
+            format!("/hubs/notifications?id={}", issued["connectionToken"].as_str().unwrap());
+        let answer = ask(&hub, method, &carols, &[("authorization", &bearer_bob)]).await;
         assert_eq!(answer.status, 404, "{method}");
     }
     // The public id is no secret.

@@ -82,6 +82,10 @@ if #ARGV > 3 then
     local at, size = string.match(redis.call('LPOP', KEYS[2]), '^(%d+) (%d+) ')
     whole, bytes, count = math.max(whole, tonumber(at)), bytes - tonumber(size), count - 1
   end
+  local is_old = function()
+    return tonumber(string.match(redis.call('LINDEX', KEYS[2], 0), '^(%d+) ')) <= now - life
+  end
+  while count > 0 and is_old() do drop() end
   for place = 4, #ARGV, 2 do
     local size = tonumber(ARGV[place])
     local fits = most > 0 and size <= room

@@ -34,9 +34,17 @@ async fn what_redis_forgets_is_said_again() {
     let (redis, Pair { a, b }) = start(&limits()).await;
     let mut alice = b.connect("alice").await;
     a.acknowledged("alice", &mut alice).await;
-    on(&redis, |redis| redis.command(&["FLUSHALL"])).await;
+    let flush =
+        "redis.call('FLUSHALL') local t = redis.call('TIME') return t[1] * 1000 + t[2] / 1000";
+    let flushed = on(&redis, |redis| redis.command(&["EVAL", flush, "0"])).await;
     // Never acknowledged without her; and right again by itself.
     a.acknowledged("alice", &mut alice).await;
+    // By the server's own clock: what is said of her was said within the lease.
+    const ALICE: &str = "potok:hub:notifications:user:{5:alice}";
+    let said = on(&redis, |redis| redis.command(&["HVALS", ALICE])).await;
+    let moment = |text: &str| text.trim_matches('"').parse::<u64>().unwrap();
+    let passed = moment(&said) - moment(&flushed);
+    assert!(passed <= limits().lease.as_millis() as u64, "said again after {passed} ms");
     // The key of negotiations is a new one, and the same for both.
     let key = on(&redis, |redis| redis.command(&["EXISTS", "potok:hub:notifications:key"])).await;
     assert_eq!(key, "1");
@@ -247,6 +255,38 @@ async fn more_messages_than_an_inbox_holds_leave_its_last_ones() {
     assert_eq!(told("m1001").await.unwrap().map(|missed| missed.len()), Some(1));
     let count = |redis: &Redis| redis.command(&["LLEN", "potok:hub:notifications:inbox:{5:alice}"]);
     assert_eq!(on(&redis, count).await, limits.inbox_messages.to_string());
+}
+
+/// Each message is kept for its time, also where newer ones keep coming.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn old_messages_give_way_though_new_ones_come() {
+    let redis = Arc::new(tokio::task::spawn_blocking(Redis::start).await.unwrap());
+    let directory = RedisDirectory::new(&redis.url(), "notifications").unwrap();
+    let node = NodeId::parse("0123456789abcdef").unwrap();
+    directory.renew(node, Duration::from_secs(15)).await.unwrap();
+    let limits = Limits {
+        inbox_age: Duration::from_secs(1),
+        inbox_messages: usize::MAX >> 1,
+        inbox_bytes: 1 << 30,
+        ..Limits::default()
+    };
+    let keep = |id: &str| {
+        let frame = potok_hub::Frame::new("notify", id, b"1", 1_000).unwrap();
+        [Find { user: UserId::new("alice"), frames: vec![frame] }]
+    };
+    let settled = async { while directory.find(&keep("first"), &limits).await.is_err() {} };
+    patiently("it settles", settled).await;
+    let list = "potok:hub:notifications:inbox:{5:alice}";
+    let has_first = |redis: &Redis| redis.command(&["LRANGE", list, "0", "-1"]).contains("first");
+    assert!(on(&redis, has_first).await);
+    let gone = async {
+        while on(&redis, has_first).await {
+            directory.find(&keep("later"), &limits).await.unwrap();
+        }
+    };
+    patiently("the first is gone", gone).await;
+    let left = on(&redis, |redis| redis.command(&["LLEN", list])).await;
+    assert_ne!(left, "0", "the later ones are there");
 }
 
 /// Of a node that died long ago nothing stays; what somebody said anew does.

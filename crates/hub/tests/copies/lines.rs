@@ -64,6 +64,11 @@ impl LinePath {
         Arc::new(LinePath { inner: inner.clone(), ..LinePath::default() })
     }
 
+    /// Everything is forgotten, as by FLUSHALL.
+    pub fn forget(&self) {
+        self.inner.forget();
+    }
+
     fn reach(&self) -> Result<&InProcess, Unavailable> {
         if self.away.load(Ordering::Acquire) { Err(Unavailable) } else { Ok(&self.inner) }
     }

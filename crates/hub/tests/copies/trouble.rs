@@ -198,6 +198,22 @@ async fn what_was_asked_before_a_node_stopped_is_not_sent_by_it_afterwards() {
     assert!(sending.await.is_err());
 }
 
+/// Everything is forgotten: whoever is here is known again within the lease, in which each node
+/// renews five times. Counted in renewals, so that a busy machine does not matter.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn presence_is_right_again_within_the_lease() {
+    let (Pair { a, b }, _, way) = apart(&limits()).await;
+    let mut alice = b.connect("alice").await;
+    a.acknowledged("alice", &mut alice).await;
+    for _ in 0..3 {
+        let before = way.renewed.load(Ordering::Acquire);
+        way.forget();
+        a.acknowledged("alice", &mut alice).await;
+        let renewals = way.renewed.load(Ordering::Acquire) - before;
+        assert!(renewals <= 5, "known again after {renewals} renewals");
+    }
+}
+
 /// Told to go at one node, she comes to another with the token she has, which is cut off and has not
 /// heard. Where it hears, she goes; who has shown a newer token by then stays.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::SinkExt;
+use futures::{SinkExt, StreamExt};
 use potok_hub::{AckRule, Answer, Hub, Limits, Outgoing, Ticket, UserId};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -180,4 +180,71 @@ async fn a_handshake_that_comes_after_the_end_opens_nothing() {
     assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");
     assert_eq!(hub.node.stats().users, 0);
     assert_eq!(hub.send("alice", json!(1)).await.answer().await, Answer::Nobody);
+}
+
+/// A client that speaks MessagePack, after its handshake.
+async fn in_messagepack(hub: &TestHub) -> Client {
+    let mut client = hub.attach(&hub.token("mallory")).await;
+    client.write("{\"protocol\":\"messagepack\",\"version\":1}\u{1e}").await;
+    assert_eq!(binary(&mut client).await.as_deref(), Some(b"{}\x1e".as_slice()));
+    client
+}
+
+/// The next message that is no ping; `None` at the end.
+async fn binary(client: &mut Client) -> Option<Vec<u8>> {
+    loop {
+        match patiently("a message", client.socket.next()).await {
+            Some(Ok(Message::Binary(bytes))) if bytes[..] == [2, 0x91, 6] => {}
+            Some(Ok(Message::Binary(bytes))) => return Some(bytes.to_vec()),
+            Some(Ok(Message::Close(_)) | Err(_)) | None => return None,
+            Some(Ok(_)) => {}
+        }
+    }
+}
+
+/// What is no MessagePack, or more than there may be, costs its sender the connection, and nobody
+/// else anything.
+#[tokio::test]
+async fn malformed_messagepack_ends_its_connection() {
+    let hub = TestHub::start().await;
+    let mut alice = hub.connect("alice").await;
+    let counted = |body: &[u8]| [&[body.len() as u8], body].concat();
+    let billions = [0xdd, 0xff, 0xff, 0xff, 0xff];
+    let deep = [&[0x95, 1, 0x80, 0xc0, 0xa1, b'x'], [0x91; 100].as_slice()].concat();
+    for (what, bytes) in [
+        ("a length without end", vec![0xff; 5]),
+        ("a length beyond the limit", vec![0x81, 0x80, 2]),
+        ("an empty message", vec![0]),
+        ("a byte without a meaning", counted(&[0xc1])),
+        ("no array", counted(&[6])),
+        ("a message that is cut off", counted(&[0x95, 1, 0x80, 0xc0])),
+        ("an id that is not UTF-8", counted(&[0x95, 1, 0x80, 0xa1, 0xff, 0xa1, b'x', 0x90])),
+        ("a target that is no text", counted(&[0x95, 1, 0x80, 0xc0, 7, 0x90])),
+        (
+            "billions of arguments",
+            counted(&[&[0x95, 1, 0x80, 0xc0, 0xa1, b'x'], billions.as_slice()].concat()),
+        ),
+        ("arguments without a bottom", counted(&deep)),
+        ("a completion of no kind", counted(&[0x94, 3, 0x80, 0xa1, b'x', 9])),
+    ] {
+        let mut mallory = in_messagepack(&hub).await;
+        mallory.socket.send(Message::binary(bytes)).await.unwrap();
+        let farewell = binary(&mut mallory).await.unwrap_or_default();
+        let farewell = String::from_utf8_lossy(&farewell).into_owned();
+        assert!(farewell.contains("broke the protocol"), "{what}: {farewell}");
+        assert_eq!(binary(&mut mallory).await, None, "{what}");
+    }
+    // What MessagePack can say and JSON cannot is no reason to part.
+    let mut mallory = in_messagepack(&hub).await;
+    let extension = [&[0x95, 1, 0x80, 0xa1, b'7', 0xa4], b"echo".as_slice(), &[0x91, 0xd4, 5, 0]];
+    mallory.socket.send(Message::binary(counted(&extension.concat()))).await.unwrap();
+    let answer = binary(&mut mallory).await.unwrap();
+    let answer = String::from_utf8_lossy(&answer);
+    assert!(answer.contains("Failed to invoke 'echo'"), "{answer}");
+    drop(mallory);
+    until("they are gone", || hub.node.stats().connections == 1).await;
+    let ask = hub.send("alice", json!(1)).await;
+    let id = alice.invoked().await;
+    alice.complete(&id).await;
+    assert_eq!(ask.answer().await, Answer::Acknowledged);
 }

@@ -1,8 +1,8 @@
 // The stock client, unchanged: does what it is told by lines of its input, and tells what happens by
-// lines of its output. Arguments: URL, transport, protocol, package, "stateful".
+// lines of its output. Arguments: URL, transport, protocol, package, "stateful" or "unnegotiated".
 const readline = require("readline");
 
-const [url, transport, protocol, library, stateful] = process.argv.slice(2);
+const [url, transport, protocol, library, option] = process.argv.slice(2);
 const signalr = require(library || "@microsoft/signalr");
 
 const tell = (event, more) => console.log(JSON.stringify({ event, ...more }));
@@ -13,7 +13,7 @@ const builder = new signalr.HubConnectionBuilder()
   .withUrl(url, {
     accessTokenFactory: () => token,
     transport: signalr.HttpTransportType[transport],
-    skipNegotiation: process.env.SKIP_NEGOTIATION === "1",
+    skipNegotiation: option === "unnegotiated",
   })
   .withAutomaticReconnect(Array(200).fill(50))
   .configureLogging(signalr.LogLevel.None);
@@ -21,7 +21,7 @@ if (protocol === "messagepack") {
   const { MessagePackHubProtocol } = require("@microsoft/signalr-protocol-msgpack");
   builder.withHubProtocol(new MessagePackHubProtocol());
 }
-if (stateful) builder.withStatefulReconnect();
+if (option === "stateful") builder.withStatefulReconnect();
 const connection = builder.build();
 
 const told = (method) => (...args) => tell("message", { method, args });

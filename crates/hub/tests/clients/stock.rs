@@ -184,6 +184,76 @@ async fn a_stateful_client_that_says_too_much_is_told_and_stops() {
     }
 }
 
+/// The stock client's own option: no negotiation, and everything else as ever, on any node.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_skips_negotiation_is_a_client() {
+    let settings = HubSettings { sticky: Some(false), ..HubSettings::default() };
+    let hub = TestHub::with(settings).await;
+    for protocol in ["json", "messagepack"] {
+        let proxy = Proxy::start(hub.address);
+        let url = format!("http://{}/hubs/notifications", proxy.address());
+        let user = format!("alice-{protocol}");
+        let mut client = StockClient::unnegotiated(&url, protocol);
+        client.start(&hub.token(&user));
+        let payload = json!({"n": 1});
+        let ask = hub.send_frame(&user, &frame("ask", &payload), AN_HOUR, AckRule::Result).await;
+        assert_eq!(ask.answer().await, Answer::Acknowledged, "{protocol}");
+        assert_eq!(client.await_event("message", &[])["args"][0], payload);
+        client.order(json!({"invoke": ["Echo", 7]}));
+        assert_eq!(client.await_event("result", &[])["result"]["value"], 7);
+        // It comes back the same way.
+        proxy.set(Mode::Cut);
+        client.await_event("reconnecting", &[]);
+        proxy.set(Mode::Pass);
+        client.await_event("reconnected", &[]);
+        client.order(json!({"stop": true}));
+        client.await_event("stopped", &["closed"]);
+        until("it is gone", || hub.node.stats().connections == 0).await;
+        let mut refused = StockClient::unnegotiated(&url, protocol);
+        refused.order(json!({"token": "a.b.c", "start": true}));
+        refused.await_event("failed", &["closed"]);
+    }
+}
+
+/// As the guide has it: it comes back, asks for what came since the last message it saw, and is told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_comes_back_is_told_what_it_missed() {
+    let limits = Limits {
+        linger: Duration::ZERO,
+        resume_overlap: Duration::ZERO,
+        between_polls: Duration::from_secs(5),
+        ..Limits::default()
+    };
+    let hub = TestHub::with(HubSettings { limits, ..HubSettings::default() }).await;
+    let named = |id: &str| Frame::new("notify", id, b"1", 1_000).unwrap();
+    for (transport, protocol) in WAYS {
+        let user = format!("alice-{transport}-{protocol}");
+        let proxy = Proxy::start(hub.address);
+        let url = format!("http://{}/hubs/notifications", proxy.address());
+        let mut client = StockClient::new(&url, transport, protocol);
+        client.start(&hub.token(&user));
+        let ask = hub.send_frame(&user, &named("seen"), AN_HOUR, AckRule::Any).await;
+        assert_eq!(ask.answer().await, Answer::Acknowledged);
+        let seen = client.await_event("message", &[])["args"][1]["id"].clone();
+        proxy.set(Mode::Cut);
+        client.await_event("reconnecting", &[]);
+        until("the cut is noticed", || hub.node.stats().connections == 0).await;
+        for id in ["missed-1", "missed-2"] {
+            let ask = hub.send_frame(&user, &named(id), AN_HOUR, AckRule::Any).await;
+            assert_eq!(ask.answer().await, Answer::Nobody, "{transport} {protocol}");
+        }
+        proxy.set(Mode::Pass);
+        client.await_event("reconnected", &[]);
+        client.order(json!({"invoke": ["Resume", seen]}));
+        let told = client.await_event("result", &[])["result"].clone();
+        let message = |id| json!({"method": "notify", "arguments": [1, {"id": id}]});
+        let messages = ["seen", "missed-1", "missed-2"].map(message);
+        assert_eq!(told, json!({"recovered": true, "messages": messages}), "{transport}");
+        drop(client);
+        until("the client is gone", || hub.node.stats().connections == 0).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn expiry_makes_clients_come_back_and_a_kick_does_not() {
     let limits = Limits {
@@ -230,4 +300,6 @@ async fn an_old_client_that_is_let_in_dies_of_its_first_message() {
     let closed = old.await_event("closed", &["message"]);
     assert!(closed["error"].as_str().unwrap().contains("not supported"), "{closed}");
     assert_ne!(ask.answer().await, Answer::Acknowledged, "the naive version is seen");
+    let counted = "potok_hub_closed_on_id_total{hub=\"notifications\"} 1\n";
+    assert!(hub.node.metrics().contains(counted), "{}", hub.node.metrics());
 }

@@ -25,6 +25,11 @@ impl StockClient {
         StockClient::with(&[url, "WebSockets", protocol, "@microsoft/signalr", "stateful"])
     }
 
+    /// One that opens its WebSocket without asking first.
+    pub fn unnegotiated(url: &str, protocol: &str) -> Self {
+        StockClient::with(&[url, "WebSockets", protocol, "@microsoft/signalr", "unnegotiated"])
+    }
+
     fn with(arguments: &[&str]) -> Self {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/client.js");
         StockClient { script: NodeScript::start(&script, arguments) }

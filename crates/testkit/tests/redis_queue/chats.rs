@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use potok_connectors::redis::QueueOptions;
 use potok_core::Feed;
+use potok_expr::{PeriodBy, Template};
 
 use crate::rig::{
     Copy, LIST, Other, assert_own_chats, by_chat, message, options, patient, server, until,
@@ -103,6 +104,48 @@ pub fn a_chat_that_never_goes_quiet_leaves_at_its_age() {
         copy.groups().first().cloned()
     });
     assert_eq!(copy.groups()[0].reason, "max_wait_reached");
+}
+
+/// Options under which a message says how quiet it has to be behind it.
+fn as_they_say() -> QueueOptions {
+    let quiet_by =
+        PeriodBy { by: None, map: [].into(), millis: Some(Template::parse(".quiet_ms").unwrap()) };
+    let hour = Duration::from_secs(3_600);
+    QueueOptions { quiet: hour, max_age: 2 * hour, quiet_by: Some(quiet_by), ..options() }
+}
+
+/// The last message of a chat needs less silence than those before it: the chat does not wait for theirs.
+#[test]
+pub fn a_quiet_time_that_gets_shorter_counts() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    let copy = Copy::start(&redis.url(), as_they_say(), true);
+    other.push([message("a", 1)]);
+    until("it is sorted", || (other.ask::<i64>(&["LLEN", LIST]) == 0).then_some(()));
+    other.push([message("a", 2).replace("\"n\"", "\"quiet_ms\":200,\"n\"")]);
+    let groups = copy.messages(2);
+    assert_eq!((groups[0].numbers(), groups[0].reason.as_str()), (vec![1, 2], "silence_reached"));
+    until("nothing is left", || other.left().is_empty().then_some(()));
+}
+
+/// One that gets longer counts as well: the look that was due finds that it is too early.
+#[test]
+fn a_quiet_time_that_gets_longer_counts() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    let copy = Copy::start(&redis.url(), as_they_say(), true);
+    let short = message("a", 1).replace("\"n\"", "\"quiet_ms\":60000,\"n\"");
+    other.push([short, message("a", 2)]);
+    until("they are sorted", || (other.ask::<i64>(&["LLEN", LIST]) == 0).then_some(()));
+    let due = format!("potok:list:{LIST}:due");
+    let _: i64 = other.ask(&["ZADD", &due, "XX", "1", "t:a"]);
+    let look = until("it is looked at", || {
+        let look: f64 = other.ask(&["ZSCORE", &due, "t:a"]);
+        (look > 1.0).then_some(look)
+    });
+    let (now, _): (u64, u64) = other.ask(&["TIME"]);
+    assert!(look / 1_000_000.0 > now as f64 + 600.0, "it waits for an hour's silence");
+    assert!(copy.groups().is_empty());
 }
 
 #[test]

@@ -263,6 +263,60 @@ pub fn arrivals_move_no_lease_of_what_belongs_to_no_chat() {
     assert_eq!(values.iter().collect::<BTreeSet<_>>().len(), values.len(), "each once");
 }
 
+/// What is known of a chat is deleted by hand while it is delivered: its next message seems to be the first
+/// of a new chat, and moves no lease.
+#[test]
+fn what_is_deleted_by_hand_moves_no_lease() {
+    for with_lock in [true, false] {
+        let redis = server(&[]);
+        let mut other = Other::new(&redis);
+        let options = QueueOptions { lease: Duration::from_secs(600), ..options() };
+        let copy = Copy::start(&redis.url(), options, false);
+        other.push([message("a", 0)]);
+        let claimed = copy.messages(1);
+        let prefix = format!("potok:list:{LIST}:");
+        let due = format!("{prefix}due");
+        let lease: String = other.ask(&["ZSCORE", &due, "t:a"]);
+        let _: i64 = other.ask(&["DEL", &format!("{prefix}chats")]);
+        if !with_lock {
+            let _: i64 = other.ask(&["DEL", "lock:batch:t:a"]);
+        }
+        other.push([message("a", 1)]);
+        until("it is sorted", || (other.ask::<i64>(&["LLEN", LIST]) == 0).then_some(()));
+        assert_eq!(other.ask::<String>(&["ZSCORE", &due, "t:a"]), lease, "its lease has moved");
+        copy.commit(&claimed[0]).unwrap();
+        if !with_lock {
+            let next = until("the next comes", || copy.groups().get(1).cloned());
+            assert_eq!(next.numbers(), [1]);
+        }
+    }
+}
+
+/// The index is deleted by hand while a chat is delivered and collects its next messages: whoever looks for
+/// lists finds two of it, and leaves its owner the lease.
+#[test]
+fn what_is_found_again_has_its_lease() {
+    let redis = server(&[]);
+    let mut other = Other::new(&redis);
+    let options = QueueOptions { lease: Duration::from_secs(600), ..options() };
+    let first = Copy::start(&redis.url(), options.clone(), false);
+    let (chats, due) = (200, format!("potok:list:{LIST}:due"));
+    other.push((0..chats).map(|n| message(&n.to_string(), n)));
+    first.messages(chats as usize);
+    other.push((0..chats).map(|n| message(&n.to_string(), chats + n)));
+    until("they are sorted", || (other.ask::<i64>(&["LLEN", LIST]) == 0).then_some(()));
+    let _: i64 = other.ask(&["DEL", &due]);
+    let second = Copy::start(&redis.url(), options, false);
+    until("all are found", || (other.ask::<i64>(&["ZCARD", &due]) == 200).then_some(()));
+    let (now, _): (u64, u64) = other.ask(&["TIME"]);
+    let soon = ((now + 300) * 1_000_000).to_string();
+    assert_eq!(other.ask::<i64>(&["ZCOUNT", &due, "-inf", &soon]), 0, "a lease is over");
+    let claims: Vec<String> = other.ask(&["HVALS", &format!("potok:list:{LIST}:claims")]);
+    let owner = |claim: &String| claim.split_once('-').unwrap().0.to_owned();
+    assert_eq!(claims.iter().map(owner).collect::<BTreeSet<_>>().len(), 1, "they are the first's");
+    assert!(second.groups().is_empty());
+}
+
 /// A look gives a claim another token while its last records end: what has ended is not handed out again
 /// under the new one.
 #[test]

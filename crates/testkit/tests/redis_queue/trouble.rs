@@ -70,6 +70,37 @@ pub fn one_bad_chat_stops_no_other() {
     assert_eq!(copy.messages(998).last().unwrap().numbers(), [11]);
 }
 
+/// A key of potok's own holds something else: that is said before anything is moved, again and again, and
+/// nothing is filed twice.
+#[test]
+fn a_wrong_key_of_our_own_doubles_nothing() {
+    for name in ["bad", "claims", "chats", "due"] {
+        let redis = server(&[]);
+        let mut other = Other::new(&redis);
+        let own = format!("potok:list:{LIST}:{name}");
+        let _: String = other.ask(&["SET", &own, "something else"]);
+        let options = QueueOptions { max_count: Some(3), ..options() };
+        let entries = (0..3).map(|n| message("a", n)).chain(["{oops".to_owned()]);
+        other.push(entries.chain([message("b", 3)]));
+        for _ in 0..2 {
+            let copy = Copy::start(&redis.url(), options.clone(), true);
+            let fault = until("it says so", || copy.stalled());
+            assert_eq!(fault.code, "P0908", "{name}");
+            assert!(format!("{fault:?}").contains(&own), "the key is named: {fault:?}");
+            copy.kill();
+        }
+        assert_eq!(other.ask::<i64>(&["LLEN", LIST]), 5, "{name}");
+        let _: i64 = other.ask(&["DEL", &own]);
+        let copy = Copy::start(&redis.url(), options, true);
+        let groups = copy.messages(5);
+        let (chats, bad): (Vec<_>, Vec<_>) = groups.iter().partition(|group| group.key.is_some());
+        assert_eq!(chats.iter().map(|group| group.values.len()).sum::<usize>(), 4, "{name}");
+        assert_eq!(bad.iter().map(|group| group.values.len()).sum::<usize>(), 1, "{name}");
+        until("nothing is left", || other.left().is_empty().then_some(()));
+        assert_eq!(copy.groups().len(), groups.len(), "{name}");
+    }
+}
+
 /// The server dies and comes back with its append-only file.
 #[test]
 fn a_server_that_restarts_goes_on_where_it_was() {

@@ -53,15 +53,10 @@ mod patches {
         (
             Bug::ArrivalMovesLease,
             "",
-            "elseif is_new then\n      look(key, now + math.min(chat.quiet, max_age))",
-            "else\n      look(key, now + math.min(chat.quiet, max_age))",
+            "elseif is_new or is_sooner then\n      look_by(key, now + math.min(chat.quiet, max_age))",
+            "else\n      look_at(key, now + math.min(chat.quiet, max_age))",
         ),
-        (
-            Bug::ArrivalMovesLease,
-            "",
-            "if redis.call('HEXISTS', CLAIMS, '') == 0 then look('', now) end",
-            "look('', now)",
-        ),
+        (Bug::ArrivalMovesLease, "", "  look_by('', now)", "  look_at('', now)"),
         (
             Bug::LockByValue,
             "",

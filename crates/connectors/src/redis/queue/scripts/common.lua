@@ -86,6 +86,17 @@ local function take_lock(key, state)
   state.lock = now_ms + LOCK_MS
   redis.call('SET', lock_of(key), 'processing', 'PXAT', num(state.lock))
 end
+-- A key of ours that holds something else, as an error that names it. What a script has done stays done:
+-- such a key has to stop it before it begins.
+local function wrong_kind(name, kind)
+  local found = redis.call('TYPE', name).ok
+  if found ~= 'none' and found ~= kind then
+    return redis.error_reply('WRONGTYPE `' .. name .. '` is a ' .. found .. ' and should be a ' .. kind)
+  end
+end
+local function wrong_index()
+  return wrong_kind(DUE, 'zset') or wrong_kind(CHATS, 'hash') or wrong_kind(CLAIMS, 'hash')
+end
 local function look_at(key, time) redis.call('ZADD', DUE, num(time), key) end
 -- The microseconds of an ISO 8601 time.
 local function parse_time(text)

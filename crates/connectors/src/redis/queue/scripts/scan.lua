@@ -9,7 +9,9 @@ local function enter(key, time)
 end
 for _, name in ipairs(page[2]) do
   if string.sub(name, 1, 12) == 'queue:batch:' and #name > 12 then
-    enter(string.sub(name, 13), now)
+    -- What is being delivered of it has a lease.
+    local key = string.sub(name, 13)
+    enter(key, redis.call('EXISTS', sending_of(key)) == 1 and now + lease or now)
   elseif string.sub(name, 1, #P + 8) == P .. 'sending:' then
     enter(string.sub(name, #P + 9), now + lease)
   elseif name == P .. 'bad' then

@@ -21,6 +21,8 @@ if size > 0 then
     if head[place] ~= entry(place) then return { 'moved' } end
   end
 end
+local refusal = wrong_index() or wrong_kind(batch_of(''), 'list')
+if refusal then return refusal end
 local waiting = redis.call('ZCARD', DUE)
 if size > 0 and waiting >= waiting_max then return { 'full' } end
 -- Few chats fit, whatever the limit; many do not, and are refused here, with nothing changed.
@@ -30,16 +32,18 @@ redis.call('SET', PROCESSOR_LOCK, 'processing', 'PXAT', until_ms)
 redis.call('SET', P .. 'lock', until_ms)
 
 local earliest
-local function look(key, time)
-  look_at(key, time)
+-- Looks at a chat at that time or before. While something of it is being delivered the time of its look is a
+-- lease, which no arrival moves; the acknowledgement looks at what came.
+local function look_by(key, time)
+  if redis.call('HEXISTS', CLAIMS, key) == 1 then return end
+  redis.call('ZADD', DUE, 'LT', num(time), key)
   if not earliest or time < earliest then earliest = time end
 end
 local function set_aside(entries)
   for from = 1, #entries, 1000 do
     redis.call('RPUSH', P .. 'bad', unpack(entries, from, math.min(from + 999, #entries)))
   end
-  -- A claim of such entries keeps its lease; its acknowledgement looks at the others.
-  if redis.call('HEXISTS', CLAIMS, '') == 0 then look('', now) end
+  look_by('', now)
 end
 local chats, keys = {}, {}
 for index = 1, take_number() do
@@ -71,6 +75,7 @@ for index, chat in ipairs(chats) do
   if not foreign and state.opened == 0 then
     state.opened, state.nonce, changed = now, nonce, true
   end
+  local is_sooner = chat.quiet < state.quiet
   if state.quiet ~= chat.quiet then state.quiet, changed = chat.quiet, true end
   if chat.bytes > 0 then state.bytes, changed = state.bytes + chat.bytes, true end
   local length = redis.pcall('RPUSH', batch_of(key), unpack(entries))
@@ -85,11 +90,11 @@ for index, chat in ipairs(chats) do
     seen[#seen + 1] = iso
     local is_full = length >= max_count or (max_bytes > 0 and state.bytes >= max_bytes)
     if foreign then
-      if is_new then look(key, now + 5 * SECOND) end
-    elseif is_full and redis.call('HEXISTS', CLAIMS, key) == 0 then
-      look(key, now)
-    elseif is_new then
-      look(key, now + math.min(chat.quiet, max_age))
+      if is_new then look_by(key, now + 5 * SECOND) end
+    elseif is_full then
+      look_by(key, now)
+    elseif is_new or is_sooner then
+      look_by(key, now + math.min(chat.quiet, max_age))
     end
     if changed then write_state(key, state) end
   end

@@ -9,6 +9,8 @@ local most, room, lease = take_number(), take_number(), take_number()
 local usual_quiet, max_age = take_number(), take_number()
 local max_count, max_bytes = take_number(), take_number()
 local longest, new_epoch = take_number(), take()
+local refusal = wrong_index()
+if refusal then return refusal end
 although_full()
 local epoch = redis.call('GET', P .. 'epoch')
 if not epoch then

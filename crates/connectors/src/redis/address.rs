@@ -103,6 +103,16 @@ impl RedisAddress {
         Ok(RedisAddress { kind, hosts, tls, certificates })
     }
 
+    /// What tells this data from other data: the hosts, the name that sentinels know, and the database.
+    pub fn place(&self) -> String {
+        let name = match &self.kind {
+            RedisTopology::Sentinel { name } => name.as_str(),
+            RedisTopology::Server | RedisTopology::Cluster => "",
+        };
+        let database = self.hosts.first().map_or(0, |info| info.redis_settings().db());
+        format!("{} {name}/{database}", self.label())
+    }
+
     /// The hosts, for messages.
     pub fn label(&self) -> String {
         let hosts: Vec<_> = self.hosts.iter().map(|info| info.addr().to_string()).collect();
@@ -142,6 +152,15 @@ mod tests {
         let settings = login.hosts[0].redis_settings();
         assert_eq!((settings.username(), settings.password()), (Some("u"), Some("p@")));
         assert_eq!(settings.db(), 3);
+    }
+
+    #[test]
+    fn every_database_is_a_place_of_its_own_whoever_logs_in() {
+        let place = |url: &str| RedisAddress::parse(url).unwrap().place();
+        assert_eq!(place("redis://h"), place("redis://u:p@h:6379/0"));
+        assert_ne!(place("redis://h"), place("redis://h/1"));
+        assert_ne!(place("redis+sentinel://h/main"), place("redis+sentinel://h/other"));
+        assert!(!place("redis://u:secret@h").contains("secret"));
     }
 
     #[test]

@@ -66,14 +66,17 @@ fn a_server_that_was_emptied_in_between_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let seen = folder.path().join("redis-queue");
     let options = QueueOptions { seen: Some(seen.clone()), ..patient() };
-    let is_noted = |redis: &Redis| {
-        let epoch = format!("potok:list:{LIST}:epoch");
+    let is_noted_of = |redis: &Redis, database: &str, list: &str| {
+        let epoch = format!("potok:list:{list}:epoch");
         until("it is noted", || {
-            let epoch: Option<String> = Other::new(redis).ask(&["GET", &epoch]);
+            let mut other = Other::new(redis);
+            let _: String = other.ask(&["SELECT", database]);
+            let epoch: Option<String> = other.ask(&["GET", &epoch]);
             let noted = std::fs::read_to_string(&seen).ok()?;
             (noted.contains(&redis.port().to_string()) && noted.contains(&epoch?)).then_some(())
         });
     };
+    let is_noted = |redis: &Redis| is_noted_of(redis, "0", LIST);
     let copy = Copy::start(&redis.url(), options.clone(), true);
     is_noted(&redis);
     copy.kill();
@@ -91,9 +94,22 @@ fn a_server_that_was_emptied_in_between_is_reported() {
     until("it is counted", || (count(&copy, "emptied") == 1).then_some(()));
     copy.kill();
     let elsewhere = server(&[]);
-    let copy = Copy::start(&elsewhere.url(), options, true);
+    let copy = Copy::start(&elsewhere.url(), options.clone(), true);
     is_noted(&elsewhere);
     assert_eq!(count(&copy, "emptied"), 0);
+    copy.kill();
+    // Another database of that server, and another list of that database, are other data as well.
+    let copy = Copy::start(&format!("{}/1", elsewhere.url()), options.clone(), true);
+    is_noted_of(&elsewhere, "1", LIST);
+    assert_eq!(count(&copy, "emptied"), 0, "it is another database");
+    copy.kill();
+    let mut other = Other::new(&elsewhere);
+    let _: String = other.ask(&["SELECT", "1"]);
+    let _: i64 = other.ask(&["DEL", "potok:list:pipeline"]);
+    let options = QueueOptions { list: "queue:next".to_owned(), ..options };
+    let copy = Copy::start(&format!("{}/1", elsewhere.url()), options, true);
+    is_noted_of(&elsewhere, "1", "queue:next");
+    assert_eq!(count(&copy, "emptied"), 0, "it is another list");
 }
 
 /// Whoever had the lock of a chat is about to read the list when it runs out: it is given time.

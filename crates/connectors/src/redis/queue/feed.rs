@@ -92,6 +92,8 @@ pub struct RedisQueue {
     waiting: Box<dyn Fn() -> Result<RedisClient, Fault> + Send + Sync>,
     options: Arc<QueueOptions>,
     counters: Arc<Counters>,
+    /// Which server, database and list.
+    place: Arc<str>,
 }
 
 impl RedisQueue {
@@ -106,7 +108,9 @@ impl RedisQueue {
         options: QueueOptions,
         timeouts: RedisTimeouts,
     ) -> Result<Self, Fault> {
-        let client = RedisClient::new(RedisAddress::parse(url)?, timeouts)?;
+        let address = RedisAddress::parse(url)?;
+        let place = format!("{} {}", address.place(), options.list);
+        let client = RedisClient::new(address, timeouts)?;
         if client.is_cluster() {
             return server::cluster(client.label());
         }
@@ -117,6 +121,7 @@ impl RedisQueue {
             waiting: Box::new(waiting),
             options: Arc::new(options),
             counters: Arc::default(),
+            place: place.into(),
         })
     }
 }
@@ -158,6 +163,7 @@ impl Feed for RedisQueue {
             counters: self.counters.clone(),
             next_look,
             is_registered: true,
+            place: self.place.clone(),
         };
         let scan =
             visitor::scan(calls.clone(), claims.clone(), self.counters.clone(), list.clone());

@@ -39,6 +39,8 @@ pub(super) struct Visitor {
     pub next_look: UnboundedReceiver<Instant>,
     /// The name of the pipeline is where others see it.
     pub is_registered: bool,
+    /// Which server, database and list it looks at: elsewhere is other data.
+    pub place: Arc<str>,
 }
 
 impl Visitor {
@@ -81,18 +83,18 @@ impl Visitor {
         }
     }
 
-    /// The nonce of the data that was in this server when somebody here looked last.
+    /// The nonce of the data that was in this place when somebody here looked last.
     async fn seen_epoch(&self) -> Option<Bytes> {
         let noted = tokio::fs::read_to_string(self.options.seen.as_ref()?).await.ok()?;
         // What was cut off has no end of line, and is not known.
-        let (server, epoch) = noted.strip_suffix('\n')?.split_once('\n')?;
-        (server == self.calls.client.label()).then(|| Bytes::copy_from_slice(epoch.as_bytes()))
+        let (place, epoch) = noted.strip_suffix('\n')?.split_once('\n')?;
+        (*place == *self.place).then(|| Bytes::copy_from_slice(epoch.as_bytes()))
     }
 
     /// It is a help: what cannot be noted is not known after a restart.
     async fn note_epoch(&self, epoch: &Bytes) {
         let Some(file) = &self.options.seen else { return };
-        let noted = format!("{}\n{}\n", self.calls.client.label(), readable(epoch));
+        let noted = format!("{}\n{}\n", self.place, readable(epoch));
         if let Err(error) = tokio::fs::write(file, noted).await {
             tracing::debug!(%error, "the data that Redis has was not noted");
         }

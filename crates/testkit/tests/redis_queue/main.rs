@@ -7,6 +7,7 @@ mod chats;
 mod clock;
 mod locks;
 mod outgoing;
+mod periods;
 mod planted;
 mod reports;
 mod rig;

@@ -2,9 +2,11 @@
 //!
 //! Key and value are the record's own, byte-exact. The first header is [`DEAD_LETTER_HEADER`] with
 //! the JSON of an [`Envelope`]; the headers behind it are the record's own, byte-exact. A body that
-//! the log does not take whole lies in several such records, each with its [`Piece`].
+//! the log does not take whole lies in several such records, each with its [`Piece`]; where key and
+//! headers are large, they lie in the pieces too, as [`PackedRecord`].
 
 use async_trait::async_trait;
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 
 use crate::{Fault, Headers, HeadersBuilder, Position, Reason, Record, Timestamp};
@@ -58,6 +60,70 @@ pub struct Piece {
     pub from: u64,
     /// How long the whole body is.
     pub of: u64,
+    /// The body is a [`PackedRecord`].
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub packed: bool,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde wants it so")]
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+/// What a record holds, in one stretch of bytes.
+///
+/// ```text
+/// key length + 1 (0: none)   4 bytes, little endian
+/// key
+/// headers length             4 bytes, little endian
+/// headers                    as the log has them
+/// value                      behind a byte 1; a byte 0 alone: none
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PackedRecord {
+    /// Its own.
+    pub key: Option<Bytes>,
+    /// The same.
+    pub headers: Headers,
+    /// The same.
+    pub value: Option<Bytes>,
+}
+
+impl PackedRecord {
+    /// In one stretch.
+    pub fn pack(&self) -> Bytes {
+        let PackedRecord { key, headers, value } = self;
+        let headers = headers.encoded();
+        let mut packed = BytesMut::new();
+        packed.put_u32_le(key.as_ref().map_or(0, |key| key.len() as u32 + 1));
+        packed.put_slice(key.as_deref().unwrap_or_default());
+        packed.put_u32_le(headers.len() as u32);
+        packed.put_slice(headers);
+        packed.put_u8(u8::from(value.is_some()));
+        packed.put_slice(value.as_deref().unwrap_or_default());
+        packed.freeze()
+    }
+
+    /// Reads back what [`PackedRecord::pack`] made, sharing the bytes; `None` for other bytes.
+    pub fn unpack(mut packed: Bytes) -> Option<PackedRecord> {
+        let key = match packed.try_get_u32_le().ok()?.checked_sub(1) {
+            Some(length) => Some(split_off(&mut packed, length)?),
+            None => None,
+        };
+        let length = packed.try_get_u32_le().ok()?;
+        let headers = Headers::from_encoded(split_off(&mut packed, length)?);
+        let value = match packed.try_get_u8().ok()? {
+            0 if packed.is_empty() => None,
+            1 => Some(packed),
+            _ => return None,
+        };
+        Some(PackedRecord { key, headers, value })
+    }
+}
+
+fn split_off(packed: &mut Bytes, length: u32) -> Option<Bytes> {
+    let length = length as usize;
+    (length <= packed.len()).then(|| packed.split_to(length))
 }
 
 impl Envelope {
@@ -156,8 +222,28 @@ mod tests {
             time: Timestamp(5),
             replay_of: Some("orders-dead/0/1@0000000000000002".into()),
             shard: Some(ShardPlace { number: 1, file: Some("20250101000000.1".into()) }),
-            piece: Some(Piece { from: 3, of: 9 }),
+            piece: Some(Piece { from: 3, of: 9, packed: true }),
         };
         assert_eq!(Envelope::split(&envelope.headers(&own)), Some((envelope, own)));
+    }
+
+    #[test]
+    fn a_packed_record_is_read_as_it_was() {
+        let headers = HeadersBuilder::new().add("a", None).add("a", Some(b"\xff")).build();
+        let bytes = Bytes::from_static;
+        for key in [None, Some(bytes(b"")), Some(bytes(b"\0key"))] {
+            for value in [None, Some(bytes(b"")), Some(bytes(b"value"))] {
+                for headers in [Headers::none(), headers.clone()] {
+                    let record = PackedRecord { key: key.clone(), headers, value: value.clone() };
+                    let packed = record.pack();
+                    assert_eq!(PackedRecord::unpack(packed.clone()), Some(record.clone()));
+                    for end in 0..packed.len() {
+                        // What was cut is no record, or one with less of its value.
+                        let cut = PackedRecord::unpack(packed.slice(..end));
+                        assert!(cut.is_none_or(|cut| cut.key == key && cut.value != value));
+                    }
+                }
+            }
+        }
     }
 }

@@ -34,7 +34,8 @@ pub mod trouble;
 pub use batch::{Batch, Message, Outcome, Receipt};
 pub use clock::{Clock, SystemClock, Timestamp};
 pub use dead_letter::{
-    DEAD_LETTER_HEADER, Envelope, FeedLetter, FeedLetters, LetterCount, Piece, ShardPlace,
+    DEAD_LETTER_HEADER, Envelope, FeedLetter, FeedLetters, LetterCount, PackedRecord, Piece,
+    ShardPlace,
 };
 pub use decoder::{DecodeResult, Decoder};
 pub use event::Event;

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use potok_core::{
-    Clock, Envelope, Fault, Headers, Output, Piece, Position, Reason, Record, ShardPlace,
+    Clock, Envelope, Fault, Headers, Output, PackedRecord, Piece, Position, Reason, Record,
+    ShardPlace,
 };
 
 use crate::notices::Notices;
@@ -139,17 +140,24 @@ pub(crate) fn of_leader(fault: &Fault) -> Fault {
     Fault { what, ..fault.clone() }
 }
 
-/// Cuts a dead letter, or a piece of one, into four. `None` when that will not help.
+/// Cuts a dead letter, or a piece of one, into four. `None` when that will not help. Each piece has the
+/// key and the headers, unless those are large: then they are cut with the value.
 pub(crate) fn pieces(letter: &Output) -> Option<Vec<Output>> {
     let (envelope, own) = Envelope::split(&letter.headers)?;
+    let beside = letter.key.as_ref().map_or(0, Bytes::len) + own.encoded().len();
+    if envelope.piece.is_none() && beside > PIECE_BYTES_MIN {
+        let (key, value) = (letter.key.clone(), letter.value.clone());
+        let body = PackedRecord { key, headers: own, value }.pack();
+        let piece = Some(Piece { from: 0, of: body.len() as u64, packed: true });
+        let headers = Envelope { piece, ..envelope }.headers(&Headers::none());
+        return pieces(&Output { key: None, headers, value: Some(body), ..letter.clone() });
+    }
     let value = letter.value.as_ref().filter(|value| value.len() > PIECE_BYTES_MIN)?;
-    let (start, of) = match &envelope.piece {
-        Some(piece) => (piece.from, piece.of),
-        None => (0, value.len() as u64),
-    };
+    let Piece { from: start, of, packed } =
+        envelope.piece.unwrap_or(Piece { from: 0, of: value.len() as u64, packed: false });
     let size = value.len().div_ceil(4).max(PIECE_BYTES_MIN);
     let cut = |from: usize| {
-        let piece = Some(Piece { from: start + from as u64, of });
+        let piece = Some(Piece { from: start + from as u64, of, packed });
         let envelope = Envelope { piece, ..envelope.clone() };
         Output {
             headers: envelope.headers(&own),

@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use potok_core::{
-    Envelope, Fault, Log, Partition, Piece, PipelineInfo, Position, ReadFrom, Reader, Record,
-    SourceBatch,
+    Envelope, Fault, Log, PackedRecord, Partition, Piece, PipelineInfo, Position, ReadFrom, Reader,
+    Record, SourceBatch,
 };
 
 use super::settled::{Keys, LetterNotes};
@@ -300,8 +300,12 @@ impl Pages {
         let body = partial.add(piece, record.value, self.keeps_bodies)?;
         let PartialLetter { positions, state, envelope, record, .. } =
             self.partials.remove(&key)?;
-        let record = Record { value: Some(body).filter(|_| self.keeps_bodies), ..record };
-        let whole = Piece { from: 0, of: piece.of };
+        let record = match PackedRecord::unpack(body.clone()).filter(|_| piece.packed) {
+            _ if !self.keeps_bodies => record,
+            Some(PackedRecord { key, headers, value }) => Record { key, headers, value, ..record },
+            None => Record { value: Some(body), ..record },
+        };
+        let whole = Piece { from: 0, ..piece };
         let envelope = Envelope { piece: (!self.keeps_bodies).then_some(whole), ..envelope };
         // Pieces lie in several partitions, which are read in any order.
         let first = positions.into_iter().min()?;
@@ -401,8 +405,25 @@ impl PartialLetter {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use potok_core::Output;
+
     use super::*;
+    use crate::outgoing::pieces;
+
+    /// A pass that is handed its batches.
+    fn pages() -> Pages {
+        Pages {
+            reader: None,
+            settled: Arc::new(LetterOutcomes::of(false)),
+            current: None,
+            next: Vec::new(),
+            ends: Vec::new(),
+            seen: Keys::default(),
+            partials: HashMap::new(),
+            keeps_bodies: true,
+        }
+    }
 
     fn partial() -> PartialLetter {
         let headers = potok_core::Headers::none();
@@ -438,11 +459,68 @@ mod tests {
         for keeps in [true, false] {
             let mut partial = partial();
             let part = |text: &'static str| Some(Bytes::from_static(text.as_bytes()));
-            assert_eq!(partial.add(Piece { from: 3, of: 6 }, part("def"), keeps), None);
+            assert_eq!(
+                partial.add(Piece { from: 3, of: 6, packed: false }, part("def"), keeps),
+                None
+            );
             let kept: usize = partial.pieces.values().map(|(_, part)| part.len()).sum();
             assert_eq!(kept, if keeps { 3 } else { 0 });
-            let whole = partial.add(Piece { from: 0, of: 6 }, part("abc"), keeps);
+            let whole = partial.add(Piece { from: 0, of: 6, packed: false }, part("abc"), keeps);
             assert_eq!(whole, part(if keeps { "abcdef" } else { "" }));
+        }
+    }
+
+    /// A dead letter of which the topic takes only small pieces is read whole again, however large its
+    /// key and its headers are.
+    #[test]
+    fn a_dead_letter_is_cut_until_it_fits_and_read_as_it_was() {
+        const TAKES: usize = 1_500;
+        let large = |byte: u8| Bytes::from(vec![byte; 9_000]);
+        let headers = potok_core::HeadersBuilder::new().add("h", Some(&large(b'h'))).build();
+        let none = potok_core::Headers::none();
+        for (key, headers, value) in [
+            (Some(large(b'k')), none.clone(), Some(Bytes::from_static(b"small"))),
+            (Some(large(b'k')), headers.clone(), None),
+            (None, headers, Some(large(b'v'))),
+            (Some(Bytes::from_static(b"key")), none, Some(large(b'v'))),
+        ] {
+            let envelope = partial().envelope;
+            let letter = Output {
+                topic: "orders-dead".into(),
+                partition: None,
+                key: key.clone(),
+                headers: envelope.headers(&headers),
+                value: value.clone(),
+            };
+            let (mut fit, mut left) = (Vec::new(), vec![letter]);
+            while let Some(next) = left.pop() {
+                match next.bytes() > TAKES {
+                    true => left.extend(pieces(&next).expect("it can be cut")),
+                    false => fit.push(next),
+                }
+            }
+            assert!(fit.len() > 2, "{} pieces", fit.len());
+            let record = |(offset, output): (u64, Output)| {
+                let Output { key, headers, value, .. } = output;
+                Record { offset, time: potok_core::Timestamp(0), key, headers, value }
+            };
+            let batch = SourceBatch {
+                partition: Partition { topic: "orders-dead".into(), index: 0 },
+                log: 1,
+                assignment: 0,
+                first: 0,
+                next: fit.len() as u64,
+                records: (0..).zip(fit).map(record).collect(),
+                order: None,
+                feed: None,
+            };
+            let mut pages = pages();
+            let letters = pages.take_batch(batch);
+            let [DeadLetter { record, envelope: read, .. }] = &letters[..] else {
+                panic!("{} dead letters", letters.len());
+            };
+            assert_eq!((&record.key, &record.value), (&key, &value));
+            assert_eq!((&record.headers, read), (&headers, &envelope));
         }
     }
 

@@ -106,7 +106,7 @@ impl LetterOutcomes {
         LetterOutcomes::of(log.reuses_offsets())
     }
 
-    fn of(reuses_offsets: bool) -> Self {
+    pub(super) fn of(reuses_offsets: bool) -> Self {
         LetterOutcomes {
             reuses_offsets,
             places: BTreeMap::new(),

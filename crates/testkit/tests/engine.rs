@@ -2,15 +2,15 @@
 //! kills a part of it or asks it to stop. The simulator covers the combinations.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use potok_core::{
-    DecodeResult, Decoder, Event, Fault, Headers, Log, Output, Reason, Record, Sink, Stage,
-    StageResult, SystemClock,
+    DecodeResult, Decoder, Event, Fault, Headers, HeadersBuilder, Log, Output, Reason, Record,
+    Sink, Stage, StageResult, SystemClock,
 };
 use potok_expr::{Program, Template};
 use potok_flow::dead_letter::{self, DeadLetterState};
@@ -21,6 +21,8 @@ use potok_flow::{
     TopicTarget, WaitsFor,
 };
 use potok_testkit::memory::{MemoryLog, MemorySink};
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::Instant;
 
 struct Bench {
     log: MemoryLog,
@@ -164,6 +166,44 @@ async fn a_paused_pipeline_takes_nothing_until_resumed() {
     assert!(bench.engine.pause("q").is_err());
     bench.engine.resume("p").unwrap();
     bench.until("delivered", |s| s.delivered == 1).await;
+}
+
+/// Takes nothing before it is let go.
+struct SlowSink {
+    inner: MemorySink,
+    /// Somebody called.
+    called: Notify,
+    let_go: Semaphore,
+}
+
+#[async_trait]
+impl Sink for SlowSink {
+    async fn probe(&self) -> Result<(), Fault> {
+        Ok(())
+    }
+    async fn deliver(&self, batch: &potok_core::Batch) -> Result<potok_core::Receipt, Fault> {
+        self.called.notify_one();
+        let _let_go = self.let_go.acquire().await.unwrap();
+        self.inner.deliver(batch).await
+    }
+}
+
+/// While a call is in flight a pipeline that was asked to stop is draining, and says so.
+#[tokio::test]
+async fn a_pipeline_that_finishes_what_is_in_flight_is_draining() {
+    let bench = Bench::new();
+    let (inner, called, let_go) = (MemorySink::new(), Notify::new(), Semaphore::new(0));
+    let sink = Arc::new(SlowSink { inner, called, let_go });
+    bench.engine.start(plan(sink.clone())).unwrap();
+    bench.send("in", &["1"]).await;
+    sink.called.notified().await;
+    let engine = bench.engine.clone();
+    let drained = tokio::spawn(async move { engine.drain(Duration::from_secs(60)).await });
+    bench.until("draining", |s| s.state == State::Draining && s.in_flight == 1).await;
+    sink.let_go.add_permits(1);
+    drained.await.unwrap();
+    let status = bench.status().await;
+    assert_eq!((status.state, status.delivered, sink.inner.count()), (State::Stopped, 1, 1));
 }
 
 #[tokio::test]
@@ -444,6 +484,122 @@ async fn what_a_topic_never_takes_is_a_dead_letter_in_pieces() {
         values.extend(batch.records.into_iter().filter_map(|record| record.value));
     }
     assert_eq!(values, ["small", "after"], "each once");
+}
+
+/// The others go on, and the dead letter is whole again however it was cut.
+#[tokio::test]
+async fn a_dead_letter_with_a_large_key_goes_in_pieces() {
+    let bench = Bench::new();
+    bench.log.narrow("out", 1_500);
+    bench.log.narrow("p-dead", 1_500);
+    let mut plan = plan(Arc::new(MemorySink::new()));
+    plan.delivers[0].target = Target::Topic(TopicTarget::Fixed("out".into()));
+    plan.decoder = Arc::new(RawDecoder);
+    bench.engine.start(plan.clone()).unwrap();
+    let key = Bytes::from(vec![b'k'; 4_000]);
+    let headers = HeadersBuilder::new().add("h", Some(&[b'h'; 3_000])).build();
+    let large = Output {
+        topic: "in".into(),
+        partition: None,
+        key: Some(key.clone()),
+        headers: headers.clone(),
+        value: Some(Bytes::from_static(b"value")),
+    };
+    bench.send("in", &["before"]).await;
+    bench.log.append(&[large]).await.unwrap();
+    bench.send("in", &["after"]).await;
+    let status = bench.until("all ended", |s| s.received == 3 && s.in_flight == 0).await;
+    assert_eq!((status.state, status.delivered, status.dead_lettered), (State::Running, 2, 1));
+    let [letter] = bench.letters(&plan).await.try_into().unwrap();
+    assert_eq!(letter.envelope.reason, Reason::TooLarge);
+    let record = &letter.record;
+    assert_eq!((&record.key, &record.headers), (&Some(key), &headers));
+    assert_eq!(record.value.as_deref(), Some(&b"value"[..]));
+}
+
+/// What was counted is not read again, and is not shown while nobody knows whether it is still so.
+#[tokio::test(start_paused = true)]
+async fn open_dead_letters_are_not_read_again_after_trouble_with_the_log() {
+    const LETTERS: u64 = 300;
+    let bench = Bench::new();
+    let plan = Plan {
+        keep_resolved: Some(Duration::from_secs(3_600)),
+        ..plan(Arc::new(MemorySink::new()))
+    };
+    bench.engine.start(plan).unwrap();
+    bench.send("in", &vec!["nonsense"; LETTERS as usize]).await;
+    bench.until("all are counted", |s| s.dead_letters_open == Some(LETTERS)).await;
+    let read = bench.log.handed_out();
+    assert!(read >= LETTERS);
+    for _ in 0..3 {
+        bench.log.set_unreadable(Some(Fault::retry("simulated")));
+        bench.until("it is not known", |s| s.dead_letters_open.is_none()).await;
+        bench.log.set_unreadable(None);
+        bench.until("it is known again", |s| s.dead_letters_open == Some(LETTERS)).await;
+    }
+    assert_eq!(bench.log.handed_out(), read, "they were read again");
+    bench.send("in", &["nonsense"]).await;
+    bench.until("one more", |s| s.dead_letters_open == Some(LETTERS + 1)).await;
+}
+
+/// Panics as long as it is told to, and knows when it was called.
+struct PanickingSink {
+    inner: MemorySink,
+    panics: AtomicBool,
+    called: Mutex<Vec<Instant>>,
+}
+
+#[async_trait]
+impl Sink for PanickingSink {
+    async fn probe(&self) -> Result<(), Fault> {
+        Ok(())
+    }
+    async fn deliver(&self, batch: &potok_core::Batch) -> Result<potok_core::Receipt, Fault> {
+        self.called.lock().unwrap().push(Instant::now());
+        assert!(!self.panics.load(Ordering::SeqCst), "told to panic");
+        self.inner.deliver(batch).await
+    }
+}
+
+impl PanickingSink {
+    /// The times between its calls since the first so many.
+    fn waits(&self, skip: usize) -> Vec<Duration> {
+        let called = self.called.lock().unwrap();
+        called[skip..].windows(2).map(|pair| pair[1] - pair[0]).collect()
+    }
+}
+
+/// Time is simulated here: it passes only while everything waits.
+#[tokio::test(start_paused = true)]
+async fn after_a_run_that_lasted_the_wait_before_the_next_is_short_again() {
+    let bench = Bench::new();
+    let (inner, panics) = (MemorySink::new(), AtomicBool::new(true));
+    let sink = Arc::new(PanickingSink { inner, panics, called: Mutex::default() });
+    bench.engine.start(plan(sink.clone())).unwrap();
+    bench.send("in", &["1"]).await;
+    let restarts = bench.until("it has died often", |s| s.restarts >= 9).await.restarts;
+    let waits = sink.waits(0);
+    assert!(waits.is_sorted(), "{waits:?}");
+    let longest = *waits.last().unwrap();
+    sink.panics.store(false, Ordering::SeqCst);
+    bench.until("it goes on", |s| s.delivered == 1).await;
+    // A run that does not last changes nothing.
+    for lasts in [Duration::from_secs(30), Duration::from_secs(90)] {
+        tokio::time::sleep(lasts).await;
+        sink.panics.store(true, Ordering::SeqCst);
+        let before = sink.called.lock().unwrap().len();
+        bench.send("in", &["2"]).await;
+        let calls = || sink.called.lock().unwrap().len();
+        while calls() == before {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        sink.panics.store(false, Ordering::SeqCst);
+        let wanted = sink.inner.count() + 1;
+        bench.until("it goes on", |_| sink.inner.count() == wanted).await;
+        let wait = sink.waits(before)[0];
+        assert_eq!(wait < longest / 10, lasts > Duration::from_secs(60), "{lasts:?}: {wait:?}");
+    }
+    assert_eq!(bench.status().await.restarts, restarts + 2);
 }
 
 #[tokio::test]

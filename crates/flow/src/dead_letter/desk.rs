@@ -1,6 +1,7 @@
 //! Counts the open dead letters of a pipeline and lets go of those that are done.
 //!
-//! The desk reads the dead-letter topic and the notes about it once, and then what comes. What was
+//! The desk reads the dead-letter topic and the notes about it once, and then what comes, also when the
+//! log was in trouble meanwhile. What was
 //! dropped goes at once, what was replayed when it has been looked at for long enough
 //! (`keep_resolved`); a dead letter without a final note is never let go. First the dead letters
 //! go, then their notes: whatever dies in between, no dead letter comes back as open.
@@ -9,8 +10,8 @@
 //! themselves and are not shown to whoever reads on in the middle.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use potok_core::trouble::crash_point;
@@ -32,8 +33,9 @@ const GATHER: Duration = Duration::from_secs(5);
 const REPLAYS_EVERY: Duration = Duration::from_secs(60);
 /// How often it looks whether the topic is still the one it reads.
 const ID_EVERY: Duration = Duration::from_secs(5);
-/// The wait after trouble with the log.
+/// The wait after trouble with the log, and how often the same trouble is told of.
 const AGAIN_AFTER: Duration = Duration::from_secs(5);
+const TOLD_EVERY: Duration = Duration::from_secs(300);
 /// Notes of one append.
 const NOTES_MAX: usize = 1_000;
 
@@ -48,9 +50,76 @@ impl Default for OpenCount {
 }
 
 impl OpenCount {
-    /// `None` until they are counted.
+    /// `None` until they are counted, and while they cannot be.
     pub fn get(&self) -> Option<u64> {
         Some(self.0.load(Ordering::Relaxed)).filter(|count| *count != u64::MAX)
+    }
+
+    fn forget(&self) {
+        self.0.store(u64::MAX, Ordering::Relaxed);
+    }
+}
+
+/// Trouble that may last: told when it begins, when it is another, now and then while it lasts, and
+/// when it is over.
+#[derive(Default)]
+struct Grievance(Option<(String, Instant)>);
+
+impl Grievance {
+    /// It was told of before, and nothing has gone well since.
+    fn is_lasting(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// True where it is said now.
+    fn tell(&mut self, fault: &Fault, what: &str) -> bool {
+        let (why, now) = (fault.to_string(), Instant::now());
+        let is_told = |(told, at): &(String, Instant)| *told == why && now < *at + TOLD_EVERY;
+        if self.0.as_ref().is_some_and(is_told) {
+            return false;
+        }
+        tracing::warn!(why, "{what}; trying again");
+        self.0 = Some((why, now));
+        true
+    }
+
+    fn end(&mut self, what: &str) {
+        if self.0.take().is_some() {
+            tracing::info!("{what}");
+        }
+    }
+}
+
+/// What a desk has read, for as long as the topic is the same.
+struct DeskMemory {
+    tally: Tally,
+    notes: Tail,
+    letters: Tail,
+    /// The topic's id, once it has one.
+    id: Option<u64>,
+}
+
+impl DeskMemory {
+    fn new(log: &dyn Log, info: &PipelineInfo, keep: Duration) -> Self {
+        DeskMemory {
+            tally: Tally::new(log, &info.pipeline, keep),
+            notes: Tail::new(&info.resolved),
+            letters: Tail::new(&info.dead_letters),
+            id: None,
+        }
+    }
+}
+
+/// Why a desk stops for a moment.
+enum WorkEnd {
+    /// The dead-letter topic is another than the one that was read.
+    MadeAnew,
+    Fault(Fault),
+}
+
+impl From<Fault> for WorkEnd {
+    fn from(fault: Fault) -> Self {
+        WorkEnd::Fault(fault)
     }
 }
 
@@ -67,58 +136,68 @@ pub(crate) struct Desk {
 impl Desk {
     /// Works until it is aborted.
     pub async fn run(self) {
-        let told = Mutex::new(String::new());
+        let (mut counting, mut sweeping) = (Grievance::default(), Grievance::default());
+        let mut memory = DeskMemory::new(&*self.log, &self.info, self.keep);
         loop {
-            let Err(fault) = self.work(&told).await;
-            self.tell(&told, &fault, "dead letters cannot be counted");
+            match self.work(&mut memory, &mut counting, &mut sweeping).await {
+                Err(WorkEnd::MadeAnew) => {
+                    tracing::warn!(
+                        "the dead-letter topic was created anew; counting from its start"
+                    );
+                    memory = DeskMemory::new(&*self.log, &self.info, self.keep);
+                }
+                Err(WorkEnd::Fault(fault)) => {
+                    // What was read stays; what is not known to be so any more is not shown.
+                    if counting.is_lasting() {
+                        self.open.forget();
+                    }
+                    counting.tell(&fault, "dead letters cannot be counted");
+                }
+            }
             tokio::time::sleep(AGAIN_AFTER).await;
         }
     }
 
-    /// Says the same thing once.
-    fn tell(&self, told: &Mutex<String>, fault: &Fault, what: &str) {
-        let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
-        let why = fault.to_string();
-        if *told != why {
-            tracing::warn!(why, "{what}; trying again");
-            *told = why;
-        }
-    }
-
-    async fn work(&self, told: &Mutex<String>) -> Result<std::convert::Infallible, Fault> {
+    async fn work(
+        &self,
+        memory: &mut DeskMemory,
+        counting: &mut Grievance,
+        sweeping: &mut Grievance,
+    ) -> Result<std::convert::Infallible, WorkEnd> {
         let log = &*self.log;
-        let mut tally = Tally::new(log, &self.info.pipeline, self.keep);
-        let mut notes = Tail::new(&self.info.resolved);
-        let mut letters = Tail::new(&self.info.dead_letters);
         let mut sweep_at = Some(Instant::now());
         let mut replays_at = Instant::now();
-        let mut id = log.topic_id(&self.info.dead_letters).await?;
-        let mut id_at = Instant::now() + ID_EVERY;
+        let mut id_at = Instant::now();
         loop {
-            self.catch_up(&mut tally, &mut notes, &mut letters).await?;
-            self.open.0.store(tally.open, Ordering::Relaxed);
             if id_at <= Instant::now() {
                 id_at = Instant::now() + ID_EVERY;
                 let now = log.topic_id(&self.info.dead_letters).await?;
-                let before = std::mem::replace(&mut id, now);
-                if before.is_some() && before != id {
-                    return Err(Fault::retry("the dead-letter topic was created anew"));
+                let before = std::mem::replace(&mut memory.id, now);
+                if before.is_some() && before != now {
+                    return Err(WorkEnd::MadeAnew);
                 }
             }
+            let DeskMemory { tally, notes, letters, .. } = &mut *memory;
+            self.catch_up(tally, notes, letters).await?;
+            self.open.0.store(tally.open, Ordering::Relaxed);
             if tally.is_due(self.clock.now()) {
                 sweep_at.get_or_insert_with(|| Instant::now() + GATHER);
             }
             if sweep_at.is_some_and(|at| at <= Instant::now()) {
                 sweep_at = None;
-                if let Err(fault) = self.sweep(&mut tally).await {
-                    self.tell(told, &fault, "dead letters that are done cannot be removed");
-                    sweep_at = Some(Instant::now() + REPLAYS_EVERY);
+                match self.sweep(tally).await {
+                    Ok(()) => sweeping.end("dead letters that are done are removed again"),
+                    Err(fault) => {
+                        sweeping.tell(&fault, "dead letters that are done cannot be removed");
+                        sweep_at = Some(Instant::now() + REPLAYS_EVERY);
+                    }
                 }
             }
             if replays_at <= Instant::now() {
                 replays_at = Instant::now() + REPLAYS_EVERY;
                 self.sweep_replays().await?;
             }
+            counting.end("dead letters are counted again");
             let is_far = log.reuses_offsets();
             tokio::time::sleep(if is_far { ASK_EVERY } else { LOOK_EVERY }).await;
         }
@@ -145,10 +224,8 @@ impl Desk {
 
     /// Lets go of what was dropped, once; for pipelines that do not run.
     pub async fn tidy(&self) -> Result<(), Fault> {
-        let log = &*self.log;
-        let mut tally = Tally::new(log, &self.info.pipeline, self.keep);
-        let mut notes = Tail::new(&self.info.resolved);
-        let mut letters = Tail::new(&self.info.dead_letters);
+        let DeskMemory { mut tally, mut notes, mut letters, .. } =
+            DeskMemory::new(&*self.log, &self.info, self.keep);
         self.catch_up(&mut tally, &mut notes, &mut letters).await?;
         self.sweep(&mut tally).await
     }
@@ -159,11 +236,12 @@ impl Desk {
             let (entry, action) = (position.to_string(), ResolvedAction::Repeated);
             Resolution { entry, action, time, key: None, outcome: None }.output(&self.info)
         };
-        let notes: Vec<_> = tally.repeats.drain(..).map(note).collect();
-        match notes.is_empty() {
-            true => Ok(()),
-            false => self.log.append(&notes).await.map(drop),
+        let notes: Vec<_> = tally.repeats.iter().cloned().map(note).collect();
+        if !notes.is_empty() {
+            self.log.append(&notes).await?;
         }
+        tally.repeats.clear();
+        Ok(())
     }
 
     /// Lets go of what is done: the dead letters, then the notes about them.
@@ -419,5 +497,23 @@ impl Tally {
             false
         });
         self.is_more_removable = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn trouble_is_told_of_again_when_it_comes_again_or_lasts() {
+        let (fault, mut trouble) = (Fault::retry("away"), Grievance::default());
+        assert!(!trouble.is_lasting() && trouble.tell(&fault, "x"));
+        assert!(trouble.is_lasting() && !trouble.tell(&fault, "x"));
+        assert!(trouble.tell(&Fault::retry("another"), "x"));
+        assert!(trouble.tell(&fault, "x"));
+        tokio::time::advance(TOLD_EVERY).await;
+        assert!(trouble.tell(&fault, "x") && !trouble.tell(&fault, "x"));
+        trouble.end("over");
+        assert!(!trouble.is_lasting() && trouble.tell(&fault, "x"));
     }
 }

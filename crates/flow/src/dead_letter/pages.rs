@@ -24,6 +24,8 @@ pub(crate) struct Tail {
     topic: Arc<str>,
     from: ReadFrom,
     reader: Option<Box<dyn Reader>>,
+    /// By partition: behind what was read.
+    next: Vec<u64>,
 }
 
 impl Tail {
@@ -32,15 +34,27 @@ impl Tail {
     }
 
     pub fn from(topic: &str, from: ReadFrom) -> Self {
-        Tail { topic: topic.into(), from, reader: None }
+        Tail { topic: topic.into(), from, reader: None, next: Vec::new() }
     }
 
-    /// The next records; `None` where there are no more for now.
+    /// The next records; `None` where there are no more for now. After a fault it goes on where it
+    /// was.
     pub async fn next(&mut self, log: &dyn Log) -> Result<Option<SourceBatch>, Fault> {
         self.open(log).await?;
-        match &mut self.reader {
-            Some(reader) => reader.next(false).await,
-            None => Ok(None),
+        let Some(reader) = &mut self.reader else { return Ok(None) };
+        match reader.next(false).await {
+            Ok(batch) => {
+                batch.iter().for_each(|batch| passed(&mut self.next, batch));
+                Ok(batch)
+            }
+            Err(fault) => {
+                // Whether that reader can go on is not known.
+                self.reader = None;
+                if !self.next.is_empty() {
+                    self.from = ReadFrom::Offsets(self.next.as_slice().into());
+                }
+                Err(fault)
+            }
         }
     }
 
@@ -49,11 +63,28 @@ impl Tail {
         if self.reader.is_some() {
             return Ok(());
         }
-        let from = std::mem::replace(&mut self.from, ReadFrom::Start);
-        if log.topics().await?.iter().any(|known| *known.topic == *self.topic) {
-            self.reader = Some(log.read(&self.topic, from).await?);
+        let topics = log.topics().await?;
+        let Some(known) = topics.iter().find(|known| *known.topic == *self.topic) else {
+            self.from = ReadFrom::Start;
+            return Ok(());
+        };
+        self.reader = Some(log.read(&self.topic, self.from.clone()).await?);
+        if self.next.is_empty() {
+            let start = |(index, end): (u32, &u64)| self.from.offset(index, *end);
+            self.next = (0..).zip(&known.ends).map(start).collect();
         }
         Ok(())
+    }
+}
+
+/// Notes how far a partition was read.
+fn passed(next: &mut Vec<u64>, batch: &SourceBatch) {
+    let index = batch.partition.index as usize;
+    if next.len() <= index {
+        next.resize(index + 1, 0);
+    }
+    if let Some(next) = next.get_mut(index) {
+        *next = batch.next.max(*next);
     }
 }
 

@@ -5,6 +5,7 @@
 //! what still completes under old ones counts for nothing. Nothing is ever deleted.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -36,6 +37,10 @@ struct SharedLog {
     /// Topics that take smaller records only, as a topic of Kafka may.
     narrow: Mutex<BTreeMap<String, usize>>,
     groups: Mutex<BTreeMap<String, Arc<MemoryConsumerGroup>>>,
+    /// Why readers outside of groups get nothing.
+    unreadable: Mutex<Option<Fault>>,
+    /// How many records they were handed.
+    handed_out: AtomicU64,
     /// Changes with every append, for those who wait at the end.
     appended: watch::Sender<()>,
 }
@@ -101,6 +106,8 @@ impl MemoryLog {
             topics: Mutex::default(),
             narrow: Mutex::default(),
             groups: Mutex::default(),
+            unreadable: Mutex::default(),
+            handed_out: AtomicU64::new(0),
             appended: watch::Sender::new(()),
         }))
     }
@@ -108,6 +115,16 @@ impl MemoryLog {
     /// From now on the topic takes records of at most so many bytes.
     pub fn narrow(&self, topic: &str, record_bytes_max: usize) {
         lock(&self.0.narrow).insert(topic.to_owned(), record_bytes_max);
+    }
+
+    /// From now on readers outside of consumer groups get this fault, or records again.
+    pub fn set_unreadable(&self, fault: Option<Fault>) {
+        *lock(&self.0.unreadable) = fault;
+    }
+
+    /// How many records readers outside of consumer groups were handed so far.
+    pub fn handed_out(&self) -> u64 {
+        self.0.handed_out.load(Ordering::Relaxed)
     }
 
     /// The outputs that their topics are too narrow for.
@@ -415,7 +432,14 @@ impl Reader for TopicReader {
         if follow {
             return Ok(Some(self.0.read_or_wait().await));
         }
-        Ok(self.0.read())
+        let shared = self.0.log.0.clone();
+        if let Some(fault) = lock(&shared.unreadable).clone() {
+            return Err(fault);
+        }
+        let batch = self.0.read();
+        let records = batch.as_ref().map_or(0, |batch| batch.records.len());
+        shared.handed_out.fetch_add(records as u64, Ordering::Relaxed);
+        Ok(batch)
     }
 }
 

@@ -37,7 +37,10 @@ pub const CONNECTIONS: ConnectionKind = ConnectionKind {
 /// `Idempotency-Key` its delivery id, the same whenever it is sent again. A status 2xx means that
 /// it was taken. 401, 403, 429, 503 and an address that cannot be reached are waited for, other
 /// 5xx and a missing answer are tried again, other 4xx make the record a dead letter `refused`.
-/// Redirects are not followed.
+/// Redirects are not followed. Up to 16 messages are on their way at a time: those of one key go one
+/// after another, others arrive in any order. In a pipeline with groups the key is what `once_by` makes
+/// of the message, else its own, so messages of one group may change places; with `order_by` those that
+/// have the same value there keep their order.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WebhookSinkSettings {
